@@ -1,9 +1,10 @@
-//! What an operation takes on a mounted directory, for one caller and for two at once: microseconds from the call to its end,
-//! divided by how many callers there are.
+//! Measures operations on a mounted directory, for one caller and for two callers at once.
 //!
 //! `cargo run --release -p rfs-fuse --example callers -- DIRECTORY`
 //!
-//! With `--cache none` each call is a request to the mount. Two mounts are compared by asking them in turn.
+//! Prints microseconds per operation: the elapsed time divided by the operations of all callers.
+//! With `--cache none` each operation is a request to the mount. To compare two mounts, alternate
+//! between them.
 
 use std::{
     env,
@@ -20,14 +21,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long each operation is repeated.
+/// Time for which each operation is repeated.
 const TIME: Duration = Duration::from_millis(100);
 const SMALL: usize = 4 << 10;
 const LARGE: usize = 1 << 20;
-/// Of the file that is read and written.
+/// Bytes of the file that is read and written.
 const FILE_LEN: usize = 16 * LARGE;
 
-/// What is repeated: in a directory, on a file there, with memory for the data, for the so many-th time.
+/// An operation on a directory, a file there, a buffer, and the number of operations before.
 type Operation = fn(&Path, &File, &mut [u8], usize) -> io::Result<()>;
 
 const OPERATIONS: [(&str, Operation); 6] = [
@@ -48,7 +49,7 @@ fn place(nth: usize, len: usize) -> u64 {
     (nth * len % FILE_LEN) as u64
 }
 
-/// Microseconds per operation, with so many callers, each with a file of its own.
+/// Returns microseconds per operation for a number of callers, each with a file of its own.
 fn measure(directory: &Path, callers: usize, operation: Operation) -> io::Result<f64> {
     let (barrier, is_over) = (Barrier::new(callers), AtomicBool::new(false));
     let call = |caller: usize| -> io::Result<(usize, Duration)> {
@@ -56,7 +57,7 @@ fn measure(directory: &Path, callers: usize, operation: Operation) -> io::Result
         let made = File::options().read(true).write(true).create(true).truncate(true).open(&path);
         let made = made.and_then(|file| file.write_all_at(&vec![1; FILE_LEN], 0).map(|()| file));
         let mut data = vec![1; LARGE];
-        // Whatever came of it: the others wait here.
+        // After an error, too: the other callers wait at the barrier.
         barrier.wait();
         let file = made?;
         let (begin, mut done) = (Instant::now(), 0);

@@ -1,8 +1,10 @@
-//! How long a lock takes from one mount to another: `lock_handover DIRECTORY DIRECTORY [ROUNDS [HELD_MS]]`.
+//! Measures the hand-over of a lock between mounts: `lock_handover DIRECTORY DIRECTORY [ROUNDS
+//! [HELD_MS]]`.
 //!
-//! The directories are the same one, seen through two mounts (or one mount twice). One side holds a `flock` while the other
-//! waits for it, and gives it up: counted is the time from then until the other one has it. Then they change places.
-//! Prints the median, the ninth of ten and the longest, in microseconds.
+//! Both arguments name the same directory, through two mounts or through one. One side holds a
+//! `flock` while the other side waits for it. The measured time begins with the unlock and ends
+//! when the other side has the lock. Then the sides swap. Prints the median, the 90th percentile
+//! and the maximum, in microseconds.
 
 use std::{
     error::Error,
@@ -20,7 +22,8 @@ fn open(directory: &str) -> std::io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
 }
 
-/// Gives a lock up that somebody waits for, and takes it again behind him: when that was, and when he had it.
+/// Releases a lock that another thread waits for. Returns the time from the unlock until the waiter
+/// has the lock.
 fn hand_over(from: &File, to: &File, held: Duration) -> Result<Duration, Box<dyn Error + Send + Sync>> {
     thread::scope(|scope| {
         let (told, waits) = mpsc::channel();

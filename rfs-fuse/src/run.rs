@@ -69,9 +69,9 @@ enum RunError {
     PrivateServer(#[from] private_server::StartError),
     #[error(transparent)]
     Attach(#[from] AttachError),
-    #[error("{0}: the server took the connection but does not answer")]
+    #[error("{0}: the server accepted the connection but does not answer")]
     Silent(rdmabox::Address),
-    #[error("the kernel and FUSE do not agree: {0}")]
+    #[error("no agreement with the kernel on a FUSE session: {0}")]
     Handshake(io::Error),
     #[error(transparent)]
     Switch(#[from] SwitchError),
@@ -484,7 +484,7 @@ fn begin(args: &Args, mounted: &Mounted, client: Option<&Arc<Client>>) -> Result
 /// Notifies the service manager, if there is one (sd_notify(3)).
 fn tell_manager(news: NotifyState<'_>) {
     if let Err(e) = sd_notify::notify(&[news]) {
-        log::warn!("the service manager cannot be told: {e}");
+        log::warn!("cannot notify the service manager: {e}");
     }
 }
 

@@ -1,8 +1,12 @@
-//! Ends the connection between the kernel and whoever serves a mount: calls that wait for an answer fail, and no more come.
+//! Aborts the connection between the kernel and the process that serves a mount.
 //!
-//! The kernel has a file for that for each connection, in a file system of its own (`/sys/fs/fuse/connections`, fusectl). Who has opened it
-//! can still use it when the mount is no longer in the tree, and after the end of the connection it does nothing: a later mount
-//! of the same number is another one.
+//! An abort fails calls that wait for a reply, and all later calls. The kernel has a file `abort`
+//! for each connection, in the file system fusectl (`/sys/fs/fuse/connections`). An open file stays
+//! usable when the mount has left the tree. After the end of its connection it does nothing, even
+//! if a later mount has the same number.
+//!
+//! # Concurrency
+//! The watchdog's main thread. Takes no locks.
 
 use std::{
     fs::File,
@@ -15,20 +19,20 @@ use rustix::{
     mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen},
 };
 
-/// Where that file system is mounted, if it is.
+/// Mount point of fusectl, where it is mounted.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// The means to end one connection.
+/// The open file that aborts one connection.
 #[derive(Debug)]
 pub(super) struct Abort(File);
 
 impl Abort {
-    /// For the connection of a mount with this device number, `major:minor`.
+    /// Opens the file for the mount with this device number, `major:minor`.
     ///
     /// # Errors
-    /// Connections are listed nowhere, and this user may not mount their file system; or there is no such connection.
+    /// There is no such connection. Or fusectl is not mounted, and this user may not mount it.
     pub(super) fn of(device: &str) -> io::Result<Abort> {
-        // Anonymous devices have major number 0; connections are named after the minor one.
+        // Anonymous devices have major number 0. Their minor number names the connection.
         let minor = device.strip_prefix("0:").ok_or(io::ErrorKind::NotFound)?;
         let file = Path::new(minor).join("abort");
         let listed = File::options().write(true).open(Path::new(CONNECTIONS).join(&file));
@@ -40,13 +44,13 @@ impl Abort {
             .map(Abort)
     }
 
-    /// Ends it.
+    /// Aborts the connection.
     pub(super) fn abort(&self) -> io::Result<()> {
         (&self.0).write_all(b"1")
     }
 }
 
-/// Opens a file of that file system without putting it anywhere into the tree.
+/// Opens a file of fusectl through a detached mount, which is not in the tree.
 fn open_unlisted(file: &Path) -> io::Result<File> {
     let connections = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&connections)?;
@@ -59,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_connection_has_none() {
+    fn other_devices_have_no_connection() {
         for device in ["8:1", "0:", "0:no", "0:4294967295"] {
             assert!(Abort::of(device).is_err(), "{device}");
         }

@@ -1,14 +1,16 @@
-//! Ends a mount whose process was killed.
+//! The watchdog: a process that ends a mount whose process was killed.
 //!
-//! A killed process cannot unmount, and what it leaves answers every call with ENOTCONN. It can even be kept from ending: a thread
-//! of it that drops what the kernel has kept may wait for a lock that the kernel holds over a request of this mount, no signal ends
-//! that, and the kernel does not end each request by itself as long as the thread has a device (`fuse/telling`). So there is a second process, which
-//! has none, and ends the connection ([`Abort`]). It learns of the first one's end in two ways: its standard input ends with the last
-//! thread that has the other end, which those that tell the kernel something have not, and the kernel signals the end of the thread that started it, which comes first where another thread hangs. If it is killed itself,
-//! the first process starts another one.
+//! A killed process cannot unmount, so every call on its mount fails with ENOTCONN. A killed
+//! process may also hang: its thread may wait for a page lock that the kernel holds over a request
+//! of this mount (`fuse/telling`). The watchdog has no FUSE device. It aborts the connection
+//! ([`Abort`]) and then unmounts. It learns of the main process's end by EOF on its standard input,
+//! and by the death signal of the thread that started it, whichever comes first. It locks the
+//! directory below the mount. The next mount there waits for the lock, so the watchdog never
+//! unmounts a later mount.
 //!
-//! While it lives it holds a lock on the directory under the mount. Whoever mounts there next waits for that, so that it
-//! cannot take a later mount for its own.
+//! # Concurrency
+//! The main thread of each process. The main process has a thread `caretaker`, which reaps the
+//! watchdog and reports its end.
 
 use std::{
     ffi::OsStr,
@@ -36,37 +38,39 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use super::{MountError, Mounted, abort::Abort};
 use crate::client::Farewell;
 
-/// What it is called; its first argument, which no user gives, follows.
+/// Name of the watchdog process. Its first argument is `MARK`, which no user gives.
 const NAME: &str = "rfs-caretaker";
 const MARK: &str = "--take-care";
-/// What is said to it when there is nothing left to do.
+/// Message to the watchdog: the mount has ended, and nothing is left to do.
 const DISMISSED: u8 = b'.';
-/// What is said to it by a process that ends, and has let go of mount and server: it might not come to its end.
+/// Message to the watchdog: the main process has detached the mount and is about to end, but may
+/// hang.
 const LEAVING: u8 = b',';
-/// Where it finds what to tell the server; nobody but the user and root can read it there.
+/// Environment variable with the detach request. Only the user and root can read it there.
 const FAREWELL: &str = "RFS_FAREWELL";
-/// It waits no longer for the server.
+/// Time limit for the detach request.
 const FAREWELL_LIMIT: Duration = Duration::from_secs(10);
-/// An earlier one at the same place is done in a moment, or hangs itself.
+/// Time to wait for the watchdog of an earlier mount on the same directory. A watchdog that takes
+/// longer hangs.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// So many in a row that end sooner than that, and the next one would, too.
+/// Number of consecutive lives shorter than `SHORT_LIFE` after which the watchdog is not restarted.
 const SHORT_LIVES: u32 = 8;
 const SHORT_LIFE: Duration = Duration::from_secs(60);
 
-/// The directory under a mount, locked for whoever takes care of that if directories can be locked.
+/// The directory below a mount, locked for the watchdog if this user can lock it.
 #[derive(Debug)]
 pub(crate) struct Ground {
-    /// Finds the directory again when something is mounted on it. Locks nothing.
+    /// Reference to the directory below the mount, without a lock.
     place: Option<OwnedFd>,
     locked: Option<File>,
 }
 
 impl Ground {
-    /// Locks a directory on which nothing is mounted yet, when the caretaker of an earlier mount there is done. Where
-    /// directories cannot be locked, or not by this user, it is not locked.
+    /// Locks a directory before a mount there, once the watchdog of an earlier mount has released
+    /// it. Leaves the directory unlocked if this user cannot lock it.
     ///
     /// # Errors
-    /// If that one does not get done: then something hangs there, or another process is mounting.
+    /// The directory stays locked: an earlier watchdog hangs, or another process is mounting there.
     pub(crate) fn lock(point: &Path) -> Result<Ground, MountError> {
         let place = rustix::fs::open(point, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
         let Ok(directory) = File::open(point) else { return Ok(Ground { place, locked: None }) };
@@ -86,7 +90,8 @@ impl Ground {
         }
     }
 
-    /// What the next caretaker is to hold. This process does not hold it itself: it might not come to its end.
+    /// Returns the locked directory for the next watchdog. This process does not keep the lock,
+    /// because it may hang.
     fn hand_over(&mut self) -> Option<File> {
         self.locked.take().or_else(|| {
             let place = self.place.as_ref()?.as_raw_fd();
@@ -99,12 +104,12 @@ fn lock_now(directory: &File) -> rustix::io::Result<()> {
     rustix::fs::flock(directory, FlockOperation::NonBlockingLockExclusive)
 }
 
-/// What is to become of a mount whose process was killed.
+/// What the watchdog does with the mount of a killed process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Afterwards {
-    /// It is taken out of the tree.
+    /// Take it out of the tree.
     Unmount,
-    /// It stays, dead.
+    /// Leave it in the tree, without a connection.
     Leave,
 }
 
@@ -119,24 +124,24 @@ impl Afterwards {
     }
 }
 
-/// The process that takes care of a mount.
+/// The watchdog of a mount, seen from the main process.
 pub(crate) struct Caretaker {
     duty: Duty,
     process: Option<Process>,
     short_lives: u32,
-    /// Told when it has ended.
+    /// Runs when the watchdog has ended.
     ended: Arc<dyn Fn() + Send + Sync>,
 }
 
-/// What it takes to start one.
+/// Arguments of a watchdog.
 #[derive(Debug)]
 struct Duty {
     mounted: Mounted,
     ground: Ground,
     afterwards: Afterwards,
-    /// Gets a line if it had to do something.
+    /// Log file of the watchdog.
     log: Option<PathBuf>,
-    /// What the server is told then.
+    /// Detach request that the watchdog sends to the server after a kill.
     farewell: Option<String>,
 }
 
@@ -148,11 +153,12 @@ struct Process {
 }
 
 impl Caretaker {
-    /// Starts it. The calling thread is the one whose end it hears of, and `ended` is called on another one when it has ended. `log` gets a
-    /// line if it had to do something, and the server the farewell.
+    /// Starts a watchdog. The kernel signals it at the end of the calling thread. A separate thread
+    /// calls `ended` after the watchdog's end. After a kill of this process, the watchdog appends
+    /// lines to `log` and sends `farewell` to the server.
     ///
     /// # Errors
-    /// It cannot be started; nobody takes care of the mount.
+    /// The watchdog cannot be started.
     pub(crate) fn start(
         mounted: &Mounted,
         ground: Ground,
@@ -173,22 +179,22 @@ impl Caretaker {
         Ok(caretaker)
     }
 
-    /// Starts another one, as the last one has ended without having been asked to. The calling thread is the one whose end it hears
-    /// of.
+    /// Starts another watchdog after the unexpected end of the last one. The kernel signals it at
+    /// the end of the calling thread.
     ///
     /// # Errors
-    /// It cannot be started, or would not stay: nobody takes care of the mount any more.
+    /// The watchdog cannot be started, or [`SHORT_LIVES`] watchdogs in a row ended early.
     pub(crate) fn start_again(&mut self) -> io::Result<()> {
         let was_short = self.process.take().is_some_and(|last| last.since.elapsed() < SHORT_LIFE);
         self.short_lives = if was_short { self.short_lives + 1 } else { 0 };
         if self.short_lives == SHORT_LIVES {
-            return Err(io::Error::other("whoever is to do so ends again and again"));
+            return Err(io::Error::other("the watchdog ends again and again"));
         }
         self.process = Some(self.duty.start(&self.ended)?);
         Ok(())
     }
 
-    /// Nothing is left to do. Returns when it has ended.
+    /// Ends the watchdog after the end of the mount, and waits for it.
     pub(crate) fn dismiss(self) {
         let Some(Process { mut line, waits, .. }) = self.process else { return };
         line.write_all(&[DISMISSED]).ok();
@@ -196,11 +202,11 @@ impl Caretaker {
         waits.join().ok();
     }
 
-    /// This process ends. What is left to do is to see to it that it does.
+    /// Leaves the watchdog to abort the connection at the end of this process, which may hang.
     pub(crate) fn leave(self) {
         let Some(Process { mut line, .. }) = self.process else { return };
         line.write_all(&[LEAVING]).ok();
-        // Open until then: its end is what it waits for.
+        // The pipe stays open until this process ends: the watchdog waits for EOF.
         mem::forget(line);
     }
 }
@@ -217,7 +223,7 @@ impl Duty {
             .arg(self.afterwards.name())
             .arg(&self.mounted.path)
             .args(&self.log)
-            // Neither a directory nor a terminal's signals are its business.
+            // The watchdog keeps no directory busy, and no terminal sends it signals.
             .current_dir("/")
             .process_group(0)
             .stdin(Stdio::piped())
@@ -234,14 +240,14 @@ impl Duty {
     }
 }
 
-/// What a caretaker was started for.
+/// Parsed arguments of a watchdog.
 struct Asked {
     mounted: Mounted,
     afterwards: Afterwards,
     log: Option<PathBuf>,
 }
 
-/// If this process was started to take care: does so, and says with which exit code to end.
+/// Runs the watchdog and returns its exit code, if this process was started as one.
 pub(super) fn asked() -> Option<u8> {
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next()? != OsStr::new(MARK) {
@@ -263,12 +269,13 @@ fn take_care(asked: &Asked) -> io::Result<()> {
     rustix::thread::set_name(c"rfs-caretaker").ok();
     let (mut signalled, by_signal) = UnixStream::pair()?;
     signal_hook::low_level::pipe::register(SIGUSR1, by_signal)?;
-    // What ends a service is for the first process, which then says so here.
+    // A service manager sends these signals to both processes. The main process handles them, and
+    // then sends `DISMISSED` or `LEAVING`.
     for signal in [SIGTERM, SIGINT, SIGHUP] {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
     }
     rustix::process::set_parent_process_death_signal(Some(Signal::USR1))?;
-    // While the mount is there: who has it open can use it whatever becomes of that.
+    // Opened while the mount exists. The open file stays usable when the mount has left the tree.
     let abort = asked.mounted.device.as_deref().ok_or(io::ErrorKind::NotFound.into()).and_then(Abort::of);
     let said = listen(&mut signalled)?;
     if said.contains(&DISMISSED) {
@@ -292,14 +299,14 @@ fn take_care(asked: &Asked) -> io::Result<()> {
         Afterwards::Leave => Ok(()),
     };
     let told = asked.log.as_deref().map_or(Ok(()), |log| asked.report(log, &ended, &done));
-    // Who wants to mount there need not wait for the server.
+    // Releases the lock of the directory: the next mount there need not wait for the server.
     let null = OpenOptions::new().write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdout(null)?;
     heard.recv_timeout(FAREWELL_LIMIT).ok();
     done.and(told)
 }
 
-/// Waits for the end of the process, and returns what that had said.
+/// Blocks until the main process ends, and returns its messages.
 fn listen(signalled: &mut UnixStream) -> io::Result<Vec<u8>> {
     let line = io::stdin();
     rustix::io::ioctl_fionbio(&line, true)?;
@@ -314,7 +321,7 @@ fn listen(signalled: &mut UnixStream) -> io::Result<Vec<u8>> {
                 Err(e) => return Err(e.into()),
             }
         };
-        // What was said before the signal is there by now.
+        // Messages from before the signal have arrived by now.
         let over = match line.read_to_end(&mut said) {
             Ok(_) => true,
             Err(e) => e.kind() != io::ErrorKind::WouldBlock,
@@ -326,7 +333,7 @@ fn listen(signalled: &mut UnixStream) -> io::Result<Vec<u8>> {
 }
 
 impl Asked {
-    /// Says what was done, and what could not be.
+    /// Appends the outcome to the log file.
     fn report(&self, log: &Path, ended: &io::Result<()>, done: &io::Result<()>) -> io::Result<()> {
         let path = self.mounted.path.display();
         let mut log = OpenOptions::new().append(true).create(true).open(log)?;
@@ -335,14 +342,14 @@ impl Asked {
                 writeln!(log, "{NAME}: rfs-fuse was killed: {path} is unmounted")?
             }
             (Ok(()), Afterwards::Leave) => {
-                writeln!(log, "{NAME}: rfs-fuse was killed: {path} is left as it is, and answers nobody")?;
+                writeln!(log, "{NAME}: rfs-fuse was killed: {path} stays mounted, and calls there fail")?;
             }
             (Err(e), _) => writeln!(log, "{NAME}: rfs-fuse was killed, and {path} cannot be unmounted: {e}")?,
         }
         if let Err(e) = ended {
             writeln!(
                 log,
-                "{NAME}: who waits for an answer there may go on waiting: the connection cannot be ended: {e}"
+                "{NAME}: cannot abort the connection, so calls that wait for a reply may hang: {e}"
             )?;
         }
         Ok(())

@@ -1,4 +1,7 @@
-//! Is this a directory to mount on?
+//! Checks a directory before the mount, and removes a dead mount there.
+//!
+//! # Concurrency
+//! The main thread. Takes no locks. A separate process accesses the directory (`outside`).
 
 use std::{
     io,
@@ -14,11 +17,14 @@ use super::{
     table,
 };
 
-/// How long a look at a path may take: a dead mount can hang.
+/// Time limit for a probe of the path. A dead mount can hang.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Finds the directory to mount on: absolute, existing, and not a mount of type `fs_type` already. What a killed process
-/// left behind there of that type is cleaned away.
+/// Returns the absolute path of the directory to mount on. Unmounts a dead mount of type `fs_type`
+/// there, which a killed process has left.
+///
+/// # Errors
+/// There is no such directory, it does not answer, or a mount of type `fs_type` exists there.
 pub fn mount_point(path: &Path, fs_type: &str) -> Result<PathBuf, MountError> {
     let point = |why: String| MountError::Point { path: path.to_owned(), why };
     match look(path) {
@@ -46,7 +52,7 @@ fn look(path: &Path) -> io::Result<()> {
     outside::look(path, Look::Directory, PATIENCE).unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// The path as the mount table has it, without looking at its last part.
+/// Returns the path as in the mount table, without an access to its last component.
 fn absolute(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     match (absolute.parent().map(Path::canonicalize), absolute.file_name()) {
@@ -55,7 +61,7 @@ fn absolute(path: &Path) -> PathBuf {
     }
 }
 
-/// Unmounts what a dead process left behind; if that is not possible, says how.
+/// Unmounts a dead mount. If that fails, the error names the command that does it.
 fn clean(path: &Path, fs_type: &str) -> Result<(), MountError> {
     let absolute = absolute(path);
     let ours = table::topmost(&absolute).is_some_and(|entry| entry.fs_type == fs_type);

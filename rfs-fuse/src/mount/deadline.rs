@@ -1,15 +1,18 @@
-//! Calls that the kernel may let wait for ever.
+//! Time limits for calls that the kernel may block for ever.
+//!
+//! # Concurrency
+//! Each call runs on a thread of its own. Takes no locks.
 
 use std::{sync::mpsc, thread, time::Duration};
 
-/// Runs `f` on a thread of its own; `None` if it takes longer than `limit`. Then the thread is left behind: nothing
-/// can end it, so this is for programs that are about to end themselves.
+/// Runs `f` on a separate thread. Returns `None` if `f` takes longer than `limit`. The thread then
+/// keeps running, because nothing can end it. So this is for programs that are about to end.
 pub fn within<T: Send + 'static>(limit: Duration, f: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (done, wait) = mpsc::channel();
     thread::Builder::new()
         .name("bounded".into())
         .spawn(move || {
-            // Nobody listens any more after the limit.
+            // Fails if the caller has stopped waiting.
             done.send(f()).ok();
         })
         .ok()?;
@@ -21,12 +24,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ends_in_time_gives_its_value() {
+    fn a_call_within_the_limit_returns_its_value() {
         assert_eq!(within(Duration::from_secs(60), || 7), Some(7));
     }
 
     #[test]
-    fn what_never_ends_is_given_up() {
+    fn a_call_beyond_the_limit_returns_none() {
         let (_keep, never) = mpsc::channel::<()>();
         assert_eq!(within(Duration::from_millis(1), move || never.recv().is_ok()), None);
     }

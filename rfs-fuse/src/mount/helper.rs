@@ -1,6 +1,10 @@
-//! fusermount3, the setuid helper of fuse3, with which ordinary users mount.
+//! Mounts for ordinary users with fusermount3, the setuid helper of fuse3.
 //!
-//! It checks what the user may do, mounts as root, and hands the open device back over a socket.
+//! The helper checks the user's rights, mounts as root, and passes the open device back over a
+//! socket.
+//!
+//! # Concurrency
+//! The main thread, and threads of `deadline`. Takes no locks.
 
 use std::{
     io::{IoSliceMut, Read},
@@ -16,7 +20,7 @@ use super::{MountOptions, refusal::NO_HELPER};
 
 const NAME: &str = "fusermount3";
 
-/// Where fusermount3 is, if it is.
+/// Returns the path of fusermount3, if it is installed.
 pub fn helper() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -26,7 +30,7 @@ pub fn helper() -> Option<PathBuf> {
 }
 
 fn option_string(options: &MountOptions) -> String {
-    // A comma or backslash in a value has to be escaped.
+    // Commas and backslashes of a value are escaped.
     let source = options.source.replace('\\', "\\\\").replace(',', "\\,");
     let subtype = options.fs_type.trim_start_matches("fuse.");
     let mut out = format!("fsname={source},subtype={subtype},default_permissions");
@@ -40,22 +44,22 @@ fn option_string(options: &MountOptions) -> String {
     out
 }
 
-/// One line of what a failed helper said, without its name.
+/// Returns one line of a failed helper's messages, without the helper's name.
 fn complaint(said: &[u8]) -> String {
     let said = String::from_utf8_lossy(said);
     let line = said.lines().find(|line| !line.trim().is_empty()).unwrap_or("fusermount3 failed");
-    // It begins with its name, or its path.
+    // The line begins with the helper's name or path.
     let message = line.split_once("fusermount3: ").map_or(line, |(_, message)| message);
     message.trim().to_owned()
 }
 
-/// Mounts and returns the device.
+/// Mounts, and returns the open device.
 pub(super) fn mount(path: &Path, options: &MountOptions) -> Result<OwnedFd, String> {
     let Some(program) = helper() else {
         return Err(NO_HELPER.into());
     };
     let (ours, theirs) = UnixStream::pair().map_err(|e| format!("socketpair: {e}"))?;
-    // The helper's end of the socket is its standard input.
+    // The helper's standard input is its end of the socket.
     let mut child = Command::new(program)
         .arg("-o")
         .arg(option_string(options))
@@ -95,7 +99,7 @@ fn receive_fd(socket: &UnixStream) -> rustix::io::Result<Option<OwnedFd>> {
     Ok(fd)
 }
 
-/// Unmounts, lazily if asked to.
+/// Unmounts. A lazy unmount succeeds even if the mount is busy.
 pub(super) fn unmount(path: &Path, lazily: bool) -> Result<(), String> {
     let Some(program) = helper() else {
         return Err(NO_HELPER.into());

@@ -1,8 +1,11 @@
-//! Making and ending mounts.
+//! Mounts and unmounts.
 //!
-//! As root by mount(2), otherwise through the setuid helper fusermount3. What comes out is an open FUSE device for
-//! [`fuser::Session::from_fd`], and a [`Mounted`] that knows how to undo it. Nothing is unmounted by dropping: the program
-//! decides when, and what to do if the mount is busy.
+//! Root mounts by mount(2), other users by the setuid helper fusermount3. The result is an open
+//! FUSE device for [`fuser::Session::from_fd`], and a [`Mounted`] that unmounts. Dropping it does
+//! not unmount: the program decides when to unmount, and what to do if the mount is busy.
+//!
+//! # Concurrency
+//! The main thread, and threads of [`within`]. Takes no locks.
 
 mod abort;
 mod caretaker;
@@ -32,53 +35,54 @@ pub use deadline::within;
 pub use helper::helper;
 pub use outside::{Look, look};
 
-/// The device.
+/// Path of the FUSE device.
 pub const DEVICE: &str = "/dev/fuse";
 
-/// Why there is no mount, in one line.
+/// A failed mount. The message is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
-    /// The mount point will not do.
+    /// The mount point is not usable.
     #[error("{}: {why}", path.display())]
     Point {
-        /// As given.
+        /// Path of the mount point, as the user gave it.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
     /// There is no usable FUSE device.
     #[error("{DEVICE}: {why}")]
     Device {
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// An ordinary user has no program to mount with.
+    /// The user is not root, and fusermount3 is missing.
     #[error("{}", refusal::NO_HELPER)]
     Helper,
-    /// The kernel or fusermount3 refused.
+    /// The kernel or fusermount3 has refused the mount.
     #[error("cannot mount on {}: {why}", path.display())]
     Refused {
         /// The mount point.
         path: PathBuf,
-        /// What was said.
+        /// The reason, and the next step.
         why: String,
     },
 }
 
-/// How to mount.
+/// Options of a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountOptions {
     /// First column of the mount table.
     pub source: String,
     /// The type in the mount table: `fuse.` and a name.
     pub fs_type: String,
-    /// Others than the user who mounts may use it.
+    /// True if all users may use the mount.
     pub allow_other: bool,
-    /// What the kernel does with it.
+    /// Flags that the kernel enforces.
     pub flags: Flags,
 }
 
-/// Flags of a mount, as in mount(8). Device nodes and suid programs have no effect unless it says so.
+/// Flags of a mount, as in mount(8). Device nodes and set-user-ID programs take effect only with
+/// `dev` and `suid`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, clippy::struct_excessive_bools, reason = "they are mount(8)'s")]
 pub struct Flags {
@@ -94,7 +98,7 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Each with its bit and what fusermount3 calls it.
+    /// Returns the set flags: the bit of mount(2), and the name for fusermount3.
     fn set(self) -> impl Iterator<Item = (MountFlags, &'static str)> {
         [
             (!self.suid, MountFlags::NOSUID, "nosuid"),
@@ -125,16 +129,17 @@ pub struct Mounted {
     by_helper: bool,
 }
 
-/// How an unmount went.
+/// Result of an unmount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmounted {
-    /// It is gone, or was already.
+    /// The mount is not in the tree any more.
     Clean,
-    /// Somebody uses it; it is still there.
+    /// A program uses the mount, which is still in the tree.
     Busy,
 }
 
-/// If the program was started as one of its own helpers: does what that is for, and says with which exit code to end.
+/// Runs a helper process of this module and returns its exit code, if this process was started as
+/// one.
 pub fn asked() -> Option<u8> {
     caretaker::asked().or_else(outside::asked)
 }
@@ -142,7 +147,7 @@ pub fn asked() -> Option<u8> {
 /// Opens the FUSE device.
 fn open_device() -> Result<OwnedFd, MountError> {
     let failed = |why| MountError::Device { why };
-    // Not a wait for a writer, if it is a FIFO.
+    // NONBLOCK: opening a FIFO in place of the device must not block.
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let device = rustix::fs::open(DEVICE, flags, Mode::empty()).map_err(|e| failed(refusal::of_device(e)))?;
     let device = File::from(device);
@@ -150,17 +155,17 @@ fn open_device() -> Result<OwnedFd, MountError> {
     if let Some(why) = refusal::of_file(&meta) {
         return Err(failed(why));
     }
-    // The session waits for requests.
+    // Reads of the session block.
     rustix::fs::fcntl_setfl(&device, OFlags::empty()).map_err(|e| failed(e.to_string()))?;
     Ok(device.into())
 }
 
-/// Finds out whether this process can mount at all, without a mount.
+/// Checks that this process can mount, without a mount.
 ///
 /// # Errors
 /// The device or the helper is missing.
 pub fn device() -> Result<(), MountError> {
-    // fusermount3 opens it with the rights of its user, too.
+    // fusermount3 opens the device with the rights of its user.
     open_device()?;
     if !rustix::process::geteuid().is_root() && helper().is_none() {
         return Err(MountError::Helper);
@@ -168,10 +173,10 @@ pub fn device() -> Result<(), MountError> {
     Ok(())
 }
 
-/// Gives a mount that is there other flags.
+/// Changes the flags of an existing mount.
 ///
 /// # Errors
-/// The kernel's; nothing has changed.
+/// The kernel refuses. The flags are unchanged.
 pub fn remount(path: &Path, flags: Flags) -> io::Result<()> {
     Ok(rustix::mount::mount_remount(path, flags.bits(), c"")?)
 }
@@ -207,29 +212,29 @@ fn mount_directly(fd: &OwnedFd, path: &Path, options: &MountOptions) -> Result<(
 }
 
 impl Mounted {
-    /// A mount that need not be there.
+    /// Returns a `Mounted` without a mount.
     #[cfg(test)]
     pub(crate) fn at(path: &Path) -> Mounted {
         Mounted { path: path.to_owned(), device: None, by_helper: false }
     }
 
-    /// The mount point.
+    /// Returns the mount point.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The mount's device number as `major:minor`, as in `/sys/class/bdi`.
+    /// Returns the mount's device number as `major:minor`, as in `/sys/class/bdi`.
     pub fn device(&self) -> Option<&str> {
         self.device.as_deref()
     }
 
-    /// True while this mount, and not another one on the same directory, is the topmost there.
+    /// Returns true while this mount is the topmost one on its directory.
     pub fn is_mounted(&self) -> bool {
         let top = table::topmost(&self.path);
         top.is_some_and(|top| self.device.as_ref().is_none_or(|device| *device == top.device))
     }
 
-    /// Unmounts if nobody uses it. May take as long as writing dirty pages back takes.
+    /// Unmounts unless a program uses the mount. Blocks until dirty pages are written back.
     pub fn unmount(&self) -> io::Result<Unmounted> {
         if !self.is_mounted() {
             return Ok(Unmounted::Clean);
@@ -250,7 +255,7 @@ impl Mounted {
         }
     }
 
-    /// Takes the mount out of the tree at once; those who use it keep what they have open.
+    /// Takes the mount out of the tree at once. Programs keep their open files.
     pub fn detach(&self) -> io::Result<()> {
         if !self.is_mounted() {
             return Ok(());
@@ -261,7 +266,7 @@ impl Mounted {
         Ok(rustix::mount::unmount(&self.path, UnmountFlags::DETACH)?)
     }
 
-    /// Takes the mount out of the tree, and has calls that wait for an answer fail, where that can be done at once.
+    /// Takes the mount out of the tree. As root, also fails calls that wait for a reply.
     fn detach_by_force(&self) -> io::Result<()> {
         if !self.by_helper && self.is_mounted() {
             return Ok(rustix::mount::unmount(&self.path, UnmountFlags::FORCE | UnmountFlags::DETACH)?);
@@ -269,8 +274,8 @@ impl Mounted {
         self.detach()
     }
 
-    /// Lets the kernel read ahead this far. The agreed maximum is bounded by the default of 128 KiB until this was
-    /// written, which takes root.
+    /// Sets the kernel's read-ahead. Only root may. Without it, the kernel caps the negotiated
+    /// read-ahead at 128 KiB.
     pub fn set_readahead(&self, bytes: u32) -> io::Result<()> {
         let Some(device) = &self.device else { return Err(io::ErrorKind::NotFound.into()) };
         std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), (bytes / 1024).to_string())

@@ -1,8 +1,12 @@
-//! Looks at a mount from a process of its own.
+//! Probes a mount from a separate process.
 //!
-//! Who waits for an answer of a FUSE file system cannot be killed before it has come. If it is a thread of the process that is to
-//! answer, that process cannot be killed either: the device stays open as long as the thread lives, and the request as long as the
-//! device is open. So the program never looks at its own mount: it starts itself again for that.
+//! A thread that waits for a reply of a FUSE file system cannot be killed. If that thread belongs
+//! to the process that serves the mount, the process cannot be killed either: the thread keeps the
+//! device open, and the open device keeps the request alive. So the program never accesses its own
+//! mount. It starts itself again as a probe.
+//!
+//! # Concurrency
+//! The probe is a child process. A thread `look` waits for its end. Takes no locks.
 
 use std::{
     ffi::OsStr,
@@ -20,15 +24,15 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
 
-/// The first argument of such a process, which no user gives.
+/// First argument of a probe process.
 const MARK: &str = "--look-from-outside";
 
-/// What is asked of a mount.
+/// What the probe does with a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// Whether its root is a directory: ENOTDIR if not.
+    /// Checks that the root is a directory. Fails with ENOTDIR otherwise.
     Directory,
-    /// To write back what programs changed in memory that they mapped.
+    /// Has the kernel write back dirty pages of the mount (syncfs).
     Sync,
 }
 
@@ -43,7 +47,7 @@ impl Look {
     fn take(self, path: &Path) -> io::Result<()> {
         match self {
             Look::Directory => {
-                // What the kernel knows of a mount it says of a dead one, too.
+                // Without FORCE_SYNC, the kernel answers from its cache, even for a dead mount.
                 let found = statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::TYPE)?;
                 match FileType::from_raw_mode(found.stx_mode.into()) {
                     FileType::Directory => Ok(()),
@@ -55,8 +59,8 @@ impl Look {
     }
 }
 
-/// Looks at what is mounted on `path`. `None` if it takes longer than `limit`: then the process is told to end, which it does as
-/// soon as the kernel lets it.
+/// Probes the mount on `path`. Returns `None` if the probe takes longer than `limit`. The probe is
+/// then killed, and ends when the kernel lets it.
 pub fn look(path: &Path, what: Look, limit: Duration) -> Option<io::Result<()>> {
     let child = Command::new("/proc/self/exe")
         .arg(MARK)
@@ -70,7 +74,7 @@ pub fn look(path: &Path, what: Look, limit: Duration) -> Option<io::Result<()>> 
         Ok(child) => child,
         Err(e) => return Some(Err(e)),
     };
-    // Not its number, which is another process's once it has been reaped.
+    // A PID may name another process after the child was reaped. A pidfd does not.
     let handle = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
     let answer = wait_for(child, limit);
     if answer.is_none()
@@ -83,17 +87,18 @@ pub fn look(path: &Path, what: Look, limit: Duration) -> Option<io::Result<()>> 
 
 fn wait_for(mut child: Child, limit: Duration) -> Option<io::Result<()>> {
     let (done, wait) = mpsc::channel();
-    // It reaps the child whenever that ends; it waits for no file system, so that it cannot hold this process up.
+    // The thread reaps the child. It waits for no file system, so it cannot block the end of this
+    // process.
     thread::Builder::new().name("look".into()).spawn(move || done.send(child.wait()).ok()).ok()?;
     let status = wait.recv_timeout(limit).ok()?;
     Some(status.and_then(|status| match status.code() {
         Some(0) => Ok(()),
         Some(errno) => Err(io::Error::from_raw_os_error(errno)),
-        None => Err(io::Error::other(format!("the process that was to look ended: {status}"))),
+        None => Err(io::Error::other(format!("the probe process ended: {status}"))),
     }))
 }
 
-/// If this process was started to look: looks, and says with which exit code to end.
+/// Runs the probe and returns its exit code, if this process was started as one.
 pub(super) fn asked() -> Option<u8> {
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next()? != OsStr::new(MARK) {
@@ -104,7 +109,7 @@ pub(super) fn asked() -> Option<u8> {
     let path = arguments.next()?;
     Some(match what.take(Path::new(&path)) {
         Ok(()) => 0,
-        // Linux has no error numbers that do not fit, and none that is 0.
+        // Error numbers of Linux fit into a byte, and none is 0.
         Err(e) => e.raw_os_error().and_then(|errno| u8::try_from(errno).ok()).unwrap_or(u8::MAX),
     })
 }

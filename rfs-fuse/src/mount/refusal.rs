@@ -1,6 +1,7 @@
-//! Why a mount is refused, and the next step: an error number of the kernel in words.
+//! Explains a refused mount: translates an error number into its cause and the next step.
 //!
-//! [`Setting`] has the facts about this process that explain an error; the rest is pure.
+//! [`Setting::here`] reads facts about this process that explain an error. All else has no I/O, no
+//! locks and no clock.
 
 use std::{fs, os::unix::fs::FileTypeExt};
 
@@ -13,19 +14,19 @@ const SYS_ADMIN: u64 = 1 << 21;
 /// Major and minor number of the FUSE device.
 const FUSE: (u32, u32) = (10, 229);
 
-/// What this process may do.
+/// Rights of this process that matter for mounting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Setting {
-    /// Has CAP_SYS_ADMIN in its user namespace.
+    /// True if the process has CAP_SYS_ADMIN in its user namespace.
     has_admin: bool,
-    /// Is in the user namespace of the machine.
+    /// True in the initial user namespace.
     is_initial: bool,
-    /// Gains no rights from setuid programs.
+    /// True if setuid programs raise no rights.
     no_new_privs: bool,
 }
 
 impl Setting {
-    /// The setting of this process.
+    /// Returns the setting of this process.
     pub(super) fn here() -> Setting {
         let read = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
         Setting::of(&read("status"), &read("uid_map"))
@@ -36,7 +37,7 @@ impl Setting {
         let effective = field("CapEff:").and_then(|digits| u64::from_str_radix(digits, 16).ok());
         let ids: Vec<&str> = uid_map.split_whitespace().collect();
         Setting {
-            // Without /proc nothing is known, and the words for the usual case fit.
+            // Without /proc the capabilities are unknown, and the explanations assume root.
             has_admin: effective.is_none_or(|set| set & SYS_ADMIN != 0),
             is_initial: ids.is_empty() || ids == ["0", "0", "4294967295"],
             no_new_privs: field("NoNewPrivs:") == Some("1"),
@@ -44,7 +45,7 @@ impl Setting {
     }
 }
 
-/// Says why the device cannot be opened.
+/// Explains why the device cannot be opened.
 pub(super) fn of_device(error: Errno) -> String {
     match error {
         Errno::NOENT => {
@@ -52,7 +53,7 @@ pub(super) fn of_device(error: Errno) -> String {
                          container (docker run --device /dev/fuse --cap-add SYS_ADMIN)"
                 .into()
         }
-        // A device node without a driver behind it.
+        // The device node has no driver.
         Errno::NODEV | Errno::NXIO => {
             "the kernel has no FUSE: load the module on the host (modprobe fuse)".into()
         }
@@ -68,7 +69,7 @@ pub(super) fn of_device(error: Errno) -> String {
     }
 }
 
-/// Says why an open file is not the FUSE device; `None` if it is.
+/// Explains why an open file is not the FUSE device. Returns `None` if it is.
 pub(super) fn of_file(meta: &fs::Metadata) -> Option<String> {
     use std::os::unix::fs::MetadataExt;
     let number = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
@@ -80,7 +81,7 @@ pub(super) fn of_file(meta: &fs::Metadata) -> Option<String> {
     })
 }
 
-/// Says why mount(2) fails.
+/// Explains why mount(2) fails.
 pub(super) fn of_mount(error: Errno, setting: Setting) -> String {
     match error {
         Errno::PERM if !setting.has_admin => {
@@ -112,7 +113,7 @@ pub(super) fn of_mount(error: Errno, setting: Setting) -> String {
     }
 }
 
-/// Adds the next step to what fusermount3 says.
+/// Adds the next step to a message of fusermount3.
 pub(super) fn of_helper(said: &str, setting: Setting) -> String {
     let step = if setting.no_new_privs {
         "this process has no_new_privs, so that fusermount3 cannot become root: allow it (NoNewPrivileges=no in \
@@ -131,7 +132,7 @@ pub(super) fn of_helper(said: &str, setting: Setting) -> String {
     format!("{said}; {step}")
 }
 
-/// Says that there is no helper.
+/// Message if fusermount3 is missing.
 pub(super) const NO_HELPER: &str =
     "fusermount3 is not installed: install the package fuse3, or mount as root";
 
@@ -157,7 +158,7 @@ mod tests {
         Setting::here();
     }
 
-    /// Each error of which a cause is known names the next step.
+    /// The message for an error with a known cause names the next step.
     #[test]
     fn errors_name_the_next_step() {
         let no_admin = Setting { has_admin: false, ..ROOT };

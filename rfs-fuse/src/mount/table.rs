@@ -1,4 +1,7 @@
-//! The kernel's mount table, `/proc/self/mountinfo`.
+//! Parser of the kernel's mount table, `/proc/self/mountinfo`.
+//!
+//! # Concurrency
+//! Any thread. Takes no locks.
 
 use std::{
     ffi::OsString,
@@ -6,16 +9,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// One mount.
+/// One mount of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// `major:minor`.
+    /// Device number, `major:minor`.
     pub(super) device: String,
     pub(super) path: PathBuf,
     pub(super) fs_type: String,
 }
 
-/// The mount that one sees at `path`, if that is a mount point.
+/// Returns the topmost mount on `path`, if `path` is a mount point.
 pub(super) fn topmost(path: &Path) -> Option<Entry> {
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
     parse(&table).filter(|entry| entry.path == path).last()
@@ -32,7 +35,7 @@ fn parse(table: &[u8]) -> impl Iterator<Item = Entry> {
     })
 }
 
-/// Undoes the kernel's octal escapes of space, tab, newline and backslash.
+/// Decodes the kernel's octal escapes of space, tab, newline and backslash.
 fn unescape(field: &[u8]) -> PathBuf {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;

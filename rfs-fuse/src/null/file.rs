@@ -1,4 +1,7 @@
-//! A file in memory, in chunks.
+//! A sparse file in memory, in chunks of 1 MiB.
+//!
+//! # Concurrency
+//! Session threads. A lock over the list of chunks, then a lock over each chunk.
 
 use std::sync::{
     Arc,
@@ -8,7 +11,7 @@ use std::sync::{
 use parking_lot::RwLock;
 
 const CHUNK: usize = 1 << 20;
-/// No write begins behind this.
+/// Maximum offset of a write.
 pub(super) const MAX_LEN: u64 = 1 << 40;
 static ZEROS: [u8; CHUNK] = [0; CHUNK];
 
@@ -20,7 +23,8 @@ pub(super) struct File {
     chunks: RwLock<Vec<Option<Chunk>>>,
 }
 
-/// Splits a range at chunk borders: (chunk, first byte in it, bytes).
+/// Splits a range at chunk borders. Yields a chunk's index, the first byte in it, and the number of
+/// bytes.
 fn split(offset: u64, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
     let mut at = offset;
     let end = offset + len as u64;
@@ -64,7 +68,8 @@ impl File {
         self.len.fetch_max(end, Ordering::AcqRel);
     }
 
-    /// Hands what there is of a range to `sink`, straight from the chunk if it lies in one.
+    /// Calls `sink` with the bytes of a range up to the file's end. Bytes of one chunk are not
+    /// copied.
     pub(super) fn read(&self, offset: u64, len: usize, buffer: &mut Vec<u8>, sink: impl FnOnce(&[u8])) {
         let len = self.len().saturating_sub(offset).min(len as u64) as usize;
         let mut runs = split(offset, len);

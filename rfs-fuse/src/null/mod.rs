@@ -1,7 +1,11 @@
-//! A file system that only copies into and out of its own memory: what FUSE itself costs, with the same settings.
+//! A file system in the process's own memory, which measures the cost of FUSE itself.
 //!
-//! Enough of a file system for benchmarks: files and directories, no links, no permissions of its own. Handlers run on
-//! several session threads; reads and writes of different chunks do not wait for each other.
+//! [`NullFs`] has what benchmarks need: files and directories, but no links and no permissions. It
+//! negotiates the same [`Settings`] with the kernel as a real mount.
+//!
+//! # Concurrency
+//! Several session threads. They take the tree's lock, then an inode's. Reads and writes of
+//! different chunks run in parallel.
 
 mod file;
 
@@ -40,7 +44,7 @@ struct Node {
 #[derive(Debug)]
 struct Tree {
     nodes: BTreeMap<u64, Arc<Node>>,
-    /// (directory, name) to inode.
+    /// Maps (directory, name) to an inode number.
     names: BTreeMap<(u64, OsString), u64>,
     last: u64,
 }
@@ -53,7 +57,7 @@ pub struct NullFs {
 }
 
 impl NullFs {
-    /// An empty one.
+    /// Creates an empty file system.
     pub fn new(settings: Settings) -> NullFs {
         let mut tree = Tree { nodes: BTreeMap::new(), names: BTreeMap::new(), last: 0 };
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -95,7 +99,8 @@ impl NullFs {
         Ok(())
     }
 
-    /// Pages stay over close and open, as nobody else can have changed them.
+    /// Returns the flags of an open file. Pages survive close and open, because only this mount
+    /// changes the file.
     fn open_flags(&self) -> FopenFlags {
         let keeps = if self.settings.keeps { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
         self.settings.open_flags() | keeps

@@ -58,13 +58,13 @@ pub(super) fn wait_and_unmount(
             Ok(Event::Uncared) => match caring() {
                 Some(Err(e)) => log::warn!("{UNCARED}: {e}"),
                 Some(Ok(())) => log::warn!(
-                    "the process that unmounts after a kill of this one was killed: started another one"
+                    "the watchdog of this mount was killed: started another one"
                 ),
                 None => {}
             },
             Ok(Event::Signal(signal)) => break signal,
             // The thread `signals` has a sender as long as this process runs.
-            Err(mpsc::RecvError) => return Err(RunError::Ended("all threads are gone".into())),
+            Err(mpsc::RecvError) => return Err(RunError::Ended("all threads have ended".into())),
         }
     };
     log::info!("signal {signal}: unmounting {}", mounted.path().display());
