@@ -1,15 +1,16 @@
-//! Waits until the adapter has begun with every release that the kernel had at a moment.
+//! Waits until session threads have begun with every RELEASE that the kernel has queued.
 //!
-//! close(2) returns before the adapter hears of the last close: the kernel sends RELEASE in the background. The locks of flock(2) and of
-//! open file descriptions go with it. So whoever has to know whether such a lock is still held opens the root of the mount
-//! and closes it: RELEASEDIR goes through the queues of RELEASE, behind all that were there before. When it arrives, a session thread has taken
-//! each of these. A thread that has taken one and not begun with it runs, or waits for a processor (`threads`).
-//!
-//! The thread asks by the path of the mount, as `ring/kick` does and for the reasons given there. If something else is mounted
-//! there, or the root cannot be opened, there is no answer.
+//! close(2) returns before the kernel sends RELEASE, which drops locks of flock(2) and of open file
+//! descriptions. To learn whether such a lock is held, the barrier opens and closes the root of the
+//! mount. RELEASEDIR passes through the same queues behind all earlier RELEASEs. When it arrives, a
+//! session thread has taken each of them. A thread that has taken a RELEASE without beginning it
+//! runs, or waits for a processor (`threads`). The barrier opens the path of the mount, for the
+//! reasons in `ring/kick`. If another file system is mounted there, or the root cannot be opened,
+//! the barrier has no answer.
 //!
 //! # Concurrency
-//! One thread, started at the first question. Questions that come while it asks are answered together by the next round.
+//! One thread, which starts with the first question. One round answers all questions that arrived
+//! before it. One lock over the state.
 
 use std::{
     path::{Path, PathBuf},
@@ -33,21 +34,21 @@ use super::{
     session::{descriptors::close_all, threads::Threads},
 };
 
-/// The handle of the root as this thread opens it. No other one is as large.
+/// Handle of the root directory that the barrier's thread opens. All other handles are smaller.
 const HANDLE: u64 = u64::MAX;
-/// Upper bound of one wait. After it the barrier has no answer, and a try-lock of another mount may
-/// fail for a lock whose release is on its way.
+/// Time limit of one wait. After it the barrier has no answer. A try-lock of another mount may then
+/// fail for a lock whose RELEASE is queued.
 const LIMIT: Duration = Duration::from_secs(4);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Rounds that were asked for, that are over, and the last one that came to an answer.
+    /// Number of requested rounds, of finished rounds, and of the last round with an answer.
     asked: u64,
     over: u64,
     passed: u64,
-    /// The root was opened through this mount.
+    /// True once a session thread has seen the open of this round.
     opened: bool,
-    /// How often it was closed.
+    /// Number of closes that session threads have seen.
     closed: u64,
     running: bool,
     stop: bool,
@@ -55,14 +56,14 @@ struct State {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Of the thread, as the kernel says it in requests; 0 before there is one.
+    /// Thread ID of the barrier's thread, as in requests; 0 before the thread runs.
     tid: AtomicU32,
     state: Mutex<State>,
     moved: Condvar,
     threads: Threads,
-    /// The path of the mount.
+    /// Path of the mount.
     point: OnceLock<PathBuf>,
-    /// Requests have a queue for each core.
+    /// True if each core has its own request queue.
     by_core: AtomicBool,
 }
 
@@ -71,18 +72,18 @@ struct Shared {
 pub(in crate::fuse) struct Barrier(Arc<Shared>);
 
 impl Barrier {
-    /// Says where the mount is.
+    /// Sets the path of the mount.
     pub(super) fn mounted_on(&self, point: PathBuf, by_core: bool) {
         self.0.by_core.store(by_core, Ordering::Relaxed);
         self.0.point.set(point).ok();
     }
 
-    /// The session threads.
+    /// Returns the states of the session threads.
     pub(in crate::fuse) fn threads(&self) -> &Threads {
         &self.0.threads
     }
 
-    /// A directory is opened by a thread: how, if that is the barrier's own doing.
+    /// Returns the reply to an OPENDIR of the barrier's own thread, or `None` for other threads.
     pub(super) fn opens(&self, thread: u32) -> Option<(FileHandle, FopenFlags)> {
         if thread == 0 || self.0.tid.load(Ordering::Relaxed) != thread {
             return None;
@@ -91,7 +92,7 @@ impl Barrier {
         Some((FileHandle(HANDLE), FopenFlags::FOPEN_KEEP_CACHE))
     }
 
-    /// A directory is closed. Returns true if it was the barrier's.
+    /// Counts a RELEASEDIR of the barrier. Returns false for other handles.
     pub(super) fn closes(&self, handle: FileHandle) -> bool {
         if handle.0 != HANDLE {
             return false;
@@ -101,7 +102,8 @@ impl Barrier {
         true
     }
 
-    /// Returns when session threads have begun with all releases that the kernel has now. False if that is not known.
+    /// Blocks until session threads have begun with all RELEASEs that the kernel has now. Returns
+    /// false if that is unknown.
     pub(super) fn pass(&self) -> bool {
         let mut state = self.0.state.lock();
         if !state.running {
@@ -162,13 +164,13 @@ impl Shared {
         let Some(point) = self.point.get() else { return false };
         let asked = match self.by_core.load(Ordering::Relaxed) {
             false => self.ask(point),
-            // Each of them, as a release is in the queue of the core that the file was closed on.
+            // A RELEASE is in the queue of the core on which the file was closed.
             true => cores.iter().all(|core| stay_on(*core) && self.ask(point)),
         };
         asked && self.threads.settle(Instant::now() + LIMIT)
     }
 
-    /// Has a RELEASEDIR come by.
+    /// Opens and closes the root, and waits for its RELEASEDIR.
     fn ask(&self, point: &Path) -> bool {
         let before = {
             let mut state = self.state.lock();
@@ -193,13 +195,13 @@ impl Shared {
     }
 }
 
-/// The cores that this process may use.
+/// Returns the cores that this process may use.
 fn cores() -> Vec<usize> {
     let usable = sched_getaffinity(None).unwrap_or_default();
     (0..CpuSet::MAX_CPU).filter(|core| usable.is_set(*core)).collect()
 }
 
-/// Moves the calling thread to a core. False if it may not be there.
+/// Moves the calling thread to a core. Returns false if the thread may not run there.
 fn stay_on(core: usize) -> bool {
     let mut only = CpuSet::new();
     only.set(core);

@@ -1,7 +1,11 @@
-//! What this side tells the kernel without being asked: to drop what it keeps.
+//! Notifications to the kernel: requests to drop cached attributes, pages and names.
 //!
-//! Written to the FUSE device as the kernel's `fuse.h` says; fuser's own notifier does not say whether the kernel
-//! knew the inode at all.
+//! [`Kernel`] writes the messages of the kernel's `fuse.h` to the FUSE device. fuser's notifier
+//! does not report whether the kernel knows the inode, so this module has its own.
+//!
+//! # Concurrency
+//! Any thread. Messages that may block in the kernel are written by threads of `notify`. No locks
+//! of its own.
 
 use std::{
     fs::File,
@@ -27,44 +31,45 @@ use super::{
     telling::{self, Tellers},
 };
 
-/// The bytes of a `fuse_out_header`.
+/// Length of a `fuse_out_header` in bytes.
 const HEADER: usize = 16;
 const NOTIFY_INVAL_INODE: i32 = 2;
 const NOTIFY_INVAL_ENTRY: i32 = 3;
 const NOTIFY_INC_EPOCH: i32 = 8;
-/// FUSE_EXPIRE_ONLY: the name is looked up anew, and what is open or mounted below it stays.
+/// FUSE_EXPIRE_ONLY: the kernel looks the name up again, and leaves open files and mounts below it
+/// alone.
 const EXPIRE_ONLY: u32 = 1;
-/// The protocol of Linux 6.2, whose kernels know that flag. Others take no notice of it.
+/// Protocol of Linux 6.2, the first with FUSE_EXPIRE_ONLY. Older kernels ignore the flag.
 const EXPIRES: (u32, u32) = (7, 38);
 
-/// The way to the kernel, which exists only once there is a device.
+/// Connection to the kernel. It has no device before the mount exists.
 #[derive(Debug, Default)]
 pub struct Kernel {
     tellers: Tellers,
-    /// A clone: no request is taken through it.
+    /// Clone of the FUSE device. No request is read from it.
     device: OnceLock<File>,
     expires: AtomicBool,
     barrier: Barrier,
 }
 
-/// For all who tell the kernel something.
+/// Shared reference to the connection.
 pub type KernelLink = Arc<Kernel>;
 
-/// What of an inode is to be dropped.
+/// Part of an inode that the kernel drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// Attributes and ACLs. Waits for no page.
+    /// Attributes and ACLs. Dropping them waits for no page.
     Attributes,
-    /// Those, and pages from this byte on.
+    /// Attributes, and pages from this byte on.
     PagesFrom(u64),
-    /// Those, and the pages of a range: its first byte and its length, which is not 0.
+    /// Attributes, and the pages of a range: its first byte and its length, which is not 0.
     Pages(u64, u64),
 }
 
 fn notification(code: i32, fields: &[&[u8]]) -> Vec<u8> {
     let len = HEADER + fields.iter().map(|field| field.len()).sum::<usize>();
     let mut message = Vec::with_capacity(len);
-    // Shorter than a page.
+    // A message is shorter than a page.
     message.extend_from_slice(&(len as u32).to_ne_bytes());
     message.extend_from_slice(&code.to_ne_bytes());
     message.extend_from_slice(&0_u64.to_ne_bytes());
@@ -73,7 +78,8 @@ fn notification(code: i32, fields: &[&[u8]]) -> Vec<u8> {
 }
 
 fn inval_inode(ino: u64, part: Part) -> Vec<u8> {
-    // A negative offset stands for attributes only; no file is longer than i64 can say; a length of 0 is all that follows.
+    // A negative offset means attributes only. No offset in a file exceeds i64::MAX. Length 0 means
+    // up to the end.
     let bytes = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let (from, len) = match part {
         Part::Attributes => (-1, 0),
@@ -93,12 +99,12 @@ fn inval_entry(parent: u64, name: &[u8], flags: u32) -> Vec<u8> {
 }
 
 impl Kernel {
-    /// From now on the kernel can be told.
+    /// Sets the device. From now on notifications reach the kernel.
     pub fn connect(&self, device: BorrowedFd<'_>) -> io::Result<()> {
         self.device.set(clone_of(device)?).map_err(|_| io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Says where the mount is, and whether requests have a queue for each core.
+    /// Sets the path of the mount, and whether each core has its own request queue.
     pub fn mounted_on(&self, point: PathBuf, by_core: bool) {
         self.barrier.mounted_on(point, by_core);
     }
@@ -107,8 +113,9 @@ impl Kernel {
         &self.barrier
     }
 
-    /// What a thread does next. If its request came over a ring it knows itself what has come with it (`beside`); to see more, and for answers to leave, it has to come
-    /// back to the ring. Otherwise this looks whether the device has a request that nobody has taken.
+    /// Tells a session thread how to serve its request. A request of a ring says itself which
+    /// requests came with it (`beside`); to see more requests, the thread has to return to the
+    /// ring. Otherwise this checks whether the device has a pending request.
     pub(super) fn next(&self, beside: Option<Beside>) -> Next {
         let device = match (beside, self.device.get()) {
             (Some(Beside::Another), _) => return Next::Waits,
@@ -119,12 +126,14 @@ impl Kernel {
         if has_request(device) { Next::Waits } else { Next::Nothing }
     }
 
-    /// What waits for nothing. False: it knows of no such thing.
+    /// Writes a notification that does not block. Returns false if the kernel does not know its
+    /// object.
     fn tell(&self, message: &[u8]) -> io::Result<bool> {
         self.tell_by(|device| telling::write(device, message))
     }
 
-    /// What may wait for somebody whose request this process has. False: it knows of no such thing.
+    /// Writes a notification that may wait for a request of this process. Returns false if the
+    /// kernel does not know its object.
     fn tell_and_wait(&self, message: Vec<u8>) -> io::Result<bool> {
         self.tell_by(|device| self.tellers.tell(device, message))
     }
@@ -134,13 +143,14 @@ impl Kernel {
         match write(device.as_fd()) {
             Ok(()) => Ok(true),
             Err(e) if e.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => Ok(false),
-            // There is no mount any more.
+            // The mount has ended.
             Err(e) if e.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => Ok(true),
             Err(e) => Err(e),
         }
     }
 
-    /// Has it drop a part of what it keeps of an inode; pages that were changed are written back first. False: it knows no such inode.
+    /// Has the kernel drop a part of an inode, after it has written dirty pages back. Returns false
+    /// if the kernel does not know the inode.
     pub(super) fn drop_inode(&self, ino: u64, part: Part) -> io::Result<bool> {
         match part {
             Part::Attributes => self.tell(&inval_inode(ino, part)),
@@ -148,35 +158,36 @@ impl Kernel {
         }
     }
 
-    /// Has it ask for each name anew. Linux 6.16 and newer.
+    /// Has the kernel look up all names again. Needs Linux 6.16.
     pub(super) fn drop_names(&self) -> io::Result<()> {
         self.tell(&notification(NOTIFY_INC_EPOCH, &[])).map(drop)
     }
 
-    /// Has it write back what it keeps of an inode and nobody else has, and waits for that. Not for session threads, which it waits
-    /// for.
+    /// Blocks until the kernel has written back an inode's dirty pages. Session threads must not
+    /// call this: the kernel waits for them.
     pub fn write_back(&self, ino: u64) -> io::Result<()> {
         self.drop_inode(ino, Part::PagesFrom(0)).map(drop)
     }
 
-    /// Has it drop what a name stands for. Waits for whoever changes the directory, or looks something up there. False: it
-    /// knows no such name.
+    /// Has the kernel drop a name. Waits for changes of the directory, and for lookups in it.
+    /// Returns false if the kernel does not know the name.
     pub(super) fn drop_name(&self, parent: u64, name: &[u8]) -> io::Result<bool> {
         self.tell_and_wait(inval_entry(parent, name, 0))
     }
 
-    /// Which version of the protocol it speaks.
+    /// Sets the version of the kernel's FUSE protocol.
     pub(super) fn speaks(&self, version: (u32, u32)) {
         self.expires.store(version >= EXPIRES, Ordering::Relaxed);
     }
 
-    /// Has it look a name up anew before it goes by what that stands for; all else stays as it is. Waits as
-    /// [`drop_name`](Self::drop_name). A kernel that cannot do that drops the name: what is mounted on it, or below it, is unmounted then.
+    /// Has the kernel look a name up before its next use. Waits like
+    /// [`drop_name`](Self::drop_name). A kernel without FUSE_EXPIRE_ONLY drops the name, which
+    /// unmounts file systems mounted on it or below it.
     pub(super) fn expire_name(&self, parent: u64, name: &[u8]) -> io::Result<bool> {
         self.tell_and_wait(inval_entry(parent, name, EXPIRE_ONLY))
     }
 
-    /// Whether it can do that.
+    /// Returns true if the kernel has FUSE_EXPIRE_ONLY.
     pub(super) fn expires_names(&self) -> bool {
         self.expires.load(Ordering::Relaxed)
     }
@@ -187,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_layout_is_that_of_the_kernel() {
+    fn messages_have_the_layout_of_the_kernel() {
         let mut expected = vec![];
         for word in [40_u32, 2, 0, 0, 7, 0, u32::MAX, u32::MAX, 0, 0] {
             expected.extend_from_slice(&word.to_ne_bytes());
@@ -204,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_before_there_is_a_device() {
+    fn notifications_before_the_mount_are_dropped() {
         let kernel = Kernel::default();
         assert_eq!(kernel.drop_inode(1, Part::Attributes).ok(), Some(false));
     }

@@ -1,10 +1,11 @@
-//! The FUSE adapter: kernel requests into client operations, results into replies.
+//! The FUSE adapter: translates kernel requests into client operations, and results into replies.
 //!
-//! Requests come by a [`session`](Filesystem), over `/dev/fuse` or over io_uring. Handlers run on its threads, several at once, and wait for
-//! the server on the thread that they are called on; the session's timeouts bound every wait. Permission is the kernel's business (`default_permissions`). Who
-//! waits for a lock waits on none of them (`locks`).
-//! Which core a handler runs on is the business of `placement`.
-//! What this file system does not have is not implemented here: the answer is ENOSYS, which makes the kernel stop asking.
+//! A [`session`](Filesystem) receives requests over `/dev/fuse` or io_uring. Its threads run the
+//! handlers concurrently. A handler blocks its session thread until the server replies; the
+//! timeouts of the session with the server bound each wait. A blocked lock request occupies no
+//! session thread (`locks`). The kernel checks permissions (`default_permissions`). `affinity`
+//! moves session threads to the cores of their callers. Operations without a handler fail with
+//! ENOSYS, after which the kernel stops sending them.
 
 mod adapter;
 mod background;
@@ -37,37 +38,39 @@ pub use losses::{Losses, Untold};
 pub use placement::Placement;
 pub use session::*;
 
-/// What is agreed with the kernel; the same for the real and the null file system.
+/// Settings that a mount negotiates with the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Largest write request in bytes.
     pub max_write: u32,
-    /// Read ahead in bytes.
+    /// Size of the kernel's read-ahead in bytes.
     pub max_readahead: u32,
-    /// For how long the kernel may keep attributes, at most.
+    /// Maximum time for which the kernel caches attributes.
     pub attr_timeout: Duration,
-    /// For how long the kernel may keep names, at most.
+    /// Maximum time for which the kernel caches names.
     pub entry_timeout: Duration,
-    /// Bypass the page cache.
+    /// True if reads and writes bypass the page cache.
     pub direct_io: bool,
-    /// Keep what may be kept until it is recalled.
+    /// True if the kernel caches names, attributes and pages until they are recalled.
     pub keeps: bool,
-    /// Keep what is written, too, and the times of that. Nobody else uses the file system.
+    /// True if the kernel also caches written data and their times. The mount is then the export's
+    /// only one.
     pub writeback: bool,
 }
 
-/// For how long something is kept that may be: as long as anything.
+/// Cache time without a limit.
 pub const FOREVER: Duration = Duration::from_secs(1_000_000_000);
 
-/// What `stat` reports as the size of a good I/O request: programs that buffer go by it.
+/// I/O size that `stat` recommends (`st_blksize`). Programs choose their buffers by it.
 pub const IO_BLOCK: u32 = 128 * 1024;
 
-/// Requests without a waiting process that the kernel sends before it holds others back: read-ahead, asynchronous direct I/O, and
-/// releases. A direct write that waits until pages are dropped keeps one of these places, and a page may be locked by a read-ahead that
-/// needs one. So there are more of them than writes that wait ([`pages::MAX_WAITING`]).
+/// Maximum number of background requests in flight: read-ahead, asynchronous direct I/O and
+/// RELEASE. A direct write that waits for a drop of pages occupies one of these slots, and a page
+/// may be locked by a read-ahead that needs a slot. So this exceeds the number of waiting writes
+/// ([`pages::MAX_WAITING`]).
 const MAX_BACKGROUND: u16 = 256;
 
-/// True if the kernel has all of them.
+/// Requests flags of the kernel. Returns true if the kernel supports all of them.
 fn request(config: &mut KernelConfig, wanted: &[InitFlags]) -> bool {
     let mut all = true;
     for &flag in wanted {
@@ -80,16 +83,17 @@ fn request(config: &mut KernelConfig, wanted: &[InitFlags]) -> bool {
 }
 
 impl Settings {
-    /// Agrees with the kernel at the start of a session on how data moves. What it cannot do is not set afterwards.
+    /// Negotiates data transfer with the kernel at the start of a session. Clears the settings that
+    /// the kernel does not support.
     pub fn negotiate(&mut self, config: &mut KernelConfig) {
-        // The nearest value that works is the answer to one that does not.
+        // The error carries the nearest value that works.
         if let Err(nearest) = config.set_max_write(self.max_write) {
             config.set_max_write(nearest).ok();
         }
         if let Err(nearest) = config.set_max_readahead(self.max_readahead) {
             config.set_max_readahead(nearest).ok();
         }
-        // Fails for 0 only.
+        // Fails only for 0.
         config.set_max_background(MAX_BACKGROUND).ok();
         let always = [
             InitFlags::FUSE_PARALLEL_DIROPS,
@@ -104,44 +108,45 @@ impl Settings {
         }
     }
 
-    /// Agrees on what a file system with names, owners and permissions of its own has besides.
+    /// Negotiates the flags of a file system that has names, owners and permissions.
     pub fn negotiate_names(&self, config: &mut KernelConfig) {
         request(
             config,
             &[
                 InitFlags::FUSE_DO_READDIRPLUS,
                 InitFlags::FUSE_READDIRPLUS_AUTO,
-                // Numbers are enough to find inodes that the kernel has forgotten: `.` and `..` are looked up.
+                // Inode numbers suffice to find inodes that the kernel has forgotten: `.` and `..`
+                // have a lookup.
                 InitFlags::FUSE_EXPORT_SUPPORT,
-                // The kernel checks ACLs, too, and leaves the umask to the directory's default ACL.
+                // The kernel checks ACLs. It leaves the umask to the directory's default ACL.
                 InitFlags::FUSE_POSIX_ACL,
                 InitFlags::FUSE_DONT_MASK,
-                // Locks are the server's, so that all mounts know of them.
+                // The server keeps the locks, so that all mounts see them.
                 InitFlags::FUSE_POSIX_LOCKS,
                 InitFlags::FUSE_FLOCK_LOCKS,
-                // suid, sgid and capabilities are taken away here, so that the kernel need not ask for
+                // This process clears suid, sgid and capabilities. Otherwise the kernel would read
                 // security.capability before every write.
                 InitFlags::FUSE_HANDLE_KILLPRIV_V2,
             ],
         );
     }
 
-    /// The most bytes that the kernel reads or writes at once.
+    /// Returns the maximum number of bytes in a read or write of the kernel.
     pub fn max_payload(&self) -> usize {
         self.max_write.max(self.max_readahead) as usize
     }
 
-    /// True if the kernel may keep listings of directories, for which it has no limit of time.
+    /// Returns true if the kernel may cache directory listings, for which it has no timeout.
     pub fn keeps_listings(&self) -> bool {
         self.keeps && self.entry_timeout >= FOREVER
     }
 
-    /// The flags of every open file.
+    /// Returns the flags of an open file.
     pub fn open_flags(&self) -> FopenFlags {
         if self.direct_io {
             FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
         } else if self.writeback {
-            // Nobody else can have changed what the kernel has.
+            // This mount is the only one, so the kernel's pages are current.
             FopenFlags::FOPEN_KEEP_CACHE
         } else {
             FopenFlags::empty()

@@ -1,25 +1,25 @@
-//! Which pages of a file the kernel may have filled beside writes with O_DIRECT. No I/O, no locks, no clock.
+//! Records which pages of a file the kernel may have filled during a write with O_DIRECT.
 //!
-//! The kernel drops the pages of a range before it sends a write with O_DIRECT. A buffered read that arrives while the write is under
-//! way fills them again, perhaps with the bytes of before. An asynchronous write does not drop them a second time. So buffered reads
-//! add their range here before they look at the bytes, and a write takes its range out once its bytes are in place. If the
-//! write takes anything out, the pages of its range are dropped before the write is answered.
+//! The kernel drops the pages of a range before it sends a write with O_DIRECT. A buffered read
+//! during the write fills them again, perhaps with old bytes. An asynchronous write does not drop
+//! them a second time. So a buffered read adds its range here before it reads, and a write takes
+//! its range out after its bytes are in place. If the write takes out a page, the adapter drops the
+//! pages of the range before it answers the write.
 //!
-//! # Concurrency
-//! None. `Handles` has a lock over it.
+//! No I/O, no locks, no clock. The lock of `Handles` guards this.
 
 use smallvec::SmallVec;
 
 /// Bytes of a page.
 pub(super) const PAGE: u64 = 4096;
-/// More ranges become one that covers them.
+/// Maximum number of ranges. Beyond it they become one range that covers all.
 const MAX_RANGES: usize = 32;
 
-/// Ranges of bytes, each with its end: whole pages, sorted, apart from each other.
+/// Byte ranges, each with its end: whole pages, sorted and disjoint.
 #[derive(Debug, Default)]
 pub(super) struct PageRanges(SmallVec<[(u64, u64); 2]>);
 
-/// The pages that a range of bytes touches.
+/// Returns the pages that a range of bytes touches.
 fn pages((from, len): (u64, u64)) -> (u64, u64) {
     let end = from.saturating_add(len);
     (from - from % PAGE, end.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX))
@@ -48,7 +48,7 @@ impl PageRanges {
         self.0.insert(at, (from, end));
     }
 
-    /// Takes the pages of a range out. Returns true if any of them was there.
+    /// Removes the pages of a range. Returns true if it has removed any.
     pub(super) fn take(&mut self, range: (u64, u64)) -> bool {
         if range.1 == 0 {
             return false;
@@ -89,7 +89,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a set of page numbers. More pages than those may be there once ranges were joined, never fewer.
+        /// Compares with a set of page numbers. After ranges were joined there may be more pages
+        /// than in the set, never fewer.
         #[test]
         fn no_page_is_forgotten(
             steps in proptest::collection::vec((any::<bool>(), 0..200 * PAGE, 0..8 * PAGE), 1..200),

@@ -1,11 +1,17 @@
-//! Drops pages before something is answered.
+//! Has the kernel drop pages before a request is answered.
 //!
-//! A write with O_DIRECT may have been passed by a buffered read, which left the bytes of before in the kernel's pages
-//! (`page_ranges`); so these go before the writer is told. A file that is opened with O_APPEND is written around the kernel's pages. Where somebody else has it open through them, a page may
-//! be read while such a write is under way, and lack its bytes; so it goes before the writer is told. Where the kernel keeps what is
-//! written, it does not say so when it asks where there is data: pages are written back with being dropped. What was collected of a
-//! directory may be old, and goes before the kernel takes it for whole. Not on a session
-//! thread: dropping waits for pages that are being read or written back, for which it takes a session thread.
+//! - A buffered read during a write with O_DIRECT may have filled pages with old bytes
+//!   (`page_ranges`).
+//! - Writes with O_APPEND bypass the kernel's pages, and a read during such a write may fill pages
+//!   without its bytes.
+//! - With `--cache writeback` the kernel searches for data (SEEK_DATA) without writing back.
+//!   Dropping writes back.
+//! - The collected listing of a directory may be stale. It goes before the kernel takes it for
+//!   complete.
+//!
+//! # Concurrency
+//! A thread of its own, because dropping waits for pages that are being read or written back, which
+//! needs a session thread. One lock over the queue.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -16,7 +22,7 @@ use super::{
     kernel::{KernelLink, Part},
 };
 
-/// Pages of an inode.
+/// Pages of an inode that the kernel drops.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dropped {
     ino: u64,
@@ -24,22 +30,22 @@ pub(super) struct Dropped {
 }
 
 impl Dropped {
-    /// The pages from a byte on.
+    /// Returns the pages from a byte on.
     pub(super) fn tail(ino: u64, from: u64) -> Dropped {
         Dropped { ino, part: Part::PagesFrom(from) }
     }
 
-    /// The pages of a range: its first byte and its length, which is not 0.
+    /// Returns the pages of a range: its first byte and its length, which is not 0.
     pub(super) fn range(ino: u64, (from, len): (u64, u64)) -> Dropped {
         Dropped { ino, part: Part::Pages(from, len) }
     }
 }
 
-/// Direct writes that wait at a time. Beyond it they are answered before the pages are dropped: the kernel could not send the read-ahead
-/// that has a page locked.
+/// Maximum number of direct writes that wait for a drop. Further writes are answered before their
+/// pages are dropped. Otherwise the kernel could not send the read-ahead that has a page locked.
 pub(super) const MAX_WAITING: usize = 192;
 
-/// What is done when they are gone.
+/// Runs after the drop.
 type Then = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
@@ -54,7 +60,7 @@ struct Shared {
     work: Condvar,
 }
 
-/// The thread, which is started when there is something to drop. Dropping this ends it.
+/// The thread, which starts with the first job. Dropping this ends the thread.
 pub(super) struct Pages {
     shared: Arc<Shared>,
     thread: Background,
@@ -72,7 +78,7 @@ impl Pages {
         Pages { shared: Arc::new(shared), thread: Background::new("pages") }
     }
 
-    /// Drops the pages and then answers a direct write, or the other way round if [`MAX_WAITING`] writes wait.
+    /// Drops pages and then answers a direct write. If [`MAX_WAITING`] writes wait, answers first.
     pub(super) fn drop_and_answer(&self, dropped: Dropped, answer: impl FnOnce() + Send + 'static) {
         let full = self.shared.queue.lock().jobs.len() >= MAX_WAITING;
         if full {
@@ -82,11 +88,11 @@ impl Pages {
         self.drop_then(dropped, answer);
     }
 
-    /// Drops the pages, then does something.
+    /// Drops pages, then calls `then`.
     pub(super) fn drop_then(&self, dropped: Dropped, then: impl FnOnce() + Send + 'static) {
         let shared = Arc::clone(&self.shared);
         if let Err(e) = self.thread.start(move || shared.run()) {
-            // A write has been done. To say otherwise would have it done again.
+            // The write has succeeded. An error would make the program repeat it.
             log::error!("cannot start a thread: pages of inode {} may be old: {e}", dropped.ino);
             return then();
         }

@@ -1,10 +1,15 @@
-//! Has the kernel drop what is recalled.
+//! Has the kernel drop what the server recalls.
 //!
-//! One thread asks for recalls. To drop something can wait for locks that the kernel holds over requests of this mount: of a directory
-//! over a change in it, of a page while it is read. A change waits at the server until other mounts have dropped what it
-//! concerns, and they may be waiting for this one. So that nobody waits in a circle, other threads do the dropping, and the one that asks does not wait for
-//! one of them where a change of this mount's own is under way in the same directory or file, nor for long while there is any. What is dropped
-//! late then is dropped when that change has returned.
+//! Dropping a name waits for its directory's lock, which the kernel holds over changes there.
+//! Dropping a page waits for its lock, which the kernel holds over a read. Such a request may wait
+//! at the server for another mount, and that mount for this one. To prevent a deadlock, workers do
+//! the dropping. The receiving thread acknowledges a recall early if a change of this mount
+//! concerns the same directory or file, or if no change ends for [`GRACE`]. The worker then
+//! finishes late, after the change.
+//!
+//! # Concurrency
+//! One receiving thread (`Asking`) and up to [`WORKERS`] workers. One lock over the queue, which no
+//! thread holds while it notifies the kernel.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -28,44 +33,49 @@ use super::{
 };
 use crate::client::{Client, Keeper, UnderWay};
 
-/// So long somebody is waited for who may be waiting for a session thread, where changes have all of them wait.
+/// Time to wait for a drop while no change of this mount ends. Changes may occupy all session
+/// threads, and the drop may need one.
 const GRACE: Duration = Duration::from_millis(50);
-/// So long a confirmation that locks are held is waited for.
+/// Time limit for the confirmation that locks are held.
 const CONFIRMATION: Duration = Duration::from_secs(2);
-/// Pages that a write of another mount makes old are waited for that long. Nothing is known that
-/// would keep them: two mounts do not wait for each other in that.
+/// Time limit for dropping pages that a write of another mount makes stale. Nothing known blocks
+/// the drop that long: two mounts do not wait for each other there.
 const WRITTEN: Duration = Duration::from_secs(5);
-/// Pauses until an inode that the kernel was told of is known there.
+/// Pause between attempts to drop an inode that the kernel does not know yet.
 const PAUSE: Duration = Duration::from_micros(50);
-/// So often. A second in all, far longer than a reply takes to be read.
+/// Maximum number of attempts. They take about a second, far longer than the kernel takes to read a
+/// reply.
 const PAUSES: u32 = 10_000;
-/// More threads are not started: each is held up by a change of this mount's own.
+/// Maximum number of workers. A change of this mount may block each of them.
 const WORKERS: usize = 128;
 
-/// Names of which the owner has changed expire once more after this: a thread that was looking one up may have been told before, and have
-/// gone on only after they had expired. Then it has made its name good again, of whoever was the owner.
+/// Time after which names expire again, if their inode's owner has changed. A thread may have
+/// received a lookup's reply before the change, and continue after the names have expired. It then
+/// revalidates the name with the old owner.
 const ONCE_MORE: Duration = Duration::from_secs(1);
 
-/// Something to drop.
+/// An object that the kernel drops.
 struct Job {
     recall: Recall,
-    /// Inodes whose locks the kernel takes for it.
+    /// Inodes whose kernel locks the drop takes.
     locks: SmallVec<[u64; 2]>,
-    /// This mount does not use the directory, and returns its names.
+    /// True if this mount does not use the directory, and returns its names to the server.
     returns_names: bool,
+    /// [`WAITING`], [`DONE`] or [`LATE`].
     state: AtomicU8,
 }
 
-/// Not dropped yet; dropped; not dropped when that was acknowledged.
+/// State of a job: the kernel has not dropped it yet; the kernel has dropped it; acknowledged
+/// before the kernel has dropped it.
 const WAITING: u8 = 0;
 const DONE: u8 = 1;
 const LATE: u8 = 2;
 
-/// Names that expire once more.
+/// Names that expire a second time.
 enum Again {
-    /// Those of an inode.
+    /// The names of an inode.
     Of(u64),
-    /// These, of a directory.
+    /// Names in a directory.
     In(u64, Vec<Arc<[u8]>>),
 }
 
@@ -78,7 +88,7 @@ impl Job {
         Job { recall: recall.clone(), locks, returns_names: false, state: AtomicU8::new(WAITING) }
     }
 
-    /// It counts as dropped for the server from now on.
+    /// Marks the job as acknowledged to the server.
     fn is_acknowledged(&self, late: &AtomicUsize) {
         late.fetch_add(1, Ordering::Release);
         if self.state.compare_exchange(WAITING, LATE, Ordering::AcqRel, Ordering::Acquire).is_err() {
@@ -86,7 +96,7 @@ impl Job {
         }
     }
 
-    /// The kernel has dropped it.
+    /// Marks the job as dropped by the kernel.
     fn is_dropped(&self, late: &AtomicUsize) {
         if self.state.swap(DONE, Ordering::AcqRel) == LATE {
             late.fetch_sub(1, Ordering::Release);
@@ -97,12 +107,13 @@ impl Job {
         matches!(self.recall, Recall::Locks { .. })
     }
 
-    /// The kernel seldom holds a lock for which this waits over a change of the file.
+    /// Returns true if the job drops pages. The kernel seldom holds a page's lock over a change of
+    /// the file.
     fn drops_pages(&self) -> bool {
         matches!(self.recall, Recall::Pages { .. })
     }
 
-    /// Another mount's write returns when this is dropped, and reads go by it.
+    /// Returns true if a write of another mount waits for the drop.
     fn is_of_a_write(&self) -> bool {
         matches!(self.recall, Recall::Written { .. })
     }
@@ -111,11 +122,11 @@ impl Job {
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Arc<Job>>,
-    /// Threads, and those that have nothing to do.
+    /// Workers, and how many of them wait for a job.
     workers: Vec<JoinHandle<()>>,
     idle: usize,
     stop: bool,
-    /// Names that are to expire once more, and when.
+    /// Names that expire again, and when.
     again: VecDeque<(Instant, Again)>,
 }
 
@@ -125,11 +136,11 @@ struct Shared {
     queue: Mutex<Queue>,
     work: Condvar,
     stopping: AtomicBool,
-    /// What the kernel keeps although it was acknowledged as dropped.
+    /// Number of objects that the kernel has although the server takes them for dropped.
     late: Arc<AtomicUsize>,
 }
 
-/// The threads. Dropping this ends them.
+/// The threads of a mount. Dropping this ends them.
 pub(super) struct Recalls {
     shared: Arc<Shared>,
     cancel: Cancel,
@@ -143,7 +154,7 @@ impl std::fmt::Debug for Recalls {
 }
 
 impl Recalls {
-    /// Obeys recalls from now on.
+    /// Starts to receive recalls.
     pub(super) fn obey(client: Arc<Client>, kernel: KernelLink) -> io::Result<Recalls> {
         client.announce().map_err(io::Error::other)?;
         let (link, late) = (kernel.clone(), Arc::<AtomicUsize>::default());
@@ -182,14 +193,14 @@ impl Recalls {
 }
 
 impl Recalls {
-    /// Returns true if the kernel may go by names that another mount has changed: a change of this
-    /// mount's own keeps it from dropping them, or it is too old to drop them all.
+    /// Returns true if the kernel may have names that another mount has changed. A change of this
+    /// mount may delay their drop, or the kernel may be too old to drop all names.
     pub(super) fn are_late(&self) -> bool {
         self.shared.late.load(Ordering::Acquire) > 0
     }
 
-    /// Has the kernel drop a name in a removed directory soon, which it is about to hear is absent.
-    /// It would remember that, and with it the directory.
+    /// Has a worker drop a name in a removed directory. The kernel is about to learn that the name
+    /// is absent. It would cache that, and keep the directory with it.
     pub(super) fn drop_name_later(&self, parent: u64, name: &[u8]) {
         let recall = Recall::Name { parent, name: name.to_vec() };
         self.shared.queue.lock().jobs.push_back(Arc::new(Job::new(&self.shared.client, &recall)));
@@ -217,14 +228,14 @@ impl Drop for Recalls {
     }
 }
 
-/// The thread that asks.
+/// The thread that receives recalls.
 struct Asking(Arc<Shared>);
 
 impl Keeper for Asking {
     fn drop_all(&self, recalls: &[Recall]) {
         let job = |recall: &Recall| Arc::new(Job::new(&self.0.client, recall));
-        // The kernel knows no layouts.
-        // The names of unlinked inodes are dropped when no reply can bring them any more.
+        // The kernel has no layouts. Names of unlinked inodes are dropped once no reply can bring
+        // them back (`Shared::unlinked`).
         let apart = |recall: &&Recall| matches!(recall, Recall::Layout { .. } | Recall::Unlinked { .. });
         let kept = recalls.iter().filter(|recall| !apart(recall));
         let jobs: Vec<Arc<Job>> = kept.map(job).collect();
@@ -248,7 +259,7 @@ impl Keeper for Asking {
                         && (!job.drops_pages() || began.elapsed() >= GRACE)
                         && job.locks.iter().any(|ino| under_way.changes(*ino))
             };
-            // A confirmation waits for session threads, and they may wait for other mounts.
+            // A confirmation waits for session threads, which may wait for other mounts.
             let enough = |job: &Arc<Job>| match (job.confirms_locks(), job.is_of_a_write()) {
                 (true, _) => began.elapsed() >= CONFIRMATION,
                 (_, true) => began.elapsed() >= WRITTEN,
@@ -260,7 +271,7 @@ impl Keeper for Asking {
     }
 
     fn return_names(&self, dir: u64) {
-        // Where names cannot expire they would have to be dropped, and what is mounted on one with it.
+        // Without FUSE_EXPIRE_ONLY, dropping a name would unmount file systems mounted on it.
         if self.0.kernel.expires_names() {
             let recall = Recall::Names { ino: dir };
             self.start(Job { returns_names: true, ..Job::new(&self.0.client, &recall) });
@@ -269,7 +280,7 @@ impl Keeper for Asking {
 }
 
 impl Asking {
-    /// Queues what waits for nothing.
+    /// Queues a job without waiting for it.
     fn start(&self, job: Job) {
         self.0.queue.lock().jobs.push_back(Arc::new(job));
         self.0.employ();
@@ -277,7 +288,7 @@ impl Asking {
 }
 
 impl Shared {
-    /// An unlinked inode is known to the kernel. No thread waits until its names are dropped.
+    /// Queues the drop of an unlinked inode's names. No thread waits for it.
     fn unlinked(self: &Arc<Self>, ino: u64) {
         if self.client.known_names(ino).next().is_some() {
             self.queue.lock().jobs.push_back(Arc::new(Job::new(&self.client, &Recall::Unlinked { ino })));
@@ -285,7 +296,7 @@ impl Shared {
         }
     }
 
-    /// Has somebody do what is to be done.
+    /// Wakes a worker, or starts one, if a job is queued.
     fn employ(self: &Arc<Self>) {
         let mut queue = self.queue.lock();
         if queue.jobs.is_empty() {
@@ -351,8 +362,8 @@ impl Shared {
 
     fn drop(&self, recall: &Recall) {
         let outcome = match recall {
-            // The attributes and the listing of the directory go whether or not the kernel knows the name, and before who changes
-            // the directory may have to be waited for.
+            // The directory's attributes and listing go first, and even if the kernel does not know
+            // the name. Dropping the name may wait for a change of the directory.
             Recall::Name { parent, name } => self
                 .drop_inode(*parent, Part::PagesFrom(0))
                 .and_then(|()| self.kernel.drop_name(*parent, name).map(drop)),
@@ -370,7 +381,7 @@ impl Shared {
                 self.await_releases(*ino);
                 Ok(())
             }
-            // Each inode by itself.
+            // The client recalls each inode of `All` separately.
             Recall::Layout { .. } | Recall::All => Ok(()),
             Recall::Unlinked { ino } => self.drop_all_names(*ino),
         };
@@ -379,12 +390,12 @@ impl Shared {
         }
     }
 
-    /// Has a thread let names expire again, in a while.
+    /// Has a worker expire names again after [`ONCE_MORE`].
     fn once_more(&self, again: Again) {
         self.queue.lock().again.push_back((Instant::now() + ONCE_MORE, again));
     }
 
-    /// Waits until the locks of a file are given up whose last close has returned.
+    /// Waits until the locks of a file are released, if its last close has returned.
     fn await_releases(&self, ino: u64) {
         if !self.client.may_be_closed(ino) {
             return;
@@ -400,7 +411,7 @@ impl Shared {
         }
     }
 
-    /// Lets all names in a directory expire that the kernel was told of, absent ones too.
+    /// Expires all names in a directory that the kernel may know, also absent names.
     fn drop_names(&self, dir: u64) -> io::Result<()> {
         let names = self.client.names_in(dir);
         if names.is_empty() || !self.kernel.expires_names() {
@@ -418,18 +429,19 @@ impl Shared {
         names.iter().try_for_each(|name| self.kernel.expire_name(dir, name).map(drop))
     }
 
-    /// Has the kernel drop all names of an unlinked inode, so that it forgets the inode unless a
-    /// process uses it.
+    /// Has the kernel drop all names of an unlinked inode. The kernel then forgets the inode unless
+    /// a process uses it.
     fn drop_all_names(&self, ino: u64) -> io::Result<()> {
         let drop_name = |(parent, name): (u64, Arc<[u8]>)| self.kernel.drop_name(parent, &name).map(drop);
         self.client.known_names(ino).try_for_each(drop_name)
     }
 
-    /// Attributes are asked for anew only by who looks at them; who goes by an owner does not. So the names are looked up anew.
+    /// Expires the names of an inode. Fresh attributes alone do not suffice: only `stat` asks for
+    /// them, and permission checks do not.
     fn expire_names(&self, ino: u64) -> io::Result<()> {
         let (mut expired, mut outcome) = (HashSet::new(), Ok(()));
         loop {
-            // It may be renamed while this waits for the directory, and then has a name that was not among these.
+            // While this waits for a directory, a rename may give the inode a new name.
             let new: Vec<_> = self.client.known_names(ino).filter(|alias| !expired.contains(alias)).collect();
             if new.is_empty() {
                 return outcome;
@@ -442,14 +454,15 @@ impl Shared {
                     false if may_drop() => self.kernel.drop_name(*parent, name),
                     false => continue,
                 };
-                // The others, too, whatever becomes of this one.
+                // A failure does not stop the others.
                 outcome = outcome.and(told.map(drop));
             }
             expired.extend(new);
         }
     }
 
-    /// The kernel may have been told of an inode, and not have read that yet: then it will know it in a moment.
+    /// Has the kernel drop a part of an inode. Retries while the kernel may not have read the reply
+    /// yet that names the inode.
     fn drop_inode(&self, ino: u64, part: Part) -> io::Result<()> {
         for _ in 0..PAUSES {
             if self.kernel.drop_inode(ino, part)?

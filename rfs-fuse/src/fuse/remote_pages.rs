@@ -1,12 +1,13 @@
-//! Answers writes once other mounts have dropped their pages of the file.
+//! Answers writes after other mounts have dropped their pages of the file.
 //!
-//! Only for files that others had open when they were opened here to write (`client/sharing`). Not
-//! on a session thread: other mounts drop a page once it has been read, for which they may need a
-//! write of this mount to end. Writes of one file that wait at the same time share one call.
+//! This concerns files that other mounts had open when this mount opened them to write
+//! (`client/sharing`). Another mount drops a page after its read ends, for which it may need the
+//! end of a write of this mount. So no session thread waits here. Concurrent writes of one file
+//! share one call.
 //!
 //! # Concurrency
-//! One lock over the queue. Threads take files from it, as many at a time as calls may wait at the
-//! server.
+//! Up to [`WORKERS`] threads, each with a call for one file. One lock over the queue, which is not
+//! held during a call.
 
 use std::{
     collections::VecDeque,
@@ -19,7 +20,7 @@ use parking_lot::{Condvar, Mutex};
 use super::placement;
 use crate::client::{Client, ClientError};
 
-/// Files at a time: fewer than calls that other mounts may hold up.
+/// Maximum number of files at a time: fewer than the calls that other mounts may block.
 const WORKERS: usize = 4;
 
 /// Answers a write.
@@ -39,7 +40,7 @@ struct Shared {
     work: Condvar,
 }
 
-/// The threads, which are started when there is something to do. Dropping this ends them.
+/// The threads, which start with the first jobs. Dropping this ends them.
 pub(super) struct RemotePages(Arc<Shared>);
 
 impl std::fmt::Debug for RemotePages {
@@ -53,7 +54,7 @@ impl RemotePages {
         RemotePages(Arc::new(Shared { client, queue: Mutex::default(), work: Condvar::new() }))
     }
 
-    /// Does something when no other mount keeps pages of a file from before this moment.
+    /// Calls `then` when no other mount has pages of a file from before this moment.
     pub(super) fn drop_then(&self, ino: u64, then: impl FnOnce(Result<(), ClientError>) + Send + 'static) {
         let mut queue = self.0.queue.lock();
         match queue.files.iter_mut().find(|(waiting, _)| *waiting == ino) {
@@ -117,7 +118,7 @@ impl Shared {
     fn run(&self) {
         while let Some((ino, all)) = self.next() {
             let outcome = match self.client.drop_others_pages(ino) {
-                // The file is closed here by now, or the server has no such call: nothing to wait
+                // The file is closed by now, or the server does not have the call: no page to wait
                 // for.
                 Err(ClientError::Errno(e)) => {
                     log::debug!("pages that other mounts keep of inode {ino} are not dropped: {e}");

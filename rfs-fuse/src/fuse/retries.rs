@@ -1,15 +1,13 @@
-//! Threads that were sent back with ESTALE, so that they look the path up once more. No I/O, no
-//! clock.
+//! Threads whose call failed with ESTALE, so that the kernel walks its path again.
 //!
-//! The kernel answers ESTALE of a call by name by one more walk over the path, in which it asks for
-//! every name (LOOKUP_REVAL). It does so once: an ESTALE of the second walk goes to the program. So
-//! the adapter sends a thread back where the kernel may have gone by a name that is out of date,
-//! and never twice. What the second walk has found it takes, even if that has lost its name
-//! meanwhile.
+//! After ESTALE, the kernel repeats the walk of a call by name, and asks for every name
+//! (LOOKUP_REVAL). It does so once: ESTALE in the second walk fails the call. So the adapter sends
+//! a thread back where the kernel may have used a stale name, and never twice. The second walk uses
+//! the inode that it finds, even if that inode has lost its name meanwhile.
 //!
 //! # Concurrency
-//! Session threads. One lock, held for moments. While no thread is on its way back, one relaxed
-//! load says so.
+//! Session threads. One lock over the threads. While no thread walks again, one relaxed load
+//! suffices.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -18,11 +16,11 @@ use rustc_hash::FxHashMap;
 
 use crate::client::Creator;
 
-/// So many threads are remembered at least. A thread that has not come back when twice as many
-/// others were sent back is forgotten.
+/// Number of threads that are remembered at least. A thread that has not returned is forgotten
+/// after twice as many others were sent back.
 const THREADS: usize = 512;
 
-/// A file that a thread was going to make.
+/// A file that a thread is about to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Intent {
     pub(super) parent: u64,
@@ -32,10 +30,10 @@ pub(super) struct Intent {
     pub(super) by: Creator,
 }
 
-/// Threads, with the file that each was going to make if it was sent back for that.
+/// Threads that were sent back, with the file that each is about to create.
 type SentBack = FxHashMap<u32, Option<Intent>>;
 
-/// Threads that were sent back: the latest ones, and those before.
+/// Threads that were sent back: the latest, and the earlier ones.
 #[derive(Debug, Default)]
 pub(super) struct Retries {
     count: AtomicUsize,
@@ -43,8 +41,8 @@ pub(super) struct Retries {
 }
 
 impl Retries {
-    /// Sends a thread back. Returns false if it has been sent back already, so that it is not to be
-    /// sent again. A thread that has no number here is never sent back.
+    /// Sends a thread back. Returns false if the thread was sent back before in this call, or if it
+    /// has no number here.
     pub(super) fn send_back(&self, thread: u32, intent: Option<Intent>) -> bool {
         if thread == 0 {
             return false;
@@ -61,15 +59,15 @@ impl Retries {
         })
     }
 
-    /// A call of a thread has got further than the walk, so that the next one may be sent back.
+    /// Records that a call of a thread has passed the walk. The next call may be sent back.
     pub(super) fn arrived(&self, thread: u32) {
         if !self.is_empty() {
             self.locked(|sent| sent.iter_mut().for_each(|sent| sent.retain(|&other, _| other != thread)));
         }
     }
 
-    /// Returns what a thread is going to make that looks a name up, if it has been sent back
-    /// because that name was there.
+    /// Returns the file that a thread is about to create under a name, if it was sent back because
+    /// the name exists.
     pub(super) fn intent(&self, thread: u32, parent: u64, name: &[u8]) -> Option<Intent> {
         if self.is_empty() {
             return None;
@@ -79,13 +77,13 @@ impl Retries {
         intent.filter(|intent| (intent.parent, &*intent.name) == (parent, name)).cloned()
     }
 
-    /// Returns true if a thread has been sent back in this call.
+    /// Returns true if a thread was sent back in this call.
     pub(super) fn is_sent_back(&self, thread: u32) -> bool {
         !self.is_empty() && self.threads.lock().iter().any(|sent| sent.contains_key(&thread))
     }
 
     fn is_empty(&self) -> bool {
-        // A thread finds what was noted of itself: its requests come one after the other.
+        // A thread sees its own entry: its requests come one after the other.
         self.count.load(Ordering::Relaxed) == 0
     }
 
@@ -102,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_is_sent_back_once_in_a_call() {
+    fn a_thread_is_sent_back_at_most_once_per_call() {
         let retries = Retries::default();
         assert!(retries.send_back(5, None));
         assert!(!retries.send_back(5, None), "it has come back");
@@ -117,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_thread_was_going_to_make_is_known_by_its_name() {
+    fn the_intent_of_a_thread_is_found_by_its_name() {
         let (retries, by) = (Retries::default(), Creator { uid: 1, gid: 2, umask: 0 });
         let intent = Intent { parent: 1, name: b"a"[..].into(), perm: 0o600, by };
         assert_eq!(retries.intent(5, 1, b"a"), None);
@@ -132,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_never_come_back_are_forgotten() {
+    fn threads_that_never_return_are_forgotten() {
         let retries = Retries::default();
         (1..=10 * THREADS as u32).for_each(|thread| assert!(retries.send_back(thread, None)));
         assert!(retries.threads.lock().iter().map(SentBack::len).sum::<usize>() <= 2 * THREADS);

@@ -1,10 +1,14 @@
-//! Threads that tell the kernel what it may be long in doing.
+//! Threads that write notifications to the kernel which may block there.
 //!
-//! To drop a page or a name the kernel waits for locks that it holds over requests of this mount, and no signal reaches who waits there. If the
-//! process is killed, all other threads end, and with them the devices through which they took those requests, so that the kernel ends
-//! the requests and the wait is over. But for that whoever waits must not have those devices open himself: these threads have descriptors
-//! of their own (`session/descriptors`), and among them only a clone of the device, through which nothing is ever taken. So they can do
-//! nothing but tell, and whoever has something told waits for the answer, where a signal does reach him.
+//! To drop a page or a name the kernel waits for locks that it holds over requests of this mount,
+//! and no signal ends the wait. If the process is killed, its session threads end and close their
+//! devices. Then the kernel aborts their requests, and the wait ends. This works only if the
+//! waiting thread does not have those devices open itself. So a notification thread has a
+//! descriptor table of its own (`session/descriptors`) with a clone of the device, from which it
+//! reads no request. Other threads hand messages over, and block interruptibly for the result.
+//!
+//! # Concurrency
+//! Any thread calls [`Tellers::tell`]. One lock over the queue, which is not held during a write.
 
 use std::{
     collections::VecDeque,
@@ -18,16 +22,16 @@ use parking_lot::{Condvar, Mutex};
 
 use super::{placement, session::descriptors::Only};
 
-/// A message, and who waits for what became of it.
+/// A message, and the sender for its result.
 type Job = (Vec<u8>, mpsc::Sender<io::Result<()>>);
 
-/// What became of it.
+/// The result of a message, and its sender.
 type Answer = (mpsc::Sender<io::Result<()>>, io::Result<()>);
 
 #[derive(Debug, Default)]
 struct Queue {
     jobs: VecDeque<Job>,
-    /// Threads that have nothing to do, and nothing in the queue to do.
+    /// Threads that wait for a job that is not queued yet.
     idle: usize,
     stop: bool,
 }
@@ -38,12 +42,14 @@ struct Shared {
     work: Condvar,
 }
 
-/// The threads: as many as have been waiting at a time. They end when this is dropped.
+/// The pool. It grows to the number of concurrent notifications. Its threads end when it is
+/// dropped.
 #[derive(Debug, Default)]
 pub(super) struct Tellers(Arc<Shared>);
 
 impl Tellers {
-    /// Tells the kernel, and returns when it has done what it was told. It is the same device each time: the threads have no other one.
+    /// Notifies the kernel, and blocks until the kernel has obeyed. `device` is the same at each
+    /// call, because the threads have only that one.
     pub(super) fn tell(&self, device: BorrowedFd<'_>, message: Vec<u8>) -> io::Result<()> {
         let (tell, told) = mpsc::channel();
         let finds_one = {
@@ -57,7 +63,7 @@ impl Tellers {
             self.0.work.notify_one();
         } else if let Err(e) = self.one_more(device.as_raw_fd()) {
             log::warn!("what is to be dropped waits for another thread, as one cannot be started: {e}");
-            // There may be no other one.
+            // The pool may be empty, so this thread writes the message.
             if let Some((message, tell)) = self.0.take() {
                 tell.send(write(device, &message)).ok();
             }
@@ -80,7 +86,7 @@ impl Drop for Tellers {
     }
 }
 
-/// Tells the kernel on the calling thread.
+/// Writes a notification on the calling thread.
 pub(super) fn write(device: impl AsFd, message: &[u8]) -> io::Result<()> {
     Ok(rustix::io::write(device, message).map(drop)?)
 }
@@ -90,26 +96,28 @@ impl Shared {
         self.queue.lock().jobs.pop_front()
     }
 
-    /// Answers the last one, and takes the next. `None` at the end.
+    /// Sends the result of the last message, and waits for the next. Returns `None` at the end.
     fn next(&self, mut answer: Option<Answer>) -> Option<Job> {
         let mut queue = self.queue.lock();
         loop {
             let job = queue.jobs.pop_front();
             let waits = job.is_none() && !queue.stop;
             queue.idle += usize::from(waits);
-            // Who hears it may have something more to tell at once, and is to find this thread idle.
+            // Counted as idle first: the receiver may send its next message at once, and reuses
+            // this thread.
             if let Some((tell, told)) = answer.take() {
                 tell.send(told).ok();
             }
             if !waits {
                 return job;
             }
-            // Whoever has something to do says that one is idle no longer.
+            // `tell` has decremented `idle` for the thread that it wakes.
             self.work.wait(&mut queue);
         }
     }
 
-    /// Whoever has something told has the device open until it is.
+    /// Runs a notification thread. The caller of `tell` keeps the device open until the thread has
+    /// cloned it.
     fn run(&self, device: RawFd) {
         placement::begin_unbound();
         let (device, alone) = Only::keep(device);
@@ -134,13 +142,13 @@ mod tests {
 
     use super::*;
 
-    /// Descriptors of each thread that tells.
+    /// Returns the open descriptors of each notification thread.
     fn tables() -> Vec<Vec<String>> {
         let tasks = fs::read_dir("/proc/self/task").expect("procfs").flatten();
         let telling = tasks.filter(|task| {
             fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "telling\n")
         });
-        // One that is ending has none.
+        // A thread that ends has no table.
         let open = |task: fs::DirEntry| {
             let listed = fs::read_dir(task.path().join("fd")).ok()?.flatten();
             Some(listed.map(|entry| entry.file_name().into_string().expect("a number")).collect())
@@ -157,7 +165,8 @@ mod tests {
         })
     }
 
-    /// Something in the place of a device that takes no more until so many bytes are read.
+    /// Returns a full pipe that stands for the device, and the number of bytes to read until it
+    /// takes more.
     fn full() -> (OwnedFd, OwnedFd, usize) {
         let (from, to) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
         let size = fcntl_setpipe_size(&to, 4096).expect("resized");
@@ -166,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_has_nothing_but_the_device_and_keeps_nobody_else_waiting() {
+    fn a_blocked_notification_has_only_the_device_open_and_blocks_no_other() {
         let (from, to, size) = full();
         let number = to.as_raw_fd().to_string();
         let tellers = Tellers::default();
@@ -193,7 +202,7 @@ mod tests {
             said.sort_unstable();
             assert_eq!(said, b"abc");
         });
-        // Those that are there do what comes next, and say what went wrong.
+        // Existing threads write the next messages, and report failures.
         drop(from);
         for _ in 0..3 {
             let failed = tellers.tell(to.as_fd(), vec![b'd']).expect_err("nobody reads it");
