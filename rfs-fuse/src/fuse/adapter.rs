@@ -1,4 +1,13 @@
-//! The operations.
+//! The file system's operations: each handler translates a request of the kernel into calls of the
+//! client.
+//!
+//! [`Adapter`] implements [`Filesystem`]. Its submodules have replies and error numbers
+//! (`answers`), directories (`listing`), open files (`opening`), and changes that only a file's
+//! owner may make (`owner`).
+//!
+//! # Concurrency
+//! Session threads run the handlers concurrently. The adapter's members have the locks; no handler
+//! holds one while it calls the server.
 
 mod answers;
 mod listing;
@@ -45,16 +54,16 @@ use super::{
 use crate::client::{Asked, Client, ClientError, Creator, LockRequest, ReadData, Seek};
 use opening::{CREATES, CREATES_AT_LAST, is_to_write, make_new};
 
-/// Of lseek(2).
+/// Directions of lseek(2).
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 
-/// The one extended attribute that changes the mode.
+/// The only extended attribute that changes the mode.
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const ANY_ACL: &[u8] = b"system.posix_acl_";
 
 thread_local! {
-    /// For reads that cannot be answered in place.
+    /// Buffer for reads that cannot be answered in place.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -74,14 +83,15 @@ pub struct Adapter {
     losses: Arc<Losses>,
     recalls: Recalls,
     remote_pages: Arc<RemotePages>,
-    /// This kernel maps files that it reads and writes around its pages. Older ones would refuse to
-    /// share memory that is mapped, so that files of several mounts go through pages there.
+    /// True if the kernel can map files that it reads and writes around its pages. Older kernels
+    /// refuse shared mappings of such files, so files of several mounts go through pages there.
     maps_around: bool,
 }
 
 impl Adapter {
-    /// An adapter; `kernel` is connected once there is a mount. With [`Settings::keeps`] the client has to be attached so that it
-    /// keeps. What is recalled is obeyed in any case: layouts are without that, too.
+    /// Creates an adapter. `kernel` is connected once the mount exists. With [`Settings::keeps`]
+    /// the client has to be attached with `keeps`. The adapter obeys recalls in any case, because
+    /// clients always cache layouts.
     pub fn new(client: Arc<Client>, settings: Settings, kernel: KernelLink) -> io::Result<Adapter> {
         let recalls = Recalls::obey(client.clone(), kernel.clone())?;
         Ok(Adapter {
@@ -102,13 +112,13 @@ impl Adapter {
         })
     }
 
-    /// What the kernel kept and could not write back.
+    /// Returns the record of data that the kernel could not write back.
     pub fn losses(&self) -> Arc<Losses> {
         Arc::clone(&self.losses)
     }
 }
 
-/// What is asked of a lock. `None` for a kind of lock that there is not.
+/// Returns the client's form of a lock request, or `None` for an unknown kind of lock.
 fn lock_request(ino: INodeNo, by: LockedBy, lock: Lock) -> Option<LockRequest> {
     let LockedBy { handle, owner, class } = by;
     let (kind, range) = (convert::lock_kind(lock.typ)?, convert::lock_range(lock.start, lock.end));
@@ -119,17 +129,17 @@ fn creator(request: &Request, umask: u32) -> Creator {
     Creator { uid: request.uid(), gid: request.gid(), umask }
 }
 
-/// Returns true if a request came through an open file that has O_DIRECT set.
+/// Returns true if the request's open file has O_DIRECT set.
 fn is_o_direct(flags: OpenFlags) -> bool {
     OFlags::from_bits_retain(flags.0 as u32).contains(OFlags::DIRECT)
 }
 
-/// Root is taken for whoever may do everything; the kernel says no more about a caller.
+/// Returns true for root. The kernel says no more about a caller's rights.
 fn is_privileged(request: &Request) -> bool {
     request.uid() == 0
 }
 
-/// True if a group is one of the caller's.
+/// Returns true if the caller is in a group.
 fn in_group(request: &Request, group: u32) -> bool {
     group == request.gid() || process::has_group(request.pid(), group)
 }
@@ -154,14 +164,14 @@ impl Filesystem for Adapter {
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let _arrival = self.client.arrival();
         let asked = self.asked(request, parent, name);
-        // The kernel looks these two up for whoever opens a file by its handle (open_by_handle_at, NFS).
+        // open_by_handle_at(2) and NFS look these two names up.
         let found = match name.as_bytes() {
             b"." => self.client.lookup_number(parent.0),
             b".." => self.client.lookup_parent(parent.0),
             name => match self.client.lookup(parent.0, name) {
                 Err(ClientError::Errno(rfs_proto::Errno::ENOENT)) => self.make_at_last(&asked),
-                // The directory has been removed. The kernel would not walk again for who is about
-                // to make something.
+                // The directory was removed. For a caller that is about to create a file, the
+                // kernel would not walk the path again.
                 Err(ClientError::Errno(rfs_proto::Errno::ESTALE)) => {
                     self.recalls.drop_name_later(parent.0, name);
                     return reply.error(Errno::ENOENT);
@@ -352,11 +362,11 @@ impl Filesystem for Adapter {
     ) {
         let _arrival = self.client.arrival();
         let asked = self.asked(request, parent, name);
-        // Always exclusively: the kernel takes what create opens for new, and neither truncates it
-        // nor checks permission. If another thread was faster, ESTALE sends this one back to look
-        // the name up and to open what is there. It is sent back once; so a name that may be gone
-        // again is tried a few times before, and made by the lookup if it is gone then
-        // (`make_at_last`).
+        // Always exclusive: the kernel takes a created file for new. It neither truncates the file
+        // nor checks permissions. If another thread has created the file, ESTALE sends this thread
+        // back to look the name up and to open the file. That works once per call, so a name that
+        // may disappear again is tried several times before. In the second walk, the lookup creates
+        // the file if it has disappeared (`make_at_last`).
         let exclusive = OFlags::from_bits_retain(flags as u32).contains(OFlags::EXCL);
         let by = creator(request, umask);
         let create = || self.client.create(parent.0, name.as_bytes(), mode & 0o7777, by, true);
@@ -438,15 +448,16 @@ impl Filesystem for Adapter {
             return reply.error(self.errno("write", &e));
         }
         let handle = Handle(handle.0);
-        // What comes from the page cache was changed in mapped memory, at a place that is meant.
+        // A write from the page cache carries changes of mapped memory. Its offset is final, even
+        // with O_APPEND.
         let from_cache = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        // With `direct_io` every handle is without pages.
+        // With `direct_io` no handle has pages.
         let direct = !from_cache && handle.is_without_pages();
         let through_pages = !from_cache && !direct;
         if through_pages && let Err(e) = self.before_pages_are_kept(ino.0) {
             return reply.error(self.errno("write", &e));
         }
-        // What was changed in mapped memory others need not see.
+        // Changes of mapped memory need not be visible to other mounts.
         let shared = !from_cache && self.client.is_shared(ino.0);
         let contested = through_pages && self.client.is_contested(ino.0);
         let appends = !from_cache
@@ -455,8 +466,8 @@ impl Filesystem for Adapter {
         // The kernel sends at most max_write bytes.
         let mut len = data.len() as u32;
         let unprivileged = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        // What only places bytes: there are no pages to drop (all of a mount without pages is without them), nobody's rights to take, and an error is the
-        // caller's to hear of.
+        // True if the write only stores bytes: no pages to drop, no rights to clear, and the caller
+        // hears of an error. With `direct_io` no file has pages.
         let drops_pages = handle.is_for_append() || (handle.is_without_pages() && !self.settings.direct_io);
         let only_places = !(from_cache || unprivileged || drops_pages || self.settings.writeback);
         if only_places
@@ -486,7 +497,8 @@ impl Filesystem for Adapter {
         } else if self.settings.writeback {
             self.client.write_back(ino.0, offset, data).map(|()| offset)
         } else if from_cache || is_o_direct(flags) {
-            // Nobody would write the rest; and what the kernel has taken apart is EIO to it if one part is short.
+            // The kernel does not write the rest of a short write here. It fails a split write with
+            // EIO if one part is short.
             self.client.write(ino.0, offset, data).map(|()| offset)
         } else {
             self.client.write_some(ino.0, offset, data).map(|bytes| {
@@ -512,8 +524,8 @@ impl Filesystem for Adapter {
                 let range = Dropped::range(ino.0, (offset, len.into()));
                 self.pages.drop_and_answer(range, move || answer(reply, len));
             }
-            // Another mount's write may have had pages dropped that this one has changed, and they
-            // may have been read again before the bytes were in place.
+            // A write of another mount may have dropped pages that this write has changed. If they
+            // were read again before the bytes were in place, they lack the bytes.
             Ok(_)
                 if through_pages
                     && self.client.is_contested(ino.0)
@@ -598,7 +610,7 @@ impl Filesystem for Adapter {
     }
 
     fn fsyncdir(&self, _: &Request, _: INodeNo, reply: ReplyEmpty) {
-        // Names are at the server when the operation that made them returns.
+        // The server has a name when the operation that makes it returns.
         reply.ok();
     }
 
@@ -612,7 +624,7 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let Some(how) = convert::xattr_set(flags) else { return reply.error(Errno::EINVAL) };
-        // Only an ACL cares. The kernel could tell, but not by fuser.
+        // Only an ACL needs this. The kernel has a flag for it, which fuser does not pass on.
         let drop_sgid = name.as_bytes() == ACCESS_ACL
             && !is_privileged(request)
             && self.client.getattr(ino.0).is_ok_and(|attr| !in_group(request, attr.gid));
@@ -638,7 +650,7 @@ impl Filesystem for Adapter {
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         let names = self.client.list_xattr(ino.0).map(|names| {
-            // As local file systems do: who may not read these does not see them.
+            // As on local file systems, only root sees names of this namespace.
             let shown = |name: &&[u8]| is_privileged(request) || !name.starts_with(b"trusted.");
             names.split_inclusive(|byte| *byte == 0).filter(shown).collect::<Vec<_>>().concat()
         });
@@ -649,7 +661,7 @@ impl Filesystem for Adapter {
         let remove = |only_if| self.client.remove_xattr(ino.0, name.as_bytes(), only_if);
         let removed = match name.as_bytes().starts_with(ANY_ACL) {
             true => match self.as_owner(request, remove) {
-                // A file without an ACL is what was asked for.
+                // The file has no ACL, which is the result that the caller wants.
                 Err(ClientError::Errno(rfs_proto::Errno::ENODATA)) => Ok(()),
                 removed => removed,
             },
@@ -679,7 +691,7 @@ impl Filesystem for Adapter {
     }
 
     fn lseek(&self, _: &Request, ino: INodeNo, offset: i64, whence: i32, reply: ReplyLseek) {
-        // The kernel asks for nothing else, and not for what lies before the beginning.
+        // The kernel sends no other direction, and no negative offset.
         let what = match whence {
             SEEK_DATA => Seek::Data,
             SEEK_HOLE => Seek::Hole,
@@ -687,7 +699,7 @@ impl Filesystem for Adapter {
         };
         let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
         if self.settings.writeback && self.client.is_open_to_write(ino.0) {
-            // What the kernel has not written back yet is data, too.
+            // Dirty pages of the kernel are data, too.
             let client = Arc::clone(&self.client);
             let seek = move || match client.seek(ino.0, offset, what) {
                 Ok(found) => reply.offset(found as i64),
@@ -696,7 +708,7 @@ impl Filesystem for Adapter {
             return self.pages.drop_then(Dropped::tail(ino.0, offset), seek);
         }
         match self.client.seek(ino.0, offset, what) {
-            // No file is longer than i64 can say.
+            // Offsets in a file fit into i64.
             Ok(found) => reply.offset(found as i64),
             Err(e) => reply.error(self.errno("lseek", &e)),
         }
@@ -718,7 +730,7 @@ impl Filesystem for Adapter {
             Ok(bytes)
         });
         match copied {
-            // The server copies far less than 4 GiB at a time.
+            // The server copies far less than 4 GiB per call.
             Ok(bytes) => reply.written(u32::try_from(bytes).unwrap_or(u32::MAX)),
             Err(e) => reply.error(self.errno("copy_file_range", &e)),
         }

@@ -1,4 +1,7 @@
-//! A thread beside the session threads, for what one of those must not wait for.
+//! A thread for work that must not block a session thread.
+//!
+//! # Concurrency
+//! Any thread starts it. One lock over its handle.
 
 use std::{
     io,
@@ -9,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::placement;
 
-/// Started when there is something to do for the first time.
+/// A thread that starts when the first work arrives.
 pub(super) struct Background {
     name: &'static str,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -20,7 +23,7 @@ impl Background {
         Background { name, thread: Mutex::new(None) }
     }
 
-    /// Starts it, if it was not before.
+    /// Starts the thread unless it runs.
     pub(super) fn start(&self, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let mut thread = self.thread.lock();
         if thread.is_none() {
@@ -33,7 +36,7 @@ impl Background {
         Ok(())
     }
 
-    /// Waits for its end, which it has been told of.
+    /// Waits for the end of the thread. The caller has told it to end.
     pub(super) fn join(&self) {
         if let Some(thread) = self.thread.lock().take()
             && thread.join().is_err()

@@ -1,4 +1,6 @@
-//! Between rfs and FUSE values. Pure.
+//! Converts between values of rfs and of FUSE.
+//!
+//! No I/O, no locks, no clock.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -23,13 +25,13 @@ pub(crate) fn errno(errno: rfs_proto::Errno) -> Errno {
     Errno::from_i32(i32::from(errno.0))
 }
 
-/// Nanoseconds since 1970 as a time.
+/// Converts nanoseconds since 1970.
 pub(crate) fn time(ns: i64) -> SystemTime {
     let distance = Duration::from_nanos(ns.unsigned_abs());
     if ns < 0 { UNIX_EPOCH - distance } else { UNIX_EPOCH + distance }
 }
 
-/// A time to set.
+/// Converts a time to set.
 pub(crate) fn set_time(time: TimeOrNow) -> SetTime {
     match time {
         TimeOrNow::Now => SetTime::Now,
@@ -37,10 +39,10 @@ pub(crate) fn set_time(time: TimeOrNow) -> SetTime {
     }
 }
 
-/// A time from the kernel in nanoseconds since 1970. Saturates at the ends of what 64 bits reach.
+/// Converts a time of the kernel to nanoseconds since 1970. Saturates at the limits of 64 bits.
 ///
-/// fuser hands a time before 1970 over as whole seconds before it and nanoseconds *further* before, where the kernel
-/// meant nanoseconds after the second; this puts it right.
+/// For a time before 1970, the kernel sends whole seconds and nanoseconds after that second. fuser
+/// subtracts the nanoseconds instead of adding them. This corrects the error.
 pub(crate) fn nanoseconds(time: SystemTime) -> i64 {
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),
@@ -55,15 +57,15 @@ pub(crate) fn nanoseconds(time: SystemTime) -> i64 {
     }
 }
 
-/// What the kernel calls the end of a file.
+/// Offset by which the kernel means the end of a file.
 pub(crate) const OFFSET_MAX: u64 = i64::MAX as u64;
 
-/// A range of bytes as the kernel says it.
+/// Converts a byte range of a lock.
 pub(crate) fn lock_range(start: u64, end: u64) -> LockRange {
     LockRange { first: start, last: if end >= OFFSET_MAX { u64::MAX } else { end } }
 }
 
-/// Kinds of locks as fcntl(2) numbers them.
+/// Kinds of locks, by their numbers in fcntl(2).
 pub(crate) const F_RDLCK: i32 = 0;
 pub(crate) const F_WRLCK: i32 = 1;
 pub(crate) const F_UNLCK: i32 = 2;
@@ -77,7 +79,7 @@ pub(crate) fn lock_kind(typ: i32) -> Option<LockKind> {
     }
 }
 
-/// The flags of setxattr(2): XATTR_CREATE and XATTR_REPLACE.
+/// Converts flags of setxattr(2): XATTR_CREATE and XATTR_REPLACE.
 pub(crate) fn xattr_set(flags: i32) -> Option<XattrSet> {
     match flags {
         0 => Some(XattrSet::Any),
@@ -97,7 +99,7 @@ pub(crate) fn attr(attr: &Attr) -> FileAttr {
         ctime: time(attr.ctime),
         crtime: UNIX_EPOCH,
         kind: file_type(attr.kind),
-        // Twelve bits.
+        // Twelve bits remain.
         perm: (attr.perm & 0o7777) as u16,
         nlink: attr.nlink,
         uid: attr.uid,
@@ -119,8 +121,8 @@ mod tests {
     }
 
     #[test]
-    fn times_before_1970_mean_what_the_kernel_meant() {
-        // The kernel says -2 s and 250 ms; fuser makes of it 2.25 s before 1970.
+    fn times_before_1970_are_corrected() {
+        // The kernel sends -2 s and 250 ms. fuser makes it 2.25 s before 1970.
         let handed_over = UNIX_EPOCH - Duration::new(2, 250_000_000);
         assert_eq!(set_time(TimeOrNow::SpecificTime(handed_over)), SetTime::At(-1_750_000_000));
         let back = time(-1_750_000_000);
@@ -134,7 +136,7 @@ mod tests {
         let long_ago = UNIX_EPOCH - Duration::from_secs(1 << 40);
         assert_eq!(set_time(TimeOrNow::SpecificTime(long_ago)), SetTime::At(i64::MIN));
         assert_eq!(set_time(TimeOrNow::Now), SetTime::Now);
-        // And come back as times.
+        // Both limits convert back.
         assert!(time(i64::MIN) < UNIX_EPOCH);
         assert!(time(i64::MAX) > UNIX_EPOCH);
     }

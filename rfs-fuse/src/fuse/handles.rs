@@ -1,5 +1,12 @@
-//! The numbers of open files, which files are open in a way that has the kernel keep pages of them, and which of these pages may
-//! have been filled beside a write with O_DIRECT.
+//! Handles of open files, and which pages of a file the kernel may have filled.
+//!
+//! [`Handles`] knows which inodes are open through the kernel's pages. Of each it knows which pages
+//! were read during a write with O_DIRECT, and which reads arrived late in a file that other mounts
+//! write.
+//!
+//! # Concurrency
+//! Session threads. One lock over the inodes, held briefly. Reads take it only while a file is open
+//! with O_DIRECT.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -10,37 +17,37 @@ use parking_lot::Mutex;
 
 use super::page_ranges::{PAGE, PageRanges};
 
-/// Opened with O_APPEND.
+/// Flag: opened with O_APPEND.
 const APPEND: u64 = 1;
-/// Opened so that the kernel reads and writes around its pages.
+/// Flag: the kernel reads and writes around its pages.
 const DIRECT: u64 = 2;
-/// Opened with O_DIRECT, and not so that the kernel keeps no pages at all.
+/// Flag: opened with O_DIRECT, but the kernel may cache pages of the file.
 const O_DIRECT: u64 = 4;
-/// The number proper begins here.
+/// Bit position of the number above the flags.
 const NUMBER: u32 = 3;
 
-/// How a file is opened.
+/// Properties of an open file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct OpenedAs {
-    /// With O_APPEND.
+    /// Opened with O_APPEND.
     pub(super) appends: bool,
-    /// So that the kernel reads and writes around its pages (FOPEN_DIRECT_IO).
+    /// The kernel reads and writes around its pages (FOPEN_DIRECT_IO).
     pub(super) without_pages: bool,
-    /// With O_DIRECT.
+    /// Opened with O_DIRECT.
     pub(super) o_direct: bool,
 }
 
-/// An open file as the kernel names it in its requests.
+/// An open file, as the kernel names it in requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Handle(pub(super) u64);
 
 impl Handle {
-    /// True if it was opened with O_APPEND.
+    /// Returns true if the file was opened with O_APPEND.
     pub(super) fn is_for_append(self) -> bool {
         self.0 & APPEND != 0
     }
 
-    /// True if the kernel reads and writes around its pages.
+    /// Returns true if the kernel reads and writes around its pages.
     pub(super) fn is_without_pages(self) -> bool {
         self.0 & DIRECT != 0
     }
@@ -49,31 +56,30 @@ impl Handle {
 /// An inode that is open through the kernel's pages.
 #[derive(Debug, Default)]
 struct Cached {
-    /// Open files.
+    /// Number of open files.
     count: u32,
-    /// Pages that were read while a file with O_DIRECT was open, and not dropped since.
+    /// Pages that were read while a file was open with O_DIRECT, and not dropped since.
     read: PageRanges,
-    /// The last reads of a file of which pages are recalled: the number of the request, and the
+    /// Latest reads of a file whose pages the server recalls: the number of the request, and the
     /// range.
     late: VecDeque<(u64, (u64, u64))>,
 }
 
-/// So many reads are remembered of each file of which pages are recalled: far more than the kernel
-/// sends while one write is under way.
+/// Maximum number of reads in [`Cached::late`]. The kernel sends far fewer during one write.
 const MAX_LATE: usize = 1024;
 
-/// All open files.
+/// The open files of a mount.
 #[derive(Debug, Default)]
 pub(super) struct Handles {
     last: AtomicU64,
     /// Inodes that are open through the kernel's pages.
     cached: Mutex<HashMap<u64, Cached>>,
-    /// Open files with O_DIRECT. If there is none, reads are not noted.
+    /// Number of files that are open with O_DIRECT. While it is 0, reads are not recorded.
     o_direct: AtomicUsize,
 }
 
 impl Handles {
-    /// A number that no other open file has had.
+    /// Returns a handle that no other open file has had.
     pub(super) fn open(&self, ino: u64, opened_as: OpenedAs) -> Handle {
         let OpenedAs { appends, without_pages, o_direct } = opened_as;
         let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
@@ -82,7 +88,7 @@ impl Handles {
         }
         let o_direct = o_direct && !without_pages;
         if o_direct {
-            // Before the kernel hears of the file, and so before it sends the first write through it.
+            // Counted before the kernel learns of the file, and so before its first write.
             self.o_direct.fetch_add(1, Ordering::SeqCst);
         }
         let flag = |is_set, flag| if is_set { flag } else { 0 };
@@ -90,12 +96,12 @@ impl Handles {
         Handle(number << NUMBER | flags)
     }
 
-    /// A number for an open directory.
+    /// Returns a handle for an open directory.
     pub(super) fn open_directory(&self) -> Handle {
         Handle((self.last.fetch_add(1, Ordering::Relaxed) + 1) << NUMBER)
     }
 
-    /// The file is closed for good.
+    /// Records the last close of a file.
     pub(super) fn close(&self, ino: u64, handle: Handle) {
         if handle.0 & DIRECT != 0 {
             return;
@@ -112,7 +118,7 @@ impl Handles {
         }
     }
 
-    /// Notes that a range is about to be read into the kernel's pages.
+    /// Records that a range is about to be read into the kernel's pages.
     pub(super) fn reads_into_pages(&self, ino: u64, range: (u64, u64)) {
         if self.o_direct.load(Ordering::SeqCst) == 0 {
             return;
@@ -122,12 +128,13 @@ impl Handles {
         }
     }
 
-    /// A range was written with O_DIRECT. Returns true if the kernel's pages of the range are to be dropped before the writer hears so.
+    /// Records a write with O_DIRECT. Returns true if pages of the range have to be dropped before
+    /// the write is answered.
     pub(super) fn wrote_around_pages(&self, ino: u64, handle: Handle, range: (u64, u64)) -> bool {
         if range.1 == 0 {
             return false;
         }
-        // If the flag was set by fcntl(2), reads may not have been noted.
+        // fcntl(2) may have set O_DIRECT later, so earlier reads are not recorded.
         let unforeseen = handle.0 & O_DIRECT == 0;
         match self.cached.lock().get_mut(&ino) {
             Some(open) => open.read.take(range) || unforeseen,
@@ -135,7 +142,7 @@ impl Handles {
         }
     }
 
-    /// Notes a read of a file of which pages are recalled: the number of the request, and the
+    /// Records a read of a file whose pages the server recalls: the number of the request, and the
     /// range.
     pub(super) fn reads_late(&self, ino: u64, unique: u64, range: (u64, u64)) {
         if let Some(open) = self.cached.lock().get_mut(&ino) {
@@ -146,10 +153,10 @@ impl Handles {
         }
     }
 
-    /// A range has been written through the kernel's pages, by the request of this number. Returns
-    /// a range that covers those pages of it that were dropped after the kernel had changed them,
-    /// and read again after that: they may lack the bytes. The kernel does not hold them locked for
-    /// the write.
+    /// Returns the pages that may lack the bytes of a write through the kernel's pages, as a range
+    /// that covers them. These pages were dropped after the kernel had changed them, and read again
+    /// after that. The kernel does not lock them for the write. `unique` is the number of the
+    /// write.
     pub(super) fn read_after(&self, ino: u64, unique: u64, (from, len): (u64, u64)) -> Option<(u64, u64)> {
         let cached = self.cached.lock();
         let end = from.saturating_add(len).next_multiple_of(PAGE);
@@ -160,7 +167,7 @@ impl Handles {
         Some((covered.0, covered.1 - covered.0))
     }
 
-    /// True if somebody has the inode open through the kernel's pages.
+    /// Returns true if the inode is open through the kernel's pages.
     pub(super) fn are_cached(&self, ino: u64) -> bool {
         self.cached.lock().contains_key(&ino)
     }
@@ -171,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn direct_ones_keep_no_pages() {
+    fn files_without_pages_are_not_cached() {
         let handles = Handles::default();
         let direct = handles.open(5, OpenedAs { appends: true, without_pages: true, o_direct: true });
         assert!(direct.is_for_append() && !handles.are_cached(5));
@@ -182,13 +189,13 @@ mod tests {
         assert!(handles.are_cached(5));
         handles.close(5, two);
         assert!(!handles.are_cached(5));
-        // A number that was never given out harms nobody.
+        // A handle that was never given out is ignored.
         handles.close(5, Handle(0));
         assert!(handles.cached.lock().is_empty());
     }
 
     #[test]
-    fn pages_are_dropped_that_were_read_beside_o_direct() {
+    fn pages_that_were_read_during_a_direct_write_are_dropped() {
         let handles = Handles::default();
         let cached = handles.open(5, OpenedAs::default());
         handles.reads_into_pages(5, (0, 4096));
@@ -201,7 +208,7 @@ mod tests {
         assert!(!handles.wrote_around_pages(5, direct, (0, 512)), "there is none any more");
         handles.close(5, direct);
         handles.reads_into_pages(5, (0, 4096));
-        // The flag is set afterwards.
+        // As if fcntl(2) had set O_DIRECT on it.
         assert!(handles.wrote_around_pages(5, cached, (8192, 512)), "what was read is not known");
         assert!(handles.wrote_around_pages(5, cached, (8192, 512)));
         handles.close(5, cached);
@@ -209,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_behind_a_write_is_found() {
+    fn a_read_that_overtakes_a_write_is_found() {
         let handles = Handles::default();
         let file = handles.open(5, OpenedAs::default());
         handles.reads_late(5, 8, (0, 4 * PAGE));

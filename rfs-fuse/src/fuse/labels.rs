@@ -1,28 +1,32 @@
-//! Security labels that nobody reads.
+//! Hides missing SELinux labels on kernels without SELinux.
 //!
-//! `ls -l` asks for the SELinux label of each file, and the kernel keeps no answer. On a kernel without SELinux a file without a
-//! label is said to be on a file system without labels, as NFS and others do: then programs ask once.
+//! `ls -l` reads the SELinux label of each file, and the kernel does not cache the answer. Without
+//! SELinux, a missing label is answered with EOPNOTSUPP, as by NFS and other file systems. Programs
+//! then ask only once.
+//!
+//! # Concurrency
+//! Session threads. Takes no locks.
 
 use std::fs;
 
-/// The label.
+/// Attribute of the label.
 const LABEL: &[u8] = b"security.selinux";
-/// A file system that the kernel has where SELinux is in use.
+/// File system type of a kernel with SELinux.
 const SELINUX: &str = "selinuxfs";
 
-/// Whether the kernel has a use for labels.
+/// Whether the kernel uses labels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Labels {
     used: bool,
 }
 
 impl Labels {
-    /// On this kernel. Where it does not say, labels are used.
+    /// Detects whether this kernel uses labels. Assumes that it does if it does not say.
     pub(super) fn here() -> Labels {
         Labels { used: fs::read_to_string("/proc/filesystems").map_or(true, |kinds| names_selinux(&kinds)) }
     }
 
-    /// True if a file that has no attribute of this name is on a file system without such.
+    /// Returns true if a missing attribute of this name is answered as unsupported.
     pub(super) fn are_unsupported(self, name: &[u8]) -> bool {
         !self.used && name == LABEL
     }
@@ -43,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_label_is_unsupported_and_only_where_nobody_reads_it() {
+    fn only_the_label_is_unsupported_and_only_without_selinux() {
         let of = |used| Labels { used };
         assert!(of(false).are_unsupported(b"security.selinux"));
         assert!(!of(true).are_unsupported(b"security.selinux"));

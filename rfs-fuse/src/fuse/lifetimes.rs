@@ -1,7 +1,10 @@
-//! Telling the kernel of names and attributes, and for how long it may keep them.
+//! Replies with names and attributes, and how long the kernel may cache them.
 //!
-//! What the client may keep until it is recalled, the kernel may keep without end; all else it asks for each time. With
-//! `--cache none` it keeps nothing.
+//! The kernel caches without a time limit if the server recalls the object from this client, and
+//! else not at all. With `--cache none` it caches nothing.
+//!
+//! # Concurrency
+//! Session threads. Recalls wait while a `Telling` exists, so a reply never overtakes a recall.
 
 use std::time::Duration;
 
@@ -14,26 +17,27 @@ use super::{
 };
 use crate::client::{Client, Since, Telling};
 
-/// Inode numbers are never used again, also where a server has begun with a snapshot, so one generation is enough.
+/// Inode numbers are never reused, even if the server restores a snapshot. So one generation
+/// suffices.
 pub(super) const GENERATION: Generation = Generation(0);
 
-/// What the kernel takes for "no such name" comes with attributes that it does not look at.
+/// Inode number of a negative entry. The kernel ignores the attributes that come with it.
 const NOBODY: u64 = 0;
 
-/// For how long, at most.
+/// Maximum cache times.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lifetimes {
     attr: Duration,
     entry: Duration,
 }
 
-/// A name as the kernel asked for it, and when.
+/// A name that the kernel asks for, and the time of the request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked<'n> {
     pub(super) since: Since,
     pub(super) parent: u64,
     pub(super) name: &'n [u8],
-    /// The thread that wants to know.
+    /// The thread that asks.
     pub(super) thread: u32,
 }
 
@@ -54,7 +58,7 @@ impl Lifetimes {
         )
     }
 
-    /// For how long a name and its attributes hold together.
+    /// Returns the cache time for a name together with its attributes.
     pub(super) fn of_both(&self, telling: &Telling<'_>, asked: &Asked<'_>, given: &Attr) -> Duration {
         let (attr, entry) = self.of(telling, asked, given);
         attr.min(entry)
@@ -67,7 +71,7 @@ impl Lifetimes {
         reply.entry_with_ttls(&attr_ttl, &entry_ttl, &convert::attr(attr), GENERATION);
     }
 
-    /// There is no such name. False if that is not to be kept: then it is an error as others.
+    /// Answers that a name is absent, if the kernel may cache that. Returns `reply` otherwise.
     pub(super) fn absent(&self, client: &Client, asked: &Asked<'_>, reply: ReplyEntry) -> Option<ReplyEntry> {
         let telling = client.telling();
         let kept = !self.entry.is_zero() && telling.keeps_absence(asked.since, asked.parent, asked.name);
@@ -101,7 +105,7 @@ impl Lifetimes {
     }
 }
 
-/// Attributes of no inode.
+/// Returns attributes of no inode.
 pub(super) fn nothing() -> Attr {
     Attr {
         ino: NOBODY,

@@ -1,9 +1,15 @@
-//! Locks that are waited for, and what has to happen between getting a lock and saying so.
+//! Blocked lock requests, and work between the grant of a lock and its reply.
 //!
-//! A session thread never waits for a lock: the server is told to wait, and says when that is over. One thread asks it for that
-//! all the time, from the first wait on. Another one ends the wait of who has a signal to handle: fuser does not pass
-//! FUSE_INTERRUPT on, so that it looks into `/proc`. What the kernel keeps of the file is dropped before a lock is answered;
-//! on a session thread that could wait for pages which only a session thread can bring.
+//! A blocked lock request occupies no session thread: the server queues it, and grants it later.
+//! The thread `grants` receives the grants. The thread `locks` interrupts waiters with a pending
+//! signal, which it reads from `/proc` because fuser does not pass FUSE_INTERRUPT on. It also drops
+//! stale pages of a file before it answers a lock. A session thread must not wait for that drop,
+//! because the drop may wait for pages that only a session thread can bring.
+//!
+//! # Concurrency
+//! Session threads, the threads `grants` and `locks`, and up to [`MAX_CONFIRMING`] threads
+//! `confirming`. `state` and `doubts` have a lock each. No thread holds both, and none holds one
+//! during a call.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -31,52 +37,57 @@ use super::{
 };
 use crate::client::{Asked, Client, ClientError, LockRequest};
 
-/// So often somebody looks whether those who wait have a signal. It takes two looks to know.
+/// Interval of polls for signals of waiters. Two polls detect a signal.
 const LOOK: Duration = Duration::from_millis(10);
-/// A look at one of them takes about a twentieth of it: however many wait, looking takes no more of a processor than that.
+/// Minimum interval per waiter. One poll takes about a twentieth of it, so polls take at most 5 %
+/// of a processor.
 const SHARE_OF_ONE: Duration = Duration::from_micros(250);
-/// So long one waits behind others who wait. Whoever holds a lock may be waiting, unseen, for one who waits behind a third one.
+/// Time for which a waiter queues behind conflicting waiters. Longer could deadlock: a lock's
+/// holder may wait for one of the queued requests in a way that the server does not see.
 const COURTESY: Duration = Duration::from_secs(1);
 
-/// From one look to the next, with so many who wait.
+/// Returns the interval of polls for a number of waiters.
 fn pause(waiting: usize) -> Duration {
     LOOK.max(SHARE_OF_ONE.saturating_mul(u32::try_from(waiting).unwrap_or(u32::MAX)))
 }
 
-/// A process that waits.
+/// A blocked lock request.
 struct Waiting {
     wanted: LockRequest,
     /// The thread that waits.
     tid: u32,
     reply: ReplyEmpty,
     since: Instant,
+    /// True if the request does not queue behind conflicting waiters any more.
     insists: bool,
-    /// The thread that asks for it has not heard yet that it waits: nobody else asks again for it, or answers.
+    /// True until the server's reply has reached the requesting thread. Meanwhile no other thread
+    /// repeats or answers the request.
     asking: bool,
-    /// What has become of it meanwhile.
+    /// Outcome that has arrived while `asking` is true.
     outcome: Option<Result<Locked, rfs_proto::Errno>>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Those who wait, by ticket, and those who are about to.
+    /// Blocked requests by ticket, and requests that may block.
     waiting: HashMap<u64, Waiting>,
-    /// Locks that are there, of files that the kernel keeps old pages of.
+    /// Granted locks of files whose pages in the kernel are stale.
     void: Vec<(LockRequest, ReplyEmpty)>,
-    /// How often all who wait had to ask again.
+    /// Number of times that all waiters had to repeat their requests.
     rounds: u64,
     stop: bool,
 }
 
-/// A lock that was in the way of this, and may be given up already.
+/// A request that a conflicting lock refuses. The lock's file may be closed already, with its
+/// RELEASE on the way.
 pub(super) enum Doubted {
-    /// Of a lock that does not wait.
+    /// A lock request that does not block.
     Lock(ReplyEmpty),
-    /// Of the question for such a lock.
+    /// A test for a conflicting lock.
     Test(Lock, ReplyLock),
 }
 
-/// Locks to be confirmed at a time, by a thread each. Each holds one of the calls that a session can have under way.
+/// Maximum number of threads that confirm locks. Each occupies one of the session's calls.
 const MAX_CONFIRMING: usize = 3;
 
 #[derive(Default)]
@@ -87,13 +98,14 @@ struct Doubts {
     stop: bool,
 }
 
-/// The threads. Dropping it ends them; who still waits is answered with EINTR.
+/// The blocked requests of a mount, and their threads. Dropping this ends the threads, and answers
+/// waiters with EINTR.
 pub(super) struct Locks {
     shared: Arc<Shared>,
     cancel: Cancel,
-    /// Ends waits, and drops pages of files whose locks were there at once.
+    /// Thread `locks`: interrupts waiters, and drops pages of locked files.
     looking: Background,
-    /// Hears from the server.
+    /// Thread `grants`: receives grants from the server.
     hearing: Background,
 }
 
@@ -132,7 +144,10 @@ impl Locks {
         }
     }
 
-    /// Locks, for a thread that waits if need be, and answers when that is done. An error is left to the caller to answer with.
+    /// Requests a lock that may block. The reply follows when the lock is granted.
+    ///
+    /// # Errors
+    /// The request fails. The caller answers with the error.
     pub(super) fn lock_waiting(
         &self,
         wanted: LockRequest,
@@ -140,7 +155,7 @@ impl Locks {
         reply: ReplyEmpty,
     ) -> Result<(), (ClientError, ReplyEmpty)> {
         let ticket = self.shared.tickets.fetch_add(1, Ordering::Relaxed);
-        // What becomes of it may be there before the reply that it waits.
+        // The outcome may arrive before the server's reply that the request waits.
         let (since, insists, asking, outcome) = (Instant::now(), false, true, None);
         let waiting = Waiting { wanted, tid, reply, since, insists, asking, outcome };
         let mut rounds = {
@@ -161,7 +176,7 @@ impl Locks {
             }
             return Ok(());
         }
-        // Nobody answers it now but whoever hears that the session is over.
+        // If the session has ended, the thread `grants` has answered.
         let Some(Waiting { reply, .. }) = self.shared.take(ticket) else { return Ok(()) };
         match asked {
             Ok(Asked::Locked { void }) => self.answer(wanted, void, reply),
@@ -171,7 +186,8 @@ impl Locks {
         Ok(())
     }
 
-    /// Has the mounts whose locks are in the way confirm that they are held, then tries once more and answers.
+    /// Has other mounts confirm that they hold the conflicting locks. Then repeats the request
+    /// once, and answers.
     pub(super) fn confirm(&self, wanted: LockRequest, doubted: Doubted) {
         let mut doubts = self.shared.doubts.lock();
         doubts.jobs.push_back((wanted, doubted));
@@ -190,7 +206,7 @@ impl Locks {
         }
     }
 
-    /// A lock is there. `void`: what the kernel keeps of the file is to be dropped first.
+    /// Answers that a lock is granted. With `void`, stale pages of the file are dropped first.
     pub(super) fn answer(&self, lock: LockRequest, void: bool, reply: ReplyEmpty) {
         if !void {
             return reply.ok();
@@ -204,7 +220,7 @@ impl Locks {
         self.shared.work.notify_one();
     }
 
-    /// Has the threads running.
+    /// Starts the threads `grants` and `locks`.
     fn employ(&self) -> io::Result<()> {
         let (shared, cancel) = (Arc::clone(&self.shared), self.cancel.clone());
         self.hearing.start(move || shared.hear(&cancel))?;
@@ -282,7 +298,8 @@ impl Shared {
         self.state.lock().waiting.remove(&ticket)
     }
 
-    /// A thread hears that it waits. False if that may be from a server that is no more: it is to ask again.
+    /// Handles the server's reply that a request waits. Returns false if the reply may come from a
+    /// previous server: the thread repeats the request.
     fn waits(&self, ticket: u64, rounds: &mut u64) -> bool {
         let mut state = self.state.lock();
         let again = *rounds != state.rounds;
@@ -297,7 +314,7 @@ impl Shared {
         !again
     }
 
-    /// Nobody is there to wait: takes back what was asked for.
+    /// Withdraws a request whose grant no thread could receive.
     fn give_back(&self, ticket: u64) {
         let Some(Waiting { wanted, reply, .. }) = self.take(ticket) else { return };
         if !matches!(self.client.stop_waiting(ticket), Ok(true)) {
@@ -306,12 +323,12 @@ impl Shared {
         reply.error(Errno::ENOLCK);
     }
 
-    /// Answers those who wait as the server says it, until the end.
+    /// Receives grants and answers waiters, until the session or the mount ends.
     fn hear(&self, cancel: &Cancel) {
         let end = loop {
             match self.client.grants(cancel) {
                 Ok(Some(granted)) => granted.into_iter().for_each(|granted| self.granted(granted)),
-                // The server has been started again, or has begun anew: it does not know of those who wait.
+                // The server has restarted, or the session is new. It does not know the waiters.
                 Ok(None) => self.ask_again(),
                 Err(ClientError::Request(RequestError::Disconnected)) if self.client.is_connected() => {
                     self.ask_again();
@@ -322,28 +339,30 @@ impl Shared {
         if cancel.is_cancelled() {
             return;
         }
-        // The session is over, and with it all locks.
+        // The session has ended, and all locks with it.
         if self.client.is_connected() {
-            log::error!("nobody hears of locks any more: {end}");
+            log::error!("cannot receive grants of locks: {end}");
             self.client.close_session();
         }
         let waiting = std::mem::take(&mut self.state.lock().waiting);
         waiting.into_values().for_each(|waiting| waiting.reply.error(convert::errno(end.errno())));
     }
 
-    /// Asks again for all locks that are waited for.
+    /// Repeats the requests of all waiters.
     fn ask_again(&self) {
         let all: Vec<(u64, LockRequest)> = {
             let mut state = self.state.lock();
             state.rounds += 1;
-            // Who is asking asks again by himself. Two at once, and a lock could be had again after it was given up.
+            // A thread that is asking repeats its request itself. Two requests at a time could take
+            // the lock again after its release.
             let heard = state.waiting.iter().filter(|(_, waiting)| !waiting.asking);
             heard.map(|(&ticket, waiting)| (ticket, waiting.wanted)).collect()
         };
         for (ticket, wanted) in all {
             let asked = self.client.lock(&wanted, Some(ticket));
             if let Ok(Asked::Waits) = asked {
-                // Who has stopped waiting meanwhile has done so before the server heard of it.
+                // The waiter was interrupted before the server knew the request, so the request is
+                // withdrawn now.
                 let waits = self.state.lock().waiting.contains_key(&ticket);
                 if !waits && !matches!(self.client.stop_waiting(ticket), Ok(true)) {
                     self.client.unlock(&wanted).ok();
@@ -351,7 +370,7 @@ impl Shared {
                 continue;
             }
             let Some(Waiting { wanted, reply, .. }) = self.take(ticket) else {
-                // He has stopped waiting.
+                // The waiter was interrupted.
                 if asked.is_ok() {
                     self.client.unlock(&wanted).ok();
                 }
@@ -372,7 +391,7 @@ impl Shared {
             return;
         }
         let Some(Waiting { wanted, reply, .. }) = state.waiting.remove(&ticket) else {
-            return log::debug!("a lock that nobody waits for");
+            return log::debug!("a grant of a lock without a waiter");
         };
         drop(state);
         match self.client.granted(&wanted, outcome) {
@@ -382,9 +401,9 @@ impl Shared {
         }
     }
 
-    /// Drops what the kernel keeps of a file that is locked, and says that it is.
+    /// Has the kernel drop pages of a locked file, and answers the lock request.
     fn drop_pages(&self, lock: &LockRequest, reply: ReplyEmpty) {
-        // Pages and attributes. A failure leaves old ones: say so rather than pretend to have the lock.
+        // Pages and attributes. If that fails, stale pages remain, so the lock is not granted.
         if let Err(e) = self.kernel.drop_inode(lock.ino, Part::PagesFrom(0)) {
             log::warn!("cannot drop the pages of inode {}: {e}", lock.ino);
             self.client.unlock(lock).ok();
@@ -393,7 +412,7 @@ impl Shared {
         reply.ok();
     }
 
-    /// Looks after those who wait, until the end.
+    /// Runs the thread `locks`.
     fn look(&self) {
         let (mut next, mut signals) = (Instant::now(), HashMap::<u64, Signals>::new());
         while let Some(void) = self.next(next) {
@@ -415,7 +434,8 @@ impl Shared {
         }
     }
 
-    /// Sleeps until there are pages to be dropped, which it gives, or until `look` if somebody waits. `None` at the end.
+    /// Sleeps until pages have to be dropped, or until `look` if there are waiters. Returns the
+    /// locks of the files. Returns `None` at the end.
     fn next(&self, look: Instant) -> Option<Vec<(LockRequest, ReplyEmpty)>> {
         let mut state = self.state.lock();
         while !state.stop && state.void.is_empty() {
@@ -428,7 +448,7 @@ impl Shared {
         (!state.stop).then(|| std::mem::take(&mut state.void))
     }
 
-    /// Those who wait. Who has waited politely for long enough insists from now on.
+    /// Returns the waiters to poll. A waiter that has queued for [`COURTESY`] insists from now on.
     fn looked_at(&self, now: Instant) -> Vec<LookedAt> {
         let look = |(&ticket, waiting): (&u64, &mut Waiting)| {
             let insists = !waiting.insists && now >= waiting.since + COURTESY;
@@ -438,9 +458,9 @@ impl Shared {
         self.state.lock().waiting.iter_mut().map(look).collect()
     }
 
-    /// Ends a wait. If it is over already, what became of it is on its way, and answers.
+    /// Ends a wait by a signal. If the wait has ended already, its outcome answers the request.
     fn interrupt(&self, ticket: u64) {
-        // A thread that is gone may have had what it waited for, since those who wait were looked at.
+        // A thread that has ended may have been granted its lock since the poll.
         if !self.state.lock().waiting.contains_key(&ticket) {
             return;
         }
@@ -451,17 +471,17 @@ impl Shared {
                 }
             }
             Ok(false) => {}
-            // Whoever hears from the server hears of that, too.
+            // The thread `grants` meets the same error, and answers.
             Err(e) => log::debug!("waiting for a lock: {e}"),
         }
     }
 }
 
-/// One who waits, to be looked at.
+/// A waiter to poll.
 struct LookedAt {
     ticket: u64,
     tid: u32,
-    /// From now on.
+    /// True if the waiter insists from this poll on.
     insists: bool,
 }
 
@@ -469,9 +489,9 @@ struct LookedAt {
 mod tests {
     use super::*;
 
-    /// Two looks tell, says [`Signals`].
+    /// [`Signals`] needs two polls.
     #[test]
-    fn a_signal_is_seen_within_20_ms_or_half_a_millisecond_for_each_who_waits() {
+    fn a_signal_is_seen_within_20_ms_or_half_a_millisecond_per_waiter() {
         for waiting in [0, 1, 40] {
             assert_eq!(2 * pause(waiting), Duration::from_millis(20), "{waiting}");
         }

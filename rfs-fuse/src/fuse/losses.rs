@@ -1,8 +1,8 @@
-//! Account of data that the kernel kept and that could not be written back.
+//! Record of data that the kernel has cached and could not write back.
 //!
-//! While a mount is in use, the kernel tells the programs of such a loss at `fsync` or `close`. During
-//! the unmount no program is left to tell: the account counts these losses, and the mount's process
-//! ends with an error.
+//! While a mount is in use, the kernel reports such a loss to programs at `fsync` or `close`.
+//! During the unmount no program is left to report to. [`Losses`] counts these losses, and the
+//! mount's process ends with an error.
 //!
 //! # Concurrency
 //! Any thread. One lock, taken when a write-back fails.
@@ -18,14 +18,14 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// Tells whether the mount is being unmounted, by this process or by another one.
+/// Returns true if this process or another one is unmounting the mount.
 type IsEnding = Box<dyn Fn() -> bool + Send + Sync>;
 
-/// The account of a mount.
+/// The record of a mount.
 #[derive(Default)]
 pub struct Losses {
     is_ending: OnceLock<IsEnding>,
-    /// A first loss is in the log.
+    /// True once a loss is in the log.
     logged: AtomicBool,
     untold: Mutex<Option<Untold>>,
 }
@@ -36,7 +36,7 @@ impl fmt::Debug for Losses {
     }
 }
 
-/// Losses of which no program hears.
+/// Losses that no program learns of.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{bytes} bytes of {} files are lost: they could not be written back at the unmount \
@@ -52,7 +52,7 @@ pub struct Untold {
 }
 
 impl Losses {
-    /// Asks `is_ending` at each loss from now on. The first call counts.
+    /// Sets `is_ending`, which each later loss calls. Only the first call counts.
     pub fn count_if(&self, is_ending: impl Fn() -> bool + Send + Sync + 'static) {
         // A mount is connected once.
         let _ = self.is_ending.set(Box::new(is_ending));
@@ -78,7 +78,7 @@ impl Losses {
         untold.inodes.insert(ino);
     }
 
-    /// The losses during the unmount, if any.
+    /// Returns the losses during the unmount.
     pub fn untold(&self) -> Option<Untold> {
         self.untold.lock().clone()
     }
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn losses_count_when_no_program_can_be_told() {
+    fn losses_count_only_during_the_unmount() {
         let losses = Losses::default();
         losses.add((1, 0, 10), &"before there is a mount");
         let ending = Arc::new(AtomicBool::new(false));

@@ -1,44 +1,51 @@
-//! What the kernel does not say about the process behind a request, but /proc does. All of it is about the moment of
-//! asking; a process that is not to be seen (gone, or of another pid namespace) is answered for as one without the property.
+//! Reads facts about a caller from `/proc` that the kernel does not send with a request.
+//!
+//! All answers concern the moment of the call. An invisible process (ended, or of another PID
+//! namespace) has none of the properties.
+//!
+//! # Concurrency
+//! Any thread. Takes no locks.
 
 use std::fs;
 
-/// True if a group is among the supplementary groups of a thread.
+/// Returns true if a group is among the supplementary groups of a thread.
 pub(crate) fn has_group(tid: u32, group: u32) -> bool {
     status(tid).is_some_and(|status| in_groups(&status, group))
 }
 
-/// Some of linux/capability.h.
+/// Capabilities, by their numbers in linux/capability.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Capability {
-    /// To give files to anybody.
+    /// The right to give files to other users.
     Chown = 0,
-    /// To do to a file what its owner may.
+    /// The rights of a file's owner.
     Fowner = 3,
-    /// To leave set-group-ID on a file of a foreign group.
+    /// The right to leave set-group-ID on a file of another group.
     Fsetid = 4,
 }
 
-/// True if a thread has a capability, where files are concerned that belong to users as this process knows them: everybody has all in a user
-/// namespace of his own, which mean nothing here.
+/// Returns true if a thread has a capability in this process's user namespace. Capabilities in
+/// another user namespace, where every user can have all of them, do not count.
 pub(crate) fn has_capability(tid: u32, capability: Capability) -> bool {
     let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/user")).ok();
     let is_ours = || namespace("self").is_some_and(|ours| namespace(&tid.to_string()) == Some(ours));
     status(tid).is_some_and(|status| is_capable(&status, capability)) && is_ours()
 }
 
-/// Looks for signals that a thread has to handle.
+/// Detects pending signals of a thread, over several polls.
 #[derive(Debug, Default)]
 pub(crate) struct Signals {
-    /// The process had one the last time, which any of its threads may handle.
+    /// True if the process had a pending signal at the last poll, which any of its threads may
+    /// handle.
     shared_before: bool,
 }
 
 impl Signals {
-    /// True if the thread has to stop what it waits for: it has a signal, its process has had one for two looks in a row
-    /// (one that another thread handles is gone by then), or it is gone.
+    /// Returns true if the thread has to stop waiting: it has a signal, its process has one at two
+    /// polls in a row, or it has ended. A process's signal that another thread handles is gone at
+    /// the second poll.
     pub(crate) fn interrupt(&mut self, tid: u32) -> bool {
-        // The kernel says 0 for a process of another pid namespace. Nothing is known of that.
+        // The kernel sends 0 for a process of another PID namespace, which is invisible here.
         if tid == 0 {
             return false;
         }
@@ -49,7 +56,7 @@ impl Signals {
     }
 }
 
-/// A set of bits, in hexadecimal.
+/// Parses a set of bits in hexadecimal.
 fn set(status: &str, name: &str) -> u64 {
     field(status, name).and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0)
 }
@@ -58,7 +65,7 @@ fn is_capable(status: &str, capability: Capability) -> bool {
     set(status, "CapEff") & 1 << capability as u32 != 0
 }
 
-/// Whether there are signals for the thread, and for its process.
+/// Returns whether signals are pending for the thread, and for its process.
 fn pending(status: &str) -> (bool, bool) {
     let set = |name| set(status, name);
     let open = !(set("SigBlk") | set("SigIgn"));

@@ -1,7 +1,10 @@
-//! Read replies.
+//! Replies to reads, without a copy where that is possible.
 //!
-//! Here, in `placement::policy`, `session::descriptors` and `session::ring` is the `unsafe` of this crate: bytes in mapped server memory go to the kernel without
-//! a copy in between where they leave by a system call.
+//! A reply by a system call sends bytes of mapped server memory directly. This crate has `unsafe`
+//! code here, in `placement::policy`, in `session::descriptors` and in `session::ring`.
+//!
+//! # Concurrency
+//! Any thread. Takes no locks.
 
 use super::session::ReplyData;
 use crate::client::ReadData;
@@ -11,8 +14,8 @@ pub(crate) fn send(reply: ReplyData, data: ReadData<'_>) {
     match data {
         ReadData::Bytes(bytes) => reply.data(bytes),
         ReadData::Mapped { memory, offset, len } => {
-            // SAFETY: the slice goes into the writev that is the reply and nowhere else: fuser builds an IoSlice of it
-            // without looking at the bytes and keeps nothing after the call.
+            // SAFETY: the slice goes only into the writev that sends the reply. fuser builds an
+            // IoSlice of it without reading the bytes, and keeps no reference after the call.
             let lend = || unsafe { memory.as_syscall_slice(offset, len) };
             reply.shared_data(len, lend, |into| memory.read(offset, into));
         }

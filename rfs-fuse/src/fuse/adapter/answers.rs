@@ -1,4 +1,7 @@
-//! What became of a request, as the kernel is told.
+//! Replies to the kernel: error numbers, attributes and values.
+//!
+//! # Concurrency
+//! Any thread that answers a request. Takes no locks.
 
 use std::{
     ffi::OsStr,
@@ -22,7 +25,8 @@ use crate::{
     },
 };
 
-/// The error number for the kernel, and the log's part of it: `complained` says that a broken session is in there.
+/// Returns the error number for the kernel. Logs errors other than an ordinary refusal.
+/// `complained` is set once the failure of a session is logged.
 pub(super) fn errno(complained: &AtomicBool, what: &str, error: &ClientError) -> Errno {
     match error {
         ClientError::Errno(_) => {}
@@ -37,13 +41,14 @@ pub(super) fn errno(complained: &AtomicBool, what: &str, error: &ClientError) ->
 }
 
 impl Adapter {
-    /// The error number for the kernel. What is not an ordinary refusal is logged, a broken session once.
+    /// Returns the error number for the kernel. Logs errors other than an ordinary refusal, and the
+    /// failure of a session once.
     pub(super) fn errno(&self, what: &str, error: &ClientError) -> Errno {
         errno(&self.complained, what, error)
     }
 
-    /// As [`errno`](Self::errno), for an operation on an inode: one that is gone is stale, which makes the kernel look
-    /// the name up again.
+    /// Like [`errno`](Self::errno), for an operation on an inode. A missing inode is ESTALE, which
+    /// makes the kernel look the name up again.
     pub(super) fn stale(&self, what: &str, error: &ClientError) -> Errno {
         match error {
             ClientError::Errno(rfs_proto::Errno::ENOENT) => Errno::ESTALE,
@@ -51,9 +56,9 @@ impl Adapter {
         }
     }
 
-    /// As [`errno`](Self::errno), for a call of a thread by name. ESTALE: the directory has been
-    /// removed. The thread looks the path up once more. If the directory that it finds then has
-    /// been removed as well, there is no such name.
+    /// Like [`errno`](Self::errno), for a call by name. ESTALE means that the directory was
+    /// removed, and sends the thread back to walk the path again. In the second walk the result is
+    /// ENOENT.
     pub(super) fn by_name(&self, what: &str, thread: u32, error: &ClientError) -> Errno {
         match error {
             ClientError::Errno(rfs_proto::Errno::ESTALE) if !self.retries.send_back(thread, None) => {
@@ -74,7 +79,7 @@ impl Adapter {
         }
     }
 
-    /// Something is about to be asked for about a name.
+    /// Returns the state before a request about a name.
     pub(super) fn asked<'n>(&self, request: &Request, parent: INodeNo, name: &'n OsStr) -> Asked<'n> {
         Asked { since: self.client.since(), parent: parent.0, name: name.as_bytes(), thread: request.pid() }
     }
@@ -105,7 +110,7 @@ impl Adapter {
         }
     }
 
-    /// Answers a request that makes a name.
+    /// Answers a request that creates a name.
     pub(super) fn made(
         &self,
         what: &str,
@@ -120,8 +125,9 @@ impl Adapter {
         self.entry(what, asked, result, reply);
     }
 
-    /// A thread had a directory or extended attributes changed. The kernel invalidates what it keeps of the attributes then, but
-    /// does not see to it that an answer from before, to another thread that has not read it yet, does not count. This does.
+    /// Drops attributes that the kernel has cached of an inode, after a thread has changed the
+    /// directory or its extended attributes. The kernel invalidates them itself. But another thread
+    /// may still hold an older reply, and would cache that.
     pub(super) fn changed(&self, ino: u64, thread: u32) {
         if self.settings.attr_timeout.is_zero() || !self.client.others_were_told(ino, thread) {
             return;
@@ -129,15 +135,14 @@ impl Adapter {
         self.drop_attributes(ino);
     }
 
-    /// Makes the kernel ask for attributes anew.
+    /// Has the kernel fetch the attributes of an inode again.
     pub(super) fn drop_attributes(&self, ino: u64) {
         if let Err(e) = self.kernel.drop_inode(ino, Part::Attributes) {
             log::warn!("cannot refresh the attributes of inode {ino}: {e}");
         }
     }
 
-    /// The kernel is about to keep pages of an inode, which have to be recalled when another mount
-    /// writes to it.
+    /// Has the server recall pages of an inode, before the kernel caches them.
     pub(super) fn before_pages_are_kept(&self, ino: u64) -> Result<(), ClientError> {
         match self.client.lacks_hold(ino) && self.handles.are_cached(ino) {
             true => self.client.hold_pages(ino),
@@ -145,8 +150,8 @@ impl Adapter {
         }
     }
 
-    /// How a write to an inode is answered whose bytes are in place: at once, or if the inode is
-    /// `shared`, when other mounts have dropped their pages of it.
+    /// Returns the function that answers a write whose bytes are in place. For a `shared` inode it
+    /// answers once other mounts have dropped their pages.
     pub(super) fn answer_to_write(
         &self,
         ino: u64,
@@ -169,7 +174,7 @@ impl Adapter {
         }
     }
 
-    /// Answers with a value, or with its length if the caller asks for no bytes.
+    /// Answers with a value, or with its length if `size` is 0.
     pub(super) fn value(
         &self,
         what: &str,
@@ -186,7 +191,7 @@ impl Adapter {
         }
     }
 
-    /// Makes the kernel ask for attributes anew if the file is not what it was told.
+    /// Has the kernel fetch attributes again if they differ from those that it has.
     pub(super) fn refresh(&self, attr: &Attr) {
         if self.settings.attr_timeout.is_zero() || !self.client.differs_from_told(attr) {
             return;

@@ -1,7 +1,10 @@
-//! Directories, with and without attributes.
+//! Lists directories, with and without attributes.
 //!
-//! What the kernel reads of a directory it keeps, and answers from it without asking, until names in it are recalled or
-//! change on this mount.
+//! The kernel caches a listing, and answers from it without a request, until the server recalls
+//! names in it or this mount changes it.
+//!
+//! # Concurrency
+//! Session threads. Recalls wait while a `Telling` exists.
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt, time::Duration};
 
@@ -19,11 +22,11 @@ use crate::{
     },
 };
 
-/// Entries asked for at once; about what fits into one reply to the kernel.
+/// Number of entries per call to the server: about as many as fit into a reply to the kernel.
 const PLUS_ENTRIES: u32 = 180;
 const PLAIN_ENTRIES: u32 = 400;
 
-/// Cookies of `.` and `..`; the server's come after them.
+/// Number of cookies for `.` and `..`. The server's cookies follow.
 const DOTS: u64 = 2;
 
 impl Adapter {
@@ -51,7 +54,8 @@ impl Adapter {
         reply.opened(FileHandle(handle), flags);
     }
 
-    /// Answers with nothing, which the kernel takes for the end: what it has collected is the whole listing.
+    /// Ends a listing by an empty reply. The kernel then takes the collected entries for the whole
+    /// directory, so stale entries are dropped first.
     fn end(
         &self,
         telling: Telling<'_>,
@@ -115,7 +119,7 @@ impl Adapter {
         }
         let ttl = Duration::ZERO;
         for (at, dot, name) in [(1, ino.0, "."), (DOTS, page.parent, "..")] {
-            // The kernel takes no attributes and no reference from these two.
+            // The kernel takes neither attributes nor a reference from `.` and `..`.
             let attr = convert::attr(&Attr { ino: dot, ..own });
             if offset < at && reply.add(INodeNo(dot), at, OsStr::new(name), &ttl, &attr, GENERATION) {
                 return reply.ok();

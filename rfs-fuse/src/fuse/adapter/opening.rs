@@ -1,4 +1,7 @@
-//! Open files: the numbers that the kernel knows them by, and what opening and writing take along.
+//! Open files: their handles, and side effects of opening and writing.
+//!
+//! # Concurrency
+//! Session threads. Takes the locks of `Handles` and `Retries`, one at a time.
 
 use fuser::{FileHandle, FopenFlags};
 use rfs_proto::{Attr, Marks, SetAttr};
@@ -14,13 +17,14 @@ const SUID: u32 = 0o4000;
 pub(super) const SGID: u32 = 0o2000;
 const GROUP_EXEC: u32 = 0o0010;
 
-/// True if these permission bits lend a program rights: what a write, or a change of owner, takes away.
+/// Returns true if permission bits lend a program the rights of the file's owner or group. A write,
+/// or a change of owner, clears them.
 pub(super) fn lends_rights(perm: u32) -> bool {
     perm & SUID != 0 || perm & (SGID | GROUP_EXEC) == SGID | GROUP_EXEC
 }
 
 impl Adapter {
-    /// A handle for a file that was opened with these flags, and what the kernel has to know of it.
+    /// Returns a handle for a file that was opened with `flags`, and the kernel's flags for it.
     pub(super) fn new_handle(
         &self,
         telling: &Telling<'_>,
@@ -32,17 +36,19 @@ impl Adapter {
         let flags = OFlags::from_bits_retain(flags as u32);
         let o_direct = flags.contains(OFlags::DIRECT);
         if self.settings.writeback {
-            // The kernel knows where the end is, and that its pages are good.
+            // The kernel knows the end of the file, and its pages are current.
             let handle = self.handles.open(ino, OpenedAs { o_direct, ..OpenedAs::default() });
             return (FileHandle(handle.0), self.settings.open_flags());
         }
         let appends = flags.contains(OFlags::APPEND);
-        // Another mount may write to it, and hears of no pages of it that are kept from now on.
+        // Another mount may write to the file, and the server would not recall pages cached from
+        // now on.
         let shared = self.maps_around && !telling.keeps_nothing() && !telling.holds_pages(attr);
         let direct = appends || shared || self.settings.direct_io;
         let handle = self.handles.open(ino, OpenedAs { appends, without_pages: direct, o_direct });
         let how = match (appends || shared, direct) {
-            // Through the page cache the kernel would decide where an append goes, and cut it at page boundaries.
+            // Through the page cache, the kernel would choose the offset of an append, and split it
+            // at page boundaries.
             (true, _) => FopenFlags::FOPEN_DIRECT_IO,
             (false, true) => FopenFlags::empty(),
             (false, false) if telling.opens_pages(since, attr, handle.0) => FopenFlags::FOPEN_KEEP_CACHE,
@@ -51,25 +57,29 @@ impl Adapter {
         (FileHandle(handle.0), self.settings.open_flags() | how)
     }
 
-    /// Opens for the kernel.
+    /// Opens a file for the kernel.
+    ///
+    /// # Errors
+    /// ESTALE sends the thread back if the kernel may have used a stale name.
     pub(super) fn open_file(&self, ino: u64, write: bool, thread: u32) -> Result<Attr, ClientError> {
         let known = self.client.is_open(ino);
         let attr = self.client.open(ino, write)?;
         if attr.nlink == 0 && !known && self.recalls.are_late() && self.retries.send_back(thread, None) {
-            // The kernel may have gone by a name that is out of date.
+            // An unlinked file: the kernel may have used a stale name.
             self.client.close(ino)?;
             return Err(ClientError::Errno(rfs_proto::Errno::ESTALE));
         }
-        // What only this mount changes, the kernel knows.
+        // With `writeback` only this mount changes the file, so the kernel's attributes are
+        // current.
         if !self.settings.writeback {
             self.refresh(&attr);
         }
         Ok(attr)
     }
 
-    /// Sends a thread back that would make or open a file, whose name comes and goes: the next
-    /// lookup of it by this thread [makes](Self::make_at_last) the file if there is none. Not if
-    /// the thread could not open such a file.
+    /// Sends a thread back that is about to create or open a file whose name comes and goes. The
+    /// thread's next lookup of the name [creates](Self::make_at_last) the file if it is absent,
+    /// unless the thread could not open such a file.
     pub(super) fn send_back_to_make(&self, asked: &Asked<'_>, perm: u32, by: Creator) {
         let &Asked { parent, name, thread, .. } = asked;
         let intent = Intent { parent, name: name.into(), perm, by };
@@ -78,9 +88,9 @@ impl Adapter {
         self.retries.send_back(thread, opens.then_some(intent));
     }
 
-    /// There is no such name. If the thread has been sent back by
-    /// [`send_back_to_make`](Self::send_back_to_make), makes the file now: the kernel would not
-    /// send the thread back a second time if the name was there again.
+    /// Handles a lookup of an absent name. Creates the file if
+    /// [`send_back_to_make`](Self::send_back_to_make) has sent the thread back. The kernel would
+    /// not walk the path a third time if the name existed again.
     pub(super) fn make_at_last(&self, asked: &Asked<'_>) -> Result<Attr, ClientError> {
         let absent = || Err(ClientError::Errno(rfs_proto::Errno::ENOENT));
         let Some(Intent { parent, name, perm, by }) =
@@ -104,7 +114,7 @@ impl Adapter {
         absent()
     }
 
-    /// A file with these attributes is open now: reading it may count as an access.
+    /// Records that a file was opened. A read through it may update the access time.
     pub(super) fn note_access(&self, attr: &Attr, flags: i32, how: FopenFlags) {
         let flags = OFlags::from_bits_retain(flags as u32);
         let reads = flags & OFlags::ACCMODE != OFlags::WRONLY && !flags.contains(OFlags::NOATIME);
@@ -114,13 +124,15 @@ impl Adapter {
         }
     }
 
-    /// Whether a file may have a capability to lose; asked before a write as it is asked elsewhere in a kernel.
+    /// Returns true if a file may have a capability that a write has to clear. Kernels ask this
+    /// before a write, too.
     pub(super) fn may_have_capability(&self, ino: u64) -> bool {
         self.client.privileges(ino).map_or(true, |(_, marks)| marks.contains(Marks::CAPABILITY))
     }
 
-    /// Takes from a file that was written what it must not keep: suid and sgid if somebody without the right to leave them did,
-    /// capabilities if it was written around the page cache (for cached writes the kernel removes them).
+    /// Clears rights of a written file: suid and sgid if the writer `by` has no right to leave
+    /// them, and capabilities if the write bypassed the page cache. For cached writes, the kernel
+    /// clears capabilities.
     pub(super) fn drop_privileges(&self, ino: u64, by: Option<&Request>) -> Result<(), ClientError> {
         let (perm, marks) = self.client.privileges(ino)?;
         let by = by.filter(|_| perm & (SUID | SGID) != 0);
@@ -142,8 +154,8 @@ impl Adapter {
         Ok(())
     }
 
-    /// Where the group may not execute, sgid stays if one of the group has written. Takes it from a file that somebody else has; its
-    /// attributes then.
+    /// Clears sgid of a file whose group may not execute it, unless `by` is in the group. Returns
+    /// the new attributes if they have changed.
     pub(super) fn drop_strangers_sgid(&self, attr: &Attr, by: &Request) -> Result<Option<Attr>, ClientError> {
         if attr.perm & (SGID | GROUP_EXEC) != SGID || in_group(by, attr.gid) {
             return Ok(None);
@@ -153,21 +165,22 @@ impl Adapter {
     }
 }
 
-/// True if a file that is opened with these flags can be written.
+/// Returns true if a file that is opened with these flags can be written.
 pub(super) fn is_to_write(flags: i32) -> bool {
     OFlags::from_bits_retain(flags as u32) & OFlags::ACCMODE != OFlags::RDONLY
 }
 
-/// So often a file is made, and looked up, by a thread that cannot be sent back any more.
+/// Maximum number of attempts to create and look up a file, for a thread that cannot be sent back
+/// again.
 pub(super) const CREATES_AT_LAST: u32 = 1000;
-/// The kind of a file, in a mode.
+/// File type of a regular file in a mode.
 const REGULAR: u32 = 0o100_000;
 const OWNER_READS_AND_WRITES: u32 = 0o600;
 
-/// So often a file is made at the most, before who would open another one as well is sent to look for it.
+/// Maximum number of attempts to create a file, before the thread is sent back to look the name up.
 pub(super) const CREATES: u32 = 5;
 
-/// Makes a file; `None` if there is one, however often it is tried.
+/// Creates a file. Returns `None` if the name existed at each attempt.
 pub(super) fn make_new(
     tries: u32,
     make: impl Fn() -> Result<Attr, ClientError>,

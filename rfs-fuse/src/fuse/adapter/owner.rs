@@ -1,12 +1,16 @@
-//! What only the owner of a file may do to it.
+//! Changes that only the owner of a file may make.
 //!
-//! The kernel decides that by the owner and group that it saw last. A file that another mount has given away is looked up anew before it
-//! decides by its name; through a file that is open it decides at once, and so it does while the file is being given away. So the server is told for whom
-//! the change is made, and makes it only if the file belongs to him. If it does not, he may have the right all the same, by a capability or as a
-//! member of a group, and is looked at here. That the kernel refuses the new owner of a file that was open before, until somebody has
-//! looked at it, is nothing that can be helped from here.
+//! The kernel checks permissions with the owner and group that it saw last, which another mount may
+//! have changed. It looks a name up again first, but not an open file, and the owner may change
+//! during the check. So the adapter tells the server which owner a change assumes, and the server
+//! refuses the change if the file belongs to another user. The caller may have the right all the
+//! same, by a capability or as a member of a group. The adapter checks that here. It cannot help a
+//! new owner whom the kernel refuses because of old attributes of an open file.
 //!
-//! Root is taken for whoever may do everything.
+//! Root is taken for a user who may do everything.
+//!
+//! # Concurrency
+//! Session threads. Takes no locks.
 
 use rfs_proto::{Attr, Belongs, Errno, FileKind, SetAttr, SetTime};
 
@@ -22,23 +26,24 @@ use crate::{
     },
 };
 
-/// A file that is given away again and again is looked at so often.
+/// Number of attempts to change a file whose owner keeps changing.
 const TRIES: u32 = 4;
 
-/// True if it takes the owner to make these changes.
+/// Returns true if only the owner may make these changes.
 fn takes_owner(changes: &SetAttr) -> bool {
     let is_set = |time: Option<SetTime>| matches!(time, Some(SetTime::At(_)));
     let SetAttr { perm, uid, gid, atime, mtime, .. } = *changes;
     perm.is_some() || uid.is_some() || gid.is_some() || is_set(atime) || is_set(mtime)
 }
 
-/// True if nothing is asked for: what the kernel makes of a chown(2) with neither an owner nor a group, and of a write by somebody who
-/// has no right to leave suid, sgid or capabilities, where the write itself says so, too.
+/// Returns true if no attribute changes. The kernel sends this for chown(2) with neither owner nor
+/// group. It also sends this for a write by a user without the right to leave suid, sgid or
+/// capabilities; the write then says so, too.
 fn is_empty(changes: &SetAttr) -> bool {
     *changes == SetAttr::default()
 }
 
-/// Somebody who is not root, as far as his rights go.
+/// Rights of a caller that is not root.
 trait Caller {
     fn uid(&self) -> u32;
     fn in_group(&self, group: u32) -> bool;
@@ -59,15 +64,19 @@ impl Caller for Request {
     }
 }
 
-/// Whom a file has to belong to, as a rule, for the kernel to have been right.
+/// Returns the owner and group that a file has, if the kernel's permission check was right.
 fn presumably(caller: &impl Caller, changes: &SetAttr) -> Belongs {
     let uid = caller.uid();
-    // To a group of his own, or else to the one that it has.
+    // The owner may give the file to a group of its own. Another group has to be the file's
+    // already.
     let gid = changes.gid.filter(|gid| !caller.in_group(*gid));
     Belongs { uid, gid }
 }
 
-/// What a caller may change of a file, of what he wants to.
+/// Returns the changes that a caller may make to a file with these attributes.
+///
+/// # Errors
+/// EPERM if the caller has no right to the changes.
 fn permitted(caller: &impl Caller, attr: &Attr, changes: &SetAttr) -> Result<SetAttr, Errno> {
     let owns = caller.uid() == attr.uid;
     let as_owner = || owns || caller.has(Capability::Fowner);
@@ -89,14 +98,15 @@ fn permitted(caller: &impl Caller, attr: &Attr, changes: &SetAttr) -> Result<Set
 }
 
 impl Adapter {
-    /// Changes attributes for somebody, if he may.
+    /// Changes attributes for a caller, if the caller has the right.
     pub(super) fn set_attr(
         &self,
         request: &Request,
         ino: u64,
         changes: &SetAttr,
     ) -> Result<Attr, ClientError> {
-        // Who is alone cannot have an owner that somebody else has changed, and his kernel sets times when it writes back.
+        // With `writeback` no other mount changes owners, and the kernel sets times as it writes
+        // back.
         if is_privileged(request) || self.settings.writeback {
             return self.client.setattr(ino, changes);
         }
@@ -106,7 +116,8 @@ impl Adapter {
         if !takes_owner(changes) {
             return self.client.setattr(ino, changes);
         }
-        // Who sets set-group-ID has to be in the file's group; who gives a file to a user needs a capability.
+        // Setting sgid requires membership in the file's group. Giving a file to a user requires a
+        // capability.
         let is_plain = changes.perm.is_none_or(|perm| perm & SGID == 0) && changes.uid.is_none();
         if is_plain {
             let only_if = Some(presumably(request, changes));
@@ -127,8 +138,9 @@ impl Adapter {
         Err(Errno::EPERM.into())
     }
 
-    /// Somebody who is not the owner must not take suid away by asking for nothing. That is no error, as he may be writing, which does so
-    /// by itself; for the same reason root, who leaves it when he writes, does not.
+    /// Handles a change of no attribute, by which only the owner clears suid. For other users it is
+    /// no error, because it may belong to a write, which clears suid itself. A write by root leaves
+    /// suid, so root does not clear it here either.
     fn set_nothing(&self, request: &Request, ino: u64) -> Result<Attr, ClientError> {
         let attr = self.client.getattr(ino)?;
         let nothing = SetAttr::default();
@@ -143,7 +155,7 @@ impl Adapter {
         self.client.setattr(ino, &nothing)
     }
 
-    /// Changes something else that only an owner may: an ACL.
+    /// Changes an ACL, which only the owner may do.
     pub(super) fn as_owner(
         &self,
         request: &Request,
@@ -184,13 +196,13 @@ mod tests {
         }
     }
 
-    /// Of user 1 and group 2.
+    /// Returns a file of user 1 and group 2.
     fn file() -> Attr {
         Attr { perm: 0o644, uid: 1, gid: 2, ..nothing() }
     }
 
     #[test]
-    fn what_takes_the_owner() {
+    fn mode_owner_group_and_given_times_need_the_owner() {
         let none = SetAttr::default();
         assert!(is_empty(&none) && !takes_owner(&none));
         for changes in [
@@ -213,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_change_what() {
+    fn rights_come_from_ownership_groups_and_capabilities() {
         let none = SetAttr::default();
         use Capability::{Chown, Fowner, Fsetid};
         let chmod = |perm| SetAttr { perm: Some(perm), ..none };
@@ -254,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_a_file_belongs_to_if_the_kernel_was_right() {
+    fn the_presumed_owner_is_the_caller() {
         let none = SetAttr::default();
         let caller = Somebody { uid: 5, groups: &[7], capabilities: &[] };
         let presumed = |changes: SetAttr| presumably(&caller, &changes);
