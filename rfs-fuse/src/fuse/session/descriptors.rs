@@ -1,8 +1,12 @@
-//! Threads with descriptors of their own.
+//! Threads with a descriptor table of their own.
 //!
-//! Whoever waits in the kernel for a request that his own process serves, where no signal reaches him, waits for ever when that is killed, if he
-//! keeps open what the request was taken through: the kernel ends what was taken from a device when that is closed, and the device is closed
-//! when no thread has its descriptor any more.
+//! A thread may wait uninterruptibly in the kernel for a request that its own process serves. If
+//! the process is killed, that wait ends only when the device that took the request is closed. The
+//! device is closed when no thread has it in its table. So such a thread must not share the table
+//! of the session threads.
+//!
+//! # Concurrency
+//! Each function concerns the calling thread. Takes no locks.
 
 use std::{
     fs::File,
@@ -21,11 +25,12 @@ use crate::mount::DEVICE;
 /// FUSE_DEV_IOC_CLONE.
 const CLONE: rustix::ioctl::Opcode = opcode::read::<u32>(229, 0);
 
-/// Another device for the connection that one has. Requests that are taken through one of them are not the other's.
+/// Returns another device for the same connection. A request belongs to the device that it is
+/// answered or ended by the other.
 pub(in crate::fuse) fn clone_of(device: BorrowedFd<'_>) -> io::Result<File> {
     let clone = File::options().read(true).write(true).open(DEVICE)?;
     let number = u32::try_from(device.as_raw_fd()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: it takes a pointer to a number of 32 bits, that of a descriptor, and writes nothing.
+    // SAFETY: the call takes a pointer to a descriptor number of 32 bits, and writes nothing.
     unsafe { ioctl(&clone, Setter::<CLONE, u32>::new(number))? };
     Ok(clone)
 }
@@ -36,14 +41,15 @@ pub(in crate::fuse) fn has_request(device: impl AsFd) -> bool {
     matches!(poll(&mut device, Some(&Timespec::default())), Ok(1)) && device[0].revents() == PollFlags::IN
 }
 
-/// Takes a table of descriptors of its own for the calling thread, with none in it.
+/// Gives the calling thread an empty descriptor table of its own.
 pub(in crate::fuse) fn close_all() -> io::Result<()> {
     close(0, RawFd::MAX)
 }
 
-/// Closes these and all in between, for nobody but the calling thread, which has a table of its own from then on.
+/// Closes a range of descriptors for the calling thread only, which has its own table from then on.
 fn close(first: RawFd, last: RawFd) -> io::Result<()> {
-    // SAFETY: other threads keep what they have, and this one uses none of these from here on: it was started for that.
+    // SAFETY: other threads keep their descriptors. The calling thread was started for this, and
+    // uses none of the range.
     let done = unsafe {
         libc::close_range(
             first.cast_unsigned(),
@@ -54,17 +60,17 @@ fn close(first: RawFd, last: RawFd) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The one descriptor of the thread that has this.
+/// The only descriptor in the calling thread's table.
 #[derive(Debug)]
 pub(in crate::fuse) struct Only {
     number: RawFd,
-    /// Stays on its thread.
+    /// Makes the type neither `Send` nor `Sync`.
     _thread: PhantomData<*const ()>,
 }
 
 impl Only {
-    /// Closes all others for the calling thread, which was started for what it does with this one. Where the kernel cannot do that (before Linux
-    /// 5.9), the thread has the others', too; then they must not close it while this is used.
+    /// Closes all other descriptors for the calling thread. Before Linux 5.9, the thread keeps
+    /// sharing its table. Then other threads must not close the descriptor while this is used.
     pub(in crate::fuse) fn keep(number: RawFd) -> (Only, io::Result<()>) {
         let below = if number > 0 { close(0, number - 1) } else { Ok(()) };
         let done = below.and_then(|()| close(number + 1, RawFd::MAX));
@@ -74,7 +80,8 @@ impl Only {
 
 impl AsFd for Only {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: it is in the table of this thread, where nothing closes it, or in that of others, who do not.
+        // SAFETY: the descriptor is in this thread's own table, where it is never closed, or in a
+        // shared one, where other threads do not close it.
         unsafe { BorrowedFd::borrow_raw(self.number) }
     }
 }
@@ -85,7 +92,7 @@ mod tests {
 
     use super::*;
 
-    /// By number, of the calling thread.
+    /// Returns the descriptors of the calling thread.
     fn open() -> BTreeSet<RawFd> {
         let listed = fs::read_dir("/proc/thread-self/fd").expect("procfs");
         let numbers: Vec<RawFd> = listed
@@ -93,7 +100,7 @@ mod tests {
                 entry.expect("listed").file_name().to_str().expect("a number").parse().expect("a number")
             })
             .collect();
-        // The list itself is open while it is read.
+        // The listing itself has a descriptor while it is read.
         numbers
             .into_iter()
             .filter(|number| fs::read_link(format!("/proc/thread-self/fd/{number}")).is_ok())
@@ -101,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_keeps_one_and_the_others_keep_all() {
+    fn a_thread_keeps_one_descriptor_and_other_threads_keep_all() {
         let [kept, other] = [0; 2].map(|_| File::open("/dev/null").expect("opened"));
         let (number, there) = (kept.as_raw_fd(), other.as_raw_fd());
         let seen = thread::spawn(move || {
@@ -131,11 +138,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_device_has_no_clone() {
+    fn other_files_than_the_device_have_no_clone() {
         let file = File::open("/dev/null").expect("opened");
         if let Err(e) = clone_of(file.as_fd()) {
             let errno = e.raw_os_error().and_then(|errno| u8::try_from(errno).ok()).expect("the kernel's");
-            // Or there is no device at all here.
+            // Or this machine has no FUSE device.
             assert!([libc::EINVAL, libc::ENOENT, libc::EPERM, libc::EACCES].contains(&errno.into()), "{e}");
         } else {
             panic!("a clone of /dev/null");

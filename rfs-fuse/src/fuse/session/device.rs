@@ -1,4 +1,7 @@
-//! Over `/dev/fuse`: a [`Filesystem`] as fuser's session wants it.
+//! Requests over `/dev/fuse`: adapts a [`Filesystem`] to fuser's trait.
+//!
+//! # Concurrency
+//! fuser's session threads. Takes no locks.
 
 use std::{
     ffi::OsStr,
@@ -19,22 +22,22 @@ use fuser::{
 use super::{Filesystem, Lock, LockedBy, lock_flags::LockFlags};
 use crate::fuse::placement::{Calls, Placement};
 
-/// What was agreed with the kernel at the start of a session.
+/// Result of the negotiation with the kernel.
 #[derive(Debug)]
 pub struct Agreed<F> {
-    /// The file system, which is in use from now on.
+    /// The file system, which serves requests from now on.
     pub filesystem: Arc<F>,
-    /// The kernel waits for a ring. Until there is one nothing is answered.
+    /// True if the kernel expects a ring. It sends no request until the ring is registered.
     pub ring: bool,
 }
 
-/// Where that is said.
+/// Where [`Device`] leaves the result of the negotiation.
 pub type Started<F> = Arc<OnceLock<Agreed<F>>>;
 
-/// Passes requests of `/dev/fuse` on, and tells a placement who calls.
+/// Forwards requests of `/dev/fuse`, and reports their callers to a [`Placement`].
 #[derive(Debug)]
 pub struct Device<F> {
-    /// Until it is started.
+    /// The file system, until `init` has moved it to `started`.
     fresh: Option<F>,
     started: Started<F>,
     wants_ring: bool,
@@ -43,8 +46,8 @@ pub struct Device<F> {
 }
 
 impl<F> Device<F> {
-    /// A file system whose session threads, which take requests from `device`, are placed.
-    /// `ring`: there are threads for a ring, if the kernel has it.
+    /// Creates the adapter. The session threads read requests from `device`. `ring` is true if
+    /// threads for a ring are ready.
     pub fn new(inner: F, placement: &Placement, device: &Arc<OwnedFd>, ring: bool) -> Device<F> {
         Device {
             fresh: Some(inner),
@@ -55,12 +58,12 @@ impl<F> Device<F> {
         }
     }
 
-    /// What will have been agreed when the session is there.
+    /// Returns the place where the result of the negotiation will be.
     pub fn started(&self) -> Started<F> {
         self.started.clone()
     }
 
-    /// The file system; there is one from `init` on, which fuser calls before anything else.
+    /// Returns the file system. It exists from `init` on, which fuser calls first.
     fn inner(&self) -> Option<&F> {
         self.started.get().map(|agreed| &*agreed.filesystem)
     }
@@ -70,8 +73,8 @@ impl<F> Device<F> {
     }
 }
 
-/// Methods that only forward: what fuser hands over, and what of that is passed on before the reply. `moves` tells the bytes of data that
-/// go either way, where it can be many.
+/// Defines methods that only forward their arguments. `moves` is the number of data bytes in the
+/// request or the reply, if it can be large.
 macro_rules! forward {
     ($($method:ident($($argument:ident: $type:ty),*; $reply:ty) => ($($passed:expr),*) $(moves $bytes:expr)?;)*) => {$(
         fn $method(&self, request: &fuser::Request, $($argument: $type,)* reply: $reply) {
@@ -87,13 +90,13 @@ macro_rules! forward {
     )*};
 }
 
-/// Every request that a [`Filesystem`] has. But for batch_forget, which cannot be named outside fuser: that is one forget after the
-/// other.
+/// Forwards all requests of a [`Filesystem`]. fuser forwards a BATCH_FORGET, whose type is private,
+/// as single FORGETs.
 impl<F: Filesystem> fuser::Filesystem for Device<F> {
     fn init(&mut self, _: &fuser::Request, config: &mut KernelConfig) -> io::Result<()> {
         let mut filesystem = self.fresh.take().ok_or(io::ErrorKind::AlreadyExists)?;
         filesystem.init(config);
-        // The kernel has it only where root has said so.
+        // The kernel offers this only if root has enabled it.
         let ring = self.wants_ring && config.add_capabilities(InitFlags::FUSE_OVER_IO_URING).is_ok();
         let agreed = Agreed { filesystem: Arc::new(filesystem), ring };
         self.started.set(agreed).map_err(|_| io::ErrorKind::AlreadyExists.into())

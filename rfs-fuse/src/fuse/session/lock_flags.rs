@@ -1,18 +1,23 @@
-//! Which of the two kinds of locks a request over `/dev/fuse` is about.
+//! Tells locks of flock(2) from locks of fcntl(2) in requests over `/dev/fuse`.
+//!
+//! # Concurrency
+//! Session threads. Takes no locks.
 
 use std::{fs::File, io, os::unix::fs::FileExt};
 
 use fuser::Request;
 use rfs_proto::LockClass;
 
-/// Bytes of a request for a lock: a header of 40 bytes, then the file handle, the owner, the lock, and the flags.
+/// Length of a lock request in bytes: a header of 40 bytes, then the file handle, the owner, the
+/// lock, and the flags.
 const LK_LEN: usize = 88;
 const FLAGS_AT: usize = 80;
 const FUSE_LK_FLOCK: u32 = 1;
 
-/// Reads the flag that tells flock from fcntl, which fuser 0.18 receives but does not pass on: the header that it lends to a
-/// handler lies in front of the rest of the request, in memory of this process. So that this is no more than looking, it is
-/// read through `/proc/self/mem`, and believed only if all else in the request is as fuser says.
+/// Reads the flag that tells flock from fcntl, which fuser 0.18 receives but does not pass on. The
+/// header that fuser lends to a handler lies in front of the rest of the request, in memory of this
+/// process. Reading through `/proc/self/mem` cannot be undefined behavior. The flag counts only if
+/// all other fields agree with fuser's values.
 pub(super) struct LockFlags(Option<File>);
 
 impl std::fmt::Debug for LockFlags {
@@ -27,7 +32,7 @@ impl LockFlags {
         LockFlags(memory.inspect_err(|e| log::warn!("flock and fcntl look alike here: {e}")).ok())
     }
 
-    /// The class of a lock; record locks if that cannot be told.
+    /// Returns the class of a lock. Assumes a record lock if the request cannot be read.
     pub(super) fn class(&self, request: &Request, handle: u64, owner: u64) -> LockClass {
         match self.read(request) {
             Ok(raw) if agrees(&raw, request.unique().0, handle, owner) => {

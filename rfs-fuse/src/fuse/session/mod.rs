@@ -1,7 +1,11 @@
-//! Between the kernel and a file system: what it asks, and the ways by which that comes and is answered.
+//! Receives requests from the kernel, and sends the replies.
 //!
-//! [`device`]: over `/dev/fuse`, by fuser's session; [`ring`]: over io_uring, where the kernel has that. A [`Filesystem`] does not know by
-//! which of them a request has come; fuser's own trait can only be answered over `/dev/fuse`. Names and values are fuser's.
+//! [`device`] receives requests over `/dev/fuse` with fuser's session, [`ring`] over io_uring where
+//! the kernel offers it. A [`Filesystem`] does not know how a request arrived. fuser's own trait
+//! allows only replies over `/dev/fuse`. Names and values are fuser's.
+//!
+//! # Concurrency
+//! Several session threads call the [`Filesystem`]. Any thread may send a reply.
 
 pub(super) mod descriptors;
 mod device;
@@ -27,7 +31,7 @@ pub use self::{
     ring::{Beside, Ring, Serving, SwitchError},
 };
 
-/// Who asks.
+/// The caller of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     uid: u32,
@@ -37,23 +41,23 @@ pub struct Request {
 }
 
 impl Request {
-    /// The user.
+    /// Returns the user ID.
     pub fn uid(&self) -> u32 {
         self.uid
     }
 
-    /// The group.
+    /// Returns the group ID.
     pub fn gid(&self) -> u32 {
         self.gid
     }
 
-    /// The thread; 0 if it has no number that this process knows.
+    /// Returns the thread ID, or 0 if the thread has no number in this process's PID namespace.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// The kernel's number of the request: greater than the numbers of all that it has queued
-    /// before.
+    /// Returns the kernel's number of the request. It is greater than the numbers of all requests
+    /// that the kernel has queued before.
     pub fn unique(&self) -> u64 {
         self.unique
     }
@@ -65,18 +69,18 @@ impl From<&fuser::Request> for Request {
     }
 }
 
-/// Which of whose locks is asked for: the file that is open, the owner, and the kind of lock.
+/// The open file, owner and class of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockedBy {
     /// The open file.
     pub handle: FileHandle,
-    /// Whoever has the lock, or wants it.
+    /// Owner of the lock, or of the lock request.
     pub owner: LockOwner,
     /// flock(2) or fcntl(2).
     pub class: LockClass,
 }
 
-/// A lock as fcntl(2) says it.
+/// A lock, as in fcntl(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lock {
     /// The first byte.
@@ -85,33 +89,33 @@ pub struct Lock {
     pub end: u64,
     /// F_RDLCK, F_WRLCK or F_UNLCK.
     pub typ: i32,
-    /// The process.
+    /// ID of the locking process.
     pub pid: u32,
 }
 
-/// A file system, called by several threads at once. Every request but `forget` is answered exactly once, by whatever thread; what is
-/// dropped instead is answered with EIO. What is left out is answered with ENOSYS, which makes the kernel stop asking, or as
-/// said.
+/// A file system, called by several threads at once. Each request but `forget` is answered exactly
+/// once, by any thread. A reply that is dropped sends EIO. Methods without an implementation answer
+/// ENOSYS, which makes the kernel stop asking, unless their comment says otherwise.
 #[allow(clippy::too_many_arguments)]
 pub trait Filesystem: Send + Sync + 'static {
-    /// Where session threads say when they begin with a request, if that is of use.
+    /// Returns the record of begun requests that session threads keep, if the file system needs it.
     fn threads(&self) -> Option<&threads::Threads> {
         None
     }
 
-    /// A release is begun with, before the session thread says so.
+    /// Announces a RELEASE, before the session thread records its begin.
     fn will_release(&self) {}
 
-    /// Agrees with the kernel, before anything is asked.
+    /// Negotiates with the kernel, before the first request.
     fn init(&mut self, config: &mut KernelConfig);
 
-    /// What a name stands for.
+    /// Looks a name up.
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry);
 
-    /// The kernel has so many references fewer.
+    /// Drops `nlookup` references of the kernel to an inode.
     fn forget(&self, _: &Request, _ino: INodeNo, _nlookup: u64) {}
 
-    /// Attributes.
+    /// Returns attributes.
     fn getattr(&self, request: &Request, ino: INodeNo, reply: ReplyAttr);
 
     /// Changes attributes.
@@ -130,12 +134,12 @@ pub trait Filesystem: Send + Sync + 'static {
         reply: ReplyAttr,
     );
 
-    /// The target of a symbolic link.
+    /// Returns the target of a symbolic link.
     fn readlink(&self, _: &Request, _ino: INodeNo, reply: ReplyData) {
         reply.error(Errno::ENOSYS);
     }
 
-    /// Makes a file, or a node of another kind.
+    /// Creates a file, or a node of another kind.
     fn mknod(
         &self,
         _: &Request,
@@ -149,7 +153,7 @@ pub trait Filesystem: Send + Sync + 'static {
         reply.error(Errno::ENOSYS);
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     fn mkdir(
         &self,
         request: &Request,
@@ -166,12 +170,12 @@ pub trait Filesystem: Send + Sync + 'static {
     /// Removes a directory.
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty);
 
-    /// Makes a symbolic link. EPERM if left out.
+    /// Creates a symbolic link. EPERM by default.
     fn symlink(&self, _: &Request, _parent: INodeNo, _name: &OsStr, _target: &Path, reply: ReplyEntry) {
         reply.error(Errno::EPERM);
     }
 
-    /// Gives something another name.
+    /// Renames an inode.
     fn rename(
         &self,
         request: &Request,
@@ -183,7 +187,7 @@ pub trait Filesystem: Send + Sync + 'static {
         reply: ReplyEmpty,
     );
 
-    /// Gives a file one more name. EPERM if left out.
+    /// Adds a name to a file. EPERM by default.
     fn link(&self, _: &Request, _ino: INodeNo, _newparent: INodeNo, _newname: &OsStr, reply: ReplyEntry) {
         reply.error(Errno::EPERM);
     }
@@ -191,7 +195,7 @@ pub trait Filesystem: Send + Sync + 'static {
     /// Opens a file.
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen);
 
-    /// Makes a file and opens it.
+    /// Creates and opens a file.
     fn create(
         &self,
         request: &Request,
@@ -203,7 +207,7 @@ pub trait Filesystem: Send + Sync + 'static {
         reply: ReplyCreate,
     );
 
-    /// Reads `range`, the first byte and the length, through a file that is open with `flags`.
+    /// Reads `range`, its first byte and its length, through a file that is open with `flags`.
     fn read(
         &self,
         request: &Request,
@@ -214,7 +218,7 @@ pub trait Filesystem: Send + Sync + 'static {
         reply: ReplyData,
     );
 
-    /// Writes.
+    /// Writes `data` at `offset`.
     fn write(
         &self,
         request: &Request,
@@ -227,23 +231,23 @@ pub trait Filesystem: Send + Sync + 'static {
         reply: ReplyWrite,
     );
 
-    /// A descriptor of an open file is closed.
+    /// Handles the close of one descriptor of an open file.
     fn flush(&self, request: &Request, ino: INodeNo, handle: FileHandle, owner: LockOwner, reply: ReplyEmpty);
 
-    /// The last one is. Done if left out.
+    /// Handles the last close of an open file. Succeeds by default.
     fn release(&self, _: &Request, _ino: INodeNo, _handle: FileHandle, reply: ReplyEmpty) {
         reply.ok();
     }
 
-    /// What was written is to last.
+    /// Makes the data of a file durable.
     fn fsync(&self, request: &Request, ino: INodeNo, handle: FileHandle, reply: ReplyEmpty);
 
-    /// Opens a directory. Done if left out.
+    /// Opens a directory. Succeeds by default.
     fn opendir(&self, _: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         reply.opened(FileHandle(0), FopenFlags::empty());
     }
 
-    /// Lists a directory from after a cookie on.
+    /// Lists a directory, starting after a cookie.
     fn readdir(
         &self,
         request: &Request,
@@ -253,7 +257,7 @@ pub trait Filesystem: Send + Sync + 'static {
         reply: ReplyDirectory,
     );
 
-    /// Lists a directory with attributes.
+    /// Lists a directory with attributes, starting after a cookie.
     fn readdirplus(
         &self,
         _: &Request,
@@ -265,17 +269,17 @@ pub trait Filesystem: Send + Sync + 'static {
         reply.error(Errno::ENOSYS);
     }
 
-    /// Closes a directory. Done if left out.
+    /// Closes a directory. Succeeds by default.
     fn releasedir(&self, _: &Request, _ino: INodeNo, _handle: FileHandle, reply: ReplyEmpty) {
         reply.ok();
     }
 
-    /// Names are to last.
+    /// Makes the names in a directory durable.
     fn fsyncdir(&self, _: &Request, _ino: INodeNo, reply: ReplyEmpty) {
         reply.error(Errno::ENOSYS);
     }
 
-    /// How much space there is.
+    /// Returns the size of the file system, and its free space.
     fn statfs(&self, request: &Request, reply: ReplyStatfs);
 
     /// Sets an extended attribute.
@@ -291,12 +295,12 @@ pub trait Filesystem: Send + Sync + 'static {
         reply.error(Errno::ENOSYS);
     }
 
-    /// The value of an extended attribute.
+    /// Returns the value of an extended attribute.
     fn getxattr(&self, _: &Request, _ino: INodeNo, _name: &OsStr, _size: u32, reply: ReplyXattr) {
         reply.error(Errno::ENOSYS);
     }
 
-    /// The names of extended attributes.
+    /// Returns the names of extended attributes.
     fn listxattr(&self, _: &Request, _ino: INodeNo, _size: u32, reply: ReplyXattr) {
         reply.error(Errno::ENOSYS);
     }
@@ -306,17 +310,17 @@ pub trait Filesystem: Send + Sync + 'static {
         reply.error(Errno::ENOSYS);
     }
 
-    /// A lock that is in the way.
+    /// Returns a conflicting lock.
     fn getlk(&self, _: &Request, _ino: INodeNo, _by: LockedBy, _lock: Lock, reply: ReplyLock) {
         reply.error(Errno::ENOSYS);
     }
 
-    /// Locks or unlocks; waits if asked to.
+    /// Locks or unlocks. Blocks the caller if `sleep` is set.
     fn setlk(&self, _: &Request, _ino: INodeNo, _by: LockedBy, _lock: Lock, _sleep: bool, reply: ReplyEmpty) {
         reply.error(Errno::ENOSYS);
     }
 
-    /// Space, holes and ranges, as fallocate(2).
+    /// Allocates or frees space, as fallocate(2).
     fn fallocate(
         &self,
         _: &Request,
@@ -329,12 +333,12 @@ pub trait Filesystem: Send + Sync + 'static {
         reply.error(Errno::ENOSYS);
     }
 
-    /// Where there is data, or none.
+    /// Returns the next data or the next hole, as lseek(2).
     fn lseek(&self, _: &Request, _ino: INodeNo, _offset: i64, _whence: i32, reply: ReplyLseek) {
         reply.error(Errno::ENOSYS);
     }
 
-    /// Copies from a place in one file to a place in another one.
+    /// Copies a range of a file to an offset in another file.
     fn copy_file_range(
         &self,
         _: &Request,

@@ -1,4 +1,7 @@
-//! Answers, by whichever way they go.
+//! Replies to requests, over `/dev/fuse` or a ring.
+//!
+//! # Concurrency
+//! Any thread sends a reply, exactly once. A reply that is dropped sends EIO.
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt, time::Duration};
 
@@ -7,30 +10,30 @@ use fuser::{Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INode
 use super::ring::{Beside, List, Slot, abi};
 use crate::fuse::placement::Unanswered;
 
-/// How an answer gets to the kernel.
+/// Path of a reply to the kernel.
 #[derive(Debug)]
 enum Way<D, R> {
     Device(Waiting<D>),
     Ring(R),
 }
 
-/// A reply that has not been sent.
+/// A reply over `/dev/fuse` that has not been sent.
 #[derive(Debug)]
 struct Waiting<D> {
-    // Dropped first: a reply that is dropped is sent, with EIO.
+    // Dropped before the reply, because dropping the reply sends EIO.
     unanswered: Unanswered,
     reply: D,
 }
 
 impl<D> Waiting<D> {
-    /// The reply, which the caller sends at once.
+    /// Returns the reply, which the caller sends at once.
     fn take(self) -> D {
         drop(self.unanswered);
         self.reply
     }
 }
 
-/// Types of fuser's names, for both ways.
+/// Defines types with fuser's names, for both paths.
 macro_rules! replies {
     ($($(#[$doc:meta])* $name:ident over $ring:ident;)*) => {$(
         $(#[$doc])*
@@ -50,7 +53,7 @@ macro_rules! replies {
         }
 
         impl $name {
-            /// It has failed.
+            /// Fails the request.
             pub fn error(self, errno: Errno) {
                 match self.0 {
                     Way::Device(waiting) => waiting.take().error(errno),
@@ -71,36 +74,36 @@ impl<D> Way<D, Slot> {
 }
 
 replies! {
-    /// Answers with attributes.
+    /// Reply with attributes.
     ReplyAttr over Slot;
-    /// Answers with a file that is new and open.
+    /// Reply with a new, open file.
     ReplyCreate over Slot;
-    /// Answers with bytes.
+    /// Reply with bytes.
     ReplyData over Slot;
-    /// Answers with names.
+    /// Reply with names.
     ReplyDirectory over List;
-    /// Answers with names and attributes.
+    /// Reply with names and attributes.
     ReplyDirectoryPlus over List;
-    /// Answers with nothing but that it is done.
+    /// Reply without a value.
     ReplyEmpty over Slot;
-    /// Answers with what a name stands for.
+    /// Reply with the inode of a name.
     ReplyEntry over Slot;
-    /// Answers with a lock.
+    /// Reply with a lock.
     ReplyLock over Slot;
-    /// Answers with a place in a file.
+    /// Reply with an offset in a file.
     ReplyLseek over Slot;
-    /// Answers with a handle.
+    /// Reply with a handle.
     ReplyOpen over Slot;
-    /// Answers with how much space there is.
+    /// Reply with sizes of the file system.
     ReplyStatfs over Slot;
-    /// Answers with how many bytes were written.
+    /// Reply with the number of written bytes.
     ReplyWrite over Slot;
-    /// Answers with an extended attribute, or how long it is.
+    /// Reply with an extended attribute, or with its length.
     ReplyXattr over Slot;
 }
 
 impl ReplyAttr {
-    /// Attributes, and for how long they hold.
+    /// Sends attributes, and how long the kernel may cache them.
     pub fn attr(self, ttl: &Duration, attr: &FileAttr) {
         match self.0 {
             Way::Device(waiting) => waiting.take().attr(ttl, attr),
@@ -110,7 +113,7 @@ impl ReplyAttr {
 }
 
 impl ReplyEntry {
-    /// What the name stands for, and for how long its attributes and the name hold.
+    /// Sends the inode of a name, and how long the kernel may cache its attributes and the name.
     pub fn entry_with_ttls(
         self,
         attr_ttl: &Duration,
@@ -126,7 +129,7 @@ impl ReplyEntry {
 }
 
 impl ReplyCreate {
-    /// The file, for how long its name and attributes hold, and its handle.
+    /// Sends a new file, how long the kernel may cache its name and attributes, and its handle.
     pub fn created(
         self,
         ttl: &Duration,
@@ -146,7 +149,7 @@ impl ReplyCreate {
 }
 
 impl ReplyOpen {
-    /// The handle, and what the kernel may keep.
+    /// Sends a handle, and its flags for the kernel.
     pub fn opened(self, handle: FileHandle, flags: FopenFlags) {
         match self.0 {
             Way::Device(waiting) => waiting.take().opened(handle, flags),
@@ -156,7 +159,7 @@ impl ReplyOpen {
 }
 
 impl ReplyEmpty {
-    /// It is done.
+    /// Reports success.
     pub fn ok(self) {
         match self.0 {
             Way::Device(waiting) => waiting.take().ok(),
@@ -166,12 +169,13 @@ impl ReplyEmpty {
 }
 
 impl ReplyWrite {
-    /// What else the thread has to do. `None` where that has to be asked of the kernel.
+    /// Returns which other requests the ring's thread has. `None` over `/dev/fuse`, where only the
+    /// kernel knows.
     pub fn beside(&self) -> Option<Beside> {
         self.0.beside()
     }
 
-    /// So many bytes were written.
+    /// Sends the number of written bytes.
     pub fn written(self, size: u32) {
         match self.0 {
             Way::Device(waiting) => waiting.take().written(size),
@@ -181,12 +185,13 @@ impl ReplyWrite {
 }
 
 impl ReplyData {
-    /// What else the thread has to do. `None` where that has to be asked of the kernel.
+    /// Returns which other requests the ring's thread has. `None` over `/dev/fuse`, where only the
+    /// kernel knows.
     pub fn beside(&self) -> Option<Beside> {
         self.0.beside()
     }
 
-    /// These bytes.
+    /// Sends bytes.
     pub fn data(self, data: &[u8]) {
         match self.0 {
             Way::Device(waiting) => waiting.take().data(data),
@@ -194,8 +199,8 @@ impl ReplyData {
         }
     }
 
-    /// Bytes that nobody may look at as such, because others change them meanwhile: `lend` has them for one system call, `copy` puts them
-    /// somewhere.
+    /// Sends bytes of shared memory, which other processes change meanwhile. `lend` returns them as
+    /// a slice for one system call only. `copy` copies them.
     pub(crate) fn shared_data<'a>(
         self,
         len: usize,
@@ -210,7 +215,7 @@ impl ReplyData {
 }
 
 impl ReplyXattr {
-    /// The value is so long.
+    /// Sends the length of the value.
     pub fn size(self, size: u32) {
         match self.0 {
             Way::Device(waiting) => waiting.take().size(size),
@@ -218,7 +223,7 @@ impl ReplyXattr {
         }
     }
 
-    /// The value.
+    /// Sends the value.
     pub fn data(self, data: &[u8]) {
         match self.0 {
             Way::Device(waiting) => waiting.take().data(data),
@@ -228,7 +233,7 @@ impl ReplyXattr {
 }
 
 impl ReplyLock {
-    /// A lock that is in the way, or F_UNLCK.
+    /// Sends a conflicting lock, or F_UNLCK.
     pub fn locked(self, start: u64, end: u64, typ: i32, pid: u32) {
         match self.0 {
             Way::Device(waiting) => waiting.take().locked(start, end, typ, pid),
@@ -238,7 +243,7 @@ impl ReplyLock {
 }
 
 impl ReplyLseek {
-    /// The place.
+    /// Sends the offset.
     pub fn offset(self, offset: i64) {
         match self.0 {
             Way::Device(waiting) => waiting.take().offset(offset),
@@ -248,7 +253,9 @@ impl ReplyLseek {
 }
 
 impl ReplyStatfs {
-    /// Blocks, free ones, free ones for all; inodes, free ones; the size of a block, the length of a name, the size of a fragment.
+    /// Sends the number of blocks, of free blocks, and of blocks that users may allocate. Then the
+    /// number of inodes and of free inodes, the block size, the maximum length of a name, and the
+    /// fragment size.
     #[allow(clippy::too_many_arguments)]
     pub fn statfs(
         self,
@@ -274,7 +281,7 @@ impl ReplyStatfs {
 }
 
 impl ReplyDirectory {
-    /// One more name. True if there is no room for it.
+    /// Adds a name. Returns true if there is no room for it.
     #[must_use]
     pub fn add(&mut self, ino: INodeNo, offset: u64, kind: FileType, name: &OsStr) -> bool {
         match &mut self.0 {
@@ -283,7 +290,7 @@ impl ReplyDirectory {
         }
     }
 
-    /// These are they.
+    /// Sends the names.
     pub fn ok(self) {
         match self.0 {
             Way::Device(waiting) => waiting.take().ok(),
@@ -293,7 +300,8 @@ impl ReplyDirectory {
 }
 
 impl ReplyDirectoryPlus {
-    /// One more name, and for how long that and its attributes hold. True if there is no room for it.
+    /// Adds a name, and how long the kernel may cache the name and its attributes. Returns true if
+    /// there is no room for it.
     #[must_use]
     pub fn add(
         &mut self,
@@ -314,7 +322,7 @@ impl ReplyDirectoryPlus {
         }
     }
 
-    /// These are they.
+    /// Sends the names.
     pub fn ok(self) {
         match self.0 {
             Way::Device(waiting) => waiting.take().ok(),

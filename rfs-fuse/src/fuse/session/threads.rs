@@ -1,8 +1,12 @@
-//! The session threads, and whether one of them has taken a request that it has not begun with.
+//! The session threads of a mount, and whether they have begun the requests that they have taken.
 //!
-//! A thread takes a request in the kernel, and begins with it soon after. In between it does not sleep. So a thread that sleeps outside of
-//! a request has taken none, and a thread that has begun with one or ended one since a moment had taken none before that moment
-//! that is not begun with.
+//! A thread takes a request in the kernel and begins it soon after, without sleeping in between. So
+//! a thread that sleeps outside of a request holds none. A thread that begins or ends a request
+//! after some moment has begun all requests that it had taken before that moment.
+//!
+//! # Concurrency
+//! Session threads record turns with one atomic operation. The barrier's thread reads them. One
+//! lock over the list of threads.
 
 use std::{
     cell::OnceCell,
@@ -17,17 +21,17 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// One thread.
+/// A session thread.
 #[derive(Debug)]
 struct Worker {
     tid: i32,
-    /// Grows as a turn begins and as it ends: odd meanwhile.
+    /// Number of begins and ends of turns. Odd during a turn.
     turns: AtomicU64,
-    /// A turn has several requests, with all of which the thread has not begun as it begins.
+    /// True if a turn has several requests, which do not begin together.
     in_batches: bool,
 }
 
-/// All of a mount.
+/// The session threads of a mount.
 #[derive(Debug, Default)]
 pub struct Threads(Mutex<Vec<Arc<Worker>>>);
 
@@ -35,7 +39,7 @@ thread_local! {
     static OWN: OnceCell<Arc<Worker>> = const { OnceCell::new() };
 }
 
-/// While this exists the calling thread is in a turn.
+/// A turn of the calling thread, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Turn(());
 
@@ -50,7 +54,7 @@ impl Drop for Turn {
 }
 
 impl Threads {
-    /// The calling session thread begins with a request, or with several.
+    /// Begins a turn of the calling session thread, with one request or several.
     pub(in crate::fuse) fn begin(&self, in_batches: bool) -> Turn {
         OWN.with(|own| {
             let worker = own.get_or_init(|| {
@@ -64,7 +68,8 @@ impl Threads {
         Turn(())
     }
 
-    /// Returns when session threads have begun with all that they have taken so far; false if that takes longer than `limit`.
+    /// Blocks until session threads have begun all requests that they have taken so far. Returns
+    /// false if that takes longer than `limit`.
     pub(in crate::fuse) fn settle(&self, limit: Instant) -> bool {
         let workers: Vec<_> =
             self.0.lock().iter().map(|w| (Arc::clone(w), w.turns.load(Ordering::SeqCst))).collect();
@@ -88,14 +93,15 @@ impl Worker {
         if self.turns.load(Ordering::SeqCst) != before || in_turn && !self.in_batches {
             return true;
         }
-        // The state is looked at between two looks at the turns.
+        // The turns did not change while the thread's state was read.
         !in_turn && sleeps(self.tid) && self.turns.load(Ordering::SeqCst) == before
     }
 }
 
-/// Returns true if a thread of this process waits for a request, or is gone.
+/// Returns true if a thread of this process waits for a request, or has ended.
 ///
-/// A thread that copies a request out of the kernel may block uninterruptibly (D).
+/// State D is no sleep here: a thread that copies a request out of the kernel may block
+/// uninterruptibly.
 fn sleeps(tid: i32) -> bool {
     match fs::read_to_string(format!("/proc/self/task/{tid}/stat")) {
         Ok(stat) => stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['R', 'D'])),

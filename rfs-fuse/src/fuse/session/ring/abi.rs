@@ -1,4 +1,6 @@
-//! The kernel's structures (`fuse.h`, version 7.42 and newer), in this machine's byte order. Pure.
+//! The kernel's structures (`fuse.h`, version 7.42 and newer), in native byte order.
+//!
+//! No I/O, no locks, no clock.
 
 use std::{
     ffi::OsStr,
@@ -8,7 +10,7 @@ use std::{
 use fuser::{FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// What a request begins with: `fuse_in_header`.
+/// Header of a request: `fuse_in_header`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct InHeader {
@@ -23,7 +25,7 @@ pub(super) struct InHeader {
     pub(super) padding: u16,
 }
 
-/// What an answer begins with: `fuse_out_header`.
+/// Header of an answer: `fuse_out_header`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct OutHeader {
@@ -32,7 +34,7 @@ pub(super) struct OutHeader {
     pub(super) unique: u64,
 }
 
-/// Bytes that are there for a header, and for the structure of an operation.
+/// Length of the area for a header, and of the area for an operation's structure.
 pub(super) const PART: usize = 128;
 
 /// Headers of an entry of the ring: `fuse_uring_req_header`.
@@ -51,9 +53,9 @@ pub(super) struct EntryHeaders {
 #[repr(C)]
 pub(super) struct EntryInOut {
     pub(super) flags: u64,
-    /// By which the kernel finds the request when it is answered.
+    /// Identifies the request to the kernel when it is answered.
     pub(super) commit_id: u64,
-    /// Bytes of payload, of the request or of the answer.
+    /// Length of the payload of the request or of the answer, in bytes.
     pub(super) payload_sz: u32,
     pub(super) padding: u32,
     pub(super) reserved: u64,
@@ -63,7 +65,7 @@ pub(super) struct EntryInOut {
 pub(super) const CMD_REGISTER: u32 = 1;
 pub(super) const CMD_COMMIT_AND_FETCH: u32 = 2;
 
-/// What goes along with a command: `fuse_uring_cmd_req`.
+/// Arguments of a command: `fuse_uring_cmd_req`.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct CmdReq {
@@ -73,7 +75,7 @@ pub(super) struct CmdReq {
     pub(super) padding: [u8; 6],
 }
 
-/// Structures of operations as they come.
+/// Defines structures of requests.
 macro_rules! incoming {
     ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),* $(,)? })*) => {$(
         $(#[$doc])*
@@ -159,7 +161,7 @@ pub(in crate::fuse::session) struct Attr {
     flags: u32,
 }
 
-/// The bits of a mode that say what it is, as `readdir` has them: S_IFMT without the twelve bits of permissions.
+/// Returns the file type bits of a mode for `readdir`: S_IFMT without the twelve permission bits.
 fn kind_bits(kind: FileType) -> u32 {
     match kind {
         FileType::NamedPipe => 0o1,
@@ -172,7 +174,7 @@ fn kind_bits(kind: FileType) -> u32 {
     }
 }
 
-/// Seconds since 1970, and nanoseconds after that.
+/// Returns seconds since 1970, and nanoseconds after that second.
 fn since_1970(time: SystemTime) -> (i64, u32) {
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => (i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos()),
@@ -211,7 +213,7 @@ impl From<&FileAttr> for Attr {
     }
 }
 
-/// Structures of answers.
+/// Defines structures of answers.
 macro_rules! outgoing {
     ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),* $(,)? })*) => {$(
         $(#[$doc])*

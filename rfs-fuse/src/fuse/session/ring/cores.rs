@@ -1,22 +1,24 @@
-//! Which threads serve which queues. Pure, but for the look at the system.
+//! Assigns the queues of a mount to threads.
+//!
+//! Only [`Cores::of_system`] does I/O. No locks, no clock.
 
 use std::{fs, io};
 
-/// Where the system says which cores there can be, and which it uses.
+/// Lists of the cores that the system may have, and that are online.
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 
-/// The cores of a system. The kernel has a queue for each one that there can be.
+/// The cores of a system. The kernel has a queue for each possible core.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Cores {
-    /// By number: whether it is in use.
+    /// True for a core that is online, by core number.
     online: Vec<bool>,
 }
 
-/// What one thread serves.
+/// The queues of one thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Share {
-    /// The core that it stays on.
+    /// The core that the thread is bound to.
     pub(super) core: Option<usize>,
     pub(super) queues: Vec<u16>,
 }
@@ -27,10 +29,10 @@ impl Cores {
         Cores::read(&possible, &online).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// From lists as the system has them: `0-3,8`.
+    /// Parses lists of the system, such as `0-3,8`.
     fn read(possible: &str, online: &str) -> Option<Cores> {
         let count = list(possible)?.into_iter().max()?.checked_add(1)?;
-        // A queue's number has 16 bits.
+        // Queue numbers have 16 bits.
         let mut cores = vec![false; count.min(usize::from(u16::MAX) + 1)];
         for core in list(online)? {
             *cores.get_mut(core)? = true;
@@ -49,7 +51,8 @@ fn list(text: &str) -> Option<Vec<usize>> {
     Some(numbers)
 }
 
-/// So many threads on each core that is in use; as many have all the others together, of which no request comes as a rule.
+/// Assigns `threads` threads to each online core. As many threads together serve the queues of all
+/// other cores, from which requests rarely come.
 pub(super) fn shares(cores: &Cores, threads: usize) -> Vec<Share> {
     let queue = |core: usize| core as u16;
     let (mut shares, mut unused) = (Vec::new(), Vec::new());
@@ -73,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_read_as_the_system_writes_them() {
+    fn lists_of_cores_are_parsed() {
         assert_eq!(Cores::read("0-1\n", "0-1\n"), Some(Cores { online: vec![true, true] }));
         let gaps = Cores::read("0-4\n", "0,2-3\n").unwrap();
         assert_eq!(gaps.online, [true, false, true, true, false]);
@@ -83,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn each_queue_has_its_threads_and_those_of_no_core_share_some() {
+    fn each_online_core_has_its_threads_and_the_others_share_some() {
         let cores = Cores::read("0-3", "0,2").unwrap();
         let on = |core: u16| Share { core: Some(core.into()), queues: vec![core] };
         let rest = Share { core: None, queues: vec![1, 3] };

@@ -1,4 +1,7 @@
-//! Requests of a ring as calls of a [`Filesystem`].
+//! Decodes requests of a ring, and calls the [`Filesystem`].
+//!
+//! # Concurrency
+//! The thread of the ring. Takes no locks.
 
 use std::{
     ffi::OsStr,
@@ -22,7 +25,7 @@ use super::{
 };
 use crate::fuse::session::{Filesystem, Lock, LockedBy, Request};
 
-/// `enum fuse_opcode`, as far as it comes over a ring.
+/// `enum fuse_opcode`: the requests that arrive over a ring.
 mod opcode {
     pub(super) const LOOKUP: u32 = 1;
     pub(super) const GETATTR: u32 = 3;
@@ -62,7 +65,7 @@ mod opcode {
     pub(super) const COPY_FILE_RANGE: u32 = 47;
 }
 
-/// `FATTR_*`: which fields of a SETATTR count.
+/// `FATTR_*`: flags for the fields of a SETATTR.
 mod fattr {
     pub(super) const MODE: u32 = 1;
     pub(super) const UID: u32 = 1 << 1;
@@ -79,17 +82,17 @@ mod fattr {
 /// `FUSE_LK_FLOCK`.
 const LK_FLOCK: u32 = 1;
 
-/// A request as it has come.
+/// An arrived request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Incoming<'a> {
     pub(super) header: InHeader,
-    /// The structure of the operation. What it does not fill is of earlier requests.
+    /// Structure of the operation. The rest of the array has bytes of earlier requests.
     pub(super) op: &'a [u8; PART],
-    /// All that follows: names, values, data.
+    /// Names, values and data behind the structure.
     pub(super) payload: &'a [u8],
 }
 
-/// How many bytes of data a request is for: `None` if it is no read and no write.
+/// Returns the number of data bytes of a read or write, and `None` for other requests.
 pub(super) fn bytes_moved(headers: &EntryHeaders) -> Option<u32> {
     let (header, _) = InHeader::read_from_prefix(&headers.in_out).ok()?;
     let (op, _) = ReadWriteIn::read_from_prefix(&headers.op_in).ok()?;
@@ -97,12 +100,12 @@ pub(super) fn bytes_moved(headers: &EntryHeaders) -> Option<u32> {
 }
 
 impl<'a> Incoming<'a> {
-    /// The structure of the operation. None is longer than what is there for it.
+    /// Returns the structure of the operation. All structures fit into `op`.
     fn op<T: FromBytes>(&self) -> Option<T> {
         T::read_from_prefix(self.op).ok().map(|(op, _)| op)
     }
 
-    /// A name, and what follows it.
+    /// Returns the first name, and the bytes behind it.
     fn name(&self) -> Option<(&'a OsStr, &'a [u8])> {
         name(self.payload)
     }
@@ -117,7 +120,7 @@ fn name(bytes: &[u8]) -> Option<(&OsStr, &[u8])> {
     Some((OsStr::from_bytes(&bytes[..end]), &bytes[end + 1..]))
 }
 
-/// A time as fuser hands it over, whose handling of those before 1970 `convert::nanoseconds` knows.
+/// Returns a time as fuser would. `convert::nanoseconds` corrects times before 1970.
 fn time(secs: i64, nanos: u32) -> SystemTime {
     let distance = Duration::new(secs.unsigned_abs(), nanos);
     let time = match secs >= 0 {
@@ -127,9 +130,10 @@ fn time(secs: i64, nanos: u32) -> SystemTime {
     time.unwrap_or(UNIX_EPOCH)
 }
 
-/// Calls a file system. What makes no sense is answered with EIO, as `slot` is dropped, what is not known with ENOSYS.
+/// Calls a file system. Answers a malformed request with EIO, because `slot` is dropped, and an
+/// unknown request with ENOSYS.
 pub(super) fn dispatch(filesystem: &impl Filesystem, incoming: &Incoming<'_>, slot: Slot) {
-    // `None`: the slot has gone.
+    // `None` means that the slot was dropped.
     let _ = perform(filesystem, incoming, slot);
 }
 
@@ -224,7 +228,7 @@ fn perform(fs: &impl Filesystem, incoming: &Incoming<'_>, slot: Slot) -> Option<
         }
         opcode::GETXATTR => {
             let op: GetxattrIn = incoming.op()?;
-            // The value may be put where the name is.
+            // The answer may overwrite the name.
             let name = incoming.only_name()?.to_owned();
             fs.getxattr(request, ino, &name, op.size, slot.into());
         }

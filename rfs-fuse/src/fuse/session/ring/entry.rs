@@ -1,7 +1,12 @@
-//! Memory that the kernel puts requests into and takes answers from.
+//! Memory of a ring that the kernel writes requests to and reads answers from.
 //!
-//! An entry is the kernel's from when it is registered or given back until a request has come, and this process's from then until the
-//! answer is given back. Its memory is there as long as the process is: the kernel may write there for as long as a ring has the entry.
+//! An entry belongs to the kernel from its registration until a request arrives. It belongs to this
+//! process until the answer is given back. The memory is never freed, because the kernel may write
+//! to it as long as a ring has the entry.
+//!
+//! # Concurrency
+//! The thread of the ring, and the thread that answers the request. No locks: the state of the
+//! request says which may access the memory.
 
 use std::{io, ptr::NonNull};
 
@@ -10,32 +15,34 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::abi::{EntryHeaders, EntryInOut, OutHeader};
 
-/// The headers have a page of their own.
+/// Length of the headers, which have a page of their own.
 const HEADERS: usize = 4096;
 
-/// One entry. Whoever has it and no request of it that is unanswered must not look at it: the kernel has.
+/// An entry. Only the holder of an unanswered request may access its memory.
 #[derive(Debug)]
 pub(super) struct Entry {
     headers: NonNull<EntryHeaders>,
     payload: NonNull<u8>,
     payload_len: usize,
-    /// For the kernel, when it is registered.
+    /// Addresses of the parts, which the kernel reads at registration.
     parts: [libc::iovec; 2],
 }
 
-// SAFETY: plain memory that is never unmapped; who may use it when is said by the state of its request.
+// SAFETY: plain memory that is never unmapped. The state of the request says which thread may
+// access it.
 unsafe impl Send for Entry {}
 // SAFETY: as above.
 unsafe impl Sync for Entry {}
 
 impl Entry {
-    /// Memory for requests and answers of so many bytes beyond the headers. It costs nothing before it is used.
+    /// Allocates an entry with a payload of this length. Pages are allocated at first use.
     pub(super) fn new(payload_len: usize) -> io::Result<&'static Entry> {
         let (access, how) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: new memory at a place of the kernel's choice.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), HEADERS + payload_len, access, how) }?;
-        // Data of files, which a core dump is not to have. A kernel that cannot leave it out dumps it.
-        // SAFETY: the range is the mapping that has just been made; the advice changes no contents.
+        // File data do not belong into a core dump. If the kernel refuses the advice, they are
+        // dumped.
+        // SAFETY: the range is the new mapping. The advice changes no contents.
         unsafe { madvise(start, HEADERS + payload_len, Advice::LinuxDontDump) }.ok();
         let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         // SAFETY: within the mapping.
@@ -45,52 +52,56 @@ impl Entry {
         Ok(Box::leak(Box::new(Entry { headers: start.cast(), payload, payload_len, parts })))
     }
 
-    /// Where the parts are, as an address of two `iovec`s.
+    /// Returns the address of the two `iovec`s of the parts.
     pub(super) fn parts(&self) -> u64 {
         self.parts.as_ptr().addr() as u64
     }
 
-    /// The headers of a request that has come, copied.
+    /// Copies the headers of an arrived request.
     pub(super) fn headers(&self) -> EntryHeaders {
         let mut headers = EntryHeaders::new_zeroed();
-        // SAFETY: mapped, of that type, and the kernel does not write there while the request is here. Any bytes are valid.
+        // SAFETY: mapped memory of that type. The kernel does not write to it while the request is
+        // here. All bytes are valid.
         unsafe { self.headers.as_ptr().copy_to_nonoverlapping(&raw mut headers, 1) };
         headers
     }
 
-    /// The payload of a request that has come.
+    /// Returns the payload of an arrived request.
     ///
     /// # Safety
-    /// The request is not answered, and nobody has [`payload_mut`](Self::payload_mut), while the slice is in use.
+    /// The request has no answer, and no [`payload_mut`](Self::payload_mut) exists, while the slice
+    /// is in use.
     pub(super) unsafe fn payload(&self, len: usize) -> &[u8] {
-        // SAFETY: mapped; nobody writes there, as the caller says.
+        // SAFETY: mapped memory. The caller guarantees that no thread writes to it.
         unsafe { std::slice::from_raw_parts(self.payload.as_ptr(), len.min(self.payload_len)) }
     }
 
-    /// Room for the payload of an answer.
+    /// Returns the memory for the payload of an answer.
     ///
     /// # Safety
-    /// The request is not answered, and nobody else looks at its payload, while the slice is in use.
+    /// The request has no answer, and no other slice of its payload exists, while the slice is in
+    /// use.
     #[allow(clippy::mut_from_ref)]
     pub(super) unsafe fn payload_mut(&self, len: usize) -> &mut [u8] {
-        // SAFETY: mapped; it is this one's alone, as the caller says.
+        // SAFETY: mapped memory. The caller guarantees that the slice is the only one.
         unsafe { std::slice::from_raw_parts_mut(self.payload.as_ptr(), len.min(self.payload_len)) }
     }
 
-    /// How long a payload can be.
+    /// Returns the maximum length of a payload.
     pub(super) fn payload_len(&self) -> usize {
         self.payload_len
     }
 
-    /// Puts the headers of an answer there.
+    /// Writes the headers of an answer.
     ///
     /// # Safety
-    /// The request is answered with this, once, and given back only afterwards.
+    /// This is the request's only answer, and the entry is given back afterwards.
     pub(super) unsafe fn set_headers(&self, out: OutHeader, entry: EntryInOut) {
         let mut headers = self.headers();
         headers.in_out[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
         headers.entry = entry;
-        // SAFETY: mapped, of that type; the kernel does not look before it is given back.
+        // SAFETY: mapped memory of that type. The kernel does not read it before the entry is given
+        // back.
         unsafe { self.headers.as_ptr().write(headers) };
     }
 }

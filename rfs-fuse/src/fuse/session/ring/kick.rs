@@ -1,17 +1,18 @@
-//! Has the kernel look at a queue again.
+//! Makes the kernel hand queued requests to a new entry.
 //!
-//! A request that finds no entry free waits in its core's queue until an entry is given back: one that is registered meanwhile does not get
-//! it. Where each entry has a request that is not answered yet, who waits for a lock, that could be the unlock. So after one more has been
-//! registered somebody on that core asks the mount for something: that gets the new entry, and the answer to it fetches what waits. If somebody
-//! else was faster, it waits with the others until that one is answered, or until there is another entry, and the next who asks.
+//! The kernel hands a queued request only to an entry that is given back, not to a newly registered
+//! one. If all entries of a queue hold blocked lock requests, a queued unlock could wait for ever.
+//! So after a registration, a thread on the queue's core sends a request to the mount. That request
+//! takes the new entry, and its answer fetches the queued ones. If another request takes the entry
+//! first, its answer does.
 //!
-//! It asks by the path of the mount: a descriptor would keep that from being unmounted. Once something else is mounted there, or it is out of the tree and
-//! still open, nobody asks, and what waits does so until another answer on its core.
+//! The thread uses the path of the mount, because a descriptor would keep the mount busy. On a
+//! detached or covered mount queued requests wait for the next answer on their core. The threads
+//! have no descriptor of the device, so they cannot keep a killed process from ending
+//! (`descriptors`).
 //!
-//! Who asks the mount that his own process serves can be left without an answer when that is killed, and cannot end then as long as the kernel waits
-//! for one: until the device is closed, which each thread keeps open that has a descriptor of it. Those that ask have none.
-//! (FUSE_NOTIFY_RETRIEVE would have the kernel ask, with nobody who waits; newer kernels refuse that but for regular files, and
-//! directories can be locked as well.)
+//! # Concurrency
+//! One thread, and one more for each that waits for an answer. One lock over the queue.
 
 use std::{collections::VecDeque, io, path::PathBuf, sync::Arc, thread};
 
@@ -24,7 +25,7 @@ use rustix::{
 
 use crate::fuse::session::descriptors::close_all;
 
-/// Has the calling thread run on one core.
+/// Binds the calling thread to a core.
 pub(super) fn stay_on(core: usize) -> Result<(), Errno> {
     if core >= CpuSet::MAX_CPU {
         return Err(Errno::INVAL);
@@ -37,7 +38,7 @@ pub(super) fn stay_on(core: usize) -> Result<(), Errno> {
 #[derive(Debug, Default)]
 struct State {
     queues: VecDeque<u16>,
-    /// A thread waits for something to do. One is enough.
+    /// True if a thread waits for work. One such thread suffices.
     idle: bool,
     stop: bool,
 }
@@ -49,7 +50,7 @@ struct Shared {
     work: Condvar,
 }
 
-/// Threads that ask: one, and as many more as are waiting for an answer. They end when this is dropped.
+/// The threads of a mount. They end when this is dropped.
 #[derive(Debug)]
 pub(super) struct Kick(Arc<Shared>);
 
@@ -58,7 +59,7 @@ impl Kick {
         Kick(Arc::new(Shared { mount_point, state: Mutex::default(), work: Condvar::new() }))
     }
 
-    /// Asks for something on the core of a queue. Waits for nothing.
+    /// Sends a request from the core of a queue. Does not block.
     pub(super) fn kick(&self, queue: u16) -> io::Result<()> {
         let idle = {
             let mut state = self.0.state.lock();
@@ -82,7 +83,7 @@ impl Drop for Kick {
 }
 
 impl Shared {
-    /// The next queue. `None` for a thread that is one too many.
+    /// Waits for the next queue. Returns `None` if another thread is idle already, or at the end.
     fn next(&self) -> Option<u16> {
         let mut state = self.state.lock();
         loop {
@@ -91,7 +92,7 @@ impl Shared {
                 None if state.stop || state.idle => return None,
                 None => {
                     state.idle = true;
-                    // Whoever has something to do says that this one is idle no longer.
+                    // `kick` has reset `idle` when it wakes this thread.
                     self.work.wait(&mut state);
                 }
             }
@@ -103,7 +104,7 @@ impl Shared {
             log::warn!("a thread keeps the mount from ending if this process is killed: {e}");
         }
         while let Some(queue) = self.next() {
-            // Whom does it help if there is no such core, or no mount any more?
+            // Without the core or the mount, no request waits there.
             if stay_on(queue.into()).is_ok() {
                 let fresh = AtFlags::STATX_FORCE_SYNC | AtFlags::NO_AUTOMOUNT;
                 statx(CWD, &self.mount_point, fresh, StatxFlags::SIZE).ok();

@@ -1,11 +1,16 @@
-//! Over io_uring (Linux 6.14 and newer, where root has set `/sys/module/fuse/parameters/enable_uring`).
+//! Requests over io_uring: Linux 6.14 and newer, if root has set
+//! `/sys/module/fuse/parameters/enable_uring`.
 //!
-//! The kernel has a queue for each core, and puts a request into that of the core of whoever makes it. Threads that stay there serve
-//! it, so that nobody has to be woken on another core. `/dev/fuse` is there besides: what nobody waits for (FORGET), and notifications, go
-//! that way, and INTERRUPT, which fuser declines.
+//! The kernel has a queue per core, and puts a request into the queue of its caller's core. Threads
+//! bound to that core serve it, so no thread on another core wakes up. `/dev/fuse` stays in use for
+//! FORGET, for notifications, and for INTERRUPT, which fuser declines.
 //!
-//! [`abi`]: structures; [`decode`]: requests into calls; [`slot`]: answers; [`entry`]: memory shared with the kernel; [`worker`]: the
-//! threads; [`cores`]: which of them serves which queues; [`switch`]: the kernel's switch.
+//! [`abi`] has the structures, [`decode`] the requests, [`slot`] the answers, and [`entry`] the
+//! memory shared with the kernel. [`worker`] has the threads, [`cores`] assigns queues to them, and
+//! [`switch`] is the kernel's switch.
+//!
+//! # Concurrency
+//! Each ring belongs to one thread. Any thread answers a request through [`slot`].
 
 pub(super) mod abi;
 mod cores;
@@ -37,36 +42,36 @@ pub use self::{slot::Beside, switch::SwitchError};
 use super::Filesystem;
 use crate::fuse::Settings;
 
-/// The least that an entry has to hold: the longest value of an extended attribute, its name, and what the kernel puts in front of ACLs. It does not look
-/// whether those fit, as it does with what is read and written.
+/// Minimum size of an entry's payload: the longest extended attribute with its name, and the
+/// kernel's header of ACLs. The kernel checks the size of reads and writes, but not of these.
 const MIN_PAYLOAD: usize = 128 * 1024;
 
-/// The kernel rounds up to it, and no page is larger.
+/// Granularity of payload sizes: the largest page size of the kernel.
 const PAGE: usize = 64 * 1024;
 
-/// What a thread does once there is a mount.
+/// Runs on a ring's thread once the mount exists.
 type Job = Box<dyn FnOnce(&mut Worker) + Send>;
 
-/// Threads that have their rings and wait for a mount.
+/// Threads with rings that wait for a mount.
 #[derive(Debug)]
 pub struct Ring {
     threads: Vec<mpsc::Sender<Job>>,
     ended: mpsc::Receiver<Infallible>,
 }
 
-/// A ring that serves.
+/// Threads with rings that serve a mount.
 #[derive(Debug)]
 pub struct Serving {
     ended: mpsc::Receiver<Infallible>,
 }
 
 impl Ring {
-    /// True if the kernel has it and root has switched it on.
+    /// Returns true if the kernel offers io_uring and root has enabled it.
     pub fn is_offered() -> bool {
         switch::is_on()
     }
 
-    /// Has the kernel offer it, for this machine and from now on.
+    /// Enables FUSE over io_uring in the kernel, for the whole machine.
     ///
     /// # Errors
     /// The kernel does not have it, or this process may not switch it on.
@@ -74,12 +79,12 @@ impl Ring {
         switch::set()
     }
 
-    /// Starts threads, so many on each core that the system uses, has the kernel make their rings, and takes memory for requests: all that can fail
-    /// without the kernel hearing of it.
+    /// Starts `threads` threads on each online core, creates their rings, and allocates memory for
+    /// requests. All steps that may fail come before the kernel learns of the rings.
     ///
     /// # Errors
-    /// The kernel's: this process may have no io_uring, for instance, or not each core. [`io::ErrorKind::Unsupported`] where the largest
-    /// write is to be below 128 KiB.
+    /// The kernel's errors, for instance if this process may not use io_uring, or not run on each
+    /// core. [`io::ErrorKind::Unsupported`] if `max_write` is less than 128 KiB.
     pub fn prepare(threads: usize, settings: &Settings) -> io::Result<Ring> {
         if (settings.max_write as usize) < MIN_PAYLOAD {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "it takes --max-write 128K or more"));
@@ -93,9 +98,9 @@ impl Ring {
             let (send, jobs) = mpsc::channel::<Job>();
             let (end, ready) = (end.clone(), ready.clone());
             thread::Builder::new().name(format!("ring-{number}")).spawn(move || {
-                // Dropped at the end, whatever becomes of this.
+                // Dropped at the end of the thread, also after a panic.
                 let _end: mpsc::Sender<Infallible> = end;
-                // Whoever cannot be on a core cannot see to it either that nobody there waits for ever (`kick`).
+                // A thread that is not on the queue's core could not wake its requests (`kick`).
                 let there = share.core.map_or(Ok(()), |core| stay_on(core).map_err(io::Error::from));
                 let made = there.and_then(|()| Worker::new(&share.queues, payload_len));
                 let (mut worker, outcome) = match made {
@@ -115,10 +120,11 @@ impl Ring {
         Ok(Ring { threads: waiting, ended })
     }
 
-    /// Serves a mount whose kernel waits for a ring. `failed` hears of a thread that can serve no longer.
+    /// Serves a mount whose kernel expects a ring. Calls `failed` when a thread can serve no
+    /// longer.
     ///
     /// # Errors
-    /// The kernel's, when it takes no ring after all: then it goes on over `/dev/fuse`.
+    /// The kernel's errors if it refuses the rings. Then requests come over `/dev/fuse`.
     pub fn start<F: Filesystem>(
         self,
         filesystem: &Arc<F>,
@@ -149,7 +155,7 @@ impl Ring {
     }
 }
 
-/// Says so when its thread panics: nobody answers then who waits there.
+/// Reports a panic of its thread, whose callers would wait for ever.
 struct Alarm<'a, F: Fn(io::Error)>(&'a F);
 
 impl<F: Fn(io::Error)> Drop for Alarm<'_, F> {
@@ -161,7 +167,7 @@ impl<F: Fn(io::Error)> Drop for Alarm<'_, F> {
 }
 
 impl Serving {
-    /// Waits until no thread calls the file system any more, so long at most. The mount is gone.
+    /// Waits up to `limit` until no thread calls the file system any more. The mount has ended.
     pub fn join(self, limit: Duration) {
         if let Err(mpsc::RecvTimeoutError::Timeout) = self.ended.recv_timeout(limit) {
             log::warn!("threads that serve a ring still wait for something");

@@ -1,4 +1,8 @@
-//! A request that has come over a ring and is to be answered, by whatever thread.
+//! Requests of a ring, and their answers.
+//!
+//! # Concurrency
+//! Any thread answers a [`Slot`]. One lock over the answers of a ring's thread, which alone gives
+//! them to the kernel.
 
 use std::{
     io::Write,
@@ -15,22 +19,23 @@ use zerocopy::{Immutable, IntoBytes};
 
 use super::{abi::Dirent, entry::Entry};
 
-/// The longest structure of an answer.
+/// Length of the longest structure in an answer.
 const SMALL: usize = 144;
 
-/// What an answer has behind its header.
+/// Bytes of an answer behind its header.
 #[derive(Debug)]
 pub(super) enum Payload {
-    /// So many of these bytes, which are put into the entry's payload when nobody looks at the request there any more.
+    /// Bytes that are copied into the entry's payload later, when the request's handler has
+    /// returned.
     Small([u8; SMALL], usize),
-    /// So many bytes of the entry's payload.
+    /// Number of bytes in the entry's payload.
     InPlace(usize),
 }
 
-/// An answer to the request that an entry has.
+/// Answer to the request of an entry.
 #[derive(Debug)]
 pub(super) struct Answer {
-    /// Which of the thread's entries.
+    /// Number of the entry within its thread.
     pub(super) entry: usize,
     pub(super) unique: u64,
     /// An error number, or 0.
@@ -41,16 +46,16 @@ pub(super) struct Answer {
 #[derive(Debug, Default)]
 struct State {
     answers: Vec<Answer>,
-    /// The thread waits for the kernel, and is to be woken.
+    /// True while the thread waits in the kernel and needs a wake-up.
     asleep: bool,
 }
 
-/// Where the thread of a ring finds answers: the kernel is only told by that thread, as it runs what an entry has to do on the thread
-/// that gave it back last.
+/// Answers for the thread of a ring. Only that thread gives entries back, because the kernel runs
+/// an entry's work on the thread that gave it back last.
 #[derive(Debug)]
 pub(super) struct Answers {
     state: Mutex<State>,
-    /// Counted up when the thread is to wake.
+    /// eventfd that wakes the thread.
     wake: OwnedFd,
 }
 
@@ -59,7 +64,7 @@ impl Answers {
         Ok(Answers { state: Mutex::default(), wake: eventfd(0, EventfdFlags::CLOEXEC)? })
     }
 
-    /// Read by the thread while it waits.
+    /// Returns the eventfd, which the thread reads while it waits.
     pub(super) fn wake(&self) -> impl AsFd {
         &self.wake
     }
@@ -71,11 +76,11 @@ impl Answers {
             std::mem::take(&mut state.asleep)
         };
         if asleep && let Err(e) = rustix::io::write(&self.wake, &1_u64.to_ne_bytes()) {
-            log::error!("the thread of a ring cannot be woken: {e}");
+            log::error!("cannot wake the thread of a ring: {e}");
         }
     }
 
-    /// Takes the answers, in exchange for an empty list. The thread is awake.
+    /// Takes the answers, in exchange for an empty list. The thread counts as awake.
     pub(super) fn take(&self, empty: &mut Vec<Answer>) {
         debug_assert!(empty.is_empty());
         let mut state = self.state.lock();
@@ -83,7 +88,7 @@ impl Answers {
         std::mem::swap(&mut state.answers, empty);
     }
 
-    /// True if the thread may go to sleep: there is no answer. It is woken by the next one.
+    /// Returns true if there is no answer, so the thread may sleep. The next answer wakes it.
     pub(super) fn sleeps(&self) -> bool {
         let mut state = self.state.lock();
         state.asleep = state.answers.is_empty();
@@ -91,7 +96,7 @@ impl Answers {
     }
 }
 
-/// A request. Dropping it answers with EIO.
+/// A request of a ring. Dropping it answers with EIO.
 #[derive(Debug)]
 pub(in crate::fuse::session) struct Slot {
     /// `None` once it is answered.
@@ -102,19 +107,19 @@ pub(in crate::fuse::session) struct Slot {
     beside: Beside,
 }
 
-/// What else the thread has that a request has come to.
+/// Other requests of the thread that serves a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beside {
-    /// A small read or write, which has come with it and is served next.
+    /// A small read or write that arrived together with the request is served next.
     Another,
-    /// Nothing that has come, and many small reads and writes that are not answered yet.
+    /// No further request has arrived, and many small reads and writes have no answer yet.
     Many,
-    /// Neither, as far as it knows.
+    /// No further request has arrived, as far as the thread knows.
     Few,
 }
 
 impl Slot {
-    /// The request that an entry has now. There is one at a time.
+    /// Creates the slot of an entry's current request. An entry has one at a time.
     pub(super) fn new(
         answers: Arc<Answers>,
         (entry, memory): (usize, &'static Entry),
@@ -142,19 +147,21 @@ impl Slot {
         self.send(0, Payload::InPlace(0));
     }
 
-    /// Answers with a structure. Allowed while the payload of the request is looked at.
+    /// Answers with a structure. The payload of the request may be in use.
     pub(in crate::fuse::session) fn answer(mut self, value: &(impl IntoBytes + Immutable)) {
         let (value, mut bytes) = (value.as_bytes(), [0; SMALL]);
         bytes[..value.len()].copy_from_slice(value);
         self.send(0, Payload::Small(bytes, value.len()));
     }
 
-    /// Answers with bytes that `fill` puts there, all of them. Only for requests of which nobody looks at the payload.
+    /// Answers with `len` bytes, all of which `fill` writes. The payload of the request must not be
+    /// in use.
     pub(in crate::fuse::session) fn data(mut self, len: usize, fill: impl FnOnce(&mut [u8])) {
         if len > self.memory.payload_len() {
             return self.error(Errno::IO.raw_os_error());
         }
-        // SAFETY: the request is not answered yet, and what is decoded of such a request is copied (`decode`).
+        // SAFETY: the request has no answer yet, and decoding has copied the parts of its payload
+        // (`decode`).
         fill(unsafe { self.memory.payload_mut(len) });
         self.send(0, Payload::InPlace(len));
     }
@@ -166,7 +173,7 @@ impl Drop for Slot {
     }
 }
 
-/// A request for names, and those that are there so far.
+/// A request for names, with the names so far.
 #[derive(Debug)]
 pub(in crate::fuse::session) struct List {
     slot: Slot,
@@ -175,7 +182,7 @@ pub(in crate::fuse::session) struct List {
 }
 
 impl List {
-    /// At most so many bytes.
+    /// Creates an empty list of up to `limit` bytes.
     pub(super) fn new(slot: Slot, limit: usize) -> List {
         let limit = limit.min(slot.memory.payload_len());
         List { slot, len: 0, limit }
@@ -185,7 +192,7 @@ impl List {
         self.slot.error(errno);
     }
 
-    /// Adds a name with what goes before it. True if there is no room.
+    /// Adds a name, with `before` in front of it. Returns true if there is no room.
     pub(in crate::fuse::session) fn add(&mut self, before: &[u8], dirent: Dirent, name: &[u8]) -> bool {
         let parts = [before, dirent.as_bytes(), name];
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
@@ -193,10 +200,10 @@ impl List {
         if end > self.limit {
             return true;
         }
-        // SAFETY: the request is not answered yet, and has no payload that anybody looks at.
+        // SAFETY: the request has no answer yet, and no payload that is in use.
         let mut room = unsafe { &mut self.slot.memory.payload_mut(end)[self.len..] };
         for part in parts {
-            // There is room.
+            // The bytes fit, so this cannot fail.
             room.write_all(part).ok();
         }
         room.fill(0);

@@ -1,6 +1,9 @@
 //! The kernel's switch for FUSE over io_uring, which only root may set.
 //!
-//! It is the machine's: mounts that begin while it is on can take a ring.
+//! The switch concerns the whole machine. A mount can use a ring if the switch is on at its start.
+//!
+//! # Concurrency
+//! The main thread. Takes no locks.
 
 use std::{
     fs,
@@ -8,10 +11,10 @@ use std::{
     path::Path,
 };
 
-/// A module parameter of Linux 6.14 and newer.
+/// Module parameter of Linux 6.14 and newer.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// Why FUSE over io_uring is not on.
+/// FUSE over io_uring cannot be enabled.
 #[derive(Debug, thiserror::Error)]
 pub enum SwitchError {
     /// The kernel has no such parameter.
@@ -66,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_off_is_switched_on_once() {
+    fn a_switch_that_is_off_is_set_once() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         fs::write(&file, "N\n").expect("written");
         assert!(matches!(set_at(file.path()), Ok(true)));
@@ -78,7 +81,7 @@ mod tests {
     fn an_error_names_the_switch_and_the_next_step() {
         let missing = set_at(Path::new("/nowhere/switch")).expect_err("there is none").to_string();
         assert!([SWITCH, "Linux 6.14", "--io-uring=auto"].iter().all(|word| missing.contains(word)));
-        // The kernel lets no process write to it, not even root's.
+        // The kernel lets no process write to this file.
         let refused = set_at(Path::new("/proc/version")).expect_err("refused").to_string();
         assert!(refused.contains(&format!("as root, outside of containers: echo Y >{SWITCH}")), "{refused}");
     }

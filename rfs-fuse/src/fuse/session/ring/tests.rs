@@ -1,4 +1,4 @@
-//! Requests as the kernel puts them into an entry, what a file system is asked then, and what goes back.
+//! Tests of requests in the kernel's layout: the calls that they become, and the answers.
 
 use std::{
     ffi::OsStr,
@@ -29,7 +29,7 @@ const PAYLOAD: usize = 8192;
 const EIO: i32 = 5;
 const ENOSYS: i32 = 38;
 
-/// Writes down what it is asked.
+/// Records its calls.
 #[derive(Default)]
 struct Witness(Mutex<Vec<String>>);
 
@@ -217,14 +217,14 @@ impl Filesystem for Witness {
     }
 }
 
-/// What came of a request: what was asked for, the error, and the payload of the answer.
+/// Outcome of a request: the recorded calls, the error number, and the payload of the answer.
 type Outcome = (Vec<String>, i32, Vec<u8>);
 
 fn ask(opcode: u32, nodeid: u64, op: &[u8], payload: &[u8]) -> Outcome {
     let memory = Entry::new(PAYLOAD).unwrap();
-    // SAFETY: nobody else has it.
+    // SAFETY: no other thread has the entry.
     unsafe { memory.payload_mut(payload.len()) }.copy_from_slice(payload);
-    // What an earlier request has left there.
+    // As if an earlier request had left these bytes.
     let mut structure = [0xff; PART];
     structure[..op.len()].copy_from_slice(op);
     let header =
@@ -232,7 +232,7 @@ fn ask(opcode: u32, nodeid: u64, op: &[u8], payload: &[u8]) -> Outcome {
     let answers = Arc::new(Answers::new().unwrap());
     let slot = Slot::new(Arc::clone(&answers), (4, memory), UNIQUE, Beside::Few);
     let witness = Witness::default();
-    // SAFETY: as a worker has it.
+    // SAFETY: as in a worker.
     let payload = unsafe { memory.payload(payload.len()) };
     dispatch(&witness, &Incoming { header, op: &structure, payload }, slot);
     let mut given = Vec::new();
@@ -240,7 +240,7 @@ fn ask(opcode: u32, nodeid: u64, op: &[u8], payload: &[u8]) -> Outcome {
     let [Answer { entry: 4, unique: UNIQUE, errno, payload }] = &given[..] else { panic!("{given:?}") };
     let payload = match payload {
         Payload::Small(bytes, len) => bytes[..*len].to_vec(),
-        // SAFETY: it is answered.
+        // SAFETY: the request is answered.
         Payload::InPlace(len) => unsafe { memory.payload(*len) }.to_vec(),
     };
     (witness.0.into_inner(), *errno, payload)
@@ -272,7 +272,7 @@ fn requests_are_read_as_the_kernel_writes_them() {
         (9, halves(&[0o755, 0o22]), b"d\0", "mkdir 5 \"d\" 755 22"),
         (10, vec![], b"\xff\0", "unlink 5 \"\\xFF\""),
         (11, vec![], b"d\0", "rmdir 5 \"d\""),
-        // The flags are there with RENAME2 only.
+        // Only RENAME2 has flags.
         (12, words(&[6]), b"a\0bc\0", "rename 5 \"a\" 6 \"bc\" 0"),
         (45, [words(&[6]), halves(&[1, 0])].concat(), b"a\0bc\0", "rename 5 \"a\" 6 \"bc\" 1"),
         (14, halves(&[2, 0]), b"", "open 5 2"),
@@ -292,7 +292,7 @@ fn requests_are_read_as_the_kernel_writes_them() {
 }
 
 #[test]
-fn attributes_are_set_that_are_meant_and_no_others() {
+fn only_the_given_attributes_are_set() {
     let with = |valid| SetattrIn {
         valid,
         mode: 0o600,
@@ -334,7 +334,7 @@ fn answers_are_what_the_kernel_reads() {
     assert_eq!(ask(15, 1, &[], b""), (vec![ask(15, 1, &[], b"").0.remove(0)], 0, b"bytes".to_vec()));
     let write = ReadWriteIn { size: 3, ..ReadWriteIn::new_zeroed() };
     assert_eq!(ask(16, 1, write.as_bytes(), b"abc").2, halves(&[3, 0]));
-    // The value is put where the name was.
+    // The value overwrites the name.
     assert_eq!(ask(22, 1, &[], b"user.x\0").2, b"value");
     let counts = [words(&[1, 2, 3, 4, 5]), halves(&[6, 7, 8, 0, 0, 0, 0, 0, 0, 0])].concat();
     assert_eq!(ask(17, 1, &[], b"").2, counts);
@@ -348,7 +348,7 @@ fn a_listing_is_no_longer_than_asked_for() {
         let op = ReadWriteIn { size, ..ReadWriteIn::new_zeroed() };
         ask(28, 1, op.as_bytes(), b"").2
     };
-    // An entry with a name of four bytes is 28 bytes long, and so 32.
+    // An entry with a name of four bytes has 28 bytes, and 32 with its padding.
     assert_eq!(list(31).len(), 0);
     assert_eq!(list(32), [words(&[1, 1]), halves(&[4, 4]), b"name\0\0\0\0".to_vec()].concat());
     assert_eq!(list(100).len(), 96);
@@ -356,24 +356,24 @@ fn a_listing_is_no_longer_than_asked_for() {
 }
 
 #[test]
-fn what_makes_no_sense_or_is_left_out_is_an_error() {
-    // A name without an end, and none at all.
+fn malformed_and_unknown_requests_are_errors() {
+    // Names without a terminator, and missing names.
     for (opcode, payload) in [(1, &b"name"[..]), (10, b""), (12, b"a\0b"), (6, b"a\0"), (21, b"user.x\0")] {
         assert_eq!(ask(opcode, 1, &halves(&[1, 0]), payload), (vec![], EIO, vec![]), "opcode {opcode}");
     }
-    // Fewer bytes than there are to be written.
+    // A write with fewer bytes than its length says.
     let write = ReadWriteIn { size: 3, ..ReadWriteIn::new_zeroed() };
     assert_eq!(ask(16, 1, write.as_bytes(), b"ab"), (vec![], EIO, vec![]));
-    // Dropped by the file system.
+    // The file system drops the reply.
     assert_eq!(ask(9, 1, &halves(&[0, 0]), b"d\0").1, EIO);
-    // Not in the trait, not in this file system, and not in any kernel.
+    // Missing in the trait, missing in this file system, and missing in all kernels.
     for opcode in [34, 43, 4096] {
         assert_eq!(ask(opcode, 1, &[], b""), (vec![], ENOSYS, vec![]), "opcode {opcode}");
     }
 }
 
 #[test]
-fn whoever_sleeps_is_woken_by_an_answer_and_nobody_else_is() {
+fn an_answer_wakes_a_sleeping_thread_and_no_other() {
     let answers = Arc::new(Answers::new().unwrap());
     let slot =
         |unique| Slot::new(Arc::clone(&answers), (0, Entry::new(PAYLOAD).unwrap()), unique, Beside::Few);
@@ -383,7 +383,7 @@ fn whoever_sleeps_is_woken_by_an_answer_and_nobody_else_is() {
         rustix::io::read(answers.wake(), &mut count).map(|_| u64::from_ne_bytes(count))
     };
     let mut given = Vec::new();
-    // An answer that is there already is not slept over.
+    // The thread does not sleep while there is an answer.
     first.done();
     assert!(!answers.sleeps());
     answers.take(&mut given);
@@ -393,7 +393,7 @@ fn whoever_sleeps_is_woken_by_an_answer_and_nobody_else_is() {
         scope.spawn(|| second.done());
         assert_eq!(wakes(), Ok(1));
     });
-    // Awake: it looks by itself.
+    // The thread is awake, and finds the answer itself.
     third.done();
     answers.take(&mut given);
     assert_eq!(given.iter().map(|answer| answer.unique).collect::<Vec<_>>(), [2, 3]);
@@ -402,9 +402,9 @@ fn whoever_sleeps_is_woken_by_an_answer_and_nobody_else_is() {
 }
 
 proptest! {
-    /// Whatever is in an entry, it is answered once.
+    /// Arbitrary bytes in an entry get exactly one answer.
     #[test]
-    fn anything_is_answered(
+    fn arbitrary_requests_are_answered_once(
         opcode in 0..60_u32,
         nodeid: u64,
         op in proptest::collection::vec(any::<u8>(), 0..PART),
@@ -415,9 +415,9 @@ proptest! {
     }
 }
 
-/// Catches a thread that takes a LOOKUP, or what an earlier request has left, for a small read.
+/// Detects a thread that takes a LOOKUP, or bytes of an earlier request, for a small read.
 #[test]
-fn reads_and_writes_say_how_many_bytes_they_move_and_nothing_else_does() {
+fn only_reads_and_writes_move_bytes() {
     let moved = |opcode| {
         let mut headers = EntryHeaders::new_zeroed();
         let header = InHeader { opcode, ..InHeader::new_zeroed() };

@@ -1,7 +1,12 @@
 //! A thread that serves a ring.
 //!
-//! It has one entry of each of its queues with the kernel, so that requests go to threads that have nothing to do. An entry whose request
-//! is not answered when the file system returns (who waits for a lock) stays here, and the thread registers one more.
+//! The thread registers one entry per queue, so that the kernel hands requests to idle threads. An
+//! entry whose request has no answer when the file system returns (a blocked lock request) stays
+//! with the thread, which registers another entry.
+//!
+//! # Concurrency
+//! The thread owns its ring and its entries. Other threads reach it through [`Answers`], which has
+//! a lock.
 
 use std::{
     io,
@@ -22,22 +27,25 @@ use super::{
 };
 use crate::fuse::session::Filesystem;
 
-/// Submissions that are made at once, at most.
+/// Capacity of the submission queue.
 const SUBMISSIONS: u32 = 32;
-/// What completes when the thread is woken; all else is the number of an entry.
+/// User data of the read that wakes the thread. All other user data are numbers of entries.
 const WOKEN: u64 = u64::MAX;
-/// With so many small reads and writes that are not answered a thread does better to stay and find answers, which leave together, than to sleep until it is woken for one.
+/// Number of unanswered small reads and writes above which the thread polls for their completion
+/// instead of sleeping. Their answers then leave together.
 const MANY: usize = 6;
-/// The largest of those: larger ones are waited for, and whatever is before them would be answered only then.
+/// Maximum size of a small read or write. The thread blocks for larger ones, which would delay the
+/// answers of earlier requests.
 const SMALL: u32 = 32 << 10;
-/// Of an entry's `iovec`s.
+/// Number of `iovec`s of an entry.
 const PARTS: u32 = 2;
 
-/// Who has an entry.
+/// Owner of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum With {
     Kernel,
-    /// `commit_id`: by which the kernel finds the request. `is_small`: it is a small read or write.
+    /// `commit_id` identifies the request to the kernel. `is_small` is true for a small read or
+    /// write.
     Us {
         commit_id: u64,
         is_small: bool,
@@ -51,32 +59,33 @@ struct Held {
     with: With,
 }
 
-/// What a thread needs of the mount.
+/// The parts of a mount that a thread needs.
 #[derive(Debug)]
 pub(super) struct Mount {
     pub(super) device: Arc<OwnedFd>,
     pub(super) kick: Arc<Kick>,
 }
 
-/// What goes on a ring besides.
+/// The ring of a thread, with its entries.
 pub(super) struct Worker {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     answers: Arc<Answers>,
     entries: Vec<Held>,
-    /// The longest payload.
+    /// Maximum length of a payload.
     payload_len: usize,
-    /// Where the kernel puts what was counted up to wake this thread.
+    /// Buffer for the read that wakes this thread.
     woken: &'static mut [u8; 8],
 }
 
 impl Worker {
-    /// A ring that only the calling thread uses, with an entry for each of these queues.
+    /// Creates a ring for the calling thread, with an entry for each queue.
     ///
     /// # Errors
-    /// The kernel's: it has no io_uring, or this process may not have it; no memory.
+    /// The kernel has no io_uring, or this process may not use it, or memory is exhausted.
     pub(super) fn new(queues: &[u16], payload_len: usize) -> io::Result<Worker> {
         let mut builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
-        // What an entry has to do is done when the thread asks for it, and does not interrupt it.
+        // The kernel runs completion work when the thread asks for it, and does not interrupt the
+        // thread.
         let ring = builder.setup_single_issuer().setup_defer_taskrun().build(SUBMISSIONS)?;
         let answers = Arc::new(Answers::new()?);
         let mut entries = Vec::with_capacity(queues.len());
@@ -86,7 +95,8 @@ impl Worker {
         Ok(Worker { ring, answers, entries, payload_len, woken: Box::leak(Box::new([0; 8])) })
     }
 
-    /// Says to the kernel that it can have requests served here. Once all its queues have an entry it puts all requests there.
+    /// Registers the entries with the kernel. Once all queues have an entry, the kernel sends all
+    /// requests to them.
     pub(super) fn register(&mut self, mount: &Mount) -> io::Result<()> {
         for number in 0..self.entries.len() {
             self.submit_entry(mount, number)?;
@@ -99,7 +109,7 @@ impl Worker {
         }
     }
 
-    /// Serves until the mount is gone.
+    /// Serves requests until the mount ends.
     pub(super) fn run(&mut self, mount: &Mount, filesystem: &impl Filesystem) -> io::Result<()> {
         let mut events = Vec::new();
         let mut answers = Vec::new();
@@ -142,7 +152,7 @@ impl Worker {
         self.push(&submission)
     }
 
-    /// Waits for who wakes this thread.
+    /// Submits the read that wakes this thread.
     fn arm(&mut self) -> io::Result<()> {
         let wake = types::Fd(self.answers.wake().as_fd().as_raw_fd());
         let read = opcode::Read::new(wake, self.woken.as_mut_ptr(), self.woken.len() as u32).build();
@@ -151,7 +161,8 @@ impl Worker {
 
     fn push(&mut self, submission: &squeue::Entry128) -> io::Result<()> {
         loop {
-            // SAFETY: what submissions point to is never given back: entries, and the buffer for waking.
+            // SAFETY: memory that submissions point to is never freed: entries, and the buffer of
+            // the wake-up.
             if unsafe { self.ring.submission().push(submission) }.is_ok() {
                 return Ok(());
             }
@@ -159,12 +170,12 @@ impl Worker {
         }
     }
 
-    /// True if a small read or write has come to an entry.
+    /// Returns true if an entry holds a small read or write.
     fn has_small(&self, entry: u64) -> bool {
         self.entries.get(entry as usize).is_some_and(|held| is_small(&held.memory.headers()))
     }
 
-    /// A request has come to an entry. `followed`: a small read or write is served next.
+    /// Serves the request of an entry. `followed` is true if a small read or write is next.
     fn serve(
         &mut self,
         mount: &Mount,
@@ -172,7 +183,7 @@ impl Worker {
         (number, followed): (usize, bool),
         answers: &mut Vec<Answer>,
     ) -> io::Result<()> {
-        // Nobody waits for his answer while others are served.
+        // Sends earlier answers first, so they do not wait for this request.
         if !self.ring.submission().is_empty() {
             self.ring.submit()?;
         }
@@ -191,8 +202,8 @@ impl Worker {
             false => Beside::Few,
         };
         let slot = Slot::new(Arc::clone(&self.answers), (number, memory), header.unique, beside);
-        // SAFETY: the entry is not given back before this has returned; a slot writes to the payload only where what is looked at
-        // has been copied (`decode`).
+        // SAFETY: the entry is given back only after this call. A slot writes to the payload only
+        // where the decoded parts are copies (`decode`).
         let payload = unsafe { memory.payload(headers.entry.payload_sz as usize) };
         decode::dispatch(filesystem, &Incoming { header, op: &headers.op_in, payload }, slot);
         self.give_back(mount, answers)?;
@@ -200,22 +211,22 @@ impl Worker {
         if !self.entries.iter().any(idle)
             && let Err(e) = self.one_more(mount, queue)
         {
-            // What has an entry already can still be answered.
-            log::error!("a thread of a ring serves nobody until it has answered who waits: {e}");
+            // Requests that have an entry can still be answered.
+            log::error!("a thread of a ring serves no request until it has answered a blocked one: {e}");
         }
         Ok(())
     }
 
-    /// Registers an entry while all others of its queue are not answered.
+    /// Registers another entry for a queue whose other entries all wait for answers.
     fn one_more(&mut self, mount: &Mount, queue: u16) -> io::Result<()> {
         self.entries.push(Held { memory: Entry::new(self.payload_len)?, queue, with: With::Kernel });
         self.submit_entry(mount, self.entries.len() - 1)?;
         self.ring.submit()?;
-        // The kernel gives what waits already only to entries that are given back.
+        // The kernel hands queued requests only to entries that are given back.
         mount.kick.kick(queue)
     }
 
-    /// Gives the kernel what has been answered, and the entries.
+    /// Gives answered entries back to the kernel.
     fn give_back(&mut self, mount: &Mount, answers: &mut Vec<Answer>) -> io::Result<()> {
         self.answers.take(answers);
         for Answer { entry: number, unique, errno, payload } in answers.drain(..) {
@@ -225,14 +236,15 @@ impl Worker {
             let len = match payload {
                 Payload::InPlace(len) => len,
                 Payload::Small(bytes, len) => {
-                    // SAFETY: it is answered, and whoever looked at the request has returned: answers are taken between requests.
+                    // SAFETY: the request is answered, and its handler has returned, because
+                    // answers are taken between requests.
                     unsafe { memory.payload_mut(len) }.copy_from_slice(&bytes[..len]);
                     len
                 }
             };
             // Payloads are shorter than 4 GiB.
             let (len, payload_sz) = ((size_of::<OutHeader>() + len) as u32, len as u32);
-            // SAFETY: its one answer, which is given back now.
+            // SAFETY: this is the request's only answer, and the entry is given back below.
             unsafe {
                 memory.set_headers(
                     OutHeader { len, error: -errno, unique },
@@ -246,18 +258,18 @@ impl Worker {
     }
 }
 
-/// True if this is a small read or write.
+/// Returns true for a small read or write.
 fn is_small(headers: &EntryHeaders) -> bool {
     decode::bytes_moved(headers).is_some_and(|bytes| bytes <= SMALL)
 }
 
-/// True if a mount that is gone says this.
+/// Returns true for errors that mean the end of the mount.
 fn is_over(error: i32) -> bool {
     let over = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED, Errno::NODEV];
     over.iter().any(|errno| errno.raw_os_error() == -error)
 }
 
-/// A command to the device.
+/// Returns a command to the FUSE device.
 fn command_of(
     mount: &Mount,
     operation: u32,
@@ -274,10 +286,11 @@ fn command_of(
 
 /// Sets `len` of a submission, for which the crate has no function.
 fn set_len(submission: &mut squeue::Entry128, len: u32) {
-    /// Of `struct io_uring_sqe`.
+    /// Offset of `len` in `struct io_uring_sqe`.
     const LEN_AT: usize = 24;
     const { assert!(size_of::<squeue::Entry128>() == 128) };
-    // SAFETY: an `io_uring_sqe` and 64 bytes, in the kernel's layout, which has a number of 32 bits there.
+    // SAFETY: the type is an `io_uring_sqe` and 64 bytes in the kernel's layout, with a 32-bit
+    // number at this offset.
     unsafe { std::ptr::from_mut(submission).cast::<u8>().add(LEN_AT).cast::<u32>().write_unaligned(len) };
 }
 
@@ -286,14 +299,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_gone_ends_a_thread_and_nothing_else_does() {
+    fn only_the_end_of_the_mount_ends_a_thread() {
         assert!(is_over(-107) && is_over(-103) && is_over(-125));
         assert!(!is_over(-22) && !is_over(-2) && !is_over(0));
     }
 
     #[test]
-    fn the_length_of_a_submission_is_where_the_kernel_looks() {
-        // One that the crate sets itself.
+    fn the_length_of_a_submission_has_the_offset_of_the_kernel() {
+        // The crate sets the length of a read.
         let read =
             |len| squeue::Entry128::from(opcode::Read::new(types::Fd(3), std::ptr::null_mut(), len).build());
         let mut ours = read(0);
