@@ -264,7 +264,7 @@ pub struct Args {
     #[arg(long, value_name = "SECS", value_parser = timeout, help_heading = "Kernel")]
     entry_timeout: Option<Duration>,
 
-    /// What the kernel caches. auto: names, attributes and file pages, until another mount changes
+    /// Caching in the kernel. auto: names, attributes and file pages, until another mount changes
     /// them. none: nothing, which is fastest for large requests and slow for small ones. writeback:
     /// also written data, until the file is closed or synced, or some seconds have passed; no other
     /// mount can use the export
@@ -288,7 +288,7 @@ pub struct Args {
     pub detached: bool,
 }
 
-/// What the kernel caches.
+/// Caching in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cache {
     /// Names, attributes and pages, until the server recalls them.

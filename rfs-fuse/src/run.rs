@@ -196,7 +196,7 @@ fn run(args: &Args) -> Result<(), RunError> {
     mount_served(&args.served_at(server.address().clone()))
 }
 
-/// Returns the directory to mount on, after it has checked what a mount needs of this machine.
+/// Returns the directory to mount on. Checks the directory and the FUSE device.
 fn mount_point(args: &Args) -> Result<PathBuf, RunError> {
     let point = mount::mount_point(&args.mount_point(), &args.mount_options().fs_type)?;
     mount::device()?;

@@ -1,8 +1,8 @@
 //! Handles of open files, and which pages of a file the kernel may have filled.
 //!
-//! [`Handles`] knows which inodes are open through the kernel's pages. Of each it knows which pages
-//! were read during a write with O_DIRECT, and which reads arrived late in a file that other mounts
-//! write.
+//! [`Handles`] knows which inodes are open through the kernel's pages. For each inode it records
+//! the pages that were read during writes with O_DIRECT. For a file with recalled pages it also
+//! records the latest reads.
 //!
 //! # Concurrency
 //! Session threads. One lock over the inodes, held briefly. Reads take it only while a file is open

@@ -65,8 +65,8 @@ pub const FOREVER: Duration = Duration::from_secs(1_000_000_000);
 pub const IO_BLOCK: u32 = 128 * 1024;
 
 /// Maximum number of background requests in flight: read-ahead, asynchronous direct I/O and
-/// RELEASE. A direct write that waits for a drop of pages occupies one of these slots, and a page
-/// may be locked by a read-ahead that needs a slot. So this exceeds the number of waiting writes
+/// RELEASE. A direct write that waits for a drop of pages occupies one of these slots. The page may
+/// be locked by a read-ahead that needs a slot. So this exceeds the number of waiting writes
 /// ([`pages::MAX_WAITING`]).
 const MAX_BACKGROUND: u16 = 256;
 

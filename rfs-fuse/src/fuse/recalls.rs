@@ -1,11 +1,11 @@
-//! Has the kernel drop what the server recalls.
+//! Has the kernel drop names, attributes and pages that the server recalls.
 //!
 //! Dropping a name waits for its directory's lock, which the kernel holds over changes there.
 //! Dropping a page waits for its lock, which the kernel holds over a read. Such a request may wait
 //! at the server for another mount, and that mount for this one. To prevent a deadlock, workers do
 //! the dropping. The receiving thread acknowledges a recall early if a change of this mount
-//! concerns the same directory or file, or if no change ends for [`GRACE`]. The worker then
-//! finishes late, after the change.
+//! concerns the same inode, or if no change ends for [`GRACE`]. The worker then finishes late,
+//! after the change.
 //!
 //! # Concurrency
 //! One receiving thread (`Asking`) and up to [`WORKERS`] workers. One lock over the queue, which no

@@ -1,7 +1,7 @@
 //! Threads that write notifications to the kernel which may block there.
 //!
-//! To drop a page or a name the kernel waits for locks that it holds over requests of this mount,
-//! and no signal ends the wait. If the process is killed, its session threads end and close their
+//! To drop a page or a name, the kernel waits for locks that it holds over requests of this mount.
+//! No signal ends the wait. If the process is killed, its session threads end and close their
 //! devices. Then the kernel aborts their requests, and the wait ends. This works only if the
 //! waiting thread does not have those devices open itself. So a notification thread has a
 //! descriptor table of its own (`session/descriptors`) with a clone of the device, from which it

@@ -3,10 +3,10 @@
 //! A killed process cannot unmount, so every call on its mount fails with ENOTCONN. A killed
 //! process may also hang: its thread may wait for a page lock that the kernel holds over a request
 //! of this mount (`fuse/telling`). The watchdog has no FUSE device. It aborts the connection
-//! ([`Abort`]) and then unmounts. It learns of the main process's end by EOF on its standard input,
-//! and by the death signal of the thread that started it, whichever comes first. It locks the
-//! directory below the mount. The next mount there waits for the lock, so the watchdog never
-//! unmounts a later mount.
+//! ([`Abort`]) and then unmounts. It learns of the main process's end in two ways: EOF on its
+//! standard input, and the death signal of the thread that started it. It locks the directory below
+//! the mount. The next mount there waits for the lock, so the watchdog never unmounts a later
+//! mount.
 //!
 //! # Concurrency
 //! The main thread of each process. The main process has a thread `caretaker`, which reaps the
@@ -104,7 +104,7 @@ fn lock_now(directory: &File) -> rustix::io::Result<()> {
     rustix::fs::flock(directory, FlockOperation::NonBlockingLockExclusive)
 }
 
-/// What the watchdog does with the mount of a killed process.
+/// Action of the watchdog on the mount of a killed process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Afterwards {
     /// Take it out of the tree.

@@ -2,7 +2,7 @@
 //!
 //! Root mounts by mount(2), other users by the setuid helper fusermount3. The result is an open
 //! FUSE device for [`fuser::Session::from_fd`], and a [`Mounted`] that unmounts. Dropping it does
-//! not unmount: the program decides when to unmount, and what to do if the mount is busy.
+//! not unmount: the program decides when to unmount, and how to handle a busy mount.
 //!
 //! # Concurrency
 //! The main thread, and threads of [`within`]. Takes no locks.

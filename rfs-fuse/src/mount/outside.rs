@@ -27,7 +27,7 @@ use rustix::{
 /// First argument of a probe process.
 const MARK: &str = "--look-from-outside";
 
-/// What the probe does with a mount.
+/// Action of the probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
     /// Checks that the root is a directory. Fails with ENOTDIR otherwise.

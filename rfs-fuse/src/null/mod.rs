@@ -1,7 +1,7 @@
 //! A file system in the process's own memory, which measures the cost of FUSE itself.
 //!
-//! [`NullFs`] has what benchmarks need: files and directories, but no links and no permissions. It
-//! negotiates the same [`Settings`] with the kernel as a real mount.
+//! [`NullFs`] supports benchmarks: it has files and directories, but no links and no permissions.
+//! It negotiates the same [`Settings`] with the kernel as a real mount.
 //!
 //! # Concurrency
 //! Several session threads. They take the tree's lock, then an inode's. Reads and writes of

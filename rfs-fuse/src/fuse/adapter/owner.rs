@@ -5,7 +5,7 @@
 //! during the check. So the adapter tells the server which owner a change assumes, and the server
 //! refuses the change if the file belongs to another user. The caller may have the right all the
 //! same, by a capability or as a member of a group. The adapter checks that here. It cannot help a
-//! new owner whom the kernel refuses because of old attributes of an open file.
+//! new owner if the kernel refuses the change because of old attributes of an open file.
 //!
 //! Root is taken for a user who may do everything.
 //!

@@ -1,8 +1,8 @@
-//! Whether a caller blocks for each answer, or has several reads or writes under way.
+//! Detects callers that have several reads or writes in flight.
 //!
-//! A read or write overlaps if an earlier one is unanswered as a session thread takes it, or if the
-//! kernel holds a further request. A caller that blocks for each answer causes neither: an
-//! [`Unanswered`] ends before its answer leaves.
+//! A read or write overlaps in two cases: an earlier one has no answer when a session thread takes
+//! it, or the kernel holds a further request. A caller that blocks for each answer causes neither,
+//! because an [`Unanswered`] ends before its answer leaves.
 //!
 //! # Concurrency
 //! Each session thread counts its own [`Samples`], which the guard reads. No locks.
@@ -17,7 +17,7 @@ use std::sync::{
 pub(super) struct InFlight(Arc<AtomicU32>);
 
 impl InFlight {
-    /// Counts one more. True if there was one before.
+    /// Counts one more. Returns true if another one is in flight.
     pub(super) fn enter(&self) -> (Unanswered, bool) {
         let before = self.0.fetch_add(1, Ordering::Relaxed);
         (Unanswered(Some(Arc::clone(&self.0))), before > 0)
@@ -36,7 +36,7 @@ impl Drop for Unanswered {
     }
 }
 
-/// Samples that a session thread has taken, counted round and round.
+/// Counts of a session thread's samples. They wrap around.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Samples {
     pub(super) taken: u32,
@@ -45,7 +45,7 @@ pub(super) struct Samples {
 }
 
 impl Samples {
-    /// After one more.
+    /// Returns the counts after one more sample.
     pub(super) fn after(self, overlaps: bool) -> Samples {
         Samples {
             taken: self.taken.wrapping_add(1),
@@ -53,7 +53,7 @@ impl Samples {
         }
     }
 
-    /// Samples since an earlier state.
+    /// Returns the samples since an earlier state.
     pub(super) fn since(self, earlier: Samples) -> Samples {
         Samples {
             taken: self.taken.wrapping_sub(earlier.taken),

@@ -1,4 +1,4 @@
-//! A kernel's scheduler to test with.
+//! A scheduler for tests.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -11,35 +11,35 @@ use rustix::thread::Pid;
 
 use super::policy::Scheduler;
 
-/// How a thread is scheduled.
+/// Schedule of a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Schedule {
     pub(super) idle: bool,
     pub(super) core: Option<usize>,
 }
 
-/// What [`Scheduler::bind`] makes of it.
+/// Returns the schedule of a pinned thread.
 pub(super) fn bound(core: usize) -> Schedule {
     Schedule { idle: true, core: Some(core) }
 }
 
-/// Where a thread is that was taken apart from another one.
+/// Core of a thread that was separated from another one.
 pub(super) const ELSEWHERE: usize = usize::MAX;
 
-/// What somebody else does.
+/// Change by another thread.
 type Event = Box<dyn FnOnce(&mut World) + Send>;
 
 #[derive(Default)]
 pub(super) struct World {
-    /// Where callers run.
+    /// Cores of callers.
     pub(super) cores: HashMap<u32, usize>,
     pub(super) own_core: usize,
     pub(super) runnable: HashSet<u32>,
     pub(super) threads: HashMap<Pid, Schedule>,
     pub(super) refuses: bool,
-    /// Threads that have been taken apart from others, and how they were scheduled then.
+    /// Threads that were separated, with their schedules before.
     pub(super) parted: Vec<(Pid, Schedule)>,
-    /// Happens before the next shift, or before threads part.
+    /// Runs before the next move, or before the next separation.
     pub(super) meanwhile: Option<Event>,
 }
 
@@ -51,7 +51,7 @@ pub(super) fn pid(tid: u32) -> Pid {
 }
 
 impl Fake {
-    /// Threads that are not as those of a process are from the beginning.
+    /// Returns the threads whose schedule is not the default.
     pub(super) fn changed(&self) -> Vec<(u32, Schedule)> {
         let world = self.0.lock();
         let changed = world.threads.iter().filter(|(_, schedule)| **schedule != Schedule::default());

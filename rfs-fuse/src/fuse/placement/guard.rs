@@ -1,7 +1,11 @@
-//! The one thread that binds session threads to a core, and lifts them from it.
+//! The thread that pins session threads to a core, and unpins them.
 //!
-//! It looks once per tick while somebody is followed, or may be, and sleeps otherwise; before it sleeps, it lifts all. So nobody
-//! is bound whom it does not watch: a SCHED_IDLE thread on a core that somebody else keeps busy hardly runs.
+//! [`Guard`] looks at all session threads once per tick while threads are pinned or may be.
+//! Otherwise it sleeps, and unpins all threads before. So it watches every pinned thread: a
+//! SCHED_IDLE thread hardly runs on a core that another thread keeps busy.
+//!
+//! # Concurrency
+//! One thread per mount. It takes the lock over the list of session threads once per tick.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -19,31 +23,31 @@ use super::{
     seat::{Seat, Tally},
 };
 
-/// From one look to the next. Who starves is lifted within three.
+/// Interval between two looks. A starving thread is unpinned within three ticks.
 const TICK: Duration = Duration::from_millis(4);
-/// Threads that seats have started meanwhile are lifted once in so many ticks.
+/// Ticks between two searches for pinned threads that session threads have started.
 const STRAYS: u32 = 32;
 
-/// A seat, as the guard knows it.
+/// A session thread, as the guard knows it.
 struct Known {
     seat: Arc<Seat>,
-    /// At the last look.
+    /// Tally at the last tick.
     tally: Tally,
     samples: Samples,
     is_bound: bool,
 }
 
-/// What it knows, and what it does in one look.
+/// State of the guard.
 pub(super) struct Guard<S> {
     shared: Arc<Shared>,
     scheduler: S,
     habit: Habit,
     known: Vec<Known>,
-    /// Where several callers are served, while they are followed.
+    /// Core to which threads are pinned for several callers.
     place: Option<usize>,
-    /// Where that was of harm last: whoever they wait for may be there, too.
+    /// Core where pinning did harm last. The process that the callers wait for may run there.
     harmful: Option<usize>,
-    /// Ticks of following.
+    /// Number of ticks since pinning began.
     ticks: u32,
 }
 
@@ -52,7 +56,7 @@ impl<S: Scheduler> Guard<S> {
         Guard { shared, scheduler, habit, known: Vec::new(), place: None, harmful: None, ticks: 0 }
     }
 
-    /// Looks until there is no mount any more.
+    /// Runs the guard until the mount ends.
     pub(super) fn run(mut self) {
         let mut wish = Wish::Rest;
         loop {
@@ -61,7 +65,7 @@ impl<S: Scheduler> Guard<S> {
                 break;
             }
             wish = match wish {
-                // What came before is of no interest.
+                // Work from before the pause does not count.
                 Wish::Rest | Wish::Pause(_) | Wish::Later(_) | Wish::Overlap(_) => {
                     self.observe(true);
                     Wish::Watch
@@ -72,12 +76,14 @@ impl<S: Scheduler> Guard<S> {
         self.lift();
     }
 
-    /// Waits as is wished. True if it was for as long; else there is news of whom it follows.
+    /// Waits as decided. Returns true after the full time, and false if a session thread has woken
+    /// the guard before.
     fn wait(&self, wish: Wish) -> bool {
         let shared = &*self.shared;
         let ticks = match wish {
             Wish::Rest | Wish::Doubt(_) => {
-                // A request between these two does not wake it: the next ones do.
+                // A request between this store and `park` does not wake the guard. Later requests
+                // do.
                 shared.asleep.store(true, Ordering::Relaxed);
                 thread::park();
                 shared.asleep.store(false, Ordering::Relaxed);
@@ -99,7 +105,8 @@ impl<S: Scheduler> Guard<S> {
         }
     }
 
-    /// One look, and what follows from it. What it returns is how to wait for the next.
+    /// Looks at the session threads, and acts on the decision. Returns how to wait for the next
+    /// look.
     pub(super) fn step(&mut self, ticked: bool) -> Wish {
         let seen = self.observe(ticked);
         let wish = if ticked { self.habit.look(&seen) } else { self.habit.glance(&seen) };
@@ -130,7 +137,7 @@ impl<S: Scheduler> Guard<S> {
         }
     }
 
-    /// What came since the last look.
+    /// Returns the work of each session thread since the last tick.
     fn observe(&mut self, ticked: bool) -> Vec<Seen> {
         {
             let seats = self.shared.seats.lock();
@@ -162,7 +169,7 @@ impl<S: Scheduler> Guard<S> {
         };
         self.place = (whom == Whom::Several).then_some(core);
         for known in self.known.iter_mut().filter(|known| !known.is_bound) {
-            // Even if it comes only half the way.
+            // Also after a failure, which may have changed only the policy.
             known.is_bound = true;
             if let Err(e) = self.scheduler.bind(known.seat.tid(), core) {
                 log::debug!("a session thread cannot be bound to core {core}: {e}");
@@ -182,7 +189,8 @@ impl<S: Scheduler> Guard<S> {
         Wish::Follow(whom)
     }
 
-    /// The core where most of the work comes from, by who made the last of it for each seat; not the one where that was of harm, if there is another.
+    /// Returns the core of most work, by the last caller of each session thread. Prefers other
+    /// cores than the one where pinning did harm.
     fn core_of_most(&mut self, seen: &[Seen]) -> Option<usize> {
         let mut cores: Vec<(usize, u32)> = Vec::new();
         for seen in seen.iter().filter(|seen| seen.work > 0) {
@@ -196,8 +204,9 @@ impl<S: Scheduler> Guard<S> {
         cores.into_iter().max_by_key(|(core, work)| (Some(*core) != harmful, *work)).map(|(core, _)| core)
     }
 
-    /// True if a seat would run if it were let, while the caller has nothing to do but to wait: one that computes keeps seats
-    /// from running, too, and nobody is the worse for it. Of several one may compute while another one waits.
+    /// Returns true if a pinned thread is runnable but does not run, while its caller waits. A
+    /// caller that computes also keeps pinned threads from running, but does no harm. Of several
+    /// callers, one may compute while another one waits.
     fn is_starved(&mut self, whom: Whom) -> bool {
         let bound = self.known.iter().filter(|known| known.is_bound);
         let mut tids = bound.map(|known| known.seat.tid().as_raw_nonzero().get().unsigned_abs());
@@ -208,13 +217,14 @@ impl<S: Scheduler> Guard<S> {
             }
     }
 
-    /// Lifts seats from where they did harm.
+    /// Unpins threads, and records that pinning did harm on their core.
     fn lift_from_harm(&mut self) {
         self.harmful = self.place.or(self.harmful);
         self.lift();
     }
 
-    /// Seats part first: who always has something to do is never woken, and so stays where it is, as if it were still bound.
+    /// Unpins all threads. It first moves them to different cores, because a busy thread never
+    /// wakes up elsewhere and would stay.
     fn lift(&mut self) {
         self.shared.followed.store(NOBODY, Ordering::SeqCst);
         self.place = None;
@@ -226,8 +236,8 @@ impl<S: Scheduler> Guard<S> {
             if first == tid {
                 continue;
             }
-            // A seat that has just found out that nobody is followed lifts itself meanwhile. So it is lifted here whether it is SCHED_IDLE or not:
-            // what came of the parting must not stay.
+            // The thread may have noticed the reset and unpinned itself meanwhile. So unpin it even
+            // if it is not SCHED_IDLE: the separation must not last.
             if let Err(e) = self.scheduler.part(tid, first).and(self.scheduler.lift(tid)) {
                 log::debug!("a session thread stays beside another: {e}");
             }

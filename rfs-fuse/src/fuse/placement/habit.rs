@@ -1,59 +1,70 @@
-//! Whom to follow, and for how long. Pure: time is looks, one per tick of the guard.
+//! Decides when session threads are pinned, and for which caller.
+//!
+//! [`Habit`] gets the work of all session threads once per tick of the guard, and returns a
+//! [`Wish`]. It pins for a caller that makes dense requests alone. It unpins if another caller
+//! appears, if requests overlap, or if pinning reduces throughput. After such a failure it pauses,
+//! for longer each time. From time to time it unpins to compare.
+//!
+//! No I/O, no locks, no clock: time is counted in ticks.
 
 use super::depth::Samples;
 
-/// Work for one caller within a tick that makes it worth following.
+/// Minimum work of a caller in a tick for pinning.
 const DENSE: u32 = 32;
-/// With less than this within a tick it is no more.
+/// Minimum work in a tick that keeps session threads pinned.
 const SPARSE: u32 = 8;
-/// So many ticks in a row have to be dense before, and sparse after.
+/// Number of consecutive dense ticks before pinning, and of sparse ticks before unpinning.
 const IN_A_ROW: u32 = 2;
-/// Ticks that begin with a caller followed and tell nothing: threads are being moved.
+/// Ticks after pinning that are not judged, because threads are being moved.
 const SETTLING: u32 = 1;
-/// The same with several, who come to that core one by one.
+/// The same for several callers, which move to the core one by one.
 const SETTLING_OF_SEVERAL: u32 = 4;
-/// How long nobody is followed after a failure, in ticks: the first time, and at most.
+/// Ticks without pinning after a failure: the first pause, and the longest.
 const FIRST_PAUSE: u32 = 16;
 const LONGEST_PAUSE: u32 = 4096;
-/// The most for several callers, who come and go: to try it costs them a part of six ticks.
+/// The longest pause for several callers. They come and go, and an attempt costs them a part of six
+/// ticks.
 const LONGEST_PAUSE_OF_SEVERAL: u32 = 64;
-/// The most if the attempt took more than a quarter: several callers with a core each lose far more.
+/// The longest pause after an attempt that lost more than a quarter. Several callers with a core
+/// each lose far more than that.
 const LONGEST_PAUSE_OF_MANY: u32 = 1024;
-/// Ticks without a failure that make it forgotten.
+/// Ticks without a failure after which the pause is short again.
 const CALM: u32 = 256;
-/// After so many ticks of following nobody is followed for a moment, to see what comes then: the first time, and at most. What a caller
-/// does may have changed since it was compared.
+/// Ticks of pinning after which a trial without pinning begins: the first, and the longest. The
+/// caller's requests may have changed since the comparison.
 const FIRST_TRIAL: u32 = 64;
 const LAST_TRIAL: u32 = 4096;
-/// The most for several.
+/// The longest interval between trials for several callers.
 const LAST_TRIAL_OF_SEVERAL: u32 = 256;
-/// Ticks that begin such a moment and tell nothing: who is bound no more stays where it is until the kernel moves it.
+/// Ticks of a trial that are not judged: an unpinned thread stays on its core until the kernel
+/// moves it.
 const SPREADING: u32 = 2;
 
-/// What a session thread has served since the last look.
+/// Work of a session thread in a tick.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
-    /// How much work: requests, and what they move.
+    /// Requests, and the bytes that they move, in units of work.
     pub(super) work: u32,
-    /// The thread that made the last of them.
+    /// The thread that made the last request.
     pub(super) caller: u32,
-    /// How much of it came in a row; may be more than `work`.
+    /// Work of that thread in a row. May exceed `work`.
     pub(super) run: u32,
-    /// Whether its reads and writes overlap.
+    /// Samples of overlapping reads and writes.
     pub(super) samples: Samples,
 }
 
-/// Whom session threads go to.
+/// The caller or callers for which session threads are pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whom {
-    /// A thread that makes all requests: to its core, wherever that is.
+    /// A thread that makes all requests. Session threads move to its core.
     One(u32),
-    /// Several, who all wait for somebody else than session threads: to one core, so that nobody is woken on another.
+    /// Several callers that all wait for another process. Session threads move to one core, so that
+    /// no other core wakes up.
     Several,
 }
 
 impl Whom {
-    /// After so many ticks at most it is tried what comes when he is not followed.
+    /// Returns the longest interval between trials.
     fn last_trial(self) -> u32 {
         match self {
             Whom::One(_) => LAST_TRIAL,
@@ -61,7 +72,7 @@ impl Whom {
         }
     }
 
-    /// So many ticks tell nothing.
+    /// Returns the number of ticks after pinning that are not judged.
     fn settling(self) -> u32 {
         match self {
             Whom::One(_) => SETTLING,
@@ -69,9 +80,11 @@ impl Whom {
         }
     }
 
-    /// Whether following is right, with so much work in as many ticks before it began and now: as it has begun (`is_first`), and from then on. One caller is given
-    /// the benefit of the doubt first, as what is slower for a moment may be something else, and what he asks for later is his business. Of several
-    /// no less may come at first, as they may be as well off on two cores; later whoever they wait for may have come to that core, too.
+    /// Returns true if pinning keeps throughput, by the work of as many ticks before and now.
+    /// `is_first` is true for the first comparison. One caller may lose a quarter at first, and
+    /// later any amount, because its own behavior may change. Several callers may lose nothing at
+    /// first, because two cores may serve them better. Later they may lose a quarter, because the
+    /// process that they wait for may have moved to their core.
     fn is_content(self, is_first: bool, before: u32, now: u32) -> bool {
         let (before, now) = (u64::from(before), u64::from(now));
         match (self, is_first) {
@@ -82,28 +95,28 @@ impl Whom {
     }
 }
 
-/// What a look says.
+/// Decision of a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wish {
-    /// Nobody is worth following. Look again when somebody may be.
+    /// No caller is worth pinning for. Sleep until a caller may be.
     Rest,
-    /// Somebody may be: look again after a tick.
+    /// A caller may be worth it. Look again after a tick.
     Watch,
-    /// Serve this caller where it runs, or these on one core.
+    /// Pin session threads for this target.
     Follow(Whom),
-    /// Little has come from the caller that was followed: either it has little to ask, or nobody has had time to serve it.
-    /// Who finds the latter says so to [`Habit::failed`].
+    /// Little work has come from the target. Either it makes few requests, or the pinned threads
+    /// starve. In the latter case the guard calls [`Habit::failed`].
     Doubt(Whom),
-    /// It was of harm: look again after so many ticks.
+    /// Pinning did harm. Unpin, and look again after this number of ticks.
     Pause(u32),
-    /// Look again after so many ticks: there are callers whom to follow was of harm, not long ago.
+    /// Pinning for several callers did harm recently. Look again after this number of ticks.
     Later(u32),
-    /// Look again after so many ticks: the caller does not block for each answer.
+    /// The caller does not block for each answer. Look again after this number of ticks.
     Overlap(u32),
 }
 
-/// Returns true if at least half of the samples of a tick overlap. Some of a blocking caller may:
-/// the further request that the kernel holds can be a FORGET.
+/// Returns true if at least half of a tick's samples overlap. Some samples of a blocking caller may
+/// overlap, because the kernel's further request can be a FORGET.
 fn overlaps(seen: &[Seen]) -> bool {
     let sum =
         |count: fn(&Samples) -> u32| seen.iter().map(|seen| u64::from(count(&seen.samples))).sum::<u64>();
@@ -111,15 +124,15 @@ fn overlaps(seen: &[Seen]) -> bool {
     overlapping > 0 && 2 * overlapping >= taken
 }
 
-/// Work since the last look, of all session threads.
+/// Work of all session threads in a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Traffic {
     None,
-    /// For one caller.
+    /// Work for one caller: the thread, and the amount.
     Sole(u32, u32),
-    /// For more than one.
+    /// Work for several callers.
     Several(u32),
-    /// Not only for callers.
+    /// Much of the work is the kernel's own.
     Mixed,
 }
 
@@ -142,9 +155,9 @@ impl Traffic {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// A caller whose requests have been dense for some ticks, if there is one.
+    /// Not pinned. A candidate has had dense ticks.
     Alone(Option<Candidate>),
-    /// Nobody is followed, for as many ticks before anything is judged.
+    /// In a trial without pinning, for this number of further ticks that are not judged.
     Spreading(u32),
     Following {
         candidate: Candidate,
@@ -158,16 +171,16 @@ enum State {
 struct Candidate {
     whom: Whom,
     ticks: u32,
-    /// Work in these.
+    /// Work in `ticks` ticks.
     work: u32,
 }
 
-/// What failures have come to.
+/// Recent failures of pinning.
 #[derive(Debug)]
 struct Failures {
-    /// The next one keeps from following for so long.
+    /// Ticks of the next pause.
     pause: u32,
-    /// Ticks without any.
+    /// Ticks since the last failure.
     calm: u32,
 }
 
@@ -176,7 +189,7 @@ impl Failures {
         Failures { pause: FIRST_PAUSE, calm: 0 }
     }
 
-    /// Counts one more. Returns for how many ticks no caller is followed, at most `longest`.
+    /// Counts a failure. Returns the number of ticks without pinning, up to `longest`.
     fn add(&mut self, longest: u32) -> u32 {
         self.calm = 0;
         let pause = self.pause.min(longest);
@@ -184,7 +197,7 @@ impl Failures {
         pause
     }
 
-    /// A tick without any.
+    /// Counts a tick without a failure.
     fn forget(&mut self) {
         self.calm = self.calm.saturating_add(1);
         if self.calm == CALM {
@@ -193,23 +206,24 @@ impl Failures {
     }
 }
 
-/// Who calls, and what has come of following.
+/// State of the decision: the current target, and earlier failures.
 #[derive(Debug)]
 pub(super) struct Habit {
     state: State,
-    /// Whether several are followed at all.
+    /// True if threads may be pinned for several callers.
     several: bool,
-    /// Of following one caller.
+    /// Failures of pinning for one caller, and for several.
     with_one: Failures,
     with_several: Failures,
-    /// Ticks for which several are not followed although they call.
+    /// Further ticks in which threads are not pinned for several callers.
     rest: u32,
-    /// Who was followed last, and after how many ticks of that there is a trial.
+    /// The last target, and the ticks of pinning before its next trial.
     tried: (Option<Whom>, u32),
 }
 
 impl Habit {
-    /// One that may follow several callers, too, or one only.
+    /// Creates the state before the first tick. With `several`, threads may also be pinned for
+    /// several callers.
     pub(super) fn new(several: bool) -> Habit {
         Habit {
             state: State::Alone(None),
@@ -221,10 +235,10 @@ impl Habit {
         }
     }
 
-    /// Judges what came within a tick.
+    /// Decides after a full tick.
     pub(super) fn look(&mut self, seen: &[Seen]) -> Wish {
         let traffic = Traffic::of(seen);
-        // Several callers overlap each other in any case.
+        // Requests of several callers always overlap.
         if let Traffic::Sole(_, work) = traffic
             && !matches!(
                 self.state,
@@ -246,7 +260,7 @@ impl Habit {
                 let work = match (candidate.whom, traffic) {
                     (Whom::One(known), Traffic::Sole(caller, work)) if caller == known => work,
                     (Whom::Several, Traffic::Several(work)) => work,
-                    // So little that nobody can tell: one of them may be all who was served.
+                    // Too little to judge: a single caller may have been served.
                     (Whom::Several, Traffic::Sole(_, work)) if work < SPARSE => work,
                     (_, Traffic::None) => 0,
                     (_, Traffic::Sole(..) | Traffic::Several(_) | Traffic::Mixed) => return self.stop(),
@@ -256,7 +270,7 @@ impl Habit {
         }
     }
 
-    /// Judges what came within less than a tick: only whether somebody else calls, too.
+    /// Decides within a tick: only whether another caller has appeared.
     pub(super) fn glance(&mut self, seen: &[Seen]) -> Wish {
         let State::Following { candidate: Candidate { whom, .. }, .. } = self.state else {
             return Wish::Watch;
@@ -264,20 +278,21 @@ impl Habit {
         match (whom, Traffic::of(seen)) {
             (_, Traffic::None) => Wish::Follow(whom),
             (Whom::One(known), Traffic::Sole(caller, _)) if caller == known => Wish::Follow(whom),
-            // Within less than a tick one of several may be the only one.
+            // Part of a tick may have requests of a single caller only.
             (Whom::Several, Traffic::Sole(..) | Traffic::Several(_)) => Wish::Follow(whom),
             (_, Traffic::Sole(..) | Traffic::Several(_) | Traffic::Mixed) => self.stop(),
         }
     }
 
-    /// Nobody is followed any more.
+    /// Ends pinning.
     pub(super) fn stop(&mut self) -> Wish {
         self.state = State::Alone(None);
         Wish::Rest
     }
 
-    /// Following was of harm. Each time in a row keeps from it for twice as long: from following one caller, or from following
-    /// several, while one that is alone is looked for all the same.
+    /// Ends pinning because it did harm. Consecutive failures double the pause. Pauses for one
+    /// caller and for several callers are separate, so a single caller does not wait for the pause
+    /// of several.
     pub(super) fn failed(&mut self, whom: Whom) -> Wish {
         self.pause(whom, if whom == Whom::Several { LONGEST_PAUSE_OF_SEVERAL } else { LONGEST_PAUSE })
     }
@@ -339,11 +354,12 @@ impl Habit {
         }
         let settled = ticks.saturating_sub(whom.settling());
         let mut after = if settled > 0 { after.saturating_add(work) } else { after };
-        // In as many ticks as it was judged by, again and again.
+        // Compares as many ticks as were judged before pinning, repeatedly.
         if settled > 0 && settled.is_multiple_of(IN_A_ROW) {
             let is_first = settled == IN_A_ROW;
             if !whom.is_content(is_first, before, after) {
-                // Later it may be the process that they wait for, which has come to that core.
+                // Later, the reason may be the process that the callers wait for, which may have
+                // moved to their core.
                 return match whom {
                     Whom::Several if is_first && !whom.is_content(false, before, after) => {
                         self.pause(whom, LONGEST_PAUSE_OF_MANY)

@@ -1,15 +1,18 @@
-//! Moves session threads to the core of the caller that they serve.
+//! Pins session threads to the core of their caller.
 //!
-//! A caller is followed while it makes all requests and blocks for each answer. Its session thread
-//! then runs while the caller sleeps, and wakes it on the core that both are on: no idle core wakes
-//! up. Session threads are SCHED_IDLE meanwhile, so the kernel takes the core for free and lets the
-//! caller go on at once. Several callers that wait for another process share one core.
+//! Session threads are pinned while one caller makes all requests and blocks for each answer. A
+//! session thread then runs while the caller sleeps, and wakes it on the same core, so no idle core
+//! wakes up. Pinned threads are SCHED_IDLE, so a woken caller runs at once. Several callers that
+//! wait for another process share one core.
 //!
-//! - [`seat`]: counts requests of one session thread, and moves the thread after its caller.
-//! - [`depth`]: tells whether the caller blocks for each answer.
-//! - [`habit`]: decides which caller to follow. No I/O, no locks, no clock.
+//! - [`seat`]: counts requests of one session thread, and moves the thread with its caller.
+//! - [`depth`]: detects callers that do not block for each answer.
+//! - [`habit`]: decides when to pin, and for which caller.
 //! - [`policy`]: the kernel's scheduler.
-//! - [`guard`]: the thread that binds session threads, and lifts those that starve.
+//! - [`guard`]: the thread that pins and unpins session threads.
+//!
+//! # Concurrency
+//! Session threads write atomics, which the guard reads. One lock over the list of session threads.
 
 mod depth;
 #[cfg(test)]
@@ -41,19 +44,19 @@ use self::{
 pub(super) use self::{depth::Unanswered, policy::begin_unbound};
 use super::session::descriptors::has_request;
 
-/// The kernel has no thread of this number, nor of the other one.
+/// No thread has this number, nor the number [`SEVERAL`].
 const NOBODY: u32 = 0;
 const SEVERAL: u32 = u32::MAX;
 
-/// A caller that has made so much work in a row is worth a look.
+/// Work of a caller in a row that wakes the guard.
 const WORTH_A_LOOK: u16 = 32;
 
-/// Units of work between two looks of a session thread: where the caller runs, and whether its
-/// requests overlap. An odd number, so that the looks do not fall on the same place of each batch of
-/// 8 or 16 requests.
+/// Units of work between two samples of a session thread. A sample reads the caller's core, and
+/// whether requests overlap. The number is odd, so that samples do not always meet the same request
+/// of a batch of 8 or 16.
 const LOOK: u16 = 7;
 
-/// What a session thread, which serves one mount all its life, has to itself.
+/// State of a session thread. The thread serves one mount.
 struct Own {
     seat: Arc<Seat>,
     scheduler: RefCell<System>,
@@ -63,16 +66,16 @@ thread_local! {
     static OWN: OnceCell<Own> = const { OnceCell::new() };
 }
 
-/// What session threads and the guard tell each other.
+/// State that session threads and the guard share.
 #[derive(Debug, Default)]
 struct Shared {
     seats: Mutex<Vec<Arc<Seat>>>,
     guard: OnceLock<Thread>,
-    /// The guard waits to be woken.
+    /// True while the guard sleeps until a session thread wakes it.
     asleep: AtomicBool,
-    /// The thread that is followed, [`SEVERAL`], or [`NOBODY`].
+    /// The caller to which session threads are pinned, [`SEVERAL`], or [`NOBODY`].
     followed: AtomicU32,
-    /// Several callers may be followed.
+    /// True if session threads may be pinned for several callers.
     several: bool,
     stop: AtomicBool,
     in_flight: InFlight,
@@ -81,20 +84,20 @@ struct Shared {
     overlaps: AtomicU64,
 }
 
-/// Where session threads report their requests. Empty without a guard.
+/// Records requests of session threads. Empty without a guard.
 #[derive(Clone, Debug)]
 pub(super) struct Calls(Option<Reports>);
 
 #[derive(Clone, Debug)]
 struct Reports {
     shared: Arc<Shared>,
-    /// The kernel's queue of requests.
+    /// The FUSE device, which has the kernel's queue of requests.
     device: Arc<OwnedFd>,
 }
 
 impl Calls {
-    /// A request has come: which thread made it (0 if the kernel does not say) and how many bytes of data it moves.
-    /// The session thread drops the result just before the answer leaves.
+    /// Records a request of thread `caller` (0 if the kernel does not say) that moves `bytes` bytes
+    /// of data. The session thread drops the result just before it sends the answer.
     pub(super) fn note(&self, caller: u32, bytes: usize) -> Unanswered {
         let Some(Reports { shared, device }) = &self.0 else { return Unanswered::default() };
         let moves_data = caller != NOBODY && bytes > 0;
@@ -126,8 +129,8 @@ impl Shared {
         Own { seat, scheduler: RefCell::default() }
     }
 
-    /// True if the guard has to know of it now: somebody else than who is followed, or much that the kernel asks for on its own, or
-    /// somebody who may be worth it.
+    /// Returns true if the guard has to act now: another caller than the pinned one has made a
+    /// request, the kernel has requested much on its own, or a caller may be worth pinning.
     fn is_news(&self, before: Tally, tally: Tally) -> bool {
         match self.followed.load(Ordering::Relaxed) {
             NOBODY => {
@@ -141,7 +144,7 @@ impl Shared {
     }
 }
 
-/// The guard of a mount's session threads. Dropping it lifts them and ends it.
+/// The guard of a mount's session threads. Dropping it unpins them and ends it.
 #[derive(Debug)]
 pub struct Placement {
     shared: Option<Arc<Shared>>,
@@ -149,13 +152,14 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// None: session threads run where the kernel has them run.
+    /// Returns no guard: the kernel alone chooses the cores of session threads.
     pub fn none() -> Placement {
         Placement { shared: None, thread: None }
     }
 
-    /// One that follows callers, where the kernel lets it; otherwise none. `several` at a time, too: that is for those who wait for another
-    /// process, which has work for the other core.
+    /// Starts a guard, if the kernel allows pinning. With `several`, threads may also be pinned for
+    /// several callers. That is for callers that wait for another process, which has work for the
+    /// other core.
     pub fn follow(several: bool) -> Placement {
         let start = |system: System| {
             let shared = Arc::new(Shared { several, ..Shared::default() });
@@ -170,16 +174,16 @@ impl Placement {
         })
     }
 
-    /// For session threads that take requests from this device.
+    /// Returns the recorder for session threads that read requests from this device.
     pub(super) fn calls(&self, device: &Arc<OwnedFd>) -> Calls {
         let report =
             |shared: &Arc<Shared>| Reports { shared: Arc::clone(shared), device: Arc::clone(device) };
         Calls(self.shared.as_ref().map(report))
     }
 
-    /// How often a caller was followed, how often session threads were lifted because that did harm
-    /// (another thread kept its core busy, or fewer requests came than before), and how often a caller
-    /// was left alone because its requests overlap. Empty if this process follows no caller.
+    /// Returns counters, none without a guard. `follows` counts pins. `rescues` counts unpins
+    /// because pinning did harm: another thread kept the core busy, or fewer requests came than
+    /// before. `overlaps` counts callers without a pin because their requests overlap.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let Some(shared) = &self.shared else { return Vec::new() };
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -208,10 +212,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_guard_is_told_what_it_has_to_know() {
+    fn the_guard_wakes_for_other_callers_and_for_dense_work() {
         let shared = Shared::default();
         let tally = |caller, run, count| Tally { caller, run, count };
-        // After work of one.
+        // A tally after one more unit of work.
         let is_news = |shared: &Shared, tally: Tally| {
             shared.is_news(Tally { count: tally.count.wrapping_sub(1), ..tally }, tally)
         };
@@ -226,7 +230,7 @@ mod tests {
         shared.followed.store(5, Ordering::Relaxed);
         assert!(!is_news(&shared, tally(5, 1, 1)));
         assert!(is_news(&shared, tally(6, 1, 1)) && is_news(&shared, tally(5, 0, 64)));
-        // Where several are followed, much of several is worth a look, and who makes it no news.
+        // With several callers, dense work wakes the guard, and a change of the caller does not.
         let shared = Shared { several: true, ..Shared::default() };
         shared.asleep.store(true, Ordering::Relaxed);
         assert!(is_news(&shared, tally(5, 1, 64)));
@@ -235,8 +239,8 @@ mod tests {
         assert!(!is_news(&shared, tally(5, 1, 64)) && !is_news(&shared, tally(6, 0, 64)));
     }
 
-    /// The samples of a thread that takes 70 requests of 4 KiB, and answers all but the first
-    /// `unanswered` of them at once. `device` stands for the kernel's queue.
+    /// Returns the samples of a thread that takes 70 requests of 4 KiB, and answers all but the
+    /// first `unanswered` of them at once. `device` stands for the kernel's queue.
     fn samples_of(device: impl Into<OwnedFd>, caller: u32, unanswered: usize) -> depth::Samples {
         let (shared, device) = (Arc::new(Shared::default()), Arc::new(device.into()));
         let calls = Calls(Some(Reports { shared: Arc::clone(&shared), device }));
@@ -262,10 +266,10 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_seated_once_and_a_guard_ends() {
+    fn each_thread_registers_once_and_the_guard_ends() {
         assert_eq!(Placement::none().counters(), []);
         let placement = Placement::follow(true);
-        // Always readable.
+        // This file is always readable.
         let device = Arc::new(OwnedFd::from(std::fs::File::open("/dev/zero").expect("opened")));
         let calls = placement.calls(&device);
         let served = thread::scope(|scope| {

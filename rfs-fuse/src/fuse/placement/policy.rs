@@ -1,48 +1,54 @@
-//! How the kernel schedules threads of this process.
+//! Sets how the kernel schedules threads of this process.
 //!
-//! Here, in `reply`, `session::descriptors` and `session::ring` is the `unsafe` of this crate: rustix has no sched_setscheduler.
+//! This crate has `unsafe` code here, in `reply`, in `session::descriptors` and in `session::ring`.
+//! rustix does not have sched_setscheduler.
+//!
+//! # Concurrency
+//! The guard and session threads, each with a [`System`] of its own. Takes no locks.
 
 use std::{fs::File, io, os::unix::fs::FileExt, thread};
 
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-/// What the guard and the seats ask of the kernel.
+/// Scheduler functions that the guard and session threads use.
 pub(super) trait Scheduler: Send + 'static {
-    /// The core that a thread of any process runs on, or ran on last. `None`: it is not to be seen, or threads of this process are
-    /// kept from that core.
+    /// Returns the core that a thread of any process runs on, or ran on last. Returns `None` if the
+    /// thread is invisible, or if this process may not use that core.
     fn core_of(&mut self, tid: u32) -> Option<usize>;
 
-    /// True if a thread has something to do, whether it is given a core or not.
+    /// Returns true if a thread is runnable, whether it has a core or not.
     fn is_runnable(&mut self, tid: u32) -> bool;
 
-    /// Has a thread of this process run on one core, and only while nobody else wants it.
+    /// Pins a thread of this process to a core, as SCHED_IDLE.
     fn bind(&mut self, tid: Pid, core: usize) -> io::Result<()>;
 
-    /// The core that the calling thread runs on.
+    /// Returns the core of the calling thread.
     fn own_core(&self) -> usize;
 
-    /// Has a thread that is bound run on another core, and one that is not on that core only.
+    /// Restricts a thread to one core. Leaves its policy unchanged.
     fn shift(&mut self, tid: Pid, core: usize) -> io::Result<()>;
 
-    /// Has a thread run on any cores but those of another one, if it is bound to the same. Moves it at once if it runs, and not at all if it sleeps.
+    /// Restricts a thread to the cores that `other` is not pinned to, if both are pinned to the
+    /// same core. The kernel moves a running thread at once, and a sleeping one when it wakes.
     fn part(&mut self, tid: Pid, other: Pid) -> io::Result<()>;
 
-    /// Lets a thread run as the process does.
+    /// Gives a thread the process's cores and policy.
     fn lift(&mut self, tid: Pid) -> io::Result<()>;
 
-    /// Lifts all threads of this process that are bound back to where they were, but for these: seats, and threads that
-    /// they have started.
+    /// Unpins all SCHED_IDLE threads of this process but these. That includes threads that pinned
+    /// threads have started.
     fn lift_all_but(&mut self, bound: &[Pid]);
 }
 
-/// The cores of the process: those of its first thread, which serves nobody and is never bound.
+/// Returns the cores of the process: those of its main thread, which is never pinned.
 fn cores() -> io::Result<CpuSet> {
     Ok(sched_getaffinity(Some(rustix::process::getpid()))?)
 }
 
 fn set_policy(tid: Pid, policy: i32) -> io::Result<()> {
     let param = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the kernel reads the parameter within the call. (The C library's function does nothing on some systems.)
+    // SAFETY: the kernel reads the parameter within the call. The C library's function does nothing
+    // on some systems.
     let done = unsafe {
         libc::syscall(libc::SYS_sched_setscheduler, tid.as_raw_nonzero().get(), policy, &raw const param)
     };
@@ -50,22 +56,22 @@ fn set_policy(tid: Pid, policy: i32) -> io::Result<()> {
 }
 
 fn policy(tid: Pid) -> io::Result<i32> {
-    // SAFETY: numbers only.
+    // SAFETY: the arguments are numbers.
     let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, tid.as_raw_nonzero().get()) };
     i32::try_from(policy).ok().filter(|policy| *policy >= 0).ok_or_else(io::Error::last_os_error)
 }
 
 fn lift(tid: Pid) -> io::Result<()> {
-    // Last the policy, by which it is known whether that has come about.
+    // The policy comes last: it shows that the thread is unpinned.
     sched_setaffinity(Some(tid), &cores()?)?;
     set_policy(tid, libc::SCHED_OTHER)
 }
 
-/// Lifts the calling thread if it was started by one that is bound, or stays on a core: a thread is scheduled as the one that starts
-/// it.
+/// Unpins the calling thread if a pinned or separated thread has started it, because a thread
+/// inherits its cores and policy.
 pub(crate) fn begin_unbound() {
     let tid = gettid();
-    // Where the calls are refused, nobody is bound.
+    // If the kernel refuses these calls, no thread is pinned.
     let lifted = match policy(tid) {
         Ok(libc::SCHED_IDLE) => lift(tid),
         Ok(_) => cores().and_then(|cores| Ok(sched_setaffinity(Some(tid), &cores)?)),
@@ -76,24 +82,25 @@ pub(crate) fn begin_unbound() {
     }
 }
 
-/// The kernel.
+/// The kernel's scheduler.
 #[derive(Debug, Default)]
 pub(super) struct System {
-    /// What was asked last about a caller.
+    /// The last thread that was read, with its open file.
     caller: Option<(u32, File)>,
 }
 
 impl System {
-    /// Finds out whether there is anything to gain, and whether this process may do it.
+    /// Checks that pinning is useful, and that this process may pin threads.
     ///
     /// # Errors
-    /// [`io::ErrorKind::Unsupported`] on one core, and in a process that somebody has given a policy; or the kernel's refusal. Who
-    /// is not root may become SCHED_IDLE, but not come back from it, unless RLIMIT_NICE is at least 20.
+    /// [`io::ErrorKind::Unsupported`] on a single core, and if the process has another policy than
+    /// SCHED_OTHER. Otherwise the kernel's error: other users than root may become SCHED_IDLE, but
+    /// leave that policy only with RLIMIT_NICE of at least 20.
     pub(super) fn probe() -> io::Result<System> {
         if cores()?.count() < 2 || policy(gettid())? != libc::SCHED_OTHER {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        // On a thread that may stay where it gets to.
+        // On a separate thread, which ends if the policy cannot be restored.
         let probe = || {
             set_policy(gettid(), libc::SCHED_IDLE)?;
             lift(gettid())
@@ -103,7 +110,8 @@ impl System {
         Ok(System::default())
     }
 
-    /// `/proc/TID/task/TID/stat`. The one of a caller is kept open: reading it takes about 2 us, opening it several times that.
+    /// Reads `/proc/TID/task/TID/stat`. The file stays open for the next call, because opening it
+    /// takes several times as long as reading it.
     fn stat(&mut self, tid: u32) -> io::Result<String> {
         let file = match self.caller.take() {
             Some((known, file)) if known == tid => file,
@@ -162,7 +170,7 @@ impl Scheduler for System {
         };
         let tids = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
         for tid in tids.filter_map(Pid::from_raw).filter(|tid| !bound.contains(tid)) {
-            // One that is gone is not bound.
+            // A thread that has ended is not pinned.
             if policy(tid).is_ok_and(|policy| policy == libc::SCHED_IDLE)
                 && let Err(e) = lift(tid)
                 && e.raw_os_error() != Some(libc::ESRCH)
@@ -173,9 +181,10 @@ impl Scheduler for System {
     }
 }
 
-/// Of the fields that follow the name, which may contain anything, the first is this.
+/// Index of the thread's state among the fields behind its name. The name may contain any
+/// character.
 const STATE: usize = 0;
-/// And this one the core.
+/// Index of the core.
 const CORE: usize = 36;
 
 fn field(stat: &str, index: usize) -> Option<&str> {
@@ -199,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn this_thread_runs_somewhere() {
+    fn the_calling_thread_has_a_core_and_is_runnable() {
         let mut system = System::default();
         let tid = gettid().as_raw_nonzero().get() as u32;
         for _ in 0..2 {
@@ -208,9 +217,9 @@ mod tests {
         assert!(system.core_of(u32::MAX).is_none() && !system.is_runnable(u32::MAX));
     }
 
-    /// Where it is allowed.
+    /// Runs only where the kernel allows pinning.
     #[test]
-    fn who_is_bound_can_be_lifted_and_so_can_whom_it_starts() {
+    fn a_pinned_thread_and_threads_that_it_starts_can_be_unpinned() {
         let Ok(mut system) = System::probe() else {
             return eprintln!("binding is refused here, or of no use");
         };
@@ -229,7 +238,7 @@ mod tests {
             assert!(started.join().expect("no panic") == (libc::SCHED_OTHER, before));
             system.lift_all_but(&[tid]);
             assert_eq!(policy(tid).expect("policy"), libc::SCHED_IDLE);
-            // From one that may run anywhere it need not.
+            // The main thread is not pinned, so no separation is needed.
             system.part(tid, rustix::process::getpid()).expect("no need");
             assert!(sched_getaffinity(None).expect("cores") == on);
             system.part(tid, tid).expect("parted");

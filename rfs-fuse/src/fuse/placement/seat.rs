@@ -1,5 +1,8 @@
-//! What a session thread does itself. It tells the guard who calls in one word that it alone writes, so that it waits for
-//! nobody; and it keeps up with the caller.
+//! Counts the requests of a session thread, and moves the thread with its caller.
+//!
+//! # Concurrency
+//! The session thread writes two atomic words, which the guard reads. No locks, so no request waits
+//! for the guard.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -7,10 +10,10 @@ use rustix::thread::Pid;
 
 use super::{NOBODY, depth::Samples, habit::Seen, policy::Scheduler};
 
-/// A request is as much work as a small one, and as that once more for each so many bytes that it moves.
+/// Bytes of data that count as much work as a request.
 pub(super) const UNIT: usize = 32 << 10;
 
-/// A session thread.
+/// Counts of a session thread.
 #[derive(Debug)]
 pub(super) struct Seat {
     tid: Pid,
@@ -18,19 +21,20 @@ pub(super) struct Seat {
     samples: AtomicU64,
 }
 
-/// What a seat has served. In one word: the caller, the length of its run, and the number of requests.
+/// Work that a session thread has done. Packed into one word: the last caller, the length of its
+/// run, and all work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
-    /// Who made the last request: a thread's number, [`NOBODY`] if none has been made.
+    /// Thread that made the last request, or [`NOBODY`].
     pub(super) caller: u32,
-    /// The work of those that it has made in a row; no more than this can say.
+    /// Work of that thread's requests in a row. Saturates.
     pub(super) run: u16,
-    /// The work of all requests, counted round and round.
+    /// Work of all requests. Wraps around.
     pub(super) count: u16,
 }
 
 impl Tally {
-    /// After one more request. Those that the kernel makes on its own, as far as they are small, are nobody's.
+    /// Returns the tally after one more request. Small requests of the kernel itself do not count.
     fn after(self, caller: u32, bytes: usize) -> Tally {
         let work = u16::try_from(1 + bytes / UNIT).unwrap_or(u16::MAX);
         let run = match caller {
@@ -42,12 +46,12 @@ impl Tally {
         Tally { caller, run, count: self.count.wrapping_add(work) }
     }
 
-    /// Whether the count has come past a multiple since an earlier tally.
+    /// Returns true if the count has passed a multiple since an earlier tally.
     pub(super) fn passed(self, multiple: u16, earlier: Tally) -> bool {
         self.count / multiple != earlier.count / multiple
     }
 
-    /// What came since an earlier tally, if it was less than 65536.
+    /// Returns the work since an earlier tally, if it is less than 65536.
     pub(super) fn since(self, earlier: Tally) -> Seen {
         let work = self.count.wrapping_sub(earlier.count).into();
         Seen { work, caller: self.caller, run: self.run.into(), samples: Samples::default() }
@@ -63,7 +67,7 @@ impl Tally {
 }
 
 impl Seat {
-    /// Of a thread.
+    /// Creates the counts of a thread.
     pub(super) fn new(tid: Pid) -> Seat {
         let [tally, samples] = [Tally::default().pack(), Samples::default().pack()].map(AtomicU64::new);
         Seat { tid, tally, samples }
@@ -73,7 +77,8 @@ impl Seat {
         self.tid
     }
 
-    /// Counts a request: before and after that. Only for the thread itself.
+    /// Counts a request. Returns the tally before and after it. Only the thread itself may call
+    /// this.
     pub(super) fn note(&self, caller: u32, bytes: usize) -> (Tally, Tally) {
         let before = self.tally();
         let tally = before.after(caller, bytes);
@@ -81,19 +86,20 @@ impl Seat {
         (before, tally)
     }
 
-    /// Goes after the caller if the kernel has moved it. Only for the thread itself.
+    /// Moves the thread to its caller's core, if the kernel has moved the caller. Only the thread
+    /// itself may call this.
     pub(super) fn keep_up(&self, caller: u32, followed: &AtomicU32, scheduler: &mut impl Scheduler) {
         if caller == NOBODY || followed.load(Ordering::SeqCst) != caller {
             return;
         }
-        // If it is not to be seen any more, the guard finds that out.
+        // If the caller is invisible, the guard notices.
         let Some(core) = scheduler.core_of(caller) else { return };
         if core == scheduler.own_core() {
             return;
         }
         let moved = scheduler.shift(self.tid, core);
-        // The guard first says that nobody is followed, and then lifts. If it has lifted before the shift, that shows here; and
-        // this thread is not SCHED_IDLE then, so that it gets to lift itself.
+        // The guard resets `followed` before it unpins. If it has unpinned before the move above,
+        // `followed` differs here. The thread is not SCHED_IDLE then, so it runs and unpins itself.
         if (moved.is_err() || followed.load(Ordering::SeqCst) != caller)
             && let Err(e) = scheduler.lift(self.tid)
         {
@@ -105,7 +111,7 @@ impl Seat {
         Tally::unpack(self.tally.load(Ordering::Relaxed))
     }
 
-    /// Counts a sample. Only for the thread itself.
+    /// Counts a sample. Only the thread itself may call this.
     pub(super) fn sample(&self, overlaps: bool) {
         self.samples.store(self.samples().after(overlaps).pack(), Ordering::Relaxed);
     }
@@ -128,7 +134,7 @@ mod tests {
 
     const CALLER: u32 = 77;
 
-    /// A seat that is bound to core 3 keeps up with who is followed; what comes of it.
+    /// Pins a thread to core 3 and has it follow its caller. Returns the changed schedules.
     fn after_keeping_up(
         followed: u32,
         change: impl FnOnce(&mut World, Arc<AtomicU32>),
@@ -147,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seat_goes_after_its_caller() {
+    fn a_thread_moves_with_its_caller() {
         let there = |core| vec![(1, bound(core))];
         assert_eq!(after_keeping_up(CALLER, |_, _| ()), there(5));
         assert_eq!(after_keeping_up(CALLER + 1, |_, _| ()), there(3));
@@ -167,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn runs() {
+    fn a_tally_counts_runs_and_work() {
         let seat = Seat::new(rustix::thread::gettid());
         let steps = [
             ((7, 0), (7, 1, 1)),
@@ -203,7 +209,7 @@ mod tests {
             prop_assert_eq!(Tally::unpack(tally.pack()), tally);
         }
 
-        /// A caller counts as the only one if and only if it is.
+        /// `run` covers all work if and only if one caller made all requests.
         #[test]
         fn a_run_covers_what_one_caller_made(callers in prop::collection::vec(1..3u32, 1..40), first: u16, run: u16) {
             let earlier = Tally { caller: 1, run, count: first };

@@ -4,7 +4,7 @@ use super::{
 };
 
 const CALLER: u32 = 77;
-/// A thread that a seat has started, and that the guard does not know.
+/// A thread that a session thread has started, and that the guard does not know.
 const STRAY: u32 = 90;
 
 struct Table {
@@ -22,7 +22,7 @@ impl Table {
         Table { guard: Guard::new(shared, world.clone(), Habit::new(true)), world, seats }
     }
 
-    /// One that follows the caller.
+    /// Returns a table whose threads are pinned for the caller.
     fn following() -> Table {
         let mut table = Table::new();
         assert_eq!(table.tick(CALLER, 100), Wish::Watch);
@@ -43,7 +43,7 @@ impl Table {
         self.guard.step(true)
     }
 
-    /// What is bound, how often somebody was followed, and how often that had to be ended.
+    /// Returns the pinned threads, and the numbers of pins and rescues.
     fn state(&self) -> (Vec<(u32, Schedule)>, u64, u64) {
         let shared = &self.guard.shared;
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
@@ -52,9 +52,9 @@ impl Table {
 }
 
 #[test]
-fn seats_go_where_the_caller_is() {
+fn threads_move_to_the_caller() {
     let mut table = Table::following();
-    // One that is new joins the others, which keep up on their own.
+    // A new session thread is pinned where the caller is now. The others follow on their own.
     table.world.0.lock().cores.insert(CALLER, 0);
     table.guard.shared.seats.lock().push(Arc::new(Seat::new(pid(5))));
     assert_eq!(table.tick(CALLER, 100), Wish::Follow(Whom::One(CALLER)));
@@ -68,9 +68,9 @@ fn seats_go_where_the_caller_is() {
     assert_eq!(table.tick(CALLER, 100), Wish::Watch);
 }
 
-/// Each seat has served another one.
+/// Each session thread serves another caller.
 #[test]
-fn seats_of_several_stay_on_one_core() {
+fn threads_of_several_callers_stay_on_one_core() {
     let mut table = Table::new();
     table.world.0.lock().cores.insert(CALLER + 1, 4);
     let both = |table: &mut Table| {
@@ -82,17 +82,17 @@ fn seats_of_several_stay_on_one_core() {
     assert_eq!(both(&mut table), Wish::Follow(Whom::Several));
     assert_eq!(table.world.changed(), [(1, bound(4)), (2, bound(4))]);
     assert_eq!(table.guard.shared.followed.load(Ordering::Relaxed), SEVERAL);
-    // They are moved, and one that is new joins the others.
+    // The callers move, and a new session thread joins the others.
     table.world.0.lock().cores.extend([(CALLER, 5), (CALLER + 1, 5)]);
     table.guard.shared.seats.lock().push(Arc::new(Seat::new(pid(5))));
     assert_eq!(both(&mut table), Wish::Follow(Whom::Several));
     assert_eq!(table.world.changed(), [(1, bound(4)), (2, bound(4)), (5, bound(4))]);
-    // One of them computes while another one waits.
+    // One caller computes while another one waits.
     table.world.0.lock().runnable.extend([2, CALLER]);
     assert_eq!(table.tick(CALLER, 0), Wish::Follow(Whom::Several));
     assert!(matches!(table.tick(CALLER, 0), Wish::Pause(_)));
     assert_eq!(table.state(), (vec![], 1, 1));
-    // The next time it is where they are then; who is not to be seen is nowhere.
+    // The next pin is on the callers' current core. An invisible caller does not count.
     table.world.0.lock().runnable.clear();
     table.world.0.lock().cores.remove(&(CALLER + 1));
     while both(&mut table) != Wish::Follow(Whom::Several) {}
@@ -100,9 +100,9 @@ fn seats_of_several_stay_on_one_core() {
     assert_eq!(table.state().2, 1, "to be left alone for a while is no failure");
 }
 
-/// Whoever they wait for may run there, too.
+/// The process that the callers wait for may run on the first core.
 #[test]
-fn seats_of_several_go_elsewhere_the_next_time_if_it_was_of_harm() {
+fn threads_of_several_callers_move_to_another_core_after_harm() {
     let mut table = Table::new();
     table.world.0.lock().cores.insert(CALLER + 1, 4);
     let mut at = Vec::new();
@@ -118,12 +118,12 @@ fn seats_of_several_go_elsewhere_the_next_time_if_it_was_of_harm() {
         }
         at.dedup();
     }
-    // Most of it came from where the second one was.
+    // Most work came from the core of the second caller.
     assert_eq!(at, [Some(4), None, Some(3)]);
 }
 
 #[test]
-fn several_who_are_not_to_be_seen_are_not_followed() {
+fn threads_are_not_pinned_for_invisible_callers() {
     let mut table = Table::new();
     table.world.0.lock().cores.clear();
     for wish in [Wish::Watch, Wish::Rest] {
@@ -135,9 +135,10 @@ fn several_who_are_not_to_be_seen_are_not_followed() {
     assert_eq!(table.state(), (vec![], 0, 0));
 }
 
-/// Two threads that never sleep, as there is always a request, are woken by nobody, and stay on one core.
+/// Two threads that always have requests never sleep. Without a separation they would stay on one
+/// core.
 #[test]
-fn seats_part_before_they_are_lifted() {
+fn threads_are_separated_before_they_are_unpinned() {
     let mut table = Table::following();
     table.guard.shared.seats.lock().push(Arc::new(Seat::new(pid(5))));
     assert_eq!(table.tick(CALLER, 100), Wish::Follow(Whom::One(CALLER)));
@@ -145,14 +146,14 @@ fn seats_part_before_they_are_lifted() {
     table.tick(CALLER + 1, 1);
     assert_eq!(table.world.0.lock().parted, [(pid(2), bound(3)), (pid(5), bound(3))]);
     assert_eq!(table.world.changed(), []);
-    // Only those that are bound.
+    // Only pinned threads are separated.
     table.tick(CALLER + 1, 1);
     assert_eq!(table.world.0.lock().parted.len(), 2);
 }
 
-/// One that has gone after its caller is not sent back to the core where the first one is.
+/// A thread that has followed its caller is not moved back to the core of the first thread.
 #[test]
-fn seats_that_are_apart_stay_so() {
+fn threads_on_different_cores_are_not_separated() {
     let mut table = Table::following();
     table.world.0.lock().threads.insert(pid(2), bound(7));
     table.tick(CALLER + 1, 1);
@@ -160,9 +161,9 @@ fn seats_that_are_apart_stay_so() {
     assert_eq!(table.world.changed(), []);
 }
 
-/// A seat finds out by itself that nobody is followed, and lifts itself, just when it is sent elsewhere.
+/// A thread notices that pinning has ended, and unpins itself while it is being separated.
 #[test]
-fn who_lifts_itself_while_seats_part_goes_where_it_likes() {
+fn a_thread_that_unpins_itself_during_the_separation_is_unpinned() {
     let mut table = Table::following();
     table.world.0.lock().meanwhile = Some(Box::new(|world| _ = world.threads.remove(&pid(2))));
     table.tick(CALLER + 1, 1);
@@ -170,7 +171,7 @@ fn who_lifts_itself_while_seats_part_goes_where_it_likes() {
 }
 
 #[test]
-fn who_cannot_be_sent_elsewhere_is_lifted() {
+fn a_thread_that_cannot_be_separated_is_unpinned() {
     let mut table = Table::following();
     table.world.0.lock().refuses = true;
     table.tick(CALLER + 1, 1);
@@ -179,7 +180,7 @@ fn who_cannot_be_sent_elsewhere_is_lifted() {
 }
 
 #[test]
-fn somebody_else_is_noticed_before_the_tick() {
+fn another_caller_is_noticed_before_the_tick() {
     let mut table = Table::following();
     table.requests(CALLER, 3);
     assert_eq!(table.guard.step(false), Wish::Follow(Whom::One(CALLER)));
@@ -189,7 +190,7 @@ fn somebody_else_is_noticed_before_the_tick() {
 }
 
 #[test]
-fn who_starves_is_lifted_and_left_alone_for_a_while() {
+fn starving_threads_are_unpinned_for_a_pause() {
     let mut table = Table::following();
     table.world.0.lock().runnable.insert(2);
     assert_eq!(table.tick(CALLER, 1), Wish::Follow(Whom::One(CALLER)));
@@ -204,7 +205,7 @@ fn who_starves_is_lifted_and_left_alone_for_a_while() {
 }
 
 #[test]
-fn a_caller_that_is_quiet_or_computes_starves_nobody() {
+fn a_caller_that_is_quiet_or_computes_causes_no_rescue() {
     for runnable in [&[][..], &[1, 2, CALLER]] {
         let mut table = Table::following();
         table.world.0.lock().runnable.extend(runnable);
@@ -215,11 +216,11 @@ fn a_caller_that_is_quiet_or_computes_starves_nobody() {
 }
 
 #[test]
-fn a_caller_whose_requests_overlap_is_let_go() {
+fn threads_are_unpinned_when_requests_overlap() {
     let mut table = Table::following();
     table.seats[1].sample(false);
     assert_eq!(table.tick(CALLER, 100), Wish::Follow(Whom::One(CALLER)));
-    // Samples of all seats count, those since the last tick only.
+    // Samples of all threads count, but only since the last tick.
     table.seats.iter().for_each(|seat| seat.sample(true));
     assert!(matches!(table.tick(CALLER, 100), Wish::Overlap(_)));
     assert_eq!(table.state(), (vec![], 1, 0));
@@ -230,17 +231,17 @@ fn a_caller_whose_requests_overlap_is_let_go() {
 }
 
 #[test]
-fn a_refusal_leaves_nobody_bound() {
+fn a_refusal_leaves_no_thread_pinned() {
     let mut table = Table::new();
     table.world.0.lock().refuses = true;
     table.tick(CALLER, 100);
     assert!(matches!(table.tick(CALLER, 100), Wish::Pause(_)));
-    // The one that was refused, too: it had come half the way.
+    // Also not the thread whose pin was refused after its policy had changed.
     assert_eq!(table.state(), (vec![], 0, 0));
 }
 
 #[test]
-fn threads_that_seats_start_do_not_stay_bound() {
+fn threads_that_session_threads_start_do_not_stay_pinned() {
     let mut table = Table::following();
     table.world.0.lock().threads.insert(pid(STRAY), bound(3));
     for _ in 0..STRAYS {

@@ -9,12 +9,12 @@ fn from(caller: u32, work: u32) -> Seen {
     Seen { work, caller, run: work, samples: Samples::default() }
 }
 
-/// As `from`, with this many samples, of which some overlap.
+/// Returns `from(A, work)` with `taken` samples, of which `overlapping` overlap.
 fn sampled(work: u32, taken: u32, overlapping: u32) -> Seen {
     Seen { samples: Samples { taken, overlapping }, ..from(A, work) }
 }
 
-/// A habit that follows A, at 100 a tick.
+/// Returns a state that is pinned to A, after work of 100 per tick.
 fn following() -> Habit {
     let mut habit = Habit::new(false);
     assert_eq!(habit.look(&[from(A, 60), from(A, 40)]), Wish::Watch);
@@ -22,7 +22,7 @@ fn following() -> Habit {
     habit
 }
 
-/// Follows for so many ticks.
+/// Passes `ticks` ticks with dense work of A.
 fn goes_on(habit: &mut Habit, ticks: u32) {
     for _ in 0..ticks {
         assert_eq!(habit.look(&[from(A, 100)]), Wish::Follow(One(A)));
@@ -31,7 +31,7 @@ fn goes_on(habit: &mut Habit, ticks: u32) {
 }
 
 #[test]
-fn one_who_asks_a_lot_is_followed_for_as_long() {
+fn a_caller_with_dense_work_keeps_its_pin() {
     let mut habit = following();
     goes_on(&mut habit, FIRST_TRIAL / 2);
     assert_eq!(habit.look(&[from(A, SPARSE - 1)]), Wish::Follow(One(A)));
@@ -41,7 +41,7 @@ fn one_who_asks_a_lot_is_followed_for_as_long() {
     assert_eq!(habit.look(&[]), Wish::Rest);
 }
 
-/// What comes when nobody is followed, and what comes of that.
+/// Passes a trial with work of `without` per tick. Returns the decision after it.
 fn try_without(habit: &mut Habit, without: u32) -> Wish {
     assert_eq!(habit.look(&[from(A, 100)]), Wish::Watch);
     for _ in 0..SPREADING {
@@ -55,7 +55,7 @@ fn try_without(habit: &mut Habit, without: u32) -> Wish {
 }
 
 #[test]
-fn whether_following_still_pays_is_tried_ever_more_rarely() {
+fn the_interval_between_trials_doubles() {
     let mut habit = following();
     goes_on(&mut habit, FIRST_TRIAL - 1);
     let mut trial = FIRST_TRIAL;
@@ -67,14 +67,14 @@ fn whether_following_still_pays_is_tried_ever_more_rarely() {
     assert_eq!(try_without(&mut habit, 90), Wish::Follow(One(A)));
     goes_on(&mut habit, LAST_TRIAL - SETTLING - IN_A_ROW - 1);
     assert_eq!(try_without(&mut habit, 140), Wish::Pause(FIRST_PAUSE));
-    // After that it is not taken on trust.
+    // After a failure the first interval counts again.
     habit.look(&[from(A, 100)]);
     goes_on(&mut habit, FIRST_TRIAL);
     assert_eq!(try_without(&mut habit, 100), Wish::Follow(One(A)));
 }
 
 #[test]
-fn others_end_it_at_once() {
+fn another_caller_ends_the_pin_at_once() {
     let nobodys = Seen { run: 0, ..from(A, 50) };
     for seen in [[from(A, 50), from(B, 1)], [from(A, 50), nobodys], [from(B, 0), from(B, 90)]] {
         assert_eq!(following().look(&seen), Wish::Rest);
@@ -85,18 +85,18 @@ fn others_end_it_at_once() {
 }
 
 #[test]
-fn a_caller_whose_requests_overlap_is_not_followed() {
+fn threads_are_not_pinned_for_overlapping_requests() {
     let mut habit = Habit::new(false);
     for (taken, overlapping) in [(1, 1), (7, 4), (8, 4)] {
         assert_eq!(habit.look(&[sampled(50, taken, overlapping), from(A, 50)]), Wish::Overlap(FIRST_PAUSE));
-        // It is no candidate for the next tick, either.
+        // The caller is no candidate for the next tick either.
         assert_eq!(habit.look(&[from(A, 100)]), Wish::Watch);
     }
-    // Fewer than half of them: these were another thread's, or the kernel's own.
+    // Fewer than half overlap: the overlapping requests are of another thread, or the kernel's own.
     for followed in [Wish::Follow(One(A)); 2] {
         assert_eq!(habit.look(&[sampled(50, 4, 3), sampled(50, 3, 0)]), followed);
     }
-    // From then on until it has more under way.
+    // The pin lasts until more requests overlap.
     assert_eq!(habit.glance(&[sampled(50, 4, 4)]), Wish::Follow(One(A)), "a tick decides");
     assert_eq!(habit.look(&[sampled(SPARSE - 1, 1, 1)]), Wish::Follow(One(A)), "this tells nothing");
     assert_eq!(habit.look(&[sampled(100, 14, 14)]), Wish::Overlap(FIRST_PAUSE));
@@ -105,7 +105,7 @@ fn a_caller_whose_requests_overlap_is_not_followed() {
 }
 
 #[test]
-fn little_is_not_followed() {
+fn sparse_work_is_not_pinned() {
     let mut habit = Habit::new(false);
     for _ in 0..10 {
         assert_eq!(habit.look(&[from(A, DENSE / 2), from(A, DENSE / 2 - 1)]), Wish::Rest);
@@ -116,9 +116,9 @@ fn little_is_not_followed() {
 }
 
 #[test]
-fn slower_than_before_is_a_failure() {
+fn less_work_than_before_is_a_failure() {
     for (each, last) in [(74, Wish::Pause(FIRST_PAUSE)), (75, Wish::Follow(One(A)))] {
-        // 200 in two ticks before; then some that do not count, and two that do.
+        // 200 in two ticks before. Then ticks that are not judged, and two that are.
         let mut habit = following();
         for _ in 0..SETTLING {
             assert_eq!(habit.look(&[from(A, SPARSE)]), Wish::Follow(One(A)));
@@ -129,7 +129,7 @@ fn slower_than_before_is_a_failure() {
 }
 
 #[test]
-fn failures_in_a_row_keep_from_it_for_longer_and_longer() {
+fn consecutive_failures_double_the_pause() {
     let mut habit = following();
     let mut pause = FIRST_PAUSE;
     while pause < LONGEST_PAUSE {
@@ -145,7 +145,7 @@ fn failures_in_a_row_keep_from_it_for_longer_and_longer() {
     assert_eq!(habit.failed(One(A)), Wish::Pause(FIRST_PAUSE));
 }
 
-/// A habit that follows several, at 100 a tick.
+/// Returns a state that is pinned for several callers, after work of 100 per tick.
 fn following_several() -> Habit {
     let mut habit = Habit::new(true);
     assert_eq!(habit.look(&SEVERAL), Wish::Watch);
@@ -159,7 +159,7 @@ const SEVERAL: [Seen; 2] = {
 };
 
 #[test]
-fn several_are_followed_where_that_is_wanted() {
+fn threads_are_pinned_for_several_callers_if_allowed() {
     let mut habit = Habit::new(false);
     (0..10).for_each(|_| assert_eq!(habit.look(&SEVERAL), Wish::Rest));
     let mut habit = following_several();
@@ -169,22 +169,23 @@ fn several_are_followed_where_that_is_wanted() {
             assert_eq!(habit.glance(seen), Wish::Follow(Whom::Several));
         }
     }
-    // One of them goes on alone.
+    // One caller goes on alone.
     assert_eq!(habit.look(&[from(B, 100)]), Wish::Rest);
     assert_eq!(habit.look(&[from(B, 100)]), Wish::Watch);
     assert_eq!(habit.look(&[from(B, 100)]), Wish::Follow(One(B)));
-    // What the kernel asks for on its own is nobody's.
+    // Requests of the kernel itself have no caller.
     let nobodys = Seen { run: 0, ..from(A, 50) };
     assert_eq!(following_several().look(&[from(A, 50), nobodys]), Wish::Rest);
     assert_eq!(following_several().glance(&[from(A, 50), nobodys]), Wish::Rest);
     assert_eq!(following_several().look(&[]), Wish::Follow(Whom::Several));
-    // Where hardly anything comes through, it is hardly anybody's.
+    // Too little work shows no caller.
     let mut habit = following_several();
     assert_eq!(habit.look(&[from(A, 1)]), Wish::Follow(Whom::Several));
     assert_eq!(habit.look(&[from(B, SPARSE - 1)]), Wish::Doubt(Whom::Several));
 }
 
-/// What comes of following several if so much comes in each tick then.
+/// Passes the first comparison for several callers, with work of `each` per tick. Returns the
+/// decision.
 fn after_several(habit: &mut Habit, each: u32) -> Wish {
     let seen = [from(A, each / 2), from(B, each - each / 2)];
     for _ in 0..SETTLING_OF_SEVERAL + IN_A_ROW - 1 {
@@ -194,10 +195,10 @@ fn after_several(habit: &mut Habit, each: u32) -> Wish {
 }
 
 #[test]
-fn several_are_followed_only_if_nothing_is_lost_by_it() {
+fn a_pin_for_several_callers_must_keep_throughput() {
     assert_eq!(after_several(&mut following_several(), 100), Wish::Follow(Whom::Several));
     assert_eq!(after_several(&mut following_several(), 99), Wish::Pause(FIRST_PAUSE));
-    // And as long as that is so.
+    // Later a quarter less is enough.
     for (each, last) in [(75, Wish::Follow(Whom::Several)), (74, Wish::Pause(FIRST_PAUSE))] {
         let mut habit = following_several();
         after_several(&mut habit, 200);
@@ -209,10 +210,10 @@ fn several_are_followed_only_if_nothing_is_lost_by_it() {
     }
 }
 
-/// A caller that is alone does not wait for the pause of several. The limit of that pause depends on
-/// how much the attempt lost.
+/// A single caller does not wait for the pause of several callers. The longest pause depends on the
+/// loss of the attempt.
 #[test]
-fn several_are_left_alone_for_longer_and_longer() {
+fn pauses_for_several_callers_double() {
     let mild = [1, 2, 4, 4, 4].map(|times| (80, times * FIRST_PAUSE));
     assert_eq!(mild[4].1, LONGEST_PAUSE_OF_SEVERAL);
     let severe = [1, 2, 4, 8, 16, 32, 64, 64].map(|times| (50, times * FIRST_PAUSE));
@@ -227,7 +228,7 @@ fn several_are_left_alone_for_longer_and_longer() {
     }
 }
 
-/// Fails unless several that get so much when followed are left alone for `pause` ticks.
+/// Checks that several callers with work of `each` per tick cause `pause` ticks without a pin.
 fn left_alone(habit: &mut Habit, each: u32, pause: u32) {
     assert_eq!(after_several(habit, each), Wish::Pause(FIRST_PAUSE));
     let alone = [from(A, 100)];
@@ -242,9 +243,9 @@ fn left_alone(habit: &mut Habit, each: u32, pause: u32) {
     assert_eq!(habit.look(&SEVERAL), Wish::Follow(Whom::Several));
 }
 
-/// They come and go: whether it still pays is tried more often than with one.
+/// Several callers come and go, so trials are more frequent than for one caller.
 #[test]
-fn following_several_is_tried_as_long_as_it_lasts() {
+fn trials_with_several_callers_go_on() {
     let mut habit = following_several();
     for trial in [FIRST_TRIAL, 2 * FIRST_TRIAL, LAST_TRIAL_OF_SEVERAL, LAST_TRIAL_OF_SEVERAL] {
         for _ in 1..trial {
@@ -257,7 +258,7 @@ fn following_several_is_tried_as_long_as_it_lasts() {
     }
 }
 
-/// Often as those of one who is followed, at times anything.
+/// Generates work of a pinned caller mostly, and at times any work.
 fn look() -> impl Strategy<Value = Vec<Seen>> {
     let work = prop_oneof![Just(0), 0..SPARSE, 0..3 * DENSE];
     let samples = (0..8_u32, 0..4_u32).prop_map(|(taken, overlapping)| Samples { taken, overlapping });
@@ -271,9 +272,10 @@ fn look() -> impl Strategy<Value = Vec<Seen>> {
 }
 
 proptest! {
-    /// Whoever is followed has been the only one who called, since before that and until now; or they have been several, if they may be.
+    /// The target has been the only caller, from the tick before the pin until now. Or there are
+    /// several callers, if that is allowed.
     #[test]
-    fn nobody_else_calls_than_who_is_followed(several: bool, looks in prop::collection::vec(look(), 0..60)) {
+    fn only_the_target_makes_requests(several: bool, looks in prop::collection::vec(look(), 0..60)) {
         let mut habit = Habit::new(several);
         let mut before: Option<Wish> = None;
         for seen in &looks {
