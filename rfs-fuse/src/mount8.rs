@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn under_its_own_name_only_lists_are_expanded() {
+    fn rfs_fuse_only_expands_option_lists() {
         for (line, meant) in [
             ("rfs-fuse a:1 /m --threads 3", "rfs-fuse a:1 /m --threads 3"),
             (
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn under_any_other_it_is_a_mount_helper() {
+    fn under_another_name_it_is_a_mount_helper() {
         for (line, meant) in [
             ("mount.fuse.rfs a:1 /m", "rfs-fuse --subtype=rfs --quiet --daemon -- a:1 /m"),
             ("/sbin/mount.rfs a:1 /m -o rw", "rfs-fuse --subtype=rfs --quiet --daemon -- a:1 /m"),
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_gets_a_suggestion() {
+    fn a_misspelled_option_gets_a_suggestion() {
         let said = |line: &str| {
             parsed(&format!("mount.fuse.rfs a:1 /m -o {line}")).expect_err("unknown").to_string()
         };

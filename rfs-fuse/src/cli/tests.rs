@@ -13,7 +13,7 @@ fn the_command_is_well_formed() {
 }
 
 #[test]
-fn an_address_and_a_mount_point() {
+fn an_address_and_a_mount_point_are_parsed() {
     let a = args("rfs-fuse --max-write 128K host:7440 /mnt --threads 3");
     assert_eq!(a.address(), Ok(Some(Address::Tcp { host: "host".into(), port: 7440 })));
     assert_eq!(a.mount_point(), PathBuf::from("/mnt"));
@@ -22,9 +22,9 @@ fn an_address_and_a_mount_point() {
 }
 
 #[test]
-fn a_timeout_below_the_servers_patience_is_doubted() {
+fn a_timeout_below_the_recall_timeout_causes_a_warning() {
     assert_eq!(rfs_server::config::DEFAULT_PATIENCE, RECALL_PATIENCE);
-    let said = args("rfs-fuse a:1 /m --timeout 2.5").doubt().expect("a doubt");
+    let said = args("rfs-fuse a:1 /m --timeout 2.5").doubt().expect("a warning");
     for word in ["--timeout 2.5: ", "--timeout to more than 8,", "--recall-timeout to less than 2.5"] {
         assert!(said.contains(word), "{said}");
     }
@@ -78,7 +78,7 @@ fn tls_is_for_tcp() {
 }
 
 #[test]
-fn what_the_kernel_keeps() {
+fn cache_modes_set_what_the_kernel_caches() {
     let auto = args("rfs-fuse a:1 /m --attr-timeout 5").settings();
     assert_eq!((auto.keeps, auto.direct_io, auto.writeback), (true, false, false));
     assert_eq!((auto.attr_timeout, auto.entry_timeout), (Duration::from_secs(5), FOREVER));
@@ -98,7 +98,7 @@ fn what_the_kernel_keeps() {
 }
 
 #[test]
-fn the_last_word_on_io_uring_counts() {
+fn the_last_option_about_io_uring_counts() {
     for (options, meant) in [
         ("", IoUring::Auto),
         (" --io-uring=auto", IoUring::Auto),
@@ -135,7 +135,7 @@ fn bad_values_are_refused() {
 }
 
 #[test]
-fn the_last_word_on_allow_other_counts() {
+fn the_last_option_about_other_users_counts() {
     assert!(args("rfs-fuse a:1 /m --no-allow-other --allow-other").allow_other());
     assert!(!args("rfs-fuse a:1 /m --allow-other --no-allow-other").allow_other());
 }

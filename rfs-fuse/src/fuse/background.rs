@@ -41,7 +41,7 @@ impl Background {
         if let Some(thread) = self.thread.lock().take()
             && thread.join().is_err()
         {
-            log::error!("the thread for {} had panicked", self.name);
+            log::error!("thread {} has panicked", self.name);
         }
     }
 }

@@ -202,7 +202,7 @@ impl Locks {
                 log::error!("cannot start a thread for locks: {e}");
                 doubts.jobs.clear();
             }
-            Err(e) => log::warn!("locks are confirmed one after the other: {e}"),
+            Err(e) => log::warn!("cannot start another thread that confirms locks: {e}"),
         }
     }
 
@@ -428,7 +428,7 @@ impl Shared {
                 if signals.entry(ticket).or_default().interrupt(tid) {
                     self.interrupt(ticket);
                 } else if insists && let Err(e) = self.client.insist(ticket) {
-                    log::debug!("waiting for a lock: {e}");
+                    log::debug!("cannot insist on a lock: {e}");
                 }
             }
         }
@@ -472,7 +472,7 @@ impl Shared {
             }
             Ok(false) => {}
             // The thread `grants` meets the same error, and answers.
-            Err(e) => log::debug!("waiting for a lock: {e}"),
+            Err(e) => log::debug!("cannot end the wait for a lock: {e}"),
         }
     }
 }

@@ -103,7 +103,7 @@ impl Settings {
         ];
         request(config, &always);
         if self.writeback && !request(config, &[InitFlags::FUSE_WRITEBACK_CACHE]) {
-            log::warn!("this kernel keeps no writes: --cache writeback is like auto, for one mount only");
+            log::warn!("this kernel has no write-back cache: --cache writeback works like auto, but for one mount only");
             self.writeback = false;
         }
     }

@@ -93,7 +93,7 @@ impl Pages {
         let shared = Arc::clone(&self.shared);
         if let Err(e) = self.thread.start(move || shared.run()) {
             // The write has succeeded. An error would make the program repeat it.
-            log::error!("cannot start a thread: pages of inode {} may be old: {e}", dropped.ino);
+            log::error!("cannot start a thread: pages of inode {} may be stale: {e}", dropped.ino);
             return then();
         }
         self.shared.queue.lock().jobs.push_back((dropped, Box::new(then)));

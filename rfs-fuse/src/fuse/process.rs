@@ -91,7 +91,7 @@ mod tests {
     const STATUS: &str = "Name:\tGroups: 9\nUmask:\t0022\nGroups:\t4 24 1000 \nSigQ:\t0/5\n";
 
     #[test]
-    fn signals() {
+    fn pending_signals_are_detected() {
         let status = |own: &str, shared: &str, blocked: &str, ignored: &str| {
             format!("SigQ:\t0/5\nSigPnd:\t{own}\nShdPnd:\t{shared}\nSigBlk:\t{blocked}\nSigIgn:\t{ignored}\n")
         };
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn capabilities() {
+    fn capabilities_are_read_from_procfs() {
         let status = |bits: u64| format!("CapPrm:\tffffffffffffffff\nCapEff:\t{bits:016x}\n");
         use Capability::{Chown, Fowner, Fsetid};
         for (capability, bit) in [(Chown, 1), (Fowner, 8), (Fsetid, 16)] {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn groups() {
+    fn groups_are_read_from_procfs() {
         assert!(in_groups(STATUS, 24) && in_groups(STATUS, 1000));
         assert!(!in_groups(STATUS, 9) && !in_groups(STATUS, 2) && !in_groups("", 24));
         assert!(!has_group(0, 0), "there is no such process");

@@ -162,7 +162,7 @@ impl Recalls {
         client.drop_names_by(move || {
             if let Err(e) = link.drop_names() {
                 names_are_late.fetch_add(1, Ordering::Relaxed);
-                log::warn!("this kernel keeps names until it forgets them, and some may be old: {e}");
+                log::warn!("this kernel cannot drop all names, so that some may be stale: {e}");
             }
         });
         let shared = Arc::new(Shared {
@@ -185,7 +185,7 @@ impl Recalls {
             if let Err(e) = asks.0.client.obey(&asks, &until)
                 && asks.0.client.is_connected()
             {
-                log::error!("nothing is kept any more: {e}");
+                log::error!("cannot receive recalls, so that nothing is cached any more: {e}");
             }
         })?;
         Ok(Recalls { shared, cancel, asking })
@@ -222,7 +222,7 @@ impl Drop for Recalls {
         self.shared.work.notify_all();
         for worker in workers {
             if worker.join().is_err() {
-                log::error!("a thread for recalls had panicked");
+                log::error!("a thread for recalls has panicked");
             }
         }
     }
@@ -346,7 +346,7 @@ impl Shared {
                     Again::In(dir, names) => self.expire(*dir, names),
                 };
                 if let Err(e) = outcome {
-                    log::debug!("names do not expire once more: {e}");
+                    log::debug!("cannot expire names again: {e}");
                 }
                 queue = self.queue.lock();
                 continue;
@@ -401,7 +401,7 @@ impl Shared {
             return;
         }
         if !self.kernel.barrier().pass() {
-            log::debug!("releases of inode {ino} that are on their way are not waited for");
+            log::debug!("cannot wait for queued releases of inode {ino}");
         }
         for _ in 0..PAUSES {
             if !self.client.is_unlocking(ino) || self.stopping.load(Ordering::Relaxed) {

@@ -72,7 +72,7 @@ impl RemotePages {
             match thread::Builder::new().name("remote pages".into()).spawn(run) {
                 Ok(worker) => queue.workers.push(worker),
                 Err(e) if queue.workers.is_empty() => {
-                    log::error!("cannot start a thread: other mounts may read old pages of inode {ino}: {e}");
+                    log::error!("cannot start a thread: other mounts may read stale pages of inode {ino}: {e}");
                     let waiting = std::mem::take(&mut queue.files);
                     drop(queue);
                     waiting.into_iter().flat_map(|(_, all)| all).for_each(|then| then(Ok(())));
@@ -93,7 +93,7 @@ impl Drop for RemotePages {
         self.0.work.notify_all();
         for worker in workers {
             if worker.join().is_err() {
-                log::error!("a thread for pages of other mounts had panicked");
+                log::error!("a thread for pages of other mounts has panicked");
             }
         }
     }
@@ -121,7 +121,7 @@ impl Shared {
                 // The file is closed by now, or the server does not have the call: no page to wait
                 // for.
                 Err(ClientError::Errno(e)) => {
-                    log::debug!("pages that other mounts keep of inode {ino} are not dropped: {e}");
+                    log::debug!("other mounts do not drop their pages of inode {ino}: {e}");
                     Ok(())
                 }
                 outcome => outcome,

@@ -62,14 +62,14 @@ impl Tellers {
         if finds_one {
             self.0.work.notify_one();
         } else if let Err(e) = self.one_more(device.as_raw_fd()) {
-            log::warn!("what is to be dropped waits for another thread, as one cannot be started: {e}");
+            log::warn!("cannot start a notification thread: {e}");
             // The pool may be empty, so this thread writes the message.
             if let Some((message, tell)) = self.0.take() {
                 tell.send(write(device, &message)).ok();
             }
         }
         told.recv().unwrap_or_else(|_| {
-            Err(io::Error::other("a thread that tells the kernel something has panicked"))
+            Err(io::Error::other("a notification thread has panicked"))
         })
     }
 
@@ -122,7 +122,7 @@ impl Shared {
         placement::begin_unbound();
         let (device, alone) = Only::keep(device);
         if let Err(e) = alone {
-            log::warn!("a thread keeps the mount from ending if this process is killed: {e}");
+            log::warn!("a thread cannot close its descriptors, and may keep the mount alive if this process is killed: {e}");
         }
         let mut answer = None;
         while let Some((message, tell)) = self.next(answer.take()) {

@@ -35,7 +35,7 @@ pub fn mount_point(path: &Path, fs_type: &str) -> Result<PathBuf, MountError> {
             return Err(point("no such directory to mount on".into()));
         }
         Err(e) if e.kind() == io::ErrorKind::TimedOut => {
-            return Err(point("does not answer: something that hangs is mounted there".into()));
+            return Err(point("does not answer: a file system that hangs is mounted there".into()));
         }
         Err(e) if e.kind() == io::ErrorKind::NotADirectory => return Err(point("not a directory".into())),
         Err(e) => return Err(point(e.to_string())),
@@ -72,7 +72,7 @@ fn clean(path: &Path, fs_type: &str) -> Result<(), MountError> {
             helper::unmount(&absolute, true).ok();
         }
         if look(path).is_ok() {
-            log::info!("unmounted what a killed process had left on {}", path.display());
+            log::info!("unmounted a dead mount on {}", path.display());
             return Ok(());
         }
     }

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_one_word_and_count_round() {
+    fn samples_fit_one_word_and_wrap_around() {
         let end = Samples { taken: u32::MAX, overlapping: u32::MAX };
         assert_eq!(Samples::unpack(end.pack()), end);
         let later = end.after(true).after(false);

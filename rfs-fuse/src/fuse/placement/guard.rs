@@ -172,7 +172,7 @@ impl<S: Scheduler> Guard<S> {
             // Also after a failure, which may have changed only the policy.
             known.is_bound = true;
             if let Err(e) = self.scheduler.bind(known.seat.tid(), core) {
-                log::debug!("a session thread cannot be bound to core {core}: {e}");
+                log::debug!("cannot pin a session thread to core {core}: {e}");
                 self.lift();
                 return self.habit.failed(whom);
             }
@@ -239,7 +239,7 @@ impl<S: Scheduler> Guard<S> {
             // The thread may have noticed the reset and unpinned itself meanwhile. So unpin it even
             // if it is not SCHED_IDLE: the separation must not last.
             if let Err(e) = self.scheduler.part(tid, first).and(self.scheduler.lift(tid)) {
-                log::debug!("a session thread stays beside another: {e}");
+                log::debug!("cannot separate session threads: {e}");
             }
         }
         if stays.is_some() {

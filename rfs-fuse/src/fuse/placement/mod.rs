@@ -169,7 +169,7 @@ impl Placement {
             Ok(Placement { shared: Some(shared), thread: Some(thread) })
         };
         System::probe().and_then(start).unwrap_or_else(|e| {
-            log::debug!("session threads do not follow callers: {e}");
+            log::debug!("session threads are not pinned: {e}");
             Placement::none()
         })
     }
@@ -201,7 +201,7 @@ impl Drop for Placement {
             shared.stop.store(true, Ordering::Relaxed);
             thread.thread().unpark();
             if thread.join().is_err() {
-                log::error!("the guard of session threads had panicked");
+                log::error!("the thread that pins session threads has panicked");
             }
         }
     }

@@ -78,7 +78,7 @@ pub(crate) fn begin_unbound() {
         Err(_) => Ok(()),
     };
     if let Err(e) = lifted {
-        log::warn!("a thread is scheduled as the one that started it: {e}");
+        log::warn!("cannot unpin a new thread: {e}");
     }
 }
 
@@ -175,7 +175,7 @@ impl Scheduler for System {
                 && let Err(e) = lift(tid)
                 && e.raw_os_error() != Some(libc::ESRCH)
             {
-                log::warn!("a thread stays on its core: {e}");
+                log::warn!("cannot unpin a thread: {e}");
             }
         }
     }
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn a_pinned_thread_and_threads_that_it_starts_can_be_unpinned() {
         let Ok(mut system) = System::probe() else {
-            return eprintln!("binding is refused here, or of no use");
+            return eprintln!("pinning is refused here, or useless");
         };
         let before = cores().expect("cores");
         let bound = thread::spawn(move || {

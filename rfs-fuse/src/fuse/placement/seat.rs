@@ -103,7 +103,7 @@ impl Seat {
         if (moved.is_err() || followed.load(Ordering::SeqCst) != caller)
             && let Err(e) = scheduler.lift(self.tid)
         {
-            log::warn!("a session thread stays on its core: {e}");
+            log::warn!("cannot unpin a session thread: {e}");
         }
     }
 
@@ -204,7 +204,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_tally_is_one_word(caller: u32, run: u16, count: u16) {
+        fn a_tally_fits_one_word(caller: u32, run: u16, count: u16) {
             let tally = Tally { caller, run, count };
             prop_assert_eq!(Tally::unpack(tally.pack()), tally);
         }

@@ -170,7 +170,7 @@ impl Serving {
     /// Waits up to `limit` until no thread calls the file system any more. The mount has ended.
     pub fn join(self, limit: Duration) {
         if let Err(mpsc::RecvTimeoutError::Timeout) = self.ended.recv_timeout(limit) {
-            log::warn!("threads that serve a ring still wait for something");
+            log::warn!("threads of a ring still wait for calls");
         }
     }
 }
