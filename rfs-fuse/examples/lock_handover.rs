@@ -22,8 +22,8 @@ fn open(directory: &str) -> std::io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
 }
 
-/// Releases a lock that another thread waits for. Returns the time from the unlock until the waiter
-/// has the lock.
+/// Releases a lock that another thread waits for. Returns the time from the unlock until the
+/// waiter has the lock.
 fn hand_over(from: &File, to: &File, held: Duration) -> Result<Duration, Box<dyn Error + Send + Sync>> {
     thread::scope(|scope| {
         let (told, waits) = mpsc::channel();

@@ -309,10 +309,10 @@ fn cache(text: &str) -> Result<Cache, String> {
 }
 
 /// Time to wait for a mount that has just ended, if the server still has its session.
-const OTHERS_LEAVE: Duration = Duration::from_secs(1);
+const PRIOR_MOUNT_LIMIT: Duration = Duration::from_secs(1);
 
 /// Default time for which a server holds a call back while it waits for another client.
-const RECALL_PATIENCE: Duration = Duration::from_secs(8);
+const DEFAULT_RECALL_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Whether requests of the kernel arrive over io_uring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -479,8 +479,8 @@ impl Args {
     /// because the server waits for other clients to acknowledge a recall. Such a call must not
     /// time out.
     pub fn doubt(&self) -> Option<String> {
-        let timeout = self.timeout.filter(|timeout| *timeout <= RECALL_PATIENCE)?;
-        let (timeout, patience) = (timeout.as_secs_f64(), RECALL_PATIENCE.as_secs_f64());
+        let timeout = self.timeout.filter(|timeout| *timeout <= DEFAULT_RECALL_TIMEOUT)?;
+        let (timeout, patience) = (timeout.as_secs_f64(), DEFAULT_RECALL_TIMEOUT.as_secs_f64());
         Some(format!(
             "--timeout {timeout}: a call may take {patience} s while the server waits for another client (rfs-server \
              --recall-timeout), and one that takes longer than --timeout ends this mount's session: set --timeout to more than \
@@ -496,7 +496,7 @@ impl Args {
             keeps,
             alone: writeback,
             checked: self.checksum,
-            patience: OTHERS_LEAVE,
+            patience: PRIOR_MOUNT_LIMIT,
             returns: !self.no_return,
             access_times: self.access_times(self.noatime),
             directory_access_times: self.access_times(self.noatime || self.nodiratime),

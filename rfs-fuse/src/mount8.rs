@@ -101,8 +101,8 @@ fn suggestion(option: &str) -> String {
     near.map(|known| format!(" (did you mean {known:?}?)")).unwrap_or_default()
 }
 
-/// Returns true for words that differ by one letter: replaced, added, removed, or swapped with its
-/// neighbour.
+/// Returns true for words that differ by one letter: replaced, added, removed, or swapped with
+/// its neighbour.
 fn is_one_change(one: &str, other: &str) -> bool {
     let (one, other) = (one.as_bytes(), other.as_bytes());
     let front = one.iter().zip(other).take_while(|(a, b)| a == b).count();
@@ -138,7 +138,8 @@ fn argument(option: &str) -> Option<String> {
     })
 }
 
-/// Splits a list of options. A comma behind a backslash, or between quotes, belongs to its option.
+/// Splits a list of options. A comma behind a backslash, or between quotes, belongs to its
+/// option.
 fn options(list: &str) -> Vec<String> {
     let (mut all, mut one, mut quoted, mut escaped) = (Vec::new(), String::new(), false, false);
     for c in list.chars() {
@@ -161,13 +162,13 @@ fn expand(list: &OsStr) -> Vec<OsString> {
 
 /// Whether set-user-ID programs and device nodes take effect. The last option of a list counts.
 #[derive(Clone, Copy, Debug, Default)]
-struct Works {
+struct Effects {
     suid: bool,
     dev: bool,
 }
 
-impl Works {
-    fn heed(&mut self, list: &OsStr) {
+impl Effects {
+    fn apply(&mut self, list: &OsStr) {
         for option in options(&list.to_string_lossy()) {
             match option.as_str() {
                 "suid" | "allow_suid" => self.suid = true,
@@ -182,7 +183,7 @@ impl Works {
     fn arguments(self) -> impl Iterator<Item = &'static str> {
         [(self.suid, "--suid"), (self.dev, "--dev")]
             .into_iter()
-            .filter_map(|(works, name)| works.then_some(name))
+            .filter_map(|(is_set, name)| is_set.then_some(name))
     }
 }
 
@@ -207,7 +208,7 @@ pub fn parse(
     // mount.fuse.rfs, mount.rfs and rfs show the type fuse.rfs.
     let mut fs_type = name.trim_start_matches("mount.").trim_start_matches("fuse.").to_owned();
     let (mut names, mut expanded) = (Vec::new(), Vec::new());
-    let (mut sloppy, mut fake, mut verbose, mut works) = (false, false, false, Works::default());
+    let (mut sloppy, mut fake, mut verbose, mut effects) = (false, false, false, Effects::default());
     while let Some(argument) = arguments.next() {
         let text = argument.to_string_lossy().into_owned();
         let Some(letters) = text.strip_prefix('-').filter(|letters| !letters.is_empty()) else {
@@ -231,7 +232,7 @@ pub fn parse(
                         attached => attached.into(),
                     };
                     if letter == 'o' {
-                        works.heed(&value);
+                        effects.apply(&value);
                         expanded.extend(expand(&value));
                     } else {
                         let given = value.to_string_lossy().into_owned();
@@ -258,7 +259,7 @@ pub fn parse(
     }
     let mut all: Vec<OsString> = vec!["rfs-fuse".into()];
     all.append(&mut expanded);
-    all.extend(works.arguments().map(OsString::from));
+    all.extend(effects.arguments().map(OsString::from));
     all.push(format!("--subtype={fs_type}").into());
     // A mount helper prints nothing on success.
     all.extend((!verbose).then(|| "--quiet".into()));

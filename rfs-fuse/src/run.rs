@@ -4,8 +4,8 @@
 //! leaves no mount behind.
 //!
 //! # Concurrency
-//! The main thread waits for an [`Event`]. The thread `signals` sends one for each signal, and the
-//! thread `fuse` sends one at the end of the FUSE session. Takes no locks.
+//! The main thread waits for an [`Event`]. The thread `signals` sends one for each signal, and
+//! the thread `fuse` sends one at the end of the FUSE session. Takes no locks.
 
 mod unmount;
 
@@ -39,7 +39,7 @@ use crate::{
     client::{AttachError, Client},
     daemon,
     fuse::{Adapter, Device, Filesystem, KernelLink, Losses, Placement, Ring, SwitchError, Untold},
-    mount::{self, Afterwards, Caretaker, Ground, Look, MountError, Mounted, within},
+    mount::{self, AfterKill, Watchdog, CoveredDirectory, Look, MountError, Mounted, within},
     mount8::{self, Invocation},
     null::NullFs,
     private_server::{self, Log, PrivateServer},
@@ -52,7 +52,7 @@ const ATTACH_SLACK: Duration = Duration::from_millis(500);
 const UNMOUNT_LIMIT: Duration = Duration::from_secs(10);
 
 /// Consequence of a missing watchdog, for log messages.
-const UNCARED: &str = "a kill of this process leaves a dead mount";
+const NO_WATCHDOG: &str = "a kill of this process leaves a dead mount";
 
 /// An error that ends the program.
 #[derive(Debug, thiserror::Error)]
@@ -104,7 +104,7 @@ enum Event {
     /// The kernel has ended the connection, or the session failed.
     Ended(io::Result<()>),
     /// The watchdog has ended.
-    Uncared,
+    WatchdogEnded,
     /// A thread has failed. The mount ends.
     Failed(String),
 }
@@ -117,13 +117,13 @@ pub fn main() -> ExitCode {
     let options = Args::command();
     let known = |name: &str| options.get_arguments().any(|option| option.get_long() == Some(name));
     match mount8::parse(std::env::args_os(), &known) {
-        Ok(Invocation::Plain(arguments)) => ExitCode::from(plain(&arguments)),
+        Ok(Invocation::Plain(arguments)) => ExitCode::from(run_as_rfs_fuse(&arguments)),
         Ok(Invocation::Nothing) => ExitCode::SUCCESS,
-        Ok(Invocation::Mount(arguments)) => ExitCode::from(mount8::exit_code(plain(&arguments))),
+        Ok(Invocation::Mount(arguments)) => ExitCode::from(mount8::exit_code(run_as_rfs_fuse(&arguments))),
         Ok(Invocation::Remount { point, arguments }) => {
             ExitCode::from(mount8::exit_code(remount(Path::new(&point), &arguments)))
         }
-        Err(e) => ExitCode::from(mount8::exit_code(complain(&e.to_string(), USAGE))),
+        Err(e) => ExitCode::from(mount8::exit_code(print_error(&e.to_string(), USAGE))),
     }
 }
 
@@ -131,15 +131,15 @@ pub fn main() -> ExitCode {
 fn remount(point: &Path, arguments: &[OsString]) -> u8 {
     let args = match Args::try_parse_from(arguments) {
         Ok(args) => args,
-        Err(e) => return complain(&e.to_string(), USAGE),
+        Err(e) => return print_error(&e.to_string(), USAGE),
     };
     let done =
         std::fs::canonicalize(point).and_then(|path| mount::remount(&path, args.mount_options().flags));
-    done.map_or_else(|e| complain(&format!("{}: {e}", point.display()), 1), |()| 0)
+    done.map_or_else(|e| print_error(&format!("{}: {e}", point.display()), 1), |()| 0)
 }
 
 /// Runs the program with rfs-fuse's own arguments, and returns the exit code.
-fn plain(arguments: &[OsString]) -> u8 {
+fn run_as_rfs_fuse(arguments: &[OsString]) -> u8 {
     if let Some(arguments) = scrub::asked(arguments) {
         return scrub::main(arguments);
     }
@@ -172,10 +172,10 @@ const USAGE: u8 = 2;
 
 fn fail(error: &RunError) -> u8 {
     let code = if matches!(error, RunError::Usage(_)) { USAGE } else { 1 };
-    complain(&error.to_string(), code)
+    print_error(&error.to_string(), code)
 }
 
-fn complain(what: &str, code: u8) -> u8 {
+fn print_error(what: &str, code: u8) -> u8 {
     eprintln!("rfs-fuse: {}", what.trim_end().replace('\n', " "));
     code
 }
@@ -274,8 +274,8 @@ fn takes_ring(args: &Args) -> bool {
     }
 }
 
-/// Prepares the threads of a ring if the mount uses one. With `--io-uring=on`, enables io_uring in
-/// the kernel.
+/// Prepares the threads of a ring if the mount uses one. With `--io-uring=on`, enables io_uring
+/// in the kernel.
 ///
 /// # Errors
 /// With `--io-uring=on`, if the kernel has no ring for the mount.
@@ -334,39 +334,39 @@ fn serve<F: Filesystem>(
 ) -> Result<(), RunError> {
     let mut options = args.mount_options();
     options.flags.read_only |= client.is_some_and(|served| served.client.is_read_only());
-    let ground = Ground::lock(point)?;
+    let covered = CoveredDirectory::lock(point)?;
     let (device, mounted) = mount::mount(point, &options)?;
-    let mut caretaker = take_care(args, &mounted, ground, client, &send);
-    let caring = || caretaker.as_mut().map(Caretaker::start_again);
+    let mut watchdog = start_watchdog(args, &mounted, covered, client, &send);
+    let restart_watchdog = || watchdog.as_mut().map(Watchdog::restart);
     let outcome =
-        serve_mounted(args, (filesystem, threads), client, (device, &mounted), (send, events), caring);
-    if let Some(caretaker) = caretaker {
+        serve_mounted(args, (filesystem, threads), client, (device, &mounted), (send, events), restart_watchdog);
+    if let Some(watchdog) = watchdog {
         match outcome {
-            Ok(Over::Ended) => caretaker.dismiss(),
+            Ok(Over::Ended) => watchdog.dismiss(),
             // A notification thread that the kernel blocks can keep this process from ending.
-            Ok(Over::Detached) | Err(_) => caretaker.leave(),
+            Ok(Over::Detached) | Err(_) => watchdog.leave(),
         }
     }
     outcome.map(drop)
 }
 
-/// Starts the watchdog, which ends the mount if this process is killed. Returns `None` if it cannot
-/// start.
-fn take_care(
+/// Starts the watchdog, which ends the mount if this process is killed. Returns `None` if it
+/// cannot start.
+fn start_watchdog(
     args: &Args,
     mounted: &Mounted,
-    ground: Ground,
+    covered: CoveredDirectory,
     client: Option<Served<'_>>,
     send: &mpsc::Sender<Event>,
-) -> Option<Caretaker> {
+) -> Option<Watchdog> {
     let farewell = client.and_then(|served| args.farewell(served.client.mount()?));
-    let afterwards = if args.leave_dead_mount { Afterwards::Leave } else { Afterwards::Unmount };
+    let after_kill = if args.leave_dead_mount { AfterKill::Leave } else { AfterKill::Unmount };
     let send = send.clone();
     // Fails only if the main thread has stopped listening.
-    let ended = move || drop(send.send(Event::Uncared));
+    let ended = move || drop(send.send(Event::WatchdogEnded));
     let log = args.log_file.as_deref();
-    let started = Caretaker::start(mounted, ground, afterwards, log, farewell.as_ref(), ended);
-    started.inspect_err(|e| log::warn!("{UNCARED}: {e}")).ok()
+    let started = Watchdog::start(mounted, covered, after_kill, log, farewell.as_ref(), ended);
+    started.inspect_err(|e| log::warn!("{NO_WATCHDOG}: {e}")).ok()
 }
 
 fn serve_mounted<F: Filesystem>(
@@ -375,7 +375,7 @@ fn serve_mounted<F: Filesystem>(
     client: Option<Served<'_>>,
     (device, mounted): (OwnedFd, &Mounted),
     (send, events): Events,
-    caring: impl FnMut() -> Option<io::Result<()>>,
+    restart_watchdog: impl FnMut() -> Option<io::Result<()>>,
 ) -> Result<Over, RunError> {
     let options = args.mount_options();
     let mut config = Config::default();
@@ -433,7 +433,7 @@ fn serve_mounted<F: Filesystem>(
         undo(mounted);
         return Err(e);
     }
-    let over = wait_and_unmount(mounted, &events, client, caring)?;
+    let over = wait_and_unmount(mounted, &events, client, restart_watchdog)?;
     if let (Over::Ended, Some(serving)) = (over, serving) {
         serving.join(UNMOUNT_LIMIT);
     }
@@ -472,7 +472,7 @@ fn begin(args: &Args, mounted: &Mounted, client: Option<&Arc<Client>>) -> Result
             .and_then(|()| out.flush())
             .ok();
     }
-    tell_manager(NotifyState::Ready);
+    notify_manager(NotifyState::Ready);
     if args.detached {
         daemon::detach(args.log_file.as_deref()).map_err(os("cannot go to the background"))?;
     } else if let Some(path) = &args.log_file {
@@ -482,7 +482,7 @@ fn begin(args: &Args, mounted: &Mounted, client: Option<&Arc<Client>>) -> Result
 }
 
 /// Notifies the service manager, if there is one (sd_notify(3)).
-fn tell_manager(news: NotifyState<'_>) {
+fn notify_manager(news: NotifyState<'_>) {
     if let Err(e) = sd_notify::notify(&[news]) {
         log::warn!("cannot notify the service manager: {e}");
     }

@@ -110,7 +110,7 @@ fn caretaker_of(mount: &Mount) -> Option<Pid> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("procfs");
     let mut named = children.split_whitespace().filter(|child| {
         let status = fs::read_to_string(format!("/proc/{child}/status")).unwrap_or_default();
-        status.starts_with("Name:\trfs-caretaker\n") && !status.contains("\nState:\tZ")
+        status.starts_with("Name:\trfs-watchdog\n") && !status.contains("\nState:\tZ")
     });
     let found = named.next()?.parse().ok().and_then(Pid::from_raw);
     found.filter(|_| named.next().is_none())
@@ -128,7 +128,7 @@ fn change_caretakers(mount: &Mount) {
 }
 
 /// The thread that does the waiting.
-const WAITS: &str = "telling";
+const WAITS: &str = "notify";
 
 /// The kernel holds a directory's lock over a change that waits at the server for a mount that is stopped. A name in the directory
 /// is recalled, and the thread that drops it waits for that lock: it cannot be killed, and the change is not answered any more.

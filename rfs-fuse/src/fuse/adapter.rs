@@ -1,13 +1,13 @@
-//! The file system's operations: each handler translates a request of the kernel into calls of the
-//! client.
+//! The file system's operations: each handler translates a request of the kernel into calls of
+//! the client.
 //!
 //! [`Adapter`] implements [`Filesystem`]. Its submodules have replies and error numbers
 //! (`answers`), directories (`listing`), open files (`opening`), and changes that only a file's
 //! owner may make (`owner`).
 //!
 //! # Concurrency
-//! Session threads run the handlers concurrently. The adapter's members have the locks; no handler
-//! holds one while it calls the server.
+//! Session threads run the handlers concurrently. The adapter's members have the locks; no
+//! handler holds one while it calls the server.
 
 mod answers;
 mod listing;
@@ -37,9 +37,9 @@ use super::{
     kernel::KernelLink,
     labels::Labels,
     lifetimes::Lifetimes,
-    locks::{Doubted, Locks},
+    locks::{Refused, Locks},
     losses::Losses,
-    pages::{Dropped, Pages},
+    pages::{PageDrop, Pages},
     process,
     recalls::Recalls,
     remote_pages::RemotePages,
@@ -79,7 +79,7 @@ pub struct Adapter {
     pages: Arc<Pages>,
     labels: Labels,
     retries: Retries,
-    complained: Arc<AtomicBool>,
+    failure_logged: Arc<AtomicBool>,
     losses: Arc<Losses>,
     recalls: Recalls,
     remote_pages: Arc<RemotePages>,
@@ -100,7 +100,7 @@ impl Adapter {
             pages: Arc::new(Pages::new(kernel.clone())),
             labels: Labels::here(),
             retries: Retries::default(),
-            complained: Arc::default(),
+            failure_logged: Arc::default(),
             losses: Arc::default(),
             remote_pages: Arc::new(RemotePages::new(client.clone())),
             maps_around: false,
@@ -163,13 +163,13 @@ impl Filesystem for Adapter {
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let _arrival = self.client.arrival();
-        let asked = self.asked(request, parent, name);
+        let query = self.name_query(request, parent, name);
         // open_by_handle_at(2) and NFS look these two names up.
         let found = match name.as_bytes() {
             b"." => self.client.lookup_number(parent.0),
             b".." => self.client.lookup_parent(parent.0),
             name => match self.client.lookup(parent.0, name) {
-                Err(ClientError::Errno(rfs_proto::Errno::ENOENT)) => self.make_at_last(&asked),
+                Err(ClientError::Errno(rfs_proto::Errno::ENOENT)) => self.make_at_last(&query),
                 // The directory was removed. For a caller that is about to create a file, the
                 // kernel would not walk the path again.
                 Err(ClientError::Errno(rfs_proto::Errno::ESTALE)) => {
@@ -181,11 +181,11 @@ impl Filesystem for Adapter {
         };
         match found {
             Err(ClientError::Errno(rfs_proto::Errno::ENOENT)) => {
-                if let Some(reply) = self.lifetimes.absent(&self.client, &asked, reply) {
+                if let Some(reply) = self.lifetimes.absent(&self.client, &query, reply) {
                     reply.error(Errno::ENOENT);
                 }
             }
-            found => self.entry("lookup", &asked, found, reply),
+            found => self.entry("lookup", &query, found, reply),
         }
     }
 
@@ -259,9 +259,9 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let _arrival = self.client.arrival();
-        let asked = self.asked(request, parent, name);
+        let query = self.name_query(request, parent, name);
         let made = self.client.mknod(parent.0, name.as_bytes(), mode, rdev, creator(request, umask));
-        self.made("mknod", &asked, made, reply);
+        self.made("mknod", &query, made, reply);
     }
 
     fn mkdir(
@@ -274,9 +274,9 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let _arrival = self.client.arrival();
-        let asked = self.asked(request, parent, name);
+        let query = self.name_query(request, parent, name);
         let made = self.client.mkdir(parent.0, name.as_bytes(), mode & 0o7777, creator(request, umask));
-        self.made("mkdir", &asked, made, reply);
+        self.made("mkdir", &query, made, reply);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -300,10 +300,10 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let _arrival = self.client.arrival();
-        let asked = self.asked(request, parent, link_name);
+        let query = self.name_query(request, parent, link_name);
         let target = target.as_os_str().as_bytes();
         let made = self.client.symlink(parent.0, link_name.as_bytes(), target, creator(request, 0));
-        self.made("symlink", &asked, made, reply);
+        self.made("symlink", &query, made, reply);
     }
 
     fn rename(
@@ -331,10 +331,10 @@ impl Filesystem for Adapter {
 
     fn link(&self, request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
         let _arrival = self.client.arrival();
-        let mut asked = self.asked(request, newparent, newname);
+        let mut query = self.name_query(request, newparent, newname);
         let made = self.client.link(ino.0, newparent.0, newname.as_bytes());
-        asked.since = self.client.since_but_changed(asked.since);
-        self.made("link", &asked, made, reply);
+        query.since = self.client.since_but_changed(query.since);
+        self.made("link", &query, made, reply);
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -361,7 +361,7 @@ impl Filesystem for Adapter {
         reply: ReplyCreate,
     ) {
         let _arrival = self.client.arrival();
-        let asked = self.asked(request, parent, name);
+        let query = self.name_query(request, parent, name);
         // Always exclusive: the kernel takes a created file for new. It neither truncates the file
         // nor checks permissions. If another thread has created the file, ESTALE sends this thread
         // back to look the name up and to open the file. That works once per call, so a name that
@@ -372,23 +372,23 @@ impl Filesystem for Adapter {
         let create = || self.client.create(parent.0, name.as_bytes(), mode & 0o7777, by, true);
         let tries = match exclusive {
             true => 1,
-            false if self.retries.is_sent_back(asked.thread) => CREATES_AT_LAST,
+            false if self.retries.is_sent_back(query.thread) => CREATES_AT_LAST,
             false => CREATES,
         };
         match make_new(tries, create) {
             Ok(Some(attr)) => {
-                self.retries.arrived(asked.thread);
+                self.retries.arrived(query.thread);
                 self.changed(parent.0, request.pid());
                 let telling = self.client.telling();
-                let opened = self.new_handle(&telling, asked.since, &attr, flags);
-                self.lifetimes.created(&self.client, &telling, &asked, &attr, opened, reply);
+                let opened = self.new_handle(&telling, query.since, &attr, flags);
+                self.lifetimes.created(&self.client, &telling, &query, &attr, opened, reply);
             }
             Ok(None) if exclusive => reply.error(Errno::EEXIST),
             Ok(None) => {
-                self.send_back_to_make(&asked, mode & 0o7777, by);
+                self.send_back_to_make(&query, mode & 0o7777, by);
                 reply.error(Errno::ESTALE);
             }
-            Err(e) => reply.error(self.by_name("create", asked.thread, &e)),
+            Err(e) => reply.error(self.by_name("create", query.thread, &e)),
         }
     }
 
@@ -412,11 +412,11 @@ impl Filesystem for Adapter {
         {
             return reply.error(self.errno("read", &e));
         }
-        let complained = Arc::clone(&self.complained);
+        let failure_logged = Arc::clone(&self.failure_logged);
         let beside = reply.beside();
         let answer = move |data: Result<ReadData<'_>, ClientError>| match data {
             Ok(data) => reply::send(reply, data),
-            Err(e) => reply.error(answers::errno(&complained, "read", &e)),
+            Err(e) => reply.error(answers::errno(&failure_logged, "read", &e)),
         };
         let next = || self.kernel.next(beside);
         let Err(answer) = self.client.read_later(ino.0, offset, size as usize, next, answer) else { return };
@@ -477,19 +477,19 @@ impl Filesystem for Adapter {
             && let Some(write) =
                 self.client.write_later(ino.0, offset, data, || self.kernel.next(reply.beside()))
         {
-            let complained = Arc::clone(&self.complained);
+            let failure_logged = Arc::clone(&self.failure_logged);
             let around = is_o_direct(flags).then(|| (Arc::clone(&self.handles), Arc::clone(&self.pages)));
             let answer = self.answer_to_write(ino.0, shared);
             return write.start(move |written| match (written, around) {
                 (Ok(()), Some((handles, pages)))
                     if handles.wrote_around_pages(ino.0, handle, (offset, len.into())) =>
                 {
-                    pages.drop_and_answer(Dropped::range(ino.0, (offset, len.into())), move || {
+                    pages.drop_and_answer(PageDrop::range(ino.0, (offset, len.into())), move || {
                         answer(reply, len)
                     });
                 }
                 (Ok(()), _) => answer(reply, len),
-                (Err(e), _) => reply.error(answers::errno(&complained, "write", &e)),
+                (Err(e), _) => reply.error(answers::errno(&failure_logged, "write", &e)),
             });
         }
         let mut written = if appends {
@@ -514,14 +514,14 @@ impl Filesystem for Adapter {
         match written {
             // A page that was read meanwhile may lack these bytes.
             Ok(at) if direct && self.handles.are_cached(ino.0) => {
-                self.pages.drop_then(Dropped::tail(ino.0, at.min(offset)), move || answer(reply, len));
+                self.pages.drop_then(PageDrop::tail(ino.0, at.min(offset)), move || answer(reply, len));
             }
             Ok(_)
                 if !from_cache
                     && is_o_direct(flags)
                     && self.handles.wrote_around_pages(ino.0, handle, (offset, len.into())) =>
             {
-                let range = Dropped::range(ino.0, (offset, len.into()));
+                let range = PageDrop::range(ino.0, (offset, len.into()));
                 self.pages.drop_and_answer(range, move || answer(reply, len));
             }
             // A write of another mount may have dropped pages that this write has changed. If they
@@ -532,7 +532,7 @@ impl Filesystem for Adapter {
                     && let Some(range) =
                         self.handles.read_after(ino.0, request.unique(), (offset, len.into())) =>
             {
-                self.pages.drop_then(Dropped::range(ino.0, range), move || answer(reply, len));
+                self.pages.drop_then(PageDrop::range(ino.0, range), move || answer(reply, len));
             }
             Ok(_) => answer(reply, len),
             Err(e) => {
@@ -558,7 +558,7 @@ impl Filesystem for Adapter {
         };
         match self.client.test_lock(&wanted) {
             Ok(None) => reply.locked(lock.start, lock.end, convert::F_UNLCK, 0),
-            Ok(Some(_)) => self.locks.confirm(wanted, Doubted::Test(lock, reply)),
+            Ok(Some(_)) => self.locks.confirm(wanted, Refused::Test(lock, reply)),
             Err(e) => reply.error(self.errno("getlk", &e)),
         }
     }
@@ -586,7 +586,7 @@ impl Filesystem for Adapter {
                     None
                 }
                 Err(ClientError::Errno(rfs_proto::Errno::EAGAIN)) => {
-                    self.locks.confirm(wanted, Doubted::Lock(reply));
+                    self.locks.confirm(wanted, Refused::Lock(reply));
                     None
                 }
                 Err(e) => Some((e, reply)),
@@ -705,7 +705,7 @@ impl Filesystem for Adapter {
                 Ok(found) => reply.offset(found as i64),
                 Err(e) => reply.error(convert::errno(e.errno())),
             };
-            return self.pages.drop_then(Dropped::tail(ino.0, offset), seek);
+            return self.pages.drop_then(PageDrop::tail(ino.0, offset), seek);
         }
         match self.client.seek(ino.0, offset, what) {
             // Offsets in a file fit into i64.

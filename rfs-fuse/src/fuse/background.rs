@@ -10,7 +10,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::placement;
+use super::affinity;
 
 /// A thread that starts when the first work arrives.
 pub(super) struct Background {
@@ -28,7 +28,7 @@ impl Background {
         let mut thread = self.thread.lock();
         if thread.is_none() {
             let run = || {
-                placement::begin_unbound();
+                affinity::reset_affinity();
                 run();
             };
             *thread = Some(thread::Builder::new().name(self.name.into()).spawn(run)?);

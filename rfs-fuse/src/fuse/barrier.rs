@@ -1,12 +1,12 @@
 //! Waits until session threads have begun with every RELEASE that the kernel has queued.
 //!
-//! close(2) returns before the kernel sends RELEASE, which drops locks of flock(2) and of open file
-//! descriptions. To learn whether such a lock is held, the barrier opens and closes the root of the
-//! mount. RELEASEDIR passes through the same queues behind all earlier RELEASEs. When it arrives, a
-//! session thread has taken each of them. A thread that has taken a RELEASE without beginning it
-//! runs, or waits for a processor (`threads`). The barrier opens the path of the mount, for the
-//! reasons in `ring/kick`. If another file system is mounted there, or the root cannot be opened,
-//! the barrier has no answer.
+//! close(2) returns before the kernel sends RELEASE, which drops locks of flock(2) and of open
+//! file descriptions. To learn whether such a lock is held, the barrier opens and closes the root
+//! of the mount. RELEASEDIR passes through the same queues behind all earlier RELEASEs. When it
+//! arrives, a session thread has taken each of them. A thread that has taken a RELEASE without
+//! beginning it runs, or waits for a processor (`threads`). The barrier opens the path of the
+//! mount, for the reasons in `ring/kick`. If another file system is mounted there, or the root
+//! cannot be opened, the barrier has no answer.
 //!
 //! # Concurrency
 //! One thread, which starts with the first question. One round answers all questions that arrived
@@ -30,14 +30,14 @@ use rustix::{
 };
 
 use super::{
-    placement,
+    affinity,
     session::{descriptors::close_all, threads::Threads},
 };
 
 /// Handle of the root directory that the barrier's thread opens. All other handles are smaller.
 const HANDLE: u64 = u64::MAX;
-/// Time limit of one wait. After it the barrier has no answer. A try-lock of another mount may then
-/// fail for a lock whose RELEASE is queued.
+/// Time limit of one wait. After it the barrier has no answer. A try-lock of another mount may
+/// then fail for a lock whose RELEASE is queued.
 const LIMIT: Duration = Duration::from_secs(4);
 
 #[derive(Debug, Default)]
@@ -133,7 +133,7 @@ impl Drop for Barrier {
 
 impl Shared {
     fn run(&self) {
-        placement::begin_unbound();
+        affinity::reset_affinity();
         let cores = cores();
         if let Err(e) = close_all() {
             log::warn!("a thread cannot close its descriptors, and may keep the mount alive if this process is killed: {e}");

@@ -41,8 +41,8 @@ pub(crate) fn set_time(time: TimeOrNow) -> SetTime {
 
 /// Converts a time of the kernel to nanoseconds since 1970. Saturates at the limits of 64 bits.
 ///
-/// For a time before 1970, the kernel sends whole seconds and nanoseconds after that second. fuser
-/// subtracts the nanoseconds instead of adding them. This corrects the error.
+/// For a time before 1970, the kernel sends whole seconds and nanoseconds after that second.
+/// fuser subtracts the nanoseconds instead of adding them. This corrects the error.
 pub(crate) fn nanoseconds(time: SystemTime) -> i64 {
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),

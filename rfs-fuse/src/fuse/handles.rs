@@ -5,8 +5,8 @@
 //! records the latest reads.
 //!
 //! # Concurrency
-//! Session threads. One lock over the inodes, held briefly. Reads take it only while a file is open
-//! with O_DIRECT.
+//! Session threads. One lock over the inodes, held briefly. Reads take it only while a file is
+//! open with O_DIRECT.
 
 use std::{
     collections::{HashMap, VecDeque},

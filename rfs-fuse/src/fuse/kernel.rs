@@ -28,7 +28,7 @@ use super::{
         Beside,
         descriptors::{clone_of, has_request},
     },
-    telling::{self, Tellers},
+    notify::{self, NotifyPool},
 };
 
 /// Length of a `fuse_out_header` in bytes.
@@ -36,8 +36,8 @@ const HEADER: usize = 16;
 const NOTIFY_INVAL_INODE: i32 = 2;
 const NOTIFY_INVAL_ENTRY: i32 = 3;
 const NOTIFY_INC_EPOCH: i32 = 8;
-/// FUSE_EXPIRE_ONLY: the kernel looks the name up again, and leaves open files and mounts below it
-/// alone.
+/// FUSE_EXPIRE_ONLY: the kernel looks the name up again, and leaves open files and mounts below
+/// it alone.
 const EXPIRE_ONLY: u32 = 1;
 /// Protocol of Linux 6.2, the first with FUSE_EXPIRE_ONLY. Older kernels ignore the flag.
 const EXPIRES: (u32, u32) = (7, 38);
@@ -45,7 +45,7 @@ const EXPIRES: (u32, u32) = (7, 38);
 /// Connection to the kernel. It has no device before the mount exists.
 #[derive(Debug, Default)]
 pub struct Kernel {
-    tellers: Tellers,
+    notify_pool: NotifyPool,
     /// Clone of the FUSE device. No request is read from it.
     device: OnceLock<File>,
     expires: AtomicBool,
@@ -128,17 +128,17 @@ impl Kernel {
 
     /// Writes a notification that does not block. Returns false if the kernel does not know its
     /// object.
-    fn tell(&self, message: &[u8]) -> io::Result<bool> {
-        self.tell_by(|device| telling::write(device, message))
+    fn notify(&self, message: &[u8]) -> io::Result<bool> {
+        self.notify_with(|device| notify::write(device, message))
     }
 
     /// Writes a notification that may wait for a request of this process. Returns false if the
     /// kernel does not know its object.
-    fn tell_and_wait(&self, message: Vec<u8>) -> io::Result<bool> {
-        self.tell_by(|device| self.tellers.tell(device, message))
+    fn notify_blocking(&self, message: Vec<u8>) -> io::Result<bool> {
+        self.notify_with(|device| self.notify_pool.notify(device, message))
     }
 
-    fn tell_by(&self, write: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<bool> {
+    fn notify_with(&self, write: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<bool> {
         let Some(device) = self.device.get() else { return Ok(false) };
         match write(device.as_fd()) {
             Ok(()) => Ok(true),
@@ -153,14 +153,14 @@ impl Kernel {
     /// if the kernel does not know the inode.
     pub(super) fn drop_inode(&self, ino: u64, part: Part) -> io::Result<bool> {
         match part {
-            Part::Attributes => self.tell(&inval_inode(ino, part)),
-            Part::PagesFrom(_) | Part::Pages(..) => self.tell_and_wait(inval_inode(ino, part)),
+            Part::Attributes => self.notify(&inval_inode(ino, part)),
+            Part::PagesFrom(_) | Part::Pages(..) => self.notify_blocking(inval_inode(ino, part)),
         }
     }
 
     /// Has the kernel look up all names again. Needs Linux 6.16.
     pub(super) fn drop_names(&self) -> io::Result<()> {
-        self.tell(&notification(NOTIFY_INC_EPOCH, &[])).map(drop)
+        self.notify(&notification(NOTIFY_INC_EPOCH, &[])).map(drop)
     }
 
     /// Blocks until the kernel has written back an inode's dirty pages. Session threads must not
@@ -172,7 +172,7 @@ impl Kernel {
     /// Has the kernel drop a name. Waits for changes of the directory, and for lookups in it.
     /// Returns false if the kernel does not know the name.
     pub(super) fn drop_name(&self, parent: u64, name: &[u8]) -> io::Result<bool> {
-        self.tell_and_wait(inval_entry(parent, name, 0))
+        self.notify_blocking(inval_entry(parent, name, 0))
     }
 
     /// Sets the version of the kernel's FUSE protocol.
@@ -184,7 +184,7 @@ impl Kernel {
     /// [`drop_name`](Self::drop_name). A kernel without FUSE_EXPIRE_ONLY drops the name, which
     /// unmounts file systems mounted on it or below it.
     pub(super) fn expire_name(&self, parent: u64, name: &[u8]) -> io::Result<bool> {
-        self.tell_and_wait(inval_entry(parent, name, EXPIRE_ONLY))
+        self.notify_blocking(inval_entry(parent, name, EXPIRE_ONLY))
     }
 
     /// Returns true if the kernel has FUSE_EXPIRE_ONLY.

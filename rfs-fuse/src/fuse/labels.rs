@@ -1,8 +1,8 @@
 //! Hides missing SELinux labels on kernels without SELinux.
 //!
-//! `ls -l` reads the SELinux label of each file, and the kernel does not cache the answer. Without
-//! SELinux, a missing label is answered with EOPNOTSUPP, as by NFS and other file systems. Programs
-//! then ask only once.
+//! `ls -l` reads the SELinux label of each file, and the kernel does not cache the answer.
+//! Without SELinux, a missing label is answered with EOPNOTSUPP, as by NFS and other file
+//! systems. Programs then ask only once.
 //!
 //! # Concurrency
 //! Session threads. Takes no locks.

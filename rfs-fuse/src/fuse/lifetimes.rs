@@ -22,7 +22,7 @@ use crate::client::{Client, Since, Telling};
 pub(super) const GENERATION: Generation = Generation(0);
 
 /// Inode number of a negative entry. The kernel ignores the attributes that come with it.
-const NOBODY: u64 = 0;
+const NO_INODE: u64 = 0;
 
 /// Maximum cache times.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,7 @@ pub(super) struct Lifetimes {
 
 /// A name that the kernel asks for, and the time of the request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked<'n> {
+pub(super) struct NameQuery<'n> {
     pub(super) since: Since,
     pub(super) parent: u64,
     pub(super) name: &'n [u8],
@@ -50,8 +50,8 @@ impl Lifetimes {
         Lifetimes { attr: settings.attr_timeout, entry: settings.entry_timeout }
     }
 
-    fn of(&self, telling: &Telling<'_>, asked: &Asked<'_>, given: &Attr) -> (Duration, Duration) {
-        let Asked { since, parent, name, .. } = *asked;
+    fn of(&self, telling: &Telling<'_>, query: &NameQuery<'_>, given: &Attr) -> (Duration, Duration) {
+        let NameQuery { since, parent, name, .. } = *query;
         (
             upto(self.attr, telling.keeps(since, given)),
             upto(self.entry, telling.keeps_what_is_named(since, parent, name, given)),
@@ -59,22 +59,22 @@ impl Lifetimes {
     }
 
     /// Returns the cache time for a name together with its attributes.
-    pub(super) fn of_both(&self, telling: &Telling<'_>, asked: &Asked<'_>, given: &Attr) -> Duration {
-        let (attr, entry) = self.of(telling, asked, given);
+    pub(super) fn of_both(&self, telling: &Telling<'_>, query: &NameQuery<'_>, given: &Attr) -> Duration {
+        let (attr, entry) = self.of(telling, query, given);
         attr.min(entry)
     }
 
-    pub(super) fn entry(&self, client: &Client, asked: &Asked<'_>, attr: &Attr, reply: ReplyEntry) {
+    pub(super) fn entry(&self, client: &Client, query: &NameQuery<'_>, attr: &Attr, reply: ReplyEntry) {
         let telling = client.telling();
-        client.told(attr, asked.thread);
-        let (attr_ttl, entry_ttl) = self.of(&telling, asked, attr);
+        client.told(attr, query.thread);
+        let (attr_ttl, entry_ttl) = self.of(&telling, query, attr);
         reply.entry_with_ttls(&attr_ttl, &entry_ttl, &convert::attr(attr), GENERATION);
     }
 
     /// Answers that a name is absent, if the kernel may cache that. Returns `reply` otherwise.
-    pub(super) fn absent(&self, client: &Client, asked: &Asked<'_>, reply: ReplyEntry) -> Option<ReplyEntry> {
+    pub(super) fn absent(&self, client: &Client, query: &NameQuery<'_>, reply: ReplyEntry) -> Option<ReplyEntry> {
         let telling = client.telling();
-        let kept = !self.entry.is_zero() && telling.keeps_absence(asked.since, asked.parent, asked.name);
+        let kept = !self.entry.is_zero() && telling.keeps_absence(query.since, query.parent, query.name);
         let ttl = upto(self.entry, kept);
         if ttl.is_zero() {
             return Some(reply);
@@ -94,13 +94,13 @@ impl Lifetimes {
         &self,
         client: &Client,
         telling: &Telling<'_>,
-        asked: &Asked<'_>,
+        query: &NameQuery<'_>,
         attr: &Attr,
         (handle, flags): (FileHandle, FopenFlags),
         reply: ReplyCreate,
     ) {
-        client.told(attr, asked.thread);
-        let ttl = self.of_both(telling, asked, attr);
+        client.told(attr, query.thread);
+        let ttl = self.of_both(telling, query, attr);
         reply.created(&ttl, &convert::attr(attr), GENERATION, handle, flags);
     }
 }
@@ -108,7 +108,7 @@ impl Lifetimes {
 /// Returns attributes of no inode.
 pub(super) fn nothing() -> Attr {
     Attr {
-        ino: NOBODY,
+        ino: NO_INODE,
         kind: rfs_proto::FileKind::Regular,
         perm: 0,
         nlink: 0,

@@ -2,14 +2,14 @@
 //!
 //! A blocked lock request occupies no session thread: the server queues it, and grants it later.
 //! The thread `grants` receives the grants. The thread `locks` interrupts waiters with a pending
-//! signal, which it reads from `/proc` because fuser does not pass FUSE_INTERRUPT on. It also drops
-//! stale pages of a file before it answers a lock. A session thread must not wait for that drop,
-//! because the drop may wait for pages that only a session thread can bring.
+//! signal, which it reads from `/proc` because fuser does not pass FUSE_INTERRUPT on. It also
+//! drops stale pages of a file before it answers a lock. A session thread must not wait for that
+//! drop, because the drop may wait for pages that only a session thread can bring.
 //!
 //! # Concurrency
 //! Session threads, the threads `grants` and `locks`, and up to [`MAX_CONFIRMING`] threads
-//! `confirming`. `state` and `doubts` have a lock each. No thread holds both, and none holds one
-//! during a call.
+//! `confirming`. `state` and `confirmations` have a lock each. No thread holds both, and none
+//! holds one during a call.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -31,28 +31,28 @@ use super::{
     background::Background,
     convert,
     kernel::{KernelLink, Part},
-    placement,
+    affinity,
     process::Signals,
     session::{Lock, ReplyEmpty, ReplyLock},
 };
 use crate::client::{Asked, Client, ClientError, LockRequest};
 
 /// Interval of polls for signals of waiters. Two polls detect a signal.
-const LOOK: Duration = Duration::from_millis(10);
+const SIGNAL_POLL: Duration = Duration::from_millis(10);
 /// Minimum interval per waiter. One poll takes about a twentieth of it, so polls take at most 5 %
 /// of a processor.
-const SHARE_OF_ONE: Duration = Duration::from_micros(250);
+const POLL_PER_WAITER: Duration = Duration::from_micros(250);
 /// Time for which a waiter queues behind conflicting waiters. Longer could deadlock: a lock's
 /// holder may wait for one of the queued requests in a way that the server does not see.
-const COURTESY: Duration = Duration::from_secs(1);
+const QUEUE_LIMIT: Duration = Duration::from_secs(1);
 
 /// Returns the interval of polls for a number of waiters.
 fn pause(waiting: usize) -> Duration {
-    LOOK.max(SHARE_OF_ONE.saturating_mul(u32::try_from(waiting).unwrap_or(u32::MAX)))
+    SIGNAL_POLL.max(POLL_PER_WAITER.saturating_mul(u32::try_from(waiting).unwrap_or(u32::MAX)))
 }
 
 /// A blocked lock request.
-struct Waiting {
+struct Waiter {
     wanted: LockRequest,
     /// The thread that waits.
     tid: u32,
@@ -70,9 +70,9 @@ struct Waiting {
 #[derive(Default)]
 struct State {
     /// Blocked requests by ticket, and requests that may block.
-    waiting: HashMap<u64, Waiting>,
+    waiters: HashMap<u64, Waiter>,
     /// Granted locks of files whose pages in the kernel are stale.
-    void: Vec<(LockRequest, ReplyEmpty)>,
+    stale: Vec<(LockRequest, ReplyEmpty)>,
     /// Number of times that all waiters had to repeat their requests.
     rounds: u64,
     stop: bool,
@@ -80,7 +80,7 @@ struct State {
 
 /// A request that a conflicting lock refuses. The lock's file may be closed already, with its
 /// RELEASE on the way.
-pub(super) enum Doubted {
+pub(super) enum Refused {
     /// A lock request that does not block.
     Lock(ReplyEmpty),
     /// A test for a conflicting lock.
@@ -91,22 +91,22 @@ pub(super) enum Doubted {
 const MAX_CONFIRMING: usize = 3;
 
 #[derive(Default)]
-struct Doubts {
-    jobs: VecDeque<(LockRequest, Doubted)>,
+struct Confirmations {
+    jobs: VecDeque<(LockRequest, Refused)>,
     threads: usize,
     idle: usize,
     stop: bool,
 }
 
-/// The blocked requests of a mount, and their threads. Dropping this ends the threads, and answers
-/// waiters with EINTR.
+/// The blocked requests of a mount, and their threads. Dropping this ends the threads, and
+/// answers waiters with EINTR.
 pub(super) struct Locks {
     shared: Arc<Shared>,
     cancel: Cancel,
     /// Thread `locks`: interrupts waiters, and drops pages of locked files.
-    looking: Background,
+    poller: Background,
     /// Thread `grants`: receives grants from the server.
-    hearing: Background,
+    grants: Background,
 }
 
 struct Shared {
@@ -115,8 +115,8 @@ struct Shared {
     tickets: AtomicU64,
     state: Mutex<State>,
     work: Condvar,
-    doubts: Mutex<Doubts>,
-    doubted: Condvar,
+    confirmations: Mutex<Confirmations>,
+    confirm_work: Condvar,
 }
 
 impl std::fmt::Debug for Locks {
@@ -135,12 +135,12 @@ impl Locks {
                 tickets,
                 state,
                 work,
-                doubts: Mutex::default(),
-                doubted: Condvar::new(),
+                confirmations: Mutex::default(),
+                confirm_work: Condvar::new(),
             }),
             cancel: Cancel::new(),
-            looking: Background::new("locks"),
-            hearing: Background::new("grants"),
+            poller: Background::new("locks"),
+            grants: Background::new("grants"),
         }
     }
 
@@ -157,10 +157,10 @@ impl Locks {
         let ticket = self.shared.tickets.fetch_add(1, Ordering::Relaxed);
         // The outcome may arrive before the server's reply that the request waits.
         let (since, insists, asking, outcome) = (Instant::now(), false, true, None);
-        let waiting = Waiting { wanted, tid, reply, since, insists, asking, outcome };
+        let waiter = Waiter { wanted, tid, reply, since, insists, asking, outcome };
         let mut rounds = {
             let mut state = self.shared.state.lock();
-            state.waiting.insert(ticket, waiting);
+            state.waiters.insert(ticket, waiter);
             state.rounds
         };
         let asked = loop {
@@ -170,14 +170,14 @@ impl Locks {
             }
         };
         if let Ok(Asked::Waits) = asked {
-            if let Err(e) = self.employ() {
+            if let Err(e) = self.start_threads() {
                 log::error!("cannot start a thread for locks: {e}");
-                self.shared.give_back(ticket);
+                self.shared.withdraw(ticket);
             }
             return Ok(());
         }
         // If the session has ended, the thread `grants` has answered.
-        let Some(Waiting { reply, .. }) = self.shared.take(ticket) else { return Ok(()) };
+        let Some(Waiter { reply, .. }) = self.shared.take(ticket) else { return Ok(()) };
         match asked {
             Ok(Asked::Locked { void }) => self.answer(wanted, void, reply),
             Ok(Asked::Waits) => {}
@@ -188,101 +188,101 @@ impl Locks {
 
     /// Has other mounts confirm that they hold the conflicting locks. Then repeats the request
     /// once, and answers.
-    pub(super) fn confirm(&self, wanted: LockRequest, doubted: Doubted) {
-        let mut doubts = self.shared.doubts.lock();
-        doubts.jobs.push_back((wanted, doubted));
-        if doubts.jobs.len() <= doubts.idle || doubts.threads == MAX_CONFIRMING {
-            self.shared.doubted.notify_one();
+    pub(super) fn confirm(&self, wanted: LockRequest, refused: Refused) {
+        let mut confirmations = self.shared.confirmations.lock();
+        confirmations.jobs.push_back((wanted, refused));
+        if confirmations.jobs.len() <= confirmations.idle || confirmations.threads == MAX_CONFIRMING {
+            self.shared.confirm_work.notify_one();
             return;
         }
         let shared = Arc::clone(&self.shared);
         match thread::Builder::new().name("confirming".into()).spawn(move || shared.confirm()) {
-            Ok(_) => doubts.threads += 1,
-            Err(e) if doubts.threads == 0 => {
+            Ok(_) => confirmations.threads += 1,
+            Err(e) if confirmations.threads == 0 => {
                 log::error!("cannot start a thread for locks: {e}");
-                doubts.jobs.clear();
+                confirmations.jobs.clear();
             }
             Err(e) => log::warn!("cannot start another thread that confirms locks: {e}"),
         }
     }
 
-    /// Answers that a lock is granted. With `void`, stale pages of the file are dropped first.
-    pub(super) fn answer(&self, lock: LockRequest, void: bool, reply: ReplyEmpty) {
-        if !void {
+    /// Answers that a lock is granted. With `stale`, stale pages of the file are dropped first.
+    pub(super) fn answer(&self, lock: LockRequest, stale: bool, reply: ReplyEmpty) {
+        if !stale {
             return reply.ok();
         }
-        if let Err(e) = self.look() {
+        if let Err(e) = self.start_poller() {
             log::error!("cannot start a thread for locks: {e}");
             self.shared.client.unlock(&lock).ok();
             return reply.error(Errno::ENOLCK);
         }
-        self.shared.state.lock().void.push((lock, reply));
+        self.shared.state.lock().stale.push((lock, reply));
         self.shared.work.notify_one();
     }
 
     /// Starts the threads `grants` and `locks`.
-    fn employ(&self) -> io::Result<()> {
+    fn start_threads(&self) -> io::Result<()> {
         let (shared, cancel) = (Arc::clone(&self.shared), self.cancel.clone());
-        self.hearing.start(move || shared.hear(&cancel))?;
-        self.look()?;
+        self.grants.start(move || shared.receive_grants(&cancel))?;
+        self.start_poller()?;
         self.shared.work.notify_one();
         Ok(())
     }
 
-    fn look(&self) -> io::Result<()> {
+    fn start_poller(&self) -> io::Result<()> {
         let shared = Arc::clone(&self.shared);
-        self.looking.start(move || shared.look())
+        self.poller.start(move || shared.poll_signals())
     }
 }
 
 impl Drop for Locks {
     fn drop(&mut self) {
         self.cancel.cancel();
-        self.shared.doubts.lock().stop = true;
-        self.shared.doubted.notify_all();
+        self.shared.confirmations.lock().stop = true;
+        self.shared.confirm_work.notify_all();
         self.shared.state.lock().stop = true;
         self.shared.work.notify_one();
-        self.hearing.join();
-        self.looking.join();
-        let State { waiting, void, .. } = std::mem::take(&mut *self.shared.state.lock());
-        waiting.into_values().map(|waiting| waiting.reply).for_each(|reply| reply.error(Errno::EINTR));
-        void.into_iter().for_each(|(_, reply)| reply.error(Errno::EINTR));
+        self.grants.join();
+        self.poller.join();
+        let State { waiters, stale, .. } = std::mem::take(&mut *self.shared.state.lock());
+        waiters.into_values().map(|waiter| waiter.reply).for_each(|reply| reply.error(Errno::EINTR));
+        stale.into_iter().for_each(|(_, reply)| reply.error(Errno::EINTR));
     }
 }
 
 impl Shared {
     fn confirm(&self) {
-        placement::begin_unbound();
+        affinity::reset_affinity();
         loop {
-            let (wanted, doubted) = {
-                let mut doubts = self.doubts.lock();
+            let (wanted, refused) = {
+                let mut confirmations = self.confirmations.lock();
                 loop {
-                    if doubts.stop {
+                    if confirmations.stop {
                         return;
                     }
-                    if let Some(job) = doubts.jobs.pop_front() {
+                    if let Some(job) = confirmations.jobs.pop_front() {
                         break job;
                     }
-                    doubts.idle += 1;
-                    self.doubted.wait(&mut doubts);
-                    doubts.idle -= 1;
+                    confirmations.idle += 1;
+                    self.confirm_work.wait(&mut confirmations);
+                    confirmations.idle -= 1;
                 }
             };
             if let Err(e) = self.client.confirm_locks(wanted.ino) {
                 log::debug!("locks of inode {} are not confirmed: {e}", wanted.ino);
             }
-            self.try_once_more(&wanted, doubted);
+            self.repeat_refused(&wanted, refused);
         }
     }
 
-    fn try_once_more(&self, wanted: &LockRequest, doubted: Doubted) {
-        match doubted {
-            Doubted::Lock(reply) => match self.client.lock(wanted, None) {
+    fn repeat_refused(&self, wanted: &LockRequest, refused: Refused) {
+        match refused {
+            Refused::Lock(reply) => match self.client.lock(wanted, None) {
                 Ok(Asked::Locked { void: false }) => reply.ok(),
                 Ok(_) => self.drop_pages(wanted, reply),
                 Err(e) => reply.error(convert::errno(e.errno())),
             },
-            Doubted::Test(lock, reply) => match self.client.test_lock(wanted) {
+            Refused::Test(lock, reply) => match self.client.test_lock(wanted) {
                 Ok(None) => reply.locked(lock.start, lock.end, convert::F_UNLCK, 0),
                 Ok(Some(held)) => {
                     let typ = if held.exclusive { convert::F_WRLCK } else { convert::F_RDLCK };
@@ -294,8 +294,8 @@ impl Shared {
         }
     }
 
-    fn take(&self, ticket: u64) -> Option<Waiting> {
-        self.state.lock().waiting.remove(&ticket)
+    fn take(&self, ticket: u64) -> Option<Waiter> {
+        self.state.lock().waiters.remove(&ticket)
     }
 
     /// Handles the server's reply that a request waits. Returns false if the reply may come from a
@@ -304,9 +304,9 @@ impl Shared {
         let mut state = self.state.lock();
         let again = *rounds != state.rounds;
         *rounds = state.rounds;
-        let Some(waiting) = state.waiting.get_mut(&ticket) else { return true };
-        let outcome = waiting.outcome.take();
-        waiting.asking = again;
+        let Some(waiter) = state.waiters.get_mut(&ticket) else { return true };
+        let outcome = waiter.outcome.take();
+        waiter.asking = again;
         drop(state);
         if let Some(outcome) = outcome.filter(|_| !again) {
             self.granted(Granted { ticket, outcome });
@@ -315,8 +315,8 @@ impl Shared {
     }
 
     /// Withdraws a request whose grant no thread could receive.
-    fn give_back(&self, ticket: u64) {
-        let Some(Waiting { wanted, reply, .. }) = self.take(ticket) else { return };
+    fn withdraw(&self, ticket: u64) {
+        let Some(Waiter { wanted, reply, .. }) = self.take(ticket) else { return };
         if !matches!(self.client.stop_waiting(ticket), Ok(true)) {
             self.client.unlock(&wanted).ok();
         }
@@ -324,14 +324,14 @@ impl Shared {
     }
 
     /// Receives grants and answers waiters, until the session or the mount ends.
-    fn hear(&self, cancel: &Cancel) {
+    fn receive_grants(&self, cancel: &Cancel) {
         let end = loop {
             match self.client.grants(cancel) {
                 Ok(Some(granted)) => granted.into_iter().for_each(|granted| self.granted(granted)),
                 // The server has restarted, or the session is new. It does not know the waiters.
-                Ok(None) => self.ask_again(),
+                Ok(None) => self.repeat_requests(),
                 Err(ClientError::Request(RequestError::Disconnected)) if self.client.is_connected() => {
-                    self.ask_again();
+                    self.repeat_requests();
                 }
                 Err(e) => break e,
             }
@@ -344,32 +344,32 @@ impl Shared {
             log::error!("cannot receive grants of locks: {end}");
             self.client.close_session();
         }
-        let waiting = std::mem::take(&mut self.state.lock().waiting);
-        waiting.into_values().for_each(|waiting| waiting.reply.error(convert::errno(end.errno())));
+        let waiters = std::mem::take(&mut self.state.lock().waiters);
+        waiters.into_values().for_each(|waiter| waiter.reply.error(convert::errno(end.errno())));
     }
 
     /// Repeats the requests of all waiters.
-    fn ask_again(&self) {
+    fn repeat_requests(&self) {
         let all: Vec<(u64, LockRequest)> = {
             let mut state = self.state.lock();
             state.rounds += 1;
             // A thread that is asking repeats its request itself. Two requests at a time could take
             // the lock again after its release.
-            let heard = state.waiting.iter().filter(|(_, waiting)| !waiting.asking);
-            heard.map(|(&ticket, waiting)| (ticket, waiting.wanted)).collect()
+            let heard = state.waiters.iter().filter(|(_, waiter)| !waiter.asking);
+            heard.map(|(&ticket, waiter)| (ticket, waiter.wanted)).collect()
         };
         for (ticket, wanted) in all {
             let asked = self.client.lock(&wanted, Some(ticket));
             if let Ok(Asked::Waits) = asked {
-                // The waiter was interrupted before the server knew the request, so the request is
-                // withdrawn now.
-                let waits = self.state.lock().waiting.contains_key(&ticket);
+                // If the waiter was interrupted meanwhile, the server did not know the request. The
+                // request is withdrawn now.
+                let waits = self.state.lock().waiters.contains_key(&ticket);
                 if !waits && !matches!(self.client.stop_waiting(ticket), Ok(true)) {
                     self.client.unlock(&wanted).ok();
                 }
                 continue;
             }
-            let Some(Waiting { wanted, reply, .. }) = self.take(ticket) else {
+            let Some(Waiter { wanted, reply, .. }) = self.take(ticket) else {
                 // The waiter was interrupted.
                 if asked.is_ok() {
                     self.client.unlock(&wanted).ok();
@@ -386,11 +386,11 @@ impl Shared {
 
     fn granted(&self, Granted { ticket, outcome }: Granted) {
         let mut state = self.state.lock();
-        if let Some(waiting) = state.waiting.get_mut(&ticket).filter(|waiting| waiting.asking) {
-            waiting.outcome = Some(outcome);
+        if let Some(waiter) = state.waiters.get_mut(&ticket).filter(|waiter| waiter.asking) {
+            waiter.outcome = Some(outcome);
             return;
         }
-        let Some(Waiting { wanted, reply, .. }) = state.waiting.remove(&ticket) else {
+        let Some(Waiter { wanted, reply, .. }) = state.waiters.remove(&ticket) else {
             return log::debug!("a grant of a lock without a waiter");
         };
         drop(state);
@@ -413,18 +413,18 @@ impl Shared {
     }
 
     /// Runs the thread `locks`.
-    fn look(&self) {
+    fn poll_signals(&self) {
         let (mut next, mut signals) = (Instant::now(), HashMap::<u64, Signals>::new());
-        while let Some(void) = self.next(next) {
-            void.into_iter().for_each(|(lock, reply)| self.drop_pages(&lock, reply));
+        while let Some(stale) = self.next(next) {
+            stale.into_iter().for_each(|(lock, reply)| self.drop_pages(&lock, reply));
             let now = Instant::now();
             if now < next {
                 continue;
             }
-            let looked_at = self.looked_at(now);
-            signals.retain(|ticket, _| looked_at.iter().any(|looked_at| looked_at.ticket == *ticket));
-            next = now + pause(looked_at.len());
-            for LookedAt { ticket, tid, insists } in looked_at {
+            let polled = self.waiters_to_poll(now);
+            signals.retain(|ticket, _| polled.iter().any(|polled| polled.ticket == *ticket));
+            next = now + pause(polled.len());
+            for Polled { ticket, tid, insists } in polled {
                 if signals.entry(ticket).or_default().interrupt(tid) {
                     self.interrupt(ticket);
                 } else if insists && let Err(e) = self.client.insist(ticket) {
@@ -434,40 +434,40 @@ impl Shared {
         }
     }
 
-    /// Sleeps until pages have to be dropped, or until `look` if there are waiters. Returns the
+    /// Sleeps until pages have to be dropped, or until `poll` if there are waiters. Returns the
     /// locks of the files. Returns `None` at the end.
-    fn next(&self, look: Instant) -> Option<Vec<(LockRequest, ReplyEmpty)>> {
+    fn next(&self, poll: Instant) -> Option<Vec<(LockRequest, ReplyEmpty)>> {
         let mut state = self.state.lock();
-        while !state.stop && state.void.is_empty() {
-            if state.waiting.is_empty() {
+        while !state.stop && state.stale.is_empty() {
+            if state.waiters.is_empty() {
                 self.work.wait(&mut state);
-            } else if self.work.wait_until(&mut state, look).timed_out() {
+            } else if self.work.wait_until(&mut state, poll).timed_out() {
                 break;
             }
         }
-        (!state.stop).then(|| std::mem::take(&mut state.void))
+        (!state.stop).then(|| std::mem::take(&mut state.stale))
     }
 
-    /// Returns the waiters to poll. A waiter that has queued for [`COURTESY`] insists from now on.
-    fn looked_at(&self, now: Instant) -> Vec<LookedAt> {
-        let look = |(&ticket, waiting): (&u64, &mut Waiting)| {
-            let insists = !waiting.insists && now >= waiting.since + COURTESY;
-            waiting.insists |= insists;
-            LookedAt { ticket, tid: waiting.tid, insists }
+    /// Returns the waiters to poll. A waiter that has queued for [`QUEUE_LIMIT`] insists from now on.
+    fn waiters_to_poll(&self, now: Instant) -> Vec<Polled> {
+        let poll = |(&ticket, waiter): (&u64, &mut Waiter)| {
+            let insists = !waiter.insists && now >= waiter.since + QUEUE_LIMIT;
+            waiter.insists |= insists;
+            Polled { ticket, tid: waiter.tid, insists }
         };
-        self.state.lock().waiting.iter_mut().map(look).collect()
+        self.state.lock().waiters.iter_mut().map(poll).collect()
     }
 
     /// Ends a wait by a signal. If the wait has ended already, its outcome answers the request.
     fn interrupt(&self, ticket: u64) {
         // A thread that has ended may have been granted its lock since the poll.
-        if !self.state.lock().waiting.contains_key(&ticket) {
+        if !self.state.lock().waiters.contains_key(&ticket) {
             return;
         }
         match self.client.stop_waiting(ticket) {
             Ok(true) => {
-                if let Some(waiting) = self.take(ticket) {
-                    waiting.reply.error(Errno::EINTR);
+                if let Some(waiter) = self.take(ticket) {
+                    waiter.reply.error(Errno::EINTR);
                 }
             }
             Ok(false) => {}
@@ -478,7 +478,7 @@ impl Shared {
 }
 
 /// A waiter to poll.
-struct LookedAt {
+struct Polled {
     ticket: u64,
     tid: u32,
     /// True if the waiter insists from this poll on.

@@ -19,14 +19,14 @@ mod locks;
 mod losses;
 mod page_ranges;
 mod pages;
-mod placement;
+mod affinity;
 mod process;
 mod recalls;
 mod remote_pages;
 mod reply;
 mod retries;
 mod session;
-mod telling;
+mod notify;
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ use fuser::{FopenFlags, InitFlags, KernelConfig};
 pub use adapter::Adapter;
 pub use kernel::{Kernel, KernelLink};
 pub use losses::{Losses, Untold};
-pub use placement::Placement;
+pub use affinity::Placement;
 pub use session::*;
 
 /// Settings that a mount negotiates with the kernel.
@@ -65,8 +65,8 @@ pub const FOREVER: Duration = Duration::from_secs(1_000_000_000);
 pub const IO_BLOCK: u32 = 128 * 1024;
 
 /// Maximum number of background requests in flight: read-ahead, asynchronous direct I/O and
-/// RELEASE. A direct write that waits for a drop of pages occupies one of these slots. The page may
-/// be locked by a read-ahead that needs a slot. So this exceeds the number of waiting writes
+/// RELEASE. A direct write that waits for a drop of pages occupies one of these slots. The page
+/// may be locked by a read-ahead that needs a slot. So this exceeds the number of waiting writes
 /// ([`pages::MAX_WAITING`]).
 const MAX_BACKGROUND: u16 = 256;
 

@@ -3,8 +3,8 @@
 //! The kernel drops the pages of a range before it sends a write with O_DIRECT. A buffered read
 //! during the write fills them again, perhaps with old bytes. An asynchronous write does not drop
 //! them a second time. So a buffered read adds its range here before it reads, and a write takes
-//! its range out after its bytes are in place. If the write takes out a page, the adapter drops the
-//! pages of the range before it answers the write.
+//! its range out after its bytes are in place. If the write takes out a page, the adapter drops
+//! the pages of the range before it answers the write.
 //!
 //! No I/O, no locks, no clock. The lock of `Handles` guards this.
 

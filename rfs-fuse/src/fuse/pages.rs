@@ -2,16 +2,16 @@
 //!
 //! - A buffered read during a write with O_DIRECT may have filled pages with old bytes
 //!   (`page_ranges`).
-//! - Writes with O_APPEND bypass the kernel's pages, and a read during such a write may fill pages
-//!   without its bytes.
+//! - Writes with O_APPEND bypass the kernel's pages, and a read during such a write may fill
+//!   pages without its bytes.
 //! - With `--cache writeback` the kernel searches for data (SEEK_DATA) without writing back.
 //!   Dropping writes back.
 //! - The collected listing of a directory may be stale. It goes before the kernel takes it for
 //!   complete.
 //!
 //! # Concurrency
-//! A thread of its own, because dropping waits for pages that are being read or written back, which
-//! needs a session thread. One lock over the queue.
+//! A thread of its own, because dropping waits for pages that are being read or written back,
+//! which needs a session thread. One lock over the queue.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -24,20 +24,20 @@ use super::{
 
 /// Pages of an inode that the kernel drops.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Dropped {
+pub(super) struct PageDrop {
     ino: u64,
     part: Part,
 }
 
-impl Dropped {
+impl PageDrop {
     /// Returns the pages from a byte on.
-    pub(super) fn tail(ino: u64, from: u64) -> Dropped {
-        Dropped { ino, part: Part::PagesFrom(from) }
+    pub(super) fn tail(ino: u64, from: u64) -> PageDrop {
+        PageDrop { ino, part: Part::PagesFrom(from) }
     }
 
     /// Returns the pages of a range: its first byte and its length, which is not 0.
-    pub(super) fn range(ino: u64, (from, len): (u64, u64)) -> Dropped {
-        Dropped { ino, part: Part::Pages(from, len) }
+    pub(super) fn range(ino: u64, (from, len): (u64, u64)) -> PageDrop {
+        PageDrop { ino, part: Part::Pages(from, len) }
     }
 }
 
@@ -50,7 +50,7 @@ type Then = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct Queue {
-    jobs: VecDeque<(Dropped, Then)>,
+    jobs: VecDeque<(PageDrop, Then)>,
     stop: bool,
 }
 
@@ -79,7 +79,7 @@ impl Pages {
     }
 
     /// Drops pages and then answers a direct write. If [`MAX_WAITING`] writes wait, answers first.
-    pub(super) fn drop_and_answer(&self, dropped: Dropped, answer: impl FnOnce() + Send + 'static) {
+    pub(super) fn drop_and_answer(&self, dropped: PageDrop, answer: impl FnOnce() + Send + 'static) {
         let full = self.shared.queue.lock().jobs.len() >= MAX_WAITING;
         if full {
             answer();
@@ -89,7 +89,7 @@ impl Pages {
     }
 
     /// Drops pages, then calls `then`.
-    pub(super) fn drop_then(&self, dropped: Dropped, then: impl FnOnce() + Send + 'static) {
+    pub(super) fn drop_then(&self, dropped: PageDrop, then: impl FnOnce() + Send + 'static) {
         let shared = Arc::clone(&self.shared);
         if let Err(e) = self.thread.start(move || shared.run()) {
             // The write has succeeded. An error would make the program repeat it.
@@ -110,7 +110,7 @@ impl Drop for Pages {
 }
 
 impl Shared {
-    fn next(&self) -> Option<(Dropped, Then)> {
+    fn next(&self) -> Option<(PageDrop, Then)> {
         let mut queue = self.queue.lock();
         loop {
             match queue.jobs.pop_front() {
@@ -122,7 +122,7 @@ impl Shared {
     }
 
     fn run(&self) {
-        while let Some((Dropped { ino, part }, then)) = self.next() {
+        while let Some((PageDrop { ino, part }, then)) = self.next() {
             if let Err(e) = self.kernel.drop_inode(ino, part) {
                 log::warn!("cannot drop pages of inode {ino}: {e}");
             }

@@ -1,15 +1,15 @@
 //! Has the kernel drop names, attributes and pages that the server recalls.
 //!
 //! Dropping a name waits for its directory's lock, which the kernel holds over changes there.
-//! Dropping a page waits for its lock, which the kernel holds over a read. Such a request may wait
-//! at the server for another mount, and that mount for this one. To prevent a deadlock, workers do
-//! the dropping. The receiving thread acknowledges a recall early if a change of this mount
-//! concerns the same inode, or if no change ends for [`GRACE`]. The worker then finishes late,
-//! after the change.
+//! Dropping a page waits for its lock, which the kernel holds over a read. Such a request may
+//! wait at the server for another mount, and that mount for this one. To prevent a deadlock,
+//! workers do the dropping. The receiving thread acknowledges a recall early if a change of this
+//! mount concerns the same inode, or if no change ends for [`GRACE`]. The worker then finishes
+//! late, after the change.
 //!
 //! # Concurrency
-//! One receiving thread (`Asking`) and up to [`WORKERS`] workers. One lock over the queue, which no
-//! thread holds while it notifies the kernel.
+//! One receiving thread (`Receiver`) and up to [`WORKERS`] workers. One lock over the queue,
+//! which no thread holds while it notifies the kernel.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -43,16 +43,16 @@ const CONFIRMATION: Duration = Duration::from_secs(2);
 const WRITTEN: Duration = Duration::from_secs(5);
 /// Pause between attempts to drop an inode that the kernel does not know yet.
 const PAUSE: Duration = Duration::from_micros(50);
-/// Maximum number of attempts. They take about a second, far longer than the kernel takes to read a
-/// reply.
+/// Maximum number of attempts. They take about a second, far longer than the kernel takes to read
+/// a reply.
 const PAUSES: u32 = 10_000;
 /// Maximum number of workers. A change of this mount may block each of them.
 const WORKERS: usize = 128;
 
 /// Time after which names expire again, if their inode's owner has changed. A thread may have
-/// received a lookup's reply before the change, and continue after the names have expired. It then
-/// revalidates the name with the old owner.
-const ONCE_MORE: Duration = Duration::from_secs(1);
+/// received a lookup's reply before the change, and continue after the names have expired. It
+/// then revalidates the name with the old owner.
+const SECOND_EXPIRY_DELAY: Duration = Duration::from_secs(1);
 
 /// An object that the kernel drops.
 struct Job {
@@ -72,7 +72,7 @@ const DONE: u8 = 1;
 const LATE: u8 = 2;
 
 /// Names that expire a second time.
-enum Again {
+enum SecondExpiry {
     /// The names of an inode.
     Of(u64),
     /// Names in a directory.
@@ -89,7 +89,7 @@ impl Job {
     }
 
     /// Marks the job as acknowledged to the server.
-    fn is_acknowledged(&self, late: &AtomicUsize) {
+    fn mark_acknowledged(&self, late: &AtomicUsize) {
         late.fetch_add(1, Ordering::Release);
         if self.state.compare_exchange(WAITING, LATE, Ordering::AcqRel, Ordering::Acquire).is_err() {
             late.fetch_sub(1, Ordering::Release);
@@ -97,7 +97,7 @@ impl Job {
     }
 
     /// Marks the job as dropped by the kernel.
-    fn is_dropped(&self, late: &AtomicUsize) {
+    fn mark_dropped(&self, late: &AtomicUsize) {
         if self.state.swap(DONE, Ordering::AcqRel) == LATE {
             late.fetch_sub(1, Ordering::Release);
         }
@@ -127,7 +127,7 @@ struct Queue {
     idle: usize,
     stop: bool,
     /// Names that expire again, and when.
-    again: VecDeque<(Instant, Again)>,
+    expiries: VecDeque<(Instant, SecondExpiry)>,
 }
 
 struct Shared {
@@ -144,7 +144,7 @@ struct Shared {
 pub(super) struct Recalls {
     shared: Arc<Shared>,
     cancel: Cancel,
-    asking: Background,
+    receiver: Background,
 }
 
 impl std::fmt::Debug for Recalls {
@@ -179,16 +179,16 @@ impl Recalls {
                 shared.unlinked(ino);
             }
         });
-        let (cancel, asking) = (Cancel::new(), Background::new("recalls"));
-        let (asks, until) = (Asking(Arc::clone(&shared)), cancel.clone());
-        asking.start(move || {
-            if let Err(e) = asks.0.client.obey(&asks, &until)
-                && asks.0.client.is_connected()
+        let (cancel, receiver) = (Cancel::new(), Background::new("recalls"));
+        let (keeper, until) = (Receiver(Arc::clone(&shared)), cancel.clone());
+        receiver.start(move || {
+            if let Err(e) = keeper.0.client.obey(&keeper, &until)
+                && keeper.0.client.is_connected()
             {
                 log::error!("cannot receive recalls, so that nothing is cached any more: {e}");
             }
         })?;
-        Ok(Recalls { shared, cancel, asking })
+        Ok(Recalls { shared, cancel, receiver })
     }
 }
 
@@ -204,7 +204,7 @@ impl Recalls {
     pub(super) fn drop_name_later(&self, parent: u64, name: &[u8]) {
         let recall = Recall::Name { parent, name: name.to_vec() };
         self.shared.queue.lock().jobs.push_back(Arc::new(Job::new(&self.shared.client, &recall)));
-        self.shared.employ();
+        self.shared.start_worker();
     }
 }
 
@@ -213,7 +213,7 @@ impl Drop for Recalls {
         self.cancel.cancel();
         self.shared.stopping.store(true, Ordering::Relaxed);
         self.shared.client.changes().look_again();
-        self.asking.join();
+        self.receiver.join();
         let workers = {
             let mut queue = self.shared.queue.lock();
             queue.stop = true;
@@ -229,9 +229,9 @@ impl Drop for Recalls {
 }
 
 /// The thread that receives recalls.
-struct Asking(Arc<Shared>);
+struct Receiver(Arc<Shared>);
 
-impl Keeper for Asking {
+impl Keeper for Receiver {
     fn drop_all(&self, recalls: &[Recall]) {
         let job = |recall: &Recall| Arc::new(Job::new(&self.0.client, recall));
         // The kernel has no layouts. Names of unlinked inodes are dropped once no reply can bring
@@ -248,7 +248,7 @@ impl Keeper for Asking {
         let patient = jobs.iter().any(|job| job.confirms_locks() || job.is_of_a_write());
         let at_most = |under_way: &UnderWay| (under_way.count() > 0 || patient).then_some(GRACE);
         self.0.client.changes().wait_until(at_most, |under_way| {
-            self.0.employ();
+            self.0.start_worker();
             if ended.replace(under_way.ended()) != Some(under_way.ended()) {
                 since = Instant::now();
             }
@@ -267,7 +267,7 @@ impl Keeper for Asking {
             };
             self.0.stopping.load(Ordering::Relaxed) || jobs.iter().all(|job| over(job) || enough(job))
         });
-        jobs.iter().for_each(|job| job.is_acknowledged(&self.0.late));
+        jobs.iter().for_each(|job| job.mark_acknowledged(&self.0.late));
     }
 
     fn return_names(&self, dir: u64) {
@@ -279,11 +279,11 @@ impl Keeper for Asking {
     }
 }
 
-impl Asking {
+impl Receiver {
     /// Queues a job without waiting for it.
     fn start(&self, job: Job) {
         self.0.queue.lock().jobs.push_back(Arc::new(job));
-        self.0.employ();
+        self.0.start_worker();
     }
 }
 
@@ -292,12 +292,12 @@ impl Shared {
     fn unlinked(self: &Arc<Self>, ino: u64) {
         if self.client.known_names(ino).next().is_some() {
             self.queue.lock().jobs.push_back(Arc::new(Job::new(&self.client, &Recall::Unlinked { ino })));
-            self.employ();
+            self.start_worker();
         }
     }
 
     /// Wakes a worker, or starts one, if a job is queued.
-    fn employ(self: &Arc<Self>) {
+    fn start_worker(self: &Arc<Self>) {
         let mut queue = self.queue.lock();
         if queue.jobs.is_empty() {
             return;
@@ -322,7 +322,7 @@ impl Shared {
             {
                 log::debug!("the names of directory {ino} are recalled one by one: {e}");
             }
-            job.is_dropped(&self.late);
+            job.mark_dropped(&self.late);
             self.client.changes().look_again();
         }
     }
@@ -336,14 +336,14 @@ impl Shared {
             if let Some(job) = queue.jobs.pop_front() {
                 return Some(job);
             }
-            let due = queue.again.front().map(|(when, _)| *when);
+            let due = queue.expiries.front().map(|(when, _)| *when);
             if due.is_some_and(|when| when <= Instant::now())
-                && let Some((_, again)) = queue.again.pop_front()
+                && let Some((_, expiry)) = queue.expiries.pop_front()
             {
                 drop(queue);
-                let outcome = match &again {
-                    Again::Of(ino) => self.expire_names(*ino),
-                    Again::In(dir, names) => self.expire(*dir, names),
+                let outcome = match &expiry {
+                    SecondExpiry::Of(ino) => self.expire_names(*ino),
+                    SecondExpiry::In(dir, names) => self.expire(*dir, names),
                 };
                 if let Err(e) = outcome {
                     log::debug!("cannot expire names again: {e}");
@@ -370,7 +370,7 @@ impl Shared {
             Recall::Attr { ino } => self.drop_inode(*ino, Part::Attributes),
             Recall::Owner { ino } => {
                 let outcome = self.drop_inode(*ino, Part::Attributes).and_then(|()| self.expire_names(*ino));
-                self.once_more(Again::Of(*ino));
+                self.expire_again(SecondExpiry::Of(*ino));
                 outcome
             }
             Recall::Names { ino } => {
@@ -390,9 +390,9 @@ impl Shared {
         }
     }
 
-    /// Has a worker expire names again after [`ONCE_MORE`].
-    fn once_more(&self, again: Again) {
-        self.queue.lock().again.push_back((Instant::now() + ONCE_MORE, again));
+    /// Has a worker expire names again after [`SECOND_EXPIRY_DELAY`].
+    fn expire_again(&self, expiry: SecondExpiry) {
+        self.queue.lock().expiries.push_back((Instant::now() + SECOND_EXPIRY_DELAY, expiry));
     }
 
     /// Waits until the locks of a file are released, if its last close has returned.
@@ -421,7 +421,7 @@ impl Shared {
         if outcome.is_ok() {
             names.iter().for_each(|name| self.client.dropped_name(dir, name));
         }
-        self.once_more(Again::In(dir, names));
+        self.expire_again(SecondExpiry::In(dir, names));
         outcome
     }
 

@@ -6,8 +6,8 @@
 //! share one call.
 //!
 //! # Concurrency
-//! Up to [`WORKERS`] threads, each with a call for one file. One lock over the queue, which is not
-//! held during a call.
+//! Up to [`WORKERS`] threads, each with a call for one file. One lock over the queue, which is
+//! not held during a call.
 
 use std::{
     collections::VecDeque,
@@ -17,7 +17,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-use super::placement;
+use super::affinity;
 use crate::client::{Client, ClientError};
 
 /// Maximum number of files at a time: fewer than the calls that other mounts may block.
@@ -66,7 +66,7 @@ impl RemotePages {
         } else if queue.workers.len() < WORKERS {
             let shared = Arc::clone(&self.0);
             let run = move || {
-                placement::begin_unbound();
+                affinity::reset_affinity();
                 shared.run();
             };
             match thread::Builder::new().name("remote pages".into()).spawn(run) {

@@ -1,7 +1,7 @@
 //! Replies to reads, without a copy where that is possible.
 //!
 //! A reply by a system call sends bytes of mapped server memory directly. This crate has `unsafe`
-//! code here, in `placement::policy`, in `session::descriptors` and in `session::ring`.
+//! code here, in `affinity::sched`, in `session::descriptors` and in `session::ring`.
 //!
 //! # Concurrency
 //! Any thread. Takes no locks.

@@ -1,9 +1,9 @@
 //! Threads whose call failed with ESTALE, so that the kernel walks its path again.
 //!
 //! After ESTALE, the kernel repeats the walk of a call by name, and asks for every name
-//! (LOOKUP_REVAL). It does so once: ESTALE in the second walk fails the call. So the adapter sends
-//! a thread back where the kernel may have used a stale name, and never twice. The second walk uses
-//! the inode that it finds, even if that inode has lost its name meanwhile.
+//! (LOOKUP_REVAL). It does so once: ESTALE in the second walk fails the call. So the adapter
+//! sends a thread back where the kernel may have used a stale name, and never twice. The second
+//! walk uses the inode that it finds, even if that inode has lost its name meanwhile.
 //!
 //! # Concurrency
 //! Session threads. One lock over the threads. While no thread walks again, one relaxed load

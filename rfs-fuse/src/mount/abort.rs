@@ -1,9 +1,9 @@
 //! Aborts the connection between the kernel and the process that serves a mount.
 //!
 //! An abort fails calls that wait for a reply, and all later calls. The kernel has a file `abort`
-//! for each connection, in the file system fusectl (`/sys/fs/fuse/connections`). An open file stays
-//! usable when the mount has left the tree. After the end of its connection it does nothing, even
-//! if a later mount has the same number.
+//! for each connection, in the file system fusectl (`/sys/fs/fuse/connections`). An open file
+//! stays usable when the mount has left the tree. After the end of its connection it does
+//! nothing, even if a later mount has the same number.
 //!
 //! # Concurrency
 //! The watchdog's main thread. Takes no locks.

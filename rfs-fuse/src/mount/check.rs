@@ -1,7 +1,7 @@
 //! Checks a directory before the mount, and removes a dead mount there.
 //!
 //! # Concurrency
-//! The main thread. Takes no locks. A separate process accesses the directory (`outside`).
+//! The main thread. Takes no locks. A separate process accesses the directory (`probe`).
 
 use std::{
     io,
@@ -13,21 +13,21 @@ use rustix::mount::UnmountFlags;
 
 use super::{
     MountError, helper,
-    outside::{self, Look},
+    probe::{self, Look},
     table,
 };
 
 /// Time limit for a probe of the path. A dead mount can hang.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PROBE_LIMIT: Duration = Duration::from_secs(3);
 
-/// Returns the absolute path of the directory to mount on. Unmounts a dead mount of type `fs_type`
-/// there, which a killed process has left.
+/// Returns the absolute path of the directory to mount on. Unmounts a dead mount of type
+/// `fs_type` there, which a killed process has left.
 ///
 /// # Errors
 /// There is no such directory, it does not answer, or a mount of type `fs_type` exists there.
 pub fn mount_point(path: &Path, fs_type: &str) -> Result<PathBuf, MountError> {
     let point = |why: String| MountError::Point { path: path.to_owned(), why };
-    match look(path) {
+    match probe_directory(path) {
         Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) => {
             clean(path, fs_type)?
         }
@@ -48,8 +48,8 @@ pub fn mount_point(path: &Path, fs_type: &str) -> Result<PathBuf, MountError> {
     Ok(path)
 }
 
-fn look(path: &Path) -> io::Result<()> {
-    outside::look(path, Look::Directory, PATIENCE).unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
+fn probe_directory(path: &Path) -> io::Result<()> {
+    probe::look(path, Look::Directory, PROBE_LIMIT).unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// Returns the path as in the mount table, without an access to its last component.
@@ -71,7 +71,7 @@ fn clean(path: &Path, fs_type: &str) -> Result<(), MountError> {
         } else {
             helper::unmount(&absolute, true).ok();
         }
-        if look(path).is_ok() {
+        if probe_directory(path).is_ok() {
             log::info!("unmounted a dead mount on {}", path.display());
             return Ok(());
         }

@@ -5,8 +5,8 @@
 
 use std::{sync::mpsc, thread, time::Duration};
 
-/// Runs `f` on a separate thread. Returns `None` if `f` takes longer than `limit`. The thread then
-/// keeps running, because nothing can end it. So this is for programs that are about to end.
+/// Runs `f` on a separate thread. Returns `None` if `f` takes longer than `limit`. The thread
+/// then keeps running, because nothing can end it. So this is for programs that are about to end.
 pub fn within<T: Send + 'static>(limit: Duration, f: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (done, wait) = mpsc::channel();
     thread::Builder::new()

@@ -8,11 +8,11 @@
 //! The main thread, and threads of [`within`]. Takes no locks.
 
 mod abort;
-mod caretaker;
+mod watchdog;
 mod check;
 mod deadline;
 mod helper;
-mod outside;
+mod probe;
 mod refusal;
 mod table;
 
@@ -29,11 +29,11 @@ use rustix::{
     mount::{MountFlags, UnmountFlags},
 };
 
-pub(crate) use caretaker::{Afterwards, Caretaker, Ground};
+pub(crate) use watchdog::{AfterKill, Watchdog, CoveredDirectory};
 pub use check::mount_point;
 pub use deadline::within;
 pub use helper::helper;
-pub use outside::{Look, look};
+pub use probe::{Look, look};
 
 /// Path of the FUSE device.
 pub const DEVICE: &str = "/dev/fuse";
@@ -141,7 +141,7 @@ pub enum Unmounted {
 /// Runs a helper process of this module and returns its exit code, if this process was started as
 /// one.
 pub fn asked() -> Option<u8> {
-    caretaker::asked().or_else(outside::asked)
+    watchdog::run_if_asked().or_else(probe::run_if_asked)
 }
 
 /// Opens the FUSE device.

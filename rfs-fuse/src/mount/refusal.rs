@@ -1,7 +1,7 @@
 //! Explains a refused mount: translates an error number into its cause and the next step.
 //!
-//! [`Setting::here`] reads facts about this process that explain an error. All else has no I/O, no
-//! locks and no clock.
+//! [`Setting::here`] reads facts about this process that explain an error. All else has no I/O,
+//! no locks and no clock.
 
 use std::{fs, os::unix::fs::FileTypeExt};
 

@@ -23,8 +23,8 @@ pub(super) struct File {
     chunks: RwLock<Vec<Option<Chunk>>>,
 }
 
-/// Splits a range at chunk borders. Yields a chunk's index, the first byte in it, and the number of
-/// bytes.
+/// Splits a range at chunk borders. Yields a chunk's index, the first byte in it, and the number
+/// of bytes.
 fn split(offset: u64, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
     let mut at = offset;
     let end = offset + len as u64;

@@ -20,7 +20,7 @@ use std::{
 
 use sd_notify::NotifyState;
 
-use super::{Event, Over, RunError, Served, UNCARED, UNMOUNT_LIMIT, tell_manager};
+use super::{Event, Over, RunError, Served, NO_WATCHDOG, UNMOUNT_LIMIT, notify_manager};
 use crate::mount::{self, Look, Mounted, Unmounted, within};
 
 /// Waits for the event that ends a mount, and unmounts if the mount is still in the tree.
@@ -31,7 +31,7 @@ pub(super) fn wait_and_unmount(
     mounted: &Mounted,
     events: &mpsc::Receiver<Event>,
     client: Option<Served<'_>>,
-    mut caring: impl FnMut() -> Option<io::Result<()>>,
+    mut restart_watchdog: impl FnMut() -> Option<io::Result<()>>,
 ) -> Result<Over, RunError> {
     let ending = Arc::<AtomicBool>::default();
     if let Some(Served { losses, .. }) = client {
@@ -48,15 +48,15 @@ pub(super) fn wait_and_unmount(
             }
             Ok(Event::Failed(failure)) => {
                 ending.store(true, Ordering::Relaxed);
-                tell_manager(NotifyState::Stopping);
+                notify_manager(NotifyState::Stopping);
                 let is_mounted = mounted.is_mounted();
                 let lost = is_mounted.then(|| write_back(mounted.path(), client).err()).flatten();
                 undo(mounted);
                 let lost = lost.map(|lost| format!("; {lost}")).unwrap_or_default();
                 return Err(RunError::Failed(failure + &lost));
             }
-            Ok(Event::Uncared) => match caring() {
-                Some(Err(e)) => log::warn!("{UNCARED}: {e}"),
+            Ok(Event::WatchdogEnded) => match restart_watchdog() {
+                Some(Err(e)) => log::warn!("{NO_WATCHDOG}: {e}"),
                 Some(Ok(())) => log::warn!(
                     "the watchdog of this mount was killed: started another one"
                 ),
@@ -68,14 +68,14 @@ pub(super) fn wait_and_unmount(
         }
     };
     log::info!("signal {signal}: unmounting {}", mounted.path().display());
-    tell_manager(NotifyState::Stopping);
+    notify_manager(NotifyState::Stopping);
     ending.store(true, Ordering::Relaxed);
     let mount = mounted.clone();
     match within(UNMOUNT_LIMIT, move || mount.unmount()) {
         Some(Ok(Unmounted::Clean)) => {
             // The session ends when the kernel closes the connection.
             let end = Instant::now() + UNMOUNT_LIMIT;
-            while let Ok(Event::Signal(_) | Event::Uncared | Event::Failed(_)) =
+            while let Ok(Event::Signal(_) | Event::WatchdogEnded | Event::Failed(_)) =
                 events.recv_timeout(end.saturating_duration_since(Instant::now()))
             {}
             return Ok(Over::Ended);
@@ -103,8 +103,8 @@ pub(super) struct WriteBackError {
 
 /// Returns true if a session failed with `error` because of an unmount. fuser itself handles
 /// ENODEV. A thread that has dequeued a request (such as a last RELEASE) when the connection ends
-/// gets ECONNABORTED. If the mount is still in the tree, ECONNABORTED means that the connection was
-/// aborted (`/sys/fs/fuse/connections/N/abort`).
+/// gets ECONNABORTED. If the mount is still in the tree, ECONNABORTED means that the connection
+/// was aborted (`/sys/fs/fuse/connections/N/abort`).
 fn is_unmount(error: &io::Error, still_mounted: bool) -> bool {
     !still_mounted && error.raw_os_error() == Some(rustix::io::Errno::CONNABORTED.raw_os_error())
 }

@@ -20,18 +20,18 @@ use crate::{
     client::{ClientError, Since},
     fuse::{
         kernel::Part,
-        lifetimes::Asked,
+        lifetimes::NameQuery,
         session::{ReplyAttr, ReplyEmpty, ReplyEntry, ReplyWrite, ReplyXattr, Request},
     },
 };
 
 /// Returns the error number for the kernel. Logs errors other than an ordinary refusal.
-/// `complained` is set once the failure of a session is logged.
-pub(super) fn errno(complained: &AtomicBool, what: &str, error: &ClientError) -> Errno {
+/// `failure_logged` is set once the failure of a session is logged.
+pub(super) fn errno(failure_logged: &AtomicBool, what: &str, error: &ClientError) -> Errno {
     match error {
         ClientError::Errno(_) => {}
         ClientError::Request(_) => {
-            if !complained.swap(true, Ordering::Relaxed) {
+            if !failure_logged.swap(true, Ordering::Relaxed) {
                 log::error!("{what}: {error}; further failures of the session are not logged");
             }
         }
@@ -44,7 +44,7 @@ impl Adapter {
     /// Returns the error number for the kernel. Logs errors other than an ordinary refusal, and the
     /// failure of a session once.
     pub(super) fn errno(&self, what: &str, error: &ClientError) -> Errno {
-        errno(&self.complained, what, error)
+        errno(&self.failure_logged, what, error)
     }
 
     /// Like [`errno`](Self::errno), for an operation on an inode. A missing inode is ESTALE, which
@@ -80,32 +80,32 @@ impl Adapter {
     }
 
     /// Returns the state before a request about a name.
-    pub(super) fn asked<'n>(&self, request: &Request, parent: INodeNo, name: &'n OsStr) -> Asked<'n> {
-        Asked { since: self.client.since(), parent: parent.0, name: name.as_bytes(), thread: request.pid() }
+    pub(super) fn name_query<'n>(&self, request: &Request, parent: INodeNo, name: &'n OsStr) -> NameQuery<'n> {
+        NameQuery { since: self.client.since(), parent: parent.0, name: name.as_bytes(), thread: request.pid() }
     }
 
     pub(super) fn entry(
         &self,
         what: &str,
-        asked: &Asked<'_>,
+        query: &NameQuery<'_>,
         result: Result<Attr, ClientError>,
         reply: ReplyEntry,
     ) {
         match result {
-            Ok(attr) => self.lifetimes.entry(&self.client, asked, &attr, reply),
-            Err(e) => reply.error(self.by_name(what, asked.thread, &e)),
+            Ok(attr) => self.lifetimes.entry(&self.client, query, &attr, reply),
+            Err(e) => reply.error(self.by_name(what, query.thread, &e)),
         }
     }
 
     pub(super) fn attr(
         &self,
         what: &str,
-        asked: (Since, u32),
+        query: (Since, u32),
         result: Result<Attr, ClientError>,
         reply: ReplyAttr,
     ) {
         match result {
-            Ok(attr) => self.lifetimes.attr(&self.client, asked, &attr, reply),
+            Ok(attr) => self.lifetimes.attr(&self.client, query, &attr, reply),
             Err(e) => reply.error(self.stale(what, &e)),
         }
     }
@@ -114,15 +114,15 @@ impl Adapter {
     pub(super) fn made(
         &self,
         what: &str,
-        asked: &Asked<'_>,
+        query: &NameQuery<'_>,
         result: Result<Attr, ClientError>,
         reply: ReplyEntry,
     ) {
-        self.changed(asked.parent, asked.thread);
+        self.changed(query.parent, query.thread);
         if result.is_ok() {
-            self.retries.arrived(asked.thread);
+            self.retries.arrived(query.thread);
         }
-        self.entry(what, asked, result, reply);
+        self.entry(what, query, result, reply);
     }
 
     /// Drops attributes that the kernel has cached of an inode, after a thread has changed the
@@ -157,12 +157,12 @@ impl Adapter {
         ino: u64,
         shared: bool,
     ) -> impl FnOnce(ReplyWrite, u32) + Send + use<> {
-        let waits = shared.then(|| (Arc::clone(&self.remote_pages), Arc::clone(&self.complained)));
+        let waits = shared.then(|| (Arc::clone(&self.remote_pages), Arc::clone(&self.failure_logged)));
         move |reply, len| match waits {
             None => reply.written(len),
-            Some((pages, complained)) => pages.drop_then(ino, move |dropped| match dropped {
+            Some((pages, failure_logged)) => pages.drop_then(ino, move |dropped| match dropped {
                 Ok(()) => reply.written(len),
-                Err(e) => reply.error(errno(&complained, "write", &e)),
+                Err(e) => reply.error(errno(&failure_logged, "write", &e)),
             }),
         }
     }

@@ -16,8 +16,8 @@ use super::{Adapter, convert};
 use crate::{
     client::{Opened, Telling},
     fuse::{
-        lifetimes::{Asked, GENERATION},
-        pages::Dropped,
+        lifetimes::{NameQuery, GENERATION},
+        pages::PageDrop,
         session::{ReplyDirectory, ReplyDirectoryPlus, ReplyOpen, Request},
     },
 };
@@ -66,7 +66,7 @@ impl Adapter {
             return answer();
         }
         drop(telling);
-        self.pages.drop_then(Dropped::tail(ino.0, 0), answer);
+        self.pages.drop_then(PageDrop::tail(ino.0, 0), answer);
     }
 
     pub(super) fn list(&self, (ino, handle): (INodeNo, FileHandle), offset: u64, mut reply: ReplyDirectory) {
@@ -130,8 +130,8 @@ impl Adapter {
             let name = OsStr::from_bytes(&entry.name);
             let attr = convert::attr(&entry.attr);
             telling.reference(since, &entry.attr);
-            let asked = Asked { since, parent: ino.0, name: &entry.name, thread: request.pid() };
-            let ttl = self.lifetimes.of_both(&telling, &asked, &entry.attr);
+            let query = NameQuery { since, parent: ino.0, name: &entry.name, thread: request.pid() };
+            let ttl = self.lifetimes.of_both(&telling, &query, &entry.attr);
             if reply.add(INodeNo(entry.attr.ino), next, name, &ttl, &attr, GENERATION) {
                 self.client.forget(entry.attr.ino, 1);
                 break;

@@ -10,15 +10,15 @@ use rustix::fs::OFlags;
 use super::{Adapter, in_group};
 use crate::{
     client::{ClientError, Creator, Since, Telling},
-    fuse::{handles::OpenedAs, lifetimes::Asked, retries::Intent, session::Request},
+    fuse::{handles::OpenedAs, lifetimes::NameQuery, retries::Intent, session::Request},
 };
 
 const SUID: u32 = 0o4000;
 pub(super) const SGID: u32 = 0o2000;
 const GROUP_EXEC: u32 = 0o0010;
 
-/// Returns true if permission bits lend a program the rights of the file's owner or group. A write,
-/// or a change of owner, clears them.
+/// Returns true if permission bits lend a program the rights of the file's owner or group. A
+/// write, or a change of owner, clears them.
 pub(super) fn lends_rights(perm: u32) -> bool {
     perm & SUID != 0 || perm & (SGID | GROUP_EXEC) == SGID | GROUP_EXEC
 }
@@ -80,8 +80,8 @@ impl Adapter {
     /// Sends a thread back that is about to create or open a file whose name comes and goes. The
     /// thread's next lookup of the name [creates](Self::make_at_last) the file if it is absent,
     /// unless the thread could not open such a file.
-    pub(super) fn send_back_to_make(&self, asked: &Asked<'_>, perm: u32, by: Creator) {
-        let &Asked { parent, name, thread, .. } = asked;
+    pub(super) fn send_back_to_make(&self, query: &NameQuery<'_>, perm: u32, by: Creator) {
+        let &NameQuery { parent, name, thread, .. } = query;
         let intent = Intent { parent, name: name.into(), perm, by };
         let opens = by.uid == 0 || perm & OWNER_READS_AND_WRITES == OWNER_READS_AND_WRITES;
         self.retries.arrived(thread);
@@ -91,10 +91,10 @@ impl Adapter {
     /// Handles a lookup of an absent name. Creates the file if
     /// [`send_back_to_make`](Self::send_back_to_make) has sent the thread back. The kernel would
     /// not walk the path a third time if the name existed again.
-    pub(super) fn make_at_last(&self, asked: &Asked<'_>) -> Result<Attr, ClientError> {
+    pub(super) fn make_at_last(&self, query: &NameQuery<'_>) -> Result<Attr, ClientError> {
         let absent = || Err(ClientError::Errno(rfs_proto::Errno::ENOENT));
         let Some(Intent { parent, name, perm, by }) =
-            self.retries.intent(asked.thread, asked.parent, asked.name)
+            self.retries.intent(query.thread, query.parent, query.name)
         else {
             return absent();
         };
@@ -102,7 +102,7 @@ impl Adapter {
             match self.client.mknod(parent, &name, REGULAR | perm, 0, by) {
                 Err(ClientError::Errno(rfs_proto::Errno::EEXIST)) => {}
                 made => {
-                    self.changed(parent, asked.thread);
+                    self.changed(parent, query.thread);
                     return made;
                 }
             }
@@ -177,7 +177,8 @@ pub(super) const CREATES_AT_LAST: u32 = 1000;
 const REGULAR: u32 = 0o100_000;
 const OWNER_READS_AND_WRITES: u32 = 0o600;
 
-/// Maximum number of attempts to create a file, before the thread is sent back to look the name up.
+/// Maximum number of attempts to create a file, before the thread is sent back to look the name
+/// up.
 pub(super) const CREATES: u32 = 5;
 
 /// Creates a file. Returns `None` if the name existed at each attempt.

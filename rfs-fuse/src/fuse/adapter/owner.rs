@@ -1,11 +1,12 @@
 //! Changes that only the owner of a file may make.
 //!
-//! The kernel checks permissions with the owner and group that it saw last, which another mount may
-//! have changed. It looks a name up again first, but not an open file, and the owner may change
-//! during the check. So the adapter tells the server which owner a change assumes, and the server
-//! refuses the change if the file belongs to another user. The caller may have the right all the
-//! same, by a capability or as a member of a group. The adapter checks that here. It cannot help a
-//! new owner if the kernel refuses the change because of old attributes of an open file.
+//! The kernel checks permissions with the owner and group that it saw last, which another mount
+//! may have changed. It looks a name up again first, but not an open file, and the owner may
+//! change during the check. So the adapter tells the server which owner a change assumes, and the
+//! server refuses the change if the file belongs to another user. The caller may have the right
+//! all the same, by a capability or as a member of a group. The adapter checks that here. It
+//! cannot help a new owner if the kernel refuses the change because of old attributes of an open
+//! file.
 //!
 //! Root is taken for a user who may do everything.
 //!
@@ -36,8 +37,8 @@ fn takes_owner(changes: &SetAttr) -> bool {
     perm.is_some() || uid.is_some() || gid.is_some() || is_set(atime) || is_set(mtime)
 }
 
-/// Returns true if no attribute changes. The kernel sends this for chown(2) with neither owner nor
-/// group. It also sends this for a write by a user without the right to leave suid, sgid or
+/// Returns true if no attribute changes. The kernel sends this for chown(2) with neither owner
+/// nor group. It also sends this for a write by a user without the right to leave suid, sgid or
 /// capabilities; the write then says so, too.
 fn is_empty(changes: &SetAttr) -> bool {
     *changes == SetAttr::default()

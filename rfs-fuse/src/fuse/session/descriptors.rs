@@ -1,9 +1,9 @@
 //! Threads with a descriptor table of their own.
 //!
 //! A thread may wait uninterruptibly in the kernel for a request that its own process serves. If
-//! the process is killed, that wait ends only when the device that took the request is closed. The
-//! device is closed when no thread has it in its table. So such a thread must not share the table
-//! of the session threads.
+//! the process is killed, that wait ends only when the device that took the request is closed.
+//! The device is closed when no thread has it in its table. So such a thread must not share the
+//! table of the session threads.
 //!
 //! # Concurrency
 //! Each function concerns the calling thread. Takes no locks.
@@ -46,7 +46,8 @@ pub(in crate::fuse) fn close_all() -> io::Result<()> {
     close(0, RawFd::MAX)
 }
 
-/// Closes a range of descriptors for the calling thread only, which has its own table from then on.
+/// Closes a range of descriptors for the calling thread only, which has its own table from then
+/// on.
 fn close(first: RawFd, last: RawFd) -> io::Result<()> {
     // SAFETY: other threads keep their descriptors. The calling thread was started for this, and
     // uses none of the range.

@@ -20,7 +20,7 @@ use fuser::{
 };
 
 use super::{Filesystem, Lock, LockedBy, lock_flags::LockFlags};
-use crate::fuse::placement::{Calls, Placement};
+use crate::fuse::affinity::{RequestLog, Placement};
 
 /// Result of the negotiation with the kernel.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub struct Device<F> {
     fresh: Option<F>,
     started: Started<F>,
     wants_ring: bool,
-    calls: Calls,
+    request_log: RequestLog,
     lock_flags: LockFlags,
 }
 
@@ -53,7 +53,7 @@ impl<F> Device<F> {
             fresh: Some(inner),
             started: Started::default(),
             wants_ring: ring,
-            calls: placement.calls(device),
+            request_log: placement.request_log(device),
             lock_flags: LockFlags::new(),
         }
     }
@@ -78,7 +78,7 @@ impl<F> Device<F> {
 macro_rules! forward {
     ($($method:ident($($argument:ident: $type:ty),*; $reply:ty) => ($($passed:expr),*) $(moves $bytes:expr)?;)*) => {$(
         fn $method(&self, request: &fuser::Request, $($argument: $type,)* reply: $reply) {
-            let unanswered = self.calls.note(request.pid(), 0 $(+ $bytes)?);
+            let unanswered = self.request_log.record(request.pid(), 0 $(+ $bytes)?);
             match self.inner() {
                 Some(inner) => {
                     let _turn = inner.threads().map(|threads| threads.begin(false));
@@ -90,8 +90,8 @@ macro_rules! forward {
     )*};
 }
 
-/// Forwards all requests of a [`Filesystem`]. fuser forwards a BATCH_FORGET, whose type is private,
-/// as single FORGETs.
+/// Forwards all requests of a [`Filesystem`]. fuser forwards a BATCH_FORGET, whose type is
+/// private, as single FORGETs.
 impl<F: Filesystem> fuser::Filesystem for Device<F> {
     fn init(&mut self, _: &fuser::Request, config: &mut KernelConfig) -> io::Result<()> {
         let mut filesystem = self.fresh.take().ok_or(io::ErrorKind::AlreadyExists)?;
@@ -103,7 +103,7 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
     }
 
     fn forget(&self, request: &fuser::Request, ino: INodeNo, nlookup: u64) {
-        self.calls.note(request.pid(), 0);
+        self.request_log.record(request.pid(), 0);
         if let Some(inner) = self.inner() {
             let _turn = inner.threads().map(|threads| threads.begin(false));
             inner.forget(&request.into(), ino, nlookup);
@@ -122,7 +122,7 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
         pid: u32,
         reply: ReplyLock,
     ) {
-        let unanswered = self.calls.note(request.pid(), 0);
+        let unanswered = self.request_log.record(request.pid(), 0);
         let Some(inner) = self.inner() else { return reply.error(Errno::EIO) };
         let _turn = inner.threads().map(|threads| threads.begin(false));
         let by = self.locked_by(request, handle, owner);
@@ -142,7 +142,7 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
         sleep: bool,
         reply: ReplyEmpty,
     ) {
-        let unanswered = self.calls.note(request.pid(), 0);
+        let unanswered = self.request_log.record(request.pid(), 0);
         let Some(inner) = self.inner() else { return reply.error(Errno::EIO) };
         let _turn = inner.threads().map(|threads| threads.begin(false));
         let by = self.locked_by(request, handle, owner);
@@ -166,7 +166,7 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        let unanswered = self.calls.note(request.pid(), 0);
+        let unanswered = self.request_log.record(request.pid(), 0);
         let Some(inner) = self.inner() else { return reply.error(Errno::EIO) };
         inner.will_release();
         let _turn = inner.threads().map(|threads| threads.begin(false));

@@ -14,10 +14,10 @@ const LK_LEN: usize = 88;
 const FLAGS_AT: usize = 80;
 const FUSE_LK_FLOCK: u32 = 1;
 
-/// Reads the flag that tells flock from fcntl, which fuser 0.18 receives but does not pass on. The
-/// header that fuser lends to a handler lies in front of the rest of the request, in memory of this
-/// process. Reading through `/proc/self/mem` cannot be undefined behavior. The flag counts only if
-/// all other fields agree with fuser's values.
+/// Reads the flag that tells flock from fcntl, which fuser 0.18 receives but does not pass on.
+/// The header that fuser lends to a handler lies in front of the rest of the request, in memory
+/// of this process. Reading through `/proc/self/mem` cannot be undefined behavior. The flag
+/// counts only if all other fields agree with fuser's values.
 pub(super) struct LockFlags(Option<File>);
 
 impl std::fmt::Debug for LockFlags {

@@ -1,8 +1,8 @@
 //! Receives requests from the kernel, and sends the replies.
 //!
-//! [`device`] receives requests over `/dev/fuse` with fuser's session, [`ring`] over io_uring where
-//! the kernel offers it. A [`Filesystem`] does not know how a request arrived. fuser's own trait
-//! allows only replies over `/dev/fuse`. Names and values are fuser's.
+//! [`device`] receives requests over `/dev/fuse` with fuser's session, [`ring`] over io_uring
+//! where the kernel offers it. A [`Filesystem`] does not know how a request arrived. fuser's own
+//! trait allows only replies over `/dev/fuse`. Names and values are fuser's.
 //!
 //! # Concurrency
 //! Several session threads call the [`Filesystem`]. Any thread may send a reply.
@@ -93,9 +93,10 @@ pub struct Lock {
     pub pid: u32,
 }
 
-/// A file system, called by several threads at once. Each request but `forget` is answered exactly
-/// once, by any thread. A reply that is dropped sends EIO. Methods without an implementation answer
-/// ENOSYS, which makes the kernel stop asking, unless their comment says otherwise.
+/// A file system, called by several threads at once. Each request but `forget` is answered
+/// exactly once, by any thread. A reply that is dropped sends EIO. Methods without an
+/// implementation answer ENOSYS, which makes the kernel stop asking, unless their comment says
+/// otherwise.
 #[allow(clippy::too_many_arguments)]
 pub trait Filesystem: Send + Sync + 'static {
     /// Returns the record of begun requests that session threads keep, if the file system needs it.

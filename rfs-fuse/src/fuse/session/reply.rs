@@ -8,24 +8,24 @@ use std::{ffi::OsStr, os::unix::ffi::OsStrExt, time::Duration};
 use fuser::{Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo};
 
 use super::ring::{Beside, List, Slot, abi};
-use crate::fuse::placement::Unanswered;
+use crate::fuse::affinity::Unanswered;
 
 /// Path of a reply to the kernel.
 #[derive(Debug)]
-enum Way<D, R> {
-    Device(Waiting<D>),
+enum Route<D, R> {
+    Device(DeviceReply<D>),
     Ring(R),
 }
 
 /// A reply over `/dev/fuse` that has not been sent.
 #[derive(Debug)]
-struct Waiting<D> {
+struct DeviceReply<D> {
     // Dropped before the reply, because dropping the reply sends EIO.
     unanswered: Unanswered,
     reply: D,
 }
 
-impl<D> Waiting<D> {
+impl<D> DeviceReply<D> {
     /// Returns the reply, which the caller sends at once.
     fn take(self) -> D {
         drop(self.unanswered);
@@ -38,17 +38,17 @@ macro_rules! replies {
     ($($(#[$doc:meta])* $name:ident over $ring:ident;)*) => {$(
         $(#[$doc])*
         #[derive(Debug)]
-        pub struct $name(Way<fuser::$name, $ring>);
+        pub struct $name(Route<fuser::$name, $ring>);
 
         impl From<(fuser::$name, Unanswered)> for $name {
             fn from((reply, unanswered): (fuser::$name, Unanswered)) -> $name {
-                $name(Way::Device(Waiting { unanswered, reply }))
+                $name(Route::Device(DeviceReply { unanswered, reply }))
             }
         }
 
         impl From<$ring> for $name {
             fn from(reply: $ring) -> $name {
-                $name(Way::Ring(reply))
+                $name(Route::Ring(reply))
             }
         }
 
@@ -56,19 +56,19 @@ macro_rules! replies {
             /// Fails the request.
             pub fn error(self, errno: Errno) {
                 match self.0 {
-                    Way::Device(waiting) => waiting.take().error(errno),
-                    Way::Ring(reply) => reply.error(errno.code()),
+                    Route::Device(reply) => reply.take().error(errno),
+                    Route::Ring(reply) => reply.error(errno.code()),
                 }
             }
         }
     )*};
 }
 
-impl<D> Way<D, Slot> {
+impl<D> Route<D, Slot> {
     fn beside(&self) -> Option<Beside> {
         match self {
-            Way::Device(_) => None,
-            Way::Ring(slot) => Some(slot.beside()),
+            Route::Device(_) => None,
+            Route::Ring(slot) => Some(slot.beside()),
         }
     }
 }
@@ -106,8 +106,8 @@ impl ReplyAttr {
     /// Sends attributes, and how long the kernel may cache them.
     pub fn attr(self, ttl: &Duration, attr: &FileAttr) {
         match self.0 {
-            Way::Device(waiting) => waiting.take().attr(ttl, attr),
-            Way::Ring(slot) => slot.answer(&abi::AttrOut::new(*ttl, attr)),
+            Route::Device(reply) => reply.take().attr(ttl, attr),
+            Route::Ring(slot) => slot.answer(&abi::AttrOut::new(*ttl, attr)),
         }
     }
 }
@@ -122,8 +122,8 @@ impl ReplyEntry {
         generation: Generation,
     ) {
         match self.0 {
-            Way::Device(waiting) => waiting.take().entry_with_ttls(attr_ttl, entry_ttl, attr, generation),
-            Way::Ring(slot) => slot.answer(&abi::EntryOut::new((*attr_ttl, *entry_ttl), attr, generation)),
+            Route::Device(reply) => reply.take().entry_with_ttls(attr_ttl, entry_ttl, attr, generation),
+            Route::Ring(slot) => slot.answer(&abi::EntryOut::new((*attr_ttl, *entry_ttl), attr, generation)),
         }
     }
 }
@@ -139,8 +139,8 @@ impl ReplyCreate {
         flags: FopenFlags,
     ) {
         match self.0 {
-            Way::Device(waiting) => waiting.take().created(ttl, attr, generation, handle, flags),
-            Way::Ring(slot) => {
+            Route::Device(reply) => reply.take().created(ttl, attr, generation, handle, flags),
+            Route::Ring(slot) => {
                 let entry = abi::EntryOut::new((*ttl, *ttl), attr, generation);
                 slot.answer(&abi::CreateOut { entry, open: abi::OpenOut::new(handle, flags) });
             }
@@ -152,8 +152,8 @@ impl ReplyOpen {
     /// Sends a handle, and its flags for the kernel.
     pub fn opened(self, handle: FileHandle, flags: FopenFlags) {
         match self.0 {
-            Way::Device(waiting) => waiting.take().opened(handle, flags),
-            Way::Ring(slot) => slot.answer(&abi::OpenOut::new(handle, flags)),
+            Route::Device(reply) => reply.take().opened(handle, flags),
+            Route::Ring(slot) => slot.answer(&abi::OpenOut::new(handle, flags)),
         }
     }
 }
@@ -162,8 +162,8 @@ impl ReplyEmpty {
     /// Reports success.
     pub fn ok(self) {
         match self.0 {
-            Way::Device(waiting) => waiting.take().ok(),
-            Way::Ring(slot) => slot.done(),
+            Route::Device(reply) => reply.take().ok(),
+            Route::Ring(slot) => slot.done(),
         }
     }
 }
@@ -178,8 +178,8 @@ impl ReplyWrite {
     /// Sends the number of written bytes.
     pub fn written(self, size: u32) {
         match self.0 {
-            Way::Device(waiting) => waiting.take().written(size),
-            Way::Ring(slot) => slot.answer(&abi::SizeOut { size, padding: 0 }),
+            Route::Device(reply) => reply.take().written(size),
+            Route::Ring(slot) => slot.answer(&abi::SizeOut { size, padding: 0 }),
         }
     }
 }
@@ -194,8 +194,8 @@ impl ReplyData {
     /// Sends bytes.
     pub fn data(self, data: &[u8]) {
         match self.0 {
-            Way::Device(waiting) => waiting.take().data(data),
-            Way::Ring(slot) => slot.data(data.len(), |into| into.copy_from_slice(data)),
+            Route::Device(reply) => reply.take().data(data),
+            Route::Ring(slot) => slot.data(data.len(), |into| into.copy_from_slice(data)),
         }
     }
 
@@ -208,8 +208,8 @@ impl ReplyData {
         copy: impl FnOnce(&mut [u8]),
     ) {
         match self.0 {
-            Way::Device(waiting) => waiting.take().data(lend()),
-            Way::Ring(slot) => slot.data(len, copy),
+            Route::Device(reply) => reply.take().data(lend()),
+            Route::Ring(slot) => slot.data(len, copy),
         }
     }
 }
@@ -218,16 +218,16 @@ impl ReplyXattr {
     /// Sends the length of the value.
     pub fn size(self, size: u32) {
         match self.0 {
-            Way::Device(waiting) => waiting.take().size(size),
-            Way::Ring(slot) => slot.answer(&abi::SizeOut { size, padding: 0 }),
+            Route::Device(reply) => reply.take().size(size),
+            Route::Ring(slot) => slot.answer(&abi::SizeOut { size, padding: 0 }),
         }
     }
 
     /// Sends the value.
     pub fn data(self, data: &[u8]) {
         match self.0 {
-            Way::Device(waiting) => waiting.take().data(data),
-            Way::Ring(slot) => slot.data(data.len(), |into| into.copy_from_slice(data)),
+            Route::Device(reply) => reply.take().data(data),
+            Route::Ring(slot) => slot.data(data.len(), |into| into.copy_from_slice(data)),
         }
     }
 }
@@ -236,8 +236,8 @@ impl ReplyLock {
     /// Sends a conflicting lock, or F_UNLCK.
     pub fn locked(self, start: u64, end: u64, typ: i32, pid: u32) {
         match self.0 {
-            Way::Device(waiting) => waiting.take().locked(start, end, typ, pid),
-            Way::Ring(slot) => slot.answer(&abi::FileLock { start, end, typ, pid }),
+            Route::Device(reply) => reply.take().locked(start, end, typ, pid),
+            Route::Ring(slot) => slot.answer(&abi::FileLock { start, end, typ, pid }),
         }
     }
 }
@@ -246,8 +246,8 @@ impl ReplyLseek {
     /// Sends the offset.
     pub fn offset(self, offset: i64) {
         match self.0 {
-            Way::Device(waiting) => waiting.take().offset(offset),
-            Way::Ring(slot) => slot.answer(&abi::LseekOut { offset }),
+            Route::Device(reply) => reply.take().offset(offset),
+            Route::Ring(slot) => slot.answer(&abi::LseekOut { offset }),
         }
     }
 }
@@ -269,10 +269,10 @@ impl ReplyStatfs {
         frsize: u32,
     ) {
         match self.0 {
-            Way::Device(waiting) => {
-                waiting.take().statfs(blocks, bfree, bavail, files, ffree, bsize, namelen, frsize);
+            Route::Device(reply) => {
+                reply.take().statfs(blocks, bfree, bavail, files, ffree, bsize, namelen, frsize);
             }
-            Way::Ring(slot) => {
+            Route::Ring(slot) => {
                 let (counts, sizes) = ([blocks, bfree, bavail, files, ffree], [bsize, namelen, frsize, 0]);
                 slot.answer(&abi::StatfsOut { counts, sizes, spare: [0; 6] });
             }
@@ -285,16 +285,16 @@ impl ReplyDirectory {
     #[must_use]
     pub fn add(&mut self, ino: INodeNo, offset: u64, kind: FileType, name: &OsStr) -> bool {
         match &mut self.0 {
-            Way::Device(waiting) => waiting.reply.add(ino, offset, kind, name),
-            Way::Ring(list) => list.add(&[], abi::Dirent::new(ino, offset, kind, name), name.as_bytes()),
+            Route::Device(reply) => reply.reply.add(ino, offset, kind, name),
+            Route::Ring(list) => list.add(&[], abi::Dirent::new(ino, offset, kind, name), name.as_bytes()),
         }
     }
 
     /// Sends the names.
     pub fn ok(self) {
         match self.0 {
-            Way::Device(waiting) => waiting.take().ok(),
-            Way::Ring(list) => list.done(),
+            Route::Device(reply) => reply.take().ok(),
+            Route::Ring(list) => list.done(),
         }
     }
 }
@@ -313,8 +313,8 @@ impl ReplyDirectoryPlus {
         generation: Generation,
     ) -> bool {
         match &mut self.0 {
-            Way::Device(waiting) => waiting.reply.add(ino, offset, name, ttl, attr, generation),
-            Way::Ring(list) => {
+            Route::Device(reply) => reply.reply.add(ino, offset, name, ttl, attr, generation),
+            Route::Ring(list) => {
                 let entry = abi::EntryOut::new((*ttl, *ttl), attr, generation);
                 let dirent = abi::Dirent::new(ino, offset, attr.kind, name);
                 list.add(zerocopy::IntoBytes::as_bytes(&entry), dirent, name.as_bytes())
@@ -325,8 +325,8 @@ impl ReplyDirectoryPlus {
     /// Sends the names.
     pub fn ok(self) {
         match self.0 {
-            Way::Device(waiting) => waiting.take().ok(),
-            Way::Ring(list) => list.done(),
+            Route::Device(reply) => reply.take().ok(),
+            Route::Ring(list) => list.done(),
         }
     }
 }

@@ -51,8 +51,8 @@ fn list(text: &str) -> Option<Vec<usize>> {
     Some(numbers)
 }
 
-/// Assigns `threads` threads to each online core. As many threads together serve the queues of all
-/// other cores, from which requests rarely come.
+/// Assigns `threads` threads to each online core. As many threads together serve the queues of
+/// all other cores, from which requests rarely come.
 pub(super) fn shares(cores: &Cores, threads: usize) -> Vec<Share> {
     let queue = |core: usize| core as u16;
     let (mut shares, mut unused) = (Vec::new(), Vec::new());

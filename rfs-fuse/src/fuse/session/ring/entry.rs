@@ -1,8 +1,8 @@
 //! Memory of a ring that the kernel writes requests to and reads answers from.
 //!
-//! An entry belongs to the kernel from its registration until a request arrives. It belongs to this
-//! process until the answer is given back. The memory is never freed, because the kernel may write
-//! to it as long as a ring has the entry.
+//! An entry belongs to the kernel from its registration until a request arrives. It belongs to
+//! this process until the answer is given back. The memory is never freed, because the kernel may
+//! write to it as long as a ring has the entry.
 //!
 //! # Concurrency
 //! The thread of the ring, and the thread that answers the request. No locks: the state of the

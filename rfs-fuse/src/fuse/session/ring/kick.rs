@@ -1,10 +1,10 @@
 //! Makes the kernel hand queued requests to a new entry.
 //!
-//! The kernel hands a queued request only to an entry that is given back, not to a newly registered
-//! one. If all entries of a queue hold blocked lock requests, a queued unlock could wait for ever.
-//! So after a registration, a thread on the queue's core sends a request to the mount. That request
-//! takes the new entry, and its answer fetches the queued ones. If another request takes the entry
-//! first, its answer does.
+//! The kernel hands a queued request only to an entry that is given back, not to a newly
+//! registered one. If all entries of a queue hold blocked lock requests, a queued unlock could
+//! wait for ever. So after a registration, a thread on the queue's core sends a request to the
+//! mount. That request takes the new entry, and its answer fetches the queued ones. If another
+//! request takes the entry first, its answer does.
 //!
 //! The thread uses the path of the mount, because a descriptor would keep the mount busy. On a
 //! detached or covered mount queued requests wait for the next answer on their core. The threads

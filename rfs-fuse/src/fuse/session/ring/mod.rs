@@ -1,13 +1,13 @@
 //! Requests over io_uring: Linux 6.14 and newer, if root has set
 //! `/sys/module/fuse/parameters/enable_uring`.
 //!
-//! The kernel has a queue per core, and puts a request into the queue of its caller's core. Threads
-//! bound to that core serve it, so no thread on another core wakes up. `/dev/fuse` stays in use for
-//! FORGET, for notifications, and for INTERRUPT, which fuser declines.
+//! The kernel has a queue per core, and puts a request into the queue of its caller's core.
+//! Threads bound to that core serve it, so no thread on another core wakes up. `/dev/fuse` stays
+//! in use for FORGET, for notifications, and for INTERRUPT, which fuser declines.
 //!
 //! [`abi`] has the structures, [`decode`] the requests, [`slot`] the answers, and [`entry`] the
-//! memory shared with the kernel. [`worker`] has the threads, [`cores`] assigns queues to them, and
-//! [`switch`] is the kernel's switch.
+//! memory shared with the kernel. [`worker`] has the threads, [`cores`] assigns queues to them,
+//! and [`switch`] is the kernel's switch.
 //!
 //! # Concurrency
 //! Each ring belongs to one thread. Any thread answers a request through [`slot`].

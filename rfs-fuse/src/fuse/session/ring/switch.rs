@@ -1,6 +1,7 @@
 //! The kernel's switch for FUSE over io_uring, which only root may set.
 //!
-//! The switch concerns the whole machine. A mount can use a ring if the switch is on at its start.
+//! The switch concerns the whole machine. A mount can use a ring if the switch is on at its
+//! start.
 //!
 //! # Concurrency
 //! The main thread. Takes no locks.

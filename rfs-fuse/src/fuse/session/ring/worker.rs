@@ -1,12 +1,12 @@
 //! A thread that serves a ring.
 //!
-//! The thread registers one entry per queue, so that the kernel hands requests to idle threads. An
-//! entry whose request has no answer when the file system returns (a blocked lock request) stays
-//! with the thread, which registers another entry.
+//! The thread registers one entry per queue, so that the kernel hands requests to idle threads.
+//! An entry whose request has no answer when the file system returns (a blocked lock request)
+//! stays with the thread, which registers another entry.
 //!
 //! # Concurrency
-//! The thread owns its ring and its entries. Other threads reach it through [`Answers`], which has
-//! a lock.
+//! The thread owns its ring and its entries. Other threads reach it through [`Answers`], which
+//! has a lock.
 
 use std::{
     io,
@@ -34,15 +34,15 @@ const WOKEN: u64 = u64::MAX;
 /// Number of unanswered small reads and writes above which the thread polls for their completion
 /// instead of sleeping. Their answers then leave together.
 const MANY: usize = 6;
-/// Maximum size of a small read or write. The thread blocks for larger ones, which would delay the
-/// answers of earlier requests.
+/// Maximum size of a small read or write. The thread blocks for larger ones, which would delay
+/// the answers of earlier requests.
 const SMALL: u32 = 32 << 10;
 /// Number of `iovec`s of an entry.
 const PARTS: u32 = 2;
 
 /// Owner of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum With {
+enum Owner {
     Kernel,
     /// `commit_id` identifies the request to the kernel. `is_small` is true for a small read or
     /// write.
@@ -53,10 +53,10 @@ enum With {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct WorkerEntry {
     memory: &'static Entry,
     queue: u16,
-    with: With,
+    owner: Owner,
 }
 
 /// The parts of a mount that a thread needs.
@@ -70,7 +70,7 @@ pub(super) struct Mount {
 pub(super) struct Worker {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     answers: Arc<Answers>,
-    entries: Vec<Held>,
+    entries: Vec<WorkerEntry>,
     /// Maximum length of a payload.
     payload_len: usize,
     /// Buffer for the read that wakes this thread.
@@ -90,7 +90,7 @@ impl Worker {
         let answers = Arc::new(Answers::new()?);
         let mut entries = Vec::with_capacity(queues.len());
         for &queue in queues {
-            entries.push(Held { memory: Entry::new(payload_len)?, queue, with: With::Kernel });
+            entries.push(WorkerEntry { memory: Entry::new(payload_len)?, queue, owner: Owner::Kernel });
         }
         Ok(Worker { ring, answers, entries, payload_len, woken: Box::leak(Box::new([0; 8])) })
     }
@@ -145,7 +145,7 @@ impl Worker {
 
     /// Registers an entry.
     fn submit_entry(&mut self, mount: &Mount, number: usize) -> io::Result<()> {
-        let Held { memory, queue, .. } = self.entries[number];
+        let WorkerEntry { memory, queue, .. } = self.entries[number];
         let command = CmdReq { qid: queue, ..CmdReq::default() };
         let mut submission = command_of(mount, CMD_REGISTER, command, Some(memory.parts()), number);
         set_len(&mut submission, PARTS);
@@ -190,11 +190,11 @@ impl Worker {
         let held = self.entries.get_mut(number).ok_or(io::ErrorKind::InvalidData)?;
         let (memory, queue) = (held.memory, held.queue);
         let headers = memory.headers();
-        held.with = With::Us { commit_id: headers.entry.commit_id, is_small: is_small(&headers) };
+        held.owner = Owner::Us { commit_id: headers.entry.commit_id, is_small: is_small(&headers) };
         let header =
             InHeader::read_from_prefix(&headers.in_out).map_or_else(|_| InHeader::new_zeroed(), |(h, _)| h);
         let small = || {
-            self.entries.iter().filter(|held| matches!(held.with, With::Us { is_small: true, .. })).count()
+            self.entries.iter().filter(|held| matches!(held.owner, Owner::Us { is_small: true, .. })).count()
         };
         let beside = match followed {
             true => Beside::Another,
@@ -207,9 +207,9 @@ impl Worker {
         let payload = unsafe { memory.payload(headers.entry.payload_sz as usize) };
         decode::dispatch(filesystem, &Incoming { header, op: &headers.op_in, payload }, slot);
         self.give_back(mount, answers)?;
-        let idle = |held: &Held| held.queue == queue && held.with == With::Kernel;
+        let idle = |held: &WorkerEntry| held.queue == queue && held.owner == Owner::Kernel;
         if !self.entries.iter().any(idle)
-            && let Err(e) = self.one_more(mount, queue)
+            && let Err(e) = self.add_entry(mount, queue)
         {
             // Requests that have an entry can still be answered.
             log::error!("a thread of a ring serves no request until it has answered a blocked one: {e}");
@@ -218,8 +218,8 @@ impl Worker {
     }
 
     /// Registers another entry for a queue whose other entries all wait for answers.
-    fn one_more(&mut self, mount: &Mount, queue: u16) -> io::Result<()> {
-        self.entries.push(Held { memory: Entry::new(self.payload_len)?, queue, with: With::Kernel });
+    fn add_entry(&mut self, mount: &Mount, queue: u16) -> io::Result<()> {
+        self.entries.push(WorkerEntry { memory: Entry::new(self.payload_len)?, queue, owner: Owner::Kernel });
         self.submit_entry(mount, self.entries.len() - 1)?;
         self.ring.submit()?;
         // The kernel hands queued requests only to entries that are given back.
@@ -230,8 +230,8 @@ impl Worker {
     fn give_back(&mut self, mount: &Mount, answers: &mut Vec<Answer>) -> io::Result<()> {
         self.answers.take(answers);
         for Answer { entry: number, unique, errno, payload } in answers.drain(..) {
-            let Some(Held { memory, queue, with }) = self.entries.get_mut(number) else { continue };
-            let With::Us { commit_id, .. } = std::mem::replace(with, With::Kernel) else { continue };
+            let Some(WorkerEntry { memory, queue, owner }) = self.entries.get_mut(number) else { continue };
+            let Owner::Us { commit_id, .. } = std::mem::replace(owner, Owner::Kernel) else { continue };
             let (memory, qid) = (*memory, *queue);
             let len = match payload {
                 Payload::InPlace(len) => len,

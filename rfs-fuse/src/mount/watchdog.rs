@@ -1,15 +1,15 @@
 //! The watchdog: a process that ends a mount whose process was killed.
 //!
 //! A killed process cannot unmount, so every call on its mount fails with ENOTCONN. A killed
-//! process may also hang: its thread may wait for a page lock that the kernel holds over a request
-//! of this mount (`fuse/telling`). The watchdog has no FUSE device. It aborts the connection
-//! ([`Abort`]) and then unmounts. It learns of the main process's end in two ways: EOF on its
-//! standard input, and the death signal of the thread that started it. It locks the directory below
-//! the mount. The next mount there waits for the lock, so the watchdog never unmounts a later
-//! mount.
+//! process may also hang: its thread may wait for a page lock that the kernel holds over a
+//! request of this mount (`fuse/notify`). The watchdog has no FUSE device. It aborts the
+//! connection ([`Abort`]) and then unmounts. It learns of the main process's end in two ways: EOF
+//! on its standard input, and the death signal of the thread that started it. It locks the
+//! directory below the mount. The next mount there waits for the lock, so the watchdog never
+//! unmounts a later mount.
 //!
 //! # Concurrency
-//! The main thread of each process. The main process has a thread `caretaker`, which reaps the
+//! The main thread of each process. The main process has a thread `watchdog`, which reaps the
 //! watchdog and reports its end.
 
 use std::{
@@ -39,7 +39,7 @@ use super::{MountError, Mounted, abort::Abort};
 use crate::client::Farewell;
 
 /// Name of the watchdog process. Its first argument is `MARK`, which no user gives.
-const NAME: &str = "rfs-caretaker";
+const NAME: &str = "rfs-watchdog";
 const MARK: &str = "--take-care";
 /// Message to the watchdog: the mount has ended, and nothing is left to do.
 const DISMISSED: u8 = b'.';
@@ -52,32 +52,33 @@ const FAREWELL: &str = "RFS_FAREWELL";
 const FAREWELL_LIMIT: Duration = Duration::from_secs(10);
 /// Time to wait for the watchdog of an earlier mount on the same directory. A watchdog that takes
 /// longer hangs.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// Number of consecutive lives shorter than `SHORT_LIFE` after which the watchdog is not restarted.
+const EARLIER_WATCHDOG_LIMIT: Duration = Duration::from_secs(3);
+/// Number of consecutive lives shorter than `SHORT_LIFE` after which the watchdog is not
+/// restarted.
 const SHORT_LIVES: u32 = 8;
 const SHORT_LIFE: Duration = Duration::from_secs(60);
 
 /// The directory below a mount, locked for the watchdog if this user can lock it.
 #[derive(Debug)]
-pub(crate) struct Ground {
+pub(crate) struct CoveredDirectory {
     /// Reference to the directory below the mount, without a lock.
     place: Option<OwnedFd>,
     locked: Option<File>,
 }
 
-impl Ground {
+impl CoveredDirectory {
     /// Locks a directory before a mount there, once the watchdog of an earlier mount has released
     /// it. Leaves the directory unlocked if this user cannot lock it.
     ///
     /// # Errors
     /// The directory stays locked: an earlier watchdog hangs, or another process is mounting there.
-    pub(crate) fn lock(point: &Path) -> Result<Ground, MountError> {
+    pub(crate) fn lock(point: &Path) -> Result<CoveredDirectory, MountError> {
         let place = rustix::fs::open(point, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
-        let Ok(directory) = File::open(point) else { return Ok(Ground { place, locked: None }) };
-        let end = Instant::now() + PATIENCE;
+        let Ok(directory) = File::open(point) else { return Ok(CoveredDirectory { place, locked: None }) };
+        let end = Instant::now() + EARLIER_WATCHDOG_LIMIT;
         loop {
             match lock_now(&directory) {
-                Ok(()) => return Ok(Ground { place, locked: Some(directory) }),
+                Ok(()) => return Ok(CoveredDirectory { place, locked: Some(directory) }),
                 Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < end => {
                     thread::sleep(Duration::from_millis(5));
                 }
@@ -85,14 +86,14 @@ impl Ground {
                     let why = "another process is mounting there, or ending a mount".into();
                     return Err(MountError::Point { path: point.to_owned(), why });
                 }
-                Err(_) => return Ok(Ground { place, locked: None }),
+                Err(_) => return Ok(CoveredDirectory { place, locked: None }),
             }
         }
     }
 
     /// Returns the locked directory for the next watchdog. This process does not keep the lock,
     /// because it may hang.
-    fn hand_over(&mut self) -> Option<File> {
+    fn take_lock(&mut self) -> Option<File> {
         self.locked.take().or_else(|| {
             let place = self.place.as_ref()?.as_raw_fd();
             File::open(format!("/proc/self/fd/{place}")).ok().filter(|again| lock_now(again).is_ok())
@@ -106,27 +107,27 @@ fn lock_now(directory: &File) -> rustix::io::Result<()> {
 
 /// Action of the watchdog on the mount of a killed process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Afterwards {
+pub(crate) enum AfterKill {
     /// Take it out of the tree.
     Unmount,
     /// Leave it in the tree, without a connection.
     Leave,
 }
 
-impl Afterwards {
-    const ALL: [Afterwards; 2] = [Afterwards::Unmount, Afterwards::Leave];
+impl AfterKill {
+    const ALL: [AfterKill; 2] = [AfterKill::Unmount, AfterKill::Leave];
 
     fn name(self) -> &'static str {
         match self {
-            Afterwards::Unmount => "unmount",
-            Afterwards::Leave => "leave",
+            AfterKill::Unmount => "unmount",
+            AfterKill::Leave => "leave",
         }
     }
 }
 
 /// The watchdog of a mount, seen from the main process.
-pub(crate) struct Caretaker {
-    duty: Duty,
+pub(crate) struct Watchdog {
+    arguments: Arguments,
     process: Option<Process>,
     short_lives: u32,
     /// Runs when the watchdog has ended.
@@ -135,10 +136,10 @@ pub(crate) struct Caretaker {
 
 /// Arguments of a watchdog.
 #[derive(Debug)]
-struct Duty {
+struct Arguments {
     mounted: Mounted,
-    ground: Ground,
-    afterwards: Afterwards,
+    covered: CoveredDirectory,
+    after_kill: AfterKill,
     /// Log file of the watchdog.
     log: Option<PathBuf>,
     /// Detach request that the watchdog sends to the server after a kill.
@@ -147,12 +148,12 @@ struct Duty {
 
 #[derive(Debug)]
 struct Process {
-    line: ChildStdin,
-    waits: JoinHandle<()>,
-    since: Instant,
+    pipe: ChildStdin,
+    reaper: JoinHandle<()>,
+    started_at: Instant,
 }
 
-impl Caretaker {
+impl Watchdog {
     /// Starts a watchdog. The kernel signals it at the end of the calling thread. A separate thread
     /// calls `ended` after the watchdog's end. After a kill of this process, the watchdog appends
     /// lines to `log` and sends `farewell` to the server.
@@ -161,22 +162,22 @@ impl Caretaker {
     /// The watchdog cannot be started.
     pub(crate) fn start(
         mounted: &Mounted,
-        ground: Ground,
-        afterwards: Afterwards,
+        covered: CoveredDirectory,
+        after_kill: AfterKill,
         log: Option<&Path>,
         farewell: Option<&Farewell>,
         ended: impl Fn() + Send + Sync + 'static,
-    ) -> io::Result<Caretaker> {
-        let duty = Duty {
+    ) -> io::Result<Watchdog> {
+        let arguments = Arguments {
             mounted: mounted.clone(),
-            ground,
-            afterwards,
+            covered,
+            after_kill,
             log: log.map(std::path::absolute).transpose()?,
             farewell: farewell.and_then(Farewell::to_text),
         };
-        let mut caretaker = Caretaker { duty, process: None, short_lives: 0, ended: Arc::new(ended) };
-        caretaker.process = Some(caretaker.duty.start(&caretaker.ended)?);
-        Ok(caretaker)
+        let mut watchdog = Watchdog { arguments, process: None, short_lives: 0, ended: Arc::new(ended) };
+        watchdog.process = Some(watchdog.arguments.start(&watchdog.ended)?);
+        Ok(watchdog)
     }
 
     /// Starts another watchdog after the unexpected end of the last one. The kernel signals it at
@@ -184,34 +185,34 @@ impl Caretaker {
     ///
     /// # Errors
     /// The watchdog cannot be started, or [`SHORT_LIVES`] watchdogs in a row ended early.
-    pub(crate) fn start_again(&mut self) -> io::Result<()> {
-        let was_short = self.process.take().is_some_and(|last| last.since.elapsed() < SHORT_LIFE);
+    pub(crate) fn restart(&mut self) -> io::Result<()> {
+        let was_short = self.process.take().is_some_and(|last| last.started_at.elapsed() < SHORT_LIFE);
         self.short_lives = if was_short { self.short_lives + 1 } else { 0 };
         if self.short_lives == SHORT_LIVES {
             return Err(io::Error::other("the watchdog ends again and again"));
         }
-        self.process = Some(self.duty.start(&self.ended)?);
+        self.process = Some(self.arguments.start(&self.ended)?);
         Ok(())
     }
 
     /// Ends the watchdog after the end of the mount, and waits for it.
     pub(crate) fn dismiss(self) {
-        let Some(Process { mut line, waits, .. }) = self.process else { return };
-        line.write_all(&[DISMISSED]).ok();
-        drop(line);
-        waits.join().ok();
+        let Some(Process { mut pipe, reaper, .. }) = self.process else { return };
+        pipe.write_all(&[DISMISSED]).ok();
+        drop(pipe);
+        reaper.join().ok();
     }
 
     /// Leaves the watchdog to abort the connection at the end of this process, which may hang.
     pub(crate) fn leave(self) {
-        let Some(Process { mut line, .. }) = self.process else { return };
-        line.write_all(&[LEAVING]).ok();
+        let Some(Process { mut pipe, .. }) = self.process else { return };
+        pipe.write_all(&[LEAVING]).ok();
         // The pipe stays open until this process ends: the watchdog waits for EOF.
-        mem::forget(line);
+        mem::forget(pipe);
     }
 }
 
-impl Duty {
+impl Arguments {
     fn start(&mut self, ended: &Arc<dyn Fn() + Send + Sync>) -> io::Result<Process> {
         let device = self.mounted.device.as_deref().ok_or(io::ErrorKind::NotFound)?;
         let mut child = Command::new("/proc/self/exe")
@@ -220,53 +221,53 @@ impl Duty {
             .arg(MARK)
             .arg(device)
             .arg(if self.mounted.by_helper { "helper" } else { "root" })
-            .arg(self.afterwards.name())
+            .arg(self.after_kill.name())
             .arg(&self.mounted.path)
             .args(&self.log)
             // The watchdog keeps no directory busy, and no terminal sends it signals.
             .current_dir("/")
             .process_group(0)
             .stdin(Stdio::piped())
-            .stdout(self.ground.hand_over().map_or_else(Stdio::null, Stdio::from))
+            .stdout(self.covered.take_lock().map_or_else(Stdio::null, Stdio::from))
             .stderr(Stdio::null())
             .spawn()?;
-        let line = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        let pipe = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let ended = Arc::clone(ended);
-        let waits = thread::Builder::new().name("caretaker".into()).spawn(move || {
+        let reaper = thread::Builder::new().name("watchdog".into()).spawn(move || {
             child.wait().ok();
             ended();
         })?;
-        Ok(Process { line, waits, since: Instant::now() })
+        Ok(Process { pipe, reaper, started_at: Instant::now() })
     }
 }
 
 /// Parsed arguments of a watchdog.
-struct Asked {
+struct ParsedArguments {
     mounted: Mounted,
-    afterwards: Afterwards,
+    after_kill: AfterKill,
     log: Option<PathBuf>,
 }
 
 /// Runs the watchdog and returns its exit code, if this process was started as one.
-pub(super) fn asked() -> Option<u8> {
+pub(super) fn run_if_asked() -> Option<u8> {
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next()? != OsStr::new(MARK) {
         return None;
     }
     let device = Some(arguments.next()?.into_string().ok()?);
     let by_helper = arguments.next()? == OsStr::new("helper");
-    let afterwards = arguments.next()?;
-    let afterwards = Afterwards::ALL.into_iter().find(|what| afterwards == what.name())?;
+    let after_kill = arguments.next()?;
+    let after_kill = AfterKill::ALL.into_iter().find(|what| after_kill == what.name())?;
     let mounted = Mounted { path: PathBuf::from(arguments.next()?), device, by_helper };
     let log = arguments.next().map(PathBuf::from);
-    Some(match take_care(&Asked { mounted, afterwards, log }) {
+    Some(match watch(&ParsedArguments { mounted, after_kill, log }) {
         Ok(()) => 0,
         Err(_) => 1,
     })
 }
 
-fn take_care(asked: &Asked) -> io::Result<()> {
-    rustix::thread::set_name(c"rfs-caretaker").ok();
+fn watch(parsed: &ParsedArguments) -> io::Result<()> {
+    rustix::thread::set_name(c"rfs-watchdog").ok();
     let (mut signalled, by_signal) = UnixStream::pair()?;
     signal_hook::low_level::pipe::register(SIGUSR1, by_signal)?;
     // A service manager sends these signals to both processes. The main process handles them, and
@@ -276,45 +277,45 @@ fn take_care(asked: &Asked) -> io::Result<()> {
     }
     rustix::process::set_parent_process_death_signal(Some(Signal::USR1))?;
     // Opened while the mount exists. The open file stays usable when the mount has left the tree.
-    let abort = asked.mounted.device.as_deref().ok_or(io::ErrorKind::NotFound.into()).and_then(Abort::of);
-    let said = listen(&mut signalled)?;
-    if said.contains(&DISMISSED) {
+    let abort = parsed.mounted.device.as_deref().ok_or(io::ErrorKind::NotFound.into()).and_then(Abort::of);
+    let messages = listen(&mut signalled)?;
+    if messages.contains(&DISMISSED) {
         return Ok(());
     }
     let ended = match &abort {
         Ok(abort) => abort.abort(),
         Err(e) => Err(io::Error::new(e.kind(), e.to_string())),
     };
-    if said.contains(&LEAVING) {
+    if messages.contains(&LEAVING) {
         return ended;
     }
-    let (tell, heard) = mpsc::channel();
+    let (done_sending, sent) = mpsc::channel();
     let farewell = std::env::var(FAREWELL).ok().and_then(|text| Farewell::from_text(&text));
     thread::Builder::new().spawn(move || {
         farewell.inspect(Farewell::say);
-        tell.send(())
+        done_sending.send(())
     })?;
-    let done = match asked.afterwards {
-        Afterwards::Unmount => asked.mounted.detach_by_force(),
-        Afterwards::Leave => Ok(()),
+    let done = match parsed.after_kill {
+        AfterKill::Unmount => parsed.mounted.detach_by_force(),
+        AfterKill::Leave => Ok(()),
     };
-    let told = asked.log.as_deref().map_or(Ok(()), |log| asked.report(log, &ended, &done));
+    let reported = parsed.log.as_deref().map_or(Ok(()), |log| parsed.report(log, &ended, &done));
     // Releases the lock of the directory: the next mount there need not wait for the server.
     let null = OpenOptions::new().write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdout(null)?;
-    heard.recv_timeout(FAREWELL_LIMIT).ok();
-    done.and(told)
+    sent.recv_timeout(FAREWELL_LIMIT).ok();
+    done.and(reported)
 }
 
 /// Blocks until the main process ends, and returns its messages.
 fn listen(signalled: &mut UnixStream) -> io::Result<Vec<u8>> {
-    let line = io::stdin();
-    rustix::io::ioctl_fionbio(&line, true)?;
-    let (mut line, mut said) = (line.lock(), Vec::new());
+    let pipe = io::stdin();
+    rustix::io::ioctl_fionbio(&pipe, true)?;
+    let (mut pipe, mut messages) = (pipe.lock(), Vec::new());
     loop {
         let ready = {
             let mut both =
-                [line.as_fd(), signalled.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+                [pipe.as_fd(), signalled.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
             match poll(&mut both, None) {
                 Ok(_) => both[1].revents(),
                 Err(rustix::io::Errno::INTR) => continue,
@@ -322,26 +323,26 @@ fn listen(signalled: &mut UnixStream) -> io::Result<Vec<u8>> {
             }
         };
         // Messages from before the signal have arrived by now.
-        let over = match line.read_to_end(&mut said) {
+        let over = match pipe.read_to_end(&mut messages) {
             Ok(_) => true,
             Err(e) => e.kind() != io::ErrorKind::WouldBlock,
         };
         if over || !ready.is_empty() {
-            return Ok(said);
+            return Ok(messages);
         }
     }
 }
 
-impl Asked {
+impl ParsedArguments {
     /// Appends the outcome to the log file.
     fn report(&self, log: &Path, ended: &io::Result<()>, done: &io::Result<()>) -> io::Result<()> {
         let path = self.mounted.path.display();
         let mut log = OpenOptions::new().append(true).create(true).open(log)?;
-        match (done, self.afterwards) {
-            (Ok(()), Afterwards::Unmount) => {
+        match (done, self.after_kill) {
+            (Ok(()), AfterKill::Unmount) => {
                 writeln!(log, "{NAME}: rfs-fuse was killed: {path} is unmounted")?
             }
-            (Ok(()), Afterwards::Leave) => {
+            (Ok(()), AfterKill::Leave) => {
                 writeln!(log, "{NAME}: rfs-fuse was killed: {path} stays mounted, and calls there fail")?;
             }
             (Err(e), _) => writeln!(log, "{NAME}: rfs-fuse was killed, and {path} cannot be unmounted: {e}")?,

@@ -1,21 +1,21 @@
 //! Counts the requests of a session thread, and moves the thread with its caller.
 //!
 //! # Concurrency
-//! The session thread writes two atomic words, which the guard reads. No locks, so no request waits
-//! for the guard.
+//! The session thread writes two atomic words, which the monitor reads. No locks, so no request
+//! waits for the monitor.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::thread::Pid;
 
-use super::{NOBODY, depth::Samples, habit::Seen, policy::Scheduler};
+use super::{NO_THREAD, overlap::Samples, pin_policy::ThreadWork, sched::Scheduler};
 
 /// Bytes of data that count as much work as a request.
 pub(super) const UNIT: usize = 32 << 10;
 
 /// Counts of a session thread.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct ThreadStats {
     tid: Pid,
     tally: AtomicU64,
     samples: AtomicU64,
@@ -25,7 +25,7 @@ pub(super) struct Seat {
 /// run, and all work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
-    /// Thread that made the last request, or [`NOBODY`].
+    /// Thread that made the last request, or [`NO_THREAD`].
     pub(super) caller: u32,
     /// Work of that thread's requests in a row. Saturates.
     pub(super) run: u16,
@@ -38,8 +38,8 @@ impl Tally {
     fn after(self, caller: u32, bytes: usize) -> Tally {
         let work = u16::try_from(1 + bytes / UNIT).unwrap_or(u16::MAX);
         let run = match caller {
-            NOBODY if work == 1 => return self,
-            NOBODY => 0,
+            NO_THREAD if work == 1 => return self,
+            NO_THREAD => 0,
             _ if caller == self.caller => self.run.saturating_add(work),
             _ => work,
         };
@@ -52,9 +52,9 @@ impl Tally {
     }
 
     /// Returns the work since an earlier tally, if it is less than 65536.
-    pub(super) fn since(self, earlier: Tally) -> Seen {
+    pub(super) fn since(self, earlier: Tally) -> ThreadWork {
         let work = self.count.wrapping_sub(earlier.count).into();
-        Seen { work, caller: self.caller, run: self.run.into(), samples: Samples::default() }
+        ThreadWork { work, caller: self.caller, run: self.run.into(), samples: Samples::default() }
     }
 
     fn pack(self) -> u64 {
@@ -66,11 +66,11 @@ impl Tally {
     }
 }
 
-impl Seat {
+impl ThreadStats {
     /// Creates the counts of a thread.
-    pub(super) fn new(tid: Pid) -> Seat {
+    pub(super) fn new(tid: Pid) -> ThreadStats {
         let [tally, samples] = [Tally::default().pack(), Samples::default().pack()].map(AtomicU64::new);
-        Seat { tid, tally, samples }
+        ThreadStats { tid, tally, samples }
     }
 
     pub(super) fn tid(&self) -> Pid {
@@ -79,7 +79,7 @@ impl Seat {
 
     /// Counts a request. Returns the tally before and after it. Only the thread itself may call
     /// this.
-    pub(super) fn note(&self, caller: u32, bytes: usize) -> (Tally, Tally) {
+    pub(super) fn record(&self, caller: u32, bytes: usize) -> (Tally, Tally) {
         let before = self.tally();
         let tally = before.after(caller, bytes);
         self.tally.store(tally.pack(), Ordering::Relaxed);
@@ -88,20 +88,20 @@ impl Seat {
 
     /// Moves the thread to its caller's core, if the kernel has moved the caller. Only the thread
     /// itself may call this.
-    pub(super) fn keep_up(&self, caller: u32, followed: &AtomicU32, scheduler: &mut impl Scheduler) {
-        if caller == NOBODY || followed.load(Ordering::SeqCst) != caller {
+    pub(super) fn follow_caller(&self, caller: u32, pinned_to: &AtomicU32, scheduler: &mut impl Scheduler) {
+        if caller == NO_THREAD || pinned_to.load(Ordering::SeqCst) != caller {
             return;
         }
-        // If the caller is invisible, the guard notices.
+        // If the caller is invisible, the monitor notices.
         let Some(core) = scheduler.core_of(caller) else { return };
         if core == scheduler.own_core() {
             return;
         }
-        let moved = scheduler.shift(self.tid, core);
-        // The guard resets `followed` before it unpins. If it has unpinned before the move above,
-        // `followed` differs here. The thread is not SCHED_IDLE then, so it runs and unpins itself.
-        if (moved.is_err() || followed.load(Ordering::SeqCst) != caller)
-            && let Err(e) = scheduler.lift(self.tid)
+        let moved = scheduler.move_to(self.tid, core);
+        // The monitor resets `pinned_to` before it unpins. If it has unpinned before the move above,
+        // `pinned_to` differs here. The thread is not SCHED_IDLE then, so it runs and unpins itself.
+        if (moved.is_err() || pinned_to.load(Ordering::SeqCst) != caller)
+            && let Err(e) = scheduler.unpin(self.tid)
         {
             log::warn!("cannot unpin a session thread: {e}");
         }
@@ -128,53 +128,53 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{
-        super::fake::{Fake, Schedule, World, bound, pid},
+        super::fake::{Fake, Schedule, World, pinned, pid},
         *,
     };
 
     const CALLER: u32 = 77;
 
     /// Pins a thread to core 3 and has it follow its caller. Returns the changed schedules.
-    fn after_keeping_up(
-        followed: u32,
+    fn after_following(
+        pinned_to: u32,
         change: impl FnOnce(&mut World, Arc<AtomicU32>),
     ) -> Vec<(u32, Schedule)> {
-        let (seat, mut world, followed) =
-            (Seat::new(pid(1)), Fake::default(), Arc::new(AtomicU32::new(followed)));
+        let (stats, mut world, pinned_to) =
+            (ThreadStats::new(pid(1)), Fake::default(), Arc::new(AtomicU32::new(pinned_to)));
         {
             let world = &mut *world.0.lock();
-            world.threads.insert(pid(1), bound(3));
+            world.threads.insert(pid(1), pinned(3));
             world.own_core = 3;
             world.cores.insert(CALLER, 5);
-            change(world, followed.clone());
+            change(world, pinned_to.clone());
         }
-        seat.keep_up(CALLER, &followed, &mut world);
+        stats.follow_caller(CALLER, &pinned_to, &mut world);
         world.changed()
     }
 
     #[test]
     fn a_thread_moves_with_its_caller() {
-        let there = |core| vec![(1, bound(core))];
-        assert_eq!(after_keeping_up(CALLER, |_, _| ()), there(5));
-        assert_eq!(after_keeping_up(CALLER + 1, |_, _| ()), there(3));
+        let there = |core| vec![(1, pinned(core))];
+        assert_eq!(after_following(CALLER, |_, _| ()), there(5));
+        assert_eq!(after_following(CALLER + 1, |_, _| ()), there(3));
         let gone = |world: &mut World, _| world.cores.clear();
-        assert_eq!(after_keeping_up(CALLER, gone), there(3));
+        assert_eq!(after_following(CALLER, gone), there(3));
         let stays = |world: &mut World, _| _ = world.cores.insert(CALLER, 3);
-        assert_eq!(after_keeping_up(CALLER, stays), there(3));
+        assert_eq!(after_following(CALLER, stays), there(3));
         let refused = |world: &mut World, _| world.refuses = true;
-        assert_eq!(after_keeping_up(CALLER, refused), []);
-        let lifted = |world: &mut World, followed: Arc<AtomicU32>| {
+        assert_eq!(after_following(CALLER, refused), []);
+        let unpinned = |world: &mut World, pinned_to: Arc<AtomicU32>| {
             world.meanwhile = Some(Box::new(move |world| {
-                followed.store(NOBODY, Ordering::SeqCst);
+                pinned_to.store(NO_THREAD, Ordering::SeqCst);
                 world.threads.clear();
             }));
         };
-        assert_eq!(after_keeping_up(CALLER, lifted), []);
+        assert_eq!(after_following(CALLER, unpinned), []);
     }
 
     #[test]
     fn a_tally_counts_runs_and_work() {
-        let seat = Seat::new(rustix::thread::gettid());
+        let stats = ThreadStats::new(rustix::thread::gettid());
         let steps = [
             ((7, 0), (7, 1, 1)),
             ((7, UNIT - 1), (7, 2, 2)),
@@ -187,10 +187,10 @@ mod tests {
             ((7, 0), (7, u16::MAX, 40)),
         ];
         for ((caller, bytes), expected) in steps {
-            let before = seat.tally();
-            let (earlier, Tally { caller, run, count }) = seat.note(caller, bytes);
+            let before = stats.tally();
+            let (earlier, Tally { caller, run, count }) = stats.record(caller, bytes);
             assert_eq!(((caller, run, count), earlier), (expected, before));
-            assert_eq!(seat.tally(), Tally { caller, run, count });
+            assert_eq!(stats.tally(), Tally { caller, run, count });
         }
     }
 
@@ -213,11 +213,11 @@ mod tests {
         #[test]
         fn a_run_covers_what_one_caller_made(callers in prop::collection::vec(1..3u32, 1..40), first: u16, run: u16) {
             let earlier = Tally { caller: 1, run, count: first };
-            let seen = callers.iter().fold(earlier, |tally, caller| tally.after(*caller, 0)).since(earlier);
-            prop_assert_eq!(seen.work as usize, callers.len());
-            prop_assert_eq!(Some(&seen.caller), callers.last());
-            let sole = callers.iter().all(|caller| *caller == seen.caller);
-            prop_assert_eq!(seen.run >= seen.work, sole);
+            let observed = callers.iter().fold(earlier, |tally, caller| tally.after(*caller, 0)).since(earlier);
+            prop_assert_eq!(observed.work as usize, callers.len());
+            prop_assert_eq!(Some(&observed.caller), callers.last());
+            let sole = callers.iter().all(|caller| *caller == observed.caller);
+            prop_assert_eq!(observed.run >= observed.work, sole);
         }
     }
 }

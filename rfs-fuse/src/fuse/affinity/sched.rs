@@ -1,16 +1,16 @@
 //! Sets how the kernel schedules threads of this process.
 //!
-//! This crate has `unsafe` code here, in `reply`, in `session::descriptors` and in `session::ring`.
-//! rustix does not have sched_setscheduler.
+//! This crate has `unsafe` code here, in `reply`, in `session::descriptors` and in
+//! `session::ring`. rustix does not have sched_setscheduler.
 //!
 //! # Concurrency
-//! The guard and session threads, each with a [`System`] of its own. Takes no locks.
+//! The monitor and session threads, each with a [`System`] of its own. Takes no locks.
 
 use std::{fs::File, io, os::unix::fs::FileExt, thread};
 
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-/// Scheduler functions that the guard and session threads use.
+/// Scheduler functions that the monitor and session threads use.
 pub(super) trait Scheduler: Send + 'static {
     /// Returns the core that a thread of any process runs on, or ran on last. Returns `None` if the
     /// thread is invisible, or if this process may not use that core.
@@ -20,24 +20,24 @@ pub(super) trait Scheduler: Send + 'static {
     fn is_runnable(&mut self, tid: u32) -> bool;
 
     /// Pins a thread of this process to a core, as SCHED_IDLE.
-    fn bind(&mut self, tid: Pid, core: usize) -> io::Result<()>;
+    fn pin(&mut self, tid: Pid, core: usize) -> io::Result<()>;
 
     /// Returns the core of the calling thread.
     fn own_core(&self) -> usize;
 
     /// Restricts a thread to one core. Leaves its policy unchanged.
-    fn shift(&mut self, tid: Pid, core: usize) -> io::Result<()>;
+    fn move_to(&mut self, tid: Pid, core: usize) -> io::Result<()>;
 
     /// Restricts a thread to the cores that `other` is not pinned to, if both are pinned to the
     /// same core. The kernel moves a running thread at once, and a sleeping one when it wakes.
-    fn part(&mut self, tid: Pid, other: Pid) -> io::Result<()>;
+    fn separate(&mut self, tid: Pid, other: Pid) -> io::Result<()>;
 
     /// Gives a thread the process's cores and policy.
-    fn lift(&mut self, tid: Pid) -> io::Result<()>;
+    fn unpin(&mut self, tid: Pid) -> io::Result<()>;
 
     /// Unpins all SCHED_IDLE threads of this process but these. That includes threads that pinned
     /// threads have started.
-    fn lift_all_but(&mut self, bound: &[Pid]);
+    fn unpin_all_but(&mut self, pinned: &[Pid]);
 }
 
 /// Returns the cores of the process: those of its main thread, which is never pinned.
@@ -61,7 +61,7 @@ fn policy(tid: Pid) -> io::Result<i32> {
     i32::try_from(policy).ok().filter(|policy| *policy >= 0).ok_or_else(io::Error::last_os_error)
 }
 
-fn lift(tid: Pid) -> io::Result<()> {
+fn unpin(tid: Pid) -> io::Result<()> {
     // The policy comes last: it shows that the thread is unpinned.
     sched_setaffinity(Some(tid), &cores()?)?;
     set_policy(tid, libc::SCHED_OTHER)
@@ -69,15 +69,15 @@ fn lift(tid: Pid) -> io::Result<()> {
 
 /// Unpins the calling thread if a pinned or separated thread has started it, because a thread
 /// inherits its cores and policy.
-pub(crate) fn begin_unbound() {
+pub(crate) fn reset_affinity() {
     let tid = gettid();
     // If the kernel refuses these calls, no thread is pinned.
-    let lifted = match policy(tid) {
-        Ok(libc::SCHED_IDLE) => lift(tid),
+    let unpinned = match policy(tid) {
+        Ok(libc::SCHED_IDLE) => unpin(tid),
         Ok(_) => cores().and_then(|cores| Ok(sched_setaffinity(Some(tid), &cores)?)),
         Err(_) => Ok(()),
     };
-    if let Err(e) = lifted {
+    if let Err(e) = unpinned {
         log::warn!("cannot unpin a new thread: {e}");
     }
 }
@@ -103,7 +103,7 @@ impl System {
         // On a separate thread, which ends if the policy cannot be restored.
         let probe = || {
             set_policy(gettid(), libc::SCHED_IDLE)?;
-            lift(gettid())
+            unpin(gettid())
         };
         let outcome = thread::Builder::new().name("probe".into()).spawn(probe)?.join();
         outcome.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
@@ -134,45 +134,45 @@ impl Scheduler for System {
         self.stat(tid).is_ok_and(|stat| field(&stat, STATE) == Some("R"))
     }
 
-    fn bind(&mut self, tid: Pid, core: usize) -> io::Result<()> {
+    fn pin(&mut self, tid: Pid, core: usize) -> io::Result<()> {
         set_policy(tid, libc::SCHED_IDLE)?;
-        self.shift(tid, core)
+        self.move_to(tid, core)
     }
 
     fn own_core(&self) -> usize {
         sched_getcpu()
     }
 
-    fn shift(&mut self, tid: Pid, core: usize) -> io::Result<()> {
+    fn move_to(&mut self, tid: Pid, core: usize) -> io::Result<()> {
         let mut only = CpuSet::new();
         only.set(core);
         Ok(sched_setaffinity(Some(tid), &only)?)
     }
 
-    fn part(&mut self, tid: Pid, other: Pid) -> io::Result<()> {
-        let bound = sched_getaffinity(Some(tid))?;
-        if bound != sched_getaffinity(Some(other))? {
+    fn separate(&mut self, tid: Pid, other: Pid) -> io::Result<()> {
+        let pinned = sched_getaffinity(Some(tid))?;
+        if pinned != sched_getaffinity(Some(other))? {
             return Ok(());
         }
         let mut others = cores()?;
-        (0..CpuSet::MAX_CPU).filter(|core| bound.is_set(*core)).for_each(|core| others.unset(core));
+        (0..CpuSet::MAX_CPU).filter(|core| pinned.is_set(*core)).for_each(|core| others.unset(core));
         Ok(sched_setaffinity(Some(tid), &others)?)
     }
 
-    fn lift(&mut self, tid: Pid) -> io::Result<()> {
-        lift(tid)
+    fn unpin(&mut self, tid: Pid) -> io::Result<()> {
+        unpin(tid)
     }
 
-    fn lift_all_but(&mut self, bound: &[Pid]) {
+    fn unpin_all_but(&mut self, pinned: &[Pid]) {
         let tasks = match std::fs::read_dir("/proc/self/task") {
             Ok(tasks) => tasks,
             Err(e) => return log::warn!("/proc/self/task: {e}"),
         };
         let tids = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
-        for tid in tids.filter_map(Pid::from_raw).filter(|tid| !bound.contains(tid)) {
+        for tid in tids.filter_map(Pid::from_raw).filter(|tid| !pinned.contains(tid)) {
             // A thread that has ended is not pinned.
             if policy(tid).is_ok_and(|policy| policy == libc::SCHED_IDLE)
-                && let Err(e) = lift(tid)
+                && let Err(e) = unpin(tid)
                 && e.raw_os_error() != Some(libc::ESRCH)
             {
                 log::warn!("cannot unpin a thread: {e}");
@@ -224,30 +224,30 @@ mod tests {
             return eprintln!("pinning is refused here, or useless");
         };
         let before = cores().expect("cores");
-        let bound = thread::spawn(move || {
+        let pinned = thread::spawn(move || {
             let tid = gettid();
             let core = system.core_of(tid.as_raw_nonzero().get() as u32).expect("a core");
-            system.bind(tid, core).expect("bound");
+            system.pin(tid, core).expect("pinned");
             let on = sched_getaffinity(None).expect("cores");
             assert!(on.count() == 1 && on.is_set(core) && system.own_core() == core);
             assert_eq!(policy(tid).expect("policy"), libc::SCHED_IDLE);
             let started = thread::spawn(|| {
-                begin_unbound();
+                reset_affinity();
                 (policy(gettid()).expect("policy"), sched_getaffinity(None).expect("cores"))
             });
             assert!(started.join().expect("no panic") == (libc::SCHED_OTHER, before));
-            system.lift_all_but(&[tid]);
+            system.unpin_all_but(&[tid]);
             assert_eq!(policy(tid).expect("policy"), libc::SCHED_IDLE);
             // The main thread is not pinned, so no separation is needed.
-            system.part(tid, rustix::process::getpid()).expect("no need");
+            system.separate(tid, rustix::process::getpid()).expect("no need");
             assert!(sched_getaffinity(None).expect("cores") == on);
-            system.part(tid, tid).expect("parted");
+            system.separate(tid, tid).expect("separated");
             let on = sched_getaffinity(None).expect("cores");
             assert!(on.count() == before.count() - 1 && !on.is_set(core) && system.own_core() != core);
-            system.lift_all_but(&[]);
+            system.unpin_all_but(&[]);
             assert_eq!(policy(tid).expect("policy"), libc::SCHED_OTHER);
             assert!(sched_getaffinity(None).expect("cores") == before);
         });
-        bound.join().expect("no panic");
+        pinned.join().expect("no panic");
     }
 }

@@ -9,7 +9,7 @@ use std::{
 use parking_lot::Mutex;
 use rustix::thread::Pid;
 
-use super::policy::Scheduler;
+use super::sched::Scheduler;
 
 /// Schedule of a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,7 +19,7 @@ pub(super) struct Schedule {
 }
 
 /// Returns the schedule of a pinned thread.
-pub(super) fn bound(core: usize) -> Schedule {
+pub(super) fn pinned(core: usize) -> Schedule {
     Schedule { idle: true, core: Some(core) }
 }
 
@@ -38,7 +38,7 @@ pub(super) struct World {
     pub(super) threads: HashMap<Pid, Schedule>,
     pub(super) refuses: bool,
     /// Threads that were separated, with their schedules before.
-    pub(super) parted: Vec<(Pid, Schedule)>,
+    pub(super) separated: Vec<(Pid, Schedule)>,
     /// Runs before the next move, or before the next separation.
     pub(super) meanwhile: Option<Event>,
 }
@@ -71,16 +71,16 @@ impl Scheduler for Fake {
         self.0.lock().runnable.contains(&tid)
     }
 
-    fn bind(&mut self, tid: Pid, core: usize) -> io::Result<()> {
+    fn pin(&mut self, tid: Pid, core: usize) -> io::Result<()> {
         self.0.lock().threads.entry(tid).or_default().idle = true;
-        self.shift(tid, core)
+        self.move_to(tid, core)
     }
 
     fn own_core(&self) -> usize {
         self.0.lock().own_core
     }
 
-    fn shift(&mut self, tid: Pid, core: usize) -> io::Result<()> {
+    fn move_to(&mut self, tid: Pid, core: usize) -> io::Result<()> {
         let mut world = self.0.lock();
         if let Some(meanwhile) = world.meanwhile.take() {
             meanwhile(&mut world);
@@ -92,29 +92,29 @@ impl Scheduler for Fake {
         Ok(())
     }
 
-    fn part(&mut self, tid: Pid, other: Pid) -> io::Result<()> {
+    fn separate(&mut self, tid: Pid, other: Pid) -> io::Result<()> {
         let mut world = self.0.lock();
         let known = |world: &World, tid| world.threads.get(&tid).copied().unwrap_or_default();
-        let (bound, others) = (known(&world, tid), known(&world, other));
+        let (pinned, others) = (known(&world, tid), known(&world, other));
         if let Some(meanwhile) = world.meanwhile.take() {
             meanwhile(&mut world);
         }
         if world.refuses {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        if bound.core == others.core {
-            world.parted.push((tid, bound));
+        if pinned.core == others.core {
+            world.separated.push((tid, pinned));
             world.threads.entry(tid).or_default().core = Some(ELSEWHERE);
         }
         Ok(())
     }
 
-    fn lift(&mut self, tid: Pid) -> io::Result<()> {
+    fn unpin(&mut self, tid: Pid) -> io::Result<()> {
         self.0.lock().threads.remove(&tid);
         Ok(())
     }
 
-    fn lift_all_but(&mut self, bound: &[Pid]) {
-        self.0.lock().threads.retain(|tid, schedule| bound.contains(tid) || !schedule.idle);
+    fn unpin_all_but(&mut self, pinned: &[Pid]) {
+        self.0.lock().threads.retain(|tid, schedule| pinned.contains(tid) || !schedule.idle);
     }
 }

@@ -1,11 +1,11 @@
 //! Detects callers that have several reads or writes in flight.
 //!
-//! A read or write overlaps in two cases: an earlier one has no answer when a session thread takes
-//! it, or the kernel holds a further request. A caller that blocks for each answer causes neither,
-//! because an [`Unanswered`] ends before its answer leaves.
+//! A read or write overlaps in two cases: an earlier one has no answer when a session thread
+//! takes it, or the kernel holds a further request. A caller that blocks for each answer causes
+//! neither, because an [`Unanswered`] ends before its answer leaves.
 //!
 //! # Concurrency
-//! Each session thread counts its own [`Samples`], which the guard reads. No locks.
+//! Each session thread counts its own [`Samples`], which the monitor reads. No locks.
 
 use std::sync::{
     Arc,

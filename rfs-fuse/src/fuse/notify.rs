@@ -1,14 +1,15 @@
 //! Threads that write notifications to the kernel which may block there.
 //!
-//! To drop a page or a name, the kernel waits for locks that it holds over requests of this mount.
-//! No signal ends the wait. If the process is killed, its session threads end and close their
-//! devices. Then the kernel aborts their requests, and the wait ends. This works only if the
-//! waiting thread does not have those devices open itself. So a notification thread has a
+//! To drop a page or a name, the kernel waits for locks that it holds over requests of this
+//! mount. No signal ends the wait. If the process is killed, its session threads end and close
+//! their devices. Then the kernel aborts their requests, and the wait ends. This works only if
+//! the waiting thread does not have those devices open itself. So a notification thread has a
 //! descriptor table of its own (`session/descriptors`) with a clone of the device, from which it
 //! reads no request. Other threads hand messages over, and block interruptibly for the result.
 //!
 //! # Concurrency
-//! Any thread calls [`Tellers::tell`]. One lock over the queue, which is not held during a write.
+//! Any thread calls [`NotifyPool::notify`]. One lock over the queue, which is not held during a
+//! write.
 
 use std::{
     collections::VecDeque,
@@ -20,7 +21,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{placement, session::descriptors::Only};
+use super::{affinity, session::descriptors::Only};
 
 /// A message, and the sender for its result.
 type Job = (Vec<u8>, mpsc::Sender<io::Result<()>>);
@@ -45,23 +46,23 @@ struct Shared {
 /// The pool. It grows to the number of concurrent notifications. Its threads end when it is
 /// dropped.
 #[derive(Debug, Default)]
-pub(super) struct Tellers(Arc<Shared>);
+pub(super) struct NotifyPool(Arc<Shared>);
 
-impl Tellers {
+impl NotifyPool {
     /// Notifies the kernel, and blocks until the kernel has obeyed. `device` is the same at each
     /// call, because the threads have only that one.
-    pub(super) fn tell(&self, device: BorrowedFd<'_>, message: Vec<u8>) -> io::Result<()> {
+    pub(super) fn notify(&self, device: BorrowedFd<'_>, message: Vec<u8>) -> io::Result<()> {
         let (tell, told) = mpsc::channel();
-        let finds_one = {
+        let has_idle = {
             let mut queue = self.0.queue.lock();
             queue.jobs.push_back((message, tell));
-            let finds_one = queue.idle > 0;
-            queue.idle -= usize::from(finds_one);
-            finds_one
+            let has_idle = queue.idle > 0;
+            queue.idle -= usize::from(has_idle);
+            has_idle
         };
-        if finds_one {
+        if has_idle {
             self.0.work.notify_one();
-        } else if let Err(e) = self.one_more(device.as_raw_fd()) {
+        } else if let Err(e) = self.add_thread(device.as_raw_fd()) {
             log::warn!("cannot start a notification thread: {e}");
             // The pool may be empty, so this thread writes the message.
             if let Some((message, tell)) = self.0.take() {
@@ -73,13 +74,13 @@ impl Tellers {
         })
     }
 
-    fn one_more(&self, device: RawFd) -> io::Result<()> {
+    fn add_thread(&self, device: RawFd) -> io::Result<()> {
         let shared = Arc::clone(&self.0);
-        thread::Builder::new().name("telling".into()).spawn(move || shared.run(device)).map(drop)
+        thread::Builder::new().name("notify".into()).spawn(move || shared.run(device)).map(drop)
     }
 }
 
-impl Drop for Tellers {
+impl Drop for NotifyPool {
     fn drop(&mut self) {
         self.0.queue.lock().stop = true;
         self.0.work.notify_all();
@@ -111,15 +112,15 @@ impl Shared {
             if !waits {
                 return job;
             }
-            // `tell` has decremented `idle` for the thread that it wakes.
+            // `notify` has decremented `idle` for the thread that it wakes.
             self.work.wait(&mut queue);
         }
     }
 
-    /// Runs a notification thread. The caller of `tell` keeps the device open until the thread has
+    /// Runs a notification thread. The caller of `notify` keeps the device open until the thread has
     /// cloned it.
     fn run(&self, device: RawFd) {
-        placement::begin_unbound();
+        affinity::reset_affinity();
         let (device, alone) = Only::keep(device);
         if let Err(e) = alone {
             log::warn!("a thread cannot close its descriptors, and may keep the mount alive if this process is killed: {e}");
@@ -143,17 +144,17 @@ mod tests {
     use super::*;
 
     /// Returns the open descriptors of each notification thread.
-    fn tables() -> Vec<Vec<String>> {
+    fn open_descriptors() -> Vec<Vec<String>> {
         let tasks = fs::read_dir("/proc/self/task").expect("procfs").flatten();
-        let telling = tasks.filter(|task| {
-            fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "telling\n")
+        let notifying = tasks.filter(|task| {
+            fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "notify\n")
         });
         // A thread that ends has no table.
         let open = |task: fs::DirEntry| {
             let listed = fs::read_dir(task.path().join("fd")).ok()?.flatten();
             Some(listed.map(|entry| entry.file_name().into_string().expect("a number")).collect())
         };
-        telling.filter_map(open).collect()
+        notifying.filter_map(open).collect()
     }
 
     fn eventually(mut is_so: impl FnMut() -> bool) -> bool {
@@ -178,18 +179,18 @@ mod tests {
     fn a_blocked_notification_has_only_the_device_open_and_blocks_no_other() {
         let (from, to, size) = full();
         let number = to.as_raw_fd().to_string();
-        let tellers = Tellers::default();
+        let notify_pool = NotifyPool::default();
         thread::scope(|scope| {
             let told: Vec<_> = [b'a', b'b', b'c']
                 .map(|byte| {
                     scope.spawn({
-                        let (tellers, to) = (&tellers, &to);
-                        move || tellers.tell(to.as_fd(), vec![byte])
+                        let (notify_pool, to) = (&notify_pool, &to);
+                        move || notify_pool.notify(to.as_fd(), vec![byte])
                     })
                 })
                 .into();
             let alone = vec![vec![number.clone()]; 3];
-            assert!(eventually(|| tables() == alone), "{:?}", tables());
+            assert!(eventually(|| open_descriptors() == alone), "{:?}", open_descriptors());
             assert!(told.iter().all(|told| !told.is_finished()), "there is no room yet");
             let mut bytes = vec![0; size];
             assert_eq!(rustix::io::read(&from, &mut bytes), Ok(size));
@@ -205,11 +206,11 @@ mod tests {
         // Existing threads write the next messages, and report failures.
         drop(from);
         for _ in 0..3 {
-            let failed = tellers.tell(to.as_fd(), vec![b'd']).expect_err("nobody reads it");
+            let failed = notify_pool.notify(to.as_fd(), vec![b'd']).expect_err("there is no reader");
             assert_eq!(failed.raw_os_error(), Some(Errno::PIPE.raw_os_error()));
         }
-        assert_eq!(tables().len(), 3);
-        drop(tellers);
-        assert!(eventually(|| tables().is_empty()), "they have ended");
+        assert_eq!(open_descriptors().len(), 3);
+        drop(notify_pool);
+        assert!(eventually(|| open_descriptors().is_empty()), "they have ended");
     }
 }

@@ -1,9 +1,9 @@
 //! Probes a mount from a separate process.
 //!
 //! A thread that waits for a reply of a FUSE file system cannot be killed. If that thread belongs
-//! to the process that serves the mount, the process cannot be killed either: the thread keeps the
-//! device open, and the open device keeps the request alive. So the program never accesses its own
-//! mount. It starts itself again as a probe.
+//! to the process that serves the mount, the process cannot be killed either: the thread keeps
+//! the device open, and the open device keeps the request alive. So the program never accesses
+//! its own mount. It starts itself again as a probe.
 //!
 //! # Concurrency
 //! The probe is a child process. A thread `look` waits for its end. Takes no locks.
@@ -44,7 +44,7 @@ impl Look {
         }
     }
 
-    fn take(self, path: &Path) -> io::Result<()> {
+    fn run(self, path: &Path) -> io::Result<()> {
         match self {
             Look::Directory => {
                 // Without FORCE_SYNC, the kernel answers from its cache, even for a dead mount.
@@ -59,8 +59,8 @@ impl Look {
     }
 }
 
-/// Probes the mount on `path`. Returns `None` if the probe takes longer than `limit`. The probe is
-/// then killed, and ends when the kernel lets it.
+/// Probes the mount on `path`. Returns `None` if the probe takes longer than `limit`. The probe
+/// is then killed, and ends when the kernel lets it.
 pub fn look(path: &Path, what: Look, limit: Duration) -> Option<io::Result<()>> {
     let child = Command::new("/proc/self/exe")
         .arg(MARK)
@@ -99,7 +99,7 @@ fn wait_for(mut child: Child, limit: Duration) -> Option<io::Result<()>> {
 }
 
 /// Runs the probe and returns its exit code, if this process was started as one.
-pub(super) fn asked() -> Option<u8> {
+pub(super) fn run_if_asked() -> Option<u8> {
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next()? != OsStr::new(MARK) {
         return None;
@@ -107,7 +107,7 @@ pub(super) fn asked() -> Option<u8> {
     let what = arguments.next()?;
     let what = [Look::Directory, Look::Sync].into_iter().find(|look| what == OsStr::new(look.name()))?;
     let path = arguments.next()?;
-    Some(match what.take(Path::new(&path)) {
+    Some(match what.run(Path::new(&path)) {
         Ok(()) => 0,
         // Error numbers of Linux fit into a byte, and none is 0.
         Err(e) => e.raw_os_error().and_then(|errno| u8::try_from(errno).ok()).unwrap_or(u8::MAX),

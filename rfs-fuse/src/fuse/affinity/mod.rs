@@ -1,0 +1,284 @@
+//! Pins session threads to the core of their caller.
+//!
+//! Session threads are pinned while one caller makes all requests and blocks for each answer. A
+//! session thread then runs while the caller sleeps, and wakes it on the same core, so no idle
+//! core wakes up. Pinned threads are SCHED_IDLE, so a woken caller runs at once.
+//!
+//! - [`thread_stats`]: counts a session thread's requests, and moves the thread with its caller.
+//! - [`overlap`]: detects callers that do not block for each answer.
+//! - [`pin_policy`]: decides when to pin, and for which caller.
+//! - [`sched`]: the kernel's scheduler.
+//! - [`monitor`]: the thread that pins and unpins session threads.
+//!
+//! # Concurrency
+//! Session threads write atomics, which the monitor reads. One lock over the list of threads.
+
+mod overlap;
+#[cfg(test)]
+mod fake;
+mod monitor;
+mod pin_policy;
+mod sched;
+mod thread_stats;
+
+use std::{
+    cell::{OnceCell, RefCell},
+    os::fd::OwnedFd,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+    thread::{self, JoinHandle, Thread},
+};
+
+use parking_lot::Mutex;
+
+use self::{
+    overlap::InFlight,
+    monitor::Monitor,
+    pin_policy::PinPolicy,
+    sched::System,
+    thread_stats::{ThreadStats, Tally},
+};
+pub(super) use self::{overlap::Unanswered, sched::reset_affinity};
+use super::session::descriptors::has_request;
+
+/// No thread has this number, nor the number [`SEVERAL`].
+const NO_THREAD: u32 = 0;
+const SEVERAL: u32 = u32::MAX;
+
+/// Work of a caller in a row that wakes the monitor.
+const DENSE_RUN: u16 = 32;
+
+/// Units of work between two samples of a session thread. A sample reads the caller's core, and
+/// whether requests overlap. The number is odd, so that samples do not always meet the same
+/// request of a batch of 8 or 16.
+const SAMPLE_INTERVAL: u16 = 7;
+
+/// State of a session thread. The thread serves one mount.
+struct SessionThread {
+    stats: Arc<ThreadStats>,
+    scheduler: RefCell<System>,
+}
+
+thread_local! {
+    static OWN: OnceCell<SessionThread> = const { OnceCell::new() };
+}
+
+/// State that session threads and the monitor share.
+#[derive(Debug, Default)]
+struct Shared {
+    session_threads: Mutex<Vec<Arc<ThreadStats>>>,
+    monitor: OnceLock<Thread>,
+    /// True while the monitor sleeps until a session thread wakes it.
+    asleep: AtomicBool,
+    /// The caller to which session threads are pinned, [`SEVERAL`], or [`NO_THREAD`].
+    pinned_to: AtomicU32,
+    /// True if session threads may be pinned for several callers.
+    several: bool,
+    stop: AtomicBool,
+    in_flight: InFlight,
+    pins: AtomicU64,
+    rescues: AtomicU64,
+    overlaps: AtomicU64,
+}
+
+/// Records requests of session threads. Empty without a monitor.
+#[derive(Clone, Debug)]
+pub(super) struct RequestLog(Option<Recorder>);
+
+#[derive(Clone, Debug)]
+struct Recorder {
+    shared: Arc<Shared>,
+    /// The FUSE device, which has the kernel's queue of requests.
+    device: Arc<OwnedFd>,
+}
+
+impl RequestLog {
+    /// Records a request of thread `caller` (0 if the kernel does not say) that moves `bytes` bytes
+    /// of data. The session thread drops the result just before it sends the answer.
+    pub(super) fn record(&self, caller: u32, bytes: usize) -> Unanswered {
+        let Some(Recorder { shared, device }) = &self.0 else { return Unanswered::default() };
+        let moves_data = caller != NO_THREAD && bytes > 0;
+        let (unanswered, overlaps) =
+            if moves_data { shared.in_flight.enter() } else { (Unanswered::default(), false) };
+        OWN.with(|own| {
+            let SessionThread { stats, scheduler } = own.get_or_init(|| shared.register_thread());
+            let (before, tally) = stats.record(caller, bytes);
+            if shared.needs_monitor(before, tally)
+                && let Some(monitor) = shared.monitor.get()
+            {
+                monitor.unpark();
+            }
+            if tally.passed(SAMPLE_INTERVAL, before) {
+                stats.follow_caller(caller, &shared.pinned_to, &mut *scheduler.borrow_mut());
+                if moves_data {
+                    stats.sample(overlaps || has_request(device));
+                }
+            }
+        });
+        unanswered
+    }
+}
+
+impl Shared {
+    fn register_thread(&self) -> SessionThread {
+        let stats = Arc::new(ThreadStats::new(rustix::thread::gettid()));
+        self.session_threads.lock().push(stats.clone());
+        SessionThread { stats, scheduler: RefCell::default() }
+    }
+
+    /// Returns true if the monitor has to act now: another caller than the pinned one has made a
+    /// request, the kernel has requested much on its own, or a caller may be worth pinning.
+    fn needs_monitor(&self, before: Tally, tally: Tally) -> bool {
+        match self.pinned_to.load(Ordering::Relaxed) {
+            NO_THREAD => {
+                (tally.run >= DENSE_RUN || self.several && tally.run > 0)
+                    && tally.passed(DENSE_RUN, before)
+                    && self.asleep.load(Ordering::Relaxed)
+            }
+            SEVERAL => false,
+            pinned_to => tally.caller != pinned_to || tally.run == 0,
+        }
+    }
+}
+
+/// The monitor of a mount's session threads. Dropping it unpins them and ends it.
+#[derive(Debug)]
+pub struct Placement {
+    shared: Option<Arc<Shared>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Placement {
+    /// Returns no monitor: the kernel alone chooses the cores of session threads.
+    pub fn none() -> Placement {
+        Placement { shared: None, thread: None }
+    }
+
+    /// Starts a monitor, if the kernel allows pinning. With `several`, threads may also be pinned for
+    /// several callers. That is for callers that wait for another process, which has work for the
+    /// other core.
+    pub fn follow(several: bool) -> Placement {
+        let start = |system: System| {
+            let shared = Arc::new(Shared { several, ..Shared::default() });
+            let monitor = Monitor::new(shared.clone(), system, PinPolicy::new(several));
+            let thread = thread::Builder::new().name("affinity".into()).spawn(move || monitor.run())?;
+            shared.monitor.set(thread.thread().clone()).ok();
+            Ok(Placement { shared: Some(shared), thread: Some(thread) })
+        };
+        System::probe().and_then(start).unwrap_or_else(|e| {
+            log::debug!("session threads are not pinned: {e}");
+            Placement::none()
+        })
+    }
+
+    /// Returns the recorder for session threads that read requests from this device.
+    pub(super) fn request_log(&self, device: &Arc<OwnedFd>) -> RequestLog {
+        let report =
+            |shared: &Arc<Shared>| Recorder { shared: Arc::clone(shared), device: Arc::clone(device) };
+        RequestLog(self.shared.as_ref().map(report))
+    }
+
+    /// Returns counters, none without a monitor. `follows` counts pins. `rescues` counts unpins
+    /// because pinning did harm: another thread kept the core busy, or fewer requests came than
+    /// before. `overlaps` counts callers without a pin because their requests overlap.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        let Some(shared) = &self.shared else { return Vec::new() };
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        vec![
+            ("follows", count(&shared.pins)),
+            ("rescues", count(&shared.rescues)),
+            ("overlaps", count(&shared.overlaps)),
+        ]
+    }
+}
+
+impl Drop for Placement {
+    fn drop(&mut self) {
+        if let (Some(shared), Some(thread)) = (&self.shared, self.thread.take()) {
+            shared.stop.store(true, Ordering::Relaxed);
+            thread.thread().unpark();
+            if thread.join().is_err() {
+                log::error!("the thread that pins session threads has panicked");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_monitor_wakes_for_other_callers_and_for_dense_work() {
+        let shared = Shared::default();
+        let tally = |caller, run, count| Tally { caller, run, count };
+        // A tally after one more unit of work.
+        let needs_monitor = |shared: &Shared, tally: Tally| {
+            shared.needs_monitor(Tally { count: tally.count.wrapping_sub(1), ..tally }, tally)
+        };
+        assert!(!needs_monitor(&shared, tally(5, 32, 64)), "it is awake");
+        shared.asleep.store(true, Ordering::Relaxed);
+        assert!(needs_monitor(&shared, tally(5, 32, 64)) && needs_monitor(&shared, tally(5, u16::MAX, 0)));
+        assert!(shared.needs_monitor(tally(5, 7, 63), tally(5, 40, 96)), "it was as much at once");
+        for tally in [tally(5, 31, 64), tally(5, 40, 63), tally(5, 0, 0)] {
+            assert!(!needs_monitor(&shared, tally));
+        }
+        shared.asleep.store(false, Ordering::Relaxed);
+        shared.pinned_to.store(5, Ordering::Relaxed);
+        assert!(!needs_monitor(&shared, tally(5, 1, 1)));
+        assert!(needs_monitor(&shared, tally(6, 1, 1)) && needs_monitor(&shared, tally(5, 0, 64)));
+        // With several callers, dense work wakes the monitor, and a change of the caller does not.
+        let shared = Shared { several: true, ..Shared::default() };
+        shared.asleep.store(true, Ordering::Relaxed);
+        assert!(needs_monitor(&shared, tally(5, 1, 64)));
+        assert!(!needs_monitor(&shared, tally(5, 0, 64)) && !needs_monitor(&shared, tally(5, 1, 63)));
+        shared.pinned_to.store(SEVERAL, Ordering::Relaxed);
+        assert!(!needs_monitor(&shared, tally(5, 1, 64)) && !needs_monitor(&shared, tally(6, 0, 64)));
+    }
+
+    /// Returns the samples of a thread that takes 70 requests of 4 KiB, and answers all but the
+    /// first `unanswered` of them at once. `device` stands for the kernel's queue.
+    fn samples_of(device: impl Into<OwnedFd>, caller: u32, unanswered: usize) -> overlap::Samples {
+        let (shared, device) = (Arc::new(Shared::default()), Arc::new(device.into()));
+        let request_log = RequestLog(Some(Recorder { shared: Arc::clone(&shared), device }));
+        let serve = || {
+            let mut requests: Vec<_> = (0..unanswered).map(|_| request_log.record(caller, 4096)).collect();
+            (unanswered..70).for_each(|_| drop(request_log.record(caller, 4096)));
+            requests.clear();
+        };
+        thread::scope(|scope| scope.spawn(serve).join()).expect("no panic");
+        shared.session_threads.lock()[0].samples()
+    }
+
+    #[test]
+    fn one_request_in_seven_is_a_sample() {
+        let samples = |taken, overlapping| overlap::Samples { taken, overlapping };
+        let (empty, _writer) = rustix::pipe::pipe().expect("a pipe");
+        let none = || empty.try_clone().expect("cloned");
+        assert_eq!(samples_of(none(), 5, 0), samples(10, 0));
+        assert_eq!(samples_of(none(), 5, 1), samples(10, 10));
+        let further = std::fs::File::open("/dev/zero").expect("always readable");
+        assert_eq!(samples_of(further, 5, 0), samples(10, 10));
+        assert_eq!(samples_of(none(), NO_THREAD, 1), samples(0, 0), "requests of the kernel");
+    }
+
+    #[test]
+    fn each_thread_registers_once_and_the_monitor_ends() {
+        assert_eq!(Placement::none().counters(), []);
+        let placement = Placement::follow(true);
+        // This file is always readable.
+        let device = Arc::new(OwnedFd::from(std::fs::File::open("/dev/zero").expect("opened")));
+        let request_log = placement.request_log(&device);
+        let served = thread::scope(|scope| {
+            let serve = || (0..100).for_each(|_| drop(request_log.record(0, 0)));
+            [scope.spawn(serve), scope.spawn(serve)].map(|thread| thread.join().is_ok())
+        });
+        assert_eq!(served, [true, true]);
+        if let Some(shared) = &placement.shared {
+            assert_eq!(shared.session_threads.lock().len(), 2);
+        }
+        drop(placement);
+    }
+}
