@@ -28,14 +28,14 @@ pub(crate) fn launch(arguments: &[OsString], quiet: bool) -> io::Result<i32> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()?;
-    let mut said = String::new();
+    let mut greeting = String::new();
     if let Some(mut stdout) = child.stdout.take() {
         // Reads until the child closes the pipe or ends.
-        stdout.read_to_string(&mut said)?;
+        stdout.read_to_string(&mut greeting)?;
     }
-    if said.ends_with('\n') {
+    if greeting.ends_with('\n') {
         if !quiet {
-            print!("{said}");
+            print!("{greeting}");
         }
         return Ok(0);
     }
@@ -44,7 +44,7 @@ pub(crate) fn launch(arguments: &[OsString], quiet: bool) -> io::Result<i32> {
 }
 
 /// Starts a new session for the background process, so that no terminal sends it signals.
-pub(crate) fn begin() {
+pub(crate) fn start_session() {
     // Fails only for the leader of a process group. This process leads none.
     rustix::process::setsid().ok();
 }

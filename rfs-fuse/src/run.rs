@@ -140,7 +140,7 @@ fn remount(point: &Path, arguments: &[OsString]) -> u8 {
 
 /// Runs the program with rfs-fuse's own arguments, and returns the exit code.
 fn run_as_rfs_fuse(arguments: &[OsString]) -> u8 {
-    if let Some(arguments) = scrub::asked(arguments) {
+    if let Some(arguments) = scrub::scrub_arguments(arguments) {
         return scrub::main(arguments);
     }
     let args = match Args::try_parse_from(arguments) {
@@ -182,7 +182,7 @@ fn print_error(what: &str, code: u8) -> u8 {
 
 fn run(args: &Args) -> Result<(), RunError> {
     if args.detached {
-        daemon::begin();
+        daemon::start_session();
     }
     let Some(memory) = args.memory else { return mount_served(args) };
     // Starting the server takes time, so an unusable mount point is refused first.
@@ -342,9 +342,9 @@ fn serve<F: Filesystem>(
         serve_mounted(args, (filesystem, threads), client, (device, &mounted), (send, events), restart_watchdog);
     if let Some(watchdog) = watchdog {
         match outcome {
-            Ok(Over::Ended) => watchdog.dismiss(),
+            Ok(MountEnd::Ended) => watchdog.dismiss(),
             // A notification thread that the kernel blocks can keep this process from ending.
-            Ok(Over::Detached) | Err(_) => watchdog.leave(),
+            Ok(MountEnd::Detached) | Err(_) => watchdog.leave(),
         }
     }
     outcome.map(drop)
@@ -376,7 +376,7 @@ fn serve_mounted<F: Filesystem>(
     (device, mounted): (OwnedFd, &Mounted),
     (send, events): Events,
     restart_watchdog: impl FnMut() -> Option<io::Result<()>>,
-) -> Result<Over, RunError> {
+) -> Result<MountEnd, RunError> {
     let options = args.mount_options();
     let mut config = Config::default();
     config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
@@ -429,12 +429,12 @@ fn serve_mounted<F: Filesystem>(
     // The session owns the file system now, and drops it at its end.
     drop(started);
     log::debug!("requests come over {}", if serving.is_some() { "io_uring" } else { "/dev/fuse" });
-    if let Err(e) = begin(args, mounted, client.map(|served| served.client)) {
+    if let Err(e) = announce(args, mounted, client.map(|served| served.client)) {
         undo(mounted);
         return Err(e);
     }
     let over = wait_and_unmount(mounted, &events, client, restart_watchdog)?;
-    if let (Over::Ended, Some(serving)) = (over, serving) {
+    if let (MountEnd::Ended, Some(serving)) = (over, serving) {
         serving.join(UNMOUNT_LIMIT);
     }
     Ok(over)
@@ -442,7 +442,7 @@ fn serve_mounted<F: Filesystem>(
 
 /// How a mount ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Over {
+enum MountEnd {
     /// The kernel has ended the connection.
     Ended,
     /// Programs still have files open on the detached mount.
@@ -450,7 +450,7 @@ enum Over {
 }
 
 /// Waits until the mount answers, and prints the greeting.
-fn begin(args: &Args, mounted: &Mounted, client: Option<&Arc<Client>>) -> Result<(), RunError> {
+fn announce(args: &Args, mounted: &Mounted, client: Option<&Arc<Client>>) -> Result<(), RunError> {
     let limit = args.session_options().operation_timeout + Duration::from_secs(1);
     let dead = |why: String| RunError::Dead { path: mounted.path().to_owned(), why };
     mount::look(mounted.path(), Look::Directory, limit)

@@ -52,7 +52,7 @@ use super::{
     },
 };
 use crate::client::{Asked, Client, ClientError, Creator, LockRequest, ReadData, Seek};
-use opening::{CREATES, CREATES_AT_LAST, is_to_write, make_new};
+use opening::{MAX_CREATES, MAX_CREATES_AFTER_WALK, is_to_write, create_new};
 
 /// Directions of lseek(2).
 const SEEK_DATA: i32 = 3;
@@ -158,7 +158,7 @@ impl Filesystem for Adapter {
         self.settings.negotiate_names(config);
         self.maps_around = config.capabilities().contains(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
         let version = config.kernel_abi();
-        self.kernel.speaks((version.0, version.1));
+        self.kernel.set_version((version.0, version.1));
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -169,7 +169,7 @@ impl Filesystem for Adapter {
             b"." => self.client.lookup_number(parent.0),
             b".." => self.client.lookup_parent(parent.0),
             name => match self.client.lookup(parent.0, name) {
-                Err(ClientError::Errno(rfs_proto::Errno::ENOENT)) => self.make_at_last(&query),
+                Err(ClientError::Errno(rfs_proto::Errno::ENOENT)) => self.create_after_walk(&query),
                 // The directory was removed. For a caller that is about to create a file, the
                 // kernel would not walk the path again.
                 Err(ClientError::Errno(rfs_proto::Errno::ESTALE)) => {
@@ -185,7 +185,7 @@ impl Filesystem for Adapter {
                     reply.error(Errno::ENOENT);
                 }
             }
-            found => self.entry("lookup", &query, found, reply),
+            found => self.answer_entry("lookup", &query, found, reply),
         }
     }
 
@@ -195,7 +195,7 @@ impl Filesystem for Adapter {
 
     fn getattr(&self, request: &Request, ino: INodeNo, reply: ReplyAttr) {
         let since = self.client.since();
-        self.attr("getattr", (since, request.pid()), self.client.getattr(ino.0), reply);
+        self.answer_attr("getattr", (since, request.pid()), self.client.getattr(ino.0), reply);
     }
 
     fn setattr(
@@ -235,16 +235,16 @@ impl Filesystem for Adapter {
         };
         let changed = written.unwrap_or_else(|| self.set_attr(request, ino.0, &changes));
         let changed = changed.and_then(|attr| match changes.drop_privileges {
-            true => Ok(self.drop_strangers_sgid(&attr, request)?.unwrap_or(attr)),
+            true => Ok(self.drop_sgid_of_other_group(&attr, request)?.unwrap_or(attr)),
             false => Ok(attr),
         });
-        self.attr("setattr", (self.client.since_but_changed(since), request.pid()), changed, reply);
+        self.answer_attr("setattr", (self.client.since_but_changed(since), request.pid()), changed, reply);
     }
 
     fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
         match self.client.readlink(ino.0) {
             Ok(target) => reply.data(&target),
-            Err(e) => reply.error(self.stale("readlink", &e)),
+            Err(e) => reply.error(self.inode_errno("readlink", &e)),
         }
     }
 
@@ -261,7 +261,7 @@ impl Filesystem for Adapter {
         let _arrival = self.client.arrival();
         let query = self.name_query(request, parent, name);
         let made = self.client.mknod(parent.0, name.as_bytes(), mode, rdev, creator(request, umask));
-        self.made("mknod", &query, made, reply);
+        self.answer_creation("mknod", &query, made, reply);
     }
 
     fn mkdir(
@@ -276,19 +276,19 @@ impl Filesystem for Adapter {
         let _arrival = self.client.arrival();
         let query = self.name_query(request, parent, name);
         let made = self.client.mkdir(parent.0, name.as_bytes(), mode & 0o7777, creator(request, umask));
-        self.made("mkdir", &query, made, reply);
+        self.answer_creation("mkdir", &query, made, reply);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let removed = self.client.unlink(parent.0, name.as_bytes());
-        self.changed(parent.0, request.pid());
-        self.named("unlink", request.pid(), removed, reply);
+        self.refresh_after_change(parent.0, request.pid());
+        self.answer_removal("unlink", request.pid(), removed, reply);
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let removed = self.client.rmdir(parent.0, name.as_bytes());
-        self.changed(parent.0, request.pid());
-        self.named("rmdir", request.pid(), removed, reply);
+        self.refresh_after_change(parent.0, request.pid());
+        self.answer_removal("rmdir", request.pid(), removed, reply);
     }
 
     fn symlink(
@@ -303,7 +303,7 @@ impl Filesystem for Adapter {
         let query = self.name_query(request, parent, link_name);
         let target = target.as_os_str().as_bytes();
         let made = self.client.symlink(parent.0, link_name.as_bytes(), target, creator(request, 0));
-        self.made("symlink", &query, made, reply);
+        self.answer_creation("symlink", &query, made, reply);
     }
 
     fn rename(
@@ -324,9 +324,9 @@ impl Filesystem for Adapter {
         let whiteout = whiteout.then(|| Owner { uid: request.uid(), gid: request.gid() });
         let (from, to) = ((parent.0, name.as_bytes()), (newparent.0, newname.as_bytes()));
         let renamed = self.client.rename(from, to, others, whiteout);
-        self.changed(parent.0, request.pid());
-        self.changed(newparent.0, request.pid());
-        self.named("rename", request.pid(), renamed, reply);
+        self.refresh_after_change(parent.0, request.pid());
+        self.refresh_after_change(newparent.0, request.pid());
+        self.answer_removal("rename", request.pid(), renamed, reply);
     }
 
     fn link(&self, request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
@@ -334,19 +334,19 @@ impl Filesystem for Adapter {
         let mut query = self.name_query(request, newparent, newname);
         let made = self.client.link(ino.0, newparent.0, newname.as_bytes());
         query.since = self.client.since_but_changed(query.since);
-        self.made("link", &query, made, reply);
+        self.answer_creation("link", &query, made, reply);
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let since = self.client.since();
         match self.open_file(ino.0, is_to_write(flags.0), request.pid()) {
             Ok(attr) => {
-                self.retries.arrived(request.pid());
+                self.retries.finish_walk(request.pid());
                 let (handle, how) = self.new_handle(&self.client.telling(), since, &attr, flags.0);
-                self.note_access(&attr, flags.0, how);
+                self.record_access(&attr, flags.0, how);
                 reply.opened(handle, how);
             }
-            Err(e) => reply.error(self.stale("open", &e)),
+            Err(e) => reply.error(self.inode_errno("open", &e)),
         }
     }
 
@@ -366,29 +366,29 @@ impl Filesystem for Adapter {
         // nor checks permissions. If another thread has created the file, ESTALE sends this thread
         // back to look the name up and to open the file. That works once per call, so a name that
         // may disappear again is tried several times before. In the second walk, the lookup creates
-        // the file if it has disappeared (`make_at_last`).
+        // the file if it has disappeared (`create_after_walk`).
         let exclusive = OFlags::from_bits_retain(flags as u32).contains(OFlags::EXCL);
         let by = creator(request, umask);
         let create = || self.client.create(parent.0, name.as_bytes(), mode & 0o7777, by, true);
         let tries = match exclusive {
             true => 1,
-            false if self.retries.is_sent_back(query.thread) => CREATES_AT_LAST,
-            false => CREATES,
+            false if self.retries.is_sent_back(query.thread) => MAX_CREATES_AFTER_WALK,
+            false => MAX_CREATES,
         };
-        match make_new(tries, create) {
+        match create_new(tries, create) {
             Ok(Some(attr)) => {
-                self.retries.arrived(query.thread);
-                self.changed(parent.0, request.pid());
+                self.retries.finish_walk(query.thread);
+                self.refresh_after_change(parent.0, request.pid());
                 let telling = self.client.telling();
                 let opened = self.new_handle(&telling, query.since, &attr, flags);
                 self.lifetimes.created(&self.client, &telling, &query, &attr, opened, reply);
             }
             Ok(None) if exclusive => reply.error(Errno::EEXIST),
             Ok(None) => {
-                self.send_back_to_make(&query, mode & 0o7777, by);
+                self.send_back_to_create(&query, mode & 0o7777, by);
                 reply.error(Errno::ESTALE);
             }
-            Err(e) => reply.error(self.by_name("create", query.thread, &e)),
+            Err(e) => reply.error(self.name_errno("create", query.thread, &e)),
         }
     }
 
@@ -402,13 +402,13 @@ impl Filesystem for Adapter {
         reply: ReplyData,
     ) {
         if !is_o_direct(flags) {
-            self.handles.reads_into_pages(ino.0, (offset, size.into()));
+            self.handles.record_page_fill(ino.0, (offset, size.into()));
             if self.client.is_contested(ino.0) {
-                self.handles.reads_late(ino.0, request.unique(), (offset, size.into()));
+                self.handles.record_read(ino.0, request.unique(), (offset, size.into()));
             }
         }
         if let Err(e) =
-            self.client.check_locks(ino.0, handle.0).and_then(|()| self.before_pages_are_kept(ino.0))
+            self.client.check_locks(ino.0, handle.0).and_then(|()| self.hold_pages(ino.0))
         {
             return reply.error(self.errno("read", &e));
         }
@@ -454,7 +454,7 @@ impl Filesystem for Adapter {
         // With `direct_io` no handle has pages.
         let direct = !from_cache && handle.is_without_pages();
         let through_pages = !from_cache && !direct;
-        if through_pages && let Err(e) = self.before_pages_are_kept(ino.0) {
+        if through_pages && let Err(e) = self.hold_pages(ino.0) {
             return reply.error(self.errno("write", &e));
         }
         // Changes of mapped memory need not be visible to other mounts.
@@ -479,10 +479,10 @@ impl Filesystem for Adapter {
         {
             let failure_logged = Arc::clone(&self.failure_logged);
             let around = is_o_direct(flags).then(|| (Arc::clone(&self.handles), Arc::clone(&self.pages)));
-            let answer = self.answer_to_write(ino.0, shared);
+            let answer = self.write_answer(ino.0, shared);
             return write.start(move |written| match (written, around) {
                 (Ok(()), Some((handles, pages)))
-                    if handles.wrote_around_pages(ino.0, handle, (offset, len.into())) =>
+                    if handles.record_direct_write(ino.0, handle, (offset, len.into())) =>
                 {
                     pages.drop_and_answer(PageDrop::range(ino.0, (offset, len.into())), move || {
                         answer(reply, len)
@@ -510,7 +510,7 @@ impl Filesystem for Adapter {
             let by = unprivileged.then_some(request);
             written = written.and_then(|at| self.drop_privileges(ino.0, by).map(|()| at));
         }
-        let answer = self.answer_to_write(ino.0, shared);
+        let answer = self.write_answer(ino.0, shared);
         match written {
             // A page that was read meanwhile may lack these bytes.
             Ok(at) if direct && self.handles.are_cached(ino.0) => {
@@ -519,7 +519,7 @@ impl Filesystem for Adapter {
             Ok(_)
                 if !from_cache
                     && is_o_direct(flags)
-                    && self.handles.wrote_around_pages(ino.0, handle, (offset, len.into())) =>
+                    && self.handles.record_direct_write(ino.0, handle, (offset, len.into())) =>
             {
                 let range = PageDrop::range(ino.0, (offset, len.into()));
                 self.pages.drop_and_answer(range, move || answer(reply, len));
@@ -530,7 +530,7 @@ impl Filesystem for Adapter {
                 if through_pages
                     && self.client.is_contested(ino.0)
                     && let Some(range) =
-                        self.handles.read_after(ino.0, request.unique(), (offset, len.into())) =>
+                        self.handles.overtaking_reads(ino.0, request.unique(), (offset, len.into())) =>
             {
                 self.pages.drop_then(PageDrop::range(ino.0, range), move || answer(reply, len));
             }
@@ -549,7 +549,7 @@ impl Filesystem for Adapter {
         self.client.may_close(ino.0, handle.0);
         let flushed = self.client.flush(ino.0);
         let unlocked = self.client.unlock_owner(ino.0, owner.0);
-        self.done("flush", flushed.and(unlocked), reply);
+        self.answer_result("flush", flushed.and(unlocked), reply);
     }
 
     fn getlk(&self, _: &Request, ino: INodeNo, by: LockedBy, lock: Lock, reply: ReplyLock) {
@@ -576,7 +576,7 @@ impl Filesystem for Adapter {
             return reply.error(Errno::EINVAL);
         };
         if wanted.kind == LockKind::Unlock {
-            return self.done("setlk", self.client.unlock(&wanted), reply);
+            return self.answer_result("setlk", self.client.unlock(&wanted), reply);
         }
         let failed = match sleep {
             true => self.locks.lock_waiting(wanted, request.pid(), reply).err(),
@@ -601,12 +601,12 @@ impl Filesystem for Adapter {
         let unlocked = self.client.unlock_handle(ino.0, handle.0);
         self.handles.close(ino.0, Handle(handle.0));
         let closed = self.client.close(ino.0);
-        self.done("release", closed.and(unlocked), reply);
+        self.answer_result("release", closed.and(unlocked), reply);
     }
 
     fn fsync(&self, _: &Request, ino: INodeNo, handle: FileHandle, reply: ReplyEmpty) {
         let synced = self.client.check_locks(ino.0, handle.0).and_then(|()| self.client.fsync(ino.0));
-        self.done("fsync", synced, reply);
+        self.answer_result("fsync", synced, reply);
     }
 
     fn fsyncdir(&self, _: &Request, _: INodeNo, reply: ReplyEmpty) {
@@ -630,11 +630,11 @@ impl Filesystem for Adapter {
             && self.client.getattr(ino.0).is_ok_and(|attr| !in_group(request, attr.gid));
         let set = |only_if| self.client.set_xattr(ino.0, name.as_bytes(), value, how, drop_sgid, only_if);
         let set = match name.as_bytes().starts_with(ANY_ACL) {
-            true => self.as_owner(request, set),
+            true => self.change_acl(request, set),
             false => set(None),
         };
-        self.changed(ino.0, request.pid());
-        self.done("setxattr", set, reply);
+        self.refresh_after_change(ino.0, request.pid());
+        self.answer_result("setxattr", set, reply);
     }
 
     fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
@@ -644,7 +644,7 @@ impl Filesystem for Adapter {
             {
                 reply.error(Errno::EOPNOTSUPP);
             }
-            value => self.value("getxattr", value, size, reply),
+            value => self.answer_value("getxattr", value, size, reply),
         }
     }
 
@@ -654,21 +654,21 @@ impl Filesystem for Adapter {
             let shown = |name: &&[u8]| is_privileged(request) || !name.starts_with(b"trusted.");
             names.split_inclusive(|byte| *byte == 0).filter(shown).collect::<Vec<_>>().concat()
         });
-        self.value("listxattr", names, size, reply);
+        self.answer_value("listxattr", names, size, reply);
     }
 
     fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let remove = |only_if| self.client.remove_xattr(ino.0, name.as_bytes(), only_if);
         let removed = match name.as_bytes().starts_with(ANY_ACL) {
-            true => match self.as_owner(request, remove) {
+            true => match self.change_acl(request, remove) {
                 // The file has no ACL, which is the result that the caller wants.
                 Err(ClientError::Errno(rfs_proto::Errno::ENODATA)) => Ok(()),
                 removed => removed,
             },
             false => remove(None),
         };
-        self.changed(ino.0, request.pid());
-        self.done("removexattr", removed, reply);
+        self.refresh_after_change(ino.0, request.pid());
+        self.answer_result("removexattr", removed, reply);
     }
 
     fn fallocate(
@@ -687,7 +687,7 @@ impl Filesystem for Adapter {
         let done = checked.and_then(|()| self.client.fallocate(ino.0, offset, length, flags));
         let by = (!is_privileged(request)).then_some(request);
         let done = done.and_then(|_| self.drop_privileges(ino.0, by));
-        self.done("fallocate", done, reply);
+        self.answer_result("fallocate", done, reply);
     }
 
     fn lseek(&self, _: &Request, ino: INodeNo, offset: i64, whence: i32, reply: ReplyLseek) {
@@ -737,14 +737,14 @@ impl Filesystem for Adapter {
     }
 
     fn opendir(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        if let Some((handle, how)) = self.kernel.barrier().opens(request.pid()) {
+        if let Some((handle, how)) = self.kernel.barrier().intercept_opendir(request.pid()) {
             return reply.opened(handle, how);
         }
         self.open_directory(ino, flags.0, reply);
     }
 
     fn releasedir(&self, _: &Request, ino: INodeNo, handle: FileHandle, reply: ReplyEmpty) {
-        if !self.kernel.barrier().closes(handle) {
+        if !self.kernel.barrier().intercept_releasedir(handle) {
             self.client.closed_listing(ino.0, handle.0);
         }
         reply.ok();

@@ -84,7 +84,7 @@ impl Barrier {
     }
 
     /// Returns the reply to an OPENDIR of the barrier's own thread, or `None` for other threads.
-    pub(super) fn opens(&self, thread: u32) -> Option<(FileHandle, FopenFlags)> {
+    pub(super) fn intercept_opendir(&self, thread: u32) -> Option<(FileHandle, FopenFlags)> {
         if thread == 0 || self.0.tid.load(Ordering::Relaxed) != thread {
             return None;
         }
@@ -93,7 +93,7 @@ impl Barrier {
     }
 
     /// Counts a RELEASEDIR of the barrier. Returns false for other handles.
-    pub(super) fn closes(&self, handle: FileHandle) -> bool {
+    pub(super) fn intercept_releasedir(&self, handle: FileHandle) -> bool {
         if handle.0 != HANDLE {
             return false;
         }
@@ -163,15 +163,15 @@ impl Shared {
     fn round(&self, cores: &[usize]) -> bool {
         let Some(point) = self.point.get() else { return false };
         let asked = match self.by_core.load(Ordering::Relaxed) {
-            false => self.ask(point),
+            false => self.pass_releasedir(point),
             // A RELEASE is in the queue of the core on which the file was closed.
-            true => cores.iter().all(|core| stay_on(*core) && self.ask(point)),
+            true => cores.iter().all(|core| bind_to_core(*core) && self.pass_releasedir(point)),
         };
         asked && self.threads.settle(Instant::now() + LIMIT)
     }
 
     /// Opens and closes the root, and waits for its RELEASEDIR.
-    fn ask(&self, point: &Path) -> bool {
+    fn pass_releasedir(&self, point: &Path) -> bool {
         let before = {
             let mut state = self.state.lock();
             state.opened = false;
@@ -202,7 +202,7 @@ fn cores() -> Vec<usize> {
 }
 
 /// Moves the calling thread to a core. Returns false if the thread may not run there.
-fn stay_on(core: usize) -> bool {
+fn bind_to_core(core: usize) -> bool {
     let mut only = CpuSet::new();
     only.set(core);
     sched_setaffinity(None, &only).is_ok()

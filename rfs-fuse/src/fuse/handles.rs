@@ -59,14 +59,14 @@ struct Cached {
     /// Number of open files.
     count: u32,
     /// Pages that were read while a file was open with O_DIRECT, and not dropped since.
-    read: PageRanges,
+    filled: PageRanges,
     /// Latest reads of a file whose pages the server recalls: the number of the request, and the
     /// range.
-    late: VecDeque<(u64, (u64, u64))>,
+    latest_reads: VecDeque<(u64, (u64, u64))>,
 }
 
-/// Maximum number of reads in [`Cached::late`]. The kernel sends far fewer during one write.
-const MAX_LATE: usize = 1024;
+/// Maximum number of reads in [`Cached::latest_reads`]. The kernel sends far fewer during one write.
+const MAX_LATEST_READS: usize = 1024;
 
 /// The open files of a mount.
 #[derive(Debug, Default)]
@@ -119,37 +119,37 @@ impl Handles {
     }
 
     /// Records that a range is about to be read into the kernel's pages.
-    pub(super) fn reads_into_pages(&self, ino: u64, range: (u64, u64)) {
+    pub(super) fn record_page_fill(&self, ino: u64, range: (u64, u64)) {
         if self.o_direct.load(Ordering::SeqCst) == 0 {
             return;
         }
         if let Some(open) = self.cached.lock().get_mut(&ino) {
-            open.read.add(range);
+            open.filled.add(range);
         }
     }
 
     /// Records a write with O_DIRECT. Returns true if pages of the range have to be dropped before
     /// the write is answered.
-    pub(super) fn wrote_around_pages(&self, ino: u64, handle: Handle, range: (u64, u64)) -> bool {
+    pub(super) fn record_direct_write(&self, ino: u64, handle: Handle, range: (u64, u64)) -> bool {
         if range.1 == 0 {
             return false;
         }
         // fcntl(2) may have set O_DIRECT later, so earlier reads are not recorded.
-        let unforeseen = handle.0 & O_DIRECT == 0;
+        let is_unrecorded = handle.0 & O_DIRECT == 0;
         match self.cached.lock().get_mut(&ino) {
-            Some(open) => open.read.take(range) || unforeseen,
+            Some(open) => open.filled.take(range) || is_unrecorded,
             None => false,
         }
     }
 
     /// Records a read of a file whose pages the server recalls: the number of the request, and the
     /// range.
-    pub(super) fn reads_late(&self, ino: u64, unique: u64, range: (u64, u64)) {
+    pub(super) fn record_read(&self, ino: u64, unique: u64, range: (u64, u64)) {
         if let Some(open) = self.cached.lock().get_mut(&ino) {
-            if open.late.len() == MAX_LATE {
-                open.late.pop_front();
+            if open.latest_reads.len() == MAX_LATEST_READS {
+                open.latest_reads.pop_front();
             }
-            open.late.push_back((unique, range));
+            open.latest_reads.push_back((unique, range));
         }
     }
 
@@ -157,12 +157,12 @@ impl Handles {
     /// that covers them. These pages were dropped after the kernel had changed them, and read again
     /// after that. The kernel does not lock them for the write. `unique` is the number of the
     /// write.
-    pub(super) fn read_after(&self, ino: u64, unique: u64, (from, len): (u64, u64)) -> Option<(u64, u64)> {
+    pub(super) fn overtaking_reads(&self, ino: u64, unique: u64, (from, len): (u64, u64)) -> Option<(u64, u64)> {
         let cached = self.cached.lock();
         let end = from.saturating_add(len).next_multiple_of(PAGE);
         let from = from - from % PAGE;
-        let late = cached.get(&ino)?.late.iter().filter(|(number, _)| *number > unique);
-        let both = late.map(|(_, range)| (range.0.max(from), range.0.saturating_add(range.1).min(end)));
+        let later = cached.get(&ino)?.latest_reads.iter().filter(|(number, _)| *number > unique);
+        let both = later.map(|(_, range)| (range.0.max(from), range.0.saturating_add(range.1).min(end)));
         let covered = both.filter(|(from, end)| from < end).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))?;
         Some((covered.0, covered.1 - covered.0))
     }
@@ -198,37 +198,37 @@ mod tests {
     fn pages_that_were_read_during_a_direct_write_are_dropped() {
         let handles = Handles::default();
         let cached = handles.open(5, OpenedAs::default());
-        handles.reads_into_pages(5, (0, 4096));
+        handles.record_page_fill(5, (0, 4096));
         let direct = handles.open(5, OpenedAs { o_direct: true, ..OpenedAs::default() });
-        assert!(!handles.wrote_around_pages(5, direct, (0, 4096)), "the kernel dropped what it had before");
-        handles.reads_into_pages(5, (0, 4096));
-        handles.reads_into_pages(6, (0, 4096));
-        assert!(!handles.wrote_around_pages(5, direct, (4096, 4096)));
-        assert!(handles.wrote_around_pages(5, direct, (0, 512)));
-        assert!(!handles.wrote_around_pages(5, direct, (0, 512)), "there is none any more");
+        assert!(!handles.record_direct_write(5, direct, (0, 4096)), "the kernel dropped what it had before");
+        handles.record_page_fill(5, (0, 4096));
+        handles.record_page_fill(6, (0, 4096));
+        assert!(!handles.record_direct_write(5, direct, (4096, 4096)));
+        assert!(handles.record_direct_write(5, direct, (0, 512)));
+        assert!(!handles.record_direct_write(5, direct, (0, 512)), "there is none any more");
         handles.close(5, direct);
-        handles.reads_into_pages(5, (0, 4096));
+        handles.record_page_fill(5, (0, 4096));
         // As if fcntl(2) had set O_DIRECT on it.
-        assert!(handles.wrote_around_pages(5, cached, (8192, 512)), "what was read is not known");
-        assert!(handles.wrote_around_pages(5, cached, (8192, 512)));
+        assert!(handles.record_direct_write(5, cached, (8192, 512)), "what was read is not known");
+        assert!(handles.record_direct_write(5, cached, (8192, 512)));
         handles.close(5, cached);
-        assert!(!handles.wrote_around_pages(5, cached, (8192, 512)));
+        assert!(!handles.record_direct_write(5, cached, (8192, 512)));
     }
 
     #[test]
     fn a_read_that_overtakes_a_write_is_found() {
         let handles = Handles::default();
         let file = handles.open(5, OpenedAs::default());
-        handles.reads_late(5, 8, (0, 4 * PAGE));
-        assert_eq!(handles.read_after(5, 10, (100, 8)), None, "before the write");
-        handles.reads_late(5, 12, (PAGE, 4 * PAGE));
-        handles.reads_late(6, 14, (0, PAGE));
-        assert_eq!(handles.read_after(5, 10, (100, 8)), None, "another page");
-        assert_eq!(handles.read_after(5, 10, (100, 2 * PAGE)), Some((PAGE, 2 * PAGE)));
-        assert_eq!(handles.read_after(5, 12, (100, 2 * PAGE)), None);
-        (0..MAX_LATE as u64).for_each(|number| handles.reads_late(5, 20 + number, (0, PAGE)));
-        assert_eq!(handles.cached.lock()[&5].late.len(), MAX_LATE);
+        handles.record_read(5, 8, (0, 4 * PAGE));
+        assert_eq!(handles.overtaking_reads(5, 10, (100, 8)), None, "before the write");
+        handles.record_read(5, 12, (PAGE, 4 * PAGE));
+        handles.record_read(6, 14, (0, PAGE));
+        assert_eq!(handles.overtaking_reads(5, 10, (100, 8)), None, "another page");
+        assert_eq!(handles.overtaking_reads(5, 10, (100, 2 * PAGE)), Some((PAGE, 2 * PAGE)));
+        assert_eq!(handles.overtaking_reads(5, 12, (100, 2 * PAGE)), None);
+        (0..MAX_LATEST_READS as u64).for_each(|number| handles.record_read(5, 20 + number, (0, PAGE)));
+        assert_eq!(handles.cached.lock()[&5].latest_reads.len(), MAX_LATEST_READS);
         handles.close(5, file);
-        assert_eq!(handles.read_after(5, 10, (0, PAGE)), None);
+        assert_eq!(handles.overtaking_reads(5, 10, (0, PAGE)), None);
     }
 }

@@ -176,7 +176,7 @@ impl Kernel {
     }
 
     /// Sets the version of the kernel's FUSE protocol.
-    pub(super) fn speaks(&self, version: (u32, u32)) {
+    pub(super) fn set_version(&self, version: (u32, u32)) {
         self.expires.store(version >= EXPIRES, Ordering::Relaxed);
     }
 

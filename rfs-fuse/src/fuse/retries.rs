@@ -60,7 +60,7 @@ impl Retries {
     }
 
     /// Records that a call of a thread has passed the walk. The next call may be sent back.
-    pub(super) fn arrived(&self, thread: u32) {
+    pub(super) fn finish_walk(&self, thread: u32) {
         if !self.is_empty() {
             self.locked(|sent| sent.iter_mut().for_each(|sent| sent.retain(|&other, _| other != thread)));
         }
@@ -107,9 +107,9 @@ mod tests {
         assert!(retries.send_back(5, None), "another call");
         assert!(retries.send_back(6, None));
         assert!(retries.is_sent_back(6) && !retries.is_sent_back(7));
-        retries.arrived(5);
+        retries.finish_walk(5);
         assert!(retries.send_back(5, None), "the call before has succeeded");
-        [5, 6].iter().for_each(|&thread| retries.arrived(thread));
+        [5, 6].iter().for_each(|&thread| retries.finish_walk(thread));
         assert!(retries.is_empty());
         assert!(!retries.send_back(0, None));
     }

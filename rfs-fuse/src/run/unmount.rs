@@ -20,7 +20,7 @@ use std::{
 
 use sd_notify::NotifyState;
 
-use super::{Event, Over, RunError, Served, NO_WATCHDOG, UNMOUNT_LIMIT, notify_manager};
+use super::{Event, MountEnd, RunError, Served, NO_WATCHDOG, UNMOUNT_LIMIT, notify_manager};
 use crate::mount::{self, Look, Mounted, Unmounted, within};
 
 /// Waits for the event that ends a mount, and unmounts if the mount is still in the tree.
@@ -32,7 +32,7 @@ pub(super) fn wait_and_unmount(
     events: &mpsc::Receiver<Event>,
     client: Option<Served<'_>>,
     mut restart_watchdog: impl FnMut() -> Option<io::Result<()>>,
-) -> Result<Over, RunError> {
+) -> Result<MountEnd, RunError> {
     let ending = Arc::<AtomicBool>::default();
     if let Some(Served { losses, .. }) = client {
         let (begun, mounted) = (Arc::clone(&ending), mounted.clone());
@@ -40,8 +40,8 @@ pub(super) fn wait_and_unmount(
     }
     let signal = loop {
         match events.recv() {
-            Ok(Event::Ended(Ok(()))) => return Ok(Over::Ended),
-            Ok(Event::Ended(Err(why))) if is_unmount(&why, mounted.is_mounted()) => return Ok(Over::Ended),
+            Ok(Event::Ended(Ok(()))) => return Ok(MountEnd::Ended),
+            Ok(Event::Ended(Err(why))) if is_unmount(&why, mounted.is_mounted()) => return Ok(MountEnd::Ended),
             Ok(Event::Ended(Err(why))) => {
                 undo(mounted);
                 return Err(RunError::Ended(why.to_string()));
@@ -78,7 +78,7 @@ pub(super) fn wait_and_unmount(
             while let Ok(Event::Signal(_) | Event::WatchdogEnded | Event::Failed(_)) =
                 events.recv_timeout(end.saturating_duration_since(Instant::now()))
             {}
-            return Ok(Over::Ended);
+            return Ok(MountEnd::Ended);
         }
         Some(Ok(Unmounted::Busy)) => log::warn!(
             "{} is busy: detached; calls on files that are still open there fail from now on",
@@ -90,7 +90,7 @@ pub(super) fn wait_and_unmount(
     let written = write_back(mounted.path(), client);
     mounted.detach().map_err(|source| RunError::Unmount { path: mounted.path().to_owned(), source })?;
     written?;
-    Ok(Over::Detached)
+    Ok(MountEnd::Detached)
 }
 
 /// Data that the kernel has cached may not have reached the server.

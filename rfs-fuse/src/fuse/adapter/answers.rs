@@ -49,7 +49,7 @@ impl Adapter {
 
     /// Like [`errno`](Self::errno), for an operation on an inode. A missing inode is ESTALE, which
     /// makes the kernel look the name up again.
-    pub(super) fn stale(&self, what: &str, error: &ClientError) -> Errno {
+    pub(super) fn inode_errno(&self, what: &str, error: &ClientError) -> Errno {
         match error {
             ClientError::Errno(rfs_proto::Errno::ENOENT) => Errno::ESTALE,
             error => self.errno(what, error),
@@ -59,7 +59,7 @@ impl Adapter {
     /// Like [`errno`](Self::errno), for a call by name. ESTALE means that the directory was
     /// removed, and sends the thread back to walk the path again. In the second walk the result is
     /// ENOENT.
-    pub(super) fn by_name(&self, what: &str, thread: u32, error: &ClientError) -> Errno {
+    pub(super) fn name_errno(&self, what: &str, thread: u32, error: &ClientError) -> Errno {
         match error {
             ClientError::Errno(rfs_proto::Errno::ESTALE) if !self.retries.send_back(thread, None) => {
                 Errno::ENOENT
@@ -69,13 +69,13 @@ impl Adapter {
     }
 
     /// Answers a request that removes or renames a name.
-    pub(super) fn named(&self, what: &str, thread: u32, result: Result<(), ClientError>, reply: ReplyEmpty) {
+    pub(super) fn answer_removal(&self, what: &str, thread: u32, result: Result<(), ClientError>, reply: ReplyEmpty) {
         match result {
             Ok(()) => {
-                self.retries.arrived(thread);
+                self.retries.finish_walk(thread);
                 reply.ok();
             }
-            Err(e) => reply.error(self.by_name(what, thread, &e)),
+            Err(e) => reply.error(self.name_errno(what, thread, &e)),
         }
     }
 
@@ -84,7 +84,7 @@ impl Adapter {
         NameQuery { since: self.client.since(), parent: parent.0, name: name.as_bytes(), thread: request.pid() }
     }
 
-    pub(super) fn entry(
+    pub(super) fn answer_entry(
         &self,
         what: &str,
         query: &NameQuery<'_>,
@@ -93,11 +93,11 @@ impl Adapter {
     ) {
         match result {
             Ok(attr) => self.lifetimes.entry(&self.client, query, &attr, reply),
-            Err(e) => reply.error(self.by_name(what, query.thread, &e)),
+            Err(e) => reply.error(self.name_errno(what, query.thread, &e)),
         }
     }
 
-    pub(super) fn attr(
+    pub(super) fn answer_attr(
         &self,
         what: &str,
         query: (Since, u32),
@@ -106,29 +106,29 @@ impl Adapter {
     ) {
         match result {
             Ok(attr) => self.lifetimes.attr(&self.client, query, &attr, reply),
-            Err(e) => reply.error(self.stale(what, &e)),
+            Err(e) => reply.error(self.inode_errno(what, &e)),
         }
     }
 
     /// Answers a request that creates a name.
-    pub(super) fn made(
+    pub(super) fn answer_creation(
         &self,
         what: &str,
         query: &NameQuery<'_>,
         result: Result<Attr, ClientError>,
         reply: ReplyEntry,
     ) {
-        self.changed(query.parent, query.thread);
+        self.refresh_after_change(query.parent, query.thread);
         if result.is_ok() {
-            self.retries.arrived(query.thread);
+            self.retries.finish_walk(query.thread);
         }
-        self.entry(what, query, result, reply);
+        self.answer_entry(what, query, result, reply);
     }
 
     /// Drops attributes that the kernel has cached of an inode, after a thread has changed the
     /// directory or its extended attributes. The kernel invalidates them itself. But another thread
     /// may still hold an older reply, and would cache that.
-    pub(super) fn changed(&self, ino: u64, thread: u32) {
+    pub(super) fn refresh_after_change(&self, ino: u64, thread: u32) {
         if self.settings.attr_timeout.is_zero() || !self.client.others_were_told(ino, thread) {
             return;
         }
@@ -143,7 +143,7 @@ impl Adapter {
     }
 
     /// Has the server recall pages of an inode, before the kernel caches them.
-    pub(super) fn before_pages_are_kept(&self, ino: u64) -> Result<(), ClientError> {
+    pub(super) fn hold_pages(&self, ino: u64) -> Result<(), ClientError> {
         match self.client.lacks_hold(ino) && self.handles.are_cached(ino) {
             true => self.client.hold_pages(ino),
             false => Ok(()),
@@ -152,7 +152,7 @@ impl Adapter {
 
     /// Returns the function that answers a write whose bytes are in place. For a `shared` inode it
     /// answers once other mounts have dropped their pages.
-    pub(super) fn answer_to_write(
+    pub(super) fn write_answer(
         &self,
         ino: u64,
         shared: bool,
@@ -167,7 +167,7 @@ impl Adapter {
         }
     }
 
-    pub(super) fn done(&self, what: &str, result: Result<(), ClientError>, reply: ReplyEmpty) {
+    pub(super) fn answer_result(&self, what: &str, result: Result<(), ClientError>, reply: ReplyEmpty) {
         match result {
             Ok(()) => reply.ok(),
             Err(e) => reply.error(self.errno(what, &e)),
@@ -175,7 +175,7 @@ impl Adapter {
     }
 
     /// Answers with a value, or with its length if `size` is 0.
-    pub(super) fn value(
+    pub(super) fn answer_value(
         &self,
         what: &str,
         value: Result<Vec<u8>, ClientError>,

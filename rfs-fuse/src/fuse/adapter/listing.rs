@@ -43,7 +43,7 @@ impl Adapter {
             Ok(false) => {}
             Err(e) => {
                 self.client.closed_listing(ino.0, handle);
-                return reply.error(self.stale("opendir", &e));
+                return reply.error(self.inode_errno("opendir", &e));
             }
         }
         let flags = match how {

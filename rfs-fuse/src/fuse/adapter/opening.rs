@@ -78,31 +78,31 @@ impl Adapter {
     }
 
     /// Sends a thread back that is about to create or open a file whose name comes and goes. The
-    /// thread's next lookup of the name [creates](Self::make_at_last) the file if it is absent,
+    /// thread's next lookup of the name [creates](Self::create_after_walk) the file if it is absent,
     /// unless the thread could not open such a file.
-    pub(super) fn send_back_to_make(&self, query: &NameQuery<'_>, perm: u32, by: Creator) {
+    pub(super) fn send_back_to_create(&self, query: &NameQuery<'_>, perm: u32, by: Creator) {
         let &NameQuery { parent, name, thread, .. } = query;
         let intent = Intent { parent, name: name.into(), perm, by };
         let opens = by.uid == 0 || perm & OWNER_READS_AND_WRITES == OWNER_READS_AND_WRITES;
-        self.retries.arrived(thread);
+        self.retries.finish_walk(thread);
         self.retries.send_back(thread, opens.then_some(intent));
     }
 
     /// Handles a lookup of an absent name. Creates the file if
-    /// [`send_back_to_make`](Self::send_back_to_make) has sent the thread back. The kernel would
+    /// [`send_back_to_create`](Self::send_back_to_create) has sent the thread back. The kernel would
     /// not walk the path a third time if the name existed again.
-    pub(super) fn make_at_last(&self, query: &NameQuery<'_>) -> Result<Attr, ClientError> {
+    pub(super) fn create_after_walk(&self, query: &NameQuery<'_>) -> Result<Attr, ClientError> {
         let absent = || Err(ClientError::Errno(rfs_proto::Errno::ENOENT));
         let Some(Intent { parent, name, perm, by }) =
             self.retries.intent(query.thread, query.parent, query.name)
         else {
             return absent();
         };
-        for _ in 0..CREATES_AT_LAST {
+        for _ in 0..MAX_CREATES_AFTER_WALK {
             match self.client.mknod(parent, &name, REGULAR | perm, 0, by) {
                 Err(ClientError::Errno(rfs_proto::Errno::EEXIST)) => {}
                 made => {
-                    self.changed(parent, query.thread);
+                    self.refresh_after_change(parent, query.thread);
                     return made;
                 }
             }
@@ -115,7 +115,7 @@ impl Adapter {
     }
 
     /// Records that a file was opened. A read through it may update the access time.
-    pub(super) fn note_access(&self, attr: &Attr, flags: i32, how: FopenFlags) {
+    pub(super) fn record_access(&self, attr: &Attr, flags: i32, how: FopenFlags) {
         let flags = OFlags::from_bits_retain(flags as u32);
         let reads = flags & OFlags::ACCMODE != OFlags::WRONLY && !flags.contains(OFlags::NOATIME);
         let unseen = how.contains(FopenFlags::FOPEN_KEEP_CACHE) && !flags.contains(OFlags::DIRECT);
@@ -145,7 +145,7 @@ impl Adapter {
         }
         if let Some(by) = by {
             let attr = changed.map_or_else(|| self.client.getattr(ino), Ok)?;
-            changed = self.drop_strangers_sgid(&attr, by)?.or(changed);
+            changed = self.drop_sgid_of_other_group(&attr, by)?.or(changed);
         }
         if let Some(attr) = changed {
             self.refresh(&attr);
@@ -156,7 +156,7 @@ impl Adapter {
 
     /// Clears sgid of a file whose group may not execute it, unless `by` is in the group. Returns
     /// the new attributes if they have changed.
-    pub(super) fn drop_strangers_sgid(&self, attr: &Attr, by: &Request) -> Result<Option<Attr>, ClientError> {
+    pub(super) fn drop_sgid_of_other_group(&self, attr: &Attr, by: &Request) -> Result<Option<Attr>, ClientError> {
         if attr.perm & (SGID | GROUP_EXEC) != SGID || in_group(by, attr.gid) {
             return Ok(None);
         }
@@ -172,17 +172,17 @@ pub(super) fn is_to_write(flags: i32) -> bool {
 
 /// Maximum number of attempts to create and look up a file, for a thread that cannot be sent back
 /// again.
-pub(super) const CREATES_AT_LAST: u32 = 1000;
+pub(super) const MAX_CREATES_AFTER_WALK: u32 = 1000;
 /// File type of a regular file in a mode.
 const REGULAR: u32 = 0o100_000;
 const OWNER_READS_AND_WRITES: u32 = 0o600;
 
 /// Maximum number of attempts to create a file, before the thread is sent back to look the name
 /// up.
-pub(super) const CREATES: u32 = 5;
+pub(super) const MAX_CREATES: u32 = 5;
 
 /// Creates a file. Returns `None` if the name existed at each attempt.
-pub(super) fn make_new(
+pub(super) fn create_new(
     tries: u32,
     make: impl Fn() -> Result<Attr, ClientError>,
 ) -> Result<Option<Attr>, ClientError> {

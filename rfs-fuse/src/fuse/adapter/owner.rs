@@ -66,7 +66,7 @@ impl Caller for Request {
 }
 
 /// Returns the owner and group that a file has, if the kernel's permission check was right.
-fn presumably(caller: &impl Caller, changes: &SetAttr) -> Belongs {
+fn presumed_owner(caller: &impl Caller, changes: &SetAttr) -> Belongs {
     let uid = caller.uid();
     // The owner may give the file to a group of its own. Another group has to be the file's
     // already.
@@ -112,7 +112,7 @@ impl Adapter {
             return self.client.setattr(ino, changes);
         }
         if is_empty(changes) {
-            return self.set_nothing(request, ino);
+            return self.set_no_attribute(request, ino);
         }
         if !takes_owner(changes) {
             return self.client.setattr(ino, changes);
@@ -121,7 +121,7 @@ impl Adapter {
         // capability.
         let is_plain = changes.perm.is_none_or(|perm| perm & SGID == 0) && changes.uid.is_none();
         if is_plain {
-            let only_if = Some(presumably(request, changes));
+            let only_if = Some(presumed_owner(request, changes));
             match self.client.setattr(ino, &SetAttr { only_if, ..*changes }) {
                 Err(ClientError::Errno(Errno::EPERM)) => {}
                 done => return done,
@@ -142,7 +142,7 @@ impl Adapter {
     /// Handles a change of no attribute, by which only the owner clears suid. For other users it is
     /// no error, because it may belong to a write, which clears suid itself. A write by root leaves
     /// suid, so root does not clear it here either.
-    fn set_nothing(&self, request: &Request, ino: u64) -> Result<Attr, ClientError> {
+    fn set_no_attribute(&self, request: &Request, ino: u64) -> Result<Attr, ClientError> {
         let attr = self.client.getattr(ino)?;
         let nothing = SetAttr::default();
         let has_privileges = attr.kind != FileKind::Directory && lends_rights(attr.perm);
@@ -157,7 +157,7 @@ impl Adapter {
     }
 
     /// Changes an ACL, which only the owner may do.
-    pub(super) fn as_owner(
+    pub(super) fn change_acl(
         &self,
         request: &Request,
         change: impl Fn(Option<Belongs>) -> Result<(), ClientError>,
@@ -177,13 +177,13 @@ mod tests {
     use super::*;
     use crate::fuse::lifetimes::nothing;
 
-    struct Somebody {
+    struct TestCaller {
         uid: u32,
         groups: &'static [u32],
         capabilities: &'static [Capability],
     }
 
-    impl Caller for Somebody {
+    impl Caller for TestCaller {
         fn uid(&self) -> u32 {
             self.uid
         }
@@ -233,13 +233,13 @@ mod tests {
         let [to_user, to_group] = [SetAttr { uid: Some(7), ..none }, SetAttr { gid: Some(7), ..none }];
         let same = SetAttr { uid: Some(1), gid: Some(2), ..none };
         let (no, yes) = (Err(Errno::EPERM), |changes: SetAttr| Ok(changes));
-        let somebody = |uid, groups, capabilities| Somebody { uid, groups, capabilities };
-        let owner = somebody(1, &[2, 7], &[]);
-        let outsider = somebody(1, &[], &[]);
-        let stranger = somebody(5, &[2, 7], &[]);
-        let fowner = somebody(5, &[], &[Fowner]);
-        let chowner = somebody(5, &[], &[Chown]);
-        let both = somebody(5, &[], &[Fowner, Fsetid]);
+        let test_caller = |uid, groups, capabilities| TestCaller { uid, groups, capabilities };
+        let owner = test_caller(1, &[2, 7], &[]);
+        let outsider = test_caller(1, &[], &[]);
+        let stranger = test_caller(5, &[2, 7], &[]);
+        let fowner = test_caller(5, &[], &[Fowner]);
+        let chowner = test_caller(5, &[], &[Chown]);
+        let both = test_caller(5, &[], &[Fowner, Fsetid]);
         for (caller, changes, expected) in [
             (&owner, chmod(0o600), yes(chmod(0o600))),
             (&owner, chmod(0o2755), yes(chmod(0o2755))),
@@ -269,8 +269,8 @@ mod tests {
     #[test]
     fn the_presumed_owner_is_the_caller() {
         let none = SetAttr::default();
-        let caller = Somebody { uid: 5, groups: &[7], capabilities: &[] };
-        let presumed = |changes: SetAttr| presumably(&caller, &changes);
+        let caller = TestCaller { uid: 5, groups: &[7], capabilities: &[] };
+        let presumed = |changes: SetAttr| presumed_owner(&caller, &changes);
         let any = Belongs { uid: 5, gid: None };
         assert_eq!(presumed(SetAttr { perm: Some(0o600), ..none }), any);
         assert_eq!(presumed(SetAttr { gid: Some(7), ..none }), any);

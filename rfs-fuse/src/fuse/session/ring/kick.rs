@@ -26,7 +26,7 @@ use rustix::{
 use crate::fuse::session::descriptors::close_all;
 
 /// Binds the calling thread to a core.
-pub(super) fn stay_on(core: usize) -> Result<(), Errno> {
+pub(super) fn bind_to_core(core: usize) -> Result<(), Errno> {
     if core >= CpuSet::MAX_CPU {
         return Err(Errno::INVAL);
     }
@@ -105,7 +105,7 @@ impl Shared {
         }
         while let Some(queue) = self.next() {
             // Without the core or the mount, no request waits there.
-            if stay_on(queue.into()).is_ok() {
+            if bind_to_core(queue.into()).is_ok() {
                 let fresh = AtFlags::STATX_FORCE_SYNC | AtFlags::NO_AUTOMOUNT;
                 statx(CWD, &self.mount_point, fresh, StatxFlags::SIZE).ok();
             }

@@ -35,7 +35,7 @@ use std::{
 
 pub(super) use self::slot::{List, Slot};
 use self::{
-    kick::{Kick, stay_on},
+    kick::{Kick, bind_to_core},
     worker::{Mount, Worker},
 };
 pub use self::{slot::Beside, switch::SwitchError};
@@ -101,7 +101,7 @@ impl Ring {
                 // Dropped at the end of the thread, also after a panic.
                 let _end: mpsc::Sender<Infallible> = end;
                 // A thread that is not on the queue's core could not wake its requests (`kick`).
-                let there = share.core.map_or(Ok(()), |core| stay_on(core).map_err(io::Error::from));
+                let there = share.core.map_or(Ok(()), |core| bind_to_core(core).map_err(io::Error::from));
                 let made = there.and_then(|()| Worker::new(&share.queues, payload_len));
                 let (mut worker, outcome) = match made {
                     Ok(worker) => (Some(worker), Ok(())),

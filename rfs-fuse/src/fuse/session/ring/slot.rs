@@ -89,7 +89,7 @@ impl Answers {
     }
 
     /// Returns true if there is no answer, so the thread may sleep. The next answer wakes it.
-    pub(super) fn sleeps(&self) -> bool {
+    pub(super) fn may_sleep(&self) -> bool {
         let mut state = self.state.lock();
         state.asleep = state.answers.is_empty();
         state.asleep

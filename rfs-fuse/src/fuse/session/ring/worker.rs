@@ -114,7 +114,7 @@ impl Worker {
         let mut events = Vec::new();
         let mut answers = Vec::new();
         loop {
-            let submitted = match self.answers.sleeps() {
+            let submitted = match self.answers.may_sleep() {
                 true => self.ring.submit_and_wait(1),
                 false => self.ring.submit(),
             };
