@@ -140,7 +140,7 @@ fn remount(point: &Path, arguments: &[OsString]) -> u8 {
 
 /// Runs the program with rfs-fuse's own arguments, and returns the exit code.
 fn run_as_rfs_fuse(arguments: &[OsString]) -> u8 {
-    if let Some(arguments) = scrub::scrub_arguments(arguments) {
+    if let Some(arguments) = scrub::own_arguments(arguments) {
         return scrub::main(arguments);
     }
     let args = match Args::try_parse_from(arguments) {

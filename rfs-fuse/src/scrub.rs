@@ -98,7 +98,7 @@ impl Outcome {
 }
 
 /// Returns the arguments of a scrub if the command line asks for one.
-pub(crate) fn scrub_arguments(arguments: &[OsString]) -> Option<&[OsString]> {
+pub(crate) fn own_arguments(arguments: &[OsString]) -> Option<&[OsString]> {
     arguments.get(1).filter(|first| *first == "scrub").map(|_| &arguments[1..])
 }
 
@@ -201,8 +201,8 @@ mod tests {
         use clap::CommandFactory;
         ScrubArgs::command().debug_assert();
         let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
-        assert_eq!(scrub_arguments(&words("rfs-fuse scrub a:1")), Some(&words("scrub a:1")[..]));
-        assert_eq!(scrub_arguments(&words("rfs-fuse a:1 scrub")), None);
+        assert_eq!(own_arguments(&words("rfs-fuse scrub a:1")), Some(&words("scrub a:1")[..]));
+        assert_eq!(own_arguments(&words("rfs-fuse a:1 scrub")), None);
         assert!(ScrubArgs::try_parse_from(words("scrub a:1 --key k --export e")).is_ok());
     }
 
