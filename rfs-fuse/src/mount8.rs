@@ -257,18 +257,30 @@ pub fn parse(
     if fake {
         return Ok(Invocation::Nothing);
     }
-    let mut all: Vec<OsString> = vec!["rfs-fuse".into()];
-    all.append(&mut expanded);
-    all.extend(effects.arguments().map(OsString::from));
-    all.push(format!("--subtype={fs_type}").into());
-    // A mount helper prints nothing on success.
-    all.extend((!verbose).then(|| "--quiet".into()));
-    all.extend(["--daemon".into(), "--".into()]);
-    all.extend([source.clone(), point.clone()]);
+    expanded.extend(effects.arguments().map(OsString::from));
+    let names = [source.clone(), point.clone()];
+    let all = mount_arguments(expanded, &fs_type, verbose, names);
     Ok(match remount {
         true => Invocation::Remount { point: point.clone(), arguments: all },
         false => Invocation::Mount(all),
     })
+}
+
+/// Returns the arguments of rfs-fuse for a mount of the source and directory in `names`.
+fn mount_arguments(
+    options: Vec<OsString>,
+    fs_type: &str,
+    verbose: bool,
+    names: [OsString; 2],
+) -> Vec<OsString> {
+    let mut all: Vec<OsString> = vec!["rfs-fuse".into()];
+    all.extend(options);
+    all.push(format!("--subtype={fs_type}").into());
+    // A mount helper prints nothing on success.
+    all.extend((!verbose).then(|| "--quiet".into()));
+    all.extend(["--daemon".into(), "--".into()]);
+    all.extend(names);
+    all
 }
 
 /// Returns the arguments of rfs-fuse, in which each `-o` is replaced by the options of its list.

@@ -2,8 +2,8 @@
 //! the client.
 //!
 //! [`Adapter`] implements [`Filesystem`]. Its submodules have replies and error numbers
-//! (`answers`), directories (`listing`), open files (`opening`), and changes that only a file's
-//! owner may make (`owner`).
+//! (`answers`), directories (`listing`), open files (`open_file`), the end of writes
+//! (`write_completion`), and changes that only a file's owner may make (`owner`).
 //!
 //! # Concurrency
 //! Session threads run the handlers concurrently. The adapter's members have the locks; no
@@ -11,8 +11,9 @@
 
 mod answers;
 mod listing;
-mod opening;
+mod open_file;
 mod owner;
+mod write_completion;
 
 use std::{
     cell::RefCell,
@@ -52,7 +53,8 @@ use super::{
     },
 };
 use crate::client::{Asked, Client, ClientError, Creator, LockRequest, ReadData, Seek};
-use opening::{MAX_CREATES, MAX_CREATES_AFTER_WALK, is_to_write, create_new};
+use open_file::{MAX_CREATES, MAX_CREATES_AFTER_WALK, is_to_write, create_new};
+use write_completion::{WritePath, WriteRequest};
 
 /// Directions of lseek(2).
 const SEEK_DATA: i32 = 3;
@@ -452,19 +454,27 @@ impl Filesystem for Adapter {
         // with O_APPEND.
         let from_cache = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         // With `direct_io` no handle has pages.
-        let direct = !from_cache && handle.is_without_pages();
-        let through_pages = !from_cache && !direct;
-        if through_pages && let Err(e) = self.hold_pages(ino.0) {
+        let path = match handle.is_without_pages() {
+            _ if from_cache => WritePath::WriteBack,
+            true => WritePath::AroundPages,
+            false => WritePath::ThroughPages,
+        };
+        if path == WritePath::ThroughPages
+            && let Err(e) = self.hold_pages(ino.0)
+        {
             return reply.error(self.errno("write", &e));
         }
         // Changes of mapped memory need not be visible to other mounts.
         let shared = !from_cache && self.client.is_shared(ino.0);
-        let contested = through_pages && self.client.is_contested(ino.0);
+        let contested = path == WritePath::ThroughPages && self.client.is_contested(ino.0);
+        let direct = path == WritePath::AroundPages;
         let appends = !from_cache
             && handle.is_for_append()
             && OFlags::from_bits_retain(flags.0 as u32).contains(OFlags::APPEND);
+        let (unique, o_direct) = (request.unique(), is_o_direct(flags));
         // The kernel sends at most max_write bytes.
-        let mut len = data.len() as u32;
+        let len = data.len() as u32;
+        let write = WriteRequest { ino: ino.0, handle, unique, offset, len, path, o_direct, shared };
         let unprivileged = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         // True if the write only stores bytes: no pages to drop, no rights to clear, and the caller
         // hears of an error. With `direct_io` no file has pages.
@@ -474,74 +484,27 @@ impl Filesystem for Adapter {
             && !contested
             && self.client.is_for_later(data.len())
             && !(direct && self.may_have_capability(ino.0))
-            && let Some(write) =
+            && let Some(started) =
                 self.client.write_later(ino.0, offset, data, || self.kernel.next(reply.beside()))
         {
-            let failure_logged = Arc::clone(&self.failure_logged);
-            let around = is_o_direct(flags).then(|| (Arc::clone(&self.handles), Arc::clone(&self.pages)));
-            let answer = self.write_answer(ino.0, shared);
-            return write.start(move |written| match (written, around) {
-                (Ok(()), Some((handles, pages)))
-                    if handles.record_direct_write(ino.0, handle, (offset, len.into())) =>
-                {
-                    pages.drop_and_answer(PageDrop::range(ino.0, (offset, len.into())), move || {
-                        answer(reply, len)
-                    });
-                }
-                (Ok(()), _) => answer(reply, len),
-                (Err(e), _) => reply.error(answers::errno(&failure_logged, "write", &e)),
-            });
+            return started.start(self.write_completion(write, reply));
         }
         let mut written = if appends {
-            self.client.append(ino.0, data)
+            self.client.append(ino.0, data).map(|at| (at, len))
         } else if self.settings.writeback {
-            self.client.write_back(ino.0, offset, data).map(|()| offset)
-        } else if from_cache || is_o_direct(flags) {
+            self.client.write_back(ino.0, offset, data).map(|()| (offset, len))
+        } else if from_cache || o_direct {
             // The kernel does not write the rest of a short write here. It fails a split write with
             // EIO if one part is short.
-            self.client.write(ino.0, offset, data).map(|()| offset)
+            self.client.write(ino.0, offset, data).map(|()| (offset, len))
         } else {
-            self.client.write_some(ino.0, offset, data).map(|bytes| {
-                len = bytes as u32;
-                offset
-            })
+            self.client.write_some(ino.0, offset, data).map(|bytes| (offset, bytes as u32))
         };
         if unprivileged || direct {
             let by = unprivileged.then_some(request);
-            written = written.and_then(|at| self.drop_privileges(ino.0, by).map(|()| at));
+            written = written.and_then(|range| self.drop_privileges(ino.0, by).map(|()| range));
         }
-        let answer = self.write_answer(ino.0, shared);
-        match written {
-            // A page that was read meanwhile may lack these bytes.
-            Ok(at) if direct && self.handles.are_cached(ino.0) => {
-                self.pages.drop_then(PageDrop::tail(ino.0, at.min(offset)), move || answer(reply, len));
-            }
-            Ok(_)
-                if !from_cache
-                    && is_o_direct(flags)
-                    && self.handles.record_direct_write(ino.0, handle, (offset, len.into())) =>
-            {
-                let range = PageDrop::range(ino.0, (offset, len.into()));
-                self.pages.drop_and_answer(range, move || answer(reply, len));
-            }
-            // A write of another mount may have dropped pages that this write has changed. If they
-            // were read again before the bytes were in place, they lack the bytes.
-            Ok(_)
-                if through_pages
-                    && self.client.is_contested(ino.0)
-                    && let Some(range) =
-                        self.handles.overtaking_reads(ino.0, request.unique(), (offset, len.into())) =>
-            {
-                self.pages.drop_then(PageDrop::range(ino.0, range), move || answer(reply, len));
-            }
-            Ok(_) => answer(reply, len),
-            Err(e) => {
-                if from_cache {
-                    self.losses.add((ino.0, offset, len), &e);
-                }
-                reply.error(self.errno("write", &e));
-            }
-        }
+        self.finish_write(write, written, reply);
     }
 
     fn flush(&self, _: &Request, ino: INodeNo, handle: FileHandle, owner: LockOwner, reply: ReplyEmpty) {

@@ -1,8 +1,8 @@
 //! Handles of open files, and which pages of a file the kernel may have filled.
 //!
 //! [`Handles`] knows which inodes are open through the kernel's pages. For each inode it records
-//! the pages that were read during writes with O_DIRECT. For a file with recalled pages it also
-//! records the latest reads.
+//! the pages that were read while a file was open with O_DIRECT. For a file with recalled pages
+//! it also records the latest reads.
 //!
 //! # Concurrency
 //! Session threads. One lock over the inodes, held briefly. Reads take it only while a file is
@@ -65,7 +65,8 @@ struct Cached {
     latest_reads: VecDeque<(u64, (u64, u64))>,
 }
 
-/// Maximum number of reads in [`Cached::latest_reads`]. The kernel sends far fewer during one write.
+/// Maximum number of reads in [`Cached::latest_reads`]. The kernel sends far fewer during one
+/// write.
 const MAX_LATEST_READS: usize = 1024;
 
 /// The open files of a mount.

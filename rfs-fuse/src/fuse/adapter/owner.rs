@@ -17,7 +17,7 @@ use rfs_proto::{Attr, Belongs, Errno, FileKind, SetAttr, SetTime};
 
 use super::{
     Adapter, in_group, is_privileged,
-    opening::{SGID, lends_rights},
+    open_file::{SGID, lends_rights},
 };
 use crate::{
     client::ClientError,
