@@ -39,7 +39,7 @@ use crate::{
     client::{AttachError, Client},
     daemon,
     fuse::{Adapter, Device, Filesystem, KernelLink, Losses, Placement, Ring, SwitchError, Untold},
-    mount::{self, AfterKill, Watchdog, CoveredDirectory, Look, MountError, Mounted, within},
+    mount::{self, AfterKill, CoveredDirectory, Look, MountError, Mounted, Watchdog, within},
     mount8::{self, Invocation},
     null::NullFs,
     private_server::{self, Log, PrivateServer},
@@ -338,8 +338,14 @@ fn serve<F: Filesystem>(
     let (device, mounted) = mount::mount(point, &options)?;
     let mut watchdog = start_watchdog(args, &mounted, covered, client, &send);
     let restart_watchdog = || watchdog.as_mut().map(Watchdog::restart);
-    let outcome =
-        serve_mounted(args, (filesystem, threads), client, (device, &mounted), (send, events), restart_watchdog);
+    let outcome = serve_mounted(
+        args,
+        (filesystem, threads),
+        client,
+        (device, &mounted),
+        (send, events),
+        restart_watchdog,
+    );
     if let Some(watchdog) = watchdog {
         match outcome {
             Ok(MountEnd::Ended) => watchdog.dismiss(),

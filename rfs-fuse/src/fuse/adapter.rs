@@ -38,7 +38,7 @@ use super::{
     kernel::KernelLink,
     labels::Labels,
     lifetimes::Lifetimes,
-    locks::{Refused, Locks},
+    locks::{Locks, Refused},
     losses::Losses,
     pages::{PageDrop, Pages},
     process,
@@ -53,7 +53,7 @@ use super::{
     },
 };
 use crate::client::{Asked, Client, ClientError, Creator, LockRequest, ReadData, Seek};
-use open_file::{MAX_CREATES, MAX_CREATES_AFTER_WALK, is_to_write, create_new};
+use open_file::{MAX_CREATES, MAX_CREATES_AFTER_WALK, create_new, is_to_write};
 use write_completion::{WritePath, WriteRequest};
 
 /// Directions of lseek(2).
@@ -409,9 +409,7 @@ impl Filesystem for Adapter {
                 self.handles.record_read(ino.0, request.unique(), (offset, size.into()));
             }
         }
-        if let Err(e) =
-            self.client.check_locks(ino.0, handle.0).and_then(|()| self.hold_pages(ino.0))
-        {
+        if let Err(e) = self.client.check_locks(ino.0, handle.0).and_then(|()| self.hold_pages(ino.0)) {
             return reply.error(self.errno("read", &e));
         }
         let failure_logged = Arc::clone(&self.failure_logged);

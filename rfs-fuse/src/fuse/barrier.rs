@@ -136,7 +136,9 @@ impl Shared {
         affinity::reset_affinity();
         let cores = cores();
         if let Err(e) = close_all() {
-            log::warn!("a thread cannot close its descriptors, and may keep the mount alive if this process is killed: {e}");
+            log::warn!(
+                "a thread cannot close its descriptors, and may keep the mount alive if this process is killed: {e}"
+            );
         }
         self.tid.store(gettid().as_raw_nonzero().get().cast_unsigned(), Ordering::Relaxed);
         loop {

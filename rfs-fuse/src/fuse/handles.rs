@@ -158,7 +158,12 @@ impl Handles {
     /// that covers them. These pages were dropped after the kernel had changed them, and read again
     /// after that. The kernel does not lock them for the write. `unique` is the number of the
     /// write.
-    pub(super) fn overtaking_reads(&self, ino: u64, unique: u64, (from, len): (u64, u64)) -> Option<(u64, u64)> {
+    pub(super) fn overtaking_reads(
+        &self,
+        ino: u64,
+        unique: u64,
+        (from, len): (u64, u64),
+    ) -> Option<(u64, u64)> {
         let cached = self.cached.lock();
         let end = from.saturating_add(len).next_multiple_of(PAGE);
         let from = from - from % PAGE;

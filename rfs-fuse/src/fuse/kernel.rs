@@ -24,11 +24,11 @@ use crate::client::Next;
 
 use super::{
     barrier::Barrier,
+    notify::{self, NotifyPool},
     session::{
         Beside,
         descriptors::{clone_of, has_request},
     },
-    notify::{self, NotifyPool},
 };
 
 /// Length of a `fuse_out_header` in bytes.

@@ -72,7 +72,12 @@ impl Lifetimes {
     }
 
     /// Answers that a name is absent, if the kernel may cache that. Returns `reply` otherwise.
-    pub(super) fn absent(&self, client: &Client, query: &NameQuery<'_>, reply: ReplyEntry) -> Option<ReplyEntry> {
+    pub(super) fn absent(
+        &self,
+        client: &Client,
+        query: &NameQuery<'_>,
+        reply: ReplyEntry,
+    ) -> Option<ReplyEntry> {
         let telling = client.telling();
         let kept = !self.entry.is_zero() && telling.keeps_absence(query.since, query.parent, query.name);
         let ttl = upto(self.entry, kept);

@@ -28,10 +28,10 @@ use rdmabox::{Cancel, RequestError};
 use rfs_proto::{Granted, Locked};
 
 use super::{
+    affinity,
     background::Background,
     convert,
     kernel::{KernelLink, Part},
-    affinity,
     process::Signals,
     session::{Lock, ReplyEmpty, ReplyLock},
 };

@@ -8,6 +8,7 @@
 //! ENOSYS, after which the kernel stops sending them.
 
 mod adapter;
+mod affinity;
 mod background;
 mod barrier;
 mod convert;
@@ -17,25 +18,24 @@ mod labels;
 mod lifetimes;
 mod locks;
 mod losses;
+mod notify;
 mod page_ranges;
 mod pages;
-mod affinity;
 mod process;
 mod recalls;
 mod remote_pages;
 mod reply;
 mod retries;
 mod session;
-mod notify;
 
 use std::time::Duration;
 
 use fuser::{FopenFlags, InitFlags, KernelConfig};
 
 pub use adapter::Adapter;
+pub use affinity::Placement;
 pub use kernel::{Kernel, KernelLink};
 pub use losses::{Losses, Untold};
-pub use affinity::Placement;
 pub use session::*;
 
 /// Settings that a mount negotiates with the kernel.
@@ -103,7 +103,9 @@ impl Settings {
         ];
         request(config, &always);
         if self.writeback && !request(config, &[InitFlags::FUSE_WRITEBACK_CACHE]) {
-            log::warn!("this kernel has no write-back cache: --cache writeback works like auto, but for one mount only");
+            log::warn!(
+                "this kernel has no write-back cache: --cache writeback works like auto, but for one mount only"
+            );
             self.writeback = false;
         }
     }

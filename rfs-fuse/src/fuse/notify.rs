@@ -69,9 +69,7 @@ impl NotifyPool {
                 tell.send(write(device, &message)).ok();
             }
         }
-        told.recv().unwrap_or_else(|_| {
-            Err(io::Error::other("a notification thread has panicked"))
-        })
+        told.recv().unwrap_or_else(|_| Err(io::Error::other("a notification thread has panicked")))
     }
 
     fn add_thread(&self, device: RawFd) -> io::Result<()> {
@@ -123,7 +121,9 @@ impl Shared {
         affinity::reset_affinity();
         let (device, alone) = Only::keep(device);
         if let Err(e) = alone {
-            log::warn!("a thread cannot close its descriptors, and may keep the mount alive if this process is killed: {e}");
+            log::warn!(
+                "a thread cannot close its descriptors, and may keep the mount alive if this process is killed: {e}"
+            );
         }
         let mut answer = None;
         while let Some((message, tell)) = self.next(answer.take()) {
@@ -146,9 +146,8 @@ mod tests {
     /// Returns the open descriptors of each notification thread.
     fn open_descriptors() -> Vec<Vec<String>> {
         let tasks = fs::read_dir("/proc/self/task").expect("procfs").flatten();
-        let notifying = tasks.filter(|task| {
-            fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "notify\n")
-        });
+        let notifying = tasks
+            .filter(|task| fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "notify\n"));
         // A thread that ends has no table.
         let open = |task: fs::DirEntry| {
             let listed = fs::read_dir(task.path().join("fd")).ok()?.flatten();

@@ -72,7 +72,9 @@ impl RemotePages {
             match thread::Builder::new().name("remote pages".into()).spawn(run) {
                 Ok(worker) => queue.workers.push(worker),
                 Err(e) if queue.workers.is_empty() => {
-                    log::error!("cannot start a thread: other mounts may read stale pages of inode {ino}: {e}");
+                    log::error!(
+                        "cannot start a thread: other mounts may read stale pages of inode {ino}: {e}"
+                    );
                     let waiting = std::mem::take(&mut queue.files);
                     drop(queue);
                     waiting.into_iter().flat_map(|(_, all)| all).for_each(|then| then(Ok(())));

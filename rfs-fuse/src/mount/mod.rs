@@ -8,13 +8,13 @@
 //! The main thread, and threads of [`within`]. Takes no locks.
 
 mod abort;
-mod watchdog;
 mod check;
 mod deadline;
 mod helper;
 mod probe;
 mod refusal;
 mod table;
+mod watchdog;
 
 use std::{
     ffi::CString,
@@ -29,11 +29,11 @@ use rustix::{
     mount::{MountFlags, UnmountFlags},
 };
 
-pub(crate) use watchdog::{AfterKill, Watchdog, CoveredDirectory};
 pub use check::mount_point;
 pub use deadline::within;
 pub use helper::helper;
 pub use probe::{Look, look};
+pub(crate) use watchdog::{AfterKill, CoveredDirectory, Watchdog};
 
 /// Path of the FUSE device.
 pub const DEVICE: &str = "/dev/fuse";

@@ -20,7 +20,7 @@ use std::{
 
 use sd_notify::NotifyState;
 
-use super::{Event, MountEnd, RunError, Served, NO_WATCHDOG, UNMOUNT_LIMIT, notify_manager};
+use super::{Event, MountEnd, NO_WATCHDOG, RunError, Served, UNMOUNT_LIMIT, notify_manager};
 use crate::mount::{self, Look, Mounted, Unmounted, within};
 
 /// Waits for the event that ends a mount, and unmounts if the mount is still in the tree.
@@ -41,7 +41,9 @@ pub(super) fn wait_and_unmount(
     let signal = loop {
         match events.recv() {
             Ok(Event::Ended(Ok(()))) => return Ok(MountEnd::Ended),
-            Ok(Event::Ended(Err(why))) if is_unmount(&why, mounted.is_mounted()) => return Ok(MountEnd::Ended),
+            Ok(Event::Ended(Err(why))) if is_unmount(&why, mounted.is_mounted()) => {
+                return Ok(MountEnd::Ended);
+            }
             Ok(Event::Ended(Err(why))) => {
                 undo(mounted);
                 return Err(RunError::Ended(why.to_string()));
@@ -57,9 +59,7 @@ pub(super) fn wait_and_unmount(
             }
             Ok(Event::WatchdogEnded) => match restart_watchdog() {
                 Some(Err(e)) => log::warn!("{NO_WATCHDOG}: {e}"),
-                Some(Ok(())) => log::warn!(
-                    "the watchdog of this mount was killed: started another one"
-                ),
+                Some(Ok(())) => log::warn!("the watchdog of this mount was killed: started another one"),
                 None => {}
             },
             Ok(Event::Signal(signal)) => break signal,

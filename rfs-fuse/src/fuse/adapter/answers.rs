@@ -69,7 +69,13 @@ impl Adapter {
     }
 
     /// Answers a request that removes or renames a name.
-    pub(super) fn answer_removal(&self, what: &str, thread: u32, result: Result<(), ClientError>, reply: ReplyEmpty) {
+    pub(super) fn answer_removal(
+        &self,
+        what: &str,
+        thread: u32,
+        result: Result<(), ClientError>,
+        reply: ReplyEmpty,
+    ) {
         match result {
             Ok(()) => {
                 self.retries.finish_walk(thread);
@@ -80,8 +86,18 @@ impl Adapter {
     }
 
     /// Returns the state before a request about a name.
-    pub(super) fn name_query<'n>(&self, request: &Request, parent: INodeNo, name: &'n OsStr) -> NameQuery<'n> {
-        NameQuery { since: self.client.since(), parent: parent.0, name: name.as_bytes(), thread: request.pid() }
+    pub(super) fn name_query<'n>(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &'n OsStr,
+    ) -> NameQuery<'n> {
+        NameQuery {
+            since: self.client.since(),
+            parent: parent.0,
+            name: name.as_bytes(),
+            thread: request.pid(),
+        }
     }
 
     pub(super) fn answer_entry(
@@ -152,11 +168,7 @@ impl Adapter {
 
     /// Returns the function that answers a write whose bytes are in place. For a `shared` inode it
     /// answers once other mounts have dropped their pages.
-    pub(super) fn write_answer(
-        &self,
-        ino: u64,
-        shared: bool,
-    ) -> impl FnOnce(ReplyWrite, u32) + Send + use<> {
+    pub(super) fn write_answer(&self, ino: u64, shared: bool) -> impl FnOnce(ReplyWrite, u32) + Send + use<> {
         let waits = shared.then(|| (Arc::clone(&self.remote_pages), Arc::clone(&self.failure_logged)));
         move |reply, len| match waits {
             None => reply.written(len),

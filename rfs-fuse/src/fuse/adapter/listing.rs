@@ -16,7 +16,7 @@ use super::{Adapter, convert};
 use crate::{
     client::{Opened, Telling},
     fuse::{
-        lifetimes::{NameQuery, GENERATION},
+        lifetimes::{GENERATION, NameQuery},
         pages::PageDrop,
         session::{ReplyDirectory, ReplyDirectoryPlus, ReplyOpen, Request},
     },

@@ -156,7 +156,11 @@ impl Adapter {
 
     /// Clears sgid of a file whose group may not execute it, unless `by` is in the group. Returns
     /// the new attributes if they have changed.
-    pub(super) fn drop_sgid_of_other_group(&self, attr: &Attr, by: &Request) -> Result<Option<Attr>, ClientError> {
+    pub(super) fn drop_sgid_of_other_group(
+        &self,
+        attr: &Attr,
+        by: &Request,
+    ) -> Result<Option<Attr>, ClientError> {
         if attr.perm & (SGID | GROUP_EXEC) != SGID || in_group(by, attr.gid) {
             return Ok(None);
         }

@@ -13,10 +13,10 @@
 //! # Concurrency
 //! Session threads write atomics, which the monitor reads. One lock over the list of threads.
 
-mod overlap;
 #[cfg(test)]
 mod fake;
 mod monitor;
+mod overlap;
 mod pin_policy;
 mod sched;
 mod thread_stats;
@@ -34,11 +34,11 @@ use std::{
 use parking_lot::Mutex;
 
 use self::{
-    overlap::InFlight,
     monitor::Monitor,
+    overlap::InFlight,
     pin_policy::PinPolicy,
     sched::System,
-    thread_stats::{ThreadStats, Tally},
+    thread_stats::{Tally, ThreadStats},
 };
 pub(super) use self::{overlap::Unanswered, sched::reset_affinity};
 use super::session::descriptors::has_request;

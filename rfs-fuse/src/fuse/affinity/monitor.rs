@@ -18,9 +18,9 @@ use rustix::thread::Pid;
 use super::{
     NO_THREAD, SEVERAL, Shared,
     overlap::Samples,
-    pin_policy::{PinPolicy, ThreadWork, PinTarget, PinDecision},
+    pin_policy::{PinDecision, PinPolicy, PinTarget, ThreadWork},
     sched::Scheduler,
-    thread_stats::{ThreadStats, Tally},
+    thread_stats::{Tally, ThreadStats},
 };
 
 /// Interval between two looks. A starving thread is unpinned within three ticks.
@@ -53,7 +53,15 @@ pub(super) struct Monitor<S> {
 
 impl<S: Scheduler> Monitor<S> {
     pub(super) fn new(shared: Arc<Shared>, scheduler: S, policy: PinPolicy) -> Monitor<S> {
-        Monitor { shared, scheduler, policy, watched: Vec::new(), shared_core: None, harmful_core: None, ticks: 0 }
+        Monitor {
+            shared,
+            scheduler,
+            policy,
+            watched: Vec::new(),
+            shared_core: None,
+            harmful_core: None,
+            ticks: 0,
+        }
     }
 
     /// Runs the monitor until the mount ends.
@@ -66,7 +74,10 @@ impl<S: Scheduler> Monitor<S> {
             }
             decision = match decision {
                 // Work from before the pause does not count.
-                PinDecision::Sleep | PinDecision::BackOff(_) | PinDecision::Defer(_) | PinDecision::Overlap(_) => {
+                PinDecision::Sleep
+                | PinDecision::BackOff(_)
+                | PinDecision::Defer(_)
+                | PinDecision::Overlap(_) => {
                     self.observe(true);
                     PinDecision::Observe
                 }
@@ -149,7 +160,8 @@ impl<S: Scheduler> Monitor<S> {
         }
         let look = |watched: &mut Watched| {
             let (tally, samples) = (watched.stats.tally(), watched.stats.samples());
-            let observed = ThreadWork { samples: samples.since(watched.samples), ..tally.since(watched.tally) };
+            let observed =
+                ThreadWork { samples: samples.since(watched.samples), ..tally.since(watched.tally) };
             if ticked {
                 (watched.tally, watched.samples) = (tally, samples);
             }
@@ -201,7 +213,10 @@ impl<S: Scheduler> Monitor<S> {
             }
         }
         let harmful_core = self.harmful_core;
-        cores.into_iter().max_by_key(|(core, work)| (Some(*core) != harmful_core, *work)).map(|(core, _)| core)
+        cores
+            .into_iter()
+            .max_by_key(|(core, work)| (Some(*core) != harmful_core, *work))
+            .map(|(core, _)| core)
     }
 
     /// Returns true if a pinned thread is runnable but does not run, while its caller waits. A

@@ -118,8 +118,9 @@ pub(super) enum PinDecision {
 /// Returns true if at least half of a tick's samples overlap. Some samples of a blocking caller
 /// may overlap, because the kernel's further request can be a FORGET.
 fn overlaps(observed: &[ThreadWork]) -> bool {
-    let sum =
-        |count: fn(&Samples) -> u32| observed.iter().map(|observed| u64::from(count(&observed.samples))).sum::<u64>();
+    let sum = |count: fn(&Samples) -> u32| {
+        observed.iter().map(|observed| u64::from(count(&observed.samples))).sum::<u64>()
+    };
     let (taken, overlapping) = (sum(|samples| samples.taken), sum(|samples| samples.overlapping));
     overlapping > 0 && 2 * overlapping >= taken
 }
@@ -138,18 +139,21 @@ enum Traffic {
 
 impl Traffic {
     fn of(observed: &[ThreadWork]) -> Traffic {
-        observed.iter().filter(|thread| thread.work > 0).fold(Traffic::None, |traffic, thread| match traffic {
-            _ if thread.run == 0 => Traffic::Mixed,
-            Traffic::None if thread.run >= thread.work => Traffic::Sole(thread.caller, thread.work),
-            Traffic::None => Traffic::Several(thread.work),
-            Traffic::Sole(caller, work) if caller == thread.caller && thread.run >= thread.work => {
-                Traffic::Sole(caller, work.saturating_add(thread.work))
-            }
-            Traffic::Sole(_, work) | Traffic::Several(work) => {
-                Traffic::Several(work.saturating_add(thread.work))
-            }
-            Traffic::Mixed => Traffic::Mixed,
-        })
+        observed.iter().filter(|thread| thread.work > 0).fold(
+            Traffic::None,
+            |traffic, thread| match traffic {
+                _ if thread.run == 0 => Traffic::Mixed,
+                Traffic::None if thread.run >= thread.work => Traffic::Sole(thread.caller, thread.work),
+                Traffic::None => Traffic::Several(thread.work),
+                Traffic::Sole(caller, work) if caller == thread.caller && thread.run >= thread.work => {
+                    Traffic::Sole(caller, work.saturating_add(thread.work))
+                }
+                Traffic::Sole(_, work) | Traffic::Several(work) => {
+                    Traffic::Several(work.saturating_add(thread.work))
+                }
+                Traffic::Mixed => Traffic::Mixed,
+            },
+        )
     }
 }
 
@@ -345,7 +349,12 @@ impl PinPolicy {
         PinDecision::Pin(target)
     }
 
-    fn judge_pin(&mut self, candidate: Candidate, work: u32, (ticks, sparse, after): (u32, u32, u32)) -> PinDecision {
+    fn judge_pin(
+        &mut self,
+        candidate: Candidate,
+        work: u32,
+        (ticks, sparse, after): (u32, u32, u32),
+    ) -> PinDecision {
         let Candidate { target, work: before, .. } = candidate;
         let sparse = if work < SPARSE { sparse + 1 } else { 0 };
         if sparse == CONSECUTIVE {

@@ -128,7 +128,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{
-        super::fake::{Fake, Schedule, World, pinned, pid},
+        super::fake::{Fake, Schedule, World, pid, pinned},
         *,
     };
 

@@ -20,7 +20,7 @@ use fuser::{
 };
 
 use super::{Filesystem, Lock, LockedBy, lock_flags::LockFlags};
-use crate::fuse::affinity::{RequestLog, Placement};
+use crate::fuse::affinity::{Placement, RequestLog};
 
 /// Result of the negotiation with the kernel.
 #[derive(Debug)]

@@ -29,7 +29,11 @@ impl std::fmt::Debug for LockFlags {
 impl LockFlags {
     pub(super) fn new() -> LockFlags {
         let memory = File::open("/proc/self/mem");
-        LockFlags(memory.inspect_err(|e| log::warn!("cannot tell locks of flock(2) from those of fcntl(2): {e}")).ok())
+        LockFlags(
+            memory
+                .inspect_err(|e| log::warn!("cannot tell locks of flock(2) from those of fcntl(2): {e}"))
+                .ok(),
+        )
     }
 
     /// Returns the class of a lock. Assumes a record lock if the request cannot be read.

@@ -1,5 +1,5 @@
 use super::{
-    super::fake::{Fake, Schedule, pinned, pid},
+    super::fake::{Fake, Schedule, pid, pinned},
     *,
 };
 

@@ -88,7 +88,10 @@ fn another_caller_ends_the_pin_at_once() {
 fn threads_are_not_pinned_for_overlapping_requests() {
     let mut policy = PinPolicy::new(false);
     for (taken, overlapping) in [(1, 1), (7, 4), (8, 4)] {
-        assert_eq!(policy.on_tick(&[sampled(50, taken, overlapping), from(A, 50)]), PinDecision::Overlap(FIRST_PAUSE));
+        assert_eq!(
+            policy.on_tick(&[sampled(50, taken, overlapping), from(A, 50)]),
+            PinDecision::Overlap(FIRST_PAUSE)
+        );
         // The caller is no candidate for the next tick either.
         assert_eq!(policy.on_tick(&[from(A, 100)]), PinDecision::Observe);
     }
@@ -149,13 +152,19 @@ fn consecutive_failures_double_the_pause() {
 fn pinned_for_several() -> PinPolicy {
     let mut policy = PinPolicy::new(true);
     assert_eq!(policy.on_tick(&SEVERAL), PinDecision::Observe);
-    assert_eq!(policy.on_tick(&[from(A, 60), ThreadWork { run: 3, ..from(B, 40) }]), PinDecision::Pin(PinTarget::Several));
+    assert_eq!(
+        policy.on_tick(&[from(A, 60), ThreadWork { run: 3, ..from(B, 40) }]),
+        PinDecision::Pin(PinTarget::Several)
+    );
     policy
 }
 
 const SEVERAL: [ThreadWork; 2] = {
     let samples = Samples { taken: 7, overlapping: 7 };
-    [ThreadWork { work: 50, caller: A, run: 50, samples }, ThreadWork { work: 50, caller: B, run: 50, samples }]
+    [
+        ThreadWork { work: 50, caller: A, run: 50, samples },
+        ThreadWork { work: 50, caller: B, run: 50, samples },
+    ]
 };
 
 #[test]
@@ -199,7 +208,8 @@ fn a_pin_for_several_callers_must_keep_throughput() {
     assert_eq!(after_several(&mut pinned_for_several(), 100), PinDecision::Pin(PinTarget::Several));
     assert_eq!(after_several(&mut pinned_for_several(), 99), PinDecision::BackOff(FIRST_PAUSE));
     // Later a quarter less is enough.
-    for (each, last) in [(75, PinDecision::Pin(PinTarget::Several)), (74, PinDecision::BackOff(FIRST_PAUSE))] {
+    for (each, last) in [(75, PinDecision::Pin(PinTarget::Several)), (74, PinDecision::BackOff(FIRST_PAUSE))]
+    {
         let mut policy = pinned_for_several();
         after_several(&mut policy, 200);
         let observed = [from(A, each), from(B, 1)];
@@ -247,7 +257,12 @@ fn check_pause(policy: &mut PinPolicy, each: u32, pause: u32) {
 #[test]
 fn trials_with_several_callers_go_on() {
     let mut policy = pinned_for_several();
-    for trial in [FIRST_TRIAL_INTERVAL, 2 * FIRST_TRIAL_INTERVAL, MAX_TRIAL_INTERVAL_OF_SEVERAL, MAX_TRIAL_INTERVAL_OF_SEVERAL] {
+    for trial in [
+        FIRST_TRIAL_INTERVAL,
+        2 * FIRST_TRIAL_INTERVAL,
+        MAX_TRIAL_INTERVAL_OF_SEVERAL,
+        MAX_TRIAL_INTERVAL_OF_SEVERAL,
+    ] {
         for _ in 1..trial {
             assert_eq!(policy.on_tick(&SEVERAL), PinDecision::Pin(PinTarget::Several));
         }

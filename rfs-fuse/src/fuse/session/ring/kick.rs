@@ -101,7 +101,9 @@ impl Shared {
 
     fn run(&self) {
         if let Err(e) = close_all() {
-            log::warn!("a thread cannot close its descriptors, and may keep the mount alive if this process is killed: {e}");
+            log::warn!(
+                "a thread cannot close its descriptors, and may keep the mount alive if this process is killed: {e}"
+            );
         }
         while let Some(queue) = self.next() {
             // Without the core or the mount, no request waits there.
