@@ -6,7 +6,7 @@
 //! status is 1 if a requirement is not met. It is 77 if this machine or the user's rights do not
 //! permit the trial.
 //!
-//! RELIABILITY.md of rfs-server describes the purpose of each trial.
+//! `docs/development/reliability.md` describes the purpose of each trial.
 #![forbid(unsafe_code)]
 
 mod bulk;

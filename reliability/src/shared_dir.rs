@@ -4,7 +4,7 @@
 //! closed. Checks hold the read lock. A check therefore has exactly one correct result. `stat`,
 //! lookups, listings and `open` must not be older than a completed call of another mount. A file
 //! that was closed must have its final bytes for every later open (close-to-open consistency;
-//! SEMANTICS.md of rfs-fuse). Checks cover only these promises: no files that are open elsewhere,
+//! docs/semantics). Checks cover only these promises: no files that are open elsewhere,
 //! and no times. The promises also hold over a server restart if the kernel can drop names (Linux
 //! 6.16 or later).
 //!

@@ -1,4 +1,4 @@
-//! SEMANTICS.md: behind everything that it says is a mark, behind every mark are tests, and there are those tests.
+//! The pages of docs/semantics: each statement has a mark, each mark leads to tests, and those tests exist.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -82,46 +82,75 @@ fn is_there(named: &str) -> bool {
     words.all(|step| script.contains(&format!("\n{step}() {{\n")))
 }
 
-#[test]
-fn everything_that_is_said_has_a_mark_and_every_mark_its_tests() {
-    let text = fs::read_to_string(root().join("rfs-fuse/SEMANTICS.md")).expect("read");
-    let (said, shown) = text.split_once("\n## Shown by\n").expect("the list of tests");
-    // What is said in front of the first heading is about the text.
+/// The pages of `docs/semantics`, by name.
+fn pages() -> Vec<(String, String)> {
+    let directory = root().join("docs/semantics");
+    let mut pages: Vec<_> = fs::read_dir(&directory)
+        .expect("a directory")
+        .map(|entry| {
+            let entry = entry.expect("an entry");
+            let name = entry.file_name().into_string().expect("UTF-8");
+            (name, fs::read_to_string(entry.path()).expect("read"))
+        })
+        .collect();
+    pages.sort();
+    pages
+}
+
+/// What a page says and which tests its marks lead to: faults are added to `wrong`. Returns the number of blocks.
+fn check_page(
+    page: &str,
+    text: &str,
+    tests: &mut BTreeMap<String, String>,
+    wrong: &mut Vec<String>,
+) -> usize {
+    let Some((said, shown)) = text.split_once("\n## Shown by\n") else {
+        wrong.push(format!("{page}: no list of tests"));
+        return 0;
+    };
+    // What is said in front of the first heading is about the page.
     let before = said.split_once("\n## ").expect("a heading").0;
-    let mut wrong = Vec::new();
     let blocks: Vec<_> =
         blocks(said).into_iter().filter(|(line, _)| *line > before.lines().count()).collect();
-    assert!(blocks.len() > 100, "{} blocks are not all of it", blocks.len());
     for (line, block) in &blocks {
         if !is_marked(block) {
-            wrong.push(format!("line {line}: no mark behind: {block}"));
+            wrong.push(format!("{page}:{line}: no mark behind: {block}"));
         }
     }
     let used: BTreeSet<&str> =
         blocks.iter().flat_map(|(_, block)| marks(block)).map(|(mark, _)| mark).collect();
 
-    let mut tests = BTreeMap::new();
+    let mut defined = BTreeSet::new();
     for line in shown.lines().filter(|line| !line.is_empty()) {
         let Some((mark, rest)) = line.strip_prefix("[^").and_then(|line| line.split_once("]: ")) else {
             continue;
         };
-        if tests.insert(mark, rest).is_some() {
-            wrong.push(format!("[^{mark}] is there twice"));
+        if !defined.insert(mark) {
+            wrong.push(format!("{page}: [^{mark}] is there twice"));
+        }
+        if tests.insert(mark.to_owned(), rest.to_owned()).is_some_and(|other| other != rest) {
+            wrong.push(format!("{page}: [^{mark}] names other tests than on another page"));
         }
         let named: Vec<&str> = rest.split('`').skip(1).step_by(2).collect();
         if named.is_empty() && !rest.starts_with(NO_TEST) {
-            wrong.push(format!("[^{mark}] names no test"));
+            wrong.push(format!("{page}: [^{mark}] names no test"));
         }
         wrong.extend(
-            named.iter().filter(|named| !is_there(named)).map(|named| format!("[^{mark}]: no {named}")),
+            named.iter().filter(|named| !is_there(named)).map(|named| format!("{page}: [^{mark}]: no {named}")),
         );
     }
-    wrong.extend(
-        used.iter().filter(|mark| !tests.contains_key(*mark)).map(|mark| format!("[^{mark}] leads nowhere")),
-    );
-    wrong.extend(
-        tests.keys().filter(|mark| !used.contains(*mark)).map(|mark| format!("[^{mark}] is used nowhere")),
-    );
+    wrong.extend(used.difference(&defined).map(|mark| format!("{page}: [^{mark}] leads nowhere")));
+    wrong.extend(defined.difference(&used).map(|mark| format!("{page}: [^{mark}] is used nowhere")));
+    blocks.len()
+}
+
+#[test]
+fn everything_that_is_said_has_a_mark_and_every_mark_its_tests() {
+    let (mut wrong, mut tests) = (Vec::new(), BTreeMap::new());
+    let pages = pages();
+    let blocks: usize =
+        pages.iter().map(|(page, text)| check_page(page, text, &mut tests, &mut wrong)).sum();
+    assert!(blocks > 100, "{blocks} blocks are not all of it");
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
     let without = tests.values().filter(|rest| rest.starts_with(NO_TEST)).count();
     println!("{} statements, {} of them without a test", tests.len(), without);

@@ -4,7 +4,7 @@
 //! [`serialize`] searches all orders that respect real time: an operation that returned before
 //! another began comes first. Answers, sizes, attributes, names and identities have to fit as a
 //! whole, in one order. Bytes, and names of a listing, have to fit in some such order each:
-//! SEMANTICS.md lets overlapping writes mix, and a copy or listing is no snapshot. No I/O, no
+//! docs/semantics lets overlapping writes mix, and a copy or listing is no snapshot. No I/O, no
 //! locks, no clock.
 
 use std::{collections::HashMap, rc::Rc};

@@ -62,7 +62,7 @@ impl State {
         let size = self.size(open.inode);
         let at = match (open.append, found.end) {
             (false, _) => at,
-            // SEMANTICS.md, "Appending": it may stay where the end was.
+            // docs/semantics, "Appending": it may stay where the end was.
             (true, Some(end)) if end < size => end,
             (true, _) => size,
         };
