@@ -79,7 +79,7 @@ const ANY: Requirement = Requirement {
 const PLAIN_NAMES: &[&str] =
     &["tcp-plain-dyn-event", "tcp-plain-dyn-busy", "tcp-plain-pre-event", "tcp-plain-pre-busy"];
 
-/// The requirements. `rfs-fuse/PERFORMANCE.md` has the same rows; a test compares them.
+/// The requirements. `docs/performance.md` has the same rows; a test compares them.
 const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         name: "shared memory: as fast as FUSE allows",
@@ -412,7 +412,7 @@ mod tests {
     /// Returns the first four cells of each row of the document's table: requirement, target,
     /// reference, bound.
     fn documented() -> Vec<String> {
-        let text = include_str!("../../../rfs-fuse/PERFORMANCE.md");
+        let text = include_str!("../../../docs/performance.md");
         let rows = text.lines().skip_while(|line| !line.starts_with("| required | of | to |"));
         rows.skip(2)
             .take_while(|line| line.starts_with('|'))
