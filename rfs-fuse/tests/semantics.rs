@@ -136,7 +136,10 @@ fn check_page(
             wrong.push(format!("{page}: [^{mark}] names no test"));
         }
         wrong.extend(
-            named.iter().filter(|named| !is_there(named)).map(|named| format!("{page}: [^{mark}]: no {named}")),
+            named
+                .iter()
+                .filter(|named| !is_there(named))
+                .map(|named| format!("{page}: [^{mark}]: no {named}")),
         );
     }
     wrong.extend(used.difference(&defined).map(|mark| format!("{page}: [^{mark}] leads nowhere")));
@@ -148,8 +151,7 @@ fn check_page(
 fn everything_that_is_said_has_a_mark_and_every_mark_its_tests() {
     let (mut wrong, mut tests) = (Vec::new(), BTreeMap::new());
     let pages = pages();
-    let blocks: usize =
-        pages.iter().map(|(page, text)| check_page(page, text, &mut tests, &mut wrong)).sum();
+    let blocks: usize = pages.iter().map(|(page, text)| check_page(page, text, &mut tests, &mut wrong)).sum();
     assert!(blocks > 100, "{blocks} blocks are not all of it");
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
     let without = tests.values().filter(|rest| rest.starts_with(NO_TEST)).count();
