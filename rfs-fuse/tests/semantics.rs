@@ -1,4 +1,5 @@
-//! The pages of docs/semantics: each statement has a mark, each mark leads to tests, and those tests exist.
+//! Checks that every statement of docs/semantics has a footnote, and that the tests of each
+//! footnote exist.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,8 +13,8 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The paragraphs, list items and rows of a text in Markdown, each with the number of its first line. Headings and the heads of tables
-/// are none.
+/// Returns the paragraphs, list items and table rows of a Markdown text, each with its line
+/// number. Skips headings and the heads of tables.
 fn blocks(text: &str) -> Vec<(usize, String)> {
     let mut blocks: Vec<(usize, String)> = Vec::new();
     let mut continues = false;
@@ -34,7 +35,7 @@ fn blocks(text: &str) -> Vec<(usize, String)> {
     blocks
 }
 
-/// The marks in a text, with the place behind each.
+/// Returns the footnote marks of a text, each with its end position.
 fn marks(text: &str) -> Vec<(&str, usize)> {
     let begins = text.match_indices("[^").map(|(at, begin)| at + begin.len());
     begins
@@ -45,8 +46,8 @@ fn marks(text: &str) -> Vec<(&str, usize)> {
         .collect()
 }
 
-/// Whether all of a block is said before its last mark. In a table why something is so may follow in another column, and what
-/// leads to a list needs no mark.
+/// Returns true if the block has a mark at its end. In a table the mark may be in an earlier
+/// column. A line that introduces a list needs none.
 fn is_marked(block: &str) -> bool {
     match marks(block).last() {
         Some((_, end)) => block.starts_with('|') || matches!(&block[*end..], "" | ":"),
@@ -54,7 +55,7 @@ fn is_marked(block: &str) -> bool {
     }
 }
 
-/// Whether this is the source of a test of this name, which is not passed over.
+/// Returns true if the source declares a test of this name that is not ignored.
 fn declares_test(source: &str, name: &str) -> bool {
     let declared = format!("fn {name}(");
     let Some((before, _)) = source.split_once(&declared) else { return false };
@@ -63,12 +64,13 @@ fn declares_test(source: &str, name: &str) -> bool {
     attributes.contains(&"#[test]") && !attributes.iter().any(|line| line.starts_with("#[ignore"))
 }
 
-/// Whether a file has a test of this name.
+/// Returns true if a file has a test of this name.
 fn has_test(file: &Path, name: &str) -> bool {
     fs::read_to_string(file).is_ok_and(|source| declares_test(&source, name))
 }
 
-/// Whether there is what is named: `file::test` of this package's tests, `directory/file::test` of the tree, or a script with its steps.
+/// Returns true if the named test exists: `file::test` in this package's tests,
+/// `directory/file::test` in the repository, or a script with steps.
 fn is_there(named: &str) -> bool {
     if let Some((file, name)) = named.split_once("::") {
         let path = match file.contains('/') {
@@ -82,7 +84,7 @@ fn is_there(named: &str) -> bool {
     words.all(|step| script.contains(&format!("\n{step}() {{\n")))
 }
 
-/// The pages of `docs/semantics`, by name.
+/// Returns the pages of `docs/semantics`, sorted by name.
 fn pages() -> Vec<(String, String)> {
     let directory = root().join("docs/semantics");
     let mut pages: Vec<_> = fs::read_dir(&directory)
@@ -97,7 +99,8 @@ fn pages() -> Vec<(String, String)> {
     pages
 }
 
-/// What a page says and which tests its marks lead to: faults are added to `wrong`. Returns the number of blocks.
+/// Checks the statements of a page and the tests of its marks, and adds each fault to `wrong`.
+/// Returns the number of statements.
 fn check_page(
     page: &str,
     text: &str,
@@ -108,7 +111,7 @@ fn check_page(
         wrong.push(format!("{page}: no list of tests"));
         return 0;
     };
-    // What is said in front of the first heading is about the page.
+    // The text before the first heading describes the page itself.
     let before = said.split_once("\n## ").expect("a heading").0;
     let blocks: Vec<_> =
         blocks(said).into_iter().filter(|(line, _)| *line > before.lines().count()).collect();
@@ -148,7 +151,7 @@ fn check_page(
 }
 
 #[test]
-fn everything_that_is_said_has_a_mark_and_every_mark_its_tests() {
+fn every_statement_has_a_footnote_and_every_footnote_has_its_tests() {
     let (mut wrong, mut tests) = (Vec::new(), BTreeMap::new());
     let pages = pages();
     let blocks: usize = pages.iter().map(|(page, text)| check_page(page, text, &mut tests, &mut wrong)).sum();
@@ -159,7 +162,7 @@ fn everything_that_is_said_has_a_mark_and_every_mark_its_tests() {
 }
 
 #[test]
-fn a_text_is_taken_apart() {
+fn a_text_is_split_into_blocks() {
     let text =
         "# Head\n\nOne\ntwo.[^a]\n\n- item.[^b]\n  more\n- next\n\n| a | b |\n|-|-|\n| row[^c] | why |\n";
     let found = blocks(text);
@@ -169,14 +172,14 @@ fn a_text_is_taken_apart() {
     assert_eq!(marked, [true, false, false, true]);
     assert!(!is_there("semantics::no_such_test") && !is_there("semantics::root"));
     assert!(
-        is_there("semantics::a_text_is_taken_apart")
-            && is_there("rfs-fuse/tests/semantics::a_text_is_taken_apart")
+        is_there("semantics::a_text_is_split_into_blocks")
+            && is_there("rfs-fuse/tests/semantics::a_text_is_split_into_blocks")
     );
     assert!(is_there("ci/reliability packets cut_off") && !is_there("ci/reliability nonsense"));
 }
 
 #[test]
-fn a_test_that_is_passed_over_is_none() {
+fn an_ignored_test_does_not_count() {
     let source = |attributes: &str| format!("fn other() {{}}\n\n{attributes}\nfn name() {{}}\n");
     let is_test = |attributes| declares_test(&source(attributes), "name");
     assert_eq!(["#[test]", "", "#[ignore]"].map(is_test), [true, false, false]);
