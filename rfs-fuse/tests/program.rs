@@ -587,7 +587,7 @@ fn a_killed_server_is_an_errno_and_not_a_hang() {
 }
 
 /// The options of a mount that waits for half a second, and the longest that an operation of it may take: twice `--timeout` and
-/// `--connect-timeout`, as docs/semantics has it, and what a busy machine takes. With the defaults, which are 10 s and 4 s, it would be longer.
+/// `--connect-timeout`, as SEMANTICS.md has it, and what a busy machine takes. With the defaults, which are 10 s and 4 s, it would be longer.
 const IMPATIENT: [&str; 6] = ["--cache", "none", "--timeout", "0.5", "--connect-timeout", "0.5"];
 const ITS_LONGEST: Duration = Duration::from_millis(3 * 500 + 4000);
 

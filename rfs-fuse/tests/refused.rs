@@ -1,4 +1,4 @@
-//! Each feature that `docs/semantics/missing.md` lists is refused as it says. A feature that begins to work leaves the list.
+//! What SEMANTICS.md lists as not there: how each of it is refused. What begins to work is to be taken off the list.
 
 mod common;
 

@@ -24,7 +24,7 @@ use rustix::{
 
 const MIB: u64 = 1 << 20;
 
-/// So long one waits behind others who wait, as docs/semantics has it.
+/// So long one waits behind others who wait, as SEMANTICS.md has it.
 const COURTESY: Duration = Duration::from_secs(1);
 
 #[test]

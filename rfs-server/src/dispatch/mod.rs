@@ -2,7 +2,7 @@
 //!
 //! Threading: [`Dispatcher::handle`] runs on any number of threads at once. Inodes lie in shards, each with a lock; a step of a request
 //! locks those of the inodes that it looks at or changes, and all else has small locks of its own (`order` has their
-//! order, docs/design/server.md what each protects). None is held while large ranges are zeroed, messages are encoded, or replies sent. Nobody
+//! order, DESIGN.md what each protects). None is held while large ranges are zeroed, messages are encoded, or replies sent. Nobody
 //! waits in here for another session: a reply that others have to agree to first is promised, and sent by whoever agrees last.
 //!
 //! It does not decode, encode, or move file data.

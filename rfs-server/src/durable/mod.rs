@@ -4,7 +4,7 @@
 //! files, `table` the attribute records, and `state` what a server knows besides: a header, which blocks of the arena may
 //! hold bytes, and a log of all changes of the metadata. A server that is killed loses no store that it has made to a shared mapping; so
 //! nothing is flushed, and what has to hold is the order of stores alone: a change is in the log before its reply is sent, and before
-//! space and records that it gives up are used for anything else. docs/design/formats.md has the formats.
+//! space and records that it gives up are used for anything else. LOG.md has the formats.
 //!
 //! From the bottom up: [`op`] is the language of the log, [`log`] the place of its transactions, [`replay`] what they add up to, [`before`] the sessions among that,
 //! [`dirt`] the blocks that may hold bytes, [`header`] says what an object is, [`object`] opens and makes it, and [`tether`] knows who

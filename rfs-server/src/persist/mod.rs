@@ -1,4 +1,4 @@
-//! Snapshots: what is lent, in files that outlive the memory itself. docs/design/formats.md has the format, docs/design/persistence.md the promises.
+//! Snapshots: what is lent, in files that outlive the memory itself. PERSIST.md has the format and what is promised.
 //!
 //! A snapshot says how all names, attributes and extents are at one moment, in the words of the log, and then has the bytes of these
 //! extents. Requests go on meanwhile: while the inodes are described, what they change goes along, and while bytes are copied nobody else

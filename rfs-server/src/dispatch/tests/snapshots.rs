@@ -114,7 +114,7 @@ fn take_all(world: &World) {
     client.close(attr.ino);
 }
 
-/// docs/design/persistence.md says how a log comes to that, and what is to be done then: a snapshot has everything, and another memory.
+/// DESIGN.md says how a log comes to that, and what is to be done then: a snapshot has everything, and another memory.
 #[test]
 fn what_cannot_be_described_any_more_behind_what_was_cut_short_is_read_and_kept() {
     let object = Object::with_segment(1 << 14);
