@@ -3,8 +3,7 @@
 //! [`client`] is the file logic without FUSE: it sends calls for names, and reads data and
 //! attributes one-sidedly. [`fuse`] translates requests of the kernel into client operations.
 //! [`mount`] mounts and unmounts. [`null`] is a file system in local memory, for measurements of
-//! FUSE itself. [`run`] is the program. `SEMANTICS.md` beside this crate has the guarantees for
-//! users of a mount.
+//! FUSE itself. [`run`] is the program. `docs/semantics` has the guarantees for users of a mount.
 
 pub mod cli;
 pub mod client;
