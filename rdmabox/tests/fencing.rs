@@ -152,7 +152,11 @@ fn the_lock_of_a_client_with_mappings_outlives_the_host() {
         let tether = std::fs::File::open(file.path()).unwrap();
         flock(&tether, FlockOperation::NonBlockingLockExclusive).unwrap();
         let memory = Arc::new(Memory::shared("test", LEN).unwrap());
-        Fixture::of_host(ProviderKind::Shm, memory, |host| host.tether(tether.into()))
+        let make = move |pid: Option<i32>| {
+            assert!(pid.is_some_and(|pid| pid > 0));
+            tether.try_clone().map(Into::into)
+        };
+        Fixture::of_host(ProviderKind::Shm, memory, |host| host.tether(make))
     };
     // One that has nothing to do lets go when the host has gone, though its session is still there.
     let mut f = tethered();

@@ -108,7 +108,10 @@ impl Server {
             host.any_local_user(config.allow_without_keys).allow_mixed_atomics(config.allow_mixed_atomics);
         let host = host.limits(Limits { sessions_per_key: config.sessions_per_key, ..Limits::default() });
         let (host, former) = match &store {
-            Some(store) => (host.tether(store.tether()?), Arc::clone(store.former())),
+            Some(store) => {
+                let tether = Arc::clone(store.tether());
+                (host.tether(move |pid| tether.descriptor(pid)), Arc::clone(store.former()))
+            }
             None => (host, Arc::default()),
         };
         let alarm = Arc::<Alarm>::default();

@@ -115,14 +115,19 @@ impl Host {
         self
     }
 
-    /// Has every client that maps memory hold a copy of `descriptor` for exactly as long as it may touch that: until its last request is over,
-    /// or its process has ended.
+    /// Passes a descriptor from `make` to every connection of a client that maps memory. The client holds it for exactly as long as the
+    /// connection may access the memory: until its last request is over, or its process has ended.
     ///
-    /// It outlives the host. A lock of the descriptor's open file description (`flock(2)`) is there for as long as the host's own copy or any
-    /// client's is open: so the next process that exports the same memory learns whether clients of one that was killed may still write there.
+    /// `make` is called on a thread of the host with the number of the client's process, or `None` if the kernel cannot name the process
+    /// here. If it fails, the connection gets no memory and is of no use. The descriptor outlives the host. The write end of a FIFO has
+    /// a reader learn when the last holder is gone: so the next process that exports the same memory learns whether clients of a host
+    /// that was killed may still write to it.
     #[must_use]
-    pub fn tether(self, descriptor: OwnedFd) -> Host {
-        self.device.tether(descriptor);
+    pub fn tether(
+        self,
+        make: impl Fn(Option<i32>) -> std::io::Result<OwnedFd> + Send + Sync + 'static,
+    ) -> Host {
+        self.device.tether(make);
         self
     }
 

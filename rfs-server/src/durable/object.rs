@@ -6,10 +6,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io,
-    os::{
-        fd::OwnedFd,
-        unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
-    },
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -131,7 +128,7 @@ fn ownership(path: &Path) -> impl FnOnce(OwnershipError) -> ObjectError {
 pub struct ObjectStore {
     path: PathBuf,
     /// Goes before the lock does.
-    tether: Tether,
+    tether: Arc<Tether>,
     former: Arc<Former>,
     _lock: File,
 }
@@ -141,7 +138,12 @@ impl ObjectStore {
     pub fn open(path: &Path) -> Result<ObjectStore, ObjectError> {
         let lock = lock_directory(path)?;
         let (tether, former) = Tether::make(path).map_err(os(path, "making the file that clients hold"))?;
-        Ok(ObjectStore { path: path.to_owned(), tether, former: Arc::new(former), _lock: lock })
+        Ok(ObjectStore {
+            path: path.to_owned(),
+            tether: Arc::new(tether),
+            former: Arc::new(former),
+            _lock: lock,
+        })
     }
 
     /// The directory.
@@ -150,8 +152,8 @@ impl ObjectStore {
     }
 
     /// What clients that map memory are to hold.
-    pub fn tether(&self) -> Result<OwnedFd, ObjectError> {
-        self.tether.descriptor().map_err(os(&self.path, "dup"))
+    pub fn tether(&self) -> &Arc<Tether> {
+        &self.tether
     }
 
     /// Who may still write as a client of a server before.

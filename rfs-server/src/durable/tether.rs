@@ -1,19 +1,22 @@
-//! Who may still write to memory that a server before has handed out: clients of this host have it mapped, and go on when that
-//! server is dead.
+//! Detects local clients that still map the memory of a previous server process.
 //!
-//! Each server makes a file beside its objects, of a number that none of before has, and locks it. Every client that maps memory holds a copy of its
-//! descriptor until no request of it is under way any more ([`Host::tether`](rdmabox::Host::tether)); the lock is that of the open file
-//! description, which they share, and is there for as long as any of them has it. So the next server asks the kernel, and nobody else, whether
-//! anything can come from before: a client that is stopped does not answer, and cannot be forgotten.
+//! A client of this host writes to mapped memory with its own processor, also after the server has
+//! ended. So each connection that maps memory holds the write end of a FIFO of its own, until none of
+//! its requests can access the memory ([`Host::tether`](rdmabox::Host::tether)). The next server asks
+//! the kernel whether a FIFO has a writer: a stopped client cannot be missed, because it need not
+//! answer. A client can close its own write end, but not that of another client. The name of a FIFO
+//! says which process got it.
 //!
-//! Threading: any thread; one lock over what is left of the files of before.
+//! # Concurrency
+//! Any thread. [`Tether`] has a lock over its count of FIFOs. [`Former`] has a lock over the FIFOs of
+//! previous servers, and one over what it has reported; the second is taken first.
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io,
+    fs::{self, DirBuilder, File},
+    io::{self, ErrorKind, Read},
     os::{
         fd::OwnedFd,
-        unix::fs::{MetadataExt, OpenOptionsExt},
+        unix::fs::{DirBuilderExt, FileTypeExt},
     },
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -21,27 +24,70 @@ use std::{
 
 use parking_lot::Mutex;
 use rustix::{
-    fs::{FlockOperation, OFlags, flock},
+    fs::{CWD, FileType, FlockOperation, Mode, OFlags, flock, fstatfs, mknodat},
     process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal},
 };
 use seeded_faults::{Fault, seeded};
 
 use crate::ownership;
 
-/// What the files are called, before their number. No export's directory has a name with a dot.
+/// Prefix of the directories of FIFOs, before their number. No export's directory has a name with a
+/// dot.
 const PREFIX: &str = "clients.";
-/// Between two looks at all processes.
-const LOOK: Duration = Duration::from_secs(1);
+/// Least time between two attempts to kill processes.
+const KILL_INTERVAL: Duration = Duration::from_secs(1);
+/// New FIFOs between two searches for those that have no writer any more.
+const SWEEP_INTERVAL: u64 = 64;
+/// Bytes of a FIFO that are read at most to find out whether it has a writer. Only a client that does
+/// not follow the protocol writes any.
+const MAX_DRAINED: usize = 1 << 20;
 
-/// The file of a server that runs.
+/// A process, by its number and by what tells it from another process that gets this number later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Process {
+    pid: i32,
+    /// The inode of its pidfd (Linux 6.9), else the time of its start.
+    identity: u64,
+}
+
+impl Process {
+    fn of(pid: i32) -> Option<Process> {
+        Process::open(pid).map(|(process, _)| process)
+    }
+
+    /// Returns the process that has a number now, and its pidfd.
+    fn open(pid: i32) -> Option<(Process, OwnedFd)> {
+        let pidfd = pidfd_open(Pid::from_raw(pid).filter(|_| pid > 0)?, PidfdFlags::empty()).ok()?;
+        let identity = if fstatfs(&pidfd).is_ok_and(|fs| fs.f_type == PIDFS_MAGIC) {
+            rustix::fs::fstat(&pidfd).ok()?.st_ino
+        } else {
+            start_time(pid)?
+        };
+        Some((Process { pid, identity }, pidfd))
+    }
+}
+
+/// `PID_FS_MAGIC`: pidfds have a file system of their own, with one inode for each process.
+const PIDFS_MAGIC: rustix::fs::FsWord = 0x5049_4446;
+
+/// Returns field 22 of `/proc/PID/stat`, in clock ticks since the start of the machine.
+fn start_time(pid: i32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may contain spaces.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// The FIFOs of the clients of a server that runs.
 #[derive(Debug)]
 pub struct Tether {
-    path: PathBuf,
-    file: Option<File>,
+    directory: PathBuf,
+    /// FIFOs that were created.
+    count: Mutex<u64>,
 }
 
 impl Tether {
-    /// Makes the next one in a directory that is this server's, and finds those of before.
+    /// Creates the next directory of FIFOs in a directory of this server, and finds those of previous
+    /// servers.
     pub fn make(directory: &Path) -> io::Result<(Tether, Former)> {
         let mut numbers = Vec::new();
         for entry in fs::read_dir(directory)? {
@@ -53,176 +99,228 @@ impl Tether {
         let mut left = Vec::new();
         for &number in &numbers {
             let path = path(number);
-            let file = ownership::open_file(&path, OFlags::RDONLY).map_err(io::Error::other)?;
-            left.push((path, file));
+            if path.symlink_metadata()?.is_dir() {
+                ownership::open_directory(&path).map_err(io::Error::other)?;
+                left.extend(marks(&path)?);
+                remove_directory(&path);
+            } else {
+                remove_lock_file(&path)?;
+            }
         }
         let path = path(numbers.into_iter().max().map_or(1, |last| last.saturating_add(1)));
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        Ok((Tether { path, file: Some(file) }, Former { left: Mutex::new(left), told: Mutex::default() }))
+        DirBuilder::new().mode(0o700).create(&path)?;
+        let former = Former { left: Mutex::new(left), reported: Mutex::default() };
+        Ok((Tether { directory: path, count: Mutex::new(0) }, former))
     }
 
-    /// A copy for the host.
-    pub fn descriptor(&self) -> io::Result<OwnedFd> {
-        match &self.file {
-            Some(file) => Ok(file.try_clone()?.into()),
-            None => Err(io::ErrorKind::NotFound.into()),
+    /// Creates a FIFO and returns its write end, for a connection of process `pid`. `None` stands for
+    /// a process that the kernel cannot name here.
+    pub fn descriptor(&self, pid: Option<i32>) -> io::Result<OwnedFd> {
+        // Locked until the FIFO has a writer, so that no search takes it for one without.
+        let mut count = self.count.lock();
+        if count.is_multiple_of(SWEEP_INTERVAL) {
+            marks(&self.directory)?;
         }
+        *count += 1;
+        let Process { pid, identity } = pid.and_then(Process::of).unwrap_or(Process { pid: 0, identity: 0 });
+        let path = self.directory.join(format!("{pid}.{identity}.{count}"));
+        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+        // The write end opens without blocking while a read end is open.
+        let _reader = open_reader(&path)?;
+        let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(rustix::fs::open(&path, flags, Mode::empty())?)
     }
 }
 
 impl Drop for Tether {
-    /// The file stays if a client has not let go, for the next server to ask.
+    /// Removes the FIFOs that no client holds. The others stay for the next server.
     fn drop(&mut self) {
-        let again = File::open(&self.path);
-        drop(self.file.take());
-        if again.is_ok_and(|file| is_free(&file)) {
-            remove(&self.path);
+        if let Err(e) = marks(&self.directory) {
+            log::debug!("{}: {e}", self.directory.display());
+        }
+        remove_directory(&self.directory);
+    }
+}
+
+/// A FIFO of a previous server's client.
+#[derive(Debug)]
+struct Mark {
+    path: PathBuf,
+    reader: File,
+    holder: Option<Process>,
+}
+
+impl Mark {
+    /// Returns true if a client holds the write end. Assumes so if the kernel refuses to say.
+    fn is_held(&self) -> bool {
+        let mut drained = 0;
+        let mut buffer = [0; 4096];
+        loop {
+            match (&self.reader).read(&mut buffer) {
+                Ok(0) => return false,
+                Ok(len) if drained < MAX_DRAINED => drained += len,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Ok(_) | Err(_) => return true,
+            }
         }
     }
 }
 
-/// What clients of servers before have not let go of.
+/// Returns the FIFOs of a directory that clients hold, and removes the others.
+fn marks(directory: &Path) -> io::Result<Vec<Mark>> {
+    let mut held = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let path = entry.path();
+        if !entry.file_type()?.is_fifo() {
+            log::warn!("{}: not a FIFO of a client: ignored", path.display());
+            continue;
+        }
+        let mark = Mark { reader: open_reader(&path)?, holder: holder_of(&entry.file_name()), path };
+        if mark.is_held() {
+            held.push(mark);
+        } else {
+            remove_file(&mark.path);
+        }
+    }
+    Ok(held)
+}
+
+fn open_reader(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
+}
+
+/// Returns the process in the name of a FIFO.
+fn holder_of(name: &std::ffi::OsStr) -> Option<Process> {
+    let mut parts = name.to_str()?.split('.');
+    let (pid, identity) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    (pid > 0).then_some(Process { pid, identity })
+}
+
+fn remove_file(path: &Path) {
+    if let Err(e) = fs::remove_file(path) {
+        log::debug!("{}: {e}", path.display());
+    }
+}
+
+/// Removes a directory that is empty.
+fn remove_directory(path: &Path) {
+    match fs::remove_dir(path) {
+        Err(e) if e.kind() != ErrorKind::DirectoryNotEmpty => log::debug!("{}: {e}", path.display()),
+        _ => {}
+    }
+}
+
+/// Removes the file that clients of an older version held, which locked it.
+fn remove_lock_file(path: &Path) -> io::Result<()> {
+    let file = ownership::open_file(path, OFlags::RDONLY).map_err(io::Error::other)?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+        let held =
+            format!("{}: held by a client of an older rfs-server: end that client first", path.display());
+        io::Error::other(held)
+    })?;
+    fs::remove_file(path)
+}
+
+/// Clients of previous servers that may still access memory.
 #[derive(Debug, Default)]
 pub struct Former {
-    left: Mutex<Vec<(PathBuf, File)>>,
-    /// What has been said and done about it.
-    told: Mutex<Told>,
+    left: Mutex<Vec<Mark>>,
+    reported: Mutex<Reported>,
 }
 
 #[derive(Debug, Default)]
-struct Told {
-    /// When it was last looked for processes.
-    looked: Option<Instant>,
-    /// That there is one that cannot be ended.
+struct Reported {
+    /// Time of the last attempt to kill processes.
+    tried: Option<Instant>,
+    /// The log names a client that cannot be killed.
     cannot_end: bool,
 }
 
 impl Former {
-    /// True if somebody may still touch memory as a client of a server before.
+    /// Returns true if a client of a previous server may still access memory.
     pub fn is_held(&self) -> bool {
         let mut left = self.left.lock();
-        left.retain(|(path, file)| {
-            let is_held = !is_free(file);
+        left.retain(|mark| {
+            let is_held = mark.is_held();
             if !is_held {
-                remove(path);
+                remove_file(&mark.path);
+                mark.path.parent().into_iter().for_each(remove_directory);
             }
             is_held
         });
         !left.is_empty() && !seeded(Fault::FormerForgotten)
     }
 
-    /// Whether a process is among them; `None` if it cannot be looked at.
-    pub fn is_held_by(&self, process: i32) -> Option<bool> {
-        holds(process, &self.locks())
+    /// Returns whether a process is among these clients; `None` if that cannot be known.
+    pub fn is_held_by(&self, pid: i32) -> Option<bool> {
+        let process = Process::of(pid)?;
+        let left = self.left.lock();
+        let mut held = left.iter().filter(|mark| mark.is_held()).peekable();
+        let unknown = held.peek().is_some() && left.iter().any(|mark| mark.holder.is_none());
+        match held.any(|mark| mark.holder == Some(process)) {
+            true => Some(true),
+            false if unknown => None,
+            false => Some(false),
+        }
     }
 
-    /// Whoever holds on has had his time: he is killed, where that may be. False until nobody is left. It takes a while, at most once a
-    /// second.
+    /// Kills these clients, if `kill` is set, at most once a second. Returns true if none is left.
     pub fn ends(&self, kill: bool) -> bool {
         if !self.is_held() {
             return true;
         }
-        // Whoever comes while another one looks need not look, too.
-        let Some(mut told) = self.told.try_lock() else { return false };
-        if told.looked.is_some_and(|looked| looked.elapsed() < LOOK) {
+        // Another thread is about to try.
+        let Some(mut reported) = self.reported.try_lock() else { return false };
+        if reported.tried.is_some_and(|tried| tried.elapsed() < KILL_INTERVAL) {
             return false;
         }
-        told.looked = Some(Instant::now());
-        let killed = if kill { kill_holders(&self.locks()) } else { 0 };
-        if killed == 0 && !told.cannot_end {
-            told.cannot_end = true;
+        reported.tried = Some(Instant::now());
+        let killed = if kill { self.kill_holders() } else { 0 };
+        if killed == 0 && !reported.cannot_end {
+            reported.cannot_end = true;
             log::warn!(
-                "a client of a server before does not react and has memory mapped, and {}: what it and others of then had \
-                 open stays taken until it lets go or ends",
+                "a client of a previous server does not react and still maps memory, and {}: the files that such \
+                 clients had open stay taken until it ends or unmaps",
                 if kill { "cannot be found or killed" } else { "is not to be killed (yet)" }
             );
         }
-        told.cannot_end &= kill;
+        reported.cannot_end &= kill;
         !self.is_held()
     }
 
-    /// How the kernel shows the locks.
-    fn locks(&self) -> Vec<String> {
-        let left = self.left.lock();
-        let shown = |meta: fs::Metadata| {
-            let (major, minor) = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
-            format!(" {major:02x}:{minor:02x}:{} ", meta.ino())
-        };
-        left.iter().filter_map(|(_, file)| file.metadata().ok()).map(shown).collect()
+    /// Returns the number of processes that it has killed.
+    fn kill_holders(&self) -> usize {
+        let own = getpid().as_raw_nonzero().get();
+        let mut holders: Vec<Process> = self.left.lock().iter().filter_map(|mark| mark.holder).collect();
+        holders.sort_by_key(|holder| holder.pid);
+        holders.dedup();
+        holders.into_iter().filter(|holder| holder.pid != own && kill(*holder)).count()
     }
 }
 
-/// Nobody has it locked, and nobody will: who makes a file locks it before anybody else knows of it.
-fn is_free(file: &File) -> bool {
-    // What cannot be asked is taken for held.
-    flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
-}
-
-fn remove(path: &Path) {
-    if let Err(e) = fs::remove_file(path) {
-        log::debug!("{}: {e}", path.display());
-    }
-}
-
-/// How many processes have been killed that have one of these locks.
-fn kill_holders(locks: &[String]) -> usize {
-    let mut killed = 0;
-    for process in processes().into_iter().filter(|process| holds(*process, locks) == Some(true)) {
-        match end(process, locks) {
-            Ok(false) => {}
-            Ok(true) => {
-                killed += 1;
-                log::warn!(
-                    "process {process} does not react and has memory mapped as a client of a server before: it has been killed"
-                );
-            }
-            Err(e) => log::debug!("process {process} cannot be killed: {e}"),
+/// Kills a process, unless its number is another process's by now. Returns true if it was killed.
+fn kill(holder: Process) -> bool {
+    let pid = holder.pid;
+    let Some((_, pidfd)) = Process::open(pid).filter(|(now, _)| *now == holder) else { return false };
+    match pidfd_send_signal(&pidfd, Signal::KILL) {
+        Ok(()) => {
+            log::warn!("killed client {pid}: unresponsive, and still maps memory of the previous server");
+            true
+        }
+        Err(e) => {
+            log::debug!("process {pid} cannot be killed: {e}");
+            false
         }
     }
-    killed
-}
-
-/// All that can be seen, but for this one; none where the numbers are those of another namespace.
-fn processes() -> Vec<i32> {
-    let own = getpid().as_raw_nonzero().get();
-    if fs::read_link("/proc/self").is_ok_and(|link| link != Path::new(&own.to_string())) {
-        return Vec::new();
-    }
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let number = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
-    entries.filter_map(number).filter(|process| *process != own).collect()
-}
-
-/// Whether a process has a descriptor with one of these locks; `None` if it cannot be looked at. The files themselves are not asked for anything: one
-/// may be on a mount that does not answer.
-fn holds(process: i32, locks: &[String]) -> Option<bool> {
-    let mut descriptors = fs::read_dir(format!("/proc/{process}/fdinfo")).ok()?;
-    let has_lock = |descriptor: io::Result<fs::DirEntry>| {
-        let text =
-            descriptor.and_then(|descriptor| fs::read_to_string(descriptor.path())).unwrap_or_default();
-        let mut lines = text.lines().filter(|line| line.starts_with("lock:") && line.contains(" FLOCK "));
-        lines.any(|line| locks.iter().any(|lock| line.contains(lock)))
-    };
-    Some(descriptors.any(has_lock))
-}
-
-/// Kills a process, if it is still the one that has one of these locks.
-fn end(process: i32, locks: &[String]) -> io::Result<bool> {
-    let Some(pid) = Pid::from_raw(process) else { return Ok(false) };
-    let descriptor = pidfd_open(pid, PidfdFlags::empty())?;
-    // What has this number from here on is what the descriptor is of.
-    let same = holds(process, locks) == Some(true);
-    if same {
-        pidfd_send_signal(&descriptor, Signal::KILL)?;
-    }
-    Ok(same)
 }
 
 #[cfg(test)]
 mod tests {
     use std::{
-        os::unix::process::ExitStatusExt,
+        io::Write,
+        os::{fd::AsRawFd, unix::process::ExitStatusExt},
         process::{Child, Command, Stdio},
     };
 
@@ -237,65 +335,122 @@ mod tests {
         names
     }
 
-    /// A process that has it.
+    fn pid_of(child: &Child) -> i32 {
+        i32::try_from(child.id()).unwrap()
+    }
+
+    /// Starts a process that holds the write end of a FIFO. The FIFO names the process, as that of a
+    /// connection does.
     fn holder(tether: &Tether) -> Child {
-        let held = Stdio::from(tether.descriptor().unwrap());
-        Command::new("sleep").arg("1000").stdin(held).spawn().unwrap()
+        // A shell that waits for its FIFO's number on its input, and then holds that FIFO.
+        let mut child = Command::new("sh")
+            .args(["-c", "read path && exec sleep 1000 1>$path"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = pid_of(&child);
+        let write_end = tether.descriptor(Some(pid)).unwrap();
+        let name = names(&tether.directory).into_iter().find(|name| name.starts_with(&format!("{pid}.")));
+        let path = tether.directory.join(name.unwrap());
+        let reader = open_reader(&path).unwrap();
+        writeln!(child.stdin.take().unwrap(), "{}", path.display()).unwrap();
+        // The shell has opened it when its output is no longer this process's.
+        let link = format!("/proc/{pid}/fd/1");
+        while fs::read_link(&link).ok().as_deref() != Some(&*path) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop((write_end, reader));
+        child
     }
 
     #[test]
-    fn nothing_is_left_where_nobody_holds_on() {
+    fn no_file_is_left_when_no_client_holds_a_mark() {
         let directory = tempfile::tempdir().unwrap();
         let (tether, former) = Tether::make(directory.path()).unwrap();
         assert!(!former.is_held() && former.ends(true));
         assert_eq!(names(directory.path()), ["clients.1"]);
-        let copy = tether.descriptor().unwrap();
+        let copy = tether.descriptor(None).unwrap();
         drop((copy, tether));
         assert_eq!(names(directory.path()), [""; 0]);
     }
 
-    /// As after a server that was killed: the file is there, and whoever had it as a client.
     #[test]
-    fn a_copy_is_enough_to_be_waited_for() {
+    fn the_next_server_waits_for_each_holder_of_a_mark() {
         let directory = tempfile::tempdir().unwrap();
+        let own = getpid().as_raw_nonzero().get();
         let (first, _) = Tether::make(directory.path()).unwrap();
-        let copy = first.descriptor().unwrap();
+        let copy = first.descriptor(Some(own)).unwrap();
         drop(first);
         assert_eq!(names(directory.path()), ["clients.1"]);
         let (second, former) = Tether::make(directory.path()).unwrap();
         assert!(former.is_held());
-        // One that is held by this process ends when it likes.
+        assert_eq!(former.is_held_by(own), Some(true));
+        // The server never kills itself.
         assert!(!former.ends(true) && !former.ends(false) && former.is_held());
-        // And the next one waits for both.
-        let later = second.descriptor().unwrap();
+        // And the next server waits for clients of both.
+        let later = second.descriptor(None).unwrap();
         drop((second, former));
         let (_third, former) = Tether::make(directory.path()).unwrap();
         assert_eq!(names(directory.path()), ["clients.1", "clients.2", "clients.3"]);
+        assert_eq!(former.is_held_by(own), Some(true));
         drop(copy);
         assert!(former.is_held());
+        assert_eq!(former.is_held_by(own), None, "the last holder has no name");
         assert_eq!(names(directory.path()), ["clients.2", "clients.3"]);
         drop(later);
         assert!(!former.is_held());
         assert_eq!(names(directory.path()), ["clients.3"]);
     }
 
+    /// With a lock of a shared open file description, one client could unlock for all.
     #[test]
-    fn who_holds_on_is_found_and_killed_and_nobody_else() {
+    fn a_client_cannot_release_the_mark_of_another() {
+        let directory = tempfile::tempdir().unwrap();
+        let (first, _) = Tether::make(directory.path()).unwrap();
+        let [honest, hostile] = [(); 2].map(|()| first.descriptor(None).unwrap());
+        drop(first);
+        // An unlock, a read end of its own, bytes in its FIFO, and at last the end of its own mark.
+        let _ = flock(&hostile, FlockOperation::Unlock);
+        let path = fs::read_link(format!("/proc/self/fd/{}", hostile.as_raw_fd())).unwrap();
+        let _reader = open_reader(&path).unwrap();
+        rustix::io::write(&hostile, &[1; 60_000]).unwrap();
+        drop(hostile);
+        let (_second, former) = Tether::make(directory.path()).unwrap();
+        assert!(former.is_held());
+        drop(honest);
+        assert!(!former.is_held());
+    }
+
+    #[test]
+    fn marks_that_ended_are_removed_while_the_server_runs() {
+        let directory = tempfile::tempdir().unwrap();
+        let (tether, _) = Tether::make(directory.path()).unwrap();
+        let kept = tether.descriptor(None).unwrap();
+        for _ in 0..3 * SWEEP_INTERVAL {
+            drop(tether.descriptor(None).unwrap());
+        }
+        assert!(names(&tether.directory).len() <= 2 + usize::try_from(SWEEP_INTERVAL).unwrap());
+        drop(tether);
+        let (_next, former) = Tether::make(directory.path()).unwrap();
+        assert!(former.is_held());
+        drop(kept);
+        assert!(!former.is_held());
+    }
+
+    #[test]
+    fn the_holder_of_a_mark_is_killed_and_no_other_process() {
         let directory = tempfile::tempdir().unwrap();
         let (first, _) = Tether::make(directory.path()).unwrap();
         let mut of_before = holder(&first);
         drop(first);
         let (second, former) = Tether::make(directory.path()).unwrap();
         let mut of_now = holder(&second);
-        let pid = |child: &Child| i32::try_from(child.id()).unwrap();
         assert_eq!(
-            [&of_before, &of_now].map(|child| former.is_held_by(pid(child))),
+            [&of_before, &of_now].map(|child| former.is_held_by(pid_of(child))),
             [Some(true), Some(false)]
         );
         assert!(!former.ends(false));
         assert!(of_before.try_wait().unwrap().is_none(), "it may live");
-        // Others may have the file open.
-        let _reader = File::open(directory.path().join("clients.1")).unwrap();
         while former.is_held() {
             former.ends(true);
             std::thread::sleep(Duration::from_millis(20));
@@ -305,5 +460,32 @@ mod tests {
         assert!(of_now.try_wait().unwrap().is_none());
         of_now.kill().unwrap();
         of_now.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_that_got_the_number_of_a_holder_is_not_killed() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let now = Process::of(pid_of(&child)).unwrap();
+        assert!(!kill(Process { identity: now.identity + 1, ..now }));
+        assert!(child.try_wait().unwrap().is_none());
+        assert!(kill(now));
+        assert_eq!(child.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
+        assert!(start_time(getpid().as_raw_nonzero().get()).is_some());
+    }
+
+    #[test]
+    fn the_lock_file_of_an_older_version_is_respected() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("clients.7");
+        let lock = File::create(&path).unwrap();
+        rustix::fs::chmod(&path, Mode::RUSR | Mode::WUSR).unwrap();
+        flock(&lock, FlockOperation::LockExclusive).unwrap();
+        let refused = Tether::make(directory.path()).unwrap_err().to_string();
+        assert!(refused.contains("clients.7: held by a client of an older rfs-server"), "{refused}");
+        drop(lock);
+        let (tether, former) = Tether::make(directory.path()).unwrap();
+        assert!(!former.is_held());
+        assert_eq!(names(directory.path()), ["clients.8"]);
+        drop(tether);
     }
 }

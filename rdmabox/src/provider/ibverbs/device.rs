@@ -68,6 +68,11 @@ impl Core {
 pub struct IbvDevice(Arc<Core>);
 
 impl IbvDevice {
+    #[cfg(test)]
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.0
+    }
+
     /// Opens the device that the options select.
     ///
     /// # Errors

@@ -235,7 +235,8 @@ impl MemoryRegion for IbvMr {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::IbvDevice, *};
+    use crate::RdmaOptions;
 
     #[test]
     fn remote_write_access_implies_local_write_access() {
@@ -245,6 +246,26 @@ mod tests {
         assert_eq!(access_flags(Access::REMOTE_READ), 4);
         assert_eq!(access_flags(Access::REMOTE_ATOMIC), 1 | 8);
         assert_eq!(access_flags(Access::REMOTE_ALL), 15);
+    }
+
+    /// No device here stops flushing its queue pairs, so the test says that one did.
+    #[test]
+    #[ignore = "needs an RDMA device"]
+    fn memory_that_a_stuck_device_may_write_to_is_leaked_over_rdma() {
+        let device = IbvDevice::open(&RdmaOptions::default()).expect("an RDMA device");
+        let pd = IbvPd::new(device.core()).unwrap();
+        let registered = || {
+            let memory = Arc::new(Memory::shared("test", 8192).unwrap());
+            let region = pd.register(&memory, 0, 8192, Access::LOCAL_WRITE | Access::REMOTE_ALL).unwrap();
+            (Arc::downgrade(&memory), region)
+        };
+        let (released, region) = registered();
+        drop(region);
+        assert!(released.upgrade().is_none());
+        let (leaked, region) = registered();
+        pd.set_stuck();
+        drop(region);
+        assert!(leaked.upgrade().is_some());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::{
     any::Any,
     collections::HashMap,
+    io,
     os::fd::OwnedFd,
     sync::{
         Arc, OnceLock, Weak,
@@ -48,6 +49,16 @@ pub struct SoftDevice {
     shared: Arc<Shared>,
 }
 
+/// Creates the descriptor that a peer holds while it may access memory. Called with the number of the
+/// peer's process, unless the kernel cannot name it here.
+struct TetherMaker(Box<dyn Fn(Option<i32>) -> io::Result<OwnedFd> + Send + Sync>);
+
+impl std::fmt::Debug for TetherMaker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TetherMaker")
+    }
+}
+
 /// State that protection domains and queue pairs share with their device.
 #[derive(Debug)]
 struct Shared {
@@ -55,8 +66,8 @@ struct Shared {
     /// Maximum time that the engine polls before it sleeps. Locked while the engine starts.
     engine_look: Mutex<Duration>,
     next_qp: AtomicU32,
-    /// Descriptor that peers of this host hold; see [`SoftDevice::tether`].
-    tether: OnceLock<OwnedFd>,
+    /// See [`SoftDevice::tether`].
+    tether: OnceLock<TetherMaker>,
 }
 
 impl Shared {
@@ -103,11 +114,11 @@ impl SoftDevice {
         *self.shared.engine_look.lock() = look;
     }
 
-    /// Passes a duplicate of `descriptor` to each peer that maps memory of this device. The peer
-    /// holds it until none of its requests can access the memory: its queue pair is in Err, or its
-    /// process has ended. The first call wins; it affects queue pairs that connect later.
-    pub(crate) fn tether(&self, descriptor: OwnedFd) {
-        let _ = self.shared.tether.set(descriptor);
+    /// Passes a descriptor from `make` to each queue pair of a peer that maps memory of this device.
+    /// The peer holds it until none of its requests can access the memory: its queue pair is in Err,
+    /// or its process has ended. The first call wins; it affects queue pairs that connect later.
+    pub(crate) fn tether(&self, make: impl Fn(Option<i32>) -> io::Result<OwnedFd> + Send + Sync + 'static) {
+        let _ = self.shared.tether.set(TetherMaker(Box::new(make)));
     }
 }
 
@@ -192,10 +203,10 @@ impl SoftPd {
         let Some(strong) = qp.upgrade() else { return };
         if let Some(tether) = self.device.tether.get() {
             // The peer receives descriptors in order, so it has the tether before any memory.
-            match tether.try_clone() {
+            match (tether.0)(strong.peer_process()) {
                 Ok(fd) => strong.send_descriptor(&Header::new(Opcode::Tether, 0), fd),
                 Err(e) => {
-                    log::error!("duplicating the tether failed, the peer gets no memory: {e}");
+                    log::error!("creating the tether failed, the peer gets no memory: {e}");
                     return;
                 }
             }

@@ -376,6 +376,11 @@ impl SoftQp {
         self.complete_recv(taken, WcStatus::WrFlushErr);
     }
 
+    /// Returns the number of the process that connected, if the kernel can name it here.
+    pub(crate) fn peer_process(&self) -> Option<i32> {
+        self.link.get()?.socket.peer_process()
+    }
+
     /// Sends a descriptor to the peer, with the frame that describes it.
     pub(crate) fn send_descriptor(&self, header: &Header, fd: std::os::fd::OwnedFd) {
         let Some(link) = self.link.get() else { return };

@@ -114,6 +114,16 @@ impl Socket {
         matches!(self.kind, Kind::Unix)
     }
 
+    /// Returns the number of the process that connected a Unix socket. The kernel has none for a
+    /// process of another pid namespace.
+    pub(crate) fn peer_process(&self) -> Option<i32> {
+        if !self.is_unix() {
+            return None;
+        }
+        let pid = rustix::net::sockopt::socket_peercred(&self.fd).ok()?.pid;
+        Some(pid.as_raw_nonzero().get()).filter(|pid| *pid > 0)
+    }
+
     /// Returns true if received bytes exist that epoll does not report.
     pub(crate) fn holds_input(&self) -> bool {
         match &self.kind {
