@@ -49,8 +49,8 @@ pub struct SoftDevice {
     shared: Arc<Shared>,
 }
 
-/// Creates the descriptor that a peer holds while it may access memory. Called with the number of the
-/// peer's process, unless the kernel cannot name it here.
+/// Creates the descriptor that a peer holds while it may access memory. The argument is the number of
+/// the peer's process, or `None` if the kernel cannot name it here.
 struct TetherMaker(Box<dyn Fn(Option<i32>) -> io::Result<OwnedFd> + Send + Sync>);
 
 impl std::fmt::Debug for TetherMaker {
@@ -114,9 +114,10 @@ impl SoftDevice {
         *self.shared.engine_look.lock() = look;
     }
 
-    /// Passes a descriptor from `make` to each queue pair of a peer that maps memory of this device.
-    /// The peer holds it until none of its requests can access the memory: its queue pair is in Err,
-    /// or its process has ended. The first call wins; it affects queue pairs that connect later.
+    /// Passes a descriptor from `make` to each queue pair of a peer that maps memory of this
+    /// device. The peer holds it until none of its requests can access the memory: its queue pair
+    /// is in Err, or its process has ended. The first call wins; it affects queue pairs that
+    /// connect later.
     pub(crate) fn tether(&self, make: impl Fn(Option<i32>) -> io::Result<OwnedFd> + Send + Sync + 'static) {
         let _ = self.shared.tether.set(TetherMaker(Box::new(make)));
     }
