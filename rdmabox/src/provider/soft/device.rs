@@ -49,8 +49,8 @@ pub struct SoftDevice {
     shared: Arc<Shared>,
 }
 
-/// Creates the descriptor that a peer holds while it may access memory. The argument is the number of
-/// the peer's process, or `None` if the kernel cannot name it here.
+/// Creates the descriptor that a peer holds while it may access memory. The argument is the number
+/// of the peer's process, or `None` if the kernel cannot name it here.
 struct TetherMaker(Box<dyn Fn(Option<i32>) -> io::Result<OwnedFd> + Send + Sync>);
 
 impl std::fmt::Debug for TetherMaker {
