@@ -157,7 +157,7 @@ fn certificates_are_renewed_without_a_new_mount() {
     mount.signal(Signal::TERM);
     let (status, said) = mount.wait();
     assert!(status.success(), "{said}");
-    let warnings = said.lines().filter(|line| line.contains("the certificates of before are used: "));
+    let warnings = said.lines().filter(|line| line.contains("using the previous certificates: "));
     assert_eq!(warnings.count(), 1, "{said}");
 }
 

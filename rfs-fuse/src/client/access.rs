@@ -1,8 +1,8 @@
-//! When a read counts as an access, and telling the server of it.
+//! Access times: which reads count, and the report to the server.
 //!
-//! As relatime has it: a read counts if the file has changed since the last access, or that is a day old. It is noted here, shown with
-//! what this client says of the file, and told to the server with the last close, which nobody waits for. What a client that dies had
-//! noted is lost.
+//! As with relatime, a read counts if the file has changed since the last access, or that access
+//! is a day old. The client notes the time, shows it in attributes, and reports it with the last
+//! close by a started call. If the client dies, its noted time is lost.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,22 +11,22 @@ use rfs_proto::{Attr, Errno, Request};
 
 use super::{Client, ClientError, inode::Inode};
 
-/// Which reads count.
+/// The reads that count as an access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessTimes {
-    /// The first one after a change, and after a day.
+    /// The first read after a change, and after a day.
     #[default]
     Relative,
-    /// All of them.
+    /// Every read.
     Always,
-    /// None.
+    /// No read.
     Never,
 }
 
 const DAY_NS: i64 = 24 * 60 * 60 * 1_000_000_000;
 
 impl AccessTimes {
-    /// Whether a read at `now` counts.
+    /// Returns true if a read at `now` counts.
     fn counts(self, attr: &Attr, now: i64) -> bool {
         match self {
             AccessTimes::Relative => {
@@ -40,22 +40,22 @@ impl AccessTimes {
     }
 }
 
-/// The last read that counts, of which the server may not know.
+/// Time of the last read that counted, until the server shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum LastRead {
-    /// None, or the server has shown that it knows.
+    /// There is none, or the server has shown it.
     #[default]
     Known,
-    /// The server has to be told.
+    /// The client has to report it.
     Noted(i64),
-    /// It has been told, and that may be on its way.
+    /// The client has reported it, and the report may be in flight.
     Told(i64),
 }
 
-/// The last access to an inode, as far as it is this client's.
+/// The last access to an inode by this client.
 #[derive(Debug, Default)]
 pub(crate) struct Access {
-    /// The next read counts.
+    /// True if the next read counts.
     due: AtomicBool,
     last: Mutex<LastRead>,
 }
@@ -65,7 +65,7 @@ impl Access {
         *self.last.lock() = LastRead::Noted(now);
     }
 
-    /// The time of last access, where the server says `atime`.
+    /// Returns the access time to show, given the server's `atime`.
     pub(crate) fn latest(&self, atime: i64) -> i64 {
         let mut last = self.last.lock();
         match *last {
@@ -78,7 +78,7 @@ impl Access {
         }
     }
 
-    /// What the server has to be told, once.
+    /// Returns the time to report, once.
     fn take_noted(&self) -> Option<i64> {
         self.due.store(false, Ordering::Relaxed);
         let mut last = self.last.lock();
@@ -87,15 +87,19 @@ impl Access {
         Some(read)
     }
 
-    /// The time is about to be set otherwise. True if something of before may be on its way to the server.
+    /// Forgets the noted time before a call sets another. Returns true if a report may be in
+    /// flight.
     pub(crate) fn forget(&self) -> bool {
         matches!(std::mem::take(&mut *self.last.lock()), LastRead::Told(_))
     }
 }
 
 impl Client {
-    /// A file was opened to be read, with these attributes. `unseen`: reads may be answered from pages, so that nobody hears of them;
-    /// then opening counts as reading. True if the time of last access is another one now.
+    /// Notes that a file with these attributes was opened for reading. Returns true if that changes
+    /// the access time.
+    ///
+    /// With `unseen`, the kernel may serve reads from its page cache, unseen by this client. The
+    /// open itself then counts as a read.
     pub fn will_read(&self, attr: &Attr, unseen: bool) -> bool {
         let now = self.clock.now();
         if attr.size == 0 || !self.access_times.counts(attr, now) {
@@ -109,7 +113,8 @@ impl Client {
         unseen
     }
 
-    /// A directory with these attributes is read from its beginning. True if the time of last access is another one now.
+    /// Notes that a directory with these attributes is read from its beginning. Returns true if
+    /// that changes the access time.
     pub fn reads_directory(&self, attr: &Attr) -> Result<bool, ClientError> {
         let now = self.clock.now();
         match self.inodes.get(attr.ino) {
@@ -122,21 +127,22 @@ impl Client {
         }
     }
 
-    /// A directory was opened whose listing the caller has, so that nobody hears of it being read: opening counts as reading.
-    /// True if the time of last access is another one now.
+    /// Notes that a directory was opened whose listing the caller has cached. The open counts as a
+    /// read, because this client does not see the reads. Returns true if that changes the access
+    /// time.
     pub fn will_list(&self, ino: u64) -> Result<bool, ClientError> {
         if self.directory_access_times == AccessTimes::Never {
             return Ok(false);
         }
         match self.getattr(ino) {
             Ok(attr) => self.reads_directory(&attr),
-            // It was removed, and is somebody's working directory.
+            // The directory was removed, but a process may still use it as its working directory.
             Err(ClientError::Errno(Errno::ENOENT)) => Ok(false),
             Err(e) => Err(e),
         }
     }
 
-    /// A file is read.
+    /// Notes that a file is read.
     pub(crate) fn was_read(&self, inode: &Inode) {
         if inode.access.due.load(Ordering::Relaxed) {
             inode.access.due.store(self.access_times == AccessTimes::Always, Ordering::Relaxed);
@@ -144,14 +150,14 @@ impl Client {
         }
     }
 
-    /// A file was written: the next read counts.
+    /// Notes that a file was written: the next read counts.
     pub(crate) fn was_written(&self, inode: &Inode) {
         if self.access_times == AccessTimes::Relative {
             inode.access.due.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Tells the server of the last read, if it has to be told.
+    /// Reports the last read to the server, if needed.
     pub(crate) fn tell_access(&self, inode: &Inode) -> Result<(), ClientError> {
         match inode.access.take_noted() {
             Some(at) => self.start(&Request::Accessed { ino: inode.ino, at }),
@@ -193,7 +199,7 @@ mod tests {
         assert!(counts(attr(20, 30, 10), 31) && counts(attr(20, 10, 30), 31));
         assert!(!counts(attr(20, 10, 10), 31));
         assert!(!counts(attr(20, 10, 10), 19 + DAY_NS) && counts(attr(20, 10, 10), 20 + DAY_NS));
-        // Whoever has a clock of his own.
+        // Clocks at the limits of the type.
         assert!(!counts(attr(i64::MAX, 0, 0), i64::MIN) && counts(attr(1 - DAY_NS, -DAY_NS, -DAY_NS), 1));
         assert!(AccessTimes::Always.counts(&attr(20, 10, 10), 31));
         assert!(!AccessTimes::Never.counts(&attr(10, 10, 10), 11));

@@ -1,4 +1,4 @@
-//! The next session of a mount that comes back.
+//! Sessions of a mount that reconnects.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,23 +12,23 @@ use super::{
     returning::{Again, Answer},
 };
 
-/// An attempt to come back takes no longer.
+/// Limit of one attempt to connect.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
-/// For a mount that nobody else can be taken for.
+/// Returns an identity that no other mount can guess.
 pub(super) fn random_identity() -> Result<Identity, AttachError> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|e| AttachError::Random(e.to_string()))?;
     Ok(Identity(bytes))
 }
 
-/// The sessions of a mount that comes back.
+/// Makes the next sessions of a mount.
 pub(super) struct SessionAgain {
     address: Address,
     options: SessionOptions,
     attach: AttachOptions,
     mount: Identity,
-    /// What was wrong with the certificates when they were read last.
+    /// Last error of reading the certificates.
     complaint: Mutex<Option<String>>,
 }
 
@@ -39,7 +39,7 @@ impl SessionAgain {
         attach: &AttachOptions,
         mount: Identity,
     ) -> Self {
-        // A network that was cut may be there again while an attempt of before waits: several short ones.
+        // An attempt can hang in a network that has recovered since, so attempts are short.
         let connect_timeout = options.connect_timeout.min(ATTEMPT);
         let options = SessionOptions { connect_timeout, ..options.clone() };
         SessionAgain {
@@ -51,13 +51,14 @@ impl SessionAgain {
         }
     }
 
-    /// Reads the certificates again: they may have been renewed while the mount was there. Those of before are as good as nothing else.
+    /// Reads the certificates again, because they may have been renewed. After an error the
+    /// previous certificates stay in use.
     fn renew_certificates(&self) {
         let Some(tls) = &self.options.tls else { return };
         let complaint = tls.reload().err().map(|e| e.to_string());
         let mut before = self.complaint.lock();
         if let Some(why) = complaint.as_ref().filter(|_| *before != complaint) {
-            log::warn!("the certificates of before are used: {why}");
+            log::warn!("using the previous certificates: {why}");
         }
         *before = complaint;
     }
@@ -69,11 +70,12 @@ impl Again for SessionAgain {
         let session = Session::connect(&self.address, &self.options);
         let session = session.map_err(|e| Answer::Later(e.to_string()))?;
         match introduce(&*session, &self.attach, Some(self.mount), ENDING) {
-            // Others may have changed what the caller keeps, with the changes that he has not written back: nothing would fit together.
+            // The caller has cached changes that it has not written back. Other mounts may have
+            // changed the files since, so the two states do not fit together.
             Ok(Introduced { attached, .. }) if self.attach.alone && !attached.resumed => {
                 session.close();
                 Err(Answer::Never(
-                    "the server has not heard for too long of this mount, which is to be alone".into(),
+                    "the server dropped this mount, which has exclusive use: its lease expired".into(),
                 ))
             }
             Ok(Introduced { attached, .. }) => Ok((session, attached)),

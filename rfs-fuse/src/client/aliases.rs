@@ -1,13 +1,12 @@
-//! By which names whoever is told knows which inodes. Pure.
+//! The names under which the caller knows inodes. No I/O, no locks, no clock.
 //!
-//! The kernel decides by the owner that it saw last, and sees an owner when it looks a name up. So when an inode belongs to somebody else
-//! now, the names by which it is known have to be looked up anew, and somebody has to know which these are: nothing else says it,
-//! as a file has as many names as it likes.
+//! The kernel checks permissions by the owner that it saw at the last lookup. When the owner of
+//! an inode changes, the kernel has to look all its names up again. A file can have any number of
+//! names, so the client records them. The caller may also cache that a name does not exist. Those
+//! names are recorded because a directory that is given up has to be dropped name by name.
 //!
-//! The caller may also keep that a name does not exist. Those names are noted, too, as a directory that is given up has to be
-//! dropped name by name.
-//!
-//! Threading: none; the table of inodes has a lock over it.
+//! # Concurrency
+//! The caller holds the lock that the table of inodes keeps over this.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -19,29 +18,29 @@ use smallvec::SmallVec;
 /// A directory, and a name in it.
 pub(crate) type Alias = (u64, Arc<[u8]>);
 
-/// The names of an inode, of which there is one as a rule.
+/// The names of an inode, usually one.
 pub(crate) type Names = SmallVec<[Alias; 1]>;
 
-/// More absent names than these are not noted in all directories together, so that the caller must not keep them.
+/// Maximum number of absent names in all directories together. The caller must not cache others.
 const MAX_ABSENT: usize = 100_000;
 
-/// A name that is known.
+/// A recorded name.
 #[derive(Debug, Default)]
 struct Known {
-    /// What it stands for; nothing, if it is known not to exist.
+    /// Inodes that the name may stand for; empty if the name is absent.
     inodes: SmallVec<[u64; 1]>,
-    /// The caller has been told of it since the names of its directory were asked for last.
+    /// True if the caller was told of the name since the last listing of its directory's names.
     told: bool,
 }
 
-/// The names that are known: never too few. A lookup may be answered late, when its name stands for something else; which of the two is told
-/// last is not known here, so that a name may be one of several inodes.
+/// The recorded names, never too few. A late reply may name the inode of an earlier time. The
+/// order in which the caller is told is unknown here, so a name may stand for several inodes.
 #[derive(Debug, Default)]
 pub(crate) struct Aliases {
     by_inode: HashMap<u64, Names>,
-    /// By directory.
+    /// Names by directory.
     by_name: HashMap<u64, HashMap<Arc<[u8]>, Known>>,
-    /// Names that are known not to exist.
+    /// Number of absent names.
     absent: usize,
 }
 
@@ -54,7 +53,7 @@ impl Aliases {
         })
     }
 
-    /// A name stands for an inode.
+    /// Notes that a name stands for an inode.
     pub(crate) fn add(&mut self, ino: u64, parent: u64, name: &[u8]) {
         let alias: Alias = (parent, name.into());
         let known = self.entry(parent, Arc::clone(&alias.1));
@@ -67,7 +66,8 @@ impl Aliases {
         self.absent -= usize::from(was_absent);
     }
 
-    /// A name does not exist. Returns false if that is not noted, so that the caller must not be told to keep it.
+    /// Notes that a name is absent. Returns false if the limit is reached: the caller must not
+    /// cache it then.
     pub(crate) fn add_absent(&mut self, parent: u64, name: &[u8]) -> bool {
         if self.absent >= MAX_ABSENT {
             return false;
@@ -76,7 +76,7 @@ impl Aliases {
         true
     }
 
-    /// Takes a name out.
+    /// Removes a name from its directory.
     fn take(&mut self, parent: u64, name: &[u8]) -> Option<Known> {
         let Entry::Occupied(mut directory) = self.by_name.entry(parent) else { return None };
         let known = directory.get_mut().remove(name);
@@ -87,7 +87,7 @@ impl Aliases {
         known
     }
 
-    /// A name is none any more. What it stood for.
+    /// Removes a name. Returns the inodes that it stood for.
     pub(crate) fn remove(&mut self, parent: u64, name: &[u8]) -> SmallVec<[u64; 1]> {
         let inodes = self.take(parent, name).map(|known| known.inodes).unwrap_or_default();
         for ino in &inodes {
@@ -101,7 +101,7 @@ impl Aliases {
         inodes
     }
 
-    /// What one name stood for another one stands for, or the two have changed places.
+    /// Moves the inodes of one name to another, or exchanges them.
     pub(crate) fn rename(&mut self, from: (u64, &[u8]), to: (u64, &[u8]), exchange: bool) {
         let moved = self.remove(from.0, from.1);
         let other = if from == to { SmallVec::new() } else { self.remove(to.0, to.1) };
@@ -111,7 +111,7 @@ impl Aliases {
         }
     }
 
-    /// An inode is known no longer.
+    /// Removes the names of an inode that the caller has forgotten.
     pub(crate) fn forget(&mut self, ino: u64) {
         for (parent, name) in self.by_inode.remove(&ino).unwrap_or_default() {
             let Some(known) = self.by_name.get_mut(&parent).and_then(|names| names.get_mut(&name)) else {
@@ -119,12 +119,12 @@ impl Aliases {
             };
             known.inodes.retain(|one| *one != ino);
             if known.inodes.is_empty() {
-                // It counts as absent until it is taken out.
+                // The name counts as absent until it is removed.
                 self.absent += 1;
                 self.take(parent, &name);
             }
         }
-        // A kernel that does not know a directory keeps no absent name of it.
+        // A kernel that has forgotten a directory caches no absent names of it.
         if let Entry::Occupied(mut directory) = self.by_name.entry(ino) {
             let before = directory.get().len();
             directory.get_mut().retain(|_, known| !known.inodes.is_empty());
@@ -135,12 +135,13 @@ impl Aliases {
         }
     }
 
-    /// The names of an inode.
+    /// Returns the names of an inode.
     pub(crate) fn of(&self, ino: u64) -> Names {
         self.by_inode.get(&ino).cloned().unwrap_or_default()
     }
 
-    /// All names in a directory, absent ones too, which the caller is about to drop one by one ([`dropped`](Self::dropped)).
+    /// Returns all names in a directory, including absent ones. The caller drops each and then
+    /// calls [`dropped`](Self::dropped).
     pub(crate) fn in_directory(&mut self, parent: u64) -> Vec<Arc<[u8]>> {
         let names = self.by_name.get_mut(&parent).into_iter().flatten();
         let list = |(name, known): (&Arc<[u8]>, &mut Known)| {
@@ -150,10 +151,11 @@ impl Aliases {
         names.map(list).collect()
     }
 
-    /// The caller goes by a name no more that was [listed](Self::in_directory). Told of it in
-    /// between, the caller may have it again. A name that stands for an inode stays noted until the
-    /// caller forgets the inode, because the caller remembers the inode by that name until it drops
-    /// the name.
+    /// Notes that the caller has dropped a name of [`in_directory`](Self::in_directory).
+    ///
+    /// If the caller was told of the name in between, it may have the name again. A name that
+    /// stands for an inode stays recorded until the caller forgets the inode, because the caller
+    /// finds the inode by it.
     pub(crate) fn dropped(&mut self, parent: u64, name: &[u8]) {
         let goes = |known: &Known| !known.told && known.inodes.is_empty();
         if self.by_name.get(&parent).and_then(|names| names.get(name)).is_some_and(goes) {
@@ -193,7 +195,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a plain table of what each name stands for.
+        /// Compares with a plain table of names.
         #[test]
         fn agrees_with_a_table(steps in proptest::collection::vec(step(), 1..60)) {
             let mut aliases = Aliases::default();
@@ -237,7 +239,7 @@ mod tests {
                     Step::Drop(parent) => {
                         let names = aliases.in_directory(parent);
                         prop_assert_eq!(names.len(), aliases.by_name.get(&parent).map_or(0, HashMap::len));
-                        // Told again meanwhile, the first one stays.
+                        // The first name is told again meanwhile, so it stays.
                         let kept = names.first().map(|name| name.to_vec());
                         let stays = kept.as_ref().is_some_and(|name| aliases.add_absent(parent, name));
                         prop_assert_eq!(stays, kept.is_some());

@@ -1,9 +1,13 @@
-//! Appending: one after the other, on all clients, so that nobody's bytes end up where somebody else's are.
+//! Atomic appends: the clients of a file append one after the other.
 //!
-//! Whoever appends takes the end of the file by a compare-and-swap of a word in its record, and gives it back in the list that
-//! places the bytes and raises the size: over a network these are two round trips. Nobody else's server code runs. The hold of a
-//! client that dies is ended by the server, with its session. Where memory has checksums the bytes and the size go to the server
-//! in between, and the end is given back by itself.
+//! A client takes the append lock of a file by a compare-and-swap of a word in its record. One
+//! list then places the bytes, raises the size and releases the lock: two round trips over a
+//! network, and no server code. The server releases the lock of a dead client with its session.
+//! If the export has checksums, bytes and size go to the server in calls, and the lock is
+//! released separately.
+//!
+//! # Concurrency
+//! Session threads. Takes the inode's locks in the order `io`, `append`, `places`.
 
 use std::{
     sync::atomic::{AtomicU16, Ordering},
@@ -22,20 +26,22 @@ use super::{
     space::TRIES,
 };
 
-/// So often the end is asked for without a pause: appends of others are short.
+/// Attempts to take the append lock without a pause. Appends of other clients are short.
 const SPINS: u32 = 64;
-/// Pauses after that.
+/// Pause after that. It doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
-/// Numbers the holds of a session, so that what is left of one that timed out cannot end a later one.
+/// Number of the next lock of this session. A release that arrives late cannot release a later
+/// lock.
 static TURNS: AtomicU16 = AtomicU16::new(0);
 
 impl Client {
-    /// Appends `data` to an open file in one piece, also beside other appends. Returns where it begins.
+    /// Appends `data` to an open file in one piece, and returns its offset. Other clients may
+    /// append at the same time.
     ///
-    /// Writes elsewhere in the file may be under way. If one of them grows the file between the moment
-    /// that takes the end and the moment that places the bytes, the append stays where the end was.
+    /// Writes elsewhere in the file may be in flight. If a write grows the file between taking the
+    /// lock and placing the bytes, the append keeps the offset where the file ended.
     pub fn append(&self, ino: u64, data: &[u8]) -> Result<u64, ClientError> {
         let since = self.remote.era_in_use();
         let inode = self.opened(ino)?;
@@ -46,7 +52,8 @@ impl Client {
         if data.is_empty() {
             return Ok(self.look(&inode)?.size);
         }
-        // One of this session at a time: the word in the record tells sessions apart, not threads.
+        // The word in the record tells sessions apart, not threads, so this session appends once at
+        // a time.
         let _turn = inode.append.lock();
         if self.confined {
             let offset = self.append_confined(&inode, since, data)?;
@@ -68,7 +75,8 @@ impl Client {
                 }
                 Ok(None) => self.give_back(&inode, hold)?,
                 Err(e) => {
-                    // What matters is why it failed. If this fails, too, the end of the session gives it back.
+                    // The first error is the one to report. If the release fails, the end of the
+                    // session releases the lock.
                     self.give_back(&inode, hold).ok();
                     return Err(e);
                 }
@@ -77,7 +85,7 @@ impl Client {
         Err(ClientError::Unstable)
     }
 
-    /// Waits for the end of the file. What the record says then.
+    /// Takes the append lock, and returns the record as of that moment.
     fn take_end(&self, inode: &Inode, hold: u64) -> Result<Glimpse, ClientError> {
         let (slot, record_addr) = self.record_of(inode)?;
         let remote = self.field_of(inode, record::APPENDER)?;
@@ -100,7 +108,8 @@ impl Client {
                 inode.saw(start, seen.attr.layout_generation, seen.attr.size);
                 return Ok(seen.glimpse());
             }
-            // What an append of ours left, of which nobody knows how it ended, is free.
+            // A lock of this session is left from an append with an unknown outcome. It counts as
+            // free.
             let ours = old != 0 && record::appender_session(old) == record::appender_session(hold);
             free = if ours { old } else { 0 };
             if Instant::now() >= give_up {
@@ -116,15 +125,15 @@ impl Client {
         }
     }
 
-    /// Ends a hold, if it has not ended.
+    /// Releases the append lock, if it is still held.
     fn give_back(&self, inode: &Inode, hold: u64) -> Result<(), ClientError> {
         let remote = self.field_of(inode, record::APPENDER)?;
         let mut old = 0;
         Ok(self.remote.execute(&mut [Op::CompareSwap { remote, compare: hold, swap: 0, old: &mut old }])?)
     }
 
-    /// Appends at the end that was taken, and gives it back. Returns `None` to begin anew if the file
-    /// was truncated.
+    /// Appends at the end of the file and releases the lock. Returns `None` to begin anew if the
+    /// file was truncated.
     fn append_at(
         &self,
         inode: &Inode,
@@ -138,7 +147,8 @@ impl Client {
         let end = offset.checked_add(len).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Errno::EFBIG)?;
         if self.sums.is_some() {
             let appended = self.append_by_server(inode, since, now, end, data)?;
-            // What is left of a hold is free for this session, and for others when it ends.
+            // Without the release this session still takes the lock, and the server releases it
+            // with the session.
             self.give_back(inode, hold).ok();
             return Ok(appended.then_some(offset));
         }
@@ -175,12 +185,13 @@ impl Client {
         let (start, repeats) = (self.before_look(), self.remote.repeats());
         self.remote.execute(&mut ops)?;
         drop(ops);
-        // If the session was lost on the way, all of the list may have been carried out before, or the size been raised only. Nobody else
-        // appends while the end is held.
+        // If the session was lost meanwhile, an earlier attempt may have carried out the list, or
+        // only raised the size. No other client appends while the lock is held.
         let before = self.remote.repeats() != repeats && (old_hold != hold || old_size == end);
         if old_size > offset && !before {
-            // A write that is no append has grown the file since the end was taken. The bytes may be
-            // seen at `offset` by now: they stay there, and a second place would leave them twice.
+            // A plain write has grown the file since the lock was taken. A reader may already see
+            // the bytes at `offset`. They stay there, because a second offset would store them
+            // twice.
             drop(places);
             self.write_open(inode, since, (offset, end), data)?;
             return Ok(Some(offset));
@@ -192,8 +203,9 @@ impl Client {
         let now = seen.map_or_else(|| self.look(inode), |seen| Ok(seen.glimpse()))?;
         inode.saw(start, now.generation, now.size);
         drop(places);
-        // A truncation. If the file is shorter now, it came after this append. If not, it may have come before, and the file
-        // been grown to the very size again: then the bytes went to space that the file had.
+        // The file was truncated. If it is shorter now, the truncation came after this append. If
+        // not, it may have come before, and the file may have regained its old size. The bytes then
+        // went to freed space.
         if now.generation != generation {
             self.follow_generation(inode, now.generation)?;
             if now.size >= end {

@@ -1,8 +1,10 @@
-//! Writing where memory has checksums or the session may only read it: by calls, as it is the server that places the bytes.
+//! Writes that the server carries out: if the export has checksums, or the session may only read
+//! memory.
 //!
-//! What is longer than a message goes in parts, several of which are under way at once. All but the last one leave the size as it is; that one
-//! follows when the others have been answered, so that the size comes after the bytes, as with writes that are one-sided. Each part has
-//! the check of its data as it was here, which the server compares with what has arrived.
+//! A long write goes in parts, several in flight at a time. All but the last leave the size
+//! unchanged. The last one follows the replies to the others, so the size rises after the bytes,
+//! as in one-sided writes. Each part has a checksum of its data, which the server compares with
+//! the data that arrived.
 
 use std::{
     thread,
@@ -17,15 +19,15 @@ use super::{
     Client, ClientError, data::guarded_since, inode::Inode, names::wrong_kind, record::Glimpse, space::TRIES,
 };
 
-/// So often a part is sent again that arrives damaged.
+/// Attempts to send a part that arrives damaged.
 const DAMAGED: usize = 3;
-/// Pauses while another session appends.
+/// Pause while another session appends. It doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
-/// Parts under way at once.
+/// Parts in flight at once.
 const AT_ONCE: usize = 4;
 
-/// What is written, in parts that end at blocks.
+/// Splits a write into parts that end at block boundaries.
 fn parts(offset: u64, mut data: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     let mut at = offset;
     std::iter::from_fn(move || {
@@ -42,13 +44,14 @@ fn request(ino: u64, (offset, data): (u64, &[u8]), growth: Growth) -> Request<'_
 }
 
 impl Client {
-    /// Returns true if the server places bytes.
+    /// Returns true if the server carries out writes.
     pub(super) fn writes_by_server(&self) -> bool {
         self.sums.is_some() || self.confined
     }
 
-    /// Appends to an open file of which the session may write nothing, not even that it holds the end. Each part is appended by itself: so
-    /// more than one part may have appends of other mounts in between. Returns where the first part begins.
+    /// Appends to an open file if the session cannot write the append lock. Each part is appended
+    /// by itself, so appends of other mounts may lie between the parts. Returns the offset of the
+    /// first part.
     pub(super) fn append_confined(
         &self,
         inode: &Inode,
@@ -67,7 +70,7 @@ impl Client {
             } else if Instant::now() >= give_up {
                 return Err(ClientError::Unstable);
             } else {
-                // Appends of others are short.
+                // Appends of other sessions are short.
                 thread::sleep(pause);
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
@@ -75,7 +78,7 @@ impl Client {
         Ok(first.unwrap_or(0))
     }
 
-    /// Writes up to `end` into a file that stays open meanwhile.
+    /// Writes up to `end`. The caller keeps the file open.
     pub(super) fn write_by_server(
         &self,
         inode: &Inode,
@@ -96,9 +99,10 @@ impl Client {
         Err(ClientError::Unstable)
     }
 
-    /// Whether all parts of a write are in the file as it is now. One part is, as the server has the inode to itself for that. What lay behind
-    /// the end of the file before the last one came goes with a truncation, and where the server knew nothing of this session in
-    /// between.
+    /// Returns true if all parts of a write are in the file.
+    ///
+    /// A single part always is, because the server locks the inode for it. A truncation, or a new
+    /// era, removes parts that lay behind the end of the file before the last part came.
     fn is_whole(
         &self,
         inode: &Inode,
@@ -117,7 +121,8 @@ impl Client {
         Ok(now == generation && self.remote.era_in_use() == era)
     }
 
-    /// Appends at the end of the file, which is the size of that look at it, and is held. False to begin anew: the file has got another size.
+    /// Appends at the end of the file as `now` has it, while the append lock is held. Returns false
+    /// to begin anew if the size has changed.
     pub(super) fn append_by_server(
         &self,
         inode: &Inode,
@@ -133,14 +138,15 @@ impl Client {
             sent => sent?,
         }
         inode.saw(start, generation, end);
-        // If the file is shorter now, that came after this append.
+        // If the file is shorter now, it was truncated after this append.
         if !self.is_whole(inode, offset, data, era, generation)? && self.look(inode)?.size >= end {
             self.write_by_server(inode, since, (offset, end), data)?;
         }
         Ok(true)
     }
 
-    /// All of it in one era: another one may have begun without locks that this was guarded by.
+    /// Sends all parts in one era. Another era may have begun without the locks that guarded the
+    /// write.
     fn send(
         &self,
         inode: &Inode,
@@ -151,13 +157,14 @@ impl Client {
         let mut all = parts(offset, data).peekable();
         let Some(mut part) = all.next() else { return Ok(()) };
         if all.peek().is_some() {
-            // All of the space at once, so that it is in one piece, or nothing is written.
+            // All space is requested at once, so that it is contiguous, and ENOSPC writes nothing.
             self.allocate(inode, offset, data.len() as u64)?;
         }
         if !offset.is_multiple_of(BLOCK)
             && let Some(next) = all.next()
         {
-            // The rest of its block may be bad. Parts that are there by then, behind the end of the file, would show when that grows.
+            // The rest of the first part's block may be bad, and the write fails then. Parts behind
+            // the end of the file would show up when the file grows, so none may be in place yet.
             self.send_one(inode.ino, era, part, Growth::Stay)?;
             part = next;
         }
@@ -177,7 +184,7 @@ impl Client {
             for (part, reply) in together.into_iter().zip(&replies) {
                 match decode_reply(reply)? {
                     Reply::Done => {}
-                    // By itself it is told from the others, and may be waited for.
+                    // Sent by itself, the part has its own outcome, and may be waited for.
                     Reply::Error(Errno::EBADMSG | Errno::ENOSPC) => {
                         self.send_one(inode.ino, era, part, Growth::Stay)?;
                     }

@@ -1,10 +1,14 @@
-//! Reading from memory that has checksums: whole blocks with their words, compared here, so that nothing damaged is handed on.
+//! Reads of memory with checksums: whole blocks with their checksum words, verified here.
 //!
-//! A block that does not fit its word may be just being written, and is read again. That it is bad is certain when three reads in a row found
-//! the same even version: the bytes of the second one were read between two looks at a word that has not changed, in whatever order a
-//! list fetched them. As long as versions change, or one is odd, somebody is writing; who has the processor while the writer waits
-//! for it lets it go, and after a while sleeps. The places of the file are let go every now and then meanwhile: a truncation of
-//! another mount may be waiting for them, and its server not for long.
+//! A block that does not match its word may be under write, so the client reads it again. The
+//! block is bad if three reads in a row find the same even version: the second read's bytes then
+//! lie between two reads of an unchanged word, in any order of fetches. While versions change, or
+//! one is odd, a writer is active. The reader then yields, and later sleeps. It releases the
+//! file's layout every [`HOLDING`], because a truncation by another mount may wait for the
+//! layout.
+//!
+//! # Concurrency
+//! Session threads that hold the inode's `io` shared. Takes `places` shared.
 
 use std::{
     ops::Range,
@@ -34,20 +38,21 @@ use super::{
     space::TRIES,
 };
 
-/// Reads of one block that find the same, and so are certain.
+/// Reads of one block with the same result that make it certain.
 const CERTAIN: u32 = 3;
-/// Reads of a block that is being written without a pause.
+/// Reads of a block under write without a pause.
 const SPINS: u32 = 64;
-/// Pauses after that.
+/// Pause after that. It doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
-/// So long a block is waited for while the places of its file are held. A server that recalls them waits for seconds.
+/// Time for which a reader holds the layout while it waits for a block. A server that recalls the
+/// layout waits for seconds.
 const HOLDING: Duration = Duration::from_millis(50);
 
-/// Words of a read as they come over the network, mostly of no more than a few blocks.
+/// Checksum words of one read as they come over the network, usually of a few blocks.
 type RawWords = SmallVec<[u8; 256]>;
 
-/// Where the words are.
+/// The region of checksum words.
 #[derive(Debug)]
 pub(crate) struct Sums {
     region: RegionRef,
@@ -58,32 +63,32 @@ pub(crate) struct Sums {
 #[derive(Clone, Copy, Debug)]
 struct Run {
     arena: u64,
-    /// Where it begins in the buffer.
+    /// Offset in the buffer.
     at: usize,
     len: usize,
 }
 
-/// Mostly one or two.
+/// Usually one or two runs.
 type Runs = SmallVec<[Run; 4]>;
 
-/// What a read has come to.
+/// The outcome of a read.
 pub(crate) enum Checked {
-    /// Where in the buffer the bytes are.
+    /// Range of the bytes in the buffer.
     Bytes(Range<usize>),
-    /// The file has changed, and this is to begin anew.
+    /// The file has changed. The read begins anew.
     Changed,
-    /// The block that begins there in the file is being written all the time.
+    /// The block at this offset of the file stays under write.
     BeingWritten(u64),
 }
 
-/// What a block that did not fit its word is.
+/// State of a block that did not match its word.
 enum Settled {
     Fits,
     Bad(Word),
     BeingWritten,
 }
 
-/// Whether a block is bad, or only being written.
+/// Tells a bad block from a block under write.
 #[derive(Debug, Default)]
 struct Suspicion {
     last: Option<Word>,
@@ -91,7 +96,7 @@ struct Suspicion {
 }
 
 impl Suspicion {
-    /// A read found that it does not fit. True if that is certain.
+    /// Notes a read that does not match its word. Returns true if the block is certainly bad.
     fn grows(&mut self, word: Word) -> bool {
         self.same = match self.last {
             Some(last) if last == word && !word.is_open() => self.same + 1,
@@ -103,7 +108,7 @@ impl Suspicion {
 }
 
 impl Sums {
-    /// The words of an arena. An error if there are not enough of them.
+    /// Creates the view of an arena's words. Fails if the region is too small.
     pub(crate) fn new(
         remote: &Arc<dyn Remote>,
         region: RegionRef,
@@ -121,7 +126,7 @@ impl Sums {
     }
 }
 
-/// Where in the words of a read that of the block is which begins at `at` of the buffer.
+/// Returns the range of the word, among the words of a read, of the block at `at` of the buffer.
 fn word_at(at: usize) -> Range<usize> {
     let first = checksum::place(at as u64) as usize;
     first..first + checksum::LEN as usize
@@ -134,7 +139,8 @@ fn word_of(words: &[u8], at: usize) -> Word {
 }
 
 impl Client {
-    /// Reads up to `end` into `buffer`, and checks it: where in the buffer the bytes are.
+    /// Reads up to `end` into `buffer` and verifies the blocks. Returns the range of the bytes in
+    /// `buffer`.
     pub(crate) fn read_checked(
         &self,
         sums: &Sums,
@@ -152,7 +158,7 @@ impl Client {
                 Checked::Bytes(bytes) => return Ok(bytes),
                 Checked::Changed => changes += 1,
                 Checked::BeingWritten(block) => {
-                    // Nobody writes one block for so long without letting others see it.
+                    // No writer takes this long for one block without letting readers see it.
                     let now = Instant::now();
                     if now >= *give_up.get_or_insert(now + self.patience) {
                         return Err(ClientError::BeingWritten { ino: inode.ino, offset: block });
@@ -163,7 +169,8 @@ impl Client {
         Err(ClientError::Unstable)
     }
 
-    /// Reads in places that are held. `accept` takes an end of file that may have moved on during this read.
+    /// Reads once, while the caller holds `places`. With `accept`, takes an end of file that may
+    /// have moved during the read.
     fn try_checked(
         &self,
         sums: &Sums,
@@ -175,10 +182,12 @@ impl Client {
         let start = self.before_look();
         let known = *inode.size.lock();
         let mut size = known.guess();
-        // Before the pieces: those of a layout that comes in between are not looked for in an era, or taken for a generation, that is not theirs.
+        // The layout comes before the pieces. A layout that replaces it in between is detected
+        // below.
         let layout = inode.layout.read().id();
         let LayoutId { era, generation } = layout;
-        // Where records are mapped one looks at them first, else with the bytes, and not each time.
+        // A mapped record is read first. Otherwise the record comes with the bytes, and not every
+        // time.
         let mapped = self.records.is_mapped();
         if mapped {
             let now = self.look(inode)?;
@@ -254,8 +263,8 @@ impl Client {
         }))
     }
 
-    /// Fetches runs of blocks and their words, without a look at what came; the record behind them in the same list, if it is asked
-    /// for.
+    /// Fetches runs of blocks and their words, without verifying them. With `record`, also reads
+    /// the record, in the same list behind them.
     fn fetch(
         &self,
         sums: &Sums,
@@ -267,7 +276,8 @@ impl Client {
         if let Some((arena, map)) = self.arena_map.as_ref().zip(sums.map.as_ref()) {
             self.remote.ready()?;
             for run in runs {
-                // Layouts were checked to lie inside the arena; it and its words are mapped whole.
+                // Layouts lie inside the arena (checked), and the arena and its words are mapped
+                // whole.
                 arena.memory.read(arena.offset + run.arena as usize, &mut buffer[run.at..run.at + run.len]);
                 fence(Ordering::SeqCst);
                 for at in (run.at..run.at + run.len).step_by(BLOCK as usize) {
@@ -296,7 +306,7 @@ impl Client {
         self.read_and_look(inode, parts, start).map(Some)
     }
 
-    /// Reads one block until it fits its word or is certain not to, for a while.
+    /// Reads one block until it matches its word, is certainly bad, or [`HOLDING`] has passed.
     fn settle(
         &self,
         sums: &Sums,
@@ -329,7 +339,7 @@ impl Client {
         Ok(Settled::Bad(word))
     }
 
-    /// Whether a file has another layout by now, which is known then.
+    /// Returns true if the file has a new layout, which is fetched then.
     fn has_changed(&self, inode: &Inode, generation: u64) -> Result<bool, ClientError> {
         let now = self.look(inode)?.generation;
         if now != generation {
@@ -338,7 +348,7 @@ impl Client {
         Ok(now != generation)
     }
 
-    /// A block is not what its word says. Unless the file has it no more, that is an error.
+    /// Reports a bad block, unless the file does not have the block any more.
     fn bad(
         &self,
         inode: &Inode,
@@ -361,7 +371,7 @@ impl Client {
 mod tests {
     use super::*;
 
-    /// What is being written is not bad, however long that takes.
+    /// A block under write is not bad, regardless of the time.
     #[test]
     fn three_looks_at_the_same_even_version_are_certain() {
         let certain = |words: &[(u32, u32)]| {

@@ -1,14 +1,15 @@
-//! Times on the server's clock. Pure.
+//! Times on the server's clock.
 //!
-//! Clients stamp their writes themselves; so that the stamps fit among those of the server, they are taken on its
-//! clock: the local one and an offset that was found when the client attached.
+//! Clients stamp their writes themselves. So that the stamps fit among those of the server, a
+//! client adds an offset to its local clock. It measures the offset when it attaches.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Writes of one inode are stamped at most this often, as on a local file system with a 250 Hz clock.
+/// Minimum interval of published write times of one inode, as on a local file system with a 250
+/// Hz clock.
 const GRANULARITY_NS: i64 = 4_000_000;
 
-/// The local clock in nanoseconds since 1970.
+/// Returns the local time in nanoseconds since 1970.
 pub(crate) fn local_now() -> i64 {
     match SystemTime::now().duration_since(UNIX_EPOCH) {
         Ok(since) => i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),
@@ -23,17 +24,19 @@ pub(crate) struct ServerClock {
 }
 
 impl ServerClock {
-    /// From one exchange: local time when the request left, the server's time, local time when the reply came.
+    /// Estimates the offset from one exchange: local time of the request, server time, local time
+    /// of the reply.
     ///
-    /// A server time between the two means one common clock. Otherwise the request's time is taken as the
-    /// server's moment, so that our stamps are late by the way there, never early: a stamp is never older
-    /// than what the server stamped before.
+    /// A server time between the two local times means one common clock. Otherwise the offset takes
+    /// the time of the request as the server's time. The client's stamps are then late by the
+    /// latency of the request, never early, so no stamp is older than an earlier stamp of the
+    /// server.
     pub(crate) fn from_exchange(sent: i64, server: i64, received: i64) -> ServerClock {
         let offset = if (sent..=received).contains(&server) { 0 } else { server.saturating_sub(sent) };
         ServerClock { offset }
     }
 
-    /// Now, at the server.
+    /// Returns the current time of the server.
     pub(crate) fn now(self) -> i64 {
         self.at(local_now())
     }
@@ -43,7 +46,7 @@ impl ServerClock {
     }
 }
 
-/// When one inode was written last, and what the server knows of it.
+/// The last write time of one inode, and the time that the server knows.
 #[derive(Debug, Default)]
 pub(crate) struct WriteTimes {
     published: Option<i64>,
@@ -51,7 +54,8 @@ pub(crate) struct WriteTimes {
 }
 
 impl WriteTimes {
-    /// A write ended at `now`, or begins. Returns a time that has to be published at once, if any; else it is pending.
+    /// Notes a write at `now`. Returns the time if it must be published at once; else it is
+    /// pending.
     pub(crate) fn note(&mut self, now: i64) -> Option<i64> {
         let fresh = self.published.is_some_and(|p| (p..p.saturating_add(GRANULARITY_NS)).contains(&now));
         if fresh {
@@ -63,7 +67,7 @@ impl WriteTimes {
         Some(now)
     }
 
-    /// Takes the pending time, to publish it.
+    /// Takes the pending time to publish it.
     pub(crate) fn take_pending(&mut self) -> Option<i64> {
         let pending = self.pending.take();
         if pending.is_some() {
@@ -72,12 +76,12 @@ impl WriteTimes {
         pending
     }
 
-    /// The pending time.
+    /// Returns the pending time.
     pub(crate) fn pending(&self) -> Option<i64> {
         self.pending
     }
 
-    /// The times were set otherwise: nothing is pending, and the next write has to be published.
+    /// Forgets all times, because the times were set by a call. The next write is published.
     pub(crate) fn reset(&mut self) {
         *self = WriteTimes::default();
     }
@@ -94,11 +98,11 @@ mod tests {
 
     #[test]
     fn a_foreign_clock_is_followed_and_stamps_are_never_early() {
-        // The server is 1000 ahead and answered 30 after the request left.
+        // The server's clock is 1000 ahead, and the server answers 30 after the request left.
         let clock = ServerClock::from_exchange(100, 1130, 160);
         assert_eq!(clock.at(200), 1230);
         assert!(clock.at(200) >= 200 + 1000);
-        // And behind.
+        // The server's clock is behind.
         let clock = ServerClock::from_exchange(5000, 30, 5060);
         assert!(clock.at(6000) >= 1000);
     }

@@ -1,4 +1,4 @@
-//! Attaching to a server, and calls.
+//! Attaching to a server, and calls to it.
 
 use std::{
     cell::RefCell,
@@ -28,67 +28,68 @@ use super::{
     returning::Returning,
 };
 
-/// How to attach.
+/// Options of an attach.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct AttachOptions {
-    /// Which of the server's file systems; the first one if it is empty.
+    /// Name of the export; empty for the server's first one.
     pub export: String,
-    /// Keep what may be kept. Somebody has to [obey](Client::obey) then what is recalled.
+    /// True if the client may cache. A thread must then run [`obey`](Client::obey).
     pub keeps: bool,
-    /// Which reads of files count as accesses.
+    /// Rule for accesses of files.
     pub access_times: AccessTimes,
-    /// And which of directories.
+    /// Rule for accesses of directories.
     pub directory_access_times: AccessTimes,
-    /// Nobody else may use the file system as long as the session lasts.
+    /// True if no other session may use the export meanwhile.
     pub alone: bool,
-    /// The memory has to have checksums.
+    /// True if the export must have checksums.
     pub checked: bool,
-    /// For how long to ask again while others keep this session out.
+    /// Time for which to retry while other sessions keep this one out.
     pub patience: Duration,
-    /// When the session is lost, come back and go on. Until then operations wait, no longer than they may take in any case.
+    /// True if the client reconnects after a loss of the session. Operations wait meanwhile, within
+    /// their usual limits.
     pub returns: bool,
 }
 
-/// Why there is no client.
+/// The reason why there is no client.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// No session.
+    /// The connection failed.
     #[error("cannot connect to {0}")]
     Connect(#[from] ConnectError),
-    /// No random numbers.
+    /// The system has no random numbers.
     #[error("getrandom failed: {0}")]
     Random(String),
-    /// The key gives no right to write, which writing back takes.
+    /// The key is read-only, and writing back needs to write.
     #[error("{address}: this key is read-only; --cache writeback needs write access")]
     ReadOnlyKey {
         /// The server's address.
         address: Address,
     },
-    /// A session, but the server does not want us or is no rfs-server.
+    /// The server refused to attach, or is no rfs-server.
     #[error("{address}: cannot attach: {source}")]
     Attach {
         /// The server's address.
         address: Address,
-        /// What it answered.
+        /// The error of the attach.
         source: ClientError,
     },
-    /// The key is for another one.
+    /// The key is for another export.
     #[error("{address}: the key does not open the export {export:?}")]
     Key {
         /// The server's address.
         address: Address,
-        /// What was asked for.
+        /// Name of the requested export.
         export: String,
     },
-    /// The server has no such file system.
+    /// The server has no such export.
     #[error("{address}: there is no export named {export:?}")]
     Export {
         /// The server's address.
         address: Address,
-        /// What was asked for.
+        /// Name of the requested export.
         export: String,
     },
-    /// Others use it, and this session would have it to itself.
+    /// Other sessions use the export, and this session demands exclusive use.
     #[error(
         "{address}: {} is in use by {sessions} other mount{}, and --cache writeback needs it to itself: use --cache auto",
         named(export), if *sessions == 1 { "" } else { "s" }
@@ -96,12 +97,12 @@ pub enum AttachError {
     NotAlone {
         /// The server's address.
         address: Address,
-        /// What was asked for.
+        /// Name of the requested export.
         export: String,
-        /// How many.
+        /// Number of other sessions.
         sessions: u64,
     },
-    /// Memory without checksums.
+    /// The export has no checksums.
     #[error(
         "{address}: {} has no checksums, which --checksum asks for: start the server with --checksum",
         named(export)
@@ -109,34 +110,35 @@ pub enum AttachError {
     Unchecked {
         /// The server's address.
         address: Address,
-        /// What was asked for.
+        /// Name of the requested export.
         export: String,
     },
-    /// Another one has it to itself.
+    /// Another session has exclusive use of the export.
     #[error(
-        "{address}: {} is mounted with --cache writeback elsewhere, and nobody else can use it meanwhile",
+        "{address}: {} is mounted with --cache writeback elsewhere, which excludes other mounts",
         named(export)
     )]
     Taken {
         /// The server's address.
         address: Address,
-        /// What was asked for.
+        /// Name of the requested export.
         export: String,
     },
 }
 
-/// An export as people name it.
+/// Names an export for users.
 fn named(export: &str) -> String {
     if export.is_empty() { "its first export".into() } else { format!("the export {export:?}") }
 }
 
-/// Pauses between two attempts to attach.
+/// Pause between two attempts to attach.
 const PAUSE: Duration = Duration::from_millis(10);
-/// So long the server may take to end the session that a mount had before: longer than it waits for one that has memory mapped.
+/// Limit of the wait until the server has ended the mount's previous session. It is longer than
+/// the server's wait for a client that has memory mapped.
 pub(super) const ENDING: Duration = Duration::from_secs(5);
 
 thread_local! {
-    /// Request and reply of the call under way on this thread.
+    /// Request and reply buffers of the call in flight on this thread.
     static MESSAGES: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
@@ -144,7 +146,8 @@ pub(super) fn call_on(remote: &dyn Remote, request: &Request<'_>) -> Result<Repl
     call_with(remote, request, None).map(|(reply, _)| reply)
 }
 
-/// The same, in one era only if it is said which, and the attributes of the directory that it changed, if they came with the reply.
+/// Calls, in `era` only if given. Also returns the attributes of the changed directory, if the
+/// reply has them.
 fn call_with(
     remote: &dyn Remote,
     request: &Request<'_>,
@@ -169,14 +172,14 @@ fn call_with(
     })
 }
 
-/// What a server says of itself at the beginning.
+/// The server's reply to an attach, and its clock.
 pub(super) struct Introduced {
     pub(super) attached: Attached,
     clock: ServerClock,
 }
 
-/// Attaches a session that is up. Asks again for as long as `patience` while others keep it out, and until the session has ended that
-/// the mount had before.
+/// Attaches over a connected session. Retries for up to `patience` while other sessions keep it
+/// out, or the mount's previous session still ends.
 pub(super) fn introduce(
     remote: &dyn Remote,
     AttachOptions { export, keeps, alone, .. }: &AttachOptions,
@@ -202,16 +205,16 @@ pub(super) fn introduce(
     }
 }
 
-/// Something that nobody waits for has failed.
+/// Logs the error reply of a started call.
 fn complain(outcome: Result<&[u8], RequestError>) {
     match outcome.map(decode_reply) {
-        // They are carried out in any order, and a file that has no name goes with its last close.
+        // Started calls run in any order, and the last close removes a file without a name.
         Ok(Ok(Reply::Error(Errno::ESTALE))) => {}
         Ok(Ok(Reply::Error(errno))) => {
-            log::warn!("a file could not be closed, or its time of access set: {errno}")
+            log::warn!("cannot close a file or set its access time: {errno}")
         }
         Ok(Err(e)) => log::warn!("unreadable reply: {e}"),
-        // The end of the session is nothing new to those who use it.
+        // Operations that use the session report its end.
         Ok(Ok(_)) | Err(_) => {}
     }
 }
@@ -268,7 +271,7 @@ impl Client {
             .inspect_err(|_| remote.close())
     }
 
-    /// A client of a session that is attached.
+    /// Creates the client of an attached session.
     fn attached(
         remote: Arc<dyn Remote>,
         AttachOptions { keeps, alone, checked, access_times, directory_access_times, .. }: &AttachOptions,
@@ -281,10 +284,10 @@ impl Client {
         if session == 0 {
             return Err(ClientError::Protocol("a session without a number"));
         }
-        // Who may change nothing leaves no trace.
+        // A read-only session changes no access times.
         let counted = |times| if read_only { AccessTimes::Never } else { times };
         let inodes = Arc::<InodeTable>::default();
-        // Everybody knows the root directory, without a lookup.
+        // The root directory is referenced without a lookup.
         inodes.acquire(ROOT_INO);
         let sums = sums.map(|sums| Sums::new(&remote, sums, &arena)).transpose()?;
         if *checked && sums.is_none() {
@@ -315,7 +318,7 @@ impl Client {
         })
     }
 
-    /// Asks the server for something whose outcome does not matter.
+    /// Starts a call and ignores its reply.
     pub(crate) fn start(&self, request: &Request<'_>) -> Result<(), ClientError> {
         MESSAGES.with_borrow_mut(|(out, _)| {
             encode_request(request, out);
@@ -323,13 +326,13 @@ impl Client {
         })
     }
 
-    /// Asks the server. Space and inodes that a close of before gives back may be on their way: who finds none asks again when it
-    /// has been carried out.
+    /// Calls the server. If the server has no space or no free inode, waits for started closes,
+    /// which may free some, and retries once.
     pub(crate) fn call(&self, request: &Request<'_>) -> Result<Reply, ClientError> {
         self.call_or_again(request, None)
     }
 
-    /// The same, in one era only.
+    /// Calls as [`call`](Self::call), in one era only.
     pub(crate) fn call_in(&self, era: u32, request: &Request<'_>) -> Result<Reply, ClientError> {
         self.call_or_again(request, Some(era))
     }
@@ -352,43 +355,45 @@ impl Client {
         }
     }
 
-    /// False once the session is over: every operation fails then.
+    /// Returns false once the session has ended. Every operation fails then.
     pub fn is_connected(&self) -> bool {
         self.remote.is_connected()
     }
 
-    /// Who this mount is for the server, if it comes back. Whoever knows that can come in its place.
+    /// Returns the identity of this mount, if it reconnects. A process with the identity can act as
+    /// the mount.
     pub fn mount(&self) -> Option<Identity> {
         self.mount
     }
 
-    /// True if nothing can be changed over this session, whoever asks: everything that would is EROFS.
+    /// Returns true if the session is read-only for all users: every change fails with EROFS.
     pub fn is_read_only(&self) -> bool {
         self.read_only
     }
 
-    /// True if the server's memory is mapped here, so that who reads or writes waits for no other process.
+    /// Returns true if the server's memory is mapped here, so that reads and writes wait for no
+    /// other process.
     pub fn is_mapped(&self) -> bool {
         self.records.is_mapped()
     }
 
-    /// What the session runs on, and whether what it reads is compared, for people.
+    /// Describes the transport and the checksums, for users.
     pub fn description(&self) -> String {
         let compares = if self.sums.is_some() { ", with checksums" } else { "" };
         self.remote.description() + compares
     }
 
-    /// The session's counters, by name.
+    /// Returns the session's counters by name.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.remote.counters()
     }
 
-    /// Number of inodes that are referenced.
+    /// Returns the number of referenced inodes.
     pub fn known_inodes(&self) -> usize {
         self.inodes.len()
     }
 
-    /// Ends the session; operations under way fail.
+    /// Ends the session. Operations in flight fail.
     pub fn close_session(&self) {
         self.remote.close();
     }

@@ -1,9 +1,14 @@
-//! Reading and writing, one-sidedly.
+//! One-sided reads and writes.
 //!
-//! A write places its pieces and, past the end of the file, raises the size in the same list. Where records are
-//! mapped, every operation looks at the record. Over a network an operation inside the known size ([`super::size`])
-//! does not look, because the server recalls that size before it falls; all others read the record at the end of
-//! their list. An operation that finds a new layout generation begins anew.
+//! A write places its bytes. Past the end of the file, it raises the size in the same list. If
+//! records are mapped, every operation reads the record. Over a network, an operation inside the
+//! known size ([`super::size`]) skips the record, because the server recalls that size before it
+//! falls. Other operations read the record at the end of their list. An operation that finds a
+//! new layout generation begins anew.
+//!
+//! # Concurrency
+//! Session threads. Takes the inode's locks in the order `io` (shared), `places` (shared),
+//! `layout_calls`.
 
 use std::sync::{
     Arc,
@@ -25,29 +30,30 @@ use super::{
     space::TRIES,
 };
 
-/// Bytes that a read brought.
+/// The result of a read.
 #[derive(Debug)]
 pub enum ReadData<'a> {
-    /// In the server's memory, which is mapped here and which others may be changing.
+    /// Bytes in the server's memory, which is mapped here. Other clients may change them.
     Mapped {
         /// The mapping.
         memory: &'a Memory,
-        /// First byte in it.
+        /// Offset of the first byte.
         offset: usize,
-        /// Bytes.
+        /// Number of bytes.
         len: usize,
     },
-    /// In the caller's buffer.
+    /// Bytes in the caller's buffer.
     Bytes(&'a [u8]),
 }
 
-/// Parts of one write, in the order of the file.
+/// Parts of one write, in file order.
 pub(crate) type Parts<'a> = SmallVec<[(RemoteAddr, &'a [u8]); 4]>;
 
-/// Parts of one read, and where each goes.
+/// Parts of one read, with their destinations.
 pub(crate) type Reads<'a> = SmallVec<[(RemoteAddr, &'a mut [u8]); 4]>;
 
-/// Steps of a list that a session takes for certain; pieces beyond go before it.
+/// Steps that every session accepts in one list. Longer writes and reads place their bytes before
+/// the list.
 pub(crate) const LIST: usize = 32;
 
 /// One list for the session.
@@ -58,8 +64,9 @@ impl Client {
         self.inodes.get(ino).ok_or_else(|| Errno::EBADF.into())
     }
 
-    /// Reads up to `len` bytes at `offset` of an open file, fewer at its end, and hands them to `sink`: in place
-    /// where that is possible, else in `buffer`, which grows as needed and can be used again and again.
+    /// Reads up to `len` bytes at `offset` of an open file, and calls `sink` with them. Past the
+    /// end there are fewer bytes. `sink` gets mapped memory if possible, else `buffer`, which grows
+    /// as needed.
     pub fn read<R>(
         &self,
         ino: u64,
@@ -71,7 +78,8 @@ impl Client {
         self.read_since(self.remote.era_in_use(), (ino, offset, len), buffer, sink)
     }
 
-    /// As [`read`](Self::read), of what was asked for in an era that may be over.
+    /// Reads as [`read`](Self::read). The caller issued the read in the era `since`, which may have
+    /// ended.
     pub(super) fn read_since<R>(
         &self,
         since: u32,
@@ -85,7 +93,8 @@ impl Client {
             return Err(Errno::EBADF.into());
         }
         self.was_read(&inode);
-        // Until the bytes are here: who is answered may ask for the next ones at once, alone.
+        // Counted until the bytes are here: the caller may issue its next read at once, and that
+        // read is alone.
         let counted = (!self.records.is_mapped()).then(|| self.one_transfer());
         let end = offset.saturating_add(len as u64);
         if let Some(sums) = &self.sums {
@@ -130,7 +139,7 @@ impl Client {
             return Ok(sink(ReadData::Bytes(&[])));
         }
         let (pieces, _) = self.readable(inode, offset, len)?;
-        // Layouts were checked to lie inside the arena, and the arena is mapped whole.
+        // Layouts lie inside the arena (checked), and the arena is mapped whole.
         let place = |arena: u64| map.offset + arena as usize;
         if let [Piece::Data { arena, len }] = pieces[..] {
             return Ok(sink(ReadData::Mapped {
@@ -151,8 +160,8 @@ impl Client {
         Ok(sink(ReadData::Bytes(&buffer[..len as usize])))
     }
 
-    /// Reads over the network into the beginning of `buffer`; `None` to begin anew. `accept` takes an end of file
-    /// that may have moved on during this read.
+    /// Reads over a network into the beginning of `buffer`. Returns `None` to begin anew. With
+    /// `accept`, takes an end of file that may have moved during the read.
     fn read_remote(
         &self,
         inode: &Inode,
@@ -196,7 +205,7 @@ impl Client {
         Ok(Some(len.min(now.size.saturating_sub(offset)) as usize))
     }
 
-    /// Reads, and looks at the record behind that in the same list. Returns what the record says.
+    /// Reads parts, and the record after them in the same list. Returns the contents of the record.
     pub(crate) fn read_and_look(
         &self,
         inode: &Inode,
@@ -218,12 +227,13 @@ impl Client {
         Ok(seen.glimpse())
     }
 
-    /// Writes `data` at `offset` of an open file. On return it is in place, whoever reads next.
+    /// Writes `data` at `offset` of an open file. The bytes are visible to all readers on return.
     pub fn write(&self, ino: u64, offset: u64, data: &[u8]) -> Result<(), ClientError> {
         self.write_since(self.remote.era_in_use(), ino, offset, data)
     }
 
-    /// The same, of what was asked for in an era that may be over.
+    /// Writes as [`write`](Self::write). The caller issued the write in the era `since`, which may
+    /// have ended.
     pub(super) fn write_since(
         &self,
         since: u32,
@@ -234,7 +244,7 @@ impl Client {
         self.write_then(since, (ino, offset), data, |inode| self.stamp(inode))
     }
 
-    /// Writes to an open file, and does something more while it is open for certain.
+    /// Writes to an open file, and runs `then` while the file is certainly open.
     pub(crate) fn write_then(
         &self,
         since: u32,
@@ -258,7 +268,7 @@ impl Client {
         self.in_its_era(&inode, since, write)
     }
 
-    /// Writes up to `end` into a file that stays open meanwhile, what was asked for in the era `since`.
+    /// Writes up to `end`. The caller keeps the file open, and issued the write in the era `since`.
     pub(crate) fn write_open(
         &self,
         inode: &Inode,
@@ -276,7 +286,8 @@ impl Client {
                 self.allocate(inode, offset, data.len() as u64)?;
                 continue;
             };
-            // The places may be those of the next era: space was asked for meanwhile, or another look taken.
+            // The addresses may be of the next era, because space was requested or a record was
+            // read meanwhile.
             guarded_since(inode, since)?;
             let placed = match self.records.is_mapped() {
                 true => self.write_mapped(inode, layout, end, &parts)?,
@@ -289,7 +300,7 @@ impl Client {
         Err(ClientError::Unstable)
     }
 
-    /// Writes to places of a layout where the record is mapped. False to begin anew.
+    /// Writes to addresses of a layout if records are mapped. Returns false to begin anew.
     fn write_mapped(
         &self,
         inode: &Inode,
@@ -305,10 +316,10 @@ impl Client {
         self.still_there(inode, layout.generation, end)
     }
 
-    /// Writes to places of a layout over a network. False to begin anew.
+    /// Writes to addresses of a layout over a network. Returns false to begin anew.
     ///
-    /// If the file is known to reach so far, the bytes are all that is sent. Otherwise the list takes a look
-    /// at the record, which costs no round trip.
+    /// If the known size covers the write, the list has only the bytes. Otherwise it also reads the
+    /// record, which costs no extra round trip.
     fn write_remote(
         &self,
         inode: &Inode,
@@ -322,11 +333,12 @@ impl Client {
         }
         let repeats = self.remote.repeats();
         self.remote.write_vectored(parts)?;
-        // The server may be another one by now, which does not know that this client has to hear of a fall.
+        // A repetition may have gone to another server process, which does not recall the size from
+        // this client yet.
         Ok(self.remote.repeats() == repeats || self.still_there(inode, layout.generation, end)?)
     }
 
-    /// Returns where the data goes, and by which layout; `None` if there is not enough space yet.
+    /// Returns the addresses of the data, and their layout. Returns `None` if space is missing.
     pub(crate) fn targets<'d>(
         &self,
         inode: &Inode,
@@ -348,10 +360,12 @@ impl Client {
         at(&self.arena, era, arena, len).ok_or(ClientError::Protocol("an extent outside the arena"))
     }
 
-    /// True if what was just written up to `end` under `generation` is part of the file. Without a session by now it is as if that had been
-    /// lost after this: whoever truncates changes the record first.
+    /// Returns true if the bytes written up to `end` under `generation` are part of the file.
+    ///
+    /// If the session is lost by now, the result is as if the loss came later: a truncation changes
+    /// the record first.
     fn still_there(&self, inode: &Inode, generation: u64, end: u64) -> Result<bool, ClientError> {
-        // Bytes that were stored in mapped memory are there for everybody before the record is looked at.
+        // The fence makes bytes stored in mapped memory visible before the record is read.
         fence(Ordering::SeqCst);
         let now = self.peek(inode)?;
         if now.generation != generation {
@@ -361,7 +375,8 @@ impl Client {
         Ok(now.size >= end)
     }
 
-    /// Writes, and makes the file `end` bytes long if it is shorter. `size` is a guess. False to begin anew.
+    /// Writes, and raises the file's size to at least `end`. `size` is a guess. Returns false to
+    /// begin anew.
     fn write_and_raise(
         &self,
         inode: &Inode,
@@ -385,7 +400,8 @@ impl Client {
             if raises {
                 ops.push(Op::CompareSwap { remote, compare: size, swap: end, old: &mut old });
             }
-            // The record after the bytes and the swap: a truncation that this write overlapped with shows there.
+            // The record comes after the bytes and the swap, so it shows a truncation that
+            // overlapped this write.
             if !mapped {
                 ops.push(Op::Read { remote: record_addr, out: &mut raw });
             }
@@ -404,25 +420,28 @@ impl Client {
             }
             size = if raises { old } else { now.size };
         }
-        // Others keep raising the size, one byte at a time: that is progress, too.
+        // Other clients keep raising the size in small steps, which is progress.
         Ok(false)
     }
 
-    /// Slot and address of an open inode's record.
+    /// Returns the slot and address of an open inode's record.
     pub(crate) fn record_of(&self, inode: &Inode) -> Result<(u32, RemoteAddr), ClientError> {
         let slot = inode.slot().ok_or(ClientError::Protocol("an open file without a record"))?;
         Ok((slot, self.records.field(inode.layout.read().era(), slot, 0, record::LEN)?))
     }
 
-    /// Address of a word of an open inode's record.
+    /// Returns the address of a word of an open inode's record.
     pub(crate) fn field_of(&self, inode: &Inode, field: usize) -> Result<RemoteAddr, ClientError> {
         let slot = inode.slot().ok_or(ClientError::Protocol("an open file without a record"))?;
         self.records.field(inode.layout.read().era(), slot, field, 8)
     }
 
-    /// Does something with an open file, and does it again if a new era has begun meanwhile: what was known of its places was void.
-    /// ESTALE: the file is gone. EIO: locks of it are lost that there were in the era `since`, when this was asked for, and which may have been
-    /// what it was guarded by.
+    /// Runs `act` on an open file, and repeats it if a new era has begun meanwhile and voided its
+    /// addresses.
+    ///
+    /// # Errors
+    /// ESTALE if the file is gone. EIO if locks that were held in the era `since` are lost: they
+    /// may have guarded this operation.
     pub(crate) fn in_its_era<R>(
         &self,
         inode: &Inode,
@@ -438,7 +457,7 @@ impl Client {
                     if has_begun() && self.is_connected() => {}
                 outcome => return outcome,
             }
-            // Renewed by now, unless it was opened at that very moment.
+            // The reclaim has renewed the layout, unless the file was opened just then.
             self.remote.ready()?;
             if inode.is_gone() {
                 return Err(Errno::ESTALE.into());
@@ -457,7 +476,7 @@ impl Client {
         self.publish_time(inode, |times| times.note(self.clock.now()))
     }
 
-    /// Publishes the time of a write, if `due` says that one is.
+    /// Publishes the time that `due` returns, if any.
     pub(super) fn publish_time(
         &self,
         inode: &Inode,
@@ -477,12 +496,12 @@ impl Client {
     }
 }
 
-/// EIO if what was asked for in this era may have been guarded by locks that are lost by now.
+/// Returns EIO if locks that may have guarded an operation issued in this era are lost.
 pub(super) fn guarded_since(inode: &Inode, era: u32) -> Result<(), ClientError> {
     if inode.has_lost_locks_since(era) { Err(Errno::EIO.into()) } else { Ok(()) }
 }
 
-/// The first `len` bytes of a buffer that grows as needed.
+/// Returns the first `len` bytes of a buffer, which grows as needed.
 pub(super) fn room(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
     if buffer.len() < len {
         buffer.resize(len, 0);

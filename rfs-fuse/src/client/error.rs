@@ -1,81 +1,81 @@
-//! What can go wrong, and the one place where it becomes an error number.
+//! The client's errors, and the one place where they become error numbers.
 //!
-//! | what happened | errno |
+//! | error | errno |
 //! |-|-|
-//! | the server said so | the server's own |
+//! | the server refused the request | the server's errno |
 //! | no completion or reply within the timeout | ETIMEDOUT |
 //! | the session is closed, the peer is gone, its queue pair is flushed | EHOSTDOWN |
 //! | a one-sided operation was refused or failed | EIO |
-//! | rdmabox found the request impossible | EIO |
-//! | a message or layout that makes no sense, a reply of the wrong kind | EPROTO |
-//! | the file's space kept changing under an operation | EIO |
-//! | a block is not what its checksum says | EIO |
-//! | another client was appending all the time | ETIMEDOUT |
-//! | a block was being written all the time | ETIMEDOUT |
-//! | the file system is not to be shared | EBUSY |
-//! | there are no checksums | EOPNOTSUPP |
+//! | rdmabox rejected the request as invalid | EIO |
+//! | a malformed message or layout, a reply of the wrong kind | EPROTO |
+//! | the file's layout kept changing during an operation | EIO |
+//! | a block does not match its checksum | EIO |
+//! | another client held the append lock for too long | ETIMEDOUT |
+//! | a block was being written for too long | ETIMEDOUT |
+//! | the export is in use, and one session demands exclusive use | EBUSY |
+//! | the export has no checksums | EOPNOTSUPP |
 
 use rdmabox::{RequestError, WcStatus};
 use rfs_proto::{DecodeError, Errno, InUse};
 
-/// The peer is gone (Linux EHOSTDOWN).
+/// Linux EHOSTDOWN: the peer is gone.
 const EHOSTDOWN: Errno = Errno(112);
 
 /// A failed client operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientError {
-    /// The server refused, or this side did so in the server's place.
+    /// The server refused, or the client refused in its place.
     #[error("{0}")]
     Errno(Errno),
     /// The session failed.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// The server's reply is no message.
+    /// The server's reply could not be decoded.
     #[error("unreadable reply: {0}")]
     Decode(#[from] DecodeError),
-    /// The server broke the protocol.
-    #[error("the server breaks the protocol: {0}")]
+    /// The server violated the protocol.
+    #[error("the server violates the protocol: {0}")]
     Protocol(&'static str),
-    /// The space of a file kept changing while it was read or written.
-    #[error("the file was truncated again and again during the operation")]
+    /// The layout of a file kept changing during a read or write.
+    #[error("the file's layout kept changing during the operation")]
     Unstable,
-    /// Bytes of a file are not those that were written.
+    /// A block of a file does not match its checksum.
     #[error(
         "inode {ino}: the block at {offset}, at {arena} in the arena, is bad: its check is {found:08x}, not {expected:08x}"
     )]
     Bad {
-        /// Whose.
+        /// Inode of the file.
         ino: u64,
-        /// Where it begins in the file.
+        /// Offset of the block in the file.
         offset: u64,
-        /// And in the arena.
+        /// Offset of the block in the arena.
         arena: u64,
-        /// The check of what was written.
+        /// Check of the written bytes.
         expected: u32,
-        /// That of what is there.
+        /// Check of the bytes that were read.
         found: u32,
     },
-    /// A block that is read is being written, and does not come to rest.
-    #[error("inode {ino}: the block at {offset} has been being written for too long")]
+    /// A block stayed under write for longer than the reader waits.
+    #[error("inode {ino}: the block at {offset} stayed under write for too long")]
     BeingWritten {
-        /// Whose.
+        /// Inode of the file.
         ino: u64,
-        /// Where it begins in the file.
+        /// Offset of the block in the file.
         offset: u64,
     },
-    /// Others are attached, and one of them, or this one, is not to have any beside it.
+    /// Other sessions are attached, and this session or one of them demands exclusive use.
     #[error("{} others are attached", .0.sessions)]
     InUse(InUse),
-    /// The memory has no checksums, and they were insisted on.
+    /// The export has no checksums, and the caller requires them.
     #[error("the server's memory has no checksums")]
     Unchecked,
-    /// Another client holds the end of the file, and does not get on.
-    #[error("session {0} has been appending to the file for too long")]
+    /// The session of this number held the append lock of the file for too long.
+    #[error("session {0} held the file's append lock for too long")]
     Appending(u64),
 }
 
 impl ClientError {
-    /// The error number that a caller of the file system sees.
+    /// Returns the error number that users of the file system see.
     pub fn errno(&self) -> Errno {
         match self {
             ClientError::Errno(errno) => *errno,
@@ -101,7 +101,7 @@ impl From<Errno> for ClientError {
     }
 }
 
-/// The error number for a failed request.
+/// Returns the error number of a failed request.
 pub fn errno_of_request(error: &RequestError) -> Errno {
     match error {
         RequestError::Completion(status) => errno_of_completion(*status),
@@ -112,7 +112,7 @@ pub fn errno_of_request(error: &RequestError) -> Errno {
     }
 }
 
-/// The error number for a completion status.
+/// Returns the error number of a completion status.
 pub fn errno_of_completion(status: WcStatus) -> Errno {
     match status {
         WcStatus::WrFlushErr | WcStatus::RetryExcErr => EHOSTDOWN,
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_of_failure_has_its_number() {
+    fn each_error_has_its_errno() {
         let table = [
             (ClientError::Errno(Errno::ENOSPC), Errno::ENOSPC),
             (RequestError::Timeout(std::time::Duration::from_secs(1)).into(), Errno::ETIMEDOUT),

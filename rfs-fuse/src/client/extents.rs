@@ -1,4 +1,4 @@
-//! What a file has where: asking for space, giving it back, finding data and holes, copying at the server.
+//! Space of a file: allocation, deallocation, search for data and holes, copies at the server.
 
 use rfs_proto::{Attr, Copied, Errno, FallocateFlags, Reply, Request};
 
@@ -11,17 +11,18 @@ use super::{
     space::TRIES,
 };
 
-/// What is looked for.
+/// The target of a seek.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
-    /// The next byte that has space.
+    /// The next allocated byte.
     Data,
-    /// The next byte that has none; the end of the file counts as one.
+    /// The next byte that is not allocated; the end of the file counts as one.
     Hole,
 }
 
 impl Client {
-    /// Changes the space of an open file as fallocate(2) does. Waits for reads and writes under way.
+    /// Changes the space of an open file as fallocate(2) does. Blocks until reads and writes in
+    /// flight have ended.
     pub fn fallocate(
         &self,
         ino: u64,
@@ -33,15 +34,16 @@ impl Client {
         let inode = self.opened(ino)?;
         let _alone = inode.alone();
         let request = Request::Fallocate { ino, offset, len, flags };
-        // Where it fails it may have been done all the same, or be done yet.
+        // A failed request may have taken effect, or may do so later.
         let start = self.before_look();
         let attr = self.call_guarded(&[&inode], asked_in, &request).and_then(attr_of);
         let attr = attr.inspect_err(|_| self.lose_layout(&inode))?;
         Ok(self.changed_at_server(&inode, start, attr))
     }
 
-    /// Copies bytes between open files without moving them here. Waits for reads and writes of the destination under way. How many: fewer than asked for at the end of the source, or
-    /// where much is asked for.
+    /// Copies bytes between open files at the server. Blocks until reads and writes of the
+    /// destination have ended. Returns the number of copied bytes, which is less than `len` at the
+    /// end of the source or for a large `len`.
     pub fn copy(
         &self,
         (from, from_offset): (u64, u64),
@@ -67,7 +69,10 @@ impl Client {
         }
     }
 
-    /// Finds data or a hole at or behind `offset`. ENXIO behind the end, or if there is no more data.
+    /// Finds data or a hole at or behind `offset`.
+    ///
+    /// # Errors
+    /// ENXIO if `offset` is past the end, or no more data follows.
     pub fn seek(&self, ino: u64, offset: u64, what: Seek) -> Result<u64, ClientError> {
         let inode = self.opened(ino)?;
         let _shared = inode.io.read();
@@ -95,7 +100,8 @@ impl Client {
         Err(ClientError::Unstable)
     }
 
-    /// Takes in what the server made of a file that is open here, which was asked for at `start`.
+    /// Takes in the attributes of an open file that the server has changed. `start` is the time
+    /// before the request.
     fn changed_at_server(&self, inode: &Inode, start: LookStart, attr: Attr) -> Attr {
         inode.saw(start, attr.layout_generation, attr.size);
         inode.times.lock().reset();

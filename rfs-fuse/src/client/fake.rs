@@ -1,5 +1,5 @@
-//! A server in memory for the tests of the client: regular files in one directory, attribute records and an arena. And a
-//! decorator that lets a test interfere with every operation.
+//! A server in memory for the client's tests, with regular files in one directory, attribute
+//! records and an arena; and a decorator with which a test interferes with each operation.
 
 use std::{
     collections::BTreeMap,
@@ -53,26 +53,28 @@ pub(crate) struct Fake {
     sums: Option<Arc<Memory>>,
     state: Mutex<State>,
     mapped: bool,
-    /// Longest run of blocks handed out, to make files of many extents.
+    /// Longest contiguous run of blocks that an allocation returns. Small values make files of many
+    /// extents.
     pub(crate) run: AtomicU64,
-    /// Extents in one reply.
+    /// Maximum number of extents in one reply.
     pub(crate) page: AtomicU64,
     pub(crate) calls: AtomicU64,
     pub(crate) lists: AtomicU64,
     sessions: AtomicU64,
     connected: AtomicBool,
     keeps: AtomicBool,
-    /// Others that keep a client out which would be alone; one of them leaves each time that it asks.
+    /// Number of other sessions that refuse exclusive use. One of them ends at each attempt to
+    /// attach.
     pub(crate) others: AtomicU64,
-    /// Writes that arrive damaged.
+    /// Number of next writes that arrive damaged.
     pub(crate) damaged_on_the_way: AtomicU64,
     pub(crate) recalls: recalls::Pending,
-    /// Attributes that come with the replies to changes of names.
+    /// Attributes of the directory in replies to changes of names.
     pub(crate) directory: Mutex<Option<Attr>>,
 }
 
 impl Fake {
-    /// A server with so many blocks; `mapped`: clients see its memory in place.
+    /// Creates a server with `blocks` blocks. With `mapped`, clients map its memory.
     pub(crate) fn new(blocks: u64, mapped: bool) -> Arc<Fake> {
         Arc::new(Fake {
             arena: Arc::new(Memory::private((blocks * BLOCK) as usize).expect("memory")),
@@ -98,28 +100,28 @@ impl Fake {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Opens of an inode that were not given back.
+    /// Returns the number of opens of an inode that are not closed.
     pub(crate) fn opens(&self, ino: u64) -> u32 {
         self.state.lock().files[&ino].opens
     }
 
-    /// The size and write time in the record.
+    /// Returns the size and write time in the record.
     pub(crate) fn size_and_time(&self, ino: u64) -> (u64, i64) {
         let base = ino as usize * record::LEN;
         (self.table.load_u64(base + record::SIZE), self.table.load_u64(base + record::WRITE_TIME) as i64)
     }
 
-    /// Who is appending, 0 for nobody.
+    /// Returns the append lock's word, 0 if it is free.
     pub(crate) fn appender(&self, ino: u64) -> u64 {
         self.table.load_u64(ino as usize * record::LEN + record::APPENDER)
     }
 
-    /// Says who is appending.
+    /// Sets the append lock's word.
     pub(crate) fn set_appender(&self, ino: u64, word: u64) {
         self.table.write(ino as usize * record::LEN + record::APPENDER, &word.to_le_bytes());
     }
 
-    /// Gives an inode's slot to another one.
+    /// Gives an inode's slot to another inode.
     pub(crate) fn reuse_slot(&self, ino: u64) {
         self.table.write(ino as usize * record::LEN + record::INO, &u64::MAX.to_le_bytes());
     }
@@ -141,7 +143,7 @@ impl Fake {
         if self.connected.load(Ordering::Relaxed) { Ok(()) } else { Err(RequestError::Disconnected) }
     }
 
-    /// Makes a file; what stands for a whiteout is one, too.
+    /// Creates a regular file, also as a whiteout.
     fn make(&self, state: &mut State, name: &[u8], perm: u32) -> u64 {
         state.last_ino += 1;
         let ino = state.last_ino;
@@ -165,7 +167,7 @@ impl Fake {
         self.table.write(base + record::VERSION, &file.version.to_le_bytes());
     }
 
-    /// What clients wrote into the record.
+    /// Takes in the client's writes to the record.
     fn fold(&self, file: &mut File) {
         let (size, time) = self.size_and_time(file.attr.ino);
         file.attr.size = size;
@@ -359,7 +361,7 @@ impl Fake {
                 let ino = *state.names.get(name).ok_or(Errno::ENOENT)?;
                 let mut page = self.page(state, ino - 1, max_entries.max(2));
                 if let Reply::Dir(page) = &mut page {
-                    // Another name of the same inode may come before it.
+                    // Another name of the same inode may precede it.
                     let others = page.entries.iter().take_while(|entry| entry.name != name).count();
                     page.entries.drain(..others);
                 }
@@ -375,13 +377,13 @@ impl Fake {
         Ok(Reply::Attr(self.marked(file)))
     }
 
-    /// The attributes, to be kept by those who keep.
+    /// Returns a file's attributes, marked as cacheable if the client caches.
     fn marked(&self, file: &File) -> Attr {
         let keep = if self.keeps.load(Ordering::Relaxed) { Marks::KEEP } else { Marks::empty() };
         Attr { marks: file.attr.marks | keep, ..file.attr }
     }
 
-    /// Entries behind a cookie, which is the inode's number.
+    /// Returns the entries behind a cookie. Cookies are inode numbers.
     fn page(&self, state: &State, cookie: u64, max: u32) -> Reply {
         let mut inodes: Vec<(u64, &Vec<u8>)> = state.names.iter().map(|(name, ino)| (*ino, name)).collect();
         inodes.sort_unstable();
@@ -407,7 +409,7 @@ impl Fake {
     }
 }
 
-/// Attributes of a new regular file.
+/// Returns the attributes of a new regular file.
 pub(crate) fn new_attr(ino: u64, perm: u32) -> Attr {
     Attr {
         ino,
@@ -522,17 +524,17 @@ impl Remote for Fake {
 }
 
 impl Fake {
-    /// The server dies.
+    /// Ends all connections.
     pub(crate) fn die(&self) {
         self.connected.store(false, Ordering::Relaxed);
     }
 }
 
-/// What an operation is.
+/// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     Call,
-    /// A call was answered, and the client does not know it yet.
+    /// A call that was answered, before the client has the reply.
     Reply,
     Write,
     Read,
@@ -541,16 +543,16 @@ pub(crate) enum What {
 
 type Hook = Box<dyn FnMut(What) -> Result<(), RequestError> + Send>;
 
-/// A remote that lets a test act, or fail, before each operation.
+/// A remote with which a test acts, or fails, before each operation.
 pub(crate) struct Meddler {
     inner: Arc<Fake>,
     hook: Mutex<Hook>,
-    /// Started reads and writes that are not carried out yet, if they are held.
+    /// Started reads and writes that are not carried out yet, while they are held.
     held: Mutex<Option<Vec<Held>>>,
     served: Mutex<Vec<Until>>,
 }
 
-/// What was started.
+/// A started operation.
 enum Held {
     Read(RemoteAddr, usize, ReadDone),
     Write(RemoteAddr, Vec<u8>, WriteDone),
@@ -572,12 +574,12 @@ impl Meddler {
         })
     }
 
-    /// Before the next operation of this kind, once.
+    /// Runs `act` before the next operation of this kind.
     pub(crate) fn once(&self, kind: What, act: impl FnOnce() -> Result<(), RequestError> + Send + 'static) {
         self.later(0, kind, act);
     }
 
-    /// Once, as [`once`](Self::once), but after so many operations of this kind.
+    /// Runs `act` as [`once`](Self::once), but skips `skip` operations of this kind.
     pub(crate) fn later(
         &self,
         mut skip: u32,
@@ -595,7 +597,7 @@ impl Meddler {
         });
     }
 
-    /// Before each operation of this kind.
+    /// Runs `act` before each operation of this kind.
     pub(crate) fn each(&self, kind: What, mut act: impl FnMut() + Send + 'static) {
         *self.hook.lock() = Box::new(move |what| {
             if what == kind {
@@ -605,22 +607,22 @@ impl Meddler {
         });
     }
 
-    /// Reads and writes that are started from now on wait to be released.
+    /// Holds reads and writes that are started from now on, until a release.
     pub(crate) fn hold(&self) {
         *self.held.lock() = Some(Vec::new());
     }
 
-    /// How many are held.
+    /// Returns the number of held operations.
     pub(crate) fn held(&self) -> usize {
         self.held.lock().as_ref().map_or(0, Vec::len)
     }
 
-    /// Until when threads have offered to serve what they started, since this was asked before.
+    /// Returns the conditions under which threads offered to poll, since the last query.
     pub(crate) fn served(&self) -> Vec<Until> {
         std::mem::take(&mut *self.served.lock())
     }
 
-    /// Those that are held come to this.
+    /// Ends the held operations with this outcome.
     pub(crate) fn release(&self, outcome: &Result<(), RequestError>) {
         let held = self.held.lock().as_mut().map(std::mem::take);
         for held in held.into_iter().flatten() {
@@ -634,7 +636,7 @@ impl Meddler {
     }
 
     fn meddle(&self, what: What) -> Result<(), RequestError> {
-        // Not held meanwhile: what the hook does may come here again.
+        // The lock is free during the hook, because the hook may meddle again.
         let mut hook = std::mem::replace(&mut *self.hook.lock(), Box::new(|_| Ok(())));
         let outcome = hook(what);
         *self.hook.lock() = hook;

@@ -1,7 +1,7 @@
-//! Telling a server that a mount does not come back, in place of a process that was killed.
+//! Detaches a mount from its server in place of a process that was killed.
 //!
-//! A server cannot tell a client that was killed from one that was cut off, and waits for either. Whoever knows better says so: he comes as
-//! that mount, and takes leave.
+//! A server cannot tell a killed client from a disconnected one, so it keeps the state of both
+//! for a lease. A process that knows of the kill attaches as that mount and detaches it.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -16,28 +16,28 @@ use super::{
     connect::{ENDING, call_on, introduce},
 };
 
-/// It takes no longer to connect, or to be answered.
+/// Limit of a connection attempt and of a reply.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// What it takes to come as a mount.
+/// Parameters to attach as a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Farewell {
-    /// Where the server is.
+    /// Address of the server.
     pub address: Address,
-    /// What carries the session, if that was asked for.
+    /// Transport of the session, if one was chosen.
     pub provider: Option<ProviderKind>,
-    /// The export.
+    /// Name of the export.
     pub export: String,
-    /// The file with the key, if there is one.
+    /// File with the key, if there is one.
     pub key: Option<PathBuf>,
-    /// The files for TLS, if that is spoken.
+    /// Files for TLS, if the session uses TLS.
     pub tls: Option<TlsClientFiles>,
-    /// Who the mount is.
+    /// Identity of the mount.
     pub mount: Identity,
 }
 
 impl Farewell {
-    /// As text, of which `None` is made where it cannot be.
+    /// Writes the parameters as text. Returns `None` if the text cannot represent them.
     pub fn to_text(&self) -> Option<String> {
         let provider = self.provider.map_or_else(String::new, |provider| provider.to_string());
         let path = |path: Option<&PathBuf>| {
@@ -58,16 +58,16 @@ impl Farewell {
             path(own.map(|(certificate, _)| certificate))?,
             path(own.map(|(_, key)| key))?,
         ];
-        // Nothing of it has lines of its own, or it is not for this.
+        // The text has one line per parameter, so no parameter may contain a line break.
         lines.iter().all(|line| !line.contains(['\n', '\0'])).then(|| lines.join("\n"))
     }
 
-    /// From text.
+    /// Parses the text of [`to_text`](Self::to_text).
     pub fn from_text(text: &str) -> Option<Farewell> {
         let mut lines = text.split('\n');
         let mount = u128::from_str_radix(lines.next()?, 16).ok()?;
         let address = lines.next()?.parse().ok()?;
-        // `None`: the text ends too early; `Some(None)`: it says nothing.
+        // `None`: the text is truncated. `Some(None)`: the line is empty.
         let mut some = || lines.next().map(|line| Some(line).filter(|line| !line.is_empty()));
         let (provider, export) = (some()?, some()?.unwrap_or_default().to_owned());
         let (key, ca, name) = (some()?.map(PathBuf::from), some()?, some()?.map(str::to_owned));
@@ -82,7 +82,8 @@ impl Farewell {
         })
     }
 
-    /// Says it. Nothing depends on whether it is heard: the server waits no longer than for the length of a lease.
+    /// Detaches the mount. Ignores errors: without the detach the server drops the mount after its
+    /// lease.
     pub fn say(&self) {
         let Ok(key) = self.key.as_deref().map(Key::load).transpose() else { return };
         let Ok(tls) = self.tls.as_ref().map(TlsClient::load).transpose() else { return };
@@ -99,7 +100,7 @@ impl Farewell {
         let attach = AttachOptions { export: self.export.clone(), ..AttachOptions::default() };
         let remote: &dyn Remote = &*session;
         if introduce(remote, &attach, Some(self.mount), ENDING).is_ok() {
-            // Whether it is heard, nobody is there to care.
+            // No caller depends on the reply.
             let _ = call_on(remote, &Request::Detach);
         }
         session.close();

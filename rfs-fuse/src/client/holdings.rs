@@ -1,12 +1,13 @@
-//! Which locks of an inode this client may have: what has to go with its owner and with the open file that it was asked through, and what is
-//! lost with a session. Pure.
+//! The locks of an inode that this client may hold. No I/O, no locks, no clock.
 //!
-//! Requests of one owner may overtake each other, and what the server answers says nothing of the others. So each of them has a
-//! claim until it is answered: one that is refused takes back what it has added itself, and nothing that another one relies on.
+//! An entry names the owner and the handle that the lock was requested through. It goes with
+//! either, or with the session. Requests of one owner may overtake each other, and a reply says
+//! nothing about the others. Each request therefore has a claim until its reply. A refusal only
+//! takes back its own claim.
 
 use rfs_proto::LockClass;
 
-/// Whose locks, and the open file that they were asked through.
+/// Owner of locks, and the handle that they were requested through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Holding {
     pub(crate) handle: u64,
@@ -14,7 +15,7 @@ pub(crate) struct Holding {
     pub(crate) class: LockClass,
 }
 
-/// A request that is under way.
+/// A request in flight.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Claim(Holding);
@@ -22,15 +23,15 @@ pub(crate) struct Claim(Holding);
 #[derive(Debug)]
 struct MayHold {
     holding: Holding,
-    /// Requests under way.
+    /// Number of requests in flight.
     claims: u32,
-    /// One has been granted, or may have been.
+    /// True if a request was granted, or may have been.
     is_there: bool,
-    /// A descriptor of the open file has been closed since.
+    /// True if a descriptor of the handle has been closed since.
     may_be_closed: bool,
 }
 
-/// All of an inode.
+/// All entries of an inode.
 #[derive(Debug, Default)]
 pub(crate) struct Holdings(Vec<MayHold>);
 
@@ -43,43 +44,44 @@ impl Holdings {
         &mut self.0[at]
     }
 
-    /// Returns true if there is no lock, and none is asked for.
+    /// Returns true if no lock is held, and none is requested.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// A lock is asked for.
+    /// Adds the claim of a request.
     pub(crate) fn asks(&mut self, holding: Holding) -> Claim {
         self.entry(holding).claims += 1;
         Claim(holding)
     }
 
-    /// It is answered. `is_there`: there is, or may be, a lock.
+    /// Ends a claim. With `is_there` a lock is held, or may be.
     pub(crate) fn answered(&mut self, Claim(holding): Claim, is_there: bool) {
-        // All that the owner had may have been given up meanwhile.
+        // The owner may have given up all its locks meanwhile.
         let held = self.entry(holding);
         held.claims = held.claims.saturating_sub(1);
         held.is_there |= is_there;
         self.0.retain(|held| held.is_there || held.claims > 0);
     }
 
-    /// A lock is there.
+    /// Notes a granted lock.
     pub(crate) fn has(&mut self, holding: Holding) {
         self.entry(holding).is_there = true;
     }
 
-    /// A descriptor of an open file is being closed, perhaps the last one.
+    /// Notes that a descriptor of a handle is being closed, perhaps its last one.
     pub(crate) fn may_close(&mut self, handle: u64) {
         let its = self.0.iter_mut().filter(|held| held.holding.handle == handle);
         its.for_each(|held| held.may_be_closed = true);
     }
 
-    /// True if a lock may be held through an open file that is closed, which is not known here yet.
+    /// Returns true if a lock may be held through a handle that is closed without this client's
+    /// knowledge.
     pub(crate) fn may_be_closed(&self) -> bool {
         self.0.iter().any(|held| held.may_be_closed)
     }
 
-    /// All locks of an owner are about to be given up. What is granted meanwhile stays.
+    /// Prepares an unlock of all locks of an owner. Locks granted in the meantime stay.
     pub(crate) fn gives_up(&mut self, owner: u64, class: LockClass) -> Vec<Claim> {
         let its = self.0.iter_mut().filter(|held| (held.holding.owner, held.holding.class) == (owner, class));
         its.map(|held| {
@@ -90,7 +92,7 @@ impl Holdings {
         .collect()
     }
 
-    /// Takes those out that are hit.
+    /// Removes and returns the entries that `hit` selects.
     pub(crate) fn take(&mut self, hit: impl Fn(&Holding) -> bool) -> Vec<Holding> {
         self.0.extract_if(.., |held| hit(&held.holding)).map(|held| held.holding).collect()
     }
@@ -125,7 +127,7 @@ mod tests {
     fn who_is_refused_leaves_nothing_behind() {
         let mut held = Holdings::default();
         let claim = held.asks(holding(1));
-        // It may have been granted at the moment when the session was lost.
+        // The server may have granted the lock when the session was lost.
         assert_eq!(all(&held), [1]);
         held.answered(claim, false);
         assert_eq!(all(&held), [0; 0]);
@@ -161,7 +163,7 @@ mod tests {
         held.answered(asked, true);
         gives_up.into_iter().for_each(|claim| held.answered(claim, false));
         assert_eq!(all(&held), [2, 3]);
-        // Unlocking that failed may have left them.
+        // After a failed unlock the locks may still be held.
         held.gives_up(7, LockClass::Record).into_iter().for_each(|claim| held.answered(claim, true));
         assert_eq!(all(&held), [2, 3]);
     }

@@ -1,9 +1,10 @@
-//! What the client remembers of inodes.
+//! The client's state per inode.
 //!
-//! Lock order within one inode, outermost first: `opens`, `io`, `append`, `places`, `layout_calls`,
-//! then any one of `layout`, `size`, `at_server`, `severed`, `times`, `lease`, `listing`,
-//! `pages_as_of`, `told` and `may_hold`, which are held for moments only (`times` over one small
-//! WRITE). The table's lock is never held over another but that of its aliases.
+//! # Concurrency
+//! Locks of one inode, outermost first: `opens`, `io`, `append`, `places`, `layout_calls`, then
+//! any one of `layout`, `size`, `at_server`, `severed`, `times`, `lease`, `listing`,
+//! `pages_as_of`, `told` and `may_hold`. The latter are held briefly (`times` over one small
+//! WRITE). The table's lock is never held over another lock, except over that of its aliases.
 
 use std::sync::{
     Arc,
@@ -29,21 +30,22 @@ use super::{
 
 const NO_SLOT: u32 = u32::MAX;
 
-/// How often an inode is open.
+/// Opens of an inode at this client.
 #[derive(Debug, Default)]
 pub(crate) struct Opens {
-    /// Here.
+    /// Number of opens.
     pub(crate) local: u32,
 }
 
-/// How often an inode is open at the server, for this session. Held for moments, so that whoever begins a new era can have it.
+/// Opens of an inode at the server, for this session. Held briefly, so that a reclaim can take
+/// the lock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AtServer {
     pub(crate) opens: u32,
     pub(crate) to_write: bool,
 }
 
-/// The part of attributes that tells whether a file changed, and who may do what with it.
+/// The attributes that tell whether a file changed, and the permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
     size: u64,
@@ -58,17 +60,17 @@ pub(crate) fn told_of(attr: &Attr) -> Told {
     Told { size: attr.size, mtime: attr.mtime, ctime: attr.ctime, perm: attr.perm, marks }
 }
 
-/// The threads that attributes were asked for by: nobody, one, or several.
+/// The threads that asked for attributes: none, one, or several.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners(AtomicU32);
 
-/// More than one.
+/// Stands for more than one thread.
 const SEVERAL: u32 = u32::MAX;
 
 impl Listeners {
-    /// A thread is told.
+    /// Adds a thread.
     pub(crate) fn add(&self, thread: u32) {
-        // A thread that nobody knows the number of is like several.
+        // A thread without a known number counts as several.
         let thread = if thread == 0 { SEVERAL } else { thread };
         let with = |before| match before {
             0 => Some(thread),
@@ -78,71 +80,74 @@ impl Listeners {
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with).ok();
     }
 
-    /// Forgets them all. True if there was another one than this.
+    /// Forgets all threads. Returns true if another thread than `thread` was among them.
     pub(crate) fn take_others(&self, thread: u32) -> bool {
         let before = self.0.swap(0, Ordering::Relaxed);
         before != 0 && before != thread
     }
 }
 
-/// One inode.
+/// The state of one inode.
 #[derive(Debug)]
 pub(crate) struct Inode {
     pub(crate) ino: u64,
     slot: AtomicU32,
-    /// References: lookups not forgotten, and one while it is open. Changed under the table's lock.
+    /// Lookups that are not forgotten, plus one while it is open. Changed under the table's lock.
     references: AtomicU64,
     pub(crate) opens: Mutex<Opens>,
     pub(crate) at_server: Mutex<AtServer>,
-    /// It was open when a new era began, and is there no more.
+    /// True if the inode was open when a new era began, and does not exist any more.
     gone: AtomicBool,
-    /// It has lost its last name: the server hears when it is forgotten. Changed under the table's
-    /// lock.
+    /// True if the inode has lost its last name. The server hears when the caller forgets it.
+    /// Changed under the table's lock.
     unlinked: AtomicBool,
-    /// Open files through which locks were had that are lost.
+    /// Handles that held locks which are lost.
     severed: Mutex<Vec<u64>>,
     any_severed: AtomicBool,
-    /// The era whose beginning cost locks last; 0, the first one, cost none.
+    /// Last era at whose beginning locks were lost; 0, the first era, if none were.
     severed_in: AtomicU32,
     /// True while reads and writes are allowed.
     pub(crate) open: AtomicBool,
-    /// Reads and writes share it, a change of size excludes them.
+    /// Held shared by reads and writes, and exclusively by a change of size.
     pub(crate) io: RwLock<()>,
-    /// Started reads and writes, which share it, and `places`, without holding them.
+    /// Reads and writes in flight. They count as shared holders of `io` and `places`, without
+    /// holding them.
     pub(crate) started: Started,
-    /// Shared by whoever uses places that the layout names, from the look at it to the end; whoever gives them back excludes those. Nothing
-    /// that others have to agree to is waited for with it.
+    /// Held shared by operations that use addresses of the layout, from the lookup to the end. Held
+    /// exclusively to give addresses back. Holders wait for no operation that needs another
+    /// client's consent.
     pub(crate) places: RwLock<()>,
-    /// Held over an append, so that this session has one at a time.
+    /// Held over an append, so that this session appends once at a time.
     pub(crate) append: Mutex<()>,
     /// Held over calls that fetch or extend the layout.
     pub(crate) layout_calls: Mutex<()>,
     pub(crate) layout: RwLock<LayoutCache>,
     pub(crate) size: Mutex<KnownSize>,
     pub(crate) times: Mutex<WriteTimes>,
-    /// The count of visits as of which the caller's pages are, if nobody else could change the file since.
+    /// The server's count of visits at which the caller's pages were current, if only this client
+    /// could have changed the file since.
     pub(crate) pages_as_of: Mutex<Option<u64>>,
-    /// Whether its attributes may be kept.
+    /// Whether the caller may cache the attributes.
     pub(crate) lease: Mutex<Lease>,
-    /// Whether the caller's pages are good.
+    /// Whether the caller's pages are current.
     pub(crate) pages: PageState,
     /// Whether the server recalls the caller's pages while the file is open.
     pub(crate) hold: PageHold,
-    /// Others had the file open when it was opened here to write.
+    /// Whether other mounts had the file open when it was opened here for writing.
     pub(crate) shared: Shared,
-    /// Whether the caller's listing of a directory is right.
+    /// Whether the caller's listing of the directory is current.
     pub(crate) listing: Mutex<Listing>,
-    /// Whether a directory is used here.
+    /// Whether this mount uses the directory.
     pub(crate) interest: Interest,
-    /// What the caller was told last.
+    /// Attributes that the caller was told last.
     pub(crate) told: Mutex<Option<Told>>,
-    /// Whom the caller asked for, since it changed the inode last.
+    /// Threads of the caller that asked for the attributes since the last change here.
     pub(crate) told_to: Listeners,
-    /// Locks that this client may have.
+    /// Locks that this client may hold.
     pub(crate) may_hold: Mutex<Holdings>,
-    /// Releases that give locks up and have not been answered.
+    /// Number of releases in flight that give up locks.
     pub(crate) unlocking: AtomicU32,
-    /// The last read, if it counts as an access.
+    /// Last read that counts as an access.
     pub(crate) access: Access,
 }
 
@@ -183,49 +188,49 @@ impl Inode {
         }
     }
 
-    /// Keeps reads and writes out, and waits for those that are under way.
+    /// Excludes reads and writes, and blocks until those in flight have ended.
     pub(crate) fn alone(&self) -> RwLockWriteGuard<'_, ()> {
         let alone = self.io.write();
         self.started.wait();
         alone
     }
 
-    /// In an era, layouts before a generation are void.
+    /// Voids layouts of this era before this generation.
     pub(crate) fn layout_recalled(&self, era: u32, generation: u64) {
         self.layout.write().recalled(era, generation);
         self.size.lock().recalled(LayoutId { era, generation });
     }
 
-    /// Takes in a size that was seen with a layout generation by a look that began at `start`.
+    /// Takes in a size that was read with a layout generation; the read began at `start`.
     pub(crate) fn saw(&self, start: LookStart, generation: u64, size: u64) {
         self.size.lock().saw(start, generation, size);
     }
 
-    /// The layout may be any by now: what is known of it is forgotten.
+    /// Forgets the layout, because it may have changed in any way.
     pub(crate) fn forget_layout(&self) {
         self.layout.write().clear(0);
         self.size.lock().distrust();
     }
 
-    /// Waits for those who use places of the layout, and keeps others from it.
+    /// Excludes users of layout addresses, and blocks until those in flight have ended.
     pub(crate) fn unused(&self) -> RwLockWriteGuard<'_, ()> {
         let unused = self.places.write();
         self.started.wait();
         unused
     }
 
-    /// Where its attribute record is, once any attributes were seen.
+    /// Returns the slot of the attribute record, once any attributes were seen.
     pub(crate) fn slot(&self) -> Option<u32> {
         let slot = self.slot.load(Ordering::Relaxed);
         (slot != NO_SLOT).then_some(slot)
     }
 
-    /// It was open when a new era began, and is there no more.
+    /// Returns true if the inode was open when a new era began, and does not exist any more.
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
     }
 
-    /// It has lost its last name.
+    /// Returns true if the inode has lost its last name.
     pub(crate) fn is_unlinked(&self) -> bool {
         self.unlinked.load(Ordering::Relaxed)
     }
@@ -235,7 +240,8 @@ impl Inode {
         self.gone.store(true, Ordering::Release);
     }
 
-    /// Locks are lost as `era` begins: what was open when they were had is of no use any more. How many open files these are.
+    /// Marks the handles that hold locks as severed, because the locks are lost as `era` begins.
+    /// Returns the number of newly severed handles.
     pub(crate) fn sever_locks(&self, era: u32) -> usize {
         let held = self.may_hold.lock().take(|_| true);
         let mut severed = self.severed.lock();
@@ -253,17 +259,18 @@ impl Inode {
         lost
     }
 
-    /// True if locks were lost when an era after this one began: what was asked for before that may have been guarded by them.
+    /// Returns true if locks were lost at the beginning of a later era. They may have guarded
+    /// operations that were issued in `era`.
     pub(crate) fn has_lost_locks_since(&self, era: u32) -> bool {
         self.severed_in.load(Ordering::Acquire) > era
     }
 
-    /// True if a lock that was had through an open file is lost.
+    /// Returns true if the handle held a lock that is lost.
     pub(crate) fn is_severed(&self, handle: u64) -> bool {
         self.any_severed.load(Ordering::Acquire) && self.severed.lock().contains(&handle)
     }
 
-    /// An open file is closed for good.
+    /// Forgets a handle that is closed for good.
     pub(crate) fn forget_severed(&self, handle: u64) {
         if self.any_severed.load(Ordering::Acquire) {
             self.severed.lock().retain(|severed| *severed != handle);
@@ -275,22 +282,22 @@ impl Inode {
     }
 }
 
-/// The inodes that the caller knows.
+/// The inodes that the caller references.
 #[derive(Debug, Default)]
 pub(crate) struct InodeTable {
-    /// Their numbers are the server's, which can hold up its clients in simpler ways than by collisions.
+    /// Keys come from the server, which has simpler ways to harm its clients than hash collisions.
     inodes: RwLock<FxHashMap<u64, Arc<Inode>>>,
-    /// By which names the caller knows them. An inode that is not known has none.
+    /// Names of the referenced inodes.
     aliases: Mutex<Aliases>,
-    /// How many have been forgotten.
+    /// Number of inodes that have been forgotten.
     forgotten: AtomicU64,
-    /// How often layouts that were asked for before have become void, of whichever inode.
+    /// Number of times that layouts in flight were voided.
     voids: AtomicU64,
-    /// Releases that are begun with and have not said of which file.
+    /// Number of releases that have begun without naming their file yet.
     releasing: AtomicU32,
-    /// Some file's locks were lost once.
+    /// True once locks of any file were lost.
     lost_locks: AtomicBool,
-    /// Whether the server is known to recall layouts from this client.
+    /// Epoch in which the server recalls layouts from this client.
     recalls: RecallEpoch,
     orphans: Orphans,
     sharing: Sharing,
@@ -301,10 +308,10 @@ impl InodeTable {
         self.inodes.read().get(&ino).cloned()
     }
 
-    /// Takes a reference, making the inode known if it is not.
+    /// Takes a reference. Adds the inode if it is new.
     pub(crate) fn acquire(&self, ino: u64) -> Arc<Inode> {
         if let Some(inode) = self.inodes.read().get(&ino) {
-            // Removal takes the write lock, so it cannot be under way.
+            // A removal needs the write lock, so none can be in progress.
             inode.references.fetch_add(1, Ordering::Relaxed);
             return inode.clone();
         }
@@ -314,7 +321,7 @@ impl InodeTable {
         inode.clone()
     }
 
-    /// Gives references back; with the last one the inode is forgotten.
+    /// Returns references. Forgets the inode with the last one.
     pub(crate) fn release(&self, ino: u64, count: u64) {
         let mut inodes = self.inodes.write();
         let Some(inode) = inodes.get(&ino) else { return };
@@ -330,48 +337,50 @@ impl InodeTable {
         }
     }
 
-    /// Marks an inode that has lost its last name. False if it is not known.
+    /// Marks an inode that has lost its last name. Returns false if it is not referenced.
     pub(crate) fn mark_unlinked(&self, ino: u64) -> bool {
         let inodes = self.inodes.write();
         inodes.get(&ino).inspect(|inode| inode.unlinked.store(true, Ordering::Relaxed)).is_some()
     }
 
-    /// Inodes that have lost their last name.
+    /// Returns the unlinked inodes.
     pub(crate) fn orphans(&self) -> &Orphans {
         &self.orphans
     }
 
-    /// The caller is about to be told that a name stands for an inode, to which he has a reference.
+    /// Records that a name stands for an inode, before the caller is told. The caller has a
+    /// reference to the inode.
     pub(crate) fn named(&self, ino: u64, parent: u64, name: &[u8]) {
         self.aliases.lock().add(ino, parent, name);
     }
 
-    /// The caller is about to be told that a name does not exist. Returns false if it must not keep that.
+    /// Records that a name does not exist, before the caller is told. Returns false if the caller
+    /// must not cache that.
     pub(crate) fn absent(&self, parent: u64, name: &[u8]) -> bool {
         self.aliases.lock().add_absent(parent, name)
     }
 
-    /// All names in a directory that the caller was told of and is about to drop.
+    /// Returns all recorded names in a directory, which the caller is about to drop.
     pub(crate) fn names_in(&self, parent: u64) -> Vec<Arc<[u8]>> {
         self.aliases.lock().in_directory(parent)
     }
 
-    /// The caller has dropped a name.
+    /// Notes that the caller has dropped a name.
     pub(crate) fn dropped(&self, parent: u64, name: &[u8]) {
         self.aliases.lock().dropped(parent, name);
     }
 
-    /// A name stands for nothing any more, or for nobody knows what.
+    /// Removes a name that stands for nothing any more, or for an unknown inode.
     pub(crate) fn unnamed(&self, parent: u64, name: &[u8]) {
         self.aliases.lock().remove(parent, name);
     }
 
-    /// The caller is about to be told that something has been renamed.
+    /// Records a rename, before the caller is told.
     pub(crate) fn renamed(&self, from: (u64, &[u8]), to: (u64, &[u8]), exchange: bool) {
         self.aliases.lock().rename(from, to, exchange);
     }
 
-    /// By which names the caller knows an inode.
+    /// Returns the names under which the caller knows an inode.
     pub(crate) fn names(&self, ino: u64) -> Names {
         self.aliases.lock().of(ino)
     }
@@ -381,68 +390,69 @@ impl InodeTable {
         &self.recalls
     }
 
-    /// How many inodes are shared with other mounts.
+    /// Returns the counts of inodes that are shared with other mounts.
     pub(crate) fn sharing(&self) -> &Sharing {
         &self.sharing
     }
 
-    /// A release is begun with.
+    /// Announces a release.
     pub(crate) fn will_release(&self) {
         self.releasing.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// What it gives up is known now.
+    /// Notes that an announced release has named its file.
     pub(crate) fn releases(&self) {
-        // One that was not announced counts for nothing.
+        // A release without an announcement does not count.
         let less = |count: u32| count.checked_sub(1);
         self.releasing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).ok();
     }
 
-    /// True if it is not known of a release which file it is of.
+    /// Returns true while any release has not named its file yet.
     pub(crate) fn is_releasing(&self) -> bool {
         self.releasing.load(Ordering::SeqCst) > 0
     }
 
-    /// Counts up when layouts that are under way may be void.
+    /// Returns a count that rises when layouts in flight may be void.
     pub(crate) fn voids(&self) -> u64 {
         self.voids.load(Ordering::Acquire)
     }
 
-    /// Locks are going to be lost, of whichever inode.
+    /// Notes that locks are going to be lost.
     pub(crate) fn locks_get_lost(&self) {
         self.lost_locks.store(true, Ordering::Release);
     }
 
-    /// False: there is no inode of which locks have been lost. It takes no look at the table.
+    /// Returns false if no locks were ever lost. Needs no lock of the table.
     pub(crate) fn has_lost_locks(&self) -> bool {
         self.lost_locks.load(Ordering::Acquire)
     }
 
-    /// Whatever layout was asked for until now is void once it comes.
+    /// Voids all layouts that were requested before this call.
     pub(crate) fn void_what_comes(&self) {
         self.voids.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// An inode whose layout is void. Nobody who makes it known after this takes in a layout that he asked for before.
+    /// Returns an inode whose layout is void. If it is not referenced, voids all layouts in flight:
+    /// one of them may be this inode's.
     pub(crate) fn get_or_void(&self, ino: u64) -> Option<Arc<Inode>> {
         self.get(ino).or_else(|| {
-            // It may just be being opened by its name.
+            // An open by name may be in flight.
             self.void_what_comes();
             self.get(ino)
         })
     }
 
-    /// How many have been known, and are no longer.
+    /// Returns the number of inodes that have been forgotten.
     pub(crate) fn forgotten(&self) -> u64 {
         self.forgotten.load(Ordering::Relaxed)
     }
 
-    /// The numbers of all of them.
+    /// Returns the numbers of all referenced inodes.
     pub(crate) fn numbers(&self) -> Vec<u64> {
         self.inodes.read().keys().copied().collect()
     }
 
-    /// How many inodes are known.
+    /// Returns the number of referenced inodes.
     pub(crate) fn len(&self) -> usize {
         self.inodes.read().len()
     }

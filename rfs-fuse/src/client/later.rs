@@ -1,16 +1,19 @@
-//! Small reads and writes that are answered when their bytes have come, or are in place.
+//! Asynchronous small reads and writes.
 //!
-//! Who reads or writes alone waits himself, and is woken once. Where others are under way already, or something else is asked for, one is only
-//! started: its answer is handed on by whoever finds it, and the thread that started it takes the next request meanwhile. So a few
-//! threads keep as many under way as they are asked for, and those leave and come back together.
+//! If a request is the only one in flight, the calling thread blocks for it. Otherwise the
+//! request is only started: the thread takes the next request, and the thread that polls the
+//! completion sends the reply. If more requests are waiting, [`Gathered`] starts several in one
+//! batch.
 //!
-//! Who knows that more is asked for may leave one to be started with the next ([`Gathered`]): many small requests in one go take the network
-//! and the server a fraction of what they take one by one. It is started when so many have gathered, when nothing more is asked for, or when
-//! one that was started before comes back, whichever is first: it does not wait for anything that may not come.
+//! An asynchronous write only places bytes: inside the file, where space is allocated. Its data
+//! is copied, because the request's buffer is reused, and its time is noted before. A failed
+//! write is repeated on a thread that may block. Until then no other file can get its space,
+//! because it may still take effect.
 //!
-//! A write is one that changes nothing but bytes: inside the file, where there is space. Its bytes are copied, as the request that brought them
-//! does not stay; its time is noted before, as elsewhere in a kernel. One that fails is repeated on a thread that may wait, for as long as any
-//! write may take, and meanwhile nobody can take the place that it writes to, as it may still take effect.
+//! # Concurrency
+//! Session threads start requests; any polling thread runs the replies. Takes an inode's `io` and
+//! `places` without blocking, and holds them as a count ([`Started`]) while the request is in
+//! flight.
 
 mod company;
 mod gathered;
@@ -36,36 +39,41 @@ pub(crate) use gathered::Gathered;
 use gathered::Request;
 pub(crate) use repeats::Repeats;
 
-/// Larger ones are waited for: to hand on their bytes takes longer than to wake a thread, and one thread would do it for all.
+/// Longest asynchronous request in bytes. Copying a longer one takes longer than to wake a
+/// thread, and the polling thread would copy for all.
 const LARGEST: u64 = 32 << 10;
 
-/// What there is to do for a thread after a request.
+/// Other work of a thread after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Something else is asked for already.
+    /// Another request is waiting.
     Waits,
-    /// Nothing is: the thread would wait.
+    /// No request is waiting: the thread would block.
     Nothing,
-    /// Nothing is, but many wait for answers, which leave only when it goes back: it may stay until there are some.
+    /// No request is waiting, but replies go out only when the thread returns to the kernel. It may
+    /// poll until there are some.
     Answers,
-    /// It has to go back to see.
+    /// Unknown until the thread returns to the kernel.
     Unknown,
 }
 
-/// What a started read was asked for.
+/// Parameters of a started read.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     ino: u64,
     offset: u64,
     len: usize,
-    /// In this era.
+    /// Era in which the caller issued the read.
     since: u32,
 }
 
 impl Client {
-    /// Reads as [`read`](Self::read) does, and returns before there are bytes: `answer` runs with them on whichever thread finds
-    /// them, and must not block. Where waiting is better, or the read takes more than bytes, it gives `answer` back. `next` says
-    /// what else there is to do: with something that is asked for already it may be sent; if there is nothing, this thread may stay to find bytes, also those of others.
+    /// Starts a read as [`read`](Self::read), and returns before the bytes arrive. The polling
+    /// thread runs `answer`, which must not block.
+    ///
+    /// Returns `answer` if the caller should block instead, or the read needs more than bytes.
+    /// `next` tells about other work. If another request is waiting, this one may be sent together
+    /// with it. If no request is waiting, this thread may poll for the completions of all threads.
     pub fn read_later<A>(
         self: &Arc<Self>,
         ino: u64,
@@ -90,7 +98,7 @@ impl Client {
         if !self.is_inside(&inode, known, inode.layout.read().id(), (offset, len)) {
             return Err(answer);
         }
-        // One that fails is made again where there is somebody to tell.
+        // If this fails, the caller makes the read again and reports the error.
         let remote = match self.readable(&inode, offset, len as u64) {
             Ok((pieces, layout)) if self.is_inside(&inode, known, layout, (offset, len)) => {
                 match pieces[..] {
@@ -103,11 +111,13 @@ impl Client {
         let Ok(remote) = remote else { return Err(answer) };
         self.was_read(&inode);
         let (started, counted) = (OneStarted::new(&inode), self.transfers.enter());
-        // From now on that count keeps the extents, also while this thread serves others' reads.
+        // From here on the count protects the extents, also while this thread serves other threads'
+        // requests.
         drop((shared, places));
         let (client, asked) = (Arc::downgrade(self), Asked { ino, offset, len, since });
         let done = move |got: Result<&[u8], rdmabox::RequestError>| {
-            // The bytes are here. Who is answered may ask for the next ones at once, alone.
+            // The bytes are here. The caller may issue its next read at once, and that read is
+            // alone.
             drop((started, counted));
             match got {
                 Ok(bytes) => answer(Ok(ReadData::Bytes(bytes))),
@@ -121,8 +131,9 @@ impl Client {
         Ok(())
     }
 
-    /// A write as [`write`](Self::write) does it, that has only to be started and is answered when the bytes are in place; `None` where waiting is better, or it
-    /// takes more than to place them. `next` is asked as by [`read_later`](Self::read_later).
+    /// Prepares a write that replies when its bytes are in place. Returns `None` if the caller
+    /// should block instead, or the write needs more than to place bytes. `next` is as for
+    /// [`read_later`](Self::read_later).
     pub fn write_later<'a>(
         self: &'a Arc<Self>,
         ino: u64,
@@ -136,7 +147,8 @@ impl Client {
         let since = self.remote.era_in_use();
         let inode = self.inodes.get(ino)?;
         let (shared, places) = (inode.io.try_read()?, inode.places.try_read()?);
-        // Before the kernel is asked what else there is: a write that makes the file longer would ask in vain.
+        // This check precedes `next`, which may be a system call: a write that extends the file
+        // needs none.
         let known = *inode.size.lock();
         if !self.is_inside(&inode, known, inode.layout.read().id(), (offset, data.len())) {
             return None;
@@ -157,12 +169,12 @@ impl Client {
         Some(LaterWrite { client: self, data, next, writing, counted })
     }
 
-    /// Whether so many bytes may be read or written later at all.
+    /// Returns true if a request of `len` bytes may be asynchronous.
     pub fn is_for_later(&self, len: usize) -> bool {
         len as u64 <= LARGEST && !self.records.is_mapped() && !self.writes_by_server()
     }
 
-    /// What there is to do next for a thread with a request that is not alone.
+    /// Returns the other work of the thread, or `None` if this request is alone.
     fn in_company(&self, next: impl FnOnce() -> Next) -> Option<Next> {
         if self.transfers.any() {
             self.company.found();
@@ -182,7 +194,8 @@ impl Client {
         self.remote.serve(until, &mut || request.take().into_iter().for_each(add));
     }
 
-    /// Returns true if an open file with this layout has these bytes for certain, without another look.
+    /// Returns true if an open file with this layout certainly has these bytes, without a read of
+    /// the record.
     fn is_inside(
         &self,
         inode: &Inode,
@@ -196,13 +209,13 @@ impl Client {
             && known.reaches(layout, end, self.inodes.recalls().now())
     }
 
-    /// A place in the count of reads and writes that are waited for.
+    /// Counts a read or write that a thread blocks for.
     pub(crate) fn one_transfer(&self) -> One {
         self.transfers.enter()
     }
 }
 
-/// A write that is to be started.
+/// A write that is ready to start.
 #[derive(Debug)]
 pub struct LaterWrite<'a> {
     client: &'a Arc<Client>,
@@ -213,13 +226,14 @@ pub struct LaterWrite<'a> {
 }
 
 impl LaterWrite<'_> {
-    /// Copies the bytes, and starts it. `answer` runs when they are in place, or cannot be placed, on whichever thread finds that, and must not block. If
-    /// there is nothing else to do, this thread may stay meanwhile, to find what has come back.
+    /// Copies the bytes and starts the write. The polling thread runs `answer` when the write has
+    /// ended, and `answer` must not block. If there is no other work, this thread may poll
+    /// meanwhile.
     pub fn start(self, answer: impl FnOnce(Result<(), ClientError>) + Send + 'static) {
         let LaterWrite { client, data, next, writing, counted } = self;
         let place = writing.place;
         let done = move |placed: Result<(), RequestError>, data: Vec<u8>| {
-            // Who is answered may ask for the next one at once, alone.
+            // The caller may issue its next write at once, and that write is alone.
             drop(counted);
             let client = writing.client.upgrade();
             if placed.is_ok() && client.as_deref().is_some_and(|client| writing.is_part(client)) {
@@ -236,7 +250,7 @@ impl LaterWrite<'_> {
     }
 }
 
-/// A started write. Until it is dropped nobody takes its place.
+/// A started write. It keeps its space from being given up until it is dropped.
 #[derive(Debug)]
 struct Writing {
     client: Weak<Client>,
@@ -250,13 +264,15 @@ struct Writing {
 }
 
 impl Writing {
-    /// Returns true if bytes that are in place are part of the file for certain, without another look.
+    /// Returns true if the placed bytes are certainly part of the file, without a read of the
+    /// record.
     fn is_part(&self, client: &Client) -> bool {
         let (known, layout) = (*self.inode.size.lock(), self.inode.layout.read().id());
         layout == self.layout && client.is_inside(&self.inode, known, layout, (self.offset, self.len))
     }
 
-    /// Repeats it if it has failed, and looks whether it is part of the file, on a thread that may wait.
+    /// Repeats a failed write and checks whether it is part of the file, on a thread that may
+    /// block.
     fn repeat<A>(self, placed: Result<(), RequestError>, data: Vec<u8>, answer: A)
     where
         A: FnOnce(Result<(), ClientError>) + Send + 'static,
@@ -270,27 +286,28 @@ impl Writing {
     fn until_done(self, placed: Result<(), RequestError>, data: &[u8]) -> Result<(), ClientError> {
         let client = self.client.upgrade().ok_or(RequestError::Disconnected)?;
         let outcome = match placed {
-            // What was known of the file is not enough.
+            // The known size does not cover the write.
             Ok(()) => Ok(false),
-            // The failed one may still take effect: not after this one.
+            // The failed write may still take effect, but not after this one.
             Err(_) => client.remote.write_vectored(&[(self.place, data)]).map(|()| self.is_part(&client)),
         };
         let Writing { inode, offset, since, layout, started, .. } = self;
         drop(started);
         let write = || client.write_since(since, inode.ino, offset, data);
         match outcome {
-            // It was noted before what may have been a long time.
+            // The time was noted before the write, which may be long ago.
             Ok(true) => client.stamp(&inode),
-            // With a look at the record.
+            // The whole write again, with a read of the record.
             Ok(false) => write(),
-            // The place is none any more.
+            // The address is of an era that has ended.
             Err(RequestError::Disconnected) if layout.era != client.remote.era() => write(),
             Err(e) => Err(e.into()),
         }
     }
 }
 
-/// Makes a read that failed again, on a thread that may wait: a request that was flushed says nothing of the next one.
+/// Repeats a failed read on a thread that may block. A flushed request says nothing about the
+/// next one.
 fn again<A>(client: &Weak<Client>, asked: Asked, error: ClientError, answer: A)
 where
     A: FnOnce(Result<ReadData<'_>, ClientError>) + Send + 'static,

@@ -1,26 +1,26 @@
-//! Where the bytes of an open file lie: a cache of its extents. Pure; no I/O, no locks.
+//! A cache of the extents of an open file. No I/O, no locks, no clock.
 //!
-//! What the cache holds below [`LayoutCache::known_to`] is what the server said; extents can only have been added since
-//! as long as the layout generation is the same, never moved or taken away.
+//! Below [`LayoutCache::known_to`] the cache holds the server's extents. While the layout
+//! generation stays the same, the server only adds extents; it moves and removes none.
 
 use rfs_proto::{BLOCK, Extent, Layout};
 use smallvec::SmallVec;
 
 use super::size::LayoutId;
 
-/// A run of a file range.
+/// A part of a file range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
-    /// Bytes that lie at `arena`.
+    /// Bytes at offset `arena` of the arena.
     Data {
-        /// First byte in the arena.
+        /// Offset of the first byte in the arena.
         arena: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
     },
-    /// Bytes that have no space; they read as zero.
+    /// Bytes without space, which read as zero.
     Hole {
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
     },
 }
@@ -33,27 +33,29 @@ impl Piece {
     }
 }
 
-/// Mostly one or two.
+/// Usually one or two pieces.
 pub(crate) type Pieces = SmallVec<[Piece; 4]>;
 
-/// The extents of one file as far as they are known.
+/// The known extents of one file.
 #[derive(Debug, Default)]
 pub(crate) struct LayoutCache {
     generation: u64,
-    /// When it was fetched: places of an earlier era are void.
+    /// Era of the fetch. Addresses of an earlier era are void.
     era: u32,
-    /// Layouts that were recalled: of this era those before this generation, and all of earlier eras.
+    /// Recall state: layouts of this era before this generation are void, and so are those of
+    /// earlier eras.
     recalled: (u32, u64),
-    /// Sorted by file offset, neither overlapping nor joinable.
+    /// Extents sorted by file offset. They do not overlap and cannot be joined.
     extents: Vec<Extent>,
-    /// Everything below is known: what no extent covers there is a hole.
+    /// Offset up to which the layout is known: ranges below it without an extent are holes.
     known_to: u64,
-    /// The space that the inode had allocated at a moment after which everything here was fetched: while the inode has as
-    /// much, holes are holes.
+    /// Allocated space of the inode at a time before the fetch. While the inode has as much, the
+    /// holes are still holes.
     stamp: Option<u64>,
 }
 
-/// Checks what a server sent: multiples of a block, sorted, not overlapping, inside the arena.
+/// Checks a layout of the server: extents are whole blocks, sorted, not overlapping, inside the
+/// arena.
 pub(crate) fn validate(layout: &Layout, arena_len: u64) -> Result<(), &'static str> {
     let mut end = 0;
     for e in &layout.extents {
@@ -77,20 +79,21 @@ pub(crate) fn validate(layout: &Layout, arena_len: u64) -> Result<(), &'static s
 }
 
 impl LayoutCache {
-    /// What the server says of a file from its first byte on.
+    /// Creates a cache from the server's reply for offset 0.
     pub(crate) fn of(layout: &Layout, era: u32) -> LayoutCache {
         let mut cache = LayoutCache { generation: layout.generation, era, ..LayoutCache::default() };
         cache.merge(0, layout);
         cache
     }
 
-    /// Takes a reply for `offset` of the same generation in. False, and nothing done, if it is of another
-    /// generation or leaves a gap of unknown.
+    /// Merges the server's reply for `offset`. Returns false, without a change, if the reply is of
+    /// another generation or leaves a gap.
     pub(crate) fn merge(&mut self, offset: u64, layout: &Layout) -> bool {
         if layout.generation != self.generation || offset > self.known_to {
             return false;
         }
-        // All extents that end after the offset are in the reply, and the first may begin before it.
+        // The reply has all extents that end after the offset. The first extent may begin before
+        // it.
         let from = layout.extents.first().map_or(offset, |e| e.file.min(offset));
         self.extents.retain(|e| e.file < from);
         if let Some(last) = self.extents.last_mut() {
@@ -117,7 +120,7 @@ impl LayoutCache {
         self.extents.push(extent);
     }
 
-    /// Takes in what was fetched. False, and nothing done, if that was recalled meanwhile.
+    /// Takes in a fetched layout. Returns false, without a change, if it was recalled meanwhile.
     pub(crate) fn renew(&mut self, fresh: LayoutCache) -> bool {
         let of = (fresh.era, fresh.generation);
         let good = of >= self.recalled && of >= (self.era, self.generation);
@@ -127,7 +130,7 @@ impl LayoutCache {
         good
     }
 
-    /// In an era, what is of a generation before this one is void, also what comes later.
+    /// Voids layouts of this era before this generation, including those in flight.
     pub(crate) fn recalled(&mut self, era: u32, generation: u64) {
         self.recalled = self.recalled.max((era, generation));
         if (self.era, self.generation) < self.recalled {
@@ -135,17 +138,17 @@ impl LayoutCache {
         }
     }
 
-    /// Knows nothing yet.
+    /// Returns an empty cache.
     fn empty(&self, generation: u64, era: u32) -> LayoutCache {
         LayoutCache { generation, era, recalled: self.recalled, ..LayoutCache::default() }
     }
 
-    /// Forgets everything; `generation` is the one to fetch.
+    /// Forgets all extents. `generation` is the generation to fetch.
     pub(crate) fn clear(&mut self, generation: u64) {
         *self = self.empty(generation, self.era);
     }
 
-    /// Returns what tells this layout from those before and after it.
+    /// Returns the era and the generation.
     pub(crate) fn id(&self) -> LayoutId {
         LayoutId { era: self.era, generation: self.generation }
     }
@@ -158,22 +161,22 @@ impl LayoutCache {
         self.generation
     }
 
-    /// The allocated space for which this is the whole truth, if there is one.
+    /// Returns the allocated space for which all holes are known, if any.
     pub(crate) fn stamp(&self) -> Option<u64> {
         self.stamp
     }
 
-    /// Says for how much allocated space this is the whole truth.
+    /// Sets the allocated space for which all holes are known.
     pub(crate) fn set_stamp(&mut self, stamp: Option<u64>) {
         self.stamp = stamp;
     }
 
-    /// Everything below this offset is known.
+    /// Returns the offset up to which the layout is known.
     pub(crate) fn known_to(&self) -> u64 {
         self.known_to
     }
 
-    /// True if every byte of the range has space.
+    /// Returns true if every byte of the range has space.
     pub(crate) fn covers(&self, offset: u64, len: u64) -> bool {
         let end = offset.saturating_add(len);
         let mut at = offset;
@@ -186,7 +189,7 @@ impl LayoutCache {
         at >= end
     }
 
-    /// Splits a range, without gaps and in order. Bytes that are not known come out as holes.
+    /// Splits a range into pieces, in order and without gaps. Unknown parts become holes.
     pub(crate) fn pieces(&self, offset: u64, len: u64) -> Pieces {
         let end = offset.saturating_add(len);
         let mut out = Pieces::new();
@@ -209,7 +212,7 @@ impl LayoutCache {
         out
     }
 
-    /// Index of the first extent that ends after `offset`.
+    /// Returns the index of the first extent that ends after `offset`.
     fn first_after(&self, offset: u64) -> usize {
         self.extents.partition_point(|e| e.file_end() <= offset)
     }
@@ -233,15 +236,15 @@ mod tests {
         cache.recalled(1, 8);
         assert!(!cache.covers(0, 1) && cache.known_to() == 0);
         assert!(!cache.renew(fetched()) && !cache.covers(0, 1));
-        // Not after a close, either.
+        // A close does not undo the recall.
         cache.clear(0);
         assert!(!cache.renew(fetched()));
-        // In another era generations may have begun anew.
+        // In another era generations may begin anew.
         let of_era = |era| LayoutCache { era, ..fetched() };
         assert!(cache.renew(of_era(2)) && cache.covers(0, 2 * B));
         cache.recalled(2, 8);
         assert!(!cache.renew(fetched()) && !cache.renew(of_era(2)));
-        // One that has never been open here, and was recalled while its first open was answered.
+        // The file was never open here, and its layout was recalled during its first open.
         let mut cache = LayoutCache::default();
         cache.recalled(2, 8);
         assert!(!cache.renew(of_era(2)));
@@ -329,7 +332,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a file that is simply an array of optional arena blocks.
+        /// Compares with an array of optional arena blocks.
         #[test]
         fn pieces_and_cover_agree_with_a_block_map(
             map in prop::collection::vec(prop::option::weighted(0.6, 0u64..64), 0..40),
@@ -338,7 +341,7 @@ mod tests {
             let all: Vec<Extent> = map.iter().enumerate()
                 .filter_map(|(i, a)| a.map(|a| extent(i as u64, a, 1))).collect();
             let mut c = cache(&all);
-            // Merging what is known already, from anywhere, changes nothing.
+            // Merging known extents again, from any offset, changes nothing.
             let rest: Vec<Extent> = all.iter().copied().filter(|e| e.file_end() > asked * B).collect();
             prop_assert!(c.merge(asked * B, &layout(&rest, true)));
 

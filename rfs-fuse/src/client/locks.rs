@@ -1,4 +1,5 @@
-//! Locks that all mounts of a server know of, and what they say about the caller's caches.
+//! File locks that are visible to all mounts of a server, and their effect on the caller's
+//! caches.
 
 use std::sync::atomic::Ordering;
 
@@ -17,51 +18,55 @@ use super::{
     names::wrong_kind,
 };
 
-/// A lock that is asked for.
+/// A requested lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockRequest {
     /// Inode, which is open here.
     pub ino: u64,
-    /// The open file that it is asked through.
+    /// Open file that the lock is requested through.
     pub handle: u64,
-    /// Whose it is: the same number, the same owner.
+    /// Lock owner.
     pub owner: u64,
     /// flock or fcntl.
     pub class: LockClass,
     /// Shared, exclusive or none.
     pub kind: LockKind,
-    /// Where.
+    /// Byte range.
     pub range: LockRange,
-    /// Process, for others to see.
+    /// Process, which other clients can see.
     pub pid: u32,
 }
 
-/// What asking for a lock led to.
+/// Outcome of a lock request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// It is there.
+    /// The lock is granted.
     Locked {
-        /// Another client may have changed the file since a lock was got here last, so that whatever the caller keeps of it is void.
+        /// True if the caller's cached pages of the file are void: another client may have changed
+        /// the file since this client's last lock.
         void: bool,
     },
-    /// What becomes of it comes with [`Client::grants`].
+    /// The request waits. [`Client::grants`] returns its outcome.
     Waits,
 }
 
 impl Client {
-    /// Locks a range. EAGAIN if somebody is in the way; with a `ticket`, a number that nothing else waits under, it waits
-    /// then, or is EDEADLK where that would be in vain.
+    /// Locks a range. With a `ticket`, a number unique among waiting requests, a conflicting
+    /// request waits.
+    ///
+    /// # Errors
+    /// EAGAIN if the lock conflicts and there is no ticket. EDEADLK if waiting would deadlock.
     pub fn lock(&self, wanted: &LockRequest, ticket: Option<u64>) -> Result<Asked, ClientError> {
         let LockRequest { ino, owner, class, kind, range, pid, .. } = *wanted;
         let inode = self.opened(ino)?;
         let claim = inode.may_hold.lock().asks(holding(wanted));
         let reply = self.call(&Request::Lock { ino, owner, class, kind, range, pid, ticket });
         let refused = match &reply {
-            // Nothing that was not there before.
+            // These replies change no lock.
             Ok(Reply::Waits) | Err(ClientError::Errno(Errno::EAGAIN | Errno::EDEADLK | Errno::ENOLCK)) => {
                 true
             }
-            // Where it failed in another way it may have been done all the same.
+            // After any other error the lock may be granted.
             _ => false,
         };
         inode.may_hold.lock().answered(claim, !refused);
@@ -72,26 +77,27 @@ impl Client {
         }
     }
 
-    /// A lock is there. True if whatever the caller keeps of the file is void.
+    /// Notes a granted lock. Returns true if the caller's cached pages of the file are void.
     fn locked(&self, ino: u64, Locked { visits, alone }: Locked) -> Result<bool, ClientError> {
         let inode = self.opened(ino)?;
         let mut as_of = inode.pages_as_of.lock();
         let void = !self.alone && (!alone || *as_of != Some(visits)) && !inode.pages.are_good();
         *as_of = alone.then_some(visits);
-        // What this client knows of the size is no fresher.
+        // The known size is as old as the pages.
         inode.size.lock().distrust();
         Ok(void)
     }
 
-    /// What became of a lock that was waited for: as [`Asked::Locked::void`], or why it is not there.
+    /// Takes in the outcome of a lock that was waited for. Returns as [`Asked::Locked::void`].
     pub fn granted(&self, wanted: &LockRequest, outcome: Result<Locked, Errno>) -> Result<bool, ClientError> {
         let locked = outcome?;
         self.opened(wanted.ino)?.may_hold.lock().has(holding(wanted));
         self.locked(wanted.ino, locked)
     }
 
-    /// Waits until something became of locks that are waited for, or until it is cancelled: each of them once. `None`: the server knows of
-    /// nobody who waits, and is to be asked again. One thread at a time.
+    /// Blocks until lock requests that wait have an outcome, and returns each outcome once. Returns
+    /// `None` if the server knows of no waiting request; the caller then asks again. One thread
+    /// calls this at a time.
     pub fn grants(&self, cancel: &Cancel) -> Result<Option<Vec<Granted>>, ClientError> {
         let (mut out, mut back) = (Vec::new(), Vec::new());
         encode_request(&Request::Grants, &mut out);
@@ -104,7 +110,7 @@ impl Client {
         }
     }
 
-    /// Unlocks a range, after publishing what was written.
+    /// Publishes the pending write time, then unlocks a range.
     pub fn unlock(&self, wanted: &LockRequest) -> Result<(), ClientError> {
         let LockRequest { ino, owner, class, range, pid, .. } = *wanted;
         self.flush(ino)?;
@@ -119,12 +125,14 @@ impl Client {
         unlocked
     }
 
-    /// Waits no more under this ticket. False if that came too late: what became of it is among the [grants](Self::grants).
+    /// Withdraws a waiting request. Returns false if that came too late: its outcome is among the
+    /// [grants](Self::grants).
     pub fn stop_waiting(&self, ticket: u64) -> Result<bool, ClientError> {
         self.ticket_done(&Request::StopWaiting { ticket })
     }
 
-    /// Waits no more for others who wait. False as with [`stop_waiting`](Self::stop_waiting).
+    /// Makes a waiting request ignore the other waiters. Returns false as
+    /// [`stop_waiting`](Self::stop_waiting) does.
     pub fn insist(&self, ticket: u64) -> Result<bool, ClientError> {
         self.ticket_done(&Request::Insist { ticket })
     }
@@ -137,7 +145,7 @@ impl Client {
         }
     }
 
-    /// A lock that would be in the way.
+    /// Returns a lock that conflicts with `wanted`, if there is one.
     pub fn test_lock(&self, wanted: &LockRequest) -> Result<Option<HeldLock>, ClientError> {
         let LockRequest { ino, owner, class, kind, range, .. } = *wanted;
         let exclusive = kind == LockKind::Exclusive;
@@ -147,12 +155,13 @@ impl Client {
         }
     }
 
-    /// An owner closed a file: its record locks there go.
+    /// Releases the record locks of an owner that has closed the file.
     pub fn unlock_owner(&self, ino: u64, owner: u64) -> Result<(), ClientError> {
         self.unlock_those(ino, |held| (held.owner, held.class) == (owner, LockClass::Record))
     }
 
-    /// EIO if a lock was had through an open file that is lost: what is done there would be taken for guarded.
+    /// Returns EIO if a lock was lost that the handle held: the user would trust data that the lock
+    /// no longer protects.
     pub fn check_locks(&self, ino: u64, handle: u64) -> Result<(), ClientError> {
         if !self.inodes.has_lost_locks() {
             return Ok(());
@@ -163,17 +172,19 @@ impl Client {
         }
     }
 
-    /// Carries out a request about open files that was made in the era `since`, and that locks of these files may guard.
+    /// Makes a call about open files that their locks may guard. The caller issued it in the era
+    /// `since`.
     ///
     /// # Errors
-    /// EIO if such a lock was lost when an era after that began. The request is not carried out in a later era then.
+    /// EIO if such a lock was lost in a later era. The call is not carried out in a later era then.
     pub(super) fn call_guarded(
         &self,
         inodes: &[&Inode],
         since: u32,
         request: &Request<'_>,
     ) -> Result<Reply, ClientError> {
-        // In this order: what is held at the first look, and lost before the second, shows in the third.
+        // The order matters: a lock that is held here and lost before the era is read is detected
+        // after that.
         let may_hold = inodes.iter().any(|inode| !inode.may_hold.lock().is_empty());
         let era = self.remote.era_in_use();
         let guarded = || inodes.iter().try_for_each(|inode| guarded_since(inode, since));
@@ -187,7 +198,7 @@ impl Client {
         }
     }
 
-    /// An open file is closed for good: all locks that were taken through it go.
+    /// Releases all locks that were taken through a handle that is closed for good.
     pub fn unlock_handle(&self, ino: u64, handle: u64) -> Result<(), ClientError> {
         let Some(inode) = self.inodes.get(ino) else {
             self.inodes.releases();
@@ -202,35 +213,36 @@ impl Client {
         unlocked
     }
 
-    /// An open file is about to be released: announces a call of [`unlock_handle`](Self::unlock_handle).
+    /// Announces a call of [`unlock_handle`](Self::unlock_handle): a handle is about to be
+    /// released.
     pub fn will_release(&self) {
         self.inodes.will_release();
     }
 
-    /// A descriptor of an open file is being closed. It may be the last one.
+    /// Notes that a descriptor of a handle is being closed, perhaps its last one.
     pub fn may_close(&self, ino: u64, handle: u64) {
         if let Some(inode) = self.inodes.get(ino) {
             inode.may_hold.lock().may_close(handle);
         }
     }
 
-    /// True if a lock is held here through an open file whose last close may have returned.
+    /// Returns true if a lock is held through a handle whose last close may have returned.
     pub fn may_be_closed(&self, ino: u64) -> bool {
         self.inodes.get(ino).is_some_and(|inode| {
             inode.unlocking.load(Ordering::SeqCst) > 0 || inode.may_hold.lock().may_be_closed()
         })
     }
 
-    /// True if a release has begun that gives locks of a file up, and the server has not answered.
+    /// Returns true if a release is in progress that gives up locks of a file.
     pub fn is_unlocking(&self, ino: u64) -> bool {
         self.inodes.is_releasing()
             || self.inodes.get(ino).is_some_and(|inode| inode.unlocking.load(Ordering::SeqCst) > 0)
     }
 
-    /// Returns when all mounts that have locks of a file have given up those whose files are closed.
+    /// Blocks until all mounts that hold locks of a file have given up those of closed handles.
     ///
     /// # Errors
-    /// That of the call.
+    /// The error of the call.
     pub fn confirm_locks(&self, ino: u64) -> Result<(), ClientError> {
         let _counted = self.changes().begin(&Effect::default());
         self.call_done(&Request::ConfirmLocks { ino })
@@ -243,7 +255,7 @@ impl Client {
     }
 
     fn unlock_all(&self, ino: u64, mut gone: Vec<Holding>) -> Result<(), ClientError> {
-        // Unlocking asks for an owner and a class, whatever open files it was.
+        // An unlock names an owner and a class, so several handles need one unlock.
         gone.sort_unstable_by_key(|held| (held.owner, held.class == LockClass::Record));
         gone.dedup_by_key(|held| (held.owner, held.class));
         let mut outcome = Ok(());

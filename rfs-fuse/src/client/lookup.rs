@@ -1,4 +1,4 @@
-//! Looking names up: from memory where that is known to be right, else at the server.
+//! Lookups of names: from the cache if its answer is certain, else at the server.
 
 use rfs_proto::{Attr, DirPage, Errno, Reply, Request};
 
@@ -8,12 +8,13 @@ use super::{
     names::{check_name, wrong_kind},
 };
 
-/// Entries of a directory that are asked for at once to know its names; about what fits into a message.
+/// Entries of one page of a directory that is listed to learn its names. They fill about one
+/// message.
 const PAGE: u32 = 700;
 
 impl Client {
-    /// A name's attributes. Takes a reference. Asks nobody if it is known that there is no such name, or
-    /// if they came with those of another one.
+    /// Looks a name up and takes a reference. Makes no call if the name is known to be absent, or
+    /// its attributes were prefetched.
     pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<Attr, ClientError> {
         check_name(name)?;
         let _arrival = self.arrival();
@@ -22,8 +23,8 @@ impl Client {
             return self.ask(parent, name, since);
         }
         if self.inodes.get(parent).is_some_and(|directory| directory.is_unlinked()) {
-            // A removed directory, of which it is known that it is empty: the caller is not to
-            // remember the absence of names in it.
+            // A removed directory is known to be empty. ESTALE keeps the caller from caching the
+            // absence of names in it.
             return Err(Errno::ESTALE.into());
         }
         if let Some(known) = self.remembered(parent, name) {
@@ -50,7 +51,7 @@ impl Client {
                     self.keeping.directories.lock().missed(parent, name, mark, recalled)
                 };
                 if due {
-                    // That there is no such name is true in any case.
+                    // The name is absent, whether or not the listing succeeds.
                     self.list(parent).ok();
                 }
                 Err(Errno::ENOENT.into())
@@ -59,7 +60,8 @@ impl Client {
         }
     }
 
-    /// The attributes of an inode that is known by its number only. Takes a reference. ENOENT if it has no name any more.
+    /// Returns the attributes of an inode by its number, and takes a reference. ENOENT if it has no
+    /// name any more.
     pub fn lookup_number(&self, ino: u64) -> Result<Attr, ClientError> {
         let _arrival = self.arrival();
         let since = self.since();
@@ -70,7 +72,8 @@ impl Client {
         Ok(self.referenced(since, attr))
     }
 
-    /// The directory above one that is known by its number only. Takes a reference.
+    /// Returns the attributes of the parent of a directory, by the directory's number. Takes a
+    /// reference.
     pub fn lookup_parent(&self, dir: u64) -> Result<Attr, ClientError> {
         match self.call(&Request::ReadDir { ino: dir, cookie: 0, max_entries: 1 })? {
             Reply::Dir(page) => self.lookup_number(page.parent),
@@ -78,24 +81,24 @@ impl Client {
         }
     }
 
-    /// What is known of a name without asking.
+    /// Looks a name up in the cache.
     fn remembered(&self, parent: u64, name: &[u8]) -> Option<Result<Attr, ClientError>> {
         if self.keeping.directories.lock().is_absent(parent, name) {
             return Some(Err(Errno::ENOENT.into()));
         }
-        // Until the inode is known here, and so told of recalls.
+        // Held until the inode is referenced here. From then on recalls of it are obeyed.
         let telling = self.telling();
         let attr = self.keeping.ahead.lock().take(parent, name)?;
         telling.reference(telling.now(), &attr);
         Some(Ok(attr))
     }
 
-    /// Asks for a name.
+    /// Looks a name up at the server.
     fn ask(&self, parent: u64, name: &[u8], since: Since) -> Result<Attr, ClientError> {
         Ok(self.referenced(since, self.call_attr(&Request::Lookup { parent, name })?))
     }
 
-    /// Asks for a name and some of those that follow it.
+    /// Looks a name up at the server, and prefetches some of those that follow it.
     fn ask_ahead(
         &self,
         (parent, name): (u64, &[u8]),
@@ -113,7 +116,8 @@ impl Client {
             _ => return Err(ClientError::Protocol("a page that does not begin with the name asked for")),
         };
         let telling = self.telling();
-        // An inode that was known meanwhile, and is no longer, may have been changed here; and names, too.
+        // This client may have changed an inode that was referenced and forgotten meanwhile, or a
+        // name.
         let calm =
             self.inodes.forgotten() == forgotten && self.keeping.directories.lock().is_calm(parent, mark);
         let fresh: Vec<_> = entries
@@ -125,7 +129,7 @@ impl Client {
         Ok(self.referenced(since, attr))
     }
 
-    /// Asks for a page of a directory, so that it becomes known.
+    /// Fetches a page of a directory to learn its names.
     fn list(&self, dir: u64) -> Result<(), ClientError> {
         let listing = self.keeping.directories.lock().lists(dir, 0);
         let Some((id, from)) = listing else { return Ok(()) };
@@ -138,7 +142,8 @@ impl Client {
         }
     }
 
-    /// Entries behind `cookie` are about to be asked for: the listing that they belong to, if it is of use to know the directory.
+    /// Returns the listing that a page behind `cookie` will belong to, if it helps to learn the
+    /// directory's names.
     pub(crate) fn lists(&self, dir: u64, cookie: u64) -> Option<ListingId> {
         if !self.keeping.is_on() {
             return None;
@@ -146,7 +151,7 @@ impl Client {
         Some(self.keeping.directories.lock().lists(dir, cookie)?.0)
     }
 
-    /// They came.
+    /// Adds a page to its listing.
     pub(crate) fn listed(&self, listing: Option<ListingId>, dir: u64, cookie: u64, page: &DirPage) {
         let Some(id) = listing else { return };
         let to = page.entries.last().map_or(cookie, |entry| entry.cookie);

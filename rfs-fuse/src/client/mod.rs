@@ -1,16 +1,19 @@
-//! Files without FUSE: the client of an rfs-server.
+//! The client of an rfs-server, without FUSE.
 //!
-//! A [`Client`] is one session with one server. Names, opening and space are calls to the server; data, sizes and
-//! times move one-sidedly, so that reading and writing an open file with space runs no server code. Where memory has checksums
-//! what is written goes to the server in calls.
+//! A [`Client`] is one session with one server. Lookups, opens and allocation are calls to the
+//! server. Data, sizes and times move one-sidedly: reads and writes of an open file with
+//! allocated space run no server code. If the export has checksums, the client sends written data
+//! to the server in calls.
 //!
-//! Every method may be called from any number of threads. Reads and writes of one inode run side by side; a change
-//! of its size excludes them. Every wait ends within the session's timeouts. An inode that a method returned is
-//! referenced until [`Client::forget`] gave the reference back; an open one until its last [`Client::close`].
+//! The client caches no file data and checks no permissions. It reconnects by itself if
+//! [`AttachOptions::returns`] is set. [`Client::telling`] says which replies the caller may
+//! cache; a [`Keeper`] hears of recalls.
 //!
-//! What the caller may keep, and for how long, is said by [`Client::telling`]; what it may no longer keep, by a [`Keeper`].
-//!
-//! It does not cache file data, and checks no permissions. It comes back by itself where [`AttachOptions::returns`] says so.
+//! # Concurrency
+//! Any number of threads call every method. Reads and writes of one inode run in parallel; a
+//! change of its size excludes them. Every wait ends within the session's timeouts. An inode
+//! stays referenced until [`Client::forget`] returns its last reference; an open inode until its
+//! last [`Client::close`].
 
 mod access;
 mod again;
@@ -81,10 +84,10 @@ use rfs_proto::{Identity, RegionRef};
 pub struct Client {
     remote: Arc<dyn Remote>,
     arena: RegionRef,
-    /// The arena in place, where the provider maps it.
+    /// Local mapping of the arena, if the provider maps it.
     arena_map: Option<remote::Mapped>,
     records: Records,
-    /// Checksums of what is in the arena, if it has any.
+    /// Checksums of the arena, if the export has them.
     sums: Option<checked::Sums>,
     clock: ServerClock,
     inodes: Arc<InodeTable>,
@@ -95,18 +98,19 @@ pub struct Client {
     keeping: Arc<Keeping>,
     access_times: AccessTimes,
     directory_access_times: AccessTimes,
-    /// Held while a value goes to the server in parts, of which it keeps one.
+    /// Held while a value goes to the server in several parts. The server stores one pending first
+    /// part per session.
     parts: Mutex<()>,
-    /// Nobody else uses the file system.
+    /// True if no other session may use the export.
     alone: bool,
-    /// The session's number at the server.
+    /// Number of the session at the server.
     session: Arc<AtomicU64>,
-    /// Who this mount is, if it comes back.
+    /// Identity of this mount at the server, if the client reconnects.
     mount: Option<Identity>,
-    /// It may change nothing.
+    /// True if the session may change nothing.
     read_only: bool,
-    /// The memory can only be read: the server writes, and says the time of it.
+    /// True if the session may only read the memory: the server writes data and times.
     confined: bool,
-    /// For how long one waits for another client.
+    /// Limit of a wait for another client.
     patience: Duration,
 }

@@ -1,4 +1,4 @@
-//! Names and attributes: everything that is a call to the server, and `getattr`, which is not.
+//! Calls about names and attributes, and `getattr`, which mostly needs no call.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use super::{
     keeping::Since,
 };
 
-/// Who makes something.
+/// The user that creates an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Creator {
     /// Owner.
     pub uid: u32,
     /// Group, unless the directory is setgid.
     pub gid: u32,
-    /// Taken from the permission bits, unless the directory has a default ACL.
+    /// Removed from the permission bits, unless the directory has a default ACL.
     pub umask: u32,
 }
 
@@ -55,29 +55,30 @@ impl Client {
         }
     }
 
-    /// Takes a reference to the inode whose attributes came, which were asked for since then.
+    /// Takes a reference to an inode whose attributes were requested at `since`.
     pub(crate) fn referenced(&self, since: Since, attr: Attr) -> Attr {
         self.telling().reference(since, &attr);
         self.inodes.get(attr.ino).map_or(attr, |inode| with_pending(&inode, attr))
     }
 
-    /// Makes something with a name.
+    /// Creates an inode with a name.
     fn make(&self, request: &Request<'_>) -> Result<Attr, ClientError> {
         let _arrival = self.arrival();
         let since = self.since();
         Ok(self.referenced(since, self.call_attr(request)?))
     }
 
-    /// Gives `count` references back.
+    /// Returns `count` references.
     pub fn forget(&self, ino: u64, count: u64) {
         if ino == ROOT_INO {
-            // Nobody looked it up.
+            // The caller never looked the root up.
             return;
         }
         self.inodes.release(ino, count);
     }
 
-    /// An inode's attributes; one-sidedly if it is referenced, unless they may not be kept and it is time to ask for them to be.
+    /// Returns an inode's attributes. Reads them one-sidedly if the inode is referenced, unless a
+    /// call is due to make them cacheable.
     pub fn getattr(&self, ino: u64) -> Result<Attr, ClientError> {
         let Some(inode) = self.inodes.get(ino) else {
             return self.call_attr(&Request::GetAttr { ino });
@@ -90,19 +91,19 @@ impl Client {
         self.attributes(&inode, asks)
     }
 
-    /// What an inode is marked with; without a look at it where that is known.
+    /// Returns an inode's marks, from the cache if it has them.
     pub(crate) fn marks(&self, ino: u64) -> Result<Marks, ClientError> {
         let known = self.inodes.get(ino).and_then(|inode| inode.lease.lock().marks());
         known.map_or_else(|| self.getattr(ino).map(|attr| attr.marks), Ok)
     }
 
-    /// A known inode's attributes, by a call or one-sidedly.
+    /// Returns a referenced inode's attributes, by a call or one-sidedly.
     pub(crate) fn attributes(&self, inode: &Inode, asks: bool) -> Result<Attr, ClientError> {
         let ino = inode.ino;
         let start = self.before_look();
         let since = self.since();
         let kept = inode.lease.lock().is_kept();
-        // A record that is mapped is looked at for nothing.
+        // Reading a mapped record costs less than this shortcut.
         if kept && !asks && !self.records.is_mapped() {
             self.remote.ready()?;
             if let Some(attr) = self.after_own_change(since, inode) {
@@ -114,7 +115,8 @@ impl Client {
             _ => None,
         };
         let attr = match read {
-            // Kept before it was read, and until now unless something is recalled meanwhile: then it may be told to be kept.
+            // The attributes were cacheable before the read. They still are, unless something was
+            // recalled meanwhile; the caller checks that.
             Some(seen) if kept => {
                 self.telling().learn(since, inode, seen.attr.marks);
                 Attr { marks: seen.attr.marks | Marks::KEEP, ..seen.attr }
@@ -131,7 +133,7 @@ impl Client {
         Ok(with_pending(inode, attr))
     }
 
-    /// Changes attributes. A change of size waits for reads and writes under way.
+    /// Changes attributes. A change of size blocks until reads and writes in flight have ended.
     pub fn setattr(&self, ino: u64, changes: &SetAttr) -> Result<Attr, ClientError> {
         let request = Request::SetAttr { ino, changes: *changes };
         let Some(inode) = self.inodes.get(ino) else {
@@ -139,18 +141,18 @@ impl Client {
         };
         let asked_in = self.remote.era_in_use();
         if changes.atime.is_some() && inode.access.forget() {
-            // What is set now must not be followed by a read of before.
+            // A report of an older read must not arrive after the time that is set now.
             self.remote.finish_calls()?;
         }
         let since = self.since();
         let attr = if changes.size.is_some() {
             let _alone = inode.alone();
-            // Where it fails it may have been done all the same, or be done yet.
+            // A failed request may have taken effect, or may do so later.
             let start = self.before_look();
             let attr = self.call_guarded(&[&inode], asked_in, &request).and_then(attr_of);
             let attr = attr.inspect_err(|_| self.lose_layout(&inode))?;
             inode.saw(start, attr.layout_generation, attr.size);
-            // Also for a layout that is on its way.
+            // Voids a layout in flight, too.
             inode.layout.write().recalled(start.era, attr.layout_generation);
             attr
         } else {
@@ -163,7 +165,8 @@ impl Client {
         Ok(with_pending(&inode, attr))
     }
 
-    /// Makes a file, fifo, socket or device node; `mode` has kind and permission bits. Takes a reference.
+    /// Creates a file, fifo, socket or device node. `mode` has kind and permission bits. Takes a
+    /// reference.
     pub fn mknod(
         &self,
         parent: u64,
@@ -177,7 +180,7 @@ impl Client {
         self.make(&Request::Mknod { parent, name, mode, umask, rdev, uid, gid })
     }
 
-    /// Makes a directory. Takes a reference.
+    /// Creates a directory. Takes a reference.
     pub fn mkdir(&self, parent: u64, name: &[u8], perm: u32, by: Creator) -> Result<Attr, ClientError> {
         check_name(name)?;
         let Creator { uid, gid, umask } = by;
@@ -188,7 +191,7 @@ impl Client {
         Ok(attr)
     }
 
-    /// Makes a symbolic link. Takes a reference.
+    /// Creates a symbolic link. Takes a reference.
     pub fn symlink(&self, parent: u64, name: &[u8], target: &[u8], by: Creator) -> Result<Attr, ClientError> {
         check_name(name)?;
         match target.len() {
@@ -200,7 +203,7 @@ impl Client {
         self.make(&Request::Symlink { parent, name, target, uid, gid })
     }
 
-    /// Reads a symbolic link.
+    /// Returns the target of a symbolic link.
     pub fn readlink(&self, ino: u64) -> Result<Vec<u8>, ClientError> {
         match self.call(&Request::Readlink { ino })? {
             Reply::Target(target) => Ok(target),
@@ -208,7 +211,7 @@ impl Client {
         }
     }
 
-    /// Makes a hard link. Takes a reference.
+    /// Creates a hard link. Takes a reference.
     pub fn link(&self, ino: u64, parent: u64, name: &[u8]) -> Result<Attr, ClientError> {
         check_name(name)?;
         self.make(&Request::Link { ino, parent, name })
@@ -226,7 +229,7 @@ impl Client {
         self.removes(&Request::Rmdir { parent, name }, || self.inodes.unnamed(parent, name))
     }
 
-    /// Renames, and leaves a whiteout in the old place, of whom that is said.
+    /// Renames. With `whiteout`, leaves a whiteout of that owner under the old name.
     pub fn rename(
         &self,
         (parent, name): (u64, &[u8]),
@@ -242,8 +245,8 @@ impl Client {
         })
     }
 
-    /// Carries out a request that may take the last name of an inode. `done` notes the change of
-    /// the names.
+    /// Carries out a request that may remove the last name of an inode. On success, `done` notes
+    /// the change of the names.
     fn removes(&self, request: &Request<'_>, done: impl FnOnce()) -> Result<(), ClientError> {
         let unlinked = match self.call(request) {
             Ok(Reply::Done) => None,
@@ -264,7 +267,7 @@ impl Client {
         Ok(())
     }
 
-    /// Up to `max_entries` entries of a directory after `cookie`. Takes no references.
+    /// Returns up to `max_entries` entries of a directory after `cookie`. Takes no references.
     pub fn readdir(&self, ino: u64, cookie: u64, max_entries: u32) -> Result<DirPage, ClientError> {
         let listing = self.lists(ino, cookie);
         let mut page = match self.call(&Request::ReadDir { ino, cookie, max_entries })? {
@@ -280,7 +283,7 @@ impl Client {
         Ok(page)
     }
 
-    /// Totals.
+    /// Returns the totals of the export.
     pub fn statfs(&self) -> Result<StatFs, ClientError> {
         self.remote.finish_calls()?;
         match self.call(&Request::StatFs)? {
@@ -289,7 +292,8 @@ impl Client {
         }
     }
 
-    /// Has the server compare blocks of files with their checksums, from a place on. EOPNOTSUPP if there are none.
+    /// Has the server compare blocks with their checksums, beginning at an inode and offset.
+    /// EOPNOTSUPP if the export has no checksums.
     pub fn verify(&self, (ino, offset): (u64, u64)) -> Result<Verified, ClientError> {
         match self.call(&Request::Verify { ino, offset })? {
             Reply::Verified(verified) => Ok(verified),
@@ -297,7 +301,7 @@ impl Client {
         }
     }
 
-    /// The server's counters.
+    /// Returns the server's counters.
     pub fn server_stats(&self) -> Result<ServerStats, ClientError> {
         match self.call(&Request::Stats)? {
             Reply::Stats(stats) => Ok(stats),
@@ -305,12 +309,12 @@ impl Client {
         }
     }
 
-    /// By which names the caller knows an inode: those that he was told to keep.
+    /// Returns the names of an inode that the caller may have cached.
     pub fn known_names(&self, ino: u64) -> impl Iterator<Item = (u64, Arc<[u8]>)> + use<> {
         self.inodes.names(ino).into_iter()
     }
 
-    /// Remembers that the caller keeps these attributes, which this thread of his asked for.
+    /// Notes that the caller has cached these attributes, which its thread `thread` asked for.
     pub fn told(&self, attr: &Attr, thread: u32) {
         if let Some(inode) = self.inodes.get(attr.ino) {
             inode.told_to.add(thread);
@@ -318,13 +322,14 @@ impl Client {
         }
     }
 
-    /// A thread of the caller has changed an inode. True if another one was told of its attributes since the last time.
+    /// Notes that `thread` has changed an inode. Returns true if another thread has got its
+    /// attributes since the last change.
     pub fn others_were_told(&self, ino: u64, thread: u32) -> bool {
         self.inodes.get(ino).is_some_and(|inode| inode.told_to.take_others(thread))
     }
 
-    /// The permission bits and marks of an inode: as they are where records are mapped, else as the caller was
-    /// [`told`](Self::told) last.
+    /// Returns the permission bits and marks of an inode. They are current if records are mapped;
+    /// else they are those that the caller was [`told`](Self::told) last.
     pub fn privileges(&self, ino: u64) -> Result<(u32, Marks), ClientError> {
         let told = self.inodes.get(ino).and_then(|inode| *inode.told.lock());
         match told {
@@ -333,20 +338,21 @@ impl Client {
         }
     }
 
-    /// The caller no longer keeps what it was told.
+    /// Notes that the caller has dropped the attributes that it was told.
     pub(crate) fn untold(&self, ino: u64) {
         if let Some(inode) = self.inodes.get(ino) {
             *inode.told.lock() = None;
         }
     }
 
-    /// True if these attributes say that the file is not what the caller was [`told`](Self::told) last.
+    /// Returns true if these attributes differ from those that the caller was [`told`](Self::told)
+    /// last.
     pub fn differs_from_told(&self, attr: &Attr) -> bool {
         self.inodes.get(attr.ino).is_none_or(|inode| *inode.told.lock() != Some(told_of(attr)))
     }
 }
 
-/// Puts the times of a write and of a read in that have not been published yet.
+/// Fills in write and access times that are not published yet.
 pub(crate) fn with_pending(inode: &Inode, mut attr: Attr) -> Attr {
     if let Some(time) = inode.times.lock().pending() {
         attr.mtime = time;

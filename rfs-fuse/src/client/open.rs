@@ -1,7 +1,8 @@
-//! Opening and closing: what gives a client the lease on a file's layout.
+//! Opening and closing of files.
 //!
-//! The first open of an inode here, and the first one to write, is an open at the server, the last close here gives everything back; other opens
-//! look at the attribute record only.
+//! The first open of an inode here, and the first one for writing, is an open at the server. It
+//! grants the use of the file's layout. Other opens only read the attribute record. The last
+//! close here closes the file at the server.
 
 use std::sync::atomic::Ordering;
 
@@ -19,12 +20,12 @@ use super::{
     space::TRIES,
 };
 
-/// The moment before an open.
+/// The time before an open.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     since: Since,
     look: LookStart,
-    /// How many layouts had become void; `None` if the layout that comes is not to be taken in.
+    /// Count of voided layouts at that time; `None` if the layout in the reply must not be used.
     voids: Option<u64>,
 }
 
@@ -33,7 +34,8 @@ impl Client {
         Asked { look: self.before_look(), voids: Some(self.inodes.voids()), since: self.since() }
     }
 
-    /// Opens a regular file: it can be read, and with `write` written, until [`close`](Self::close). Returns its attributes now.
+    /// Opens a regular file for reading, and with `write` for writing, until
+    /// [`close`](Self::close). Returns its current attributes.
     pub fn open(&self, ino: u64, write: bool) -> Result<Attr, ClientError> {
         let inode = self.inodes.acquire(ino);
         let mut opens = inode.opens.lock();
@@ -55,7 +57,7 @@ impl Client {
         }
     }
 
-    /// Opens it at the server, once more if a new era began meanwhile.
+    /// Opens the file at the server, and again if a new era began meanwhile.
     fn open_there(&self, inode: &Inode, opens: &mut Opens, write: bool) -> Result<Attr, ClientError> {
         let request = Request::Open { ino: inode.ino, write };
         for _ in 0..TRIES {
@@ -65,7 +67,7 @@ impl Client {
                     if self.remote.era() != asked.look.era && self.is_connected() => {}
                 opened => {
                     let attr = self.adopt(inode, opens, opened?, asked, write)?;
-                    // Whoever begins an era after this look finds it open.
+                    // A reclaim of a later era finds the file open.
                     if self.remote.era() == asked.look.era {
                         return Ok(attr);
                     }
@@ -75,16 +77,17 @@ impl Client {
         Err(ClientError::Unstable)
     }
 
-    /// Looks at a file that is open here already, and has it kept if that may be.
+    /// Reads the attributes of a file that is open here, and asks for caching if that may be
+    /// granted.
     fn look_again(&self, inode: &Inode) -> Result<Attr, ClientError> {
         let asks = self.keeping.is_on() && !inode.lease.lock().is_kept();
         let attr = self.attributes(inode, asks)?;
-        // Another client may have truncated it, and written it anew.
+        // Another client may have truncated and rewritten the file.
         self.follow_generation(inode, attr.layout_generation)?;
         Ok(attr)
     }
 
-    /// Makes a regular file and opens it. Takes a reference besides the one that the open holds.
+    /// Creates a regular file and opens it. Takes a reference, besides that of the open.
     pub fn create(
         &self,
         parent: u64,
@@ -97,7 +100,8 @@ impl Client {
         let _arrival = self.arrival();
         let mut asked = self.asked();
         if !exclusive {
-            // It may be a file that is there, and that was known and is forgotten before it is known again, with what was recalled of its layout.
+            // The file may exist. This client may have forgotten it, and with it a recall of its
+            // layout.
             asked.voids = None;
         }
         let Creator { uid, gid, umask } = by;
@@ -123,17 +127,17 @@ impl Client {
         }
     }
 
-    /// True if the inode is open here.
+    /// Returns true if the inode is open here.
     pub fn is_open(&self, ino: u64) -> bool {
         self.inodes.get(ino).is_some_and(|inode| inode.open.load(Ordering::Acquire))
     }
 
-    /// True if the inode has been opened here to write.
+    /// Returns true if the inode has been opened here for writing.
     pub fn is_open_to_write(&self, ino: u64) -> bool {
         self.inodes.get(ino).is_some_and(|inode| inode.at_server.lock().to_write)
     }
 
-    /// The inodes that are open here to write.
+    /// Returns the inodes that are open here for writing.
     pub fn open_to_write(&self) -> Vec<u64> {
         self.inodes.numbers().into_iter().filter(|&ino| self.is_open_to_write(ino)).collect()
     }
@@ -145,7 +149,7 @@ impl Client {
         }
     }
 
-    /// Takes in what an open at the server brought.
+    /// Takes in the reply to an open at the server.
     fn adopt(
         &self,
         inode: &Inode,
@@ -158,7 +162,7 @@ impl Client {
         let shared = attr.marks.contains(Marks::SHARED);
         attr.marks -= Marks::SHARED;
         if let Err(why) = validate(&layout, self.arena.len) {
-            // The server counts an open that nobody here has.
+            // The server counts this open, but the client does not have it.
             self.call_done(&Request::Close { ino: attr.ino }).ok();
             return Err(ClientError::Protocol(why));
         }
@@ -182,7 +186,8 @@ impl Client {
         Ok(with_pending(inode, attr))
     }
 
-    /// Publishes what is not published yet: the time of the last write. Data is in place when a write returns.
+    /// Publishes the pending time of the last write. Written data is in place before a write
+    /// returns.
     pub fn flush(&self, ino: u64) -> Result<(), ClientError> {
         let Some(inode) = self.inodes.get(ino) else { return Ok(()) };
         self.in_its_era(&inode, self.remote.era_in_use(), || {
@@ -190,12 +195,12 @@ impl Client {
         })
     }
 
-    /// As [`flush`](Self::flush).
+    /// Publishes as [`flush`](Self::flush).
     pub fn fsync(&self, ino: u64) -> Result<(), ClientError> {
         self.flush(ino)
     }
 
-    /// Ends one open. The file counts as closed even if this fails.
+    /// Ends one open. The file counts as closed even after an error.
     pub fn close(&self, ino: u64) -> Result<(), ClientError> {
         let inode = self.inodes.get(ino).ok_or(Errno::EBADF)?;
         let mut opens = inode.opens.lock();
@@ -205,7 +210,7 @@ impl Client {
         let mut outcome = self.publish_time(&inode, WriteTimes::take_pending);
         opens.local -= 1;
         if opens.local == 0 {
-            // No read or write is under way any more when the server may give the space to others.
+            // Reads and writes have ended when the server may give the space to another file.
             let _alone = inode.alone();
             inode.open.store(false, Ordering::Release);
             inode.hold.end(self.inodes.sharing());
@@ -214,7 +219,7 @@ impl Client {
             outcome = outcome.and(self.tell_access(&inode));
             let opens = std::mem::take(&mut *inode.at_server.lock()).opens;
             for _ in 0..opens {
-                // Nobody waits for that, but for who wants to know how much space there is.
+                // Only a query of the free space waits for this call.
                 outcome = outcome.and(self.start(&Request::Close { ino }));
             }
         }

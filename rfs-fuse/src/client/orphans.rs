@@ -1,15 +1,14 @@
-//! Inodes that have lost their last name, until this client uses them no more.
+//! Unlinked inodes, until this client stops using them.
 //!
-//! The server keeps an unlinked inode for every client that was told of it, until the client says
-//! that it has forgotten the inode ([`Request::Forget`]). The client may say so when the caller has
-//! no reference to the inode and no reply under way can bring one: [`Arrivals`] counts the requests
-//! whose replies bring inode numbers. An inode that is unlinked is settled when all requests have
-//! ended that were under way when the client heard of it; requests that begin later cannot bring
-//! its number.
+//! The server keeps an unlinked inode for every client that was told of it, until the client
+//! sends [`Request::Forget`]. The client may send that when the caller has no reference to the
+//! inode, and no reply in flight can bring one. [`Arrivals`] counts the requests whose replies
+//! bring inode numbers. An unlinked inode is settled when all requests have ended that were in
+//! flight when the client heard of the unlink. Later requests cannot bring its number.
 //!
 //! # Concurrency
-//! Any thread. The locks in here are held for moments, and only `settle` takes the lock of the
-//! inode table, with none of them held. One thread sends what is forgotten ([`Orphans::send_all`]).
+//! Any thread. The locks are held briefly. Only `settle` takes the lock of the inode table, and
+//! it holds none of this module's locks meanwhile. One thread runs [`Orphans::send_all`].
 
 use std::{
     collections::VecDeque,
@@ -26,25 +25,24 @@ use rfs_proto::{MAX_FORGET, Request};
 
 use super::{Client, ClientError, inode::InodeTable};
 
-/// Inodes that are forgotten within this time go to the server in one message. The server counts
-/// their space as free meanwhile. A caller that unlinks many files waits behind each message, so
-/// there are few.
+/// Time in which forgotten inodes are collected for one message. The server counts their space as
+/// free meanwhile. A caller that unlinks many files waits behind each message, so the client
+/// sends few.
 const BATCH: Duration = Duration::from_millis(100);
 
-/// A Forget of nothing.
+/// A Forget without inodes.
 pub(super) const ANNOUNCEMENT: Request<'static> = Request::Forget { inos: &[] };
 
-/// Requests under way whose replies may bring inode numbers, and unlinked inodes that wait for
-/// their end.
+/// Requests in flight whose replies may bring inode numbers, and unlinked inodes that wait for
+/// their end. No I/O, no locks, no clock.
 ///
-/// Each request belongs to the epoch in which it began. Each unlinked inode ends an epoch. No I/O,
-/// no locks, no clock.
+/// Each request belongs to the epoch in which it began. Each unlinked inode ends an epoch.
 #[derive(Debug, Default)]
 struct Arrivals {
     epoch: u64,
-    /// Epochs in which requests under way began, in order, with how many.
+    /// Epochs with requests in flight, in order, and their numbers of requests.
     open: VecDeque<(u64, u32)>,
-    /// Unlinked inodes with the epoch that each has ended, in order.
+    /// Epochs and the unlinked inode that ended each, in order.
     waiting: VecDeque<(u64, u64)>,
 }
 
@@ -58,8 +56,7 @@ impl Arrivals {
         self.epoch
     }
 
-    /// Counts a request of an epoch that has ended. Returns true if an inode may be settled by
-    /// that.
+    /// Counts the end of a request of an epoch. Returns true if that may settle an inode.
     fn leave(&mut self, epoch: u64) -> bool {
         if let Some((_, count)) = self.open.iter_mut().find(|(open, _)| *open == epoch) {
             *count -= 1;
@@ -70,19 +67,19 @@ impl Arrivals {
         !self.waiting.is_empty()
     }
 
-    /// Returns true if no request is under way and no inode waits. An inode that is unlinked now is
+    /// Returns true if no request is in flight and no inode waits. A newly unlinked inode is then
     /// settled.
     fn are_none(&self) -> bool {
         self.open.is_empty() && self.waiting.is_empty()
     }
 
-    /// Adds an inode that has lost its last name.
+    /// Adds an unlinked inode.
     fn unlinked(&mut self, ino: u64) {
         self.waiting.push_back((self.epoch, ino));
         self.epoch += 1;
     }
 
-    /// Takes an inode that no request under way can bring any more.
+    /// Takes an inode whose number no request in flight can bring.
     fn take_settled(&mut self) -> Option<u64> {
         let first_open = self.open.front().map_or(u64::MAX, |(epoch, _)| *epoch);
         self.waiting.front().filter(|(epoch, _)| *epoch < first_open)?;
@@ -91,28 +88,27 @@ impl Arrivals {
     }
 }
 
-/// Inodes that the server is to be told of.
+/// Inodes to report to the server.
 #[derive(Debug, Default)]
 struct Outbox {
     inos: Vec<u64>,
-    /// A thread sends them. Without that the server keeps nothing for this client.
+    /// True if a thread sends them. Without it the server keeps no unlinked inodes for this client.
     is_served: bool,
     ends: bool,
 }
 
-/// Has the caller drop the names by which it knows an unlinked inode. Does not block.
+/// Has the caller drop the names of an unlinked inode. Does not block.
 type DropNames = Box<dyn Fn(u64) + Send + Sync>;
 
-/// Unlinked inodes.
+/// Unlinked inodes of a client.
 #[derive(Default)]
 pub(crate) struct Orphans {
     arrivals: Mutex<Arrivals>,
     outbox: Mutex<Outbox>,
     more: Condvar,
     drop_names: OnceLock<DropNames>,
-    /// A request that removes a name has failed without the server's answer, so an inode may be
-    /// unlinked without this client's knowledge. From then on the server hears of every inode that
-    /// is forgotten.
+    /// True once a request that removes a name has failed without a reply, so that an inode may be
+    /// unlinked without this client's knowledge. From then on every forgotten inode is reported.
     in_doubt: AtomicBool,
 }
 
@@ -123,14 +119,14 @@ impl fmt::Debug for Orphans {
 }
 
 impl Orphans {
-    /// The caller has forgotten an inode, which is unlinked or not.
+    /// Notes that the caller has forgotten an inode.
     pub(crate) fn forgotten(&self, ino: u64, unlinked: bool) {
         if unlinked || self.in_doubt.load(Ordering::Relaxed) {
             self.post(ino);
         }
     }
 
-    /// A request that removes a name has failed, and may have been carried out.
+    /// Notes that a request to remove a name has failed, and may have taken effect.
     pub(crate) fn doubt(&self) {
         self.in_doubt.store(true, Ordering::Relaxed);
     }
@@ -146,7 +142,7 @@ impl Orphans {
         }
     }
 
-    /// From now on what is forgotten waits for [`send_all`](Self::send_all).
+    /// From now on, forgotten inodes wait for [`send_all`](Self::send_all).
     fn begin(&self) {
         self.outbox.lock().is_served = true;
     }
@@ -158,7 +154,7 @@ impl Orphans {
         self.more.notify_one();
     }
 
-    /// Sends what is forgotten, some at a time, until [`end`](Self::end).
+    /// Sends forgotten inodes in batches, until [`end`](Self::end).
     fn send_all(&self, mut send: impl FnMut(&[u64])) {
         loop {
             let inos = {
@@ -182,7 +178,8 @@ impl Orphans {
     }
 }
 
-/// A request under way whose reply may bring inode numbers. It ends when the caller has been told.
+/// A request in flight whose reply may bring inode numbers. It ends when the caller has the
+/// reply.
 #[derive(Debug)]
 pub struct Arrival<'c> {
     inodes: &'c InodeTable,
@@ -203,7 +200,7 @@ impl InodeTable {
         Arrival { epoch: self.orphans().arrivals.lock().enter(), inodes: self }
     }
 
-    /// An inode has lost its last name.
+    /// Notes that an inode has lost its last name.
     pub(crate) fn unlinked(&self, ino: u64) {
         {
             let mut arrivals = self.orphans().arrivals.lock();
@@ -216,7 +213,7 @@ impl InodeTable {
         self.settled(ino);
     }
 
-    /// Looks at unlinked inodes whose numbers no reply can bring any more.
+    /// Settles unlinked inodes whose numbers no reply can bring any more.
     fn settle(&self) {
         loop {
             let settled = self.orphans().arrivals.lock().take_settled();
@@ -225,8 +222,8 @@ impl InodeTable {
         }
     }
 
-    /// No reply can bring the number of an unlinked inode any more. The server hears of the inode if
-    /// the caller does not know it, else when the caller forgets it.
+    /// Handles a settled inode. The server hears of it now if the caller does not know the inode,
+    /// else when the caller forgets it.
     fn settled(&self, ino: u64) {
         let orphans = self.orphans();
         match (self.mark_unlinked(ino), orphans.drop_names.get()) {
@@ -238,26 +235,25 @@ impl InodeTable {
 }
 
 impl Client {
-    /// Begins a request whose reply may bring inode numbers. Until this ends, the server keeps the
-    /// inodes in it.
+    /// Begins a request whose reply may bring inode numbers. The server keeps these inodes until
+    /// the returned value is dropped.
     pub fn arrival(&self) -> Arrival<'_> {
         self.inodes.arrival()
     }
 
-    /// Says to the server that this client hears of unlinked inodes and forgets them, so that the
-    /// server keeps those that it tells from now on.
+    /// Tells the server that this client reports forgotten inodes. From then on the server keeps
+    /// unlinked inodes for this client.
     pub fn announce(&self) -> Result<(), ClientError> {
         self.call_done(&ANNOUNCEMENT)
     }
 
-    /// Says how the caller drops the names by which it knows an unlinked inode.
+    /// Sets the callback that drops the names of an unlinked inode.
     pub fn drop_unlinked_by(&self, drop_names: impl Fn(u64) + Send + Sync + 'static) {
-        // The thread that obeys recalls reports it, once.
+        // Only the thread that obeys recalls sets the callback, once.
         let _ = self.inodes.orphans().drop_names.set(Box::new(drop_names));
     }
 
-    /// Runs `asks` beside a thread that tells the server of unlinked inodes that the caller has
-    /// forgotten.
+    /// Runs `asks`, and beside it a thread that reports forgotten unlinked inodes to the server.
     pub(crate) fn forgetting<T>(
         &self,
         asks: impl FnOnce() -> Result<T, ClientError>,
@@ -278,7 +274,7 @@ impl Client {
     fn send_forgotten(&self, inos: &[u64]) {
         let bytes: Vec<u8> = inos.iter().flat_map(|ino| ino.to_le_bytes()).collect();
         if let Err(e) = self.start(&Request::Forget { inos: &bytes }) {
-            // A session that has ended holds nothing at the server.
+            // The server keeps nothing for a session that has ended.
             log::debug!("{} unlinked inodes are not told as forgotten: {e}", inos.len());
         }
     }
@@ -306,8 +302,8 @@ mod tests {
     }
 
     proptest! {
-        /// Each inode settles once, after every request has ended that was under way when it was
-        /// unlinked, and not before.
+        /// Each inode settles exactly once, as soon as all requests have ended that were in flight
+        /// at its unlink.
         #[test]
         fn agrees_with_sets(steps in proptest::collection::vec((0..3u8, 0..8usize), 1..120)) {
             let mut arrivals = Arrivals::default();

@@ -1,7 +1,10 @@
 //! One-sided access to attribute records.
 //!
-//! Any number of threads at once. A record that stays unreadable (the server changes it, or it is no longer this
-//! inode's) gives `None`: the caller asks by message.
+//! A record can stay unreadable, because the server changes it or has given its slot to another
+//! inode. The result is `None` then, and the caller asks by message.
+//!
+//! # Concurrency
+//! Any number of threads. No locks.
 
 use std::sync::Arc;
 
@@ -24,19 +27,19 @@ pub(crate) struct Records {
     map: Option<Mapped>,
 }
 
-/// The words of a record that a write or read has to know.
+/// The words of a record that every read and write depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Glimpse {
     pub(crate) size: u64,
     pub(crate) generation: u64,
-    /// Space allocated; changes whenever space is. Only the record has it.
+    /// Allocated space, which changes with every allocation. Only a record has it.
     pub(crate) allocated: Option<u64>,
 }
 
 /// A record as it came over the network.
 pub(crate) type RawRecord = [u8; record::LEN];
 
-/// What a whole record says.
+/// The contents of a whole record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) attr: Attr,
@@ -44,7 +47,8 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Reads a record that was fetched in one piece, if it was at rest and is this inode's.
+    /// Decodes a record that was read in one piece. Returns `None` if the record was being changed,
+    /// or is another inode's.
     pub(crate) fn decode(raw: &RawRecord, ino: u64, slot: u32) -> Option<Seen> {
         let attr = record::decode(raw, ino, slot)?;
         let mut allocated = [0; 8];
@@ -67,7 +71,8 @@ impl Records {
         Records { remote, region, map }
     }
 
-    /// Remote address of a field (`len` bytes at `field`) of the record in `slot`, as it was in an era.
+    /// Returns the remote address of `len` bytes at `field` of the record in `slot`, with the key
+    /// of an era.
     pub(crate) fn field(
         &self,
         era: u32,
@@ -79,7 +84,8 @@ impl Records {
             .ok_or(ClientError::Protocol("an attribute slot outside the table"))
     }
 
-    /// The record's place in mapped memory. It stays readable when the session is over, but nobody answers for it then.
+    /// Returns the record's place in mapped memory. The place stays readable after the session has
+    /// ended, but its contents are stale then.
     fn place(&self, slot: u32) -> Option<(&Mapped, usize)> {
         let start = u64::from(slot) * record::LEN as u64;
         let map = self.map.as_ref().filter(|_| start + record::LEN as u64 <= self.region.len)?;
@@ -87,7 +93,8 @@ impl Records {
         Some((map, map.offset + start as usize))
     }
 
-    /// Looks at a record that is mapped, whether there is a session or not. `None`: not mapped, being changed, or another inode's.
+    /// Reads a mapped record, with or without a session. Returns `None` if it is not mapped, being
+    /// changed, or another inode's.
     pub(crate) fn glimpse(&self, ino: u64, slot: u32) -> Option<Glimpse> {
         let (map, base) = self.place(slot)?;
         let word = |field| map.memory.load_u64(base + field);
@@ -112,12 +119,12 @@ impl Records {
         None
     }
 
-    /// True if records are mapped here.
+    /// Returns true if records are mapped here.
     pub(crate) fn is_mapped(&self) -> bool {
         self.map.is_some()
     }
 
-    /// Reads an inode's record.
+    /// Reads an inode's record. Returns `None` if it stays unreadable.
     pub(crate) fn read(&self, ino: u64, slot: u32) -> Result<Option<Seen>, ClientError> {
         for _ in 0..TRIES {
             let mut raw: RawRecord = [0; record::LEN];
@@ -127,7 +134,7 @@ impl Records {
                     map.memory.read(base, &mut raw);
                 }
                 None => {
-                    // Whose record it is shows in it.
+                    // The record itself names its inode, so an old address does no harm.
                     let place = self.field(self.remote.era(), slot, 0, record::LEN)?;
                     self.remote.read_vectored(&mut [(place, &mut raw)])?;
                 }

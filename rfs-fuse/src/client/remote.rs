@@ -1,29 +1,39 @@
-//! What the client needs of a session, as a trait, so that it can be tested without one.
+//! The session operations that the client needs, as a trait that tests can implement.
 //!
-//! Implementations are called from any number of threads; every call but `call_waiting` returns within a bounded time.
+//! # Concurrency
+//! Any number of threads call an implementation. Every call returns within a bounded time, except
+//! `call_waiting`.
 
 use std::{fmt, sync::Arc};
 
 use rdmabox::{Cancel, Memory, Op, RemoteAddr, RequestError, Session, Until};
 use rfs_proto::RegionRef;
 
-/// What is done with the bytes of a started read.
+/// Callback that gets the bytes of a started read.
 pub type ReadDone = Box<dyn FnOnce(Result<&[u8], RequestError>) + Send>;
 
-/// What is done when the bytes of a started write, which it gets back, are in place, or may not be.
+/// Callback that runs when a started write has ended, and gets the buffer back. After an error
+/// the bytes may or may not be in place.
 pub type WriteDone = Box<dyn FnOnce(Result<(), RequestError>, Vec<u8>) + Send>;
 
 /// Calls and one-sided operations on one peer. [`Session`] documents each.
 pub trait Remote: Send + Sync + fmt::Debug {
     /// Sends `request` and fills `reply`.
     fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError>;
-    /// As [`call`](Self::call), for a request that must not take effect twice: where the remote makes several sessions, one after the
-    /// other, it is sent so that the server knows a repetition.
+    /// Sends a request that must take effect at most once.
+    ///
+    /// A remote that makes several sessions one after the other marks the request, so that the
+    /// server recognizes a repetition.
     fn call_once(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
         self.call(request, reply)
     }
-    /// Sends all requests, several at a time and in any order, in this [era](Self::era) only, and fills `replies` with those to each. They may be
-    /// carried out more than once. Disconnected, and nothing was carried out since, if another era has begun.
+    /// Sends all requests in this [era](Self::era) only and fills `replies` with one reply each.
+    ///
+    /// Several requests are in flight at a time, in any order. The server may carry each out more
+    /// than once.
+    ///
+    /// # Errors
+    /// Disconnected if another era has begun. The server has then carried out none of them since.
     fn call_all(
         &self,
         era: u32,
@@ -33,21 +43,23 @@ pub trait Remote: Send + Sync + fmt::Debug {
         replies.resize_with(requests.len(), Vec::new);
         requests.iter().zip(replies).try_for_each(|(request, reply)| self.call_in(era, request, reply))
     }
-    /// As [`call`](Self::call), in this [era](Self::era) only.
+    /// Calls as [`call`](Self::call), in this [era](Self::era) only.
     fn call_in(&self, _era: u32, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
         self.call(request, reply)
     }
-    /// As [`call_once`](Self::call_once), in this [era](Self::era) only.
+    /// Calls as [`call_once`](Self::call_once), in this [era](Self::era) only.
     fn call_once_in(&self, _era: u32, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
         self.call_once(request, reply)
     }
-    /// Sends `request` and does not wait for the reply, which is of no interest unless it is an error. It may be carried out after a
-    /// later one.
+    /// Sends `request` without waiting for the reply. The caller ignores the reply unless it is an
+    /// error. The server may carry the request out after a later request.
     fn start_call(&self, request: &[u8]) -> Result<(), RequestError>;
-    /// Waits until all calls that were started have been answered.
+    /// Blocks until the server has answered all started calls.
     fn finish_calls(&self) -> Result<(), RequestError>;
-    /// As [`call`](Self::call), but waits for as long as the session lives, or until it is cancelled. Disconnected if it is not of this
-    /// [era](Self::era), or another one begins.
+    /// Calls as [`call`](Self::call), but blocks until the session ends or `cancel` is cancelled.
+    ///
+    /// # Errors
+    /// Disconnected if the session is of another [era](Self::era), or another era begins.
     fn call_waiting(
         &self,
         era: u32,
@@ -55,57 +67,65 @@ pub trait Remote: Send + Sync + fmt::Debug {
         reply: &mut Vec<u8>,
         cancel: &Cancel,
     ) -> Result<(), RequestError>;
-    /// Writes independent pieces; returns when all are placed.
+    /// Writes independent parts. Returns when all are in place.
     fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError>;
-    /// Reads independent pieces.
+    /// Reads independent parts.
     fn read_vectored(&self, parts: &mut [(RemoteAddr, &mut [u8])]) -> Result<(), RequestError>;
-    /// Starts a read of `len` bytes and has `done` run with them, on whichever thread finds them: it must be quick and must not
-    /// block.
+    /// Starts a read of `len` bytes. The thread that polls the completion runs `done` with the
+    /// bytes, so `done` must be short and must not block.
     fn read_then(&self, remote: RemoteAddr, len: usize, done: ReadDone) {
         let mut bytes = vec![0; len];
         let result = self.read_vectored(&mut [(remote, &mut bytes)]);
         done(result.map(|()| &bytes[..]));
     }
-    /// Starts a write and has `done` run when it is over, as with [`read_then`](Self::read_then). One that has failed may still take effect until it
-    /// has been repeated.
+    /// Starts a write and runs `done` when it has ended, as [`read_then`](Self::read_then) does. A
+    /// failed write may still take effect until the same write has been repeated.
     fn write_then(&self, remote: RemoteAddr, data: Vec<u8>, done: WriteDone) {
         let result = self.write_vectored(&[(remote, &data)]);
         done(result, data);
     }
-    /// Runs `start`, and may send what that starts ([`read_then`](Self::read_then), [`write_then`](Self::write_then)) when it is over, all at once.
+    /// Runs `start`. May delay the operations that `start` starts ([`read_then`](Self::read_then),
+    /// [`write_then`](Self::write_then)) until `start` returns, to send them in one batch.
     fn together(&self, start: &mut dyn FnMut()) {
         start();
     }
-    /// Runs `start`, and may then stay to run the `done` of what was started, here or elsewhere, on this thread: as long as there is something under way, which others may have started
-    /// meanwhile, or until something is done; though only for some milliseconds.
+    /// Runs `start`, then may poll completions on this thread and run their `done` callbacks.
+    ///
+    /// Polling covers the operations of all threads. It ends when `until` holds, or after some
+    /// milliseconds.
     fn serve(&self, _until: Until, start: &mut dyn FnMut()) {
         start();
     }
-    /// Runs a list in order.
+    /// Executes a list in order.
     fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError>;
-    /// The peer's memory in place, where that is possible.
+    /// Returns the local mapping of peer memory, if the provider maps it.
     fn map(&self, remote: RemoteAddr, len: u64) -> Option<(Arc<Memory>, usize)>;
-    /// How often all that was known of where bytes lie has become void. Keys of places count with it.
+    /// Returns the number of times that the server has lost the state of this mount.
+    ///
+    /// Each loss begins a new era. Layouts and addresses of an earlier era are void. The keys of
+    /// [`at`] count with the era.
     fn era(&self) -> u32 {
         0
     }
-    /// The era of the session that is used, or was last: when it is the next one, all that had to be done for that is done.
+    /// Returns the era of the session in use, or of the last one. It rises to a new era only when
+    /// all state of that era has been reclaimed.
     fn era_in_use(&self) -> u32 {
         self.era()
     }
-    /// How many one-sided operations may have been carried out more than once by now.
+    /// Returns how many one-sided operations may have been carried out more than once so far.
     fn repeats(&self) -> u64 {
         0
     }
-    /// Waits until there is a session, if there is none now and may be one soon: what is mapped is then the server's.
+    /// Blocks until there is a session, if a reconnect is in progress. Mapped memory is the
+    /// server's memory when this returns.
     fn ready(&self) -> Result<(), RequestError> {
         if self.is_connected() { Ok(()) } else { Err(RequestError::Disconnected) }
     }
-    /// False once the session is over, and no other one will take its place.
+    /// Returns false once the session has ended and no reconnect follows.
     fn is_connected(&self) -> bool;
-    /// What it runs on, for people.
+    /// Describes the transport, for users.
     fn description(&self) -> String;
-    /// Counters by name.
+    /// Returns the counters by name.
     fn counters(&self) -> Vec<(&'static str, u64)>;
     /// Ends the session.
     fn close(&self);
@@ -153,7 +173,7 @@ impl Remote for Session {
     }
 
     fn read_then(&self, remote: RemoteAddr, len: usize, done: ReadDone) {
-        // Where the session's own memory is used up, any will do.
+        // The session's own buffers come first; the heap serves when they are used up.
         match Session::buffer(self, len) {
             Some(out) => Session::read_then(self, remote, out, |result, out| done(result.map(|()| &out[..]))),
             None => {
@@ -200,16 +220,17 @@ impl Remote for Session {
     }
 }
 
-/// A remote region that is mapped here.
+/// A remote region that is mapped in this process.
 #[derive(Clone, Debug)]
 pub(crate) struct Mapped {
     pub(crate) memory: Arc<Memory>,
-    /// Of the region's first byte, in `memory`.
+    /// Offset of the region's first byte in `memory`.
     pub(crate) offset: usize,
 }
 
 impl Mapped {
-    /// Maps a whole region, if the provider can and what it says holds the region.
+    /// Maps a whole region. Returns `None` if the provider cannot map it, or the mapping is too
+    /// short.
     pub(crate) fn of(remote: &dyn Remote, region: &RegionRef) -> Option<Mapped> {
         let (memory, offset) = remote.map(RemoteAddr { addr: region.addr, rkey: region.rkey }, region.len)?;
         let end = offset.checked_add(usize::try_from(region.len).ok()?)?;
@@ -217,7 +238,8 @@ impl Mapped {
     }
 }
 
-/// The address of `len` bytes at `offset` of a region, as it was in an era; `None` if they are not all inside.
+/// Returns the address of `len` bytes at `offset` of a region, with the key of an era. Returns
+/// `None` if they are not all inside.
 pub(crate) fn at(region: &RegionRef, era: u32, offset: u64, len: u64) -> Option<RemoteAddr> {
     let inside = offset.checked_add(len).is_some_and(|end| end <= region.len);
     let addr = region.addr.checked_add(offset)?;

@@ -1,14 +1,15 @@
-//! Beginning anew at a server that knows nothing of this mount any more, but has its files: it has given the mount up because nothing was
-//! heard of it for longer than its lease.
+//! Reclaims the client's state at a server that dropped this mount but still has its memory.
 //!
-//! What others did meanwhile nobody has told. So all that was kept is forgotten; files that are open here are opened there again, if they are
-//! still there; and locks are lost, as others may have had them since: whoever had one gets EIO from then on for what he had open,
-//! since he would take what he reads for guarded. What was asked for before and waits meanwhile fails with the same, through whatever open
-//! file: processes have locks, too, and nobody knows which of them it was guarded by.
+//! The server drops a mount that it has not heard of for one lease. Changes by other clients
+//! since then went unheard, so the client forgets its caches. It reopens its open files that
+//! still exist. Locks are lost, because another client may have held them in between. Every file
+//! handle that held a lock returns EIO from now on, as does every request issued before the loss
+//! through any handle: processes own locks, too, so such a lock may have guarded it.
 //!
-//! Threading: runs on the thread that makes sessions, before anybody else uses the new one. All others may be waiting for that with locks of
-//! an inode in hand: what is taken here are only those that are held for moments. Meanwhile a second thread acknowledges what is
-//! recalled: other mounts may be opening the same files again, and two would wait for each other.
+//! # Concurrency
+//! Runs on the reconnect thread before other threads use the new session. Those may block on it
+//! with locks of an inode, so this module takes only locks that are held briefly. A second thread
+//! acknowledges recalls meanwhile, because other mounts may reclaim the same files.
 
 use std::{
     sync::{
@@ -33,11 +34,11 @@ use super::{
     sharing::Sharing,
 };
 
-/// What is renewed.
+/// The client's state to reclaim.
 pub(super) struct Renewal {
     pub(super) inodes: Arc<InodeTable>,
     pub(super) keeping: Arc<Keeping>,
-    /// The session's number at the server.
+    /// Number of the session at the server.
     pub(super) session: Arc<AtomicU64>,
 }
 
@@ -50,7 +51,7 @@ impl Renew for Renewal {
         thread::scope(|scope| {
             let acknowledge = || self.acknowledge_all(remote, era, &cancel);
             if let Err(e) = thread::Builder::new().name("renewal".into()).spawn_scoped(scope, acknowledge) {
-                log::warn!("nothing is acknowledged for now: {e}");
+                log::warn!("cannot start a thread that acknowledges recalls: {e}");
             }
             let renewed = self.open_all_again(remote, attached, era);
             cancel.cancel();
@@ -78,21 +79,22 @@ impl Renewal {
                     return Err(e);
                 }
                 Err(e) => {
-                    log::warn!("inode {ino} was open, and is not any more: {e}");
+                    log::warn!("cannot reopen inode {ino}: {e}");
                     inode.set_gone();
                     gone += 1;
                 }
             }
         }
         log::warn!(
-            "the server knew nothing of this mount any more: {files} files are open again, {gone} are gone, locks of \
-             {locks} open files are lost"
+            "the server had dropped this mount: {files} files reopened, {gone} files gone, locks of {locks} open \
+             files lost"
         );
         Ok(())
     }
 
-    /// Acknowledges what is recalled: nothing is kept yet but layouts of files that are open again, which nobody uses. What comes when this
-    /// has ended is asked for again by who keeps.
+    /// Acknowledges recalls during the reclaim. The client holds only layouts of reopened files,
+    /// which no operation uses yet. Cache holders ask again for all that is recalled after this
+    /// ends.
     fn acknowledge_all(&self, remote: &dyn Remote, era: u32, cancel: &Cancel) {
         let (mut out, mut back, mut done) = (Vec::new(), Vec::new(), 0);
         loop {
@@ -118,19 +120,20 @@ impl Renewal {
     }
 }
 
-/// Says that unlinked inodes are forgotten again, before anything is told by the new session.
+/// Tells the server, before other requests of the new session, that this client forgets unlinked
+/// inodes.
 fn call_announcement(remote: &dyn Remote) -> Result<(), RequestError> {
     match call_on(remote, &ANNOUNCEMENT) {
         Err(ClientError::Request(e)) => Err(e),
         Err(e) => {
-            log::warn!("the server keeps no unlinked inodes for this mount: {e}");
+            log::warn!("the server will not keep unlinked inodes for this mount: {e}");
             Ok(())
         }
         Ok(_) => Ok(()),
     }
 }
 
-/// Opens an inode at the server that is open here. False if it is not.
+/// Reopens an inode at the server. Returns false if it is not open here.
 fn open_again(
     remote: &dyn Remote,
     inode: &Inode,
@@ -159,10 +162,10 @@ fn open_again(
     }
     inode.set_slot(attr.slot);
     if at_server.to_write {
-        // Others may have had it open before, and open it again later.
+        // Other mounts may have had the file open already, and may still have it open.
         inode.shared.begin(sharing);
     }
-    // If it was recalled already it is fetched again by who needs it.
+    // If the layout has been recalled meanwhile, the next operation fetches it.
     inode.layout.write().renew(LayoutCache::of(&layout, era));
     inode.size.lock().distrust();
     Ok(true)

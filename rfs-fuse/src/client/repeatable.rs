@@ -1,8 +1,8 @@
-//! Which requests can be sent again by whoever does not know whether they were carried out.
+//! The requests that the client may send again if their outcome is unknown.
 
 use rfs_proto::{Growth, Request};
 
-/// True for requests that can be carried out any number of times, as they change nothing, or lead to the same each time.
+/// Returns true if the server may carry the request out any number of times with the same result.
 pub(super) fn is_repeatable(request: &Request<'_>) -> bool {
     match request {
         Request::Attach { .. }
@@ -23,7 +23,7 @@ pub(super) fn is_repeatable(request: &Request<'_>) -> bool {
         | Request::Recalls { .. }
         | Request::Grants
         | Request::Accessed { .. }
-        // It is about the envelope, and not in one.
+        // The envelope is never put into another envelope.
         | Request::Once { .. }
         | Request::Write { growth: Growth::Stay | Growth::Reach, .. }
         | Request::Verify { .. }

@@ -1,15 +1,15 @@
-//! Files that this mount and others have open while one of them may write.
+//! Pages of files that this mount and other mounts have open while one of them may write.
 //!
-//! The kernel keeps pages of a file that was opened when no other mount could write to it. The
-//! server recalls them when another mount opens the file to write ([`PageHold`]). A mount that
-//! reads on through such an open file asks the server for the right to keep pages once more, before
-//! it reads. A mount that opens a file to write which others have open is told so ([`Sharing`]):
-//! after each write it has the server recall the pages that others keep, before the write returns.
+//! The kernel caches pages of a file that no other mount could write to when it was opened. The
+//! server recalls them when another mount opens the file for writing ([`PageHold`]). A mount that
+//! reads on asks the server for the right to cache pages again. A mount that opens a file for
+//! writing hears from the server if other mounts have it open ([`Sharing`]). After each write, it
+//! has the server recall their pages before the write returns.
 //!
-//! A file that no other mount has open costs one load for each read and each write.
+//! A file that no other mount has open costs one load per read or write.
 //!
 //! # Concurrency
-//! Atomic words. A recall is noted under the lock of the recalls, and a hold is taken under it.
+//! Atomic words. A recall is noted, and a hold is taken, under the lock of the recall log.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
@@ -20,52 +20,52 @@ use super::{
     keeping::{Effect, Since},
 };
 
-/// No page is kept, or none that would have to be right.
+/// No page is cached, or no cached page has to be current.
 const NONE: u8 = 0;
 /// The server recalls the pages before another mount's write returns.
 const HELD: u8 = 1;
-/// The pages were recalled, and the server does not recall others.
+/// The pages were recalled, and the server does not recall newer ones.
 const LOST: u8 = 2;
-/// As [`HELD`], after pages have been recalled.
+/// Like [`HELD`], after an earlier recall of pages.
 const REGAINED: u8 = 3;
 
-/// Whether the server recalls the pages that are kept of an inode.
+/// Whether the server recalls the cached pages of an inode.
 #[derive(Debug, Default)]
 pub(crate) struct PageHold(AtomicU8);
 
-/// Counts over all inodes, so that the usual case needs no look at an inode.
+/// Counts over all inodes, so that the common case looks at no inode.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
-    /// Inodes whose hold was lost.
+    /// Number of inodes with a lost hold.
     contested: AtomicUsize,
-    /// Inodes that others had open when they were opened here to write.
+    /// Number of inodes that are open here for writing, and were open at other mounts at the time.
     shared: AtomicUsize,
 }
 
-/// Whether others had an inode open when it was opened here to write: odd if they had. Another
-/// number each time.
+/// Odd while other mounts may have open an inode that is open here for writing. Each change
+/// counts up.
 #[derive(Debug, Default)]
 pub(crate) struct Shared(AtomicU64);
 
 impl PageHold {
-    /// Pages are kept from now on, and the server recalls them.
+    /// Notes that pages are cached from now on, which the server recalls.
     pub(crate) fn hold(&self, sharing: &Sharing) {
         self.change(sharing, |before| if is_contested(before) { REGAINED } else { HELD });
     }
 
-    /// Pages are kept from now on that the server does not recall yet, or no more.
+    /// Notes that pages are cached from now on, which the server does not recall.
     pub(crate) fn hold_later(&self, sharing: &Sharing) {
         self.change(sharing, |_| LOST);
     }
 
-    /// The pages were recalled.
+    /// Notes that the pages were recalled.
     pub(crate) fn recalled(&self, sharing: &Sharing) {
         if self.state() != NONE {
             self.change(sharing, |before| if before == NONE { NONE } else { LOST });
         }
     }
 
-    /// The file is closed.
+    /// Notes that the file is closed.
     pub(crate) fn end(&self, sharing: &Sharing) {
         if self.state() != NONE {
             self.change(sharing, |_| NONE);
@@ -81,7 +81,7 @@ impl PageHold {
     }
 
     fn change(&self, sharing: &Sharing, to: impl Fn(u8) -> u8) {
-        // Counted before it shows, so that the count is never too low.
+        // Counting before the change becomes visible keeps the count from being too low.
         sharing.contested.fetch_add(1, Ordering::SeqCst);
         let change = |before| Some(to(before));
         let before = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change).unwrap_or_default();
@@ -95,7 +95,7 @@ fn is_contested(state: u8) -> bool {
 }
 
 impl Shared {
-    /// Others have the file open.
+    /// Notes that other mounts have the file open.
     pub(crate) fn begin(&self, sharing: &Sharing) {
         let next = |before: u64| Some((before + 1) | 1);
         let before = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).unwrap_or_default();
@@ -104,13 +104,13 @@ impl Shared {
         }
     }
 
-    /// The file is closed.
+    /// Notes that the file is closed.
     pub(crate) fn end(&self, sharing: &Sharing) {
         let now = self.0.load(Ordering::SeqCst);
         self.end_as_of(now, sharing);
     }
 
-    /// Others had it open as of `seen`, and have it open no more.
+    /// Notes that no other mount has the file open, unless the state has changed since `seen`.
     fn end_as_of(&self, seen: u64, sharing: &Sharing) {
         if !seen.is_multiple_of(2)
             && self.0.compare_exchange(seen, seen + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok()
@@ -125,15 +125,15 @@ impl Shared {
 }
 
 impl Client {
-    /// Returns true if pages of a file that are about to be kept would not be recalled:
-    /// [`hold_pages`](Self::hold_pages) comes first.
+    /// Returns true if the server would not recall pages of a file that are about to be cached. The
+    /// caller then calls [`hold_pages`](Self::hold_pages) first.
     pub fn lacks_hold(&self, ino: u64) -> bool {
         self.inodes.sharing().contested.load(Ordering::SeqCst) > 0
             && self.keeping.is_on()
             && self.inodes.get(ino).is_some_and(|inode| inode.hold.is_lost())
     }
 
-    /// Returns true if the kernel has been told, since a file was opened, to drop pages of it.
+    /// Returns true if the kernel was told to drop pages of a file since it was opened.
     pub fn is_contested(&self, ino: u64) -> bool {
         self.inodes.sharing().contested.load(Ordering::SeqCst) > 0
             && self.inodes.get(ino).is_some_and(|inode| is_contested(inode.hold.state()))
@@ -142,7 +142,7 @@ impl Client {
     /// Has the server recall pages of a file that are read or written from now on.
     ///
     /// # Errors
-    /// That of the call. Nothing is to be kept then.
+    /// The error of the call. No page may be cached then.
     pub fn hold_pages(&self, ino: u64) -> Result<(), ClientError> {
         let Some(inode) = self.inodes.get(ino) else { return Ok(()) };
         let since: Since = self.since();
@@ -154,26 +154,25 @@ impl Client {
         Ok(())
     }
 
-    /// Returns true if others may keep pages of a file that is open here to write.
+    /// Returns true if other mounts may cache pages of a file that is open here for writing.
     pub fn is_shared(&self, ino: u64) -> bool {
         self.inodes.sharing().shared.load(Ordering::SeqCst) > 0
             && self.inodes.get(ino).is_some_and(|inode| !inode.shared.seen().is_multiple_of(2))
     }
 
-    /// Waits until no other mount keeps pages of a file that are older than what was written here
-    /// before the call.
+    /// Blocks until no other mount caches pages older than the writes before this call.
     ///
     /// # Errors
-    /// That of the call. Others may keep old pages then.
+    /// The error of the call. Other mounts may cache old pages then.
     pub fn drop_others_pages(&self, ino: u64) -> Result<(), ClientError> {
-        // One of the calls that others may hold up.
+        // Other clients can delay this call, so it counts among the changes.
         let effect = Effect::default();
         let inode = self.inodes.get(ino);
         let seen = inode.as_ref().map(|inode| inode.shared.seen());
         let _under_way = self.changes().begin(&effect);
         let attr = self.call_attr(&Request::DropPages { ino })?;
         if let (Some(inode), Some(seen), false) = (inode, seen, attr.marks.contains(Marks::SHARED)) {
-            // From now on others open it in a way that keeps no pages.
+            // From now on other mounts open the file without caching pages.
             inode.shared.end_as_of(seen, self.inodes.sharing());
         }
         Ok(())

@@ -1,54 +1,54 @@
-//! The size of an open file, as far as this client may go by it without a look at the record.
+//! The known size of an open file, which lets an operation skip the read of its record.
 //!
-//! A [`KnownSize`] is a lower bound. Within one layout generation a size only rises, so the bound holds as
-//! long as the generation does. A size falls with a new generation, and the server recalls the layout from
-//! every session that has the file open before it answers the call that shortened the file.
-//! A [`RecallEpoch`] says whether the server is known to do that for this client.
+//! A [`KnownSize`] is a lower bound. Within one layout generation a size only rises, so the bound
+//! holds as long as the generation does. A new generation can lower the size. Before the server
+//! answers the call that shortened the file, it recalls the layout from every session that has
+//! the file open. A [`RecallEpoch`] says whether the server is known to do so for this client.
 //!
 //! # Concurrency
-//! [`KnownSize`] stands under a lock of its inode. [`RecallEpoch`] is one atomic word.
+//! An inode's lock protects its [`KnownSize`]. [`RecallEpoch`] is one atomic word.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The era in which a layout was fetched, and its generation. In this order a later layout is greater.
+/// Era and generation of a fetched layout. A later layout compares greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LayoutId {
     pub(crate) era: u32,
     pub(crate) generation: u64,
 }
 
-/// The epoch in which nothing is known to be recalled.
+/// Value of [`RecallEpoch::now`] outside of an epoch.
 const NONE: u64 = 0;
 
 /// The time for which the server has recalled layouts from this client without a gap.
 ///
-/// An odd word is the epoch that runs now; with an even word there is none.
+/// An odd word is the number of the current epoch. An even word means that there is none.
 #[derive(Debug, Default)]
 pub(crate) struct RecallEpoch(AtomicU64);
 
 impl RecallEpoch {
-    /// Returns the epoch that runs now.
+    /// Returns the current epoch, or [`NONE`].
     pub(crate) fn now(&self) -> u64 {
         let word = self.0.load(Ordering::Acquire);
         if word.is_multiple_of(2) { NONE } else { word }
     }
 
-    /// Begins an epoch, unless one runs: the server is known to recall from now on.
+    /// Begins an epoch, unless one is current: the server recalls layouts from now on.
     pub(crate) fn begin(&self) {
         let next = |word: u64| word.is_multiple_of(2).then_some(word + 1);
-        // An error means that an epoch runs.
+        // An error means that an epoch is current.
         self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next).ok();
     }
 
-    /// Ends the epoch: a size may fall unheard from now on. Sizes seen before are not known any more.
+    /// Ends the epoch: sizes may fall without a recall from now on. Voids all sizes seen before.
     pub(crate) fn end(&self) {
         let next = |word: u64| (!word.is_multiple_of(2)).then_some(word + 1);
-        // An error means that none runs.
+        // An error means that no epoch is current.
         self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next).ok();
     }
 }
 
-/// The state of the client before it looks at a size.
+/// Era and recall epoch at the start of a read of a record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LookStart {
     pub(crate) era: u32,
@@ -59,23 +59,23 @@ pub(crate) struct LookStart {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KnownSize {
     layout: LayoutId,
-    /// The epoch of the look; [`NONE`] if the bound is a guess.
+    /// Epoch of the read; [`NONE`] if the bound is a guess.
     epoch: u64,
     size: u64,
 }
 
 impl KnownSize {
-    /// Returns the size of the last look, which may be wrong by now.
+    /// Returns the size that was read last, which may be wrong by now.
     pub(crate) fn guess(self) -> u64 {
         self.size
     }
 
-    /// Returns true if a file with this layout has at least `end` bytes for certain, in the epoch that runs.
+    /// Returns true if a file with this layout certainly has at least `end` bytes in this epoch.
     pub(crate) fn reaches(self, layout: LayoutId, end: u64, epoch: u64) -> bool {
         self.epoch == epoch && epoch != NONE && self.layout == layout && end <= self.size
     }
 
-    /// Takes in a look. One that began before the known bound was void changes nothing.
+    /// Takes in a size that was read. Ignores a read that began before the bound was voided.
     pub(crate) fn saw(&mut self, start: LookStart, generation: u64, size: u64) {
         let layout = LayoutId { era: start.era, generation };
         let seen = KnownSize { layout, epoch: start.epoch, size };
@@ -86,14 +86,14 @@ impl KnownSize {
         }
     }
 
-    /// Voids what was seen with layouts before this one, and looks at them that are still under way.
+    /// Voids sizes of layouts before this one, including those of reads in flight.
     pub(crate) fn recalled(&mut self, layout: LayoutId) {
         if self.layout < layout {
             *self = KnownSize { layout, epoch: NONE, size: self.size };
         }
     }
 
-    /// Makes the bound a guess: the next operation looks.
+    /// Turns the bound into a guess: the next operation reads the record.
     pub(crate) fn distrust(&mut self) {
         self.epoch = NONE;
     }
@@ -155,11 +155,11 @@ mod tests {
         assert!(epoch.now() > first);
     }
 
-    /// What happens to a file, and to a client that looks at it.
+    /// An event at the file or at a client that reads its size.
     #[derive(Clone, Debug)]
     enum Step {
         Raise(u64),
-        /// The size falls, and the client hears of it at once or only when the next step needs it.
+        /// The size falls. The client hears of it in a later [`Step::Hear`].
         Fall(u64),
         Hear,
         Begin,
@@ -181,7 +181,8 @@ mod tests {
     }
 
     proptest! {
-        /// Once the client has heard of every fall, no known size is above the file's, in whatever order its looks end.
+        /// Once the client has heard of every fall, no known size exceeds the file's size. The
+        /// order in which its reads end does not matter.
         #[test]
         fn what_is_known_is_never_too_much(steps in prop::collection::vec(step(), 1..80)) {
             let epoch = RecallEpoch::default();
@@ -204,7 +205,7 @@ mod tests {
                     }
                     Step::Finish(_) => {}
                     Step::Distrust => known.distrust(),
-                    // Of what fell meanwhile the client does not hear.
+                    // The client does not hear of a fall during a restart.
                     Step::Restart => {
                         epoch.end();
                         (size, generation, heard) = (size / 2, generation + 1, generation + 1);

@@ -1,4 +1,4 @@
-//! Keeping the layout of an open file: looking whether it still holds, fetching it, asking for space.
+//! Reading records, and fetching and extending the layout of an open file.
 
 use rfs_proto::{BLOCK, Errno, Layout, Recall, Reply, Request};
 
@@ -10,10 +10,11 @@ use super::{
     size::{LayoutId, LookStart},
 };
 
-/// How often an operation begins anew because the file's space changed under it.
+/// Number of attempts of an operation while the file's layout keeps changing.
 pub(crate) const TRIES: usize = 16;
 
-/// About half as many bytes from an offset on, up to the end of a block. `None` if they all lie in one block.
+/// Returns about half of `len` bytes at `offset`, rounded to the end of a block. Returns `None`
+/// if all bytes lie in one block.
 fn fewer(offset: u64, len: usize) -> Option<usize> {
     let first = BLOCK - offset % BLOCK;
     let half = (offset.saturating_add(len as u64 / 2) / BLOCK * BLOCK).saturating_sub(offset);
@@ -22,7 +23,10 @@ fn fewer(offset: u64, len: usize) -> Option<usize> {
 }
 
 impl Client {
-    /// Writes as [`write`](Self::write), or, where there is not enough space for all of it, a part of it from the beginning. How many bytes;
+    /// Writes as [`write`](Self::write). If there is not enough space, writes a shorter first part.
+    /// Returns the number of bytes.
+    ///
+    /// # Errors
     /// ENOSPC if there is no space for the first block.
     pub fn write_some(&self, ino: u64, offset: u64, data: &[u8]) -> Result<usize, ClientError> {
         let mut len = data.len();
@@ -34,12 +38,15 @@ impl Client {
         }
     }
 
-    /// Returns what a look at a size has to know that begins now.
+    /// Returns the state to note before the read of a size.
     pub(crate) fn before_look(&self) -> LookStart {
         LookStart { era: self.remote.era(), epoch: self.inodes.recalls().now() }
     }
 
-    /// Looks at an inode's record now. An error without a session.
+    /// Reads the size, generation and space of an inode.
+    ///
+    /// # Errors
+    /// Fails without a session, even if the record is mapped.
     pub(crate) fn look(&self, inode: &Inode) -> Result<Glimpse, ClientError> {
         if self.records.is_mapped() {
             self.remote.ready()?;
@@ -47,7 +54,8 @@ impl Client {
         self.peek(inode)
     }
 
-    /// Looks at an inode's record for who has just used the session, or is about to: where it is mapped, there may be no session any more.
+    /// Reads as [`look`](Self::look), for a caller that uses the session before or after. A mapped
+    /// record can be read without a session.
     pub(crate) fn peek(&self, inode: &Inode) -> Result<Glimpse, ClientError> {
         if let Some(slot) = inode.slot()
             && let Some(glimpse) = self.records.glimpse(inode.ino, slot)
@@ -70,7 +78,7 @@ impl Client {
         Ok(now)
     }
 
-    /// Fetches the layout again unless it is of this generation.
+    /// Fetches the layout again, unless it is of this generation.
     pub(crate) fn follow_generation(&self, inode: &Inode, generation: u64) -> Result<(), ClientError> {
         let _calls = inode.layout_calls.lock();
         if inode.layout.read().generation() == generation {
@@ -79,7 +87,7 @@ impl Client {
         self.fetch_layout(inode, None)
     }
 
-    /// Makes the layout known up to `to`.
+    /// Makes sure that the layout is known up to `to`.
     pub(crate) fn know(&self, inode: &Inode, to: u64) -> Result<(), ClientError> {
         if inode.layout.read().known_to() >= to {
             return Ok(());
@@ -91,7 +99,8 @@ impl Client {
         self.fetch_layout(inode, None)
     }
 
-    /// True if the holes of the layout are known to be holes still; false after the layout was fetched to find out.
+    /// Returns true if the layout's holes are known to be holes still. Otherwise fetches the layout
+    /// and returns false.
     pub(crate) fn holes_hold(&self, inode: &Inode) -> Result<bool, ClientError> {
         let matches = |now: Glimpse| {
             let layout = inode.layout.read();
@@ -110,7 +119,7 @@ impl Client {
         Ok(false)
     }
 
-    /// Fetches the whole layout. With `layout_calls` held.
+    /// Fetches the whole layout. The caller holds `layout_calls`.
     pub(super) fn fetch_layout(&self, inode: &Inode, stamp: Option<u64>) -> Result<(), ClientError> {
         'anew: for _ in 0..TRIES {
             let (era, voids) = (self.remote.era(), self.inodes.voids());
@@ -134,9 +143,10 @@ impl Client {
         Err(ClientError::Unstable)
     }
 
-    /// Takes in a layout that was asked for when so many had become void. False, and nothing done, if it has, too.
+    /// Takes in a layout that was requested when the count of voided layouts was `voids`. Returns
+    /// false if layouts were voided since.
     pub(super) fn take_in(&self, inode: &Inode, fresh: LayoutCache, voids: u64) -> bool {
-        // Counted before it is cleared, which waits for this.
+        // A thread that voids layouts first counts, then takes this lock.
         let mut layout = inode.layout.write();
         self.inodes.voids() == voids && layout.renew(fresh)
     }
@@ -156,18 +166,19 @@ impl Client {
                 && layout.merge(offset, &reply)
                 && layout.known_to() >= offset.saturating_add(len)
         };
-        // A reply may hold only a part of the extents of a file in many pieces.
+        // For a file of many extents, the reply may hold only a part of them.
         if all { Ok(()) } else { self.fetch_layout(inode, None) }
     }
 
-    /// The server may have changed the layout, or be about to.
+    /// Forgets the layout, because the server may change it.
     pub(super) fn lose_layout(&self, inode: &Inode) {
-        // In this order: what is on its way is not taken in after it is forgotten.
+        // This order matters: a layout in flight must not be taken in after the reset.
         self.inodes.void_what_comes();
         inode.forget_layout();
     }
 
-    /// On return no operation uses what these recalls, which came in an era, take from layouts, and none will.
+    /// Gives up the layouts in these recalls of an era. On return no operation uses them, and none
+    /// will.
     pub(crate) fn give_layouts_back(&self, era: u32, recalls: &[Recall]) {
         for recall in recalls {
             match *recall {
@@ -203,7 +214,7 @@ impl Client {
         Ok(layout)
     }
 
-    /// Returns the pieces of a range that is read, and by which layout.
+    /// Returns the pieces of a range to read, and the layout that they are of.
     pub(crate) fn readable(
         &self,
         inode: &Inode,
@@ -219,8 +230,8 @@ impl Client {
         if !found.0.iter().any(|piece| matches!(piece, Piece::Hole { .. })) {
             return Ok(found);
         }
-        // Here they hold, or the layout was fetched. Another thread may have done so, too, since the pieces above
-        // were taken.
+        // The holes were confirmed, or the layout was fetched. Another thread may also have fetched
+        // it since the first look.
         self.holes_hold(inode)?;
         Ok(pieces())
     }

@@ -1,4 +1,4 @@
-//! The client against a server in memory, with its memory mapped and without.
+//! Tests of the client against a server in memory, with mapped memory and without.
 
 mod append;
 mod checked;
@@ -16,7 +16,7 @@ use super::{
     fake::{Fake, Meddler, What},
 };
 
-/// The root directory is always known.
+/// The root directory is always referenced.
 const ROOT: usize = 1;
 const OWNER: Creator = Creator { uid: 0, gid: 0, umask: 0 };
 const TRUNCATE: SetAttr = SetAttr {
@@ -138,7 +138,7 @@ fn a_hole_that_was_filled_is_filled_for_all_who_are_reading_it() {
     b.open(ino, true).expect("opened");
     a.write(ino, 8 * BLOCK, b"end").expect("written");
     assert_eq!(read(&a, ino, 0, 4), [0; 4]);
-    // One reader has found a hole in its layout and looks whether it still is one; another one is faster.
+    // One reader has found a hole in its layout, and checks it. Another reader is faster.
     let faster = a.clone();
     meddler.once(What::Read, move || {
         b.write(ino, 0, b"data").expect("written by another client");
@@ -196,7 +196,8 @@ fn a_write_that_a_truncation_overtook_is_done_again() {
         let b = client(&server);
         let ino = create(&a, "f");
         a.write(ino, 0, &pattern(3 * BLOCK as usize)).expect("written");
-        // Where records are mapped even a write inside the file notices; elsewhere one that goes past its end.
+        // Mapped: a write inside the file notices the truncation. Otherwise: a write past the end
+        // does.
         let kind = if server_is_mapped(&server) { What::Write } else { What::Execute };
         let at = if server_is_mapped(&server) { BLOCK } else { 3 * BLOCK };
         meddler.once(kind, move || {
@@ -225,7 +226,7 @@ fn a_hole_that_another_client_filled_is_found() {
         assert_eq!(read(&b, ino, BLOCK, 4), [0; 4]);
         a.write(ino, BLOCK, b"fill").expect("written");
         assert_eq!(read(&b, ino, BLOCK, 4), b"fill");
-        // And a hole that stays one is not asked for again and again.
+        // A hole that stays one costs no further call.
         read(&b, ino, 2 * BLOCK, 4);
         let before = server.calls();
         assert_eq!(read(&b, ino, 2 * BLOCK, 4), [0; 4]);
@@ -384,7 +385,7 @@ fn write_times_are_published_sparingly_and_never_lost() {
         c.write(ino, 0, b"1").expect("written");
         let first = server.size_and_time(ino).1;
         assert!(first > 0, "the first write is published at once");
-        // Many writes within a moment, of which most stay pending; the caller sees them at once.
+        // Most of many quick writes stay pending. The caller sees their times at once.
         while server.size_and_time(ino).1 != first || !pending(&c, ino) {
             c.write(ino, 0, b"2").expect("written");
             if server.size_and_time(ino).1 != first {

@@ -1,4 +1,5 @@
-//! For a caller who keeps what is written, and the times of that, until he writes it back. He is [alone](super::AttachOptions::alone).
+//! Operations for a caller with exclusive use ([`alone`](super::AttachOptions::alone)) that
+//! caches written data and write times until it writes them back.
 
 use std::sync::atomic::Ordering;
 
@@ -11,7 +12,7 @@ use super::{
     record::{RawRecord, Seen},
 };
 
-/// The time of a write, if that is all that is to be set. (0 stands for none in a record.)
+/// Returns the write time, if `changes` sets nothing else. 0 stands for no time in a record.
 fn write_time(changes: &SetAttr) -> Option<i64> {
     match *changes {
         SetAttr { mtime: Some(SetTime::At(time)), ctime: Some(ctime), .. }
@@ -27,19 +28,20 @@ fn write_time(changes: &SetAttr) -> Option<i64> {
 }
 
 impl Client {
-    /// Writes as [`write`](Self::write), but for the time: the caller sets it himself.
+    /// Writes as [`write`](Self::write), without the time: the caller sets it.
     pub fn write_back(&self, ino: u64, offset: u64, data: &[u8]) -> Result<(), ClientError> {
         self.write_then(self.remote.era_in_use(), (ino, offset), data, |_| Ok(()))
     }
 
-    /// Sets the time of the last write one-sidedly, in one round trip. `None`: this takes [`setattr`](Self::setattr), because more is to
-    /// be set, the file is not open, or it was changed otherwise later than that.
+    /// Sets the write time one-sidedly, in one round trip. Returns `None` if this needs
+    /// [`setattr`](Self::setattr): more is to be set, the file is not open, or it was changed
+    /// later.
     pub fn set_write_time(&self, ino: u64, changes: &SetAttr) -> Result<Option<Attr>, ClientError> {
         if self.confined {
             return Ok(None);
         }
         let (Some(time), Some(inode)) = (write_time(changes), self.inodes.get(ino)) else { return Ok(None) };
-        // The kernel's clock goes in steps: a file that is written at once was made later than that.
+        // The kernel's clock is coarse, so a file can be younger than its first write.
         if inode.told.lock().is_some_and(|told| told.ctime > time) {
             return Ok(None);
         }
@@ -57,7 +59,8 @@ impl Client {
         Ok(Some(attr))
     }
 
-    /// Writes the time of the last write into an open inode's record, and reads that. `None` if it cannot be read now.
+    /// Writes the write time into an open inode's record, then reads the record. Returns `None` if
+    /// the record is unreadable now.
     fn exchange_time(&self, inode: &Inode, time: i64) -> Result<Option<Attr>, ClientError> {
         let (slot, remote) = self.record_of(inode)?;
         let field = self.field_of(inode, record::WRITE_TIME)?;

@@ -1,6 +1,8 @@
-//! Extended attributes. They live at the server; whether an inode has any at all is in its record and among its attributes, so that
-//! the question which is asked most (has this file security.capability, has it an ACL) costs no call where the answer is no, and
-//! nothing at all where attributes are kept.
+//! Extended attributes, which live at the server.
+//!
+//! The record and the attributes of an inode tell whether it has any. Most queries
+//! (security.capability, ACLs) concern inodes without, so they cost no call, and nothing at all
+//! while the attributes are cached.
 
 use rfs_proto::{
     Belongs, Errno, MAX_XATTR_NAME, MAX_XATTR_VALUE, Marks, Reply, Request, Value, XATTR_PART, XattrSet,
@@ -8,7 +10,7 @@ use rfs_proto::{
 
 use super::{Client, ClientError, names::wrong_kind, space::TRIES};
 
-/// The capabilities of a program, which the kernel looks for when it is written.
+/// Capabilities of a program. The kernel looks for them when a file is written.
 const CAPABILITY: &[u8] = b"security.capability";
 
 fn check_name(name: &[u8]) -> Result<(), ClientError> {
@@ -16,7 +18,10 @@ fn check_name(name: &[u8]) -> Result<(), ClientError> {
 }
 
 impl Client {
-    /// The value of an extended attribute. ENODATA if there is none.
+    /// Returns the value of an extended attribute.
+    ///
+    /// # Errors
+    /// ENODATA if there is none.
     pub fn get_xattr(&self, ino: u64, name: &[u8]) -> Result<Vec<u8>, ClientError> {
         check_name(name)?;
         let needed = if name == CAPABILITY { Marks::CAPABILITY } else { Marks::XATTRS };
@@ -26,7 +31,7 @@ impl Client {
         self.whole(|offset| Request::GetXattr { ino, name, offset })
     }
 
-    /// The names of all extended attributes, each followed by a NUL.
+    /// Returns the names of all extended attributes, each followed by a NUL.
     pub fn list_xattr(&self, ino: u64) -> Result<Vec<u8>, ClientError> {
         if !self.marks(ino)?.contains(Marks::XATTRS) {
             return Ok(Vec::new());
@@ -34,7 +39,7 @@ impl Client {
         self.whole(|offset| Request::ListXattr { ino, offset })
     }
 
-    /// Sets an extended attribute. `drop_sgid`: an ACL takes set-group-ID away.
+    /// Sets an extended attribute. With `drop_sgid` the ACL clears the set-group-ID bit.
     pub fn set_xattr(
         &self,
         ino: u64,
@@ -62,7 +67,10 @@ impl Client {
         set
     }
 
-    /// Removes an extended attribute. ENODATA if there is none.
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// ENODATA if there is none.
     pub fn remove_xattr(&self, ino: u64, name: &[u8], only_if: Option<Belongs>) -> Result<(), ClientError> {
         check_name(name)?;
         let removed = self.call_done(&Request::RemoveXattr { ino, name, only_if });
@@ -70,7 +78,7 @@ impl Client {
         removed
     }
 
-    /// Takes the capabilities from a program that was written.
+    /// Removes the capabilities of a program that was written.
     pub fn drop_capability(&self, ino: u64) -> Result<(), ClientError> {
         match self.remove_xattr(ino, CAPABILITY, None) {
             Err(ClientError::Errno(Errno::ENODATA)) => Ok(()),
@@ -78,12 +86,12 @@ impl Client {
         }
     }
 
-    /// Asks for a value until all of it is there, and all of one version.
+    /// Reads a whole value in parts. Begins anew if the value changes in between.
     fn whole<'r>(&self, request: impl Fn(u32) -> Request<'r>) -> Result<Vec<u8>, ClientError> {
         'anew: for _ in 0..TRIES {
             let mut first = self.value(&request(0))?;
             while first.bytes.len() < first.len as usize {
-                // As long as a value can be.
+                // The length fits into `u32`, because values are limited.
                 let part = self.value(&request(first.bytes.len() as u32))?;
                 if part.version != first.version {
                     continue 'anew;

@@ -9,14 +9,14 @@ use rfs_proto::{Recall, Recalls, Reply, encode_reply};
 #[derive(Debug, Default)]
 struct State {
     recalls: Vec<Recall>,
-    /// The client has asked before.
+    /// True once the client has asked.
     asked: bool,
-    /// Of the last reply.
+    /// Number of the last reply.
     number: u64,
     done: u64,
 }
 
-/// What the client is to hear of.
+/// Recalls to send.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     state: Mutex<State>,
@@ -24,7 +24,7 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// Sends recalls, and returns when the client has obeyed them.
+    /// Sends recalls, and returns when the client has acknowledged them.
     pub(crate) fn send(&self, recalls: &[Recall]) {
         let mut state = self.state.lock();
         state.recalls.extend_from_slice(recalls);
@@ -35,7 +35,7 @@ impl Pending {
         }
     }
 
-    /// The client asks. Looks from time to time whether it still wants to know.
+    /// Answers a request for recalls. Checks periodically whether the client has cancelled it.
     pub(crate) fn next(
         &self,
         done: u64,
@@ -55,7 +55,7 @@ impl Pending {
             }
             self.moved.wait_for(&mut state, Duration::from_millis(1));
         }
-        // The answer to the first request says that the client is told from now on.
+        // The first reply is immediate: it tells that recalls are queued from now on.
         state.number += u64::from(!state.recalls.is_empty());
         let recalls = std::mem::take(&mut state.recalls);
         encode_reply(&Reply::Recalls(Recalls { number: state.number, recalls }), reply);

@@ -11,7 +11,7 @@ use rfs_proto::{
 use super::Fake;
 
 impl Fake {
-    /// One whose memory has checksums.
+    /// Creates a server whose memory has checksums.
     pub(crate) fn checked(blocks: u64, mapped: bool) -> Arc<Fake> {
         let mut fake = Arc::into_inner(Fake::new(blocks, mapped)).expect("nobody else has it");
         let len = checksum::region_len(fake.arena.len() as u64) as usize;
@@ -19,7 +19,7 @@ impl Fake {
         Arc::new(fake)
     }
 
-    /// Changes bytes of the arena, and has their words fit.
+    /// Writes bytes of the arena, and updates their words.
     pub(crate) fn put(&self, place: u64, data: &[u8]) {
         self.arena.write(place as usize, data);
         let Some(sums) = &self.sums else { return };
@@ -32,31 +32,31 @@ impl Fake {
         }
     }
 
-    /// What the arena has there.
+    /// Returns bytes of the arena.
     pub(crate) fn bytes(&self, place: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.arena.read(place as usize, &mut bytes);
         bytes
     }
 
-    /// Changes bytes of the arena behind everybody's back.
+    /// Writes bytes of the arena without their words.
     pub(crate) fn damage(&self, place: u64, data: &[u8]) {
         self.arena.write(place as usize, data);
     }
 
-    /// The word of a block.
+    /// Returns the word of a block.
     pub(crate) fn word(&self, arena: u64) -> Word {
         let sums = self.sums.as_ref().expect("checksums");
         Word(sums.load_u64(checksum::place(arena) as usize))
     }
 
-    /// Sets it.
+    /// Sets the word of a block.
     pub(crate) fn set_word(&self, arena: u64, Word(word): Word) {
         let sums = self.sums.as_ref().expect("checksums");
         sums.write(checksum::place(arena) as usize, &word.to_le_bytes());
     }
 
-    /// Where a byte of a file lies.
+    /// Returns the arena offset of a byte of a file.
     pub(crate) fn place(&self, ino: u64, offset: u64) -> u64 {
         let state = self.state.lock();
         let mut extents = state.files[&ino].extents.iter();

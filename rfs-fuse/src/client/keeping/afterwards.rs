@@ -1,22 +1,24 @@
-//! What directories are after this client's own changes in them, as the replies to those said. Pure.
+//! Directory attributes that came with the replies to this client's own changes. No I/O, no
+//! locks, no clock.
 //!
-//! A kernel asks for a directory's attributes after each change that it has made there. Where records are not mapped that is a round trip for each name, beside
-//! that of the change; so the server sends the attributes along with the reply, if this client keeps them. They are as good as those that the kernel keeps: until
-//! something of the directory is recalled, or this client changes it again. The time of last access is not: nobody is told of reads. So they answer the one question that
-//! the kernel has after the change, and no other; and none once the directory has been read here.
+//! The kernel asks for a directory's attributes after each of its changes there. If records are
+//! not mapped, that costs a round trip per name, so the server sends the attributes with the
+//! reply. They are valid until a recall, or the next change here. They answer one query only, and
+//! none after a read of the directory: reads are not recalled, so the access time may be old.
 //!
-//! Two changes at once: neither knows which one the server saw first. So what came with one counts only if no other one of this client ended
-//! meanwhile; one that ends later makes it void. A directory that is removed is not told which one it was: each removal makes all void.
+//! The order of two concurrent changes is unknown. Attributes count only if no other change ended
+//! meanwhile, and a later end voids them. The reply to a removal does not name the inode, so it
+//! voids all.
 
 use rfs_proto::Attr;
 use rustc_hash::FxHashMap;
 
 use super::Since;
 
-/// Directories that are remembered.
+/// Maximum number of remembered directories.
 const DIRECTORIES: usize = 64;
 
-/// How many removals there were.
+/// Number of removals so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Removals(u64);
 
@@ -31,8 +33,8 @@ impl Afterwards {
         self.removals
     }
 
-    /// Attributes of a directory, good until something of it happens after `since`, came with a change that began when there had been so many
-    /// removals.
+    /// Adds a directory's attributes, valid as of `since`. `removals` is the number at the begin of
+    /// the change.
     pub(crate) fn came(&mut self, attr: Attr, since: Since, removals: Removals) {
         if removals != self.removals {
             return;
@@ -43,12 +45,12 @@ impl Afterwards {
         self.known.insert(attr.ino, (attr, since));
     }
 
-    /// What came last of a directory. It answers once.
+    /// Takes the attributes of a directory. They answer one query.
     pub(crate) fn take(&mut self, ino: u64) -> Option<(Attr, Since)> {
         self.known.remove(&ino)
     }
 
-    /// A directory has been removed, or may have been.
+    /// Notes that a directory was removed, or may have been.
     pub(crate) fn removed(&mut self) {
         self.known.clear();
         self.removals.0 += 1;

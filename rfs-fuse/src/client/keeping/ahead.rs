@@ -1,48 +1,50 @@
-//! Names that were asked for before anybody wanted them. Pure.
+//! Prefetch of attributes for programs that look up a directory's names in order. No I/O, no
+//! locks, no clock.
 //!
-//! Who looks at the names of a directory one after the other, in the directory's order, is given those that follow with one of
-//! them. Every look but the first asks for one more; if that is what is looked at next, many are asked for. Who has gone through one directory like that,
-//! and comes to another one, probably does it again: there the first look asks for many, until that was in vain. An
-//! entry is handed out once, and goes when it is recalled or when this client changes it.
+//! Each lookup but the first also fetches one following name. If that name is looked up next,
+//! later lookups fetch many. A program that went through one directory in order probably does so
+//! in the next, so there the first lookup already fetches many, until a guess fails. An entry is
+//! used once. A recall or an own change removes it.
 
 use std::collections::{HashMap, VecDeque};
 
 use rfs_proto::Attr;
 
-/// Entries kept, at most.
+/// Maximum number of entries.
 const ENTRIES: usize = 8192;
-/// Asked for with a name, to learn in which order names are looked at.
+/// Entries of a lookup that tests for the order.
 const FEW: u32 = 2;
-/// Asked for where they are.
+/// Entries of a lookup in order.
 const MANY: u32 = 128;
-/// So many directories are remembered: those of a path, each of which is looked into again and again while a tree is walked.
+/// Number of directories that are remembered. During a tree walk, all directories of the current
+/// path are looked into repeatedly.
 const PLACES: usize = 8;
 
 type Name = Box<[u8]>;
 
-/// What was asked for ahead.
+/// The prefetched entries, and the recent directories.
 #[derive(Debug, Default)]
 pub(crate) struct Ahead {
     by_name: HashMap<(u64, Name), Attr>,
     by_ino: HashMap<u64, (u64, Name)>,
-    /// Directories that were looked into, the last one at the end.
+    /// Directories with recent lookups, the latest at the end.
     places: VecDeque<Place>,
-    /// Directories are gone through in their order.
+    /// True if the program goes through directories in order.
     in_order: bool,
-    /// The last one for which that was believed without having been seen.
+    /// Last directory for which the order was guessed.
     guess: Option<Guess>,
 }
 
-/// How a directory is looked into.
+/// The lookups in one directory.
 #[derive(Debug)]
 struct Place {
     dir: u64,
-    /// The last of the names that came with a look.
+    /// Last name that came with a lookup.
     following: Option<Name>,
     in_order: bool,
 }
 
-/// What came with the first look into a directory, and how much of it was of use.
+/// Entries that the guess for a directory fetched, and those that were used.
 #[derive(Clone, Copy, Debug)]
 struct Guess {
     dir: u64,
@@ -51,7 +53,7 @@ struct Guess {
 }
 
 impl Ahead {
-    /// How many entries are to come with a name that is about to be asked for; 0: only the name.
+    /// Returns the number of entries to fetch with the next lookup; 0 for a plain lookup.
     pub(crate) fn wanted(&mut self, dir: u64) -> u32 {
         if let Some(at) = self.places.iter().position(|place| place.dir == dir)
             && let Some(mut place) = self.places.remove(at)
@@ -70,11 +72,11 @@ impl Ahead {
             self.guess = Some(Guess { dir, came: 0, used: 0 });
             return MANY;
         }
-        // A path is being walked.
+        // The program is walking a path.
         0
     }
 
-    /// Entries that came behind a name, with which this client has nothing to do yet.
+    /// Adds entries that came with a lookup. This client does not reference their inodes.
     pub(crate) fn came(&mut self, dir: u64, entries: impl Iterator<Item = (Name, Attr)>) {
         let (mut following, mut count) = (None, 0);
         for (name, attr) in entries {
@@ -97,13 +99,13 @@ impl Ahead {
         }
     }
 
-    /// Hands a name's attributes out.
+    /// Takes a name's attributes.
     pub(crate) fn take(&mut self, dir: u64, name: &[u8]) -> Option<Attr> {
         let attr = self.of_name(dir, name)?;
         if let Some(guess) = self.guess.as_mut().filter(|guess| guess.dir == dir) {
             guess.used += 1;
         }
-        // The last of those that came: the next look asks for more.
+        // This is the last prefetched name, so the next lookup fetches more.
         if let Some(place) = self.places.iter_mut().rfind(|place| place.dir == dir)
             && place.following.as_deref() == Some(name)
         {
@@ -113,7 +115,7 @@ impl Ahead {
         Some(attr)
     }
 
-    /// A name is not what it was.
+    /// Removes a name that has changed.
     pub(crate) fn of_name(&mut self, dir: u64, name: &[u8]) -> Option<Attr> {
         if self.by_name.is_empty() {
             return None;
@@ -123,7 +125,7 @@ impl Ahead {
         Some(attr)
     }
 
-    /// An inode is not what it was, or is known in another way.
+    /// Removes an inode that has changed, or is referenced now.
     pub(crate) fn of_inode(&mut self, ino: u64) {
         if self.by_ino.is_empty() {
             return;
@@ -133,13 +135,13 @@ impl Ahead {
         }
     }
 
-    /// All names of all directories.
+    /// Removes all entries.
     pub(crate) fn forget_all(&mut self) {
         self.by_name.clear();
         self.by_ino.clear();
     }
 
-    /// All names of a directory.
+    /// Removes all entries of a directory.
     pub(crate) fn of_directory(&mut self, dir: u64) {
         self.by_name.retain(|(parent, _), _| *parent != dir);
         self.by_ino.retain(|_, (parent, _)| *parent != dir);
@@ -162,12 +164,12 @@ mod tests {
         i.to_string().into_bytes().into()
     }
 
-    /// No two files have the same.
+    /// Inode numbers are unique across directories.
     fn number(dir: u64, i: u64) -> u64 {
         dir * 1_000_000 + i
     }
 
-    /// Looks a name up in a directory of `names`; how many calls that is.
+    /// Looks a name up in a directory of `names` names. Returns the number of calls.
     fn look(ahead: &mut Ahead, dir: u64, names: u64, i: u64) -> u64 {
         if let Some(found) = ahead.take(dir, &name(i)) {
             assert_eq!(found.ino, number(dir, i));
@@ -208,8 +210,8 @@ mod tests {
     const DIRS: u64 = 100;
     const FILES: u64 = 100;
 
-    /// Looks at the first `files` names in each directory of a tree, on the way there at its own name; how many calls that is, and how many
-    /// entries came for nothing.
+    /// Walks a tree: looks up each directory's own name and its first `files` names. Returns the
+    /// number of calls and of unused entries.
     fn walk(ahead: &mut Ahead, files: u64) -> (u64, usize) {
         let calls = (0..DIRS).map(|dir| {
             let below = (0..files).map(|i| look(ahead, dir + 2, FILES, i)).sum::<u64>();
@@ -229,7 +231,7 @@ mod tests {
         let mut ahead = Ahead::default();
         walk(&mut ahead, FILES);
         let known = FILES as usize - 2;
-        // It was believed once.
+        // The guess is tried once.
         let (calls, left) = walk(&mut ahead, 2);
         assert!(left <= known + 2 * DIRS as usize, "{left}");
         assert!(calls >= 2 * DIRS - 4, "{calls}");
@@ -245,7 +247,7 @@ mod tests {
     }
 
     proptest! {
-        /// Both maps say the same, and what is not what it was is never handed out.
+        /// Both maps agree, and a changed entry is never used.
         #[test]
         fn nothing_old_is_handed_out(steps in prop::collection::vec((0..5_u8, 0..3_u64, 0..6_u64), 0..60)) {
             let mut ahead = Ahead::default();

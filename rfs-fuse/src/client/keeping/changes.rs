@@ -1,7 +1,12 @@
-//! The requests of this client's own whose replies the server may hold back, until other clients have given up what they keep.
+//! This client's changes in flight, whose replies the server holds until other clients have
+//! dropped caches.
 //!
-//! The kernel holds the locks of directories and pages over such a request. Who drops something from the kernel on behalf of
-//! another client must not wait for one of those: the two would wait for each other.
+//! The kernel holds locks of directories and pages during such a request. A thread that drops
+//! kernel caches for another client must not wait for one of these requests: the two clients
+//! would deadlock.
+//!
+//! # Concurrency
+//! One mutex, held briefly.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -9,23 +14,24 @@ use parking_lot::{Condvar, Mutex};
 use rfs_proto::{Attr, FileKind, RenameFlags, Request};
 use smallvec::{SmallVec, smallvec};
 
-/// So many at once. Each keeps one of the session's places for calls, of which started calls take half: one has to be left to
-/// say with that something is kept no longer.
+/// Maximum number of changes in flight. Each needs a call slot of the session, and started calls
+/// use half of the slots. One slot must stay free to acknowledge recalls.
 const AT_ONCE: u32 = 6;
 
-/// What a request changes.
+/// The state that a request changes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effect<'r> {
-    /// Names, and whether one does not exist if the request succeeds.
+    /// Directory and name, and whether the name is absent after success.
     pub(crate) names: SmallVec<[(u64, &'r [u8], bool); 2]>,
-    /// An inode.
+    /// Inode whose attributes change.
     pub(crate) ino: Option<u64>,
-    /// What a name stood for may have been a directory, which is no more.
+    /// True if the request may remove a directory.
     pub(crate) may_remove_a_directory: bool,
 }
 
 impl<'r> Effect<'r> {
-    /// `None`: nothing that another client may keep.
+    /// Returns the effect of a request, or `None` if it changes nothing that another client may
+    /// cache.
     pub(crate) fn of(request: &Request<'r>) -> Option<Effect<'r>> {
         let names = match *request {
             Request::Mknod { parent, name, .. }
@@ -37,7 +43,8 @@ impl<'r> Effect<'r> {
                 smallvec![(parent, name, true)]
             }
             Request::Rename { parent, name, new_parent, new_name, flags, whiteout } => {
-                // Where the other name exists it may be one of the same inode by now: then nothing has happened.
+                // If both names are of one inode, the rename has no effect. Only NOREPLACE excludes
+                // that.
                 let gone = flags == RenameFlags::NOREPLACE && whiteout.is_none();
                 smallvec![(parent, name, gone), (new_parent, new_name, false)]
             }
@@ -63,45 +70,45 @@ impl<'r> Effect<'r> {
         Some(Effect { names, ino, may_remove_a_directory })
     }
 
-    /// Attributes that came with the reply are those of a directory in which a name changed.
+    /// Returns true if attributes in the reply are those of a directory with a changed name.
     pub(crate) fn is_of(&self, attr: &Attr) -> bool {
         attr.kind == FileKind::Directory && self.names.iter().any(|(parent, ..)| *parent == attr.ino)
     }
 
-    /// The inodes whose attributes change, and whose locks the kernel may hold meanwhile.
+    /// Returns the inodes whose attributes change. The kernel may hold their locks meanwhile.
     pub(crate) fn inodes(&self) -> impl Iterator<Item = u64> {
         self.names.iter().map(|(parent, ..)| *parent).chain(self.ino)
     }
 }
 
-/// Those under way.
+/// The changes in flight.
 #[derive(Debug, Default)]
 pub struct UnderWay {
     by_ino: HashMap<u64, u32>,
     count: u32,
     ended: u64,
-    /// Somebody wants to be woken.
+    /// True if a thread waits for a notification.
     waiting: bool,
 }
 
 impl UnderWay {
-    /// True if one changes this inode, or a name in this directory.
+    /// Returns true if a change of this inode, or of a name in this directory, is in flight.
     pub fn changes(&self, ino: u64) -> bool {
         self.by_ino.contains_key(&ino)
     }
 
-    /// How many have ended.
+    /// Returns the number of changes that have ended.
     pub fn ended(&self) -> u64 {
         self.ended
     }
 
-    /// How many there are.
+    /// Returns the number of changes in flight.
     pub fn count(&self) -> u32 {
         self.count
     }
 }
 
-/// Knows which are under way.
+/// Counts the changes in flight.
 #[derive(Debug, Default)]
 pub struct Changes {
     under_way: Mutex<UnderWay>,
@@ -109,11 +116,11 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// One begins, once there are few enough under way.
+    /// Begins a change, and blocks while too many are in flight.
     pub(crate) fn begin(&self, effect: &Effect<'_>) -> Change<'_> {
         let inodes: SmallVec<[u64; 3]> = effect.inodes().collect();
         let mut under_way = self.under_way.lock();
-        // Also who waits here has locks in the kernel.
+        // Counted before the wait, because the kernel holds locks during the wait, too.
         for &ino in &inodes {
             *under_way.by_ino.entry(ino).or_default() += 1;
         }
@@ -132,8 +139,8 @@ impl Changes {
         }
     }
 
-    /// Waits until `is_so`, which is asked again whenever a change begins or ends or somebody
-    /// [says so](Self::look_again), and after `at_most`, if that says something.
+    /// Blocks until `is_so` returns true. Calls it again whenever a change begins or ends, after
+    /// each [`look_again`](Self::look_again), and after the time that `at_most` returns.
     pub fn wait_until(
         &self,
         at_most: impl Fn(&UnderWay) -> Option<Duration>,
@@ -151,13 +158,13 @@ impl Changes {
         }
     }
 
-    /// Whoever waits is to look again.
+    /// Wakes the threads in [`wait_until`](Self::wait_until).
     pub fn look_again(&self) {
         self.tell(&mut self.under_way.lock());
     }
 }
 
-/// One that is under way.
+/// A change in flight, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Change<'c> {
     changes: &'c Changes,

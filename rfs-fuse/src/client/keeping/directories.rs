@@ -1,58 +1,59 @@
-//! What is known of the names in directories: which ones there are not. Pure.
+//! Known absences of names in directories. No I/O, no locks, no clock.
 //!
-//! Of a directory that was listed to its end a superset of its names is known: those listed, those made here since, and those
-//! that were recalled. What is not among them does not exist. Of others, single names are known not to exist. Both stay true
-//! while what other clients change is recalled, and this client says what it changes itself.
+//! For a completely listed directory, the cache has a superset of its names: listed names, names
+//! created here since, and recalled names. Every other name is absent. For other directories, the
+//! cache has single absent names. Both stay true while other clients' changes are recalled and
+//! this client notes its own.
 //!
-//! What was asked for before a change of this client's own and answered after it is not believed, as with
-//! recalls ([`Mark`]).
+//! A reply to a request from before an own change, but answered after it, is ignored ([`Mark`]).
 
 use std::collections::{HashMap, HashSet};
 
-/// Names kept in all directories together, at most.
+/// Maximum number of names of all directories.
 const NAMES: usize = 200_000;
-/// A directory counts as so many, besides those that are known of it.
+/// Weight of a directory in that number, besides its names.
 const DIRECTORY: usize = 16;
-/// A longer directory is not worth it.
+/// Maximum number of names of a completely listed directory.
 const LONGEST: usize = 50_000;
-/// Looked up so often in vain, a directory is listed.
+/// Number of failed lookups after which a directory is listed.
 const MISSES: u32 = 4;
-/// And, if that came to nothing, after so many more.
+/// The same number after a first listing.
 const MISSES_AGAIN: u32 = 16;
 
 type Name = Box<[u8]>;
 
-/// A moment in the order of this client's own changes.
+/// A time in the order of this client's own changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Mark(u64);
 
-/// A listing under way, by number: pages that were asked for during another one do not belong to it.
+/// Number of a listing in progress. Pages that were requested for another listing are not part of
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ListingId(u64);
 
 #[derive(Debug)]
 struct Listing {
     id: ListingId,
-    /// All names up to this cookie are there.
+    /// Cookie up to which all names are known.
     to: u64,
     names: HashSet<Name>,
 }
 
 #[derive(Debug, Default)]
 struct Directory {
-    /// The last change of this client's own began or ended.
+    /// Time at which this client's last change began or ended.
     changed: u64,
-    /// Names that it is changing.
+    /// Names that this client is changing.
     changing: Vec<Name>,
-    /// Names that do not exist; in a directory that is not known to its end.
+    /// Absent names. Unused if `all` is known.
     absent: HashSet<Name>,
-    /// A superset of its names.
+    /// Superset of the names.
     all: Option<HashSet<Name>>,
     listing: Option<Listing>,
     misses: u32,
-    /// It was made here a moment ago: it is empty, or nearly so.
+    /// True if the directory was created here just now, and is nearly empty.
     new: bool,
-    /// It is listed after so many; none yet: after [`MISSES`].
+    /// Number of failed lookups before the next listing; `None` stands for [`MISSES`].
     patience: Option<u32>,
 }
 
@@ -62,7 +63,7 @@ impl Directory {
         DIRECTORY + self.absent.len() + self.all.as_ref().map_or(0, HashSet::len) + listing
     }
 
-    /// A name of which nothing is known.
+    /// Notes that a name may exist.
     fn may_exist(&mut self, name: &[u8]) {
         self.absent.remove(name);
         for names in
@@ -84,23 +85,23 @@ impl Directory {
     }
 }
 
-/// All directories.
+/// The state of all directories.
 #[derive(Debug, Default)]
 pub(crate) struct Directories {
     clock: u64,
-    /// What began before is not believed: it is not known what changed since.
+    /// Replies to requests from before this time are ignored, because later changes are not known.
     floor: u64,
     by_ino: HashMap<u64, Directory>,
     names: usize,
 }
 
 impl Directories {
-    /// Now, for what is asked now.
+    /// Returns the current time, to note before a request.
     pub(crate) fn mark(&self) -> Mark {
         Mark(self.clock)
     }
 
-    /// Does something with a directory and counts its names.
+    /// Changes a directory's state and updates the number of names.
     fn with<R>(&mut self, dir: u64, act: impl FnOnce(&mut Directory) -> R) -> R {
         let before = self.by_ino.get(&dir).map_or(0, Directory::names);
         let directory = self.by_ino.entry(dir).or_default();
@@ -113,7 +114,7 @@ impl Directories {
         outcome
     }
 
-    /// Makes room, but not in the directory that is used now unless nothing else is left.
+    /// Forgets directories to make room. Keeps `but`, which is in use.
     fn forget_some(&mut self, but: u64) {
         self.floor = self.clock + 1;
         self.clock += 1;
@@ -128,13 +129,14 @@ impl Directories {
         self.names = names;
     }
 
-    /// True if nothing of this client's own changed in the directory since, or is about to.
+    /// Returns true if this client has changed no name in the directory since, and is changing
+    /// none.
     pub(crate) fn is_calm(&self, dir: u64, since: Mark) -> bool {
         since.0 >= self.floor
             && self.by_ino.get(&dir).is_none_or(|d| d.changing.is_empty() && d.changed <= since.0)
     }
 
-    /// True if a name is known not to exist.
+    /// Returns true if a name is known to be absent.
     pub(crate) fn is_absent(&self, dir: u64, name: &[u8]) -> bool {
         let Some(directory) = self.by_ino.get(&dir) else { return false };
         match &directory.all {
@@ -143,13 +145,13 @@ impl Directories {
         }
     }
 
-    /// True if the whole directory is known.
+    /// Returns true if all names of the directory are known.
     #[cfg(test)]
     pub(crate) fn is_complete(&self, dir: u64) -> bool {
         self.by_ino.get(&dir).is_some_and(|directory| directory.all.is_some())
     }
 
-    /// A change of this client's own begins: what the name stands for is not known until it ends.
+    /// Notes the begin of an own change. The name's state is unknown until the change ends.
     pub(crate) fn begins(&mut self, dir: u64, name: &[u8]) {
         self.clock += 1;
         let now = self.clock;
@@ -160,7 +162,8 @@ impl Directories {
         });
     }
 
-    /// It has ended; `gone`: the name does not exist now, unless another change is under way.
+    /// Notes the end of an own change. With `gone`, the name is absent now, unless another change
+    /// is in flight.
     pub(crate) fn ended(&mut self, dir: u64, name: &[u8], gone: bool) {
         self.clock += 1;
         let now = self.clock;
@@ -175,24 +178,25 @@ impl Directories {
         });
     }
 
-    /// Another client changed a name.
+    /// Notes that another client has changed a name.
     pub(crate) fn recalled(&mut self, dir: u64, name: &[u8]) {
         if self.by_ino.contains_key(&dir) {
             self.with(dir, |directory| directory.may_exist(name));
         }
     }
 
-    /// A directory was made here.
+    /// Notes that a directory was created here.
     pub(crate) fn made(&mut self, dir: u64) {
         self.with(dir, |directory| directory.new = true);
     }
 
-    /// True, once, for a directory that was made here: to list it costs no more than to look a name up in it.
+    /// Returns true once for a directory that was created here. Listing it costs as much as one
+    /// lookup.
     pub(crate) fn is_new(&mut self, dir: u64) -> bool {
         self.by_ino.get_mut(&dir).is_some_and(|directory| std::mem::take(&mut directory.new))
     }
 
-    /// Nothing is known of a directory any more.
+    /// Forgets the names of a directory.
     pub(crate) fn forget(&mut self, dir: u64) {
         if self.by_ino.contains_key(&dir) {
             self.with(dir, |directory| {
@@ -203,17 +207,17 @@ impl Directories {
         }
     }
 
-    /// All names of all directories were.
+    /// Forgets the names of all directories.
     pub(crate) fn forget_all(&mut self) {
         let known: Vec<u64> = self.by_ino.keys().copied().collect();
         known.into_iter().for_each(|dir| self.forget(dir));
-        // What is on its way is not believed.
+        // Replies in flight are ignored.
         self.floor = self.clock + 1;
         self.clock += 1;
     }
 
-    /// A name was asked for at `since`, and there is none; `recalled`: another client may have changed that meanwhile. True if
-    /// it is time to list the directory.
+    /// Notes that a lookup, requested at `since`, found no name. `recalled` tells whether another
+    /// client may have changed it meanwhile. Returns true if the directory is due to be listed.
     pub(crate) fn missed(&mut self, dir: u64, name: &[u8], since: Mark, recalled: bool) -> bool {
         let calm = !recalled && self.is_calm(dir, since);
         self.with(dir, |directory| {
@@ -225,8 +229,8 @@ impl Directories {
         })
     }
 
-    /// A page behind `cookie` is about to be asked for: which listing it belongs to, if there is one or one begins with it, and
-    /// up to where that has got.
+    /// Returns the listing that a page behind `cookie` will belong to, and the cookie that it has
+    /// reached. The page at cookie 0 begins a listing.
     pub(crate) fn lists(&mut self, dir: u64, cookie: u64) -> Option<(ListingId, u64)> {
         self.clock += 1;
         let id = ListingId(self.clock);
@@ -236,14 +240,16 @@ impl Directories {
             }
             let changing = &directory.changing;
             let listing = directory.listing.get_or_insert_with(|| {
-                // What is being changed now may come into being behind where the listing has got.
+                // A name that is being changed may appear behind the cookie that the listing has
+                // reached.
                 Listing { id, to: 0, names: changing.iter().cloned().collect() }
             });
             Some((listing.id, listing.to))
         })
     }
 
-    /// A page came: names behind `from` and up to `to`, or to the end. True if the directory is known now.
+    /// Adds a page: the names behind `from` up to `to`, or to the end. Returns true if the
+    /// directory is known now.
     pub(crate) fn listed<'n>(
         &mut self,
         (dir, id): (u64, ListingId),

@@ -1,32 +1,34 @@
-//! Whether this mount still uses a directory of which it keeps names. No I/O, no locks, no clock.
+//! Whether this mount still uses a directory whose names it caches. No I/O, no locks, no clock.
 //!
-//! A recall of a name takes the directory's attributes from the kernel, which asks for them again when a program walks through the
-//! directory or lists it. So recalls that follow each other without such a request say that no program here uses the directory.
+//! A recall of a name takes the directory's attributes from the kernel. The kernel asks for them
+//! again when a program walks through the directory or lists it. A series of recalls without such
+//! a request means that no program here uses the directory.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Recalls in a row after which the names of a directory are returned to the server.
+/// Number of recalls in a row after which a directory's names are returned to the server.
 const RECALLS: u32 = 8;
 
-/// One directory's.
+/// Number of recalls of names of one directory since its last use.
 #[derive(Debug, Default)]
 pub(crate) struct Interest(AtomicU32);
 
 impl Interest {
-    /// The directory is used here.
+    /// Notes a use of the directory.
     pub(crate) fn used(&self) {
-        // A file's, and a directory's without recalls, costs no store.
+        // The common case, files and directories without recalls, costs no store.
         if self.0.load(Ordering::Relaxed) != 0 {
             self.0.store(0, Ordering::Relaxed);
         }
     }
 
-    /// A name in the directory was recalled. Returns true if it is time to return all of them, once for each [`RECALLS`] recalls.
+    /// Notes a recall of a name. Returns true once for each [`RECALLS`] recalls: the names are due
+    /// to be returned.
     pub(crate) fn recalled(&self) -> bool {
         (self.0.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(RECALLS)
     }
 
-    /// True if the directory has not been used since it was time to return its names.
+    /// Returns true if the directory was not used since its names were due to be returned.
     pub(crate) fn is_lost(&self) -> bool {
         self.0.load(Ordering::Relaxed) >= RECALLS
     }

@@ -1,40 +1,41 @@
-//! Whether the attributes of an inode may be kept, and when it is worth asking again. Pure.
+//! Whether the attributes of an inode are cacheable, and when to ask the server again. No I/O, no
+//! locks, no clock.
 //!
-//! Attributes that may not be kept are looked at one-sidedly, which costs less than a call but each time. A call may have
-//! them given to be kept. While another client writes to the file it does not, and while one changes the
-//! inode all the time what is given goes at once; then the calls get rarer.
+//! Attributes that are not cacheable are read one-sidedly, each time. A call costs more, but may
+//! make them cacheable. The server refuses that while another client writes to the file. If other
+//! clients keep changing the inode, recalls follow at once. In both cases the calls become rarer.
 //!
-//! With attributes that may be kept, what they are marked with is known without a look: whether there are extended attributes.
+//! While the attributes are cacheable, their marks are known without a read.
 
 use std::time::{Duration, Instant};
 
 use rfs_proto::Marks;
 
-/// A look at the attributes asks the server at the latest after so many that did not.
+/// Maximum number of reads between two calls.
 const RARELY: u32 = 64;
-/// What was kept for so long was worth asking for.
+/// Time as cacheable after which the next call is made at once.
 const LONG: Duration = Duration::from_millis(250);
 
-/// One inode's.
+/// The state of one inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lease {
-    /// Since when they may be kept.
+    /// Time since which the attributes are cacheable.
     kept: Option<Instant>,
-    /// What they are marked with, if that is known to be so still.
+    /// Marks of the attributes, if they are certain.
     marks: Option<Marks>,
-    /// Looks that did not ask, since the last that did.
+    /// Number of reads since the last call.
     looks: u32,
-    /// So many do not ask.
+    /// Number of reads before the next call.
     pause: u32,
 }
 
 impl Lease {
-    /// True if the attributes may be kept.
+    /// Returns true if the attributes are cacheable.
     pub(crate) fn is_kept(self) -> bool {
         self.kept.is_some()
     }
 
-    /// The server gave them to be kept, or did not.
+    /// Notes a reply of the server, which did or did not make the attributes cacheable.
     pub(crate) fn answered(&mut self, kept: bool, now: Instant) {
         if !kept {
             self.rarer();
@@ -44,24 +45,24 @@ impl Lease {
         self.looks = 0;
     }
 
-    /// What attributes are marked with that may be kept, and that nobody has changed since they were asked for.
+    /// Notes the marks of cacheable attributes that have not changed since the request.
     pub(crate) fn learn(&mut self, marks: Marks) {
         if self.is_kept() {
             self.marks = Some(marks - Marks::KEEP);
         }
     }
 
-    /// What they are marked with, where that is known.
+    /// Returns the marks, if they are certain.
     pub(crate) fn marks(self) -> Option<Marks> {
         self.marks
     }
 
-    /// This client changed the inode itself.
+    /// Notes that this client has changed the inode.
     pub(crate) fn changed(&mut self) {
         self.marks = None;
     }
 
-    /// They were recalled.
+    /// Notes that the attributes were recalled.
     pub(crate) fn recalled(&mut self, now: Instant) {
         self.marks = None;
         if let Some(since) = self.kept.take() {
@@ -77,7 +78,7 @@ impl Lease {
         self.pause = (self.pause * 2).clamp(1, RARELY);
     }
 
-    /// Somebody wants the attributes, which may not be kept: true if the server is to be asked.
+    /// Notes a query of attributes that are not cacheable. Returns true if it should be a call.
     pub(crate) fn asks(&mut self) -> bool {
         if self.looks >= self.pause {
             return true;

@@ -1,45 +1,47 @@
-//! Whether the listing that the kernel has of a directory is right. Pure.
+//! Whether the kernel's cached listing of a directory is right. No I/O, no locks, no clock.
 //!
-//! The kernel collects what is read through an open directory, and takes it for whole when that has come to its end. What was
-//! answered before a name was recalled it may add a moment after it was told to drop everything. So a directory that was
-//! open at a recall is spoilt: before it comes to its end the kernel drops all again. Nothing is added then, because one open
-//! directory collects at a time; those that are opened meanwhile are read apart from it.
+//! The kernel collects entries that are read through an open directory, and takes the listing for
+//! complete at the end. It may add an entry from a reply that precedes a recall after it has
+//! dropped the listing for the recall. A directory that was open at a recall is therefore
+//! spoiled: before its end the kernel drops the listing again. Only one handle collects at a
+//! time, so no entry is added then.
 //!
-//! As with pages of files, what the kernel drops at an open it drops after it was answered, so that what is there counts
-//! only once something was asked for through that open directory.
+//! At an open, the kernel drops its listing after the reply. The listing therefore counts only
+//! once a later request came through that handle, as with pages of files.
 
-/// A moment in the order of recalls of this directory's names.
+/// A time in the order of recalls of this directory's names.
 type Moment = u64;
 
-/// How a directory is opened.
+/// How the kernel uses its listing for an open directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opened {
-    /// What the kernel has is right.
+    /// The cached listing is right.
     Kept,
-    /// It is dropped and collected anew.
+    /// The kernel drops its listing and collects anew.
     Anew,
-    /// What is read is not collected, and nothing is dropped.
+    /// Nothing is collected and nothing is dropped.
     Apart,
 }
 
-/// An open directory that collects.
+/// A handle through which the kernel collects.
 #[derive(Clone, Copy, Debug)]
 struct Collector {
     handle: u64,
     since: Moment,
 }
 
-/// One directory's.
+/// The state of one directory.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
     now: Moment,
-    /// What the kernel has was all asked for since then.
+    /// Time as of which the kernel's listing is right.
     good: Option<Moment>,
     collector: Option<Collector>,
 }
 
 impl Listing {
-    /// The directory is opened as `handle`, which no other one has had; `kept`: names in it are recalled.
+    /// Notes that the directory is opened as `handle`, a new number. `kept` tells whether its names
+    /// are recalled.
     pub(crate) fn opened(&mut self, handle: u64, kept: bool) -> Opened {
         if !kept || self.collector.is_some() {
             return Opened::Apart;
@@ -52,24 +54,25 @@ impl Listing {
         self.collector.filter(|collector| collector.handle == handle)
     }
 
-    /// Something is asked for through an open one: the kernel has dropped what was not right.
+    /// Notes a request through a handle: the kernel has dropped an old listing by now.
     pub(crate) fn used(&mut self, handle: u64) {
         if let Some(collector) = self.collector(handle) {
             self.good = Some(collector.since);
         }
     }
 
-    /// True if what the kernel has collected is to be dropped before it hears that `handle` has come to its end.
+    /// Returns true if the kernel must drop its listing before it hears that `handle` has reached
+    /// the end.
     pub(crate) fn is_spoilt(&self, handle: u64) -> bool {
         self.collector(handle).is_some_and(|collector| collector.since != self.now)
     }
 
-    /// It is closed for good.
+    /// Notes that a handle is closed for good.
     pub(crate) fn closed(&mut self, handle: u64) {
         self.collector.take_if(|collector| collector.handle == handle);
     }
 
-    /// A name in the directory was recalled.
+    /// Notes that a name in the directory was recalled.
     pub(crate) fn recalled(&mut self) {
         self.now += 1;
     }

@@ -1,10 +1,13 @@
-//! What this client, and the kernel that it tells, may keep until it is recalled.
+//! The cache: which replies this client and the kernel may cache until a recall.
 //!
-//! Whoever asks the server for something to keep notes the moment before ([`Client::since`]). What came is kept only if nothing that
-//! concerns it was recalled since; and while the kernel is told, no recall is noted ([`Client::telling`]). So the kernel is told
-//! first and loses it then, in this order, and never keeps what it should have lost.
+//! Before a request whose reply may be cached, the caller notes the time ([`Client::since`]). The
+//! reply is cached only if nothing was recalled since that concerns it. While the kernel is told
+//! ([`Client::telling`]), no recall is noted. The kernel is therefore told first, and drops
+//! second, and never caches data whose recall is over.
 //!
-//! Lock order: the recalls, then an inode's lease, then any one of the others, which are held for moments.
+//! # Concurrency
+//! Session threads, and the thread that obeys recalls. Locks: the recall log, then an inode's
+//! `lease`, then any one of the others, which are held briefly.
 
 mod afterwards;
 mod ahead;
@@ -46,33 +49,35 @@ pub use listing::Opened;
 pub(crate) use pages::PageState;
 pub(crate) use recalled::{Moment, Recalled};
 
-/// Whoever keeps what the client told him, and so has to hear of what is recalled.
+/// The owner of a cache that this client fills, for example the kernel. It obeys recalls.
 pub trait Keeper: Send + Sync {
-    /// Drops this. On return nothing of it is kept any more, but for what a [change](Changes) that is under way may be holding.
+    /// Drops the recalled entries. On return the cache has none of them, except entries that a
+    /// [change](Changes) in flight may hold.
     fn drop_all(&self, recalls: &[Recall]);
 
-    /// Has a directory's names, of which only recalls are heard, dropped and [returned](Client::return_names). Waits for nothing.
+    /// Starts to drop a directory's names, which only recalls have used lately, and to
+    /// [return](Client::return_names) them. Does not block.
     fn return_names(&self, _dir: u64) {}
 }
 
-/// Drops all names, which nobody can list. Waits for nobody.
+/// Drops all cached names. Only their owner has a list of them. Does not block.
 type DropNames = Box<dyn Fn() + Send + Sync>;
 
-/// The moment before something is asked for.
+/// The time before a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Since {
     recalled: Moment,
-    /// Among this client's own changes.
+    /// Time among this client's own changes.
     changed: Moment,
 }
 
-/// What is kept, and what was recalled.
+/// The cache's state, and the recall log.
 #[derive(Debug, Default)]
 pub(crate) struct Keeping {
-    /// False if nothing may be kept: not agreed with the server, or the session is over.
+    /// False if nothing may be cached: the server did not agree, or the session has ended.
     on: AtomicBool,
     recalled: RwLock<Recalled>,
-    /// Inodes that this client has changed, in the shape of recalls of their attributes.
+    /// Inodes that this client has changed, logged as recalls of their attributes.
     changed: Mutex<Recalled>,
     pub(crate) directories: Mutex<Directories>,
     pub(crate) ahead: Mutex<Ahead>,
@@ -81,7 +86,7 @@ pub(crate) struct Keeping {
     names: Names,
 }
 
-/// Whoever keeps names.
+/// The callback of the names' owner.
 #[derive(Default)]
 struct Names(OnceLock<DropNames>);
 
@@ -100,7 +105,7 @@ impl Keeping {
         self.on.load(Ordering::Acquire)
     }
 
-    /// Nothing that was known is known any more.
+    /// Forgets all cached state.
     pub(crate) fn begin_anew(&self, inodes: &InodeTable) {
         let mut recalled = self.recalled.write();
         recalled.note_all();
@@ -114,14 +119,15 @@ impl Keeping {
             inode.size.lock().distrust();
             inode.listing.lock().recalled();
         }
-        // Before anybody hears how an operation of before has ended, and looks for what came of it.
+        // Names go before any thread learns how an operation of the old era ended, and looks for
+        // its result.
         if let Some(drop_names) = self.names.0.get() {
             drop_names();
         }
     }
 }
 
-/// While this exists, no recall is noted.
+/// A guard that holds recalls off. No recall is noted while it exists.
 #[derive(Debug)]
 pub struct Telling<'c> {
     client: &'c Client,
@@ -129,34 +135,38 @@ pub struct Telling<'c> {
 }
 
 impl Telling<'_> {
-    /// This moment.
+    /// Returns the current time.
     pub(crate) fn now(&self) -> Since {
         Since { recalled: self.recalled.now(), changed: self.client.keeping.changed.lock().now() }
     }
 
-    /// What was asked for since then about a name, also that there is none, may be kept.
+    /// Returns true if the caller may cache a reply about a name, requested at `since`, even its
+    /// absence.
     pub fn keeps_name(&self, since: Since, parent: u64, name: &[u8]) -> bool {
         self.client.keeping.is_on() && !self.recalled.name(since.recalled, parent, name)
     }
 
-    /// That there is no such name, which was asked for since then, may be kept, and is known to be from now on.
+    /// Returns true if the caller may cache the absence of a name, requested at `since`. Records
+    /// the name then.
     pub fn keeps_absence(&self, since: Since, parent: u64, name: &[u8]) -> bool {
         self.keeps_name(since, parent, name) && self.client.inodes.absent(parent, name)
     }
 
-    /// Returns true if the caller may keep the inode that a name stands for, too: nothing of the
-    /// inode was recalled since, so the caller goes by the right owner. The inode is known by this
-    /// name from now on, kept or not: the caller is told of the name and may remember it.
+    /// Returns true if the caller may also cache the inode that a name stands for.
+    ///
+    /// No recall concerned the inode since, so the caller has its current owner. Records the name
+    /// in any case, because the caller is told of it and may remember it.
     pub fn keeps_what_is_named(&self, since: Since, parent: u64, name: &[u8], attr: &Attr) -> bool {
-        // These two are looked up for who has a handle, and are nothing that is walked over.
+        // "." and ".." are looked up for file handles. No path walk uses them.
         if !matches!(name, b"." | b"..") {
             self.client.inodes.named(attr.ino, parent, name);
         }
         self.keeps_name(since, parent, name) && !self.recalled.attr(since.recalled, attr.ino)
     }
 
-    /// Attributes of an inode that were given since then to be kept may be. A change of this client's own meanwhile is like one of another's:
-    /// the kernel may hear of it before it hears of them.
+    /// Returns true if cacheable attributes, requested at `since`, may be cached. A change by this
+    /// client counts like a recall: the kernel may hear of the change before it hears of the
+    /// attributes.
     pub(crate) fn keeps_attr(&self, since: Since, ino: u64) -> bool {
         self.client.keeping.is_on()
             && !self.client.keeping.changed.lock().attr(since.changed, ino)
@@ -164,18 +174,18 @@ impl Telling<'_> {
             && self.client.inodes.get(ino).is_some_and(|inode| inode.lease.lock().is_kept())
     }
 
-    /// These attributes, which were asked for since then, may be kept. That the inode's may be is not enough: they may have been read
-    /// before that was so.
+    /// Returns true if these attributes, requested at `since`, may be cached. They need their own
+    /// mark: attributes that were read before the inode became cacheable must not be cached.
     pub fn keeps(&self, since: Since, attr: &Attr) -> bool {
         attr.marks.contains(Marks::KEEP) && self.keeps_attr(since, attr.ino)
     }
 
-    /// Takes a reference to an inode whose attributes were asked for since then.
+    /// Takes a reference to an inode whose attributes were requested at `since`.
     pub fn reference(&self, since: Since, attr: &Attr) {
         self.answered(since, &self.client.acquire(attr), attr);
     }
 
-    /// Attributes came from the server, to be kept or not.
+    /// Notes whether attributes from the server may be cached.
     fn answered(&self, since: Since, inode: &Inode, attr: &Attr) {
         if self.client.keeping.is_on() {
             let kept = attr.marks.contains(Marks::KEEP) && !self.recalled.attr(since.recalled, inode.ino);
@@ -187,9 +197,9 @@ impl Telling<'_> {
         }
     }
 
-    /// What attributes were marked with that were asked for since then.
+    /// Learns the marks of attributes that were requested at `since`.
     pub(crate) fn learn(&self, since: Since, inode: &Inode, marks: Marks) {
-        // Held, so that a change that ends meanwhile takes it back.
+        // Held, so that a change that ends meanwhile voids the marks.
         let mut lease = inode.lease.lock();
         if !self.client.keeping.changed.lock().attr(since.changed, inode.ino)
             && !self.recalled.attr(since.recalled, inode.ino)
@@ -198,26 +208,25 @@ impl Telling<'_> {
         }
     }
 
-    /// Returns true if pages of a file with these attributes, which is open, may be kept although
-    /// others may write to it later: the server recalls them.
+    /// Returns true if pages of an open file with these attributes may be cached although other
+    /// clients may write to it later: the server recalls them.
     pub fn holds_pages(&self, attr: &Attr) -> bool {
         let Some(inode) = self.client.inodes.get(attr.ino) else { return false };
         self.client.keeping.is_on() && (attr.marks.contains(Marks::KEEP) || inode.lease.lock().is_kept())
     }
 
-    /// Returns true if nothing is recalled from this client.
+    /// Returns true if this client may cache nothing.
     pub fn keeps_nothing(&self) -> bool {
         !self.client.keeping.is_on()
     }
 
-    /// Pages of an inode may have been recalled since.
+    /// Returns true if pages of an inode may have been recalled since.
     pub(crate) fn loses_pages(&self, since: Since, ino: u64) -> bool {
         self.recalled.pages(since.recalled, ino)
     }
 
-    /// A file that was asked for since then is opened as `handle`, through the pages of the caller,
-    /// and `attr` came with that. Returns true if those that the caller has are good. If not, it
-    /// drops them.
+    /// Notes that a file, requested at `since`, is opened as `handle` through the caller's page
+    /// cache. Returns true if the cached pages are current. Otherwise the caller drops them.
     pub fn opens_pages(&self, since: Since, attr: &Attr, handle: u64) -> bool {
         let ino = attr.ino;
         let Some(inode) = self.client.inodes.get(ino) else { return false };
@@ -232,7 +241,8 @@ impl Telling<'_> {
         inode.pages.opened(handle, kept)
     }
 
-    /// A directory is opened as `handle`, so that whoever is told can keep its listing.
+    /// Notes that a directory is opened as `handle`. Returns how the caller may use its cached
+    /// listing.
     pub fn opens_listing(&self, ino: u64, handle: u64) -> Opened {
         let kept = self.client.keeping.is_on();
         let Some(inode) = self.client.inodes.get(ino) else { return Opened::Apart };
@@ -240,12 +250,13 @@ impl Telling<'_> {
         inode.listing.lock().opened(handle, kept)
     }
 
-    /// A directory that is open as `handle` has come to its end. False if whoever keeps its listing has to drop that before he hears so.
+    /// Returns false if the caller must drop the directory's cached listing before it is told that
+    /// `handle` has reached the end.
     pub fn completes_listing(&self, ino: u64, handle: u64) -> bool {
         self.client.inodes.get(ino).is_some_and(|inode| !inode.listing.lock().is_spoilt(handle))
     }
 
-    /// True if all names of a directory were recalled since.
+    /// Returns true if a name, or all names of a directory, were recalled since.
     pub(crate) fn lost(&self, since: Since, parent: u64, name: Option<&[u8]>) -> bool {
         !self.client.keeping.is_on()
             || match name {
@@ -254,7 +265,7 @@ impl Telling<'_> {
             }
     }
 
-    /// Attributes of an inode that nothing is known of may be kept for later.
+    /// Returns true if attributes of an unreferenced inode may be cached as prefetched.
     pub(crate) fn is_fresh(&self, since: Since, parent: u64, name: &[u8], attr: &Attr) -> bool {
         attr.marks.contains(Marks::KEEP)
             && !self.recalled.name(since.recalled, parent, name)
@@ -264,19 +275,20 @@ impl Telling<'_> {
 }
 
 impl Client {
-    /// The moment before something is asked for.
+    /// Returns the time to note before a request.
     pub fn since(&self) -> Since {
         let recalled = self.keeping.recalled.read().now();
         Since { recalled, changed: self.keeping.changed.lock().now() }
     }
 
-    /// The same moment for what a change of this client's own brought, once that has ended.
+    /// Returns `since`, with the own changes so far left out, for the reply to a change that has
+    /// ended.
     pub fn since_but_changed(&self, since: Since) -> Since {
         Since { changed: self.keeping.changed.lock().now(), ..since }
     }
 
-    /// Carries out a request that changes something that others keep, and goes on with what is known here. With the reply may come the
-    /// attributes of the directory that it changed.
+    /// Carries out a request that changes cacheable state, and updates the cache. The reply may
+    /// have the attributes of the changed directory.
     pub(crate) fn change<R>(
         &self,
         effect: &Effect<'_>,
@@ -295,7 +307,7 @@ impl Client {
         };
         let mut changed = keeping.changed.lock();
         let came = outcome.as_ref().ok().and_then(|(_, came)| *came);
-        // Of several changes at once nobody knows which one came first.
+        // The order of concurrent changes is unknown, so the attributes of neither are used.
         let came = came.filter(|attr| !changed.attr(since.changed, attr.ino));
         for ino in effect.inodes() {
             changed.note(Recall::Attr { ino });
@@ -327,12 +339,14 @@ impl Client {
         outcome
     }
 
-    /// A directory is read here: what came with a change does not know of that.
+    /// Notes that a directory is read here. The attributes that came with a change are older than
+    /// that.
     pub(crate) fn directory_is_read(&self, ino: u64) {
         self.keeping.afterwards.lock().take(ino);
     }
 
-    /// What a directory is that this client keeps the attributes of, if a change of its own brought that and nothing has changed since.
+    /// Returns a directory's attributes that came with this client's own change, if nothing has
+    /// changed since and they may be cached.
     pub(crate) fn after_own_change(&self, since: Since, inode: &Inode) -> Option<Attr> {
         let (attr, as_of) = self.keeping.afterwards.lock().take(inode.ino)?;
         let telling = self.telling();
@@ -343,7 +357,7 @@ impl Client {
         Some(attr)
     }
 
-    /// Holds recalls off while whoever keeps is told. Not for long, and not twice on one thread.
+    /// Holds recalls off while the caller is told. Must be brief, and not nested on one thread.
     pub fn telling(&self) -> Telling<'_> {
         Telling { client: self, recalled: self.keeping.recalled.read() }
     }
@@ -356,49 +370,49 @@ impl Client {
         inode
     }
 
-    /// The changes of this client that are under way.
+    /// Returns the changes of this client in flight.
     pub fn changes(&self) -> &Changes {
         &self.keeping.changes
     }
 
-    /// Attributes of a known inode came, which were asked for since then.
+    /// Notes attributes of a referenced inode, requested at `since`.
     pub(crate) fn answered(&self, since: Since, inode: &Inode, attr: &Attr) {
         if self.keeping.is_on() {
             self.telling().answered(since, inode, attr);
         }
     }
 
-    /// True if the caller has a reference to the inode.
+    /// Returns true if the caller has a reference to the inode.
     pub fn knows(&self, ino: u64) -> bool {
         self.inodes.get(ino).is_some()
     }
 
-    /// A file that is open as `handle` was used through it.
+    /// Notes a request through the open file `handle`.
     pub fn used(&self, ino: u64, handle: u64) {
         if let Some(inode) = self.inodes.get(ino) {
             inode.pages.used(handle);
         }
     }
 
-    /// A directory that is open as `handle` is read.
+    /// Notes that the directory is read through `handle`.
     pub fn lists_through(&self, ino: u64, handle: u64) {
         if let Some(inode) = self.inodes.get(ino) {
             inode.listing.lock().used(handle);
         }
     }
 
-    /// A directory that was open as `handle` is closed for good.
+    /// Notes that the directory's `handle` is closed for good.
     pub fn closed_listing(&self, ino: u64, handle: u64) {
         if let Some(inode) = self.inodes.get(ino) {
             inode.listing.lock().closed(handle);
         }
     }
 
-    /// Returns the names of a directory to the server, if this mount has not used the directory meanwhile. What the caller keeps of
-    /// them goes before this, and what it was told in between is recalled.
+    /// Returns the names of a directory to the server, unless this mount has used the directory
+    /// meanwhile. The caller has dropped the names before.
     ///
     /// # Errors
-    /// That of the call. The names stay kept then, and are recalled one by one.
+    /// The error of the call. The names stay cached then, and are recalled one by one.
     pub fn return_names(&self, dir: u64) -> Result<(), ClientError> {
         match self.inodes.get(dir) {
             Some(inode) if !inode.interest.is_lost() => Ok(()),
@@ -406,18 +420,18 @@ impl Client {
         }
     }
 
-    /// All names in a directory that the caller was told to keep, absent ones too. It drops one after the other, and
-    /// [says so](Self::dropped_name).
+    /// Returns all names in a directory that the caller may have cached, including absent ones. The
+    /// caller drops each and then calls [`dropped_name`](Self::dropped_name).
     pub fn names_in(&self, dir: u64) -> Vec<Arc<[u8]>> {
         self.inodes.names_in(dir)
     }
 
-    /// The caller has dropped a name.
+    /// Notes that the caller has dropped a name.
     pub fn dropped_name(&self, parent: u64, name: &[u8]) {
         self.inodes.dropped(parent, name);
     }
 
-    /// Directories among these recalls of which it is time to return all names.
+    /// Returns the directories among these recalls whose names are due to be returned.
     fn unused(&self, recalls: &[Recall]) -> Vec<u64> {
         let is_unused = |recall: &Recall| match recall {
             Recall::Name { parent, .. } => {
@@ -431,20 +445,20 @@ impl Client {
         unused
     }
 
-    /// Notes what was recalled. From now on none of it is told from memory.
+    /// Logs recalls. From now on the client uses none of the recalled state.
     pub(crate) fn note(&self, recalls: &[Recall]) {
         let mut recalled = self.keeping.recalled.write();
         for recall in recalls {
             recalled.note(recall.clone());
-            // Nothing of it is kept.
+            // Layouts and locks are not cached here.
             if matches!(recall, Recall::Layout { .. } | Recall::Locks { .. }) {
                 continue;
             }
-            // Everything is forgotten at once.
+            // `All` has no inode; [`Keeping::begin_anew`] handles it.
             let Some(ino) = recall.inode() else { continue };
             let (mut directories, mut ahead) = (self.keeping.directories.lock(), self.keeping.ahead.lock());
             ahead.of_inode(ino);
-            // The lease on attributes is not concerned.
+            // Only pages are concerned. The attributes stay cacheable.
             if matches!(recall, Recall::Written { .. }) {
                 if let Some(inode) = self.inodes.get(ino) {
                     inode.pages.recalled();
@@ -452,7 +466,7 @@ impl Client {
                 }
                 continue;
             }
-            // Its attributes and names are recalled apart.
+            // Attributes and names of the inode have their own recalls.
             if matches!(recall, Recall::Unlinked { .. }) {
                 continue;
             }
@@ -490,16 +504,17 @@ impl Client {
         }
     }
 
-    /// Asks for recalls and has them obeyed, until `cancel` or the session ends. On return nothing is kept any more.
+    /// Asks for recalls and has them obeyed, until `cancel` or the end of the session. On return
+    /// nothing is cached.
     pub fn obey(&self, keeper: &dyn Keeper, cancel: &Cancel) -> Result<(), ClientError> {
         if self.keeping.is_on() {
-            // The server has had a queue of recalls for this session since it was attached.
+            // The server has queued recalls for this session since the attach.
             self.inodes.recalls().begin();
         }
         let outcome = self.forgetting(|| self.obey_on(keeper, cancel));
         self.inodes.recalls().end();
         self.keeping.on.store(false, Ordering::Release);
-        // Whatever was kept is not heard of any more.
+        // Recalls of cached state go unheard from here on.
         let all = self.all_pages();
         self.note(&all);
         if !cancel.is_cancelled() {
@@ -508,9 +523,9 @@ impl Client {
         outcome
     }
 
-    /// Says who drops all names, when nothing that was known is known any more.
+    /// Sets the callback that drops all names when the whole cache is voided.
     pub fn drop_names_by(&self, drop_names: impl Fn() + Send + Sync + 'static) {
-        // The thread that obeys recalls reports it, once.
+        // Only the thread that obeys recalls sets the callback, once.
         let _ = self.keeping.names.0.set(Box::new(drop_names));
     }
 
@@ -520,7 +535,7 @@ impl Client {
 
     fn obey_on(&self, keeper: &dyn Keeper, cancel: &Cancel) -> Result<(), ClientError> {
         let (mut out, mut back, mut done) = (Vec::new(), Vec::new(), 0);
-        // What is acknowledged is of this era. If another one begins meanwhile, its recalls are counted anew.
+        // Acknowledgements are of this era. Another era numbers its recalls anew.
         let mut era = self.remote.era();
         loop {
             encode_request(&Request::Recalls { done }, &mut out);
@@ -528,7 +543,7 @@ impl Client {
                 Err(RequestError::Cancelled) => return Ok(()),
                 Err(RequestError::Disconnected) if self.remote.era() != era && self.is_connected() => {
                     era = self.remote.era();
-                    // The server knows nothing of what is kept here.
+                    // The server has dropped the state of this mount.
                     keeper.drop_all(&self.all_pages());
                     done = 0;
                     continue;
@@ -537,10 +552,11 @@ impl Client {
             }
             match decode_reply(&back)? {
                 Reply::Recalls(Recalls { number, recalls }) => {
-                    // From this reply on, at the latest, the server has a queue of recalls for this session.
+                    // After this reply the server certainly queues recalls for this session.
                     self.inodes.recalls().begin();
                     if recalls.contains(&Recall::All) {
-                        // The server has been started again. Names first: they are dropped by whoever has them all.
+                        // The server was restarted. The names are dropped first, by their owner,
+                        // which knows them all.
                         self.keeping.begin_anew(&self.inodes);
                         keeper.drop_all(&self.all_pages());
                     } else {

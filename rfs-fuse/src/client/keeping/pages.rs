@@ -1,25 +1,27 @@
-//! Whether the kernel's pages of a file are good at the next open. Pure, but for being atomic.
+//! Whether the kernel's cached pages of a file are current at the next open. One atomic word, no
+//! I/O.
 //!
-//! They are if they were all read under a lease that has not been interrupted. When a file is opened and they are not, the kernel drops
-//! what it has; since it does so after it was answered, the new pages count only once something came through that
-//! open file.
+//! They are if all were read under an uninterrupted permission to cache. Otherwise the kernel
+//! drops them at the open. It does so after the reply, so new pages count only once a request
+//! came through that handle.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const OLD: u64 = 0;
 const GOOD: u64 = u64::MAX;
 
-/// One file's.
+/// The state of one file: [`OLD`], [`GOOD`], or the handle whose use makes the pages current.
 #[derive(Debug, Default)]
 pub(crate) struct PageState(AtomicU64);
 
 impl PageState {
-    /// Their lease is over, or something was written around them.
+    /// Notes that the pages were recalled, or bypassed by a write.
     pub(crate) fn recalled(&self) {
         self.0.store(OLD, Ordering::Release);
     }
 
-    /// The file is opened as `handle`, which is neither 0 nor the greatest number, through the kernel's pages; `kept`: under a lease. True if they are good.
+    /// Notes that the file is opened as `handle` (neither 0 nor the maximum) through the page
+    /// cache. `kept` tells whether the pages are cacheable. Returns true if they are current.
     pub(crate) fn opened(&self, handle: u64, kept: bool) -> bool {
         if !kept {
             self.recalled();
@@ -32,14 +34,14 @@ impl PageState {
         false
     }
 
-    /// Something came through an open file: the kernel has dropped what it had before.
+    /// Notes a request through a handle: the kernel has dropped old pages by now.
     pub(crate) fn used(&self, handle: u64) {
         if self.0.load(Ordering::Relaxed) == handle {
             self.0.compare_exchange(handle, GOOD, Ordering::AcqRel, Ordering::Relaxed).ok();
         }
     }
 
-    /// True if no other client can have changed what they hold.
+    /// Returns true if no other client can have changed the pages' contents.
     pub(crate) fn are_good(&self) -> bool {
         self.0.load(Ordering::Acquire) == GOOD
     }

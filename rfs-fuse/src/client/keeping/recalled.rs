@@ -1,16 +1,17 @@
-//! What was recalled lately, in order. Pure.
+//! A log of recent recalls, in order. No I/O, no locks, no clock.
 //!
-//! A reply that the server sent before a recall may be handled after it. So whoever asks notes how many recalls there were,
-//! and what came is kept only if none of those since concerns it.
+//! The client may handle a reply after a recall that the server sent later. Each request
+//! therefore notes the number of recalls, and its reply is cached only if no later recall
+//! concerns it.
 
 use std::collections::VecDeque;
 
 use rfs_proto::Recall;
 
-/// So many recalls are remembered. What was asked for before the oldest of them is not kept.
+/// Number of recalls in the log. Replies to requests from before the oldest are not cached.
 const LATELY: usize = 1024;
 
-/// A moment in the order of recalls.
+/// A time in the order of recalls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moment(u64);
 
@@ -18,17 +19,17 @@ pub(crate) struct Moment(u64);
 #[derive(Debug, Default)]
 pub(crate) struct Recalled {
     count: u64,
-    /// The last ones, the newest at the end.
+    /// The last recalls, the newest at the end.
     lately: VecDeque<Recall>,
 }
 
 impl Recalled {
-    /// Now.
+    /// Returns the current time.
     pub(crate) fn now(&self) -> Moment {
         Moment(self.count)
     }
 
-    /// One more.
+    /// Logs a recall.
     pub(crate) fn note(&mut self, recall: Recall) {
         if self.lately.len() == LATELY {
             self.lately.pop_front();
@@ -37,7 +38,7 @@ impl Recalled {
         self.count += 1;
     }
 
-    /// Everything: whatever was asked for until now is not to be kept.
+    /// Logs a recall of everything: no reply in flight may be cached.
     pub(crate) fn note_all(&mut self) {
         self.lately.clear();
         self.count += 1;
@@ -45,27 +46,27 @@ impl Recalled {
 
     fn any(&self, since: Moment, concerns: impl Fn(&Recall) -> bool) -> bool {
         let new = self.count.saturating_sub(since.0);
-        // More than are remembered, or everything at once: any of them may.
+        // More recalls than the log has, or a recall of everything, may concern any entry.
         let Ok(new) = usize::try_from(new) else { return true };
         new > self.lately.len() || self.lately.iter().rev().take(new).any(concerns)
     }
 
-    /// What a name stands for, or that there is none, has been recalled since.
+    /// Returns true if a name, present or absent, was recalled since.
     pub(crate) fn name(&self, since: Moment, parent: u64, name: &[u8]) -> bool {
         self.any(since, |recall| recall.concerns_name(parent, name))
     }
 
-    /// All names of a directory have been recalled since.
+    /// Returns true if all names of a directory were recalled since.
     pub(crate) fn names(&self, since: Moment, dir: u64) -> bool {
         self.any(since, |recall| matches!(recall, Recall::All) || *recall == Recall::Names { ino: dir })
     }
 
-    /// Pages of an inode have been recalled since.
+    /// Returns true if pages of an inode were recalled since.
     pub(crate) fn pages(&self, since: Moment, ino: u64) -> bool {
         self.any(since, |recall| recall.concerns_pages(ino))
     }
 
-    /// The attributes of an inode have been recalled since.
+    /// Returns true if the attributes of an inode were recalled since.
     pub(crate) fn attr(&self, since: Moment, ino: u64) -> bool {
         self.any(since, |recall| recall.concerns(ino))
     }

@@ -1,4 +1,4 @@
-//! Who else has something under way.
+//! Counts of the reads and writes in flight.
 
 use std::sync::{
     Arc,
@@ -10,7 +10,7 @@ use parking_lot::{Condvar, Mutex};
 use super::Next;
 use crate::client::inode::Inode;
 
-/// Reads and writes of a client that are under way.
+/// Number of reads and writes of a client in flight.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Transfers(Arc<AtomicUsize>);
 
@@ -36,15 +36,18 @@ impl Drop for One {
     }
 }
 
-/// Whether requests have been alone lately: then to ask whether something else is asked for is mostly a call in vain.
+/// Whether recent requests were alone. If so, asking the kernel for the next request mostly finds
+/// none.
 #[derive(Debug, Default)]
 pub(crate) struct Company(AtomicU32);
 
-/// After so many in a row that were alone only each one after as many is asked for.
+/// After this many requests in a row that were alone, `next` is asked only for every such number
+/// of requests.
 const ALONE: u32 = 16;
 
 impl Company {
-    /// A request comes while no other is under way. Whether something else is asked for, as far as `next` is asked.
+    /// Notes a request that is alone in flight. Returns true if `next` was asked and another
+    /// request waits.
     pub(super) fn of_single(&self, next: impl FnOnce() -> Next) -> bool {
         let row = self.0.fetch_add(1, Ordering::Relaxed);
         let found = (row < ALONE || row.is_multiple_of(ALONE)) && next() == Next::Waits;
@@ -54,16 +57,17 @@ impl Company {
         found
     }
 
-    /// A request is not alone.
+    /// Notes a request that is not alone.
     pub(super) fn found(&self) {
-        // Written only where it changes something: all threads read it.
+        // Only a change is stored, because all threads read the word.
         if self.0.load(Ordering::Relaxed) != 0 {
             self.0.store(0, Ordering::Relaxed);
         }
     }
 }
 
-/// Started reads and writes of an inode, which keep its extents in use although no thread holds a lock for them.
+/// Number of started reads and writes of an inode. They keep its extents in use without holding a
+/// lock.
 #[derive(Debug, Default)]
 pub(crate) struct Started {
     count: Mutex<usize>,
@@ -71,7 +75,7 @@ pub(crate) struct Started {
 }
 
 impl Started {
-    /// Waits until there is none. Whoever calls this keeps new ones from being started.
+    /// Blocks until there are none. The caller keeps new ones from starting.
     pub(crate) fn wait(&self) {
         let mut count = self.count.lock();
         while *count > 0 {
@@ -85,7 +89,7 @@ impl Started {
 pub(super) struct OneStarted(Arc<Inode>);
 
 impl OneStarted {
-    /// To be called with the inode's `io` and `places` held.
+    /// Counts one more. The caller holds the inode's `io` and `places`.
     pub(super) fn new(inode: &Arc<Inode>) -> OneStarted {
         *inode.started.count.lock() += 1;
         OneStarted(Arc::clone(inode))

@@ -1,4 +1,4 @@
-//! Requests that are to be started together.
+//! Batches of requests to start.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -7,11 +7,11 @@ use rdmabox::RemoteAddr;
 
 use crate::client::{ReadDone, Remote, WriteDone};
 
-/// So many, or so many bytes of them, are started at once.
+/// Requests, or bytes of them, at which a batch is started.
 const MOST: usize = 16;
 const MOST_BYTES: usize = 64 << 10;
 
-/// A read or a write that has only to be started.
+/// A read or a write that is ready to start.
 pub(super) enum Request {
     Read(RemoteAddr, usize, ReadDone),
     Write(RemoteAddr, Vec<u8>, WriteDone),
@@ -33,11 +33,11 @@ impl Request {
     }
 }
 
-/// Those that have gathered.
+/// The current batch.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     waiting: Mutex<Waiting>,
-    /// Those that were started and have not come back.
+    /// Number of requests that are started and have not completed.
     started: AtomicUsize,
 }
 
@@ -54,7 +54,8 @@ impl std::fmt::Debug for Waiting {
 }
 
 impl Gathered {
-    /// One more. Those that have gathered are started now, unless `more` follows and one that was started is to come back.
+    /// Adds a request, and starts the batch unless `more` follow and a started request will
+    /// complete.
     pub(super) fn add(&self, remote: &dyn Remote, request: Request, more: bool) {
         let full = {
             let mut waiting = self.waiting.lock();
@@ -62,7 +63,7 @@ impl Gathered {
             waiting.requests.push(request);
             waiting.requests.len() >= MOST || waiting.bytes >= MOST_BYTES
         };
-        // After they are there: one that comes back later than this look finds them.
+        // The request is in the batch before this check, so a later completion finds it.
         if full || !more || self.started.load(Ordering::SeqCst) == 0 {
             self.start(remote);
         }
@@ -81,7 +82,7 @@ impl Gathered {
         remote.together(&mut || requests.drain(..).for_each(|request| request.start(remote)));
     }
 
-    /// One has come back.
+    /// Notes a completion, and starts the batch.
     pub(super) fn came_back(&self, remote: &dyn Remote) {
         self.started.fetch_sub(1, Ordering::SeqCst);
         self.start(remote);

@@ -1,4 +1,4 @@
-//! Writes that have to be repeated, each on a thread of its own.
+//! Repetitions of failed writes, each on its own thread.
 
 use std::{
     collections::VecDeque,
@@ -12,14 +12,14 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// Repeats a write, which may take long, and answers it.
+/// Repeats a write, which may block for long, and sends its reply.
 type Repeat = Box<dyn FnOnce() + Send>;
 
-/// Those that nobody has begun with.
+/// The repetitions that no thread has taken yet.
 #[derive(Default)]
 pub(crate) struct Repeats {
     waiting: Mutex<VecDeque<Repeat>>,
-    /// For some of them there was no thread.
+    /// True if there was no thread for some of them.
     stranded: AtomicBool,
 }
 
@@ -30,10 +30,11 @@ impl fmt::Debug for Repeats {
 }
 
 impl Repeats {
-    /// One more. Where there is no thread for it, it is left to [`those_left`](Self::those_left): it may be given up by nobody, as it keeps a place.
+    /// Adds a repetition. Without a thread for it, [`those_left`](Self::those_left) runs it: a
+    /// repetition must not be dropped, because it keeps space of a file.
     pub(super) fn add(self: &Arc<Self>, repeat: Repeat) {
         self.waiting.lock().push_back(repeat);
-        // Each thread takes one, whichever.
+        // Each thread takes one repetition, in any order.
         let own: Weak<Repeats> = Arc::downgrade(self);
         let one = move || _ = own.upgrade().and_then(|repeats| repeats.next()).map(|repeat| repeat());
         if let Err(e) = thread::Builder::new().name("rfs-write".into()).spawn(one) {
@@ -46,7 +47,7 @@ impl Repeats {
         self.waiting.lock().pop_front()
     }
 
-    /// Repeats what had no thread to do so. For threads that may wait.
+    /// Runs the repetitions that had no thread. The calling thread may block.
     pub(crate) fn those_left(&self) {
         if self.stranded.load(Ordering::Acquire) && self.stranded.swap(false, Ordering::AcqRel) {
             while let Some(repeat) = self.next() {

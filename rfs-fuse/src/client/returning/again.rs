@@ -1,4 +1,4 @@
-//! Making the next session: the thread that does it, and what it needs for that.
+//! The thread that makes the next session, and the traits that it needs.
 
 use std::{
     sync::{
@@ -19,47 +19,51 @@ use super::{
 };
 use crate::client::Remote;
 
-/// How often it is looked whether an idle session is still there.
+/// Interval at which the thread checks an idle session.
 const TICK: Duration = Duration::from_secs(1);
-/// Pauses between two attempts.
+/// Pause after the first failed attempt. It doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// So long the server is waited for that is told that the mount does not come back.
+/// Limit of the wait for the reply to Detach.
 const GOOD_BYE: Duration = Duration::from_secs(1);
 
-/// Why there is no next session.
+/// The reason why an attempt made no session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::client) enum Answer {
-    /// There may be one later.
+    /// A later attempt may succeed.
     Later(String),
-    /// There will be none.
+    /// No attempt can succeed.
     Never(String),
 }
 
-/// How sessions are made.
+/// Makes sessions.
 pub(in crate::client) trait Again: Send + Sync {
-    /// Makes one, and attaches it as the mount that comes back. It takes a bounded time.
+    /// Makes a session and attaches it as this mount. Returns within a bounded time.
     fn again(&self) -> Result<(Arc<dyn Remote>, Attached), Answer>;
 }
 
-/// Who is told that a new era begins.
+/// Receiver of new eras.
 pub(in crate::client) trait Renew: Send + Sync {
-    /// Renews what the client has, over a new session that nobody else uses yet. An error: the session is lost.
+    /// Reclaims the client's state over a new session that no other thread uses yet.
+    ///
+    /// # Errors
+    /// The session is lost.
     fn renew(&self, remote: &dyn Remote, attached: &Attached, era: u32) -> Result<(), RequestError>;
 
-    /// The new session, which no other thread uses yet, is with another server than the one before. That server
-    /// knows the mount, but recalls layouts only once the mount has asked for recalls.
+    /// Hears that the new session, which no other thread uses yet, is with another server process.
+    /// That server knows the mount, but recalls layouts only once the mount has asked for recalls.
     fn restarted(&self) {}
 }
 
 impl Returning {
-    /// Makes sessions until the end.
+    /// Replaces lost sessions until the remote ends.
     pub(super) fn run(self: Arc<Self>) {
         while self.sleep() {
-            // What is left of the session before fails at once, and the server hears of its end.
+            // Closing the old session fails its remaining operations at once, and tells the server
+            // of its end.
             let before = Arc::clone(&self.link.read());
             if thread::Builder::new().name("closing".into()).spawn(move || before.remote.close()).is_err() {
-                log::warn!("no thread to close the session that was lost");
+                log::warn!("cannot start a thread that closes the lost session");
             }
             if !self.come_back() {
                 return;
@@ -67,7 +71,7 @@ impl Returning {
         }
     }
 
-    /// Sleeps until the session is lost. False at the end.
+    /// Blocks until the session is lost. Returns false when the remote has ended.
     fn sleep(&self) -> bool {
         loop {
             {
@@ -85,20 +89,20 @@ impl Returning {
         }
     }
 
-    /// Tries until there is a session. False if there will be none.
+    /// Attempts to connect until there is a session. Returns false if no session can follow.
     fn come_back(&self) -> bool {
         let (began, mut pause, mut known) = (Instant::now(), FIRST_PAUSE, String::new());
-        log::warn!("the session with the server is lost: coming back");
+        log::warn!("lost the session with the server; reconnecting");
         loop {
             match self.attempt() {
                 Ok(link) => return self.publish(link, began),
                 Err(Answer::Never(why)) => {
-                    log::error!("everything fails from now on, unmount and mount again: {why}");
+                    log::error!("cannot reconnect, all operations fail until a new mount: {why}");
                     self.end();
                     return false;
                 }
                 Err(Answer::Later(why)) if why != known => {
-                    log::warn!("not yet back: {why}");
+                    log::warn!("still reconnecting: {why}");
                     known = why;
                 }
                 Err(Answer::Later(_)) => {}
@@ -129,11 +133,11 @@ impl Returning {
         Ok(Link { remote, places, era, lost: AtomicBool::new(false) })
     }
 
-    /// Whether this is where the mount was.
+    /// Checks that the session is with the same memory as before.
     fn check(&self, attached: &Attached) -> Result<(), Answer> {
         let never = |why: &str| Err(Answer::Never(why.into()));
         if attached.memory != self.memory {
-            return never("the server was started anew, and has lost its memory");
+            return never("the server was restarted and has lost its memory");
         }
         if !Regions::of(attached).are_as_long_as(&self.regions) {
             return never("the server's memory has another size");
@@ -141,12 +145,13 @@ impl Returning {
         Ok(())
     }
 
-    /// The server has all that the mount had.
+    /// Resumes a session whose state the server has kept.
     fn go_on(&self, remote: &Arc<dyn Remote>, attached: &Attached) -> Result<(), Answer> {
         if self.renewing.load(Ordering::Acquire) || attached.session != self.session.load(Ordering::Acquire) {
-            // It was lost while files were opened again. Nobody knows which of them are.
+            // The last session was lost during a reclaim, so the server may have some of the files
+            // open.
             say_good_bye(remote);
-            return Err(Answer::Later("lost on the way".into()));
+            return Err(Answer::Later("the session was lost during the reclaim".into()));
         }
         if self.starts.swap(attached.starts, Ordering::AcqRel) != attached.starts
             && let Some(renew) = self.renew.get()
@@ -156,12 +161,12 @@ impl Returning {
         self.start_again(&**remote)
     }
 
-    /// The server knows nothing of the mount.
+    /// Begins a new era: the server has dropped the state of this mount.
     fn begin_anew(&self, remote: &dyn Remote, attached: &Attached) -> Result<(), Answer> {
-        let given_up = || Answer::Never("the server has not heard of this mount for too long".into());
+        let given_up = || Answer::Never("the server dropped this mount, because its lease expired".into());
         let renew = self.renew.get().ok_or_else(given_up)?;
         self.renewing.store(true, Ordering::Release);
-        // What nobody waits for was about open files of before.
+        // Started calls concern open files of the old era.
         let void = std::mem::take(&mut *self.started.lock());
         void.into_iter().for_each(|started| self.give_back(started.number));
         let era = self.era.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
@@ -172,7 +177,7 @@ impl Returning {
         Ok(())
     }
 
-    /// Repeats what nobody waits for.
+    /// Sends the started calls again.
     fn start_again(&self, remote: &dyn Remote) -> Result<(), Answer> {
         let envelopes = |started: &Started| started.envelope.clone();
         let all: Vec<Vec<u8>> = self.started.lock().iter().map(envelopes).collect();
@@ -195,11 +200,11 @@ impl Returning {
         drop(state);
         self.changed.notify_all();
         self.returns.fetch_add(1, Ordering::Relaxed);
-        log::warn!("back at the server after {:.1?}", began.elapsed());
+        log::warn!("reconnected after {:.1?}", began.elapsed());
         true
     }
 
-    /// Nothing comes any more.
+    /// Ends the remote: all operations fail from now on. Returns the phase before.
     pub(super) fn end(&self) -> Phase {
         let before = std::mem::replace(&mut *self.state.lock(), Phase::Over);
         self.link.read().lost.store(true, Ordering::Release);
@@ -208,14 +213,15 @@ impl Returning {
     }
 }
 
-/// Tells the server that the mount does not come back. Waits no longer than a moment for it.
+/// Tells the server that the mount does not reconnect. Waits for the reply, but at most
+/// [`GOOD_BYE`].
 pub(super) fn say_good_bye(remote: &Arc<dyn Remote>) {
     let (said, heard) = mpsc::channel();
     let remote = Arc::clone(remote);
     let say = move || {
         let mut bytes = Vec::new();
         encode_request(&Request::Detach, &mut bytes);
-        // Who does not hear it waits for the lease.
+        // A server that does not hear of the end keeps the state for the lease.
         let _ = remote.call(&bytes, &mut Vec::new());
         let _ = said.send(());
     };

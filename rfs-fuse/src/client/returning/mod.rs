@@ -1,18 +1,19 @@
-//! A remote that comes back: when its session is lost it makes another one, and goes on where it was.
+//! A remote that reconnects: it replaces a lost session and continues.
 //!
-//! The server keeps what the mount has for the length of a lease, under the mount's identity (`rfs-proto/PROTOCOL.md`, Coming back). So
-//! nothing is claimed again here: open files, locks, what is kept and what is recalled are as they were. What is left is that nobody
-//! knows how an operation ended which was under way. One-sided ones are repeated, as they lead to the same; requests that change
-//! something go under a number, and a repetition is answered as the first one was.
+//! The server keeps a mount's state under the mount's identity for one lease
+//! (`rfs-proto/PROTOCOL.md`, Coming back), so a resumed session has its open files, locks and
+//! recalls. Operations in flight at the loss have an unknown outcome. The client repeats
+//! one-sided operations, because a second execution leads to the same state. Requests that change
+//! state carry a slot number, and the server answers a repetition from its reply cache.
 //!
-//! If the server knows nothing of the mount any more, but has its files, a new *era* begins: the client is told so before anybody else uses
-//! the session, and renews what it has ([`Renew`]). Requests of the era before that change something fail, as nobody knows whether they
-//! were carried out, and places of then are refused. If the server's memory is another one, this remote is over: everything fails, and the log
-//! says why. To go on would show an empty file system as if nothing had happened.
+//! If the server has dropped the mount's state but not its memory, a new *era* begins: [`Renew`]
+//! reclaims the state before other threads use the session. Changes and addresses of the old era
+//! fail. If the memory is another one, all operations fail.
 //!
-//! Threading: one thread makes sessions. All others use the one that there is, and wait for the next one when it is lost: no longer than
-//! an operation may take, and not at all once it has been lost for so long. Lock order: `started`, `slots` and `state`
-//! are held for moments and never over each other.
+//! # Concurrency
+//! One thread makes sessions. Other threads use the current session, and wait at most one
+//! operation timeout for the next. `started`, `slots` and `state` are held briefly and never
+//! nested.
 
 mod again;
 mod places;
@@ -42,12 +43,12 @@ use slots::{Number, Slots};
 
 use super::Remote;
 
-/// Between two looks for who waits without a limit.
+/// Interval at which an unbounded wait checks its cancel flag.
 const LOOK: Duration = Duration::from_millis(50);
-/// While a queue pair is replaced.
+/// Pause while a queue pair is replaced.
 const MENDING: Duration = Duration::from_millis(1);
 
-/// A session, and how it names the server's memory.
+/// A session, and its names of the server's memory.
 struct Link {
     remote: Arc<dyn Remote>,
     places: Places,
@@ -55,54 +56,54 @@ struct Link {
     lost: AtomicBool,
 }
 
-/// A place is one of an era that is over.
+/// An address of an era that has ended.
 struct Stale;
 
-/// Whether there is a session.
+/// State of the current session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
-    /// There is.
+    /// A session is in use.
     Up,
-    /// It was lost then.
+    /// The session was lost at this time.
     Down(Instant),
-    /// There will not be one any more.
+    /// No session will follow.
     Over,
 }
 
-/// Which sessions a call may be carried out by.
+/// The sessions that may carry out a call.
 #[derive(Clone, Copy, Debug)]
 enum By {
-    /// Whichever there is.
+    /// Any session.
     Any,
-    /// Those of one era, as it changes something: that of the first one.
+    /// Sessions of the era of the first attempt, because the call changes state.
     One,
-    /// Those of this era.
+    /// Sessions of this era.
     Of(u32),
 }
 
-/// A call that nobody waits for.
+/// A started call, without a waiting thread.
 struct Started {
     number: Number,
     envelope: Vec<u8>,
 }
 
-/// See above.
+/// A remote that reconnects. See the module documentation.
 pub(super) struct Returning {
     again: Box<dyn Again>,
-    /// What it was told first.
+    /// Identity of the server's memory, from the first session.
     memory: Identity,
     session: AtomicU64,
-    /// How many servers the memory had had when the last session was made.
+    /// Number of servers that the memory had had when the current session was made.
     starts: AtomicU64,
     regions: Regions,
-    /// How often what the client knew has become void.
+    /// Number of the newest era.
     era: AtomicU32,
-    /// That of the session that is used.
+    /// Era of the session in use.
     era_in_use: AtomicU32,
-    /// The client is being told so.
+    /// True while the client reclaims its state.
     renewing: AtomicBool,
     renew: OnceLock<Box<dyn Renew>>,
-    /// For how long an operation may wait.
+    /// Limit of an operation, with its waits.
     timeout: Duration,
     link: RwLock<Arc<Link>>,
     state: Mutex<Phase>,
@@ -110,16 +111,16 @@ pub(super) struct Returning {
     slots: Mutex<Slots>,
     freed: Condvar,
     started: Mutex<Vec<Started>>,
-    /// Lists that may have been carried out more than once.
+    /// Number of lists that may have been carried out more than once.
     repeats: AtomicU64,
-    /// How often it came back.
+    /// Number of reconnects.
     returns: AtomicU64,
 }
 
-/// What a monotonic clock says.
+/// Returns the time of a monotonic clock.
 fn time_of(clock: ClockId) -> Duration {
     let now = clock_gettime(clock);
-    // It began at zero.
+    // Monotonic clocks are never negative.
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
 }
 
@@ -130,7 +131,7 @@ impl fmt::Debug for Returning {
 }
 
 impl Returning {
-    /// From a first session, which is attached. Starts the thread that makes others.
+    /// Wraps an attached first session. Starts the thread that makes the next ones.
     pub(super) fn new(
         remote: Arc<dyn Remote>,
         attached: &Attached,
@@ -165,13 +166,14 @@ impl Returning {
         Ok(returning)
     }
 
-    /// Who is told of a new era. Without one, none begins.
+    /// Sets the receiver of new eras. Without it, no new era begins.
     pub(super) fn set_renew(&self, renew: Box<dyn Renew>) {
-        // It is set once, by whoever made this.
+        // Only the constructor's caller sets it, once.
         let _ = self.renew.set(renew);
     }
 
-    /// The session, once there is one. Gives up at `deadline`, and where it has been lost for longer than an operation may take.
+    /// Returns the session, and waits for one if needed. Fails at `deadline`, or once the session
+    /// has been lost for one operation timeout.
     fn up(&self, deadline: Instant) -> Result<Arc<Link>, RequestError> {
         let link = Arc::clone(&self.link.read());
         if !link.lost.load(Ordering::Acquire) {
@@ -192,7 +194,7 @@ impl Returning {
         }
     }
 
-    /// The same for who waits as long as it takes.
+    /// Waits as [`up`](Self::up), without a deadline.
     fn up_at_last(&self, cancel: &Cancel) -> Result<Arc<Link>, RequestError> {
         loop {
             if cancel.is_cancelled() {
@@ -207,7 +209,7 @@ impl Returning {
         }
     }
 
-    /// A session is lost, if it is the one that there is.
+    /// Marks `link` as lost, if it is the current session.
     fn lost(&self, link: &Arc<Link>) {
         let mut state = self.state.lock();
         if *state == Phase::Up && Arc::ptr_eq(link, &self.link.read()) {
@@ -217,7 +219,8 @@ impl Returning {
         }
     }
 
-    /// Makes a call until a session has carried it out that it may be carried out by. It is not made again after `deadline`.
+    /// Repeats a call until a session of `by` has carried it out. Does not send it again after
+    /// `deadline`.
     fn call_until(
         &self,
         deadline: Instant,
@@ -248,14 +251,14 @@ impl Returning {
         }
     }
 
-    /// Repeats a one-sided operation until a session has carried it out, as long as it may take.
+    /// Repeats a one-sided operation until a session has carried it out, for at most one timeout.
     fn repeat(
         &self,
         mut operation: impl FnMut(&Link) -> Result<Result<(), RequestError>, Stale>,
     ) -> Result<(), RequestError> {
-        // The time until it is known that the session is lost counts, too. Most often it is not lost, and the time is of no interest: so what is
-        // asked each time is the clock that goes on with the kernel's ticks only. It is behind the other one, by a tick at most: nobody waits
-        // longer than he should.
+        // The timeout includes the time until the loss is detected. Nearly all operations succeed,
+        // so the start time comes from the coarse clock, which is cheaper. The coarse clock is late
+        // by at most one kernel tick, so the wait gets shorter, never longer.
         let begun = time_of(ClockId::MonotonicCoarse);
         let left = || self.timeout.saturating_sub(time_of(ClockId::Monotonic).saturating_sub(begun));
         loop {

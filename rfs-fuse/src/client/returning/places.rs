@@ -1,13 +1,14 @@
-//! The server's memory as the client names it, whatever session it has. Pure.
+//! Translation of addresses from the client's first session to the current session. No I/O, no
+//! locks, no clock.
 //!
-//! Sessions may name the same memory differently. The client goes on with the addresses of its first one. What it learned of where bytes
-//! lie holds in one era; the key that it uses is that of the first session and the number of the era, so that a place of an earlier one
-//! is known as such, and nothing is read or written there.
+//! Each session may name the same memory with other addresses and keys. The client always uses
+//! the addresses of its first session. Its keys are those of the first session plus the era's
+//! number, so an address of an earlier era is recognized and refused.
 
 use rdmabox::{Op, RemoteAddr};
 use rfs_proto::{Attached, RegionRef};
 
-/// A session's names for the regions.
+/// A session's names of the memory regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Regions {
     arena: RegionRef,
@@ -20,14 +21,14 @@ impl Regions {
         Regions { arena: attached.arena, table: attached.table, sums: attached.sums }
     }
 
-    /// True if there are the same, and they are as long.
+    /// Returns true if both have the same regions with the same lengths.
     pub(super) fn are_as_long_as(&self, others: &Regions) -> bool {
         let lengths = |all: &Regions| (all.arena.len, all.table.len, all.sums.map(|sums| sums.len));
         lengths(self) == lengths(others)
     }
 }
 
-/// From the first session's names to those of another.
+/// A translation from the first session's addresses to the current session's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
     first: Regions,
@@ -35,7 +36,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Where the client knows of that many eras.
+    /// Creates the translation that the client uses in `era`.
     pub(super) fn new(first: Regions, era: u32, now: Regions) -> Places {
         let of_era = |region: RegionRef| RegionRef { rkey: region.rkey.wrapping_add(era), ..region };
         let first =
@@ -43,12 +44,12 @@ impl Places {
         Places { first, now }
     }
 
-    /// True if there is nothing to do.
+    /// Returns true if the translation changes nothing.
     pub(super) fn are_the_same(&self) -> bool {
         self.first == self.now
     }
 
-    /// What the session calls a place. `None`: it is one of another era.
+    /// Translates an address. Returns `None` if it is of another era.
     pub(super) fn of(&self, place: RemoteAddr) -> Option<RemoteAddr> {
         let within = |region: &RegionRef| {
             let offset = place.addr.checked_sub(region.addr)?;
@@ -63,7 +64,7 @@ impl Places {
     }
 }
 
-/// The place that a step of a list is about.
+/// Returns the remote address of a step of a list.
 pub(super) fn place_of<'o>(op: &'o mut Op<'_>) -> &'o mut RemoteAddr {
     match op {
         Op::Write { remote, .. }

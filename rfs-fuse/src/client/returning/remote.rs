@@ -1,4 +1,4 @@
-//! What the client sees: a session that does not end.
+//! The [`Remote`] of a client that reconnects: a session without an end.
 
 use std::{
     cell::RefCell,
@@ -13,11 +13,11 @@ use smallvec::SmallVec;
 use super::{By, Phase, Returning, Stale, Started, again, places::place_of, slots::Number};
 use crate::client::{ReadDone, Remote, WriteDone};
 
-/// Calls that nobody waits for are kept until they are known to have been carried out: so many at most.
+/// Maximum number of started calls that may have to be repeated.
 const STARTED: usize = 64;
 
 thread_local! {
-    /// A request in its envelope.
+    /// Buffer for one request in its envelope.
     static ENVELOPE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -26,7 +26,7 @@ fn envelop(Number { slot, sequence }: Number, request: &[u8], envelope: &mut Vec
 }
 
 impl Returning {
-    /// A call that the server knows again.
+    /// Calls under a slot number, by which the server recognizes a repetition.
     fn call_numbered(&self, by: By, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
         let deadline = Instant::now() + self.timeout;
         let number = self.take_number(deadline)?;
@@ -75,7 +75,7 @@ impl Remote for Returning {
         let number = self.take_number(deadline)?;
         let mut envelope = Vec::new();
         envelop(number, request, &mut envelope);
-        // Noted first: whoever makes the next session finds it, or this thread does.
+        // The call is on the list before it is sent: a reconnect repeats it from there.
         self.started.lock().push(Started { number, envelope: envelope.clone() });
         match self.call_until(deadline, By::One, |remote| remote.start_call(&envelope)) {
             Err(RequestError::Disconnected | RequestError::Timeout(_)) if self.is_connected() => Ok(()),
@@ -108,7 +108,7 @@ impl Remote for Returning {
         loop {
             let link = self.up_at_last(cancel)?;
             if link.era != era {
-                // Who asks has to ask for something else.
+                // The caller has to make a request of the new era.
                 return Err(RequestError::Disconnected);
             }
             match link.remote.call_waiting(link.remote.era(), request, reply, cancel) {
@@ -141,7 +141,7 @@ impl Remote for Returning {
         })
     }
 
-    /// It is tried once: who is told that it failed has it made again.
+    /// Reads once. The caller repeats a failed read.
     fn read_then(&self, remote: RemoteAddr, len: usize, done: ReadDone) {
         let link = Arc::clone(&self.link.read());
         match link.places.of(remote) {
@@ -150,7 +150,7 @@ impl Remote for Returning {
         }
     }
 
-    /// As [`read_then`](Remote::read_then).
+    /// Writes once, as [`read_then`](Remote::read_then).
     fn write_then(&self, remote: RemoteAddr, data: Vec<u8>, done: WriteDone) {
         let link = Arc::clone(&self.link.read());
         match link.places.of(remote) {
@@ -197,7 +197,7 @@ impl Remote for Returning {
     }
 
     fn map(&self, remote: RemoteAddr, len: u64) -> Option<(Arc<Memory>, usize)> {
-        // The memory is the same for each session, or this is over.
+        // The memory is the same in every session, or the remote has ended.
         let link = Arc::clone(&self.link.read());
         link.remote.map(link.places.of(remote)?, len)
     }

@@ -1,9 +1,11 @@
-//! Numbers for requests that are carried out once. Pure.
+//! Slots and sequence numbers of requests that the server carries out exactly once. No I/O, no
+//! locks, no clock.
 //!
-//! A slot has one request under way; each of them gets a higher number than the one before it there. So the server need keep one
-//! reply for each slot, and knows by the next number that it has arrived.
+//! A slot has one request in flight. Each request of a slot gets the next higher number. The
+//! server therefore caches one reply per slot, and a higher number tells it that the cached reply
+//! has arrived.
 
-/// A request's number.
+/// Slot and sequence number of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Number {
     pub(super) slot: u32,
@@ -13,18 +15,18 @@ pub(super) struct Number {
 /// The slots of a mount.
 #[derive(Debug)]
 pub(super) struct Slots {
-    /// The last number of each.
+    /// Last number of each slot.
     sequences: Vec<u64>,
     free: Vec<u32>,
 }
 
 impl Slots {
     pub(super) fn new(count: u32) -> Slots {
-        // The first one is used most, so that a server hears of few.
+        // Slot 0 comes first, so that few requests in flight use few slots of the server.
         Slots { sequences: vec![0; count as usize], free: (0..count).rev().collect() }
     }
 
-    /// The number of one more request, if fewer than there are slots are under way.
+    /// Returns the number of one more request, or `None` if all slots are in use.
     pub(super) fn take(&mut self) -> Option<Number> {
         let slot = self.free.pop()?;
         let last = &mut self.sequences[slot as usize];
@@ -32,7 +34,7 @@ impl Slots {
         Some(Number { slot, sequence: *last })
     }
 
-    /// The request is over: its reply has come, or nobody waits for it any more.
+    /// Frees the slot of a request that was answered or abandoned.
     pub(super) fn give_back(&mut self, number: Number) {
         debug_assert!(!self.free.contains(&number.slot), "given back twice");
         self.free.push(number.slot);

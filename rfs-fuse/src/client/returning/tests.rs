@@ -1,4 +1,4 @@
-//! A remote that comes back, over sessions that end at any moment, and a server that counts what it does.
+//! Tests of a remote that reconnects: sessions end at any moment, and the server counts requests.
 
 use std::collections::HashMap;
 
@@ -13,32 +13,32 @@ const SHORT: Duration = Duration::from_millis(50);
 const ARENA: RegionRef = RegionRef { addr: 0x1_0000, len: 0x1000, rkey: 5 };
 const TABLE: RegionRef = RegionRef { addr: 0x8_0000, len: 0x1000, rkey: 6 };
 
-/// What happens to an operation.
+/// Fate of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Done,
-    /// The session ends before it gets there.
+    /// The session ends before the server sees the operation.
     Lost,
-    /// It is done, and the session ends before the client hears so.
+    /// The server carries the operation out, and the session ends before the reply.
     Unheard,
-    /// It does not get there, which the client hears when its time is over.
+    /// The server never sees the operation, and the client detects the loss only after its timeout.
     Late,
 }
 
-/// The server.
+/// A server in memory.
 #[derive(Default)]
 struct Server {
-    /// What becomes of the operations that follow, the next one last. Then all are done.
+    /// Fates of the next operations, the next one last. Operations beyond them succeed.
     fates: Mutex<Vec<Fate>>,
-    /// Numbers of each slot, with the request.
+    /// Last sequence number and request of each slot.
     slots: Mutex<HashMap<u32, (u64, Vec<u8>)>>,
-    /// All requests that took effect, in order.
+    /// Requests that took effect, in order.
     effects: Mutex<Vec<Vec<u8>>>,
     places: Mutex<Vec<RemoteAddr>>,
     sessions: AtomicU64,
-    /// It has forgotten the mount.
+    /// True if the server has dropped the mount.
     forgets: AtomicBool,
-    /// It has lost its memory.
+    /// True if the server has lost its memory.
     empty: AtomicBool,
     detached: AtomicBool,
 }
@@ -176,7 +176,7 @@ impl Remote for Line {
     }
 }
 
-/// Makes lines.
+/// Makes sessions.
 struct Lines(Arc<Server>);
 
 impl Lines {
@@ -192,7 +192,7 @@ impl Again for Lines {
     }
 }
 
-/// Counts the eras.
+/// Records the newest era.
 struct Eras(Arc<AtomicU32>);
 
 impl Renew for Eras {
@@ -229,7 +229,7 @@ fn fate() -> impl Strategy<Value = Fate> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Whatever is lost on the way: each request takes effect once, in its turn, and started ones all the same.
+    /// With any losses, each request takes effect exactly once, started ones as well.
     #[test]
     fn nothing_is_lost_and_nothing_happens_twice(
         fates in prop::collection::vec(fate(), 0..30), kinds in prop::collection::vec(any::<bool>(), 1..25),
@@ -265,7 +265,7 @@ fn one_sided_operations_are_repeated_where_the_memory_is_now() {
     let mut old = 0;
     let mut ops = [Op::CompareSwap { remote: place(8, 0), compare: 0, swap: 1, old: &mut old }];
     assert_eq!(remote.execute(&mut ops), Ok(()));
-    // The caller's own names have not changed.
+    // The caller's own addresses have not changed.
     assert_eq!(*place_of(&mut ops[0]), place(8, 0));
     let there = RemoteAddr { addr: ARENA.addr + 8 + (1 << 32), rkey: ARENA.rkey + 100 };
     assert_eq!(*server.places.lock(), [place(8, 0), there]);
@@ -274,8 +274,8 @@ fn one_sided_operations_are_repeated_where_the_memory_is_now() {
     remote.close();
 }
 
-/// The time in which nobody knows that the session is lost is a part of what an operation may take: whoever waits for it gets its error then, and
-/// not after as long again.
+/// The time until the loss is detected counts for the timeout. The operation fails after one
+/// timeout, not after two.
 #[test]
 fn what_is_lost_too_late_is_not_repeated() {
     let server = Arc::new(Server::default());
@@ -283,7 +283,7 @@ fn what_is_lost_too_late_is_not_repeated() {
     let late = || *server.fates.lock() = vec![Fate::Late];
     late();
     assert_eq!(remote.write_vectored(&[(place(0, 0), b"x")]), Err(RequestError::Disconnected));
-    // Once it is back, and in time, all is well.
+    // A later session carries operations out again.
     while remote.write_vectored(&[(place(0, 0), b"x")]).is_err() {}
     let done = server.places.lock().len();
     late();
@@ -308,7 +308,7 @@ fn a_new_era_makes_places_void_and_repeats_no_changes() {
     let remote = returning(&server);
     let era = Arc::new(AtomicU32::new(0));
     remote.set_renew(Box::new(Eras(Arc::clone(&era))));
-    // Nobody knows whether it was carried out.
+    // The outcome of the request is unknown.
     server.forgets.store(true, Ordering::SeqCst);
     *server.fates.lock() = vec![Fate::Lost];
     let request = bytes(&Request::Unlink { parent: 1, name: b"a" });
@@ -318,7 +318,7 @@ fn a_new_era_makes_places_void_and_repeats_no_changes() {
     assert_eq!(remote.write_vectored(&[(place(0, 0), b"x")]), Err(RequestError::Disconnected));
     assert!(server.places.lock().is_empty());
     assert_eq!(remote.write_vectored(&[(place(0, 1), b"x")]), Ok(()));
-    // What only asks is asked again, and who waits for news hears that there are none of before.
+    // A request without effects is repeated. A waiter of the old era fails.
     server.forgets.store(true, Ordering::SeqCst);
     *server.fates.lock() = vec![Fate::Lost];
     assert_eq!(remote.call(&bytes(&Request::StatFs), &mut Vec::new()), Ok(()));
@@ -348,7 +348,7 @@ fn what_is_of_one_era_is_carried_out_in_no_other() {
     };
     assert_eq!((remote.era_in_use(), all(0)), (0, [Ok(()), Ok(()), Ok(())]));
     assert_eq!(server.effects.lock().len(), 4);
-    // It was asked for in the first one, and sent when that was over.
+    // The era ends before the request of that era is sent.
     server.forgets.store(true, Ordering::SeqCst);
     *server.fates.lock() = vec![Fate::Lost];
     assert_eq!(remote.call_in(0, &asks, &mut Vec::new()), Err(RequestError::Disconnected));

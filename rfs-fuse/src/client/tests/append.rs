@@ -1,4 +1,4 @@
-//! Appends, and what others do to the file meanwhile.
+//! Tests of appends, and of changes by other clients meanwhile.
 
 use std::thread;
 
@@ -6,7 +6,7 @@ use rfs_proto::record;
 
 use super::*;
 
-/// A file with one byte in it, of a client whose operations can be meddled with.
+/// Creates a file of one byte, and a client whose operations the test can intercept.
 fn with_file(server: &Arc<Fake>) -> (Arc<Meddler>, Client, u64) {
     let meddler = Meddler::new(server);
     let a = Client::attach(meddler.clone(), &AttachOptions::default()).expect("attached");
@@ -55,7 +55,7 @@ fn one_waits_for_the_other() {
         let b = another(&server, ino);
         let (send, receive) = std::sync::mpsc::channel();
         let waiting = server.clone();
-        // With the end in its hands, before it places anything.
+        // While `a` holds the append lock, before it places bytes.
         meddler.later(1, What::Execute, move || {
             assert_ne!(waiting.appender(ino), 0);
             let before = waiting.lists.load(Ordering::Relaxed);
@@ -77,7 +77,7 @@ fn one_waits_for_the_other() {
 fn a_dead_clients_hold_is_waited_for_and_an_own_one_is_not() {
     both(|server| {
         let (_, a, ino) = with_file(&server);
-        // What an append of this session left that timed out.
+        // An append of this session timed out and left the lock.
         server.set_appender(ino, record::appender(1, 9));
         assert_eq!(a.append(ino, b"a"), Ok(1));
         server.set_appender(ino, record::appender(77, 9));
@@ -136,7 +136,7 @@ fn an_append_stays_where_the_end_was_if_a_write_grows_the_file_meanwhile() {
             Ok(())
         });
         assert_eq!(a.append(ino, b"behind"), Ok(1));
-        // It is there once: what lies between is zero.
+        // The bytes are there once, and zeros follow them.
         assert_eq!(read(&a, ino, 0, 100), b"0behind\0\0\0far");
         assert_eq!(server.appender(ino), 0);
     });

@@ -1,4 +1,4 @@
-//! Memory with checksums: what is read is compared, and what is written goes by the server.
+//! Tests of memory with checksums: reads are verified, and the server carries out writes.
 
 use std::time::Duration;
 
@@ -69,13 +69,13 @@ fn a_bad_block_is_an_error_and_its_neighbours_are_not() {
         assert_eq!(read(&client, ino, 2 * B, B as usize), pattern(3 * B)[2 * B as usize..]);
         client.write(ino, B, &[7; B as usize]).unwrap();
         assert_eq!(read(&client, ino, B, B as usize), [7; B as usize]);
-        // A word that is damaged is as bad as a block.
+        // A damaged word is as bad as a damaged block.
         server.set_word(place, server.word(place).opened().closed(1));
         assert!(matches!(try_read(&client, ino, B, 1), Err(ClientError::Bad { expected: 1, .. })));
     });
 }
 
-/// A block that is just being written is waited for, and is nothing bad.
+/// A reader waits for a block under write, and reports no error.
 #[test]
 fn what_is_being_written_is_read_again() {
     let server = Fake::checked(16, false);
@@ -97,7 +97,7 @@ fn what_is_being_written_is_read_again() {
         });
         assert_eq!(read(&client, ino, 0, 4), [9; 4], "{reads}");
     }
-    // It changes with each of the first reads, and never fits.
+    // The block changes with each of the first reads, and never matches its word.
     let versions = Arc::clone(&server);
     let mut left: u32 = 8;
     meddler.each(What::Read, move || {
@@ -110,8 +110,8 @@ fn what_is_being_written_is_read_again() {
     assert_eq!(read(&client, ino, 0, 4), [8; 4]);
 }
 
-/// Who waits for a block to be written while he holds the layout keeps a truncation of another mount waiting, whose server ends his
-/// session then.
+/// A reader that kept the layout while it waits for a block would delay a truncation by another
+/// mount. That mount's server would end the reader's session.
 #[test]
 fn a_layout_is_given_back_while_a_block_is_being_written() {
     both_checked(|server| {
@@ -127,14 +127,14 @@ fn a_layout_is_given_back_while_a_block_is_being_written() {
                 std::thread::yield_now();
             }
             client.give_layouts_back(client.remote.era(), &[Recall::Layout { ino, generation: 0 }]);
-            // It still waits for the block, and gets it.
+            // The reader still waits for the block, and gets it.
             server.put(place, &[9; B as usize]);
             assert_eq!(reader.join().unwrap(), Ok(vec![9; B as usize]));
         });
     });
 }
 
-/// That a block is odd all the time does not say that it is damaged.
+/// A block that stays odd is not known to be damaged.
 #[test]
 fn a_block_that_is_written_for_ever_is_waited_for_in_vain() {
     both_checked(|server| {
@@ -149,7 +149,7 @@ fn a_block_that_is_written_for_ever_is_waited_for_in_vain() {
     });
 }
 
-/// Bytes that the file has no more are not bad, whatever became of them.
+/// Bytes that the file does not have any more are not bad.
 #[test]
 fn a_reader_in_a_layout_that_was_replaced_begins_anew() {
     let server = Fake::checked(16, false);
@@ -161,7 +161,7 @@ fn a_reader_in_a_layout_that_was_replaced_begins_anew() {
     let ino = create(&client, "a");
     client.write(ino, 0, &pattern(2 * B)).unwrap();
     other.open(ino, true).unwrap();
-    // It knows the layout from here on.
+    // The client knows the layout from here on.
     assert!(read(&client, ino, 0, 2 * B as usize) == pattern(2 * B));
     let place = server.place(ino, B);
     let behind = Arc::clone(&server);
@@ -186,7 +186,7 @@ fn what_arrives_damaged_is_sent_again_and_then_an_error() {
         server.damaged_on_the_way.store(0, Ordering::Relaxed);
     }
     assert_eq!(read(&client, ino, 0, 9), [2; 9]);
-    // Also where it is one of many.
+    // One of many parts arrives damaged.
     server.damaged_on_the_way.store(1, Ordering::Relaxed);
     client.write(ino, 0, &[4; WRITE_PART + 1]).unwrap();
     assert_eq!(read(&client, ino, 0, WRITE_PART + 5), [4; WRITE_PART + 1]);
@@ -210,7 +210,7 @@ fn appends_come_one_behind_the_other() {
     });
 }
 
-/// A write that is no append comes in between.
+/// A plain write comes in between.
 #[test]
 fn an_append_whose_end_moved_begins_anew() {
     let server = Fake::checked(64, false);
@@ -236,7 +236,8 @@ fn checksums_can_be_insisted_on() {
     assert_eq!(refused.unwrap_err(), ClientError::Unchecked);
 }
 
-/// A file is cut while a write of several parts is under way: the parts that were there by then are written again.
+/// The file is cut during a write of several parts. The parts that were in place are written
+/// again.
 #[test]
 fn a_truncation_in_the_middle_of_a_long_write_leaves_no_gap() {
     for append in [false, true] {
@@ -248,7 +249,7 @@ fn a_truncation_in_the_middle_of_a_long_write_leaves_no_gap() {
         other.open(ino, true).unwrap();
         client.write(ino, 0, b"there is something to be cut").unwrap();
         let data = pattern(3 * WRITE_PART as u64 + 5);
-        // It asks for space first; two parts are there.
+        // The client asks for space first. Two parts are in place.
         meddler.later(3, What::Call, move || {
             let cut = move || other.setattr(ino, &TRUNCATE).map(drop);
             std::thread::spawn(cut).join().unwrap().unwrap();
@@ -256,14 +257,14 @@ fn a_truncation_in_the_middle_of_a_long_write_leaves_no_gap() {
         });
         match append {
             false => client.write(ino, 0, &data).unwrap(),
-            // The end is another one now.
+            // The file has another end now.
             true => assert_eq!(client.append(ino, &data), Ok(0)),
         }
         assert!(read(&client, ino, 0, data.len() + 1) == data, "{append}");
     }
 }
 
-/// What of a write lies behind the end of the file, and is not the file's, would show when it grows.
+/// Parts of a failed write behind the end of the file would show up when the file grows.
 #[test]
 fn a_long_write_that_begins_in_a_bad_block_leaves_nothing_behind_the_end() {
     let server = Fake::checked(256, false);

@@ -1,4 +1,4 @@
-//! What is kept, what is recalled, and what comes in between.
+//! Tests of the cache: replies, recalls, and their order.
 
 use std::{
     sync::{atomic::AtomicU64, mpsc},
@@ -16,7 +16,7 @@ const DIR: u64 = 1;
 /// The server of these tests has the same names in all directories.
 const OTHER: u64 = 999;
 
-/// A client that keeps, and somebody who obeys recalls for it.
+/// A client that caches, and a thread that obeys recalls for it.
 struct Keeping {
     server: Arc<Fake>,
     meddler: Arc<Meddler>,
@@ -25,14 +25,14 @@ struct Keeping {
     obeys: Option<thread::JoinHandle<()>>,
 }
 
-/// Another client asks for something.
+/// Makes a request as another client.
 fn ask(server: &Fake, request: &Request<'_>) {
     let (mut out, mut back) = (Vec::new(), Vec::new());
     encode_request(request, &mut out);
     server.call(&out, &mut back).expect("answered");
 }
 
-/// Another client makes a file.
+/// Creates a file as another client.
 fn make(server: &Fake, name: &str) {
     let name = name.as_bytes();
     ask(
@@ -41,7 +41,7 @@ fn make(server: &Fake, name: &str) {
     );
 }
 
-/// Keeps nothing itself.
+/// A keeper without a cache.
 struct Nobody;
 
 impl Keeper for Nobody {
@@ -57,7 +57,7 @@ impl Keeping {
         let meddler = Meddler::new(&server);
         let options = AttachOptions { keeps: true, ..AttachOptions::default() };
         let client = Arc::new(Client::attach(meddler.clone(), &options).expect("attached"));
-        // The thread below may come to that later than the test needs it.
+        // The thread below may do so later than the test needs it.
         client.inodes.recalls().begin();
         let (cancel, asks) = (Cancel::new(), client.clone());
         let until = cancel.clone();
@@ -196,7 +196,7 @@ fn that_there_are_no_extended_attributes_is_kept_with_the_attributes() {
     assert!(looked());
     k.client.getattr(ino).expect("attributes, asked for to be kept");
     assert!(!looked());
-    // Recalled while the record was being read.
+    // The record is recalled while it is read.
     k.client.setattr(ino, &TRUNCATE).expect("cut");
     let server = k.server.clone();
     k.meddler.once(What::Read, move || {
@@ -215,12 +215,12 @@ fn a_directory_becomes_known_by_looking_in_vain() {
     assert!((6..=9).contains(&misses), "{misses}");
     assert_eq!(k.calls(|_| assert!(!k.finds("another"))), 0);
     assert!(k.finds("999"));
-    // Its own changes.
+    // An own change.
     assert_eq!(k.calls(|c| assert!(c.create(DIR, b"new", 0o600, OWNER, true).is_ok())), 1);
     assert!(k.finds("new"));
     k.client.unlink(DIR, b"new").expect("removed");
     assert_eq!(k.calls(|_| assert!(!k.finds("new"))), 0);
-    // Those of another one.
+    // A change by another client.
     k.elsewhere("other");
     k.recall(name("other"));
     assert!(k.finds("other") && !k.finds("nobody"));
@@ -230,7 +230,7 @@ fn a_directory_becomes_known_by_looking_in_vain() {
     assert_eq!(k.client.lookup(DIR, &long), Err(Errno::ENAMETOOLONG.into()));
 }
 
-/// Another client has just made the one a link of the other: of two names of one inode none goes.
+/// Another client has just linked the old name's inode to the new name. Neither name goes then.
 #[test]
 fn a_name_that_is_renamed_to_another_one_of_the_same_inode_still_exists() {
     let k = Keeping::new();
@@ -238,7 +238,7 @@ fn a_name_that_is_renamed_to_another_one_of_the_same_inode_still_exists() {
     for name in ["a", "b", "c"] {
         k.elsewhere(name);
     }
-    // Known as a whole.
+    // All names of the directory are known.
     (0..100).for_each(|i| assert!(!k.finds(&format!("no{i}"))));
     assert_eq!(k.calls(|_| assert!(!k.finds("another"))), 0);
     let (server, ino) = (Arc::clone(&k.server), k.client.lookup(DIR, b"a").expect("found").ino);
@@ -250,12 +250,12 @@ fn a_name_that_is_renamed_to_another_one_of_the_same_inode_still_exists() {
     let none = RenameFlags::empty();
     k.client.rename((DIR, b"a"), (OTHER, b"b"), none, None).expect("nothing to do");
     assert!(k.finds("a"));
-    // One that goes is gone, and known to be where there was no such name.
+    // A renamed name is gone, and known to be absent if the new name did not exist.
     k.client.rename((DIR, b"a"), (OTHER, b"c"), none, None).expect("renamed");
     assert!(!k.finds("a") && k.finds("c"));
     k.client.rename((DIR, b"c"), (OTHER, b"d"), RenameFlags::NOREPLACE, None).expect("renamed");
     assert_eq!(k.calls(|_| assert!(!k.finds("c"))), 0);
-    // Where a whiteout is left there is something.
+    // A whiteout takes the old name.
     let whiteout = Some(Owner { uid: 1, gid: 2 });
     assert!(k.finds("b"));
     k.client.rename((DIR, b"b"), (OTHER, b"e"), RenameFlags::NOREPLACE, whiteout).expect("renamed");
@@ -369,7 +369,7 @@ fn a_layout_is_given_back_when_nobody_uses_it() {
     };
     assert!(k.client.read_later(ino, 0, OLD.len(), || Next::Nothing, answer).is_ok());
     drop(other);
-    // Another client makes the file anew, in other space.
+    // Another client rewrites the file in other space.
     let another = client(&k.server);
     another.open(ino, true).expect("opened");
     let generation = another.setattr(ino, &TRUNCATE).expect("truncated").layout_generation;
@@ -383,9 +383,9 @@ fn a_layout_is_given_back_when_nobody_uses_it() {
         recalled.join().expect("no panic");
     });
     assert_eq!(answered.recv().expect("answered"), OLD);
-    // At once, although the size was looked at a moment ago.
+    // At once, although the size was known a moment ago.
     assert_eq!(read(&k.client, ino, 0, 100), b"after");
-    // One that is under way is waited for as well if it is a write.
+    // A write in flight is waited for, too.
     let (client, written) = (Arc::clone(&k.client), Arc::new(AtomicU64::new(0)));
     let (began, begins) = mpsc::channel();
     let counts = Arc::clone(&written);
@@ -403,7 +403,8 @@ fn a_layout_is_given_back_when_nobody_uses_it() {
     assert_eq!(read(&k.client, ino, 0, 100), b"AFTER");
 }
 
-/// Another server has no generation of before, and cannot say which layouts it means.
+/// After a restart the server has no earlier generations, and cannot name the layouts that it
+/// recalls.
 #[test]
 fn no_layout_is_good_once_all_is_recalled() {
     for mapped in [false, true] {
@@ -419,12 +420,12 @@ fn no_layout_is_good_once_all_is_recalled() {
         another.setattr(ino, &TRUNCATE).expect("truncated");
         another.write(ino, 0, b"after").expect("written");
         k.recall(Recall::All);
-        // Somebody else's by now.
+        // The old space belongs to another file by now.
         k.server.put(old, b"theirs");
         k.client.write(ino, 0, b"AFT").expect("written");
         assert_eq!(read(&k.client, ino, 0, 100), b"AFTer");
         assert_eq!(k.server.bytes(old, 6), b"theirs");
-        // One that was on its way when it became void.
+        // A layout in flight becomes void.
         let client = Arc::clone(&k.client);
         k.client.close(ino).expect("closed");
         k.meddler.once(What::Reply, move || {
@@ -436,7 +437,7 @@ fn no_layout_is_good_once_all_is_recalled() {
     }
 }
 
-/// It may have been done, or be done later, and give up what the layout names.
+/// The change may have taken effect, or may do so later, and free space that the layout names.
 #[test]
 fn a_layout_is_void_after_a_change_of_size_that_failed() {
     let k = Keeping::with(Fake::new(256, false));
@@ -466,7 +467,8 @@ fn only_the_first_open_to_write_is_another_call() {
     assert_eq!(k.server.opens(ino), 1);
 }
 
-/// A client whose attributes of the directory may be kept, at a server that sends them along. Records are not mapped.
+/// Creates a client that may cache the directory's attributes, at a server that sends them along.
+/// Records are not mapped.
 fn told_along() -> Keeping {
     let k = Keeping::with(Fake::new(256, false));
     may_keep(&k);
@@ -477,7 +479,7 @@ fn may_keep(k: &Keeping) {
     k.client.inodes.get(DIR).expect("the root").lease.lock().answered(true, Instant::now());
 }
 
-/// The server's directory, as of its `size`.
+/// Returns the server's directory, with this size.
 fn directory(size: u64) -> Attr {
     Attr { kind: FileKind::Directory, size, marks: Marks::KEEP, ..new_attr(DIR, 0o755) }
 }
@@ -486,7 +488,8 @@ fn send_along(k: &Keeping, size: u64) {
     *k.server.directory.lock() = Some(directory(size));
 }
 
-/// What came along, if that is what the directory is said to be; the record, which is none of this server's, otherwise.
+/// Returns the size that came along, or `None` if the client reads the record, which this server
+/// does not have.
 fn came(k: &Keeping) -> Option<u64> {
     k.client.getattr(DIR).ok().map(|attr| {
         assert_eq!(attr, directory(attr.size));
@@ -509,7 +512,7 @@ fn what_a_directory_is_after_a_change_comes_with_the_reply() {
     k.client.unlink(DIR, b"f").expect("removed");
     assert_eq!(k.calls(|_| assert_eq!(came(&k), Some(2))), 0);
     assert_eq!(reads.load(Ordering::Relaxed), 0);
-    // Whoever asks again may want to know of what nobody is told, which are reads.
+    // A second query may ask for the access time, which reads change without a recall.
     assert_eq!(came(&k), None);
 }
 
@@ -563,7 +566,7 @@ fn what_happened_while_it_was_under_way_voids_it() {
         send_along(&k, 1);
         let meanwhile = k.clone();
         k.meddler.once(What::Reply, move || {
-            // Reply and request of the calling thread are in use.
+            // The buffers of the calling thread are in use.
             thread::spawn(move || happens(&meanwhile)).join().expect("done");
             Ok(())
         });
@@ -582,7 +585,7 @@ fn only_what_is_the_directorys_is_believed() {
         create(&k.client, "f");
         assert_eq!(came(&k), None, "{attr:?}");
     }
-    // Nothing may be kept at all.
+    // Nothing may be cached at all.
     let k = Keeping::with(Fake::new(256, false));
     send_along(&k, 1);
     create(&k.client, "f");

@@ -1,4 +1,4 @@
-//! Reads and writes that are answered later.
+//! Tests of asynchronous reads and writes.
 
 use std::{cell::Cell, sync::mpsc, thread};
 
@@ -10,7 +10,7 @@ use crate::client::{Next, holdings::Holding};
 
 const LEN: usize = 3 * BLOCK as usize;
 
-/// A file of `LEN` bytes, of a client whose started reads and writes are held.
+/// Creates a file of `LEN` bytes, and a client whose started reads and writes are held.
 fn with_file(server: &Arc<Fake>) -> (Arc<Meddler>, Arc<Client>, u64) {
     let meddler = Meddler::new(server);
     let c = Client::attach(meddler.clone(), &AttachOptions::default()).expect("attached");
@@ -26,12 +26,12 @@ fn with_file(server: &Arc<Fake>) -> (Arc<Meddler>, Arc<Client>, u64) {
 
 type Answers = mpsc::Receiver<Result<Vec<u8>, ClientError>>;
 
-/// Starts a read. `None` if it has to be waited for.
+/// Starts a read. Returns `None` if it has to block.
 fn start(c: &Arc<Client>, ino: u64, offset: u64, len: usize) -> Option<Answers> {
     start_with(c, ino, offset, len, false)
 }
 
-/// The same, where `more` is asked for.
+/// Starts a read while `more` requests wait.
 fn start_with(c: &Arc<Client>, ino: u64, offset: u64, len: usize, more: bool) -> Option<Answers> {
     let next = if more { Next::Waits } else { Next::Nothing };
     let (send, receive) = mpsc::channel();
@@ -45,7 +45,7 @@ fn start_with(c: &Arc<Client>, ino: u64, offset: u64, len: usize, more: bool) ->
     c.read_later(ino, offset, len, || next, answer).ok().map(|()| receive)
 }
 
-/// Returns when somebody keeps reads and writes of the file out.
+/// Returns when a thread excludes reads and writes of the file.
 fn until_one_is_alone(c: &Client, ino: u64) {
     while c.opened(ino).expect("known").io.try_read().is_some() {
         thread::yield_now();
@@ -60,7 +60,7 @@ fn who_reads_alone_waits() {
     let other = c.one_transfer();
     let started = start(&c, ino, 0, 100).expect("started");
     drop(other);
-    // The started one is under way, too, until its bytes are there.
+    // A started read is in flight until its bytes are here.
     let another = start(&c, ino, 0, 200).expect("started");
     meddler.release(&Ok(()));
     assert_eq!(started.recv().expect("answered"), Ok(pattern(LEN)[..100].to_vec()));
@@ -86,7 +86,7 @@ fn who_has_been_alone_for_long_asks_rarely_for_more() {
     };
     assert_eq!(alone(16), 16);
     assert_eq!(alone(160), 10);
-    // Once it has not been alone, each asks again.
+    // After a request that was not alone, each request asks again.
     let other = c.one_transfer();
     let started = start(&c, ino, 0, 100).expect("started");
     drop(other);
@@ -95,7 +95,8 @@ fn who_has_been_alone_for_long_asks_rarely_for_more() {
     assert_eq!(alone(16), 16);
 }
 
-/// Catches a thread over io_uring that stays while others wait for what it has to hand on, and one over `/dev/fuse` that goes to sleep where it could serve.
+/// Catches an io_uring thread that polls while replies wait to go out, and a `/dev/fuse` thread
+/// that blocks although it could poll.
 #[test]
 fn a_thread_stays_for_as_long_as_it_has_nothing_else_to_do() {
     let server = Fake::new(256, false);
@@ -116,7 +117,7 @@ fn a_thread_stays_for_as_long_as_it_has_nothing_else_to_do() {
 fn where_more_is_asked_for_reads_are_started_together() {
     let server = Fake::new(256, false);
     let (meddler, c, ino) = with_file(&server);
-    // Nothing is under way that would come back.
+    // No request is in flight that could complete.
     let mut answers = vec![start_with(&c, ino, 0, 100, true).expect("started")];
     assert_eq!(meddler.held(), 1);
     for offset in [100, 200] {
@@ -131,7 +132,7 @@ fn where_more_is_asked_for_reads_are_started_together() {
     }
 }
 
-/// However it comes back.
+/// The outcome of the completed request does not matter.
 #[test]
 fn one_that_comes_back_has_those_started_that_have_gathered() {
     for outcome in [Ok(()), Err(RequestError::Flushed)] {
@@ -154,7 +155,7 @@ fn no_more_than_so_many_or_so_much_gathers() {
     let server = Fake::new(256, false);
     let (meddler, c, ino) = with_file(&server);
     for (len, reads) in [(100, 16), (LEN, 6)] {
-        // Eleven KiB and more, six times, are 64.
+        // LEN is 12 KiB, so six of them exceed 64 KiB.
         assert_eq!(len * reads >= 64 << 10, len == LEN);
         let mut answers = vec![start_with(&c, ino, 0, len, true).expect("started")];
         for _ in 1..reads {
@@ -170,7 +171,8 @@ fn no_more_than_so_many_or_so_much_gathers() {
     }
 }
 
-/// Who asks for one block after another has no more than one read under way, however soon he asks again.
+/// A program that reads block after block has one read in flight, however soon the next one
+/// comes.
 #[test]
 fn who_has_his_bytes_reads_alone() {
     let server = Fake::new(256, false);
@@ -189,7 +191,7 @@ fn what_takes_more_than_bytes_is_waited_for() {
     let other = c.one_transfer();
     let len = LEN as u64;
     let last = start(&c, ino, len - 10, 10).expect("started");
-    // The end of the file, nothing, too much, and no file.
+    // Past the end, overflow, no bytes, too many bytes, and no such file.
     for (ino, offset, len) in
         [(ino, len - 10, 11), (ino, u64::MAX, 1), (ino, 0, 0), (ino, 0, 1 << 20), (ino + 7, 0, 1)]
     {
@@ -252,7 +254,7 @@ fn one_that_failed_is_made_again() {
 
 type Outcomes = mpsc::Receiver<Result<(), ClientError>>;
 
-/// Starts a write. `None` if it has to be waited for.
+/// Starts a write. Returns `None` if it has to block.
 fn start_write(c: &Arc<Client>, ino: u64, offset: u64, data: &[u8], more: bool) -> Option<Outcomes> {
     let next = if more { Next::Waits } else { Next::Nothing };
     let (send, receive) = mpsc::channel();
@@ -261,14 +263,14 @@ fn start_write(c: &Arc<Client>, ino: u64, offset: u64, data: &[u8], more: bool) 
     Some(receive)
 }
 
-/// What is in the file after a write of `data` at `offset`.
+/// Returns the file's contents after a write of `data` at `offset`.
 fn with(offset: usize, data: &[u8]) -> Vec<u8> {
     let mut all = pattern(LEN);
     all[offset..offset + data.len()].copy_from_slice(data);
     all
 }
 
-/// What the server has, whatever is held here.
+/// Returns the contents at the server, without held writes.
 fn on_server(server: &Arc<Fake>, ino: u64) -> Vec<u8> {
     let other = client(server);
     other.open(ino, false).expect("opened");
@@ -284,10 +286,10 @@ fn who_writes_alone_waits() {
     let other = c.one_transfer();
     let mut data = *b"xyz";
     let started = start_write(&c, ino, 5, &data, false).expect("started");
-    // What it was started with counts, not what becomes of the buffer.
+    // The write has its own copy of the data.
     data.fill(b'?');
     drop(other);
-    // It counts as under way itself, for reads as well.
+    // The write counts as in flight, for reads as well.
     let reading = start(&c, ino, 0, 1).expect("started");
     assert!(started.try_recv().is_err());
     assert_eq!(on_server(&server, ino), pattern(LEN));
@@ -327,7 +329,7 @@ fn reads_and_writes_are_started_together() {
     assert_eq!(write.recv().expect("answered"), Ok(()));
     assert_eq!(first.recv().expect("answered"), Ok(pattern(LEN)[..100].to_vec()));
     assert_eq!(last.recv().expect("answered"), Ok(pattern(LEN)[300..400].to_vec()));
-    // So many bytes of writes are as good as so many of reads.
+    // The limit of bytes is the same for writes and reads.
     let mut writes = vec![start_write(&c, ino, 0, &pattern(LEN), true).expect("started")];
     for _ in 0..5 {
         writes.push(start_write(&c, ino, 0, &pattern(LEN), true).expect("started"));
@@ -345,7 +347,7 @@ fn a_write_that_takes_more_than_bytes_is_waited_for() {
     let (_meddler, c, ino) = with_file(&server);
     let _other = c.one_transfer();
     let len = LEN as u64;
-    // Past the end of the file, nothing, too much, and no file.
+    // Past the end, overflow, no bytes, too many bytes, and no such file.
     for (ino, offset, data) in [
         (ino, len - 1, &b"xy"[..]),
         (ino, u64::MAX, b"x"),
@@ -359,7 +361,7 @@ fn a_write_that_takes_more_than_bytes_is_waited_for() {
     c.write(ino, 4 * BLOCK, b"x").expect("written");
     assert!(start_write(&c, ino, len, b"x", false).is_none());
     assert!(start_write(&c, ino, 4 * BLOCK, b"y", false).is_some());
-    // A size that was seen some time ago.
+    // A size that is not certain any more.
     c.opened(ino).expect("known").size.lock().distrust();
     assert!(start_write(&c, ino, 0, b"x", false).is_none());
     let server = Fake::new(256, true);
@@ -379,11 +381,12 @@ fn a_started_write_has_a_time() {
     let before = server.size_and_time(ino).1;
     let _other = c.one_transfer();
     assert!(start_write(&c, ino, 0, b"x", false).is_some());
-    // The first one after a time was set is published at once.
+    // The first write after a set time publishes its time at once.
     assert_ne!(server.size_and_time(ino).1, before);
 }
 
-/// The place of a write that has failed is nobody else's until it has been repeated: it may still take effect.
+/// The space of a failed write stays in use until the repetition, because the write may still
+/// take effect.
 #[test]
 fn a_truncation_waits_for_a_write_that_is_repeated() {
     let server = Fake::new(256, false);
@@ -429,16 +432,16 @@ fn a_write_that_failed_is_repeated_or_its_caller_told() {
     drop(other);
 }
 
-/// The session begins anew, and a lock is lost with what was before.
+/// A new era begins, and a lock is lost.
 fn lose_a_lock(c: &Client, ino: u64) {
     let inode = c.opened(ino).expect("known");
     inode.may_hold.lock().has(Holding { handle: 7, owner: 7, class: LockClass::Record });
     assert_eq!(inode.sever_locks(1), 1);
-    // What is in place has to be looked at again, too.
+    // Placed bytes have to be checked against the record, too.
     inode.size.lock().distrust();
 }
 
-/// It may have been guarded by the lock.
+/// The lost lock may have guarded the requests.
 #[test]
 fn what_was_started_under_a_lock_that_gets_lost_is_not_made_again() {
     let server = Fake::new(256, false);
@@ -453,7 +456,8 @@ fn what_was_started_under_a_lock_that_gets_lost_is_not_made_again() {
     drop(other);
 }
 
-/// Who does not know the size any more looks, as does who knows a smaller one by now, and finds that the bytes are part of no file.
+/// The write reads the record if the size is not certain, or has fallen, and finds its bytes
+/// outside the file.
 #[test]
 fn a_started_write_that_a_truncation_overtook_is_done_again() {
     for looks in [false, true] {
@@ -477,7 +481,7 @@ fn a_started_write_that_a_truncation_overtook_is_done_again() {
     }
 }
 
-/// What changes size and space may be guarded by a lock as any write is.
+/// A lock may guard changes of size and space as well as writes.
 #[test]
 fn a_change_of_space_under_a_lock_that_gets_lost_is_not_made() {
     let server = Fake::new(256, false);
@@ -494,7 +498,8 @@ fn a_change_of_space_under_a_lock_that_gets_lost_is_not_made() {
     c.setattr(other, &TRUNCATE).expect("nobody had a lock of that one");
 }
 
-/// It is lost while the request is under way: the session that begins then does not carry it out.
+/// The lock is lost while the request is in flight. The next session does not carry the request
+/// out.
 #[test]
 fn so_it_is_where_the_lock_gets_lost_meanwhile() {
     let server = Fake::new(256, false);

@@ -1,4 +1,4 @@
-//! A client that is alone, whose caller keeps what is written and its times.
+//! Tests of a client with exclusive use, whose caller caches written data and its times.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn the_time_of_a_write_is_the_callers() {
         assert_eq!((attr.mtime, attr.ctime, attr.size), (5000, 5000, 1));
         assert_eq!(server.calls(), before);
         assert_eq!(c.getattr(ino).expect("attributes"), attr);
-        // A later one counts, an earlier one, too: it is for the caller to know.
+        // The caller decides: a later time counts, and so does an earlier one.
         for time in [6000, 4000] {
             assert!(c.set_write_time(ino, &written_at(time)).expect("set").is_some());
             assert_eq!(server.size_and_time(ino), (1, time));
@@ -39,7 +39,7 @@ fn a_time_that_a_record_cannot_show_is_set_by_a_call() {
         assert_eq!(c.set_write_time(ino, &written_at(8000)), Ok(None));
         let attr = c.setattr(ino, &written_at(8000)).expect("set");
         assert_eq!((attr.mtime, attr.ctime), (8000, 8000));
-        // Where the caller was told of such a time, nothing is tried in vain.
+        // The caller was told of such a time, so the client attempts nothing.
         c.told(&Attr { ctime: 9000, ..attr }, 1);
         let before = server.lists.load(Ordering::Relaxed);
         assert_eq!(c.set_write_time(ino, &written_at(8500)), Ok(None));

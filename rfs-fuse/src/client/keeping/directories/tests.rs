@@ -88,24 +88,25 @@ fn there_is_a_limit_for_all() {
     }
 }
 
-/// What happens, in any order; a call has two moments, what lies between is up to chance.
+/// Events in any order. A call has two events, and others may lie between them.
 #[derive(Clone, Debug)]
 enum Step {
     /// Begins a lookup of a name at the server.
     Ask(u8),
-    /// The oldest lookup under way is answered and handled.
+    /// The reply to the oldest lookup in flight is processed.
     Answer,
-    /// The oldest answer comes later than others: it goes to the end of the line.
+    /// The oldest reply is delayed behind the others.
     Delay,
-    /// The client changes a name: the request is under way, at the server, answered.
+    /// This client's change of a name begins. Then the server carries it out, and the client has
+    /// the reply.
     Begin(u8, bool),
     Server,
     End,
-    /// Another client changes a name; the recall is on its way.
+    /// Another client changes a name, and the recall is in flight.
     Other(u8, bool),
-    /// The oldest recall is handled.
+    /// The oldest recall is processed.
     Recall,
-    /// Asks for the next page, or handles it.
+    /// Asks for the next page, or processes it.
     Page,
     Listed,
 }
@@ -128,12 +129,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Whenever no change is under way and no recall is on its way, what is said not to exist does not.
+    /// While no change and no recall is in flight, a name that is said to be absent is absent.
     #[test]
     fn what_is_absent_does_not_exist(steps in steps()) {
         let mut d = Directories::default();
         let mut recalled = crate::client::keeping::Recalled::default();
-        // The truth: at the server. Names keep their cookies, new ones come last.
+        // The names at the server. Names keep their cookies, and new ones come last.
         let mut truth: Vec<(u64, u8)> = Vec::new();
         let mut cookies = 0;
         let set = |truth: &mut Vec<(u64, u8)>, name: u8, make: bool, cookies: &mut u64| {

@@ -41,30 +41,30 @@ fn a_recall_spoils_what_is_being_collected() {
     assert!(!listing.is_spoilt(3));
 }
 
-/// A directory is read in so many parts, and then comes its end.
+/// Number of parts that a directory is read in, before its end.
 const PARTS: usize = 3;
 
 /// A directory that is open in the kernel.
 struct Open {
     handle: u64,
     how: Opened,
-    /// The kernel has read how it was opened.
+    /// True once the kernel has processed the reply to the open.
     settled: bool,
     at: usize,
-    /// It is read from here on as of the next moment.
+    /// True if the next read begins a listing.
     begins: bool,
-    /// As old as this everything may be that is read.
+    /// Time of the begin of the listing. Entries must not be older.
     began: u64,
-    /// An answer that the kernel has not read: the part that it is of, and as of when.
+    /// A reply in flight: the part and its time.
     answer: Option<(usize, u64)>,
 }
 
-/// What Linux does with the listing of a directory.
+/// Linux's cache of a directory's listing.
 #[derive(Default)]
 struct Kernel {
     whole: bool,
     collected: usize,
-    /// Pages, and as of when they are.
+    /// The cached parts, with their times.
     pages: [Option<u64>; PARTS],
 }
 
@@ -73,7 +73,7 @@ impl Kernel {
         self.pages = [None; PARTS];
     }
 
-    /// A part from what is kept. `None`: ask.
+    /// Reads a part from the cache. Returns `None` if the kernel has to ask.
     fn kept(&mut self, at: usize) -> Option<Option<u64>> {
         if !self.whole {
             return None;
@@ -106,9 +106,9 @@ impl Kernel {
 enum Step {
     Open,
     Close(usize),
-    /// The kernel reads an answer that is on its way.
+    /// The kernel processes a reply in flight.
     Read(usize),
-    /// Somebody reads on.
+    /// A program reads on.
     Next(usize),
     Seek(usize, usize),
     /// Another client changes a name.
@@ -127,7 +127,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..200)
 }
 
-/// Runs the steps; how often something was read from what the kernel keeps.
+/// Runs the steps. Returns the number of reads that the cache served.
 fn run(steps: Vec<Step>) -> Result<u64, TestCaseError> {
     let (mut listing, mut kernel, mut open) = (Listing::default(), Kernel::default(), Vec::<Open>::new());
     let (mut now, mut handles, mut hits) = (0, 0, 0);
@@ -194,7 +194,7 @@ fn run(steps: Vec<Step>) -> Result<u64, TestCaseError> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
-    /// Whoever reads a directory from its beginning on sees everything that had changed by then.
+    /// A program that reads a directory from its beginning sees all changes from before.
     #[test]
     fn what_is_kept_is_never_older_than_the_beginning_of_a_listing(steps in steps()) {
         run(steps)?;
