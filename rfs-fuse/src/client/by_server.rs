@@ -202,7 +202,7 @@ impl Client {
                 Ok(Reply::Done) => return Ok(()),
                 Ok(_) => return wrong_kind(),
                 Err(ClientError::Errno(Errno::EBADMSG)) => {
-                    log::warn!("inode {ino}: what was written at {} came damaged", part.0);
+                    log::warn!("inode {ino}: the write at {} arrived damaged", part.0);
                 }
                 Err(e) => return Err(e),
             }
@@ -219,7 +219,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parts_are_all_of_it_and_end_at_blocks(offset in 0..1_u64 << 20, len in 1..1_usize << 18) {
+        fn parts_cover_the_data_and_end_at_blocks(offset in 0..1_u64 << 20, len in 1..1_usize << 18) {
             let data: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
             let (mut at, mut back) = (offset, Vec::new());
             for (begin, part) in parts(offset, &data) {

@@ -373,7 +373,7 @@ mod tests {
 
     /// A block under write is not bad, regardless of the time.
     #[test]
-    fn three_looks_at_the_same_even_version_are_certain() {
+    fn three_reads_of_the_same_even_version_are_certain() {
         let certain = |words: &[(u32, u32)]| {
             let mut suspicion = Suspicion::default();
             let words = words.iter().map(|&(check, version)| Word::new(check, version));

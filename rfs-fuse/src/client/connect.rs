@@ -200,7 +200,7 @@ pub(super) fn introduce(
             }
             Reply::InUse(others) => return Err(ClientError::InUse(others)),
             Reply::Ending => return Err(ClientError::Errno(Errno::EAGAIN)),
-            _ => return Err(ClientError::Protocol("no answer to Attach")),
+            _ => return Err(ClientError::Protocol("the reply to Attach is of the wrong kind")),
         }
     }
 }

@@ -57,7 +57,7 @@ impl Client {
         let request = Request::Copy { from, from_offset, to, to_offset, len };
         match self.call_guarded(&[&source, &inode], asked_in, &request)? {
             Reply::Copied(Copied { bytes, .. }) if bytes > len => {
-                Err(ClientError::Protocol("more was copied than there was to copy"))
+                Err(ClientError::Protocol("more bytes copied than requested"))
             }
             Reply::Copied(Copied { bytes, attr }) => {
                 if bytes > 0 {

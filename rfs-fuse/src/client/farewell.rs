@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_survives_the_way() {
+    fn parameters_survive_a_round_trip_as_text() {
         let plain = Farewell {
             address: "tcp:h:7".parse().unwrap(),
             provider: None,

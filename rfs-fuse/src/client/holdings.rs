@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_doubted_from_the_first_close_of_its_file_on() {
+    fn a_lock_may_be_closed_from_the_first_close_of_its_handle_on() {
         let mut held = Holdings::default();
         held.has(holding(1));
         held.may_close(2);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_refused_leaves_nothing_behind() {
+    fn a_refused_request_leaves_no_entry() {
         let mut held = Holdings::default();
         let claim = held.asks(holding(1));
         // The server may have granted the lock when the session was lost.
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_refused_takes_nothing_from_others_of_the_same_owner() {
+    fn a_refused_request_keeps_the_locks_of_other_requests_of_its_owner() {
         for granted_first in [false, true] {
             let mut held = Holdings::default();
             let (refused, granted) = (held.asks(holding(1)), held.asks(holding(1)));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_granted_while_others_are_given_up_stays() {
+    fn a_lock_granted_during_an_unlock_stays() {
         let mut held = Holdings::default();
         held.has(holding(1));
         held.has(Holding { class: LockClass::Flock, ..holding(2) });
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_granted_after_it_was_taken_out_is_there() {
+    fn a_lock_granted_after_its_entry_was_taken_is_there() {
         let mut held = Holdings::default();
         held.has(holding(1));
         let asked = held.asks(holding(1));

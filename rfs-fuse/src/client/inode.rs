@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_others() {
+    fn listeners_tell_other_threads_from_this_one() {
         let told = Listeners::default();
         assert!(!told.take_others(5));
         told.add(5);

@@ -227,7 +227,7 @@ mod tests {
     const B: u64 = BLOCK;
 
     #[test]
-    fn what_was_recalled_while_it_was_fetched_is_not_taken_in() {
+    fn a_layout_that_was_recalled_during_its_fetch_is_not_taken_in() {
         let fetched = || LayoutCache::of(&layout(&[extent(0, 5, 2)], true), 1);
         let mut cache = LayoutCache::default();
         assert!(cache.renew(fetched()) && cache.covers(0, 2 * B));
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_replaces_what_it_speaks_of() {
+    fn a_reply_replaces_the_extents_of_its_range() {
         let mut c = cache(&[extent(0, 10, 2)]);
         assert!(c.merge(2 * B, &layout(&[extent(0, 10, 4)], true)));
         assert_eq!(c.pieces(0, 4 * B).as_slice(), [Piece::Data { arena: 10 * B, len: 4 * B }]);
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_of_another_generation_or_behind_a_gap_are_not_taken() {
+    fn replies_of_another_generation_or_behind_a_gap_are_not_merged() {
         let mut c = LayoutCache::of(&layout(&[extent(0, 10, 2)], false), 0);
         assert_eq!(c.known_to(), 2 * B);
         assert!(!c.merge(3 * B, &layout(&[], true)));
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_not_believed_blindly() {
+    fn an_invalid_layout_is_rejected() {
         let arena = 100 * B;
         assert_eq!(validate(&layout(&[extent(0, 99, 1)], true), arena), Ok(()));
         for bad in [

@@ -263,7 +263,7 @@ impl Client {
             let sends = || orphans.send_all(|inos| self.send_forgotten(inos));
             match std::thread::Builder::new().name("forgetting".into()).spawn_scoped(scope, sends) {
                 Ok(_) => orphans.begin(),
-                Err(e) => log::error!("unlinked files keep their space on the server: no thread: {e}"),
+                Err(e) => log::error!("unlinked files keep their space on the server, cannot start a thread: {e}"),
             }
             let asked = asks();
             orphans.end();
@@ -275,7 +275,7 @@ impl Client {
         let bytes: Vec<u8> = inos.iter().flat_map(|ino| ino.to_le_bytes()).collect();
         if let Err(e) = self.start(&Request::Forget { inos: &bytes }) {
             // The server keeps nothing for a session that has ended.
-            log::debug!("{} unlinked inodes are not told as forgotten: {e}", inos.len());
+            log::debug!("cannot report {} forgotten inodes: {e}", inos.len());
         }
     }
 }
@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_inode_settles_after_the_requests_of_before() {
+    fn an_inode_settles_after_all_earlier_requests_have_ended() {
         let mut arrivals = Arrivals::default();
         arrivals.unlinked(7);
         assert_eq!((arrivals.take_settled(), arrivals.take_settled()), (Some(7), None));
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_goes_in_batches() {
+    fn forgotten_inodes_are_sent_in_batches() {
         let orphans = Orphans::default();
         orphans.forgotten(5, true);
         orphans.begin();

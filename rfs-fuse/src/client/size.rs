@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_from_before_a_recall_changes_nothing() {
+    fn a_read_from_before_a_recall_changes_nothing() {
         let mut known = KnownSize::default();
         known.saw(start(1), 3, 100);
         known.recalled(id(4));
@@ -184,7 +184,7 @@ mod tests {
         /// Once the client has heard of every fall, no known size exceeds the file's size. The
         /// order in which its reads end does not matter.
         #[test]
-        fn what_is_known_is_never_too_much(steps in prop::collection::vec(step(), 1..80)) {
+        fn a_known_size_never_exceeds_the_size(steps in prop::collection::vec(step(), 1..80)) {
             let epoch = RecallEpoch::default();
             epoch.begin();
             let (mut size, mut generation, mut heard) = (0, 0, 0);

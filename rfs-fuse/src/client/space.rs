@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_of_it_to_the_end_of_a_block() {
+    fn a_shorter_write_ends_at_a_block() {
         for (offset, len, expected) in [
             (0, 1 << 20, Some(512 << 10)),
             (5, 1 << 20, Some((512 << 10) - 5)),
@@ -261,7 +261,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_comes_down_to_the_first_block(offset in 0..1_u64 << 62, len in 1..4_usize << 20) {
+        fn shorter_writes_come_down_to_the_first_block(offset in 0..1_u64 << 62, len in 1..4_usize << 20) {
             let mut at = len;
             while let Some(less) = fewer(offset, at) {
                 prop_assert!(0 < less && less < at);

@@ -65,7 +65,7 @@ fn pattern(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_was_written_is_read_and_holes_are_zero() {
+fn written_bytes_are_read_back_and_holes_are_zero() {
     both(|server| {
         server.run.store(2, Ordering::Relaxed);
         server.page.store(3, Ordering::Relaxed);
@@ -85,7 +85,7 @@ fn what_was_written_is_read_and_holes_are_zero() {
 }
 
 #[test]
-fn reading_and_rewriting_an_open_file_asks_the_server_nothing() {
+fn reads_and_overwrites_of_an_open_file_make_no_call() {
     both(|server| {
         let c = client(&server);
         let ino = create(&c, "f");
@@ -102,7 +102,7 @@ fn reading_and_rewriting_an_open_file_asks_the_server_nothing() {
 }
 
 #[test]
-fn growing_within_space_is_one_list_and_no_call() {
+fn growing_into_allocated_space_is_one_list_and_no_call() {
     let server = Fake::new(256, false);
     let c = client(&server);
     let ino = create(&c, "f");
@@ -129,7 +129,7 @@ fn two_clients_see_each_others_bytes() {
 }
 
 #[test]
-fn a_hole_that_was_filled_is_filled_for_all_who_are_reading_it() {
+fn a_filled_hole_is_filled_for_concurrent_readers() {
     let server = Fake::new(256, false);
     let meddler = Meddler::new(&server);
     let a = Arc::new(Client::attach(meddler.clone(), &AttachOptions::default()).expect("attached"));
@@ -189,7 +189,7 @@ fn a_size_raised_a_little_meanwhile_is_raised_further() {
 }
 
 #[test]
-fn a_write_that_a_truncation_overtook_is_done_again() {
+fn a_write_that_a_truncation_overtook_is_repeated() {
     both(|server| {
         let meddler = Meddler::new(&server);
         let a = Client::attach(meddler.clone(), &AttachOptions::default()).expect("attached");
@@ -235,7 +235,7 @@ fn a_hole_that_another_client_filled_is_found() {
 }
 
 #[test]
-fn what_was_cut_off_reads_as_zero() {
+fn a_cut_and_extended_range_reads_as_zero() {
     both(|server| {
         let c = client(&server);
         let ino = create(&c, "f");
@@ -250,7 +250,7 @@ fn what_was_cut_off_reads_as_zero() {
 }
 
 #[test]
-fn many_opens_here_are_one_there() {
+fn many_opens_of_a_client_are_one_open_at_the_server() {
     both(|server| {
         let c = client(&server);
         let ino = create(&c, "f");
@@ -270,7 +270,7 @@ fn many_opens_here_are_one_there() {
 }
 
 #[test]
-fn every_open_at_the_server_is_given_back() {
+fn every_open_at_the_server_is_closed() {
     let server = Fake::new(16, true);
     let c = client(&server);
     let ino = create(&c, "f");
@@ -285,7 +285,7 @@ fn every_open_at_the_server_is_given_back() {
 }
 
 #[test]
-fn inodes_are_forgotten_when_nobody_knows_them() {
+fn an_inode_is_forgotten_with_its_last_reference() {
     let server = Fake::new(16, true);
     let c = client(&server);
     let ino = create(&c, "f");
@@ -300,7 +300,7 @@ fn inodes_are_forgotten_when_nobody_knows_them() {
 }
 
 #[test]
-fn a_full_server_says_so_and_the_file_stays_as_it_was() {
+fn a_write_to_a_full_server_fails_and_changes_nothing() {
     both(|server| {
         let c = client(&server);
         let ino = create(&c, "f");
@@ -314,7 +314,7 @@ fn a_full_server_says_so_and_the_file_stays_as_it_was() {
 }
 
 #[test]
-fn what_there_is_space_for_is_written() {
+fn a_write_stores_what_fits() {
     both(|server| {
         server.run.store(1000, Ordering::Relaxed);
         let c = client(&server);
@@ -335,7 +335,7 @@ fn what_there_is_space_for_is_written() {
 }
 
 #[test]
-fn a_file_ends_where_numbers_end() {
+fn a_write_past_the_maximum_file_size_fails() {
     let server = Fake::new(16, true);
     let c = client(&server);
     let ino = create(&c, "f");
@@ -345,7 +345,7 @@ fn a_file_ends_where_numbers_end() {
 }
 
 #[test]
-fn a_dead_server_is_an_error_everywhere() {
+fn every_operation_fails_if_the_server_is_dead() {
     both(|server| {
         let c = client(&server);
         let ino = create(&c, "f");
@@ -433,7 +433,7 @@ fn a_record_that_became_another_inodes_is_not_believed() {
 }
 
 #[test]
-fn what_the_caller_was_told_is_compared() {
+fn attributes_are_compared_with_those_the_caller_was_told() {
     let server = Fake::new(16, true);
     let (a, b) = (client(&server), client(&server));
     let ino = create(&a, "f");
@@ -449,7 +449,7 @@ fn what_the_caller_was_told_is_compared() {
 }
 
 #[test]
-fn threads_write_and_grow_one_file_side_by_side() {
+fn threads_write_and_grow_one_file_in_parallel() {
     both(|server| {
         let c = client(&server);
         let ino = create(&c, "f");

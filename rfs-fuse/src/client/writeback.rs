@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_time_of_a_write_is_one() {
+    fn changes_are_a_write_time_if_they_set_nothing_else() {
         let none = SetAttr::default();
         let at = |time| Some(SetTime::At(time));
         assert_eq!(write_time(&SetAttr { mtime: at(5), ctime: Some(5), ..none }), Some(5));

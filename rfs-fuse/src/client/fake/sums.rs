@@ -13,7 +13,7 @@ use super::Fake;
 impl Fake {
     /// Creates a server whose memory has checksums.
     pub(crate) fn checked(blocks: u64, mapped: bool) -> Arc<Fake> {
-        let mut fake = Arc::into_inner(Fake::new(blocks, mapped)).expect("nobody else has it");
+        let mut fake = Arc::into_inner(Fake::new(blocks, mapped)).expect("the only reference");
         let len = checksum::region_len(fake.arena.len() as u64) as usize;
         fake.sums = Some(Arc::new(Memory::private(len).expect("memory")));
         Arc::new(fake)

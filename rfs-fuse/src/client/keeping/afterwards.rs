@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removal_voids_what_came_before_it_and_what_was_under_way() {
+    fn a_removal_voids_known_attributes_and_those_in_flight() {
         let mut afterwards = Afterwards::default();
         let before = afterwards.removals();
         afterwards.came(new_attr(5, 0o755), since(), before);
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_are_remembered() {
+    fn the_number_of_remembered_directories_is_limited() {
         let mut afterwards = Afterwards::default();
         let mut came = |ino| {
             afterwards.came(new_attr(ino, 0o755), since(), Removals::default());

@@ -184,14 +184,14 @@ mod tests {
     }
 
     #[test]
-    fn in_order_a_call_brings_many() {
+    fn a_lookup_in_order_fetches_many() {
         let mut ahead = Ahead::default();
         let calls: u64 = (0..10_000).map(|i| look(&mut ahead, 1, 10_000, i)).sum();
         assert!(calls <= 10_000 / u64::from(MANY) + 4, "{calls}");
     }
 
     #[test]
-    fn out_of_order_it_brings_few() {
+    fn a_lookup_out_of_order_fetches_few() {
         let mut ahead = Ahead::default();
         let looked: Vec<u64> = (0..1000).map(|i| i * 7919 % 1000).collect();
         let calls: u64 = looked.iter().map(|i| look(&mut ahead, 1, 1000, *i)).sum();
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_brings_nothing() {
+    fn a_path_walk_prefetches_nothing() {
         let mut ahead = Ahead::default();
         for dir in 1..20 {
             assert_eq!(ahead.wanted(dir), 0);
@@ -221,13 +221,13 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_in_order_takes_a_call_for_each_directory() {
+    fn a_tree_walk_in_order_takes_one_call_per_directory() {
         let (calls, left) = walk(&mut Ahead::default(), FILES);
         assert_eq!((calls, left), (DIRS + 5, 0));
     }
 
     #[test]
-    fn who_looks_at_little_of_each_directory_is_not_taken_for_one_who_looks_at_all() {
+    fn a_walk_that_looks_at_few_names_per_directory_stops_the_prefetch() {
         let mut ahead = Ahead::default();
         walk(&mut ahead, FILES);
         let known = FILES as usize - 2;
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_not_grow_without_end() {
+    fn the_number_of_entries_is_limited() {
         let mut ahead = Ahead::default();
         for dir in 0..100 {
             ahead.came(dir, (0..1000).map(|i| (name(i), attr(dir * 1000 + i))));
@@ -249,7 +249,7 @@ mod tests {
     proptest! {
         /// Both maps agree, and a changed entry is never used.
         #[test]
-        fn nothing_old_is_handed_out(steps in prop::collection::vec((0..5_u8, 0..3_u64, 0..6_u64), 0..60)) {
+        fn changed_entries_are_never_used(steps in prop::collection::vec((0..5_u8, 0..3_u64, 0..6_u64), 0..60)) {
             let mut ahead = Ahead::default();
             let mut kept: HashMap<(u64, u64), u64> = HashMap::new();
             for (step, dir, i) in steps {

@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_under_way_is_known() {
+    fn changes_in_flight_are_known_by_inode() {
         let changes = Changes::default();
         let renamed = |flags, whiteout| {
             let (parent, new_parent) = (1, 2);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_not_too_many_at_once() {
+    fn the_number_of_changes_in_flight_is_limited() {
         let changes = Changes::default();
         let effect = Effect::of(&Request::Unlink { parent: 5, name: b"x" }).expect("an effect");
         let mut all: Vec<Change<'_>> = (0..AT_ONCE).map(|_| changes.begin(&effect)).collect();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_hears_of_a_change_that_begins() {
+    fn a_waiter_is_woken_when_a_change_begins() {
         let changes = Changes::default();
         let effect = Effect::of(&Request::Unlink { parent: 5, name: b"x" }).expect("an effect");
         std::thread::scope(|scope| {

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_that_is_used_in_between_is_kept() {
+    fn a_directory_that_is_used_between_recalls_keeps_its_names() {
         let interest = Interest::default();
         let recalls = |count: u32| (0..count).filter(|_| interest.recalled()).count();
         for _ in 0..100 {

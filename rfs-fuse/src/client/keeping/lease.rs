@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_refused_asks_rarely() {
+    fn calls_get_rarer_if_the_server_refuses() {
         let (mut lease, now) = (Lease::default(), Instant::now());
         assert!(lease.asks(), "the first look asks");
         lease.answered(false, now);
@@ -122,7 +122,7 @@ mod tests {
         let ends: [End; 3] = [|l, _| l.changed(), |l, now| l.recalled(now), |l, now| l.answered(false, now)];
         for end in ends {
             lease.answered(true, now);
-            assert_eq!(lease.marks(), None, "nobody has said");
+            assert_eq!(lease.marks(), None, "not known yet");
             lease.learn(Marks::XATTRS | Marks::KEEP);
             assert_eq!(lease.marks(), Some(Marks::XATTRS));
             end(&mut lease, now);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_recall_is_soon_made_good() {
+    fn after_a_single_recall_the_next_query_is_a_call() {
         let (mut lease, now) = (Lease::default(), Instant::now());
         for round in 0..10 {
             let now = now + round * LONG;
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_recalled_from_all_the_time_asks_rarely() {
+    fn calls_get_rarer_if_recalls_are_frequent() {
         let (mut lease, mut asked, now) = (Lease::default(), 0, Instant::now());
         for _ in 0..1000 {
             asked += calls(&mut lease, 1, true, now);

@@ -281,8 +281,8 @@ impl Client {
         Since { recalled, changed: self.keeping.changed.lock().now() }
     }
 
-    /// Returns `since`, with the own changes so far left out, for the reply to a change that has
-    /// ended.
+    /// Returns `since`, except that own changes up to now do not count: the reply to an own change
+    /// already includes them.
     pub fn since_but_changed(&self, since: Since) -> Since {
         Since { changed: self.keeping.changed.lock().now(), ..since }
     }

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recall_takes_them() {
+    fn a_recall_makes_pages_old() {
         let pages = PageState::default();
         pages.opened(4, true);
         pages.recalled();

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_concerns_what() {
+    fn recalls_concern_their_names_and_inodes() {
         let table = [
             (name(1, "a"), [true, false, false, true, false]),
             (Recall::Names { ino: 1 }, [true, true, false, true, false]),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_concern_everything() {
+    fn more_recalls_than_the_log_has_concern_everything() {
         let mut recalled = Recalled::default();
         let since = recalled.now();
         for _ in 0..LATELY {

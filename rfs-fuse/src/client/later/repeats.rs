@@ -38,7 +38,7 @@ impl Repeats {
         let own: Weak<Repeats> = Arc::downgrade(self);
         let one = move || _ = own.upgrade().and_then(|repeats| repeats.next()).map(|repeat| repeat());
         if let Err(e) = thread::Builder::new().name("rfs-write".into()).spawn(one) {
-            log::error!("no thread to repeat a write: {e}; the next one who writes does it");
+            log::error!("cannot start a thread that repeats a write, the next write repeats it: {e}");
             self.stranded.store(true, Ordering::Release);
         }
     }

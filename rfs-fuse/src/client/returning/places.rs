@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn places_keep_their_offsets() {
+    fn translated_addresses_keep_their_offsets() {
         let (first, now) = (regions(0x10_0000, 0x20_0000, 1), regions(0x7000, 0x10_0000, 8));
         let places = Places::new(first, 0, now);
         let at = |addr, rkey| RemoteAddr { addr, rkey };

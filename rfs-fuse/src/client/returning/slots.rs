@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time_and_higher_each_time() {
+    fn a_slot_has_one_request_at_a_time_and_rising_numbers() {
         let mut slots = Slots::new(2);
         let (one, two) = (slots.take().unwrap(), slots.take().unwrap());
         assert_eq!((one, two), (Number { slot: 0, sequence: 1 }, Number { slot: 1, sequence: 1 }));

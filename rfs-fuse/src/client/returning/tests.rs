@@ -231,7 +231,7 @@ proptest! {
 
     /// With any losses, each request takes effect exactly once, started ones as well.
     #[test]
-    fn nothing_is_lost_and_nothing_happens_twice(
+    fn each_request_takes_effect_exactly_once(
         fates in prop::collection::vec(fate(), 0..30), kinds in prop::collection::vec(any::<bool>(), 1..25),
     ) {
         let server = Arc::new(Server::default());
@@ -258,7 +258,7 @@ proptest! {
 }
 
 #[test]
-fn one_sided_operations_are_repeated_where_the_memory_is_now() {
+fn one_sided_operations_are_repeated_at_the_new_addresses() {
     let server = Arc::new(Server::default());
     let remote = returning(&server);
     *server.fates.lock() = vec![Fate::Unheard];
@@ -277,7 +277,7 @@ fn one_sided_operations_are_repeated_where_the_memory_is_now() {
 /// The time until the loss is detected counts for the timeout. The operation fails after one
 /// timeout, not after two.
 #[test]
-fn what_is_lost_too_late_is_not_repeated() {
+fn an_operation_is_not_repeated_after_its_timeout() {
     let server = Arc::new(Server::default());
     let remote = returning_within(&server, SHORT);
     let late = || *server.fates.lock() = vec![Fate::Late];
@@ -303,7 +303,7 @@ fn what_is_lost_too_late_is_not_repeated() {
 }
 
 #[test]
-fn a_new_era_makes_places_void_and_repeats_no_changes() {
+fn a_new_era_voids_addresses_and_repeats_no_changes() {
     let server = Arc::new(Server::default());
     let remote = returning(&server);
     let era = Arc::new(AtomicU32::new(0));
@@ -333,7 +333,7 @@ fn a_new_era_makes_places_void_and_repeats_no_changes() {
 }
 
 #[test]
-fn what_is_of_one_era_is_carried_out_in_no_other() {
+fn a_request_of_one_era_is_not_carried_out_in_another() {
     let server = Arc::new(Server::default());
     let remote = returning(&server);
     remote.set_renew(Box::new(Eras(Arc::default())));
@@ -360,7 +360,7 @@ fn what_is_of_one_era_is_carried_out_in_no_other() {
 }
 
 #[test]
-fn another_memory_is_the_end() {
+fn the_remote_ends_if_the_memory_is_another_one() {
     let server = Arc::new(Server::default());
     let remote = returning(&server);
     server.empty.store(true, Ordering::SeqCst);

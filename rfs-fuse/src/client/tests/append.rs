@@ -22,7 +22,7 @@ fn another(server: &Arc<Fake>, ino: u64) -> Client {
 }
 
 #[test]
-fn each_appends_behind_the_other() {
+fn clients_append_one_behind_the_other() {
     both(|server| {
         let (_, a, ino) = with_file(&server);
         let b = another(&server, ino);
@@ -40,7 +40,7 @@ fn each_appends_behind_the_other() {
 }
 
 #[test]
-fn within_space_it_is_two_lists_and_no_call() {
+fn an_append_into_allocated_space_is_two_lists_and_no_call() {
     let server = Fake::new(256, false);
     let (_, a, ino) = with_file(&server);
     let (calls, lists) = (server.calls(), server.lists.load(Ordering::Relaxed));
@@ -49,7 +49,7 @@ fn within_space_it_is_two_lists_and_no_call() {
 }
 
 #[test]
-fn one_waits_for_the_other() {
+fn an_append_waits_for_another_clients_append() {
     both(|server| {
         let (meddler, a, ino) = with_file(&server);
         let b = another(&server, ino);
@@ -74,7 +74,7 @@ fn one_waits_for_the_other() {
 }
 
 #[test]
-fn a_dead_clients_hold_is_waited_for_and_an_own_one_is_not() {
+fn an_append_waits_for_a_dead_clients_lock_but_not_for_its_own() {
     both(|server| {
         let (_, a, ino) = with_file(&server);
         // An append of this session timed out and left the lock.
@@ -95,7 +95,7 @@ fn a_dead_clients_hold_is_waited_for_and_an_own_one_is_not() {
 }
 
 #[test]
-fn a_truncation_meanwhile_moves_it_to_the_new_end() {
+fn a_truncation_moves_an_append_to_the_new_end() {
     both(|server| {
         let (meddler, a, ino) = with_file(&server);
         let b = another(&server, ino);
@@ -143,7 +143,7 @@ fn an_append_stays_where_the_end_was_if_a_write_grows_the_file_meanwhile() {
 }
 
 #[test]
-fn an_append_that_goes_beyond_a_write_that_grows_the_file_is_whole() {
+fn an_append_is_whole_if_a_write_grows_the_file_within_it() {
     both(|server| {
         let (meddler, a, ino) = with_file(&server);
         let b = another(&server, ino);
@@ -157,7 +157,7 @@ fn an_append_that_goes_beyond_a_write_that_grows_the_file_is_whole() {
 }
 
 #[test]
-fn a_failure_gives_the_end_back() {
+fn a_failed_append_releases_the_append_lock() {
     both(|server| {
         let (meddler, a, ino) = with_file(&server);
         let b = another(&server, ino);

@@ -77,7 +77,7 @@ fn a_bad_block_is_an_error_and_its_neighbours_are_not() {
 
 /// A reader waits for a block under write, and reports no error.
 #[test]
-fn what_is_being_written_is_read_again() {
+fn a_block_under_write_is_read_again() {
     let server = Fake::checked(16, false);
     let meddler = Meddler::new(&server);
     let client = Client::attach(meddler.clone(), &AttachOptions::default()).unwrap();
@@ -113,7 +113,7 @@ fn what_is_being_written_is_read_again() {
 /// A reader that kept the layout while it waits for a block would delay a truncation by another
 /// mount. That mount's server would end the reader's session.
 #[test]
-fn a_layout_is_given_back_while_a_block_is_being_written() {
+fn a_layout_is_given_back_while_a_reader_waits_for_a_block() {
     both_checked(|server| {
         let client = client(&server);
         let ino = create(&client, "a");
@@ -136,7 +136,7 @@ fn a_layout_is_given_back_while_a_block_is_being_written() {
 
 /// A block that stays odd is not known to be damaged.
 #[test]
-fn a_block_that_is_written_for_ever_is_waited_for_in_vain() {
+fn a_read_fails_if_a_block_stays_under_write() {
     both_checked(|server| {
         let mut client = client(&server);
         client.patience = Duration::from_millis(1);
@@ -151,7 +151,7 @@ fn a_block_that_is_written_for_ever_is_waited_for_in_vain() {
 
 /// Bytes that the file does not have any more are not bad.
 #[test]
-fn a_reader_in_a_layout_that_was_replaced_begins_anew() {
+fn a_reader_begins_anew_if_the_layout_was_replaced() {
     let server = Fake::checked(16, false);
     let meddler = Meddler::new(&server);
     let client = Client::attach(meddler.clone(), &AttachOptions::default()).unwrap();
@@ -176,7 +176,7 @@ fn a_reader_in_a_layout_that_was_replaced_begins_anew() {
 }
 
 #[test]
-fn what_arrives_damaged_is_sent_again_and_then_an_error() {
+fn damaged_writes_are_repeated_and_fail_in_the_end() {
     let server = Fake::checked(16, true);
     let client = client(&server);
     let ino = create(&client, "a");
@@ -193,7 +193,7 @@ fn what_arrives_damaged_is_sent_again_and_then_an_error() {
 }
 
 #[test]
-fn appends_come_one_behind_the_other() {
+fn appends_with_checksums_come_one_behind_the_other() {
     both_checked(|server| {
         let (one, two) = (client(&server), client(&server));
         let ino = create(&one, "a");
@@ -212,7 +212,7 @@ fn appends_come_one_behind_the_other() {
 
 /// A plain write comes in between.
 #[test]
-fn an_append_whose_end_moved_begins_anew() {
+fn an_append_begins_anew_if_the_end_moved() {
     let server = Fake::checked(64, false);
     let meddler = Meddler::new(&server);
     let client = Client::attach(meddler.clone(), &AttachOptions::default()).unwrap();
@@ -229,7 +229,7 @@ fn an_append_whose_end_moved_begins_anew() {
 }
 
 #[test]
-fn checksums_can_be_insisted_on() {
+fn checksums_can_be_required() {
     let insists = AttachOptions { checked: true, ..AttachOptions::default() };
     assert!(Client::attach(Fake::checked(16, true), &insists).is_ok());
     let refused = Client::attach(Fake::new(16, true), &insists).map(drop);
@@ -266,7 +266,7 @@ fn a_truncation_in_the_middle_of_a_long_write_leaves_no_gap() {
 
 /// Parts of a failed write behind the end of the file would show up when the file grows.
 #[test]
-fn a_long_write_that_begins_in_a_bad_block_leaves_nothing_behind_the_end() {
+fn a_long_write_that_begins_in_a_bad_block_leaves_no_bytes_behind_the_end() {
     let server = Fake::checked(256, false);
     let client = client(&server);
     let ino = create(&client, "a");

@@ -42,9 +42,9 @@ fn make(server: &Fake, name: &str) {
 }
 
 /// A keeper without a cache.
-struct Nobody;
+struct NoCache;
 
-impl Keeper for Nobody {
+impl Keeper for NoCache {
     fn drop_all(&self, _: &[Recall]) {}
 }
 
@@ -61,7 +61,7 @@ impl Keeping {
         client.inodes.recalls().begin();
         let (cancel, asks) = (Cancel::new(), client.clone());
         let until = cancel.clone();
-        let obeys = thread::spawn(move || asks.obey(&Nobody, &until).expect("obeyed"));
+        let obeys = thread::spawn(move || asks.obey(&NoCache, &until).expect("obeyed"));
         Keeping { server, meddler, client, cancel, obeys: Some(obeys) }
     }
 
@@ -129,7 +129,7 @@ fn attributes_are_kept_until_they_are_recalled() {
 }
 
 #[test]
-fn what_was_answered_before_a_recall_and_comes_after_it_is_not_kept() {
+fn a_reply_that_a_recall_overtook_is_not_cached() {
     let k = Keeping::new();
     k.elsewhere("f");
     for recall in [name("f"), Recall::Names { ino: DIR }, Recall::Attr { ino: 2 }, Recall::Pages { ino: 2 }] {
@@ -145,7 +145,7 @@ fn what_was_answered_before_a_recall_and_comes_after_it_is_not_kept() {
 }
 
 #[test]
-fn nobody_is_told_while_recalls_are_noted() {
+fn recalls_are_not_noted_while_the_caller_is_told() {
     let k = Keeping::new();
     let telling = k.client.telling();
     let recalls = thread::scope(|scope| {
@@ -156,11 +156,11 @@ fn nobody_is_told_while_recalls_are_noted() {
         sent.join().expect("obeyed");
         early
     });
-    assert!(!recalls, "it waits for who is being told");
+    assert!(!recalls, "the recall waits for the guard");
 }
 
 #[test]
-fn what_this_client_changes_itself_it_does_not_keep_from_before() {
+fn attributes_from_before_an_own_change_are_not_cached() {
     let k = Keeping::new();
     k.elsewhere("f");
     let since = k.client.since();
@@ -173,7 +173,7 @@ fn what_this_client_changes_itself_it_does_not_keep_from_before() {
 }
 
 #[test]
-fn that_there_are_no_extended_attributes_is_kept_with_the_attributes() {
+fn the_absence_of_extended_attributes_is_cached_with_the_attributes() {
     let k = Keeping::with(Fake::new(256, false));
     k.elsewhere("f");
     let ino = k.client.lookup(DIR, b"f").expect("found").ino;
@@ -208,7 +208,7 @@ fn that_there_are_no_extended_attributes_is_kept_with_the_attributes() {
 }
 
 #[test]
-fn a_directory_becomes_known_by_looking_in_vain() {
+fn a_directory_becomes_known_by_failed_lookups() {
     let k = Keeping::new();
     k.make(0..1000);
     let misses: u64 = (0..100).map(|i| k.calls(|_| assert!(!k.finds(&format!("no{i}"))))).sum();
@@ -223,16 +223,16 @@ fn a_directory_becomes_known_by_looking_in_vain() {
     // A change by another client.
     k.elsewhere("other");
     k.recall(name("other"));
-    assert!(k.finds("other") && !k.finds("nobody"));
+    assert!(k.finds("other") && !k.finds("none"));
     k.recall(Recall::Names { ino: DIR });
-    assert_eq!(k.calls(|_| assert!(!k.finds("nobody"))), 1);
+    assert_eq!(k.calls(|_| assert!(!k.finds("none"))), 1);
     let long = [b'x'; 256];
     assert_eq!(k.client.lookup(DIR, &long), Err(Errno::ENAMETOOLONG.into()));
 }
 
 /// Another client has just linked the old name's inode to the new name. Neither name goes then.
 #[test]
-fn a_name_that_is_renamed_to_another_one_of_the_same_inode_still_exists() {
+fn a_name_that_is_renamed_to_a_link_of_its_inode_still_exists() {
     let k = Keeping::new();
     k.make(0..10);
     for name in ["a", "b", "c"] {
@@ -263,7 +263,7 @@ fn a_name_that_is_renamed_to_another_one_of_the_same_inode_still_exists() {
 }
 
 #[test]
-fn a_name_that_comes_into_being_while_it_is_looked_for_is_not_taken_for_absent() {
+fn a_name_that_is_created_during_its_lookup_is_not_cached_as_absent() {
     for obeyed in [true, false] {
         let k = Keeping::new();
         let server = k.server.clone();
@@ -283,7 +283,7 @@ fn a_name_that_comes_into_being_while_it_is_looked_for_is_not_taken_for_absent()
 }
 
 #[test]
-fn names_looked_at_in_order_come_together() {
+fn names_looked_up_in_order_are_prefetched() {
     let k = Keeping::new();
     k.make(0..2000);
     let calls: u64 = (0..2000).map(|i: u32| k.calls(|_| assert!(k.finds(&i.to_string())))).sum();
@@ -292,7 +292,7 @@ fn names_looked_at_in_order_come_together() {
 }
 
 #[test]
-fn what_came_ahead_is_recalled() {
+fn prefetched_entries_are_recalled() {
     let k = Keeping::new();
     k.make(0..10);
     for i in ["0", "1", "2", "3"] {
@@ -312,7 +312,7 @@ fn what_came_ahead_is_recalled() {
 }
 
 #[test]
-fn a_session_that_is_over_keeps_nothing() {
+fn nothing_is_cached_after_the_session_has_ended() {
     let mut k = Keeping::new();
     k.elsewhere("f");
     let since = k.client.since();
@@ -325,7 +325,7 @@ fn a_session_that_is_over_keeps_nothing() {
 }
 
 #[test]
-fn pages_are_good_under_a_lease() {
+fn pages_are_current_while_the_server_recalls_them() {
     let k = Keeping::new();
     k.elsewhere("f");
     let ino = k.client.lookup(DIR, b"f").expect("found").ino;
@@ -352,7 +352,7 @@ fn pages_are_good_under_a_lease() {
 }
 
 #[test]
-fn a_layout_is_given_back_when_nobody_uses_it() {
+fn a_layout_is_given_back_when_no_operation_uses_it() {
     const OLD: &[u8] = b"before";
     let k = Keeping::with(Fake::new(256, false));
     k.elsewhere("f");
@@ -365,7 +365,7 @@ fn a_layout_is_given_back_when_nobody_uses_it() {
     let (send, answered) = mpsc::channel();
     let answer = move |data: Result<ReadData<'_>, ClientError>| {
         let Ok(ReadData::Bytes(bytes)) = data else { panic!("{data:?}") };
-        send.send(bytes.to_vec()).expect("somebody listens");
+        send.send(bytes.to_vec()).expect("the receiver listens");
     };
     assert!(k.client.read_later(ino, 0, OLD.len(), || Next::Nothing, answer).is_ok());
     drop(other);
@@ -390,7 +390,7 @@ fn a_layout_is_given_back_when_nobody_uses_it() {
     let (began, begins) = mpsc::channel();
     let counts = Arc::clone(&written);
     k.meddler.once(What::Write, move || {
-        began.send(()).expect("somebody listens");
+        began.send(()).expect("the receiver listens");
         (0..1000).for_each(|_| thread::yield_now());
         counts.fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -406,7 +406,7 @@ fn a_layout_is_given_back_when_nobody_uses_it() {
 /// After a restart the server has no earlier generations, and cannot name the layouts that it
 /// recalls.
 #[test]
-fn no_layout_is_good_once_all_is_recalled() {
+fn a_recall_of_everything_voids_all_layouts() {
     for mapped in [false, true] {
         let k = Keeping::with(Fake::new(256, mapped));
         k.elsewhere("f");
@@ -439,7 +439,7 @@ fn no_layout_is_good_once_all_is_recalled() {
 
 /// The change may have taken effect, or may do so later, and free space that the layout names.
 #[test]
-fn a_layout_is_void_after_a_change_of_size_that_failed() {
+fn a_layout_is_void_after_a_failed_change_of_size() {
     let k = Keeping::with(Fake::new(256, false));
     k.elsewhere("f");
     let ino = k.client.lookup(DIR, b"f").expect("found").ino;
@@ -453,14 +453,14 @@ fn a_layout_is_void_after_a_change_of_size_that_failed() {
 }
 
 #[test]
-fn only_the_first_open_to_write_is_another_call() {
+fn only_the_first_open_for_writing_is_another_call() {
     let k = Keeping::new();
     k.elsewhere("f");
     let ino = k.client.lookup(DIR, b"f").expect("found").ino;
     let open = |write| k.calls(|c| assert!(c.open(ino, write).is_ok()));
     assert_eq!([open(false), open(false), open(true), open(true), open(false)], [1, 0, 1, 0, 0]);
     let opens = k.server.opens(ino);
-    assert_eq!(opens, 3, "and one of who made it");
+    assert_eq!(opens, 3, "and one of the client that created it");
     for _ in 0..5 {
         k.client.close(ino).expect("closed");
     }
@@ -498,7 +498,7 @@ fn came(k: &Keeping) -> Option<u64> {
 }
 
 #[test]
-fn what_a_directory_is_after_a_change_comes_with_the_reply() {
+fn the_directorys_attributes_come_with_the_reply_to_a_change() {
     let k = told_along();
     send_along(&k, 1);
     create(&k.client, "f");
@@ -517,7 +517,7 @@ fn what_a_directory_is_after_a_change_comes_with_the_reply() {
 }
 
 #[test]
-fn it_holds_until_something_happens_to_the_directory() {
+fn directory_attributes_are_valid_until_the_directory_changes() {
     type Happens = fn(&Keeping);
     let table: [(&str, Happens); 7] = [
         ("a read of this client's own", |k| assert_eq!(k.client.reads_directory(&directory(1)), Ok(true))),
@@ -549,7 +549,7 @@ fn it_holds_until_something_happens_to_the_directory() {
 }
 
 #[test]
-fn what_happened_while_it_was_under_way_voids_it() {
+fn an_event_during_a_change_voids_the_attributes_in_its_reply() {
     type Happens = fn(&Keeping);
     let table: [(&str, Happens); 3] = [
         ("a recall", |k| {
@@ -576,7 +576,7 @@ fn what_happened_while_it_was_under_way_voids_it() {
 }
 
 #[test]
-fn only_what_is_the_directorys_is_believed() {
+fn only_cacheable_attributes_of_the_directory_are_used() {
     let file = Attr { kind: FileKind::Regular, ..directory(1) };
     let not_kept = Attr { marks: Marks::empty(), ..directory(1) };
     for attr in [file, not_kept, Attr { ino: OTHER, ..directory(1) }] {

@@ -40,7 +40,7 @@ fn start_with(c: &Arc<Client>, ino: u64, offset: u64, len: usize, more: bool) ->
             ReadData::Bytes(bytes) => bytes.to_vec(),
             ReadData::Mapped { .. } => panic!("nothing is mapped"),
         });
-        send.send(bytes).expect("somebody listens");
+        send.send(bytes).expect("the receiver listens");
     };
     c.read_later(ino, offset, len, || next, answer).ok().map(|()| receive)
 }
@@ -53,7 +53,7 @@ fn until_one_is_alone(c: &Client, ino: u64) {
 }
 
 #[test]
-fn who_reads_alone_waits() {
+fn a_read_that_is_alone_blocks() {
     let server = Fake::new(256, false);
     let (meddler, c, ino) = with_file(&server);
     assert!(start(&c, ino, 0, 100).is_none());
@@ -69,7 +69,7 @@ fn who_reads_alone_waits() {
 }
 
 #[test]
-fn who_has_been_alone_for_long_asks_rarely_for_more() {
+fn after_many_requests_alone_the_next_one_is_asked_for_rarely() {
     let server = Fake::new(256, false);
     let (meddler, c, ino) = with_file(&server);
     let asked = Cell::new(0);
@@ -98,7 +98,7 @@ fn who_has_been_alone_for_long_asks_rarely_for_more() {
 /// Catches an io_uring thread that polls while replies wait to go out, and a `/dev/fuse` thread
 /// that blocks although it could poll.
 #[test]
-fn a_thread_stays_for_as_long_as_it_has_nothing_else_to_do() {
+fn a_thread_polls_while_it_has_no_other_work() {
     let server = Fake::new(256, false);
     let (meddler, c, ino) = with_file(&server);
     let _other = c.one_transfer();
@@ -114,7 +114,7 @@ fn a_thread_stays_for_as_long_as_it_has_nothing_else_to_do() {
 }
 
 #[test]
-fn where_more_is_asked_for_reads_are_started_together() {
+fn reads_are_batched_while_requests_wait() {
     let server = Fake::new(256, false);
     let (meddler, c, ino) = with_file(&server);
     // No request is in flight that could complete.
@@ -134,7 +134,7 @@ fn where_more_is_asked_for_reads_are_started_together() {
 
 /// The outcome of the completed request does not matter.
 #[test]
-fn one_that_comes_back_has_those_started_that_have_gathered() {
+fn a_completion_starts_the_batch() {
     for outcome in [Ok(()), Err(RequestError::Flushed)] {
         let server = Fake::new(256, false);
         let (meddler, c, ino) = with_file(&server);
@@ -151,7 +151,7 @@ fn one_that_comes_back_has_those_started_that_have_gathered() {
 }
 
 #[test]
-fn no_more_than_so_many_or_so_much_gathers() {
+fn a_batch_is_limited_in_requests_and_bytes() {
     let server = Fake::new(256, false);
     let (meddler, c, ino) = with_file(&server);
     for (len, reads) in [(100, 16), (LEN, 6)] {
@@ -174,7 +174,7 @@ fn no_more_than_so_many_or_so_much_gathers() {
 /// A program that reads block after block has one read in flight, however soon the next one
 /// comes.
 #[test]
-fn who_has_his_bytes_reads_alone() {
+fn a_reader_that_has_its_bytes_is_alone_with_its_next_read() {
     let server = Fake::new(256, false);
     let (_meddler, c, ino) = with_file(&server);
     let again = |data: ReadData<'_>| {
@@ -185,7 +185,7 @@ fn who_has_his_bytes_reads_alone() {
 }
 
 #[test]
-fn what_takes_more_than_bytes_is_waited_for() {
+fn a_read_that_needs_more_than_bytes_blocks() {
     let server = Fake::new(256, false);
     let (meddler, c, ino) = with_file(&server);
     let other = c.one_transfer();
@@ -214,7 +214,7 @@ fn what_takes_more_than_bytes_is_waited_for() {
 }
 
 #[test]
-fn a_change_of_size_waits_for_what_was_started() {
+fn a_change_of_size_waits_for_started_reads() {
     let server = Fake::new(256, false);
     let (meddler, c, ino) = with_file(&server);
     let other = c.one_transfer();
@@ -222,7 +222,7 @@ fn a_change_of_size_waits_for_what_was_started() {
     drop(other);
     let (called, calls) = mpsc::channel();
     meddler.once(What::Call, move || {
-        called.send(()).expect("somebody listens");
+        called.send(()).expect("the receiver listens");
         Ok(())
     });
     thread::scope(|scope| {
@@ -238,7 +238,7 @@ fn a_change_of_size_waits_for_what_was_started() {
 }
 
 #[test]
-fn one_that_failed_is_made_again() {
+fn a_failed_read_is_repeated() {
     let server = Fake::new(256, false);
     let (meddler, c, ino) = with_file(&server);
     let other = c.one_transfer();
@@ -259,7 +259,7 @@ fn start_write(c: &Arc<Client>, ino: u64, offset: u64, data: &[u8], more: bool) 
     let next = if more { Next::Waits } else { Next::Nothing };
     let (send, receive) = mpsc::channel();
     let write = c.write_later(ino, offset, data, || next)?;
-    write.start(move |written| send.send(written).expect("somebody listens"));
+    write.start(move |written| send.send(written).expect("the receiver listens"));
     Some(receive)
 }
 
@@ -278,7 +278,7 @@ fn on_server(server: &Arc<Fake>, ino: u64) -> Vec<u8> {
 }
 
 #[test]
-fn who_writes_alone_waits() {
+fn a_write_that_is_alone_blocks() {
     let server = Fake::new(256, false);
     let (meddler, c, ino) = with_file(&server);
     assert!(start_write(&c, ino, 5, b"xyz", false).is_none());
@@ -301,13 +301,13 @@ fn who_writes_alone_waits() {
 }
 
 #[test]
-fn a_write_that_is_waited_for_is_under_way_too() {
+fn a_blocking_write_counts_as_in_flight() {
     let server = Fake::new(256, false);
     let (meddler, c, ino) = with_file(&server);
     let (send, receive) = mpsc::channel();
     let another = Arc::clone(&c);
     meddler.once(What::Write, move || {
-        send.send(start_write(&another, ino, 7, b"b", false)).expect("somebody listens");
+        send.send(start_write(&another, ino, 7, b"b", false)).expect("the receiver listens");
         Ok(())
     });
     c.write(ino, 0, b"a").expect("written");
@@ -317,7 +317,7 @@ fn a_write_that_is_waited_for_is_under_way_too() {
 }
 
 #[test]
-fn reads_and_writes_are_started_together() {
+fn reads_and_writes_share_a_batch() {
     let server = Fake::new(256, false);
     let (meddler, c, ino) = with_file(&server);
     let first = start_with(&c, ino, 0, 100, true).expect("started");
@@ -342,7 +342,7 @@ fn reads_and_writes_are_started_together() {
 }
 
 #[test]
-fn a_write_that_takes_more_than_bytes_is_waited_for() {
+fn a_write_that_needs_more_than_bytes_blocks() {
     let server = Fake::new(256, false);
     let (_meddler, c, ino) = with_file(&server);
     let _other = c.one_transfer();
@@ -373,7 +373,7 @@ fn a_write_that_takes_more_than_bytes_is_waited_for() {
 }
 
 #[test]
-fn a_started_write_has_a_time() {
+fn a_started_write_publishes_its_time() {
     let server = Fake::new(256, false);
     let (_meddler, c, ino) = with_file(&server);
     c.setattr(ino, &SetAttr { mtime: Some(SetTime::At(5)), ..SetAttr::default() }).expect("set");
@@ -388,7 +388,7 @@ fn a_started_write_has_a_time() {
 /// The space of a failed write stays in use until the repetition, because the write may still
 /// take effect.
 #[test]
-fn a_truncation_waits_for_a_write_that_is_repeated() {
+fn a_truncation_waits_for_the_repetition_of_a_write() {
     let server = Fake::new(256, false);
     let (meddler, c, ino) = with_file(&server);
     let other = c.one_transfer();
@@ -398,7 +398,7 @@ fn a_truncation_waits_for_a_write_that_is_repeated() {
     let (go_on, goes_on) = mpsc::channel();
     let (at_server, known) = (Arc::clone(&server), pattern(LEN));
     meddler.once(What::Write, move || {
-        repeats.send(()).expect("somebody listens");
+        repeats.send(()).expect("the receiver listens");
         goes_on.recv().expect("told");
         assert_eq!(on_server(&at_server, ino), known);
         Ok(())
@@ -417,7 +417,7 @@ fn a_truncation_waits_for_a_write_that_is_repeated() {
 }
 
 #[test]
-fn a_write_that_failed_is_repeated_or_its_caller_told() {
+fn a_failed_write_is_repeated_or_reported() {
     let server = Fake::new(256, false);
     let (meddler, c, ino) = with_file(&server);
     let other = c.one_transfer();
@@ -443,7 +443,7 @@ fn lose_a_lock(c: &Client, ino: u64) {
 
 /// The lost lock may have guarded the requests.
 #[test]
-fn what_was_started_under_a_lock_that_gets_lost_is_not_made_again() {
+fn a_request_under_a_lost_lock_is_not_repeated() {
     let server = Fake::new(256, false);
     let (meddler, c, ino) = with_file(&server);
     let other = c.one_transfer();
@@ -459,7 +459,7 @@ fn what_was_started_under_a_lock_that_gets_lost_is_not_made_again() {
 /// The write reads the record if the size is not certain, or has fallen, and finds its bytes
 /// outside the file.
 #[test]
-fn a_started_write_that_a_truncation_overtook_is_done_again() {
+fn a_started_write_that_a_truncation_overtook_is_repeated() {
     for looks in [false, true] {
         let server = Fake::new(256, false);
         let (meddler, c, ino) = with_file(&server);
@@ -483,7 +483,7 @@ fn a_started_write_that_a_truncation_overtook_is_done_again() {
 
 /// A lock may guard changes of size and space as well as writes.
 #[test]
-fn a_change_of_space_under_a_lock_that_gets_lost_is_not_made() {
+fn a_change_of_space_under_a_lost_lock_fails() {
     let server = Fake::new(256, false);
     let (_meddler, c, ino) = with_file(&server);
     let other = create(&c, "g");
@@ -495,13 +495,13 @@ fn a_change_of_space_under_a_lock_that_gets_lost_is_not_made() {
     assert_eq!(c.copy((ino, 0), (other, 0), 1), Err(Errno::EIO.into()));
     assert_eq!(c.copy((other, 0), (ino, 0), 1), Err(Errno::EIO.into()));
     assert_eq!(server.calls(), calls, "nothing is asked for");
-    c.setattr(other, &TRUNCATE).expect("nobody had a lock of that one");
+    c.setattr(other, &TRUNCATE).expect("no lock of that file was lost");
 }
 
 /// The lock is lost while the request is in flight. The next session does not carry the request
 /// out.
 #[test]
-fn so_it_is_where_the_lock_gets_lost_meanwhile() {
+fn a_change_of_size_fails_if_its_lock_gets_lost_meanwhile() {
     let server = Fake::new(256, false);
     let (meddler, c, ino) = with_file(&server);
     let inode = c.opened(ino).expect("known");

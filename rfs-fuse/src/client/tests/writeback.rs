@@ -11,7 +11,7 @@ fn written_at(time: i64) -> SetAttr {
 }
 
 #[test]
-fn the_time_of_a_write_is_the_callers() {
+fn the_caller_sets_the_write_time() {
     both(|server| {
         let c = client(&server);
         let ino = create(&c, "f");
@@ -52,7 +52,7 @@ fn a_time_that_a_record_cannot_show_is_set_by_a_call() {
 }
 
 #[test]
-fn one_that_is_refused_asks_again_for_a_while() {
+fn an_attach_that_is_refused_is_retried_for_its_patience() {
     let server = Fake::new(16, true);
     let alone = |patience| AttachOptions { keeps: true, alone: true, patience, ..AttachOptions::default() };
     server.others.store(3, Ordering::Relaxed);

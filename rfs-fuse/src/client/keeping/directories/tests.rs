@@ -32,7 +32,7 @@ fn a_listed_directory_is_known() {
 }
 
 #[test]
-fn after_some_misses_it_is_time_to_list() {
+fn a_directory_is_listed_after_some_misses() {
     let mut d = Directories::default();
     let due: Vec<bool> = (0..5_u8).map(|name| d.missed(DIR, &[name], d.mark(), false)).collect();
     assert_eq!(due, [false, false, false, true, true]);
@@ -40,7 +40,7 @@ fn after_some_misses_it_is_time_to_list() {
 }
 
 #[test]
-fn a_miss_from_before_a_change_is_not_believed() {
+fn a_miss_from_before_a_change_is_ignored() {
     let mut d = Directories::default();
     let before = d.mark();
     d.begins(DIR, b"a");
@@ -52,7 +52,7 @@ fn a_miss_from_before_a_change_is_not_believed() {
     let before = d.mark();
     d.forget_some(0);
     d.missed(DIR, b"a", before, false);
-    assert!(!d.is_absent(DIR, b"a"), "nobody knows what changed");
+    assert!(!d.is_absent(DIR, b"a"), "the changes since are unknown");
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn pages_of_another_listing_do_not_count() {
 }
 
 #[test]
-fn what_is_too_long_is_left_alone() {
+fn a_directory_that_is_too_long_is_not_listed() {
     let mut d = Directories::default();
     let names: Vec<Vec<u8>> = (0..=LONGEST).map(|i| i.to_le_bytes().to_vec()).collect();
     let (id, _) = d.lists(DIR, 0).expect("a listing");
@@ -78,7 +78,7 @@ fn what_is_too_long_is_left_alone() {
 }
 
 #[test]
-fn there_is_a_limit_for_all() {
+fn the_number_of_names_of_all_directories_is_limited() {
     let mut d = Directories::default();
     for dir in 0..8 {
         let names: Vec<Vec<u8>> = (0..LONGEST - 1).map(|i| i.to_le_bytes().to_vec()).collect();
@@ -131,7 +131,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     /// While no change and no recall is in flight, a name that is said to be absent is absent.
     #[test]
-    fn what_is_absent_does_not_exist(steps in steps()) {
+    fn absent_names_do_not_exist(steps in steps()) {
         let mut d = Directories::default();
         let mut recalled = crate::client::keeping::Recalled::default();
         // The names at the server. Names keep their cookies, and new ones come last.

@@ -7,7 +7,7 @@ fn a_listing_is_good_after_the_first_use() {
     let mut listing = Listing::default();
     assert_eq!(listing.opened(1, true), Opened::Anew);
     listing.closed(1);
-    assert_eq!(listing.opened(2, true), Opened::Anew, "nobody knows what the kernel has");
+    assert_eq!(listing.opened(2, true), Opened::Anew, "the kernel's listing is unknown");
     listing.used(2);
     listing.closed(2);
     assert_eq!(listing.opened(3, false), Opened::Apart);
@@ -15,7 +15,7 @@ fn a_listing_is_good_after_the_first_use() {
 }
 
 #[test]
-fn one_collects_at_a_time() {
+fn one_handle_collects_at_a_time() {
     let mut listing = Listing::default();
     listing.opened(1, true);
     assert_eq!(listing.opened(2, true), Opened::Apart);
@@ -27,7 +27,7 @@ fn one_collects_at_a_time() {
 }
 
 #[test]
-fn a_recall_spoils_what_is_being_collected() {
+fn a_recall_spoils_a_listing_that_is_being_collected() {
     let mut listing = Listing::default();
     listing.opened(1, true);
     listing.used(1);
@@ -121,7 +121,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (0..4_usize).prop_map(Step::Close),
         10 => (0..4_usize).prop_map(Step::Read),
         10 => (0..4_usize).prop_map(Step::Next),
-        2 => (0..4_usize, 0..=PARTS).prop_map(|(who, at)| Step::Seek(who, at)),
+        2 => (0..4_usize, 0..=PARTS).prop_map(|(which, at)| Step::Seek(which, at)),
         2 => Just(Step::Change),
     ];
     prop::collection::vec(step, 0..200)
@@ -139,8 +139,8 @@ fn run(steps: Vec<Step>) -> Result<u64, TestCaseError> {
                 let (handle, began) = (handles, now);
                 open.push(Open { handle, how, settled: false, at: 0, begins: true, began, answer: None });
             }
-            Step::Read(who) if who < open.len() => {
-                let dir = &mut open[who];
+            Step::Read(which) if which < open.len() => {
+                let dir = &mut open[which];
                 if !std::mem::replace(&mut dir.settled, true) {
                     if dir.how == Opened::Anew {
                         kernel.drop_pages();
@@ -152,8 +152,8 @@ fn run(steps: Vec<Step>) -> Result<u64, TestCaseError> {
                     dir.at = (answer.0 + 1).min(PARTS);
                 }
             }
-            Step::Next(who) if open.get(who).is_some_and(|dir| dir.settled && dir.answer.is_none()) => {
-                let dir = &mut open[who];
+            Step::Next(which) if open.get(which).is_some_and(|dir| dir.settled && dir.answer.is_none()) => {
+                let dir = &mut open[which];
                 if std::mem::take(&mut dir.begins) {
                     dir.began = now;
                 }
@@ -174,11 +174,11 @@ fn run(steps: Vec<Step>) -> Result<u64, TestCaseError> {
                     }
                 }
             }
-            Step::Seek(who, at) if open.get(who).is_some_and(|dir| dir.answer.is_none()) => {
-                (open[who].at, open[who].begins) = (at, true);
+            Step::Seek(which, at) if open.get(which).is_some_and(|dir| dir.answer.is_none()) => {
+                (open[which].at, open[which].begins) = (at, true);
             }
-            Step::Close(who) if open.get(who).is_some_and(|dir| dir.settled && dir.answer.is_none()) => {
-                listing.closed(open.swap_remove(who).handle);
+            Step::Close(which) if open.get(which).is_some_and(|dir| dir.settled && dir.answer.is_none()) => {
+                listing.closed(open.swap_remove(which).handle);
             }
             Step::Change => {
                 now += 1;
@@ -196,13 +196,13 @@ proptest! {
 
     /// A program that reads a directory from its beginning sees all changes from before.
     #[test]
-    fn what_is_kept_is_never_older_than_the_beginning_of_a_listing(steps in steps()) {
+    fn cached_entries_are_never_older_than_the_begin_of_a_listing(steps in steps()) {
         run(steps)?;
     }
 }
 
 #[test]
-fn a_second_listing_is_read_from_what_is_kept() {
+fn a_second_listing_is_read_from_the_cache() {
     let listing = || {
         let reads = (0..=PARTS).flat_map(|_| [Step::Next(0), Step::Read(0)]);
         [Step::Open, Step::Read(0)].into_iter().chain(reads).chain([Step::Close(0)])
