@@ -7,7 +7,7 @@
 //! released separately.
 //!
 //! # Concurrency
-//! Session threads. Takes the inode's locks in the order `io`, `append`, `places`.
+//! Session threads. Takes the inode's locks in the order `io`, `append`, `layout_users`.
 
 use std::{
     sync::atomic::{AtomicU16, Ordering},
@@ -20,21 +20,21 @@ use rfs_proto::{Errno, MAX_FILE_SIZE, record};
 
 use super::{
     Client, ClientError,
-    data::{LIST, Ops, guarded_since},
+    data::{LIST, Ops, check_guards},
     inode::Inode,
-    record::{Glimpse, RawRecord, Seen},
+    attr_record::{Glimpse, RawRecord, Seen},
     space::TRIES,
 };
 
 /// Attempts to take the append lock without a pause. Appends of other clients are short.
 const SPINS: u32 = 64;
-/// Pause after that. It doubles up to [`LONGEST_PAUSE`].
+/// Pause after that. It doubles up to [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_micros(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+const MAX_PAUSE: Duration = Duration::from_millis(1);
 
 /// Number of the next lock of this session. A release that arrives late cannot release a later
 /// lock.
-static TURNS: AtomicU16 = AtomicU16::new(0);
+static NEXT_LOCK: AtomicU16 = AtomicU16::new(0);
 
 impl Client {
     /// Appends `data` to an open file in one piece, and returns its offset. Other clients may
@@ -43,7 +43,7 @@ impl Client {
     /// Writes elsewhere in the file may be in flight. If a write grows the file between taking the
     /// lock and placing the bytes, the append keeps the offset where the file ended.
     pub fn append(&self, ino: u64, data: &[u8]) -> Result<u64, ClientError> {
-        let since = self.remote.era_in_use();
+        let issued_era = self.remote.era_in_use();
         let inode = self.opened(ino)?;
         let _shared = inode.io.read();
         if !inode.open.load(Ordering::Acquire) {
@@ -56,28 +56,28 @@ impl Client {
         // a time.
         let _turn = inode.append.lock();
         if self.confined {
-            let offset = self.append_confined(&inode, since, data)?;
+            let offset = self.append_confined(&inode, issued_era, data)?;
             inode.pages.recalled();
             self.was_written(&inode);
             return Ok(offset);
         }
         for _ in 0..TRIES {
             let hold =
-                record::appender(self.session.load(Ordering::Acquire), TURNS.fetch_add(1, Ordering::Relaxed));
+                record::appender(self.session.load(Ordering::Acquire), NEXT_LOCK.fetch_add(1, Ordering::Relaxed));
             let appended = self
-                .in_its_era(&inode, since, || self.take_end(&inode, hold))
-                .and_then(|now| self.append_at(&inode, since, hold, now, data));
+                .retry_in_new_era(&inode, issued_era, || self.take_append_lock(&inode, hold))
+                .and_then(|now| self.append_at(&inode, issued_era, hold, now, data));
             match appended {
                 Ok(Some(offset)) => {
                     inode.pages.recalled();
                     self.stamp(&inode)?;
                     return Ok(offset);
                 }
-                Ok(None) => self.give_back(&inode, hold)?,
+                Ok(None) => self.release_append_lock(&inode, hold)?,
                 Err(e) => {
                     // The first error is the one to report. If the release fails, the end of the
                     // session releases the lock.
-                    self.give_back(&inode, hold).ok();
+                    self.release_append_lock(&inode, hold).ok();
                     return Err(e);
                 }
             }
@@ -86,10 +86,10 @@ impl Client {
     }
 
     /// Takes the append lock, and returns the record as of that moment.
-    fn take_end(&self, inode: &Inode, hold: u64) -> Result<Glimpse, ClientError> {
+    fn take_append_lock(&self, inode: &Inode, hold: u64) -> Result<Glimpse, ClientError> {
         let (slot, record_addr) = self.record_of(inode)?;
         let remote = self.field_of(inode, record::APPENDER)?;
-        let give_up = Instant::now() + self.patience;
+        let give_up = Instant::now() + self.wait_limit;
         let (mut free, mut tries, mut pause) = (0, 0, FIRST_PAUSE);
         loop {
             let start = self.before_look();
@@ -120,13 +120,13 @@ impl Client {
                 thread::yield_now();
             } else {
                 thread::sleep(pause);
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                pause = (pause * 2).min(MAX_PAUSE);
             }
         }
     }
 
     /// Releases the append lock, if it is still held.
-    fn give_back(&self, inode: &Inode, hold: u64) -> Result<(), ClientError> {
+    fn release_append_lock(&self, inode: &Inode, hold: u64) -> Result<(), ClientError> {
         let remote = self.field_of(inode, record::APPENDER)?;
         let mut old = 0;
         Ok(self.remote.execute(&mut [Op::CompareSwap { remote, compare: hold, swap: 0, old: &mut old }])?)
@@ -137,7 +137,7 @@ impl Client {
     fn append_at(
         &self,
         inode: &Inode,
-        since: u32,
+        issued_era: u32,
         hold: u64,
         now: Glimpse,
         data: &[u8],
@@ -146,15 +146,15 @@ impl Client {
         let len = data.len() as u64;
         let end = offset.checked_add(len).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Errno::EFBIG)?;
         if self.sums.is_some() {
-            let appended = self.append_by_server(inode, since, now, end, data)?;
+            let appended = self.append_by_server(inode, issued_era, now, end, data)?;
             // Without the release this session still takes the lock, and the server releases it
             // with the session.
-            self.give_back(inode, hold).ok();
+            self.release_append_lock(inode, hold).ok();
             return Ok(appended.then_some(offset));
         }
         self.follow_generation(inode, generation)?;
         let (places, (parts, of)) = loop {
-            let places = inode.places.read();
+            let places = inode.layout_users.read();
             match self.targets(inode, offset, data)? {
                 Some(found) => break (places, found),
                 None => drop(places),
@@ -164,7 +164,7 @@ impl Client {
         if of.generation != generation {
             return Ok(None);
         }
-        guarded_since(inode, since)?;
+        check_guards(inode, issued_era)?;
         let (slot, record_addr) = self.record_of(inode)?;
         let mapped = self.records.is_mapped();
         let size_word = self.field_of(inode, record::SIZE)?;
@@ -193,7 +193,7 @@ impl Client {
             // the bytes at `offset`. They stay there, because a second offset would store them
             // twice.
             drop(places);
-            self.write_open(inode, since, (offset, end), data)?;
+            self.write_open(inode, issued_era, (offset, end), data)?;
             return Ok(Some(offset));
         }
         if old_size != offset && !before {
@@ -209,7 +209,7 @@ impl Client {
         if now.generation != generation {
             self.follow_generation(inode, now.generation)?;
             if now.size >= end {
-                self.write_open(inode, since, (offset, end), data)?;
+                self.write_open(inode, issued_era, (offset, end), data)?;
             }
         }
         Ok(Some(offset))

@@ -7,7 +7,7 @@
 //! new layout generation begins anew.
 //!
 //! # Concurrency
-//! Session threads. Takes the inode's locks in the order `io` (shared), `places` (shared),
+//! Session threads. Takes the inode's locks in the order `io` (shared), `layout_users` (shared),
 //! `layout_calls`.
 
 use std::sync::{
@@ -24,7 +24,7 @@ use super::{
     clock::WriteTimes,
     inode::Inode,
     layout::Piece,
-    record::{Glimpse, RawRecord, Seen},
+    attr_record::{Glimpse, RawRecord, Seen},
     remote::{Mapped, at},
     size::{LayoutId, LookStart},
     space::TRIES,
@@ -75,14 +75,14 @@ impl Client {
         buffer: &mut Vec<u8>,
         sink: impl FnOnce(ReadData<'_>) -> R,
     ) -> Result<R, ClientError> {
-        self.read_since(self.remote.era_in_use(), (ino, offset, len), buffer, sink)
+        self.read_issued_in(self.remote.era_in_use(), (ino, offset, len), buffer, sink)
     }
 
-    /// Reads as [`read`](Self::read). The caller issued the read in the era `since`, which may have
+    /// Reads as [`read`](Self::read). The caller issued the read in the era `issued_era`, which may have
     /// ended.
-    pub(super) fn read_since<R>(
+    pub(super) fn read_issued_in<R>(
         &self,
-        since: u32,
+        issued_era: u32,
         (ino, offset, len): (u64, u64, usize),
         buffer: &mut Vec<u8>,
         sink: impl FnOnce(ReadData<'_>) -> R,
@@ -95,15 +95,15 @@ impl Client {
         self.was_read(&inode);
         // Counted until the bytes are here: the caller may issue its next read at once, and that
         // read is alone.
-        let counted = (!self.records.is_mapped()).then(|| self.one_transfer());
+        let counted = (!self.records.is_mapped()).then(|| self.count_in_flight());
         let end = offset.saturating_add(len as u64);
         if let Some(sums) = &self.sums {
-            let bytes = self.read_checked(sums, &inode, since, (offset, end), buffer)?;
+            let bytes = self.read_checked(sums, &inode, issued_era, (offset, end), buffer)?;
             drop(counted);
             return Ok(sink(ReadData::Bytes(&buffer[bytes])));
         }
         for attempt in 1..=TRIES {
-            let _places = inode.places.read();
+            let _places = inode.layout_users.read();
             if let Some(map) = &self.arena_map
                 && self.records.is_mapped()
             {
@@ -117,7 +117,7 @@ impl Client {
             }
             let last = attempt == TRIES;
             if let Some(len) =
-                self.in_its_era(&inode, since, || self.read_remote(&inode, offset, end, buffer, last))?
+                self.retry_in_new_era(&inode, issued_era, || self.read_remote(&inode, offset, end, buffer, last))?
             {
                 drop(counted);
                 return Ok(sink(ReadData::Bytes(&buffer[..len])));
@@ -229,25 +229,25 @@ impl Client {
 
     /// Writes `data` at `offset` of an open file. The bytes are visible to all readers on return.
     pub fn write(&self, ino: u64, offset: u64, data: &[u8]) -> Result<(), ClientError> {
-        self.write_since(self.remote.era_in_use(), ino, offset, data)
+        self.write_issued_in(self.remote.era_in_use(), ino, offset, data)
     }
 
-    /// Writes as [`write`](Self::write). The caller issued the write in the era `since`, which may
+    /// Writes as [`write`](Self::write). The caller issued the write in the era `issued_era`, which may
     /// have ended.
-    pub(super) fn write_since(
+    pub(super) fn write_issued_in(
         &self,
-        since: u32,
+        issued_era: u32,
         ino: u64,
         offset: u64,
         data: &[u8],
     ) -> Result<(), ClientError> {
-        self.write_then(since, (ino, offset), data, |inode| self.stamp(inode))
+        self.write_then(issued_era, (ino, offset), data, |inode| self.stamp(inode))
     }
 
     /// Writes to an open file, and runs `then` while the file is certainly open.
     pub(crate) fn write_then(
         &self,
-        since: u32,
+        issued_era: u32,
         (ino, offset): (u64, u64),
         data: &[u8],
         then: impl Fn(&Inode) -> Result<(), ClientError>,
@@ -257,30 +257,30 @@ impl Client {
         }
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= MAX_FILE_SIZE);
         let end = end.ok_or(Errno::EFBIG)?;
-        self.repeats.those_left();
+        self.write_retries.run_stranded();
         let inode = self.opened(ino)?;
         let _shared = inode.io.read();
         if !inode.open.load(Ordering::Acquire) {
             return Err(Errno::EBADF.into());
         }
-        let _counted = (!self.records.is_mapped()).then(|| self.one_transfer());
-        let write = || self.write_open(&inode, since, (offset, end), data).and_then(|()| then(&inode));
-        self.in_its_era(&inode, since, write)
+        let _counted = (!self.records.is_mapped()).then(|| self.count_in_flight());
+        let write = || self.write_open(&inode, issued_era, (offset, end), data).and_then(|()| then(&inode));
+        self.retry_in_new_era(&inode, issued_era, write)
     }
 
-    /// Writes up to `end`. The caller keeps the file open, and issued the write in the era `since`.
+    /// Writes up to `end`. The caller keeps the file open, and issued the write in the era `issued_era`.
     pub(crate) fn write_open(
         &self,
         inode: &Inode,
-        since: u32,
+        issued_era: u32,
         (offset, end): (u64, u64),
         data: &[u8],
     ) -> Result<(), ClientError> {
         if self.writes_by_server() {
-            return self.write_by_server(inode, since, (offset, end), data);
+            return self.write_by_server(inode, issued_era, (offset, end), data);
         }
         for _ in 0..TRIES {
-            let places = inode.places.read();
+            let places = inode.layout_users.read();
             let Some((parts, layout)) = self.targets(inode, offset, data)? else {
                 drop(places);
                 self.allocate(inode, offset, data.len() as u64)?;
@@ -288,7 +288,7 @@ impl Client {
             };
             // The addresses may be of the next era, because space was requested or a record was
             // read meanwhile.
-            guarded_since(inode, since)?;
+            check_guards(inode, issued_era)?;
             let placed = match self.records.is_mapped() {
                 true => self.write_mapped(inode, layout, end, &parts)?,
                 false => self.write_remote(inode, layout, end, &parts)?,
@@ -440,16 +440,16 @@ impl Client {
     /// addresses.
     ///
     /// # Errors
-    /// ESTALE if the file is gone. EIO if locks that were held in the era `since` are lost: they
+    /// ESTALE if the file is gone. EIO if locks that were held in the era `issued_era` are lost: they
     /// may have guarded this operation.
-    pub(crate) fn in_its_era<R>(
+    pub(crate) fn retry_in_new_era<R>(
         &self,
         inode: &Inode,
-        since: u32,
+        issued_era: u32,
         mut act: impl FnMut() -> Result<R, ClientError>,
     ) -> Result<R, ClientError> {
         for _ in 0..TRIES {
-            guarded_since(inode, since)?;
+            check_guards(inode, issued_era)?;
             let (era, used) = (inode.layout.read().era(), self.remote.era_in_use());
             let has_begun = || era != self.remote.era() || used != self.remote.era_in_use();
             match act() {
@@ -497,7 +497,7 @@ impl Client {
 }
 
 /// Returns EIO if locks that may have guarded an operation issued in this era are lost.
-pub(super) fn guarded_since(inode: &Inode, era: u32) -> Result<(), ClientError> {
+pub(super) fn check_guards(inode: &Inode, era: u32) -> Result<(), ClientError> {
     if inode.has_lost_locks_since(era) { Err(Errno::EIO.into()) } else { Ok(()) }
 }
 

@@ -532,7 +532,7 @@ impl Fake {
 
 /// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum OpKind {
     Call,
     /// A call that was answered, before the client has the reply.
     Reply,
@@ -541,10 +541,10 @@ pub(crate) enum What {
     Execute,
 }
 
-type Hook = Box<dyn FnMut(What) -> Result<(), RequestError> + Send>;
+type Hook = Box<dyn FnMut(OpKind) -> Result<(), RequestError> + Send>;
 
 /// A remote with which a test acts, or fails, before each operation.
-pub(crate) struct Meddler {
+pub(crate) struct Interceptor {
     inner: Arc<Fake>,
     hook: Mutex<Hook>,
     /// Started reads and writes that are not carried out yet, while they are held.
@@ -558,15 +558,15 @@ enum Held {
     Write(RemoteAddr, Vec<u8>, WriteDone),
 }
 
-impl std::fmt::Debug for Meddler {
+impl std::fmt::Debug for Interceptor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Meddler")
+        f.write_str("Interceptor")
     }
 }
 
-impl Meddler {
-    pub(crate) fn new(inner: &Arc<Fake>) -> Arc<Meddler> {
-        Arc::new(Meddler {
+impl Interceptor {
+    pub(crate) fn new(inner: &Arc<Fake>) -> Arc<Interceptor> {
+        Arc::new(Interceptor {
             inner: inner.clone(),
             hook: Mutex::new(Box::new(|_| Ok(()))),
             held: Mutex::default(),
@@ -575,7 +575,7 @@ impl Meddler {
     }
 
     /// Runs `act` before the next operation of this kind.
-    pub(crate) fn once(&self, kind: What, act: impl FnOnce() -> Result<(), RequestError> + Send + 'static) {
+    pub(crate) fn once(&self, kind: OpKind, act: impl FnOnce() -> Result<(), RequestError> + Send + 'static) {
         self.later(0, kind, act);
     }
 
@@ -583,7 +583,7 @@ impl Meddler {
     pub(crate) fn later(
         &self,
         mut skip: u32,
-        kind: What,
+        kind: OpKind,
         act: impl FnOnce() -> Result<(), RequestError> + Send + 'static,
     ) {
         let mut act = Some(act);
@@ -598,7 +598,7 @@ impl Meddler {
     }
 
     /// Runs `act` before each operation of this kind.
-    pub(crate) fn each(&self, kind: What, mut act: impl FnMut() + Send + 'static) {
+    pub(crate) fn each(&self, kind: OpKind, mut act: impl FnMut() + Send + 'static) {
         *self.hook.lock() = Box::new(move |what| {
             if what == kind {
                 act();
@@ -635,8 +635,8 @@ impl Meddler {
         }
     }
 
-    fn meddle(&self, what: What) -> Result<(), RequestError> {
-        // The lock is free during the hook, because the hook may meddle again.
+    fn intercept(&self, what: OpKind) -> Result<(), RequestError> {
+        // The lock is free during the hook, because the hook may intercept again.
         let mut hook = std::mem::replace(&mut *self.hook.lock(), Box::new(|_| Ok(())));
         let outcome = hook(what);
         *self.hook.lock() = hook;
@@ -644,11 +644,11 @@ impl Meddler {
     }
 }
 
-impl Remote for Meddler {
+impl Remote for Interceptor {
     fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
-        self.meddle(What::Call)?;
+        self.intercept(OpKind::Call)?;
         self.inner.call(request, reply)?;
-        self.meddle(What::Reply)
+        self.intercept(OpKind::Reply)
     }
 
     fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
@@ -670,12 +670,12 @@ impl Remote for Meddler {
     }
 
     fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError> {
-        self.meddle(What::Write)?;
+        self.intercept(OpKind::Write)?;
         self.inner.write_vectored(parts)
     }
 
     fn read_vectored(&self, parts: &mut [(RemoteAddr, &mut [u8])]) -> Result<(), RequestError> {
-        self.meddle(What::Read)?;
+        self.intercept(OpKind::Read)?;
         self.inner.read_vectored(parts)
     }
 
@@ -699,7 +699,7 @@ impl Remote for Meddler {
     }
 
     fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
-        self.meddle(What::Execute)?;
+        self.intercept(OpKind::Execute)?;
         self.inner.execute(ops)
     }
 

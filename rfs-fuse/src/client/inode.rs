@@ -1,9 +1,9 @@
 //! The client's state per inode.
 //!
 //! # Concurrency
-//! Locks of one inode, outermost first: `opens`, `io`, `append`, `places`, `layout_calls`, then
-//! any one of `layout`, `size`, `at_server`, `severed`, `times`, `lease`, `listing`,
-//! `pages_as_of`, `told` and `may_hold`. The latter are held briefly (`times` over one small
+//! Locks of one inode, outermost first: `opens`, `io`, `append`, `layout_users`, `layout_calls`, then
+//! any one of `layout`, `size`, `at_server`, `lost_lock_handles`, `times`, `attr_caching`, `listing`,
+//! `pages_as_of`, `told_attrs` and `held_locks`. The latter are held briefly (`times` over one small
 //! WRITE). The table's lock is never held over another lock, except over that of its aliases.
 
 use std::sync::{
@@ -16,12 +16,12 @@ use rfs_proto::{Attr, Marks};
 use rustc_hash::FxHashMap;
 
 use super::{
-    access::Access,
+    atime::Access,
     aliases::{Aliases, Names},
     clock::WriteTimes,
-    holdings::Holdings,
-    keeping::{Interest, Lease, Listing, PageState},
-    later::Started,
+    held_locks::HeldLocks,
+    cache::{AttrCaching, Interest, Listing, PageState},
+    async_io::StartedRequests,
     layout::LayoutCache,
     orphans::Orphans,
     sharing::{PageHold, Shared, Sharing},
@@ -47,7 +47,7 @@ pub(crate) struct AtServer {
 
 /// The attributes that tell whether a file changed, and the permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct VisibleAttrs {
     size: u64,
     mtime: i64,
     pub(crate) ctime: i64,
@@ -55,19 +55,19 @@ pub(crate) struct Told {
     pub(crate) marks: Marks,
 }
 
-pub(crate) fn told_of(attr: &Attr) -> Told {
+pub(crate) fn visible_attrs(attr: &Attr) -> VisibleAttrs {
     let marks = attr.marks - Marks::KEEP - Marks::SHARED;
-    Told { size: attr.size, mtime: attr.mtime, ctime: attr.ctime, perm: attr.perm, marks }
+    VisibleAttrs { size: attr.size, mtime: attr.mtime, ctime: attr.ctime, perm: attr.perm, marks }
 }
 
 /// The threads that asked for attributes: none, one, or several.
 #[derive(Debug, Default)]
-pub(crate) struct Listeners(AtomicU32);
+pub(crate) struct ReaderThreads(AtomicU32);
 
 /// Stands for more than one thread.
 const SEVERAL: u32 = u32::MAX;
 
-impl Listeners {
+impl ReaderThreads {
     /// Adds a thread.
     pub(crate) fn add(&self, thread: u32) {
         // A thread without a known number counts as several.
@@ -102,21 +102,21 @@ pub(crate) struct Inode {
     /// Changed under the table's lock.
     unlinked: AtomicBool,
     /// Handles that held locks which are lost.
-    severed: Mutex<Vec<u64>>,
-    any_severed: AtomicBool,
+    lost_lock_handles: Mutex<Vec<u64>>,
+    any_lost_lock: AtomicBool,
     /// Last era at whose beginning locks were lost; 0, the first era, if none were.
-    severed_in: AtomicU32,
+    locks_lost_in: AtomicU32,
     /// True while reads and writes are allowed.
     pub(crate) open: AtomicBool,
     /// Held shared by reads and writes, and exclusively by a change of size.
     pub(crate) io: RwLock<()>,
-    /// Reads and writes in flight. They count as shared holders of `io` and `places`, without
+    /// Reads and writes in flight. They count as shared holders of `io` and `layout_users`, without
     /// holding them.
-    pub(crate) started: Started,
+    pub(crate) started: StartedRequests,
     /// Held shared by operations that use addresses of the layout, from the lookup to the end. Held
     /// exclusively to give addresses back. Holders wait for no operation that needs another
     /// client's consent.
-    pub(crate) places: RwLock<()>,
+    pub(crate) layout_users: RwLock<()>,
     /// Held over an append, so that this session appends once at a time.
     pub(crate) append: Mutex<()>,
     /// Held over calls that fetch or extend the layout.
@@ -128,7 +128,7 @@ pub(crate) struct Inode {
     /// could have changed the file since.
     pub(crate) pages_as_of: Mutex<Option<u64>>,
     /// Whether the caller may cache the attributes.
-    pub(crate) lease: Mutex<Lease>,
+    pub(crate) attr_caching: Mutex<AttrCaching>,
     /// Whether the caller's pages are current.
     pub(crate) pages: PageState,
     /// Whether the server recalls the caller's pages while the file is open.
@@ -140,11 +140,11 @@ pub(crate) struct Inode {
     /// Whether this mount uses the directory.
     pub(crate) interest: Interest,
     /// Attributes that the caller was told last.
-    pub(crate) told: Mutex<Option<Told>>,
+    pub(crate) told_attrs: Mutex<Option<VisibleAttrs>>,
     /// Threads of the caller that asked for the attributes since the last change here.
-    pub(crate) told_to: Listeners,
+    pub(crate) attr_readers: ReaderThreads,
     /// Locks that this client may hold.
-    pub(crate) may_hold: Mutex<Holdings>,
+    pub(crate) held_locks: Mutex<HeldLocks>,
     /// Number of releases in flight that give up locks.
     pub(crate) unlocking: AtomicU32,
     /// Last read that counts as an access.
@@ -161,38 +161,38 @@ impl Inode {
             at_server: Mutex::default(),
             gone: AtomicBool::new(false),
             unlinked: AtomicBool::new(false),
-            severed: Mutex::default(),
-            any_severed: AtomicBool::new(false),
-            severed_in: AtomicU32::new(0),
+            lost_lock_handles: Mutex::default(),
+            any_lost_lock: AtomicBool::new(false),
+            locks_lost_in: AtomicU32::new(0),
             open: AtomicBool::new(false),
             io: RwLock::default(),
-            started: Started::default(),
-            places: RwLock::default(),
+            started: StartedRequests::default(),
+            layout_users: RwLock::default(),
             append: Mutex::default(),
             layout_calls: Mutex::default(),
             layout: RwLock::default(),
             size: Mutex::default(),
             times: Mutex::default(),
             pages_as_of: Mutex::default(),
-            lease: Mutex::default(),
+            attr_caching: Mutex::default(),
             pages: PageState::default(),
             hold: PageHold::default(),
             shared: Shared::default(),
             listing: Mutex::default(),
             interest: Interest::default(),
-            told: Mutex::default(),
-            told_to: Listeners::default(),
-            may_hold: Mutex::default(),
+            told_attrs: Mutex::default(),
+            attr_readers: ReaderThreads::default(),
+            held_locks: Mutex::default(),
             unlocking: AtomicU32::new(0),
             access: Access::default(),
         }
     }
 
     /// Excludes reads and writes, and blocks until those in flight have ended.
-    pub(crate) fn alone(&self) -> RwLockWriteGuard<'_, ()> {
-        let alone = self.io.write();
+    pub(crate) fn exclusive(&self) -> RwLockWriteGuard<'_, ()> {
+        let exclusive = self.io.write();
         self.started.wait();
-        alone
+        exclusive
     }
 
     /// Voids layouts of this era before this generation.
@@ -213,10 +213,10 @@ impl Inode {
     }
 
     /// Excludes users of layout addresses, and blocks until those in flight have ended.
-    pub(crate) fn unused(&self) -> RwLockWriteGuard<'_, ()> {
-        let unused = self.places.write();
+    pub(crate) fn exclude_layout_users(&self) -> RwLockWriteGuard<'_, ()> {
+        let excluded = self.layout_users.write();
         self.started.wait();
-        unused
+        excluded
     }
 
     /// Returns the slot of the attribute record, once any attributes were seen.
@@ -240,21 +240,21 @@ impl Inode {
         self.gone.store(true, Ordering::Release);
     }
 
-    /// Marks the handles that hold locks as severed, because the locks are lost as `era` begins.
-    /// Returns the number of newly severed handles.
-    pub(crate) fn sever_locks(&self, era: u32) -> usize {
-        let held = self.may_hold.lock().take(|_| true);
-        let mut severed = self.severed.lock();
-        let before = severed.len();
+    /// Marks the handles that hold locks, because the locks are lost as `era` begins.
+    /// Returns the number of newly marked handles.
+    pub(crate) fn lose_locks(&self, era: u32) -> usize {
+        let held = self.held_locks.lock().take(|_| true);
+        let mut lost_lock_handles = self.lost_lock_handles.lock();
+        let before = lost_lock_handles.len();
         for held in held {
-            if !severed.contains(&held.handle) {
-                severed.push(held.handle);
+            if !lost_lock_handles.contains(&held.handle) {
+                lost_lock_handles.push(held.handle);
             }
         }
-        self.any_severed.store(!severed.is_empty(), Ordering::Release);
-        let lost = severed.len() - before;
+        self.any_lost_lock.store(!lost_lock_handles.is_empty(), Ordering::Release);
+        let lost = lost_lock_handles.len() - before;
         if lost > 0 {
-            self.severed_in.store(era, Ordering::Release);
+            self.locks_lost_in.store(era, Ordering::Release);
         }
         lost
     }
@@ -262,18 +262,18 @@ impl Inode {
     /// Returns true if locks were lost at the beginning of a later era. They may have guarded
     /// operations that were issued in `era`.
     pub(crate) fn has_lost_locks_since(&self, era: u32) -> bool {
-        self.severed_in.load(Ordering::Acquire) > era
+        self.locks_lost_in.load(Ordering::Acquire) > era
     }
 
     /// Returns true if the handle held a lock that is lost.
-    pub(crate) fn is_severed(&self, handle: u64) -> bool {
-        self.any_severed.load(Ordering::Acquire) && self.severed.lock().contains(&handle)
+    pub(crate) fn has_lost_lock(&self, handle: u64) -> bool {
+        self.any_lost_lock.load(Ordering::Acquire) && self.lost_lock_handles.lock().contains(&handle)
     }
 
     /// Forgets a handle that is closed for good.
-    pub(crate) fn forget_severed(&self, handle: u64) {
-        if self.any_severed.load(Ordering::Acquire) {
-            self.severed.lock().retain(|severed| *severed != handle);
+    pub(crate) fn forget_lost_lock(&self, handle: u64) {
+        if self.any_lost_lock.load(Ordering::Acquire) {
+            self.lost_lock_handles.lock().retain(|lost| *lost != handle);
         }
     }
 
@@ -413,12 +413,12 @@ impl InodeTable {
     }
 
     /// Returns a count that rises when layouts in flight may be void.
-    pub(crate) fn voids(&self) -> u64 {
+    pub(crate) fn void_count(&self) -> u64 {
         self.voids.load(Ordering::Acquire)
     }
 
     /// Notes that locks are going to be lost.
-    pub(crate) fn locks_get_lost(&self) {
+    pub(crate) fn note_lost_locks(&self) {
         self.lost_locks.store(true, Ordering::Release);
     }
 
@@ -428,7 +428,7 @@ impl InodeTable {
     }
 
     /// Voids all layouts that were requested before this call.
-    pub(crate) fn void_what_comes(&self) {
+    pub(crate) fn void_layouts_in_flight(&self) {
         self.voids.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -437,7 +437,7 @@ impl InodeTable {
     pub(crate) fn get_or_void(&self, ino: u64) -> Option<Arc<Inode>> {
         self.get(ino).or_else(|| {
             // An open by name may be in flight.
-            self.void_what_comes();
+            self.void_layouts_in_flight();
             self.get(ino)
         })
     }
@@ -480,15 +480,15 @@ mod tests {
 
     #[test]
     fn listeners_tell_other_threads_from_this_one() {
-        let told = Listeners::default();
-        assert!(!told.take_others(5));
-        told.add(5);
-        told.add(5);
-        assert!(!told.take_others(5) && !told.take_others(6));
-        told.add(5);
-        assert!(told.take_others(6));
-        told.add(5);
-        told.add(6);
-        assert!(told.take_others(6));
+        let readers = ReaderThreads::default();
+        assert!(!readers.take_others(5));
+        readers.add(5);
+        readers.add(5);
+        assert!(!readers.take_others(5) && !readers.take_others(6));
+        readers.add(5);
+        assert!(readers.take_others(6));
+        readers.add(5);
+        readers.add(6);
+        assert!(readers.take_others(6));
     }
 }

@@ -11,10 +11,10 @@ use rfs_proto::{
 
 use super::{
     Client, ClientError,
-    data::guarded_since,
-    holdings::{Claim, Holding},
+    data::check_guards,
+    held_locks::{Claim, LockKey},
     inode::Inode,
-    keeping::Effect,
+    cache::Effect,
     names::wrong_kind,
 };
 
@@ -59,7 +59,7 @@ impl Client {
     pub fn lock(&self, wanted: &LockRequest, ticket: Option<u64>) -> Result<Asked, ClientError> {
         let LockRequest { ino, owner, class, kind, range, pid, .. } = *wanted;
         let inode = self.opened(ino)?;
-        let claim = inode.may_hold.lock().asks(holding(wanted));
+        let claim = inode.held_locks.lock().asks(lock_key(wanted));
         let reply = self.call(&Request::Lock { ino, owner, class, kind, range, pid, ticket });
         let refused = match &reply {
             // These replies change no lock.
@@ -69,7 +69,7 @@ impl Client {
             // After any other error the lock may be granted.
             _ => false,
         };
-        inode.may_hold.lock().answered(claim, !refused);
+        inode.held_locks.lock().answered(claim, !refused);
         match reply? {
             Reply::Locked(locked) => Ok(Asked::Locked { void: self.locked(ino, locked)? }),
             Reply::Waits => Ok(Asked::Waits),
@@ -91,7 +91,7 @@ impl Client {
     /// Takes in the outcome of a lock that was waited for. Returns as [`Asked::Locked::void`].
     pub fn granted(&self, wanted: &LockRequest, outcome: Result<Locked, Errno>) -> Result<bool, ClientError> {
         let locked = outcome?;
-        self.opened(wanted.ino)?.may_hold.lock().has(holding(wanted));
+        self.opened(wanted.ino)?.held_locks.lock().has(lock_key(wanted));
         self.locked(wanted.ino, locked)
     }
 
@@ -115,12 +115,12 @@ impl Client {
         let LockRequest { ino, owner, class, range, pid, .. } = *wanted;
         self.flush(ino)?;
         let inode = self.inodes.get(ino).filter(|_| range == LockRange::ALL);
-        let claims = inode.as_ref().map(|inode| inode.may_hold.lock().gives_up(owner, class));
+        let claims = inode.as_ref().map(|inode| inode.held_locks.lock().gives_up(owner, class));
         let kind = LockKind::Unlock;
         let unlocked = self.call_done(&Request::Lock { ino, owner, class, kind, range, pid, ticket: None });
         if let (Some(inode), Some(claims)) = (inode, claims) {
-            let mut may_hold = inode.may_hold.lock();
-            claims.into_iter().for_each(|claim: Claim| may_hold.answered(claim, unlocked.is_err()));
+            let mut held_locks = inode.held_locks.lock();
+            claims.into_iter().for_each(|claim: Claim| held_locks.answered(claim, unlocked.is_err()));
         }
         unlocked
     }
@@ -167,29 +167,29 @@ impl Client {
             return Ok(());
         }
         match self.inodes.get(ino) {
-            Some(inode) if inode.is_severed(handle) => Err(Errno::EIO.into()),
+            Some(inode) if inode.has_lost_lock(handle) => Err(Errno::EIO.into()),
             _ => Ok(()),
         }
     }
 
     /// Makes a call about open files that their locks may guard. The caller issued it in the era
-    /// `since`.
+    /// `issued_era`.
     ///
     /// # Errors
     /// EIO if such a lock was lost in a later era. The call is not carried out in a later era then.
     pub(super) fn call_guarded(
         &self,
         inodes: &[&Inode],
-        since: u32,
+        issued_era: u32,
         request: &Request<'_>,
     ) -> Result<Reply, ClientError> {
         // The order matters: a lock that is held here and lost before the era is read is detected
         // after that.
-        let may_hold = inodes.iter().any(|inode| !inode.may_hold.lock().is_empty());
+        let held_locks = inodes.iter().any(|inode| !inode.held_locks.lock().is_empty());
         let era = self.remote.era_in_use();
-        let guarded = || inodes.iter().try_for_each(|inode| guarded_since(inode, since));
+        let guarded = || inodes.iter().try_for_each(|inode| check_guards(inode, issued_era));
         guarded()?;
-        if !may_hold {
+        if !held_locks {
             return self.call(request);
         }
         match self.call_in(era, request) {
@@ -204,9 +204,9 @@ impl Client {
             self.inodes.releases();
             return Ok(());
         };
-        inode.forget_severed(handle);
+        inode.forget_lost_lock(handle);
         inode.unlocking.fetch_add(1, Ordering::SeqCst);
-        let gone = inode.may_hold.lock().take(|held| held.handle == handle);
+        let gone = inode.held_locks.lock().take(|held| held.handle == handle);
         self.inodes.releases();
         let unlocked = self.unlock_all(ino, gone);
         inode.unlocking.fetch_sub(1, Ordering::SeqCst);
@@ -222,14 +222,14 @@ impl Client {
     /// Notes that a descriptor of a handle is being closed, perhaps its last one.
     pub fn may_close(&self, ino: u64, handle: u64) {
         if let Some(inode) = self.inodes.get(ino) {
-            inode.may_hold.lock().may_close(handle);
+            inode.held_locks.lock().may_close(handle);
         }
     }
 
     /// Returns true if a lock is held through a handle whose last close may have returned.
     pub fn may_be_closed(&self, ino: u64) -> bool {
         self.inodes.get(ino).is_some_and(|inode| {
-            inode.unlocking.load(Ordering::SeqCst) > 0 || inode.may_hold.lock().may_be_closed()
+            inode.unlocking.load(Ordering::SeqCst) > 0 || inode.held_locks.lock().may_be_closed()
         })
     }
 
@@ -248,18 +248,18 @@ impl Client {
         self.call_done(&Request::ConfirmLocks { ino })
     }
 
-    fn unlock_those(&self, ino: u64, hit: impl Fn(&Holding) -> bool) -> Result<(), ClientError> {
+    fn unlock_those(&self, ino: u64, hit: impl Fn(&LockKey) -> bool) -> Result<(), ClientError> {
         let Some(inode) = self.inodes.get(ino) else { return Ok(()) };
-        let gone = inode.may_hold.lock().take(hit);
+        let gone = inode.held_locks.lock().take(hit);
         self.unlock_all(ino, gone)
     }
 
-    fn unlock_all(&self, ino: u64, mut gone: Vec<Holding>) -> Result<(), ClientError> {
+    fn unlock_all(&self, ino: u64, mut gone: Vec<LockKey>) -> Result<(), ClientError> {
         // An unlock names an owner and a class, so several handles need one unlock.
         gone.sort_unstable_by_key(|held| (held.owner, held.class == LockClass::Record));
         gone.dedup_by_key(|held| (held.owner, held.class));
         let mut outcome = Ok(());
-        for Holding { handle, owner, class } in gone {
+        for LockKey { handle, owner, class } in gone {
             let (kind, range) = (LockKind::Unlock, LockRange::ALL);
             if let Err(e) = self.unlock(&LockRequest { ino, handle, owner, class, kind, range, pid: 0 }) {
                 outcome = outcome.and(Err(e));
@@ -269,6 +269,6 @@ impl Client {
     }
 }
 
-fn holding(&LockRequest { handle, owner, class, .. }: &LockRequest) -> Holding {
-    Holding { handle, owner, class }
+fn lock_key(&LockRequest { handle, owner, class, .. }: &LockRequest) -> LockKey {
+    LockKey { handle, owner, class }
 }

@@ -4,7 +4,7 @@ use rfs_proto::{Attr, DirPage, Errno, Reply, Request};
 
 use super::{
     Client, ClientError,
-    keeping::{ListingId, Mark, Since},
+    cache::{ListingId, Mark, Since},
     names::{check_name, wrong_kind},
 };
 
@@ -19,7 +19,7 @@ impl Client {
         check_name(name)?;
         let _arrival = self.arrival();
         let since = self.since();
-        if !self.keeping.is_on() {
+        if !self.cache.is_on() {
             return self.ask(parent, name, since);
         }
         if self.inodes.get(parent).is_some_and(|directory| directory.is_unlinked()) {
@@ -30,25 +30,25 @@ impl Client {
         if let Some(known) = self.remembered(parent, name) {
             return known;
         }
-        if self.keeping.directories.lock().is_new(parent) {
+        if self.cache.dir_names.lock().is_new(parent) {
             self.list(parent)?;
             if let Some(known) = self.remembered(parent, name) {
                 return known;
             }
         }
-        let mark = self.keeping.directories.lock().mark();
+        let mark = self.cache.dir_names.lock().mark();
         let since = self.since();
-        let ahead = self.keeping.ahead.lock().wanted(parent);
-        let asked = match ahead {
+        let prefetch = self.cache.prefetch.lock().entries_to_fetch(parent);
+        let asked = match prefetch {
             0 => self.ask(parent, name, since),
-            more => self.ask_ahead((parent, name), more, (since, mark)),
+            more => self.ask_with_prefetch((parent, name), more, (since, mark)),
         };
         match asked {
             Err(ClientError::Errno(Errno::ENOENT)) => {
                 let due = {
                     let telling = self.telling();
                     let recalled = telling.lost(since, parent, Some(name));
-                    self.keeping.directories.lock().missed(parent, name, mark, recalled)
+                    self.cache.dir_names.lock().missed(parent, name, mark, recalled)
                 };
                 if due {
                     // The name is absent, whether or not the listing succeeds.
@@ -83,12 +83,12 @@ impl Client {
 
     /// Looks a name up in the cache.
     fn remembered(&self, parent: u64, name: &[u8]) -> Option<Result<Attr, ClientError>> {
-        if self.keeping.directories.lock().is_absent(parent, name) {
+        if self.cache.dir_names.lock().is_absent(parent, name) {
             return Some(Err(Errno::ENOENT.into()));
         }
         // Held until the inode is referenced here. From then on recalls of it are obeyed.
         let telling = self.telling();
-        let attr = self.keeping.ahead.lock().take(parent, name)?;
+        let attr = self.cache.prefetch.lock().take(parent, name)?;
         telling.reference(telling.now(), &attr);
         Some(Ok(attr))
     }
@@ -99,7 +99,7 @@ impl Client {
     }
 
     /// Looks a name up at the server, and prefetches some of those that follow it.
-    fn ask_ahead(
+    fn ask_with_prefetch(
         &self,
         (parent, name): (u64, &[u8]),
         max_entries: u32,
@@ -119,19 +119,19 @@ impl Client {
         // This client may have changed an inode that was referenced and forgotten meanwhile, or a
         // name.
         let calm =
-            self.inodes.forgotten() == forgotten && self.keeping.directories.lock().is_calm(parent, mark);
+            self.inodes.forgotten() == forgotten && self.cache.dir_names.lock().is_calm(parent, mark);
         let fresh: Vec<_> = entries
             .filter(|entry| calm && telling.is_fresh(since, parent, &entry.name, &entry.attr))
             .map(|entry| (entry.name.into(), entry.attr))
             .collect();
-        self.keeping.ahead.lock().came(parent, fresh.into_iter());
+        self.cache.prefetch.lock().came(parent, fresh.into_iter());
         drop(telling);
         Ok(self.referenced(since, attr))
     }
 
     /// Fetches a page of a directory to learn its names.
     fn list(&self, dir: u64) -> Result<(), ClientError> {
-        let listing = self.keeping.directories.lock().lists(dir, 0);
+        let listing = self.cache.dir_names.lock().lists(dir, 0);
         let Some((id, from)) = listing else { return Ok(()) };
         match self.call(&Request::ReadDir { ino: dir, cookie: from, max_entries: PAGE })? {
             Reply::Dir(page) => {
@@ -145,10 +145,10 @@ impl Client {
     /// Returns the listing that a page behind `cookie` will belong to, if it helps to learn the
     /// directory's names.
     pub(crate) fn lists(&self, dir: u64, cookie: u64) -> Option<ListingId> {
-        if !self.keeping.is_on() {
+        if !self.cache.is_on() {
             return None;
         }
-        Some(self.keeping.directories.lock().lists(dir, cookie)?.0)
+        Some(self.cache.dir_names.lock().lists(dir, cookie)?.0)
     }
 
     /// Adds a page to its listing.
@@ -156,6 +156,6 @@ impl Client {
         let Some(id) = listing else { return };
         let to = page.entries.last().map_or(cookie, |entry| entry.cookie);
         let names = page.entries.iter().map(|entry| &entry.name[..]);
-        self.keeping.directories.lock().listed((dir, id), (cookie, to), names, page.end);
+        self.cache.dir_names.lock().listed((dir, id), (cookie, to), names, page.end);
     }
 }

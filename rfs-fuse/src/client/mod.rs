@@ -15,35 +15,35 @@
 //! stays referenced until [`Client::forget`] returns its last reference; an open inode until its
 //! last [`Client::close`].
 
-mod access;
-mod again;
+mod atime;
+mod reattach;
 mod aliases;
 mod append;
-mod by_server;
-mod checked;
+mod checksum_write;
+mod checksum_read;
 mod clock;
-mod connect;
+mod attach;
 mod data;
 mod error;
 mod extents;
 #[cfg(test)]
 mod fake;
-mod farewell;
-mod holdings;
+mod detach;
+mod held_locks;
 mod inode;
-mod keeping;
-mod later;
+mod cache;
+mod async_io;
 mod layout;
 mod locks;
 mod lookup;
 mod names;
 mod open;
 mod orphans;
-mod record;
+mod attr_record;
 mod remote;
-mod renewal;
-mod repeatable;
-mod returning;
+mod reclaim;
+mod idempotent;
+mod reconnect;
 mod sharing;
 mod size;
 mod space;
@@ -57,14 +57,14 @@ use std::{
     time::Duration,
 };
 
-pub use access::AccessTimes;
-pub use connect::{AttachError, AttachOptions};
+pub use atime::AccessTimes;
+pub use attach::{AttachError, AttachOptions};
 pub use data::ReadData;
 pub use error::{ClientError, errno_of_completion, errno_of_request};
 pub use extents::Seek;
-pub use farewell::Farewell;
-pub use keeping::{Changes, Keeper, Opened, Since, Telling, UnderWay};
-pub use later::{LaterWrite, Next};
+pub use detach::Farewell;
+pub use cache::{Changes, Keeper, Opened, Since, Telling, UnderWay};
+pub use async_io::{LaterWrite, Next};
 pub use locks::{Asked, LockRequest};
 pub use names::Creator;
 pub use orphans::Arrival;
@@ -74,9 +74,9 @@ use parking_lot::Mutex;
 
 use clock::ServerClock;
 use inode::InodeTable;
-use keeping::Keeping;
-use later::{Company, Gathered, Repeats, Transfers};
-use record::Records;
+use cache::Cache;
+use async_io::{AloneStreak, Coalescer, InFlight, WriteRetries};
+use attr_record::Records;
 use rfs_proto::{Identity, RegionRef};
 
 /// One session with one server.
@@ -88,14 +88,14 @@ pub struct Client {
     arena_map: Option<remote::Mapped>,
     records: Records,
     /// Checksums of the arena, if the export has them.
-    sums: Option<checked::Sums>,
+    sums: Option<checksum_read::Checksums>,
     clock: ServerClock,
     inodes: Arc<InodeTable>,
-    transfers: Transfers,
-    company: Company,
-    gathered: Gathered,
-    repeats: Arc<Repeats>,
-    keeping: Arc<Keeping>,
+    in_flight: InFlight,
+    alone_streak: AloneStreak,
+    coalescer: Coalescer,
+    write_retries: Arc<WriteRetries>,
+    cache: Arc<Cache>,
     access_times: AccessTimes,
     directory_access_times: AccessTimes,
     /// Held while a value goes to the server in several parts. The server stores one pending first
@@ -112,5 +112,5 @@ pub struct Client {
     /// True if the session may only read the memory: the server writes data and times.
     confined: bool,
     /// Limit of a wait for another client.
-    patience: Duration,
+    wait_limit: Duration,
 }

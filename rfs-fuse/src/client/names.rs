@@ -9,8 +9,8 @@ use rfs_proto::{
 
 use super::{
     Client, ClientError,
-    inode::{Inode, told_of},
-    keeping::Since,
+    inode::{Inode, visible_attrs},
+    cache::Since,
 };
 
 /// The user that creates an inode.
@@ -84,16 +84,16 @@ impl Client {
             return self.call_attr(&Request::GetAttr { ino });
         };
         inode.interest.used();
-        let asks = self.keeping.is_on() && {
-            let mut lease = inode.lease.lock();
-            !lease.is_kept() && lease.asks()
+        let asks = self.cache.is_on() && {
+            let mut attr_caching = inode.attr_caching.lock();
+            !attr_caching.is_cacheable() && attr_caching.call_is_due()
         };
         self.attributes(&inode, asks)
     }
 
     /// Returns an inode's marks, from the cache if it has them.
     pub(crate) fn marks(&self, ino: u64) -> Result<Marks, ClientError> {
-        let known = self.inodes.get(ino).and_then(|inode| inode.lease.lock().marks());
+        let known = self.inodes.get(ino).and_then(|inode| inode.attr_caching.lock().marks());
         known.map_or_else(|| self.getattr(ino).map(|attr| attr.marks), Ok)
     }
 
@@ -102,7 +102,7 @@ impl Client {
         let ino = inode.ino;
         let start = self.before_look();
         let since = self.since();
-        let kept = inode.lease.lock().is_kept();
+        let kept = inode.attr_caching.lock().is_cacheable();
         // Reading a mapped record costs less than this shortcut.
         if kept && !asks && !self.records.is_mapped() {
             self.remote.ready()?;
@@ -139,24 +139,24 @@ impl Client {
         let Some(inode) = self.inodes.get(ino) else {
             return self.call_attr(&request);
         };
-        let asked_in = self.remote.era_in_use();
+        let issued_era = self.remote.era_in_use();
         if changes.atime.is_some() && inode.access.forget() {
             // A report of an older read must not arrive after the time that is set now.
             self.remote.finish_calls()?;
         }
         let since = self.since();
         let attr = if changes.size.is_some() {
-            let _alone = inode.alone();
+            let _exclusive = inode.exclusive();
             // A failed request may have taken effect, or may do so later.
             let start = self.before_look();
-            let attr = self.call_guarded(&[&inode], asked_in, &request).and_then(attr_of);
+            let attr = self.call_guarded(&[&inode], issued_era, &request).and_then(attr_of);
             let attr = attr.inspect_err(|_| self.lose_layout(&inode))?;
             inode.saw(start, attr.layout_generation, attr.size);
             // Voids a layout in flight, too.
             inode.layout.write().recalled(start.era, attr.layout_generation);
             attr
         } else {
-            self.call_guarded(&[&inode], asked_in, &request).and_then(attr_of)?
+            self.call_guarded(&[&inode], issued_era, &request).and_then(attr_of)?
         };
         self.answered(since, &inode, &attr);
         if changes.size.is_some() || changes.mtime.is_some() {
@@ -185,8 +185,8 @@ impl Client {
         check_name(name)?;
         let Creator { uid, gid, umask } = by;
         let attr = self.make(&Request::Mkdir { parent, name, perm, umask, uid, gid })?;
-        if self.keeping.is_on() {
-            self.keeping.directories.lock().made(attr.ino);
+        if self.cache.is_on() {
+            self.cache.dir_names.lock().made(attr.ino);
         }
         Ok(attr)
     }
@@ -220,13 +220,13 @@ impl Client {
     /// Removes a name that is not a directory.
     pub fn unlink(&self, parent: u64, name: &[u8]) -> Result<(), ClientError> {
         check_name(name)?;
-        self.removes(&Request::Unlink { parent, name }, || self.inodes.unnamed(parent, name))
+        self.call_removal(&Request::Unlink { parent, name }, || self.inodes.unnamed(parent, name))
     }
 
     /// Removes an empty directory.
     pub fn rmdir(&self, parent: u64, name: &[u8]) -> Result<(), ClientError> {
         check_name(name)?;
-        self.removes(&Request::Rmdir { parent, name }, || self.inodes.unnamed(parent, name))
+        self.call_removal(&Request::Rmdir { parent, name }, || self.inodes.unnamed(parent, name))
     }
 
     /// Renames. With `whiteout`, leaves a whiteout of that owner under the old name.
@@ -240,14 +240,14 @@ impl Client {
         check_name(name)?;
         check_name(new_name)?;
         let exchange = flags.contains(RenameFlags::EXCHANGE);
-        self.removes(&Request::Rename { parent, name, new_parent, new_name, flags, whiteout }, || {
+        self.call_removal(&Request::Rename { parent, name, new_parent, new_name, flags, whiteout }, || {
             self.inodes.renamed((parent, name), (new_parent, new_name), exchange);
         })
     }
 
     /// Carries out a request that may remove the last name of an inode. On success, `done` notes
     /// the change of the names.
-    fn removes(&self, request: &Request<'_>, done: impl FnOnce()) -> Result<(), ClientError> {
+    fn call_removal(&self, request: &Request<'_>, done: impl FnOnce()) -> Result<(), ClientError> {
         let unlinked = match self.call(request) {
             Ok(Reply::Done) => None,
             Ok(Reply::Unlinked(ino)) => Some(ino),
@@ -261,7 +261,7 @@ impl Client {
         };
         done();
         if let Some(ino) = unlinked {
-            self.keeping.ahead.lock().of_inode(ino);
+            self.cache.prefetch.lock().remove_inode(ino);
             self.inodes.unlinked(ino);
         }
         Ok(())
@@ -317,21 +317,21 @@ impl Client {
     /// Notes that the caller has cached these attributes, which its thread `thread` asked for.
     pub fn told(&self, attr: &Attr, thread: u32) {
         if let Some(inode) = self.inodes.get(attr.ino) {
-            inode.told_to.add(thread);
-            *inode.told.lock() = Some(told_of(attr));
+            inode.attr_readers.add(thread);
+            *inode.told_attrs.lock() = Some(visible_attrs(attr));
         }
     }
 
     /// Notes that `thread` has changed an inode. Returns true if another thread has got its
     /// attributes since the last change.
     pub fn others_were_told(&self, ino: u64, thread: u32) -> bool {
-        self.inodes.get(ino).is_some_and(|inode| inode.told_to.take_others(thread))
+        self.inodes.get(ino).is_some_and(|inode| inode.attr_readers.take_others(thread))
     }
 
     /// Returns the permission bits and marks of an inode. They are current if records are mapped;
     /// else they are those that the caller was [`told`](Self::told) last.
     pub fn privileges(&self, ino: u64) -> Result<(u32, Marks), ClientError> {
-        let told = self.inodes.get(ino).and_then(|inode| *inode.told.lock());
+        let told = self.inodes.get(ino).and_then(|inode| *inode.told_attrs.lock());
         match told {
             Some(told) if !self.records.is_mapped() => Ok((told.perm, told.marks)),
             _ => self.getattr(ino).map(|attr| (attr.perm, attr.marks)),
@@ -339,16 +339,16 @@ impl Client {
     }
 
     /// Notes that the caller has dropped the attributes that it was told.
-    pub(crate) fn untold(&self, ino: u64) {
+    pub(crate) fn forget_told_attrs(&self, ino: u64) {
         if let Some(inode) = self.inodes.get(ino) {
-            *inode.told.lock() = None;
+            *inode.told_attrs.lock() = None;
         }
     }
 
     /// Returns true if these attributes differ from those that the caller was [`told`](Self::told)
     /// last.
     pub fn differs_from_told(&self, attr: &Attr) -> bool {
-        self.inodes.get(attr.ino).is_none_or(|inode| *inode.told.lock() != Some(told_of(attr)))
+        self.inodes.get(attr.ino).is_none_or(|inode| *inode.told_attrs.lock() != Some(visible_attrs(attr)))
     }
 }
 

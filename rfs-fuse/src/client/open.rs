@@ -13,7 +13,7 @@ use super::{
     Client, ClientError, Creator,
     clock::WriteTimes,
     inode::{Inode, Opens},
-    keeping::Since,
+    cache::Since,
     layout::{LayoutCache, validate},
     names::{check_name, with_pending},
     size::LookStart,
@@ -22,7 +22,7 @@ use super::{
 
 /// The time before an open.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct OpenStart {
     since: Since,
     look: LookStart,
     /// Count of voided layouts at that time; `None` if the layout in the reply must not be used.
@@ -30,8 +30,8 @@ struct Asked {
 }
 
 impl Client {
-    fn asked(&self) -> Asked {
-        Asked { look: self.before_look(), voids: Some(self.inodes.voids()), since: self.since() }
+    fn before_open(&self) -> OpenStart {
+        OpenStart { look: self.before_look(), voids: Some(self.inodes.void_count()), since: self.since() }
     }
 
     /// Opens a regular file for reading, and with `write` for writing, until
@@ -61,14 +61,14 @@ impl Client {
     fn open_there(&self, inode: &Inode, opens: &mut Opens, write: bool) -> Result<Attr, ClientError> {
         let request = Request::Open { ino: inode.ino, write };
         for _ in 0..TRIES {
-            let asked = self.asked();
+            let start = self.before_open();
             match self.call_opened(&request) {
                 Err(ClientError::Request(RequestError::Disconnected))
-                    if self.remote.era() != asked.look.era && self.is_connected() => {}
+                    if self.remote.era() != start.look.era && self.is_connected() => {}
                 opened => {
-                    let attr = self.adopt(inode, opens, opened?, asked, write)?;
+                    let attr = self.adopt(inode, opens, opened?, start, write)?;
                     // A reclaim of a later era finds the file open.
-                    if self.remote.era() == asked.look.era {
+                    if self.remote.era() == start.look.era {
                         return Ok(attr);
                     }
                 }
@@ -80,7 +80,7 @@ impl Client {
     /// Reads the attributes of a file that is open here, and asks for caching if that may be
     /// granted.
     fn look_again(&self, inode: &Inode) -> Result<Attr, ClientError> {
-        let asks = self.keeping.is_on() && !inode.lease.lock().is_kept();
+        let asks = self.cache.is_on() && !inode.attr_caching.lock().is_cacheable();
         let attr = self.attributes(inode, asks)?;
         // Another client may have truncated and rewritten the file.
         self.follow_generation(inode, attr.layout_generation)?;
@@ -98,11 +98,11 @@ impl Client {
     ) -> Result<Attr, ClientError> {
         check_name(name)?;
         let _arrival = self.arrival();
-        let mut asked = self.asked();
+        let mut start = self.before_open();
         if !exclusive {
             // The file may exist. This client may have forgotten it, and with it a recall of its
             // layout.
-            asked.voids = None;
+            start.voids = None;
         }
         let Creator { uid, gid, umask } = by;
         let opened = self.call_opened(&Request::Create { parent, name, perm, umask, uid, gid, exclusive })?;
@@ -110,8 +110,8 @@ impl Client {
         let inode = self.acquire(&opened.attr);
         self.inodes.acquire(ino);
         let mut opens = inode.opens.lock();
-        let adopted = match self.adopt(&inode, &mut opens, opened, asked, true) {
-            Ok(_) if self.remote.era() != asked.look.era => self.open_there(&inode, &mut opens, true),
+        let adopted = match self.adopt(&inode, &mut opens, opened, start, true) {
+            Ok(_) if self.remote.era() != start.look.era => self.open_there(&inode, &mut opens, true),
             adopted => adopted,
         };
         match adopted {
@@ -155,7 +155,7 @@ impl Client {
         inode: &Inode,
         opens: &mut Opens,
         opened: Opened,
-        Asked { since, look, voids }: Asked,
+        OpenStart { since, look, voids }: OpenStart,
         write: bool,
     ) -> Result<Attr, ClientError> {
         let Opened { mut attr, layout } = opened;
@@ -190,7 +190,7 @@ impl Client {
     /// returns.
     pub fn flush(&self, ino: u64) -> Result<(), ClientError> {
         let Some(inode) = self.inodes.get(ino) else { return Ok(()) };
-        self.in_its_era(&inode, self.remote.era_in_use(), || {
+        self.retry_in_new_era(&inode, self.remote.era_in_use(), || {
             self.publish_time(&inode, WriteTimes::take_pending)
         })
     }
@@ -211,7 +211,7 @@ impl Client {
         opens.local -= 1;
         if opens.local == 0 {
             // Reads and writes have ended when the server may give the space to another file.
-            let _alone = inode.alone();
+            let _exclusive = inode.exclusive();
             inode.open.store(false, Ordering::Release);
             inode.hold.end(self.inodes.sharing());
             inode.shared.end(self.inodes.sharing());

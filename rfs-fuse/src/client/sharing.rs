@@ -17,7 +17,7 @@ use rfs_proto::{Marks, Request};
 
 use super::{
     Client, ClientError,
-    keeping::{Effect, Since},
+    cache::{Effect, Since},
 };
 
 /// No page is cached, or no cached page has to be current.
@@ -129,7 +129,7 @@ impl Client {
     /// caller then calls [`hold_pages`](Self::hold_pages) first.
     pub fn lacks_hold(&self, ino: u64) -> bool {
         self.inodes.sharing().contested.load(Ordering::SeqCst) > 0
-            && self.keeping.is_on()
+            && self.cache.is_on()
             && self.inodes.get(ino).is_some_and(|inode| inode.hold.is_lost())
     }
 

@@ -6,7 +6,7 @@ use super::{
     Client, ClientError,
     inode::Inode,
     layout::{LayoutCache, Piece, Pieces, validate},
-    record::Glimpse,
+    attr_record::Glimpse,
     size::{LayoutId, LookStart},
 };
 
@@ -122,7 +122,7 @@ impl Client {
     /// Fetches the whole layout. The caller holds `layout_calls`.
     pub(super) fn fetch_layout(&self, inode: &Inode, stamp: Option<u64>) -> Result<(), ClientError> {
         'anew: for _ in 0..TRIES {
-            let (era, voids) = (self.remote.era(), self.inodes.voids());
+            let (era, voids) = (self.remote.era(), self.inodes.void_count());
             let first = self.call_layout(&Request::Layout { ino: inode.ino, offset: 0 })?;
             let mut fresh = LayoutCache::of(&first, era);
             while fresh.known_to() != u64::MAX {
@@ -148,7 +148,7 @@ impl Client {
     pub(super) fn take_in(&self, inode: &Inode, fresh: LayoutCache, voids: u64) -> bool {
         // A thread that voids layouts first counts, then takes this lock.
         let mut layout = inode.layout.write();
-        self.inodes.voids() == voids && layout.renew(fresh)
+        self.inodes.void_count() == voids && layout.renew(fresh)
     }
 
     /// Makes sure that a range has space. ENOSPC changes nothing.
@@ -157,12 +157,12 @@ impl Client {
         if inode.layout.read().covers(offset, len) {
             return Ok(());
         }
-        let (era, voids) = (self.remote.era(), self.inodes.voids());
+        let (era, voids) = (self.remote.era(), self.inodes.void_count());
         let reply = self.call_layout(&Request::Allocate { ino: inode.ino, offset, len })?;
         let all = {
             let mut layout = inode.layout.write();
             layout.era() == era
-                && self.inodes.voids() == voids
+                && self.inodes.void_count() == voids
                 && layout.merge(offset, &reply)
                 && layout.known_to() >= offset.saturating_add(len)
         };
@@ -173,7 +173,7 @@ impl Client {
     /// Forgets the layout, because the server may change it.
     pub(super) fn lose_layout(&self, inode: &Inode) {
         // This order matters: a layout in flight must not be taken in after the reset.
-        self.inodes.void_what_comes();
+        self.inodes.void_layouts_in_flight();
         inode.forget_layout();
     }
 
@@ -184,13 +184,13 @@ impl Client {
             match *recall {
                 Recall::Layout { ino, generation } => {
                     let Some(inode) = self.inodes.get_or_void(ino) else { continue };
-                    let _unused = inode.unused();
+                    let _excluded = inode.exclude_layout_users();
                     inode.layout_recalled(era, generation);
                 }
                 Recall::All => {
-                    self.inodes.void_what_comes();
+                    self.inodes.void_layouts_in_flight();
                     for inode in self.inodes.numbers().into_iter().filter_map(|ino| self.inodes.get(ino)) {
-                        let _unused = inode.unused();
+                        let _excluded = inode.exclude_layout_users();
                         inode.forget_layout();
                     }
                 }

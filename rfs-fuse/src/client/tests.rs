@@ -1,9 +1,9 @@
 //! Tests of the client against a server in memory, with mapped memory and without.
 
 mod append;
-mod checked;
-mod keeping;
-mod later;
+mod checksums;
+mod cache;
+mod async_io;
 mod writeback;
 
 use std::sync::{Arc, atomic::Ordering};
@@ -13,7 +13,7 @@ use rfs_proto::{Attr, BLOCK, Errno, SetAttr, SetTime};
 
 use super::{
     AttachOptions, Client, ClientError, Creator, ReadData,
-    fake::{Fake, Meddler, What},
+    fake::{Fake, Interceptor, OpKind},
 };
 
 /// The root directory is always referenced.
@@ -131,8 +131,8 @@ fn two_clients_see_each_others_bytes() {
 #[test]
 fn a_filled_hole_is_filled_for_concurrent_readers() {
     let server = Fake::new(256, false);
-    let meddler = Meddler::new(&server);
-    let a = Arc::new(Client::attach(meddler.clone(), &AttachOptions::default()).expect("attached"));
+    let interceptor = Interceptor::new(&server);
+    let a = Arc::new(Client::attach(interceptor.clone(), &AttachOptions::default()).expect("attached"));
     let b = client(&server);
     let ino = create(&a, "f");
     b.open(ino, true).expect("opened");
@@ -140,7 +140,7 @@ fn a_filled_hole_is_filled_for_concurrent_readers() {
     assert_eq!(read(&a, ino, 0, 4), [0; 4]);
     // One reader has found a hole in its layout, and checks it. Another reader is faster.
     let faster = a.clone();
-    meddler.once(What::Read, move || {
+    interceptor.once(OpKind::Read, move || {
         b.write(ino, 0, b"data").expect("written by another client");
         assert_eq!(read(&faster, ino, 0, 4), b"data");
         Ok(())
@@ -151,13 +151,13 @@ fn a_filled_hole_is_filled_for_concurrent_readers() {
 #[test]
 fn a_size_raised_by_another_client_meanwhile_is_never_lowered() {
     both(|server| {
-        let meddler = Meddler::new(&server);
-        let a = Client::attach(meddler.clone(), &AttachOptions::default()).expect("attached");
+        let interceptor = Interceptor::new(&server);
+        let a = Client::attach(interceptor.clone(), &AttachOptions::default()).expect("attached");
         let b = client(&server);
         let ino = create(&a, "f");
         b.open(ino, true).expect("opened");
         a.write(ino, 0, b"aa").expect("written");
-        meddler.once(What::Execute, move || {
+        interceptor.once(OpKind::Execute, move || {
             b.write(ino, 0, &pattern(100)).expect("written by another client");
             Ok(())
         });
@@ -172,13 +172,13 @@ fn a_size_raised_by_another_client_meanwhile_is_never_lowered() {
 #[test]
 fn a_size_raised_a_little_meanwhile_is_raised_further() {
     both(|server| {
-        let meddler = Meddler::new(&server);
-        let a = Client::attach(meddler.clone(), &AttachOptions::default()).expect("attached");
+        let interceptor = Interceptor::new(&server);
+        let a = Client::attach(interceptor.clone(), &AttachOptions::default()).expect("attached");
         let b = client(&server);
         let ino = create(&a, "f");
         b.open(ino, true).expect("opened");
         a.write(ino, 0, b"aa").expect("written");
-        meddler.once(What::Execute, move || {
+        interceptor.once(OpKind::Execute, move || {
             b.write(ino, 2, b"b").expect("written by another client");
             Ok(())
         });
@@ -191,16 +191,16 @@ fn a_size_raised_a_little_meanwhile_is_raised_further() {
 #[test]
 fn a_write_that_a_truncation_overtook_is_repeated() {
     both(|server| {
-        let meddler = Meddler::new(&server);
-        let a = Client::attach(meddler.clone(), &AttachOptions::default()).expect("attached");
+        let interceptor = Interceptor::new(&server);
+        let a = Client::attach(interceptor.clone(), &AttachOptions::default()).expect("attached");
         let b = client(&server);
         let ino = create(&a, "f");
         a.write(ino, 0, &pattern(3 * BLOCK as usize)).expect("written");
         // Mapped: a write inside the file notices the truncation. Otherwise: a write past the end
         // does.
-        let kind = if server_is_mapped(&server) { What::Write } else { What::Execute };
+        let kind = if server_is_mapped(&server) { OpKind::Write } else { OpKind::Execute };
         let at = if server_is_mapped(&server) { BLOCK } else { 3 * BLOCK };
-        meddler.once(kind, move || {
+        interceptor.once(kind, move || {
             b.setattr(ino, &TRUNCATE).expect("truncated by another client");
             Ok(())
         });
@@ -364,13 +364,13 @@ fn every_operation_fails_if_the_server_is_dead() {
 #[test]
 fn a_timeout_has_its_own_errno() {
     let server = Fake::new(16, false);
-    let meddler = Meddler::new(&server);
-    let c = Client::attach(meddler.clone(), &AttachOptions::default()).expect("attached");
+    let interceptor = Interceptor::new(&server);
+    let c = Client::attach(interceptor.clone(), &AttachOptions::default()).expect("attached");
     let ino = create(&c, "f");
-    for kind in [What::Execute, What::Call] {
-        meddler.once(kind, || Err(RequestError::Timeout(std::time::Duration::from_secs(1))));
+    for kind in [OpKind::Execute, OpKind::Call] {
+        interceptor.once(kind, || Err(RequestError::Timeout(std::time::Duration::from_secs(1))));
         let failed = match kind {
-            What::Call => c.lookup(1, b"f").map(drop),
+            OpKind::Call => c.lookup(1, b"f").map(drop),
             _ => try_read(&c, ino, 0, 1).map(drop),
         };
         assert_eq!(failed.expect_err("timeout").errno(), Errno::ETIMEDOUT);

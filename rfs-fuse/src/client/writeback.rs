@@ -9,7 +9,7 @@ use rfs_proto::{Attr, Marks, SetAttr, SetTime, record};
 use super::{
     Client, ClientError,
     inode::Inode,
-    record::{RawRecord, Seen},
+    attr_record::{RawRecord, Seen},
 };
 
 /// Returns the write time, if `changes` sets nothing else. 0 stands for no time in a record.
@@ -42,14 +42,14 @@ impl Client {
         }
         let (Some(time), Some(inode)) = (write_time(changes), self.inodes.get(ino)) else { return Ok(None) };
         // The kernel's clock is coarse, so a file can be younger than its first write.
-        if inode.told.lock().is_some_and(|told| told.ctime > time) {
+        if inode.told_attrs.lock().is_some_and(|told| told.ctime > time) {
             return Ok(None);
         }
         let _shared = inode.io.read();
         if !inode.open.load(Ordering::Acquire) {
             return Ok(None);
         }
-        let kept = inode.lease.lock().is_kept();
+        let kept = inode.attr_caching.lock().is_cacheable();
         let Some(mut attr) = self.exchange_time(&inode, time)?.filter(|attr| attr.ctime == time) else {
             return Ok(None);
         };

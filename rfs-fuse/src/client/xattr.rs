@@ -63,7 +63,7 @@ impl Client {
                     .and_then(|()| self.call_done(&request(rest, true)))
             }
         };
-        self.untold(ino);
+        self.forget_told_attrs(ino);
         set
     }
 
@@ -74,7 +74,7 @@ impl Client {
     pub fn remove_xattr(&self, ino: u64, name: &[u8], only_if: Option<Belongs>) -> Result<(), ClientError> {
         check_name(name)?;
         let removed = self.call_done(&Request::RemoveXattr { ino, name, only_if });
-        self.untold(ino);
+        self.forget_told_attrs(ino);
         removed
     }
 

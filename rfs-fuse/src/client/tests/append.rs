@@ -7,12 +7,12 @@ use rfs_proto::record;
 use super::*;
 
 /// Creates a file of one byte, and a client whose operations the test can intercept.
-fn with_file(server: &Arc<Fake>) -> (Arc<Meddler>, Client, u64) {
-    let meddler = Meddler::new(server);
-    let a = Client::attach(meddler.clone(), &AttachOptions::default()).expect("attached");
+fn with_file(server: &Arc<Fake>) -> (Arc<Interceptor>, Client, u64) {
+    let interceptor = Interceptor::new(server);
+    let a = Client::attach(interceptor.clone(), &AttachOptions::default()).expect("attached");
     let ino = create(&a, "f");
     a.write(ino, 0, b"0").expect("written");
-    (meddler, a, ino)
+    (interceptor, a, ino)
 }
 
 fn another(server: &Arc<Fake>, ino: u64) -> Client {
@@ -51,12 +51,12 @@ fn an_append_into_allocated_space_is_two_lists_and_no_call() {
 #[test]
 fn an_append_waits_for_another_clients_append() {
     both(|server| {
-        let (meddler, a, ino) = with_file(&server);
+        let (interceptor, a, ino) = with_file(&server);
         let b = another(&server, ino);
         let (send, receive) = std::sync::mpsc::channel();
         let waiting = server.clone();
         // While `a` holds the append lock, before it places bytes.
-        meddler.later(1, What::Execute, move || {
+        interceptor.later(1, OpKind::Execute, move || {
             assert_ne!(waiting.appender(ino), 0);
             let before = waiting.lists.load(Ordering::Relaxed);
             let other = thread::spawn(move || b.append(ino, b"bb"));
@@ -97,10 +97,10 @@ fn an_append_waits_for_a_dead_clients_lock_but_not_for_its_own() {
 #[test]
 fn a_truncation_moves_an_append_to_the_new_end() {
     both(|server| {
-        let (meddler, a, ino) = with_file(&server);
+        let (interceptor, a, ino) = with_file(&server);
         let b = another(&server, ino);
         a.append(ino, &pattern(9000)).expect("appended");
-        meddler.later(1, What::Execute, move || {
+        interceptor.later(1, OpKind::Execute, move || {
             b.setattr(ino, &TRUNCATE).expect("truncated");
             Ok(())
         });
@@ -113,10 +113,10 @@ fn a_truncation_moves_an_append_to_the_new_end() {
 #[test]
 fn a_file_truncated_and_grown_to_the_same_size_meanwhile_has_the_bytes() {
     both(|server| {
-        let (meddler, a, ino) = with_file(&server);
+        let (interceptor, a, ino) = with_file(&server);
         let b = another(&server, ino);
         a.append(ino, &pattern(2 * BLOCK as usize - 1)).expect("appended");
-        meddler.later(1, What::Execute, move || {
+        interceptor.later(1, OpKind::Execute, move || {
             b.setattr(ino, &TRUNCATE).expect("truncated");
             b.write(ino, 0, &vec![7; 2 * BLOCK as usize]).expect("written");
             Ok(())
@@ -129,9 +129,9 @@ fn a_file_truncated_and_grown_to_the_same_size_meanwhile_has_the_bytes() {
 #[test]
 fn an_append_stays_where_the_end_was_if_a_write_grows_the_file_meanwhile() {
     both(|server| {
-        let (meddler, a, ino) = with_file(&server);
+        let (interceptor, a, ino) = with_file(&server);
         let b = another(&server, ino);
-        meddler.later(1, What::Execute, move || {
+        interceptor.later(1, OpKind::Execute, move || {
             b.write(ino, 10, b"far").expect("written");
             Ok(())
         });
@@ -145,9 +145,9 @@ fn an_append_stays_where_the_end_was_if_a_write_grows_the_file_meanwhile() {
 #[test]
 fn an_append_is_whole_if_a_write_grows_the_file_within_it() {
     both(|server| {
-        let (meddler, a, ino) = with_file(&server);
+        let (interceptor, a, ino) = with_file(&server);
         let b = another(&server, ino);
-        meddler.later(1, What::Execute, move || {
+        interceptor.later(1, OpKind::Execute, move || {
             b.write(ino, 3, b"far").expect("written");
             Ok(())
         });
@@ -159,12 +159,12 @@ fn an_append_is_whole_if_a_write_grows_the_file_within_it() {
 #[test]
 fn a_failed_append_releases_the_append_lock() {
     both(|server| {
-        let (meddler, a, ino) = with_file(&server);
+        let (interceptor, a, ino) = with_file(&server);
         let b = another(&server, ino);
         let too_much = vec![1; 300 * BLOCK as usize];
         assert_eq!(a.append(ino, &too_much), Err(Errno::ENOSPC.into()));
         assert_eq!(server.appender(ino), 0);
-        meddler.later(1, What::Execute, || Err(RequestError::Flushed));
+        interceptor.later(1, OpKind::Execute, || Err(RequestError::Flushed));
         assert_eq!(a.append(ino, b"lost"), Err(RequestError::Flushed.into()));
         assert_eq!(server.appender(ino), 0);
         assert_eq!(b.append(ino, b"b"), Ok(1));

@@ -1,0 +1,593 @@
+//! Tests of the cache: replies, recalls, and their order.
+
+use std::{
+    sync::{atomic::AtomicU64, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rdmabox::Cancel;
+use rfs_proto::{Attr, FileKind, Marks, Owner, Recall, RenameFlags, Request, encode_request};
+
+use super::*;
+use crate::client::{Keeper, Next, Remote, fake::new_attr};
+
+const DIR: u64 = 1;
+/// The server of these tests has the same names in all directories.
+const OTHER: u64 = 999;
+
+/// A client that caches, and a thread that obeys recalls for it.
+struct CachingClient {
+    server: Arc<Fake>,
+    interceptor: Arc<Interceptor>,
+    client: Arc<Client>,
+    cancel: Cancel,
+    obeys: Option<thread::JoinHandle<()>>,
+}
+
+/// Makes a request as another client.
+fn ask(server: &Fake, request: &Request<'_>) {
+    let (mut out, mut back) = (Vec::new(), Vec::new());
+    encode_request(request, &mut out);
+    server.call(&out, &mut back).expect("answered");
+}
+
+/// Creates a file as another client.
+fn make(server: &Fake, name: &str) {
+    let name = name.as_bytes();
+    ask(
+        server,
+        &Request::Create { parent: DIR, name, perm: 0o600, umask: 0, uid: 0, gid: 0, exclusive: true },
+    );
+}
+
+/// A keeper without a cache.
+struct NoCache;
+
+impl Keeper for NoCache {
+    fn drop_all(&self, _: &[Recall]) {}
+}
+
+impl CachingClient {
+    fn new() -> CachingClient {
+        CachingClient::with(Fake::new(256, true))
+    }
+
+    fn with(server: Arc<Fake>) -> CachingClient {
+        let interceptor = Interceptor::new(&server);
+        let options = AttachOptions { keeps: true, ..AttachOptions::default() };
+        let client = Arc::new(Client::attach(interceptor.clone(), &options).expect("attached"));
+        // The thread below may do so later than the test needs it.
+        client.inodes.recalls().begin();
+        let (cancel, asks) = (Cancel::new(), client.clone());
+        let until = cancel.clone();
+        let obeys = thread::spawn(move || asks.obey(&NoCache, &until).expect("obeyed"));
+        CachingClient { server, interceptor, client, cancel, obeys: Some(obeys) }
+    }
+
+    fn make(&self, names: std::ops::Range<u32>) {
+        for name in names {
+            self.elsewhere(&name.to_string());
+        }
+    }
+
+    fn elsewhere(&self, name: &str) {
+        make(&self.server, name);
+    }
+
+    fn recall(&self, recall: Recall) {
+        self.server.recalls.send(&[recall]);
+    }
+
+    fn calls(&self, act: impl FnOnce(&Client)) -> u64 {
+        let before = self.server.calls();
+        act(&self.client);
+        self.server.calls() - before
+    }
+
+    fn finds(&self, name: &str) -> bool {
+        match self.client.lookup(DIR, name.as_bytes()) {
+            Ok(_) => true,
+            Err(ClientError::Errno(Errno::ENOENT)) => false,
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+impl Drop for CachingClient {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+        self.obeys.take().expect("a thread").join().expect("it ends");
+    }
+}
+
+fn name(name: &str) -> Recall {
+    Recall::Name { parent: DIR, name: name.into() }
+}
+
+#[test]
+fn attributes_are_kept_until_they_are_recalled() {
+    let k = CachingClient::new();
+    k.elsewhere("f");
+    let since = k.client.since();
+    let ino = k.client.lookup(DIR, b"f").expect("found").ino;
+    let keeps = || {
+        let telling = k.client.telling();
+        (telling.keeps_attr(since, ino), telling.keeps_name(since, DIR, b"f"))
+    };
+    assert_eq!(keeps(), (true, true));
+    assert_eq!(k.calls(|c| assert_eq!(c.getattr(ino).expect("attributes").ino, ino)), 0);
+    k.recall(Recall::Attr { ino });
+    assert_eq!(keeps(), (false, true));
+    let since = k.client.since();
+    k.client.getattr(ino).expect("attributes");
+    k.client.getattr(ino).expect("attributes, asked for to be kept");
+    assert!(k.client.telling().keeps_attr(since, ino));
+    k.recall(name("f"));
+    assert_eq!(keeps(), (false, false), "asked for before");
+    assert!(k.client.telling().keeps_attr(since, ino));
+}
+
+#[test]
+fn a_reply_that_a_recall_overtook_is_not_cached() {
+    let k = CachingClient::new();
+    k.elsewhere("f");
+    for recall in [name("f"), Recall::Names { ino: DIR }, Recall::Attr { ino: 2 }, Recall::Pages { ino: 2 }] {
+        let of_name = matches!(recall, Recall::Name { .. } | Recall::Names { .. });
+        let since = k.client.since();
+        let attr = k.client.lookup(DIR, b"f").expect("found");
+        // The kernel has not been told yet.
+        k.recall(recall);
+        let telling = k.client.telling();
+        assert_eq!(telling.keeps_name(since, DIR, b"f"), !of_name);
+        assert_eq!(telling.keeps_attr(since, attr.ino), of_name);
+    }
+}
+
+#[test]
+fn recalls_are_not_noted_while_the_caller_is_told() {
+    let k = CachingClient::new();
+    let telling = k.client.telling();
+    let recalls = thread::scope(|scope| {
+        let sent = scope.spawn(|| k.recall(name("x")));
+        thread::yield_now();
+        let early = sent.is_finished();
+        drop(telling);
+        sent.join().expect("obeyed");
+        early
+    });
+    assert!(!recalls, "the recall waits for the guard");
+}
+
+#[test]
+fn attributes_from_before_an_own_change_are_not_cached() {
+    let k = CachingClient::new();
+    k.elsewhere("f");
+    let since = k.client.since();
+    let ino = k.client.lookup(DIR, b"f").expect("found").ino;
+    let before = k.client.since();
+    k.client.setattr(ino, &TRUNCATE).expect("cut");
+    assert!(!k.client.telling().keeps_attr(before, ino));
+    let after = k.client.since_but_changed(since);
+    assert!(k.client.telling().keeps_attr(after, ino), "what the change brought");
+}
+
+#[test]
+fn the_absence_of_extended_attributes_is_cached_with_the_attributes() {
+    let k = CachingClient::with(Fake::new(256, false));
+    k.elsewhere("f");
+    let ino = k.client.lookup(DIR, b"f").expect("found").ino;
+    let looked = || {
+        let reads = Arc::new(AtomicU64::new(0));
+        let count = reads.clone();
+        k.interceptor.once(OpKind::Read, move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        });
+        assert_eq!(k.client.get_xattr(ino, b"user.x"), Err(Errno::ENODATA.into()));
+        assert_eq!(k.client.list_xattr(ino), Ok(vec![]));
+        reads.load(Ordering::Relaxed) > 0
+    };
+    assert!(!looked(), "they came with the name");
+    k.client.setattr(ino, &TRUNCATE).expect("cut");
+    assert!(looked(), "a change of its own may have brought some");
+    assert!(!looked(), "it had a look");
+    k.recall(Recall::Attr { ino });
+    assert!(looked());
+    k.client.getattr(ino).expect("attributes, asked for to be kept");
+    assert!(!looked());
+    // The record is recalled while it is read.
+    k.client.setattr(ino, &TRUNCATE).expect("cut");
+    let server = k.server.clone();
+    k.interceptor.once(OpKind::Read, move || {
+        server.recalls.send(&[Recall::Attr { ino }]);
+        Ok(())
+    });
+    assert_eq!(k.client.get_xattr(ino, b"user.x"), Err(Errno::ENODATA.into()));
+    assert!(looked(), "what was read is not known to be so still");
+}
+
+#[test]
+fn a_directory_becomes_known_by_failed_lookups() {
+    let k = CachingClient::new();
+    k.make(0..1000);
+    let misses: u64 = (0..100).map(|i| k.calls(|_| assert!(!k.finds(&format!("no{i}"))))).sum();
+    assert!((6..=9).contains(&misses), "{misses}");
+    assert_eq!(k.calls(|_| assert!(!k.finds("another"))), 0);
+    assert!(k.finds("999"));
+    // An own change.
+    assert_eq!(k.calls(|c| assert!(c.create(DIR, b"new", 0o600, OWNER, true).is_ok())), 1);
+    assert!(k.finds("new"));
+    k.client.unlink(DIR, b"new").expect("removed");
+    assert_eq!(k.calls(|_| assert!(!k.finds("new"))), 0);
+    // A change by another client.
+    k.elsewhere("other");
+    k.recall(name("other"));
+    assert!(k.finds("other") && !k.finds("none"));
+    k.recall(Recall::Names { ino: DIR });
+    assert_eq!(k.calls(|_| assert!(!k.finds("none"))), 1);
+    let long = [b'x'; 256];
+    assert_eq!(k.client.lookup(DIR, &long), Err(Errno::ENAMETOOLONG.into()));
+}
+
+/// Another client has just linked the old name's inode to the new name. Neither name goes then.
+#[test]
+fn a_name_that_is_renamed_to_a_link_of_its_inode_still_exists() {
+    let k = CachingClient::new();
+    k.make(0..10);
+    for name in ["a", "b", "c"] {
+        k.elsewhere(name);
+    }
+    // All names of the directory are known.
+    (0..100).for_each(|i| assert!(!k.finds(&format!("no{i}"))));
+    assert_eq!(k.calls(|_| assert!(!k.finds("another"))), 0);
+    let (server, ino) = (Arc::clone(&k.server), k.client.lookup(DIR, b"a").expect("found").ino);
+    k.interceptor.once(OpKind::Call, move || {
+        ask(&server, &Request::Link { ino, parent: OTHER, name: b"b" });
+        server.recalls.send(&[Recall::Name { parent: OTHER, name: (*b"b").into() }]);
+        Ok(())
+    });
+    let none = RenameFlags::empty();
+    k.client.rename((DIR, b"a"), (OTHER, b"b"), none, None).expect("nothing to do");
+    assert!(k.finds("a"));
+    // A renamed name is gone, and known to be absent if the new name did not exist.
+    k.client.rename((DIR, b"a"), (OTHER, b"c"), none, None).expect("renamed");
+    assert!(!k.finds("a") && k.finds("c"));
+    k.client.rename((DIR, b"c"), (OTHER, b"d"), RenameFlags::NOREPLACE, None).expect("renamed");
+    assert_eq!(k.calls(|_| assert!(!k.finds("c"))), 0);
+    // A whiteout takes the old name.
+    let whiteout = Some(Owner { uid: 1, gid: 2 });
+    assert!(k.finds("b"));
+    k.client.rename((DIR, b"b"), (OTHER, b"e"), RenameFlags::NOREPLACE, whiteout).expect("renamed");
+    assert_ne!(k.client.lookup(DIR, b"b").expect("a whiteout").ino, ino);
+}
+
+#[test]
+fn a_name_that_is_created_during_its_lookup_is_not_cached_as_absent() {
+    for obeyed in [true, false] {
+        let k = CachingClient::new();
+        let server = k.server.clone();
+        k.interceptor.once(OpKind::Reply, move || {
+            make(&server, "x");
+            if obeyed {
+                server.recalls.send(&[name("x")]);
+            }
+            Ok(())
+        });
+        assert!(!k.finds("x"), "the answer is from before");
+        if !obeyed {
+            k.recall(name("x"));
+        }
+        assert!(k.finds("x"));
+    }
+}
+
+#[test]
+fn names_looked_up_in_order_are_prefetched() {
+    let k = CachingClient::new();
+    k.make(0..2000);
+    let calls: u64 = (0..2000).map(|i: u32| k.calls(|_| assert!(k.finds(&i.to_string())))).sum();
+    assert!(calls <= 2000 / 100, "{calls}");
+    assert_eq!(k.client.known_inodes(), ROOT + 2000);
+}
+
+#[test]
+fn prefetched_entries_are_recalled() {
+    let k = CachingClient::new();
+    k.make(0..10);
+    for i in ["0", "1", "2", "3"] {
+        assert!(k.finds(i));
+    }
+    assert_eq!(k.calls(|_| assert!(k.finds("4"))), 0);
+    let since = k.client.since();
+    k.recall(name("5"));
+    assert_eq!(k.calls(|_| assert!(k.finds("5"))), 1);
+    // The first file is inode 2.
+    k.recall(Recall::Attr { ino: 2 + 7 });
+    assert_eq!(k.calls(|_| assert!(k.finds("7"))), 1);
+    k.client.unlink(DIR, b"8").expect("removed");
+    assert!(!k.finds("8"));
+    let ino = k.client.lookup(DIR, b"9").expect("found").ino;
+    assert!(k.client.telling().keeps_attr(since, ino));
+}
+
+#[test]
+fn nothing_is_cached_after_the_session_has_ended() {
+    let mut k = CachingClient::new();
+    k.elsewhere("f");
+    let since = k.client.since();
+    let ino = k.client.lookup(DIR, b"f").expect("found").ino;
+    k.cancel.cancel();
+    let obeys = k.obeys.replace(thread::spawn(|| {})).expect("a thread");
+    obeys.join().expect("it ends");
+    let telling = k.client.telling();
+    assert!(!telling.keeps_attr(since, ino) && !telling.keeps_name(since, DIR, b"f"));
+}
+
+#[test]
+fn pages_are_current_while_the_server_recalls_them() {
+    let k = CachingClient::new();
+    k.elsewhere("f");
+    let ino = k.client.lookup(DIR, b"f").expect("found").ino;
+    let open = |handle| {
+        let since = k.client.since();
+        let attr = k.client.open(ino, false).expect("opened");
+        k.client.telling().opens_pages(since, &attr, handle)
+    };
+    assert!(!open(4));
+    k.client.used(ino, 4);
+    assert!(open(8));
+    k.recall(Recall::Pages { ino });
+    assert!(
+        k.client.lacks_hold(ino) && k.client.is_contested(ino),
+        "pages that it keeps would not be recalled"
+    );
+    assert!(!open(12));
+    assert!(!k.client.lacks_hold(ino) && k.client.is_contested(ino));
+    k.recall(Recall::Written { ino });
+    assert!(k.client.lacks_hold(ino));
+    assert!(!open(14));
+    k.client.used(ino, 14);
+    assert!(open(16), "the open asked for caching");
+}
+
+#[test]
+fn a_layout_is_given_back_when_no_operation_uses_it() {
+    const OLD: &[u8] = b"before";
+    let k = CachingClient::with(Fake::new(256, false));
+    k.elsewhere("f");
+    let ino = k.client.lookup(DIR, b"f").expect("found").ino;
+    k.client.open(ino, true).expect("opened");
+    k.client.write(ino, 0, OLD).expect("written");
+    assert_eq!(read(&k.client, ino, 0, 100), OLD);
+    k.interceptor.hold();
+    let other = k.client.count_in_flight();
+    let (send, answered) = mpsc::channel();
+    let answer = move |data: Result<ReadData<'_>, ClientError>| {
+        let Ok(ReadData::Bytes(bytes)) = data else { panic!("{data:?}") };
+        send.send(bytes.to_vec()).expect("the receiver listens");
+    };
+    assert!(k.client.read_later(ino, 0, OLD.len(), || Next::Nothing, answer).is_ok());
+    drop(other);
+    // Another client rewrites the file in other space.
+    let another = client(&k.server);
+    another.open(ino, true).expect("opened");
+    let generation = another.setattr(ino, &TRUNCATE).expect("truncated").layout_generation;
+    another.write(ino, 0, b"after").expect("written");
+    let recall = || k.recall(Recall::Layout { ino, generation });
+    thread::scope(|scope| {
+        let recalled = scope.spawn(recall);
+        (0..1000).for_each(|_| thread::yield_now());
+        assert!(!recalled.is_finished(), "a read of the old space is under way");
+        k.interceptor.release(&Ok(()));
+        recalled.join().expect("no panic");
+    });
+    assert_eq!(answered.recv().expect("answered"), OLD);
+    // At once, although the size was known a moment ago.
+    assert_eq!(read(&k.client, ino, 0, 100), b"after");
+    // A write in flight is waited for, too.
+    let (client, written) = (Arc::clone(&k.client), Arc::new(AtomicU64::new(0)));
+    let (began, begins) = mpsc::channel();
+    let counts = Arc::clone(&written);
+    k.interceptor.once(OpKind::Write, move || {
+        began.send(()).expect("the receiver listens");
+        (0..1000).for_each(|_| thread::yield_now());
+        counts.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    });
+    let writing = thread::spawn(move || client.write(ino, 0, b"AFTER"));
+    begins.recv().expect("it begins");
+    recall();
+    assert_eq!(written.load(Ordering::Relaxed), 1);
+    writing.join().expect("no panic").expect("written");
+    assert_eq!(read(&k.client, ino, 0, 100), b"AFTER");
+}
+
+/// After a restart the server has no earlier generations, and cannot name the layouts that it
+/// recalls.
+#[test]
+fn a_recall_of_everything_voids_all_layouts() {
+    for mapped in [false, true] {
+        let k = CachingClient::with(Fake::new(256, mapped));
+        k.elsewhere("f");
+        let ino = k.client.lookup(DIR, b"f").expect("found").ino;
+        k.client.open(ino, true).expect("opened");
+        k.client.write(ino, 0, b"before").expect("written");
+        assert_eq!(read(&k.client, ino, 0, 100), b"before");
+        let old = k.server.place(ino, 0);
+        let another = client(&k.server);
+        another.open(ino, true).expect("opened");
+        another.setattr(ino, &TRUNCATE).expect("truncated");
+        another.write(ino, 0, b"after").expect("written");
+        k.recall(Recall::All);
+        // The old space belongs to another file by now.
+        k.server.put(old, b"theirs");
+        k.client.write(ino, 0, b"AFT").expect("written");
+        assert_eq!(read(&k.client, ino, 0, 100), b"AFTer");
+        assert_eq!(k.server.bytes(old, 6), b"theirs");
+        // A layout in flight becomes void.
+        let client = Arc::clone(&k.client);
+        k.client.close(ino).expect("closed");
+        k.interceptor.once(OpKind::Reply, move || {
+            client.give_layouts_back(0, &[Recall::All]);
+            Ok(())
+        });
+        k.client.open(ino, true).expect("opened");
+        assert_eq!(k.calls(|c| assert_eq!(read(c, ino, 0, 100), b"AFTer")), 1, "it is fetched again");
+    }
+}
+
+/// The change may have taken effect, or may do so later, and free space that the layout names.
+#[test]
+fn a_layout_is_void_after_a_failed_change_of_size() {
+    let k = CachingClient::with(Fake::new(256, false));
+    k.elsewhere("f");
+    let ino = k.client.lookup(DIR, b"f").expect("found").ino;
+    k.client.open(ino, true).expect("opened");
+    k.client.write(ino, 0, b"bytes").expect("written");
+    assert_eq!(k.calls(|c| assert_eq!(read(c, ino, 0, 100), b"bytes")), 0);
+    k.interceptor.once(OpKind::Reply, || Err(RequestError::Timeout(Duration::ZERO)));
+    assert!(k.client.setattr(ino, &TRUNCATE).is_err());
+    assert!(k.calls(|c| c.write(ino, 0, b"b").expect("written")) > 0);
+    assert_eq!(read(&k.client, ino, 0, 100), b"b");
+}
+
+#[test]
+fn only_the_first_open_for_writing_is_another_call() {
+    let k = CachingClient::new();
+    k.elsewhere("f");
+    let ino = k.client.lookup(DIR, b"f").expect("found").ino;
+    let open = |write| k.calls(|c| assert!(c.open(ino, write).is_ok()));
+    assert_eq!([open(false), open(false), open(true), open(true), open(false)], [1, 0, 1, 0, 0]);
+    let opens = k.server.opens(ino);
+    assert_eq!(opens, 3, "and one of the client that created it");
+    for _ in 0..5 {
+        k.client.close(ino).expect("closed");
+    }
+    assert_eq!(k.server.opens(ino), 1);
+}
+
+/// Creates a client that may cache the directory's attributes, at a server that sends them along.
+/// Records are not mapped.
+fn told_along() -> CachingClient {
+    let k = CachingClient::with(Fake::new(256, false));
+    may_keep(&k);
+    k
+}
+
+fn may_keep(k: &CachingClient) {
+    k.client.inodes.get(DIR).expect("the root").attr_caching.lock().answered(true, Instant::now());
+}
+
+/// Returns the server's directory, with this size.
+fn directory(size: u64) -> Attr {
+    Attr { kind: FileKind::Directory, size, marks: Marks::KEEP, ..new_attr(DIR, 0o755) }
+}
+
+fn send_along(k: &CachingClient, size: u64) {
+    *k.server.directory.lock() = Some(directory(size));
+}
+
+/// Returns the size that came along, or `None` if the client reads the record, which this server
+/// does not have.
+fn came(k: &CachingClient) -> Option<u64> {
+    k.client.getattr(DIR).ok().map(|attr| {
+        assert_eq!(attr, directory(attr.size));
+        attr.size
+    })
+}
+
+#[test]
+fn the_directorys_attributes_come_with_the_reply_to_a_change() {
+    let k = told_along();
+    send_along(&k, 1);
+    create(&k.client, "f");
+    let reads = Arc::new(AtomicU64::new(0));
+    let count = reads.clone();
+    k.interceptor.each(OpKind::Read, move || {
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    assert_eq!(k.calls(|_| assert_eq!(came(&k), Some(1))), 0);
+    send_along(&k, 2);
+    k.client.unlink(DIR, b"f").expect("removed");
+    assert_eq!(k.calls(|_| assert_eq!(came(&k), Some(2))), 0);
+    assert_eq!(reads.load(Ordering::Relaxed), 0);
+    // A second query may ask for the access time, which reads change without a recall.
+    assert_eq!(came(&k), None);
+}
+
+#[test]
+fn directory_attributes_are_valid_until_the_directory_changes() {
+    type Happens = fn(&CachingClient);
+    let table: [(&str, Happens); 7] = [
+        ("a read of this client's own", |k| assert_eq!(k.client.reads_directory(&directory(1)), Ok(true))),
+        ("another client's change", |k| k.recall(Recall::Name { parent: DIR, name: b"x".into() })),
+        ("a change of its attributes", |k| k.recall(Recall::Attr { ino: DIR })),
+        ("a server that was started again", |k| k.client.cache.void_all(&k.client.inodes)),
+        ("a change of this client's own with which nothing came", |k| {
+            *k.server.directory.lock() = None;
+            create(&k.client, "g");
+        }),
+        ("a removal", |k| drop(k.client.rmdir(OTHER, b"d"))),
+        ("a renaming, over a directory perhaps", |k| {
+            drop(k.client.rename((OTHER, b"d"), (OTHER, b"e"), RenameFlags::empty(), None));
+        }),
+    ];
+    for (what, happens) in table {
+        let k = told_along();
+        send_along(&k, 1);
+        create(&k.client, "f");
+        happens(&k);
+        may_keep(&k);
+        assert_eq!(came(&k), None, "{what}");
+    }
+    let k = told_along();
+    send_along(&k, 1);
+    create(&k.client, "f");
+    k.recall(Recall::Attr { ino: OTHER });
+    assert_eq!(came(&k), Some(1), "another inode");
+}
+
+#[test]
+fn an_event_during_a_change_voids_the_attributes_in_its_reply() {
+    type Happens = fn(&CachingClient);
+    let table: [(&str, Happens); 3] = [
+        ("a recall", |k| {
+            k.recall(Recall::Attr { ino: DIR });
+            may_keep(k);
+        }),
+        ("a change of this client's own", |k| {
+            create(&k.client, "g");
+        }),
+        ("a removal", |k| drop(k.client.rmdir(OTHER, b"d"))),
+    ];
+    for (what, happens) in table {
+        let k = Arc::new(told_along());
+        send_along(&k, 1);
+        let meanwhile = k.clone();
+        k.interceptor.once(OpKind::Reply, move || {
+            // The buffers of the calling thread are in use.
+            thread::spawn(move || happens(&meanwhile)).join().expect("done");
+            Ok(())
+        });
+        create(&k.client, "f");
+        assert_eq!(came(&k), None, "{what}");
+    }
+}
+
+#[test]
+fn only_cacheable_attributes_of_the_directory_are_used() {
+    let file = Attr { kind: FileKind::Regular, ..directory(1) };
+    let not_kept = Attr { marks: Marks::empty(), ..directory(1) };
+    for attr in [file, not_kept, Attr { ino: OTHER, ..directory(1) }] {
+        let k = told_along();
+        *k.server.directory.lock() = Some(attr);
+        create(&k.client, "f");
+        assert_eq!(came(&k), None, "{attr:?}");
+    }
+    // Nothing may be cached at all.
+    let k = CachingClient::with(Fake::new(256, false));
+    send_along(&k, 1);
+    create(&k.client, "f");
+    assert_eq!(came(&k), None);
+}
