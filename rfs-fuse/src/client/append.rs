@@ -20,9 +20,9 @@ use rfs_proto::{Errno, MAX_FILE_SIZE, record};
 
 use super::{
     Client, ClientError,
+    attr_record::{Glimpse, RawRecord, Seen},
     data::{LIST, Ops, check_guards},
     inode::Inode,
-    attr_record::{Glimpse, RawRecord, Seen},
     space::TRIES,
 };
 
@@ -62,8 +62,10 @@ impl Client {
             return Ok(offset);
         }
         for _ in 0..TRIES {
-            let hold =
-                record::appender(self.session.load(Ordering::Acquire), NEXT_LOCK.fetch_add(1, Ordering::Relaxed));
+            let hold = record::appender(
+                self.session.load(Ordering::Acquire),
+                NEXT_LOCK.fetch_add(1, Ordering::Relaxed),
+            );
             let appended = self
                 .retry_in_new_era(&inode, issued_era, || self.take_append_lock(&inode, hold))
                 .and_then(|now| self.append_at(&inode, issued_era, hold, now, data));

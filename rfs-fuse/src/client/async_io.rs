@@ -2,8 +2,7 @@
 //!
 //! If a request is the only one in flight, the calling thread blocks for it. Otherwise the
 //! request is only started: the thread takes the next request, and the thread that polls the
-//! completion sends the reply. If more requests are waiting, [`Coalescer`] starts several in one
-//! batch.
+//! completion sends the reply. If more requests wait, [`Coalescer`] starts several in one batch.
 //!
 //! An asynchronous write only places bytes: inside the file, where space is allocated. Its data
 //! is copied, because the request's buffer is reused, and its time is noted before. A failed
@@ -12,11 +11,11 @@
 //!
 //! # Concurrency
 //! Session threads start requests; any polling thread runs the replies. Takes an inode's `io` and
-//! `layout_users` without blocking, and holds them as a count ([`StartedRequests`]) while the request is in
-//! flight.
+//! `layout_users` without blocking, and holds them as a count ([`StartedRequests`]) while the
+//! request is in flight.
 
-mod in_flight;
 mod coalescer;
+mod in_flight;
 mod write_retries;
 
 use std::{
@@ -33,10 +32,10 @@ use super::{
     layout::Piece,
     size::{KnownSize, LayoutId},
 };
-pub(crate) use in_flight::{AloneStreak, StartedRequests, InFlight};
-use in_flight::{InFlightGuard, StartedGuard};
 pub(crate) use coalescer::Coalescer;
 use coalescer::TransferRequest;
+pub(crate) use in_flight::{AloneStreak, InFlight, StartedRequests};
+use in_flight::{InFlightGuard, StartedGuard};
 pub(crate) use write_retries::WriteRetries;
 
 /// Longest asynchronous request in bytes. Copying a longer one takes longer than to wake a
@@ -91,7 +90,7 @@ impl Client {
         let issued_era = self.remote.era_in_use();
         let Some(next) = self.queue_hint(next) else { return Err(answer) };
         let Some(inode) = self.inodes.get(ino) else { return Err(answer) };
-        let (Some(shared), Some(places)) = (inode.io.try_read(), inode.places.try_read()) else {
+        let (Some(shared), Some(places)) = (inode.io.try_read(), inode.layout_users.try_read()) else {
             return Err(answer);
         };
         let known = *inode.size.lock();
@@ -146,7 +145,7 @@ impl Client {
         }
         let issued_era = self.remote.era_in_use();
         let inode = self.inodes.get(ino)?;
-        let (shared, places) = (inode.io.try_read()?, inode.places.try_read()?);
+        let (shared, places) = (inode.io.try_read()?, inode.layout_users.try_read()?);
         // This check precedes `next`, which may be a system call: a write that extends the file
         // needs none.
         let known = *inode.size.lock();
@@ -165,7 +164,8 @@ impl Client {
         let (started, counted) = (StartedGuard::new(&inode), self.in_flight.enter());
         drop((shared, places));
         let client = Arc::downgrade(self);
-        let write = PendingWrite { client, inode, offset, len: data.len(), issued_era, layout, place, started };
+        let write =
+            PendingWrite { client, inode, offset, len: data.len(), issued_era, layout, place, started };
         Some(LaterWrite { client: self, data, next, write, counted })
     }
 
@@ -323,7 +323,8 @@ where
                 answer(told);
             }
         };
-        let read = client.read_issued_in(issued_era, (ino, offset, len), &mut Vec::new(), |data| tell(Ok(data)));
+        let read =
+            client.read_issued_in(issued_era, (ino, offset, len), &mut Vec::new(), |data| tell(Ok(data)));
         if let Err(e) = read {
             tell(Err(e));
         }

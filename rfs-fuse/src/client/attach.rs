@@ -1,4 +1,12 @@
 //! Attaching to a server, and calls to it.
+//!
+//! [`Client::connect`] makes a session, sends Attach, and measures the server's clock. All calls
+//! of the client go through [`Client::call`], which retries after ENOSPC once started closes have
+//! ended.
+//!
+//! # Concurrency
+//! Any number of threads call. The message buffers are per thread, so a callback must not make a
+//! call while this thread makes one.
 
 use std::{
     cell::RefCell,
@@ -16,16 +24,16 @@ use rfs_proto::{
 
 use super::{
     AccessTimes, Client, ClientError, Remote,
-    reattach::{Reattacher, random_identity},
+    attr_record::Records,
+    cache::{Cache, Effect},
     checksum_read::Checksums,
     clock::{ServerClock, local_now},
-    inode::InodeTable,
-    cache::{Cache, Effect},
-    attr_record::Records,
-    remote::Mapped,
-    reclaim::StateReclaimer,
     idempotent::is_idempotent,
+    inode::InodeTable,
+    reattach::{Reattacher, random_identity},
+    reclaim::StateReclaimer,
     reconnect::ReconnectingSession,
+    remote::Mapped,
 };
 
 /// Options of an attach.
@@ -226,7 +234,8 @@ impl Client {
         options: &SessionOptions,
         attach: &AttachOptions,
     ) -> Result<Client, AttachError> {
-        let options = &SessionOptions { started_reply: Some(StartedReply::new(log_failure)), ..options.clone() };
+        let options =
+            &SessionOptions { started_reply: Some(StartedReply::new(log_failure)), ..options.clone() };
         let first: Arc<dyn Remote> = Session::connect(address, options)?;
         let mount = if attach.returns { Some(random_identity()?) } else { None };
         let attached = attach_session(&*first, attach, mount, attach.patience);
@@ -237,8 +246,7 @@ impl Client {
             let (timeout, factory) = (options.operation_timeout, Box::new(factory));
             let remote = ReconnectingSession::new(Arc::clone(&first), &reply.attached, timeout, factory);
             let remote = remote.map_err(|_| ClientError::Errno(Errno::EAGAIN))?;
-            let client =
-                Client::attached(remote.clone(), attach, reply).inspect_err(|_| remote.close())?;
+            let client = Client::attached(remote.clone(), attach, reply).inspect_err(|_| remote.close())?;
             let (inodes, cache) = (Arc::clone(&client.inodes), Arc::clone(&client.cache));
             let session = Arc::clone(&client.session);
             remote.set_reclaimer(Box::new(StateReclaimer { inodes, cache, session }));

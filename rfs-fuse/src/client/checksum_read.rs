@@ -4,8 +4,8 @@
 //! block is bad if three reads in a row find the same even version: the second read's bytes then
 //! lie between two reads of an unchanged word, in any order of fetches. While versions change, or
 //! one is odd, a writer is active. The reader then yields, and later sleeps. It releases the
-//! file's layout every [`LAYOUT_HOLD_LIMIT`], because a truncation by another mount may wait for the
-//! layout.
+//! file's layout every [`LAYOUT_HOLD_LIMIT`], because a truncation by another mount may wait for
+//! the layout.
 //!
 //! # Concurrency
 //! Session threads that hold the inode's `io` shared. Takes `layout_users` shared.
@@ -29,10 +29,10 @@ use smallvec::SmallVec;
 
 use super::{
     Client, ClientError,
+    attr_record::Glimpse,
     data::{Reads, room},
     inode::Inode,
     layout::Piece,
-    attr_record::Glimpse,
     remote::{Mapped, Remote, at},
     size::{LayoutId, LookStart},
     space::TRIES,
@@ -169,8 +169,8 @@ impl Client {
         Err(ClientError::Unstable)
     }
 
-    /// Reads once, while the caller holds `layout_users`. With `accept`, takes an end of file that may
-    /// have moved during the read.
+    /// Reads once, while the caller holds `layout_users`. With `accept`, takes an end of file that
+    /// may have moved during the read.
     fn try_checked(
         &self,
         sums: &Checksums,
@@ -246,8 +246,8 @@ impl Client {
         }))
     }
 
-    /// Verifies the blocks of runs in a buffer that begins at `first` of the file. Reads a block that
-    /// does not match its word again. Returns the outcome of the read if it ends here.
+    /// Verifies the blocks of runs in a buffer that begins at `first` of the file. Reads a block
+    /// that does not match its word again. Returns the outcome of the read if it ends here.
     fn verify_runs(
         &self,
         sums: &Checksums,
@@ -327,7 +327,8 @@ impl Client {
         self.read_and_look(inode, parts, start).map(Some)
     }
 
-    /// Reads one block until it matches its word, is certainly bad, or [`LAYOUT_HOLD_LIMIT`] has passed.
+    /// Reads one block until it matches its word, is certainly bad, or [`LAYOUT_HOLD_LIMIT`] has
+    /// passed.
     fn reread_block(
         &self,
         sums: &Checksums,

@@ -5,6 +5,9 @@
 //! unchanged. The last one follows the replies to the others, so the size rises after the bytes,
 //! as in one-sided writes. Each part has a checksum of its data, which the server compares with
 //! the data that arrived.
+//!
+//! # Concurrency
+//! Session threads that hold the inode's `io` shared. Takes `layout_calls` to request space.
 
 use std::{
     thread,
@@ -16,7 +19,8 @@ use rfs_proto::{
 };
 
 use super::{
-    Client, ClientError, data::check_guards, inode::Inode, names::wrong_kind, attr_record::Glimpse, space::TRIES,
+    Client, ClientError, attr_record::Glimpse, data::check_guards, inode::Inode, names::wrong_kind,
+    space::TRIES,
 };
 
 /// Attempts to send a part that arrives damaged.

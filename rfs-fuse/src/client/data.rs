@@ -21,10 +21,10 @@ use smallvec::SmallVec;
 
 use super::{
     Client, ClientError,
+    attr_record::{Glimpse, RawRecord, Seen},
     clock::WriteTimes,
     inode::Inode,
     layout::Piece,
-    attr_record::{Glimpse, RawRecord, Seen},
     remote::{Mapped, at},
     size::{LayoutId, LookStart},
     space::TRIES,
@@ -78,7 +78,7 @@ impl Client {
         self.read_issued_in(self.remote.era_in_use(), (ino, offset, len), buffer, sink)
     }
 
-    /// Reads as [`read`](Self::read). The caller issued the read in the era `issued_era`, which may have
+    /// Reads as [`read`](Self::read). The caller issued the read in `issued_era`, which may have
     /// ended.
     pub(super) fn read_issued_in<R>(
         &self,
@@ -116,9 +116,9 @@ impl Client {
                 return self.read_mapped(&inode, map, offset, len, buffer, sink);
             }
             let last = attempt == TRIES;
-            if let Some(len) =
-                self.retry_in_new_era(&inode, issued_era, || self.read_remote(&inode, offset, end, buffer, last))?
-            {
+            if let Some(len) = self.retry_in_new_era(&inode, issued_era, || {
+                self.read_remote(&inode, offset, end, buffer, last)
+            })? {
                 drop(counted);
                 return Ok(sink(ReadData::Bytes(&buffer[..len])));
             }
@@ -232,7 +232,7 @@ impl Client {
         self.write_issued_in(self.remote.era_in_use(), ino, offset, data)
     }
 
-    /// Writes as [`write`](Self::write). The caller issued the write in the era `issued_era`, which may
+    /// Writes as [`write`](Self::write). The caller issued the write in `issued_era`, which may
     /// have ended.
     pub(super) fn write_issued_in(
         &self,
@@ -268,7 +268,7 @@ impl Client {
         self.retry_in_new_era(&inode, issued_era, write)
     }
 
-    /// Writes up to `end`. The caller keeps the file open, and issued the write in the era `issued_era`.
+    /// Writes up to `end`. The caller keeps the file open, and issued the write in `issued_era`.
     pub(crate) fn write_open(
         &self,
         inode: &Inode,
@@ -440,7 +440,7 @@ impl Client {
     /// addresses.
     ///
     /// # Errors
-    /// ESTALE if the file is gone. EIO if locks that were held in the era `issued_era` are lost: they
+    /// ESTALE if the file is gone. EIO if locks that were held in `issued_era` are lost: they
     /// may have guarded this operation.
     pub(crate) fn retry_in_new_era<R>(
         &self,

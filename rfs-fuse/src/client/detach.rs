@@ -2,6 +2,9 @@
 //!
 //! A server cannot tell a killed client from a disconnected one, so it keeps the state of both
 //! for a lease. A process that knows of the kill attaches as that mount and detaches it.
+//!
+//! # Concurrency
+//! The caller's thread. Blocks for a few timeouts at most.
 
 use std::{path::PathBuf, time::Duration};
 

@@ -1,4 +1,7 @@
 //! Space of a file: allocation, deallocation, search for data and holes, copies at the server.
+//!
+//! # Concurrency
+//! Session threads. Changes take the inode's `io` exclusively, and a seek takes it shared.
 
 use rfs_proto::{Attr, Copied, Errno, FallocateFlags, Reply, Request};
 

@@ -1,10 +1,11 @@
 //! The client's state per inode.
 //!
 //! # Concurrency
-//! Locks of one inode, outermost first: `opens`, `io`, `append`, `layout_users`, `layout_calls`, then
-//! any one of `layout`, `size`, `at_server`, `lost_lock_handles`, `times`, `attr_caching`, `listing`,
-//! `pages_as_of`, `told_attrs` and `held_locks`. The latter are held briefly (`times` over one small
-//! WRITE). The table's lock is never held over another lock, except over that of its aliases.
+//! Locks of one inode, outermost first: `opens`, `io`, `append`, `layout_users`, `layout_calls`,
+//! then any one of `layout`, `size`, `at_server`, `lost_lock_handles`, `times`, `attr_caching`,
+//! `listing`, `pages_as_of`, `told_attrs` and `held_locks`. The latter are held briefly (`times`
+//! over one small WRITE). The table's lock is never held over another lock, except over that of
+//! its aliases.
 
 use std::sync::{
     Arc,
@@ -16,12 +17,12 @@ use rfs_proto::{Attr, Marks};
 use rustc_hash::FxHashMap;
 
 use super::{
-    atime::Access,
     aliases::{Aliases, Names},
+    async_io::StartedRequests,
+    atime::Access,
+    cache::{AttrCaching, Interest, Listing, PageState},
     clock::WriteTimes,
     held_locks::HeldLocks,
-    cache::{AttrCaching, Interest, Listing, PageState},
-    async_io::StartedRequests,
     layout::LayoutCache,
     orphans::Orphans,
     sharing::{PageHold, Shared, Sharing},

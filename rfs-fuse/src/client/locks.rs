@@ -1,5 +1,12 @@
 //! File locks that are visible to all mounts of a server, and their effect on the caller's
 //! caches.
+//!
+//! The server grants locks. This client records the locks that it may hold, to release them with
+//! their owner or handle, and to detect lost ones.
+//!
+//! # Concurrency
+//! Session threads, and one thread in [`Client::grants`]. The inode's `held_locks` is held
+//! briefly, never over a call.
 
 use std::sync::atomic::Ordering;
 
@@ -11,10 +18,10 @@ use rfs_proto::{
 
 use super::{
     Client, ClientError,
+    cache::Effect,
     data::check_guards,
     held_locks::{Claim, LockKey},
     inode::Inode,
-    cache::Effect,
     names::wrong_kind,
 };
 
@@ -172,7 +179,7 @@ impl Client {
         }
     }
 
-    /// Makes a call about open files that their locks may guard. The caller issued it in the era
+    /// Makes a call about open files that their locks may guard. The caller issued it in
     /// `issued_era`.
     ///
     /// # Errors

@@ -1,4 +1,10 @@
 //! Lookups of names: from the cache if its answer is certain, else at the server.
+//!
+//! Directories become known by listing them after some failed lookups
+//! (`cache::DirNames`). Names that are looked up in order are prefetched.
+//!
+//! # Concurrency
+//! Session threads. Takes the locks of the cache, each briefly, and none over a call.
 
 use rfs_proto::{Attr, DirPage, Errno, Reply, Request};
 
@@ -118,8 +124,7 @@ impl Client {
         let telling = self.telling();
         // This client may have changed an inode that was referenced and forgotten meanwhile, or a
         // name.
-        let calm =
-            self.inodes.forgotten() == forgotten && self.cache.dir_names.lock().is_calm(parent, mark);
+        let calm = self.inodes.forgotten() == forgotten && self.cache.dir_names.lock().is_calm(parent, mark);
         let fresh: Vec<_> = entries
             .filter(|entry| calm && telling.is_fresh(since, parent, &entry.name, &entry.attr))
             .map(|entry| (entry.name.into(), entry.attr))

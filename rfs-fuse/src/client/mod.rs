@@ -11,39 +11,38 @@
 //!
 //! # Concurrency
 //! Any number of threads call every method. Reads and writes of one inode run in parallel; a
-//! change of its size excludes them. Every wait ends within the session's timeouts. An inode
-//! stays referenced until [`Client::forget`] returns its last reference; an open inode until its
-//! last [`Client::close`].
+//! change of its size excludes them. Every wait ends within the session's timeouts. An inode is
+//! referenced until its last [`Client::forget`], and open until its last [`Client::close`].
 
-mod atime;
-mod reattach;
 mod aliases;
 mod append;
-mod checksum_write;
-mod checksum_read;
-mod clock;
+mod async_io;
+mod atime;
 mod attach;
+mod attr_record;
+mod cache;
+mod checksum_read;
+mod checksum_write;
+mod clock;
 mod data;
+mod detach;
 mod error;
 mod extents;
 #[cfg(test)]
 mod fake;
-mod detach;
 mod held_locks;
+mod idempotent;
 mod inode;
-mod cache;
-mod async_io;
 mod layout;
 mod locks;
 mod lookup;
 mod names;
 mod open;
 mod orphans;
-mod attr_record;
-mod remote;
+mod reattach;
 mod reclaim;
-mod idempotent;
 mod reconnect;
+mod remote;
 mod sharing;
 mod size;
 mod space;
@@ -57,14 +56,14 @@ use std::{
     time::Duration,
 };
 
+pub use async_io::{LaterWrite, Next};
 pub use atime::AccessTimes;
 pub use attach::{AttachError, AttachOptions};
+pub use cache::{Changes, Keeper, Opened, Since, Telling, UnderWay};
 pub use data::ReadData;
+pub use detach::Farewell;
 pub use error::{ClientError, errno_of_completion, errno_of_request};
 pub use extents::Seek;
-pub use detach::Farewell;
-pub use cache::{Changes, Keeper, Opened, Since, Telling, UnderWay};
-pub use async_io::{LaterWrite, Next};
 pub use locks::{Asked, LockRequest};
 pub use names::Creator;
 pub use orphans::Arrival;
@@ -72,11 +71,11 @@ pub use remote::{ReadDone, Remote, WriteDone};
 
 use parking_lot::Mutex;
 
-use clock::ServerClock;
-use inode::InodeTable;
-use cache::Cache;
 use async_io::{AloneStreak, Coalescer, InFlight, WriteRetries};
 use attr_record::Records;
+use cache::Cache;
+use clock::ServerClock;
+use inode::InodeTable;
 use rfs_proto::{Identity, RegionRef};
 
 /// One session with one server.

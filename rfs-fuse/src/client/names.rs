@@ -1,4 +1,11 @@
 //! Calls about names and attributes, and `getattr`, which mostly needs no call.
+//!
+//! The functions here check names, call the server, take references to the inodes in its replies,
+//! and tell the cache about changes.
+//!
+//! # Concurrency
+//! Session threads. A change of size takes the inode's `io` exclusively; all other locks are held
+//! briefly.
 
 use std::sync::Arc;
 
@@ -9,8 +16,8 @@ use rfs_proto::{
 
 use super::{
     Client, ClientError,
-    inode::{Inode, visible_attrs},
     cache::Since,
+    inode::{Inode, visible_attrs},
 };
 
 /// The user that creates an inode.

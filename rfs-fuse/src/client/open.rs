@@ -3,6 +3,10 @@
 //! The first open of an inode here, and the first one for writing, is an open at the server. It
 //! grants the use of the file's layout. Other opens only read the attribute record. The last
 //! close here closes the file at the server.
+//!
+//! # Concurrency
+//! Session threads. An open or close holds the inode's `opens` over its calls; the last close
+//! also takes `io` exclusively.
 
 use std::sync::atomic::Ordering;
 
@@ -11,9 +15,9 @@ use rfs_proto::{Attr, Errno, Marks, Opened, Reply, Request};
 
 use super::{
     Client, ClientError, Creator,
+    cache::Since,
     clock::WriteTimes,
     inode::{Inode, Opens},
-    cache::Since,
     layout::{LayoutCache, validate},
     names::{check_name, with_pending},
     size::LookStart,

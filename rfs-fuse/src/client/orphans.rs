@@ -263,7 +263,9 @@ impl Client {
             let sends = || orphans.send_all(|inos| self.send_forgotten(inos));
             match std::thread::Builder::new().name("forgetting".into()).spawn_scoped(scope, sends) {
                 Ok(_) => orphans.begin(),
-                Err(e) => log::error!("unlinked files keep their space on the server, cannot start a thread: {e}"),
+                Err(e) => {
+                    log::error!("unlinked files keep their space on the server, cannot start a thread: {e}")
+                }
             }
             let asked = asks();
             orphans.end();

@@ -1,4 +1,7 @@
 //! Sessions of a mount that reconnects.
+//!
+//! # Concurrency
+//! The reconnect thread only.
 
 use std::{sync::Arc, time::Duration};
 
@@ -82,7 +85,11 @@ impl SessionFactory for Reattacher {
             Err(e) => {
                 session.close();
                 let why = format!("{}: cannot attach: {e}", self.address);
-                Err(if matches!(e, ClientError::InUse(_)) { ConnectFailure::Final(why) } else { ConnectFailure::Retry(why) })
+                Err(if matches!(e, ClientError::InUse(_)) {
+                    ConnectFailure::Final(why)
+                } else {
+                    ConnectFailure::Retry(why)
+                })
             }
         }
     }

@@ -1,12 +1,16 @@
 //! Reading records, and fetching and extending the layout of an open file.
+//!
+//! # Concurrency
+//! Session threads, and the thread that obeys recalls. `layout_calls` is held over the calls that
+//! fetch or extend a layout. A recall takes `layout_users` exclusively.
 
 use rfs_proto::{BLOCK, Errno, Layout, Recall, Reply, Request};
 
 use super::{
     Client, ClientError,
+    attr_record::Glimpse,
     inode::Inode,
     layout::{LayoutCache, Piece, Pieces, validate},
-    attr_record::Glimpse,
     size::{LayoutId, LookStart},
 };
 

@@ -1,9 +1,9 @@
 //! Tests of the client against a server in memory, with mapped memory and without.
 
 mod append;
-mod checksums;
-mod cache;
 mod async_io;
+mod cache;
+mod checksums;
 mod writeback;
 
 use std::sync::{Arc, atomic::Ordering};

@@ -1,5 +1,8 @@
 //! Operations for a caller with exclusive use ([`alone`](super::AttachOptions::alone)) that
 //! caches written data and write times until it writes them back.
+//!
+//! # Concurrency
+//! Session threads. Takes the inode's `io` shared.
 
 use std::sync::atomic::Ordering;
 
@@ -8,8 +11,8 @@ use rfs_proto::{Attr, Marks, SetAttr, SetTime, record};
 
 use super::{
     Client, ClientError,
-    inode::Inode,
     attr_record::{RawRecord, Seen},
+    inode::Inode,
 };
 
 /// Returns the write time, if `changes` sets nothing else. 0 stands for no time in a record.

@@ -3,6 +3,9 @@
 //! The record and the attributes of an inode tell whether it has any. Most queries
 //! (security.capability, ACLs) concern inodes without, so they cost no call, and nothing at all
 //! while the attributes are cached.
+//!
+//! # Concurrency
+//! Session threads. `parts` is held while a long value goes to the server in two calls.
 
 use rfs_proto::{
     Belongs, Errno, MAX_XATTR_NAME, MAX_XATTR_VALUE, Marks, Reply, Request, Value, XATTR_PART, XattrSet,

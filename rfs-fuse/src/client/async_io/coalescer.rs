@@ -1,4 +1,11 @@
 //! Batches of requests to start.
+//!
+//! A thread that knows of a waiting request leaves its own request in the batch. The batch starts
+//! when it is full, when no request waits, or when a started request completes.
+//!
+//! # Concurrency
+//! Session threads add, polling threads complete. The batch's lock is held briefly, never over a
+//! start.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,4 +1,7 @@
 //! Counts of the reads and writes in flight.
+//!
+//! # Concurrency
+//! Any thread. Atomic words, and one lock that is held briefly.
 
 use std::sync::{
     Arc,

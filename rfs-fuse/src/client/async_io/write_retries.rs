@@ -1,4 +1,7 @@
 //! Repetitions of failed writes, each on its own thread.
+//!
+//! # Concurrency
+//! Polling threads add. Each repetition runs on its own thread, without the queue's lock.
 
 use std::{
     collections::VecDeque,

@@ -9,13 +9,13 @@
 //! Session threads, and the thread that obeys recalls. Locks: the recall log, then an inode's
 //! `attr_caching`, then any one of the others, which are held briefly.
 
-mod dir_attrs;
-mod lookup_prefetch;
+mod attr_caching;
 mod changes;
+mod dir_attrs;
 mod dir_names;
 mod interest;
-mod attr_caching;
 mod listing;
+mod lookup_prefetch;
 mod pages;
 mod recall_log;
 
@@ -36,16 +36,16 @@ use super::{
     Client, ClientError,
     inode::{Inode, InodeTable},
 };
-use dir_attrs::ChangedDirAttrs;
-use lookup_prefetch::LookupPrefetch;
+pub(crate) use attr_caching::AttrCaching;
 pub(crate) use changes::Effect;
 pub use changes::{Changes, UnderWay};
+use dir_attrs::ChangedDirAttrs;
 use dir_names::DirNames;
 pub(crate) use dir_names::{ListingId, Mark};
 pub(crate) use interest::Interest;
-pub(crate) use attr_caching::AttrCaching;
 pub(crate) use listing::Listing;
 pub use listing::Opened;
+use lookup_prefetch::LookupPrefetch;
 pub(crate) use pages::PageState;
 pub(crate) use recall_log::{Moment, RecallLog};
 
@@ -212,7 +212,8 @@ impl Telling<'_> {
     /// clients may write to it later: the server recalls them.
     pub fn holds_pages(&self, attr: &Attr) -> bool {
         let Some(inode) = self.client.inodes.get(attr.ino) else { return false };
-        self.client.cache.is_on() && (attr.marks.contains(Marks::KEEP) || inode.attr_caching.lock().is_cacheable())
+        self.client.cache.is_on()
+            && (attr.marks.contains(Marks::KEEP) || inode.attr_caching.lock().is_cacheable())
     }
 
     /// Returns true if this client may cache nothing.

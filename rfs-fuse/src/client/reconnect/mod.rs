@@ -6,17 +6,16 @@
 //! one-sided operations, because a second execution leads to the same state. Requests that change
 //! state carry a slot number, and the server answers a repetition from its reply cache.
 //!
-//! If the server has dropped the mount's state but not its memory, a new *era* begins: [`Reclaimer`]
-//! reclaims the state before other threads use the session. Changes and addresses of the old era
-//! fail. If the memory is another one, all operations fail.
+//! If the server has dropped the mount's state but not its memory, a new *era* begins:
+//! [`Reclaimer`] reclaims the state before other threads use the session. Changes and addresses
+//! of the old era fail. If the memory is another one, all operations fail.
 //!
 //! # Concurrency
 //! One thread makes sessions. Other threads use the current session, and wait at most one
-//! operation timeout for the next. `started`, `slots` and `state` are held briefly and never
-//! nested.
+//! operation timeout for the next. `started`, `slots` and `state` are held briefly, never nested.
 
-mod reconnect_thread;
 mod address_map;
+mod reconnect_thread;
 mod remote;
 mod request_slots;
 #[cfg(test)]
@@ -37,9 +36,9 @@ use rdmabox::{Cancel, RequestError, WcStatus};
 use rfs_proto::{Attached, Identity, SLOTS};
 use rustix::time::{ClockId, clock_gettime};
 
-pub(super) use reconnect_thread::{ConnectFailure, Reclaimer, SessionFactory};
 use address_map::{AddressMap, Regions};
-use request_slots::{SlotSeq, RequestSlots};
+pub(super) use reconnect_thread::{ConnectFailure, Reclaimer, SessionFactory};
+use request_slots::{RequestSlots, SlotSeq};
 
 use super::Remote;
 
@@ -219,8 +218,8 @@ impl ReconnectingSession {
         }
     }
 
-    /// Repeats a call until a session of an allowed era has carried it out. Does not send it again after
-    /// `deadline`.
+    /// Repeats a call until a session of an allowed era has carried it out. Does not send it again
+    /// after `deadline`.
     fn call_until(
         &self,
         deadline: Instant,

@@ -1,4 +1,10 @@
 //! The thread that makes the next session, and the traits that it needs.
+//!
+//! The thread checks an idle session, replaces a lost one, and repeats started calls. Before
+//! other threads use a session of a new era, it has the client reclaim its state.
+//!
+//! # Concurrency
+//! One thread runs this. It holds `state` briefly, and no lock while it connects or reclaims.
 
 use std::{
     sync::{
@@ -147,7 +153,9 @@ impl ReconnectingSession {
 
     /// Resumes a session whose state the server has kept.
     fn resume(&self, remote: &Arc<dyn Remote>, attached: &Attached) -> Result<(), ConnectFailure> {
-        if self.is_reclaiming.load(Ordering::Acquire) || attached.session != self.session.load(Ordering::Acquire) {
+        if self.is_reclaiming.load(Ordering::Acquire)
+            || attached.session != self.session.load(Ordering::Acquire)
+        {
             // The last session was lost during a reclaim, so the server may have some of the files
             // open.
             detach(remote);
@@ -163,7 +171,8 @@ impl ReconnectingSession {
 
     /// Begins a new era: the server has dropped the state of this mount.
     fn begin_era(&self, remote: &dyn Remote, attached: &Attached) -> Result<(), ConnectFailure> {
-        let given_up = || ConnectFailure::Final("the server dropped this mount, because its lease expired".into());
+        let given_up =
+            || ConnectFailure::Final("the server dropped this mount, because its lease expired".into());
         let reclaimer = self.reclaimer.get().ok_or_else(given_up)?;
         self.is_reclaiming.store(true, Ordering::Release);
         // Started calls concern open files of the old era.

@@ -1,4 +1,8 @@
 //! The [`Remote`] of a client that reconnects: a session without an end.
+//!
+//! # Concurrency
+//! Any number of threads. Waits of the module happen in [`super`]; no lock is held over an
+//! operation.
 
 use std::{
     cell::RefCell,
@@ -10,7 +14,10 @@ use rdmabox::{Cancel, Memory, Op, RemoteAddr, RequestError, Until};
 use rfs_proto::{Request, encode_request};
 use smallvec::SmallVec;
 
-use super::{AllowedEra, Phase, ReconnectingSession, StaleAddress, StartedCall, address_map::address_of, reconnect_thread, request_slots::SlotSeq};
+use super::{
+    AllowedEra, Phase, ReconnectingSession, StaleAddress, StartedCall, address_map::address_of,
+    reconnect_thread, request_slots::SlotSeq,
+};
 use crate::client::{ReadDone, Remote, WriteDone};
 
 /// Maximum number of started calls that may have to be repeated.
@@ -27,7 +34,12 @@ fn encode_envelope(SlotSeq { slot, sequence }: SlotSeq, request: &[u8], envelope
 
 impl ReconnectingSession {
     /// Calls under a slot number, by which the server recognizes a repetition.
-    fn call_in_slot(&self, allowed: AllowedEra, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
+    fn call_in_slot(
+        &self,
+        allowed: AllowedEra,
+        request: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<(), RequestError> {
         let deadline = Instant::now() + self.timeout;
         let number = self.take_slot(deadline)?;
         let outcome = ENVELOPE.with_borrow_mut(|envelope| {
@@ -124,7 +136,8 @@ impl Remote for ReconnectingSession {
                 return Ok(link.remote.write_vectored(parts));
             }
             let there = parts.iter().map(|(remote, data)| Some((link.addresses.translate(*remote)?, *data)));
-            let there: SmallVec<[(RemoteAddr, &[u8]); 4]> = there.collect::<Option<_>>().ok_or(StaleAddress)?;
+            let there: SmallVec<[(RemoteAddr, &[u8]); 4]> =
+                there.collect::<Option<_>>().ok_or(StaleAddress)?;
             Ok(link.remote.write_vectored(&there))
         })
     }
@@ -134,7 +147,8 @@ impl Remote for ReconnectingSession {
             if link.addresses.is_identity() {
                 return Ok(link.remote.read_vectored(parts));
             }
-            let there = parts.iter_mut().map(|(remote, out)| Some((link.addresses.translate(*remote)?, &mut **out)));
+            let there =
+                parts.iter_mut().map(|(remote, out)| Some((link.addresses.translate(*remote)?, &mut **out)));
             let mut there: SmallVec<[(RemoteAddr, &mut [u8]); 4]> =
                 there.collect::<Option<_>>().ok_or(StaleAddress)?;
             Ok(link.remote.read_vectored(&mut there))
