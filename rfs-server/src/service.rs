@@ -1,7 +1,12 @@
-//! The dispatchers behind rdmabox: decodes, hands on, encodes. A session belongs to the export that it has attached to.
+//! The file service: connects rdmabox sessions to the dispatchers of the exports.
 //!
-//! Threading: rdmabox calls from several threads at once. Decoding and encoding hold no lock. A request that is no
-//! message ends its session, and nothing else.
+//! It decodes requests, passes them to the dispatcher of the session's export, and encodes
+//! replies. A session's first request selects its export. A malformed request ends its session,
+//! and no other.
+//!
+//! # Concurrency
+//! rdmabox calls from several threads at once. No lock is held while messages are decoded,
+//! handled or encoded.
 
 mod mounting;
 
@@ -31,14 +36,14 @@ use crate::{
     squash::Squash,
 };
 
-/// The memory of a file system, as the sessions of one protection domain reach it.
+/// The memory of a file system, as exported to one protection domain.
 #[derive(Debug)]
 pub struct Reach {
     /// File data.
     pub arena: Export,
     /// Attribute records.
     pub table: Export,
-    /// Checksums, if there are any.
+    /// Checksums, if the export has them.
     pub sums: Option<Export>,
 }
 
@@ -56,29 +61,28 @@ impl Reach {
     }
 }
 
-/// A file system, as sessions reach it.
+/// A file system with its memory, as sessions reach it.
 ///
-/// With keys each export has protection domains of its own, one for those who may write and one for those who may not, whose
-/// regions have no right but to be read. So a session reaches no byte of another export, and writes none of its own that it may not,
-/// whatever it sends.
+/// With keys, each export has two protection domains: one for sessions that may write, and one
+/// with read-only regions. So no request of a session can access another export's memory, or
+/// write without the right to write.
 ///
-/// Sessions without a key are all in one domain. Each is told the regions of its own export only: whoever keeps to the protocol
-/// reaches no byte of another one. It is no wall against a client that does not: where memory is mapped a client is handed that of
-/// all exports.
+/// Sessions without a key share one domain. Each learns the regions of its own export only. That
+/// does not stop a malicious client: a client that maps memory gets the memory of all exports.
 #[derive(Debug)]
 pub struct Lent {
-    /// Its name.
+    /// Name of the export.
     pub name: String,
-    /// Answers its sessions.
+    /// The dispatcher of its sessions.
     pub dispatcher: Arc<Dispatcher>,
-    /// For those without a key.
+    /// The memory for sessions without a key.
     pub open: Reach,
-    /// For those with one, by what they may do.
+    /// The memory for sessions with a key, by their rights.
     pub keyed: HashMap<Rights, Reach>,
 }
 
 impl Lent {
-    /// How a peer with these rights names the memory.
+    /// Returns the regions of the memory for a peer with these rights.
     fn regions(&self, peer: &Peer, rights: Rights) -> Regions {
         let reach = match peer.key() {
             // Each export with keys has both.
@@ -89,15 +93,16 @@ impl Lent {
     }
 }
 
-/// What there is to do about the first request of a connection.
+/// The result of choosing an export for the first request of a connection.
 enum Chosen<'a> {
-    /// It belongs to a session of this export.
+    /// The connection belongs to a session of this export.
     Export(&'a Lent, Attached),
-    /// Nothing but to answer.
+    /// The request only gets this reply.
     Say(Reply),
 }
 
-/// Where each session has attached to; `None` before that. Only sessions that are there have one.
+/// The export of each connection; `None` before its first request. Connections that have ended
+/// have no entry.
 #[derive(Debug, Default)]
 struct Choices(HashMap<u64, Option<Attached>>);
 
@@ -106,12 +111,13 @@ impl Choices {
         self.0.insert(session, None);
     }
 
-    /// What it has attached to.
+    /// Returns the export of a connection.
     fn get(&self, session: u64) -> Option<Attached> {
         self.0.get(&session).copied().flatten()
     }
 
-    /// Attaches it by way of `attach`, if it has not chosen before. What it has attached to then; `None` if it has ended.
+    /// Selects the export of a connection, by calling `attach`, if it has none. Returns its export,
+    /// or `None` if the connection has ended.
     fn choose(&mut self, session: u64, wanted: Attached, attach: impl FnOnce()) -> Option<Attached> {
         let choice = self.0.get_mut(&session)?;
         Some(*choice.get_or_insert_with(|| {
@@ -120,7 +126,7 @@ impl Choices {
         }))
     }
 
-    /// It is gone: what it had attached to.
+    /// Removes a connection. Returns its export.
     fn end(&mut self, session: u64) -> Option<Attached> {
         self.0.remove(&session).flatten()
     }
@@ -132,25 +138,26 @@ pub struct FileService {
     exports: Vec<Lent>,
     keys: Option<Arc<Keys>>,
     sessions: RwLock<Choices>,
-    /// Sessions with a key.
+    /// The keys of sessions that have one.
     keyed: Mutex<HashMap<u64, KeyId>>,
     mounts: Mutex<Mounts>,
-    /// For how long a mount is waited for that has lost its connection.
+    /// The time in which a mount without a connection may reconnect.
     grace: Option<Duration>,
-    /// Rung when one has.
+    /// Rung when a mount has lost its connection.
     bell: Arc<Bell>,
-    /// Who may still write as a client of the server before.
+    /// Clients of previous servers that may still write to memory.
     former: Arc<Former>,
-    /// Until when those have time who were there before the server.
+    /// The time until which mounts of the previous server may reconnect.
     before_until: Instant,
-    /// Whether those are killed then that do not let go.
+    /// Whether the server then kills clients that still map memory of a previous server.
     kill: bool,
-    /// Ends connections; there once the host listens.
+    /// Ends connections; set once the host listens.
     ender: OnceLock<Ender>,
 }
 
 impl FileService {
-    /// A service of these exports, the first of which is that of clients that name none and have no key.
+    /// Creates a service of these exports. Clients that name no export and have no key get the
+    /// first.
     pub fn new(exports: Vec<Lent>, keys: Option<Arc<Keys>>) -> FileService {
         let (sessions, keyed, mounts) = (RwLock::default(), Mutex::default(), Mutex::default());
         let (grace, bell, ender) = (None, Arc::default(), OnceLock::new());
@@ -158,8 +165,9 @@ impl FileService {
         FileService { exports, keys, sessions, keyed, mounts, grace, bell, former, before_until, kill, ender }
     }
 
-    /// Has it wait for mounts that come back, and ring `bell` when one has left. Without this none is waited for, but for those that were
-    /// there before the server. None of those is given up while somebody holds on to what the server before had lent.
+    /// Makes the service wait for mounts that lose their connection, and ring `bell` then. Without
+    /// this it only waits for mounts of the previous server. Their sessions are kept while a client
+    /// still maps memory of a previous server.
     #[must_use]
     pub fn waiting(self, fencing: Fencing, bell: Arc<Bell>, former: Arc<Former>) -> FileService {
         let before_until = awake::now() + fencing.lease.unwrap_or(DEFAULT_LEASE);
@@ -169,7 +177,7 @@ impl FileService {
         service
     }
 
-    /// What ends connections.
+    /// Sets the handle that ends connections.
     pub fn set_ender(&self, ender: Ender) {
         // A host listens once.
         let _ = self.ender.set(ender);
@@ -182,7 +190,7 @@ impl FileService {
         }
     }
 
-    /// Ends a session of an export for a reason of its dispatcher's, whether or not anybody is connected to it.
+    /// Ends a session on the request of its dispatcher, with or without a connection.
     pub fn end_session(&self, export: usize, session: u64, reason: &str) {
         let now = awake::now();
         let (peer, away) = {
@@ -191,41 +199,42 @@ impl FileService {
         };
         match away {
             true => {
-                log::warn!("session {session}, which nobody is connected to: ending: {reason}");
+                log::warn!("session {session}: ending without a connection: {reason}");
                 self.give_up_now();
             }
             false => {
-                // Without a mount its number has that of its connection, if it has come to this server.
+                // A session without a mount has its connection's number in its own, if it has come
+                // to this server.
                 let connection = Dispatcher::connection_of(session);
                 let is_of_now = self.exports[export].dispatcher.session_number(connection) == session;
                 match peer.or(is_of_now.then_some(connection)) {
                     Some(peer) => self.end_peer(peer, reason),
-                    None => log::debug!("session {session} of a server before is ending: {reason}"),
+                    None => log::debug!("session {session} of a previous server: ending: {reason}"),
                 }
             }
         }
     }
 
-    /// The sessions that have one of these keys.
+    /// Returns the sessions with one of these keys.
     pub fn sessions_with(&self, keys: &[KeyId]) -> Vec<u64> {
         let keyed = self.keyed.lock();
         keyed.iter().filter(|(_, key)| keys.contains(key)).map(|(session, _)| *session).collect()
     }
 
-    /// The export of a session, and what it may do there.
+    /// Returns the export and rights of a connection.
     fn export(&self, peer: u64) -> Option<Chosen<'_>> {
         let attached = self.sessions.read().get(peer)?;
         Some(Chosen::Export(self.exports.get(attached.export)?, attached))
     }
 
-    /// Returns whom the users of a peer stand for.
+    /// Returns the squash of a peer's key.
     fn squash(&self, peer: &Peer) -> Squash {
         let opens = |key| self.keys.as_ref().and_then(|keys| keys.opens(key));
-        // A key that is gone by now has its session ended.
+        // A key that was removed has its session ended.
         peer.key().and_then(opens).map_or(Squash::Nobody, |opens| opens.squash)
     }
 
-    /// What a session gets that asks for the export `name`.
+    /// Returns the export and rights for a peer that asks for the export `name`.
     fn allowed(&self, peer: &Peer, name: &str) -> Result<Attached, Errno> {
         let place = |name| self.exports.iter().position(|export| export.name == name);
         let session = |export: usize| self.exports[export].dispatcher.session_number(peer.id());
@@ -235,7 +244,7 @@ impl FileService {
             return Ok(Attached { export, rights: Rights::Write, session: session(export) });
         };
         let opens = self.keys.as_ref().and_then(|keys| keys.opens(key)).ok_or(Errno::EACCES)?;
-        // Whether there is an export of that name is nothing for those who have no key to it.
+        // A peer without a key to an export does not learn whether it exists.
         match name.is_empty() || place(name) == Some(opens.export) {
             true => {
                 Ok(Attached { export: opens.export, rights: opens.rights, session: session(opens.export) })
@@ -244,14 +253,14 @@ impl FileService {
         }
     }
 
-    /// The export that the first request of a session asks for, or what else there is to say to it.
+    /// Handles the first request of a connection: selects its export, or returns a reply.
     fn choose(&self, peer: &Peer, request: &[u8]) -> Result<Chosen<'_>, String> {
         let refuse = |errno| Ok(Chosen::Say(Reply::Error(errno)));
-        // What follows the version may differ in another one.
+        // Another version may encode the rest differently.
         if let Some(version) = attach_version(request)
             && version != VERSION
         {
-            log::warn!("{peer}: it speaks version {version}, this is version {VERSION}");
+            log::warn!("{peer}: the client uses protocol version {version}, the server {VERSION}");
             return refuse(Errno::EPROTO);
         }
         let Request::Attach { client, export: name, mount, .. } = decode(request)? else {
@@ -260,7 +269,7 @@ impl FileService {
         let wanted = match self.allowed(peer, name) {
             Ok(wanted) => wanted,
             Err(errno) => {
-                log::warn!("{peer}: {client:?} asks for the export {name:?}: {errno}");
+                log::warn!("{peer}: {client:?} refused for export {name:?}: {errno}");
                 return refuse(errno);
             }
         };
@@ -270,12 +279,12 @@ impl FileService {
             Arrival::Refused => return refuse(Errno::EACCES),
             Arrival::Doomed => return Ok(Chosen::Say(Reply::Ending)),
             Arrival::Ending(before) => {
-                self.end_peer(before, "its mount is here over another connection");
+                self.end_peer(before, "its mount has reconnected");
                 return Ok(Chosen::Say(Reply::Ending));
             }
         };
-        // Of two requests at once the first one counts; the export itself refuses the other one. One that comes when the session has
-        // ended leaves nothing behind.
+        // Of two concurrent requests the first counts, and the export refuses the second. A request
+        // after the end of the session leaves nothing behind.
         let attached = self.sessions.write().choose(peer.id(), wanted, || {
             let export = &self.exports[wanted.export];
             let credentials = Credentials { key: peer.key().copied(), rights: wanted.rights };
@@ -308,7 +317,7 @@ impl Service for FileService {
         };
         match chosen {
             Chosen::Export(export, attached) => {
-                // Whoever has the records mapped looks at them for nothing.
+                // A client that maps the records reads them without a request.
                 let looks = peer.provider() == ProviderKind::Shm;
                 answer(&export.dispatcher, (attached, looks), request, reply, |request, answer| {
                     self.note(peer, attached, request, answer);
@@ -323,17 +332,18 @@ impl Service for FileService {
         let chosen = self.sessions.write().end(peer.id());
         self.keyed.lock().remove(&peer.id());
         if peer.clings() {
-            // Nobody but the next server gives up what it has, when nobody holds on to what this one has lent.
-            return log::warn!("{peer}: it has not let go of the memory: a next server on it waits for that");
+            // This server cannot release the memory while the client maps it. The next server
+            // releases it when no client maps it.
+            return log::warn!("{peer}: the client still maps the memory: the next server waits for it");
         }
         if let Some(attached) = chosen {
             self.left(peer, attached);
         }
-        log::debug!("session {}: gone", peer.id());
+        log::debug!("session {}: disconnected", peer.id());
     }
 }
 
-/// Returns how a session with these rights reaches memory: with a squash the server alone changes it.
+/// Returns the memory rights of a session. With a squash only the server changes memory.
 fn reach(rights: Rights, squash: Squash) -> Rights {
     if squash.is_nobody() { rights } else { Rights::Read }
 }
@@ -342,15 +352,16 @@ fn decode(request: &[u8]) -> Result<Request<'_>, String> {
     decode_request(request).map_err(|e| format!("malformed request: {e}"))
 }
 
-/// What is asked for once.
+/// Decodes the inner request of an exactly-once request.
 fn decode_once(request: &[u8]) -> Result<Request<'_>, String> {
     match decode(request)? {
         request if request.may_be_once() => Ok(request),
-        _ => Err("malformed request: not to be asked for once".into()),
+        _ => Err("malformed request: cannot be carried out exactly once".into()),
     }
 }
 
-/// Answers one message of a session, which `looks` at records for nothing or not, now or later. An error ends the session.
+/// Answers a message of a session, at once or later. `looks` says whether the client reads
+/// records without a request. An error ends the session.
 fn answer(
     dispatcher: &Dispatcher,
     (Attached { session, rights, .. }, looks): (Attached, bool),
@@ -406,8 +417,8 @@ fn answer(
 fn encode(reply: &Reply, bytes: &mut Vec<u8>) {
     encode_reply(reply, bytes);
     if bytes.len() > MAX_MESSAGE {
-        // Replies are built to fit; should one not, its asker must not be left waiting.
-        log::error!("a reply of {} bytes does not fit", bytes.len());
+        // Replies are built to fit. If one does not, the client must get an answer all the same.
+        log::error!("a reply of {} bytes exceeds the message size", bytes.len());
         encode_reply(&Reply::Error(Errno::EOVERFLOW), bytes);
     }
 }
@@ -417,7 +428,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_chooses_once_and_while_it_is_there() {
+    fn a_session_chooses_an_export_once_and_only_while_connected() {
         let [first, second] = [0, 1].map(|export| Attached { export, rights: Rights::Write, session: 1 });
         let mut choices = Choices::default();
         let mut attached = Vec::new();

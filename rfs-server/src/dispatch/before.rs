@@ -1,8 +1,13 @@
-//! The sessions of the server before, of mounts that come back: they are as they were but for two things that nobody knows. Who waits
-//! for a lock asks for it again; and as anything may be kept, everything is recalled from those who keep, at the latest when
-//! one of them is back or when somebody changes something.
+//! Sessions of the previous server whose mounts reconnect.
 //!
-//! Threading: a server that starts has everything to itself; for the rest as the dispatcher.
+//! They are restored from the log, except for two things that the log does not have. Blocked lock
+//! requests are sent again by their clients. The cache contents are unknown, so everything is
+//! recalled from them. That happens when the first session reconnects or a session changes
+//! something, whichever is first.
+//!
+//! # Concurrency
+//! One thread restores sessions before the server takes requests. All else is as in the
+//! dispatcher.
 
 use std::sync::Arc;
 
@@ -26,34 +31,35 @@ use crate::{
     sessions::{self, Credentials, Manner},
 };
 
-/// A mount that was attached to the server before, and is waited for.
+/// A mount that was attached to the previous server, and that the server waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Awaited {
     /// Its session.
     pub session: u64,
-    /// Which one.
+    /// Its identity.
     pub mount: Identity,
-    /// Who it is.
+    /// Its key and rights.
     pub credentials: Credentials,
 }
 
-/// Bits of a session's number that are its connection's. The others, of 48 that an appender's word has, are the start's.
+/// Bits of a session number that have the connection's number. An appender's word holds 48 bits
+/// of a session number; the others have the number of the server start.
 const CONNECTION_BITS: u32 = 32;
 const START_BITS: u32 = 16;
 
 impl Dispatcher {
-    /// The number of a session, by the number of its connection: no session of a server before has had it.
+    /// Returns the session number of a connection. No session of a previous server has it.
     pub fn session_number(&self, connection: u64) -> u64 {
         let start = self.memory.1.wrapping_sub(1) & ((1 << START_BITS) - 1);
         start << CONNECTION_BITS | connection
     }
 
-    /// The number of its connection, if it has come to this server.
+    /// Returns the connection number of a session that has come to this server.
     pub fn connection_of(session: u64) -> u64 {
         session & ((1 << CONNECTION_BITS) - 1)
     }
 
-    /// A session is there again, with all that it has but for its locks.
+    /// Restores a session and all its state but its locks.
     pub(super) fn restore(&self, id: u64, returning: Returning, has: Session) -> Result<(), Damage> {
         let Returning { mount, key, writes, keeps, alone } = returning;
         let damage = || Damage::Session(id);
@@ -62,7 +68,7 @@ impl Dispatcher {
         let manner = Manner { keeps, alone, mount: Some(mount) };
         let session = self.sessions.restore(id, Credentials { key, rights }, manner);
         if let Some(journal) = &self.store.journal {
-            // Whatever there was room for.
+            // Taken without a check, because the previous server had room for it.
             let slots = has.turns.keys().next_back().map_or(0, |&slot| u64::from(slot) + 1);
             let room = SESSION + SLOT * slots + OPEN * has.opens.len() as u64;
             journal.room.take(session.told(), room);
@@ -82,14 +88,15 @@ impl Dispatcher {
         if keeps {
             self.store.pending.locked(|state| {
                 state.recalls.restore(id);
-                // Nobody else changes what one keeps who is alone.
+                // Only its own session changes state that an exclusive mount caches.
                 state.unknown.extend((!alone).then_some(id));
             });
         }
         Ok(())
     }
 
-    /// The mounts that were attached to the server before, by their sessions. To be asked before anybody attaches to this one.
+    /// Returns the mounts that were attached to the previous server, by session number. Call this
+    /// before the first session attaches.
     pub fn awaited(&self) -> Vec<Awaited> {
         let awaited = |session: Arc<sessions::Session>| {
             let mount = session.mount()?;
@@ -100,24 +107,25 @@ impl Dispatcher {
         all
     }
 
-    /// These were attached to the servers before, and do not come back.
+    /// Sets the sessions of previous servers that do not reconnect.
     pub(super) fn wait_for_strangers(&self, strangers: Vec<u64>) -> Result<(), Full> {
         if let Some(journal) = &self.store.journal
             && strangers.contains(&BEFORE)
         {
-            // The log is of a version that did not say so.
+            // The log has an old version, which does not record them.
             journal.tell(&Op::Stranger(BEFORE))?;
         }
         *self.strangers.lock() = strangers;
         Ok(())
     }
 
-    /// Whether sessions of the servers before that do not come back may still reach something.
+    /// Returns whether sessions of previous servers that do not reconnect may still access memory.
     pub fn waits_for_strangers(&self) -> bool {
         !self.strangers.lock().is_empty()
     }
 
-    /// A mount is back at its session. If that is one of the server before, it is told what this one does not know.
+    /// Handles the return of a mount to its session. Recalls everything from a session of the
+    /// previous server, and makes it repeat its blocked lock requests.
     pub(super) fn back_from_before(&self, session: u64) {
         if let Some(session) = self.sessions.get(session)
             && session.is_of_before()
@@ -127,7 +135,8 @@ impl Dispatcher {
         self.recall_all(|other| other == session);
     }
 
-    /// Recalls everything from all sessions of before but one that have not dropped it. What is to be waited for then.
+    /// Recalls everything from the sessions of the previous server, except for one session. Returns
+    /// the recalls to wait for.
     pub(super) fn recall_all_but(&self, session: u64) -> Vec<Need> {
         self.recall_all(|other| other != session);
         self.store.pending.open(session, |recall| *recall == Recall::All)

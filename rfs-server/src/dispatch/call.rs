@@ -1,6 +1,8 @@
-//! A request under way: the dispatcher's parts as one request uses them, and the recalls that it caused.
+//! A request in progress: its transactions, and the recalls that it waits for.
 //!
-//! Threading: a call belongs to one thread. Its steps lock what they need, one after the other; between two of them nothing is held.
+//! # Concurrency
+//! A call belongs to one thread. Each of its transactions locks and unlocks its own shards; the
+//! call holds no lock between two of them.
 
 use std::cell::RefCell;
 
@@ -14,14 +16,14 @@ use super::{
 };
 use crate::{clock::Clock, recalls::Need, sessions::Session, space::Space};
 
-/// A request under way.
+/// A request in progress.
 pub(super) struct Call<'a> {
     pub(super) store: &'a Store,
     pub(super) space: &'a Space,
     pub(super) clock: &'a dyn Clock,
-    /// Whose it is.
+    /// The session that sent the request.
     pub(super) asker: &'a Session,
-    /// Its number, where the log has to know that it was carried out.
+    /// Its slot and sequence number, if the log records its reply.
     pub(super) number: Option<Number>,
     needs: RefCell<Vec<Need>>,
 }
@@ -37,7 +39,7 @@ impl<'a> Call<'a> {
         Call { store, space: &store.space, clock, asker, number, needs: RefCell::default() }
     }
 
-    /// The step of a request that changes these inodes and comes to its reply.
+    /// Runs a transaction that changes these inodes, and logs its reply.
     pub(super) fn answered(
         &self,
         inos: &[u64],
@@ -50,7 +52,8 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// The same for one that asks for more inodes.
+    /// Runs a transaction that changes these inodes and locks more as it goes, and logs its reply.
+    /// The transaction may run several times.
     pub(super) fn answered_changing(
         &self,
         inos: &[u64],
@@ -63,12 +66,13 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// A step that changes these inodes.
+    /// Runs a transaction that changes these inodes.
     pub(super) fn locked<T>(&self, inos: &[u64], step: impl FnOnce(&mut Meta<'_>) -> T) -> T {
         self.noted(self.store.once(Plan::new(inos), Some(self.asker), step))
     }
 
-    /// A step that changes these inodes, and others that it asks for. It may be run several times, until it has got them all.
+    /// Runs a transaction that changes these inodes, and others that it locks as it goes. It may
+    /// run several times until it has all locks.
     pub(super) fn changing<T>(
         &self,
         inos: &[u64],
@@ -77,12 +81,13 @@ impl<'a> Call<'a> {
         self.noted(self.store.again(Plan::new(inos), Some(self.asker), step))
     }
 
-    /// A step that looks at these inodes.
+    /// Runs a transaction that reads these inodes.
     pub(super) fn look<T>(&self, inos: &[u64], step: impl FnOnce(&Look<'_>) -> T) -> T {
         self.noted(self.store.once(Plan::new(inos), Some(self.asker), |look: &mut Look<'_>| step(look)))
     }
 
-    /// A step that looks at these inodes, and at others that it asks for. It may be run several times, until it has got them all.
+    /// Runs a transaction that reads these inodes, and others that it locks as it goes. It may run
+    /// several times until it has all locks.
     pub(super) fn looking<T>(
         &self,
         inos: &[u64],
@@ -91,7 +96,7 @@ impl<'a> Call<'a> {
         self.noted(self.store.again(Plan::new(inos), Some(self.asker), step))
     }
 
-    /// The recalls that it has to wait for, each once.
+    /// Returns the recalls that the reply waits for, without duplicates.
     pub(super) fn into_needs(self) -> Vec<Need> {
         let mut needs = self.needs.into_inner();
         needs.sort_unstable();

@@ -1,7 +1,8 @@
 //! Requests about open files, their space, and attributes.
 //!
-//! Threading: as the dispatcher. An allocation that has to wait for space to be zeroed lets its inode go and starts
-//! over.
+//! # Concurrency
+//! As the dispatcher. An allocation that has to wait for clean space releases its inode, waits,
+//! and starts again.
 
 use rfs_proto::{Errno, FileKind, Layout, MAX_FILE_SIZE, Opened, Reply, Request, SetAttr, SetTime};
 use seeded_faults::{Fault, seeded};
@@ -17,7 +18,7 @@ use crate::{
     files::block_up,
 };
 
-/// What one try to allocate led to.
+/// The outcome of one attempt to allocate space.
 pub(super) enum Attempt {
     Done(Layout),
     NotClean,
@@ -48,7 +49,7 @@ impl Call<'_> {
                 meta.may_read(ino)?;
                 meta.accessed(ino, at)
             }),
-            // The others are handled elsewhere.
+            // Other modules handle the other requests.
             _ => Err(Errno::ENOSYS),
         }
     }
@@ -79,7 +80,7 @@ impl<M: Mode> View<'_, M> {
 }
 
 impl Meta<'_> {
-    /// Counts an open, and tells the file's attributes and layout.
+    /// Opens a file. Returns its attributes and layout.
     pub(super) fn open(&mut self, session: u64, ino: u64, write: bool) -> Result<Reply, Errno> {
         self.file(ino)?;
         if !self.leases(ino).holds(session, ino) {
@@ -88,7 +89,8 @@ impl Meta<'_> {
         self.open_made(session, ino, write)
     }
 
-    /// Whether the next server can be told of one more file that the asker has open. Only those that come back have them then.
+    /// Checks that the log has room for another open file of the asker. Only open files of sessions
+    /// that reconnect are logged.
     pub(super) fn may_open_one_more(&self) -> Result<(), Errno> {
         match self.asker_in_log() {
             Some((journal, asker)) if !journal.room.is_due(asker.told(), OPEN) => Err(Errno::ENFILE),
@@ -96,9 +98,11 @@ impl Meta<'_> {
         }
     }
 
-    /// The same for a file that has just been made, which was [asked for](Meta::may_open_one_more) before.
+    /// Opens a file that has just been made, after a check with
+    /// [`may_open_one_more`](Meta::may_open_one_more).
     pub(super) fn open_made(&mut self, session: u64, ino: u64, write: bool) -> Result<Reply, Errno> {
-        // A session may end while its request is on the way here. It must not leave a lease behind.
+        // A session may end while its request is in progress. It must not leave an open file
+        // behind.
         if !self.asker.is_some_and(|asker| asker.id() == session && asker.is_attached()) {
             return Err(Errno::EPROTO);
         }
@@ -132,7 +136,8 @@ impl Meta<'_> {
         Ok(Reply::Done)
     }
 
-    /// `ahead`: more may be given behind it.
+    /// Tries to allocate the space of a range. With `ahead`, the file may get more space behind the
+    /// range.
     pub(super) fn try_allocate(
         &mut self,
         session: u64,
@@ -154,7 +159,8 @@ impl Meta<'_> {
             match self.space.allocate(&asked) {
                 Ok(granted) => {
                     let map = self.file_mut(ino)?;
-                    // Who asks for what is there already does not mean to have it shown.
+                    // A request for space that exists already must not change the file's visible
+                    // blocks.
                     if !wants.is_empty() || !ahead {
                         map.note_need(end);
                     }
@@ -172,7 +178,7 @@ impl Meta<'_> {
         self.layout(ino, offset).map(Attempt::Done)
     }
 
-    /// Changes attributes. Asking is enough to change ctime, even if everything else stays as it was.
+    /// Changes attributes. A request sets ctime even if all other attributes stay the same.
     fn set_attr(&mut self, session: u64, ino: u64, changes: &SetAttr, now: i64) -> Result<Reply, Errno> {
         let inode = self.namespace.get(ino)?;
         inode.belongs(changes.only_if)?;
@@ -199,10 +205,10 @@ impl Meta<'_> {
             return Err(e);
         }
         let perm = changes.perm.map(|perm| self.permissions(perm, changes.gid.unwrap_or(gid), kind));
-        // The kernel of a client with a squash is not asked.
+        // With a squash, the server does not rely on the client's kernel for this.
         let drop_privileges = changes.drop_privileges || (changes.size.is_some() && self.is_squashed());
         let inode = self.namespace.get_mut(ino)?;
-        // As the kernel's own file systems do it. A mode that is given is meant so.
+        // As the kernel's own file systems do. An explicit mode is taken as it is.
         let owner_changes = changes.uid.is_some() || changes.gid.is_some();
         let before = (inode.uid, inode.gid);
         let xattr_bytes = inode.xattr_bytes();
@@ -244,17 +250,18 @@ impl Meta<'_> {
         self.told(session, ino).map(Reply::Attr)
     }
 
-    /// Not a change that anybody waits for: what others keep of the attributes shows the time of before.
+    /// Sets the time of the last access. Recalls nothing: other sessions keep the old time in their
+    /// caches.
     fn accessed(&mut self, ino: u64, at: i64) -> Result<Reply, Errno> {
-        // The record says it to the next server.
+        // Not logged: the next server reads it from the record.
         let inode = self.namespace.inodes_mut().passing_mut(ino)?;
         inode.atime = inode.atime.max(at);
         self.publish(ino);
         Ok(Reply::Done)
     }
 
-    /// The new size is there before space goes: a reader finds the end of the file, or its old bytes, or zeroes. The
-    /// record is open until the caller publishes it.
+    /// Sets the size of a file before its space goes: a reader finds the end of the file, its old
+    /// bytes, or zeroes. The record stays open until the caller publishes it.
     fn set_size(&mut self, session: u64, ino: u64, size: u64) -> Result<(), Errno> {
         let inode = self.namespace.get(ino)?;
         let (slot, generation) = (inode.slot, inode.layout_generation);
@@ -265,12 +272,12 @@ impl Meta<'_> {
             return Ok(());
         }
         let map = self.file(ino)?;
-        // Who asked for space may be writing there.
+        // A session that has asked for space may be writing there.
         let asked = map.needed_to().max(old);
         if size < old || map.kept_to() > 0 {
             self.cut(session, ino, size, 0)?;
         } else if size > asked && map.end() > block_up(asked) {
-            // What was given ahead of need would be data, and the file grows by a hole.
+            // Space that was given ahead of need becomes a hole; otherwise it would count as data.
             self.cut(session, ino, asked, 0)?;
         }
         if size < old {

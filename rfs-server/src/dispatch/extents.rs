@@ -1,7 +1,9 @@
-//! Requests that change the space of files other than by writing and truncation: fallocate, and copies within the server.
+//! Requests that change the space of files: fallocate, and copies within the server.
 //!
-//! Threading: as the dispatcher. Long ranges are zeroed and copied in steps, each of which has the inodes to itself; between two of
-//! them others get their turn. An allocation that has to wait for space to be zeroed lets them go and starts over.
+//! # Concurrency
+//! As the dispatcher. A transaction zeroes or copies at most 256 KiB; other requests run in
+//! between. An allocation that has to wait for clean space releases its inodes, waits, and starts
+//! again.
 
 use rfs_proto::{Attr, Copied, Errno, FallocateFlags, MAX_FILE_SIZE, Reply, Request};
 use seeded_faults::{Fault, seeded};
@@ -14,13 +16,13 @@ use super::{
 };
 use crate::{alloc::Range, bytes::Bad};
 
-/// Bytes that are zeroed or copied at a time.
+/// Bytes that one transaction zeroes or copies at most.
 const STEP: u64 = 256 << 10;
 
-/// Bytes that one request copies at most, so that its answer does not take long.
+/// Bytes that one request copies at most, to bound its latency.
 const MAX_COPY: u64 = 16 << 20;
 
-/// A copy under way.
+/// A copy in progress.
 #[derive(Clone, Copy)]
 struct Copy {
     from: (u64, u64),
@@ -38,7 +40,7 @@ impl Call<'_> {
                 let copy = Copy { from: (from, from_offset), to: (to, to_offset), len };
                 self.copy(session, copy).map(Reply::Copied)
             }
-            // The others are handled elsewhere.
+            // Other modules handle the other requests.
             _ => Err(Errno::ENOSYS),
         }
     }
@@ -78,7 +80,7 @@ impl Call<'_> {
         self.answered(&[ino], |meta| meta.extend(session, ino, end, keep_size, now).map(Reply::Attr))
     }
 
-    /// Sees to it that a range has space, and no more than that.
+    /// Allocates the space of a range, and no more.
     fn provide(&self, session: u64, ino: u64, offset: u64, end: u64) -> Result<(), Errno> {
         loop {
             match self.locked(&[ino], |meta| meta.try_allocate(session, ino, offset, end, false))? {
@@ -95,7 +97,8 @@ impl Call<'_> {
         if from.0 == to.0 && from.1 < to_end && to.1 < from_end {
             return Err(Errno::EINVAL);
         }
-        // What the copy itself puts behind the end of the source is no part of it.
+        // The length is fixed first: bytes that the copy itself appends to the source are not
+        // copied.
         let len = self.look(&[from.0, to.0], |look| look.copy_len(session, copy))?.min(MAX_COPY);
         let mut buffer = Vec::new();
         let mut bytes = 0;
@@ -105,7 +108,7 @@ impl Call<'_> {
             match self.copy_step(session, step, bytes, &mut buffer) {
                 Ok(0) => break,
                 Ok(copied) => bytes += copied,
-                // What was copied so far counts.
+                // The reply reports the bytes that were copied.
                 Err(_) if bytes > 0 => break,
                 Err(errno) => return Err(errno),
             }
@@ -114,11 +117,13 @@ impl Call<'_> {
         Ok(Copied { bytes, attr })
     }
 
-    /// What was copied with this step and `before` is a whole reply: a repetition goes on nowhere, and copies nothing twice.
+    /// Copies one step. The logged reply covers this step and the `before` bytes ahead of it. So a
+    /// repeated request gets a complete reply, and copies no byte twice.
     fn copy_step(&self, session: u64, step: Copy, before: u64, buffer: &mut Vec<u8>) -> Result<u64, Errno> {
         let inos = [step.from.0, step.to.0];
         loop {
-            // Space first: only for what is not a hole, so that copies of sparse files are sparse.
+            // Allocates space first, only where the source has data, so that copies of sparse files
+            // are sparse.
             for (offset, len) in self.look(&inos, |look| look.lacking(session, step))? {
                 self.provide(session, step.to.0, offset, offset + len)?;
             }
@@ -143,7 +148,7 @@ impl<M: Mode> View<'_, M> {
         if self.leases(ino).holds(session, ino) { Ok(()) } else { Err(Errno::EBADF) }
     }
 
-    /// How much of a step there is to copy.
+    /// Returns the number of bytes of a step that lie within the source.
     fn copy_len(&self, session: u64, step: Copy) -> Result<u64, Errno> {
         for ino in [step.from.0, step.to.0] {
             self.check_open(session, ino)?;
@@ -154,7 +159,7 @@ impl<M: Mode> View<'_, M> {
         Ok(step.len.min(size.saturating_sub(step.from.1)))
     }
 
-    /// The ranges of the destination that need space: where the source has data.
+    /// Returns the ranges of the destination that need space: those where the source has data.
     fn lacking(&self, session: u64, step: Copy) -> Result<Vec<(u64, u64)>, Errno> {
         let len = self.copy_len(session, step)?;
         let source = self.file(step.from.0)?.pieces(step.from.1, step.from.1 + len);
@@ -168,7 +173,7 @@ impl<M: Mode> View<'_, M> {
 }
 
 impl<M: Mode> View<'_, M> {
-    /// Says in the log that a block of one of two files is bad.
+    /// Logs that a block of one of two files is bad.
     fn bad_of_two(&self, (one, other): (u64, u64), bad: Bad) -> Errno {
         let has = |ino| {
             let mut extents = self.file(ino).into_iter().flat_map(|map| map.extents());
@@ -179,7 +184,7 @@ impl<M: Mode> View<'_, M> {
 }
 
 impl Meta<'_> {
-    /// Takes the space of whole blocks away, and zeroes the rest.
+    /// Frees the whole blocks of a range, and zeroes the rest.
     fn punch(&mut self, session: u64, ino: u64, offset: u64, end: u64, now: i64) -> Result<Attr, Errno> {
         self.check_open(session, ino)?;
         self.may_write(ino)?;
@@ -188,7 +193,7 @@ impl Meta<'_> {
         let size = self.table.size(slot);
         self.table.begin(slot);
         let map = self.file_mut(ino)?;
-        // What was given ahead of need goes, too, if the hole reaches it.
+        // Space that was given ahead of need goes, too, if the hole reaches it.
         let to = if end >= size && map.kept_to() <= end { u64::MAX } else { end };
         let given_up = map.punch(offset, to);
         let edges = if seeded(Fault::HoleKeepsEdges) { Vec::new() } else { map.pieces(offset, end) };
@@ -197,7 +202,7 @@ impl Meta<'_> {
         self.changed_by_server(session, ino, now)
     }
 
-    /// Zeroes a range that has space; what has none reads as zero in any case.
+    /// Zeroes the parts of a range that have space. Holes read as zeroes.
     fn zero(&mut self, session: u64, ino: u64, offset: u64, end: u64) -> Result<(), Errno> {
         self.check_open(session, ino)?;
         self.may_write(ino)?;
@@ -209,7 +214,7 @@ impl Meta<'_> {
         Ok(())
     }
 
-    /// Takes set-user-ID, set-group-ID and capabilities away, as a kernel does before a write.
+    /// Removes set-user-ID, set-group-ID and capabilities, as a kernel does before a write.
     fn drop_privileges(&mut self, session: u64, ino: u64) -> Result<(), Errno> {
         let inode = self.namespace.get_mut(ino)?;
         let before = (inode.perm, inode.xattr_bytes());
@@ -222,7 +227,8 @@ impl Meta<'_> {
         Ok(())
     }
 
-    /// A range up to `end` got its space: the file reaches so far now, or keeps it all the same.
+    /// Completes the allocation of a range up to `end`: the file grows to `end`, or keeps the space
+    /// beyond its size.
     fn extend(&mut self, session: u64, ino: u64, end: u64, keep_size: bool, now: i64) -> Result<Attr, Errno> {
         let slot = self.namespace.get(ino)?.slot;
         if keep_size {
@@ -236,7 +242,7 @@ impl Meta<'_> {
         self.changed_by_server(session, ino, now)
     }
 
-    /// The server changed the contents of a file.
+    /// Updates times and attributes after the server has changed the contents of a file.
     pub(super) fn changed_by_server(&mut self, session: u64, ino: u64, now: i64) -> Result<Attr, Errno> {
         if self.is_squashed() {
             self.drop_privileges(session, ino)?;
@@ -249,7 +255,7 @@ impl Meta<'_> {
         self.shown(session, ino)
     }
 
-    /// Copies; `None` if space is lacking after all.
+    /// Copies one step. Returns `None` if space is missing after all.
     fn copy(
         &mut self,
         session: u64,

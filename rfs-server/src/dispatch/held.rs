@@ -1,10 +1,11 @@
-//! The inodes that a step has: those that it was begun with, and those that it has asked for since.
+//! The inodes that a transaction has locked, and those that it locks as it goes.
 //!
-//! Shards are waited for in order. What is asked for later may lie in a shard before one that is held; that one is taken if it
-//! is free, and if not the step ends and is begun again with all of them. As it may have to end then, a step asks for all
-//! before it changes the first: debug builds see to that.
+//! A transaction blocks for shards in order of their indexes. If it needs a shard below the last
+//! one, it takes the shard only if that is free. If not, it stops and runs again with all of
+//! them. So it must lock all shards before its first change; debug builds check that.
 //!
-//! Threading: belongs to one thread.
+//! # Concurrency
+//! Belongs to one thread.
 
 use rfs_proto::Errno;
 use smallvec::SmallVec;
@@ -12,21 +13,21 @@ use smallvec::SmallVec;
 use super::shards::{Grip, Mode, Shard, Shards, Writing, place};
 use crate::namespace::{Inode, Inodes, InodesMut};
 
-/// Why a step ends.
+/// Why a transaction stops.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// It fails.
+    /// The request fails.
     Errno(Errno),
-    /// It has changed nothing, and is to begin again with more.
+    /// Nothing is changed yet, and the transaction runs again with more locks.
     Again(Lack),
 }
 
-/// What a step lacks.
+/// A lock that a transaction needs.
 #[derive(Debug)]
 pub(crate) enum Lack {
-    /// A shard.
+    /// The shard of this index.
     Shard(usize),
-    /// What is above a directory.
+    /// The ancestors of this directory.
     Lineage(u64),
 }
 
@@ -36,17 +37,17 @@ impl From<Errno> for Stop {
     }
 }
 
-/// What a step is begun with. It gets longer with each time that the step begins again.
+/// The locks with which a transaction starts. A transaction that runs again adds to it.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     shards: SmallVec<[usize; 4]>,
     lineages: Vec<Vec<u64>>,
-    /// A number for a new inode, once one was asked for.
+    /// The number of the new inode, once the transaction has asked for it.
     fresh: Option<u64>,
 }
 
 impl Plan {
-    /// Begins with these inodes, which need not exist.
+    /// Starts with the shards of these inodes, which need not exist.
     #[inline]
     pub(super) fn new(inos: &[u64]) -> Plan {
         let mut plan = Plan::default();
@@ -54,12 +55,13 @@ impl Plan {
         plan
     }
 
-    /// Begins with a shard.
+    /// Starts with one shard.
     pub(super) fn shard(at: usize) -> Plan {
         Plan { shards: SmallVec::from_slice(&[at]), ..Plan::default() }
     }
 
-    /// Begins with more. Directories stay where they are from before this until the step is over, if it lacks a lineage.
+    /// Adds a lock. If it is a lineage, the caller holds the lock of the tree, so directories keep
+    /// their ancestors until the transaction is over.
     pub(super) fn add(&mut self, lack: Lack, shards: &Shards) {
         match lack {
             Lack::Shard(at) => self.add_shard(at),
@@ -74,30 +76,31 @@ impl Plan {
     }
 }
 
-/// The inodes that a step has.
+/// The locked inodes of a transaction.
 pub(crate) struct Held<'a, M: Mode> {
     shards: &'a Shards,
     plan: &'a mut Plan,
     grips: SmallVec<[Grip<'a, M>; 4]>,
-    /// It has changed something.
+    /// Whether the transaction has changed an inode.
     changed: bool,
     changes: Changes,
 }
 
-/// What a step has changed of what is kept for the next server, each once. Nothing is noted where nothing is kept.
+/// The changes of a transaction that the log records, without duplicates. Empty without a log and
+/// a snapshot.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     noted: bool,
     pub(super) inodes: SmallVec<[u64; 4]>,
     /// Directories and names.
     pub(super) names: SmallVec<[(u64, Box<[u8]>); 2]>,
-    /// Inodes that a session has opened or closed, or may write to now.
+    /// Sessions and inodes: the session has opened or closed the inode, or got the right to write.
     pub(super) opens: SmallVec<[(u64, u64); 2]>,
 }
 
 impl Changes {
     pub(super) fn is_empty(&self) -> bool {
-        // Names change with their directories.
+        // A name changes only with its directory.
         self.inodes.is_empty() && self.opens.is_empty()
     }
 
@@ -122,7 +125,7 @@ impl Changes {
 }
 
 impl<'a, M: Mode> Held<'a, M> {
-    /// Waits for what the plan says. `noted`: somebody asks for the changes.
+    /// Blocks until the shards of the plan are locked. `noted` turns on the record of changes.
     #[inline]
     pub(super) fn new(shards: &'a Shards, plan: &'a mut Plan, noted: bool) -> Held<'a, M> {
         let grips = plan.shards.iter().map(|&at| shards.wait(at)).collect();
@@ -130,19 +133,20 @@ impl<'a, M: Mode> Held<'a, M> {
         Held { shards, plan, grips, changed: false, changes }
     }
 
-    /// The shard of an inode that was asked for.
+    /// Returns the shard of a locked inode.
     #[inline]
     pub(super) fn shard(&self, ino: u64) -> &Shard {
         &self.grips[self.find(ino)]
     }
 
-    /// The one shard of a step that was begun with one, and asks for no inode.
+    /// Returns the only shard of a transaction that has locked one shard.
     pub(super) fn only(&mut self) -> &mut Grip<'a, M> {
         self.changed = true;
         &mut self.grips[0]
     }
 
-    /// Where the shard of an inode is held. A step that has not asked for it is wrong, whatever else is held.
+    /// Returns the index of the guard of an inode's shard. The transaction must have asked for this
+    /// inode; a shard that is locked by chance does not count.
     #[inline]
     fn find(&self, ino: u64) -> usize {
         let at = place(ino);
@@ -164,24 +168,24 @@ impl<'a, M: Mode> Held<'a, M> {
 }
 
 impl Held<'_, Writing> {
-    /// The shard of an inode that was asked for, to change.
+    /// Returns the shard of a locked inode, to change.
     pub(super) fn shard_mut(&mut self, ino: u64) -> &mut Shard {
         self.changed = true;
         let at = self.find(ino);
         &mut self.grips[at]
     }
 
-    /// An inode that was asked for, to change what the next server does not have to know. ESTALE if it is gone.
+    /// Returns a locked inode, to change state that the log does not record. ESTALE if it is gone.
     pub(super) fn passing_mut(&mut self, ino: u64) -> Result<&mut Inode, Errno> {
         self.shard_mut(ino).inodes.get_mut(&ino).ok_or(Errno::ESTALE)
     }
 
-    /// What a session has open of an inode has changed.
+    /// Records that a session's open files of an inode have changed.
     pub(super) fn opens_changed(&mut self, session: u64, ino: u64) {
         self.changes.open(session, ino);
     }
 
-    /// What has been changed so far.
+    /// Returns the changes so far.
     pub(super) fn take_changes(&mut self) -> Changes {
         std::mem::take(&mut self.changes)
     }

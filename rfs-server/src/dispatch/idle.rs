@@ -1,15 +1,13 @@
-//! Counts of the unlinked inodes that the server could free, and the sessions that hold inodes
-//! without having been told of them here.
+//! Idle inodes, and the sessions of the previous server.
 //!
-//! Unlinked inodes that no session has open stay for the sessions that may use their numbers.
-//! [`Idle`] counts them and their space, so that totals can call both free. [`Returned`] names the
-//! sessions of the server before: which inodes they were told of is not in the log, so each of them
-//! holds every inode that was made before this server started.
+//! An unlinked inode that no session has open is idle: it stays for the sessions that may use its
+//! number. [`Idle`] counts these inodes and their space, which the totals report as free.
+//! [`Returned`] lists the sessions of the previous server. The log does not record which inodes
+//! they know, so each of them holds every inode from before this start.
 //!
 //! # Concurrency
-//! Any thread. The counters are changed under the lock of the shard of their inode, and read
-//! without a lock. The sessions are read under a lock that is held for moments, and written when
-//! such a session asks for recalls the first time or ends.
+//! Any thread. The counters change under the lock of the inode's shard, and are read without a
+//! lock. The list has a lock. It is written when such a session first asks for recalls, or ends.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -23,40 +21,41 @@ pub(super) struct Idle {
 }
 
 impl Idle {
-    /// Counts one more, with its space in the arena.
+    /// Adds an inode with its space in the arena.
     pub(super) fn add(&self, bytes: u64) {
         self.inodes.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Counts one less.
+    /// Removes an inode.
     pub(super) fn remove(&self, bytes: u64) {
         self.inodes.fetch_sub(1, Ordering::Relaxed);
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Returns how many there are.
+    /// Returns the number of inodes.
     pub(super) fn inodes(&self) -> u64 {
         self.inodes.load(Ordering::Relaxed)
     }
 
-    /// Returns the space that they have.
+    /// Returns the bytes that they have in the arena.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 }
 
-/// Sessions of the server before.
+/// Sessions of the previous server.
 #[derive(Debug, Default)]
 pub(super) struct Returned {
     any: AtomicBool,
-    /// Each with whether it has asked for recalls here, and so has heard of all that was unlinked.
+    /// Each session, with whether it has asked this server for recalls. A session that has asked
+    /// has received all unlinked inodes.
     sessions: RwLock<Vec<(u64, bool)>>,
     last_ino: AtomicU64,
 }
 
 impl Returned {
-    /// Adds a session, which may have been told of inodes up to a number.
+    /// Adds a session, which may know inodes up to `last_ino`.
     pub(super) fn add(&self, session: u64, last_ino: u64) {
         self.sessions.write().push((session, false));
         self.last_ino.store(last_ino, Ordering::Relaxed);
@@ -70,18 +69,18 @@ impl Returned {
         }
     }
 
-    /// A session asks for recalls: it is told at once what is unlinked from now on.
+    /// Records that a session asks for recalls: from now on it receives unlinked inodes at once.
     pub(super) fn asks(&self, session: u64) {
         let mut sessions = self.sessions.write();
         sessions.iter_mut().filter(|(returned, _)| *returned == session).for_each(|(_, asks)| *asks = true);
     }
 
-    /// Returns true for a session that has not asked for recalls yet.
+    /// Returns true for a session of the previous server that has not asked for recalls yet.
     pub(super) fn is_awaited(&self, session: u64) -> bool {
         self.any.load(Ordering::Acquire) && self.sessions.read().contains(&(session, false))
     }
 
-    /// Returns the sessions that may have been told of an inode.
+    /// Returns the sessions that may know an inode.
     pub(super) fn holders_of(&self, ino: u64) -> Vec<u64> {
         match self.any.load(Ordering::Acquire) && ino <= self.last_ino.load(Ordering::Relaxed) {
             true => self.sessions.read().iter().map(|&(session, _)| session).collect(),

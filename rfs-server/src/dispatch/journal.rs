@@ -1,7 +1,9 @@
-//! What steps have changed, put into words for the log.
+//! Encodes the changes of transactions as operations, and appends them to the log.
 //!
-//! Threading: any thread that has the shards of what it has changed, so that changes of one inode are logged in their order. Only the
-//! end of the log has a lock, after all others.
+//! # Concurrency
+//! Any thread. A thread appends while it holds the shards of its change, so the changes of an
+//! inode are logged in order. The log's own lock covers the append only, and comes after all
+//! other locks.
 
 use std::{
     cell::RefCell,
@@ -30,22 +32,23 @@ use crate::{
     sessions::Session,
 };
 
-/// About as many bytes go into a transaction that need not be one.
+/// Approximate size in bytes of the pieces in which a description is logged, which need not be
+/// atomic.
 const CHUNK: usize = 64 << 10;
-/// Extents in one operation.
+/// The number of extents in one operation.
 const EXTENTS: usize = 1024;
 
 thread_local! {
-    /// For the operations of a step.
+    /// Buffer for the operations of a transaction.
     static OPS: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-    /// The reply that goes with them.
+    /// Buffer for the reply that is logged with them.
     static REPLY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Slot and number of a request that is carried out once.
+/// Slot and sequence number of a request that is carried out exactly once.
 pub(super) type Number = (u32, u64);
 
-/// That a step comes to a reply, which is to be logged with what it changes.
+/// The reply of a transaction, to be logged with its changes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Said<'a> {
     session: &'a Session,
@@ -53,7 +56,7 @@ pub(super) struct Said<'a> {
 }
 
 impl<'a> Said<'a> {
-    /// The reply, of the step that the thread is in.
+    /// Encodes the reply of the transaction that this thread is in.
     pub(super) fn new(session: &'a Session, number: Number, reply: &Reply) -> Said<'a> {
         REPLY.with_borrow_mut(|bytes| encode_reply(reply, bytes));
         Said { session, number }
@@ -65,23 +68,24 @@ impl<'a> Said<'a> {
         REPLY.with_borrow(|reply| op::encode(&Op::Turn(self.session.id(), slot, sequence, reply), ops));
     }
 
-    /// It is in the log. Whoever writes that anew finds it before he comes to what else the step has changed.
+    /// Stores the logged reply with the session. A thread that rewrites the log reads it there
+    /// before it reads the rest of the change.
     fn logged(&self) {
         let (slot, sequence) = self.number;
         REPLY.with_borrow(|reply| self.session.replies().logged(slot, sequence, reply));
     }
 }
 
-/// The log, as steps write to it.
+/// The log of transactions.
 #[derive(Debug)]
 pub(super) struct Journal {
     log: Log,
-    /// How often something was changed that the log had no room for, since it had everything: it has to be written anew before anything
-    /// else is changed.
+    /// The number of changes that did not fit into the log. If it is not 0, the log must be
+    /// rewritten before the next change.
     behind: AtomicU64,
-    /// For what the log says of sessions.
+    /// Quota of the sessions in the log.
     pub(super) room: Room,
-    /// Held while sessions are described, and while it is logged that one came or left.
+    /// Held while sessions are described, and while an attach or a detach is logged.
     pub(super) sessions: Mutex<()>,
     #[cfg(test)]
     pub(super) witness: tests::Witness,
@@ -103,8 +107,11 @@ impl Journal {
         &self.log
     }
 
-    /// Logs what a step has changed, of which the inodes are in `ops` already, and what it has come to. If there is no room for that, it is
-    /// not to be told as done, nor is anything that it gives up to be used.
+    /// Logs the changes of a transaction, whose inodes are in `ops` already, and its reply.
+    ///
+    /// # Errors
+    /// The log has no room. The caller must not report success, nor reuse the space of
+    /// `freed`.
     pub(super) fn note(
         &self,
         inodes: &Held<'_, Writing>,
@@ -127,7 +134,8 @@ impl Journal {
         self.append_with(ops, said)
     }
 
-    /// Logs what has changed of locks, and what the step has come to that has changed them. Whoever asks has all locks to himself.
+    /// Logs changes of file locks, and the reply of the transaction that made them. The caller
+    /// holds the file locks.
     pub(super) fn note_locks(&self, changes: &[(u64, Locked)], said: Option<Said<'_>>) -> Result<(), Full> {
         OPS.with_borrow_mut(|ops| {
             ops.clear();
@@ -136,7 +144,7 @@ impl Journal {
         })
     }
 
-    /// Logs something that is so from now on.
+    /// Logs a single operation.
     pub(super) fn tell(&self, op: &Op<'_>) -> Result<(), Full> {
         OPS.with_borrow_mut(|ops| {
             ops.clear();
@@ -167,33 +175,34 @@ impl Journal {
 
     fn falls_behind(&self, full: Full) {
         if self.behind.fetch_add(1, Ordering::Relaxed) == 0 {
-            log::error!("{full}: nothing can be changed until it is written anew");
+            log::error!("{full}: changes are refused until the log is rewritten");
         }
     }
 
-    /// Something has been changed that is not in the log.
+    /// Returns whether a change is missing in the log.
     pub(super) fn is_behind(&self) -> bool {
         self.times_behind() > 0
     }
 
-    /// How often that was so.
+    /// Returns the number of changes that the log has missed.
     pub(super) fn times_behind(&self) -> u64 {
         self.behind.load(Ordering::Relaxed)
     }
 
-    /// Everything is in the log again that had not been by then. What was changed since may be missing still, and what depends on it
-    /// would contradict the rest.
+    /// Records that the log contains all changes again that it had missed when `times_behind`
+    /// returned `then`. If it has missed more since, it stays behind: the later ones would depend
+    /// on them.
     pub(super) fn caught_up(&self, then: u64) {
-        // An error means that it was behind again.
+        // An error means that the log has missed another change.
         self.behind.compare_exchange(then, 0, Ordering::Relaxed, Ordering::Relaxed).ok();
     }
 
-    /// Whether there is no room for what a request may add.
+    /// Returns whether the log has no room for the additions of a request.
     pub(super) fn refuses(&self, request: &Request<'_>) -> bool {
         self.log.is_nearly_full() && adds(request)
     }
 
-    /// Logs all that there is of inodes that nobody changes meanwhile.
+    /// Logs the whole state of inodes, which no thread changes meanwhile.
     pub(super) fn describe<'a>(&self, inodes: impl Iterator<Item = (u64, &'a Inode)>) -> Result<(), Full> {
         let mut ops = Vec::new();
         let mut flush = |ops: &mut Vec<u8>| {
@@ -207,7 +216,7 @@ impl Journal {
         flush(&mut ops)
     }
 
-    /// Logs who has what open of those that come back.
+    /// Logs the open files of sessions that reconnect.
     pub(super) fn describe_opens(&self, leases: &Leases, returns: impl Fn(u64) -> bool) -> Result<(), Full> {
         let mut ops = Vec::new();
         for (session, ino) in leases.all().filter(|(session, _)| returns(*session)) {
@@ -221,7 +230,7 @@ impl Journal {
         self.log.describe(&ops)
     }
 
-    /// Logs what is so, as a part of all that there is.
+    /// Logs operations as part of a description.
     pub(super) fn describe_ops<'a>(&self, said: impl IntoIterator<Item = Op<'a>>) -> Result<(), Full> {
         OPS.with_borrow_mut(|ops| {
             ops.clear();
@@ -230,12 +239,12 @@ impl Journal {
         })
     }
 
-    /// Logs all that there is of inodes; without room for it nothing is changed any more.
+    /// Logs the whole state of inodes. If there is no room, further changes are refused.
     pub(super) fn describe_or_stop<'a>(&self, inodes: impl Iterator<Item = (u64, &'a Inode)>) {
         self.or_stop(self.describe(inodes));
     }
 
-    /// Logs something that is so; without room for it nothing is changed any more.
+    /// Logs a single operation. If there is no room, further changes are refused.
     pub(super) fn tell_or_stop(&self, op: &Op<'_>) {
         self.or_stop(self.tell(op));
     }
@@ -246,7 +255,7 @@ impl Journal {
         }
     }
 
-    /// No inode has had a number beyond this one, nor a slot of the table from the other one on.
+    /// Logs the highest inode number, and the number of table slots that have been used.
     pub(super) fn count(&self, last_ino: u64, slots: u32) -> Result<(), Full> {
         let mut ops = Vec::new();
         op::encode(&Op::Counters(last_ino, slots), &mut ops);
@@ -254,8 +263,8 @@ impl Journal {
     }
 }
 
-/// Puts what a step has changed of inodes into words, and has them said. Nothing if it has changed nothing, and has come to nothing that
-/// is `to_be_said`.
+/// Encodes the changes of a transaction and passes them to `say`. Does nothing if there are no
+/// changes and no reply `to_be_said`.
 pub(super) fn in_words<T>(
     namespace: &mut Namespace<Held<'_, Writing>>,
     to_be_said: bool,
@@ -283,7 +292,8 @@ pub(super) fn in_words<T>(
     })
 }
 
-/// Puts all that there is of an inode into words, and hands them to `flush` now and then, which takes them.
+/// Encodes the whole state of an inode. Calls `flush` when the buffer is full; `flush` empties
+/// it.
 pub(super) fn describe_one<E>(
     ino: u64,
     inode: &Inode,
@@ -323,7 +333,8 @@ pub(super) fn describe_one<E>(
     Ok(())
 }
 
-/// What has changed of an inode: its attributes, which are always told, and the extents and extended attributes that were touched.
+/// Encodes the changes of an inode: all attributes, and those extents and extended attributes
+/// that have changed.
 fn changed(ino: u64, inode: &mut Inode, ops: &mut Vec<u8>) {
     op::encode(&Op::Inode(ino, replay::attributes(inode)), ops);
     if let Body::File(map) = &mut inode.body
@@ -342,7 +353,7 @@ fn xattr(inode: &Inode, name: &[u8]) -> Option<Vec<u8>> {
     inode.xattrs.as_ref()?.get(XattrName::parse(name).ok()?).ok()
 }
 
-/// True for requests that can make the state of the file system larger.
+/// Returns true for requests that can make the state of the file system larger.
 fn adds(request: &Request<'_>) -> bool {
     matches!(
         request,
@@ -367,7 +378,8 @@ pub(super) mod tests {
 
     type Looks = Option<Box<dyn FnMut() + Send>>;
 
-    /// Looks at the memory just before and just after a step is logged: a server may be killed there.
+    /// A callback just before and just after each append. Tests use it to copy the memory as a
+    /// killed server would leave it.
     #[derive(Default)]
     pub(in super::super) struct Witness(pub(in super::super) Mutex<Looks>);
 

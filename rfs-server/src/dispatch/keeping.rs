@@ -1,10 +1,13 @@
-//! What sessions may keep, and what is recalled from them: the rules.
+//! The cache rules: which state a session may cache, and which recalls a change causes.
 //!
-//! Every change comes past here after it has been made and before its shards are given up, so that whoever asks from then on is told
-//! the new state, and whoever was told the old one is in the queue of a recall.
+//! Each change calls a function of this module before the transaction releases its shards. From
+//! then on, other sessions read the new state, and sessions that cache the old state have a
+//! recall in their queue.
 //!
-//! Threading: belongs to a step, which has the shards of what is changed or told. Whoever tells has it to read, whoever changes has it
-//! to himself; so that who becomes a keeper while the old state is told is found when it changes.
+//! # Concurrency
+//! Belongs to a transaction. A transaction that returns state to a session holds the shard
+//! shared, and registers the session as a cache holder. A transaction that changes state holds
+//! the shard exclusively. So it finds each cache holder of the old state.
 
 use parking_lot::Mutex;
 use rfs_proto::{Attr, Errno, Marks, Recall, Reply};
@@ -21,7 +24,8 @@ use crate::{
 };
 
 impl<M: Mode> View<'_, M> {
-    /// Attributes for a session to see, not to keep. Whom the inode belongs to it may show a kernel all the same.
+    /// Returns attributes that a session may not cache. The session's kernel may use the owner in
+    /// them all the same, so the session becomes a holder of the owner.
     pub(super) fn shown(&self, session: u64, ino: u64) -> Result<Attr, Errno> {
         let attr = self.attr(ino)?;
         let owner = if self.keeps(session) { Some(Part::Owner) } else { None };
@@ -29,15 +33,16 @@ impl<M: Mode> View<'_, M> {
         Ok(attr)
     }
 
-    /// Attributes for a session to keep, if it may.
+    /// Returns attributes that a session may cache if it caches anything.
     pub(super) fn told(&self, session: u64, ino: u64) -> Result<Attr, Errno> {
         let mut attr = self.attr(ino)?;
         self.mark(session, &mut attr);
         Ok(attr)
     }
 
-    /// Lets a session keep attributes, if it keeps any and nobody else may be writing to the inode. Whom it belongs to it keeps in any
-    /// case: a kernel goes by what it was told last.
+    /// Lets a session cache attributes, unless another session may be writing to the inode. The
+    /// session becomes a holder of the owner in any case, because a kernel uses the last owner that
+    /// it got.
     pub(super) fn mark(&self, session: u64, attr: &mut Attr) {
         let part = match self.keeps(session) {
             false => None,
@@ -51,14 +56,14 @@ impl<M: Mode> View<'_, M> {
         }
     }
 
-    /// A session may keep pages of an inode, if it keeps anything and has the inode open.
+    /// Lets a session cache pages of an inode, if it caches anything and has the inode open.
     pub(super) fn pages_held(&self, session: u64, ino: u64) {
         if self.keeps(session) && self.leases(ino).holds(session, ino) {
             self.keepers_of(ino).lock().add(session, ino, Part::Pages);
         }
     }
 
-    /// Attributes that a session keeps, as they are now; `None` if it keeps none. It becomes no keeper by that.
+    /// Returns the current attributes if the session caches them. Does not add a cache holder.
     pub(super) fn kept(&self, session: u64, ino: u64) -> Option<Attr> {
         let keeps = self.keeps(session)
             && self.namespace.inodes().shard(ino).keepers.lock().keeps(session, ino, Part::Attr);
@@ -67,21 +72,23 @@ impl<M: Mode> View<'_, M> {
         Some(attr)
     }
 
-    /// A session was told of a name of a directory, or that there is none.
+    /// Lets a session cache the names of a directory, after a lookup in it that found a name or
+    /// none.
     pub(super) fn told_name(&self, session: u64, parent: u64) {
         if self.keeps(session) && self.namespace.directory(parent).is_ok() {
             self.keepers_of(parent).lock().add(session, parent, Part::Names);
         }
     }
 
-    /// Whether a session keeps what it is told now. It may have ended since its request came: what this says under the lock of a shard
-    /// holds until whoever ends the session has come past that shard.
+    /// Returns whether a session caches the state that it reads. The session may have ended since
+    /// its request came. The answer is valid under the shard's lock until the thread that ends the
+    /// session has cleaned that shard.
     fn keeps(&self, session: u64) -> bool {
         self.asker.is_some_and(|asker| asker.id() == session && asker.keeps())
     }
 
-    /// A session is told of an inode, and keeps `part` of it. It may use the number of an inode
-    /// that has a name, as [`keeps`](Self::keeps) says when.
+    /// Registers a session as a holder of `part` of an inode. It also becomes a holder of the
+    /// number if the inode has a name and the session receives recalls.
     fn add_keeper(&self, session: u64, attr: &Attr, part: Option<Part>) {
         let holds =
             attr.nlink > 0 && self.asker.is_some_and(|asker| asker.id() == session && asker.holds_numbers());
@@ -103,7 +110,8 @@ impl Meta<'_> {
         self.namespace.inodes_mut().shard_mut(ino).keepers.get_mut()
     }
 
-    /// `session` opens an inode once, or is about to change its bytes in another way: others do not keep them any more.
+    /// Prepares a write: `session` opens an inode to write, or is about to change its bytes in
+    /// another way. Recalls attributes and pages from other sessions.
     pub(super) fn will_write(&mut self, session: u64, ino: u64) {
         if self.leases_mut(ino).will_write(session, ino) {
             self.opens_changed(session, ino);
@@ -111,7 +119,7 @@ impl Meta<'_> {
         }
     }
 
-    /// `session` changed what a name stands for.
+    /// Recalls a name that `session` has changed.
     pub(super) fn name_changed(&mut self, session: u64, Place { parent, name }: Place<'_>) {
         for keeper in self.keepers(parent).name_changed(parent, session) {
             self.recall(keeper, Recall::Name { parent, name: name.to_vec() });
@@ -119,14 +127,16 @@ impl Meta<'_> {
         self.await_open(session, |recall| recall.concerns_name(parent, name));
     }
 
-    /// `session` does not use a directory any more: all names of it are recalled from the session, and later changes are not.
+    /// Recalls all names of a directory from `session`, which has stopped using the directory.
+    /// Later changes are not recalled from it.
     pub(super) fn names_returned(&mut self, session: u64, ino: u64) {
         if self.keepers(ino).take_from(session, ino, Part::Names) {
             self.recall(session, Recall::Names { ino });
         }
     }
 
-    /// `session` changed an inode's attributes or extended attributes.
+    /// Recalls the attributes of an inode whose attributes or extended attributes `session` has
+    /// changed.
     pub(super) fn attr_changed(&mut self, session: u64, ino: u64) {
         for keeper in self.keepers(ino).take(ino, Part::Attr, session) {
             self.recall(keeper, Recall::Attr { ino });
@@ -134,7 +144,7 @@ impl Meta<'_> {
         self.await_open(session, |recall| recall.concerns(ino));
     }
 
-    /// `session` changed whom an inode belongs to.
+    /// Recalls the owner of an inode, which `session` has changed.
     pub(super) fn owner_changed(&mut self, session: u64, ino: u64) {
         for keeper in self.keepers(ino).take(ino, Part::Owner, session) {
             self.recall(keeper, Recall::Owner { ino });
@@ -142,7 +152,8 @@ impl Meta<'_> {
         self.await_open(session, |recall| recall.concerns(ino));
     }
 
-    /// `session` changed an inode's bytes, or will.
+    /// Recalls the attributes and pages of an inode whose bytes `session` has changed or is about
+    /// to change.
     pub(super) fn pages_changed(&mut self, session: u64, ino: u64) {
         for keeper in self.keepers(ino).take_contents(ino, session) {
             self.recall(keeper, Recall::Pages { ino });
@@ -150,8 +161,8 @@ impl Meta<'_> {
         self.await_open(session, |recall| recall.concerns(ino));
     }
 
-    /// Has other sessions drop their pages of an inode for `session`, which has written to it.
-    /// Tells whether others have it open.
+    /// Makes other sessions drop their pages of an inode, which `session` has written to. The
+    /// attributes say whether others have the inode open.
     ///
     /// # Errors
     /// EBADF if the session does not have the inode open to write.
@@ -165,16 +176,15 @@ impl Meta<'_> {
         Ok(attr)
     }
 
-    /// Marks the attributes of an inode that others have open, too.
+    /// Marks the attributes of an inode that other sessions have open, too.
     pub(super) fn mark_shared(&self, session: u64, attr: &mut Attr) {
         if self.leases(attr.ino).another_has(session, attr.ino) {
             attr.marks |= Marks::SHARED;
         }
     }
 
-    /// `session` has changed an inode's bytes, which it has open to write: other sessions drop
-    /// their pages. The session waits also for those that are dropping pages for the sake of
-    /// another change.
+    /// Makes other sessions drop their pages of an inode that `session` has open and has changed.
+    /// The session also waits for drops that an earlier change has caused.
     pub(super) fn pages_written(&mut self, session: u64, ino: u64) {
         for keeper in self.keepers(ino).take(ino, Part::Pages, session) {
             self.recall(keeper, Recall::Written { ino });
@@ -182,12 +192,13 @@ impl Meta<'_> {
         self.await_open(session, |recall| recall.concerns_pages(ino));
     }
 
-    /// `session` has an inode open no more: pages that it keeps are good until attributes are.
+    /// Removes a session that has closed an inode from the holders of its pages. Its pages stay
+    /// valid until the attributes are recalled.
     pub(super) fn pages_let_go(&mut self, session: u64, ino: u64) {
         self.keepers(ino).take_from(session, ino, Part::Pages);
     }
 
-    /// An inode is gone, through what `session` did.
+    /// Recalls everything of an inode that is gone because of a request of `session`.
     pub(super) fn inode_gone(&mut self, session: u64, ino: u64) {
         let last = self.keepers(ino).gone(ino, session);
         for keeper in last.names {
@@ -199,12 +210,14 @@ impl Meta<'_> {
         self.await_open(session, |recall| recall.concerns(ino));
     }
 
-    /// An inode has lost its last name, by a request of `session`. It stays for the sessions that
-    /// were told of it, and they hear of the loss: `session` by the reply. `idle_bytes`: the space
-    /// of the inode if no session has it open. Returns true if the inode stays for any session.
+    /// Makes orphans of an inode that has lost its last name by a request of `session`.
+    ///
+    /// The inode stays for the sessions that know its number. They receive a recall; `session` gets
+    /// it with the reply. `idle_bytes` is the space of the inode, if no session has it open.
+    /// Returns true if the inode stays for any session.
     pub(super) fn orphaned(&mut self, session: u64, ino: u64, idle_bytes: Option<u64>) -> bool {
         let Last { names, numbers: mut holders, .. } = self.keepers(ino).unnamed(ino, session);
-        // A directory has no names any more and never gets one again.
+        // A directory without a name has no entries, and never gets one again.
         for keeper in names {
             self.recall(keeper, Recall::Names { ino });
         }
@@ -220,8 +233,9 @@ impl Meta<'_> {
         is_held
     }
 
-    /// Tells a session that an inode is unlinked. False if the session has ended, or does not ask.
-    /// A session of the server before that has not asked yet is told when it does.
+    /// Queues a recall that an inode is unlinked. Returns false if the session has ended or takes
+    /// no recalls. A session of the previous server that has not asked for recalls gets it when it
+    /// does.
     fn tell_unlinked(&mut self, holder: u64, ino: u64) -> bool {
         let recall = Recall::Unlinked { ino };
         let returned = &self.store.returned;
@@ -235,14 +249,15 @@ impl Meta<'_> {
         told != Some(false)
     }
 
-    /// The reply to a request that has removed or replaced a name.
+    /// Returns the reply to a request that has removed or replaced a name.
     pub(super) fn removed(&self) -> Reply {
         self.unlinked.map_or(Reply::Done, Reply::Unlinked)
     }
 
-    /// These sessions have locks of an inode, and are to give up those whose files are closed.
+    /// Asks sessions to release the locks of an inode whose files are closed.
     ///
-    /// A session without a connection is not asked: it keeps its locks until its mount is back or its lease ends.
+    /// A session without a connection is not asked: it keeps its locks until its mount reconnects
+    /// or its lease ends.
     pub(super) fn confirm_locks(&mut self, ino: u64, holders: &[u64]) {
         for &holder in holders {
             if self.pending.locked(|state| state.recalls.is_connected(holder)) {
@@ -251,8 +266,8 @@ impl Meta<'_> {
         }
     }
 
-    /// An inode has given up space that these sessions can reach by layouts before a generation: it is nobody's until they have
-    /// given those back.
+    /// Recalls layouts before `generation` from sessions that can reach space that the inode has
+    /// given up. The space stays in quarantine until they acknowledge.
     pub(super) fn recall_layout(&mut self, (ino, generation): (u64, u64), holders: &[u64]) {
         for &holder in holders {
             self.recall(holder, Recall::Layout { ino, generation });
@@ -266,7 +281,7 @@ impl Meta<'_> {
             Recall::Written { .. } => seeded(Fault::WriteNotRecalled),
             Recall::Owner { .. } => seeded(Fault::OwnerNotRecalled),
             Recall::Layout { .. } => seeded(Fault::LayoutNotRecalled),
-            // A server that starts recalls that.
+            // A server that starts recalls everything.
             Recall::All | Recall::Locks { .. } | Recall::Unlinked { .. } => false,
         };
         if unsaid {
@@ -275,8 +290,8 @@ impl Meta<'_> {
         self.needs.extend(self.pending.locked(|state| state.recalls.push(keeper, recall, awake::now())));
     }
 
-    /// Has `session` wait for recalls that others caused: who has not acknowledged one may keep what was before, though he is no
-    /// keeper any more.
+    /// Makes `session` wait for earlier recalls that concern its change. A session that has not
+    /// acknowledged such a recall may still use the old state, although it is no holder any more.
     fn await_open(&mut self, session: u64, concerns: impl Fn(&Recall) -> bool) {
         if !seeded(Fault::OthersRecallNotAwaited) {
             self.needs.extend(self.pending.open(session, concerns));

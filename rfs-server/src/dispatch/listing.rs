@@ -1,24 +1,27 @@
-//! Listings of directories.
+//! Directory listings.
 //!
-//! Threading: as the dispatcher. The names of a page are told at one moment, the attributes of each entry at a later one, a few at a
-//! time, so that nothing is held for long. What changes in between is recalled from whoever keeps it: he became a keeper of the
-//! names with them, and of each entry's attributes with those.
+//! A page reads the names in one transaction, and the attributes of a few entries in each of the
+//! next, so that no lock is held for long. The session becomes a cache holder of the names and of
+//! each entry's attributes when they are read. So a change in between is recalled from it.
+//!
+//! # Concurrency
+//! As the dispatcher.
 
 use rfs_proto::{DirEntry, DirPage, Errno, MAX_MESSAGE};
 
 use super::call::Call;
 use crate::namespace::{Directory, Place, check_name};
 
-/// More than the encoded attributes and cookie of an entry can take, and the length before its name.
+/// An upper bound in bytes of an entry's encoded attributes, cookie and name length.
 const ENTRY_BYTES: usize = 160;
 
-/// More than the rest of a page can take.
+/// An upper bound in bytes of the rest of a page.
 const PAGE_BYTES: usize = 64;
 
-/// How many entries' attributes are told at once.
+/// The number of entries whose attributes one transaction reads.
 const AT_ONCE: usize = 4;
 
-/// An entry whose attributes are not known yet: cookie, name, inode.
+/// An entry without attributes: cookie, name, inode.
 type Named = (u64, Vec<u8>, u64);
 
 /// The names of a page.
@@ -29,7 +32,7 @@ struct Names {
 }
 
 impl Call<'_> {
-    /// The page behind a cookie.
+    /// Returns the page that follows a cookie.
     pub(super) fn read_dir(
         &self,
         session: u64,
@@ -47,7 +50,7 @@ impl Call<'_> {
         })
     }
 
-    /// The page that begins with a name.
+    /// Returns the page that begins with a name.
     pub(super) fn look_ahead(
         &self,
         session: u64,
@@ -58,22 +61,23 @@ impl Call<'_> {
         self.page(session, || {
             self.look(&[parent], |look| {
                 look.may_search(parent)?;
-                // Names that follow are those of a listing.
+                // Without permission to list the directory, the page has only the requested name.
                 let max_entries = if look.may_list(parent).is_ok() { max_entries } else { 1 };
                 let directory = look.namespace.directory(parent)?;
                 if look.namespace.get(parent)?.nlink == 0 {
                     return Err(Errno::ESTALE);
                 }
                 look.told_name(session, parent);
-                // Cookies are not 0; what follows the one before it begins with the name.
+                // Cookies are not 0. The page after the previous cookie begins with the name.
                 let before = directory.cookie(name).ok_or(Errno::ENOENT)? - 1;
                 Ok(names(directory, before, max_entries))
             })
         })
     }
 
-    /// Adds the attributes. An entry that is gone meanwhile is left out, but for the first one: a page has at least one entry if
-    /// there are any, and begins with what was asked for; without that one it is taken anew.
+    /// Adds the attributes to the names. An entry that is gone meanwhile is left out, except for
+    /// the first entry: then the page is read again. So a page is never empty while there are
+    /// entries, and begins with the requested entry.
     fn page(&self, session: u64, names: impl Fn() -> Result<Names, Errno>) -> Result<DirPage, Errno> {
         loop {
             let Names { entries: mut named, parent, end } = names()?;

@@ -1,7 +1,9 @@
-//! Requests about locks, and what those who wait for one are told.
+//! File lock requests, and the grants that blocked requests wait for.
 //!
-//! Threading: as the dispatcher. Nobody waits here: who does is told by whoever makes room for him, once that one's step is over, because
-//! it takes the shard of the waiter's inode, which may be another one.
+//! # Concurrency
+//! As the dispatcher. A blocked request occupies no thread. The thread that releases a lock sends
+//! the grant after its own transaction, because the grant locks the shard of the waiter's inode,
+//! which may be a different shard.
 
 use rfs_proto::{Errno, Granted, LockKind, LockRange, Locked, Reply, Request};
 use seeded_faults::{Fault, seeded};
@@ -32,7 +34,7 @@ impl Call<'_> {
                 let store = meta.store;
                 let mut locks = store.locks();
                 let reply = meta.lock(&mut locks, (session, ino), wish, kind, ticket);
-                // The next server knows of nobody who waits, and is asked again.
+                // A blocked request is not logged: the next server asks for it again.
                 if let Ok(reply) = reply.as_ref()
                     && *reply != Reply::Waits
                 {
@@ -51,7 +53,7 @@ impl Call<'_> {
                 check(look, session, ino, range)?;
                 let wish = Wish { owner: (session, owner), class, range, pid: 0 };
                 let found = look.locks().conflict(ino, wish, exclusive);
-                // Process numbers of another machine mean nothing.
+                // Process IDs of other hosts have no meaning.
                 Ok(Reply::Conflict(found.map(|(holder, mut held)| {
                     held.pid = if holder == session { held.pid } else { 0 };
                     held
@@ -63,18 +65,18 @@ impl Call<'_> {
                 meta.confirm_locks(ino, &holders);
                 Ok(Reply::Done)
             }),
-            // The others are handled elsewhere.
+            // Other modules handle the other requests.
             _ => Err(Errno::ENOSYS),
         }
     }
 }
 
-/// The reply about a ticket that somebody `was` waiting under.
+/// Returns the reply about a ticket. `was` says whether a request was blocked under it.
 fn waits(was: bool) -> Result<Reply, Errno> {
     if was { Ok(Reply::Done) } else { Err(Errno::ENOENT) }
 }
 
-/// What a session is to be told, if it asks and there is something.
+/// Returns the next grants for a session, if it asks for them and there are any.
 fn due_to(grants: &mut Grants<Sender>, session: u64) -> Option<(Sender, Reply)> {
     grants.answer(session).map(|(sender, granted)| (sender, Reply::Grants(granted)))
 }
@@ -105,7 +107,7 @@ impl Meta<'_> {
         }
     }
 
-    /// A session has got a lock.
+    /// Describes a lock that a session has got.
     fn granted(&mut self, session: u64, ino: u64) -> Result<Locked, Errno> {
         let visits = self.visit(session, ino)?;
         Ok(Locked { visits, alone: self.leases(ino).others(session, ino).is_empty() })
@@ -113,7 +115,7 @@ impl Meta<'_> {
 }
 
 impl Dispatcher {
-    /// What became of the locks that a session waits for, now or when there is something.
+    /// Returns the next grants of a session, at once or when there are any.
     pub(super) fn answer_grants(&self, session: u64) -> Outcome {
         if self.sessions.get(session).is_some_and(|session| session.takes_to_ask_again()) {
             return Outcome::Now(Reply::AskAgain);
@@ -124,7 +126,7 @@ impl Dispatcher {
         }
     }
 
-    /// Tells those who waited for locks what has become of that.
+    /// Sends the outcomes of blocked lock requests to their sessions.
     pub(super) fn tell_of_locks(&self) {
         for answer in self.store.take_answers() {
             let (session, ticket) = answer.ticket;
@@ -136,7 +138,7 @@ impl Dispatcher {
             let mut due = Vec::new();
             {
                 let mut grants = self.store.grants.lock();
-                // What ends its session ends its queue after that, and so finds what is left here.
+                // The end of the session clears its queue after this, so nothing is left behind.
                 if waiter.is_attached() && !seeded(Fault::WaiterForgotten) {
                     grants.push(session, Granted { ticket, outcome });
                     due.extend(due_to(&mut grants, session));
@@ -146,7 +148,7 @@ impl Dispatcher {
         }
     }
 
-    /// A session asks for what becomes of its locks.
+    /// Stores the request of a session for grants, and replies if there are any.
     pub(super) fn asks_for_grants(&self, session: u64, sender: Sender) {
         let asker = self.sessions.get(session);
         let mut due = Vec::new();
@@ -163,7 +165,7 @@ impl Dispatcher {
         self.store.send(due);
     }
 
-    /// A session that is marked as ended asks for nothing any more.
+    /// Drops the grants of a session that is marked as ended, and ends its request.
     pub(super) fn end_grants(&self, session: u64) {
         let asker = self.store.grants.lock().end(session);
         self.store.send(asker.map(|sender| (sender, Reply::Error(Errno::EPROTO))).into_iter().collect());

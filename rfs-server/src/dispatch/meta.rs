@@ -1,9 +1,12 @@
-//! The metadata as a step has it, and what keeps its parts in step: the records in the table follow the inodes, space goes back to the
-//! arena when files shrink or go.
+//! The metadata as a transaction sees it.
 //!
-//! Threading: belongs to one thread, which has locked the shards of the inodes that the step has asked for. It zeroes little: ends
-//! of blocks, and space that a file keeps although it does not reach so far; the rest is left dirty for [`Space::tidy`]
-//! after the locks.
+//! [`View`] keeps the parts of the metadata consistent: the records in the table follow the
+//! inodes, and the space of files that shrink or go returns to the arena.
+//!
+//! # Concurrency
+//! Belongs to one thread, which has locked the shards of the transaction's inodes. Under these
+//! locks it zeroes little: the ends of blocks, and space that a file keeps beyond its size. Other
+//! space stays dirty for [`Space::tidy`], which runs after the locks are released.
 
 use rfs_proto::{Attr, Errno, FileKind, Reply, record};
 use seeded_faults::{Fault, seeded};
@@ -34,7 +37,7 @@ use crate::{
     table::Table,
 };
 
-/// The metadata, of which a step has some inodes.
+/// The metadata, with the inodes that a transaction has locked.
 pub(crate) struct View<'a, M: Mode> {
     pub(super) namespace: Namespace<Held<'a, M>>,
     pub(super) table: &'a Table,
@@ -42,32 +45,34 @@ pub(crate) struct View<'a, M: Mode> {
     pub(super) xattrs: &'a Quota,
     pub(super) store: &'a Store,
     pub(super) pending: &'a Pending,
-    /// Whose request it is, if it is one.
+    /// The session whose request this is, if it is a request.
     pub(super) asker: Option<&'a Session>,
-    /// Recalls that the step has caused, and those of others that it has to wait for.
+    /// Recalls that the request waits for: its own, and earlier ones that concern the change.
     pub(super) needs: Vec<Need>,
-    /// Sessions that the step has told something that it does not wait for.
+    /// Sessions with queued messages that the request does not wait for.
     pub(super) heard: SmallVec<[u64; 1]>,
-    /// The inode that has lost its last name in it, if the asker may use it still.
+    /// The inode that lost its last name in this transaction, if the asker may still use it.
     pub(super) unlinked: Option<u64>,
-    /// Replies that have become due in it.
+    /// Replies that became due in this transaction.
     pub(super) due: Due,
-    /// What it gives up.
+    /// Space and slots that this transaction gives up.
     pub(super) freed: Freed,
-    /// The file that it has given another size. Its record is open until that is logged, so that the next server makes an end of it.
+    /// The file whose size this transaction changed. Its record stays open until the change is
+    /// logged, so that the next server completes a truncation.
     pub(super) unpublished: Option<u64>,
-    /// What clients had written of files that it has cut or removed, if a snapshot may have to know.
+    /// Sizes and times that clients had written for files that this transaction cut or removed.
+    /// Empty without a snapshot.
     pub(super) lost: SmallVec<[Written; 1]>,
-    /// What it has come to, if that is to be logged.
+    /// The reply to log with the changes.
     pub(super) said: Option<Said<'a>>,
 }
 
-/// Messages of a step to other sessions.
+/// Messages of a transaction to other sessions.
 #[derive(Debug, Default)]
 pub(super) struct Caused {
     /// Recalls that a request waits for.
     pub(super) needs: Vec<Need>,
-    /// Sessions that were told something that no request waits for.
+    /// Sessions with queued messages that no request waits for.
     pub(super) heard: SmallVec<[u64; 1]>,
 }
 
@@ -77,60 +82,60 @@ impl Caused {
     }
 }
 
-/// What a step gives up. It is given up when the step is over and its changes are logged: until then the next server would take it for
-/// what it was.
+/// Space and slots that a transaction gives up. They are released when the transaction's changes
+/// are logged: until then the next server would take them for used.
 #[derive(Debug, Default)]
 pub(super) struct Freed {
     space: Vec<Ranges>,
     slots: Vec<u32>,
 }
 
-/// Space of an inode.
+/// Space that an inode gave up.
 #[derive(Debug)]
 struct Ranges {
-    /// The inode, and the first generation of its layout without them.
+    /// The inode, and the first generation of its layout without the ranges.
     of: (u64, u64),
     ranges: Vec<Range>,
-    /// The sessions that can still reach them.
+    /// The sessions that can still reach the ranges.
     holders: Vec<u64>,
 }
 
 impl Freed {
-    /// Space that somebody can still reach.
+    /// Returns the space that sessions can still reach: inode, ranges, sessions.
     pub(super) fn reachable(&self) -> impl Iterator<Item = (u64, &[Range], &[u64])> {
         let all = self.space.iter().map(|given| (given.of.0, &given.ranges[..], &given.holders[..]));
         all.filter(|(_, ranges, holders)| !ranges.is_empty() && !holders.is_empty())
     }
 }
 
-/// The metadata, to look at.
+/// The metadata under shared locks.
 pub(crate) type Look<'a> = View<'a, Reading>;
 
-/// The metadata, to change.
+/// The metadata under exclusive locks.
 pub(crate) type Meta<'a> = View<'a, Writing>;
 
 impl<M: Mode> View<'_, M> {
-    /// Asks for an inode. A step asks for all before it changes any.
+    /// Locks an inode. A transaction locks all inodes before it changes the first.
     pub(super) fn need(&mut self, ino: u64) -> Result<(), Stop> {
         self.namespace.need(ino)
     }
 
-    /// What it led to. Its locks are given up.
+    /// Releases the locks, and returns the messages and replies to send.
     pub(super) fn into_outcome(self) -> (Caused, Due) {
         (Caused { needs: self.needs, heard: self.heard }, self.due)
     }
 
-    /// Who has an inode open, and others of its shard.
+    /// Returns the open files of the inode's shard.
     pub(super) fn leases(&self, ino: u64) -> &Leases {
         &self.namespace.inodes().shard(ino).leases
     }
 
-    /// File locks. Nothing else is asked for while they are had.
+    /// Locks the file locks. The holder asks for no further inode.
     pub(super) fn locks(&self) -> Guard<'_, Locks> {
         self.store.locks()
     }
 
-    /// Attributes with what clients wrote to the record.
+    /// Returns the attributes, with the values that clients wrote to the record.
     pub(super) fn attr(&self, ino: u64) -> Result<Attr, Errno> {
         let mut attr = self.namespace.get(ino)?.attr(ino);
         if attr.kind == FileKind::Regular {
@@ -142,7 +147,7 @@ impl<M: Mode> View<'_, M> {
         Ok(attr)
     }
 
-    /// The inode and the extents of a regular file. EISDIR for directories, EINVAL for the rest.
+    /// Returns the extents of a regular file. EISDIR for directories, EINVAL for other kinds.
     pub(super) fn file(&self, ino: u64) -> Result<&FileMap, Errno> {
         match &self.namespace.get(ino)?.body {
             Body::File(map) => Ok(map),
@@ -153,36 +158,38 @@ impl<M: Mode> View<'_, M> {
 }
 
 impl Meta<'_> {
-    /// Who has an inode open, to change.
+    /// Returns the open files of the inode's shard, to change.
     pub(super) fn leases_mut(&mut self, ino: u64) -> &mut Leases {
         &mut self.namespace.inodes_mut().shard_mut(ino).leases
     }
 
-    /// What a session has open of an inode has changed. Only those that come back find it again.
+    /// Notes for the log that a session's open files of an inode have changed. Only sessions that
+    /// reconnect are logged.
     pub(super) fn opens_changed(&mut self, session: u64, ino: u64) {
         if self.asker.is_some_and(|asker| asker.id() == session && asker.comes_back()) {
             self.namespace.inodes_mut().opens_changed(session, ino);
         }
     }
 
-    /// The log and the asker, if that says what he has open.
+    /// Returns the journal and the asker, if the journal records the asker's open files.
     pub(super) fn asker_in_log(&self) -> Option<(&Journal, &Session)> {
         Some((self.store.journal.as_ref()?, self.asker.filter(|asker| asker.comes_back())?))
     }
 
-    /// The step comes to this reply, to a request that is carried out once.
+    /// Sets the reply to log with the changes, if the request is carried out exactly once.
     pub(super) fn say(&mut self, number: Option<Number>, reply: &Reply) {
         if let (Some(asker), Some(number)) = (self.asker, number) {
             self.said = Some(Said::new(asker, number, &once::short(reply)));
         }
     }
 
-    /// The step is over: logs what it has changed, and gives up what it has given up.
+    /// Logs the changes, and then releases the space and slots that the transaction gives up.
     #[inline]
     pub(super) fn commit(&mut self) {
         if self.note().is_some_and(|noted| noted.is_err()) {
-            // What it has given up stays away from everybody until the next start, and is told when the log is written anew: from then on
-            // it is nobody's there, too.
+            // Not logged: the space stays in quarantine and the slots stay taken until the next
+            // start. When the log is rewritten, it records the space as quarantined and the slots
+            // as free.
             self.freed.slots.clear();
             self.freed.space.iter_mut().for_each(|given| given.holders.push(UNLOGGED));
         }
@@ -201,7 +208,8 @@ impl Meta<'_> {
         }
     }
 
-    /// Says what the step has changed, and what it has come to, to those who have to know.
+    /// Encodes the changes and the reply, and appends them to the change log of a snapshot and to
+    /// the journal.
     #[inline]
     fn note(&mut self) -> Option<Result<(), Full>> {
         let (journal, tape) = (self.store.journal.as_ref(), self.store.tape.rolling());
@@ -214,7 +222,7 @@ impl Meta<'_> {
             if let Some(tape) = tape.filter(|_| !ops.is_empty()) {
                 let inode = |&ino: &u64| Some((ino, inodes.get(ino).ok()?));
                 if tape.say(ops, changes.inodes.iter().filter_map(inode), self.table) {
-                    // It was before the moment.
+                    // The change is part of the snapshot, so the old values are not needed.
                     lost.clear();
                 }
             }
@@ -222,7 +230,7 @@ impl Meta<'_> {
         })
     }
 
-    /// Publishes what the server owns of an inode's record. Inodes that are gone have none.
+    /// Publishes the server's fields of an inode's record. Does nothing for an inode that is gone.
     pub(super) fn publish(&self, ino: u64) {
         if let Ok(inode) = self.namespace.get(ino) {
             self.table.publish(&inode.attr(ino), &inode.space());
@@ -236,8 +244,8 @@ impl Meta<'_> {
         }
     }
 
-    /// Publishes what an operation of a session on names changed, recalls it from others, and lets an inode go that has neither
-    /// name nor opener.
+    /// Completes an operation on names: publishes the changed records, recalls the changes from
+    /// other sessions, and frees an inode without names that no session uses.
     pub(super) fn settle(&mut self, session: u64, effects: &Effects, names: &[Place<'_>]) {
         for &name in names {
             self.name_changed(session, name);
@@ -261,8 +269,8 @@ impl Meta<'_> {
         }
     }
 
-    /// An unlinked inode is not open any more, and stays for the sessions that may use it. Its
-    /// space counts as free.
+    /// Marks an unlinked inode as idle: it is not open, and stays for the sessions that may use it.
+    /// Its space counts as free.
     fn rest(&mut self, ino: u64) {
         let bytes = self.file(ino).map_or(0, FileMap::bytes);
         if self.namespace.inodes_mut().shard_mut(ino).orphans.rest(ino, bytes) {
@@ -270,7 +278,7 @@ impl Meta<'_> {
         }
     }
 
-    /// An unlinked inode is opened again.
+    /// Marks an unlinked inode as not idle, because a session opens it again.
     pub(super) fn wake(&mut self, ino: u64) {
         if self.namespace.inodes().shard(ino).orphans.is_empty() {
             return;
@@ -280,7 +288,7 @@ impl Meta<'_> {
         }
     }
 
-    /// A session uses an unlinked inode no more.
+    /// Removes a session from the holders of an unlinked inode.
     pub(super) fn forget(&mut self, session: u64, ino: u64) {
         let shard = self.namespace.inodes_mut().shard_mut(ino);
         let release = shard.orphans.release(ino, session);
@@ -294,7 +302,7 @@ impl Meta<'_> {
         }
     }
 
-    /// No session uses an unlinked inode any more, but for those that have it open.
+    /// Frees an unlinked inode that has no holders left, unless a session has it open.
     pub(super) fn orphan_released(&mut self, session: u64, ino: u64) {
         if let Some(bytes) = self.namespace.inodes_mut().shard_mut(ino).orphans.remove(ino) {
             self.store.idle.remove(bytes);
@@ -304,12 +312,13 @@ impl Meta<'_> {
         }
     }
 
-    /// Sessions may use an unlinked inode that the server before has left.
+    /// Sets the sessions that may use an unlinked inode of the previous server.
     pub(super) fn restore_orphan(&mut self, ino: u64, holders: &[u64]) {
         self.namespace.inodes_mut().shard_mut(ino).orphans.add(ino, holders.into(), None);
     }
 
-    /// The extents of a regular file, to change. EISDIR for directories, EINVAL for the rest.
+    /// Returns the extents of a regular file, to change. EISDIR for directories, EINVAL for other
+    /// kinds.
     pub(super) fn file_mut(&mut self, ino: u64) -> Result<&mut FileMap, Errno> {
         match &mut self.namespace.get_mut(ino)?.body {
             Body::File(map) => Ok(map),
@@ -318,8 +327,9 @@ impl Meta<'_> {
         }
     }
 
-    /// Gives up a file's space behind `size`, but for what is kept up to `keep`, which is zeroed. `session` asked for it
-    /// and writes nothing there any more; what other sessions can reach is quarantined.
+    /// Gives up a file's space beyond `size`. The space up to `keep` is not given up but zeroed.
+    /// `session` requested this and writes nothing there any more. Space that other sessions can
+    /// reach is quarantined.
     pub(super) fn cut(&mut self, session: u64, ino: u64, size: u64, keep: u64) -> Result<(), Errno> {
         let map = self.file(ino)?;
         let keep = block_up(size).max(keep);
@@ -328,7 +338,7 @@ impl Meta<'_> {
         self.give_up(session, ino, &given_up, &rest)
     }
 
-    /// A file is about to be cut or removed.
+    /// Remembers the record of a file that is about to be cut or removed, if a snapshot needs it.
     pub(super) fn loses(&mut self, ino: u64, slot: u32) {
         if self.store.tape.is_in_use() {
             let (size, time) = (self.table.size(slot), self.table.write_time(slot));
@@ -336,7 +346,7 @@ impl Meta<'_> {
         }
     }
 
-    /// Hands space back that a file lost, and zeroes pieces that it keeps.
+    /// Gives up ranges that a file lost, and zeroes pieces that it keeps.
     pub(super) fn give_up(
         &mut self,
         session: u64,
@@ -354,9 +364,10 @@ impl Meta<'_> {
         if !changed {
             return Ok(());
         }
-        // Also where no space goes: what was zeroed may have been under somebody's write.
+        // Even if no space goes: another session may have been writing to the bytes that were
+        // zeroed.
         let inode = self.namespace.inodes_mut().passing_mut(ino)?;
-        // The next server begins with a higher one.
+        // Not logged: the next server starts with a higher generation.
         inode.layout_generation += 1;
         let of = (ino, inode.layout_generation);
         if !given_up.is_empty() {
@@ -366,15 +377,16 @@ impl Meta<'_> {
         Ok(())
     }
 
-    /// A file has become shorter, which had a layout of this generation before. Every session that has the file open
-    /// may go by its old size, so that the layout is recalled even if the file gives up no space.
+    /// Recalls the layout of a truncated file; its layout had the generation `before`. Each session
+    /// that has the file open may rely on the old size. So the recall is needed even if the file
+    /// gives up no space.
     pub(super) fn size_fell(&mut self, session: u64, ino: u64, before: u64) -> Result<(), Errno> {
         let inode = self.namespace.inodes_mut().passing_mut(ino)?;
         if inode.layout_generation == before {
             inode.layout_generation += 1;
         }
         let of = (ino, inode.layout_generation);
-        // With the space that goes, the layout is recalled already.
+        // A recall for the space recalls the layout already.
         if !self.freed.space.iter().any(|given| given.of == of) {
             let holders = self.leases(ino).others(session, ino);
             self.freed.space.push(Ranges { of, ranges: Vec::new(), holders });
@@ -382,14 +394,15 @@ impl Meta<'_> {
         Ok(())
     }
 
-    /// Zeroes the bytes behind the end of a file, in its last block, which a session may have written there late.
+    /// Zeroes the bytes beyond the end of a file, in its last block, where a session may have
+    /// written late.
     ///
-    /// A write under way may put its bytes there and is about to raise the size. It reads the record behind that, so
-    /// that it finds the record open, or with another layout generation, and writes again.
+    /// A concurrent write may put bytes there before it raises the size. It reads the record after
+    /// that. It finds the record open or a new layout generation, and writes again.
     pub(super) fn sweep_tail(&mut self, ino: u64) {
         let Ok(inode) = self.namespace.get(ino) else { return };
         let slot = inode.slot;
-        // Clients do not write where there are checksums.
+        // With checksums, clients do not write.
         if self.file(ino).is_err() || self.space.bytes().are_checked() {
             return;
         }
@@ -406,7 +419,8 @@ impl Meta<'_> {
         self.publish(ino);
     }
 
-    /// A session is about to change or to read an inode. How often that was another one than the time before.
+    /// Records that a session is about to read or change an inode. Returns how often the inode's
+    /// visitor has changed.
     pub(super) fn visit(&mut self, session: u64, ino: u64) -> Result<u64, Errno> {
         let inode = self.namespace.inodes_mut().passing_mut(ino)?;
         if inode.visitor != session {
@@ -416,8 +430,8 @@ impl Meta<'_> {
         Ok(inode.visits)
     }
 
-    /// A session's lease on an inode ended; if it was the last, space behind the end of the file comes back, and an
-    /// inode without names goes.
+    /// Completes the last close of an inode by a session. If no session has the inode open, space
+    /// beyond the end of the file is given up, and an inode without names goes.
     pub(super) fn lease_ended(&mut self, session: u64, ino: u64, last: bool) {
         self.space.lease_ended(ino, session);
         let Ok(inode) = self.namespace.get(ino) else { return };
@@ -433,7 +447,7 @@ impl Meta<'_> {
         } else if last {
             let (size, generation) = (self.table.size(inode.slot), inode.layout_generation);
             let keep = self.file(ino).map_or(0, |map| map.kept_to());
-            // It was open, so that it is a regular file, and cutting cannot fail.
+            // It was open, so it is a regular file and `cut` cannot fail.
             if self.cut(session, ino, size, keep).is_ok() {
                 self.publish(ino);
             }
@@ -443,7 +457,7 @@ impl Meta<'_> {
         }
     }
 
-    /// Takes an inode out that nobody can reach, after what a session did.
+    /// Removes an inode that no session can reach, because of a request of `session`.
     fn remove(&mut self, session: u64, ino: u64) {
         self.inode_gone(session, ino);
         let Some(inode) = self.namespace.remove_inode(ino) else { return };

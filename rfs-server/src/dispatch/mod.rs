@@ -1,11 +1,16 @@
-//! From a decoded request to a reply, for any transport or none.
+//! Turns a decoded request into a reply, without a transport.
 //!
-//! Threading: [`Dispatcher::handle`] runs on any number of threads at once. Inodes lie in shards, each with a lock; a step of a request
-//! locks those of the inodes that it looks at or changes, and all else has small locks of its own (`order` has their
-//! order, DESIGN.md what each protects). None is held while large ranges are zeroed, messages are encoded, or replies sent. Nobody
-//! waits in here for another session: a reply that others have to agree to first is promised, and sent by whoever agrees last.
+//! [`Dispatcher`] owns the metadata of one export. A request runs as one or more transactions
+//! (`store`): a transaction locks the shards of its inodes, changes them, logs the changes, and
+//! unlocks them. If other sessions cache state that a request changes, the reply is deferred
+//! until they have acknowledged the recall. Decoding, encoding and file data are not handled
+//! here.
 //!
-//! It does not decode, encode, or move file data.
+//! # Concurrency
+//! Any number of threads call [`Dispatcher::handle`] at once. Transactions lock shards in order;
+//! other state has small locks (`lock_order` has the ranks). No lock is held while large ranges
+//! are zeroed, messages are encoded or replies are sent. No thread blocks here for another
+//! session.
 
 mod before;
 mod call;
@@ -77,10 +82,10 @@ use shards::{SHARDS, Shards};
 use store::Store;
 pub use tape::{Told, Written};
 
-/// No session has this number.
+/// The number of no session.
 const NOBODY: u64 = 0;
 
-/// The root directory of an export.
+/// The owner and permissions of an export's root directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Root {
     /// Permission bits.
@@ -92,7 +97,7 @@ pub struct Root {
 }
 
 impl Root {
-    /// The directory, with its record.
+    /// Creates the inode of the root directory and publishes its record.
     fn begin(self, table: &Table, now: i64) -> Result<Inode, Errno> {
         let slot = table.take().ok_or(Errno::ENOSPC)?;
         let Root { perm, uid, gid } = self;
@@ -104,7 +109,7 @@ impl Root {
     }
 }
 
-/// The file that a request may have made shorter.
+/// Returns the file that a request may have truncated.
 fn shortened(request: &Request<'_>) -> Option<u64> {
     match *request {
         Request::SetAttr { ino, changes: SetAttr { size: Some(_), .. } } => Some(ino),
@@ -112,16 +117,17 @@ fn shortened(request: &Request<'_>) -> Option<u64> {
     }
 }
 
-/// Handles requests.
+/// The metadata of an export, and the requests on it.
 pub struct Dispatcher {
     store: Store,
     sessions: Sessions,
     counters: Counters,
     clock: Arc<dyn Clock>,
     started: i64,
-    /// Which memory this is, and how many servers it has had.
+    /// Identity of the memory, and the number of servers that have served it.
     memory: (Identity, u64),
-    /// Sessions of the servers before that do not come back, while they may reach something.
+    /// Sessions of previous servers that do not reconnect, while their clients may still access
+    /// memory.
     strangers: Mutex<Vec<u64>>,
 }
 
@@ -132,7 +138,8 @@ impl std::fmt::Debug for Dispatcher {
 }
 
 impl Dispatcher {
-    /// An empty file system over `space`, with its attribute records in `table`: zeroed memory of at least one record.
+    /// Creates an empty file system over `space`. Its attribute records lie in `table`, which is
+    /// zeroed memory of at least one record.
     pub fn new(
         space: Arc<Space>,
         table: Arc<Memory>,
@@ -151,50 +158,51 @@ impl Dispatcher {
         Dispatcher { store, sessions, counters, clock, started, memory, strangers: Mutex::default() }
     }
 
-    /// Has something to wake when anything is recalled.
+    /// Sets the alarm to ring when a recall is queued.
     #[must_use]
     pub fn with_alarm(mut self, alarm: Arc<Alarm>) -> Dispatcher {
         self.store.alarm = alarm;
         self
     }
 
-    /// Says which memory it is over, and how many servers that has had, this one included.
+    /// Sets the identity of the memory, and the number of its servers including this one.
     #[must_use]
     pub fn with_memory(mut self, memory: Identity, starts: u64) -> Dispatcher {
         self.memory = (memory, starts);
         self
     }
 
-    /// Can be asked for snapshots.
+    /// Enables snapshots.
     #[must_use]
     pub fn with_snapshots(mut self) -> Dispatcher {
         self.store.tape.put_in();
         self
     }
 
-    /// A session came up, of somebody who needs no key and may do everything.
+    /// Registers a new session that has no key and may write.
     pub fn session_began(&self, session: u64, regions: Regions) {
         self.session_began_as(session, regions, Credentials { key: None, rights: Rights::Write });
     }
 
-    /// A session came up.
+    /// Registers a new session.
     pub fn session_began_as(&self, session: u64, regions: Regions, credentials: Credentials) {
         self.sessions.begin(session, regions, credentials);
     }
 
-    /// Says whom the users of a session stand for, before its first request.
+    /// Sets the squash of a session, before its first request.
     pub fn squash(&self, session: u64, squash: Squash) {
         if let Some(session) = self.sessions.get(session) {
             session.squash_as(squash);
         }
     }
 
-    /// A session is gone, and none of its one-sided operations can arrive any more: everything it had open is
-    /// closed.
+    /// Ends a session and closes its files. The caller guarantees that no one-sided operation of
+    /// the session can arrive any more.
     pub fn session_ended(&self, session: u64) {
         let ended = self.sessions.get(session);
         self.sessions.end(session);
-        // First: a session that lacks some of its locks, or of its space, must not come back.
+        // The end is logged first. A session that has lost some of its locks or space must not
+        // reconnect.
         if let Some(ended) = &ended {
             self.note_left(ended);
         }
@@ -210,7 +218,7 @@ impl Dispatcher {
             for (ino, last) in shard.leases.end_session(session) {
                 meta.lease_ended(session, ino, last);
                 if !last {
-                    // It may have ended between the bytes of a write and the size.
+                    // The session may have ended between the bytes of a write and the new size.
                     meta.sweep_tail(ino);
                 }
             }
@@ -222,8 +230,11 @@ impl Dispatcher {
         }
     }
 
-    /// Handles a request of a session. Errors are there at once; the reply to a change is owed while others keep what it changed,
-    /// and that to [`Request::Recalls`] and [`Request::Grants`] until there is one.
+    /// Handles a request of a session.
+    ///
+    /// Errors are returned at once. The reply to a change is deferred while other sessions cache
+    /// the old state. The replies to [`Request::Recalls`] and [`Request::Grants`] are deferred
+    /// until there is a recall or a grant.
     pub fn handle(&self, session: u64, request: Request<'_>) -> Outcome {
         self.handle_numbered(session, request, None)
     }
@@ -238,7 +249,7 @@ impl Dispatcher {
             }
             _ => self.answer(session, request, number),
         };
-        // Whoever finds it counted finds it done.
+        // Counted last: a counted request is a completed request.
         self.counters.count(session, &request);
         outcome.unwrap_or_else(|errno| {
             log::trace!("session {session}: {}: {errno}", request_name(&request));
@@ -246,8 +257,9 @@ impl Dispatcher {
         })
     }
 
-    /// The attributes of a directory in which a session has just changed a name, if it keeps them: it asks for them next, as a rule. They
-    /// are those of now, so that what others have changed meanwhile is recalled from it as ever.
+    /// Returns the attributes of a directory in which a session has just changed a name, if the
+    /// session caches them. The session usually asks for them next. They are current, so that
+    /// changes of other sessions are recalled as usual.
     pub fn directory_after(&self, session: u64, request: &Request<'_>) -> Option<Attr> {
         let directory = request.directory()?;
         let asker = self.sessions.get(session).filter(|session| session.is_attached())?;
@@ -255,7 +267,7 @@ impl Dispatcher {
         call.look(&[directory], |look| look.kept(session, directory))
     }
 
-    /// Sends the reply that is owed to `sender`: now, if it has become due meanwhile, or when it does.
+    /// Sends a deferred reply to `sender`: at once if it is due already, else when it becomes due.
     pub fn redeem(&self, promise: Promise, sender: Sender) {
         if let Debt::Grants(session) = promise.0 {
             return self.asks_for_grants(session, sender);
@@ -275,24 +287,27 @@ impl Dispatcher {
                 due.extend(before.map(|sender| (sender, Reply::Error(Errno::EINTR))));
                 state.answer_asker(session, &mut due);
             }
-            // Answered above.
+            // Handled above.
             Debt::Grants(_) => {}
         });
         self.store.send(due);
     }
 
-    /// When the first session runs out of `patience`, unless it acknowledges before.
+    /// Returns the time at which the first session exceeds `patience`, unless it acknowledges its
+    /// recalls before.
     pub fn deadline(&self, patience: Duration) -> Option<Instant> {
         self.store.pending.locked(|state| state.recalls.deadline(patience))
     }
 
-    /// The connection of a session is over. The session is kept for its mount, which may come back.
+    /// Records that a session has lost its connection. The session stays, because its mount may
+    /// reconnect.
     pub fn disconnect(&self, session: u64) {
         self.store.pending.locked(|state| state.recalls.disconnect(session));
     }
 
-    /// Gives up on the sessions that have not acknowledged a recall for longer than `patience`: nobody waits for them any more, and
-    /// nothing is answered to them. They have to be ended, which frees what they have open.
+    /// Detaches the sessions that have not acknowledged a recall for longer than `patience`. No
+    /// request waits for them any more, and they get no replies. The caller has to end them, which
+    /// closes their files.
     pub fn give_up(&self, patience: Duration, now: Instant) -> Vec<u64> {
         let overdue = self.store.pending.locked(|state| state.recalls.overdue(patience, now));
         for &session in &overdue {
@@ -304,7 +319,7 @@ impl Dispatcher {
         overdue
     }
 
-    /// Counters.
+    /// Returns the request counters.
     pub fn stats(&self) -> ServerStats {
         let elapsed = self.clock.now().saturating_sub(self.started);
         ServerStats {
@@ -314,12 +329,12 @@ impl Dispatcher {
         }
     }
 
-    /// How many requests were handled so far, but for those that carry data.
+    /// Returns the number of requests handled so far, without those that carry data.
     pub(crate) fn calls_about_names(&self) -> u64 {
         self.counters.about_names()
     }
 
-    /// Totals.
+    /// Returns the total and free space and inodes.
     pub fn statfs(&self) -> StatFs {
         let totals = self.store.space.totals();
         StatFs {
@@ -330,8 +345,8 @@ impl Dispatcher {
         }
     }
 
-    /// Returns how many inodes have no name, are not open, and stay for sessions that may use them
-    /// still.
+    /// Returns the number of unlinked inodes that no session has open but that sessions may still
+    /// use.
     pub fn idle_inodes(&self) -> u64 {
         self.store.idle.inodes()
     }
@@ -347,7 +362,7 @@ impl Dispatcher {
             return Err(Errno::EIO);
         }
         permission::may_ask(asker.squash(), &request)?;
-        // A session of the server before asks by itself.
+        // A session of the previous server sends Recalls by itself.
         if matches!(request, Request::Forget { .. }) && !asker.is_of_before() {
             self.begins_to_ask(session);
         }
@@ -358,14 +373,14 @@ impl Dispatcher {
         }
         let logged = number.is_some() || changes(&request);
         if journal.is_some_and(|journal| journal.is_behind()) && logged {
-            // It may be this one that has not been logged.
+            // The change of this request may be the one that is not logged.
             reply = Err(Errno::EIO);
         }
         self.tell_of_locks();
         self.store.space.tidy();
         let (reply, needs) = (reply?, call.into_needs());
-        // A session that closes or forgets does not wait for others: it changes nothing that they
-        // would have to see.
+        // A session that closes or forgets changes nothing that other sessions have to see, so it
+        // does not wait for them.
         let waits = !needs.is_empty() && !seeded(Fault::RecallNotAwaited);
         // A session that returns names does not wait for itself.
         let at_once =
@@ -376,8 +391,8 @@ impl Dispatcher {
         }
     }
 
-    /// Frees the unlinked inodes that no session has open, where space or inodes have run out.
-    /// Returns true if there were any. A session that was about to open one of them finds it gone.
+    /// Frees the unlinked inodes that no session has open, when space or inodes have run out.
+    /// Returns true if there were any. A session that was about to open such an inode gets ESTALE.
     fn free_idle(&self) -> bool {
         if self.store.idle.inodes() == 0 {
             return false;
@@ -390,13 +405,13 @@ impl Dispatcher {
             }
         });
         self.store.space.tidy();
-        log::debug!("no space is left: freed {freed} unlinked inodes that sessions may still know");
+        log::debug!("out of space: freed {freed} unlinked inodes that no session had open");
         freed > 0
     }
 
     fn reply(&self, call: &Call<'_>, session: u64, request: Request<'_>) -> Result<Reply, Errno> {
         match request {
-            // The service sees to it that the mount does not come back.
+            // The service makes sure that the mount does not reconnect.
             Request::Detach => Ok(Reply::Done),
             Request::StatFs => Ok(Reply::StatFs(self.statfs())),
             Request::Stats => Ok(Reply::Stats(self.stats())),
@@ -438,7 +453,7 @@ impl Dispatcher {
         self.begins_to_ask(session);
         let outcome = self.store.pending.locked(|state| {
             let is_first = state.recalls.is_first(session);
-            // Under the lock, so that who finds it acknowledged finds the space given back.
+            // Under the lock: a thread that sees the acknowledgement also sees the space released.
             let space = &self.store.space;
             let Ok(first) =
                 state.recalls.acknowledge(session, done, |recall| space.acknowledged(session, recall))
@@ -448,7 +463,8 @@ impl Dispatcher {
             due = state.waits.acknowledged(session, first);
             match state.recalls.next(session) {
                 Some(recalls) => Outcome::Now(Reply::Recalls(recalls)),
-                // From now on it is told of layouts, and so it may go by sizes that it has seen.
+                // From now on the session receives layout recalls, so it may rely on sizes that it
+                // has seen.
                 None if is_first => {
                     Outcome::Now(Reply::Recalls(Recalls { number: done, recalls: Vec::new() }))
                 }
@@ -460,9 +476,9 @@ impl Dispatcher {
         outcome
     }
 
-    /// A session asks for recalls, or says that it is about to. If it is the first time, it hears
-    /// of layouts and unlinked inodes from now on, also if it keeps nothing. The end of the session
-    /// takes the lock of the recalls after this.
+    /// Starts recalls for a session, if they have not started. From now on the session receives
+    /// layout recalls and unlinked inodes, even if it caches nothing. The end of the session takes
+    /// the lock of the recalls after this.
     fn begins_to_ask(&self, session: u64) {
         let Some(session) = self.sessions.get(session).filter(|session| session.is_attached()) else {
             return;
@@ -474,7 +490,7 @@ impl Dispatcher {
             if state.recalls.asks(session.id()) && session.is_of_before() {
                 let mut push = |recall| state.recalls.push(session.id(), recall, awake::now());
                 push(Recall::All);
-                // Given up before anybody could tell it.
+                // Files gave up this space before the session could receive a recall.
                 for (ino, generation) in self.store.space.quarantined_for(session.id()) {
                     push(Recall::Layout { ino, generation });
                 }
@@ -489,8 +505,8 @@ impl Dispatcher {
         }
     }
 
-    /// Tells a session of the server before which unlinked inodes it may use. It may hear of an
-    /// inode twice that is unlinked meanwhile.
+    /// Queues the unlinked inodes that a session of the previous server may use. The session may
+    /// receive an inode twice if it is unlinked at the same time.
     fn tell_all_unlinked(&self, session: u64) {
         let mut unlinked = Vec::new();
         self.each_shard(|meta| unlinked.extend(meta.namespace.inodes_mut().only().orphans.held_by(session)));
@@ -503,11 +519,11 @@ impl Dispatcher {
 
     fn attach(&self, session: u64, (version, client): (u32, &str), manner: Manner) -> Result<Reply, Errno> {
         if version != VERSION {
-            log::warn!("session {session}: {client:?} speaks version {version}, this is version {VERSION}");
+            log::warn!("session {session}: {client:?} uses protocol version {version}, the server {VERSION}");
             return Err(Errno::EPROTO);
         }
         let asker = self.sessions.get(session).ok_or(Errno::EPROTO)?;
-        // What ends its session ends its queue of recalls after that, and so finds the queue.
+        // The end of the session ends its recall queue after this, and so finds the queue.
         let attached = self.store.pending.locked(|state| {
             let attached = self.sessions.attach(&asker, manner);
             if attached.is_ok() && manner.keeps {
@@ -519,7 +535,7 @@ impl Dispatcher {
             Ok(regions) => regions,
             Err(Refused::OutOfTurn) => return Err(Errno::EPROTO),
             Err(Refused::InUse(others)) => {
-                log::debug!("session {session}: {client:?} does not attach beside {others:?}");
+                log::debug!("session {session}: {client:?} refused: the export is in use: {others:?}");
                 return Ok(Reply::InUse(others));
             }
         };
@@ -532,7 +548,7 @@ impl Dispatcher {
         Ok(Reply::Attached(self.attached(session, regions, false)))
     }
 
-    /// A session that is marked as ended keeps nothing any more: nobody waits for it.
+    /// Drops all cache state of a session that is marked as ended, so that no request waits for it.
     fn keeps_no_longer(&self, session: u64) {
         let mut due = Vec::new();
         let kept = self.store.pending.locked(|state| state.keeps_no_longer(session, &mut due));
@@ -544,7 +560,7 @@ impl Dispatcher {
         self.store.send(due);
     }
 
-    /// A step on each shard, one after the other.
+    /// Runs a transaction on each shard, one after the other.
     fn each_shard(&self, mut step: impl FnMut(&mut Meta<'_>)) {
         for at in 0..SHARDS {
             self.store.once(Plan::shard(at), None, &mut step);

@@ -1,7 +1,10 @@
 //! Requests about names and directories.
 //!
-//! Threading: as the dispatcher. What changes a name has its directory, and the inode that it stands for, to itself. Rules are in
-//! `namespace`; here they meet slots, leases and limits.
+//! The rules are in `namespace`. This module adds table slots, open files and limits.
+//!
+//! # Concurrency
+//! As the dispatcher. A change of a name locks the directory and the inode of that name
+//! exclusively.
 
 use rfs_proto::{Attr, Errno, FileKind, MAX_FORGET, MAX_SYMLINK, Owner, RenameFlags, Reply, Request};
 use seeded_faults::{Fault, seeded};
@@ -9,7 +12,7 @@ use seeded_faults::{Fault, seeded};
 use super::{call::Call, held::Stop, meta::Meta, shards::place};
 use crate::namespace::{Body, New, Place};
 
-/// Most inodes of a shard that a session forgets in one step. Other requests for the shard wait
+/// The most inodes of a shard that one transaction forgets. Other requests for the shard wait
 /// meanwhile.
 const FORGOTTEN_AT_ONCE: usize = 64;
 
@@ -33,7 +36,7 @@ impl Call<'_> {
         }
     }
 
-    /// The session uses these inodes no more, as far as they are unlinked.
+    /// Handles Forget: the session does not use these inodes any more if they are unlinked.
     fn forget(&self, session: u64, inos: &[u8]) -> Result<Reply, Errno> {
         let (inos, []) = inos.as_chunks::<8>() else { return Err(Errno::EINVAL) };
         if inos.len() > MAX_FORGET {
@@ -111,7 +114,7 @@ impl Call<'_> {
                     rename(meta, session, (from, to), (flags, whiteout), now)
                 })
             }
-            // The others are handled before.
+            // Other modules handle the other requests.
             _ => Err(Errno::ENOSYS),
         }
     }
@@ -148,14 +151,14 @@ fn make(meta: &mut Meta<'_>, session: u64, place: Place<'_>, new: New<'_>, now: 
     Ok(meta.told(session, ino)?)
 }
 
-/// An inode is new.
+/// Accounts for a new inode, and publishes its record.
 fn begin(meta: &mut Meta<'_>, ino: u64) -> Result<(), Errno> {
     meta.xattrs.add(meta.namespace.get(ino)?.xattr_bytes());
     meta.publish_new(ino);
     Ok(())
 }
 
-/// Renames, and leaves a whiteout in the old place if that is asked for.
+/// Renames, and leaves a whiteout at the old name if the request asks for it.
 fn rename(
     meta: &mut Meta<'_>,
     session: u64,
@@ -177,7 +180,7 @@ fn rename(
     if let Some(ino) = effects.made {
         begin(meta, ino)?;
     }
-    // Of two names of one inode nothing changes.
+    // A rename between two names of the same inode changes nothing.
     let names = if effects.touched.is_empty() { &[][..] } else { &[from, to] };
     meta.settle(session, &effects, names);
     meta.told_name(session, from.parent);
@@ -185,7 +188,7 @@ fn rename(
     Ok(meta.removed())
 }
 
-/// Makes a file, or opens the one that there is.
+/// Makes a file, or opens the file of that name.
 fn create(
     meta: &mut Meta<'_>,
     session: u64,

@@ -1,9 +1,13 @@
-//! What the next server has to know of sessions, as it goes to the log: who is attached, what he has open and locked, what his last
-//! requests have led to, and what he can reach of what files have given up.
+//! Logs the state of sessions for the next server.
 //!
-//! Threading: as the dispatcher. What a session has is logged with the step that changes it; that it is there, and that it is gone, under a
-//! lock of the journal, before anybody hears of the former, and before anything of what it has goes. A log that is written anew describes all of
-//! it after the inodes: whatever was logged before that began had by then come to where it is found here.
+//! The log records which sessions are attached, their open files and locks, their last replies,
+//! and the quarantined space that they can reach.
+//!
+//! # Concurrency
+//! As the dispatcher. Changes of a session's state are logged by the transaction that makes them.
+//! Attach is logged before the client gets its reply; detach is logged before the server releases
+//! the session's files and locks. Both hold `journal.sessions`. A rewrite of the log describes
+//! sessions after inodes. So it includes each change that was logged before the rewrite began.
 
 use super::{
     Dispatcher,
@@ -19,20 +23,20 @@ use crate::{
     sessions::Session,
 };
 
-/// Locks in one transaction of those that need not be one.
+/// The number of locks that are described in one append.
 const LOCKS: usize = 1024;
 
 impl Dispatcher {
-    /// A session has attached.
+    /// Logs that a session has attached.
     pub(super) fn note_attached(&self, session: &Session) -> Result<(), Full> {
         let Some(journal) = &self.store.journal else { return Ok(()) };
         let _one = journal.sessions.lock();
-        // Its end may have come, and have been logged.
+        // The session may have ended already, and its end may be in the log.
         match self.sessions.get(session.id()) {
             Some(_) => {
                 let room = if session.comes_back() { SESSION } else { STRANGER };
                 if !journal.room.is_left(room) {
-                    log::warn!("session {}: there are too many: no room to log what they have", session.id());
+                    log::warn!("session {}: refused: the log has no room for another session", session.id());
                     return Err(Full);
                 }
                 journal.room.take(session.told(), room);
@@ -42,30 +46,31 @@ impl Dispatcher {
         }
     }
 
-    /// A session has ended. What it has is as good as gone: the next server does not take up what is said of one that has left.
+    /// Logs that a session has ended. The next server ignores everything that the log records of
+    /// it.
     pub(super) fn note_left(&self, session: &Session) {
         if let Some(journal) = &self.store.journal
             && session.has_attached()
         {
             let _one = journal.sessions.lock();
             if let Err(full) = journal.tell(&Op::Left(session.id())) {
-                log::warn!("{full}: the next server waits for session {}", session.id());
+                log::warn!("{full}: the next server will wait for session {}, which has ended", session.id());
             }
         }
     }
 
-    /// Strangers of before can reach nothing any more.
+    /// Logs that the sessions of previous servers cannot reach memory any more.
     pub(super) fn note_strangers_left(&self) {
         let Some(journal) = &self.store.journal else { return };
         let _one = journal.sessions.lock();
         for session in std::mem::take(&mut *self.strangers.lock()) {
             if let Err(full) = journal.tell(&Op::Left(session)) {
-                log::warn!("{full}: the next server waits for session {session}");
+                log::warn!("{full}: the next server will wait for session {session}, which has ended");
             }
         }
     }
 
-    /// Logs all that there is of sessions but for what they have open, which is logged with the inodes.
+    /// Logs the state of all sessions, without their open files, which are logged with the inodes.
     pub(super) fn describe_sessions(&self, journal: &Journal) -> Result<(), Full> {
         {
             let _one = journal.sessions.lock();

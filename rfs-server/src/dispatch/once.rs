@@ -1,7 +1,8 @@
-//! Requests of mounts that come back: carried out once, and sessions that go on over another connection.
+//! Exactly-once requests of mounts that reconnect, and the resumption of their sessions.
 //!
-//! Threading: as the dispatcher. A reply is noted before anybody hears it, also one that is held back until others have dropped what it
-//! changed; a repetition waits for the same.
+//! # Concurrency
+//! As the dispatcher. A reply is stored before it is sent, also if it is deferred until other
+//! sessions have acknowledged a recall. A repeated request waits for the same recalls.
 
 use std::borrow::Cow;
 
@@ -14,20 +15,21 @@ use crate::{
     sessions::Regions,
 };
 
-/// Extents of a reply that is kept. Who is told fewer than there are asks for the others.
+/// The most extents in a stored reply. A client that gets fewer than the file has asks for the
+/// rest.
 const KEPT_EXTENTS: usize = 16;
 
-/// What a request that is carried out once led to.
+/// The stored outcome of an exactly-once request.
 #[derive(Clone, Debug)]
 pub struct KeptReply {
     reply: Reply,
-    /// Whom it waits for.
+    /// The recalls that the reply waits for.
     needs: Vec<Need>,
-    /// It is the server's before: nobody knows for whom it was to wait.
+    /// Whether the previous server stored it. Then the recalls that it waits for are unknown.
     before: bool,
 }
 
-/// A reply as it is kept, and logged.
+/// Returns a reply in the form in which it is stored and logged.
 pub(super) fn short(reply: &Reply) -> Cow<'_, Reply> {
     match reply {
         Reply::Opened(opened) if opened.layout.extents.len() > KEPT_EXTENTS => {
@@ -39,8 +41,9 @@ pub(super) fn short(reply: &Reply) -> Cow<'_, Reply> {
     }
 }
 
-/// Whether the reply to a request may wait for other sessions. Those of the others come at once, whatever became of them: a mount repeats
-/// them before it says of anything that it keeps it no longer.
+/// Returns whether the reply to a request may wait for other sessions. Replies to the other
+/// requests are immediate in any case. A mount repeats those requests before it acknowledges any
+/// recall, so they must not wait.
 fn may_wait(request: &Request<'_>) -> bool {
     !matches!(
         request,
@@ -57,7 +60,7 @@ impl KeptReply {
         let (reply, needs) = match outcome {
             Outcome::Now(reply) => (reply, &[][..]),
             Outcome::Later(Promise(Debt::Held(reply, needs, _))) => (reply, &needs[..]),
-            // Those are asked for without a number.
+            // These requests have no sequence number.
             Outcome::Later(Promise(Debt::Recalls(_) | Debt::Grants(_))) => {
                 (&Reply::Error(Errno::EPROTO), &[][..])
             }
@@ -65,7 +68,7 @@ impl KeptReply {
         KeptReply { reply: short(reply).into_owned(), needs: needs.to_vec(), before: false }
     }
 
-    /// One that the server before has logged.
+    /// Creates the outcome of a reply that the previous server has logged.
     pub(super) fn of_before(reply: Reply) -> KeptReply {
         KeptReply { reply, needs: Vec::new(), before: true }
     }
@@ -73,15 +76,15 @@ impl KeptReply {
     fn outcome(self) -> Outcome {
         match self.needs.is_empty() {
             true => Outcome::Now(self.reply),
-            // The reply that is held already has the file swept.
+            // The original deferred reply sweeps the file.
             false => Outcome::Later(Promise(Debt::Held(self.reply, self.needs, None))),
         }
     }
 }
 
 impl Dispatcher {
-    /// Handles a request of a mount that comes back, unless it has been handled before under this number of this slot: then the
-    /// outcome is that of then.
+    /// Handles a request of a mount that reconnects. If a request with this slot and sequence
+    /// number was handled before, returns the outcome of that request.
     pub fn handle_once(&self, session: u64, (slot, sequence): (u32, u64), request: Request<'_>) -> Outcome {
         let refused = || Outcome::Now(Reply::Error(Errno::EPROTO));
         let Some(asker) = self.sessions.get(session).filter(|s| s.comes_back() && s.is_attached()) else {
@@ -106,7 +109,7 @@ impl Dispatcher {
                 outcome
             }
             Ok(Turn::Again(kept)) if kept.before => {
-                // Whoever may still have what was changed has to drop it first.
+                // Sessions that may cache the old state have to drop it first.
                 let needs = if may_wait(&request) { self.recall_all_but(session) } else { Vec::new() };
                 KeptReply { needs, ..kept }.outcome()
             }
@@ -115,18 +118,19 @@ impl Dispatcher {
         }
     }
 
-    /// A mount is back, over a connection that names the memory like this. What it may not have heard is told again.
+    /// Resumes the session of a mount that has reconnected. `regions` are the names of the memory
+    /// on the new connection. Messages that may have been lost are sent again.
     pub fn resume(&self, session: u64, regions: Regions) -> Reply {
         if !self.is_attached(session) {
             return Reply::Error(Errno::EPROTO);
         }
-        // Whoever asked over the connection before hears nothing any more.
+        // The request of the old connection gets no reply.
         drop(self.store.grants.lock().resume(session));
         self.back_from_before(session);
         Reply::Attached(self.attached(session, regions, true))
     }
 
-    /// True if a session is attached, and is not to end.
+    /// Returns whether a session is attached, and has not been told to end.
     pub fn is_attached(&self, session: u64) -> bool {
         self.sessions.get(session).is_some_and(|session| session.is_attached())
     }

@@ -1,9 +1,11 @@
-//! The order in which locks are taken: by rank, the lowest first. Debug builds check it, release builds know nothing of it.
+//! The order in which a thread may block for locks: by rank, the lowest first.
 //!
-//! Whoever waits for a lock holds none of the same rank or a higher one, so that no two can wait for each other. To take a lock
-//! without waiting is allowed in any order.
+//! A thread that blocks for a lock holds no lock of the same or a higher rank, so there is no
+//! deadlock. A thread may take a free lock in any order. Debug builds check the order; release
+//! builds contain no check.
 //!
-//! Threading: what a thread holds is noted for that thread.
+//! # Concurrency
+//! Each thread records its own locks in a thread-local variable.
 
 use std::ops::{Deref, DerefMut};
 
@@ -12,19 +14,19 @@ use parking_lot::{Mutex, MutexGuard};
 /// The locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
-    /// Which directory lies in which.
+    /// The directory tree: which directory lies in which.
     Tree,
-    /// A shard.
+    /// A shard, by its index.
     Shard(usize),
-    /// File locks.
+    /// The file locks.
     Locks,
-    /// What those who wait for file locks are to be told.
+    /// The lock grants that sessions have not received yet.
     Grants,
-    /// Recalls, and who waits for them.
+    /// The recalls, and the replies that wait for them.
     Recalls,
 }
 
-/// Says that a thread holds a lock.
+/// Evidence that the thread holds a lock.
 #[derive(Debug)]
 pub(super) struct Token(#[cfg(debug_assertions)] Rank);
 
@@ -39,7 +41,7 @@ mod held {
     }
 
     impl Token {
-        /// The thread is about to wait for a lock.
+        /// Records that the thread is about to block for a lock.
         pub(in super::super) fn wait(rank: Rank) -> Token {
             HELD.with_borrow_mut(|held| {
                 assert!(held.iter().all(|&one| one < rank), "waits for {rank:?} while it holds {held:?}");
@@ -48,7 +50,7 @@ mod held {
             Token(rank)
         }
 
-        /// The thread has got a lock without waiting.
+        /// Records that the thread has taken a lock without blocking.
         pub(in super::super) fn seize(rank: Rank) -> Token {
             HELD.with_borrow_mut(|held| {
                 assert!(!held.contains(&rank), "has {rank:?} twice");
@@ -64,7 +66,8 @@ mod held {
         }
     }
 
-    /// The thread is about to do what may take long, or to call somebody else.
+    /// Panics if the thread holds a lock. Called before slow work and before calls out of the
+    /// dispatcher.
     pub(in super::super) fn assert_nothing_held() {
         HELD.with_borrow(|held| assert!(held.is_empty(), "holds {held:?}"));
     }
@@ -89,14 +92,14 @@ mod held {
 
 pub(super) use held::assert_nothing_held;
 
-/// A mutex with a place in the order.
+/// A mutex with a rank.
 #[derive(Debug)]
 pub(super) struct Ordered<T> {
     rank: Rank,
     mutex: Mutex<T>,
 }
 
-/// What an [`Ordered`] protects.
+/// The guard of an [`Ordered`].
 #[derive(Debug)]
 pub(super) struct Guard<'a, T> {
     guard: MutexGuard<'a, T>,
@@ -135,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_holds_nothing_of_a_higher_rank() {
+    fn a_thread_that_blocks_holds_no_lock_of_a_higher_rank() {
         let broken = |order: [Rank; 2]| catch_unwind(|| order.map(Token::wait)).is_err();
         let up = [Rank::Tree, Rank::Shard(0), Rank::Shard(1), Rank::Locks, Rank::Recalls];
         for pair in up.windows(2) {
@@ -147,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_wait_may_have_any() {
+    fn a_thread_that_does_not_block_may_take_any_lock() {
         let high = Token::wait(Rank::Shard(5));
         let low = Token::seize(Rank::Shard(3));
         assert!(catch_unwind(|| Token::wait(Rank::Shard(4))).is_err(), "the highest counts");

@@ -1,6 +1,8 @@
-//! What handling a request leads to: a reply, or the promise of one.
+//! The outcome of a request: a reply, or the promise of a reply.
 //!
-//! Threading: plain values. A promise is redeemed by [`Dispatcher::redeem`](super::Dispatcher::redeem), on any thread.
+//! # Concurrency
+//! Plain values. Any thread may call [`Dispatcher::redeem`](super::Dispatcher::redeem) with a
+//! promise.
 
 use std::fmt;
 
@@ -8,7 +10,8 @@ use rfs_proto::Reply;
 
 use crate::recalls::Need;
 
-/// Where a reply goes that comes late. It is called once, holding no lock; also when its session has ended by then.
+/// The destination of a deferred reply. The dispatcher calls it once, without holding a lock,
+/// even if the session has ended meanwhile.
 pub struct Sender {
     send: Box<dyn FnOnce(Reply) + Send>,
     /// The file whose tail is swept before the reply is sent.
@@ -16,17 +19,17 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// From what is to be done with the reply.
+    /// Creates a sender that passes the reply to `send`.
     pub fn new(send: impl FnOnce(Reply) + Send + 'static) -> Sender {
         Sender { send: Box::new(send), sweeps: None }
     }
 
-    /// Has the tail of a file swept before the reply is sent.
+    /// Sets the file whose tail is swept before the reply is sent.
     pub(super) fn sweeping(self, ino: Option<u64>) -> Sender {
         Sender { sweeps: ino, ..self }
     }
 
-    /// The file whose tail is to be swept before the reply is sent.
+    /// Returns the file whose tail is to be swept before the reply is sent.
     pub(super) fn sweeps(&self) -> Option<u64> {
         self.sweeps
     }
@@ -42,28 +45,28 @@ impl fmt::Debug for Sender {
     }
 }
 
-/// What handling a request led to.
+/// The outcome of a request.
 #[derive(Debug)]
 #[must_use]
 pub enum Outcome {
     /// The reply.
     Now(Reply),
-    /// The reply comes later.
+    /// A reply that is sent later.
     Later(Promise),
 }
 
-/// A reply that is owed.
+/// A deferred reply.
 #[derive(Debug)]
 #[must_use]
 pub struct Promise(pub(super) Debt);
 
 #[derive(Debug)]
 pub(super) enum Debt {
-    /// The reply to a change, once those who kept what it changed are done with it. If the change made a file
-    /// shorter, the file's tail is swept then.
+    /// The reply to a change, due when these recalls are acknowledged. If the change truncated a
+    /// file, the file's tail is swept first.
     Held(Reply, Vec<Need>, Option<u64>),
-    /// What this session is to be told next.
+    /// The next recalls of this session.
     Recalls(u64),
-    /// What this session is to be told next of the locks that it waits for.
+    /// The next lock grants of this session.
     Grants(u64),
 }

@@ -1,8 +1,10 @@
-//! Recalls that are not acknowledged, and the replies that wait for them.
+//! Recalls without an acknowledgement, and the replies that wait for them.
 //!
-//! Threading: one lock for both. Whether there is any recall is told without it: every change asks that, and mostly there is none. A
-//! recall is queued under the lock of the shard of its inode, which whoever changes that inode next takes after; so that he
-//! finds what was queued, unless it is acknowledged.
+//! # Concurrency
+//! One lock protects both. A thread that changes an inode first reads an atomic counter: usually
+//! there is no recall, and it skips the lock. A recall is queued under the lock of its inode's
+//! shard. The next thread that changes the inode takes that lock later, so it sees the recall
+//! unless the session has acknowledged it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -18,20 +20,22 @@ use crate::{
     waits::Waits,
 };
 
-/// Replies that have become due. They are sent when no lock is held.
+/// Replies that have become due. They are sent when the thread holds no lock.
 pub(crate) type Due = Vec<(Sender, Reply)>;
 
-/// What the lock protects.
+/// The state under the lock.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) recalls: Queues<Sender>,
     pub(super) waits: Waits<(Sender, Reply)>,
-    /// Sessions of the server before that keep nobody knows what, and have not been told to drop it.
+    /// Sessions of the previous server with unknown cache contents, from which nothing has been
+    /// recalled yet.
     pub(super) unknown: Vec<u64>,
 }
 
 impl State {
-    /// Recalls everything from those of the server before of whom nobody knows what they keep, as far as `which` says.
+    /// Recalls everything from the sessions of the previous server that `which` selects, if that
+    /// has not happened.
     pub(super) fn recall_all(&mut self, which: impl Fn(u64) -> bool) {
         let told = self.unknown.extract_if(.., |session| which(*session));
         for session in told {
@@ -39,14 +43,15 @@ impl State {
         }
     }
 
-    /// Tells a session what is recalled from it, if it waits for that.
+    /// Replies to a session's request for recalls, if the session waits for them.
     pub(super) fn answer_asker(&mut self, session: u64, due: &mut Due) {
         if let Some((sender, recalls)) = self.recalls.answer(session) {
             due.push((sender, Reply::Recalls(recalls)));
         }
     }
 
-    /// A session keeps nothing any more: nobody waits for it. False if it did not before.
+    /// Drops all recalls of a session, so that no reply waits for it. Returns false if the session
+    /// had none.
     pub(super) fn keeps_no_longer(&mut self, session: u64, due: &mut Due) -> bool {
         let asker = self.recalls.take_asker(session);
         due.extend(asker.map(|sender| (sender, Reply::Error(Errno::EPROTO))));
@@ -60,7 +65,7 @@ impl State {
 #[derive(Debug)]
 pub(crate) struct Pending {
     state: Ordered<State>,
-    /// Recalls that are not acknowledged, and sessions from which everything is to be recalled.
+    /// The number of recalls without an acknowledgement, plus the sessions in `unknown`.
     open: AtomicUsize,
 }
 
@@ -71,16 +76,17 @@ impl Default for Pending {
 }
 
 impl Pending {
-    /// Looks or changes, under the lock.
+    /// Runs `step` under the lock.
     pub(super) fn locked<T>(&self, step: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.lock();
         let result = step(&mut state);
-        // Relaxed: whoever has to see it comes by way of another lock.
+        // Relaxed: a thread that has to see the value takes a lock after this one.
         self.open.store(state.recalls.len() + state.unknown.len(), Ordering::Relaxed);
         result
     }
 
-    /// The last recall to each session but one that is not acknowledged and concerns something. Who keeps nobody knows what may keep that.
+    /// Returns the last recall of each session but `but` that is not acknowledged and that
+    /// `concerns` selects. Sessions with unknown cache contents are included.
     pub(super) fn open(&self, but: u64, concerns: impl Fn(&Recall) -> bool) -> Vec<Need> {
         match self.open.load(Ordering::Relaxed) {
             0 => Vec::new(),

@@ -1,9 +1,11 @@
-//! Permissions of sessions whose key has a squash: the server checks each request of such a session by itself.
+//! Permission checks for sessions whose key has a squash: the server checks each of their
+//! requests.
 //!
-//! A check looks at inodes that the step has asked for, before the step changes any. Sessions without a squash cost one load.
+//! A check reads inodes that the transaction has locked, before it changes any. For a session
+//! without a squash a check costs one load.
 //!
 //! # Concurrency
-//! Belongs to a step, as `meta`.
+//! Belongs to a transaction, as `meta`.
 
 use rfs_proto::{Errno, FileKind, Owner, Request, SetAttr, SetTime};
 
@@ -28,7 +30,7 @@ fn forbidden(allowed: bool) -> Result<(), Errno> {
     if allowed { Ok(()) } else { Err(Errno::EPERM) }
 }
 
-/// Refuses requests that only root may send, for any inode. Each request is named, so that a new
+/// Refuses requests that only root may send, for any inode. Each request is listed, so that a new
 /// request needs a decision.
 ///
 /// # Errors
@@ -40,19 +42,19 @@ pub(super) fn may_ask(squash: Squash, request: &Request<'_>) -> Result<(), Errno
     let is_device =
         |mode| matches!(FileKind::from_mode(mode), Some(FileKind::CharDevice | FileKind::BlockDevice));
     match request {
-        // A whiteout stands for no device.
+        // A whiteout is no device.
         Request::Mknod { mode, rdev, .. } => forbidden(
             !is_device(*mode) || (*rdev == 0 && FileKind::from_mode(*mode) == Some(FileKind::CharDevice)),
         ),
-        // It names files of all users.
+        // The reply names files of all users.
         Request::Verify { .. } => Err(Errno::EPERM),
         Request::SetXattr { name, .. } | Request::RemoveXattr { name, .. } => {
             forbidden(!name.starts_with(b"trusted.") && !name.starts_with(b"security."))
         }
         Request::GetXattr { name, .. } if name.starts_with(b"trusted.") => Err(Errno::ENODATA),
-        // The dispatcher looks at the request in it.
+        // The dispatcher checks the inner request.
         Request::Once { .. } => Ok(()),
-        // They are about the session, and name no file.
+        // These concern the session, and no file.
         Request::Attach { .. }
         | Request::Detach
         | Request::StatFs
@@ -65,7 +67,7 @@ pub(super) fn may_ask(squash: Squash, request: &Request<'_>) -> Result<(), Errno
         | Request::Insist { .. }
         | Request::Close { .. }
         | Request::Forget { .. } => Ok(()),
-        // The step checks these where a permission is needed.
+        // Their transactions check them.
         Request::Lookup { .. }
         | Request::LookupAhead { .. }
         | Request::GetAttr { .. }
@@ -96,7 +98,7 @@ pub(super) fn may_ask(squash: Squash, request: &Request<'_>) -> Result<(), Errno
     }
 }
 
-/// Takes names that are root's alone out of a list of names, each of which ends with a zero.
+/// Removes names that only root may see from a list of names. Each name ends with a zero byte.
 pub(super) fn visible_names(squash: Squash, names: Vec<u8>) -> Vec<u8> {
     if squash.is_nobody() {
         return names;
@@ -106,7 +108,7 @@ pub(super) fn visible_names(squash: Squash, names: Vec<u8>) -> Vec<u8> {
 }
 
 impl<M: Mode> View<'_, M> {
-    /// Returns true if the server checks the session's requests.
+    /// Returns whether the server checks the session's requests.
     pub(super) fn is_squashed(&self) -> bool {
         !self.squash().is_nobody()
     }
@@ -122,12 +124,12 @@ impl<M: Mode> View<'_, M> {
         }
     }
 
-    /// Checks a look at a name.
+    /// Checks a lookup of a name.
     pub(super) fn may_search(&self, directory: u64) -> Result<(), Errno> {
         self.may(directory, |squash, inode| denied(squash.permits(inode, SEARCH)))
     }
 
-    /// Checks a look at all names.
+    /// Checks a listing of names.
     pub(super) fn may_list(&self, directory: u64) -> Result<(), Errno> {
         self.may(directory, |squash, inode| denied(squash.permits(inode, READ)))
     }
@@ -137,7 +139,8 @@ impl<M: Mode> View<'_, M> {
         self.may(directory, |squash, inode| denied(squash.permits(inode, WRITE | SEARCH)))
     }
 
-    /// Checks a look at bytes or at an attribute beside them. Who may execute a file may have its kernel read it.
+    /// Checks a read of bytes or extended attributes. Execute permission suffices: a kernel reads the
+    /// files that it executes.
     pub(super) fn may_read(&self, ino: u64) -> Result<(), Errno> {
         self.may(ino, |squash, inode| {
             let executes = inode.kind == FileKind::Regular && squash.permits(inode, SEARCH);
@@ -145,7 +148,7 @@ impl<M: Mode> View<'_, M> {
         })
     }
 
-    /// Checks a change of bytes: of a file that the session has open to write, or may open so.
+    /// Checks a change of bytes: the session has the file open to write, or may open it so.
     pub(super) fn may_write(&self, ino: u64) -> Result<(), Errno> {
         self.may(ino, |squash, inode| denied(self.has_to_write(ino) || squash.permits(inode, WRITE)))
     }
@@ -169,7 +172,7 @@ impl<M: Mode> View<'_, M> {
                 self.may_write(ino)?;
             }
             let at = |time| matches!(time, Some(SetTime::At(_)));
-            // A mount that writes back later says when it was written.
+            // A mount with write-back sets the time of the write later.
             let sets = at(changes.atime) || at(changes.mtime) || changes.ctime.is_some();
             forbidden(owns || !sets || self.has_to_write(ino))?;
             let touches = changes.atime.is_some() || changes.mtime.is_some() || changes.drop_privileges;
@@ -195,22 +198,23 @@ impl<M: Mode> View<'_, M> {
         })
     }
 
-    /// Returns true if an ACL that the session sets takes set-group-ID away, whatever the client says.
+    /// Returns whether an ACL that the session sets removes set-group-ID, regardless of the
+    /// client's request.
     pub(super) fn drops_setgid(&self, ino: u64) -> bool {
         self.namespace.get(ino).is_ok_and(|inode| !self.squash().is_in(inode.gid))
     }
 
-    /// Returns the permission bits that the session may give to an inode that is to have this group.
+    /// Returns the permission bits that the session may give to an inode of this group.
     pub(super) fn permissions(&self, perm: u32, gid: u32, kind: FileKind) -> u32 {
         self.squash().permissions(perm, gid, kind == FileKind::Directory)
     }
 
-    /// Returns the owner of what the session makes for `owner`.
+    /// Returns the owner of an inode that the session makes for `owner`.
     pub(super) fn owner(&self, owner: Owner) -> Owner {
         self.squash().owner(owner)
     }
 
-    /// Returns what the session makes in a directory, with an owner and permission bits that it may have.
+    /// Returns the new inode with an owner and permission bits that the session may give it.
     pub(super) fn new_inode<'n>(&self, directory: u64, new: New<'n>) -> Result<New<'n>, Errno> {
         if self.squash().is_nobody() {
             return Ok(new);
@@ -229,7 +233,8 @@ fn squash_gives(squash: Squash, inode: &Inode, changes: &SetAttr) -> Result<(), 
 }
 
 impl Meta<'_> {
-    /// Checks that a name may go: of another's file in a sticky directory it may not. The inode is asked for.
+    /// Checks the removal of a name: in a sticky directory, only the owner may remove it. Locks the
+    /// inode.
     pub(super) fn may_remove(&mut self, Place { parent, name }: Place<'_>) -> Result<(), Stop> {
         if self.squash().is_nobody() {
             return Ok(());
@@ -243,7 +248,7 @@ impl Meta<'_> {
         Ok(forbidden(free)?)
     }
 
-    /// Checks a rename. A directory that gets another parent changes itself.
+    /// Checks a rename. A directory that gets another parent is changed itself.
     pub(super) fn may_rename(&mut self, from: Place<'_>, to: Place<'_>) -> Result<(), Stop> {
         if self.squash().is_nobody() {
             return Ok(());

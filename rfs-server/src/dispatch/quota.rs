@@ -1,6 +1,7 @@
-//! How much of something is in use, and no more than a limit.
+//! An amount in use, with a limit.
 //!
-//! Threading: any thread, no lock.
+//! # Concurrency
+//! Any thread; no locks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,23 +10,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Quota(AtomicU64);
 
 impl Quota {
-    /// Adds, unless there were more than `limit` then. False if so.
+    /// Adds to the amount, unless it would exceed `limit`. Returns false if it would.
     pub(super) fn try_add(&self, amount: u64, limit: u64) -> bool {
         let sum = |used: u64| used.checked_add(amount).filter(|&sum| sum <= limit);
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).is_ok()
     }
 
-    /// Adds, whatever there is.
+    /// Adds to the amount without a limit.
     pub(super) fn add(&self, amount: u64) {
         self.0.fetch_add(amount, Ordering::Relaxed);
     }
 
-    /// Gives back what was added.
+    /// Subtracts an amount that was added.
     pub(super) fn give_back(&self, amount: u64) {
         self.0.fetch_sub(amount, Ordering::Relaxed);
     }
 
-    /// How much is in use.
+    /// Returns the amount in use.
     #[cfg(test)]
     pub(super) fn used(&self) -> u64 {
         self.0.load(Ordering::Relaxed)

@@ -1,14 +1,17 @@
-//! A file system made of what the server before has left: the log says which inodes there are, the table has what clients have written
-//! of them, and the rest of the arena is free.
+//! Restores a file system that a previous server has left in a memory object or a snapshot.
 //!
-//! A server that was killed may have been in the middle of a request that it has not answered. What that has changed of names,
-//! attributes and space is there as a whole or not at all; bytes and sizes may be there in part, as with a write.
+//! The log has the inodes, the table has the sizes and times that clients have written, and the
+//! rest of the arena is free. A request that a killed server did not answer is there as a whole
+//! or not at all. Bytes and sizes may be there in part, as after a write.
 //!
-//! The sessions of mounts that come back are in the log, with what they have (`before`). What others of before could reach, they may still
-//! reach for a while, and write to it where they have it mapped. If there were any, until [`Dispatcher::before_is_over`] space that is given
-//! up is handed out to nobody, inodes without names stay, and files have what they lose when nobody has them open any more.
+//! Sessions of mounts that reconnect are restored from the log (`prior_sessions`). Clients of
+//! other sessions may still write to memory that they have mapped. Until
+//! [`Dispatcher::before_is_over`], space that is given up stays in quarantine, and unlinked
+//! inodes stay.
 //!
-//! Threading: a server that starts has everything to itself.
+//! # Concurrency
+//! One thread restores before the server takes requests. [`Dispatcher::write_log_anew`] runs
+//! beside requests.
 
 use std::{collections::HashSet, sync::Arc, time::Instant};
 
@@ -42,42 +45,44 @@ use crate::{
     table::Table,
 };
 
-/// Stands for all sessions of the servers before that do not come back. No session has this number.
+/// Stands for all sessions of previous servers that do not reconnect. No session has this number.
 pub(crate) const BEFORE: u64 = u64::MAX;
 
-/// So many numbers at least are left out behind those that a snapshot knows of.
+/// The number of inode numbers that are skipped after those that a snapshot knows.
 const GAP: u64 = 1 << 32;
-/// Where a program that takes a number for one with a sign has its last one.
+/// The highest inode number. A program that stores it in a signed integer gets no negative value.
 const LAST: u64 = i64::MAX as u64;
 
-/// The last inode number that may have been given before a snapshot was restored at this moment, which says only what had been given
-/// when it was made. Since 1970 nobody has made more inodes than nanoseconds have passed, so that also what is restored twice from the same
-/// snapshot gives other numbers the second time.
+/// Returns an inode number that was not given out before a snapshot was restored at time `now`.
+/// The snapshot knows only the numbers at its own time.
+///
+/// Since 1970 no server has made more inodes than nanoseconds have passed. So two restores of the
+/// same snapshot give different numbers.
 fn last_before(known: u64, now: i64) -> u64 {
     let last = known.saturating_add(GAP).max(u64::try_from(now).unwrap_or(0));
     last.min(LAST).max(known)
 }
 
-/// What a memory object keeps besides the memory that is lent, or what a snapshot had.
+/// The state that a memory object keeps beside the memory, or that a snapshot had.
 #[derive(Debug)]
 pub struct Kept {
-    /// The log; `None` if the memory goes with the server.
+    /// The log; `None` if the memory ends with the server.
     pub log: Option<Log>,
-    /// What it says, or the snapshot; `None` if the object is new.
+    /// The state in the log or the snapshot; `None` if the object is new.
     pub state: Option<State>,
-    /// Which blocks may hold bytes; `None` if all that no file has is zero.
+    /// The blocks that may be nonzero; `None` if all free space is zero.
     pub dirt: Option<Dirt>,
-    /// The number of this start: larger than those of all servers before.
+    /// The number of this start: larger than the numbers of all previous servers.
     pub starts: u64,
-    /// The last server has ended in order.
+    /// Whether the previous server ended in order.
     pub clean: bool,
 }
 
 impl Kept {
-    /// What an object keeps for the next server.
+    /// Reads the state that an object keeps for the next server.
     ///
     /// # Errors
-    /// Its log makes no sense. Nothing is changed.
+    /// The log is damaged. Nothing is changed.
     pub fn of(object: &Object) -> Result<Kept, ObjectError> {
         let header = object.header();
         let (log, state) = object.log()?;
@@ -86,31 +91,32 @@ impl Kept {
     }
 }
 
-/// Why what is kept makes no file system.
+/// Why the state makes no file system.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
-    /// It has no root directory.
-    #[error("there is no root directory")]
+    /// The root directory is missing.
+    #[error("the root directory is missing")]
     NoRoot,
-    /// Its directories make no tree.
+    /// The directories make no tree.
     #[error(transparent)]
     Tree(#[from] NoTree),
-    /// Two inodes have one record, or one has none.
-    #[error("the record of inode {0} is not its own")]
+    /// Two inodes have the same record, or an inode has none.
+    #[error("inode {0} has no attribute record of its own")]
     Record(u64),
-    /// Extents lie outside of the arena, or over each other.
-    #[error("the extents of inode {0} are not its own")]
+    /// Extents lie outside of the arena, or overlap.
+    #[error("the extents of inode {0} are outside of the arena or overlap others")]
     Extents(u64),
-    /// What is said of a session means nothing.
-    #[error("what session {0} has makes no sense")]
+    /// The state of a session is invalid.
+    #[error("the state of session {0} is invalid")]
     Session(u64),
-    /// There is no room to say so.
+    /// The log has no room.
     #[error(transparent)]
     Full(#[from] Full),
 }
 
 impl Dispatcher {
-    /// The file system that is kept in a memory object, or a new one in a new object. Dirty space is cleaned as `mode` says.
+    /// Restores the file system of a memory object, or creates a file system in a new object.
+    /// `mode` says how dirty space is zeroed.
     pub fn kept(
         (bytes, table): (impl Into<Bytes>, Arc<Memory>),
         mode: Zeroing,
@@ -120,7 +126,7 @@ impl Dispatcher {
     ) -> Result<Dispatcher, Damage> {
         let Kept { log, state, dirt, starts, clean } = kept;
         let (bytes, started): (Bytes, i64) = (bytes.into(), clock.now());
-        // From a snapshot: the log of the first server is a new one.
+        // A snapshot was restored: the first server of a log has start 1.
         let restored = starts == 1;
         let journal = log.map(Journal::new);
         let Some(state) = state else {
@@ -141,7 +147,7 @@ impl Dispatcher {
         }
         check_records(&mut inodes, &Table::new(Arc::clone(&table)))?;
         let mut used = extents(&inodes, bytes.len())?;
-        // It is one. From here on it is changed.
+        // The state is a file system. From here on memory is changed.
         let slots_in_use: ByNumber<()> = inodes.values().map(|inode| (u64::from(inode.slot), ())).collect();
         let table = Table::kept(table, slots, |slot| slots_in_use.contains_key(&u64::from(slot)));
         let (mut held, mut cut, mut unlinked) = (Vec::new(), Vec::new(), Vec::new());
@@ -150,7 +156,8 @@ impl Dispatcher {
         }
         let zero = |range: Range| bytes.zero(range);
         for (&ino, inode) in &mut inodes {
-            // A truncation may have been under way, and the bytes behind the new end must not come back.
+            // A truncation may have been in progress. The bytes beyond the new end must not come
+            // back.
             if !clean && table.is_being_changed(inode.slot) {
                 let lost = close(inode, &table, zero);
                 if !lost.is_empty() {
@@ -166,7 +173,7 @@ impl Dispatcher {
         }
         for (ino, lost) in &cut {
             let holders = sessions.who_may_reach(*ino);
-            // First, as whatever files have counts.
+            // Logged first, because the extents of files take precedence in the log.
             if let Some(journal) = &journal {
                 journal.tell_or_stop(&Op::GivenUp(*ino, lost.clone(), holders.clone()));
             }
@@ -187,11 +194,11 @@ impl Dispatcher {
             returning.iter().flat_map(|(id, _, has)| has.opens.keys().map(|&ino| (*id, ino))).collect();
         let locked: HashSet<u64> = locks.locked_inodes().collect();
         for (&ino, inode) in &mut inodes {
-            // More than any server before can have got to.
+            // Higher than any value that a previous server can have reached.
             inode.layout_generation = starts << 32;
             inode.visits = starts << 32;
             inode.was_locked = locked.contains(&ino);
-            // Who was appending, and comes back, goes on.
+            // A session that was appending and that reconnects continues.
             table.take_over(&inode.attr(ino), &inode.space(), |session| open.contains(&(session, ino)));
         }
         let xattrs = inodes.values().map(Inode::xattr_bytes).sum();
@@ -200,7 +207,8 @@ impl Dispatcher {
         let journal = journal.map(|journal| (journal, locks));
         let store = Store::new(Shards::filled(inodes, last_ino), table, space, journal);
         store.xattrs.add(xattrs);
-        // Somebody may have had it open, and may be writing to it now, with memory that is mapped.
+        // A session may have had the file open, and its client may still be writing through mapped
+        // memory.
         for &ino in &held {
             store.once(Plan::new(&[ino]), None, |meta: &mut Meta<'_>| meta.leases_mut(ino).open(BEFORE, ino));
         }
@@ -219,10 +227,10 @@ impl Dispatcher {
             || dispatcher.store.journal.as_ref().is_some_and(|j| j.log().is_incomplete())
         {
             match dispatcher.write_log_anew() {
-                // Nothing else says what there is.
+                // There is no other copy of the state.
                 Err(e) if restored => return Err(e.into()),
-                // Where there is no room for it, files can be read all the same.
-                Err(e) => log::error!("the log cannot be written anew: {e}"),
+                // Without room for a new log, files can still be read.
+                Err(e) => log::error!("log rewrite failed: {e}"),
                 Ok(()) => {}
             }
         }
@@ -232,12 +240,13 @@ impl Dispatcher {
         Ok(dispatcher)
     }
 
-    /// The arena's account.
+    /// Returns the account of the arena.
     pub(crate) fn space(&self) -> &Arc<Space> {
         &self.store.space
     }
 
-    /// Those of before that do not come back can reach nothing any more.
+    /// Records that sessions of previous servers that do not reconnect cannot reach memory any
+    /// more. Releases their space and open files.
     pub fn before_is_over(&self) {
         self.note_strangers_left();
         self.store.space.before_is_over();
@@ -249,25 +258,25 @@ impl Dispatcher {
         self.store.space.tidy();
     }
 
-    /// Whether the log has grown so long that it is worth to be written anew.
+    /// Returns whether the log is so long that it is worth rewriting.
     pub fn has_long_log(&self) -> bool {
         self.store.journal.as_ref().is_some_and(|journal| journal.log().is_long() || journal.is_behind())
     }
 
-    /// Waits until there is something to do for what is kept: until `deadline`, or until the log has grown, if that is asked for. False
-    /// if the end has come.
+    /// Blocks until the memory object needs maintenance: until `deadline`, or, if `growth` is set,
+    /// until the log has grown. Returns false when the server stops.
     pub(crate) fn await_upkeep(&self, deadline: Option<Instant>, growth: bool) -> bool {
         self.store.journal.as_ref().is_some_and(|journal| journal.log().await_growth(deadline, growth))
     }
 
-    /// Nobody is to wait any more.
+    /// Ends all waits for maintenance.
     pub(crate) fn end_upkeep(&self) {
         if let Some(journal) = &self.store.journal {
             journal.log().end_waiting();
         }
     }
 
-    /// True if nobody has anything open, none of those of before either, and all that has been changed is logged.
+    /// Returns true if no session, old or new, has a file open, and all changes are logged.
     pub(crate) fn is_settled(&self) -> bool {
         let mut open = false;
         self.each_shard(|meta| open |= !meta.namespace.inodes_mut().only().leases.is_empty());
@@ -276,11 +285,16 @@ impl Dispatcher {
             && !self.store.journal.as_ref().is_some_and(|journal| journal.is_behind())
     }
 
-    /// Writes the log anew, shard by shard, while requests go on: changes that they make meanwhile go behind what is written. One thread
-    /// at a time. An error leaves both the old log and what there is of the new one, which say everything together.
+    /// Rewrites the log, shard by shard, while requests go on. Their changes are appended behind
+    /// the descriptions. One thread at a time may call this.
+    ///
+    /// # Errors
+    /// No room. The old log and the beginning of the new log stay; together they contain
+    /// everything.
     pub fn write_log_anew(&self) -> Result<(), Full> {
         let Some(journal) = &self.store.journal else { return Ok(()) };
-        // Whoever has not been logged by now has what he changed locked until it can be described.
+        // A change that the log has missed until now is described below, after its shard is
+        // unlocked.
         let behind = journal.times_behind();
         journal.log().exchange();
         for at in 0..SHARDS {
@@ -301,25 +315,25 @@ impl Dispatcher {
     }
 }
 
-/// Says what became of the checksums of blocks that were being changed.
+/// Logs the result of settling the checksums of blocks that were being written.
 fn tell_settled(Settled { open, unknown, places }: &Settled) {
     if *open > 0 {
         log::warn!(
-            "{open} blocks were being changed when the server before ended: their checksums say what is there now"
+            "{open} blocks were being written when the previous server ended: their checksums now match their contents"
         );
     }
     for place in places {
         log::warn!(
-            "the block at {place} of the arena was being changed: nothing says whether it is damaged, too"
+            "the block at {place} of the arena was being written: damage to it cannot be detected"
         );
     }
     let more = unknown - places.len() as u64;
     if more > 0 {
-        log::warn!("as little is known of {more} more");
+        log::warn!("the same is true of {more} more blocks");
     }
 }
 
-/// Each inode has a record of its own, and gets the times that were published there last.
+/// Checks that each inode has its own record, and takes the times from the records.
 fn check_records(inodes: &mut ByNumber<Inode>, table: &Table) -> Result<(), Damage> {
     for (&ino, inode) in inodes {
         if table.owner(inode.slot) != Some(ino) {
@@ -332,7 +346,7 @@ fn check_records(inodes: &mut ByNumber<Inode>, table: &Table) -> Result<(), Dama
     Ok(())
 }
 
-/// Whether a file would lose space, or bytes behind its end, when nobody has it open any more.
+/// Returns whether a file would lose space, or bytes beyond its end, at its last close.
 fn loses_space(inode: &Inode, table: &Table) -> bool {
     let size = table.size(inode.slot);
     let Body::File(map) = &inode.body else { return false };
@@ -340,7 +354,7 @@ fn loses_space(inode: &Inode, table: &Table) -> bool {
     map.reaches_beyond(keep) || map.pieces(size, keep).iter().any(|(_, place, _)| place.is_some())
 }
 
-/// What happens when nobody has a file open any more. What space it has lost.
+/// Does the work of a file's last close. Returns the space that the file lost.
 fn close(inode: &mut Inode, table: &Table, zero: impl Fn(Range)) -> Vec<Range> {
     let size = table.size(inode.slot);
     let Body::File(map) = &mut inode.body else { return Vec::new() };
@@ -355,7 +369,7 @@ fn close(inode: &mut Inode, table: &Table, zero: impl Fn(Range)) -> Vec<Range> {
     lost
 }
 
-/// The space of all files, in order.
+/// Returns the space of all files, in order.
 fn extents(inodes: &ByNumber<Inode>, len: u64) -> Result<Vec<Range>, Damage> {
     let mut all: Vec<(Range, u64)> = Vec::new();
     for (&ino, inode) in inodes {

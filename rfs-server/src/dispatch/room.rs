@@ -1,42 +1,45 @@
-//! Room in the log for what it says of sessions. All of it has to fit when the log is written anew, so it is shared out before:
-//! whoever asks for more than there is is refused, and no log gets full of it.
+//! The quota of sessions in the log.
 //!
-//! What can be asked for without end (open files, beginnings of values) a session gets as long as it has no more than is left for all
-//! others afterwards. So one that takes what it can get leaves as much as it has, and is refused before anybody else is. What every session
-//! needs (that it is known, the reply of each of its slots) it gets as long as there is any: that has an end.
+//! The log must have room for the state of all sessions when it is rewritten. So sessions take
+//! room before they grow, and a request that finds none is refused. Open files and stored parts
+//! of values have no natural limit. A session gets room for them only if the remaining room is at
+//! least its own share afterwards. So a greedy session is refused before the others. Each session
+//! needs its own entry and one reply per slot, which is bounded. It gets room for them while
+//! there is any.
 //!
-//! Threading: any thread. Nothing is reserved between asking and taking: several threads may take a little more than there is together, for which
-//! the log has more.
+//! # Concurrency
+//! Any thread. Checking and taking are separate, so concurrent sessions may exceed the quota a
+//! little. The log has a reserve for that.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use seeded_faults::{Fault, seeded};
 
-/// Bytes of the log that say that a session of a mount is there: numbers, names, what is in front.
+/// Bytes of a log entry of a session that reconnects.
 pub(super) const SESSION: u64 = 256;
-/// The same of one that does not come back.
+/// Bytes of a log entry of a session that does not reconnect.
 pub(super) const STRANGER: u64 = 32;
-/// That a session has a file open, and that it can reach what that gives up.
+/// Bytes of the entries for an open file, and for space that its session can still reach.
 pub(super) const OPEN: u64 = 48;
-/// A lock.
+/// Bytes of a lock's entry.
 pub(super) const LOCK: u64 = 96;
-/// The reply of a slot, at its longest.
+/// Bytes of a slot's reply, at most.
 pub(super) const SLOT: u64 = 768;
-/// What is in front of a beginning of a value.
+/// Bytes of a stored part's entry, without the part.
 pub(super) const PART: u64 = 48;
 
-/// The part of the room that is for locks, which have a count of their own.
+/// Locks get 1/`LOCKS` of the room. They are counted separately.
 const LOCKS: u64 = 4;
 
-/// What a session has of it.
+/// The room that a session has taken; `None` after its end.
 #[derive(Debug)]
 pub(crate) struct Told(Mutex<Option<Taken>>);
 
 #[derive(Debug, Default)]
 struct Taken {
     all: u64,
-    /// Of that for the beginning of a value.
+    /// The share of `all` for the stored part of a value.
     part: u64,
 }
 
@@ -46,7 +49,7 @@ impl Default for Told {
     }
 }
 
-/// The room.
+/// The room, in bytes.
 #[derive(Debug)]
 pub(super) struct Room {
     len: u64,
@@ -54,12 +57,12 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// So many bytes.
+    /// Creates the quota of `len` bytes, of which locks get their share.
     pub(super) fn new(len: u64) -> Room {
         Room { len: len - len / LOCKS, taken: AtomicU64::new(0) }
     }
 
-    /// How many locks there is room for, in a log that has so much for sessions.
+    /// Returns for how many locks there is room, out of `len` bytes.
     pub(super) fn locks(len: u64) -> usize {
         usize::try_from(len / LOCKS / LOCK).unwrap_or(usize::MAX)
     }
@@ -68,18 +71,18 @@ impl Room {
         self.len.saturating_sub(self.taken.load(Ordering::Relaxed))
     }
 
-    /// Whether there is so much.
+    /// Returns whether there is so much room.
     pub(super) fn is_left(&self, bytes: u64) -> bool {
         bytes <= self.left()
     }
 
-    /// Whether a session may have so much more of what can be asked for without end.
+    /// Returns whether a session may take so much room for state without a natural limit.
     pub(super) fn is_due(&self, told: &Told, bytes: u64) -> bool {
         let has = told.0.lock().as_ref().map_or(0, |taken| taken.all);
         seeded(Fault::LogRoomUnlimited) || bytes.saturating_mul(2).saturating_add(has) <= self.left()
     }
 
-    /// A session takes so much, unless it has ended.
+    /// Takes room for a session, unless the session has ended.
     pub(super) fn take(&self, told: &Told, bytes: u64) {
         if let Some(taken) = &mut *told.0.lock() {
             taken.all += bytes;
@@ -87,7 +90,7 @@ impl Room {
         }
     }
 
-    /// A session gives so much back.
+    /// Returns room that a session has taken.
     pub(super) fn give_back(&self, told: &Told, bytes: u64) {
         if let Some(taken) = &mut *told.0.lock() {
             let bytes = bytes.min(taken.all);
@@ -96,8 +99,8 @@ impl Room {
         }
     }
 
-    /// A session is about to have the beginning of a value kept that is so long. False if there is no room. The longest one counts until its
-    /// end.
+    /// Takes room for the stored part of a value. Returns false if there is not enough. The longest
+    /// part of a session counts until the session ends.
     pub(super) fn take_part(&self, told: &Told, len: usize) -> bool {
         let part = len as u64 + PART;
         let more = told.0.lock().as_ref().map_or(0, |taken| part.saturating_sub(taken.part));
@@ -111,7 +114,7 @@ impl Room {
         due
     }
 
-    /// A session has ended: it gives everything back, and takes nothing more.
+    /// Returns all room of a session that has ended. It can take no more.
     pub(super) fn end(&self, told: &Told) {
         if let Some(taken) = told.0.lock().take() {
             self.taken.fetch_sub(taken.all, Ordering::Relaxed);
@@ -129,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_takes_all_that_he_gets_leaves_as_much() {
+    fn a_session_that_takes_all_it_gets_leaves_as_much() {
         let room = Room::new(4096);
         let [greedy, other] = [Told::default(), Told::default()];
         let take_all = |told| {
@@ -146,7 +149,7 @@ mod tests {
         room.give_back(&greedy, 1000);
         room.end(&other);
         assert_eq!(room.taken(), 536 + 148);
-        // Late news of one that has ended.
+        // Late calls for a session that has ended.
         room.take(&other, 16);
         room.give_back(&other, 16);
         room.end(&other);
@@ -154,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_beginning_counts() {
+    fn the_longest_part_counts() {
         let (room, told) = (Room::new(4096), Told::default());
         assert!([10, 50, 20].into_iter().all(|len| room.take_part(&told, len)));
         assert_eq!(room.taken(), 50 + PART);

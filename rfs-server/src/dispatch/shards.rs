@@ -1,8 +1,12 @@
-//! The inodes, in shards: each has a lock, and holds its inodes with all that belongs to one inode alone, who has it open and who
-//! keeps what of it.
+//! The inodes, in shards with a lock each.
 //!
-//! Threading: a shard is locked to be read by several threads at once, or by one that changes it. Whoever reads notes all the
-//! same that somebody keeps what he was told, under a lock within the shard that is held for no more than that.
+//! A shard holds its inodes and all state that belongs to a single inode: open files, cache
+//! holders and orphans. The inode number determines the shard.
+//!
+//! # Concurrency
+//! Several threads may lock a shard to read, or one thread to write. A reading thread that
+//! returns attributes registers its session as a cache holder, under a mutex within the shard. A
+//! thread that waits for several shards locks them in order of their indexes.
 
 use std::{
     ops::{Deref, DerefMut},
@@ -24,7 +28,8 @@ use crate::{
     orphans::Orphans,
 };
 
-/// How many there are: far more than threads, so that two requests rarely meet in one by chance.
+/// The number of shards: far more than threads, so that two requests rarely share a shard by
+/// chance.
 pub(super) const SHARDS: usize = 128;
 
 /// A part of the inodes.
@@ -32,7 +37,7 @@ pub(super) const SHARDS: usize = 128;
 pub(crate) struct Shard {
     pub(super) inodes: ByNumber<Inode>,
     pub(super) leases: Leases,
-    /// Whoever reads adds to them.
+    /// Readers of the shard add cache holders, too.
     pub(super) keepers: Mutex<Keepers>,
     /// Inodes without a name that sessions may still use.
     pub(super) orphans: Orphans,
@@ -47,14 +52,14 @@ struct Locked(RwLock<Shard>);
 #[derive(Debug)]
 pub(crate) struct Shards {
     shards: Box<[Locked]>,
-    /// The last number that an inode has got, or will get.
+    /// The last inode number that was given out.
     last_ino: AtomicU64,
-    /// Whether a shard that is lower than one that is held is taken when it is free. Tests say no.
+    /// Whether a transaction may take a free shard out of order. Only tests turn it off.
     seizes: bool,
 }
 
 impl Shards {
-    /// All that there is of a file system; no inode has had a number beyond `last`.
+    /// Creates the shards of a file system in which no inode has a number above `last`.
     pub(super) fn filled(inodes: ByNumber<Inode>, last: u64) -> Shards {
         let mut shards: Box<[Locked]> = (0..SHARDS).map(|_| Locked::default()).collect();
         for (ino, inode) in inodes {
@@ -63,43 +68,44 @@ impl Shards {
         Shards { shards, last_ino: AtomicU64::new(last), seizes: true }
     }
 
-    /// No inode has a number beyond this one.
+    /// Returns a bound of all inode numbers: no inode has a higher one.
     pub(super) fn last_number(&self) -> u64 {
         self.last_ino.load(Ordering::Relaxed)
     }
 
-    /// Takes no shard out of order, so that every operation that needs one begins again.
+    /// Turns `seizes` off, so that each transaction that needs a shard out of order runs again.
     #[cfg(test)]
     pub(super) fn in_order_only(&mut self) {
         self.seizes = false;
     }
 
-    /// A number that no inode has had.
+    /// Returns a new inode number.
     pub(super) fn number(&self) -> u64 {
         self.last_ino.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Waits for a shard.
+    /// Blocks until the shard is locked.
     #[inline]
     pub(super) fn wait<M: Mode>(&self, at: usize) -> Grip<'_, M> {
         let token = Token::wait(Rank::Shard(at));
         Grip { at, guard: M::wait(&self.shards[at].0), _token: token }
     }
 
-    /// Takes a shard if nobody has it.
+    /// Locks the shard if it is free.
     #[inline]
     pub(super) fn seize<M: Mode>(&self, at: usize) -> Option<Grip<'_, M>> {
         let guard = M::seize(&self.shards[at].0).filter(|_| self.seizes)?;
         Some(Grip { at, guard, _token: Token::seize(Rank::Shard(at)) })
     }
 
-    /// A directory and those above it, in order. What is above one stays so while nobody renames a directory.
+    /// Returns a directory and its ancestors, in order. Ancestors do not change while the caller
+    /// holds the lock of the tree.
     pub(super) fn lineage(&self, directory: u64) -> Vec<u64> {
         let mut lineage = vec![directory];
         let mut at = directory;
         while at != ROOT_INO {
             let shard = self.wait::<Reading>(place(at));
-            // One that is gone has nothing above it.
+            // A removed directory has no ancestors.
             let Some(directory) = shard.inodes.get(&at).and_then(Inode::directory) else { break };
             at = directory.parent;
             lineage.push(at);
@@ -108,35 +114,35 @@ impl Shards {
     }
 }
 
-/// The shard of an inode.
+/// Returns the index of an inode's shard.
 #[inline]
 pub(super) fn place(ino: u64) -> usize {
-    // The map within a shard takes its bits from elsewhere.
+    // The hash map within a shard takes other bits of the hash.
     (spread(ino) >> 40) as usize % SHARDS
 }
 
-/// How shards are locked.
+/// How a transaction locks shards.
 pub(crate) trait Mode: 'static {
-    /// What is had of a locked one.
+    /// The guard of a locked shard.
     type Guard<'a>: Deref<Target = Shard>;
 
-    /// Waits for it.
+    /// Blocks until the shard is locked.
     fn wait(shard: &RwLock<Shard>) -> Self::Guard<'_>;
 
-    /// Takes it if nobody has it.
+    /// Locks the shard if it is free.
     fn seize(shard: &RwLock<Shard>) -> Option<Self::Guard<'_>>;
 
-    /// A step is over, and has its shards still.
+    /// Completes a transaction, which still holds its shards.
     fn settle(view: &mut View<'_, Self>)
     where
         Self: Sized;
 }
 
-/// To be read.
+/// Shared locks.
 #[derive(Debug)]
 pub(crate) struct Reading;
 
-/// To be changed.
+/// Exclusive locks.
 #[derive(Debug)]
 pub(crate) struct Writing;
 
@@ -172,7 +178,7 @@ impl Mode for Writing {
     }
 }
 
-/// A shard that is locked.
+/// A locked shard.
 pub(super) struct Grip<'a, M: Mode> {
     pub(super) at: usize,
     guard: M::Guard<'a>,

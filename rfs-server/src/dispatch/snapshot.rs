@@ -1,8 +1,11 @@
-//! What a snapshot asks of a file system that is in use: everything about its inodes as of one moment, and the space that they had then, which
-//! nobody else gets until it has been copied.
+//! Snapshots of a file system in use.
 //!
-//! Threading: one snapshot of a dispatcher at a time, on a thread of its own. Requests go on; each of them may wait for the description of
-//! one shard, which only reads.
+//! A snapshot reads the state of all inodes as of one moment. It also keeps the space that they
+//! have at that moment, until it has copied the bytes.
+//!
+//! # Concurrency
+//! One snapshot at a time, on its own thread. Requests go on; a request may wait while one shard
+//! is described under a shared lock.
 
 use std::convert::Infallible;
 
@@ -24,7 +27,8 @@ use crate::{
     table::BeingChanged,
 };
 
-/// The moment of a snapshot, of which everything has been told but for what clients have written.
+/// A snapshot at its moment. All state is recorded but the sizes and times that clients have
+/// written.
 pub(crate) struct Moment<'a> {
     dispatcher: &'a Dispatcher,
     tape: Recording<'a>,
@@ -32,8 +36,8 @@ pub(crate) struct Moment<'a> {
 }
 
 impl<'a> Moment<'a> {
-    /// Tells `sink` what clients have written of all records by now; at last, of files that were cut or removed since the moment, what they had
-    /// written by then.
+    /// Passes the sizes and times in all records to `sink`. At last it passes those of files that
+    /// were cut or removed since the moment, as they were before.
     pub(crate) fn written<E: From<TapeFull>>(
         self,
         mut sink: impl FnMut(Written) -> Result<(), E>,
@@ -42,7 +46,7 @@ impl<'a> Moment<'a> {
         for slot in 0..dispatcher.store.table.used_slots() {
             dispatcher.written(slot).map_or(Ok(()), &mut sink)?;
         }
-        // Steps that have cut a file by now have told so when their shards are free.
+        // A transaction that has cut a file by now has recorded the loss when its shards are free.
         for at in 0..SHARDS {
             dispatcher.store.once(Plan::shard(at), None, |_: &mut Look<'_>| {});
         }
@@ -51,12 +55,12 @@ impl<'a> Moment<'a> {
     }
 }
 
-/// So often a record is looked at again that is being changed.
+/// How often a record that is being changed is read again.
 const LOOKS: u32 = 8;
 
 impl Dispatcher {
-    /// Tells `sink` of all inodes, in pieces, as they are at the moment at which it is told the last one. From then on
-    /// nothing of the space that they have then is given to anybody, until what is returned lets it go.
+    /// Passes the state of all inodes to `sink`, in pieces, as of the moment of the last piece.
+    /// Space that files have then is given to no other file until the returned value is dropped.
     pub(crate) fn describe<E: From<TapeFull>>(
         &self,
         mut sink: impl FnMut(Told) -> Result<(), E>,
@@ -80,7 +84,7 @@ impl Dispatcher {
             self.store.once(Plan::shard(at), None, describe);
             sink(tape.take()?)?;
         }
-        // Before the end of the tape: what a step gives up whose change is not on it is not there for others yet.
+        // Before the recording stops: space that a later transaction gives up is then held already.
         let hold = self.store.space.hold();
         let mut said = tape.stop()?;
         let mut counters = Vec::new();
@@ -93,36 +97,37 @@ impl Dispatcher {
         Ok(Moment { dispatcher: self, tape, hold })
     }
 
-    /// What clients have written of a record by now. One that is being changed is looked at again when the step is over that does that.
+    /// Returns the size and time that clients have written to a record. If a transaction is
+    /// changing the record, reads it again after the transaction.
     fn written(&self, slot: u32) -> Option<Written> {
         let mut seen = self.store.table.written(slot);
         for _ in 0..LOOKS {
-            // Each time it is another one's: the slot of a file that goes may be given to the next one.
+            // The slot may belong to another inode each time: the slot of a removed file is reused.
             let Err(BeingChanged(Written { ino, .. })) = seen else { break };
             let look = |look: &mut Look<'_>| look.table.written(slot);
             seen = self.store.once(Plan::new(&[ino]), None, look).0;
         }
-        // No step is changing it then: clients can write there, too, and this is what they have written.
+        // No transaction is changing the record: a client left it so, as clients can write to it, too.
         seen.unwrap_or_else(|BeingChanged(written)| Some(written))
     }
 
-    /// The bytes of the files.
+    /// Returns the bytes of the files.
     pub(crate) fn bytes(&self) -> &Bytes {
         self.store.space.bytes()
     }
 
-    /// What of a range of them is not known to be free and zero, in order.
+    /// Returns the parts of a range that are not known to be free and zero, in order.
     pub(crate) fn not_clean(&self, range: Range) -> Vec<Range> {
         self.store.space.not_clean(range)
     }
 
-    /// Which memory it is over.
+    /// Returns the identity of the memory.
     pub(crate) fn identity(&self) -> Identity {
         self.memory.0
     }
 
-    /// A word that changes with each request, if nobody could have changed anything without one: nobody is attached, and nobody
-    /// of the servers before is there.
+    /// Returns the number of requests so far if no client can change anything without a request: no
+    /// session is attached, and no client of a previous server is left.
     pub(crate) fn idle_since(&self) -> Option<u64> {
         let stats = self.stats();
         (stats.sessions == 0 && !self.store.space.is_before())

@@ -1,7 +1,12 @@
-//! What a dispatcher keeps, each part with its lock, and the steps in which requests work on it.
+//! The state of a dispatcher, each part with its lock, and the transactions that run on it.
 //!
-//! Threading: as the dispatcher. A step has the shards of its inodes, from its beginning to its end; the recalls that it causes
-//! are queued meanwhile. Replies that became due are sent afterwards, when nothing is held.
+//! A transaction locks the shards of its inodes, runs a closure on a [`View`] of them, logs the
+//! changes, and queues recalls. It releases the locks, and then sends the replies that have
+//! become due.
+//!
+//! # Concurrency
+//! As the dispatcher. A transaction takes the locks of `lock_order` in order of their ranks. The
+//! log has its own lock, which comes last.
 
 use std::sync::{
     Arc,
@@ -42,10 +47,11 @@ pub(crate) struct Store {
     pub(super) shards: Shards,
     pub(super) journal: Option<Journal>,
     pub(super) tape: Tape,
-    /// Whoever moves a directory to another one: until he is done, all others stay where they are.
+    /// Held while a directory moves to another parent: until then all directories stay where they
+    /// are.
     tree: Ordered<()>,
     locks: Ordered<Locks>,
-    /// Somebody has had the file locks since their answers were taken last.
+    /// True if the file locks may have changed since the last call of `take_answers`.
     locks_touched: AtomicBool,
     pub(super) grants: Ordered<Grants<Sender>>,
     pub(super) pending: Pending,
@@ -53,16 +59,16 @@ pub(crate) struct Store {
     pub(super) space: Arc<Space>,
     /// Unlinked inodes that no session has open.
     pub(super) idle: Idle,
-    /// Sessions of the server before, which may use any inode that there was then.
+    /// Sessions of the previous server, which may use any inode that existed then.
     pub(super) returned: Returned,
-    /// Memory that extended attributes take.
+    /// Memory of all extended attributes, in bytes.
     pub(super) xattrs: Quota,
     pub(super) alarm: Arc<Alarm>,
 }
 
 impl Store {
-    /// One of these inodes, which have their slots in the table. What changes goes to the journal, if there is one; the locks are those
-    /// that are kept with it.
+    /// Creates a store of these inodes, which have their slots in the table. `kept` holds the journal
+    /// for changes and the file locks of the previous server, if there is a memory object.
     pub(super) fn new(
         shards: Shards,
         table: Table,
@@ -95,15 +101,16 @@ impl Store {
         }
     }
 
-    /// File locks. Nothing else is asked for while they are had.
+    /// Locks the file locks. The holder asks for no further inode.
     pub(super) fn locks(&self) -> Guard<'_, Locks> {
         let locks = self.locks.lock();
-        // Under the lock, so that who takes the answers after this takes those to what is done now.
+        // Set under the lock: a thread that takes the answers later also takes the answers to this
+        // change.
         self.locks_touched.store(true, Ordering::Release);
         locks
     }
 
-    /// Changes file locks, and logs that.
+    /// Changes file locks, and logs the changes.
     pub(super) fn change_locks<T>(&self, change: impl FnOnce(&mut Locks) -> T) -> T {
         let mut locks = self.locks();
         let result = change(&mut locks);
@@ -111,17 +118,18 @@ impl Store {
         result
     }
 
-    /// Logs how file locks have been changed, before anybody else has them; with that what the step has come to, if they have.
+    /// Logs the changes of file locks before another thread sees them. If there are any, the reply
+    /// of the transaction is logged with them.
     pub(super) fn note_locks(&self, locks: &mut Locks, said: &mut Option<Said<'_>>) {
         if let Some(journal) = &self.journal {
             let changes = locks.take_noted();
             if !changes.is_empty() && journal.note_locks(&changes, said.take()).is_err() {
-                log::debug!("{} changes of locks are not in the log", changes.len());
+                log::debug!("{} lock changes are not in the log", changes.len());
             }
         }
     }
 
-    /// Keeps the beginning of a value for the request that brings the rest.
+    /// Stores the first part of an extended attribute's value for the request that brings the rest.
     pub(super) fn keep_part(&self, session: &Session, value: &[u8]) -> Result<(), Errno> {
         let mut part = session.part();
         let journal = self.journal.as_ref().filter(|_| session.comes_back());
@@ -136,7 +144,7 @@ impl Store {
         }
     }
 
-    /// What has become of those who wait for file locks, if that is known of any since this was asked last.
+    /// Returns the outcomes of blocked lock requests that are known since the last call.
     pub(super) fn take_answers(&self) -> Vec<Answer> {
         let touched = &self.locks_touched;
         match touched.load(Ordering::Acquire) && touched.swap(false, Ordering::AcqRel) {
@@ -145,7 +153,8 @@ impl Store {
         }
     }
 
-    /// A step that needs no more than its plan says, and the recalls that it caused.
+    /// Runs a transaction that needs no locks beyond its plan. Returns the recalls that it waits
+    /// for.
     #[inline]
     pub(super) fn once<M: Mode, T>(
         &self,
@@ -161,7 +170,8 @@ impl Store {
         (result, self.settle(caused, due))
     }
 
-    /// A step that may find that it needs more, and then begins again, and the recalls that it caused.
+    /// Runs a transaction that may find that it needs more locks, and then runs again. Returns the
+    /// recalls that it waits for.
     pub(super) fn again<M: Mode, T>(
         &self,
         mut plan: Plan,
@@ -217,7 +227,8 @@ impl Store {
         }
     }
 
-    /// Tells those who ask for recalls of those that a step caused, and sends what has become due.
+    /// Delivers the recalls that a transaction queued to sessions that ask for them, and sends the
+    /// replies that have become due.
     #[inline]
     fn settle(&self, caused: Caused, mut due: Due) -> Vec<Need> {
         if !caused.is_empty() {

@@ -1,7 +1,12 @@
-//! Requests where memory has checksums: writes, which come by here, and comparing what files have with its checksums.
+//! Writes and scrubs of files in memory with checksums.
 //!
-//! Threading: as the dispatcher. A write has its inode to itself; one that has to wait for space to be zeroed lets it go and starts over. What is
-//! compared is had to be read, a mebibyte at most at a time, so that what is found bad is not just being changed.
+//! With checksums, clients send their data to the server, which writes it and updates the
+//! checksums. A scrub compares the blocks of files with their checksums.
+//!
+//! # Concurrency
+//! As the dispatcher. A write locks its inode exclusively; if it has to wait for clean space, it
+//! releases the inode and starts again. A scrub locks a shard shared, for at most 1 MiB of
+//! blocks. So no block changes while it is compared.
 
 use std::collections::{BinaryHeap, HashMap};
 
@@ -19,18 +24,18 @@ use super::{
 };
 use crate::{alloc::Range, bytes::Bad, namespace::Inode};
 
-/// Blocks that one request compares at most.
+/// The most blocks that one request compares.
 const MAX_BLOCKS: u64 = 256;
-/// Files that it looks at, whether there is something in them or not.
+/// The most files that one request looks at, with or without data.
 const MAX_FILES: usize = 1024;
-/// Files with bad blocks in one reply: their paths have to be looked for.
+/// The most files with bad blocks in one reply: the server has to search their paths.
 const MAX_BAD_FILES: usize = 8;
-/// Bad blocks in one reply, which has to fit a message with the paths of all.
+/// The most bad blocks in one reply, which has to fit a message with all paths.
 const MAX_BAD: usize = 64;
-/// Directories above one another that a path is looked for in.
+/// The most directories in a path.
 const MAX_DEPTH: usize = 256;
 
-/// What is written, and where.
+/// A write request.
 struct Write<'a> {
     ino: u64,
     offset: u64,
@@ -44,7 +49,7 @@ impl Write<'_> {
     }
 }
 
-/// What a comparison has come to.
+/// The progress of a scrub request.
 #[derive(Default)]
 struct Progress {
     verified: Verified,
@@ -53,19 +58,19 @@ struct Progress {
 }
 
 impl Progress {
-    /// Blocks that it may still compare.
+    /// Returns how many more blocks the request may compare.
     fn left(&self) -> u64 {
         let bad = MAX_BAD.saturating_sub(self.verified.bad.len());
         MAX_BLOCKS.saturating_sub(self.verified.blocks).min(bad as u64)
     }
 
-    /// Whether it goes no further than the file that it is at.
+    /// Returns whether the request ends after the current file.
     fn is_over(&self) -> bool {
         self.files >= MAX_FILES || self.bad_files >= MAX_BAD_FILES
     }
 }
 
-/// The lowest numbers, in order.
+/// Returns the `most` lowest numbers, in order.
 fn lowest(all: impl Iterator<Item = u64>, most: usize) -> Vec<u64> {
     let mut kept = BinaryHeap::new();
     for one in all {
@@ -88,7 +93,7 @@ impl Call<'_> {
                     return Err(Errno::EINVAL);
                 }
                 if check_data(data) != check {
-                    log::warn!("session {session}: {} bytes for inode {ino} came damaged", data.len());
+                    log::warn!("session {session}: {} bytes for inode {ino} arrived damaged", data.len());
                     return Err(Errno::EBADMSG);
                 }
                 let end = offset.checked_add(data.len() as u64);
@@ -96,7 +101,7 @@ impl Call<'_> {
                 self.write(session, &Write { ino, offset, growth, data })
             }
             Request::Verify { ino, offset } => self.verify(ino, offset).map(Reply::Verified),
-            // The others are handled elsewhere.
+            // Other modules handle the other requests.
             _ => Err(Errno::ENOSYS),
         }
     }
@@ -106,7 +111,7 @@ impl Call<'_> {
             let step = |meta: &mut Meta<'_>| {
                 let written = meta.write_held(session, write)?;
                 if written && meta.is_squashed() {
-                    // Its client cannot say the time in the record.
+                    // A client with a squash cannot write the time into the record.
                     meta.changed_by_server(session, write.ino, self.clock.now())?;
                 }
                 if written {
@@ -121,7 +126,7 @@ impl Call<'_> {
         }
     }
 
-    /// Compares from a place on, shard by shard, and in each from the lowest inode on.
+    /// Scrubs from a position on, shard by shard, and in each shard by inode number.
     fn verify(&self, ino: u64, offset: u64) -> Result<Verified, Errno> {
         if !self.space.bytes().are_checked() {
             return Err(Errno::EOPNOTSUPP);
@@ -155,7 +160,8 @@ impl Call<'_> {
         Ok(verified)
     }
 
-    /// A path for each of these files that has one. Takes a look at all names, until one of each is found.
+    /// Finds a path for each of these files that has one. Scans directories until each file has a
+    /// path.
     fn paths(&self, files: impl Iterator<Item = u64>) -> HashMap<u64, Vec<u8>> {
         let mut names: HashMap<u64, Option<(u64, Vec<u8>)>> = files.map(|ino| (ino, None)).collect();
         for at in 0..SHARDS {
@@ -179,7 +185,7 @@ impl Call<'_> {
         names.into_iter().filter_map(path).collect()
     }
 
-    /// The path of a name in a directory. `None` if that is being removed.
+    /// Returns the path of a name in a directory, or `None` if the directory is being removed.
     fn path(&self, mut directory: u64, mut path: Vec<u8>) -> Option<Vec<u8>> {
         path.insert(0, b'/');
         for _ in 0..MAX_DEPTH {
@@ -203,7 +209,7 @@ impl<M: Mode> View<'_, M> {
         self.namespace.get(ino).ok().and_then(Inode::directory)
     }
 
-    /// Says in the log that a block of a file is bad. The error for who has met it.
+    /// Logs a bad block of a file. Returns the error for the request that found it.
     pub(super) fn bad(&self, ino: u64, bad: Bad) -> Errno {
         let Bad { place, expected, found } = bad;
         let mut extents = self.file(ino).into_iter().flat_map(|map| map.extents());
@@ -217,15 +223,16 @@ impl<M: Mode> View<'_, M> {
 }
 
 impl Look<'_> {
-    /// Compares what the files of the step's only shard have, from a place on. Where to go on, if that was not all.
+    /// Scrubs the files of the transaction's only shard, from a position on. Returns the next
+    /// position if it stopped early.
     fn verify_shard(&mut self, first: u64, offset: u64, progress: &mut Progress) -> Option<(u64, u64)> {
-        // Mostly the rest of one file is enough, and the others need not be looked for.
+        // Often the rest of one file fills the request, and the shard need not be scanned.
         if let Some(next) = self.verify_file(first, offset, progress) {
             return Some((first, next));
         }
         let inodes = &self.namespace.inodes_mut().only().inodes;
         let behind = inodes.iter().filter(|&(&ino, inode)| ino > first && inode.file().is_some());
-        // One more, to go on from.
+        // One more file, as the next position.
         let files = lowest(behind.map(|(&ino, _)| ino), MAX_FILES.saturating_sub(progress.files) + 1);
         for ino in files {
             if progress.is_over() {
@@ -238,7 +245,7 @@ impl Look<'_> {
         None
     }
 
-    /// Compares what a file has, if there is one. Where in it to go on.
+    /// Scrubs a file, if the inode is a file. Returns the next offset if it stopped early.
     fn verify_file(&mut self, ino: u64, offset: u64, progress: &mut Progress) -> Option<u64> {
         let bytes = self.space.bytes();
         let map = self.namespace.inodes_mut().only().inodes.get(&ino).and_then(Inode::file)?;
@@ -267,9 +274,12 @@ impl Look<'_> {
 }
 
 impl Meta<'_> {
-    /// Whether an append was begun before, by a server that was killed between the growth of the file and the log of that: the session still
-    /// holds the end of the file, which is where this append ends, and what lies there is its data or nothing. What had not got
-    /// into the log of its space is lost, and is written again.
+    /// Returns whether a killed server had begun this append: it had raised the size, but had not
+    /// logged the request.
+    ///
+    /// Then the session still holds the end of the file, which is where this append ends, and the
+    /// bytes there are its data or a hole. Space that was not logged is lost, so the caller writes
+    /// the data again.
     fn was_begun(&self, session: u64, write: &Write<'_>) -> Result<bool, Errno> {
         let Write { ino, offset, mut data, .. } = *write;
         let slot = self.namespace.get(ino)?.slot;
@@ -288,7 +298,8 @@ impl Meta<'_> {
         Ok(true)
     }
 
-    /// Writes for a session that cannot hold the end of the file itself, which an append needs: others append one-sidedly.
+    /// Writes for a session that cannot take the end of the file itself. An append needs the end,
+    /// because other clients append one-sidedly.
     fn write_held(&mut self, session: u64, write: &Write<'_>) -> Result<bool, Errno> {
         let appends = matches!(write.growth, Growth::From(_));
         if !self.is_squashed() || !appends {
@@ -299,7 +310,7 @@ impl Meta<'_> {
             return Err(Errno::EBADF);
         }
         let slot = self.namespace.get(write.ino)?.slot;
-        // It holds the end already if the server before was killed at this very append.
+        // The session holds the end already if the previous server was killed during this append.
         let begun = self.table.appends(slot) == Some(session) && self.was_begun(session, write)?;
         if self.table.appends(slot) != Some(session) && !self.table.take_end(slot, session) {
             return Err(Errno::EAGAIN);
@@ -311,7 +322,7 @@ impl Meta<'_> {
         written
     }
 
-    /// False if there is space, but none that is zero yet.
+    /// Writes data. Returns false if there is space but none of it is zeroed yet.
     fn write(&mut self, session: u64, write: &Write<'_>, begun: bool) -> Result<bool, Errno> {
         let Write { ino, offset, growth, mut data } = *write;
         let end = write.end();
@@ -328,7 +339,7 @@ impl Meta<'_> {
         let lacks =
             |map: &crate::files::FileMap| map.pieces(offset, end).iter().any(|(_, place, _)| place.is_none());
         if lacks(self.file(ino)?) {
-            // What is there can be written when nothing can be added.
+            // With a nearly full log, a write to existing space still succeeds.
             if self.store.journal.as_ref().is_some_and(|journal| journal.log().is_nearly_full()) {
                 return Err(Errno::ENOSPC);
             }
@@ -338,7 +349,7 @@ impl Meta<'_> {
             }
         }
         for (_, place, len) in self.file(ino)?.pieces(offset, end) {
-            // It has space by now.
+            // All space is allocated by now.
             let (Some(place), Some((part, rest))) = (place, data.split_at_checked(len as usize)) else {
                 return Err(Errno::EIO);
             };
@@ -361,7 +372,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_lowest_are_those_that_come_first_when_all_are_sorted(
+        fn the_lowest_numbers_are_the_first_after_sorting(
             all in prop::collection::hash_set(0..1000u64, 0..50), most in 0..60usize,
         ) {
             let mut sorted: Vec<u64> = all.iter().copied().collect();

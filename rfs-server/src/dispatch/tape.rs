@@ -1,13 +1,15 @@
-//! What a snapshot is told while the inodes are described to it, shard by shard: the descriptions, and what steps change meanwhile.
+//! The change log of a snapshot: descriptions of all inodes, shard by shard, and the changes that
+//! transactions make meanwhile.
 //!
-//! Both are operations of the log, in the order in which the locks of shards let them come. Together they say how everything is at the moment
-//! at which the tape is stopped. What clients write of a record, size and time, is told besides for each file that is in the words.
+//! Both are operations in the format of the log. Replayed in order, they give the state at the
+//! moment when recording stops. The size and time that clients wrote to a record are added for
+//! each file. Clients write on without the server, so the snapshot reads all records afterwards.
+//! Until then, transactions that cut or remove a file record its last size and time (a loss).
 //!
-//! Clients go on writing past the server, so that all records are looked at afterwards. Until that is over steps tell of files that they
-//! cut or remove how large those had been.
-//!
-//! Threading: any thread that has the shards of what it tells of. A step looks whether the tape rolls while it has its shards: so it
-//! is either told of, or over before they are described. One lock, after all others, for the length of a copy.
+//! # Concurrency
+//! Any thread that has locked the shards of its inodes. A transaction checks whether recording is
+//! on while it holds its shards. So it is either recorded, or complete before they are described.
+//! One lock, after all others, held for a copy of the operations.
 
 use std::{
     io,
@@ -23,29 +25,30 @@ use crate::{
     table::Table,
 };
 
-/// Bytes of operations that are kept together, unless one step has more.
+/// Target size in bytes of a piece of operations. A single transaction may exceed it.
 const PIECE: usize = 1 << 20;
 
-/// Bytes that are kept of what steps tell between two looks of whoever writes it down: a disk may hang for hours, and requests go on.
+/// The most bytes of recorded changes that wait in memory. A disk may hang for hours while
+/// requests go on.
 const MOST: usize = 64 << 20;
 
-/// What clients had written of a file's record.
+/// The size and time that clients had written to a file's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
     /// The inode.
     pub ino: u64,
     /// Its size.
     pub size: u64,
-    /// The time of the last write, 0 for none since the server set mtime.
+    /// The time of the last write, in ns; 0 for no write since the server has set mtime.
     pub time: i64,
 }
 
-/// What was said.
+/// A part of a snapshot's state.
 #[derive(Debug, Default)]
 pub struct Told {
-    /// Operations, encoded as in the log: whole ones in each piece, to be read in order.
+    /// Encoded operations, in order. No operation spans two pieces.
     pub pieces: Vec<Vec<u8>>,
-    /// Sizes and times. The last one of a file counts.
+    /// Sizes and times. The last value of a file counts.
     pub written: Vec<Written>,
 }
 
@@ -68,9 +71,9 @@ impl Told {
     }
 }
 
-/// More was changed than is kept in memory until it is taken: the snapshot is none.
+/// Too many changes wait in memory. The snapshot is aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("more than {} was changed while what was there was being written", size::show(MOST as u64))]
+#[error("more than {} of changes were waiting to be written", size::show(MOST as u64))]
 pub struct TapeFull;
 
 impl From<TapeFull> for io::Error {
@@ -79,22 +82,22 @@ impl From<TapeFull> for io::Error {
     }
 }
 
-/// What a tape is told.
+/// The kind of changes that the change log records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Phase {
     Nothing,
-    /// All that steps change.
+    /// All changes of transactions.
     Steps,
-    /// What they lose of records.
+    /// The last sizes and times of files that are cut or removed.
     Losses,
 }
 
-/// The tape.
+/// The change log.
 #[derive(Debug, Default)]
 pub(super) struct Tape {
     there: bool,
-    /// As a [`Phase`].
+    /// A [`Phase`].
     phase: AtomicU8,
     said: Mutex<Said>,
 }
@@ -102,9 +105,9 @@ pub(super) struct Tape {
 #[derive(Debug, Default)]
 struct Said {
     told: Told,
-    /// Bytes that steps have told since this was taken last.
+    /// Bytes that transactions have added since the last `take`.
     of_steps: usize,
-    /// They were too many.
+    /// Whether they exceeded the limit.
     full: bool,
 }
 
@@ -117,7 +120,7 @@ impl Said {
 }
 
 impl Tape {
-    /// There is one from now on: steps note what they change.
+    /// Enables snapshots: transactions note their changes from now on.
     pub(super) fn put_in(&mut self) {
         self.there = true;
     }
@@ -126,28 +129,31 @@ impl Tape {
         self.there
     }
 
-    /// The tape, if it is to be told of a step that is ending.
+    /// Returns the change log, if it records the changes of transactions.
     #[inline]
     pub(super) fn rolling(&self) -> Option<&Tape> {
-        // Whoever comes to a shard after it was described has its lock from the thread that had started the tape before.
+        // A thread that locks a shard after its description acquires the lock from the thread that
+        // has started the recording.
         (self.phase.load(Ordering::Acquire) == Phase::Steps as u8).then_some(self)
     }
 
-    /// Whether a step has to remember what it loses of records: its end may come after the moment.
+    /// Returns whether transactions have to remember the losses of records: a transaction may end
+    /// after the recording stops.
     #[inline]
     pub(super) fn is_in_use(&self) -> bool {
         self.phase.load(Ordering::Acquire) != Phase::Nothing as u8
     }
 
-    /// Starts it, for one snapshot at a time.
+    /// Starts the recording of a snapshot. Only one snapshot runs at a time.
     pub(super) fn start(&self) -> Recording<'_> {
         *self.said.lock() = Said::default();
         self.phase.store(Phase::Steps as u8, Ordering::Release);
         Recording(self)
     }
 
-    /// Operations of a step about inodes, which are as they say. Nothing is added when the tape has been stopped. It stops by itself when
-    /// nobody takes what steps tell it. True if that was before the moment.
+    /// Adds the operations of a transaction on these inodes. Does nothing after the recording has
+    /// stopped. Stops the recording if too many changes wait. Returns true if the change is part of
+    /// the snapshot.
     pub(super) fn say<'a>(
         &self,
         ops: &[u8],
@@ -161,7 +167,7 @@ impl Tape {
         })
     }
 
-    /// A step that is over had cut or removed these files, whose records were so before.
+    /// Adds the losses of a transaction: sizes and times of files before it cut or removed them.
     pub(super) fn lose(&self, lost: &[Written]) {
         if seeded(Fault::LossUntold) {
             return;
@@ -172,7 +178,7 @@ impl Tape {
         });
     }
 
-    /// Is told something by `tell`, which says how many bytes that is. False if this is not the time for it.
+    /// Calls `tell` to add changes; it returns their size in bytes. Returns false in another phase.
     fn tell(&self, phase: Phase, tell: impl FnOnce(&mut Told) -> usize) -> bool {
         let mut said = self.said.lock();
         if self.phase.load(Ordering::Relaxed) != phase as u8 {
@@ -184,18 +190,18 @@ impl Tape {
             self.phase.store(Phase::Nothing as u8, Ordering::Relaxed);
             *said = Said { full: true, ..Said::default() };
             drop(said);
-            log::error!("the snapshot is given up: {TapeFull}");
+            log::error!("snapshot aborted: {TapeFull}");
         }
         true
     }
 }
 
-/// A tape that has been started. It is stopped when this goes, in whatever way.
+/// A recording. Dropping it stops the recording.
 #[derive(Debug)]
 pub(super) struct Recording<'a>(&'a Tape);
 
 impl Recording<'_> {
-    /// Operations that describe inodes, which are as they say.
+    /// Adds operations that describe these inodes.
     pub(super) fn describe<'a>(
         &self,
         ops: &[u8],
@@ -208,12 +214,13 @@ impl Recording<'_> {
         }
     }
 
-    /// What was said since this was asked last.
+    /// Returns the operations since the last call.
     pub(super) fn take(&self) -> Result<Told, TapeFull> {
         self.0.said.lock().take()
     }
 
-    /// What was said last: that is how things are at this moment. From now on it is told of losses.
+    /// Stops recording changes and returns the last ones. The recorded state is the state at this
+    /// moment. From now on losses are recorded.
     pub(super) fn stop(&self) -> Result<Told, TapeFull> {
         let mut said = self.0.said.lock();
         let told = said.take()?;
@@ -221,7 +228,7 @@ impl Recording<'_> {
         Ok(told)
     }
 
-    /// What files had that were cut or removed since, the first loss of each last.
+    /// Returns the losses since then. The first loss of each file comes last.
     pub(super) fn losses(self) -> Result<Vec<Written>, TapeFull> {
         let mut lost = self.take()?.written;
         lost.reverse();
@@ -260,13 +267,14 @@ mod tests {
         told.pieces.iter().map(Vec::len).sum()
     }
 
-    /// Memory for the changes of hours, while a disk hangs.
+    /// Memory is bounded while a disk hangs.
     #[test]
-    fn what_nobody_takes_has_an_end() {
+    fn recorded_changes_are_bounded() {
         let tape = Tape::default();
         let recording = tape.start();
         say(&tape, MOST);
-        // What is taken is over, and descriptions are as long as there are inodes in a shard.
+        // Taken operations do not count, and neither do descriptions: those are bounded by the
+        // inodes of a shard.
         assert_eq!(len(&recording.take().unwrap()), MOST);
         recording.describe(&vec![2; MOST], std::iter::empty(), &table());
         say(&tape, MOST);
@@ -278,7 +286,7 @@ mod tests {
         assert!(matches!(recording.take(), Err(TapeFull)));
         assert!(matches!(recording.take(), Err(TapeFull)));
         assert!(matches!(recording.stop(), Err(TapeFull)));
-        // The next one is another one.
+        // The next recording is independent.
         let recording = tape.start();
         say(&tape, 5);
         assert_eq!(len(&recording.stop().unwrap()), 5);
@@ -288,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn of_losses_the_first_one_comes_last_and_those_before_the_moment_do_not_count() {
+    fn the_first_loss_comes_last_and_losses_before_the_stop_do_not_count() {
         let written = |ino, size| Written { ino, size, time: 1 };
         let tape = Tape::default();
         tape.lose(&[written(1, 1)]);
@@ -302,9 +310,9 @@ mod tests {
         assert!(!tape.is_in_use());
     }
 
-    /// Nobody takes anything from it any more.
+    /// Nothing takes the operations any more.
     #[test]
-    fn it_stops_with_whoever_has_started_it() {
+    fn it_stops_when_its_thread_panics() {
         let tape = Tape::default();
         let ends = std::panic::AssertUnwindSafe(|| {
             let _recording = tape.start();

@@ -1,6 +1,9 @@
 //! Requests about extended attributes and ACLs.
 //!
-//! Threading: as the dispatcher. Rules are in `namespace::xattr` and `namespace::acl`; here they meet records and limits.
+//! The rules are in `namespace::xattr` and `namespace::acl`. This module adds records and limits.
+//!
+//! # Concurrency
+//! As the dispatcher.
 
 use rfs_proto::{BLOCK, Errno, Reply, Request, Value, XATTR_PART, XattrSet};
 use seeded_faults::{Fault, seeded};
@@ -12,7 +15,8 @@ use super::{
 };
 use crate::namespace::XattrName;
 
-/// All extended attributes together take at most this part of the memory lent, but for the least.
+/// The total size of extended attributes is limited to 1/`SHARE` of the memory, but at least to
+/// `LEAST` bytes.
 const SHARE: u64 = 16;
 const LEAST: u64 = 1 << 20;
 
@@ -45,7 +49,8 @@ impl Call<'_> {
                 Ok(Reply::Done)
             }
             Request::SetXattr { ino, name, value, how, continued, drop_sgid, only_if } => {
-                // It goes when the reply is logged: until then the request may be repeated at the next server.
+                // The stored part is dropped after the reply is logged: until then the client may
+                // repeat the request at the next server.
                 let mut whole = if continued { self.asker.part().clone() } else { Vec::new() };
                 whole.extend_from_slice(value);
                 let name = XattrName::parse(name)?;
@@ -70,13 +75,13 @@ impl Call<'_> {
                     Ok(reply)
                 })
             }
-            // The others are handled elsewhere.
+            // Other modules handle the other requests.
             _ => Err(Errno::ENOSYS),
         }
     }
 }
 
-/// The bytes of a value from `offset` on.
+/// Returns the bytes of a value from `offset` on.
 fn part(version: u64, value: &[u8], offset: u32) -> Reply {
     let from = value.len().min(offset as usize);
     let to = value.len().min(from + XATTR_PART);
@@ -107,7 +112,7 @@ impl Meta<'_> {
         let before = inode.xattr_bytes();
         let len = value.len() as u64;
         inode.xattrs_mut().may_set(name, value.len(), how)?;
-        // What is there already counts, also where it is replaced: a full server does not go into fine points.
+        // A replaced value counts until it is gone, so a full server may refuse a replacement.
         let limit = if seeded(Fault::XattrSpaceUnlimited) { u64::MAX } else { limit };
         if !self.xattrs.try_add(len, limit) {
             return Err(Errno::ENOSPC);
@@ -135,7 +140,8 @@ impl Meta<'_> {
             && self.store.tape.rolling().is_none()
             && let Some(xattrs) = &mut inode.xattrs
         {
-            // Nobody else asks for them, and names that are gone would pile up.
+            // Only the journal and snapshots use the list of changed names; without them it would
+            // grow.
             xattrs.take_touched();
         }
         self.xattrs.add(inode.xattr_bytes());

@@ -1,4 +1,8 @@
-//! Connections of mounts that come back: to whom each belongs, and what is left when it is over.
+//! Connections of mounts that reconnect: which session each gets, and which sessions outlive it.
+//!
+//! # Concurrency
+//! As the service. The lock of the mounts is held for single calls. The thread of `absences`
+//! calls [`Absent::give_up`].
 
 use std::time::Instant;
 
@@ -16,13 +20,13 @@ use crate::{
 };
 
 impl FileService {
-    /// What becomes of a connection that says which mount it is of.
+    /// Decides about a connection that presents a mount identity.
     pub(super) fn arrival(&self, peer: &Peer, mount: Option<Identity>, wanted: Attached) -> Arrival {
         let Some(mount) = mount else { return Arrival::New };
         let let_go = match self.former.is_held() {
             false => true,
             true => match peer.process().and_then(|process| self.former.is_held_by(process.id())) {
-                // What it had begun at the server before is not over.
+                // The requests that the client sent to the previous server are not over.
                 Some(true) => return Arrival::Doomed,
                 Some(false) => true,
                 None => false,
@@ -30,20 +34,20 @@ impl FileService {
         };
         let arrival = self.mounts.lock().arrives(claim(peer, mount, wanted), peer.id(), let_go);
         if arrival == Arrival::Doomed {
-            // It need not be waited for, perhaps.
+            // Its session may be ready to end now.
             self.bell.left();
         }
         arrival
     }
 
-    /// Ends the sessions that need not be waited for, and has the others looked at.
+    /// Ends the sessions that are due, and schedules the next check.
     pub(super) fn give_up_now(&self) {
         if self.give_up(awake::now()).is_some() {
             self.bell.left();
         }
     }
 
-    /// Waits for the mounts that were attached to the server before.
+    /// Registers the mounts that were attached to the previous server.
     pub(super) fn await_those_of_before(&self) {
         let until = self.before_until;
         for (export, lent) in self.exports.iter().enumerate() {
@@ -59,17 +63,18 @@ impl FileService {
         }
     }
 
-    /// A mount has its session again. The answer says whether that is so: it may have been given up at this moment.
+    /// Gives a mount its session back. The reply is an error if the session was given up at this
+    /// moment.
     pub(super) fn comes_back(&self, peer: &Peer, before: Attached) -> Chosen<'_> {
         let export = &self.exports[before.export];
         if self.sessions.write().choose(peer.id(), before, || {}) != Some(before) {
-            // This connection is over already; whoever ends it does not know of the mount.
+            // This connection has ended already; the thread that ended it did not know the mount.
             if !self.leaves(peer) {
                 self.end_for_good(peer, before);
             }
             return Chosen::Say(Reply::Error(Errno::EPROTO));
         }
-        log::info!("{peer}: session {} goes on", before.session);
+        log::info!("{peer}: session {} resumed", before.session);
         self.mounts.lock().runs_in(peer.id(), peer.process());
         let squash = self.squash(peer);
         export.dispatcher.squash(before.session, squash);
@@ -81,7 +86,7 @@ impl FileService {
         Chosen::Say(reply)
     }
 
-    /// A connection is over. True if its mount is waited for.
+    /// Handles the end of a connection. Returns true if its mount may reconnect.
     fn leaves(&self, peer: &Peer) -> bool {
         let Some(grace) = self.grace else { return false };
         let waited_for = self.mounts.lock().leaves(peer.id(), awake::now() + grace);
@@ -91,7 +96,7 @@ impl FileService {
         waited_for
     }
 
-    /// What is left to be done with a session whose connection is over.
+    /// Keeps the session of a connection that has ended for its mount, or ends it.
     pub(super) fn left(&self, peer: &Peer, attached: Attached) {
         let Attached { export, session, .. } = attached;
         let dispatcher = &self.exports[export].dispatcher;
@@ -104,7 +109,7 @@ impl FileService {
         self.end_for_good(peer, attached);
     }
 
-    /// Ends a session whose connection is over, as soon as that can be.
+    /// Ends a session whose connection has ended, as soon as possible.
     fn end_for_good(&self, peer: &Peer, Attached { export, session, .. }: Attached) {
         let waits = self.mounts.lock().forget(peer.id(), awake::now());
         match waits {
@@ -113,7 +118,7 @@ impl FileService {
         }
     }
 
-    /// Notes what an answer means for the mount of a connection.
+    /// Updates the mount of a connection after a request.
     pub(super) fn note(&self, peer: &Peer, attached: Attached, request: &Request<'_>, answer: &Outcome) {
         match (request, answer) {
             (Request::Attach { mount: Some(mount), .. }, Outcome::Now(Reply::Attached(_))) => {
@@ -132,7 +137,8 @@ fn claim(peer: &Peer, mount: Identity, Attached { export, rights, .. }: Attached
 
 impl Absent for FileService {
     fn give_up(&self, now: Instant) -> Option<Instant> {
-        // The mounts are not locked meanwhile: it may take some time to find out. One that becomes due by then is looked at next time.
+        // Not under the lock of the mounts, because this may take long. A mount that becomes due
+        // meanwhile is handled next time.
         let of_before = self.mounts.lock().has_overdue_of_before(now);
         let let_go = of_before && self.former.ends(self.kill && now >= self.before_until);
         let over = self.mounts.lock().overdue(now, !let_go);
