@@ -1,14 +1,16 @@
-//! How many requests a second the dispatcher answers, called by one thread and by several, without a network.
+//! Measures the requests per second of the dispatcher, on one thread and on several, without a
+//! network.
 //!
 //! ```text
 //! dispatch_rate [--threads N[,N...]] [--rounds N] [--millis N] [--kept] [WORK...]
 //! ```
 //!
-//! With `--kept` changes are logged, as for a server that keeps its memory.
+//! With `--kept` changes are logged, as for a server with a memory object.
 //!
-//! Each thread is a session that keeps what it is told. `apart` has each in a directory of its own, `together` has all of them in one;
-//! where they change names in one, they keep nothing, so that no reply waits for another thread. A row's rate is the median of
-//! its rounds, which are interleaved: all rows once, then all again.
+//! Each thread has a session that caches. In `apart`, each session has its own directory; in
+//! `together`, all sessions share one. Sessions that change names in a shared directory cache
+//! nothing, so that no reply waits for another thread. The rate of a row is the median of its
+//! rounds, which are interleaved: each round measures all rows.
 //!
 //! ```text
 //! $ cargo run --release -p rfs-server --example dispatch_rate -- --threads 1,2
@@ -39,17 +41,17 @@ use rfs_server::{
 
 /// Files in each directory.
 const FILES: usize = 100;
-/// Rounds of a work between two looks at the clock.
+/// Iterations of a work between two reads of the clock.
 const BATCH: usize = 64;
 const INODES: usize = 1 << 16;
 const MEMORY: usize = 64 << 20;
-/// Bytes for the bits of dirt, and of a segment of the log.
+/// Bytes of the bitmap of dirty blocks, and of a segment of the log.
 const DIRT: usize = 4096;
 const SEGMENT: usize = 256 << 20;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// What a thread does again and again; the number of requests that it takes.
+/// An iteration of a work. Returns the number of its requests.
 type Work = fn(&Hand<'_>, usize) -> u64;
 
 const WORKS: [(&str, bool, Work); 13] = [
@@ -68,7 +70,7 @@ const WORKS: [(&str, bool, Work); 13] = [
     ("readdir of 100, together", true, |hand, _| hand.readdir(hand.shared)),
 ];
 
-/// A thread's session, and what it works on.
+/// The session of a thread, and its directories and files.
 struct Hand<'a> {
     dispatcher: &'a Dispatcher,
     session: u64,
@@ -110,7 +112,7 @@ impl Hand<'_> {
         3
     }
 
-    /// Renames a file of its own to another name, and back.
+    /// Renames one of its files to another name, and back.
     fn rename(&self, to: u64) -> u64 {
         let rename = |(parent, name): (u64, &str), (new_parent, new_name): (u64, &str)| {
             let (name, new_name) = (name.as_bytes(), new_name.as_bytes());
@@ -149,7 +151,7 @@ fn ino(reply: &Reply) -> u64 {
     }
 }
 
-/// A directory with files.
+/// Makes a directory with files.
 fn fill(dispatcher: &Dispatcher, session: u64, directory: &str, names: &[String]) -> (u64, Vec<u64>) {
     let name = directory.as_bytes();
     let made = Request::Mkdir { parent: ROOT_INO, name, perm: 0o755, umask: 0, uid: 0, gid: 0 };
@@ -162,14 +164,14 @@ fn fill(dispatcher: &Dispatcher, session: u64, directory: &str, names: &[String]
     (directory, names.iter().map(file).collect())
 }
 
-/// Requests a second of one work by so many threads.
+/// Returns the requests per second of one work on `threads` threads.
 fn run(work: Work, keeps: bool, (threads, kept): (usize, bool), time: Duration) -> Result<f64> {
     let arena = Arc::new(Memory::private(MEMORY)?);
     let table = Arc::new(Memory::private(INODES * record::LEN)?);
     let root = Root { perm: 0o755, uid: 0, gid: 0 };
     let clock = Arc::new(SystemClock);
     let dispatcher = if kept {
-        // Memory that can be given back, as that of a server.
+        // Shared memory, whose pages can be freed, as in a server.
         let state = Arc::new(Memory::shared("dispatch-rate", DIRT + 2 * SEGMENT)?);
         let dirt = Dirt::new(Arc::clone(&state), 0);
         let kept = Kept {
@@ -210,7 +212,7 @@ fn run(work: Work, keeps: bool, (threads, kept): (usize, bool), time: Duration) 
         let (begin, end) = (&begin, &end);
         let dispatcher = &dispatcher;
         scope.spawn(move || {
-            // As a server does it.
+            // As the server does.
             while kept && !end.load(Ordering::Relaxed) {
                 if dispatcher.has_long_log() && dispatcher.write_log_anew().is_err() {
                     return;

@@ -1,11 +1,12 @@
-//! How long a server takes to take over memory that a killed one has left.
+//! Measures how long a server takes to restore the memory of a killed server.
 //!
 //! ```text
 //! restart_time DIR [GIB] [FILES] [KIB]
 //! ```
 //!
-//! Makes an object of so many GiB [4] in DIR with files [100,000] of so many KiB [16], half of them in directories of 1000, leaves it as a killed
-//! server does, and takes it over. DIR is on a tmpfs, and the object is removed afterwards.
+//! Makes a memory object of GIB GiB [4] in DIR, which is on a tmpfs. Adds FILES files [100,000]
+//! of KIB KiB [16], half of them in directories of 1000. Then it leaves the object as a killed
+//! server does, restores it, and removes it.
 
 use std::{
     error::Error,

@@ -1,12 +1,13 @@
-//! How long a snapshot takes, what clients notice of it, and how long it takes to begin with it.
+//! Measures how long a snapshot takes, how it affects clients, and how long a restore takes.
 //!
 //! ```text
 //! snapshot_time DIR [MIB]
 //! ```
 //!
-//! Lends half as much again as so many MiB [1024], fills them with one file, and has a snapshot made in DIR. Beside it one client writes 4 KiB
-//! at a time, one-sidedly, and another one makes and removes files; both do so before and after, too, for comparison. What is made in DIR is removed
-//! afterwards.
+//! Starts a server with 1.5 times MIB MiB [1024], fills MIB MiB with one file, and takes a
+//! snapshot in DIR. Meanwhile one client writes 4 KiB at a time, one-sidedly, and another one
+//! makes and removes files. Both also run before and after, for comparison. At the end it removes
+//! its files in DIR.
 
 use std::{
     error::Error,
@@ -29,7 +30,7 @@ use rfs_server::{Config, Server, config::Persist};
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const MIB: u64 = 1 << 20;
-/// How long they are watched without a snapshot, each time.
+/// The time of each measurement without a snapshot.
 const ALONE: Duration = Duration::from_secs(5);
 
 fn place(region: RegionRef, offset: u64) -> RemoteAddr {
@@ -77,7 +78,7 @@ fn ask(session: &Session, request: Request<'_>) -> Result<Reply> {
     Ok(decode_reply(&reply)?)
 }
 
-/// Bytes in no order.
+/// Returns incompressible bytes.
 fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut word = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -89,7 +90,7 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
     (0..len / 8).flat_map(|_| next()).collect()
 }
 
-/// Operations a second of both clients while something is done.
+/// Returns the operations per second of both clients during `work`.
 fn rates(done: [&AtomicU64; 2], work: impl FnOnce() -> Result<()>) -> Result<([f64; 2], Duration)> {
     let before = done.map(|count| count.load(Ordering::Relaxed));
     let begin = Instant::now();

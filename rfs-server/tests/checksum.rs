@@ -1,4 +1,5 @@
-//! A server with checksums: what sessions are told, what they may do, and memory that outlives it.
+//! A server with checksums: the regions that sessions get, their rights, and memory that outlives
+//! the server.
 
 mod common;
 
@@ -66,7 +67,7 @@ fn clients_read_blocks_and_words_and_write_neither() {
             let word = checksum::Word(u64::from_le_bytes(word.try_into().unwrap()));
             assert!(word.fits(block) && word.version() >= 2);
         }
-        // Each refusal ends the queue pair that it came over.
+        // Each refused operation ends its queue pair, so each gets its own session.
         for (region, offset) in [(arena, place), (sums, checksum::place(place))] {
             let session = connect(&server, provider, false).session;
             assert!(session.write(at(region, offset), b"12345678").is_err(), "{provider}");
@@ -79,7 +80,7 @@ fn clients_read_blocks_and_words_and_write_neither() {
 }
 
 #[test]
-fn memory_keeps_its_checksums_and_says_whether_it_has_any() {
+fn memory_keeps_its_checksums_and_requires_the_same_option() {
     let directory = tempfile::tempdir().unwrap();
     let memory = directory.path().join("memory");
     let ino = {
@@ -101,7 +102,7 @@ fn memory_keeps_its_checksums_and_says_whether_it_has_any() {
         server.shutdown().unwrap();
         place
     };
-    // A bit flips while nobody is there; and a server that was killed left a block half written.
+    // A bit flips while no server runs. A killed server has left another block half written.
     let arena = memory.join("rfs/arena");
     let mut bytes = std::fs::read(&arena).unwrap();
     bytes[place as usize + 5] ^= 4;
@@ -131,19 +132,20 @@ fn memory_keeps_its_checksums_and_says_whether_it_has_any() {
     assert!(refused.contains("--checksum as before"), "{refused}");
 }
 
-/// Has the header say that the last server did not end in order: it was copied from while one ran.
+/// Makes the header say that the last server did not end in order.
 fn unclean(state: &std::path::Path) {
     let mut bytes = std::fs::read(state).unwrap();
-    // The newer of the two places goes; the one before it was written when that server began.
+    // Erases the newer header. The older header was written at the start of that server.
     let turn = |at: usize| u64::from_le_bytes(bytes[at + 16..at + 24].try_into().unwrap());
     let newer = if turn(0) > turn(2048) { 0 } else { 2048 };
     bytes[newer..newer + 128].fill(0);
     std::fs::write(state, &bytes).unwrap();
 }
 
-/// The program gets SIGKILL while blocks are written, zeroed and given back, at a moment that is different each time.
+/// The program is killed while blocks are written, zeroed and freed, at a different moment each
+/// time.
 #[test]
-fn a_server_that_is_killed_leaves_no_block_that_does_not_fit() {
+fn a_killed_server_leaves_no_block_with_a_wrong_checksum() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let socket = directory.path().join("sock");
     let start = || {
@@ -166,7 +168,7 @@ fn a_server_that_is_killed_leaves_no_block_that_does_not_fit() {
         assert_eq!(verified(&client).bad, [], "after {turn} kills");
         let ino = client.create(b"file").attr.ino;
         let writer = thread::spawn(move || {
-            // Until the server is gone.
+            // Until the server is killed.
             for number in 0.. {
                 let data = vec![turn ^ number as u8; 15 * B];
                 let check = checksum::check_data(&data);
@@ -201,7 +203,7 @@ fn a_server_that_is_killed_leaves_no_block_that_does_not_fit() {
 }
 
 #[test]
-fn a_snapshot_that_is_restored_has_checksums_if_it_is_to() {
+fn a_restored_snapshot_has_checksums_if_requested() {
     let directory = tempfile::tempdir().unwrap();
     let snapshots = directory.path().join("snapshots");
     let data: Vec<u8> = (0..10 * B + 77).map(|at| at as u8 | 1).collect();
@@ -231,9 +233,9 @@ fn a_snapshot_that_is_restored_has_checksums_if_it_is_to() {
     }
 }
 
-/// A block that is bad when it is copied would be given a check that fits it.
+/// A snapshot must not give a bad block a valid checksum.
 #[test]
-fn what_is_bad_is_bad_in_a_snapshot_too() {
+fn a_bad_block_is_not_copied_into_a_snapshot() {
     let directory = tempfile::tempdir().unwrap();
     let [first, second] = ["first", "second"].map(|name| directory.path().join(name));
     let start = |memory: &std::path::Path| {

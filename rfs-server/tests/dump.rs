@@ -1,4 +1,5 @@
-//! The memory of the program that a core dump has: no bytes of files, and no keys. Needs root, to read it.
+//! The memory of the program in a core dump contains no bytes of files and no keys. Needs root to
+//! read it.
 
 mod common;
 
@@ -18,7 +19,8 @@ use rfs_proto::{Reply, Request};
 const ZEROS: [u8; 4096] = [0; 4096];
 const SECRET: &str = "31415926535897932384626433832795028841971693993751058209749445923";
 
-/// The contents of the mappings that the kernel writes into a core dump (core(5)): writable ones without the flag `dd`.
+/// Returns the contents of the mappings that the kernel writes into a core dump (core(5)):
+/// writable mappings without the flag `dd`.
 fn dumped(pid: u32) -> Vec<u8> {
     let maps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
     let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
@@ -34,9 +36,9 @@ fn dumped(pid: u32) -> Vec<u8> {
             && let Some((start, end)) = range
         {
             let mut bytes = vec![0; (end - start) as usize];
-            // A page may be gone again.
+            // The page may be unmapped by now.
             if memory.read_exact_at(&mut bytes, start).is_ok() {
-                // Most pages were never touched, and the search is slow.
+                // Skips pages that are zero: the search is slow.
                 let touched = bytes.chunks(4096).filter(|page| *page != &ZEROS[..page.len()]);
                 all.extend(touched.flatten());
             }
@@ -74,7 +76,7 @@ fn a_core_dump_has_neither_files_nor_keys() {
     let session = Session::connect(&Address::Unix(socket), &options).unwrap();
     let Reply::Attached(attached) = attach(&session, "", false) else { panic!("not attached") };
     let client = Client { session, attached };
-    // Not in the text of this program, of which the server has nothing.
+    // The marker is computed, so it is not in the text of this program.
     let marker: Vec<u8> = (0..4096u32).flat_map(|i| (i * i + 77).to_le_bytes()).collect();
     let attr = client.create(b"file").attr;
     let len = marker.len() as u64;

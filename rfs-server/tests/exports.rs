@@ -1,4 +1,4 @@
-//! Several file systems of one server: what each has is its own.
+//! Several exports of one server: each has its own state.
 
 mod common;
 
@@ -14,7 +14,8 @@ use rfs_server::{Config, ExportConfig, Server};
 
 const PROVIDERS: [ProviderKind; 2] = [ProviderKind::Shm, ProviderKind::Tcp];
 
-/// "small" has 256 blocks and 5 inodes, "large" has 512 and 100.
+/// Starts a server with "small", of 256 blocks and 5 inodes, and "large", of 512 blocks and 100
+/// inodes.
 fn start(directory: &tempfile::TempDir) -> Server {
     start_with(directory, |config: &mut Config| {
         let export = |name: &str, blocks, inodes| ExportConfig {
@@ -73,7 +74,7 @@ fn names_space_and_inodes_are_an_exports_own() {
             assert_eq!(small.ask(Request::Unlink { parent: ROOT_INO, name }), Reply::Done);
         }
         assert!(matches!(look(&large, b"f"), Reply::Attr(_)));
-        // What a session had open goes with it, in its export.
+        // The end of a session closes its files in its export.
         assert_eq!(totals(&small).inodes_free, 0);
         drop(small);
         let again = connect_to(&server, provider, "small", false);
@@ -90,7 +91,7 @@ fn names_space_and_inodes_are_an_exports_own() {
 }
 
 #[test]
-fn an_export_that_there_is_not() {
+fn an_unknown_export_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let server = start(&directory);
     for provider in PROVIDERS {
@@ -98,7 +99,7 @@ fn an_export_that_there_is_not() {
         assert_eq!(attach(&session, "medium", false), Reply::Error(Errno::ENOENT));
         assert_eq!(common::ask(&session, Request::StatFs), Reply::Error(Errno::EPROTO));
         assert!(matches!(attach(&session, "large", false), Reply::Attached(_)));
-        // Once.
+        // A session attaches only once.
         assert_eq!(attach(&session, "small", false), Reply::Error(Errno::EPROTO));
         let client = common::ask(&session, Request::StatFs);
         assert!(matches!(client, Reply::StatFs(StatFs { blocks: 512, .. })), "{client:?}");
@@ -106,7 +107,7 @@ fn an_export_that_there_is_not() {
 }
 
 #[test]
-fn another_version_is_told_so_whatever_it_says() {
+fn a_client_of_another_version_gets_an_error() {
     let directory = tempfile::tempdir().unwrap();
     let server = start(&directory);
     for provider in PROVIDERS {
@@ -118,7 +119,7 @@ fn another_version_is_told_so_whatever_it_says() {
             assert_eq!(decode_reply(&reply), Ok(Reply::Error(Errno::EPROTO)));
         }
         assert!(matches!(attach(&session, "", false), Reply::Attached(_)));
-        // One that says that it is this version and is not ends its session.
+        // A malformed message of this version ends its session.
         let session = common::session(&server, provider);
         assert!(session.call(&[0, next - 1, 0xff], &mut reply).is_err());
         assert!(session.call(&[0x12], &mut reply).is_err());
@@ -137,7 +138,7 @@ fn keys_are_an_exports_own() {
         let [small, large] = ["small", "large"].map(|name| connect_to(&server, provider, name, false));
         let (its, other) = (small.attached, large.attached);
         assert_eq!(read(&small, its.arena, its.arena.rkey), Ok(()));
-        // A session that breaks the rules needs a new queue pair, and gets it: each try is one of its own.
+        // Each refused operation ends its queue pair; the session replaces it.
         for region in [other.arena, other.table] {
             for key in [its.arena.rkey, its.table.rkey] {
                 let refused = read(&small, region, key);
@@ -151,7 +152,7 @@ fn keys_are_an_exports_own() {
 #[test]
 fn nothing_is_recalled_across_exports() {
     let directory = tempfile::tempdir().unwrap();
-    // Nobody here answers, and nobody has to.
+    // No client here acknowledges a recall, and none is needed.
     let server = start(&directory);
     for provider in PROVIDERS {
         let [small, large] = ["small", "large"].map(|name| connect_to(&server, provider, name, true));
@@ -163,7 +164,7 @@ fn nothing_is_recalled_across_exports() {
 }
 
 #[test]
-fn one_that_is_alone_on_an_export_is_so_until_its_session_has_ended() {
+fn an_exclusive_mount_is_alone_until_its_session_has_ended() {
     let directory = tempfile::tempdir().unwrap();
     let server = start(&directory);
     let eventually = |mut attach: Box<dyn FnMut() -> Reply + '_>| {
@@ -182,7 +183,7 @@ fn one_that_is_alone_on_an_export_is_so_until_its_session_has_ended() {
         let in_use = |alone| Reply::InUse(InUse { sessions: 1, alone });
         assert_eq!(attach_alone(&one, "small"), in_use(false));
         other.session.close();
-        assert!(eventually(Box::new(|| attach_alone(&one, "small"))), "nobody is there any more");
+        assert!(eventually(Box::new(|| attach_alone(&one, "small"))), "the sessions have ended");
         assert_eq!([attach_alone(&two, "small"), attach(&two, "small", true)], [in_use(true), in_use(true)]);
         // Another export is another file system.
         let large = connect_to(&server, provider, "large", true);

@@ -1,4 +1,4 @@
-//! The end of the program after a thread of it has failed.
+//! The end of the program after one of its threads has failed.
 
 use std::{
     fs::File,
@@ -12,7 +12,7 @@ use std::{
 use rdmabox::Address;
 use rfs_server::{Config, config::Persist, run::serve};
 
-/// The directory of a server that another test runs in a process of its own.
+/// Environment variable with the directory of the server in the child process.
 const DIRECTORY: &str = "RFS_TEST_FAILING_SERVER";
 
 fn config(directory: &Path) -> Config {
@@ -24,7 +24,7 @@ fn config(directory: &Path) -> Config {
     }
 }
 
-/// Not a test: the process of the one below. A thread panics when the server answers.
+/// Not a test: the child process of the test below. A thread panics when the server answers.
 #[test]
 fn failing_server() {
     let Some(directory) = std::env::var_os(DIRECTORY) else { return };
@@ -42,7 +42,8 @@ fn failing_server() {
     std::process::exit(if outcome.is_err_and(|e| e.contains("rfs-doomed panicked")) { 77 } else { 1 });
 }
 
-/// The server does not go on without a thread. It ends with an error, and still makes the last snapshot.
+/// The server does not go on without a thread. It ends with an error, and takes the last
+/// snapshot.
 #[test]
 fn a_thread_that_panics_ends_the_server_and_the_last_snapshot_is_made() {
     let directory = tempfile::tempdir().unwrap();

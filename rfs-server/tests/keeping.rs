@@ -1,4 +1,5 @@
-//! Keeping and recalling between real sessions: a change waits for those who kept what it changed, and for nobody who is gone.
+//! Caches and recalls between real sessions: a change waits for cache holders, and not for
+//! sessions that have ended.
 
 mod common;
 
@@ -11,7 +12,7 @@ use rfs_server::Config;
 
 const PROVIDERS: [ProviderKind; 2] = [ProviderKind::Shm, ProviderKind::Tcp];
 
-/// Asks for recalls and waits for them, as long as it takes.
+/// Asks for recalls, and blocks until there is one.
 fn recalls(client: &Client, done: u64, cancel: &Cancel) -> Option<Recalls> {
     let (mut bytes, mut reply) = (Vec::new(), Vec::new());
     encode_request(&Request::Recalls { done }, &mut bytes);
@@ -22,14 +23,14 @@ fn recalls(client: &Client, done: u64, cancel: &Cancel) -> Option<Recalls> {
     }
 }
 
-/// As good as for ever.
+/// Sets timeouts that never expire in a test.
 fn patient(config: &mut Config) {
     config.fencing = Fencing { lease: None, kill: true };
     config.recall_timeout = Some(Duration::from_secs(100_000));
 }
 
 #[test]
-fn a_change_waits_until_who_kept_it_is_done_with_it() {
+fn a_change_waits_until_the_cache_holder_acknowledges() {
     let directory = tempfile::tempdir().unwrap();
     let server = start_with(&directory, patient);
     for provider in PROVIDERS {
@@ -46,7 +47,7 @@ fn a_change_waits_until_who_kept_it_is_done_with_it() {
             let told = asked.join().unwrap().unwrap();
             let expected = Recall::Name { parent: ROOT_INO, name: file.clone() };
             assert_eq!(told, Recalls { number: 1, recalls: vec![expected] });
-            // It is done, and not said to be.
+            // The change is made, but its reply is deferred.
             assert!(matches!(keeper.ask(Request::Lookup { parent: ROOT_INO, name: &file }), Reply::Attr(_)));
             assert_eq!(was_changed.try_recv(), Err(mpsc::TryRecvError::Empty));
             let done = told.number;
@@ -60,16 +61,16 @@ fn a_change_waits_until_who_kept_it_is_done_with_it() {
 }
 
 #[test]
-fn nobody_waits_for_one_who_has_gone() {
+fn a_change_does_not_wait_for_a_session_that_has_ended() {
     let directory = tempfile::tempdir().unwrap();
-    // What ends the wait is the end of the session.
+    // Only the end of the session ends the wait.
     let server = start_with(&directory, patient);
     for provider in PROVIDERS {
         let (keeper, other) = (connect(&server, provider, true), connect(&server, provider, false));
         keeper.ask(Request::Lookup { parent: ROOT_INO, name: b"x" });
         thread::scope(|scope| {
             let made = scope.spawn(|| other.create(&name(provider)));
-            // Its request is in the server when the keeper is told.
+            // The request is in progress when the session gets the recall.
             let told = recalls(&keeper, 0, &Cancel::new()).unwrap();
             assert_eq!(told.recalls.len(), 1);
             keeper.session.close();
@@ -79,7 +80,7 @@ fn nobody_waits_for_one_who_has_gone() {
 }
 
 #[test]
-fn one_who_never_asks_loses_its_session_and_no_other_does() {
+fn a_session_that_never_asks_for_recalls_is_ended() {
     let directory = tempfile::tempdir().unwrap();
     let server = start_with(&directory, |config| config.recall_timeout = Some(Duration::from_millis(50)));
     for provider in PROVIDERS {
@@ -90,7 +91,7 @@ fn one_who_never_asks_loses_its_session_and_no_other_does() {
         while silent.session.is_connected() {
             thread::yield_now();
         }
-        // The stream that carries the call may close a moment later than the one that carries the lease.
+        // The stream of the calls may close a moment later than the stream of the lease.
         while silent.session.call(&[0x12], &mut Vec::new()).is_ok() {
             thread::yield_now();
         }
@@ -127,7 +128,7 @@ fn changes_in_one_directory_by_all_at_once() {
                     for at in 0..CHANGES {
                         let file = format!("{who} {thread} {at}").into_bytes();
                         client.create(&file);
-                        // So that it keeps the names there.
+                        // So that it caches the names there.
                         let found = client.ask(Request::Lookup { parent: ROOT_INO, name: &file });
                         assert!(matches!(found, Reply::Attr(_)));
                         let removed = client.ask(Request::Unlink { parent: ROOT_INO, name: &file });
@@ -140,5 +141,5 @@ fn changes_in_one_directory_by_all_at_once() {
         changing.into_iter().for_each(|thread| thread.join().unwrap());
         cancel.cancel();
     });
-    assert_eq!(server.stats().sessions, clients.len() as u64, "nobody lost its session");
+    assert_eq!(server.stats().sessions, clients.len() as u64, "no session was ended");
 }

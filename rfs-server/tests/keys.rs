@@ -1,4 +1,4 @@
-//! Sessions with keys: to which export they get, what they may do there, and what happens when keys change.
+//! Sessions with keys: the export that they get, their rights, and changes of keys.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn key(name: &str, secret: u8) -> Key {
     Key { id: name.parse().unwrap(), secret: Secret::new(&[secret; 32]).unwrap() }
 }
 
-/// A line of the file.
+/// Returns a line of the key file.
 fn line(name: &str, secret: u8, export: &str, rights: &str) -> String {
     format!("{name} {} {export} {rights}\n", *key(name, secret).secret.to_hex())
 }
@@ -36,7 +36,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// Lends "home" and "scratch", with these lines for keys.
+    /// Starts a server with the exports "home" and "scratch", and these lines of keys.
     fn new(lines: &[String]) -> Fixture {
         let dir = tempfile::tempdir().unwrap();
         write(&dir, lines);
@@ -54,7 +54,7 @@ impl Fixture {
         let address = self.server.addresses().iter().find(|address| address.provider() == provider).unwrap();
         let mut options = SessionOptions { provider: Some(provider), key, ..SessionOptions::default() };
         if provider == ProviderKind::Rdma {
-            // Where it is tested, processors are emulated and slow.
+            // RDMA is tested on emulated processors, which are slow.
             options.connect_timeout = Duration::from_secs(60);
             options.operation_timeout = Duration::from_secs(60);
         }
@@ -90,7 +90,8 @@ fn place(region: &RegionRef, offset: u64) -> RemoteAddr {
     RemoteAddr { addr: region.addr + offset, rkey: region.rkey }
 }
 
-/// That the device has refused it. Others on the same queue pair may go with it.
+/// Checks that the device has refused an operation. Others on the same queue pair may be flushed
+/// with it.
 fn refused<T: std::fmt::Debug>(outcome: Result<T, RequestError>) {
     let is = matches!(outcome, Err(RequestError::Completion(WcStatus::RemAccessErr) | RequestError::Flushed));
     assert!(is, "{outcome:?}");
@@ -104,14 +105,14 @@ fn a_key_is_for_its_export() {
         let unnamed = f.connect(provider, key("other", 3), "");
         unnamed.create(&common::name(provider));
         let look = Request::Lookup { parent: ROOT_INO, name: &common::name(provider) };
-        assert_eq!(writer.ask(look), Reply::Error(Errno::ENOENT), "it is in the export of its key");
-        // Of others it hears not even whether there are any.
+        assert_eq!(writer.ask(look), Reply::Error(Errno::ENOENT), "it gets the export of its key");
+        // It does not learn whether other exports exist.
         for export in ["scratch", "nowhere"] {
             let session = f.session(provider, Some(key("writer", 1))).unwrap();
             assert_eq!(attach(&session, export, false), Reply::Error(Errno::EACCES));
             assert!(matches!(attach(&session, "home", false), Reply::Attached(_)), "it may ask again");
         }
-        // Nor does it reach their memory, though it knows where that is.
+        // It cannot access their memory, although it knows the addresses.
         let theirs = unnamed.attached;
         for region in [theirs.arena, theirs.table] {
             refused(writer.session.read(place(&region, 0), &mut [0; 8]));
@@ -122,7 +123,7 @@ fn a_key_is_for_its_export() {
 }
 
 #[test]
-fn who_may_only_read_changes_nothing_by_whatever_means() {
+fn a_read_only_session_cannot_change_anything() {
     let f = Fixture::new(&all_keys());
     for provider in providers() {
         eprintln!("--- {provider}");
@@ -138,7 +139,7 @@ fn who_may_only_read_changes_nothing_by_whatever_means() {
         let at = layout.extents[0].arena;
         writer.session.write(place(&writer.attached.arena, at), b"written!").unwrap();
 
-        // What it may: look, read, lock.
+        // It may look up, read and lock.
         let is = |request, wanted: fn(&Reply) -> bool| {
             let reply = reader.ask(request);
             assert!(wanted(&reply), "{reply:?}");
@@ -155,7 +156,7 @@ fn who_may_only_read_changes_nothing_by_whatever_means() {
         let of_record = u64::from(slot) * record::LEN as u64;
         reader.session.read(place(&reader.attached.table, of_record), &mut bytes).unwrap();
 
-        // What it may not, by asking.
+        // It may not send these requests.
         let (parent, perm, umask, uid, gid, rdev) = (ROOT_INO, 0o644, 0, 0, 0, 0);
         let (name, new) = (&name[..], &b"new"[..]);
         let open = Request::Open { ino, write: true };
@@ -195,7 +196,7 @@ fn who_may_only_read_changes_nothing_by_whatever_means() {
         ] {
             assert_eq!(reader.ask(request), Reply::Error(Errno::EROFS), "{request:?}");
         }
-        // And by hand: with the regions that it was told, and with those of one who may.
+        // It may not write one-sidedly, with its own regions nor with those of a writer.
         let size = place(&reader.attached.table, of_record + record::SIZE as u64);
         let data = place(&reader.attached.arena, at);
         refused(reader.session.write(data, b"tampered"));
@@ -213,7 +214,7 @@ fn who_may_only_read_changes_nothing_by_whatever_means() {
         assert_eq!(&bytes, b"written!");
         let Reply::Attr(attr) = writer.ask(Request::GetAttr { ino }) else { panic!("gone") };
         assert_eq!(attr.size, 0);
-        // It goes on with what it may.
+        // It may still send permitted requests.
         is(Request::StatFs, |reply| matches!(reply, Reply::StatFs(_)));
     }
 }
@@ -238,7 +239,7 @@ fn keys_change_while_the_server_runs() {
         f.connect(ProviderKind::Tcp, key("reader", 2), ""),
         f.connect(ProviderKind::Shm, key("other", 3), ""),
     );
-    // One stays, one may write from now on, one is gone, one is new.
+    // One key stays, one gets the right to write, one is removed, and one is new.
     write(
         &f.dir,
         &[line("writer", 1, "home", "rw"), line("reader", 2, "home", "rw"), line("late", 4, "scratch", "ro")],
@@ -251,18 +252,18 @@ fn keys_change_while_the_server_runs() {
     assert!(!f.connect(ProviderKind::Tcp, key("reader", 2), "").attached.read_only);
     assert!(f.connect(ProviderKind::Tcp, key("late", 4), "").attached.read_only);
     assert!(f.session(ProviderKind::Tcp, Some(key("other", 3))).is_err());
-    // What is wrong changes nothing.
+    // A file with an error changes nothing.
     write(&f.dir, &["nonsense\n".into()]);
     assert!(f.server.reload_keys().is_err());
     assert!(matches!(ask(&writer.session, Request::StatFs), Reply::StatFs(_)));
     f.connect(ProviderKind::Tcp, key("late", 4), "");
 }
 
-/// Tells a child process of this test where the server's socket is.
+/// Environment variable with the server's socket for the child process.
 const SOCKET: &str = "RFS_TEST_KEYS_SOCKET";
 
-/// Not a test: the process of the test below. It writes to the memory that it has mapped, also after
-/// the end of its session.
+/// Not a test: the child process of the test below. It writes to the memory that it has mapped,
+/// also after the end of its session.
 #[test]
 fn writing_client() {
     let Some(socket) = std::env::var_os(SOCKET) else { return };
@@ -277,7 +278,7 @@ fn writing_client() {
     }
 }
 
-/// A client over shared memory whose key is revoked is killed: nothing else takes its mapping.
+/// A client over shared memory whose key is revoked is killed: nothing else ends its mapping.
 #[test]
 fn a_revoked_key_ends_the_process_that_has_memory_mapped() {
     let f = Fixture::new(&all_keys());
@@ -289,7 +290,7 @@ fn a_revoked_key_ends_the_process_that_has_memory_mapped() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    // The server's own user needs no key, and sees what the client writes.
+    // The server's own user needs no key, and sees the bytes that the client writes.
     let session = f.session(ProviderKind::Shm, None).unwrap();
     let Reply::Attached(attached) = attach(&session, "scratch", false) else { panic!("not attached") };
     let count = || {
@@ -320,9 +321,9 @@ fn a_revoked_key_ends_the_process_that_has_memory_mapped() {
     assert_eq!(count(), last);
 }
 
-/// A client that says all that the protocol can say, as root of its machine would.
+/// A client that sends any request of the protocol, as root of its host can.
 #[test]
-fn a_squashed_client_is_not_root_whatever_it_sends() {
+fn a_squashed_client_is_never_root() {
     let lines = [
         line("writer", 1, "home", "rw"),
         line("box", 2, "home", "rw squash=root uid=500 gid=501"),
@@ -345,7 +346,7 @@ fn a_squashed_client_is_not_root_whatever_it_sends() {
         let name = common::name(provider);
         let (ino, at, of_record) = make(0o600, 0, &name);
         let (public, ..) = make(0o755, 0, &[&name[..], b"-public"].concat());
-        // The export's root directory is made root's, and closed to others.
+        // The export's root directory belongs to root, and others may not write to it.
         for (client, uid, gid) in [
             (f.connect(provider, key("box", 2), ""), 500, 501),
             (f.connect(provider, key("user", 3), ""), 1000, 1000),
@@ -406,7 +407,7 @@ fn a_squashed_client_is_not_root_whatever_it_sends() {
             ] {
                 denied(request);
             }
-            // Opened to read, it is not written in other ways either.
+            // A file that is open to read cannot be written in other ways.
             assert!(matches!(client.ask(Request::Open { ino: public, write: false }), Reply::Opened(_)));
             denied(Request::Allocate { ino: public, offset: 0, len: 4096 });
             denied(Request::Fallocate {
@@ -426,7 +427,7 @@ fn a_squashed_client_is_not_root_whatever_it_sends() {
                 refused(client.session.compare_swap(place(&region, of_record), 0, 9));
             }
         }
-        // Where all may make names, those are the key's user's.
+        // Where all users may make names, the new files belong to the user of the key.
         let open = SetAttr { perm: Some(0o1777), ..SetAttr::default() };
         assert!(matches!(writer.ask(Request::SetAttr { ino: ROOT_INO, changes: open }), Reply::Attr(_)));
         for (name_of_key, secret, owner) in [("box", 2, (500, 501)), ("user", 3, (1000, 1000))] {
@@ -448,7 +449,7 @@ fn a_squashed_client_is_not_root_whatever_it_sends() {
                 let changes = SetAttr { uid, gid, ..SetAttr::default() };
                 assert_eq!(client.ask(Request::SetAttr { ino, changes }), Reply::Error(Errno::EPERM));
             }
-            // Of another's in a sticky directory: neither removed nor replaced.
+            // A file of another user in a sticky directory cannot be removed.
             let public = [&name[..], b"-public"].concat();
             let theirs = Request::Unlink { parent: ROOT_INO, name: &public };
             assert_eq!(client.ask(theirs), Reply::Error(Errno::EPERM));

@@ -1,4 +1,5 @@
-//! Mounts that come back, over every provider: what they find, and who waits for them.
+//! Mounts that reconnect, over every provider: the state that they find, and the time that they
+//! have.
 
 mod common;
 
@@ -30,7 +31,7 @@ fn attach(session: &Session, mount: u8) -> Reply {
     ask(session, attach)
 }
 
-/// Attaches as that mount, as soon as the session before has ended.
+/// Attaches as that mount, as soon as its earlier session allows it.
 fn mount(server: &Server, provider: ProviderKind, number: u8) -> Client {
     let session = session(server, provider);
     let give_up = Instant::now() + PATIENCE;
@@ -66,7 +67,7 @@ fn lock(ino: u64) -> Request<'static> {
 }
 
 #[test]
-fn a_mount_that_comes_back_has_what_it_had() {
+fn a_mount_that_reconnects_finds_its_state() {
     for provider in providers() {
         let dir = tempfile::tempdir().unwrap();
         let server = start(&dir);
@@ -75,7 +76,8 @@ fn a_mount_that_comes_back_has_what_it_had() {
         let ino = made.attr.ino;
         assert!(matches!(ask(&one.session, lock(ino)), Reply::Locked(_)));
         assert_eq!(ask(&one.session, Request::Unlink { parent: ROOT_INO, name: b"a" }), Reply::Done);
-        // Once while the session before is there, which is ended for it, and once after it is gone.
+        // In round 0 the earlier session is still there and is ended for the new one. In round 1 it
+        // has ended.
         let mut before = one;
         for round in 0..2 {
             if round == 1 {
@@ -86,7 +88,7 @@ fn a_mount_that_comes_back_has_what_it_had() {
             assert!(resumed, "{provider}");
             let was = before.attached;
             assert_eq!((session, memory, starts), (was.session, was.memory, was.starts));
-            // The reply of before, and not a second file.
+            // The stored reply is returned, and no second file is made.
             let Reply::Opened(Opened { attr, .. }) = once(&back.session, (0, 1), create(b"a")) else {
                 panic!()
             };
@@ -99,14 +101,14 @@ fn a_mount_that_comes_back_has_what_it_had() {
             );
             before = back;
         }
-        // Nobody else can be the same mount.
+        // No second session can be the same mount.
         assert_eq!(attach(&before.session, 1), Reply::Error(Errno::EPROTO), "it has attached");
         server.shutdown().unwrap();
     }
 }
 
 #[test]
-fn who_says_good_bye_is_not_waited_for() {
+fn a_mount_that_detaches_is_not_waited_for() {
     for provider in providers() {
         let dir = tempfile::tempdir().unwrap();
         let server = start(&dir);
@@ -131,7 +133,7 @@ fn who_says_good_bye_is_not_waited_for() {
 }
 
 #[test]
-fn a_mount_is_waited_for_as_long_as_its_lease() {
+fn a_mount_may_reconnect_during_its_lease() {
     let dir = tempfile::tempdir().unwrap();
     let server = start_with(&dir, |config| {
         config.fencing.lease = Some(Duration::from_millis(50));

@@ -16,7 +16,7 @@ use common::program::{self, Running};
 
 const ATTACKER: u32 = 65_534;
 
-/// A scene: a directory that all users write to, as /tmp.
+/// A directory that all users may write to, as /tmp.
 struct Scene(tempfile::TempDir);
 
 impl Scene {
@@ -43,7 +43,7 @@ impl Scene {
         program::refuses(&mut self.server(option, directory), &[words, &[option]].concat());
     }
 
-    /// What a server makes there, and leaves.
+    /// Starts and ends a server, which leaves its files there.
     fn serve(&self, option: &str, directory: &Path) {
         let mut server = Running::start(&mut self.server(option, directory));
         server.signal("TERM");
@@ -93,7 +93,7 @@ fn files_of_another_user_are_refused() {
         let file = path.join("rfs").join(name);
         let aside = path.join("aside");
         fs::rename(&file, &aside).unwrap();
-        // Of the length of the file that it is to be taken for.
+        // With the length of the file that it replaces.
         fs::copy(&aside, &secret).unwrap();
         symlink(&secret, &file).unwrap();
         scene.refuses("--memory-dir", &path, &[name, "symbolic link"]);
@@ -132,7 +132,7 @@ fn a_socket_of_another_user_is_not_replaced() {
     let memory = scene.path("memory");
     program::refuses(&mut scene.server("--memory-dir", &memory), &["socket", "user 65534", "remove it"]);
     assert!(socket.exists());
-    // In a directory where that user can replace it.
+    // In a directory where that user can replace the socket.
     let planted = scene.path("planted");
     directory(&planted, 0o755);
     chown(&planted, Some(ATTACKER), None).unwrap();

@@ -1,4 +1,4 @@
-//! The program with snapshots: what outlives the memory.
+//! The program with snapshots: the state that outlives the memory.
 
 mod common;
 
@@ -19,7 +19,7 @@ use rdmabox::{Address, ProviderKind, Session, SessionOptions};
 use rfs_proto::{Attr, ROOT_INO, Reply, Request, Value, XattrSet};
 use rfs_server::config::Persist;
 
-/// The program, working in a directory.
+/// The program, with a working directory.
 struct Program {
     child: Running,
     address: Address,
@@ -57,7 +57,7 @@ impl Program {
         self.child.signal(signal);
     }
 
-    /// Reads what it says up to a line with these words.
+    /// Reads its log up to a line that contains `words`.
     fn says(&mut self, words: &str) {
         loop {
             let mut line = String::new();
@@ -69,18 +69,18 @@ impl Program {
         }
     }
 
-    /// Asks for a snapshot and waits for it.
+    /// Requests a snapshot, and reads the log up to `words`.
     fn snapshot(&mut self, words: &str) {
         self.signal("USR1");
         self.says(words);
     }
 
-    /// Ends it; what it has said.
+    /// Ends the program. Returns its log.
     fn end(self, signal: &str) -> String {
         self.ended(signal).1
     }
 
-    /// Ends it. Returns the status and all of stderr.
+    /// Ends the program. Returns the status and all of stderr.
     fn ended(mut self, signal: &str) -> (Option<i32>, String) {
         self.signal(signal);
         let status = self.child.0.wait().unwrap().code();
@@ -91,12 +91,12 @@ impl Program {
     }
 }
 
-/// Does not start, and says why in a line with these words.
+/// Checks that the program does not start, and that its message contains these words.
 fn refuses(directory: &Path, rest: &[&str], words: &[&str]) {
     program::refuses(&mut command(directory, rest), words);
 }
 
-/// Writes a part of a file as clients do: past the server, then size and time.
+/// Writes a part of a file as clients do: the bytes one-sidedly, then size and time.
 fn write(client: &Client, attr: &Attr, offset: u64, data: &[u8]) {
     let request = Request::Allocate { ino: attr.ino, offset, len: data.len() as u64 };
     let Reply::Layout(layout) = client.ask(request) else { panic!("no space") };
@@ -115,7 +115,7 @@ fn make(client: &Client, name: &str, data: &[u8]) -> Attr {
     attr
 }
 
-/// All files of the root directory, with their bytes.
+/// Returns all files of the root directory, with their bytes.
 fn files(client: &Client) -> BTreeMap<String, (Attr, Vec<u8>)> {
     let request = Request::ReadDir { ino: ROOT_INO, cookie: 0, max_entries: 5000 };
     let Reply::Dir(page) = client.ask(request) else { panic!("no directory") };
@@ -136,7 +136,7 @@ fn data(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 31 + seed) as u8).collect()
 }
 
-/// The files of snapshots, the newest one first.
+/// Returns the snapshot files, the newest first.
 fn snapshots(directory: &Path, export: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory.join("snapshots").join(export)).unwrap();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
@@ -154,7 +154,7 @@ fn damage(path: &Path) {
 const SIZE: [&str; 3] = ["--memory=16M", "--inodes=1000", "--persist-every=none"];
 
 #[test]
-fn everything_is_there_after_the_memory_is_gone() {
+fn a_snapshot_restores_everything_into_new_memory() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let mut program = Program::start(directory, &SIZE);
@@ -190,7 +190,7 @@ fn everything_is_there_after_the_memory_is_gone() {
 
     let program = Program::start(directory, &SIZE);
     let client = program.connect("");
-    assert_ne!(client.attached.memory, first, "it is another memory");
+    assert_ne!(client.attached.memory, first, "the memory is new");
     let found = files(&client);
     assert_eq!(found.len(), 5);
     for (name, (attr, bytes)) in &expected {
@@ -222,7 +222,7 @@ fn everything_is_there_after_the_memory_is_gone() {
         client.ask(Request::Readlink { ino: found["link"].0.ino }),
         Reply::Target(b"to/here".to_vec())
     );
-    // At the end there is one more, with what was made since.
+    // The last snapshot contains later changes.
     make(&client, "more", b"more");
     let said = program.end("TERM");
     assert!(said.contains("snapshot 2:") && !said.contains("ERROR") && !said.contains("WARN"), "{said}");
@@ -232,7 +232,7 @@ fn everything_is_there_after_the_memory_is_gone() {
 }
 
 #[test]
-fn a_torn_snapshot_is_named_and_the_one_before_it_used() {
+fn a_torn_snapshot_is_reported_and_the_previous_one_restored() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let mut program = Program::start(directory, &SIZE);
@@ -255,11 +255,11 @@ fn a_torn_snapshot_is_named_and_the_one_before_it_used() {
     drop(program);
     damage(&there[1]);
     refuses(directory, &SIZE, &["none of the snapshots", "snapshots/rfs"]);
-    assert_eq!(snapshots(directory, "rfs"), there, "they are as they were");
+    assert_eq!(snapshots(directory, "rfs"), there, "unchanged");
 }
 
 #[test]
-fn memory_that_is_there_counts() {
+fn existing_memory_takes_precedence_over_snapshots() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let directory = directory.path();
     let memory = format!("--memory-dir={}", directory.join("memory").display());
@@ -275,7 +275,7 @@ fn memory_that_is_there_counts() {
     assert_eq!(names(&client), ["new", "old"]);
     let first = client.attached.memory;
     program.end("KILL");
-    // As after the end of the machine.
+    // As after a reboot.
     fs::remove_dir_all(directory.join("memory")).unwrap();
     let program = Program::start(directory, &args);
     let client = program.connect("");
@@ -284,7 +284,7 @@ fn memory_that_is_there_counts() {
     make(&client, "since", b"since");
     let said = program.end("KILL");
     assert!(said.contains("restored"), "{said}");
-    // It is kept from here on as any other.
+    // The restored memory is kept as any other.
     let program = Program::start(directory, &args);
     assert_eq!(names(&program.connect("")), ["old", "since"]);
     let said = program.end("TERM");
@@ -297,7 +297,7 @@ fn memory_that_is_there_counts() {
 }
 
 #[test]
-fn each_export_has_its_own() {
+fn each_export_has_its_own_snapshots() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let args = ["--export=one=8M", "--export=two=8M", "--persist-every=none"];
@@ -314,9 +314,9 @@ fn each_export_has_its_own() {
     }
 }
 
-/// Where nothing was done since the last snapshot there is none at the end.
+/// Without changes since the last snapshot, there is no snapshot at the end.
 #[test]
-fn nothing_new_is_not_written_again() {
+fn no_snapshot_is_taken_without_changes() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let mut program = Program::start(directory, &SIZE);
@@ -326,7 +326,7 @@ fn nothing_new_is_not_written_again() {
     assert_eq!(snapshots(directory, "rfs").len(), 1);
 }
 
-/// A server whose snapshots are on a disk of 4 MiB. Needs the right to mount.
+/// Starts a server whose snapshots are on a file system of 4 MiB. Needs the right to mount.
 fn with_small_disk(directory: &Path, rest: &[&str]) -> Program {
     let disk = directory.join("snapshots");
     fs::create_dir(&disk).unwrap();
@@ -339,9 +339,9 @@ fn with_small_disk(directory: &Path, rest: &[&str]) -> Program {
     Program::spawn(directory, &mut unshare)
 }
 
-/// If the disk is full, the last snapshot fails. The status and the last line say so.
+/// If the disk is full, the last snapshot fails. The status and the last line of stderr say so.
 #[test]
-fn a_last_snapshot_that_fails_is_an_error_that_names_the_loss() {
+fn a_failed_last_snapshot_is_an_error_that_reports_the_loss() {
     let memory = tempfile::tempdir_in("/dev/shm").unwrap();
     let kept = memory.path().join("kept").display().to_string();
     let in_files = format!("--memory-dir={kept}");
@@ -369,7 +369,7 @@ fn a_last_snapshot_that_fails_is_an_error_that_names_the_loss() {
 
 /// If the disk is full, a snapshot fails, earlier snapshots stay, and the server goes on.
 #[test]
-fn a_full_disk_leaves_what_there_was() {
+fn a_full_disk_leaves_earlier_snapshots() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let disk = directory.join("snapshots");
@@ -390,9 +390,9 @@ fn a_full_disk_leaves_what_there_was() {
     program.snapshot("snapshot 2:");
 }
 
-/// Nobody asks for it, and a client is there.
+/// A snapshot without a request, beside a client.
 #[test]
-fn one_is_made_after_a_while() {
+fn snapshots_are_taken_periodically() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let mut program = Program::start(directory, &["--memory=16M", "--inodes=1000", "--persist-every=1"]);
@@ -406,9 +406,9 @@ fn one_is_made_after_a_while() {
     assert_eq!(names(&program.connect("")), ["file"]);
 }
 
-/// As by a second signal.
+/// A second signal interrupts the last snapshot.
 #[test]
-fn a_last_snapshot_that_is_cut_short_is_none() {
+fn an_interrupted_last_snapshot_leaves_no_file() {
     let directory = tempfile::tempdir().unwrap();
     let persist = Persist { every: None, ..Persist::new(directory.path().join("snapshots")) };
     for (hurry, snapshots_made) in [(true, 0), (false, 1)] {

@@ -1,4 +1,4 @@
-//! The program itself: what it prints, and how it ends.
+//! The program: its output, its exit status, and signals.
 
 use std::{
     fs,
@@ -21,7 +21,8 @@ fn output(args: &[&str]) -> Output {
     program().args(args).output().unwrap()
 }
 
-/// Ends with this status and, unless clap explains usage, with exactly one line on stderr; it contains all of `words`.
+/// Checks that the program ends with this status. stderr contains all of `words`, and exactly one
+/// line unless clap explains the usage.
 fn fails(args: &[&str], status: i32, words: &[&str]) {
     let output = output(args);
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -42,7 +43,7 @@ struct Running {
 }
 
 impl Running {
-    /// Starts the program and reads its output up to the line that says it is ready.
+    /// Starts the program, and reads its output up to the line "ready".
     fn start(args: &[&str]) -> Running {
         Running::spawn(program().args(args))
     }
@@ -60,13 +61,13 @@ impl Running {
         panic!("ended before it was ready: {:?}", running.lines);
     }
 
-    /// Sends a signal that it survives.
+    /// Sends a signal that does not end the program.
     fn tell(&self, name: &str) {
         let pid = self.child.as_ref().unwrap().id().to_string();
         assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
     }
 
-    /// Sends a signal; the exit status and what it said on stderr.
+    /// Sends a signal. Returns the exit status and stderr.
     fn signal(mut self, name: &str) -> (Option<i32>, String) {
         let child = self.child.take().unwrap();
         assert!(Command::new("kill").args(["-s", name, &child.id().to_string()]).status().unwrap().success());
@@ -125,14 +126,15 @@ fn serves_and_stops(signal: &str) {
     works(&tcp.parse().unwrap());
     let (status, log) = server.signal(signal);
     assert_eq!(status, Some(0), "{log}");
-    // Who came and went, and nothing to worry about.
+    // The log has the sessions, and no warnings.
     assert!(log.lines().all(|line| line.contains(" INFO ") && line.contains("session")), "{log}");
     assert!(!socket.exists());
 }
 
-/// As a service it says when it can be used and when it ends, and SIGHUP, which asks it to read its keys, never ends it.
+/// A service reports when it is ready and when it stops. SIGHUP makes it read its keys again, and
+/// never ends it.
 #[test]
-fn a_service_manager_is_told() {
+fn a_service_manager_gets_notifications() {
     let directory = tempfile::tempdir().unwrap();
     let manager = directory.path().join("notify");
     let news = UnixDatagram::bind(&manager).unwrap();
@@ -150,7 +152,7 @@ fn a_service_manager_is_told() {
     let (status, log) = server.signal("TERM");
     assert_eq!(status, Some(0), "{log}");
     assert_eq!(next(), "STOPPING=1\n");
-    // And nothing else.
+    // There are no more messages.
     news.set_nonblocking(true).unwrap();
     assert_eq!(news.recv(&mut [0; 100]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
 }
@@ -184,7 +186,7 @@ fn a_busy_address() {
         1,
         &["rfs-server: cannot listen on", &tcp],
     );
-    // All or nothing: of a pair with a busy address, the other one is not left behind.
+    // If one address is busy, the server leaves no socket for the other.
     let other = directory.path().join("other.sock");
     let other_unix = format!("unix:{}", other.display());
     fails(&["--memory=4M", "--listen", &other_unix, "--listen", &tcp, "--allow-without-keys"], 1, &[&tcp]);
@@ -218,7 +220,7 @@ fn several_exports() {
     assert_eq!(server.signal("TERM").0, Some(0));
 }
 
-/// A file with this text and mode in the directory; its path.
+/// Writes a file with this text and mode. Returns its path.
 fn file(directory: &tempfile::TempDir, text: &str, mode: u32) -> String {
     let path = directory.path().join("keys");
     fs::write(&path, text).unwrap();
@@ -227,14 +229,14 @@ fn file(directory: &tempfile::TempDir, text: &str, mode: u32) -> String {
 }
 
 #[test]
-fn a_new_key_opens_what_it_is_for_until_it_is_taken_away() {
+fn a_new_key_gives_access_until_it_is_removed() {
     let made = output(&["--new-key", "laptop,ro"]);
     let text = String::from_utf8(made.stdout).unwrap();
     assert_eq!((made.status.code(), made.stderr.len()), (Some(0), 0));
     let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
     let [for_server, for_client] = lines[..] else { panic!("{text}") };
     assert_eq!(for_server, format!("{for_client} rfs ro"));
-    assert_ne!(output(&["--new-key", "laptop,ro"]).stdout, text.as_bytes(), "another one each time");
+    assert_ne!(output(&["--new-key", "laptop,ro"]).stdout, text.as_bytes(), "each key is new");
 
     let directory = tempfile::tempdir().unwrap();
     let keys = file(&directory, for_server, 0o600);
@@ -247,7 +249,7 @@ fn a_new_key_opens_what_it_is_for_until_it_is_taken_away() {
     let without = SessionOptions { key: None, ..options.clone() };
     let refused = Session::connect(&address, &without).unwrap_err().to_string();
     assert!(refused.ends_with("this server requires a key: pass --key FILE"), "{refused}");
-    // Another key in its place.
+    // Another key replaces the first.
     let other = String::from_utf8(output(&["--new-key", "tv"]).stdout).unwrap();
     file(&directory, other.lines().nth(1).unwrap(), 0o600);
     server.tell("HUP");
@@ -270,7 +272,7 @@ fn a_new_key_opens_what_it_is_for_until_it_is_taken_away() {
 }
 
 #[test]
-fn files_with_keys_that_cannot_be_used() {
+fn unusable_key_files_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let line = format!("k {} rfs rw\n", "00".repeat(16));
     let with = |text: &str, mode, words: &[&str]| {
@@ -289,7 +291,7 @@ fn files_with_keys_that_cannot_be_used() {
 }
 
 #[test]
-fn what_cannot_be() {
+fn impossible_options_are_refused() {
     for host in ["0.0.0.0", "127.0.0.1"] {
         let listen = format!("--listen=tcp:{host}:0");
         let told =
@@ -311,7 +313,7 @@ fn what_cannot_be() {
 }
 
 #[test]
-fn what_makes_no_sense() {
+fn invalid_options_are_refused() {
     fails(&[], 2, &["--memory"]);
     fails(&["--memory=lots"], 2, &["lots", "4g"]);
     fails(&["--memory=4M", "--nonsense"], 2, &["--nonsense"]);

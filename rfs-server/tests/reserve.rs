@@ -1,4 +1,4 @@
-//! A file system that fills behind the server's back, and limits of memory. Needs the right to mount.
+//! A tmpfs that fills up while the server runs, and memory limits. Needs the right to mount.
 
 mod common;
 
@@ -16,7 +16,8 @@ use common::{
 use rdmabox::{Address, ProviderKind, Session, SessionOptions};
 use rfs_proto::{Errno, Reply, Request, XattrSet};
 
-/// A server whose memory is on a tmpfs of its own, in a mount namespace. `before` runs in there first.
+/// Returns the command of a server whose memory is on its own tmpfs, in a mount namespace. The
+/// shell runs `before` there first.
 fn on_tmpfs(directory: &Path, size: &str, before: &str, rest: &[&str]) -> Command {
     let place = directory.join("tmpfs");
     fs::create_dir_all(&place).unwrap();
@@ -45,9 +46,9 @@ fn fill(place: &Path) {
     while file.write_all(&[1; 4096]).is_ok() {}
 }
 
-/// The server and its clients have all pages from the start: each write finds its page.
+/// The server and its clients allocate all pages at the start, so each write finds its page.
 #[test]
-fn a_tmpfs_that_fills_later_takes_nothing_away() {
+fn a_tmpfs_that_fills_later_does_not_affect_the_server() {
     for prefault in ["never", "background"] {
         let directory = tempfile::tempdir().unwrap();
         let directory = directory.path();
@@ -57,12 +58,12 @@ fn a_tmpfs_that_fills_later_takes_nothing_away() {
         let inside = PathBuf::from(format!("/proc/{}/root", server.0.id()));
         fill(&inside.join(directory.join("tmpfs").strip_prefix("/").unwrap()));
         let client = connect(directory);
-        // Records and the log.
+        // Fills the table and the log.
         for number in 0..4000 {
             let attr = client.create(format!("file-{number}").as_bytes()).attr;
             client.ask(Request::Close { ino: attr.ino });
         }
-        // All of the arena that is left.
+        // Fills the rest of the arena.
         let attr = client.create(b"large").attr;
         let (chunk, mut offset) = (1 << 20, 0);
         loop {
@@ -74,8 +75,8 @@ fn a_tmpfs_that_fills_later_takes_nothing_away() {
             }
             offset += chunk;
         }
-        assert!(offset >= 12 << 20, "{offset} bytes were had");
-        // More for the log than is reserved for it: it is refused, or written anew.
+        assert!(offset >= 12 << 20, "{offset} bytes were allocated");
+        // Writes more than the log has reserved: the server refuses a change or rewrites the log.
         let mut refused = 0;
         for number in 0..3000u32 {
             let value = [number as u8; 4000];
@@ -101,12 +102,12 @@ fn a_tmpfs_that_fills_later_takes_nothing_away() {
     }
 }
 
-/// Where there is too little, nothing is left behind that takes it.
+/// If there is too little space, the server leaves no file that takes space.
 #[test]
-fn too_little_space_is_said_at_the_start() {
+fn too_little_space_is_reported_at_the_start() {
     let directory = tempfile::tempdir().unwrap();
     let args = ["--memory=16M", "--inodes=5000"];
-    // The arena fits, but not with the records and the log.
+    // The arena fits, but not with the table and the log.
     let mut command = on_tmpfs(directory.path(), "17m", ":", &args);
     program::refuses(
         &mut command,
@@ -118,7 +119,7 @@ fn too_little_space_is_said_at_the_start() {
     program::refuses(&mut command, &["clean"]);
 }
 
-/// A control group with a limit of memory. It goes when this is dropped.
+/// A control group with a memory limit. Dropping it removes the group.
 struct Group(PathBuf);
 
 impl Group {
@@ -146,9 +147,9 @@ impl Drop for Group {
     }
 }
 
-/// The limit of a control group counts like the memory of the machine. It holds for both kinds of memory.
+/// The limit of a control group counts like the memory of the machine, for both kinds of memory.
 #[test]
-fn the_limit_of_a_control_group_is_said_at_the_start() {
+fn the_limit_of_a_control_group_is_reported_at_the_start() {
     let Some(group) = Group::new("48M") else {
         eprintln!("skipped: control groups with a limit of memory cannot be made here");
         return;

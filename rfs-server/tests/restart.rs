@@ -21,7 +21,7 @@ use rfs_proto::{
     VERSION, encode_request,
 };
 
-/// The program, working in a directory.
+/// The program, with a working directory.
 struct Program {
     child: Running,
     address: Address,
@@ -48,7 +48,7 @@ impl Program {
         Client { session, attached }
     }
 
-    /// A session of a mount that comes back, and whether it was there before.
+    /// Attaches as a mount that reconnects. Returns the session, and whether it was resumed.
     fn mount(&self, provider: ProviderKind, mount: u8) -> (Client, bool) {
         let options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
         let session = Session::connect(&self.address, &options).unwrap();
@@ -59,7 +59,7 @@ impl Program {
         (Client { session, attached }, attached.resumed)
     }
 
-    /// Ends it; what it has said.
+    /// Ends the program. Returns its log.
     fn end(mut self, signal: &str) -> String {
         self.child.signal(signal);
         self.child.0.wait().unwrap();
@@ -69,7 +69,7 @@ impl Program {
     }
 }
 
-/// Does not start, and says why in a line with these words.
+/// Checks that the program does not start, and that its message contains these words.
 fn refuses(directory: &Path, rest: &[&str], words: &[&str]) {
     program::refuses(&mut command(directory, rest), words);
 }
@@ -81,7 +81,7 @@ fn layout(client: &Client, request: Request<'_>) -> Layout {
     }
 }
 
-/// Writes a file as clients do: past the server, then size and time.
+/// Writes a file as clients do: the bytes one-sidedly, then size and time.
 fn write(client: &Client, name: &[u8], data: &[u8]) -> Attr {
     let attr = client.create(name).attr;
     let layout = layout(client, Request::Allocate { ino: attr.ino, offset: 0, len: data.len() as u64 });
@@ -121,7 +121,7 @@ fn survives(signal: &str, provider: ProviderKind) {
         let attr = write(&client, name.as_bytes(), &data(turn, 100_000 * (turn + 1)));
         assert!(!numbers.contains(&attr.ino));
         numbers.push(attr.ino);
-        // One that is open and has no name any more goes with the server.
+        // A file that is open and has no name ends with the server.
         write(&client, b"gone", &data(9, 5000));
         assert_eq!(client.ask(Request::Unlink { parent: ROOT_INO, name: b"gone" }), Reply::Done);
         let changes = SetAttr { perm: Some(0o600 + turn as u32), ..SetAttr::default() };
@@ -143,9 +143,10 @@ fn survives(signal: &str, provider: ProviderKind) {
     assert_eq!(fs::read(&state).unwrap(), damaged);
 }
 
-/// A server that was stopped, or its machine suspended, finds the time of those over who could not come back to it.
+/// A server that was stopped, or whose machine was suspended, does not count that time against
+/// mounts, which could not reconnect.
 #[test]
-fn who_could_not_come_back_while_the_server_stood_still_still_can() {
+fn a_mount_can_reconnect_after_the_server_was_stopped() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let directory = directory.path();
     let mut program = Program::start(directory, &["--memory=16M", "--inodes=1000", "--lease=3"]);
@@ -157,19 +158,19 @@ fn who_could_not_come_back_while_the_server_stood_still_still_can() {
     std::thread::sleep(Duration::from_secs(4));
     program.child.signal("CONT");
     assert!(program.mount(ProviderKind::Shm, 7).1, "it was given up");
-    // One that could and does not is.
+    // A mount that could reconnect and does not is given up.
     drop(program.mount(ProviderKind::Shm, 7));
     assert!(said.any(|line| line.unwrap().contains("has not come back")));
     assert!(!program.mount(ProviderKind::Shm, 7).1);
 }
 
 #[test]
-fn a_killed_server_comes_back_to_clients_that_map_its_memory() {
+fn memory_survives_a_kill_with_clients_that_map_it() {
     survives("KILL", ProviderKind::Shm);
 }
 
 #[test]
-fn a_server_that_was_ended_comes_back() {
+fn memory_survives_an_orderly_end() {
     survives("TERM", ProviderKind::Shm);
 }
 
@@ -179,7 +180,8 @@ fn once(client: &Client, sequence: u64, request: Request<'_>) -> Reply {
     client.ask(Request::Once { slot: 0, sequence, request: &bytes })
 }
 
-/// Mounts have at the next server what they had: open files, locks, and replies to what they asked for once.
+/// Checks that mounts find their state at the next server: open files, locks, and replies to
+/// exactly-once requests.
 fn mounts_go_on(signal: &str, provider: ProviderKind) {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let directory = directory.path();
@@ -205,7 +207,7 @@ fn mounts_go_on(signal: &str, provider: ProviderKind) {
         let (one, two) = (program.mount(provider, 1), program.mount(provider, 2));
         assert!(one.1 && two.1);
         assert_eq!([&one, &two].map(|(client, _)| client.attached.session), sessions);
-        // As it was answered then, and not done again.
+        // The stored reply is returned, and the request is not carried out again.
         assert_eq!(once(&two.0, 2, Request::Unlink { parent, name }), Reply::Done);
         assert_eq!(two.0.ask(Request::Lookup { parent, name }), Reply::Error(Errno::ENOENT));
         assert_eq!(two.0.ask(lock(LockKind::Shared)), Reply::Error(Errno::EAGAIN));
@@ -223,16 +225,17 @@ fn mounts_go_on(signal: &str, provider: ProviderKind) {
 }
 
 #[test]
-fn mounts_go_on_at_the_next_server() {
+fn mounts_resume_after_a_kill() {
     mounts_go_on("KILL", ProviderKind::Shm);
 }
 
 #[test]
-fn mounts_go_on_after_a_server_that_was_ended() {
+fn mounts_resume_after_an_orderly_end() {
     mounts_go_on("TERM", ProviderKind::Shm);
 }
 
-/// Killed while several sessions make, rename and remove files: what was answered is there.
+/// The program is killed while several sessions make, rename and remove files. All answered
+/// changes are there.
 #[test]
 fn killed_under_load() {
     const SESSIONS: usize = 4;
@@ -248,7 +251,7 @@ fn killed_under_load() {
             let client = Client { session, attached };
             attached_all.wait();
             let mut there = Vec::new();
-            // Until the server is gone. Of the last request nobody knows.
+            // Until the server is killed. The outcome of the last request is unknown.
             for number in 0.. {
                 let name = format!("{round}-{at}-{number}");
                 let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -263,7 +266,7 @@ fn killed_under_load() {
                     Ok(()) => {}
                     Err(_) => return (there, name),
                 }
-                // Room for those of all rounds.
+                // Leaves room for the files of all rounds.
                 if there.len() > 40 {
                     let name = there.remove(0);
                     let removed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

@@ -1,4 +1,5 @@
-//! A server and real sessions, over every provider: what unit tests of the dispatcher leave out.
+//! A server with real sessions, over every provider: behaviour that the tests of the dispatcher
+//! do not cover.
 
 mod common;
 
@@ -29,7 +30,7 @@ impl OneSided for Client {
         place(self.attached.table, u64::from(slot) * record::LEN as u64 + field as u64)
     }
 
-    /// Data, size and time in one list, as a client writes past the end of a file.
+    /// Data, size and time in one list of operations, as a client writes beyond the end of a file.
     fn append(&self, attr: &Attr, layout: &Layout, data: &[u8], time: i64) {
         let mut old = 0;
         let time = time.to_le_bytes();
@@ -67,7 +68,7 @@ fn calls(server: &Server) -> u64 {
     server.stats().calls.iter().map(|(_, count)| count).sum()
 }
 
-fn data_moves_past_the_server(provider: ProviderKind) {
+fn data_is_transferred_one_sidedly(provider: ProviderKind) {
     let directory = tempfile::tempdir().unwrap();
     let server = start(&directory);
     let (one, two) = (connect(&server, provider), connect(&server, provider));
@@ -84,23 +85,23 @@ fn data_moves_past_the_server(provider: ProviderKind) {
     two.session.read(place(two.attached.arena, layout.extents[0].arena), &mut read).unwrap();
     assert_eq!(read, data);
     assert_eq!(calls(&server), before, "reading, writing or stat ran server code");
-    // And the server knows what it was not told.
+    // The server sees the size and time that the client has written.
     assert_eq!(two.ask(Request::GetAttr { ino: attr.ino }), Reply::Attr(seen));
     server.shutdown().unwrap();
 }
 
 #[test]
-fn data_moves_past_the_server_in_shared_memory() {
-    data_moves_past_the_server(ProviderKind::Shm);
+fn data_is_transferred_one_sidedly_in_shared_memory() {
+    data_is_transferred_one_sidedly(ProviderKind::Shm);
 }
 
 #[test]
-fn data_moves_past_the_server_over_tcp() {
-    data_moves_past_the_server(ProviderKind::Tcp);
+fn data_is_transferred_one_sidedly_over_tcp() {
+    data_is_transferred_one_sidedly(ProviderKind::Tcp);
 }
 
 #[test]
-fn the_end_of_a_file_is_free_again_when_its_holder_is_gone() {
+fn the_end_of_a_file_is_released_with_its_holders_session() {
     let directory = tempfile::tempdir().unwrap();
     let server = start(&directory);
     for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
@@ -120,7 +121,7 @@ fn the_end_of_a_file_is_free_again_when_its_holder_is_gone() {
         assert_eq!(take(&dead), 0);
         assert_eq!(take(&alive), dead.attached.session);
         drop(dead);
-        // The server learns of it when it learns of it.
+        // The server detects the end of the session after a while.
         while take(&alive) != 0 {
             std::thread::yield_now();
         }
@@ -130,9 +131,9 @@ fn the_end_of_a_file_is_free_again_when_its_holder_is_gone() {
 
 #[test]
 #[ignore = "needs an RDMA device, named in RDMABOX_TEST_PROVIDERS"]
-fn data_moves_past_the_server_over_rdma() {
+fn data_is_transferred_one_sidedly_over_rdma() {
     assert!(tests_rdma(), "set RDMABOX_TEST_PROVIDERS=rdma, so that the server listens on the device");
-    data_moves_past_the_server(ProviderKind::Rdma);
+    data_is_transferred_one_sidedly(ProviderKind::Rdma);
 }
 
 #[test]
@@ -194,6 +195,6 @@ fn a_second_server_leaves_the_first_alone() {
     drop(client);
     server.shutdown().unwrap();
     assert!(!directory.path().join("rfs.sock").exists());
-    // The name is free again.
+    // The socket's path is free again.
     start(&directory);
 }

@@ -1,4 +1,5 @@
-//! The program with certificates: what it refuses to start with, and that SIGHUP has them read again.
+//! The program with certificates: configurations that it refuses, and SIGHUP, which makes it read
+//! them again.
 
 #[path = "../../rdmabox/tests/support/tls.rs"]
 #[allow(dead_code, unreachable_pub, reason = "rdmabox's tests use the rest")]
@@ -30,7 +31,7 @@ fn program(authority: &Authority, rest: &[&str]) -> Command {
     command
 }
 
-/// Ends at once, with one line that contains these words.
+/// Checks that the program ends at once, with one line that contains these words.
 #[track_caller]
 fn fails(mut command: Command, words: &str) {
     let output = command.output().unwrap();
@@ -40,7 +41,7 @@ fn fails(mut command: Command, words: &str) {
 }
 
 #[test]
-fn what_makes_no_sense_with_tls_is_refused_at_the_start() {
+fn invalid_tls_options_are_refused_at_the_start() {
     let authority = Authority::new();
     let socket = format!("unix:{}", authority.dir.path().join("sock").display());
     let tcp = ["--listen", "tcp:127.0.0.1:0", "--allow-without-keys"];
@@ -73,7 +74,7 @@ impl Running {
         Running { child, log, address }
     }
 
-    /// Sends SIGHUP; the line that says what came of the certificates.
+    /// Sends SIGHUP. Returns the log line about the certificates.
     fn hang_up(&mut self) -> String {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-s", "HUP", &pid]).status().unwrap().success());
@@ -101,7 +102,7 @@ impl Drop for Running {
 }
 
 #[test]
-fn a_signal_has_certificates_read_again() {
+fn sighup_reloads_the_certificates() {
     let authority = Authority::new();
     let (_, key) = authority.sign("server", &NAMES);
     let mut server = Running::start(&authority);

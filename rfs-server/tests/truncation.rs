@@ -33,7 +33,7 @@ fn connect(directory: &Path) -> Client {
     Client { session, attached }
 }
 
-/// Copies of the descriptors that this process has of arenas below a directory.
+/// Copies the descriptors of arenas below a directory that this process has.
 fn received(directory: &Path) -> Vec<File> {
     let descriptors = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| {
         let entry = entry.ok()?;
@@ -47,21 +47,21 @@ fn received(directory: &Path) -> Vec<File> {
     descriptors.collect()
 }
 
-/// A client that maps the memory has a descriptor of it, and cannot shorten it by that.
+/// A client that maps the memory has a descriptor of it, and cannot shorten the memory with it.
 #[test]
-fn a_client_cannot_shorten_what_it_has_received() {
+fn a_client_cannot_shorten_the_memory_through_its_descriptor() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let directory = directory.path();
     let mut server = start(directory);
     let client = connect(directory);
     let attr = client.create(b"file").attr;
-    // The arena is mapped when it is used.
+    // The arena is mapped at its first use.
     let request = Request::Allocate { ino: attr.ino, offset: 0, len: 4096 };
     let Reply::Layout(layout) = client.ask(request) else { panic!("no space") };
     let place = program::place(client.attached.arena, layout.extents[0].arena);
     client.session.write(place, b"bytes").unwrap();
     let files = received(&directory.join("memory"));
-    assert!(!files.is_empty(), "the client keeps no descriptor: test it in another way");
+    assert!(!files.is_empty(), "the client has no descriptor: this test needs another way");
     for file in files {
         let len = file.metadata().unwrap().len();
         for shorter in [0, 4096, len - 1] {
@@ -77,7 +77,8 @@ fn a_client_cannot_shorten_what_it_has_received() {
     assert_eq!(server.0.wait().unwrap().code(), Some(0));
 }
 
-/// Root can shorten the files by their names. That ends the server with an error, and not by a signal.
+/// Root can shorten the files by their names. The server then ends with an error, and not by a
+/// signal.
 #[test]
 fn memory_that_is_gone_ends_the_server_with_an_error() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -87,7 +88,7 @@ fn memory_that_is_gone_ends_the_server_with_an_error() {
     client.create(b"file");
     let table = OpenOptions::new().write(true).open(directory.join("memory/rfs/table")).unwrap();
     table.set_len(0).unwrap();
-    // Its reply may not come any more.
+    // The reply may not arrive any more.
     let mut request = Vec::new();
     let make = Request::Mkdir { parent: 1, name: b"d", perm: 0o700, umask: 0, uid: 0, gid: 0 };
     rfs_proto::encode_request(&make, &mut request);

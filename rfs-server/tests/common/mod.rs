@@ -1,4 +1,4 @@
-//! A server and sessions with it, for the tests of the server's front.
+//! A server and sessions, for the integration tests.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part")]
 
 pub mod program;
@@ -14,7 +14,7 @@ pub struct Client {
     pub attached: Attached,
 }
 
-/// Whether RDMABOX_TEST_PROVIDERS names RDMA. A device has to be there then.
+/// Returns whether RDMABOX_TEST_PROVIDERS names RDMA. Then there has to be a device.
 pub fn tests_rdma() -> bool {
     std::env::var("RDMABOX_TEST_PROVIDERS")
         .is_ok_and(|names| names.split(',').any(|name| name.trim() == "rdma"))
@@ -24,7 +24,7 @@ pub fn start(directory: &tempfile::TempDir) -> Server {
     start_with(directory, |_| {})
 }
 
-/// With more than the usual to say.
+/// Starts a server with a changed configuration.
 pub fn start_with(directory: &tempfile::TempDir, change: impl FnOnce(&mut Config)) -> Server {
     let host = || "127.0.0.1".to_owned();
     let mut listen =
@@ -45,7 +45,7 @@ pub fn ask(session: &Session, request: Request<'_>) -> Reply {
     decode_reply_with(&reply).unwrap().0
 }
 
-/// A session that has not said anything yet.
+/// Connects a session without attaching it.
 pub fn session(server: &Server, provider: ProviderKind) -> Arc<Session> {
     let address = server.addresses().iter().find(|address| address.provider() == provider).unwrap();
     let options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
@@ -59,7 +59,7 @@ pub fn attach(session: &Session, export: &str, keeps: bool) -> Reply {
     )
 }
 
-/// So that nobody else may be attached to the export.
+/// Attaches exclusively: no other session may be attached to the export.
 pub fn attach_alone(session: &Session, export: &str) -> Reply {
     ask(
         session,
@@ -67,19 +67,19 @@ pub fn attach_alone(session: &Session, export: &str) -> Reply {
     )
 }
 
-/// An attached session.
+/// Connects a session and attaches it to an export.
 pub fn connect_to(server: &Server, provider: ProviderKind, export: &str, keeps: bool) -> Client {
     let session = session(server, provider);
     let Reply::Attached(attached) = attach(&session, export, keeps) else { panic!("not attached") };
     Client { session, attached }
 }
 
-/// One that is attached to the first export.
+/// Connects a session and attaches it to the first export.
 pub fn connect(server: &Server, provider: ProviderKind, keeps: bool) -> Client {
     connect_to(server, provider, "", keeps)
 }
 
-/// A name for a provider's turn.
+/// Returns a file name for the provider under test.
 pub fn name(provider: ProviderKind) -> Vec<u8> {
     provider.to_string().into_bytes()
 }

@@ -1,4 +1,4 @@
-//! The program in a process of its own, and files that are written and read past it, as clients do.
+//! The program in its own process, and one-sided access to files, as clients have it.
 
 use std::{
     io::{BufRead, BufReader},
@@ -10,16 +10,16 @@ use rfs_proto::{Attr, RegionRef, Reply, Request, record};
 
 use super::Client;
 
-/// With all that it says in pipes.
+/// Connects the output of the program to pipes.
 pub fn piped(command: &mut Command) {
     command.env_remove("RUST_LOG").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
 }
 
-/// A server that is killed when this is dropped.
+/// A running server. Dropping it kills the server.
 pub struct Running(pub Child);
 
 impl Running {
-    /// Returns when it is ready.
+    /// Starts the program, and blocks until it is ready.
     pub fn start(command: &mut Command) -> Running {
         let mut running = Running(command.spawn().unwrap());
         let mut lines = BufReader::new(running.0.stdout.take().unwrap()).lines();
@@ -40,7 +40,7 @@ impl Drop for Running {
     }
 }
 
-/// Does not start, and says why in a line with these words.
+/// Checks that the program does not start, and that its message contains these words.
 pub fn refuses(command: &mut Command, words: &[&str]) {
     let output = command.output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -68,7 +68,7 @@ pub fn read(client: &Client, attr: &Attr) -> Vec<u8> {
 }
 
 impl Client {
-    /// Says that a file is so long now, as a client does that has written to it.
+    /// Publishes the size of a file, as a client does after a write.
     pub fn publish(&self, attr: &Attr, size: u64) {
         let record = u64::from(attr.slot) * record::LEN as u64;
         let field = |field: usize| place(self.attached.table, record + field as u64);

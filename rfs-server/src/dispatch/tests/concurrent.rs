@@ -1,5 +1,5 @@
-//! Several sessions at once on a few names. Whatever the order was that their requests came in, what is there afterwards fits
-//! together, and what those keep who only look is true.
+//! Several sessions change a few names at once. Afterwards the state is consistent, and sessions
+//! that only read have valid caches.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,11 +14,11 @@ use crate::dispatch::shards::{Reading, SHARDS, Writing, place};
 use crate::namespace::Body;
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
-/// Requests of each that changes.
+/// The number of requests of each session that changes names.
 const STEPS: usize = 1500;
 const INODES: usize = 200;
 
-/// A generator of numbers (xorshift).
+/// A generator of random numbers (xorshift).
 struct Dice(u64);
 
 impl Dice {
@@ -30,7 +30,7 @@ impl Dice {
     }
 }
 
-/// A session on a thread of its own. While it waits for a reply it says that it keeps no longer what is recalled from it.
+/// A session with its own thread. While it waits for a reply, it acknowledges recalls.
 struct Hand<'a> {
     client: Client<'a>,
     dice: Dice,
@@ -38,7 +38,7 @@ struct Hand<'a> {
     taken: u64,
     names: BTreeMap<(u64, Vec<u8>), Option<u64>>,
     attrs: BTreeMap<u64, Attr>,
-    /// Inodes that it has seen, and those that it has open.
+    /// Inodes that the session has seen, and inodes that it has open.
     seen: Vec<u64>,
     open: Vec<u64>,
 }
@@ -52,7 +52,7 @@ impl<'a> Hand<'a> {
         Hand { client, dice, recalls, taken: 0, names, attrs, seen: vec![ROOT_INO], open: Vec::new() }
     }
 
-    /// Takes what was recalled from it. False if nothing was.
+    /// Takes a recall. Returns false if there is none.
     fn pump(&mut self) -> bool {
         let Ok(reply) = self.recalls.try_recv() else { return false };
         let Reply::Recalls(recalls) = reply else { panic!("{reply:?}") };
@@ -72,14 +72,14 @@ impl<'a> Hand<'a> {
                 | Recall::Layout { .. }
                 | Recall::Written { .. }
                 | Recall::Locks { .. } => {}
-                Recall::All => panic!("only a server that is started again recalls that"),
+                Recall::All => panic!("only a restarted server recalls everything"),
             }
         }
         self.recalls = self.client.start(Request::Recalls { done: self.taken });
         true
     }
 
-    /// Forgets an unlinked inode, or keeps it until the end of the session.
+    /// Forgets an unlinked inode, or holds it until the end of the session.
     fn forget(&mut self, ino: u64) {
         if self.dice.roll(2) == 0 {
             self.client.done(Request::Forget { inos: &ino.to_le_bytes() });
@@ -124,7 +124,7 @@ impl<'a> Hand<'a> {
         NAMES[self.dice.roll(NAMES.len())]
     }
 
-    /// Looks, and keeps what it is told, unless something was recalled meanwhile.
+    /// Reads, and caches the result unless a recall came meanwhile.
     fn look(&mut self) {
         let (ino, name, taken) = (self.ino(), self.name(), self.taken);
         let kind = self.dice.roll(4);
@@ -199,7 +199,7 @@ impl<'a> Hand<'a> {
         self.use_open();
     }
 
-    /// Does something with a file that it has open.
+    /// Uses a file that the session has open.
     fn use_open(&mut self) {
         if self.open.is_empty() {
             return;
@@ -231,7 +231,7 @@ impl<'a> Hand<'a> {
     }
 }
 
-/// Everything that there is fits together. No session has anything open, or keeps anything.
+/// Checks that the state is consistent, and that no session has a file open or caches anything.
 fn check(fixture: &Fixture) {
     let store = &fixture.dispatcher.store;
     let mut inodes = BTreeMap::new();
@@ -264,7 +264,7 @@ fn check(fixture: &Fixture) {
             assert_eq!(parents, expected, "{ino} is in one directory, and says which");
             let below = directory.after(0).filter(|(_, _, child)| is_directory(child)).count();
             assert_eq!(inode.nlink as usize, 2 + below, "{ino}");
-            // A circle would not lead to the root.
+            // The ancestors lead to the root, so there is no cycle.
             let mut at = ino;
             for _ in 0..inodes.len() {
                 at = inodes[&at].directory().unwrap().parent;
@@ -280,7 +280,7 @@ fn check(fixture: &Fixture) {
     assert_eq!(fixture.free_inodes(), (INODES - inodes.len()) as u64);
     assert_eq!(store.xattrs.used(), xattrs);
     store.pending.locked(|state| assert!(state.recalls.is_empty() && state.waits.is_empty()));
-    // Records say the same as inodes.
+    // The records agree with the inodes.
     let client = fixture.client(9999);
     assert!(inodes.keys().all(|&ino| client.stat(ino).ino == ino));
 }
@@ -298,7 +298,7 @@ fn run(in_order_only: bool) {
             scope.spawn(move || {
                 let mut hand = Hand::new(fixture, id);
                 (0..STEPS).for_each(|_| hand.change());
-                // With all that it has open.
+                // The session ends with files open.
                 fixture.dispatcher.session_ended(id);
                 busy.fetch_sub(1, Ordering::SeqCst);
             });
@@ -336,18 +336,18 @@ fn run(in_order_only: bool) {
 }
 
 #[test]
-fn what_is_there_fits_together() {
+fn concurrent_changes_leave_a_consistent_state() {
     run(false);
 }
 
 #[test]
-fn what_is_there_fits_together_though_nothing_is_taken_out_of_order() {
+fn concurrent_changes_leave_a_consistent_state_when_shards_are_locked_in_order() {
     run(true);
 }
 
-/// With one lock for all, or for the namespace, this never ends.
+/// With a single lock for all inodes or for the namespace, this test would hang.
 #[test]
-fn who_needs_other_shards_does_not_wait() {
+fn a_request_does_not_wait_for_shards_that_it_does_not_need() {
     let fixture = &fixture(64, 64);
     let shards = &fixture.dispatcher.store.shards;
     let apart = (0..SHARDS).find(|at| (ROOT_INO..64).all(|ino| place(ino) != *at)).unwrap();

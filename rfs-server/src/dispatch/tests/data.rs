@@ -1,4 +1,4 @@
-//! Space of files: allocation, truncation, what becomes of it, and who may still reach it.
+//! Space of files: allocation, truncation, and the sessions that can still reach freed space.
 
 use rfs_proto::{Extent, MAX_FILE_SIZE};
 
@@ -13,18 +13,18 @@ fn a_file_grows_contiguously() {
     let fixture = fixture(4096, 8);
     let client = fixture.client(1);
     let file = client.create("f").attr;
-    // First exactly what is needed, in whole blocks; then ahead of need.
+    // The first allocation is exact, in whole blocks; the next ones get more ahead of need.
     let layout = client.allocate(file.ino, 0, 5000);
     assert_eq!(layout, Layout { generation: 0, extents: vec![extent(0, 0, 2)], complete: true });
     assert_eq!(fixture.free_blocks(), 4094);
     let layout = client.allocate(file.ino, 2 * B, 1);
     assert_eq!(layout.extents, [extent(0, 0, 19)]);
     assert_eq!(client.allocate(file.ino, 18 * B, B).extents, layout.extents);
-    // Reported is what the size needs, not what is ahead.
+    // The reported blocks are those of the size, without the space ahead of need.
     client.write(&file, &layout, 0, &[7; 9000], 5000);
     let attr = client.stat(file.ino);
     assert_eq!((attr.size, attr.blocks), (9000, 24));
-    // The last close takes back what is ahead.
+    // The last close frees the space ahead of need.
     client.close(file.ino);
     assert_eq!(fixture.free_blocks(), 4096 - 3);
     let opened = client.opened(Request::Open { ino: file.ino, write: true });
@@ -39,7 +39,7 @@ fn files_that_grow_side_by_side_are_in_few_pieces() {
     let fixture = fixture(8 * BLOCKS, 8);
     let client = fixture.client(1);
     let files = ["a", "b"].map(|name| client.create(name).attr.ino);
-    // Each in turn, 128 KiB at a time, as the kernel writes.
+    // In turn, 128 KiB at a time, as the kernel writes.
     let step = 32;
     for at in (0..BLOCKS).step_by(step) {
         files.iter().for_each(|&ino| drop(client.allocate(ino, at * B, step as u64 * B)));
@@ -52,7 +52,7 @@ fn files_that_grow_side_by_side_are_in_few_pieces() {
 }
 
 #[test]
-fn what_is_ahead_of_need_is_a_hole_when_the_file_is_made_longer() {
+fn space_ahead_of_need_becomes_a_hole_when_the_file_grows() {
     let fixture = fixture(4096, 8);
     let client = fixture.client(1);
     let file = client.create("f").attr;
@@ -60,7 +60,7 @@ fn what_is_ahead_of_need_is_a_hole_when_the_file_is_made_longer() {
     let layout = client.allocate(file.ino, 2 * B, 1);
     assert_eq!(layout.extents, [extent(0, 0, 19)]);
     client.write(&file, &layout, 0, &[7; 9000], 5000);
-    // Not as long as it stays within what was asked for.
+    // Not while the file stays within the requested space.
     assert_eq!(client.truncate(file.ino, 3 * B).layout_generation, 0);
     let attr = client.truncate(file.ino, 100 * B);
     assert_eq!((attr.size, attr.blocks, attr.layout_generation), (100 * B, 24, 1));
@@ -86,7 +86,7 @@ fn an_access_moves_one_time_forward_and_nothing_else() {
 }
 
 #[test]
-fn only_those_who_have_it_open() {
+fn only_sessions_with_the_file_open_get_space_and_layouts() {
     let fixture = fixture(16, 8);
     let (one, two) = (fixture.client(1), fixture.client(2));
     let ino = one.create("f").attr.ino;
@@ -129,7 +129,7 @@ fn truncation() {
     assert_eq!((attr.size, attr.mtime, attr.ctime, attr.blocks), (2 * B + 100, 5000, 5000, 24));
     assert_eq!(attr.layout_generation, 1);
     assert_eq!(fixture.free_blocks(), 61);
-    // Growing again shows zeroes, from the very byte on.
+    // Growing again shows zeroes, from the exact byte on.
     fixture.clock.set(6000);
     let attr = client.truncate(file.ino, 10 * B);
     assert_eq!((attr.size, attr.mtime, attr.blocks, attr.layout_generation), (10 * B, 6000, 24, 1));
@@ -137,13 +137,13 @@ fn truncation() {
     let bytes = client.read(&layout, 0, 10 * B);
     assert!(bytes[..2 * B as usize + 100].iter().all(|&b| b == 9));
     assert!(bytes[2 * B as usize + 100..].iter().all(|&b| b == 0));
-    // To the same size: only times.
+    // Truncation to the same size only changes times.
     fixture.clock.set(7000);
     let again = client.truncate(file.ino, 10 * B);
     assert_eq!(again, Attr { mtime: 7000, ctime: 7000, ..attr });
-    // And within a block, nothing is given up but the bytes.
+    // Truncation within a block only zeroes bytes.
     let attr = client.truncate(file.ino, 2 * B + 1);
-    // But a writer there must know of it.
+    // A writer there must learn of it.
     assert_eq!((attr.layout_generation, attr.blocks), (2, 24));
     assert_eq!(client.read(&layout, 2 * B, 3), [9, 0, 0]);
     let attr = client.truncate(file.ino, 0);
@@ -191,7 +191,7 @@ fn space_goes_with_the_last_name_and_the_last_open() {
     assert_eq!(two.error(Request::GetAttr { ino: file.ino }), Errno::ESTALE);
     assert_eq!(two.record(&file), None);
     fixture.assert_free_space_is_zero(&[]);
-    // The slot is used again, the inode number is not.
+    // The slot is reused; the inode number is not.
     let next = one.create("g").attr;
     assert_eq!((next.slot, next.size), (file.slot, 0));
     assert!(next.ino > file.ino);
@@ -222,7 +222,7 @@ fn truncated_space_waits_for_other_sessions() {
     two.opened(Request::Open { ino: file.ino, write: true });
     three.opened(Request::Open { ino: file.ino, write: true });
     one.truncate(file.ino, 0);
-    // Two and three may still be writing to it.
+    // Sessions 2 and 3 may still be writing to the space.
     assert_eq!(fixture.free_blocks(), 0);
     let other = one.create("g").attr.ino;
     assert_eq!(one.error(Request::Allocate { ino: other, offset: 0, len: 1 }), Errno::ENOSPC);
@@ -261,7 +261,7 @@ fn bytes_behind_the_end_are_gone_after_the_last_close() {
     let file = client.create("f").attr;
     let layout = client.allocate(file.ino, 0, B);
     client.write(&file, &layout, 0, b"abc", 2000);
-    // A write that never got to raise the size.
+    // A write that did not get to raise the size.
     fixture.arena.write(layout.extents[0].arena as usize + 3, b"lost");
     client.close(file.ino);
     client.truncate(file.ino, 10);
@@ -274,7 +274,7 @@ fn a_session_that_ended_meanwhile_leaves_no_lease() {
     let client = fixture.client(1);
     let ino = client.create("f").attr.ino;
     client.close(ino);
-    // As if the check for the session had been passed just before it ended.
+    // As if the session check had passed just before the session ended.
     let session = fixture.dispatcher.sessions.get(1).unwrap();
     fixture.dispatcher.session_ended(1);
     let call = Call::new(&fixture.dispatcher.store, &*fixture.clock, &session, None);

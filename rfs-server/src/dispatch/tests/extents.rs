@@ -1,4 +1,4 @@
-//! Space that is asked for, given back and copied.
+//! Fallocate, hole punching and copies.
 
 use rfs_proto::{Copied, FallocateFlags as F, MAX_FILE_SIZE};
 
@@ -51,13 +51,13 @@ fn a_hole_is_punched() {
     let mut expected = vec![9; 10 * B as usize];
     expected[2 * B as usize - 5..5 * B as usize + 5].fill(0);
     assert!(one.whole(ino) == expected);
-    // Others may still be writing there.
+    // Session 2 may still be writing there.
     assert_eq!(fixture.free_blocks(), 54);
     two.close(ino);
     assert_eq!(fixture.free_blocks(), 57);
-    // Within one block there is nothing to give back, but a writer has to know.
+    // Within one block no space is freed, but a writer has to learn of the hole.
     assert_eq!(one.attr(fallocate(ino, 1, 2, PUNCH)).layout_generation, 2);
-    // A hole over the end takes what was given ahead.
+    // A hole across the end frees the space that was given ahead of need.
     one.allocate(ino, 10 * B, 1);
     assert!(fixture.free_blocks() < 56);
     let attr = one.attr(fallocate(ino, 0, 20 * B, PUNCH));
@@ -72,7 +72,7 @@ fn space_is_kept_beyond_the_end() {
     let file = client.filled("f", 1, 7);
     let attr = client.attr(fallocate(file.ino, 0, 8 * B, F::KEEP_SIZE));
     assert_eq!((attr.size, attr.blocks), (B, 64));
-    // Bytes of a write that never raised the size are gone, the space is not.
+    // The bytes of a write that did not raise the size are gone; the space stays.
     let layout = client.layout(Request::Layout { ino: file.ino, offset: 0 });
     fixture.arena.write(layout.extents[0].arena as usize + B as usize + 3, b"lost");
     client.close(file.ino);
@@ -97,7 +97,7 @@ fn space_is_asked_for_and_zeroed() {
     assert_eq!((&bytes[..5], &bytes[5..B as usize + 5]), (&[7; 5][..], &vec![0; B as usize][..]));
     assert!(bytes[B as usize + 5..2 * B as usize].iter().all(|&byte| byte == 7));
     assert_eq!(client.attr(fallocate(ino, 4 * B, 1, F::ZERO_RANGE)).size, 4 * B + 1);
-    // A full server changes nothing, and nonsense neither.
+    // A full server changes nothing, and an invalid request changes nothing.
     let before = client.stat(ino);
     for (offset, len, flags, errno) in [
         (0, 17 * B, F::empty(), Errno::ENOSPC),
@@ -120,7 +120,7 @@ fn space_is_asked_for_and_zeroed() {
 fn copies() {
     let fixture = fixture(2000, 8);
     let client = fixture.client(1);
-    // More than is copied at a time, with a hole in the middle and an odd end.
+    // More than one step, with a hole in the middle and an unaligned end.
     let source = client.filled("source", 200, 5);
     client.attr(fallocate(source.ino, 50 * B, 100 * B, PUNCH));
     client.truncate(source.ino, 200 * B - 77);
@@ -132,7 +132,7 @@ fn copies() {
     assert!(attr.mtime >= 9000 && attr.blocks <= 102 * 8, "holes stay holes: {attr:?}");
     assert!(client.whole(to.ino)[33..] == client.whole(source.ino)[100..]);
     assert_eq!(client.whole(to.ino)[..33], [0; 33]);
-    // Over what is there, a hole is zeroes.
+    // A hole that is copied over data becomes zeroes.
     let other = client.filled("other", 200, 6);
     assert_eq!(client.copied(copy((source.ino, 49 * B), (other.ino, B), 3 * B)), 3 * B);
     let bytes = client.whole(other.ino);
@@ -146,7 +146,7 @@ fn copies() {
     );
     assert_eq!(client.error(copy((other.ino, 0), (other.ino, B), B + 1)), Errno::EINVAL);
     assert_eq!(client.copied(copy((other.ino, 200 * B), (to.ino, 0), 5)), 0);
-    // Not what the copy has put behind the end.
+    // Bytes that the copy itself appends to the source are not copied.
     assert_eq!(client.copied(copy((other.ino, 200 * B - 5), (other.ino, 300 * B), 99 * B)), 5);
     assert_eq!(client.stat(other.ino).size, 300 * B + 5);
     assert_eq!(client.error(copy((other.ino, 0), (to.ino, MAX_FILE_SIZE), 1)), Errno::EFBIG);

@@ -1,4 +1,4 @@
-//! What may be kept, what is recalled, and who waits for whom.
+//! What sessions may cache, which recalls a change causes, and which recalls a reply waits for.
 
 use rfs_proto::{FallocateFlags, FileKind, Recall, Recalls, SetTime, XattrSet};
 
@@ -57,8 +57,8 @@ const A_OTHER: u64 = 5;
 const A_DIR: u64 = 6;
 const B_FILE: u64 = 7;
 
-/// Directories "a" with "file", "other" and "dir", and "b" with "file", all known to session 1, which keeps. Session 2 has the
-/// files of "a" open to read.
+/// Makes directories "a" with "file", "other" and "dir", and "b" with "file". Session 1 caches
+/// all of them. Session 2 has the files of "a" open to read.
 fn tree(fixture: &Fixture) -> [Client<'_>; 2] {
     let (keeper, other) = (fixture.attached(1, true), fixture.attached(2, true));
     let ino = |made: Attr, expected| assert_eq!(made.ino, expected);
@@ -111,7 +111,7 @@ fn each_change_and_what_it_recalls() {
     let fallocate = Request::Fallocate { ino: A_FILE, offset: 0, len: 5, flags: FallocateFlags::empty() };
     let copy = Request::Copy { from: A_OTHER, from_offset: 0, to: A_FILE, to_offset: 0, len: 1 };
     let changes: &[(Request<'_>, &[Recall])] = &[
-        // Names: the directory's attributes go with its name.
+        // Changes of names: the directory's attributes go with its name.
         (create(A, "new", false), &[name(A, "new")]),
         (mkdir(A, b"new"), &[name(A, "new")]),
         (mknod, &[name(A, "new")]),
@@ -136,7 +136,7 @@ fn each_change_and_what_it_recalls() {
             exchange((A, "dir"), (OTHER, "file")),
             &[name(A, "dir"), name(OTHER, "file"), name(A_DIR, ".."), attr(B_FILE)],
         ),
-        // What is left is told as the old name.
+        // A whiteout at the old name is recalled as a change of that name.
         (
             rename_as((A, "file"), (OTHER, "file"), WHITEOUT),
             &[name(A, "file"), name(OTHER, "file"), attr(A_FILE), attr(B_FILE)],
@@ -144,7 +144,7 @@ fn each_change_and_what_it_recalls() {
         (rename_as((A, "dir"), (A, "new"), WHITEOUT), &[name(A, "dir"), name(A, "new"), attr(A_DIR)]),
         (move_((A, "file"), (A, "file")), &[]),
         (rename_as((A, "file"), (A, "file"), WHITEOUT), &[]),
-        // Attributes.
+        // Changes of attributes.
         (set(A_FILE, SetAttr { perm: Some(0o600), ..SetAttr::default() }), &[attr(A_FILE)]),
         (set(A_FILE, SetAttr { uid: Some(7), ..SetAttr::default() }), &[owner(A_FILE)]),
         (set(A_FILE, SetAttr { gid: Some(7), ..SetAttr::default() }), &[owner(A_FILE)]),
@@ -156,19 +156,19 @@ fn each_change_and_what_it_recalls() {
         (set(A_FILE, SetAttr { atime: Some(SetTime::Now), ..SetAttr::default() }), &[attr(A_FILE)]),
         (set(A, SetAttr::default()), &[attr(A)]),
         (set_xattr, &[attr(A)]),
-        // Bytes.
+        // Changes of bytes.
         (set(A_FILE, SetAttr { size: Some(5), ..SetAttr::default() }), &[pages(A_FILE)]),
         (set(A_FILE, SetAttr { size: Some(0), ..SetAttr::default() }), &[pages(A_FILE)]),
         (fallocate, &[pages(A_FILE)]),
         (Request::Allocate { ino: A_FILE, offset: 0, len: 1 }, &[pages(A_FILE)]),
         (Request::Open { ino: A_FILE, write: true }, &[pages(A_FILE)]),
         (create(A, "file", false), &[pages(A_FILE)]),
-        // No changes.
+        // Requests that change nothing.
         (Request::Open { ino: A_FILE, write: false }, &[]),
         (Request::Close { ino: A_FILE }, &[]),
         (copy, &[]),
         (lookup(A, "new"), &[]),
-        // Refusals.
+        // Requests that fail.
         (create(A, "file", true), &[]),
         (mkdir(A, b"dir"), &[]),
         (Request::Unlink { parent: A, name: b"new" }, &[]),
@@ -208,11 +208,11 @@ fn each_change_and_what_it_recalls() {
 }
 
 #[test]
-fn an_own_change_is_recalled_from_nobody_else_and_waits_for_nobody() {
+fn a_change_of_a_single_cache_holder_causes_no_recall_and_no_wait() {
     let fixture = fixture(64, 32);
     let [keeper, other] = tree(&fixture);
     let asked = other.recalls(0);
-    // The other one made all of these names, and keeps them.
+    // Session 2 made all of these names, and caches them.
     let changed = keeper.start(create(A_DIR, "new", true));
     assert_eq!(told(&asked), Recalls { number: 1, recalls: vec![attr(A_DIR)] }, "it looked at no name there");
     let asked = other.recalls(1);
@@ -234,7 +234,7 @@ fn names_that_were_returned_are_recalled_once_and_then_no_more() {
     let asked = keeper.recalls(0);
     assert_eq!(keeper.ask(Request::ReturnNames { ino: A }), Reply::Done);
     assert_eq!(told(&asked), Recalls { number: 1, recalls: vec![names(A)] });
-    // A change waits until the session has dropped them.
+    // A change waits until the session has dropped the names.
     let changed = other.start(create(A, "new", true));
     assert!(changed.try_recv().is_err());
     let asked = keeper.recalls(1);
@@ -242,51 +242,51 @@ fn names_that_were_returned_are_recalled_once_and_then_no_more() {
     keeper.recalls(2);
     assert!(matches!(changed.try_recv(), Ok(Reply::Opened(_))));
     assert!(other.start(Request::Unlink { parent: A, name: b"new" }).try_recv().is_ok());
-    // Whoever keeps none returns none.
+    // A session that caches no names has none to return.
     assert_eq!(keeper.ask(Request::ReturnNames { ino: A }), Reply::Done);
     assert_eq!(keeper.ask(Request::ReturnNames { ino: 1 << 40 }), Reply::Done);
 }
 
-/// And makes it no keeper.
+/// The attributes with the reply do not make the session a cache holder.
 #[test]
-fn who_changes_a_name_hears_of_a_directory_that_it_keeps() {
+fn a_session_that_changes_a_name_gets_the_cached_directory_with_the_reply() {
     let fixture = fixture(64, 32);
     let (keeper, other, plain) = (fixture.attached(1, true), fixture.attached(2, true), fixture.client(3));
     let mkdir = |parent, name| Request::Mkdir { parent, name, perm: 0o755, umask: 0, uid: 0, gid: 0 };
     let dir = plain.attr(mkdir(ROOT_INO, b"d")).ino;
     let after = |client: &Client<'_>, request: &Request<'_>| {
-        client.start(*request).try_recv().expect("nobody is waited for");
+        client.start(*request).try_recv().expect("the reply is not deferred");
         fixture.dispatcher.directory_after(client.id, request)
     };
     let unlink = Request::Unlink { parent: dir, name: b"f" };
     assert_eq!(after(&keeper, &create(dir, "g", true)), None, "it has never asked");
     assert!(keeper.keep(Request::GetAttr { ino: dir }));
-    let made = after(&keeper, &create(dir, "f", true)).expect("it keeps it");
+    let made = after(&keeper, &create(dir, "f", true)).expect("it is cached");
     assert_eq!((made.ino, made.marks), (dir, Marks::KEEP));
-    let unlinked = after(&keeper, &unlink).expect("it keeps it");
+    let unlinked = after(&keeper, &unlink).expect("it is cached");
     assert_eq!(keeper.ask(Request::GetAttr { ino: dir }), Reply::Attr(unlinked));
     assert!(made.ctime < unlinked.ctime, "each is of its moment");
     assert_eq!(after(&keeper, &mkdir(dir, b"sub")).map(|attr| attr.nlink), Some(3));
     assert_eq!(after(&keeper, &Request::GetAttr { ino: dir }), None, "that changes nothing");
     let rename = rename((dir, "g"), (dir, "h"), RenameFlags::empty());
     assert_eq!(after(&keeper, &rename), None, "two directories");
-    // Somebody else changes it: what is kept is recalled.
+    // Another session changes the directory, so the attributes are recalled.
     let asked = keeper.recalls(0);
     other.start(create(dir, "other", true));
     assert_eq!(told(&asked).recalls.len(), 1);
     keeper.recalls(1);
-    assert_eq!(fixture.dispatcher.directory_after(keeper.id, &unlink), None, "it keeps it no longer");
+    assert_eq!(fixture.dispatcher.directory_after(keeper.id, &unlink), None, "recalled");
     plain.ask(Request::GetAttr { ino: dir });
-    assert_eq!(fixture.dispatcher.directory_after(plain.id, &unlink), None, "it keeps nothing");
-    assert_eq!(fixture.dispatcher.directory_after(9, &unlink), None, "nobody");
+    assert_eq!(fixture.dispatcher.directory_after(plain.id, &unlink), None, "it does not cache");
+    assert_eq!(fixture.dispatcher.directory_after(9, &unlink), None, "no such session");
 }
 
 #[test]
-fn who_does_not_keep_is_told_nothing_and_marked_nothing() {
+fn a_session_without_a_cache_gets_no_recalls_and_no_marks() {
     let fixture = fixture(64, 32);
     let (plain, keeper) = (fixture.client(1), fixture.attached(2, true));
     assert!(!plain.keep(create(ROOT_INO, "f", true)));
-    // It hears once that it is told of layouts from now on.
+    // Its first reply is empty: the session receives layout recalls from now on.
     assert_eq!(
         plain.ask(Request::Recalls { done: 0 }),
         Reply::Recalls(Recalls { number: 0, recalls: vec![] })
@@ -294,20 +294,20 @@ fn who_does_not_keep_is_told_nothing_and_marked_nothing() {
     let told_nothing = plain.recalls(0);
     plain.page(ROOT_INO, 0, 10);
     keeper.done(rename((ROOT_INO, "f"), (ROOT_INO, "g"), RenameFlags::empty()));
-    // And it changes what others keep.
+    // Its changes are recalled from other sessions.
     let asked = keeper.recalls(0);
     let changed = plain.start(Request::Unlink { parent: ROOT_INO, name: b"g" });
     assert_eq!(told(&asked).recalls, [name(ROOT_INO, "g")]);
     assert!(changed.try_recv().is_err());
     assert!(told_nothing.try_recv().is_err());
-    // No session that is attached: nobody who could be told.
+    // A session that is not attached receives nothing.
     fixture.dispatcher.session_began(3, regions());
     assert_eq!(Client { fixture: &fixture, id: 3 }.error(Request::Recalls { done: 0 }), Errno::EPROTO);
 }
 
-/// Whether or not they keep anything else.
+/// Independent of other cached state.
 #[test]
-fn what_a_file_gives_up_is_free_when_its_openers_have_let_go_of_it() {
+fn space_that_a_file_gives_up_is_free_when_its_openers_have_returned_their_layouts() {
     for keeps in [false, true] {
         let fixture = fixture(16, 8);
         let (one, two) = (fixture.attached(1, keeps), fixture.client(2));
@@ -331,7 +331,7 @@ fn what_a_file_gives_up_is_free_when_its_openers_have_let_go_of_it() {
             two.start(Request::SetAttr { ino, changes })
         };
         let generation = || one.stat(ino).layout_generation;
-        // Twice: one may acknowledge the first before it has heard of the second.
+        // Two truncations: the session may acknowledge the first before it receives the second.
         let first = truncate(4 * B);
         let before = generation();
         let second = truncate(0);
@@ -347,14 +347,14 @@ fn what_a_file_gives_up_is_free_when_its_openers_have_let_go_of_it() {
         one.recalls(recalls.number);
         assert!(matches!(second.try_recv(), Ok(Reply::Attr(_))));
         assert_eq!(fixture.free_blocks(), 16);
-        // It has it open still, and what it wrote is nobody else's.
+        // Session 1 still has the file open, and no other file gets its space.
         one.allocate(ino, 0, B);
         one.close(ino);
     }
 }
 
 #[test]
-fn attributes_are_kept_while_nobody_else_writes() {
+fn attributes_are_cached_while_no_other_session_writes() {
     let fixture = fixture(64, 32);
     let (one, two) = (fixture.attached(1, true), fixture.attached(2, true));
     let opened = one.opened(create(ROOT_INO, "f", true));
@@ -363,7 +363,7 @@ fn attributes_are_kept_while_nobody_else_writes() {
     let stat = Request::GetAttr { ino };
     assert!(one.keep(stat) && !two.keep(stat) && !two.keep(lookup(ROOT_INO, "f")));
     assert!(!two.page(ROOT_INO, 0, 9).entries[0].attr.marks.contains(Marks::KEEP));
-    // To read does not make it one who writes; the writer's last close ends it.
+    // An open to read makes no writer. The writer's last close ends the writing.
     one.opened(Request::Open { ino, write: false });
     one.close(ino);
     assert!(!two.keep(stat));
@@ -377,11 +377,11 @@ fn attributes_are_kept_while_nobody_else_writes() {
     two.recalls(1);
     let Ok(Reply::Opened(opened)) = changed.try_recv() else { panic!("not opened") };
     assert!(opened.attr.marks.contains(Marks::KEEP));
-    // A writer again: nothing to recall, also by truncation.
+    // A file with a single writer needs no recall, not even for a truncation.
     one.opened(Request::Open { ino, write: true });
     one.truncate(ino, 5);
     assert!(!two.keep(stat) && one_asked.try_recv().is_err());
-    // Two who write: neither keeps, until there is one.
+    // With two writers, neither caches attributes.
     let changed = two.start(Request::Open { ino, write: true });
     assert_eq!(told(&one_asked).recalls, [pages(ino)]);
     one.recalls(1);
@@ -392,7 +392,7 @@ fn attributes_are_kept_while_nobody_else_writes() {
 }
 
 #[test]
-fn a_change_waits_for_all_and_for_those_who_have_ended_no_longer() {
+fn a_change_waits_for_all_cache_holders_that_have_not_ended() {
     let fixture = fixture(64, 32);
     let [one, two, three] = [1, 2, 3].map(|id| fixture.attached(id, true));
     for client in [&one, &two, &three] {
@@ -403,7 +403,7 @@ fn a_change_waits_for_all_and_for_those_who_have_ended_no_longer() {
     let more = three.start(create(ROOT_INO, "g", true));
     assert_eq!(told(&one_asked).recalls, [name(ROOT_INO, "f")]);
     assert_eq!(told(&two_asked).recalls, [name(ROOT_INO, "f")]);
-    // What came meanwhile goes with the next reply.
+    // Recalls that came meanwhile are in the next reply.
     let one_asked = one.recalls(1);
     assert_eq!(told(&one_asked), Recalls { number: 2, recalls: vec![name(ROOT_INO, "g")] });
     assert!(made.try_recv().is_err());
@@ -412,11 +412,11 @@ fn a_change_waits_for_all_and_for_those_who_have_ended_no_longer() {
     assert!(more.try_recv().is_err());
     fixture.dispatcher.session_ended(1);
     assert!(matches!(more.try_recv(), Ok(Reply::Opened(_))));
-    // And nobody keeps anything any more.
+    // No session caches anything any more.
     three.create("h");
 }
 
-/// Who has been told to give something up is no keeper any more, but may still show what was before.
+/// A session with an open recall is no cache holder any more, but may still use the old state.
 #[test]
 fn a_change_waits_for_recalls_that_an_earlier_one_caused() {
     let fixture = fixture(64, 32);
@@ -437,7 +437,7 @@ fn a_change_waits_for_recalls_that_an_earlier_one_caused() {
 }
 
 #[test]
-fn two_who_change_the_same_directory_wait_for_each_other_without_a_deadlock() {
+fn two_sessions_that_change_the_same_directory_do_not_deadlock() {
     let fixture = fixture(64, 32);
     let (one, two) = (fixture.attached(1, true), fixture.attached(2, true));
     one.page(ROOT_INO, 0, 1);
@@ -460,25 +460,25 @@ fn asking_for_recalls() {
     let (keeper, other) = (fixture.attached(1, true), fixture.client(2));
     keeper.page(ROOT_INO, 0, 1);
     assert_eq!(keeper.error(Request::Recalls { done: 1 }), Errno::EPROTO);
-    // Whoever asks again takes the place of who asked.
+    // A second request for recalls replaces the first.
     let (first, second) = (keeper.recalls(0), keeper.recalls(0));
     assert_eq!(first.try_recv(), Ok(Reply::Error(Errno::EINTR)));
     let made = other.start(create(ROOT_INO, "f", true));
     assert_eq!(told(&second), Recalls { number: 1, recalls: vec![name(ROOT_INO, "f")] });
-    // It has not got that: it is told again.
+    // The session has not acknowledged the reply, so the recall is sent again.
     let again = keeper.recalls(0);
     assert_eq!(told(&again), Recalls { number: 2, recalls: vec![name(ROOT_INO, "f")] });
     assert!(made.try_recv().is_err());
     let last = keeper.recalls(2);
     assert!(made.try_recv().is_ok());
-    // Its end ends the question.
+    // The end of the session ends the request.
     fixture.dispatcher.session_ended(1);
     assert_eq!(last.try_recv(), Ok(Reply::Error(Errno::EPROTO)));
     assert_eq!(keeper.error(Request::Recalls { done: 2 }), Errno::EPROTO);
 }
 
 #[test]
-fn who_does_not_acknowledge_is_given_up() {
+fn a_session_that_does_not_acknowledge_is_detached() {
     let fixture = fixture(64, 32);
     let [one, two] = [1, 2].map(|id| fixture.attached(id, true));
     let writer = fixture.client(3);
@@ -496,26 +496,26 @@ fn who_does_not_acknowledge_is_given_up() {
     assert_eq!(told(&two_asked).recalls, [name(ROOT_INO, "f")]);
     two.recalls(1);
     assert_eq!(fixture.dispatcher.give_up(hour, deadline - Duration::from_nanos(1)), []);
-    // It never asked.
+    // Session 1 has not asked for recalls.
     assert_eq!(fixture.dispatcher.give_up(hour, deadline), [1]);
     assert!(matches!(made.try_recv(), Ok(Reply::Opened(_))));
     assert_eq!(fixture.dispatcher.deadline(hour), None);
     assert_eq!(one.error(lookup(ROOT_INO, "f")), Errno::EPROTO);
     assert_eq!(one.error(Request::Recalls { done: 0 }), Errno::EPROTO);
-    // What it had open is its own until it has ended.
+    // Its open files stay until it has ended.
     let free = fixture.free_inodes();
     let removed = writer.start(Request::Unlink { parent: ROOT_INO, name: b"open" });
     assert_eq!(fixture.free_inodes(), free);
     fixture.dispatcher.session_ended(1);
     assert_eq!(fixture.free_inodes(), free + 1);
-    // The other one still keeps.
+    // Session 2 still caches names.
     assert!(removed.try_recv().is_err());
     assert_eq!(fixture.dispatcher.give_up(hour, deadline + hour), [2]);
     assert_eq!(removed.try_recv(), Ok(Reply::Done));
 }
 
 #[test]
-fn names_are_kept_from_the_first_look_also_where_there_is_none() {
+fn names_are_cached_from_the_first_lookup_even_if_absent() {
     let looks: [fn(&Client<'_>); 7] = [
         |client| assert_eq!(client.error(ahead("f")), Errno::ENOENT),
         |client| {
@@ -539,7 +539,7 @@ fn names_are_kept_from_the_first_look_also_where_there_is_none() {
         assert_eq!(told(&asked).recalls, [name(ROOT_INO, "f")], "{at}");
         assert!(made.try_recv().is_err());
     }
-    // Whoever looked at the directory only keeps its attributes only.
+    // A session that has read only the attributes of a directory caches no names.
     let fixture = fixture(64, 32);
     let (keeper, other) = (fixture.attached(1, true), fixture.client(2));
     assert!(keeper.keep(Request::GetAttr { ino: ROOT_INO }));
@@ -566,9 +566,10 @@ fn space_that_comes_back_with_the_last_close_is_recalled() {
     assert_eq!((before.kind, before.blocks, after.blocks), (FileKind::Regular, 40, 0));
 }
 
-/// The attributes that go with a change of bytes are not to be kept, but they say whom the file belongs to.
+/// Attributes in the reply to a change of bytes may not be cached, but the session learns the
+/// owner from them.
 #[test]
-fn who_has_seen_the_owner_hears_of_another_one() {
+fn a_session_that_has_seen_the_owner_gets_a_recall_when_it_changes() {
     let fixture = fixture(64, 100);
     let (keeper, other) = (fixture.attached(1, true), fixture.client(1000));
     let Reply::Opened(opened) = keeper.ask(create(ROOT_INO, "file", true)) else { panic!("no file") };
@@ -592,7 +593,7 @@ fn who_has_seen_the_owner_hears_of_another_one() {
     }
 }
 
-/// Also where no space goes: sessions go by the size that they have seen.
+/// Even if no space is freed: sessions rely on the size that they have seen.
 #[test]
 fn a_size_that_falls_is_recalled_and_the_tail_swept() {
     let fixture = fixture(16, 8);
@@ -613,7 +614,7 @@ fn a_size_that_falls_is_recalled_and_the_tail_swept() {
         let generation = one.stat(ino).layout_generation;
         assert_eq!(told(&asked).recalls, [Recall::Layout { ino, generation }]);
         assert!(truncated.try_recv().is_err());
-        // A write under way that knows the size of before, within its block.
+        // A concurrent write that knows the old size, within the last block.
         fixture.arena.write((layout.extents[0].arena + 2000) as usize, b"late");
         assert!(one.recalls(round + 1).try_recv().is_err());
         assert!(matches!(truncated.try_recv(), Ok(Reply::Attr(_))));
@@ -623,7 +624,7 @@ fn a_size_that_falls_is_recalled_and_the_tail_swept() {
             "who is growing the file meanwhile has to know"
         );
     }
-    // The end was a hole.
+    // The end lies in a hole.
     two.truncate(ino, 2 * B + 10);
     let asked = one.recalls(2);
     let truncated = truncate(2 * B);
@@ -631,12 +632,12 @@ fn a_size_that_falls_is_recalled_and_the_tail_swept() {
     assert_eq!(told(&asked).recalls, [Recall::Layout { ino, generation }]);
     one.recalls(3);
     assert!(matches!(truncated.try_recv(), Ok(Reply::Attr(_))));
-    // A size that stays, or rises, is nothing that others have to hear of.
+    // A size that stays or grows is not recalled.
     two.truncate(ino, 2 * B);
     two.truncate(ino, 3 * B);
 }
 
-/// It may have ended between the bytes of a write and the size.
+/// The session may have ended between the bytes of a write and the size.
 #[test]
 fn the_tail_is_swept_when_a_session_ends() {
     let fixture = fixture(16, 8);
@@ -653,8 +654,8 @@ fn the_tail_is_swept_when_a_session_ends() {
     assert!(two.read(&layout, 0, B) == expected);
 }
 
-/// Two sessions that keep, and a file that the first has open to read; they have told what they
-/// hear.
+/// Attaches two sessions that cache. The first has a file open to read, and both have asked for
+/// recalls.
 fn read_here_and_written_there(fixture: &Fixture) -> [Client<'_>; 2] {
     let [reader, writer] = [1, 2].map(|id| fixture.attached(id, true));
     assert_eq!(writer.create("file").attr.ino, FILE);
@@ -679,7 +680,7 @@ fn a_write_waits_until_pages_that_others_hold_are_dropped() {
     let asked = reader.recalls(1);
     let Ok(Reply::Opened(opened)) = opening.try_recv() else { panic!("not opened") };
     assert!(opened.attr.marks.contains(Marks::SHARED | Marks::KEEP));
-    // The reader holds none.
+    // The reader holds no pages.
     assert!(writer.attr(Request::DropPages { ino: FILE }).marks.contains(Marks::SHARED));
     let mut asked = asked;
     for number in 2..4 {
@@ -687,7 +688,7 @@ fn a_write_waits_until_pages_that_others_hold_are_dropped() {
         let wrote = writer.start(Request::DropPages { ino: FILE });
         assert_eq!(told(&asked), Recalls { number, recalls: vec![written(FILE)] });
         assert!(wrote.try_recv().is_err(), "it waits");
-        // So does the next write, although no session holds pages any more.
+        // The next write waits, too, although no session holds pages any more.
         let next = writer.start(Request::DropPages { ino: FILE });
         assert!(next.try_recv().is_err());
         asked = reader.recalls(number);
@@ -715,7 +716,7 @@ fn pages_outlast_attributes_and_go_with_the_last_close() {
     reader.done(Request::HoldPages { ino: FILE });
     reader.close(FILE);
     writer.attr(Request::DropPages { ino: FILE });
-    // Only a session that has the file open holds pages.
+    // Only a session that has the file open can hold pages.
     reader.done(Request::HoldPages { ino: FILE });
     writer.attr(Request::DropPages { ino: FILE });
     assert!(asked.try_recv().is_err());
@@ -731,7 +732,7 @@ fn only_a_writer_has_pages_dropped_and_waits_for_no_other_recalls() {
     drop(writer.start(Request::Open { ino: FILE, write: true }));
     assert_eq!(told(&asked).recalls, [pages(FILE)]);
     let asked = reader.recalls(1);
-    // The reader learns the attributes of the directory, and keeps them.
+    // The reader caches the attributes of the directory.
     assert!(reader.keep(Request::GetAttr { ino: ROOT_INO }));
     let linked = writer.start(Request::Link { ino: FILE, parent: ROOT_INO, name: b"other" });
     assert!(!told(&asked).recalls.is_empty() && linked.try_recv().is_err());

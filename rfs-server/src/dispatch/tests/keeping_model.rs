@@ -1,5 +1,8 @@
-//! Random requests of several sessions that keep all they may. What each has is what it was told, less what was recalled; it is
-//! the truth whenever nothing is left to be recalled from it, and all of it is while no reply is held back.
+//! Random requests of several sessions that cache all they may.
+//!
+//! Each session has the state that it was told, without the state that was recalled. A session
+//! without open recalls has only valid state. While no reply is deferred, that holds for all
+//! sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +11,7 @@ use rfs_proto::{FallocateFlags, Recall, XattrSet};
 
 use super::*;
 
-/// A number that is brought down to the sessions or inodes that there are.
+/// A number that is reduced to an existing session or inode.
 type Any = usize;
 
 #[derive(Clone, Debug)]
@@ -32,11 +35,11 @@ enum Step {
     Allocate(Any, u64),
     Copy(Any, Any),
     Write(Any, u64),
-    /// Forgets an unlinked inode that it has heard of.
+    /// Forgets an unlinked inode that the session knows.
     Forget(Any),
     /// Takes the recalls that have come, and asks for more.
     Pump,
-    /// Ends; another one begins.
+    /// Ends the session, and starts another one.
     End,
 }
 
@@ -74,7 +77,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The inodes that the numbers of a step stand for.
+/// The inodes of a step.
 #[derive(Clone, Copy, Debug)]
 struct Inos {
     first: u64,
@@ -86,25 +89,24 @@ struct Asked {
     reply: mpsc::Receiver<Reply>,
     step: Step,
     inos: Inos,
-    /// The recalls that its session had taken by then, and the requests that it had made.
+    /// The recalls that the session had taken, and the requests that it had made.
     at: (u64, u64),
 }
 
-/// A session that keeps all it may.
+/// A session that caches all it may.
 struct Keeper<'a> {
     client: Client<'a>,
     names: BTreeMap<(u64, Vec<u8>), Option<u64>>,
     attrs: BTreeMap<u64, Attr>,
-    /// Whom inodes belong to: also of those whose attributes may not be kept.
+    /// Owners of inodes, also of those whose attributes may not be cached.
     owners: BTreeMap<u64, (u32, u32)>,
-    /// Inodes that it was told of and has not forgotten, and those of them that it knows to be
-    /// unlinked.
+    /// Inodes that the session knows and has not forgotten, and those that it knows to be unlinked.
     told: BTreeSet<u64>,
     unlinked: Vec<u64>,
-    /// Inodes that it has open: how often, and whether it may write.
+    /// Open inodes: how often, and whether the session may write.
     open: BTreeMap<u64, (u32, bool)>,
     recalls: mpsc::Receiver<Reply>,
-    /// Recalls that have come and are not taken yet.
+    /// A reply with recalls that the session has not taken yet.
     come: Option<Reply>,
     taken: u64,
     requests: u64,
@@ -138,13 +140,13 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Whether something is recalled from it.
+    /// Returns whether the session has open recalls.
     fn has_recalls(&mut self) -> bool {
         self.come = self.come.take().or_else(|| self.recalls.try_recv().ok());
         self.come.is_some()
     }
 
-    /// Takes what has been recalled.
+    /// Takes the recalls.
     fn pump(&mut self) {
         if !self.has_recalls() {
             return;
@@ -171,13 +173,13 @@ impl<'a> Keeper<'a> {
                 }
                 Recall::Layout { .. } | Recall::Locks { .. } | Recall::Written { .. } => {}
                 Recall::Unlinked { ino } => self.unlinked.push(ino),
-                Recall::All => panic!("only a server that is started again recalls that"),
+                Recall::All => panic!("only a restarted server recalls everything"),
             }
         }
         self.recalls = self.client.start(Request::Recalls { done: self.taken });
     }
 
-    /// Notes which inodes a reply names, whatever of it may be kept.
+    /// Notes the inodes in a reply, even if their attributes may not be cached.
     fn hear(&mut self, reply: &Reply) {
         match reply {
             Reply::Attr(attr) => self.hold(attr),
@@ -194,20 +196,20 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Forgets an unlinked inode, if no reply can bring its number any more.
+    /// Forgets an unlinked inode, if no reply in progress can contain its number.
     fn forget(&mut self, any: Any) {
         if self.unlinked.is_empty() || !self.asked.is_empty() {
             return;
         }
         let ino = self.unlinked.swap_remove(any % self.unlinked.len());
-        assert!(self.told.remove(&ino), "it hears of {ino} once, and was told of it");
+        assert!(self.told.remove(&ino), "the session learns of {ino} once, and knew it");
         self.client.done(Request::Forget { inos: &ino.to_le_bytes() });
         self.names.retain(|(parent, _), _| *parent != ino);
         self.attrs.remove(&ino);
         self.owners.remove(&ino);
     }
 
-    /// Keeps what a reply tells.
+    /// Caches the contents of a reply.
     fn learn(&mut self, step: &Step, Inos { first, second }: Inos, reply: &Reply) {
         let mut told = |parent, name: &[u8], ino| {
             self.names.insert((parent, name.to_vec()), ino);
@@ -238,11 +240,12 @@ impl<'a> Keeper<'a> {
 struct World<'a> {
     fixture: &'a Fixture,
     keepers: Vec<Keeper<'a>>,
-    /// Keeps nothing, and knows the truth.
+    /// A session that caches nothing, and so knows the truth.
     oracle: Client<'a>,
     inos: Vec<u64>,
     last_session: u64,
-    /// Something has changed that nobody waits for: with the end of a session, or a close.
+    /// Whether a change has happened without waiting for recalls: by the end of a session or a
+    /// close.
     unawaited: bool,
 }
 
@@ -350,7 +353,7 @@ impl World<'_> {
                 Request::Copy { from: first, from_offset: 0, to: second, to_offset: 0, len: 9000 }
             }
         };
-        // The inodes that its own request may change: it knows of these.
+        // The inodes that the request itself may change: the session knows their new state.
         let mut own = BTreeSet::from([first, second]);
         if let Step::Remove(_, name) | Step::Rename(_, name, ..) = step {
             own.extend(self.look(first, name));
@@ -363,9 +366,10 @@ impl World<'_> {
         keeper.requests += 1;
         let reply = keeper.client.start(request);
         keeper.asked.push(Asked { reply, step: step.clone(), inos, at: (keeper.taken, keeper.requests) });
-        // Whoever closes waits for nobody: not for those either who keep what the file looked like with its space ahead of need.
+        // A close does not wait for sessions that cache the attributes of before, with the space
+        // ahead of need.
         self.unawaited |= matches!(step, Step::Close(_)) && self.stat(first) != before;
-        // It is done, held back or not.
+        // The change is made, even if the reply is deferred.
         let made = match *step {
             Step::Create(_, name) | Step::Mkdir(_, name) => self.look(first, name),
             _ => Some(first),
@@ -394,7 +398,7 @@ impl World<'_> {
         self.deliver();
     }
 
-    /// What a session that made a change knows by itself, while it keeps it.
+    /// Caches the state that a session knows from its own change.
     fn know_own(&mut self, who: usize, step: &Step, inos: Inos, own: &BTreeSet<u64>) {
         let truth: Vec<(u64, Option<Attr>)> = own.iter().map(|&ino| (ino, self.stat(ino))).collect();
         let keys: Vec<(u64, Vec<u8>)> = self.keepers[who].names.keys().cloned().collect();
@@ -431,7 +435,7 @@ impl World<'_> {
         }
     }
 
-    /// A write by the client itself: bytes behind the end, of which nobody is told.
+    /// Writes as a client does: it raises the size one-sidedly, and no session is told.
     fn write(&mut self, who: usize, ino: u64, len: u64) {
         if let Some(attr) = self.stat(ino)
             && self.keepers[who].open.get(&ino).is_some_and(|(_, writes)| *writes)
@@ -453,14 +457,15 @@ impl World<'_> {
         self.deliver();
     }
 
-    /// Replies that have come.
+    /// Takes the replies that have come.
     fn deliver(&mut self) {
         for keeper in &mut self.keepers {
             for one in std::mem::take(&mut keeper.asked) {
                 let reply = one.reply.try_recv();
                 reply.iter().for_each(|reply| keeper.hear(reply));
                 match reply {
-                    // What was asked for before a recall came, or before another change of its own, is not kept.
+                    // The session does not cache a reply if a recall or another change of its own
+                    // came in between.
                     Ok(_) if one.at != (keeper.taken, keeper.requests) => {}
                     Ok(reply) => keeper.learn(&one.step, one.inos, &reply),
                     Err(mpsc::TryRecvError::Empty) => keeper.asked.push(one),
@@ -470,7 +475,7 @@ impl World<'_> {
         }
     }
 
-    /// Each forgets the unlinked inodes that it has heard of, and closes all that it has open.
+    /// Makes each session forget its unlinked inodes and close its files.
     fn forget_all(&mut self) {
         for keeper in &mut self.keepers {
             while !keeper.unlinked.is_empty() {
@@ -482,19 +487,19 @@ impl World<'_> {
         }
     }
 
-    /// What each has is the truth, as far as it can know.
+    /// Checks that the caches are valid where they have to be.
     fn check(&mut self) {
-        let nobody_waits = self.keepers.iter().all(|keeper| keeper.asked.is_empty());
+        let none_waits = self.keepers.iter().all(|keeper| keeper.asked.is_empty());
         for keeper in &self.keepers {
-            // Whatever has become of its names, an inode is there for a session that was told of
-            // it.
+            // An inode exists for each session that knows it, even without a name.
             keeper.told.iter().for_each(|&ino| assert!(self.stat(ino).is_some(), "inode {ino} is gone"));
         }
         for who in 0..self.keepers.len() {
-            if self.keepers[who].has_recalls() && (self.unawaited || !nobody_waits) {
+            if self.keepers[who].has_recalls() && (self.unawaited || !none_waits) {
                 continue;
             }
-            // A session may ask for an unlinked inode that it was never told of. It does not hear that the inode is gone.
+            // A session may ask for an unlinked inode that it does not know. It does not learn that
+            // the inode is gone.
             let exists = |ino: u64| self.stat(ino).is_some();
             for ((parent, name), ino) in
                 self.keepers[who].names.iter().filter(|((parent, _), _)| exists(*parent))
@@ -506,9 +511,10 @@ impl World<'_> {
                 assert!(self.stat(*ino).is_none_or(|is| is == *attr), "{attr:?}");
             }
             for (ino, owner) in &self.keepers[who].owners {
-                // Nobody hears that an inode is gone unless he keeps more of it.
+                // A session does not learn that an inode is gone unless it caches more than the
+                // owner.
                 let is = self.stat(*ino).map(|attr| (attr.uid, attr.gid));
-                assert!(is.is_none_or(|is| is == *owner), "inode {ino} is {is:?}'s, not {owner:?}'s");
+                assert!(is.is_none_or(|is| is == *owner), "inode {ino} belongs to {is:?}, not to {owner:?}");
             }
         }
     }
@@ -516,11 +522,11 @@ impl World<'_> {
 
 proptest! {
     #[test]
-    fn what_is_kept_is_true(
+    fn cached_state_is_valid(
         steps in proptest::collection::vec((0..3usize, step()), 1..120),
         in_order_only in any::<bool>(),
     ) {
-        // Never full: a full server frees unlinked inodes that sessions were told of.
+        // Never full: a full server frees unlinked inodes that sessions know.
         let mut fixture = fixture(2048, 400);
         if in_order_only {
             fixture.dispatcher.store.shards.in_order_only();
@@ -533,7 +539,7 @@ proptest! {
             world.perform(*who, step);
             world.check();
         }
-        // Nobody is left waiting, and then all is true.
+        // In the end no session waits, and all caches are valid.
         while world.keepers.iter_mut().any(Keeper::has_recalls) {
             world.keepers.iter_mut().for_each(Keeper::pump);
         }

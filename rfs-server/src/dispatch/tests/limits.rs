@@ -1,4 +1,4 @@
-//! Full servers: they say so, and nothing is lost or half done.
+//! Full servers: they report it, and no change is lost or half done.
 
 use std::thread;
 
@@ -18,7 +18,7 @@ fn out_of_inodes() {
     assert_eq!(client.error(Request::Symlink { parent, name, target: b"x", uid, gid }), Errno::ENOSPC);
     let whiteout = |from, to, flags| rename_as((ROOT_INO, from), (ROOT_INO, to), WHITEOUT | flags);
     assert_eq!(client.error(whiteout("a", "c", 0)), Errno::ENOSPC);
-    // What exists is found first.
+    // An existing name is reported first.
     assert_eq!(client.error(whiteout("a", "b", 0)), Errno::EISDIR);
     assert_eq!(client.error(whiteout("a", "b", 1)), Errno::EEXIST);
     client.done(whiteout("a", "a", 0));
@@ -65,7 +65,7 @@ fn files_that_grow_together_fill_the_space() {
             }
         }
     }
-    // Whoever is still writing uses up what was given ahead, so that nothing is left over.
+    // The writers use up the space that was given ahead of need, so none is left over.
     assert_eq!((written.iter().sum::<u64>(), fixture.free_blocks()), (1000, 0));
 }
 
@@ -110,7 +110,7 @@ fn layouts_in_parts_fit_into_messages() {
     let fixture = fixture(blocks, 8);
     let client = fixture.client(1);
     let ino = client.create("f").attr.ino;
-    // Every other block, from the back: no two extents continue each other.
+    // Every other block, from the end: no two extents are adjacent.
     for at in (0..blocks / 2).rev().map(|at| 2 * at) {
         client.allocate(ino, at * B, 1);
     }
@@ -139,7 +139,7 @@ fn many_threads_in_little_space() {
             scope.spawn(move || {
                 let client = fixture.client(u64::from(id));
                 for round in 0..100 {
-                    // Four times 16 blocks fit exactly: nobody may be refused.
+                    // Four times 16 blocks fit exactly, so no request may fail.
                     let name = format!("{id}-{round}");
                     let file = client.create(&name).attr;
                     let layout = client.allocate(file.ino, 0, 16 * B);

@@ -1,4 +1,4 @@
-//! Locks, and what they say of a client's caches.
+//! Locks, and their information about the validity of a client's cache.
 
 use rfs_proto::{Granted, HeldLock, LockClass, LockKind, LockRange, Locked};
 
@@ -39,7 +39,7 @@ fn locks_belong_to_sessions_and_end_with_their_leases() {
     assert_eq!(two.error(lock(ino, 5, LockKind::Unlock)), Errno::EBADF);
     two.opened(Request::Open { ino, write: true });
     one.locked(ino, 5);
-    // The same number of another session is another owner.
+    // The same owner number in another session is another owner.
     assert_eq!(two.error(lock(ino, 5, LockKind::Shared)), Errno::EAGAIN);
     let held = HeldLock { exclusive: true, range: LockRange { first: 3, last: 9 }, pid: 77 };
     assert_eq!(one.in_the_way(ino, 5), None);
@@ -49,7 +49,7 @@ fn locks_belong_to_sessions_and_end_with_their_leases() {
     let (class, kind) = (LockClass::Flock, LockKind::Shared);
     let backwards = Request::Lock { ino, owner: 5, class, kind, range, pid: 0, ticket: None };
     assert_eq!(one.error(backwards), Errno::EINVAL);
-    // One open less is not the last.
+    // The file is opened twice, so the first close is not the last.
     one.opened(Request::Open { ino, write: true });
     one.close(ino);
     assert_eq!(two.error(lock(ino, 5, LockKind::Shared)), Errno::EAGAIN);
@@ -62,7 +62,7 @@ fn locks_belong_to_sessions_and_end_with_their_leases() {
 }
 
 #[test]
-fn a_lock_tells_whether_somebody_else_was_there() {
+fn a_lock_tells_whether_another_session_has_used_the_file() {
     let fixture = fixture(16, 8);
     let (one, two) = (fixture.client(1), fixture.client(2));
     let ino = one.create("f").attr.ino;
@@ -73,8 +73,8 @@ fn a_lock_tells_whether_somebody_else_was_there() {
     };
     let first = again();
     assert!(first.alone);
-    assert_eq!(again(), first, "nobody was");
-    // Somebody who opens and closes, and may have written.
+    assert_eq!(again(), first, "no other session used it");
+    // Another session opens and closes the file, and may have written.
     two.opened(Request::Open { ino, write: true });
     assert!(!again().alone);
     two.close(ino);
@@ -107,7 +107,7 @@ fn circles_over_two_files_and_sessions() {
     assert!(matches!(granted(&told)[..], [Granted { ticket: 1, outcome: Ok(_) }]));
 }
 
-/// Waits for all of a file, for owner 5.
+/// Blocks for a lock of the whole file, for owner 5.
 fn wait(ino: u64, kind: LockKind, ticket: u64) -> Request<'static> {
     let (class, range) = (LockClass::Record, LockRange::ALL);
     Request::Lock { ino, owner: 5, class, kind, range, pid: 0, ticket: Some(ticket) }
@@ -122,7 +122,7 @@ fn granted(told: &mpsc::Receiver<Reply>) -> Vec<Granted> {
 
 const NOTHING: Result<Reply, mpsc::TryRecvError> = Err(mpsc::TryRecvError::Empty);
 
-/// A file that session 1 has locked for owner 5, open in sessions 1 to 3.
+/// Makes a file that session 1 has locked for owner 5, and that sessions 1 to 3 have open.
 fn locked_by_one(fixture: &Fixture) -> (u64, [Client<'_>; 3]) {
     let clients = [1, 2, 3].map(|id| fixture.client(id));
     let ino = clients[0].create("f").attr.ino;
@@ -134,21 +134,21 @@ fn locked_by_one(fixture: &Fixture) -> (u64, [Client<'_>; 3]) {
 }
 
 #[test]
-fn whoever_waits_is_told_late_and_in_turn() {
+fn blocked_lock_requests_are_granted_in_order() {
     let fixture = fixture(16, 8);
     let (ino, [one, two, three]) = locked_by_one(&fixture);
     let (to_two, to_three) = (two.start(Request::Grants), three.start(Request::Grants));
     assert_eq!(two.ask(wait(ino, LockKind::Exclusive, 7)), Reply::Waits);
-    assert_eq!(two.ask(wait(ino, LockKind::Exclusive, 7)), Reply::Waits, "it goes on waiting");
+    assert_eq!(two.ask(wait(ino, LockKind::Exclusive, 7)), Reply::Waits, "it still waits");
     assert_eq!(two.error(wait(ino, LockKind::Shared, 7)), Errno::EINVAL, "that ticket is taken");
-    assert_eq!(three.ask(wait(ino, LockKind::Shared, 7)), Reply::Waits, "numbers are a session's own");
+    assert_eq!(three.ask(wait(ino, LockKind::Shared, 7)), Reply::Waits, "each session has its own tickets");
     assert_eq!((to_two.try_recv(), to_three.try_recv()), (NOTHING, NOTHING));
     one.unlock(ino, 5);
     let [Granted { ticket: 7, outcome: Ok(Locked { visits, alone: false }) }] = granted(&to_two)[..] else {
         panic!()
     };
     assert_eq!(to_three.try_recv(), NOTHING);
-    assert_eq!(two.error(Request::StopWaiting { ticket: 7 }), Errno::ENOENT, "it does not wait any more");
+    assert_eq!(two.error(Request::StopWaiting { ticket: 7 }), Errno::ENOENT, "it has stopped waiting");
     two.done(Request::Lock {
         ino,
         owner: 5,
@@ -159,8 +159,8 @@ fn whoever_waits_is_told_late_and_in_turn() {
         ticket: None,
     });
     let [Granted { ticket: 7, outcome: Ok(next) }] = granted(&to_three)[..] else { panic!() };
-    assert!(next.visits > visits, "somebody else was there");
-    // Who has been told asks again, and is told at once what has come meanwhile.
+    assert!(next.visits > visits, "another session has used it");
+    // A session that asks again gets grants that came meanwhile at once.
     assert_eq!(one.ask(wait(ino, LockKind::Exclusive, 1)), Reply::Waits);
     three.close(ino);
     let [Granted { ticket: 1, outcome: Ok(Locked { alone: false, .. }) }] =
@@ -171,10 +171,10 @@ fn whoever_waits_is_told_late_and_in_turn() {
 }
 
 #[test]
-fn whoever_stops_gets_nothing_and_those_behind_go_on() {
+fn a_cancelled_request_gets_no_lock_and_unblocks_later_ones() {
     let fixture = fixture(16, 8);
     let (ino, [one, two, three]) = locked_by_one(&fixture);
-    // A lock for readers, behind which a writer waits, and behind that a reader.
+    // A writer waits for the lock of a reader, and another reader waits behind the writer.
     one.ask(lock(ino, 5, LockKind::Shared));
     assert_eq!(two.ask(wait(ino, LockKind::Exclusive, 1)), Reply::Waits);
     assert_eq!(three.ask(wait(ino, LockKind::Shared, 1)), Reply::Waits);
@@ -191,7 +191,7 @@ fn whoever_stops_gets_nothing_and_those_behind_go_on() {
 }
 
 #[test]
-fn one_asks_for_grants_at_a_time_and_not_when_the_session_is_over() {
+fn a_session_has_one_request_for_grants_and_none_after_its_end() {
     let fixture = fixture(16, 8);
     let (ino, [one, two, three]) = locked_by_one(&fixture);
     let (first, second) = (two.start(Request::Grants), two.start(Request::Grants));
@@ -202,7 +202,8 @@ fn one_asks_for_grants_at_a_time_and_not_when_the_session_is_over() {
     fixture.dispatcher.session_ended(2);
     assert_eq!(second.try_recv(), Ok(Reply::Error(Errno::EPROTO)));
     assert_eq!(two.start(Request::Grants).try_recv(), Ok(Reply::Error(Errno::EPROTO)));
-    // Its place is another one's now. Who closes the file by another way waits in vain.
+    // The blocked request of session 2 has ended, so session 3 is next. A blocked request fails when
+    // its session closes the file.
     one.unlock(ino, 5);
     let to_three = three.start(Request::Grants);
     assert!(matches!(granted(&to_three)[..], [Granted { ticket: 1, outcome: Ok(_) }]));

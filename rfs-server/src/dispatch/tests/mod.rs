@@ -1,4 +1,5 @@
-//! The dispatcher, driven with messages and without a network. `Client` plays the one-sided part of a client.
+//! Tests of the dispatcher with messages, without a network. [`Client`] plays the one-sided part
+//! of a client.
 
 mod concurrent;
 mod data;
@@ -65,7 +66,7 @@ impl Fixture {
         let client = Client { fixture: self, id };
         let before = self.clock.peek();
         let attached = client.attach(keeps, false);
-        // Other threads may have looked at the clock meanwhile: each look moves it by one.
+        // Other threads may have read the clock meanwhile: each read advances it by one.
         assert!(
             matches!(attached, Reply::Attached(Attached { arena, table, sums, now, session, read_only: false, resumed: false, .. })
             if (Regions { arena, table, sums }) == regions() && (before..self.clock.peek()).contains(&now) && session == id)
@@ -81,7 +82,7 @@ impl Fixture {
         self.dispatcher.statfs().inodes_free
     }
 
-    /// All free space is zero: whatever is not in the given layouts holds no byte of anybody.
+    /// Checks that all free space is zero: no byte outside of the given layouts is set.
     fn assert_free_space_is_zero(&self, used: &[&Layout]) {
         let mut bytes = vec![0; self.arena.len()];
         self.arena.read(0, &mut bytes);
@@ -102,21 +103,21 @@ impl Client<'_> {
         self.ask(Request::Attach { version: VERSION, client: "test", export: "", keeps, alone, mount: None })
     }
 
-    /// Sends a request, which is answered at once. Both go through their codecs.
+    /// Sends a request whose reply is immediate. Request and reply go through their codecs.
     fn ask(&self, request: Request<'_>) -> Reply {
         match self.handle(request) {
             Outcome::Now(reply) => recoded(&reply),
-            Outcome::Later(_) => panic!("{request:?} has to wait"),
+            Outcome::Later(_) => panic!("{request:?} is deferred"),
         }
     }
 
-    /// Sends a request, which may be answered later.
+    /// Sends a request whose reply may be deferred.
     fn start(&self, request: Request<'_>) -> mpsc::Receiver<Reply> {
         let (sender, receiver) = mpsc::channel();
         match self.handle(request) {
             Outcome::Now(reply) => sender.send(recoded(&reply)).unwrap(),
             Outcome::Later(promise) => {
-                // Nobody may be waiting any more.
+                // The test may have dropped the receiver.
                 let send = move |reply| drop(sender.send(recoded(&reply)));
                 self.fixture.dispatcher.redeem(promise, Sender::new(send));
             }
@@ -144,7 +145,7 @@ impl Client<'_> {
     fn attr(&self, request: Request<'_>) -> Attr {
         match self.ask(request) {
             Reply::Attr(attr) => {
-                // The record says the same as the message.
+                // The record agrees with the message.
                 assert_eq!(self.record(&attr), Some(without_mark(attr)), "{request:?}");
                 attr
             }
@@ -205,7 +206,7 @@ impl Client<'_> {
         self.done(Request::Unlink { parent: ROOT_INO, name: name.as_bytes() });
     }
 
-    /// A one-sided write into a layout, then size and time as a client raises them.
+    /// Writes one-sidedly into a layout, and then raises size and time as a client does.
     fn write(&self, attr: &Attr, layout: &Layout, offset: u64, data: &[u8], time: i64) {
         for (i, byte) in data.iter().enumerate() {
             let at = offset + i as u64;
@@ -228,7 +229,7 @@ impl Client<'_> {
         (offset..offset + len).map(byte).collect()
     }
 
-    /// The attributes as a one-sided READ of the record finds them.
+    /// Returns the attributes as a one-sided READ of the record finds them.
     fn record(&self, attr: &Attr) -> Option<Attr> {
         let mut raw = [0; record::LEN];
         self.fixture.table.read(attr.slot as usize * record::LEN, &mut raw);
@@ -236,12 +237,12 @@ impl Client<'_> {
     }
 }
 
-/// Attributes as a record has them.
+/// Returns attributes as the record has them.
 fn without_mark(attr: Attr) -> Attr {
     Attr { marks: attr.marks - Marks::KEEP - Marks::SHARED, ..attr }
 }
 
-/// A reply after its way through both codecs.
+/// Encodes and decodes a reply.
 fn recoded(reply: &Reply) -> Reply {
     let (mut bytes, mut again) = (Vec::new(), Vec::new());
     encode_reply(reply, &mut bytes);
@@ -251,7 +252,7 @@ fn recoded(reply: &Reply) -> Reply {
     decoded
 }
 
-/// Sets an extended attribute to what came before and this.
+/// Makes the request that sets an extended attribute from the stored parts and `value`.
 fn rest<'a>(ino: u64, name: &'a [u8], value: &'a [u8]) -> Request<'a> {
     let how = XattrSet::Any;
     Request::SetXattr { ino, name, value, how, continued: true, drop_sgid: false, only_if: None }
@@ -276,10 +277,10 @@ fn rename<'a>(from: (u64, &'a str), to: (u64, &'a str), flags: RenameFlags) -> R
     }
 }
 
-/// Of renameat2.
+/// RENAME_WHITEOUT of renameat2.
 const WHITEOUT: u32 = 4;
 
-/// A rename with the flags of renameat2; a whiteout belongs to user 7 and group 8.
+/// Makes a rename with flags of renameat2. A whiteout belongs to user 7 and group 8.
 fn rename_as<'a>(
     (parent, name): (u64, &'a str),
     (new_parent, new_name): (u64, &'a str),

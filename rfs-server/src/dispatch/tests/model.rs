@@ -1,5 +1,7 @@
-//! Random operations against a model that knows paths and nothing else: a set of full paths, each with a number for
-//! the file behind it. Directories are paths that other paths begin with.
+//! Random operations against a model of paths: a set of full paths, each with a number for its
+//! file.
+//!
+//! Directories are paths that other paths begin with.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -59,7 +61,7 @@ impl Model {
         self.paths.keys().any(|p| p.len() > path.len() && p.starts_with(path))
     }
 
-    /// What is wrong with the directory that `path` is to be found in.
+    /// Returns the error of looking up the directory of `path`.
     fn parent(&self, path: &Path) -> Result<(), Errno> {
         for len in 1..path.len() {
             match self.kind(&path[..len].to_vec()) {
@@ -82,7 +84,7 @@ impl Model {
         Ok(())
     }
 
-    /// Takes a path and all below it out.
+    /// Removes a path and all below it from the model.
     fn lift(&mut self, path: &Path) -> Vec<(Path, u32)> {
         let below: Vec<Path> = self.paths.keys().filter(|p| p.starts_with(path)).cloned().collect();
         below
@@ -201,7 +203,7 @@ impl Model {
     }
 }
 
-/// Finds the directory of a path as a kernel would, name by name.
+/// Finds the directory of a path as a kernel does, name by name.
 pub(super) fn walk(client: &Client<'_>, path: &[&'static str]) -> Result<u64, Errno> {
     path.iter().try_fold(ROOT_INO, |at, name| match client.ask(lookup(at, name)) {
         Reply::Attr(attr) => Ok(attr.ino),
@@ -210,7 +212,7 @@ pub(super) fn walk(client: &Client<'_>, path: &[&'static str]) -> Result<u64, Er
     })
 }
 
-/// Directory and name of a path, the directory checked as by a kernel.
+/// Returns directory and name of a path, and checks the directory as a kernel does.
 fn place(client: &Client<'_>, path: &Path) -> Result<(u64, &'static str), Errno> {
     let (name, directories) = path.split_last().unwrap();
     let parent = walk(client, directories)?;
@@ -277,7 +279,8 @@ fn outcome(reply: Reply) -> Result<(), Errno> {
     }
 }
 
-/// The whole tree is the model's: names, kinds, identity, link counts; and nothing else holds an inode.
+/// Compares the whole tree with the model: names, kinds, identity and link counts. No other inode
+/// exists.
 fn compare(fixture: &Fixture, client: &Client<'_>, model: &Model) {
     let mut seen: BTreeMap<Path, u64> = BTreeMap::new();
     let mut queue: Vec<(Path, u64, u64)> = vec![(vec![], ROOT_INO, ROOT_INO)];

@@ -1,4 +1,4 @@
-//! Requests about names: what they answer, and the times and records that they leave.
+//! Requests about names: their replies, and the times and records that they leave.
 
 use rfs_proto::{FileKind, InUse, MAX_SYMLINK, SetTime};
 
@@ -51,7 +51,7 @@ fn sessions_attach_first() {
 }
 
 #[test]
-fn one_that_is_alone_has_nobody_beside_it() {
+fn an_exclusive_mount_is_the_only_one() {
     let fixture = fixture(16, 8);
     let [one, two] = [1, 2].map(|id| Client { fixture: &fixture, id });
     let begin = || [1, 2].into_iter().for_each(|id| fixture.dispatcher.session_began(id, regions()));
@@ -59,7 +59,7 @@ fn one_that_is_alone_has_nobody_beside_it() {
     begin();
     assert!(matches!(one.attach(true, false), Reply::Attached(_)));
     assert_eq!(two.attach(true, true), in_use(false));
-    // Who is refused is not attached, whatever it asks for.
+    // A refused session is not attached and can send no request.
     assert_eq!(two.error(Request::StatFs), Errno::EPROTO);
     assert!(matches!(two.attach(false, false), Reply::Attached(_)));
     [1, 2].into_iter().for_each(|id| fixture.dispatcher.session_ended(id));
@@ -72,7 +72,7 @@ fn one_that_is_alone_has_nobody_beside_it() {
 }
 
 #[test]
-fn of_two_who_want_to_be_alone_at_once_one_is() {
+fn one_of_two_concurrent_exclusive_mounts_attaches() {
     let fixture = fixture(16, 8);
     for round in 0..200 {
         let ids = [2 * round + 1, 2 * round + 2];
@@ -82,7 +82,7 @@ fn of_two_who_want_to_be_alone_at_once_one_is() {
             let threads = ids.map(|id| {
                 let client = Client { fixture: &fixture, id };
                 let barrier = &barrier;
-                // The other one would be alone, too, or just attached.
+                // The other session wants to be exclusive, too, or just attaches.
                 let alone = id % 2 == 1 || round % 2 == 0;
                 scope.spawn(move || {
                     barrier.wait();
@@ -190,7 +190,7 @@ fn changes_of_names_change_times() {
     client.done(Request::Unlink { parent: a, name: b"h" });
     assert_eq!((client.stat(file.ino).ctime, client.stat(a).ctime), (7000, 7000));
     assert_eq!(client.stat(ROOT_INO).ctime, 6000);
-    // An operation that fails leaves no trace.
+    // An operation that fails changes nothing.
     fixture.clock.set(8000);
     assert_eq!(client.error(Request::Rmdir { parent: ROOT_INO, name: b"a" }), Errno::ENOTEMPTY);
     assert_eq!((client.stat(ROOT_INO).ctime, client.stat(a).ctime), (6000, 7000));
@@ -220,7 +220,7 @@ fn a_whiteout_is_left_in_the_old_place() {
         (Some(whiteout), file.ino)
     );
     assert_eq!(fixture.free_inodes(), free - 1);
-    // One that is replaced by another one goes.
+    // A whiteout that is replaced by another whiteout is freed.
     client.done(rename_as((ROOT_INO, "g"), (a, "f"), WHITEOUT));
     assert_eq!(client.error(Request::GetAttr { ino }), Errno::ESTALE);
     assert_eq!((client.record(&whiteout), fixture.free_inodes()), (None, free - 1));
@@ -228,9 +228,9 @@ fn a_whiteout_is_left_in_the_old_place() {
     assert_eq!(fixture.free_inodes(), free - 1);
 }
 
-/// The default ACL of the directory is one of what the server keeps of extended attributes.
+/// The server counts the memory of the directory's default ACL, which the whiteout inherits.
 #[test]
-fn what_a_whiteout_has_of_the_directory_is_counted() {
+fn extended_attributes_that_a_whiteout_inherits_are_counted() {
     let fixture = fixture(16, 16);
     let client = fixture.client(1);
     client.create("f");
@@ -264,7 +264,7 @@ fn set_attr() {
     let attr = set(SetAttr { perm: Some(0o104711), ..none });
     assert_eq!(attr, Attr { perm: 0o4711, ctime: 5000, ..file });
     fixture.clock.set(6000);
-    // Asking is enough: chown(-1, -1) changes ctime.
+    // chown(-1, -1) changes ctime, too.
     assert_eq!(set(none), Attr { ctime: 6000, ..attr });
     let attr = set(SetAttr { uid: Some(50), ..none });
     assert_eq!((attr.uid, attr.gid, attr.ctime), (50, 6, 6001));
@@ -276,7 +276,7 @@ fn set_attr() {
     assert_eq!((attr.atime, attr.mtime, attr.ctime), (-5, 7000, 7000));
     let attr = set(SetAttr { mtime: Some(SetTime::At(i64::MAX)), ..none });
     assert_eq!((attr.mtime, attr.ctime), (i64::MAX, 7001));
-    // Who keeps the time himself says what it is.
+    // A client that keeps times itself sets ctime.
     let attr = set(SetAttr { mtime: Some(SetTime::At(70)), ctime: Some(-80), ..none });
     assert_eq!((attr.mtime, attr.ctime), (70, -80));
     assert_eq!(client.error(Request::SetAttr { ino: 99, changes: none }), Errno::ESTALE);
@@ -291,7 +291,7 @@ fn times_of_client_writes() {
     client.write(&file, &layout, 0, b"0123456789", 5000);
     let attr = client.stat(file.ino);
     assert_eq!((attr.size, attr.mtime, attr.ctime, attr.blocks), (10, 5000, 5000, 8));
-    // A later chmod keeps mtime; a set mtime replaces it, until the next write.
+    // A later chmod keeps mtime. A set mtime replaces it until the next write.
     fixture.clock.set(6000);
     let ino = file.ino;
     let changes = SetAttr { perm: Some(0o600), ..SetAttr::default() };
@@ -303,7 +303,7 @@ fn times_of_client_writes() {
     client.write(&file, &layout, 10, b"x", 7000);
     let attr = client.stat(ino);
     assert_eq!((attr.mtime, attr.ctime, attr.size), (7000, 7000, 11));
-    // Other changes of the record in between do not lose what clients wrote there.
+    // Other changes of the record in between do not lose the values that clients wrote there.
     client.attr(Request::Link { ino, parent: ROOT_INO, name: b"g" });
     assert_eq!((client.stat(ino).mtime, client.stat(ino).size), (7000, 11));
 }
@@ -337,7 +337,7 @@ fn directories_in_pages() {
             assert_eq!(client.record(&entry.attr), Some(entry.attr));
             names.push(String::from_utf8(entry.name.clone()).unwrap());
         }
-        // What goes away in the meantime is not missed, and does not disturb.
+        // A name that is removed in the meantime does not disturb the listing.
         client.unlink(&names[pages - 1].clone());
         if page.end {
             break;

@@ -1,4 +1,4 @@
-//! Requests that are carried out once, and mounts that come back.
+//! Exactly-once requests, and mounts that reconnect.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn mount(f: &Fixture, id: u64) -> Client<'_> {
 fn once(client: &Client<'_>, number: (u32, u64), request: Request<'_>) -> Reply {
     match client.fixture.dispatcher.handle_once(client.id, number, request) {
         Outcome::Now(reply) => reply,
-        Outcome::Later(_) => panic!("{request:?} has to wait"),
+        Outcome::Later(_) => panic!("{request:?} is deferred"),
     }
 }
 
@@ -31,14 +31,14 @@ fn create(name: &[u8]) -> Request<'_> {
 }
 
 #[test]
-fn a_repetition_changes_nothing_and_is_answered_as_the_first_one() {
+fn a_repeated_request_changes_nothing_and_gets_the_same_reply() {
     let f = fixture(64, 16);
     let client = mount(&f, 1);
     let made = once(&client, (0, 1), create(b"a"));
     assert!(matches!(made, Reply::Opened(_)));
     assert_eq!(once(&client, (0, 1), create(b"a")), made);
     let Reply::Opened(Opened { attr: Attr { ino, .. }, .. }) = made else { panic!() };
-    // It is open once.
+    // The file is opened only once.
     assert_eq!(once(&client, (1, 1), Request::Close { ino }), Reply::Done);
     assert_eq!(once(&client, (1, 1), Request::Close { ino }), Reply::Done);
     assert_eq!(once(&client, (1, 2), Request::Close { ino }), Reply::Error(Errno::EBADF));
@@ -51,7 +51,7 @@ fn a_repetition_changes_nothing_and_is_answered_as_the_first_one() {
 }
 
 #[test]
-fn only_mounts_that_come_back_ask_once() {
+fn only_mounts_that_reconnect_send_exactly_once_requests() {
     let f = fixture(64, 16);
     let plain = f.client(1);
     assert_eq!(once(&plain, (0, 1), create(b"a")), Reply::Error(Errno::EPROTO));
@@ -59,14 +59,14 @@ fn only_mounts_that_come_back_ask_once() {
 }
 
 #[test]
-fn a_repetition_waits_for_those_whom_the_first_one_waits_for() {
+fn a_repeated_request_waits_for_the_same_recalls() {
     let f = fixture(64, 16);
     let (client, keeper) = (mount(&f, 1), f.attached(2, true));
     assert_eq!(keeper.ask(Request::Lookup { parent: ROOT_INO, name: b"d" }), Reply::Error(Errno::ENOENT));
     let make = Request::Mkdir { parent: ROOT_INO, name: b"d", perm: 0o700, umask: 0, uid: 0, gid: 0 };
-    // The reply, when it comes.
+    // Repeats the request. The result receives the deferred reply.
     let again = || match f.dispatcher.handle_once(client.id, (3, 9), make) {
-        Outcome::Now(reply) => panic!("{reply:?} waits for nobody"),
+        Outcome::Now(reply) => panic!("{reply:?} is not deferred"),
         Outcome::Later(promise) => {
             let (send, reply) = mpsc::channel();
             f.dispatcher.redeem(promise, Sender::new(move |told| send.send(told).unwrap()));
@@ -80,12 +80,12 @@ fn a_repetition_waits_for_those_whom_the_first_one_waits_for() {
     drop(keeper.start(Request::Recalls { done: recalls.number }));
     let told = reply.try_recv().unwrap();
     assert!(matches!(told, Reply::Attr(_)));
-    // Nobody is waited for any more.
+    // The recall is acknowledged, so a repetition does not wait.
     assert_eq!(again().try_recv(), Ok(told));
 }
 
 #[test]
-fn a_mount_that_is_back_has_what_it_had() {
+fn a_mount_that_reconnects_has_its_files_open() {
     let f = fixture(64, 16);
     let client = mount(&f, 1);
     let Reply::Opened(Opened { attr, .. }) = once(&client, (0, 1), create(b"a")) else { panic!() };

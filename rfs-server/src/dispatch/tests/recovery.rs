@@ -1,5 +1,7 @@
-//! Servers that are killed: random requests on a memory object, which is copied as it is at some moment, and what the next server
-//! makes of the copy. All that is visible is compared with what was visible when the last request had been answered.
+//! Killed servers: random requests run on a memory object, which is copied at some moment, and
+//! the next server starts on the copy.
+//!
+//! All visible state is compared with the visible state after the last answered request.
 
 use std::{cell::Cell, collections::BTreeMap};
 
@@ -15,12 +17,12 @@ use crate::durable::{Dirt, Log, replay::State};
 
 pub(super) const BLOCKS: u64 = 64;
 pub(super) const INODES: usize = 200;
-/// Bytes of a segment of the log, unless a test says another number.
+/// Bytes of a segment of the log, unless a test sets another size.
 const SEGMENT: usize = 1 << 18;
-/// Where the log begins.
+/// The offset of the log.
 const LOG: usize = 64;
 
-/// What outlives a server.
+/// The memory that outlives a server.
 pub(super) struct Object {
     arena: Arc<Memory>,
     table: Arc<Memory>,
@@ -66,7 +68,7 @@ impl Object {
         }
     }
 
-    /// Starts the `starts`th server on it.
+    /// Starts a server on the object; `starts` counts the servers.
     pub(super) fn start(&self, starts: u64, clean: bool) -> Result<Fixture, Damage> {
         let clock = Arc::new(ManualClock::new(1000 * starts as i64));
         let (log, state) = if starts == 1 {
@@ -97,13 +99,13 @@ pub(super) enum Act {
     Accessed(Path, i64),
     SetXattr(Path, &'static str, usize),
     RemoveXattr(Path, &'static str),
-    /// Another session opens it, and keeps it open.
+    /// Another session opens the file, and keeps it open.
     Hold(Path),
     /// The other session ends.
     LetGo,
-    /// The log is written anew.
+    /// The log is rewritten.
     Anew,
-    /// It begins to be written anew, which is not finished.
+    /// A rewrite of the log begins, and does not end.
     Begin,
 }
 
@@ -136,7 +138,8 @@ pub(super) fn act() -> impl Strategy<Value = Act> {
 }
 
 impl Act {
-    /// The file whose bytes it changes: if it is not answered, they may have been changed in part.
+    /// Returns the file whose bytes the act changes. If the act is not answered, they may have
+    /// changed in part.
     fn bytes_of(&self) -> Option<&Path> {
         match self {
             Act::Write(path, ..) | Act::Truncate(path, _) | Act::Space(path, ..) => Some(path),
@@ -145,11 +148,11 @@ impl Act {
     }
 }
 
-/// A server with the sessions that act: 1 opens and closes, 2 holds.
+/// A server with two sessions: session 1 opens and closes, and session 2 holds files open.
 pub(super) struct World {
     pub(super) fixture: Fixture,
     writes: Cell<u8>,
-    /// Files get their own number as bytes, and nothing else.
+    /// Whether each file contains only its own number as bytes.
     pub(super) tagged: bool,
 }
 
@@ -258,7 +261,7 @@ impl World {
         }
     }
 
-    /// All that can be seen, by path.
+    /// Returns all visible state, by path.
     pub(super) fn view(&self) -> View {
         let client = self.client();
         let mut view = View::new();
@@ -308,9 +311,9 @@ impl World {
         Layout { generation: 0, extents, complete: true }
     }
 
-    /// When those of before are over, everything that no name leads to is free, and free space is zero. Whatever files get next
-    /// is zero, too.
-    pub(super) fn check_what_is_free(&self, view: &View) {
+    /// Checks, after `before_is_over`, that all inodes and space without a name are free and zero,
+    /// also the space that files get next.
+    pub(super) fn check_free_space(&self, view: &View) {
         self.fixture.dispatcher.before_is_over();
         let inos: BTreeMap<u64, &Seen> = view.values().map(|seen| (seen.attr.ino, seen)).collect();
         assert_eq!(self.fixture.free_inodes(), (INODES - inos.len()) as u64);
@@ -330,7 +333,7 @@ impl World {
 
 pub(super) type View = BTreeMap<Vec<u8>, Seen>;
 
-/// What can be seen of an inode.
+/// The visible state of an inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) attr: Attr,
@@ -341,7 +344,7 @@ pub(super) struct Seen {
     pub(super) data: Vec<u8>,
 }
 
-/// The same without the bytes, size and times of one inode.
+/// Returns the view without the bytes, size and times of one inode.
 fn without_bytes(view: &View, ino: Option<u64>) -> View {
     let mut view = view.clone();
     for seen in view.values_mut().filter(|seen| Some(seen.attr.ino) == ino) {
@@ -351,7 +354,7 @@ fn without_bytes(view: &View, ino: Option<u64>) -> View {
     view
 }
 
-/// The same without times.
+/// Returns the view without times.
 fn without_times(view: &View) -> View {
     let mut view = view.clone();
     for seen in view.values_mut() {
@@ -360,7 +363,7 @@ fn without_times(view: &View) -> View {
     view
 }
 
-/// Has a copy made of the object at each moment of a step at which it may be torn.
+/// Copies the object at each moment of a transaction at which it may be torn.
 pub(super) fn watch(object: &Arc<Object>, fixture: &Fixture) -> Arc<Mutex<Vec<Object>>> {
     let copies = Arc::new(Mutex::new(Vec::new()));
     let (kept, object) = (Arc::clone(&copies), Arc::clone(object));
@@ -369,12 +372,13 @@ pub(super) fn watch(object: &Arc<Object>, fixture: &Fixture) -> Arc<Mutex<Vec<Ob
     copies
 }
 
-/// The object between two copies, before and after a transaction was logged: that is written in part. How many bytes were to come at last.
+/// Returns the state between two copies, before and after the append of a transaction that is
+/// written in part. Also returns the number of bytes that were written last.
 pub(super) fn torn(old: &Object, new: &Object, cut: &prop::sample::Index) -> (Object, usize) {
     let torn = old.copy();
     let (old, new) = (bytes(&old.state), bytes(&new.state));
     let changed: Vec<usize> = (0..old.len()).filter(|&at| old[at] != new[at]).collect();
-    // The first word comes last.
+    // The first word of a transaction is written last.
     let late = changed.first().map_or(0, |first| first / 8 * 8 + 8);
     let (last, first): (Vec<usize>, Vec<usize>) = changed.into_iter().partition(|&at| at < late);
     for &at in first.iter().take(cut.index(first.len() + 1)) {
@@ -383,9 +387,9 @@ pub(super) fn torn(old: &Object, new: &Object, cut: &prop::sample::Index) -> (Ob
     (torn, last.len())
 }
 
-/// Threads change names while the log is written anew, again and again: the next server has what there is.
+/// Threads change names while the log is rewritten repeatedly. The next server has all names.
 #[test]
-fn the_log_is_written_anew_while_others_change() {
+fn the_log_is_rewritten_while_threads_change_names() {
     for round in 0..4u64 {
         let object = Object::with_segment(1 << 20);
         let world = World::new(object.start(1, true).unwrap());
@@ -413,11 +417,12 @@ fn the_log_is_written_anew_while_others_change() {
         let copy = object.copy();
         let world = World::new(copy.start(2, false).unwrap());
         assert_eq!(world.view(), before);
-        world.check_what_is_free(&before);
+        world.check_free_space(&before);
     }
 }
 
-/// Nothing is lost where the log has no room: what adds something is refused before, then all changes, until there is room again.
+/// A full log loses nothing: it refuses additions first, and then all changes, until there is
+/// room again.
 #[test]
 fn a_full_log_refuses_and_recovers() {
     let object = Object::with_segment(1 << 14);
@@ -447,11 +452,11 @@ fn a_full_log_refuses_and_recovers() {
     assert_eq!(refused, Errno::EIO);
     assert_eq!(client.error(Request::Unlink { parent: ROOT_INO, name: name(1).as_bytes() }), Errno::EIO);
     client.ask(lookup(ROOT_INO, &name(1)));
-    // Killed now: the next server has all that was answered.
+    // After a kill, the next server has all answered changes.
     let killed = World::new(object.copy().start(2, false).unwrap());
     assert_eq!(without_times(&killed.view()), without_times(&world.view()));
     killed.client().unlink(&name(1));
-    // Or it goes on by itself.
+    // The server itself can also go on.
     assert!(world.fixture.dispatcher.has_long_log());
     world.fixture.dispatcher.write_log_anew().unwrap();
     client.unlink(&name(1));
@@ -462,9 +467,9 @@ fn a_full_log_refuses_and_recovers() {
 }
 
 proptest! {
-    /// Killed between two requests, again and again: everything that was answered is there.
+    /// The server is killed between two requests, several times: all answered changes are there.
     #[test]
-    fn what_was_answered_is_there(runs in proptest::collection::vec(proptest::collection::vec(act(), 0..40), 1..4)) {
+    fn answered_changes_survive_a_kill(runs in proptest::collection::vec(proptest::collection::vec(act(), 0..40), 1..4)) {
         let mut object = Object::new();
         let mut starts = 1;
         let mut before = None;
@@ -472,7 +477,7 @@ proptest! {
             let world = World::new(object.start(starts, starts == 1).unwrap());
             if let Some(before) = &before {
                 prop_assert_eq!(&world.view(), before);
-                world.check_what_is_free(before);
+                world.check_free_space(before);
             }
             acts.iter().for_each(|act| world.act(act));
             before = Some(world.view());
@@ -482,17 +487,18 @@ proptest! {
         let before = before.unwrap();
         let world = World::new(object.start(starts, false).unwrap());
         prop_assert_eq!(&world.view(), &before);
-        // Killed before anything is asked for: nothing of that is new.
+        // Killed before the first request: the inodes and space are unchanged.
         let again = object.copy();
-        world.check_what_is_free(&before);
+        world.check_free_space(&before);
         let world = World::new(again.start(starts + 1, false).unwrap());
         prop_assert_eq!(&world.view(), &before);
-        world.check_what_is_free(&before);
+        world.check_free_space(&before);
     }
 
-    /// Killed in the middle of a request, its transaction written in part: all of it is there or nothing, but for bytes.
+    /// The server is killed during a request, and its transaction is written in part. All of the
+    /// change is there or nothing, except for bytes.
     #[test]
-    fn what_was_not_answered_is_there_or_not(
+    fn an_unanswered_change_survives_a_kill_as_a_whole_or_not_at_all(
         acts in proptest::collection::vec(act(), 0..25),
         last in act(),
         (which, cut) in any::<(prop::sample::Index, prop::sample::Index)>(),
@@ -517,20 +523,20 @@ proptest! {
         let world = World::new(torn.start(2, false).unwrap());
         let view = world.view();
         let seen = without_bytes(&view, bytes_of);
-        // Times are published before.
+        // Times are published earlier.
         prop_assert!(which > 0 || without_times(&seen) == lost, "{seen:?} {lost:?} {kept:?}");
-        world.check_what_is_free(&view);
+        world.check_free_space(&view);
         prop_assert!(late <= 8);
         let world = World::new(logged.copy().start(2, false).unwrap());
         let view = world.view();
         let seen = without_bytes(&view, bytes_of);
         prop_assert!(seen == kept || which + 2 < copies.len() , "{seen:?} {kept:?}");
-        world.check_what_is_free(&view);
+        world.check_free_space(&view);
     }
 
-    /// Ended in order: the next server has the same, at once.
+    /// The server ends in order. The next server has the same state at once.
     #[test]
-    fn who_ends_in_order_leaves_everything(acts in proptest::collection::vec(act(), 0..40)) {
+    fn an_orderly_end_keeps_everything(acts in proptest::collection::vec(act(), 0..40)) {
         let object = Object::new();
         let world = World::new(object.start(1, true).unwrap());
         acts.iter().for_each(|act| world.act(act));
@@ -542,6 +548,6 @@ proptest! {
         let world = World::new(object.start(2, true).unwrap());
         prop_assert_eq!(&world.view(), &before);
         prop_assert_eq!(world.fixture.dispatcher.statfs(), totals);
-        world.check_what_is_free(&before);
+        world.check_free_space(&before);
     }
 }

@@ -1,4 +1,5 @@
-//! Mounts that come back to the next server: they have what they had, and nothing of theirs is done twice.
+//! Mounts that reconnect to the next server: they keep their state, and no request is carried out
+//! twice.
 
 use proptest::prelude::*;
 use rfs_proto::{Copied, Growth, LockClass, LockKind, LockRange, Locked, Recall, Recalls, XattrSet};
@@ -17,7 +18,7 @@ pub(super) fn attach(f: &Fixture, id: u64, keeps: bool) -> Client<'_> {
     client
 }
 
-/// The same mount at another server.
+/// Reconnects a mount to another server.
 pub(super) fn back(f: &Fixture, id: u64) -> Client<'_> {
     let reply = f.dispatcher.resume(id, regions());
     assert!(
@@ -30,7 +31,7 @@ pub(super) fn back(f: &Fixture, id: u64) -> Client<'_> {
 pub(super) fn once(client: &Client<'_>, number: (u32, u64), request: Request<'_>) -> Reply {
     match client.fixture.dispatcher.handle_once(client.id, number, request) {
         Outcome::Now(reply) => reply,
-        Outcome::Later(_) => panic!("{request:?} has to wait"),
+        Outcome::Later(_) => panic!("{request:?} is deferred"),
     }
 }
 
@@ -54,7 +55,7 @@ fn lock(ino: u64, owner: u64, kind: LockKind, ticket: Option<u64>) -> Request<'s
 const MKDIR: Request<'_> =
     Request::Mkdir { parent: ROOT_INO, name: b"d", perm: 0o700, umask: 0, uid: 0, gid: 0 };
 
-/// Each with the log as it was written, and with one that has been written anew.
+/// Kills the server and starts the next one. With `anew`, the log is rewritten before.
 fn killed(object: &Object, f: &Fixture, starts: u64, anew: bool) -> (Object, Fixture) {
     if anew {
         f.dispatcher.write_log_anew().unwrap();
@@ -90,7 +91,7 @@ fn files_stay_open_and_go_with_the_last_close() {
 }
 
 #[test]
-fn who_is_given_up_leaves_nothing() {
+fn a_session_that_is_given_up_leaves_nothing() {
     let object = Object::new();
     let f = object.start(1, true).unwrap();
     let one = attach(&f, 1, false);
@@ -111,7 +112,7 @@ fn who_is_given_up_leaves_nothing() {
 }
 
 #[test]
-fn only_strangers_are_waited_for_blindly() {
+fn space_stays_in_quarantine_while_sessions_that_do_not_reconnect_may_write() {
     let object = Object::new();
     let f = object.start(1, true).unwrap();
     let stranger = f.client(9);
@@ -121,8 +122,8 @@ fn only_strangers_are_waited_for_blindly() {
     assert!(f.dispatcher.waits_for_strangers());
     let free = f.free_blocks();
     attach(&f, 1, false).unlink("f");
-    assert_eq!(f.free_blocks(), free, "somebody may be writing there");
-    // The next one waits as well, until that is over.
+    assert_eq!(f.free_blocks(), free, "a client may be writing there");
+    // The next server waits for that client, too.
     let (object, f) = killed(&object, &f, 3, true);
     assert!(f.dispatcher.waits_for_strangers());
     f.dispatcher.before_is_over();
@@ -133,7 +134,7 @@ fn only_strangers_are_waited_for_blindly() {
 }
 
 #[test]
-fn space_waits_for_those_who_can_reach_it_and_for_nobody_else() {
+fn space_waits_for_the_sessions_that_can_reach_it() {
     for anew in [false, true] {
         let object = Object::new();
         let f = object.start(1, true).unwrap();
@@ -144,7 +145,7 @@ fn space_waits_for_those_who_can_reach_it_and_for_nobody_else() {
         one.allocate(ino, 0, 3 * B);
         one.truncate(ino, 3 * B);
         one.truncate(ino, 1);
-        assert_eq!(f.free_blocks(), free - 3, "in reach of the other one");
+        assert_eq!(f.free_blocks(), free - 3, "the other session can reach it");
         let (object, f) = killed(&object, &f, 2, anew);
         let two = back(&f, 2);
         assert_eq!(f.free_blocks(), free - 3);
@@ -156,7 +157,7 @@ fn space_waits_for_those_who_can_reach_it_and_for_nobody_else() {
 }
 
 #[test]
-fn who_has_come_back_gives_back_the_layouts_of_before() {
+fn a_session_that_reconnects_returns_its_old_layouts() {
     for keeps in [false, true] {
         let object = Object::new();
         let f = object.start(1, true).unwrap();
@@ -168,7 +169,7 @@ fn who_has_come_back_gives_back_the_layouts_of_before() {
         one.opened(Request::Open { ino, write: false });
         let truncated =
             two.start(Request::SetAttr { ino, changes: SetAttr { size: Some(0), ..SetAttr::default() } });
-        // Who does not ask is not asked, and keeps others from it until he closes.
+        // A session without recalls gets none, and keeps the space from others until it closes.
         assert_eq!((truncated.try_recv().is_ok(), f.free_blocks()), (!keeps, free - 3));
         let (_object, f) = killed(&object, &f, 2, false);
         let one = back(&f, 1);
@@ -183,7 +184,7 @@ fn who_has_come_back_gives_back_the_layouts_of_before() {
 }
 
 #[test]
-fn locks_are_held_and_who_waits_is_to_ask_again() {
+fn locks_are_kept_and_blocked_requests_are_repeated() {
     for anew in [false, true] {
         let object = Object::new();
         let f = object.start(1, true).unwrap();
@@ -197,14 +198,14 @@ fn locks_are_held_and_who_waits_is_to_ask_again() {
         assert_eq!(two.ask(Request::Grants), Reply::AskAgain);
         let told = two.start(Request::Grants);
         for _ in 0..2 {
-            // Twice is as once.
+            // A repeated request has the same effect.
             assert_eq!(two.ask(lock(ino, 6, LockKind::Shared, Some(3))), Reply::Waits);
         }
         assert_eq!(two.error(lock(ino, 6, LockKind::Exclusive, Some(3))), Errno::EINVAL);
         assert!(told.try_recv().is_err());
         assert_eq!(once(&one, (0, 2), lock(ino, 5, LockKind::Unlock, None)), Reply::Done);
         assert!(matches!(told.try_recv(), Ok(Reply::Grants(granted)) if granted[0].ticket == 3));
-        // It has it, though it may not have heard so.
+        // The session holds the lock, even if it has not received the grant.
         let (_object, f) = killed(&object, &f, 3, anew);
         let (one, two) = (back(&f, 1), back(&f, 2));
         assert_eq!(one.error(lock(ino, 5, LockKind::Exclusive, None)), Errno::EAGAIN);
@@ -215,7 +216,7 @@ fn locks_are_held_and_who_waits_is_to_ask_again() {
 }
 
 #[test]
-fn changes_wait_until_all_have_dropped_what_nobody_knows_they_keep() {
+fn changes_wait_until_sessions_with_unknown_caches_have_dropped_everything() {
     let object = Object::new();
     let f = object.start(1, true).unwrap();
     let (one, two) = (attach(&f, 1, true), attach(&f, 2, true));
@@ -228,24 +229,24 @@ fn changes_wait_until_all_have_dropped_what_nobody_knows_they_keep() {
     assert!(made.try_recv().is_err());
     let (_object, f) = killed(&object, &f, 2, false);
     let one = back(&f, 1);
-    // Nor does the reply to what was done come before.
+    // The reply to a repeated request is deferred, too.
     let made = later(&one, (0, 1), MKDIR);
     let other = later(&one, (1, 1), Request::Rmdir { parent: ROOT_INO, name: b"d" });
     assert!(made.try_recv().is_err() && other.try_recv().is_err());
-    // Who closes waits for nobody, not even when he does it again.
+    // A close is not deferred, not even a repeated one.
     assert_eq!(once(&one, (2, 1), Request::Close { ino: open }), Reply::Done);
     let two = back(&f, 2);
-    // It has heard the one before, and goes on counting.
+    // The session has received the previous reply, and continues its numbers.
     let Reply::Recalls(Recalls { number, recalls }) = two.ask(Request::Recalls { done: 1 }) else { panic!() };
-    // The server does not know which inodes it was told of, so it hears of the one that is
-    // unlinked.
+    // The server does not know which inodes this session knows. So the session receives the
+    // unlinked inode.
     let d = Recall::Unlinked { ino: 3 };
     assert_eq!((number, recalls), (2, vec![Recall::All, d.clone()]));
     assert!(made.try_recv().is_err() && other.try_recv().is_err());
     drop(two.start(Request::Recalls { done: number }));
     assert!(matches!(made.try_recv(), Ok(Reply::Attr(_))));
     assert_eq!(other.try_recv(), Ok(Reply::Unlinked(3)));
-    // Its own as well: a change may not have come to it.
+    // The session's own cache is recalled, too: it may have missed a change.
     let Reply::Recalls(recalls) = one.ask(Request::Recalls { done: 0 }) else { panic!() };
     assert_eq!(recalls.recalls, [Recall::All, d]);
 }
@@ -267,13 +268,14 @@ fn a_value_in_parts_is_whole() {
 }
 
 #[test]
-fn a_copy_that_was_cut_has_copied_what_it_says() {
+fn an_interrupted_copy_has_copied_the_bytes_that_its_reply_reports() {
     const MORE: u64 = 300 << 10;
     let object = Arc::new(Object::new());
     let f = object.start(1, true).unwrap();
     let one = attach(&f, 1, false);
     let ino = one.create("f").attr.ino;
-    // Behind its own end: what is copied first must not be copied again.
+    // The source overlaps the destination's end: bytes that were copied first must not be copied
+    // again.
     one.truncate(ino, MORE);
     let copies = watch(&object, &f);
     let copy = Request::Copy { from: ino, from_offset: 0, to: ino, to_offset: MORE, len: MORE };
@@ -284,7 +286,7 @@ fn a_copy_that_was_cut_has_copied_what_it_says() {
         let size = one.stat(ino).size;
         let Reply::Copied(Copied { bytes, .. }) = once(&one, (0, 1), copy) else { panic!() };
         let done = one.stat(ino).size;
-        // The size may be ahead of that, as with a write.
+        // The size may be ahead, as with a write.
         assert!(done == MORE + bytes || done == 2 * MORE, "{size} {bytes} {done}");
         assert!(bytes == MORE || (bytes, size) >= (256 << 10, MORE + bytes), "{size} {bytes}");
     }
@@ -369,7 +371,8 @@ impl Ask {
     }
 }
 
-/// A reply without what differs from one server to the next: times, generations, and where the record is.
+/// Removes the fields of a reply that differ between servers: times, generations, and the
+/// record's slot.
 fn comparable(mut reply: Reply) -> Reply {
     let plain = |attr: &mut Attr| {
         (attr.atime, attr.mtime, attr.ctime) = (0, 0, 0);
@@ -387,7 +390,7 @@ fn comparable(mut reply: Reply) -> Reply {
     reply
 }
 
-/// What sessions have, and what there is.
+/// Returns the state of sessions and inodes as text.
 fn held(f: &Fixture) -> String {
     let mut opens = Vec::new();
     f.dispatcher.each_shard(|meta| {
@@ -404,8 +407,8 @@ fn held(f: &Fixture) -> String {
     format!("{opens:?} {locks:?} {names:?} {} {}", f.free_blocks(), f.free_inodes())
 }
 
-/// Sessions of the server before may use every unlinked inode. Those of the test never ask for
-/// recalls, so in the undisturbed run they may use none: both forget all that there are.
+/// Makes the sessions forget all unlinked inodes. Sessions of the previous server may use all of
+/// them. In the undisturbed run, the sessions never ask for recalls and may use none.
 fn forget_all(f: &Fixture) {
     for id in [1, 2] {
         let mut held = Vec::new();
@@ -415,7 +418,7 @@ fn forget_all(f: &Fixture) {
     }
 }
 
-/// The same for one that has just lost its last name.
+/// Forgets the inode that a reply reports as unlinked.
 fn forgotten(f: &Fixture, reply: Reply) -> Reply {
     let Reply::Unlinked(ino) = reply else { return reply };
     for id in [1, 2] {
@@ -433,10 +436,10 @@ fn is_open(f: &Fixture, ino: u64) -> bool {
 }
 
 proptest! {
-    /// Two mounts ask for this and that, and the server is killed now and then, in the middle of it, before the reply is heard: all goes on
-    /// as it does where none is killed.
+    /// Two mounts send requests, and the server is killed from time to time, before a reply
+    /// arrives. The result is the same as without kills.
     #[test]
-    fn a_run_with_kills_is_as_one_without(
+    fn kills_do_not_change_the_result_of_a_run(
         steps in proptest::collection::vec(
             (ask(), 1..3u64, 0..3u32, proptest::option::weighted(0.3, any::<(prop::sample::Index, prop::sample::Index, bool)>())),
             1..40,
@@ -474,7 +477,7 @@ proptest! {
             prop_assert_eq!(&unheard, &expected, "{:?}", ask);
             let next = {
                 let copies = copies.lock();
-                // Before, between, in the middle, and after.
+                // Before, between, during and after the transactions.
                 match which.index(copies.len() + 2) {
                     0 => before,
                     at if at > copies.len() => object.copy(),
@@ -495,10 +498,11 @@ proptest! {
     }
 }
 
-/// A server is killed when a file has grown by an append, which is not in its log. The next one is sent that again, and is not to have it
-/// appended twice, nor to leave a gap where its space was lost.
+/// A server is killed after a file has grown by an append that is not in the log. The next server
+/// gets the append again. It must not append twice, and must not leave a gap where its space was
+/// lost.
 #[test]
-fn an_append_that_was_begun_is_not_made_twice() {
+fn an_interrupted_append_is_not_made_twice() {
     let append = |offset, was, data| Request::Write {
         ino: 2,
         offset,
@@ -515,7 +519,7 @@ fn an_append_that_was_begun_is_not_made_twice() {
         assert_eq!(opened.attr.ino, 2);
         two.opened(Request::Open { ino: 2, write: true });
         one.done(append(0, 0, prefix));
-        // The hold of its append, as the client takes it.
+        // The client takes the end of the file for its append.
         let hold = opened.attr.slot as usize * record::LEN + record::APPENDER;
         f.table.write(hold, &record::appender(1, 3).to_le_bytes());
         let copies = watch(&object, &f);
@@ -526,9 +530,9 @@ fn an_append_that_was_begun_is_not_made_twice() {
         let one = back(&f, 1);
         let two = back(&f, 2);
         assert_eq!(one.stat(2).size, was + 9, "killed too early for this test");
-        // Somebody else does not hold the end, and it is not his append.
+        // Session 2 does not hold the end, so this is not its append.
         assert_eq!(two.error(append(was, was, b"one line\n")), Errno::EAGAIN);
-        // Nor is it one of other data where there is some.
+        // An append of other data is another append, if the data differs.
         if was == 5 {
             assert_eq!(one.error(append(was, was, b"two line\n")), Errno::EAGAIN);
         }
@@ -536,7 +540,7 @@ fn an_append_that_was_begun_is_not_made_twice() {
         let layout = one.layout(Request::Layout { ino: 2, offset: 0 });
         assert_eq!(one.stat(2).size, was + 9);
         assert_eq!(one.read(&layout, 0, was + 9), [prefix, b"one line\n"].concat());
-        // The next one is another.
+        // The next append is a new one.
         assert_eq!(one.error(append(was, was, b"two")), Errno::EAGAIN);
         one.done(append(was + 9, was + 9, b"two"));
     }

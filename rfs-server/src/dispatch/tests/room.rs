@@ -1,4 +1,5 @@
-//! Sessions that ask for all that they can get: what the log says of them has an end, it can always be written anew, and others go on.
+//! Sessions that take all the log room that they can get: their state in the log is bounded, the
+//! log can always be rewritten, and other sessions go on.
 
 use rfs_proto::{LockClass, LockKind, LockRange};
 
@@ -9,7 +10,7 @@ use super::{
 };
 use crate::dispatch::room::{OPEN, Room, SESSION, SLOT};
 
-/// With little room for sessions.
+/// A log with little room for sessions.
 const SEGMENT: usize = 1 << 17;
 const ROOM: u64 = SEGMENT as u64 / 8;
 
@@ -22,7 +23,7 @@ fn files(f: &Fixture, count: usize) -> Vec<u64> {
     inos
 }
 
-/// How often a request succeeds before it is refused so.
+/// Returns how often a request succeeds before it fails with `refused`.
 fn until(refused: Errno, mut ask: impl FnMut(u64) -> Reply) -> u64 {
     for at in 0.. {
         match ask(at) {
@@ -42,7 +43,7 @@ fn lock(ino: u64, at: u64) -> Request<'static> {
     Request::Lock { ino, owner: 1, class, kind, range, pid: 1, ticket: None }
 }
 
-/// Writes the log anew again and again: each time everything that there is has to fit beside what is asked for meanwhile.
+/// Rewrites the log repeatedly: all state has to fit beside the changes that come meanwhile.
 fn fits(f: &Fixture) {
     for _ in 0..4 {
         f.dispatcher.write_log_anew().unwrap();
@@ -50,7 +51,7 @@ fn fits(f: &Fixture) {
 }
 
 #[test]
-fn who_opens_all_that_there_is_is_refused_first() {
+fn a_session_that_opens_all_files_is_refused_first() {
     let object = Object::with_segment(SEGMENT);
     let f = object.start(1, true).unwrap();
     let inos = files(&f, 190);
@@ -58,7 +59,7 @@ fn who_opens_all_that_there_is_is_refused_first() {
     let open = |ino| Request::Open { ino, write: false };
     let opened = until(Errno::ENFILE, |at| greedy.ask(open(inos[at as usize])));
     assert!((80..190).contains(&opened), "{opened}");
-    // What it has it can open again, and a file that is not made is not there.
+    // The session can open an open file again, and a refused create makes no file.
     greedy.opened(open(inos[0]));
     assert_eq!(greedy.error(create(ROOT_INO, "more", true)), Errno::ENFILE);
     assert_eq!(greedy.error(lookup(ROOT_INO, "more")), Errno::ENOENT);
@@ -67,14 +68,14 @@ fn who_opens_all_that_there_is_is_refused_first() {
     }
     other.close(other.create("its own").attr.ino);
     fits(&f);
-    // Others have got more since: it has to come down to what is left.
+    // Other sessions have taken room since, so the limit is lower.
     greedy.close(inos[0]);
     greedy.close(inos[0]);
     assert_eq!(greedy.error(open(inos[0])), Errno::ENFILE);
     let journal = |f: &Fixture| f.dispatcher.store.journal.as_ref().unwrap().room.taken();
     let taken = 2 * SESSION + (opened - 1 + opened / 2 - 4) * OPEN;
     assert_eq!(journal(&f), taken);
-    // The next server counts the same, and goes on with it.
+    // The next server counts the same.
     let f = object.copy().start(2, false).unwrap();
     assert_eq!(journal(&f), taken);
     let (greedy, other) = (back(&f, 1), back(&f, 2));
@@ -88,7 +89,7 @@ fn who_opens_all_that_there_is_is_refused_first() {
 }
 
 #[test]
-fn slots_beginnings_and_locks_have_an_end_too() {
+fn slots_parts_of_values_and_locks_are_bounded() {
     let object = Object::with_segment(SEGMENT);
     let f = object.start(1, true).unwrap();
     let ino = files(&f, 1)[0];
@@ -104,13 +105,13 @@ fn slots_beginnings_and_locks_have_an_end_too() {
         let changes = SetAttr { perm: Some(perm), ..SetAttr::default() };
         Request::SetAttr { ino, changes }
     };
-    // One that there cannot be is refused without end, and takes nothing.
+    // A slot that cannot exist is always refused, and takes no room.
     for _ in 0..2 * ROOM / SLOT {
         assert_eq!(once(&greedy, (rfs_proto::SLOTS, 1), chmod(0o600)), Reply::Error(Errno::EPROTO));
     }
     let slots = until(Errno::ENOSPC, |at| once(&greedy, (at as u32, 1), chmod(0o600)));
     assert!(slots > 5 && slots < ROOM / SLOT, "{slots}");
-    // Nothing is carried out that cannot be told, and a slot that there is can be used again.
+    // A request without room for its reply is not carried out. An existing slot can be used again.
     assert_eq!(once(&greedy, (slots as u32, 1), chmod(0o777)), Reply::Error(Errno::ENOSPC));
     assert_eq!(greedy.stat(ino).perm, 0o600);
     assert_eq!(once(&greedy, (255, 1), chmod(0o777)), Reply::Error(Errno::ENOSPC));
@@ -125,7 +126,7 @@ fn slots_beginnings_and_locks_have_an_end_too() {
 }
 
 #[test]
-fn no_more_sessions_attach_than_can_be_told_of() {
+fn no_more_sessions_attach_than_the_log_has_room_for() {
     let object = Object::with_segment(SEGMENT);
     let f = object.start(1, true).unwrap();
     let attach = |id: u64| {
@@ -140,16 +141,17 @@ fn no_more_sessions_attach_than_can_be_told_of() {
     fits(&f);
     let first = Client { fixture: &f, id: 1 };
     first.mkdir(ROOT_INO, "d");
-    // One that was refused holds nothing, and one that has ended makes room.
+    // A refused session takes no room, and an ended session returns its room.
     f.dispatcher.session_ended(count + 1);
     assert_eq!(attach(count + 2), Reply::Error(Errno::ENOSPC));
     f.dispatcher.session_ended(2);
     assert!(matches!(attach(count + 3), Reply::Attached(_)));
 }
 
-/// What was changed while the log was written anew, and did not fit, is not in it: nothing may be changed on top of that.
+/// A change that came during a rewrite and did not fit is missing in the new log. No further
+/// change may build on it.
 #[test]
-fn who_falls_behind_while_the_log_is_written_anew_stays_behind() {
+fn a_log_that_falls_behind_during_a_rewrite_stays_behind() {
     let object = Object::with_segment(1 << 14);
     let f = object.start(1, true).unwrap();
     let client = f.client(1);
@@ -161,10 +163,10 @@ fn who_falls_behind_while_the_log_is_written_anew_stays_behind() {
     until(Errno::EIO, |_| client.ask(Request::SetAttr { ino: ROOT_INO, changes }));
     journal.caught_up(then);
     assert!(journal.is_behind());
-    // What it had not room for is described.
+    // The next rewrite describes the change.
     f.dispatcher.write_log_anew().unwrap();
     assert!(!journal.is_behind());
-    // It has said much twice.
+    // The log now contains much of the state twice.
     assert!(f.dispatcher.has_long_log());
     f.dispatcher.write_log_anew().unwrap();
     client.mkdir(ROOT_INO, "e");

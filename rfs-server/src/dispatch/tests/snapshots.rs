@@ -1,5 +1,8 @@
-//! Snapshots of a file system that is in use, restored into fresh memory. What is restored is compared with what was visible at the moment of the
-//! snapshot. Requests come at fixed points of it: between the descriptions of two shards, and before anything is copied.
+//! Snapshots of a file system in use, restored into fresh memory and compared with the visible
+//! state at the moment of the snapshot.
+//!
+//! Requests run at fixed points of the snapshot: between the descriptions of two shards, and
+//! before any bytes are copied.
 
 use proptest::prelude::*;
 use rfs_proto::FileKind;
@@ -24,14 +27,14 @@ use crate::{
     },
 };
 
-/// What is described before a snapshot's moment has come.
+/// The number of descriptions before a snapshot's moment.
 const DESCRIPTIONS: usize = SHARDS;
 
 fn header() -> Header {
     Header { arena: BLOCKS * B, inodes: INODES as u32, identity: 7, number: 1, time: 0 }
 }
 
-/// With a log, as over files, or without.
+/// Makes a server with a log, as with files, or without.
 fn world(logged: bool) -> World {
     let fixture = match logged {
         true => Object::new().start(1, true).unwrap(),
@@ -45,7 +48,7 @@ fn take(world: &World) -> Vec<u8> {
     interleaved(world, || {})
 }
 
-/// A snapshot, and what is done each time when the thread that makes it lets others go on.
+/// Takes a snapshot, and calls `others` each time when its thread lets requests run.
 fn interleaved(world: &World, mut others: impl FnMut()) -> Vec<u8> {
     let go_on = |_: Progress| {
         others();
@@ -54,12 +57,12 @@ fn interleaved(world: &World, mut others: impl FnMut()) -> Vec<u8> {
     snapshot(&world.fixture.dispatcher, &header(), Vec::new(), go_on).unwrap()
 }
 
-/// Another server, with memory of this size.
+/// Restores a snapshot into memory of this size.
 fn restored(file: &[u8], blocks: u64, inodes: usize, logged: bool) -> Result<World, RestoreError> {
     restored_at(1_000_000, file, (blocks, inodes), logged)
 }
 
-/// The same, at this moment.
+/// Restores a snapshot at the time `now`.
 fn restored_at(
     now: i64,
     file: &[u8],
@@ -81,14 +84,14 @@ fn restored_at(
     Ok(World::new(Fixture { dispatcher: dispatcher.unwrap(), arena, table, clock }))
 }
 
-/// What stays the same although clients write to files.
+/// Returns the state that clients do not change by writes.
 fn unwritten(seen: &Seen) -> Seen {
     let mut seen = seen.clone();
     if seen.attr.kind == FileKind::Regular {
         (seen.attr.size, seen.attr.mtime, seen.attr.ctime) = (0, 0, 0);
         seen.data.clear();
     }
-    // That somebody has read is not a change that anybody is told of.
+    // A read changes the access time without a recall.
     seen.attr.atime = 0;
     seen
 }
@@ -101,12 +104,12 @@ fn acts(most: usize) -> impl Strategy<Value = Vec<Act>> {
     proptest::collection::vec(act(), 0..most)
 }
 
-/// A new file gets all the space that there is, and fills it with its number.
+/// Makes a file that gets all free space, and fills it with its number.
 fn take_all(world: &World) {
     let client = world.client();
     let Reply::Opened(Opened { attr, .. }) = client.ask(create(ROOT_INO, "all", true)) else { return };
     let ask = |at| client.ask(Request::Allocate { ino: attr.ino, offset: at * B, len: B });
-    // As long as there is any.
+    // Until there is no space left.
     let _taken = (0..BLOCKS).take_while(|&at| matches!(ask(at), Reply::Layout(_))).count();
     for extent in client.layout(Request::Layout { ino: attr.ino, offset: 0 }).extents {
         world.fixture.arena.write(extent.arena as usize, &vec![attr.ino as u8; extent.len as usize]);
@@ -114,9 +117,10 @@ fn take_all(world: &World) {
     client.close(attr.ino);
 }
 
-/// DESIGN.md says how a log comes to that, and what is to be done then: a snapshot has everything, and another memory.
+/// DESIGN.md says how a log gets into this state. A snapshot still has everything, and can be
+/// restored into other memory.
 #[test]
-fn what_cannot_be_described_any_more_behind_what_was_cut_short_is_read_and_kept() {
+fn a_log_without_room_for_a_rewrite_is_readable_and_can_be_snapshotted() {
     let object = Object::with_segment(1 << 14);
     let first = object.start(1, true).unwrap();
     let client = attach(&first, 7, false);
@@ -136,7 +140,8 @@ fn what_cannot_be_described_any_more_behind_what_was_cut_short_is_read_and_kept(
         };
         first.dispatcher.store.once(Plan::shard(at), None, describe).0.unwrap();
     }
-    // It is killed with everything said but that this is all.
+    // The server is killed when everything is described but the description is not marked as
+    // complete.
     let second = object.copy().start(2, false).unwrap();
     assert!(second.dispatcher.store.journal.as_ref().unwrap().log().is_incomplete());
     let there = back(&second, 7);
@@ -156,7 +161,7 @@ fn what_cannot_be_described_any_more_behind_what_was_cut_short_is_read_and_kept(
     world.client().mkdir(ROOT_INO, "more");
 }
 
-/// Asks for a change until there is no room for it in the log.
+/// Sends changes until the log has no room for them.
 fn until_eio(client: &Client<'_>) {
     let changes = SetAttr { perm: Some(0o600), ..SetAttr::default() };
     for _ in 0..1000 {
@@ -164,12 +169,13 @@ fn until_eio(client: &Client<'_>) {
             return assert_eq!(errno, Errno::EIO);
         }
     }
-    panic!("everything can be changed");
+    panic!("no change was refused");
 }
 
-/// A file goes when the moment has come, and another one wants its space before it has been copied.
+/// A file is removed at the moment of the snapshot, and another file asks for its space before it
+/// has been copied.
 #[test]
-fn space_that_is_given_up_is_nobodys_until_it_has_been_copied() {
+fn space_that_is_given_up_is_not_reused_until_it_has_been_copied() {
     for logged in [false, true] {
         let world = world(logged);
         let client = world.client();
@@ -196,25 +202,26 @@ fn space_that_is_given_up_is_nobodys_until_it_has_been_copied() {
     }
 }
 
-/// Clients write to the table, too, and nobody ever makes an end of what they begin.
+/// Clients write to the table, too, and may leave a record open forever.
 #[test]
-fn a_record_that_a_client_leaves_open_holds_no_snapshot_up() {
+fn a_record_that_a_client_leaves_open_does_not_block_a_snapshot() {
     let world = world(false);
     let attr = world.client().create("f").attr;
     let table = &world.fixture.table;
     let word = |slot: u32, field: usize| slot as usize * record::LEN + field;
     let version = table.load_u64(word(attr.slot, record::VERSION));
     table.write(word(attr.slot, record::VERSION), &(version | 1).to_le_bytes());
-    // And one of nobody.
+    // And a record without an inode.
     table.write(word(attr.slot + 1, record::INO), &99_u64.to_le_bytes());
     table.write(word(attr.slot + 1, record::VERSION), &1_u64.to_le_bytes());
     let file = take(&world);
     assert!(restored(&file, BLOCKS, INODES, false).unwrap().view().contains_key(&b"/f"[..]));
 }
 
-/// Numbers that were given after the snapshot was made are not given again, by however many servers that begin with it.
+/// Numbers that were given out after the snapshot are not given out again, by any number of
+/// servers that restore it.
 #[test]
-fn a_number_that_a_snapshot_does_not_know_of_is_not_given_again() {
+fn an_inode_number_is_not_reused_after_a_restore() {
     let gap = 1 << 32;
     for logged in [false, true] {
         let world = world(logged);
@@ -239,9 +246,9 @@ fn a_number_that_a_snapshot_does_not_know_of_is_not_given_again() {
     }
 }
 
-/// The first log of a restored memory has to say everything: nothing else does, and the next server would have nothing.
+/// The first log of a restored memory has to be complete: there is no other copy of the state.
 #[test]
-fn a_restored_memory_has_a_whole_log_or_is_none() {
+fn a_restore_writes_a_complete_log_or_fails() {
     let world = world(false);
     (0..150).for_each(|at| world.client().close(world.client().create(&format!("file-{at}")).attr.ino));
     let file = take(&world);
@@ -260,9 +267,9 @@ fn a_restored_memory_has_a_whole_log_or_is_none() {
     assert!(matches!(start(1 << 12), Err(Damage::Full(_))));
 }
 
-/// Checks are right, and directories lie in each other.
+/// The checksums are right, but two directories contain each other.
 #[test]
-fn a_snapshot_whose_directories_make_no_tree_is_none() {
+fn a_snapshot_whose_directories_make_no_tree_is_rejected() {
     let world = world(false);
     let client = world.client();
     let (one, other) = (client.mkdir(ROOT_INO, "one").ino, client.mkdir(ROOT_INO, "other").ino);
@@ -288,9 +295,10 @@ fn a_snapshot_whose_directories_make_no_tree_is_none() {
     assert!(matches!(Contents::read(&torn[..]), Err(ReadError::Nonsense)));
 }
 
-/// A client writes past the server, and nothing says so but the record, which is gone or another one when it is looked at.
+/// A client writes without the server, so that only the record has the size. The record is gone
+/// or reused when the snapshot reads it.
 #[test]
-fn what_has_grown_and_goes_is_as_long_as_it_was_at_the_moment() {
+fn a_file_that_is_cut_or_removed_has_its_size_of_the_moment() {
     let world = world(true);
     let client = world.client();
     let made = |name| {
@@ -311,7 +319,7 @@ fn what_has_grown_and_goes_is_as_long_as_it_was_at_the_moment() {
                 client.close(attr.ino);
             }
             client.unlink("removed");
-            // The first time counts.
+            // The first value counts.
             client.truncate(files[1].0.ino, 7);
             client.truncate(files[1].0.ino, 100);
             client.truncate(files[1].0.ino, 3);
@@ -329,9 +337,9 @@ fn what_has_grown_and_goes_is_as_long_as_it_was_at_the_moment() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Nothing happens while it is made.
+    /// No request runs during the snapshot.
     #[test]
-    fn what_was_there_is_there_again(
+    fn a_snapshot_restores_everything(
         before in acts(60),
         after in acts(20),
         (logged, again) in any::<(bool, bool)>(),
@@ -342,17 +350,17 @@ proptest! {
         after.iter().for_each(|act| world.act(act));
         let world = restored(&file, BLOCKS, INODES, again).unwrap();
         prop_assert_eq!(&world.view(), &expected);
-        world.check_what_is_free(&expected);
-        // It goes on from there, with larger memory as well.
+        world.check_free_space(&expected);
+        // The server goes on, also with larger memory.
         let bigger = restored(&file, BLOCKS + 300, INODES + 9, again).unwrap();
         prop_assert_eq!(bigger.view(), expected);
         after.iter().for_each(|act| world.act(act));
     }
 
-    /// It goes on while it is made. Names and all that only the server changes are those of one moment. Files have bytes of
-    /// their own only, as far as they reached then or later.
+    /// Requests run during the snapshot. Names and other state of the server are as of one moment.
+    /// Files contain only their own bytes, up to their size at that moment or later.
     #[test]
-    fn what_others_do_meanwhile(
+    fn concurrent_requests_do_not_disturb_a_snapshot(
         before in acts(40),
         during in proptest::collection::vec((0..DESCRIPTIONS, act()), 0..30),
         after in acts(40),
@@ -370,7 +378,7 @@ proptest! {
                         expected = world.view();
                     }
                 }
-                // The moment has come, and no byte has been copied.
+                // The moment of the snapshot, before any bytes are copied.
                 DESCRIPTIONS => {
                     after.iter().for_each(|act| world.act(act));
                     take_all(&world);
@@ -384,11 +392,11 @@ proptest! {
         let view = world.view();
         prop_assert_eq!(without_data(&view), without_data(&expected));
         for (path, seen) in &view {
-            // Whatever became of it since.
+            // Independent of later changes.
             prop_assert!(seen.attr.size >= expected[path].attr.size, "{path:?} {seen:?} {:?}", expected[path]);
             let own = seen.attr.ino as u8;
-            prop_assert!(seen.data.iter().all(|&byte| byte == own || byte == 0), "a stranger's byte");
+            prop_assert!(seen.data.iter().all(|&byte| byte == own || byte == 0), "a byte of another file");
         }
-        world.check_what_is_free(&view);
+        world.check_free_space(&view);
     }
 }

@@ -1,4 +1,4 @@
-//! Bytes with checksums: writes that come by the server, and everything else that changes bytes.
+//! Files with checksums: writes by the server, and all other requests that change bytes.
 
 use proptest::prelude::*;
 use rfs_proto::{BadBlock, FallocateFlags, Growth, Verified, WRITE_PART, checksum};
@@ -51,7 +51,7 @@ fn verify(client: &Client<'_>, ino: u64, offset: u64) -> Verified {
     }
 }
 
-/// All of it: blocks, and those that are bad.
+/// Scrubs everything. Returns the number of blocks and the bad blocks.
 fn verify_all(client: &Client<'_>) -> (u64, Vec<BadBlock>) {
     let (mut blocks, mut bad, mut at) = (0, Vec::new(), Some((0, 0)));
     while let Some((ino, offset)) = at {
@@ -69,7 +69,7 @@ fn contents(client: &Client<'_>, ino: u64, size: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_write_gets_space_and_sets_the_size_as_it_is_told() {
+fn a_write_gets_space_and_sets_the_size_as_requested() {
     let checked = checked(64);
     let client = checked.fixture.client(1);
     let ino = client.create("a").attr.ino;
@@ -81,7 +81,7 @@ fn a_write_gets_space_and_sets_the_size_as_it_is_told() {
     assert_eq!(client.error(write(ino, 4, Growth::From(4), b"xx")), Errno::EAGAIN);
     client.done(write(ino, 5, Growth::From(5), b"!"));
     assert_eq!((client.stat(ino).size, contents(&client, ino, 6)), (6, b"first!".to_vec()));
-    // What was begun and not finished is behind the end, and goes with the last close.
+    // The bytes of an unfinished write lie beyond the end, and go with the last close.
     assert_eq!(contents(&client, ino, 2 * B + 6)[2 * B as usize + 1..], *b"later");
     client.close(ino);
     client.opened(Request::Open { ino, write: false });
@@ -90,7 +90,7 @@ fn a_write_gets_space_and_sets_the_size_as_it_is_told() {
 }
 
 #[test]
-fn what_came_damaged_or_makes_no_sense_is_not_written() {
+fn damaged_and_invalid_writes_are_refused() {
     let checked = checked(16);
     let client = checked.fixture.client(1);
     let ino = client.create("a").attr.ino;
@@ -104,7 +104,7 @@ fn what_came_damaged_or_makes_no_sense_is_not_written() {
     let other = checked.fixture.client(2);
     assert_eq!(other.error(write(ino, 0, Growth::Reach, b"x")), Errno::EBADF);
     assert_eq!((client.stat(ino).size, checked.fixture.free_blocks()), (0, 16));
-    // Nor is what finds no space, in whole or in part.
+    // A write without enough space changes nothing.
     client.done(write(ino, 0, Growth::Reach, &[1; 15 * B as usize]));
     assert_eq!(client.error(write(ino, 15 * B, Growth::Reach, &[2; 2 * B as usize])), Errno::ENOSPC);
     assert_eq!(client.stat(ino).size, 15 * B);
@@ -112,7 +112,7 @@ fn what_came_damaged_or_makes_no_sense_is_not_written() {
 }
 
 #[test]
-fn a_block_that_went_bad_is_named_and_heals_when_it_is_written() {
+fn a_bad_block_is_reported_and_heals_when_it_is_written() {
     let checked = checked(64);
     let client = checked.fixture.client(1);
     let directory = client.mkdir(ROOT_INO, "d").ino;
@@ -127,7 +127,7 @@ fn a_block_that_went_bad_is_named_and_heals_when_it_is_written() {
     assert_eq!((*ino, *offset, *arena, *e), (file, 2 * B, place, expected));
     assert_ne!(*found, expected);
     assert_eq!((blocks, &path[..]), (3, &b"/d/f"[..]));
-    // A part of it, or a copy of it, would make good bytes of bad ones.
+    // A write of a part or a copy would give bad bytes a valid checksum.
     assert_eq!(client.error(write(file, 2 * B + 5, Growth::Reach, b"x")), Errno::EIO);
     let to = client.create("copy").attr.ino;
     let copy = |from_offset| Request::Copy { from: file, from_offset, to, to_offset: 0, len: 10 };
@@ -136,7 +136,7 @@ fn a_block_that_went_bad_is_named_and_heals_when_it_is_written() {
     assert_eq!(verify_all(&client).1.len(), 1);
     client.done(write(file, 2 * B - 5, Growth::Reach, &[8; B as usize + 10]));
     assert_eq!(verify_all(&client), (4, vec![]));
-    // The last block of a file is written as a whole by who writes to its end.
+    // A write to the end of a file writes its last block as a whole.
     client.done(write(file, 4 * B, Growth::Reach, b"end"));
     let last = client.layout(Request::Layout { ino: file, offset: 4 * B }).extents[0];
     checked.flip(last.arena + 4 * B - last.file);
@@ -145,7 +145,7 @@ fn a_block_that_went_bad_is_named_and_heals_when_it_is_written() {
     assert_eq!(checked.bad(), []);
 }
 
-/// A request that looks at files without end, as there is nothing to be compared in them.
+/// Empty files count, because a request could otherwise look at any number of files.
 #[test]
 fn empty_files_count() {
     let checked = checked_with(8, 1200);
@@ -165,9 +165,10 @@ fn empty_files_count() {
     assert_eq!((replies, blocks), (2, 1));
 }
 
-/// Each bad file has its path, and a reply has few that have to be looked for.
+/// Each bad file is reported with its path. A reply contains few files, because their paths have
+/// to be searched.
 #[test]
-fn no_more_bad_files_are_in_a_reply_than_are_looked_for() {
+fn a_reply_contains_a_bounded_number_of_bad_files() {
     let checked = checked(64);
     let client = checked.fixture.client(1);
     let directory = client.mkdir(ROOT_INO, "d").ino;
@@ -185,7 +186,7 @@ fn no_more_bad_files_are_in_a_reply_than_are_looked_for() {
 }
 
 #[test]
-fn it_is_verified_in_steps_and_every_file_once() {
+fn a_scrub_runs_in_steps_and_reads_every_file_once() {
     let checked = checked(2048);
     let client = checked.fixture.client(1);
     let large = client.create("large").attr.ino;
@@ -201,7 +202,7 @@ fn it_is_verified_in_steps_and_every_file_once() {
         used += 1;
     }
     assert_eq!(used, 2048 - checked.fixture.free_blocks());
-    // More than are named at once.
+    // More bad blocks than fit into one reply.
     for block in 100..200 {
         checked.flip(layout.extents[0].arena + block * B);
     }
@@ -211,7 +212,7 @@ fn it_is_verified_in_steps_and_every_file_once() {
     assert_eq!(blocks, used);
     let offsets: Vec<u64> = bad.iter().map(|bad| bad.offset / B).collect();
     assert_eq!(offsets, (100..200).collect::<Vec<u64>>());
-    // A file that went in between holds nobody up.
+    // A file that is removed in between does not stop the scrub.
     client.close(large);
     client.unlink("large");
     verify(&client, large, 300 * B);
@@ -245,9 +246,10 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever changes bytes: the file is what it should be, and every word fits, also those of space that is free.
+    /// After any request that changes bytes, the file is right, and all checksums match, also those
+    /// of free space.
     #[test]
-    fn every_word_fits_whatever_is_done(steps in prop::collection::vec(step(), 1..25)) {
+    fn checksums_match_after_any_request(steps in prop::collection::vec(step(), 1..25)) {
         let checked = checked(64);
         let client = checked.fixture.client(1);
         let ino = client.create("a").attr.ino;

@@ -1,4 +1,4 @@
-//! Extended attributes and ACLs as requests: what they answer, and what they do to modes, records and limits.
+//! Extended attributes and ACLs: the replies, and the effects on modes, records and limits.
 
 use rfs_proto::{Belongs, MAX_XATTR_VALUE, Marks, Value, XATTR_PART, XattrSet};
 
@@ -33,7 +33,7 @@ impl Client<'_> {
     }
 }
 
-/// An ACL with a named user: owner, user 1000, group, mask, others.
+/// Encodes an ACL: owner, user 1000, group, mask, others.
 fn acl(perms: [u16; 5]) -> Vec<u8> {
     let tags = [(1u16, u32::MAX), (2, 1000), (4, u32::MAX), (16, u32::MAX), (32, u32::MAX)];
     let mut value = 2u32.to_le_bytes().to_vec();
@@ -78,7 +78,7 @@ fn set_list_remove() {
 }
 
 #[test]
-fn the_longest_value_comes_and_goes_in_parts() {
+fn the_longest_value_is_written_and_read_in_parts() {
     let fixture = fixture(16, 8);
     let client = fixture.client(1);
     let ino = client.create("f").attr.ino;
@@ -90,7 +90,7 @@ fn the_longest_value_comes_and_goes_in_parts() {
     assert_eq!((first.len, first.version), (MAX_XATTR_VALUE as u32, second.version));
     assert_eq!([first.bytes, second.bytes].concat(), long);
     assert_eq!(get(u32::MAX).bytes, b"");
-    // One byte more is too much, and a part counts once only.
+    // One more byte is too much. A stored part is used only once.
     client.done(Request::XattrPart { value: &long[..XATTR_PART] });
     let longer = [&long[XATTR_PART..], b"x"].concat();
     assert_eq!(client.error(rest(ino, b"user.long", &longer)), Errno::E2BIG);
@@ -101,7 +101,7 @@ fn the_longest_value_comes_and_goes_in_parts() {
 }
 
 #[test]
-fn all_together_are_bounded_and_come_back() {
+fn the_total_size_is_bounded_and_freed_space_is_reused() {
     let fixture = fixture(16, 8);
     let client = fixture.client(1);
     let ino = client.create("f").attr.ino;
@@ -140,7 +140,7 @@ fn modes_and_acls_are_one() {
     assert_eq!((client.stat(ino).perm, client.stat(ino).marks), (0o741, Marks::empty()));
     assert_eq!(client.error(set(ino, ACCESS, b"nonsense", XattrSet::Any)), Errno::EINVAL);
     assert_eq!(client.error(set(ino, DEFAULT, &acl([7; 5]), XattrSet::Any)), Errno::EACCES);
-    // One that says what the mode says is not kept.
+    // An ACL that is equivalent to the mode is not stored.
     let minimal = [
         &2u32.to_le_bytes()[..],
         &acl([6, 0, 0, 0, 0])[4..12],
@@ -150,7 +150,7 @@ fn modes_and_acls_are_one() {
     .concat();
     client.done(set(ino, ACCESS, &minimal, XattrSet::Any));
     assert_eq!((client.stat(ino).perm, client.stat(ino).marks), (0o644, Marks::empty()));
-    // And set-group-ID goes where the caller has no right to it.
+    // Set-group-ID is removed if the caller has no right to it.
     let changes = SetAttr { perm: Some(0o2755), ..SetAttr::default() };
     client.attr(Request::SetAttr { ino, changes });
     let (name, how, value) = (ACCESS.as_bytes(), XattrSet::Any, &acl([7, 7, 5, 7, 5])[..]);
@@ -167,7 +167,7 @@ fn modes_and_acls_are_one() {
 }
 
 #[test]
-fn what_is_made_in_a_directory_with_a_default_acl() {
+fn new_inodes_inherit_a_default_acl() {
     let fixture = fixture(16, 16);
     let client = fixture.client(1);
     let parent = client.mkdir(ROOT_INO, "d").ino;
@@ -184,7 +184,7 @@ fn what_is_made_in_a_directory_with_a_default_acl() {
     assert_eq!((sub.perm, client.xattr(sub.ino, DEFAULT)), (0o750, Ok(list)));
     let link = client.attr(Request::Symlink { parent, name: b"l", target: b"t", uid, gid });
     assert_eq!((link.perm, link.marks), (0o777, Marks::empty()));
-    // Elsewhere it does.
+    // In other directories it does.
     let pipe = Request::Mknod { parent: ROOT_INO, name: b"p", mode: 0o010666, umask, rdev: 0, uid, gid };
     assert_eq!(client.attr(pipe).perm, 0o600);
     client.done(Request::RemoveXattr { ino: parent, name: DEFAULT.as_bytes(), only_if: None });
@@ -220,7 +220,7 @@ fn privileges_go_with_the_owner_and_on_request() {
     privileged(0o6755);
     assert_eq!(change(SetAttr { size: Some(0), ..none }), 0o6755);
     assert_eq!(change(SetAttr { uid: Some(9), perm: Some(0o4711), ..none }), 0o4711);
-    // A directory's set-group-ID means something else.
+    // Set-group-ID of a directory has another meaning.
     let directory = client.mkdir(ROOT_INO, "d").ino;
     client.attr(Request::SetAttr { ino: directory, changes: SetAttr { perm: Some(0o2775), ..none } });
     let changes = SetAttr { uid: Some(9), ..none };
@@ -228,10 +228,10 @@ fn privileges_go_with_the_owner_and_on_request() {
 }
 
 #[test]
-fn what_is_for_its_owner_is_done_for_nobody_else() {
+fn a_conditional_change_needs_the_expected_owner() {
     let fixture = fixture(64, 32);
     let client = fixture.client(1);
-    // Of user 5 and group 6.
+    // Owned by user 5 and group 6.
     let ino = client.create("file").attr.ino;
     for (uid, gid, so) in
         [(5, None, true), (5, Some(6), true), (5, Some(5), false), (6, None, false), (6, Some(6), false)]
