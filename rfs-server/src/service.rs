@@ -8,7 +8,7 @@
 //! rdmabox calls from several threads at once. No lock is held while messages are decoded,
 //! handled or encoded.
 
-mod mounting;
+mod reconnect;
 
 use std::{
     collections::HashMap,
@@ -94,19 +94,19 @@ impl Lent {
 }
 
 /// The result of choosing an export for the first request of a connection.
-enum Chosen<'a> {
+enum Route<'a> {
     /// The connection belongs to a session of this export.
     Export(&'a Lent, Attached),
     /// The request only gets this reply.
-    Say(Reply),
+    Reply(Reply),
 }
 
 /// The export of each connection; `None` before its first request. Connections that have ended
 /// have no entry.
 #[derive(Debug, Default)]
-struct Choices(HashMap<u64, Option<Attached>>);
+struct AttachedExports(HashMap<u64, Option<Attached>>);
 
-impl Choices {
+impl AttachedExports {
     fn begin(&mut self, session: u64) {
         self.0.insert(session, None);
     }
@@ -137,7 +137,7 @@ impl Choices {
 pub struct FileService {
     exports: Vec<Lent>,
     keys: Option<Arc<Keys>>,
-    sessions: RwLock<Choices>,
+    sessions: RwLock<AttachedExports>,
     /// The keys of sessions that have one.
     keyed: Mutex<HashMap<u64, KeyId>>,
     mounts: Mutex<Mounts>,
@@ -173,7 +173,7 @@ impl FileService {
         let before_until = awake::now() + fencing.lease.unwrap_or(DEFAULT_LEASE);
         let service =
             FileService { grace: fencing.lease, bell, former, before_until, kill: fencing.kill, ..self };
-        service.await_those_of_before();
+        service.await_prior_mounts();
         service
     }
 
@@ -222,9 +222,9 @@ impl FileService {
     }
 
     /// Returns the export and rights of a connection.
-    fn export(&self, peer: u64) -> Option<Chosen<'_>> {
+    fn export(&self, peer: u64) -> Option<Route<'_>> {
         let attached = self.sessions.read().get(peer)?;
-        Some(Chosen::Export(self.exports.get(attached.export)?, attached))
+        Some(Route::Export(self.exports.get(attached.export)?, attached))
     }
 
     /// Returns the squash of a peer's key.
@@ -254,8 +254,8 @@ impl FileService {
     }
 
     /// Handles the first request of a connection: selects its export, or returns a reply.
-    fn choose(&self, peer: &Peer, request: &[u8]) -> Result<Chosen<'_>, String> {
-        let refuse = |errno| Ok(Chosen::Say(Reply::Error(errno)));
+    fn choose(&self, peer: &Peer, request: &[u8]) -> Result<Route<'_>, String> {
+        let refuse = |errno| Ok(Route::Reply(Reply::Error(errno)));
         // Another version may encode the rest differently.
         if let Some(version) = attach_version(request)
             && version != VERSION
@@ -275,12 +275,12 @@ impl FileService {
         };
         let wanted = match self.arrival(peer, mount, wanted) {
             Arrival::New => wanted,
-            Arrival::Back(before) => return Ok(self.comes_back(peer, before)),
+            Arrival::Back(before) => return Ok(self.resume_mount(peer, before)),
             Arrival::Refused => return refuse(Errno::EACCES),
-            Arrival::Doomed => return Ok(Chosen::Say(Reply::Ending)),
+            Arrival::Doomed => return Ok(Route::Reply(Reply::Ending)),
             Arrival::Ending(before) => {
                 self.end_peer(before, "its mount has reconnected");
-                return Ok(Chosen::Say(Reply::Ending));
+                return Ok(Route::Reply(Reply::Ending));
             }
         };
         // Of two concurrent requests the first counts, and the export refuses the second. A request
@@ -294,7 +294,7 @@ impl FileService {
             export.dispatcher.squash(wanted.session, squash);
         });
         match attached {
-            Some(attached) => Ok(Chosen::Export(&self.exports[attached.export], attached)),
+            Some(attached) => Ok(Route::Export(&self.exports[attached.export], attached)),
             None => refuse(Errno::EPROTO),
         }
     }
@@ -316,14 +316,14 @@ impl Service for FileService {
             None => self.choose(peer, request)?,
         };
         match chosen {
-            Chosen::Export(export, attached) => {
+            Route::Export(export, attached) => {
                 // A client that maps the records reads them without a request.
-                let looks = peer.provider() == ProviderKind::Shm;
-                answer(&export.dispatcher, (attached, looks), request, reply, |request, answer| {
-                    self.note(peer, attached, request, answer);
+                let reads_records = peer.provider() == ProviderKind::Shm;
+                answer(&export.dispatcher, (attached, reads_records), request, reply, |request, answer| {
+                    self.track_mount(peer, attached, request, answer);
                 })?;
             }
-            Chosen::Say(answer) => encode(&answer, reply),
+            Route::Reply(answer) => encode(&answer, reply),
         }
         Ok(())
     }
@@ -337,7 +337,7 @@ impl Service for FileService {
             return log::warn!("{peer}: the client still maps the memory: the next server waits for it");
         }
         if let Some(attached) = chosen {
-            self.left(peer, attached);
+            self.connection_ended(peer, attached);
         }
         log::debug!("session {}: disconnected", peer.id());
     }
@@ -360,11 +360,11 @@ fn decode_once(request: &[u8]) -> Result<Request<'_>, String> {
     }
 }
 
-/// Answers a message of a session, at once or later. `looks` says whether the client reads
-/// records without a request. An error ends the session.
+/// Answers a message of a session, at once or later. `reads_records` says whether the client
+/// reads records without a request. An error ends the session.
 fn answer(
     dispatcher: &Dispatcher,
-    (Attached { session, rights, .. }, looks): (Attached, bool),
+    (Attached { session, rights, .. }, reads_records): (Attached, bool),
     request: &[u8],
     reply: &mut rdmabox::Reply<'_>,
     note: impl FnOnce(&Request<'_>, &Outcome),
@@ -390,7 +390,7 @@ fn answer(
             encode(&answer, reply);
         }
         Outcome::Now(answer) => {
-            let changed = !looks && !matches!(answer, Reply::Error(_));
+            let changed = !reads_records && !matches!(answer, Reply::Error(_));
             match if changed { dispatcher.directory_after(session, &request) } else { None } {
                 Some(directory) => {
                     encode_reply_with(&answer, &directory, reply);
@@ -430,7 +430,7 @@ mod tests {
     #[test]
     fn a_session_chooses_an_export_once_and_only_while_connected() {
         let [first, second] = [0, 1].map(|export| Attached { export, rights: Rights::Write, session: 1 });
-        let mut choices = Choices::default();
+        let mut choices = AttachedExports::default();
         let mut attached = Vec::new();
         assert_eq!(choices.choose(1, first, || attached.push(1)), None, "it has not begun");
         choices.begin(1);

@@ -15,7 +15,7 @@ use rdmabox::KeyId;
 use rfs_proto::{Identity, InUse, RegionRef};
 
 use crate::{
-    dispatch::{KeptReply, RoomTold},
+    dispatch::{KeptReply, SessionQuota},
     numbers::ByNumber,
     replies::Replies,
     rights::Rights,
@@ -102,7 +102,7 @@ pub struct Session {
     /// What it asked for once.
     replies: Mutex<Replies<KeptReply>>,
     /// The room that it takes in the log.
-    told: RoomTold,
+    told: SessionQuota,
     /// Whom its users stand for, if not themselves: then the server checks permissions.
     squash: Mutex<Squash>,
     is_squashed: AtomicBool,
@@ -207,7 +207,7 @@ impl Session {
     }
 
     /// The room that it takes in the log.
-    pub(crate) fn told(&self) -> &RoomTold {
+    pub(crate) fn told(&self) -> &SessionQuota {
         &self.told
     }
 
@@ -241,7 +241,7 @@ impl Sessions {
     fn insert(&self, id: u64, regions: Regions, credentials: Credentials, state: u8) -> Arc<Session> {
         let (mount, state, part, replies) =
             (OnceLock::new(), AtomicU8::new(state), Mutex::default(), Mutex::default());
-        let (asks_again, told) = (AtomicBool::new(false), RoomTold::default());
+        let (asks_again, told) = (AtomicBool::new(false), SessionQuota::default());
         let of_before = state.load(Ordering::Relaxed) != 0;
         let (squash, is_squashed) = (Mutex::default(), AtomicBool::new(false));
         let session = Session {

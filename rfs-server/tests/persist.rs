@@ -181,7 +181,7 @@ fn a_snapshot_restores_everything_into_new_memory() {
     client.ask(Request::Mkdir { parent: ROOT_INO, name: b"sub", perm: 0o750, umask: 0, uid, gid });
     // Open, and without a name.
     let gone = client.create(b"gone").attr;
-    write(&client, &gone, 0, b"nobody's");
+    write(&client, &gone, 0, b"unnamed");
     client.ask(Request::Unlink { parent: ROOT_INO, name: b"gone" });
     let expected = files(&client);
     program.snapshot("snapshot 1:");

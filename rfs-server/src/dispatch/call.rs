@@ -9,9 +9,9 @@ use std::cell::RefCell;
 use rfs_proto::{Errno, Reply};
 
 use super::{
-    held::{Plan, Stop},
     journal::Number,
-    meta::{Look, Meta},
+    locked_inodes::{Plan, Stop},
+    meta::{ReadView, WriteView},
     store::Store,
 };
 use crate::{clock::Clock, recalls::Need, sessions::Session, space::Space};
@@ -43,11 +43,11 @@ impl<'a> Call<'a> {
     pub(super) fn answered(
         &self,
         inos: &[u64],
-        step: impl FnOnce(&mut Meta<'_>) -> Result<Reply, Errno>,
+        step: impl FnOnce(&mut WriteView<'_>) -> Result<Reply, Errno>,
     ) -> Result<Reply, Errno> {
         self.locked(inos, |meta| {
             let reply = step(meta)?;
-            meta.say(self.number, &reply);
+            meta.set_reply(self.number, &reply);
             Ok(reply)
         })
     }
@@ -57,18 +57,18 @@ impl<'a> Call<'a> {
     pub(super) fn answered_changing(
         &self,
         inos: &[u64],
-        mut step: impl FnMut(&mut Meta<'_>) -> Result<Reply, Stop>,
+        mut step: impl FnMut(&mut WriteView<'_>) -> Result<Reply, Stop>,
     ) -> Result<Reply, Errno> {
         self.changing(inos, |meta| {
             let reply = step(meta)?;
-            meta.say(self.number, &reply);
+            meta.set_reply(self.number, &reply);
             Ok(reply)
         })
     }
 
     /// Runs a transaction that changes these inodes.
-    pub(super) fn locked<T>(&self, inos: &[u64], step: impl FnOnce(&mut Meta<'_>) -> T) -> T {
-        self.noted(self.store.once(Plan::new(inos), Some(self.asker), step))
+    pub(super) fn locked<T>(&self, inos: &[u64], step: impl FnOnce(&mut WriteView<'_>) -> T) -> T {
+        self.collect_needs(self.store.transact(Plan::new(inos), Some(self.asker), step))
     }
 
     /// Runs a transaction that changes these inodes, and others that it locks as it goes. It may
@@ -76,14 +76,18 @@ impl<'a> Call<'a> {
     pub(super) fn changing<T>(
         &self,
         inos: &[u64],
-        step: impl FnMut(&mut Meta<'_>) -> Result<T, Stop>,
+        step: impl FnMut(&mut WriteView<'_>) -> Result<T, Stop>,
     ) -> Result<T, Errno> {
-        self.noted(self.store.again(Plan::new(inos), Some(self.asker), step))
+        self.collect_needs(self.store.transact_retrying(Plan::new(inos), Some(self.asker), step))
     }
 
     /// Runs a transaction that reads these inodes.
-    pub(super) fn look<T>(&self, inos: &[u64], step: impl FnOnce(&Look<'_>) -> T) -> T {
-        self.noted(self.store.once(Plan::new(inos), Some(self.asker), |look: &mut Look<'_>| step(look)))
+    pub(super) fn look<T>(&self, inos: &[u64], step: impl FnOnce(&ReadView<'_>) -> T) -> T {
+        self.collect_needs(self.store.transact(
+            Plan::new(inos),
+            Some(self.asker),
+            |look: &mut ReadView<'_>| step(look),
+        ))
     }
 
     /// Runs a transaction that reads these inodes, and others that it locks as it goes. It may run
@@ -91,9 +95,9 @@ impl<'a> Call<'a> {
     pub(super) fn looking<T>(
         &self,
         inos: &[u64],
-        step: impl FnMut(&mut Look<'_>) -> Result<T, Stop>,
+        step: impl FnMut(&mut ReadView<'_>) -> Result<T, Stop>,
     ) -> Result<T, Errno> {
-        self.noted(self.store.again(Plan::new(inos), Some(self.asker), step))
+        self.collect_needs(self.store.transact_retrying(Plan::new(inos), Some(self.asker), step))
     }
 
     /// Returns the recalls that the reply waits for, without duplicates.
@@ -104,7 +108,7 @@ impl<'a> Call<'a> {
         needs
     }
 
-    fn noted<T>(&self, (result, needs): (T, Vec<Need>)) -> T {
+    fn collect_needs<T>(&self, (result, needs): (T, Vec<Need>)) -> T {
         if !needs.is_empty() {
             self.needs.borrow_mut().extend(needs);
         }

@@ -9,8 +9,8 @@ use seeded_faults::{Fault, seeded};
 
 use super::{
     call::Call,
-    meta::{Meta, View},
-    room::OPEN,
+    log_quota::OPEN_BYTES,
+    meta::{View, WriteView},
     shards::Mode,
 };
 use crate::{
@@ -79,7 +79,7 @@ impl<M: Mode> View<'_, M> {
     }
 }
 
-impl Meta<'_> {
+impl WriteView<'_> {
     /// Opens a file. Returns its attributes and layout.
     pub(super) fn open(&mut self, session: u64, ino: u64, write: bool) -> Result<Reply, Errno> {
         self.file(ino)?;
@@ -93,13 +93,13 @@ impl Meta<'_> {
     /// that reconnect are logged.
     pub(super) fn may_open_one_more(&self) -> Result<(), Errno> {
         match self.asker_in_log() {
-            Some((journal, asker)) if !journal.room.is_due(asker.told(), OPEN) => Err(Errno::ENFILE),
+            Some((journal, asker)) if !journal.quota.is_due(asker.told(), OPEN_BYTES) => Err(Errno::ENFILE),
             _ => Ok(()),
         }
     }
 
     /// Opens a file that has just been made, after a check with
-    /// [`may_open_one_more`](Meta::may_open_one_more).
+    /// [`may_open_one_more`](WriteView::may_open_one_more).
     pub(super) fn open_made(&mut self, session: u64, ino: u64, write: bool) -> Result<Reply, Errno> {
         // A session may end while its request is in progress. It must not leave an open file
         // behind.
@@ -107,7 +107,7 @@ impl Meta<'_> {
             return Err(Errno::EPROTO);
         }
         if let (Some((journal, asker)), false) = (self.asker_in_log(), self.leases(ino).holds(session, ino)) {
-            journal.room.take(asker.told(), OPEN);
+            journal.quota.take(asker.told(), OPEN_BYTES);
         }
         self.wake(ino);
         self.leases_mut(ino).open(session, ino);
@@ -116,7 +116,7 @@ impl Meta<'_> {
             self.will_write(session, ino);
         }
         self.visit(session, ino)?;
-        let mut attr = self.told(session, ino)?;
+        let mut attr = self.visible_attrs(session, ino)?;
         if write {
             self.mark_shared(session, &mut attr);
         }
@@ -127,7 +127,7 @@ impl Meta<'_> {
         let closed = self.leases_mut(ino).close(session, ino).ok_or(Errno::EBADF)?;
         self.opens_changed(session, ino);
         if let (Some((journal, asker)), true) = (self.asker_in_log(), closed.session_done) {
-            journal.room.give_back(asker.told(), OPEN);
+            journal.quota.give_back(asker.told(), OPEN_BYTES);
         }
         if closed.session_done {
             self.pages_let_go(session, ino);
@@ -247,14 +247,14 @@ impl Meta<'_> {
         if belongs_to_another {
             self.owner_changed(session, ino);
         }
-        self.told(session, ino).map(Reply::Attr)
+        self.visible_attrs(session, ino).map(Reply::Attr)
     }
 
     /// Sets the time of the last access. Recalls nothing: other sessions keep the old time in their
     /// caches.
     fn accessed(&mut self, ino: u64, at: i64) -> Result<Reply, Errno> {
         // Not logged: the next server reads it from the record.
-        let inode = self.namespace.inodes_mut().passing_mut(ino)?;
+        let inode = self.namespace.inodes_mut().unlogged_mut(ino)?;
         inode.atime = inode.atime.max(at);
         self.publish(ino);
         Ok(Reply::Done)

@@ -11,7 +11,7 @@ use seeded_faults::{Fault, seeded};
 use super::{
     call::Call,
     data::Attempt,
-    meta::{Meta, View},
+    meta::{View, WriteView},
     shards::Mode,
 };
 use crate::{alloc::Range, bytes::Bad};
@@ -61,7 +61,8 @@ impl Call<'_> {
         match flags - F::KEEP_SIZE {
             F::PUNCH_HOLE if keep_size => {
                 let now = self.clock.now();
-                let punch = |meta: &mut Meta<'_>| meta.punch(session, ino, offset, end, now).map(Reply::Attr);
+                let punch =
+                    |meta: &mut WriteView<'_>| meta.punch(session, ino, offset, end, now).map(Reply::Attr);
                 return self.answered(&[ino], punch);
             }
             what if what.is_empty() || what == F::ZERO_RANGE => {}
@@ -113,7 +114,7 @@ impl Call<'_> {
                 Err(errno) => return Err(errno),
             }
         }
-        let attr = self.look(&[to.0], |look| look.shown(session, to.0))?;
+        let attr = self.look(&[to.0], |look| look.uncached_attrs(session, to.0))?;
         Ok(Copied { bytes, attr })
     }
 
@@ -128,11 +129,11 @@ impl Call<'_> {
                 self.provide(session, step.to.0, offset, offset + len)?;
             }
             let now = self.clock.now();
-            let copy = |meta: &mut Meta<'_>| {
+            let copy = |meta: &mut WriteView<'_>| {
                 let copied = meta.copy(session, step, buffer, now)?;
                 if let Some(copied @ 1..) = copied {
                     let attr = meta.attr(step.to.0)?;
-                    meta.say(self.number, &Reply::Copied(Copied { bytes: before + copied, attr }));
+                    meta.set_reply(self.number, &Reply::Copied(Copied { bytes: before + copied, attr }));
                 }
                 Ok(copied)
             };
@@ -183,7 +184,7 @@ impl<M: Mode> View<'_, M> {
     }
 }
 
-impl Meta<'_> {
+impl WriteView<'_> {
     /// Frees the whole blocks of a range, and zeroes the rest.
     fn punch(&mut self, session: u64, ino: u64, offset: u64, end: u64, now: i64) -> Result<Attr, Errno> {
         self.check_open(session, ino)?;
@@ -252,7 +253,7 @@ impl Meta<'_> {
         inode.ctime = now;
         let (attr, space) = (inode.attr(ino), inode.space());
         self.table.publish_times(&attr, &space);
-        self.shown(session, ino)
+        self.uncached_attrs(session, ino)
     }
 
     /// Copies one step. Returns `None` if space is missing after all.

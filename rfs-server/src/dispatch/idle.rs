@@ -2,8 +2,8 @@
 //!
 //! An unlinked inode that no session has open is idle: it stays for the sessions that may use its
 //! number. [`Idle`] counts these inodes and their space, which the totals report as free.
-//! [`Returned`] lists the sessions of the previous server. The log does not record which inodes
-//! they know, so each of them holds every inode from before this start.
+//! [`PriorSessions`] lists the sessions of the previous server. The log does not record which
+//! inodes they know, so each of them holds every inode from before this start.
 //!
 //! # Concurrency
 //! Any thread. The counters change under the lock of the inode's shard, and are read without a
@@ -46,7 +46,7 @@ impl Idle {
 
 /// Sessions of the previous server.
 #[derive(Debug, Default)]
-pub(super) struct Returned {
+pub(super) struct PriorSessions {
     any: AtomicBool,
     /// Each session, with whether it has asked this server for recalls. A session that has asked
     /// has received all unlinked inodes.
@@ -54,7 +54,7 @@ pub(super) struct Returned {
     last_ino: AtomicU64,
 }
 
-impl Returned {
+impl PriorSessions {
     /// Adds a session, which may know inodes up to `last_ino`.
     pub(super) fn add(&self, session: u64, last_ino: u64) {
         self.sessions.write().push((session, false));
@@ -65,18 +65,18 @@ impl Returned {
     /// Removes a session that has ended.
     pub(super) fn end(&self, session: u64) {
         if self.any.load(Ordering::Acquire) {
-            self.sessions.write().retain(|&(returned, _)| returned != session);
+            self.sessions.write().retain(|&(prior, _)| prior != session);
         }
     }
 
     /// Records that a session asks for recalls: from now on it receives unlinked inodes at once.
     pub(super) fn asks(&self, session: u64) {
         let mut sessions = self.sessions.write();
-        sessions.iter_mut().filter(|(returned, _)| *returned == session).for_each(|(_, asks)| *asks = true);
+        sessions.iter_mut().filter(|(prior, _)| *prior == session).for_each(|(_, asks)| *asks = true);
     }
 
     /// Returns true for a session of the previous server that has not asked for recalls yet.
-    pub(super) fn is_awaited(&self, session: u64) -> bool {
+    pub(super) fn has_not_asked(&self, session: u64) -> bool {
         self.any.load(Ordering::Acquire) && self.sessions.read().contains(&(session, false))
     }
 

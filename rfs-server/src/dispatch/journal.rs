@@ -15,9 +15,9 @@ use rfs_proto::{Extent, LockKind, Reply, Request, encode_reply};
 use seeded_faults::{Fault, seeded};
 
 use super::{
-    held::{Changes, Held},
+    locked_inodes::{Changes, LockedInodes},
+    log_quota::LogQuota,
     meta::Freed,
-    room::Room,
     shards::Writing,
 };
 use crate::{
@@ -50,16 +50,16 @@ pub(super) type Number = (u32, u64);
 
 /// The reply of a transaction, to be logged with its changes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Said<'a> {
+pub(super) struct LoggedReply<'a> {
     session: &'a Session,
     number: Number,
 }
 
-impl<'a> Said<'a> {
+impl<'a> LoggedReply<'a> {
     /// Encodes the reply of the transaction that this thread is in.
-    pub(super) fn new(session: &'a Session, number: Number, reply: &Reply) -> Said<'a> {
+    pub(super) fn new(session: &'a Session, number: Number, reply: &Reply) -> LoggedReply<'a> {
         REPLY.with_borrow_mut(|bytes| encode_reply(reply, bytes));
-        Said { session, number }
+        LoggedReply { session, number }
     }
 
     fn encode(&self, ops: &mut Vec<u8>) {
@@ -84,7 +84,7 @@ pub(super) struct Journal {
     /// rewritten before the next change.
     behind: AtomicU64,
     /// Quota of the sessions in the log.
-    pub(super) room: Room,
+    pub(super) quota: LogQuota,
     /// Held while sessions are described, and while an attach or a detach is logged.
     pub(super) sessions: Mutex<()>,
     #[cfg(test)]
@@ -94,7 +94,7 @@ pub(super) struct Journal {
 impl Journal {
     pub(super) fn new(log: Log) -> Journal {
         Journal {
-            room: Room::new(log.room_for_sessions()),
+            quota: LogQuota::new(log.room_for_sessions()),
             log,
             behind: AtomicU64::new(0),
             sessions: Mutex::new(()),
@@ -112,12 +112,12 @@ impl Journal {
     /// # Errors
     /// The log has no room. The caller must not report success, nor reuse the space of
     /// `freed`.
-    pub(super) fn note(
+    pub(super) fn log_changes(
         &self,
-        inodes: &Held<'_, Writing>,
+        inodes: &LockedInodes<'_, Writing>,
         changes: &Changes,
         freed: &Freed,
-        said: Option<Said<'_>>,
+        reply: Option<LoggedReply<'_>>,
         ops: &mut Vec<u8>,
     ) -> Result<(), Full> {
         if seeded(Fault::RenameNotLogged) && changes.names.len() > 1 {
@@ -131,16 +131,20 @@ impl Journal {
             let ranges = ranges.iter().map(|range| (range.start, range.len)).collect();
             op::encode(&Op::GivenUp(ino, ranges, holders.to_vec()), ops);
         }
-        self.append_with(ops, said)
+        self.append_with(ops, reply)
     }
 
     /// Logs changes of file locks, and the reply of the transaction that made them. The caller
     /// holds the file locks.
-    pub(super) fn note_locks(&self, changes: &[(u64, Locked)], said: Option<Said<'_>>) -> Result<(), Full> {
+    pub(super) fn log_lock_changes(
+        &self,
+        changes: &[(u64, Locked)],
+        reply: Option<LoggedReply<'_>>,
+    ) -> Result<(), Full> {
         OPS.with_borrow_mut(|ops| {
             ops.clear();
             changes.iter().for_each(|&(ino, locked)| op::encode(&Op::Lock(ino, locked), ops));
-            self.append_with(ops, said)
+            self.append_with(ops, reply)
         })
     }
 
@@ -153,13 +157,13 @@ impl Journal {
         })
     }
 
-    fn append_with(&self, ops: &mut Vec<u8>, said: Option<Said<'_>>) -> Result<(), Full> {
-        if let Some(said) = &said {
-            said.encode(ops);
+    fn append_with(&self, ops: &mut Vec<u8>, reply: Option<LoggedReply<'_>>) -> Result<(), Full> {
+        if let Some(reply) = &reply {
+            reply.encode(ops);
         }
         self.append(ops)?;
-        if let Some(said) = &said {
-            said.logged();
+        if let Some(reply) = &reply {
+            reply.logged();
         }
         Ok(())
     }
@@ -231,10 +235,10 @@ impl Journal {
     }
 
     /// Logs operations as part of a description.
-    pub(super) fn describe_ops<'a>(&self, said: impl IntoIterator<Item = Op<'a>>) -> Result<(), Full> {
+    pub(super) fn describe_ops<'a>(&self, described: impl IntoIterator<Item = Op<'a>>) -> Result<(), Full> {
         OPS.with_borrow_mut(|ops| {
             ops.clear();
-            said.into_iter().for_each(|op| op::encode(&op, ops));
+            described.into_iter().for_each(|op| op::encode(&op, ops));
             self.log.describe(ops)
         })
     }
@@ -263,22 +267,22 @@ impl Journal {
     }
 }
 
-/// Encodes the changes of a transaction and passes them to `say`. Does nothing if there are no
-/// changes and no reply `to_be_said`.
-pub(super) fn in_words<T>(
-    namespace: &mut Namespace<Held<'_, Writing>>,
-    to_be_said: bool,
-    say: impl FnOnce(&Held<'_, Writing>, &Changes, &mut Vec<u8>) -> T,
+/// Encodes the changes of a transaction and passes them to `append`. Does nothing if there are no
+/// changes and no reply.
+pub(super) fn encode_changes<T>(
+    namespace: &mut Namespace<LockedInodes<'_, Writing>>,
+    has_reply: bool,
+    append: impl FnOnce(&LockedInodes<'_, Writing>, &Changes, &mut Vec<u8>) -> T,
 ) -> Option<T> {
     let changes = namespace.inodes_mut().take_changes();
-    if changes.is_empty() && !to_be_said {
+    if changes.is_empty() && !has_reply {
         return None;
     }
     let inodes = namespace.inodes_mut();
     OPS.with_borrow_mut(|ops| {
         ops.clear();
         for &ino in &changes.inodes {
-            match inodes.passing_mut(ino) {
+            match inodes.unlogged_mut(ino) {
                 Ok(inode) => changed(ino, inode, ops),
                 Err(_) => op::encode(&Op::Gone(ino), ops),
             }
@@ -288,7 +292,7 @@ pub(super) fn in_words<T>(
             let entry = directory.get(name).zip(directory.cookie(name));
             op::encode(&Op::Name(*parent, name, entry), ops);
         }
-        Some(say(inodes, &changes, ops))
+        Some(append(inodes, &changes, ops))
     })
 }
 

@@ -44,7 +44,7 @@ impl Call<'_> {
             self.look(&[ino], |look| {
                 look.may_list(ino)?;
                 let names = names(look.namespace.directory(ino)?, cookie, max_entries);
-                look.told_name(session, ino);
+                look.cache_names(session, ino);
                 Ok(names)
             })
         })
@@ -67,7 +67,7 @@ impl Call<'_> {
                 if look.namespace.get(parent)?.nlink == 0 {
                     return Err(Errno::ESTALE);
                 }
-                look.told_name(session, parent);
+                look.cache_names(session, parent);
                 // Cookies are not 0. The page after the previous cookie begins with the name.
                 let before = directory.cookie(name).ok_or(Errno::ENOENT)? - 1;
                 Ok(names(directory, before, max_entries))
@@ -87,7 +87,7 @@ impl Call<'_> {
                 inos.iter_mut().zip(&*chunk).for_each(|(ino, named)| *ino = named.2);
                 self.look(&inos[..chunk.len()], |look| {
                     page.entries.extend(chunk.iter_mut().filter_map(|(cookie, name, ino)| {
-                        let attr = look.told(session, *ino).ok()?;
+                        let attr = look.visible_attrs(session, *ino).ok()?;
                         Some(DirEntry { cookie: *cookie, name: std::mem::take(name), attr })
                     }));
                 });

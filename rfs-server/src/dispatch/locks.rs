@@ -11,9 +11,9 @@ use seeded_faults::{Fault, seeded};
 use super::{
     Dispatcher, Outcome, Promise, Sender,
     call::Call,
-    held::Plan,
-    meta::{Meta, View},
-    outcome::Debt,
+    locked_inodes::Plan,
+    meta::{View, WriteView},
+    outcome::DeferredReply,
     shards::Mode,
 };
 use crate::{
@@ -30,7 +30,7 @@ impl Call<'_> {
                     return Err(Errno::ENOLCK);
                 }
                 let wish = Wish { owner: (session, owner), class, range, pid };
-                meta.namespace.inodes_mut().passing_mut(ino)?.was_locked |= kind != LockKind::Unlock;
+                meta.namespace.inodes_mut().unlogged_mut(ino)?.was_locked |= kind != LockKind::Unlock;
                 let store = meta.store;
                 let mut locks = store.locks();
                 let reply = meta.lock(&mut locks, (session, ino), wish, kind, ticket);
@@ -38,9 +38,9 @@ impl Call<'_> {
                 if let Ok(reply) = reply.as_ref()
                     && *reply != Reply::Waits
                 {
-                    meta.say(self.number, reply);
+                    meta.set_reply(self.number, reply);
                 }
-                store.note_locks(&mut locks, &mut meta.said);
+                store.log_lock_changes(&mut locks, &mut meta.logged_reply);
                 reply
             }),
             Request::StopWaiting { ticket } => {
@@ -89,7 +89,7 @@ fn check<M: Mode>(view: &View<'_, M>, session: u64, ino: u64, range: LockRange) 
     }
 }
 
-impl Meta<'_> {
+impl WriteView<'_> {
     fn lock(
         &mut self,
         locks: &mut Locks,
@@ -122,18 +122,18 @@ impl Dispatcher {
         }
         match self.store.grants.lock().next(session) {
             Some(granted) => Outcome::Now(Reply::Grants(granted)),
-            None => Outcome::Later(Promise(Debt::Grants(session))),
+            None => Outcome::Later(Promise(DeferredReply::Grants(session))),
         }
     }
 
     /// Sends the outcomes of blocked lock requests to their sessions.
-    pub(super) fn tell_of_locks(&self) {
+    pub(super) fn send_grants(&self) {
         for answer in self.store.take_answers() {
             let (session, ticket) = answer.ticket;
             let Some(waiter) = self.sessions.get(session) else { continue };
             let outcome = answer.outcome.and_then(|()| {
-                let granted = |meta: &mut Meta<'_>| meta.granted(session, answer.ino);
-                self.store.once(Plan::new(&[answer.ino]), Some(&waiter), granted).0
+                let granted = |meta: &mut WriteView<'_>| meta.granted(session, answer.ino);
+                self.store.transact(Plan::new(&[answer.ino]), Some(&waiter), granted).0
             });
             let mut due = Vec::new();
             {
@@ -149,7 +149,7 @@ impl Dispatcher {
     }
 
     /// Stores the request of a session for grants, and replies if there are any.
-    pub(super) fn asks_for_grants(&self, session: u64, sender: Sender) {
+    pub(super) fn wait_for_grants(&self, session: u64, sender: Sender) {
         let asker = self.sessions.get(session);
         let mut due = Vec::new();
         {
@@ -166,7 +166,7 @@ impl Dispatcher {
     }
 
     /// Drops the grants of a session that is marked as ended, and ends its request.
-    pub(super) fn end_grants(&self, session: u64) {
+    pub(super) fn drop_grants(&self, session: u64) {
         let asker = self.store.grants.lock().end(session);
         self.store.send(asker.map(|sender| (sender, Reply::Error(Errno::EPROTO))).into_iter().collect());
     }

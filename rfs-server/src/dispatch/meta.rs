@@ -13,15 +13,15 @@ use seeded_faults::{Fault, seeded};
 use smallvec::SmallVec;
 
 use super::{
-    held::{Held, Stop},
-    journal::{self, Journal, Number, Said},
-    once,
-    order::Guard,
+    change_log::Written,
+    exactly_once,
+    journal::{self, Journal, LoggedReply, Number},
+    lock_order::Guard,
+    locked_inodes::{LockedInodes, Stop},
     pending::{Due, Pending},
     quota::Quota,
     shards::{Mode, Reading, Writing},
     store::Store,
-    tape::Written,
 };
 use crate::{
     alloc::Range,
@@ -39,7 +39,7 @@ use crate::{
 
 /// The metadata, with the inodes that a transaction has locked.
 pub(crate) struct View<'a, M: Mode> {
-    pub(super) namespace: Namespace<Held<'a, M>>,
+    pub(super) namespace: Namespace<LockedInodes<'a, M>>,
     pub(super) table: &'a Table,
     pub(super) space: &'a Space,
     pub(super) xattrs: &'a Quota,
@@ -50,7 +50,7 @@ pub(crate) struct View<'a, M: Mode> {
     /// Recalls that the request waits for: its own, and earlier ones that concern the change.
     pub(super) needs: Vec<Need>,
     /// Sessions with queued messages that the request does not wait for.
-    pub(super) heard: SmallVec<[u64; 1]>,
+    pub(super) notified: SmallVec<[u64; 1]>,
     /// The inode that lost its last name in this transaction, if the asker may still use it.
     pub(super) unlinked: Option<u64>,
     /// Replies that became due in this transaction.
@@ -64,21 +64,21 @@ pub(crate) struct View<'a, M: Mode> {
     /// Empty without a snapshot.
     pub(super) lost: SmallVec<[Written; 1]>,
     /// The reply to log with the changes.
-    pub(super) said: Option<Said<'a>>,
+    pub(super) logged_reply: Option<LoggedReply<'a>>,
 }
 
 /// Messages of a transaction to other sessions.
 #[derive(Debug, Default)]
-pub(super) struct Caused {
+pub(super) struct Messages {
     /// Recalls that a request waits for.
     pub(super) needs: Vec<Need>,
     /// Sessions with queued messages that no request waits for.
-    pub(super) heard: SmallVec<[u64; 1]>,
+    pub(super) notified: SmallVec<[u64; 1]>,
 }
 
-impl Caused {
+impl Messages {
     pub(super) fn is_empty(&self) -> bool {
-        self.needs.is_empty() && self.heard.is_empty()
+        self.needs.is_empty() && self.notified.is_empty()
     }
 }
 
@@ -109,10 +109,10 @@ impl Freed {
 }
 
 /// The metadata under shared locks.
-pub(crate) type Look<'a> = View<'a, Reading>;
+pub(crate) type ReadView<'a> = View<'a, Reading>;
 
 /// The metadata under exclusive locks.
-pub(crate) type Meta<'a> = View<'a, Writing>;
+pub(crate) type WriteView<'a> = View<'a, Writing>;
 
 impl<M: Mode> View<'_, M> {
     /// Locks an inode. A transaction locks all inodes before it changes the first.
@@ -121,8 +121,8 @@ impl<M: Mode> View<'_, M> {
     }
 
     /// Releases the locks, and returns the messages and replies to send.
-    pub(super) fn into_outcome(self) -> (Caused, Due) {
-        (Caused { needs: self.needs, heard: self.heard }, self.due)
+    pub(super) fn into_outcome(self) -> (Messages, Due) {
+        (Messages { needs: self.needs, notified: self.notified }, self.due)
     }
 
     /// Returns the open files of the inode's shard.
@@ -157,7 +157,7 @@ impl<M: Mode> View<'_, M> {
     }
 }
 
-impl Meta<'_> {
+impl WriteView<'_> {
     /// Returns the open files of the inode's shard, to change.
     pub(super) fn leases_mut(&mut self, ino: u64) -> &mut Leases {
         &mut self.namespace.inodes_mut().shard_mut(ino).leases
@@ -177,16 +177,16 @@ impl Meta<'_> {
     }
 
     /// Sets the reply to log with the changes, if the request is carried out exactly once.
-    pub(super) fn say(&mut self, number: Option<Number>, reply: &Reply) {
+    pub(super) fn set_reply(&mut self, number: Option<Number>, reply: &Reply) {
         if let (Some(asker), Some(number)) = (self.asker, number) {
-            self.said = Some(Said::new(asker, number, &once::short(reply)));
+            self.logged_reply = Some(LoggedReply::new(asker, number, &exactly_once::short(reply)));
         }
     }
 
     /// Logs the changes, and then releases the space and slots that the transaction gives up.
     #[inline]
     pub(super) fn commit(&mut self) {
-        if self.note().is_some_and(|noted| noted.is_err()) {
+        if self.log_changes().is_some_and(|logged| logged.is_err()) {
             // Not logged: the space stays in quarantine and the slots stay taken until the next
             // start. When the log is rewritten, it records the space as quarantined and the slots
             // as free.
@@ -194,7 +194,7 @@ impl Meta<'_> {
             self.freed.space.iter_mut().for_each(|given| given.holders.push(UNLOGGED));
         }
         if !self.lost.is_empty() {
-            self.store.tape.lose(&self.lost);
+            self.store.change_log.record_losses(&self.lost);
         }
         if let Some(ino) = self.unpublished.take() {
             self.publish(ino);
@@ -211,22 +211,22 @@ impl Meta<'_> {
     /// Encodes the changes and the reply, and appends them to the change log of a snapshot and to
     /// the journal.
     #[inline]
-    fn note(&mut self) -> Option<Result<(), Full>> {
-        let (journal, tape) = (self.store.journal.as_ref(), self.store.tape.rolling());
-        if journal.is_none() && tape.is_none() {
+    fn log_changes(&mut self) -> Option<Result<(), Full>> {
+        let (journal, log) = (self.store.journal.as_ref(), self.store.change_log.recording());
+        if journal.is_none() && log.is_none() {
             return None;
         }
         let lost = &mut self.lost;
-        let (freed, said) = (&self.freed, self.said.take().filter(|_| journal.is_some()));
-        journal::in_words(&mut self.namespace, said.is_some(), |inodes, changes, ops| {
-            if let Some(tape) = tape.filter(|_| !ops.is_empty()) {
+        let (freed, logged_reply) = (&self.freed, self.logged_reply.take().filter(|_| journal.is_some()));
+        journal::encode_changes(&mut self.namespace, logged_reply.is_some(), |inodes, changes, ops| {
+            if let Some(log) = log.filter(|_| !ops.is_empty()) {
                 let inode = |&ino: &u64| Some((ino, inodes.get(ino).ok()?));
-                if tape.say(ops, changes.inodes.iter().filter_map(inode), self.table) {
+                if log.record(ops, changes.inodes.iter().filter_map(inode), self.table) {
                     // The change is part of the snapshot, so the old values are not needed.
                     lost.clear();
                 }
             }
-            journal.map_or(Ok(()), |journal| journal.note(inodes, changes, freed, said, ops))
+            journal.map_or(Ok(()), |journal| journal.log_changes(inodes, changes, freed, logged_reply, ops))
         })
     }
 
@@ -340,7 +340,7 @@ impl Meta<'_> {
 
     /// Remembers the record of a file that is about to be cut or removed, if a snapshot needs it.
     pub(super) fn loses(&mut self, ino: u64, slot: u32) {
-        if self.store.tape.is_in_use() {
+        if self.store.change_log.is_active() {
             let (size, time) = (self.table.size(slot), self.table.write_time(slot));
             self.lost.push(Written { ino, size, time });
         }
@@ -366,7 +366,7 @@ impl Meta<'_> {
         }
         // Even if no space goes: another session may have been writing to the bytes that were
         // zeroed.
-        let inode = self.namespace.inodes_mut().passing_mut(ino)?;
+        let inode = self.namespace.inodes_mut().unlogged_mut(ino)?;
         // Not logged: the next server starts with a higher generation.
         inode.layout_generation += 1;
         let of = (ino, inode.layout_generation);
@@ -381,7 +381,7 @@ impl Meta<'_> {
     /// that has the file open may rely on the old size. So the recall is needed even if the file
     /// gives up no space.
     pub(super) fn size_fell(&mut self, session: u64, ino: u64, before: u64) -> Result<(), Errno> {
-        let inode = self.namespace.inodes_mut().passing_mut(ino)?;
+        let inode = self.namespace.inodes_mut().unlogged_mut(ino)?;
         if inode.layout_generation == before {
             inode.layout_generation += 1;
         }
@@ -412,7 +412,7 @@ impl Meta<'_> {
         let places = pieces.into_iter().filter_map(|(_, place, len)| Some(Range { start: place?, len }));
         let dirty: SmallVec<[Range; 1]> =
             places.filter(|range| !self.space.bytes().is_zero(*range)).collect();
-        if let (false, Ok(inode)) = (dirty.is_empty(), self.namespace.inodes_mut().passing_mut(ino)) {
+        if let (false, Ok(inode)) = (dirty.is_empty(), self.namespace.inodes_mut().unlogged_mut(ino)) {
             inode.layout_generation += 1;
             dirty.iter().for_each(|range| self.space.zero(*range));
         }
@@ -422,7 +422,7 @@ impl Meta<'_> {
     /// Records that a session is about to read or change an inode. Returns how often the inode's
     /// visitor has changed.
     pub(super) fn visit(&mut self, session: u64, ino: u64) -> Result<u64, Errno> {
-        let inode = self.namespace.inodes_mut().passing_mut(ino)?;
+        let inode = self.namespace.inodes_mut().unlogged_mut(ino)?;
         if inode.visitor != session {
             inode.visitor = session;
             inode.visits += 1;

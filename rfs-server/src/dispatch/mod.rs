@@ -12,32 +12,32 @@
 //! are zeroed, messages are encoded or replies are sent. No thread blocks here for another
 //! session.
 
-mod before;
+mod cache_rules;
 mod call;
+mod change_log;
+mod checksums;
 mod data;
+mod exactly_once;
 mod extents;
-mod held;
 mod idle;
 mod journal;
-mod keeping;
 mod listing;
+mod lock_order;
+mod locked_inodes;
 mod locks;
+mod log_quota;
 mod meta;
 mod names;
-mod noting;
-mod once;
-mod order;
 mod outcome;
 mod pending;
 mod permission;
+mod prior_sessions;
 mod quota;
-mod recover;
-mod room;
+mod recovery;
+mod session_log;
 mod shards;
 mod snapshot;
 mod store;
-mod sums;
-mod tape;
 #[cfg(test)]
 mod tests;
 mod xattr;
@@ -67,23 +67,23 @@ use crate::{
     stats::{Counters, request_name},
     table::Table,
 };
-pub use before::Awaited;
 use call::Call;
-use held::Plan;
+pub use change_log::{Told, Written};
+pub use exactly_once::KeptReply;
 use journal::Number;
-use meta::Meta;
-pub use once::KeptReply;
-use outcome::Debt;
+use locked_inodes::Plan;
+pub(crate) use log_quota::SessionQuota;
+use meta::WriteView;
+use outcome::DeferredReply;
 pub use outcome::{Outcome, Promise, Sender};
-pub(crate) use recover::BEFORE;
-pub use recover::{Damage, Kept};
-pub(crate) use room::Told as RoomTold;
+pub use prior_sessions::Awaited;
+pub(crate) use recovery::BEFORE;
+pub use recovery::{Damage, Kept};
 use shards::{SHARDS, Shards};
 use store::Store;
-pub use tape::{Told, Written};
 
 /// The number of no session.
-const NOBODY: u64 = 0;
+const NO_SESSION: u64 = 0;
 
 /// The owner and permissions of an export's root directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +128,7 @@ pub struct Dispatcher {
     memory: (Identity, u64),
     /// Sessions of previous servers that do not reconnect, while their clients may still access
     /// memory.
-    strangers: Mutex<Vec<u64>>,
+    orphaned_sessions: Mutex<Vec<u64>>,
 }
 
 impl std::fmt::Debug for Dispatcher {
@@ -155,7 +155,7 @@ impl Dispatcher {
 
     fn over(store: Store, clock: Arc<dyn Clock>, started: i64) -> Dispatcher {
         let (sessions, counters, memory) = (Sessions::default(), Counters::default(), (Identity([0; 16]), 1));
-        Dispatcher { store, sessions, counters, clock, started, memory, strangers: Mutex::default() }
+        Dispatcher { store, sessions, counters, clock, started, memory, orphaned_sessions: Mutex::default() }
     }
 
     /// Sets the alarm to ring when a recall is queued.
@@ -175,7 +175,7 @@ impl Dispatcher {
     /// Enables snapshots.
     #[must_use]
     pub fn with_snapshots(mut self) -> Dispatcher {
-        self.store.tape.put_in();
+        self.store.change_log.enable();
         self
     }
 
@@ -204,11 +204,11 @@ impl Dispatcher {
         // The end is logged first. A session that has lost some of its locks or space must not
         // reconnect.
         if let Some(ended) = &ended {
-            self.note_left(ended);
+            self.log_detach(ended);
         }
-        self.keeps_no_longer(session);
-        self.store.returned.end(session);
-        self.end_grants(session);
+        self.drop_caches(session);
+        self.store.prior_sessions.end(session);
+        self.drop_grants(session);
         self.each_shard(|meta| {
             let shard = meta.namespace.inodes_mut().only();
             for ino in shard.orphans.end_session(session) {
@@ -223,10 +223,10 @@ impl Dispatcher {
                 }
             }
         });
-        self.tell_of_locks();
+        self.send_grants();
         self.store.space.tidy();
         if let (Some(journal), Some(ended)) = (&self.store.journal, &ended) {
-            journal.room.end(ended.told());
+            journal.quota.end(ended.told());
         }
     }
 
@@ -264,17 +264,17 @@ impl Dispatcher {
         let directory = request.directory()?;
         let asker = self.sessions.get(session).filter(|session| session.is_attached())?;
         let call = Call::new(&self.store, &*self.clock, &asker, None);
-        call.look(&[directory], |look| look.kept(session, directory))
+        call.look(&[directory], |look| look.cached_attrs(session, directory))
     }
 
     /// Sends a deferred reply to `sender`: at once if it is due already, else when it becomes due.
     pub fn redeem(&self, promise: Promise, sender: Sender) {
-        if let Debt::Grants(session) = promise.0 {
-            return self.asks_for_grants(session, sender);
+        if let DeferredReply::Grants(session) = promise.0 {
+            return self.wait_for_grants(session, sender);
         }
         let mut due = Vec::new();
         self.store.pending.locked(|state| match promise.0 {
-            Debt::Held(reply, mut needs, sweeps) => {
+            DeferredReply::Change(reply, mut needs, sweeps) => {
                 let sender = sender.sweeping(sweeps);
                 needs.retain(|&need| state.recalls.is_open(need));
                 match needs.is_empty() {
@@ -282,13 +282,13 @@ impl Dispatcher {
                     false => state.waits.hold(&needs, (sender, reply)),
                 }
             }
-            Debt::Recalls(session) => {
+            DeferredReply::Recalls(session) => {
                 let before = state.recalls.wait(session, sender);
                 due.extend(before.map(|sender| (sender, Reply::Error(Errno::EINTR))));
                 state.answer_asker(session, &mut due);
             }
             // Handled above.
-            Debt::Grants(_) => {}
+            DeferredReply::Grants(_) => {}
         });
         self.store.send(due);
     }
@@ -314,7 +314,7 @@ impl Dispatcher {
             if let Some(session) = self.sessions.get(session) {
                 session.detach();
             }
-            self.keeps_no_longer(session);
+            self.drop_caches(session);
         }
         overdue
     }
@@ -364,7 +364,7 @@ impl Dispatcher {
         permission::may_ask(asker.squash(), &request)?;
         // A session of the previous server sends Recalls by itself.
         if matches!(request, Request::Forget { .. }) && !asker.is_of_before() {
-            self.begins_to_ask(session);
+            self.start_recalls(session);
         }
         let call = Call::new(&self.store, &*self.clock, &asker, number);
         let mut reply = self.reply(&call, session, request);
@@ -376,7 +376,7 @@ impl Dispatcher {
             // The change of this request may be the one that is not logged.
             reply = Err(Errno::EIO);
         }
-        self.tell_of_locks();
+        self.send_grants();
         self.store.space.tidy();
         let (reply, needs) = (reply?, call.into_needs());
         // A session that closes or forgets changes nothing that other sessions have to see, so it
@@ -387,7 +387,7 @@ impl Dispatcher {
             matches!(request, Request::Close { .. } | Request::Forget { .. } | Request::ReturnNames { .. });
         match !waits || at_once {
             true => Ok(Outcome::Now(reply)),
-            false => Ok(Outcome::Later(Promise(Debt::Held(reply, needs, shortened(&request))))),
+            false => Ok(Outcome::Later(Promise(DeferredReply::Change(reply, needs, shortened(&request))))),
         }
     }
 
@@ -400,7 +400,7 @@ impl Dispatcher {
         let mut freed = 0;
         self.each_shard(|meta| {
             for ino in meta.namespace.inodes_mut().only().orphans.idle() {
-                meta.orphan_released(NOBODY, ino);
+                meta.orphan_released(NO_SESSION, ino);
                 freed += 1;
             }
         });
@@ -431,7 +431,7 @@ impl Dispatcher {
                 Ok(Reply::Done)
             }
             Request::HoldPages { ino } => {
-                call.look(&[ino], |look| look.pages_held(session, ino));
+                call.look(&[ino], |look| look.cache_pages(session, ino));
                 Ok(Reply::Done)
             }
             Request::DropPages { ino } => {
@@ -450,7 +450,7 @@ impl Dispatcher {
 
     fn answer_recalls(&self, session: u64, done: u64) -> Outcome {
         let mut due = Vec::new();
-        self.begins_to_ask(session);
+        self.start_recalls(session);
         let outcome = self.store.pending.locked(|state| {
             let is_first = state.recalls.is_first(session);
             // Under the lock: a thread that sees the acknowledgement also sees the space released.
@@ -468,7 +468,7 @@ impl Dispatcher {
                 None if is_first => {
                     Outcome::Now(Reply::Recalls(Recalls { number: done, recalls: Vec::new() }))
                 }
-                None => Outcome::Later(Promise(Debt::Recalls(session))),
+                None => Outcome::Later(Promise(DeferredReply::Recalls(session))),
             }
         });
         self.store.send(due);
@@ -479,7 +479,7 @@ impl Dispatcher {
     /// Starts recalls for a session, if they have not started. From now on the session receives
     /// layout recalls and unlinked inodes, even if it caches nothing. The end of the session takes
     /// the lock of the recalls after this.
-    fn begins_to_ask(&self, session: u64) {
+    fn start_recalls(&self, session: u64) {
         let Some(session) = self.sessions.get(session).filter(|session| session.is_attached()) else {
             return;
         };
@@ -497,17 +497,17 @@ impl Dispatcher {
             }
             session.asks_for_recalls();
             if session.is_of_before() {
-                self.store.returned.asks(session.id());
+                self.store.prior_sessions.asks(session.id());
             }
         });
         if session.is_of_before() {
-            self.tell_all_unlinked(session.id());
+            self.queue_unlinked(session.id());
         }
     }
 
     /// Queues the unlinked inodes that a session of the previous server may use. The session may
     /// receive an inode twice if it is unlinked at the same time.
-    fn tell_all_unlinked(&self, session: u64) {
+    fn queue_unlinked(&self, session: u64) {
         let mut unlinked = Vec::new();
         self.each_shard(|meta| unlinked.extend(meta.namespace.inodes_mut().only().orphans.held_by(session)));
         self.store.pending.locked(|state| {
@@ -539,9 +539,9 @@ impl Dispatcher {
                 return Ok(Reply::InUse(others));
             }
         };
-        if self.note_attached(&asker).is_err() {
+        if self.log_attach(&asker).is_err() {
             asker.detach();
-            self.keeps_no_longer(session);
+            self.drop_caches(session);
             return Err(Errno::ENOSPC);
         }
         log::debug!("session {session}: {client:?} attached{}", if manner.alone { ", alone" } else { "" });
@@ -549,9 +549,9 @@ impl Dispatcher {
     }
 
     /// Drops all cache state of a session that is marked as ended, so that no request waits for it.
-    fn keeps_no_longer(&self, session: u64) {
+    fn drop_caches(&self, session: u64) {
         let mut due = Vec::new();
-        let kept = self.store.pending.locked(|state| state.keeps_no_longer(session, &mut due));
+        let kept = self.store.pending.locked(|state| state.drop_recalls(session, &mut due));
         if kept {
             self.each_shard(|meta| {
                 meta.namespace.inodes_mut().only().keepers.get_mut().end_session(session);
@@ -561,9 +561,9 @@ impl Dispatcher {
     }
 
     /// Runs a transaction on each shard, one after the other.
-    fn each_shard(&self, mut step: impl FnMut(&mut Meta<'_>)) {
+    fn each_shard(&self, mut step: impl FnMut(&mut WriteView<'_>)) {
         for at in 0..SHARDS {
-            self.store.once(Plan::shard(at), None, &mut step);
+            self.store.transact(Plan::shard(at), None, &mut step);
         }
     }
 }

@@ -9,7 +9,7 @@
 use rfs_proto::{Attr, Errno, FileKind, MAX_FORGET, MAX_SYMLINK, Owner, RenameFlags, Reply, Request};
 use seeded_faults::{Fault, seeded};
 
-use super::{call::Call, held::Stop, meta::Meta, shards::place};
+use super::{call::Call, locked_inodes::Stop, meta::WriteView, shards::place};
 use crate::namespace::{Body, New, Place};
 
 /// The most inodes of a shard that one transaction forgets. Other requests for the shard wait
@@ -20,7 +20,9 @@ impl Call<'_> {
     pub(super) fn answer_names(&self, session: u64, request: Request<'_>) -> Result<Reply, Errno> {
         match request {
             Request::Lookup { parent, name } => self.lookup(session, Place { parent, name }),
-            Request::GetAttr { ino } => self.look(&[ino], |look| look.told(session, ino)).map(Reply::Attr),
+            Request::GetAttr { ino } => {
+                self.look(&[ino], |look| look.visible_attrs(session, ino)).map(Reply::Attr)
+            }
             Request::ReadDir { ino, cookie, max_entries } => {
                 self.read_dir(session, ino, cookie, max_entries).map(Reply::Dir)
             }
@@ -90,21 +92,21 @@ impl Call<'_> {
                 meta.may_link(ino)?;
                 let effects = meta.namespace.link(ino, parent, name, now)?;
                 meta.settle(session, &effects, &[Place { parent, name }]);
-                meta.told_name(session, parent);
-                meta.told(session, ino).map(Reply::Attr)
+                meta.cache_names(session, parent);
+                meta.visible_attrs(session, ino).map(Reply::Attr)
             }),
             Request::Unlink { parent, name } => self.answered_changing(&[parent], |meta| {
                 meta.may_remove(Place { parent, name })?;
                 let effects = meta.namespace.unlink(parent, name, now)?;
                 meta.settle(session, &effects, &[Place { parent, name }]);
-                meta.told_name(session, parent);
+                meta.cache_names(session, parent);
                 Ok(meta.removed())
             }),
             Request::Rmdir { parent, name } => self.answered_changing(&[parent], |meta| {
                 meta.may_remove(Place { parent, name })?;
                 let effects = meta.namespace.rmdir(parent, name, now)?;
                 meta.settle(session, &effects, &[Place { parent, name }]);
-                meta.told_name(session, parent);
+                meta.cache_names(session, parent);
                 Ok(meta.removed())
             }),
             Request::Rename { parent, name, new_parent, new_name, flags, whiteout } => {
@@ -127,9 +129,9 @@ impl Call<'_> {
                 look.need(ino)?;
             }
             if matches!(found, Ok(_) | Err(Errno::ENOENT)) {
-                look.told_name(session, parent);
+                look.cache_names(session, parent);
             }
-            Ok(Reply::Attr(look.told(session, found?)?))
+            Ok(Reply::Attr(look.visible_attrs(session, found?)?))
         })
     }
 
@@ -138,7 +140,13 @@ impl Call<'_> {
     }
 }
 
-fn make(meta: &mut Meta<'_>, session: u64, place: Place<'_>, new: New<'_>, now: i64) -> Result<Attr, Stop> {
+fn make(
+    meta: &mut WriteView<'_>,
+    session: u64,
+    place: Place<'_>,
+    new: New<'_>,
+    now: i64,
+) -> Result<Attr, Stop> {
     let Place { parent, name } = place;
     meta.may_change(parent)?;
     let new = meta.new_inode(parent, new)?;
@@ -147,12 +155,12 @@ fn make(meta: &mut Meta<'_>, session: u64, place: Place<'_>, new: New<'_>, now: 
     let (ino, effects) = meta.namespace.make(parent, name, New { slot, ..new }, now)?;
     begin(meta, ino)?;
     meta.settle(session, &effects, &[place]);
-    meta.told_name(session, parent);
-    Ok(meta.told(session, ino)?)
+    meta.cache_names(session, parent);
+    Ok(meta.visible_attrs(session, ino)?)
 }
 
 /// Accounts for a new inode, and publishes its record.
-fn begin(meta: &mut Meta<'_>, ino: u64) -> Result<(), Errno> {
+fn begin(meta: &mut WriteView<'_>, ino: u64) -> Result<(), Errno> {
     meta.xattrs.add(meta.namespace.get(ino)?.xattr_bytes());
     meta.publish_new(ino);
     Ok(())
@@ -160,7 +168,7 @@ fn begin(meta: &mut Meta<'_>, ino: u64) -> Result<(), Errno> {
 
 /// Renames, and leaves a whiteout at the old name if the request asks for it.
 fn rename(
-    meta: &mut Meta<'_>,
+    meta: &mut WriteView<'_>,
     session: u64,
     (from, to): (Place<'_>, Place<'_>),
     (flags, whiteout): (RenameFlags, Option<Owner>),
@@ -183,14 +191,14 @@ fn rename(
     // A rename between two names of the same inode changes nothing.
     let names = if effects.touched.is_empty() { &[][..] } else { &[from, to] };
     meta.settle(session, &effects, names);
-    meta.told_name(session, from.parent);
-    meta.told_name(session, to.parent);
+    meta.cache_names(session, from.parent);
+    meta.cache_names(session, to.parent);
     Ok(meta.removed())
 }
 
 /// Makes a file, or opens the file of that name.
 fn create(
-    meta: &mut Meta<'_>,
+    meta: &mut WriteView<'_>,
     session: u64,
     place: Place<'_>,
     (new, exclusive): (New<'_>, bool),
@@ -201,7 +209,7 @@ fn create(
         Some(_) if exclusive && !seeded(Fault::ExclusiveIgnored) => return Err(Errno::EEXIST.into()),
         Some(existing) => {
             meta.need(existing)?;
-            meta.told_name(session, place.parent);
+            meta.cache_names(session, place.parent);
             existing
         }
         None => {

@@ -58,13 +58,13 @@ pub enum Outcome {
 /// A deferred reply.
 #[derive(Debug)]
 #[must_use]
-pub struct Promise(pub(super) Debt);
+pub struct Promise(pub(super) DeferredReply);
 
 #[derive(Debug)]
-pub(super) enum Debt {
+pub(super) enum DeferredReply {
     /// The reply to a change, due when these recalls are acknowledged. If the change truncated a
     /// file, the file's tail is swept first.
-    Held(Reply, Vec<Need>, Option<u64>),
+    Change(Reply, Vec<Need>, Option<u64>),
     /// The next recalls of this session.
     Recalls(u64),
     /// The next lock grants of this session.

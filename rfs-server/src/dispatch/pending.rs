@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rfs_proto::{Errno, Recall, Reply};
 
 use super::{
-    order::{Ordered, Rank},
+    lock_order::{Ordered, Rank},
     outcome::Sender,
 };
 use crate::{
@@ -37,8 +37,8 @@ impl State {
     /// Recalls everything from the sessions of the previous server that `which` selects, if that
     /// has not happened.
     pub(super) fn recall_all(&mut self, which: impl Fn(u64) -> bool) {
-        let told = self.unknown.extract_if(.., |session| which(*session));
-        for session in told {
+        let sessions = self.unknown.extract_if(.., |session| which(*session));
+        for session in sessions {
             self.recalls.push(session, Recall::All, awake::now());
         }
     }
@@ -52,7 +52,7 @@ impl State {
 
     /// Drops all recalls of a session, so that no reply waits for it. Returns false if the session
     /// had none.
-    pub(super) fn keeps_no_longer(&mut self, session: u64, due: &mut Due) -> bool {
+    pub(super) fn drop_recalls(&mut self, session: u64, due: &mut Due) -> bool {
         let asker = self.recalls.take_asker(session);
         due.extend(asker.map(|sender| (sender, Reply::Error(Errno::EPROTO))));
         due.extend(self.waits.session_ended(session));

@@ -10,8 +10,8 @@
 use rfs_proto::{Errno, FileKind, Owner, Request, SetAttr, SetTime};
 
 use super::{
-    held::Stop,
-    meta::{Meta, View},
+    locked_inodes::Stop,
+    meta::{View, WriteView},
     shards::Mode,
 };
 use crate::{
@@ -232,7 +232,7 @@ fn squash_gives(squash: Squash, inode: &Inode, changes: &SetAttr) -> Result<(), 
     }
 }
 
-impl Meta<'_> {
+impl WriteView<'_> {
     /// Checks the removal of a name: in a sticky directory, only the owner may remove it. Locks the
     /// inode.
     pub(super) fn may_remove(&mut self, Place { parent, name }: Place<'_>) -> Result<(), Stop> {

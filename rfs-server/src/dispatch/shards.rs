@@ -17,8 +17,8 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rfs_proto::ROOT_INO;
 
 use super::{
+    lock_order::{Rank, Token},
     meta::View,
-    order::{Rank, Token},
 };
 use crate::{
     keepers::Keepers,
@@ -55,7 +55,7 @@ pub(crate) struct Shards {
     /// The last inode number that was given out.
     last_ino: AtomicU64,
     /// Whether a transaction may take a free shard out of order. Only tests turn it off.
-    seizes: bool,
+    out_of_order: bool,
 }
 
 impl Shards {
@@ -65,7 +65,7 @@ impl Shards {
         for (ino, inode) in inodes {
             shards[place(ino)].0.get_mut().inodes.insert(ino, inode);
         }
-        Shards { shards, last_ino: AtomicU64::new(last), seizes: true }
+        Shards { shards, last_ino: AtomicU64::new(last), out_of_order: true }
     }
 
     /// Returns a bound of all inode numbers: no inode has a higher one.
@@ -73,10 +73,10 @@ impl Shards {
         self.last_ino.load(Ordering::Relaxed)
     }
 
-    /// Turns `seizes` off, so that each transaction that needs a shard out of order runs again.
+    /// Turns `out_of_order` off, so that each transaction that needs a shard out of order runs again.
     #[cfg(test)]
-    pub(super) fn in_order_only(&mut self) {
-        self.seizes = false;
+    pub(super) fn lock_in_order_only(&mut self) {
+        self.out_of_order = false;
     }
 
     /// Returns a new inode number.
@@ -86,16 +86,16 @@ impl Shards {
 
     /// Blocks until the shard is locked.
     #[inline]
-    pub(super) fn wait<M: Mode>(&self, at: usize) -> Grip<'_, M> {
-        let token = Token::wait(Rank::Shard(at));
-        Grip { at, guard: M::wait(&self.shards[at].0), _token: token }
+    pub(super) fn lock<M: Mode>(&self, at: usize) -> ShardGuard<'_, M> {
+        let token = Token::lock(Rank::Shard(at));
+        ShardGuard { at, guard: M::lock(&self.shards[at].0), _token: token }
     }
 
     /// Locks the shard if it is free.
     #[inline]
-    pub(super) fn seize<M: Mode>(&self, at: usize) -> Option<Grip<'_, M>> {
-        let guard = M::seize(&self.shards[at].0).filter(|_| self.seizes)?;
-        Some(Grip { at, guard, _token: Token::seize(Rank::Shard(at)) })
+    pub(super) fn try_lock<M: Mode>(&self, at: usize) -> Option<ShardGuard<'_, M>> {
+        let guard = M::try_lock(&self.shards[at].0).filter(|_| self.out_of_order)?;
+        Some(ShardGuard { at, guard, _token: Token::try_lock(Rank::Shard(at)) })
     }
 
     /// Returns a directory and its ancestors, in order. Ancestors do not change while the caller
@@ -104,7 +104,7 @@ impl Shards {
         let mut lineage = vec![directory];
         let mut at = directory;
         while at != ROOT_INO {
-            let shard = self.wait::<Reading>(place(at));
+            let shard = self.lock::<Reading>(place(at));
             // A removed directory has no ancestors.
             let Some(directory) = shard.inodes.get(&at).and_then(Inode::directory) else { break };
             at = directory.parent;
@@ -127,10 +127,10 @@ pub(crate) trait Mode: 'static {
     type Guard<'a>: Deref<Target = Shard>;
 
     /// Blocks until the shard is locked.
-    fn wait(shard: &RwLock<Shard>) -> Self::Guard<'_>;
+    fn lock(shard: &RwLock<Shard>) -> Self::Guard<'_>;
 
     /// Locks the shard if it is free.
-    fn seize(shard: &RwLock<Shard>) -> Option<Self::Guard<'_>>;
+    fn try_lock(shard: &RwLock<Shard>) -> Option<Self::Guard<'_>>;
 
     /// Completes a transaction, which still holds its shards.
     fn settle(view: &mut View<'_, Self>)
@@ -149,11 +149,11 @@ pub(crate) struct Writing;
 impl Mode for Reading {
     type Guard<'a> = RwLockReadGuard<'a, Shard>;
 
-    fn wait(shard: &RwLock<Shard>) -> RwLockReadGuard<'_, Shard> {
+    fn lock(shard: &RwLock<Shard>) -> RwLockReadGuard<'_, Shard> {
         shard.read()
     }
 
-    fn seize(shard: &RwLock<Shard>) -> Option<RwLockReadGuard<'_, Shard>> {
+    fn try_lock(shard: &RwLock<Shard>) -> Option<RwLockReadGuard<'_, Shard>> {
         shard.try_read()
     }
 
@@ -164,11 +164,11 @@ impl Mode for Reading {
 impl Mode for Writing {
     type Guard<'a> = RwLockWriteGuard<'a, Shard>;
 
-    fn wait(shard: &RwLock<Shard>) -> RwLockWriteGuard<'_, Shard> {
+    fn lock(shard: &RwLock<Shard>) -> RwLockWriteGuard<'_, Shard> {
         shard.write()
     }
 
-    fn seize(shard: &RwLock<Shard>) -> Option<RwLockWriteGuard<'_, Shard>> {
+    fn try_lock(shard: &RwLock<Shard>) -> Option<RwLockWriteGuard<'_, Shard>> {
         shard.try_write()
     }
 
@@ -179,13 +179,13 @@ impl Mode for Writing {
 }
 
 /// A locked shard.
-pub(super) struct Grip<'a, M: Mode> {
+pub(super) struct ShardGuard<'a, M: Mode> {
     pub(super) at: usize,
     guard: M::Guard<'a>,
     _token: Token,
 }
 
-impl<M: Mode> Deref for Grip<'_, M> {
+impl<M: Mode> Deref for ShardGuard<'_, M> {
     type Target = Shard;
 
     fn deref(&self) -> &Shard {
@@ -193,7 +193,7 @@ impl<M: Mode> Deref for Grip<'_, M> {
     }
 }
 
-impl DerefMut for Grip<'_, Writing> {
+impl DerefMut for ShardGuard<'_, Writing> {
     fn deref_mut(&mut self) -> &mut Shard {
         &mut self.guard
     }

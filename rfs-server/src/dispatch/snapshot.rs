@@ -13,11 +13,11 @@ use rfs_proto::Identity;
 
 use super::{
     Dispatcher,
-    held::Plan,
+    change_log::{ChangeLogFull, Recording, Told, Written},
     journal,
-    meta::Look,
+    locked_inodes::Plan,
+    meta::ReadView,
     shards::SHARDS,
-    tape::{Recording, TapeFull, Told, Written},
 };
 use crate::{
     alloc::Range,
@@ -31,26 +31,26 @@ use crate::{
 /// written.
 pub(crate) struct Moment<'a> {
     dispatcher: &'a Dispatcher,
-    tape: Recording<'a>,
+    log: Recording<'a>,
     hold: Hold<'a>,
 }
 
 impl<'a> Moment<'a> {
     /// Passes the sizes and times in all records to `sink`. At last it passes those of files that
     /// were cut or removed since the moment, as they were before.
-    pub(crate) fn written<E: From<TapeFull>>(
+    pub(crate) fn written<E: From<ChangeLogFull>>(
         self,
         mut sink: impl FnMut(Written) -> Result<(), E>,
     ) -> Result<Hold<'a>, E> {
-        let Moment { dispatcher, tape, hold } = self;
+        let Moment { dispatcher, log, hold } = self;
         for slot in 0..dispatcher.store.table.used_slots() {
             dispatcher.written(slot).map_or(Ok(()), &mut sink)?;
         }
         // A transaction that has cut a file by now has recorded the loss when its shards are free.
         for at in 0..SHARDS {
-            dispatcher.store.once(Plan::shard(at), None, |_: &mut Look<'_>| {});
+            dispatcher.store.transact(Plan::shard(at), None, |_: &mut ReadView<'_>| {});
         }
-        tape.losses()?.into_iter().try_for_each(sink)?;
+        log.losses()?.into_iter().try_for_each(sink)?;
         Ok(hold)
     }
 }
@@ -61,40 +61,40 @@ const LOOKS: u32 = 8;
 impl Dispatcher {
     /// Passes the state of all inodes to `sink`, in pieces, as of the moment of the last piece.
     /// Space that files have then is given to no other file until the returned value is dropped.
-    pub(crate) fn describe<E: From<TapeFull>>(
+    pub(crate) fn describe<E: From<ChangeLogFull>>(
         &self,
         mut sink: impl FnMut(Told) -> Result<(), E>,
     ) -> Result<Moment<'_>, E> {
-        let tape = self.store.tape.start();
+        let log = self.store.change_log.start();
         for at in 0..SHARDS {
-            let describe = |look: &mut Look<'_>| {
+            let describe = |look: &mut ReadView<'_>| {
                 let (table, mut ops) = (look.table, Vec::new());
                 let shard = look.namespace.inodes_mut().only();
                 for (&ino, inode) in &shard.inodes {
                     let mut flush = |ops: &mut Vec<u8>| -> Result<(), Infallible> {
-                        tape.describe(ops, std::iter::empty(), table);
+                        log.describe(ops, std::iter::empty(), table);
                         ops.clear();
                         Ok(())
                     };
                     let Ok(()) = journal::describe_one(ino, inode, &mut ops, &mut flush);
-                    tape.describe(&ops, std::iter::once((ino, inode)), table);
+                    log.describe(&ops, std::iter::once((ino, inode)), table);
                     ops.clear();
                 }
             };
-            self.store.once(Plan::shard(at), None, describe);
-            sink(tape.take()?)?;
+            self.store.transact(Plan::shard(at), None, describe);
+            sink(log.take()?)?;
         }
         // Before the recording stops: space that a later transaction gives up is then held already.
         let hold = self.store.space.hold();
-        let mut said = tape.stop()?;
+        let mut last = log.stop()?;
         let mut counters = Vec::new();
         op::encode(
             &Op::Counters(self.store.shards.last_number(), self.store.table.used_slots()),
             &mut counters,
         );
-        said.pieces.push(counters);
-        sink(said)?;
-        Ok(Moment { dispatcher: self, tape, hold })
+        last.pieces.push(counters);
+        sink(last)?;
+        Ok(Moment { dispatcher: self, log, hold })
     }
 
     /// Returns the size and time that clients have written to a record. If a transaction is
@@ -104,8 +104,8 @@ impl Dispatcher {
         for _ in 0..LOOKS {
             // The slot may belong to another inode each time: the slot of a removed file is reused.
             let Err(BeingChanged(Written { ino, .. })) = seen else { break };
-            let look = |look: &mut Look<'_>| look.table.written(slot);
-            seen = self.store.once(Plan::new(&[ino]), None, look).0;
+            let look = |look: &mut ReadView<'_>| look.table.written(slot);
+            seen = self.store.transact(Plan::new(&[ino]), None, look).0;
         }
         // No transaction is changing the record: a client left it so, as clients can write to it, too.
         seen.unwrap_or_else(|BeingChanged(written)| Some(written))

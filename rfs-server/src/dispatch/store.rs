@@ -17,17 +17,17 @@ use rfs_proto::Errno;
 use smallvec::SmallVec;
 
 use super::{
-    held::{Held, Lack, Plan, Stop},
-    idle::{Idle, Returned},
-    journal::{Journal, Said},
-    meta::{Caused, Freed, Meta, View},
-    order::{Guard, Ordered, Rank, assert_nothing_held},
+    change_log::ChangeLog,
+    idle::{Idle, PriorSessions},
+    journal::{Journal, LoggedReply},
+    lock_order::{Guard, Ordered, Rank, assert_nothing_held},
+    locked_inodes::{LockedInodes, MissingLock, Plan, Stop},
+    log_quota::LogQuota,
+    meta::{Freed, Messages, View, WriteView},
     outcome::Sender,
     pending::{Due, Pending},
     quota::Quota,
-    room::Room,
     shards::{Mode, Shards},
-    tape::Tape,
 };
 use crate::{
     durable::op::Op,
@@ -46,7 +46,7 @@ use crate::{
 pub(crate) struct Store {
     pub(super) shards: Shards,
     pub(super) journal: Option<Journal>,
-    pub(super) tape: Tape,
+    pub(super) change_log: ChangeLog,
     /// Held while a directory moves to another parent: until then all directories stay where they
     /// are.
     tree: Ordered<()>,
@@ -60,7 +60,7 @@ pub(crate) struct Store {
     /// Unlinked inodes that no session has open.
     pub(super) idle: Idle,
     /// Sessions of the previous server, which may use any inode that existed then.
-    pub(super) returned: Returned,
+    pub(super) prior_sessions: PriorSessions,
     /// Memory of all extended attributes, in bytes.
     pub(super) xattrs: Quota,
     pub(super) alarm: Arc<Alarm>,
@@ -78,7 +78,7 @@ impl Store {
         let (journal, locks) = match kept {
             Some((journal, mut locks)) => {
                 locks.begin_noting();
-                locks.limit_to(Room::locks(journal.log().room_for_sessions()));
+                locks.limit_to(LogQuota::locks(journal.log().room_for_sessions()));
                 (Some(journal), locks)
             }
             None => (None, Locks::default()),
@@ -86,7 +86,7 @@ impl Store {
         Store {
             shards,
             journal,
-            tape: Tape::default(),
+            change_log: ChangeLog::default(),
             tree: Ordered::new(Rank::Tree, ()),
             locks: Ordered::new(Rank::Locks, locks),
             locks_touched: AtomicBool::new(false),
@@ -95,7 +95,7 @@ impl Store {
             table,
             space,
             idle: Idle::default(),
-            returned: Returned::default(),
+            prior_sessions: PriorSessions::default(),
             xattrs: Quota::default(),
             alarm: Arc::default(),
         }
@@ -114,16 +114,16 @@ impl Store {
     pub(super) fn change_locks<T>(&self, change: impl FnOnce(&mut Locks) -> T) -> T {
         let mut locks = self.locks();
         let result = change(&mut locks);
-        self.note_locks(&mut locks, &mut None);
+        self.log_lock_changes(&mut locks, &mut None);
         result
     }
 
     /// Logs the changes of file locks before another thread sees them. If there are any, the reply
     /// of the transaction is logged with them.
-    pub(super) fn note_locks(&self, locks: &mut Locks, said: &mut Option<Said<'_>>) {
+    pub(super) fn log_lock_changes(&self, locks: &mut Locks, logged_reply: &mut Option<LoggedReply<'_>>) {
         if let Some(journal) = &self.journal {
             let changes = locks.take_noted();
-            if !changes.is_empty() && journal.note_locks(&changes, said.take()).is_err() {
+            if !changes.is_empty() && journal.log_lock_changes(&changes, logged_reply.take()).is_err() {
                 log::debug!("{} lock changes are not in the log", changes.len());
             }
         }
@@ -133,7 +133,7 @@ impl Store {
     pub(super) fn keep_part(&self, session: &Session, value: &[u8]) -> Result<(), Errno> {
         let mut part = session.part();
         let journal = self.journal.as_ref().filter(|_| session.comes_back());
-        if journal.is_some_and(|journal| !journal.room.take_part(session.told(), value.len())) {
+        if journal.is_some_and(|journal| !journal.quota.take_part(session.told(), value.len())) {
             return Err(Errno::ENOSPC);
         }
         part.clear();
@@ -156,7 +156,7 @@ impl Store {
     /// Runs a transaction that needs no locks beyond its plan. Returns the recalls that it waits
     /// for.
     #[inline]
-    pub(super) fn once<M: Mode, T>(
+    pub(super) fn transact<M: Mode, T>(
         &self,
         mut plan: Plan,
         asker: Option<&Session>,
@@ -166,13 +166,13 @@ impl Store {
         let mut view = self.view(&mut plan, asker);
         let result = step(&mut view);
         M::settle(&mut view);
-        let (caused, due) = view.into_outcome();
-        (result, self.settle(caused, due))
+        let (messages, due) = view.into_outcome();
+        (result, self.settle(messages, due))
     }
 
     /// Runs a transaction that may find that it needs more locks, and then runs again. Returns the
     /// recalls that it waits for.
-    pub(super) fn again<M: Mode, T>(
+    pub(super) fn transact_retrying<M: Mode, T>(
         &self,
         mut plan: Plan,
         asker: Option<&Session>,
@@ -184,31 +184,34 @@ impl Store {
             let mut view = self.view(&mut plan, asker);
             let result = step(&mut view);
             M::settle(&mut view);
-            let (caused, due) = view.into_outcome();
+            let (messages, due) = view.into_outcome();
             let result = match result {
                 Ok(result) => Ok(result),
                 Err(Stop::Errno(errno)) => Err(errno),
-                Err(Stop::Again(lack)) => {
-                    debug_assert!(caused.is_empty() && due.is_empty(), "begins again after a change");
-                    if let (Lack::Lineage(_), None) = (&lack, &tree) {
+                Err(Stop::Retry(missing)) => {
+                    debug_assert!(
+                        messages.is_empty() && due.is_empty(),
+                        "a transaction retries after a change"
+                    );
+                    if let (MissingLock::Lineage(_), None) = (&missing, &tree) {
                         tree = Some(self.tree.lock());
                     }
-                    plan.add(lack, &self.shards);
+                    plan.add(missing, &self.shards);
                     continue;
                 }
             };
             drop(tree);
-            return (result, self.settle(caused, due));
+            return (result, self.settle(messages, due));
         }
     }
 
     #[inline]
     fn view<'a, M: Mode>(&'a self, plan: &'a mut Plan, asker: Option<&'a Session>) -> View<'a, M> {
         View {
-            namespace: Namespace::new(Held::new(
+            namespace: Namespace::new(LockedInodes::new(
                 &self.shards,
                 plan,
-                self.journal.is_some() || self.tape.is_there(),
+                self.journal.is_some() || self.change_log.is_enabled(),
             )),
             table: &self.table,
             space: &self.space,
@@ -217,29 +220,29 @@ impl Store {
             pending: &self.pending,
             asker,
             needs: Vec::new(),
-            heard: SmallVec::new(),
+            notified: SmallVec::new(),
             unlinked: None,
             due: Vec::new(),
             freed: Freed::default(),
             unpublished: None,
             lost: SmallVec::new(),
-            said: None,
+            logged_reply: None,
         }
     }
 
     /// Delivers the recalls that a transaction queued to sessions that ask for them, and sends the
     /// replies that have become due.
     #[inline]
-    fn settle(&self, caused: Caused, mut due: Due) -> Vec<Need> {
-        if !caused.is_empty() {
-            let told = caused.needs.iter().map(|need| need.session).chain(caused.heard);
-            self.pending.locked(|state| told.for_each(|session| state.answer_asker(session, &mut due)));
+    fn settle(&self, messages: Messages, mut due: Due) -> Vec<Need> {
+        if !messages.is_empty() {
+            let sessions = messages.needs.iter().map(|need| need.session).chain(messages.notified);
+            self.pending.locked(|state| sessions.for_each(|session| state.answer_asker(session, &mut due)));
         }
-        if !caused.needs.is_empty() {
+        if !messages.needs.is_empty() {
             self.alarm.recalled();
         }
         self.send(due);
-        caused.needs
+        messages.needs
     }
 
     /// Sends replies that have become due.
@@ -248,7 +251,7 @@ impl Store {
         assert_nothing_held();
         for (sender, reply) in due {
             if let Some(ino) = sender.sweeps() {
-                self.once(Plan::new(&[ino]), None, |meta: &mut Meta<'_>| meta.sweep_tail(ino));
+                self.transact(Plan::new(&[ino]), None, |meta: &mut WriteView<'_>| meta.sweep_tail(ino));
             }
             sender.send(reply);
         }

@@ -10,7 +10,7 @@ use seeded_faults::{Fault, seeded};
 
 use super::{
     call::Call,
-    meta::{Look, Meta},
+    meta::{ReadView, WriteView},
     permission::visible_names,
 };
 use crate::namespace::XattrName;
@@ -89,7 +89,7 @@ fn part(version: u64, value: &[u8], offset: u32) -> Reply {
     Reply::Value(Value { version, len: value.len() as u32, bytes: value[from..to].to_vec() })
 }
 
-impl Look<'_> {
+impl ReadView<'_> {
     fn get_xattr(&self, ino: u64, name: XattrName<'_>, offset: u32) -> Result<Reply, Errno> {
         let inode = self.namespace.get(ino)?;
         let xattrs = inode.xattrs.as_ref().ok_or(Errno::ENODATA)?;
@@ -97,7 +97,7 @@ impl Look<'_> {
     }
 }
 
-impl Meta<'_> {
+impl WriteView<'_> {
     fn set_xattr(
         &mut self,
         ino: u64,
@@ -137,7 +137,7 @@ impl Meta<'_> {
         let inode = self.namespace.get_mut(ino)?;
         inode.ctime = now;
         if self.store.journal.is_none()
-            && self.store.tape.rolling().is_none()
+            && self.store.change_log.recording().is_none()
             && let Some(xattrs) = &mut inode.xattrs
         {
             // Only the journal and snapshots use the list of changed names; without them it would

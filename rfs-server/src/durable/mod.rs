@@ -9,7 +9,7 @@
 //! From the bottom up: [`op`] is the language of the log, [`log`] the place of its transactions, [`replay`] what they add up to, [`before`] the sessions among that,
 //! [`dirt`] the blocks that may hold bytes, [`header`] says what an object is, [`object`] opens and makes it, and [`tether`] knows who
 //! may still write to it as a client of a server before. What a step of a
-//! request has changed is put into words in `dispatch::journal`, and `dispatch::recover` makes a file system of it again.
+//! request has changed is put into words in `dispatch::journal`, and `dispatch::recovery` makes a file system of it again.
 
 pub mod before;
 pub mod dirt;

@@ -236,7 +236,7 @@ fn check(fixture: &Fixture) {
     let store = &fixture.dispatcher.store;
     let mut inodes = BTreeMap::new();
     for at in 0..SHARDS {
-        let shard = store.shards.wait::<Reading>(at);
+        let shard = store.shards.lock::<Reading>(at);
         assert!(shard.leases.is_empty() && shard.keepers.lock().is_empty(), "shard {at}");
         assert!(shard.orphans.is_empty(), "shard {at}");
         assert!(shard.inodes.keys().all(|&ino| place(ino) == at));
@@ -288,7 +288,7 @@ fn check(fixture: &Fixture) {
 fn run(in_order_only: bool) {
     let mut fixture = fixture(64, INODES);
     if in_order_only {
-        fixture.dispatcher.store.shards.in_order_only();
+        fixture.dispatcher.store.shards.lock_in_order_only();
     }
     let fixture = &fixture;
     let busy = AtomicUsize::new(3);
@@ -351,8 +351,8 @@ fn a_request_does_not_wait_for_shards_that_it_does_not_need() {
     let fixture = &fixture(64, 64);
     let shards = &fixture.dispatcher.store.shards;
     let apart = (0..SHARDS).find(|at| (ROOT_INO..64).all(|ino| place(ino) != *at)).unwrap();
-    let held = shards.wait::<Writing>(apart);
-    let is_looked_at = shards.wait::<Reading>(place(ROOT_INO));
+    let held = shards.lock::<Writing>(apart);
+    let is_looked_at = shards.lock::<Reading>(place(ROOT_INO));
     let work = || {
         let client = fixture.client(1);
         assert!(client.page(ROOT_INO, 0, 10).entries.is_empty());

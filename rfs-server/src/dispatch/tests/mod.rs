@@ -1,21 +1,21 @@
 //! Tests of the dispatcher with messages, without a network. [`Client`] plays the one-sided part
 //! of a client.
 
+mod caching;
+mod caching_model;
+mod checksums;
 mod concurrent;
 mod data;
+mod exactly_once;
 mod extents;
-mod keeping;
-mod keeping_model;
 mod limits;
 mod locks;
+mod log_quota;
 mod model;
 mod names;
-mod once;
+mod reconnect;
 mod recovery;
-mod returning;
-mod room;
 mod snapshots;
-mod sums;
 mod xattr;
 
 use std::sync::{atomic::Ordering, mpsc};

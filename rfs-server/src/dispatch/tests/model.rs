@@ -322,7 +322,7 @@ proptest! {
     ) {
         let mut fixture = fixture(4, 200);
         if in_order_only {
-            fixture.dispatcher.store.shards.in_order_only();
+            fixture.dispatcher.store.shards.lock_in_order_only();
         }
         let client = fixture.client(1);
         let mut model = Model::default();

@@ -305,7 +305,7 @@ impl World {
 
     fn layout(&self, ino: u64) -> Layout {
         let mut extents = Vec::new();
-        self.fixture.dispatcher.store.once(Plan::new(&[ino]), None, |look: &mut meta::Look<'_>| {
+        self.fixture.dispatcher.store.transact(Plan::new(&[ino]), None, |look: &mut meta::ReadView<'_>| {
             extents.extend(look.file(ino).unwrap().extents());
         });
         Layout { generation: 0, extents, complete: true }

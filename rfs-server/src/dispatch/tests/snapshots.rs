@@ -8,13 +8,13 @@ use proptest::prelude::*;
 use rfs_proto::FileKind;
 
 use super::{
+    reconnect::{attach, back},
     recovery::{Act, BLOCKS, INODES, Object, Seen, View, World, act},
-    returning::{attach, back},
     *,
 };
 use crate::{
     bytes::Bytes,
-    dispatch::meta::Look,
+    dispatch::meta::ReadView,
     durable::{
         Dirt, Log,
         op::{self, Op},
@@ -117,8 +117,8 @@ fn take_all(world: &World) {
     client.close(attr.ino);
 }
 
-/// DESIGN.md says how a log gets into this state. A snapshot still has everything, and can be
-/// restored into other memory.
+/// `docs/design/persistence.md` says how a log gets into this state. A snapshot still has
+/// everything, and can be restored into other memory.
 #[test]
 fn a_log_without_room_for_a_rewrite_is_readable_and_can_be_snapshotted() {
     let object = Object::with_segment(1 << 14);
@@ -134,11 +134,11 @@ fn a_log_without_room_for_a_rewrite_is_readable_and_can_be_snapshotted() {
     }
     journal.log().exchange();
     for at in 0..SHARDS {
-        let describe = |look: &mut Look<'_>| {
+        let describe = |look: &mut ReadView<'_>| {
             let shard = look.namespace.inodes_mut().only();
             journal.describe(shard.inodes.iter().map(|(&ino, inode)| (ino, inode)))
         };
-        first.dispatcher.store.once(Plan::shard(at), None, describe).0.unwrap();
+        first.dispatcher.store.transact(Plan::shard(at), None, describe).0.unwrap();
     }
     // The server is killed when everything is described but the description is not marked as
     // complete.

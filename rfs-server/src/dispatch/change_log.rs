@@ -26,11 +26,11 @@ use crate::{
 };
 
 /// Target size in bytes of a piece of operations. A single transaction may exceed it.
-const PIECE: usize = 1 << 20;
+const PIECE_BYTES: usize = 1 << 20;
 
 /// The most bytes of recorded changes that wait in memory. A disk may hang for hours while
 /// requests go on.
-const MOST: usize = 64 << 20;
+const MAX_WAITING_BYTES: usize = 64 << 20;
 
 /// The size and time that clients had written to a file's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub struct Told {
 }
 
 impl Told {
-    fn tell<'a>(&mut self, ops: &[u8], inodes: impl Iterator<Item = (u64, &'a Inode)>, table: &Table) {
+    fn add_ops<'a>(&mut self, ops: &[u8], inodes: impl Iterator<Item = (u64, &'a Inode)>, table: &Table) {
         self.add(ops);
         let files = inodes.filter(|(_, inode)| matches!(inode.body, Body::File(_)));
         self.written.extend(files.map(|(ino, inode)| Written {
@@ -65,7 +65,7 @@ impl Told {
 
     fn add(&mut self, ops: &[u8]) {
         match self.pieces.last_mut() {
-            Some(piece) if piece.len() + ops.len() <= PIECE => piece.extend_from_slice(ops),
+            Some(piece) if piece.len() + ops.len() <= PIECE_BYTES => piece.extend_from_slice(ops),
             _ => self.pieces.push(ops.to_vec()),
         }
     }
@@ -73,11 +73,11 @@ impl Told {
 
 /// Too many changes wait in memory. The snapshot is aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("more than {} of changes were waiting to be written", size::show(MOST as u64))]
-pub struct TapeFull;
+#[error("more than {} of changes were waiting to be written", size::show(MAX_WAITING_BYTES as u64))]
+pub struct ChangeLogFull;
 
-impl From<TapeFull> for io::Error {
-    fn from(full: TapeFull) -> io::Error {
+impl From<ChangeLogFull> for io::Error {
+    fn from(full: ChangeLogFull) -> io::Error {
         io::Error::other(full)
     }
 }
@@ -88,109 +88,110 @@ impl From<TapeFull> for io::Error {
 enum Phase {
     Nothing,
     /// All changes of transactions.
-    Steps,
+    Changes,
     /// The last sizes and times of files that are cut or removed.
     Losses,
 }
 
 /// The change log.
 #[derive(Debug, Default)]
-pub(super) struct Tape {
-    there: bool,
+pub(super) struct ChangeLog {
+    enabled: bool,
     /// A [`Phase`].
     phase: AtomicU8,
-    said: Mutex<Said>,
+    recorded: Mutex<RecordedOps>,
 }
 
 #[derive(Debug, Default)]
-struct Said {
-    told: Told,
+struct RecordedOps {
+    delta: Told,
     /// Bytes that transactions have added since the last `take`.
-    of_steps: usize,
+    waiting_bytes: usize,
     /// Whether they exceeded the limit.
     full: bool,
 }
 
-impl Said {
-    fn take(&mut self) -> Result<Told, TapeFull> {
-        let Said { told, full, .. } = std::mem::take(self);
+impl RecordedOps {
+    fn take(&mut self) -> Result<Told, ChangeLogFull> {
+        let RecordedOps { delta, full, .. } = std::mem::take(self);
         self.full = full;
-        if full { Err(TapeFull) } else { Ok(told) }
+        if full { Err(ChangeLogFull) } else { Ok(delta) }
     }
 }
 
-impl Tape {
+impl ChangeLog {
     /// Enables snapshots: transactions note their changes from now on.
-    pub(super) fn put_in(&mut self) {
-        self.there = true;
+    pub(super) fn enable(&mut self) {
+        self.enabled = true;
     }
 
-    pub(super) fn is_there(&self) -> bool {
-        self.there
+    pub(super) fn is_enabled(&self) -> bool {
+        self.enabled
     }
 
     /// Returns the change log, if it records the changes of transactions.
     #[inline]
-    pub(super) fn rolling(&self) -> Option<&Tape> {
+    pub(super) fn recording(&self) -> Option<&ChangeLog> {
         // A thread that locks a shard after its description acquires the lock from the thread that
         // has started the recording.
-        (self.phase.load(Ordering::Acquire) == Phase::Steps as u8).then_some(self)
+        (self.phase.load(Ordering::Acquire) == Phase::Changes as u8).then_some(self)
     }
 
     /// Returns whether transactions have to remember the losses of records: a transaction may end
     /// after the recording stops.
     #[inline]
-    pub(super) fn is_in_use(&self) -> bool {
+    pub(super) fn is_active(&self) -> bool {
         self.phase.load(Ordering::Acquire) != Phase::Nothing as u8
     }
 
     /// Starts the recording of a snapshot. Only one snapshot runs at a time.
     pub(super) fn start(&self) -> Recording<'_> {
-        *self.said.lock() = Said::default();
-        self.phase.store(Phase::Steps as u8, Ordering::Release);
+        *self.recorded.lock() = RecordedOps::default();
+        self.phase.store(Phase::Changes as u8, Ordering::Release);
         Recording(self)
     }
 
     /// Adds the operations of a transaction on these inodes. Does nothing after the recording has
     /// stopped. Stops the recording if too many changes wait. Returns true if the change is part of
     /// the snapshot.
-    pub(super) fn say<'a>(
+    pub(super) fn record<'a>(
         &self,
         ops: &[u8],
         inodes: impl Iterator<Item = (u64, &'a Inode)>,
         table: &Table,
     ) -> bool {
-        self.tell(Phase::Steps, |told| {
-            let written = told.written.len();
-            told.tell(ops, inodes, table);
-            ops.len() + (told.written.len() - written) * size_of::<Written>()
+        self.add_in(Phase::Changes, |delta| {
+            let written = delta.written.len();
+            delta.add_ops(ops, inodes, table);
+            ops.len() + (delta.written.len() - written) * size_of::<Written>()
         })
     }
 
     /// Adds the losses of a transaction: sizes and times of files before it cut or removed them.
-    pub(super) fn lose(&self, lost: &[Written]) {
+    pub(super) fn record_losses(&self, lost: &[Written]) {
         if seeded(Fault::LossUntold) {
             return;
         }
-        self.tell(Phase::Losses, |told| {
-            told.written.extend_from_slice(lost);
+        self.add_in(Phase::Losses, |delta| {
+            delta.written.extend_from_slice(lost);
             size_of_val(lost)
         });
     }
 
-    /// Calls `tell` to add changes; it returns their size in bytes. Returns false in another phase.
-    fn tell(&self, phase: Phase, tell: impl FnOnce(&mut Told) -> usize) -> bool {
-        let mut said = self.said.lock();
+    /// Calls `add`, which adds changes and returns their size in bytes. Returns false in another
+    /// phase.
+    fn add_in(&self, phase: Phase, add: impl FnOnce(&mut Told) -> usize) -> bool {
+        let mut recorded = self.recorded.lock();
         if self.phase.load(Ordering::Relaxed) != phase as u8 {
             return false;
         }
-        let bytes = tell(&mut said.told);
-        said.of_steps += bytes;
-        if said.of_steps > MOST {
+        let bytes = add(&mut recorded.delta);
+        recorded.waiting_bytes += bytes;
+        if recorded.waiting_bytes > MAX_WAITING_BYTES {
             self.phase.store(Phase::Nothing as u8, Ordering::Relaxed);
-            *said = Said { full: true, ..Said::default() };
-            drop(said);
-            log::error!("snapshot aborted: {TapeFull}");
+            *recorded = RecordedOps { full: true, ..RecordedOps::default() };
+            drop(recorded);
+            log::error!("snapshot aborted: {ChangeLogFull}");
         }
         true
     }
@@ -198,7 +199,7 @@ impl Tape {
 
 /// A recording. Dropping it stops the recording.
 #[derive(Debug)]
-pub(super) struct Recording<'a>(&'a Tape);
+pub(super) struct Recording<'a>(&'a ChangeLog);
 
 impl Recording<'_> {
     /// Adds operations that describe these inodes.
@@ -208,28 +209,28 @@ impl Recording<'_> {
         inodes: impl Iterator<Item = (u64, &'a Inode)>,
         table: &Table,
     ) {
-        let mut said = self.0.said.lock();
-        if !said.full {
-            said.told.tell(ops, inodes, table);
+        let mut recorded = self.0.recorded.lock();
+        if !recorded.full {
+            recorded.delta.add_ops(ops, inodes, table);
         }
     }
 
     /// Returns the operations since the last call.
-    pub(super) fn take(&self) -> Result<Told, TapeFull> {
-        self.0.said.lock().take()
+    pub(super) fn take(&self) -> Result<Told, ChangeLogFull> {
+        self.0.recorded.lock().take()
     }
 
     /// Stops recording changes and returns the last ones. The recorded state is the state at this
     /// moment. From now on losses are recorded.
-    pub(super) fn stop(&self) -> Result<Told, TapeFull> {
-        let mut said = self.0.said.lock();
-        let told = said.take()?;
+    pub(super) fn stop(&self) -> Result<Told, ChangeLogFull> {
+        let mut recorded = self.0.recorded.lock();
+        let delta = recorded.take()?;
         self.0.phase.store(Phase::Losses as u8, Ordering::Relaxed);
-        Ok(told)
+        Ok(delta)
     }
 
     /// Returns the losses since then. The first loss of each file comes last.
-    pub(super) fn losses(self) -> Result<Vec<Written>, TapeFull> {
+    pub(super) fn losses(self) -> Result<Vec<Written>, ChangeLogFull> {
         let mut lost = self.take()?.written;
         lost.reverse();
         Ok(lost)
@@ -238,9 +239,9 @@ impl Recording<'_> {
 
 impl Drop for Recording<'_> {
     fn drop(&mut self) {
-        let mut said = self.0.said.lock();
+        let mut recorded = self.0.recorded.lock();
         self.0.phase.store(Phase::Nothing as u8, Ordering::Relaxed);
-        *said = Said::default();
+        *recorded = RecordedOps::default();
     }
 }
 
@@ -257,70 +258,70 @@ mod tests {
         Table::new(Arc::new(Memory::private(record::LEN).unwrap()))
     }
 
-    fn say(tape: &Tape, bytes: usize) {
-        if let Some(tape) = tape.rolling() {
-            tape.say(&vec![1; bytes], std::iter::empty(), &table());
+    fn say(log: &ChangeLog, bytes: usize) {
+        if let Some(log) = log.recording() {
+            log.record(&vec![1; bytes], std::iter::empty(), &table());
         }
     }
 
-    fn len(told: &Told) -> usize {
-        told.pieces.iter().map(Vec::len).sum()
+    fn len(delta: &Told) -> usize {
+        delta.pieces.iter().map(Vec::len).sum()
     }
 
     /// Memory is bounded while a disk hangs.
     #[test]
     fn recorded_changes_are_bounded() {
-        let tape = Tape::default();
-        let recording = tape.start();
-        say(&tape, MOST);
+        let log = ChangeLog::default();
+        let recording = log.start();
+        say(&log, MAX_WAITING_BYTES);
         // Taken operations do not count, and neither do descriptions: those are bounded by the
         // inodes of a shard.
-        assert_eq!(len(&recording.take().unwrap()), MOST);
-        recording.describe(&vec![2; MOST], std::iter::empty(), &table());
-        say(&tape, MOST);
-        assert!(tape.rolling().is_some());
-        say(&tape, 1);
-        assert!(tape.rolling().is_none());
-        assert_eq!(len(&tape.said.lock().told), 0);
+        assert_eq!(len(&recording.take().unwrap()), MAX_WAITING_BYTES);
+        recording.describe(&vec![2; MAX_WAITING_BYTES], std::iter::empty(), &table());
+        say(&log, MAX_WAITING_BYTES);
+        assert!(log.recording().is_some());
+        say(&log, 1);
+        assert!(log.recording().is_none());
+        assert_eq!(len(&log.recorded.lock().delta), 0);
         recording.describe(&[2], std::iter::empty(), &table());
-        assert!(matches!(recording.take(), Err(TapeFull)));
-        assert!(matches!(recording.take(), Err(TapeFull)));
-        assert!(matches!(recording.stop(), Err(TapeFull)));
+        assert!(matches!(recording.take(), Err(ChangeLogFull)));
+        assert!(matches!(recording.take(), Err(ChangeLogFull)));
+        assert!(matches!(recording.stop(), Err(ChangeLogFull)));
         // The next recording is independent.
-        let recording = tape.start();
-        say(&tape, 5);
+        let recording = log.start();
+        say(&log, 5);
         assert_eq!(len(&recording.stop().unwrap()), 5);
-        assert!(tape.is_in_use());
+        assert!(log.is_active());
         drop(recording);
-        assert!(!tape.is_in_use());
+        assert!(!log.is_active());
     }
 
     #[test]
     fn the_first_loss_comes_last_and_losses_before_the_stop_do_not_count() {
         let written = |ino, size| Written { ino, size, time: 1 };
-        let tape = Tape::default();
-        tape.lose(&[written(1, 1)]);
-        let recording = tape.start();
-        tape.lose(&[written(1, 2)]);
+        let log = ChangeLog::default();
+        log.record_losses(&[written(1, 1)]);
+        let recording = log.start();
+        log.record_losses(&[written(1, 2)]);
         assert_eq!(recording.stop().unwrap().written, []);
-        say(&tape, 5);
-        tape.lose(&[written(1, 3), written(2, 4)]);
-        tape.lose(&[written(1, 5)]);
+        say(&log, 5);
+        log.record_losses(&[written(1, 3), written(2, 4)]);
+        log.record_losses(&[written(1, 5)]);
         assert_eq!(recording.losses(), Ok(vec![written(1, 5), written(2, 4), written(1, 3)]));
-        assert!(!tape.is_in_use());
+        assert!(!log.is_active());
     }
 
     /// Nothing takes the operations any more.
     #[test]
     fn it_stops_when_its_thread_panics() {
-        let tape = Tape::default();
+        let log = ChangeLog::default();
         let ends = std::panic::AssertUnwindSafe(|| {
-            let _recording = tape.start();
-            say(&tape, 5);
+            let _recording = log.start();
+            say(&log, 5);
             panic!("as a thread that has failed");
         });
         std::panic::catch_unwind(ends).unwrap_err();
-        assert!(tape.rolling().is_none());
-        assert_eq!(len(&tape.said.lock().told), 0);
+        assert!(log.recording().is_none());
+        assert_eq!(len(&log.recorded.lock().delta), 0);
     }
 }

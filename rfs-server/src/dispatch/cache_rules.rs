@@ -14,7 +14,7 @@ use rfs_proto::{Attr, Errno, Marks, Recall, Reply};
 use seeded_faults::{Fault, seeded};
 
 use super::{
-    meta::{Meta, View},
+    meta::{View, WriteView},
     shards::Mode,
 };
 use crate::{
@@ -26,15 +26,15 @@ use crate::{
 impl<M: Mode> View<'_, M> {
     /// Returns attributes that a session may not cache. The session's kernel may use the owner in
     /// them all the same, so the session becomes a holder of the owner.
-    pub(super) fn shown(&self, session: u64, ino: u64) -> Result<Attr, Errno> {
+    pub(super) fn uncached_attrs(&self, session: u64, ino: u64) -> Result<Attr, Errno> {
         let attr = self.attr(ino)?;
-        let owner = if self.keeps(session) { Some(Part::Owner) } else { None };
-        self.add_keeper(session, &attr, owner);
+        let owner = if self.caches(session) { Some(Part::Owner) } else { None };
+        self.add_holder(session, &attr, owner);
         Ok(attr)
     }
 
     /// Returns attributes that a session may cache if it caches anything.
-    pub(super) fn told(&self, session: u64, ino: u64) -> Result<Attr, Errno> {
+    pub(super) fn visible_attrs(&self, session: u64, ino: u64) -> Result<Attr, Errno> {
         let mut attr = self.attr(ino)?;
         self.mark(session, &mut attr);
         Ok(attr)
@@ -44,28 +44,28 @@ impl<M: Mode> View<'_, M> {
     /// session becomes a holder of the owner in any case, because a kernel uses the last owner that
     /// it got.
     pub(super) fn mark(&self, session: u64, attr: &mut Attr) {
-        let part = match self.keeps(session) {
+        let part = match self.caches(session) {
             false => None,
             true if self.leases(attr.ino).another_writes(session, attr.ino) => Some(Part::Owner),
             true => Some(Part::Attr),
         };
-        self.add_keeper(session, attr, part);
+        self.add_holder(session, attr, part);
         if part == Some(Part::Attr) {
             attr.marks |= Marks::KEEP;
-            self.pages_held(session, attr.ino);
+            self.cache_pages(session, attr.ino);
         }
     }
 
     /// Lets a session cache pages of an inode, if it caches anything and has the inode open.
-    pub(super) fn pages_held(&self, session: u64, ino: u64) {
-        if self.keeps(session) && self.leases(ino).holds(session, ino) {
-            self.keepers_of(ino).lock().add(session, ino, Part::Pages);
+    pub(super) fn cache_pages(&self, session: u64, ino: u64) {
+        if self.caches(session) && self.leases(ino).holds(session, ino) {
+            self.holders_of_parts(ino).lock().add(session, ino, Part::Pages);
         }
     }
 
     /// Returns the current attributes if the session caches them. Does not add a cache holder.
-    pub(super) fn kept(&self, session: u64, ino: u64) -> Option<Attr> {
-        let keeps = self.keeps(session)
+    pub(super) fn cached_attrs(&self, session: u64, ino: u64) -> Option<Attr> {
+        let keeps = self.caches(session)
             && self.namespace.inodes().shard(ino).keepers.lock().keeps(session, ino, Part::Attr);
         let mut attr = if keeps { self.attr(ino).ok()? } else { return None };
         attr.marks |= Marks::KEEP;
@@ -74,38 +74,38 @@ impl<M: Mode> View<'_, M> {
 
     /// Lets a session cache the names of a directory, after a lookup in it that found a name or
     /// none.
-    pub(super) fn told_name(&self, session: u64, parent: u64) {
-        if self.keeps(session) && self.namespace.directory(parent).is_ok() {
-            self.keepers_of(parent).lock().add(session, parent, Part::Names);
+    pub(super) fn cache_names(&self, session: u64, parent: u64) {
+        if self.caches(session) && self.namespace.directory(parent).is_ok() {
+            self.holders_of_parts(parent).lock().add(session, parent, Part::Names);
         }
     }
 
     /// Returns whether a session caches the state that it reads. The session may have ended since
     /// its request came. The answer is valid under the shard's lock until the thread that ends the
     /// session has cleaned that shard.
-    fn keeps(&self, session: u64) -> bool {
+    fn caches(&self, session: u64) -> bool {
         self.asker.is_some_and(|asker| asker.id() == session && asker.keeps())
     }
 
     /// Registers a session as a holder of `part` of an inode. It also becomes a holder of the
     /// number if the inode has a name and the session receives recalls.
-    fn add_keeper(&self, session: u64, attr: &Attr, part: Option<Part>) {
+    fn add_holder(&self, session: u64, attr: &Attr, part: Option<Part>) {
         let holds =
             attr.nlink > 0 && self.asker.is_some_and(|asker| asker.id() == session && asker.holds_numbers());
         let number = if holds { Some(Part::Number) } else { None };
         if part.is_none() && number.is_none() {
             return;
         }
-        let mut keepers = self.keepers_of(attr.ino).lock();
+        let mut keepers = self.holders_of_parts(attr.ino).lock();
         keepers.add_all(session, attr.ino, part.into_iter().chain(number));
     }
 
-    fn keepers_of(&self, ino: u64) -> &Mutex<Keepers> {
+    fn holders_of_parts(&self, ino: u64) -> &Mutex<Keepers> {
         &self.namespace.inodes().shard(ino).keepers
     }
 }
 
-impl Meta<'_> {
+impl WriteView<'_> {
     fn keepers(&mut self, ino: u64) -> &mut Keepers {
         self.namespace.inodes_mut().shard_mut(ino).keepers.get_mut()
     }
@@ -171,7 +171,7 @@ impl Meta<'_> {
             return Err(Errno::EBADF);
         }
         self.pages_written(session, ino);
-        let mut attr = self.shown(session, ino)?;
+        let mut attr = self.uncached_attrs(session, ino)?;
         self.mark_shared(session, &mut attr);
         Ok(attr)
     }
@@ -210,7 +210,7 @@ impl Meta<'_> {
         self.await_open(session, |recall| recall.concerns(ino));
     }
 
-    /// Makes orphans of an inode that has lost its last name by a request of `session`.
+    /// Makes an orphan of an inode that has lost its last name by a request of `session`.
     ///
     /// The inode stays for the sessions that know its number. They receive a recall; `session` gets
     /// it with the reply. `idle_bytes` is the space of the inode, if no session has it open.
@@ -221,7 +221,7 @@ impl Meta<'_> {
         for keeper in names {
             self.recall(keeper, Recall::Names { ino });
         }
-        let earlier = self.store.returned.holders_of(ino);
+        let earlier = self.store.prior_sessions.holders_of(ino);
         holders.extend(earlier.into_iter().filter(|earlier| !holders.contains(earlier)).collect::<Vec<_>>());
         if seeded(Fault::OrphanFreed) {
             holders.clear();
@@ -238,15 +238,15 @@ impl Meta<'_> {
     /// does.
     fn tell_unlinked(&mut self, holder: u64, ino: u64) -> bool {
         let recall = Recall::Unlinked { ino };
-        let returned = &self.store.returned;
-        let told = self.pending.locked(|state| match returned.is_awaited(holder) {
+        let prior = &self.store.prior_sessions;
+        let queued = self.pending.locked(|state| match prior.has_not_asked(holder) {
             true => None,
             false => Some(state.recalls.push(holder, recall, awake::now()).is_some()),
         });
-        if told == Some(true) {
-            self.heard.push(holder);
+        if queued == Some(true) {
+            self.notified.push(holder);
         }
-        told != Some(false)
+        queued != Some(false)
     }
 
     /// Returns the reply to a request that has removed or replaced a name.

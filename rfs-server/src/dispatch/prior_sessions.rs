@@ -15,10 +15,10 @@ use rfs_proto::{Identity, Recall, decode_reply};
 
 use super::{
     BEFORE, Dispatcher, KeptReply,
-    held::Plan,
-    meta::Meta,
-    recover::Damage,
-    room::{OPEN, SESSION, SLOT},
+    locked_inodes::Plan,
+    log_quota::{OPEN_BYTES, SESSION_BYTES, SLOT_BYTES},
+    meta::WriteView,
+    recovery::Damage,
 };
 use crate::{
     durable::{
@@ -70,10 +70,10 @@ impl Dispatcher {
         if let Some(journal) = &self.store.journal {
             // Taken without a check, because the previous server had room for it.
             let slots = has.turns.keys().next_back().map_or(0, |&slot| u64::from(slot) + 1);
-            let room = SESSION + SLOT * slots + OPEN * has.opens.len() as u64;
-            journal.room.take(session.told(), room);
+            let room = SESSION_BYTES + SLOT_BYTES * slots + OPEN_BYTES * has.opens.len() as u64;
+            journal.quota.take(session.told(), room);
             if !has.part.is_empty() {
-                journal.room.take_part(session.told(), has.part.len());
+                journal.quota.take_part(session.told(), has.part.len());
             }
         }
         *session.part() = has.part;
@@ -82,8 +82,8 @@ impl Dispatcher {
             session.replies().restore(slot, sequence, KeptReply::of_before(reply), logged);
         }
         for (ino, open) in has.opens {
-            let restore = |meta: &mut Meta<'_>| meta.leases_mut(ino).restore(id, ino, open);
-            self.store.once(Plan::new(&[ino]), None, restore);
+            let restore = |meta: &mut WriteView<'_>| meta.leases_mut(ino).restore(id, ino, open);
+            self.store.transact(Plan::new(&[ino]), None, restore);
         }
         if keeps {
             self.store.pending.locked(|state| {
@@ -108,20 +108,20 @@ impl Dispatcher {
     }
 
     /// Sets the sessions of previous servers that do not reconnect.
-    pub(super) fn wait_for_strangers(&self, strangers: Vec<u64>) -> Result<(), Full> {
+    pub(super) fn set_orphaned_sessions(&self, strangers: Vec<u64>) -> Result<(), Full> {
         if let Some(journal) = &self.store.journal
             && strangers.contains(&BEFORE)
         {
             // The log has an old version, which does not record them.
             journal.tell(&Op::Stranger(BEFORE))?;
         }
-        *self.strangers.lock() = strangers;
+        *self.orphaned_sessions.lock() = strangers;
         Ok(())
     }
 
     /// Returns whether sessions of previous servers that do not reconnect may still access memory.
     pub fn waits_for_strangers(&self) -> bool {
-        !self.strangers.lock().is_empty()
+        !self.orphaned_sessions.lock().is_empty()
     }
 
     /// Handles the return of a mount to its session. Recalls everything from a session of the
@@ -144,13 +144,14 @@ impl Dispatcher {
 
     fn recall_all(&self, which: impl Fn(u64) -> bool) {
         let mut due = Vec::new();
-        let told = self.store.pending.locked(|state| {
-            let told: Vec<u64> = state.unknown.iter().copied().filter(|&session| which(session)).collect();
+        let recalled = self.store.pending.locked(|state| {
+            let recalled: Vec<u64> =
+                state.unknown.iter().copied().filter(|&session| which(session)).collect();
             state.recall_all(which);
-            told.iter().for_each(|&session| state.answer_asker(session, &mut due));
-            !told.is_empty()
+            recalled.iter().for_each(|&session| state.answer_asker(session, &mut due));
+            !recalled.is_empty()
         });
-        if told {
+        if recalled {
             self.store.alarm.recalled();
         }
         self.store.send(due);

@@ -9,7 +9,7 @@ use std::time::Instant;
 use rdmabox::Peer;
 use rfs_proto::{Errno, Identity, Reply, Request};
 
-use super::{Chosen, FileService, reach};
+use super::{FileService, Route, reach};
 use crate::{
     absences::Absent,
     awake,
@@ -48,7 +48,7 @@ impl FileService {
     }
 
     /// Registers the mounts that were attached to the previous server.
-    pub(super) fn await_those_of_before(&self) {
+    pub(super) fn await_prior_mounts(&self) {
         let until = self.before_until;
         for (export, lent) in self.exports.iter().enumerate() {
             for Awaited { session, mount, credentials: Credentials { key, rights } } in
@@ -65,14 +65,14 @@ impl FileService {
 
     /// Gives a mount its session back. The reply is an error if the session was given up at this
     /// moment.
-    pub(super) fn comes_back(&self, peer: &Peer, before: Attached) -> Chosen<'_> {
+    pub(super) fn resume_mount(&self, peer: &Peer, before: Attached) -> Route<'_> {
         let export = &self.exports[before.export];
         if self.sessions.write().choose(peer.id(), before, || {}) != Some(before) {
             // This connection has ended already; the thread that ended it did not know the mount.
-            if !self.leaves(peer) {
+            if !self.mount_disconnected(peer) {
                 self.end_for_good(peer, before);
             }
-            return Chosen::Say(Reply::Error(Errno::EPROTO));
+            return Route::Reply(Reply::Error(Errno::EPROTO));
         }
         log::info!("{peer}: session {} resumed", before.session);
         self.mounts.lock().runs_in(peer.id(), peer.process());
@@ -83,11 +83,11 @@ impl FileService {
         if let Reply::Attached(attached) = &mut reply {
             attached.read_only = before.rights == Rights::Read;
         }
-        Chosen::Say(reply)
+        Route::Reply(reply)
     }
 
     /// Handles the end of a connection. Returns true if its mount may reconnect.
-    fn leaves(&self, peer: &Peer) -> bool {
+    fn mount_disconnected(&self, peer: &Peer) -> bool {
         let Some(grace) = self.grace else { return false };
         let waited_for = self.mounts.lock().leaves(peer.id(), awake::now() + grace);
         if waited_for {
@@ -97,11 +97,12 @@ impl FileService {
     }
 
     /// Keeps the session of a connection that has ended for its mount, or ends it.
-    pub(super) fn left(&self, peer: &Peer, attached: Attached) {
+    pub(super) fn connection_ended(&self, peer: &Peer, attached: Attached) {
         let Attached { export, session, .. } = attached;
         let dispatcher = &self.exports[export].dispatcher;
         let counts = || self.allowed(peer, "").is_ok_and(|now| peer.key().is_none() || now.export == export);
-        if !peer.has_expired() && dispatcher.is_attached(session) && counts() && self.leaves(peer) {
+        if !peer.has_expired() && dispatcher.is_attached(session) && counts() && self.mount_disconnected(peer)
+        {
             dispatcher.disconnect(session);
             let grace = self.grace.unwrap_or_default();
             return log::info!("{peer}: session {session} disconnected; kept for {grace:?}");
@@ -119,7 +120,13 @@ impl FileService {
     }
 
     /// Updates the mount of a connection after a request.
-    pub(super) fn note(&self, peer: &Peer, attached: Attached, request: &Request<'_>, answer: &Outcome) {
+    pub(super) fn track_mount(
+        &self,
+        peer: &Peer,
+        attached: Attached,
+        request: &Request<'_>,
+        answer: &Outcome,
+    ) {
         match (request, answer) {
             (Request::Attach { mount: Some(mount), .. }, Outcome::Now(Reply::Attached(_))) => {
                 let claim = claim(peer, *mount, attached);

@@ -4,11 +4,11 @@
 use rfs_proto::{LockClass, LockKind, LockRange};
 
 use super::{
+    reconnect::{attach, back, once},
     recovery::{Object, World},
-    returning::{attach, back, once},
     *,
 };
-use crate::dispatch::room::{OPEN, Room, SESSION, SLOT};
+use crate::dispatch::log_quota::{LogQuota, OPEN_BYTES, SESSION_BYTES, SLOT_BYTES};
 
 /// A log with little room for sessions.
 const SEGMENT: usize = 1 << 17;
@@ -72,8 +72,8 @@ fn a_session_that_opens_all_files_is_refused_first() {
     greedy.close(inos[0]);
     greedy.close(inos[0]);
     assert_eq!(greedy.error(open(inos[0])), Errno::ENFILE);
-    let journal = |f: &Fixture| f.dispatcher.store.journal.as_ref().unwrap().room.taken();
-    let taken = 2 * SESSION + (opened - 1 + opened / 2 - 4) * OPEN;
+    let journal = |f: &Fixture| f.dispatcher.store.journal.as_ref().unwrap().quota.taken();
+    let taken = 2 * SESSION_BYTES + (opened - 1 + opened / 2 - 4) * OPEN_BYTES;
     assert_eq!(journal(&f), taken);
     // The next server counts the same.
     let f = object.copy().start(2, false).unwrap();
@@ -98,7 +98,7 @@ fn slots_parts_of_values_and_locks_are_bounded() {
         client.opened(Request::Open { ino, write: true });
     }
     let locks = until(Errno::ENOLCK, |at| greedy.ask(lock(ino, at)));
-    assert_eq!(locks, Room::locks(ROOM) as u64 / 2);
+    assert_eq!(locks, LogQuota::locks(ROOM) as u64 / 2);
     assert_eq!(greedy.error(lock(ino, 5000)), Errno::ENOLCK);
     until(Errno::ENOLCK, |at| other.ask(lock(ino, 1000 + at)));
     let chmod = |perm| {
@@ -106,11 +106,11 @@ fn slots_parts_of_values_and_locks_are_bounded() {
         Request::SetAttr { ino, changes }
     };
     // A slot that cannot exist is always refused, and takes no room.
-    for _ in 0..2 * ROOM / SLOT {
+    for _ in 0..2 * ROOM / SLOT_BYTES {
         assert_eq!(once(&greedy, (rfs_proto::SLOTS, 1), chmod(0o600)), Reply::Error(Errno::EPROTO));
     }
     let slots = until(Errno::ENOSPC, |at| once(&greedy, (at as u32, 1), chmod(0o600)));
-    assert!(slots > 5 && slots < ROOM / SLOT, "{slots}");
+    assert!(slots > 5 && slots < ROOM / SLOT_BYTES, "{slots}");
     // A request without room for its reply is not carried out. An existing slot can be used again.
     assert_eq!(once(&greedy, (slots as u32, 1), chmod(0o777)), Reply::Error(Errno::ENOSPC));
     assert_eq!(greedy.stat(ino).perm, 0o600);
@@ -137,7 +137,7 @@ fn no_more_sessions_attach_than_the_log_has_room_for() {
         Client { fixture: &f, id }.ask(attach)
     };
     let count = until(Errno::ENOSPC, |at| attach(1 + at));
-    assert!((ROOM / SESSION / 2..=ROOM / SESSION).contains(&count), "{count}");
+    assert!((ROOM / SESSION_BYTES / 2..=ROOM / SESSION_BYTES).contains(&count), "{count}");
     fits(&f);
     let first = Client { fixture: &f, id: 1 };
     first.mkdir(ROOT_INO, "d");

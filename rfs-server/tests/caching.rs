@@ -122,11 +122,11 @@ fn changes_in_one_directory_by_all_at_once() {
                 }
             });
         }
-        let changing = clients.iter().enumerate().flat_map(|(who, client)| {
+        let changing = clients.iter().enumerate().flat_map(|(client_at, client)| {
             [0, 1].map(|thread| {
                 scope.spawn(move || {
                     for at in 0..CHANGES {
-                        let file = format!("{who} {thread} {at}").into_bytes();
+                        let file = format!("{client_at} {thread} {at}").into_bytes();
                         client.create(&file);
                         // So that it caches the names there.
                         let found = client.ask(Request::Lookup { parent: ROOT_INO, name: &file });

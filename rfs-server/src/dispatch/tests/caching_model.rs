@@ -529,7 +529,7 @@ proptest! {
         // Never full: a full server frees unlinked inodes that sessions know.
         let mut fixture = fixture(2048, 400);
         if in_order_only {
-            fixture.dispatcher.store.shards.in_order_only();
+            fixture.dispatcher.store.shards.lock_in_order_only();
         }
         let keepers = [1, 2, 3].map(|id| Keeper::new(&fixture, id)).into();
         let oracle = fixture.client(1000);

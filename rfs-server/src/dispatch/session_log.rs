@@ -12,7 +12,7 @@
 use super::{
     Dispatcher,
     journal::Journal,
-    room::{SESSION, STRANGER},
+    log_quota::{SESSION_BYTES, TRANSIENT_SESSION_BYTES},
 };
 use crate::{
     durable::{
@@ -28,18 +28,18 @@ const LOCKS: usize = 1024;
 
 impl Dispatcher {
     /// Logs that a session has attached.
-    pub(super) fn note_attached(&self, session: &Session) -> Result<(), Full> {
+    pub(super) fn log_attach(&self, session: &Session) -> Result<(), Full> {
         let Some(journal) = &self.store.journal else { return Ok(()) };
         let _one = journal.sessions.lock();
         // The session may have ended already, and its end may be in the log.
         match self.sessions.get(session.id()) {
             Some(_) => {
-                let room = if session.comes_back() { SESSION } else { STRANGER };
-                if !journal.room.is_left(room) {
+                let room = if session.comes_back() { SESSION_BYTES } else { TRANSIENT_SESSION_BYTES };
+                if !journal.quota.is_left(room) {
                     log::warn!("session {}: refused: the log has no room for another session", session.id());
                     return Err(Full);
                 }
-                journal.room.take(session.told(), room);
+                journal.quota.take(session.told(), room);
                 describe(session, &mut |op| journal.tell(&op))
             }
             None => Ok(()),
@@ -48,7 +48,7 @@ impl Dispatcher {
 
     /// Logs that a session has ended. The next server ignores everything that the log records of
     /// it.
-    pub(super) fn note_left(&self, session: &Session) {
+    pub(super) fn log_detach(&self, session: &Session) {
         if let Some(journal) = &self.store.journal
             && session.has_attached()
         {
@@ -60,10 +60,10 @@ impl Dispatcher {
     }
 
     /// Logs that the sessions of previous servers cannot reach memory any more.
-    pub(super) fn note_strangers_left(&self) {
+    pub(super) fn log_orphaned_sessions_end(&self) {
         let Some(journal) = &self.store.journal else { return };
         let _one = journal.sessions.lock();
-        for session in std::mem::take(&mut *self.strangers.lock()) {
+        for session in std::mem::take(&mut *self.orphaned_sessions.lock()) {
             if let Err(full) = journal.tell(&Op::Left(session)) {
                 log::warn!("{full}: the next server will wait for session {session}, which has ended");
             }
@@ -74,7 +74,8 @@ impl Dispatcher {
     pub(super) fn describe_sessions(&self, journal: &Journal) -> Result<(), Full> {
         {
             let _one = journal.sessions.lock();
-            journal.describe_ops(self.strangers.lock().iter().map(|&stranger| Op::Stranger(stranger)))?;
+            journal
+                .describe_ops(self.orphaned_sessions.lock().iter().map(|&stranger| Op::Stranger(stranger)))?;
             for session in self.sessions.all().into_iter().filter(|session| session.has_attached()) {
                 describe(&session, &mut |op| journal.describe_ops([op]))?;
             }

@@ -91,7 +91,7 @@ fn set(ino: u64, changes: SetAttr) -> Request<'static> {
 }
 
 #[test]
-fn each_change_and_what_it_recalls() {
+fn each_change_causes_its_recalls() {
     let move_ = |from, to| rename(from, to, RenameFlags::empty());
     let exchange = |from, to| rename(from, to, RenameFlags::EXCHANGE);
     let mkdir = |parent, name| Request::Mkdir { parent, name, perm: 0o700, umask: 0, uid: 0, gid: 0 };
@@ -619,10 +619,7 @@ fn a_size_that_falls_is_recalled_and_the_tail_swept() {
         assert!(one.recalls(round + 1).try_recv().is_err());
         assert!(matches!(truncated.try_recv(), Ok(Reply::Attr(_))));
         assert_eq!(one.read(&layout, 2000, 4), [0; 4]);
-        assert!(
-            one.stat(ino).layout_generation > generation,
-            "who is growing the file meanwhile has to know"
-        );
+        assert!(one.stat(ino).layout_generation > generation, "a concurrent writer has to learn of it");
     }
     // The end lies in a hole.
     two.truncate(ino, 2 * B + 10);

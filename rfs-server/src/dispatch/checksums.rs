@@ -18,8 +18,8 @@ use rfs_proto::{
 use super::{
     call::Call,
     data::Attempt,
-    held::Plan,
-    meta::{Look, Meta, View},
+    locked_inodes::Plan,
+    meta::{ReadView, View, WriteView},
     shards::{self, Mode, SHARDS},
 };
 use crate::{alloc::Range, bytes::Bad, namespace::Inode};
@@ -108,14 +108,14 @@ impl Call<'_> {
 
     fn write(&self, session: u64, write: &Write<'_>) -> Result<Reply, Errno> {
         loop {
-            let step = |meta: &mut Meta<'_>| {
+            let step = |meta: &mut WriteView<'_>| {
                 let written = meta.write_held(session, write)?;
                 if written && meta.is_squashed() {
                     // A client with a squash cannot write the time into the record.
                     meta.changed_by_server(session, write.ino, self.clock.now())?;
                 }
                 if written {
-                    meta.say(self.number, &Reply::Done);
+                    meta.set_reply(self.number, &Reply::Done);
                 }
                 Ok::<bool, Errno>(written)
             };
@@ -135,8 +135,8 @@ impl Call<'_> {
         let (mut first, mut offset) = (ino, offset / BLOCK * BLOCK);
         let begin = if ino == 0 { 0 } else { shards::place(ino) };
         for at in begin..SHARDS {
-            let look = |look: &mut Look<'_>| look.verify_shard(first, offset, &mut progress);
-            let next = self.store.once(Plan::shard(at), Some(self.asker), look).0;
+            let look = |look: &mut ReadView<'_>| look.verify_shard(first, offset, &mut progress);
+            let next = self.store.transact(Plan::shard(at), Some(self.asker), look).0;
             progress.verified.next = next;
             if next.is_some() {
                 break;
@@ -168,7 +168,7 @@ impl Call<'_> {
             if names.values().all(Option::is_some) {
                 break;
             }
-            self.store.once(Plan::shard(at), Some(self.asker), |look: &mut Look<'_>| {
+            self.store.transact(Plan::shard(at), Some(self.asker), |look: &mut ReadView<'_>| {
                 for (&directory, inode) in &look.namespace.inodes_mut().only().inodes {
                     for (_, name, child) in inode.directory().into_iter().flat_map(|names| names.after(0)) {
                         if let Some(found @ None) = names.get_mut(&child) {
@@ -222,7 +222,7 @@ impl<M: Mode> View<'_, M> {
     }
 }
 
-impl Look<'_> {
+impl ReadView<'_> {
     /// Scrubs the files of the transaction's only shard, from a position on. Returns the next
     /// position if it stopped early.
     fn verify_shard(&mut self, first: u64, offset: u64, progress: &mut Progress) -> Option<(u64, u64)> {
@@ -273,7 +273,7 @@ impl Look<'_> {
     }
 }
 
-impl Meta<'_> {
+impl WriteView<'_> {
     /// Returns whether a killed server had begun this append: it had raised the size, but had not
     /// logged the request.
     ///

@@ -42,7 +42,7 @@ mod held {
 
     impl Token {
         /// Records that the thread is about to block for a lock.
-        pub(in super::super) fn wait(rank: Rank) -> Token {
+        pub(in super::super) fn lock(rank: Rank) -> Token {
             HELD.with_borrow_mut(|held| {
                 assert!(held.iter().all(|&one| one < rank), "waits for {rank:?} while it holds {held:?}");
                 held.push(rank);
@@ -51,7 +51,7 @@ mod held {
         }
 
         /// Records that the thread has taken a lock without blocking.
-        pub(in super::super) fn seize(rank: Rank) -> Token {
+        pub(in super::super) fn try_lock(rank: Rank) -> Token {
             HELD.with_borrow_mut(|held| {
                 assert!(!held.contains(&rank), "has {rank:?} twice");
                 held.push(rank);
@@ -78,11 +78,11 @@ mod held {
     use super::{Rank, Token};
 
     impl Token {
-        pub(in super::super) fn wait(_: Rank) -> Token {
+        pub(in super::super) fn lock(_: Rank) -> Token {
             Token()
         }
 
-        pub(in super::super) fn seize(_: Rank) -> Token {
+        pub(in super::super) fn try_lock(_: Rank) -> Token {
             Token()
         }
     }
@@ -112,7 +112,7 @@ impl<T> Ordered<T> {
     }
 
     pub(super) fn lock(&self) -> Guard<'_, T> {
-        let token = Token::wait(self.rank);
+        let token = Token::lock(self.rank);
         Guard { guard: self.mutex.lock(), _token: token }
     }
 }
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_blocks_holds_no_lock_of_a_higher_rank() {
-        let broken = |order: [Rank; 2]| catch_unwind(|| order.map(Token::wait)).is_err();
+        let broken = |order: [Rank; 2]| catch_unwind(|| order.map(Token::lock)).is_err();
         let up = [Rank::Tree, Rank::Shard(0), Rank::Shard(1), Rank::Locks, Rank::Recalls];
         for pair in up.windows(2) {
             assert!(!broken([pair[0], pair[1]]), "{pair:?}");
@@ -151,13 +151,13 @@ mod tests {
 
     #[test]
     fn a_thread_that_does_not_block_may_take_any_lock() {
-        let high = Token::wait(Rank::Shard(5));
-        let low = Token::seize(Rank::Shard(3));
-        assert!(catch_unwind(|| Token::wait(Rank::Shard(4))).is_err(), "the highest counts");
-        assert!(catch_unwind(|| Token::seize(Rank::Shard(3))).is_err());
+        let high = Token::lock(Rank::Shard(5));
+        let low = Token::try_lock(Rank::Shard(3));
+        assert!(catch_unwind(|| Token::lock(Rank::Shard(4))).is_err(), "the highest counts");
+        assert!(catch_unwind(|| Token::try_lock(Rank::Shard(3))).is_err());
         assert!(catch_unwind(assert_nothing_held).is_err());
         drop(high);
-        drop(Token::wait(Rank::Shard(4)));
+        drop(Token::lock(Rank::Shard(4)));
         drop(low);
         assert_nothing_held();
     }

@@ -17,24 +17,24 @@ use parking_lot::Mutex;
 use seeded_faults::{Fault, seeded};
 
 /// Bytes of a log entry of a session that reconnects.
-pub(super) const SESSION: u64 = 256;
+pub(super) const SESSION_BYTES: u64 = 256;
 /// Bytes of a log entry of a session that does not reconnect.
-pub(super) const STRANGER: u64 = 32;
+pub(super) const TRANSIENT_SESSION_BYTES: u64 = 32;
 /// Bytes of the entries for an open file, and for space that its session can still reach.
-pub(super) const OPEN: u64 = 48;
+pub(super) const OPEN_BYTES: u64 = 48;
 /// Bytes of a lock's entry.
-pub(super) const LOCK: u64 = 96;
+pub(super) const LOCK_BYTES: u64 = 96;
 /// Bytes of a slot's reply, at most.
-pub(super) const SLOT: u64 = 768;
+pub(super) const SLOT_BYTES: u64 = 768;
 /// Bytes of a stored part's entry, without the part.
-pub(super) const PART: u64 = 48;
+pub(super) const PART_BYTES: u64 = 48;
 
-/// Locks get 1/`LOCKS` of the room. They are counted separately.
-const LOCKS: u64 = 4;
+/// Locks get 1/`LOCKS_SHARE` of the room. They are counted separately.
+const LOCKS_SHARE: u64 = 4;
 
 /// The room that a session has taken; `None` after its end.
 #[derive(Debug)]
-pub(crate) struct Told(Mutex<Option<Taken>>);
+pub(crate) struct SessionQuota(Mutex<Option<Taken>>);
 
 #[derive(Debug, Default)]
 struct Taken {
@@ -43,28 +43,28 @@ struct Taken {
     part: u64,
 }
 
-impl Default for Told {
-    fn default() -> Told {
-        Told(Mutex::new(Some(Taken::default())))
+impl Default for SessionQuota {
+    fn default() -> SessionQuota {
+        SessionQuota(Mutex::new(Some(Taken::default())))
     }
 }
 
 /// The room, in bytes.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct LogQuota {
     len: u64,
     taken: AtomicU64,
 }
 
-impl Room {
+impl LogQuota {
     /// Creates the quota of `len` bytes, of which locks get their share.
-    pub(super) fn new(len: u64) -> Room {
-        Room { len: len - len / LOCKS, taken: AtomicU64::new(0) }
+    pub(super) fn new(len: u64) -> LogQuota {
+        LogQuota { len: len - len / LOCKS_SHARE, taken: AtomicU64::new(0) }
     }
 
     /// Returns for how many locks there is room, out of `len` bytes.
     pub(super) fn locks(len: u64) -> usize {
-        usize::try_from(len / LOCKS / LOCK).unwrap_or(usize::MAX)
+        usize::try_from(len / LOCKS_SHARE / LOCK_BYTES).unwrap_or(usize::MAX)
     }
 
     fn left(&self) -> u64 {
@@ -77,22 +77,22 @@ impl Room {
     }
 
     /// Returns whether a session may take so much room for state without a natural limit.
-    pub(super) fn is_due(&self, told: &Told, bytes: u64) -> bool {
-        let has = told.0.lock().as_ref().map_or(0, |taken| taken.all);
+    pub(super) fn is_due(&self, session: &SessionQuota, bytes: u64) -> bool {
+        let has = session.0.lock().as_ref().map_or(0, |taken| taken.all);
         seeded(Fault::LogRoomUnlimited) || bytes.saturating_mul(2).saturating_add(has) <= self.left()
     }
 
     /// Takes room for a session, unless the session has ended.
-    pub(super) fn take(&self, told: &Told, bytes: u64) {
-        if let Some(taken) = &mut *told.0.lock() {
+    pub(super) fn take(&self, session: &SessionQuota, bytes: u64) {
+        if let Some(taken) = &mut *session.0.lock() {
             taken.all += bytes;
             self.taken.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 
     /// Returns room that a session has taken.
-    pub(super) fn give_back(&self, told: &Told, bytes: u64) {
-        if let Some(taken) = &mut *told.0.lock() {
+    pub(super) fn give_back(&self, session: &SessionQuota, bytes: u64) {
+        if let Some(taken) = &mut *session.0.lock() {
             let bytes = bytes.min(taken.all);
             taken.all -= bytes;
             self.taken.fetch_sub(bytes, Ordering::Relaxed);
@@ -101,13 +101,13 @@ impl Room {
 
     /// Takes room for the stored part of a value. Returns false if there is not enough. The longest
     /// part of a session counts until the session ends.
-    pub(super) fn take_part(&self, told: &Told, len: usize) -> bool {
-        let part = len as u64 + PART;
-        let more = told.0.lock().as_ref().map_or(0, |taken| part.saturating_sub(taken.part));
-        let due = more == 0 || self.is_due(told, more);
+    pub(super) fn take_part(&self, session: &SessionQuota, len: usize) -> bool {
+        let part = len as u64 + PART_BYTES;
+        let more = session.0.lock().as_ref().map_or(0, |taken| part.saturating_sub(taken.part));
+        let due = more == 0 || self.is_due(session, more);
         if due {
-            self.take(told, more);
-            if let Some(taken) = &mut *told.0.lock() {
+            self.take(session, more);
+            if let Some(taken) = &mut *session.0.lock() {
                 taken.part = taken.part.max(part);
             }
         }
@@ -115,8 +115,8 @@ impl Room {
     }
 
     /// Returns all room of a session that has ended. It can take no more.
-    pub(super) fn end(&self, told: &Told) {
-        if let Some(taken) = told.0.lock().take() {
+    pub(super) fn end(&self, session: &SessionQuota) {
+        if let Some(taken) = session.0.lock().take() {
             self.taken.fetch_sub(taken.all, Ordering::Relaxed);
         }
     }
@@ -133,19 +133,19 @@ mod tests {
 
     #[test]
     fn a_session_that_takes_all_it_gets_leaves_as_much() {
-        let room = Room::new(4096);
-        let [greedy, other] = [Told::default(), Told::default()];
-        let take_all = |told| {
+        let room = LogQuota::new(4096);
+        let [greedy, other] = [SessionQuota::default(), SessionQuota::default()];
+        let take_all = |session| {
             let mut had = 0;
-            while room.is_due(told, 16) {
-                room.take(told, 16);
+            while room.is_due(session, 16) {
+                room.take(session, 16);
                 had += 16;
             }
             had
         };
         assert_eq!((take_all(&greedy), take_all(&other)), (1536, 768));
         assert!(!room.is_due(&greedy, 1) && room.is_left(768) && !room.is_left(769));
-        assert!(room.take_part(&Told::default(), 100) && !room.take_part(&other, 100));
+        assert!(room.take_part(&SessionQuota::default(), 100) && !room.take_part(&other, 100));
         room.give_back(&greedy, 1000);
         room.end(&other);
         assert_eq!(room.taken(), 536 + 148);
@@ -158,10 +158,10 @@ mod tests {
 
     #[test]
     fn the_longest_part_counts() {
-        let (room, told) = (Room::new(4096), Told::default());
-        assert!([10, 50, 20].into_iter().all(|len| room.take_part(&told, len)));
-        assert_eq!(room.taken(), 50 + PART);
-        assert!(!room.take_part(&told, 4000) && !room.is_due(&told, u64::MAX));
-        assert_eq!(room.taken(), 50 + PART);
+        let (room, session) = (LogQuota::new(4096), SessionQuota::default());
+        assert!([10, 50, 20].into_iter().all(|len| room.take_part(&session, len)));
+        assert_eq!(room.taken(), 50 + PART_BYTES);
+        assert!(!room.take_part(&session, 4000) && !room.is_due(&session, u64::MAX));
+        assert_eq!(room.taken(), 50 + PART_BYTES);
     }
 }

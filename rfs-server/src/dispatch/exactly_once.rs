@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use rfs_proto::{Attached, Errno, Layout, Opened, Reply, Request};
 
-use super::{Dispatcher, Outcome, Promise, outcome::Debt, room::SLOT};
+use super::{Dispatcher, Outcome, Promise, log_quota::SLOT_BYTES, outcome::DeferredReply};
 use crate::{
     recalls::Need,
     replies::{OutOfTurn, Turn},
@@ -59,9 +59,9 @@ impl KeptReply {
     fn of(outcome: &Outcome) -> KeptReply {
         let (reply, needs) = match outcome {
             Outcome::Now(reply) => (reply, &[][..]),
-            Outcome::Later(Promise(Debt::Held(reply, needs, _))) => (reply, &needs[..]),
+            Outcome::Later(Promise(DeferredReply::Change(reply, needs, _))) => (reply, &needs[..]),
             // These requests have no sequence number.
-            Outcome::Later(Promise(Debt::Recalls(_) | Debt::Grants(_))) => {
+            Outcome::Later(Promise(DeferredReply::Recalls(_) | DeferredReply::Grants(_))) => {
                 (&Reply::Error(Errno::EPROTO), &[][..])
             }
         };
@@ -77,7 +77,7 @@ impl KeptReply {
         match self.needs.is_empty() {
             true => Outcome::Now(self.reply),
             // The original deferred reply sweeps the file.
-            false => Outcome::Later(Promise(Debt::Held(self.reply, self.needs, None))),
+            false => Outcome::Later(Promise(DeferredReply::Change(self.reply, self.needs, None))),
         }
     }
 }
@@ -93,12 +93,12 @@ impl Dispatcher {
         let turn = {
             let mut replies = asker.replies();
             if let Some(journal) = &self.store.journal {
-                let room = SLOT * replies.lacks(slot);
-                if !journal.room.is_left(room) {
+                let room = SLOT_BYTES * replies.lacks(slot);
+                if !journal.quota.is_left(room) {
                     log::warn!("session {session}: no room to log replies of slot {slot}");
                     return Outcome::Now(Reply::Error(Errno::ENOSPC));
                 }
-                journal.room.take(asker.told(), room);
+                journal.quota.take(asker.told(), room);
             }
             replies.begin(slot, sequence)
         };

@@ -10,7 +10,7 @@
 use rfs_proto::Errno;
 use smallvec::SmallVec;
 
-use super::shards::{Grip, Mode, Shard, Shards, Writing, place};
+use super::shards::{Mode, Shard, ShardGuard, Shards, Writing, place};
 use crate::namespace::{Inode, Inodes, InodesMut};
 
 /// Why a transaction stops.
@@ -19,12 +19,12 @@ pub(crate) enum Stop {
     /// The request fails.
     Errno(Errno),
     /// Nothing is changed yet, and the transaction runs again with more locks.
-    Again(Lack),
+    Retry(MissingLock),
 }
 
 /// A lock that a transaction needs.
 #[derive(Debug)]
-pub(crate) enum Lack {
+pub(crate) enum MissingLock {
     /// The shard of this index.
     Shard(usize),
     /// The ancestors of this directory.
@@ -62,10 +62,10 @@ impl Plan {
 
     /// Adds a lock. If it is a lineage, the caller holds the lock of the tree, so directories keep
     /// their ancestors until the transaction is over.
-    pub(super) fn add(&mut self, lack: Lack, shards: &Shards) {
-        match lack {
-            Lack::Shard(at) => self.add_shard(at),
-            Lack::Lineage(directory) => self.lineages.push(shards.lineage(directory)),
+    pub(super) fn add(&mut self, missing: MissingLock, shards: &Shards) {
+        match missing {
+            MissingLock::Shard(at) => self.add_shard(at),
+            MissingLock::Lineage(directory) => self.lineages.push(shards.lineage(directory)),
         }
     }
 
@@ -77,10 +77,10 @@ impl Plan {
 }
 
 /// The locked inodes of a transaction.
-pub(crate) struct Held<'a, M: Mode> {
+pub(crate) struct LockedInodes<'a, M: Mode> {
     shards: &'a Shards,
     plan: &'a mut Plan,
-    grips: SmallVec<[Grip<'a, M>; 4]>,
+    guards: SmallVec<[ShardGuard<'a, M>; 4]>,
     /// Whether the transaction has changed an inode.
     changed: bool,
     changes: Changes,
@@ -90,7 +90,7 @@ pub(crate) struct Held<'a, M: Mode> {
 /// a snapshot.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    noted: bool,
+    recorded: bool,
     pub(super) inodes: SmallVec<[u64; 4]>,
     /// Directories and names.
     pub(super) names: SmallVec<[(u64, Box<[u8]>); 2]>,
@@ -106,43 +106,43 @@ impl Changes {
 
     #[inline]
     fn inode(&mut self, ino: u64) {
-        if self.noted && !self.inodes.contains(&ino) {
+        if self.recorded && !self.inodes.contains(&ino) {
             self.inodes.push(ino);
         }
     }
 
     fn name(&mut self, directory: u64, name: &[u8]) {
-        if self.noted {
+        if self.recorded {
             self.names.push((directory, name.into()));
         }
     }
 
     fn open(&mut self, session: u64, ino: u64) {
-        if self.noted && !self.opens.contains(&(session, ino)) {
+        if self.recorded && !self.opens.contains(&(session, ino)) {
             self.opens.push((session, ino));
         }
     }
 }
 
-impl<'a, M: Mode> Held<'a, M> {
-    /// Blocks until the shards of the plan are locked. `noted` turns on the record of changes.
+impl<'a, M: Mode> LockedInodes<'a, M> {
+    /// Blocks until the shards of the plan are locked. `recorded` turns on the record of changes.
     #[inline]
-    pub(super) fn new(shards: &'a Shards, plan: &'a mut Plan, noted: bool) -> Held<'a, M> {
-        let grips = plan.shards.iter().map(|&at| shards.wait(at)).collect();
-        let changes = Changes { noted, ..Changes::default() };
-        Held { shards, plan, grips, changed: false, changes }
+    pub(super) fn new(shards: &'a Shards, plan: &'a mut Plan, recorded: bool) -> LockedInodes<'a, M> {
+        let guards = plan.shards.iter().map(|&at| shards.lock(at)).collect();
+        let changes = Changes { recorded, ..Changes::default() };
+        LockedInodes { shards, plan, guards, changed: false, changes }
     }
 
     /// Returns the shard of a locked inode.
     #[inline]
     pub(super) fn shard(&self, ino: u64) -> &Shard {
-        &self.grips[self.find(ino)]
+        &self.guards[self.find(ino)]
     }
 
     /// Returns the only shard of a transaction that has locked one shard.
-    pub(super) fn only(&mut self) -> &mut Grip<'a, M> {
+    pub(super) fn only(&mut self) -> &mut ShardGuard<'a, M> {
         self.changed = true;
-        &mut self.grips[0]
+        &mut self.guards[0]
     }
 
     /// Returns the index of the guard of an inode's shard. The transaction must have asked for this
@@ -150,33 +150,33 @@ impl<'a, M: Mode> Held<'a, M> {
     #[inline]
     fn find(&self, ino: u64) -> usize {
         let at = place(ino);
-        let found = self.grips.iter().position(|grip| grip.at == at);
-        debug_assert!(found.is_some(), "inode {ino} was not asked for");
+        let found = self.guards.iter().position(|guard| guard.at == at);
+        debug_assert!(found.is_some(), "inode {ino} is not locked");
         found.unwrap_or(0)
     }
 
     fn need_shard(&mut self, at: usize) -> Result<(), Stop> {
-        if self.grips.iter().any(|grip| grip.at == at) {
+        if self.guards.iter().any(|guard| guard.at == at) {
             return Ok(());
         }
-        debug_assert!(!self.changed, "asks for more after it has changed something");
-        let in_order = self.grips.iter().all(|grip| grip.at < at);
-        let grip = if in_order { Some(self.shards.wait(at)) } else { self.shards.seize(at) };
-        self.grips.push(grip.ok_or(Stop::Again(Lack::Shard(at)))?);
+        debug_assert!(!self.changed, "locks more after a change");
+        let in_order = self.guards.iter().all(|guard| guard.at < at);
+        let guard = if in_order { Some(self.shards.lock(at)) } else { self.shards.try_lock(at) };
+        self.guards.push(guard.ok_or(Stop::Retry(MissingLock::Shard(at)))?);
         Ok(())
     }
 }
 
-impl Held<'_, Writing> {
+impl LockedInodes<'_, Writing> {
     /// Returns the shard of a locked inode, to change.
     pub(super) fn shard_mut(&mut self, ino: u64) -> &mut Shard {
         self.changed = true;
         let at = self.find(ino);
-        &mut self.grips[at]
+        &mut self.guards[at]
     }
 
     /// Returns a locked inode, to change state that the log does not record. ESTALE if it is gone.
-    pub(super) fn passing_mut(&mut self, ino: u64) -> Result<&mut Inode, Errno> {
+    pub(super) fn unlogged_mut(&mut self, ino: u64) -> Result<&mut Inode, Errno> {
         self.shard_mut(ino).inodes.get_mut(&ino).ok_or(Errno::ESTALE)
     }
 
@@ -191,7 +191,7 @@ impl Held<'_, Writing> {
     }
 }
 
-impl<M: Mode> Inodes for Held<'_, M> {
+impl<M: Mode> Inodes for LockedInodes<'_, M> {
     type Stop = Stop;
 
     fn need(&mut self, ino: u64) -> Result<(), Stop> {
@@ -203,10 +203,10 @@ impl<M: Mode> Inodes for Held<'_, M> {
     }
 }
 
-impl InodesMut for Held<'_, Writing> {
+impl InodesMut for LockedInodes<'_, Writing> {
     fn get_mut(&mut self, ino: u64) -> Result<&mut Inode, Errno> {
         self.changes.inode(ino);
-        self.passing_mut(ino)
+        self.unlogged_mut(ino)
     }
 
     fn fresh(&mut self) -> Result<u64, Stop> {
@@ -232,6 +232,6 @@ impl InodesMut for Held<'_, Writing> {
 
     fn is_within(&mut self, directory: u64, ancestor: u64) -> Result<bool, Stop> {
         let lineage = self.plan.lineages.iter().find(|lineage| lineage.first() == Some(&directory));
-        Ok(lineage.ok_or(Stop::Again(Lack::Lineage(directory)))?.contains(&ancestor))
+        Ok(lineage.ok_or(Stop::Retry(MissingLock::Lineage(directory)))?.contains(&ancestor))
     }
 }

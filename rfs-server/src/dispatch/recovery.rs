@@ -20,9 +20,9 @@ use rfs_proto::{BLOCK, Errno, FileKind, ROOT_INO};
 
 use super::{
     Dispatcher, Root,
-    held::Plan,
     journal::Journal,
-    meta::{Look, Meta},
+    locked_inodes::Plan,
+    meta::{ReadView, WriteView},
     shards::{SHARDS, Shards},
     store::Store,
 };
@@ -32,7 +32,7 @@ use crate::{
     clock::Clock,
     durable::{
         Dirt, Log, Object, ObjectError,
-        before::Present,
+        before::{Present, Returning, Session},
         log::Full,
         op::Op,
         replay::{NoTree, State},
@@ -130,15 +130,8 @@ impl Dispatcher {
         let restored = starts == 1;
         let journal = log.map(Journal::new);
         let Some(state) = state else {
-            let table = Table::new(table);
-            let root = root.begin(&table, started).map_err(|_: Errno| Damage::NoRoot)?;
-            let shards = Shards::filled([(ROOT_INO, root)].into_iter().collect(), ROOT_INO);
             let space = Space::kept(bytes, mode, Vec::new(), Vec::new(), dirt, false);
-            let journal = journal.map(|journal| (journal, Locks::default()));
-            let store = Store::new(shards, table, Arc::new(space), journal);
-            let dispatcher = Dispatcher::over(store, clock, started);
-            dispatcher.write_log_anew()?;
-            return Ok(dispatcher);
+            return Dispatcher::in_new_object(space, Table::new(table), root, (clock, started), journal);
         };
         state.check_tree()?;
         let State { mut inodes, mut last_ino, slots, mut sessions } = state;
@@ -150,27 +143,10 @@ impl Dispatcher {
         // The state is a file system. From here on memory is changed.
         let slots_in_use: ByNumber<()> = inodes.values().map(|inode| (u64::from(inode.slot), ())).collect();
         let table = Table::kept(table, slots, |slot| slots_in_use.contains_key(&u64::from(slot)));
-        let (mut held, mut cut, mut unlinked) = (Vec::new(), Vec::new(), Vec::new());
         if !clean {
             tell_settled(&bytes.settle());
         }
-        let zero = |range: Range| bytes.zero(range);
-        for (&ino, inode) in &mut inodes {
-            // A truncation may have been in progress. The bytes beyond the new end must not come
-            // back.
-            if !clean && table.is_being_changed(inode.slot) {
-                let lost = close(inode, &table, zero);
-                if !lost.is_empty() {
-                    cut.push((ino, lost.iter().map(|range| (range.start, range.len)).collect::<Vec<_>>()));
-                }
-            }
-            if inode.nlink == 0 {
-                unlinked.push(ino);
-            }
-            if inode.nlink == 0 || (!clean && loses_space(inode, &table)) {
-                held.push(ino);
-            }
-        }
+        let Unfinished { cut, held, unlinked } = close_all(&mut inodes, &table, &bytes, clean);
         for (ino, lost) in &cut {
             let holders = sessions.who_may_reach(*ino);
             // Logged first, because the extents of files take precedence in the log.
@@ -190,17 +166,7 @@ impl Dispatcher {
         if let Some(beyond) = given_up.last().filter(|given| given.range.end() > bytes.len()) {
             return Err(Damage::Extents(beyond.ino));
         }
-        let open: HashSet<(u64, u64)> =
-            returning.iter().flat_map(|(id, _, has)| has.opens.keys().map(|&ino| (*id, ino))).collect();
-        let locked: HashSet<u64> = locks.locked_inodes().collect();
-        for (&ino, inode) in &mut inodes {
-            // Higher than any value that a previous server can have reached.
-            inode.layout_generation = starts << 32;
-            inode.visits = starts << 32;
-            inode.was_locked = locked.contains(&ino);
-            // A session that was appending and that reconnects continues.
-            table.take_over(&inode.attr(ino), &inode.space(), |session| open.contains(&(session, ino)));
-        }
+        take_over(&mut inodes, &table, starts, (&returning, &locks));
         let xattrs = inodes.values().map(Inode::xattr_bytes).sum();
         let before = !strangers.is_empty();
         let space = Arc::new(Space::kept(bytes, mode, used, given_up, dirt, before));
@@ -210,34 +176,69 @@ impl Dispatcher {
         // A session may have had the file open, and its client may still be writing through mapped
         // memory.
         for &ino in &held {
-            store.once(Plan::new(&[ino]), None, |meta: &mut Meta<'_>| meta.leases_mut(ino).open(BEFORE, ino));
+            let open = |meta: &mut WriteView<'_>| meta.leases_mut(ino).open(BEFORE, ino);
+            store.transact(Plan::new(&[ino]), None, open);
         }
         let dispatcher = Dispatcher::over(store, clock, started);
-        let sessions: Vec<u64> = returning.iter().map(|&(id, ..)| id).collect();
-        for (id, mount, has) in returning {
-            dispatcher.restore(id, mount, has)?;
-            dispatcher.store.returned.add(id, last_ino);
-        }
-        for ino in unlinked {
-            let restore = |meta: &mut Meta<'_>| meta.restore_orphan(ino, &sessions);
-            dispatcher.store.once(Plan::new(&[ino]), None, restore);
-        }
-        dispatcher.wait_for_strangers(strangers)?;
-        if dispatcher.has_long_log()
-            || dispatcher.store.journal.as_ref().is_some_and(|j| j.log().is_incomplete())
-        {
-            match dispatcher.write_log_anew() {
-                // There is no other copy of the state.
-                Err(e) if restored => return Err(e.into()),
-                // Without room for a new log, files can still be read.
-                Err(e) => log::error!("log rewrite failed: {e}"),
-                Ok(()) => {}
-            }
-        }
+        dispatcher.restore_sessions(returning, &unlinked, last_ino)?;
+        dispatcher.set_orphaned_sessions(strangers)?;
+        dispatcher.rewrite_log_at_start(restored)?;
         if !before {
             dispatcher.before_is_over();
         }
         Ok(dispatcher)
+    }
+
+    /// Creates an empty file system in a new object.
+    fn in_new_object(
+        space: Space,
+        table: Table,
+        root: Root,
+        (clock, started): (Arc<dyn Clock>, i64),
+        journal: Option<Journal>,
+    ) -> Result<Dispatcher, Damage> {
+        let root = root.begin(&table, started).map_err(|_: Errno| Damage::NoRoot)?;
+        let shards = Shards::filled([(ROOT_INO, root)].into_iter().collect(), ROOT_INO);
+        let journal = journal.map(|journal| (journal, Locks::default()));
+        let store = Store::new(shards, table, Arc::new(space), journal);
+        let dispatcher = Dispatcher::over(store, clock, started);
+        dispatcher.write_log_anew()?;
+        Ok(dispatcher)
+    }
+
+    /// Restores the sessions of mounts that reconnect. All of them may use the `unlinked` inodes.
+    fn restore_sessions(
+        &self,
+        returning: Vec<(u64, Returning, Session)>,
+        unlinked: &[u64],
+        last_ino: u64,
+    ) -> Result<(), Damage> {
+        let sessions: Vec<u64> = returning.iter().map(|&(id, ..)| id).collect();
+        for (id, mount, has) in returning {
+            self.restore(id, mount, has)?;
+            self.store.prior_sessions.add(id, last_ino);
+        }
+        for &ino in unlinked {
+            let restore = |meta: &mut WriteView<'_>| meta.restore_orphan(ino, &sessions);
+            self.store.transact(Plan::new(&[ino]), None, restore);
+        }
+        Ok(())
+    }
+
+    /// Rewrites a log that is long or incomplete. A `restored` memory needs a complete log.
+    fn rewrite_log_at_start(&self, restored: bool) -> Result<(), Damage> {
+        let is_incomplete = self.store.journal.as_ref().is_some_and(|j| j.log().is_incomplete());
+        if !self.has_long_log() && !is_incomplete {
+            return Ok(());
+        }
+        match self.write_log_anew() {
+            // There is no other copy of the state.
+            Err(e) if restored => return Err(e.into()),
+            // Without room for a new log, files can still be read.
+            Err(e) => log::error!("log rewrite failed: {e}"),
+            Ok(()) => {}
+        }
+        Ok(())
     }
 
     /// Returns the account of the arena.
@@ -248,7 +249,7 @@ impl Dispatcher {
     /// Records that sessions of previous servers that do not reconnect cannot reach memory any
     /// more. Releases their space and open files.
     pub fn before_is_over(&self) {
-        self.note_strangers_left();
+        self.log_orphaned_sessions_end();
         self.store.space.before_is_over();
         self.each_shard(|meta| {
             for (ino, last) in meta.namespace.inodes_mut().only().leases.end_session(BEFORE) {
@@ -298,20 +299,76 @@ impl Dispatcher {
         let behind = journal.times_behind();
         journal.log().exchange();
         for at in 0..SHARDS {
-            let describe = |look: &mut Look<'_>| {
+            let describe = |look: &mut ReadView<'_>| {
                 let shard = look.namespace.inodes_mut().only();
                 journal.describe(shard.inodes.iter().map(|(&ino, inode)| (ino, inode)))?;
                 let returns =
                     |session| self.sessions.get(session).is_some_and(|session| session.comes_back());
                 journal.describe_opens(&shard.leases, returns)
             };
-            self.store.once(Plan::shard(at), None, describe).0?;
+            self.store.transact(Plan::shard(at), None, describe).0?;
         }
         journal.count(self.store.shards.last_number(), self.store.table.used_slots())?;
         self.describe_sessions(journal)?;
         journal.log().complete()?;
         journal.caught_up(behind);
         Ok(())
+    }
+}
+
+/// Space as offset and length in bytes.
+type Lost = Vec<(u64, u64)>;
+
+/// Files that the previous server left in the middle of a change.
+struct Unfinished {
+    /// Truncated files, with the space that they lost.
+    cut: Vec<(u64, Lost)>,
+    /// Inodes that clients of the previous server may still be writing to.
+    held: Vec<u64>,
+    /// Inodes without a name.
+    unlinked: Vec<u64>,
+}
+
+/// Completes truncations that a killed server left unfinished, and finds the files that have to
+/// stay open for its clients.
+fn close_all(inodes: &mut ByNumber<Inode>, table: &Table, bytes: &Bytes, clean: bool) -> Unfinished {
+    let zero = |range: Range| bytes.zero(range);
+    let (mut held, mut cut, mut unlinked) = (Vec::new(), Vec::new(), Vec::new());
+    for (&ino, inode) in inodes {
+        // A truncation may have been in progress. The bytes beyond the new end must not come back.
+        if !clean && table.is_being_changed(inode.slot) {
+            let lost = close(inode, table, zero);
+            if !lost.is_empty() {
+                cut.push((ino, lost.iter().map(|range| (range.start, range.len)).collect()));
+            }
+        }
+        if inode.nlink == 0 {
+            unlinked.push(ino);
+        }
+        if inode.nlink == 0 || (!clean && loses_space(inode, table)) {
+            held.push(ino);
+        }
+    }
+    Unfinished { cut, held, unlinked }
+}
+
+/// Gives inodes and their records values that are valid at this start.
+fn take_over(
+    inodes: &mut ByNumber<Inode>,
+    table: &Table,
+    starts: u64,
+    (returning, locks): (&[(u64, Returning, Session)], &Locks),
+) {
+    let open: HashSet<(u64, u64)> =
+        returning.iter().flat_map(|(id, _, has)| has.opens.keys().map(|&ino| (*id, ino))).collect();
+    let locked: HashSet<u64> = locks.locked_inodes().collect();
+    for (&ino, inode) in inodes {
+        // Higher than any value that a previous server can have reached.
+        inode.layout_generation = starts << 32;
+        inode.visits = starts << 32;
+        inode.was_locked = locked.contains(&ino);
+        // A session that was appending and that reconnects continues.
+        table.take_over(&inode.attr(ino), &inode.space(), |session| open.contains(&(session, ino)));
     }
 }
 
@@ -323,9 +380,7 @@ fn tell_settled(Settled { open, unknown, places }: &Settled) {
         );
     }
     for place in places {
-        log::warn!(
-            "the block at {place} of the arena was being written: damage to it cannot be detected"
-        );
+        log::warn!("the block at {place} of the arena was being written: damage to it cannot be detected");
     }
     let more = unknown - places.len() as u64;
     if more > 0 {
