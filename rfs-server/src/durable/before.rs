@@ -1,9 +1,12 @@
-//! What a log says of the sessions of the server before. Pure.
+//! Replays the sessions of the previous server from the log. No I/O, no locks, no clock.
 //!
-//! A session's number is never given to another one, so that what is said of one that has left means nothing, and of one that the log
-//! comes to describe later is kept until then.
+//! [`Before`] applies the session operations of the log in order; [`Before::present`] returns the
+//! sessions, locks and quarantined space that are left at its end. A session number is never
+//! reused. So an operation about a session that has ended has no effect, and an operation that
+//! precedes the description of its session is kept until the description follows.
 //!
-//! Threading: none; recovery has it to itself.
+//! # Concurrency
+//! Recovery owns the value; one thread uses it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,55 +18,55 @@ use super::{
 };
 use crate::{alloc::Range, locks::Locks};
 
-/// Whose a session is.
+/// States whether a session can reconnect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// A mount's that comes back.
+    /// A session of a mount that reconnects.
     Mount(Returning),
-    /// Nobody's who comes back.
+    /// A session that cannot reconnect.
     Stranger,
 }
 
-/// A mount that comes back.
+/// A mount that reconnects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Returning {
-    /// Which one.
+    /// Identity of the mount.
     pub mount: Identity,
-    /// The name of its key.
+    /// Name of its key; `None` for an export without keys.
     pub key: Option<String>,
-    /// It may change something.
+    /// The mount may write.
     pub writes: bool,
-    /// It keeps what it is told.
+    /// The mount caches attributes, names and pages.
     pub keeps: bool,
-    /// Nobody else may be attached.
+    /// The mount requires that no other session is attached.
     pub alone: bool,
 }
 
-/// What a session has.
+/// The state of one session.
 #[derive(Clone, Debug, Default)]
 pub struct Session {
-    /// `None` if only late news of it are in the log.
+    /// `None` while the log has no description of the session, only operations about it.
     whose: Option<Whose>,
-    /// How often it has each inode open, and whether it may write to it.
+    /// Open count and write access, by inode.
     pub opens: BTreeMap<u64, (u64, bool)>,
-    /// Number and reply of the last request of each slot.
+    /// Sequence number and reply of the last request, by slot.
     pub turns: BTreeMap<u32, (u64, Vec<u8>)>,
-    /// The beginning of a value.
+    /// First part of a value that the session sends in several requests.
     pub part: Vec<u8>,
 }
 
-/// Space that was given up while somebody could reach it.
+/// Space that an inode released while a session could still reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenUp {
-    /// Where.
+    /// The bytes of the arena.
     pub range: Range,
-    /// By which inode.
+    /// The inode that released them.
     pub ino: u64,
-    /// The sessions that can, while they have it open.
+    /// Sessions that can reach the range while they have the inode open.
     pub holders: Vec<u64>,
 }
 
-/// The sessions.
+/// The replayed sessions, with their locks and the space in quarantine.
 #[derive(Debug, Default)]
 pub struct Before {
     sessions: BTreeMap<u64, Session>,
@@ -71,12 +74,12 @@ pub struct Before {
     given_up: AllGivenUp,
 }
 
-/// All that was given up.
+/// The space in quarantine.
 #[derive(Debug, Default)]
 struct AllGivenUp {
-    /// By first byte; none lies over another.
+    /// By first byte. Entries do not overlap.
     all: BTreeMap<u64, GivenUp>,
-    /// Inodes, and where what they gave up begins.
+    /// Inode and first byte of each entry of `all`.
     by_ino: BTreeSet<(u64, u64)>,
 }
 
@@ -92,7 +95,7 @@ impl AllGivenUp {
         Some(given)
     }
 
-    /// A session reaches nothing any more of what an inode has given up so far.
+    /// Removes a session from the holders of all space that an inode has released so far.
     fn let_go(&mut self, session: u64, ino: u64) {
         let starts: Vec<u64> =
             self.by_ino.range((ino, 0)..=(ino, u64::MAX)).map(|(_, start)| *start).collect();
@@ -106,16 +109,16 @@ impl AllGivenUp {
     }
 }
 
-/// What there is in the end.
+/// The state at the end of the log.
 #[derive(Debug, Default)]
 pub struct Present {
-    /// Those of mounts that come back, with what they have.
+    /// Sessions of mounts that reconnect.
     pub returning: Vec<(u64, Returning, Session)>,
-    /// The others.
+    /// Sessions that cannot reconnect.
     pub strangers: Vec<u64>,
-    /// What is locked.
+    /// Locks of the sessions that reconnect.
     pub locks: Locks,
-    /// In order.
+    /// Space that a reconnecting session can still reach, by first byte.
     pub given_up: Vec<GivenUp>,
 }
 
@@ -124,7 +127,8 @@ impl Before {
         self.sessions.entry(session).or_default()
     }
 
-    /// A session of a mount is attached. One that speaks another version of the protocol cannot come back.
+    /// Records that a mount's session is attached. A session with another protocol version cannot
+    /// reconnect.
     pub fn come(&mut self, session: u64, mount: &Mount<'_>) {
         let &Mount { version, mount, key, writes, keeps, alone } = mount;
         let returning = Returning { mount, key: key.map(String::from), writes, keeps, alone };
@@ -132,37 +136,41 @@ impl Before {
         self.of(session).whose = Some(whose);
     }
 
-    /// Another one is.
+    /// Records that a session is attached that cannot reconnect.
     pub fn come_as_stranger(&mut self, session: u64) {
         self.of(session).whose = Some(Whose::Stranger);
     }
 
-    /// A session has ended.
+    /// Records the end of a session.
     pub fn leave(&mut self, session: u64) {
         self.sessions.remove(&session);
         self.locks.forget_session(session);
     }
 
-    /// A session has an inode open so often, and may write to it.
+    /// Sets a session's open count and write access of an inode. A count of 0 also drops its locks
+    /// there.
     pub fn open(&mut self, session: u64, ino: u64, open: (u64, bool)) {
         let opens = &mut self.of(session).opens;
         match open.0 {
             0 => {
                 opens.remove(&ino);
                 self.locks.forget(session, ino);
-                // If it opens the inode again it finds another layout.
+                // A later open of the inode returns the current layout, without the released space.
                 self.given_up.let_go(session, ino);
             }
             _ => drop(opens.insert(ino, open)),
         }
     }
 
-    /// An owner has this of an inode.
+    /// Sets the lock state of a range of an inode.
     pub fn lock(&mut self, ino: u64, locked: &Locked) {
         self.locks.restore(ino, locked);
     }
 
-    /// What a session asked for under a number has led to this.
+    /// Records a slot's last reply, unless the log already has a later one.
+    ///
+    /// # Errors
+    /// [`LogError::Nonsense`] if the slot is out of range or the sequence number is 0.
     pub fn turn(&mut self, session: u64, (slot, sequence): (u32, u64), reply: &[u8]) -> Result<(), LogError> {
         if slot >= SLOTS || sequence == 0 {
             return Err(LogError::Nonsense);
@@ -174,18 +182,22 @@ impl Before {
         Ok(())
     }
 
-    /// A session has sent the beginning of a value.
+    /// Sets the first part of a value that a session has sent.
     pub fn part(&mut self, session: u64, value: &[u8]) {
         self.of(session).part = value.to_vec();
     }
 
-    /// The sessions that can reach an inode's space: nobody knows what those that do not come back have open.
+    /// Returns the sessions that can reach an inode's space: sessions that have it open, and all
+    /// sessions that cannot reconnect, because the log does not record their open files.
     pub fn who_may_reach(&self, ino: u64) -> Vec<u64> {
         let may = |has: &Session| has.opens.contains_key(&ino) || has.whose == Some(Whose::Stranger);
         self.sessions.iter().filter(|(_, has)| may(has)).map(|(&session, _)| session).collect()
     }
 
-    /// An inode has given up space that these sessions can reach.
+    /// Records that an inode released ranges that `holders` can still reach.
+    ///
+    /// # Errors
+    /// [`LogError::Nonsense`] if a range ends beyond 2^64.
     pub fn give_up(&mut self, ino: u64, ranges: &[(u64, u64)], holders: &[u64]) -> Result<(), LogError> {
         for &(start, len) in ranges {
             start.checked_add(len).ok_or(LogError::Nonsense)?;
@@ -196,7 +208,7 @@ impl Before {
         Ok(())
     }
 
-    /// A range is somebody's again: whoever had it before does not reach it any more.
+    /// Takes a range out of quarantine: a file uses it again.
     fn reuse(&mut self, range: Range) {
         let before = self.given_up.all.range(..range.end()).rev();
         let hit = before.take_while(|(_, given)| given.range.end() > range.start);
@@ -212,7 +224,9 @@ impl Before {
         }
     }
 
-    /// What there is. `used`: the space of files. `is_there`: inodes that are.
+    /// Returns the state at the end of the log.
+    ///
+    /// `used` is the space of files; `is_there` tells whether an inode exists.
     pub fn present(mut self, used: &[Range], is_there: impl Fn(u64) -> bool) -> Present {
         used.iter().for_each(|&range| self.reuse(range));
         let mut present = Present::default();
@@ -231,7 +245,7 @@ impl Before {
         self.locks.retain(open);
         present.locks = self.locks;
         for mut given in self.given_up.all.into_values() {
-            // What strangers can reach is kept from everybody in any case.
+            // Space that a session without reconnection can reach is quarantined elsewhere.
             given.holders.retain(|&session| open(session, given.ino));
             if !given.holders.is_empty() {
                 present.given_up.push(given);
@@ -256,9 +270,9 @@ mod tests {
     }
 
     #[test]
-    fn who_is_there_and_what_he_has() {
+    fn replay_yields_the_remaining_sessions() {
         let mut before = Before::default();
-        // News of a session may come before it is described, and after it has left.
+        // An operation about a session may precede its description, or follow its end.
         before.open(1, 7, (2, true));
         before.turn(1, (3, 5), b"five").unwrap();
         before.turn(1, (3, 4), b"four").unwrap();
@@ -282,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense() {
+    fn invalid_operations_are_rejected() {
         let mut before = Before::default();
         assert_eq!(before.turn(1, (SLOTS, 1), b""), Err(LogError::Nonsense));
         assert_eq!(before.turn(1, (0, 0), b""), Err(LogError::Nonsense));
@@ -290,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn space_is_kept_from_others_while_who_can_reach_it_has_the_inode_open() {
+    fn space_is_quarantined_while_a_session_with_the_inode_open_reaches_it() {
         let mut before = Before::default();
         before.come(1, &mount(VERSION));
         before.come_as_stranger(2);
@@ -298,7 +312,7 @@ mod tests {
         before.give_up(7, &[(0, 8 * B), (20 * B, B)], &[1]).unwrap();
         before.give_up(8, &[(10 * B, B)], &[1]).unwrap();
         before.give_up(9, &[(12 * B, B)], &[2]).unwrap();
-        // Given up again, in other pieces, and in use in the end.
+        // Released again in other pieces, and partly used by a file at the end.
         before.give_up(7, &[(3 * B, B)], &[1, 5]).unwrap();
         let present = before.present(&[range(4, 2), range(20, 4)], |_| true);
         let given = |start, len, ino, holders: &[u64]| GivenUp {
@@ -310,9 +324,10 @@ mod tests {
         assert_eq!(present.given_up, expected);
     }
 
-    /// What was out of reach by its last close would be kept from everybody for as long as it has the inode open again.
+    /// A closed inode releases its quarantine; otherwise the range would stay out of use while the
+    /// session has the inode open again.
     #[test]
-    fn who_has_closed_and_opens_again_does_not_reach_what_was_given_up_before() {
+    fn a_session_that_reopens_an_inode_does_not_hold_its_earlier_quarantine() {
         let mut before = Before::default();
         for session in [1, 2] {
             before.come(session, &mount(VERSION));

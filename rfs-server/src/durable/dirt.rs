@@ -1,9 +1,11 @@
-//! Which blocks of the arena may hold bytes: a bit for each, in the object. What no file has and has no bit is zero.
+//! Bitmap of the arena blocks that may hold bytes other than zero, one bit per block.
 //!
-//! A bit is set before a block is handed out, and taken away when the block has been zeroed; so a server that is killed at any moment leaves no
-//! block with bytes and without a bit. A bit too many costs the zeroing of a block.
+//! The bitmap lies in the object. A free block without a bit is zero. A bit is set before its block
+//! is handed out, and cleared after the block is zeroed. So a server that is killed at any moment
+//! leaves no nonzero free block without a bit. A superfluous bit costs the zeroing of one block.
 //!
-//! Threading: the lock of the arena's account protects it.
+//! # Concurrency
+//! The caller holds the lock of the arena's allocator.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -12,26 +14,26 @@ use rfs_proto::BLOCK;
 
 use crate::alloc::Range;
 
-/// The bits.
+/// The bitmap.
 #[derive(Debug)]
 pub struct Dirt {
     memory: Arc<Memory>,
-    /// Where they begin.
+    /// First byte of the bitmap in `memory`.
     offset: usize,
 }
 
 impl Dirt {
-    /// Bytes that the bits of an arena of `len` bytes take: whole words.
+    /// Returns the size in bytes, whole 64-bit words, of the bitmap of an arena of `len` bytes.
     pub fn len_for(len: u64) -> u64 {
         len.div_ceil(BLOCK).div_ceil(64) * 8
     }
 
-    /// Those at `offset`, a multiple of 8, of a memory.
+    /// Returns the bitmap at `offset`, a multiple of 8, of `memory`.
     pub fn new(memory: Arc<Memory>, offset: usize) -> Dirt {
         Dirt { memory, offset }
     }
 
-    /// A range of whole blocks may hold bytes from now on, or is zero now.
+    /// Marks a range of whole blocks as possibly nonzero, or as zero.
     pub fn set(&self, range: Range, may_hold: bool) {
         let (mut block, end) = (range.start / BLOCK, range.end().div_ceil(BLOCK));
         while block < end {
@@ -39,14 +41,16 @@ impl Dirt {
             let count = (64 - in_word).min(end - block);
             let mask = u64::MAX >> (64 - count) << in_word;
             let word = self.memory.atomic_u64(self.offset + (block / 64 * 8) as usize);
-            // Only who has the lock of the account changes it; Release, so that zeroes are there before it is said.
+            // The allocator's lock serializes writers. Release: the zeroes are stored before the
+            // bit is cleared.
             let old = word.load(Ordering::Relaxed);
             word.store(if may_hold { old | mask } else { old & !mask }, Ordering::Release);
             block += count;
         }
     }
 
-    /// A range of whole blocks in pieces, in order: each with whether it may hold bytes.
+    /// Splits a range of whole blocks into runs of equal bits, in order; `true`: the run may hold
+    /// bytes other than zero.
     pub fn pieces(&self, range: Range) -> Vec<(Range, bool)> {
         let mut pieces: Vec<(Range, bool)> = Vec::new();
         let (mut block, end) = (range.start / BLOCK, range.end().div_ceil(BLOCK));

@@ -1,9 +1,10 @@
-//! What a memory object is, in its first page. Pure, but for the memory that it is read from.
+//! Header of a memory object, in the first page of its state file.
 //!
-//! The page has two places; each new state of the header goes to the one that the last one is not in, so that a server that is killed while it
-//! writes leaves the last one.
+//! The page has two copies. Each new header overwrites the older copy, so a server that is killed
+//! while it writes leaves the last complete header intact. A checksum tells a complete copy.
 //!
-//! Threading: belongs to one thread at a time.
+//! # Concurrency
+//! One thread at a time; the caller serializes.
 
 use std::sync::atomic::Ordering;
 
@@ -11,77 +12,81 @@ use rdmabox::Memory;
 
 use super::{hash, words};
 
-/// Bytes of the page.
+/// Size of the header page in bytes.
 pub const PAGE: usize = 4096;
 
 /// Version of all formats in the object.
 pub const VERSION: u64 = 3;
-/// Those before are read as well. Version 1: its log says nothing of sessions. Version 2 knows no checksums, and is what an object without
-/// them has still.
+/// Versions that this server reads. The log of version 1 has no sessions. Version 2 has no
+/// checksums; objects without checksums still carry version 2.
 const READ: std::ops::RangeInclusive<u64> = 1..=VERSION;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"rfs-mem\0");
-/// Words of a place, its check among them.
+/// Words of a copy, including its checksum.
 const WORDS: usize = 16;
-/// Where the places are.
+/// Offsets of the two copies in the page.
 const PLACES: [usize; 2] = [0, PAGE / 2];
 
-/// How large an object is, and what there is in it. Another one is another object.
+/// Size and features of an object. A server that starts with another shape cannot use the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Bytes of the arena.
+    /// Size of the arena in bytes.
     pub arena: u64,
-    /// Inodes, and records of the table.
+    /// Number of inodes, and of records in the table.
     pub inodes: u32,
-    /// Whether each block of the arena has a checksum.
+    /// Each block of the arena has a checksum.
     pub checked: bool,
 }
 
 /// The header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Its size.
+    /// Size and features.
     pub shape: Shape,
-    /// Bytes of each of the two segments of the log.
+    /// Size in bytes of each of the two segments of the log.
     pub segment: u64,
-    /// Made at random when the object was, and the same for good.
+    /// Random identity, made with the object and never changed.
     pub identity: u128,
-    /// Whether its log says which sessions there are. It does from the first start by this version on.
+    /// The log records sessions. This holds from the first start by version 2 or later on.
     pub knows_sessions: bool,
-    /// How many servers have begun to work with it.
+    /// Number of servers that have started with this object.
     pub starts: u64,
-    /// The last of them has ended in order: nobody had anything open by then.
+    /// The last server stopped in order, with no open file left.
     pub clean: bool,
 }
 
-/// Why a page is no header.
+/// Reason why a page is not a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
-    /// Something else.
+    /// The page has no header of this program.
     #[error("not an rfs state file, or its header is damaged")]
     Foreign,
-    /// Made by another version.
+    /// Another version of the format.
     #[error("it has version {0} of the format, this is version {VERSION}")]
     Version(u64),
-    /// The check fails.
+    /// The checksum does not match.
     #[error("its header is damaged")]
     Damaged,
 }
 
-/// Where the state of a header goes: they take turns.
+/// Sequence number of a header; its parity selects the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn(u64);
 
 impl Header {
-    /// The last state, and its turn.
+    /// Returns the newest header and its sequence number.
+    ///
+    /// # Errors
+    /// Neither copy is a complete header of a supported version.
     pub fn read(memory: &Memory) -> Result<(Header, Turn), HeaderError> {
         let read = PLACES.map(|at| Header::read_at(memory, at));
         let newest = read.iter().filter_map(|place| place.ok()).max_by_key(|(_, turn)| turn.0);
-        // The first place was written when the object was made.
+        // `make` writes the first copy, so its error describes the page.
         newest.ok_or(read[0].err().unwrap_or(HeaderError::Damaged))
     }
 
-    /// Writes a new state behind `last`; without one, to an object that is being made.
+    /// Writes the header after `last`, or as the first header of a new object. Returns its sequence
+    /// number.
     pub fn write(&self, memory: &Memory, last: Option<Turn>) -> Turn {
         let turn = last.map_or(0, |turn| turn.0 + 1);
         let identity = [self.identity as u64, (self.identity >> 64) as u64];
@@ -105,7 +110,7 @@ impl Header {
         let store = |word: usize, value: u64| {
             memory.atomic_u64(at + 8 * word).store(value.to_le(), Ordering::SeqCst);
         };
-        // No check fits in between.
+        // The checksum is invalid until all other words are stored.
         store(WORDS - 1, 0);
         place.iter().enumerate().for_each(|(word, &value)| store(word, value));
         Turn(turn)
@@ -151,7 +156,7 @@ mod tests {
     };
 
     #[test]
-    fn the_last_state_counts() {
+    fn the_newest_header_is_read() {
         let memory = Memory::private(PAGE).unwrap();
         assert_eq!(Header::read(&memory), Err(HeaderError::Foreign));
         let mut turn = HEADER.write(&memory, None);
@@ -163,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_is_written_in_part_leaves_the_one_before() {
+    fn an_incomplete_header_leaves_the_previous_one() {
         for written in 0..8 * WORDS {
             let memory = Memory::private(PAGE).unwrap();
             let first = HEADER.write(&memory, None);
@@ -179,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_before_is_read() {
+    fn the_first_version_is_read() {
         let memory = Memory::private(PAGE).unwrap();
         let turn = HEADER.write(&memory, None);
         let mut words: Vec<u64> = (0..WORDS).map(|word| memory.load_u64(8 * word)).collect();
@@ -190,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn one_without_checksums_is_as_before() {
+    fn an_object_without_checksums_keeps_version_2() {
         let memory = Memory::private(PAGE).unwrap();
         let header = Header { shape: Shape { checked: false, ..HEADER.shape }, ..HEADER };
         header.write(&memory, None);
@@ -200,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_header() {
+    fn damaged_and_foreign_headers_are_rejected() {
         let memory = Memory::private(PAGE).unwrap();
         HEADER.write(&memory, None);
         for version in [0, 4] {

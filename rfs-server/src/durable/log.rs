@@ -1,19 +1,14 @@
-//! The log: transactions, one behind the other, in one of two segments of the object.
+//! Append-only log of transactions, in one of two segments of the state file.
 //!
-//! A transaction counts when its first word does: a hash of the rest, of its number and of the segment's, written last. So of what a killed
-//! server was writing nothing is read, nor is anything that lies there from before. There is one lock over the end of the log, for
-//! the length of a copy of some hundred bytes: it leaves no gap in which a transaction is missing although a later one is there, and
-//! whoever depends on another one's transaction comes after it.
+//! The first word of a transaction is a checksum of its content, its number and its segment. It is
+//! stored last, so [`Log::open`] ignores a transaction that a killed server left incomplete. One
+//! lock protects the end of the log: it leaves no gap before a later transaction, and a transaction
+//! that depends on another follows it. When a segment grows long, [`Log::exchange`] switches to the
+//! other one, and the compactor describes every inode there while requests go on. Until
+//! [`Op::Complete`], recovery reads both segments, the older one first. LOG.md has the limits.
 //!
-//! When a segment has grown long, all further transactions go to the other one, and everything that there is is said there besides, inode by
-//! inode, while requests go on. Until that is [`Op::Complete`] both are read, the older one first; afterwards
-//! the older one is given back.
-//!
-//! There is no third segment, so that all that there is has to fit, whatever requests add meanwhile. What a segment has said says at least as
-//! much: so requests leave as much room in the next one as this one has taken, until it is said. That is at most `ADDS` for what
-//! requests have added and `SESSIONS` for what sessions have.
-//!
-//! Threading: any thread. It does not know what the transactions say.
+//! # Concurrency
+//! Any thread. The lock `tail` comes before `watch`.
 
 use std::{
     sync::{
@@ -36,21 +31,22 @@ use super::{
     words,
 };
 
-/// Bytes at the beginning of a segment: check, number, number of the first transaction.
+/// Bytes at the start of a segment: checksum, segment number, number of the first transaction.
 const BEGIN: usize = 24;
-/// Bytes in front of a transaction: check, length.
+/// Bytes before the operations of a transaction: checksum, length.
 const FRONT: usize = 16;
-/// A segment is not exchanged for less than this.
+/// A segment with less growth than this many bytes is not compacted.
 const LEAST: usize = 1 << 20;
-/// How many times longer than all that there is a segment may get.
+/// A segment is compacted when it has grown by this multiple of its description.
 const GROWTH: usize = 3;
-/// Eighths of a segment behind which nothing is added any more, but what takes something away or is said of sessions.
+/// Eighths of a segment after which the server refuses changes that add something.
 const ADDS: usize = 6;
-/// Eighths that sessions may take when everything is said. The rest is for what is said meanwhile.
+/// Eighths of a segment that the sessions may take in a description. The rest is for requests that
+/// run meanwhile.
 const SESSIONS: usize = 1;
-/// From so many eighths on a segment is exchanged for little: soon nothing can be added.
+/// Eighths of a segment from which on compaction starts early, before changes are refused.
 const HURRY: usize = 5;
-/// That is, for this part of it.
+/// Early compaction starts when the growth exceeds the segment's length divided by this number.
 const LITTLE: usize = 16;
 
 /// The log has no room for a transaction.
@@ -58,16 +54,16 @@ const LITTLE: usize = 16;
 #[error("the log is full")]
 pub struct Full;
 
-/// Why a log cannot be read.
+/// Reason why a log cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LogError {
-    /// Neither segment has a beginning.
-    #[error("its log has no beginning")]
+    /// Neither segment has a valid first word.
+    #[error("its log has no valid segment")]
     NoBeginning,
-    /// What was said before the newest segment is missing, and it does not say everything itself.
-    #[error("a part of its log is missing")]
+    /// The newest segment is incomplete and the older segment is missing.
+    #[error("a segment of its log is missing")]
     Missing,
-    /// A whole transaction does not mean anything, or something that cannot be.
+    /// A complete transaction has an operation that cannot be decoded or applied.
     #[error("its log contradicts itself")]
     Nonsense,
 }
@@ -75,17 +71,17 @@ pub enum LogError {
 /// The end of the log.
 #[derive(Clone, Copy, Debug)]
 struct Tail {
-    /// Number of the segment that is written; odd and even ones take turns in the two places.
+    /// Number of the current segment; its parity selects the place.
     segment: u64,
     /// Number of the next transaction.
     next: u64,
-    /// Its place in the segment.
+    /// Offset of the next transaction in the segment.
     at: usize,
-    /// Where everything had been said in the segment; 0 before that.
+    /// Offset behind [`Op::Complete`]; 0 while the segment is incomplete.
     complete: usize,
-    /// Bytes of it that said what there was. The rest is what it has grown by.
+    /// Bytes of the segment that describe existing state; the other bytes are growth.
     said: usize,
-    /// Room for what has still to be said there of all that there is.
+    /// Bytes that are reserved for the rest of the description.
     owed: usize,
 }
 
@@ -93,9 +89,9 @@ struct Tail {
 #[derive(Debug)]
 pub struct Log {
     memory: Arc<Memory>,
-    /// Where the segments begin.
+    /// Offset of the segments in `memory`.
     offset: usize,
-    /// Bytes of a segment.
+    /// Size of a segment in bytes.
     len: usize,
     tail: Mutex<Tail>,
     reservation: Reservation,
@@ -104,28 +100,29 @@ pub struct Log {
     changed: Condvar,
 }
 
-/// What wakes whoever writes the log anew.
+/// State that the compactor waits for.
 #[derive(Clone, Copy, Debug, Default)]
 struct Watch {
-    /// It has grown long.
+    /// The log is long enough for compaction.
     long: bool,
-    /// There is nothing to wait for any more.
+    /// The server stops; waiting ends.
     over: bool,
 }
 
 impl Log {
-    /// Bytes of a segment that is never too short for what an export of this shape can hold, but for names by the million of
-    /// one inode. It is mostly a hole.
+    /// Returns the size in bytes of a segment that can describe any export of this shape, unless
+    /// single inodes have millions of names. Most of the segment is a hole in the file.
     pub fn len_for(shape: Shape) -> u64 {
-        // An inode with a name of usual length, twice; a block as an extent of its own, twice; extended attributes at their limit, twice;
-        // and something for the sessions of small ones.
+        // Twice: each inode with a name of usual length, each block as its own extent, and extended
+        // attributes at their limit. The first term is for the sessions of small exports.
         (32 << 20)
             + u64::from(shape.inodes) * 1024
             + shape.arena / BLOCK * 64
             + (shape.arena / 8).max(2 << 20)
     }
 
-    /// A log of nothing, at `offset` of a memory: two segments of `len` bytes, multiples of 8. What is logged next has to say everything.
+    /// Returns a new log at `offset`: two segments of `len` bytes, both multiples of 8. The caller
+    /// then describes everything that exists.
     pub fn new(memory: Arc<Memory>, offset: usize, len: usize) -> Log {
         let log = Log::unread(memory, offset, len);
         log.begin(&mut log.tail.lock());
@@ -145,7 +142,10 @@ impl Log {
         }
     }
 
-    /// The log that is there: each transaction goes to `visit`, in order.
+    /// Opens an existing log and passes each operation to `visit`, in order.
+    ///
+    /// # Errors
+    /// The log has no valid segment, is incomplete, or `visit` fails.
     pub fn open(
         memory: Arc<Memory>,
         offset: usize,
@@ -161,21 +161,28 @@ impl Log {
             log.scan(older.ok_or(LogError::Missing)?, &mut visit)?;
         }
         let mut tail = log.scan(newest, &mut visit)?;
-        // How much of that would be said again nobody knows. Where much depends on it, that is found out.
+        // The log does not tell how many of these bytes a new description would take. If the
+        // segment is nearly full, assume none, so that compaction starts and measures it.
         tail.said = if tail.complete > len / 8 * HURRY { 0 } else { tail.complete.saturating_sub(BEGIN) };
         *log.tail.lock() = tail;
         log.note_room(&tail);
         Ok(log)
     }
 
-    /// Appends a transaction of these operations, which are encoded.
+    /// Appends a transaction of encoded operations, and leaves room for the rest of a description.
+    ///
+    /// # Errors
+    /// [`Full`] if the segment has no room or the file system no space.
     pub fn append(&self, ops: &[u8]) -> Result<(), Full> {
         let mut tail = self.tail.lock();
         let limit = self.len - tail.owed;
         self.write(&mut tail, ops, limit)
     }
 
-    /// Appends a transaction that says a part of all that there is.
+    /// Appends a transaction that is part of the description of existing state.
+    ///
+    /// # Errors
+    /// [`Full`] if the segment has no room or the file system no space.
     pub fn describe(&self, ops: &[u8]) -> Result<(), Full> {
         let mut tail = self.tail.lock();
         let before = tail.at;
@@ -185,17 +192,17 @@ impl Log {
         Ok(())
     }
 
-    /// Bytes that sessions may take when everything is said.
+    /// Returns the bytes that the sessions may take in a description.
     pub fn room_for_sessions(&self) -> u64 {
         (self.len / 8 * SESSIONS) as u64
     }
 
-    /// Too little is left for anything but what takes something away.
+    /// Returns true if the log has room only for changes that remove something.
     pub fn is_nearly_full(&self) -> bool {
         self.nearly_full.load(Ordering::Relaxed)
     }
 
-    /// It has grown long enough to be written anew.
+    /// Returns true if the log has grown enough for compaction.
     pub fn is_long(&self) -> bool {
         self.is_long_with(&self.tail.lock())
     }
@@ -206,7 +213,8 @@ impl Log {
         tail.complete > 0 && tail.at - BEGIN - tail.said > limit
     }
 
-    /// Waits until it has grown long, if that is asked for, or until `deadline`. False if the end has come.
+    /// Blocks until the log has grown long, if `growth` is set, or until `deadline`. Returns false
+    /// once [`Log::end_waiting`] was called.
     pub fn await_growth(&self, deadline: Option<Instant>, growth: bool) -> bool {
         let mut watch = self.watch.lock();
         while !(watch.over || growth && watch.long) {
@@ -220,18 +228,19 @@ impl Log {
         !watch.over
     }
 
-    /// Nobody is to wait any more.
+    /// Ends all present and future waits in [`Log::await_growth`].
     pub fn end_waiting(&self) {
         self.watch.lock().over = true;
         self.changed.notify_all();
     }
 
-    /// Not everything has been said in the segment that is written.
+    /// Returns true while the current segment does not describe everything that exists.
     pub fn is_incomplete(&self) -> bool {
         self.tail.lock().complete == 0
     }
 
-    /// From now on transactions go to the other segment, where everything is to be said anew. Nothing is done if that is the case already.
+    /// Switches to the other segment; the caller then describes everything that exists. Does
+    /// nothing if the current segment is incomplete.
     pub fn exchange(&self) {
         let mut tail = self.tail.lock();
         if tail.complete > 0 {
@@ -242,14 +251,17 @@ impl Log {
         }
     }
 
-    /// Everything has been said.
+    /// Marks the current segment as complete and discards the older segment.
+    ///
+    /// # Errors
+    /// [`Full`] if the segment has no room or the file system no space.
     pub fn complete(&self) -> Result<(), Full> {
         let mut ops = Vec::new();
         op::encode(&Op::Complete, &mut ops);
         let mut tail = self.tail.lock();
         self.write(&mut tail, &ops, self.len)?;
         (tail.complete, tail.owed) = (tail.at, 0);
-        // Still under the lock, so that no thread begins a segment there. The pages stay reserved.
+        // The lock is held, so no thread starts a segment in this place. Its pages stay reserved.
         self.memory.zero_present(self.place(tail.segment + 1), self.len);
         Ok(())
     }
@@ -280,7 +292,7 @@ impl Log {
         Ok(())
     }
 
-    /// It has to be written anew.
+    /// Wakes the compactor.
     fn wake(&self) {
         self.watch.lock().long = true;
         self.changed.notify_all();
@@ -291,7 +303,7 @@ impl Log {
         self.nearly_full.store(nearly_full, Ordering::Relaxed);
     }
 
-    /// Begins the next segment.
+    /// Starts the next segment.
     fn begin(&self, tail: &mut Tail) {
         *tail = Tail { segment: tail.segment + 1, at: BEGIN, complete: 0, said: 0, owed: 0, ..*tail };
         let at = self.place(tail.segment);
@@ -302,7 +314,7 @@ impl Log {
         self.note_room(tail);
     }
 
-    /// Number and first transaction of the segment in a place.
+    /// Returns the number and the first transaction of the segment in a place, if there is one.
     fn begin_at(&self, place: u64) -> Option<(u64, u64)> {
         let [check, segment, next] = [0, 8, 16].map(|word| self.load(self.place(place) + word));
         (check == hash([segment, next]) && segment % 2 == place && segment > 0).then_some((segment, next))
@@ -344,7 +356,7 @@ impl Log {
     }
 
     fn store(&self, at: usize, word: u64) {
-        // Release: what was written before is there before it.
+        // Release: all earlier stores are visible before this word.
         self.memory.atomic_u64(at).store(word.to_le(), Ordering::Release);
     }
 
@@ -396,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn both_segments_count_until_everything_is_said() {
+    fn both_segments_are_read_until_the_newer_is_complete() {
         let memory = memory();
         assert_eq!(read(&memory), Err(LogError::NoBeginning));
         let log = Log::new(Arc::clone(&memory), 8, LEN);
@@ -419,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_log_says_so_and_stays_as_it_is() {
+    fn a_full_log_rejects_appends_and_is_unchanged() {
         let memory = memory();
         let log = Log::new(Arc::clone(&memory), 8, LEN);
         log.complete().unwrap();
@@ -436,9 +448,9 @@ mod tests {
         log.append(&gone(7)).unwrap();
     }
 
-    /// Without room for what there is, the log could never be written anew: there is no third segment.
+    /// Without room for the description, the log could not be compacted: there is no third segment.
     #[test]
-    fn requests_leave_room_for_all_that_there_is() {
+    fn requests_leave_room_for_the_description() {
         let memory = memory();
         let log = Log::new(Arc::clone(&memory), 8, LEN);
         let mut all = 0;
@@ -454,15 +466,16 @@ mod tests {
         }
         assert!(meanwhile > 10, "{meanwhile}");
         (0..all).for_each(|ino| log.describe(&gone(ino)).unwrap());
-        // Those that were said leave their room to nobody else before the rest is.
+        // Room is not released to requests before the description is complete.
         assert_eq!(log.append(&gone(7)), Err(Full));
         log.complete().unwrap();
         assert_eq!(read(&memory).unwrap().len() as u64, meanwhile + all);
     }
 
-    /// A log of which a large part is needed grows by less than half of it until it is full.
+    /// A log whose description takes a large part of its segment fills up after less growth than
+    /// that.
     #[test]
-    fn who_writes_it_anew_is_woken_in_time() {
+    fn the_compactor_is_woken_before_the_log_is_full() {
         let log = Log::new(memory(), 8, LEN);
         while log.tail.lock().at < LEN * 5 / 8 {
             log.describe(&gone(1)).unwrap();
@@ -473,7 +486,7 @@ mod tests {
             log.append(&gone(1)).unwrap();
         }
         assert!(log.is_long() && log.watch.lock().long);
-        // What requests add while all is said is growth, too.
+        // Transactions that requests add during a description count as growth.
         log.exchange();
         while log.append(&gone(1)).is_ok() {}
         while log.tail.lock().at < LEN * 11 / 16 {
@@ -484,16 +497,16 @@ mod tests {
         log.exchange();
         log.complete().unwrap();
         assert!(!log.is_long());
-        // And when it is full, whatever it has grown by.
+        // A full log wakes the compactor, however little it has grown.
         log.watch.lock().long = false;
         log.append(&[0; LEN]).unwrap_err();
         assert!(log.watch.lock().long);
     }
 
     proptest! {
-        /// Whatever is torn off the end, all that was whole before is read, in order; and the log goes on from there.
+        /// Recovery reads all complete transactions before a torn one, and appends after them.
         #[test]
-        fn what_is_cut_off_is_not_read(
+        fn a_torn_transaction_is_not_read(
             steps in proptest::collection::vec(prop_oneof![8 => Just(0u8), 1 => Just(1), 1 => Just(2)], 1..60),
             last in any::<u64>(),
             cut in any::<prop::sample::Index>(),
@@ -517,13 +530,13 @@ mod tests {
             let after = read(&memory).unwrap();
             prop_assert_eq!(&after[..before.len()], &before[..]);
             prop_assert_eq!(&after[before.len()..], &[last]);
-            // In part, in the order of addresses; the first word comes last.
+            // A torn write stores in the order of addresses; the first word comes last.
             let mut written = vec![0; 32];
             memory.read(start, &mut written);
             let cut = cut.index(24);
             torn.write(start + 8, &written[8..8 + cut]);
             prop_assert_eq!(&read(&torn).unwrap(), &before);
-            // Or with something else in its place.
+            // Other bytes in its place.
             torn.write(start, &written);
             torn.write(start + cut, &[written[cut] ^ (junk | 1)]);
             let damaged = read(&torn).unwrap();

@@ -1,15 +1,14 @@
-//! A file system that survives its server: everything of it lies in files that the next server maps again.
+//! Keeps a file system in files that outlive its server; the next server maps them again.
 //!
-//! An export has a directory with three files, because clients are handed descriptors of two of them and of no more: `arena` has the bytes of
-//! files, `table` the attribute records, and `state` what a server knows besides: a header, which blocks of the arena may
-//! hold bytes, and a log of all changes of the metadata. A server that is killed loses no store that it has made to a shared mapping; so
-//! nothing is flushed, and what has to hold is the order of stores alone: a change is in the log before its reply is sent, and before
-//! space and records that it gives up are used for anything else. LOG.md has the formats.
+//! Each export has a directory. `arena` has the bytes of files and `table` the attribute records;
+//! clients get descriptors of these. `state` is the server's own: a header, a bitmap of nonzero
+//! blocks, and a log of all metadata changes. Stores to a shared mapping survive a killed process,
+//! so nothing is flushed. Only the order of stores matters: a change is in the log before its reply
+//! is sent, and before space or records that it releases are used again. LOG.md has the formats.
 //!
-//! From the bottom up: [`op`] is the language of the log, [`log`] the place of its transactions, [`replay`] what they add up to, [`before`] the sessions among that,
-//! [`dirt`] the blocks that may hold bytes, [`header`] says what an object is, [`object`] opens and makes it, and [`tether`] knows who
-//! may still write to it as a client of a server before. What a step of a
-//! request has changed is put into words in `dispatch::journal`, and `dispatch::recovery` makes a file system of it again.
+//! Bottom up: [`op`], [`log`], [`replay`] with [`before`] (sessions), [`dirt`], [`header`],
+//! [`object`] and [`tether`]. `dispatch::journal` writes the operations, `dispatch::recover`
+//! applies them.
 
 pub mod before;
 pub mod dirt;
@@ -27,8 +26,8 @@ pub use log::Log;
 pub use object::{Object, ObjectError, ObjectStore};
 pub use tether::{Former, Tether};
 
-/// A hash of words: FNV-1a, taken word by word, with the upper half folded in after each step. It finds what was written in part, not
-/// malice.
+/// Returns an FNV-1a hash over 64-bit words that folds the upper half in after each word. It
+/// detects incomplete writes, not tampering.
 fn hash(words: impl IntoIterator<Item = u64>) -> u64 {
     words.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, word| {
         let hash = (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3);
@@ -36,7 +35,7 @@ fn hash(words: impl IntoIterator<Item = u64>) -> u64 {
     })
 }
 
-/// The words of bytes, the last one filled up with zeroes.
+/// Splits bytes into little-endian words; pads the last word with zeroes.
 fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     bytes.chunks(8).map(|chunk| {
         let mut word = [0; 8];

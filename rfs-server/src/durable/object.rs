@@ -1,7 +1,8 @@
-//! The files of a memory object: opened and looked at, or made; nothing that is there is ever overwritten with something else.
+//! Opens, checks and creates the files of a memory object. Never overwrites an existing object.
 //!
-//! Threading: used while a server starts and when it ends. A lock on the directory keeps other servers away for as long as it is open; it
-//! goes with the process.
+//! # Concurrency
+//! The main thread calls it at start and stop; `flock` on the directory excludes other servers
+//! until the process ends.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -34,10 +35,10 @@ const ARENA: &str = "arena";
 const TABLE: &str = "table";
 const SUMS: &str = "sums";
 
-/// Why a memory object cannot be used. It is as it was.
+/// Reason why a memory object cannot be used. The object is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectError {
-    /// The operating system refused.
+    /// A system call failed.
     #[error("{path}: {what}: {source}", path = .path.display())]
     Os {
         /// The file or directory.
@@ -47,7 +48,7 @@ pub enum ObjectError {
         /// Its error.
         source: io::Error,
     },
-    /// Other users can change it.
+    /// Other users can change the file.
     #[error("{path}: {source}", path = .path.display())]
     Ownership {
         /// The file or directory.
@@ -55,52 +56,52 @@ pub enum ObjectError {
         /// The reason.
         source: OwnershipError,
     },
-    /// A server is working with it.
+    /// Another server uses the directory.
     #[error("{path}: another server uses this directory", path = .path.display())]
     Busy {
         /// The directory.
         path: PathBuf,
     },
-    /// It has another size, or checksums, or none.
+    /// The object has another size, or differs in checksums.
     #[error(
         "{path}: made with other options: use --memory {} --inodes {}{} as before (or the same of --export), or delete {path} (loses its files)",
         .there.arena, .there.inodes, checksums(.there), path = .path.display()
     )]
     Shape {
-        /// The object.
+        /// The directory of the object.
         path: PathBuf,
-        /// What it has.
+        /// The shape of the object.
         there: Shape,
-        /// What was asked for.
+        /// The shape that the options ask for.
         asked: Shape,
     },
-    /// It is none, or damaged.
+    /// The state file has no valid header.
     #[error("{path}: {source}", path = .path.display())]
     Header {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         source: HeaderError,
     },
-    /// A file has another length than the header says.
+    /// The length of a file differs from the length that the header implies.
     #[error("{path}: it is damaged: {there} bytes, not {expected}", path = .path.display())]
     Length {
         /// The file.
         path: PathBuf,
-        /// Its length.
+        /// Its length in bytes.
         there: u64,
-        /// What it should be.
+        /// The length that the header implies.
         expected: u64,
     },
-    /// The log makes no sense.
+    /// The log cannot be read.
     #[error("{path}: {source}", path = .path.display())]
     Log {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         source: LogError,
     },
-    /// It cannot be mapped.
+    /// A file cannot be mapped.
     #[error("{path}: {source}", path = .path.display())]
     Memory {
         /// The file.
@@ -110,7 +111,7 @@ pub enum ObjectError {
     },
 }
 
-/// For people.
+/// Returns the part of the error message about checksums.
 fn checksums(shape: &Shape) -> &'static str {
     if shape.checked { " --checksum" } else { ", without --checksum," }
 }
@@ -123,18 +124,18 @@ fn ownership(path: &Path) -> impl FnOnce(OwnershipError) -> ObjectError {
     move |source| ObjectError::Ownership { path: path.to_owned(), source }
 }
 
-/// The directory that has the objects of a server's exports, locked.
+/// The locked directory with the objects of a server's exports.
 #[derive(Debug)]
 pub struct ObjectStore {
     path: PathBuf,
-    /// Goes before the lock does.
+    /// Dropped before the lock, unless the host still uses it.
     tether: Arc<Tether>,
     former: Arc<Former>,
     _lock: File,
 }
 
 impl ObjectStore {
-    /// Locks a directory; makes it, for this user alone, if just that one is missing.
+    /// Locks a directory. Creates it with mode 0700 if only its last component is missing.
     pub fn open(path: &Path) -> Result<ObjectStore, ObjectError> {
         let lock = lock_directory(path)?;
         let (tether, former) = Tether::make(path).map_err(os(path, "making the file that clients hold"))?;
@@ -146,26 +147,26 @@ impl ObjectStore {
         })
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What clients that map memory are to hold.
+    /// Returns the marks of the clients that map memory.
     pub fn tether(&self) -> &Arc<Tether> {
         &self.tether
     }
 
-    /// Who may still write as a client of a server before.
+    /// Returns the clients of previous servers that may still write.
     pub fn former(&self) -> &Arc<Former> {
         &self.former
     }
 
-    /// The object of an export: the one that is there, or a new one. One that no server has begun to work with is made anew: whatever was
-    /// about to be put into it may be there in part.
+    /// Returns the object of an export; creates it if it is missing. An object that no server has
+    /// started with is created again, because its initial contents may be incomplete.
     pub fn object(&self, export: &str, shape: Shape) -> Result<Object, ObjectError> {
         let path = self.path.join(file_name(export));
-        // A link that leads nowhere is there, too.
+        // A dangling symbolic link exists, too.
         if path.is_symlink() || path.try_exists().map_err(os(&path, "stat"))? {
             ownership::open_directory(&path).map_err(ownership(&path))?;
             let object = Object::open(path.clone(), shape)?;
@@ -180,7 +181,7 @@ impl ObjectStore {
     }
 }
 
-/// Makes a directory, for this user alone, if just that one is missing.
+/// Creates a directory with mode 0700 if only its last component is missing.
 pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
     match fs::DirBuilder::new().mode(0o700).create(path) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -188,8 +189,8 @@ pub(crate) fn make_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Locks a directory against other servers, for as long as what is returned is open; makes it, for this user alone, if just that one
-/// is missing.
+/// Locks a directory against other servers until the returned file is closed. Creates the directory
+/// with mode 0700 if only its last component is missing.
 pub(crate) fn lock_directory(path: &Path) -> Result<File, ObjectError> {
     make_directory(path).map_err(os(path, "mkdir"))?;
     let lock = ownership::open_directory(path).map_err(ownership(path))?;
@@ -200,13 +201,14 @@ pub(crate) fn lock_directory(path: &Path) -> Result<File, ObjectError> {
     }
 }
 
-/// The name of an export as that of a directory: what a name of a file cannot have, or has a meaning here, is written as a number.
+/// Returns an export's name as a directory name: escapes characters that file names cannot have, or
+/// that have a meaning in this directory.
 pub(crate) fn file_name(export: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_');
     export.chars().map(|c| if plain(c) { c.to_string() } else { format!("%{:x}", u32::from(c)) }).collect()
 }
 
-/// The lengths of the files that there are.
+/// Returns the name and the length in bytes of each file.
 fn lengths(shape: Shape, segment: u64) -> impl Iterator<Item = (&'static str, u64)> {
     let state = log_offset(shape) + 2 * segment;
     let table = u64::from(shape.inodes) * record::LEN as u64;
@@ -214,7 +216,8 @@ fn lengths(shape: Shape, segment: u64) -> impl Iterator<Item = (&'static str, u6
     [(ARENA, shape.arena), (TABLE, table)].into_iter().chain(sums).chain([(STATE, state)])
 }
 
-/// Bytes of a file that a start reserves: all, but for the log, which grows by steps.
+/// Returns the bytes of a file that a start reserves: all, except for the log, which grows in
+/// steps.
 fn reserved(name: &str, shape: Shape, len: u64, segment: u64) -> u64 {
     match name {
         STATE => log_offset(shape) + 2 * segment.min(reservation::STEP as u64),
@@ -222,12 +225,12 @@ fn reserved(name: &str, shape: Shape, len: u64, segment: u64) -> u64 {
     }
 }
 
-/// Where the log begins in the file of the state: behind the header and the bits of dirt.
+/// Returns the offset of the log in the state file, behind the header and the bitmap.
 fn log_offset(shape: Shape) -> u64 {
     (PAGE as u64 + Dirt::len_for(shape.arena)).next_multiple_of(PAGE as u64)
 }
 
-/// Makes an object, which has its name when it is whole.
+/// Creates an object under a temporary name and renames it when it is complete.
 fn make(path: &Path, shape: Shape) -> Result<(), ObjectError> {
     let new = path.with_extension("new");
     match fs::remove_dir_all(&new) {
@@ -258,21 +261,21 @@ fn make(path: &Path, shape: Shape) -> Result<(), ObjectError> {
     fs::rename(&new, path).map_err(os(path, "rename"))
 }
 
-/// A memory object that is mapped.
+/// A mapped memory object.
 #[derive(Debug)]
 pub struct Object {
     path: PathBuf,
-    /// Bytes of files.
+    /// Memory of file contents.
     pub arena: Arc<Memory>,
-    /// Attribute records.
+    /// Memory of attribute records.
     pub table: Arc<Memory>,
-    /// The words of the checksums, if it has any.
+    /// Memory of checksum words, for an export with checksums.
     pub sums: Option<Arc<Memory>>,
     state: Arc<Memory>,
     header: Mutex<(Header, Turn)>,
     /// Bytes that a start reserves.
     pub len: u64,
-    /// Bytes of these that the file system has taken already.
+    /// Bytes of `len` that the file system has already allocated.
     pub present: u64,
 }
 
@@ -309,8 +312,9 @@ impl Object {
             len += reserved;
             present += (meta.blocks() * 512).min(reserved);
             if meta.len() > expected {
-                // A client that maps the file can append to it. No byte behind the end is the server's.
-                log::warn!("{}: {} bytes too long: cut off", path.display(), meta.len() - expected);
+                // A client that maps the file can append to it. The server uses no byte behind the
+                // end.
+                log::warn!("{}: {} bytes too long: truncated", path.display(), meta.len() - expected);
                 file.set_len(expected).map_err(os(&path, "ftruncate"))?;
             } else if meta.len() < expected {
                 return Err(ObjectError::Length { path, there: meta.len(), expected });
@@ -321,19 +325,20 @@ impl Object {
         Ok(Object { path, arena, table, sums, state, header: Mutex::new((header, turn)), len, present })
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Takes all of its space from the file system, so that no page is missing later. An object that no
-    /// server has worked with is removed if that fails, as its space is of use to others.
+    /// Allocates all space of the object in the file system, so that no page is missing later. On
+    /// failure, removes an object that no server has started with, so that its space is free for
+    /// others.
     ///
     /// # Errors
-    /// The file system has too little space, or cannot promise space.
+    /// The file system has too little space, or cannot allocate ahead.
     pub fn reserve(&self) -> Result<(), MemoryError> {
         let header = self.header();
-        // Lengths fit: the file is mapped.
+        // The lengths fit in `usize`: the file is mapped.
         let (log, segment) = (log_offset(header.shape) as usize, header.segment as usize);
         let step = segment.min(reservation::STEP);
         let parts = [&self.arena, &self.table].into_iter().chain(&self.sums).map(|memory| memory.reserve());
@@ -343,7 +348,7 @@ impl Object {
         outcome.inspect_err(|_| self.remove_if_unused())
     }
 
-    /// Removes the files if no server has worked with them.
+    /// Removes the files if no server has started with them.
     pub fn remove_if_unused(&self) {
         if self.header().starts == 0
             && let Err(e) = fs::remove_dir_all(&self.path)
@@ -352,12 +357,12 @@ impl Object {
         }
     }
 
-    /// The header as it is now.
+    /// Returns the current header.
     pub fn header(&self) -> Header {
         self.header.lock().0
     }
 
-    /// A server begins to work with it.
+    /// Records that a server starts with the object.
     pub fn begin(&self) {
         self.change(|header| {
             header.starts += 1;
@@ -365,7 +370,7 @@ impl Object {
         });
     }
 
-    /// Nobody has anything open, and nothing changes it any more.
+    /// Records an orderly stop: no file is open, and the object does not change any more.
     pub fn end(&self) {
         self.change(|header| header.clean = true);
     }
@@ -376,15 +381,19 @@ impl Object {
         header.1 = header.0.write(&self.state, Some(header.1));
     }
 
-    /// The bits of dirt.
+    /// Returns the bitmap of nonzero blocks.
     pub fn dirt(&self) -> Dirt {
         Dirt::new(Arc::clone(&self.state), PAGE)
     }
 
-    /// The log and what it adds up to; a new one, and nothing, if nobody has worked with the object yet.
+    /// Returns the log and its replayed state, or a new log if no server has started with the
+    /// object.
+    ///
+    /// # Errors
+    /// [`ObjectError::Log`] if the log cannot be read.
     pub fn log(&self) -> Result<(Log, Option<State>), ObjectError> {
         let header = self.header();
-        // Lengths fit: the file is mapped.
+        // The lengths fit in `usize`: the file is mapped.
         let (offset, len) = (log_offset(header.shape) as usize, header.segment as usize);
         let memory = Arc::clone(&self.state);
         if header.starts == 0 {
@@ -420,7 +429,7 @@ mod tests {
             object.arena.write(5, b"x");
             object.header().identity
         };
-        // One that was not finished is nothing.
+        // An unfinished object is ignored.
         fs::create_dir(path.join("c.new")).unwrap();
         fs::write(path.join("c.new/state"), b"junk").unwrap();
         let store = ObjectStore::open(&path).unwrap();
@@ -436,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_left_alone() {
+    fn an_object_of_another_shape_is_left_alone() {
         let directory = tempfile::tempdir().unwrap();
         let store = ObjectStore::open(directory.path()).unwrap();
         store.object("a", SHAPE).unwrap();

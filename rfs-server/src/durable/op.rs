@@ -1,28 +1,33 @@
-//! The language of the log: how things are after a change, never by how much they changed. To read one twice, or after a later
-//! state of the same thing has been read whole, does no harm.
+//! Operations of the log. Each states a result, never a difference.
 //!
-//! Threading: plain values. Encoded with postcard, one after the other; who reads them has checked that the bytes are whole.
+//! So an operation may be replayed twice. It may also be replayed before the complete later state
+//! of its subject. Operations are encoded with postcard, one after the other; the log checks that
+//! the bytes are complete before they are decoded.
+//!
+//! # Concurrency
+//! Plain values.
 
 use rfs_proto::{Extent, FileKind, Identity, LockClass, LockKind, LockRange};
 use serde::{Deserialize, Serialize};
 
-/// What an inode is besides its attributes, as far as each of its records says.
+/// Part of an inode that depends on its kind, without extents, names and extended attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Content<'a> {
-    /// A regular file, but for its extents: first byte behind what was asked for, and behind what is kept.
+    /// Regular file: end of the space that requests need, and end of the space that the file keeps,
+    /// in bytes.
     File(u64, u64),
-    /// A directory, but for its names: what it lies in, and the last cookie.
+    /// Directory: inode of the parent, and last cookie.
     Directory(u64, u64),
-    /// A symbolic link's target.
+    /// Symbolic link: target.
     Symlink(#[serde(with = "serde_bytes")] &'a [u8]),
-    /// Nothing.
+    /// Any other kind.
     Special,
 }
 
-/// The attributes of an inode. Sizes of files and times of client writes are in the table.
+/// Attributes of an inode. The table has file sizes and the times of client writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attributes<'a> {
-    /// Kind; it fits the content.
+    /// Kind; matches `content`.
     pub kind: FileKind,
     /// Permission bits.
     pub perm: u32,
@@ -34,98 +39,100 @@ pub struct Attributes<'a> {
     pub gid: u32,
     /// Device number.
     pub rdev: u32,
-    /// Last access, of those that were set.
+    /// Last access time that a request has set.
     pub atime: i64,
-    /// Last change of contents that the server made.
+    /// Last change of contents by the server.
     pub mtime: i64,
-    /// Last change of attributes that the server made.
+    /// Last change of attributes by the server.
     pub ctime: i64,
-    /// Its record in the attribute table.
+    /// Index of its record in the attribute table.
     pub slot: u32,
-    /// Of its extended attributes.
+    /// Version of its extended attributes.
     pub xattr_version: u64,
-    /// Contents.
+    /// The part that depends on the kind.
     #[serde(borrow)]
     pub content: Content<'a>,
 }
 
-/// A mount that comes back, as far as the next server has to know it.
+/// A mount that reconnects, as the next server needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount<'a> {
-    /// Version of the protocol that it speaks, which is that of its replies.
+    /// Protocol version of the mount and of its stored replies.
     pub version: u32,
-    /// Which one.
+    /// Identity of the mount.
     pub mount: Identity,
-    /// The name of its key.
+    /// Name of its key; `None` for an export without keys.
     pub key: Option<&'a str>,
-    /// It may change something.
+    /// The mount may write.
     pub writes: bool,
-    /// It keeps what it is told.
+    /// The mount caches attributes, names and pages.
     pub keeps: bool,
-    /// Nobody else may be attached.
+    /// The mount requires that no other session is attached.
     pub alone: bool,
 }
 
-/// What an owner has locked in a range: nothing else there is his.
+/// Lock state of an owner in a range. It replaces all earlier state of the owner in the range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Locked {
-    /// Session and owner.
+    /// Session and lock owner.
     pub owner: (u64, u64),
-    /// In which of the two worlds.
+    /// Record lock or flock.
     pub class: LockClass,
-    /// How.
+    /// Shared, exclusive or unlocked.
     pub kind: LockKind,
-    /// Where.
+    /// Range of bytes.
     pub range: LockRange,
-    /// For whoever asks who is in the way.
+    /// Process that F_GETLK reports.
     pub pid: u32,
 }
 
-/// Something that is so from here on.
+/// A statement that holds from this point of the log on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Op<'a> {
-    /// An inode has these attributes; it is made if there is none.
+    /// Inode with its attributes; creates the inode if it does not exist.
     Inode(u64, #[serde(borrow)] Attributes<'a>),
-    /// There is no such inode.
+    /// Inode that does not exist any more.
     Gone(u64),
-    /// A directory has a name for an inode with a cookie, or no such name.
+    /// Directory, name, and inode with cookie; `None` if the name does not exist.
     Name(u64, #[serde(with = "serde_bytes")] &'a [u8], Option<(u64, u64)>),
-    /// A file has these extents in a range, first byte to the one behind it, and holes between them.
+    /// File, range from its first byte to its end, and all extents in the range.
     Extents(u64, (u64, u64), Vec<Extent>),
-    /// An inode has an extended attribute, or not.
+    /// Inode, name of an extended attribute, and value; `None` if the attribute does not exist.
     Xattr(u64, #[serde(with = "serde_bytes")] &'a [u8], #[serde(borrow)] Option<&'a serde_bytes::Bytes>),
-    /// No inode has had a number beyond this one, nor a record beyond the other.
+    /// Last inode number, and end of the records, that were ever in use.
     Counters(u64, u32),
-    /// Everything that there is has been said since the segment began.
+    /// The segment describes everything that exists.
     Complete,
-    /// A session is attached, of a mount that comes back.
+    /// Session of a mount that can reconnect.
     Session(u64, #[serde(borrow)] Mount<'a>),
-    /// A session is attached that does not come back.
+    /// Session that cannot reconnect.
     Stranger(u64),
-    /// There is no such session any more.
+    /// Session that has ended.
     Left(u64),
-    /// A session has an inode open so many times, and may write to it or not. Not at all: nor has it any locks there.
+    /// Session, inode, open count and write access. A count of 0 also means that the session has no
+    /// locks there.
     Open(u64, u64, u64, bool),
-    /// Who has what locked of an inode.
+    /// Inode and lock state of a range.
     Lock(u64, Locked),
-    /// The last thing that a session asked for in a slot had this number and this reply, unless there was a higher one.
+    /// Session, slot, sequence number and reply of a request. A higher sequence number prevails.
     Turn(u64, u32, u64, #[serde(with = "serde_bytes")] &'a [u8]),
-    /// The beginning of a value that a session has sent.
+    /// Session and the first part of a value that it sends in several requests.
     Part(u64, #[serde(with = "serde_bytes")] &'a [u8]),
-    /// An inode has given up ranges, first byte and length, that these sessions can reach while they have it open.
+    /// Inode, ranges (first byte and length) that it released, and sessions that reach them while
+    /// they have the inode open.
     GivenUp(u64, Vec<(u64, u64)>, Vec<u64>),
 }
 
-/// Appends an operation to bytes.
+/// Appends an encoded operation to `out`.
 pub fn encode(op: &Op<'_>, out: &mut Vec<u8>) {
     match postcard::to_extend(op, std::mem::take(out)) {
         Ok(encoded) => *out = encoded,
-        // A Vec takes any number of bytes and the operations hold no type that postcard refuses.
+        // `Vec` accepts any length, and the operations have no type that postcard rejects.
         Err(e) => unreachable!("an operation could not be encoded: {e}"),
     }
 }
 
-/// The operations in the bytes of a transaction; the rest is an error if they make no sense.
+/// Decodes the operations of a transaction. Stops after the first error.
 pub fn decode(mut bytes: &[u8]) -> impl Iterator<Item = Result<Op<'_>, postcard::Error>> {
     std::iter::from_fn(move || {
         if bytes.is_empty() {
@@ -156,7 +163,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn operations_survive_encoding(
             bytes in proptest::collection::vec(any::<u8>(), 0..300),
             (kind, a, b) in content(),
             times in any::<[i64; 3]>(),
@@ -187,7 +194,7 @@ mod tests {
             ops.iter().for_each(|op| encode(op, &mut out));
             let read: Result<Vec<Op<'_>>, _> = decode(&out).collect();
             prop_assert_eq!(read.unwrap(), ops.to_vec());
-            // Any beginning of it is read as far as it goes.
+            // Any prefix is decoded up to its first incomplete operation.
             let part: Vec<_> = decode(&out[..cut.index(out.len())]).collect();
             for (op, expected) in part.iter().filter_map(|op| op.as_ref().ok()).zip(&ops) {
                 prop_assert_eq!(op, expected);

@@ -1,6 +1,10 @@
-//! What the operations of a log add up to: the inodes of a file system. Pure.
+//! Replays the operations of a log into the inodes of a file system. No I/O, no locks, no clock.
 //!
-//! Threading: none; recovery has it to itself.
+//! [`State::apply`] takes the operations in order. [`State::check_tree`] then checks that the
+//! directories form a tree.
+//!
+//! # Concurrency
+//! Recovery owns the value; one thread uses it.
 
 use rfs_proto::ROOT_INO;
 
@@ -15,42 +19,45 @@ use crate::{
     numbers::ByNumber,
 };
 
-/// The inodes, as far as a log has been read.
+/// The inodes and sessions at the current point of the log.
 #[derive(Debug, Default)]
 pub struct State {
-    /// By their numbers.
+    /// By inode number.
     pub inodes: ByNumber<Inode>,
-    /// The last number that an inode has had.
+    /// Highest inode number that was ever in use.
     pub last_ino: u64,
-    /// First slot of the table behind all that have been in use.
+    /// End of the records of the table that were ever in use.
     pub slots: u32,
-    /// The sessions, and what they have.
+    /// Sessions and their state.
     pub sessions: Before,
 }
 
-/// Why directories make no tree.
+/// Reason why the directories form no tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoTree {
-    /// There is no root.
+    /// The root is missing, or is below another directory.
     #[error("there is no root directory")]
     Root,
-    /// A name stands for nothing.
-    #[error("a name in directory {0} stands for nothing")]
+    /// A name refers to an inode that does not exist.
+    #[error("dangling directory entry in inode {0}")]
     Name(u64),
-    /// An inode has more names than it says, and would be gone before they are.
+    /// An inode has more names than its link count. It would be freed while names are left.
     #[error("inode {0} has more names than links")]
     Links(u64),
-    /// A directory lies nowhere, in several places, or in itself.
-    #[error("directory {0} does not lie below the root directory, at one place")]
+    /// A directory has no name, several names, or is below itself.
+    #[error("directory {0} is not reachable from the root directory by exactly one path")]
     Place(u64),
 }
 
 impl State {
-    /// From here on it is so.
+    /// Applies an operation.
+    ///
+    /// # Errors
+    /// [`LogError::Nonsense`] if the operation contradicts the state.
     pub fn apply(&mut self, op: Op<'_>) -> Result<(), LogError> {
         match op {
             Op::Inode(ino, attributes) => self.set(ino, &attributes)?,
-            // Who has had it open is asked in the end, of those that are there.
+            // `PriorSessions::present` drops open counts of inodes that do not exist.
             Op::Gone(ino) => drop(self.inodes.remove(&ino)),
             Op::Name(directory, name, entry) => {
                 let directory = self.inodes.get_mut(&directory).map(|inode| &mut inode.body);
@@ -97,8 +104,13 @@ impl State {
         Ok(())
     }
 
-    /// Whether directories make a tree: there is a root, names stand for inodes, of which none has more than it knows of, and each directory has one name, in the one that it lies in, and
-    /// the root above it. What is above one is looked for without end where it is not so.
+    /// Checks that the directories form a tree with the root on top.
+    ///
+    /// Each name refers to an inode, no inode has more names than links, and each directory has one
+    /// name, in its parent. Path walks to the root would not end otherwise.
+    ///
+    /// # Errors
+    /// The first violation.
     pub fn check_tree(&self) -> Result<(), NoTree> {
         let directory = |ino: &u64| self.inodes.get(ino).and_then(Inode::directory);
         if directory(&ROOT_INO).is_none_or(|root| root.parent != ROOT_INO) {
@@ -120,10 +132,10 @@ impl State {
                 }
             }
         }
-        // Each is below one that is, so that only circles are left to be found.
+        // Each directory has a name in its parent now, so only cycles are left to find.
         let mut below_root: ByNumber<()> = [(ROOT_INO, ())].into_iter().collect();
-        // A removed directory lies nowhere: it is there for sessions that may use its number. It is
-        // empty.
+        // A removed directory has no name and is empty. It exists for sessions that may use its
+        // number.
         let is_removed = |ino: &u64, inode: &Inode| {
             inode.nlink == 0 && inode.directory().is_some_and(Directory::is_empty) && !named.contains_key(ino)
         };
@@ -175,7 +187,7 @@ impl State {
     }
 }
 
-/// The attributes of an inode, to be logged.
+/// Returns the attributes of an inode as the log stores them.
 pub fn attributes(inode: &Inode) -> Attributes<'_> {
     let &Inode { kind, perm, nlink, uid, gid, rdev, atime, mtime, ctime, slot, .. } = inode;
     let content = match &inode.body {
@@ -188,7 +200,7 @@ pub fn attributes(inode: &Inode) -> Attributes<'_> {
     Attributes { kind, perm, nlink, uid, gid, rdev, atime, mtime, ctime, slot, xattr_version, content }
 }
 
-/// The names of a directory, as operations take them.
+/// Returns the names of a directory as the log stores them.
 pub fn names(directory: &Directory) -> impl Iterator<Item = (&[u8], (u64, u64))> + '_ {
     directory.after(0).map(|(cookie, name, ino)| (name, (ino, cookie)))
 }
@@ -199,7 +211,7 @@ mod tests {
 
     use super::*;
 
-    /// Directories with what they lie in, and names: directory, name, inode.
+    /// Returns a state with directories (inode, parent) and names (directory, name, inode).
     fn state(directories: &[(u64, u64)], names: &[(u64, &str, u64)]) -> State {
         let mut state = State::default();
         for (slot, &(ino, parent)) in directories.iter().enumerate() {
@@ -228,7 +240,8 @@ mod tests {
         state
     }
 
-    /// A directory that lies in itself has the server look for the root for ever, under the lock of the tree.
+    /// A directory below itself would send the server on an endless walk under the lock of the
+    /// tree.
     #[test]
     fn directories_make_a_tree() {
         let check = |directories: &[_], names: &[_]| state(directories, names).check_tree();
@@ -236,7 +249,7 @@ mod tests {
         assert_eq!(check(&[(2, 2)], &[]), Err(NoTree::Root));
         assert_eq!(check(&[(1, 2), (2, 1)], &[(1, "a", 2), (2, "b", 1)]), Err(NoTree::Root));
         assert_eq!(check(&[(1, 1)], &[(1, "a", 2)]), Err(NoTree::Name(1)));
-        // A circle beside the root.
+        // A cycle beside the root.
         let circle = check(&[(1, 1), (2, 3), (3, 2)], &[(2, "a", 3), (3, "b", 2)]);
         assert!(matches!(circle, Err(NoTree::Place(2 | 3))), "{circle:?}");
         assert_eq!(check(&[(1, 1), (2, 2)], &[(2, "a", 2)]), Err(NoTree::Place(2)));
@@ -256,7 +269,7 @@ mod tests {
         assert_eq!(elsewhere, Err(NoTree::Place(3)));
     }
 
-    /// What is gone while a name of it is there has a listing look for it for ever.
+    /// A listing would look forever for an inode that was freed while it has a name.
     #[test]
     fn nothing_has_more_names_than_links() {
         let with_file = |nlink, names: &[&str]| {

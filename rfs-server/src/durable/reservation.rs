@@ -1,8 +1,8 @@
-//! Space of the log's segments, taken a step ahead of the end of what is written.
+//! Allocates the space of the log's segments in steps, ahead of the end of the log.
 //!
-//! A segment is so long that it never has to be refused for its length, and mostly a hole. If all of it
-//! were reserved at the start, the log would take half as much as the files do. So the start reserves a
-//! step of each segment, and the log grows by steps. What is taken stays taken.
+//! A segment is long enough for any description, and mostly a hole in the file. Complete allocation
+//! at start would take half as much space as the files. So a start reserves one step of each
+//! segment, and the log grows by further steps. Reserved space stays reserved.
 //!
 //! # Concurrency
 //! The caller holds the lock of the log's end.
@@ -13,18 +13,19 @@ use rdmabox::{Memory, MemoryError};
 
 use super::header::PAGE;
 
-/// Bytes at a time.
+/// Size of a step in bytes.
 pub(super) const STEP: usize = 4 << 20;
 
-/// How far each of the two segments is reserved.
+/// Bytes of each of the two segments that are reserved.
 #[derive(Debug, Default)]
 pub(super) struct Reservation([AtomicUsize; 2]);
 
 impl Reservation {
-    /// Reserves a segment of `len` bytes at `place` up to `end`, and the page behind that, which a start reads.
+    /// Reserves a segment of `len` bytes at `place` up to `end`, and one more page, which
+    /// [`Log::open`](super::Log::open) reads.
     ///
     /// # Errors
-    /// There is no space. The segment is reserved as far as before.
+    /// The file system has no space. The reservation is unchanged.
     pub(super) fn extend(
         &self,
         memory: &Memory,
@@ -65,7 +66,7 @@ mod tests {
             (1, 100, STEP),
             (1, STEP - PAGE, STEP),
             (2, 1, 2 * STEP),
-            // To the end of the segment, and not behind it.
+            // Up to the end of the segment, but not beyond.
             (3, STEP - PAGE + 1, 2 * STEP + STEP / 2),
             (2, STEP + STEP / 2, 3 * STEP),
         ] {
