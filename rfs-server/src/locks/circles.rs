@@ -1,6 +1,10 @@
-//! Who waits for whom.
+//! Deadlock detection over the graph of lock waits.
 //!
-//! For locks that are held one waits until they are given up. For the order of a queue nobody waits who would wait for himself.
+//! A waiter waits for the holders of conflicting locks. It also waits for earlier conflicting
+//! waiters of its queue, unless that order alone would make it wait for itself.
+//!
+//! # Concurrency
+//! None; the caller holds the lock that protects [`Locks`].
 
 use std::collections::HashSet;
 
@@ -8,18 +12,18 @@ use rfs_proto::LockClass;
 
 use super::{Locks, Owner, Waiter, held::Lock};
 
-/// What is followed from one who waits to the next.
+/// Edges that a walk follows from a waiter to other owners.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Follow {
-    /// Locks that are held.
+    /// To holders of conflicting locks.
     Held,
-    /// And places in a queue.
+    /// Also to earlier conflicting waiters of its queue.
     All,
 }
 
 impl Locks {
-    /// True if whoever waits for this lock would wait for himself, over owners of locks that are held; for class record, as fcntl(2)
-    /// has it.
+    /// Returns true if a wait for this record lock would close a cycle of waiters and holders,
+    /// which fcntl(2) reports as EDEADLK. Always false for flock.
     pub(super) fn closes_circle(&self, ino: u64, wanted: &Lock) -> bool {
         let mut walk = Walk::new(self, Follow::Held, wanted.owner);
         wanted.class == LockClass::Record && {
@@ -28,13 +32,15 @@ impl Locks {
         }
     }
 
-    /// True if a lock has to wait behind somebody who waits for one that conflicts with it: those before place `at` of the queue, or
-    /// all of them if it is not in there.
+    /// Returns true if `wanted` must queue behind an earlier conflicting waiter. Skips waiters that
+    /// transitively wait for the owner of `wanted`: to queue behind them would deadlock. `at` is
+    /// the request's own queue position, `None` if it is not queued.
     pub(super) fn is_behind(&self, ino: u64, wanted: &Lock, at: Option<usize>) -> bool {
         let Some(file) = self.file(ino) else { return false };
         let before = &file.queue[..at.unwrap_or(file.queue.len())];
         let mut before = before.iter().filter(|waiter| waiter.wanted.conflicts(wanted));
-        // Who has no lock and stands nowhere else is waited for by those behind him only: he closes no circle.
+        // An owner without locks and without other waits is waited for only by later waiters of
+        // this queue, so it closes no cycle.
         let places = self.by_owner.get(&wanted.owner).map_or(0, Vec::len);
         if !self.holding.contains_key(&wanted.owner) && places <= usize::from(at.is_some()) {
             return before.next().is_some();
@@ -46,8 +52,8 @@ impl Locks {
         })
     }
 
-    /// The inodes where the order may hold somebody up no more because of one who has begun to wait: he waits for somebody there, who
-    /// waits for him; or he waits in two places now.
+    /// Returns the inodes where a new waiter may free other waiters from the queue order. It does
+    /// so if it closes a cycle that includes queue order, or if its owner now waits in two places.
     pub(super) fn held_up_by_order(&self, ino: u64, new: &Waiter) -> Vec<u64> {
         let owner = new.wanted.owner;
         if self.by_owner.get(&owner).is_some_and(|own| own.len() > 1) {
@@ -63,7 +69,8 @@ impl Locks {
         }
     }
 
-    /// The inodes where an owner waits, those whom he waits for, and so on.
+    /// Returns the inodes where an owner waits, and where the owners wait that it transitively
+    /// waits for.
     pub(super) fn waited_for_by(&self, owner: Owner) -> Vec<u64> {
         let mut walk = Walk::new(self, Follow::All, owner);
         walk.visit_owner(owner);
@@ -72,11 +79,11 @@ impl Locks {
     }
 }
 
-/// From one owner to those that he waits for, and so on.
+/// A search from an owner over the owners that it transitively waits for.
 struct Walk<'a> {
     locks: &'a Locks,
     follow: Follow,
-    /// Who is looked for.
+    /// The owner that the search looks for.
     target: Owner,
     found: bool,
     seen: HashSet<Owner>,
@@ -97,14 +104,14 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// From those who hold what is in the way of a lock.
+    /// Visits the holders of locks that conflict with `wanted`.
     fn visit_held(&mut self, ino: u64, wanted: &Lock) {
         if let Some(file) = self.locks.file(ino) {
             file.held.in_the_way(wanted).for_each(|held| self.visit_owner(held.owner));
         }
     }
 
-    /// From those before place `end` of a queue who wait for what is in its way.
+    /// Visits the waiters before position `end` of the queue that conflict with `wanted`.
     fn visit_queue(&mut self, ino: u64, wanted: &Lock, end: usize) {
         if let Some(file) = self.locks.file(ino) {
             let before = file.queue.iter().take(end).filter(|waiter| waiter.wanted.conflicts(wanted));
@@ -112,13 +119,13 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// True if it comes to the target.
+    /// Searches until it reaches the target. Returns true if it does.
     fn run(&mut self) -> bool {
         while !self.found && self.step() {}
         self.found
     }
 
-    /// The same, and all that can be reached has been seen.
+    /// Searches all owners that can be reached. Returns true if the target is one of them.
     fn run_through(&mut self) -> bool {
         while self.step() {}
         self.found

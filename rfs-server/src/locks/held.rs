@@ -1,11 +1,11 @@
-//! The locks that are held on one file.
+//! The locks that are held on one file. No I/O, no locks, no clock.
 
 use rfs_proto::{LockClass, LockKind, LockRange};
 use seeded_faults::{Fault, seeded};
 
 use super::Owner;
 
-/// A lock, held or asked for.
+/// A lock that is held or requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lock {
     pub(super) owner: Owner,
@@ -16,12 +16,12 @@ pub(super) struct Lock {
 }
 
 impl Lock {
-    /// What was asked for.
+    /// Returns whether the lock is shared or exclusive.
     pub(super) fn kind(&self) -> LockKind {
         if self.exclusive { LockKind::Exclusive } else { LockKind::Shared }
     }
 
-    /// True if the two cannot be held at the same time.
+    /// Returns true if two owners cannot hold the two locks at the same time.
     pub(super) fn conflicts(&self, other: &Lock) -> bool {
         self.class == other.class
             && self.owner != other.owner
@@ -30,7 +30,8 @@ impl Lock {
     }
 }
 
-/// The locks: those of one owner and class do not overlap, and those of one kind do not touch each other.
+/// Locks of a file. Locks of the same owner and class do not overlap; if they have the same kind,
+/// they are not adjacent either.
 #[derive(Debug, Default)]
 pub(super) struct Held(Vec<Lock>);
 
@@ -39,19 +40,19 @@ impl Held {
         self.0.len()
     }
 
-    /// Those in the way of one.
+    /// Returns the held locks that conflict with `of`.
     pub(super) fn in_the_way(&self, of: &Lock) -> impl Iterator<Item = &Lock> {
         self.0.iter().filter(move |held| held.conflicts(of))
     }
 
-    /// Takes a lock that nobody is in the way of, in place of what its owner had there.
+    /// Adds a lock without conflicts; it replaces the locks of its owner in the range.
     pub(super) fn take(&mut self, mut new: Lock) {
         if seeded(Fault::UpgradeLost) {
             let had = |held: &&Lock| held.owner == new.owner && held.class == new.class;
             new.exclusive &= !self.0.iter().filter(had).any(|held| held.range.overlaps(&new.range));
         }
         self.give_up(&new);
-        // It is joined to its neighbours, so that their number stays bounded.
+        // Adjacent locks are merged, so that their number stays bounded.
         self.0.retain(|held| {
             let same = (held.owner, held.class, held.exclusive) == (new.owner, new.class, new.exclusive);
             let before = held.range.last.checked_add(1) == Some(new.range.first);
@@ -65,7 +66,7 @@ impl Held {
         self.0.push(new);
     }
 
-    /// Cuts a range out of what its owner has.
+    /// Removes a range from the locks of its owner.
     pub(super) fn give_up(&mut self, Lock { owner, class, range, .. }: &Lock) {
         let mut rest = Vec::new();
         self.0.retain(|held| {
@@ -84,17 +85,17 @@ impl Held {
         self.0.extend(rest);
     }
 
-    /// All of them.
+    /// Returns all locks.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Lock> {
         self.0.iter()
     }
 
-    /// True if an owner has anything in a range.
+    /// Returns true if the owner has a lock in the range.
     pub(super) fn has_any(&self, Lock { owner, class, range, .. }: &Lock) -> bool {
         self.0.iter().any(|held| (held.owner, held.class) == (*owner, *class) && held.range.overlaps(range))
     }
 
-    /// True if giving up this range leaves two locks of one.
+    /// Returns true if the removal of this range would split a lock in two.
     pub(super) fn would_split(&self, Lock { owner, class, range, .. }: &Lock) -> bool {
         self.0.iter().any(|held| {
             (held.owner, held.class) == (*owner, *class)
@@ -103,12 +104,12 @@ impl Held {
         })
     }
 
-    /// Whose a session's are, each owner once or more.
+    /// Returns the owners of a session's locks, possibly with repetitions.
     pub(super) fn owners(&self, session: u64) -> impl Iterator<Item = Owner> {
         self.0.iter().map(|held| held.owner).filter(move |owner| owner.0 == session)
     }
 
-    /// An owner has none any more.
+    /// Removes all locks of an owner.
     pub(super) fn drop_owner(&mut self, owner: Owner) {
         self.0.retain(|held| held.owner != owner);
     }

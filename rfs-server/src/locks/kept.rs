@@ -1,6 +1,9 @@
-//! Locks that outlive the server: what is told to the log, and what is made of it.
+//! Persistence of locks: changes that [`Locks`] reports to the log, and restoration by recovery.
 //!
-//! Only locks that are held are kept. Who waits asks again.
+//! Only held locks are persistent. A client repeats the requests that waited.
+//!
+//! # Concurrency
+//! None; the caller holds the lock that protects [`Locks`].
 
 use rfs_proto::{LockClass, LockKind, LockRange};
 
@@ -13,22 +16,22 @@ fn locked(lock: &Lock, kind: LockKind) -> Locked {
 }
 
 impl Locks {
-    /// Has changes noted from now on.
+    /// Records all changes of held locks from now on.
     pub fn begin_noting(&mut self) {
         self.noted = Some(Vec::new());
     }
 
-    /// There is room for so many in the log.
+    /// Limits the number of locks and waiters to the room in the log.
     pub fn limit_to(&mut self, most: usize) {
         self.most = Some(most);
     }
 
-    /// What has changed since this was asked last, in order: inodes, and what is locked of them now.
+    /// Returns the changes since the last call, in order: inode and new lock state of a range.
     pub fn take_noted(&mut self) -> Vec<(u64, Locked)> {
         self.noted.as_mut().map_or_else(Vec::new, std::mem::take)
     }
 
-    /// All locks that are held.
+    /// Returns all held locks.
     pub fn held(&self) -> impl Iterator<Item = (u64, Locked)> {
         let of = |(&ino, file): (&u64, &'_ super::File)| {
             let all: Vec<(u64, Locked)> =
@@ -38,7 +41,7 @@ impl Locks {
         self.files.iter().flat_map(of)
     }
 
-    /// The inodes that are locked.
+    /// Returns the inodes with locks or waiters.
     pub fn locked_inodes(&self) -> impl Iterator<Item = u64> {
         self.files.keys().copied()
     }
@@ -49,7 +52,7 @@ impl Locks {
         }
     }
 
-    /// An owner has nothing locked of an inode any more.
+    /// Drops all locks of an owner on an inode.
     pub(super) fn drop_owner(&mut self, owner: Owner, ino: u64) {
         for class in [LockClass::Record, LockClass::Flock] {
             let all = Lock { owner, class, exclusive: false, range: LockRange::ALL, pid: 0 };
@@ -58,7 +61,7 @@ impl Locks {
         self.change(owner, ino, |file| file.held.drop_owner(owner));
     }
 
-    /// It was so once, and is so again. Nobody waits.
+    /// Restores a lock from the log. Requires that there are no waiters.
     pub fn restore(&mut self, ino: u64, locked: &Locked) {
         let &Locked { owner, class, kind, range, pid } = locked;
         let lock = Lock { owner, class, exclusive: kind == LockKind::Exclusive, range, pid };
@@ -68,17 +71,17 @@ impl Locks {
         });
     }
 
-    /// A session has nothing locked of an inode. Nobody waits.
+    /// Drops a session's locks on an inode. Requires that there are no waiters.
     pub fn forget(&mut self, session: u64, ino: u64) {
         self.retain_in(ino, |owner| owner.0 != session);
     }
 
-    /// A session has nothing locked. Nobody waits.
+    /// Drops a session's locks. Requires that there are no waiters.
     pub fn forget_session(&mut self, session: u64) {
         self.retain(|of, _| of != session);
     }
 
-    /// Keeps the locks of those sessions that may have some of an inode. Nobody waits.
+    /// Keeps only locks whose session and inode satisfy `may`. Requires that there are no waiters.
     pub fn retain(&mut self, may: impl Fn(u64, u64) -> bool) {
         let inos: Vec<u64> = self.locked_inodes().collect();
         inos.into_iter().for_each(|ino| self.retain_in(ino, |owner| may(owner.0, ino)));

@@ -1,16 +1,14 @@
-//! Who has locked what, and who waits for it: record locks (fcntl, open file descriptions) and whole-file locks (flock) of all
-//! sessions. Pure.
+//! Advisory locks of all sessions and their waiters: record locks (fcntl, OFD) and flock.
 //!
-//! Who waits stands in his file's queue under a ticket and is answered once, through [`Locks::take_answers`]: he has the lock, or
-//! would wait for ever ([EDEADLK](Errno::EDEADLK)), or has the file open no more. Whoever asked first is first. Behind somebody who waits
-//! himself one waits, too, where their locks conflict, but
+//! A waiter has a ticket in the queue of its file. [`Locks::take_answers`] returns exactly one
+//! answer for it: success, EDEADLK, or EBADF after a close. Queues are first come, first served: a
+//! waiter queues behind earlier conflicting waiters. There are two exceptions. It does not queue
+//! behind a waiter that transitively waits for it. After [`Locks::insist`] it ignores queue order,
+//! because its client may know of a dependency that the server cannot see. A request without a
+//! ticket fails with EAGAIN for a held lock, and does not respect queue order.
 //!
-//! - not if that one waits, over others or not, for the one who asks: he would wait for himself;
-//! - not once he [insists](Locks::insist). An owner may wait outside of here for another one, which nobody can know of.
-//!
-//! Who does not want to wait is refused for locks that are held, and for no others.
-//!
-//! Threading: none; a lock of its own protects it.
+//! # Concurrency
+//! None; one lock in `dispatch` protects the value. No I/O, no clock.
 
 mod circles;
 mod held;
@@ -32,57 +30,57 @@ use seeded_faults::{Fault, seeded};
 use crate::durable::op::Locked;
 use held::{Held, Lock};
 
-/// Most locks that a session has or waits for at a time, give or take the pieces of the last ones; a client takes no more memory
-/// with them.
+/// Limit of a session's locks and waiters, which bounds the memory that a client can take. The
+/// pieces of the last unlock may exceed it.
 pub const MAX_LOCKS: usize = 1 << 14;
 
-/// Whose lock it is: a session, and what its client calls the owner.
+/// Owner of a lock: the session, and the client's number of the owner.
 pub type Owner = (u64, u64);
 
-/// What a session calls a lock that it waits for.
+/// Name of a waiter: the session, and the client's number of the request.
 pub type Ticket = (u64, u64);
 
-/// A lock that is asked for, or given up.
+/// A range to lock or unlock.
 #[derive(Clone, Copy, Debug)]
 pub struct Wish {
-    /// Who.
+    /// Owner of the lock.
     pub owner: Owner,
-    /// In which of the two worlds.
+    /// Record lock or flock.
     pub class: LockClass,
-    /// Where.
+    /// Range of bytes.
     pub range: LockRange,
-    /// For whoever asks who is in the way.
+    /// Process that F_GETLK reports.
     pub pid: u32,
 }
 
-/// What asking led to.
+/// Result of a lock request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// It is so.
+    /// The request is executed.
     Done,
-    /// The answer comes later.
+    /// The request waits; [`Locks::take_answers`] returns the result later.
     Waits,
 }
 
-/// What became of somebody who waited.
+/// Result of a request that waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Who.
+    /// The request.
     pub ticket: Ticket,
-    /// For a lock on which inode.
+    /// The inode of the lock.
     pub ino: u64,
-    /// He has it, or why not.
+    /// Success, EDEADLK or EBADF.
     pub outcome: Result<(), Errno>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
-    /// The number alone: the session is the owner's.
+    /// The client's number of the request; the session is the owner's.
     number: u64,
-    /// Its place among all who have ever begun to wait.
+    /// Position in the order of all waiters of all files.
     asked: u64,
     wanted: Lock,
-    /// Waits for nobody who waits.
+    /// Ignores earlier waiters and waits for holders only.
     insists: bool,
 }
 
@@ -92,11 +90,11 @@ impl Waiter {
     }
 }
 
-/// One file.
+/// Locks and waiters of one file.
 #[derive(Debug, Default)]
 struct File {
     held: Held,
-    /// In the order in which they asked.
+    /// Waiters in the order of their requests.
     queue: Vec<Waiter>,
 }
 
@@ -104,29 +102,34 @@ struct File {
 #[derive(Debug, Default)]
 pub struct Locks {
     files: HashMap<u64, File>,
-    /// How many each session has and waits for.
+    /// Number of locks and waiters of each session.
     counts: HashMap<u64, usize>,
-    /// How many there are and are waited for in all.
+    /// Number of all locks and waiters.
     total: usize,
-    /// How many there may be.
+    /// Limit of `total`; `None` without a log.
     most: Option<usize>,
-    /// How many each owner has.
+    /// Number of locks of each owner.
     holding: HashMap<Owner, usize>,
-    /// How many have begun to wait.
+    /// Number of waiters so far.
     asked: u64,
-    /// The inode that each ticket is for.
+    /// Inode of each ticket.
     tickets: HashMap<Ticket, u64>,
-    /// The tickets of each owner who waits.
+    /// Tickets of each owner that waits.
     by_owner: HashMap<Owner, Vec<Ticket>>,
     answers: Vec<Answer>,
-    /// What has been locked and unlocked since this was asked last; `None` if nobody asks.
+    /// Changes of held locks since the last [`Locks::take_noted`]; `None` if they are not recorded.
     noted: Option<Vec<(u64, Locked)>>,
 }
 
 impl Locks {
-    /// Locks or unlocks a range, replacing what the owner had there. With a `ticket`, a number of the session's own, it waits for
-    /// a lock: until then the owner keeps what he has there, but for one of class flock. EAGAIN if somebody is in the way; EDEADLK
-    /// if it would wait for somebody who waits for it; ENOLCK if the session has too many; EINVAL if something else waits under the ticket.
+    /// Locks or unlocks a range, and replaces the locks of the owner there.
+    ///
+    /// With a `ticket`, a conflicting request waits. Meanwhile the owner keeps its record locks in
+    /// the range, but loses its flock.
+    ///
+    /// # Errors
+    /// EAGAIN for a conflict without a ticket; EDEADLK if the wait would close a cycle; ENOLCK if
+    /// the session has too many locks; EINVAL if the ticket is taken by another request.
     pub fn set(&mut self, ino: u64, wish: Wish, kind: LockKind, ticket: Option<u64>) -> Result<Asked, Errno> {
         let Wish { owner, class, range, pid } = wish;
         let new = Lock { owner, class, exclusive: kind == LockKind::Exclusive, range, pid };
@@ -148,7 +151,7 @@ impl Locks {
         if let Some(number) = ticket
             && let Some(&taken) = self.tickets.get(&(new.owner.0, number))
         {
-            // Who asks again for what he waits for goes on waiting.
+            // A repeated request continues to wait.
             let same = |waiter: &&Waiter| waiter.number == number && waiter.wanted == new;
             let waits =
                 taken == ino && self.file(ino).is_some_and(|file| file.queue.iter().any(|w| same(&w)));
@@ -161,7 +164,7 @@ impl Locks {
             return Ok(Asked::Done);
         }
         if held_up && new.class == LockClass::Flock {
-            // Changing a lock is giving it up and asking for another one, says flock(2).
+            // flock(2) converts a lock by removing it and requesting the new one.
             self.give_up(ino, &new);
         }
         let Some(number) = ticket else { return Err(Errno::EAGAIN) };
@@ -178,14 +181,16 @@ impl Locks {
         Ok(Asked::Waits)
     }
 
-    /// Who waits under this ticket waits no more, and gets no answer. False if nobody does: an answer was there before.
+    /// Cancels a wait without an answer. Returns false if there is no such waiter, because it was
+    /// already answered.
     pub fn stop_waiting(&mut self, ticket: Ticket) -> bool {
         let Some((ino, waiter)) = self.leave(ticket) else { return false };
         self.settle(ino, &waiter.wanted.range);
         true
     }
 
-    /// Who waits under this ticket waits only for those who have a lock from now on. False if nobody does.
+    /// Lets a waiter ignore the queue order and wait for holders only. Returns false if there is no
+    /// such waiter.
     pub fn insist(&mut self, ticket: Ticket) -> bool {
         let Some(&ino) = self.tickets.get(&ticket) else { return false };
         let queue = self.files.get_mut(&ino).map_or(&mut [][..], |file| &mut file.queue[..]);
@@ -196,7 +201,8 @@ impl Locks {
         true
     }
 
-    /// A lock that is in the way of one, if any.
+    /// Returns the session and the description of a lock that conflicts with `wish`, if there is
+    /// one.
     pub fn conflict(&self, ino: u64, wish: Wish, exclusive: bool) -> Option<(u64, HeldLock)> {
         let Wish { owner, class, range, pid } = wish;
         let wanted = Lock { owner, class, exclusive, range, pid };
@@ -204,7 +210,7 @@ impl Locks {
         Some((found.owner.0, HeldLock { exclusive: found.exclusive, range: found.range, pid: found.pid }))
     }
 
-    /// The sessions that have locks of an inode.
+    /// Returns the sessions that hold locks on an inode.
     pub fn holders(&self, ino: u64) -> Vec<u64> {
         let held = self.file(ino).into_iter().flat_map(|file| file.held.iter());
         let mut sessions: Vec<u64> = held.map(|lock| lock.owner.0).collect();
@@ -213,7 +219,7 @@ impl Locks {
         sessions
     }
 
-    /// A session has the inode open no more. Who waits there for it is told EBADF.
+    /// Drops a session's locks on an inode that it closed, and answers EBADF to its waiters there.
     pub fn closed(&mut self, session: u64, ino: u64) {
         let Some(File { held, queue }) = self.file(ino) else { return };
         let owners: HashSet<Owner> = held.owners(session).collect();
@@ -228,7 +234,7 @@ impl Locks {
         self.settle(ino, &LockRange::ALL);
     }
 
-    /// The answers since this was asked last, in order.
+    /// Returns the answers since the last call, in order.
     pub fn take_answers(&mut self) -> Vec<Answer> {
         std::mem::take(&mut self.answers)
     }
@@ -237,18 +243,18 @@ impl Locks {
         self.files.get(&ino)
     }
 
-    /// How many a session may have. Where not all fit, no more than are left for the others afterwards: whoever takes what he can get is
-    /// refused first.
+    /// Returns the limit of a session's locks and waiters. If the log limits the total, a session
+    /// may not have more than remain free. So the sessions with the most locks are refused first.
     fn most_of_one(&self) -> usize {
         self.most.map_or(MAX_LOCKS, |most| most.saturating_sub(self.total + 1).min(MAX_LOCKS))
     }
 
-    /// How many locks a session has or waits for.
+    /// Returns the number of locks and waiters of a session.
     fn count(&self, session: u64) -> usize {
         self.counts.get(&session).copied().unwrap_or(0)
     }
 
-    /// Changes what one owner has in a file or waits for there.
+    /// Changes the locks and waiters of one owner on a file, and adjusts all counts.
     fn change(&mut self, owner: Owner, ino: u64, change: impl FnOnce(&mut File)) {
         let file = self.files.entry(ino).or_default();
         let (held, waiting) = (file.held.len(), file.queue.len());
@@ -270,12 +276,12 @@ impl Locks {
         self.settle(ino, &lock.range);
     }
 
-    /// True if a lock that is held is in the way.
+    /// Returns true if a held lock conflicts with `wanted`.
     fn is_held(&self, ino: u64, wanted: &Lock) -> bool {
         self.file(ino).is_some_and(|file| file.held.in_the_way(wanted).next().is_some())
     }
 
-    /// Takes somebody out of his queue.
+    /// Removes a waiter from its queue.
     fn leave(&mut self, ticket: Ticket) -> Option<(u64, Waiter)> {
         let ino = self.tickets.remove(&ticket)?;
         let queue = &self.file(ino)?.queue;
@@ -300,7 +306,7 @@ impl Locks {
         }
     }
 
-    /// After a change in this range: gives all their locks who can have them by now, the first one first.
+    /// Grants all requests that a change in this range made possible, in queue order.
     fn settle(&mut self, ino: u64, range: &LockRange) {
         self.settle_all(vec![(ino, *range)]);
     }
@@ -310,8 +316,9 @@ impl Locks {
         if changed.is_empty() {
             return;
         }
-        // In the order in which they asked over all files: who gets his may decide who is refused. The first one of each file is here, who could
-        // have his when it was looked at.
+        // Grants follow the order of requests over all files, because one grant can rule out
+        // another. `first` has the first waiter of each file that could be granted when it was
+        // examined.
         let (mut first, mut ranges) = (BinaryHeap::new(), HashMap::<u64, LockRange>::new());
         loop {
             for (ino, also) in changed.drain(..) {
@@ -330,13 +337,14 @@ impl Locks {
         }
     }
 
-    /// Takes a lock that nobody is in the way of. Where others may get theirs for that.
+    /// Adds a lock without conflicts. Returns the ranges where other waiters may succeed now.
     fn take(&mut self, ino: u64, lock: Lock) -> Vec<(u64, LockRange)> {
         self.note(ino, &lock, lock.kind());
         self.change(lock.owner, ino, |file| file.held.take(lock));
-        // It may have had a stronger one there.
+        // The new lock may be weaker than the one it replaces.
         let mut changed = vec![(ino, lock.range)];
-        // Who has got it may be waiting for something else, in another thread: then others wait for him, who did not.
+        // The owner may also wait elsewhere, in another thread. Waiters behind the new lock then
+        // wait for that, too.
         if self.by_owner.contains_key(&lock.owner) {
             changed.extend(self.waited_for_by(lock.owner).into_iter().map(|ino| (ino, LockRange::ALL)));
             if self.refuse_circles(ino) {
@@ -346,7 +354,7 @@ impl Locks {
         changed
     }
 
-    /// The first in a range who can have his lock.
+    /// Returns the first waiter in a range that can be granted.
     fn next(&self, ino: u64, range: &LockRange) -> Option<Waiter> {
         let queue = &self.file(ino)?.queue;
         let can = |(at, waiter): &(usize, &Waiter)| {
@@ -360,7 +368,8 @@ impl Locks {
         queue.iter().enumerate().find(can).map(|(_, waiter)| *waiter)
     }
 
-    /// Refuses those who wait for themselves since somebody got a lock. True if there were any.
+    /// Answers EDEADLK to waiters of an inode that a new lock put on a cycle. Returns true if there
+    /// were any.
     fn refuse_circles(&mut self, ino: u64) -> bool {
         let all = self.file(ino).map_or_else(Vec::new, |file| file.queue.clone());
         let before = self.answers.len();

@@ -1,5 +1,5 @@
-//! The locks against a plain model of them: a table of bytes, a list of those who wait, and who waits for whom as a matrix that is
-//! worked out anew for each question.
+//! Compares the locks with a plain model: a table of bytes, a list of waiters, and a matrix of
+//! which owner waits for which, computed anew for each question.
 
 use std::collections::BTreeMap;
 
@@ -34,14 +34,14 @@ impl Waiting {
 
 #[derive(Clone, Debug, Default)]
 struct Model {
-    /// For each byte and owner, whether he has it, alone or not.
+    /// The lock of each byte and owner: `Some(true)` if it is exclusive.
     table: [[[Option<bool>; OWNERS]; BYTES]; INODES],
-    /// In order.
+    /// Waiters in the order of their requests.
     list: Vec<Waiting>,
 }
 
 impl Model {
-    /// The owners who have what is in the way.
+    /// Returns the owners that hold conflicting locks.
     fn holders(&self, w: &Waiting) -> [bool; OWNERS] {
         let blocks = |owner: usize| {
             let bytes = &self.table[w.ino][w.first..=w.last];
@@ -50,7 +50,7 @@ impl Model {
         std::array::from_fn(blocks)
     }
 
-    /// Who waits for whom, over others or not.
+    /// Returns which owner waits for which, transitively; `order` includes queue order.
     fn matrix(&self, order: bool) -> [[bool; OWNERS]; OWNERS] {
         let mut matrix = [[false; OWNERS]; OWNERS];
         for (at, w) in self.list.iter().enumerate() {
@@ -71,7 +71,7 @@ impl Model {
         matrix
     }
 
-    /// True if this would wait for its own owner over locks that are held.
+    /// Returns true if the request would wait for its own owner over held locks.
     fn circle(&self, w: &Waiting) -> bool {
         let matrix = self.matrix(false);
         let holders = self.holders(w);
@@ -91,7 +91,7 @@ impl Model {
         self.table[w.ino][w.first..=w.last].iter_mut().for_each(|byte| byte[w.owner] = to);
     }
 
-    /// One has got a lock: who waits for himself now is refused.
+    /// Grants a lock, and refuses the waiters that it put on a cycle.
     fn take(&mut self, w: &Waiting) -> Answers {
         self.set(w, Some(w.exclusive));
         let mut answers = Vec::new();
@@ -101,7 +101,7 @@ impl Model {
         answers
     }
 
-    /// Gives out what can be had, in order.
+    /// Grants all waiters that can be granted, in order.
     fn settle(&mut self) -> Answers {
         let mut answers = Vec::new();
         while let Some(at) = (0..self.list.len()).find(|&at| self.can(&self.list[at], &self.list[..at])) {
@@ -134,7 +134,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Two owners a session.
+/// Returns an owner; each session has two owners.
 fn owner(number: usize) -> Owner {
     (number as u64 / 2, number as u64)
 }
@@ -231,7 +231,7 @@ proptest! {
                 }
             }
         }
-        // Whoever has a lock gives it up: then everybody gets his.
+        // When all holders unlock, all waiters are granted.
         for _ in 0..=open.len() {
             for number in 0..OWNERS as u64 {
                 for ino in 0..INODES as u64 {

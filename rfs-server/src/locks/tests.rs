@@ -25,7 +25,7 @@ impl Locks {
             && self.by_owner.is_empty()
     }
 
-    /// Who has been answered, by owner's session and number.
+    /// Returns the tickets and outcomes of the answers since the last call.
     fn answered(&mut self) -> Vec<(Ticket, Result<(), Errno>)> {
         self.take_answers().into_iter().map(|answer| (answer.ticket, answer.outcome)).collect()
     }
@@ -34,7 +34,7 @@ impl Locks {
         self.set(ino, wish, kind, None)
     }
 
-    /// Asks with a ticket that is the owner's own number and this one.
+    /// Requests a lock with a ticket of the owner's session and `number`.
     fn wait(&mut self, ino: u64, wish: Wish, kind: LockKind, number: u64) -> Result<Asked, Errno> {
         self.set(ino, wish, kind, Some(number))
     }
@@ -57,14 +57,14 @@ fn shared_and_exclusive() {
 }
 
 #[test]
-fn the_two_classes_do_not_see_each_other() {
+fn record_locks_and_flocks_do_not_conflict() {
     let mut locks = Locks::default();
     assert_eq!(locks.try_set(5, wish(A, 0, u64::MAX), Exclusive), Ok(Done));
     assert_eq!(locks.try_set(5, flock(B), Exclusive), Ok(Done));
     assert_eq!(locks.try_set(5, flock(C), Shared), Err(Errno::EAGAIN));
     assert_eq!(locks.try_set(5, flock(B), Shared), Ok(Done));
     assert_eq!(locks.try_set(5, flock(C), Shared), Ok(Done));
-    // An upgrade that fails has given up what there was.
+    // A failed upgrade has dropped the lock that was held.
     assert_eq!(locks.try_set(5, flock(C), Exclusive), Err(Errno::EAGAIN));
     assert_eq!(locks.try_set(5, flock(B), Exclusive), Ok(Done));
 }
@@ -79,15 +79,15 @@ fn sessions_that_close_leave_nothing() {
     locks.closed(2, 5);
     assert_eq!(locks.answered(), [((2, 1), Err(Errno::EBADF))]);
     locks.closed(1, 5);
-    assert_eq!(locks.answered(), [((3, 1), Ok(()))], "and whoever waited for it goes on");
+    assert_eq!(locks.answered(), [((3, 1), Ok(()))], "the next waiter gets the lock");
     locks.closed(3, 5);
     assert!(locks.is_empty() && locks.answered().is_empty());
 }
 
 #[test]
-fn nobody_has_locks_without_number() {
+fn the_locks_of_a_session_are_limited() {
     let mut locks = Locks::default();
-    // Neither side by side nor in pieces; other files and owners count, too.
+    // The locks are not adjacent, so they do not merge; other files and owners count, too.
     locks.try_set(6, wish(B, 0, u64::MAX), Exclusive).unwrap();
     for at in 1..MAX_LOCKS as u64 {
         locks.try_set(6, wish(B, 2 * at, 2 * at), Unlock).unwrap();
@@ -99,7 +99,7 @@ fn nobody_has_locks_without_number() {
     assert_eq!(locks.try_set(5, wish(C, 0, 0), Exclusive), Ok(Done), "that is another session");
     locks.try_set(6, wish(B, 3, 3), Unlock).unwrap();
     assert_eq!(locks.wait(5, wish(A, 0, 0), Shared, 1), Ok(Waits));
-    assert_eq!(locks.wait(5, wish(B, 0, 0), Shared, 2), Err(Errno::ENOLCK), "who waits counts");
+    assert_eq!(locks.wait(5, wish(B, 0, 0), Shared, 2), Err(Errno::ENOLCK), "a waiter counts");
     assert!(locks.stop_waiting((1, 1)));
     assert_eq!(locks.wait(5, wish(B, 0, 0), Shared, 2), Ok(Waits));
     for (session, ino) in [(1, 6), (1, 5), (2, 5)] {
@@ -109,7 +109,7 @@ fn nobody_has_locks_without_number() {
 }
 
 #[test]
-fn who_asks_first_is_first() {
+fn waiters_are_granted_in_the_order_of_their_requests() {
     let mut locks = Locks::default();
     locks.try_set(5, flock(A), Exclusive).unwrap();
     for (owner, kind) in [(B, Shared), (C, Shared), (D, Exclusive), ((4, 1), Shared), ((5, 1), Exclusive)] {
@@ -120,13 +120,9 @@ fn who_asks_first_is_first() {
     assert_eq!(
         locks.answered(),
         [((1, 20), Ok(())), ((2, 10), Ok(()))],
-        "both share, and no third one goes by"
+        "both share, and no later reader overtakes the writer"
     );
-    assert_eq!(
-        locks.try_set(5, flock(A), Shared),
-        Ok(Done),
-        "who does not want to wait is refused for nobody who waits"
-    );
+    assert_eq!(locks.try_set(5, flock(A), Shared), Ok(Done), "a request without a ticket ignores waiters");
     for owner in [A, B, C] {
         assert_eq!(locks.answered(), []);
         locks.try_set(5, flock(owner), Unlock).unwrap();
@@ -140,40 +136,40 @@ fn who_asks_first_is_first() {
 }
 
 #[test]
-fn ranges_are_waited_for_by_themselves() {
+fn a_waiter_waits_only_for_its_range() {
     let mut locks = Locks::default();
     locks.try_set(5, wish(A, 0, 9), Exclusive).unwrap();
     locks.try_set(5, wish(A, 20, 29), Exclusive).unwrap();
     assert_eq!(locks.wait(5, wish(C, 5, 15), Shared, 1), Ok(Waits));
     assert_eq!(locks.wait(5, wish(D, 25, 25), Shared, 1), Ok(Waits));
-    assert_eq!(locks.wait(5, wish(D, 10, 12), Exclusive, 2), Ok(Waits), "behind who waits there");
+    assert_eq!(locks.wait(5, wish(D, 10, 12), Exclusive, 2), Ok(Waits), "behind the waiter there");
     assert_eq!(locks.wait(5, wish(D, 16, 18), Exclusive, 3), Ok(Done));
     locks.try_set(5, wish(A, 20, 40), Unlock).unwrap();
     assert_eq!(locks.answered(), [((3, 1), Ok(()))]);
     assert!(locks.stop_waiting((2, 1)) && !locks.stop_waiting((2, 1)));
-    assert_eq!(locks.answered(), [((3, 2), Ok(()))], "there is nobody before it any more");
+    assert_eq!(locks.answered(), [((3, 2), Ok(()))], "no waiter is before it any more");
 }
 
 #[test]
-fn nobody_waits_behind_those_who_wait_for_him() {
+fn a_request_does_not_queue_behind_a_waiter_that_waits_for_it() {
     let mut locks = Locks::default();
     locks.try_set(5, wish(A, 0, 9), Shared).unwrap();
     assert_eq!(locks.wait(5, wish(C, 0, 9), Exclusive, 1), Ok(Waits));
     assert_eq!(locks.wait(5, wish(D, 0, 9), Shared, 1), Ok(Waits), "it is behind");
     assert_eq!(locks.wait(5, wish(A, 5, 20), Shared, 1), Ok(Done));
-    // Over another file: D has it, A waits for it, and C for A. So D does not wait for C.
+    // D holds the other file, A waits for it, and C waits for A. So D does not queue behind C.
     locks.try_set(6, wish(D, 0, 0), Exclusive).unwrap();
     assert_eq!(locks.wait(6, wish(A, 0, 0), Shared, 2), Ok(Waits));
     assert_eq!(locks.answered(), [((3, 1), Ok(()))]);
 }
 
 #[test]
-fn who_insists_waits_for_nobody_who_waits() {
+fn an_insisting_waiter_ignores_the_queue_order() {
     let mut locks = Locks::default();
     locks.try_set(5, flock(A), Shared).unwrap();
     assert_eq!(locks.wait(5, flock(C), Exclusive, 1), Ok(Waits));
     assert_eq!(locks.wait(5, flock(D), Shared, 1), Ok(Waits));
-    assert!(locks.insist((2, 1)), "he has a lock to wait for");
+    assert!(locks.insist((2, 1)), "a holder conflicts");
     assert_eq!(locks.answered(), []);
     assert!(locks.insist((3, 1)));
     assert_eq!(locks.answered(), [((3, 1), Ok(()))]);
@@ -181,7 +177,7 @@ fn who_insists_waits_for_nobody_who_waits() {
 }
 
 #[test]
-fn circles_are_found_before_they_close() {
+fn a_wait_that_would_close_a_cycle_is_refused() {
     let mut locks = Locks::default();
     for (owner, at) in [(A, 0), (B, 1), (C, 2)] {
         locks.try_set(5, wish(owner, at, at), Exclusive).unwrap();
@@ -189,7 +185,11 @@ fn circles_are_found_before_they_close() {
     assert_eq!(locks.wait(5, wish(A, 1, 1), Exclusive, 1), Ok(Waits));
     assert_eq!(locks.wait(5, wish(A, 9, 9), Exclusive, 1), Err(Errno::EINVAL), "one ticket, one wait");
     assert_eq!(locks.wait(5, wish(B, 2, 2), Shared, 2), Ok(Waits));
-    assert_eq!(locks.try_set(5, wish(C, 0, 0), Shared), Err(Errno::EAGAIN), "who does not wait closes none");
+    assert_eq!(
+        locks.try_set(5, wish(C, 0, 0), Shared),
+        Err(Errno::EAGAIN),
+        "a request without a ticket closes no cycle"
+    );
     assert_eq!(locks.wait(5, wish(C, 0, 0), Shared, 1), Err(Errno::EDEADLK));
     assert!(locks.stop_waiting((1, 1)));
     assert_eq!(locks.wait(5, wish(C, 0, 0), Shared, 1), Ok(Waits));
@@ -198,11 +198,11 @@ fn circles_are_found_before_they_close() {
 }
 
 #[test]
-fn a_circle_that_a_second_thread_closes_by_getting_a_lock() {
+fn a_grant_that_closes_a_cycle_refuses_the_waiter() {
     let mut locks = Locks::default();
     locks.try_set(5, wish(C, 0, 0), Exclusive).unwrap();
     locks.try_set(5, wish(D, 1, 1), Exclusive).unwrap();
-    // A waits for C with one thread, and with another one for D, before C does.
+    // A waits for C with one thread and for D with another one, before C waits for D.
     assert_eq!(locks.wait(5, wish(A, 0, 0), Exclusive, 1), Ok(Waits));
     assert_eq!(locks.wait(5, wish(A, 1, 1), Exclusive, 2), Ok(Waits));
     assert_eq!(locks.wait(5, wish(C, 1, 1), Exclusive, 1), Ok(Waits));
