@@ -1,8 +1,11 @@
-//! The files of snapshots: one for each, in a directory for each export, under names that count up. A file has such a name when it is whole
-//! and on the disk; what was not finished has another one.
+//! Files of snapshots: one directory per export, one file per snapshot, with ascending numbers as
+//! names.
 //!
-//! Threading: used while a server starts, and by the one thread that makes snapshots. A lock on the directory above keeps other servers
-//! away.
+//! A file gets its name when it is complete and on the disk; until then its name ends in `.new`.
+//!
+//! # Concurrency
+//! The thread that starts the server, then only the thread that makes snapshots. A lock on the
+//! parent directory excludes other servers.
 
 use std::{
     fs::{self, File},
@@ -23,37 +26,38 @@ use crate::{
 
 const NAME: &str = "snapshot-";
 const UNFINISHED: &str = ".new";
-/// Bytes that are written before they go to the disk, and out of the cache: it belongs to others.
+/// Bytes after which a write syncs them to the disk and drops them from the page cache, which
+/// others need.
 const SPILL: u64 = 32 << 20;
-/// For reading files.
+/// Size of the buffer for reads and writes.
 const BUFFER: usize = 1 << 20;
 
-/// Why snapshots cannot be used. They are as they were.
+/// Reason why snapshots cannot be used. They are unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum PersistError {
-    /// The directory cannot be had.
+    /// The directory cannot be opened.
     #[error("--persist {0}")]
     Directory(#[from] ObjectError),
-    /// The operating system refused.
+    /// A system call failed.
     #[error("--persist {path}: {source}", path = .path.display())]
     Os {
         /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
-    /// One that nobody can say anything about.
+    /// A snapshot cannot be read, so it is unknown whether it is complete.
     #[error("--persist {path}: {source}", path = .path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: ReadError,
     },
-    /// There are some, and none is whole.
+    /// There are snapshots, but none is complete.
     #[error(
-        "none of the snapshots in {path} is whole, and there is nothing else to begin with: put a whole one there, or \
-         move them away to begin with an empty file system", path = .path.display()
+        "none of the snapshots in {path} is complete: put a complete snapshot there, or move them away to start with an \
+         empty file system", path = .path.display()
     )]
     NoneWhole {
         /// The directory.
@@ -61,24 +65,25 @@ pub enum PersistError {
     },
 }
 
-/// Makes a directory, for this user alone, if just that one is missing, and has its name on the disk: whatever is kept in it would be
-/// lost with that. One that was there may have been made by a server that did not get so far.
+/// Creates a directory with mode 0700 if only its last component is missing, and syncs its name to
+/// the disk; otherwise a crash could lose its contents. Also syncs an existing directory, because
+/// an earlier server may have crashed before the sync.
 fn make_lasting_directory(path: &Path) -> Result<(), PersistError> {
     let was_there = path.is_dir();
     make_directory(path).map_err(os(path))?;
     ownership::open_directory(path).map_err(ownership(path))?;
-    // The one above as the system finds it, whatever the path looks like.
+    // `..` as the kernel resolves it, even if the path contains links.
     match sync_directory(&path.join("..")) {
-        // It may be somebody else's, or on a file system that has no such thing.
+        // The parent may belong to another user, or be on a file system without sync.
         Err(e) if was_there && matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::InvalidInput) => {
-            log::debug!("{}: what is above is not synchronized: {e}", path.display());
+            log::debug!("{}: cannot synchronize the parent directory: {e}", path.display());
             Ok(())
         }
         synchronized => synchronized.map_err(os(path)),
     }
 }
 
-/// Names that were given in a directory stay.
+/// Syncs the names in a directory to the disk.
 fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
@@ -91,7 +96,7 @@ fn ownership(path: &Path) -> impl FnOnce(OwnershipError) -> PersistError {
     move |source| ObjectError::Ownership { path: path.to_owned(), source }.into()
 }
 
-/// The directory that has the snapshots of a server's exports, locked.
+/// The locked directory with the snapshots of a server's exports.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -99,13 +104,14 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Locks a directory; makes it, for this user alone, if just that one is missing.
+    /// Locks a directory. Creates it with mode 0700 if only its last component is missing.
     pub fn open(path: &Path) -> Result<Directory, PersistError> {
         make_lasting_directory(path)?;
         Ok(Directory { path: path.to_owned(), _lock: lock_directory(path)? })
     }
 
-    /// The snapshots of an export, of which `keep` whole ones are to stay. What was not finished goes.
+    /// Returns the snapshots of an export, of which `keep` complete ones are kept. Removes
+    /// unfinished files.
     pub fn export(&self, export: &str, keep: usize) -> Result<Snapshots, PersistError> {
         let path = self.path.join(file_name(export));
         make_lasting_directory(&path)?;
@@ -118,7 +124,7 @@ impl Directory {
     }
 }
 
-/// The name of the file of a number.
+/// Returns the file name for a number.
 fn file_of(number: u64) -> String {
     format!("{NAME}{number:020}")
 }
@@ -128,7 +134,7 @@ fn file_of(number: u64) -> String {
 pub struct Snapshots {
     path: PathBuf,
     keep: usize,
-    /// Numbers of those that are known to be broken.
+    /// Numbers of snapshots that are known to be damaged.
     torn: Vec<u64>,
 }
 
@@ -137,17 +143,17 @@ impl Snapshots {
         let entries = fs::read_dir(&self.path).map_err(os(&self.path))?;
         let names = entries.map(|entry| entry.map(|entry| entry.file_name().into_string()));
         let names: Result<Vec<_>, _> = names.collect();
-        // Names that are not text are not from here.
+        // The server creates no names that are not UTF-8.
         let names = names.map_err(os(&self.path))?.into_iter().filter_map(Result::ok);
         Ok(names.filter(|name| name.starts_with(NAME)).collect())
     }
 
-    /// The numbers, the newest one first.
+    /// Returns the numbers of the snapshots, the newest first.
     fn numbers(&self) -> Result<Vec<u64>, PersistError> {
         let names = self.names()?;
         let number = |name: &String| {
             let number = name.strip_prefix(NAME)?.parse().ok()?;
-            // Whoever has put another one there may have meant the same number.
+            // Another spelling of the number is not a file of the server.
             (*name == file_of(number)).then_some(number)
         };
         let mut numbers: Vec<u64> = names.iter().filter_map(number).collect();
@@ -155,37 +161,42 @@ impl Snapshots {
         Ok(numbers)
     }
 
-    /// The file of a number.
+    /// Returns the path of a snapshot.
     pub fn file(&self, number: u64) -> PathBuf {
         self.path.join(file_of(number))
     }
 
-    /// Opens one to be read.
+    /// Opens a snapshot for reading.
     pub fn open(&self, number: u64) -> Result<BufReader<File>, PersistError> {
         let path = self.file(number);
         let file = ownership::open_file(&path, OFlags::RDONLY).map_err(ownership(&path))?;
         Ok(BufReader::with_capacity(BUFFER, file))
     }
 
-    /// What the newest one says that it is, without a look at the rest. Nothing if there is none, or if it does not say.
+    /// Returns the header of the newest snapshot without a check of the rest. Returns `None` if
+    /// there is no snapshot or its header is damaged.
     pub fn newest_header(&self) -> Result<Option<Header>, PersistError> {
         let Some(&number) = self.numbers()?.first() else { return Ok(None) };
         Ok(Reader::begin(self.open(number)?).ok().map(|reader| reader.header))
     }
 
-    /// The newest whole one; `None` if there are none. Those that are not whole are named in the log.
+    /// Returns the newest complete snapshot; `None` if there are none. Logs snapshots that are not
+    /// complete.
+    ///
+    /// # Errors
+    /// No snapshot is complete, or a newer snapshot cannot be read.
     pub fn newest(&mut self) -> Result<Option<Contents>, PersistError> {
         let numbers = self.numbers()?;
         for &number in &numbers {
             let path = self.file(number);
             match Contents::read(self.open(number)?) {
                 Ok(contents) => return Ok(Some(contents)),
-                // It may be whole, and newer than all others.
+                // It may be complete, and newer than all others.
                 Err(source @ (ReadError::Version(_) | ReadError::Io(_))) => {
                     return Err(PersistError::Read { path, source });
                 }
                 Err(why) => {
-                    log::warn!("{}: {why}: the snapshot before it is used", path.display());
+                    log::warn!("{}: {why}: using the previous snapshot", path.display());
                     self.torn.push(number);
                 }
             }
@@ -193,12 +204,12 @@ impl Snapshots {
         if numbers.is_empty() { Ok(None) } else { Err(PersistError::NoneWhole { path: self.path.clone() }) }
     }
 
-    /// The file of the newest one, whole or not; `None` if there is none.
+    /// Returns the path of the newest snapshot, complete or not; `None` if there is none.
     pub fn newest_file(&self) -> Result<Option<PathBuf>, PersistError> {
         Ok(self.numbers()?.first().map(|&number| self.file(number)))
     }
 
-    /// Begins the next one.
+    /// Creates the file of the next snapshot.
     pub fn begin(&self) -> Result<(u64, Unfinished), PersistError> {
         let number = self.numbers()?.first().map_or(1, |newest| newest.saturating_add(1));
         let path = self.file(number);
@@ -209,7 +220,8 @@ impl Snapshots {
         Ok((number, Unfinished { out: BufWriter::with_capacity(BUFFER, spill), unfinished, path }))
     }
 
-    /// Gives a finished one its name, and removes those that are too many. Its bytes.
+    /// Gives a finished snapshot its name, and removes surplus snapshots. Returns its size in
+    /// bytes.
     pub fn finish(&self, mut unfinished: Unfinished) -> Result<u64, PersistError> {
         let path = &unfinished.unfinished;
         unfinished.out.flush().and_then(|()| unfinished.out.get_ref().file.sync_all()).map_err(os(path))?;
@@ -226,13 +238,13 @@ impl Snapshots {
         Ok(unfinished.out.get_ref().written)
     }
 
-    /// Names that were given stay.
+    /// Syncs the names to the disk.
     fn sync(&self) -> Result<(), PersistError> {
         sync_directory(&self.path).map_err(os(&self.path))
     }
 }
 
-/// A snapshot that is being written. Dropping it removes what there is of it.
+/// A snapshot that is being written. Dropping it removes an unfinished file.
 #[derive(Debug)]
 pub struct Unfinished {
     out: BufWriter<Spill>,
@@ -254,7 +266,7 @@ impl Drop for Unfinished {
     fn drop(&mut self) {
         match fs::remove_file(&self.unfinished) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                log::warn!("{}: it stays: {e}", self.unfinished.display());
+                log::warn!("{}: cannot remove it: {e}", self.unfinished.display());
             }
             _ => {}
         }
@@ -266,7 +278,7 @@ impl Drop for Unfinished {
 struct Spill {
     file: File,
     written: u64,
-    /// How much of it is on the disk.
+    /// Bytes of `written` that are on the disk.
     spilt: u64,
 }
 
@@ -276,7 +288,7 @@ impl Write for Spill {
         self.written += done as u64;
         if self.written - self.spilt >= SPILL {
             self.file.sync_data()?;
-            // No more than a wish.
+            // Advice only; a failure does no harm.
             let _ = fadvise(&self.file, self.spilt, None, Advice::DontNeed);
             self.spilt = self.written;
         }
@@ -333,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_whole_one_counts_and_as_many_stay_as_are_asked_for() {
+    fn the_newest_complete_snapshot_is_used_and_surplus_ones_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         let root = Directory::open(directory.path()).unwrap();
         assert!(matches!(
@@ -347,7 +359,7 @@ mod tests {
         assert_eq!(snapshots.newest().unwrap().unwrap().header.number, 3);
         damage(&snapshots, 3);
         assert_eq!(snapshots.newest().unwrap().unwrap().header.number, 2);
-        // The damaged one does not count.
+        // The damaged snapshot does not count.
         assert_eq!(make(&snapshots), 4);
         assert_eq!(snapshots.numbers().unwrap(), [4, 3, 2]);
         assert_eq!(make(&snapshots), 5);
@@ -360,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finished_is_nothing() {
+    fn unfinished_snapshots_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         let root = Directory::open(directory.path()).unwrap();
         let mut snapshots = root.export("x", 2).unwrap();
@@ -368,18 +380,18 @@ mod tests {
         out.write_all(b"something").unwrap();
         out.flush().unwrap();
         assert_eq!(snapshots.names().unwrap().len(), 1);
-        // As of a server that was killed.
+        // As if the server was killed.
         std::mem::forget(out);
         assert!(snapshots.newest().unwrap().is_none());
         let again = root.export("x", 2).unwrap();
         assert_eq!(again.names().unwrap(), [] as [&str; 0]);
-        // One that fails leaves nothing.
+        // A snapshot that fails leaves no file.
         drop(again.begin().unwrap());
         assert_eq!(again.names().unwrap(), [] as [&str; 0]);
     }
 
     #[test]
-    fn another_version_is_not_passed_over() {
+    fn a_snapshot_of_another_version_is_not_skipped() {
         let directory = tempfile::tempdir().unwrap();
         let root = Directory::open(directory.path()).unwrap();
         let mut snapshots = root.export("x", 2).unwrap();

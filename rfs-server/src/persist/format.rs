@@ -1,9 +1,11 @@
-//! The file of a snapshot: a preamble, then frames, each with a check over itself and its place, and at the end one that counts them.
+//! Format of a snapshot file: a preamble, then frames, then a final frame that counts them.
 //!
-//! The checks are CRC-32C. That of the first frame, which has the identity and the number, goes into those of all others: a frame of another
-//! snapshot fits nowhere. They find what was written in part or has changed, not malice.
+//! Each frame has a CRC-32C over itself, its position, and the checksum of the first frame, which
+//! contains identity and number. So a frame of another snapshot never matches. The checksums detect
+//! incomplete writes and damage, not tampering.
 //!
-//! Threading: values of one thread. Memory of one frame is needed at a time, as far as it is there.
+//! # Concurrency
+//! Values of one thread. The reader holds one frame in memory at a time.
 
 use std::io::{self, Read, Write};
 
@@ -15,29 +17,31 @@ use serde::{Deserialize, Serialize};
 pub const VERSION: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"rfs-snap";
-/// Bytes of the preamble: magic, version, check.
+/// Size of the preamble: magic, version, checksum.
 const PREAMBLE: usize = 16;
-/// Bytes in front of a frame: check, kind, length.
+/// Size of the head of a frame: checksum, kind, length.
 const FRONT: usize = 16;
-/// A frame is read in steps of this, so that a length that is not true costs no memory.
+/// Step in which a frame is read, so that a false length costs no memory.
 const STEP: u64 = 1 << 20;
 
-/// What a frame has.
+/// Content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A [`Header`]; the first one.
+    /// A [`Header`]; the first frame.
     Header = 1,
-    /// Operations of the log, whole ones.
+    /// Complete operations of the log.
     Ops = 2,
-    /// Sizes and times that clients had written, at that moment or before: the last one counts.
+    /// Sizes and times that clients wrote, up to the moment of the snapshot. The last entry of an
+    /// inode prevails.
     Written = 3,
-    /// The same, from afterwards.
+    /// Sizes and times that clients wrote after the moment.
     WrittenLater = 4,
-    /// Bytes of the arena, behind their place in it.
+    /// Bytes of the arena, behind their offset.
     Bytes = 5,
-    /// How many frames there are in front of it, and a check over their checks; the last one.
+    /// Number of the frames before it, and a checksum over their checksums; the last frame.
     End = 6,
-    /// Blocks that were bad: places in the arena, each with the check that they should have had. Behind their bytes. Only where there are any.
+    /// Bad blocks: offsets in the arena, each with its expected checksum. Follows the bytes of the
+    /// blocks; present only if there are bad blocks.
     Bad = 7,
 }
 
@@ -51,8 +55,8 @@ impl Kind {
 }
 
 impl Kind {
-    /// No frame of this kind is longer, of an arena that long: a length that is not true is to cost little. Operations may be those of one
-    /// step, which at worst has changed the extents of all blocks.
+    /// Returns the maximum length of a frame of this kind, so that a false length costs little.
+    /// Operations may be those of one transaction, which can change the extents of all blocks.
     fn longest(self, arena: u64) -> u64 {
         const MIB: u64 = 1 << 20;
         match self {
@@ -63,49 +67,49 @@ impl Kind {
     }
 }
 
-/// What a snapshot is of.
+/// Description of the memory and the snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
-    /// Bytes of the arena.
+    /// Size of the arena in bytes.
     pub arena: u64,
-    /// Inodes.
+    /// Number of inodes.
     pub inodes: u32,
-    /// Of the memory.
+    /// Identity of the memory.
     pub identity: u128,
-    /// Counts the snapshots of an export.
+    /// Number of the snapshot within its export.
     pub number: u64,
-    /// When it was begun, in nanoseconds since 1970.
+    /// Start of the snapshot, in nanoseconds since 1970.
     pub time: i64,
 }
 
-/// Why a file is no snapshot, or cannot be read.
+/// Reason why a file is not a snapshot, or cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The operating system refused.
+    /// A system call failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// Made by another version.
+    /// Another version of the format.
     #[error("it has version {0} of the format, this is version {VERSION}")]
     Version(u32),
-    /// It ends too early.
+    /// The file ends too early.
     #[error("it ends too early")]
     Cut,
-    /// A check fails.
+    /// A checksum does not match.
     #[error("it is damaged at byte {0}")]
     Damaged(u64),
-    /// The checks are right, and it makes no sense.
+    /// The checksums match but the content is invalid.
     #[error("it contradicts itself")]
     Nonsense,
 }
 
-/// Writes frames.
+/// Writer of frames.
 #[derive(Debug)]
 pub struct Frames<W> {
     out: W,
     count: u64,
-    /// The check of the first frame.
+    /// Checksum of the first frame.
     seed: u32,
-    /// Over all checks.
+    /// Checksum over all checksums.
     checks: u32,
 }
 
@@ -115,7 +119,7 @@ fn check(seed: u32, at: u64, front: &[u8], body: &[&[u8]]) -> u32 {
 }
 
 impl<W: Write> Frames<W> {
-    /// Begins a file.
+    /// Writes the preamble and the first frame.
     pub fn begin(mut out: W, header: &Header) -> io::Result<Frames<W>> {
         let mut preamble = [&MAGIC[..], &VERSION.to_le_bytes()].concat();
         preamble.extend_from_slice(&crc32c(&preamble).to_le_bytes());
@@ -126,7 +130,7 @@ impl<W: Write> Frames<W> {
         Ok(frames)
     }
 
-    /// Writes a frame of these parts, one behind the other; its check.
+    /// Writes a frame whose body is the concatenation of `body`. Returns its checksum.
     pub fn frame(&mut self, kind: Kind, body: &[&[u8]]) -> io::Result<u32> {
         let len: u64 = body.iter().map(|part| part.len() as u64).sum();
         let front = [&(kind as u32).to_le_bytes()[..], &len.to_le_bytes()].concat();
@@ -139,7 +143,7 @@ impl<W: Write> Frames<W> {
         Ok(u32::from_le_bytes(check))
     }
 
-    /// Ends the file; what it was written to.
+    /// Writes the last frame. Returns the destination.
     pub fn end(mut self) -> io::Result<W> {
         let (count, checks) = (self.count.to_le_bytes(), self.checks.to_le_bytes());
         self.frame(Kind::End, &[&count, &checks])?;
@@ -147,22 +151,22 @@ impl<W: Write> Frames<W> {
     }
 }
 
-/// Reads frames, and checks them.
+/// Reader that verifies frames.
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,
-    /// Where the next frame begins.
+    /// Offset of the next frame in the file.
     at: u64,
     count: u64,
     seed: u32,
     checks: u32,
     body: Vec<u8>,
-    /// What the file is of.
+    /// Header of the file.
     pub header: Header,
 }
 
 impl<R: Read> Reader<R> {
-    /// Begins to read a file.
+    /// Reads the preamble and the first frame.
     pub fn begin(mut input: R) -> Result<Reader<R>, ReadError> {
         let mut preamble = [0; PREAMBLE];
         read_whole(&mut input, &mut preamble)?;
@@ -186,7 +190,8 @@ impl<R: Read> Reader<R> {
         Ok(reader)
     }
 
-    /// The next frame; `None` behind the last one, if nothing is missing and there is nothing else.
+    /// Returns the next frame; `None` after the last frame, if all frames are present and no bytes
+    /// follow.
     pub fn frame(&mut self) -> Result<Option<(Kind, &[u8])>, ReadError> {
         let (count, checks) = (self.count, self.checks);
         let at = self.at;
@@ -231,7 +236,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// The first four bytes as a number.
+/// Returns the first four bytes as a number.
 fn le_u32(bytes: &[u8]) -> u32 {
     let mut le = [0; 4];
     le.copy_from_slice(&bytes[..4]);
@@ -279,17 +284,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(bodies in bodies()) {
+        fn frames_survive_encoding(bodies in bodies()) {
             prop_assert_eq!(read(&file(&HEADER, &bodies)).unwrap(), (HEADER, bodies));
         }
 
         #[test]
-        fn what_was_moved_is_noticed(mut bodies in bodies(), one in any::<prop::sample::Index>(), number in 0..9u64) {
+        fn frames_of_another_file_are_rejected(mut bodies in bodies(), one in any::<prop::sample::Index>(), number in 0..9u64) {
             bodies.extend([b"one".to_vec(), b"two".to_vec()]);
             let whole = file(&HEADER, &bodies);
             let other = file(&Header { number, ..HEADER }, &bodies);
             prop_assert_eq!(whole == other, number == HEADER.number);
-            // A part of one and the rest of the other, as blocks of a disk might be.
+            // The first part of one file and the rest of the other, as torn disk writes could leave
+            // them.
             let at = one.index(whole.len());
             let mixed = [&whole[..at], &other[at.min(other.len())..]].concat();
             let same = mixed == whole || mixed == other;

@@ -1,7 +1,11 @@
-//! Makes the snapshots of a server: at intervals, when it is asked to, and a last one at the end.
+//! Makes the snapshots of a server: periodically, on request, and a last one when the server stops.
 //!
-//! Threading: a thread of its own, of low priority, which sleeps until it has something to do. [`Keeper::finish`] makes the last ones on the
-//! thread that calls it. Dropping the keeper ends a snapshot that is being made, which is then none, and joins the thread.
+//! [`Keeper::finish`] makes the last snapshots on the calling thread. Dropping the keeper aborts a
+//! running snapshot.
+//!
+//! # Concurrency
+//! One thread of low priority, which sleeps between snapshots. The lock `orders` is never held
+//! during a snapshot.
 
 use std::{
     io,
@@ -29,24 +33,24 @@ use super::{
 };
 use crate::{dispatch::Dispatcher, durable::Shape};
 
-/// How much less of a processor the thread gets than others (nice(2)).
+/// Nice value of the thread (nice(2)).
 const NICE: i32 = 10;
-/// How often the last snapshot says how far it is.
+/// Interval of the progress messages of the last snapshot.
 const REPORT: Duration = Duration::from_secs(5);
 
-/// Why a snapshot was not made. Those of before are there.
+/// Reason why a snapshot was not made. Earlier snapshots are unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// The files.
+    /// The files of the snapshots.
     #[error(transparent)]
     Files(#[from] PersistError),
-    /// The file that was being written.
+    /// The file of the new snapshot could not be written.
     #[error("cannot write it: {0}")]
     Write(#[from] io::Error),
-    /// A page of the memory is lost.
+    /// A page of the memory was lost.
     #[error("a page of the memory is lost, as its file was shortened or its file system is full")]
     Lost,
-    /// A flaw of the program.
+    /// A bug of the program.
     #[error("the snapshot thread panicked: {0}")]
     Panic(String),
 }
@@ -57,43 +61,43 @@ impl SnapshotError {
     }
 }
 
-/// The last snapshot of an export failed: changes since the snapshot before it are not in any.
+/// The last snapshot of an export failed: changes since the previous snapshot are in no snapshot.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the last snapshot of export {export} failed: {source}; changes since {} are in no snapshot",
     .newest.as_ref().map_or_else(|| "the start".into(), |path| path.display().to_string())
 )]
 pub struct LastSnapshotError {
-    /// The name of the export.
+    /// Name of the export.
     pub export: String,
-    /// The file of the newest snapshot that there is.
+    /// File of the newest snapshot.
     pub newest: Option<PathBuf>,
     /// The reason.
     pub source: SnapshotError,
 }
 
-/// An export whose snapshots are made.
+/// An export with snapshots.
 #[derive(Debug)]
 pub struct Job {
-    /// Its name.
+    /// Name of the export.
     pub name: String,
-    /// Its file system.
+    /// File system of the export.
     pub dispatcher: Arc<Dispatcher>,
-    /// How large it is.
+    /// Shape of the memory.
     pub shape: Shape,
-    /// Where they go.
+    /// Files of the snapshots.
     pub snapshots: Snapshots,
-    /// What nobody has changed since the last one, if that can be known.
+    /// Idle mark of the dispatcher at the last snapshot; equal marks mean no change since.
     idle_since: Option<u64>,
 }
 
 impl Job {
-    /// One of which there is no snapshot yet that it is known to be the same as.
+    /// Returns a job without a known last snapshot.
     pub fn new(name: String, dispatcher: Arc<Dispatcher>, shape: Shape, snapshots: Snapshots) -> Job {
         Job { name, dispatcher, shape, snapshots, idle_since: None }
     }
 
-    /// Nobody can have changed anything since the last snapshot.
+    /// Returns true if nothing can have changed since the last snapshot.
     fn is_idle(&self) -> bool {
         self.idle_since.is_some() && self.idle_since == self.dispatcher.idle_since()
     }
@@ -130,7 +134,7 @@ impl Job {
         let time = i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
         let header = Header { arena, inodes, identity: u128::from_be_bytes(identity), number, time };
         let out = snapshot(&self.dispatcher, &header, out, go_on)?;
-        // Zeros may have been copied in the place of lost pages.
+        // Lost pages may have been copied as zeroes.
         if rdmabox::memory::is_lost() {
             return Err(SnapshotError::Lost);
         }
@@ -138,7 +142,7 @@ impl Job {
     }
 }
 
-/// What the thread is told.
+/// Orders for the thread.
 #[derive(Debug, Default)]
 struct Orders {
     now: bool,
@@ -151,7 +155,7 @@ struct Shared {
     changed: Condvar,
 }
 
-/// The thread.
+/// Handle of the thread.
 #[derive(Debug)]
 pub struct Keeper {
     shared: Arc<Shared>,
@@ -159,7 +163,7 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Starts it. Between two snapshots it waits for `every`, or until it is asked to make them.
+    /// Starts the thread. It makes snapshots after each interval of `every`, and on request.
     pub fn start(jobs: Vec<Job>, every: Option<Duration>) -> io::Result<Keeper> {
         let shared = Arc::<Shared>::default();
         let own = Arc::clone(&shared);
@@ -168,13 +172,15 @@ impl Keeper {
         Ok(Keeper { shared, thread: Some(thread) })
     }
 
-    /// Asks for a snapshot of each export. Those that are being made are not meant: they were begun before.
+    /// Requests a snapshot of each export. A running snapshot does not satisfy the request, because
+    /// it started earlier.
     pub fn ask(&self) {
         self.shared.orders.lock().now = true;
         self.shared.changed.notify_all();
     }
 
-    /// Makes the last snapshots, of exports that no session changes any more. `cut_short` aborts them.
+    /// Makes the last snapshots, of exports that no session changes any more. `cut_short` aborts
+    /// them.
     ///
     /// # Errors
     /// The exports whose last snapshot failed.
@@ -205,14 +211,14 @@ impl Keeper {
         failed
     }
 
-    /// Ends the thread.
+    /// Stops the thread. Returns its jobs.
     fn stop(&mut self) -> Vec<Job> {
         self.shared.orders.lock().over = true;
         self.shared.changed.notify_all();
         let Some(thread) = self.thread.take() else { return Vec::new() };
         // Snapshots contain their panics, and the thread does little else.
         thread.join().unwrap_or_else(|_| {
-            failure::report("the thread that makes snapshots panicked: there is no last snapshot");
+            failure::report("the snapshot thread panicked: there is no last snapshot");
             Vec::new()
         })
     }
@@ -226,7 +232,7 @@ impl Drop for Keeper {
 
 fn work(shared: &Shared, mut jobs: Vec<Job>, every: Option<Duration>) -> Vec<Job> {
     if let Err(e) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE) {
-        log::debug!("the thread that makes snapshots has the priority of others: {e}");
+        log::debug!("cannot lower the priority of the snapshot thread: {e}");
     }
     while let Some(asked) = wait(shared, every) {
         for job in &mut jobs {
@@ -242,7 +248,7 @@ fn work(shared: &Shared, mut jobs: Vec<Job>, every: Option<Duration>) -> Vec<Job
     jobs
 }
 
-/// Waits until there is something to do: whether somebody has asked for it. `None` at the end.
+/// Blocks until a snapshot is due. Returns whether it was requested; `None` when the server stops.
 fn wait(shared: &Shared, every: Option<Duration>) -> Option<bool> {
     let deadline = every.and_then(|every| Instant::now().checked_add(every));
     let mut orders = shared.orders.lock();

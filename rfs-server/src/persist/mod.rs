@@ -1,11 +1,14 @@
-//! Snapshots: what is lent, in files that outlive the memory itself. PERSIST.md has the format and what is promised.
+//! Snapshots: copies of an export in files that outlive its memory. PERSIST.md has the format and
+//! the guarantees.
 //!
-//! A snapshot says how all names, attributes and extents are at one moment, in the words of the log, and then has the bytes of these
-//! extents. Requests go on meanwhile: while the inodes are described, what they change goes along, and while bytes are copied nobody else
-//! gets space that was a file's at that moment. So a file has its own bytes, of then or of later, and never those of another one.
+//! A snapshot describes all names, attributes and extents as of one moment, as log operations,
+//! followed by the bytes of the extents. Requests go on meanwhile: their changes are added to the
+//! description. While the bytes are copied, space that a file had at that moment is not reused. So
+//! a file has its own bytes, of that moment or later, and never those of another file.
 //!
-//! From the bottom up: [`mod@format`] are frames with checks, [`mod@write`] makes a snapshot of a dispatcher, [`read`] looks at one, [`restore`] makes
-//! memory of it, [`directory`] has the files of an export, and [`keeper`] makes them, on a thread of its own.
+//! Bottom up: [`mod@format`] has checksummed frames, [`mod@write`] copies a running dispatcher,
+//! [`read`] verifies a snapshot, [`restore`] fills new memory from it, [`directory`] manages the
+//! files, and [`keeper`] makes snapshots on its own thread.
 
 pub mod directory;
 pub mod format;

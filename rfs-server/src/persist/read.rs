@@ -1,6 +1,7 @@
-//! What a snapshot says, when all of it has been checked.
+//! Reads and verifies a snapshot.
 //!
-//! Threading: plain values.
+//! # Concurrency
+//! Plain values.
 
 use std::io::Read;
 
@@ -20,21 +21,25 @@ use crate::{
     numbers::ByNumber,
 };
 
-/// A file system, but for the bytes of its files.
+/// A file system without the bytes of its files.
 #[derive(Debug)]
 pub struct Contents {
-    /// What it is of.
+    /// Header of the snapshot.
     pub header: Header,
-    /// The inodes, with their times. Files have the space that they keep when nobody has them open.
+    /// The inodes, with their times. Files have the space that they keep when no session has them
+    /// open.
     pub state: State,
     /// Sizes of the files.
     pub sizes: ByNumber<u64>,
-    /// Where their bytes lie, in order.
+    /// Ranges of the arena with file data, in order.
     pub places: Vec<Range>,
 }
 
 impl Contents {
-    /// Reads a whole file, and checks it. Nothing of it counts before that.
+    /// Reads and verifies a whole file.
+    ///
+    /// # Errors
+    /// The first damage or contradiction; the caller then uses nothing of the file.
     pub fn read(input: impl Read) -> Result<Contents, ReadError> {
         let mut reader = Reader::begin(input)?;
         let header = reader.header;
@@ -55,7 +60,7 @@ impl Contents {
                     place(body, &header)?;
                 }
                 Kind::Bad => drop(bad_blocks(body, &header)?),
-                // They do not come from here.
+                // The reader does not return these kinds.
                 Kind::Header | Kind::End => return Err(ReadError::Nonsense),
             }
         }
@@ -75,8 +80,8 @@ impl Contents {
         Ok(Contents { header, state, sizes, places })
     }
 
-    /// Reads the file again, which is the same: `visit` gets the bytes of files with their places, and `bad` blocks of files that were bad,
-    /// with the check that they should have had.
+    /// Reads the same file again. Calls `visit` with the bytes of files and their offsets in the
+    /// arena, and `bad` with each bad block and its expected checksum.
     pub fn bytes(
         &self,
         input: impl Read,
@@ -107,7 +112,7 @@ impl Contents {
         Ok(())
     }
 
-    /// What of some bytes is a file's.
+    /// Calls `visit` with the parts of `bytes` that belong to files.
     fn visit(&self, start: u64, bytes: &[u8], visit: &mut impl FnMut(u64, &[u8])) {
         let end = start + bytes.len() as u64;
         let first = self.places.partition_point(|place| place.end() <= start);
@@ -118,7 +123,7 @@ impl Contents {
     }
 }
 
-/// The place of bytes, and they.
+/// Splits a frame into the offset and the bytes.
 fn place<'a>(body: &'a [u8], header: &Header) -> Result<(u64, &'a [u8]), ReadError> {
     let (start, bytes) = body.split_first_chunk().ok_or(ReadError::Nonsense)?;
     let start = u64::from_le_bytes(*start);
@@ -126,7 +131,7 @@ fn place<'a>(body: &'a [u8], header: &Header) -> Result<(u64, &'a [u8]), ReadErr
     end.filter(|&end| end <= header.arena).map(|_| (start, bytes)).ok_or(ReadError::Nonsense)
 }
 
-/// Blocks, and their checks.
+/// Decodes bad blocks and their expected checksums.
 fn bad_blocks(body: &[u8], header: &Header) -> Result<Vec<(u64, u32)>, ReadError> {
     let (words, rest) = body.as_chunks::<8>();
     let pairs = words.chunks(2).map(|pair| match *pair {
@@ -152,7 +157,7 @@ fn all_written(body: &[u8]) -> Result<impl Iterator<Item = (u64, Written)> + '_,
     Ok((0..words.len()).step_by(3).map(one).map(|written| (written.ino, written)))
 }
 
-/// Whether the numbers of an operation are any that there can be. The rest is for those to find who put it together.
+/// Checks that the numbers of an operation are in range. [`State::apply`] checks the rest.
 fn check(op: &Op<'_>, header: &Header) -> Result<(), ReadError> {
     let fits = |extent: &Extent| {
         let end = u64::saturating_add;
@@ -172,8 +177,8 @@ fn check(op: &Op<'_>, header: &Header) -> Result<(), ReadError> {
     }
 }
 
-/// Gives a file the size and the times of its record, and takes the space that it loses with its last close. Its size. Where its bytes
-/// lie goes to `places`.
+/// Gives a file the size and times of its record, and removes the space that it would lose with its
+/// last close. Adds the ranges of its data to `places`. Returns its size.
 fn settle(
     inode: &mut Inode,
     written: Option<&Written>,
@@ -181,7 +186,8 @@ fn settle(
     places: &mut Vec<Range>,
 ) -> u64 {
     let Body::File(map) = &mut inode.body else { return 0 };
-    // What was written later is there as far as it lies in the space of then. A file that has become shorter has its bytes still.
+    // A later size counts as far as the extents of the snapshot reach. A file that was truncated
+    // later still has its bytes.
     let later_size = later.map_or(0, |later| later.size.min(map.end()));
     let size = written.map_or(0, |written| written.size).max(later_size).min(MAX_FILE_SIZE);
     let time = later.map_or(0, |later| later.time);

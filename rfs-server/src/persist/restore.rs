@@ -1,6 +1,8 @@
-//! Memory made of a snapshot, and a dispatcher over it. For the clients it is another memory: nothing that they had is there for them.
+//! Restores a snapshot into new memory. Clients see another memory: their sessions, open files and
+//! locks do not exist there.
 //!
-//! Threading: a server that starts has everything to itself.
+//! # Concurrency
+//! The thread that starts the server; nothing else uses the memory yet.
 
 use std::{io::Read, sync::Arc};
 
@@ -16,31 +18,32 @@ use crate::{
     table::Table,
 };
 
-/// Why a snapshot is not restored.
+/// Reason why a snapshot is not restored.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// It cannot be read (any more).
+    /// The snapshot cannot be read.
     #[error("{0}")]
     Read(#[from] ReadError),
-    /// It is of a larger memory.
+    /// The snapshot is of a larger memory.
     #[error(
-        "it is of {} bytes and {inodes} inodes, which do not fit into {lent} bytes and {slots} inodes: lend at least as much \
-         (--memory, --inodes, --export)", .arena
+        "the snapshot needs {} bytes and {inodes} inodes, but the export has {lent} bytes and {slots} inodes: raise \
+         --memory, --inodes or --export", .arena
     )]
     Larger {
-        /// Bytes that it is of.
+        /// Arena size of the snapshot in bytes.
         arena: u64,
-        /// Inodes that it is of.
+        /// Inodes of the snapshot.
         inodes: u32,
-        /// Bytes that there are.
+        /// Size of the new arena in bytes.
         lent: u64,
-        /// Inodes that there are.
+        /// Inodes of the new memory.
         slots: u32,
     },
 }
 
-/// Puts what a snapshot has into memory that is zero: the bytes into `bytes`, the records into `table`. Which blocks may hold bytes then is
-/// noted in `dirt`. What is left of it is for [`Dispatcher::kept`](crate::dispatch::Dispatcher::kept).
+/// Writes a snapshot into memory that is zero: data into `bytes`, records into `table`, and the
+/// blocks with data into `dirt`. `again` is a second reader of the file. Returns the state for
+/// [`Dispatcher::kept`](crate::dispatch::Dispatcher::kept).
 pub fn restore(
     contents: Contents,
     again: impl Read,
@@ -59,14 +62,14 @@ pub fn restore(
             ranges.for_each(|range| dirt.set(range, true));
         }
     }
-    // Places lie within the arena of the snapshot, as was checked.
+    // Offsets lie within the arena of the snapshot: `Contents::read` checked it.
     let write = |place, data: &[u8]| {
         if bytes.write(place, data, true).is_err() {
-            log::error!("what was restored at {place} of the arena is bad already");
+            log::error!("the restored block at {place} of the arena is bad");
         }
     };
     let bad = |block, expected| {
-        log::error!("the block at {block} of the arena was bad when the snapshot was made, and is so still");
+        log::error!("the block at {block} of the arena was bad when the snapshot was made, and stays bad");
         bytes.expect(block, expected);
     };
     contents.bytes(again, write, bad)?;
@@ -75,7 +78,7 @@ pub fn restore(
         if attr.kind == FileKind::Regular {
             attr.size = contents.sizes.get(&ino).copied().unwrap_or(0);
         }
-        // Slots do, too.
+        // `Contents::read` checked the slots, too.
         records.publish_all(&attr, &inode.space());
     }
     Ok(contents.state)

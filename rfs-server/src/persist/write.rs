@@ -1,10 +1,13 @@
-//! A snapshot of a file system that is in use.
+//! Writes a snapshot of a file system that is in use.
 //!
-//! First its inodes are described, shard by shard, with what changes meanwhile; when that is over the snapshot's moment has come. Then the
-//! arena is copied from its beginning to its end, block by block compared with its checksums if it has any, without what is known to be free and zero, and without blocks of zeroes. What is free and
-//! not yet zeroed may be copied along; nobody looks at it. Sizes are read before the bytes: a client writes bytes first.
+//! First the inodes are described, shard by shard, together with concurrent changes; the end of the
+//! description is the moment of the snapshot. Then the arena is copied from start to end, without
+//! clean space and zero blocks, and verified if it has checksums. Free dirty space may be copied,
+//! too; readers ignore it. Sizes are read before the bytes, because a client writes the bytes
+//! first.
 //!
-//! Threading: one thread, which may be of low priority: requests wait for it no longer than it takes to describe a shard.
+//! # Concurrency
+//! One thread, possibly of low priority. A request waits at most while one shard is described.
 
 use std::io::{self, Write};
 
@@ -21,19 +24,19 @@ use crate::{
 /// Bytes that are copied at a time.
 const CHUNK: u64 = 1 << 20;
 const ZERO: [u8; BLOCK as usize] = [0; BLOCK as usize];
-/// Sizes and times in a frame.
+/// Maximum number of sizes and times in a frame.
 const WRITTEN: usize = 32 << 10;
 
-/// How far a snapshot is.
+/// Progress of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of the arena that have been looked at.
+    /// Bytes of the arena that are done.
     pub done: u64,
-    /// All of them.
+    /// Size of the arena in bytes.
     pub all: u64,
 }
 
-/// Writes a snapshot. `go_on` is asked now and then, and ends it by an error.
+/// Writes a snapshot. Calls `go_on` regularly; its error aborts the snapshot.
 pub fn snapshot<W: Write>(
     dispatcher: &Dispatcher,
     header: &Header,
@@ -90,14 +93,15 @@ fn tell<W: Write>(frames: &mut Frames<W>, kind: Kind, written: &[Written]) -> io
     frames.frame(kind, &[&bytes]).map(drop)
 }
 
-/// Says which blocks are bad, behind their bytes: with new checks they would be taken for good.
+/// Records bad blocks behind their bytes. A restore would otherwise compute checksums that match
+/// the bad bytes.
 fn tell_bad<W: Write>(frames: &mut Frames<W>, bad: &[Bad]) -> io::Result<()> {
     if bad.is_empty() {
         return Ok(());
     }
     for Bad { place, expected, found } in bad {
         log::error!(
-            "the block at {place} of the arena, which the snapshot has, is bad: its check is {found:08x}, not {expected:08x}"
+            "the block at {place} of the arena is bad, and so is its copy in the snapshot: checksum {found:08x}, expected {expected:08x}"
         );
     }
     let words = bad.iter().flat_map(|bad| [bad.place, bad.expected.into()]);
@@ -105,7 +109,7 @@ fn tell_bad<W: Write>(frames: &mut Frames<W>, bad: &[Bad]) -> io::Result<()> {
     frames.frame(Kind::Bad, &[&bytes]).map(drop)
 }
 
-/// Reads bytes of the arena. Those of memory that was never touched are not made present by it.
+/// Reads bytes of the arena. A read does not allocate pages that were never touched.
 fn read(dispatcher: &Dispatcher, start: u64, out: &mut [u8]) -> io::Result<()> {
     let arena = dispatcher.bytes().memory();
     let Some(fd) = arena.fd() else {
@@ -124,7 +128,7 @@ fn read(dispatcher: &Dispatcher, start: u64, out: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes what is not zero, in runs of blocks.
+/// Writes the nonzero blocks as runs.
 fn copy<W: Write>(frames: &mut Frames<W>, start: u64, bytes: &[u8]) -> io::Result<()> {
     let is_zero = |block: &&[u8]| **block == ZERO[..block.len()];
     let blocks: Vec<&[u8]> = bytes.chunks(BLOCK as usize).collect();
