@@ -1,6 +1,7 @@
-//! POSIX access control lists: their encoding as extended attributes, and what they have to do with permission bits.
-//! Pure. The rules are those of POSIX.1e draft 17 as Linux has them (acl(5)). Clients' kernels check access; the server does so for keys
-//! with a squash only.
+//! POSIX access control lists: encoding as extended attributes, and relation to permission bits.
+//!
+//! The rules are those of POSIX.1e draft 17 as implemented by Linux (acl(5)). Clients' kernels
+//! check access; the server checks only for keys with a squash. No I/O, no locks, no clock.
 
 use rfs_proto::{Errno, Owner};
 
@@ -16,7 +17,7 @@ const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 
-/// The id of entries that are for nobody in particular.
+/// The id of entries without a named user or group.
 const NO_ID: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,12 +27,15 @@ struct Entry {
     id: u32,
 }
 
-/// An access control list, complete and in order: owner, named users, group, named groups, mask, others.
+/// A complete access control list, in order: owner, named users, group, named groups, mask, others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl(Box<[Entry]>);
 
 impl Acl {
-    /// Decodes a value. `None` if it has no entries, which stands for no list at all; EINVAL if it is no valid list.
+    /// Decodes a value. Returns `None` if it has no entries, which means no list.
+    ///
+    /// # Errors
+    /// EINVAL if the list is not valid.
     pub fn decode(value: &[u8]) -> Result<Option<Acl>, Errno> {
         let (header, rest) = value.split_at_checked(HEADER).ok_or(Errno::EINVAL)?;
         if le32(header) != VERSION || !rest.len().is_multiple_of(ENTRY) {
@@ -49,7 +53,7 @@ impl Acl {
         }
     }
 
-    /// The value that stands for this list.
+    /// Returns the encoded list.
     pub fn encode(&self) -> Vec<u8> {
         let mut value = Vec::with_capacity(HEADER + ENTRY * self.0.len());
         value.extend(VERSION.to_le_bytes());
@@ -61,12 +65,12 @@ impl Acl {
         value
     }
 
-    /// True if it says no more than permission bits can.
+    /// Returns true if permission bits can express the list.
     pub fn is_minimal(&self) -> bool {
         self.0.len() == 3
     }
 
-    /// The permission bits of a file with this list: the mask stands for the group.
+    /// Returns the permission bits of a file with this list: the mask stands for the group.
     pub fn permissions(&self) -> u32 {
         let perm = |tag| self.0.iter().find(|entry| entry.tag == tag).map(|entry| u32::from(entry.perm));
         let class = |tag| perm(tag).unwrap_or(0);
@@ -74,7 +78,8 @@ impl Acl {
         class(USER_OBJ) << 6 | group << 3 | class(OTHER)
     }
 
-    /// Returns true if a user who is not the owner, and who is in one group, has these permissions of an inode of group `gid`.
+    /// Returns true if a user that is not the owner, and is a member of one group, has these
+    /// permissions of an inode of group `gid`.
     pub fn permits(&self, user: Owner, gid: u32, wanted: u32) -> bool {
         let named = |entry: &&Entry| entry.tag == USER && entry.id == user.uid;
         if let Some(entry) = self.0.iter().find(named) {
@@ -92,7 +97,8 @@ impl Acl {
         }
     }
 
-    /// Returns true if some user that is neither root nor in root's group has these permissions of an inode of root with group `gid`.
+    /// Returns true if some user that is neither root nor in root's group has these permissions of
+    /// an inode of root with group `gid`.
     pub fn permits_some_user(&self, gid: u32, wanted: u32) -> bool {
         let entry = |entry: &Entry| match entry.tag {
             USER | GROUP => entry.id != 0,
@@ -113,13 +119,13 @@ impl Acl {
         self.0.iter().find(|entry| entry.tag == OTHER).map_or(0, |entry| u32::from(entry.perm))
     }
 
-    /// Follows a change of permission bits.
+    /// Adjusts the list to new permission bits.
     pub fn change_mode(&mut self, perm: u32) {
         self.fit(|_, class| class, perm);
     }
 
-    /// The access list of a new inode that is made with the permission bits `perm` in a directory with this default
-    /// list: what both allow.
+    /// Returns the access list of an inode that is made with the permission bits `perm` in a
+    /// directory with this default list: the permissions that both allow.
     pub fn inherit(&self, perm: u32) -> Acl {
         let mut access = self.clone();
         access.fit(|entry, class| entry & class, perm);
@@ -140,7 +146,8 @@ impl Acl {
     }
 }
 
-/// One for the owner, one for the group, one for others; named entries only with a mask; all in order.
+/// Returns true for a valid list: one entry each for owner, group and others, a mask if there are
+/// named entries, all in order.
 fn is_valid(entries: &[Entry]) -> bool {
     let count = |tag| entries.iter().filter(|entry| entry.tag == tag).count();
     let named = count(USER) + count(GROUP);
@@ -202,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_lists_are_rejected() {
         let short = &FULL[..3];
         let twice = [(USER_OBJ, 7, NO_ID), (USER_OBJ, 7, NO_ID), (GROUP_OBJ, 5, NO_ID), (OTHER, 1, NO_ID)];
         let no_mask = [(USER_OBJ, 7, NO_ID), (USER, 1, 5), (GROUP_OBJ, 5, NO_ID), (OTHER, 1, NO_ID)];
@@ -240,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn inheritance_allows_what_both_allow() {
+    fn an_inherited_list_permits_what_both_permit() {
         let access = acl(&FULL).inherit(0o666);
         assert_eq!(access.permissions(), 0o640);
         assert_eq!((access.0[1].perm, access.0[2].perm, access.0[3].perm), (6, 5, 7));

@@ -1,6 +1,8 @@
-//! A directory's entries: by name, and in the order of cookies that stay valid while the directory changes.
+//! Entries of a directory: by name, and in the order of cookies, which stay valid while the
+//! directory changes.
 //!
-//! Threading: none; whoever has its inode has it. It knows names and numbers only, not what they are.
+//! # Concurrency
+//! None; the caller holds the inode of the directory.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,10 +17,10 @@ struct Entry {
     cookie: u64,
 }
 
-/// A directory.
+/// The entries of a directory.
 #[derive(Clone, Debug)]
 pub struct Directory {
-    /// Its parent, itself for the root.
+    /// Parent directory; the root is its own parent.
     pub parent: u64,
     by_name: HashMap<Arc<[u8]>, Entry>,
     by_cookie: BTreeMap<u64, Arc<[u8]>>,
@@ -26,22 +28,22 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// An empty directory.
+    /// Returns an empty directory.
     pub fn new(parent: u64) -> Directory {
         Directory { parent, by_name: HashMap::new(), by_cookie: BTreeMap::new(), last_cookie: 0 }
     }
 
-    /// The inode of a name.
+    /// Returns the inode of a name.
     pub fn get(&self, name: &[u8]) -> Option<u64> {
         self.by_name.get(name).map(|entry| entry.ino)
     }
 
-    /// True if there are no entries.
+    /// Returns true if there are no entries.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }
 
-    /// Sets a name, which keeps its cookie if it exists.
+    /// Sets a name. An existing name keeps its cookie.
     pub fn set(&mut self, name: &[u8], ino: u64) {
         if let Some(entry) = self.by_name.get_mut(name) {
             entry.ino = ino;
@@ -53,7 +55,7 @@ impl Directory {
         self.by_name.insert(name, Entry { ino, cookie: self.last_cookie });
     }
 
-    /// Sets a name with its cookie, as it was once.
+    /// Restores a name with its cookie.
     pub fn restore(&mut self, name: &[u8], ino: u64, cookie: u64) {
         self.remove(name);
         let name: Arc<[u8]> = name.into();
@@ -62,19 +64,19 @@ impl Directory {
         self.by_name.insert(name, Entry { ino, cookie });
     }
 
-    /// The last cookie that a name has got.
+    /// Returns the highest cookie that was ever assigned.
     pub fn last_cookie(&self) -> u64 {
         self.last_cookie
     }
 
-    /// No name gets a cookie up to this one any more.
+    /// Restores the highest cookie, so that no name gets a cookie up to this one again.
     pub fn restore_last_cookie(&mut self, cookie: u64) {
         self.last_cookie = self.last_cookie.max(cookie);
     }
 
-    /// Gives what has a name another one, in the place of what had that. A name that exists keeps its cookie, so that who reads the
-    /// directory meanwhile finds it once. One that does not gets that of the other name, so that he comes to an end, however often
-    /// it is renamed.
+    /// Renames an entry, and replaces the entry at the new name. An existing new name keeps its
+    /// cookie, so that a concurrent listing shows it once. Otherwise the old cookie moves to the
+    /// new name, so that a listing ends even if entries are renamed again and again.
     pub fn rename(&mut self, from: &[u8], to: &[u8]) {
         let Some(entry) = self.by_name.remove(from) else { return };
         if let Some(replaced) = self.by_name.get_mut(to) {
@@ -94,12 +96,12 @@ impl Directory {
         }
     }
 
-    /// The cookie of a name.
+    /// Returns the cookie of a name.
     pub fn cookie(&self, name: &[u8]) -> Option<u64> {
         self.by_name.get(name).map(|entry| entry.cookie)
     }
 
-    /// The entries behind a cookie, in order: cookie, name, inode.
+    /// Returns the entries behind a cookie, in order: cookie, name, inode.
     pub fn after(&self, cookie: u64) -> impl Iterator<Item = (u64, &[u8], u64)> + '_ {
         let from = match cookie {
             1.. if seeded(Fault::EntryDoubled) => Some(cookie),
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_renamed_stays_where_it_is() {
+    fn a_renamed_entry_keeps_its_place() {
         let mut directory = Directory::new(1);
         for (name, ino) in [(&b"a"[..], 10), (b"b", 11), (b"c", 12)] {
             directory.set(name, ino);

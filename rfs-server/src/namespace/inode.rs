@@ -1,7 +1,7 @@
-//! What the server keeps about an inode. Sizes of regular files and times of client writes are not here: they live
-//! in the attribute table.
+//! An inode. The attribute table has the sizes of regular files and the times of client writes.
 //!
-//! Threading: none; whoever has it has its shard locked.
+//! # Concurrency
+//! None; the caller holds the inode's shard lock.
 
 use rfs_proto::{Attr, Belongs, Errno, FileKind, Marks, record::Space};
 use seeded_faults::{Fault, seeded};
@@ -13,26 +13,26 @@ const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
 const GROUP_EXEC: u32 = 0o0010;
 
-/// Size shown for a directory.
+/// Size that a directory shows.
 const DIRECTORY_SIZE: u64 = 4096;
 
-/// What an inode holds besides attributes.
+/// Content of an inode, by kind.
 #[derive(Clone, Debug)]
 pub enum Body {
-    /// A regular file's extents.
+    /// Extents of a regular file.
     File(FileMap),
-    /// A directory's entries.
+    /// Entries of a directory.
     Directory(Directory),
-    /// A symbolic link's target.
+    /// Target of a symbolic link.
     Symlink(Box<[u8]>),
-    /// Nothing: fifos, sockets, device nodes.
+    /// FIFO, socket or device node.
     Special,
 }
 
 /// An inode.
 #[derive(Clone, Debug)]
 pub struct Inode {
-    /// Kind; it fits the body.
+    /// Kind; matches `body`.
     pub kind: FileKind,
     /// Permission bits (07777).
     pub perm: u32,
@@ -44,30 +44,30 @@ pub struct Inode {
     pub gid: u32,
     /// Device number.
     pub rdev: u32,
-    /// Last access.
+    /// Last access time.
     pub atime: i64,
-    /// Last change of contents that the server made.
+    /// Last change of contents by the server.
     pub mtime: i64,
-    /// Last change of attributes that the server made.
+    /// Last change of attributes by the server.
     pub ctime: i64,
-    /// Its record in the attribute table.
+    /// Index of its record in the attribute table.
     pub slot: u32,
-    /// Grows when extents are taken away.
+    /// Raised whenever the file loses extents.
     pub layout_generation: u64,
-    /// There has been a file lock on it.
+    /// The inode has been locked at least once.
     pub was_locked: bool,
-    /// The session that opened, resized or locked it last.
+    /// Session that last opened, resized or locked the inode.
     pub visitor: u64,
-    /// How often that changed.
+    /// Number of changes of `visitor`.
     pub visits: u64,
-    /// Extended attributes, once there were any.
+    /// Extended attributes; `None` before the first.
     pub xattrs: Option<Box<Xattrs>>,
-    /// Contents.
+    /// Content, by kind.
     pub body: Body,
 }
 
 impl Inode {
-    /// One that is new, with `parent` if it is a directory.
+    /// Returns a new inode; `parent` counts if it is a directory.
     pub fn new(new: New<'_>, parent: u64, now: i64) -> Inode {
         let is_device = matches!(new.kind, FileKind::CharDevice | FileKind::BlockDevice);
         Inode {
@@ -95,12 +95,12 @@ impl Inode {
         }
     }
 
-    /// Returns the group of what is made in this directory for a caller of group `gid`.
+    /// Returns the group of a new entry of this directory for a caller of group `gid`.
     pub fn group_of_new(&self, gid: u32) -> u32 {
         if self.perm & SETGID != 0 { self.gid } else { gid }
     }
 
-    /// The attributes as the server knows them: size and blocks of a regular file are 0 here.
+    /// Returns the server's attributes. Size and blocks of a regular file are 0 here.
     pub fn attr(&self, ino: u64) -> Attr {
         let size = match &self.body {
             Body::File(_) | Body::Special => 0,
@@ -126,7 +126,7 @@ impl Inode {
         }
     }
 
-    /// The space of a regular file.
+    /// Returns the space of a regular file.
     pub fn space(&self) -> Space {
         match &self.body {
             Body::File(map) => map.space(),
@@ -134,7 +134,7 @@ impl Inode {
         }
     }
 
-    /// The extents of a regular file.
+    /// Returns the extents of a regular file.
     pub fn file(&self) -> Option<&FileMap> {
         match &self.body {
             Body::File(map) => Some(map),
@@ -142,7 +142,7 @@ impl Inode {
         }
     }
 
-    /// The directory in it.
+    /// Returns the entries of a directory.
     pub fn directory(&self) -> Option<&Directory> {
         match &self.body {
             Body::Directory(directory) => Some(directory),
@@ -150,18 +150,18 @@ impl Inode {
         }
     }
 
-    /// The extended attributes, to change.
+    /// Returns the extended attributes for changes.
     pub fn xattrs_mut(&mut self) -> &mut Xattrs {
         self.xattrs.get_or_insert_default()
     }
 
-    /// The memory that extended attributes take.
+    /// Returns the bytes of memory that the extended attributes take.
     pub fn xattr_bytes(&self) -> u64 {
         self.xattrs.as_ref().map_or(0, |xattrs| xattrs.bytes())
     }
 
-    /// Gives a new inode the ACLs and the permission bits that it gets in a directory with this default ACL, or without
-    /// one.
+    /// Gives a new inode the ACLs and permission bits that it inherits from its directory's default
+    /// ACL, or without one by the umask.
     pub(super) fn begin_acls(&mut self, default: Option<&Acl>, umask: u32) {
         let Some(default) = default.filter(|_| self.kind != FileKind::Symlink) else {
             if self.kind != FileKind::Symlink {
@@ -179,8 +179,8 @@ impl Inode {
         }
     }
 
-    /// Sets the access ACL or the default ACL. The permission bits follow the access ACL, and one that says no more than
-    /// they do is not kept.
+    /// Sets the access ACL or the default ACL. Also sets the permission bits from the access ACL,
+    /// and drops an access ACL that says no more than they do.
     pub fn set_acl(&mut self, name: XattrName<'_>, acl: Option<Acl>) {
         let kept = match (name, acl) {
             (XattrName::Access, Some(acl)) => {
@@ -201,7 +201,7 @@ impl Inode {
         Ok(())
     }
 
-    /// Sets the permission bits, and the access ACL with them.
+    /// Sets the permission bits, and adjusts the access ACL.
     pub fn set_perm(&mut self, perm: u32) {
         self.perm = perm & 0o7777;
         if let Some(xattrs) = &mut self.xattrs {
@@ -209,15 +209,17 @@ impl Inode {
         }
     }
 
+    /// Checks the expected owner.
+    ///
     /// # Errors
-    /// EPERM: it belongs to somebody else.
+    /// EPERM if the inode has another owner.
     pub fn belongs(&self, to: Option<Belongs>) -> Result<(), Errno> {
         let so = to.is_none_or(|to| self.uid == to.uid && to.gid.is_none_or(|gid| self.gid == gid));
         if so || seeded(Fault::OwnerIgnored) { Ok(()) } else { Err(Errno::EPERM) }
     }
 
-    /// Takes away what a change of contents or owner must not leave to a program: set-user-ID, set-group-ID where the
-    /// group may execute, capabilities.
+    /// Removes privileges that a change of contents or owner ends: set-user-ID, set-group-ID if the
+    /// group may execute, and capabilities.
     pub fn drop_privileges(&mut self) {
         if self.is_directory() {
             return;
@@ -231,7 +233,7 @@ impl Inode {
         }
     }
 
-    /// True for directories.
+    /// Returns true for directories.
     pub fn is_directory(&self) -> bool {
         self.kind == FileKind::Directory
     }

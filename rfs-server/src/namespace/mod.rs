@@ -1,9 +1,12 @@
-//! Names and inodes: pure metadata with the rules of POSIX, as Linux file systems read them.
+//! Names and inodes, with the rules of POSIX as Linux file systems read them. No I/O, no locks, no
+//! clock.
 //!
-//! Every operation either changes nothing and says why, or says which inodes it touched, so that their records can
-//! be published, and which lost its last name. Permission is the clients' kernels' business, the sticky bit included.
+//! Each operation either fails without a change, or returns its [`Effects`]: the inodes whose
+//! records must be published, and an inode that lost its last name. Clients' kernels check
+//! permissions, including the sticky bit.
 //!
-//! Threading: none; an operation has its inodes to itself ([`Inodes`]). It knows nothing of memory, sessions or open files.
+//! # Concurrency
+//! None; an operation has exclusive access to its inodes ([`Inodes`]).
 
 mod acl;
 mod directory;
@@ -24,54 +27,54 @@ pub use inodes::{Inodes, InodesMut};
 pub use rename::Place;
 pub use xattr::{XattrName, Xattrs};
 
-/// The set-group-ID bit: new entries of such a directory get its group.
+/// Set-group-ID bit: new entries of such a directory get its group.
 const SETGID: u32 = 0o2000;
 
-/// Most links of an inode, and most subdirectories of a directory but for two.
+/// Maximum number of links of an inode.
 pub const MAX_LINKS: u32 = i32::MAX as u32;
 
-/// What an operation did.
+/// Effects of an operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
     /// Inodes whose attributes changed.
     pub touched: Vec<u64>,
-    /// An inode that has no name any more. It still exists.
+    /// Inode that has lost its last name. It still exists.
     pub orphaned: Option<u64>,
-    /// Directories that lie in another one now.
+    /// Directories that have another parent now.
     pub moved: Vec<u64>,
-    /// An inode that was made for the old place of one that was renamed.
+    /// Inode that was made at the old name of a rename.
     pub made: Option<u64>,
 }
 
-/// A new inode.
+/// Description of a new inode.
 #[derive(Clone, Copy, Debug)]
 pub struct New<'a> {
     /// Kind.
     pub kind: FileKind,
     /// Permission bits; others are ignored.
     pub perm: u32,
-    /// Taken from the permission bits where the directory has no default ACL.
+    /// Removed from the permission bits if the directory has no default ACL.
     pub umask: u32,
     /// Owner.
     pub uid: u32,
-    /// Group, unless the directory decides.
+    /// Group; a set-group-ID directory overrides it.
     pub gid: u32,
-    /// Device number; ignored for what is no device.
+    /// Device number; ignored unless the kind is a device.
     pub rdev: u32,
     /// Target of a symbolic link.
     pub target: &'a [u8],
-    /// Its record.
+    /// Index of its record in the attribute table.
     pub slot: u32,
 }
 
 impl New<'_> {
-    /// What says where overlayfs has layers that there is nothing, whatever lies below.
+    /// Returns a whiteout, which overlayfs shows as an absent name that hides lower layers.
     pub fn whiteout(Owner { uid, gid }: Owner, slot: u32) -> New<'static> {
         New { kind: FileKind::CharDevice, perm: 0, umask: 0, uid, gid, rdev: 0, target: b"", slot }
     }
 }
 
-/// Names, and the inodes that they stand for.
+/// The names and inodes of an export.
 #[derive(Debug)]
 pub struct Namespace<I> {
     inodes: I,
@@ -79,37 +82,46 @@ pub struct Namespace<I> {
 }
 
 impl<I: Inodes> Namespace<I> {
-    /// The names in these.
+    /// Returns the namespace of these inodes.
     pub fn new(inodes: I) -> Namespace<I> {
         Namespace { inodes, max_links: MAX_LINKS }
     }
 
-    /// What it is made of.
+    /// Returns the inodes.
     pub fn inodes(&self) -> &I {
         &self.inodes
     }
 
-    /// What it is made of, to change.
+    /// Returns the inodes for changes.
     pub fn inodes_mut(&mut self) -> &mut I {
         &mut self.inodes
     }
 
-    /// Asks for an inode, which need not exist.
+    /// Requests an inode, which need not exist.
     pub fn need(&mut self, ino: u64) -> Result<(), I::Stop> {
         self.inodes.need(ino)
     }
 
-    /// An inode. ESTALE if it is gone.
+    /// Returns an inode.
+    ///
+    /// # Errors
+    /// ESTALE if the inode does not exist.
     pub fn get(&self, ino: u64) -> Result<&Inode, Errno> {
         self.inodes.get(ino)
     }
 
-    /// A directory. ESTALE if it is gone, ENOTDIR if it is none.
+    /// Returns a directory.
+    ///
+    /// # Errors
+    /// ESTALE if the inode does not exist, ENOTDIR if it is no directory.
     pub fn directory(&self, ino: u64) -> Result<&Directory, Errno> {
         self.get(ino)?.directory().ok_or(Errno::ENOTDIR)
     }
 
-    /// A name's inode. ESTALE if the directory has been removed: it has no names and gets none.
+    /// Returns the inode of a name.
+    ///
+    /// # Errors
+    /// ESTALE if the directory is removed: it has no names and gets none.
     pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<u64, Errno> {
         check_name(name)?;
         let directory = self.directory(parent)?;
@@ -121,7 +133,7 @@ impl<I: Inodes> Namespace<I> {
         }
     }
 
-    /// Whether a name can be made: the inode that has it already, if any.
+    /// Returns the inode that has a name already; `None` if the name is free and valid.
     pub fn probe(&self, parent: u64, name: &[u8]) -> Result<Option<u64>, Errno> {
         match self.lookup(parent, name) {
             Ok(ino) => Ok(Some(ino)),
@@ -132,17 +144,20 @@ impl<I: Inodes> Namespace<I> {
 }
 
 impl<I: InodesMut> Namespace<I> {
-    /// An inode, to change. ESTALE if it is gone.
+    /// Returns an inode for changes.
+    ///
+    /// # Errors
+    /// ESTALE if the inode does not exist.
     pub fn get_mut(&mut self, ino: u64) -> Result<&mut Inode, Errno> {
         self.inodes.get_mut(ino)
     }
 
-    /// Takes an inode without names out for good.
+    /// Removes an inode without names.
     pub fn remove_inode(&mut self, ino: u64) -> Option<Inode> {
         self.inodes.remove(ino)
     }
 
-    /// Whether [`Namespace::make`] would succeed. If so, it will.
+    /// Checks that [`Namespace::make`] will succeed.
     pub fn may_make(&mut self, parent: u64, name: &[u8], kind: FileKind) -> Result<(), I::Stop> {
         if self.probe(parent, name)?.is_some() {
             return Err(Errno::EEXIST.into());
@@ -153,7 +168,8 @@ impl<I: InodesMut> Namespace<I> {
         self.inodes.fresh().map(drop)
     }
 
-    /// Makes an inode with a name. The new inode is not among those touched: its record is yet to be made.
+    /// Makes an inode with a name. The effects do not list the new inode, whose record does not
+    /// exist yet.
     pub fn make(
         &mut self,
         parent: u64,
@@ -170,7 +186,7 @@ impl<I: InodesMut> Namespace<I> {
         Ok((ino, Effects { touched: vec![parent], ..Effects::default() }))
     }
 
-    /// Makes an inode for a name in a directory, which has been asked for as the number has.
+    /// Makes an inode for a name in a directory. The directory and the new number were requested.
     fn make_inode(&mut self, parent: u64, new: New<'_>, now: i64) -> Result<u64, I::Stop> {
         let ino = self.inodes.fresh()?;
         let directory = self.get(parent)?;
@@ -187,7 +203,7 @@ impl<I: InodesMut> Namespace<I> {
         Ok(ino)
     }
 
-    /// Gives an inode one more name. Both have been asked for.
+    /// Adds a name to an inode. The inode and the directory were requested.
     pub fn link(&mut self, ino: u64, parent: u64, name: &[u8], now: i64) -> Result<Effects, Errno> {
         let inode = self.get(ino)?;
         let (is_directory, nlink) = (inode.is_directory(), inode.nlink);
@@ -242,7 +258,8 @@ impl<I: InodesMut> Namespace<I> {
         Ok(Effects { touched: vec![parent, ino], orphaned, ..Effects::default() })
     }
 
-    /// Changes a name of a directory, and with it its times. Does nothing for what is no directory.
+    /// Changes a name of a directory and the directory's times. Does nothing if the inode is no
+    /// directory.
     fn change_entries(
         &mut self,
         Place { parent: ino, name }: Place<'_>,
@@ -259,7 +276,7 @@ impl<I: InodesMut> Namespace<I> {
         }
     }
 
-    /// Counts a name off: the inode itself if that was the last.
+    /// Removes a link from the count. Returns the inode if that was its last.
     fn lose_name(&mut self, ino: u64, now: i64) -> Result<Option<u64>, Errno> {
         let inode = self.get_mut(ino)?;
         inode.nlink = if inode.is_directory() { 0 } else { inode.nlink.saturating_sub(1) };
@@ -268,7 +285,7 @@ impl<I: InodesMut> Namespace<I> {
     }
 }
 
-/// A name from outside: 1 to [`MAX_NAME`] bytes, no `/`, no NUL.
+/// Checks a name from a client: 1 to [`MAX_NAME`] bytes, no `/`, no NUL.
 pub fn check_name(name: &[u8]) -> Result<(), Errno> {
     match name {
         [] => Err(Errno::ENOENT),

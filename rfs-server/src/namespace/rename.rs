@@ -1,6 +1,7 @@
-//! Renaming, with the rules of `renameat2`.
+//! Rename with the rules of `renameat2`. All checks precede all changes.
 //!
-//! Threading: none; an operation has its inodes to itself. Everything is checked before anything is changed.
+//! # Concurrency
+//! None; an operation has exclusive access to its inodes.
 
 use rfs_proto::{Errno, RenameFlags};
 use seeded_faults::{Fault, seeded};
@@ -10,14 +11,18 @@ use super::{Body, Effects, InodesMut, Namespace, New, check_name};
 /// One end of a rename.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
-    /// Directory.
+    /// The directory.
     pub parent: u64,
-    /// Name in it.
+    /// The name in the directory.
     pub name: &'a [u8],
 }
 
 impl<I: InodesMut> Namespace<I> {
-    /// Whether [`Namespace::rename`] would succeed. If so, it will. False: there is nothing to do.
+    /// Returns true if [`Namespace::rename`] will change something, false if both names have the
+    /// same inode.
+    ///
+    /// # Errors
+    /// The error that the rename would return.
     pub fn may_rename(
         &mut self,
         from: Place<'_>,
@@ -28,8 +33,9 @@ impl<I: InodesMut> Namespace<I> {
         Ok(self.ends(from, to, flags, leaves_something)?.is_some())
     }
 
-    /// Renames, replacing what is there, or not, or swapping the two, and leaves something new in the old place, or not. Both directories
-    /// have been asked for. Something new is not among what was touched: its record is yet to be made.
+    /// Renames an entry: replaces an existing entry, refuses to, or exchanges both, by `flags`.
+    /// Makes the inode `left` at the old name, if given. Both directories were requested. The
+    /// effects do not list the new inode, whose record does not exist yet.
     pub fn rename(
         &mut self,
         from: Place<'_>,
@@ -47,7 +53,8 @@ impl<I: InodesMut> Namespace<I> {
         }
     }
 
-    /// What is renamed, and what has the new name. All that may be wrong is, or is not. Nothing if there is nothing to do.
+    /// Checks a rename. Returns the renamed inode and the inode at the new name; `None` if there is
+    /// nothing to do.
     fn ends(
         &mut self,
         from: Place<'_>,
@@ -85,7 +92,7 @@ impl<I: InodesMut> Namespace<I> {
         }
         match target {
             None if exchange => return Err(Errno::ENOENT.into()),
-            // Two names of one inode: nothing to do, says POSIX.
+            // Two names of one inode: POSIX says that nothing happens.
             Some(target) if target == source => return Ok(None),
             Some(target) if exchange => self.may_exchange((from, source), (to, target))?,
             _ => self.may_replace((from, source), (to, target))?,
@@ -126,7 +133,7 @@ impl<I: InodesMut> Namespace<I> {
         now: i64,
     ) -> Result<Effects, I::Stop> {
         let moved = u32::from(self.get(source)?.is_directory());
-        // Of the same kind as what replaces it.
+        // Target and source are of the same kind, as `may_replace` checked.
         let lost = if target.is_some() { moved } else { 0 };
         let made = match left {
             Some(new) => Some(self.make_inode(from.parent, new, now)?),
@@ -137,7 +144,7 @@ impl<I: InodesMut> Namespace<I> {
                 directory.rename(from.name, to.name);
                 *nlink -= lost;
             });
-            // It has changed as well.
+            // The new name changed as well.
             self.change_entries(to, now, |_, _| {});
         } else {
             self.change_entries(from, now, |directory, nlink| {
@@ -145,7 +152,7 @@ impl<I: InodesMut> Namespace<I> {
                     directory.remove(from.name);
                 }
                 if let Some(ino) = made {
-                    // There is such a name all the time: who reads the directory meanwhile finds it once.
+                    // The name exists all the time, so that a concurrent listing shows it once.
                     directory.set(from.name, ino);
                 }
                 *nlink -= moved;
@@ -220,8 +227,8 @@ impl<I: InodesMut> Namespace<I> {
         Ok(())
     }
 
-    /// True if an inode with a name in one directory is above the other one, or is that. What is in the same directory cannot be
-    /// above it, and neither can what is none.
+    /// Returns true if an inode with a name in directory `own` is an ancestor of `other` or `other`
+    /// itself. Only a directory with another parent than `other` can be one.
     fn is_above(&mut self, ino: u64, own: u64, other: u64) -> Result<bool, I::Stop> {
         Ok(own != other && self.get(ino)?.is_directory() && self.inodes.is_within(other, ino)?)
     }

@@ -10,7 +10,7 @@ fn new(kind: FileKind) -> New<'static> {
     New { kind, perm: 0o755, umask: 0, uid: 10, gid: 20, rdev: 9, target: b"to", slot: 0 }
 }
 
-/// Inodes that nobody else uses.
+/// Inodes of a single test.
 struct Alone(HashMap<u64, Inode>);
 
 impl Inodes for Alone {
@@ -81,7 +81,7 @@ fn rename(ns: &mut Namespace, from: &str, to: &str, flags: RenameFlags) -> Resul
     ns.rename(from, to, flags, None, 50)
 }
 
-/// The same, with a whiteout of user 7 and group 8 in the old place.
+/// The same, with a whiteout of user 7 and group 8 at the old name.
 fn rename_over(ns: &mut Namespace, from: &str, to: &str, flags: RenameFlags) -> Result<Effects, Errno> {
     let ((from_parent, from), (to_parent, to)) = (place(ns, from), place(ns, to));
     let from = Place { parent: from_parent, name: from.as_bytes() };
@@ -228,7 +228,7 @@ fn too_many_links() {
     assert_eq!(ns.may_make(ROOT_INO, b"d2", FileKind::Regular), Ok(()));
     assert_eq!(rename(&mut ns, "d/e", "e", NONE), Err(Errno::EMLINK));
     assert_eq!(rename(&mut ns, "d/e", "f", RenameFlags::EXCHANGE), Err(Errno::EMLINK));
-    // Within one directory, and over an empty one, the number stays.
+    // Within one directory, and over an empty one, the count is unchanged.
     rename(&mut ns, "d", "x", NONE).unwrap();
     make(&mut ns, "x/g");
     assert_eq!(
@@ -334,7 +334,7 @@ fn rename_exchanges() {
     assert_eq!(rename(&mut ns, "a/d", "b/f", unknown), Err(Errno::EINVAL));
 }
 
-/// What a whiteout is: kind, permission bits, links, owner, group, device, record, times.
+/// Attributes of a whiteout: kind, permission bits, links, owner, group, device, record, times.
 fn whiteout(ns: &Namespace, ino: u64) -> (FileKind, u32, u32, u32, u32, u32, u32, [i64; 3]) {
     let Inode { kind, perm, nlink, uid, gid, rdev, slot, atime, mtime, ctime, .. } = *ns.get(ino).unwrap();
     (kind, perm, nlink, uid, gid, rdev, slot, [atime, mtime, ctime])
@@ -356,19 +356,19 @@ fn rename_leaves_a_whiteout() {
     assert_eq!(effects, Effects { touched, made: Some(made), ..Effects::default() });
     assert_eq!((ino(&ns, "a/h"), whiteout(&ns, made), times(&ns, a)), (Ok(file), WHITEOUT, (50, 50)));
     assert_eq!(["f", "g", "h"].map(|name| cookie(&ns, name)), [Some(2), Some(3), Some(4)]);
-    // In the place of another one, and of a whiteout.
+    // Over another entry, and over a whiteout.
     let effects = rename_over(&mut ns, "a/h", "a/g", NONE).unwrap();
     assert_eq!((ino(&ns, "a/g"), effects.orphaned), (Ok(file), Some(other)));
     assert_eq!(effects.made, Some(ino(&ns, "a/h").unwrap()));
     assert_eq!(rename_over(&mut ns, "a/g", "a/f", NONE).unwrap().orphaned, Some(made));
     assert_eq!(["f", "g", "h"].map(|name| cookie(&ns, name)), [Some(2), Some(3), Some(4)]);
-    // A directory goes to another one: no directory is left.
+    // A directory moves to another one: its old parent has no directory left.
     let effects = rename_over(&mut ns, "a/d", "b/d", RenameFlags::NOREPLACE).unwrap();
     let made = ino(&ns, "a/d").unwrap();
     let (touched, moved) = (vec![a, b, dir], vec![dir]);
     assert_eq!(effects, Effects { touched, moved, made: Some(made), ..Effects::default() });
     assert_eq!((nlink(&ns, a), nlink(&ns, b), nlink(&ns, dir), whiteout(&ns, made)), (2, 3, 2, WHITEOUT));
-    // And from there to an empty one in its own directory.
+    // It then replaces an empty directory in its own parent.
     let empty = make(&mut ns, "b/e/");
     assert_eq!(rename_over(&mut ns, "b/d", "b/e", NONE).unwrap().orphaned, Some(empty));
     assert_eq!((nlink(&ns, b), ino(&ns, "b/e")), (3, Ok(dir)));
@@ -421,7 +421,7 @@ fn a_whiteout_gets_group_and_acl_from_the_directory() {
     let made = ino(&ns, "d/f").unwrap();
     let (kind, perm, nlink, uid, _, rdev, slot, times) = WHITEOUT;
     assert_eq!(whiteout(&ns, made), (kind, perm, nlink, uid, 77, rdev, slot, times));
-    // What the list allows to user 5, the mask takes away.
+    // The mask removes the permissions that the list gives to user 5.
     let access = ns.get(made).unwrap().xattrs.as_ref().unwrap().get(XattrName::Access).unwrap();
     assert_eq!(Acl::decode(&access).unwrap().unwrap().permissions(), 0);
     assert!(!Acl::decode(&access).unwrap().unwrap().is_minimal());

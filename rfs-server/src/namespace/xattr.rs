@@ -1,7 +1,10 @@
-//! Extended attributes of an inode, ACLs among them. Pure.
+//! Extended attributes and ACLs of an inode. No I/O, no locks, no clock.
 //!
-//! Threading: none; whoever has its inode has it. Who may read and set which namespace is the clients' kernels'
-//! business, but for what depends on the kind of the inode.
+//! Clients' kernels check access to the attribute namespaces. The server checks only whether the
+//! kind of the inode permits an attribute.
+//!
+//! # Concurrency
+//! None; the caller holds the inode.
 
 use std::collections::BTreeMap;
 
@@ -10,28 +13,32 @@ use seeded_faults::{Fault, seeded};
 
 use super::Acl;
 
-/// What holds the ACLs.
+/// Names of the ACLs.
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
-/// Capabilities of a program; they go when it is written.
+/// Name of a program's capabilities, which a write to the program removes.
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// What an attribute costs besides its name and value.
+/// Bytes of memory of an attribute besides its name and value.
 const OVERHEAD: u64 = 64;
 
-/// A name of an extended attribute, from outside.
+/// Name of an extended attribute, as a client sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XattrName<'a> {
-    /// Of the user., trusted. or security. namespace.
+    /// Attribute of the namespace user., trusted. or security.
     Plain(&'a [u8]),
-    /// The access ACL.
+    /// Access ACL.
     Access,
-    /// The default ACL.
+    /// Default ACL.
     Default,
 }
 
 impl XattrName<'_> {
-    /// Checks a name. ERANGE if it is too long, EOPNOTSUPP for a namespace that is not there, EINVAL for nothing in it.
+    /// Checks a name.
+    ///
+    /// # Errors
+    /// ERANGE if it is empty or too long, EOPNOTSUPP for an unknown namespace, EINVAL for an empty
+    /// or invalid name in a namespace.
     pub fn parse(name: &[u8]) -> Result<XattrName<'_>, Errno> {
         if name.is_empty() || name.len() > MAX_XATTR_NAME {
             return Err(Errno::ERANGE);
@@ -50,7 +57,10 @@ impl XattrName<'_> {
         }
     }
 
-    /// EPERM, EACCES or EOPNOTSUPP if inodes of this kind do not have it.
+    /// Checks that inodes of this kind can have the attribute.
+    ///
+    /// # Errors
+    /// EPERM, EACCES or EOPNOTSUPP.
     pub fn check_kind(self, kind: FileKind) -> Result<(), Errno> {
         match self {
             XattrName::Plain(name)
@@ -69,17 +79,17 @@ impl XattrName<'_> {
 #[derive(Clone, Debug, Default)]
 pub struct Xattrs {
     plain: BTreeMap<Box<[u8]>, Box<[u8]>>,
-    /// Access ACL; the permission bits say the rest.
+    /// Access ACL; `None` if the permission bits say everything.
     pub access: Option<Acl>,
-    /// ACL of what is made in this directory.
+    /// Default ACL for new entries of this directory.
     pub default: Option<Acl>,
     version: u64,
-    /// The names of those that have changed since this was last taken.
+    /// Names that changed since the last [`Xattrs::take_touched`].
     touched: Vec<Box<[u8]>>,
 }
 
 impl Xattrs {
-    /// What of all this there is.
+    /// Returns the marks that the attributes of the inode show.
     pub fn marks(&self) -> Marks {
         let any = !self.plain.is_empty() || self.access.is_some() || self.default.is_some();
         let mut marks = Marks::empty();
@@ -88,12 +98,12 @@ impl Xattrs {
         marks
     }
 
-    /// Changes whenever they do.
+    /// Returns a number that changes whenever the attributes do.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// The value of one.
+    /// Returns the value of an attribute.
     pub fn get(&self, name: XattrName<'_>) -> Result<Vec<u8>, Errno> {
         let value = match name {
             XattrName::Plain(name) => self.plain.get(name).map(|value| value.to_vec()),
@@ -103,7 +113,7 @@ impl Xattrs {
         value.ok_or(Errno::ENODATA)
     }
 
-    /// All names, each followed by a NUL.
+    /// Returns all names, each followed by a NUL.
     pub fn names(&self) -> Vec<u8> {
         let plain = self.plain.keys().map(|name| &**name);
         let lists = [self.access.as_ref().map(|_| ACCESS), self.default.as_ref().map(|_| DEFAULT)];
@@ -115,7 +125,11 @@ impl Xattrs {
         names
     }
 
-    /// Whether one may be set in this way. E2BIG for a value, ENOSPC for a list of names that would be too long.
+    /// Checks that an attribute can be set in this way.
+    ///
+    /// # Errors
+    /// E2BIG if the value is too long, ENOSPC if the list of names would be, EEXIST or ENODATA by
+    /// `how`.
     pub fn may_set(&self, name: XattrName<'_>, len: usize, how: XattrSet) -> Result<(), Errno> {
         if len > MAX_XATTR_VALUE {
             return Err(Errno::E2BIG);
@@ -137,13 +151,14 @@ impl Xattrs {
         }
     }
 
-    /// The list of names with both ACLs in it, so that one can be set at any time.
+    /// Returns the length of the list of names, including both ACLs, so that an ACL can always be
+    /// set.
     fn names_len(&self) -> usize {
         let plain: usize = self.plain.keys().map(|name| name.len() + 1).sum();
         plain + ACCESS.len() + DEFAULT.len() + 2
     }
 
-    /// The names of those that have come, changed or gone since this was last asked.
+    /// Returns the names that were added, changed or removed since the last call.
     pub fn take_touched(&mut self) -> Vec<Box<[u8]>> {
         std::mem::take(&mut self.touched)
     }
@@ -154,7 +169,7 @@ impl Xattrs {
         }
     }
 
-    /// One has this value, or there is none of that name, as it was once.
+    /// Restores the value of an attribute; `None` removes the attribute.
     pub fn restore(&mut self, name: XattrName<'_>, value: Option<Vec<u8>>) -> Result<(), Errno> {
         match (name, value) {
             (XattrName::Plain(name), Some(value)) => drop(self.plain.insert(name.into(), value.into())),
@@ -169,12 +184,12 @@ impl Xattrs {
         Ok(())
     }
 
-    /// The version, as it was once.
+    /// Restores the version.
     pub fn restore_version(&mut self, version: u64) {
         self.version = version;
     }
 
-    /// The access ACL follows the permission bits.
+    /// Adjusts the access ACL to the permission bits.
     pub fn change_mode(&mut self, perm: u32) {
         if let Some(access) = &mut self.access {
             access.change_mode(perm);
@@ -182,7 +197,7 @@ impl Xattrs {
         }
     }
 
-    /// Sets one of those that are no ACL.
+    /// Sets an attribute that is no ACL.
     pub fn set(&mut self, name: &[u8], mut value: Vec<u8>) {
         if seeded(Fault::XattrShortened) && value.len() > 4096 {
             value.pop();
@@ -192,7 +207,7 @@ impl Xattrs {
         self.plain.insert(name.into(), value.into());
     }
 
-    /// Changes the ACLs.
+    /// Sets or removes an ACL.
     pub fn set_acl(&mut self, name: XattrName<'_>, acl: Option<Acl>) {
         self.version += 1;
         match name {
@@ -208,7 +223,7 @@ impl Xattrs {
         }
     }
 
-    /// Removes one.
+    /// Removes an attribute.
     pub fn remove(&mut self, name: XattrName<'_>) -> Result<(), Errno> {
         let there = match name {
             XattrName::Plain(name) => self.plain.remove(name).is_some(),
@@ -227,7 +242,7 @@ impl Xattrs {
         Ok(())
     }
 
-    /// Takes the capabilities of a program away.
+    /// Removes the capabilities of a program.
     pub fn drop_capabilities(&mut self) {
         if self.plain.remove(CAPABILITY).is_some() {
             self.version += 1;
@@ -235,7 +250,7 @@ impl Xattrs {
         }
     }
 
-    /// The memory that they take.
+    /// Returns the bytes of memory that the attributes take.
     pub fn bytes(&self) -> u64 {
         let plain: u64 = self.plain.iter().map(|(n, v)| (n.len() + v.len()) as u64 + OVERHEAD).sum();
         let lists = [&self.access, &self.default].into_iter().flatten();
@@ -303,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_of_names_never_outgrows_what_can_be_asked_for() {
+    fn the_list_of_names_fits_into_a_reply() {
         let mut xattrs = Xattrs::default();
         let mut made = 0;
         loop {
