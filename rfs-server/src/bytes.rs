@@ -1,11 +1,14 @@
-//! The bytes of the arena, with their checksums where the memory has them: the one place in the server that changes them.
+//! The bytes of the arena and their checksums; all changes of file data by the server go through
+//! it.
 //!
-//! Each change of a block follows the order that `rfs_proto::checksum` promises to those who read beside it. What is changed in part
-//! was in order before, or stays out of order: a block that has gone bad never gets a check that fits what is left of it, until it is written as a
-//! whole, or zeroed.
+//! Each change of a block follows the order that `rfs_proto::checksum` promises to concurrent
+//! readers. A bad block stays bad: after a partial change its checksum still does not match. Only a
+//! write of the whole block, or zeroing, makes it good again.
 //!
-//! Threading: any thread may read. A block is changed by one thread at a time: whoever has the shard of the inode that has it, or
-//! has taken it from the account while it is nobody's. Readers in other processes go by the words alone.
+//! # Concurrency
+//! Any thread may read. One thread changes a block at a time: it holds the shard lock of the
+//! block's inode, or has taken the block from the allocator. Readers in other processes use the
+//! checksum words.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -23,41 +26,43 @@ use seeded_faults::{Fault, seeded};
 
 use crate::alloc::Range;
 
-/// Looks at a block that others may be changing, without a pause.
+/// Number of rereads, without a pause, of a block that another process may be changing.
 const SPINS: usize = 64;
-/// With pauses. Whoever changes a block has it open for microseconds, or for as long as he does not get the processor.
+/// Number of further rereads, with a pause each. A writer keeps a block open for microseconds, or
+/// until it is scheduled again.
 const PAUSES: usize = 512;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Blocks that are named of those that nobody can tell anything of.
+/// Maximum number of blocks that a message lists.
 const NAMED: usize = 16;
 
-/// A block as a buffer.
+/// Buffer for a block.
 type Block = [u8; BLOCK as usize];
 
-/// A block that is not what was written.
+/// A block whose checksum does not match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bad {
-    /// Where it begins in the arena.
+    /// First byte of the block in the arena.
     pub place: u64,
-    /// The check of what was written.
+    /// Checksum of the written data.
     pub expected: u32,
-    /// That of what is there.
+    /// Checksum of the data that was read.
     pub found: u32,
 }
 
 /// Blocks that were being changed when a server ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
-    /// All of them.
+    /// Number of these blocks.
     pub open: u64,
-    /// Those that are neither as they were before nor all zero: changed in part or as a whole, or damaged, which nobody can tell.
+    /// Number of these blocks that are neither unchanged nor all zero. They may be changed partly
+    /// or completely, or damaged.
     pub unknown: u64,
-    /// Where the first of those begin in the arena.
+    /// First bytes, in the arena, of the first few of the unknown blocks.
     pub places: Vec<u64>,
 }
 
-/// The bytes.
+/// The bytes of an arena.
 #[derive(Clone, Debug)]
 pub struct Bytes {
     arena: Arc<Memory>,
@@ -70,19 +75,21 @@ impl From<Arc<Memory>> for Bytes {
     }
 }
 
-/// Range by range what a range has of each block: where the block begins, and the first and the last byte but one in it.
+/// Splits a range into blocks: first byte of the block, and start and end of the range's part in
+/// it.
 fn blocks(Range { start, len }: Range) -> impl Iterator<Item = (u64, usize, usize)> {
     let end = start + len;
     let first = start / BLOCK * BLOCK;
     (first..end).step_by(BLOCK as usize).map(move |block| {
-        // Within a block, so that it fits.
+        // At most the length of a block, so it fits in `usize`.
         let at = start.saturating_sub(block) as usize;
         (block, at, (end - block).min(BLOCK) as usize)
     })
 }
 
 impl Bytes {
-    /// Those of an arena of whole blocks, with the words of the checksums if there are any. Memory that is all zero is in order.
+    /// Returns the bytes of an arena of whole blocks, with checksum words if there are any. Memory
+    /// that is all zero is valid.
     pub fn new(arena: Arc<Memory>, words: Option<Arc<Memory>>) -> Bytes {
         debug_assert!(
             words.as_ref().is_none_or(|words| words.len() as u64 >= checksum::region_len(arena.len() as u64))
@@ -90,30 +97,30 @@ impl Bytes {
         Bytes { arena, words }
     }
 
-    /// The arena itself, to look at.
+    /// Returns the memory of the arena, for reads.
     pub fn memory(&self) -> &Memory {
         &self.arena
     }
 
-    /// Bytes of it.
+    /// Returns the size of the arena in bytes.
     pub fn len(&self) -> u64 {
         self.arena.len() as u64
     }
 
-    /// True if there are none.
+    /// Returns true if the arena is empty.
     pub fn is_empty(&self) -> bool {
         self.arena.is_empty()
     }
 
-    /// True if there are checksums.
+    /// Returns true if there are checksums.
     pub fn are_checked(&self) -> bool {
         self.words.is_some()
     }
 
-    /// Zeroes a range. Memory that was never touched stays so.
+    /// Zeroes a range. Pages that were never touched stay unallocated.
     pub fn zero(&self, range: Range) {
         let zero = |range: Range| {
-            // Ranges lie within the arena, whose length is a usize.
+            // The range lies within the arena, whose length is a `usize`.
             self.arena.zero_present(range.start as usize, range.len as usize);
         };
         let Some(words) = self.words.as_deref().filter(|_| !seeded(Fault::WordNotZeroed)) else {
@@ -129,7 +136,7 @@ impl Bytes {
             self.zero_part(words, block, from, to);
         }
         if whole.len > 0 {
-            // Where the word says that it is zero it need not change.
+            // A block whose checksum word stands for zeroes need not change.
             let others = || blocks(whole).filter(|&(block, ..)| !says_zero(load(words, block)));
             others().for_each(|(block, ..)| store(words, block, load(words, block).opened()));
             zero(whole);
@@ -137,12 +144,12 @@ impl Bytes {
         }
     }
 
-    /// Zeroes a part of a block. What its word is wrong by, it is wrong by afterwards.
+    /// Zeroes a part of a block. A bad block stays bad by the same XOR difference.
     fn zero_part(&self, words: &Memory, block: u64, from: usize, to: usize) {
         let mut bytes: Block = [0; BLOCK as usize];
         let word = load(words, block);
         self.read_block(word, block, &mut bytes);
-        // It may be one that was never touched.
+        // The block may never have been touched.
         if says_zero(word) && bytes == [0; BLOCK as usize] {
             return;
         }
@@ -154,11 +161,11 @@ impl Bytes {
         store(words, block, word.closed(check(&bytes) ^ wrong_by));
     }
 
-    /// Writes data. What is written of a block that has gone bad has to be all of it, or, if what is behind the data in its block
-    /// `is_nothing`, all from its beginning on.
+    /// Writes data. A bad block must be overwritten from its first byte on, either completely or,
+    /// if `is_nothing` says that the bytes behind the data are unused, up to the end of the data.
     ///
     /// # Errors
-    /// A block is bad. It is as it was, as are those behind it.
+    /// A block is bad. It is unchanged, as are the blocks behind it.
     pub fn write(&self, place: u64, mut data: &[u8], is_nothing: bool) -> Result<(), Bad> {
         let Some(words) = self.words.as_deref() else {
             self.arena.write(place as usize, data);
@@ -207,7 +214,7 @@ impl Bytes {
         Ok(())
     }
 
-    /// Reads a range, for somebody who relies on it. Nobody changes it meanwhile.
+    /// Reads and verifies a range. The caller excludes writers.
     ///
     /// # Errors
     /// A block is bad.
@@ -228,7 +235,7 @@ impl Bytes {
         Ok(())
     }
 
-    /// The blocks of a range that are bad. Nobody changes them meanwhile.
+    /// Returns the bad blocks of a range. The caller excludes writers.
     pub fn bad(&self, range: Range) -> Vec<Bad> {
         let Some(words) = self.words.as_deref() else { return Vec::new() };
         let mut bytes: Block = [0; BLOCK as usize];
@@ -244,16 +251,19 @@ impl Bytes {
         }
     }
 
-    /// Reads a block. Through the mapping one that was never touched would be made present, and there may be no memory left for it.
+    /// Reads a block. A read through the mapping would allocate a page for a block that was never
+    /// touched, and memory may be short.
     fn read_block(&self, word: Word, block: u64, bytes: &mut Block) {
         let fd = self.arena.fd().filter(|_| word.check() == 0);
-        // One system call: files are at most as large as their arena, and memory that is read does not block.
+        // One system call suffices: the file holds the whole arena, and reads of memory are not
+        // short.
         if fd.is_none_or(|fd| pread(fd, &mut bytes[..], block) != Ok(BLOCK as usize)) {
             self.arena.read(block as usize, bytes);
         }
     }
 
-    /// Returns true if all bytes of a range are zero. Memory that was never touched stays so.
+    /// Returns true if all bytes of a range are zero. Pages that were never touched stay
+    /// unallocated.
     pub fn is_zero(&self, range: Range) -> bool {
         let mut bytes: Block = [0; BLOCK as usize];
         blocks(range).all(|(block, from, to)| {
@@ -262,8 +272,9 @@ impl Bytes {
         })
     }
 
-    /// Looks through a copy of whole blocks that was made while others may have been changing them: what does not fit is copied again. Which
-    /// are bad, or do not come to rest, and may be bad.
+    /// Verifies a copy of whole blocks that was made beside concurrent writers, and copies
+    /// mismatching blocks again. Returns the blocks that are bad, or that were changing all the
+    /// time and may be bad.
     pub fn mend(&self, start: u64, copy: &mut [u8]) -> Vec<Bad> {
         let Some(words) = self.words.as_deref() else { return Vec::new() };
         let whole = copy.chunks_exact_mut(BLOCK as usize).zip((start..).step_by(BLOCK as usize));
@@ -283,27 +294,28 @@ impl Bytes {
             }
             self.arena.read(block as usize, copy);
             let now = load(words, block);
-            // What was read between two looks at the same even version was at rest.
+            // A block that was read between two loads of the same even version did not change.
             if now == word && !word.is_open() && !word.fits(copy) {
                 break;
             }
             word = now;
         }
-        // If it is open all the time, only what was there before it was opened is known.
+        // If the block was open all the time, only the checksum from before the change is known.
         match (word.check(), check(copy)) {
             (expected, found) if expected == found => Ok(()),
             (expected, found) => Err(Bad { place: block, expected, found }),
         }
     }
 
-    /// What was said to be the check of a block, for one that was bad elsewhere already.
+    /// Sets the checksum of a block that was bad at its source already.
     pub fn expect(&self, block: u64, expected: u32) {
         if let Some(words) = self.words.as_deref() {
             store(words, block, load(words, block).opened().closed(expected));
         }
     }
 
-    /// Has the words of blocks that were being changed when the server before ended say what is there.
+    /// Closes the checksum words of blocks that were being changed when the previous server ended,
+    /// and makes them match the data.
     pub fn settle(&self) -> Settled {
         let mut settled = Settled::default();
         let Some(words) = self.words.as_deref() else { return settled };
@@ -317,7 +329,7 @@ impl Bytes {
             let found = check(&bytes);
             store(words, block, word.closed(found));
             settled.open += 1;
-            // As before the change, or all zero as after one that zeroes it.
+            // The block is unchanged, or completely zeroed.
             if found == word.check() || found == 0 {
                 continue;
             }
@@ -330,13 +342,13 @@ impl Bytes {
     }
 }
 
-/// The blocks that lie in a range as a whole.
+/// Returns the whole blocks of a range.
 fn whole_blocks(range: Range) -> Range {
     let (start, end) = (range.start.next_multiple_of(BLOCK), range.end() / BLOCK * BLOCK);
     Range { start, len: end.saturating_sub(start) }
 }
 
-/// Whether a word says that its block is at rest and all zero.
+/// Returns true if a word says that its block is closed and all zero.
 fn says_zero(word: Word) -> bool {
     !word.is_open() && word.check() == 0
 }
@@ -347,7 +359,7 @@ fn load(words: &Memory, block: u64) -> Word {
 }
 
 fn store(words: &Memory, block: u64, Word(word): Word) {
-    // No store to the block may be seen before the odd version or after the even one.
+    // No store to the block may be visible before the odd version or after the even one.
     std::sync::atomic::fence(Ordering::SeqCst);
     words.atomic_u64(checksum::place(block) as usize).store(word.to_le(), Ordering::SeqCst);
     std::sync::atomic::fence(Ordering::SeqCst);

@@ -1,12 +1,14 @@
-//! The arena's account together with its bytes: keeps the promise that free space is zero before it is handed out.
+//! The allocator of the arena together with its bytes. It guarantees that allocated space is zero.
 //!
-//! Freed space is dirty until it has been zeroed: small amounts by whoever freed them, large ones on a background
-//! thread, and by allocating threads that find too little clean space. Space is zeroed in place, not given back to
-//! the system: it is lent, and the next file would only have to fault it in again.
+//! Released space first stays in quarantine while a session or a snapshot can reach it. It is then
+//! dirty until it is zeroed. The releasing thread zeroes small amounts; a background thread, or an
+//! allocation that finds too little clean space, zeroes large amounts. Space is zeroed in place and
+//! keeps its pages, because the next file would only fault them in again.
 //!
-//! Threading: any thread. One lock over the account, never held while zeroing; it is taken after those of the metadata,
-//! never before them. Whether there is anything to clean, and whether any space is quarantined, is told without it: every request
-//! asks that, and mostly there is not. It does not know inodes other than as labels of quarantined space.
+//! # Concurrency
+//! Any thread. One lock over the allocator, taken after the metadata locks and never held while
+//! space is zeroed. Two atomics answer without the lock whether any space is dirty or quarantined:
+//! every request asks, and mostly none is.
 
 use std::{
     collections::BTreeMap,
@@ -29,34 +31,35 @@ use crate::{
     durable::{Dirt, before::GivenUp},
 };
 
-/// Most bytes that are zeroed at a time, between two looks at the account.
+/// Most bytes that a thread zeroes before it takes the lock again.
 const CHUNK: u64 = 4 << 20;
 
-/// Stands for the snapshot that is being copied. No session has this number.
+/// Quarantine holder of the snapshot that is being copied. No session has this number.
 const SNAPSHOT: u64 = u64::MAX - 1;
 
-/// Never lets go of anything: stands for a change that is not in the log. No session has this number.
+/// Quarantine holder that never releases: for a change that is missing in the log. No session has
+/// this number.
 pub(crate) const UNLOGGED: u64 = u64::MAX - 2;
 
-/// Up to this much dirt, whoever made it cleans up; beyond it the background thread does.
+/// Up to this many dirty bytes, the releasing thread zeroes; beyond, the background thread does.
 const INLINE: u64 = 1 << 20;
 
-/// Who zeroes freed space.
+/// Thread that zeroes released space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Zeroing {
-    /// Small amounts at once, large ones on a background thread.
+    /// Small amounts on the releasing thread, large ones on a background thread.
     #[default]
     Background,
-    /// Everything at once, on the thread that freed it: deterministic.
+    /// Everything on the releasing thread, which is deterministic.
     Inline,
 }
 
-/// What waits for a snapshot.
+/// Space that is quarantined for a snapshot.
 #[derive(Debug, Default)]
 struct Held {
-    /// It has copied what lies before this.
+    /// The snapshot has copied all bytes before this one.
     from: u64,
-    /// What files have given up behind it: end and beginning, and the inode.
+    /// Ranges that files released behind `from`: end and first byte of each, and its inode.
     waits: BTreeMap<(u64, u64), u64>,
 }
 
@@ -64,11 +67,11 @@ struct Held {
 struct Account {
     arena: Arena,
     stop: bool,
-    /// Sessions of the servers before may reach what files give up.
+    /// Sessions of previous servers may reach space that files release.
     before: bool,
-    /// What a snapshot has still to copy.
+    /// Space that a snapshot has still to copy.
     held: Option<Held>,
-    /// Which blocks may hold bytes, where the next server has to know.
+    /// The bitmap of nonzero blocks, if the next server needs it.
     dirt: Option<Dirt>,
 }
 
@@ -76,29 +79,31 @@ struct Account {
 #[derive(Debug)]
 pub struct Space {
     account: Mutex<Account>,
-    /// Bytes that wait to be zeroed, as the account says it.
+    /// Dirty bytes that no thread zeroes yet: a copy of the allocator's count.
     waiting_dirty: AtomicU64,
-    /// Quarantined bytes, as the account says it.
+    /// Quarantined bytes: a copy of the allocator's count.
     quarantined: AtomicU64,
-    /// Dirty space has appeared, or the end has come.
+    /// Signals that space became dirty, or that the zeroing thread shall stop.
     dirt: Condvar,
-    /// Zeroed space has become clean.
+    /// Signals that space became clean.
     clean: Condvar,
     bytes: Bytes,
     mode: Zeroing,
 }
 
 impl Space {
-    /// The account over all of `bytes`, which are zero.
+    /// Returns an arena over all of `bytes`, which are zero.
     pub fn new(bytes: impl Into<Bytes>, mode: Zeroing) -> Space {
         let bytes = bytes.into();
         let arena = Arena::new(bytes.len());
         Space::over(bytes, mode, Account { arena, stop: false, before: false, held: None, dirt: None })
     }
 
-    /// The account over memory that the server before has left, or that was restored. `used`: the space of files, in order. `given_up`: what
-    /// sessions can reach that come back. Without `dirt` all else is zero. `before`: others may reach what that server had not zeroed yet,
-    /// and what files give up, until
+    /// Returns an arena over memory that a previous server used, or that was restored.
+    ///
+    /// `used` is the space of files, in order. `given_up` is quarantined for reconnecting sessions.
+    /// If `dirt` is `None`, all other space is zero. `before` quarantines all unzeroed and released
+    /// space for previous sessions until [`Space::before_is_over`].
     /// [`Space::before_is_over`].
     pub fn kept(
         bytes: Bytes,
@@ -148,13 +153,13 @@ impl Space {
         }
     }
 
-    /// What there is.
+    /// Returns the sums of the allocator.
     pub fn totals(&self) -> Totals {
         self.account.lock().arena.totals()
     }
 
-    /// A change of the account, and of what is told without its lock. Relaxed: whoever has to see it was told of it by way of another
-    /// lock, or did it himself.
+    /// Changes the allocator and updates the copies of its counts. Relaxed: a thread that must see
+    /// a count made the change itself, or synchronized through another lock.
     fn change<T>(&self, change: impl FnOnce(&mut Arena) -> T) -> T {
         self.change_account(|account| change(&mut account.arena))
     }
@@ -167,7 +172,10 @@ impl Space {
         result
     }
 
-    /// Grants all wishes or none; the space is zero.
+    /// Allocates all of `wants` or nothing. The space is zero.
+    ///
+    /// # Errors
+    /// [`Short`] if the clean space does not suffice.
     pub fn allocate(&self, wants: &[Want]) -> Result<Vec<Vec<Range>>, Short> {
         let mut account = self.account.lock();
         let granted = account.arena.allocate(wants)?;
@@ -177,19 +185,19 @@ impl Space {
         Ok(granted)
     }
 
-    /// Whether sessions of the servers before may still reach something.
+    /// Returns true if sessions of previous servers may still reach space.
     pub fn is_before(&self) -> bool {
         self.account.lock().before
     }
 
-    /// The sessions of the servers before can reach nothing any more; [`Space::tidy`] follows.
+    /// Ends the quarantine for previous sessions. The caller then calls [`Space::tidy`].
     pub fn before_is_over(&self) {
         self.account.lock().before = false;
         self.change(|arena| arena.session_ended(BEFORE));
     }
 
-    /// Takes space of an inode back that `holders` can still reach by layouts before this generation; [`Space::tidy`] follows, outside of
-    /// other locks.
+    /// Takes back space of an inode that `holders` can reach by layouts before this generation. The
+    /// caller then calls [`Space::tidy`], without other locks.
     pub fn quarantine(&self, (ino, generation): (u64, u64), ranges: &[Range], holders: &[u64]) {
         if ranges.is_empty() {
             return;
@@ -207,24 +215,25 @@ impl Space {
         });
     }
 
-    /// From now on nobody gets what files give up, for a snapshot that copies it.
+    /// Quarantines all released space from now on, for a snapshot that copies it.
     pub(crate) fn hold(&self) -> Hold<'_> {
         self.account.lock().held = Some(Held::default());
         Hold(self)
     }
 
-    /// What of a range is not known to be free and zero, in order.
+    /// Returns the parts of a range that are not known to be free and zero, in order.
     pub(crate) fn not_clean(&self, range: Range) -> Vec<Range> {
         self.account.lock().arena.not_clean(range)
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub(crate) fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// Tells of space that sessions can still reach: of which inode, where, and which sessions can reach some of that. It is told under the
-    /// lock: nothing of it can be let go, given to another file and given up by that one before it is told.
+    /// Calls `tell` with each inode in quarantine, its ranges, and the sessions that reach some of
+    /// them. Holds the lock meanwhile, so that no range can be released, reallocated and released
+    /// again before `tell` has seen it.
     pub fn tell_quarantined<E>(
         &self,
         mut tell: impl FnMut(u64, &[Range], &[u64]) -> Result<(), E>,
@@ -232,7 +241,8 @@ impl Space {
         let all = self.account.lock().arena.quarantined_of();
         for ino in all {
             let account = self.account.lock();
-            // A snapshot ends with its server, and the next one finds by itself what strangers may reach.
+            // A snapshot ends with its server. The next server determines itself what sessions
+            // without reconnection can reach.
             let told = |holder| holder != SNAPSHOT && holder != BEFORE;
             let (ranges, holders) = account.arena.quarantined(ino, told);
             if !holders.is_empty() {
@@ -242,20 +252,24 @@ impl Space {
         Ok(())
     }
 
-    /// The inodes of which a session can reach something that they have given up, with the first generation of their layouts without it.
+    /// Returns the inodes whose quarantined space a session can reach, each with the first
+    /// generation of its layout without that space.
     pub fn quarantined_for(&self, session: u64) -> Vec<(u64, u64)> {
         self.account.lock().arena.quarantined_for(session)
     }
 
-    /// A session cannot reach an inode's space any more; [`Space::tidy`] follows.
+    /// Ends the quarantine of an inode's space for a session. The caller then calls
+    /// [`Space::tidy`].
     pub fn lease_ended(&self, ino: u64, session: u64) {
-        // What of this inode's is quarantined has been since before its shard was locked for this.
+        // The caller holds the inode's shard lock, and all quarantine of the inode began under it.
+        // So the copy of the count is current for the inode.
         if self.quarantined.load(Ordering::Relaxed) > 0 {
             self.change(|arena| arena.lease_ended(ino, session));
         }
     }
 
-    /// A session has acknowledged a recall, which may have been one of layouts; [`Space::tidy`] follows.
+    /// Processes a session's acknowledgement of a recall: it may end a quarantine. The caller then
+    /// calls [`Space::tidy`].
     pub fn acknowledged(&self, session: u64, recall: &Recall) {
         match *recall {
             Recall::Layout { ino, generation } => {
@@ -273,15 +287,15 @@ impl Space {
         }
     }
 
-    /// Zeroes a range that is in use, such as what lies behind the end of a file in its last block.
+    /// Zeroes a range that is in use, such as the rest of the last block behind the end of a file.
     pub fn zero(&self, range: Range) {
         self.bytes.zero(range);
     }
 
-    /// Copies between ranges that are in use, by way of `buffer`.
+    /// Copies between ranges that are in use, through `buffer`.
     ///
     /// # Errors
-    /// A block of either is bad.
+    /// A block of either range is bad.
     pub fn copy(&self, from: Range, to: u64, buffer: &mut Vec<u8>) -> Result<(), Bad> {
         let start = match seeded(Fault::CopyMisplaced) {
             true => from.start.saturating_sub(BLOCK),
@@ -291,7 +305,7 @@ impl Space {
         self.bytes.write(to, buffer, false)
     }
 
-    /// Writes to a range that is in use; [`Bytes::write`] has the rest.
+    /// Writes to a range that is in use; see [`Bytes::write`].
     ///
     /// # Errors
     /// A block is bad.
@@ -299,7 +313,7 @@ impl Space {
         self.bytes.write(place, data, is_nothing)
     }
 
-    /// Sees to it that dirty space gets clean: here if it is little, else in the background.
+    /// Zeroes dirty space: on this thread if it is little, else on the background thread.
     pub fn tidy(&self) {
         let waiting = self.waiting_dirty.load(Ordering::Relaxed);
         if waiting == 0 {
@@ -310,20 +324,21 @@ impl Space {
         }
     }
 
-    /// Makes progress towards more clean space, by zeroing some or by waiting for a thread that is zeroing. Returns
-    /// at once if there is nothing to be gained.
+    /// Zeroes some dirty space, or waits until another thread has zeroed some. Returns at once if
+    /// there is no dirty space.
     pub fn gain_clean(&self) {
         if self.zero_one() {
             return;
         }
         let mut account = self.account.lock();
         if account.arena.totals().dirty > 0 && account.arena.waiting_dirty() == 0 {
-            // All that is dirty is in some thread's hands, which wakes us when it is done with its piece.
+            // Other threads zero all of the dirty space; each of them signals `clean` when it is
+            // done.
             self.clean.wait(&mut account);
         }
     }
 
-    /// Zeroes up to [`CHUNK`] dirty bytes. False if there were none.
+    /// Zeroes up to [`CHUNK`] dirty bytes. Returns false if there were none.
     fn zero_one(&self) -> bool {
         let Some(range) = self.change(|arena| arena.take_dirty(CHUNK)) else { return false };
         if !seeded(Fault::FreedNotZeroed) {
@@ -355,17 +370,18 @@ impl Space {
     }
 }
 
-/// Keeps what files give up from everybody. Dropping it lets all of it go.
+/// Quarantines all released space for a snapshot. Dropping it ends that quarantine.
 #[derive(Debug)]
 pub(crate) struct Hold<'a>(&'a Space);
 
 impl Hold<'_> {
-    /// What lies below `end` has been copied.
+    /// Ends the quarantine of space before `end`, which has been copied.
     pub(crate) fn copied_to(&self, end: u64) {
         self.0.change_account(|account| {
             let Some(held) = &mut account.held else { return };
             held.from = end;
-            // Only what goes is looked at: a snapshot says this for each MiB, and requests wait meanwhile.
+            // Examines only released ranges: the snapshot calls this for each MiB while requests
+            // wait for the lock.
             while let Some(first) = held.waits.first_entry().filter(|first| first.key().0 <= end) {
                 let ((_, start), ino) = first.remove_entry();
                 account.arena.let_go_at(ino, start, SNAPSHOT);
@@ -386,7 +402,7 @@ impl Drop for Hold<'_> {
     }
 }
 
-/// The background thread. Dropping it stops the thread and joins it.
+/// The background thread. Dropping it stops and joins the thread.
 #[derive(Debug)]
 pub struct Zeroer {
     space: Arc<Space>,
@@ -394,7 +410,7 @@ pub struct Zeroer {
 }
 
 impl Zeroer {
-    /// Starts the thread if the mode asks for one.
+    /// Starts the thread, unless the mode is [`Zeroing::Inline`].
     pub fn start(space: &Arc<Space>) -> io::Result<Zeroer> {
         let thread = match space.mode {
             Zeroing::Inline => None,
@@ -418,7 +434,7 @@ impl Drop for Zeroer {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            log::error!("the zeroing thread had panicked");
+            log::error!("the zeroing thread panicked");
         }
     }
 }
@@ -471,11 +487,11 @@ mod tests {
     }
 
     #[test]
-    fn an_allocation_cleans_what_it_needs() {
+    fn an_allocation_zeroes_the_space_that_it_needs() {
         let space = space(16 << 20, Zeroing::Background);
         let range = use_all(&space, 16 << 20);
         space.quarantine((1, 1), &[range], &[]);
-        // No thread was started: the allocation has to do it.
+        // No background thread runs, so the allocation zeroes.
         space.tidy();
         assert_eq!(space.totals().clean, 0);
         let got = loop {
@@ -510,14 +526,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_snapshot_has_not_copied_waits_for_it() {
+    fn released_space_waits_for_the_snapshot_to_copy_it() {
         const M: u64 = 1 << 20;
         let space = space(4 << 20, Zeroing::Inline);
         let whole = use_all(&space, 4 << 20);
         let part = |at: u64| Range { start: whole.start + at * M, len: M };
         let hold = space.hold();
         space.quarantine((1, 1), &[part(0), part(1)], &[]);
-        // A session can reach this one, too.
+        // A session can reach this range, too.
         space.quarantine((1, 1), &[part(2)], &[4]);
         space.tidy();
         assert_eq!((space.totals().clean, space.totals().quarantined), (0, 3 * M));
@@ -534,7 +550,7 @@ mod tests {
         drop(hold);
         assert_eq!((space.totals().clean, space.totals().quarantined), (4 * M, 0));
         assert!(is_zero(&space, whole));
-        // What was copied already is free at once.
+        // Space that was copied before is free at once.
         let whole = use_all(&space, 4 << 20);
         let hold = space.hold();
         hold.copied_to(2 * M);
@@ -557,9 +573,10 @@ mod tests {
         assert_eq!(space.totals().clean, 1 << 20);
     }
 
-    /// Told after the lock is let go it could be old news that hides what another file has given up there since.
+    /// After the lock is released, the report could be stale and hide a later release of the same
+    /// space.
     #[test]
-    fn what_is_quarantined_is_told_under_the_lock_and_in_few_words() {
+    fn quarantined_space_is_reported_under_the_lock_and_merged() {
         let space = space(1 << 20, Zeroing::Inline);
         let whole = use_all(&space, 1 << 20);
         let part = |at: u64, len: u64| Range { start: whole.start + at * BLOCK, len: len * BLOCK };
@@ -567,7 +584,7 @@ mod tests {
         space.quarantine((7, 1), &[part(1, 2)], &[6]);
         space.quarantine((8, 1), &[part(9, 1)], &[4]);
         let _hold = space.hold();
-        // In reach of the snapshot alone.
+        // Only the snapshot reaches these ranges.
         space.quarantine((8, 1), &[part(10, 1)], &[]);
         space.quarantine((9, 1), &[part(20, 1)], &[]);
         let mut told = Vec::new();

@@ -1,7 +1,10 @@
-//! A set of free ranges: by place, to coalesce and to continue a file where it ends, and by length, to find the
-//! best fit.
+//! A set of free ranges, indexed by position and by length.
 //!
-//! Threading: none; whoever owns it locks it. It knows nothing of dirt, leases or files.
+//! The index by position coalesces neighbours and continues a file at its end; the index by length
+//! finds the best fit. No I/O, no locks, no clock.
+//!
+//! # Concurrency
+//! None; the caller holds a lock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +13,7 @@ use seeded_faults::{Fault, seeded};
 
 use super::Range;
 
-/// Free ranges, never touching each other.
+/// Free ranges. They do not touch each other.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FreeMap {
     by_start: BTreeMap<u64, u64>,
@@ -23,7 +26,7 @@ impl FreeMap {
         self.total
     }
 
-    /// What of a range is not in the set, in order.
+    /// Returns the parts of a range that are not in the set, in order.
     pub(crate) fn gaps(&self, range: Range) -> Vec<Range> {
         let before = self.by_start.range(..range.start).next_back();
         let within = self.by_start.range(range.start..range.end());
@@ -43,7 +46,7 @@ impl FreeMap {
         self.by_start.iter().map(|(&start, &len)| Range { start, len })
     }
 
-    /// Adds a range that is not in the set, and joins it to its neighbours.
+    /// Adds a range that is not in the set, and merges it with its neighbours.
     pub(crate) fn insert(&mut self, range: Range) {
         if range.len == 0 {
             return;
@@ -67,7 +70,7 @@ impl FreeMap {
         self.remember(joined);
     }
 
-    /// Takes up to `len` bytes that begin exactly at `start`.
+    /// Takes up to `len` bytes that begin at `start`.
     pub(crate) fn take_at(&mut self, start: u64, len: u64) -> Option<Range> {
         let (&free_start, &free_len) = self.by_start.range(..=start).next_back()?;
         let free_end = free_start + free_len;
@@ -84,8 +87,8 @@ impl FreeMap {
         Some(taken)
     }
 
-    /// Takes one range of up to `want` bytes: from the shortest free range that has them all, else from the longest
-    /// there is. The lowest address wins among equals.
+    /// Takes one range of up to `want` bytes: from the shortest free range that has them all, else
+    /// from the longest. Among equal lengths, the lowest address wins.
     pub(crate) fn take_best(&mut self, want: u64) -> Option<Range> {
         let fit = self.by_len.range((want, 0)..).next().copied();
         let (len, start) = match fit {
@@ -151,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_what_is_not_there() {
+    fn gaps_are_the_complement_of_the_set() {
         let free = set(&[(10, 10), (30, 5)]);
         let gaps = |start, end: u64| -> Vec<(u64, u64)> {
             free.gaps(range(start, end - start)).iter().map(|gap| (gap.start, gap.end())).collect()

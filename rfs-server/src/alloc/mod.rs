@@ -1,10 +1,12 @@
-//! Who has which part of the arena: a pure account of every byte in `0..len`.
+//! Allocator of the arena: the state of every byte in `0..len`. No I/O, no locks, no clock.
 //!
-//! A byte is in use (somebody got it from [`Arena::allocate`]), clean (free and zero), dirty (free, still to be
-//! zeroed), being zeroed, or quarantined (free, but sessions may still write to it). Only clean space is handed
-//! out. All ranges are multiples of the block, which is the caller's to keep.
+//! A byte is in use, clean (free and zero), dirty (free, to be zeroed), being zeroed, or
+//! quarantined (free, but sessions may still write to it). Only clean space is allocated. All
+//! ranges are multiples of the block size, which the caller guarantees. The allocator touches no
+//! memory; `space` zeroes.
 //!
-//! Threading: none; whoever owns it locks it. It touches no memory: zeroing is the zeroer's work.
+//! # Concurrency
+//! None; the caller holds a lock.
 
 mod free;
 #[cfg(test)]
@@ -15,57 +17,57 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 pub(crate) use free::FreeMap;
 use seeded_faults::{Fault, seeded};
 
-/// A piece of the arena, in bytes.
+/// A range of bytes of the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Range {
     /// First byte.
     pub start: u64,
-    /// Length.
+    /// Length in bytes.
     pub len: u64,
 }
 
 impl Range {
-    /// First byte after it.
+    /// Returns the first byte behind the range.
     pub fn end(self) -> u64 {
         self.start + self.len
     }
 }
 
-/// One wish of an allocation: space that will be contiguous in a file.
+/// A request for space that will be contiguous in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want {
-    /// Bytes that there must be.
+    /// Bytes that must be allocated.
     pub need: u64,
-    /// Further bytes that are welcome, if they come in one piece with the end of those needed.
+    /// Further bytes to allocate, if they follow the needed bytes in one piece.
     pub ahead: u64,
-    /// Where the space should begin, to continue what lies before it in the file.
+    /// Preferred first byte, which continues the file's preceding extent.
     pub hint: Option<u64>,
 }
 
-/// Why nothing was allocated.
+/// Reason why nothing was allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Short {
-    /// There is enough, once dirty space has been zeroed.
+    /// There is enough space once dirty space is zeroed.
     Dirty,
-    /// There is not enough.
+    /// There is not enough space.
     Full,
 }
 
-/// What an account holds, in bytes.
+/// Sums over the arena, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Everything.
+    /// Size of the arena.
     pub len: u64,
     /// Free and zero.
     pub clean: u64,
-    /// Free, to be zeroed or just being zeroed.
+    /// Free, to be zeroed or being zeroed.
     pub dirty: u64,
-    /// Free, but still in reach of sessions.
+    /// Free, but sessions can reach it.
     pub quarantined: u64,
 }
 
 impl Totals {
-    /// What files can still get.
+    /// Returns the bytes that files can still get.
     pub fn available(&self) -> u64 {
         self.clean + self.dirty
     }
@@ -74,12 +76,13 @@ impl Totals {
 #[derive(Debug)]
 struct Quarantined {
     range: Range,
-    /// The first generation of the inode's layout without it; 0 if the server before saw to that.
+    /// First generation of the inode's layout without the range; 0 if a previous server released
+    /// it.
     generation: u64,
     holders: Vec<u64>,
 }
 
-/// The account.
+/// The allocator.
 #[derive(Debug)]
 pub struct Arena {
     len: u64,
@@ -87,13 +90,13 @@ pub struct Arena {
     dirty: VecDeque<Range>,
     dirty_bytes: u64,
     zeroing: u64,
-    /// By inode, and first byte.
+    /// By inode and first byte.
     quarantine: HashMap<u64, BTreeMap<u64, Quarantined>>,
     quarantined: u64,
 }
 
 impl Arena {
-    /// An arena of `len` clean bytes.
+    /// Returns an allocator of `len` clean bytes.
     pub fn new(len: u64) -> Arena {
         let mut clean = FreeMap::default();
         clean.insert(Range { start: 0, len });
@@ -108,28 +111,28 @@ impl Arena {
         }
     }
 
-    /// An arena of `len` bytes in which nothing is clean yet: what is not in use comes by [`Arena::add_clean`], [`Arena::free`] and
-    /// [`Arena::quarantine`].
+    /// Returns an allocator of `len` bytes that are in use. The caller adds free space with
+    /// [`Arena::add_clean`], [`Arena::free`] and [`Arena::quarantine`].
     pub fn taken(len: u64) -> Arena {
         Arena { clean: FreeMap::default(), ..Arena::new(len) }
     }
 
-    /// A range is free and zero.
+    /// Adds a range that is free and zero.
     pub fn add_clean(&mut self, range: Range) {
         self.clean.insert(range);
     }
 
-    /// A session is over for all inodes.
+    /// Ends the quarantine of all inodes for a session.
     pub fn session_ended(&mut self, session: u64) {
         self.let_go(|entry| entry.holders.retain(|&holder| holder != session));
     }
 
-    /// What of a range is not known to be free and zero, in order.
+    /// Returns the parts of a range that are not known to be free and zero, in order.
     pub fn not_clean(&self, range: Range) -> Vec<Range> {
         self.clean.gaps(range)
     }
 
-    /// A holder lets go of the range that an inode has given up at `start`.
+    /// Ends the quarantine for a holder of the range that an inode released at `start`.
     pub fn let_go_at(&mut self, ino: u64, start: u64, holder: u64) {
         let Some(list) = self.quarantine.get_mut(&ino) else { return };
         let Some(entry) = list.get_mut(&start) else { return };
@@ -144,7 +147,7 @@ impl Arena {
         }
     }
 
-    /// What there is.
+    /// Returns the sums.
     pub fn totals(&self) -> Totals {
         Totals {
             len: self.len,
@@ -154,12 +157,16 @@ impl Arena {
         }
     }
 
-    /// Bytes that wait for [`Arena::take_dirty`].
+    /// Returns the bytes that [`Arena::take_dirty`] would return.
     pub fn waiting_dirty(&self) -> u64 {
         self.dirty_bytes
     }
 
-    /// Grants all wishes, or none. Each gets its space in as few pieces as there can be, in file order.
+    /// Allocates all of `wants` or nothing. Each gets its space in as few pieces as possible, in
+    /// file order.
+    ///
+    /// # Errors
+    /// [`Short`] if the clean space does not suffice.
     pub fn allocate(&mut self, wants: &[Want]) -> Result<Vec<Vec<Range>>, Short> {
         let mut need: u64 = 0;
         for want in wants {
@@ -169,7 +176,7 @@ impl Arena {
             let enough = need - self.clean.total() <= self.dirty_bytes + self.zeroing;
             return Err(if enough { Short::Dirty } else { Short::Full });
         }
-        // What is ahead of need must leave enough for the wishes that follow.
+        // Space ahead of need must leave enough for the needs of the other entries.
         let mut spare = self.clean.total() - need;
         let mut granted = Vec::with_capacity(wants.len());
         for want in wants {
@@ -181,7 +188,8 @@ impl Arena {
         Ok(granted)
     }
 
-    /// Takes `need` bytes, which are there, and up to `ahead` more behind them. Says how many more.
+    /// Takes `need` bytes, which must be available, and up to `ahead` more behind them. Returns the
+    /// ranges and the number of additional bytes.
     fn grant(&mut self, need: u64, ahead: u64, hint: Option<u64>) -> (Vec<Range>, u64) {
         let mut ranges: Vec<Range> = Vec::new();
         let mut missing = need;
@@ -207,7 +215,7 @@ impl Arena {
         (ranges, ahead - more)
     }
 
-    /// Takes space back that nobody can reach any more.
+    /// Takes back space that no session can reach.
     pub fn free(&mut self, range: Range) {
         if range.len > 0 {
             self.dirty.push_back(range);
@@ -215,8 +223,9 @@ impl Arena {
         }
     }
 
-    /// Takes space of an inode back that the sessions in `holders` can still reach by layouts before `generation`. It becomes free when the
-    /// last of them gave such layouts back, or its lease on the inode.
+    /// Takes back space of an inode that the sessions in `holders` can reach by layouts before
+    /// `generation`. It becomes dirty when the last of them has returned these layouts or closed
+    /// the inode.
     pub fn quarantine(&mut self, (ino, generation): (u64, u64), range: Range, holders: &[u64]) {
         if holders.is_empty() || seeded(Fault::QuarantineSkipped) {
             self.free(range);
@@ -227,12 +236,13 @@ impl Arena {
         }
     }
 
-    /// The inodes that have given up what is quarantined.
+    /// Returns the inodes with space in quarantine.
     pub fn quarantined_of(&self) -> Vec<u64> {
         self.quarantine.keys().copied().collect()
     }
 
-    /// The inodes of which a session can reach what is quarantined, with the first generation of their layouts without it.
+    /// Returns the inodes whose quarantined space a session can reach, each with the first
+    /// generation of its layout without that space.
     pub fn quarantined_for(&self, session: u64) -> Vec<(u64, u64)> {
         let of = |(&ino, list): (&u64, &BTreeMap<u64, Quarantined>)| {
             let held = list.values().filter(|entry| entry.holders.contains(&session));
@@ -241,8 +251,8 @@ impl Arena {
         self.quarantine.iter().filter_map(of).filter(|&(_, generation)| generation > 0).collect()
     }
 
-    /// What is quarantined of an inode, as far as holders that `count` can reach it: where, in order and in as few pieces as can be, and all
-    /// who can reach some of it.
+    /// Returns the quarantined space of an inode that holders with `count` can reach: its ranges,
+    /// in order and merged, and all of these holders.
     pub fn quarantined(&self, ino: u64, count: impl Fn(u64) -> bool) -> (Vec<Range>, Vec<u64>) {
         let (mut ranges, mut all): (Vec<Range>, _) = (Vec::new(), BTreeSet::new());
         for entry in self.quarantine.get(&ino).into_iter().flat_map(BTreeMap::values) {
@@ -260,12 +270,12 @@ impl Arena {
         (pieces, all.into_iter().collect())
     }
 
-    /// A session gave its lease on an inode back, or is dead.
+    /// Ends the quarantine of an inode for a session that closed it or ended.
     pub fn lease_ended(&mut self, ino: u64, session: u64) {
         self.layouts_returned(ino, session, u64::MAX);
     }
 
-    /// A session uses no layouts that come from the server before.
+    /// Ends the quarantine for a session that uses no layouts of a previous server any more.
     pub fn old_layouts_returned(&mut self, session: u64) {
         self.let_go(|entry| {
             if entry.generation == 0 {
@@ -274,7 +284,7 @@ impl Arena {
         });
     }
 
-    /// A session uses no layouts of an inode that are of a generation before this one.
+    /// Ends the quarantine for a session that uses no layouts of the inode before `generation`.
     pub fn layouts_returned(&mut self, ino: u64, session: u64, generation: u64) {
         let Some(list) = self.quarantine.get_mut(&ino) else { return };
         let free = without_holders(list, |entry| {
@@ -288,7 +298,7 @@ impl Arena {
         self.end_quarantine(free);
     }
 
-    /// Changes the holders of everything that is quarantined.
+    /// Applies `change` to all ranges in quarantine, and frees ranges without holders.
     fn let_go(&mut self, mut change: impl FnMut(&mut Quarantined)) {
         let mut free = Vec::new();
         self.quarantine.retain(|_, list| {
@@ -305,7 +315,7 @@ impl Arena {
         }
     }
 
-    /// Up to `max` dirty bytes, for the caller to zero and then pass to [`Arena::zeroed`].
+    /// Takes up to `max` dirty bytes, which the caller zeroes and passes to [`Arena::zeroed`].
     pub fn take_dirty(&mut self, max: u64) -> Option<Range> {
         let first = self.dirty.front_mut()?;
         let taken = Range { start: first.start, len: first.len.min(max) };
@@ -320,14 +330,14 @@ impl Arena {
         Some(taken)
     }
 
-    /// A range from [`Arena::take_dirty`] is zero now.
+    /// Adds a range from [`Arena::take_dirty`] that is zero now.
     pub fn zeroed(&mut self, range: Range) {
         self.zeroing -= range.len;
         self.clean.insert(range);
     }
 }
 
-/// Takes out what nobody holds any more after a change.
+/// Applies `change` to all entries; removes and returns the ranges without holders.
 fn without_holders(
     list: &mut BTreeMap<u64, Quarantined>,
     mut change: impl FnMut(&mut Quarantined),

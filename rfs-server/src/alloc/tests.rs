@@ -16,7 +16,7 @@ fn continues_at_the_hint() {
     assert_eq!(arena.allocate(&[want(10)]), Ok(vec![vec![range(0, 10)]]));
     assert_eq!(arena.allocate(&[want(10)]), Ok(vec![vec![range(10, 10)]]));
     assert_eq!(arena.allocate(&[Want { need: 10, ahead: 5, hint: Some(20) }]), Ok(vec![vec![range(20, 15)]]));
-    // The place after the first is taken: elsewhere, then.
+    // The range behind the first one is taken, so the rest lies elsewhere.
     assert_eq!(arena.allocate(&[Want { need: 5, ahead: 0, hint: Some(10) }]), Ok(vec![vec![range(35, 5)]]));
 }
 
@@ -119,7 +119,7 @@ impl Model {
         self.cells.iter().filter(|cell| matches(cell)).count() as u64
     }
 
-    /// The maximal runs of clean cells.
+    /// Returns the maximal runs of clean cells.
     fn clean_runs(&self) -> Vec<Range> {
         let mut runs: Vec<Range> = Vec::new();
         for at in (0..CELLS).filter(|&at| self.cells[at as usize] == Cell::Clean) {
@@ -222,8 +222,8 @@ fn agree(arena: &Arena, model: &Model) {
 }
 
 proptest! {
-    /// Every cell is in exactly one state, the same as in the model; free runs are maximal; and when all is given
-    /// back, the arena is one clean range again.
+    /// Every cell is in exactly one state, as in the model, and free runs are maximal. When all
+    /// space is freed, the arena is one clean range.
     #[test]
     fn agrees_with_a_model_cell_by_cell(steps in proptest::collection::vec(step(), 1..120)) {
         let mut arena = Arena::new(CELLS);

@@ -31,7 +31,7 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // Edges of blocks more often than other places.
+    // Prefers offsets at block edges.
     let place = || prop_oneof![0..BLOCKS * B, (0..BLOCKS, 0..3u64).prop_map(|(b, at)| b * B + at)];
     let len = prop_oneof![1..3 * B, Just(B), Just(2 * B)];
     prop_oneof![
@@ -42,7 +42,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// A word that is not updated, or for the wrong bytes.
+    /// A checksum word is not updated, or is updated for other bytes.
     #[test]
     fn every_change_leaves_words_that_fit(steps in prop::collection::vec(step(), 1..30)) {
         let bytes = bytes();
@@ -65,7 +65,7 @@ proptest! {
         prop_assert!(there == model);
     }
 
-    /// A change of a part that makes a bad block look good.
+    /// A partial change must not make a bad block valid.
     #[test]
     fn a_bad_block_stays_bad_until_it_is_written_as_a_whole(
         flipped in 0..B, (from, len) in (0..B, 1..B),
@@ -87,11 +87,11 @@ proptest! {
 }
 
 #[test]
-fn what_lies_behind_the_data_may_be_nothing() {
+fn a_write_up_to_the_end_replaces_a_bad_block() {
     let bytes = bytes();
     bytes.write(B, &[7; 100], false).unwrap();
     flip(&bytes, 2 * B - 1);
-    // Only who begins with the block writes all of it.
+    // Only a write from the block's first byte on replaces all of it.
     assert!(bytes.write(B + 1, &[8; 99], true).is_err());
     assert!(bytes.write(B, &[8; 100], false).is_err());
     bytes.write(B, &[8; 100], true).unwrap();
@@ -102,7 +102,7 @@ fn what_lies_behind_the_data_may_be_nothing() {
 }
 
 #[test]
-fn zeroing_a_whole_block_puts_it_in_order() {
+fn zeroing_a_whole_block_makes_it_valid() {
     let bytes = bytes();
     bytes.write(0, &[7; 2 * B as usize], false).unwrap();
     flip(&bytes, 5);
@@ -112,7 +112,7 @@ fn zeroing_a_whole_block_puts_it_in_order() {
 }
 
 #[test]
-fn a_write_says_which_block_is_bad_and_keeps_what_is_behind() {
+fn a_write_reports_the_bad_block_and_leaves_later_blocks() {
     let bytes = bytes();
     bytes.write(0, &[7; 4 * B as usize], false).unwrap();
     flip(&bytes, 2 * B + 100);
@@ -124,7 +124,7 @@ fn a_write_says_which_block_is_bad_and_keeps_what_is_behind() {
     assert!(there[..10] == [7; 10] && there[10..].iter().all(|&byte| byte == 9));
 }
 
-/// A server that is killed while it changes blocks.
+/// The server is killed while it changes blocks.
 #[test]
 fn only_open_words_are_settled() {
     let bytes = bytes();
@@ -135,14 +135,15 @@ fn only_open_words_are_settled() {
     flip(&bytes, 2 * B);
     assert_eq!(bad_blocks(&bytes), [1, 2]);
     assert_eq!(bytes.settle(), Settled { open: 1, unknown: 1, places: vec![B] });
-    // What was at rest, and is damaged, stays so.
+    // A damaged block at rest stays bad.
     assert_eq!(bad_blocks(&bytes), [2]);
     assert_eq!(bytes.settle(), Settled::default());
 }
 
-/// A block whose word lost a bit while it was at rest is as it was, and is not said to be in doubt; one that is neither old nor zero is named.
+/// A word that lost a bit at rest still matches its block, so it does not count as unknown. A block
+/// that is neither old nor zero is listed.
 #[test]
-fn a_block_that_was_open_and_is_as_before_or_zero_is_not_in_doubt() {
+fn an_open_block_that_is_unchanged_or_zero_is_not_unknown() {
     let bytes = bytes();
     bytes.write(0, &[7; 4 * B as usize], false).unwrap();
     let words = bytes.words.as_deref().unwrap();
@@ -155,9 +156,9 @@ fn a_block_that_was_open_and_is_as_before_or_zero_is_not_in_doubt() {
     assert_eq!(bytes.bad(all()), []);
 }
 
-/// A few of many.
+/// Only the first few of many unknown blocks are listed.
 #[test]
-fn no_more_blocks_in_doubt_are_named_than_somebody_reads() {
+fn the_list_of_unknown_blocks_is_limited() {
     let len = 40 * B;
     let words = Memory::private(checksum::region_len(len) as usize).unwrap();
     let bytes = Bytes::new(Arc::new(Memory::private(len as usize).unwrap()), Some(Arc::new(words)));
@@ -179,14 +180,14 @@ fn a_block_is_open_while_it_changes() {
     bytes.zero(Range { start: 5, len: 5 });
     bytes.zero(all());
     assert_eq!([version(0), version(B)], [6, 0]);
-    // It says that it is zero.
+    // The word stands for zeroes.
     bytes.zero(all());
     assert_eq!(version(0), 6);
 }
 
-/// A copy that was made while a block was half written, and one of a block that is bad.
+/// Copies of a half-written block and of a bad block.
 #[test]
-fn a_copy_is_mended_and_what_is_bad_is_named() {
+fn a_torn_copy_is_repaired_and_bad_blocks_are_reported() {
     let bytes = bytes();
     bytes.write(0, &[7; 4 * B as usize], false).unwrap();
     let mut copy = vec![7; 3 * B as usize];
@@ -199,16 +200,17 @@ fn a_copy_is_mended_and_what_is_bad_is_named() {
     let expected = check(&[7; B as usize]);
     assert_eq!(bad, [Bad { place: 3 * B, expected, found: check(&copy[B as usize..]) }]);
     assert_eq!(copy[..B as usize + 2], [&[7; B as usize][..], &[6, 7]].concat());
-    // In other memory, where it would get a check that fits.
+    // In other memory, where the block would get a matching checksum.
     let other = self::bytes();
     other.write(2 * B, &copy, true).unwrap();
     other.expect(3 * B, expected);
     assert_eq!(other.bad(all()), bad);
 }
 
-/// A copy of a block that somebody has left open, or whose version is damaged, would be a good one in the snapshot.
+/// Without this check, a copy of a block with an open word or a damaged version would be valid in
+/// the snapshot.
 #[test]
-fn a_copy_of_a_block_that_stays_open_is_bad_unless_it_is_as_before() {
+fn a_copy_of_a_block_that_stays_open_is_bad_unless_it_is_unchanged() {
     let bytes = bytes();
     bytes.write(0, &[7; 4 * B as usize], false).unwrap();
     let words = bytes.words.as_deref().unwrap();
@@ -223,9 +225,9 @@ fn a_copy_of_a_block_that_stays_open_is_bad_unless_it_is_as_before() {
     assert_eq!(bad, [Bad { place: 2 * B, expected: check(&[7; B as usize]), found }]);
 }
 
-/// Longer than it takes to look a number of times without a pause.
+/// Longer than the rereads without a pause take.
 #[test]
-fn a_copy_waits_for_whoever_changes_the_block() {
+fn a_copy_waits_for_the_writer_of_the_block() {
     let bytes = bytes();
     let words = bytes.words.as_deref().unwrap();
     bytes.write(0, &[7; B as usize], false).unwrap();
@@ -242,9 +244,9 @@ fn a_copy_waits_for_whoever_changes_the_block() {
     });
 }
 
-/// Memory that nobody has written to takes no room, whoever looks at it.
+/// A read of memory that was never written allocates no page.
 #[test]
-fn looking_at_what_was_never_touched_does_not_make_it_present() {
+fn a_read_does_not_allocate_untouched_pages() {
     let arena = Arc::new(Memory::shared("never-touched", (BLOCKS * B) as usize).unwrap());
     let words = Memory::private(checksum::region_len(BLOCKS * B) as usize).unwrap();
     let bytes = Bytes::new(Arc::clone(&arena), Some(Arc::new(words)));
@@ -256,7 +258,7 @@ fn looking_at_what_was_never_touched_does_not_make_it_present() {
     bytes.read(all(), &mut Vec::new()).unwrap();
     bytes.zero(Range { start: 10, len: 3 * B });
     assert_eq!(present(), 0);
-    // It is looked at nevertheless.
+    // The data is verified nevertheless.
     flip(&bytes, 2 * B);
     assert_eq!(bad_blocks(&bytes), [2]);
     assert!(present() > 0);
