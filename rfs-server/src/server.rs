@@ -1,7 +1,11 @@
-//! A running server: everything checked first, then memory, export by export, then sockets.
+//! A running server. Starts with checks, then takes memory export by export, then opens sockets.
 //!
-//! Threading: [`Server::start`] returns once the server answers. Dropping the server ends all sessions, removes its
-//! Unix sockets and joins its threads. It installs no signal handlers and prints nothing: that is the program's.
+//! [`Server::start`] returns once the server answers. Dropping the server ends all sessions,
+//! removes its Unix sockets and joins its threads. The server installs no signal handlers and
+//! prints nothing; the program does.
+//!
+//! # Concurrency
+//! Any thread may call a [`Server`]; it takes no locks of its own.
 
 mod error;
 mod made;
@@ -50,25 +54,26 @@ use made::{From, Made, reserve};
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
-    // In the order in which they go: no session outlives what it uses.
+    // Fields are dropped in this order: no session outlives what it uses.
     running: Running,
     _patience: Patience,
     _absences: Absences,
     keeper: Option<Keeper>,
     exports: Vec<Export>,
-    /// The last snapshots are not to be waited for.
+    /// If set, shutdown does not wait for the last snapshots.
     hurry: Arc<AtomicBool>,
     service: Arc<FileService>,
-    /// Keeps other servers away from the memory. It knows whether clients have let go of it, when the host has no copy of their tether.
+    /// Locks the memory directory. Dropped after the host's copy of the client lock, so that it can
+    /// see whether a client still holds that lock.
     _store: Option<ObjectStore>,
-    /// And from the snapshots.
+    /// Locks the snapshot directory.
     _snapshots: Option<Directory>,
-    /// Where the keys come from, and those that count.
+    /// Key file and current keys.
     keys: Option<(PathBuf, Arc<Keys>)>,
     tls: Option<Arc<TlsServer>>,
 }
 
-/// A file system that is lent, with the threads that work for it.
+/// An export and its threads.
 #[derive(Debug)]
 struct Export {
     name: String,
@@ -82,7 +87,7 @@ struct Export {
 impl Drop for Export {
     fn drop(&mut self) {
         drop(self.upkeep.take());
-        // A transaction may be in a page of zeros that took the place of a lost one.
+        // After memory was lost, zeroes replace lost pages, and the log may be damaged.
         let is_whole = self.dispatcher.is_settled() && !rdmabox::memory::is_lost();
         if let Some(object) = self.object.take_if(|_| is_whole) {
             object.end();
@@ -91,7 +96,10 @@ impl Drop for Export {
 }
 
 impl Server {
-    /// Starts a server: when this returns, clients can connect.
+    /// Starts a server. Clients can connect when it returns.
+    ///
+    /// # Errors
+    /// The first check or step that failed; everything is undone.
     pub fn start(config: Config) -> Result<Server, StartError> {
         config.check()?;
         let store = config.memory_dir.as_deref().map(ObjectStore::open).transpose()?;
@@ -115,7 +123,7 @@ impl Server {
             None => (host, Arc::default()),
         };
         let alarm = Arc::<Alarm>::default();
-        // All of the memory before any of it is touched, and before there are sockets.
+        // All memory is mapped before it is touched and before there are sockets.
         let mut domains = HashMap::new();
         let keep = config.persist.as_ref().map_or(0, |persist| persist.keep);
         let mut found = Vec::new();
@@ -126,7 +134,7 @@ impl Server {
                 .map(|store| store.object(&export.name, export.shape(config.checksum)).map(Arc::new));
             found.push((object.transpose()?, snapshots.transpose()?));
         }
-        // Before a snapshot is restored, which writes to the space.
+        // Before a snapshot is restored, which writes to the memory.
         if let Some(path) = &config.memory_dir {
             let objects: Vec<_> = found.iter().filter_map(|(object, _)| object.as_deref()).collect();
             reserve(path, &objects)?;
@@ -175,7 +183,7 @@ impl Server {
         let absences = Absences::start(bell, Arc::downgrade(&service)).map_err(StartError::Thread)?;
         let ending = Arc::clone(&service);
         let end = move |export, session| {
-            let why = "it has not said in time that it keeps what has changed no longer";
+            let why = "it did not acknowledge a recall in time";
             ending.end_session(export, session, why);
         };
         let watched = exports.iter().map(|export| Arc::clone(&export.dispatcher)).collect();
@@ -197,19 +205,20 @@ impl Server {
         })
     }
 
-    /// Reads the certificates again, for those who connect from now on. False for a server without.
+    /// Reads the certificates again, for new connections. Returns false for a server without
+    /// certificates.
     ///
     /// # Errors
-    /// They are those of before.
+    /// The certificates are unchanged.
     pub fn reload_certificates(&self) -> Result<bool, TlsError> {
         self.tls.as_ref().map_or(Ok(false), |tls| tls.reload().map(|()| true))
     }
 
-    /// Reads the file with keys again. Sessions whose key is gone from it, or opens something else now, are ended. How many keys there
-    /// are; `None` for a server without.
+    /// Reads the key file again. Ends sessions whose key was removed or changed. Returns the number
+    /// of keys; `None` for a server without keys.
     ///
     /// # Errors
-    /// The keys are those of before.
+    /// The keys are unchanged.
     pub fn reload_keys(&self) -> Result<Option<usize>, KeyFileError> {
         let Some((path, keys)) = &self.keys else { return Ok(None) };
         let names: Vec<&str> = self.exports.iter().map(|export| export.name.as_str()).collect();
@@ -221,52 +230,56 @@ impl Server {
         Ok(Some(keys.count()))
     }
 
-    /// The addresses that it listens on, with ports resolved.
+    /// Returns the addresses that the server listens on, with ports resolved.
     pub fn addresses(&self) -> &[Address] {
         self.running.addresses()
     }
 
-    /// Counters of all exports together.
+    /// Returns the sums of the counters of all exports.
     pub fn stats(&self) -> ServerStats {
         stats::sum(self.exports.iter().map(|export| export.dispatcher.stats()))
     }
 
-    /// Totals of the first export.
+    /// Returns the totals of the first export.
     pub fn statfs(&self) -> StatFs {
         self.exports.first().map(|export| export.dispatcher.statfs()).unwrap_or_default()
     }
 
-    /// Returns how many inodes of the first export have no name and are not open: they stay for
-    /// mounts that may use them still. Totals count them as free.
+    /// Returns how many inodes of the first export have no name and are not open. They stay for
+    /// mounts that may still use them. Totals count them as free.
     pub fn idle_inodes(&self) -> u64 {
         self.exports.first().map_or(0, |export| export.dispatcher.idle_inodes())
     }
 
-    /// All exports by name, with their totals, in the order in which they were given.
+    /// Returns the names and totals of all exports, in configuration order.
     pub fn exports(&self) -> impl Iterator<Item = (&str, StatFs)> {
         self.exports.iter().map(|export| (export.name.as_str(), export.dispatcher.statfs()))
     }
 
-    /// Asks for a snapshot of each export now. False if there are none. What comes of it is said in the log.
+    /// Requests a snapshot of each export. Returns false if there are no snapshots. The server logs
+    /// the result.
     pub fn snapshot(&self) -> bool {
         self.keeper.as_ref().inspect(|keeper| keeper.ask()).is_some()
     }
 
-    /// What is to be set when [`Server::shutdown`] is to come to an end, whatever becomes of the last snapshots.
+    /// Returns a flag that makes [`Server::shutdown`] return without waiting for the last
+    /// snapshots.
     pub fn hurry(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.hurry)
     }
 
-    /// Ends all sessions, makes the last snapshots, and stops. Returns when no thread of the server runs.
+    /// Ends all sessions, makes the last snapshots, and stops. Returns when no thread of the server
+    /// runs.
     ///
     /// # Errors
-    /// A last snapshot failed. Everything else is done.
+    /// A last snapshot failed. The server has stopped nevertheless.
     pub fn shutdown(self) -> Result<(), ShutdownError> {
         self.end(None)
     }
 
-    /// As [`shutdown`](Self::shutdown), after a thread has failed. Sessions that do not end within `limit`
-    /// are left behind, so that the last snapshots are made; the caller ends the process.
+    /// Shuts down like [`shutdown`](Self::shutdown), after a thread has failed. Sessions that do
+    /// not end within `limit` are left behind, so that the last snapshots are made. The caller ends
+    /// the process.
     ///
     /// # Errors
     /// A last snapshot failed.
@@ -276,7 +289,7 @@ impl Server {
 
     fn end(self, limit: Option<Duration>) -> Result<(), ShutdownError> {
         let Server { running, _patience, _absences, keeper, hurry, exports, service, _store, .. } = self;
-        // In this order: no session is left that could change anything.
+        // Sessions end first, so that the last snapshots have all changes.
         let ended = within(limit, move || drop((running, _patience, _absences)));
         let failed = keeper.map(|keeper| keeper.finish(&hurry)).unwrap_or_default();
         let kept = _store.as_ref().map(|store| store.path().to_owned());
@@ -289,7 +302,8 @@ impl Server {
     }
 }
 
-/// Runs `end` on this thread, or with a limit on a thread of its own. Returns false if that takes longer.
+/// Runs `end` on this thread, or with a limit on a thread of its own. Returns false if that takes
+/// longer.
 fn within(limit: Option<Duration>, end: impl FnOnce() + Send + 'static) -> bool {
     let Some(limit) = limit else {
         end();
@@ -317,7 +331,8 @@ fn check_memory(config: &Config, bound: Option<Bound>) -> Result<(), StartError>
     }
 }
 
-/// Makes the directory of a Unix socket, if just that one is missing.
+/// Creates the directory of each Unix socket, if only its last component is missing, and checks its
+/// owner.
 fn make_socket_directories(listen: &[Address]) -> Result<(), StartError> {
     for address in listen {
         let Address::Unix(path) = address else { continue };
@@ -368,7 +383,7 @@ mod tests {
         make_socket_directories(&address("a/rfs.sock")).unwrap();
         make_socket_directories(&address("b/c/rfs.sock")).unwrap_err();
         make_socket_directories(&[Address::Unix("rfs.sock".into())]).unwrap();
-        // In a directory that all users write to, their sockets stay theirs if it is sticky.
+        // In a directory that all users write to, the sticky bit protects the sockets.
         let mode = std::os::unix::fs::PermissionsExt::from_mode;
         for (bits, passes) in [(0o777, false), (0o1777, true), (0o775, true)] {
             std::fs::set_permissions(root.path().join("a"), mode(bits)).unwrap();

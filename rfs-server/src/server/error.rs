@@ -1,4 +1,4 @@
-//! Why a server does not start, or does not end well.
+//! Errors of the start and the shutdown of a server.
 
 use std::{fmt, io, path::PathBuf, time::Duration};
 
@@ -13,42 +13,43 @@ use crate::{
     system::Bound,
 };
 
-/// Why a server did not start. Nothing of it is left behind.
+/// Reason why a server did not start. Everything is undone.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Not worth a file system.
+    /// An export is smaller than the minimum.
     #[error("cannot lend {}: the least is {}", size::show(*.asked), size::show(MIN_MEMORY))]
     TooLittle {
-        /// Bytes asked for.
+        /// Requested size in bytes.
         asked: u64,
     },
-    /// The root directory needs one.
+    /// An export has no inode for its root directory.
     #[error("a file system needs at least one inode")]
     NoInodes,
-    /// One name twice.
+    /// Two exports have the same name.
     #[error("the export {name:?} is given twice")]
     ExportTwice {
         /// The name.
         name: String,
     },
-    /// Clients would lose their sessions for other reasons first.
+    /// The recall timeout is not less than the lease, so that sessions would end by the lease
+    /// first.
     #[error("--recall-timeout {patience:?} has to be less than --lease {lease:?}")]
     Patience {
-        /// How long a client may take to say that it keeps something no longer.
+        /// The recall timeout.
         patience: Duration,
-        /// How long a client that is not heard of keeps its session.
+        /// The lease.
         lease: Duration,
     },
-    /// Nobody could ever connect.
+    /// There is no address to listen on.
     #[error("no address to listen on")]
     NoListener,
-    /// One address twice.
+    /// The same address twice.
     #[error("{address} is given twice")]
     ListenTwice {
         /// The address.
         address: Address,
     },
-    /// A listener at which every program would be a client.
+    /// The server would accept every program that connects to an address.
     #[error(
         "{address}: without keys any program that connects could read and write every file: give keys (--keys FILE; \
          --new-key NAME makes one), or say --allow-without-keys if that is intended"
@@ -57,10 +58,10 @@ pub enum StartError {
         /// The address.
         address: Address,
     },
-    /// The file with keys is missing, or says nothing that makes sense, or others may read it.
+    /// The key file is missing, invalid, or accessible to other users.
     #[error(transparent)]
     Keys(#[from] KeyFileError),
-    /// TLS would not be what carries the data.
+    /// TLS cannot protect an RDMA address.
     #[error(
         "{address}: with --tls-cert there can be no address for RDMA: what its devices carry cannot be encrypted by TLS"
     )]
@@ -68,21 +69,21 @@ pub enum StartError {
         /// The address.
         address: Address,
     },
-    /// Nobody would speak it.
+    /// TLS is configured without a TCP address.
     #[error("--tls-cert is for addresses of TCP, and there is none: give --listen tcp:HOST:PORT")]
     TlsNowhere,
-    /// Certificates that are missing, or do not fit together.
+    /// Certificates are missing or do not match.
     #[error("cannot use TLS: {0}")]
     Tls(#[from] TlsError),
-    /// More than there is.
+    /// The machine has too little memory or space.
     #[error("cannot lend {}: only {} of {} is available", size::show(*.asked), size::show(.bound.bytes), .bound.what)]
     NotEnough {
         /// Bytes needed.
         asked: u64,
-        /// What stands in the way.
+        /// The exhausted resource.
         bound: Bound,
     },
-    /// The space of the files that have the memory cannot be had.
+    /// The space of the memory object cannot be reserved.
     #[error("--memory-dir {path}: {source}: {}", reserve_step(source), path = .path.display())]
     Reserve {
         /// The directory of the export.
@@ -90,32 +91,32 @@ pub enum StartError {
         /// The reason.
         source: MemoryError,
     },
-    /// The files that have the memory cannot be used.
+    /// A memory object cannot be used.
     #[error("--memory-dir {0}")]
     Object(#[from] ObjectError),
-    /// What is kept there is no file system.
+    /// A memory object has no valid file system.
     #[error("--memory-dir {path}: {source}", path = .path.display())]
     Damage {
         /// The directory of the export.
         path: PathBuf,
-        /// What is wrong.
+        /// The damage.
         source: Damage,
     },
-    /// Two things in one place.
+    /// Memory objects and snapshots have the same directory.
     #[error("--memory-dir and --persist need a directory each")]
     SameDirectory,
-    /// Snapshots cannot be used, or there is none to begin with.
+    /// The snapshots cannot be used, or no snapshot is complete.
     #[error(transparent)]
     Persist(#[from] PersistError),
-    /// The snapshot to begin with cannot be restored.
+    /// The newest snapshot cannot be restored.
     #[error("cannot restore {path}: {source}", path = .path.display())]
     Restore {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: RestoreError,
     },
-    /// The system refused the memory.
+    /// The kernel refused memory.
     #[error("cannot lend memory: {0}")]
     Memory(#[from] MemoryError),
     /// The directory of a Unix socket cannot be created, or other users can change it.
@@ -126,10 +127,10 @@ pub enum StartError {
         /// The reason.
         source: OwnershipError,
     },
-    /// No thread.
+    /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
-    /// No random numbers.
+    /// No random numbers are available.
     #[error("getrandom failed: {0}")]
     Random(io::Error),
     /// An address in use, or another network error.
@@ -137,7 +138,7 @@ pub enum StartError {
     Host(#[from] HostError),
 }
 
-/// The next step after a reservation that failed.
+/// Returns the advice after a failed reservation.
 fn reserve_step(error: &MemoryError) -> &'static str {
     match error {
         MemoryError::Os { source, .. } if source.kind() == io::ErrorKind::Unsupported => {
@@ -147,12 +148,12 @@ fn reserve_step(error: &MemoryError) -> &'static str {
     }
 }
 
-/// A server that has ended without all of its last snapshots.
+/// Error of a server that stopped without all of its last snapshots.
 #[derive(Debug)]
 pub struct ShutdownError {
     /// The exports whose last snapshot failed.
     pub failed: Vec<LastSnapshotError>,
-    /// The directory of the memory, if files outlive the server there.
+    /// The memory directory, if the files outlive the server there.
     pub kept: Option<PathBuf>,
 }
 

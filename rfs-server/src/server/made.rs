@@ -1,6 +1,8 @@
-//! A file system of an export: in new memory, in that of an object as the server before has left it, or as a snapshot has it.
+//! Builds the file system of an export: in new memory, over the memory of a previous server, or
+//! from a snapshot.
 //!
-//! Threading: a server that starts has everything to itself.
+//! # Concurrency
+//! The thread that starts the server; nothing else uses the export yet.
 
 use std::{collections::HashMap, io, path::Path, sync::Arc, time::Instant};
 
@@ -24,13 +26,13 @@ use crate::{
     upkeep::Upkeep,
 };
 
-/// What a file system is begun with.
+/// Sources of an export's file system.
 pub(super) struct From<'a> {
     pub(super) object: Option<Arc<Object>>,
     pub(super) snapshots: Option<&'a mut Snapshots>,
 }
 
-/// An export whose memory is there.
+/// An export whose memory is mapped.
 pub(super) struct Made {
     pub(super) lent: Lent,
     space: Arc<Space>,
@@ -48,7 +50,7 @@ impl Made {
     ) -> Result<Made, StartError> {
         let memory = |what: &str, len| -> Result<Arc<Memory>, StartError> {
             let memory = Memory::shared(&format!("{}-{what}", export.name), in_memory(len)?)?;
-            // Without a reservation, a page that is missing later ends the server.
+            // Without a reservation, a page that cannot be allocated later kills the server.
             if config.prefault != Prefault::Never {
                 memory.reserve()?;
             }
@@ -68,7 +70,7 @@ impl Made {
             let write = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
             let (data, records) = match rights {
                 Rights::Read => (Access::REMOTE_READ, Access::REMOTE_READ),
-                // Bytes with checksums are changed by the server alone.
+                // Only the server changes bytes with checksums.
                 Rights::Write if bytes.are_checked() => (Access::REMOTE_READ, write | Access::REMOTE_ATOMIC),
                 Rights::Write => (write, write | Access::REMOTE_ATOMIC),
             };
@@ -95,7 +97,7 @@ impl Made {
             (Some(object), None) => take_over(object, config, export.root)?,
             (None, None) => {
                 let space = Arc::new(Space::new(bytes.clone(), config.zeroing));
-                // A table has a slot for the root, or the configuration would not have passed.
+                // The table has a slot for the root; the configuration was checked.
                 Dispatcher::new(space, table, export.root, clock)
                     .map_err(|_| StartError::NoInodes)?
                     .with_memory(Identity(random()?), 1)
@@ -109,8 +111,8 @@ impl Made {
         Ok(Made { lent, space, arena, object })
     }
 
-    /// Starts the threads that work for it. `all`: of all exports of the server.
-    /// `former`: who may still write as a client of the server before.
+    /// Starts the threads of the export. `all`: the dispatchers of all exports. `former`: the
+    /// clients of previous servers that may still write.
     pub(super) fn work(
         &self,
         config: &Config,
@@ -138,7 +140,7 @@ impl Made {
     }
 }
 
-/// The file system that a memory object keeps.
+/// Returns the file system of a memory object.
 fn take_over(object: &Object, config: &Config, root: Root) -> Result<Dispatcher, StartError> {
     let begin = Instant::now();
     let (header, kept) = (object.header(), Kept::of(object)?);
@@ -150,17 +152,13 @@ fn take_over(object: &Object, config: &Config, root: Root) -> Result<Dispatcher,
         .with_memory(Identity(header.identity.to_be_bytes()), starts);
     if let Some(inodes) = inodes {
         let how = if header.clean { "" } else { ", left by a server that did not end in order" };
-        log::info!(
-            "{}: {inodes} inodes are there{how}, after {:?}",
-            object.path().display(),
-            begin.elapsed()
-        );
+        log::info!("{}: {inodes} inodes{how}, after {:?}", object.path().display(), begin.elapsed());
     }
     Ok(dispatcher)
 }
 
-/// The file system of the newest snapshot that is whole, in memory that is new. Nothing if there is none, or if there is memory that a server has
-/// worked with: that is newer.
+/// Restores the newest complete snapshot into new memory. Returns `None` if there is no snapshot,
+/// or if the object is in use by an earlier server: that memory is newer.
 fn restored(
     snapshots: &mut Snapshots,
     object: Option<&Object>,
@@ -174,7 +172,7 @@ fn restored(
             newest.filter(|newest| newest.identity.to_be_bytes() != header.identity.to_be_bytes())
         {
             log::warn!(
-                "{}: it is of another memory, or of this one before it was restored: what goes on is the memory that is there",
+                "{}: snapshot of another memory, or of this one before a restore: ignored, the memory in --memory-dir is newer",
                 snapshots.file(other.number).display()
             );
         }
@@ -203,9 +201,8 @@ fn restored(
     Ok(Some(dispatcher))
 }
 
-/// Takes the space of the objects of a directory from its file system: bytes of files, records, checksums,
-/// and logs. First it checks whether there is as much, because the kernel kills for memory before it
-/// refuses.
+/// Reserves the space of the objects of a directory in its file system. First checks that there is
+/// enough, because the kernel kills processes before it refuses memory.
 pub(super) fn reserve(path: &Path, objects: &[&Object]) -> Result<(), StartError> {
     let asked = objects.iter().map(|object| object.len.saturating_sub(object.present)).sum();
     let mut bounds = Vec::new();
@@ -219,7 +216,7 @@ pub(super) fn reserve(path: &Path, objects: &[&Object]) -> Result<(), StartError
     if let Some(bound) =
         bounds.into_iter().filter(|bound| bound.bytes < asked).min_by_key(|bound| bound.bytes)
     {
-        // Objects that no server has worked with go again.
+        // Objects that no server has started with are removed again.
         objects.iter().for_each(|object| object.remove_if_unused());
         return Err(StartError::NotEnough { asked, bound });
     }
@@ -229,13 +226,13 @@ pub(super) fn reserve(path: &Path, objects: &[&Object]) -> Result<(), StartError
     Ok(())
 }
 
-/// True for a file system that keeps its files in memory.
+/// Returns true if a file system keeps its files in memory.
 fn is_memory(path: &Path) -> bool {
     const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
     rustix::fs::statfs(path).is_ok_and(|system| system.f_type == TMPFS_MAGIC)
 }
 
-/// For an identity that nothing else has.
+/// Returns a random identity.
 fn random() -> Result<[u8; 16], StartError> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|e| StartError::Random(io::Error::other(e.to_string())))?;
