@@ -1,6 +1,7 @@
-//! The command line.
+//! Command line of the server. It parses options and starts nothing.
 //!
-//! Threading: none. It parses and explains; it opens and starts nothing.
+//! # Concurrency
+//! Plain values.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -16,183 +17,197 @@ use crate::{
     prefault::Prefault,
 };
 
-/// Lends memory of this machine as a file system.
+/// Serves memory of this machine as a file system.
 ///
-/// The server keeps the files of its clients in the memory that it lends, for as long as it runs. Clients mount
-/// them with `rfs-fuse ADDRESS MOUNTPOINT`; on the same host they reach the memory itself, from other hosts over
-/// the network. The server runs in the foreground until SIGTERM or Ctrl-C; when it ends, the files are gone, unless there is a --memory-dir or --persist.
+/// The server keeps the files of its clients in its memory. Clients mount it with `rfs-fuse ADDRESS
+/// MOUNTPOINT`. Clients on the same host access the memory directly, clients on other hosts over
+/// the network. The server runs in the foreground until SIGTERM or Ctrl-C. The files are then lost,
+/// unless there is a --memory-dir or --persist.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "rfs-server",
     version,
     after_long_help = "Examples:\n  \
-        Lend 4 GiB to this user's programs on this host, and root's, through a Unix socket:\n      \
+        4 GiB for programs of this user and of root on this host, over a Unix socket:\n      \
             rfs-server --memory 4G\n  \
-        Only through a Unix socket of your choice:\n      \
+        Over another Unix socket:\n      \
             rfs-server --memory 512M --listen unix:/tmp/scratch.sock\n  \
-        To other hosts, for those who have a key (of which the first command prints both halves):\n      \
+        For other hosts, with keys (the first command prints the lines for both key files):\n      \
             rfs-server --new-key laptop\n      \
             rfs-server --memory 64G --listen tcp:10.0.0.7:7440 --keys /etc/rfs/keys\n  \
-        The same, encrypted, to those who know the authority that has signed the server's certificate:\n      \
+        With TLS, for clients that trust the authority of the server's certificate:\n      \
             rfs-server --memory 64G --listen tcp:10.0.0.7:7440 --keys /etc/rfs/keys \\\n        \
                 --tls-cert /etc/rfs/server.pem --tls-key /etc/rfs/server.key\n  \
-        Over RDMA hardware or Soft-RoCE (they find each other over TCP):\n      \
+        Over RDMA hardware or Soft-RoCE (connections are set up over TCP):\n      \
             rfs-server --memory 64G --listen rdma:10.0.0.7:7441 --keys /etc/rfs/keys\n  \
-        To other hosts of a network on which every program may read and write everything:\n      \
+        For a network where every program may read and write every file:\n      \
             rfs-server --memory 64G --listen tcp:10.0.0.7:7440 --allow-without-keys\n  \
-        Two file systems, each with space of its own (rfs-fuse --export NAME):\n      \
+        Two exports, each with its own space (rfs-fuse --export NAME):\n      \
             rfs-server --export home=8G --export scratch=2G,inodes=100000,root-mode=1777\n  \
-        With all memory taken before clients can connect:\n      \
+        All memory allocated before clients can connect:\n      \
             rfs-server --memory 4G --prefault\n  \
-        So that the files outlive the server, though not the machine:\n      \
+        Files that survive a restart of the server, but not of the machine:\n      \
             rfs-server --memory 4G --memory-dir /dev/shm/rfs\n  \
-        So that they outlive the machine as well, as they were a few minutes before (kill -USR1 makes a snapshot at once):\n      \
+        With snapshots that survive a restart of the machine (kill -USR1 makes one at once):\n      \
             rfs-server --memory 4G --memory-dir /dev/shm/rfs --persist /var/lib/rfs\n\n\
-        When clients can connect, it prints the addresses that it listens on, one a line, and then a line that \
-        begins with \"ready:\". Exit status: 0 after SIGTERM or SIGINT, 1 if it cannot start, 2 for a command \
-        line that makes no sense. Log lines on standard error tell \
-        who came and went; RUST_LOG=warn keeps that quiet."
+        When clients can connect, the server prints its addresses, one per line, and then a line that \
+        begins with \"ready:\". Exit status: 0 after SIGTERM or SIGINT, 1 if the server cannot start, 2 for an \
+        invalid command line. Log lines on standard error report clients that connect and disconnect; \
+        RUST_LOG=warn suppresses them."
 )]
 pub struct Cli {
-    /// How much memory to lend: a number of bytes, or of powers of 1024: 512m, 4g, 1.5t
+    /// Size of the memory for files: a number of bytes, or of powers of 1024 such as 512m, 4g, 1.5t
     #[arg(long, value_name = "SIZE", value_parser = size::parse, required_unless_present_any = ["exports", "new_key"])]
     pub memory: Option<u64>,
 
-    /// Keep the memory in files in this directory, one on a tmpfs such as /dev/shm: whatever ends the server, the next one with this option
-    /// goes on with every file, and mounts go on with it. The directory is made if it is missing; no two servers use it at once. Without
-    /// this option, or when the machine ends, the files are gone
+    /// Keep the memory in files of this directory, on a tmpfs such as /dev/shm. Files and mounts
+    /// survive a restart of the server with this option, but not a restart of the machine. The
+    /// directory is created if it is missing. Only one server at a time can use it
     #[arg(long, value_name = "DIR")]
     pub memory_dir: Option<PathBuf>,
 
-    /// Keep a CRC-32C of each block of 4 KiB beside the files, and have clients compare what they read with it: what has gone bad in
-    /// memory or on the way is an error (EIO), never data. What is written goes through the server then instead of past it. Takes
-    /// a five hundredth of the memory more. `rfs-fuse scrub` has all files compared. A --memory-dir keeps to what it was made with
+    /// Keep a CRC-32C of each 4 KiB block, which clients verify when they read: damaged data is an
+    /// error (EIO). Writes then go through the server. Takes 0.2 % more memory. `rfs-fuse scrub`
+    /// verifies all files. A --memory-dir keeps the setting that it was created with
     #[arg(long)]
     pub checksum: bool,
 
-    /// Keep snapshots of what is lent in this directory, on a disk: when the memory is gone, the next server with this option
-    /// begins with the newest one that is whole. One is made every --persist-every seconds, when the server gets SIGUSR1, and when it
-    /// ends; clients go on meanwhile. Where there is a --memory-dir with memory in it, that is newer, and counts
+    /// Keep snapshots in this directory, on a disk. If the memory is lost, the next server with
+    /// this option starts from the newest complete snapshot. The server makes a snapshot every
+    /// --persist-every seconds, on SIGUSR1, and when it stops; clients continue meanwhile. Memory
+    /// in a --memory-dir is newer than snapshots and takes precedence
     #[arg(long, value_name = "DIR")]
     pub persist: Option<PathBuf>,
 
-    /// Seconds between the end of one snapshot and the beginning of the next, or none: only when it is asked for, and at the
-    /// end. Each writes all that files have. Skipped if no client connected since the last snapshot
+    /// Seconds from the end of a snapshot to the start of the next, or none: only on SIGUSR1 and
+    /// when the server stops. Each snapshot writes all data of all files. Skipped if no client
+    /// connected since the last snapshot
     #[arg(long, value_name = "SECS|none", value_parser = parse_every, default_value = "300", requires = "persist")]
     pub persist_every: Every,
 
-    /// How many snapshots stay. The oldest one goes when a new one is whole and on the disk
+    /// Number of snapshots to keep. The oldest is removed when a new one is complete and on the
+    /// disk
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=1000), default_value = "2",
         requires = "persist")]
     pub persist_keep: u16,
 
-    /// A file system to lend, instead of --memory and what goes with it: its name and size, how many inodes it has, and the
-    /// permissions of its root directory. May be repeated; clients that name none get the first
+    /// An export, instead of --memory: name, size, number of inodes, and permissions of the root
+    /// directory. May be repeated; clients that name no export get the first
     #[arg(long = "export", value_name = "NAME=SIZE[,inodes=N][,root-mode=MODE]", value_parser = ExportArg::parse,
         conflicts_with_all = ["memory", "inodes", "name", "root_mode"])]
     pub exports: Vec<ExportArg>,
 
-    /// Where to listen: unix:/path, tcp:host:port or rdma:host:port; may be repeated. Port 0 takes a free one.
+    /// Address to listen on: unix:/path, tcp:host:port or rdma:host:port; may be repeated. Port 0
+    /// selects a free port.
     ///
-    /// tcp: and rdma: need --keys, also on loopback, where the programs of every local user connect. Without this option the server
-    /// listens on a Unix socket: /run/rfs/rfs.sock for root, $XDG_RUNTIME_DIR/rfs.sock or /tmp/rfs-UID.sock for others.
+    /// tcp: and rdma: need --keys, also on loopback, where programs of every local user can
+    /// connect. Default: a Unix socket, /run/rfs/rfs.sock for root, $XDG_RUNTIME_DIR/rfs.sock or
+    /// /tmp/rfs-UID.sock for other users.
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Vec<Address>,
 
-    /// RDMA device for rdma: addresses, such as mlx5_0 or rxe0 [default: the first with an active port]
+    /// RDMA device for rdma: addresses, such as mlx5_0 or rxe0 [default: the first with an active
+    /// port]
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
 
-    /// Port of the RDMA device, counted from 1 [default: the first active one]
+    /// Port of the RDMA device, counted from 1 [default: the first active port]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     pub port: Option<u8>,
 
-    /// Entry of the port's GID table: the address that connections use [default: that of the network address over which the
-    /// peers find each other, else one of RoCE v2]
+    /// Index in the port's GID table of the local address of connections [default: the entry of the
+    /// network address that the peers use to set up connections, else a RoCE v2 entry]
     #[arg(long, value_name = "N")]
     pub gid_index: Option<u8>,
 
-    /// How many files, directories and links there can be [default: one for every 16 KiB, at least 1024]
+    /// Number of files, directories and links that can exist [default: one per 16 KiB, at least
+    /// 1024]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub inodes: Option<u32>,
 
-    /// Name of what is lent, for logs and /proc
+    /// Name of the export, for logs and /proc
     #[arg(long, value_name = "NAME", default_value = "rfs", value_parser = parse_name)]
     pub name: String,
 
-    /// Permissions of the root directory, in octal; it belongs to the user who runs the server
+    /// Permissions of the root directory, in octal; the user who runs the server owns it
     #[arg(long, value_name = "MODE", default_value = "755", value_parser = parse_mode)]
     pub root_mode: u32,
 
-    /// When to take the memory from the system: never ahead of its first use, in the background from the start on, or
-    /// first of all, before clients can connect
+    /// When to allocate the memory: never ahead of its first use, in the background from the start
+    /// on, or first, before clients can connect
     #[arg(long, value_name = "WHEN", value_enum, default_value = "background", default_missing_value = "first",
         num_args = 0..=1, require_equals = true)]
     pub prefault: Prefault,
 
-    /// A client that is not heard of for so many seconds (stopped, hung, cut off) has lost its session: its locks are free,
-    /// its mount fails, and what it still sends has no effect. Clients report three times in that time
+    /// Seconds after which a silent client (stopped, hung, cut off) loses its session: its locks
+    /// are released, its mount fails, and its further requests have no effect. Clients report three
+    /// times in this time
     #[arg(long, value_name = "SECS", default_value = "20", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub lease: u32,
 
-    /// A client that is told that something has changed which it keeps, and does not say within so many seconds that it keeps it no
-    /// longer, has lost its session: whoever made the change waits for it meanwhile [default: 8, or half of the lease if that is less]
+    /// Seconds to wait for a client to acknowledge a recall. A client that misses the deadline
+    /// loses its session. The operation that caused the recall blocks until then [default: 8, or
+    /// half of the lease if that is less]
     #[arg(long, value_name = "SECS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub recall_timeout: Option<u32>,
 
-    /// Busy-poll for up to this many microseconds before blocking, on the thread that moves data over TCP. It polls while that
-    /// succeeds and no other thread wants its core. 0: never, which takes up to half of the processor time from requests of 64 KiB
-    /// and more, and up to 40 % of their rate from small ones
+    /// How many microseconds the TCP thread busy-polls before it blocks. It polls while polling
+    /// succeeds and no other thread wants its core. 0 disables polling, which takes up to half of
+    /// the processor time from requests of 64 KiB and more, and up to 40 % of the rate from small
+    /// requests
     #[arg(long, value_name = "MICROS", default_value = "400", value_parser = clap::value_parser!(u32).range(..=100_000))]
     pub look: u32,
 
-    /// Do not kill a client of this host that has lost its session and does not react: what it had open stays taken until its
-    /// process ends. It has the memory mapped, and could still write to it when it goes on
+    /// Do not kill an unresponsive client of this host that has lost its session. It has the memory
+    /// mapped and could still write to it, so its files stay open and locked until its process ends
     #[arg(long)]
     pub keep_stragglers: bool,
 
-    /// Take clients only that have one of the keys in this file, of mode 600: lines of a name, a secret in hexadecimal
-    /// digits, an export (rfs unless told otherwise), and rw or ro. Then may follow squash=root (root of the client has the rights of other
-    /// users) or squash=all (every user is the user uid=N with the group gid=N, else 65534), enforced by the server. Client and server prove to each other that they have it. SIGHUP
-    /// has the file read again. Through a Unix socket the user that runs the server, and root, need none
+    /// Accept only clients with one of the keys in this file, of mode 600. A line has a name, a
+    /// secret in hexadecimal digits, an export (rfs by default), and rw or ro. It may end with
+    /// squash=root (root of the client gets the permissions of other users) or squash=all (every
+    /// user becomes user uid=N and group gid=N, by default 65534), which the server enforces.
+    /// Client and server prove to each other that they have the key. SIGHUP reloads the file.
+    /// Through a Unix socket, root and the user who runs the server need no key
     #[arg(long, value_name = "FILE")]
     pub keys: Option<PathBuf>,
 
-    /// Sessions at a time of one key: a mount has one, and two for a moment when it connects again. A client can make the server use
-    /// up to 5 MiB for each
+    /// Maximum number of sessions per key. A mount has one, and briefly two when it reconnects.
+    /// Each can make the server use up to 5 MiB
     #[arg(long, value_name = "N", default_value_t = DEFAULT_SESSIONS_PER_KEY)]
     pub sessions_per_key: usize,
 
-    /// Make a new key, print the lines for the server's and the client's file, and end
+    /// Make a key, print the lines for the key files of server and client, and exit
     #[arg(long, value_name = "NAME[,export=NAME][,ro][,squash=root|all][,uid=N][,gid=N]", value_parser = NewKey::parse)]
     pub new_key: Option<NewKey>,
 
-    /// Over TCP speak TLS 1.3, and nothing else, with the certificate in this file (PEM, with those between it and its
-    /// authority behind it). SIGHUP has it read again. There can be no rdma: addresses then: what such a device carries cannot be
-    /// encrypted. Unix sockets, which lead to this host only, are as without
+    /// Use TLS 1.3 over TCP, and nothing else, with the certificate in this file (PEM, followed by
+    /// intermediate certificates). SIGHUP reloads it. Excludes rdma: addresses, whose traffic
+    /// cannot be encrypted. Unix sockets, which are local, are not encrypted
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
 
-    /// The private key of --tls-cert: a file of mode 600, in PEM
+    /// Private key of --tls-cert: a PEM file of mode 600
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
 
-    /// Take clients over TCP only that have a certificate of one of the authorities in this file
+    /// Accept only TCP clients with a certificate of one of the authorities in this file
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
 
-    /// Take every client without a key, through Unix sockets, TCP and RDMA: any local user, and any program on a machine that
-    /// reaches an address, can then read and write every file as root
+    /// Accept every client without a key, through Unix sockets, TCP and RDMA. Any local user, and
+    /// any program on a machine that reaches an address, can then read and write every file as root
     #[arg(long, conflicts_with = "keys")]
     pub allow_without_keys: bool,
 
-    /// Listen on rdma: addresses beside others, although the atomics of the RDMA device are not atomic towards the processor's. Then
-    /// an export must not be mounted over RDMA and in another way at the same time: appends and sizes of files would be lost
+    /// Listen on rdma: addresses beside others although the atomics of the RDMA device are not
+    /// atomic with those of the processor. An export must then not be mounted over RDMA and over
+    /// another transport at the same time: appends and file sizes would be lost
     #[arg(long)]
     pub allow_mixed_atomics: bool,
 }
 
-/// Time between snapshots, if any.
+/// Interval between snapshots; `None` for no periodic snapshots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Every(Option<Duration>);
 
@@ -201,12 +216,12 @@ fn parse_every(text: &str) -> Result<Every, String> {
     match (text, text.parse()) {
         ("none", _) => Ok(Every(None)),
         (_, Ok(1..)) => text.parse().map(seconds).map_err(|e: std::num::ParseIntError| e.to_string()),
-        _ => Err("it is a number of seconds from 1 on, or none".into()),
+        _ => Err("give a number of seconds from 1 on, or none".into()),
     }
 }
 
 impl Cli {
-    /// The configuration that it asks for.
+    /// Returns the configuration that the options describe.
     pub fn into_config(self) -> Config {
         let mut config = Config::new(self.memory.unwrap_or(0));
         if !self.listen.is_empty() {
@@ -249,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definition_is_sound() {
+    fn the_option_definition_is_consistent() {
         Cli::command().debug_assert();
     }
 
@@ -311,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_take_the_place_of_carelessness() {
+    fn keys_exclude_access_without_keys() {
         let args = |rest: &[&str]| Cli::try_parse_from([&["rfs-server"], rest].concat());
         let cli = args(&["--memory=1G", "--keys=/k"]).unwrap();
         assert_eq!(cli.into_config().keys, Some("/k".into()));

@@ -1,6 +1,7 @@
-//! What a server is told: what to lend, where to listen, and the checks that need no memory and no socket.
+//! Configuration of a server, and the checks that need no memory and no socket.
 //!
-//! Threading: plain values. Checking starts nothing.
+//! # Concurrency
+//! Plain values; no thread is started.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -15,39 +16,41 @@ use crate::{
     space::Zeroing,
 };
 
-/// Sessions at a time of one key, by default: together they make the server use less than 64 MiB.
+/// Default limit of sessions per key. This many sessions make the server use less than 64 MiB.
 pub const DEFAULT_SESSIONS_PER_KEY: usize = 16;
 
-/// How long a client that is not heard of keeps its session.
+/// Default time after which a silent session ends.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(20);
 
-/// How long a session may take to say that it keeps something no longer. Others wait for it meanwhile, and clients give up after ten
-/// seconds. A network that is gone for five seconds, and a server that is stopped for so long, are no fault of the session's: it is
-/// another one or two until it has heard of the recall and has been heard.
+/// Default time for the acknowledgement of a recall. The changing request waits meanwhile, and
+/// clients give up after ten seconds. The time covers a five-second outage of network or client,
+/// and two seconds for the recall and its acknowledgement.
 pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(8);
 
-/// Between two snapshots, where there are any. Each writes all that is lent: a disk has to do that in a part of the time only.
+/// Default time between two snapshots. Each snapshot writes the whole export, which shall take only
+/// a part of the interval.
 pub const DEFAULT_SNAPSHOT_EVERY: Duration = Duration::from_secs(300);
 
-/// Whole snapshots that stay.
+/// Default number of snapshots that are kept.
 pub const DEFAULT_SNAPSHOT_KEEP: usize = 2;
 
-/// Least memory that can be lent.
+/// Minimum size of an export in bytes.
 pub const MIN_MEMORY: u64 = 1 << 20;
 
-/// Snapshots of what is lent.
+/// Snapshot options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Persist {
-    /// The directory that has them.
+    /// The directory of the snapshots.
     pub dir: PathBuf,
-    /// Time between the end of one and the beginning of the next. `None`: when they are asked for, and at the end.
+    /// Time between the end of a snapshot and the start of the next. `None`: only on request and
+    /// when the server stops.
     pub every: Option<Duration>,
-    /// Whole ones that stay.
+    /// Number of complete snapshots that are kept.
     pub keep: usize,
 }
 
 impl Persist {
-    /// In a directory, at the usual intervals.
+    /// Returns the default options for a directory.
     pub fn new(dir: PathBuf) -> Persist {
         Persist { dir, every: Some(DEFAULT_SNAPSHOT_EVERY), keep: DEFAULT_SNAPSHOT_KEEP }
     }
@@ -56,49 +59,54 @@ impl Persist {
 /// Configuration of a server.
 #[derive(Clone)]
 pub struct Config {
-    /// Bytes to lend, where there is one export only: see `exports`.
+    /// Size in bytes of the single export; unused if `exports` is not empty.
     pub memory: u64,
-    /// Its inodes: see [`ExportConfig::inodes`].
+    /// Inodes of the single export: see [`ExportConfig::inodes`].
     pub inodes: Option<u32>,
-    /// The directory whose files have the memory, so that the next server goes on with it. `None`: it goes with the server.
+    /// Directory of the memory objects, which the next server continues to use. `None`: the memory
+    /// ends with the server.
     pub memory_dir: Option<PathBuf>,
-    /// Each block has a checksum, which those who read compare it with.
+    /// Each block has a checksum that readers verify.
     pub checksum: bool,
-    /// Where snapshots go, and when. `None`: there are none.
+    /// Snapshot options. `None`: no snapshots.
     pub persist: Option<Persist>,
-    /// What to lend, if it is not one export of `memory`, `inodes`, `name` and `root`. The first is that of clients that name none.
+    /// The exports; if empty, one export of `memory`, `inodes`, `name` and `root`. Clients that
+    /// name no export get the first.
     pub exports: Vec<ExportConfig>,
-    /// Where to listen.
+    /// Addresses to listen on.
     pub listen: Vec<Address>,
-    /// The device of addresses for RDMA.
+    /// Device of RDMA addresses.
     pub rdma: RdmaOptions,
-    /// The file of the keys that clients are asked for; [`keys`](crate::keys) has its form. Without one the server takes root and its
-    /// own user through Unix sockets, and no other client.
+    /// Key file; [`keys`](crate::keys) has its format. Without it the server accepts only root and
+    /// its own user, through Unix sockets.
     pub keys: Option<PathBuf>,
-    /// Sessions at a time of one key. Each can make the server use up to 5 MiB for its messages.
+    /// Limit of sessions per key. Each session can make the server use up to 5 MiB for its
+    /// messages.
     pub sessions_per_key: usize,
-    /// The certificates for TLS over TCP. Without them nothing is encrypted.
+    /// Certificate files for TLS over TCP. `None`: no encryption.
     pub tls: Option<TlsServerFiles>,
-    /// Take every client that reaches a listener, without a key: any user of this machine or of another one.
+    /// Accept clients without keys: any user of any machine that reaches a listener.
     pub allow_without_keys: bool,
-    /// Listen for RDMA beside other addresses although the device's atomics are not the processor's.
+    /// Listen on RDMA beside other addresses although the device's atomics are not atomic with the
+    /// processor's.
     pub allow_mixed_atomics: bool,
-    /// When a client is lost, and what is done about one that has memory mapped.
+    /// Session lease, and treatment of clients that lost their session and map memory.
     pub fencing: Fencing,
-    /// For how long the thread that moves the data of TCP looks for more before it sleeps ([`Host::engine_look`](rdmabox::Host::engine_look)).
+    /// Maximum time that the TCP engine busy-polls before it blocks
+    /// ([`Host::engine_look`](rdmabox::Host::engine_look)).
     pub look: Duration,
-    /// How long a client may take to say that it keeps something no longer that another one has changed. `None`:
-    /// [`DEFAULT_PATIENCE`], or half of the lease if that is less.
+    /// Time for the acknowledgement of a recall. `None`: the smaller of [`DEFAULT_PATIENCE`] and
+    /// half of the lease.
     pub recall_timeout: Option<Duration>,
-    /// Name of the export, if there is one only.
+    /// Name of the single export.
     pub name: String,
-    /// Its root directory.
+    /// Root directory of the single export.
     pub root: Root,
-    /// When the memory is taken from the system.
+    /// When the server allocates memory.
     pub prefault: Prefault,
-    /// Who zeroes freed space.
+    /// Thread that zeroes released space.
     pub zeroing: Zeroing,
-    /// Where times come from.
+    /// Source of times.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -115,7 +123,8 @@ impl std::fmt::Debug for Config {
 }
 
 impl Config {
-    /// Lends `memory` bytes on the default addresses; the root directory belongs to the user who runs the server.
+    /// Returns the configuration of one export of `memory` bytes on the default addresses. The user
+    /// who runs the server owns the root directory.
     pub fn new(memory: u64) -> Config {
         Config {
             memory,
@@ -146,7 +155,7 @@ impl Config {
         }
     }
 
-    /// What to lend; never nothing.
+    /// Returns the exports, at least one.
     pub fn exports(&self) -> Vec<ExportConfig> {
         if !self.exports.is_empty() {
             return self.exports.clone();
@@ -155,13 +164,16 @@ impl Config {
         vec![ExportConfig { name: self.name.clone(), memory, inodes, root: self.root }]
     }
 
-    /// How long a client may take to say that it keeps something no longer.
+    /// Returns the time for the acknowledgement of a recall.
     pub fn patience(&self) -> Duration {
         let half = self.fencing.lease.map_or(DEFAULT_PATIENCE, |lease| lease / 2);
         self.recall_timeout.unwrap_or(DEFAULT_PATIENCE.min(half))
     }
 
-    /// What can be wrong without looking at memory or sockets.
+    /// Checks everything that needs no memory and no socket.
+    ///
+    /// # Errors
+    /// The first invalid or contradictory option.
     pub fn check(&self) -> Result<(), StartError> {
         let exports = self.exports();
         for (at, export) in exports.iter().enumerate() {
@@ -200,10 +212,11 @@ impl Config {
         Ok(())
     }
 
-    /// Returns true if every program that reaches `address` would be a client. On loopback these are the programs of every local user.
+    /// Returns true if the server would accept every program that reaches `address`. On loopback
+    /// that is every local user's program.
     fn is_open_to_all(&self, address: &Address) -> bool {
         let shows_nothing = match address {
-            // The kernel tells which user connects.
+            // The kernel reports the user of a connection.
             Address::Unix(_) => false,
             Address::Tcp { .. } => !self.asks_for_certificates(),
             Address::Rdma { .. } => true,
@@ -216,7 +229,7 @@ impl Config {
         self.tls.as_ref().is_some_and(|files| files.client_ca.is_some())
     }
 
-    /// Who wants TLS is not to have addresses without by accident.
+    /// Rejects addresses that TLS cannot protect, and TLS without a TCP address.
     fn check_tls(&self) -> Result<(), StartError> {
         if let Some(address) = self.listen.iter().find(|address| matches!(address, Address::Rdma { .. })) {
             return Err(StartError::TlsRdma { address: address.clone() });
@@ -228,7 +241,7 @@ impl Config {
     }
 }
 
-/// Whether each listener at this address gets a port of its own.
+/// Returns true if each listener at this address gets its own port.
 fn takes_any_port(address: &Address) -> bool {
     matches!(address, Address::Tcp { port: 0, .. } | Address::Rdma { port: 0, .. })
 }
@@ -309,7 +322,8 @@ mod tests {
         let rdma = Address::Rdma { host: "127.0.0.1".into(), port: 1 };
         let refused = check(vec![tcp("127.0.0.1"), rdma.clone()], None);
         assert!(matches!(refused, Err(StartError::TlsRdma { address }) if address == rdma));
-        // A client's certificate stands for a key; the server's certificate tells nothing of its clients.
+        // A client certificate takes the place of a key; the server's certificate says nothing
+        // about clients.
         assert!(with(vec![tcp("192.0.2.1")], Some("/a".into())).check().is_ok());
         assert!(matches!(with(vec![tcp("192.0.2.1")], None).check(), Err(StartError::Open { .. })));
     }
@@ -351,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn one_export_or_those_named() {
+    fn one_default_export_or_the_configured_exports() {
         let plain = Config { inodes: Some(7), ..Config::new(MIN_MEMORY) };
         let exports = plain.exports();
         let [one] = &exports[..] else { panic!("{exports:?}") };

@@ -1,76 +1,80 @@
-//! What one file system that is lent is told: its name, how much memory, how many inodes, whose root directory.
+//! Configuration of one export: name, size, number of inodes and root directory.
 //!
-//! Space and inodes are an export's own: what one has none left of, another one may.
+//! Each export has its own space and inodes; exports do not share them.
 //!
-//! Threading: plain values.
+//! # Concurrency
+//! Plain values.
 
 use rdmabox::size;
 use rfs_proto::{BLOCK, checksum, record};
 
 use crate::{dispatch::Root, durable::Shape};
 
-/// Space for each inode that an export provides unless told a number.
+/// Bytes of memory per inode, by default.
 const BYTES_PER_INODE: u64 = 16 << 10;
 
-/// Longest name of an export, in bytes.
+/// Maximum length of an export's name in bytes.
 const MAX_NAME: usize = 64;
 
 /// An export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportConfig {
-    /// Its name, for clients, logs and /proc.
+    /// Name for clients, logs and /proc.
     pub name: String,
-    /// Bytes to lend; rounded down to whole blocks.
+    /// Size in bytes; rounded down to whole blocks.
     pub memory: u64,
-    /// Inodes at most; by default one for every 16 KiB, at least 1024.
+    /// Maximum number of inodes. Default: one per 16 KiB, at least 1024.
     pub inodes: Option<u32>,
     /// The root directory.
     pub root: Root,
 }
 
 impl ExportConfig {
-    /// Inodes, the root directory included.
+    /// Returns the number of inodes, including the root directory.
     pub fn inode_count(&self) -> u32 {
         self.inodes
             .unwrap_or_else(|| u32::try_from(self.memory / BYTES_PER_INODE).unwrap_or(u32::MAX).max(1024))
     }
 
-    /// Bytes of file data.
+    /// Returns the size of the arena in bytes.
     pub fn arena_len(&self) -> u64 {
         self.memory / BLOCK * BLOCK
     }
 
-    /// What a memory object for it is like: with checksums, or without.
+    /// Returns the shape of the export's memory object.
     pub fn shape(&self, checked: bool) -> Shape {
         Shape { arena: self.arena_len(), inodes: self.inode_count(), checked }
     }
 
-    /// Bytes of the checksums, if it is to have any.
+    /// Returns the size of the checksums in bytes.
     pub fn sums_len(&self) -> u64 {
         checksum::region_len(self.arena_len())
     }
 
-    /// Bytes of the attribute table.
+    /// Returns the size of the attribute table in bytes.
     pub fn table_len(&self) -> u64 {
         u64::from(self.inode_count()) * record::LEN as u64
     }
 }
 
-/// An export as a command line says it: `NAME=SIZE[,inodes=N][,root-mode=MODE]`.
+/// An export on the command line: `NAME=SIZE[,inodes=N][,root-mode=MODE]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportArg {
-    /// Name.
+    /// Name of the export.
     pub name: String,
-    /// Bytes.
+    /// Size in bytes.
     pub memory: u64,
-    /// Inodes, if said.
+    /// Number of inodes, if given.
     pub inodes: Option<u32>,
-    /// Permissions of the root directory, if said.
+    /// Permissions of the root directory, if given.
     pub root_mode: Option<u32>,
 }
 
 impl ExportArg {
-    /// Parses it; an error says what is wrong.
+    /// Parses an export.
+    ///
+    /// # Errors
+    /// A message for the user.
     pub fn parse(text: &str) -> Result<ExportArg, String> {
         let mut parts = text.split(',');
         let (name, memory) = parts
@@ -93,7 +97,7 @@ impl ExportArg {
     }
 }
 
-/// Permissions in octal.
+/// Parses octal permissions.
 pub fn parse_mode(text: &str) -> Result<u32, String> {
     u32::from_str_radix(text, 8)
         .ok()
@@ -101,7 +105,7 @@ pub fn parse_mode(text: &str) -> Result<u32, String> {
         .ok_or_else(|| format!("{text:?} is no mode: write octal permissions such as 755 or 1777"))
 }
 
-/// A name that logs and /proc can show.
+/// Checks a name for logs and /proc.
 pub fn parse_name(text: &str) -> Result<String, String> {
     if text.is_empty() || text.len() > MAX_NAME || text.chars().any(char::is_control) {
         return Err("a name is 1 to 64 bytes of printable text".into());
@@ -122,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_command_line_says() {
+    fn exports_are_parsed() {
         let export = |inodes, root_mode| ExportArg { name: "a".into(), memory: 2 << 20, inodes, root_mode };
         for (text, parsed) in [
             ("a=2M", export(None, None)),
