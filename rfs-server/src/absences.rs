@@ -1,7 +1,8 @@
-//! Ends the sessions of mounts that do not come back.
+//! Ends the sessions of mounts that do not reconnect in time.
 //!
-//! Threading: one thread for all exports. It sleeps until a mount has left, and then, looking at the time now and then, until the first one has
-//! been waited for long enough. Times are those of `awake`: nobody can come back to a server that stands still.
+//! # Concurrency
+//! One thread for all exports. It sleeps until a mount disconnects, then until the first deadline.
+//! Times are those of `awake`, because mounts cannot reconnect to a stopped server.
 
 use std::{
     io,
@@ -20,7 +21,7 @@ struct State {
     stop: bool,
 }
 
-/// What wakes the thread.
+/// Wakes the thread.
 #[derive(Debug, Default)]
 pub struct Bell {
     state: Mutex<State>,
@@ -28,13 +29,14 @@ pub struct Bell {
 }
 
 impl Bell {
-    /// A mount has left.
+    /// Records that a mount disconnected.
     pub(crate) fn left(&self) {
         self.state.lock().left = true;
         self.changed.notify_one();
     }
 
-    /// Sleeps until a mount has left, or until it is time to look for `deadline`. False if the end has come.
+    /// Sleeps until a mount disconnects, or until it is time to check `deadline`. Returns false
+    /// when the server stops.
     fn sleep(&self, deadline: Option<Instant>) -> bool {
         let look = deadline.map(awake::wake_for);
         let mut state = self.state.lock();
@@ -50,13 +52,14 @@ impl Bell {
     }
 }
 
-/// What the thread does.
+/// Work of the thread.
 pub(crate) trait Absent: Send + Sync + 'static {
-    /// Ends the sessions of those who have been waited for long enough. When to look again, if anybody is waited for.
+    /// Ends the sessions whose deadline has passed. Returns the next time to check, if there are
+    /// disconnected mounts.
     fn give_up(&self, now: Instant) -> Option<Instant>;
 }
 
-/// The thread. Dropping it ends it.
+/// Handle of the thread. Dropping it stops and joins the thread.
 #[derive(Debug)]
 pub(crate) struct Absences {
     bell: Arc<Bell>,
@@ -64,7 +67,7 @@ pub(crate) struct Absences {
 }
 
 impl Absences {
-    /// Starts it. It does not keep `absent` alive.
+    /// Starts the thread. It does not keep `absent` alive.
     pub(crate) fn start(bell: Arc<Bell>, absent: Weak<impl Absent>) -> io::Result<Absences> {
         let rung = Arc::clone(&bell);
         let watch = move || {
@@ -86,7 +89,7 @@ impl Drop for Absences {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            log::error!("the thread that gives mounts up had panicked");
+            log::error!("the session reaper thread panicked");
         }
     }
 }

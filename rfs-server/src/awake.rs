@@ -1,11 +1,12 @@
-//! Time as far as the server could run: what it grants to sessions is time in which they could have reached it.
+//! A clock that stops while the server cannot run, for deadlines of clients.
 //!
-//! A server that is stopped, or whose machine is suspended, finds every deadline passed when it goes on, and what clients have said meanwhile
-//! unread. So whoever waits for a deadline looks at this clock often, and between two looks it goes on by no more than [`LONGEST`]:
-//! a time in which nobody looked, or could look, is not more than that. While nobody waits nobody looks, and no deadline is there that
-//! could come too late.
+//! A server that was stopped, or whose machine was suspended, finds every deadline passed and the
+//! messages of its clients unread. So each waiter for a deadline reads this clock at least every
+//! `LOOK`, and the clock advances by at most `LONGEST` between two readings. Without a waiter there
+//! are no readings, and no deadline that could come too late.
 //!
-//! Threading: any thread, one lock for moments.
+//! # Concurrency
+//! Any thread; one lock, held briefly.
 
 use std::{
     sync::LazyLock,
@@ -15,29 +16,30 @@ use std::{
 use parking_lot::Mutex;
 use seeded_faults::{Fault, seeded};
 
-/// No standstill counts for more.
+/// Maximum advance between two readings.
 const LONGEST: Duration = Duration::from_secs(1);
-/// How often whoever waits looks.
+/// Interval in which a waiter reads the clock.
 const LOOK: Duration = Duration::from_millis(500);
 
 static CLOCK: LazyLock<Mutex<Awake>> = LazyLock::new(|| Mutex::new(Awake::new(Instant::now())));
 
-/// The time by this clock. It has nothing to do with that of others.
+/// Returns the time of this clock, which is unrelated to other clocks.
 pub(crate) fn now() -> Instant {
     let mut clock = CLOCK.lock();
-    // Under the lock, so that nobody comes with an older time.
+    // Under the lock, so that the time never goes back.
     let now = Instant::now();
     clock.at(now)
 }
 
-/// Until when, by the system's clock, somebody may sleep who waits for a time by this one: then he looks again.
+/// Returns the system time until which a waiter for `deadline`, a time of this clock, may sleep
+/// before it reads the clock again.
 pub(crate) fn wake_for(deadline: Instant) -> Instant {
     Instant::now() + deadline.saturating_duration_since(now()).min(LOOK)
 }
 
 #[derive(Debug)]
 struct Awake {
-    /// The last look, by the system's clock and by this one.
+    /// The last reading: system time, and time of this clock.
     looked: Instant,
     time: Instant,
 }
@@ -60,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_standstill_is_no_time() {
+    fn the_clock_stops_with_the_server() {
         let begin = Instant::now();
         let mut clock = Awake::new(begin);
         let after = |ms| begin + Duration::from_millis(ms);
@@ -68,7 +70,7 @@ mod tests {
         for look in 1..=20 {
             assert_eq!(clock.at(after(500 * look)), after(500 * look));
         }
-        // Stopped for a minute: whoever was to be there by then has most of his time before him.
+        // After a stop of a minute, a client still has most of its time.
         assert_eq!(clock.at(after(70_000)), after(11_000));
         assert_eq!(clock.at(after(70_001)), after(11_001));
         assert_eq!(clock.at(after(60_000)), after(11_001));

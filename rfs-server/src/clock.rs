@@ -1,19 +1,22 @@
-//! The server's clock, so that tests can turn the hands themselves.
+//! The server's wall clock, which tests can replace.
 //!
-//! Threading: any thread may ask at any time. It does not measure durations: wall-clock time may jump.
+//! Wall-clock time may jump, so it does not measure durations.
+//!
+//! # Concurrency
+//! Any thread.
 
 use std::{
     sync::atomic::{AtomicI64, Ordering},
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// Where times come from.
+/// A source of times.
 pub trait Clock: Send + Sync + 'static {
-    /// Nanoseconds since 1970.
+    /// Returns nanoseconds since 1970.
     fn now(&self) -> i64;
 }
 
-/// The system's real-time clock at its full resolution.
+/// The system's real-time clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
@@ -27,22 +30,22 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock for tests: every look at it moves it by one nanosecond, so that no two times are equal.
+/// A clock for tests: each reading advances it by one nanosecond, so that no two times are equal.
 #[derive(Debug)]
 pub struct ManualClock(AtomicI64);
 
 impl ManualClock {
-    /// A clock whose first answer is `start`.
+    /// Returns a clock whose first reading is `start`.
     pub fn new(start: i64) -> ManualClock {
         ManualClock(AtomicI64::new(start))
     }
 
-    /// The time that the next look will give.
+    /// Returns the time of the next reading.
     pub fn peek(&self) -> i64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Moves the clock.
+    /// Sets the clock.
     pub fn set(&self, now: i64) {
         self.0.store(now, Ordering::Relaxed);
     }

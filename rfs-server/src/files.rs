@@ -1,7 +1,9 @@
-//! Where a file's bytes lie, and how much more space it gets when it grows: pure.
+//! The extents of a file, and how much space a growing file gets. No I/O, no locks, no clock.
 //!
-//! Threading: none; whoever has its inode has it. It owns no space: what it gives up goes back to the arena through
-//! the caller.
+//! A file owns no space: the caller returns released ranges to the arena.
+//!
+//! # Concurrency
+//! None; the caller holds the inode.
 
 use std::collections::BTreeMap;
 
@@ -9,71 +11,73 @@ use rfs_proto::{BLOCK, Extent, MAX_EXTENTS, MAX_FILE_SIZE, record::Space};
 
 use crate::alloc::{Range, Want};
 
-/// Most space ahead of need that a file gets at a time.
+/// Maximum space in bytes that a file gets ahead of need at a time.
 const MAX_AHEAD: u64 = 64 << 20;
 
-/// Least space ahead of need for a file that has shown that it grows.
+/// Minimum space in bytes that a growing file gets ahead of need.
 const MIN_AHEAD: u64 = 64 << 10;
 
-/// Space ahead of need takes at most this part of what is free, so that files that grow at the same time leave
-/// space to each other.
+/// Space ahead of need takes at most one part in this number of the free space, so that files that
+/// grow concurrently leave space to each other.
 const FREE_SHARE: u64 = 16;
 
-/// The extents of a file, by their first byte in it. Neighbours that continue each other in the arena are one.
+/// The extents of a file, by file offset. Extents that continue each other in file and arena are
+/// merged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileMap {
     extents: BTreeMap<u64, Extent>,
     allocated: u64,
-    /// First byte behind what was asked for: space behind it was given ahead of need.
+    /// End of the space that requests needed; the space behind it was allocated ahead of need.
     needed_to: u64,
-    /// First byte behind what is kept although the file does not reach so far.
+    /// End of the space that is kept although the file is shorter.
     kept_to: u64,
-    /// Where extents have come or gone since this was last taken: first byte, and the one behind.
+    /// Range in which extents have changed since the last [`FileMap::take_touched`].
     touched: Option<(u64, u64)>,
 }
 
-/// Rounds up to a whole block. Values near the end of u64 stay as they are rounded down.
+/// Rounds up to a whole block. Rounds down if the result would overflow.
 pub fn block_up(bytes: u64) -> u64 {
     bytes.checked_next_multiple_of(BLOCK).unwrap_or(bytes / BLOCK * BLOCK)
 }
 
 impl FileMap {
-    /// Bytes of space that the file has.
+    /// Returns the allocated bytes.
     pub fn allocated(&self) -> u64 {
         self.allocated
     }
 
-    /// The space as records show it.
+    /// Returns the space as a record shows it.
     pub fn space(&self) -> Space {
         Space { allocated: self.allocated / 512, needed_to: self.needed_to, end: self.end() }
     }
 
-    /// Returns how many bytes of the arena the file has.
+    /// Returns the allocated bytes of the arena.
     pub fn bytes(&self) -> u64 {
         self.allocated
     }
 
-    /// First byte behind what was asked for.
+    /// Returns the end of the space that requests needed.
     pub fn needed_to(&self) -> u64 {
         self.needed_to
     }
 
-    /// Space up to `end` was asked for.
+    /// Records that a request needs space up to `end`.
     pub fn note_need(&mut self, end: u64) {
         self.needed_to = self.needed_to.max(block_up(end));
     }
 
-    /// Space up to `end` stays when the file is closed, although it does not reach so far.
+    /// Keeps the space up to `end` when the file is closed, although the file is shorter.
     pub fn keep(&mut self, end: u64) {
         self.kept_to = self.kept_to.max(block_up(end));
     }
 
-    /// First byte behind what is kept.
+    /// Returns the end of the space that is kept.
     pub fn kept_to(&self) -> u64 {
         self.kept_to
     }
 
-    /// The range piece by piece, without gaps: file offset, place in the arena unless it is a hole, length.
+    /// Splits a range into pieces without gaps: file offset, arena offset (`None` for a hole), and
+    /// length.
     pub fn pieces(&self, offset: u64, end: u64) -> Vec<(u64, Option<u64>, u64)> {
         let mut pieces = Vec::new();
         let mut at = offset;
@@ -95,7 +99,7 @@ impl FileMap {
         pieces
     }
 
-    /// Gives up the space of the whole blocks in `offset..end`.
+    /// Removes the whole blocks in `offset..end`. Returns their space.
     pub fn punch(&mut self, offset: u64, end: u64) -> Vec<Range> {
         let (from, to) = (block_up(offset), end / BLOCK * BLOCK);
         if from >= to {
@@ -122,7 +126,7 @@ impl FileMap {
         given_up
     }
 
-    /// The range in which extents have come or gone since this was last asked, if any have.
+    /// Returns the range in which extents changed since the last call, if any did.
     pub fn take_touched(&mut self) -> Option<(u64, u64)> {
         self.touched.take()
     }
@@ -132,12 +136,12 @@ impl FileMap {
         self.touched = Some((first.min(from), last.max(to)));
     }
 
-    /// All extents, in file order.
+    /// Returns all extents in file order.
     pub fn extents(&self) -> impl Iterator<Item = Extent> + '_ {
         self.extents.values().copied()
     }
 
-    /// The extents in a range, without what lies outside of it.
+    /// Returns the extents of a range, cut to the range.
     pub fn within(&self, from: u64, to: u64) -> impl Iterator<Item = Extent> + '_ {
         self.from(from).take_while(move |extent| extent.file < to).map(move |extent| {
             let (start, stop) = (extent.file.max(from), extent.file_end().min(to));
@@ -145,28 +149,29 @@ impl FileMap {
         })
     }
 
-    /// Whether a range has no space at all.
+    /// Returns true if a range has no space.
     pub fn is_hole(&self, offset: u64, len: u64) -> bool {
         let end = offset.saturating_add(len);
         self.from(offset).next().is_none_or(|extent| extent.file >= end)
     }
 
-    /// What was asked for, and what is kept, as it was once.
+    /// Restores the ends of needed and kept space.
     pub fn restore_ends(&mut self, needed_to: u64, kept_to: u64) {
         (self.needed_to, self.kept_to) = (needed_to, kept_to);
     }
 
-    /// Whether [`FileMap::cut`] would change anything.
+    /// Returns true if [`FileMap::cut`] would change the map.
     pub fn reaches_beyond(&self, size: u64) -> bool {
         self.end().max(self.needed_to).max(self.kept_to) > block_up(size)
     }
 
-    /// First file byte behind the last extent.
+    /// Returns the end of the last extent in the file.
     pub fn end(&self) -> u64 {
         self.extents.last_key_value().map_or(0, |(_, extent)| extent.file_end())
     }
 
-    /// The extents that end after `offset`, as many as a reply takes, and whether these are all.
+    /// Returns the extents that end after `offset`, up to the limit of a reply, and whether these
+    /// are all.
     pub fn layout(&self, offset: u64) -> (Vec<Extent>, bool) {
         let mut following = self.from(offset);
         let extents: Vec<Extent> = following.by_ref().take(MAX_EXTENTS).collect();
@@ -174,9 +179,9 @@ impl FileMap {
         (extents, complete)
     }
 
-    /// What `offset..end` lacks: its holes with the file offset of each, and what to ask the arena for. `free` is the
-    /// space that is free in all. Ahead of need is only given behind both the last extent and the end of the file at
-    /// `size`: in a sparse file, holes stay holes.
+    /// Returns the holes in `offset..end` with their file offsets and the space to request. `free`
+    /// is all free space. Only a hole behind the last extent and the end of the file at `size` gets
+    /// space ahead of need: holes of a sparse file stay holes.
     pub fn wants(&self, offset: u64, end: u64, size: u64, free: u64) -> Vec<(u64, Want)> {
         let (offset, end) = (offset / BLOCK * BLOCK, block_up(end));
         let mut wants = Vec::new();
@@ -195,7 +200,7 @@ impl FileMap {
         if at < end {
             let mut want = self.want(at, end, before);
             if end >= size.max(self.end()) {
-                // No file gets longer than that.
+                // The file size limit.
                 let longest = block_up(MAX_FILE_SIZE).saturating_sub(end);
                 want.ahead = self.ahead(end - at, free).min(longest);
             }
@@ -204,7 +209,7 @@ impl FileMap {
         wants
     }
 
-    /// Adds space for the hole that begins at `file`, in file order.
+    /// Adds space to the hole that begins at `file`, in file order.
     pub fn insert(&mut self, mut file: u64, ranges: &[Range]) {
         for range in ranges {
             self.touch(file, file + range.len);
@@ -228,7 +233,7 @@ impl FileMap {
         }
     }
 
-    /// Gives up all space from the first block on that begins at or after `size`.
+    /// Removes all blocks that begin at or after `size`. Returns their space.
     pub fn cut(&mut self, size: u64) -> Vec<Range> {
         let keep = block_up(size);
         self.needed_to = self.needed_to.min(keep);
@@ -263,7 +268,8 @@ impl FileMap {
         Want { need: to - from, ahead: 0, hint }
     }
 
-    /// A first allocation is exactly what is needed. A file that grows doubles, within limits.
+    /// Returns the space to allocate ahead of need: none at first, then the size of the file,
+    /// within limits.
     fn ahead(&self, need: u64, free: u64) -> u64 {
         if self.allocated == 0 {
             return 0;
@@ -298,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn joins_what_continues() {
+    fn contiguous_extents_are_merged() {
         let map = map(&[(0, 10, 2), (4, 14, 2), (2, 12, 2), (6, 99, 1)]);
         assert_eq!(map.layout(0), (vec![extent(0, 10, 6), extent(6, 99, 1)], true));
         assert_eq!(map.layout(6 * B - 1).0[0], extent(0, 10, 6));
@@ -337,17 +343,17 @@ mod tests {
             map.wants(offset, offset + len, offset, free).last().unwrap().1.ahead
         };
         let free = 1 << 40;
-        // Exactly what is needed at first, ahead of need later, proportional to the file, up to a limit.
+        // Exact at first; then proportional to the file, up to the limit.
         assert_eq!(ahead(&FileMap::default(), 0, 5000, free), 0);
         assert_eq!(ahead(&map(&[(0, 0, 1)]), B, 1, free), MIN_AHEAD);
         assert_eq!(ahead(&map(&[(0, 0, 256)]), 256 * B, 1, free), 256 * B);
         assert_eq!(ahead(&map(&[(0, 0, 1 << 20)]), B << 20, 1, free), MAX_AHEAD);
-        // Nothing inside of the file.
+        // None inside of the file.
         assert_eq!(ahead(&map(&[(0, 0, 1), (100, 1, 1)]), 50 * B, 1, free), 0);
-        // Nor in front of its end.
+        // None before its end.
         let sparse = map(&[(0, 0, 1)]).wants(B, 2 * B, 3 * B, free);
         assert_eq!(sparse[0].1.ahead, 0);
-        // Nothing behind the end of the longest file.
+        // None beyond the file size limit.
         let last = MAX_FILE_SIZE - 1;
         assert_eq!(ahead(&map(&[(0, 0, 1)]), last - B, 1, free), B);
         assert_eq!(ahead(&map(&[(0, 0, 1)]), last, 1, free), 0);
@@ -375,7 +381,7 @@ mod tests {
     }
 
     proptest! {
-        /// Filling holes, punching and cutting, against a plain table of blocks.
+        /// Compares filling, punching and cutting with a plain table of blocks.
         #[test]
         fn agrees_with_a_table(steps in proptest::collection::vec((0..3u8, 0..64u64, 1..16u64, 1..6u64), 1..60)) {
             let mut map = FileMap::default();
@@ -383,7 +389,7 @@ mod tests {
             let mut table: Vec<Option<u64>> = vec![None; 80];
             let mut next = 0;
             for (what, at, len, piece) in steps {
-                // Whoever takes over what is said to have been touched has the same.
+                // A copy that follows the touched ranges is equal.
                 if let Some((from, to)) = map.take_touched() {
                     mirror.punch(from, to);
                     for extent in map.within(from, to) {
@@ -394,7 +400,7 @@ mod tests {
                 }
                 prop_assert_eq!(&map, &mirror);
                 if what == 1 {
-                    // Bytes in the first and last block stay.
+                    // The partial first and last blocks are unchanged.
                     let given_up: u64 = map.punch(at * B - u64::from(at > 0), (at + len) * B + 1).iter().map(|r| r.len / B).sum();
                     let lost = table[at as usize..(at + len) as usize].iter_mut().filter_map(Option::take).count();
                     prop_assert_eq!(given_up, lost as u64);
@@ -407,7 +413,7 @@ mod tests {
                     continue;
                 }
                 for (file, want) in map.wants(at * B, (at + len) * B, 0, 0) {
-                    // Granted in pieces of at most `piece` blocks, with a gap now and then.
+                    // Allocated in pieces of at most `piece` blocks, with some gaps.
                     let mut ranges = Vec::new();
                     let mut block = file / B;
                     let mut left = want.need / B;

@@ -1,22 +1,23 @@
-//! What each session is to be told of the locks that it waits for. Pure.
+//! Grants to deliver: results of lock requests that waited, by session. No I/O, no locks, no clock.
 //!
-//! Threading: none; a lock of its own protects it.
+//! # Concurrency
+//! None; one lock of its own protects the value.
 
 use std::collections::HashMap;
 
 use rfs_proto::Granted;
 
-/// So many go into one reply: it has room for more.
+/// Maximum number of grants in a reply, which has room for more.
 const MAX_GRANTED: usize = 1024;
 
-/// What is to be told, of sessions that have waited. `A` is whom a reply goes to that comes late.
+/// Queues of grants, by session. `A` is the destination of a deferred reply.
 #[derive(Debug)]
 pub struct Grants<A>(HashMap<u64, Queue<A>>);
 
 #[derive(Debug)]
 struct Queue<A> {
     untold: Vec<Granted>,
-    /// The last reply, which has arrived if the session asks again over the same connection.
+    /// The last reply. It has arrived if the session asks again over the same connection.
     sent: Vec<Granted>,
     asker: Option<A>,
 }
@@ -44,29 +45,29 @@ impl<A> Default for Grants<A> {
 }
 
 impl<A> Grants<A> {
-    /// Something to tell a session.
+    /// Queues a grant for a session.
     pub fn push(&mut self, session: u64, granted: Granted) {
         self.0.entry(session).or_default().untold.push(granted);
     }
 
-    /// How much is to be told to a session.
+    /// Returns the number of queued grants of a session.
     pub fn untold(&self, session: u64) -> usize {
         self.0.get(&session).map_or(0, |queue| queue.untold.len())
     }
 
-    /// The next reply to a session, if there is something to say.
+    /// Returns the next reply to a session, if there are grants.
     pub fn next(&mut self, session: u64) -> Option<Vec<Granted>> {
         let queue = self.0.get_mut(&session)?;
         queue.sent.clear();
         queue.next()
     }
 
-    /// Gives a session's next reply to `asker` when there is something to say. Gives back who asked before.
+    /// Makes `asker` the destination of the session's next reply. Returns the previous destination.
     pub fn wait(&mut self, session: u64, asker: A) -> Option<A> {
         self.0.entry(session).or_default().asker.replace(asker)
     }
 
-    /// A reply to who waits for it, if there is something to say and somebody to say it to.
+    /// Returns a reply and its destination, if there are grants and a waiting request.
     pub fn answer(&mut self, session: u64) -> Option<(A, Vec<Granted>)> {
         let queue = self.0.get_mut(&session)?;
         let asker = queue.asker.take()?;
@@ -79,7 +80,8 @@ impl<A> Grants<A> {
         }
     }
 
-    /// A session goes on over another connection: the last reply may have been lost, and is told again. Gives back who asks.
+    /// Records that a session continues over another connection: the last reply may be lost, so it
+    /// is queued again. Returns the waiting request.
     pub fn resume(&mut self, session: u64) -> Option<A> {
         let queue = self.0.get_mut(&session)?;
         let lost = std::mem::take(&mut queue.sent);
@@ -87,7 +89,7 @@ impl<A> Grants<A> {
         queue.asker.take()
     }
 
-    /// A session is gone. Gives back who asks.
+    /// Removes a session. Returns its waiting request.
     pub fn end(&mut self, session: u64) -> Option<A> {
         self.0.remove(&session)?.asker
     }
@@ -104,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_told_once() {
+    fn each_grant_is_sent_once() {
         let mut grants = Grants::default();
         assert_eq!((grants.next(1), grants.end(1)), (None, None));
         assert_eq!((grants.wait(1, 'a'), grants.wait(1, 'b'), grants.answer(1)), (None, Some('a'), None));
@@ -119,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_been_lost_is_told_again() {
+    fn grants_that_may_be_lost_are_sent_again() {
         let mut grants = Grants::default();
         assert_eq!(grants.resume(1), None);
         grants.push(1, granted(5));
@@ -128,7 +130,7 @@ mod tests {
         grants.push(1, granted(7));
         assert_eq!(grants.resume(1), None::<char>);
         assert_eq!(grants.next(1), Some(vec![granted(5), granted(6), granted(7)]));
-        // Asking again says that all that arrived.
+        // A further request confirms that the last reply has arrived.
         assert_eq!((grants.next(1), grants.wait(1, 'a')), (None, None));
         grants.push(1, granted(8));
         assert_eq!(grants.resume(1), Some('a'));

@@ -1,9 +1,11 @@
-//! Which sessions keep what they were told: attributes of inodes, names of directories. Pure.
+//! Cache holders: which sessions may cache which parts of an inode. No I/O, no locks, no clock.
 //!
-//! Most inodes have one keeper or none. One keeper costs an entry of 24 bytes; the list of several has its own allocation.
-//! What nobody keeps costs nothing.
+//! Most inodes have at most one holder. One holder takes an entry of 24 bytes; several take a
+//! separate allocation. An inode without holders takes nothing. The module reports from which
+//! sessions to recall; it sends no recalls.
 //!
-//! Threading: none; a lock of its own protects it, in each shard. It recalls nothing itself: it says from whom.
+//! # Concurrency
+//! None; each shard protects its own value with a lock.
 
 use std::collections::hash_map::Entry;
 
@@ -14,19 +16,20 @@ use crate::numbers::ByNumber;
 /// No session has this number.
 const NO_SESSION: u64 = 0;
 
-/// What is kept of an inode.
+/// A part of an inode that a session can cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Attributes, extended attributes and bytes; whom it belongs to with them.
+    /// Attributes, extended attributes and data; implies `Owner`.
     Attr,
-    /// The names in a directory, absent ones too.
+    /// Names of a directory, including absent names.
     Names,
-    /// Whom it belongs to.
+    /// User and group.
     Owner,
-    /// Its number: the session was told of the inode while it had a name, and may use the number
-    /// until it says otherwise.
+    /// The inode number: the session saw the inode while it had a name, and may use the number
+    /// until it reports otherwise.
     Number,
-    /// Its pages, by a session that has it open. They stay when the attributes alone are recalled.
+    /// Pages, for a session with the inode open. They stay valid when only the attributes are
+    /// recalled.
     Pages,
 }
 
@@ -41,7 +44,7 @@ impl Part {
         }
     }
 
-    /// What is kept by who comes to keep this.
+    /// Returns the bits that a new holder of this part gets.
     fn with(self) -> u64 {
         match self {
             Part::Attr => Part::Attr.bit() | Part::Owner.bit(),
@@ -49,7 +52,7 @@ impl Part {
         }
     }
 
-    /// What is kept no longer when this changes.
+    /// Returns the bits that a holder loses when this part changes.
     fn lost(self) -> u64 {
         match self {
             Part::Owner => Part::Attr.bit() | Part::Owner.bit(),
@@ -58,7 +61,8 @@ impl Part {
     }
 }
 
-/// A session and what it keeps of an inode, in one word: the session's number in the upper 48 bits, and the bits of its parts.
+/// A session and its parts of an inode in one word: session number in the upper 48 bits, part bits
+/// in the lower 16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Keeper(u64);
 
@@ -84,7 +88,7 @@ impl Keeper {
         self.0 |= part.with();
     }
 
-    /// Adds what `other`, which is the same session, keeps.
+    /// Adds the parts of `other`, a value for the same session.
     fn add_parts_of(&mut self, other: Keeper) {
         debug_assert_eq!(self.session(), other.session());
         self.0 |= other.0;
@@ -99,11 +103,11 @@ impl Keeper {
     }
 }
 
-/// The keepers of an inode; never none.
+/// Cache holders of an inode, at least one.
 #[derive(Clone, Debug)]
 enum List {
     One(Keeper),
-    // In a box of its own, so that the usual entry is small.
+    // Boxed, so that the usual entry is small.
     #[allow(clippy::box_collection)]
     Several(Box<Vec<Keeper>>),
 }
@@ -123,7 +127,7 @@ impl List {
         }
     }
 
-    /// Takes those out that keep nothing. False if nobody is left.
+    /// Removes holders without parts. Returns false if no holder is left.
     fn tidy(&mut self) -> bool {
         match self {
             List::One(keeper) => !keeper.keeps_nothing(),
@@ -140,37 +144,37 @@ impl List {
     }
 }
 
-/// Sessions; as a rule there is one at most.
+/// Session numbers; usually at most one.
 pub type Sessions = SmallVec<[u64; 2]>;
 
-/// Sessions that kept something of an inode which has lost its last name, or is gone.
+/// Cache holders of an inode that lost its last name or was freed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Last {
-    /// Sessions but one that kept its names.
+    /// Holders of its names, except the given session.
     pub names: Sessions,
-    /// Sessions but one that kept its attributes.
+    /// Holders of its attributes, except the given session.
     pub attrs: Sessions,
     /// Sessions that may use its number.
     pub numbers: Sessions,
 }
 
-/// The keepers of all inodes.
+/// Cache holders of all inodes.
 #[derive(Debug, Default)]
 pub struct Keepers(ByNumber<List>);
 
 impl Keepers {
-    /// Whether a session keeps a part of an inode.
+    /// Returns true if a session may cache a part of an inode.
     pub fn keeps(&mut self, session: u64, ino: u64, part: Part) -> bool {
         let keepers = self.0.get_mut(&ino).map(List::as_mut_slice).unwrap_or_default();
         keepers.iter().any(|keeper| keeper.session() == session && keeper.keeps(part))
     }
 
-    /// A session was told a part of an inode, and may keep it.
+    /// Registers a session as holder of a part of an inode.
     pub fn add(&mut self, session: u64, ino: u64, part: Part) {
         self.add_all(session, ino, [part]);
     }
 
-    /// A session was told parts of an inode, and may keep them.
+    /// Registers a session as holder of parts of an inode.
     pub fn add_all(&mut self, session: u64, ino: u64, parts: impl IntoIterator<Item = Part>) {
         let mut new = Keeper::new(session);
         parts.into_iter().for_each(|part| new.add(part));
@@ -188,8 +192,8 @@ impl Keepers {
         }
     }
 
-    /// Takes a part of an inode, and what goes with it, from all sessions but one: from which, in the order in which they came to keep
-    /// something of it.
+    /// Removes a part of an inode, and the parts that depend on it, from all sessions except `but`.
+    /// Returns the sessions that held it, in the order of registration.
     pub fn take(&mut self, ino: u64, part: Part, but: u64) -> Vec<u64> {
         let mut taken = Vec::new();
         self.change(ino, but, |keeper| {
@@ -201,8 +205,8 @@ impl Keepers {
         taken
     }
 
-    /// Takes the attributes and the pages of an inode from all sessions but one. Returns the
-    /// sessions that had either.
+    /// Removes the attributes and the pages of an inode from all sessions except `but`. Returns the
+    /// sessions that held either.
     pub fn take_contents(&mut self, ino: u64, but: u64) -> Vec<u64> {
         let mut taken = Vec::new();
         self.change(ino, but, |keeper| {
@@ -215,7 +219,7 @@ impl Keepers {
         taken
     }
 
-    /// A session keeps a part of an inode no longer. Returns true if it did.
+    /// Removes a part of an inode from a session. Returns true if the session held it.
     pub fn take_from(&mut self, session: u64, ino: u64, part: Part) -> bool {
         let Entry::Occupied(mut entry) = self.0.entry(ino) else { return false };
         let mut keepers = entry.get_mut().as_mut_slice().iter_mut();
@@ -229,8 +233,8 @@ impl Keepers {
         true
     }
 
-    /// A name of a directory changed: its keepers but for one, who go on keeping the other names. With the name go the
-    /// directory's attributes.
+    /// Returns the holders of a directory's names, except `but`, after a name changed. They keep
+    /// the other names but lose the directory's attributes.
     pub fn name_changed(&mut self, ino: u64, but: u64) -> Vec<u64> {
         let mut keepers = Vec::new();
         self.change(ino, but, |keeper| {
@@ -242,8 +246,8 @@ impl Keepers {
         keepers
     }
 
-    /// An inode has lost its last name. Takes its names from all sessions but one, and its number
-    /// from all.
+    /// Removes the names of an inode that lost its last name from all sessions except `but`, and
+    /// its number from all sessions. Returns both.
     pub fn unnamed(&mut self, ino: u64, but: u64) -> Last {
         let mut last = Last::default();
         self.change(ino, NO_SESSION, |keeper| {
@@ -259,8 +263,8 @@ impl Keepers {
         last
     }
 
-    /// An inode is gone. Takes everything of it from all sessions. Returns those but one that kept
-    /// its names or attributes.
+    /// Removes all parts of a freed inode from all sessions. Returns the holders of its names or
+    /// attributes, except `but`.
     pub fn gone(&mut self, ino: u64, but: u64) -> Last {
         let mut last = Last::default();
         let Some(mut list) = self.0.remove(&ino) else { return last };
@@ -275,7 +279,7 @@ impl Keepers {
         last
     }
 
-    /// A session keeps nothing of an inode any more.
+    /// Removes all parts of an inode from a session.
     pub fn forget_one(&mut self, ino: u64, session: u64) {
         let Entry::Occupied(mut entry) = self.0.entry(ino) else { return };
         let keepers = entry.get_mut().as_mut_slice().iter_mut();
@@ -285,7 +289,7 @@ impl Keepers {
         }
     }
 
-    /// A session is gone. Looks at every inode that anybody keeps something of.
+    /// Removes a session. Visits every inode with a cache holder.
     pub fn end_session(&mut self, session: u64) {
         self.0.retain(|_, list| {
             for keeper in list.as_mut_slice().iter_mut().filter(|keeper| keeper.session() == session) {
@@ -295,7 +299,7 @@ impl Keepers {
         });
     }
 
-    /// True if nobody keeps anything.
+    /// Returns true if there is no cache holder.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -355,12 +359,11 @@ mod tests {
         ]
     }
 
-    /// A session, and whether it keeps attributes, names and the owner, may use the number, and
-    /// keeps pages.
+    /// Session, then whether it holds attributes, names, owner, number and pages.
     type Row = (u64, bool, bool, bool, bool, bool);
 
     proptest! {
-        /// Against a plain table of who keeps which part of what, in order of arrival.
+        /// Compares with a plain table of holders and parts, in the order of registration.
         #[test]
         fn agrees_with_a_table(steps in proptest::collection::vec(step(), 1..100)) {
             let mut keepers = Keepers::default();
@@ -462,7 +465,7 @@ mod tests {
                 }
                 table.values_mut().for_each(|list| list.retain(|k| k.1 || k.2 || k.3 || k.4 || k.5));
                 table.retain(|_, list| !list.is_empty());
-                prop_assert!(keepers.0.len() == table.len(), "what nobody keeps costs nothing");
+                prop_assert!(keepers.0.len() == table.len(), "no entry without holders");
             }
         }
     }

@@ -1,6 +1,7 @@
-//! The keys of a server: a file of lines `NAME SECRET EXPORT ro|rw [squash=root|all] [uid=N] [gid=N]`, and what each opens.
+//! Keys of a server: a file of lines `NAME SECRET EXPORT ro|rw [squash=root|all] [uid=N] [gid=N]`.
 //!
-//! Threading: any number of threads ask; [`Keys::replace`] takes new ones at any time.
+//! # Concurrency
+//! Any thread; [`Keys::replace`] exchanges the keys under a write lock.
 
 use std::{collections::HashMap, path::Path};
 
@@ -13,32 +14,33 @@ use crate::{
     squash::{Squash, SquashWords},
 };
 
-/// What a key opens.
+/// Permissions of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opens {
     secret: Secret,
-    /// Which of the server's file systems, by its place.
+    /// Index of the export.
     pub export: usize,
-    /// What may be done with it.
+    /// Access rights.
     pub rights: Rights,
-    /// Whom its users stand for.
+    /// Mapping of the key's users.
     pub squash: Squash,
 }
 
 impl Opens {
-    /// Returns how a session with the key reaches memory. With a squash the server alone changes it.
+    /// Returns the access to memory of a session with this key. With a mapping, only the server
+    /// writes.
     pub fn reach(&self) -> Rights {
         if self.squash.is_nobody() { self.rights } else { Rights::Read }
     }
 }
 
-/// What the lines of a file say.
+/// The keys of a file.
 pub type Book = HashMap<KeyId, Opens>;
 
 /// Reads the keys of a server that lends `exports`.
 ///
 /// # Errors
-/// A file that others may read, or a line that is no key for one of these exports. A key may be there once.
+/// Another user may read the file, a line is invalid, a key occurs twice, or there are no keys.
 pub fn read(path: &Path, exports: &[&str]) -> Result<Book, KeyFileError> {
     let file = KeyFile::read(path)?;
     let mut book = Book::new();
@@ -54,7 +56,7 @@ pub fn read(path: &Path, exports: &[&str]) -> Result<Book, KeyFileError> {
     }
 }
 
-/// One line; an error says what is wrong, and never the secret.
+/// Parses a line. The error message never contains the secret.
 fn parse(line: &str, exports: &[&str]) -> Result<(KeyId, Opens), String> {
     let mut words = line.split_whitespace();
     let Key { id, secret } = Key::from_words(&mut words).map_err(|e| e.to_string())?;
@@ -71,7 +73,7 @@ fn parse(line: &str, exports: &[&str]) -> Result<(KeyId, Opens), String> {
     Ok((id, Opens { secret, export, rights: rights.parse()?, squash: squash.squash()? }))
 }
 
-/// The keys that count now.
+/// The current keys.
 #[derive(Debug)]
 pub struct Keys {
     book: RwLock<Book>,
@@ -79,17 +81,17 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// These keys, whose sessions are in these domains. Each export has one for each of the rights.
+    /// Returns these keys with the domains of their sessions: one for each export and access right.
     pub fn new(book: Book, domains: HashMap<(usize, Rights), Domain>) -> Keys {
         Keys { book: RwLock::new(book), domains }
     }
 
-    /// What a key opens; `None` if there is no such key any more.
+    /// Returns the permissions of a key; `None` if the key does not exist any more.
     pub fn opens(&self, id: &KeyId) -> Option<Opens> {
         self.book.read().get(id).cloned()
     }
 
-    /// Takes other keys in their place, and gives those that are gone or open something else now.
+    /// Replaces all keys. Returns the keys that were removed or changed.
     pub fn replace(&self, book: Book) -> Vec<KeyId> {
         let old = std::mem::replace(&mut *self.book.write(), book);
         if seeded(Fault::RevokedKept) {
@@ -99,7 +101,7 @@ impl Keys {
         old.into_iter().filter(|(id, opens)| book.get(id) != Some(opens)).map(|(id, _)| id).collect()
     }
 
-    /// How many there are.
+    /// Returns the number of keys.
     pub fn count(&self) -> usize {
         self.book.read().len()
     }
@@ -112,21 +114,21 @@ impl Keyring for Keys {
     }
 }
 
-/// A new key as a command line asks for it: `NAME[,export=NAME][,ro][,squash=root|all][,uid=N][,gid=N]`.
+/// A new key on the command line: `NAME[,export=NAME][,ro][,squash=root|all][,uid=N][,gid=N]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewKey {
-    /// Its name.
+    /// Name of the key.
     pub id: KeyId,
-    /// What it is for.
+    /// Name of the export.
     pub export: String,
-    /// What may be done with it.
+    /// Access rights.
     pub rights: Rights,
-    /// Whom its users stand for.
+    /// Mapping of the key's users.
     pub squash: Squash,
 }
 
 impl NewKey {
-    /// Parses it; an error says what is wrong.
+    /// Parses a new key; the error is a message for the user.
     pub fn parse(text: &str) -> Result<NewKey, String> {
         let mut parts = text.split(',');
         let id = parts.next().unwrap_or_default().parse().map_err(|e: rdmabox::KeyError| e.to_string())?;
@@ -145,14 +147,14 @@ impl NewKey {
             }
         }
         key.squash = squash.squash()?;
-        // A line of the file is made of words.
+        // Lines of the file are split at spaces.
         match key.export.contains(char::is_whitespace) {
             true => Err("an export with a key has a name without spaces".into()),
             false => Ok(key),
         }
     }
 
-    /// The two lines that make it one: that of the server's file, and that of the client's.
+    /// Returns the line of the server's key file and the line of the client's.
     pub fn lines(&self, secret: &Secret) -> [zeroize::Zeroizing<String>; 2] {
         let (id, digits) = (self.id, secret.to_hex());
         let client = format!("{id} {}", *digits);
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_say_what_keys_open() {
+    fn lines_describe_the_permissions_of_keys() {
         let book = book(&format!("# who\nlaptop {SECRET} rfs rw\n\n  tv  {OTHER}\tscratch ro\n")).unwrap();
         let opens = |secret: &str, export, rights| Opens {
             secret: secret.parse().unwrap(),
@@ -197,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_line() {
+    fn errors_name_their_line() {
         for (text, said) in [
             ("", "FILE: there is no key in it"),
             ("\n\nk SECRET rfs\n", "FILE, line 3: a line is a name, a secret, an export, and ro or rw"),
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_replaced_at_once_and_those_that_changed_are_known() {
+    fn replacing_the_keys_returns_the_changed_ones() {
         let new = |text: &str| book(&text.replace("SECRET", SECRET).replace("OTHER", OTHER)).unwrap();
         let domains = HashMap::from([((0, Rights::Write), Domain::default())]);
         let keys =
@@ -235,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn new_keys_make_two_lines_that_are_read_again() {
+    fn the_lines_of_a_new_key_can_be_read() {
         let key = NewKey::parse("tv,export=scratch,ro").unwrap();
         let [server, client] = key.lines(&SECRET.parse().unwrap());
         assert_eq!(*server, format!("tv {SECRET} scratch ro"));

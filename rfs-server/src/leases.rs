@@ -1,15 +1,18 @@
-//! Who has which inode open, and who to write: layout leases, counted by session and inode. Pure.
+//! Open counts and write access, by session and inode. No I/O, no locks, no clock.
 //!
-//! Threading: none; the lock of their shard protects them. It frees nothing itself: it tells when the last one closed.
+//! The caller frees the space of an inode; [`Leases::close`] reports the last close.
+//!
+//! # Concurrency
+//! None; the shard lock protects the value.
 
 use std::collections::{BTreeSet, HashMap};
 
-/// What a close did.
+/// Effect of a close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed {
-    /// The session has the inode open no more: its lease ended.
+    /// The session does not have the inode open any more.
     pub session_done: bool,
-    /// No session has it open any more.
+    /// No session has the inode open any more.
     pub all_done: bool,
 }
 
@@ -17,11 +20,11 @@ pub struct Closed {
 struct Holder {
     session: u64,
     opens: u64,
-    /// It may write, until its last close.
+    /// The session may write, until its last close.
     writes: bool,
 }
 
-/// The leases.
+/// The open files.
 #[derive(Debug, Default)]
 pub struct Leases {
     by_ino: HashMap<u64, Vec<Holder>>,
@@ -41,41 +44,42 @@ impl Leases {
         }
     }
 
-    /// How often a session has an inode open, and whether it may write to it.
+    /// Returns a session's open count and write access of an inode.
     pub fn of(&self, session: u64, ino: u64) -> (u64, bool) {
         let holder = self.holders(ino).iter().find(|holder| holder.session == session);
         holder.map_or((0, false), |holder| (holder.opens, holder.writes))
     }
 
-    /// A session of the server before has an inode open so often, and may write to it or not.
+    /// Restores a session's open count and write access of an inode.
     pub fn restore(&mut self, session: u64, ino: u64, (opens, writes): (u64, bool)) {
         self.by_ino.entry(ino).or_default().push(Holder { session, opens, writes });
         self.by_session.entry(session).or_default().insert(ino);
     }
 
-    /// Who has what open: sessions and inodes.
+    /// Returns all pairs of session and open inode.
     pub fn all(&self) -> impl Iterator<Item = (u64, u64)> {
         self.by_session.iter().flat_map(|(&session, inos)| inos.iter().map(move |&ino| (session, ino)))
     }
 
-    /// A session that has the inode open may write to it from now on, until its last close. True if it might not before.
+    /// Grants a session that has the inode open write access until its last close. Returns true if
+    /// it had none before.
     pub fn will_write(&mut self, session: u64, ino: u64) -> bool {
         let holders = self.by_ino.get_mut(&ino).map_or(&mut [][..], Vec::as_mut_slice);
         let holder = holders.iter_mut().find(|holder| holder.session == session);
         holder.is_some_and(|holder| !std::mem::replace(&mut holder.writes, true))
     }
 
-    /// True if another session may write to the inode.
+    /// Returns true if another session may write to the inode.
     pub fn another_writes(&self, session: u64, ino: u64) -> bool {
         self.holders(ino).iter().any(|holder| holder.writes && holder.session != session)
     }
 
-    /// True if another session has the inode open.
+    /// Returns true if another session has the inode open.
     pub fn another_has(&self, session: u64, ino: u64) -> bool {
         self.holders(ino).iter().any(|holder| holder.session != session)
     }
 
-    /// Takes one open back. `None` if there is none.
+    /// Takes one open back. Returns `None` if there is none.
     pub fn close(&mut self, session: u64, ino: u64) -> Option<Closed> {
         let holders = self.by_ino.get_mut(&ino)?;
         let holder = holders.iter_mut().find(|holder| holder.session == session)?;
@@ -93,28 +97,29 @@ impl Leases {
         Some(Closed { session_done: true, all_done })
     }
 
-    /// Ends all leases of a session: the inodes, in order, each with whether nobody has it open any more.
+    /// Closes all inodes of a session. Returns them in order, each with whether no session has it
+    /// open any more.
     pub fn end_session(&mut self, session: u64) -> Vec<(u64, bool)> {
         let inos = self.by_session.remove(&session).unwrap_or_default();
         inos.into_iter().map(|ino| (ino, self.drop_holder(session, ino))).collect()
     }
 
-    /// True if the session has the inode open.
+    /// Returns true if the session has the inode open.
     pub fn holds(&self, session: u64, ino: u64) -> bool {
         self.by_session.get(&session).is_some_and(|inos| inos.contains(&ino))
     }
 
-    /// True if any session has the inode open.
+    /// Returns true if any session has the inode open.
     pub fn is_open(&self, ino: u64) -> bool {
         self.by_ino.contains_key(&ino)
     }
 
-    /// The sessions that have the inode open, but for one.
+    /// Returns the other sessions that have the inode open.
     pub fn others(&self, session: u64, ino: u64) -> Vec<u64> {
         self.holders(ino).iter().map(|holder| holder.session).filter(|&holder| holder != session).collect()
     }
 
-    /// True if nobody has anything open.
+    /// Returns true if no session has an inode open.
     pub fn is_empty(&self) -> bool {
         self.by_ino.is_empty() && self.by_session.is_empty()
     }
@@ -123,7 +128,7 @@ impl Leases {
         self.by_ino.get(&ino).map_or(&[], Vec::as_slice)
     }
 
-    /// Takes a session off an inode's list: true if it was the last.
+    /// Removes a session from an inode's holders. Returns true if it was the last.
     fn drop_holder(&mut self, session: u64, ino: u64) -> bool {
         let Some(holders) = self.by_ino.get_mut(&ino) else { return true };
         holders.retain(|holder| holder.session != session);
@@ -174,7 +179,7 @@ mod tests {
         assert!(!leases.another_writes(2, 7));
         assert_eq!((leases.will_write(1, 7), leases.will_write(1, 7)), (true, false));
         assert!(leases.another_writes(2, 7) && leases.another_writes(3, 7) && !leases.another_writes(1, 7));
-        // It sticks until the last close.
+        // Write access lasts until the last close.
         leases.open(1, 7);
         leases.close(1, 7);
         assert!(leases.another_writes(2, 7));

@@ -1,21 +1,25 @@
-//! rfs-server: lends memory as a remote file system.
+//! rfs-server: serves memory of this machine as a remote file system.
 //!
-//! The server keeps names, attributes and the map of who has which part of the arena. File data moves past it:
-//! clients read and write the arena one-sidedly, and neither reads, nor writes, nor stats of open files run any code
-//! here. [`Server::start`] is the way in; the program `rfs-server` is a thin shell around it.
+//! The server keeps names, attributes and the extents of files. Clients access file data in the
+//! arena one-sidedly. Reads, writes and `stat` of open files run no code of the server. Start with
+//! [`Server::start`]; the program `rfs-server` wraps it.
 //!
-//! From the bottom up: [`alloc`] keeps the pure account of the arena and [`space`] zeroes what was freed, [`prefault`] takes
-//! memory ahead of need; [`files`]
-//! maps files to extents; [`namespace`] has names and inodes; [`table`] publishes attributes for one-sided reads;
-//! [`leases`] and [`sessions`] know who has what open, [`locks`] who has locked what and waits for what, and [`grants`] what he
-//! is to be told of that, [`keepers`] who keeps what he was told;
-//! [`durable`] keeps a file system over the end of its server, and [`upkeep`] does what that takes now and then; [`persist`] keeps
-//! snapshots of it, over the end of the memory;
-//! [`keys`] says which client may attach to which export, and [`rights`] what it may do there;
-//! [`mounts`] knows which clients come back and what is theirs, [`replies`] what they were answered, and [`absences`] ends the wait for them;
-//! [`recalls`] has what they are to be told, [`waits`] the replies that wait for them, and [`patience`] ends the wait, by a clock
-//! that stands still when the server does (`awake`); [`dispatch`] answers requests,
-//! [`service`] brings them from rdmabox, and [`server`] puts it all together.
+//! - Space and files: [`alloc`] is the allocator of the arena, [`space`] zeroes released space,
+//!   [`bytes`] verifies checksums, and [`prefault`] allocates memory ahead of use. [`files`] maps
+//!   files to extents, [`namespace`] has names and inodes, and [`table`] publishes attributes for
+//!   one-sided reads.
+//! - Sessions: [`sessions`] has the attached sessions, [`leases`] their open files, [`replies`]
+//!   their stored replies, and [`squash`] the mapping of their users. [`mounts`] tracks mounts that
+//!   reconnect, and [`absences`] removes the mounts that do not. [`keys`] decides which client may
+//!   attach to which export, and [`rights`] what it may do there.
+//! - Coherence and locks: [`locks`] has advisory locks and their waiters, and [`grants`] the grants
+//!   to deliver. [`keepers`] has the cache holders, [`recalls`] the recalls to deliver, and
+//!   [`waits`] the replies that wait for acknowledgements. [`patience`] ends sessions that miss the
+//!   recall timeout, by a clock that stops while the server is stopped.
+//! - Persistence: [`durable`] keeps a file system in files that outlive the server, [`upkeep`]
+//!   compacts the log, and [`persist`] keeps snapshots on a disk.
+//! - Requests: [`service`] receives requests from rdmabox, [`dispatch`] executes them, and
+//!   [`server`] builds all parts.
 #![forbid(unsafe_code)]
 
 pub mod absences;

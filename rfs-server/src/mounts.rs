@@ -1,10 +1,13 @@
-//! The mounts that come back: which session of the dispatcher each has, and until when it is kept while nobody is there. Pure.
+//! Registry of the mounts that reconnect. No I/O, no locks, no clock.
 //!
-//! A mount's session at the dispatcher outlives the connections over which it comes. So what it has (open files, locks, what it keeps,
-//! replies) need not be claimed when it is back: it was never gone. What makes that safe is that rdmabox says of a connection that it is over only
-//! when nothing of it can touch memory any more, and that the next one of a mount is let in only then.
+//! Each mount has one session of the dispatcher, which outlives its connections. So open files,
+//! locks, caches and replies stay valid across a reconnect. This is safe for two reasons: rdmabox
+//! reports the end of a connection only when the connection cannot touch memory any more, and a
+//! mount's next connection is accepted only then. A mount without a connection is kept until its
+//! deadline.
 //!
-//! Threading: none; a lock of the service protects it. Times come from outside.
+//! # Concurrency
+//! None; a lock of the service protects it. The caller passes the time.
 
 use std::{
     collections::HashMap,
@@ -16,48 +19,49 @@ use rfs_proto::Identity;
 
 use crate::rights::Rights;
 
-/// Between two looks at whether the process of a mount has ended.
+/// Interval between checks whether the process of a mount has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// No more are waited for at a time, so that whoever comes and goes all the time fills no memory.
+/// Maximum number of mounts without a connection, which bounds the memory that short-lived mounts
+/// take.
 const MOST: usize = 4096;
 
-/// What a session has attached to.
+/// The export and session that a connection is attached to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attached {
-    /// The export, by its place in the list.
+    /// Index of the export.
     pub export: usize,
-    /// What it may do there.
+    /// Access rights.
     pub rights: Rights,
-    /// Its number at the export's dispatcher.
+    /// Number of the session at the export's dispatcher.
     pub session: u64,
 }
 
-/// Somebody who says which mount he is.
+/// Identity that a connection claims when it attaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Which.
+    /// The mount.
     pub mount: Identity,
-    /// With which key.
+    /// The key.
     pub key: Option<KeyId>,
-    /// To which export.
+    /// Index of the export.
     pub export: usize,
-    /// To do what.
+    /// Access rights.
     pub rights: Rights,
 }
 
-/// What becomes of him.
+/// Result of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// The mount is not known.
+    /// The mount is unknown.
     New,
-    /// It is, and this connection of it has to end first.
+    /// This connection of the mount must end first.
     Ending(u64),
-    /// It is to ask again: what it had is about to be given up.
+    /// The mount's old session is about to end; the client asks again later.
     Doomed,
-    /// It is back, and has its session again.
+    /// The mount gets its session back.
     Back(Attached),
-    /// It is somebody else's.
+    /// The mount belongs to another client.
     Refused,
 }
 
@@ -65,14 +69,14 @@ pub enum Arrival {
 struct Mount {
     claim: Claim,
     session: u64,
-    /// The connection, while there is one.
+    /// The current connection.
     peer: Option<u64>,
-    /// Until when it is waited for, while there is none.
+    /// Deadline for a reconnect, while there is no connection.
     until: Option<Instant>,
     process: Option<PeerProcess>,
-    /// It was attached to the server before, and may still write as its client.
+    /// The mount attached to a previous server, and may still write as a client of it.
     of_before: bool,
-    /// It is given up as soon as that can be.
+    /// The session ends as soon as possible.
     is_doomed: bool,
 }
 
@@ -90,12 +94,13 @@ impl Mount {
 #[derive(Debug, Default)]
 pub struct Mounts {
     mounts: HashMap<Identity, Mount>,
-    /// Who is there, by connection.
+    /// Mounts with a connection, by connection.
     peers: HashMap<u64, Identity>,
 }
 
 impl Mounts {
-    /// Somebody comes over the connection `peer`, who is known to have `let_go` of what servers before had lent, or not.
+    /// Processes a claim from the connection `peer`. `let_go`: the client is known to have released
+    /// the memory of previous servers.
     pub fn arrives(&mut self, claim: Claim, peer: u64, let_go: bool) -> Arrival {
         let Some(mount) = self.mounts.get_mut(&claim.mount) else { return Arrival::New };
         if mount.claim != claim {
@@ -114,7 +119,8 @@ impl Mounts {
         }
     }
 
-    /// A new one has attached, over the connection `peer`. Nothing happens if there is one of that identity.
+    /// Registers a mount that has attached over the connection `peer`. Does nothing if the mount is
+    /// registered.
     pub fn came(&mut self, claim: Claim, peer: u64, session: u64, process: Option<PeerProcess>) {
         self.mounts.entry(claim.mount).or_insert_with(|| {
             self.peers.insert(peer, claim.mount);
@@ -130,8 +136,8 @@ impl Mounts {
         });
     }
 
-    /// One was attached to the server before, and is waited for `until` then. If its session before that had not ended quite, that
-    /// one is to be ended.
+    /// Registers a mount of a previous server, with a deadline for its reconnect. Returns the
+    /// mount's older session, if that had not ended completely; the caller ends it.
     pub fn was_here(&mut self, claim: Claim, session: u64, until: Instant) -> Option<Attached> {
         let mount = Mount {
             claim,
@@ -145,7 +151,7 @@ impl Mounts {
         Some(self.mounts.insert(claim.mount, mount)?.attached())
     }
 
-    /// The process of the mount of a connection, if that was not known.
+    /// Sets the process of a connection's mount, if it was not known.
     pub fn runs_in(&mut self, peer: u64, process: Option<PeerProcess>) {
         let mount = self.peers.get(&peer).and_then(|identity| self.mounts.get_mut(identity));
         if let Some(mount) = mount {
@@ -153,19 +159,20 @@ impl Mounts {
         }
     }
 
-    /// The connection of a session, if it is one of a mount that is there.
+    /// Returns the connection of a session, if the session belongs to a connected mount.
     pub fn peer_of(&self, export: usize, session: u64) -> Option<u64> {
         let mut mounts = self.mounts.values();
         mounts.find(|mount| (mount.claim.export, mount.session) == (export, session))?.peer
     }
 
-    /// True if the mount of this connection comes back.
+    /// Returns true if the mount of a connection reconnects.
     pub fn comes_back(&self, peer: u64) -> bool {
         self.peers.contains_key(&peer)
     }
 
-    /// The connection is over, and the mount is waited for `until` then. False if it does not come back, or too many are waited for:
-    /// then it is to be [forgotten](Self::forget).
+    /// Records the end of a connection, and keeps its mount until `until`. Returns false if the
+    /// mount does not reconnect or too many mounts are kept. The caller then calls
+    /// [`forget`](Self::forget).
     pub fn leaves(&mut self, peer: u64, until: Instant) -> bool {
         let away = self.mounts.len() - self.peers.len();
         let Some(identity) = self.peers.get(&peer) else { return false };
@@ -178,8 +185,8 @@ impl Mounts {
         true
     }
 
-    /// The mount of this connection, which is over, does not come back. True if its session is not to be ended for all that before
-    /// [`overdue`](Self::overdue) has it.
+    /// Removes the mount of an ended connection. Returns true if the caller must not end its
+    /// session, because [`overdue`](Self::overdue) will return it.
     pub fn forget(&mut self, peer: u64, now: Instant) -> bool {
         let Some(identity) = self.peers.remove(&peer) else { return false };
         match self.mounts.get_mut(&identity).filter(|mount| mount.of_before) {
@@ -189,7 +196,7 @@ impl Mounts {
         self.mounts.contains_key(&identity)
     }
 
-    /// The mount of this connection, which is still there, does not come back.
+    /// Removes the mount of a connection that still exists: the mount does not reconnect.
     pub fn will_not_return(&mut self, peer: u64) {
         let Some(identity) = self.peers.get(&peer) else { return };
         match self.mounts.get_mut(identity).filter(|mount| mount.of_before) {
@@ -201,31 +208,33 @@ impl Mounts {
         }
     }
 
-    /// A session that nobody is connected to is not waited for any more: [`overdue`](Self::overdue) has it next. False if
-    /// somebody is connected, or there is no such one.
+    /// Ends the wait for a session without a connection; [`overdue`](Self::overdue) returns it
+    /// next. Returns false if the session is connected or unknown.
     pub fn give_up(&mut self, export: usize, session: u64, now: Instant) -> bool {
         let mut mounts = self.mounts.values_mut();
         let found = mounts.find(|m| m.peer.is_none() && (m.claim.export, m.session) == (export, session));
         found.map(|mount| (mount.until, mount.is_doomed) = (Some(now), true)).is_some()
     }
 
-    /// True if one of those that were there before the server has been waited for long enough.
+    /// Returns true if the deadline of a mount of a previous server has passed.
     pub fn has_overdue_of_before(&self, now: Instant) -> bool {
         self.mounts.values().any(|mount| mount.of_before && mount.is_due(now))
     }
 
-    /// Takes out those that have been waited for long enough, or whose process has ended; where somebody `holds_on` to what the server before
-    /// had lent, none that was there then: it may be the one.
+    /// Removes and returns the mounts whose deadline has passed or whose process has ended. While a
+    /// client `holds_on` to a previous server's memory, skips the mounts of that server: the client
+    /// may be one of them.
     pub fn overdue(&mut self, now: Instant, holds_on: bool) -> Vec<Attached> {
         let is_over = |mount: &Mount| mount.is_due(now) && !(mount.of_before && holds_on);
         self.mounts.extract_if(|_, mount| is_over(mount)).map(|(_, mount)| mount.attached()).collect()
     }
 
-    /// When to look again at those that are waited for, if there are any.
+    /// Returns the next time to call [`overdue`](Self::overdue), if there are mounts without a
+    /// connection.
     pub fn deadline(&self, now: Instant) -> Option<Instant> {
         let next = |mount: &Mount| {
             let until = mount.until?;
-            // One that is due has not been taken out.
+            // The mount is overdue but was not removed.
             let look = now + LOOK;
             Some(match &mount.process {
                 _ if until <= now => look,
@@ -269,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_of_the_server_before_is_waited_for() {
+    fn a_mount_of_the_previous_server_may_reconnect() {
         let (mut mounts, now) = (Mounts::default(), Instant::now());
         let until = now + Duration::from_secs(1);
         let session = |session| Attached { export: 0, rights: Rights::Write, session };
@@ -283,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_of_before_is_given_up_while_somebody_holds_on() {
+    fn mounts_of_the_previous_server_stay_while_a_client_holds_memory() {
         let (mut mounts, now) = (Mounts::default(), Instant::now());
         let until = now + Duration::from_secs(1);
         let session = |session| Attached { export: 0, rights: Rights::Write, session };
@@ -298,9 +307,9 @@ mod tests {
         let mut over = mounts.overdue(until, true);
         over.sort_by_key(|over| over.session);
         assert_eq!(over, [session(3), session(4)]);
-        // It is looked again, and not all the time.
+        // The check is repeated, but not all the time.
         assert_eq!(mounts.deadline(until), Some(until + LOOK));
-        // One may come back meanwhile, and one that is not waited for may not.
+        // A mount may reconnect meanwhile, unless its session ends.
         assert_eq!(mounts.arrives(claim(1), 6, true), Arrival::Back(session(1)));
         assert!(mounts.give_up(0, 2, now));
         assert_eq!(
@@ -311,9 +320,9 @@ mod tests {
         assert!(!mounts.has_overdue_of_before(until));
     }
 
-    /// Over TCP it cannot be seen whether a mount has let go of what it had mapped.
+    /// Over TCP the server cannot see whether a mount has released the memory that it had mapped.
     #[test]
-    fn one_of_before_that_may_still_write_ends_as_one_that_is_away() {
+    fn a_mount_that_may_still_write_ends_like_a_disconnected_mount() {
         let now = Instant::now();
         let session = Attached { export: 0, rights: Rights::Write, session: 5 };
         let there = || {
@@ -322,7 +331,7 @@ mod tests {
             assert_eq!(mounts.arrives(claim(1), 1, false), Arrival::Back(session));
             mounts
         };
-        // Its lease is over.
+        // The lease ends.
         let mut mounts = there();
         assert!(mounts.forget(1, now));
         assert_eq!(
@@ -330,18 +339,19 @@ mod tests {
             (vec![], Arrival::Doomed)
         );
         assert_eq!(mounts.overdue(now, false), [session]);
-        // It says good-bye.
+        // The client detaches.
         let mut mounts = there();
         mounts.will_not_return(1);
         assert!(!mounts.leaves(1, now) && mounts.forget(1, now));
         assert_eq!((mounts.overdue(now, true), mounts.overdue(now, false)), (vec![], vec![session]));
-        // It is not waited for, comes back, and can be seen to have let go: others are not its concern.
+        // It may not reconnect, although it has released the memory: other clients are not its
+        // concern.
         let mut mounts = there();
         assert!(mounts.forget(1, now));
         assert_eq!(mounts.arrives(claim(1), 2, true), Arrival::Doomed);
         assert_eq!(mounts.overdue(now, true), [session]);
         assert_eq!(mounts.arrives(claim(1), 2, true), Arrival::New);
-        // One of now.
+        // A mount of this server.
         mounts.came(claim(1), 2, 6, None);
         mounts.will_not_return(2);
         assert_eq!(mounts.arrives(claim(1), 3, false), Arrival::New);
@@ -349,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_takes_anothers_place() {
+    fn a_claim_must_match_the_mount() {
         let mut mounts = Mounts::default();
         mounts.came(claim(1), 5, 5, None);
         mounts.came(claim(1), 6, 6, None);
@@ -360,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn not_all_are_waited_for() {
+    fn the_number_of_disconnected_mounts_is_limited() {
         let (mut mounts, now) = (Mounts::default(), Instant::now());
         for peer in 0..=MOST as u64 {
             let mount = Identity((u128::from(peer) << 8).to_be_bytes());
@@ -376,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_forgotten_does_not_come_back() {
+    fn a_removed_mount_does_not_reconnect() {
         let (mut mounts, now) = (Mounts::default(), Instant::now());
         mounts.came(claim(1), 5, 5, None);
         assert!(!mounts.forget(5, now) && !mounts.forget(5, now));
@@ -386,7 +396,7 @@ mod tests {
         assert!(mounts.give_up(0, 6, now));
         assert_eq!(mounts.arrives(claim(1), 7, true), Arrival::Doomed);
         let session = Attached { export: 0, rights: Rights::Write, session: 6 };
-        assert_eq!(mounts.overdue(now, true), [session], "whatever others hold on to");
+        assert_eq!(mounts.overdue(now, true), [session], "clients that hold memory do not matter");
         assert!(!mounts.give_up(0, 6, now));
         assert_eq!(mounts.arrives(claim(1), 7, true), Arrival::New);
     }

@@ -1,20 +1,21 @@
-//! Maps by numbers that the server gives out itself, those of inodes and sessions: nobody can choose them so that they collide, and a
-//! multiplication hashes them.
+//! Hash maps by numbers that the server assigns: inodes and sessions. Clients cannot choose
+//! colliding numbers, so a multiplication suffices as hash.
 //!
-//! Threading: plain values.
+//! # Concurrency
+//! Plain values.
 
 use std::{
     collections::HashMap,
     hash::{BuildHasherDefault, Hasher},
 };
 
-/// A map by such numbers.
+/// A map by inode or session number.
 pub type ByNumber<T> = HashMap<u64, T, BuildHasherDefault<NumberHasher>>;
 
-/// 2^64 over the golden ratio: numbers that follow each other come to lie far apart.
+/// 2^64 divided by the golden ratio: consecutive numbers are spread far apart.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Mixes a number: all of its bits reach the upper half.
+/// Mixes a number so that all of its bits reach the upper half.
 #[inline]
 pub fn spread(number: u64) -> u64 {
     number.wrapping_mul(SPREAD)
@@ -36,7 +37,7 @@ impl Hasher for NumberHasher {
 
     #[inline]
     fn finish(&self) -> u64 {
-        // The map takes its buckets from the lower bits.
+        // The map takes its bucket index from the lower bits.
         self.0 ^ self.0 >> 32
     }
 }

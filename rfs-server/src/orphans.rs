@@ -21,7 +21,7 @@ struct Orphan {
     idle_bytes: Option<u64>,
 }
 
-/// What is known after a session has let go of an orphan.
+/// Result of removing a session from the holders of an orphan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
     /// The inode is no orphan.

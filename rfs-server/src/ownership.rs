@@ -1,8 +1,8 @@
 //! Directories and files that only this user and root can change.
 //!
-//! The server trusts the bytes that it finds in `--memory-dir` and `--persist`, and gives descriptors of
-//! them away. So it opens a directory or file only if no other user can have put it there, and checks
-//! the object that it has opened, not the name.
+//! The server trusts the bytes that it finds in `--memory-dir` and `--persist`, and gives
+//! descriptors of them away. So it opens a directory or file only if no other user can have put it
+//! there, and checks the object that it has opened, not the name.
 //!
 //! # Concurrency
 //! Any thread. No locks.
@@ -16,31 +16,32 @@ use std::{
 
 use rustix::fs::{Mode, OFlags, openat};
 
-/// Directories between an object and the root of the tree. A longer chain is a loop of mounts.
+/// Maximum number of directories between an object and the root of the tree. A longer chain is a
+/// loop of mounts.
 const MAX_DEPTH: usize = 256;
 
-/// Why a directory or file is not used.
+/// Reason why a directory or file is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnershipError {
-    /// Its owner chooses the target.
+    /// The owner of the link chooses its target.
     #[error("a symbolic link: give the path of its target instead")]
     Link,
-    /// Another kind of file.
+    /// Not a directory.
     #[error("not a directory")]
     NotDirectory,
-    /// Another kind of file.
+    /// Not a regular file.
     #[error("not a regular file")]
     NotFile,
-    /// Another user can change it.
+    /// Another user owns the file.
     #[error("belongs to user {0}, and must belong to this user or root")]
     Owner(u32),
-    /// Other users can change it.
+    /// Other users can write to the file.
     #[error("other users can write to it, its mode is {0:o}: chmod go-w")]
     Mode(u32),
-    /// Other users can replace it.
+    /// Other users can replace the file.
     #[error("other users can replace it, as a directory above it has mode {0:o}: chmod o-w or +t")]
     Above(u32),
-    /// The operating system refused.
+    /// A system call failed.
     #[error(transparent)]
     Os(#[from] io::Error),
 }
@@ -50,7 +51,7 @@ pub enum OwnershipError {
 /// # Errors
 /// Another user can change or replace the directory, or the path is a symbolic link.
 pub fn open_directory(path: &Path) -> Result<File, OwnershipError> {
-    // Without a slash at its end, which would follow a link.
+    // Without a trailing slash, which would follow a link.
     let path: std::path::PathBuf = path.components().collect();
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = rustix::fs::open(&path, flags, Mode::empty()).map_err(|e| match e {
@@ -69,7 +70,7 @@ pub fn open_directory(path: &Path) -> Result<File, OwnershipError> {
 /// # Errors
 /// Another user can change the file, or the path is a symbolic link.
 pub fn open_file(path: &Path, options: OFlags) -> Result<File, OwnershipError> {
-    // Not a wait for a writer, if it is a FIFO.
+    // NONBLOCK: does not wait for a writer of a FIFO.
     let flags = options | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let opened = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).map_err(|e| match e {
         rustix::io::Errno::LOOP => OwnershipError::Link,
@@ -93,7 +94,7 @@ pub fn open_file(path: &Path, options: OFlags) -> Result<File, OwnershipError> {
 pub fn check_socket_directory(path: &Path) -> Result<(), OwnershipError> {
     let meta = std::fs::metadata(path)?;
     let own = rustix::process::geteuid().as_raw();
-    // A group may manage sockets together. In a sticky directory, a socket is its owner's to remove.
+    // A group may manage sockets together. In a sticky directory, only the owner removes a socket.
     let ignored = if meta.mode() & 0o1000 == 0 { 0o020 } else { 0o022 };
     check_owner_and_mode(meta.uid(), meta.mode() & !ignored, own)
 }
@@ -215,7 +216,7 @@ mod tests {
 
     /// Needs root, which alone can give files away.
     #[test]
-    fn what_belongs_to_another_user_is_refused() {
+    fn files_of_another_user_are_refused() {
         let root = tempfile::tempdir().unwrap();
         let (directory, file) = (root.path().join("d"), root.path().join("f"));
         fs::create_dir(&directory).unwrap();

@@ -1,7 +1,9 @@
-//! Who takes too long to say that it keeps something no longer: its session ends, and those who wait for it go on.
+//! Ends sessions that miss the recall timeout, so that requests that wait for their
+//! acknowledgements proceed.
 //!
-//! Threading: one thread for all exports. It sleeps until something is recalled, and then, looking at the time now and then, until
-//! the first session runs out of patience. Times are those of `awake`: nobody has to answer a server that stands still.
+//! # Concurrency
+//! One thread for all exports. It sleeps until something is recalled, then until the first session
+//! misses the timeout. Times are those of `awake`, because sessions cannot answer a stopped server.
 
 use std::{
     io,
@@ -20,7 +22,7 @@ struct State {
     stop: bool,
 }
 
-/// What wakes the thread.
+/// Wakes the thread.
 #[derive(Debug, Default)]
 pub struct Alarm {
     state: Mutex<State>,
@@ -28,7 +30,7 @@ pub struct Alarm {
 }
 
 impl Alarm {
-    /// Something has been recalled.
+    /// Records that something was recalled.
     pub(crate) fn recalled(&self) {
         let mut state = self.state.lock();
         if !state.recalled {
@@ -37,7 +39,8 @@ impl Alarm {
         }
     }
 
-    /// Sleeps until it is time to look for `deadline`, or without one until something is recalled. False if the end has come.
+    /// Sleeps until it is time to check `deadline`, or, without a deadline, until something is
+    /// recalled. Returns false when the server stops.
     fn sleep(&self, deadline: Option<Instant>) -> bool {
         let mut state = self.state.lock();
         match deadline.map(awake::wake_for) {
@@ -53,7 +56,7 @@ impl Alarm {
     }
 }
 
-/// The thread. Dropping it ends it.
+/// Handle of the thread. Dropping it stops and joins the thread.
 #[derive(Debug)]
 pub(crate) struct Patience {
     alarm: Arc<Alarm>,
@@ -61,8 +64,8 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// Starts it: of the sessions of these dispatchers, which share `alarm`, it ends those that take longer than `patience`; `end` is told
-    /// which dispatcher's they are.
+    /// Starts the thread. It calls `end` with the index of the dispatcher and the session for each
+    /// session that misses `patience`. The dispatchers share `alarm`.
     pub(crate) fn start(
         alarm: Arc<Alarm>,
         dispatchers: Vec<Arc<Dispatcher>>,
@@ -90,7 +93,7 @@ impl Drop for Patience {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            log::error!("the thread that ends sessions had panicked");
+            log::error!("the recall timeout thread panicked");
         }
     }
 }
@@ -126,14 +129,14 @@ mod tests {
     }
 
     #[test]
-    fn who_is_silent_is_ended_in_every_export_and_who_waits_goes_on() {
+    fn a_silent_session_ends_and_its_waiters_proceed() {
         let alarm = Arc::<Alarm>::default();
         let dispatchers = [(); 3].map(|()| dispatcher(&alarm));
         let (send, ended) = mpsc::channel();
         let patience = Duration::from_millis(1);
         let end = move |export, session| send.send((export, session)).unwrap();
         let patience = Patience::start(alarm, dispatchers.to_vec(), patience, end).unwrap();
-        // In turns, so that the thread falls asleep in between.
+        // One after the other, so that the thread sleeps in between.
         for (round, dispatcher) in dispatchers.iter().cycle().take(30).enumerate() {
             let [silent, other] = [1, 2].map(|half| 2 * round as u64 + half);
             for session in [silent, other] {

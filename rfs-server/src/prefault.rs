@@ -1,13 +1,14 @@
-//! Taking memory from the system before it is needed.
+//! Allocates memory ahead of its first use.
 //!
-//! Memory that was never touched costs its first writer a page fault and the zeroing of a page, every 4 KiB. Threading:
-//! in the background one thread of the lowest priority does it, in steps, and ends with its handle. Clients may be
-//! writing there at the same time: a page that is present is left alone.
+//! The first write to an untouched page costs a page fault and the zeroing of the page. Concurrent
+//! writes of clients are safe: a present page is left alone. A thread that zeroes pages keeps a
+//! processor from being idle, even at the lowest priority, and so delays threads that wake up. So
+//! the thread runs only one twentieth of the time while clients make many requests about names; see
+//! DESIGN.md. Clients that write large files need memory fast but make few such requests.
 //!
-//! Low priority does not make it harmless. Whoever is woken looks for an idle processor, and one that clears pages is not idle, whatever its
-//! priority: on two processors, files were made at half the speed until the memory was there (11,500 a second instead of 23,000). So it
-//! works a twentieth of the time while there are many calls about names. Who writes large files needs memory fast, but few such calls; who makes files
-//! needs many, and little memory: at 23,000 files a second of 4 KiB the twentieth just keeps ahead.
+//! # Concurrency
+//! In the background mode, one thread of the lowest priority per export works in steps, and ends
+//! with its handle.
 
 use std::{
     io,
@@ -24,31 +25,33 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::dispatch::Dispatcher;
 
-/// Bytes at a time; also how much is still done after the end was asked for. About a millisecond.
+/// Bytes per step, about a millisecond. A stop waits for the current step.
 const STEP: usize = 2 << 20;
 
-/// More calls than one in this time are many: a fifth of what two processors can do, and more than anybody makes who writes data.
+/// Mean interval of requests below which they count as many: a fifth of the rate of two processors,
+/// and more than data transfers cause.
 const MANY: Duration = Duration::from_micros(250);
 
-/// While there are many calls: how much longer than a step the pause after it is, for each export.
+/// Pause after a step, in multiples of the step's time and per export, while there are many
+/// requests.
 const RESTRAINT: u32 = 19;
 
-/// The longest pause.
+/// Maximum pause.
 const LONGEST: Duration = Duration::from_millis(200);
 
-/// When memory is taken from the system.
+/// Time at which the server allocates memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Prefault {
-    /// When it is first written.
+    /// At the first write of each page.
     Never,
-    /// From the start on, while clients work; slowly while they make many calls about names.
+    /// In the background from the start on; slowly while clients make many requests about names.
     #[default]
     Background,
     /// All of it, before clients can connect.
     First,
 }
 
-/// The work in the background, if any.
+/// Handle of the background thread, if there is one.
 #[derive(Debug)]
 pub(crate) struct Prefaulter {
     stop: Arc<AtomicBool>,
@@ -56,7 +59,7 @@ pub(crate) struct Prefaulter {
 }
 
 impl Prefaulter {
-    /// Begins, or does it all.
+    /// Starts the thread, or allocates everything at once.
     pub(crate) fn start(
         memory: &Arc<Memory>,
         when: Prefault,
@@ -72,7 +75,8 @@ impl Prefaulter {
             Prefault::Background => {
                 let (memory, stop) = (Arc::clone(memory), Arc::clone(&stop));
                 let work = move || {
-                    // Of this thread alone; where that is not to be had it goes on at the usual one.
+                    // For this thread alone. Without the permission, the thread keeps the usual
+                    // priority.
                     if let Err(e) = rustix::process::setpriority_process(None, 19) {
                         log::debug!("priority: {e}");
                     }
@@ -95,12 +99,12 @@ impl Drop for Prefaulter {
     }
 }
 
-/// What else the server does.
+/// Load of the server.
 pub(crate) trait Load {
-    /// Calls about names and attributes so far, of all clients.
+    /// Returns the number of requests about names and attributes so far, of all clients.
     fn calls(&self) -> u64;
 
-    /// Exports of the server, each of which takes its memory.
+    /// Returns the number of exports, each of which has a background thread.
     fn exports(&self) -> u32;
 }
 
@@ -114,7 +118,7 @@ impl Load for Arc<[Arc<Dispatcher>]> {
     }
 }
 
-/// A memory, part by part: beginning and length.
+/// Splits a memory into steps: start and length.
 fn steps(memory: &Memory) -> impl Iterator<Item = (usize, usize)> {
     let len = memory.len();
     (0..len).step_by(STEP).map(move |start| (start, STEP.min(len - start)))
@@ -138,12 +142,13 @@ fn populate(memory: &Memory, stop: &AtomicBool, server: &impl Load, wait: impl F
     }
 }
 
-/// What this thread has had of a processor.
+/// Returns the processor time of this thread.
 fn own_time() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()
 }
 
-/// How long to wait after a step that took `took` of a processor, where there were so many calls in `passed`, the pause before it included.
+/// Returns the pause after a step that took `took` of processor time. `calls` requests came in
+/// `passed`, which includes the previous pause.
 fn pause(took: Duration, exports: u32, passed: Duration, calls: u64) -> Duration {
     let many = u128::from(calls) * MANY.as_nanos() > passed.as_nanos();
     let restraint = RESTRAINT.saturating_mul(exports);
@@ -164,7 +169,7 @@ mod tests {
         file.metadata().unwrap().blocks() * 512
     }
 
-    /// A server that is called so often between two looks, and begins to end after so many.
+    /// A server that gets `often` requests between two readings, and stops at reading `end`.
     struct Called {
         often: u64,
         looks: AtomicU64,
@@ -189,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_taken_when_asked_and_keeps_its_bytes() {
+    fn memory_is_allocated_by_the_mode_and_keeps_its_bytes() {
         const LEN: usize = 20 << 20;
         for (when, expected) in [(Prefault::Never, 4096), (Prefault::First, LEN as u64)] {
             let memory = Arc::new(Memory::shared("test", LEN).unwrap());
@@ -203,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_background_gets_there() {
+    fn the_background_thread_allocates_everything() {
         let memory = Arc::new(Memory::shared("test", 1 << 20).unwrap());
         let prefaulter = Prefaulter::start(&memory, Prefault::Background, called(0, 0)).unwrap();
         while present(&memory) < 1 << 20 {
@@ -213,16 +218,16 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_after_the_step_that_it_is_at() {
+    fn a_stop_waits_for_the_current_step() {
         let memory = Memory::shared("test", 3 * STEP).unwrap();
-        // One look before the first step, and one after each.
+        // One reading before the first step, and one after each.
         let server = called(0, 3);
-        populate(&memory, &server.stop, &server, |_| panic!("nobody calls"));
+        populate(&memory, &server.stop, &server, |_| panic!("no request came"));
         assert_eq!(present(&memory), 2 * STEP as u64);
     }
 
     #[test]
-    fn it_waits_after_each_step_while_there_are_many_calls_and_takes_all_the_same() {
+    fn it_pauses_after_each_step_while_there_are_many_requests() {
         let memory = Memory::shared("test", 3 * STEP - 4096).unwrap();
         let server = called(1 << 40, 0);
         let waits = AtomicU64::new(0);
@@ -234,12 +239,12 @@ mod tests {
     }
 
     #[test]
-    fn how_long_it_waits() {
+    fn the_pause_depends_on_the_rate_of_requests() {
         let ms = Duration::from_millis;
         assert_eq!(pause(ms(1), 1, ms(1), 4), Duration::ZERO);
         assert_eq!(pause(ms(1), 1, ms(1), 5), ms(19));
         assert_eq!(pause(ms(1), 3, ms(1), 5), ms(57));
-        // As many in a longer time are few.
+        // The same number over a longer time is not many.
         assert_eq!(pause(ms(1), 1, ms(20), 80), Duration::ZERO);
         assert_eq!(pause(ms(1), 1, ms(20), 81), ms(19));
         assert_eq!(pause(ms(11), 1, ms(11), u64::MAX), ms(200));

@@ -1,9 +1,11 @@
-//! What each session is to be told that it keeps no longer: a queue a session, in the order of the changes. Pure.
+//! Recalls to deliver: one queue per session, in the order of the changes. No I/O, no locks, no
+//! clock.
 //!
-//! A recall stays in its queue until the session has said that it is done with it. One reply is under way to a session at a
-//! time; all that waits meanwhile goes with the next one, as far as it fits.
+//! A recall stays queued until the session acknowledges it. Only one reply is in flight to a
+//! session at a time; later recalls go into the next reply, as far as they fit.
 //!
-//! Threading: none; one lock protects it and `waits`. Times come from outside.
+//! # Concurrency
+//! None; one lock protects this and `waits`. The caller passes the time.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -13,55 +15,56 @@ use std::{
 use rfs_proto::{MAX_MESSAGE, Recall, Recalls};
 use seeded_faults::{Fault, seeded};
 
-/// More than a recall takes in a message besides a name.
+/// Upper bound of a recall's bytes in a message, without a name.
 const RECALL_BYTES: usize = 24;
-/// More than the rest of the reply takes.
+/// Upper bound of the other bytes of the reply.
 const REPLY_BYTES: usize = 32;
 
-/// No server has sent as many replies.
+/// Upper bound of reply numbers that a session can have seen; no server sends as many replies.
 const MOST_ADOPTED: u64 = u64::MAX / 2;
 
-/// A recall that somebody waits for.
+/// A recall that a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Need {
-    /// Whose.
+    /// The session to acknowledge it.
     pub session: u64,
-    /// Which: the session's recalls are counted.
+    /// Position of the recall among all recalls of the session.
     pub place: u64,
 }
 
-/// What a session said is none that it could have meant: it does not keep, or there was no such reply.
+/// The session acknowledged a reply that it was not sent, or does not cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unknown;
 
 #[derive(Debug)]
 struct Queue<A> {
-    /// Not acknowledged, with when they came.
+    /// Recalls that are not acknowledged, with the time of each.
     recalls: VecDeque<(Recall, Instant)>,
-    /// The place of the first of these.
+    /// Position of the first of `recalls`.
     first: u64,
-    /// How many of them are in the last reply, if that is not acknowledged.
+    /// Number of `recalls` in the last reply; 0 if that is acknowledged.
     sent: usize,
     /// Number of the last reply.
     number: u64,
-    /// The replies before were another server's: what the session says first is the number of the last of them.
+    /// Earlier replies came from another server: the session's first acknowledgement sets `number`.
     adopts: bool,
-    /// The session has a connection. False from the end of one until the session asks for recalls again.
+    /// The session has a connection. False from the end of one until the session asks for recalls
+    /// again.
     is_connected: bool,
-    /// Who asks for them.
+    /// The request for recalls that waits for a reply.
     asker: Option<A>,
 }
 
 impl<A> Queue<A> {
-    /// When the first recall came that a request waits for. No request waits for the
-    /// acknowledgement that an inode is unlinked, so a mount that is away for a time does not lose
-    /// its session by it.
+    /// Returns the time of the first recall that a request waits for. No request waits for the
+    /// acknowledgement that an inode is unlinked, so a mount that is away for a time keeps its
+    /// session.
     fn oldest_awaited(&self) -> Option<Instant> {
         let awaited = |recall: &Recall| !matches!(recall, Recall::Unlinked { .. });
         self.recalls.iter().find(|(recall, _)| awaited(recall)).map(|&(_, since)| since)
     }
 
-    /// The next reply, if there is something to say and the last one is done with.
+    /// Returns the next reply, if there are recalls and the last reply is acknowledged.
     fn next(&mut self) -> Option<Recalls> {
         if self.sent > 0 || self.recalls.is_empty() {
             return None;
@@ -90,11 +93,11 @@ impl<A> Queue<A> {
     }
 }
 
-/// The queues, of sessions that keep. `A` is whom a reply goes to that comes late.
+/// Recall queues of all sessions that cache. `A` is the destination of a deferred reply.
 #[derive(Debug)]
 pub struct Queues<A> {
     queues: HashMap<u64, Queue<A>>,
-    /// Recalls in all of them.
+    /// Number of recalls in all queues.
     open: usize,
 }
 
@@ -105,12 +108,13 @@ impl<A> Default for Queues<A> {
 }
 
 impl<A> Queues<A> {
-    /// A session began that keeps.
+    /// Adds a session that caches.
     pub fn begin(&mut self, session: u64) {
         self.insert(session, false);
     }
 
-    /// A session that keeps nothing asks for recalls: from now on it is told of layouts. True if it has not asked before.
+    /// Adds a session that does not cache but asks for recalls of layouts. Returns true if it has
+    /// not asked before.
     pub fn asks(&mut self, session: u64) -> bool {
         let new = !self.queues.contains_key(&session);
         if new {
@@ -119,12 +123,12 @@ impl<A> Queues<A> {
         new
     }
 
-    /// Returns true if a session that did not keep from its beginning has not said yet what it is done with.
+    /// Returns true if a session that was added late or restored has not acknowledged anything yet.
     pub fn is_first(&self, session: u64) -> bool {
         self.queues.get(&session).is_some_and(|queue| queue.adopts)
     }
 
-    /// A session began at the server before that keeps.
+    /// Adds a caching session of a previous server.
     pub fn restore(&mut self, session: u64) {
         self.insert(session, true);
     }
@@ -136,7 +140,7 @@ impl<A> Queues<A> {
         self.queues.insert(session, queue);
     }
 
-    /// The connection of a session is over; the session itself is kept for its mount.
+    /// Records the end of a session's connection; the session is kept for its mount.
     pub fn disconnect(&mut self, session: u64) {
         if let Some(queue) = self.queues.get_mut(&session) {
             queue.is_connected = false;
@@ -148,29 +152,29 @@ impl<A> Queues<A> {
         self.queues.get(&session).is_some_and(|queue| queue.is_connected)
     }
 
-    /// How many recalls there are that are not acknowledged.
+    /// Returns the number of recalls that are not acknowledged.
     pub fn len(&self) -> usize {
         self.open
     }
 
-    /// True if all that was recalled is acknowledged.
+    /// Returns true if all recalls are acknowledged.
     pub fn is_empty(&self) -> bool {
         self.open == 0
     }
 
-    /// A session is gone, or keeps no longer. False if there was no such session.
+    /// Removes a session. Returns false if it has no queue.
     pub fn end(&mut self, session: u64) -> bool {
         let ended = self.queues.remove(&session);
         self.open -= ended.as_ref().map_or(0, |queue| queue.recalls.len());
         ended.is_some()
     }
 
-    /// Whoever asks for a session's recalls and has got no answer yet.
+    /// Removes and returns the waiting request for a session's recalls.
     pub fn take_asker(&mut self, session: u64) -> Option<A> {
         self.queues.get_mut(&session)?.asker.take()
     }
 
-    /// Recalls something from a session; `None` if there is no such session.
+    /// Queues a recall; returns `None` if the session has no queue.
     pub fn push(&mut self, session: u64, recall: Recall, now: Instant) -> Option<Need> {
         let queue = self.queues.get_mut(&session)?;
         queue.recalls.push_back((recall, now));
@@ -178,8 +182,8 @@ impl<A> Queues<A> {
         Some(Need { session, place: queue.first + queue.recalls.len() as u64 - 1 })
     }
 
-    /// The last recall to each session but one that is not acknowledged and concerns something: whoever changes that waits for
-    /// them, also for those that somebody else caused.
+    /// Returns the last open recall that `concerns` matches, for each session except `but`. A
+    /// changing request waits for these, even if another request caused them.
     pub fn open(&self, but: u64, concerns: impl Fn(&Recall) -> bool) -> impl Iterator<Item = Need> {
         let others = self.queues.iter().filter(move |(session, _)| **session != but);
         others.filter_map(move |(&session, queue)| {
@@ -188,13 +192,17 @@ impl<A> Queues<A> {
         })
     }
 
-    /// True while a recall is not acknowledged.
+    /// Returns true while a recall is not acknowledged.
     pub fn is_open(&self, need: Need) -> bool {
         self.queues.get(&need.session).is_some_and(|queue| queue.first <= need.place)
     }
 
-    /// A session is done with all replies up to number `done`: the place of its first recall that it is not done with, after `each` has had
-    /// those that it is done with now. What was sent and is not among them is sent again.
+    /// Acknowledges all replies up to number `done`, and calls `each` with each recall that this
+    /// completes. Recalls that were sent but not acknowledged are sent again. Returns the position
+    /// of the first open recall.
+    ///
+    /// # Errors
+    /// [`Unknown`] if the session has no queue or was not sent `done`.
     pub fn acknowledge(
         &mut self,
         session: u64,
@@ -203,7 +211,7 @@ impl<A> Queues<A> {
     ) -> Result<u64, Unknown> {
         let queue = self.queues.get_mut(&session).ok_or(Unknown)?;
         queue.is_connected = true;
-        // None has got as far as that.
+        // No server sends as many replies.
         if std::mem::take(&mut queue.adopts) && done <= MOST_ADOPTED {
             queue.number = done;
         }
@@ -219,13 +227,13 @@ impl<A> Queues<A> {
         Ok(queue.first)
     }
 
-    /// The next reply to a session, if there is something to say.
+    /// Returns the next reply to a session, if there are recalls to send.
     pub fn next(&mut self, session: u64) -> Option<Recalls> {
         self.queues.get_mut(&session)?.next()
     }
 
-    /// Gives a session's next reply to `asker` when there is something to say. Gives back who asked before, or `asker` itself if
-    /// there is no such session: they get no answer.
+    /// Makes `asker` the destination of the session's next reply. Returns the previous destination,
+    /// or `asker` if the session has no queue; it gets no reply.
     pub fn wait(&mut self, session: u64, asker: A) -> Option<A> {
         match self.queues.get_mut(&session) {
             Some(queue) => queue.asker.replace(asker),
@@ -233,7 +241,7 @@ impl<A> Queues<A> {
         }
     }
 
-    /// A reply to who waits for it, if there is something to say and somebody to say it to.
+    /// Returns a reply and its destination, if there are recalls and a waiting request.
     pub fn answer(&mut self, session: u64) -> Option<(A, Recalls)> {
         let queue = self.queues.get_mut(&session)?;
         let asker = queue.asker.take()?;
@@ -246,13 +254,13 @@ impl<A> Queues<A> {
         }
     }
 
-    /// When the first session runs out of `patience`, unless it acknowledges before.
+    /// Returns the time when the first session misses the recall timeout.
     pub fn deadline(&self, patience: Duration) -> Option<Instant> {
         let oldest = self.queues.values().filter_map(Queue::oldest_awaited);
         oldest.map(|since| since + patience).min()
     }
 
-    /// The sessions that have not acknowledged a recall for longer than `patience`.
+    /// Returns the sessions that missed the recall timeout.
     pub fn overdue(&self, patience: Duration, now: Instant) -> Vec<u64> {
         if seeded(Fault::SilentNotGivenUp) {
             return Vec::new();
@@ -298,7 +306,7 @@ mod tests {
         assert_eq!(acknowledge(&mut queues, 1, 1), Ok(1));
         assert!(!queues.is_open(need) && queues.is_open(later));
         assert_eq!(queues.next(1), Some(reply(2, &[6])));
-        // It says that it has not got that: it gets it again.
+        // A repeated acknowledgement of the previous reply resends the recalls.
         assert_eq!(acknowledge(&mut queues, 1, 1), Ok(1));
         assert_eq!(queues.next(1), Some(reply(3, &[6])));
         assert_eq!(acknowledge(&mut queues, 1, 4), Err(Unknown));
@@ -309,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_open_concerns_who_changes_it_next() {
+    fn open_recalls_concern_later_changes() {
         let mut queues = Queues::<()>::default();
         let now = Instant::now();
         for session in 1..=3 {
@@ -349,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_too_long() {
+    fn overdue_sessions() {
         let mut queues = Queues::<()>::default();
         let (start, second) = (Instant::now(), Duration::from_secs(1));
         queues.begin(1);
@@ -362,7 +370,7 @@ mod tests {
         assert_eq!(queues.overdue(second, start), []);
         assert_eq!(queues.overdue(second, start + second), [2]);
         queues.next(2);
-        // Being told is not being done.
+        // A recall that was sent is not acknowledged.
         assert_eq!(queues.overdue(second, start + second), [2]);
         acknowledge(&mut queues, 2, 1).unwrap();
         assert_eq!(queues.overdue(second, start + 2 * second), [1]);
@@ -370,7 +378,7 @@ mod tests {
     }
 
     proptest! {
-        /// However it is cut into replies, all arrives once and in order, and fits.
+        /// All recalls arrive once and in order in any split into replies, and each reply fits.
         #[test]
         fn all_arrives_in_order(groups in proptest::collection::vec((0..700usize, 1..=255usize), 1..6)) {
             let mut queues = Queues::<()>::default();

@@ -1,35 +1,35 @@
-//! The replies to what a mount asked for once, so that a repetition is answered as the first one was. Pure.
+//! Reply cache of a mount's exactly-once requests. No I/O, no locks, no clock.
 //!
-//! A mount numbers its requests in slots, one under way in each. What a slot was answered last is kept; the next number says
-//! that the reply arrived. So the table is as long as the mount has requests at a time, and needs no clock.
+//! A mount numbers its requests in slots, with one request in flight per slot. The last reply of a
+//! slot is kept for repetitions; the next number confirms that the reply arrived. So the cache has
+//! one entry per concurrent request and needs no expiry. With a log, each slot also keeps a copy of
+//! its logged reply, for the next compaction.
 //!
-//! Where a log is kept, it has slot, number and reply beside what was changed; what it has of each slot is here as well, for when it
-//! is written anew.
-//!
-//! Threading: none; a lock of the session protects it.
+//! # Concurrency
+//! None; a lock of the session protects the value.
 
 use rfs_proto::SLOTS;
 
-/// What a number leads to.
+/// Result of a sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn<R> {
-    /// It is new: carry the request out, and say what came of it.
+    /// The request is new: execute it, then call [`Replies::end`].
     First,
-    /// It was carried out before, with this reply.
+    /// The request was executed before, with this reply.
     Again(R),
 }
 
-/// An old number, one that is being carried out, or a slot that there is not.
+/// The number is old, its request is in execution, or the slot does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfTurn;
 
 #[derive(Clone, Debug)]
 struct Slot<R> {
-    /// The last one; 0 for none.
+    /// Last sequence number; 0 if the slot is unused.
     sequence: u64,
-    /// `None` while it is carried out.
+    /// `None` while the request is in execution.
     reply: Option<R>,
-    /// What the log has of the slot last: a number and the bytes of a reply.
+    /// Sequence number and encoded reply that the log has for the slot.
     logged: (u64, Vec<u8>),
 }
 
@@ -50,7 +50,10 @@ impl<R> Default for Replies<R> {
 }
 
 impl<R: Clone> Replies<R> {
-    /// A request came under this number.
+    /// Starts a request.
+    ///
+    /// # Errors
+    /// [`OutOfTurn`] if the request must not be executed and has no reply.
     pub fn begin(&mut self, slot: u32, sequence: u64) -> Result<Turn<R>, OutOfTurn> {
         if slot >= SLOTS {
             return Err(OutOfTurn);
@@ -66,7 +69,7 @@ impl<R: Clone> Replies<R> {
         Ok(Turn::First)
     }
 
-    /// What came of a request that was the [first](Turn::First).
+    /// Stores the reply of a request that was [first](Turn::First).
     pub fn end(&mut self, slot: u32, sequence: u64, reply: R) {
         let slot = self.0.get_mut(slot as usize).filter(|slot| slot.sequence == sequence);
         if let Some(slot) = slot {
@@ -74,16 +77,16 @@ impl<R: Clone> Replies<R> {
         }
     }
 
-    /// How many slots there are to be that there are not yet, for this one to be used.
+    /// Returns how many slots must be added to use this slot.
     pub fn lacks(&self, slot: u32) -> u64 {
         match slot < SLOTS {
             true => (u64::from(slot) + 1).saturating_sub(self.0.len() as u64),
-            // It is refused, and takes none.
+            // The slot is refused, and none is added.
             false => 0,
         }
     }
 
-    /// A slot, which need not have been used.
+    /// Returns a slot; adds slots up to it.
     fn at(&mut self, slot: u32) -> &mut Slot<R> {
         let at = slot as usize;
         if self.0.len() <= at {
@@ -92,7 +95,7 @@ impl<R: Clone> Replies<R> {
         &mut self.0[at]
     }
 
-    /// The log has this of a request that is being carried out.
+    /// Records that the log has this reply of a request in execution.
     pub fn logged(&mut self, slot: u32, sequence: u64, reply: &[u8]) {
         if let Some(slot) = self.0.get_mut(slot as usize) {
             slot.logged.0 = sequence;
@@ -101,13 +104,13 @@ impl<R: Clone> Replies<R> {
         }
     }
 
-    /// All that the log has: slots, numbers and replies.
+    /// Returns everything that the log has: slot, sequence number and reply.
     pub fn all_logged(&self) -> impl Iterator<Item = (u32, u64, &[u8])> {
         let logged = (0..).zip(&self.0).map(|(at, slot)| (at, slot.logged.0, &slot.logged.1[..]));
         logged.filter(|(_, sequence, _)| *sequence > 0)
     }
 
-    /// The last request of a slot was answered so, in the time of the server before.
+    /// Restores the last request of a slot from the log.
     pub fn restore(&mut self, slot: u32, sequence: u64, reply: R, logged: Vec<u8>) {
         *self.at(slot) = Slot { sequence, reply: Some(reply), logged: (sequence, logged) };
     }
@@ -129,7 +132,7 @@ mod tests {
         assert_eq!(replies.begin(3, 7), Ok(Turn::First));
         assert_eq!(replies.begin(3, 7), Err(OutOfTurn), "it is being carried out");
         assert_eq!(replies.begin(3, 9), Ok(Turn::First), "8 never came");
-        // Late: nobody asks for it any more.
+        // A late reply; the client does not ask for it any more.
         replies.end(3, 7, 'a');
         assert_eq!(replies.begin(3, 9), Err(OutOfTurn));
         replies.end(3, 9, 'b');
@@ -139,8 +142,8 @@ mod tests {
     }
 
     proptest! {
-        /// A client that never knows whether its requests or their replies arrive: each takes effect at most once, and whoever hears
-        /// of it hears what it led to.
+        /// The client cannot tell whether a request or its reply was lost. Each request takes
+        /// effect at most once, and its reply describes that effect.
         #[test]
         fn each_takes_effect_once(losses in prop::collection::vec((0u32..4, 0u8..3), 0..400)) {
             let mut replies = Replies::default();

@@ -1,14 +1,14 @@
-//! What a session may do, and which requests take more than the right to read. Pure.
+//! Access rights of a session, and the requests that need write access. No I/O, no locks, no clock.
 
 use std::{fmt, str::FromStr};
 
 use rfs_proto::Request;
 use seeded_faults::{Fault, seeded};
 
-/// What a key lets its owners do with its export.
+/// Access that a key permits to its export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rights {
-    /// Look at everything, and lock. Permissions are checked by the clients' kernels, as ever.
+    /// Read everything, and lock. The clients' kernels check permissions.
     Read,
     /// Everything.
     Write,
@@ -36,16 +36,17 @@ impl FromStr for Rights {
 }
 
 impl Rights {
-    /// Whether a request may be carried out.
+    /// Returns true if the rights permit a request.
     pub fn allow(self, request: &Request<'_>) -> bool {
         self == Rights::Write || !changes(request) || seeded(Fault::ReaderChanges)
     }
 }
 
-/// True for requests that change files or names, or prepare to. Every request is named, so that a new one is thought about.
+/// Returns true for requests that change files or names, or prepare a change. Lists every request,
+/// so that the compiler points out new ones.
 pub(crate) fn changes(request: &Request<'_>) -> bool {
     match request {
-        // Nobody else could write then.
+        // An exclusive session would keep all others from writing.
         Request::Attach { alone: true, .. }
         | Request::SetAttr { .. }
         | Request::Mknod { .. }
@@ -81,7 +82,7 @@ pub(crate) fn changes(request: &Request<'_>) -> bool {
         | Request::StopWaiting { .. }
         | Request::Insist { .. }
         | Request::Grants
-        // The request in it is looked at.
+        // The inner request is checked by itself.
         | Request::Once { .. }
         | Request::Detach
         | Request::Verify { .. }
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_read_changes_nothing() {
+    fn a_reader_may_send_no_changing_request() {
         let open = |write| Request::Open { ino: 1, write };
         assert!(Rights::Read.allow(&open(false)) && !Rights::Read.allow(&open(true)));
         assert!(Rights::Write.allow(&open(true)));

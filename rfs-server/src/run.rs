@@ -1,4 +1,4 @@
-//! The program `rfs-server`: command line, log, signals, and one line for what goes wrong.
+//! The program `rfs-server`: command line, log, signals, and one-line error messages.
 
 use std::{
     io::{self, Write},
@@ -20,7 +20,7 @@ use signal_hook::{
 
 use crate::{Config, Server, cli::Cli, keys::NewKey};
 
-/// How long sessions may take to end after a thread of the server has failed.
+/// Time for sessions to end after a thread of the server has failed.
 const END_AFTER_FAILURE: Duration = Duration::from_secs(10);
 
 /// Runs the program with the command line of this process.
@@ -46,7 +46,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// A session takes several descriptors, and the soft limit of most systems is for programs that use `select`.
+/// Raises the soft limit of descriptors to the hard limit: each session takes several. Most soft
+/// limits are set for programs that use `select`.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     if let Err(e) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
@@ -54,15 +55,15 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Serves until a signal says to stop, or until a thread fails that the server cannot do without.
+/// Serves until a stop signal, or until an essential thread fails.
 ///
 /// # Errors
-/// The server has not started, has failed, or has not ended well.
+/// The server did not start, failed, or did not stop in order.
 pub fn serve(config: Config) -> Result<(), String> {
     raise_descriptor_limit();
     let mut wanted = vec![SIGTERM, SIGINT];
     if config.keys.is_some() || config.tls.is_some() || is_service() {
-        // Otherwise it does what it does to any program.
+        // Otherwise the signal has its default effect.
         wanted.push(SIGHUP);
     }
     if config.persist.is_some() {
@@ -74,7 +75,7 @@ pub fn serve(config: Config) -> Result<(), String> {
     rdmabox::memory::survive().map_err(|e| format!("cannot prepare for lost memory: {e}"))?;
     let server = Server::start(config).map_err(|e| e.to_string())?;
     if let Err(e) = announce(&server, &mut io::stdout().lock()) {
-        // Whoever started it may have closed its output: no reason not to serve.
+        // The program that started the server may have closed the pipe; serve nevertheless.
         log::debug!("cannot write to standard output: {e}");
     }
     tell_manager(NotifyState::Ready);
@@ -101,22 +102,22 @@ pub fn serve(config: Config) -> Result<(), String> {
     }
 }
 
-/// Ends the server, as a signal does, when a thread fails that it cannot do without.
+/// Stops the server, like a signal, when an essential thread fails.
 fn watch_threads(failure: &Arc<OnceLock<String>>, signals: Handle) {
     let failure = Arc::clone(failure);
     rdmabox::failure::watch(move |what| {
         log::error!("{what}: the server ends");
-        // The first failure is the cause of those that follow.
+        // The first failure is the cause of the others.
         let _ = failure.set(what.to_owned());
         signals.close();
     });
 }
 
-/// Reads again what may have changed: each by itself, so that a mistake in one file keeps nothing else as it was.
+/// Reads keys and certificates again. A mistake in one file does not affect the other.
 fn reload(server: &Server) {
     match server.reload_keys() {
         Ok(Some(count)) => log::info!("keys read again: {count} of them"),
-        Ok(None) => log::info!("SIGHUP: there is no file of keys to be read again"),
+        Ok(None) => log::info!("SIGHUP: there is no key file to reload"),
         Err(e) => log::error!("the keys stay as they were: {e}"),
     }
     match server.reload_certificates() {
@@ -126,19 +127,19 @@ fn reload(server: &Server) {
     }
 }
 
-/// Whether a service manager wants to be told how it goes (sd_notify(3)).
+/// Returns true if a service manager expects notifications (sd_notify(3)).
 fn is_service() -> bool {
     std::env::var_os("NOTIFY_SOCKET").is_some()
 }
 
-/// Tells the service manager, if there is one.
+/// Notifies the service manager, if there is one.
 fn tell_manager(news: NotifyState<'_>) {
     if let Err(e) = sd_notify::notify(&[news]) {
-        log::warn!("the service manager cannot be told: {e}");
+        log::warn!("cannot notify the service manager: {e}");
     }
 }
 
-/// Makes a key, and prints what goes into the two files.
+/// Makes a key, and prints the lines for the two key files.
 fn print_key(key: &NewKey, out: &mut impl Write) -> io::Result<()> {
     let [server, client] = key.lines(&Secret::random()?);
     writeln!(out, "# a line of the server's file, of mode 600: rfs-server --keys FILE\n{}", *server)?;

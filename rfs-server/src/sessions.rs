@@ -1,9 +1,12 @@
-//! The sessions: who is connected, what they may reach, and whether they have introduced themselves.
+//! The attached sessions of an export and their state.
 //!
-//! Threading: any thread may ask at any time. Each request looks its session up once, and from then on asks the session itself,
-//! which takes no lock. So a session may end while a request of it is under way. What must not be left behind by then (a lease, a
-//! keeper) is noted under the lock of a shard after a look at the session: its end is noted first, and then everything of it is
-//! taken out, shard by shard. What a session has open is kept in `leases`.
+//! [`Sessions::get`] finds a session; its state is read from the [`Session`] itself.
+//!
+//! # Concurrency
+//! Any thread. A request looks its session up once under a stripe lock, then reads atomics. So a
+//! session may end during a request. State that must not outlive the session (open files, cache
+//! holders) is registered under a shard lock, after a check of the session. The end of the session
+//! is recorded first; then the server removes its state shard by shard, so it misses none.
 
 use std::sync::{
     Arc, OnceLock,
@@ -22,62 +25,62 @@ use crate::{
     squash::Squash,
 };
 
-/// How a session names the server's memory.
+/// References to the server's memory, as a session uses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Regions {
-    /// File data.
+    /// The arena.
     pub arena: RegionRef,
-    /// Attribute records.
+    /// The attribute table.
     pub table: RegionRef,
-    /// Checksums, if there are any.
+    /// The checksums, for an export with checksums.
     pub sums: Option<RegionRef>,
 }
 
-/// What keeps a session from attaching.
+/// Reason why a session cannot attach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// It is attached already, or has ended.
+    /// The session is attached or has ended.
     OutOfTurn,
-    /// Others are attached, and one of them, or this one, is not to have any beside it.
+    /// Other sessions are attached, and one side demands to be alone.
     InUse(InUse),
 }
 
-/// It has introduced itself.
+/// The session has attached.
 const ATTACHED: u8 = 1;
-/// It asks for recalls, and keeps what it is told.
+/// The session caches and receives recalls.
 const KEEPS: u8 = 2;
-/// It is to end, or has ended.
+/// The session ends or has ended.
 const LOST: u8 = 4;
 
-/// Nobody else may be attached until it has ended.
+/// The session demands to be alone.
 const ALONE: u8 = 8;
-/// It belongs to a mount that comes back.
+/// The session belongs to a mount that reconnects.
 const RETURNS: u8 = 16;
-/// It has asked for recalls, so it hears of inodes that lose their last name.
+/// The session has asked for recalls, so it hears of inodes that lose their last name.
 const ASKS: u8 = 32;
 
-/// Who attaches.
+/// Identity of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
-    /// With which key.
+    /// Key of the client; `None` without keys.
     pub key: Option<KeyId>,
-    /// To do what.
+    /// Access that the key permits.
     pub rights: Rights,
 }
 
-/// How a session attaches.
+/// Options of an attach request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Manner {
-    /// It asks for recalls, and keeps what it is told.
+    /// The session caches and receives recalls.
     pub keeps: bool,
-    /// No others are attached, and none are to be.
+    /// The session demands to be alone.
     pub alone: bool,
-    /// The mount that it belongs to, if that comes back.
+    /// The mount of the session, if the mount reconnects.
     pub mount: Option<Identity>,
 }
 
 impl Manner {
-    /// The marks of a session that has attached so.
+    /// Returns the state bits of a session that attached with these options.
     fn state(self) -> u8 {
         let mark = |given, mark| if given { mark } else { 0 };
         ATTACHED | mark(self.keeps, KEEPS) | mark(self.alone, ALONE) | mark(self.mount.is_some(), RETURNS)
@@ -90,58 +93,59 @@ pub struct Session {
     id: u64,
     regions: Regions,
     credentials: Credentials,
-    /// The mount, once it is attached.
+    /// The mount; set when the session attaches.
     mount: OnceLock<Identity>,
     state: AtomicU8,
-    /// It is one of the server before.
+    /// The session is restored from a previous server.
     of_before: bool,
-    /// Those of it who wait for locks have not been told to ask again.
+    /// The clients of the session that wait for locks must request them again.
     asks_again: AtomicBool,
-    /// The beginning of a value that comes in parts.
+    /// First part of a value that comes in several requests.
     part: Mutex<Vec<u8>>,
-    /// What it asked for once.
+    /// Stored replies of exactly-once requests.
     replies: Mutex<Replies<KeptReply>>,
-    /// The room that it takes in the log.
-    told: SessionQuota,
-    /// Whom its users stand for, if not themselves: then the server checks permissions.
+    /// Log space that the session's state takes.
+    told: RoomTold,
+    /// Users that the session's users are mapped to. The server checks permissions if there is a
+    /// mapping.
     squash: Mutex<Squash>,
     is_squashed: AtomicBool,
 }
 
 impl Session {
-    /// Its number.
+    /// Returns its number.
     pub fn id(&self) -> u64 {
         self.id
     }
 
     fn is_of(&self, manner: Manner) {
         if let Some(mount) = manner.mount {
-            // It is said once: whoever is attached attaches no more.
+            // The mount is set once: an attached session cannot attach again.
             let _ = self.mount.set(mount);
         }
     }
 
-    /// Nothing is open to it any more, not even to attach again.
+    /// Ends the session: no request of it succeeds any more, not even an attach.
     pub fn detach(&self) {
         self.state.fetch_or(LOST, Ordering::AcqRel);
     }
 
-    /// True if it is attached and has not ended.
+    /// Returns true if the session is attached and has not ended.
     pub fn is_attached(&self) -> bool {
         self.state.load(Ordering::Acquire) & (ATTACHED | LOST) == ATTACHED
     }
 
-    /// True if it has attached once, also if it has ended since.
+    /// Returns true if the session has attached, even if it has ended since.
     pub fn has_attached(&self) -> bool {
         self.state.load(Ordering::Acquire) & ATTACHED != 0
     }
 
-    /// True if it keeps what it is told.
+    /// Returns true if the session may cache.
     pub fn keeps(&self) -> bool {
         self.state.load(Ordering::Acquire) & (KEEPS | LOST) == KEEPS
     }
 
-    /// The session asks for recalls from now on.
+    /// Records that the session asks for recalls from now on.
     pub fn asks_for_recalls(&self) {
         self.state.fetch_or(ASKS, Ordering::AcqRel);
     }
@@ -152,72 +156,73 @@ impl Session {
         self.state.load(Ordering::Acquire) & (ASKS | LOST) == ASKS
     }
 
-    /// True if it belongs to a mount that comes back.
+    /// Returns true if the session belongs to a mount that reconnects.
     pub fn comes_back(&self) -> bool {
         self.state.load(Ordering::Acquire) & RETURNS != 0
     }
 
-    /// What it asked for once. Held for moments.
+    /// Returns the stored replies of exactly-once requests. The caller holds the lock briefly.
     pub fn replies(&self) -> MutexGuard<'_, Replies<KeptReply>> {
         self.replies.lock()
     }
 
-    /// Who it is.
+    /// Returns key and access rights.
     pub fn credentials(&self) -> Credentials {
         self.credentials
     }
 
-    /// Says whom its users stand for, before its first request.
+    /// Sets the mapping of the session's users, before its first request.
     pub fn squash_as(&self, squash: Squash) {
         *self.squash.lock() = squash;
         self.is_squashed.store(!squash.is_nobody(), Ordering::Release);
     }
 
-    /// Returns whom its users stand for.
+    /// Returns the mapping of the session's users.
     #[inline]
     pub fn squash(&self) -> Squash {
         if self.is_squashed.load(Ordering::Acquire) { *self.squash.lock() } else { Squash::Nobody }
     }
 
-    /// Its mount, if that comes back and it is attached.
+    /// Returns the mount, if it reconnects and the session has attached.
     pub fn mount(&self) -> Option<Identity> {
         self.mount.get().copied()
     }
 
-    /// How it has attached.
+    /// Returns the options that the session attached with.
     pub fn manner(&self) -> Manner {
         let state = self.state.load(Ordering::Acquire);
         Manner { keeps: state & KEEPS != 0, alone: state & ALONE != 0, mount: self.mount() }
     }
 
-    /// True if it began at the server before.
+    /// Returns true if the session is restored from a previous server.
     pub fn is_of_before(&self) -> bool {
         self.of_before
     }
 
-    /// Those of it who wait for locks are to ask for them again: nobody here knows of them.
+    /// Makes the session's lock waiters repeat their requests: this server does not have them.
     pub fn ask_again(&self) {
         self.asks_again.store(true, Ordering::Release);
     }
 
-    /// True once after each time that they are to.
+    /// Returns true once after each [`Session::ask_again`].
     pub fn takes_to_ask_again(&self) -> bool {
-        // Mostly it is not so.
+        // A plain load first: the flag is mostly unset.
         self.asks_again.load(Ordering::Acquire) && self.asks_again.swap(false, Ordering::AcqRel)
     }
 
-    /// The room that it takes in the log.
-    pub(crate) fn told(&self) -> &SessionQuota {
+    /// Returns the log space that the session's state takes.
+    pub(crate) fn told(&self) -> &RoomTold {
         &self.told
     }
 
-    /// The beginning of a value that was kept.
+    /// Returns the stored first part of a value.
     pub fn part(&self) -> MutexGuard<'_, Vec<u8>> {
         self.part.lock()
     }
 }
 
-/// In how many parts the sessions are held, so that threads that serve different ones do not write to the same cache line.
+/// Number of parts of the session map. Threads that serve different sessions then do not write to
+/// the same cache line.
 const STRIPES: usize = 16;
 
 #[derive(Debug, Default)]
@@ -228,12 +233,12 @@ struct Stripe(RwLock<ByNumber<Arc<Session>>>);
 #[derive(Debug, Default)]
 pub struct Sessions {
     stripes: [Stripe; STRIPES],
-    /// Held while a session attaches, so that of two at once the second one sees the first. Before the lock of any stripe.
+    /// Serializes attach requests, so that each sees those before it. Taken before any stripe lock.
     attaching: Mutex<()>,
 }
 
 impl Sessions {
-    /// A session came up. Nothing but to attach is open to it.
+    /// Adds a session that has connected; it can do nothing but attach.
     pub fn begin(&self, id: u64, regions: Regions, credentials: Credentials) {
         self.insert(id, regions, credentials, 0);
     }
@@ -263,9 +268,9 @@ impl Sessions {
         session
     }
 
-    /// A session of the server before is attached, as it was.
+    /// Restores an attached session of a previous server.
     pub fn restore(&self, id: u64, credentials: Credentials, manner: Manner) -> Arc<Session> {
-        // It attaches no more, and names the memory when it comes back.
+        // A restored session does not attach again. It gets new references when it reconnects.
         let none = RegionRef { addr: 0, len: 0, rkey: 0 };
         let session =
             self.insert(id, Regions { arena: none, table: none, sums: None }, credentials, manner.state());
@@ -273,27 +278,31 @@ impl Sessions {
         session
     }
 
-    /// All that there are.
+    /// Returns all sessions.
     pub fn all(&self) -> Vec<Arc<Session>> {
         let of = |stripe: &Stripe| stripe.0.read().values().cloned().collect::<Vec<_>>();
         self.stripes.iter().flat_map(of).collect()
     }
 
-    /// A session that has begun and not ended.
+    /// Returns a session that has connected and not ended.
     #[inline]
     pub fn get(&self, id: u64) -> Option<Arc<Session>> {
         self.stripe(id).read().get(&id).cloned()
     }
 
-    /// A session is gone.
+    /// Removes a session.
     pub fn end(&self, id: u64) {
         if let Some(session) = self.stripe(id).write().remove(&id) {
             session.detach();
         }
     }
 
-    /// Attaches a session; `alone` if there are no others and are to be none. One that is lost counts until its end: its one-sided
-    /// operations may still arrive.
+    /// Attaches a session and returns its memory references. An ended session counts as attached
+    /// until it is removed, because its one-sided operations may still arrive.
+    ///
+    /// # Errors
+    /// [`Refused`] if the session has attached or ended, or if the demand of a session to be alone
+    /// is violated.
     pub fn attach(&self, session: &Session, manner: Manner) -> Result<Regions, Refused> {
         let alone = manner.alone;
         let _one = self.attaching.lock();
@@ -305,17 +314,17 @@ impl Sessions {
             return Err(Refused::InUse(others));
         }
         session.is_of(manner);
-        // It may be lost meanwhile.
+        // The session may end concurrently.
         let attached = session.state.compare_exchange(0, manner.state(), Ordering::AcqRel, Ordering::Acquire);
         attached.map(|_| session.regions).map_err(|_| Refused::OutOfTurn)
     }
 
-    /// How many are attached, those among them that are to end.
+    /// Returns the number of attached sessions, including sessions that are ending.
     pub fn attached(&self) -> u64 {
         self.count(ATTACHED)
     }
 
-    /// How many have all these marks.
+    /// Returns the number of sessions with all of these state bits.
     fn count(&self, marks: u8) -> u64 {
         let has = |session: &&Arc<Session>| session.state.load(Ordering::Acquire) & marks == marks;
         self.stripes.iter().map(|stripe| stripe.0.read().values().filter(has).count() as u64).sum()
@@ -362,14 +371,14 @@ mod tests {
         sessions.end(1);
         assert!(sessions.get(1).is_none());
         assert_eq!(sessions.attached(), 1);
-        // Whoever still has it finds that it has ended.
+        // A holder of the `Arc` sees that the session has ended.
         sessions.end(1 + STRIPES as u64);
         assert!(!plain.is_attached());
         assert_eq!(attach(&sessions, &plain, false, false), Err(Refused::OutOfTurn));
     }
 
     #[test]
-    fn who_is_alone_has_nobody_beside_it_until_its_end() {
+    fn an_exclusive_session_is_the_only_one_until_it_ends() {
         let sessions = Sessions::default();
         let [one, two, three, four] = [1, 2, 3, 4].map(|id| begun(&sessions, id));
         let refused = |sessions, alone| Err(Refused::InUse(InUse { sessions, alone }));
@@ -379,7 +388,7 @@ mod tests {
         sessions.end(2);
         assert_eq!(attach(&sessions, &three, true, true), refused(1, false));
         sessions.end(1);
-        // A session that was refused may ask again, and only then counts.
+        // A refused session may ask again, and counts only after it succeeds.
         assert_eq!(attach(&sessions, &three, true, true), Ok(regions()));
         assert_eq!(attach(&sessions, &four, false, true), refused(1, true));
         assert_eq!(attach(&sessions, &four, true, false), refused(1, true));

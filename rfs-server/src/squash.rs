@@ -1,8 +1,9 @@
-//! Users that a key stands for, and what they may do. No I/O, no locks, no clock.
+//! User mapping and permission checks of keys with `squash`. No I/O, no locks, no clock.
 //!
-//! A client's kernel checks permissions, and its root passes every check. A key with `squash` makes the server check again, without
-//! the client's word: as one user (`all`), or as some user that is not root (`root`). Requests do not say who asks, so `root`
-//! allows what any user but root may do: files of root are as safe as from such users, files of other users are not told apart.
+//! A client's kernel checks permissions, but its root passes every check. For a key with `squash`
+//! the server checks again: as one user (`all`), or as some user that is not root (`root`).
+//! Requests do not name their user. So `root` permits the accesses of any user but root: files of
+//! root are protected, and files of other users are not told apart.
 
 use std::fmt;
 
@@ -19,18 +20,18 @@ pub const SEARCH: u32 = 1;
 
 const SETGID: u32 = 0o2000;
 
-/// The user that stands for root where a key does not say another one.
+/// The user that takes the place of root if the key names none.
 pub const NOBODY: Owner = Owner { uid: 65534, gid: 65534 };
 
-/// Whom the users of a key stand for.
+/// Mapping of the users of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Squash {
-    /// Themselves.
+    /// No mapping.
     #[default]
     Nobody,
-    /// Themselves, but for root, who is this user.
+    /// Root becomes this user; others stay themselves.
     Root(Owner),
-    /// All are this user.
+    /// All users become this user.
     All(Owner),
 }
 
@@ -45,7 +46,7 @@ impl fmt::Display for Squash {
     }
 }
 
-/// The words of a key's line that say whom its users stand for.
+/// The words of a key line that describe the mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SquashWords {
     all: Option<bool>,
@@ -54,10 +55,10 @@ pub struct SquashWords {
 }
 
 impl SquashWords {
-    /// Takes one word. False if it is about something else.
+    /// Takes one word. Returns false if the word is about something else.
     ///
     /// # Errors
-    /// It makes no sense: a message for people.
+    /// A message for the user about an invalid word.
     pub fn take(&mut self, word: &str) -> Result<bool, String> {
         let Some((name, value)) = word.split_once('=') else { return Ok(false) };
         let id = || match value.parse() {
@@ -85,10 +86,10 @@ impl SquashWords {
         Ok(true)
     }
 
-    /// Returns what the words mean together.
+    /// Returns the mapping that the words describe.
     ///
     /// # Errors
-    /// A user without a squash that it is for.
+    /// uid or gid without squash.
     pub fn squash(self) -> Result<Squash, String> {
         let owner = Owner { uid: self.uid.unwrap_or(NOBODY.uid), gid: self.gid.unwrap_or(NOBODY.gid) };
         match self.all {
@@ -101,7 +102,7 @@ impl SquashWords {
 }
 
 impl Squash {
-    /// Returns true if the server has nothing to check.
+    /// Returns true if there is no mapping, and nothing to check.
     pub fn is_nobody(self) -> bool {
         self == Squash::Nobody
     }
@@ -158,7 +159,7 @@ impl Squash {
         if is_directory || self.is_in(gid) { perm } else { perm & !SETGID }
     }
 
-    /// Checks a change of owner, of which nothing but the group is the owner's to give away.
+    /// Checks a change of owner. An owner may give away only the group.
     ///
     /// # Errors
     /// EPERM.
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn words_mean_what_they_show() {
+    fn squashes_survive_display_and_parse() {
         for (words, squash) in [
             ("", Squash::Nobody),
             ("squash=root", Squash::Root(NOBODY)),
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn root_has_what_any_other_user_has() {
+    fn squashed_root_has_the_permissions_of_any_other_user() {
         // Of others than root everything, as their owners could allow it.
         assert!(ROOT.permits(&inode(1000, 0, 0), READ | WRITE) && ROOT.owns(&inode(1000, 0, 0)));
         for (gid, perm, wanted, allowed) in [
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn all_have_what_one_user_has() {
+    fn squash_all_gives_the_permissions_of_one_user() {
         for (uid, gid, perm, wanted, allowed) in [
             (7, 1, 0o400, READ, true),
             (7, 1, 0o077, READ, false),

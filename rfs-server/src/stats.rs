@@ -1,7 +1,9 @@
-//! Counters of the file code: how often each request was handled.
+//! Counters of requests, by kind.
 //!
-//! Threading: relaxed atomics, any thread. The counts of one moment need not fit together. Nothing is counted here
-//! that happens without the file code, which is the point of them.
+//! Only requests count; one-sided operations do not.
+//!
+//! # Concurrency
+//! Any thread; relaxed atomics. A snapshot of the counters need not be consistent.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -55,10 +57,11 @@ const NAMES: [&str; 44] = [
     "droppages",
 ];
 
-/// Those of them that are made for data, as many as there is of it.
+/// Requests that carry or check data; their number grows with the data.
 const WITH_DATA: [&str; 2] = ["write", "verify"];
 
-/// In how many places each is counted, so that threads that serve different sessions do not write to the same cache line.
+/// Number of copies of the counters. Threads that serve different sessions then do not write to the
+/// same cache line.
 const STRIPES: usize = 8;
 
 #[derive(Debug)]
@@ -82,7 +85,7 @@ impl Counters {
         calls[index(request)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Requests handled, but for those that carry data.
+    /// Returns the number of requests that are not for data.
     pub fn about_names(&self) -> u64 {
         let calls = self.0.iter().flat_map(|Stripe(calls)| calls.iter().zip(NAMES));
         calls
@@ -91,14 +94,14 @@ impl Counters {
             .sum()
     }
 
-    /// Requests handled, by name.
+    /// Returns the number of requests by name.
     pub fn calls(&self) -> Vec<(String, u64)> {
         let count = |at: usize| self.0.iter().map(|Stripe(calls)| calls[at].load(Ordering::Relaxed)).sum();
         NAMES.iter().enumerate().map(|(at, name)| ((*name).to_owned(), count(at))).collect()
     }
 }
 
-/// The counters of several exports together.
+/// Returns the sums of the counters of several exports.
 pub fn sum(exports: impl IntoIterator<Item = ServerStats>) -> ServerStats {
     let together = |mut sum: ServerStats, next: ServerStats| {
         // All have the same names in the same order.
@@ -109,7 +112,7 @@ pub fn sum(exports: impl IntoIterator<Item = ServerStats>) -> ServerStats {
     exports.into_iter().reduce(together).unwrap_or_default()
 }
 
-/// The name under which a request is counted.
+/// Returns the name under which a request is counted.
 pub fn request_name(request: &Request<'_>) -> &'static str {
     NAMES[index(request)]
 }

@@ -1,28 +1,31 @@
-//! How much memory this machine lets the process have: free memory, the limits of its control groups, and its own
-//! resource limits. Reads /proc and /sys, and nothing else.
+//! Limits on memory: free memory of the machine, control groups, and resource limits of the
+//! process.
 //!
-//! Threading: none needed. The answer is a snapshot: it reserves nothing.
+//! Reads /proc and /sys. The answer reserves nothing and can change at any time.
+//!
+//! # Concurrency
+//! Any thread.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-/// A bound on memory, and what sets it.
+/// A limit on memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// Bytes that can still be had.
+    /// Bytes that are still available.
     pub bytes: u64,
-    /// What the bound is, for people.
+    /// Name of the limit for messages.
     pub what: String,
 }
 
-/// The tightest bound on how much memory can be had, if any is known.
+/// Returns the tightest known limit.
 pub fn available_memory() -> Option<Bound> {
     bounds(Path::new("/")).into_iter().min_by_key(|bound| bound.bytes)
 }
 
-/// All bounds, from the files below `root`.
+/// Returns all limits, from the files below `root`.
 fn bounds(root: &Path) -> Vec<Bound> {
     let read = |path: &Path| fs::read_to_string(root.join(path)).ok();
     let mut bounds = Vec::new();
@@ -52,7 +55,7 @@ fn bounds(root: &Path) -> Vec<Bound> {
         for group in Path::new(path.trim_start_matches('/')).ancestors() {
             let group: PathBuf = Path::new(mount).join(group);
             let number = |name: &str| read(&group.join(name)).and_then(|text| first_number(&text));
-            // What is cached can be dropped.
+            // The kernel can drop inactive page cache.
             let cache = read(&group.join("memory.stat"))
                 .and_then(|stat| {
                     field(&stat, "inactive_file").or_else(|| field(&stat, "total_inactive_file"))
@@ -66,7 +69,7 @@ fn bounds(root: &Path) -> Vec<Bound> {
     bounds
 }
 
-/// The number behind a name at the beginning of a line.
+/// Returns the number behind a name at the start of a line.
 fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.split_whitespace().next() == Some(name))?;
     line.split_whitespace().nth(1)?.parse().ok()

@@ -1,10 +1,13 @@
-//! The attribute table: publishes every inode's record in memory that clients read one-sidedly.
+//! The attribute table: publishes each inode's record in memory that clients read one-sidedly.
 //!
-//! Threading: stores are whole 8-byte words, so that concurrent one-sided readers see old or new words, and the
-//! version and the check of `rfs_proto::record` tell them when they saw a mixture. Only one thread at a time may publish
-//! the record of an inode: whoever has its shard locked. The free slots have a lock of their own, under which no other is taken.
-//! The table decides nothing about attributes; of the record it reads back only what clients write, the size and the time
-//! of the last write.
+//! The table decides nothing about attributes. It reads back only the fields that clients write:
+//! the size and the time of the last write.
+//!
+//! # Concurrency
+//! Any thread; the holder of an inode's shard lock is the only one to publish its record. Stores
+//! are whole 8-byte words. Readers detect a mixture of old and new words by the version and the
+//! checksum of `rfs_proto::record`. The free slots have their own lock, and no other is taken under
+//! it.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -18,10 +21,10 @@ use seeded_faults::{Fault, seeded};
 
 use crate::dispatch::Written;
 
-/// More than there can be steps under way at a time: each of them takes a slot at most.
+/// Upper bound of concurrent transactions; each takes at most one slot.
 const UNDER_WAY: u32 = 1024;
 
-/// A record is being changed, which is or was this inode's.
+/// The record is open, and belongs or belonged to this inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BeingChanged(pub Written);
 
@@ -33,24 +36,24 @@ pub struct Table {
     free: Mutex<Free>,
 }
 
-/// The slots that are not in use.
+/// Slots that are not in use.
 #[derive(Debug, Default)]
 struct Free {
-    /// Slots below this one have been used.
+    /// Slots below this number have been used.
     fresh: u32,
     freed: Vec<u32>,
 }
 
 impl Table {
-    /// A table over all of `memory`, which is zero.
+    /// Returns a table over all of `memory`, which is zero.
     pub fn new(memory: Arc<Memory>) -> Table {
         let slots = u32::try_from(memory.len() / record::LEN).unwrap_or(u32::MAX);
         Table { memory, slots, free: Mutex::default() }
     }
 
-    /// A table over memory that has records: of those slots that are `in_use`, and what was being made or let go when the server
-    /// before ended, which is cleared. No slot from `slots` on has been in use, but for those that steps were about to
-    /// use then.
+    /// Returns a table over memory with records. Slots that are not `in_use` are cleared, because a
+    /// previous server may have left half-made records there. Only transactions that were in flight
+    /// then can have used slots from `slots` on.
     pub fn kept(memory: Arc<Memory>, slots: u32, in_use: impl Fn(u32) -> bool) -> Table {
         let table = Table::new(memory);
         let end = slots.saturating_add(UNDER_WAY).min(table.slots);
@@ -60,18 +63,20 @@ impl Table {
         table
     }
 
-    /// Whose record it is, or was said to be last. `None` for a slot that there is not.
+    /// Returns the inode of a record, or its last inode; `None` if there is no such slot.
     pub fn owner(&self, slot: u32) -> Option<u64> {
         (slot < self.slots).then(|| self.load(slot, record::INO))
     }
 
-    /// What was published last of an inode, without what clients wrote; `None` if that was not finished.
+    /// Returns the attributes that the server last published for an inode, without clients'
+    /// changes; `None` if the publication was not finished.
     pub fn published(&self, ino: u64, slot: u32) -> Option<Attr> {
         let mut raw = [0; record::LEN];
         self.memory.read(place(slot, 0), &mut raw);
         raw[record::WRITE_TIME..record::WRITE_TIME + 8].fill(0);
         let version = self.load(slot, record::VERSION);
-        // A record that was opened and not changed has the check of the version before, one that lacks no more than its version that of the next.
+        // The checksum may be that of the previous version, if the record was opened and not
+        // changed. It may be that of the next version, if only the version is missing.
         let versions = [version & !1, (version | 1).wrapping_add(1)];
         versions.into_iter().find_map(|version| {
             raw[record::VERSION..record::VERSION + 8].copy_from_slice(&version.to_le_bytes());
@@ -79,13 +84,13 @@ impl Table {
         })
     }
 
-    /// Whether a server has opened the record and not published it yet.
+    /// Returns true if a server has opened the record and not published it yet.
     pub fn is_being_changed(&self, slot: u32) -> bool {
         self.load(slot, record::VERSION) % 2 == 1
     }
 
-    /// Publishes the record of an inode that the server before has left. What clients wrote stays, but for appends of sessions that are
-    /// gone.
+    /// Publishes the record of an inode of a previous server. Keeps the fields that clients wrote,
+    /// except for appends of sessions that have ended.
     pub fn take_over(&self, attr: &Attr, space: &Space, may_append: impl Fn(u64) -> bool) {
         self.change(attr.slot, attr.ino, |table, version| {
             if attr.kind != FileKind::Regular {
@@ -98,23 +103,23 @@ impl Table {
         });
     }
 
-    /// First slot behind all that have been in use.
+    /// Returns the end of the slots that were ever in use.
     pub fn used_slots(&self) -> u32 {
         self.free.lock().fresh
     }
 
-    /// Slots in all.
+    /// Returns the number of slots.
     pub fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// Slots not in use.
+    /// Returns the number of free slots.
     pub fn free_slots(&self) -> u32 {
         let free = self.free.lock();
         self.slots - free.fresh + free.freed.len() as u32 // No more than `slots` were ever freed.
     }
 
-    /// Takes a slot, `None` if there is none left. Its record is free until it is published.
+    /// Takes a slot; `None` if there is none left. Its record is free until it is published.
     pub fn take(&self) -> Option<u32> {
         let mut free = self.free.lock();
         if let Some(slot) = free.freed.pop() {
@@ -127,7 +132,8 @@ impl Table {
         })
     }
 
-    /// Gives a slot back. No session may have the inode open: none writes to the record any more.
+    /// Gives a slot back. No session may have the inode open, so that none writes to the record any
+    /// more.
     pub fn release(&self, slot: u32) {
         self.clear(slot);
         if !seeded(Fault::SlotLeaked) {
@@ -143,12 +149,12 @@ impl Table {
         });
     }
 
-    /// Publishes what the server owns. The size and the time of the last write stay as they are.
+    /// Publishes the server's fields. The size and the time of the last write are unchanged.
     pub fn publish(&self, attr: &Attr, space: &Space) {
         self.change(attr.slot, attr.ino, |table, version| table.store_server_part(attr, space, version));
     }
 
-    /// Publishes everything: the size of `attr` too, and no client has written since.
+    /// Publishes all fields including the size, and resets the time of the last write.
     pub fn publish_all(&self, attr: &Attr, space: &Space) {
         self.change(attr.slot, attr.ino, |table, version| {
             table.store(attr.slot, record::SIZE, attr.size);
@@ -158,36 +164,38 @@ impl Table {
         });
     }
 
-    /// Publishes what the server owns, with an mtime that the server set: no client has written since.
+    /// Publishes the server's fields with an mtime that the server set, and resets the time of the
+    /// last write.
     pub fn publish_times(&self, attr: &Attr, space: &Space) {
         self.change(attr.slot, attr.ino, |table, version| table.store_times(attr, space, version));
     }
 
-    /// The same, but that the record is open from now on, until it is published.
+    /// Stores the fields of [`Table::publish_times`] but leaves the record open until its next
+    /// publication.
     pub fn begin_times(&self, attr: &Attr, space: &Space) {
         self.begin(attr.slot);
         let version = self.load(attr.slot, record::VERSION).wrapping_add(1);
         self.store_times(attr, space, version);
     }
 
-    /// The size, as clients may have raised it. No client can bring it past the limit.
+    /// Returns the size, which clients may have raised, up to the size limit of files.
     pub fn size(&self, slot: u32) -> u64 {
         self.load(slot, record::SIZE).min(MAX_FILE_SIZE)
     }
 
-    /// Sets the size, against clients that may be raising it. The size before. From here to the next publication the
-    /// version is odd: a client that has just written cannot take the record for what it was before.
+    /// Sets the size while clients may raise it, and returns the previous size. The version stays
+    /// odd until the next publication, so a client that just wrote cannot accept the old record.
     pub fn set_size(&self, slot: u32, size: u64) -> u64 {
         self.begin(slot);
         let word = self.memory.atomic_u64(place(slot, record::SIZE));
         u64::from_le(word.swap(size.to_le(), Ordering::SeqCst))
     }
 
-    /// Raises the size, as a client does that writes.
+    /// Raises the size, as a writing client does.
     pub fn raise_size(&self, slot: u32, size: u64) {
         let word = self.memory.atomic_u64(place(slot, record::SIZE));
         let higher = |old| (u64::from_le(old) < size).then_some(size.to_le());
-        // An error means that it is as large already.
+        // An error means that the size is already as large.
         word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, higher).ok();
     }
 
@@ -197,46 +205,48 @@ impl Table {
         self.store(slot, record::VERSION, version | 1);
     }
 
-    /// The time of the last write by a client, 0 for none since the server set mtime.
+    /// Returns the time of a client's last write; 0 if there was none since the server set mtime.
     pub fn write_time(&self, slot: u32) -> i64 {
         self.load(slot, record::WRITE_TIME) as i64
     }
 
-    /// What clients have written of the record in a slot, with whose it is; `None` if it is nobody's. Of one that is being changed that may be of
-    /// two moments.
+    /// Returns the inode of a record with the fields that clients write; `None` for a free record.
+    ///
+    /// # Errors
+    /// [`BeingChanged`] if the record is open; its fields may then be of two moments.
     pub fn written(&self, slot: u32) -> Result<Option<Written>, BeingChanged> {
         let version = self.load(slot, record::VERSION);
         let ino = self.load(slot, record::INO);
         let written = Written { ino, size: self.size(slot), time: self.write_time(slot) };
         let whole = version.is_multiple_of(2) && version == self.load(slot, record::VERSION);
         match ino {
-            // A new file has nothing written yet, and one that is gone nothing to keep.
+            // A new file has no client data yet, and a removed file needs none.
             0 => Ok(None),
             _ if whole => Ok(Some(written)),
             _ => Err(BeingChanged(written)),
         }
     }
 
-    /// The session that is appending.
+    /// Returns the session that is appending.
     pub fn appends(&self, slot: u32) -> Option<u64> {
         Some(record::appender_session(self.load(slot, record::APPENDER))).filter(|&session| session != 0)
     }
 
-    /// Takes the end of a file for a session. False if a session holds it.
+    /// Takes the append lock of a file for a session. Returns false if a session holds it.
     pub fn take_end(&self, slot: u32, session: u64) -> bool {
         let word = self.memory.atomic_u64(place(slot, record::APPENDER));
         let taken = record::appender(session, 0).to_le();
         word.compare_exchange(0, taken, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// Ends an append of a session that can append no more.
+    /// Releases the append lock of a session that cannot append any more.
     pub fn end_append(&self, slot: u32, session: u64) {
         let word = self.memory.atomic_u64(place(slot, record::APPENDER));
         if seeded(Fault::AppenderKept) {
             return;
         }
         let its = |word: u64| (record::appender_session(u64::from_le(word)) == session).then_some(0);
-        // An error means that it is not the one that appends.
+        // An error means that another session holds it.
         word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, its).ok();
     }
 
@@ -259,16 +269,16 @@ impl Table {
         }
     }
 
-    /// The same, with an mtime that the server set.
+    /// Stores the server's fields with an mtime that the server set.
     fn store_times(&self, attr: &Attr, space: &Space, version: u64) {
-        // In this order: whoever finds the server's part in part has the time of the last write to go by.
+        // In this order: a reader of half-stored fields still has the time of the last write.
         self.store_server_part(attr, space, version);
         self.store(attr.slot, record::WRITE_TIME, 0);
     }
 
     fn store(&self, slot: u32, field: usize, value: u64) {
-        // Little-endian in memory, on every machine. Sequentially consistent: a record is rarely written, and
-        // no store may be seen before the odd version or after the even one.
+        // Little-endian on every machine. Sequentially consistent: records are rarely written, and
+        // no store may be visible before the odd version or after the even one.
         self.memory.atomic_u64(place(slot, field)).store(value.to_le(), Ordering::SeqCst);
     }
 
@@ -346,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_not_passed_over() {
+    fn client_writes_are_reported_while_a_record_is_open() {
         let table = table(1);
         let slot = table.take().unwrap();
         assert_eq!(table.written(slot), Ok(None));
@@ -375,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn publishes_what_a_reader_decodes() {
+    fn readers_decode_a_published_record() {
         let table = table(2);
         let (_, slot) = (table.take(), table.take().unwrap());
         let mut attr = attr(9, slot, 3);
@@ -391,10 +401,10 @@ mod tests {
         table.publish(&attr, &Space::contiguous(100));
         assert_eq!(table.load(slot, record::APPENDER), record::appender(4, 7));
         table.end_append(slot, 5);
-        assert_eq!(table.load(slot, record::APPENDER), record::appender(4, 7), "somebody else's");
+        assert_eq!(table.load(slot, record::APPENDER), record::appender(4, 7), "another session holds it");
         table.end_append(slot, 4);
         assert_eq!(table.load(slot, record::APPENDER), 0);
-        // The client's fields stay; space ahead of the end does not show.
+        // The client's fields are unchanged; space ahead of the end is not visible.
         let seen = Attr { size: 9000, mtime: 77, ctime: 77, blocks: 24, ..attr };
         assert_eq!(record::decode(&raw(&table, slot), 9, slot), Some(seen));
         table.publish_times(&attr, &Space::contiguous(100));
@@ -424,7 +434,7 @@ mod tests {
             let reader = scope.spawn(|| {
                 let mut accepted = 0u64;
                 while !stop.load(Ordering::Relaxed) || accepted == 0 {
-                    // Word by word from the back: an order in which the version alone would not do.
+                    // Word by word from the back: an order that the version alone does not detect.
                     let mut bytes = [0; record::LEN];
                     for word in (0..record::LEN / 8).rev() {
                         let value = table.load(slot, 8 * word);

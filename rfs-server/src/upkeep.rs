@@ -1,7 +1,9 @@
-//! What a kept file system needs now and then, on a thread of its own: its log is written anew when it has grown long, and what sessions of
-//! the servers before could reach is let go when their time is over.
+//! Background work of an export with a memory object: compacts the log, and ends the quarantine for
+//! sessions of previous servers at their deadline.
 //!
-//! Threading: the thread sleeps until the log has grown or the time has come. Dropping it stops the thread and joins it.
+//! # Concurrency
+//! One thread per export. It sleeps until the log has grown or the deadline has come. Dropping
+//! [`Upkeep`] stops and joins the thread.
 
 use std::{
     io,
@@ -12,12 +14,12 @@ use std::{
 
 use crate::{dispatch::Dispatcher, durable::Former};
 
-/// How long it waits to try again what failed.
+/// Pause after a failed compaction.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Between two looks at whether somebody holds on to what the server before had lent.
+/// Interval between checks whether clients of previous servers hold memory.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The thread.
+/// Handle of the thread.
 #[derive(Debug)]
 pub(crate) struct Upkeep {
     dispatcher: Arc<Dispatcher>,
@@ -25,8 +27,9 @@ pub(crate) struct Upkeep {
 }
 
 impl Upkeep {
-    /// Starts it. Sessions of before that do not come back are over at `deadline`, if there are any, or as soon afterwards as none of
-    /// them is left (`former`, which are killed then if `kill` says so).
+    /// Starts the thread. The quarantine for sessions that do not reconnect ends at `deadline`, or
+    /// as soon afterwards as no client of a previous server (`former`) is left. Kills these clients
+    /// then if `kill` is set.
     pub(crate) fn start(
         dispatcher: &Arc<Dispatcher>,
         deadline: Instant,
@@ -53,10 +56,10 @@ fn work(dispatcher: &Dispatcher, mut before: Option<Instant>, over: &dyn Fn() ->
             }
         }
         pause = None;
-        // Again if something has been changed meanwhile that there was no room for.
+        // Repeats if a change that the log had no room for came meanwhile.
         while pause.is_none() && dispatcher.has_long_log() {
             if let Err(e) = dispatcher.write_log_anew() {
-                log::error!("the log cannot be written anew: {e}");
+                log::error!("the log cannot be compacted: {e}");
                 pause = Some(Instant::now() + PAUSE);
             }
         }
@@ -69,7 +72,7 @@ impl Drop for Upkeep {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            log::error!("the thread that writes the log anew had panicked");
+            log::error!("the log compaction thread panicked");
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Replies that are held back until sessions are done with what was recalled from them. Pure.
+//! Replies that are held until sessions acknowledge recalls. No I/O, no locks, no clock.
 //!
-//! Threading: none; the lock that protects `recalls` protects it. It holds what it is given and hands it back; what that
-//! is, and where it goes, it does not know.
+//! # Concurrency
+//! None; the lock that protects `recalls` protects the value. The type of a held reply is the
+//! caller's.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,17 +10,17 @@ use crate::recalls::Need;
 
 #[derive(Debug)]
 struct Wait<P> {
-    /// How many recalls it still waits for.
+    /// Number of recalls that are not acknowledged.
     open: usize,
     held: P,
 }
 
-/// What is held.
+/// The held replies.
 #[derive(Debug)]
 pub struct Waits<P> {
     last: u64,
     waits: HashMap<u64, Wait<P>>,
-    /// Who waits for a session's recalls, by place.
+    /// Waits by session and position of the recall.
     by_session: HashMap<u64, BTreeMap<u64, Vec<u64>>>,
 }
 
@@ -30,7 +31,8 @@ impl<P> Default for Waits<P> {
 }
 
 impl<P> Waits<P> {
-    /// Holds something until all these recalls are acknowledged: at least one, and none is yet.
+    /// Holds a reply until all these recalls are acknowledged. There is at least one, and none is
+    /// acknowledged yet.
     pub fn hold(&mut self, needs: &[Need], held: P) {
         self.last += 1;
         for need in needs {
@@ -39,7 +41,8 @@ impl<P> Waits<P> {
         self.waits.insert(self.last, Wait { open: needs.len(), held });
     }
 
-    /// A session is done with its recalls before place `first`: what waits for nothing any more.
+    /// Processes a session's acknowledgement of its recalls before position `first`. Returns the
+    /// replies that wait for no more recalls.
     pub fn acknowledged(&mut self, session: u64, first: u64) -> Vec<P> {
         let Some(places) = self.by_session.get_mut(&session) else { return Vec::new() };
         let rest = places.split_off(&first);
@@ -50,13 +53,13 @@ impl<P> Waits<P> {
         self.release(done)
     }
 
-    /// A session keeps nothing any more: what waits for nothing any more.
+    /// Removes a session. Returns the replies that wait for no more recalls.
     pub fn session_ended(&mut self, session: u64) -> Vec<P> {
         let done = self.by_session.remove(&session).unwrap_or_default();
         self.release(done)
     }
 
-    /// True if nothing is held.
+    /// Returns true if no reply is held.
     pub fn is_empty(&self) -> bool {
         self.waits.is_empty() && self.by_session.is_empty()
     }
@@ -86,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn all_have_to_be_done() {
+    fn a_reply_is_held_until_all_recalls_are_acknowledged() {
         let mut waits = Waits::default();
         waits.hold(&[need(1, 0), need(1, 1), need(2, 0)], 'a');
         waits.hold(&[need(1, 0)], 'b');
@@ -100,7 +103,7 @@ mod tests {
     }
 
     proptest! {
-        /// Each is released once, and when the last of its recalls is done.
+        /// Each reply is released once, when the last of its recalls is acknowledged.
         #[test]
         fn agrees_with_a_list(steps in proptest::collection::vec(
             (0..4u64, 1..4u64, 0..12u64, proptest::collection::vec((1..4u64, 0..12u64), 1..5)), 1..60,
