@@ -161,8 +161,9 @@ impl Bytes {
         store(words, block, word.closed(check(&bytes) ^ wrong_by));
     }
 
-    /// Writes data. A bad block must be overwritten from its first byte on, either completely or,
-    /// if `is_nothing` says that the bytes behind the data are unused, up to the end of the data.
+    /// Writes data. A bad block must be overwritten completely. If `is_nothing` (the bytes behind
+    /// the data are unused), it suffices to overwrite it from its first byte to the end of the
+    /// data.
     ///
     /// # Errors
     /// A block is bad. It is unchanged, as are the blocks behind it.

@@ -115,8 +115,8 @@ pub struct Cli {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     pub port: Option<u8>,
 
-    /// Index in the port's GID table of the local address of connections [default: the entry of the
-    /// network address that the peers use to set up connections, else a RoCE v2 entry]
+    /// Index of the local address in the port's GID table [default: the entry of the network
+    /// address that sets up connections, else a RoCE v2 entry]
     #[arg(long, value_name = "N")]
     pub gid_index: Option<u8>,
 
@@ -139,7 +139,7 @@ pub struct Cli {
         num_args = 0..=1, require_equals = true)]
     pub prefault: Prefault,
 
-    /// Seconds after which a silent client (stopped, hung, cut off) loses its session: its locks
+    /// Seconds after which a silent client (stopped, hung, cut off) loses its session. Its locks
     /// are released, its mount fails, and its further requests have no effect. Clients report three
     /// times in this time
     #[arg(long, value_name = "SECS", default_value = "20", value_parser = clap::value_parser!(u32).range(1..=86_400))]
@@ -152,8 +152,8 @@ pub struct Cli {
     pub recall_timeout: Option<u32>,
 
     /// How many microseconds the TCP thread busy-polls before it blocks. It polls while polling
-    /// succeeds and no other thread wants its core. 0 disables polling, which takes up to half of
-    /// the processor time from requests of 64 KiB and more, and up to 40 % of the rate from small
+    /// succeeds and no other thread wants its core. 0: never poll; this saves up to half of the
+    /// processor time of requests of 64 KiB and more, and costs up to 40 % of the rate of small
     /// requests
     #[arg(long, value_name = "MICROS", default_value = "400", value_parser = clap::value_parser!(u32).range(..=100_000))]
     pub look: u32,
@@ -165,10 +165,10 @@ pub struct Cli {
 
     /// Accept only clients with one of the keys in this file, of mode 600. A line has a name, a
     /// secret in hexadecimal digits, an export (rfs by default), and rw or ro. It may end with
-    /// squash=root (root of the client gets the permissions of other users) or squash=all (every
-    /// user becomes user uid=N and group gid=N, by default 65534), which the server enforces.
-    /// Client and server prove to each other that they have the key. SIGHUP reloads the file.
-    /// Through a Unix socket, root and the user who runs the server need no key
+    /// squash=root: the client's root gets the permissions of other users. Or with squash=all:
+    /// every user becomes uid=N and gid=N, by default 65534. The server enforces the squash. Client
+    /// and server prove to each other that they have the key. SIGHUP reloads the file. Through a
+    /// Unix socket, root and the user who runs the server need no key
     #[arg(long, value_name = "FILE")]
     pub keys: Option<PathBuf>,
 

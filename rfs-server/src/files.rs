@@ -17,8 +17,8 @@ const MAX_AHEAD: u64 = 64 << 20;
 /// Minimum space in bytes that a growing file gets ahead of need.
 const MIN_AHEAD: u64 = 64 << 10;
 
-/// Space ahead of need takes at most one part in this number of the free space, so that files that
-/// grow concurrently leave space to each other.
+/// Space ahead of need takes at most the free space divided by this number, so that concurrently
+/// growing files leave space to each other.
 const FREE_SHARE: u64 = 16;
 
 /// The extents of a file, by file offset. Extents that continue each other in file and arena are
@@ -181,7 +181,7 @@ impl FileMap {
 
     /// Returns the holes in `offset..end` with their file offsets and the space to request. `free`
     /// is all free space. Only a hole behind the last extent and the end of the file at `size` gets
-    /// space ahead of need: holes of a sparse file stay holes.
+    /// space ahead of need, so holes of a sparse file stay holes.
     pub fn wants(&self, offset: u64, end: u64, size: u64, free: u64) -> Vec<(u64, Want)> {
         let (offset, end) = (offset / BLOCK * BLOCK, block_up(end));
         let mut wants = Vec::new();

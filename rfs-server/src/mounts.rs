@@ -1,9 +1,9 @@
 //! Registry of the mounts that reconnect. No I/O, no locks, no clock.
 //!
 //! Each mount has one session of the dispatcher, which outlives its connections. So open files,
-//! locks, caches and replies stay valid across a reconnect. This is safe for two reasons: rdmabox
-//! reports the end of a connection only when the connection cannot touch memory any more, and a
-//! mount's next connection is accepted only then. A mount without a connection is kept until its
+//! locks, caches and replies stay valid across a reconnect. This is safe because rdmabox reports
+//! the end of a connection only when the connection cannot touch memory any more. The next
+//! connection of a mount is accepted only then. A mount without a connection is kept until its
 //! deadline.
 //!
 //! # Concurrency

@@ -1,5 +1,5 @@
-//! Inodes that have lost their last name, and the sessions that may still use them by number. No
-//! I/O, no locks, no clock.
+//! Inodes without a name, and the sessions that may still use them by number. No I/O, no locks, no
+//! clock.
 //!
 //! [`Orphans`] belongs to a shard. An inode comes in when its last name goes, with the sessions
 //! that were told of it. Sessions only leave: an inode without a name is told to no further

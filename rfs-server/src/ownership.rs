@@ -2,7 +2,7 @@
 //!
 //! The server trusts the bytes that it finds in `--memory-dir` and `--persist`, and gives
 //! descriptors of them away. So it opens a directory or file only if no other user can have put it
-//! there, and checks the object that it has opened, not the name.
+//! there. It checks the opened object, not the name.
 //!
 //! # Concurrency
 //! Any thread. No locks.

@@ -1,5 +1,4 @@
-//! Ends sessions that miss the recall timeout, so that requests that wait for their
-//! acknowledgements proceed.
+//! Ends sessions that miss the recall timeout, so that the waiting requests proceed.
 //!
 //! # Concurrency
 //! One thread for all exports. It sleeps until something is recalled, then until the first session

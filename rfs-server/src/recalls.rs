@@ -56,9 +56,8 @@ struct Queue<A> {
 }
 
 impl<A> Queue<A> {
-    /// Returns the time of the first recall that a request waits for. No request waits for the
-    /// acknowledgement that an inode is unlinked, so a mount that is away for a time keeps its
-    /// session.
+    /// Returns the time of the first recall that a request waits for. No request waits for
+    /// [`Recall::Unlinked`], so a mount that is away for a time keeps its session.
     fn oldest_awaited(&self) -> Option<Instant> {
         let awaited = |recall: &Recall| !matches!(recall, Recall::Unlinked { .. });
         self.recalls.iter().find(|(recall, _)| awaited(recall)).map(|&(_, since)| since)

@@ -63,8 +63,8 @@ pub struct Server {
     /// If set, shutdown does not wait for the last snapshots.
     hurry: Arc<AtomicBool>,
     service: Arc<FileService>,
-    /// Locks the memory directory. Dropped after the host's copy of the client lock, so that it can
-    /// see whether a client still holds that lock.
+    /// Locks the memory directory. Dropped after the host's copy of the client lock, to see whether
+    /// a client still holds it.
     _store: Option<ObjectStore>,
     /// Locks the snapshot directory.
     _snapshots: Option<Directory>,

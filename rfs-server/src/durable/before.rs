@@ -2,8 +2,8 @@
 //!
 //! [`Before`] applies the session operations of the log in order; [`Before::present`] returns the
 //! sessions, locks and quarantined space that are left at its end. A session number is never
-//! reused. So an operation about a session that has ended has no effect, and an operation that
-//! precedes the description of its session is kept until the description follows.
+//! reused. So operations about an ended session have no effect. An operation that precedes the
+//! description of its session is kept until the description follows.
 //!
 //! # Concurrency
 //! Recovery owns the value; one thread uses it.
@@ -136,7 +136,7 @@ impl Before {
         self.of(session).whose = Some(whose);
     }
 
-    /// Records that a session is attached that cannot reconnect.
+    /// Records an attached session that cannot reconnect.
     pub fn come_as_stranger(&mut self, session: u64) {
         self.of(session).whose = Some(Whose::Stranger);
     }
@@ -187,14 +187,14 @@ impl Before {
         self.of(session).part = value.to_vec();
     }
 
-    /// Returns the sessions that can reach an inode's space: sessions that have it open, and all
-    /// sessions that cannot reconnect, because the log does not record their open files.
+    /// Returns the sessions that can reach an inode's space. These include all sessions without
+    /// reconnection, because the log does not record their open files.
     pub fn who_may_reach(&self, ino: u64) -> Vec<u64> {
         let may = |has: &Session| has.opens.contains_key(&ino) || has.whose == Some(Whose::Stranger);
         self.sessions.iter().filter(|(_, has)| may(has)).map(|(&session, _)| session).collect()
     }
 
-    /// Records that an inode released ranges that `holders` can still reach.
+    /// Records ranges that an inode released while `holders` can reach them.
     ///
     /// # Errors
     /// [`LogError::Nonsense`] if a range ends beyond 2^64.

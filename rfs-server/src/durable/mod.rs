@@ -4,7 +4,8 @@
 //! clients get descriptors of these. `state` is the server's own: a header, a bitmap of nonzero
 //! blocks, and a log of all metadata changes. Stores to a shared mapping survive a killed process,
 //! so nothing is flushed. Only the order of stores matters: a change is in the log before its reply
-//! is sent, and before space or records that it releases are used again. LOG.md has the formats.
+//! is sent. It is also in the log before the space or records that it releases are used again.
+//! LOG.md has the formats.
 //!
 //! Bottom up: [`op`], [`log`], [`replay`] with [`before`] (sessions), [`dirt`], [`header`],
 //! [`object`] and [`tether`]. `dispatch::journal` writes the operations, `dispatch::recover`

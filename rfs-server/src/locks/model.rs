@@ -1,5 +1,5 @@
 //! Compares the locks with a plain model: a table of bytes, a list of waiters, and a matrix of
-//! which owner waits for which, computed anew for each question.
+//! waits between owners. The model computes the matrix anew for each question.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +50,8 @@ impl Model {
         std::array::from_fn(blocks)
     }
 
-    /// Returns which owner waits for which, transitively; `order` includes queue order.
+    /// Returns for each owner the owners that it transitively waits for; `order` includes queue
+    /// order.
     fn matrix(&self, order: bool) -> [[bool; OWNERS]; OWNERS] {
         let mut matrix = [[false; OWNERS]; OWNERS];
         for (at, w) in self.list.iter().enumerate() {

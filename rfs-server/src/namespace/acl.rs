@@ -124,8 +124,8 @@ impl Acl {
         self.fit(|_, class| class, perm);
     }
 
-    /// Returns the access list of an inode that is made with the permission bits `perm` in a
-    /// directory with this default list: the permissions that both allow.
+    /// Returns the access list of a new inode in a directory with this default list. It has the
+    /// permissions that the list and `perm` both allow.
     pub fn inherit(&self, perm: u32) -> Acl {
         let mut access = self.clone();
         access.fit(|entry, class| entry & class, perm);

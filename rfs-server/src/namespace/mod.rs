@@ -68,7 +68,8 @@ pub struct New<'a> {
 }
 
 impl New<'_> {
-    /// Returns a whiteout, which overlayfs shows as an absent name that hides lower layers.
+    /// Returns a whiteout: overlayfs shows it as an absent name, and it hides the name in lower
+    /// layers.
     pub fn whiteout(Owner { uid, gid }: Owner, slot: u32) -> New<'static> {
         New { kind: FileKind::CharDevice, perm: 0, umask: 0, uid, gid, rdev: 0, target: b"", slot }
     }

@@ -6,8 +6,8 @@
 //! description. While the bytes are copied, space that a file had at that moment is not reused. So
 //! a file has its own bytes, of that moment or later, and never those of another file.
 //!
-//! Bottom up: [`mod@format`] has checksummed frames, [`mod@write`] copies a running dispatcher,
-//! [`read`] verifies a snapshot, [`restore`] fills new memory from it, [`directory`] manages the
+//! Bottom up: [`mod@format`] has checksummed frames, [`mod@write`] copies a running dispatcher, and
+//! [`read`] verifies a snapshot. [`restore`] fills new memory from it, [`directory`] manages the
 //! files, and [`keeper`] makes snapshots on its own thread.
 
 pub mod directory;
