@@ -104,7 +104,6 @@ impl Space {
     /// `used` is the space of files, in order. `given_up` is quarantined for reconnecting sessions.
     /// If `dirt` is `None`, all other space is zero. `before` quarantines all unzeroed and released
     /// space for previous sessions until [`Space::before_is_over`].
-    /// [`Space::before_is_over`].
     pub fn kept(
         bytes: Bytes,
         mode: Zeroing,
