@@ -22,7 +22,7 @@ use std::{
 };
 
 use rdmabox::{
-    Address, Domain, Host, KeyFileError, Limits, Running,
+    Address, Domain, Host, HostError, KeyFileError, Limits, Running,
     tls::{TlsError, TlsServer},
 };
 use rfs_proto::{ServerStats, StatFs};
@@ -31,13 +31,14 @@ use crate::{
     absences::{Absences, Bell},
     config::Config,
     dispatch::Dispatcher,
-    durable::{Object, ObjectStore},
+    durable::{Former, Object, ObjectStore},
     export::ExportConfig,
     keys::{self, Keys},
     ownership::{self, OwnershipError},
     patience::{Alarm, Patience},
     persist::{
         Directory,
+        directory::Snapshots,
         keeper::{Job, Keeper},
     },
     prefault::Prefaulter,
@@ -111,44 +112,15 @@ impl Server {
         let names: Vec<&str> = asked.iter().map(|export| export.name.as_str()).collect();
         let book = config.keys.as_ref().map(|path| keys::read(path, &names)).transpose()?;
         let tls = config.tls.clone().map(TlsServer::load).transpose()?.map(Arc::new);
-        let host = Host::new()?.rdma(config.rdma.clone()).fencing(config.fencing).engine_look(config.look);
-        let host =
-            host.any_local_user(config.allow_without_keys).allow_mixed_atomics(config.allow_mixed_atomics);
-        let host = host.limits(Limits { sessions_per_key: config.sessions_per_key, ..Limits::default() });
-        let (host, former) = match &store {
-            Some(store) => {
-                let tether = Arc::clone(store.tether());
-                (host.tether(move |pid| tether.descriptor(pid)), Arc::clone(store.former()))
-            }
-            None => (host, Arc::default()),
-        };
+        let (host, former) = configure_host(&config, store.as_ref())?;
         let alarm = Arc::<Alarm>::default();
         // All memory is mapped before it is touched and before there are sockets.
         let mut domains = HashMap::new();
-        let keep = config.persist.as_ref().map_or(0, |persist| persist.keep);
-        let mut found = Vec::new();
-        for export in &asked {
-            let snapshots = directory.as_ref().map(|directory| directory.export(&export.name, keep));
-            let object = store
-                .as_ref()
-                .map(|store| store.object(&export.name, export.shape(config.checksum)).map(Arc::new));
-            found.push((object.transpose()?, snapshots.transpose()?));
-        }
-        // Before a snapshot is restored, which writes to the memory.
-        if let Some(path) = &config.memory_dir {
-            let objects: Vec<_> = found.iter().filter_map(|(object, _)| object.as_deref()).collect();
-            reserve(path, &objects)?;
-        }
+        let found = open_sources(&config, &asked, store.as_ref(), directory.as_ref())?;
         let mut made = Vec::new();
         let mut jobs = Vec::new();
         for ((at, export), (object, mut snapshots)) in asked.iter().enumerate().zip(found) {
-            let own: HashMap<Rights, Domain> = match &book {
-                None => HashMap::new(),
-                Some(_) => [Rights::Read, Rights::Write]
-                    .into_iter()
-                    .map(|rights| host.domain().map(|domain| (rights, domain)))
-                    .collect::<Result<_, _>>()?,
-            };
+            let own = if book.is_some() { keyed_domains(&host)? } else { HashMap::new() };
             let from = From { object, snapshots: snapshots.as_mut() };
             let new = Made::new(&host, export, &own, (&config, from), &alarm)?;
             let (name, dispatcher) = (export.name.clone(), Arc::clone(&new.lent.dispatcher));
@@ -170,14 +142,7 @@ impl Server {
         let bell = Arc::<Bell>::default();
         let service = FileService::new(lent, keys.clone()).waiting(config.fencing, Arc::clone(&bell), former);
         let service = Arc::new(service);
-        let host = match &keys {
-            Some(keys) => host.keys(Arc::<Keys>::clone(keys)),
-            None => host,
-        };
-        let host = match &tls {
-            Some(tls) => host.tls(Arc::clone(tls)),
-            None => host,
-        };
+        let host = secure_host(host, keys.as_ref(), tls.as_ref());
         let running = host.listen(&config.listen, Arc::<FileService>::clone(&service))?;
         service.set_ender(running.ender());
         let absences = Absences::start(bell, Arc::downgrade(&service)).map_err(StartError::Thread)?;
@@ -300,6 +265,61 @@ impl Server {
         }
         if failed.is_empty() { Ok(()) } else { Err(ShutdownError { failed, kept }) }
     }
+}
+
+/// Returns a host with the configured options, and the clients of previous servers.
+fn configure_host(config: &Config, store: Option<&ObjectStore>) -> Result<(Host, Arc<Former>), StartError> {
+    let host = Host::new()?.rdma(config.rdma.clone()).fencing(config.fencing).engine_look(config.look);
+    let host = host.any_local_user(config.allow_without_keys).allow_mixed_atomics(config.allow_mixed_atomics);
+    let host = host.limits(Limits { sessions_per_key: config.sessions_per_key, ..Limits::default() });
+    Ok(match store {
+        Some(store) => {
+            let tether = Arc::clone(store.tether());
+            (host.tether(move |pid| tether.descriptor(pid)), Arc::clone(store.former()))
+        }
+        None => (host, Arc::default()),
+    })
+}
+
+/// Makes the host ask for keys and speak TLS, if there are keys and certificates.
+fn secure_host(host: Host, keys: Option<&Arc<Keys>>, tls: Option<&Arc<TlsServer>>) -> Host {
+    let host = match keys {
+        Some(keys) => host.keys(Arc::<Keys>::clone(keys)),
+        None => host,
+    };
+    match tls {
+        Some(tls) => host.tls(Arc::clone(tls)),
+        None => host,
+    }
+}
+
+/// Returns a domain for each access right of a key.
+fn keyed_domains(host: &Host) -> Result<HashMap<Rights, Domain>, HostError> {
+    let rights = [Rights::Read, Rights::Write].into_iter();
+    rights.map(|rights| host.domain().map(|domain| (rights, domain))).collect()
+}
+
+/// Opens or creates the memory objects of all exports, and opens their snapshots. Also reserves the
+/// space of the objects, because a restored snapshot writes to it.
+fn open_sources(
+    config: &Config,
+    exports: &[ExportConfig],
+    store: Option<&ObjectStore>,
+    directory: Option<&Directory>,
+) -> Result<Vec<(Option<Arc<Object>>, Option<Snapshots>)>, StartError> {
+    let keep = config.persist.as_ref().map_or(0, |persist| persist.keep);
+    let mut found = Vec::new();
+    for export in exports {
+        let snapshots = directory.map(|directory| directory.export(&export.name, keep));
+        let object =
+            store.map(|store| store.object(&export.name, export.shape(config.checksum)).map(Arc::new));
+        found.push((object.transpose()?, snapshots.transpose()?));
+    }
+    if let Some(path) = &config.memory_dir {
+        let objects: Vec<_> = found.iter().filter_map(|(object, _)| object.as_deref()).collect();
+        reserve(path, &objects)?;
+    }
+    Ok(found)
 }
 
 /// Runs `end` on this thread, or with a limit on a thread of its own. Returns false if that takes

@@ -3,8 +3,9 @@
 //!
 //! A file gets its name when it is complete and on the disk; until then its name ends in `.new`.
 //!
-//! # Concurrency The main thread at start, then only the snapshot thread. A lock on the parent
-//! directory excludes other servers.
+//! # Concurrency
+//! The main thread at start, then only the snapshot thread. A lock on the parent directory excludes
+//! other servers.
 
 use std::{
     fs::{self, File},
