@@ -1,13 +1,16 @@
 //! Inodes without a name, and the sessions that may still use them by number. No I/O, no locks, no
 //! clock.
 //!
-//! [`Orphans`] belongs to a shard. An inode comes in when its last name goes, with the sessions
-//! that were told of it. Sessions only leave: an inode without a name is told to no further
-//! session. The inode is free to go when the last of these sessions has let go of it and no session
-//! has it open; the caller knows about the latter.
+//! [`Orphans`] belongs to a shard. An inode is added when it loses its last name, with the sessions
+//! that may know it. No further session learns of an inode without a name. The inode can be freed
+//! when the last of these sessions has released it and no session has it open; the caller knows
+//! about the latter.
 //!
 //! An orphan that no session has open is idle. The caller counts the space of idle orphans as free,
 //! because the server can take it at any time.
+//!
+//! # Concurrency
+//! None; the shard lock protects the value.
 
 use std::collections::hash_map::Entry;
 

@@ -1,4 +1,7 @@
 //! Access rights of a session, and the requests that need write access. No I/O, no locks, no clock.
+//!
+//! # Concurrency
+//! Plain values.
 
 use std::{fmt, str::FromStr};
 

@@ -1,4 +1,7 @@
 //! The program `rfs-server`: command line, log, signals, and one-line error messages.
+//!
+//! # Concurrency
+//! The main thread. It blocks on signals while the threads of the server work.
 
 use std::{
     io::{self, Write},

@@ -4,6 +4,9 @@
 //! the server checks again: as one user (`all`), or as some user that is not root (`root`).
 //! Requests do not name their user. So `root` permits the accesses of any user but root: files of
 //! root are protected, and files of other users are not told apart.
+//!
+//! # Concurrency
+//! Plain values.
 
 use std::fmt;
 

@@ -1,4 +1,7 @@
-//! The locks that are held on one file. No I/O, no locks, no clock.
+//! The locks that are held on one file. No I/O, no clock.
+//!
+//! # Concurrency
+//! None; the caller holds the lock that protects [`Locks`](super::Locks).
 
 use rfs_proto::{LockClass, LockKind, LockRange};
 use seeded_faults::{Fault, seeded};

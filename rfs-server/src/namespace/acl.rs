@@ -2,6 +2,9 @@
 //!
 //! The rules are those of POSIX.1e draft 17 as implemented by Linux (acl(5)). Clients' kernels
 //! check access; the server checks only for keys with a squash. No I/O, no locks, no clock.
+//!
+//! # Concurrency
+//! Plain values.
 
 use rfs_proto::{Errno, Owner};
 

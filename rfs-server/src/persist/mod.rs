@@ -9,6 +9,9 @@
 //! Bottom up: [`mod@format`] has checksummed frames, [`mod@write`] copies a running dispatcher, and
 //! [`read`] verifies a snapshot. [`restore`] fills new memory from it, [`directory`] manages the
 //! files, and [`keeper`] makes snapshots on its own thread.
+//!
+//! # Concurrency
+//! One thread makes the snapshots of all exports; see [`keeper`].
 
 pub mod directory;
 pub mod format;
