@@ -105,7 +105,7 @@ pub struct Session {
     /// Stored replies of exactly-once requests.
     replies: Mutex<Replies<KeptReply>>,
     /// Log space that the session's state takes.
-    told: RoomTold,
+    told: SessionQuota,
     /// Users that the session's users are mapped to. The server checks permissions if there is a
     /// mapping.
     squash: Mutex<Squash>,
@@ -211,7 +211,7 @@ impl Session {
     }
 
     /// Returns the log space that the session's state takes.
-    pub(crate) fn told(&self) -> &RoomTold {
+    pub(crate) fn told(&self) -> &SessionQuota {
         &self.told
     }
 

@@ -8,7 +8,7 @@
 //! LOG.md has the formats.
 //!
 //! Bottom up: [`op`], [`log`], [`replay`] with [`before`] (sessions), [`dirt`], [`header`],
-//! [`object`] and [`tether`]. `dispatch::journal` writes the operations, `dispatch::recover`
+//! [`object`] and [`tether`]. `dispatch::journal` writes the operations, `dispatch::recovery`
 //! applies them.
 
 pub mod before;
