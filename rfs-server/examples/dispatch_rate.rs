@@ -34,7 +34,7 @@ use rfs_proto::{ROOT_INO, RegionRef, RenameFlags, Reply, Request, VERSION, recor
 use rfs_server::{
     clock::SystemClock,
     dispatch::{Dispatcher, Kept, Outcome, Root},
-    durable::{Dirt, Log},
+    durable::{Log, NonzeroBitmap},
     sessions::Regions,
     space::{Space, Zeroing},
 };
@@ -173,7 +173,7 @@ fn run(work: Work, keeps: bool, (threads, kept): (usize, bool), time: Duration) 
     let dispatcher = if kept {
         // Shared memory, whose pages can be freed, as in a server.
         let state = Arc::new(Memory::shared("dispatch-rate", DIRT + 2 * SEGMENT)?);
-        let dirt = Dirt::new(Arc::clone(&state), 0);
+        let dirt = NonzeroBitmap::new(Arc::clone(&state), 0);
         let kept = Kept {
             log: Some(Log::new(state, DIRT, SEGMENT)),
             state: None,

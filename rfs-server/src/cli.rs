@@ -290,7 +290,10 @@ mod tests {
         assert_eq!(config.memory_dir, Some("/dev/shm/x".into()));
         assert_eq!((config.root.perm, config.prefault), (0o1777, Prefault::Never));
         assert_eq!(config.fencing, Fencing { lease: Some(Duration::from_secs(7)), kill: false });
-        assert_eq!((config.patience(), config.look), (Duration::from_secs(3), Duration::from_micros(30)));
+        assert_eq!(
+            (config.effective_recall_timeout(), config.look),
+            (Duration::from_secs(3), Duration::from_micros(30))
+        );
         assert!(config.allow_without_keys);
         assert_eq!(config.listen, crate::config::default_listen());
         let prefault = |args: &[&str]| {
@@ -299,7 +302,7 @@ mod tests {
         assert_eq!((prefault(&[]), prefault(&["--prefault"])), (Prefault::Background, Prefault::First));
         let plain = Cli::try_parse_from(["rfs-server", "--memory=1G"]).unwrap().into_config();
         assert_eq!((plain.fencing, plain.look), (Config::new(0).fencing, Config::new(0).look));
-        assert_eq!(plain.patience(), crate::config::DEFAULT_PATIENCE);
+        assert_eq!(plain.effective_recall_timeout(), crate::config::DEFAULT_RECALL_TIMEOUT);
         assert!(Cli::try_parse_from(["rfs-server"]).is_err());
         assert!(Cli::try_parse_from(["rfs-server", "--memory=1G", "--inodes=0"]).is_err());
     }

@@ -25,7 +25,7 @@ pub const DEFAULT_LEASE: Duration = Duration::from_secs(20);
 /// Default time for the acknowledgement of a recall. The changing request waits meanwhile, and
 /// clients give up after ten seconds. The time covers a five-second outage of network or client,
 /// and two seconds for the recall and its acknowledgement.
-pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(8);
+pub const DEFAULT_RECALL_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Default time between two snapshots. Each snapshot writes the whole export, which shall take only
 /// a part of the interval.
@@ -95,8 +95,8 @@ pub struct Config {
     /// Maximum time that the TCP engine busy-polls before it blocks
     /// ([`Host::engine_look`](rdmabox::Host::engine_look)).
     pub look: Duration,
-    /// Time for the acknowledgement of a recall. `None`: the smaller of [`DEFAULT_PATIENCE`] and
-    /// half of the lease.
+    /// Time for the acknowledgement of a recall. `None`: the smaller of [`DEFAULT_RECALL_TIMEOUT`]
+    /// and half of the lease.
     pub recall_timeout: Option<Duration>,
     /// Name of the single export.
     pub name: String,
@@ -165,9 +165,9 @@ impl Config {
     }
 
     /// Returns the time for the acknowledgement of a recall.
-    pub fn patience(&self) -> Duration {
-        let half = self.fencing.lease.map_or(DEFAULT_PATIENCE, |lease| lease / 2);
-        self.recall_timeout.unwrap_or(DEFAULT_PATIENCE.min(half))
+    pub fn effective_recall_timeout(&self) -> Duration {
+        let half = self.fencing.lease.map_or(DEFAULT_RECALL_TIMEOUT, |lease| lease / 2);
+        self.recall_timeout.unwrap_or(DEFAULT_RECALL_TIMEOUT.min(half))
     }
 
     /// Checks everything that needs no memory and no socket.
@@ -192,8 +192,8 @@ impl Config {
         {
             return Err(StartError::SameDirectory);
         }
-        if let Some(lease) = self.fencing.lease.filter(|lease| *lease <= self.patience()) {
-            return Err(StartError::Patience { patience: self.patience(), lease });
+        if let Some(lease) = self.fencing.lease.filter(|lease| *lease <= self.effective_recall_timeout()) {
+            return Err(StartError::RecallTimeout { timeout: self.effective_recall_timeout(), lease });
         }
         if self.listen.is_empty() {
             return Err(StartError::NoListener);
@@ -340,26 +340,26 @@ mod tests {
     }
 
     #[test]
-    fn patience_is_shorter_than_the_lease() {
+    fn the_recall_timeout_is_shorter_than_the_lease() {
         let config = |lease, recall_timeout| {
             let seconds = |seconds: Option<u64>| seconds.map(Duration::from_secs);
             let fencing = Fencing { lease: seconds(lease), kill: true };
             Config { fencing, recall_timeout: seconds(recall_timeout), ..Config::new(MIN_MEMORY) }
         };
-        assert_eq!(config(Some(20), None).patience(), DEFAULT_PATIENCE);
-        assert_eq!(config(Some(1), None).patience(), Duration::from_millis(500));
-        assert_eq!(config(None, None).patience(), DEFAULT_PATIENCE);
-        for (lease, patience, allowed) in [
+        assert_eq!(config(Some(20), None).effective_recall_timeout(), DEFAULT_RECALL_TIMEOUT);
+        assert_eq!(config(Some(1), None).effective_recall_timeout(), Duration::from_millis(500));
+        assert_eq!(config(None, None).effective_recall_timeout(), DEFAULT_RECALL_TIMEOUT);
+        for (lease, timeout, allowed) in [
             (Some(20), Some(19), true),
             (Some(20), Some(20), false),
             (Some(1), None, true),
             (None, Some(99), true),
         ] {
-            let checked = config(lease, patience).check();
+            let checked = config(lease, timeout).check();
             assert_eq!(
-                !matches!(checked, Err(StartError::Patience { .. })),
+                !matches!(checked, Err(StartError::RecallTimeout { .. })),
                 allowed,
-                "{lease:?} {patience:?}"
+                "{lease:?} {timeout:?}"
             );
         }
     }

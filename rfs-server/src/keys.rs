@@ -10,7 +10,7 @@ use rdmabox::{Domain, Grant, Key, KeyFile, KeyFileError, KeyId, Keyring, Secret}
 use seeded_faults::{Fault, seeded};
 
 use crate::{
-    rights::Rights,
+    access_mode::AccessMode,
     squash::{Squash, SquashWords},
 };
 
@@ -21,7 +21,7 @@ pub struct Opens {
     /// Index of the export.
     pub export: usize,
     /// Access rights.
-    pub rights: Rights,
+    pub rights: AccessMode,
     /// Mapping of the key's users.
     pub squash: Squash,
 }
@@ -29,8 +29,8 @@ pub struct Opens {
 impl Opens {
     /// Returns the access to memory of a session with this key. With a mapping, only the server
     /// writes.
-    pub fn reach(&self) -> Rights {
-        if self.squash.is_nobody() { self.rights } else { Rights::Read }
+    pub fn reach(&self) -> AccessMode {
+        if self.squash.is_nobody() { self.rights } else { AccessMode::Read }
     }
 }
 
@@ -77,12 +77,12 @@ fn parse(line: &str, exports: &[&str]) -> Result<(KeyId, Opens), String> {
 #[derive(Debug)]
 pub struct Keys {
     book: RwLock<Book>,
-    domains: HashMap<(usize, Rights), Domain>,
+    domains: HashMap<(usize, AccessMode), Domain>,
 }
 
 impl Keys {
     /// Returns these keys with the domains of their sessions: one for each export and access right.
-    pub fn new(book: Book, domains: HashMap<(usize, Rights), Domain>) -> Keys {
+    pub fn new(book: Book, domains: HashMap<(usize, AccessMode), Domain>) -> Keys {
         Keys { book: RwLock::new(book), domains }
     }
 
@@ -122,7 +122,7 @@ pub struct NewKey {
     /// Name of the export.
     pub export: String,
     /// Access rights.
-    pub rights: Rights,
+    pub rights: AccessMode,
     /// Mapping of the key's users.
     pub squash: Squash,
 }
@@ -132,7 +132,7 @@ impl NewKey {
     pub fn parse(text: &str) -> Result<NewKey, String> {
         let mut parts = text.split(',');
         let id = parts.next().unwrap_or_default().parse().map_err(|e: rdmabox::KeyError| e.to_string())?;
-        let mut key = NewKey { id, export: "rfs".into(), rights: Rights::Write, squash: Squash::Nobody };
+        let mut key = NewKey { id, export: "rfs".into(), rights: AccessMode::Write, squash: Squash::Nobody };
         let mut squash = SquashWords::default();
         for part in parts {
             match part.split_once('=') {
@@ -194,8 +194,8 @@ mod tests {
             squash: Squash::Nobody,
         };
         assert_eq!(book.len(), 2);
-        assert_eq!(book[&id("laptop")], opens(SECRET, 0, Rights::Write));
-        assert_eq!(book[&id("tv")], opens(OTHER, 1, Rights::Read));
+        assert_eq!(book[&id("laptop")], opens(SECRET, 0, AccessMode::Write));
+        assert_eq!(book[&id("tv")], opens(OTHER, 1, AccessMode::Read));
     }
 
     #[test]
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn replacing_the_keys_returns_the_changed_ones() {
         let new = |text: &str| book(&text.replace("SECRET", SECRET).replace("OTHER", OTHER)).unwrap();
-        let domains = HashMap::from([((0, Rights::Write), Domain::default())]);
+        let domains = HashMap::from([((0, AccessMode::Write), Domain::default())]);
         let keys =
             Keys::new(new("a SECRET rfs rw\nb SECRET rfs rw\nc SECRET rfs rw\nd SECRET rfs rw\n"), domains);
         assert_eq!(keys.grant(&id("a")).map(|grant| grant.secret), Some(SECRET.parse().unwrap()));
@@ -242,14 +242,14 @@ mod tests {
         let [server, client] = key.lines(&SECRET.parse().unwrap());
         assert_eq!(*server, format!("tv {SECRET} scratch ro"));
         assert_eq!(*client, format!("tv {SECRET}"));
-        assert_eq!(book(&server).unwrap()[&id("tv")].rights, Rights::Read);
+        assert_eq!(book(&server).unwrap()[&id("tv")].rights, AccessMode::Read);
         let squashed = NewKey::parse("box,squash=all,uid=1000").unwrap();
         let [server, _] = squashed.lines(&SECRET.parse().unwrap());
         assert_eq!(*server, format!("box {SECRET} rfs rw squash=all uid=1000 gid=65534"));
         let opens = &book(&server).unwrap()[&id("box")];
-        assert_eq!((opens.squash, opens.reach()), (squashed.squash, Rights::Read));
+        assert_eq!((opens.squash, opens.reach()), (squashed.squash, AccessMode::Read));
         let plain = NewKey::parse("laptop").unwrap();
-        assert_eq!((plain.export.as_str(), plain.rights), ("rfs", Rights::Write));
+        assert_eq!((plain.export.as_str(), plain.rights), ("rfs", AccessMode::Write));
         for wrong in ["", "a b", "a,x", "a,export=", "a,size=1", "a,export=b c", "a,"] {
             assert!(NewKey::parse(wrong).is_err(), "{wrong:?}");
         }

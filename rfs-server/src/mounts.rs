@@ -17,7 +17,7 @@ use std::{
 use rdmabox::{KeyId, PeerProcess};
 use rfs_proto::Identity;
 
-use crate::rights::Rights;
+use crate::access_mode::AccessMode;
 
 /// Interval between checks whether the process of a mount has ended.
 const LOOK: Duration = Duration::from_millis(20);
@@ -32,7 +32,7 @@ pub struct Attached {
     /// Index of the export.
     pub export: usize,
     /// Access rights.
-    pub rights: Rights,
+    pub rights: AccessMode,
     /// Number of the session at the export's dispatcher.
     pub session: u64,
 }
@@ -47,7 +47,7 @@ pub struct Claim {
     /// Index of the export.
     pub export: usize,
     /// Access rights.
-    pub rights: Rights,
+    pub rights: AccessMode,
 }
 
 /// Result of a claim.
@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     fn claim(mount: u8) -> Claim {
-        Claim { mount: Identity([mount; 16]), key: None, export: 0, rights: Rights::Write }
+        Claim { mount: Identity([mount; 16]), key: None, export: 0, rights: AccessMode::Write }
     }
 
     #[test]
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(mounts.deadline(now), None);
         assert!(mounts.leaves(5, now + lease) && !mounts.leaves(5, now + lease));
         assert_eq!(mounts.deadline(now), Some(now + lease));
-        let back = Attached { export: 0, rights: Rights::Write, session: 5 };
+        let back = Attached { export: 0, rights: AccessMode::Write, session: 5 };
         assert_eq!(mounts.arrives(claim(1), 6, true), Arrival::Back(back));
         assert_eq!((mounts.peer_of(0, 5), mounts.peer_of(1, 5), mounts.peer_of(0, 6)), (Some(6), None, None));
         assert_eq!(mounts.overdue(now + 2 * lease, false), [], "it is there");
@@ -281,7 +281,7 @@ mod tests {
     fn a_mount_of_the_previous_server_may_reconnect() {
         let (mut mounts, now) = (Mounts::default(), Instant::now());
         let until = now + Duration::from_secs(1);
-        let session = |session| Attached { export: 0, rights: Rights::Write, session };
+        let session = |session| Attached { export: 0, rights: AccessMode::Write, session };
         assert_eq!(mounts.was_here(claim(1), 5, until), None);
         assert_eq!(mounts.was_here(claim(1), 6, until), Some(session(5)));
         assert_eq!(mounts.was_here(claim(2), 7, until), None);
@@ -295,7 +295,7 @@ mod tests {
     fn mounts_of_the_previous_server_stay_while_a_client_holds_memory() {
         let (mut mounts, now) = (Mounts::default(), Instant::now());
         let until = now + Duration::from_secs(1);
-        let session = |session| Attached { export: 0, rights: Rights::Write, session };
+        let session = |session| Attached { export: 0, rights: AccessMode::Write, session };
         for mount in 1..=3 {
             assert_eq!(mounts.was_here(claim(mount), mount.into(), until), None);
         }
@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn a_mount_that_may_still_write_ends_like_a_disconnected_mount() {
         let now = Instant::now();
-        let session = Attached { export: 0, rights: Rights::Write, session: 5 };
+        let session = Attached { export: 0, rights: AccessMode::Write, session: 5 };
         let there = || {
             let mut mounts = Mounts::default();
             assert_eq!(mounts.was_here(claim(1), 5, now), None);
@@ -365,7 +365,7 @@ mod tests {
         mounts.came(claim(1), 6, 6, None);
         assert!(mounts.comes_back(5) && !mounts.comes_back(6));
         assert_eq!(mounts.arrives(Claim { export: 1, ..claim(1) }, 7, true), Arrival::Refused);
-        assert_eq!(mounts.arrives(Claim { rights: Rights::Read, ..claim(1) }, 7, true), Arrival::Refused);
+        assert_eq!(mounts.arrives(Claim { rights: AccessMode::Read, ..claim(1) }, 7, true), Arrival::Refused);
         assert_eq!(mounts.arrives(claim(1), 5, true), Arrival::Refused, "it has attached");
     }
 
@@ -395,7 +395,7 @@ mod tests {
         mounts.leaves(6, now);
         assert!(mounts.give_up(0, 6, now));
         assert_eq!(mounts.arrives(claim(1), 7, true), Arrival::Doomed);
-        let session = Attached { export: 0, rights: Rights::Write, session: 6 };
+        let session = Attached { export: 0, rights: AccessMode::Write, session: 6 };
         assert_eq!(mounts.overdue(now, true), [session], "clients that hold memory do not matter");
         assert!(!mounts.give_up(0, 6, now));
         assert_eq!(mounts.arrives(claim(1), 7, true), Arrival::New);

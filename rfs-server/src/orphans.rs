@@ -14,7 +14,7 @@
 
 use std::collections::hash_map::Entry;
 
-use crate::{keepers::Sessions, numbers::ByNumber};
+use crate::{cache_holders::Sessions, numbers::ByNumber};
 
 #[derive(Debug)]
 struct Orphan {

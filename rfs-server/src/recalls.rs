@@ -5,7 +5,7 @@
 //! session at a time; later recalls go into the next reply, as far as they fit.
 //!
 //! # Concurrency
-//! None; one lock protects this and `waits`. The caller passes the time.
+//! None; one lock protects this and `held_replies`. The caller passes the time.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -254,17 +254,17 @@ impl<A> Queues<A> {
     }
 
     /// Returns the time when the first session misses the recall timeout.
-    pub fn deadline(&self, patience: Duration) -> Option<Instant> {
+    pub fn deadline(&self, timeout: Duration) -> Option<Instant> {
         let oldest = self.queues.values().filter_map(Queue::oldest_awaited);
-        oldest.map(|since| since + patience).min()
+        oldest.map(|since| since + timeout).min()
     }
 
     /// Returns the sessions that missed the recall timeout.
-    pub fn overdue(&self, patience: Duration, now: Instant) -> Vec<u64> {
+    pub fn overdue(&self, timeout: Duration, now: Instant) -> Vec<u64> {
         if seeded(Fault::SilentNotGivenUp) {
             return Vec::new();
         }
-        let late = |queue: &Queue<A>| queue.oldest_awaited().is_some_and(|since| since + patience <= now);
+        let late = |queue: &Queue<A>| queue.oldest_awaited().is_some_and(|since| since + timeout <= now);
         self.queues.iter().filter(|(_, queue)| late(queue)).map(|(&session, _)| session).collect()
     }
 }

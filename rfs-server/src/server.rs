@@ -8,7 +8,7 @@
 //! Any thread may call a [`Server`]; it takes no locks of its own.
 
 mod error;
-mod made;
+mod export_builder;
 
 use std::{
     collections::HashMap,
@@ -28,38 +28,41 @@ use rdmabox::{
 use rfs_proto::{ServerStats, StatFs};
 
 use crate::{
-    absences::{Absences, Bell},
+    access_mode::AccessMode,
     config::Config,
     dispatch::Dispatcher,
-    durable::{Former, Object, ObjectStore},
+    durable::{Object, ObjectStore, PriorClients},
     export::ExportConfig,
     keys::{self, Keys},
+    log_compactor::LogCompactor,
     ownership::{self, OwnershipError},
-    patience::{Alarm, Patience},
     persist::{
         Directory,
         directory::Snapshots,
-        keeper::{Job, Keeper},
+        snapshotter::{Job, Snapshotter},
     },
     prefault::Prefaulter,
-    rights::Rights,
+    recall_timeout::{Alarm, RecallTimeout},
     service::FileService,
+    session_reaper::{ReaperSignal, SessionReaper},
     space::Zeroer,
     stats,
     system::{self, Bound},
-    upkeep::Upkeep,
 };
 pub use error::{ShutdownError, StartError};
-use made::{From, Made, reserve};
+use export_builder::{BuiltExport, Sources, reserve};
+
+/// Memory object and snapshots of an export, if there are any.
+type ExportSource = (Option<Arc<Object>>, Option<Snapshots>);
 
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
     // Fields are dropped in this order: no session outlives what it uses.
     running: Running,
-    _patience: Patience,
-    _absences: Absences,
-    keeper: Option<Keeper>,
+    _recall_timeout: RecallTimeout,
+    _session_reaper: SessionReaper,
+    snapshotter: Option<Snapshotter>,
     exports: Vec<Export>,
     /// If set, shutdown does not wait for the last snapshots.
     hurry: Arc<AtomicBool>,
@@ -80,14 +83,14 @@ struct Export {
     name: String,
     _prefaulter: Prefaulter,
     _zeroer: Zeroer,
-    upkeep: Option<Upkeep>,
+    log_compactor: Option<LogCompactor>,
     object: Option<Arc<Object>>,
     dispatcher: Arc<Dispatcher>,
 }
 
 impl Drop for Export {
     fn drop(&mut self) {
-        drop(self.upkeep.take());
+        drop(self.log_compactor.take());
         // After memory was lost, zeroes replace lost pages, and the log may be damaged.
         let is_whole = self.dispatcher.is_settled() && !rdmabox::memory::is_lost();
         if let Some(object) = self.object.take_if(|_| is_whole) {
@@ -112,7 +115,7 @@ impl Server {
         let names: Vec<&str> = asked.iter().map(|export| export.name.as_str()).collect();
         let book = config.keys.as_ref().map(|path| keys::read(path, &names)).transpose()?;
         let tls = config.tls.clone().map(TlsServer::load).transpose()?.map(Arc::new);
-        let (host, former) = configure_host(&config, store.as_ref())?;
+        let (host, prior_clients) = configure_host(&config, store.as_ref())?;
         let alarm = Arc::<Alarm>::default();
         // All memory is mapped before it is touched and before there are sockets.
         let mut domains = HashMap::new();
@@ -121,8 +124,8 @@ impl Server {
         let mut jobs = Vec::new();
         for ((at, export), (object, mut snapshots)) in asked.iter().enumerate().zip(found) {
             let own = if book.is_some() { keyed_domains(&host)? } else { HashMap::new() };
-            let from = From { object, snapshots: snapshots.as_mut() };
-            let new = Made::new(&host, export, &own, (&config, from), &alarm)?;
+            let from = Sources { object, snapshots: snapshots.as_mut() };
+            let new = BuiltExport::new(&host, export, &own, (&config, from), &alarm)?;
             let (name, dispatcher) = (export.name.clone(), Arc::clone(&new.lent.dispatcher));
             jobs.extend(
                 snapshots
@@ -136,30 +139,36 @@ impl Server {
         let (mut exports, mut lent) = (Vec::new(), Vec::new());
         let all: Arc<[_]> = made.iter().map(|made| Arc::clone(&made.lent.dispatcher)).collect();
         for made in made {
-            exports.push(made.work(&config, &all, &former)?);
+            exports.push(made.work(&config, &all, &prior_clients)?);
             lent.push(made.lent);
         }
-        let bell = Arc::<Bell>::default();
-        let service = FileService::new(lent, keys.clone()).waiting(config.fencing, Arc::clone(&bell), former);
+        let reaper_signal = Arc::<ReaperSignal>::default();
+        let service = FileService::new(lent, keys.clone()).waiting(
+            config.fencing,
+            Arc::clone(&reaper_signal),
+            prior_clients,
+        );
         let service = Arc::new(service);
         let host = secure_host(host, keys.as_ref(), tls.as_ref());
         let running = host.listen(&config.listen, Arc::<FileService>::clone(&service))?;
         service.set_ender(running.ender());
-        let absences = Absences::start(bell, Arc::downgrade(&service)).map_err(StartError::Thread)?;
+        let session_reaper =
+            SessionReaper::start(reaper_signal, Arc::downgrade(&service)).map_err(StartError::Thread)?;
         let ending = Arc::clone(&service);
         let end = move |export, session| {
             let why = "it did not acknowledge a recall in time";
             ending.end_session(export, session, why);
         };
         let watched = exports.iter().map(|export| Arc::clone(&export.dispatcher)).collect();
-        let patience = Patience::start(alarm, watched, config.patience(), end).map_err(StartError::Thread)?;
+        let recall_timeout = RecallTimeout::start(alarm, watched, config.effective_recall_timeout(), end)
+            .map_err(StartError::Thread)?;
         let keys = config.keys.clone().zip(keys);
-        let keeper = config.persist.as_ref().map(|persist| Keeper::start(jobs, persist.every));
+        let snapshotter = config.persist.as_ref().map(|persist| Snapshotter::start(jobs, persist.every));
         Ok(Server {
             running,
-            _patience: patience,
-            _absences: absences,
-            keeper: keeper.transpose().map_err(StartError::Thread)?,
+            _recall_timeout: recall_timeout,
+            _session_reaper: session_reaper,
+            snapshotter: snapshotter.transpose().map_err(StartError::Thread)?,
             exports,
             hurry: Arc::default(),
             service,
@@ -224,7 +233,7 @@ impl Server {
     /// Requests a snapshot of each export. Returns false if there are no snapshots. The server logs
     /// the result.
     pub fn snapshot(&self) -> bool {
-        self.keeper.as_ref().inspect(|keeper| keeper.ask()).is_some()
+        self.snapshotter.as_ref().inspect(|snapshotter| snapshotter.ask()).is_some()
     }
 
     /// Returns a flag that makes [`Server::shutdown`] return without waiting for the last
@@ -253,10 +262,20 @@ impl Server {
     }
 
     fn end(self, limit: Option<Duration>) -> Result<(), ShutdownError> {
-        let Server { running, _patience, _absences, keeper, hurry, exports, service, _store, .. } = self;
+        let Server {
+            running,
+            _recall_timeout,
+            _session_reaper,
+            snapshotter,
+            hurry,
+            exports,
+            service,
+            _store,
+            ..
+        } = self;
         // Sessions end first, so that the last snapshots have all changes.
-        let ended = within(limit, move || drop((running, _patience, _absences)));
-        let failed = keeper.map(|keeper| keeper.finish(&hurry)).unwrap_or_default();
+        let ended = within(limit, move || drop((running, _recall_timeout, _session_reaper)));
+        let failed = snapshotter.map(|snapshotter| snapshotter.finish(&hurry)).unwrap_or_default();
         let kept = _store.as_ref().map(|store| store.path().to_owned());
         match ended {
             true => drop((exports, service, _store)),
@@ -268,14 +287,17 @@ impl Server {
 }
 
 /// Returns a host with the configured options, and the clients of previous servers.
-fn configure_host(config: &Config, store: Option<&ObjectStore>) -> Result<(Host, Arc<Former>), StartError> {
+fn configure_host(
+    config: &Config,
+    store: Option<&ObjectStore>,
+) -> Result<(Host, Arc<PriorClients>), StartError> {
     let host = Host::new()?.rdma(config.rdma.clone()).fencing(config.fencing).engine_look(config.look);
     let host = host.any_local_user(config.allow_without_keys).allow_mixed_atomics(config.allow_mixed_atomics);
     let host = host.limits(Limits { sessions_per_key: config.sessions_per_key, ..Limits::default() });
     Ok(match store {
         Some(store) => {
-            let tether = Arc::clone(store.tether());
-            (host.tether(move |pid| tether.descriptor(pid)), Arc::clone(store.former()))
+            let tether = Arc::clone(store.client_marks());
+            (host.tether(move |pid| tether.descriptor(pid)), Arc::clone(store.prior_clients()))
         }
         None => (host, Arc::default()),
     })
@@ -294,8 +316,8 @@ fn secure_host(host: Host, keys: Option<&Arc<Keys>>, tls: Option<&Arc<TlsServer>
 }
 
 /// Returns a domain for each access right of a key.
-fn keyed_domains(host: &Host) -> Result<HashMap<Rights, Domain>, HostError> {
-    let rights = [Rights::Read, Rights::Write].into_iter();
+fn keyed_domains(host: &Host) -> Result<HashMap<AccessMode, Domain>, HostError> {
+    let rights = [AccessMode::Read, AccessMode::Write].into_iter();
     rights.map(|rights| host.domain().map(|domain| (rights, domain))).collect()
 }
 
@@ -306,7 +328,7 @@ fn open_sources(
     exports: &[ExportConfig],
     store: Option<&ObjectStore>,
     directory: Option<&Directory>,
-) -> Result<Vec<(Option<Arc<Object>>, Option<Snapshots>)>, StartError> {
+) -> Result<Vec<ExportSource>, StartError> {
     let keep = config.persist.as_ref().map_or(0, |persist| persist.keep);
     let mut found = Vec::new();
     for export in exports {

@@ -24,14 +24,14 @@ use rfs_proto::{
 };
 
 use crate::{
-    absences::Bell,
-    awake,
+    access_mode::AccessMode,
     config::DEFAULT_LEASE,
     dispatch::{Dispatcher, Outcome, Sender},
-    durable::Former,
+    durable::PriorClients,
     keys::Keys,
     mounts::{Arrival, Attached, Mounts},
-    rights::Rights,
+    run_clock,
+    session_reaper::ReaperSignal,
     sessions::{Credentials, Regions},
     squash::Squash,
 };
@@ -78,12 +78,12 @@ pub struct Lent {
     /// The memory for sessions without a key.
     pub open: Reach,
     /// The memory for sessions with a key, by their rights.
-    pub keyed: HashMap<Rights, Reach>,
+    pub keyed: HashMap<AccessMode, Reach>,
 }
 
 impl Lent {
     /// Returns the regions of the memory for a peer with these rights.
-    fn regions(&self, peer: &Peer, rights: Rights) -> Regions {
+    fn regions(&self, peer: &Peer, rights: AccessMode) -> Regions {
         let reach = match peer.key() {
             // Each export with keys has both.
             Some(_) => self.keyed.get(&rights).unwrap_or(&self.open),
@@ -144,9 +144,9 @@ pub struct FileService {
     /// The time in which a mount without a connection may reconnect.
     grace: Option<Duration>,
     /// Rung when a mount has lost its connection.
-    bell: Arc<Bell>,
+    reaper_signal: Arc<ReaperSignal>,
     /// Clients of previous servers that may still write to memory.
-    former: Arc<Former>,
+    prior_clients: Arc<PriorClients>,
     /// The time until which mounts of the previous server may reconnect.
     before_until: Instant,
     /// Whether the server then kills clients that still map memory of a previous server.
@@ -160,19 +160,42 @@ impl FileService {
     /// first.
     pub fn new(exports: Vec<Lent>, keys: Option<Arc<Keys>>) -> FileService {
         let (sessions, keyed, mounts) = (RwLock::default(), Mutex::default(), Mutex::default());
-        let (grace, bell, ender) = (None, Arc::default(), OnceLock::new());
-        let (former, before_until, kill) = (Arc::default(), awake::now(), false);
-        FileService { exports, keys, sessions, keyed, mounts, grace, bell, former, before_until, kill, ender }
+        let (grace, reaper_signal, ender) = (None, Arc::default(), OnceLock::new());
+        let (prior_clients, before_until, kill) = (Arc::default(), run_clock::now(), false);
+        FileService {
+            exports,
+            keys,
+            sessions,
+            keyed,
+            mounts,
+            grace,
+            reaper_signal,
+            prior_clients,
+            before_until,
+            kill,
+            ender,
+        }
     }
 
-    /// Makes the service wait for mounts that lose their connection, and ring `bell` then. Without
-    /// this it only waits for mounts of the previous server. Their sessions are kept while a client
-    /// still maps memory of a previous server.
+    /// Makes the service wait for mounts that lose their connection, and ring `reaper_signal` then.
+    /// Without this it only waits for mounts of the previous server. Their sessions are kept while
+    /// a client still maps memory of a previous server.
     #[must_use]
-    pub fn waiting(self, fencing: Fencing, bell: Arc<Bell>, former: Arc<Former>) -> FileService {
-        let before_until = awake::now() + fencing.lease.unwrap_or(DEFAULT_LEASE);
-        let service =
-            FileService { grace: fencing.lease, bell, former, before_until, kill: fencing.kill, ..self };
+    pub fn waiting(
+        self,
+        fencing: Fencing,
+        reaper_signal: Arc<ReaperSignal>,
+        prior_clients: Arc<PriorClients>,
+    ) -> FileService {
+        let before_until = run_clock::now() + fencing.lease.unwrap_or(DEFAULT_LEASE);
+        let service = FileService {
+            grace: fencing.lease,
+            reaper_signal,
+            prior_clients,
+            before_until,
+            kill: fencing.kill,
+            ..self
+        };
         service.await_prior_mounts();
         service
     }
@@ -192,7 +215,7 @@ impl FileService {
 
     /// Ends a session on the request of its dispatcher, with or without a connection.
     pub fn end_session(&self, export: usize, session: u64, reason: &str) {
-        let now = awake::now();
+        let now = run_clock::now();
         let (peer, away) = {
             let mut mounts = self.mounts.lock();
             (mounts.peer_of(export, session), mounts.give_up(export, session, now))
@@ -241,7 +264,7 @@ impl FileService {
         let Some(key) = peer.key() else {
             let export = if name.is_empty() { Some(0) } else { place(name) };
             let export = export.ok_or(Errno::ENOENT)?;
-            return Ok(Attached { export, rights: Rights::Write, session: session(export) });
+            return Ok(Attached { export, rights: AccessMode::Write, session: session(export) });
         };
         let opens = self.keys.as_ref().and_then(|keys| keys.opens(key)).ok_or(Errno::EACCES)?;
         // A peer without a key to an export does not learn whether it exists.
@@ -344,8 +367,8 @@ impl Service for FileService {
 }
 
 /// Returns the memory rights of a session. With a squash only the server changes memory.
-fn reach(rights: Rights, squash: Squash) -> Rights {
-    if squash.is_nobody() { rights } else { Rights::Read }
+fn reach(rights: AccessMode, squash: Squash) -> AccessMode {
+    if squash.is_nobody() { rights } else { AccessMode::Read }
 }
 
 fn decode(request: &[u8]) -> Result<Request<'_>, String> {
@@ -383,7 +406,7 @@ fn answer(
     };
     note(&request, &outcome);
     match outcome {
-        Outcome::Now(mut answer) if rights == Rights::Read => {
+        Outcome::Now(mut answer) if rights == AccessMode::Read => {
             if let Reply::Attached(attached) = &mut answer {
                 attached.read_only = true;
             }
@@ -429,7 +452,7 @@ mod tests {
 
     #[test]
     fn a_session_chooses_an_export_once_and_only_while_connected() {
-        let [first, second] = [0, 1].map(|export| Attached { export, rights: Rights::Write, session: 1 });
+        let [first, second] = [0, 1].map(|export| Attached { export, rights: AccessMode::Write, session: 1 });
         let mut choices = AttachedExports::default();
         let mut attached = Vec::new();
         assert_eq!(choices.choose(1, first, || attached.push(1)), None, "it has not begun");

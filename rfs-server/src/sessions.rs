@@ -18,10 +18,10 @@ use rdmabox::KeyId;
 use rfs_proto::{Identity, InUse, RegionRef};
 
 use crate::{
+    access_mode::AccessMode,
     dispatch::{KeptReply, SessionQuota},
     numbers::ByNumber,
     replies::Replies,
-    rights::Rights,
     squash::Squash,
 };
 
@@ -65,12 +65,12 @@ pub struct Credentials {
     /// Key of the client; `None` without keys.
     pub key: Option<KeyId>,
     /// Access that the key permits.
-    pub rights: Rights,
+    pub rights: AccessMode,
 }
 
 /// Options of an attach request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Manner {
+pub struct AttachOptions {
     /// The session caches and receives recalls.
     pub keeps: bool,
     /// The session demands to be alone.
@@ -79,7 +79,7 @@ pub struct Manner {
     pub mount: Option<Identity>,
 }
 
-impl Manner {
+impl AttachOptions {
     /// Returns the state bits of a session that attached with these options.
     fn state(self) -> u8 {
         let mark = |given, mark| if given { mark } else { 0 };
@@ -118,8 +118,8 @@ impl Session {
         self.id
     }
 
-    fn is_of(&self, manner: Manner) {
-        if let Some(mount) = manner.mount {
+    fn set_mount(&self, options: AttachOptions) {
+        if let Some(mount) = options.mount {
             // The mount is set once: an attached session cannot attach again.
             let _ = self.mount.set(mount);
         }
@@ -189,9 +189,9 @@ impl Session {
     }
 
     /// Returns the options that the session attached with.
-    pub fn manner(&self) -> Manner {
+    pub fn options(&self) -> AttachOptions {
         let state = self.state.load(Ordering::Acquire);
-        Manner { keeps: state & KEEPS != 0, alone: state & ALONE != 0, mount: self.mount() }
+        AttachOptions { keeps: state & KEEPS != 0, alone: state & ALONE != 0, mount: self.mount() }
     }
 
     /// Returns true if the session is restored from a previous server.
@@ -269,12 +269,12 @@ impl Sessions {
     }
 
     /// Restores an attached session of a previous server.
-    pub fn restore(&self, id: u64, credentials: Credentials, manner: Manner) -> Arc<Session> {
+    pub fn restore(&self, id: u64, credentials: Credentials, options: AttachOptions) -> Arc<Session> {
         // A restored session does not attach again. It gets new references when it reconnects.
         let none = RegionRef { addr: 0, len: 0, rkey: 0 };
         let session =
-            self.insert(id, Regions { arena: none, table: none, sums: None }, credentials, manner.state());
-        session.is_of(manner);
+            self.insert(id, Regions { arena: none, table: none, sums: None }, credentials, options.state());
+        session.set_mount(options);
         session
     }
 
@@ -303,8 +303,8 @@ impl Sessions {
     /// # Errors
     /// [`Refused`] if the session has attached or ended, or if the demand of a session to be alone
     /// is violated.
-    pub fn attach(&self, session: &Session, manner: Manner) -> Result<Regions, Refused> {
-        let alone = manner.alone;
+    pub fn attach(&self, session: &Session, options: AttachOptions) -> Result<Regions, Refused> {
+        let alone = options.alone;
         let _one = self.attaching.lock();
         if session.state.load(Ordering::Acquire) & (ATTACHED | LOST) != 0 {
             return Err(Refused::OutOfTurn);
@@ -313,9 +313,10 @@ impl Sessions {
         if others.alone || (alone && others.sessions > 0) {
             return Err(Refused::InUse(others));
         }
-        session.is_of(manner);
+        session.set_mount(options);
         // The session may end concurrently.
-        let attached = session.state.compare_exchange(0, manner.state(), Ordering::AcqRel, Ordering::Acquire);
+        let attached =
+            session.state.compare_exchange(0, options.state(), Ordering::AcqRel, Ordering::Acquire);
         attached.map(|_| session.regions).map_err(|_| Refused::OutOfTurn)
     }
 
@@ -345,12 +346,12 @@ mod tests {
     }
 
     fn begun(sessions: &Sessions, id: u64) -> Arc<Session> {
-        sessions.begin(id, regions(), Credentials { key: None, rights: Rights::Write });
+        sessions.begin(id, regions(), Credentials { key: None, rights: AccessMode::Write });
         sessions.get(id).unwrap()
     }
 
     fn attach(sessions: &Sessions, session: &Session, keeps: bool, alone: bool) -> Result<Regions, Refused> {
-        sessions.attach(session, Manner { keeps, alone, mount: None })
+        sessions.attach(session, AttachOptions { keeps, alone, mount: None })
     }
 
     #[test]

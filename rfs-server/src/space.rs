@@ -28,7 +28,7 @@ use crate::{
     alloc::{Arena, Range, Short, Totals, Want},
     bytes::{Bad, Bytes},
     dispatch::BEFORE,
-    durable::{Dirt, before::GivenUp},
+    durable::{NonzeroBitmap, prior_sessions::QuarantinedRange},
 };
 
 /// Most bytes that a thread zeroes before it takes the lock again.
@@ -72,7 +72,7 @@ struct Account {
     /// Space that a snapshot has still to copy.
     held: Option<Held>,
     /// The bitmap of nonzero blocks, if the next server needs it.
-    dirt: Option<Dirt>,
+    dirt: Option<NonzeroBitmap>,
 }
 
 /// The arena.
@@ -108,15 +108,15 @@ impl Space {
         bytes: Bytes,
         mode: Zeroing,
         used: Vec<Range>,
-        given_up: Vec<GivenUp>,
-        dirt: Option<Dirt>,
+        given_up: Vec<QuarantinedRange>,
+        dirt: Option<NonzeroBitmap>,
         before: bool,
     ) -> Space {
         let len = bytes.len();
         let mut arena = Arena::taken(len);
         let holders: &[u64] = if before { &[BEFORE] } else { &[] };
         let mut taken = used;
-        for GivenUp { range, ino, holders: mut all } in given_up {
+        for QuarantinedRange { range, ino, holders: mut all } in given_up {
             all.extend(before.then_some(BEFORE));
             arena.quarantine((ino, 0), range, &all);
             taken.push(range);

@@ -13,17 +13,17 @@ use rfs_proto::{
     record,
 };
 use rfs_server::{
+    access_mode::AccessMode,
     bytes::Bytes,
     clock::ManualClock,
     dispatch::{Dispatcher, Kept, Outcome, Root},
     durable::{
-        Dirt, Header, Log,
+        Header, Log, NonzeroBitmap,
         header::PAGE,
         op::{self, Op},
         replay::State,
     },
     namespace::Body,
-    rights::Rights,
     sessions::Credentials,
     space::Zeroing,
     table::Table,
@@ -115,7 +115,7 @@ fn start_servers(log: &Arc<Memory>) -> u64 {
                 records.publish_all(&attr, &inode.space());
             }
         }
-        let dirt = Some(Dirt::new(Arc::clone(log), 0));
+        let dirt = Some(NonzeroBitmap::new(Arc::clone(log), 0));
         let kept = Kept { log: Some(opened), state: Some(state), dirt, starts, clean };
         let root = Root { perm: 0o755, uid: 0, gid: 0 };
         let clock = Arc::new(ManualClock::new(0));
@@ -171,7 +171,7 @@ fn made() -> Arc<Memory> {
     let kept = Kept {
         log: Some(Log::new(Arc::clone(&log), BITMAP, SEGMENT)),
         state: None,
-        dirt: Some(Dirt::new(Arc::clone(&log), 0)),
+        dirt: Some(NonzeroBitmap::new(Arc::clone(&log), 0)),
         starts: 1,
         clean: true,
     };
@@ -181,7 +181,7 @@ fn made() -> Arc<Memory> {
     let made = Dispatcher::kept(memory, Zeroing::Inline, root, clock, kept);
     let bench = Bench::of(made.unwrap_or_else(|e| panic!("a new one: {e}")), arena, table);
     let session = bench.dispatcher().session_number(1);
-    let credentials = Credentials { key: None, rights: Rights::Write };
+    let credentials = Credentials { key: None, rights: AccessMode::Write };
     bench.dispatcher().session_began_as(session, regions(&bench.arena, &bench.table), credentials);
     let mut sequence = 0;
     let mut once = |request| {

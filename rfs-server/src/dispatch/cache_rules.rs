@@ -18,9 +18,9 @@ use super::{
     shards::Mode,
 };
 use crate::{
-    awake,
-    keepers::{Keepers, Last, Part},
+    cache_holders::{CacheHolders, Last, Part},
     namespace::Place,
+    run_clock,
 };
 
 impl<M: Mode> View<'_, M> {
@@ -46,7 +46,7 @@ impl<M: Mode> View<'_, M> {
     pub(super) fn mark(&self, session: u64, attr: &mut Attr) {
         let part = match self.caches(session) {
             false => None,
-            true if self.leases(attr.ino).another_writes(session, attr.ino) => Some(Part::Owner),
+            true if self.open_files(attr.ino).another_writes(session, attr.ino) => Some(Part::Owner),
             true => Some(Part::Attr),
         };
         self.add_holder(session, attr, part);
@@ -58,7 +58,7 @@ impl<M: Mode> View<'_, M> {
 
     /// Lets a session cache pages of an inode, if it caches anything and has the inode open.
     pub(super) fn cache_pages(&self, session: u64, ino: u64) {
-        if self.caches(session) && self.leases(ino).holds(session, ino) {
+        if self.caches(session) && self.open_files(ino).holds(session, ino) {
             self.holders_of_parts(ino).lock().add(session, ino, Part::Pages);
         }
     }
@@ -66,7 +66,7 @@ impl<M: Mode> View<'_, M> {
     /// Returns the current attributes if the session caches them. Does not add a cache holder.
     pub(super) fn cached_attrs(&self, session: u64, ino: u64) -> Option<Attr> {
         let keeps = self.caches(session)
-            && self.namespace.inodes().shard(ino).keepers.lock().keeps(session, ino, Part::Attr);
+            && self.namespace.inodes().shard(ino).cache_holders.lock().keeps(session, ino, Part::Attr);
         let mut attr = if keeps { self.attr(ino).ok()? } else { return None };
         attr.marks |= Marks::KEEP;
         Some(attr)
@@ -96,24 +96,24 @@ impl<M: Mode> View<'_, M> {
         if part.is_none() && number.is_none() {
             return;
         }
-        let mut keepers = self.holders_of_parts(attr.ino).lock();
-        keepers.add_all(session, attr.ino, part.into_iter().chain(number));
+        let mut holders = self.holders_of_parts(attr.ino).lock();
+        holders.add_all(session, attr.ino, part.into_iter().chain(number));
     }
 
-    fn holders_of_parts(&self, ino: u64) -> &Mutex<Keepers> {
-        &self.namespace.inodes().shard(ino).keepers
+    fn holders_of_parts(&self, ino: u64) -> &Mutex<CacheHolders> {
+        &self.namespace.inodes().shard(ino).cache_holders
     }
 }
 
 impl WriteView<'_> {
-    fn keepers(&mut self, ino: u64) -> &mut Keepers {
-        self.namespace.inodes_mut().shard_mut(ino).keepers.get_mut()
+    fn cache_holders(&mut self, ino: u64) -> &mut CacheHolders {
+        self.namespace.inodes_mut().shard_mut(ino).cache_holders.get_mut()
     }
 
     /// Prepares a write: `session` opens an inode to write, or is about to change its bytes in
     /// another way. Recalls attributes and pages from other sessions.
     pub(super) fn will_write(&mut self, session: u64, ino: u64) {
-        if self.leases_mut(ino).will_write(session, ino) {
+        if self.open_files_mut(ino).will_write(session, ino) {
             self.opens_changed(session, ino);
             self.pages_changed(session, ino);
         }
@@ -121,8 +121,8 @@ impl WriteView<'_> {
 
     /// Recalls a name that `session` has changed.
     pub(super) fn name_changed(&mut self, session: u64, Place { parent, name }: Place<'_>) {
-        for keeper in self.keepers(parent).name_changed(parent, session) {
-            self.recall(keeper, Recall::Name { parent, name: name.to_vec() });
+        for holder in self.cache_holders(parent).name_changed(parent, session) {
+            self.recall(holder, Recall::Name { parent, name: name.to_vec() });
         }
         self.await_open(session, |recall| recall.concerns_name(parent, name));
     }
@@ -130,7 +130,7 @@ impl WriteView<'_> {
     /// Recalls all names of a directory from `session`, which has stopped using the directory.
     /// Later changes are not recalled from it.
     pub(super) fn names_returned(&mut self, session: u64, ino: u64) {
-        if self.keepers(ino).take_from(session, ino, Part::Names) {
+        if self.cache_holders(ino).take_from(session, ino, Part::Names) {
             self.recall(session, Recall::Names { ino });
         }
     }
@@ -138,16 +138,16 @@ impl WriteView<'_> {
     /// Recalls the attributes of an inode whose attributes or extended attributes `session` has
     /// changed.
     pub(super) fn attr_changed(&mut self, session: u64, ino: u64) {
-        for keeper in self.keepers(ino).take(ino, Part::Attr, session) {
-            self.recall(keeper, Recall::Attr { ino });
+        for holder in self.cache_holders(ino).take(ino, Part::Attr, session) {
+            self.recall(holder, Recall::Attr { ino });
         }
         self.await_open(session, |recall| recall.concerns(ino));
     }
 
     /// Recalls the owner of an inode, which `session` has changed.
     pub(super) fn owner_changed(&mut self, session: u64, ino: u64) {
-        for keeper in self.keepers(ino).take(ino, Part::Owner, session) {
-            self.recall(keeper, Recall::Owner { ino });
+        for holder in self.cache_holders(ino).take(ino, Part::Owner, session) {
+            self.recall(holder, Recall::Owner { ino });
         }
         self.await_open(session, |recall| recall.concerns(ino));
     }
@@ -155,8 +155,8 @@ impl WriteView<'_> {
     /// Recalls the attributes and pages of an inode whose bytes `session` has changed or is about
     /// to change.
     pub(super) fn pages_changed(&mut self, session: u64, ino: u64) {
-        for keeper in self.keepers(ino).take_contents(ino, session) {
-            self.recall(keeper, Recall::Pages { ino });
+        for holder in self.cache_holders(ino).take_contents(ino, session) {
+            self.recall(holder, Recall::Pages { ino });
         }
         self.await_open(session, |recall| recall.concerns(ino));
     }
@@ -167,7 +167,7 @@ impl WriteView<'_> {
     /// # Errors
     /// EBADF if the session does not have the inode open to write.
     pub(super) fn drop_pages(&mut self, session: u64, ino: u64) -> Result<Attr, Errno> {
-        if !self.leases(ino).of(session, ino).1 {
+        if !self.open_files(ino).of(session, ino).1 {
             return Err(Errno::EBADF);
         }
         self.pages_written(session, ino);
@@ -178,7 +178,7 @@ impl WriteView<'_> {
 
     /// Marks the attributes of an inode that other sessions have open, too.
     pub(super) fn mark_shared(&self, session: u64, attr: &mut Attr) {
-        if self.leases(attr.ino).another_has(session, attr.ino) {
+        if self.open_files(attr.ino).another_has(session, attr.ino) {
             attr.marks |= Marks::SHARED;
         }
     }
@@ -186,8 +186,8 @@ impl WriteView<'_> {
     /// Makes other sessions drop their pages of an inode that `session` has open and has changed.
     /// The session also waits for drops that an earlier change has caused.
     pub(super) fn pages_written(&mut self, session: u64, ino: u64) {
-        for keeper in self.keepers(ino).take(ino, Part::Pages, session) {
-            self.recall(keeper, Recall::Written { ino });
+        for holder in self.cache_holders(ino).take(ino, Part::Pages, session) {
+            self.recall(holder, Recall::Written { ino });
         }
         self.await_open(session, |recall| recall.concerns_pages(ino));
     }
@@ -195,17 +195,17 @@ impl WriteView<'_> {
     /// Removes a session that has closed an inode from the holders of its pages. Its pages stay
     /// valid until the attributes are recalled.
     pub(super) fn pages_let_go(&mut self, session: u64, ino: u64) {
-        self.keepers(ino).take_from(session, ino, Part::Pages);
+        self.cache_holders(ino).take_from(session, ino, Part::Pages);
     }
 
     /// Recalls everything of an inode that is gone because of a request of `session`.
     pub(super) fn inode_gone(&mut self, session: u64, ino: u64) {
-        let last = self.keepers(ino).gone(ino, session);
-        for keeper in last.names {
-            self.recall(keeper, Recall::Names { ino });
+        let last = self.cache_holders(ino).gone(ino, session);
+        for holder in last.names {
+            self.recall(holder, Recall::Names { ino });
         }
-        for keeper in last.attrs {
-            self.recall(keeper, Recall::Attr { ino });
+        for holder in last.attrs {
+            self.recall(holder, Recall::Attr { ino });
         }
         self.await_open(session, |recall| recall.concerns(ino));
     }
@@ -216,10 +216,10 @@ impl WriteView<'_> {
     /// it with the reply. `idle_bytes` is the space of the inode, if no session has it open.
     /// Returns true if the inode stays for any session.
     pub(super) fn orphaned(&mut self, session: u64, ino: u64, idle_bytes: Option<u64>) -> bool {
-        let Last { names, numbers: mut holders, .. } = self.keepers(ino).unnamed(ino, session);
+        let Last { names, numbers: mut holders, .. } = self.cache_holders(ino).unnamed(ino, session);
         // A directory without a name has no entries, and never gets one again.
-        for keeper in names {
-            self.recall(keeper, Recall::Names { ino });
+        for holder in names {
+            self.recall(holder, Recall::Names { ino });
         }
         let earlier = self.store.prior_sessions.holders_of(ino);
         holders.extend(earlier.into_iter().filter(|earlier| !holders.contains(earlier)).collect::<Vec<_>>());
@@ -241,7 +241,7 @@ impl WriteView<'_> {
         let prior = &self.store.prior_sessions;
         let queued = self.pending.locked(|state| match prior.has_not_asked(holder) {
             true => None,
-            false => Some(state.recalls.push(holder, recall, awake::now()).is_some()),
+            false => Some(state.recalls.push(holder, recall, run_clock::now()).is_some()),
         });
         if queued == Some(true) {
             self.notified.push(holder);
@@ -274,7 +274,7 @@ impl WriteView<'_> {
         }
     }
 
-    fn recall(&mut self, keeper: u64, recall: Recall) {
+    fn recall(&mut self, holder: u64, recall: Recall) {
         let unsaid = match recall {
             Recall::Name { .. } | Recall::Names { .. } => seeded(Fault::NameNotRecalled),
             Recall::Attr { .. } | Recall::Pages { .. } => seeded(Fault::AttrNotRecalled),
@@ -287,7 +287,7 @@ impl WriteView<'_> {
         if unsaid {
             return;
         }
-        self.needs.extend(self.pending.locked(|state| state.recalls.push(keeper, recall, awake::now())));
+        self.needs.extend(self.pending.locked(|state| state.recalls.push(holder, recall, run_clock::now())));
     }
 
     /// Makes `session` wait for earlier recalls that concern its change. A session that has not

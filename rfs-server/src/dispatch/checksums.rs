@@ -306,7 +306,7 @@ impl WriteView<'_> {
             let begun = appends && self.was_begun(session, write)?;
             return self.write(session, write, begun);
         }
-        if !self.leases(write.ino).holds(session, write.ino) {
+        if !self.open_files(write.ino).holds(session, write.ino) {
             return Err(Errno::EBADF);
         }
         let slot = self.namespace.get(write.ino)?.slot;
@@ -326,7 +326,7 @@ impl WriteView<'_> {
     fn write(&mut self, session: u64, write: &Write<'_>, begun: bool) -> Result<bool, Errno> {
         let Write { ino, offset, growth, mut data } = *write;
         let end = write.end();
-        if !self.leases(ino).holds(session, ino) {
+        if !self.open_files(ino).holds(session, ino) {
             return Err(Errno::EBADF);
         }
         self.may_write(ino)?;

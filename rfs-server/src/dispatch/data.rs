@@ -67,7 +67,7 @@ impl Call<'_> {
 
 impl<M: Mode> View<'_, M> {
     fn layout_of_open(&self, session: u64, ino: u64, offset: u64) -> Result<Layout, Errno> {
-        if !self.leases(ino).holds(session, ino) {
+        if !self.open_files(ino).holds(session, ino) {
             return Err(Errno::EBADF);
         }
         self.layout(ino, offset)
@@ -83,7 +83,7 @@ impl WriteView<'_> {
     /// Opens a file. Returns its attributes and layout.
     pub(super) fn open(&mut self, session: u64, ino: u64, write: bool) -> Result<Reply, Errno> {
         self.file(ino)?;
-        if !self.leases(ino).holds(session, ino) {
+        if !self.open_files(ino).holds(session, ino) {
             self.may_open_one_more()?;
         }
         self.open_made(session, ino, write)
@@ -106,11 +106,13 @@ impl WriteView<'_> {
         if !self.asker.is_some_and(|asker| asker.id() == session && asker.is_attached()) {
             return Err(Errno::EPROTO);
         }
-        if let (Some((journal, asker)), false) = (self.asker_in_log(), self.leases(ino).holds(session, ino)) {
+        if let (Some((journal, asker)), false) =
+            (self.asker_in_log(), self.open_files(ino).holds(session, ino))
+        {
             journal.quota.take(asker.told(), OPEN_BYTES);
         }
         self.wake(ino);
-        self.leases_mut(ino).open(session, ino);
+        self.open_files_mut(ino).open(session, ino);
         self.opens_changed(session, ino);
         if write {
             self.will_write(session, ino);
@@ -124,7 +126,7 @@ impl WriteView<'_> {
     }
 
     fn close(&mut self, session: u64, ino: u64) -> Result<Reply, Errno> {
-        let closed = self.leases_mut(ino).close(session, ino).ok_or(Errno::EBADF)?;
+        let closed = self.open_files_mut(ino).close(session, ino).ok_or(Errno::EBADF)?;
         self.opens_changed(session, ino);
         if let (Some((journal, asker)), true) = (self.asker_in_log(), closed.session_done) {
             journal.quota.give_back(asker.told(), OPEN_BYTES);
@@ -146,7 +148,7 @@ impl WriteView<'_> {
         end: u64,
         ahead: bool,
     ) -> Result<Attempt, Errno> {
-        if !self.leases(ino).holds(session, ino) {
+        if !self.open_files(ino).holds(session, ino) {
             return Err(Errno::EBADF);
         }
         self.may_write(ino)?;

@@ -146,7 +146,7 @@ impl Call<'_> {
 
 impl<M: Mode> View<'_, M> {
     fn check_open(&self, session: u64, ino: u64) -> Result<(), Errno> {
-        if self.leases(ino).holds(session, ino) { Ok(()) } else { Err(Errno::EBADF) }
+        if self.open_files(ino).holds(session, ino) { Ok(()) } else { Err(Errno::EBADF) }
     }
 
     /// Returns the number of bytes of a step that lie within the source.

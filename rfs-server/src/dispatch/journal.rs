@@ -27,8 +27,8 @@ use crate::{
         op::{self, Locked, Op},
         replay,
     },
-    leases::Leases,
     namespace::{Body, Inode, Inodes, Namespace, XattrName},
+    open_files::OpenFiles,
     sessions::Session,
 };
 
@@ -124,7 +124,7 @@ impl Journal {
             return Ok(());
         }
         for &(session, ino) in &changes.opens {
-            let (times, writes) = inodes.shard(ino).leases.of(session, ino);
+            let (times, writes) = inodes.shard(ino).open_files.of(session, ino);
             op::encode(&Op::Open(session, ino, times, writes), ops);
         }
         for (ino, ranges, holders) in freed.reachable().filter(|_| !seeded(Fault::GivenUpForgotten)) {
@@ -221,10 +221,14 @@ impl Journal {
     }
 
     /// Logs the open files of sessions that reconnect.
-    pub(super) fn describe_opens(&self, leases: &Leases, returns: impl Fn(u64) -> bool) -> Result<(), Full> {
+    pub(super) fn describe_opens(
+        &self,
+        open_files: &OpenFiles,
+        returns: impl Fn(u64) -> bool,
+    ) -> Result<(), Full> {
         let mut ops = Vec::new();
-        for (session, ino) in leases.all().filter(|(session, _)| returns(*session)) {
-            let (times, writes) = leases.of(session, ino);
+        for (session, ino) in open_files.all().filter(|(session, _)| returns(*session)) {
+            let (times, writes) = open_files.of(session, ino);
             op::encode(&Op::Open(session, ino, times, writes), &mut ops);
             if ops.len() >= CHUNK {
                 self.log.describe(&ops)?;

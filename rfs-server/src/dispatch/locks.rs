@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     grants::Grants,
-    locks::{Asked, Locks, MAX_LOCKS, Wish},
+    locks::{LockOutcome, LockRequest, Locks, MAX_LOCKS},
 };
 
 impl Call<'_> {
@@ -29,11 +29,11 @@ impl Call<'_> {
                 if ticket.is_some() && self.store.grants.lock().untold(session) >= MAX_LOCKS {
                     return Err(Errno::ENOLCK);
                 }
-                let wish = Wish { owner: (session, owner), class, range, pid };
+                let request = LockRequest { owner: (session, owner), class, range, pid };
                 meta.namespace.inodes_mut().unlogged_mut(ino)?.was_locked |= kind != LockKind::Unlock;
                 let store = meta.store;
                 let mut locks = store.locks();
-                let reply = meta.lock(&mut locks, (session, ino), wish, kind, ticket);
+                let reply = meta.lock(&mut locks, (session, ino), request, kind, ticket);
                 // A blocked request is not logged: the next server asks for it again.
                 if let Ok(reply) = reply.as_ref()
                     && *reply != Reply::Waits
@@ -51,8 +51,8 @@ impl Call<'_> {
             }
             Request::TestLock { ino, owner, class, exclusive, range } => self.look(&[ino], |look| {
                 check(look, session, ino, range)?;
-                let wish = Wish { owner: (session, owner), class, range, pid: 0 };
-                let found = look.locks().conflict(ino, wish, exclusive);
+                let request = LockRequest { owner: (session, owner), class, range, pid: 0 };
+                let found = look.locks().conflict(ino, request, exclusive);
                 // Process IDs of other hosts have no meaning.
                 Ok(Reply::Conflict(found.map(|(holder, mut held)| {
                     held.pid = if holder == session { held.pid } else { 0 };
@@ -83,7 +83,7 @@ fn due_to(grants: &mut Grants<Sender>, session: u64) -> Option<(Sender, Reply)> 
 
 fn check<M: Mode>(view: &View<'_, M>, session: u64, ino: u64, range: LockRange) -> Result<(), Errno> {
     match () {
-        () if !view.leases(ino).holds(session, ino) => Err(Errno::EBADF),
+        () if !view.open_files(ino).holds(session, ino) => Err(Errno::EBADF),
         () if range.first > range.last => Err(Errno::EINVAL),
         () => Ok(()),
     }
@@ -94,14 +94,14 @@ impl WriteView<'_> {
         &mut self,
         locks: &mut Locks,
         (session, ino): (u64, u64),
-        wish: Wish,
+        request: LockRequest,
         kind: LockKind,
         ticket: Option<u64>,
     ) -> Result<Reply, Errno> {
-        match (locks.set(ino, wish, kind, ticket)?, kind) {
-            (Asked::Waits, _) => Ok(Reply::Waits),
-            (Asked::Done, LockKind::Unlock) => Ok(Reply::Done),
-            (Asked::Done, LockKind::Shared | LockKind::Exclusive) => {
+        match (locks.set(ino, request, kind, ticket)?, kind) {
+            (LockOutcome::Waits, _) => Ok(Reply::Waits),
+            (LockOutcome::Done, LockKind::Unlock) => Ok(Reply::Done),
+            (LockOutcome::Done, LockKind::Shared | LockKind::Exclusive) => {
                 self.granted(session, ino).map(Reply::Locked)
             }
         }
@@ -110,7 +110,7 @@ impl WriteView<'_> {
     /// Describes a lock that a session has got.
     fn granted(&mut self, session: u64, ino: u64) -> Result<Locked, Errno> {
         let visits = self.visit(session, ino)?;
-        Ok(Locked { visits, alone: self.leases(ino).others(session, ino).is_empty() })
+        Ok(Locked { visits, alone: self.open_files(ino).others(session, ino).is_empty() })
     }
 }
 

@@ -27,9 +27,9 @@ use crate::{
     alloc::Range,
     durable::log::Full,
     files::{FileMap, block_up},
-    leases::Leases,
     locks::Locks,
     namespace::{Body, Effects, Inode, Inodes, Namespace, Place},
+    open_files::OpenFiles,
     orphans::Release,
     recalls::Need,
     sessions::Session,
@@ -126,8 +126,8 @@ impl<M: Mode> View<'_, M> {
     }
 
     /// Returns the open files of the inode's shard.
-    pub(super) fn leases(&self, ino: u64) -> &Leases {
-        &self.namespace.inodes().shard(ino).leases
+    pub(super) fn open_files(&self, ino: u64) -> &OpenFiles {
+        &self.namespace.inodes().shard(ino).open_files
     }
 
     /// Locks the file locks. The holder asks for no further inode.
@@ -159,8 +159,8 @@ impl<M: Mode> View<'_, M> {
 
 impl WriteView<'_> {
     /// Returns the open files of the inode's shard, to change.
-    pub(super) fn leases_mut(&mut self, ino: u64) -> &mut Leases {
-        &mut self.namespace.inodes_mut().shard_mut(ino).leases
+    pub(super) fn open_files_mut(&mut self, ino: u64) -> &mut OpenFiles {
+        &mut self.namespace.inodes_mut().shard_mut(ino).open_files
     }
 
     /// Notes for the log that a session's open files of an inode have changed. Only sessions that
@@ -258,7 +258,7 @@ impl WriteView<'_> {
             self.attr_changed(session, ino);
         }
         if let Some(ino) = effects.orphaned {
-            let open = self.leases(ino).is_open(ino) && !seeded(Fault::UnlinkedFreed);
+            let open = self.open_files(ino).is_open(ino) && !seeded(Fault::UnlinkedFreed);
             let idle_bytes = if open { None } else { Some(self.file(ino).map_or(0, FileMap::bytes)) };
             let held = self.orphaned(session, ino, idle_bytes) && !seeded(Fault::UnlinkedFreed);
             match (idle_bytes, held) {
@@ -297,8 +297,8 @@ impl WriteView<'_> {
         }
         match release {
             Release::Unknown => {}
-            Release::Free(_) if !shard.leases.is_open(ino) => self.remove(session, ino),
-            Release::Held | Release::Free(_) => shard.keepers.get_mut().forget_one(ino, session),
+            Release::Free(_) if !shard.open_files.is_open(ino) => self.remove(session, ino),
+            Release::Held | Release::Free(_) => shard.cache_holders.get_mut().forget_one(ino, session),
         }
     }
 
@@ -307,7 +307,7 @@ impl WriteView<'_> {
         if let Some(bytes) = self.namespace.inodes_mut().shard_mut(ino).orphans.remove(ino) {
             self.store.idle.remove(bytes);
         }
-        if !self.leases(ino).is_open(ino) {
+        if !self.open_files(ino).is_open(ino) {
             self.remove(session, ino);
         }
     }
@@ -371,7 +371,7 @@ impl WriteView<'_> {
         inode.layout_generation += 1;
         let of = (ino, inode.layout_generation);
         if !given_up.is_empty() {
-            let holders = self.leases(ino).others(session, ino);
+            let holders = self.open_files(ino).others(session, ino);
             self.freed.space.push(Ranges { of, ranges: given_up.to_vec(), holders });
         }
         Ok(())
@@ -388,7 +388,7 @@ impl WriteView<'_> {
         let of = (ino, inode.layout_generation);
         // A recall for the space recalls the layout already.
         if !self.freed.space.iter().any(|given| given.of == of) {
-            let holders = self.leases(ino).others(session, ino);
+            let holders = self.open_files(ino).others(session, ino);
             self.freed.space.push(Ranges { of, ranges: Vec::new(), holders });
         }
         Ok(())

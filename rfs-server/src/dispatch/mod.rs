@@ -56,12 +56,12 @@ use rfs_proto::{
 use seeded_faults::{Fault, seeded};
 
 use crate::{
-    awake,
+    access_mode::{AccessMode, changes},
     clock::Clock,
     namespace::{Inode, New},
-    patience::Alarm,
-    rights::{Rights, changes},
-    sessions::{Credentials, Manner, Refused, Regions, Sessions},
+    recall_timeout::Alarm,
+    run_clock,
+    sessions::{AttachOptions, Credentials, Refused, Regions, Sessions},
     space::Space,
     squash::Squash,
     stats::{Counters, request_name},
@@ -181,7 +181,7 @@ impl Dispatcher {
 
     /// Registers a new session that has no key and may write.
     pub fn session_began(&self, session: u64, regions: Regions) {
-        self.session_began_as(session, regions, Credentials { key: None, rights: Rights::Write });
+        self.session_began_as(session, regions, Credentials { key: None, rights: AccessMode::Write });
     }
 
     /// Registers a new session.
@@ -215,7 +215,7 @@ impl Dispatcher {
                 meta.orphan_released(session, ino);
             }
             let shard = meta.namespace.inodes_mut().only();
-            for (ino, last) in shard.leases.end_session(session) {
+            for (ino, last) in shard.open_files.end_session(session) {
                 meta.lease_ended(session, ino, last);
                 if !last {
                     // The session may have ended between the bytes of a write and the new size.
@@ -244,8 +244,8 @@ impl Dispatcher {
             Request::Recalls { done } => Ok(self.answer_recalls(session, done)),
             Request::Grants => Ok(self.answer_grants(session)),
             Request::Attach { version, client, keeps, alone, mount, .. } => {
-                let manner = Manner { keeps, alone, mount };
-                self.attach(session, (version, client), manner).map(Outcome::Now)
+                let options = AttachOptions { keeps, alone, mount };
+                self.attach(session, (version, client), options).map(Outcome::Now)
             }
             _ => self.answer(session, request, number),
         };
@@ -279,7 +279,7 @@ impl Dispatcher {
                 needs.retain(|&need| state.recalls.is_open(need));
                 match needs.is_empty() {
                     true => due.push((sender, reply)),
-                    false => state.waits.hold(&needs, (sender, reply)),
+                    false => state.held_replies.hold(&needs, (sender, reply)),
                 }
             }
             DeferredReply::Recalls(session) => {
@@ -293,10 +293,10 @@ impl Dispatcher {
         self.store.send(due);
     }
 
-    /// Returns the time at which the first session exceeds `patience`, unless it acknowledges its
+    /// Returns the time at which the first session exceeds `timeout`, unless it acknowledges its
     /// recalls before.
-    pub fn deadline(&self, patience: Duration) -> Option<Instant> {
-        self.store.pending.locked(|state| state.recalls.deadline(patience))
+    pub fn deadline(&self, timeout: Duration) -> Option<Instant> {
+        self.store.pending.locked(|state| state.recalls.deadline(timeout))
     }
 
     /// Records that a session has lost its connection. The session stays, because its mount may
@@ -305,11 +305,11 @@ impl Dispatcher {
         self.store.pending.locked(|state| state.recalls.disconnect(session));
     }
 
-    /// Detaches the sessions that have not acknowledged a recall for longer than `patience`. No
+    /// Detaches the sessions that have not acknowledged a recall for longer than `timeout`. No
     /// request waits for them any more, and they get no replies. The caller has to end them, which
     /// closes their files.
-    pub fn give_up(&self, patience: Duration, now: Instant) -> Vec<u64> {
-        let overdue = self.store.pending.locked(|state| state.recalls.overdue(patience, now));
+    pub fn give_up(&self, timeout: Duration, now: Instant) -> Vec<u64> {
+        let overdue = self.store.pending.locked(|state| state.recalls.overdue(timeout, now));
         for &session in &overdue {
             if let Some(session) = self.sessions.get(session) {
                 session.detach();
@@ -460,7 +460,7 @@ impl Dispatcher {
             else {
                 return Outcome::Now(Reply::Error(Errno::EPROTO));
             };
-            due = state.waits.acknowledged(session, first);
+            due = state.held_replies.acknowledged(session, first);
             match state.recalls.next(session) {
                 Some(recalls) => Outcome::Now(Reply::Recalls(recalls)),
                 // From now on the session receives layout recalls, so it may rely on sizes that it
@@ -488,7 +488,7 @@ impl Dispatcher {
         }
         self.store.pending.locked(|state| {
             if state.recalls.asks(session.id()) && session.is_of_before() {
-                let mut push = |recall| state.recalls.push(session.id(), recall, awake::now());
+                let mut push = |recall| state.recalls.push(session.id(), recall, run_clock::now());
                 push(Recall::All);
                 // Files gave up this space before the session could receive a recall.
                 for (ino, generation) in self.store.space.quarantined_for(session.id()) {
@@ -512,12 +512,17 @@ impl Dispatcher {
         self.each_shard(|meta| unlinked.extend(meta.namespace.inodes_mut().only().orphans.held_by(session)));
         self.store.pending.locked(|state| {
             for ino in unlinked {
-                state.recalls.push(session, Recall::Unlinked { ino }, awake::now());
+                state.recalls.push(session, Recall::Unlinked { ino }, run_clock::now());
             }
         });
     }
 
-    fn attach(&self, session: u64, (version, client): (u32, &str), manner: Manner) -> Result<Reply, Errno> {
+    fn attach(
+        &self,
+        session: u64,
+        (version, client): (u32, &str),
+        options: AttachOptions,
+    ) -> Result<Reply, Errno> {
         if version != VERSION {
             log::warn!("session {session}: {client:?} uses protocol version {version}, the server {VERSION}");
             return Err(Errno::EPROTO);
@@ -525,8 +530,8 @@ impl Dispatcher {
         let asker = self.sessions.get(session).ok_or(Errno::EPROTO)?;
         // The end of the session ends its recall queue after this, and so finds the queue.
         let attached = self.store.pending.locked(|state| {
-            let attached = self.sessions.attach(&asker, manner);
-            if attached.is_ok() && manner.keeps {
+            let attached = self.sessions.attach(&asker, options);
+            if attached.is_ok() && options.keeps {
                 state.recalls.begin(session);
             }
             attached
@@ -544,7 +549,7 @@ impl Dispatcher {
             self.drop_caches(session);
             return Err(Errno::ENOSPC);
         }
-        log::debug!("session {session}: {client:?} attached{}", if manner.alone { ", alone" } else { "" });
+        log::debug!("session {session}: {client:?} attached{}", if options.alone { ", alone" } else { "" });
         Ok(Reply::Attached(self.attached(session, regions, false)))
     }
 
@@ -554,7 +559,7 @@ impl Dispatcher {
         let kept = self.store.pending.locked(|state| state.drop_recalls(session, &mut due));
         if kept {
             self.each_shard(|meta| {
-                meta.namespace.inodes_mut().only().keepers.get_mut().end_session(session);
+                meta.namespace.inodes_mut().only().cache_holders.get_mut().end_session(session);
             });
         }
         self.store.send(due);

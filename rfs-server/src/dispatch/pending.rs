@@ -15,9 +15,9 @@ use super::{
     outcome::Sender,
 };
 use crate::{
-    awake,
+    held_replies::HeldReplies,
     recalls::{Need, Queues},
-    waits::Waits,
+    run_clock,
 };
 
 /// Replies that have become due. They are sent when the thread holds no lock.
@@ -27,7 +27,7 @@ pub(crate) type Due = Vec<(Sender, Reply)>;
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) recalls: Queues<Sender>,
-    pub(super) waits: Waits<(Sender, Reply)>,
+    pub(super) held_replies: HeldReplies<(Sender, Reply)>,
     /// Sessions of the previous server with unknown cache contents, from which nothing has been
     /// recalled yet.
     pub(super) unknown: Vec<u64>,
@@ -39,7 +39,7 @@ impl State {
     pub(super) fn recall_all(&mut self, which: impl Fn(u64) -> bool) {
         let sessions = self.unknown.extract_if(.., |session| which(*session));
         for session in sessions {
-            self.recalls.push(session, Recall::All, awake::now());
+            self.recalls.push(session, Recall::All, run_clock::now());
         }
     }
 
@@ -55,7 +55,7 @@ impl State {
     pub(super) fn drop_recalls(&mut self, session: u64, due: &mut Due) -> bool {
         let asker = self.recalls.take_asker(session);
         due.extend(asker.map(|sender| (sender, Reply::Error(Errno::EPROTO))));
-        due.extend(self.waits.session_ended(session));
+        due.extend(self.held_replies.session_ended(session));
         self.unknown.retain(|other| *other != session);
         self.recalls.end(session)
     }

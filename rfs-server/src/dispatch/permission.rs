@@ -139,8 +139,8 @@ impl<M: Mode> View<'_, M> {
         self.may(directory, |squash, inode| denied(squash.permits(inode, WRITE | SEARCH)))
     }
 
-    /// Checks a read of bytes or extended attributes. Execute permission suffices: a kernel reads the
-    /// files that it executes.
+    /// Checks a read of bytes or extended attributes. Execute permission suffices: a kernel reads
+    /// the files that it executes.
     pub(super) fn may_read(&self, ino: u64) -> Result<(), Errno> {
         self.may(ino, |squash, inode| {
             let executes = inode.kind == FileKind::Regular && squash.permits(inode, SEARCH);
@@ -154,7 +154,7 @@ impl<M: Mode> View<'_, M> {
     }
 
     fn has_to_write(&self, ino: u64) -> bool {
-        self.asker.is_some_and(|asker| self.leases(ino).of(asker.id(), ino).1)
+        self.asker.is_some_and(|asker| self.open_files(ino).of(asker.id(), ino).1)
     }
 
     /// Checks an open.

@@ -21,14 +21,14 @@ use super::{
     recovery::Damage,
 };
 use crate::{
+    access_mode::AccessMode,
     durable::{
-        before::{Returning, Session},
         log::Full,
         op::Op,
+        prior_sessions::{ReconnectingMount, Session},
     },
     recalls::Need,
-    rights::Rights,
-    sessions::{self, Credentials, Manner},
+    sessions::{self, AttachOptions, Credentials},
 };
 
 /// A mount that was attached to the previous server, and that the server waits for.
@@ -60,13 +60,13 @@ impl Dispatcher {
     }
 
     /// Restores a session and all its state but its locks.
-    pub(super) fn restore(&self, id: u64, returning: Returning, has: Session) -> Result<(), Damage> {
-        let Returning { mount, key, writes, keeps, alone } = returning;
+    pub(super) fn restore(&self, id: u64, returning: ReconnectingMount, has: Session) -> Result<(), Damage> {
+        let ReconnectingMount { mount, key, writes, keeps, alone } = returning;
         let damage = || Damage::Session(id);
         let key = key.map(|key| key.parse()).transpose().map_err(|_| damage())?;
-        let rights = if writes { Rights::Write } else { Rights::Read };
-        let manner = Manner { keeps, alone, mount: Some(mount) };
-        let session = self.sessions.restore(id, Credentials { key, rights }, manner);
+        let rights = if writes { AccessMode::Write } else { AccessMode::Read };
+        let options = AttachOptions { keeps, alone, mount: Some(mount) };
+        let session = self.sessions.restore(id, Credentials { key, rights }, options);
         if let Some(journal) = &self.store.journal {
             // Taken without a check, because the previous server had room for it.
             let slots = has.turns.keys().next_back().map_or(0, |&slot| u64::from(slot) + 1);
@@ -82,7 +82,7 @@ impl Dispatcher {
             session.replies().restore(slot, sequence, KeptReply::of_before(reply), logged);
         }
         for (ino, open) in has.opens {
-            let restore = |meta: &mut WriteView<'_>| meta.leases_mut(ino).restore(id, ino, open);
+            let restore = |meta: &mut WriteView<'_>| meta.open_files_mut(ino).restore(id, ino, open);
             self.store.transact(Plan::new(&[ino]), None, restore);
         }
         if keeps {

@@ -31,10 +31,10 @@ use crate::{
     bytes::{Bytes, Settled},
     clock::Clock,
     durable::{
-        Dirt, Log, Object, ObjectError,
-        before::{Present, Returning, Session},
+        Log, NonzeroBitmap, Object, ObjectError,
         log::Full,
         op::Op,
+        prior_sessions::{ReconnectingMount, RemainingSessions, Session},
         replay::{NoTree, State},
     },
     files::block_up,
@@ -71,7 +71,7 @@ pub struct Kept {
     /// The state in the log or the snapshot; `None` if the object is new.
     pub state: Option<State>,
     /// The blocks that may be nonzero; `None` if all free space is zero.
-    pub dirt: Option<Dirt>,
+    pub dirt: Option<NonzeroBitmap>,
     /// The number of this start: larger than the numbers of all previous servers.
     pub starts: u64,
     /// Whether the previous server ended in order.
@@ -148,7 +148,7 @@ impl Dispatcher {
         }
         let Unfinished { cut, held, unlinked } = close_all(&mut inodes, &table, &bytes, clean);
         for (ino, lost) in &cut {
-            let holders = sessions.who_may_reach(*ino);
+            let holders = sessions.sessions_reaching(*ino);
             // Logged first, because the extents of files take precedence in the log.
             if let Some(journal) = &journal {
                 journal.tell_or_stop(&Op::GivenUp(*ino, lost.clone(), holders.clone()));
@@ -161,7 +161,7 @@ impl Dispatcher {
             }
             used = extents(&inodes, bytes.len())?;
         }
-        let Present { returning, strangers, locks, given_up } = sessions
+        let RemainingSessions { returning, strangers, locks, given_up } = sessions
             .present(&used, |ino| inodes.get(&ino).is_some_and(|inode| inode.kind == FileKind::Regular));
         if let Some(beyond) = given_up.last().filter(|given| given.range.end() > bytes.len()) {
             return Err(Damage::Extents(beyond.ino));
@@ -176,7 +176,7 @@ impl Dispatcher {
         // A session may have had the file open, and its client may still be writing through mapped
         // memory.
         for &ino in &held {
-            let open = |meta: &mut WriteView<'_>| meta.leases_mut(ino).open(BEFORE, ino);
+            let open = |meta: &mut WriteView<'_>| meta.open_files_mut(ino).open(BEFORE, ino);
             store.transact(Plan::new(&[ino]), None, open);
         }
         let dispatcher = Dispatcher::over(store, clock, started);
@@ -209,7 +209,7 @@ impl Dispatcher {
     /// Restores the sessions of mounts that reconnect. All of them may use the `unlinked` inodes.
     fn restore_sessions(
         &self,
-        returning: Vec<(u64, Returning, Session)>,
+        returning: Vec<(u64, ReconnectingMount, Session)>,
         unlinked: &[u64],
         last_ino: u64,
     ) -> Result<(), Damage> {
@@ -252,7 +252,7 @@ impl Dispatcher {
         self.log_orphaned_sessions_end();
         self.store.space.before_is_over();
         self.each_shard(|meta| {
-            for (ino, last) in meta.namespace.inodes_mut().only().leases.end_session(BEFORE) {
+            for (ino, last) in meta.namespace.inodes_mut().only().open_files.end_session(BEFORE) {
                 meta.lease_ended(BEFORE, ino, last);
             }
         });
@@ -280,7 +280,7 @@ impl Dispatcher {
     /// Returns true if no session, old or new, has a file open, and all changes are logged.
     pub(crate) fn is_settled(&self) -> bool {
         let mut open = false;
-        self.each_shard(|meta| open |= !meta.namespace.inodes_mut().only().leases.is_empty());
+        self.each_shard(|meta| open |= !meta.namespace.inodes_mut().only().open_files.is_empty());
         !open
             && !self.store.space.is_before()
             && !self.store.journal.as_ref().is_some_and(|journal| journal.is_behind())
@@ -304,7 +304,7 @@ impl Dispatcher {
                 journal.describe(shard.inodes.iter().map(|(&ino, inode)| (ino, inode)))?;
                 let returns =
                     |session| self.sessions.get(session).is_some_and(|session| session.comes_back());
-                journal.describe_opens(&shard.leases, returns)
+                journal.describe_opens(&shard.open_files, returns)
             };
             self.store.transact(Plan::shard(at), None, describe).0?;
         }
@@ -357,7 +357,7 @@ fn take_over(
     inodes: &mut ByNumber<Inode>,
     table: &Table,
     starts: u64,
-    (returning, locks): (&[(u64, Returning, Session)], &Locks),
+    (returning, locks): (&[(u64, ReconnectingMount, Session)], &Locks),
 ) {
     let open: HashSet<(u64, u64)> =
         returning.iter().flat_map(|(id, _, has)| has.opens.keys().map(|&ino| (*id, ino))).collect();

@@ -15,11 +15,11 @@ use super::{
     log_quota::{SESSION_BYTES, TRANSIENT_SESSION_BYTES},
 };
 use crate::{
+    access_mode::AccessMode,
     durable::{
         log::Full,
         op::{Mount, Op},
     },
-    rights::Rights,
     sessions::Session,
 };
 
@@ -95,8 +95,8 @@ impl Dispatcher {
 }
 
 fn describe(session: &Session, tell: &mut impl FnMut(Op<'_>) -> Result<(), Full>) -> Result<(), Full> {
-    let (id, manner) = (session.id(), session.manner());
-    let Some(mount) = manner.mount else { return tell(Op::Stranger(id)) };
+    let (id, options) = (session.id(), session.options());
+    let Some(mount) = options.mount else { return tell(Op::Stranger(id)) };
     let credentials = session.credentials();
     let key = credentials.key.map(|key| key.to_string());
     tell(Op::Session(
@@ -105,9 +105,9 @@ fn describe(session: &Session, tell: &mut impl FnMut(Op<'_>) -> Result<(), Full>
             version: rfs_proto::VERSION,
             mount,
             key: key.as_deref(),
-            writes: credentials.rights == Rights::Write,
-            keeps: manner.keeps,
-            alone: manner.alone,
+            writes: credentials.rights == AccessMode::Write,
+            keeps: options.keeps,
+            alone: options.alone,
         },
     ))?;
     {

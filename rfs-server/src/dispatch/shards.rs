@@ -21,10 +21,10 @@ use super::{
     meta::View,
 };
 use crate::{
-    keepers::Keepers,
-    leases::Leases,
+    cache_holders::CacheHolders,
     namespace::Inode,
     numbers::{ByNumber, spread},
+    open_files::OpenFiles,
     orphans::Orphans,
 };
 
@@ -36,9 +36,9 @@ pub(super) const SHARDS: usize = 128;
 #[derive(Debug, Default)]
 pub(crate) struct Shard {
     pub(super) inodes: ByNumber<Inode>,
-    pub(super) leases: Leases,
+    pub(super) open_files: OpenFiles,
     /// Readers of the shard add cache holders, too.
-    pub(super) keepers: Mutex<Keepers>,
+    pub(super) cache_holders: Mutex<CacheHolders>,
     /// Inodes without a name that sessions may still use.
     pub(super) orphans: Orphans,
 }
@@ -73,7 +73,8 @@ impl Shards {
         self.last_ino.load(Ordering::Relaxed)
     }
 
-    /// Turns `out_of_order` off, so that each transaction that needs a shard out of order runs again.
+    /// Turns `out_of_order` off, so that each transaction that needs a shard out of order runs
+    /// again.
     #[cfg(test)]
     pub(super) fn lock_in_order_only(&mut self) {
         self.out_of_order = false;

@@ -107,7 +107,8 @@ impl Dispatcher {
             let look = |look: &mut ReadView<'_>| look.table.written(slot);
             seen = self.store.transact(Plan::new(&[ino]), None, look).0;
         }
-        // No transaction is changing the record: a client left it so, as clients can write to it, too.
+        // No transaction is changing the record: a client left it so, as clients can write to it,
+        // too.
         seen.unwrap_or_else(|BeingChanged(written)| Some(written))
     }
 

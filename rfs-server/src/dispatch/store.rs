@@ -34,7 +34,7 @@ use crate::{
     grants::Grants,
     locks::{Answer, Locks},
     namespace::Namespace,
-    patience::Alarm,
+    recall_timeout::Alarm,
     recalls::Need,
     sessions::Session,
     space::Space,
@@ -67,8 +67,8 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Creates a store of these inodes, which have their slots in the table. `kept` holds the journal
-    /// for changes and the file locks of the previous server, if there is a memory object.
+    /// Creates a store of these inodes, which have their slots in the table. `kept` holds the
+    /// journal for changes and the file locks of the previous server, if there is a memory object.
     pub(super) fn new(
         shards: Shards,
         table: Table,
@@ -77,7 +77,7 @@ impl Store {
     ) -> Store {
         let (journal, locks) = match kept {
             Some((journal, mut locks)) => {
-                locks.begin_noting();
+                locks.record_changes();
                 locks.limit_to(LogQuota::locks(journal.log().room_for_sessions()));
                 (Some(journal), locks)
             }
@@ -122,7 +122,7 @@ impl Store {
     /// of the transaction is logged with them.
     pub(super) fn log_lock_changes(&self, locks: &mut Locks, logged_reply: &mut Option<LoggedReply<'_>>) {
         if let Some(journal) = &self.journal {
-            let changes = locks.take_noted();
+            let changes = locks.take_changes();
             if !changes.is_empty() && journal.log_lock_changes(&changes, logged_reply.take()).is_err() {
                 log::debug!("{} lock changes are not in the log", changes.len());
             }

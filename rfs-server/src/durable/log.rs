@@ -5,10 +5,11 @@
 //! lock protects the end of the log: it leaves no gap before a later transaction, and a transaction
 //! that depends on another follows it. When a segment grows long, [`Log::exchange`] switches to the
 //! other one, and the compactor describes every inode there while requests go on. Until
-//! [`Op::Complete`], recovery reads both segments, the older one first. LOG.md has the limits.
+//! [`Op::Complete`], recovery reads both segments, the older one first. docs/design/formats.md has
+//! the limits.
 //!
 //! # Concurrency
-//! Any thread. The lock `tail` comes before `watch`.
+//! Any thread. The lock `tail` comes before `signal`.
 
 use std::{
     sync::{
@@ -32,22 +33,22 @@ use super::{
 };
 
 /// Bytes at the start of a segment: checksum, segment number, number of the first transaction.
-const BEGIN: usize = 24;
+const SEGMENT_HEAD: usize = 24;
 /// Bytes before the operations of a transaction: checksum, length.
-const FRONT: usize = 16;
+const TRANSACTION_HEAD: usize = 16;
 /// A segment with less growth than this many bytes is not compacted.
-const LEAST: usize = 1 << 20;
+const MIN_GROWTH_BYTES: usize = 1 << 20;
 /// A segment is compacted when it has grown by this multiple of its description.
-const GROWTH: usize = 3;
+const GROWTH_FACTOR: usize = 3;
 /// Eighths of a segment after which the server refuses changes that add something.
-const ADDS: usize = 6;
+const ADD_EIGHTHS: usize = 6;
 /// Eighths of a segment that the sessions may take in a description. The rest is for requests that
 /// run meanwhile.
-const SESSIONS: usize = 1;
+const SESSION_EIGHTHS: usize = 1;
 /// Eighths of a segment from which on compaction starts early, before changes are refused.
-const HURRY: usize = 5;
+const EARLY_EIGHTHS: usize = 5;
 /// Early compaction starts when the growth exceeds the segment's length divided by this number.
-const LITTLE: usize = 16;
+const EARLY_DIVISOR: usize = 16;
 
 /// The log has no room for a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -80,9 +81,9 @@ struct Tail {
     /// Offset behind [`Op::Complete`]; 0 while the segment is incomplete.
     complete: usize,
     /// Bytes of the segment that describe existing state; the other bytes are growth.
-    said: usize,
+    described: usize,
     /// Bytes that are reserved for the rest of the description.
-    owed: usize,
+    reserved: usize,
 }
 
 /// The log.
@@ -96,17 +97,17 @@ pub struct Log {
     tail: Mutex<Tail>,
     reservation: Reservation,
     nearly_full: AtomicBool,
-    watch: Mutex<Watch>,
+    signal: Mutex<CompactionSignal>,
     changed: Condvar,
 }
 
 /// State that the compactor waits for.
 #[derive(Clone, Copy, Debug, Default)]
-struct Watch {
+struct CompactionSignal {
     /// The log is long enough for compaction.
-    long: bool,
+    is_due: bool,
     /// The server stops; waiting ends.
-    over: bool,
+    stopped: bool,
 }
 
 impl Log {
@@ -134,10 +135,10 @@ impl Log {
             memory,
             offset,
             len,
-            tail: Mutex::new(Tail { segment: 0, next: 1, at: 0, complete: 0, said: 0, owed: 0 }),
+            tail: Mutex::new(Tail { segment: 0, next: 1, at: 0, complete: 0, described: 0, reserved: 0 }),
             reservation: Reservation::default(),
             nearly_full: AtomicBool::new(false),
-            watch: Mutex::default(),
+            signal: Mutex::default(),
             changed: Condvar::new(),
         }
     }
@@ -163,7 +164,11 @@ impl Log {
         let mut tail = log.scan(newest, &mut visit)?;
         // The log does not tell how many of these bytes a new description would take. If the
         // segment is nearly full, assume none, so that compaction starts and measures it.
-        tail.said = if tail.complete > len / 8 * HURRY { 0 } else { tail.complete.saturating_sub(BEGIN) };
+        tail.described = if tail.complete > len / 8 * EARLY_EIGHTHS {
+            0
+        } else {
+            tail.complete.saturating_sub(SEGMENT_HEAD)
+        };
         *log.tail.lock() = tail;
         log.note_room(&tail);
         Ok(log)
@@ -175,7 +180,7 @@ impl Log {
     /// [`Full`] if the segment has no room or the file system no space.
     pub fn append(&self, ops: &[u8]) -> Result<(), Full> {
         let mut tail = self.tail.lock();
-        let limit = self.len - tail.owed;
+        let limit = self.len - tail.reserved;
         self.write(&mut tail, ops, limit)
     }
 
@@ -187,14 +192,14 @@ impl Log {
         let mut tail = self.tail.lock();
         let before = tail.at;
         self.write(&mut tail, ops, self.len)?;
-        tail.said += tail.at - before;
-        tail.owed = tail.owed.saturating_sub(tail.at - before);
+        tail.described += tail.at - before;
+        tail.reserved = tail.reserved.saturating_sub(tail.at - before);
         Ok(())
     }
 
     /// Returns the bytes that the sessions may take in a description.
     pub fn room_for_sessions(&self) -> u64 {
-        (self.len / 8 * SESSIONS) as u64
+        (self.len / 8 * SESSION_EIGHTHS) as u64
     }
 
     /// Returns true if the log has room only for changes that remove something.
@@ -208,29 +213,33 @@ impl Log {
     }
 
     fn is_long_with(&self, tail: &Tail) -> bool {
-        let hurry = tail.at > self.len / 8 * HURRY;
-        let limit = LEAST.max(GROWTH * tail.said).min(if hurry { self.len / LITTLE } else { self.len / 2 });
-        tail.complete > 0 && tail.at - BEGIN - tail.said > limit
+        let is_early = tail.at > self.len / 8 * EARLY_EIGHTHS;
+        let limit = MIN_GROWTH_BYTES.max(GROWTH_FACTOR * tail.described).min(if is_early {
+            self.len / EARLY_DIVISOR
+        } else {
+            self.len / 2
+        });
+        tail.complete > 0 && tail.at - SEGMENT_HEAD - tail.described > limit
     }
 
     /// Blocks until the log has grown long, if `growth` is set, or until `deadline`. Returns false
     /// once [`Log::end_waiting`] was called.
     pub fn await_growth(&self, deadline: Option<Instant>, growth: bool) -> bool {
-        let mut watch = self.watch.lock();
-        while !(watch.over || growth && watch.long) {
+        let mut signal = self.signal.lock();
+        while !(signal.stopped || growth && signal.is_due) {
             match deadline {
-                Some(deadline) if self.changed.wait_until(&mut watch, deadline).timed_out() => break,
+                Some(deadline) if self.changed.wait_until(&mut signal, deadline).timed_out() => break,
                 Some(_) => {}
-                None => self.changed.wait(&mut watch),
+                None => self.changed.wait(&mut signal),
             }
         }
-        watch.long = false;
-        !watch.over
+        signal.is_due = false;
+        !signal.stopped
     }
 
     /// Ends all present and future waits in [`Log::await_growth`].
     pub fn end_waiting(&self) {
-        self.watch.lock().over = true;
+        self.signal.lock().stopped = true;
         self.changed.notify_all();
     }
 
@@ -244,10 +253,12 @@ impl Log {
     pub fn exchange(&self) {
         let mut tail = self.tail.lock();
         if tail.complete > 0 {
-            let most = self.len / 8 * (ADDS + SESSIONS);
-            let owed = tail.at.min(most);
+            // The description takes no more than the current segment. Requests must leave it room,
+            // because there is no third segment.
+            let most = self.len / 8 * (ADD_EIGHTHS + SESSION_EIGHTHS);
+            let reserved = tail.at.min(most);
             self.begin(&mut tail);
-            tail.owed = if seeded(Fault::DescriptionCrowdedOut) { 0 } else { owed };
+            tail.reserved = if seeded(Fault::DescriptionCrowdedOut) { 0 } else { reserved };
         }
     }
 
@@ -260,7 +271,7 @@ impl Log {
         op::encode(&Op::Complete, &mut ops);
         let mut tail = self.tail.lock();
         self.write(&mut tail, &ops, self.len)?;
-        (tail.complete, tail.owed) = (tail.at, 0);
+        (tail.complete, tail.reserved) = (tail.at, 0);
         // The lock is held, so no thread starts a segment in this place. Its pages stay reserved.
         self.memory.zero_present(self.place(tail.segment + 1), self.len);
         Ok(())
@@ -268,7 +279,7 @@ impl Log {
 
     fn write(&self, tail: &mut Tail, ops: &[u8], limit: usize) -> Result<(), Full> {
         let was_long = self.is_long_with(tail);
-        let end = tail.at + FRONT + ops.len().next_multiple_of(8);
+        let end = tail.at + TRANSACTION_HEAD + ops.len().next_multiple_of(8);
         if end > limit {
             self.wake();
             return Err(Full);
@@ -280,7 +291,7 @@ impl Log {
             return Err(Full);
         }
         let at = self.place(tail.segment) + tail.at;
-        self.memory.write(at + FRONT, ops);
+        self.memory.write(at + TRANSACTION_HEAD, ops);
         self.store(at + 8, ops.len() as u64);
         self.store(at, check(tail.segment, tail.next, ops));
         tail.at = end;
@@ -294,18 +305,25 @@ impl Log {
 
     /// Wakes the compactor.
     fn wake(&self) {
-        self.watch.lock().long = true;
+        self.signal.lock().is_due = true;
         self.changed.notify_all();
     }
 
     fn note_room(&self, tail: &Tail) {
-        let nearly_full = tail.at > self.len / 8 * ADDS;
+        let nearly_full = tail.at > self.len / 8 * ADD_EIGHTHS;
         self.nearly_full.store(nearly_full, Ordering::Relaxed);
     }
 
     /// Starts the next segment.
     fn begin(&self, tail: &mut Tail) {
-        *tail = Tail { segment: tail.segment + 1, at: BEGIN, complete: 0, said: 0, owed: 0, ..*tail };
+        *tail = Tail {
+            segment: tail.segment + 1,
+            at: SEGMENT_HEAD,
+            complete: 0,
+            described: 0,
+            reserved: 0,
+            ..*tail
+        };
         let at = self.place(tail.segment);
         self.store(at, 0);
         self.store(at + 8, tail.segment);
@@ -326,20 +344,22 @@ impl Log {
         (segment, next): (u64, u64),
         visit: &mut impl FnMut(Op<'_>) -> Result<(), LogError>,
     ) -> Result<Tail, LogError> {
-        let mut tail = Tail { segment, next, at: BEGIN, complete: 0, said: 0, owed: 0 };
+        let mut tail = Tail { segment, next, at: SEGMENT_HEAD, complete: 0, described: 0, reserved: 0 };
         let mut ops = Vec::new();
-        while tail.at + FRONT <= self.len {
+        while tail.at + TRANSACTION_HEAD <= self.len {
             let at = self.place(segment) + tail.at;
             let (expected, len) = (self.load(at), self.load(at + 8));
-            let Some(len) = usize::try_from(len).ok().filter(|&len| len <= self.len - tail.at - FRONT) else {
+            let Some(len) =
+                usize::try_from(len).ok().filter(|&len| len <= self.len - tail.at - TRANSACTION_HEAD)
+            else {
                 break;
             };
             ops.resize(len, 0);
-            self.memory.read(at + FRONT, &mut ops);
+            self.memory.read(at + TRANSACTION_HEAD, &mut ops);
             if expected != check(segment, tail.next, &ops) {
                 break;
             }
-            tail.at += FRONT + len.next_multiple_of(8);
+            tail.at += TRANSACTION_HEAD + len.next_multiple_of(8);
             tail.next += 1;
             for op in op::decode(&ops) {
                 match op.map_err(|_| LogError::Nonsense)? {
@@ -481,11 +501,11 @@ mod tests {
             log.describe(&gone(1)).unwrap();
         }
         log.complete().unwrap();
-        assert!(!log.is_long() && !log.watch.lock().long);
+        assert!(!log.is_long() && !log.signal.lock().is_due);
         while !log.is_nearly_full() {
             log.append(&gone(1)).unwrap();
         }
-        assert!(log.is_long() && log.watch.lock().long);
+        assert!(log.is_long() && log.signal.lock().is_due);
         // Transactions that requests add during a description count as growth.
         log.exchange();
         while log.append(&gone(1)).is_ok() {}
@@ -498,9 +518,9 @@ mod tests {
         log.complete().unwrap();
         assert!(!log.is_long());
         // A full log wakes the compactor, however little it has grown.
-        log.watch.lock().long = false;
+        log.signal.lock().is_due = false;
         log.append(&[0; LEN]).unwrap_err();
-        assert!(log.watch.lock().long);
+        assert!(log.signal.lock().is_due);
     }
 
     proptest! {

@@ -5,27 +5,30 @@
 //! blocks, and a log of all metadata changes. Stores to a shared mapping survive a killed process,
 //! so nothing is flushed. Only the order of stores matters: a change is in the log before its reply
 //! is sent. It is also in the log before the space or records that it releases are used again.
-//! LOG.md has the formats.
+//! docs/design/formats.md has the formats.
 //!
-//! Bottom up: [`op`], [`log`], [`replay`] with [`before`] (sessions), [`dirt`], [`header`],
-//! [`object`] and [`tether`]. `dispatch::journal` writes the operations, `dispatch::recovery`
-//! applies them.
+//! Bottom up: [`op`], [`log`], [`replay`] with [`prior_sessions`] (sessions), [`nonzero_bitmap`],
+//! [`header`], [`object`] and [`client_marks`]. `dispatch::journal` writes the operations,
+//! `dispatch::recovery` applies them.
+//!
+//! # Concurrency
+//! See each module. The log and the client marks are for any thread; recovery uses one thread.
 
-pub mod before;
-pub mod dirt;
+pub mod client_marks;
 pub mod header;
 pub mod log;
+pub mod nonzero_bitmap;
 pub mod object;
 pub mod op;
+pub mod prior_sessions;
 pub mod replay;
 mod reservation;
-pub mod tether;
 
-pub use dirt::Dirt;
+pub use client_marks::{ClientMarks, PriorClients};
 pub use header::{Header, Shape};
 pub use log::Log;
+pub use nonzero_bitmap::NonzeroBitmap;
 pub use object::{Object, ObjectError, ObjectStore};
-pub use tether::{Former, Tether};
 
 /// Returns an FNV-1a hash over 64-bit words that folds the upper half in after each word. It
 /// detects incomplete writes, not tampering.

@@ -18,7 +18,7 @@ use rfs_proto::{checksum, record};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
 use super::{
-    Dirt, Former, Header, Log, Shape, Tether,
+    ClientMarks, Header, Log, NonzeroBitmap, PriorClients, Shape,
     header::{HeaderError, PAGE, Turn},
     log::LogError,
     op::Op,
@@ -129,8 +129,8 @@ fn ownership(path: &Path) -> impl FnOnce(OwnershipError) -> ObjectError {
 pub struct ObjectStore {
     path: PathBuf,
     /// Dropped before the lock, unless the host still uses it.
-    tether: Arc<Tether>,
-    former: Arc<Former>,
+    client_marks: Arc<ClientMarks>,
+    prior_clients: Arc<PriorClients>,
     _lock: File,
 }
 
@@ -138,11 +138,12 @@ impl ObjectStore {
     /// Locks a directory. Creates it with mode 0700 if only its last component is missing.
     pub fn open(path: &Path) -> Result<ObjectStore, ObjectError> {
         let lock = lock_directory(path)?;
-        let (tether, former) = Tether::make(path).map_err(os(path, "making the file that clients hold"))?;
+        let (client_marks, prior_clients) =
+            ClientMarks::make(path).map_err(os(path, "making the file that clients hold"))?;
         Ok(ObjectStore {
             path: path.to_owned(),
-            tether: Arc::new(tether),
-            former: Arc::new(former),
+            client_marks: Arc::new(client_marks),
+            prior_clients: Arc::new(prior_clients),
             _lock: lock,
         })
     }
@@ -153,13 +154,13 @@ impl ObjectStore {
     }
 
     /// Returns the marks of the clients that map memory.
-    pub fn tether(&self) -> &Arc<Tether> {
-        &self.tether
+    pub fn client_marks(&self) -> &Arc<ClientMarks> {
+        &self.client_marks
     }
 
     /// Returns the clients of previous servers that may still write.
-    pub fn former(&self) -> &Arc<Former> {
-        &self.former
+    pub fn prior_clients(&self) -> &Arc<PriorClients> {
+        &self.prior_clients
     }
 
     /// Returns the object of an export; creates it if it is missing. An object that no server has
@@ -227,7 +228,7 @@ fn reserved(name: &str, shape: Shape, len: u64, segment: u64) -> u64 {
 
 /// Returns the offset of the log in the state file, behind the header and the bitmap.
 fn log_offset(shape: Shape) -> u64 {
-    (PAGE as u64 + Dirt::len_for(shape.arena)).next_multiple_of(PAGE as u64)
+    (PAGE as u64 + NonzeroBitmap::len_for(shape.arena)).next_multiple_of(PAGE as u64)
 }
 
 /// Creates an object under a temporary name and renames it when it is complete.
@@ -382,8 +383,8 @@ impl Object {
     }
 
     /// Returns the bitmap of nonzero blocks.
-    pub fn dirt(&self) -> Dirt {
-        Dirt::new(Arc::clone(&self.state), PAGE)
+    pub fn dirt(&self) -> NonzeroBitmap {
+        NonzeroBitmap::new(Arc::clone(&self.state), PAGE)
     }
 
     /// Returns the log and its replayed state, or a new log if no server has started with the
@@ -403,7 +404,7 @@ impl Object {
         let log = Log::open(memory, offset, len, |op: Op<'_>| state.apply(op))
             .map_err(|source| ObjectError::Log { path: self.path.join(STATE), source })?;
         if !header.knows_sessions && !header.clean {
-            state.sessions.come_as_stranger(BEFORE);
+            state.sessions.attach_orphaned(BEFORE);
         }
         Ok((log, Some(state)))
     }

@@ -9,9 +9,9 @@
 use rfs_proto::ROOT_INO;
 
 use super::{
-    before::Before,
     log::LogError,
     op::{Attributes, Content, Op},
+    prior_sessions::PriorSessions,
 };
 use crate::{
     alloc::Range,
@@ -29,7 +29,7 @@ pub struct State {
     /// End of the records of the table that were ever in use.
     pub slots: u32,
     /// Sessions and their state.
-    pub sessions: Before,
+    pub sessions: PriorSessions,
 }
 
 /// Reason why the directories form no tree.
@@ -90,9 +90,9 @@ impl State {
                 self.slots = self.slots.max(slots);
             }
             Op::Complete => {}
-            Op::Session(session, mount) => self.sessions.come(session, &mount),
-            Op::Stranger(session) => self.sessions.come_as_stranger(session),
-            Op::Left(session) => self.sessions.leave(session),
+            Op::Session(session, mount) => self.sessions.attach(session, &mount),
+            Op::Stranger(session) => self.sessions.attach_orphaned(session),
+            Op::Left(session) => self.sessions.end(session),
             Op::Open(session, ino, times, writes) => self.sessions.open(session, ino, (times, writes)),
             Op::Lock(ino, locked) => self.sessions.lock(ino, &locked),
             Op::Turn(session, slot, sequence, reply) => {

@@ -44,17 +44,17 @@ impl Held {
     }
 
     /// Returns the held locks that conflict with `of`.
-    pub(super) fn in_the_way(&self, of: &Lock) -> impl Iterator<Item = &Lock> {
+    pub(super) fn conflicting(&self, of: &Lock) -> impl Iterator<Item = &Lock> {
         self.0.iter().filter(move |held| held.conflicts(of))
     }
 
     /// Adds a lock without conflicts; it replaces the locks of its owner in the range.
-    pub(super) fn take(&mut self, mut new: Lock) {
+    pub(super) fn insert(&mut self, mut new: Lock) {
         if seeded(Fault::UpgradeLost) {
             let had = |held: &&Lock| held.owner == new.owner && held.class == new.class;
             new.exclusive &= !self.0.iter().filter(had).any(|held| held.range.overlaps(&new.range));
         }
-        self.give_up(&new);
+        self.release(&new);
         // Adjacent locks are merged, so that their number stays bounded.
         self.0.retain(|held| {
             let same = (held.owner, held.class, held.exclusive) == (new.owner, new.class, new.exclusive);
@@ -70,7 +70,7 @@ impl Held {
     }
 
     /// Removes a range from the locks of its owner.
-    pub(super) fn give_up(&mut self, Lock { owner, class, range, .. }: &Lock) {
+    pub(super) fn release(&mut self, Lock { owner, class, range, .. }: &Lock) {
         let mut rest = Vec::new();
         self.0.retain(|held| {
             let hit = (held.owner, held.class) == (*owner, *class) && held.range.overlaps(range);

@@ -10,11 +10,11 @@
 //! # Concurrency
 //! None; one lock in `dispatch` protects the value. No I/O, no clock.
 
-mod circles;
+mod deadlock;
 mod held;
-mod kept;
 #[cfg(test)]
 mod model;
+mod persistence;
 #[cfg(test)]
 mod tests;
 
@@ -42,7 +42,7 @@ pub type Ticket = (u64, u64);
 
 /// A range to lock or unlock.
 #[derive(Clone, Copy, Debug)]
-pub struct Wish {
+pub struct LockRequest {
     /// Owner of the lock.
     pub owner: Owner,
     /// Record lock or flock.
@@ -55,7 +55,7 @@ pub struct Wish {
 
 /// Result of a lock request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum LockOutcome {
     /// The request is executed.
     Done,
     /// The request waits; [`Locks::take_answers`] returns the result later.
@@ -107,7 +107,7 @@ pub struct Locks {
     /// Number of all locks and waiters.
     total: usize,
     /// Limit of `total`; `None` without a log.
-    most: Option<usize>,
+    limit: Option<usize>,
     /// Number of locks of each owner.
     holding: HashMap<Owner, usize>,
     /// Number of waiters so far.
@@ -117,8 +117,9 @@ pub struct Locks {
     /// Tickets of each owner that waits.
     by_owner: HashMap<Owner, Vec<Ticket>>,
     answers: Vec<Answer>,
-    /// Changes of held locks since the last [`Locks::take_noted`]; `None` if they are not recorded.
-    noted: Option<Vec<(u64, Locked)>>,
+    /// Changes of held locks since the last [`Locks::take_changes`]; `None` if they are not
+    /// recorded.
+    changes: Option<Vec<(u64, Locked)>>,
 }
 
 impl Locks {
@@ -130,24 +131,30 @@ impl Locks {
     /// # Errors
     /// EAGAIN for a conflict without a ticket; EDEADLK if the wait would close a cycle; ENOLCK if
     /// the session has too many locks; EINVAL if the ticket is taken by another request.
-    pub fn set(&mut self, ino: u64, wish: Wish, kind: LockKind, ticket: Option<u64>) -> Result<Asked, Errno> {
-        let Wish { owner, class, range, pid } = wish;
+    pub fn set(
+        &mut self,
+        ino: u64,
+        request: LockRequest,
+        kind: LockKind,
+        ticket: Option<u64>,
+    ) -> Result<LockOutcome, Errno> {
+        let LockRequest { owner, class, range, pid } = request;
         let new = Lock { owner, class, exclusive: kind == LockKind::Exclusive, range, pid };
-        let full = self.count(owner.0) >= self.most_of_one();
+        let full = self.count(owner.0) >= self.session_limit();
         match kind {
             LockKind::Unlock if full && self.file(ino).is_some_and(|file| file.held.would_split(&new)) => {
                 Err(Errno::ENOLCK)
             }
             LockKind::Unlock => {
-                self.give_up(ino, &new);
-                Ok(Asked::Done)
+                self.release(ino, &new);
+                Ok(LockOutcome::Done)
             }
             _ if full => Err(Errno::ENOLCK),
-            _ => self.ask(ino, new, ticket),
+            _ => self.request(ino, new, ticket),
         }
     }
 
-    fn ask(&mut self, ino: u64, new: Lock, ticket: Option<u64>) -> Result<Asked, Errno> {
+    fn request(&mut self, ino: u64, new: Lock, ticket: Option<u64>) -> Result<LockOutcome, Errno> {
         if let Some(number) = ticket
             && let Some(&taken) = self.tickets.get(&(new.owner.0, number))
         {
@@ -155,20 +162,20 @@ impl Locks {
             let same = |waiter: &&Waiter| waiter.number == number && waiter.wanted == new;
             let waits =
                 taken == ino && self.file(ino).is_some_and(|file| file.queue.iter().any(|w| same(&w)));
-            return if waits { Ok(Asked::Waits) } else { Err(Errno::EINVAL) };
+            return if waits { Ok(LockOutcome::Waits) } else { Err(Errno::EINVAL) };
         }
-        let held_up = self.is_held(ino, &new);
-        if !held_up && (ticket.is_none() || !self.is_behind(ino, &new, None)) {
-            let changed = self.take(ino, new);
-            self.settle_all(changed);
-            return Ok(Asked::Done);
+        let conflicts = self.is_held(ino, &new);
+        if !conflicts && (ticket.is_none() || !self.is_behind(ino, &new, None)) {
+            let changed = self.grant(ino, new);
+            self.grant_waiters_in(changed);
+            return Ok(LockOutcome::Done);
         }
-        if held_up && new.class == LockClass::Flock {
+        if conflicts && new.class == LockClass::Flock {
             // flock(2) converts a lock by removing it and requesting the new one.
-            self.give_up(ino, &new);
+            self.release(ino, &new);
         }
         let Some(number) = ticket else { return Err(Errno::EAGAIN) };
-        if self.closes_circle(ino, &new) {
+        if self.closes_cycle(ino, &new) {
             return Err(Errno::EDEADLK);
         }
         self.asked += 1;
@@ -176,16 +183,16 @@ impl Locks {
         self.change(new.owner, ino, |file| file.queue.push(waiter));
         self.tickets.insert(waiter.ticket(), ino);
         self.by_owner.entry(new.owner).or_default().push(waiter.ticket());
-        let held_up = self.held_up_by_order(ino, &waiter);
-        self.settle_all(held_up.into_iter().map(|other| (other, LockRange::ALL)).collect());
-        Ok(Asked::Waits)
+        let freed = self.freed_from_order(ino, &waiter);
+        self.grant_waiters_in(freed.into_iter().map(|other| (other, LockRange::ALL)).collect());
+        Ok(LockOutcome::Waits)
     }
 
     /// Cancels a wait without an answer. Returns false if there is no such waiter, because it was
     /// already answered.
     pub fn stop_waiting(&mut self, ticket: Ticket) -> bool {
-        let Some((ino, waiter)) = self.leave(ticket) else { return false };
-        self.settle(ino, &waiter.wanted.range);
+        let Some((ino, waiter)) = self.dequeue(ticket) else { return false };
+        self.grant_waiters(ino, &waiter.wanted.range);
         true
     }
 
@@ -197,16 +204,16 @@ impl Locks {
         let Some(waiter) = queue.iter_mut().find(|waiter| waiter.ticket() == ticket) else { return false };
         waiter.insists = true;
         let range = waiter.wanted.range;
-        self.settle(ino, &range);
+        self.grant_waiters(ino, &range);
         true
     }
 
-    /// Returns the session and the description of a lock that conflicts with `wish`, if there is
+    /// Returns the session and the description of a lock that conflicts with `request`, if there is
     /// one.
-    pub fn conflict(&self, ino: u64, wish: Wish, exclusive: bool) -> Option<(u64, HeldLock)> {
-        let Wish { owner, class, range, pid } = wish;
+    pub fn conflict(&self, ino: u64, request: LockRequest, exclusive: bool) -> Option<(u64, HeldLock)> {
+        let LockRequest { owner, class, range, pid } = request;
         let wanted = Lock { owner, class, exclusive, range, pid };
-        let found = self.file(ino)?.held.in_the_way(&wanted).next()?;
+        let found = self.file(ino)?.held.conflicting(&wanted).next()?;
         Some((found.owner.0, HeldLock { exclusive: found.exclusive, range: found.range, pid: found.pid }))
     }
 
@@ -231,7 +238,7 @@ impl Locks {
         for ticket in waiting {
             self.answer(ticket, Err(Errno::EBADF));
         }
-        self.settle(ino, &LockRange::ALL);
+        self.grant_waiters(ino, &LockRange::ALL);
     }
 
     /// Returns the answers since the last call, in order.
@@ -245,8 +252,8 @@ impl Locks {
 
     /// Returns the limit of a session's locks and waiters. If the log limits the total, a session
     /// may not have more than remain free. So the sessions with the most locks are refused first.
-    fn most_of_one(&self) -> usize {
-        self.most.map_or(MAX_LOCKS, |most| most.saturating_sub(self.total + 1).min(MAX_LOCKS))
+    fn session_limit(&self) -> usize {
+        self.limit.map_or(MAX_LOCKS, |limit| limit.saturating_sub(self.total + 1).min(MAX_LOCKS))
     }
 
     /// Returns the number of locks and waiters of a session.
@@ -268,21 +275,21 @@ impl Locks {
         recount(&mut self.counts, owner.0, held + waiting, held_now + waiting_now);
     }
 
-    fn give_up(&mut self, ino: u64, lock: &Lock) {
-        if self.noted.is_some() && self.file(ino).is_some_and(|file| file.held.has_any(lock)) {
+    fn release(&mut self, ino: u64, lock: &Lock) {
+        if self.changes.is_some() && self.file(ino).is_some_and(|file| file.held.has_any(lock)) {
             self.note(ino, lock, LockKind::Unlock);
         }
-        self.change(lock.owner, ino, |file| file.held.give_up(lock));
-        self.settle(ino, &lock.range);
+        self.change(lock.owner, ino, |file| file.held.release(lock));
+        self.grant_waiters(ino, &lock.range);
     }
 
     /// Returns true if a held lock conflicts with `wanted`.
     fn is_held(&self, ino: u64, wanted: &Lock) -> bool {
-        self.file(ino).is_some_and(|file| file.held.in_the_way(wanted).next().is_some())
+        self.file(ino).is_some_and(|file| file.held.conflicting(wanted).next().is_some())
     }
 
     /// Removes a waiter from its queue.
-    fn leave(&mut self, ticket: Ticket) -> Option<(u64, Waiter)> {
+    fn dequeue(&mut self, ticket: Ticket) -> Option<(u64, Waiter)> {
         let ino = self.tickets.remove(&ticket)?;
         let queue = &self.file(ino)?.queue;
         let at = queue.iter().position(|waiter| waiter.ticket() == ticket)?;
@@ -301,17 +308,17 @@ impl Locks {
     }
 
     fn answer(&mut self, ticket: Ticket, outcome: Result<(), Errno>) {
-        if let Some((ino, _)) = self.leave(ticket) {
+        if let Some((ino, _)) = self.dequeue(ticket) {
             self.answers.push(Answer { ticket, ino, outcome });
         }
     }
 
     /// Grants all requests that a change in this range made possible, in queue order.
-    fn settle(&mut self, ino: u64, range: &LockRange) {
-        self.settle_all(vec![(ino, *range)]);
+    fn grant_waiters(&mut self, ino: u64, range: &LockRange) {
+        self.grant_waiters_in(vec![(ino, *range)]);
     }
 
-    fn settle_all(&mut self, mut changed: Vec<(u64, LockRange)>) {
+    fn grant_waiters_in(&mut self, mut changed: Vec<(u64, LockRange)>) {
         changed.retain(|(ino, _)| self.file(*ino).is_some_and(|file| !file.queue.is_empty()));
         if changed.is_empty() {
             return;
@@ -324,13 +331,13 @@ impl Locks {
             for (ino, also) in changed.drain(..) {
                 let range =
                     ranges.entry(ino).and_modify(|range| *range = range.around(&also)).or_insert(also);
-                first.extend(self.next(ino, range).map(|waiter| Reverse((waiter.asked, ino))));
+                first.extend(self.next_grantable(ino, range).map(|waiter| Reverse((waiter.asked, ino))));
             }
             let Some(Reverse((asked, ino))) = first.pop() else { return };
-            let Some(waiter) = self.next(ino, &ranges[&ino]) else { continue };
+            let Some(waiter) = self.next_grantable(ino, &ranges[&ino]) else { continue };
             if waiter.asked == asked {
                 self.answer(waiter.ticket(), Ok(()));
-                changed = self.take(ino, waiter.wanted);
+                changed = self.grant(ino, waiter.wanted);
             } else {
                 first.push(Reverse((waiter.asked, ino)));
             }
@@ -338,16 +345,16 @@ impl Locks {
     }
 
     /// Adds a lock without conflicts. Returns the ranges where other waiters may succeed now.
-    fn take(&mut self, ino: u64, lock: Lock) -> Vec<(u64, LockRange)> {
+    fn grant(&mut self, ino: u64, lock: Lock) -> Vec<(u64, LockRange)> {
         self.note(ino, &lock, lock.kind());
-        self.change(lock.owner, ino, |file| file.held.take(lock));
+        self.change(lock.owner, ino, |file| file.held.insert(lock));
         // The new lock may be weaker than the one it replaces.
         let mut changed = vec![(ino, lock.range)];
         // The owner may also wait elsewhere, in another thread. Waiters behind the new lock then
         // wait for that, too.
         if self.by_owner.contains_key(&lock.owner) {
-            changed.extend(self.waited_for_by(lock.owner).into_iter().map(|ino| (ino, LockRange::ALL)));
-            if self.refuse_circles(ino) {
+            changed.extend(self.inodes_waited_for(lock.owner).into_iter().map(|ino| (ino, LockRange::ALL)));
+            if self.refuse_cycles(ino) {
                 changed.push((ino, LockRange::ALL));
             }
         }
@@ -355,7 +362,7 @@ impl Locks {
     }
 
     /// Returns the first waiter in a range that can be granted.
-    fn next(&self, ino: u64, range: &LockRange) -> Option<Waiter> {
+    fn next_grantable(&self, ino: u64, range: &LockRange) -> Option<Waiter> {
         let queue = &self.file(ino)?.queue;
         let can = |(at, waiter): &(usize, &Waiter)| {
             waiter.wanted.range.overlaps(range)
@@ -370,11 +377,11 @@ impl Locks {
 
     /// Answers EDEADLK to waiters of an inode that a new lock put on a cycle. Returns true if there
     /// were any.
-    fn refuse_circles(&mut self, ino: u64) -> bool {
+    fn refuse_cycles(&mut self, ino: u64) -> bool {
         let all = self.file(ino).map_or_else(Vec::new, |file| file.queue.clone());
         let before = self.answers.len();
         for waiter in all {
-            if self.closes_circle(ino, &waiter.wanted) {
+            if self.closes_cycle(ino, &waiter.wanted) {
                 self.answer(waiter.ticket(), Err(Errno::EDEADLK));
             }
         }

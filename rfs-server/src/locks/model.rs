@@ -152,7 +152,7 @@ proptest! {
         for (number, (step, who, ino, first, len, index)) in steps.into_iter().enumerate() {
             let (last, number) = ((first + len - 1).min(BYTES - 1), number as u64);
             let range = LockRange { first: first as u64, last: last as u64 };
-            let wish = Wish { owner: owner(who), class: LockClass::Record, range, pid: 0 };
+            let wish = LockRequest { owner: owner(who), class: LockClass::Record, range, pid: 0 };
             let asked = |exclusive| Waiting {
                 ticket: (owner(who).0, number), ino, owner: who, first, last, exclusive, insists: false,
             };
@@ -160,7 +160,7 @@ proptest! {
             let waiting = (!model.list.is_empty()).then(|| index.index(model.list.len()));
             match step {
                 Step::Set { kind: LockKind::Unlock, .. } => {
-                    prop_assert_eq!(locks.set(ino as u64, wish, LockKind::Unlock, None), Ok(Asked::Done));
+                    prop_assert_eq!(locks.set(ino as u64, wish, LockKind::Unlock, None), Ok(LockOutcome::Done));
                     model.set(&asked(false), None);
                 }
                 Step::Set { kind, waits } => {
@@ -170,14 +170,14 @@ proptest! {
                         false if model.holders(&w).contains(&true) => Err(Errno::EAGAIN),
                         true if !model.can(&w, &model.list) => match model.circle(&w) {
                             true => Err(Errno::EDEADLK),
-                            false => Ok(Asked::Waits),
+                            false => Ok(LockOutcome::Waits),
                         },
-                        _ => Ok(Asked::Done),
+                        _ => Ok(LockOutcome::Done),
                     };
                     prop_assert_eq!(got, expected, "{:?}", w);
                     match got {
-                        Ok(Asked::Done) => refused = model.take(&w),
-                        Ok(Asked::Waits) => {
+                        Ok(LockOutcome::Done) => refused = model.take(&w),
+                        Ok(LockOutcome::Waits) => {
                             model.list.push(w);
                             open.insert(w.ticket, ());
                         }
@@ -221,7 +221,7 @@ proptest! {
             for (ino, bytes) in model.table.iter().enumerate() {
                 for (at, owners) in bytes.iter().enumerate() {
                     prop_assert!(owners.iter().flatten().count() <= 1 || !owners.contains(&Some(true)));
-                    let probe = |number: usize| Wish {
+                    let probe = |number: usize| LockRequest {
                         owner: owner(number), class: LockClass::Record,
                         range: LockRange { first: at as u64, last: at as u64 }, pid: 0,
                     };
@@ -236,7 +236,7 @@ proptest! {
         for _ in 0..=open.len() {
             for number in 0..OWNERS as u64 {
                 for ino in 0..INODES as u64 {
-                    let wish = Wish {
+                    let wish = LockRequest {
                         owner: owner(number as usize), class: LockClass::Record, range: LockRange::ALL, pid: 0,
                     };
                     locks.set(ino, wish, LockKind::Unlock, None).unwrap();

@@ -5,15 +5,15 @@ const B: Owner = (1, 20);
 const C: Owner = (2, 10);
 const D: Owner = (3, 10);
 
-use Asked::{Done, Waits};
 use LockKind::{Exclusive, Shared, Unlock};
+use LockOutcome::{Done, Waits};
 
-fn wish(owner: Owner, first: u64, last: u64) -> Wish {
-    Wish { owner, class: LockClass::Record, range: LockRange { first, last }, pid: 7 }
+fn wish(owner: Owner, first: u64, last: u64) -> LockRequest {
+    LockRequest { owner, class: LockClass::Record, range: LockRange { first, last }, pid: 7 }
 }
 
-fn flock(owner: Owner) -> Wish {
-    Wish { class: LockClass::Flock, ..wish(owner, 0, u64::MAX) }
+fn flock(owner: Owner) -> LockRequest {
+    LockRequest { class: LockClass::Flock, ..wish(owner, 0, u64::MAX) }
 }
 
 impl Locks {
@@ -30,12 +30,18 @@ impl Locks {
         self.take_answers().into_iter().map(|answer| (answer.ticket, answer.outcome)).collect()
     }
 
-    fn try_set(&mut self, ino: u64, wish: Wish, kind: LockKind) -> Result<Asked, Errno> {
+    fn try_set(&mut self, ino: u64, wish: LockRequest, kind: LockKind) -> Result<LockOutcome, Errno> {
         self.set(ino, wish, kind, None)
     }
 
     /// Requests a lock with a ticket of the owner's session and `number`.
-    fn wait(&mut self, ino: u64, wish: Wish, kind: LockKind, number: u64) -> Result<Asked, Errno> {
+    fn wait(
+        &mut self,
+        ino: u64,
+        wish: LockRequest,
+        kind: LockKind,
+        number: u64,
+    ) -> Result<LockOutcome, Errno> {
         self.set(ino, wish, kind, Some(number))
     }
 }

@@ -1,5 +1,5 @@
-//! Snapshots: copies of an export in files that outlive its memory. PERSIST.md has the format and
-//! the guarantees.
+//! Snapshots: copies of an export in files that outlive its memory. docs/design/persistence.md has
+//! the format and the guarantees.
 //!
 //! A snapshot describes all names, attributes and extents as of one moment, as log operations,
 //! followed by the bytes of the extents. Requests go on meanwhile: their changes are added to the
@@ -8,16 +8,16 @@
 //!
 //! Bottom up: [`mod@format`] has checksummed frames, [`mod@write`] copies a running dispatcher, and
 //! [`read`] verifies a snapshot. [`restore`] fills new memory from it, [`directory`] manages the
-//! files, and [`keeper`] makes snapshots on its own thread.
+//! files, and [`snapshotter`] makes snapshots on its own thread.
 //!
 //! # Concurrency
-//! One thread makes the snapshots of all exports; see [`keeper`].
+//! One thread makes the snapshots of all exports; see [`snapshotter`].
 
 pub mod directory;
 pub mod format;
-pub mod keeper;
 pub mod read;
 pub mod restore;
+pub mod snapshotter;
 pub mod write;
 
 pub use directory::{Directory, PersistError};

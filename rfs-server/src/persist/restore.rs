@@ -13,7 +13,7 @@ use super::{Contents, ReadError};
 use crate::{
     alloc::Range,
     bytes::Bytes,
-    durable::{Dirt, replay::State},
+    durable::{NonzeroBitmap, replay::State},
     namespace::Body,
     table::Table,
 };
@@ -48,7 +48,7 @@ pub fn restore(
     contents: Contents,
     again: impl Read,
     (bytes, table): (&Bytes, &Arc<Memory>),
-    dirt: Option<&Dirt>,
+    dirt: Option<&NonzeroBitmap>,
 ) -> Result<State, RestoreError> {
     let header = contents.header;
     let records = Table::new(Arc::clone(table));

@@ -9,7 +9,7 @@ use crate::{
     dispatch::Damage,
     durable::ObjectError,
     ownership::OwnershipError,
-    persist::{PersistError, keeper::LastSnapshotError, restore::RestoreError},
+    persist::{PersistError, restore::RestoreError, snapshotter::LastSnapshotError},
     system::Bound,
 };
 
@@ -33,10 +33,10 @@ pub enum StartError {
     },
     /// The recall timeout is not less than the lease, so that sessions would end by the lease
     /// first.
-    #[error("--recall-timeout {patience:?} has to be less than --lease {lease:?}")]
-    Patience {
+    #[error("--recall-timeout {timeout:?} has to be less than --lease {lease:?}")]
+    RecallTimeout {
         /// The recall timeout.
-        patience: Duration,
+        timeout: Duration,
         /// The lease.
         lease: Duration,
     },

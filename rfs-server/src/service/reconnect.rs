@@ -2,7 +2,7 @@
 //!
 //! # Concurrency
 //! As the service. The lock of the mounts is held for single calls. The thread of `absences`
-//! calls [`Absent::give_up`].
+//! calls [`DisconnectedMounts::give_up`].
 
 use std::time::Instant;
 
@@ -11,11 +11,11 @@ use rfs_proto::{Errno, Identity, Reply, Request};
 
 use super::{FileService, Route, reach};
 use crate::{
-    absences::Absent,
-    awake,
+    access_mode::AccessMode,
     dispatch::{Awaited, Outcome},
     mounts::{Arrival, Attached, Claim},
-    rights::Rights,
+    run_clock,
+    session_reaper::DisconnectedMounts,
     sessions::Credentials,
 };
 
@@ -23,9 +23,9 @@ impl FileService {
     /// Decides about a connection that presents a mount identity.
     pub(super) fn arrival(&self, peer: &Peer, mount: Option<Identity>, wanted: Attached) -> Arrival {
         let Some(mount) = mount else { return Arrival::New };
-        let let_go = match self.former.is_held() {
+        let let_go = match self.prior_clients.is_held() {
             false => true,
-            true => match peer.process().and_then(|process| self.former.is_held_by(process.id())) {
+            true => match peer.process().and_then(|process| self.prior_clients.is_held_by(process.id())) {
                 // The requests that the client sent to the previous server are not over.
                 Some(true) => return Arrival::Doomed,
                 Some(false) => true,
@@ -35,15 +35,15 @@ impl FileService {
         let arrival = self.mounts.lock().arrives(claim(peer, mount, wanted), peer.id(), let_go);
         if arrival == Arrival::Doomed {
             // Its session may be ready to end now.
-            self.bell.left();
+            self.reaper_signal.left();
         }
         arrival
     }
 
     /// Ends the sessions that are due, and schedules the next check.
     pub(super) fn give_up_now(&self) {
-        if self.give_up(awake::now()).is_some() {
-            self.bell.left();
+        if self.give_up(run_clock::now()).is_some() {
+            self.reaper_signal.left();
         }
     }
 
@@ -58,7 +58,7 @@ impl FileService {
                 if let Some(left) = self.mounts.lock().was_here(claim, session, until) {
                     self.exports[left.export].dispatcher.session_ended(left.session);
                 }
-                self.bell.left();
+                self.reaper_signal.left();
             }
         }
     }
@@ -81,7 +81,7 @@ impl FileService {
         let regions = export.regions(peer, reach(before.rights, squash));
         let mut reply = export.dispatcher.resume(before.session, regions);
         if let Reply::Attached(attached) = &mut reply {
-            attached.read_only = before.rights == Rights::Read;
+            attached.read_only = before.rights == AccessMode::Read;
         }
         Route::Reply(reply)
     }
@@ -89,9 +89,9 @@ impl FileService {
     /// Handles the end of a connection. Returns true if its mount may reconnect.
     fn mount_disconnected(&self, peer: &Peer) -> bool {
         let Some(grace) = self.grace else { return false };
-        let waited_for = self.mounts.lock().leaves(peer.id(), awake::now() + grace);
+        let waited_for = self.mounts.lock().leaves(peer.id(), run_clock::now() + grace);
         if waited_for {
-            self.bell.left();
+            self.reaper_signal.left();
         }
         waited_for
     }
@@ -112,7 +112,7 @@ impl FileService {
 
     /// Ends a session whose connection has ended, as soon as possible.
     fn end_for_good(&self, peer: &Peer, Attached { export, session, .. }: Attached) {
-        let waits = self.mounts.lock().forget(peer.id(), awake::now());
+        let waits = self.mounts.lock().forget(peer.id(), run_clock::now());
         match waits {
             true => self.give_up_now(),
             false => self.exports[export].dispatcher.session_ended(session),
@@ -142,12 +142,12 @@ fn claim(peer: &Peer, mount: Identity, Attached { export, rights, .. }: Attached
     Claim { mount, key: peer.key().copied(), export, rights }
 }
 
-impl Absent for FileService {
+impl DisconnectedMounts for FileService {
     fn give_up(&self, now: Instant) -> Option<Instant> {
         // Not under the lock of the mounts, because this may take long. A mount that becomes due
         // meanwhile is handled next time.
         let of_before = self.mounts.lock().has_overdue_of_before(now);
-        let let_go = of_before && self.former.ends(self.kill && now >= self.before_until);
+        let let_go = of_before && self.prior_clients.ends(self.kill && now >= self.before_until);
         let over = self.mounts.lock().overdue(now, !let_go);
         for Attached { export, session, .. } in over {
             log::info!("session {session}: its mount has not come back");

@@ -237,7 +237,7 @@ fn check(fixture: &Fixture) {
     let mut inodes = BTreeMap::new();
     for at in 0..SHARDS {
         let shard = store.shards.lock::<Reading>(at);
-        assert!(shard.leases.is_empty() && shard.keepers.lock().is_empty(), "shard {at}");
+        assert!(shard.open_files.is_empty() && shard.cache_holders.lock().is_empty(), "shard {at}");
         assert!(shard.orphans.is_empty(), "shard {at}");
         assert!(shard.inodes.keys().all(|&ino| place(ino) == at));
         inodes.extend(shard.inodes.iter().map(|(&ino, inode)| (ino, inode.clone())));
@@ -279,7 +279,7 @@ fn check(fixture: &Fixture) {
     assert_eq!((totals.quarantined, totals.available() + space), (0, totals.len));
     assert_eq!(fixture.free_inodes(), (INODES - inodes.len()) as u64);
     assert_eq!(store.xattrs.used(), xattrs);
-    store.pending.locked(|state| assert!(state.recalls.is_empty() && state.waits.is_empty()));
+    store.pending.locked(|state| assert!(state.recalls.is_empty() && state.held_replies.is_empty()));
     // The records agree with the inodes.
     let client = fixture.client(9999);
     assert!(inodes.keys().all(|&ino| client.stat(ino).ino == ino));

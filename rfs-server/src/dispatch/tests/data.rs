@@ -279,5 +279,5 @@ fn a_session_that_ended_meanwhile_leaves_no_lease() {
     fixture.dispatcher.session_ended(1);
     let call = Call::new(&fixture.dispatcher.store, &*fixture.clock, &session, None);
     assert_eq!(call.locked(&[ino], |meta| meta.open(1, ino, true)), Err(Errno::EPROTO));
-    assert!(!call.look(&[ino], |look| look.leases(ino).is_open(ino)));
+    assert!(!call.look(&[ino], |look| look.open_files(ino).is_open(ino)));
 }

@@ -202,8 +202,8 @@ fn a_session_has_one_request_for_grants_and_none_after_its_end() {
     fixture.dispatcher.session_ended(2);
     assert_eq!(second.try_recv(), Ok(Reply::Error(Errno::EPROTO)));
     assert_eq!(two.start(Request::Grants).try_recv(), Ok(Reply::Error(Errno::EPROTO)));
-    // The blocked request of session 2 has ended, so session 3 is next. A blocked request fails when
-    // its session closes the file.
+    // The blocked request of session 2 has ended, so session 3 is next. A blocked request fails
+    // when its session closes the file.
     one.unlock(ino, 5);
     let to_three = three.start(Request::Grants);
     assert!(matches!(granted(&to_three)[..], [Granted { ticket: 1, outcome: Ok(_) }]));

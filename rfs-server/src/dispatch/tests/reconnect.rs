@@ -394,8 +394,8 @@ fn comparable(mut reply: Reply) -> Reply {
 fn held(f: &Fixture) -> String {
     let mut opens = Vec::new();
     f.dispatcher.each_shard(|meta| {
-        let leases = &meta.namespace.inodes_mut().only().leases;
-        opens.extend(leases.all().map(|(session, ino)| (session, ino, leases.of(session, ino))));
+        let open_files = &meta.namespace.inodes_mut().only().open_files;
+        opens.extend(open_files.all().map(|(session, ino)| (session, ino, open_files.of(session, ino))));
     });
     opens.sort_unstable();
     let mut locks: Vec<String> = f.dispatcher.store.locks().held().map(|lock| format!("{lock:?}")).collect();
@@ -431,7 +431,7 @@ fn forgotten(f: &Fixture, reply: Reply) -> Reply {
 
 fn is_open(f: &Fixture, ino: u64) -> bool {
     let mut open = false;
-    f.dispatcher.each_shard(|meta| open |= meta.namespace.inodes_mut().only().leases.is_open(ino));
+    f.dispatcher.each_shard(|meta| open |= meta.namespace.inodes_mut().only().open_files.is_open(ino));
     open
 }
 

@@ -13,7 +13,7 @@ use super::{
     model::{Path, Step, path, perform, step, walk},
     *,
 };
-use crate::durable::{Dirt, Log, replay::State};
+use crate::durable::{Log, NonzeroBitmap, replay::State};
 
 pub(super) const BLOCKS: u64 = 64;
 pub(super) const INODES: usize = 200;
@@ -78,8 +78,13 @@ impl Object {
             let log = Log::open(Arc::clone(&self.state), LOG, self.segment, |op| state.apply(op)).unwrap();
             (log, Some(state))
         };
-        let kept =
-            Kept { log: Some(log), state, dirt: Some(Dirt::new(Arc::clone(&self.state), 0)), starts, clean };
+        let kept = Kept {
+            log: Some(log),
+            state,
+            dirt: Some(NonzeroBitmap::new(Arc::clone(&self.state), 0)),
+            starts,
+            clean,
+        };
         let (arena, table) = (Arc::clone(&self.arena), Arc::clone(&self.table));
         let memory = (Arc::clone(&arena), Arc::clone(&table));
         let dispatcher =

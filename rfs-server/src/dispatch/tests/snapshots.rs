@@ -16,7 +16,7 @@ use crate::{
     bytes::Bytes,
     dispatch::meta::ReadView,
     durable::{
-        Dirt, Log,
+        Log, NonzeroBitmap,
         op::{self, Op},
     },
     persist::{
@@ -71,7 +71,7 @@ fn restored_at(
 ) -> Result<World, RestoreError> {
     let memory = |len: usize| Arc::new(Memory::private(len).unwrap());
     let (arena, table) = (memory((blocks * B) as usize), memory(inodes * record::LEN));
-    let dirt = || Dirt::new(memory(4096), 0);
+    let dirt = || NonzeroBitmap::new(memory(4096), 0);
     let dirt = logged.then(dirt);
     let contents = Contents::read(file).unwrap();
     let state = restore(contents, file, (&Arc::clone(&arena).into(), &table), dirt.as_ref())?;

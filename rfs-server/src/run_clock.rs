@@ -21,7 +21,7 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// Interval in which a waiter reads the clock.
 const LOOK: Duration = Duration::from_millis(500);
 
-static CLOCK: LazyLock<Mutex<Awake>> = LazyLock::new(|| Mutex::new(Awake::new(Instant::now())));
+static CLOCK: LazyLock<Mutex<RunClock>> = LazyLock::new(|| Mutex::new(RunClock::new(Instant::now())));
 
 /// Returns the time of this clock, which is unrelated to other clocks.
 pub(crate) fn now() -> Instant {
@@ -38,15 +38,15 @@ pub(crate) fn wake_for(deadline: Instant) -> Instant {
 }
 
 #[derive(Debug)]
-struct Awake {
+struct RunClock {
     /// The last reading: system time, and time of this clock.
     looked: Instant,
     time: Instant,
 }
 
-impl Awake {
-    fn new(now: Instant) -> Awake {
-        Awake { looked: now, time: now }
+impl RunClock {
+    fn new(now: Instant) -> RunClock {
+        RunClock { looked: now, time: now }
     }
 
     fn at(&mut self, now: Instant) -> Instant {
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn the_clock_stops_with_the_server() {
         let begin = Instant::now();
-        let mut clock = Awake::new(begin);
+        let mut clock = RunClock::new(begin);
         let after = |ms| begin + Duration::from_millis(ms);
         assert_eq!(clock.at(after(0)), begin);
         for look in 1..=20 {

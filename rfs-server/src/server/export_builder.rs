@@ -11,43 +11,43 @@ use rfs_proto::Identity;
 
 use super::{Export, StartError};
 use crate::{
+    access_mode::AccessMode,
     bytes::Bytes,
     config::{Config, DEFAULT_LEASE},
     dispatch::{Dispatcher, Kept, Root},
-    durable::{Former, Object},
+    durable::{Object, PriorClients},
     export::ExportConfig,
-    patience::Alarm,
+    log_compactor::LogCompactor,
     persist::{directory::Snapshots, restore::restore},
     prefault::{Prefault, Prefaulter},
-    rights::Rights,
+    recall_timeout::Alarm,
     service::{Lent, Reach},
     space::{Space, Zeroer},
     system::{self, Bound},
-    upkeep::Upkeep,
 };
 
 /// Sources of an export's file system.
-pub(super) struct From<'a> {
+pub(super) struct Sources<'a> {
     pub(super) object: Option<Arc<Object>>,
     pub(super) snapshots: Option<&'a mut Snapshots>,
 }
 
 /// An export whose memory is mapped.
-pub(super) struct Made {
+pub(super) struct BuiltExport {
     pub(super) lent: Lent,
     space: Arc<Space>,
     arena: Arc<Memory>,
     object: Option<Arc<Object>>,
 }
 
-impl Made {
+impl BuiltExport {
     pub(super) fn new(
         host: &Host,
         export: &ExportConfig,
-        domains: &HashMap<Rights, Domain>,
-        (config, from): (&Config, From<'_>),
+        domains: &HashMap<AccessMode, Domain>,
+        (config, from): (&Config, Sources<'_>),
         alarm: &Arc<Alarm>,
-    ) -> Result<Made, StartError> {
+    ) -> Result<BuiltExport, StartError> {
         let memory = |what: &str, len| -> Result<Arc<Memory>, StartError> {
             let memory = Memory::shared(&format!("{}-{what}", export.name), in_memory(len)?)?;
             // Without a reservation, a page that cannot be allocated later kills the server.
@@ -56,7 +56,7 @@ impl Made {
             }
             Ok(Arc::new(memory))
         };
-        let From { object, snapshots } = from;
+        let Sources { object, snapshots } = from;
         let (arena, table) = match &object {
             Some(object) => (Arc::clone(&object.arena), Arc::clone(&object.table)),
             None => (memory("arena", export.arena_len())?, memory("table", export.table_len())?),
@@ -69,10 +69,12 @@ impl Made {
         let reach = |domain, rights| -> Result<Reach, HostError> {
             let write = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
             let (data, records) = match rights {
-                Rights::Read => (Access::REMOTE_READ, Access::REMOTE_READ),
+                AccessMode::Read => (Access::REMOTE_READ, Access::REMOTE_READ),
                 // Only the server changes bytes with checksums.
-                Rights::Write if bytes.are_checked() => (Access::REMOTE_READ, write | Access::REMOTE_ATOMIC),
-                Rights::Write => (write, write | Access::REMOTE_ATOMIC),
+                AccessMode::Write if bytes.are_checked() => {
+                    (Access::REMOTE_READ, write | Access::REMOTE_ATOMIC)
+                }
+                AccessMode::Write => (write, write | Access::REMOTE_ATOMIC),
             };
             Ok(Reach {
                 arena: host.export_in(domain, &arena, data)?,
@@ -83,7 +85,7 @@ impl Made {
                     .transpose()?,
             })
         };
-        let open = reach(Domain::default(), Rights::Write)?;
+        let open = reach(Domain::default(), AccessMode::Write)?;
         let keyed = domains.iter().map(|(rights, domain)| Ok((*rights, reach(*domain, *rights)?)));
         let keyed = keyed.collect::<Result<_, HostError>>()?;
         let clock = Arc::clone(&config.clock);
@@ -108,28 +110,33 @@ impl Made {
         let space = Arc::clone(dispatcher.space());
         let (name, dispatcher) = (export.name.clone(), Arc::new(dispatcher));
         let lent = Lent { name, dispatcher, open, keyed };
-        Ok(Made { lent, space, arena, object })
+        Ok(BuiltExport { lent, space, arena, object })
     }
 
-    /// Starts the threads of the export. `all`: the dispatchers of all exports. `former`: the
-    /// clients of previous servers that may still write.
+    /// Starts the threads of the export. `all`: the dispatchers of all exports. `prior_clients`:
+    /// the clients of previous servers that may still write.
     pub(super) fn work(
         &self,
         config: &Config,
         all: &Arc<[Arc<Dispatcher>]>,
-        former: &Arc<Former>,
+        prior_clients: &Arc<PriorClients>,
     ) -> Result<Export, StartError> {
         if let Some(object) = &self.object {
             object.begin();
         }
         let grace = config.fencing.lease.unwrap_or(DEFAULT_LEASE);
-        let upkeep = || {
+        let log_compactor = || {
             let deadline = Instant::now() + grace;
-            Upkeep::start(&self.lent.dispatcher, deadline, Arc::clone(former), config.fencing.kill)
-                .map_err(StartError::Thread)
+            LogCompactor::start(
+                &self.lent.dispatcher,
+                deadline,
+                Arc::clone(prior_clients),
+                config.fencing.kill,
+            )
+            .map_err(StartError::Thread)
         };
         Ok(Export {
-            upkeep: self.object.as_ref().map(|_| upkeep()).transpose()?,
+            log_compactor: self.object.as_ref().map(|_| log_compactor()).transpose()?,
             object: self.object.clone(),
             name: self.lent.name.clone(),
             _zeroer: Zeroer::start(&self.space).map_err(StartError::Thread)?,

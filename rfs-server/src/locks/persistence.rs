@@ -17,18 +17,18 @@ fn locked(lock: &Lock, kind: LockKind) -> Locked {
 
 impl Locks {
     /// Records all changes of held locks from now on.
-    pub fn begin_noting(&mut self) {
-        self.noted = Some(Vec::new());
+    pub fn record_changes(&mut self) {
+        self.changes = Some(Vec::new());
     }
 
     /// Limits the number of locks and waiters to the room in the log.
-    pub fn limit_to(&mut self, most: usize) {
-        self.most = Some(most);
+    pub fn limit_to(&mut self, limit: usize) {
+        self.limit = Some(limit);
     }
 
     /// Returns the changes since the last call, in order: inode and new lock state of a range.
-    pub fn take_noted(&mut self) -> Vec<(u64, Locked)> {
-        self.noted.as_mut().map_or_else(Vec::new, std::mem::take)
+    pub fn take_changes(&mut self) -> Vec<(u64, Locked)> {
+        self.changes.as_mut().map_or_else(Vec::new, std::mem::take)
     }
 
     /// Returns all held locks.
@@ -47,8 +47,8 @@ impl Locks {
     }
 
     pub(super) fn note(&mut self, ino: u64, lock: &Lock, kind: LockKind) {
-        if let Some(noted) = &mut self.noted {
-            noted.push((ino, locked(lock, kind)));
+        if let Some(changes) = &mut self.changes {
+            changes.push((ino, locked(lock, kind)));
         }
     }
 
@@ -66,8 +66,8 @@ impl Locks {
         let &Locked { owner, class, kind, range, pid } = locked;
         let lock = Lock { owner, class, exclusive: kind == LockKind::Exclusive, range, pid };
         self.change(owner, ino, |file| match kind {
-            LockKind::Unlock => file.held.give_up(&lock),
-            LockKind::Shared | LockKind::Exclusive => file.held.take(lock),
+            LockKind::Unlock => file.held.release(&lock),
+            LockKind::Shared | LockKind::Exclusive => file.held.insert(lock),
         });
     }
 

@@ -1,9 +1,9 @@
 //! Replays the sessions of the previous server from the log. No I/O, no locks, no clock.
 //!
-//! [`Before`] applies the session operations of the log in order; [`Before::present`] returns the
-//! sessions, locks and quarantined space that are left at its end. A session number is never
-//! reused. So operations about an ended session have no effect. An operation that precedes the
-//! description of its session is kept until the description follows.
+//! [`PriorSessions`] applies the session operations of the log in order; [`PriorSessions::present`]
+//! returns the sessions, locks and quarantined space that are left at its end. A session number is
+//! never reused. So operations about an ended session have no effect. An operation that precedes
+//! the description of its session is kept until the description follows.
 //!
 //! # Concurrency
 //! Recovery owns the value; one thread uses it.
@@ -20,16 +20,16 @@ use crate::{alloc::Range, locks::Locks};
 
 /// States whether a session can reconnect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Whose {
+pub enum SessionKind {
     /// A session of a mount that reconnects.
-    Mount(Returning),
+    Mount(ReconnectingMount),
     /// A session that cannot reconnect.
-    Stranger,
+    Orphaned,
 }
 
 /// A mount that reconnects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Returning {
+pub struct ReconnectingMount {
     /// Identity of the mount.
     pub mount: Identity,
     /// Name of its key; `None` for an export without keys.
@@ -46,7 +46,7 @@ pub struct Returning {
 #[derive(Clone, Debug, Default)]
 pub struct Session {
     /// `None` while the log has no description of the session, only operations about it.
-    whose: Option<Whose>,
+    kind: Option<SessionKind>,
     /// Open count and write access, by inode.
     pub opens: BTreeMap<u64, (u64, bool)>,
     /// Sequence number and reply of the last request, by slot.
@@ -57,7 +57,7 @@ pub struct Session {
 
 /// Space that an inode released while a session could still reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GivenUp {
+pub struct QuarantinedRange {
     /// The bytes of the arena.
     pub range: Range,
     /// The inode that released them.
@@ -68,28 +68,28 @@ pub struct GivenUp {
 
 /// The replayed sessions, with their locks and the space in quarantine.
 #[derive(Debug, Default)]
-pub struct Before {
+pub struct PriorSessions {
     sessions: BTreeMap<u64, Session>,
     locks: Locks,
-    given_up: AllGivenUp,
+    given_up: Quarantine,
 }
 
 /// The space in quarantine.
 #[derive(Debug, Default)]
-struct AllGivenUp {
+struct Quarantine {
     /// By first byte. Entries do not overlap.
-    all: BTreeMap<u64, GivenUp>,
+    all: BTreeMap<u64, QuarantinedRange>,
     /// Inode and first byte of each entry of `all`.
     by_ino: BTreeSet<(u64, u64)>,
 }
 
-impl AllGivenUp {
-    fn insert(&mut self, given: GivenUp) {
+impl Quarantine {
+    fn insert(&mut self, given: QuarantinedRange) {
         self.by_ino.insert((given.ino, given.range.start));
         self.all.insert(given.range.start, given);
     }
 
-    fn remove(&mut self, start: u64) -> Option<GivenUp> {
+    fn remove(&mut self, start: u64) -> Option<QuarantinedRange> {
         let given = self.all.remove(&start)?;
         self.by_ino.remove(&(given.ino, start));
         Some(given)
@@ -111,38 +111,38 @@ impl AllGivenUp {
 
 /// The state at the end of the log.
 #[derive(Debug, Default)]
-pub struct Present {
+pub struct RemainingSessions {
     /// Sessions of mounts that reconnect.
-    pub returning: Vec<(u64, Returning, Session)>,
+    pub returning: Vec<(u64, ReconnectingMount, Session)>,
     /// Sessions that cannot reconnect.
     pub strangers: Vec<u64>,
     /// Locks of the sessions that reconnect.
     pub locks: Locks,
     /// Space that a reconnecting session can still reach, by first byte.
-    pub given_up: Vec<GivenUp>,
+    pub given_up: Vec<QuarantinedRange>,
 }
 
-impl Before {
+impl PriorSessions {
     fn of(&mut self, session: u64) -> &mut Session {
         self.sessions.entry(session).or_default()
     }
 
     /// Records that a mount's session is attached. A session with another protocol version cannot
     /// reconnect.
-    pub fn come(&mut self, session: u64, mount: &Mount<'_>) {
+    pub fn attach(&mut self, session: u64, mount: &Mount<'_>) {
         let &Mount { version, mount, key, writes, keeps, alone } = mount;
-        let returning = Returning { mount, key: key.map(String::from), writes, keeps, alone };
-        let whose = if version == VERSION { Whose::Mount(returning) } else { Whose::Stranger };
-        self.of(session).whose = Some(whose);
+        let returning = ReconnectingMount { mount, key: key.map(String::from), writes, keeps, alone };
+        let kind = if version == VERSION { SessionKind::Mount(returning) } else { SessionKind::Orphaned };
+        self.of(session).kind = Some(kind);
     }
 
     /// Records an attached session that cannot reconnect.
-    pub fn come_as_stranger(&mut self, session: u64) {
-        self.of(session).whose = Some(Whose::Stranger);
+    pub fn attach_orphaned(&mut self, session: u64) {
+        self.of(session).kind = Some(SessionKind::Orphaned);
     }
 
     /// Records the end of a session.
-    pub fn leave(&mut self, session: u64) {
+    pub fn end(&mut self, session: u64) {
         self.sessions.remove(&session);
         self.locks.forget_session(session);
     }
@@ -189,8 +189,8 @@ impl Before {
 
     /// Returns the sessions that can reach an inode's space. These include all sessions without
     /// reconnection, because the log does not record their open files.
-    pub fn who_may_reach(&self, ino: u64) -> Vec<u64> {
-        let may = |has: &Session| has.opens.contains_key(&ino) || has.whose == Some(Whose::Stranger);
+    pub fn sessions_reaching(&self, ino: u64) -> Vec<u64> {
+        let may = |has: &Session| has.opens.contains_key(&ino) || has.kind == Some(SessionKind::Orphaned);
         self.sessions.iter().filter(|(_, has)| may(has)).map(|(&session, _)| session).collect()
     }
 
@@ -203,7 +203,7 @@ impl Before {
             start.checked_add(len).ok_or(LogError::Nonsense)?;
             let range = Range { start, len };
             self.reuse(range);
-            self.given_up.insert(GivenUp { range, ino, holders: holders.to_vec() });
+            self.given_up.insert(QuarantinedRange { range, ino, holders: holders.to_vec() });
         }
         Ok(())
     }
@@ -219,7 +219,7 @@ impl Before {
             let rest = [(start, range.start.max(start)), (range.end().min(end), end)];
             for (start, end) in rest.into_iter().filter(|(start, end)| start < end) {
                 let range = Range { start, len: end - start };
-                self.given_up.insert(GivenUp { range, ..given.clone() });
+                self.given_up.insert(QuarantinedRange { range, ..given.clone() });
             }
         }
     }
@@ -227,14 +227,14 @@ impl Before {
     /// Returns the state at the end of the log.
     ///
     /// `used` is the space of files; `is_there` tells whether an inode exists.
-    pub fn present(mut self, used: &[Range], is_there: impl Fn(u64) -> bool) -> Present {
+    pub fn present(mut self, used: &[Range], is_there: impl Fn(u64) -> bool) -> RemainingSessions {
         used.iter().for_each(|&range| self.reuse(range));
-        let mut present = Present::default();
+        let mut present = RemainingSessions::default();
         for (session, mut has) in self.sessions {
             has.opens.retain(|&ino, _| is_there(ino));
-            match has.whose.take() {
-                Some(Whose::Mount(mount)) => present.returning.push((session, mount, has)),
-                Some(Whose::Stranger) => present.strangers.push(session),
+            match has.kind.take() {
+                Some(SessionKind::Mount(mount)) => present.returning.push((session, mount, has)),
+                Some(SessionKind::Orphaned) => present.strangers.push(session),
                 None => {}
             }
         }
@@ -271,22 +271,22 @@ mod tests {
 
     #[test]
     fn replay_yields_the_remaining_sessions() {
-        let mut before = Before::default();
+        let mut sessions = PriorSessions::default();
         // An operation about a session may precede its description, or follow its end.
-        before.open(1, 7, (2, true));
-        before.turn(1, (3, 5), b"five").unwrap();
-        before.turn(1, (3, 4), b"four").unwrap();
-        before.come(1, &mount(VERSION));
-        before.come(2, &mount(VERSION + 1));
-        before.come_as_stranger(3);
-        before.come(4, &mount(VERSION));
-        before.leave(4);
-        before.open(4, 7, (1, false));
-        before.open(1, 8, (1, false));
-        before.open(1, 8, (0, false));
-        before.open(1, 9, (1, false));
-        before.part(1, b"part");
-        let present = before.present(&[], |ino| ino != 9);
+        sessions.open(1, 7, (2, true));
+        sessions.turn(1, (3, 5), b"five").unwrap();
+        sessions.turn(1, (3, 4), b"four").unwrap();
+        sessions.attach(1, &mount(VERSION));
+        sessions.attach(2, &mount(VERSION + 1));
+        sessions.attach_orphaned(3);
+        sessions.attach(4, &mount(VERSION));
+        sessions.end(4);
+        sessions.open(4, 7, (1, false));
+        sessions.open(1, 8, (1, false));
+        sessions.open(1, 8, (0, false));
+        sessions.open(1, 9, (1, false));
+        sessions.part(1, b"part");
+        let present = sessions.present(&[], |ino| ino != 9);
         let [(1, returning, session)] = &present.returning[..] else { panic!("{present:?}") };
         assert_eq!((returning.mount, returning.key.as_deref()), (Identity([5; 16]), Some("k")));
         assert_eq!(session.opens, [(7, (2, true))].into());
@@ -297,25 +297,25 @@ mod tests {
 
     #[test]
     fn invalid_operations_are_rejected() {
-        let mut before = Before::default();
-        assert_eq!(before.turn(1, (SLOTS, 1), b""), Err(LogError::Nonsense));
-        assert_eq!(before.turn(1, (0, 0), b""), Err(LogError::Nonsense));
-        assert_eq!(before.give_up(1, &[(u64::MAX, 2)], &[1]), Err(LogError::Nonsense));
+        let mut sessions = PriorSessions::default();
+        assert_eq!(sessions.turn(1, (SLOTS, 1), b""), Err(LogError::Nonsense));
+        assert_eq!(sessions.turn(1, (0, 0), b""), Err(LogError::Nonsense));
+        assert_eq!(sessions.give_up(1, &[(u64::MAX, 2)], &[1]), Err(LogError::Nonsense));
     }
 
     #[test]
     fn space_is_quarantined_while_a_session_with_the_inode_open_reaches_it() {
-        let mut before = Before::default();
-        before.come(1, &mount(VERSION));
-        before.come_as_stranger(2);
-        before.open(1, 7, (1, true));
-        before.give_up(7, &[(0, 8 * B), (20 * B, B)], &[1]).unwrap();
-        before.give_up(8, &[(10 * B, B)], &[1]).unwrap();
-        before.give_up(9, &[(12 * B, B)], &[2]).unwrap();
+        let mut sessions = PriorSessions::default();
+        sessions.attach(1, &mount(VERSION));
+        sessions.attach_orphaned(2);
+        sessions.open(1, 7, (1, true));
+        sessions.give_up(7, &[(0, 8 * B), (20 * B, B)], &[1]).unwrap();
+        sessions.give_up(8, &[(10 * B, B)], &[1]).unwrap();
+        sessions.give_up(9, &[(12 * B, B)], &[2]).unwrap();
         // Released again in other pieces, and partly used by a file at the end.
-        before.give_up(7, &[(3 * B, B)], &[1, 5]).unwrap();
-        let present = before.present(&[range(4, 2), range(20, 4)], |_| true);
-        let given = |start, len, ino, holders: &[u64]| GivenUp {
+        sessions.give_up(7, &[(3 * B, B)], &[1, 5]).unwrap();
+        let present = sessions.present(&[range(4, 2), range(20, 4)], |_| true);
+        let given = |start, len, ino, holders: &[u64]| QuarantinedRange {
             range: range(start, len),
             ino,
             holders: holders.to_vec(),
@@ -328,21 +328,24 @@ mod tests {
     /// session has the inode open again.
     #[test]
     fn a_session_that_reopens_an_inode_does_not_hold_its_earlier_quarantine() {
-        let mut before = Before::default();
+        let mut sessions = PriorSessions::default();
         for session in [1, 2] {
-            before.come(session, &mount(VERSION));
-            before.open(session, 7, (1, true));
+            sessions.attach(session, &mount(VERSION));
+            sessions.open(session, 7, (1, true));
         }
-        before.open(1, 8, (1, true));
-        before.give_up(7, &[(0, B), (2 * B, B)], &[1]).unwrap();
-        before.give_up(7, &[(4 * B, 2 * B)], &[1, 2]).unwrap();
-        before.give_up(8, &[(8 * B, B)], &[1]).unwrap();
-        before.open(1, 7, (0, false));
-        before.open(1, 7, (1, true));
-        before.give_up(7, &[(5 * B, B)], &[1]).unwrap();
-        let given =
-            |start, ino, holders: &[u64]| GivenUp { range: range(start, 1), ino, holders: holders.to_vec() };
+        sessions.open(1, 8, (1, true));
+        sessions.give_up(7, &[(0, B), (2 * B, B)], &[1]).unwrap();
+        sessions.give_up(7, &[(4 * B, 2 * B)], &[1, 2]).unwrap();
+        sessions.give_up(8, &[(8 * B, B)], &[1]).unwrap();
+        sessions.open(1, 7, (0, false));
+        sessions.open(1, 7, (1, true));
+        sessions.give_up(7, &[(5 * B, B)], &[1]).unwrap();
+        let given = |start, ino, holders: &[u64]| QuarantinedRange {
+            range: range(start, 1),
+            ino,
+            holders: holders.to_vec(),
+        };
         let expected = [given(4, 7, &[2]), given(5, 7, &[1]), given(8, 8, &[1])];
-        assert_eq!(before.present(&[], |_| true).given_up, expected);
+        assert_eq!(sessions.present(&[], |_| true).given_up, expected);
     }
 }

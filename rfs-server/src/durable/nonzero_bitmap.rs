@@ -16,21 +16,21 @@ use crate::alloc::Range;
 
 /// The bitmap.
 #[derive(Debug)]
-pub struct Dirt {
+pub struct NonzeroBitmap {
     memory: Arc<Memory>,
     /// First byte of the bitmap in `memory`.
     offset: usize,
 }
 
-impl Dirt {
+impl NonzeroBitmap {
     /// Returns the size in bytes, whole 64-bit words, of the bitmap of an arena of `len` bytes.
     pub fn len_for(len: u64) -> u64 {
         len.div_ceil(BLOCK).div_ceil(64) * 8
     }
 
     /// Returns the bitmap at `offset`, a multiple of 8, of `memory`.
-    pub fn new(memory: Arc<Memory>, offset: usize) -> Dirt {
-        Dirt { memory, offset }
+    pub fn new(memory: Arc<Memory>, offset: usize) -> NonzeroBitmap {
+        NonzeroBitmap { memory, offset }
     }
 
     /// Marks a range of whole blocks as possibly nonzero, or as zero.
@@ -87,8 +87,8 @@ mod tests {
             steps in proptest::collection::vec((0..200u64, 0..200u64, any::<bool>()), 0..30),
             (start, len) in (0..200u64, 0..200u64),
         ) {
-            let memory = Arc::new(Memory::private(Dirt::len_for(400 * BLOCK) as usize + 8).unwrap());
-            let dirt = Dirt::new(Arc::clone(&memory), 8);
+            let memory = Arc::new(Memory::private(NonzeroBitmap::len_for(400 * BLOCK) as usize + 8).unwrap());
+            let dirt = NonzeroBitmap::new(Arc::clone(&memory), 8);
             let mut table = [false; 400];
             for (start, len, holds) in steps {
                 dirt.set(range(start, len), holds);

@@ -1,15 +1,15 @@
 //! Detects local clients that still map the memory of a previous server process.
 //!
 //! A client of this host writes to mapped memory with its own processor, also after the server has
-//! ended. So each connection that maps memory holds the write end of a FIFO of its own, until none of
-//! its requests can access the memory ([`Host::tether`](rdmabox::Host::tether)). The next server asks
-//! the kernel whether a FIFO has a writer: a stopped client cannot be missed, because it need not
-//! answer. A client can close its own write end, but not that of another client. The name of a FIFO
-//! says which process got it.
+//! ended. So each connection that maps memory holds the write end of a FIFO of its own, until none
+//! of its requests can access the memory ([`Host::tether`](rdmabox::Host::tether)). The next server
+//! asks the kernel whether a FIFO has a writer: a stopped client cannot be missed, because it need
+//! not answer. A client can close its own write end, but not that of another client. The name of a
+//! FIFO says which process got it.
 //!
 //! # Concurrency
-//! Any thread. [`Tether`] has a lock over its count of FIFOs. [`Former`] has a lock over the FIFOs of
-//! previous servers, and one over what it has reported; the second is taken first.
+//! Any thread. [`ClientMarks`] has a lock over its count of FIFOs. [`PriorClients`] has a lock over
+//! the FIFOs of previous servers, and one over what it has reported; the second is taken first.
 
 use std::{
     fs::{self, DirBuilder, File},
@@ -38,8 +38,8 @@ const PREFIX: &str = "clients.";
 const KILL_INTERVAL: Duration = Duration::from_secs(1);
 /// New FIFOs between two searches for those that have no writer any more.
 const SWEEP_INTERVAL: u64 = 64;
-/// Bytes of a FIFO that are read at most to find out whether it has a writer. Only a client that does
-/// not follow the protocol writes any.
+/// Bytes of a FIFO that are read at most to find out whether it has a writer. Only a client that
+/// does not follow the protocol writes any.
 const MAX_DRAINED: usize = 1 << 20;
 
 /// A process, by its number and by what tells it from another process that gets this number later.
@@ -79,16 +79,16 @@ fn start_time(pid: i32) -> Option<u64> {
 
 /// The FIFOs of the clients of a server that runs.
 #[derive(Debug)]
-pub struct Tether {
+pub struct ClientMarks {
     directory: PathBuf,
     /// FIFOs that were created.
     count: Mutex<u64>,
 }
 
-impl Tether {
-    /// Creates the next directory of FIFOs in a directory of this server, and finds those of previous
-    /// servers.
-    pub fn make(directory: &Path) -> io::Result<(Tether, Former)> {
+impl ClientMarks {
+    /// Creates the next directory of FIFOs in a directory of this server, and finds those of
+    /// previous servers.
+    pub fn make(directory: &Path) -> io::Result<(ClientMarks, PriorClients)> {
         let mut numbers = Vec::new();
         for entry in fs::read_dir(directory)? {
             let name = entry?.file_name();
@@ -109,12 +109,12 @@ impl Tether {
         }
         let path = path(numbers.into_iter().max().map_or(1, |last| last.saturating_add(1)));
         DirBuilder::new().mode(0o700).create(&path)?;
-        let former = Former { left: Mutex::new(left), reported: Mutex::default() };
-        Ok((Tether { directory: path, count: Mutex::new(0) }, former))
+        let former = PriorClients { left: Mutex::new(left), reported: Mutex::default() };
+        Ok((ClientMarks { directory: path, count: Mutex::new(0) }, former))
     }
 
-    /// Creates a FIFO and returns its write end, for a connection of process `pid`. `None` stands for
-    /// a process that the kernel cannot name here.
+    /// Creates a FIFO and returns its write end, for a connection of process `pid`. `None` stands
+    /// for a process that the kernel cannot name here.
     pub fn descriptor(&self, pid: Option<i32>) -> io::Result<OwnedFd> {
         // Locked until the FIFO has a writer, so that no search takes it for one without.
         let mut count = self.count.lock();
@@ -132,7 +132,7 @@ impl Tether {
     }
 }
 
-impl Drop for Tether {
+impl Drop for ClientMarks {
     /// Removes the FIFOs that no client holds. The others stay for the next server.
     fn drop(&mut self) {
         if let Err(e) = marks(&self.directory) {
@@ -225,7 +225,7 @@ fn remove_lock_file(path: &Path) -> io::Result<()> {
 
 /// Clients of previous servers that may still access memory.
 #[derive(Debug, Default)]
-pub struct Former {
+pub struct PriorClients {
     left: Mutex<Vec<Mark>>,
     reported: Mutex<Reported>,
 }
@@ -238,7 +238,7 @@ struct Reported {
     cannot_end: bool,
 }
 
-impl Former {
+impl PriorClients {
     /// Returns true if a client of a previous server may still access memory.
     pub fn is_held(&self) -> bool {
         let mut left = self.left.lock();
@@ -339,9 +339,9 @@ mod tests {
         i32::try_from(child.id()).unwrap()
     }
 
-    /// Starts a process that holds the write end of a FIFO. The FIFO names the process, as that of a
-    /// connection does.
-    fn holder(tether: &Tether) -> Child {
+    /// Starts a process that holds the write end of a FIFO. The FIFO names the process, as that of
+    /// a connection does.
+    fn holder(tether: &ClientMarks) -> Child {
         // A shell that waits for its FIFO's number on its input, and then holds that FIFO.
         let mut child = Command::new("sh")
             .args(["-c", "read path && exec sleep 1000 1>$path"])
@@ -366,7 +366,7 @@ mod tests {
     #[test]
     fn no_file_is_left_when_no_client_holds_a_mark() {
         let directory = tempfile::tempdir().unwrap();
-        let (tether, former) = Tether::make(directory.path()).unwrap();
+        let (tether, former) = ClientMarks::make(directory.path()).unwrap();
         assert!(!former.is_held() && former.ends(true));
         assert_eq!(names(directory.path()), ["clients.1"]);
         let copy = tether.descriptor(None).unwrap();
@@ -378,11 +378,11 @@ mod tests {
     fn the_next_server_waits_for_each_holder_of_a_mark() {
         let directory = tempfile::tempdir().unwrap();
         let own = getpid().as_raw_nonzero().get();
-        let (first, _) = Tether::make(directory.path()).unwrap();
+        let (first, _) = ClientMarks::make(directory.path()).unwrap();
         let copy = first.descriptor(Some(own)).unwrap();
         drop(first);
         assert_eq!(names(directory.path()), ["clients.1"]);
-        let (second, former) = Tether::make(directory.path()).unwrap();
+        let (second, former) = ClientMarks::make(directory.path()).unwrap();
         assert!(former.is_held());
         assert_eq!(former.is_held_by(own), Some(true));
         // The server never kills itself.
@@ -390,7 +390,7 @@ mod tests {
         // And the next server waits for clients of both.
         let later = second.descriptor(None).unwrap();
         drop((second, former));
-        let (_third, former) = Tether::make(directory.path()).unwrap();
+        let (_third, former) = ClientMarks::make(directory.path()).unwrap();
         assert_eq!(names(directory.path()), ["clients.1", "clients.2", "clients.3"]);
         assert_eq!(former.is_held_by(own), Some(true));
         drop(copy);
@@ -406,7 +406,7 @@ mod tests {
     #[test]
     fn a_client_cannot_release_the_mark_of_another() {
         let directory = tempfile::tempdir().unwrap();
-        let (first, _) = Tether::make(directory.path()).unwrap();
+        let (first, _) = ClientMarks::make(directory.path()).unwrap();
         let [honest, hostile] = [(); 2].map(|()| first.descriptor(None).unwrap());
         drop(first);
         // An unlock, a read end of its own, bytes in its FIFO, and at last the end of its own mark.
@@ -415,7 +415,7 @@ mod tests {
         let _reader = open_reader(&path).unwrap();
         rustix::io::write(&hostile, &[1; 60_000]).unwrap();
         drop(hostile);
-        let (_second, former) = Tether::make(directory.path()).unwrap();
+        let (_second, former) = ClientMarks::make(directory.path()).unwrap();
         assert!(former.is_held());
         drop(honest);
         assert!(!former.is_held());
@@ -424,14 +424,14 @@ mod tests {
     #[test]
     fn marks_that_ended_are_removed_while_the_server_runs() {
         let directory = tempfile::tempdir().unwrap();
-        let (tether, _) = Tether::make(directory.path()).unwrap();
+        let (tether, _) = ClientMarks::make(directory.path()).unwrap();
         let kept = tether.descriptor(None).unwrap();
         for _ in 0..3 * SWEEP_INTERVAL {
             drop(tether.descriptor(None).unwrap());
         }
         assert!(names(&tether.directory).len() <= 2 + usize::try_from(SWEEP_INTERVAL).unwrap());
         drop(tether);
-        let (_next, former) = Tether::make(directory.path()).unwrap();
+        let (_next, former) = ClientMarks::make(directory.path()).unwrap();
         assert!(former.is_held());
         drop(kept);
         assert!(!former.is_held());
@@ -440,10 +440,10 @@ mod tests {
     #[test]
     fn the_holder_of_a_mark_is_killed_and_no_other_process() {
         let directory = tempfile::tempdir().unwrap();
-        let (first, _) = Tether::make(directory.path()).unwrap();
+        let (first, _) = ClientMarks::make(directory.path()).unwrap();
         let mut of_before = holder(&first);
         drop(first);
-        let (second, former) = Tether::make(directory.path()).unwrap();
+        let (second, former) = ClientMarks::make(directory.path()).unwrap();
         let mut of_now = holder(&second);
         assert_eq!(
             [&of_before, &of_now].map(|child| former.is_held_by(pid_of(child))),
@@ -480,10 +480,10 @@ mod tests {
         let lock = File::create(&path).unwrap();
         rustix::fs::chmod(&path, Mode::RUSR | Mode::WUSR).unwrap();
         flock(&lock, FlockOperation::LockExclusive).unwrap();
-        let refused = Tether::make(directory.path()).unwrap_err().to_string();
+        let refused = ClientMarks::make(directory.path()).unwrap_err().to_string();
         assert!(refused.contains("clients.7: held by a client of an older rfs-server"), "{refused}");
         drop(lock);
-        let (tether, former) = Tether::make(directory.path()).unwrap();
+        let (tether, former) = ClientMarks::make(directory.path()).unwrap();
         assert!(!former.is_held());
         assert_eq!(names(directory.path()), ["clients.8"]);
         drop(tether);

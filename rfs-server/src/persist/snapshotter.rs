@@ -1,7 +1,7 @@
 //! Makes the snapshots of a server: periodically, on request, and a last one when the server stops.
 //!
-//! [`Keeper::finish`] makes the last snapshots on the calling thread. Dropping the keeper aborts a
-//! running snapshot.
+//! [`Snapshotter::finish`] makes the last snapshots on the calling thread. Dropping the snapshotter
+//! aborts a running snapshot.
 //!
 //! # Concurrency
 //! One thread of low priority, which sleeps between snapshots. The lock `orders` is never held
@@ -157,19 +157,19 @@ struct Shared {
 
 /// Handle of the thread.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct Snapshotter {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<Vec<Job>>>,
 }
 
-impl Keeper {
+impl Snapshotter {
     /// Starts the thread. It makes snapshots after each interval of `every`, and on request.
-    pub fn start(jobs: Vec<Job>, every: Option<Duration>) -> io::Result<Keeper> {
+    pub fn start(jobs: Vec<Job>, every: Option<Duration>) -> io::Result<Snapshotter> {
         let shared = Arc::<Shared>::default();
         let own = Arc::clone(&shared);
         let work = move || work(&own, jobs, every);
         let thread = std::thread::Builder::new().name("rfs-persist".into()).spawn(work)?;
-        Ok(Keeper { shared, thread: Some(thread) })
+        Ok(Snapshotter { shared, thread: Some(thread) })
     }
 
     /// Requests a snapshot of each export. A running snapshot does not satisfy the request, because
@@ -224,7 +224,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for Snapshotter {
     fn drop(&mut self) {
         self.stop();
     }

@@ -2,7 +2,8 @@
 //!
 //! # Concurrency
 //! One thread for all exports. It sleeps until something is recalled, then until the first session
-//! misses the timeout. Times are those of `awake`, because sessions cannot answer a stopped server.
+//! misses the timeout. Times are those of `run_clock`, because sessions cannot answer a stopped
+//! server.
 
 use std::{
     io,
@@ -13,7 +14,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::{awake, dispatch::Dispatcher};
+use crate::{dispatch::Dispatcher, run_clock};
 
 #[derive(Debug, Default)]
 struct State {
@@ -42,7 +43,7 @@ impl Alarm {
     /// recalled. Returns false when the server stops.
     fn sleep(&self, deadline: Option<Instant>) -> bool {
         let mut state = self.state.lock();
-        match deadline.map(awake::wake_for) {
+        match deadline.map(run_clock::wake_for) {
             Some(look) => while !state.stop && !self.changed.wait_until(&mut state, look).timed_out() {},
             None => {
                 while !state.stop && !state.recalled {
@@ -57,35 +58,35 @@ impl Alarm {
 
 /// Handle of the thread. Dropping it stops and joins the thread.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct RecallTimeout {
     alarm: Arc<Alarm>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Patience {
+impl RecallTimeout {
     /// Starts the thread. It calls `end` with the index of the dispatcher and the session for each
-    /// session that misses `patience`. The dispatchers share `alarm`.
+    /// session that misses `timeout`. The dispatchers share `alarm`.
     pub(crate) fn start(
         alarm: Arc<Alarm>,
         dispatchers: Vec<Arc<Dispatcher>>,
-        patience: Duration,
+        timeout: Duration,
         end: impl Fn(usize, u64) + Send + 'static,
-    ) -> io::Result<Patience> {
+    ) -> io::Result<RecallTimeout> {
         let watched = Arc::clone(&alarm);
         let watch = move || {
-            while watched.sleep(dispatchers.iter().filter_map(|d| d.deadline(patience)).min()) {
-                let now = awake::now();
+            while watched.sleep(dispatchers.iter().filter_map(|d| d.deadline(timeout)).min()) {
+                let now = run_clock::now();
                 for (export, dispatcher) in dispatchers.iter().enumerate() {
-                    dispatcher.give_up(patience, now).into_iter().for_each(|session| end(export, session));
+                    dispatcher.give_up(timeout, now).into_iter().for_each(|session| end(export, session));
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("rfs-patience".into()).spawn(watch)?;
-        Ok(Patience { alarm, thread: Some(thread) })
+        let thread = std::thread::Builder::new().name("rfs-recall".into()).spawn(watch)?;
+        Ok(RecallTimeout { alarm, thread: Some(thread) })
     }
 }
 
-impl Drop for Patience {
+impl Drop for RecallTimeout {
     fn drop(&mut self) {
         self.alarm.state.lock().stop = true;
         self.alarm.changed.notify_one();
@@ -132,9 +133,9 @@ mod tests {
         let alarm = Arc::<Alarm>::default();
         let dispatchers = [(); 3].map(|()| dispatcher(&alarm));
         let (send, ended) = mpsc::channel();
-        let patience = Duration::from_millis(1);
+        let timeout = Duration::from_millis(1);
         let end = move |export, session| send.send((export, session)).unwrap();
-        let patience = Patience::start(alarm, dispatchers.to_vec(), patience, end).unwrap();
+        let timeout = RecallTimeout::start(alarm, dispatchers.to_vec(), timeout, end).unwrap();
         // One after the other, so that the thread sleeps in between.
         for (round, dispatcher) in dispatchers.iter().cycle().take(30).enumerate() {
             let [silent, other] = [1, 2].map(|half| 2 * round as u64 + half);
@@ -163,7 +164,7 @@ mod tests {
             assert_eq!(now(dispatcher, other, Request::Rmdir { parent: ROOT_INO, name: b"d" }), Reply::Done);
             dispatcher.session_ended(other);
         }
-        drop(patience);
+        drop(timeout);
         assert_eq!(ended.try_recv(), Err(mpsc::TryRecvError::Disconnected));
     }
 }

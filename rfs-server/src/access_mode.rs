@@ -10,38 +10,38 @@ use seeded_faults::{Fault, seeded};
 
 /// Access that a key permits to its export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Rights {
+pub enum AccessMode {
     /// Read everything, and lock. The clients' kernels check permissions.
     Read,
     /// Everything.
     Write,
 }
 
-impl fmt::Display for Rights {
+impl fmt::Display for AccessMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Rights::Read => "ro",
-            Rights::Write => "rw",
+            AccessMode::Read => "ro",
+            AccessMode::Write => "rw",
         })
     }
 }
 
-impl FromStr for Rights {
+impl FromStr for AccessMode {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Rights, String> {
+    fn from_str(text: &str) -> Result<AccessMode, String> {
         match text {
-            "ro" => Ok(Rights::Read),
-            "rw" => Ok(Rights::Write),
+            "ro" => Ok(AccessMode::Read),
+            "rw" => Ok(AccessMode::Write),
             _ => Err(format!("{} is no right: ro or rw", rdmabox::shown(text))),
         }
     }
 }
 
-impl Rights {
+impl AccessMode {
     /// Returns true if the rights permit a request.
     pub fn allow(self, request: &Request<'_>) -> bool {
-        self == Rights::Write || !changes(request) || seeded(Fault::ReaderChanges)
+        self == AccessMode::Write || !changes(request) || seeded(Fault::ReaderChanges)
     }
 }
 
@@ -106,19 +106,19 @@ mod tests {
 
     #[test]
     fn rights_have_names() {
-        for rights in [Rights::Read, Rights::Write] {
+        for rights in [AccessMode::Read, AccessMode::Write] {
             assert_eq!(rights.to_string().parse(), Ok(rights));
         }
-        assert!("RW".parse::<Rights>().is_err());
+        assert!("RW".parse::<AccessMode>().is_err());
     }
 
     #[test]
     fn a_reader_may_send_no_changing_request() {
         let open = |write| Request::Open { ino: 1, write };
-        assert!(Rights::Read.allow(&open(false)) && !Rights::Read.allow(&open(true)));
-        assert!(Rights::Write.allow(&open(true)));
+        assert!(AccessMode::Read.allow(&open(false)) && !AccessMode::Read.allow(&open(true)));
+        assert!(AccessMode::Write.allow(&open(true)));
         let unlink = Request::Unlink { parent: 1, name: b"a" };
-        assert!(!Rights::Read.allow(&unlink) && Rights::Write.allow(&unlink));
-        assert!(Rights::Read.allow(&Request::Lookup { parent: 1, name: b"a" }));
+        assert!(!AccessMode::Read.allow(&unlink) && AccessMode::Write.allow(&unlink));
+        assert!(AccessMode::Read.allow(&Request::Lookup { parent: 1, name: b"a" }));
     }
 }

@@ -24,7 +24,7 @@ enum Follow {
 impl Locks {
     /// Returns true if a wait for this record lock would close a cycle of waiters and holders,
     /// which fcntl(2) reports as EDEADLK. Always false for flock.
-    pub(super) fn closes_circle(&self, ino: u64, wanted: &Lock) -> bool {
+    pub(super) fn closes_cycle(&self, ino: u64, wanted: &Lock) -> bool {
         let mut walk = Walk::new(self, Follow::Held, wanted.owner);
         wanted.class == LockClass::Record && {
             walk.visit_held(ino, wanted);
@@ -54,16 +54,16 @@ impl Locks {
 
     /// Returns the inodes where a new waiter may free other waiters from the queue order. It does
     /// so if it closes a cycle that includes queue order, or if its owner now waits in two places.
-    pub(super) fn held_up_by_order(&self, ino: u64, new: &Waiter) -> Vec<u64> {
+    pub(super) fn freed_from_order(&self, ino: u64, new: &Waiter) -> Vec<u64> {
         let owner = new.wanted.owner;
         if self.by_owner.get(&owner).is_some_and(|own| own.len() > 1) {
-            return self.waited_for_by(owner);
+            return self.inodes_waited_for(owner);
         }
         let mut walk = Walk::new(self, Follow::All, owner);
         let at = self.file(ino).map_or(0, |file| file.queue.len().saturating_sub(1));
         walk.visit_held(ino, &new.wanted);
         walk.visit_queue(ino, &new.wanted, at);
-        match walk.run_through() {
+        match walk.run_to_end() {
             true => walk.inodes.into_iter().collect(),
             false => Vec::new(),
         }
@@ -71,10 +71,10 @@ impl Locks {
 
     /// Returns the inodes where an owner waits, and where the owners wait that it transitively
     /// waits for.
-    pub(super) fn waited_for_by(&self, owner: Owner) -> Vec<u64> {
+    pub(super) fn inodes_waited_for(&self, owner: Owner) -> Vec<u64> {
         let mut walk = Walk::new(self, Follow::All, owner);
         walk.visit_owner(owner);
-        walk.run_through();
+        walk.run_to_end();
         walk.inodes.into_iter().collect()
     }
 }
@@ -107,7 +107,7 @@ impl<'a> Walk<'a> {
     /// Visits the holders of locks that conflict with `wanted`.
     fn visit_held(&mut self, ino: u64, wanted: &Lock) {
         if let Some(file) = self.locks.file(ino) {
-            file.held.in_the_way(wanted).for_each(|held| self.visit_owner(held.owner));
+            file.held.conflicting(wanted).for_each(|held| self.visit_owner(held.owner));
         }
     }
 
@@ -126,7 +126,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Searches all owners that can be reached. Returns true if the target is one of them.
-    fn run_through(&mut self) -> bool {
+    fn run_to_end(&mut self) -> bool {
         while self.step() {}
         self.found
     }

@@ -1,6 +1,6 @@
 //! Open counts and write access, by session and inode. No I/O, no locks, no clock.
 //!
-//! The caller frees the space of an inode; [`Leases::close`] reports the last close.
+//! The caller frees the space of an inode; [`OpenFiles::close`] reports the last close.
 //!
 //! # Concurrency
 //! None; the shard lock protects the value.
@@ -26,12 +26,12 @@ struct Holder {
 
 /// The open files.
 #[derive(Debug, Default)]
-pub struct Leases {
+pub struct OpenFiles {
     by_ino: HashMap<u64, Vec<Holder>>,
     by_session: HashMap<u64, BTreeSet<u64>>,
 }
 
-impl Leases {
+impl OpenFiles {
     /// Counts one open.
     pub fn open(&mut self, session: u64, ino: u64) {
         let holders = self.by_ino.entry(ino).or_default();
@@ -150,57 +150,57 @@ mod tests {
 
     #[test]
     fn counts() {
-        let mut leases = Leases::default();
-        assert_eq!(leases.close(1, 7), None);
-        leases.open(1, 7);
-        leases.open(1, 7);
-        leases.open(2, 7);
-        assert_eq!(leases.others(1, 7), [2]);
-        assert_eq!(leases.others(3, 7), [1, 2]);
-        assert_eq!(leases.others(1, 8), []);
-        assert!(leases.another_has(1, 7) && !leases.another_has(1, 8));
-        assert_eq!(leases.close(3, 7), None);
-        assert_eq!(leases.close(1, 7), MORE);
-        assert!(leases.holds(1, 7));
-        assert_eq!(leases.close(1, 7), MINE);
-        assert!(!leases.holds(1, 7) && leases.is_open(7));
-        assert_eq!(leases.close(1, 7), None);
-        assert_eq!(leases.close(2, 7), LAST);
-        assert!(!leases.is_open(7));
-        assert!(leases.by_ino.is_empty() && leases.by_session.is_empty());
+        let mut files = OpenFiles::default();
+        assert_eq!(files.close(1, 7), None);
+        files.open(1, 7);
+        files.open(1, 7);
+        files.open(2, 7);
+        assert_eq!(files.others(1, 7), [2]);
+        assert_eq!(files.others(3, 7), [1, 2]);
+        assert_eq!(files.others(1, 8), []);
+        assert!(files.another_has(1, 7) && !files.another_has(1, 8));
+        assert_eq!(files.close(3, 7), None);
+        assert_eq!(files.close(1, 7), MORE);
+        assert!(files.holds(1, 7));
+        assert_eq!(files.close(1, 7), MINE);
+        assert!(!files.holds(1, 7) && files.is_open(7));
+        assert_eq!(files.close(1, 7), None);
+        assert_eq!(files.close(2, 7), LAST);
+        assert!(!files.is_open(7));
+        assert!(files.by_ino.is_empty() && files.by_session.is_empty());
     }
 
     #[test]
     fn writers() {
-        let mut leases = Leases::default();
-        assert!(!leases.will_write(1, 7), "it has not opened it");
-        leases.open(1, 7);
-        leases.open(2, 7);
-        assert!(!leases.another_writes(2, 7));
-        assert_eq!((leases.will_write(1, 7), leases.will_write(1, 7)), (true, false));
-        assert!(leases.another_writes(2, 7) && leases.another_writes(3, 7) && !leases.another_writes(1, 7));
+        let mut files = OpenFiles::default();
+        assert!(!files.will_write(1, 7), "it has not opened it");
+        files.open(1, 7);
+        files.open(2, 7);
+        assert!(!files.another_writes(2, 7));
+        assert_eq!((files.will_write(1, 7), files.will_write(1, 7)), (true, false));
+        assert!(files.another_writes(2, 7) && files.another_writes(3, 7) && !files.another_writes(1, 7));
         // Write access lasts until the last close.
-        leases.open(1, 7);
-        leases.close(1, 7);
-        assert!(leases.another_writes(2, 7));
-        leases.close(1, 7);
-        assert!(!leases.another_writes(2, 7));
-        leases.open(1, 7);
-        assert!(!leases.another_writes(2, 7));
-        assert!(leases.will_write(1, 7));
-        leases.end_session(1);
-        assert!(!leases.another_writes(2, 7));
+        files.open(1, 7);
+        files.close(1, 7);
+        assert!(files.another_writes(2, 7));
+        files.close(1, 7);
+        assert!(!files.another_writes(2, 7));
+        files.open(1, 7);
+        assert!(!files.another_writes(2, 7));
+        assert!(files.will_write(1, 7));
+        files.end_session(1);
+        assert!(!files.another_writes(2, 7));
     }
 
     #[test]
     fn a_session_ends() {
-        let mut leases = Leases::default();
+        let mut files = OpenFiles::default();
         for (session, ino) in [(1, 9), (1, 7), (1, 7), (2, 7)] {
-            leases.open(session, ino);
+            files.open(session, ino);
         }
-        assert_eq!(leases.end_session(1), [(7, false), (9, true)]);
-        assert_eq!(leases.end_session(1), []);
-        assert_eq!(leases.end_session(2), [(7, true)]);
-        assert!(leases.by_ino.is_empty() && leases.by_session.is_empty());
+        assert_eq!(files.end_session(1), [(7, false), (9, true)]);
+        assert_eq!(files.end_session(1), []);
+        assert_eq!(files.end_session(2), [(7, true)]);
+        assert!(files.by_ino.is_empty() && files.by_session.is_empty());
     }
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use crate::recalls::Need;
 
 #[derive(Debug)]
-struct Wait<P> {
+struct HeldReply<P> {
     /// Number of recalls that are not acknowledged.
     open: usize,
     held: P,
@@ -17,20 +17,20 @@ struct Wait<P> {
 
 /// The held replies.
 #[derive(Debug)]
-pub struct Waits<P> {
+pub struct HeldReplies<P> {
     last: u64,
-    waits: HashMap<u64, Wait<P>>,
-    /// Waits by session and position of the recall.
+    replies: HashMap<u64, HeldReply<P>>,
+    /// Held replies by session and position of the recall.
     by_session: HashMap<u64, BTreeMap<u64, Vec<u64>>>,
 }
 
-impl<P> Default for Waits<P> {
-    fn default() -> Waits<P> {
-        Waits { last: 0, waits: HashMap::new(), by_session: HashMap::new() }
+impl<P> Default for HeldReplies<P> {
+    fn default() -> HeldReplies<P> {
+        HeldReplies { last: 0, replies: HashMap::new(), by_session: HashMap::new() }
     }
 }
 
-impl<P> Waits<P> {
+impl<P> HeldReplies<P> {
     /// Holds a reply until all these recalls are acknowledged. There is at least one, and none is
     /// acknowledged yet.
     pub fn hold(&mut self, needs: &[Need], held: P) {
@@ -38,7 +38,7 @@ impl<P> Waits<P> {
         for need in needs {
             self.by_session.entry(need.session).or_default().entry(need.place).or_default().push(self.last);
         }
-        self.waits.insert(self.last, Wait { open: needs.len(), held });
+        self.replies.insert(self.last, HeldReply { open: needs.len(), held });
     }
 
     /// Processes a session's acknowledgement of its recalls before position `first`. Returns the
@@ -61,16 +61,16 @@ impl<P> Waits<P> {
 
     /// Returns true if no reply is held.
     pub fn is_empty(&self) -> bool {
-        self.waits.is_empty() && self.by_session.is_empty()
+        self.replies.is_empty() && self.by_session.is_empty()
     }
 
     fn release(&mut self, done: BTreeMap<u64, Vec<u64>>) -> Vec<P> {
         let mut released = Vec::new();
         for id in done.into_values().flatten() {
-            if let Some(wait) = self.waits.get_mut(&id) {
-                wait.open -= 1;
-                if wait.open == 0 {
-                    released.extend(self.waits.remove(&id).map(|wait| wait.held));
+            if let Some(reply) = self.replies.get_mut(&id) {
+                reply.open -= 1;
+                if reply.open == 0 {
+                    released.extend(self.replies.remove(&id).map(|reply| reply.held));
                 }
             }
         }
@@ -90,16 +90,16 @@ mod tests {
 
     #[test]
     fn a_reply_is_held_until_all_recalls_are_acknowledged() {
-        let mut waits = Waits::default();
-        waits.hold(&[need(1, 0), need(1, 1), need(2, 0)], 'a');
-        waits.hold(&[need(1, 0)], 'b');
-        waits.hold(&[need(2, 7)], 'c');
-        assert_eq!(waits.acknowledged(1, 0), []);
-        assert_eq!(waits.acknowledged(1, 1), ['b']);
-        assert_eq!(waits.acknowledged(2, 5), []);
-        assert_eq!(waits.acknowledged(1, 2), ['a']);
-        assert_eq!(waits.session_ended(2), ['c']);
-        assert!(waits.waits.is_empty() && waits.by_session.is_empty());
+        let mut replies = HeldReplies::default();
+        replies.hold(&[need(1, 0), need(1, 1), need(2, 0)], 'a');
+        replies.hold(&[need(1, 0)], 'b');
+        replies.hold(&[need(2, 7)], 'c');
+        assert_eq!(replies.acknowledged(1, 0), []);
+        assert_eq!(replies.acknowledged(1, 1), ['b']);
+        assert_eq!(replies.acknowledged(2, 5), []);
+        assert_eq!(replies.acknowledged(1, 2), ['a']);
+        assert_eq!(replies.session_ended(2), ['c']);
+        assert!(replies.replies.is_empty() && replies.by_session.is_empty());
     }
 
     proptest! {
@@ -108,7 +108,7 @@ mod tests {
         fn agrees_with_a_list(steps in proptest::collection::vec(
             (0..4u64, 1..4u64, 0..12u64, proptest::collection::vec((1..4u64, 0..12u64), 1..5)), 1..60,
         )) {
-            let mut waits = Waits::default();
+            let mut replies = HeldReplies::default();
             let mut list: Vec<(Vec<Need>, usize)> = Vec::new();
             let mut first = [0u64; 4];
             for (at, (kind, session, to, needs)) in steps.into_iter().enumerate() {
@@ -121,7 +121,7 @@ mod tests {
                             .filter(|need| need.place >= first[need.session as usize])
                             .collect();
                         if !open.is_empty() {
-                            waits.hold(&open, at);
+                            replies.hold(&open, at);
                             list.push((open, at));
                         }
                         continue;
@@ -130,11 +130,11 @@ mod tests {
                         let first = &mut first[session as usize];
                         *first = to.max(*first);
                         list.iter_mut().for_each(|(needs, _)| needs.retain(|n| n.session != session || n.place >= *first));
-                        waits.acknowledged(session, *first)
+                        replies.acknowledged(session, *first)
                     }
                     _ => {
                         list.iter_mut().for_each(|(needs, _)| needs.retain(|need| need.session != session));
-                        waits.session_ended(session)
+                        replies.session_ended(session)
                     }
                 };
                 let mut expected: Vec<usize> = list.iter().filter(|(needs, _)| needs.is_empty()).map(|(_, at)| *at).collect();
@@ -143,7 +143,7 @@ mod tests {
                 released.sort_unstable();
                 expected.sort_unstable();
                 prop_assert_eq!(&released, &expected);
-                prop_assert_eq!(before - released.len(), waits.waits.len());
+                prop_assert_eq!(before - released.len(), replies.replies.len());
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! # Concurrency
 //! One thread for all exports. It sleeps until a mount disconnects, then until the first deadline.
-//! Times are those of `awake`, because mounts cannot reconnect to a stopped server.
+//! Times are those of `run_clock`, because mounts cannot reconnect to a stopped server.
 
 use std::{
     io,
@@ -13,7 +13,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::awake;
+use crate::run_clock;
 
 #[derive(Debug, Default)]
 struct State {
@@ -23,12 +23,12 @@ struct State {
 
 /// Wakes the thread.
 #[derive(Debug, Default)]
-pub struct Bell {
+pub struct ReaperSignal {
     state: Mutex<State>,
     changed: Condvar,
 }
 
-impl Bell {
+impl ReaperSignal {
     /// Records that a mount disconnected.
     pub(crate) fn left(&self) {
         self.state.lock().left = true;
@@ -38,7 +38,7 @@ impl Bell {
     /// Sleeps until a mount disconnects, or until it is time to check `deadline`. Returns false
     /// when the server stops.
     fn sleep(&self, deadline: Option<Instant>) -> bool {
-        let look = deadline.map(awake::wake_for);
+        let look = deadline.map(run_clock::wake_for);
         let mut state = self.state.lock();
         while !state.stop && !state.left {
             match look {
@@ -53,7 +53,7 @@ impl Bell {
 }
 
 /// Work of the thread.
-pub(crate) trait Absent: Send + Sync + 'static {
+pub(crate) trait DisconnectedMounts: Send + Sync + 'static {
     /// Ends the sessions whose deadline has passed. Returns the next time to check, if there are
     /// disconnected mounts.
     fn give_up(&self, now: Instant) -> Option<Instant>;
@@ -61,31 +61,34 @@ pub(crate) trait Absent: Send + Sync + 'static {
 
 /// Handle of the thread. Dropping it stops and joins the thread.
 #[derive(Debug)]
-pub(crate) struct Absences {
-    bell: Arc<Bell>,
+pub(crate) struct SessionReaper {
+    signal: Arc<ReaperSignal>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Absences {
-    /// Starts the thread. It does not keep `absent` alive.
-    pub(crate) fn start(bell: Arc<Bell>, absent: Weak<impl Absent>) -> io::Result<Absences> {
-        let rung = Arc::clone(&bell);
+impl SessionReaper {
+    /// Starts the thread. It does not keep `mounts` alive.
+    pub(crate) fn start(
+        signal: Arc<ReaperSignal>,
+        mounts: Weak<impl DisconnectedMounts>,
+    ) -> io::Result<SessionReaper> {
+        let watched = Arc::clone(&signal);
         let watch = move || {
             let mut deadline = None;
-            while rung.sleep(deadline) {
-                let Some(absent) = absent.upgrade() else { return };
-                deadline = absent.give_up(awake::now());
+            while watched.sleep(deadline) {
+                let Some(mounts) = mounts.upgrade() else { return };
+                deadline = mounts.give_up(run_clock::now());
             }
         };
-        let thread = std::thread::Builder::new().name("rfs-absences".into()).spawn(watch)?;
-        Ok(Absences { bell, thread: Some(thread) })
+        let thread = std::thread::Builder::new().name("rfs-reaper".into()).spawn(watch)?;
+        Ok(SessionReaper { signal, thread: Some(thread) })
     }
 }
 
-impl Drop for Absences {
+impl Drop for SessionReaper {
     fn drop(&mut self) {
-        self.bell.state.lock().stop = true;
-        self.bell.changed.notify_one();
+        self.signal.state.lock().stop = true;
+        self.signal.changed.notify_one();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

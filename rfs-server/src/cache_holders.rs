@@ -64,12 +64,12 @@ impl Part {
 /// A session and its parts of an inode in one word: session number in the upper 48 bits, part bits
 /// in the lower 16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Keeper(u64);
+struct CacheHolder(u64);
 
-impl Keeper {
-    fn new(session: u64) -> Keeper {
+impl CacheHolder {
+    fn new(session: u64) -> CacheHolder {
         debug_assert!(session < 1 << 48);
-        Keeper(session << 16)
+        CacheHolder(session << 16)
     }
 
     fn session(self) -> u64 {
@@ -89,7 +89,7 @@ impl Keeper {
     }
 
     /// Adds the parts of `other`, a value for the same session.
-    fn add_parts_of(&mut self, other: Keeper) {
+    fn add_parts_of(&mut self, other: CacheHolder) {
         debug_assert_eq!(self.session(), other.session());
         self.0 |= other.0;
     }
@@ -106,34 +106,34 @@ impl Keeper {
 /// Cache holders of an inode, at least one.
 #[derive(Clone, Debug)]
 enum List {
-    One(Keeper),
+    One(CacheHolder),
     // Boxed, so that the usual entry is small.
     #[allow(clippy::box_collection)]
-    Several(Box<Vec<Keeper>>),
+    Several(Box<Vec<CacheHolder>>),
 }
 
 impl List {
-    fn as_mut_slice(&mut self) -> &mut [Keeper] {
+    fn as_mut_slice(&mut self) -> &mut [CacheHolder] {
         match self {
-            List::One(keeper) => std::slice::from_mut(keeper),
-            List::Several(keepers) => keepers,
+            List::One(holder) => std::slice::from_mut(holder),
+            List::Several(holders) => holders,
         }
     }
 
-    fn push(&mut self, keeper: Keeper) {
+    fn push(&mut self, holder: CacheHolder) {
         match self {
-            List::One(first) => *self = List::Several(Box::new(vec![*first, keeper])),
-            List::Several(keepers) => keepers.push(keeper),
+            List::One(first) => *self = List::Several(Box::new(vec![*first, holder])),
+            List::Several(holders) => holders.push(holder),
         }
     }
 
     /// Removes holders without parts. Returns false if no holder is left.
     fn tidy(&mut self) -> bool {
         match self {
-            List::One(keeper) => !keeper.keeps_nothing(),
-            List::Several(keepers) => {
-                keepers.retain(|keeper| !keeper.keeps_nothing());
-                match keepers.as_slice() {
+            List::One(holder) => !holder.keeps_nothing(),
+            List::Several(holders) => {
+                holders.retain(|holder| !holder.keeps_nothing());
+                match holders.as_slice() {
                     [] => return false,
                     &[one] => *self = List::One(one),
                     _ => {}
@@ -160,13 +160,13 @@ pub struct Last {
 
 /// Cache holders of all inodes.
 #[derive(Debug, Default)]
-pub struct Keepers(ByNumber<List>);
+pub struct CacheHolders(ByNumber<List>);
 
-impl Keepers {
+impl CacheHolders {
     /// Returns true if a session may cache a part of an inode.
     pub fn keeps(&mut self, session: u64, ino: u64, part: Part) -> bool {
-        let keepers = self.0.get_mut(&ino).map(List::as_mut_slice).unwrap_or_default();
-        keepers.iter().any(|keeper| keeper.session() == session && keeper.keeps(part))
+        let holders = self.0.get_mut(&ino).map(List::as_mut_slice).unwrap_or_default();
+        holders.iter().any(|holder| holder.session() == session && holder.keeps(part))
     }
 
     /// Registers a session as holder of a part of an inode.
@@ -176,7 +176,7 @@ impl Keepers {
 
     /// Registers a session as holder of parts of an inode.
     pub fn add_all(&mut self, session: u64, ino: u64, parts: impl IntoIterator<Item = Part>) {
-        let mut new = Keeper::new(session);
+        let mut new = CacheHolder::new(session);
         parts.into_iter().for_each(|part| new.add(part));
         match self.0.entry(ino) {
             Entry::Vacant(entry) => {
@@ -184,8 +184,8 @@ impl Keepers {
             }
             Entry::Occupied(entry) => {
                 let list = entry.into_mut();
-                match list.as_mut_slice().iter_mut().find(|keeper| keeper.session() == session) {
-                    Some(keeper) => keeper.add_parts_of(new),
+                match list.as_mut_slice().iter_mut().find(|holder| holder.session() == session) {
+                    Some(holder) => holder.add_parts_of(new),
                     None => list.push(new),
                 }
             }
@@ -196,10 +196,10 @@ impl Keepers {
     /// Returns the sessions that held it, in the order of registration.
     pub fn take(&mut self, ino: u64, part: Part, but: u64) -> Vec<u64> {
         let mut taken = Vec::new();
-        self.change(ino, but, |keeper| {
-            if keeper.keeps(part) {
-                keeper.remove(part);
-                taken.push(keeper.session());
+        self.change(ino, but, |holder| {
+            if holder.keeps(part) {
+                holder.remove(part);
+                taken.push(holder.session());
             }
         });
         taken
@@ -209,11 +209,11 @@ impl Keepers {
     /// sessions that held either.
     pub fn take_contents(&mut self, ino: u64, but: u64) -> Vec<u64> {
         let mut taken = Vec::new();
-        self.change(ino, but, |keeper| {
-            if keeper.keeps(Part::Attr) || keeper.keeps(Part::Pages) {
-                keeper.remove(Part::Attr);
-                keeper.remove(Part::Pages);
-                taken.push(keeper.session());
+        self.change(ino, but, |holder| {
+            if holder.keeps(Part::Attr) || holder.keeps(Part::Pages) {
+                holder.remove(Part::Attr);
+                holder.remove(Part::Pages);
+                taken.push(holder.session());
             }
         });
         taken
@@ -222,11 +222,11 @@ impl Keepers {
     /// Removes a part of an inode from a session. Returns true if the session held it.
     pub fn take_from(&mut self, session: u64, ino: u64, part: Part) -> bool {
         let Entry::Occupied(mut entry) = self.0.entry(ino) else { return false };
-        let mut keepers = entry.get_mut().as_mut_slice().iter_mut();
-        let Some(keeper) = keepers.find(|keeper| keeper.session() == session && keeper.keeps(part)) else {
+        let mut holders = entry.get_mut().as_mut_slice().iter_mut();
+        let Some(holder) = holders.find(|holder| holder.session() == session && holder.keeps(part)) else {
             return false;
         };
-        keeper.remove(part);
+        holder.remove(part);
         if !entry.get_mut().tidy() {
             entry.remove();
         }
@@ -236,28 +236,28 @@ impl Keepers {
     /// Returns the holders of a directory's names, except `but`, after a name changed. They keep
     /// the other names but lose the directory's attributes.
     pub fn name_changed(&mut self, ino: u64, but: u64) -> Vec<u64> {
-        let mut keepers = Vec::new();
-        self.change(ino, but, |keeper| {
-            if keeper.keeps(Part::Names) {
-                keeper.remove(Part::Attr);
-                keepers.push(keeper.session());
+        let mut holders = Vec::new();
+        self.change(ino, but, |holder| {
+            if holder.keeps(Part::Names) {
+                holder.remove(Part::Attr);
+                holders.push(holder.session());
             }
         });
-        keepers
+        holders
     }
 
     /// Removes the names of an inode that lost its last name from all sessions except `but`, and
     /// its number from all sessions. Returns both.
     pub fn unnamed(&mut self, ino: u64, but: u64) -> Last {
         let mut last = Last::default();
-        self.change(ino, NO_SESSION, |keeper| {
-            if keeper.session() != but && keeper.keeps(Part::Names) {
-                keeper.remove(Part::Names);
-                last.names.push(keeper.session());
+        self.change(ino, NO_SESSION, |holder| {
+            if holder.session() != but && holder.keeps(Part::Names) {
+                holder.remove(Part::Names);
+                last.names.push(holder.session());
             }
-            if keeper.keeps(Part::Number) {
-                keeper.remove(Part::Number);
-                last.numbers.push(keeper.session());
+            if holder.keeps(Part::Number) {
+                holder.remove(Part::Number);
+                last.numbers.push(holder.session());
             }
         });
         last
@@ -268,12 +268,12 @@ impl Keepers {
     pub fn gone(&mut self, ino: u64, but: u64) -> Last {
         let mut last = Last::default();
         let Some(mut list) = self.0.remove(&ino) else { return last };
-        for keeper in list.as_mut_slice().iter().filter(|keeper| keeper.session() != but) {
-            if keeper.keeps(Part::Names) {
-                last.names.push(keeper.session());
+        for holder in list.as_mut_slice().iter().filter(|holder| holder.session() != but) {
+            if holder.keeps(Part::Names) {
+                last.names.push(holder.session());
             }
-            if keeper.keeps(Part::Attr) {
-                last.attrs.push(keeper.session());
+            if holder.keeps(Part::Attr) {
+                last.attrs.push(holder.session());
             }
         }
         last
@@ -282,8 +282,8 @@ impl Keepers {
     /// Removes all parts of an inode from a session.
     pub fn forget_one(&mut self, ino: u64, session: u64) {
         let Entry::Occupied(mut entry) = self.0.entry(ino) else { return };
-        let keepers = entry.get_mut().as_mut_slice().iter_mut();
-        keepers.filter(|keeper| keeper.session() == session).for_each(Keeper::remove_all);
+        let holders = entry.get_mut().as_mut_slice().iter_mut();
+        holders.filter(|holder| holder.session() == session).for_each(CacheHolder::remove_all);
         if !entry.get_mut().tidy() {
             entry.remove();
         }
@@ -292,8 +292,8 @@ impl Keepers {
     /// Removes a session. Visits every inode with a cache holder.
     pub fn end_session(&mut self, session: u64) {
         self.0.retain(|_, list| {
-            for keeper in list.as_mut_slice().iter_mut().filter(|keeper| keeper.session() == session) {
-                keeper.remove_all();
+            for holder in list.as_mut_slice().iter_mut().filter(|holder| holder.session() == session) {
+                holder.remove_all();
             }
             list.tidy()
         });
@@ -304,10 +304,10 @@ impl Keepers {
         self.0.is_empty()
     }
 
-    fn change(&mut self, ino: u64, but: u64, change: impl FnMut(&mut Keeper)) {
+    fn change(&mut self, ino: u64, but: u64, change: impl FnMut(&mut CacheHolder)) {
         if let Entry::Occupied(mut entry) = self.0.entry(ino) {
             let others = entry.get_mut().as_mut_slice().iter_mut();
-            others.filter(|keeper| keeper.session() != but).for_each(change);
+            others.filter(|holder| holder.session() != but).for_each(change);
             if !entry.get_mut().tidy() {
                 entry.remove();
             }
@@ -366,14 +366,14 @@ mod tests {
         /// Compares with a plain table of holders and parts, in the order of registration.
         #[test]
         fn agrees_with_a_table(steps in proptest::collection::vec(step(), 1..100)) {
-            let mut keepers = Keepers::default();
+            let mut holders = CacheHolders::default();
             let mut table: BTreeMap<u64, Vec<Row>> = BTreeMap::new();
             for step in steps {
                 match step {
                     Step::Add(session, ino, part) => {
-                        keepers.add(session, ino, part);
+                        holders.add(session, ino, part);
                         let list = table.entry(ino).or_default();
-                        let at = list.iter().position(|keeper| keeper.0 == session).unwrap_or_else(|| {
+                        let at = list.iter().position(|holder| holder.0 == session).unwrap_or_else(|| {
                             list.push((session, false, false, false, false, false));
                             list.len() - 1
                         });
@@ -387,85 +387,85 @@ mod tests {
                     }
                     Step::Take(ino, part, but) => {
                         let mut expected = Vec::new();
-                        for keeper in table.entry(ino).or_default().iter_mut().filter(|keeper| keeper.0 != but) {
+                        for holder in table.entry(ino).or_default().iter_mut().filter(|holder| holder.0 != but) {
                             let had = match part {
-                                Part::Attr => std::mem::take(&mut keeper.1),
-                                Part::Names => std::mem::take(&mut keeper.2),
+                                Part::Attr => std::mem::take(&mut holder.1),
+                                Part::Names => std::mem::take(&mut holder.2),
                                 Part::Owner => {
-                                    keeper.1 = false;
-                                    std::mem::take(&mut keeper.3)
+                                    holder.1 = false;
+                                    std::mem::take(&mut holder.3)
                                 }
-                                Part::Number => std::mem::take(&mut keeper.4),
-                                Part::Pages => std::mem::take(&mut keeper.5),
+                                Part::Number => std::mem::take(&mut holder.4),
+                                Part::Pages => std::mem::take(&mut holder.5),
                             };
-                            expected.extend(had.then_some(keeper.0));
+                            expected.extend(had.then_some(holder.0));
                         }
-                        prop_assert_eq!(keepers.take(ino, part, but), expected);
+                        prop_assert_eq!(holders.take(ino, part, but), expected);
                     }
                     Step::TakeContents(ino, but) => {
                         let mut expected = Vec::new();
-                        for keeper in table.entry(ino).or_default().iter_mut().filter(|keeper| keeper.0 != but) {
-                            let had = [std::mem::take(&mut keeper.1), std::mem::take(&mut keeper.5)];
-                            expected.extend(had.contains(&true).then_some(keeper.0));
+                        for holder in table.entry(ino).or_default().iter_mut().filter(|holder| holder.0 != but) {
+                            let had = [std::mem::take(&mut holder.1), std::mem::take(&mut holder.5)];
+                            expected.extend(had.contains(&true).then_some(holder.0));
                         }
-                        prop_assert_eq!(keepers.take_contents(ino, but), expected);
+                        prop_assert_eq!(holders.take_contents(ino, but), expected);
                     }
                     Step::TakeFrom(session, ino, part) => {
                         let list = table.entry(ino).or_default();
-                        let had = list.iter_mut().find(|keeper| keeper.0 == session).is_some_and(|keeper| match part {
-                            Part::Attr => std::mem::take(&mut keeper.1),
-                            Part::Names => std::mem::take(&mut keeper.2),
+                        let had = list.iter_mut().find(|holder| holder.0 == session).is_some_and(|holder| match part {
+                            Part::Attr => std::mem::take(&mut holder.1),
+                            Part::Names => std::mem::take(&mut holder.2),
                             Part::Owner => {
-                                keeper.1 &= !keeper.3;
-                                std::mem::take(&mut keeper.3)
+                                holder.1 &= !holder.3;
+                                std::mem::take(&mut holder.3)
                             }
-                            Part::Number => std::mem::take(&mut keeper.4),
-                            Part::Pages => std::mem::take(&mut keeper.5),
+                            Part::Number => std::mem::take(&mut holder.4),
+                            Part::Pages => std::mem::take(&mut holder.5),
                         });
-                        prop_assert_eq!(keepers.take_from(session, ino, part), had);
+                        prop_assert_eq!(holders.take_from(session, ino, part), had);
                     }
                     Step::NameChanged(ino, but) => {
                         let mut expected = Vec::new();
-                        for keeper in table.entry(ino).or_default().iter_mut().filter(|keeper| keeper.0 != but) {
-                            if keeper.2 {
-                                keeper.1 = false;
-                                expected.push(keeper.0);
+                        for holder in table.entry(ino).or_default().iter_mut().filter(|holder| holder.0 != but) {
+                            if holder.2 {
+                                holder.1 = false;
+                                expected.push(holder.0);
                             }
                         }
-                        prop_assert_eq!(keepers.name_changed(ino, but), expected);
+                        prop_assert_eq!(holders.name_changed(ino, but), expected);
                     }
                     Step::Unnamed(ino, but) => {
                         let mut expected = Last::default();
-                        for keeper in table.entry(ino).or_default() {
-                            if keeper.0 != but && std::mem::take(&mut keeper.2) {
-                                expected.names.push(keeper.0);
+                        for holder in table.entry(ino).or_default() {
+                            if holder.0 != but && std::mem::take(&mut holder.2) {
+                                expected.names.push(holder.0);
                             }
-                            expected.numbers.extend(std::mem::take(&mut keeper.4).then_some(keeper.0));
+                            expected.numbers.extend(std::mem::take(&mut holder.4).then_some(holder.0));
                         }
-                        prop_assert_eq!(keepers.unnamed(ino, but), expected);
+                        prop_assert_eq!(holders.unnamed(ino, but), expected);
                     }
                     Step::Gone(ino, but) => {
                         let rows = table.remove(&ino).unwrap_or_default();
-                        let others = || rows.iter().filter(|keeper| keeper.0 != but);
+                        let others = || rows.iter().filter(|holder| holder.0 != but);
                         let expected = Last {
-                            names: others().filter(|keeper| keeper.2).map(|keeper| keeper.0).collect(),
-                            attrs: others().filter(|keeper| keeper.1).map(|keeper| keeper.0).collect(),
+                            names: others().filter(|holder| holder.2).map(|holder| holder.0).collect(),
+                            attrs: others().filter(|holder| holder.1).map(|holder| holder.0).collect(),
                             numbers: Sessions::new(),
                         };
-                        prop_assert_eq!(keepers.gone(ino, but), expected);
+                        prop_assert_eq!(holders.gone(ino, but), expected);
                     }
                     Step::ForgetOne(ino, session) => {
-                        keepers.forget_one(ino, session);
-                        table.entry(ino).or_default().retain(|keeper| keeper.0 != session);
+                        holders.forget_one(ino, session);
+                        table.entry(ino).or_default().retain(|holder| holder.0 != session);
                     }
                     Step::End(session) => {
-                        keepers.end_session(session);
-                        table.values_mut().for_each(|list| list.retain(|keeper| keeper.0 != session));
+                        holders.end_session(session);
+                        table.values_mut().for_each(|list| list.retain(|holder| holder.0 != session));
                     }
                 }
                 table.values_mut().for_each(|list| list.retain(|k| k.1 || k.2 || k.3 || k.4 || k.5));
                 table.retain(|_, list| !list.is_empty());
-                prop_assert!(keepers.0.len() == table.len(), "no entry without holders");
+                prop_assert!(holders.0.len() == table.len(), "no entry without holders");
             }
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! # Concurrency
 //! One thread per export. It sleeps until the log has grown or the deadline has come. Dropping
-//! [`Upkeep`] stops and joins the thread.
+//! [`LogCompactor`] stops and joins the thread.
 
 use std::{
     io,
@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{dispatch::Dispatcher, durable::Former};
+use crate::{dispatch::Dispatcher, durable::PriorClients};
 
 /// Pause after a failed compaction.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -21,28 +21,28 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Handle of the thread.
 #[derive(Debug)]
-pub(crate) struct Upkeep {
+pub(crate) struct LogCompactor {
     dispatcher: Arc<Dispatcher>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Upkeep {
+impl LogCompactor {
     /// Starts the thread. The quarantine for sessions that do not reconnect ends at `deadline`, or
-    /// as soon afterwards as no client of a previous server (`former`) is left. Kills these clients
-    /// then if `kill` is set.
+    /// as soon afterwards as no client of a previous server (`prior_clients`) is left. Kills these
+    /// clients then if `kill` is set.
     pub(crate) fn start(
         dispatcher: &Arc<Dispatcher>,
         deadline: Instant,
-        former: Arc<Former>,
+        prior_clients: Arc<PriorClients>,
         kill: bool,
-    ) -> io::Result<Upkeep> {
+    ) -> io::Result<LogCompactor> {
         let watched = Arc::clone(dispatcher);
         let deadline = watched.waits_for_strangers().then_some(deadline);
-        let over = move || former.ends(kill);
+        let over = move || prior_clients.ends(kill);
         let thread = std::thread::Builder::new()
-            .name("rfs-upkeep".into())
+            .name("rfs-compactor".into())
             .spawn(move || work(&watched, deadline, &over))?;
-        Ok(Upkeep { dispatcher: Arc::clone(dispatcher), thread: Some(thread) })
+        Ok(LogCompactor { dispatcher: Arc::clone(dispatcher), thread: Some(thread) })
     }
 }
 
@@ -59,14 +59,14 @@ fn work(dispatcher: &Dispatcher, mut before: Option<Instant>, over: &dyn Fn() ->
         // Repeats if a change that the log had no room for came meanwhile.
         while pause.is_none() && dispatcher.has_long_log() {
             if let Err(e) = dispatcher.write_log_anew() {
-                log::error!("the log cannot be compacted: {e}");
+                log::error!("log rewrite failed: {e}");
                 pause = Some(Instant::now() + PAUSE);
             }
         }
     }
 }
 
-impl Drop for Upkeep {
+impl Drop for LogCompactor {
     fn drop(&mut self) {
         self.dispatcher.end_upkeep();
         if let Some(thread) = self.thread.take()
