@@ -97,9 +97,9 @@ pub struct Session {
     mount: OnceLock<Identity>,
     state: AtomicU8,
     /// The session is restored from a previous server.
-    of_before: bool,
+    is_restored: bool,
     /// The clients of the session that wait for locks must request them again.
-    asks_again: AtomicBool,
+    must_ask_again: AtomicBool,
     /// First part of a value that comes in several requests.
     part: Mutex<Vec<u8>>,
     /// Stored replies of exactly-once requests.
@@ -195,19 +195,19 @@ impl Session {
     }
 
     /// Returns true if the session is restored from a previous server.
-    pub fn is_of_before(&self) -> bool {
-        self.of_before
+    pub fn is_restored(&self) -> bool {
+        self.is_restored
     }
 
     /// Makes the session's lock waiters repeat their requests: this server does not have them.
     pub fn ask_again(&self) {
-        self.asks_again.store(true, Ordering::Release);
+        self.must_ask_again.store(true, Ordering::Release);
     }
 
     /// Returns true once after each [`Session::ask_again`].
-    pub fn takes_to_ask_again(&self) -> bool {
+    pub fn take_ask_again(&self) -> bool {
         // A plain load first: the flag is mostly unset.
-        self.asks_again.load(Ordering::Acquire) && self.asks_again.swap(false, Ordering::AcqRel)
+        self.must_ask_again.load(Ordering::Acquire) && self.must_ask_again.swap(false, Ordering::AcqRel)
     }
 
     /// Returns the log space that the session's state takes.
@@ -246,8 +246,8 @@ impl Sessions {
     fn insert(&self, id: u64, regions: Regions, credentials: Credentials, state: u8) -> Arc<Session> {
         let (mount, state, part, replies) =
             (OnceLock::new(), AtomicU8::new(state), Mutex::default(), Mutex::default());
-        let (asks_again, told) = (AtomicBool::new(false), SessionQuota::default());
-        let of_before = state.load(Ordering::Relaxed) != 0;
+        let (must_ask_again, told) = (AtomicBool::new(false), SessionQuota::default());
+        let is_restored = state.load(Ordering::Relaxed) != 0;
         let (squash, is_squashed) = (Mutex::default(), AtomicBool::new(false));
         let session = Session {
             id,
@@ -255,8 +255,8 @@ impl Sessions {
             credentials,
             mount,
             state,
-            of_before,
-            asks_again,
+            is_restored,
+            must_ask_again,
             part,
             replies,
             told,

@@ -68,7 +68,7 @@ struct Account {
     arena: Arena,
     stop: bool,
     /// Sessions of previous servers may reach space that files release.
-    before: bool,
+    has_prior_sessions: bool,
     /// Space that a snapshot has still to copy.
     held: Option<Held>,
     /// The bitmap of nonzero blocks, if the next server needs it.
@@ -96,28 +96,32 @@ impl Space {
     pub fn new(bytes: impl Into<Bytes>, mode: Zeroing) -> Space {
         let bytes = bytes.into();
         let arena = Arena::new(bytes.len());
-        Space::over(bytes, mode, Account { arena, stop: false, before: false, held: None, dirt: None })
+        Space::over(
+            bytes,
+            mode,
+            Account { arena, stop: false, has_prior_sessions: false, held: None, dirt: None },
+        )
     }
 
     /// Returns an arena over memory that a previous server used, or that was restored.
     ///
     /// `used` is the space of files, in order. `given_up` is quarantined for reconnecting sessions.
-    /// If `dirt` is `None`, all other space is zero. `before` quarantines all unzeroed and released
-    /// space for previous sessions until [`Space::before_is_over`].
+    /// If `dirt` is `None`, all other space is zero. `has_prior_sessions` quarantines all unzeroed
+    /// and released space for previous sessions until [`Space::end_prior_sessions`].
     pub fn kept(
         bytes: Bytes,
         mode: Zeroing,
         used: Vec<Range>,
         given_up: Vec<QuarantinedRange>,
         dirt: Option<NonzeroBitmap>,
-        before: bool,
+        has_prior_sessions: bool,
     ) -> Space {
         let len = bytes.len();
         let mut arena = Arena::taken(len);
-        let holders: &[u64] = if before { &[BEFORE] } else { &[] };
+        let holders: &[u64] = if has_prior_sessions { &[BEFORE] } else { &[] };
         let mut taken = used;
         for QuarantinedRange { range, ino, holders: mut all } in given_up {
-            all.extend(before.then_some(BEFORE));
+            all.extend(has_prior_sessions.then_some(BEFORE));
             arena.quarantine((ino, 0), range, &all);
             taken.push(range);
         }
@@ -135,7 +139,8 @@ impl Space {
             }
             at = range.end();
         }
-        let space = Space::over(bytes, mode, Account { arena, stop: false, before, held: None, dirt });
+        let space =
+            Space::over(bytes, mode, Account { arena, stop: false, has_prior_sessions, held: None, dirt });
         space.change(|_| {});
         space
     }
@@ -185,13 +190,13 @@ impl Space {
     }
 
     /// Returns true if sessions of previous servers may still reach space.
-    pub fn is_before(&self) -> bool {
-        self.account.lock().before
+    pub fn has_prior_sessions(&self) -> bool {
+        self.account.lock().has_prior_sessions
     }
 
     /// Ends the quarantine for previous sessions. The caller then calls [`Space::tidy`].
-    pub fn before_is_over(&self) {
-        self.account.lock().before = false;
+    pub fn end_prior_sessions(&self) {
+        self.account.lock().has_prior_sessions = false;
         self.change(|arena| arena.session_ended(BEFORE));
     }
 
@@ -204,7 +209,7 @@ impl Space {
         self.change_account(|account| {
             for &range in ranges {
                 let mut all = holders.to_vec();
-                all.extend(account.before.then_some(BEFORE));
+                all.extend(account.has_prior_sessions.then_some(BEFORE));
                 if let Some(held) = account.held.as_mut().filter(|held| range.end() > held.from) {
                     all.push(SNAPSHOT);
                     held.waits.insert((range.end(), range.start), ino);

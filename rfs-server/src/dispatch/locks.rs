@@ -117,7 +117,7 @@ impl WriteView<'_> {
 impl Dispatcher {
     /// Returns the next grants of a session, at once or when there are any.
     pub(super) fn answer_grants(&self, session: u64) -> Outcome {
-        if self.sessions.get(session).is_some_and(|session| session.takes_to_ask_again()) {
+        if self.sessions.get(session).is_some_and(|session| session.take_ask_again()) {
             return Outcome::Now(Reply::AskAgain);
         }
         match self.store.grants.lock().next(session) {

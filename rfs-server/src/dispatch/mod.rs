@@ -363,7 +363,7 @@ impl Dispatcher {
         }
         permission::may_ask(asker.squash(), &request)?;
         // A session of the previous server sends Recalls by itself.
-        if matches!(request, Request::Forget { .. }) && !asker.is_of_before() {
+        if matches!(request, Request::Forget { .. }) && !asker.is_restored() {
             self.start_recalls(session);
         }
         let call = Call::new(&self.store, &*self.clock, &asker, number);
@@ -487,7 +487,7 @@ impl Dispatcher {
             return;
         }
         self.store.pending.locked(|state| {
-            if state.recalls.asks(session.id()) && session.is_of_before() {
+            if state.recalls.asks(session.id()) && session.is_restored() {
                 let mut push = |recall| state.recalls.push(session.id(), recall, run_clock::now());
                 push(Recall::All);
                 // Files gave up this space before the session could receive a recall.
@@ -496,11 +496,11 @@ impl Dispatcher {
                 }
             }
             session.asks_for_recalls();
-            if session.is_of_before() {
+            if session.is_restored() {
                 self.store.prior_sessions.asks(session.id());
             }
         });
-        if session.is_of_before() {
+        if session.is_restored() {
             self.queue_unlinked(session.id());
         }
     }

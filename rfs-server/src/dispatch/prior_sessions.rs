@@ -128,7 +128,7 @@ impl Dispatcher {
     /// previous server, and makes it repeat its blocked lock requests.
     pub(super) fn back_from_before(&self, session: u64) {
         if let Some(session) = self.sessions.get(session)
-            && session.is_of_before()
+            && session.is_restored()
         {
             session.ask_again();
         }

@@ -250,7 +250,7 @@ impl Dispatcher {
     /// more. Releases their space and open files.
     pub fn before_is_over(&self) {
         self.log_orphaned_sessions_end();
-        self.store.space.before_is_over();
+        self.store.space.end_prior_sessions();
         self.each_shard(|meta| {
             for (ino, last) in meta.namespace.inodes_mut().only().open_files.end_session(BEFORE) {
                 meta.lease_ended(BEFORE, ino, last);
@@ -282,7 +282,7 @@ impl Dispatcher {
         let mut open = false;
         self.each_shard(|meta| open |= !meta.namespace.inodes_mut().only().open_files.is_empty());
         !open
-            && !self.store.space.is_before()
+            && !self.store.space.has_prior_sessions()
             && !self.store.journal.as_ref().is_some_and(|journal| journal.is_behind())
     }
 

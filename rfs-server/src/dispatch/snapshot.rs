@@ -131,7 +131,7 @@ impl Dispatcher {
     /// session is attached, and no client of a previous server is left.
     pub(crate) fn idle_since(&self) -> Option<u64> {
         let stats = self.stats();
-        (stats.sessions == 0 && !self.store.space.is_before())
+        (stats.sessions == 0 && !self.store.space.has_prior_sessions())
             .then(|| stats.calls.iter().map(|(_, count)| count).sum())
     }
 }

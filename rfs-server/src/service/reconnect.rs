@@ -32,7 +32,7 @@ impl FileService {
                 None => false,
             },
         };
-        let arrival = self.mounts.lock().arrives(claim(peer, mount, wanted), peer.id(), let_go);
+        let arrival = self.mounts.lock().claim(claim(peer, mount, wanted), peer.id(), let_go);
         if arrival == Arrival::Doomed {
             // Its session may be ready to end now.
             self.reaper_signal.left();
@@ -55,7 +55,7 @@ impl FileService {
                 lent.dispatcher.awaited()
             {
                 let claim = Claim { mount, key, export, rights };
-                if let Some(left) = self.mounts.lock().was_here(claim, session, until) {
+                if let Some(left) = self.mounts.lock().register_prior(claim, session, until) {
                     self.exports[left.export].dispatcher.session_ended(left.session);
                 }
                 self.reaper_signal.left();
@@ -75,7 +75,7 @@ impl FileService {
             return Route::Reply(Reply::Error(Errno::EPROTO));
         }
         log::info!("{peer}: session {} resumed", before.session);
-        self.mounts.lock().runs_in(peer.id(), peer.process());
+        self.mounts.lock().set_process(peer.id(), peer.process());
         let squash = self.squash(peer);
         export.dispatcher.squash(before.session, squash);
         let regions = export.regions(peer, reach(before.rights, squash));
@@ -89,7 +89,7 @@ impl FileService {
     /// Handles the end of a connection. Returns true if its mount may reconnect.
     fn mount_disconnected(&self, peer: &Peer) -> bool {
         let Some(grace) = self.grace else { return false };
-        let waited_for = self.mounts.lock().leaves(peer.id(), run_clock::now() + grace);
+        let waited_for = self.mounts.lock().disconnect(peer.id(), run_clock::now() + grace);
         if waited_for {
             self.reaper_signal.left();
         }
@@ -130,9 +130,9 @@ impl FileService {
         match (request, answer) {
             (Request::Attach { mount: Some(mount), .. }, Outcome::Now(Reply::Attached(_))) => {
                 let claim = claim(peer, *mount, attached);
-                self.mounts.lock().came(claim, peer.id(), attached.session, peer.process());
+                self.mounts.lock().register(claim, peer.id(), attached.session, peer.process());
             }
-            (Request::Detach, _) => self.mounts.lock().will_not_return(peer.id()),
+            (Request::Detach, _) => self.mounts.lock().detach(peer.id()),
             _ => {}
         }
     }
@@ -146,7 +146,7 @@ impl DisconnectedMounts for FileService {
     fn give_up(&self, now: Instant) -> Option<Instant> {
         // Not under the lock of the mounts, because this may take long. A mount that becomes due
         // meanwhile is handled next time.
-        let of_before = self.mounts.lock().has_overdue_of_before(now);
+        let of_before = self.mounts.lock().has_overdue_prior(now);
         let let_go = of_before && self.prior_clients.ends(self.kill && now >= self.before_until);
         let over = self.mounts.lock().overdue(now, !let_go);
         for Attached { export, session, .. } in over {
