@@ -129,7 +129,7 @@ pub struct Cli {
     #[arg(long, value_name = "NAME", default_value = "rfs", value_parser = parse_name)]
     pub name: String,
 
-    /// Permissions of the root directory, in octal; the user who runs the server owns it
+    /// Permissions of the root directory, in octal; the user of the server process owns it
     #[arg(long, value_name = "MODE", default_value = "755", value_parser = parse_mode)]
     pub root_mode: u32,
 
@@ -168,7 +168,7 @@ pub struct Cli {
     /// squash=root: the client's root gets the permissions of other users. Or with squash=all:
     /// every user becomes uid=N and gid=N, by default 65534. The server enforces the squash. Client
     /// and server prove to each other that they have the key. SIGHUP reloads the file. Through a
-    /// Unix socket, root and the user who runs the server need no key
+    /// Unix socket, root and the user of the server process need no key
     #[arg(long, value_name = "FILE")]
     pub keys: Option<PathBuf>,
 

@@ -124,7 +124,7 @@ impl std::fmt::Debug for Config {
 
 impl Config {
     /// Returns the configuration of one export of `memory` bytes on the default addresses. The user
-    /// who runs the server owns the root directory.
+    /// of the server process owns the root directory.
     pub fn new(memory: u64) -> Config {
         Config {
             memory,
