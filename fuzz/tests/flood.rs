@@ -1,4 +1,4 @@
-//! A small flood: the server is here, and so is its process.
+//! Floods and attacks a server that runs in the process of the test.
 
 use std::{collections::HashMap, fs, os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ fn export(name: &str) -> ExportConfig {
 }
 
 #[test]
-fn a_server_is_there_for_the_good_whatever_the_bad_send() {
+fn a_flooded_server_serves_a_good_client() {
     let listen = vec![Address::Tcp { host: "127.0.0.1".into(), port: 0 }];
     let exports = vec![export("flooded"), export("good")];
     let server =
@@ -33,11 +33,11 @@ fn a_server_is_there_for_the_good_whatever_the_bad_send() {
     };
     let report = flood.run().unwrap();
     assert_eq!((report.strangers.connections, report.members.messages), (300, 4000));
-    // One more for each, unless the last message ended it.
+    // Each member has one more session than unreadable messages, unless its last message was one.
     let more = report.members.sessions - report.members.unreadable;
     assert!(more <= AT_A_TIME, "{:?}", report.members);
-    // Each member begins with the seeds, which can be decoded. There is a seed for each kind of request,
-    // so with each new kind fewer of the 4000 messages are unreadable.
+    // Each member begins with the seeds, which decode. There is a seed for each kind of request, so
+    // each new kind lowers the number of unreadable messages.
     assert!(report.members.refused > 500 && report.members.unreadable > 1800, "{:?}", report.members);
     assert!(report.good.checked > 1 << 20, "{:?}", report.good);
 }
@@ -46,9 +46,9 @@ fn key(name: &str, secret: u8) -> Key {
     Key { id: name.parse().unwrap(), secret: Secret::new(&[secret; 32]).unwrap() }
 }
 
-/// How long each attack lasts.
+/// Duration of each attack.
 const ATTACK: Duration = Duration::from_millis(1500);
-/// How long a client with another key may take to connect, attach and get an answer.
+/// Time limit of a client with another key to connect, attach and get a reply.
 const SERVED: Duration = Duration::from_secs(2);
 
 #[test]
@@ -86,7 +86,7 @@ fn a_server_withstands_the_attacks_of_one_key() {
     }
 }
 
-/// A service that answers nothing.
+/// A service that replies to every call with an empty message.
 struct Mute;
 
 impl Service for Mute {
@@ -96,11 +96,11 @@ impl Service for Mute {
 }
 
 #[test]
-fn one_key_leaves_room_for_sessions_of_others_in_making() {
+fn one_key_cannot_occupy_all_pending_sessions() {
     let keys = [key("bad", 1), key("good", 2)];
     let grant = |key: &Key| Grant { secret: key.secret.clone(), domain: Domain::default() };
     let ring: HashMap<KeyId, Grant> = keys.iter().map(|key| (key.id, grant(key))).collect();
-    // Half of the strangers can be in making, and a quarter of these for one key.
+    // Half of the pending connections can be sessions in setup; one key has a quarter of these.
     let limits = Limits { strangers: 16, ..Limits::default() };
     let listen = [Address::Tcp { host: "127.0.0.1".into(), port: 0 }];
     let host = Host::new().unwrap().keys(Arc::new(ring)).limits(limits);

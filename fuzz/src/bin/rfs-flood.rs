@@ -6,17 +6,17 @@ use clap::Parser;
 use rdmabox::{Address, Key};
 use rfs_fuzz::flood::{ATTACKS, Flood, Report, Withstood};
 
-/// The good client may wait for so long for an operation.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Time limit of each operation of the good client.
+const SLOWEST_ALLOWED: Duration = Duration::from_secs(2);
 
-/// Floods a server with bad input, and looks at its process and at a good client meanwhile.
+/// Floods a server with bad input, and checks a good client and the resource usage of the server.
 #[derive(Debug, Parser)]
 #[command(name = "rfs-flood", version)]
 struct Args {
     /// The server's TCP port
     address: Address,
 
-    /// The server's process
+    /// Process ID of the server
     #[arg(long, value_name = "PID")]
     process: u32,
 
@@ -24,11 +24,11 @@ struct Args {
     #[arg(long, value_name = "ADDRESS")]
     unix: Option<Address>,
 
-    /// Seconds for each attack of a peer with a key [default: no such attack]
+    /// Seconds of each attack by a peer with a key; 0 runs no attacks
     #[arg(long, value_name = "SECONDS", requires = "key", default_value_t = 0)]
     attack_seconds: u64,
 
-    /// The export that is flooded
+    /// The export that members flood
     #[arg(long, value_name = "NAME", default_value = "flooded")]
     export: String,
 
@@ -36,37 +36,38 @@ struct Args {
     #[arg(long, value_name = "NAME", default_value = "good")]
     good: String,
 
-    /// The key of the export that is flooded, in a file
+    /// Key file of the export that members flood
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
 
-    /// The key of the good client's export, in a file
+    /// Key file of the good client's export
     #[arg(long, value_name = "FILE")]
     good_key: Option<PathBuf>,
 
-    /// Connections of strangers
+    /// Number of unauthenticated connections
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     connections: u64,
 
-    /// Messages of members
+    /// Number of messages of members
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     messages: u64,
 
-    /// Repeats what is sent [default: something else each time]
+    /// Seed of the run, to repeat it [default: random]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 }
 
 fn main() -> ExitCode {
     match run(Args::parse()) {
-        Ok(slowest) if slowest < PATIENCE => return ExitCode::SUCCESS,
-        Ok(slowest) => println!("FAILED: a client that does nothing wrong waited for {slowest:?}"),
+        Ok(slowest) if slowest < SLOWEST_ALLOWED => return ExitCode::SUCCESS,
+        Ok(slowest) => println!("FAILED: an operation of a good client took {slowest:?}"),
         Err(e) => println!("FAILED: {e}"),
     }
     ExitCode::FAILURE
 }
 
-/// Returns the longest time that a client had to wait which does nothing wrong.
+/// Floods the server, then attacks it. Returns the duration of the slowest operation of a good
+/// client.
 fn run(args: Args) -> Result<Duration, Box<dyn Error>> {
     let load = |file: &Option<PathBuf>| file.as_deref().map(Key::load).transpose();
     let flood = Flood {
@@ -83,7 +84,7 @@ fn run(args: Args) -> Result<Duration, Box<dyn Error>> {
     let report = flood.run()?;
     show(&report);
     let (mut slowest, mut failures) = (report.good.slowest, 0);
-    // A failure does not hide what the next attack does.
+    // The next attacks run even if an attack fails.
     for attack in ATTACKS.iter().filter(|_| args.attack_seconds > 0) {
         match flood.attack(*attack, Duration::from_secs(args.attack_seconds)) {
             Ok(withstood) => {
@@ -119,11 +120,11 @@ fn show(Report { strangers, members, good, usage: [before, after], peak, took }:
     row("of these well-formed", (members.messages - members.unreadable).to_string());
     row("and refused with an error", members.refused.to_string());
     row("sessions of members", members.sessions.to_string());
-    row("operations of the good client, all well", good.operations.to_string());
+    row("operations of the good client, all successful", good.operations.to_string());
     row("bytes that it has read and checked", good.checked.to_string());
     row("its slowest operation, ms", good.slowest.as_millis().to_string());
     row("the server's memory, MiB", format!("{} -> {}", before.memory >> 20, after.memory >> 20));
-    row("and at most, from its start on", (peak >> 20).to_string());
+    row("and its peak since the start of the server", (peak >> 20).to_string());
     row("its descriptors", format!("{} -> {}", before.descriptors, after.descriptors));
     row("its threads", format!("{} -> {}", before.threads, after.threads));
     row("seconds", format!("{:.1}", took.as_secs_f64()));

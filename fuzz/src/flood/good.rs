@@ -1,4 +1,4 @@
-//! A client that does nothing wrong, and checks what it gets.
+//! A client that follows the protocol and checks every byte that it reads.
 
 use std::time::{Duration, Instant};
 
@@ -14,18 +14,19 @@ const BLOCKS: usize = 16;
 const BLOCK: usize = 4096;
 const BY: Creator = Creator { uid: 0, gid: 0, umask: 0 };
 
-/// What it did.
+/// Counts of the good client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Good {
-    /// Operations, all of which succeeded.
+    /// Number of operations. All of them succeeded.
     pub operations: u64,
-    /// Bytes that were read and were as they had been written.
+    /// Number of bytes that were read and matched the bytes written.
     pub checked: u64,
-    /// The slowest operation.
+    /// Duration of the slowest operation.
     pub slowest: Duration,
 }
 
-/// The client, and what its files hold: of each block the byte that it is full of.
+/// The client, with the inode and the expected contents of its files. All bytes of a block are
+/// equal.
 pub(super) struct Client {
     client: client::Client,
     files: Vec<(u64, [u8; BLOCKS])>,
@@ -38,7 +39,7 @@ fn failed(what: &str) -> impl Fn(ClientError) -> Failure {
 }
 
 impl Client {
-    /// With files of its own, which are empty.
+    /// Connects and creates the files, filled with zeros.
     pub(super) fn connect(flood: &Flood) -> Result<Client, Failure> {
         let options = SessionOptions {
             provider: Some(ProviderKind::Tcp),
@@ -70,7 +71,7 @@ impl Client {
         Ok(outcome)
     }
 
-    /// Some operations.
+    /// Writes a block, checks a file and, in one of eight rounds, creates and removes a directory.
     pub(super) fn round(&mut self) -> Result<(), Failure> {
         let (file, block) = (self.random.usize(..FILES), self.random.usize(..BLOCKS));
         let (ino, byte) = (self.files[file].0, self.random.u8(..));
@@ -108,7 +109,7 @@ impl Client {
         Ok(())
     }
 
-    /// A last look at everything.
+    /// Checks all files and removes them.
     pub(super) fn finish(mut self) -> Result<Good, Failure> {
         (0..FILES).try_for_each(|file| self.check(file))?;
         for number in 0..FILES {

@@ -1,4 +1,4 @@
-//! Sessions that send any message.
+//! Attached sessions that send mutated messages.
 
 use std::{io, sync::Arc, thread, time::Duration};
 
@@ -9,23 +9,25 @@ use rfs_proto::{Attached, Reply, Request, VERSION, decode_reply, decode_request,
 use super::{Failure, Flood};
 use crate::{mutate::Mutator, targets};
 
-/// Of so many messages that cannot be decoded one is sent: mutations make twelve times as many of them as of others, and it is to be about one for one.
+/// One of this number of messages that do not decode is sent. Mutation makes about this number of
+/// them for each message that decodes, so members send about as many of each kind.
 const UNREADABLE: usize = 11;
-/// Members at a time. Each message that cannot be decoded costs a session, and most of that is waiting.
+/// Number of concurrent members. A message that does not decode costs a session, and a member
+/// spends most of that time waiting.
 pub const AT_A_TIME: u64 = 4;
-/// Attempts to get a session: strangers may be in the way for a moment.
+/// Number of attempts to connect. Strangers may occupy all pending connections for a moment.
 const ATTEMPTS: usize = 20;
 
-/// What members did.
+/// Counts of the members.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Members {
-    /// Messages.
+    /// Number of messages.
     pub messages: u64,
-    /// Of these, those that could not be decoded, each of which ended its session.
+    /// Number of messages that did not decode. Each of them ended its session.
     pub unreadable: u64,
-    /// Those that were answered with an error.
+    /// Number of messages with an error as their reply.
     pub refused: u64,
-    /// Sessions.
+    /// Number of sessions.
     pub sessions: u64,
 }
 
@@ -33,7 +35,7 @@ fn connect(flood: &Flood) -> Result<Arc<Session>, Failure> {
     Ok(connect_attached(flood)?.0)
 }
 
-/// Connects and attaches. Returns what the client is told of the export, too.
+/// Connects and attaches. Returns the session and the reply to the attach.
 pub(super) fn connect_attached(flood: &Flood) -> Result<(Arc<Session>, Attached), Failure> {
     let options = SessionOptions {
         provider: Some(ProviderKind::Tcp),
@@ -52,7 +54,7 @@ pub(super) fn connect_attached(flood: &Flood) -> Result<(Arc<Session>, Attached)
         }
         thread::sleep(Duration::from_millis(20));
     }
-    Err(Failure::Connect { who: "a member", source: io::Error::other(last) })
+    Err(Failure::Connect { client: "a member", source: io::Error::other(last) })
 }
 
 fn attach(flood: &Flood, session: Arc<Session>) -> Result<(Arc<Session>, Attached), Failure> {
@@ -74,16 +76,17 @@ fn attach(flood: &Flood, session: Arc<Session>) -> Result<(Arc<Session>, Attache
     }
 }
 
-/// The first sessions, which make the server take what it keeps.
+/// Opens and closes sessions, so that the server allocates what it keeps.
 pub(super) fn warm_up(flood: &Flood) -> Result<(), Failure> {
     (0..4).try_for_each(|_| connect(flood).map(|session| session.close()))
 }
 
-/// Whether a message may be sent, and can be decoded. Some are answered when there is something to say.
-fn judge(message: &[u8], random: &mut Rng) -> Option<bool> {
+/// Returns whether a message decodes, or `None` if the member must not send it. Requests with a
+/// late reply are never sent, and most messages that do not decode are dropped.
+fn classify(message: &[u8], random: &mut Rng) -> Option<bool> {
     let readable = match decode_request(message) {
         Ok(Request::Recalls { .. } | Request::Grants) => return None,
-        // Those that make no sense in an envelope are malformed there.
+        // A `Once` with a request that it must not contain is malformed.
         Ok(Request::Once { request, .. }) => decode_request(request).is_ok_and(|inner| inner.may_be_once()),
         Ok(_) => true,
         Err(_) => false,
@@ -107,15 +110,16 @@ impl Members {
 
 pub(super) fn run(flood: &Flood) -> Result<Members, Failure> {
     thread::scope(|scope| {
-        let members: Vec<_> = (0..AT_A_TIME).map(|number| scope.spawn(move || one(flood, number))).collect();
+        let members: Vec<_> =
+            (0..AT_A_TIME).map(|number| scope.spawn(move || run_one(flood, number))).collect();
         members
             .into_iter()
             .try_fold(Members::default(), |all, member| Ok(all.and(member.join().expect("no panic")?)))
     })
 }
 
-/// One of them, who sends his part of the messages, and other ones than the others.
-fn one(flood: &Flood, member: u64) -> Result<Members, Failure> {
+/// Runs one member: sends its share of the messages, with a seed of its own.
+fn run_one(flood: &Flood, member: u64) -> Result<Members, Failure> {
     let messages = flood.messages / AT_A_TIME + u64::from(member < flood.messages % AT_A_TIME);
     let seed = flood.seed ^ member << 48;
     let seeds = targets::find("message").map_or_else(Vec::new, |target| (target.seeds)());
@@ -127,7 +131,7 @@ fn one(flood: &Flood, member: u64) -> Result<Members, Failure> {
     while did.messages < messages {
         mutator.input(number, &mut message);
         number += 1;
-        let Some(readable) = judge(&message, &mut random) else { continue };
+        let Some(readable) = classify(&message, &mut random) else { continue };
         let member = match session.take() {
             Some(session) => session,
             None => {

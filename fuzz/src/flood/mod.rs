@@ -1,11 +1,13 @@
-//! Bad input on the wire, for a server that lives: strangers that say anything, members that send any message, and beside them a
-//! client that is served as if nothing were.
+//! Floods a running server with bad input, and checks that it still serves a good client.
 //!
-//! Strangers come to the server's TCP port. Members are sessions that have attached to one file system; what they send are messages
-//! with mutations. About half of those that are sent can be decoded, so that they get to the file system. One that cannot be ends its session, and the
-//! member comes again. The good client has another file system of the same server, and checks every byte.
+//! Strangers are connections to the server's TCP port that never authenticate. They send mutated
+//! handshakes. Members are sessions that have attached to one export. They send mutated messages.
+//! About half of these messages decode and reach the file system. A message that does not decode
+//! ends its session, and the member connects again. The good client uses another export of the
+//! same server and checks every byte.
 //!
-//! Threading: a thread for each kind, and for each member.
+//! # Concurrency
+//! One thread makes the strangers, one thread runs the good client, and each member has a thread.
 
 mod attack;
 mod good;
@@ -27,89 +29,89 @@ pub use good::Good;
 pub use members::{AT_A_TIME, Members};
 pub use strangers::Strangers;
 
-/// Time for what is left of a flood to go.
+/// Time for the server to release the resources of a flood.
 const GRACE: Duration = Duration::from_secs(40);
 
-/// What to do.
+/// Target and extent of a flood.
 #[derive(Clone, Debug)]
 pub struct Flood {
     /// The server's TCP port.
     pub address: Address,
     /// The server's Unix socket, if it has one.
     pub unix: Option<Address>,
-    /// Its process; this one if it is `None`.
+    /// The server's process ID. `None` is this process.
     pub process: Option<u32>,
-    /// The file system of the members, and that of the good client.
+    /// The export of the members, and the export of the good client.
     pub exports: [String; 2],
-    /// What opens them, if the server takes nobody without a key.
+    /// The keys of the two exports. `None` where the server needs no key.
     pub keys: [Option<Key>; 2],
-    /// Connections of strangers.
+    /// Number of connections of strangers.
     pub connections: u64,
-    /// Messages of members.
+    /// Number of messages of members.
     pub messages: u64,
-    /// Makes other ones. Below 2^48.
+    /// Seed of the mutations, below 2^48.
     pub seed: u64,
 }
 
-/// What was done.
+/// The result of a flood that the server withstood.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// What the strangers did.
+    /// Counts of the strangers.
     pub strangers: Strangers,
-    /// What the members did.
+    /// Counts of the members.
     pub members: Members,
-    /// What the good client did meanwhile.
+    /// Counts of the good client.
     pub good: Good,
-    /// What the server's process had taken before and after.
+    /// Resource usage of the server's process before and after the flood.
     pub usage: [Usage; 2],
-    /// The most memory that it had in use at a time until then.
+    /// Peak memory of the server's process since its start, in bytes.
     pub peak: u64,
-    /// In this time.
+    /// Duration of the flood.
     pub took: Duration,
 }
 
-/// What went wrong.
+/// The first failure of a flood or of an attack.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The good client was not served.
+    /// An operation of the good client failed, or read wrong data.
     #[error("the good client: {0}")]
     Good(String),
-    /// Nobody can connect any more.
-    #[error("{who}: {source}")]
+    /// A connection could not be made.
+    #[error("cannot connect {client}: {source}")]
     Connect {
-        /// Who it was.
-        who: &'static str,
-        /// Why.
+        /// The kind of client.
+        client: &'static str,
+        /// The cause.
         source: io::Error,
     },
-    /// A member was not answered as it should be.
+    /// The server gave a member no reply or a wrong reply.
     #[error("a member: {0}")]
     Member(String),
-    /// The server keeps what it should give back.
-    #[error("the server's process had {before:?} before and has {after:?}")]
+    /// The server did not release resources within `GRACE`.
+    #[error("the server's process used {before:?} before the flood and uses {after:?} now")]
     Left {
-        /// Before the flood.
+        /// Usage before the flood.
         before: Usage,
-        /// Some time after it.
+        /// Usage after the flood.
         after: Usage,
     },
-    /// The server takes more memory meanwhile than it may.
-    #[error("the server's process had {before} bytes of memory before and {peak} meanwhile")]
+    /// The server used more memory during the flood than the limit.
+    #[error("the server's process used {before} bytes of memory before the flood and {peak} at its peak")]
     Grown {
-        /// Before the flood.
+        /// Memory before the flood, in bytes.
         before: u64,
-        /// The most of it, until its end.
+        /// Peak memory during the flood, in bytes.
         peak: u64,
     },
-    /// The server does not withstand an attack.
+    /// The server did not withstand an attack.
     #[error("during the attack {attack}: {failure}")]
     Attack {
         /// The attack.
         attack: Attack,
-        /// What went wrong.
+        /// The failure.
         failure: Box<Failure>,
     },
-    /// The server's process is gone, or cannot be looked at.
+    /// The usage of the server's process cannot be read.
     #[error("the server's process: {0}")]
     Gone(#[from] io::Error),
 }
@@ -129,13 +131,13 @@ impl Flood {
         Usage::of(&self.watched())
     }
 
-    /// Does it all.
+    /// Floods the server, and checks the good client and the resource usage of the server.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// Returns the first failure.
     pub fn run(&self) -> Result<Report, Failure> {
         let begun = Instant::now();
-        // What a server makes once is there then.
+        // The first operations make the server allocate what it keeps.
         let mut good = good::Client::connect(self)?;
         (0..20).try_for_each(|_| good.round())?;
         members::warm_up(self)?;
@@ -158,7 +160,7 @@ impl Flood {
         let (strangers, members) = (strangers.expect(unpanicked)?, members.expect(unpanicked)?);
         let good = good.expect(unpanicked)?;
         let after = self.settled(Some(before))?;
-        // The kernel keeps count of it, so that no moment is missed.
+        // The kernel records the peak, so no sample can miss it.
         let peak = Usage::peak(&self.watched())?;
         if peak > before.memory + MOST_GROWTH {
             return Err(Failure::Grown { before: before.memory, peak });
@@ -166,7 +168,11 @@ impl Flood {
         Ok(Report { strangers, members, good, usage: [before, after], peak, took: begun.elapsed() })
     }
 
-    /// What is taken when it does not change any more, or is no more than before.
+    /// Waits up to `GRACE` until usage is stable or, if `before` is given, no higher than `before`.
+    /// Returns the usage.
+    ///
+    /// # Errors
+    /// Returns `Left` if usage is still higher than `before` after `GRACE`.
     fn settled(&self, before: Option<Usage>) -> Result<Usage, Failure> {
         let give_up = Instant::now() + GRACE;
         let mut last = self.usage()?;
@@ -175,7 +181,7 @@ impl Flood {
             let now = self.usage()?;
             let calm = match before {
                 None => (now.descriptors, now.threads) == (last.descriptors, last.threads),
-                // The good client has gone meanwhile.
+                // The good client has disconnected since `before`, so usage may be lower.
                 Some(before) => {
                     now.descriptors <= before.descriptors
                         && now.threads <= before.threads

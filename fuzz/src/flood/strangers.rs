@@ -1,4 +1,4 @@
-//! Connections that say anything, or nothing.
+//! Connections that never authenticate: they send mutated handshakes, or stay silent.
 
 use std::{
     collections::VecDeque,
@@ -13,26 +13,26 @@ use rdmabox::{Address, fuzzing};
 use super::{Failure, Flood};
 use crate::mutate::Mutator;
 
-/// Connections that are kept open and say no more.
+/// Number of connections that are held open without sending more.
 const SILENT: usize = 100;
-/// For so long a stranger listens to what is said to it.
+/// Time for which a stranger waits for an answer.
 const LISTENS: Duration = Duration::from_millis(1);
 
-/// What strangers did.
+/// Counts of the strangers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Strangers {
-    /// Connections.
+    /// Number of connections.
     pub connections: u64,
-    /// Bytes that they have said.
+    /// Number of bytes sent.
     pub said: u64,
-    /// How many of them were answered.
+    /// Number of connections that the server answered.
     pub answered: u64,
 }
 
 pub(super) fn run(flood: &Flood) -> Result<Strangers, Failure> {
-    let failed = |source| Failure::Connect { who: "a stranger", source };
+    let failed = |source| Failure::Connect { client: "a stranger", source };
     let mut seeds = fuzzing::preamble_seeds();
-    // What may come later, too early.
+    // The messages of later handshake steps, sent too early.
     let answers = fuzzing::answer_seeds();
     seeds.extend(
         seeds.clone().iter().flat_map(|first| answers.iter().map(|then| [&first[..], then].concat())),
@@ -46,7 +46,7 @@ pub(super) fn run(flood: &Flood) -> Result<Strangers, Failure> {
         mutator.input(number, &mut said);
         let pieces = random.usize(1..4);
         for piece in said.chunks(said.len().div_ceil(pieces).max(1)) {
-            // The server may have hung up.
+            // The server may have closed the connection.
             if stream.write_all(piece).is_err() {
                 break;
             }

@@ -277,8 +277,7 @@ fn transactions_seed() -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Or nothing that is made of them comes far.
-    /// Mutations of a bad seed would be refused early.
+    /// Servers would refuse mutations of a bad seed early.
     #[test]
     fn three_servers_start_with_each_seed() {
         assert_eq!(log_seeds().iter().map(|seed| start_on_log(seed)).collect::<Vec<_>>(), [3]);

@@ -1,4 +1,4 @@
-//! The attack with calls and READs whose answers are never read.
+//! The attack with calls and READs whose replies are never read.
 
 use std::{io, thread, time::Duration};
 
@@ -9,20 +9,20 @@ use rdmabox::{
 use rfs_proto::{ROOT_INO, Request, encode_request};
 
 use super::{
-    Failure, Flood, Siege, Steps,
+    AttackRun, Failure, Flood, Steps,
     sessions::{Held, SLOTS},
 };
 use crate::flood::members;
 
-/// Names that make the listing of a directory as long as an answer gets.
+/// Number of directory entries that make a listing as long as a reply can be.
 const NAMES: usize = 400;
-/// Bytes of one READ.
+/// Length of one READ, in bytes.
 const READ: u32 = 1 << 20;
-/// READs that are sent at a time, and how often in one round.
+/// Number of READs in a burst, and number of bursts in one round.
 const BURST: u32 = 256;
 const BURSTS: u32 = 16;
 
-/// Sends what a stream takes, frame by frame.
+/// Sends frames to a stream until its socket is full.
 struct Pump {
     frame: Vec<u8>,
     sent: usize,
@@ -34,7 +34,8 @@ impl Pump {
         Pump { frame: Vec::new(), sent: 0, number: 1 }
     }
 
-    /// Sends up to `count` frames. Returns the number of those that were sent as a whole, or `None` if the stream is over.
+    /// Sends up to `count` frames. Returns the number of frames that were sent in full, or `None`
+    /// if the stream has ended.
     fn push(&mut self, stream: &RawStream, count: u32, make: impl Fn(u32) -> Vec<u8>) -> Option<u64> {
         let mut whole = 0;
         for _ in 0..count {
@@ -53,7 +54,7 @@ impl Pump {
     }
 }
 
-/// Makes a directory with a long listing. Returns where the memory of the export is.
+/// Creates a directory with a long listing. Returns the address of the export's arena.
 fn prepare(flood: &Flood) -> Result<RemoteAddr, Failure> {
     let (session, attached) = members::connect_attached(flood)?;
     let (mut message, mut reply) = (Vec::new(), Vec::new());
@@ -67,14 +68,14 @@ fn prepare(flood: &Flood) -> Result<RemoteAddr, Failure> {
     Ok(RemoteAddr { addr: attached.arena.addr, rkey: attached.arena.rkey })
 }
 
-/// Sends calls and READs on all sessions that the server allows, and reads nothing.
-pub(super) fn leave_unread(siege: &Siege<'_>) -> Result<Steps, Failure> {
-    let arena = prepare(siege.flood)?;
+/// Sends calls and READs on all sessions that the server accepts, and reads nothing.
+pub(super) fn leave_unread(run: &AttackRun<'_>) -> Result<Steps, Failure> {
+    let arena = prepare(run.flood)?;
     let mut list = Vec::new();
     encode_request(&Request::ReadDir { ino: ROOT_INO, cookie: 0, max_entries: u32::MAX }, &mut list);
     let (mut steps, mut held) = (Steps::default(), Vec::<(Held, Vec<Pump>)>::new());
-    while siege.goes_on() {
-        if let Ok(session) = Held::open(siege) {
+    while run.is_running() {
+        if let Ok(session) = Held::open(run) {
             let pumps = session.streams.iter().map(|_| Pump::new()).collect();
             held.push((session, pumps));
         } else {

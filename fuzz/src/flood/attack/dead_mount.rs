@@ -1,4 +1,4 @@
-//! A FUSE mount that does not answer: closing a descriptor of its file blocks.
+//! A hung FUSE mount: closing a descriptor of its file blocks.
 
 use std::{
     ffi::OsStr,
@@ -35,7 +35,7 @@ impl Gate {
     }
 }
 
-/// A file system with one file, of which no FLUSH is answered while the gate is closed.
+/// A file system with one file. A FLUSH of the file blocks until the gate opens.
 #[derive(Debug)]
 struct Dead(Arc<Gate>);
 
@@ -82,7 +82,7 @@ impl Filesystem for Dead {
     }
 }
 
-/// The mount, with its file open. Dropping it makes the file system answer, and unmounts it.
+/// The mount, with its file open. Its drop opens the gate and unmounts the file system.
 #[derive(Debug)]
 pub(super) struct DeadMount {
     gate: Arc<Gate>,

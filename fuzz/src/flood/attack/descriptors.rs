@@ -1,4 +1,4 @@
-//! The attack with descriptors that the server has not asked for.
+//! The attack with descriptors that the server does not expect.
 
 use std::{
     collections::VecDeque,
@@ -10,38 +10,38 @@ use std::{
 use rdmabox::fuzzing::{Intruder, RawStream, call_frame};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use super::{Failure, Siege, Steps, dead_mount::DeadMount};
+use super::{AttackRun, Failure, Steps, dead_mount::DeadMount};
 
-/// Descriptors of one message: the most that the kernel lets through.
-const MOST: usize = 253;
-/// Connections that are held at a time.
+/// Number of descriptors of one message: the maximum that the kernel accepts (SCM_MAX_FD).
+const MAX_FDS: usize = 253;
+/// Number of connections that are held at a time.
 const HELD: usize = 300;
-/// Messages with descriptors on one connection, in one round.
+/// Number of messages with descriptors on one connection, in one round.
 const MESSAGES: usize = 4;
 
-/// Sends `bytes`, and with them `fd` as often as one message can carry it.
+/// Sends `bytes` with `MAX_FDS` copies of `fd`.
 fn send_with(stream: BorrowedFd<'_>, bytes: &[u8], fd: BorrowedFd<'_>) -> rustix::io::Result<usize> {
-    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let fds = [fd; MOST];
+    let fds = [fd; MAX_FDS];
     control.push(SendAncillaryMessage::ScmRights(&fds));
     sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
 }
 
-/// Sends descriptors on streams of strangers, on control streams, and on those of queue pairs.
-pub(super) fn send(siege: &Siege<'_>) -> Result<Steps, Failure> {
-    let Some(address) = &siege.flood.unix else { return Ok(Steps::default()) };
+/// Sends descriptors on new connections, on control streams and on streams of queue pairs.
+pub(super) fn send(run: &AttackRun<'_>) -> Result<Steps, Failure> {
+    let Some(address) = &run.flood.unix else { return Ok(Steps::default()) };
     let dead = DeadMount::new().map_err(|e| Failure::Member(format!("a mount that does not answer: {e}")))?;
     let file = dead.file();
     let (mut steps, mut held) = (Steps::default(), VecDeque::new());
-    while siege.goes_on() {
-        // A stranger, in the middle of its first words.
+    while run.is_running() {
+        // A new connection, in the middle of its preamble.
         if let Ok(stranger) = RawStream::connect(address) {
             steps.count(send_with(stranger.as_fd(), b"r", file));
             held.push_back((stranger, None));
         }
-        let made = Intruder::open(address, siege.key, 1).and_then(|mut session| {
-            // The first words of a queue pair.
+        let made = Intruder::open(address, run.key, 1).and_then(|mut session| {
+            // The handshake of a queue pair.
             let streams = session.complete(1)?;
             Ok((session, streams))
         });

@@ -1,28 +1,29 @@
-//! The attack with streams that join sessions and stop before their greeting.
+//! The attack with streams that join sessions and never complete their handshakes.
 
 use std::{collections::VecDeque, thread, time::Duration};
 
 use super::{
-    Failure, Siege, Steps,
+    AttackRun, Failure, Steps,
     sessions::{Held, QUEUE_PAIRS},
 };
 
-/// Sessions of the attack: two streams at a time can join each place, so these can hold more than all places for strangers.
+/// Number of sessions. Two streams can join each queue pair at a time, so these sessions can hold
+/// more streams than the server accepts as pending connections.
 const SESSIONS: usize = 10;
-/// Streams that are held at a time.
+/// Number of streams that are held at a time.
 const HELD: usize = 600;
 
-/// Has streams join until the attack is over. A stream of the attack ends only when the server ends it.
-pub(super) fn stall(siege: &Siege<'_>) -> Result<Steps, Failure> {
+/// Joins streams until the attack is over. Holds the newest `HELD` streams.
+pub(super) fn stall(run: &AttackRun<'_>) -> Result<Steps, Failure> {
     let mut sessions = Vec::new();
     while sessions.len() < SESSIONS {
-        let session = Held::open(siege).map_err(|e| Failure::Member(format!("session of an attack: {e}")))?;
+        let session = Held::open(run).map_err(|e| Failure::Member(format!("session of an attack: {e}")))?;
         sessions.push(session);
     }
     let (mut steps, mut held) = (Steps::default(), VecDeque::new());
     'attack: loop {
         for (session, index) in sessions.iter().flat_map(|held| (1..=QUEUE_PAIRS).map(move |i| (held, i))) {
-            if !siege.goes_on() {
+            if !run.is_running() {
                 break 'attack;
             }
             match steps.count(session.session.join(index)) {

@@ -1,10 +1,11 @@
-//! Attacks by a peer that has a key. While each goes on, clients with another key come, and the server's memory is watched.
+//! Attacks by a peer that has a key.
 //!
-//! An attack holds all that the server lets it have, and never gives way. Afterwards the server has to have given back what the
-//! attack took.
+//! An attack takes every resource that the server gives it, and releases none. During the attack,
+//! clients with another key must be served, and the server's memory must stay below a limit. After
+//! the attack the server must release all resources of the attack.
 //!
 //! # Concurrency
-//! One thread runs the attack, and one the clients with the other key.
+//! One thread runs the attack, and one thread runs the clients with the other key.
 
 mod answers;
 mod dead_mount;
@@ -32,15 +33,16 @@ const PROBE_EVERY: Duration = Duration::from_millis(100);
 /// An attack by one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attack {
-    /// Opens sessions with all queue pairs until the server refuses more, fills their memory at the server, and holds them.
+    /// Opens sessions with all queue pairs until the server refuses more, makes the server use all
+    /// memory of each session, and holds them.
     SessionsHeld,
     /// Opens sessions and joins none of their queue pairs.
     SessionsUnmade,
-    /// Has streams join its sessions that stop before their greeting.
+    /// Joins streams to its sessions, and never completes their handshakes.
     JoinsStalled,
-    /// Sends calls with long answers, and READs, and reads no answer.
+    /// Sends calls with long replies, and READs, and reads no reply.
     AnswersUnread,
-    /// Sends descriptors to a Unix socket, also of a file in a FUSE mount that does not answer.
+    /// Sends descriptors of a file in a hung FUSE mount to a Unix socket.
     Descriptors,
 }
 
@@ -56,7 +58,7 @@ impl fmt::Display for Attack {
     }
 }
 
-/// The attacks, in the order in which they are made.
+/// The attacks, in the order in which `rfs-flood` runs them.
 pub const ATTACKS: [Attack; 5] = [
     Attack::SessionsHeld,
     Attack::SessionsUnmade,
@@ -65,25 +67,26 @@ pub const ATTACKS: [Attack; 5] = [
     Attack::Descriptors,
 ];
 
-/// Outcome of an attack.
+/// The result of an attack that the server withstood.
 #[derive(Clone, Copy, Debug)]
 pub struct Withstood {
     /// The attack.
     pub attack: Attack,
-    /// Steps of the attack that the server took: sessions, streams, calls or messages with descriptors.
+    /// Number of steps that the server accepted: sessions, streams, calls or messages with
+    /// descriptors.
     pub taken: u64,
-    /// Steps that the server refused.
+    /// Number of steps that the server refused.
     pub refused: u64,
-    /// Clients with the other key, each of which was served.
+    /// Number of clients with the other key. All of them were served.
     pub clients: u64,
-    /// Longest time from the first word of such a client to the answer of its call.
+    /// Longest time that such a client needed to connect, attach and make a call.
     pub slowest: Duration,
-    /// Bytes of memory of the server before, and at most meanwhile.
+    /// Memory of the server before the attack and at its peak, in bytes.
     pub memory: [u64; 2],
 }
 
-/// What an attack has to do with.
-struct Siege<'a> {
+/// The target and the state of a running attack.
+struct AttackRun<'a> {
     flood: &'a Flood,
     address: &'a Address,
     key: Option<&'a Key>,
@@ -91,7 +94,7 @@ struct Siege<'a> {
     over: &'a AtomicBool,
 }
 
-/// Steps of an attack.
+/// Number of steps that the server accepted and refused.
 #[derive(Clone, Copy, Debug, Default)]
 struct Steps {
     taken: u64,
@@ -113,9 +116,9 @@ impl Steps {
     }
 }
 
-impl Siege<'_> {
+impl AttackRun<'_> {
     /// Returns false when the attack is over. The time of the attack begins with the first call.
-    fn goes_on(&self) -> bool {
+    fn is_running(&self) -> bool {
         self.begun.store(true, Ordering::Relaxed);
         !self.over.load(Ordering::Relaxed)
     }
@@ -132,19 +135,19 @@ impl Siege<'_> {
 }
 
 impl Flood {
-    /// Makes an attack for `time`.
+    /// Attacks the server for `time`.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// Returns the first failure.
     pub fn attack(&self, attack: Attack, time: Duration) -> Result<Withstood, Failure> {
-        // The first clients make the server take what it keeps.
+        // The first clients make the server allocate what it keeps.
         super::members::warm_up(self)?;
         (0..4).try_for_each(|_| self.probe().map(drop))?;
         let before = self.settled(None)?;
-        // From here on the kernel counts the peak anew.
+        // Writing 5 resets the peak that the kernel records.
         fs::write(format!("/proc/{}/clear_refs", self.watched()), "5")?;
         let over = AtomicBool::new(false);
-        let siege = Siege {
+        let attack_run = AttackRun {
             flood: self,
             address: &self.address,
             key: self.keys[0].as_ref(),
@@ -152,8 +155,8 @@ impl Flood {
             over: &over,
         };
         let (steps, probes) = thread::scope(|scope| {
-            let attacker = scope.spawn(|| siege.run(attack));
-            let probes = self.probe_for(time, &siege.begun);
+            let attacker = scope.spawn(|| attack_run.run(attack));
+            let probes = self.probe_for(time, &attack_run.begun);
             over.store(true, Ordering::Relaxed);
             (attacker.join().expect("no panic"), probes)
         });
@@ -167,8 +170,8 @@ impl Flood {
         Ok(Withstood { attack, taken, refused, clients, slowest, memory: [before.memory, peak] })
     }
 
-    /// Has clients with the other key come, until the attack has gone on for `time`. Returns the number of clients,
-    /// and the longest time that a client took.
+    /// Runs clients with the other key, one after another, until the attack has run for `time`.
+    /// Returns the number of clients and the longest time of a client.
     fn probe_for(&self, time: Duration, is_begun: &AtomicBool) -> Result<(u64, Duration), Failure> {
         let (first, mut begun) = (Instant::now(), None::<Instant>);
         let (mut clients, mut slowest) = (0, Duration::ZERO);
@@ -183,7 +186,7 @@ impl Flood {
         Ok((clients, slowest))
     }
 
-    /// A client with the other key connects, attaches and does a call. Returns the time that took.
+    /// Connects a client with the other key, attaches it and makes a call. Returns the time taken.
     fn probe(&self) -> Result<Duration, Failure> {
         let begun = Instant::now();
         let options = SessionOptions {

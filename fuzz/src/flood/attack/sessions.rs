@@ -1,52 +1,52 @@
-//! Attacks with sessions: held, and never made.
+//! The attacks with sessions that are held, and with sessions whose queue pairs never join.
 
 use std::{collections::VecDeque, io, thread, time::Duration};
 
 use rdmabox::fuzzing::{Intruder, RawStream, call_frame, write_frame};
 use rfs_proto::{ROOT_INO, Request, VERSION, encode_request};
 
-use super::{Failure, Siege, Steps};
+use super::{AttackRun, Failure, Steps};
 
-/// Data queue pairs of a session: the most that a host makes.
+/// Number of data queue pairs of a session: the maximum that a host accepts.
 pub(super) const QUEUE_PAIRS: u32 = 16;
-/// Calls of a session that can be under way.
+/// Number of calls of a session that can be outstanding.
 pub(super) const SLOTS: u16 = 16;
-/// Bytes of a long name, which makes a call as long as calls get.
+/// Length of a name that makes a call nearly as long as a message can be, in bytes.
 const LONG: usize = 60_000;
-/// Bytes of one WRITE to the memory for calls.
+/// Length of one WRITE to the memory for calls, in bytes.
 const PIECE: usize = 256 << 10;
-/// Between two attempts when the server refuses.
+/// Time between two attempts while the server refuses sessions.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// A session with all its queue pairs, of which nothing is read any more.
+/// A session with all its queue pairs. Nothing reads from its streams after the handshakes.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) session: Intruder,
-    /// That of the calls, those of the data, that for fetching.
+    /// The streams of the queue pairs: for calls, then for data, then for remote fetching.
     pub(super) streams: Vec<RawStream>,
 }
 
 impl Held {
     /// Opens a session and attaches it.
-    pub(super) fn open(siege: &Siege<'_>) -> io::Result<Held> {
-        let mut session = Intruder::open(siege.address, siege.key, QUEUE_PAIRS)?;
+    pub(super) fn open(run: &AttackRun<'_>) -> io::Result<Held> {
+        let mut session = Intruder::open(run.address, run.key, QUEUE_PAIRS)?;
         let streams = session.complete(QUEUE_PAIRS)?;
         let mut held = Held { session, streams };
-        let (client, export) = ("attacker", siege.flood.exports[0].as_str());
+        let (client, export) = ("attacker", run.flood.exports[0].as_str());
         let attach =
             Request::Attach { version: VERSION, client, export, keeps: false, alone: false, mount: None };
         held.call(0, 0, &attach)?;
         Ok(held)
     }
 
-    /// Sends a call, and waits for no answer.
+    /// Sends a call without waiting for its reply.
     pub(super) fn call(&mut self, slot: u16, number: u32, request: &Request<'_>) -> io::Result<()> {
         let mut message = Vec::new();
         encode_request(request, &mut message);
         self.streams[0].send(&call_frame(slot, number, &message))
     }
 
-    /// Makes the server use all the memory that it has for the session.
+    /// Makes the server use all memory that it reserves for the session.
     fn fill(&mut self) -> io::Result<()> {
         if let (Some((memory, bytes)), Some(stream)) = (self.session.call_memory(), self.streams.last_mut()) {
             let piece = vec![0xa5; PIECE];
@@ -61,17 +61,17 @@ impl Held {
         })
     }
 
-    /// Keeps the session's lease. Returns false if the session is over.
+    /// Renews the session's lease. Returns false if the session has ended.
     pub(super) fn renew(&mut self) -> bool {
         self.session.renew().is_ok()
     }
 }
 
-/// Opens sessions, fills their memory at the server, and holds them.
-pub(super) fn hold(siege: &Siege<'_>) -> Result<Steps, Failure> {
+/// Opens sessions, makes the server use all memory of each, and holds them.
+pub(super) fn hold(run: &AttackRun<'_>) -> Result<Steps, Failure> {
     let (mut steps, mut held) = (Steps::default(), Vec::<Held>::new());
-    while siege.goes_on() {
-        match steps.count(Held::open(siege)) {
+    while run.is_running() {
+        match steps.count(Held::open(run)) {
             Some(mut session) => {
                 // The server may end a session at any time.
                 let _ = session.fill();
@@ -89,12 +89,12 @@ pub(super) fn hold(siege: &Siege<'_>) -> Result<Steps, Failure> {
     }
 }
 
-/// Opens sessions whose queue pairs never come, as many at a time as a key can have, and more.
-pub(super) fn leave_unmade(siege: &Siege<'_>) -> Steps {
+/// Opens sessions whose queue pairs never join. Holds more of them than a key can have.
+pub(super) fn leave_unmade(run: &AttackRun<'_>) -> Steps {
     const HELD: usize = 600;
     let (mut steps, mut held) = (Steps::default(), VecDeque::new());
-    while siege.goes_on() {
-        match steps.count(Intruder::open(siege.address, siege.key, QUEUE_PAIRS)) {
+    while run.is_running() {
+        match steps.count(Intruder::open(run.address, run.key, QUEUE_PAIRS)) {
             Some(session) => held.push_back(session),
             None => thread::sleep(PAUSE),
         }
