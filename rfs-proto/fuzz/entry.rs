@@ -1,17 +1,18 @@
-//! What the fuzz target runs, and a plain test over its seeds, too: any bytes may come from a peer, as a message or
-//! in a record.
+//! The entry point of the fuzz target and of the test over its seeds. A peer may send any bytes, as
+//! a message or in a record.
 
 use rfs_proto::{
     decode_reply, decode_reply_with, decode_request, encode_reply, encode_reply_with, encode_request, record,
 };
 
-/// Decodes `bytes` as everything that a peer can send. What decodes must survive the way back.
+/// Decodes `bytes` as each kind of input from a peer. A decoded value must survive encoding and
+/// decoding.
 pub(crate) fn check(bytes: &[u8]) {
     let mut encoded = Vec::new();
     if let Ok(request) = decode_request(bytes) {
         encode_request(&request, &mut encoded);
         assert_eq!(decode_request(&encoded), Ok(request));
-        // A peer may pad its varints; we do not.
+        // A peer may pad its varints. This crate does not.
         assert!(encoded.len() <= bytes.len());
     }
     if let Ok(reply) = decode_reply(bytes) {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What an inode is.
+/// The type of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FileKind {
     /// Regular file.
@@ -22,7 +22,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// The `S_IFMT` bits of a mode.
+    /// Returns the `S_IFMT` bits of a mode.
     pub fn mode_bits(self) -> u32 {
         match self {
             FileKind::Fifo => 0o010_000,
@@ -35,7 +35,7 @@ impl FileKind {
         }
     }
 
-    /// The kind that the `S_IFMT` bits of `mode` name; `None` for bits that name nothing.
+    /// Returns the kind for the `S_IFMT` bits of `mode`, or `None` if no kind has these bits.
     pub fn from_mode(mode: u32) -> Option<FileKind> {
         use FileKind::*;
         [Regular, Directory, Symlink, Fifo, Socket, CharDevice, BlockDevice]
@@ -44,13 +44,13 @@ impl FileKind {
     }
 }
 
-/// Attributes of an inode. Times are nanoseconds since 1970 on the server's clock; they saturate at the years
-/// 1677 and 2262.
+/// Attributes of an inode. Times are nanoseconds since 1970 on the server's clock. They saturate at
+/// the years 1677 and 2262.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attr {
     /// Inode number, never reused while the server runs.
     pub ino: u64,
-    /// Kind.
+    /// Type of the inode.
     pub kind: FileKind,
     /// Permission bits (07777).
     pub perm: u32,
@@ -60,41 +60,42 @@ pub struct Attr {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Device number of device nodes, as `st_rdev`.
+    /// Device number of a device node, as `st_rdev`.
     pub rdev: u32,
     /// Length in bytes.
     pub size: u64,
-    /// Space taken, in units of 512 bytes.
+    /// Allocated space, in units of 512 bytes.
     pub blocks: u64,
-    /// Last access.
+    /// Time of the last access.
     pub atime: i64,
-    /// Last change of contents.
+    /// Time of the last change of contents.
     pub mtime: i64,
-    /// Last change of contents or attributes.
+    /// Time of the last change of contents or attributes.
     pub ctime: i64,
-    /// Grows whenever extents of this inode were taken away (truncate): layouts from before are void.
+    /// Layout generation. The server raises it when it removes extents (truncate, hole). Layouts of
+    /// an earlier generation are invalid.
     pub layout_generation: u64,
-    /// Index of its [`record`](crate::record) in the attribute table.
+    /// Index of the [`record`](crate::record) in the table.
     pub slot: u32,
-    /// What it has that need not be asked for where it is not.
+    /// Flags of the inode and of this reply.
     pub marks: Marks,
 }
 
 bitflags::bitflags! {
-    /// What an inode has besides attributes.
+    /// Flags of an inode. Clients skip requests for extended attributes that the flags exclude.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(transparent)]
     pub struct Marks: u32 {
-        /// Extended attributes, or an ACL.
+        /// The inode has extended attributes or an ACL.
         const XATTRS = 1;
-        /// security.capability among them.
+        /// The inode has the extended attribute security.capability.
         const CAPABILITY = 2;
-        /// In a reply to a session that keeps: it may keep these attributes, and pages read after it, until they are recalled.
-        /// Not in a record.
+        /// The session may cache these attributes, and pages that it reads from now on, until the
+        /// server recalls them. Only in replies to sessions that cache, never in a record.
         const KEEP = 4;
-        /// In the reply to an open to write: other sessions have the file open, and the session
-        /// sends [`Request::DropPages`](crate::Request::DropPages) after each write until its last
-        /// close. Not in a record.
+        /// Other sessions have the file open. The session sends
+        /// [`Request::DropPages`](crate::Request::DropPages) after each write until its last close.
+        /// Only in replies to an open for writing, never in a record.
         const SHARED = 8;
     }
 }
@@ -102,22 +103,23 @@ bitflags::bitflags! {
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SetTime {
-    /// The server's clock, at the change.
+    /// The time of the change on the server's clock.
     Now,
     /// Nanoseconds since 1970.
     At(i64),
 }
 
-/// Whom an inode has to belong to, or it is not changed (EPERM). What a client has checked before may not be so any more.
+/// The required owner of an inode. If the owner differs, the server changes nothing and replies
+/// EPERM. It protects a permission check of the client against a concurrent change of owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Belongs {
     /// Owner.
     pub uid: u32,
-    /// Group; any if it is not said.
+    /// Group. `None` accepts any group.
     pub gid: Option<u32>,
 }
 
-/// To whom something new belongs.
+/// The owner of a new inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     /// Owner.
@@ -126,7 +128,7 @@ pub struct Owner {
     pub gid: u32,
 }
 
-/// Attribute changes; `None` leaves a field as it is.
+/// Attribute changes. `None` leaves a field unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetAttr {
     /// Permission bits (07777).
@@ -135,30 +137,31 @@ pub struct SetAttr {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
-    /// Length: shrinking frees space, growing makes a hole.
+    /// Length in bytes. A smaller length frees space, a larger one adds a hole.
     pub size: Option<u64>,
-    /// Last access.
+    /// Time of the last access.
     pub atime: Option<SetTime>,
-    /// Last change of contents.
+    /// Time of the last change of contents.
     pub mtime: Option<SetTime>,
-    /// Take set-user-ID away, and set-group-ID where the group may execute, as a write by somebody without privileges
-    /// does. A change of owner or group does so in any case, unless `perm` is set, too.
+    /// Clears set-user-ID, set-group-ID if the group may execute, and security.capability, as a
+    /// write by an unprivileged user does. A change of owner or group does so too, unless `perm` is
+    /// set.
     pub drop_privileges: bool,
-    /// Last change of contents or attributes, in nanoseconds since 1970; now if it is not said.
+    /// Time of the last change of contents or attributes, in nanoseconds since 1970. `None` is now.
     pub ctime: Option<i64>,
-    /// Nothing is changed unless this is so.
+    /// Required owner.
     pub only_if: Option<Belongs>,
 }
 
 /// Totals of an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatFs {
-    /// Space lent, in blocks of [`BLOCK`](crate::BLOCK) bytes.
+    /// Size of the arena, in blocks of [`BLOCK`](crate::BLOCK) bytes.
     pub blocks: u64,
-    /// Blocks that no file holds.
+    /// Number of free blocks.
     pub blocks_free: u64,
-    /// Inodes that fit.
+    /// Maximum number of inodes.
     pub inodes: u64,
-    /// Inodes not in use.
+    /// Number of free inodes.
     pub inodes_free: u64,
 }

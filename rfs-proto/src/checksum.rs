@@ -1,10 +1,13 @@
-//! Checksums of the blocks of the arena: one little-endian word of 8 bytes for each, in the order of the blocks, in a region of their own.
+//! Checksums of the blocks of the arena: one little-endian word of 8 bytes per block, in block
+//! order, in a region of their own.
 //!
-//! A word holds the check of its block and a version. Whoever changes a block makes the version odd first, then changes the bytes, then
-//! says their check with the next even version. So whoever reads a block and its word tells one that is being changed from one that
-//! is damaged: a block that has been read between two looks at its word, both of which found the same even version, was at rest.
+//! A word holds the check and the version of its block. A writer makes the version odd, changes the
+//! block, and stores the new check with the next even version. A reader can therefore distinguish a
+//! block that is being changed from a damaged block: if the same even version stands before and
+//! after the read of the block, no writer changed the block during the read.
 //!
-//! The check is the CRC-32C of the block, combined (xor) with that of a block of zeroes: memory that nobody has touched is in order.
+//! The check is the CRC-32C of the block, xor the CRC-32C of a block of zeros. A block of zeros has
+//! check 0, so zeroed memory is valid.
 
 use crc32c::crc32c;
 
@@ -13,67 +16,67 @@ use crate::BLOCK;
 /// Bytes of a word.
 pub const LEN: u64 = 8;
 
-/// CRC-32C of a block of zeroes.
-const ZEROES: u32 = 0x98f9_4189;
+/// CRC-32C of a block of zeros.
+const ZEROS: u32 = 0x98f9_4189;
 
-/// The check of a block.
+/// Returns the check of a block.
 pub fn check(block: &[u8]) -> u32 {
-    crc32c(block) ^ ZEROES
+    crc32c(block) ^ ZEROS
 }
 
-/// The check of the data of a [`Request::Write`](crate::Request::Write), of whatever length.
+/// Returns the check of the data of a [`Request::Write`](crate::Request::Write), of any length.
 pub fn check_data(data: &[u8]) -> u32 {
     crc32c(data)
 }
 
-/// Where in its region the word of a block is that begins at `arena`.
+/// Returns the offset, in the region of words, of the word of the block at arena offset `arena`.
 pub const fn place(arena: u64) -> u64 {
     arena / BLOCK * LEN
 }
 
-/// Bytes of the region of an arena of `arena` bytes.
+/// Returns the length of the region of words for an arena of `arena` bytes.
 pub const fn region_len(arena: u64) -> u64 {
     arena.div_ceil(BLOCK) * LEN
 }
 
-/// A word.
+/// The check (lower half) and the version (upper half) of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Word(pub u64);
 
 impl Word {
-    /// The word of a block.
+    /// Returns the word with this check and version.
     pub const fn new(check: u32, version: u32) -> Word {
         Word(check as u64 | (version as u64) << 32)
     }
 
-    /// What the check of the block is.
+    /// Returns the check of the block.
     pub const fn check(self) -> u32 {
         self.0 as u32
     }
 
-    /// Grows with each change.
+    /// Returns the version, which each change of the block raises by two.
     pub const fn version(self) -> u32 {
         (self.0 >> 32) as u32
     }
 
-    /// The block is being changed, and its check says nothing.
+    /// Returns true while a writer changes the block. The check is then meaningless.
     pub const fn is_open(self) -> bool {
         self.version() % 2 == 1
     }
 
-    /// While the block is changed.
+    /// Returns the word to store before a change of the block.
     #[must_use]
     pub const fn opened(self) -> Word {
         Word::new(self.check(), self.version() | 1)
     }
 
-    /// When it has been changed, and has this check.
+    /// Returns the word to store after a change, for a block with this check.
     #[must_use]
     pub const fn closed(self, check: u32) -> Word {
         Word::new(check, (self.version() | 1).wrapping_add(1))
     }
 
-    /// Whether these are the bytes of the block.
+    /// Returns true if the word is not open and its check matches `block`.
     pub fn fits(self, block: &[u8]) -> bool {
         !self.is_open() && self.check() == check(block)
     }
@@ -84,13 +87,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_that_was_never_touched_is_in_order() {
+    fn zeroed_memory_is_valid() {
         assert_eq!(check(&[0; BLOCK as usize]), 0);
         assert!(Word(0).fits(&[0; BLOCK as usize]));
     }
 
     #[test]
-    fn one_bit_is_found() {
+    fn a_flipped_bit_is_detected() {
         let mut block = [0xa5; BLOCK as usize];
         let word = Word(0).opened().closed(check(&block));
         assert!(word.fits(&block));
@@ -102,18 +105,18 @@ mod tests {
     }
 
     #[test]
-    fn versions_go_up_and_around() {
+    fn versions_rise_and_wrap_around() {
         let word = Word::new(7, u32::MAX - 1);
         assert!(!word.is_open() && word.opened().is_open());
         assert_eq!(word.opened(), Word::new(7, u32::MAX));
         assert_eq!(word.opened().closed(9), Word::new(9, 0));
-        // One that was left open is closed as any other.
+        // A word that a killed writer left open.
         assert_eq!(Word::new(1, 5).opened(), Word::new(1, 5));
         assert_eq!(Word::new(1, 5).closed(2), Word::new(2, 6));
     }
 
     #[test]
-    fn places() {
+    fn words_are_in_block_order() {
         assert_eq!([0, 4096, 8191, 1 << 30].map(place), [0, 8, 8, 2 << 20]);
         assert_eq!([0, 1, 4096, 4097].map(region_len), [0, 8, 8, 16]);
     }

@@ -1,26 +1,26 @@
-//! Bytes to messages and back.
+//! Encodes and decodes messages.
 //!
-//! The encoding is postcard's (varints, little-endian), which its authors keep stable. A decoder of what a peer
-//! sent accepts exactly one message, no byte more, within [`MAX_MESSAGE`].
+//! The encoding is version 1 of postcard, which its authors keep stable. A decoder accepts exactly
+//! one message of at most [`MAX_MESSAGE`] bytes, without trailing bytes.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Attr, MAX_MESSAGE, Reply, Request};
 
-/// Bytes that are no message.
+/// The reason why bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// Longer than a message can be.
+    /// More than [`MAX_MESSAGE`] bytes.
     #[error("message of {0} bytes, the limit is {MAX_MESSAGE}")]
     TooLong(usize),
-    /// It ends before it is complete.
-    #[error("message ends too early")]
+    /// The bytes end inside the message.
+    #[error("truncated message")]
     Truncated,
-    /// More bytes than the message has.
+    /// Bytes follow the message. The field is their number.
     #[error("{0} bytes after the end of the message")]
     Trailing(usize),
-    /// Bytes that stand for nothing.
-    #[error("message makes no sense")]
+    /// An unknown variant or an invalid value.
+    #[error("malformed message")]
     Malformed,
 }
 
@@ -31,7 +31,7 @@ fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, DecodeError> {
     }
 }
 
-/// The message that the bytes begin with, and the bytes behind it.
+/// Decodes the message at the start of the bytes. Returns it and the bytes after it.
 fn take<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(T, &'a [u8]), DecodeError> {
     if bytes.len() > MAX_MESSAGE {
         return Err(DecodeError::TooLong(bytes.len()));
@@ -50,7 +50,7 @@ fn encode<T: Serialize>(message: &T, out: &mut Vec<u8>) {
 fn append<T: Serialize>(message: &T, out: &mut Vec<u8>) {
     match postcard::to_extend(message, std::mem::take(out)) {
         Ok(encoded) => *out = encoded,
-        // A Vec takes any number of bytes and the messages hold no type that postcard refuses.
+        // A Vec accepts any number of bytes, and messages contain no type that postcard refuses.
         Err(e) => unreachable!("a message could not be encoded: {e}"),
     }
 }
@@ -60,7 +60,7 @@ pub fn decode_request(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
     decode(bytes)
 }
 
-/// The version that an `Attach` names, in whatever version the rest of it is. `None` for all other bytes.
+/// Returns the version of an `Attach` of any protocol version, or `None` for other messages.
 pub fn attach_version(bytes: &[u8]) -> Option<u32> {
     match postcard::take_from_bytes::<(u32, u32)>(bytes) {
         Ok(((0, version), _)) => Some(version),
@@ -73,7 +73,7 @@ pub fn decode_reply(bytes: &[u8]) -> Result<Reply, DecodeError> {
     decode(bytes)
 }
 
-/// Decodes a reply to a request that changes a name, and the attributes of the [directory](Request::directory) if they came with it.
+/// Decodes a reply and, if present, the attributes of the [directory](Request::directory) after it.
 pub fn decode_reply_with(bytes: &[u8]) -> Result<(Reply, Option<Attr>), DecodeError> {
     match take(bytes)? {
         (reply, []) => Ok((reply, None)),
@@ -81,17 +81,18 @@ pub fn decode_reply_with(bytes: &[u8]) -> Result<(Reply, Option<Attr>), DecodeEr
     }
 }
 
-/// Encodes a request into `out`, replacing what it held.
+/// Encodes a request into `out`, replacing its contents.
 pub fn encode_request(request: &Request<'_>, out: &mut Vec<u8>) {
     encode(request, out);
 }
 
-/// Encodes a reply into `out`, replacing what it held.
+/// Encodes a reply into `out`, replacing its contents.
 pub fn encode_reply(reply: &Reply, out: &mut Vec<u8>) {
     encode(reply, out);
 }
 
-/// The same for a reply to a request that changes a name, with the attributes of the [directory](Request::directory).
+/// Encodes a reply and the attributes of the [directory](Request::directory) into `out`, replacing
+/// its contents.
 pub fn encode_reply_with(reply: &Reply, directory: &Attr, out: &mut Vec<u8>) {
     encode(reply, out);
     append(directory, out);

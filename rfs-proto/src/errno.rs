@@ -1,4 +1,4 @@
-//! Error numbers as they travel: Linux values, on every platform.
+//! Error numbers on the wire: the values of Linux, on every platform.
 
 use std::fmt;
 
@@ -13,7 +13,8 @@ macro_rules! errnos {
         impl Errno {
             $(#[doc = $text] pub const $name: Errno = Errno($value);)*
 
-            /// Symbolic name and meaning, for those that this protocol uses.
+            /// Returns the symbolic name and the meaning of an error number that this protocol
+            /// uses.
             pub fn describe(self) -> Option<(&'static str, &'static str)> {
                 match self.0 {
                     $($value => Some((stringify!($name), $text)),)*
@@ -53,7 +54,7 @@ errnos! {
     ENOSYS = 38 "not implemented",
     ENOTEMPTY = 39 "directory not empty",
     EPROTO = 71 "protocol error",
-    EBADMSG = 74 "damaged on the way",
+    EBADMSG = 74 "data corrupted in transit",
     ENODATA = 61 "no such attribute",
     EOVERFLOW = 75 "value too large",
     EOPNOTSUPP = 95 "operation not supported",

@@ -1,11 +1,11 @@
-//! Where a file's bytes lie.
+//! Locations of file data: regions of server memory, and extents in the arena.
 
 use serde::{Deserialize, Serialize};
 
-/// A region of server memory that the client may reach one-sidedly.
+/// A region of server memory for one-sided access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionRef {
-    /// Virtual address of its first byte, at the server.
+    /// Virtual address of the first byte, at the server.
     pub addr: u64,
     /// Length in bytes.
     pub len: u64,
@@ -13,19 +13,20 @@ pub struct RegionRef {
     pub rkey: u32,
 }
 
-/// A run of a file that is contiguous in the arena. All three are multiples of [`BLOCK`](crate::BLOCK).
+/// A range of a file that is contiguous in the arena. All fields are multiples of
+/// [`BLOCK`](crate::BLOCK).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extent {
-    /// First byte in the file.
+    /// Offset of the first byte in the file.
     pub file: u64,
-    /// First byte in the arena.
+    /// Offset of the first byte in the arena.
     pub arena: u64,
     /// Length in bytes.
     pub len: u64,
 }
 
 impl Extent {
-    /// First file byte after it.
+    /// Returns the offset, in the file, of the first byte after the extent.
     pub fn file_end(&self) -> u64 {
         self.file + self.len
     }

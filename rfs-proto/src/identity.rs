@@ -1,10 +1,10 @@
-//! What a mount, or a server's memory, is known by.
+//! The identity of a mount or of a server's memory.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// 128 bits that were chosen at random.
+/// 128 random bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Identity(pub [u8; 16]);
@@ -17,7 +17,8 @@ impl fmt::Display for Identity {
 
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Who knows a mount's can come back in its place: no log shows more than tells it from others.
+        // A peer that knows the identity of a mount could reconnect in its place. Logs show only
+        // enough of it to tell mounts apart.
         write!(f, "Identity({:02x}{:02x}..)", self.0[0], self.0[1])
     }
 }
@@ -27,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_shows_the_beginning() {
+    fn debug_output_hides_most_of_an_identity() {
         let identity = Identity(std::array::from_fn(|at| at as u8));
         assert_eq!(format!("{identity:?}"), "Identity(0001..)");
         assert_eq!(identity.to_string(), "000102030405060708090a0b0c0d0e0f");

@@ -1,8 +1,10 @@
-//! What rfs clients and rfs-server say to each other: messages, versions, limits.
+//! The protocol between rfs clients and rfs-server: messages, versions, limits.
 //!
-//! Wire types only: no I/O and no `unsafe`. `PROTOCOL.md` beside this crate describes every byte; the golden
-//! tests hold the two together. File data moves one-sidedly, to and from the places that [`Extent`]s name, and so do sizes and
-//! times, in [`record`]s. Only where memory has [`checksum`]s what is written travels in messages.
+//! The crate has wire types only: no I/O and no `unsafe`. `docs/design/protocol.md` of the
+//! repository describes every byte, and `tests/golden.rs` compares it with this code. Clients read
+//! and write file data one-sidedly at the arena addresses of [`Extent`]s. They read attributes
+//! one-sidedly from [`record`]s. If the memory has [`checksum`]s, written data travels in messages
+//! instead.
 #![forbid(unsafe_code)]
 
 mod attr;
@@ -29,46 +31,47 @@ pub use message::{
     Recalls, RenameFlags, Reply, Request, ServerStats, Value, Verified, XattrSet,
 };
 
-/// Version of everything in this crate. Peers must agree exactly.
+/// Version of the protocol. Both peers must have the same version.
 pub const VERSION: u32 = 13;
 
 /// Unit of space allocation, in bytes.
 pub const BLOCK: u64 = 4096;
 
-/// Longest message in bytes, either way.
+/// Maximum length of a request or reply, in bytes.
 pub const MAX_MESSAGE: usize = 64 * 1024;
 
-/// Longest name of a directory entry, in bytes.
+/// Maximum length of the name of a directory entry, in bytes.
 pub const MAX_NAME: usize = 255;
 
-/// Longest target of a symbolic link, in bytes.
+/// Maximum length of the target of a symbolic link, in bytes.
 pub const MAX_SYMLINK: usize = 4095;
 
-/// Longest name of an extended attribute, in bytes.
+/// Maximum length of the name of an extended attribute, in bytes.
 pub const MAX_XATTR_NAME: usize = 255;
 
-/// Longest value of an extended attribute, and longest list of names, in bytes.
+/// Maximum length of the value of an extended attribute, and of the list of names, in bytes.
 pub const MAX_XATTR_VALUE: usize = 64 * 1024;
 
-/// Most bytes of a value in one message; longer ones come in parts.
+/// Maximum length of a value in one message, in bytes. A longer value is split into parts.
 pub const XATTR_PART: usize = 48 * 1024;
 
-/// Most extents in one [`Layout`]; the client asks again for the rest.
+/// Maximum number of extents in one [`Layout`]. The client sends another request for the rest.
 pub const MAX_EXTENTS: usize = 2048;
 
-/// Most bytes that one [`Request::Write`] has: whole blocks, so that what is longer is cut at blocks.
+/// Maximum length of the data of one [`Request::Write`], in bytes. It is a multiple of [`BLOCK`],
+/// so that a longer write is split at block boundaries.
 pub const WRITE_PART: usize = 60 * 1024;
 
-/// Most inodes in one [`Request::Forget`].
+/// Maximum number of inodes in one [`Request::Forget`].
 pub const MAX_FORGET: usize = 4096;
 
-/// Requests that a mount which comes back can have under way at a time ([`Request::Once`]).
+/// Number of slots of a mount: the number of outstanding [`Request::Once`] requests.
 pub const SLOTS: u32 = 256;
 
-/// Most bytes of a path in a [`BadBlock`].
+/// Maximum length of the path in a [`BadBlock`], in bytes.
 pub const MAX_SHOWN_PATH: usize = 512;
 
-/// Largest file, in bytes: offsets stay positive in a signed 64-bit number.
+/// Maximum size of a file, in bytes. Offsets fit a signed 64-bit number.
 pub const MAX_FILE_SIZE: u64 = i64::MAX as u64;
 
 /// Inode number of the root directory.

@@ -1,35 +1,35 @@
-//! Locks on files.
+//! Advisory file locks.
 
 use serde::{Deserialize, Serialize};
 
 use crate::Errno;
 
-/// The two kinds of advisory locks, which do not see each other.
+/// The class of a lock. Locks of different classes never conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum LockClass {
-    /// Of ranges: fcntl(2), of processes and of open file descriptions.
+    /// Byte-range locks of fcntl(2), of processes and of open file descriptions.
     Record,
-    /// Of whole files: flock(2).
+    /// Whole-file locks of flock(2).
     Flock,
 }
 
-/// What is asked for.
+/// The operation of a lock request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LockKind {
-    /// With others that share.
+    /// Take a shared lock.
     Shared,
-    /// Alone.
+    /// Take an exclusive lock.
     Exclusive,
-    /// No lock.
+    /// Release locks.
     Unlock,
 }
 
-/// Bytes of a file, with the last one.
+/// A range of bytes of a file, with both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockRange {
     /// First byte.
     pub first: u64,
-    /// Last byte; `u64::MAX` for all that follow.
+    /// Last byte. `u64::MAX` extends the range to the largest possible offset.
     pub last: u64,
 }
 
@@ -37,43 +37,45 @@ impl LockRange {
     /// The whole file.
     pub const ALL: LockRange = LockRange { first: 0, last: u64::MAX };
 
-    /// True if they have a byte in common.
+    /// Returns true if the ranges have a byte in common.
     pub fn overlaps(&self, other: &LockRange) -> bool {
         self.first <= other.last && other.first <= self.last
     }
 
-    /// The smallest range that both are in.
+    /// Returns the smallest range that contains both ranges.
     pub fn around(&self, other: &LockRange) -> LockRange {
         LockRange { first: self.first.min(other.first), last: self.last.max(other.last) }
     }
 }
 
-/// A lock that somebody has.
+/// A lock that conflicts with a tested one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldLock {
-    /// He has it alone.
+    /// True for an exclusive lock.
     pub exclusive: bool,
-    /// Where.
+    /// Locked bytes.
     pub range: LockRange,
-    /// The process that took it; 0 if it is another client's.
+    /// Process ID of the lock holder; 0 if the lock belongs to another session.
     pub pid: u32,
 }
 
-/// What a client that got a lock has to know of what it may keep of the file.
+/// State of a file at the time of a lock. It tells the client whether its cached data is still
+/// valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Locked {
-    /// Grows when the inode is opened, resized or locked by another session than the last one that did so.
+    /// Counter that grows when a session opens, resizes or locks the inode and a different session
+    /// did so last.
     pub visits: u64,
-    /// No other session has it open.
+    /// True if no other session has the inode open.
     pub alone: bool,
 }
 
-/// What became of a lock that was waited for.
+/// The outcome of a lock request that waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Granted {
-    /// The ticket that it was asked for with.
+    /// Ticket of the request.
     pub ticket: u64,
-    /// It is there; or why it never will be. EDEADLK: whoever is in the way has come to wait for it. EBADF: the session has the
-    /// inode open no more.
+    /// State of the file if the lock was granted. EDEADLK: the holder of a conflicting lock now
+    /// waits for this owner. EBADF: the session closed the inode.
     pub outcome: Result<Locked, Errno>,
 }

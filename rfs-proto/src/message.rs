@@ -1,4 +1,4 @@
-//! The messages. A request borrows from the buffer that it is decoded from.
+//! Requests and replies. A decoded request borrows from the buffer of its message.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,51 +20,61 @@ bitflags::bitflags! {
 }
 
 bitflags::bitflags! {
-    /// What to do with space, with the values of `fallocate`. None: there is space, and the file reaches as far.
+    /// Flags of a fallocate, with the values of `fallocate`. Without flags the server allocates
+    /// space and extends the file to the end of the range.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(transparent)]
     pub struct FallocateFlags: u32 {
-        /// The size stays as it is.
+        /// The size does not change.
         const KEEP_SIZE = 1;
-        /// Whole blocks lose their space, the rest reads as zero; with KEEP_SIZE.
+        /// Frees whole blocks of the range and zeroes the rest. Requires KEEP_SIZE.
         const PUNCH_HOLE = 2;
-        /// There is space, and it reads as zero.
+        /// Allocates the range and zeroes it.
         const ZERO_RANGE = 16;
     }
 }
 
-/// What a write makes of the size of its file.
+/// The effect of a write on the size of its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Growth {
-    /// It stays: the write is a part of a longer one, of which the last part sets it.
+    /// The size does not change. The write is part of a longer write, whose last part sets the
+    /// size.
     Stay,
-    /// It reaches the end of what is written, if it did not before.
+    /// The size grows to the end of the written data if it is smaller.
     Reach,
-    /// The same, if it has been this before. Otherwise EAGAIN, and nothing is written.
+    /// As `Reach`, if the size equals this value. Otherwise the server writes nothing and replies
+    /// EAGAIN.
     From(u64),
 }
 
-/// What a client asks. Names are bytes without `/` and NUL, 1 to [`MAX_NAME`](crate::MAX_NAME) long.
-/// Permission is checked by the client's kernel; the server trusts an attached client.
+/// A request of a client. Names are bytes without `/` and NUL, 1 to [`MAX_NAME`](crate::MAX_NAME)
+/// long. The client's kernel checks permissions. The server trusts an attached client, unless its
+/// key has a squash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request<'a> {
-    /// First request of a session. Replied with [`Reply::Attached`], or with [`Reply::InUse`]: then the session may ask again.
+    /// Attaches the session to an export. It is the first request of a session. The session may
+    /// repeat it after [`Reply::InUse`], [`Reply::Ending`] and ENOENT. → `Attached`, `InUse` or
+    /// `Ending`
     Attach {
         /// The client's [`VERSION`](crate::VERSION).
         version: u32,
-        /// For the server's log.
+        /// Description of the client for the server's log.
         client: &'a str,
-        /// Which of the server's file systems; the empty name is the first one's. ENOENT if there is none of that name.
+        /// Name of the export. The empty name selects the first export. ENOENT if no export has the
+        /// name.
         export: &'a str,
-        /// The client asks for [`Request::Recalls`] all the time, and so may keep what it is told until it is recalled.
+        /// The session always has a [`Request::Recalls`] outstanding, and may therefore cache data
+        /// until the server recalls it.
         keeps: bool,
-        /// No other session may be attached to the file system as long as this one is. [`Reply::InUse`] while there are others.
+        /// The session attaches exclusively: no other session may attach to the export until it
+        /// ends. [`Reply::InUse`] while other sessions are attached.
         alone: bool,
-        /// The mount that this is a session of, if it comes back when it loses one: chosen at random for its life, and known to
-        /// nobody else. What it has stays for as long as its lease lasts. [`Reply::Ending`] while a session of it is there.
+        /// Identity of the mount, if it reconnects after it loses a session. It is random and
+        /// secret. The server keeps the state of the mount for the length of a lease.
+        /// [`Reply::Ending`] while a previous session of the mount ends.
         mount: Option<Identity>,
     },
-    /// A name's attributes. → `Attr`
+    /// Returns the attributes of the inode that a name refers to. → `Attr`
     Lookup {
         /// Directory.
         parent: u64,
@@ -72,7 +82,7 @@ pub enum Request<'a> {
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
     },
-    /// An inode's attributes. → `Attr`
+    /// Returns the attributes of an inode. → `Attr`
     GetAttr {
         /// Inode.
         ino: u64,
@@ -84,7 +94,7 @@ pub enum Request<'a> {
         /// The changes.
         changes: SetAttr,
     },
-    /// Makes a file, fifo, socket or device node. → `Attr`
+    /// Creates a file, fifo, socket or device node. → `Attr`
     Mknod {
         /// Directory.
         parent: u64,
@@ -93,16 +103,16 @@ pub enum Request<'a> {
         name: &'a [u8],
         /// Kind and permission bits.
         mode: u32,
-        /// Taken from the permission bits, unless the directory has a default ACL.
+        /// Bits to clear in the permission bits, unless the directory has a default ACL.
         umask: u32,
-        /// Device number, for device nodes.
+        /// Device number of a device node.
         rdev: u32,
         /// Owner.
         uid: u32,
         /// Group, unless the directory is setgid.
         gid: u32,
     },
-    /// Makes a regular file and opens it. → `Opened`
+    /// Creates a regular file and opens it. → `Opened`
     Create {
         /// Directory.
         parent: u64,
@@ -111,16 +121,17 @@ pub enum Request<'a> {
         name: &'a [u8],
         /// Permission bits.
         perm: u32,
-        /// Taken from the permission bits, unless the directory has a default ACL.
+        /// Bits to clear in the permission bits, unless the directory has a default ACL.
         umask: u32,
         /// Owner.
         uid: u32,
         /// Group, unless the directory is setgid.
         gid: u32,
-        /// Fail with EEXIST if the name exists; otherwise an existing regular file is opened as it is.
+        /// EEXIST if the name exists. If false, the server opens an existing regular file
+        /// unchanged.
         exclusive: bool,
     },
-    /// Makes a directory. → `Attr`
+    /// Creates a directory. → `Attr`
     Mkdir {
         /// Directory.
         parent: u64,
@@ -129,21 +140,21 @@ pub enum Request<'a> {
         name: &'a [u8],
         /// Permission bits.
         perm: u32,
-        /// Taken from the permission bits, unless the directory has a default ACL.
+        /// Bits to clear in the permission bits, unless the directory has a default ACL.
         umask: u32,
         /// Owner.
         uid: u32,
         /// Group, unless the directory is setgid.
         gid: u32,
     },
-    /// Makes a symbolic link. → `Attr`
+    /// Creates a symbolic link. → `Attr`
     Symlink {
         /// Directory.
         parent: u64,
         /// Name in it; EEXIST if it exists.
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
-        /// What it points to, 1 to [`MAX_SYMLINK`](crate::MAX_SYMLINK) bytes.
+        /// Target of the link, 1 to [`MAX_SYMLINK`](crate::MAX_SYMLINK) bytes.
         #[serde(with = "serde_bytes")]
         target: &'a [u8],
         /// Owner.
@@ -151,23 +162,24 @@ pub enum Request<'a> {
         /// Group, unless the directory is setgid.
         gid: u32,
     },
-    /// Reads a symbolic link. → `Target`
+    /// Returns the target of a symbolic link. → `Target`
     Readlink {
         /// Inode.
         ino: u64,
     },
-    /// Makes a hard link. → `Attr`
+    /// Creates a hard link. → `Attr`
     Link {
-        /// Inode, not a directory.
+        /// Inode. It must not be a directory.
         ino: u64,
-        /// Directory for the new name.
+        /// Directory of the new name.
         parent: u64,
         /// New name; EEXIST if it exists.
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
     },
-    /// Removes a name that is not a directory. The inode goes with the last name, the last open,
-    /// and the last session that was told of it and has not sent `Forget`. → `Done` or `Unlinked`
+    /// Removes a name that is not of a directory. The server frees the inode when it has no name,
+    /// no session has it open, and no session that knows it still needs it (see `Forget`). → `Done`
+    /// or `Unlinked`
     Unlink {
         /// Directory.
         parent: u64,
@@ -183,7 +195,7 @@ pub enum Request<'a> {
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
     },
-    /// Renames, as `renameat2`. → `Done` or `Unlinked`
+    /// Renames an inode, as `renameat2`. → `Done` or `Unlinked`
     Rename {
         /// Old directory.
         parent: u64,
@@ -197,34 +209,35 @@ pub enum Request<'a> {
         new_name: &'a [u8],
         /// NOREPLACE or EXCHANGE.
         flags: RenameFlags,
-        /// To leave a whiteout in the old place, and whose: a character device 0:0 with no permissions, made as by `Mknod`. Not with
-        /// EXCHANGE (EINVAL).
+        /// Owner of a whiteout to leave under the old name: a character device 0:0 without
+        /// permission bits, created as by `Mknod`. EINVAL with EXCHANGE.
         whiteout: Option<Owner>,
     },
-    /// Opens a regular file: takes a layout lease for this session. Counted: as many `Close` as `Open` and
-    /// `Create`. → `Opened`
+    /// Opens a regular file. The server counts opens: the session sends one `Close` for each `Open`
+    /// and `Create`. While a session has an inode open, the server does not reuse space of its
+    /// layout. → `Opened`
     Open {
         /// Inode.
         ino: u64,
-        /// The session may write from now on until its last `Close`; nobody else keeps attributes or pages meanwhile. As after
-        /// `Create`.
+        /// The session may write until its last `Close`. Before the reply, the server recalls the
+        /// attributes and pages of the inode from other sessions. `Create` opens for writing, too.
         write: bool,
     },
-    /// Gives one `Open` back. With the last one of this session its layout lease ends; with the last one of all
-    /// sessions space beyond the end of the file is taken back, and an inode without names goes. → `Done`
+    /// Closes one `Open` of an inode. After the last close of all sessions the server frees space
+    /// beyond the end of the file, and an inode without names that no session needs. → `Done`
     Close {
         /// Inode.
         ino: u64,
     },
-    /// The extents from `offset` on, for an inode that this session has open. → `Layout`
+    /// Returns the extents from `offset` on, for an inode that this session has open. → `Layout`
     Layout {
         /// Inode.
         ino: u64,
-        /// First byte of interest.
+        /// First byte to describe.
         offset: u64,
     },
-    /// Makes sure that `offset..offset+len` has space, for an inode that this session has open; more may be
-    /// given behind it, ahead of need. ENOSPC changes nothing. → `Layout` from `offset` on
+    /// Allocates space for the range, for an inode that this session has open. The server may
+    /// preallocate space after the range. ENOSPC changes nothing. → `Layout` from `offset` on
     Allocate {
         /// Inode.
         ino: u64,
@@ -233,234 +246,253 @@ pub enum Request<'a> {
         /// Bytes.
         len: u64,
     },
-    /// Directory entries after `cookie`. → `Dir`
+    /// Returns directory entries after `cookie`. → `Dir`
     ReadDir {
         /// Directory.
         ino: u64,
-        /// 0 to begin, then the last entry's cookie.
+        /// 0 to begin, then the cookie of the last entry.
         cookie: u64,
-        /// Upper bound for the number of entries.
+        /// Maximum number of entries.
         max_entries: u32,
     },
-    /// Totals. → `StatFs`
+    /// Returns the totals of the export. → `StatFs`
     StatFs,
-    /// Counters. → `Stats`
+    /// Returns the counters of the server. → `Stats`
     Stats,
-    /// An extended attribute, from a byte of its value on. ENODATA if there is none of that name. → `Value`
+    /// Returns the value of an extended attribute from `offset` on. ENODATA if the inode has no
+    /// such attribute. → `Value`
     GetXattr {
         /// Inode.
         ino: u64,
         /// Name, with its namespace.
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
-        /// First byte of interest.
+        /// First byte to return.
         offset: u32,
     },
-    /// Sets an extended attribute or an ACL; the latter changes the permission bits, too. → `Done`
+    /// Sets an extended attribute or an ACL. An access ACL also changes the permission bits. →
+    /// `Done`
     SetXattr {
         /// Inode.
         ino: u64,
         /// Name, with its namespace.
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
-        /// Value, or what follows those [`Request::XattrPart`] sent.
+        /// Value, or its last part if `continued` is set.
         #[serde(with = "serde_bytes")]
         value: &'a [u8],
-        /// Whether there may or must be one.
+        /// Condition on an existing attribute of that name.
         how: XattrSet,
-        /// The value begins with the part that this session sent last.
+        /// The value begins with the [`Request::XattrPart`] that this session sent last.
         continued: bool,
-        /// The caller has no right to set-group-ID: an ACL takes it away.
+        /// The caller may not keep set-group-ID: setting an ACL clears it.
         drop_sgid: bool,
-        /// Nothing is changed unless this is so.
+        /// Required owner.
         only_if: Option<Belongs>,
     },
-    /// The beginning of a value that is too long for one message; replaces one that was sent before. → `Done`
+    /// Sends the first part of a value that is too long for one message. It replaces an earlier
+    /// part. → `Done`
     XattrPart {
         /// Up to [`XATTR_PART`](crate::XATTR_PART) bytes.
         #[serde(with = "serde_bytes")]
         value: &'a [u8],
     },
-    /// The names of all extended attributes, each followed by a NUL, from a byte on. → `Value`
+    /// Returns the names of all extended attributes, each followed by a NUL, from byte `offset` of
+    /// the list on. → `Value`
     ListXattr {
         /// Inode.
         ino: u64,
-        /// First byte of interest.
+        /// First byte to return.
         offset: u32,
     },
-    /// Removes an extended attribute or an ACL. ENODATA if there is none. → `Done`
+    /// Removes an extended attribute or an ACL. ENODATA if the inode has no such attribute. →
+    /// `Done`
     RemoveXattr {
         /// Inode.
         ino: u64,
         /// Name, with its namespace.
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
-        /// Nothing is changed unless this is so.
+        /// Required owner.
         only_if: Option<Belongs>,
     },
-    /// Changes the space of an inode that this session has open, as `fallocate`. The session has no write to it under
-    /// way. → `Attr`
+    /// Changes the space of an inode that this session has open, as `fallocate`. The session must
+    /// have no write to the inode outstanding. → `Attr`
     Fallocate {
         /// Inode.
         ino: u64,
         /// First byte.
         offset: u64,
-        /// Bytes.
+        /// Number of bytes.
         len: u64,
-        /// What to do.
+        /// Operation.
         flags: FallocateFlags,
     },
-    /// Copies bytes from one file to another or within one, both open in this session. Holes stay holes where they can.
-    /// Fewer bytes than asked for may be copied: at the end of the source, where space runs out, or because it is much.
-    /// → `Copied`
+    /// Copies a range between two files, or within a file. The session must have both open. The
+    /// server keeps holes where it can. It copies fewer bytes at the end of the source, if space
+    /// runs out, or if the range is long. → `Copied`
     Copy {
         /// Inode of the source.
         from: u64,
-        /// First byte there.
+        /// First byte in the source.
         from_offset: u64,
         /// Inode of the destination.
         to: u64,
-        /// First byte there; EINVAL if the ranges overlap.
+        /// First byte in the destination. EINVAL if the ranges overlap.
         to_offset: u64,
-        /// Bytes.
+        /// Number of bytes.
         len: u64,
     },
-    /// Locks or unlocks a range of an inode that this session has open. EAGAIN if somebody is in the way. → `Locked`, `Waits`,
-    /// or `Done` for an unlock
+    /// Locks or unlocks a range of an inode that this session has open. EAGAIN if a lock conflicts
+    /// and there is no ticket. → `Locked`, `Waits`, or `Done` for an unlock
     Lock {
         /// Inode.
         ino: u64,
-        /// Who, as the client says it.
+        /// Lock owner: a number that the session chooses.
         owner: u64,
-        /// In which of the two worlds.
+        /// Class of the lock.
         class: LockClass,
-        /// What.
+        /// Operation.
         kind: LockKind,
-        /// Where.
+        /// Bytes to lock.
         range: LockRange,
-        /// The process, for `TestLock`.
+        /// Process ID of the owner, for `TestLock`.
         pid: u32,
-        /// It waits if somebody is in the way, under this number, which nothing else of the session waits under (EINVAL); the outcome
-        /// comes with `Grants`. EDEADLK if whoever is in the way waits for it.
+        /// Ticket under which the request waits if a lock conflicts. The reply to `Grants` has the
+        /// outcome. EINVAL if the ticket is in use. EDEADLK if the holder of the conflicting lock
+        /// waits for this owner.
         ticket: Option<u64>,
     },
-    /// A lock is waited for no more: it will not be granted. ENOENT if nothing waits: its outcome is among the `Grants`. → `Done`
+    /// Cancels a lock request that waits. ENOENT if no request waits under the ticket: a reply to
+    /// `Grants` has its outcome. → `Done`
     StopWaiting {
-        /// Under which number.
+        /// Ticket of the request.
         ticket: u64,
     },
-    /// A lock that would be in the way of one. → `Conflict`
+    /// Returns a lock that would conflict with the described one. → `Conflict`
     TestLock {
         /// Inode.
         ino: u64,
-        /// Who.
+        /// Lock owner.
         owner: u64,
-        /// In which of the two worlds.
+        /// Class of the lock.
         class: LockClass,
-        /// Exclusive, or shared.
+        /// True for an exclusive lock.
         exclusive: bool,
-        /// Where.
+        /// Bytes to lock.
         range: LockRange,
     },
-    /// A name's attributes, and the entries that follow it in the directory's order, for those who look at one after
-    /// the other. ENOENT if there is no such name. → `Dir`, which begins with the name
+    /// Returns the attributes of a name, and the entries after it in directory order, for callers
+    /// that look up one name after another. ENOENT if the name does not exist. → `Dir`, whose first
+    /// entry is the name
     LookupAhead {
         /// Directory.
         parent: u64,
         /// Name in it.
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
-        /// Upper bound for the number of entries.
+        /// Maximum number of entries.
         max_entries: u32,
     },
-    /// What this session may keep no longer; the reply comes when there is something. Whoever caused it waits until the session
-    /// has asked again with `done`, or has ended. One such request at a time. → `Recalls`
+    /// Waits for recalls. The server replies when it recalls something. The operation that causes a
+    /// recall blocks until the session acknowledges the recall by the next `Recalls`, or ends. A
+    /// session has one such request outstanding. → `Recalls`
     Recalls {
-        /// The number of the last reply, all of which is kept no longer; 0 to begin.
+        /// The number of the last reply, whose recalls the session acknowledges; 0 to begin.
         done: u64,
     },
-    /// The session read an inode at a time: that of its last access is no earlier now. Nothing else changes, and nothing is recalled
-    /// for it. → `Done`
+    /// Raises the time of the last access of an inode to `at`. Nothing else changes, and the server
+    /// recalls nothing. → `Done`
     Accessed {
         /// Inode.
         ino: u64,
         /// Nanoseconds since 1970.
         at: i64,
     },
-    /// What became of locks that are waited for; the reply comes when there is something. One such request at a time. → `Grants`
+    /// Waits for outcomes of lock requests. The server replies when there is one. A session has one
+    /// such request outstanding. → `Grants`
     Grants,
-    /// A lock that is waited for does not wait behind others that wait any more. ENOENT as with `StopWaiting`. → `Done`
+    /// Exempts a waiting lock request from the queue order: it waits only for locks that are held.
+    /// ENOENT as for `StopWaiting`. → `Done`
     Insist {
-        /// Under which number.
+        /// Ticket of the request.
         ticket: u64,
     },
-    /// A request that is carried out once, however often a mount that comes back sends it: a repetition is answered as the first one
-    /// was. → as to the request
+    /// Executes a request exactly once, even if a mount that reconnects sends it again. The server
+    /// replies to a repetition with the first reply. → the reply to the request
     Once {
-        /// One of [`SLOTS`](crate::SLOTS), in which the mount has one request at a time.
+        /// Slot, below [`SLOTS`](crate::SLOTS). A mount has one request per slot outstanding.
         slot: u32,
-        /// Higher with each request of the slot; the same in a repetition.
+        /// Number of the request. It rises with each new request of the slot, and a repetition has
+        /// the same number.
         sequence: u64,
-        /// The bytes of a request that [may be](Request::may_be_once) there: none of `Attach`, `Recalls`, `Grants`, `Detach` and `Once`.
+        /// Encoded request. `Attach`, `Recalls`, `Grants`, `Detach` and `Once` are invalid here
+        /// ([`Request::may_be_once`]).
         #[serde(with = "serde_bytes")]
         request: &'a [u8],
     },
-    /// The mount does not come back after this session. → `Done`
+    /// Tells the server that the mount does not reconnect, so the server drops its state when the
+    /// session ends. → `Done`
     Detach,
-    /// Writes to an inode that this session has open, and gives it space where it lacks some: for memory with
-    /// [`checksum`](crate::checksum)s, which clients do not write one-sidedly. ENOSPC and EBADMSG change nothing. → `Done`
+    /// Writes to an inode that this session has open, and allocates missing space. Clients use it
+    /// if they may not write the arena one-sidedly: if the memory has
+    /// [`checksum`](crate::checksum)s, or the key has a squash. ENOSPC and EBADMSG change nothing.
+    /// → `Done`
     Write {
         /// Inode.
         ino: u64,
         /// First byte.
         offset: u64,
-        /// CRC-32C of the data, which the server compares with what has arrived: EBADMSG if they differ.
+        /// CRC-32C of the data. EBADMSG if the received data does not match.
         check: u32,
-        /// What becomes of the size.
+        /// Effect on the size.
         growth: Growth,
         /// 1 to [`WRITE_PART`](crate::WRITE_PART) bytes.
         #[serde(with = "serde_bytes")]
         data: &'a [u8],
     },
-    /// Compares blocks of files with their checksums, from a place on: about a mebibyte, so that nobody is held up. EOPNOTSUPP if there are
-    /// none. → `Verified`
+    /// Compares blocks of files with their checksums. One request covers about 1 MiB, so that it
+    /// does not delay other requests. EOPNOTSUPP if the memory has no checksums. → `Verified`
     Verify {
-        /// Where the last reply ended; 0 to begin.
+        /// Inode at which to continue, from the last reply; 0 to begin.
         ino: u64,
-        /// The same.
+        /// Offset in that inode, from the last reply; 0 to begin.
         offset: u64,
     },
-    /// The session uses a directory no more, and wants no recalls of single names in it: all its names are recalled at once
-    /// ([`Recall::Names`]), and none until the session asks for one again. → `Done`
+    /// Tells the server that the session no longer uses a directory. The server recalls all its
+    /// names at once ([`Recall::Names`]), and recalls none of them until the session looks up a
+    /// name there again. → `Done`
     ReturnNames {
         /// Directory.
         ino: u64,
     },
-    /// Every session that has locks of an inode gives up those whose open files are closed, before the reply. EBADF if the asker does
-    /// not have it open. → `Done`
+    /// Asks every session with locks of an inode to release the locks of closed files. The server
+    /// replies when they have done so. EBADF if this session does not have the inode open. → `Done`
     ConfirmLocks {
         /// Inode.
         ino: u64,
     },
-    /// The session uses these inodes no more, of which it has heard that they are
-    /// [`Recall::Unlinked`] or [`Reply::Unlinked`]. The server ignores every other inode. The first
-    /// one, which may name none, says that the session asks for `Recalls` from now on. → `Done`
+    /// Tells the server that the session no longer uses inodes that [`Recall::Unlinked`] or
+    /// [`Reply::Unlinked`] named. The server ignores other inodes. The first `Forget`, which may be
+    /// empty, announces that the session always has a `Recalls` outstanding from now on. → `Done`
     Forget {
-        /// Inode numbers, 8 bytes each, little-endian; up to [`MAX_FORGET`](crate::MAX_FORGET) of
-        /// them. EINVAL for a part of one.
+        /// Up to [`MAX_FORGET`](crate::MAX_FORGET) inode numbers of 8 bytes each, little-endian.
+        /// EINVAL if the length is not a multiple of 8.
         #[serde(with = "serde_bytes")]
         inos: &'a [u8],
     },
-    /// The session keeps pages of an inode that it has open, and has lost the right to: from now on
-    /// they are recalled again. The server ignores a session that does not keep. → `Done`
+    /// Registers the session as a cache holder of pages of an inode that it has open, after a
+    /// recall ended its registration. The server ignores it if the session attached without
+    /// `keeps`. → `Done`
     HoldPages {
         /// Inode.
         ino: u64,
     },
-    /// The session has written to an inode that it has open. Every other session that keeps pages
-    /// of it drops them ([`Recall::Written`]) before the reply. EBADF if the asker does not have it
-    /// open to write. → `Attr`, without [`Marks::SHARED`](crate::Marks::SHARED) if no other session
-    /// has the inode open; then the session sends this no more until it opens the inode again.
+    /// Tells the server that the session has written to an inode. Every other session that caches
+    /// pages of it drops them ([`Recall::Written`]) before the server replies. EBADF if this
+    /// session does not have the inode open for writing. → `Attr`, without
+    /// [`Marks::SHARED`](crate::Marks::SHARED) if no other session has the inode open; the session
+    /// then stops sending `DropPages` until it opens the inode again
     DropPages {
         /// Inode.
         ino: u64,
@@ -468,7 +500,8 @@ pub enum Request<'a> {
 }
 
 impl Request<'_> {
-    /// The directory in which it changes the one name that it changes: the reply may come [with](crate::encode_reply_with) its attributes.
+    /// Returns the directory of a request that changes exactly one name. The attributes of the
+    /// directory may [follow](crate::encode_reply_with) the reply.
     pub fn directory(&self) -> Option<u64> {
         match *self {
             Request::Mknod { parent, .. }
@@ -482,7 +515,7 @@ impl Request<'_> {
         }
     }
 
-    /// Whether it can be asked for in a [`Once`](Request::Once).
+    /// Returns true if the request is valid inside a [`Once`](Request::Once).
     pub fn may_be_once(&self) -> bool {
         !matches!(
             self,
@@ -495,109 +528,112 @@ impl Request<'_> {
     }
 }
 
-/// What the server answers.
+/// A reply of the server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// It failed; nothing was changed.
+    /// The request failed and changed nothing.
     Error(Errno),
-    /// It is done.
+    /// The request succeeded.
     Done,
-    /// To `Attach`.
+    /// Reply to `Attach`.
     Attached(Attached),
-    /// Attributes.
+    /// Attributes of an inode.
     Attr(Attr),
-    /// To `Open` and `Create`.
+    /// Reply to `Open` and `Create`.
     Opened(Opened),
-    /// To `Layout` and `Allocate`.
+    /// Reply to `Layout` and `Allocate`.
     Layout(Layout),
-    /// To `Readlink`.
+    /// Reply to `Readlink`.
     Target(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// To `ReadDir`.
+    /// Reply to `ReadDir` and `LookupAhead`.
     Dir(DirPage),
-    /// To `StatFs`.
+    /// Reply to `StatFs`.
     StatFs(StatFs),
-    /// To `Stats`.
+    /// Reply to `Stats`.
     Stats(ServerStats),
-    /// To `GetXattr` and `ListXattr`.
+    /// Reply to `GetXattr` and `ListXattr`.
     Value(Value),
-    /// To `Copy`.
+    /// Reply to `Copy`.
     Copied(Copied),
-    /// To `Lock`.
+    /// Reply to `Lock`: the lock is granted.
     Locked(Locked),
-    /// To `TestLock`.
+    /// Reply to `TestLock`.
     Conflict(Option<HeldLock>),
-    /// To `Recalls`.
+    /// Reply to `Recalls`.
     Recalls(Recalls),
-    /// To `Attach`: not now.
+    /// Reply to `Attach`: attached sessions exclude this one.
     InUse(InUse),
-    /// To `Lock`: its outcome comes with `Grants`.
+    /// Reply to `Lock`: the request waits. `Grants` returns its outcome.
     Waits,
-    /// To `Grants`: each outcome once, in order; never none.
+    /// Reply to `Grants`: each outcome once, in order; never empty.
     Grants(Vec<Granted>),
-    /// To `Attach`: the session that the mount had before is being ended. To be asked again.
+    /// Reply to `Attach`: the previous session of the mount is still ending. The client tries
+    /// again.
     Ending,
-    /// To `Grants`: the server has been started again, and knows of nobody who waits. Locks that are waited for are to be asked for
-    /// again, under the same tickets or others.
+    /// Reply to `Grants`: the server restarted and has no waiting requests. The client sends its
+    /// lock requests again, with any tickets.
     AskAgain,
-    /// To `Verify`.
+    /// Reply to `Verify`.
     Verified(Verified),
-    /// To `Unlink`, `Rmdir` and `Rename`: it is done, and this inode has lost its last name. It
-    /// stays usable for the session until that sends `Forget`.
+    /// Reply to `Unlink`, `Rmdir` and `Rename`: success, and this inode lost its last name. The
+    /// session may use the inode until it sends `Forget`.
     Unlinked(u64),
 }
 
-/// What a comparison of blocks with their checksums has come to.
+/// The result of a comparison of blocks with their checksums.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verified {
-    /// Blocks that were compared.
+    /// Number of compared blocks.
     pub blocks: u64,
-    /// Where to go on: inode and offset. `None` at the end.
+    /// Inode and offset at which to continue. `None` at the end.
     pub next: Option<(u64, u64)>,
-    /// Those that differ.
+    /// Blocks that do not match their checksums.
     pub bad: Vec<BadBlock>,
 }
 
-/// A block that is not what was written.
+/// A block that does not match its checksum.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BadBlock {
-    /// Whose it is.
+    /// Inode of the file.
     pub ino: u64,
-    /// Where it begins in the file.
+    /// Offset of the block in the file.
     pub offset: u64,
-    /// And in the arena.
+    /// Offset of the block in the arena.
     pub arena: u64,
-    /// The check of what was written.
+    /// Stored check.
     pub expected: u32,
-    /// That of what is there.
+    /// Check of the bytes in the arena.
     pub found: u32,
-    /// A path of the file from the root directory on, or its last [`MAX_SHOWN_PATH`](crate::MAX_SHOWN_PATH) bytes; empty if it has none.
+    /// A path of the file from the root directory on, or its last
+    /// [`MAX_SHOWN_PATH`](crate::MAX_SHOWN_PATH) bytes; empty if the file has no name.
     #[serde(with = "serde_bytes")]
     pub path: Vec<u8>,
 }
 
-/// Who keeps a session from attaching.
+/// The sessions that exclude another session from an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InUse {
-    /// Sessions that are attached; at least one.
+    /// Number of attached sessions; at least one.
     pub sessions: u64,
-    /// It is one that has the file system to itself.
+    /// True if the attached session is exclusive.
     pub alone: bool,
 }
 
-/// What a session may keep no longer.
+/// Data that a session may no longer cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recalls {
-    /// For [`Request::Recalls`]; grows by one.
+    /// Number of the reply, for [`Request::Recalls`]. It grows by one with each reply.
     pub number: u64,
-    /// In the order of the changes; never empty.
+    /// Recalls in the order of the changes. Only the first reply of a session that attached without
+    /// `keeps` can be empty.
     pub recalls: Vec<Recall>,
 }
 
-/// Something that another session changed.
+/// A recall: the data concerned changed or is about to change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Recall {
-    /// What a name in a directory stands for, or that there is none; the attributes of the directory with it. What the session
-    /// keeps of its other names stays good.
+    /// The inode of a name in a directory, or the absence of the name, and the attributes of the
+    /// directory. Other cached names of the directory stay valid.
     Name {
         /// Directory.
         parent: u64,
@@ -605,152 +641,158 @@ pub enum Recall {
         #[serde(with = "serde_bytes")]
         name: Vec<u8>,
     },
-    /// All that the session keeps of a directory's names, and its attributes.
+    /// All cached names of a directory, and its attributes.
     Names {
         /// Directory.
         ino: u64,
     },
-    /// An inode's attributes and extended attributes.
+    /// The attributes and extended attributes of an inode.
     Attr {
         /// Inode.
         ino: u64,
     },
-    /// An inode's attributes, and its pages: another session may write to it, or has changed what is in it.
+    /// The attributes and pages of an inode: another session may write to it, or has changed its
+    /// contents.
     Pages {
         /// Inode.
         ino: u64,
     },
-    /// All that the session keeps: the server has been started again, and does not know what that is. Layouts that came from the server
-    /// before are not in use any more once it is acknowledged.
+    /// All cached data: the server restarted and does not know what the session caches. The
+    /// acknowledgement states that the session no longer uses layouts of the previous server.
     All,
-    /// An inode's layout of a generation before this one: the file has given up space that it names. Once it is acknowledged, no operation on
-    /// such a layout is under way any more.
+    /// The layouts of an inode before a generation: the file has freed some of their space. The
+    /// acknowledgement states that no one-sided operation by such a layout is outstanding.
     Layout {
         /// Inode.
         ino: u64,
-        /// The first generation that is not meant.
+        /// The first generation that stays valid.
         generation: u64,
     },
-    /// Whom an inode belongs to, and its other attributes: from every session that was told of it, whether or not it keeps
-    /// attributes. The names that stand for it stay good.
+    /// The owner and the other attributes of an inode. Every session that knows the inode gets it,
+    /// even without cached attributes. Names of the inode stay valid.
     Owner {
         /// Inode.
         ino: u64,
     },
-    /// Nothing that is kept: by the acknowledgement the session says that it has given up all locks of an inode whose open files were
-    /// closed before.
+    /// No cached data. The acknowledgement states that the session has released all locks of an
+    /// inode whose files were closed before the recall.
     Locks {
         /// Inode.
         ino: u64,
     },
-    /// An inode has lost its last name. It stays usable for the session until that sends
+    /// No cached data: an inode lost its last name. The session may use the inode until it sends
     /// [`Request::Forget`]. No request waits for the acknowledgement.
     Unlinked {
         /// Inode.
         ino: u64,
     },
     /// The pages of an inode that the session has open: another session has written to it. The
-    /// session drops them all before it acknowledges, and sends [`Request::HoldPages`] before it
-    /// keeps pages of the inode again.
+    /// session drops all pages before it acknowledges, and sends [`Request::HoldPages`] before it
+    /// caches pages of the inode again.
     Written {
         /// Inode.
         ino: u64,
     },
 }
 
-/// What was copied.
+/// The result of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copied {
-    /// Bytes.
+    /// Number of copied bytes.
     pub bytes: u64,
-    /// The destination's attributes afterwards.
+    /// Attributes of the destination after the copy.
     pub attr: Attr,
 }
 
-/// Whether an extended attribute of that name may be there before it is set.
+/// The condition on an existing extended attribute of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum XattrSet {
-    /// It may.
+    /// No condition.
     Any,
-    /// It must not: EEXIST.
+    /// EEXIST if the attribute exists.
     Create,
-    /// It must: ENODATA.
+    /// ENODATA if the attribute does not exist.
     Replace,
 }
 
 /// Part of a value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Value {
-    /// Changes with every change of the inode's extended attributes: parts of different versions do not fit together.
+    /// Version of the inode's extended attributes. Parts of different versions do not belong
+    /// together.
     pub version: u64,
-    /// Bytes of the whole value.
+    /// Length of the whole value, in bytes.
     pub len: u32,
-    /// Those from the offset on, up to [`XATTR_PART`](crate::XATTR_PART).
+    /// Bytes from the requested offset on, up to [`XATTR_PART`](crate::XATTR_PART).
     #[serde(with = "serde_bytes")]
     pub bytes: Vec<u8>,
 }
 
-/// What a client needs for one-sided access.
+/// The regions and the state of an attached session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attached {
-    /// File data: extents count from its first byte.
+    /// The arena. Extents are relative to its first byte.
     pub arena: RegionRef,
-    /// Attribute [`record`](crate::record)s, by slot.
+    /// The table of attribute [`record`](crate::record)s, indexed by slot.
     pub table: RegionRef,
-    /// The words of the arena's blocks, if the memory has [`checksum`](crate::checksum)s; then the arena can only be read.
+    /// The words of the arena's blocks, if the memory has [`checksum`](crate::checksum)s. The arena
+    /// is then read-only.
     pub sums: Option<RegionRef>,
-    /// The server's clock, in nanoseconds since 1970, so that a client can write times on it.
+    /// Time on the server's clock, in nanoseconds since 1970. Clients write times on this clock.
     pub now: i64,
-    /// The session's number, never 0, for [`record::appender`](crate::record::appender).
+    /// Number of the session, never 0, for [`record::appender`](crate::record::appender).
     pub session: u64,
-    /// The session may look and not change: requests that do are EROFS, and the regions can only be read.
+    /// The session may not change anything: such requests get EROFS, and the regions are read-only.
     pub read_only: bool,
-    /// Which memory this is. Another one, another file system: nothing that was known of it holds.
+    /// Identity of the export's memory. If it differs from an earlier one, the file system is a new
+    /// one, and all earlier knowledge is invalid.
     pub memory: Identity,
-    /// How often a server has been started on that memory, this time included.
+    /// Number of servers that were started on this memory, including this one.
     pub starts: u64,
-    /// The mount was here before, and all that it had is as it left it. Otherwise it has nothing.
+    /// The server still has the state of the mount. If false, the mount has no open files, locks or
+    /// cached data.
     pub resumed: bool,
-    /// The regions can only be read: the server places bytes ([`Request::Write`]), sizes and times, and checks permissions.
+    /// The regions are read-only: the server writes data ([`Request::Write`]), sizes and times, and
+    /// checks permissions.
     pub confined: bool,
 }
 
 /// An open file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opened {
-    /// Its attributes now.
+    /// Attributes after the open.
     pub attr: Attr,
-    /// Its extents from the first byte on.
+    /// Extents from the first byte on.
     pub layout: Layout,
 }
 
-/// Part of a file's extents: sorted by file offset, not overlapping. What lies between is a hole.
+/// Part of the extents of a file, sorted by file offset and without overlap. A gap is a hole.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
-    /// The inode's layout generation.
+    /// Layout generation of the inode.
     pub generation: u64,
-    /// The first extent that ends after the offset asked for, and those that follow.
+    /// The first extent that ends after the requested offset, and the extents after it.
     pub extents: Vec<Extent>,
-    /// True if there are no further extents behind these.
+    /// True if the file has no extents after these.
     pub complete: bool,
 }
 
 /// A page of a directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirPage {
-    /// Entries in order of their cookies, which stay valid while the directory changes. `.` and `..` are not
-    /// among them.
+    /// Entries in the order of their cookies, without `.` and `..`. Cookies stay valid while the
+    /// directory changes.
     pub entries: Vec<DirEntry>,
-    /// The directory's parent, for `..`.
+    /// Parent of the directory, for `..`.
     pub parent: u64,
-    /// True if nothing follows.
+    /// True if no entries follow.
     pub end: bool,
 }
 
 /// A directory entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirEntry {
-    /// Where to go on after it; never 0.
+    /// Position after this entry, for the next [`Request::ReadDir`]; never 0.
     pub cookie: u64,
     /// Name.
     #[serde(with = "serde_bytes")]
@@ -760,7 +802,7 @@ pub struct DirEntry {
 }
 
 impl Recall {
-    /// True if the attributes of an inode go with it.
+    /// Returns true if the recall invalidates the attributes of an inode.
     pub fn concerns(&self, inode: u64) -> bool {
         match self {
             Recall::All => true,
@@ -769,7 +811,7 @@ impl Recall {
         }
     }
 
-    /// True if what a name in a directory stands for goes with it.
+    /// Returns true if the recall invalidates a name in a directory.
     pub fn concerns_name(&self, directory: u64, of: &[u8]) -> bool {
         match self {
             Recall::Name { parent, name } => (*parent, &name[..]) == (directory, of),
@@ -785,7 +827,7 @@ impl Recall {
         }
     }
 
-    /// True if pages of an inode go with it.
+    /// Returns true if the recall invalidates pages of an inode.
     pub fn concerns_pages(&self, inode: u64) -> bool {
         match self {
             Recall::Pages { ino } | Recall::Written { ino } => *ino == inode,
@@ -794,7 +836,7 @@ impl Recall {
         }
     }
 
-    /// The inode that it is about; `None` for all.
+    /// Returns the inode whose cached data the recall concerns; `None` for `All` and `Locks`.
     pub fn inode(&self) -> Option<u64> {
         match self {
             Recall::Name { parent, .. } => Some(*parent),
@@ -810,13 +852,13 @@ impl Recall {
     }
 }
 
-/// Counters of the server's file code.
+/// Counters of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerStats {
-    /// Requests handled, by name of the request.
+    /// Number of requests, by name of the request.
     pub calls: Vec<(String, u64)>,
-    /// Sessions attached now.
+    /// Number of attached sessions.
     pub sessions: u64,
-    /// Seconds since start.
+    /// Seconds since the start of the server.
     pub uptime_secs: u64,
 }

@@ -1,36 +1,39 @@
-//! The attribute record: one inode's attributes in server memory, for one-sided access.
+//! The attribute record: the attributes of an inode in server memory, for one-sided access.
 //!
-//! The server owns every field but three. Clients write [`SIZE`] (by compare-and-swap, only ever upwards) when a
-//! write went past the end of the file, and [`WRITE_TIME`] (by a plain WRITE) when they wrote; so a write is
-//! visible to everyone at once without any server code running. [`APPENDER`] keeps those apart who append at the same time. A reader takes the whole record with one READ
-//! and accepts it if [`VERSION`] is even, [`INO`] is the inode it meant and [`CHECK`] fits the fields that the
-//! server owns; otherwise it reads again, and after a few tries asks by message. The check is what makes one READ
-//! enough: nothing says in which order a READ fetches the words of a record, so that the version alone could
-//! not tell a record from a mixture of two. What clients write are single words and always whole.
+//! Clients write three fields; the server owns the rest. A client raises [`SIZE`] by
+//! compare-and-swap after a write past the end of the file. It sets [`WRITE_TIME`] by a WRITE. It
+//! holds [`APPENDER`] while it appends. These writes are visible to all clients without server code
+//! running.
 //!
-//! All fields are little-endian; a record is [`LEN`] bytes, aligned to them.
+//! A reader fetches the whole record with one READ. The record is valid if [`VERSION`] is even,
+//! [`INO`] is the expected inode and [`CHECK`] matches the fields of the server. Otherwise the
+//! reader tries again, and after a few attempts sends a request. The check is needed because a READ
+//! fetches words in any order: without it, a mixture of two versions could pass. A client's fields
+//! are single words.
+//!
+//! All fields are little-endian. A record has [`LEN`] bytes and is aligned to its length.
 
 use crate::{Attr, BLOCK, FileKind, Marks};
 
-/// Bytes of a record, and its alignment.
+/// Length and alignment of a record, in bytes.
 pub const LEN: usize = 128;
 /// Offset of the inode number (u64); 0 in a free record.
 pub const INO: usize = 0;
-/// Offset of the version (u64): odd while the server is changing the record.
+/// Offset of the version (u64); odd while the server changes the record.
 pub const VERSION: usize = 8;
 /// Offset of the file size in bytes (u64). Authoritative.
 pub const SIZE: usize = 16;
-/// Offset of the time of the last write by a client (i64, nanoseconds on the server's clock); 0 for none since the
-/// server last set mtime.
+/// Offset of the time of the last write by a client (i64, nanoseconds on the server's clock); 0 if
+/// no client wrote since the server last set mtime.
 pub const WRITE_TIME: usize = 24;
-/// Offset of the mtime that the server knows (i64, ns).
+/// Offset of the mtime without the last write by a client (i64, nanoseconds).
 pub const MTIME: usize = 32;
-/// Offset of the ctime that the server knows (i64, ns).
+/// Offset of the ctime without the last write by a client (i64, nanoseconds).
 pub const CTIME: usize = 40;
-/// Offset of the atime (i64, ns).
+/// Offset of the atime (i64, nanoseconds).
 pub const ATIME: usize = 48;
-/// Offset of the space allocated (u64, units of 512 bytes). It may reach beyond the end of the file: what is shown
-/// to users is [`Space::visible`].
+/// Offset of the allocated space (u64, units of 512 bytes). It includes space beyond the end of the
+/// file; users see [`Space::visible`].
 pub const BLOCKS: usize = 56;
 /// Offset of the mode (u32): kind and permission bits, as `st_mode`.
 pub const MODE: usize = 64;
@@ -42,21 +45,21 @@ pub const UID: usize = 72;
 pub const GID: usize = 76;
 /// Offset of the device number (u32).
 pub const RDEV: usize = 80;
-/// Offset of what the inode has (u32): the bits of [`Marks`].
+/// Offset of the flags (u32): the bits of [`Marks`].
 pub const MARKS: usize = 84;
 /// Offset of the layout generation (u64).
 pub const LAYOUT_GENERATION: usize = 88;
-/// Offset of the first file byte behind all space that was asked for (u64); see [`Space`].
+/// Offset of the end of the requested space (u64, a file offset); see [`Space`].
 pub const NEEDED_TO: usize = 96;
-/// Offset of the first file byte behind all space (u64).
+/// Offset of the end of all allocated space (u64, a file offset).
 pub const SPACE_END: usize = 104;
-/// Offset of the check (u64) over all words but those that clients write: see [`check`].
+/// Offset of the check (u64) over the fields of the server; see [`check`].
 pub const CHECK: usize = 112;
-/// Offset of the word of whoever is appending (u64), 0 for nobody: see [`appender`]. Clients take it and give it back by
-/// compare-and-swap; the server gives it back for a session whose lease ends.
+/// Offset of the word of the appending session (u64), 0 if no session appends; see [`appender`]. A
+/// client sets and clears it by compare-and-swap. The server clears it when the session ends.
 pub const APPENDER: usize = 120;
 
-/// Bytes that the server owns, from [`MTIME`] on.
+/// Length of the fields of the server, from [`MTIME`] on, in bytes.
 pub const SERVER_PART: usize = APPENDER - MTIME;
 
 fn u64_at(raw: &[u8; LEN], at: usize) -> u64 {
@@ -71,17 +74,18 @@ fn u32_at(raw: &[u8; LEN], at: usize) -> u32 {
     u32::from_le_bytes(bytes)
 }
 
-/// The word of a session's append. `turn` tells it from those before it.
+/// Returns the [`APPENDER`] word of an append. `turn` distinguishes it from earlier appends of the
+/// session.
 pub fn appender(session: u64, turn: u16) -> u64 {
     session << 16 | u64::from(turn)
 }
 
-/// Whose append it is.
+/// Returns the number of the session in an [`APPENDER`] word.
 pub fn appender_session(word: u64) -> u64 {
     word >> 16
 }
 
-/// Applies the time of the last client write to the times that the server knows: (mtime, ctime).
+/// Returns mtime and ctime with the last write by a client applied.
 pub fn effective_times(mtime: i64, ctime: i64, write_time: i64) -> (i64, i64) {
     if write_time == 0 { (mtime, ctime) } else { (write_time, ctime.max(write_time)) }
 }
@@ -89,22 +93,22 @@ pub fn effective_times(mtime: i64, ctime: i64, write_time: i64) -> (i64, i64) {
 /// The space of a regular file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
-    /// All of it, in units of 512 bytes.
+    /// All allocated space, in units of 512 bytes.
     pub allocated: u64,
-    /// First file byte behind what was asked for; what lies behind it was given ahead of need.
+    /// End of the requested space, as a file offset. The server preallocated the space after it.
     pub needed_to: u64,
-    /// First file byte behind all of it.
+    /// End of all allocated space, as a file offset.
     pub end: u64,
 }
 
 impl Space {
-    /// A file without holes, with all but its first byte given ahead of need.
+    /// Returns the space of a file without holes whose space is all preallocated.
     pub fn contiguous(allocated: u64) -> Space {
         Space { allocated, needed_to: 0, end: allocated.saturating_mul(512) }
     }
 
-    /// What a file of `size` bytes shows as taken, in units of 512 bytes: space ahead of need counts as far as the file
-    /// reaches.
+    /// Returns the space that a file of `size` bytes reports, in units of 512 bytes. Preallocated
+    /// space counts only up to the end of the file.
     pub fn visible(&self, size: u64) -> u64 {
         let reached = size.div_ceil(BLOCK).saturating_mul(BLOCK);
         let ahead = self.end.saturating_sub(self.needed_to.max(reached));
@@ -112,9 +116,10 @@ impl Space {
     }
 }
 
-/// The check value: FNV-1a, taken word by word instead of byte by byte and with the upper half folded in after
-/// each step, over the inode number, the version and the words from [`MTIME`] up to [`CHECK`]. It finds mixtures
-/// of two records, not malice.
+/// Returns the check of a record. It detects mixtures of two versions, not deliberate forgery.
+///
+/// It is FNV-1a over the inode number, the version and the words from [`MTIME`] up to [`CHECK`],
+/// applied to words instead of bytes, with the upper half folded in after each step.
 pub fn check(ino: u64, version: u64, server_part: &[u8; SERVER_PART]) -> u64 {
     let words = server_part[..CHECK - MTIME].chunks_exact(8).map(|chunk| {
         let mut bytes = [0; 8];
@@ -127,8 +132,9 @@ pub fn check(ino: u64, version: u64, server_part: &[u8; SERVER_PART]) -> u64 {
     })
 }
 
-/// Reads a record that was fetched in one piece. `None` if it was being changed, belongs to another inode, or
-/// makes no sense: read again, or ask by message.
+/// Decodes a record that one READ fetched. Returns `None` if the server was changing the record, if
+/// it belongs to another inode, or if it is invalid. The reader then tries again or sends a
+/// request.
 pub fn decode(raw: &[u8; LEN], ino: u64, slot: u32) -> Option<Attr> {
     if u64_at(raw, INO) != ino || !u64_at(raw, VERSION).is_multiple_of(2) {
         return None;
@@ -167,8 +173,8 @@ pub fn decode(raw: &[u8; LEN], ino: u64, slot: u32) -> Option<Attr> {
     })
 }
 
-/// The fields that the server owns, as one run of bytes from [`MTIME`] on, with the check for
-/// `version`, the even number that the record will have. The size and `attr.blocks` are not part of it.
+/// Encodes the fields of the server, from [`MTIME`] on, with the check for the even version
+/// `version`. The size and `attr.blocks` are not part of it.
 pub fn encode_server_part(attr: &Attr, space: &Space, version: u64) -> [u8; SERVER_PART] {
     let mut out = [0; SERVER_PART];
     let mut put = |at: usize, bytes: &[u8]| out[at - MTIME..at - MTIME + bytes.len()].copy_from_slice(bytes);

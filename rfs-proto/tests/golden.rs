@@ -1,4 +1,5 @@
-//! Holds the bytes of every message to PROTOCOL.md, and sweeps truncated and extended messages.
+//! Compares the bytes of every message with docs/design/protocol.md, and decodes truncated and
+//! extended messages.
 
 #[allow(dead_code)]
 mod support;
@@ -9,8 +10,15 @@ use rfs_proto::{
 };
 use support::{attr, replies, requests, unhex};
 
+/// Asserts that the protocol document shows these bytes.
+fn assert_documented(hex: &str) {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/design/protocol.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    assert!(text.contains(&format!("`{hex}`")), "protocol.md lacks `{hex}`");
+}
+
 #[test]
-fn requests_are_these_bytes() {
+fn requests_have_the_documented_bytes() {
     let mut out = vec![1, 2, 3];
     for (hex, request) in requests() {
         encode_request(&request, &mut out);
@@ -20,7 +28,7 @@ fn requests_are_these_bytes() {
 }
 
 #[test]
-fn replies_are_these_bytes() {
+fn replies_have_the_documented_bytes() {
     let mut out = vec![1, 2, 3];
     for (hex, reply) in replies() {
         encode_reply(&reply, &mut out);
@@ -30,13 +38,13 @@ fn replies_are_these_bytes() {
 }
 
 #[test]
-fn a_directory_comes_behind_a_reply() {
+fn attributes_of_a_directory_may_follow_a_reply() {
     let hex = "01 ac02 02 a403 01 e807 00 00 05 08 01 02 8001 02 07 01";
     let mut out = vec![1, 2, 3];
     encode_reply_with(&Reply::Done, &attr(), &mut out);
     assert_eq!(out, unhex(hex));
     assert_eq!(decode_reply_with(&out), Ok((Reply::Done, Some(attr()))));
-    assert_eq!(decode_reply(&out), Err(DecodeError::Trailing(out.len() - 1)), "where none may be");
+    assert_eq!(decode_reply(&out), Err(DecodeError::Trailing(out.len() - 1)), "without a directory");
     for (hex, reply) in replies() {
         assert_eq!(decode_reply_with(&unhex(hex)), Ok((reply, None)));
     }
@@ -45,12 +53,11 @@ fn a_directory_comes_behind_a_reply() {
     }
     out.push(0);
     assert_eq!(decode_reply_with(&out), Err(DecodeError::Trailing(1)));
-    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/PROTOCOL.md")).unwrap();
-    assert!(text.contains(&format!("`{hex}`")), "PROTOCOL.md lacks `{hex}`");
+    assert_documented(hex);
 }
 
 #[test]
-fn every_variant_is_here() {
+fn the_examples_cover_every_variant() {
     let firsts = |all: Vec<&str>| {
         let mut firsts: Vec<u8> = all.into_iter().map(|hex| unhex(hex)[0]).collect();
         firsts.dedup();
@@ -65,17 +72,14 @@ fn every_variant_is_here() {
 }
 
 #[test]
-fn protocol_md_shows_these_bytes() {
-    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/PROTOCOL.md")).unwrap();
+fn the_protocol_document_shows_every_example() {
     let examples =
         requests().into_iter().map(|(hex, _)| hex).chain(replies().into_iter().map(|(hex, _)| hex));
-    for hex in examples {
-        assert!(text.contains(&format!("`{hex}`")), "PROTOCOL.md lacks `{hex}`");
-    }
+    examples.for_each(assert_documented);
 }
 
 #[test]
-fn every_version_of_attach_says_which_it_is() {
+fn the_version_of_an_attach_of_any_version_is_readable() {
     for (hex, version) in [
         ("00 01 01 63 01 65 01", Some(1)),
         ("00 8101 ff 01 02 03", Some(129)),
@@ -91,7 +95,7 @@ fn every_version_of_attach_says_which_it_is() {
 }
 
 #[test]
-fn one_byte_less_is_truncated_one_more_is_trailing() {
+fn missing_and_extra_bytes_are_refused() {
     for (hex, _) in requests() {
         let mut bytes = unhex(hex);
         for len in 0..bytes.len() {
@@ -111,25 +115,25 @@ fn one_byte_less_is_truncated_one_more_is_trailing() {
 }
 
 #[test]
-fn too_long_is_refused_before_it_is_looked_at() {
+fn too_long_messages_are_refused_before_they_are_decoded() {
     let bytes = vec![0xff; MAX_MESSAGE + 1];
     assert_eq!(decode_request(&bytes), Err(DecodeError::TooLong(MAX_MESSAGE + 1)));
     assert_eq!(decode_reply(&bytes), Err(DecodeError::TooLong(MAX_MESSAGE + 1)));
 }
 
 #[test]
-fn nonsense() {
+fn malformed_messages_are_refused() {
     for hex in [
-        "00 01 01 ff",                        // a client name that is no UTF-8
-        "05 01 01 66 a403 12 00 00 02",       // neither true nor false
-        "03 02 02",                           // neither there nor not there
-        "03 02 00 00 00 00 01 02",            // no such time to set
+        "00 01 01 ff",                        // a client name that is not UTF-8
+        "05 01 01 66 a403 12 00 00 02",       // an invalid boolean
+        "03 02 02",                           // an invalid optional
+        "03 02 00 00 00 00 01 02",            // an unknown variant of SetTime
         "02 ffffffffffffffffff02",            // more than 64 bits
         "04 01 01 6e ffffffff1f 00 00 00 00", // more than 32 bits
     ] {
         assert_eq!(decode_request(&unhex(hex)), Err(DecodeError::Malformed), "{hex}");
     }
-    // A length that promises more than there is takes no memory.
+    // A length beyond the end of the message allocates no memory.
     assert_eq!(decode_request(&unhex("01 01 ffffffffffffffffff01 61")), Err(DecodeError::Truncated));
     assert_eq!(decode_reply(&unhex("05 00 ffffffff0f 00")), Err(DecodeError::Truncated));
     assert_eq!(

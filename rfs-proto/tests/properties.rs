@@ -1,4 +1,4 @@
-//! Whatever is encoded is decoded the same, and no bytes at all make the decoder panic.
+//! Tests that values survive encoding and decoding, and that no bytes make a decoder panic.
 
 #[allow(dead_code)]
 mod support;
@@ -15,7 +15,7 @@ use rfs_proto::{
     record,
 };
 
-/// Numbers of all lengths.
+/// Generates numbers of all lengths.
 fn number() -> impl Strategy<Value = u64> {
     (any::<u64>(), 0..64u32).prop_map(|(n, shift)| n >> shift)
 }
@@ -191,7 +191,7 @@ fn set_attr() -> impl Strategy<Value = SetAttr> {
     )
 }
 
-/// What requests are made of; they borrow from it.
+/// The values from which requests are built. Requests borrow from them.
 #[derive(Clone, Debug)]
 struct Parts {
     numbers: (u64, u64, u64),
@@ -315,13 +315,13 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_fine(bytes in vec(any::<u8>(), 0..400)) {
+    fn arbitrary_bytes_do_not_panic(bytes in vec(any::<u8>(), 0..400)) {
         entry::check(&bytes);
     }
 
-    /// Real messages with one byte changed get further into the decoder than random bytes do.
+    /// Messages with one changed byte get further into the decoder than random bytes do.
     #[test]
-    fn damaged_messages_are_fine(parts in parts(), reply in reply(), at in any::<prop::sample::Index>(), to in any::<u8>()) {
+    fn damaged_messages_do_not_panic(parts in parts(), reply in reply(), at in any::<prop::sample::Index>(), to in any::<u8>()) {
         let mut bytes = Vec::new();
         for request in requests(&parts) {
             encode_request(&request, &mut bytes);
@@ -350,7 +350,7 @@ proptest! {
         let blocks = space.visible(attr.size);
         prop_assert_eq!(record::decode(&raw, attr.ino, attr.slot), Some(Attr { mtime, ctime, blocks, ..attr }));
         prop_assert_eq!(record::decode(&raw, attr.ino ^ 1, attr.slot), None);
-        // One bit of what the server owns, and it is refused.
+        // A flipped bit of the server's fields makes the record invalid.
         for bit in (0..64).chain(64..128).chain(256..8 * record::APPENDER) {
             let mut wrong = raw;
             wrong[bit / 8] ^= 1 << (bit % 8);
@@ -359,9 +359,9 @@ proptest! {
     }
 }
 
-/// The fuzz target's entry over its seeds, and every prefix of them, so that it runs without cargo-fuzz.
+/// Runs the entry point of the fuzz target on its seeds and all their prefixes, without cargo-fuzz.
 #[test]
-fn the_fuzz_entry_takes_its_seeds() {
+fn the_fuzz_target_accepts_its_seeds() {
     let mut seeds: Vec<Vec<u8>> = Vec::new();
     seeds.extend(support::requests().iter().map(|(hex, _)| support::unhex(hex)));
     seeds.extend(support::replies().iter().map(|(hex, _)| support::unhex(hex)));
@@ -383,9 +383,10 @@ fn the_fuzz_entry_takes_its_seeds() {
 }
 
 #[test]
-fn space_ahead_of_need_does_not_show() {
+fn preallocated_space_beyond_the_end_is_not_reported() {
     let space = record::Space { allocated: 80, needed_to: 3 * 4096, end: 12 * 4096 };
-    // Ten blocks, two holes: one block asked for behind the end counts, nine ahead count as far as the file reaches.
+    // Ten blocks and two holes. The requested block always counts. The nine preallocated blocks
+    // count up to the end of the file.
     assert_eq!(
         [0, 3 * 4096, 3 * 4096 + 1, 12 * 4096, u64::MAX].map(|size| space.visible(size)),
         [8, 8, 16, 80, 80]
@@ -397,7 +398,7 @@ fn space_ahead_of_need_does_not_show() {
 }
 
 #[test]
-fn mode_bits() {
+fn mode_bits_round_trip() {
     for mode in 0..16u32 {
         let kind = FileKind::from_mode(mode << 12 | 0o644);
         assert_eq!(kind.is_some(), [1, 2, 4, 6, 8, 10, 12].contains(&mode), "{mode}");
@@ -406,7 +407,7 @@ fn mode_bits() {
 }
 
 #[test]
-fn errors_explain_themselves() {
+fn errors_show_name_and_meaning() {
     assert_eq!(Errno::ENOSPC.to_string(), "no space left (ENOSPC)");
     assert_eq!(Errno(9999).to_string(), "error number 9999");
     assert_eq!(format!("{:?} {:?}", Errno::ESTALE, Errno(9999)), "ESTALE errno 9999");

@@ -1,4 +1,4 @@
-//! `cargo +nightly fuzz run decode`: the decoders against any bytes.
+//! Fuzzes the decoders with arbitrary bytes: `cargo +nightly fuzz run decode`.
 #![no_main]
 
 #[path = "../entry.rs"]

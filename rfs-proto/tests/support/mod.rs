@@ -1,4 +1,4 @@
-//! One of each message, with values that need varints of one byte and of several.
+//! Examples of every message, with values that need varints of one byte and of several bytes.
 
 use rfs_proto::{
     Attached, Attr, BadBlock, Belongs, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind,
@@ -7,7 +7,7 @@ use rfs_proto::{
     StatFs, Value, Verified, XattrSet,
 };
 
-/// Attributes that use every field.
+/// Returns attributes that use every field.
 pub(crate) fn attr() -> Attr {
     Attr {
         ino: 300,
@@ -28,17 +28,17 @@ pub(crate) fn attr() -> Attr {
     }
 }
 
-/// A layout of one extent.
+/// Returns a layout of one extent.
 pub(crate) fn layout() -> Layout {
     Layout { generation: 2, extents: vec![Extent { file: 0, arena: 4096, len: 8192 }], complete: true }
 }
 
-/// An identity that uses every byte.
+/// Returns an identity that uses every byte.
 pub(crate) fn identity() -> Identity {
     Identity([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255])
 }
 
-/// Every request, with the hexadecimal bytes that PROTOCOL.md promises.
+/// Returns every request with its bytes in hexadecimal, as the protocol document shows them.
 pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
     let changes = SetAttr {
         perm: Some(0o600),
@@ -219,7 +219,7 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
     ]
 }
 
-/// Every reply, with the hexadecimal bytes that PROTOCOL.md promises.
+/// Returns every reply with its bytes in hexadecimal, as the protocol document shows them.
 pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
     let region = |addr, rkey| RegionRef { addr, len: 4096, rkey };
     vec![
@@ -332,7 +332,7 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
     ]
 }
 
-/// Hexadecimal digits, blanks between them, to bytes.
+/// Parses hexadecimal digits with blanks between them.
 pub(crate) fn unhex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b' ').collect();
     digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
