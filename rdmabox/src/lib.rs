@@ -32,9 +32,9 @@
 //! # }
 //! ```
 //!
-//! `GUIDE.md` next to this crate explains how to issue requests, each option, the counters, and
-//! the guarantees. `DESIGN.md` explains the structure, the cost of each operation, and the
-//! reasons. `examples/` has programs to start from.
+//! `GUIDE.md` in the crate's folder explains how to issue requests, each option, the counters, and
+//! the guarantees. `docs/design/` of the repository explains the structure, the cost of each
+//! operation, and the reasons. `examples/` has programs to start from.
 
 pub mod admission;
 pub mod batch;

@@ -1,7 +1,8 @@
 //! Replaces BBR as the congestion control of TCP streams; every other system default stays.
 //!
 //! BBR estimates the bandwidth of a path from the bytes that a stream sends. A stream of requests
-//! that each wait for a reply sends little, so the estimate is too low. See DESIGN.md, Decisions.
+//! that each wait for a reply sends little, so the estimate is too low. See
+//! `docs/design/decisions.md`.
 
 use std::{io, os::fd::AsFd};
 
