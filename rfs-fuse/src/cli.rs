@@ -21,10 +21,10 @@ use rfs_proto::Identity;
 
 pub(crate) use self::connection::Connection;
 use crate::{
-    client::{AccessTimes, AttachOptions, Farewell},
     fuse::{FOREVER, Settings},
     mount::{Flags, MountOptions},
 };
+use rfs_client::{AccessTimes, AttachOptions, Farewell};
 
 const EXAMPLES: &str = "\
 Examples:

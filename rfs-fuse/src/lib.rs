@@ -1,12 +1,10 @@
 //! `rfs-fuse` mounts the memory of an rfs-server as a POSIX file system.
 //!
-//! [`client`] is the file logic without FUSE: it sends calls for names, and reads data and
-//! attributes one-sidedly. [`fuse`] translates requests of the kernel into client operations.
-//! [`mount`] mounts and unmounts. [`null`] is a file system in local memory, for measurements of
+//! [`fuse`] translates requests of the kernel into operations of [`rfs_client`], which has the file
+//! logic. [`mount`] mounts and unmounts. [`null`] is a file system in local memory, for measurements of
 //! FUSE itself. [`run`] is the program. `docs/semantics` has the guarantees for users of a mount.
 
 pub mod cli;
-pub mod client;
 mod daemon;
 pub mod fuse;
 pub mod mount;

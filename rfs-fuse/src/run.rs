@@ -36,7 +36,6 @@ use unmount::{WriteBackError, undo, wait_and_unmount};
 
 use crate::{
     cli::{Args, IoUring, UsageError},
-    client::{AttachError, Client},
     daemon,
     fuse::{Adapter, Device, Filesystem, KernelLink, Losses, Placement, Ring, SwitchError, Untold},
     mount::{self, AfterKill, CoveredDirectory, Look, MountError, Mounted, Watchdog, within},
@@ -45,6 +44,7 @@ use crate::{
     private_server::{self, Log, PrivateServer},
     scrub,
 };
+use rfs_client::{AttachError, Client};
 
 /// Time that connecting and attaching may take beyond the timeout for connecting.
 const ATTACH_SLACK: Duration = Duration::from_millis(500);

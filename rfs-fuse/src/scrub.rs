@@ -20,10 +20,8 @@ use rdmabox::{
 };
 use rfs_proto::{BLOCK, BadBlock, Verified};
 
-use crate::{
-    cli::{Connection, UsageError},
-    client::{AttachError, AttachOptions, Client, ClientError},
-};
+use crate::cli::{Connection, UsageError};
+use rfs_client::{AttachError, AttachOptions, Client, ClientError};
 
 /// Exit code if a block is bad.
 const BAD: u8 = 1;

@@ -12,7 +12,7 @@ use std::{
 
 use common::{Lender, Over, eventually, pattern, providers};
 use rdmabox::SessionOptions;
-use rfs_fuse::client::{AttachOptions, Client, Creator};
+use rfs_client::{AttachOptions, Client, Creator};
 use rfs_proto::ROOT_INO;
 
 const MIB: u64 = 1 << 20;

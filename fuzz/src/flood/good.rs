@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use rdmabox::{ProviderKind, SessionOptions};
-use rfs_fuse::client::{self, AttachOptions, ClientError, Creator, ReadData};
+use rfs_client::{AttachOptions, ClientError, Creator, ReadData};
 use rfs_proto::ROOT_INO;
 
 use super::{Failure, Flood};
@@ -28,7 +28,7 @@ pub struct Good {
 /// The client, with the inode and the expected contents of its files. All bytes of a block are
 /// equal.
 pub(super) struct Client {
-    client: client::Client,
+    client: rfs_client::Client,
     files: Vec<(u64, [u8; BLOCKS])>,
     random: Rng,
     did: Good,
@@ -47,7 +47,7 @@ impl Client {
             ..SessionOptions::default()
         };
         let attach = AttachOptions { export: flood.exports[1].clone(), ..AttachOptions::default() };
-        let client = client::Client::connect(&flood.address, &options, &attach)
+        let client = rfs_client::Client::connect(&flood.address, &options, &attach)
             .map_err(|e| Failure::Good(e.to_string()))?;
         let mut files = Vec::new();
         for number in 0..FILES {
@@ -62,7 +62,7 @@ impl Client {
     fn timed<T>(
         &mut self,
         what: &str,
-        operation: impl FnOnce(&client::Client) -> Result<T, ClientError>,
+        operation: impl FnOnce(&rfs_client::Client) -> Result<T, ClientError>,
     ) -> Result<T, Failure> {
         let begun = Instant::now();
         let outcome = operation(&self.client).map_err(failed(what))?;

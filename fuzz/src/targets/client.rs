@@ -10,7 +10,7 @@ use std::{
 };
 
 use rdmabox::{Cancel, Memory, Op, RemoteAddr, RequestError};
-use rfs_fuse::client::{AttachOptions, Client, ClientError, Creator, LockRequest, Remote, Seek};
+use rfs_client::{AttachOptions, Client, ClientError, Creator, LockRequest, Remote, Seek};
 use rfs_proto::{
     Attr, FallocateFlags, LockClass, LockKind, LockRange, ROOT_INO, RenameFlags, SetAttr, SetTime, XattrSet,
     decode_request, encode_reply,

@@ -52,8 +52,8 @@ use super::{
         Request, threads::Threads,
     },
 };
-use crate::client::{Asked, Client, ClientError, Creator, LockRequest, ReadData, Seek};
 use open_file::{MAX_CREATES, MAX_CREATES_AFTER_WALK, create_new, is_to_write};
+use rfs_client::{Asked, Client, ClientError, Creator, LockRequest, ReadData, Seek};
 use write_completion::{WritePath, WriteRequest};
 
 /// Directions of lseek(2).

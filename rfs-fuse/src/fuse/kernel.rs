@@ -20,7 +20,7 @@ use std::{
 
 use rustix::io::Errno;
 
-use crate::client::Next;
+use rfs_client::Next;
 
 use super::{
     barrier::Barrier,

@@ -15,7 +15,7 @@ use super::{
     Settings, convert,
     session::{ReplyAttr, ReplyCreate, ReplyEntry},
 };
-use crate::client::{Client, Since, Telling};
+use rfs_client::{Client, Since, Telling};
 
 /// Inode numbers are never reused, even if the server restores a snapshot. So one generation
 /// suffices.

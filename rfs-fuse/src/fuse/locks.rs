@@ -35,7 +35,7 @@ use super::{
     process::Signals,
     session::{Lock, ReplyEmpty, ReplyLock},
 };
-use crate::client::{Asked, Client, ClientError, LockRequest};
+use rfs_client::{Asked, Client, ClientError, LockRequest};
 
 /// Interval of polls for signals of waiters. Two polls detect a signal.
 const SIGNAL_POLL: Duration = Duration::from_millis(10);

@@ -31,7 +31,7 @@ use super::{
     background::Background,
     kernel::{KernelLink, Part},
 };
-use crate::client::{Client, Keeper, UnderWay};
+use rfs_client::{Client, Keeper, UnderWay};
 
 /// Time to wait for a drop while no change of this mount ends. Changes may occupy all session
 /// threads, and the drop may need one.

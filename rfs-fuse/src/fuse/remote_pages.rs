@@ -18,7 +18,7 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 
 use super::affinity;
-use crate::client::{Client, ClientError};
+use rfs_client::{Client, ClientError};
 
 /// Maximum number of files at a time: fewer than the calls that other mounts may block.
 const WORKERS: usize = 4;

@@ -7,7 +7,7 @@
 //! Any thread. Takes no locks.
 
 use super::session::ReplyData;
-use crate::client::ReadData;
+use rfs_client::ReadData;
 
 /// Answers a read.
 pub(crate) fn send(reply: ReplyData, data: ReadData<'_>) {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use crate::client::Creator;
+use rfs_client::Creator;
 
 /// Number of threads that are remembered at least. A thread that has not returned is forgotten
 /// after twice as many others were sent back.

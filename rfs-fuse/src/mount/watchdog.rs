@@ -36,7 +36,7 @@ use rustix::{
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use super::{MountError, Mounted, abort::Abort};
-use crate::client::Farewell;
+use rfs_client::Farewell;
 
 /// Name of the watchdog process. Its first argument is `MARK`, which no user gives.
 const NAME: &str = "rfs-watchdog";

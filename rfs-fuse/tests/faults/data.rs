@@ -4,7 +4,7 @@ use rdmabox::{
     CallsBy, ProviderKind,
     provider::fault::{Chance, Faults, Plan, seeds},
 };
-use rfs_fuse::client::{AttachOptions, Client, ClientError, ReadData};
+use rfs_client::{AttachOptions, Client, ClientError, ReadData};
 use rfs_proto::ROOT_INO;
 use rfs_server::Server;
 

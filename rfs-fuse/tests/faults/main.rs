@@ -8,7 +8,7 @@ mod names;
 use std::{sync::Arc, thread, time::Duration};
 
 use rdmabox::{Address, CallsBy, ProviderKind, SessionOptions, provider::fault::Plan};
-use rfs_fuse::client::Creator;
+use rfs_client::Creator;
 use rfs_server::{Config, Server};
 use tempfile::TempDir;
 

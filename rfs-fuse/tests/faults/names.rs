@@ -7,7 +7,7 @@ use rdmabox::{
     CallsBy, ProviderKind,
     provider::fault::{Chance, Faults, Plan, seeds},
 };
-use rfs_fuse::client::{AttachOptions, Client, ClientError};
+use rfs_client::{AttachOptions, Client, ClientError};
 use rfs_proto::{Errno, FileKind, Owner, ROOT_INO, RenameFlags, SetAttr, XattrSet};
 use rfs_server::Server;
 

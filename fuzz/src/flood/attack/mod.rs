@@ -21,7 +21,7 @@ use std::{
 };
 
 use rdmabox::{Address, Key, ProviderKind, SessionOptions};
-use rfs_fuse::client::{self, AttachOptions};
+use rfs_client::AttachOptions;
 use rfs_proto::ROOT_INO;
 
 use super::{Failure, Flood, GRACE};
@@ -196,7 +196,7 @@ impl Flood {
             ..SessionOptions::default()
         };
         let attach = AttachOptions { export: self.exports[1].clone(), ..AttachOptions::default() };
-        let client = client::Client::connect(&self.address, &options, &attach)
+        let client = rfs_client::Client::connect(&self.address, &options, &attach)
             .map_err(|e| Failure::Good(format!("after {:?}: {e}", begun.elapsed())))?;
         client.getattr(ROOT_INO).map_err(|e| Failure::Good(format!("getattr: {e}")))?;
         Ok(begun.elapsed())

@@ -16,14 +16,12 @@ use fuser::{Errno, INodeNo};
 use rfs_proto::Attr;
 
 use super::{Adapter, convert};
-use crate::{
-    client::{ClientError, Since},
-    fuse::{
-        kernel::Part,
-        lifetimes::NameQuery,
-        session::{ReplyAttr, ReplyEmpty, ReplyEntry, ReplyWrite, ReplyXattr, Request},
-    },
+use crate::fuse::{
+    kernel::Part,
+    lifetimes::NameQuery,
+    session::{ReplyAttr, ReplyEmpty, ReplyEntry, ReplyWrite, ReplyXattr, Request},
 };
+use rfs_client::{ClientError, Since};
 
 /// Returns the error number for the kernel. Logs errors other than an ordinary refusal.
 /// `failure_logged` is set once the failure of a session is logged.

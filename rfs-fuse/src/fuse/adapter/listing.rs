@@ -13,14 +13,12 @@ use rfs_proto::Attr;
 use rustix::fs::OFlags;
 
 use super::{Adapter, convert};
-use crate::{
-    client::{Opened, Telling},
-    fuse::{
-        lifetimes::{GENERATION, NameQuery},
-        pages::PageDrop,
-        session::{ReplyDirectory, ReplyDirectoryPlus, ReplyOpen, Request},
-    },
+use crate::fuse::{
+    lifetimes::{GENERATION, NameQuery},
+    pages::PageDrop,
+    session::{ReplyDirectory, ReplyDirectoryPlus, ReplyOpen, Request},
 };
+use rfs_client::{Opened, Telling};
 
 /// Number of entries per call to the server: about as many as fit into a reply to the kernel.
 const PLUS_ENTRIES: u32 = 180;

@@ -8,10 +8,8 @@ use rfs_proto::{Attr, Marks, SetAttr};
 use rustix::fs::OFlags;
 
 use super::{Adapter, in_group};
-use crate::{
-    client::{ClientError, Creator, Since, Telling},
-    fuse::{handles::OpenedAs, lifetimes::NameQuery, retries::Intent, session::Request},
-};
+use crate::fuse::{handles::OpenedAs, lifetimes::NameQuery, retries::Intent, session::Request};
+use rfs_client::{ClientError, Creator, Since, Telling};
 
 const SUID: u32 = 0o4000;
 pub(super) const SGID: u32 = 0o2000;

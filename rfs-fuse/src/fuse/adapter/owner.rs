@@ -19,13 +19,11 @@ use super::{
     Adapter, in_group, is_privileged,
     open_file::{SGID, lends_rights},
 };
-use crate::{
-    client::ClientError,
-    fuse::{
-        process::{self, Capability},
-        session::Request,
-    },
+use crate::fuse::{
+    process::{self, Capability},
+    session::Request,
 };
+use rfs_client::ClientError;
 
 /// Number of attempts to change a file whose owner keeps changing.
 const TRIES: u32 = 4;

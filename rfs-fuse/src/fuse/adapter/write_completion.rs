@@ -6,10 +6,8 @@
 use std::sync::Arc;
 
 use super::{Adapter, answers};
-use crate::{
-    client::ClientError,
-    fuse::{handles::Handle, pages::PageDrop, session::ReplyWrite},
-};
+use crate::fuse::{handles::Handle, pages::PageDrop, session::ReplyWrite};
+use rfs_client::ClientError;
 
 /// How the bytes of a write relate to the kernel's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

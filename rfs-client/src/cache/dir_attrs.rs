@@ -60,7 +60,7 @@ impl ChangedDirAttrs {
 #[cfg(test)]
 mod tests {
     use super::{super::RecallLog, *};
-    use crate::client::fake::new_attr;
+    use crate::fake::new_attr;
 
     fn since() -> Since {
         let now = RecallLog::default().now();

@@ -6,7 +6,7 @@ use rdmabox::Until;
 use rfs_proto::{FallocateFlags, LockClass};
 
 use super::*;
-use crate::client::{Next, held_locks::LockKey};
+use crate::{Next, held_locks::LockKey};
 
 const LEN: usize = 3 * BLOCK as usize;
 

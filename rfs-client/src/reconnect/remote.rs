@@ -18,7 +18,7 @@ use super::{
     AllowedEra, Phase, ReconnectingSession, StaleAddress, StartedCall, address_map::address_of,
     reconnect_thread, request_slots::SlotSeq,
 };
-use crate::client::{ReadDone, Remote, WriteDone};
+use crate::{ReadDone, Remote, WriteDone};
 
 /// Maximum number of started calls that may have to be repeated.
 const MAX_STARTED_CALLS: usize = 64;

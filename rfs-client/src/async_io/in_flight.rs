@@ -11,7 +11,7 @@ use std::sync::{
 use parking_lot::{Condvar, Mutex};
 
 use super::Next;
-use crate::client::inode::Inode;
+use crate::inode::Inode;
 
 /// Number of reads and writes of a client in flight.
 #[derive(Clone, Debug, Default)]

@@ -23,7 +23,7 @@ use super::{
     Link, Phase, ReconnectingSession, StartedCall,
     address_map::{AddressMap, Regions},
 };
-use crate::client::Remote;
+use crate::Remote;
 
 /// Interval at which the thread checks an idle session.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ const DETACH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The reason why an attempt made no session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::client) enum ConnectFailure {
+pub(crate) enum ConnectFailure {
     /// A later attempt may succeed.
     Retry(String),
     /// No attempt can succeed.
@@ -43,13 +43,13 @@ pub(in crate::client) enum ConnectFailure {
 }
 
 /// Makes sessions.
-pub(in crate::client) trait SessionFactory: Send + Sync {
+pub(crate) trait SessionFactory: Send + Sync {
     /// Makes a session and attaches it as this mount. Returns within a bounded time.
     fn connect(&self) -> Result<(Arc<dyn Remote>, Attached), ConnectFailure>;
 }
 
 /// Receiver of new eras.
-pub(in crate::client) trait Reclaimer: Send + Sync {
+pub(crate) trait Reclaimer: Send + Sync {
     /// Reclaims the client's state over a new session that no other thread uses yet.
     ///
     /// # Errors
