@@ -103,7 +103,7 @@ pub trait Remote: Send + Sync + fmt::Debug {
     /// Returns the number of times that the server has lost the state of this mount.
     ///
     /// Each loss begins a new era. Layouts and addresses of an earlier era are void. The keys of
-    /// [`at`] count with the era.
+    /// `at` count with the era.
     fn era(&self) -> u32 {
         0
     }

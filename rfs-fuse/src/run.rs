@@ -4,7 +4,7 @@
 //! leaves no mount behind.
 //!
 //! # Concurrency
-//! The main thread waits for an [`Event`]. The thread `signals` sends one for each signal, and
+//! The main thread waits for an `Event`. The thread `signals` sends one for each signal, and
 //! the thread `fuse` sends one at the end of the FUSE session. Takes no locks.
 
 mod unmount;

@@ -39,8 +39,8 @@ impl Stage {
     /// Returns all stages that can find a fault of a crate.
     pub(crate) fn all(home: Home) -> Vec<Stage> {
         let crates: &[&str] = match home {
-            Home::Server => &["rfs-server", "rfs-fuse"],
-            Home::Runtime => &["rdmabox", "rfs-server", "rfs-fuse"],
+            Home::Server => &["rfs-server", "rfs-client", "rfs-fuse"],
+            Home::Runtime => &["rdmabox", "rfs-server", "rfs-client", "rfs-fuse"],
         };
         let scripts: [&'static [&'static str]; 5] = [
             &["ci/fsx", "shm", "8000"],
@@ -115,7 +115,18 @@ impl Stage {
 
 fn nextest(filter: &str) -> Vec<&str> {
     let mut words = vec!["cargo", "nextest", "run", "--config-file", "ci/nextest.toml", "-P", "seeded"];
-    words.extend(["-p", "rfs-server", "-p", "rfs-fuse", "-p", "rdmabox", "-p", "seeded-faults"]);
+    words.extend([
+        "-p",
+        "rfs-server",
+        "-p",
+        "rfs-client",
+        "-p",
+        "rfs-fuse",
+        "-p",
+        "rdmabox",
+        "-p",
+        "seeded-faults",
+    ]);
     words.extend(["--features", "rfs-server/seeded-faults", "--locked", "--cargo-quiet"]);
     words.extend(["--status-level", "fail", "--final-status-level", "none", "--color", "never"]);
     words.extend(["-E", filter]);
