@@ -3,7 +3,7 @@
 //!
 //! # Concurrency
 //! One thread per export. It sleeps until the log has grown or the deadline has come. Dropping
-//! [`LogCompactor`] stops and joins the thread.
+//! `LogCompactor` stops and joins the thread.
 
 use std::{
     io,

@@ -23,7 +23,7 @@ fn an_address_and_a_mount_point_are_parsed() {
 
 #[test]
 fn a_timeout_below_the_recall_timeout_causes_a_warning() {
-    assert_eq!(rfs_server::config::DEFAULT_PATIENCE, DEFAULT_RECALL_TIMEOUT);
+    assert_eq!(rfs_server::config::DEFAULT_RECALL_TIMEOUT, DEFAULT_RECALL_TIMEOUT);
     let said = args("rfs-fuse a:1 /m --timeout 2.5").doubt().expect("a warning");
     for word in ["--timeout 2.5: ", "--timeout to more than 8,", "--recall-timeout to less than 2.5"] {
         assert!(said.contains(word), "{said}");
