@@ -2,8 +2,8 @@
 //! the client.
 //!
 //! [`Adapter`] implements [`Filesystem`]. Its submodules have replies and error numbers
-//! (`answers`), directories (`listing`), open files (`open_file`), the end of writes
-//! (`write_completion`), and changes that only a file's owner may make (`owner`).
+//! (`answers`), directories (`listing`), open files (`open_file`) and the end of writes
+//! (`write_completion`). `owner` has changes that only a file's owner may make.
 //!
 //! # Concurrency
 //! Session threads run the handlers concurrently. The adapter's members have the locks; no

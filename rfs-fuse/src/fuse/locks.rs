@@ -448,7 +448,8 @@ impl Shared {
         (!state.stop).then(|| std::mem::take(&mut state.stale))
     }
 
-    /// Returns the waiters to poll. A waiter that has queued for [`QUEUE_LIMIT`] insists from now on.
+    /// Returns the waiters to poll. A waiter that has queued for [`QUEUE_LIMIT`] insists from now
+    /// on.
     fn waiters_to_poll(&self, now: Instant) -> Vec<Polled> {
         let poll = |(&ticket, waiter): (&u64, &mut Waiter)| {
             let insists = !waiter.insists && now >= waiter.since + QUEUE_LIMIT;

@@ -115,8 +115,8 @@ impl Shared {
         }
     }
 
-    /// Runs a notification thread. The caller of `notify` keeps the device open until the thread has
-    /// cloned it.
+    /// Runs a notification thread. The caller of `notify` keeps the device open until the thread
+    /// has cloned it.
     fn run(&self, device: RawFd) {
         affinity::reset_affinity();
         let (device, alone) = Only::keep(device);

@@ -76,8 +76,8 @@ impl Adapter {
     }
 
     /// Sends a thread back that is about to create or open a file whose name comes and goes. The
-    /// thread's next lookup of the name [creates](Self::create_after_walk) the file if it is absent,
-    /// unless the thread could not open such a file.
+    /// thread's next lookup of the name [creates](Self::create_after_walk) the file if it is
+    /// absent, unless the thread could not open such a file.
     pub(super) fn send_back_to_create(&self, query: &NameQuery<'_>, perm: u32, by: Creator) {
         let &NameQuery { parent, name, thread, .. } = query;
         let intent = Intent { parent, name: name.into(), perm, by };
@@ -87,8 +87,8 @@ impl Adapter {
     }
 
     /// Handles a lookup of an absent name. Creates the file if
-    /// [`send_back_to_create`](Self::send_back_to_create) has sent the thread back. The kernel would
-    /// not walk the path a third time if the name existed again.
+    /// [`send_back_to_create`](Self::send_back_to_create) has sent the thread back. The kernel
+    /// would not walk the path a third time if the name existed again.
     pub(super) fn create_after_walk(&self, query: &NameQuery<'_>) -> Result<Attr, ClientError> {
         let absent = || Err(ClientError::Errno(rfs_proto::Errno::ENOENT));
         let Some(Intent { parent, name, perm, by }) =

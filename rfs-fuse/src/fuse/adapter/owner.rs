@@ -8,7 +8,7 @@
 //! cannot help a new owner if the kernel refuses the change because of old attributes of an open
 //! file.
 //!
-//! Root is taken for a user who may do everything.
+//! Root counts as a user with all rights.
 //!
 //! # Concurrency
 //! Session threads. Takes no locks.

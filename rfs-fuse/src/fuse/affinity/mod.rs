@@ -156,9 +156,9 @@ impl Placement {
         Placement { shared: None, thread: None }
     }
 
-    /// Starts a monitor, if the kernel allows pinning. With `several`, threads may also be pinned for
-    /// several callers. That is for callers that wait for another process, which has work for the
-    /// other core.
+    /// Starts a monitor, if the kernel allows pinning. With `several`, threads may also be pinned
+    /// for several callers. That is for callers that wait for another process, which has work for
+    /// the other core.
     pub fn follow(several: bool) -> Placement {
         let start = |system: System| {
             let shared = Arc::new(Shared { several, ..Shared::default() });

@@ -98,8 +98,9 @@ impl ThreadStats {
             return;
         }
         let moved = scheduler.move_to(self.tid, core);
-        // The monitor resets `pinned_to` before it unpins. If it has unpinned before the move above,
-        // `pinned_to` differs here. The thread is not SCHED_IDLE then, so it runs and unpins itself.
+        // The monitor resets `pinned_to` before it unpins. If it has unpinned before the move
+        // above, `pinned_to` differs here. The thread is not SCHED_IDLE then, so it runs and unpins
+        // itself.
         if (moved.is_err() || pinned_to.load(Ordering::SeqCst) != caller)
             && let Err(e) = scheduler.unpin(self.tid)
         {
