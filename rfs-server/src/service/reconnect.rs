@@ -1,7 +1,7 @@
 //! Connections of mounts that reconnect: which session each gets, and which sessions outlive it.
 //!
 //! # Concurrency
-//! As the service. The lock of the mounts is held for single calls. The thread of `absences`
+//! As the service. The lock of the mounts is held for single calls. The thread of `session_reaper`
 //! calls [`DisconnectedMounts::give_up`].
 
 use std::time::Instant;
