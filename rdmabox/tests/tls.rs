@@ -261,7 +261,7 @@ fn a_client_with_tls_takes_no_other_way() {
     connect(&running.addresses()[0], None).unwrap();
     for address in [unix, "rdma:127.0.0.1:1".into()] {
         let said = refusal(connect(&address.parse().unwrap(), Some(&client)));
-        assert!(said.starts_with("TLS is for addresses of TCP: "), "{said}");
+        assert!(said.starts_with("TLS requires a TCP address: "), "{said}");
     }
     let (server, _) = support::tls::pair(&authority);
     let refused = lend(Host::new().unwrap().tls(server), &["127.0.0.1:0", "rdma:127.0.0.1:0"]);

@@ -1,23 +1,26 @@
-//! Where a host listens, and what runs between two processes.
+//! Addresses of hosts, and the provider that each address implies.
+//!
+//! # Concurrency
+//! No I/O, no locks, no clock.
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
-/// Where to listen or to connect: `unix:/path`, `tcp:host:port`, `rdma:host:port`, or short `/path` and `host:port`. An IPv6
-/// address stands in brackets.
+/// Address to listen on or to connect to: `unix:/path`, `tcp:host:port`, `rdma:host:port`, or
+/// short `/path` and `host:port`. An IPv6 address stands in brackets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
-    /// A Unix socket: peers of the same host, whose memory can be mapped.
+    /// A Unix socket, for peers on this host. Their memory can be mapped.
     Unix(PathBuf),
     /// A TCP port.
     Tcp {
-        /// Name or address, without brackets.
+        /// Host name or IP address, without brackets.
         host: String,
         /// Port; 0 lets a listener choose.
         port: u16,
     },
-    /// An RDMA device. The peers find each other over TCP at this host and port, and go on over the device.
+    /// An RDMA device. The peers meet over TCP at this host and port, then use the device.
     Rdma {
-        /// Name or address, without brackets.
+        /// Host name or IP address, without brackets.
         host: String,
         /// TCP port; 0 lets a listener choose.
         port: u16,
@@ -25,7 +28,7 @@ pub enum Address {
 }
 
 impl Address {
-    /// What carries the requests of a session that is made there.
+    /// Returns the provider of sessions at this address.
     pub fn provider(&self) -> ProviderKind {
         match self {
             Address::Unix(_) => ProviderKind::Shm,
@@ -35,14 +38,14 @@ impl Address {
     }
 }
 
-/// A string that is no address.
+/// Error of a string that is not an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "invalid address {text:?}; expected host:port or the path of a socket (or tcp:host:port, rdma:host:port, \
      unix:/path)"
 )]
 pub struct AddressError {
-    /// The string.
+    /// The invalid string.
     pub text: String,
 }
 
@@ -83,10 +86,10 @@ impl fmt::Display for Address {
     }
 }
 
-/// What carries the requests of a session.
+/// The transport of a session's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProviderKind {
-    /// Memory of the same host, mapped; messages over a Unix socket.
+    /// Mapped memory of the same host, with messages over a Unix socket.
     Shm,
     /// TCP connections.
     Tcp,
@@ -94,7 +97,7 @@ pub enum ProviderKind {
     Rdma,
 }
 
-/// A string that names no provider.
+/// Error of a string that does not name a provider.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no provider: choose shm, tcp or rdma")]
 pub struct ProviderKindError(pub String);
@@ -135,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_read_in_every_form_and_written_in_one() {
+    fn addresses_parse_in_every_form_and_print_in_one() {
         for (text, expected, written) in [
             ("unix:/run/x", Address::Unix("/run/x".into()), "unix:/run/x"),
             ("/run/x", Address::Unix("/run/x".into()), "unix:/run/x"),
@@ -153,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn invalid_addresses_are_refused() {
         for text in [
             "",
             "host",

@@ -1,4 +1,11 @@
-//! The client's end of a session.
+//! The client's end of a session: the public API for requests and calls.
+//!
+//! [`Session`] validates arguments, splits long transfers into work requests of the device's
+//! maximum length, and passes requests to the [`Runtime`] and calls to the [`RpcClient`].
+//!
+//! # Concurrency
+//! All methods may be called by any thread; this module takes no locks. Blocking methods return
+//! an error inside a completion callback.
 
 use std::{sync::Arc, time::Instant};
 
@@ -6,7 +13,7 @@ use smallvec::SmallVec;
 
 use super::{
     Address, ConnectError, ProviderKind, RequestError, SessionOptions, Transfer, connect,
-    late::LatePlace,
+    deferred_qp::DeferredReplyQp,
     lease::Renewal,
     stream::{self, Stream},
 };
@@ -18,7 +25,7 @@ use crate::{
     verbs::{Access, DirectOp, RemoteAddr, SendOp, VerbsError},
 };
 
-/// Most data queue pairs of a session.
+/// Maximum number of data queue pairs of a session.
 const MAX_QUEUE_PAIRS: usize = 16;
 
 /// One step of an ordered list ([`Session::execute`]).
@@ -26,60 +33,62 @@ const MAX_QUEUE_PAIRS: usize = 16;
 pub enum Op<'a> {
     /// Writes `data` to `remote`.
     Write {
-        /// Where to.
+        /// Destination.
         remote: RemoteAddr,
-        /// What.
+        /// Bytes to write.
         data: &'a [u8],
     },
     /// Reads `out.len()` bytes from `remote`.
     Read {
-        /// Where from.
+        /// Source.
         remote: RemoteAddr,
-        /// Where to.
+        /// Destination buffer.
         out: &'a mut [u8],
     },
     /// Stores `swap` in the aligned 8-byte word at `remote` if it holds `compare`.
     CompareSwap {
-        /// The word.
+        /// Address of the word.
         remote: RemoteAddr,
-        /// Expected there.
+        /// Value that the word must have.
         compare: u64,
-        /// Stored if it was.
+        /// New value.
         swap: u64,
-        /// Gets what was there: the swap took place if it equals `compare`.
+        /// Receives the old value. The swap took place if it equals `compare`.
         old: &'a mut u64,
     },
     /// Adds to the aligned 8-byte word at `remote`, wrapping.
     FetchAdd {
-        /// The word.
+        /// Address of the word.
         remote: RemoteAddr,
-        /// Added.
+        /// Addend.
         add: u64,
-        /// Gets what was there.
+        /// Receives the old value.
         old: &'a mut u64,
     },
 }
 
 /// A client's session with a host. Any number of threads may use it. Dropping it closes it.
 ///
-/// There are three ways to make a request, with the same effect: calls that block until it is done, at most for the
-/// operation timeout ([`write`](Self::write), [`read`](Self::read)); a [`Transfer`] to be awaited, or waited for, later
-/// ([`start_write`](Self::start_write), [`start_read`](Self::start_read)); and a callback
-/// ([`write_then`](Self::write_then), [`read_then`](Self::read_then)). A blocking call in a callback is refused with
-/// [`RequestError::Invalid`].
+/// A request can be made in three ways with the same effect. Blocking calls
+/// ([`write`](Self::write), [`read`](Self::read)) return when the request is done, or after the
+/// operation timeout. A [`Transfer`] ([`start_write`](Self::start_write),
+/// [`start_read`](Self::start_read)) is awaited later, by a task or a thread. A callback
+/// ([`write_then`](Self::write_then), [`read_then`](Self::read_then)) runs on completion. A
+/// blocking call in a callback fails with [`RequestError::Invalid`].
 ///
-/// A request that fails takes its queue pair with it: what was posted behind it fails with [`RequestError::Flushed`],
-/// the other queue pairs carry on, and the broken one is replaced in the background.
+/// A failed request breaks its queue pair. Requests posted behind it fail with
+/// [`RequestError::Flushed`]. The other queue pairs continue, and the runtime replaces the broken
+/// queue pair in the background.
 #[derive(Debug)]
 pub struct Session {
     pub(super) address: Address,
     pub(super) provider: ProviderKind,
     pub(super) tls: bool,
-    /// Why the provider is not the one that would have been first choice.
+    /// The reason for not using the preferred provider, if so.
     pub(super) fallback: Option<String>,
     pub(super) runtime: Arc<Runtime>,
     pub(super) rpc: RpcClient,
-    pub(super) late: LatePlace,
+    pub(super) deferred_qp: DeferredReplyQp,
     pub(super) stats: Arc<Stats>,
     pub(super) control: Arc<Stream>,
     pub(super) _renewal: Option<Renewal>,
@@ -88,12 +97,13 @@ pub struct Session {
 impl Session {
     /// Connects to a host.
     ///
-    /// Without a provider in the options, a TCP address that turns out to be on this host is left for the host's Unix
-    /// socket, so that memory can be mapped; where that fails the session stays on TCP and says so
-    /// ([`description`](Self::description)).
+    /// If the options name no provider and a TCP address belongs to this machine, the session uses
+    /// the host's Unix socket, so that memory can be mapped. If that fails the session stays on
+    /// TCP, and [`description`](Self::description) gives the reason.
     ///
     /// # Errors
-    /// Nothing is left behind; a retry is safe. It takes no longer than `connect_timeout`.
+    /// After an error nothing is left behind, and a retry is safe. Fails at the latest after
+    /// `connect_timeout`.
     pub fn connect(address: &Address, options: &SessionOptions) -> Result<Arc<Session>, ConnectError> {
         let refused = |reason: String| ConnectError::Refused { address: address.clone(), reason };
         if !(1..=MAX_QUEUE_PAIRS).contains(&options.queue_pairs) {
@@ -119,12 +129,12 @@ impl Session {
         connect::establish(greeting, options, deadline).map(Arc::new)
     }
 
-    /// What carries the requests.
+    /// Returns the provider of the session's requests.
     pub fn provider(&self) -> ProviderKind {
         self.provider
     }
 
-    /// What carries the requests, for people.
+    /// Describes the transport, for people.
     pub fn description(&self) -> String {
         let what = match self.provider {
             ProviderKind::Shm => "shared memory",
@@ -138,8 +148,8 @@ impl Session {
         }
     }
 
-    /// False once the session has failed or the host has gone. Costs no system call where memory is mapped: there the
-    /// engine hears of the end.
+    /// Returns false once the session has failed or the host has gone. With mapped memory this
+    /// makes no system call, because the engine notices the end of the stream.
     pub fn is_connected(&self) -> bool {
         let heard = self.provider == ProviderKind::Shm;
         self.runtime.is_alive() && !self.rpc.is_dead() && (heard || !self.control.is_over())
@@ -148,8 +158,9 @@ impl Session {
     /// Writes `data` to `remote`.
     ///
     /// # Errors
-    /// The write may have taken effect in part, and it is safe to repeat it: on this session, but for
-    /// [`RequestError::Disconnected`], after which it takes another one. See [`RequestError`] for what each means.
+    /// The write may have taken effect in part; repeating it is safe. After
+    /// [`RequestError::Disconnected`] the repetition needs another session. [`RequestError`]
+    /// explains each error.
     pub fn write(&self, remote: RemoteAddr, data: &[u8]) -> Result<(), RequestError> {
         self.check([(remote, data.len())].into_iter())?;
         let direct = self.runtime.carry_out(&mut DirectOp::Write { remote, data });
@@ -159,18 +170,18 @@ impl Session {
     /// Reads `out.len()` bytes from `remote`.
     ///
     /// # Errors
-    /// As [`write`](Self::write); `out` then holds anything.
+    /// As for [`write`](Self::write). The content of `out` is then unspecified.
     pub fn read(&self, remote: RemoteAddr, out: &mut [u8]) -> Result<(), RequestError> {
         self.check([(remote, out.len())].into_iter())?;
         let direct = self.runtime.carry_out(&mut DirectOp::Read { remote, out: &mut *out });
         direct.unwrap_or_else(|| self.read_vectored(&mut [(remote, out)]))
     }
 
-    /// Makes several writes in one submission, so that they merge and chain with each other. Those that overlap take
-    /// effect in the order given; otherwise there is no order.
+    /// Makes several writes in one submission, so that they can merge and chain. Overlapping writes
+    /// take effect in the given order. Other writes are unordered.
     ///
     /// # Errors
-    /// As [`write`](Self::write), with the first error.
+    /// As for [`write`](Self::write). Returns the first error.
     pub fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError> {
         self.check(parts.iter().map(|(remote, data)| (*remote, data.len())))?;
         let max = self.max_part();
@@ -186,7 +197,7 @@ impl Session {
     /// Makes several reads in one submission.
     ///
     /// # Errors
-    /// As [`read`](Self::read), with the first error.
+    /// As for [`read`](Self::read). Returns the first error.
     pub fn read_vectored(&self, parts: &mut [(RemoteAddr, &mut [u8])]) -> Result<(), RequestError> {
         self.check(parts.iter().map(|(remote, out)| (*remote, out.len())))?;
         let max = self.max_part();
@@ -202,18 +213,19 @@ impl Session {
         })
     }
 
-    /// Starts a write, and gives the buffer back with the outcome. Overlapping writes of one thread take effect in the
-    /// order in which they were started.
+    /// Starts a write. The transfer returns the buffer with the outcome. Overlapping writes of one
+    /// thread take effect in the order of their starts.
     pub fn start_write<B: SendBuf>(&self, remote: RemoteAddr, data: B) -> Transfer<B> {
         let (len, max) = (data.bytes().len(), self.max_part());
         if let Err(e) = wraps(remote, len) {
-            return Transfer::over(Err(e), data);
+            return Transfer::finished(Err(e), data);
         }
-        // In a callback, one that starts the next would run inside of it, and so on.
+        // In a callback, inline execution could recurse: each callback could start the next
+        // request.
         if !in_callback()
             && let Some(result) = self.runtime.carry_out(&mut DirectOp::Write { remote, data: data.bytes() })
         {
-            return Transfer::over(result, data);
+            return Transfer::finished(result, data);
         }
         let count = len.div_ceil(max).max(1);
         let (ticket, loans) = self.runtime.take_idle(count);
@@ -223,17 +235,17 @@ impl Session {
         Transfer::new(Started::new(Arc::clone(&self.runtime), ticket, lent))
     }
 
-    /// Starts a read that fills the whole buffer, and gives it back with the outcome. To see what a write has written,
-    /// start it when that is done.
+    /// Starts a read that fills the whole buffer. The transfer returns the buffer with the outcome.
+    /// A read sees a started write only if it starts after the write is done.
     pub fn start_read<B: RecvBuf>(&self, remote: RemoteAddr, mut out: B) -> Transfer<B> {
         let (len, max) = (out.bytes().len(), self.max_part());
         if let Err(e) = wraps(remote, len) {
-            return Transfer::over(Err(e), out);
+            return Transfer::finished(Err(e), out);
         }
         if !in_callback()
             && let Some(result) = self.runtime.carry_out(&mut DirectOp::Read { remote, out: out.bytes_mut() })
         {
-            return Transfer::over(result, out);
+            return Transfer::finished(result, out);
         }
         let count = len.div_ceil(max).max(1);
         let (ticket, loans) = self.runtime.take_idle(count);
@@ -243,8 +255,8 @@ impl Session {
         Transfer::new(Started::new(Arc::clone(&self.runtime), ticket, lent))
     }
 
-    /// Starts a write and has `done` run with the outcome and the buffer, on whichever thread finds the completion: it
-    /// must be quick and must not block. It may start requests.
+    /// Starts a write. The thread that finds the completion runs `done` with the outcome and the
+    /// buffer. `done` must be quick and must not block. It may start requests.
     pub fn write_then<B: SendBuf>(
         &self,
         remote: RemoteAddr,
@@ -254,7 +266,8 @@ impl Session {
         self.start_write(remote, data).then(&self.runtime, done);
     }
 
-    /// Starts a read and has `done` run with the outcome and the buffer; as [`write_then`](Self::write_then).
+    /// Starts a read and runs `done` with the outcome and the buffer, as
+    /// [`write_then`](Self::write_then).
     pub fn read_then<B: RecvBuf>(
         &self,
         remote: RemoteAddr,
@@ -264,64 +277,70 @@ impl Session {
         self.start_read(remote, out).then(&self.runtime, done);
     }
 
-    /// Runs `start`, and posts what this thread starts in it when it is over ([`start_read`](Self::start_read), [`start_write`](Self::start_write) and
-    /// those with callbacks): adjacent requests merge, and others leave as one list, as if they had come from many threads at once
-    /// (RDMAbox, section IV-A). What is waited for in `start` is posted at once, with all that was started before it.
+    /// Runs `start`, and posts the requests that this thread starts in it afterwards as one batch.
+    /// Adjacent requests merge, and the others leave as one list, as if many threads had issued
+    /// them at once (RDMAbox, section IV-A). A blocking request in `start` is posted at once,
+    /// together with all requests started before it.
     pub fn together<R>(&self, start: impl FnOnce() -> R) -> R {
         self.runtime.together(start)
     }
 
-    /// Runs `start`, which starts requests with callbacks, and then serves on this thread all that were started, by whomever, until they are done (with
-    /// [`Until::AnyDone`] until any is), nothing comes for 100 microseconds, or 5 milliseconds are over. Their callbacks run here, without a thread being woken for them. To be called where there is
-    /// nothing better to do: others may start more meanwhile.
+    /// Runs `start`, which starts requests with callbacks, then polls completions on this thread
+    /// for the requests of all threads. Polling ends when all requests are done (any one with
+    /// [`Until::AnyDone`]), after 100 microseconds without a completion, or after 5 milliseconds.
+    /// Callbacks run on this thread, so no other thread is woken for them. Call it on a thread
+    /// without other work.
     ///
-    /// One thread serves at a time. On another one, in a callback, where completions are waited for by events, and for a while where serving has found nothing, it
-    /// only runs `start`.
+    /// Only one thread polls at a time. `serve` just runs `start` on a further thread, in a
+    /// callback, with event-driven completions, and for some time after polling found nothing.
     pub fn serve<R>(&self, until: Until, start: impl FnOnce() -> R) -> R {
         self.runtime.serve(until, start)
     }
 
-    /// A buffer in registered memory; None if the session's pool has none of that length to give (at most 1 MiB).
+    /// Returns a buffer in registered memory, at most 1 MiB. `None` if the session's pool has no
+    /// free block of that length.
     pub fn buffer(&self, len: usize) -> Option<Buffer> {
         self.runtime.pooled(len)
     }
 
-    /// A buffer of zeros in memory of its own, of any length. It is registered once, now, and requests find that in a
-    /// cache (`cache_hits`) for as long as it exists.
+    /// Allocates a zeroed buffer of any length in memory of its own. The buffer is registered once,
+    /// now. While it exists its requests find the registration in a cache (`cache_hits`).
     ///
     /// # Errors
-    /// Without memory, or without room for another registration at the device; a retry is safe.
+    /// No memory, or no room for another registration at the device. A retry is safe.
     pub fn allocate(&self, len: usize) -> Result<Buffer, VerbsError> {
         self.runtime.allocate(len)
     }
 
-    /// Stores `swap` in the aligned 8-byte word at `remote` if it holds `compare`, and gives what it held.
+    /// Stores `swap` in the aligned 8-byte word at `remote` if it holds `compare`. Returns the old
+    /// value.
     ///
     /// # Errors
-    /// As [`write`](Self::write), but that a retry is safe only for a caller who can tell whether the swap took place.
+    /// As for [`write`](Self::write). A retry is safe only if the caller can tell whether the swap
+    /// took place.
     pub fn compare_swap(&self, remote: RemoteAddr, compare: u64, swap: u64) -> Result<u64, RequestError> {
         let mut old = 0;
         self.execute(&mut [Op::CompareSwap { remote, compare, swap, old: &mut old }])?;
         Ok(old)
     }
 
-    /// Adds to the aligned 8-byte word at `remote`, wrapping, and gives what it held.
+    /// Adds to the aligned 8-byte word at `remote`, wrapping. Returns the old value.
     ///
     /// # Errors
-    /// As [`compare_swap`](Self::compare_swap).
+    /// As for [`compare_swap`](Self::compare_swap).
     pub fn fetch_add(&self, remote: RemoteAddr, add: u64) -> Result<u64, RequestError> {
         let mut old = 0;
         self.execute(&mut [Op::FetchAdd { remote, add, old: &mut old }])?;
         Ok(old)
     }
 
-    /// Runs the list in order, on one queue pair and with one doorbell: each step is executed after the one before it
-    /// has taken effect at the host. A READ gives what was there before any later step of the list changed it; it
-    /// may however be read after a later step has changed other bytes, so that a list must not give up a lock behind a READ
-    /// that the lock protects.
+    /// Runs the list in order, on one queue pair and with one doorbell. Each step executes after
+    /// the previous step has taken effect at the host. A READ returns the content from before any
+    /// later step of the list changed it. A READ may however execute after a later step has changed
+    /// other bytes. A list must therefore not release a lock behind a READ that the lock protects.
     ///
     /// # Errors
-    /// As [`write`](Self::write); steps before the one that failed have taken effect.
+    /// As for [`write`](Self::write). Steps before the failed step have taken effect.
     pub fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
         const MAX_STEPS: usize = 64;
         if ops.len() > MAX_STEPS {
@@ -344,7 +363,7 @@ impl Session {
         if let Some(len) = longest.max().filter(|len| *len > max) {
             return Err(RequestError::Invalid(format!("a step of {len} bytes, the limit is {max}")));
         }
-        let ops = self.carry_out_first(ops)?;
+        let ops = self.execute_mapped(ops)?;
         if ops.is_empty() {
             return Ok(());
         }
@@ -375,22 +394,25 @@ impl Session {
         result
     }
 
-    /// The host's memory in place, where the provider maps it and it may be read: the mapping, and the offset of
-    /// `remote` in it. Others may be writing there at any time.
+    /// Returns the host's memory in place, if the provider maps it and it is readable: the mapping,
+    /// and the offset of `remote` in it. Other parties may write there at any time.
     pub fn map(&self, remote: RemoteAddr, len: u64) -> Option<(Arc<Memory>, usize)> {
         self.runtime.map(remote, len, Access::REMOTE_READ)
     }
 
-    /// Calls the host's service and waits for its reply, which replaces what `reply` held. Request and reply are at
-    /// most [`MAX_CALL`](crate::MAX_CALL) bytes long. A service that answers [later](crate::Reply::later) has until the
-    /// operation timeout, as any other, and the call keeps one of the session's places for calls under way.
+    /// Calls the host's service and waits for its reply, which replaces the content of `reply`.
+    /// Request and reply have at most [`MAX_CALL`](crate::MAX_CALL) bytes each. A
+    /// [deferred](crate::Reply::later) reply must also arrive within the operation timeout, and the
+    /// call keeps its call slot until then.
     ///
     /// # Errors
-    /// [`RequestError::Invalid`] for a request that is too long, and [`RequestError::Unanswered`] where the service gives
-    /// the call up; otherwise the session is closed, and whether the call was carried out is unknown.
+    /// [`RequestError::Invalid`] for a request that is too long. [`RequestError::Unanswered`] if
+    /// the service gives up the call. After any other error the session is closed, and it is
+    /// unknown whether the call was executed.
     pub fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
         refuse_in_callback()?;
-        // A call in mapped memory needs no queue pair: it could be answered for a moment after the session has ended.
+        // A call through mapped memory needs no queue pair: the host could answer it for a moment
+        // after the session has ended.
         if !self.runtime.is_alive() {
             return Err(RequestError::Disconnected);
         }
@@ -398,13 +420,14 @@ impl Session {
         self.after_call(result)
     }
 
-    /// Makes several calls, as many at once as there is room for, and waits for the replies to all, which replace what `replies` held.
+    /// Makes several calls concurrently and waits for all replies, which replace the content of
+    /// `replies`.
     ///
-    /// No more than half of the session's places for calls are taken by this and others like it: one call always finds one. The host
-    /// carries them out in any order.
+    /// Concurrent `call_all` calls together use at most half of the session's call slots, so a
+    /// single call always finds a slot. The host executes the calls in any order.
     ///
     /// # Errors
-    /// As [`call`](Self::call); which of them were carried out is unknown.
+    /// As for [`call`](Self::call). It is unknown which of the calls were executed.
     pub fn call_all(&self, requests: &[Vec<u8>], replies: &mut Vec<Vec<u8>>) -> Result<(), RequestError> {
         refuse_in_callback()?;
         if !self.runtime.is_alive() {
@@ -415,16 +438,19 @@ impl Session {
         self.after_call(result)
     }
 
-    /// Calls the host's service and waits for its reply for as long as the session lives, or until `cancel` ends the wait.
+    /// Calls the host's service and waits for its reply, without a timeout, until the session ends
+    /// or `cancel` ends the wait.
     ///
-    /// The service has the operation timeout to answer, or to say that it will [later](crate::Reply::later). From then on
-    /// the call takes none of the places for calls under way, needs no processor until its reply comes, and stays while the
-    /// peer is there. Up to 4096 calls can wait like that; the first one connects a queue pair for their replies.
+    /// The service must answer or [defer](crate::Reply::later) its reply within the operation
+    /// timeout. A deferred call frees its call slot, uses no processor time, and lasts as long as
+    /// the peer is there. Up to 4096 calls can wait. The first one connects a queue pair for
+    /// deferred replies.
     ///
-    /// A service is not told of a call that is cancelled: where it matters the client says so in a call of its own.
+    /// The service is not notified of a cancelled call. If it has to know, the client must make
+    /// another call.
     ///
     /// # Errors
-    /// As [`call`](Self::call); and [`RequestError::Cancelled`], after which the session goes on.
+    /// As for [`call`](Self::call). After [`RequestError::Cancelled`] the session goes on.
     pub fn call_waiting(
         &self,
         request: &[u8],
@@ -432,35 +458,37 @@ impl Session {
         cancel: &Cancel,
     ) -> Result<(), RequestError> {
         refuse_in_callback()?;
-        let result = self.rpc.call_waiting(request, reply, cancel, &|| self.late.join());
+        let result = self.rpc.call_waiting(request, reply, cancel, &|| self.deferred_qp.connect());
         self.after_call(result)
     }
 
-    /// Puts a call of the host's service under way and returns; its reply goes to
-    /// [`SessionOptions::started_reply`] and to nobody else.
+    /// Starts a call of the host's service and returns. Only [`SessionOptions::started_reply`] gets
+    /// the reply.
     ///
-    /// The reply is taken by whichever thread next polls for one, in [`call`](Self::call) or
-    /// [`finish_calls`](Self::finish_calls): while nobody calls, nobody looks. Eight calls can be under way like this; with
-    /// more, this waits for one of them to be answered. A session of which a started call is not answered within the operation
-    /// timeout is over, as with any call, and is found to be by the next call.
+    /// The next thread that polls for a reply, in [`call`](Self::call) or
+    /// [`finish_calls`](Self::finish_calls), takes the reply. Without such a thread the reply stays
+    /// unread. At most eight started calls can be outstanding; `start_call` waits for one of them
+    /// if there are more. If a started call stays unanswered for the operation timeout the session
+    /// ends. The next call reports that.
     ///
-    /// The host carries out calls in any order. A started call may be carried out after a later one, of this thread, too:
-    /// what has to come after it waits for [`finish_calls`](Self::finish_calls).
+    /// The host executes calls in any order, even calls of one thread. If a call has to come after
+    /// a started call, wait for [`finish_calls`](Self::finish_calls) in between.
     ///
     /// # Errors
-    /// The call has not been made, and `started_reply` does not hear of it: [`RequestError::Invalid`] for a request that is too
-    /// long, otherwise because the session is closed, or is now, as nothing was answered for the operation timeout.
+    /// The call was not made, and `started_reply` does not run: [`RequestError::Invalid`] for a
+    /// request that is too long. Otherwise the session is closed, possibly just now, because no
+    /// outstanding call was answered within the operation timeout.
     pub fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
         refuse_in_callback()?;
         let result = self.rpc.start_call(request);
         self.after_call(result)
     }
 
-    /// Waits until all calls that were [started](Self::start_call) before have been answered, and `started_reply` has heard of
-    /// each; for the operation timeout at most.
+    /// Waits until all previously [started](Self::start_call) calls are answered and
+    /// `started_reply` has run for each. Waits at most for the operation timeout.
     ///
     /// # Errors
-    /// The session is closed, and whether its last started calls were carried out is unknown.
+    /// The session is closed, and it is unknown whether its last started calls were executed.
     pub fn finish_calls(&self) -> Result<(), RequestError> {
         refuse_in_callback()?;
         let result = self.rpc.finish_calls();
@@ -470,42 +498,46 @@ impl Session {
     fn after_call(&self, result: Result<(), RequestError>) -> Result<(), RequestError> {
         use RequestError::{Cancelled, Invalid, Unanswered};
         if self.rpc.is_dead() || !matches!(result, Ok(()) | Err(Invalid(_) | Unanswered | Cancelled)) {
-            // Whether the host carried it out is unknown: a session does not go on with that. The host is to know.
+            // It is unknown whether the host executed the call, so the session cannot go on. The
+            // host notices the closed stream.
             self.close();
         }
         result
     }
 
-    /// The counters.
+    /// Returns the session's counters.
     pub fn stats(&self) -> StatsSnapshot {
         self.stats.snapshot()
     }
 
-    /// Bytes in flight, in whole pages: now, and the most that there ever were at once.
+    /// Returns the bytes in flight, in whole pages: the current and the maximum value.
     pub fn in_flight(&self) -> (u64, u64) {
         self.runtime.in_flight()
     }
 
-    /// The largest work request, in bytes, that is copied through the pre-registered pool.
+    /// Returns the size in bytes of the largest work request that is copied through the
+    /// pre-registered pool.
     pub fn pre_mr_threshold(&self) -> u64 {
         self.runtime.stage_threshold()
     }
 
-    /// Ends the session: requests under way fail with [`RequestError::Disconnected`], and so do later ones. Calls that were
-    /// [started](Self::start_call) are waited for first, for the operation timeout at most, unless this is a callback.
+    /// Ends the session. Outstanding and later requests fail with [`RequestError::Disconnected`].
+    /// Outside of a callback, this first waits for [started](Self::start_call) calls, at most for
+    /// the operation timeout.
     pub fn close(&self) {
         if !in_callback() && !self.rpc.is_dead() {
-            // Who has to know has asked before.
+            // Callers that need the outcome have called `finish_calls` themselves.
             let _ = self.rpc.finish_calls();
         }
-        // The host may reuse its memory as soon as it hears of the end: first nothing is written there any more.
+        // The host may reuse its memory when it notices the end, so all writes must have stopped
+        // before.
         self.runtime.fail();
         self.rpc.fail();
         self.control.shutdown();
     }
 
-    /// Carries out as many steps of a list as go without posting, and gives the others.
-    fn carry_out_first<'a, 'b>(&self, ops: &'a mut [Op<'b>]) -> Result<&'a mut [Op<'b>], RequestError> {
+    /// Executes the leading steps of a list that need no posting. Returns the remaining steps.
+    fn execute_mapped<'a, 'b>(&self, ops: &'a mut [Op<'b>]) -> Result<&'a mut [Op<'b>], RequestError> {
         let mut over = 0;
         while let Some(op) = ops.get_mut(over) {
             let mut direct = match op {
@@ -529,7 +561,7 @@ impl Session {
         usize::try_from(self.runtime.max_message()).unwrap_or(usize::MAX)
     }
 
-    /// What every blocking request is checked for.
+    /// Validates a blocking request.
     #[inline]
     fn check(&self, mut ranges: impl Iterator<Item = (RemoteAddr, usize)>) -> Result<(), RequestError> {
         refuse_in_callback()?;
@@ -556,7 +588,7 @@ fn wrapped(remote: RemoteAddr, len: usize) -> RequestError {
     RequestError::Invalid(format!("range {:#x}+{len} wraps around", remote.addr))
 }
 
-/// What a callback is told that would wait.
+/// Error text for a blocking request in a callback.
 pub(super) const NO_WAIT_IN_A_CALLBACK: &str = "a callback must not wait: start a request instead";
 
 fn refuse_in_callback() -> Result<(), RequestError> {

@@ -1,4 +1,11 @@
-//! Making a session: the greeting, the queue pairs, and the runtime on top of them.
+//! Establishes a session: handshake, queue pairs, runtime.
+//!
+//! [`greet_best`] opens the control stream and runs the handshake. It probes a TCP address first,
+//! and prefers the host's Unix socket if the host is this machine. [`establish`] then connects
+//! the queue pairs and builds the [`Session`].
+//!
+//! # Concurrency
+//! Runs on the connecting thread, without locks. Every step ends by the caller's deadline.
 
 use std::{
     sync::Arc,
@@ -7,11 +14,11 @@ use std::{
 
 use super::{
     Address, ConnectError, Key, ProviderKind, Secret, Session, SessionOptions,
-    fetching::{FetchLane, FetchLaneInit},
-    handshake::{self, Answer, Purpose},
-    late::LatePlace,
+    deferred_qp::DeferredReplyQp,
+    fetch_qp::{FetchLane, FetchLaneInit},
+    handshake::{self, Answer, Purpose, Token},
     lease::Renewal,
-    rejoin::Rejoin,
+    qp_connector::QpConnector,
     stream::Stream,
 };
 #[cfg(feature = "faults")]
@@ -19,23 +26,26 @@ use crate::provider::fault::FaultDevice;
 use crate::{
     admission::{Admission, AdmissionPolicy, StaticWindow},
     memory::{self, Memory, PreMrPool, PreMrThreshold, RegistrationCache, RegistrationLimits},
-    polling::PollingMode,
+    polling::{PollingMode, Retry},
     provider::{rdma, soft::SoftDevice},
     rpc::{FetchClient, QUEUE_DEPTH, RpcClient},
     runtime::{Link, Runtime, RuntimeInit},
     stats::Stats,
-    verbs::{Access, CompletionQueue, Device, Progress, QpCaps, QpInit, QueuePair, VerbsError},
+    verbs::{
+        Access, CompletionQueue, Device, MrHandle, Progress, QpCaps, QpInit, QueuePair, RemoteAddr,
+        VerbsError,
+    },
 };
 
-/// Bytes of pre-registered memory of a session, and the largest piece of it.
+/// Bytes of a session's pre-registered pool, and of its largest block.
 const POOL_BYTES: usize = 8 << 20;
 const POOL_BLOCK: usize = 1 << 20;
 
-/// What a runtime needs of its session to replace a queue pair.
+/// The runtime's way to replace a queue pair and to end the session.
 #[derive(Debug)]
 struct SessionLink {
     control: Arc<Stream>,
-    rejoin: Arc<Rejoin>,
+    connector: Arc<QpConnector>,
     caps: QpCaps,
 }
 
@@ -50,7 +60,7 @@ impl Link for SessionLink {
         cq: &Arc<dyn CompletionQueue>,
         deadline: Instant,
     ) -> Result<Arc<dyn QueuePair>, String> {
-        let joined = self.rejoin.queue_pair(place_of(lane), Arc::clone(cq), self.caps, deadline);
+        let joined = self.connector.queue_pair(qp_index(lane), Arc::clone(cq), self.caps, deadline);
         joined.map_err(|e| e.to_string())
     }
 
@@ -59,172 +69,285 @@ impl Link for SessionLink {
     }
 }
 
-/// The place of a data lane in its session: place 0 is for calls.
-fn place_of(lane: usize) -> usize {
+/// Returns the queue pair index of a data lane. Index 0 is for calls.
+fn qp_index(lane: usize) -> usize {
     lane + 1
 }
 
-/// A control stream, and what the host said on it.
+/// A control stream, and the host's answer to its handshake.
 pub(super) struct Greeting {
     address: Address,
     control: Stream,
     answer: Answer,
-    /// If the two have proved to each other who they are.
+    /// Set if client and host proved a key to each other.
     secret: Option<Secret>,
     fallback: Option<String>,
 }
 
-/// Makes the session that a greeting promised.
+/// Establishes the session of a completed handshake.
 pub(super) fn establish(
     greeting: Greeting,
     options: &SessionOptions,
     deadline: Instant,
 ) -> Result<Session, ConnectError> {
     let Greeting { address, mut control, answer, secret, fallback } = greeting;
-    let failed = |e: VerbsError| ConnectError::Refused { address: address.clone(), reason: e.to_string() };
-    let device: Arc<dyn Device> = match address.provider() {
-        ProviderKind::Shm | ProviderKind::Tcp => {
-            let device = SoftDevice::new().map_err(failed)?;
-            device.engine_look(options.engine_look);
-            device
-        }
-        ProviderKind::Rdma => rdma::open(&options.rdma)
-            .map_err(|e| ConnectError::Refused { address: address.clone(), reason: e.to_string() })?,
-    };
-    #[cfg(feature = "faults")]
-    let device = match &options.faults {
-        Some(plan) => Arc::new(FaultDevice::new(device, Arc::clone(plan))),
-        None => device,
-    };
-    let attr = device.attr();
-    let pd = device.alloc_pd().map_err(failed)?;
-    let rejoin = Arc::new(Rejoin {
-        address: address.clone(),
-        token: answer.token,
-        secret,
-        tls: options.tls.clone(),
-        pd: Arc::clone(&pd),
-        timeout: options.connect_timeout,
-    });
-    let provider = rejoin.provider();
-    let stats = Arc::new(Stats::default());
-
-    // Calls: the replies are waited for by the callers themselves.
-    let caps =
-        QpCaps { max_send_wr: QUEUE_DEPTH, max_recv_wr: QUEUE_DEPTH, ..QpCaps::default() }.within(attr);
-    let cq = device.create_cq(2 * QUEUE_DEPTH as usize).map_err(failed)?;
-    let (send_cq, recv_cq) = (Arc::clone(&cq), Arc::clone(&cq));
-    let init = QpInit { send_cq, recv_cq, caps, progress: Progress::Caller, maps: false };
-    let qp = pd.create_qp(init).map_err(failed)?;
-    // The queue of calls is nobody else's: who waits for a reply polls.
-    let calls =
-        if options.polling.shared_queues().is_some() { PollingMode::Adaptive } else { options.polling };
-    let retry = options.retry_on(provider);
-    let rpc = RpcClient::new(
-        &*pd,
-        Arc::clone(&qp),
-        cq,
-        (calls, retry),
-        options.started_reply.clone(),
-        Arc::clone(&stats),
-        options.operation_timeout,
-    )
-    .map_err(failed)?;
-    rejoin.connect(&*qp, 0, deadline)?;
-
-    let mut caps = QpCaps { max_recv_wr: 1, ..QpCaps::default() }.within(attr);
-    if options.max_inline != QpCaps::default().max_inline_data {
-        // Asked for, so that it is an error if the device has less.
-        caps.max_inline_data = options.max_inline;
-    }
-    let queues = options.polling.shared_queues().unwrap_or(options.queue_pairs).min(options.queue_pairs);
-    // Twice what can be outstanding: what is left of a queue pair that was replaced may be there, too.
-    let depth = 2 * (caps.max_send_wr + caps.max_recv_wr + 1) as usize;
-    let depth = depth * options.queue_pairs.div_ceil(queues);
-    let cqs: Vec<_> =
-        (0..queues).map(|_| device.create_cq(depth)).collect::<Result<_, _>>().map_err(failed)?;
-    let lanes = (0..options.queue_pairs)
-        .map(|lane| rejoin.queue_pair(place_of(lane), Arc::clone(&cqs[lane % queues]), caps, deadline))
-        .collect::<Result<Vec<_>, _>>()?;
-
-    let io = |source| ConnectError::Io { address: address.clone(), source };
-    // Behind the place for late replies.
-    let place = place_of(options.queue_pairs) + 1;
-    let fetch = answer.fetch.map(|base| -> Result<_, ConnectError> {
-        let cq = device.create_cq(2 * (caps.max_send_wr + caps.max_recv_wr + 1) as usize).map_err(failed)?;
-        let qp = rejoin.queue_pair(place, Arc::clone(&cq), caps, deadline)?;
-        Ok((base, qp, cq))
-    });
+    let setup = Setup::new(&address, options, deadline, (answer.token, secret))?;
+    let provider = setup.connector.provider();
+    let rpc = setup.connect_calls()?;
+    let caps = setup.data_caps();
+    let (cqs, lanes) = setup.connect_lanes(caps)?;
+    let fetch =
+        answer.fetch.map(|base| -> Result<_, ConnectError> { Ok((base, setup.connect_fetch(caps)?)) });
     let fetch = fetch.transpose()?;
 
     let ready = handshake::receive_answer(&mut control, deadline)
-        .map_err(|source| self::failed(&address, options.connect_timeout, source))?;
+        .map_err(|source| failed(&address, options.connect_timeout, source))?;
     if !ready.ok {
         return Err(ConnectError::Refused { address: address.clone(), reason: ready.text });
     }
+    let io = |source| ConnectError::Io { address: address.clone(), source };
     control.set_timeout(None).map_err(io)?;
 
-    let memory_failed = |e: memory::MemoryError| ConnectError::Refused {
-        address: address.clone(),
-        reason: format!("no memory for buffers: {e}"),
-    };
-    let pool_memory = Arc::new(Memory::private(POOL_BYTES).map_err(memory_failed)?);
-    let pool_mr = pd.register(&pool_memory, 0, POOL_BYTES as u64, Access::LOCAL_WRITE).map_err(failed)?;
-    let pool = PreMrPool::new(pool_memory, POOL_BLOCK);
-    let stage_threshold = match options.pre_mr_threshold {
-        PreMrThreshold::Bytes(bytes) => bytes,
-        PreMrThreshold::Auto => memory::calibrate(&*pd, &pool),
-    };
-    let late = LatePlace {
-        device: Arc::clone(&device),
-        rejoin: Arc::clone(&rejoin),
-        // Behind the last lane.
-        index: place_of(options.queue_pairs),
+    let pool = setup.pool()?;
+    let control = Arc::new(control);
+    let fetch = fetch.map(|(base, joined)| setup.fetch_client(base, joined, &control)).transpose()?;
+    let rpc = rpc.fetching(fetch);
+    let renewal = answer.lease.map(|lease| Renewal::start(&control, lease)).transpose().map_err(io)?;
+    let deferred_qp = DeferredReplyQp {
+        device: Arc::clone(&setup.device),
+        connector: Arc::clone(&setup.connector),
+        // The index after the last data queue pair.
+        index: qp_index(options.queue_pairs),
         timeout: options.connect_timeout,
     };
-    let control = Arc::new(control);
-    let fetch = fetch.map(|(base, qp, cq)| -> Result<_, VerbsError> {
+    let link = SessionLink { control: Arc::clone(&control), connector: Arc::clone(&setup.connector), caps };
+    let stats = Arc::clone(&setup.stats);
+    let runtime = setup.runtime(link, (cqs, lanes), pool);
+    let tls = options.tls.is_some();
+    Ok(Session {
+        address,
+        provider,
+        tls,
+        fallback,
+        runtime,
+        rpc,
+        deferred_qp,
+        stats,
+        control,
+        _renewal: renewal,
+    })
+}
+
+/// A connected queue pair and its completion queue.
+type Joined = (Arc<dyn QueuePair>, Arc<dyn CompletionQueue>);
+
+/// Completion queues, and the data queue pairs that complete on them.
+type Lanes = (Vec<Arc<dyn CompletionQueue>>, Vec<Arc<dyn QueuePair>>);
+
+/// The pre-registered pool of a session.
+struct StagingPool {
+    pool: Arc<PreMrPool>,
+    mr: MrHandle,
+    /// Maximum bytes of a work request that is copied through the pool.
+    threshold: u64,
+}
+
+/// The shared parameters of the steps that establish a session.
+struct Setup<'a> {
+    address: &'a Address,
+    options: &'a SessionOptions,
+    deadline: Instant,
+    device: Arc<dyn Device>,
+    connector: Arc<QpConnector>,
+    stats: Arc<Stats>,
+}
+
+impl<'a> Setup<'a> {
+    /// Opens the device, and prepares connecting the queue pairs of the session of `token`.
+    fn new(
+        address: &'a Address,
+        options: &'a SessionOptions,
+        deadline: Instant,
+        (token, secret): (Token, Option<Secret>),
+    ) -> Result<Setup<'a>, ConnectError> {
+        let failed = |e: VerbsError| refused(address, &e);
+        let device: Arc<dyn Device> = match address.provider() {
+            ProviderKind::Shm | ProviderKind::Tcp => {
+                let device = SoftDevice::new().map_err(failed)?;
+                device.engine_look(options.engine_look);
+                device
+            }
+            ProviderKind::Rdma => rdma::open(&options.rdma).map_err(|e| refused(address, &e))?,
+        };
+        #[cfg(feature = "faults")]
+        let device: Arc<dyn Device> = match &options.faults {
+            Some(plan) => Arc::new(FaultDevice::new(device, Arc::clone(plan))),
+            None => device,
+        };
+        let connector = Arc::new(QpConnector {
+            address: address.clone(),
+            token,
+            secret,
+            tls: options.tls.clone(),
+            pd: device.alloc_pd().map_err(failed)?,
+            timeout: options.connect_timeout,
+        });
+        Ok(Setup { address, options, deadline, device, connector, stats: Arc::new(Stats::default()) })
+    }
+
+    fn failed(&self, error: &VerbsError) -> ConnectError {
+        refused(self.address, error)
+    }
+
+    /// Returns how callers wait for replies, and for how long they spin.
+    fn call_polling(&self) -> (PollingMode, Retry) {
+        // Only callers poll the completion queue of calls, so shared-queue polling does not apply
+        // to it.
+        let mode = match self.options.polling.shared_queues() {
+            Some(_) => PollingMode::Adaptive,
+            None => self.options.polling,
+        };
+        (mode, self.options.retry_on(self.connector.provider()))
+    }
+
+    /// Connects the queue pair for calls. Callers wait for their own replies.
+    fn connect_calls(&self) -> Result<RpcClient, ConnectError> {
+        let failed = |e: VerbsError| self.failed(&e);
+        let caps = QpCaps { max_send_wr: QUEUE_DEPTH, max_recv_wr: QUEUE_DEPTH, ..QpCaps::default() };
+        let caps = caps.within(self.device.attr());
+        let cq = self.device.create_cq(2 * QUEUE_DEPTH as usize).map_err(failed)?;
+        let (send_cq, recv_cq) = (Arc::clone(&cq), Arc::clone(&cq));
+        let init = QpInit { send_cq, recv_cq, caps, progress: Progress::Caller, maps: false };
+        let qp = self.connector.pd.create_qp(init).map_err(failed)?;
+        let rpc = RpcClient::new(
+            &*self.connector.pd,
+            Arc::clone(&qp),
+            cq,
+            self.call_polling(),
+            self.options.started_reply.clone(),
+            Arc::clone(&self.stats),
+            self.options.operation_timeout,
+        )
+        .map_err(failed)?;
+        self.connector.connect(&*qp, 0, self.deadline)?;
+        Ok(rpc)
+    }
+
+    /// Returns the capabilities of data queue pairs.
+    fn data_caps(&self) -> QpCaps {
+        let mut caps = QpCaps { max_recv_wr: 1, ..QpCaps::default() }.within(self.device.attr());
+        if self.options.max_inline != QpCaps::default().max_inline_data {
+            // An explicitly requested size is an error if the device has less.
+            caps.max_inline_data = self.options.max_inline;
+        }
+        caps
+    }
+
+    /// Connects the data queue pairs.
+    fn connect_lanes(&self, caps: QpCaps) -> Result<Lanes, ConnectError> {
+        let count = self.options.queue_pairs;
+        let queues = self.options.polling.shared_queues().unwrap_or(count).min(count);
+        let depth = queue_depth(caps) * count.div_ceil(queues);
+        let cqs: Vec<_> = (0..queues)
+            .map(|_| self.device.create_cq(depth))
+            .collect::<Result<_, _>>()
+            .map_err(|e| self.failed(&e))?;
+        let lanes = (0..count)
+            .map(|lane| {
+                let cq = Arc::clone(&cqs[lane % queues]);
+                self.connector.queue_pair(qp_index(lane), cq, caps, self.deadline)
+            })
+            .collect::<Result<_, _>>()?;
+        Ok((cqs, lanes))
+    }
+
+    /// Connects the queue pair for remote fetching.
+    fn connect_fetch(&self, caps: QpCaps) -> Result<Joined, ConnectError> {
+        // The index after the queue pair for deferred replies.
+        let index = qp_index(self.options.queue_pairs) + 1;
+        let cq = self.device.create_cq(queue_depth(caps)).map_err(|e| self.failed(&e))?;
+        let qp = self.connector.queue_pair(index, Arc::clone(&cq), caps, self.deadline)?;
+        Ok((qp, cq))
+    }
+
+    /// Allocates and registers the pre-registered pool.
+    fn pool(&self) -> Result<StagingPool, ConnectError> {
+        let memory = Memory::private(POOL_BYTES).map_err(|e| ConnectError::Refused {
+            address: self.address.clone(),
+            reason: format!("no memory for buffers: {e}"),
+        })?;
+        let memory = Arc::new(memory);
+        let mr = self.connector.pd.register(&memory, 0, POOL_BYTES as u64, Access::LOCAL_WRITE);
+        let mr = mr.map_err(|e| self.failed(&e))?;
+        let pool = PreMrPool::new(memory, POOL_BLOCK);
+        let threshold = match self.options.pre_mr_threshold {
+            PreMrThreshold::Bytes(bytes) => bytes,
+            PreMrThreshold::Auto => memory::calibrate(&*self.connector.pd, &pool),
+        };
+        Ok(StagingPool { pool, mr, threshold })
+    }
+
+    /// Creates the client of remote fetching, for call memory at `base`.
+    fn fetch_client(
+        &self,
+        base: RemoteAddr,
+        (qp, cq): Joined,
+        control: &Arc<Stream>,
+    ) -> Result<FetchClient, ConnectError> {
         let lane = FetchLane::new(FetchLaneInit {
-            device: &*device,
-            pd: Arc::clone(&pd),
+            device: &*self.device,
+            pd: Arc::clone(&self.connector.pd),
             qp,
             cq,
-            control: Arc::clone(&control),
-            polling: (calls, retry),
+            control: Arc::clone(control),
+            polling: self.call_polling(),
+            timeout: self.options.operation_timeout,
+        });
+        let lane = lane.map_err(|e| self.failed(&e))?;
+        let maps = self.connector.provider() == ProviderKind::Shm && self.options.direct;
+        Ok(FetchClient::new(Box::new(lane), base, self.options.fetch_size, maps))
+    }
+
+    /// Creates the runtime of the session's data requests.
+    fn runtime(self, link: SessionLink, (cqs, lanes): Lanes, staging: StagingPool) -> Arc<Runtime> {
+        let options = self.options;
+        let pd = &self.connector.pd;
+        let policy = options.admission.clone();
+        let window: Arc<dyn AdmissionPolicy> =
+            policy.unwrap_or_else(|| Arc::new(StaticWindow::new(options.window_bytes)));
+        let registrations = RegistrationCache::new(Arc::clone(pd), RegistrationLimits::default());
+        Runtime::new(RuntimeInit {
+            pd: Arc::clone(pd),
+            cqs,
+            lanes,
+            link: Box::new(link),
+            pool: staging.pool,
+            pool_mr: staging.mr,
+            registrations: Arc::new(registrations),
+            admission: Admission::new(window),
+            stats: self.stats,
+            batch: options.batch,
+            stage_threshold: staging.threshold,
+            signal_interval: options.signal_interval,
+            max_msg_sz: self.device.attr().max_msg_sz,
+            polling: options.polling,
+            // An admission policy must see every request, so nothing may bypass it.
+            direct: options.direct && options.admission.is_none(),
+            retry: options.retry_on(self.connector.provider()),
             timeout: options.operation_timeout,
-        })?;
-        let maps = provider == ProviderKind::Shm && options.direct;
-        Ok(FetchClient::new(Box::new(lane), base, options.fetch_size, maps))
-    });
-    let rpc = rpc.fetching(fetch.transpose().map_err(failed)?);
-    let renewal = answer.lease.map(|lease| Renewal::start(&control, lease)).transpose().map_err(io)?;
-    let policy = options.admission.clone();
-    let window: Arc<dyn AdmissionPolicy> =
-        policy.unwrap_or_else(|| Arc::new(StaticWindow::new(options.window_bytes)));
-    let registrations = RegistrationCache::new(Arc::clone(&pd), RegistrationLimits::default());
-    let runtime = Runtime::new(RuntimeInit {
-        pd,
-        cqs,
-        lanes,
-        link: Box::new(SessionLink { control: Arc::clone(&control), rejoin, caps }),
-        pool,
-        pool_mr,
-        registrations: Arc::new(registrations),
-        admission: Admission::new(window),
-        stats: Arc::clone(&stats),
-        batch: options.batch,
-        stage_threshold,
-        signal_interval: options.signal_interval,
-        max_msg_sz: attr.max_msg_sz,
-        polling: options.polling,
-        // A policy is asked for every request.
-        direct: options.direct && options.admission.is_none(),
-        retry,
-        timeout: options.operation_timeout,
-        mend_timeout: options.connect_timeout,
-    });
-    let tls = options.tls.is_some();
-    Ok(Session { address, provider, tls, fallback, runtime, rpc, late, stats, control, _renewal: renewal })
+            mend_timeout: options.connect_timeout,
+        })
+    }
+}
+
+/// Returns the depth of a completion queue for one data queue pair: twice the maximum outstanding,
+/// because completions of a replaced queue pair may still be queued.
+fn queue_depth(caps: QpCaps) -> usize {
+    2 * (caps.max_send_wr + caps.max_recv_wr + 1) as usize
+}
+
+fn refused(address: &Address, error: &dyn std::fmt::Display) -> ConnectError {
+    ConnectError::Refused { address: address.clone(), reason: error.to_string() }
 }
 
 fn time_left(deadline: Instant, address: &Address, timeout: Duration) -> Result<Duration, ConnectError> {
@@ -232,7 +355,7 @@ fn time_left(deadline: Instant, address: &Address, timeout: Duration) -> Result<
     if left.is_zero() { Err(ConnectError::Timeout { address: address.clone(), timeout }) } else { Ok(left) }
 }
 
-/// An error of the handshake.
+/// Converts an I/O error of the handshake.
 fn failed(address: &Address, timeout: Duration, source: std::io::Error) -> ConnectError {
     match source.kind() {
         std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
@@ -249,17 +372,18 @@ fn failed(address: &Address, timeout: Duration, source: std::io::Error) -> Conne
     }
 }
 
-/// Says what it wants, and gives the stream with the host's answer, and the session's secret if there is one.
+/// Opens a stream and runs the handshake on it. Returns the stream, the host's answer, and the
+/// session's secret if a key was proved.
 fn ask(
     address: &Address,
     purpose: Purpose,
     key: Option<&Key>,
     options: &SessionOptions,
-    trusts: Trusts,
+    trusts: TrustedOwners,
     deadline: Instant,
 ) -> Result<(Stream, Answer, Option<Secret>), ConnectError> {
     let mut stream = Stream::connect(address, options.tls.as_ref(), options.connect_timeout, deadline)?;
-    if trusts == Trusts::Own && !stream.is_of_same_user() {
+    if trusts == TrustedOwners::Own && !stream.is_of_same_user() {
         let reason = "its socket belongs to another user: name the socket itself to trust that user".into();
         return Err(ConnectError::Refused { address: address.clone(), reason });
     }
@@ -273,19 +397,19 @@ fn ask(
     Ok((stream, answer, secret))
 }
 
-/// Which owners of a socket a client talks to.
+/// The socket owners that a client accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Trusts {
-    /// Each: the user has named the address.
+enum TrustedOwners {
+    /// Any owner: the user named the address.
     All,
-    /// Root and its own user: the address is a peer's word.
+    /// Root or this process's user: the address came from the peer.
     Own,
 }
 
 fn greet(
     address: &Address,
     options: &SessionOptions,
-    trusts: Trusts,
+    trusts: TrustedOwners,
     deadline: Instant,
 ) -> Result<Greeting, ConnectError> {
     let fetch = options.calls.fetches(address.provider());
@@ -295,26 +419,27 @@ fn greet(
     Ok(Greeting { address: address.clone(), control, answer, secret, fallback: None })
 }
 
-/// Greets the host; where a TCP address turns out to be this host, at its Unix socket.
+/// Runs the handshake with the host. If a TCP address belongs to this machine, prefers the host's
+/// Unix socket.
 pub(super) fn greet_best(
     address: &Address,
     options: &SessionOptions,
     deadline: Instant,
 ) -> Result<Greeting, ConnectError> {
-    // A client that wants TLS takes no other way.
+    // A client that requires TLS must stay on TCP.
     if !matches!(address, Address::Tcp { .. }) || options.provider.is_some() || options.tls.is_some() {
-        return greet(address, options, Trusts::All, deadline);
+        return greet(address, options, TrustedOwners::All, deadline);
     }
-    let (_, answer, _) = ask(address, Purpose::Probe, None, options, Trusts::All, deadline)?;
+    let (_, answer, _) = ask(address, Purpose::Probe, None, options, TrustedOwners::All, deadline)?;
     let here = handshake::host_id();
     if answer.host != here || here == handshake::HostId::default() {
-        return greet(address, options, Trusts::All, deadline);
+        return greet(address, options, TrustedOwners::All, deadline);
     }
     let fallback = if answer.text.is_empty() {
         "the server has no Unix socket".to_string()
     } else {
         let local = Address::Unix(answer.text.into());
-        match greet(&local, options, Trusts::Own, deadline) {
+        match greet(&local, options, TrustedOwners::Own, deadline) {
             Ok(greeting) => {
                 log::debug!("{address} is this host: using {local}");
                 return Ok(greeting);
@@ -323,5 +448,5 @@ pub(super) fn greet_best(
         }
     };
     log::warn!("{address} is this host, but its memory cannot be shared ({fallback}): using TCP");
-    Ok(Greeting { fallback: Some(fallback), ..greet(address, options, Trusts::All, deadline)? })
+    Ok(Greeting { fallback: Some(fallback), ..greet(address, options, TrustedOwners::All, deadline)? })
 }

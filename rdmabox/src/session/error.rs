@@ -1,4 +1,7 @@
-//! Errors of sessions.
+//! Errors of hosts and sessions.
+//!
+//! # Concurrency
+//! Plain values.
 
 use std::{io, time::Duration};
 
@@ -8,101 +11,105 @@ use crate::{
     verbs::{VerbsError, WcStatus},
 };
 
-/// Why a session could not be made. Nothing is left behind; a retry is safe.
+/// Error of connecting a session. Nothing is left behind; a retry is safe.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("{address}: {source}")]
     Io {
-        /// Where to.
+        /// Address of the host.
         address: Address,
-        /// Its error.
+        /// The system's error.
         source: io::Error,
     },
-    /// Nobody answered in time.
+    /// The host did not answer in time.
     #[error("{address}: no answer within {timeout:?}")]
     Timeout {
-        /// Where to.
+        /// Address of the host.
         address: Address,
-        /// The time there was.
+        /// The timeout.
         timeout: Duration,
     },
-    /// The other side, or the options, say no.
+    /// The host refused the client, or the options do not fit.
     #[error("{address}: {reason}")]
     Refused {
-        /// Where to.
+        /// Address of the host.
         address: Address,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// Why a request or a call failed.
+/// Error of a request or a call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// The device reported an error for this request. Its queue pair is being replaced; the session goes on.
+    /// The device reported an error for this request. Its queue pair is being replaced, and the
+    /// session goes on.
     #[error("{0}")]
     Completion(WcStatus),
-    /// Another request on the same queue pair failed. Whether this one took effect is unknown: a READ or WRITE can be
-    /// repeated, on the same session.
+    /// Another request on the same queue pair failed. It is unknown whether this request took
+    /// effect. A READ or WRITE can be repeated on the same session.
     #[error("flushed: another request on the same queue pair failed")]
     Flushed,
-    /// It took too long. Whether the request took effect is unknown. The session goes on if the peer still answers;
-    /// after a call it is closed.
+    /// The operation timeout expired. It is unknown whether the request took effect. The session
+    /// goes on if the peer still answers. After a call the session is closed.
     #[error("no completion within {0:?}")]
     Timeout(Duration),
-    /// The session is closed. Whether a request that was under way took effect is unknown.
+    /// The session is closed. It is unknown whether an outstanding request took effect.
     #[error("the session is closed: the peer is gone")]
     Disconnected,
-    /// The service has given up the call without a reply. What it did for it is the service's to say; the session goes on.
+    /// The service gave up the call without a reply. The service defines the effects of such a
+    /// call; the session goes on.
     #[error("the service has not answered the call, and will not")]
     Unanswered,
-    /// The call was cancelled before its reply was there. Whether it took effect is unknown; the session goes on.
+    /// The call was cancelled before its reply arrived. It is unknown whether it took effect; the
+    /// session goes on.
     #[error("the call was cancelled")]
     Cancelled,
-    /// The request cannot be made like this; it had no effect, and the session goes on.
+    /// The request is invalid. It had no effect, and the session goes on.
     #[error("{0}")]
     Invalid(String),
 }
 
-/// Why a host could not be started, or memory not be exported.
+/// Error of starting a host or exporting memory.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// An address cannot be listened on; none is.
+    /// Listening on an address failed, so the host listens on none.
     #[error("cannot listen on {address}: {source}")]
     Listen {
-        /// Which.
+        /// The address.
         address: Address,
-        /// The error.
+        /// The system's error.
         source: io::Error,
     },
-    /// The device refused.
+    /// The device reported an error.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
-    /// There is no memory to lend.
+    /// No memory to export.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// An address is for RDMA, and there is no device for it.
+    /// There is no device for an RDMA address.
     #[error("cannot listen on {address}: {source}")]
     Rdma {
-        /// Which.
+        /// The address.
         address: Address,
-        /// What is missing.
+        /// The missing part.
         source: RdmaError,
     },
-    /// Clients of several kinds would change the same words, with atomics that do not know of each other.
+    /// Clients of several kinds would change the same words with atomics that are not atomic
+    /// towards each other.
     #[error(
         "cannot listen on {address} beside RDMA: atomics of {device} are not atomic towards clients over TCP and shared memory, and \
          appends and sizes of files would be lost: listen on rdma: addresses only, or allow it (--allow-mixed-atomics) and mount \
          an export over one of them at a time"
     )]
     MixedAtomics {
-        /// Not for RDMA.
+        /// The address that is not for RDMA.
         address: Address,
         /// The RDMA device.
         device: String,
     },
-    /// A thread cannot be started.
+    /// Starting a thread failed.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
 }

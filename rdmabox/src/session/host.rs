@@ -1,7 +1,14 @@
-//! The host's end: what it exports, its listeners, and how it stops.
+//! A host: exported memory, listeners, and their shutdown.
 //!
-//! New streams are received by threads of their own (`reception`), one of which stays for as long as its session (`hosted`). Queue
-//! pairs are served by the device's engine and by the threads of the call server.
+//! [`Host`] collects options and exports. [`Host::listen`] starts the threads and returns
+//! [`Running`], which stops everything when dropped. [`Inner`] is the state that all sessions
+//! share. A [`Stack`] is a device with its protection domains and call server; RDMA has a stack
+//! of its own.
+//!
+//! # Concurrency
+//! Each listener has a thread, and each stream has a thread that lasts as long as its session.
+//! Data queue pairs are served by the device's engine, calls by the threads of the call server.
+//! `Inner::sessions` and `Inner::threads` are never held together.
 
 use std::{
     collections::HashMap,
@@ -18,13 +25,12 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{
-    Address, Domain, Ender, Export, HostError, Keyring, Limits, ProviderKind, RdmaOptions, Service,
+    Address, Domain, Ender, Export, HostError, Keyring, Limits, ProviderKind, RdmaOptions, Service, accept,
     handshake::{self, HostId},
-    hosted::HostSession,
+    host_session::HostSession,
     listener::{Listener, ListenerHandle},
     peer::Exported,
-    reception,
-    strangers::Strangers,
+    pending_connections::PendingConnections,
 };
 use crate::{
     memory::Memory,
@@ -34,32 +40,36 @@ use crate::{
     verbs::{Access, AtomicScope, Device, DeviceAttr, ProtectionDomain},
 };
 
-/// Sessions at a time, with those that are being made: whatever the limits say.
+/// Maximum number of sessions, including sessions in the making, regardless of [`Limits`].
 const MAX_SESSIONS: usize = 1000;
-/// Time for each answer, for a queue pair, and for all queue pairs of a session that is made.
+/// Time limit for each answer, for one queue pair, and for all queue pairs of a new session.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(5);
 
-/// When a host takes a client for lost, and how it sees to it that a lost client touches its memory no more.
+/// Detection and fencing of lost clients.
 ///
-/// A session ends when its control connection does, which a client that dies closes. One that is stopped, hangs or is cut off
-/// from the network is noticed by its lease only. The end of a session destroys its queue pairs, so that nothing arrives any
-/// more. A client that has the memory mapped (shared memory) has to let go of it by itself, which a running one does at once; for
-/// one that does not within a few seconds there is nothing but to wait until its process ends. Before that
-/// [`Service::disconnected`] is not called, and the service reuses nothing.
+/// A session ends with its control connection, which a dying client closes. Only a lease detects
+/// a client that is stopped, hangs, or is cut off from the network. The end of a session destroys
+/// its queue pairs, so later requests have no effect.
+///
+/// A client with mapped memory (shared memory) must release the mapping itself, and a running
+/// client does so at once. If a client does not release the mapping within 3 seconds, the host
+/// waits for the end of its process. Until then [`Service::disconnected`] is not called, and the
+/// service reuses nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fencing {
-    /// A client that has not been heard of for so long has lost its session. Clients report three times in that time by
-    /// themselves. `None`: it lasts until the connection ends.
+    /// Length of the lease. A client that stays silent for this long loses its session. Clients
+    /// renew three times per lease by themselves. `None`: a session lasts until its connection
+    /// ends.
     pub lease: Option<Duration>,
-    /// Kill (SIGKILL) the process of a client of this host that does not let go, instead of waiting for ever. It takes the right to
-    /// do so: the same user, or CAP_KILL.
+    /// Kills (SIGKILL) a local client that does not release mapped memory, instead of waiting
+    /// without limit. The host must run as the same user or have CAP_KILL.
     pub kill: bool,
 }
 
-/// A host that does not listen yet: a place to export memory from.
+/// A host that does not listen yet. It exports memory and collects options.
 pub struct Host {
     device: Arc<SoftDevice>,
-    /// By number of the domain.
+    /// Indexed by domain.
     pds: Mutex<Vec<Arc<dyn ProtectionDomain>>>,
     rdma: RdmaOptions,
     fencing: Fencing,
@@ -78,7 +88,7 @@ impl std::fmt::Debug for Host {
 }
 
 impl Host {
-    /// Makes a host.
+    /// Creates a host with default options.
     pub fn new() -> Result<Host, HostError> {
         let device = SoftDevice::new()?;
         let pds = Mutex::new(vec![device.alloc_pd()?]);
@@ -96,32 +106,34 @@ impl Host {
         })
     }
 
-    /// The device that addresses of RDMA are for.
+    /// Sets the device for RDMA addresses.
     #[must_use]
     pub fn rdma(self, rdma: RdmaOptions) -> Host {
         Host { rdma, ..self }
     }
 
-    /// What becomes of clients that are not heard of.
+    /// Sets the detection and fencing of lost clients.
     #[must_use]
     pub fn fencing(self, fencing: Fencing) -> Host {
         Host { fencing, ..self }
     }
 
-    /// For how long the thread that moves the data of TCP looks for more before it sleeps, as [`SessionOptions::engine_look`](crate::SessionOptions).
+    /// Sets how long the TCP engine polls before it blocks, as
+    /// [`SessionOptions::engine_look`](crate::SessionOptions).
     #[must_use]
     pub fn engine_look(self, look: Duration) -> Host {
         self.device.engine_look(look);
         self
     }
 
-    /// Passes a descriptor from `make` to every connection of a client that maps memory. The client holds it for exactly as long as the
-    /// connection may access the memory: until its last request is over, or its process has ended.
+    /// Gives every connection that maps memory a descriptor from `make`. The client holds the
+    /// descriptor until its last request on the connection is over, or its process ends.
     ///
-    /// `make` is called on a thread of the host with the number of the client's process, or `None` if the kernel cannot name the process
-    /// here. If it fails, the connection gets no memory and is of no use. The descriptor outlives the host. The write end of a FIFO has
-    /// a reader learn when the last holder is gone: so the next process that exports the same memory learns whether clients of a host
-    /// that was killed may still write to it.
+    /// A thread of the host calls `make` with the pid of the client, or `None` if the kernel
+    /// cannot name the process here. If `make` fails, the connection gets no memory and is
+    /// unusable. The descriptor outlives the host. With the write end of a FIFO, a reader notices
+    /// the end of its last holder. The next process that exports the same memory can therefore
+    /// detect clients of a killed host that may still write.
     #[must_use]
     pub fn tether(
         self,
@@ -131,61 +143,63 @@ impl Host {
         self
     }
 
-    /// What is spent on clients at most.
+    /// Sets the limits on resources spent on clients.
     #[must_use]
     pub fn limits(self, limits: Limits) -> Host {
         Host { limits, ..self }
     }
 
-    /// Takes clients only that prove that they have one of these keys; the host proves to them that it has it, too.
+    /// Requires clients to prove one of these keys. The host proves the key to the client in turn.
     ///
-    /// Over its Unix sockets a host also takes clients without a key if they run as its own user or as root: these can look into its
-    /// memory in any case. Without keys a host takes every client that connects over TCP or RDMA.
+    /// Over Unix sockets, clients of the host's user and of root need no key, because they can read
+    /// the host's memory anyway. A host without keys accepts every client over TCP and RDMA.
     #[must_use]
     pub fn keys(self, keys: Arc<dyn Keyring>) -> Host {
         Host { keys: Some(keys), ..self }
     }
 
-    /// Says whether the host listens for clients over TCP or shared memory beside RDMA where the device's atomics are not the processor's
-    /// ([`AtomicScope`]), and exports memory for atomics. It does unless told otherwise: some services use no word over both.
+    /// Sets whether the host may serve TCP or shared memory beside RDMA if it exports memory for
+    /// atomics and the device's atomics are not the processor's ([`AtomicScope`]). Allowed by
+    /// default, because some services use no word over both.
     #[must_use]
     pub fn allow_mixed_atomics(self, allow: bool) -> Host {
         Host { allow_mixed_atomics: allow, ..self }
     }
 
-    /// Lets a host without keys take clients of every user through its Unix sockets.
+    /// Lets a host without keys accept clients of every user over its Unix sockets.
     ///
-    /// By default such a host takes its own user and root only, by the kernel's word (`SO_PEERCRED`). That word names the user outside
-    /// of a client's user namespaces, so root of a user namespace (`unshare -Ur`) is not root here.
+    /// By default such a host accepts its own user and root. The kernel reports the user
+    /// (`SO_PEERCRED`) outside of the client's user namespaces, so root of a user namespace
+    /// (`unshare -Ur`) does not count as root.
     #[must_use]
     pub fn any_local_user(self, any: bool) -> Host {
         Host { any_local_user: any, ..self }
     }
 
-    /// Takes clients over TCP with TLS only. There must be no addresses for RDMA then: what a device carries is not encrypted. Unix
-    /// sockets, which lead nowhere but to this host, are as without.
+    /// Requires TLS on TCP addresses. RDMA addresses are then refused, because the device's traffic
+    /// is not encrypted. Unix sockets stay unencrypted; they do not leave this machine.
     #[must_use]
     pub fn tls(self, tls: Arc<TlsServer>) -> Host {
         Host { tls: Some(tls), ..self }
     }
 
-    /// Another protection domain, for the sessions of some [`Grant`](super::Grant)s.
+    /// Creates another protection domain, for the sessions of some [`Grant`](super::Grant)s.
     pub fn domain(&self) -> Result<Domain, HostError> {
         let mut pds = self.pds.lock();
         pds.push(self.device.alloc_pd()?);
         Ok(Domain(pds.len() - 1))
     }
 
-    /// Lets peers reach all of `memory`, as far as `access` goes: those without a key, and those whose key is for the default
-    /// domain.
+    /// Exports all of `memory` in the default domain, with the given access. Peers without a key
+    /// are in that domain, and so are peers whose key names no other domain.
     pub fn export(&self, memory: &Arc<Memory>, access: Access) -> Result<Export, HostError> {
         self.export_in(Domain::default(), memory, access)
     }
 
-    /// Lets the peers of a domain of this host reach all of `memory`, as far as `access` goes.
+    /// Exports all of `memory` to the peers of one domain, with the given access.
     ///
     /// # Panics
-    /// If the domain is another host's.
+    /// If the domain belongs to another host.
     pub fn export_in(
         &self,
         domain: Domain,
@@ -200,7 +214,7 @@ impl Host {
         Ok(Export(exported))
     }
 
-    /// Opens the RDMA device, and registers with it what is exported: its pages are pinned from then on.
+    /// Opens the RDMA device and registers the exports with it, which pins their pages.
     fn open_rdma(&self, address: &Address) -> Result<Stack, HostError> {
         let device =
             rdma::open(&self.rdma).map_err(|source| HostError::Rdma { address: address.clone(), source })?;
@@ -208,13 +222,14 @@ impl Host {
         let stack = Stack::new(device, pds)?;
         for (export, access) in &*self.exports.lock() {
             let Some(export) = export.upgrade() else { continue };
-            // Nobody is without a key there then, and what is registered is pinned once more.
+            // With keys, no RDMA session is in the default domain, so its exports need not be
+            // pinned again.
             if self.keys.is_some() && export.domain == Domain::default() {
                 continue;
             }
             let len = export.memory.len() as u64;
             let region = stack.pd(export.domain).register(&export.memory, 0, len, *access)?;
-            // Nobody else sets it: a host listens once.
+            // A host listens only once, so the cell is still empty.
             let _ = export.rdma.set(region);
             if access.contains(Access::REMOTE_ATOMIC) && stack.device.attr().atomics != AtomicScope::Global {
                 log::warn!(
@@ -227,7 +242,8 @@ impl Host {
         Ok(stack)
     }
 
-    /// Checks that no two kinds of clients change the same words with atomics that do not know of each other.
+    /// Rejects combinations in which clients change the same words with atomics that are not atomic
+    /// towards each other.
     fn check_atomics(&self, device: &DeviceAttr, addresses: &[Address]) -> Result<(), HostError> {
         let exports = self.exports.lock();
         let atomic = exports.iter().any(|(_, access)| access.contains(Access::REMOTE_ATOMIC));
@@ -240,13 +256,13 @@ impl Host {
         }
     }
 
-    /// Listens on every address, or on none if one fails, and serves on threads of its own. The socket file of a
-    /// dead host is replaced; that of a live one is an error.
+    /// Listens on all addresses, or on none after an error, and serves on background threads.
+    /// Replaces the socket file of a dead host. The socket file of a live host is an error.
     pub fn listen(self, addresses: &[Address], service: Arc<dyn Service>) -> Result<Running, HostError> {
         let mut listeners = Vec::new();
         for address in addresses {
             if self.tls.is_some() && address.provider() == ProviderKind::Rdma {
-                let why = "with TLS there is no RDMA: what a device carries cannot be encrypted by it";
+                let why = "RDMA is not available with TLS: TLS cannot encrypt a device's traffic";
                 let source = io::Error::new(io::ErrorKind::Unsupported, why);
                 return Err(HostError::Listen { address: address.clone(), source });
             }
@@ -277,7 +293,7 @@ impl Host {
             unix: unix.map(|path| path.display().to_string()).unwrap_or_default(),
             sessions: Mutex::default(),
             next_id: AtomicU64::new(1),
-            strangers: Strangers::new(self.limits.strangers),
+            pending: PendingConnections::new(self.limits.strangers),
             in_making: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             threads: Mutex::default(),
@@ -288,7 +304,7 @@ impl Host {
             let handle = listener.handle().map_err(HostError::Thread)?;
             let thread = std::thread::Builder::new()
                 .name("rdmabox-accept".into())
-                .spawn(move || reception::accept(&inner, &listener))
+                .spawn(move || accept::run(&inner, &listener))
                 .map_err(HostError::Thread)?;
             running.listeners.push((handle, thread));
         }
@@ -296,7 +312,8 @@ impl Host {
     }
 }
 
-/// A host that serves. Dropping it ends every session, removes its Unix sockets and waits for its threads.
+/// A serving host. Dropping it ends every session, removes its Unix sockets and joins its
+/// threads.
 #[derive(Debug)]
 pub struct Running {
     inner: Arc<Inner>,
@@ -305,12 +322,12 @@ pub struct Running {
 }
 
 impl Running {
-    /// Where it listens: as asked for, with port 0 replaced by the port that it got.
+    /// Returns the bound addresses. Port 0 is replaced by the actual port.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// What ends its sessions one by one.
+    /// Returns a handle that ends single sessions.
     pub fn ender(&self) -> Ender {
         Ender(Arc::downgrade(&self.inner))
     }
@@ -326,7 +343,7 @@ impl Drop for Running {
         for session in self.inner.sessions.lock().values() {
             session.shutdown();
         }
-        self.inner.strangers.close();
+        self.inner.pending.close();
         loop {
             let thread = self.inner.threads.lock().pop();
             match thread {
@@ -339,30 +356,31 @@ impl Drop for Running {
     }
 }
 
-/// A device, and what serves the sessions on it.
+/// A device with the protection domains and the call server of its sessions.
 #[derive(Debug)]
 pub(super) struct Stack {
     pub(super) device: Arc<dyn Device>,
     pds: Vec<Arc<dyn ProtectionDomain>>,
     pub(super) rpc: RpcServer,
-    /// Sessions, with those that are being made; and the most that there can be.
+    /// Number of sessions, including sessions in the making.
     pub(super) admitted: AtomicUsize,
+    /// Maximum of `admitted`, as the completion queue allows.
     pub(super) max_sessions: usize,
 }
 
 impl Stack {
     fn new(device: Arc<dyn Device>, pds: Vec<Arc<dyn ProtectionDomain>>) -> Result<Stack, HostError> {
-        // Completions that a session can have waiting, and some of sessions that have just ended.
+        // Completions that a session can have queued, and some for sessions that have just ended.
         let each = 2 * (QUEUE_DEPTH + LATE_DEPTH) as usize;
         let depth = ((MAX_SESSIONS + 8) * each).min(device.attr().max_cqe as usize);
         let max_sessions = (depth / each).saturating_sub(8).min(MAX_SESSIONS);
-        // One may be looking at requests that are written into memory; others have messages to take.
+        // One thread may poll requests in mapped memory while others take messages.
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).clamp(2, 4);
         let rpc = RpcServer::start(device.create_cq(depth)?, threads).map_err(HostError::Thread)?;
         Ok(Stack { device, pds, rpc, admitted: AtomicUsize::new(0), max_sessions })
     }
 
-    /// A domain of it. There are as many as the host has.
+    /// Returns the protection domain. Each stack has as many domains as the host.
     pub(super) fn pd(&self, domain: Domain) -> &Arc<dyn ProtectionDomain> {
         &self.pds[domain.0]
     }
@@ -379,21 +397,21 @@ pub(super) struct Inner {
     pub(super) service: Arc<dyn Service>,
     pub(super) host_id: HostId,
     pub(super) unix: String,
-    /// With those that are being made, until they begin to end.
+    /// Sessions by id, from the start of the handshake to the start of their end.
     pub(super) sessions: Mutex<HashMap<u64, Arc<HostSession>>>,
     pub(super) next_id: AtomicU64,
-    pub(super) strangers: Arc<Strangers>,
+    pub(super) pending: Arc<PendingConnections>,
     pub(super) in_making: AtomicUsize,
     pub(super) stopping: AtomicBool,
     pub(super) threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Inner {
-    /// What serves sessions of that kind.
+    /// Returns the stack that serves sessions of this provider.
     pub(super) fn stack(&self, provider: ProviderKind) -> &Stack {
         match provider {
             ProviderKind::Shm | ProviderKind::Tcp => &self.soft,
-            // There is a listener of that kind only where there is a device.
+            // Only a host with an RDMA device has an RDMA listener.
             ProviderKind::Rdma => self.rdma.as_ref().unwrap_or(&self.soft),
         }
     }
@@ -414,7 +432,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn atomics_of_a_device_are_not_mixed_with_others() {
+    fn device_atomics_are_not_mixed_with_other_atomics() {
         let host = || Host::new().unwrap().allow_mixed_atomics(false);
         let device = |atomics| DeviceAttr { atomics, ..SoftDevice::new().unwrap().attr().clone() };
         let memory = Arc::new(Memory::shared("test", 4096).unwrap());

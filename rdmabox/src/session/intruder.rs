@@ -1,7 +1,11 @@
-//! A client that has a key and keeps to the protocol as far as an attack needs it, for floods of a host.
+//! An authenticated attacker, for flood tests of a host.
 //!
-//! [`Intruder`] makes the handshake of a session step by step. Its streams are raw: the attack decides which bytes they carry and
-//! whether the answers are read. Only in builds with the feature `fuzzing`.
+//! [`Intruder`] makes the handshake of a session step by step. Its streams are raw: the attack
+//! decides which bytes they carry and whether answers are read. Only in builds with the feature
+//! `fuzzing`.
+//!
+//! # Concurrency
+//! One thread per value; no locks.
 
 use std::{
     io::{self, Read, Write},
@@ -21,7 +25,7 @@ use crate::{
     verbs::RemoteAddr,
 };
 
-/// Time for each step of the handshake.
+/// Time limit for each step of the handshake.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A raw stream to a host.
@@ -29,7 +33,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 pub struct RawStream(Stream);
 
 impl RawStream {
-    /// Connects and says nothing.
+    /// Connects, and sends nothing.
     ///
     /// # Errors
     /// The host cannot be reached.
@@ -42,18 +46,18 @@ impl RawStream {
         Ok(RawStream(stream))
     }
 
-    /// Sends `bytes`, and waits until the socket has taken all.
+    /// Sends all of `bytes`.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// The errors of the socket.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all(bytes)
     }
 
-    /// Sends what the socket takes without waiting.
+    /// Sends as many bytes as the socket takes without blocking.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] if that is nothing.
+    /// [`io::ErrorKind::WouldBlock`] if the socket takes no byte.
     pub fn send_now(&self, bytes: &[u8]) -> io::Result<usize> {
         self.0.send_now(bytes)
     }
@@ -63,7 +67,7 @@ impl RawStream {
         self.0.is_over()
     }
 
-    /// Makes the stream a queue pair: sends the greeting and reads the host's.
+    /// Turns the stream into a queue pair: sends a greeting and reads the host's.
     ///
     /// # Errors
     /// The host closes the stream.
@@ -81,7 +85,7 @@ impl AsFd for RawStream {
     }
 }
 
-/// A session of which the handshake has come to the host's welcome.
+/// A session whose handshake has reached the host's welcome.
 #[derive(Debug)]
 pub struct Intruder {
     address: Address,
@@ -95,7 +99,8 @@ fn deadline() -> Instant {
 }
 
 impl Intruder {
-    /// Asks for a session with `queue_pairs` data queue pairs and memory for calls by fetching, and joins none of them.
+    /// Requests a session with `queue_pairs` data queue pairs and remote fetching. Joins no queue
+    /// pair.
     ///
     /// # Errors
     /// The host refuses the session: [`io::ErrorKind::PermissionDenied`] with its reason.
@@ -109,7 +114,7 @@ impl Intruder {
         }
     }
 
-    /// Returns the session's memory for calls at the host, and its bytes.
+    /// Returns the address and length of the session's call memory at the host.
     pub fn call_memory(&self) -> Option<(RemoteAddr, usize)> {
         self.answer.fetch.map(|at| (at, crate::rpc::CALL_MEMORY))
     }
@@ -118,18 +123,19 @@ impl Intruder {
         self.answer.token
     }
 
-    /// Has another stream join the session as queue pair `index`, up to the proofs: it has not greeted yet.
+    /// Joins another stream as queue pair `index`, up to the proofs. The stream has not sent a
+    /// greeting yet.
     ///
     /// # Errors
-    /// The host does not let it.
+    /// The host refuses the stream.
     pub fn join(&self, index: u32) -> io::Result<RawStream> {
         let mut raw = RawStream::connect(&self.address)?;
         handshake::join(&mut raw.0, (self.token(), index), self.secret.as_ref(), deadline())?;
         Ok(raw)
     }
 
-    /// Joins and greets with all queue pairs that a session needs, and waits until the host says that it is there. Returns their
-    /// streams: that of the calls, those of the data, that for fetching.
+    /// Joins and greets with all required queue pairs, and waits until the session is open. Returns
+    /// the streams: calls, data, remote fetching.
     ///
     /// # Errors
     /// The host refuses the session.
@@ -148,7 +154,7 @@ impl Intruder {
         }
     }
 
-    /// Keeps the session alive: what a client sends three times in its lease.
+    /// Renews the lease, as a client does three times per lease.
     ///
     /// # Errors
     /// The session is over.
@@ -162,14 +168,14 @@ impl Intruder {
     }
 }
 
-/// Returns a message of a call in `slot`.
+/// Returns a call message for `slot`.
 pub fn call_frame(slot: u16, number: u32, body: &[u8]) -> Vec<u8> {
     let len = (8 + body.len()) as u32;
     let header = Header { payload_len: len.into(), ..Header::new(Opcode::Send, number) };
     [header.as_bytes(), &u64::from(slot).to_le_bytes(), body].concat()
 }
 
-/// Returns a READ of `length` bytes.
+/// Returns a READ frame for `length` bytes.
 pub fn read_frame(number: u32, from: RemoteAddr, length: u32) -> Vec<u8> {
     let header = Header {
         rkey: from.rkey.into(),
@@ -180,7 +186,7 @@ pub fn read_frame(number: u32, from: RemoteAddr, length: u32) -> Vec<u8> {
     header.as_bytes().to_vec()
 }
 
-/// Returns a WRITE of `bytes`.
+/// Returns a WRITE frame for `bytes`.
 pub fn write_frame(number: u32, to: RemoteAddr, bytes: &[u8]) -> Vec<u8> {
     let header = Header {
         rkey: to.rkey.into(),

@@ -1,7 +1,10 @@
-//! Keys: a name, and a secret that the client and the host have in common and nobody else.
+//! Keys: a name, and a secret shared by client and host.
 //!
-//! Threading: plain values. Secrets are erased from memory when they are dropped, never printed, and compared in a time
-//! that does not depend on where they differ.
+//! Secrets are erased when dropped and never printed. Comparing them takes the same time for any
+//! difference.
+//!
+//! # Concurrency
+//! Plain values.
 
 use std::{fmt, io, str::FromStr, sync::Arc};
 
@@ -10,17 +13,18 @@ use zeroize::Zeroizing;
 
 use crate::memory::Hidden;
 
-/// Shortest and longest secret, in bytes.
+/// Valid lengths of a secret, in bytes.
 const SECRET_LEN: std::ops::RangeInclusive<usize> = 16..=64;
-/// Bytes of a secret that is made here.
+/// Length of a generated secret, in bytes.
 const NEW_SECRET: usize = 32;
-/// Longest name of a key, in bytes.
+/// Maximum length of a key's name, in bytes.
 const MAX_ID: usize = 32;
 
-/// Digits of the shortest secret, as it is written.
+/// Hexadecimal digits of the shortest secret.
 const SECRET_DIGITS: usize = 2 * *SECRET_LEN.start();
 
-/// A word of a file of keys as the text of an error shows it. One that is as long as a secret is not shown: it may be one, in the wrong place.
+/// Returns a word of a key file as error messages show it. A word as long as a secret is replaced
+/// by its length, because it may be a misplaced secret.
 pub fn shown(word: &str) -> String {
     match word.len() {
         len @ SECRET_DIGITS.. => format!("a word of {len} bytes"),
@@ -28,17 +32,17 @@ pub fn shown(word: &str) -> String {
     }
 }
 
-/// The name of a key. It is no secret: clients send it in clear, and logs show it.
+/// The name of a key. It is not secret: clients send it in clear, and logs show it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KeyId([u8; MAX_ID]);
 
 impl KeyId {
-    /// As it travels: padded with zeros.
+    /// Returns the wire form, padded with zeros.
     pub(crate) fn to_wire(self) -> [u8; MAX_ID] {
         self.0
     }
 
-    /// `None` if these bytes name no key.
+    /// Returns `None` if the bytes are not a valid name.
     pub(crate) fn from_wire(bytes: [u8; MAX_ID]) -> Option<KeyId> {
         let len = bytes.iter().position(|byte| *byte == 0).unwrap_or(MAX_ID);
         let (name, padding) = bytes.split_at(len);
@@ -53,7 +57,7 @@ impl FromStr for KeyId {
 
     fn from_str(text: &str) -> Result<KeyId, KeyError> {
         let wrong = || KeyError::Id(shown(text));
-        // Logs show names, and a secret may have got into the place of one.
+        // Logs show names, so a misplaced secret must not become a name.
         if text.contains('\0') || (text.len() >= SECRET_DIGITS && text.bytes().all(|b| b.is_ascii_hexdigit()))
         {
             return Err(wrong());
@@ -67,7 +71,7 @@ impl FromStr for KeyId {
 impl fmt::Display for KeyId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.0.split(|byte| *byte == 0).next().unwrap_or_default();
-        // It is ASCII.
+        // A name is always ASCII.
         f.pad(str::from_utf8(name).unwrap_or_default())
     }
 }
@@ -78,21 +82,23 @@ impl fmt::Debug for KeyId {
     }
 }
 
-/// The proof of a key: 16 to 64 bytes, outside of core dumps.
+/// The secret of a key: 16 to 64 bytes, excluded from core dumps.
 #[derive(Clone)]
 pub struct Secret(Arc<Hidden>);
 
 impl Secret {
-    /// One that nobody can guess, from the system's randomness.
+    /// Generates a secret from the system's random numbers.
     ///
     /// # Errors
-    /// The system has no randomness to give.
+    /// The system has no random numbers.
     pub fn random() -> io::Result<Secret> {
         let mut bytes = Hidden::zeros(NEW_SECRET);
         getrandom::fill(bytes.as_mut_slice()).map_err(|e| io::Error::other(e.to_string()))?;
         Ok(Secret(Arc::new(bytes)))
     }
 
+    /// Creates a secret from bytes.
+    ///
     /// # Errors
     /// [`KeyError::Secret`] for fewer than 16 bytes, or more than 64.
     pub fn new(bytes: &[u8]) -> Result<Secret, KeyError> {
@@ -106,10 +112,10 @@ impl Secret {
         self.0.as_slice()
     }
 
-    /// In hexadecimal digits, as key files have it.
+    /// Returns the secret in hexadecimal digits, the form of key files.
     pub fn to_hex(&self) -> Zeroizing<String> {
         let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);
-        // Of its full size at once: a string that grows leaves copies behind.
+        // Allocated at full size: a growing string would leave copies of the secret behind.
         let mut text = Zeroizing::new(String::with_capacity(2 * self.bytes().len()));
         self.bytes().iter().for_each(|byte| text.extend([digit(byte >> 4), digit(byte & 15)]));
         text
@@ -148,20 +154,20 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A key.
+/// A key: a name and a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
-    /// What it is called.
+    /// The name.
     pub id: KeyId,
-    /// What proves that somebody has it.
+    /// The secret whose knowledge proves possession of the key.
     pub secret: Secret,
 }
 
 impl Key {
-    /// Reads a name and a secret in hexadecimal digits from the first two of a line's words.
+    /// Reads a name and a hexadecimal secret from the first two words of a line.
     ///
     /// # Errors
-    /// One of them is missing, or is none. The secret is not in the error's text.
+    /// A word is missing or invalid. The error text does not contain the secret.
     pub fn from_words<'a>(words: &mut impl Iterator<Item = &'a str>) -> Result<Key, KeyError> {
         let id = words.next().ok_or(KeyError::Missing)?.parse()?;
         let secret = words.next().ok_or(KeyError::Missing)?.parse()?;
@@ -169,18 +175,18 @@ impl Key {
     }
 }
 
-/// Why something is no key. No text of it has a secret in it.
+/// Error of an invalid key. Its text contains no secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// Not the form of a name.
+    /// Invalid name.
     #[error(
         "{0} is no name of a key: 1 to 32 letters, digits, dots, dashes and underscores, and not all hexadecimal digits of a secret"
     )]
     Id(String),
-    /// Not the form of a secret.
+    /// Invalid secret.
     #[error("a secret is written as 32 to 128 hexadecimal digits")]
     Secret,
-    /// A word too few.
+    /// Missing word.
     #[error("a key is a name and a secret")]
     Missing,
 }
@@ -207,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_not_printed_and_not_made_twice() {
+    fn secrets_are_random_and_not_printed() {
         let secret = Secret::random().unwrap();
         assert_ne!(secret, Secret::random().unwrap());
         assert_eq!(secret.bytes().len(), 32);
@@ -227,7 +233,7 @@ mod tests {
         assert_eq!(error(""), KeyError::Missing);
         assert_eq!(error("k"), KeyError::Missing);
         assert_eq!(error("k! x"), KeyError::Id("\"k!\"".into()));
-        // A secret in the place of the name is not shown.
+        // A secret in the place of the name must not be shown.
         assert_eq!(error(&format!("{} x", &digits[..32])), KeyError::Id("a word of 32 bytes".into()));
         assert_eq!(error(&format!("{}! x", &digits[..32])), KeyError::Id("a word of 33 bytes".into()));
         let long = "0".repeat(130);
@@ -242,7 +248,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(bytes in proptest::collection::vec(any::<u8>(), 16..=64)) {
+        fn secrets_survive_a_round_trip_through_hexadecimal(bytes in proptest::collection::vec(any::<u8>(), 16..=64)) {
             let secret = Secret::new(&bytes).unwrap();
             prop_assert_eq!(secret.to_hex().parse::<Secret>(), Ok(secret));
         }

@@ -1,6 +1,7 @@
-//! Files with keys: read only if they are their owner's alone.
+//! Files with keys. A file is read only if no other user can read or change it.
 //!
-//! Threading: none. A file is read at once and kept nowhere else.
+//! # Concurrency
+//! No locks. A file is read at once and not cached.
 
 use std::{
     fs::File,
@@ -14,21 +15,21 @@ use rustix::process::geteuid;
 use super::key::{Key, KeyError};
 use crate::memory::Hidden;
 
-/// No file with keys is longer, in bytes.
+/// Maximum length of a key file, in bytes.
 const MAX_LEN: u64 = 1 << 20;
 
-/// Why a file with keys cannot be used. No text of it has a secret in it.
+/// Error of a key file. Its text contains no secret.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    /// The system says no.
+    /// The system reported an error.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// Others may read or change it.
+    /// Other users may read or change the file.
     #[error("{}: other users can use this file, its mode is {:o}: chmod 600", path.display(), mode & 0o7777)]
     Mode {
         /// The file.
@@ -36,31 +37,31 @@ pub enum KeyFileError {
         /// Its mode.
         mode: u32,
     },
-    /// Somebody else may change it at any time.
+    /// Another user owns the file and may change it at any time.
     #[error("{}: belongs to user {uid}, and must belong to this user or root", path.display())]
     Owner {
         /// The file.
         path: PathBuf,
-        /// Whose it is.
+        /// The owner.
         uid: u32,
     },
-    /// Not text, or not of a length that makes sense.
+    /// The file is not text, or is too long.
     #[error("{}: not a file with keys", path.display())]
     Form {
         /// The file.
         path: PathBuf,
     },
-    /// A line that is no key.
+    /// A line is not a valid key.
     #[error("{}, line {line}: {why}", path.display())]
     Line {
         /// The file.
         path: PathBuf,
-        /// Counted from 1.
+        /// Line number, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// There is no key in it.
+    /// The file contains no key.
     #[error("{}: there is no key in it", path.display())]
     Empty {
         /// The file.
@@ -68,7 +69,7 @@ pub enum KeyFileError {
     },
 }
 
-/// A text that nobody but its owner can have read or changed, who is this user or root.
+/// The text of a key file. Only its owner, this user or root, can have read or changed it.
 #[derive(Debug)]
 pub struct KeyFile {
     path: PathBuf,
@@ -76,18 +77,18 @@ pub struct KeyFile {
 }
 
 impl KeyFile {
-    /// Reads a file whose mode gives nothing to group and others.
+    /// Reads a file whose mode grants nothing to group and others.
     pub fn read(path: &Path) -> Result<KeyFile, KeyFileError> {
         let path = path.to_owned();
         let io = |source| KeyFileError::Io { path: path.clone(), source };
-        // A link of this user or root leads where they want (as to a mounted secret of a container); a
-        // link of another user leads to a file of that user's choice.
+        // A link owned by this user or root may lead anywhere, for example to a mounted secret of a
+        // container. A link of another user leads to a file of that user's choice.
         let link = std::fs::symlink_metadata(&path).map_err(io)?;
         if link.is_symlink() && link.uid() != 0 && link.uid() != geteuid().as_raw() {
             return Err(KeyFileError::Owner { path, uid: link.uid() });
         }
         let mut file = File::open(&path).map_err(io)?;
-        // Of what was opened, and not of what has the name a moment later.
+        // Checks the opened file, because the name may point elsewhere by now.
         let meta = file.metadata().map_err(io)?;
         let (mode, uid) = (meta.mode(), meta.uid());
         if !meta.is_file() || meta.len() > MAX_LEN {
@@ -99,7 +100,7 @@ impl KeyFile {
         if uid != 0 && uid != geteuid().as_raw() {
             return Err(KeyFileError::Owner { path, uid });
         }
-        // The length is limited above. Past the copies of a buffered reader.
+        // The length is limited above. Reading without a buffered reader avoids further copies.
         let mut text = Hidden::zeros(meta.len() as usize);
         match file.read_exact(text.as_mut_slice()) {
             Ok(()) if str::from_utf8(text.as_slice()).is_ok() => Ok(KeyFile { path, text }),
@@ -108,26 +109,27 @@ impl KeyFile {
         }
     }
 
-    /// All of it.
+    /// Returns the whole text.
     pub(crate) fn text(&self) -> &str {
-        // The constructor has checked it.
+        // `read` has checked the encoding.
         str::from_utf8(self.text.as_slice()).unwrap_or_default()
     }
 
-    /// Lines that say something, each with its number counted from 1: those that are not empty and do not begin with `#`.
+    /// Returns the lines with content and their line numbers, from 1. Skips empty lines and lines
+    /// that begin with `#`.
     pub fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
         let numbered = self.text().lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
         numbered.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
     }
 
-    /// What is wrong with a line.
+    /// Returns the error for a line.
     pub fn wrong(&self, line: usize, why: impl Into<String>) -> KeyFileError {
         KeyFileError::Line { path: self.path.clone(), line, why: why.into() }
     }
 }
 
 impl Key {
-    /// The key of a client: the first two words of the first line of a file that is this user's alone.
+    /// Loads a client's key: the first two words of the first line with content.
     pub fn load(path: &Path) -> Result<Key, KeyFileError> {
         let file = KeyFile::read(path)?;
         let Some((number, line)) = file.lines().next() else {
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_line_that_says_something_is_the_key() {
+    fn the_first_line_with_content_is_the_key() {
         let text = format!("# a client's\n\n  k {SECRET} rfs rw\nother line\n");
         for mode in [0o600, 0o400] {
             let key = load(text.as_bytes(), mode).unwrap();
@@ -167,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_others_and_other_files_are_refused() {
+    fn insecure_and_malformed_key_files_are_refused() {
         let text = format!("k {SECRET}\n");
         for mode in [0o640, 0o604, 0o620, 0o610, 0o666] {
             let error = load(text.as_bytes(), mode).unwrap_err().to_string();

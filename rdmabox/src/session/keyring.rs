@@ -1,28 +1,31 @@
-//! Which keys a host takes, and what each opens.
+//! The keys that a host accepts, their rights, and the host's limits.
 //!
-//! Threading: a keyring is asked by the threads of new connections, several at once. It must not block for long.
+//! # Concurrency
+//! The threads of new connections query a keyring concurrently. A query must not block for long.
 
 use std::{collections::HashMap, time::Duration};
 
 use super::key::{KeyId, Secret};
 
-/// A protection domain of a host: the sessions in it reach what is exported in it, and nothing else, whatever keys of
-/// memory they name. [`Host::domain`](super::Host::domain) makes one; the default is that of sessions without a key.
+/// A protection domain of a host. Its sessions can access only its exports, regardless of the
+/// rkeys in their requests. [`Host::domain`](super::Host::domain) creates a domain. Sessions
+/// without a key are in the default domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Domain(pub(super) usize);
 
-/// What a key opens.
+/// The rights of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// What its owners prove that they know.
+    /// The secret that clients with the key prove.
     pub secret: Secret,
-    /// Where their sessions are.
+    /// The domain of their sessions.
     pub domain: Domain,
 }
 
 /// The keys of a host ([`Host::keys`](super::Host::keys)).
 pub trait Keyring: Send + Sync + 'static {
-    /// What a key opens; `None` if there is no such key. Asked once for each session that is to be made.
+    /// Returns the rights of a key, `None` for an unknown key. Called once for each requested
+    /// session.
     fn grant(&self, id: &KeyId) -> Option<Grant>;
 }
 
@@ -32,29 +35,32 @@ impl Keyring for HashMap<KeyId, Grant> {
     }
 }
 
-/// What a host spends on clients at most ([`Host::limits`](super::Host::limits)).
+/// Limits on the resources that a host spends on clients ([`Host::limits`](super::Host::limits)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections that belong to no session yet. Each takes a thread, and 160 bytes of it are read, with TLS those of a
-    /// handshake, of which 64 KiB are kept at most. Where there is no room for one
-    /// more, the oldest one gives way that has not shown yet who it is, of the network address that most come
-    /// from.
+    /// Maximum number of connections that belong to no session yet. Each takes a thread and reads
+    /// at most 160 bytes. With TLS it also reads a handshake, with at most 64 KiB kept. At the
+    /// limit, a new connection evicts the oldest unauthenticated one of the source with the most
+    /// connections.
     pub strangers: usize,
-    /// Time for a connection to say what it wants, and to prove who it is.
+    /// Time limit for a connection to send its preamble and to prove its key.
     pub introduction: Duration,
-    /// Sessions at a time, with those that are being made; at most 1000 for each kind of device.
+    /// Maximum number of sessions, including sessions in the making; at most 1000 per kind of
+    /// device.
     pub sessions: usize,
-    /// Sessions at a time of one key. A client can make the host use up to 5 MiB of memory for each.
+    /// Maximum number of sessions per key. Each can use up to 5 MiB of the host's memory.
     pub sessions_per_key: usize,
 }
 
 impl Limits {
-    /// Returns how many sessions can be in making: fewer than strangers, so that the streams that they wait for can come in.
+    /// Returns the maximum number of sessions in the making. It is below `strangers`, so that the
+    /// streams of these sessions can still be accepted.
     pub(super) fn in_making(&self) -> usize {
         self.strangers.div_ceil(2)
     }
 
-    /// Returns how many of them can have one key, so that one key leaves room for others.
+    /// Returns the maximum number of sessions in the making per key, so that one key leaves room
+    /// for others.
     pub(super) fn in_making_per_key(&self) -> usize {
         self.in_making().div_ceil(4)
     }

@@ -1,8 +1,11 @@
-//! A session's lease: the client renews it on the control stream, a byte at a time, and a host that has heard nothing for the
-//! lease's length ends the session.
+//! The lease of a session.
 //!
-//! It is what tells a client that is stopped, cut off or hung from one that has nothing to ask. The end is that of any
-//! session: the queue pairs go first, so that what such a client still sends, or does when it goes on, has no effect.
+//! The client sends a byte on the control stream several times per lease. The host ends the
+//! session after a lease without a byte. This detects clients that are stopped, cut off or hung.
+//! The queue pairs end first, so later requests of such a client have no effect.
+//!
+//! # Concurrency
+//! The client renews on a thread of its own. The host watches on the session's thread. No locks.
 
 use std::{
     io::{self, Read},
@@ -14,20 +17,21 @@ use seeded_faults::{Fault, seeded};
 
 use super::stream::Stream;
 
-/// Renewals in the length of a lease: a client that is late twice keeps it.
+/// Renewals per lease: two late renewals do not lose it.
 const RENEWALS: u32 = 3;
-/// Looks of the host in the length of a lease.
-const LOOKS: u32 = 4;
+/// Reads of the host per lease.
+const READS: u32 = 4;
 
-/// Keeps a session's lease. Dropping it ends the renewals.
+/// The renewal thread of a lease. Dropping it stops the thread.
 #[derive(Debug)]
 pub(super) struct Renewal {
-    /// Nothing is sent: its end is the message.
+    /// Never sent on: dropping the sender stops the thread.
     _stop: mpsc::Sender<()>,
 }
 
 impl Renewal {
-    /// Starts a thread that renews the lease on `control` until this is dropped or the stream ends.
+    /// Starts a thread that renews the lease on `control` until the handle is dropped or the stream
+    /// ends.
     pub(super) fn start(control: &Arc<Stream>, lease: Duration) -> io::Result<Renewal> {
         let (stop, stopped) = mpsc::channel();
         let (control, pause) = (Arc::clone(control), lease / RENEWALS);
@@ -35,7 +39,7 @@ impl Renewal {
             while stopped.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {
                 match control.send_now(&[0]) {
                     Ok(_) => {}
-                    // The host has not read the earlier ones: it is busy, or gone.
+                    // The host has not read earlier bytes: it is busy or gone.
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                     Err(_) => return,
                 }
@@ -46,22 +50,24 @@ impl Renewal {
     }
 }
 
-/// Why a session ends.
+/// The reason for the end of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// The control stream did: the client closed it or died, or the host wants it so.
+    /// The control stream ended: the client closed it or died, or the host shut it down.
     Closed,
-    /// The client has not renewed its lease.
+    /// The client did not renew its lease.
     Expired,
 }
 
-/// Returns when the session of a control stream is to end. Without a lease that is when the stream ends.
+/// Blocks until the session of a control stream has to end. Without a lease that is the end of
+/// the stream.
 ///
-/// A host that is stopped, or whose machine is suspended, can hear nothing, and what clients send meanwhile may take a while to arrive when it goes on.
-/// So it listens several times in the length of a lease, and a time in which it stood still counts as no more than one of them.
+/// A stopped host or a suspended machine cannot receive, and delayed bytes may take a while to
+/// arrive after it resumes. The lease is therefore split into several reads, and any pause of the
+/// host counts as only one of them.
 pub(super) fn watch(control: &mut Stream, lease: Option<Duration>) -> End {
     let lease = lease.filter(|_| !seeded(Fault::LeaseNotExpired));
-    if control.set_timeout(lease.map(|lease| lease / LOOKS)).is_err() {
+    if control.set_timeout(lease.map(|lease| lease / READS)).is_err() {
         return End::Closed;
     }
     end_of(|renewals| control.read(renewals))
@@ -73,11 +79,11 @@ fn end_of(mut listen: impl FnMut(&mut [u8]) -> io::Result<usize>) -> End {
         match listen(&mut renewals) {
             Ok(0) => return End::Closed,
             Ok(_) => silent = 0,
-            // As when the process goes on after it was stopped.
+            // A process that resumes after a stop gets EINTR.
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                 silent += 1;
-                if silent == LOOKS {
+                if silent == READS {
                     return End::Expired;
                 }
             }
@@ -100,9 +106,9 @@ mod tests {
     }
 
     #[test]
-    fn silence_ends_it_and_so_does_the_stream() {
+    fn a_silent_lease_and_a_closed_stream_end_the_session() {
         let (mut client, mut host) = pair();
-        // What came before counts, and any number of bytes is one renewal.
+        // Earlier bytes count as one renewal, regardless of their number.
         client.write_all(&[0; 200]).unwrap();
         assert_eq!(watch(&mut host, Some(Duration::from_millis(1))), End::Expired);
         drop(client);
@@ -110,41 +116,41 @@ mod tests {
         assert_eq!(watch(&mut host, None), End::Closed);
     }
 
-    /// The first thing that a host hears that stood still is that the time is over, whatever lies on its way.
+    /// A host that resumes sees an expired timer before it sees the pending bytes.
     #[test]
-    fn one_look_in_vain_is_no_silence() {
+    fn a_single_empty_read_does_not_end_a_lease() {
         let heard = |all: &[Result<usize, io::ErrorKind>]| {
             let mut all = all.iter().copied();
             let end = end_of(|_| all.next().unwrap().map_err(io::Error::from));
             (end, all.len())
         };
         let (nothing, stopped) = (Err(io::ErrorKind::WouldBlock), Err(io::ErrorKind::Interrupted));
-        let late = [nothing, nothing, nothing, Ok(1), nothing, nothing, stopped, nothing, Ok(2), Ok(0)];
-        assert_eq!(heard(&late), (End::Closed, 0));
+        let resumed = [nothing, nothing, nothing, Ok(1), nothing, nothing, stopped, nothing, Ok(2), Ok(0)];
+        assert_eq!(heard(&resumed), (End::Closed, 0));
         let silent = [Ok(1), nothing, Err(io::ErrorKind::TimedOut), stopped, nothing, nothing, Ok(1)];
         assert_eq!(heard(&silent), (End::Expired, 1));
         assert_eq!(heard(&[Err(io::ErrorKind::ConnectionReset)]), (End::Closed, 0));
     }
 
     #[test]
-    fn it_is_renewed_until_it_is_dropped() {
+    fn a_lease_is_renewed_until_its_handle_is_dropped() {
         let (client, mut host) = pair();
         let client = Arc::new(client);
         let renewal = Renewal::start(&client, Duration::from_millis(3)).unwrap();
-        // Without an end to the wait: the clock decides nothing here.
+        // No time limit: the test must not depend on the clock.
         let mut byte = [1];
         for _ in 0..5 {
             host.read_exact(&mut byte).unwrap();
             assert_eq!(byte, [0]);
         }
         drop(renewal);
-        // Its thread lets go of the stream, and that ends it.
+        // The renewal thread drops its reference, and then the stream closes.
         drop(client);
         while host.read(&mut byte).unwrap() != 0 {}
     }
 
     #[test]
-    fn a_host_that_does_not_read_blocks_nobody() {
+    fn a_host_that_does_not_read_does_not_block_the_renewal() {
         let (client, host) = pair();
         let client = Arc::new(client);
         while client.send_now(&[0; 4096]).is_ok() {}

@@ -1,4 +1,8 @@
-//! Where a host listens: TCP ports and Unix sockets.
+//! Listening sockets of a host: TCP ports and Unix sockets.
+//!
+//! # Concurrency
+//! One thread accepts on a [`Listener`]. Another thread stops it with a [`ListenerHandle`]. No
+//! locks.
 
 use std::{
     fs::Metadata,
@@ -23,27 +27,27 @@ use super::{
     stream::{self, Stream},
 };
 
-/// Time to find out whether somebody listens on a Unix socket.
+/// Time limit for probing whether a host listens on a Unix socket.
 const PROBE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 enum Socket {
     Tcp(TcpListener),
     Unix(UnixListener),
-    /// Where peers find each other that go on over RDMA.
+    /// TCP port at which peers meet before they use RDMA.
     Rdma(TcpListener),
 }
 
-/// A socket that accepts. Dropping it removes the file of a Unix socket.
+/// A listening socket. Dropping it removes the file of a Unix socket.
 #[derive(Debug)]
 pub(super) struct Listener {
     socket: Socket,
-    /// With the port that it got.
+    /// Address with the actual port.
     pub(super) address: Address,
     file: Option<Arc<SocketFile>>,
 }
 
-/// The file of a Unix socket. It is removed once: later another host may have one of that name.
+/// The file of a Unix socket. It is removed only once, because a later host may reuse the path.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
@@ -53,7 +57,7 @@ struct SocketFile {
 impl SocketFile {
     fn remove(&self) {
         if !self.removed.swap(true, Ordering::AcqRel) {
-            // Somebody may have done so by hand.
+            // A user may have removed the file by hand.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -65,7 +69,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// What it takes to stop a listener from another thread.
+/// Handle that stops a listener from another thread.
 #[derive(Debug)]
 pub(super) struct ListenerHandle {
     socket: socket2::Socket,
@@ -74,17 +78,19 @@ pub(super) struct ListenerHandle {
 
 impl ListenerHandle {
     pub(super) fn close(&self) {
-        // While somebody still listens there: a file that nobody listens at is anybody's to replace.
+        // Removes the file while the socket still listens: another host may replace a file without
+        // a listener.
         if let Some(file) = &self.file {
             file.remove();
         }
-        // Makes accept return.
+        // Makes `accept` return.
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
     }
 }
 
 impl Listener {
-    /// The socket file of a dead host is replaced; that of a live one is an error.
+    /// Binds a listener. Replaces the socket file of a dead host. The socket file of a live host is
+    /// an error.
     pub(super) fn bind(address: &Address) -> io::Result<Listener> {
         match address {
             Address::Tcp { host, port } => {
@@ -113,7 +119,7 @@ impl Listener {
                             check_stale(&meta)?;
                             std::fs::remove_file(path)?;
                         }
-                        // A listener whose queue is full is one.
+                        // A listener with a full queue counts as live.
                         _ => {
                             return Err(io::Error::new(
                                 io::ErrorKind::AddrInUse,
@@ -146,7 +152,7 @@ impl Listener {
     }
 }
 
-/// Checks that the socket of a dead host is this user's to remove.
+/// Checks that the socket file of a dead host belongs to this user.
 fn check_stale(meta: &Metadata) -> io::Result<()> {
     let (owner, own) = (meta.uid(), rustix::process::geteuid().as_raw());
     if owner == own {
@@ -156,7 +162,7 @@ fn check_stale(meta: &Metadata) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 
-/// With the host's name, and the port that it got.
+/// Returns the socket, the host's name, and the actual port.
 fn bind_tcp(host: &str, port: u16) -> io::Result<(TcpListener, String, u16)> {
     let socket = TcpListener::bind((host, port))?;
     replace_bbr(&socket);
@@ -179,7 +185,7 @@ mod tests {
         handle.close();
         assert!(!path.exists());
         let new = Listener::bind(&address).unwrap();
-        // As the thread that accepts ends, which takes its time.
+        // As when the accepting thread ends late.
         drop((old, handle));
         stream::connect_unix(&path, PROBE).unwrap();
         drop(new);

@@ -1,4 +1,7 @@
-//! What a session can be told. Every mechanism of the runtime has its switch here.
+//! Options of a session: one field for each mechanism of the runtime.
+//!
+//! # Concurrency
+//! Plain values.
 
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
@@ -14,21 +17,22 @@ use crate::{
     verbs::QpCaps,
 };
 
-/// How the answers to calls reach the client.
+/// How replies to calls reach the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CallsBy {
-    /// The host sends them. A thread of it is woken for each call, as a rule.
+    /// The host sends each reply as a message. Usually every call wakes a thread of the host.
     Reply,
-    /// The client WRITEs its requests into memory of its own at the host and READs the answers from there: the host sends
-    /// nothing as long as it is quick. While calls come it looks for them, for a tenth of a millisecond at most after the last
-    /// one. A host that has no memory for it sends them.
+    /// Remote fetching: the client WRITEs requests to its call memory at the host and READs the
+    /// replies from there. The host polls that memory while calls come, and for at most 0.1 ms
+    /// after the last call. It sends messages only if a reply is slow. A host without memory for it
+    /// falls back to `Reply`.
     Fetch,
-    /// `Fetch` where the provider maps the host's memory, and `Reply` elsewhere.
+    /// `Fetch` if the provider maps the host's memory, otherwise `Reply`.
     #[default]
     Auto,
 }
 
-/// The names of [`CallsBy`].
+/// The names of the [`CallsBy`] variants.
 const CALLS_BY: [(CallsBy, &str); 3] =
     [(CallsBy::Reply, "reply"), (CallsBy::Fetch, "fetch"), (CallsBy::Auto, "auto")];
 
@@ -47,18 +51,18 @@ impl FromStr for CallsBy {
     }
 }
 
-/// No way of answering calls.
+/// Error of a string that names no [`CallsBy`] variant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is no way of answering calls: choose reply, fetch or auto")]
 pub struct CallsByError(String);
 
 impl CallsBy {
-    /// True if the answers are to be fetched over such a provider.
+    /// Returns true if replies are fetched over this provider.
     pub(crate) fn fetches(self, provider: ProviderKind) -> bool {
         match self {
             CallsBy::Reply => false,
             CallsBy::Fetch => true,
-            // Over TCP two round trips cost more than a message each way: with four threads a third fewer calls a second.
+            // Over TCP two round trips cost more than one message in each direction.
             CallsBy::Auto => provider == ProviderKind::Shm,
         }
     }
@@ -67,68 +71,73 @@ impl CallsBy {
 /// Options of a session.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
-    /// The provider to use; failing rather than taking another one. `None`: that of the address; for a TCP address of the same
-    /// host shared memory.
+    /// The required provider. `None`: the provider of the address, or shared memory if a TCP
+    /// address belongs to this machine.
     pub provider: Option<ProviderKind>,
-    /// The RDMA device, for addresses of RDMA.
+    /// The RDMA device, for `rdma:` addresses.
     pub rdma: RdmaOptions,
-    /// The key that this client proves to have, and that the host has to prove to have. `None`: it has none, and takes any host.
+    /// The key that this client proves, and that the host must prove in turn. `None`: the client
+    /// proves nothing and accepts any host.
     pub key: Option<Key>,
-    /// The server is to prove itself by a certificate, and everything is encrypted: for addresses of TCP, and no other way is taken.
-    /// `None`: nothing is, and a server that wants TLS refuses.
+    /// Encrypts the session and verifies the server's certificate. TCP addresses only, without a
+    /// switch to shared memory. `None`: no encryption; a server that requires TLS refuses the
+    /// client.
     pub tls: Option<TlsClient>,
-    /// Data queue pairs, 1 to 16, each with its own completion queue.
+    /// Number of data queue pairs, 1 to 16, each with its own completion queue.
     pub queue_pairs: usize,
-    /// Bytes that may be in flight, both directions together.
+    /// Maximum bytes in flight, both directions together.
     pub window_bytes: u64,
-    /// Who decides what may be in flight, instead of a fixed window of `window_bytes`. It is asked for every request, so
-    /// that none is carried out on the spot (see [`direct`](Self::direct)).
+    /// Admission policy that replaces the fixed window of `window_bytes`. It sees every request, so
+    /// it turns off [`direct`](Self::direct).
     pub admission: Option<Arc<dyn AdmissionPolicy>>,
-    /// How requests that gather in the merge queue are combined.
+    /// How requests in the merge queue are combined.
     pub batch: BatchMode,
-    /// A work request of at most so many bytes is copied through pre-registered memory (preMR); for a longer one the
-    /// caller's buffer is registered (dynMR).
+    /// Maximum bytes of a work request that is copied through pre-registered memory (preMR). For a
+    /// longer work request the caller's buffer is registered (dynMR).
     pub pre_mr_threshold: PreMrThreshold,
-    /// How completions are waited for.
+    /// How threads wait for completions.
     pub polling: PollingMode,
-    /// Polls that find nothing before adaptive polling goes to sleep. `None`: as many as have paid off lately, at most 120
-    /// as in the paper, and 500 over TCP, where a poll is a system call and a completion takes the longer way.
+    /// Polls without a completion before adaptive polling blocks. `None`: adapts to recent success,
+    /// up to 120 as in the paper. Over TCP up to 500, because a completion takes longer there.
     pub max_retry: Option<u32>,
-    /// For how long the thread that moves the data of TCP, and on which nobody waits, looks for more before it sleeps; as long as that pays, and
-    /// while nobody else wants its core. To wake it costs tens of microseconds of each request; to look costs its core. Nothing: it sleeps at
-    /// once. No effect over other providers.
+    /// Maximum time that the TCP engine polls before it blocks, while that succeeds and no other
+    /// thread wants its core. Waking the engine costs tens of microseconds per request; polling
+    /// occupies its core. Zero: it blocks at once. No effect over other providers.
     pub engine_look: Duration,
-    /// Every so many-th work request of a chain asks for a completion, as the last one always does. 0: the last one only.
+    /// Signals every n-th work request of a chain; the last one is always signaled. 0: only the
+    /// last one.
     pub signal_interval: u32,
-    /// A single WRITE of at most so many bytes travels in its work request. 0: none does. The default is cut to what the
-    /// device allows; anything else that is more is refused.
+    /// Maximum bytes of a WRITE that travels inside its work request. 0: none. The default is cut
+    /// to the device's limit; any other value above that limit is refused.
     pub max_inline: u32,
-    /// Where the provider maps the host's memory, a request that its caller makes alone is carried out by the caller, on
-    /// the spot and from its own memory: without a queue, a work request or a completion, and outside of the window, as
-    /// nothing of it is under way when the call returns. No effect over other providers.
+    /// Executes a request on the calling thread if the provider maps the host's memory and the
+    /// request is the only one of its caller. Such a request uses no queue, work request,
+    /// completion or window. It is complete when the call returns. No effect over other providers.
     pub direct: bool,
-    /// Gets the outcomes of started calls ([`Session::start_call`](crate::Session::start_call)). `None`: nobody does.
+    /// Receives the outcomes of started calls
+    /// ([`Session::start_call`](crate::Session::start_call)). `None`: the outcomes are dropped.
     pub started_reply: Option<StartedReply>,
-    /// How calls are answered. Late replies, and those to calls that wait for them, are always sent.
+    /// How calls are answered. Deferred replies are always sent as messages.
     pub calls: CallsBy,
-    /// Bytes of the READ that fetches an answer: of an answer's 24 bytes of framing and the reply. A longer one takes one more
-    /// READ. No effect where memory is mapped.
+    /// Bytes of the READ that fetches a reply, including 24 bytes of framing. A longer reply takes
+    /// one more READ. No effect with mapped memory.
     pub fetch_size: usize,
-    /// No request takes longer. When it is over the request's queue pair is given up: the memory of the requests on it is
-    /// free again, and whether they took effect is unknown. At most a day.
+    /// Maximum duration of a request, at most a day. After a timeout the runtime discards the
+    /// request's queue pair. The memory of the requests on it is free again, and it is unknown
+    /// whether they took effect.
     pub operation_timeout: Duration,
-    /// Connecting takes no longer, apart from looking up a host name. At most a day.
+    /// Maximum duration of connecting, at most a day.
     pub connect_timeout: Duration,
-    /// What goes wrong on the way, in tests. Sessions with the same plan go on with it.
+    /// Faults to inject, for tests. Sessions with the same plan share its state.
     #[cfg(feature = "faults")]
     pub faults: Option<Arc<crate::provider::fault::Plan>>,
 }
 
-/// Longest timeout: a longer one is taken for this.
+/// Maximum timeout; longer values are reduced to it.
 const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl SessionOptions {
-    /// With timeouts that can be added to any time.
+    /// Returns the options with timeouts that can be added to any instant.
     pub(crate) fn bounded(&self) -> SessionOptions {
         SessionOptions {
             operation_timeout: self.operation_timeout.min(MAX_TIMEOUT),
@@ -138,15 +147,16 @@ impl SessionOptions {
     }
 }
 
-/// Over TCP, where 120 gave 0.95 of busy polling's throughput to one thread, and this 0.99. It is what may be learnt: a
-/// spin that ends with sleep halves what the next one takes.
+/// Over TCP a poll is a system call, and a completion takes longer than through mapped memory.
+/// This is an upper limit: a spin that ends in sleep halves the next budget.
 const TCP_MAX_RETRY: u32 = 500;
 
-/// The replies of a service with small answers fit, and it is little next to what a READ costs over TCP.
+/// Large enough for the replies of a service with small answers. Small against the cost of a READ
+/// over TCP.
 const DEFAULT_FETCH_SIZE: usize = 1024;
 
 impl SessionOptions {
-    /// The budget of adaptive polling on a provider.
+    /// Returns the spin budget of adaptive polling on a provider.
     pub(crate) fn retry_on(&self, provider: ProviderKind) -> Retry {
         match (self.max_retry, provider) {
             (Some(retries), _) => Retry::Fixed(retries),
@@ -163,12 +173,12 @@ impl Default for SessionOptions {
             rdma: RdmaOptions::default(),
             key: None,
             tls: None,
-            // Best in the paper (section V-A).
+            // The best value in the paper (section V-A).
             queue_pairs: 4,
             window_bytes: DEFAULT_WINDOW,
             admission: None,
             batch: BatchMode::Hybrid,
-            // Measured on the software device: registering costs about as much as copying so many bytes.
+            // On the software device, registering costs about as much as copying this many bytes.
             pre_mr_threshold: PreMrThreshold::Bytes(4096),
             polling: PollingMode::Adaptive,
             max_retry: None,
@@ -192,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ways_of_answering_calls_have_names() {
+    fn names_of_call_modes_round_trip() {
         for by in [CallsBy::Reply, CallsBy::Fetch, CallsBy::Auto] {
             assert_eq!(by.to_string().parse(), Ok(by));
         }
@@ -200,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_fetched_where_memory_is_mapped() {
+    fn replies_are_fetched_from_mapped_memory_by_default() {
         use ProviderKind::{Rdma, Shm, Tcp};
         assert_eq!([Shm, Tcp, Rdma].map(|over| CallsBy::Auto.fetches(over)), [true, false, false]);
         assert_eq!([Shm, Tcp, Rdma].map(|over| CallsBy::Fetch.fetches(over)), [true; 3]);

@@ -1,4 +1,7 @@
-//! What a host's service sees: its peers, the memory it exports, and what it is asked.
+//! The service's view of a host: peers, exports, and the [`Service`] trait.
+//!
+//! # Concurrency
+//! [`Peer`] and [`Export`] may be shared by any number of threads; no locks.
 
 use std::{
     fmt,
@@ -8,34 +11,35 @@ use std::{
     },
 };
 
-use super::{Domain, KeyId, ProviderKind, straggler::ClientProcess};
+use super::{Domain, KeyId, ProviderKind, client_process::ClientProcess};
 use crate::{
     memory::Memory,
     rpc::Reply,
     verbs::{MrHandle, RemoteAddr},
 };
 
-/// A service that sessions connect to.
+/// The application of a host.
 pub trait Service: Send + Sync + 'static {
-    /// A session is up; calls follow. An error ends it, and is told to the client.
+    /// Accepts or refuses a new session, before its first call. An error ends the session, and its
+    /// text is sent to the client.
     fn connected(&self, peer: &Peer) -> Result<(), String> {
         let _ = peer;
         Ok(())
     }
 
-    /// Answers one call into `reply`, which comes empty, or promises the answer for [later](Reply::later). Runs on
-    /// several threads at once, which are the only ones that there are for calls: who has to wait for something promises,
-    /// and does not block. An error (a malformed request, say) ends the session and is logged.
+    /// Answers one call into `reply`, which is empty, or [defers](Reply::later) the reply. Runs
+    /// concurrently on the few threads that serve all calls, so it must not block: a call that has
+    /// to wait defers its reply. An error (for example a malformed request) ends the session and is
+    /// logged.
     fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String>;
 
-    /// The session is over: no call of it is running or will run, and its queue pairs here are destroyed. Once for each
-    /// `connected` that succeeded.
+    /// Handles the end of a session, once for each successful `connected`. No call of the session
+    /// is running or will run, and its queue pairs at this host are destroyed.
     ///
-    /// Nothing of the session touches memory any more, whatever the client does. With shared memory this is called when the client
-    /// has answered that its last request is over, which a running one does by itself, or when its process has ended: until
-    /// then it is put off ([`Fencing`](super::Fencing)). Only a host that is being stopped does not wait for that
-    /// ([`Peer::clings`]). Whoever used
-    /// [`Session::map`](super::Session::map) and kept the memory can read there in any case.
+    /// No request of the session accesses memory any more. With shared memory the host calls this
+    /// after the client has reported the end of its last request, or after its process has ended
+    /// ([`Fencing`](super::Fencing)). Only a host that stops does not wait ([`Peer::clings`]). A
+    /// client that keeps memory from [`Session::map`](super::Session::map) can still read it.
     fn disconnected(&self, peer: &Peer) {
         let _ = peer;
     }
@@ -48,11 +52,11 @@ pub struct Peer {
     pub(crate) provider: ProviderKind,
     pub(crate) name: String,
     pub(crate) key: Option<KeyId>,
-    /// Its lease is over.
+    /// True if the session ended with its lease.
     pub(crate) expired: AtomicBool,
-    /// The host did not wait until it had let go of mapped memory.
+    /// True if the host stopped waiting for the client to release mapped memory.
     pub(crate) clings: AtomicBool,
-    /// Where memory is mapped.
+    /// The client's process, if it maps memory.
     pub(super) process: Option<Arc<ClientProcess>>,
 }
 
@@ -61,55 +65,57 @@ pub struct Peer {
 pub struct PeerProcess(Arc<ClientProcess>);
 
 impl PeerProcess {
-    /// True once the process has ended: nothing of it will ever come again.
+    /// Returns true once the process has ended.
     pub fn has_ended(&self) -> bool {
         self.0.has_ended()
     }
 
-    /// Its number. While [`has_ended`](Self::has_ended) is false no other process has it.
+    /// Returns the pid. No other process has it while [`has_ended`](Self::has_ended) is false.
     pub fn id(&self) -> i32 {
         self.0.pid()
     }
 }
 
 impl Peer {
-    /// Number of the session, unique while the host runs.
+    /// Returns the number of the session, unique while the host runs.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// What carries its requests.
+    /// Returns the provider of the session's requests.
     pub fn provider(&self) -> ProviderKind {
         self.provider
     }
 
-    /// The key that it has proved to have; `None` where it needs none.
+    /// Returns the key that the peer has proved; `None` if it needed none.
     pub fn key(&self) -> Option<&KeyId> {
         self.key.as_ref()
     }
 
-    /// True if the session ends because nothing was heard of the peer for the length of its lease, and not because its connection did.
+    /// Returns true if the session ended because its lease expired, not because its connection
+    /// ended.
     pub fn has_expired(&self) -> bool {
         self.expired.load(Ordering::Acquire)
     }
 
-    /// True if the session is over because the host is being stopped, and the client had not let go of mapped memory by then: it may go on
-    /// to write there.
+    /// Returns true if the host stopped before the client released mapped memory. The client may
+    /// still write there.
     pub fn clings(&self) -> bool {
         self.clings.load(Ordering::Acquire)
     }
 
-    /// Its process, where that is another one of this host and known: over shared memory.
+    /// Returns the peer's process, if it is another known process of this machine: over shared
+    /// memory.
     pub fn process(&self) -> Option<PeerProcess> {
         self.process.clone().map(PeerProcess)
     }
 
-    /// Who it is, for people.
+    /// Describes the peer, for people.
     pub fn description(&self) -> String {
         self.to_string()
     }
 
-    /// Where this peer finds the first byte of an export of its domain.
+    /// Returns the address at which this peer finds the first byte of an export of its domain.
     pub fn remote_addr(&self, export: &Export) -> RemoteAddr {
         let region = export.0.region(self.provider);
         RemoteAddr { addr: region.addr(), rkey: region.rkey() }
@@ -126,7 +132,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Memory that peers may reach. Dropping it takes the key back: later requests are refused.
+/// Memory that peers may access. Dropping it revokes the access: later requests are refused.
 #[derive(Debug)]
 pub struct Export(pub(crate) Arc<Exported>);
 
@@ -135,7 +141,7 @@ pub struct Export(pub(crate) Arc<Exported>);
 pub(crate) struct Exported {
     pub(crate) memory: Arc<Memory>,
     pub(crate) region: MrHandle,
-    /// With the RDMA device, from when the host listens there.
+    /// Registration with the RDMA device, once the host listens there.
     pub(crate) rdma: OnceLock<MrHandle>,
     pub(crate) domain: Domain,
 }
@@ -144,14 +150,14 @@ impl Exported {
     fn region(&self, provider: ProviderKind) -> &MrHandle {
         match provider {
             ProviderKind::Shm | ProviderKind::Tcp => &self.region,
-            // Sessions over RDMA exist where the host listens there only.
+            // Sessions over RDMA exist only if the host listens on RDMA.
             ProviderKind::Rdma => self.rdma.get().unwrap_or(&self.region),
         }
     }
 }
 
 impl Export {
-    /// The memory.
+    /// Returns the exported memory.
     pub fn memory(&self) -> &Arc<Memory> {
         &self.0.memory
     }

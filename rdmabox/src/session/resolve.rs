@@ -1,7 +1,12 @@
-//! Where hosts are, by a deadline: the system's resolver has none, and where a network is cut it asks again for a long time.
+//! Resolves host names by a deadline.
 //!
-//! Threading: a thread for each name that is looked up, and for none that is an address. One that has not come to its end when the
-//! deadline is over goes on until the resolver gives up; there are no more than [`MOST`].
+//! The system's resolver takes no deadline, and retries for a long time if the network is cut. A
+//! lookup therefore runs on a thread of its own, and the caller stops waiting at the deadline.
+//! Such a thread lives until the resolver gives up; at most [`MAX_LOOKUPS`] of them exist.
+//!
+//! # Concurrency
+//! Called by any thread. IP addresses need no lookup thread. `Resolver::running` is the only
+//! lock.
 
 use std::{
     io,
@@ -15,15 +20,15 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::failure::contain;
 
-/// Names that are looked up at a time. Who comes then waits for one of these.
-const MOST: usize = 8;
+/// Maximum number of concurrent lookups. Further callers wait for a lookup to end.
+const MAX_LOOKUPS: usize = 8;
 
 static RESOLVER: Resolver = Resolver::new();
 
-/// Finds the addresses of a host.
+/// Returns the addresses of a host.
 ///
 /// # Errors
-/// `TimedOut` if that takes longer than until the deadline; what the system's resolver says.
+/// `TimedOut` after the deadline, otherwise the error of the system's resolver.
 pub(super) fn resolve(host: &str, port: u16, deadline: Instant) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![(address, port).into()]);
@@ -32,50 +37,50 @@ pub(super) fn resolve(host: &str, port: u16, deadline: Instant) -> io::Result<Ve
     RESOLVER.run(deadline, move || Ok((host.as_str(), port).to_socket_addrs()?.collect()))
 }
 
-/// Counts those that are looked up.
+/// Counter of the running lookups.
 #[derive(Debug)]
 struct Resolver {
-    under_way: Mutex<usize>,
+    running: Mutex<usize>,
     ended: Condvar,
 }
 
-/// The place of one of them. It is free when the thread ends, however it does.
-struct Place(&'static Resolver);
+/// A running lookup. Dropping it, also in a panic, decrements the counter.
+struct Lookup(&'static Resolver);
 
-impl Drop for Place {
+impl Drop for Lookup {
     fn drop(&mut self) {
-        *self.0.under_way.lock() -= 1;
+        *self.0.running.lock() -= 1;
         self.0.ended.notify_one();
     }
 }
 
 impl Resolver {
     const fn new() -> Resolver {
-        Resolver { under_way: Mutex::new(0), ended: Condvar::new() }
+        Resolver { running: Mutex::new(0), ended: Condvar::new() }
     }
 
-    fn place(&'static self, deadline: Instant) -> io::Result<Place> {
-        let mut under_way = self.under_way.lock();
-        while *under_way >= MOST {
-            if self.ended.wait_until(&mut under_way, deadline).timed_out() && *under_way >= MOST {
+    fn start(&'static self, deadline: Instant) -> io::Result<Lookup> {
+        let mut running = self.running.lock();
+        while *running >= MAX_LOOKUPS {
+            if self.ended.wait_until(&mut running, deadline).timed_out() && *running >= MAX_LOOKUPS {
                 return Err(io::ErrorKind::TimedOut.into());
             }
         }
-        *under_way += 1;
-        Ok(Place(self))
+        *running += 1;
+        Ok(Lookup(self))
     }
 
     fn run<T: Send + 'static>(
         &'static self,
         deadline: Instant,
-        look_up: impl FnOnce() -> io::Result<T> + Send + 'static,
+        resolve_name: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
-        let place = self.place(deadline)?;
+        let lookup = self.start(deadline)?;
         let (found, wait) = mpsc::sync_channel(1);
         thread::Builder::new().name("rdmabox-resolver".into()).spawn(move || {
-            let _place = place;
-            // A panic is the caller's error: its channel closes.
-            if let Ok(outcome) = contain(look_up) {
+            let _lookup = lookup;
+            // A panic closes the channel, so the caller gets an error.
+            if let Ok(outcome) = contain(resolve_name) {
                 // The caller may have stopped waiting.
                 let _ = found.send(outcome);
             }
@@ -107,8 +112,8 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_taken_as_they_are_and_names_are_looked_up() {
-        // No time is left, and none is needed.
+    fn addresses_need_no_lookup_and_names_are_looked_up() {
+        // An IP address resolves even after the deadline.
         let over = Instant::now();
         assert_eq!(resolve("127.0.0.1", 7, over).unwrap(), ["127.0.0.1:7".parse().unwrap()]);
         assert_eq!(resolve("::1", 7, over).unwrap(), ["[::1]:7".parse().unwrap()]);
@@ -119,11 +124,11 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_resolver_that_hangs_is_told_and_its_place_is_free_when_it_ends() {
+    fn a_hanging_lookup_times_out_and_is_counted_until_it_ends() {
         let resolver = resolver();
         let gate = Arc::new(Mutex::new(()));
         let closed = gate.lock();
-        for _ in 0..MOST {
+        for _ in 0..MAX_LOOKUPS {
             let gate = Arc::clone(&gate);
             let hangs = move || {
                 drop(gate.lock());
@@ -131,24 +136,24 @@ mod tests {
             };
             assert!(timed_out(resolver.run(Instant::now() + Duration::from_millis(1), hangs)));
         }
-        // No thread is left for these.
+        // All lookups are taken.
         assert!(timed_out(resolver.run(Instant::now() + Duration::from_millis(1), || Ok(1))));
-        assert_eq!(*resolver.under_way.lock(), MOST);
+        assert_eq!(*resolver.running.lock(), MAX_LOOKUPS);
         drop(closed);
         assert_eq!(resolver.run(never(), || Ok(2)).unwrap(), 2);
         assert_eq!(
             resolver.run(never(), || io::Result::<()>::Err(io::Error::other("x"))).unwrap_err().to_string(),
             "x"
         );
-        while *resolver.under_way.lock() > 0 {
+        while *resolver.running.lock() > 0 {
             thread::yield_now();
         }
     }
 
     #[test]
-    fn a_resolver_that_panics_is_an_error_and_takes_no_place() {
+    fn a_panicking_lookup_is_an_error_and_is_not_counted() {
         let resolver = resolver();
-        for _ in 0..2 * MOST {
+        for _ in 0..2 * MAX_LOOKUPS {
             let outcome = resolver.run(never(), || -> io::Result<()> { panic!("on purpose") });
             assert_eq!(outcome.unwrap_err().to_string(), "the resolver has ended");
         }

@@ -1,4 +1,9 @@
-//! Streams between client and host before they belong to a queue pair: TCP, with TLS or without, or Unix, with deadlines.
+//! Streams between client and host before they become a queue pair: TCP, TLS or Unix, with
+//! deadlines.
+//!
+//! # Concurrency
+//! One thread reads and writes a [`Stream`]. Any thread may shut it down or query its state. No
+//! locks.
 
 use std::{
     fmt,
@@ -26,7 +31,7 @@ use crate::{
     verbs::Rendezvous,
 };
 
-/// A dead network is noticed after so long with data under way.
+/// TCP_USER_TIMEOUT: with unacknowledged data, a dead network is detected after this time.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
@@ -35,18 +40,18 @@ pub(crate) enum Stream {
     Tcp(TcpStream),
     Tls(TlsStream),
     Unix(UnixStream),
-    /// Over TCP, to an address for RDMA: the data takes another way.
+    /// TCP, to an RDMA address. The data uses the device.
     Rdma(TcpStream),
 }
 
-/// Where streams come from that are probably one party's.
+/// Origin of a stream. Streams of one source probably belong to one party.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
-    /// This host, by a Unix socket.
+    /// This machine, over a Unix socket.
     Local,
-    /// A network address; of one of IPv6 the network, which a single host may have all to itself.
+    /// An IP address. For IPv6 the /64 network, because one machine may own all of it.
     Address(IpAddr),
-    /// It is gone.
+    /// The peer is gone.
     Unknown,
 }
 
@@ -70,11 +75,11 @@ impl Source {
     }
 }
 
-/// The user that stands for all those that a user namespace does not know.
+/// The user id that stands for all users unknown to a user namespace.
 const NOBODY: u32 = 65534;
 
 impl Stream {
-    /// Connects within `deadline`; with `tls` over TCP, and not without shaking hands.
+    /// Connects by `deadline`. With `tls`, over TCP only, it also runs the TLS handshake.
     pub(crate) fn connect(
         address: &Address,
         tls: Option<&TlsClient>,
@@ -163,7 +168,7 @@ impl Stream {
         Stream::Rdma(stream)
     }
 
-    /// What carries the requests of a session that this stream belongs to.
+    /// Returns the provider of sessions over this stream.
     pub(crate) fn provider(&self) -> ProviderKind {
         match self {
             Stream::Tcp(_) | Stream::Tls(_) => ProviderKind::Tcp,
@@ -180,15 +185,15 @@ impl Stream {
         }
     }
 
-    /// Limits every later read and write; `None` waits for ever.
+    /// Limits every later read and write; `None` removes the limit.
     pub(crate) fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        // Zero would mean no limit.
+        // A zero timeout would mean no limit.
         let timeout = timeout.map(|t| t.max(Duration::from_millis(1)));
         self.sock().set_read_timeout(timeout)?;
         self.sock().set_write_timeout(timeout)
     }
 
-    /// Reads exactly `out.len()` bytes, until `deadline` however slowly they trickle in.
+    /// Reads exactly `out.len()` bytes by `deadline`, regardless of how slowly they arrive.
     pub(crate) fn read_exact_by(&mut self, mut out: &mut [u8], deadline: Instant) -> io::Result<()> {
         while !out.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -200,7 +205,7 @@ impl Stream {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(count) => out = &mut out[count..],
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                // Time is up, then: the next look says so.
+                // The time is up; the next round returns the error.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                 Err(e) => return Err(e),
             }
@@ -208,7 +213,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Sends what the socket takes without waiting.
+    /// Sends as many bytes as the socket takes without blocking.
     pub(crate) fn send_now(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Stream::Tls(stream) => stream.send_now(bytes),
@@ -216,7 +221,7 @@ impl Stream {
         }
     }
 
-    /// What only the two ends of it know, where it has TLS.
+    /// Returns the TLS channel binding, which only the two ends of the connection know.
     pub(crate) fn binding(&self) -> Option<&[u8; 32]> {
         match self {
             Stream::Tls(stream) => Some(stream.binding()),
@@ -224,13 +229,13 @@ impl Stream {
         }
     }
 
-    /// Says no more, and listens until the peer has closed, `deadline` is over or it has said too much: a stream that is
-    /// closed before all is read takes back what was sent last.
+    /// Stops sending, then reads until the peer closes, `deadline` passes, or too many bytes have
+    /// arrived. A socket that is closed with unread bytes would drop the data that it sent last.
     pub(crate) fn linger(self, deadline: Instant) {
-        const MOST: usize = 64 << 10;
+        const MAX_BYTES: usize = 64 << 10;
         self.shutdown_write();
         let (mut heard, mut scratch) = (0, [0; 4096]);
-        while heard < MOST {
+        while heard < MAX_BYTES {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || self.set_timeout(Some(left)).is_err() {
                 return;
@@ -244,18 +249,18 @@ impl Stream {
         }
     }
 
-    /// Makes every read of the peer return; what the peer sends can still be read.
+    /// Ends the peer's reads. Data of the peer can still be read.
     pub(crate) fn shutdown_write(&self) {
         let _ = self.sock().shutdown(std::net::Shutdown::Write);
     }
 
-    /// Makes the peer give up a stream that joins a session. Where memory may be mapped over it, only the peer closes the other
-    /// direction, which says that the peer has let go.
+    /// Makes the peer give up a stream that joins a session. If memory may be mapped over the
+    /// stream, only the peer closes the other direction, to signal its release of the memory.
     pub(crate) fn give_up(&self) {
         if self.is_unix() { self.shutdown_write() } else { self.shutdown() }
     }
 
-    /// Makes every read and write return, here and at the peer.
+    /// Ends all reads and writes, on both sides.
     pub(crate) fn shutdown(&self) {
         let _ = self.sock().shutdown(std::net::Shutdown::Both);
     }
@@ -269,14 +274,15 @@ impl Stream {
         }
     }
 
-    /// True if the peer has closed, or stopped sending: also while bytes that it sent before have not been read.
+    /// Returns true if the peer has closed the stream or stopped sending, even if earlier bytes are
+    /// still unread.
     pub(crate) fn is_over(&self) -> bool {
         let mut fds = [PollFd::from_borrowed_fd(self.fd(), PollFlags::RDHUP)];
-        // Only an argument that is no descriptor, or lack of memory, makes it fail: then nothing is known.
+        // `poll` fails only for an invalid argument or without memory; then the state is unknown.
         matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
     }
 
-    /// Where it comes from.
+    /// Returns the origin of the stream.
     pub(crate) fn source(&self) -> Source {
         let stream = match self {
             Stream::Unix(_) => return Source::Local,
@@ -286,12 +292,13 @@ impl Stream {
         stream.peer_addr().map_or(Source::Unknown, |address| Source::of(address.ip()))
     }
 
-    /// Returns true if it is a Unix socket's.
+    /// Returns true for a Unix socket.
     pub(crate) fn is_unix(&self) -> bool {
         matches!(self, Stream::Unix(_))
     }
 
-    /// True if it is a Unix socket's, and at the other end is root or the user that this process runs as, by the kernel's word.
+    /// Returns true for a Unix socket whose peer runs as root or as this process's user, as the
+    /// kernel reports it.
     pub(crate) fn is_of_same_user(&self) -> bool {
         let Stream::Unix(stream) = self else { return false };
         let own = geteuid();
@@ -299,7 +306,7 @@ impl Stream {
             .is_ok_and(|peer| peer.uid.is_root() || (peer.uid == own && own.as_raw() != NOBODY))
     }
 
-    /// Who is at the other end, for people.
+    /// Describes the peer, for people.
     pub(crate) fn peer_name(&self) -> String {
         let stream = match self {
             Stream::Tcp(stream) | Stream::Rdma(stream) => stream,
@@ -330,20 +337,20 @@ impl Stream {
     }
 }
 
-/// What somebody is told who wants TLS where there is none.
+/// Returns the error for TLS on an address that has none.
 pub(super) fn no_tls(address: &Address) -> ConnectError {
     let why = match address {
-        Address::Rdma { .. } => "what an RDMA device carries cannot be encrypted by it: give tcp:host:port",
-        _ => "a Unix socket needs none, and mapped memory cannot be encrypted by it: give tcp:host:port",
+        Address::Rdma { .. } => "TLS cannot encrypt the traffic of an RDMA device: give tcp:host:port",
+        _ => "a Unix socket needs no TLS, and TLS cannot encrypt mapped memory: give tcp:host:port",
     };
-    let reason = format!("TLS is for addresses of TCP: {why}");
+    let reason = format!("TLS requires a TCP address: {why}");
     ConnectError::Refused { address: address.clone(), reason }
 }
 
-/// Connects within `timeout`, also where the listener's queue is full.
+/// Connects within `timeout`, even if the listener's queue is full.
 pub(crate) fn connect_unix(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // The time limit of sending is that of connecting, too.
+    // The send timeout also limits `connect`.
     socket.set_write_timeout(Some(timeout.max(Duration::from_millis(1))))?;
     socket.connect(&SockAddr::unix(path)?)?;
     socket.set_write_timeout(None)?;
@@ -357,7 +364,8 @@ fn connect_tcp(address: SocketAddr, timeout: Duration) -> io::Result<TcpStream> 
     Ok(socket.into())
 }
 
-/// Options that make a dead peer noticed, and a network that is there again. A system that lacks one goes without.
+/// Sets options that detect a dead peer, and that resume quickly when a network recovers. Missing
+/// options are skipped.
 fn tune(stream: &TcpStream) {
     replace_bbr(stream);
     let sock = SockRef::from(stream);
@@ -403,7 +411,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sources_are_addresses_and_networks() {
+    fn ipv4_sources_are_addresses_and_ipv6_sources_are_networks() {
         let source = |text: &str| Source::of(text.parse().unwrap());
         assert_eq!(source("::ffff:192.0.2.1"), source("192.0.2.1"));
         assert_ne!(source("192.0.2.2"), source("192.0.2.1"));
@@ -421,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_seen_behind_bytes_that_nobody_reads() {
+    fn the_end_of_a_stream_is_seen_behind_unread_bytes() {
         let (a, b) = UnixStream::pair().unwrap();
         let (a, mut b) = (Stream::Unix(a), Stream::Unix(b));
         assert!(!a.is_over());

@@ -1,4 +1,8 @@
-//! Requests that go on after the call that started them.
+//! Asynchronous requests: READs and WRITEs that outlive the call that started them.
+//!
+//! # Concurrency
+//! A [`Transfer`] is awaited or polled by one thread at a time. Its completion may be found by
+//! any thread.
 
 use std::{
     fmt,
@@ -10,8 +14,9 @@ use std::{
 use super::RequestError;
 use crate::runtime::{Runtime, Started, in_callback};
 
-/// A callback has [waited](Transfer::wait) for a transfer. It is as it was; where this is dropped, or made a [`RequestError`], it
-/// goes on, as one that is dropped does.
+/// Error of a [wait](Transfer::wait) inside a callback. It contains the transfer, unchanged.
+/// Dropping this error, or converting it to a [`RequestError`], lets the transfer go on without
+/// an owner.
 #[derive(thiserror::Error)]
 #[error("{}", super::client::NO_WAIT_IN_A_CALLBACK)]
 pub struct NotWaited<B: Send + 'static>(pub Transfer<B>);
@@ -28,20 +33,21 @@ impl<B: Send + 'static> From<NotWaited<B>> for RequestError {
     }
 }
 
-/// A READ or WRITE that was started ([`Session::start_read`](super::Session::start_read),
+/// A started READ or WRITE ([`Session::start_read`](super::Session::start_read),
 /// [`start_write`](super::Session::start_write)).
 ///
-/// It is a future, for any executor, and a thread can [`wait`](Self::wait) for it. Either way the buffer comes back with
-/// the outcome. One that is dropped goes on; its buffer is dropped when it is done.
+/// It is a future for any executor. A thread can also [`wait`](Self::wait) for it. Both return
+/// the buffer with the outcome. A dropped transfer goes on, and its buffer is dropped when the
+/// transfer is done.
 #[must_use = "the buffer comes back with the outcome"]
 pub struct Transfer<B: Send + 'static> {
-    /// None once the outcome has been given.
+    /// `None` after the outcome was returned.
     started: Option<Started<B>>,
-    /// It was over at once: carried out, or refused.
+    /// Outcome of a transfer that finished or was refused when it was started.
     over: Option<(Result<(), RequestError>, B)>,
 }
 
-// The buffer is never pinned: what requests use is what it points to.
+// The buffer is never pinned: requests use the memory that it points to.
 impl<B: Send + 'static> Unpin for Transfer<B> {}
 
 impl<B: Send + 'static> Transfer<B> {
@@ -49,23 +55,25 @@ impl<B: Send + 'static> Transfer<B> {
         Transfer { started: Some(started), over: None }
     }
 
-    pub(super) fn over(result: Result<(), RequestError>, buf: B) -> Transfer<B> {
+    pub(super) fn finished(result: Result<(), RequestError>, buf: B) -> Transfer<B> {
         Transfer { started: None, over: Some((result, buf)) }
     }
 
-    /// True if waiting for it would not block. Asking does not bring it forward: over TCP it is somebody who waits, for
-    /// this or another request, that finds out.
+    /// Returns true if [`wait`](Self::wait) would not block. This call makes no progress itself.
+    /// Over TCP only a thread that waits, for this or another request, finds completions.
     pub fn is_done(&self) -> bool {
         self.started.as_ref().is_none_or(Started::is_done)
     }
 
-    /// Blocks until it is done, at most for the operation timeout from now on, and gives the outcome and the buffer.
+    /// Blocks until the transfer is done, at most for the operation timeout from now on. Returns
+    /// the outcome and the buffer.
     ///
     /// # Errors
-    /// In a callback, where it would hold up the completion that it waits for, unless it [is done](Self::is_done).
+    /// Fails inside a callback, where waiting would block the completion that it waits for. A
+    /// transfer that [is done](Self::is_done) can be waited for anywhere.
     ///
     /// # Panics
-    /// If its outcome has been given to a task already.
+    /// If a task has already received the outcome.
     pub fn wait(mut self) -> Result<(Result<(), RequestError>, B), NotWaited<B>> {
         if let Some(over) = self.over.take() {
             return Ok(over);
@@ -78,7 +86,8 @@ impl<B: Send + 'static> Transfer<B> {
 }
 
 impl<B: Send + 'static> Transfer<B> {
-    /// Has `done` run with the outcome and the buffer: now, if it is done already.
+    /// Runs `done` with the outcome and the buffer when the transfer is done; immediately if it is
+    /// done already.
     pub(super) fn then(
         mut self,
         runtime: &Runtime,
@@ -107,7 +116,7 @@ impl<B: Send + 'static> Future for Transfer<B> {
     type Output = (Result<(), RequestError>, B);
 
     /// # Panics
-    /// If it is polled after it was ready.
+    /// If polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if let Some(over) = self.over.take() {
             return Poll::Ready(over);

@@ -1,4 +1,7 @@
-//! The client's part.
+//! The client's part of the handshake.
+//!
+//! # Concurrency
+//! Runs on the thread of the stream; no locks.
 
 use std::{
     io::{self, Write},
@@ -6,79 +9,85 @@ use std::{
 };
 
 use super::{
-    Token, begin, invalid,
+    Token, invalid,
     message::{Answer, Message, receive_answer},
-    preamble::{Opening, Purpose},
+    preamble::{Preamble, Purpose},
+    start_transcript,
 };
 use crate::session::{
     key::{Key, Secret},
-    proof::{Dialogue, Side},
+    proof::{Side, Transcript},
     stream::Stream,
 };
 
-/// Why a client with a key does not go on.
+/// Returns the error for a host without a valid proof.
 fn unproved() -> io::Error {
     invalid("the server does not prove that it has the key")
 }
 
-/// Says on a fresh stream what it is for, and hears the answer. With a key, which is that of `purpose`, nothing but a refusal is
-/// believed of a host that does not prove that it has the key, too; and there is a secret for the streams that join the session.
+/// Sends the preamble of a fresh stream and receives the answer. With a key, which `purpose`
+/// names, the client accepts only a refusal from a host without a proof of the key. Also returns
+/// the session's secret for joining streams.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidData`] for a host that speaks something else, or has not the key.
+/// [`io::ErrorKind::InvalidData`] for a host with another protocol, or without the key.
 pub(crate) fn introduce(
     stream: &mut Stream,
     purpose: Purpose,
     key: Option<&Key>,
     deadline: Instant,
 ) -> io::Result<(Answer, Option<Secret>)> {
-    let opening = Opening::new(stream, purpose)?;
-    stream.write_all(opening.bytes())?;
+    let preamble = Preamble::new(stream, purpose)?;
+    stream.write_all(preamble.bytes())?;
     let Some(key) = key else { return Ok((receive_answer(stream, deadline)?, None)) };
-    let mut dialogue = begin(key.secret.clone(), stream, &opening);
-    if let Some(refusal) = respond(stream, &mut dialogue, deadline)? {
+    let mut transcript = start_transcript(key.secret.clone(), stream, &preamble);
+    if let Some(refusal) = respond(stream, &mut transcript, deadline)? {
         return Ok((refusal, None));
     }
-    let secret = dialogue.session_secret();
+    let secret = transcript.session_secret();
     match Message::receive(stream, deadline)? {
         (Message::Answer(answer), _) if !answer.ok => Ok((answer, None)),
         (Message::Answer(answer), bytes) => {
-            dialogue.say(&bytes);
-            believe(stream, &dialogue, deadline)?;
+            transcript.append(&bytes);
+            verify(stream, &transcript, deadline)?;
             Ok((answer, Some(secret)))
         }
         _ => Err(unproved()),
     }
 }
 
-/// Says on a fresh stream that it is queue pair `index` of a session. Where the session has a secret both sides prove that they
-/// know it.
+/// Joins a session with a fresh stream, as queue pair `index`. If the session has a secret, both
+/// sides prove it.
 ///
 /// # Errors
-/// As [`introduce`].
+/// As for [`introduce`].
 pub(crate) fn join(
     stream: &mut Stream,
     (token, index): (Token, u32),
     secret: Option<&Secret>,
     deadline: Instant,
 ) -> io::Result<()> {
-    let opening = Opening::new(stream, Purpose::Join { token, index, proves: secret.is_some() })?;
-    stream.write_all(opening.bytes())?;
+    let preamble = Preamble::new(stream, Purpose::Join { token, index, proves: secret.is_some() })?;
+    stream.write_all(preamble.bytes())?;
     let Some(secret) = secret else { return Ok(()) };
-    let mut dialogue = begin(secret.clone(), stream, &opening);
-    match respond(stream, &mut dialogue, deadline)? {
-        None => believe(stream, &dialogue, deadline),
+    let mut transcript = start_transcript(secret.clone(), stream, &preamble);
+    match respond(stream, &mut transcript, deadline)? {
+        None => verify(stream, &transcript, deadline),
         Some(refusal) => Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal.text)),
     }
 }
 
-/// Proves that this side knows the secret, when it is asked to; or gives the host's refusal.
-fn respond(stream: &mut Stream, dialogue: &mut Dialogue, deadline: Instant) -> io::Result<Option<Answer>> {
+/// Answers the host's challenge with a proof, or returns the host's refusal.
+fn respond(
+    stream: &mut Stream,
+    transcript: &mut Transcript,
+    deadline: Instant,
+) -> io::Result<Option<Answer>> {
     match Message::receive(stream, deadline)? {
         (Message::Challenge(_), bytes) => {
-            dialogue.say(&bytes);
-            let said = Message::Proof(dialogue.prove(Side::Client)).send(stream)?;
-            dialogue.say(&said);
+            transcript.append(&bytes);
+            let said = Message::Proof(transcript.prove(Side::Client)).send(stream)?;
+            transcript.append(&said);
             Ok(None)
         }
         (Message::Answer(answer), _) if !answer.ok => Ok(Some(answer)),
@@ -86,10 +95,10 @@ fn respond(stream: &mut Stream, dialogue: &mut Dialogue, deadline: Instant) -> i
     }
 }
 
-/// Has the host prove that it knows the secret, and has heard and said the same.
-fn believe(stream: &mut Stream, dialogue: &Dialogue, deadline: Instant) -> io::Result<()> {
+/// Verifies the host's proof.
+fn verify(stream: &mut Stream, transcript: &Transcript, deadline: Instant) -> io::Result<()> {
     match Message::receive(stream, deadline)? {
-        (Message::Proof(proof), _) if dialogue.is_proof(Side::Host, &proof) => Ok(()),
+        (Message::Proof(proof), _) if transcript.is_proof(Side::Host, &proof) => Ok(()),
         _ => Err(unproved()),
     }
 }

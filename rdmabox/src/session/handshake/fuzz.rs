@@ -1,11 +1,11 @@
-//! The messages of the handshake, for fuzz targets.
+//! Fuzz targets for the messages of the handshake.
 
 use std::{os::unix::net::UnixStream, time::Duration};
 
 use super::{
     Answer, Purpose, Token,
     message::Message,
-    preamble::{Opening, purpose_of},
+    preamble::{Preamble, purpose_of},
 };
 use crate::{
     session::{
@@ -15,17 +15,17 @@ use crate::{
     verbs::RemoteAddr,
 };
 
-/// Takes `bytes` as what a client says first. A key that it names has a name that can be written down and read again.
+/// Decodes `bytes` as a preamble. The name of its key must survive printing and parsing.
 ///
 /// # Panics
-/// If it has not.
+/// If it does not.
 pub fn preamble(bytes: &[u8]) {
     if let Some(Purpose::Control { key: Some(key), .. }) = purpose_of(bytes) {
         assert_eq!(key.to_string().parse(), Ok(key));
     }
 }
 
-/// What clients say first.
+/// Returns valid preambles.
 pub fn preamble_seeds() -> Vec<Vec<u8>> {
     let key = "laptop.1".parse().ok();
     let token = Token([7; 16]);
@@ -38,26 +38,26 @@ pub fn preamble_seeds() -> Vec<Vec<u8>> {
     ];
     let Ok((stream, _)) = UnixStream::pair() else { return Vec::new() };
     let stream = Stream::Unix(stream);
-    let openings = purposes.into_iter().filter_map(|purpose| Opening::new(&stream, purpose).ok());
-    openings.map(|opening| opening.bytes().to_vec()).collect()
+    let preambles = purposes.into_iter().filter_map(|purpose| Preamble::new(&stream, purpose).ok());
+    preambles.map(|preamble| preamble.bytes().to_vec()).collect()
 }
 
-/// Takes `bytes` as what either side says after that. What it understands, it can say again.
+/// Decodes `bytes` as a message after the preamble, and encodes it again.
 ///
 /// # Panics
-/// If what is said again is understood as something else.
+/// If the encoded message decodes differently.
 pub fn answer(bytes: &[u8]) {
     let Some(message) = Message::of(bytes) else { return };
     let said = message.encode();
     match (message, Message::of(&said)) {
         (Message::Answer(answer), Some(Message::Answer(again))) => assert_eq!(answer, again),
-        // Nothing in them has two ways of being said.
+        // These messages have only one encoding.
         (Message::Challenge(_) | Message::Proof(_), Some(_)) => assert_eq!(bytes[..said.len()], said),
         (message, again) => panic!("{message:?} is understood as {again:?}"),
     }
 }
 
-/// What they say.
+/// Returns valid messages.
 pub fn answer_seeds() -> Vec<Vec<u8>> {
     let welcome = Answer {
         ok: true,

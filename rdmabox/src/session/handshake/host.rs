@@ -1,60 +1,64 @@
-//! The host's part.
+//! The host's part of the handshake.
+//!
+//! # Concurrency
+//! Runs on the thread of the stream; no locks.
 
 use std::{io, time::Instant};
 
 use super::{
-    begin, invalid,
+    invalid,
     message::{Answer, Message},
-    preamble::Opening,
+    preamble::Preamble,
+    start_transcript,
 };
 use crate::session::{
     key::Secret,
-    proof::{Dialogue, Nonce, Proof, Side},
+    proof::{Nonce, Proof, Side, Transcript},
     stream::Stream,
 };
 
-/// Has a client prove that it knows a secret. `None` if it does not. Without a secret, because there is none of the name that the
-/// client has given, it is asked all the same, and what it says is wrong.
+/// Challenges a client to prove a secret. Returns `None` if the proof is wrong. A client with an
+/// unknown key gets the same challenge, and its proof is always wrong.
 ///
 /// # Errors
-/// Those of the stream; [`io::ErrorKind::InvalidData`] for a client that says something else.
+/// The errors of the stream; [`io::ErrorKind::InvalidData`] for any other message.
 pub(crate) fn challenge(
     stream: &mut Stream,
-    opening: &Opening,
+    preamble: &Preamble,
     secret: Option<&Secret>,
     deadline: Instant,
-) -> io::Result<Option<Dialogue>> {
+) -> io::Result<Option<Transcript>> {
     let known = secret.is_some();
     let secret = secret.cloned().map_or_else(Secret::random, Ok)?;
-    let mut dialogue = begin(secret, stream, opening);
+    let mut transcript = start_transcript(secret, stream, preamble);
     let said = Message::Challenge(Nonce::random()?).send(stream)?;
-    dialogue.say(&said);
+    transcript.append(&said);
     let heard = Message::receive_short(stream, size_of::<Proof>(), deadline)?;
     let (Message::Proof(proof), bytes) = heard else {
         return Err(invalid("it does not prove that it has a key"));
     };
-    let right = dialogue.is_proof(Side::Client, &proof) & known;
-    dialogue.say(&bytes);
-    Ok(right.then_some(dialogue))
+    let right = transcript.is_proof(Side::Client, &proof) & known;
+    transcript.append(&bytes);
+    Ok(right.then_some(transcript))
 }
 
-/// Proves to a client that this host knows the secret, and has heard and said the same.
-pub(crate) fn prove(stream: &mut Stream, dialogue: &Dialogue) -> io::Result<()> {
-    Message::Proof(dialogue.prove(Side::Host)).send(stream).map(drop)
+/// Proves to a client that this host knows the secret and has seen the same bytes.
+pub(crate) fn prove(stream: &mut Stream, transcript: &Transcript) -> io::Result<()> {
+    Message::Proof(transcript.prove(Side::Host)).send(stream).map(drop)
 }
 
-/// Tells a client that it is welcome, with a proof if it has given one.
+/// Sends the welcome, with a proof if the client has given one.
 pub(crate) fn send_welcome(
     stream: &mut Stream,
     answer: &Answer,
-    dialogue: Option<&mut Dialogue>,
+    transcript: Option<&mut Transcript>,
 ) -> io::Result<()> {
     let said = Message::Answer(answer.clone()).send(stream)?;
-    match dialogue {
+    match transcript {
         None => Ok(()),
-        Some(dialogue) => {
-            dialogue.say(&said);
-            prove(stream, dialogue)
+        Some(transcript) => {
+            transcript.append(&said);
+            prove(stream, transcript)
         }
     }
 }

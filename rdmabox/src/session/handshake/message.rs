@@ -1,4 +1,7 @@
-//! What the two say after the preamble: a head that tells kind and length, and a body.
+//! Messages after the preamble: a head with kind and length, and a body.
+//!
+//! # Concurrency
+//! Runs on the thread of the stream; no locks.
 
 use std::{
     io::{self, Write},
@@ -19,7 +22,7 @@ use crate::{
     verbs::RemoteAddr,
 };
 
-/// Longest text in an answer.
+/// Maximum length of an answer's text, in bytes.
 pub(super) const MAX_TEXT: usize = 1024;
 
 const REFUSED: u16 = 0;
@@ -36,7 +39,7 @@ struct RawHead {
     magic: [u8; 8],
     version: U32,
     kind: U16,
-    /// Bytes that follow.
+    /// Length of the body.
     len: U16,
 }
 
@@ -45,17 +48,17 @@ struct RawHead {
 struct RawAnswer {
     token: Token,
     host: HostId,
-    /// 0: none.
+    /// 0: no lease.
     lease_ms: U32,
-    /// [`REPLY`] or [`FETCH`]; then the rest is where.
+    /// [`REPLY`] or [`FETCH`]. With [`FETCH`] the next fields locate the call memory.
     calls: U32,
     fetch_key: U32,
     fetch_addr: U64,
 }
 
 impl RawHead {
-    /// The kind of what follows, and its length in bytes.
-    fn judge(&self) -> io::Result<(u16, usize)> {
+    /// Checks the head. Returns the kind and the length of the body.
+    fn check(&self) -> io::Result<(u16, usize)> {
         if self.magic != MAGIC {
             return Err(invalid("no rdmabox host there"));
         }
@@ -67,48 +70,49 @@ impl RawHead {
     }
 }
 
-/// Bytes of the longest body.
-const LONGEST: usize = size_of::<RawAnswer>() + MAX_TEXT;
+/// Maximum length of a body.
+const MAX_BODY: usize = size_of::<RawAnswer>() + MAX_TEXT;
 
 /// The host's answer on a control stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Answer {
-    /// False: the session is refused, and `text` says why.
+    /// False: the session is refused, and `text` has the reason.
     pub ok: bool,
     pub token: Token,
     pub host: HostId,
-    /// In the first answer: the client has to be heard of within this time.
+    /// Length of the lease, in the first answer.
     pub lease: Option<Duration>,
-    /// In the first answer: the client's memory for calls by fetching, if it has asked for that and there is some.
+    /// The client's call memory for remote fetching, in the first answer, if requested and
+    /// available.
     pub fetch: Option<RemoteAddr>,
-    /// In the first answer the host's Unix socket, if it has one, for clients of the same host.
+    /// The path of the host's Unix socket, if it has one, in the first answer.
     pub text: String,
 }
 
-/// What one side says.
+/// A message of the handshake.
 #[derive(Clone, Debug)]
 pub(super) enum Message {
     Answer(Answer),
-    /// Prove it: with this nonce of the host's.
+    /// The host's nonce, which requests a proof.
     Challenge(Nonce),
     Proof(Proof),
 }
 
 impl Message {
-    /// As it travels.
+    /// Returns the wire form.
     pub(super) fn encode(&self) -> Vec<u8> {
         let (kind, body) = match self {
             Message::Answer(answer) => (if answer.ok { WELCOME } else { REFUSED }, encode_answer(answer)),
             Message::Challenge(nonce) => (CHALLENGE, nonce.as_bytes().to_vec()),
             Message::Proof(proof) => (PROOF, proof.as_bytes().to_vec()),
         };
-        // The longest body is an answer with its longest text.
+        // The longest body is an answer with the longest text, so its length fits.
         let len = U16::new(body.len() as u16);
         let head = RawHead { magic: MAGIC, version: VERSION.into(), kind: kind.into(), len };
         [head.as_bytes(), &body].concat()
     }
 
-    /// What a body of that kind says.
+    /// Decodes the body of a message.
     fn decode(kind: u16, body: &[u8]) -> io::Result<Message> {
         let wrong = || invalid("answer of a wrong length");
         Ok(match kind {
@@ -119,30 +123,31 @@ impl Message {
         })
     }
 
-    /// The message that these bytes begin with, as [`receive`](Self::receive) understands it.
+    /// Decodes the message at the start of `bytes`, as [`receive`](Self::receive) does.
     #[cfg(feature = "fuzzing")]
     pub(super) fn of(bytes: &[u8]) -> Option<Message> {
         let (head, rest) = RawHead::read_from_prefix(bytes).ok()?;
-        let (kind, len) = head.judge().ok()?;
+        let (kind, len) = head.check().ok()?;
         Message::decode(kind, rest.get(..len)?).ok()
     }
 
-    /// Sends it, and gives what was said.
+    /// Sends the message. Returns the sent bytes.
     pub(super) fn send(&self, stream: &mut Stream) -> io::Result<Vec<u8>> {
         let bytes = self.encode();
         stream.write_all(&bytes)?;
         Ok(bytes)
     }
 
-    /// Reads the next one, and gives what was said with it.
+    /// Receives a message. Returns it with the received bytes.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidData`] for what is none.
+    /// [`io::ErrorKind::InvalidData`] for an invalid message.
     pub(super) fn receive(stream: &mut Stream, deadline: Instant) -> io::Result<(Message, Vec<u8>)> {
-        Message::receive_short(stream, LONGEST, deadline)
+        Message::receive_short(stream, MAX_BODY, deadline)
     }
 
-    /// The same of a stranger: nothing is read of one that says that its body has more than `most` bytes.
+    /// Receives a message of an unauthenticated peer. Reads no body if its announced length exceeds
+    /// `most` bytes.
     pub(super) fn receive_short(
         stream: &mut Stream,
         most: usize,
@@ -150,9 +155,9 @@ impl Message {
     ) -> io::Result<(Message, Vec<u8>)> {
         let mut head = RawHead::new_zeroed();
         stream.read_exact_by(head.as_mut_bytes(), deadline)?;
-        let (kind, len) = head.judge()?;
-        let mut body = [0; LONGEST];
-        let body = body[..most.min(LONGEST)].get_mut(..len).ok_or_else(|| invalid("answer too long"))?;
+        let (kind, len) = head.check()?;
+        let mut body = [0; MAX_BODY];
+        let body = body[..most.min(MAX_BODY)].get_mut(..len).ok_or_else(|| invalid("answer too long"))?;
         stream.read_exact_by(body, deadline)?;
         let message = Message::decode(kind, body)?;
         Ok((message, [head.as_bytes(), body].concat()))
@@ -199,7 +204,7 @@ pub(crate) fn receive_answer(stream: &mut Stream, deadline: Instant) -> io::Resu
     match Message::receive(stream, deadline)?.0 {
         Message::Answer(answer) => Ok(answer),
         Message::Challenge(_) | Message::Proof(_) => {
-            Err(invalid("the host asks for what it was not offered"))
+            Err(invalid("the host requests a proof that was not offered"))
         }
     }
 }

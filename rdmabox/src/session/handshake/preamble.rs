@@ -1,4 +1,7 @@
-//! The client's first words on a stream: what it is for, and whether the client will prove who it is.
+//! The preamble of a stream: its purpose, and the proof that the client will give.
+//!
+//! # Concurrency
+//! Runs on the thread of the stream; no locks.
 
 use std::{io, time::Instant};
 
@@ -10,20 +13,21 @@ use crate::{
     tls::HANDSHAKE_RECORD,
 };
 
-/// What a stream is for.
+/// The purpose of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Only to hear which host this is, and where its Unix socket is.
+    /// Asks for the host's identity and its Unix socket.
     Probe,
-    /// A new session with so many data queue pairs, whose calls are made by fetching if the host can. The client has that key.
+    /// Requests a session with `queue_pairs` data queue pairs and a key. Calls use remote fetching
+    /// if requested and possible.
     Control { queue_pairs: u32, fetch: bool, key: Option<KeyId> },
-    /// Queue pair `index` of the session of `token`, to be made or in the place of the one before. Index 0 carries
-    /// messages and is joined once. The client proves that it knows the session's secret, if it has one.
+    /// Joins the session of `token` as queue pair `index`, initially or as a replacement. Index 0
+    /// is for calls and is joined once. The client proves the session's secret if there is one.
     Join { token: Token, index: u32, proves: bool },
 }
 
 impl Purpose {
-    /// True if the client will prove something.
+    /// Returns true if the client will give a proof.
     pub(crate) fn proves(&self) -> bool {
         matches!(self, Purpose::Control { key: Some(_), .. } | Purpose::Join { proves: true, .. })
     }
@@ -37,15 +41,15 @@ struct RawPreamble {
     kind: U32,
     token: Token,
     number: U32,
-    /// What the client takes the stream for: [`RDMA`] or [`SOFTWARE`].
+    /// The kind of address that the client expects: [`RDMA`] or [`SOFTWARE`].
     kind_of_address: U32,
-    /// How calls are to be answered: [`REPLY`] or [`FETCH`].
+    /// How calls are answered: [`REPLY`] or [`FETCH`].
     calls: U32,
-    /// What the client will prove: [`NOTHING`], [`KEY`] or [`SESSION`].
+    /// The announced proof: [`NOTHING`], [`KEY`] or [`SESSION`].
     proves: U32,
     /// The name of the key, with [`KEY`].
     key: [u8; 32],
-    /// Where it proves something.
+    /// Random if a proof is announced, otherwise zero.
     nonce: Nonce,
 }
 
@@ -67,19 +71,19 @@ fn kind_of_address(stream: &Stream) -> u32 {
     if stream.provider() == ProviderKind::Rdma { RDMA } else { SOFTWARE }
 }
 
-/// A preamble, and what it means.
+/// A preamble in its wire form, with its purpose.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Opening {
+pub(crate) struct Preamble {
     pub(crate) purpose: Purpose,
     raw: RawPreamble,
 }
 
-impl Opening {
-    /// What to say on `stream`.
+impl Preamble {
+    /// Creates the preamble for `stream`.
     ///
     /// # Errors
-    /// There is no randomness for a nonce.
-    pub(super) fn new(stream: &Stream, purpose: Purpose) -> io::Result<Opening> {
+    /// The system has no random numbers for a nonce.
+    pub(super) fn new(stream: &Stream, purpose: Purpose) -> io::Result<Preamble> {
         let (kind, token, number, calls) = match purpose {
             Purpose::Probe => (PROBE, Token::default(), 0, REPLY),
             Purpose::Control { queue_pairs, fetch: false, .. } => {
@@ -107,34 +111,35 @@ impl Opening {
             key,
             nonce: if purpose.proves() { Nonce::random()? } else { Nonce::default() },
         };
-        Ok(Opening { purpose, raw })
+        Ok(Preamble { purpose, raw })
     }
 
-    /// As it travels.
+    /// Returns the wire form.
     pub(super) fn bytes(&self) -> &[u8] {
         self.raw.as_bytes()
     }
 }
 
-/// Reads what a client has come for: never more than the bytes of one preamble.
+/// Receives a preamble. Reads no bytes behind it.
 ///
 /// # Errors
-/// [`io::ErrorKind::Unsupported`] if the client has come to an address for something else; it is worth telling why.
-pub(crate) fn receive_preamble(stream: &mut Stream, deadline: Instant) -> io::Result<Opening> {
+/// [`io::ErrorKind::Unsupported`] if the client expects another kind of address. The reason is
+/// worth an answer.
+pub(crate) fn receive_preamble(stream: &mut Stream, deadline: Instant) -> io::Result<Preamble> {
     let mut raw = RawPreamble::new_zeroed();
     stream.read_exact_by(&mut raw.as_mut_bytes()[..RawPreamble::FIRST], deadline)?;
-    raw.judge_first()?;
+    raw.check_version()?;
     stream.read_exact_by(&mut raw.as_mut_bytes()[RawPreamble::FIRST..], deadline)?;
     let purpose = raw.purpose(kind_of_address(stream))?;
-    Ok(Opening { purpose, raw })
+    Ok(Preamble { purpose, raw })
 }
 
 impl RawPreamble {
-    /// Bytes that are the same in every version.
+    /// Length of the part that is equal in every version.
     const FIRST: usize = 16;
 
-    /// Whether the first bytes are those of a client of this version.
-    fn judge_first(&self) -> io::Result<()> {
+    /// Checks that the first bytes come from a client of this version.
+    fn check_version(&self) -> io::Result<()> {
         if self.magic != MAGIC {
             return Err(match self.magic {
                 [HANDSHAKE_RECORD, 3, ..] => {
@@ -150,7 +155,7 @@ impl RawPreamble {
         Ok(())
     }
 
-    /// What the stream is for, which came to an address of kind `ours`.
+    /// Decodes the purpose of a stream to an address of kind `ours`.
     fn purpose(&self, ours: u32) -> io::Result<Purpose> {
         let theirs = self.kind_of_address.get();
         if theirs != ours {
@@ -180,10 +185,11 @@ impl RawPreamble {
     }
 }
 
-/// What the first bytes on a stream are for, as [`receive_preamble`] understands them at an address of either kind.
+/// Returns the purpose of a preamble, as [`receive_preamble`] decodes it, for either kind of
+/// address.
 #[cfg(feature = "fuzzing")]
 pub(super) fn purpose_of(bytes: &[u8]) -> Option<Purpose> {
     let (raw, _) = RawPreamble::read_from_prefix(bytes).ok()?;
-    raw.judge_first().ok()?;
+    raw.check_version().ok()?;
     raw.purpose(SOFTWARE).or_else(|_| raw.purpose(RDMA)).ok()
 }

@@ -10,7 +10,7 @@ use super::{message::MAX_TEXT, *};
 use crate::{
     session::{
         key::{Key, Secret},
-        proof::Dialogue,
+        proof::Transcript,
         stream::Stream,
     },
     verbs::RemoteAddr,
@@ -25,14 +25,14 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-/// A preamble as it travels.
+/// Returns the wire form of a preamble.
 fn said(purpose: Purpose) -> Vec<u8> {
     let (a, _b) = pair();
-    Opening::new(&a, purpose).unwrap().bytes().to_vec()
+    Preamble::new(&a, purpose).unwrap().bytes().to_vec()
 }
 
-/// What the host makes of these bytes, after which nothing follows.
-fn heard(bytes: &[u8]) -> io::Result<Opening> {
+/// Returns the host's view of these bytes, followed by the end of the stream.
+fn heard(bytes: &[u8]) -> io::Result<Preamble> {
     let (mut a, mut b) = pair();
     a.write_all(bytes).unwrap();
     drop(a);
@@ -103,13 +103,13 @@ fn other_protocols_and_truncated_preambles_are_refused() {
     for len in 0..good.len() {
         assert!(heard(&good[..len]).is_err(), "{len} bytes");
     }
-    // Magic, version, kind, calls, proof; and a proof that does not go with the kind, or with no key.
+    // Magic, version, kind, calls, proof; and a proof that does not fit the kind or lacks a key.
     for (at, value) in [(0, b'X'), (8, 9), (12, 77), (40, 2), (43, 1), (44, 3), (44, 2), (44, 1)] {
         let mut bytes = good.clone();
         bytes[at] = value;
         assert_eq!(heard(&bytes).unwrap_err().kind(), io::ErrorKind::InvalidData, "{at}");
     }
-    // One of another version is known by its first bytes.
+    // The first bytes of another version suffice to recognize it.
     let old = [&good[..8], &3u32.to_le_bytes(), &[0; 4]].concat();
     assert!(heard(&old).unwrap_err().to_string().contains("client has protocol version 3, this is 4"));
 }
@@ -144,15 +144,15 @@ fn answers_of_another_kind_are_refused() {
 }
 
 #[test]
-fn a_client_at_an_address_for_something_else_is_told() {
+fn a_client_at_an_address_of_another_kind_gets_the_reason() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (host, _) = listener.accept().unwrap();
     let (mut tcp, mut rdma) = (Stream::Tcp(client), Stream::Rdma(host));
     for (from_tcp, told) in [(true, "rdma:host:port"), (false, "tcp:host:port")] {
         let (from, to) = if from_tcp { (&mut tcp, &mut rdma) } else { (&mut rdma, &mut tcp) };
-        let opening = Opening::new(from, Purpose::Probe).unwrap();
-        from.write_all(opening.bytes()).unwrap();
+        let preamble = Preamble::new(from, Purpose::Probe).unwrap();
+        from.write_all(preamble.bytes()).unwrap();
         let error = receive_preamble(to, soon()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::Unsupported);
         assert!(error.to_string().ends_with(told), "{error}");
@@ -160,7 +160,7 @@ fn a_client_at_an_address_for_something_else_is_told() {
 }
 
 #[test]
-fn a_deadline_that_has_passed_ends_the_wait() {
+fn an_expired_deadline_ends_the_wait() {
     let (mut a, mut b) = pair();
     a.write_all(&MAGIC).unwrap();
     let error = receive_preamble(&mut b, Instant::now()).unwrap_err();
@@ -173,22 +173,23 @@ fn the_host_id_is_known_and_stable() {
     assert_eq!(host_id(), host_id());
 }
 
-/// The host's part of making a session, up to its welcome.
+/// Runs the host's part of making a session, up to the welcome.
 fn welcome(mut stream: Stream, secret: Option<&Secret>) -> io::Result<Option<Secret>> {
-    let opening = receive_preamble(&mut stream, soon())?;
-    let Some(mut dialogue) = challenge(&mut stream, &opening, secret, soon())? else { return Ok(None) };
-    let secret = dialogue.session_secret();
+    let preamble = receive_preamble(&mut stream, soon())?;
+    let Some(mut transcript) = challenge(&mut stream, &preamble, secret, soon())? else { return Ok(None) };
+    let secret = transcript.session_secret();
     let answer = Answer { ok: true, token: Token([3; 16]), ..Answer::default() };
-    send_welcome(&mut stream, &answer, Some(&mut dialogue))?;
+    send_welcome(&mut stream, &answer, Some(&mut transcript))?;
     Ok(Some(secret))
 }
 
-/// What a client has when the host has answered, and the host: the latter nothing of a client that has not the key.
+/// Outcome at the client, and at the host: `None` if the client does not have the key.
 type AtClient = (Answer, Option<Secret>);
 type AtHost = Option<Secret>;
 
-/// What client and host make of each other, through somebody who passes each message on as `change` makes it: it gets the number of
-/// the message, which begins with the client's preamble, and its bytes, and gives what is passed on.
+/// Runs a handshake through an attacker in the middle. For each message, `change` gets its
+/// number, starting with the preamble, and all messages so far. It returns the bytes to forward.
+/// Returns the outcomes of client and host.
 fn through(
     ours: &Key,
     theirs: Option<&Secret>,
@@ -214,10 +215,10 @@ fn through(
             }
             seen.push(bytes);
             let (said, passed) = (&seen[number], change(number, &seen));
-            // Who is gone hears nothing.
+            // The receiver may have closed the stream.
             let _ = to.write_all(&passed);
             if passed.len() < said.len() || (number > 0 && passed[..16] != said[..16]) {
-                // Who may wait for more gets no more.
+                // The receiver may wait for more bytes, so end its stream.
                 to.shutdown_write();
             }
         }
@@ -231,7 +232,7 @@ fn unchanged(_: usize, seen: &[Vec<u8>]) -> Vec<u8> {
 }
 
 #[test]
-fn two_who_have_the_key_get_a_secret_of_their_session() {
+fn two_sides_with_the_same_key_derive_the_same_session_secret() {
     let key = key("k", 1);
     let (client, host) = through(&key, Some(&key.secret), unchanged);
     let (answer, client) = client.unwrap();
@@ -242,30 +243,30 @@ fn two_who_have_the_key_get_a_secret_of_their_session() {
 }
 
 #[test]
-fn neither_goes_on_with_one_who_has_not_the_key() {
+fn neither_side_accepts_a_peer_without_the_key() {
     let (ours, theirs) = (key("k", 1), key("k", 2));
     for secret in [Some(&theirs.secret), None] {
         let (client, host) = through(&ours, secret, unchanged);
         assert!(client.is_err() && host.unwrap().is_none());
     }
-    // Somebody who stands in for the host, and welcomes everybody.
+    // Impostors of the host that welcome every client.
     let (mut client, mut host) = pair();
     let purpose = Purpose::Control { queue_pairs: 2, fetch: false, key: Some(ours.id) };
-    let impostors: [fn(&mut Stream, &Opening); 3] = [
+    let impostors: [fn(&mut Stream, &Preamble); 3] = [
         |host, _| send_answer(host, &Answer { ok: true, ..Answer::default() }).unwrap(),
-        |host, opening| {
+        |host, preamble| {
             let own = Secret::random().unwrap();
-            assert!(challenge(host, opening, Some(&own), soon()).unwrap().is_none());
-            let mut dialogue = Dialogue::new(own, opening.bytes());
-            send_welcome(host, &Answer { ok: true, ..Answer::default() }, Some(&mut dialogue)).unwrap();
+            assert!(challenge(host, preamble, Some(&own), soon()).unwrap().is_none());
+            let mut transcript = Transcript::new(own, preamble.bytes());
+            send_welcome(host, &Answer { ok: true, ..Answer::default() }, Some(&mut transcript)).unwrap();
         },
         |host, _| host.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap(),
     ];
     for impostor in impostors {
         std::thread::scope(|scope| {
             let client = scope.spawn(|| introduce(&mut client, purpose, Some(&ours), soon()));
-            let opening = receive_preamble(&mut host, soon()).unwrap();
-            impostor(&mut host, &opening);
+            let preamble = receive_preamble(&mut host, soon()).unwrap();
+            impostor(&mut host, &preamble);
             assert_eq!(client.join().unwrap().unwrap_err().kind(), io::ErrorKind::InvalidData);
         });
         (client, host) = pair();
@@ -273,7 +274,7 @@ fn neither_goes_on_with_one_who_has_not_the_key() {
 }
 
 #[test]
-fn an_unknown_key_is_answered_as_a_wrong_one() {
+fn an_unknown_key_is_answered_like_a_wrong_secret() {
     let ours = key("k", 1);
     let lengths = |secret: Option<&Secret>| {
         let lengths = std::sync::Mutex::new(Vec::new());
@@ -288,7 +289,7 @@ fn an_unknown_key_is_answered_as_a_wrong_one() {
 }
 
 #[test]
-fn what_was_said_before_and_what_was_said_by_oneself_proves_nothing() {
+fn replayed_and_reflected_messages_prove_nothing() {
     let key = key("k", 1);
     let before = std::sync::Mutex::new(Vec::new());
     let (client, host) = through(&key, Some(&key.secret), |_, seen| {
@@ -297,7 +298,7 @@ fn what_was_said_before_and_what_was_said_by_oneself_proves_nothing() {
     });
     assert!(client.is_ok() && host.unwrap().is_some());
     let before = before.into_inner().unwrap();
-    // Any one message of an earlier session in the place of this one's, and all that a client said.
+    // Replays single messages of an earlier session, and everything that its client sent.
     for replayed in [&[0][..], &[1], &[2], &[3], &[4], &[0, 2], &[1, 3, 4]] {
         let (client, host) = through(&key, Some(&key.secret), |number, seen| {
             if replayed.contains(&number) { before[number].clone() } else { unchanged(number, seen) }
@@ -305,13 +306,13 @@ fn what_was_said_before_and_what_was_said_by_oneself_proves_nothing() {
         let both = client.is_ok_and(|(answer, _)| answer.ok) && host.is_ok_and(|secret| secret.is_some());
         assert!(!both || replayed == [3], "{replayed:?}");
     }
-    // The client's own proof as the host's.
+    // Reflects the client's own proof.
     let (client, _) = through(&key, Some(&key.secret), |number, seen| match number {
         4 => seen[2].clone(),
         number => unchanged(number, seen),
     });
     assert_eq!(client.unwrap_err().kind(), io::ErrorKind::InvalidData);
-    // The client's own nonce as the host's.
+    // Reflects the client's own nonce.
     let (client, host) = through(&key, Some(&key.secret), |number, seen| match number {
         1 => [&seen[1][..16], &seen[0][80..]].concat(),
         number => unchanged(number, seen),
@@ -319,17 +320,17 @@ fn what_was_said_before_and_what_was_said_by_oneself_proves_nothing() {
     assert!(client.is_err() && host.unwrap().is_none());
 }
 
-/// The host's part of letting a stream join a session.
+/// Runs the host's part of a joining stream.
 fn let_join(mut stream: Stream, secret: &Secret) -> io::Result<bool> {
-    let opening = receive_preamble(&mut stream, soon())?;
-    match challenge(&mut stream, &opening, Some(secret), soon())? {
-        Some(dialogue) => prove(&mut stream, &dialogue).map(|()| true),
+    let preamble = receive_preamble(&mut stream, soon())?;
+    match challenge(&mut stream, &preamble, Some(secret), soon())? {
+        Some(transcript) => prove(&mut stream, &transcript).map(|()| true),
         None => Ok(false),
     }
 }
 
 #[test]
-fn streams_join_with_the_secret_of_the_session() {
+fn streams_join_with_the_session_secret() {
     let secret = |byte| Secret::new(&[byte; 32]).unwrap();
     for (ours, welcome) in [(1, true), (2, false)] {
         let (mut client, host) = pair();
@@ -344,10 +345,10 @@ fn streams_join_with_the_secret_of_the_session() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// A message that is changed on the way, cut short, or said twice: neither side takes the other for one who has the key, but that
-    /// the host does so once it has heard the client's proof, which is unchanged then.
+    /// A message is changed, truncated or duplicated on the way. Neither side then accepts the
+    /// other. The host may only accept after it has seen the client's unchanged proof.
     #[test]
-    fn whatever_is_changed_on_the_way_is_noticed(
+    fn any_change_of_a_message_is_detected(
         number in 0usize..5,
         at in any::<prop::sample::Index>(),
         bit in 0u8..8,

@@ -1,4 +1,4 @@
-//! With queue pairs that note what is done to them, and connect when they are told to.
+//! Tests with fake queue pairs that log operations and connect on demand.
 
 use std::{
     io::Read,
@@ -10,19 +10,19 @@ use std::{
 use super::*;
 use crate::verbs::{PostError, QpCaps, QpState, RecvWr, Rendezvous, SendWr};
 
-/// What was done, in order, with the number of the queue pair.
+/// Operations in order, each with the number of its queue pair.
 type Log = Arc<Mutex<Vec<(&'static str, u32)>>>;
-/// What comes of connecting, one after the other.
+/// Results of the next `connect` calls.
 type Results = Arc<Mutex<Receiver<Result<(), VerbsError>>>>;
 
-/// The number of a queue pair that its device does not stop.
+/// Number of a fake queue pair that its device does not stop.
 const STUCK: u32 = 77;
 
 #[derive(Debug)]
 struct FakeQp {
     num: u32,
     log: Log,
-    /// Told when `connect` is called, which then waits for its result.
+    /// Receives the number when `connect` is called. `connect` then waits for its result.
     connecting: Sender<u32>,
     results: Results,
     stream: Mutex<Option<Rendezvous>>,
@@ -76,14 +76,14 @@ impl Drop for FakeQp {
 struct Bench {
     pairs: HostQueuePairs,
     log: Log,
-    /// Numbers of queue pairs that are being connected.
+    /// Numbers of queue pairs that are connecting.
     connecting: Mutex<Receiver<u32>>,
-    /// What comes of it.
+    /// Sends the result of a `connect` call.
     decide: Sender<Result<(), VerbsError>>,
     fakes: (Sender<u32>, Results),
 }
 
-/// A client's end of a stream, and the host's.
+/// Returns the client's and the host's end of a stream.
 fn streams(provider: ProviderKind) -> (Stream, Stream) {
     match provider {
         ProviderKind::Shm => {
@@ -107,7 +107,7 @@ impl Bench {
         Bench::with(provider, data, false)
     }
 
-    /// With a place for fetching, perhaps.
+    /// Creates a fixture with or without remote fetching.
     fn with(provider: ProviderKind, data: usize, fetch: bool) -> Bench {
         let (connecting_send, connecting) = channel();
         let (decide, results) = channel();
@@ -116,7 +116,8 @@ impl Bench {
         Bench { pairs, log: Log::default(), connecting: Mutex::new(connecting), decide, fakes }
     }
 
-    /// A session that is up, with the clients' ends of its streams; its queue pairs have the numbers of their places.
+    /// Creates an open session, and the clients' ends of its streams. Each queue pair's number is
+    /// its index.
     fn open(provider: ProviderKind, data: usize) -> (Bench, Vec<Stream>) {
         let bench = Bench::new(provider, data);
         let clients = (0..=data).map(|index| bench.join_now(index, index as u32).unwrap()).collect();
@@ -138,12 +139,12 @@ impl Bench {
         self.pairs.join(index, stream, || Ok(self.fake(num)), |qp| self.discard(qp))
     }
 
-    /// Joins without waiting for anything.
+    /// Joins with a `connect` that succeeds at once.
     fn join_now(&self, index: usize, num: u32) -> Result<Stream, String> {
         self.decide.send(Ok(())).unwrap();
         let (client, host) = streams(self.pairs.provider);
         let result = self.join(index, num, host);
-        // Left behind where it was refused before it could be connected.
+        // Removes the result of a join that was refused before `connect`.
         let _ = (self.connecting.lock().try_recv(), self.fakes.1.lock().try_recv());
         result.map(|()| client)
     }
@@ -171,12 +172,12 @@ fn ended(mut client: Stream) {
 }
 
 #[test]
-fn the_old_one_is_in_err_and_gone_before_the_new_one_connects() {
+fn the_old_queue_pair_is_in_err_and_dropped_before_its_replacement_connects() {
     on_each_kind(|provider| {
         let (bench, mut clients) = Bench::open(provider, 2);
         drop(clients.remove(1));
         drop(bench.join_now(1, 11).unwrap());
-        // A failed attempt leaves the place to the next one.
+        // A failed attempt leaves the index to the next stream.
         bench.decide.send(Err(VerbsError::PeerGone)).unwrap();
         let (_client, host) = streams(provider);
         assert_eq!(bench.join(1, 21, host).unwrap_err(), VerbsError::PeerGone.to_string());
@@ -204,13 +205,13 @@ fn the_old_one_is_in_err_and_gone_before_the_new_one_connects() {
 }
 
 #[test]
-fn a_session_is_open_when_every_place_is_joined_once() {
+fn a_session_opens_when_every_queue_pair_has_joined_once() {
     on_each_kind(|provider| {
         let bench = Bench::new(provider, 1);
-        let late = "the client did not connect all its queue pairs";
-        assert_eq!(bench.pairs.open(Instant::now(), || false).unwrap_err(), late);
+        let timed_out = "the client did not connect all its queue pairs";
+        assert_eq!(bench.pairs.open(Instant::now(), || false).unwrap_err(), timed_out);
         let _calls = bench.join_now(0, 0).unwrap();
-        assert_eq!(bench.pairs.open(Instant::now(), || false).unwrap_err(), late);
+        assert_eq!(bench.pairs.open(Instant::now(), || false).unwrap_err(), timed_out);
         let _data = bench.join_now(1, 1).unwrap();
         bench.pairs.open(Instant::now(), || false).unwrap();
         assert!(!bench.pairs.fail("too late for that"));
@@ -219,14 +220,14 @@ fn a_session_is_open_when_every_place_is_joined_once() {
 }
 
 #[test]
-fn whoever_goes_is_not_waited_for() {
+fn a_session_does_not_wait_for_a_gone_client() {
     on_each_kind(|provider| {
         let bench = Bench::new(provider, 1);
         let _calls = bench.join_now(0, 0).unwrap();
         let never = Instant::now() + Duration::from_secs(3600);
-        let gone = "the client went before all its queue pairs were connected";
+        let gone = "the client closed the session before all its queue pairs were connected";
         assert_eq!(bench.pairs.open(never, || true).unwrap_err(), gone);
-        // If he has said everything before, nobody asks.
+        // A client that has joined all queue pairs may be gone.
         let bench = Bench::new(provider, 1);
         let _both = [0, 1].map(|index| bench.join_now(index, index as u32).unwrap());
         bench.pairs.open(never, || true).unwrap();
@@ -234,18 +235,18 @@ fn whoever_goes_is_not_waited_for() {
 }
 
 #[test]
-fn whatever_goes_wrong_while_it_is_made_fails_it() {
+fn any_error_while_a_session_is_made_fails_it() {
     on_each_kind(|provider| {
         type Attempt = fn(&Bench) -> String;
         let wrong: [(&str, Attempt); 5] = [
             ("its session has no queue pair 3", |bench| bench.join_now(3, 9).unwrap_err()),
-            ("the queue pair for late replies comes when its session is there", |bench| {
+            ("the queue pair for deferred replies joins an open session only", |bench| {
                 bench.join_now(2, 9).unwrap_err()
             }),
             ("queue pair 1 is joined twice while its session is made", |bench| {
                 bench.join_now(1, 9).unwrap_err()
             }),
-            ("queue pair 0 came in on another kind of socket", |bench| {
+            ("queue pair 0 joins over another kind of socket", |bench| {
                 let other = match bench.pairs.provider {
                     ProviderKind::Shm => ProviderKind::Tcp,
                     ProviderKind::Tcp => ProviderKind::Rdma,
@@ -272,7 +273,7 @@ fn whatever_goes_wrong_while_it_is_made_fails_it() {
 }
 
 #[test]
-fn what_is_refused_while_it_is_open_changes_nothing() {
+fn a_refused_stream_does_not_change_an_open_session() {
     on_each_kind(|provider| {
         let (bench, _clients) = Bench::open(provider, 2);
         for (index, reason) in [
@@ -285,23 +286,23 @@ fn what_is_refused_while_it_is_open_changes_nothing() {
         let other = if provider == ProviderKind::Shm { ProviderKind::Tcp } else { ProviderKind::Shm };
         assert_eq!(
             bench.join(1, 9, streams(other).1).unwrap_err(),
-            "queue pair 1 came in on another kind of socket"
+            "queue pair 1 joins over another kind of socket"
         );
         assert_eq!(bench.taken(), []);
     });
 }
 
 #[test]
-fn the_queue_pair_for_late_replies_comes_once_and_ends_with_the_session() {
+fn the_queue_pair_for_deferred_replies_joins_once_and_ends_with_the_session() {
     on_each_kind(|provider| {
         let (bench, clients) = Bench::open(provider, 2);
         assert_eq!(
             [0, 1, 2, 3].map(|i| bench.pairs.role(i)),
-            [Role::Calls, Role::Data, Role::Data, Role::LateReplies]
+            [Role::Calls, Role::Data, Role::Data, Role::DeferredReplies]
         );
-        let late = bench.join_now(3, 3).unwrap();
-        assert_eq!(bench.join_now(3, 9).unwrap_err(), "the queue pair for late replies is joined once");
-        drop((clients, late));
+        let deferred = bench.join_now(3, 3).unwrap();
+        assert_eq!(bench.join_now(3, 9).unwrap_err(), "the queue pair for deferred replies is joined once");
+        drop((clients, deferred));
         let closed = bench.pairs.close();
         assert_eq!(closed.messages().map(|qp| qp.qp_num()).collect::<Vec<_>>(), [0, 3]);
         closed.end().unwrap();
@@ -310,23 +311,23 @@ fn the_queue_pair_for_late_replies_comes_once_and_ends_with_the_session() {
 }
 
 #[test]
-fn the_queue_pair_for_fetching_is_joined_with_the_others_and_lasts_as_long_as_the_session() {
+fn the_queue_pair_for_remote_fetching_joins_with_the_others_and_lasts_as_long_as_the_session() {
     on_each_kind(|provider| {
         let bench = Bench::with(provider, 1, true);
         assert_eq!(
             [0, 1, 2, 3].map(|index| bench.pairs.role(index)),
-            [Role::Calls, Role::Data, Role::LateReplies, Role::Fetch]
+            [Role::Calls, Role::Data, Role::DeferredReplies, Role::Fetch]
         );
         let calls_and_data = [0, 1].map(|index| bench.join_now(index, index as u32).unwrap());
         assert!(bench.pairs.open(Instant::now(), || false).is_err());
         let fetch = bench.join_now(3, 3).unwrap();
         bench.pairs.open(Instant::now(), || false).unwrap();
-        let lasts = "the queue pair for fetching answers lasts as long as its session";
+        let lasts = "the queue pair for remote fetching lasts as long as its session";
         assert_eq!(bench.join_now(3, 9).unwrap_err(), lasts);
         drop(calls_and_data);
-        // Nobody waits for its client to let go of anything.
+        // The host does not wait for the release of call memory.
         let closed = bench.pairs.close();
-        assert!(closed.is_let_go());
+        assert!(closed.is_released());
         closed.end().unwrap();
         assert!(bench.taken().contains(&("error", 3)));
         drop(fetch);
@@ -334,13 +335,13 @@ fn the_queue_pair_for_fetching_is_joined_with_the_others_and_lasts_as_long_as_th
 }
 
 #[test]
-fn without_a_place_for_fetching_there_is_none() {
+fn without_remote_fetching_there_is_no_queue_pair_for_it() {
     let bench = Bench::new(ProviderKind::Tcp, 1);
     assert_eq!(bench.join_now(3, 3).unwrap_err(), "its session has no queue pair 3");
 }
 
 #[test]
-fn one_stream_at_a_time_joins_a_place_and_one_more_waits() {
+fn one_stream_at_a_time_joins_an_index_and_one_more_waits() {
     on_each_kind(|provider| {
         let (bench, mut clients) = Bench::open(provider, 2);
         drop(clients.remove(1));
@@ -349,7 +350,7 @@ fn one_stream_at_a_time_joins_a_place_and_one_more_waits() {
             let joined = scope.spawn(|| bench.join(1, 11, host_first));
             assert_eq!(bench.connecting.lock().recv().unwrap(), 11);
             let waiting = scope.spawn(|| bench.join(1, 12, host_second));
-            while !bench.pairs.state.lock().places[1].waiting {
+            while !bench.pairs.state.lock().entries[1].waiting {
                 std::thread::yield_now();
             }
             for _ in 0..100 {
@@ -366,12 +367,12 @@ fn one_stream_at_a_time_joins_a_place_and_one_more_waits() {
         let (first, second) = log.split_at(4);
         assert_eq!(first, [("error", 1), ("drop", 1), ("connect", 11), ("connected", 11)]);
         assert_eq!(second, [("error", 11), ("drop", 11), ("connect", 12), ("connected", 12)]);
-        assert!(!bench.pairs.state.lock().places[1].waiting);
+        assert!(!bench.pairs.state.lock().entries[1].waiting);
     });
 }
 
 #[test]
-fn one_that_waits_goes_when_the_session_ends() {
+fn a_waiting_stream_is_refused_when_the_session_ends() {
     on_each_kind(|provider| {
         let (bench, clients) = Bench::open(provider, 1);
         drop(clients);
@@ -381,7 +382,7 @@ fn one_that_waits_goes_when_the_session_ends() {
             bench.connecting.lock().recv().unwrap();
             let (_second, host_second) = streams(provider);
             let waiting = scope.spawn(|| bench.join(1, 12, host_second));
-            while !bench.pairs.state.lock().places[1].waiting {
+            while !bench.pairs.state.lock().entries[1].waiting {
                 std::thread::yield_now();
             }
             let end = scope.spawn(|| bench.pairs.close().end());
@@ -394,7 +395,7 @@ fn one_that_waits_goes_when_the_session_ends() {
 }
 
 #[test]
-fn a_stream_that_the_client_has_closed_replaces_nothing() {
+fn a_closed_stream_replaces_nothing() {
     on_each_kind(|provider| {
         let (bench, _clients) = Bench::open(provider, 1);
         let (client, host) = streams(provider);
@@ -404,14 +405,14 @@ fn a_stream_that_the_client_has_closed_replaces_nothing() {
         }
         assert_eq!(
             bench.join(1, 11, host).unwrap_err(),
-            "the client has given up before it was queue pair 1"
+            "the client closed the stream before it joined as queue pair 1"
         );
         assert_eq!(bench.taken(), []);
     });
 }
 
 #[test]
-fn the_end_waits_for_a_stream_that_is_joining_and_ends_what_it_brought() {
+fn the_end_waits_for_a_joining_stream_and_ends_its_queue_pair() {
     on_each_kind(|provider| {
         let (bench, clients) = Bench::open(provider, 1);
         drop(clients);
@@ -424,7 +425,7 @@ fn the_end_waits_for_a_stream_that_is_joining_and_ends_what_it_brought() {
                 bench.log.lock().push(("closed", 0));
                 closed.end()
             });
-            // The end makes a client give up that does not answer.
+            // The end makes an unresponsive client give up.
             ended(client);
             bench.until_over();
             bench.decide.send(Ok(())).unwrap();
@@ -440,11 +441,11 @@ fn the_end_waits_for_a_stream_that_is_joining_and_ends_what_it_brought() {
 }
 
 #[test]
-fn what_is_made_when_the_end_has_begun_is_never_connected() {
+fn a_queue_pair_made_after_the_end_has_begun_is_never_connected() {
     on_each_kind(|provider| {
         let (bench, clients) = Bench::open(provider, 1);
         drop(clients);
-        // In case that it is.
+        // In case the queue pair is connected nevertheless.
         bench.decide.send(Ok(())).unwrap();
         std::thread::scope(|scope| {
             let mut end = None;
@@ -464,7 +465,7 @@ fn what_is_made_when_the_end_has_begun_is_never_connected() {
 }
 
 #[test]
-fn what_is_made_when_the_session_has_failed_is_given_back() {
+fn a_queue_pair_made_after_the_session_failed_is_discarded() {
     on_each_kind(|provider| {
         for index in [0, 1] {
             let bench = Bench::new(provider, 1);
@@ -475,7 +476,7 @@ fn what_is_made_when_the_session_has_failed_is_given_back() {
             };
             let result = bench.pairs.join(index, host, make, |qp| bench.discard(qp));
             assert_eq!(result.unwrap_err(), "its session has ended meanwhile");
-            // Whoever ends the session does not find it.
+            // The session's end must not find the queue pair.
             assert_eq!(bench.pairs.close().messages().count(), 0);
             assert_eq!(bench.taken(), [("discard", 11), ("drop", 11)]);
         }
@@ -483,20 +484,20 @@ fn what_is_made_when_the_session_has_failed_is_given_back() {
 }
 
 #[test]
-fn a_client_that_maps_memory_closes_the_old_stream_before_it_gets_a_new_one() {
+fn a_client_with_mapped_memory_closes_the_old_stream_before_it_gets_a_replacement() {
     let (bench, mut clients) = Bench::open(ProviderKind::Shm, 2);
     let mut old = clients.remove(1);
     assert_eq!(
         bench.join_now(1, 11).unwrap_err(),
-        "the client still uses the queue pair 1 that is to be replaced"
+        "the client has not released the queue pair 1 that is to be replaced"
     );
     assert_eq!(bench.taken(), []);
-    // It was asked to, and can do it later.
+    // The client was asked, and may release it later.
     assert_eq!(old.read(&mut [0]).unwrap(), 0);
     drop(old);
     let new = bench.join_now(1, 12).unwrap();
     assert_eq!(bench.taken(), [("error", 1), ("drop", 1), ("connect", 12), ("connected", 12)]);
-    // At the end all those that are there are waited for, and only they.
+    // The end waits for exactly the current queue pairs.
     std::thread::scope(|scope| {
         let end = scope.spawn(|| bench.pairs.close().end());
         ended(new);
@@ -506,20 +507,20 @@ fn a_client_that_maps_memory_closes_the_old_stream_before_it_gets_a_new_one() {
 }
 
 #[test]
-fn the_end_does_not_wait_for_a_client_to_let_go_of_what_is_to_be_replaced() {
+fn the_end_interrupts_a_replacement_that_waits_for_a_release() {
     let (bench, mut clients) = Bench::open(ProviderKind::Shm, 1);
     let mut old = clients.pop().unwrap();
     let (_client, host) = streams(ProviderKind::Shm);
     std::thread::scope(|scope| {
         let join = scope.spawn(|| bench.join(1, 11, host));
-        // The host has asked the client.
+        // The host has asked the client to release it.
         assert_eq!(old.read(&mut [0]).unwrap(), 0);
         let closed = bench.pairs.close();
         assert_eq!(
             join.join().unwrap().unwrap_err(),
-            "the client still uses the queue pair 1 that is to be replaced"
+            "the client has not released the queue pair 1 that is to be replaced"
         );
-        // The end is the one to wait now.
+        // Now the end of the session waits for the release.
         drop(old);
         closed.end().unwrap();
     });
@@ -527,25 +528,25 @@ fn the_end_does_not_wait_for_a_client_to_let_go_of_what_is_to_be_replaced() {
 }
 
 #[test]
-fn over_tcp_nothing_is_waited_for() {
+fn over_tcp_the_end_waits_for_no_release() {
     let (bench, _clients) = Bench::open(ProviderKind::Tcp, 1);
     let _new = bench.join_now(1, 11).unwrap();
     bench.taken();
-    // The clients are all there, and close nothing.
+    // All clients are still there, and close nothing.
     bench.pairs.close().end().unwrap();
     assert_eq!(bench.taken(), [("error", 0), ("error", 11), ("drop", 0), ("drop", 11)]);
 }
 
 #[test]
-fn the_queue_pairs_of_a_client_that_does_not_let_go_are_ended_when_it_has() {
+fn queue_pairs_of_an_unresponsive_client_end_after_its_release() {
     let (bench, clients) = Bench::open(ProviderKind::Shm, 2);
     bench.taken();
     let closed = bench.pairs.close().end().unwrap_err();
-    // Ending them would close this side's sockets, too, and then a client that is gone looks like one that is not.
+    // Ending them would close the host's sockets, which would make a gone client look present.
     assert_eq!(bench.taken(), []);
-    assert!(!closed.is_let_go());
+    assert!(!closed.is_released());
     drop(clients);
-    while !closed.is_let_go() {
+    while !closed.is_released() {
         std::thread::yield_now();
     }
     closed.force();
@@ -553,7 +554,7 @@ fn the_queue_pairs_of_a_client_that_does_not_let_go_are_ended_when_it_has() {
 }
 
 #[test]
-fn a_queue_pair_that_does_not_stop_is_told() {
+fn a_queue_pair_that_does_not_stop_is_reported() {
     for (number, stops) in [(STUCK, false), (11, true)] {
         let (bench, _clients) = Bench::open(ProviderKind::Tcp, 1);
         let _new = bench.join_now(1, number).unwrap();

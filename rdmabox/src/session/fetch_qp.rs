@@ -1,5 +1,11 @@
-//! What a session's calls by fetching are made of: at the client the queue pair to its memory at the host, at the host that
-//! memory.
+//! The resources of remote fetching.
+//!
+//! The client has a [`FetchLane`]: a queue pair of its own to the session's call memory at the
+//! host. The host has the [`FetchMemory`] that this queue pair reaches.
+//!
+//! # Concurrency
+//! [`FetchLane`] is used by any thread, with the locks of its runtime. [`FetchMemory`] is
+//! immutable.
 
 use std::{
     sync::Arc,
@@ -18,16 +24,17 @@ use crate::{
     verbs::{Access, CompletionQueue, Device, ProtectionDomain, QueuePair, RemoteAddr, VerbsError},
 };
 
-/// Bytes that requests and answers are staged in, and the largest piece: a request or an answer with what is around it.
+/// Bytes of the pool that stages requests and answers, and of its largest block: one request or
+/// answer with its framing.
 const POOL_BYTES: usize = 4 << 20;
 const POOL_BLOCK: usize = 2 * MAX_CALL;
 
-/// The client's requests on its memory at the host. They go through a runtime of their own: the memory is reached by one
-/// queue pair, and what happens there says nothing about the session's data.
+/// One-sided access of the client to its call memory at the host. It has a runtime of its own,
+/// with one queue pair, so its errors and statistics stay apart from the session's data.
 #[derive(Debug)]
 pub(super) struct FetchLane(Arc<Runtime>);
 
-/// What it is made of.
+/// Parameters of a [`FetchLane`].
 pub(super) struct FetchLaneInit<'a> {
     pub device: &'a dyn Device,
     pub pd: Arc<dyn ProtectionDomain>,
@@ -39,8 +46,10 @@ pub(super) struct FetchLaneInit<'a> {
 }
 
 impl FetchLane {
+    /// Creates the lane.
+    ///
     /// # Errors
-    /// Without memory to stage in, or without room for it at the device.
+    /// No memory for the staging pool, or no room for its registration at the device.
     pub(super) fn new(init: FetchLaneInit<'_>) -> Result<FetchLane, VerbsError> {
         let no_memory =
             |e: memory::MemoryError| VerbsError::os("memory", std::io::Error::other(e.to_string()));
@@ -56,7 +65,7 @@ impl FetchLane {
             pool_mr,
             registrations: Arc::new(registrations),
             admission: Admission::new(Arc::new(StaticWindow::new(DEFAULT_WINDOW))),
-            // Those of the session are for its data.
+            // The session's counters cover data requests only.
             stats: Arc::new(Stats::default()),
             batch: BatchMode::Hybrid,
             stage_threshold: POOL_BLOCK as u64,
@@ -89,7 +98,7 @@ impl OneSided for FetchLane {
     }
 }
 
-/// A queue pair that is not replaced: the session ends with it, as with that of the calls.
+/// A queue pair that is never replaced. The session ends when it breaks.
 #[derive(Debug)]
 struct OneQueuePair(Arc<Stream>);
 
@@ -104,7 +113,7 @@ impl Link for OneQueuePair {
         _cq: &Arc<dyn CompletionQueue>,
         _deadline: Instant,
     ) -> Result<Arc<dyn QueuePair>, String> {
-        Err("the queue pair for fetching answers lasts as long as its session".into())
+        Err("the queue pair for remote fetching lasts as long as its session".into())
     }
 
     fn hang_up(&self) {
@@ -112,7 +121,8 @@ impl Link for OneQueuePair {
     }
 }
 
-/// A session's memory at its host, in a protection domain of its own: no other session reaches it, whatever key it names.
+/// A session's call memory at the host. It has a protection domain of its own, so no other
+/// session reaches it with any key.
 #[derive(Debug)]
 pub(super) struct FetchMemory {
     pub pd: Arc<dyn ProtectionDomain>,
@@ -120,8 +130,10 @@ pub(super) struct FetchMemory {
 }
 
 impl FetchMemory {
+    /// Allocates the memory.
+    ///
     /// # Errors
-    /// Without memory, or without room for it at the device.
+    /// No memory, or no room for its registration at the device.
     pub(super) fn new(device: &dyn Device, whole_words: bool) -> Result<FetchMemory, VerbsError> {
         let pd = device.alloc_pd()?;
         let slots = Arc::new(HostSlots::new(&*pd, whole_words)?);

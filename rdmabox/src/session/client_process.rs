@@ -1,8 +1,11 @@
-//! A client of this host that has memory mapped and does not let go of it when its session is over.
+//! The process of a client with mapped memory.
 //!
-//! Its requests are carried out by its own processor, so that no queue pair can be taken away from it: nothing but the end of
-//! the process takes its mapping. Until then its memory must not be given to anybody else. What can be done is to wait,
-//! and to see to it that the wait ends.
+//! Such a client executes its requests on its own processor, so the host cannot stop them by
+//! destroying a queue pair. Only the end of the process removes the mapping. Until then the host
+//! must not reuse the memory. It can only wait for the process, or kill it.
+//!
+//! # Concurrency
+//! Immutable; used by the session's thread and by the service.
 
 use std::os::fd::OwnedFd;
 
@@ -14,7 +17,7 @@ use rustix::{
 
 use super::stream::Stream;
 
-/// The process of a client, by a descriptor: its number could come to mean another one.
+/// The process of a client, held by a pidfd, because its pid could be reused.
 #[derive(Debug)]
 pub(super) struct ClientProcess {
     pid: Pid,
@@ -22,33 +25,33 @@ pub(super) struct ClientProcess {
 }
 
 impl ClientProcess {
-    /// Who connected a Unix stream. `None` for other streams, for this process, and where it cannot be known: in another pid
-    /// namespace, or ended already.
+    /// Returns the process that connected a Unix stream. Returns `None` for other streams, for this
+    /// process, for an ended process, and for a process of a foreign pid namespace.
     pub(super) fn of(stream: &Stream) -> Option<ClientProcess> {
         let Stream::Unix(unix) = stream else { return None };
         let pid = socket_peercred(unix).ok()?.pid;
-        // A process that the kernel cannot name here has number 0.
+        // The kernel reports 0 for a process of a foreign pid namespace.
         if pid.as_raw_nonzero().get() <= 0 || pid == getpid() {
             return None;
         }
         let descriptor = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        // It was the right one if it has not ended in between.
+        // The stream is still open, so the process has not ended, and its pid was not reused.
         (!stream.is_over()).then_some(ClientProcess { pid, descriptor })
     }
 
-    /// For people.
+    /// Returns the pid, for messages.
     pub(super) fn pid(&self) -> i32 {
         self.pid.as_raw_nonzero().get()
     }
 
-    /// True once it has ended, whether or not anybody has waited for it.
+    /// Returns true once the process has ended, whether or not its parent has reaped it.
     pub(super) fn has_ended(&self) -> bool {
         let mut descriptors = [PollFd::new(&self.descriptor, PollFlags::IN)];
-        // What cannot be looked at is taken for alive.
+        // A process whose state is unknown counts as alive.
         poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 
-    /// Ends it, also if it is stopped.
+    /// Kills the process (SIGKILL), even a stopped one.
     pub(super) fn kill(&self) -> std::io::Result<()> {
         Ok(pidfd_send_signal(&self.descriptor, Signal::KILL)?)
     }
@@ -64,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_taken_for_a_client_but_another_process() {
+    fn only_another_process_is_a_client_process() {
         let (a, _b) = UnixStream::pair().unwrap();
         assert!(ClientProcess::of(&Stream::Unix(a)).is_none(), "this process");
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,8 +1,12 @@
 //! A session at the host, from its control stream's preamble to its end.
 //!
-//! The thread of a control stream makes the session and stays for as long as it lasts. The streams of its queue pairs
-//! come in on threads of their own ([`HostSession::join`]). It knows the listeners' state ([`Inner`]) but none of the
-//! listeners.
+//! [`serve`] admits the session, makes it, watches its lease and ends it. Streams of its queue
+//! pairs arrive through [`HostSession::join`].
+//!
+//! # Concurrency
+//! The control stream's thread runs [`serve`]. Other stream threads call `join`, and the call
+//! server's threads call the [`Handler`] methods. Each call holds `open` shared. Locks:
+//! `Inner::sessions`, then the state of the queue pairs.
 
 use std::{
     sync::{
@@ -16,15 +20,15 @@ use parking_lot::RwLock;
 
 use super::{
     Domain, KeyId, Peer, ProviderKind, Reply, Secret, Service,
-    fetching::FetchMemory,
+    accept::Identity,
+    client_process::ClientProcess,
+    fetch_qp::FetchMemory,
     handshake::{self, Answer, Token},
     host::{HANDSHAKE, Inner, Stack},
-    host_queue_pairs::{Closed, HostQueuePairs, Role},
+    host_queue_pairs::{ClosedQueuePairs, HostQueuePairs, Role},
     lease::{self, End},
-    proof::Dialogue,
-    reception::Shown,
-    straggler::ClientProcess,
-    strangers::Stranger,
+    pending_connections::PendingConnection,
+    proof::Transcript,
     stream::Stream,
 };
 use crate::{
@@ -34,60 +38,61 @@ use crate::{
 };
 
 const MAX_QUEUE_PAIRS: u32 = 16;
-/// Between two looks at whether a client that does not react has ended.
-const STRAGGLER_LOOK: Duration = Duration::from_millis(5);
+/// Interval between checks whether an unresponsive client has ended.
+const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A count that is limited; dropping gives the place back.
-struct Place<'a>(&'a AtomicUsize);
+/// One unit of a limited counter. Dropping it decrements the counter.
+struct CountGuard<'a>(&'a AtomicUsize);
 
-impl<'a> Place<'a> {
-    fn take(count: &'a AtomicUsize, limit: usize) -> Option<Place<'a>> {
+impl<'a> CountGuard<'a> {
+    fn take(count: &'a AtomicUsize, limit: usize) -> Option<CountGuard<'a>> {
         let more = |taken| (taken < limit).then_some(taken + 1);
-        count.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok().map(|_| Place(count))
+        count.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok().map(|_| CountGuard(count))
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for CountGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// Calls the service. A panic in there costs one session, not a thread that serves them all.
+/// Calls the service. A panic ends only this session, not a thread of all sessions.
 fn guarded<R>(service: impl FnOnce() -> R) -> Result<R, String> {
-    // What the service was at is its own: it is shared with other threads in any case, and has to be able to go on. Here
-    // nothing is kept that the call could have left half done.
+    // The service's state is shared with other threads in any case, so the service must tolerate a
+    // panic. This module keeps no state that a panic could leave inconsistent.
     contain(service).map_err(|panic| format!("the service panicked: {panic}"))
 }
 
-/// What a client wants of its session.
+/// The parameters of a session that a client requests.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
-    /// Data queue pairs.
+pub(super) struct SessionRequest {
+    /// Number of data queue pairs.
     pub queue_pairs: u32,
-    /// Calls by fetching, if there is memory for them.
+    /// True to use remote fetching if there is memory for it.
     pub fetch: bool,
 }
 
 /// A session at the host.
 pub(super) struct HostSession {
     peer: Peer,
-    /// What it reaches.
+    /// Protection domain of its queue pairs.
     domain: Domain,
-    /// What the streams that join it prove that they know; without one, its token is.
+    /// The secret that joining streams prove. Without a secret, the token is secret instead.
     secret: Option<Secret>,
     service: Arc<dyn Service>,
     control: Stream,
     token: Token,
-    /// Where memory is mapped.
+    /// The client's process, if it maps memory.
     process: Option<Arc<ClientProcess>>,
     queue_pairs: HostQueuePairs,
-    late: Arc<LateReplies>,
-    /// If its calls are answered by fetching.
+    deferred: Arc<LateReplies>,
+    /// Set if the session uses remote fetching.
     fetch: Option<FetchMemory>,
-    /// For completions of data queue pairs, of which there are none: nothing is posted on them here.
+    /// Completion queue of data queue pairs. It stays empty: the host posts nothing on them.
     sink: Arc<dyn CompletionQueue>,
-    /// True while calls may run; each holds it for reading. Whoever finds it held for writing comes too late, or too early.
+    /// True while calls may run. Each call holds it shared. A call that finds it held exclusively
+    /// came before the start or after the end.
     open: RwLock<bool>,
 }
 
@@ -99,7 +104,8 @@ impl std::fmt::Debug for HostSession {
 
 impl Handler for HostSession {
     fn call(&self, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
-        // Not in line behind the end, which waits for the calls that are running: this thread is there for all sessions.
+        // Does not block on the lock: the session's end waits for running calls, and this thread
+        // serves all sessions.
         let Some(_open) = self.open.try_read().filter(|open| **open) else {
             return Err("the session is closed".into());
         };
@@ -108,7 +114,7 @@ impl Handler for HostSession {
 
     fn end(&self, reason: Reason<'_>) {
         match reason {
-            // The end of the control stream tells the same, and that is logged.
+            // The control stream also ends then, and that is logged.
             Reason::Gone => {}
             Reason::Misbehaved(why) => log::warn!("{}: ending: {why}", self.peer),
         }
@@ -120,8 +126,8 @@ impl HostSession {
     fn new(
         inner: &Inner,
         control: &Stream,
-        Wanted { queue_pairs, fetch }: Wanted,
-        shown: &Shown,
+        SessionRequest { queue_pairs, fetch }: SessionRequest,
+        identity: &Identity,
     ) -> Result<Arc<HostSession>, String> {
         let text = |e: &dyn std::fmt::Display| e.to_string();
         let provider = control.provider();
@@ -129,12 +135,14 @@ impl HostSession {
         let device = &*inner.stack(provider).device;
         let made = fetch.then(|| FetchMemory::new(device, provider == ProviderKind::Shm)).transpose();
         let fetch = made.unwrap_or_else(|e| {
-            log::warn!("{}: its calls are answered with messages: {e}", control.peer_name());
+            log::warn!("{}: no remote fetching, replies are sent as messages: {e}", control.peer_name());
             None
         });
-        let (key, domain, secret) = match shown {
-            Shown::Nothing => (None, Domain::default(), None),
-            Shown::Key { id, grant, dialogue } => (Some(*id), grant.domain, Some(dialogue.session_secret())),
+        let (key, domain, secret) = match identity {
+            Identity::Anonymous => (None, Domain::default(), None),
+            Identity::Key { id, grant, transcript } => {
+                (Some(*id), grant.domain, Some(transcript.session_secret()))
+            }
         };
         let process = ClientProcess::of(control).map(Arc::new);
         let name = control.peer_name();
@@ -155,14 +163,14 @@ impl HostSession {
             token: Token::random().map_err(|e| text(&e))?,
             process,
             queue_pairs: HostQueuePairs::new(provider, queue_pairs as usize, fetch.is_some()),
-            late: Arc::default(),
+            deferred: Arc::default(),
             fetch,
             sink: device.create_cq(16).map_err(|e| text(&e))?,
             open: RwLock::new(false),
         }))
     }
 
-    /// Returns the key of its client.
+    /// Returns the key of the session's client.
     pub(super) fn key(&self) -> Option<KeyId> {
         self.peer.key
     }
@@ -175,7 +183,8 @@ impl HostSession {
         self.secret.as_ref()
     }
 
-    /// Takes mapped memory away from a client whose key counts no longer: nothing but the end of its process does.
+    /// Kills a client with mapped memory after its key is revoked, because only the end of its
+    /// process removes the mapping.
     pub(super) fn revoke(&self, kill: bool) {
         if self.peer.provider != ProviderKind::Shm {
             return;
@@ -186,7 +195,7 @@ impl HostSession {
         let killed = self.process.as_ref().filter(|_| kill).map(|process| process.kill());
         match killed {
             Some(Ok(())) => {
-                log::warn!("{}: killed {process}: its key is revoked, and it has memory mapped", self.peer)
+                log::warn!("{}: killed {process}: its key is revoked, and it maps memory", self.peer)
             }
             Some(Err(e)) => log::error!(
                 "{}: its key is revoked, but {process} cannot be killed ({e}) and may keep memory mapped: end it by hand",
@@ -199,14 +208,14 @@ impl HostSession {
         }
     }
 
-    /// Makes its thread end it.
+    /// Makes the session's thread end the session.
     pub(super) fn shutdown(&self) {
-        if !self.queue_pairs.fail("the server ends it") {
+        if !self.queue_pairs.fail("the server ends the session") {
             self.control.shutdown();
         }
     }
 
-    /// Gives a stream its queue pair: one of those that the session is made of, or one in the place of another.
+    /// Gives a stream its queue pair, which is one of the initial queue pairs or a replacement.
     pub(super) fn join(self: &Arc<Self>, inner: &Inner, index: u32, stream: Stream) -> Result<(), String> {
         let index = index as usize;
         let role = self.queue_pairs.role(index);
@@ -215,12 +224,12 @@ impl HostSession {
                 index,
                 stream,
                 || queue_pair(inner, self, role),
-                // The call server has it already, if it is one for messages.
+                // Queue pairs for messages are already registered with the call server.
                 |qp| inner.stack(self.peer.provider).rpc.remove(qp.qp_num()),
             )
             .map_err(|reason| format!("{}: {reason}", self.peer))?;
-        if role == Role::LateReplies
-            && let Err(reason) = self.late.begin()
+        if role == Role::DeferredReplies
+            && let Err(reason) = self.deferred.begin()
         {
             self.end(Reason::Misbehaved(&reason));
         }
@@ -228,62 +237,63 @@ impl HostSession {
     }
 }
 
-/// Makes a session, and stays until it is over.
-pub(super) fn session(
+/// Makes a session and serves it until it is over. Runs on the control stream's thread.
+pub(super) fn serve(
     inner: &Arc<Inner>,
     mut control: Stream,
-    stranger: Stranger,
-    wanted: Wanted,
-    shown: Shown,
+    pending: PendingConnection,
+    request: SessionRequest,
+    identity: Identity,
 ) -> Result<(), String> {
-    let (queue_pairs, limits) = (wanted.queue_pairs, &inner.limits);
+    let (queue_pairs, limits) = (request.queue_pairs, &inner.limits);
     if !(1..=MAX_QUEUE_PAIRS).contains(&queue_pairs) {
         return refuse(&mut control, format!("{queue_pairs} queue pairs: choose 1 to {MAX_QUEUE_PAIRS}"));
     }
     let stack = inner.stack(control.provider());
-    let most = stack.max_sessions.min(limits.sessions);
-    let Some(_place) = Place::take(&stack.admitted, most) else {
+    let limit = stack.max_sessions.min(limits.sessions);
+    let Some(_admitted) = CountGuard::take(&stack.admitted, limit) else {
         let kind = control.provider();
-        return refuse(&mut control, format!("the server takes no more than {most} sessions over {kind}"));
+        return refuse(&mut control, format!("the server takes no more than {limit} sessions over {kind}"));
     };
-    // Fewer than strangers, so that the streams that they wait for can come in.
-    let Some(in_making) = Place::take(&inner.in_making, limits.in_making()) else {
+    // Sessions in the making have a lower limit than pending connections, so their streams can
+    // still be accepted.
+    let Some(in_making) = CountGuard::take(&inner.in_making, limits.in_making()) else {
         return refuse(&mut control, "too many clients are connecting: try again".into());
     };
-    let session = HostSession::new(inner, &control, wanted, &shown)?;
+    let session = HostSession::new(inner, &control, request, &identity)?;
     let id = session.peer.id;
-    if let Err(reason) = add(inner, &session) {
+    if let Err(reason) = register(inner, &session) {
         return refuse(&mut control, reason);
     }
-    let made = make(inner, &session, &mut control, shown);
-    drop((stranger, in_making));
+    let made = make(inner, &session, &mut control, identity);
+    drop((pending, in_making));
     if made.is_ok() {
         log::info!("{}: connected", session.peer);
         let greeted = handshake::send_answer(&mut control, &Answer { ok: true, ..Answer::default() });
         if greeted.is_ok() && lease::watch(&mut control, inner.fencing.lease) == End::Expired {
-            log::warn!("{}: nothing heard of it for the length of its lease: ending", session.peer);
+            log::warn!("{}: ending: its lease has expired", session.peer);
             session.peer.expired.store(true, Ordering::Release);
-            // Should it go on, it is to know.
+            // A client that resumes later must notice the end.
             control.shutdown();
         }
     }
 
-    // Order matters: no new call, no running call, no new queue pair, no request under way, no queue pair; then the
-    // service may reuse what it held.
+    // Order matters: stop new calls, running calls, new queue pairs, outstanding requests, and
+    // queue pairs. Only then may the service reuse the session's resources.
     inner.sessions.lock().remove(&id);
     *session.open.write() = false;
     let closed = session.queue_pairs.close();
     closed.messages().for_each(|qp| stack.rpc.remove(qp.qp_num()));
     if let Err(reason) = made {
         if let Err(closed) = closed.end() {
-            // The service knows nothing of it, and has given it nothing.
+            // The service does not know this session yet, and has given it nothing.
             closed.force();
         }
         return refuse(&mut control, reason);
     }
-    let stopped = closed.end().unwrap_or_else(|closed| outlast(inner, &session, closed));
+    let stopped = closed.end().unwrap_or_else(|closed| await_release(inner, &session, closed));
     if !stopped {
-        log::error!("{}: its device has not stopped: what it had is given to no other client", session.peer);
+        log::error!("{}: its device has not stopped: its resources are not reused", session.peer);
         session.peer.clings.store(true, Ordering::Release);
     }
     if let Err(e) = guarded(|| inner.service.disconnected(&session.peer)) {
@@ -293,13 +303,13 @@ pub(super) fn session(
     Ok(())
 }
 
-/// Makes it known: from here streams can join it.
-fn add(inner: &Inner, session: &Arc<HostSession>) -> Result<(), String> {
+/// Registers the session, so that streams can join it.
+fn register(inner: &Inner, session: &Arc<HostSession>) -> Result<(), String> {
     let mut sessions = inner.sessions.lock();
     if let Some(key) = session.peer.key {
-        let most = inner.limits.sessions_per_key;
-        if sessions.values().filter(|other| other.peer.key == Some(key)).count() >= most {
-            return Err(format!("the server takes no more than {most} sessions with the key {key}"));
+        let limit = inner.limits.sessions_per_key;
+        if sessions.values().filter(|other| other.peer.key == Some(key)).count() >= limit {
+            return Err(format!("the server takes no more than {limit} sessions with the key {key}"));
         }
         let in_making =
             |other: &Arc<HostSession>| other.peer.key == Some(key) && !other.queue_pairs.is_open();
@@ -318,9 +328,15 @@ fn refuse(control: &mut Stream, reason: String) -> Result<(), String> {
     Err(reason)
 }
 
-/// Tells the client its token, and has the service accept the session once all queue pairs are connected.
-fn make(inner: &Inner, session: &HostSession, control: &mut Stream, shown: Shown) -> Result<(), String> {
-    // Sessions that were there when the host was stopped have been told; this one may not.
+/// Sends the client its token, waits for all queue pairs, and lets the service accept the
+/// session.
+fn make(
+    inner: &Inner,
+    session: &HostSession,
+    control: &mut Stream,
+    identity: Identity,
+) -> Result<(), String> {
+    // Dropping `Running` may already have shut down the sessions that it found, without this one.
     if inner.stopping.load(Ordering::SeqCst) {
         return Err("the server is being stopped".into());
     }
@@ -332,47 +348,47 @@ fn make(inner: &Inner, session: &HostSession, control: &mut Stream, shown: Shown
         fetch: session.fetch.as_ref().map(|fetch| fetch.slots.remote_addr()),
         text: inner.unix.clone(),
     };
-    let mut dialogue: Option<Dialogue> = match shown {
-        Shown::Nothing => None,
-        Shown::Key { dialogue, .. } => Some(dialogue),
+    let mut transcript: Option<Transcript> = match identity {
+        Identity::Anonymous => None,
+        Identity::Key { transcript, .. } => Some(transcript),
     };
-    handshake::send_welcome(control, &answer, dialogue.as_mut()).map_err(|e| e.to_string())?;
+    handshake::send_welcome(control, &answer, transcript.as_mut()).map_err(|e| e.to_string())?;
     session.queue_pairs.open(Instant::now() + HANDSHAKE, || control.is_over())?;
     guarded(|| inner.service.connected(&session.peer))??;
     *session.open.write() = true;
     Ok(())
 }
 
-/// Returns when a client that does not let go of mapped memory has ended, or the host is being stopped: then its memory goes to
-/// nobody else.
-/// Returns whether its queue pairs have stopped.
-fn outlast(inner: &Inner, session: &HostSession, closed: Closed) -> bool {
+/// Waits until a client that does not release mapped memory has ended, killing it if allowed. If
+/// the host stops meanwhile, it marks the client as clinging, so its memory is not reused.
+/// Returns whether all queue pairs have stopped.
+fn await_release(inner: &Inner, session: &HostSession, closed: ClosedQueuePairs) -> bool {
     let peer = &session.peer;
     match &session.process {
-        // Whoever comes next has to do with it.
+        // The next host has to deal with the client.
         _ if inner.stopping.load(Ordering::SeqCst) => {}
         Some(process) if inner.fencing.kill => match process.kill() {
             Ok(()) => log::warn!(
-                "{peer}: it does not react and has memory mapped: its process {} has been killed",
+                "{peer}: killed its process {}: unresponsive, and still maps memory",
                 process.pid()
             ),
             Err(e) => log::error!(
-                "{peer}: it does not react and has memory mapped, and its process {} cannot be killed ({e}): \
-                 what it had open stays taken until it ends",
+                "{peer}: cannot kill its process {} ({e}): unresponsive, and still maps memory; \
+                 its open files are kept until it ends",
                 process.pid()
             ),
         },
         process => log::error!(
-            "{peer}: it does not react and has memory mapped: what it had open stays taken until its process{} ends",
+            "{peer}: unresponsive, and still maps memory: its open files are kept until its process{} ends",
             process.as_ref().map_or_else(String::new, |process| format!(" {}", process.pid()))
         ),
     }
-    while !closed.is_let_go() {
+    while !closed.is_released() {
         if inner.stopping.load(Ordering::SeqCst) {
             peer.clings.store(true, Ordering::Release);
             break;
         }
-        std::thread::sleep(STRAGGLER_LOOK);
+        std::thread::sleep(EXIT_POLL_INTERVAL);
     }
     closed.force()
 }
@@ -386,7 +402,7 @@ fn queue_pair(
     let Stack { device, rpc, .. } = stack;
     let (depth, cq, progress) = match role {
         Role::Calls => (QUEUE_DEPTH, rpc.cq(), Progress::Caller),
-        Role::LateReplies => (LATE_DEPTH, rpc.cq(), Progress::Caller),
+        Role::DeferredReplies => (LATE_DEPTH, rpc.cq(), Progress::Caller),
         Role::Data | Role::Fetch => (1, &session.sink, Progress::Engine),
     };
     let pd = match &session.fetch {
@@ -395,16 +411,16 @@ fn queue_pair(
     };
     let caps = QpCaps { max_send_wr: depth, max_recv_wr: depth, ..QpCaps::default() }.within(device.attr());
     let (send_cq, recv_cq) = (Arc::clone(cq), Arc::clone(cq));
-    // A host makes no one-sided requests: it takes no memory from its clients.
+    // A host makes no one-sided requests, so it maps no memory of its clients.
     let qp = pd.create_qp(QpInit { send_cq, recv_cq, caps, progress, maps: false })?;
     let handler = || Arc::<HostSession>::clone(session) as Arc<dyn Handler>;
-    let late = || Arc::clone(&session.late);
+    let deferred = || Arc::clone(&session.deferred);
     match role {
         Role::Calls => {
             let slots = session.fetch.as_ref().map(|fetch| Arc::clone(&fetch.slots));
-            rpc.add(&**pd, Arc::clone(&qp), handler(), late(), slots)?;
+            rpc.add(&**pd, Arc::clone(&qp), handler(), deferred(), slots)?;
         }
-        Role::LateReplies => rpc.add_late(&**pd, Arc::clone(&qp), handler(), late())?,
+        Role::DeferredReplies => rpc.add_late(&**pd, Arc::clone(&qp), handler(), deferred())?,
         Role::Data | Role::Fetch => {}
     }
     Ok(qp)

@@ -1,18 +1,22 @@
-//! Ending sessions for reasons of the service's own.
+//! Ends single sessions on behalf of the service.
+//!
+//! # Concurrency
+//! Called from any thread. Takes `Inner::sessions`, and does not block on the session.
 
 use std::sync::Weak;
 
 use super::host::Inner;
 use crate::rpc::{Handler, Reason};
 
-/// Ends sessions of a host, from any thread. It does not keep the host alive.
+/// Handle that ends sessions of a host, from any thread. It does not keep the host alive.
 #[derive(Clone, Debug)]
 pub struct Ender(pub(super) Weak<Inner>);
 
 impl Ender {
-    /// Ends a session as the end of its lease does: its client finds out, and
-    /// [`Service::disconnected`](super::Service::disconnected) follows when the client can reach nothing any more
-    /// ([`Fencing`](super::Fencing)). `reason` is for the log. Waits for nothing; false if there is no such session any more.
+    /// Ends a session in the same way as an expired lease. The client notices.
+    /// [`Service::disconnected`](super::Service::disconnected) follows when the client can reach no
+    /// memory any more ([`Fencing`](super::Fencing)). `reason` is for the log. Does not block.
+    /// Returns false if there is no such session.
     pub fn end(&self, session: u64, reason: &str) -> bool {
         let Some(inner) = self.0.upgrade() else { return false };
         let session = inner.sessions.lock().get(&session).cloned();
@@ -22,8 +26,9 @@ impl Ender {
         session.is_some()
     }
 
-    /// Ends a session whose key is taken away. A client that has memory mapped could keep the mapping: its process is killed, if the host
-    /// kills clients at all ([`Fencing`](super::Fencing)). Otherwise the log says that the client may keep it. False if there is no such session.
+    /// Ends a session whose key is revoked. A client with mapped memory could keep its mapping. If
+    /// the host may kill clients ([`Fencing`](super::Fencing)), its process is killed; otherwise a
+    /// log line says that it may keep memory mapped. Returns false if there is no such session.
     pub fn revoke(&self, session: u64, reason: &str) -> bool {
         let Some(inner) = self.0.upgrade() else { return false };
         let session = inner.sessions.lock().get(&session).cloned();

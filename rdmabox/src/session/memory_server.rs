@@ -1,4 +1,7 @@
-//! A service that only lends memory.
+//! A ready-made service that only exports memory.
+//!
+//! # Concurrency
+//! [`Lender`] is immutable; any number of threads may call it.
 
 use std::sync::Arc;
 
@@ -8,35 +11,35 @@ use crate::{
     verbs::{Access, RemoteAddr},
 };
 
-/// In front of every answer, so that another service's is not taken for one.
+/// Prefix of every answer. It tells this service's answers from those of other services.
 const MAGIC: [u8; 8] = *b"rdmalend";
 
-/// A service for hosts that lend a piece of memory and do nothing else: every call is answered with where that memory
-/// is, which [`locate`](Self::locate) asks for.
+/// Service of hosts that only export one piece of memory. It answers every call with the address
+/// of that memory, which [`locate`](Self::locate) requests.
 ///
-/// All clients may read and write all of it.
+/// All clients may read and write all of the memory.
 #[derive(Debug)]
 pub struct Lender {
     export: Export,
 }
 
-/// What a [`Lender`] lends.
+/// The memory of a [`Lender`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteMemory {
-    /// Its first byte.
+    /// Address of the first byte.
     pub base: RemoteAddr,
-    /// How many bytes there are.
+    /// Length in bytes.
     pub len: u64,
 }
 
 impl Lender {
-    /// Lends what is exported.
+    /// Serves the given export.
     pub fn new(export: Export) -> Lender {
         Lender { export }
     }
 
-    /// A host that lends `len` zeroed bytes at these addresses: [`Host::new`], [`Host::export`] and [`Host::listen`] in
-    /// one.
+    /// Starts a host that exports `len` zeroed bytes at these addresses: [`Host::new`],
+    /// [`Host::export`] and [`Host::listen`] in one.
     pub fn listen(addresses: &[Address], len: usize) -> Result<Running, HostError> {
         let host = Host::new()?;
         let memory = Memory::shared("rdmabox-lent", len)?;
@@ -44,14 +47,15 @@ impl Lender {
         host.listen(addresses, Arc::new(Lender::new(export)))
     }
 
-    /// Asks the host for the memory that it lends.
+    /// Asks the host for the address of its memory.
     ///
     /// # Errors
-    /// Those of [`Session::call`], and [`RequestError::Invalid`] if the service there is no `Lender`.
+    /// The errors of [`Session::call`], and [`RequestError::Invalid`] if the host's service is not
+    /// a `Lender`.
     pub fn locate(session: &Session) -> Result<RemoteMemory, RequestError> {
         let mut reply = Vec::new();
         session.call(&MAGIC, &mut reply)?;
-        decode(&reply).ok_or_else(|| RequestError::Invalid("the service there is no lender".into()))
+        decode(&reply).ok_or_else(|| RequestError::Invalid("the host's service is not a Lender".into()))
     }
 }
 
@@ -83,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_understood_and_others_are_not() {
+    fn the_answer_round_trips_and_other_answers_are_rejected() {
         let lent = RemoteMemory { base: RemoteAddr { addr: 0x1234_5678_9abc, rkey: 77 }, len: 1 << 40 };
         let mut reply = Vec::new();
         encode(lent, &mut reply);

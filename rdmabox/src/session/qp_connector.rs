@@ -1,4 +1,11 @@
-//! The client's side of joining: a queue pair for a place of a session, the first one or another one.
+//! Connects queue pairs of a session, at the client.
+//!
+//! Each queue pair has an index in its session, and a stream of its own. The stream names the
+//! session's token and the index, proves the session's secret, and then becomes the connection of
+//! the queue pair. A later stream with the same index replaces a data queue pair.
+//!
+//! # Concurrency
+//! Called by the connecting thread, and later by the runtime's recovery. No locks.
 
 use std::{
     io,
@@ -16,38 +23,40 @@ use crate::{
     verbs::{CompletionQueue, Progress, ProtectionDomain, QpCaps, QpInit, QueuePair, VerbsError},
 };
 
-/// What it takes to give a session's data queue pairs successors.
+/// Parameters for connecting and replacing the queue pairs of a session.
 ///
-/// A successor is for a queue pair that is in Err: with mapped memory the client's own posts do the writing, and the
-/// last of them is over when [`QueuePair::to_error`] has returned. The host waits for that, and moves its own side to
-/// Err, before it answers. So when [`queue_pair`](Self::queue_pair) has returned, nothing that was posted on the one
-/// before takes effect any more; until then a request that was flushed may still do.
+/// Only a queue pair in Err may be replaced. With mapped memory the client's own posts do the
+/// writing, and the last post is over when [`QueuePair::to_error`] returns. The host waits for
+/// that, and moves its side to Err, before it greets the replacement. When
+/// [`queue_pair`](Self::queue_pair) has returned, no request posted on the old queue pair takes
+/// effect any more. Until then a flushed request may still take effect.
 #[derive(Debug)]
-pub(crate) struct Rejoin {
+pub(crate) struct QpConnector {
     pub address: Address,
     pub token: Token,
-    /// What both sides prove to know; without one, the token is.
+    /// The secret that both sides prove. Without a secret, the token is secret instead.
     pub secret: Option<Secret>,
-    /// Each stream of the session has TLS, or none.
+    /// Set if every stream of the session has TLS.
     pub tls: Option<TlsClient>,
     pub pd: Arc<dyn ProtectionDomain>,
-    /// For the text of errors: the time that a deadline leaves, as it was asked for.
+    /// Full timeout, for error messages; deadlines bound the steps.
     pub timeout: Duration,
 }
 
-impl Rejoin {
-    /// What carries the session's requests.
+impl QpConnector {
+    /// Returns the provider of the session's requests.
     pub(crate) fn provider(&self) -> ProviderKind {
         self.address.provider()
     }
 
-    /// Makes the data queue pair for place `index`, which completes on `cq`, and connects it. The one that is there is
-    /// replaced, and should be in Err.
+    /// Creates the data queue pair `index`, with completions on `cq`, and connects it. It replaces
+    /// the previous queue pair of that index, which should be in Err.
     ///
     /// # Errors
-    /// There is no new queue pair; a retry is safe, and finds the host still at the attempt before for a moment.
-    /// [`ConnectError::Refused`] with a peer that is gone: the host has not let it join, because the session is over, the
-    /// place is not one of it, or two streams are joining it already.
+    /// There is no new queue pair. A retry is safe, although the host may still be busy with the
+    /// failed attempt for a moment. [`ConnectError::Refused`] with a gone peer means that the host
+    /// rejected the stream: the session is over, the index is invalid, or two streams are already
+    /// joining that index.
     pub(crate) fn queue_pair(
         &self,
         index: usize,
@@ -55,12 +64,12 @@ impl Rejoin {
         caps: QpCaps,
         deadline: Instant,
     ) -> Result<Arc<dyn QueuePair>, ConnectError> {
-        // Over TCP the waiting caller moves the bytes; with mapped memory the socket only brings news of the peer's end,
-        // which must be heard even while nobody polls.
+        // Over TCP the waiting caller moves the bytes. With mapped memory the socket only signals
+        // the peer's end, which the engine must notice even if no thread polls.
         let progress = match self.provider() {
             ProviderKind::Shm => Progress::Engine,
             ProviderKind::Tcp => Progress::Caller,
-            // The device does it.
+            // The device moves the bytes.
             ProviderKind::Rdma => Progress::Engine,
         };
         let init = QpInit { send_cq: Arc::clone(&cq), recv_cq: cq, caps, progress, maps: true };
@@ -69,10 +78,11 @@ impl Rejoin {
         Ok(qp)
     }
 
-    /// Connects a queue pair in state Init to place `index`. Index 0 is for calls, and is joined once.
+    /// Connects a queue pair in state Init as queue pair `index` of the session. Index 0 is for
+    /// calls, and can be joined only once.
     ///
     /// # Errors
-    /// The queue pair is in Err, or as it was.
+    /// The queue pair is in Err or unchanged.
     pub(crate) fn connect(
         &self,
         qp: &dyn QueuePair,
@@ -86,8 +96,8 @@ impl Rejoin {
         }
         let io = |source: io::Error| ConnectError::Io { address: self.address.clone(), source };
         stream.set_timeout(Some(left)).map_err(io)?;
-        let place = (self.token, index as u32);
-        handshake::join(&mut stream, place, self.secret.as_ref(), deadline).map_err(|e| match e.kind() {
+        let joined = (self.token, index as u32);
+        handshake::join(&mut stream, joined, self.secret.as_ref(), deadline).map_err(|e| match e.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => self.timed_out(),
             io::ErrorKind::UnexpectedEof => self.failed(&VerbsError::PeerGone),
             io::ErrorKind::InvalidData | io::ErrorKind::PermissionDenied => {

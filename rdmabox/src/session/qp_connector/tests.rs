@@ -1,4 +1,4 @@
-//! Against a real host, with a client that has nothing but its queue pairs.
+//! Tests against a real host, with a client that consists only of queue pairs.
 
 use std::{
     io::{Read, Write},
@@ -22,7 +22,7 @@ use crate::{
 };
 
 const LEN: usize = 1 << 16;
-/// What the service leaves in its memory when a session is over.
+/// Byte pattern that the service writes into its memory after a session.
 const MARK: u64 = 0x0101_0101_0101_0101;
 
 fn soon() -> Instant {
@@ -50,10 +50,10 @@ impl Service for Lender {
     }
 
     fn call(&self, _: &Peer, _: &[u8], _: &mut Reply<'_>) -> Result<(), String> {
-        Err("nobody calls".into())
+        Err("unexpected call".into())
     }
 
-    /// Reuses the memory at once.
+    /// Reuses the session's memory immediately.
     fn disconnected(&self, _: &Peer) {
         self.memory.write(0, &vec![MARK as u8; LEN]);
         self.over.fetch_add(1, Ordering::SeqCst);
@@ -102,7 +102,7 @@ impl Fixture {
         }
     }
 
-    /// A session with so many data queue pairs.
+    /// Opens a session with `lanes` data queue pairs.
     fn client(&self, lanes: usize) -> Client {
         let device = SoftDevice::new().unwrap();
         let pd = device.alloc_pd().unwrap();
@@ -112,53 +112,54 @@ impl Fixture {
         let (Answer { ok, token, .. }, _) =
             handshake::introduce(&mut control, purpose, None, soon()).unwrap();
         assert!(ok);
-        let rejoin = Rejoin { address, token, secret: None, tls: None, pd, timeout: Duration::from_secs(60) };
-        let rejoin = Joiner { rejoin, device };
-        // Nobody calls: it has no receives.
+        let connector =
+            QpConnector { address, token, secret: None, tls: None, pd, timeout: Duration::from_secs(60) };
+        let connector = Joiner { connector, device };
+        // The test makes no calls, so this queue pair has no receives.
         let caps = QpCaps { max_send_wr: QUEUE_DEPTH, max_recv_wr: QUEUE_DEPTH, ..QpCaps::default() };
-        let cq = rejoin.device.create_cq(2 * QUEUE_DEPTH as usize).unwrap();
+        let cq = connector.device.create_cq(2 * QUEUE_DEPTH as usize).unwrap();
         let (send_cq, recv_cq) = (Arc::clone(&cq), cq);
-        let calls = rejoin
+        let calls = connector
             .pd
             .create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Caller, maps: true })
             .unwrap();
-        rejoin.connect(&*calls, 0, soon()).unwrap();
-        let lanes = (1..=lanes).map(|index| Lane::new(&rejoin, index).unwrap()).collect();
+        connector.connect(&*calls, 0, soon()).unwrap();
+        let lanes = (1..=lanes).map(|index| Lane::new(&connector, index).unwrap()).collect();
         assert!(handshake::receive_answer(&mut control, soon()).unwrap().ok);
-        Client { lanes, _calls: calls, rejoin, control }
+        Client { lanes, _calls: calls, connector, control }
     }
 }
 
 /// A queue pair and its completion queue.
 type Joined = (Arc<dyn QueuePair>, Arc<dyn CompletionQueue>);
 
-/// With a completion queue of its own for each queue pair.
+/// Connects queue pairs with one completion queue each.
 struct Joiner {
-    rejoin: Rejoin,
+    connector: QpConnector,
     device: Arc<SoftDevice>,
 }
 
 impl Joiner {
     fn join(&self, index: usize) -> Result<Joined, ConnectError> {
         let cq = self.device.create_cq((caps().max_send_wr + caps().max_recv_wr) as usize + 1).unwrap();
-        let qp = self.rejoin.queue_pair(index, Arc::clone(&cq), caps(), soon())?;
+        let qp = self.connector.queue_pair(index, Arc::clone(&cq), caps(), soon())?;
         Ok((qp, cq))
     }
 }
 
 impl Deref for Joiner {
-    type Target = Rejoin;
+    type Target = QpConnector;
 
-    fn deref(&self) -> &Rejoin {
-        &self.rejoin
+    fn deref(&self) -> &QpConnector {
+        &self.connector
     }
 }
 
 struct Client {
-    /// The first has index 1.
+    /// The first lane has index 1.
     lanes: Vec<Lane>,
     _calls: Arc<dyn QueuePair>,
-    rejoin: Joiner,
+    connector: Joiner,
     control: Stream,
 }
 
@@ -174,17 +175,17 @@ fn caps() -> QpCaps {
 }
 
 impl Lane {
-    fn new(rejoin: &Joiner, index: usize) -> Result<Lane, ConnectError> {
-        let (qp, cq) = rejoin.join(index)?;
+    fn new(connector: &Joiner, index: usize) -> Result<Lane, ConnectError> {
+        let (qp, cq) = connector.join(index)?;
         let buffer = Arc::new(Memory::private(LEN).unwrap());
-        let mr = rejoin.pd.register(&buffer, 0, LEN as u64, Access::LOCAL_WRITE).unwrap();
+        let mr = connector.pd.register(&buffer, 0, LEN as u64, Access::LOCAL_WRITE).unwrap();
         Ok(Lane { qp, cq, buffer, mr })
     }
 
-    /// As a runtime does it: the old queue pair is in Err first.
-    fn replace(&mut self, rejoin: &Joiner, index: usize) -> Result<(), ConnectError> {
+    /// Replaces the queue pair as a runtime does: the old one is in Err first.
+    fn replace(&mut self, connector: &Joiner, index: usize) -> Result<(), ConnectError> {
         self.qp.to_error();
-        (self.qp, self.cq) = rejoin.join(index)?;
+        (self.qp, self.cq) = connector.join(index)?;
         Ok(())
     }
 
@@ -229,7 +230,7 @@ impl Lane {
     }
 }
 
-/// Tells a thread to stop, also when the test fails.
+/// Stops a thread when dropped, even if the test fails.
 struct StopAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {
@@ -239,7 +240,7 @@ impl Drop for StopAtEnd<'_> {
 }
 
 #[test]
-fn a_lane_is_rebuilt_while_another_one_carries_on() {
+fn a_queue_pair_is_replaced_while_another_one_continues() {
     on_each_provider(|provider| {
         let f = Fixture::new(provider);
         let mut client = f.client(2);
@@ -255,7 +256,7 @@ fn a_lane_is_rebuilt_while_another_one_carries_on() {
             let lane = &mut client.lanes[0];
             for round in 1..=50 {
                 let before = used.load(Ordering::SeqCst);
-                lane.replace(&client.rejoin, 1).unwrap();
+                lane.replace(&client.connector, 1).unwrap();
                 lane.works(f.at(0), round);
                 assert_eq!(f.word(0), round);
                 while used.load(Ordering::SeqCst) == before {
@@ -271,7 +272,7 @@ fn a_lane_is_rebuilt_while_another_one_carries_on() {
 }
 
 #[test]
-fn a_lane_that_breaks_ends_nothing_else_and_can_be_rebuilt() {
+fn a_broken_queue_pair_ends_no_other_and_can_be_replaced() {
     on_each_provider(|provider| {
         let f = Fixture::new(provider);
         let mut client = f.client(2);
@@ -280,7 +281,7 @@ fn a_lane_that_breaks_ends_nothing_else_and_can_be_rebuilt() {
             assert_eq!(client.lanes[0].write(wrong, &[1; 8]), WcStatus::RemAccessErr);
             assert_eq!(client.lanes[0].write(f.at(0), &[1; 8]), WcStatus::WrFlushErr);
             client.lanes[1].works(f.at(8), round);
-            client.lanes[0].replace(&client.rejoin, 1).unwrap();
+            client.lanes[0].replace(&client.connector, 1).unwrap();
             client.lanes[0].works(f.at(0), round);
             client.lanes[1].works(f.at(8), !round);
         }
@@ -289,13 +290,13 @@ fn a_lane_that_breaks_ends_nothing_else_and_can_be_rebuilt() {
 }
 
 #[test]
-fn a_lane_whose_connection_is_reset_ends_nothing_else_and_can_be_rebuilt() {
+fn a_reset_connection_ends_no_other_queue_pair_and_can_be_replaced() {
     let f = Fixture::new(ProviderKind::Tcp);
     let mut client = f.client(2);
     for round in 0..20 {
-        let mut stream = join_raw(&client.rejoin, 1);
+        let mut stream = join_raw(&client.connector, 1);
         stream.read_exact(&mut [0; 24]).unwrap();
-        // Its queue pair may be up, or about to be.
+        // The host's queue pair may be connected, or about to be.
         if round % 2 == 0 {
             stream.write_all(&hello()).unwrap();
         }
@@ -304,12 +305,12 @@ fn a_lane_whose_connection_is_reset_ends_nothing_else_and_can_be_rebuilt() {
         drop(stream);
         client.lanes[1].works(f.at(8), round);
     }
-    client.lanes[0].replace(&client.rejoin, 1).unwrap();
+    client.lanes[0].replace(&client.connector, 1).unwrap();
     client.lanes[0].works(f.at(0), 1);
     assert_eq!(f.service.over.load(Ordering::SeqCst), 0);
 }
 
-/// A queue pair's greeting, without memory.
+/// Returns the greeting of a queue pair without memory.
 fn hello() -> Vec<u8> {
     let mut hello = b"rdmabox\x01".to_vec();
     hello.extend(2u32.to_le_bytes());
@@ -318,22 +319,22 @@ fn hello() -> Vec<u8> {
     hello
 }
 
-/// A stream that joins and says no more.
-fn join_raw(rejoin: &Rejoin, index: u32) -> Stream {
-    let mut stream = Stream::connect(&rejoin.address, None, Duration::ZERO, soon()).unwrap();
-    handshake::join(&mut stream, (rejoin.token, index), None, soon()).unwrap();
+/// Joins a stream and sends nothing more.
+fn join_raw(connector: &QpConnector, index: u32) -> Stream {
+    let mut stream = Stream::connect(&connector.address, None, Duration::ZERO, soon()).unwrap();
+    handshake::join(&mut stream, (connector.token, index), None, soon()).unwrap();
     stream
 }
 
 #[test]
-fn streams_that_do_not_belong_are_refused_and_nobody_notices() {
+fn foreign_streams_are_refused_without_an_effect_on_the_session() {
     on_each_provider(|provider| {
         let f = Fixture::new(provider);
         let client = f.client(2);
         let other = if provider == ProviderKind::Shm { ProviderKind::Tcp } else { ProviderKind::Shm };
-        let right = &client.rejoin;
+        let right = &client.connector;
         let with = |address: Address, token: Token| Joiner {
-            rejoin: Rejoin {
+            connector: QpConnector {
                 address,
                 token,
                 secret: None,
@@ -347,19 +348,19 @@ fn streams_that_do_not_belong_are_refused_and_nobody_notices() {
         let crossed = with(f.address(other), right.token);
         let cases =
             [(&unknown, 1), (&crossed, 1), (right, 0), (right, 4), (right, u32::MAX as usize), (&crossed, 0)];
-        for (rejoin, index) in cases {
-            let error = rejoin.join(index).unwrap_err();
-            // The stream is closed before or after the client has said which queue pair it is.
+        for (connector, index) in cases {
+            let error = connector.join(index).unwrap_err();
+            // The host may close the stream before or after it reads the preamble.
             assert!(matches!(error, ConnectError::Refused { .. } | ConnectError::Io { .. }), "{error}");
             for (lane, value) in client.lanes.iter().zip(1..) {
                 lane.works(f.at(0), value);
             }
         }
         assert_eq!(f.service.connected.load(Ordering::SeqCst), 1);
-        let Client { control, rejoin, lanes, .. } = client;
+        let Client { control, connector, lanes, .. } = client;
         control.shutdown();
         f.until_over(1);
-        rejoin.join(1).unwrap_err();
+        connector.join(1).unwrap_err();
         for lane in &lanes {
             assert_ne!(lane.write(f.at(0), &[2; 8]), WcStatus::Success);
         }
@@ -368,17 +369,18 @@ fn streams_that_do_not_belong_are_refused_and_nobody_notices() {
 }
 
 #[test]
-fn a_live_queue_pair_is_replaced_and_what_was_posted_on_it_is_flushed() {
+fn a_replaced_live_queue_pair_flushes_its_requests() {
     on_each_provider(|provider| {
         let f = Fixture::new(provider);
         let mut client = f.client(1);
         let old = client.lanes.pop().unwrap();
         old.works(f.at(0), 5);
-        // The host takes no messages on it, so that this one waits for ever, and the write behind it.
+        // The host posts no receives there, so this SEND waits without limit, and the write waits
+        // behind it.
         old.buffer.write(0, &[6; 8]);
         old.post(1, SendOp::Send { imm: None }, 8);
         old.post(2, SendOp::Write { remote: f.at(0), imm: None }, 8);
-        let new = Lane::new(&client.rejoin, 1).unwrap();
+        let new = Lane::new(&client.connector, 1).unwrap();
         new.works(f.at(8), 7);
         let (first, second) = (old.completion(), old.completion());
         assert_eq!((first.wr_id, second.wr_id), (1, 2));
@@ -391,14 +393,14 @@ fn a_live_queue_pair_is_replaced_and_what_was_posted_on_it_is_flushed() {
 }
 
 #[test]
-fn a_shared_completion_queue_serves_the_new_one() {
+fn a_shared_completion_queue_serves_the_replacement() {
     on_each_provider(|provider| {
         let f = Fixture::new(provider);
         let mut client = f.client(2);
-        let shared = client.rejoin.device.create_cq(1024).unwrap();
+        let shared = client.connector.device.create_cq(1024).unwrap();
         for (lane, index) in client.lanes.iter_mut().zip(1..) {
             lane.qp.to_error();
-            lane.qp = client.rejoin.queue_pair(index, Arc::clone(&shared), caps(), soon()).unwrap();
+            lane.qp = client.connector.queue_pair(index, Arc::clone(&shared), caps(), soon()).unwrap();
             lane.cq = Arc::clone(&shared);
         }
         for (lane, value) in client.lanes.iter().zip(1..) {
@@ -408,16 +410,17 @@ fn a_shared_completion_queue_serves_the_new_one() {
 }
 
 #[test]
-fn two_streams_at_a_time_join_a_place_and_the_others_do_not_wait_for_them() {
+fn two_streams_at_a_time_join_an_index_and_other_indices_are_not_delayed() {
     on_each_provider(|provider| {
         let f = Fixture::new(provider);
         let mut client = f.client(2);
         client.lanes[0].qp.to_error();
-        let mut first = join_raw(&client.rejoin, 1);
-        // The host's new queue pair is there, and waits for this one.
+        let mut first = join_raw(&client.connector, 1);
+        // Reads the greeting of the host's new queue pair, which now waits for the client's.
         first.read_exact(&mut [0; 24]).unwrap();
-        // One of these waits for that, the other one is refused; it says nothing, so that its end is clean.
-        let both = [join_raw(&client.rejoin, 1), join_raw(&client.rejoin, 1)];
+        // One of these streams waits, and the host refuses the other. Both send nothing, so the
+        // host's close is not a reset.
+        let both = [join_raw(&client.connector, 1), join_raw(&client.connector, 1)];
         let refused = loop {
             if let Some(at) = both.iter().position(Stream::is_over) {
                 break at;
@@ -425,9 +428,9 @@ fn two_streams_at_a_time_join_a_place_and_the_others_do_not_wait_for_them() {
             std::thread::yield_now();
         };
         for round in 0..20 {
-            // Nor is there room for more.
-            Lane::new(&client.rejoin, 1).map(|_| ()).unwrap_err();
-            client.lanes[1].replace(&client.rejoin, 2).unwrap();
+            // Further streams are refused, too.
+            Lane::new(&client.connector, 1).map(|_| ()).unwrap_err();
+            client.lanes[1].replace(&client.connector, 2).unwrap();
             client.lanes[1].works(f.at(0), round);
         }
         let [a, b] = both;
@@ -435,22 +438,22 @@ fn two_streams_at_a_time_join_a_place_and_the_others_do_not_wait_for_them() {
         drop(first);
         waiting.read_exact(&mut [0; 24]).unwrap();
         drop(waiting);
-        client.lanes[0].replace(&client.rejoin, 1).unwrap();
+        client.lanes[0].replace(&client.connector, 1).unwrap();
         client.lanes[0].works(f.at(0), 99);
     });
 }
 
 #[test]
-fn a_session_ends_although_a_stream_is_joining() {
+fn a_session_ends_while_a_stream_is_joining() {
     on_each_provider(|provider| {
         let mut f = Fixture::new(provider);
         for (round, host_stops) in [(1, false), (2, true)] {
             let client = f.client(1);
             client.lanes[0].qp.to_error();
-            let mut slow = join_raw(&client.rejoin, 1);
+            let mut slow = join_raw(&client.connector, 1);
             slow.read_exact(&mut [0; 24]).unwrap();
             std::thread::scope(|scope| {
-                // The host asks it to go.
+                // The host asks the client to release the queue pair.
                 scope.spawn(move || assert_eq!(slow.read(&mut [0]).unwrap(), 0));
                 if host_stops {
                     drop(f.running.take());
@@ -464,26 +467,26 @@ fn a_session_ends_although_a_stream_is_joining() {
     });
 }
 
-/// Whoever rebuilds a lane while the session ends has a queue pair that is good for nothing, or none.
+/// A replacement that races with the session's end yields an unusable queue pair or an error.
 #[test]
-fn nothing_is_written_after_the_end_by_a_lane_that_was_being_rebuilt() {
+fn a_replacement_that_races_with_the_end_writes_nothing_after_it() {
     const ROUNDS: u64 = 60;
     on_each_provider(|provider| {
         let mut f = Fixture::new(provider);
         for round in 1..=ROUNDS {
-            let Client { mut lanes, _calls, rejoin, control } = f.client(1);
+            let Client { mut lanes, _calls, connector, control } = f.client(1);
             let rebuilt = AtomicU64::new(0);
             std::thread::scope(|scope| {
                 let rebuilder = scope.spawn(|| {
                     let lane = &mut lanes[0];
                     loop {
                         let over = f.service.over.load(Ordering::SeqCst) == round;
-                        let joined = lane.replace(&rejoin, 1);
+                        let joined = lane.replace(&connector, 1);
                         assert!(!(over && joined.is_ok()), "a session that is over was joined");
                         if over {
                             return;
                         }
-                        // What it writes is not what the service leaves.
+                        // These writes differ from the service's pattern.
                         for i in 0..4 {
                             let over = f.service.over.load(Ordering::SeqCst) == round;
                             let written = lane.write(f.at(i * 8), &[0xEE; 8]);
@@ -492,7 +495,7 @@ fn nothing_is_written_after_the_end_by_a_lane_that_was_being_rebuilt() {
                         rebuilt.fetch_add(1, Ordering::SeqCst);
                     }
                 });
-                // A different moment in every round.
+                // Ends the session at a different moment in each round.
                 while rebuilt.load(Ordering::SeqCst) < round % 7 && !rebuilder.is_finished() {
                     std::thread::yield_now();
                 }
@@ -510,14 +513,14 @@ fn nothing_is_written_after_the_end_by_a_lane_that_was_being_rebuilt() {
             }
         }
         assert_eq!(f.service.connected.load(Ordering::SeqCst), ROUNDS);
-        // The same when the host is stopped.
-        let Client { mut lanes, _calls, rejoin, control } = f.client(1);
+        // Repeats the race with a stopping host.
+        let Client { mut lanes, _calls, connector, control } = f.client(1);
         let (stopped, service, to) = (&AtomicBool::new(false), Arc::clone(&f.service), f.at(0));
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 let lane = &mut lanes[0];
                 while !stopped.load(Ordering::SeqCst) {
-                    let _ = lane.replace(&rejoin, 1);
+                    let _ = lane.replace(&connector, 1);
                     let over = service.over.load(Ordering::SeqCst) > ROUNDS;
                     let written = lane.write(to, &[0xEE; 8]);
                     assert!(!(over && written == WcStatus::Success), "written after the end");
@@ -533,18 +536,18 @@ fn nothing_is_written_after_the_end_by_a_lane_that_was_being_rebuilt() {
     });
 }
 
-const CHILD: &str = "RDMABOX_REJOIN_CHILD";
+const CHILD: &str = "RDMABOX_QP_CONNECTOR_CHILD";
 
-/// Descriptors of this process, and mappings of shared memory in it.
+/// Returns the number of descriptors and of shared memory mappings of this process.
 fn held() -> (usize, usize) {
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     (descriptors, maps.lines().filter(|line| line.contains("/memfd:")).count())
 }
 
-/// In a process of its own, where no other test opens anything.
+/// Runs in a process of its own, because other tests open descriptors.
 #[test]
-fn a_lane_that_is_rebuilt_hundreds_of_times_leaves_nothing_behind() {
+fn hundreds_of_replacements_leak_nothing() {
     if std::env::var_os(CHILD).is_none() {
         let name = std::thread::current().name().unwrap().to_owned();
         let child = std::process::Command::new(std::env::current_exe().unwrap())
@@ -558,9 +561,9 @@ fn a_lane_that_is_rebuilt_hundreds_of_times_leaves_nothing_behind() {
     on_each_provider(|provider| {
         let f = Fixture::new(provider);
         let mut client = f.client(2);
-        client.lanes[0].replace(&client.rejoin, 1).unwrap();
+        client.lanes[0].replace(&client.connector, 1).unwrap();
         client.lanes[0].works(f.at(0), 1);
-        // The threads that connected the first ones may not be through.
+        // The threads that connected the first queue pairs may still be running.
         let give_up = soon();
         let settled = |expected: Option<(usize, usize)>| {
             let mut last = held();
@@ -579,14 +582,14 @@ fn a_lane_that_is_rebuilt_hundreds_of_times_leaves_nothing_behind() {
         };
         let before = settled(None);
         for round in 0..300 {
-            // Once in a while it is not this side that ended it.
+            // In some rounds the host ends the queue pair first.
             if round % 3 == 0 {
                 let wrong = RemoteAddr { rkey: 0, ..f.at(0) };
                 assert_eq!(client.lanes[0].write(wrong, &[1; 8]), WcStatus::RemAccessErr);
             }
-            client.lanes[0].replace(&client.rejoin, 1).unwrap();
+            client.lanes[0].replace(&client.connector, 1).unwrap();
             client.lanes[0].works(f.at(0), round);
-            client.rejoin.join(4).unwrap_err();
+            client.connector.join(4).unwrap_err();
         }
         assert_eq!(settled(Some(before)), before, "descriptors, mappings");
     });
