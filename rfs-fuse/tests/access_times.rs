@@ -1,4 +1,4 @@
-//! Times of last access, as relatime, noatime and strictatime have them.
+//! Access times of mounts with relatime, noatime and strictatime.
 
 mod common;
 
@@ -17,14 +17,14 @@ use rustix::fs::{AtFlags, CWD, OFlags, StatxFlags, statx};
 const MIB: u64 = 1 << 20;
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Times of last access, change of contents, change of attributes.
+/// Returns atime, mtime and ctime in nanoseconds.
 fn times(path: &Path) -> [i128; 3] {
     let attr = fs::symlink_metadata(path).expect("attributes");
     [(attr.atime(), attr.atime_nsec()), (attr.mtime(), attr.mtime_nsec()), (attr.ctime(), attr.ctime_nsec())]
         .map(|(s, ns)| i128::from(s) * 1_000_000_000 + i128::from(ns))
 }
 
-/// Reads a file; whether that counted. Nothing but the time of last access is another one.
+/// Reads a file. Returns true if the read changed atime; nothing else may change.
 fn read_counts(path: &Path) -> bool {
     let before = times(path);
     fs::read(path).expect("read");
@@ -34,7 +34,7 @@ fn read_counts(path: &Path) -> bool {
     after[0] > before[0]
 }
 
-/// Makes the file one that was read since it was changed: so many hours ago, and changed an hour before.
+/// Sets atime to `hours` hours ago, and mtime to an hour before.
 fn read_hours_ago(path: &Path, hours: u32) {
     let file = OpenOptions::new().write(true).open(path).expect("opened");
     let read = SystemTime::now() - hours * HOUR;
@@ -57,11 +57,11 @@ fn the_first_read_after_a_change_counts() {
 }
 
 #[test]
-fn what_was_read_while_it_is_open_shows_at_once() {
+fn reads_of_an_open_file_change_atime_at_once() {
     each(64 * MIB, |_, mount| {
         let path = mount.path("file");
         fs::write(&path, vec![7; 3 << 16]).expect("written");
-        // Around the kernel's pages, so that the reads are heard of.
+        // O_DIRECT bypasses the page cache, so rfs-fuse sees every read.
         let direct = OFlags::DIRECT.bits() as i32;
         let mut file =
             OpenOptions::new().read(true).write(true).custom_flags(direct).open(&path).expect("opened");
@@ -78,12 +78,12 @@ fn what_was_read_while_it_is_open_shows_at_once() {
 }
 
 #[test]
-fn a_time_that_was_set_makes_the_next_read_count() {
+fn setting_times_makes_the_next_read_count() {
     each(64 * MIB, |_, mount| {
         let path = mount.path("file");
         fs::write(&path, b"x").expect("written");
         assert!(read_counts(&path));
-        // That sets ctime, too, so that one read counts, and no more within the day.
+        // Setting the times also sets ctime, so one read counts, and then none within a day.
         read_hours_ago(&path, 23);
         assert!(read_counts(&path));
         assert!(!read_counts(&path));
@@ -91,14 +91,14 @@ fn a_time_that_was_set_makes_the_next_read_count() {
 }
 
 #[test]
-fn directories_are_read_by_listing_them() {
+fn listing_a_directory_changes_its_atime() {
     each(64 * MIB, |_, mount| {
         let dir = mount.path("d");
         fs::create_dir(&dir).expect("made");
         let list = || fs::read_dir(&dir).expect("listed").count();
         let before = times(&dir);
         assert_eq!(list(), 0);
-        // Told to the server without waiting for it.
+        // The mount reports the read to the server in the background.
         assert!(eventually(|| times(&dir)[0] > before[0]));
         let read = times(&dir);
         assert_eq!(read[1..], before[1..]);
@@ -110,10 +110,10 @@ fn directories_are_read_by_listing_them() {
     });
 }
 
-/// A change of names brings the directory's attributes, which are older than a read that follows. Catches a mount that takes them for those of
-/// now when others have told it of the read.
+/// The reply to a change of names contains the directory's attributes, which can be older than a
+/// later read. Catches a mount that takes them for current after it was told of the read.
 #[test]
-fn what_came_with_a_change_is_not_taken_for_what_was_read_since() {
+fn attributes_in_a_reply_do_not_undo_a_later_read() {
     each(64 * MIB, |_, mount| {
         let (root, d) = (mount.path("root"), mount.path("root/d"));
         fs::create_dir(&root).expect("made");
@@ -126,7 +126,7 @@ fn what_came_with_a_change_is_not_taken_for_what_was_read_since() {
             assert!(eventually(|| times(&d)[0] > written[0]), "round {round}");
             let read = times(&d);
             for _ in 0..3 {
-                // With the attributes of what is in it.
+                // Listing the parent also returns the directory's attributes.
                 let found = fs::read_dir(&root).expect("opened").map(|entry| entry.expect("entry").path());
                 found.for_each(|path| assert_eq!(times(&path), read));
                 list(&d);
@@ -137,7 +137,7 @@ fn what_came_with_a_change_is_not_taken_for_what_was_read_since() {
 }
 
 #[test]
-fn directories_that_the_kernel_has_listed_are_read_by_opening_them() {
+fn opening_a_directory_listed_from_the_cache_changes_its_atime() {
     each(64 * MIB, |_, mount| {
         let dir = mount.path("d");
         fs::create_dir(&dir).expect("made");
@@ -146,7 +146,7 @@ fn directories_that_the_kernel_has_listed_are_read_by_opening_them() {
         let made = times(&dir)[0];
         assert!(eventually(|| list() == 1 && times(&dir)[0] > made));
         for mode in [0o700, 0o755] {
-            // That changes nothing of the listing.
+            // This change does not affect the listing.
             fs::set_permissions(&dir, Permissions::from_mode(mode)).expect("changed");
             let before = times(&dir);
             assert_eq!(list(), 1);
@@ -159,14 +159,14 @@ fn directories_that_the_kernel_has_listed_are_read_by_opening_them() {
 }
 
 #[test]
-fn another_mount_sees_it_after_the_last_close() {
+fn another_mount_sees_the_atime_after_the_last_close() {
     pairs(64 * MIB, &[], |_, a, b| {
         fs::write(a.path("file"), b"x").expect("written");
         let before = times(&b.path("file"));
         assert_eq!(fs::read(b.path("file")).expect("read"), b"x");
         let read = times(&b.path("file"))[0];
         assert!(read > before[0]);
-        // Nothing is recalled for it; who asks anew is told.
+        // The server recalls nothing for an access time. A forced query returns it.
         let anew = |path: &Path| {
             let attr = statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::ATIME).expect("attributes");
             i128::from(attr.stx_atime.tv_sec) * 1_000_000_000 + i128::from(attr.stx_atime.tv_nsec)
@@ -177,7 +177,7 @@ fn another_mount_sees_it_after_the_last_close() {
 }
 
 #[test]
-fn who_wants_no_times_of_access_has_none() {
+fn noatime_mounts_and_opens_change_no_atime() {
     for over in providers() {
         let lender = Lender::new(64 * MIB);
         let mount = lender.mount(over, &["--noatime"]);
@@ -207,7 +207,7 @@ fn who_wants_no_times_of_access_has_none() {
 }
 
 #[test]
-fn who_wants_all_of_them_has_all() {
+fn strictatime_counts_every_read() {
     let lender = Lender::new(64 * MIB);
     let mount = lender.mount(Over::Shm, &["--strictatime"]);
     let path = mount.path("file");
@@ -217,7 +217,7 @@ fn who_wants_all_of_them_has_all() {
 }
 
 #[test]
-fn reading_a_link_counts_nothing() {
+fn reading_a_link_does_not_change_its_atime() {
     each(64 * MIB, |_, mount| {
         let link = mount.path("link");
         std::os::unix::fs::symlink("target", &link).expect("made");
@@ -227,9 +227,9 @@ fn reading_a_link_counts_nothing() {
     });
 }
 
-/// It is rfs-fuse that counts, as it was told when it was started.
+/// rfs-fuse counts reads according to its own options at the start.
 #[test]
-fn remounting_changes_nothing_of_it() {
+fn remounting_does_not_change_how_reads_count() {
     each(64 * MIB, |_, mount| {
         for option in ["noatime", "strictatime", "relatime"] {
             let mut remount = Command::new("mount");

@@ -1,4 +1,4 @@
-//! `--cache writeback`: a mount that has its export to itself.
+//! `--cache writeback`: a mount with exclusive use of its export.
 
 mod common;
 
@@ -21,7 +21,7 @@ use rustix::process::{Pid, Signal, kill_process};
 const MIB: u64 = 1 << 20;
 const WRITEBACK: &[&str] = &["--cache", "writeback"];
 
-/// Tries to mount, which does not succeed.
+/// Runs a mount that must fail.
 fn refused(lender: &Lender, over: Over, options: &[&str]) -> Output {
     let point = directory();
     let out = program()
@@ -42,14 +42,14 @@ fn assert_says(out: &Output, words: &[&str]) {
     assert!(said.starts_with("rfs-fuse: ") && words.iter().all(|word| said.contains(word)), "{said}");
 }
 
-/// Mounts once the server knows that another one has gone.
+/// Mounts once the server has noticed the end of all sessions.
 fn mount_when_free(lender: &Lender, over: Over, options: &[&str]) -> Mount {
-    assert!(eventually(|| lender.server.stats().sessions == 0), "somebody is still there");
+    assert!(eventually(|| lender.server.stats().sessions == 0), "another session is still there");
     lender.mount(over, options)
 }
 
 #[test]
-fn a_second_mount_is_refused_either_way() {
+fn an_exclusive_and_another_mount_exclude_each_other() {
     for (first, second) in combinations() {
         let lender = Lender::new(16 * MIB);
         let alone = lender.mount(first, WRITEBACK);
@@ -61,7 +61,8 @@ fn a_second_mount_is_refused_either_way() {
             );
         }
         assert_eq!(fs::read(alone.path("file")).expect("read"), b"its own");
-        // After a clean unmount one need not wait: the next one does, until the server knows.
+        // After a clean unmount the next mount needs no retry: it waits until the server has freed
+        // the export.
         alone.unmount();
         let (one, two) = (lender.mount(second, &[]), lender.mount(first, &["--cache", "none"]));
         assert_eq!(fs::read(two.path("file")).expect("read"), b"its own");
@@ -75,7 +76,7 @@ fn a_second_mount_is_refused_either_way() {
 }
 
 #[test]
-fn the_export_is_free_when_the_one_that_was_alone_is_killed() {
+fn the_export_is_free_after_an_exclusive_mount_is_killed() {
     for over in providers() {
         let lender = Lender::new(16 * MIB);
         for options in [WRITEBACK, &[], WRITEBACK] {
@@ -91,7 +92,7 @@ fn the_export_is_free_when_the_one_that_was_alone_is_killed() {
 }
 
 #[test]
-fn the_export_is_free_when_the_lease_of_the_one_that_was_alone_is_over() {
+fn the_export_is_free_after_the_lease_of_an_exclusive_mount_expires() {
     for over in providers() {
         let lease = Duration::from_secs(2);
         let lender = Lender::with(16 * MIB, |config| {
@@ -109,7 +110,7 @@ fn the_export_is_free_when_the_lease_of_the_one_that_was_alone_is_over() {
 }
 
 #[test]
-fn other_exports_are_not_concerned() {
+fn an_exclusive_mount_does_not_affect_other_exports() {
     let lender = Lender::with(0, |config| {
         let root = config.root;
         let export = |name: &str| ExportConfig { name: name.into(), memory: 4 * MIB, inodes: None, root };
@@ -127,11 +128,11 @@ fn other_exports_are_not_concerned() {
     }
 }
 
-/// A start under way, ended if it is not waited for.
+/// A starting rfs-fuse process, terminated when dropped.
 struct Started(Child);
 
 impl Started {
-    /// What it says when it is mounted. Nothing: it is not.
+    /// Returns the line that a successful mount prints, or an empty string.
     fn greeting(&mut self) -> String {
         let mut said = String::new();
         let stdout = self.0.stdout.as_mut().expect("piped");
@@ -148,7 +149,7 @@ impl Drop for Started {
 }
 
 #[test]
-fn of_two_mounts_at_once_one_is_there() {
+fn one_of_two_simultaneous_mounts_succeeds() {
     let lender = Lender::new(16 * MIB);
     for round in 0..5 {
         for over in providers() {
@@ -156,7 +157,7 @@ fn of_two_mounts_at_once_one_is_there() {
             let barrier = Barrier::new(2);
             let start = |at: usize| {
                 let mut command: Command = program();
-                // The other one would be alone, too, or not.
+                // In some rounds the second mount does not ask for exclusive use.
                 let cache = if at == 0 || round % 2 == 0 { "writeback" } else { "auto" };
                 command.args(["--cache", cache]).arg(lender.address(over)).arg(points[at].path());
                 command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());

@@ -26,14 +26,15 @@ use rustix::{
 
 const MIB: u64 = 1 << 20;
 
-/// Bytes before a record's own: its length, who wrote it, and as which of his.
+/// Length of a record's header: its length, its writer, and its number.
 const HEADER: usize = 12;
 
 fn for_append(path: &Path) -> File {
     OpenOptions::new().read(true).append(true).create(true).open(path).expect("opened")
 }
 
-/// A record of an odd length: short ones mostly, of several pages sometimes, of most of a request now and then.
+/// Creates a record of an odd length: mostly short, sometimes several pages, now and then most of
+/// a request.
 fn record(writer: u32, number: u32) -> Vec<u8> {
     let spread = (writer + 7 * number).wrapping_mul(2_654_435_761) >> 8;
     let body = match number % 50 {
@@ -46,7 +47,7 @@ fn record(writer: u32, number: u32) -> Vec<u8> {
     bytes
 }
 
-/// Takes records apart, of which all have to be whole, and those of each writer in order. What is left at the end.
+/// Parses records, which must be whole and in order for each writer. Returns the rest.
 fn check<'a>(mut bytes: &'a [u8], next: &mut [u32]) -> &'a [u8] {
     while let Some((header, _)) = bytes.split_first_chunk::<HEADER>() {
         let field =
@@ -65,7 +66,7 @@ fn check<'a>(mut bytes: &'a [u8], next: &mut [u32]) -> &'a [u8] {
     bytes
 }
 
-/// Appends so many records, each with one system call.
+/// Appends `records` records, each with one system call.
 fn append(path: &Path, writer: u32, records: u32) {
     let file = for_append(path);
     for number in 0..records {
@@ -75,9 +76,9 @@ fn append(path: &Path, writer: u32, records: u32) {
 }
 
 #[test]
-fn nobodys_records_are_lost_or_torn() {
+fn no_record_of_two_mounts_is_lost_or_torn() {
     const RECORDS: u32 = 150;
-    // Sizes that the kernel would believe for an hour.
+    // Attribute timeouts of an hour, so that stale sizes are not refreshed by time.
     pairs(64 * MIB, &["--attr-timeout", "3600", "--entry-timeout", "3600"], |_, a, b| {
         thread::scope(|scope| {
             for (writer, mount) in [a, b, a, b].into_iter().enumerate() {
@@ -93,9 +94,9 @@ fn nobodys_records_are_lost_or_torn() {
 }
 
 #[test]
-fn who_reads_along_sees_what_was_appended_and_nothing_else() {
+fn a_concurrent_reader_sees_only_appended_bytes() {
     const RECORDS: u32 = 120;
-    // An end of the file that is always fresh.
+    // Attribute timeout 0, so that the size is always fresh.
     pairs(64 * MIB, &["--attr-timeout", "0"], |_, a, b| {
         let path = a.path("log");
         drop(for_append(&path));
@@ -103,7 +104,7 @@ fn who_reads_along_sees_what_was_appended_and_nothing_else() {
             for (writer, mount) in [a, b].into_iter().enumerate() {
                 scope.spawn(move || append(&mount.path("log"), writer as u32, RECORDS));
             }
-            // Through the kernel's pages of the one mount, at the very end.
+            // Reads through the page cache of one mount, at the end of the file.
             let mut file = File::open(&path).expect("opened");
             let (mut bytes, mut next) = (Vec::new(), [0; 2]);
             let give_up = Instant::now() + PATIENCE;
@@ -118,7 +119,7 @@ fn who_reads_along_sees_what_was_appended_and_nothing_else() {
 }
 
 #[test]
-fn on_one_mount_it_is_as_anywhere() {
+fn appends_on_one_mount_work_as_on_a_local_file_system() {
     each(64 * MIB, |_, mount| {
         let path = mount.path("file");
         let mut file = for_append(&path);
@@ -129,26 +130,27 @@ fn on_one_mount_it_is_as_anywhere() {
         assert_eq!(file.metadata().expect("attributes").len(), 6);
         let mut bytes = [0; 9];
         assert_eq!(file.read_at(&mut bytes, 0).expect("read"), 6);
-        // A file that is no longer for appending is written where it says.
+        // Without O_APPEND the file is written at the current position.
         fcntl_setfl(&file, fcntl_getfl(&file).expect("flags") - OFlags::APPEND).expect("set");
         file.write_all_at(b"X", 0).expect("written");
         fcntl_setfl(&file, OFlags::APPEND).expect("set");
         file.write_all(b"g").expect("appended");
         assert_eq!(fs::read(&path).expect("read"), b"Xbcdefg");
-        // More than one request.
+        // An append of more than one request.
         let long = common::pattern(3 * MIB as usize + 5, 4);
         file.write_all(&long).expect("appended");
         assert!(fs::read(&path).expect("read")[7..] == long);
-        // As with any write, suid goes.
+        // Like any write, an append clears suid.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o4777)).expect("chmod");
         assert_eq!(shell_as(NOBODY, &mount.point, "echo x >> file"), Some(0));
         assert_eq!(fs::metadata(&path).expect("attributes").mode() & 0o7777, 0o777);
     });
 }
 
-/// It is where this kernel thought the end was, which is not where the bytes are.
+/// The position follows this kernel's idea of the end, which differs from the actual offset of
+/// the bytes.
 #[test]
-fn the_position_afterwards_is_this_kernels() {
+fn the_position_after_an_append_is_the_kernels() {
     pairs(64 * MIB, &["--attr-timeout", "3600", "--entry-timeout", "3600"], |_, a, b| {
         let [mut here, mut there] = [a, b].map(|mount| for_append(&mount.path("file")));
         there.write_all(b"theirs").expect("appended");
@@ -156,14 +158,14 @@ fn the_position_afterwards_is_this_kernels() {
         assert_eq!(here.stream_position().expect("position"), 3);
         assert_eq!(there.stream_position().expect("position"), 6);
         assert_eq!(fs::read(a.path("file")).expect("read"), b"theirsabc");
-        // It knows now.
+        // Now the kernel knows the new size.
         here.write_all(b"de").expect("appended");
         assert_eq!(here.stream_position().expect("position"), 11);
         assert_eq!(fs::read(b.path("file")).expect("read"), b"theirsabcde");
     });
 }
 
-/// A client that has taken the end of a file, and goes no further.
+/// Opens a session that reserves the end of a file and then does nothing.
 fn stuck(lender: &Lender, over: Over, name: &[u8]) -> Arc<Session> {
     let session =
         Session::connect(&lender.address(over).parse().expect("address"), &SessionOptions::default())
@@ -201,7 +203,7 @@ fn stuck(lender: &Lender, over: Over, name: &[u8]) -> Arc<Session> {
 }
 
 #[test]
-fn a_client_that_does_not_get_on_holds_up_others_for_a_while() {
+fn a_stuck_append_delays_others_until_its_session_ends() {
     for over in providers() {
         let lender = Lender::new(16 * MIB);
         let (mount, hasty) = (lender.mount(over, &[]), lender.mount(over, &["--timeout", "5"]));
@@ -210,9 +212,9 @@ fn a_client_that_does_not_get_on_holds_up_others_for_a_while() {
         let holder = stuck(&lender, over, b"file");
         let error = for_append(&hasty.path("file")).write_all(b"never").expect_err("held");
         assert_eq!(error.raw_os_error(), Some(Errno::TIMEDOUT.raw_os_error()));
-        // Writes that are no appends, and other files, go on.
+        // Ordinary writes and other files are not affected.
         fs::write(hasty.path("other"), b"other").expect("written");
-        // And when its session ends, appends do.
+        // The end of the session releases the append.
         thread::scope(|scope| {
             let appending = scope.spawn(move || file.write_all(b", after"));
             holder.close();
@@ -225,10 +227,10 @@ fn a_client_that_does_not_get_on_holds_up_others_for_a_while() {
 }
 
 #[test]
-fn what_was_read_during_an_append_does_not_hide_it() {
+fn a_read_during_an_append_does_not_hide_the_appended_bytes() {
     for over in providers() {
         let lender = Lender::new(16 * MIB);
-        // Who appends waits for as long as the reads take, on a machine of any speed.
+        // The append waits as long as the reads take, on a machine of any speed.
         let mount = lender.mount(over, &["--attr-timeout", "3600", "--timeout", "3600"]);
         let mut file = for_append(&mount.path("file"));
         file.write_all(b"before").expect("appended");
@@ -241,8 +243,8 @@ fn what_was_read_during_an_append_does_not_hide_it() {
         let holder = stuck(&lender, over, b"file");
         thread::scope(|scope| {
             let appending = scope.spawn(move || file.write_all(b", after"));
-            // The kernel has dropped the page for the append, which waits. Sooner or later this brings it back, without
-            // the bytes that are not there yet.
+            // The kernel dropped the page for the waiting append. At some point a read brings the
+            // page back without the appended bytes.
             for _ in 0..4_000 {
                 assert_eq!(read(), b"before");
                 thread::yield_now();
@@ -257,7 +259,7 @@ fn what_was_read_during_an_append_does_not_hide_it() {
 }
 
 #[test]
-fn a_killed_client_leaves_whole_records_and_holds_up_nobody() {
+fn a_killed_client_leaves_whole_records_and_delays_no_other() {
     for over in providers() {
         let lender = Lender::new(64 * MIB);
         let (mut dies, mount) = (lender.mount(over, &[]), lender.mount(over, &[]));
@@ -271,7 +273,7 @@ fn a_killed_client_leaves_whole_records_and_holds_up_nobody() {
                 }
             });
             has_begun.recv().expect("it appends");
-            // In the middle of it, wherever that is.
+            // The other mount is killed at an arbitrary point of an append.
             let mut file = for_append(&mount.path("log"));
             (0..200).for_each(|_| file.write_all(&record(1, 0)).expect("appended"));
             dies.signal(rustix::process::Signal::KILL);
@@ -296,12 +298,13 @@ fn a_killed_client_leaves_whole_records_and_holds_up_nobody() {
     }
 }
 
-/// A buffer of so many bytes, each of which says who wrote it.
+/// Returns a buffer of `len` bytes that identify their writer and number.
 fn of_writer(writer: usize, number: usize, len: usize) -> Vec<u8> {
     common::pattern(len, number as u64).iter().map(|byte| byte & 0x7f | (writer as u8) << 7).collect()
 }
 
-/// Takes apart what two writers have appended in buffers of `len` bytes: the lengths of the pieces that each buffer is in.
+/// Parses the appends of two writers in buffers of `len` bytes. Returns the lengths of each
+/// buffer's pieces.
 fn pieces(log: &[u8], len: usize) -> Vec<Vec<usize>> {
     let (mut next, mut at, mut found) = ([0; 2], 0, BTreeMap::<_, Vec<usize>>::new());
     while at < log.len() {
@@ -322,10 +325,10 @@ fn pieces(log: &[u8], len: usize) -> Vec<Vec<usize>> {
     found.into_values().collect()
 }
 
-/// Up to a request of the kernel less a page they are whole, wherever they begin in memory; longer ones go in pieces of that at
-/// least, each of them whole.
+/// Appends up to a request of the kernel less a page are whole, at any alignment. A longer append
+/// is split into pieces of at least that length, each of them whole.
 #[test]
-fn a_buffer_that_is_longer_than_a_request_goes_in_whole_pieces() {
+fn a_buffer_longer_than_a_request_is_appended_in_whole_pieces() {
     const REQUEST: usize = 64 << 10;
     const WHOLE: usize = REQUEST - 4096;
     const BUFFERS: usize = 16;
@@ -340,7 +343,7 @@ fn a_buffer_that_is_longer_than_a_request_goes_in_whole_pieces() {
     };
     pairs(64 * MIB, &["--max-write", "64K"], |_, a, b| {
         for len in [WHOLE, WHOLE + 1, REQUEST + 1, 3 * REQUEST + 77] {
-            // What a request has room for depends on where the buffer begins in a page.
+            // The capacity of a request depends on the buffer's offset in its page.
             for shift in [0, 1] {
                 let name = format!("{len}.{shift}");
                 thread::scope(|scope| {

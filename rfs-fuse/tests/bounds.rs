@@ -1,4 +1,5 @@
-//! How long the kernel keeps what, in which steps time goes on, and how far appending reaches that the server hears nothing of.
+//! Bounds of caching in the kernel, granularity of times, and appends without the server's
+//! involvement.
 
 mod common;
 
@@ -20,10 +21,10 @@ use rustix::{
 
 const MIB: u64 = 1 << 20;
 const LOOKS: u64 = 20;
-/// Longer than the kernel was told to keep anything.
+/// Longer than any timeout given to the kernel.
 const LATER: Duration = Duration::from_millis(30);
 
-/// Looks at a file that nobody changes, again and again.
+/// Looks repeatedly at a file that does not change.
 fn look(mount: &Mount) {
     for _ in 0..LOOKS {
         fs::metadata(mount.path("file")).expect("attributes");
@@ -31,7 +32,7 @@ fn look(mount: &Mount) {
     }
 }
 
-/// One-sided reads that a mount over TCP with these options makes for looks at a file.
+/// Returns the one-sided reads of a mount over TCP for these looks.
 fn reads_for_looks(options: &[&str]) -> u64 {
     let lender = Lender::new(16 * MIB);
     let options = [&["--stats-on-exit"], options].concat();
@@ -43,13 +44,13 @@ fn reads_for_looks(options: &[&str]) -> u64 {
 }
 
 #[test]
-fn attributes_are_kept_no_longer_than_asked_for() {
+fn attributes_are_cached_no_longer_than_the_timeout() {
     let (kept, bounded) = (reads_for_looks(&[]), reads_for_looks(&["--attr-timeout", "0.01"]));
     assert!(kept < LOOKS / 2, "{kept} reads for {LOOKS} looks at what is kept");
     assert!(bounded >= LOOKS - 1, "{bounded} reads for {LOOKS} looks at what is not");
 }
 
-/// Times that the server was asked for a name, for looks at it.
+/// Returns the lookups at the server for these looks.
 fn lookups_for_looks(options: &[&str]) -> u64 {
     let lender = Lender::new(16 * MIB);
     let maker = lender.mount(Over::Shm, &[]);
@@ -68,15 +69,15 @@ fn lookups_for_looks(options: &[&str]) -> u64 {
 }
 
 #[test]
-fn names_are_kept_no_longer_than_asked_for() {
+fn names_are_cached_no_longer_than_the_timeout() {
     assert_eq!(lookups_for_looks(&[]), 1);
     assert_eq!(lookups_for_looks(&["--entry-timeout", "0.01"]), LOOKS);
 }
 
-/// RFP: the server answers into its own memory, and the client fetches, and rings for what takes longer. Where nobody chooses, over
-/// shared memory only: over TCP it is faster to be sent the reply.
+/// Remote fetching (RFP): the client fetches replies from the server's memory, and rings for slow
+/// ones. By default only over shared memory, because over TCP replies by message are faster.
 #[test]
-fn replies_are_fetched_over_shared_memory_and_where_it_is_asked_for() {
+fn replies_are_fetched_over_shared_memory_and_on_request() {
     for over in providers() {
         let auto = over == Over::Shm;
         for (options, fetches) in
@@ -84,7 +85,7 @@ fn replies_are_fetched_over_shared_memory_and_where_it_is_asked_for() {
         {
             let lender = Lender::new(16 * MIB);
             let mount = lender.mount(over, &[options, &["--stats-on-exit"]].concat());
-            // Made, looked at by nobody who has it in his memory, listed, and removed.
+            // Creates directories, lists them, and removes them.
             (0..100).for_each(|i| fs::create_dir(mount.path(&format!("d{i}"))).expect("made"));
             assert_eq!(fs::read_dir(&mount.point).expect("listed").count(), 100);
             (0..100).for_each(|i| fs::remove_dir(mount.path(&format!("d{i}"))).expect("removed"));
@@ -101,7 +102,7 @@ fn mtime(path: &Path) -> i128 {
 }
 
 #[test]
-fn the_time_of_a_file_that_is_written_without_pause_moves_in_steps() {
+fn mtime_of_a_file_under_constant_writes_advances_in_steps() {
     pairs(16 * MIB, &[], |_, a, b| {
         let (here, there) = (a.path("file"), b.path("file"));
         let mut file = File::create(&here).expect("made");
@@ -113,7 +114,7 @@ fn the_time_of_a_file_that_is_written_without_pause_moves_in_steps() {
                 }
             });
             let mut seen = vec![mtime(&there)];
-            // The first is the time of creation.
+            // The first value is the creation time.
             while seen.len() < 8 {
                 let now = mtime(&there);
                 if seen.last() != Some(&now) {
@@ -134,7 +135,7 @@ fn the_time_of_a_file_that_is_written_without_pause_moves_in_steps() {
 const RECORD: usize = 100;
 const RECORDS: usize = 300;
 
-/// Two threads append records of their own; each is there once and whole.
+/// Two threads append records. Each record must appear once and whole.
 fn append_side_by_side(path: &Path, append: impl Fn(&File, &[u8]) + Sync) {
     fs::write(path, b"").expect("made");
     thread::scope(|scope| {
@@ -154,7 +155,7 @@ fn append_side_by_side(path: &Path, append: impl Fn(&File, &[u8]) + Sync) {
 }
 
 #[test]
-fn appending_that_is_asked_for_later_holds_on_one_mount() {
+fn setting_o_append_later_works_on_one_mount() {
     each(16 * MIB, |_, mount| {
         append_side_by_side(&mount.path("flag"), |mut file, record| {
             fcntl_setfl(file, fcntl_getfl(file).expect("flags") | OFlags::APPEND).expect("set");

@@ -1,4 +1,4 @@
-//! Whose bytes are where, when several write, and when space is used again.
+//! Concurrent writes, and reuse of freed space.
 
 mod common;
 
@@ -18,7 +18,7 @@ use rustix::fs::{FallocateFlags, SeekFrom, copy_file_range, fallocate, seek};
 const MIB: u64 = 1 << 20;
 const ROUNDS: u8 = 50;
 
-/// Has both write at the same time, as often as there are rounds; then looks.
+/// Runs both writes concurrently in every round, then `check`s the result.
 fn at_once(
     mounts: [&Mount; 2],
     write: impl Fn(usize, &fs::File, u8) + Sync,
@@ -43,7 +43,7 @@ fn at_once(
 }
 
 #[test]
-fn writes_of_one_mount_do_not_mix_and_those_of_two_leave_nothing_else() {
+fn writes_of_one_mount_do_not_mix_and_writes_of_two_leave_no_other_bytes() {
     const LEN: usize = 64 << 10;
     let overlap = |mounts: [&Mount; 2], may_mix: bool| {
         at_once(
@@ -62,7 +62,7 @@ fn writes_of_one_mount_do_not_mix_and_those_of_two_leave_nothing_else() {
 }
 
 #[test]
-fn both_who_write_beyond_the_end_have_their_bytes_in_the_file() {
+fn concurrent_writes_beyond_the_end_are_both_in_the_file() {
     const LEN: usize = 5000;
     pairs(32 * MIB, &[], |_, a, b| {
         at_once(
@@ -84,13 +84,13 @@ fn both_who_write_beyond_the_end_have_their_bytes_in_the_file() {
 }
 
 #[test]
-fn space_that_was_used_before_reads_as_zero() {
+fn reused_space_reads_as_zero() {
     each(16 * MIB, |_, mount| {
         let len = 12 * MIB;
         for _ in 0..2 {
             fs::write(mount.path("old"), common::pattern(len as usize, 5)).expect("written");
             fs::remove_file(mount.path("old")).expect("removed");
-            // Hardly any space can be other than that.
+            // With so little space, the new file must reuse freed space.
             let file = open(&mount.path("new"));
             fallocate(&file, FallocateFlags::empty(), 0, len).expect("reserved");
             let mut bytes = vec![1; len as usize];
@@ -115,11 +115,11 @@ fn a_copy_goes_16_mib_at_a_time() {
     });
 }
 
-/// Whether it is unmapped, synchronized, or the file is closed.
+/// Selects what the mapper process does: unmap, msync, or close.
 const MAPPER: &str = "RFS_TEST_MAPPER";
 
-/// Maps a file, changes it in memory, and unmaps it, after msync if it is to. Both wait for the bytes to be written back, with the process's
-/// memory locked, and the server must not be in that process then.
+/// Maps a file, modifies the mapping, and unmaps it, possibly after msync. Both calls wait for
+/// writeback with the process's memory locked, so the server must run in another process.
 #[test]
 #[ignore = "a helper process of other tests"]
 fn mapper() {
@@ -133,18 +133,18 @@ fn mapper() {
     drop(mapped);
     println!("\nunmapped");
     io::stdout().flush().expect("stdout");
-    // The file stays open until the test has seen it.
+    // The file stays open until the test has checked it.
     io::stdin().read_to_end(&mut Vec::new()).ok();
 }
 
 #[test]
-fn what_was_mapped_and_changed_changes_the_times_when_it_is_written_back() {
+fn writeback_of_a_mapping_changes_the_times() {
     each(16 * MIB, |_, mount| {
         for how in ["munmap", "msync"] {
             let path = mount.path(how);
             let file = open(&path);
             file.set_len(4096).expect("a hole");
-            // Far enough from now for every clock.
+            // Far enough in the past for any clock.
             let old = UNIX_EPOCH + Duration::from_secs(1);
             file.set_times(fs::FileTimes::new().set_modified(old).set_accessed(old)).expect("set");
             let mut mapper = Command::new(std::env::current_exe().expect("this program"))
@@ -166,7 +166,7 @@ fn what_was_mapped_and_changed_changes_the_times_when_it_is_written_back() {
 }
 
 #[test]
-fn what_was_mapped_and_changed_is_data_after_msync() {
+fn changes_of_a_mapping_are_data_after_msync() {
     each(16 * MIB, |_, mount| {
         let file = open(&mount.path("file"));
         file.set_len(MIB).expect("a hole");

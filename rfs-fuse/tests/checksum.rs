@@ -1,4 +1,5 @@
-//! Mounts of a server with checksums: what has gone bad is an error and never data, and nothing else is an error.
+//! Mounts of a server with checksums: corrupted data is an error and never returned, and there
+//! are no other errors.
 
 mod common;
 
@@ -18,7 +19,7 @@ use rustix::io::Errno;
 const MIB: u64 = 1 << 20;
 const B: usize = 4096;
 
-/// A server whose memory a test can reach.
+/// A server whose memory file the test can corrupt.
 struct Checked {
     lender: Lender,
     arena: PathBuf,
@@ -32,12 +33,12 @@ impl Checked {
             config.checksum = true;
             config.memory_dir = Some(memory.path().join("memory"));
         });
-        // The mapping keeps the memory; the directory goes with the server.
+        // The directory must outlive the server; `drop` removes it.
         std::mem::forget(memory);
         Checked { lender, arena }
     }
 
-    /// Flips a bit of the first byte of some that are there once.
+    /// Flips a bit in the first of `bytes`, which must occur exactly once.
     fn damage(&self, bytes: &[u8]) {
         let arena = OpenOptions::new().read(true).write(true).open(&self.arena).expect("arena");
         let all = fs::read(&self.arena).expect("arena");
@@ -68,7 +69,7 @@ fn errno<T>(result: io::Result<T>) -> Option<i32> {
     result.err().and_then(|e| e.raw_os_error())
 }
 
-/// What is in a file, block by block.
+/// Reads a file block by block.
 fn blocks(path: &Path) -> Vec<Result<Vec<u8>, Option<i32>>> {
     let file = File::open(path).expect("opened");
     let len = file.metadata().expect("attributes").len() as usize;
@@ -80,7 +81,7 @@ fn blocks(path: &Path) -> Vec<Result<Vec<u8>, Option<i32>>> {
 }
 
 #[test]
-fn a_flipped_bit_is_an_error_where_it_is_and_nowhere_else() {
+fn a_flipped_bit_is_an_error_in_its_block_only() {
     let eio = Some(Errno::IO.raw_os_error());
     let checked = Checked::new();
     for over in providers() {
@@ -94,7 +95,7 @@ fn a_flipped_bit_is_an_error_where_it_is_and_nowhere_else() {
             fs::write(mount.path(&name).join("file"), &data).expect("written");
             mount.unmount();
             checked.damage(mark.as_bytes());
-            // Another one, whose kernel has no page of it.
+            // A new mount, whose kernel has no page of the file cached.
             let mount = checked.lender.mount(over, &["--cache", cache]);
             let path = mount.path(&name).join("file");
             for (at, block) in blocks(&path).into_iter().enumerate() {
@@ -106,7 +107,7 @@ fn a_flipped_bit_is_an_error_where_it_is_and_nowhere_else() {
             let expected = format!("/{name}/file: bytes {} to {} are bad (inode ", 17 * B, 18 * B - 1);
             assert!(said.starts_with(&expected) && said.ends_with("1 block is bad\n"), "{said}");
             assert_eq!((scrubbed.status.code(), said.lines().count()), (Some(1), 2), "{said}");
-            // A part of a block is not written where the rest of it is bad; all of it is.
+            // A partial write to a corrupted block fails. A write of the whole block succeeds.
             let file = OpenOptions::new().write(true).open(&path).expect("opened");
             let part = file.write_all_at(b"part", 17 * B as u64 + 5).and_then(|()| file.sync_all());
             assert_eq!(errno(part), eio, "{name}");
@@ -155,7 +156,8 @@ fn the_log_names_the_file_and_the_place_of_a_bad_block() {
     }
 }
 
-/// Two mounts write whole blocks, and both read: nobody meets an error, or a block that is half of one write and half of another.
+/// Two mounts write whole blocks and both read. No reader may get an error or a mixture of two
+/// writes.
 #[test]
 fn readers_beside_writers_see_whole_blocks_and_no_error() {
     const BLOCKS: usize = 24;
@@ -173,7 +175,7 @@ fn readers_beside_writers_see_whole_blocks_and_no_error() {
                     let file = OpenOptions::new().write(true).open(mount.path("file")).expect("opened");
                     scope.spawn(move || {
                         for round in 0..ROUNDS {
-                            // One block, some, or more than a message takes.
+                            // One block, a few blocks, or more than one message carries.
                             let len = [1, 3, 20][round % 3];
                             let at = (round * 7 + who * 3) % (BLOCKS - len);
                             let byte = (2 * round + who) as u8 | 1;
@@ -232,7 +234,7 @@ fn writes_of_all_kinds_are_calls_and_reads_are_none() {
 }
 
 #[test]
-fn who_insists_on_checksums_gets_them_or_an_error() {
+fn a_mount_that_requires_checksums_gets_them_or_fails() {
     let plain = Lender::with(16 * MIB, |config| config.checksum = false);
     let address = plain.address(Over::Shm);
     let dir = common::directory();

@@ -1,4 +1,4 @@
-//! A descriptor that stays open reads each write of another mount that returned before the read
+//! A descriptor that stays open reads every write of another mount that returned before the read
 //! began.
 
 mod common;
@@ -21,8 +21,8 @@ fn open(mount: &Mount, write: bool) -> File {
     OpenOptions::new().read(true).write(write).open(mount.path("file")).expect("opened")
 }
 
-/// Runs a test for each combination of mounts, in both directions, with a file of 16 pages on which
-/// no mount keeps anything but attributes.
+/// Runs a test for each combination of mounts, in both directions, with a file of 16 pages of
+/// which no mount caches anything but attributes.
 fn shared(options: &[&str], test: impl Fn(&Lender, &Mount, &Mount)) {
     pairs(64 * MIB, options, |lender, a, b| {
         for (here, there) in [(a, b), (b, a)] {
@@ -39,7 +39,7 @@ fn word(file: &File, offset: u64) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Each write that returned is what the next read returns, in every round and at several places.
+/// Checks that a read returns the last completed write, in every round and at several offsets.
 fn each_write_is_read(writer: &File, readers: &[&File]) {
     for round in 1..=ROUNDS {
         let place = round % 3 * PAGE as u64 + 8;
@@ -58,20 +58,20 @@ fn an_open_file_reads_what_another_mount_has_just_written() {
         let first = open(here, false);
         assert_eq!(word(&first, 8), u64::from_le_bytes([b'x'; 8]));
         let writer = open(there, true);
-        // Opened before the writer, and after.
+        // One descriptor is opened before the writer's, one after.
         each_write_is_read(&writer, &[&first, &open(here, false), &writer, &open(there, false)]);
     });
 }
 
 #[test]
-fn an_open_file_reads_it_where_both_mounts_write() {
+fn an_open_file_reads_other_writes_while_both_mounts_write() {
     shared(&[], |_, here, there| {
         let (one, two) = (open(here, true), open(there, true));
         for _ in 0..3 {
             each_write_is_read(&two, &[&one, &two]);
             each_write_is_read(&one, &[&two, &one]);
         }
-        // Whole pages of a mount that keeps them are overwritten in part.
+        // Each mount overwrites parts of whole pages that the other one caches.
         for round in 0..ROUNDS {
             let byte = round as u8;
             one.write_all_at(&[byte; 2 * PAGE], 0).expect("written");
@@ -102,13 +102,13 @@ fn a_mount_without_a_cache_writes_for_one_that_has() {
 }
 
 #[test]
-fn so_it_does_with_direct_writes_and_appends() {
+fn an_open_file_reads_direct_writes_and_appends() {
     shared(&[], |_, here, there| {
         let reader = open(here, false);
         word(&reader, 8);
         let mut options = OpenOptions::new();
         let direct = options.write(true).custom_flags(O_DIRECT).open(there.path("file")).expect("opened");
-        // A page of memory that is aligned to pages.
+        // One page of page-aligned memory.
         let mut bytes = vec![0; 2 * PAGE];
         let start = bytes.as_ptr().align_offset(PAGE);
         for round in 1..=ROUNDS {
@@ -129,7 +129,7 @@ fn so_it_does_with_direct_writes_and_appends() {
 }
 
 #[test]
-fn so_it_does_with_changes_of_size_and_space() {
+fn an_open_file_reads_changes_of_size_and_space() {
     shared(&[], |_, here, there| {
         let reader = open(here, false);
         word(&reader, 8);
@@ -153,7 +153,7 @@ fn so_it_does_with_changes_of_size_and_space() {
 }
 
 #[test]
-fn a_mount_that_opens_the_file_once_more_to_write_is_told_of_writes() {
+fn a_mount_that_reopens_the_file_to_write_is_told_of_writes() {
     shared(&[], |_, here, there| {
         let reader = open(here, false);
         word(&reader, 8);
@@ -167,7 +167,7 @@ fn a_mount_that_opens_the_file_once_more_to_write_is_told_of_writes() {
     });
 }
 
-/// Both sides count up in turn, through descriptors that stay open.
+/// Both mounts increment a counter in turn, through descriptors that stay open.
 #[test]
 fn two_mounts_count_in_turn() {
     shared(&[], |_, here, there| {
@@ -194,9 +194,9 @@ fn two_mounts_count_in_turn() {
     });
 }
 
-/// Writers of two mounts, each of which reads what the other has written to the next page.
+/// A writer on each mount reads the page that the other one has written.
 #[test]
-fn writers_of_both_mounts_hold_up_none() {
+fn writers_on_both_mounts_do_not_block_each_other() {
     shared(&[], |_, here, there| {
         let (one, two) = (open(here, true), open(there, true));
         let write = |file: &File, place: u64| {
@@ -234,11 +234,11 @@ fn pages_are_kept_between_writes_and_after_the_writer_has_closed() {
         for round in 0..3_u8 {
             writer.write_all_at(&[round; 10], 0).expect("written");
             read_all();
-            // The writer is here still.
+            // The writer still has the file open.
             assert_eq!(lender.calls_of(|| (0..20).for_each(|_| drop(read_all()))), 0);
             assert_eq!(read_all()[..10], [round; 10]);
         }
-        // A second write, while nothing is kept, recalls nothing.
+        // A second write recalls nothing if no mount has cached the page since.
         writer.write_all_at(b"once", 0).expect("written");
         let recalls = lender.handled("recalls");
         (0..20).for_each(|_| writer.write_all_at(b"more", 0).expect("written"));
@@ -253,7 +253,7 @@ fn pages_are_kept_between_writes_and_after_the_writer_has_closed() {
 #[test]
 fn a_file_that_is_open_on_one_mount_costs_no_more() {
     shared(&[], |lender, here, there| {
-        // The other mount knows the file, and has had it open.
+        // The other mount has opened the file before and still caches its attributes.
         fs::read(there.path("file")).expect("read");
         lender.all_closed_but(0);
         let file = open(here, true);

@@ -1,4 +1,4 @@
-//! Reads through the kernel's pages beside asynchronous writes with O_DIRECT.
+//! Reads through the page cache beside asynchronous O_DIRECT writes.
 
 mod common;
 
@@ -17,7 +17,8 @@ use nix::{
 };
 
 const CHUNK: usize = 64 << 10;
-/// More than the kernel has sent at a time by default, so that writes that wait could keep a read-ahead from being sent.
+/// Above the kernel's default limit of background requests, so that waiting writes could delay
+/// read-ahead.
 const CHUNKS: usize = 32;
 const SIZE: usize = CHUNK * CHUNKS;
 const ROUNDS: u8 = 40;
@@ -27,7 +28,7 @@ fn direct(path: &Path, flags: i32) -> File {
     OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).expect("opened")
 }
 
-/// Ends the readers when it is dropped.
+/// Stops the readers when dropped.
 struct Stops<'a>(&'a AtomicBool);
 
 impl Drop for Stops<'_> {
@@ -36,13 +37,13 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// Overwrites the file round after round beside two readers. After each round `look` has to give its byte.
+/// Overwrites the file in rounds, beside two readers. After each round `look` gets its byte.
 fn written_beside_readers(path: &Path, file: &File, look: impl Fn(u8)) {
     let (aio, stop, mut memory) = (Aio::new(CHUNKS), AtomicBool::new(false), vec![0; SIZE + PAGE]);
     let at = memory.as_ptr().align_offset(PAGE);
     let bytes = &mut memory[at..at + SIZE];
     thread::scope(|scope| {
-        // Also where a look fails: the readers are waited for.
+        // Also when `look` panics, because the scope waits for the readers.
         let _stops = Stops(&stop);
         for _ in 0..2 {
             let (file, stop) = (File::open(path).expect("opened"), &stop);
@@ -61,7 +62,7 @@ fn written_beside_readers(path: &Path, file: &File, look: impl Fn(u8)) {
     });
 }
 
-/// Fails unless a buffered read through `file` gives nothing but one byte.
+/// Fails unless a buffered read through `file` returns only this byte.
 fn is_filled_with(file: &File, byte: u8) {
     let mut buffer = vec![0; SIZE];
     assert_eq!(file.read_at(&mut buffer, 0).expect("read"), SIZE);
@@ -80,7 +81,7 @@ fn a_buffered_read_sees_an_asynchronous_direct_write_that_is_complete() {
 }
 
 #[test]
-fn also_where_the_flag_was_set_on_an_open_file() {
+fn a_buffered_read_sees_direct_writes_after_o_direct_was_set_later() {
     each(64 << 20, |_, mount| {
         let path = mount.path("file");
         std::fs::write(&path, vec![0; SIZE]).expect("written");
@@ -91,7 +92,7 @@ fn also_where_the_flag_was_set_on_an_open_file() {
 }
 
 #[test]
-fn memory_that_is_mapped_shows_it_too() {
+fn a_mapping_sees_a_complete_asynchronous_direct_write() {
     each(64 << 20, |_, mount| {
         let path = mount.path("file");
         std::fs::write(&path, vec![0; SIZE]).expect("written");

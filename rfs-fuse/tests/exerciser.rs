@@ -1,4 +1,5 @@
-//! One file, exercised through two mounts in turn and compared with an array of bytes: what the one closed, the other opens.
+//! Exercises one file through two mounts in turn, and compares it with an array of bytes. Each
+//! step opens the file that the previous step closed.
 
 mod common;
 
@@ -25,7 +26,7 @@ fn open(path: &Path, append: bool) -> File {
     OpenOptions::new().read(true).write(!append).append(append).open(path).expect("opened")
 }
 
-/// Nothing, wherever it is put, makes no file longer.
+/// Writes to the model. An empty write does not extend the file.
 fn put(model: &mut Vec<u8>, at: usize, bytes: &[u8]) {
     if bytes.is_empty() {
         return;
@@ -36,10 +37,10 @@ fn put(model: &mut Vec<u8>, at: usize, bytes: &[u8]) {
     model[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
-/// One step on the file and on the model.
+/// Runs one step on the file and on the model.
 fn step(random: &mut Random, path: &Path, model: &mut Vec<u8>) -> &'static str {
     let at = random.below(LONGEST);
-    // Mostly short, sometimes of several pages.
+    // Mostly short, sometimes several pages.
     let len = if random.below(4) == 0 { random.below(100_000) } else { random.below(5000) } + 1;
     let (offset, size) = (at as usize, model.len());
     match random.below(10) {
@@ -81,7 +82,8 @@ fn step(random: &mut Random, path: &Path, model: &mut Vec<u8>) -> &'static str {
         }
         8 => {
             let file = open(path, false);
-            // As programs that copy do: the kernel bounds a copy by the size that it knows, without asking.
+            // The kernel bounds a copy by the size that it knows, so query the size first, as copy
+            // programs do.
             assert_eq!(file.metadata().expect("attributes").len(), size as u64);
             let (mut from, mut to) = (random.below(size as u64), at);
             let (source, target) = (from as usize, offset);
@@ -91,7 +93,7 @@ fn step(random: &mut Random, path: &Path, model: &mut Vec<u8>) -> &'static str {
                     let bytes = model[source..source + count].to_vec();
                     put(model, target, &bytes);
                 }
-                // They overlap, or there is nothing to copy.
+                // The ranges overlap or are empty.
                 Err(e) => assert_eq!(e, Errno::INVAL),
             }
             "copy"
@@ -101,7 +103,7 @@ fn step(random: &mut Random, path: &Path, model: &mut Vec<u8>) -> &'static str {
             let mut map = random.below(2) == 0;
             map &= size > 0;
             if map {
-                // Through the pages of the kernel, to be written back when the file is closed.
+                // Writes through a mapping, to be written back on close.
                 let at = random.below(size as u64);
                 file.write_all_at(b"pages", at).expect("written");
                 file.sync_all().expect("synced");
@@ -116,7 +118,7 @@ fn check(random: &mut Random, path: &Path, model: &[u8]) {
     let mut file = File::open(path).expect("opened");
     assert_eq!(file.metadata().expect("attributes").len(), model.len() as u64);
     assert_eq!(file.seek(SeekFrom::End(0)).expect("position"), model.len() as u64);
-    // A part of it, and all of it now and then.
+    // Mostly a part of the file, now and then all of it.
     let (from, to) = match random.below(8) {
         0 => (0, model.len()),
         _ => {
@@ -156,7 +158,7 @@ fn exercise(a: &Mount, b: &Mount, (seed, steps): (u64, u32)) {
     std::fs::remove_file(b.path("file")).expect("removed");
 }
 
-/// With a seed that is always the same, and with a new one.
+/// Uses a fixed seed, then a new one.
 #[test]
 fn two_mounts_in_turn_are_one_file_system() {
     let fresh = seed();
@@ -173,9 +175,9 @@ fn two_mounts_in_turn_are_one_file_system() {
     assert!(!providers().is_empty());
 }
 
-/// The same with checksums, where nothing that changes bytes may leave one behind that does not fit.
+/// The same with checksums: no change may leave a stale checksum.
 #[test]
-fn so_they_are_with_checksums() {
+fn two_mounts_in_turn_are_one_file_system_with_checksums() {
     for (first, second) in combinations() {
         let lender = Lender::with(64 << 20, |config| config.checksum = true);
         let (a, b) = (lender.mount(first, &[]), lender.mount(second, &["--cache", "none"]));

@@ -1,4 +1,4 @@
-//! Several file systems of one server, mounted side by side: names, space and inodes of each are its own.
+//! Several exports of one server, mounted side by side: each has its own names, space and inodes.
 
 mod common;
 
@@ -10,7 +10,7 @@ use rustix::{fs::statvfs, io::Errno};
 
 const BLOCK: u64 = 4096;
 
-/// "small" has 512 blocks and 5 inodes, with the root's; "large" has 1024 and 100.
+/// "small" has 512 blocks and 5 inodes, including the root's; "large" has 1024 and 100.
 fn lender() -> Lender {
     Lender::with(0, |config| {
         let export = |name: &str, blocks, inodes| ExportConfig {
@@ -23,7 +23,7 @@ fn lender() -> Lender {
     })
 }
 
-/// Blocks, free ones, inodes, free ones. Who is not root may have as many of them, and they are of the size that is said.
+/// Returns total and free blocks, total and free inodes. An ordinary user may use all of them.
 fn totals(point: &Path) -> (u64, u64, u64, u64) {
     let totals = statvfs(point).expect("totals");
     assert_eq!((totals.f_bavail, totals.f_favail), (totals.f_bfree, totals.f_ffree));
@@ -32,18 +32,18 @@ fn totals(point: &Path) -> (u64, u64, u64, u64) {
 }
 
 #[test]
-fn what_one_is_full_of_the_other_has_not_got() {
+fn a_full_export_does_not_affect_another_export() {
     for over in providers() {
         let lender = lender();
         let (small, large) =
             (lender.mount(over, &["--export", "small"]), lender.mount(over, &["--export", "large"]));
-        // Who names none gets the first.
+        // Without `--export` a mount gets the first export.
         let first = lender.mount(over, &[]);
         assert_eq!(totals(&small.point), (512, 512, 5, 4));
         assert_eq!(totals(&large.point), (1024, 1024, 100, 99));
         let file = fs::File::create_new(small.path("file")).expect("created");
         assert!(first.path("file").exists() && !large.path("file").exists());
-        // Space: what fits is written, the write that crosses the end is cut there, the next one fails.
+        // Writes that fit succeed. The write that crosses the end is short, and the next one fails.
         let bytes = common::pattern(512 * BLOCK as usize, 3);
         file.write_all_at(&bytes, 0).expect("written");
         let full = file.write_at(b"x", bytes.len() as u64).expect_err("full");
@@ -64,7 +64,7 @@ fn what_one_is_full_of_the_other_has_not_got() {
 }
 
 #[test]
-fn one_that_there_is_not_is_said_to_be_missing() {
+fn a_missing_export_is_reported() {
     let lender = lender();
     let point = directory();
     for over in providers() {

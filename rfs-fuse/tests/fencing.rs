@@ -1,4 +1,4 @@
-//! A mount that is held still for longer than its lease, while its space is given to somebody else.
+//! A mount that is stopped for longer than its lease, while its space is given to another client.
 
 mod common;
 
@@ -21,18 +21,18 @@ use rustix::{
 };
 
 const MIB: usize = 1 << 20;
-/// All that the server has.
+/// All memory of the server.
 const MEMORY: usize = 24 * MIB;
-/// Most of it.
+/// Most of the memory.
 const OLD: usize = 16 * MIB;
 
-/// Long enough for a mount that is not stopped to be heard of, whatever else the machine does.
+/// Long enough for a running mount to renew it on a busy machine.
 const LEASE: Duration = Duration::from_secs(8);
 
 const ITS: u8 = 0xaa;
 const OURS: u8 = 0x55;
 
-/// Ends a mount when the test fails, so that nobody waits for it.
+/// Kills a mount when the test fails, so that the test's threads do not wait for it.
 struct KilledOnPanic<'a>(&'a Mount);
 
 impl Drop for KilledOnPanic<'_> {
@@ -43,7 +43,7 @@ impl Drop for KilledOnPanic<'_> {
     }
 }
 
-/// Around the kernel's pages, so that every request reaches rfs-fuse.
+/// Opens with O_DIRECT, so that every request reaches rfs-fuse.
 fn direct(path: &Path) -> File {
     OpenOptions::new()
         .read(true)
@@ -54,7 +54,7 @@ fn direct(path: &Path) -> File {
         .expect("opened")
 }
 
-/// Does it to one block after the other, over and over, until it fails.
+/// Runs an operation on one block after the other until it fails.
 fn until_it_fails(
     count: &AtomicUsize,
     first: usize,
@@ -106,11 +106,11 @@ fn held_still(over: Over) {
                 })
             })
         });
-        // In the middle of it all.
+        // All threads are in the middle of their work.
         assert!(eventually(|| counts.iter().all(|count| count.load(Ordering::SeqCst) > 20)));
         stop(held.pid());
 
-        // Its lock is free when its lease is over, and then its space.
+        // The end of the lease frees the lock, and then the space.
         std::fs::remove_file(other.path("old")).expect("removed");
         let lock = File::open(other.path("locked")).expect("opened");
         flock(&lock, FlockOperation::LockExclusive).expect("locked");
@@ -124,7 +124,7 @@ fn held_still(over: Over) {
             }
         };
         assert_eq!(full.kind(), io::ErrorKind::StorageFull, "{full}");
-        // So that all of the space that it had is in the new file.
+        // The new file thus covers all of the freed space.
         assert!(len + MIB >= MEMORY, "{len}");
 
         held.signal(Signal::CONT);
@@ -132,7 +132,7 @@ fn held_still(over: Over) {
             use rustix::io::Errno;
             let expected: &[Errno] = match over {
                 Over::Shm => &common::KILLED,
-                // It has come back, and the file is gone.
+                // The mount has reconnected and finds the file removed.
                 Over::Tcp | Over::Rdma => &[Errno::STALE, Errno::IO],
             };
             assert_is_one_of(&thread.join().expect("no panic"), expected);
@@ -151,8 +151,8 @@ fn held_still(over: Over) {
 }
 
 #[test]
-fn a_mount_that_is_held_still_harms_nobody_when_it_goes_on() {
-    // The leases of all end at the same time.
+fn a_stopped_mount_does_no_harm_when_it_resumes() {
+    // Runs concurrently, so that the leases expire at the same time.
     thread::scope(|scope| {
         for over in providers() {
             scope.spawn(move || held_still(over));
@@ -160,15 +160,17 @@ fn a_mount_that_is_held_still_harms_nobody_when_it_goes_on() {
     });
 }
 
-/// Over shared memory a mount has the memory mapped, and a server that may not kill it can only wait: nothing of what the mount had open
-/// goes to anybody else before it has ended, or has come to itself and let go. Either way it has been writing when it was held still.
+/// Over shared memory a mount has the memory mapped. A server that may not kill it must wait. It
+/// reuses nothing that the mount had open before the mount ends, or resumes and releases the
+/// memory. The mount was writing when it was stopped.
 fn a_straggler_is_kept(goes_on: bool) {
     let lender = Lender::with(MEMORY as u64, |config| {
         config.fencing = Fencing { lease: Some(Duration::from_secs(2)), kill: false };
     });
     let mut held = lender.mount(Over::Shm, &[]);
     let other = lender.mount(Over::Shm, &[]);
-    // Made before: a new process closes what this one has open, and that would wait for who is held still.
+    // Started in advance: starting a program later would close inherited descriptors of the stopped
+    // mount, and block.
     let clocks = [0; 2].map(|_| lender.mount(Over::Tcp, &[]));
     let old = direct(&held.path("old"));
     (0..OLD / MIB)
@@ -183,7 +185,8 @@ fn a_straggler_is_kept(goes_on: bool) {
         assert!(eventually(|| count.load(Ordering::SeqCst) > 20));
         stop(held.pid());
         std::fs::remove_file(other.path("old")).expect("removed");
-        // Two that are stopped one after the other, and are no stragglers: it has been away for longer than both.
+        // Two leases of other mounts expire one after the other. The stopped mount stays away for
+        // longer than both.
         for clock in &clocks {
             let sessions = lender.server.stats().sessions;
             stop(clock.pid());
@@ -191,8 +194,8 @@ fn a_straggler_is_kept(goes_on: bool) {
             clock.signal(Signal::KILL);
         }
         assert!(!has_ended(held.pid()), "it is not killed");
-        assert_eq!(lender.free_blocks(), free, "its space is its own");
-        // Others take all the rest.
+        assert_eq!(lender.free_blocks(), free, "its space is not reused");
+        // The other mount takes all of the remaining space.
         let mut new = direct(&other.path("new"));
         let mut len = 0;
         let take_all = |new: &mut File, len: &mut usize| {
@@ -202,13 +205,13 @@ fn a_straggler_is_kept(goes_on: bool) {
         };
         take_all(&mut new, &mut len);
         held.signal(if goes_on { Signal::CONT } else { Signal::KILL });
-        // It has let go, or has ended.
+        // The stopped mount has released the memory, or has ended.
         assert!(eventually(|| lender.free_blocks() >= (OLD / 4096) as u64));
         take_all(&mut new, &mut len);
-        assert!(len + MIB >= MEMORY, "all of the space that it had is in the new file: {len}");
+        assert!(len + MIB >= MEMORY, "the new file covers all of its space: {len}");
         use rustix::io::Errno;
         let expected: &[Errno] = match goes_on {
-            // The file is gone.
+            // The file has been removed.
             true => &[Errno::STALE, Errno::IO],
             false => &common::KILLED,
         };
@@ -226,25 +229,25 @@ fn a_straggler_is_kept(goes_on: bool) {
 }
 
 #[test]
-fn a_straggler_that_is_kept_has_what_it_had_open_until_it_ends() {
+fn a_kept_straggler_keeps_its_open_files_until_it_ends() {
     if providers().contains(&Over::Shm) {
         a_straggler_is_kept(false);
     }
 }
 
 #[test]
-fn a_straggler_that_is_kept_and_goes_on_harms_nobody() {
+fn a_kept_straggler_does_no_harm_when_it_resumes() {
     if providers().contains(&Over::Shm) {
         a_straggler_is_kept(true);
     }
 }
 
-/// All of the new file is there, and nothing of who had its space before.
+/// Checks that the new file is complete, without bytes of the stopped mount.
 #[track_caller]
 fn assert_is_whole(new: &File, len: usize) {
     let mut back = vec![0; len];
     new.read_exact_at(&mut back, 0).expect("read");
-    assert_eq!(back.iter().position(|byte| *byte != OURS), None, "written by who had lost it");
+    assert_eq!(back.iter().position(|byte| *byte != OURS), None, "written by the stopped mount");
 }
 
 #[track_caller]
@@ -253,8 +256,8 @@ fn assert_is_one_of(error: &io::Error, expected: &[rustix::io::Errno]) {
     assert!(expected.iter().any(|errno| Some(errno.raw_os_error()) == told), "{error}");
 }
 
-/// A mount that is stopped while the server ends, and while the next one begins: what it had goes to nobody else before it has ended, or has come
-/// to itself and let go.
+/// Stops a mount while the server ends and its successor starts. The successor reuses nothing
+/// that the mount had open before the mount ends, or resumes and releases the memory.
 fn held_still_over_a_restart(kill: bool) {
     let memory = common::directory();
     let configure = |config: &mut Config| {
@@ -278,10 +281,11 @@ fn held_still_over_a_restart(kill: bool) {
         assert!(eventually(|| count.load(Ordering::SeqCst) > 20));
         stop(held.pid());
         let lender = lender.again(MEMORY as u64, configure);
-        // The other one is back, and what the first one keeps is not waited for any longer than if the server were the same.
+        // The other mount has reconnected. It does not wait longer for the stopped mount than with
+        // the previous server.
         std::fs::remove_file(other.path("old")).expect("removed");
         if kill {
-            assert!(eventually(|| has_ended(process)), "nothing else takes its mapping away");
+            assert!(eventually(|| has_ended(process)), "the server kills it to remove its mapping");
             assert!(eventually(|| lender.free_blocks() >= (OLD / 4096) as u64));
         }
         let mut new = direct(&other.path("new"));
@@ -294,11 +298,11 @@ fn held_still_over_a_restart(kill: bool) {
         };
         assert_eq!(full.kind(), io::ErrorKind::StorageFull, "{full}");
         if kill {
-            assert!(len + MIB >= MEMORY, "all of the space that it had is in the new file: {len}");
+            assert!(len + MIB >= MEMORY, "the new file covers all of its space: {len}");
         } else {
-            assert!(!has_ended(process) && len <= MEMORY - OLD, "its space is its own: {len}");
+            assert!(!has_ended(process) && len <= MEMORY - OLD, "its space is not reused: {len}");
             held.signal(Signal::CONT);
-            // It lets go, and finds that the file is gone.
+            // The mount releases the memory, and finds the file removed.
             assert!(eventually(|| lender.free_blocks() >= (OLD / 4096) as u64));
             while let Ok(count) = new.write(&vec![OURS; MIB]) {
                 len += count;
@@ -330,11 +334,11 @@ fn held_still_over_a_restart(kill: bool) {
 }
 
 #[test]
-fn a_mount_that_is_held_still_over_a_restart_harms_nobody() {
+fn a_mount_stopped_during_a_restart_does_no_harm() {
     if !providers().contains(&Over::Shm) {
         return eprintln!("not run: RDMABOX_TEST_PROVIDERS does not name shm");
     }
-    // The leases of both end at the same time.
+    // Runs concurrently, so that the leases expire at the same time.
     thread::scope(|scope| {
         for kill in [true, false] {
             scope.spawn(move || held_still_over_a_restart(kill));

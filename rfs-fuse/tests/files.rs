@@ -1,4 +1,4 @@
-//! Files on one mount, over both providers.
+//! Files on one mount, over each provider.
 
 mod common;
 
@@ -22,7 +22,7 @@ use rustix::{
 
 const MIB: u64 = 1 << 20;
 
-/// Its version.
+/// Returns the kernel's version.
 fn kernel() -> (u32, u32) {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("procfs");
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
@@ -55,13 +55,13 @@ fn every_byte_and_name_survives_the_mount() {
         std::os::unix::fs::chown(mount.path("a/empty"), Some(1), Some(2)).expect("chown");
         mount.unmount();
 
-        // Over another one, where more than one is tested.
+        // Mounts again over another provider, if several are tested.
         let other = providers().into_iter().find(|other| *other != over).unwrap_or(over);
         let mount = lender.mount(other, &[]);
         assert_eq!(names(&mount.path("a")), ["b", "empty", "link"].map(String::from).into());
         assert!(fs::read(mount.path("a/link")).expect("through the link") == big);
         let empty = fs::metadata(mount.path("a/empty")).expect("attributes");
-        // chown takes suid away.
+        // chown clears suid.
         assert_eq!((empty.mode(), empty.uid(), empty.gid(), empty.len()), (0o100751, 1, 2, 0));
         mount.unmount();
     }
@@ -79,7 +79,7 @@ fn an_unlinked_file_lives_as_long_as_it_is_open() {
         file.write_all(b"more").expect("written");
         assert!(read_at(&file, 0, 3 * MIB as usize) == pattern(3 * MIB as usize, 2));
         assert_eq!(read_at(&file, 3 * MIB, 4), b"more");
-        // Opened once more through /proc, as one can on any file system.
+        // Opens the unlinked file again through /proc, as on any file system.
         let again = File::open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file.as_fd())));
         assert_eq!(read_at(&again.expect("opened"), 3 * MIB, 4), b"more");
         drop(file);
@@ -153,7 +153,7 @@ fn holes_and_what_was_cut_off_read_as_zero() {
             assert!(read_at(&file, 0, 3 * MIB as usize) == expected, "cut at {len}");
             assert!(fs::read(&path).expect("opened anew") == expected, "cut at {len}");
         }
-        // Opened with O_TRUNC.
+        // Truncates with O_TRUNC.
         assert_eq!(File::create(&path).expect("created").metadata().expect("attributes").len(), 0);
         assert!(eventually(|| lender.free_blocks() == free || {
             drop(fs::remove_file(&path));
@@ -182,10 +182,10 @@ fn mapped_files_share_their_bytes_with_read_and_write() {
     });
 }
 
-/// Files that are read and written around the kernel's pages: those that are open to append, and all where it keeps nothing. From Linux 6.6
-/// on they can be mapped.
+/// Files that are read and written past the page cache: files open to append, and all files if
+/// nothing is cached. They can be mapped from Linux 6.6 on.
 #[test]
-fn mapped_files_that_are_read_around_the_pages_agree_after_msync() {
+fn mapped_files_read_past_the_page_cache_agree_after_msync() {
     let can_map = kernel() >= (6, 6);
     for over in providers() {
         for (options, append) in
@@ -221,7 +221,7 @@ fn mapped_files_that_are_read_around_the_pages_agree_after_msync() {
 }
 
 #[test]
-fn what_is_mapped_privately_stays_with_the_process() {
+fn private_mappings_stay_with_the_process() {
     each(16 * MIB, |_, mount| {
         let len = 2 * 4096;
         let file = open(&mount.path("mapped"));
@@ -239,7 +239,7 @@ fn what_is_mapped_privately_stays_with_the_process() {
 }
 
 #[test]
-fn what_is_written_with_o_sync_is_at_the_server() {
+fn writes_with_o_sync_are_at_the_server() {
     for over in providers() {
         let lender = Lender::new(16 * MIB);
         let mut mount = lender.mount(over, &[]);
@@ -250,7 +250,7 @@ fn what_is_written_with_o_sync_is_at_the_server() {
         let data = pattern(MIB as usize + 3, 6);
         file.write_all(&data).expect("written");
         let written = file.metadata().expect("attributes").modified().expect("a time");
-        // Nobody closes it.
+        // The mount is killed while the file is still open.
         mount.signal(rustix::process::Signal::KILL);
         mount.wait();
         drop(file);
@@ -265,7 +265,7 @@ fn what_is_written_with_o_sync_is_at_the_server() {
 #[test]
 fn a_path_may_be_as_long_as_the_kernel_takes_it() {
     each(16 * MIB, |_, mount| {
-        // 4095 bytes with the mount point, at the most.
+        // At most 4095 bytes, including the mount point.
         let mut deep = mount.point.clone();
         while deep.as_os_str().len() + 1 + 100 + 5 <= 4095 {
             deep.push("d".repeat(100));
@@ -295,7 +295,7 @@ fn a_path_may_be_as_long_as_the_kernel_takes_it() {
 }
 
 #[test]
-fn a_full_server_says_enospc_and_stays_whole() {
+fn a_full_server_returns_enospc_and_stays_consistent() {
     each(8 * MIB, |lender, mount| {
         fs::write(mount.path("kept"), pattern(MIB as usize, 5)).expect("written");
         let free = lender.free_blocks();
@@ -323,7 +323,7 @@ fn a_full_server_says_enospc_and_stays_whole() {
         fs::remove_file(mount.path("big")).expect("unlinked");
         assert!(eventually(|| lender.free_blocks() == free), "all space comes back");
 
-        // And nobody sees old bytes in it.
+        // The new file must not show old bytes.
         let file = open(&mount.path("fresh"));
         for i in 0..(free * 4096 / MIB).saturating_sub(1) {
             file.write_all_at(b"!", i * MIB + MIB / 2).expect("written");
@@ -369,7 +369,7 @@ fn threads_write_append_and_read_side_by_side() {
 
 #[test]
 fn reads_and_writes_of_an_open_file_with_space_run_no_server_code() {
-    // There writes are calls.
+    // With checksums, writes are calls.
     if common::checked() {
         return eprintln!("not run: a server with checksums carries writes out itself");
     }
@@ -392,7 +392,7 @@ fn reads_and_writes_of_an_open_file_with_space_run_no_server_code() {
 
 #[test]
 fn growing_asks_for_space_seldom() {
-    // There writes are calls.
+    // With checksums, writes are calls.
     if common::checked() {
         return eprintln!("not run: a server with checksums carries writes out itself");
     }
@@ -428,7 +428,7 @@ fn times_follow_writes_and_can_be_set() {
         file.set_modified(old).expect("set");
         drop(file);
         assert_eq!(modified(), old, "closing writes no time that is older");
-        // Before 1970.
+        // A time before 1970.
         let ancient = SystemTime::UNIX_EPOCH - Duration::from_millis(1750);
         File::open(&path).expect("opened").set_modified(ancient).expect("set");
         assert_eq!(modified(), ancient);
@@ -445,7 +445,7 @@ fn large_directories_are_listed_whole() {
             fs::write(dir.join(name), b"").expect("made");
         }
         assert_eq!(names(&dir), made);
-        // Removing while listing, as rm -r does, misses nothing.
+        // Removing entries while listing, as `rm -r` does, misses none.
         let entries = fs::read_dir(&dir).expect("directory");
         for entry in entries {
             fs::remove_file(entry.expect("entry").path()).expect("removed");
@@ -477,9 +477,9 @@ fn an_ordinary_users_write_takes_suid_away() {
     }
 }
 
-/// CAP_FSETID, which fuser says nothing of for truncations; the kernel does for writes.
+/// CAP_FSETID: fuser does not report it for truncations. For writes the kernel checks it.
 #[test]
-fn root_without_a_capability_is_taken_for_root_where_it_truncates() {
+fn truncation_by_root_without_cap_fsetid_counts_as_roots() {
     each(16 * MIB, |_, mount| {
         let path = mount.path("program");
         fs::write(&path, b"bytes").expect("written");
@@ -495,9 +495,9 @@ fn root_without_a_capability_is_taken_for_root_where_it_truncates() {
     });
 }
 
-/// Whoever changes the bytes of a file that its group may not execute leaves sgid to it if he is in the group.
+/// If the group may not execute a file, a write clears sgid unless the writer is in the group.
 #[test]
-fn a_strangers_write_takes_sgid_away_where_the_group_may_not_execute() {
+fn a_strangers_write_clears_sgid_if_the_group_may_not_execute() {
     const STRANGER: u32 = NOBODY - 1;
     let changes = [
         "printf y >> program",
@@ -577,7 +577,7 @@ fn direct_io_is_the_same_file_system() {
         drop(file);
         mount.unmount();
 
-        // And O_DIRECT on an ordinary mount, which the kernel splits into several requests at once.
+        // O_DIRECT on an ordinary mount. The kernel splits it into concurrent requests.
         let mount = lender.mount(over, &[]);
         let direct = OFlags::DIRECT.bits() as i32;
         let opened = OpenOptions::new().read(true).custom_flags(direct).open(mount.path("file"));

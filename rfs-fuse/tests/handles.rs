@@ -1,4 +1,4 @@
-//! File handles: name_to_handle_at(2) and open_by_handle_at(2), by which servers of NFS find files again.
+//! File handles: name_to_handle_at(2) and open_by_handle_at(2), as used by NFS servers.
 
 mod common;
 
@@ -19,10 +19,10 @@ use nix::libc;
 use rustix::io::Errno;
 
 const MIB: u64 = 1 << 20;
-/// More than any file system puts into one.
+/// Larger than any file system's handle.
 const ROOM: usize = 128;
 
-/// A handle as the kernel lays it out.
+/// A handle in the kernel's layout.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Handle {
@@ -35,12 +35,13 @@ fn failed() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).expect("an error of the kernel's")
 }
 
-/// The handle of a file.
+/// Returns the handle of a file.
 fn handle_of(path: &Path) -> Handle {
     let mut handle = Handle { bytes: ROOM as u32, kind: 0, rest: [0; ROOM] };
     let path = CString::new(path.as_os_str().as_bytes()).expect("a path");
     let mut mount = 0;
-    // SAFETY: the path is a string; the kernel writes at most `bytes` bytes behind the two numbers, for which there is room.
+    // SAFETY: the path is a string. The kernel writes at most `bytes` bytes behind the two numbers,
+    // and there is room for them.
     let done = unsafe {
         libc::name_to_handle_at(libc::AT_FDCWD, path.as_ptr(), (&raw mut handle).cast(), &raw mut mount, 0)
     };
@@ -48,15 +49,15 @@ fn handle_of(path: &Path) -> Handle {
     handle
 }
 
-/// Opens a file by its handle on the mount that something is on.
+/// Opens a file by its handle, on the mount of this path.
 fn open(mount: &Path, mut handle: Handle, flags: i32) -> Result<File, Errno> {
     let mount = File::open(mount).expect("opened");
-    // SAFETY: the kernel reads the handle, whose length it says itself.
+    // SAFETY: the kernel reads the handle, which contains its own length.
     let fd = unsafe { libc::open_by_handle_at(mount.as_raw_fd(), (&raw mut handle).cast(), flags) };
     if fd < 0 {
         return Err(failed());
     }
-    // SAFETY: the kernel has just made it, and nobody else knows of it.
+    // SAFETY: the kernel just made the descriptor, and nothing else owns it.
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
@@ -66,32 +67,32 @@ fn read(mut file: File) -> String {
     text
 }
 
-/// Inode numbers are the server's, so that the other mount has never heard of these inodes before.
+/// Inode numbers are the server's. The other mount has not seen these inodes before.
 #[test]
-fn they_are_good_on_every_mount() {
+fn handles_are_valid_on_every_mount() {
     pairs(16 * MIB, &[], |_, a, b| {
         fs::create_dir_all(a.path("x/y")).expect("made");
         fs::write(a.path("x/y/file"), b"bytes").expect("written");
         let [file, dir] = ["x/y/file", "x/y"].map(|name| handle_of(&a.path(name)));
         assert_eq!(read(open(&b.point, file, libc::O_RDONLY).expect("found")), "bytes");
-        // A directory comes with those above it.
+        // The kernel also connects the directory to its ancestors.
         let found = open(&b.point, dir, libc::O_RDONLY | libc::O_DIRECTORY).expect("found");
         let link = fs::read_link(format!("/proc/self/fd/{}", found.as_raw_fd())).expect("a path");
         assert_eq!(link, b.path("x/y"));
-        // Names do not matter.
+        // A handle does not depend on names.
         fs::rename(a.path("x/y/file"), a.path("other")).expect("renamed");
         fs::rename(a.path("x/y"), a.path("z")).expect("renamed");
         let flags = libc::O_WRONLY | libc::O_APPEND;
         open(&b.point, file, flags).expect("found").write_all(b" and more").expect("written");
         assert_eq!(fs::read_to_string(a.path("other")).expect("read"), "bytes and more");
-        // Of the root, too.
+        // A handle of the root.
         let root = open(&b.point, handle_of(&a.point), libc::O_RDONLY).expect("found");
         assert_eq!(root.metadata().expect("attributes").ino(), 1);
     });
 }
 
 #[test]
-fn what_has_no_name_any_more_is_stale() {
+fn a_handle_of_an_unlinked_file_is_stale() {
     pairs(16 * MIB, &[], |_, a, b| {
         fs::create_dir(a.path("dir")).expect("made");
         fs::write(a.path("file"), b"bytes").expect("written");
@@ -103,7 +104,7 @@ fn what_has_no_name_any_more_is_stale() {
             assert_eq!(open(&b.point, handle, libc::O_RDONLY).map(drop), Err(Errno::STALE));
         }
         assert_eq!(read(open_still), "bytes");
-        // Numbers are not used again.
+        // Inode numbers are not reused.
         for name in 0..100 {
             fs::write(a.path(&name.to_string()), b"another").expect("written");
         }
@@ -111,9 +112,10 @@ fn what_has_no_name_any_more_is_stale() {
     });
 }
 
-/// A handle is a way to a file that no name leads over; its names are looked up anew all the same when it belongs to somebody else.
+/// A handle leads to a file without a path. After a change of owner its names are looked up again
+/// nevertheless.
 #[test]
-fn names_of_what_was_opened_by_its_handle_lead_to_the_right_owner() {
+fn names_of_a_file_opened_by_handle_have_the_right_owner() {
     const NEW_OWNER: u32 = 1003;
     pairs(16 * MIB, &[], |_, a, b| {
         fs::write(a.path("file"), b"bytes").expect("written");

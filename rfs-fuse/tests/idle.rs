@@ -1,4 +1,5 @@
-//! A mount that keeps a directory and only hears of it by recalls: it returns the names, and changes of others cost nothing more.
+//! A mount that caches a directory and only receives recalls for it returns the names. Later
+//! changes of other mounts then cost nothing more.
 
 mod common;
 
@@ -13,7 +14,7 @@ use common::{Lender, eventually, pairs};
 const MIB: u64 = 1 << 20;
 const FILES: u32 = 100;
 
-/// Requests of a kind that the server has handled.
+/// Returns the number of handled requests of this kind.
 fn count(lender: &Lender, kind: &str) -> u64 {
     let calls = lender.server.stats().calls;
     calls.iter().find(|(name, _)| name == kind).map(|(_, count)| *count).expect("a kind of request")
@@ -25,7 +26,7 @@ fn names(dir: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn names_that_only_others_use_are_returned() {
+fn names_that_only_other_mounts_use_are_returned() {
     pairs(64 * MIB, &[], |lender, a, b| {
         let (here, there) = (a.path("dir"), b.path("dir"));
         fs::create_dir(&here).expect("made");
@@ -42,7 +43,7 @@ fn names_that_only_others_use_are_returned() {
             count(lender, "returnnames") > 0
         });
         assert!(returned, "after {made} recalls");
-        // Waits for the last recall, which is that of all names.
+        // Waits for the last recall, which recalls all names.
         File::create(here.join("last")).expect("made");
         let before = count(lender, "recalls");
         for number in 0..FILES {
@@ -52,7 +53,7 @@ fn names_that_only_others_use_are_returned() {
             fs::remove_file(here.join(format!("more{number}"))).expect("removed");
         }
         assert_eq!(count(lender, "recalls") - before, 0, "recalls for {FILES} files");
-        // What is known of these is recalled as ever.
+        // Names that the mount uses are still recalled.
         fs::remove_file(here.join("old")).expect("removed");
         fs::rename(here.join("stays"), here.join("replaced")).expect("renamed");
         fs::remove_dir(here.join("below")).expect("removed");
@@ -63,7 +64,7 @@ fn names_that_only_others_use_are_returned() {
         assert_eq!(fs::read(there.join("absent")).expect("read"), b"new");
         assert_eq!(fs::read(there.join("replaced")).expect("read"), b"stays");
         assert_eq!(names(&there), names(&here));
-        // The directory is kept again.
+        // The directory is cached again.
         fs::remove_file(here.join("absent")).expect("removed");
         assert!(!there.join("absent").exists() && !names(&there).contains("absent"));
     });

@@ -1,4 +1,4 @@
-//! Mounts with keys: what the program says to those who have none, and what a mount for reading lets through.
+//! Mounts with keys: errors without a key, and the limits of a read-only key.
 
 mod common;
 
@@ -23,7 +23,7 @@ const MIB: u64 = 1 << 20;
 const NAMES: [(&str, &str, &str); 3] =
     [("writer", "home", "rw"), ("reader", "home", "ro"), ("other", "scratch", "rw")];
 
-/// A file that is its owner's alone.
+/// Writes a file that only its owner can access.
 fn private(path: &Path, text: &str) -> PathBuf {
     fs::write(path, text).expect("written");
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("chmod");
@@ -36,7 +36,8 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// Lends "home" and "scratch", with a key for each of [`NAMES`], and one for none of them.
+    /// Starts a server with the exports "home" and "scratch", a key for each of [`NAMES`], and an
+    /// unregistered key.
     fn new() -> Fixture {
         let keys = directory();
         let secret = |at: usize| format!("{:02x}", at + 1).repeat(32);
@@ -65,7 +66,7 @@ impl Fixture {
         self.lender.mount(over, &["--key", &self.key(key)])
     }
 
-    /// Why there is no mount: one line.
+    /// Returns the one line with which a mount is refused.
     fn refusal(&self, over: Over, options: &[&str]) -> String {
         let point = directory();
         let mut command = program();
@@ -85,7 +86,7 @@ fn is_read_only<T>(outcome: std::io::Result<T>) {
 }
 
 #[test]
-fn who_may_write_writes_and_who_may_read_reads() {
+fn keys_for_writing_write_and_keys_for_reading_only_read() {
     let f = Fixture::new();
     for over in providers() {
         let (writer, reader) = (f.mount(over, "writer"), f.mount(over, "reader"));
@@ -94,7 +95,7 @@ fn who_may_write_writes_and_who_may_read_reads() {
         fs::write(writer.path("file"), &bytes).expect("written");
         assert!(fs::read(reader.path("file")).expect("read") == bytes);
         assert!(!other.path("file").exists());
-        // The kernel knows that the mount is for reading.
+        // The kernel knows that the mount is read-only.
         let change = |point: &Path| {
             let at = |name: &str| point.join(name);
             is_read_only(fs::write(at("file"), b"x"));
@@ -111,7 +112,7 @@ fn who_may_write_writes_and_who_may_read_reads() {
         assert!(
             line.is_some_and(|line| line.split(' ').nth(5).is_some_and(|flags| flags.starts_with("ro,")))
         );
-        // Somebody tells the kernel otherwise: it is the server that says no.
+        // Remounts read-write in the kernel only: then the server refuses.
         let remount = ["-n", "-i", "-o", "remount,rw"];
         if Command::new("mount")
             .args(remount)
@@ -130,7 +131,7 @@ fn who_may_write_writes_and_who_may_read_reads() {
 }
 
 #[test]
-fn who_has_not_the_key_is_told() {
+fn a_mount_without_a_valid_key_gets_the_reason() {
     let f = Fixture::new();
     let tcp = |options: &[&str]| f.refusal(Over::Tcp, options);
     assert!(tcp(&[]).ends_with(": this server requires a key: pass --key FILE"));
@@ -151,14 +152,14 @@ fn who_has_not_the_key_is_told() {
     assert!(said.ends_with(": this server has no keys: it takes clients without one"), "{said}");
 }
 
-/// Lets this process have both ends of many connections.
+/// Raises the descriptor limit, because this process has both ends of many connections.
 fn many_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("the hard limit");
 }
 
 #[test]
-fn a_thousand_who_say_nothing_keep_nobody_from_mounting() {
+fn a_thousand_silent_connections_do_not_prevent_a_mount() {
     many_descriptors();
     let f = Fixture::new();
     let Ok(Address::Tcp { host, port }) = f.lender.address(Over::Tcp).parse() else { panic!("no address") };

@@ -1,4 +1,4 @@
-//! What is left of a mount whose process is killed: nothing.
+//! A killed mount process leaves nothing behind.
 
 mod common;
 
@@ -45,7 +45,7 @@ fn the_mount_point_can_be_used_again_at_once() {
 }
 
 #[test]
-fn nothing_of_the_mount_is_left_and_the_log_says_why() {
+fn a_killed_mount_leaves_nothing_and_the_log_has_the_reason() {
     let lender = Lender::new(16 * MIB);
     let point = directory();
     let log = lender.dir.path().join("log");
@@ -62,14 +62,15 @@ fn nothing_of_the_mount_is_left_and_the_log_says_why() {
     assert!(eventually(|| said().contains(&line)), "{}", said());
 }
 
-/// Whether the kernel has noticed that nobody serves a mount. With FUSE over io_uring that takes a moment after the end of the process.
+/// Returns true once the kernel reports the mount as dead. With FUSE over io_uring that takes a
+/// moment after the end of the process.
 fn is_dead(point: &std::path::Path) -> bool {
-    // Attributes the kernel may know.
+    // The kernel may have cached attributes, so read the directory.
     error_of(fs::read_dir(point)) == Some(rustix::io::Errno::NOTCONN.raw_os_error())
 }
 
 #[test]
-fn a_dead_mount_is_left_where_that_is_asked_for_and_cleaned_by_the_next() {
+fn a_dead_mount_is_left_on_request_and_replaced_by_the_next() {
     let lender = Lender::new(16 * MIB);
     let point = directory();
     let mut mount = Mount::start(&lender.address(Over::Shm), point.path(), &["--leave-dead-mount"]);
@@ -80,7 +81,7 @@ fn a_dead_mount_is_left_where_that_is_asked_for_and_cleaned_by_the_next() {
     let mount = Mount::start(&lender.address(Over::Tcp), point.path(), &[]);
     assert_eq!(fs::read(mount.path("file")).expect("read"), b"kept");
     mount.unmount();
-    assert!(!is_mounted(point.path()), "nor is the dead one there any more");
+    assert!(!is_mounted(point.path()), "the dead mount is gone, too");
 }
 
 fn error_of<T>(result: io::Result<T>) -> Option<i32> {
@@ -95,7 +96,7 @@ fn mkdir_as(user: u32, path: &Path) -> Child {
     Command::new("mkdir").arg(path).uid(user).gid(user).stderr(Stdio::null()).spawn().expect("mkdir starts")
 }
 
-/// Whether a thread of a process waits where no signal reaches it.
+/// Returns true if a thread of this name is in an uninterruptible wait.
 fn has_stuck_thread(process: Pid, name: &str) -> bool {
     let tasks = fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero())).expect("threads");
     tasks.flatten().any(|task| {
@@ -104,8 +105,8 @@ fn has_stuck_thread(process: Pid, name: &str) -> bool {
     })
 }
 
-/// The process that takes care of a mount, if there is just one.
-fn caretaker_of(mount: &Mount) -> Option<Pid> {
+/// Returns the mount's watchdog process, if there is exactly one.
+fn watchdog_of(mount: &Mount) -> Option<Pid> {
     let pid = mount.pid().as_raw_nonzero();
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("procfs");
     let mut named = children.split_whitespace().filter(|child| {
@@ -116,22 +117,24 @@ fn caretaker_of(mount: &Mount) -> Option<Pid> {
     found.filter(|_| named.next().is_none())
 }
 
-fn caretaker(mount: &Mount) -> Pid {
-    caretaker_of(mount).expect("there is one")
+fn watchdog(mount: &Mount) -> Pid {
+    watchdog_of(mount).expect("there is one")
 }
 
-/// Kills the process that takes care of a mount, and waits for the next one.
-fn change_caretakers(mount: &Mount) {
-    let first = caretaker(mount);
+/// Kills the watchdog process, and waits for its replacement.
+fn replace_watchdog(mount: &Mount) {
+    let first = watchdog(mount);
     kill_process(first, Signal::KILL).expect("signal sent");
-    assert!(eventually(|| caretaker_of(mount).is_some_and(|next| next != first)));
+    assert!(eventually(|| watchdog_of(mount).is_some_and(|next| next != first)));
 }
 
-/// The thread that does the waiting.
+/// Name of the thread that gets stuck.
 const WAITS: &str = "notify";
 
-/// The kernel holds a directory's lock over a change that waits at the server for a mount that is stopped. A name in the directory
-/// is recalled, and the thread that drops it waits for that lock: it cannot be killed, and the change is not answered any more.
+/// A mount with a stuck thread. The kernel holds a directory's lock during a change, and the
+/// change waits at the server for another mount that is stopped. A recall then makes a thread of
+/// the mount drop a name in that directory. The thread waits for the same lock and cannot be
+/// killed, and the change is never answered.
 struct Stuck {
     lender: Lender,
     mount: Mount,
@@ -147,7 +150,7 @@ impl Stuck {
         Stuck { lender, mount, stopped, other }
     }
 
-    /// Directories that all know, and whoever may change them.
+    /// Creates directories that all mounts cache and `user` may change.
     fn known(&self, names: &[&str], user: u32) {
         for name in names {
             fs::create_dir(self.other.path(name)).expect("made");
@@ -161,7 +164,7 @@ impl Stuck {
         common::stop(self.stopped.pid());
     }
 
-    /// A change that the mount has passed on to the server.
+    /// Starts a change, and waits until it has reached the server.
     fn change(&self, name: &str, user: u32) -> Child {
         let before = self.lender.handled("mkdir");
         let change = mkdir_as(user, &self.mount.path(name));
@@ -169,14 +172,14 @@ impl Stuck {
         change
     }
 
-    /// Has a name recalled from the mount in a directory that it changes.
+    /// Makes the other mount change a directory, so that a name is recalled from the mount.
     fn recall(&self, name: &str) -> Child {
         let recalls = mkdir(&self.other.path(name));
         assert!(eventually(|| has_stuck_thread(self.mount.pid(), WAITS)));
         recalls
     }
 
-    /// The mount is gone; nobody else is held up by it.
+    /// The mount is gone. The other mounts must not be affected.
     fn end(self, mut recalls: Child) {
         let Stuck { lender: _lender, stopped, other, .. } = self;
         stopped.signal(Signal::KILL);
@@ -186,7 +189,7 @@ impl Stuck {
     }
 }
 
-fn with_a_thread_that_no_signal_reaches(options: &[&str], end: impl FnOnce(&mut Mount)) {
+fn with_a_stuck_thread(options: &[&str], end: impl FnOnce(&mut Mount)) {
     let mut stuck = Stuck::new(|lender| lender.mount(Over::Tcp, options));
     stuck.known(&["d"], ROOT);
     let mut waits = stuck.change("d/x", ROOT);
@@ -197,8 +200,8 @@ fn with_a_thread_that_no_signal_reaches(options: &[&str], end: impl FnOnce(&mut 
 }
 
 #[test]
-fn a_thread_that_waits_for_a_lock_of_the_kernel_is_no_reason_to_stay() {
-    with_a_thread_that_no_signal_reaches(&[], |mount| {
+fn a_thread_stuck_in_the_kernel_does_not_keep_a_dead_mount() {
+    with_a_stuck_thread(&[], |mount| {
         mount.signal(Signal::KILL);
         mount.wait();
         assert!(eventually(|| !is_mounted(&mount.point)));
@@ -206,8 +209,8 @@ fn a_thread_that_waits_for_a_lock_of_the_kernel_is_no_reason_to_stay() {
 }
 
 #[test]
-fn nor_where_the_dead_mount_is_to_be_left() {
-    with_a_thread_that_no_signal_reaches(&["--leave-dead-mount"], |mount| {
+fn a_stuck_thread_does_not_keep_a_dead_mount_that_is_left_on_request() {
+    with_a_stuck_thread(&["--leave-dead-mount"], |mount| {
         mount.signal(Signal::KILL);
         mount.wait();
         assert!(eventually(|| is_dead(&mount.point)));
@@ -216,51 +219,51 @@ fn nor_where_the_dead_mount_is_to_be_left() {
 }
 
 #[test]
-fn nor_where_the_process_that_takes_care_was_killed_before() {
-    with_a_thread_that_no_signal_reaches(&[], |mount| {
-        change_caretakers(mount);
-        change_caretakers(mount);
+fn a_stuck_thread_does_not_keep_a_dead_mount_after_its_watchdog_was_killed() {
+    with_a_stuck_thread(&[], |mount| {
+        replace_watchdog(mount);
+        replace_watchdog(mount);
         mount.signal(Signal::KILL);
         mount.wait();
         assert!(eventually(|| !is_mounted(&mount.point)));
     });
 }
 
-/// It is in use, is taken out of the tree, and its process ends.
+/// The busy mount is detached and its process ends.
 #[test]
-fn nor_at_an_end_that_somebody_asks_for() {
-    with_a_thread_that_no_signal_reaches(&["--timeout", "3"], |mount| {
-        let caretaker = caretaker(mount);
+fn a_stuck_thread_does_not_keep_a_mount_that_gets_a_signal() {
+    with_a_stuck_thread(&["--timeout", "3"], |mount| {
+        let watchdog_pid = watchdog(mount);
         mount.signal(Signal::TERM);
         mount.wait();
         assert!(!is_mounted(&mount.point));
-        assert!(eventually(|| test_kill_process(caretaker).is_err()), "nothing is left to do for it");
+        assert!(eventually(|| test_kill_process(watchdog_pid).is_err()), "the watchdog ends, too");
     });
 }
 
-/// Kills a mount and who takes care of it, so that neither can do anything about the other's end.
+/// Kills a mount and its watchdog, so that neither reacts to the other's end.
 fn kill_both(mount: &Mount) {
-    // So that it starts no other one. Not all of its threads stop.
+    // A stopped mount starts no new watchdog. The stuck thread does not stop.
     mount.signal(Signal::STOP);
     assert!(eventually(|| state_of(mount.pid()) == Some('T')));
-    kill_process(caretaker(mount), Signal::KILL).expect("signal sent");
+    kill_process(watchdog(mount), Signal::KILL).expect("signal sent");
     mount.signal(Signal::KILL);
 }
 
 #[test]
-fn nor_where_nobody_takes_care() {
-    with_a_thread_that_no_signal_reaches(&["--no-io-uring"], |mount| {
+fn a_stuck_thread_does_not_keep_a_dead_mount_without_a_watchdog() {
+    with_a_stuck_thread(&["--no-io-uring"], |mount| {
         kill_both(mount);
         mount.wait();
         assert!(eventually(|| is_dead(&mount.point)));
-        assert!(is_mounted(&mount.point), "nobody has unmounted");
+        assert!(is_mounted(&mount.point), "the mount is still there");
     });
 }
 
-/// Who takes care may not end the connection, unless somebody has mounted the file system of connections: then he does, and this shows no more than the
-/// tests before it.
+/// An ordinary user's watchdog cannot end the connection, unless fusectl is mounted. In that case
+/// this test repeats the previous ones.
 #[test]
-fn nor_where_an_ordinary_user_has_mounted() {
+fn a_stuck_thread_does_not_keep_a_dead_mount_of_an_ordinary_user() {
     common::require_fuse();
     let _open = OpenDevice::new();
     let point = directory();
@@ -281,9 +284,10 @@ fn nor_where_an_ordinary_user_has_mounted() {
     stuck.end(recalls);
 }
 
-/// The kernel does not end a request that nobody has taken, as long as there is somebody who could. So the thread waits on if that holds
-/// the lock, until who made it is killed, or the connection is ended.
-fn with_a_request_that_nobody_takes(end: impl FnOnce(&Mount, &mut Child)) {
+/// The kernel does not end an untaken request while a thread of the mount exists. If that request
+/// holds the lock, the thread stays stuck until the request's caller is killed or the connection
+/// ends.
+fn with_an_untaken_request(end: impl FnOnce(&Mount, &mut Child)) {
     let mut stuck = Stuck::new(|lender| lender.mount(Over::Tcp, &["--no-io-uring", "--threads", "1"]));
     stuck.known(&["d", "e"], ROOT);
     let mut taken = stuck.change("d/x", ROOT);
@@ -292,7 +296,7 @@ fn with_a_request_that_nobody_takes(end: impl FnOnce(&Mount, &mut Child)) {
     let recalls = stuck.recall("e/y");
     kill_both(&stuck.mount);
     assert!(!exit_of(&mut taken).success());
-    // What its main thread is by then. The other one is still there.
+    // Only the main thread is a zombie; the stuck thread still exists.
     assert!(eventually(|| state_of(stuck.mount.pid()) == Some('Z')));
     assert!(has_stuck_thread(stuck.mount.pid(), WAITS));
     assert!(waits_for_an_answer(&pending));
@@ -303,11 +307,11 @@ fn with_a_request_that_nobody_takes(end: impl FnOnce(&Mount, &mut Child)) {
 }
 
 #[test]
-fn killing_who_waits_ends_what_nobody_has_taken() {
-    with_a_request_that_nobody_takes(|mount, pending| {
+fn killing_the_caller_ends_an_untaken_request() {
+    with_an_untaken_request(|mount, pending| {
         pending.kill().expect("signal sent");
         assert!(eventually(|| is_dead(&mount.point)));
-        assert!(is_mounted(&mount.point), "nobody has unmounted");
+        assert!(is_mounted(&mount.point), "the mount is still there");
     });
 }
 
@@ -317,17 +321,17 @@ fn unmount_by_force(mount: &Mount) {
 }
 
 #[test]
-fn unmounting_by_force_ends_what_nobody_has_taken() {
-    with_a_request_that_nobody_takes(|mount, _| unmount_by_force(mount));
+fn a_forced_unmount_ends_an_untaken_request() {
+    with_an_untaken_request(|mount, _| unmount_by_force(mount));
 }
 
-/// What was taken over a ring ends with the connection only.
+/// A request taken over a ring ends only with the connection.
 #[test]
-fn unmounting_by_force_ends_what_was_taken_over_a_ring() {
+fn a_forced_unmount_ends_a_request_taken_over_a_ring() {
     if std::env::var_os("RFS_TEST_RING").is_none() {
         return eprintln!("not run: RFS_TEST_RING is not set (ci/ring sets it)");
     }
-    with_a_thread_that_no_signal_reaches(&[], |mount| {
+    with_a_stuck_thread(&[], |mount| {
         kill_both(mount);
         assert!(eventually(|| state_of(mount.pid()) == Some('Z')));
         assert!(has_stuck_thread(mount.pid(), WAITS));
@@ -336,22 +340,23 @@ fn unmounting_by_force_ends_what_was_taken_over_a_ring() {
     });
 }
 
-/// Whether a process waits for a request that it has made of FUSE.
+/// Returns true if a process waits for the reply to a FUSE request.
 fn waits_for_an_answer(process: &Child) -> bool {
     let place = fs::read_to_string(format!("/proc/{}/wchan", process.id())).unwrap_or_default();
     place == "request_wait_answer"
 }
 
-/// What a process does, by the letter that proc(5) has for it.
+/// Returns the state letter of a process (proc(5)).
 fn state_of(process: Pid) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).ok()?;
     stat.rsplit(") ").next()?.chars().next()
 }
 
-/// With nobody to clean up behind it a dead mount stays, until the next one comes. Over shared memory the server sees the end of the process;
-/// elsewhere nobody tells it, so that what the mount had is its own until its lease is over.
+/// Without a watchdog a dead mount stays until the next mount. Over shared memory the server
+/// notices the end of the process. Over other providers the session keeps its locks until its
+/// lease expires.
 #[test]
-fn a_mount_that_is_killed_with_its_caretaker_stays_dead_until_the_next_one() {
+fn a_mount_killed_with_its_watchdog_stays_dead_until_the_next_mount() {
     for over in common::providers() {
         let lease = Duration::from_secs(6);
         let lender = Lender::with(16 * MIB, |config| config.fencing.lease = Some(lease));
@@ -360,39 +365,39 @@ fn a_mount_that_is_killed_with_its_caretaker_stays_dead_until_the_next_one() {
         let other = lender.mount(over, &[]);
         let file = open(&mount.path("file"));
         flock(&file, FlockOperation::LockExclusive).expect("locked");
-        // Opened before, so that nothing has to be recalled from who does not answer any more.
+        // Opened in advance, so that nothing has to be recalled from the dead mount.
         let there = open(&other.path("file"));
-        // It starts no other one.
+        // A stopped mount starts no new watchdog.
         common::stop(mount.pid());
-        kill_process(caretaker(&mount), Signal::KILL).expect("signal sent");
+        kill_process(watchdog(&mount), Signal::KILL).expect("signal sent");
         mount.signal(Signal::KILL);
         mount.wait();
-        // Whoever looks now does not find the directory below.
+        // The dead mount still covers the directory.
         assert!(eventually(|| is_dead(point.path())));
         assert_eq!(error_of(file.set_len(1)), Some(rustix::io::Errno::NOTCONN.raw_os_error()));
         let lock = || flock(&there, FlockOperation::NonBlockingLockExclusive).is_ok();
-        assert!(over == Over::Shm || !lock(), "nobody has told the server over {over:?}");
+        assert!(over == Over::Shm || !lock(), "the server cannot know over {over:?}");
         assert!(eventually(lock), "its lease is over");
-        assert!(is_mounted(point.path()), "nobody has cleaned up");
+        assert!(is_mounted(point.path()), "no process has cleaned up");
         drop(file);
         let next = Mount::start(&lender.address(over), point.path(), &[]);
         assert!(next.path("file").exists());
         next.unmount();
-        assert!(!is_mounted(point.path()), "nor is the dead one there any more");
+        assert!(!is_mounted(point.path()), "the dead mount is gone, too");
         other.unmount();
     }
 }
 
-/// Also where nobody has closed or synchronized it.
+/// Holds even for files that were neither closed nor synchronized.
 #[test]
-fn what_was_written_is_at_the_server_when_write_returns() {
+fn writes_are_at_the_server_when_write_returns() {
     let lender = Lender::new(16 * MIB);
     for over in common::providers() {
         for options in [&[][..], &["--cache", "none"]] {
             let (mut mount, other) = (lender.mount(over, options), lender.mount(over, &[]));
             let file = open(&mount.path("file"));
             let bytes = common::pattern(300_001, 1);
-            // A hole before it, and some of it twice.
+            // Writes after a hole, and writes a part twice.
             file.write_all_at(&bytes, 5000).expect("written");
             file.write_all_at(&bytes[..9000], 100_000).expect("written");
             mount.signal(Signal::KILL);

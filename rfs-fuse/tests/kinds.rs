@@ -1,4 +1,4 @@
-//! What is neither a file nor a directory, and what there is not.
+//! Special files, and kinds of files that a mount does not support.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn fifos_and_sockets_connect_processes_of_one_machine() {
         });
         let listener = UnixListener::bind(a.path("socket")).expect("bound");
         UnixStream::connect(a.path("socket")).expect("connected");
-        // The other side has their names, and nothing behind them.
+        // The other mount has the names, but no connection to the processes.
         assert!(fs::metadata(b.path("fifo")).expect("attributes").file_type().is_fifo());
         assert!(fs::metadata(b.path("socket")).expect("attributes").file_type().is_socket());
         let refused = UnixStream::connect(b.path("socket")).map(drop).map_err(|e| e.kind());
@@ -67,14 +67,14 @@ fn device_nodes_and_suid_programs_have_no_effect() {
 }
 
 #[test]
-fn device_nodes_and_suid_programs_have_an_effect_where_the_mount_allows_it() {
+fn device_nodes_and_suid_programs_have_an_effect_if_the_mount_allows_it() {
     const OWNER: u32 = 1001;
     pairs(16 * MIB, &["--dev", "--suid"], |_, a, b| {
         node(&a.path("null"), FileType::CharacterDevice, makedev(1, 3));
         fs::copy("/usr/bin/id", a.path("id")).expect("copied");
         chown(a.path("id"), Some(OWNER), Some(OWNER)).expect("chown");
         fs::set_permissions(a.path("id"), Permissions::from_mode(0o4755)).expect("chmod");
-        // Made there, used here.
+        // Made on one mount, used on the other.
         fs::write(b.path("null"), b"nowhere").expect("a device");
         assert_eq!(fs::read(b.path("null")).expect("a device"), b"");
         let out = Command::new(b.path("id")).arg("-u").output().expect("it runs");

@@ -19,18 +19,19 @@ use rustix::{
 
 const MIB: u64 = 1 << 20;
 
-/// An overlayfs, until it is dropped.
+/// An overlayfs, unmounted when dropped.
 struct Overlay {
     point: tempfile::TempDir,
 }
 
 impl Overlay {
-    /// Over `lower`, with what is changed in `upper`, and a directory of its own beside that. What mount(8) says if that is refused.
+    /// Mounts over `lower`, with changes in `upper` and the work directory `work`. Returns the
+    /// message of mount(8) if it fails.
     fn over(lower: &Path, upper: &Path, work: &Path) -> Result<Overlay, String> {
         Overlay::with("index=off", [lower, upper, work])
     }
 
-    /// With an option.
+    /// Mounts with a further option.
     fn with(option: &str, [lower, upper, work]: [&Path; 3]) -> Result<Overlay, String> {
         let point = directory();
         let [lower, upper, work] = [lower, upper, work].map(Path::display);
@@ -63,7 +64,7 @@ fn made(mount: &Mount, names: [&str; 3]) -> [PathBuf; 3] {
     })
 }
 
-/// What is changed goes to another file system: the layer on the mount is only read.
+/// The changes go to another file system, so the layer on the mount is only read.
 #[test]
 fn a_lower_layer_is_read_and_stays_as_it_is() {
     each(32 * MIB, |_, mount| {
@@ -72,7 +73,7 @@ fn a_lower_layer_is_read_and_stays_as_it_is() {
         for (name, bytes) in [("file", "old"), ("gone", "x"), ("dir/inner", "kept")] {
             fs::write(lower.join(name), bytes).expect("written");
         }
-        // A file system of this machine's memory.
+        // A file system in the memory of this machine.
         let above = tempfile::tempdir_in("/dev/shm").expect("a directory");
         let [upper, work] = ["upper", "work"].map(|name| {
             fs::create_dir(above.path().join(name)).expect("made");
@@ -98,7 +99,7 @@ fn a_lower_layer_is_read_and_stays_as_it_is() {
     });
 }
 
-/// What the layers have in common: files, and directories with something in them.
+/// Fills the lower layer with files and directories.
 fn fill(lower: &Path) {
     for directory in ["emptied", "replaced/inner", "moved", "kept"] {
         fs::create_dir_all(lower.join(directory)).expect("made");
@@ -121,7 +122,7 @@ fn fill(lower: &Path) {
     symlink("kept/k", lower.join("link")).expect("linked");
 }
 
-/// Changes what is there in all ways that an upper layer has something to say about.
+/// Makes all kinds of changes that an upper layer has to record.
 fn change(overlay: &Overlay) -> Vec<(&'static str, Option<i32>)> {
     let path = |name: &str| overlay.path(name);
     let append = |name| OpenOptions::new().append(true).open(path(name))?.write_all(b", and more");
@@ -151,16 +152,16 @@ fn change(overlay: &Overlay) -> Vec<(&'static str, Option<i32>)> {
     outcomes.map(|(what, outcome)| (what, outcome.err().and_then(|e| e.raw_os_error()))).to_vec()
 }
 
-/// What can be seen of a path.
+/// The visible state of a path.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     mode: u32,
-    /// Of what is no directory.
+    /// `None` for directories.
     nlink: Option<u64>,
     device: u64,
-    /// Bytes, or the target.
+    /// Bytes of a file, or target of a link.
     content: Vec<u8>,
-    /// By which an upper layer says that nothing of below shows through.
+    /// Xattr of an upper directory that hides the lower one.
     opaque: Option<Vec<u8>>,
 }
 
@@ -183,7 +184,7 @@ fn look(path: &Path) -> io::Result<Seen> {
     })
 }
 
-/// All that is below a directory.
+/// Returns the visible state of everything below a directory.
 fn tree(root: &Path) -> BTreeMap<PathBuf, Seen> {
     let mut found = BTreeMap::new();
     let mut left = vec![root.to_owned()];
@@ -197,8 +198,8 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, Seen> {
     found
 }
 
-/// With names that were removed, directories that nothing shows through, and what was copied up: as in a file system in memory, and as it was
-/// when it is mounted again.
+/// Removed names, opaque directories and copied-up files look as in a file system in memory, also
+/// after the overlay is mounted again.
 #[test]
 fn an_upper_layer_is_as_in_a_file_system_in_memory() {
     let memory = tempfile::tempdir_in("/dev/shm").expect("a directory");
@@ -221,7 +222,7 @@ fn an_upper_layer_is_as_in_a_file_system_in_memory() {
         let mount = lender.mount(over, &[]);
         let [own, upper, work] = made(&mount, ["lower", "upper", "work"]);
         fill(&own);
-        // Below is another file system, or the same mount.
+        // The lower layer is on another file system, or on the same mount.
         for lower in [&lower, &own] {
             let overlay = Overlay::over(lower, &upper, &work).expect("mounted");
             assert_eq!(change(&overlay), should);
@@ -242,7 +243,8 @@ fn an_upper_layer_is_as_in_a_file_system_in_memory() {
     }
 }
 
-/// The kernel looks at its own mounts: another one of the same server is another file system to it.
+/// The kernel compares its own mounts: another mount of the same server is another file system to
+/// it.
 #[test]
 fn an_upper_layer_in_use_is_known_to_one_mount() {
     pairs(32 * MIB, &[], |_, a, b| {
@@ -254,7 +256,7 @@ fn an_upper_layer_in_use_is_known_to_one_mount() {
         };
         let overlay = through(a).expect("mounted");
         let refused = through(a).map(drop).expect_err("in use");
-        // What mount(8) makes of EBUSY.
+        // The message of mount(8) for EBUSY.
         assert!(refused.contains("already mounted"), "{refused}");
         drop(through(b).expect("mounted all the same"));
         drop(overlay);

@@ -1,5 +1,5 @@
-//! What a mount keeps, and that it does not keep what another one changed: what B sees at its first look after A's call
-//! returned, with default options. And what needs no call to the server.
+//! Caches of a mount: with default options, a mount sees every change of another mount that has
+//! returned. Cached state needs no call to the server.
 
 mod common;
 
@@ -22,7 +22,7 @@ use rustix::{
 const MIB: u64 = 1 << 20;
 const ROUNDS: u32 = 50;
 
-/// For every combination, in both directions.
+/// Runs a test for every combination of mounts, in both directions.
 fn pairs(test: impl Fn(&Lender, &Mount, &Mount)) {
     common::pairs(64 * MIB, &[], |lender, a, b| {
         test(lender, a, b);
@@ -61,9 +61,10 @@ fn names_come_and_go() {
     });
 }
 
-/// What a directory is comes with the reply to a change in it: it is what the other mount sees, and what either sees after a change of the other one.
+/// The reply to a change contains the directory's attributes. Both mounts see these attributes,
+/// regardless of which mount made the change.
 #[test]
-fn a_directory_is_what_the_last_change_has_made_of_it() {
+fn directory_attributes_are_those_after_the_last_change() {
     pairs(|_, a, b| {
         let dir = |mount: &Mount| mount.path("dir");
         let seen = |mount: &Mount| {
@@ -99,7 +100,7 @@ fn a_directory_is_what_the_last_change_has_made_of_it() {
                 before = after;
             }
         }
-        // One that is open when it goes.
+        // A directory that is open when it is removed.
         fs::write(in_it(a, "last"), b"").expect("written");
         let open = File::open(dir(a)).expect("open");
         fs::remove_file(in_it(a, "last")).expect("removed");
@@ -108,9 +109,10 @@ fn a_directory_is_what_the_last_change_has_made_of_it() {
     });
 }
 
-/// However much else happens in the directory before, and whoever removed the name.
+/// Regardless of the number of other changes in the directory, and of the mount that removed the
+/// name.
 #[test]
-fn a_name_that_was_missing_is_there_after_many_others() {
+fn a_missing_name_appears_after_many_other_changes() {
     pairs(|_, a, b| {
         for round in 0..4 {
             let name = format!("name{round}");
@@ -149,12 +151,12 @@ fn names_move() {
             renameat_with(CWD, a.path("y/f"), CWD, a.path("y/g"), RenameFlags::EXCHANGE).expect("swapped");
             assert_eq!(content(b, "y/f").as_deref(), Some("x"));
             assert_eq!(content(b, "y/g").as_deref(), Some("y"));
-            // Over an existing one: one name less.
+            // Replaces an existing name.
             renameat_with(CWD, a.path("y/f"), CWD, a.path("x/f"), RenameFlags::NOREPLACE).expect("renamed");
             fs::rename(a.path("y/g"), a.path("y/f")).expect("renamed");
             assert!(missing(&b.path("y/g")));
             assert_eq!(content(b, "y/f").as_deref(), Some("y"));
-            // A directory takes what is in it along.
+            // A renamed directory keeps its content.
             fs::rename(a.path("x"), a.path("z")).expect("renamed");
             assert_eq!((content(b, "z/f").as_deref(), missing(&b.path("x/f"))), (Some("x"), true));
             fs::rename(a.path("z"), a.path("x")).expect("renamed");
@@ -183,7 +185,7 @@ fn attributes_change() {
             assert_eq!(stat("d/f").nlink(), 2);
             fs::remove_file(a.path("d/g")).expect("removed");
             assert_eq!(stat("d/f").nlink(), 1);
-            // Of the directory.
+            // Attributes of the directory.
             let before = (stat("d").mtime(), stat("d").mtime_nsec(), stat("d").nlink());
             fs::create_dir(a.path("d/sub")).expect("made");
             let after = (stat("d").mtime(), stat("d").mtime_nsec(), stat("d").nlink());
@@ -195,9 +197,10 @@ fn attributes_change() {
     });
 }
 
-/// A thread that was told of the former owner before the name expired, and goes on after that, makes it good again: so it expires once more.
+/// A thread that got the former owner before the name expired may store it again afterwards. The
+/// name therefore expires a second time.
 #[test]
-fn a_name_of_what_was_given_away_is_looked_up_again_after_a_second() {
+fn a_name_is_looked_up_again_a_second_after_a_change_of_owner() {
     common::pairs(64 * MIB, &[], |lender, a, b| {
         let (here, there) = (a.path("file"), b.path("file"));
         fs::write(&here, b"x").expect("written");
@@ -236,7 +239,7 @@ fn extended_attributes_and_acls_change() {
             rustix::fs::setxattr(a.path("f"), "user.x", value.as_bytes(), XattrFlags::empty()).expect("set");
             assert_eq!(get("user.x").as_deref(), Some(value.as_bytes()));
             rustix::fs::removexattr(a.path("f"), "user.x").expect("removed");
-            // An ACL decides who may read: version 2, and entries of tag, permissions and id.
+            // An ACL: version 2, then entries of tag, permissions and id.
             let entry = |tag: u16, perm: u16, id: u32| {
                 [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat()
             };
@@ -264,7 +267,7 @@ fn pages_change() {
     pairs(|_, a, b| {
         let (here, there) = (a.path("f"), b.path("f"));
         fs::write(&here, pattern(3 * 4096, 1)).expect("written");
-        // Open all the time: its reads are answered by the kernel as long as nobody writes.
+        // Stays open: the kernel answers its reads from the page cache while no mount writes.
         let open = File::open(&there).expect("opened");
         let read = |file: &File| {
             let mut out = vec![0; 4 * 4096];
@@ -282,7 +285,7 @@ fn pages_change() {
             drop(file);
             assert!(read(&File::open(&there).expect("opened")) == content, "round {round}");
             assert_eq!(fs::metadata(&there).expect("attributes").len(), content.len() as u64);
-            // By name, without opening it.
+            // Truncates by name, without opening the file.
             nix::unistd::truncate(&here, 100).expect("cut");
             assert_eq!(fs::metadata(&there).expect("attributes").len(), 100);
             assert!(fs::read(&there).expect("read") == content[..100]);
@@ -297,13 +300,13 @@ fn mapped_pages_change() {
     pairs(|lender, a, b| {
         let (here, there) = (a.path("f"), b.path("f"));
         fs::write(&here, [1; 8192]).expect("written");
-        // As long as the server has it open to write, nobody else keeps its pages.
+        // While the server has the file open for writing, no mount caches its pages.
         lender.all_closed_but(0);
         let file = File::open(&there).expect("opened");
         let mapped = Mapped::read_only(&file, 8192);
         assert_eq!(mapped.read(0, 8192), [1; 8192]);
         for round in 2..20 {
-            // The open for writing takes the pages; what is written then is what is mapped anew.
+            // Opening for writing recalls the pages. A later mapping sees the new bytes.
             let writer = OpenOptions::new().write(true).open(&here).expect("opened");
             writer.write_all_at(&[round; 8192], 0).expect("written");
             assert_eq!(mapped.read(0, 8192), [round; 8192]);
@@ -317,7 +320,7 @@ fn mapped_pages_change() {
 }
 
 #[test]
-fn two_who_change_the_same_directory_do_not_wait_for_each_other() {
+fn two_mounts_that_change_a_directory_do_not_wait_for_each_other() {
     common::pairs(64 * MIB, &[], |_, a, b| {
         fs::create_dir(a.path("d")).expect("made");
         let work = |mount: &Mount, who: &str| {
@@ -343,7 +346,7 @@ fn two_who_change_the_same_directory_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn a_keeper_that_is_stopped_or_killed_does_not_hold_the_others_up() {
+fn a_stopped_or_killed_cache_holder_does_not_block_other_mounts() {
     for signal in [Signal::STOP, Signal::KILL] {
         let lender = Lender::new(64 * MIB);
         let (a, b) = (lender.mount(Over::Tcp, &[]), lender.mount(Over::Tcp, &[]));
@@ -360,7 +363,7 @@ fn a_keeper_that_is_stopped_or_killed_does_not_hold_the_others_up() {
 }
 
 #[test]
-fn what_was_kept_goes_with_the_session() {
+fn cached_state_ends_with_the_session() {
     for over in common::providers() {
         let lender = Lender::new(64 * MIB);
         let mount = lender.mount(over, &["--no-return"]);
@@ -376,7 +379,7 @@ fn what_was_kept_goes_with_the_session() {
     }
 }
 
-/// A directory of directories with files.
+/// Creates a directory with subdirectories and files.
 fn tree(root: &Path, directories: u32, files: u32) {
     for d in 0..directories {
         let dir = root.join(format!("d{d}"));
@@ -434,7 +437,7 @@ fn a_known_directory_is_changed_with_one_call_a_change() {
         let closes = 1;
         let made = lender.calls_of(|| {
             (1..=100).for_each(|i| drop(File::create_new(path(i)).expect("made")));
-            // Files are released behind close(2).
+            // The kernel releases files in the background after close(2).
             assert!(eventually(|| lender.handled("close") >= closes + 100));
         });
         assert_eq!(made, 200, "one to make it, one to close it");
@@ -442,14 +445,14 @@ fn a_known_directory_is_changed_with_one_call_a_change() {
         assert_eq!(removed, 101);
         let gone = lender.calls_of(|| assert!((0..=100).all(|i| missing(&path(i)))));
         assert_eq!(gone, 0);
-        // A name that is too long is that, not absent.
+        // The error for a name that is too long is not "no such file".
         let long = fs::metadata(dir.join("x".repeat(256))).expect_err("too long");
         assert_eq!(long.raw_os_error(), Some(36));
     });
 }
 
 #[test]
-fn what_this_mount_changes_itself_it_sees() {
+fn a_mount_sees_its_own_changes() {
     each(64 * MIB, |_, mount| {
         let status =
             Command::new("/bin/sh").args(["-ec", SCRIPT]).current_dir(&mount.point).status().expect("sh");
@@ -457,7 +460,7 @@ fn what_this_mount_changes_itself_it_sees() {
     });
 }
 
-/// Times, sizes, link counts and names after each change.
+/// Prints times, sizes, link counts and names after each change.
 const SCRIPT: &str = r#"
 mkdir d; stat d > /dev/null
 for i in 1 2 3 4 5 6 7 8; do
@@ -472,9 +475,10 @@ done
 rm -r d; ! test -e d
 "#;
 
-/// The kernel keeps where a link leads, which does not change, and no values of extended attributes, for which it has no place.
+/// The kernel caches the target of a link, which cannot change. It has no cache for values of
+/// extended attributes.
 #[test]
-fn targets_are_asked_for_once_and_values_each_time() {
+fn link_targets_are_requested_once_and_xattr_values_each_time() {
     const LOOKS: u64 = 20;
     for over in common::providers() {
         let lender = Lender::new(64 * MIB);

@@ -1,4 +1,5 @@
-//! A server that does not keep to the protocol: what programs on the mount are told, and that the mount goes on.
+//! A server that violates the protocol: the errors that programs get, and that the mount
+//! continues to work.
 
 mod common;
 
@@ -25,10 +26,10 @@ const MIB: u64 = 1 << 20;
 const INODES: u64 = 64;
 const RECORD: u64 = 128;
 
-/// Puts something else into the place of an answer.
+/// Replaces a reply.
 type Lie = fn(&Request<'_>, &mut Vec<u8>);
 
-/// A service that now and then answers something else than the one behind it.
+/// A service that replaces some replies of the service behind it.
 struct Liar {
     honest: FileService,
     lie: Mutex<Option<Lie>>,
@@ -56,7 +57,7 @@ impl Service for Liar {
     }
 }
 
-/// It listens, and has a mount.
+/// A server with a [`Liar`], and a mount of it.
 struct Lying {
     mount: Mount,
     liar: Arc<Liar>,
@@ -65,7 +66,7 @@ struct Lying {
     _running: Running,
 }
 
-/// A mount over TCP or shared memory of a server that lies so from the beginning.
+/// Mounts over TCP or shared memory. `lie` applies from the start.
 fn mount(over: Over, lie: Option<Lie>) -> Lying {
     require_fuse();
     let host = Host::new().expect("a host");
@@ -96,7 +97,7 @@ fn mount(over: Over, lie: Option<Lie>) -> Lying {
 }
 
 impl Lying {
-    /// What is told when it lies so; then it is honest again.
+    /// Returns the error of `act` while the server lies. The server is honest again afterwards.
     fn told<T>(&self, lie: Lie, act: impl FnOnce(&Mount) -> io::Result<T>) -> Option<i32> {
         *self.liar.lie.lock() = Some(lie);
         let told = act(&self.mount).err().and_then(|e| e.raw_os_error());
@@ -111,7 +112,7 @@ fn say(answer: &Reply, reply: &mut Vec<u8>) {
 }
 
 #[test]
-fn what_makes_no_sense_is_eproto() {
+fn an_invalid_reply_is_eproto() {
     let eproto = Some(i32::from(Errno::EPROTO.0));
     for over in [Over::Shm, Over::Tcp] {
         let lying = mount(over, None);
@@ -144,16 +145,16 @@ fn what_makes_no_sense_is_eproto() {
         };
         let open = |mount: &Mount| File::open(mount.path("file"));
         assert_eq!(lying.told(outside, open), eproto, "a place outside of what is lent");
-        // Nothing of it is believed, and nothing is broken.
+        // The mount has stored none of the false replies, and still works.
         assert_eq!(fs::read(lying.mount.path("file")).expect("read"), b"bytes");
         lying.mount.unmount();
     }
 }
 
 #[test]
-fn what_is_refused_to_one_sided_operations_is_eio() {
+fn a_refused_one_sided_operation_is_eio() {
     let eio = Some(rustix::io::Errno::IO.raw_os_error());
-    // The memory of files lies behind a key that the server does not know.
+    // The server does not know the key of the data's memory region.
     let wrong_key: Lie = |request, reply| {
         if let (Request::Attach { .. }, Ok(Reply::Attached(mut attached))) = (request, decode_reply(reply)) {
             attached.arena.rkey ^= 0x5555;
@@ -165,7 +166,7 @@ fn what_is_refused_to_one_sided_operations_is_eio() {
     for _ in 0..3 {
         let error = file.write_all_at(b"bytes", 0).expect_err("refused");
         assert_eq!(error.raw_os_error(), eio);
-        // The next operation goes on, over another queue pair.
+        // The next operation uses another queue pair.
         assert_eq!(file.metadata().expect("attributes").len(), 0);
     }
     file.set_len(5).expect("the server does that");

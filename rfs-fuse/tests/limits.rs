@@ -1,4 +1,4 @@
-//! How large, how long, how old, how many.
+//! Limits of sizes, names, times and numbers.
 
 mod common;
 
@@ -61,7 +61,7 @@ fn times_reach_from_1677_to_2262() {
             assert_eq!((found.mtime(), found.mtime_nsec()), (seconds, nanoseconds));
             assert_eq!((found.atime(), found.atime_nsec()), (seconds, nanoseconds));
         }
-        // The nearest, for what lies beyond.
+        // Times beyond the range become the nearest valid time.
         let (first, last) = ((-9_223_372_037, 145_224_192), (9_223_372_036, 854_775_807));
         for (seconds, nearest) in
             [(-9_223_372_037, first), (i64::MIN / 4, first), (1 << 34, last), (1 << 60, last)]
@@ -78,7 +78,7 @@ fn times_reach_from_1677_to_2262() {
 }
 
 #[test]
-fn a_mount_has_so_many_locks() {
+fn the_number_of_locks_of_a_mount_is_limited() {
     each(16 * MIB, |_, mount| {
         let file = locking::open(&mount.path("file"));
         let lock = |at: i64| {
@@ -94,7 +94,7 @@ fn a_mount_has_so_many_locks() {
         let had = (0..20_000).take_while(|&at| lock(at).is_ok()).count();
         assert_eq!(had, 16_384);
         assert_eq!(lock(20_000), Err(nix::Error::ENOLCK));
-        // All of them go with the first close of the file by this process.
+        // The first close of the file by this process releases all of its locks.
         drop(File::open(mount.path("file")).expect("opened"));
         assert_eq!(lock(0), Ok(()));
     });
@@ -110,7 +110,7 @@ fn extended_attributes_take_a_sixteenth_of_the_memory_at_most() {
             setxattr(&path, "user.v", &value, XattrFlags::empty())
         };
         let had = (0..100).take_while(|&number| set(number) == Ok(())).count();
-        // 2 MiB, and what the server needs beside each.
+        // 2 MiB, minus the server's overhead for each attribute.
         assert!((30..=34).contains(&had), "{had}");
         assert_eq!(set(100), Err(Errno::NOSPC));
         fs::remove_file(mount.path("0")).expect("removed");

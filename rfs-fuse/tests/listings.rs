@@ -1,5 +1,5 @@
-//! Listings of directories, which the kernel keeps: what needs no call, and that nobody is shown what another mount has
-//! changed before the listing began.
+//! Directory listings, which the kernel caches: when they need no call, and that each listing
+//! shows all changes of other mounts that were made before it began.
 
 mod common;
 
@@ -21,7 +21,8 @@ use rustix::{
 
 const MIB: u64 = 1 << 20;
 
-/// A bufferful of names from where the directory is on, each with the place behind it; none at the end.
+/// Returns one buffer of names from the current position, each with the position behind it. Empty
+/// at the end.
 fn some(dir: &File, bytes: usize) -> Vec<(String, u64)> {
     let mut buffer = vec![MaybeUninit::uninit(); bytes];
     let (mut entries, mut names) = (RawDir::new(dir, &mut buffer), vec![]);
@@ -35,7 +36,7 @@ fn some(dir: &File, bytes: usize) -> Vec<(String, u64)> {
     names
 }
 
-/// All names that follow, in `bytes` at a time, each of them once.
+/// Returns all remaining names, read in buffers of `bytes`. Fails on duplicates.
 fn rest(dir: &File, bytes: usize) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     loop {
@@ -76,14 +77,14 @@ fn remove(dir: &Path, of: impl IntoIterator<Item = u32>) {
     names(of).iter().for_each(|name| fs::remove_file(dir.join(name)).expect("removed"));
 }
 
-/// Listings that the server has been asked for.
+/// Returns the number of listing requests that `act` causes at the server.
 fn asked(lender: &Lender, act: impl FnOnce()) -> u64 {
     let before = lender.handled("readdir");
     act();
     lender.handled("readdir") - before
 }
 
-/// For every combination, in both directions, in a directory of its own.
+/// Runs a test for every combination of mounts, in both directions, in a new directory.
 fn pairs(test: impl Fn(&Path, &Path)) {
     common::pairs(64 * MIB, &[], |_, a, b| {
         for (a, b) in [(a, b), (b, a)] {
@@ -104,7 +105,8 @@ fn a_second_listing_asks_for_nothing_until_something_changes_here() {
             let open = File::open(dir).expect("opened");
             assert_eq!([rest(&open, 32768), again(&open)], [names(0..of), names(0..of)]);
         };
-        // The kernel releases a directory behind close(2); one that is opened before is read apart.
+        // The kernel releases a directory in the background after close(2). A directory that is
+        // opened before that is listed separately.
         let free = |of: u32| assert!(eventually(|| asked(lender, || all(of)) == 0));
         all(1000);
         free(1000);
@@ -116,7 +118,7 @@ fn a_second_listing_asks_for_nothing_until_something_changes_here() {
         fs::rename(dir.join("f1001"), dir.join("f0999")).expect("renamed");
         assert!(asked(lender, || all(1000)) > 0);
         free(1000);
-        // In parts, and from places in the middle.
+        // Reads in parts, and from positions in the middle.
         let in_parts = || {
             let open = File::open(dir).expect("opened");
             let first = some(&open, 1024);
@@ -131,7 +133,7 @@ fn a_second_listing_asks_for_nothing_until_something_changes_here() {
 }
 
 #[test]
-fn who_is_open_already_does_not_spoil_a_listing() {
+fn an_open_directory_does_not_spoil_a_cached_listing() {
     each(64 * MIB, |lender, mount| {
         make(&mount.point, 0..100);
         let open = File::open(&mount.point).expect("opened");
@@ -147,7 +149,7 @@ fn who_is_open_already_does_not_spoil_a_listing() {
 }
 
 #[test]
-fn where_nothing_or_not_for_long_is_kept_every_listing_asks() {
+fn without_long_caching_every_listing_asks_the_server() {
     for options in [&["--cache", "none"][..], &["--entry-timeout", "1000"]] {
         let lender = Lender::new(64 * MIB);
         let mount = lender.mount(common::providers()[0], options);
@@ -165,8 +167,9 @@ fn listings_change() {
         make(a, 0..300);
         let open = &File::open(b).expect("opened");
         let seen = |expected: &BTreeSet<String>| {
-            // From the beginning again and newly opened, each twice. First without a look at the path, which would have the kernel
-            // ask for the directory's times, and see by them that it changed.
+            // Reads again from the start, and through a new descriptor, twice each. The open
+            // descriptor comes first: a path lookup would fetch the directory's times and thereby
+            // reveal the change.
             for _ in 0..2 {
                 assert_eq!(again(open), *expected);
                 assert_eq!(list(b), *expected);
@@ -185,7 +188,7 @@ fn listings_change() {
             fs::rename(&to, a.join(format!("f{:04}", round + 1))).expect("renamed");
         }
         seen(&names(20..320));
-        // To where nothing of it was known, and back.
+        // Moves a name into a directory without cached state, and back.
         fs::create_dir(a.join("sub")).expect("made");
         assert_eq!(list(&b.join("sub")), names([]));
         fs::rename(a.join("f0020"), a.join("sub/f0020")).expect("renamed");
@@ -198,7 +201,7 @@ fn listings_change() {
     });
 }
 
-/// What stays is listed once, and nothing of what went before the listing began again.
+/// Remaining names are listed once. Names removed before the listing began again are not listed.
 #[test]
 fn names_go_in_the_middle_of_a_listing() {
     pairs(|a, b| {
@@ -230,7 +233,8 @@ fn names_go_in_the_middle_of_a_listing() {
     });
 }
 
-/// A name that another one is renamed over while the directory is read is listed once: in front of where that has got, and behind it.
+/// A name that is replaced by a rename during a listing is listed once, in front of the current
+/// position and behind it.
 #[test]
 fn names_are_replaced_in_the_middle_of_a_listing() {
     pairs(|a, b| {
@@ -252,13 +256,13 @@ fn names_are_replaced_in_the_middle_of_a_listing() {
     });
 }
 
-/// How many names there are at a time.
+/// Number of names that exist at a time.
 const LIVING: u32 = 30;
 
-/// Listings on one mount while names come and go on the other one: those that were there all the time are listed, and none that
-/// had been removed.
+/// Lists a directory on one mount while the other mount creates and removes names. Names that
+/// exist all the time are listed. Names removed before the listing began are not.
 #[test]
-fn what_changed_before_a_listing_began_is_in_it() {
+fn changes_before_a_listing_began_are_in_it() {
     pairs(|a, b| {
         let [made, going, gone, readers] = [0, 0, 0, 2].map(AtomicU32::new);
         let check = |seen: BTreeSet<String>, (made, gone): (u32, u32)| {
@@ -299,9 +303,9 @@ fn what_changed_before_a_listing_began_is_in_it() {
     });
 }
 
-/// Somebody's working directory, perhaps.
+/// For example the working directory of another process.
 #[test]
-fn a_directory_that_is_removed_is_opened_and_listed_no_more() {
+fn a_removed_directory_can_be_neither_opened_nor_listed() {
     each(64 * MIB, |lender, mount| {
         let dir = mount.path("gone");
         fs::create_dir(&dir).expect("made");
@@ -317,9 +321,10 @@ fn a_directory_that_is_removed_is_opened_and_listed_no_more() {
     });
 }
 
-/// As on a local file system: whoever is in it finds it empty, without a link, and makes nothing in it.
+/// As on a local file system, a removed directory is empty, has no links, and accepts no new
+/// names.
 #[test]
-fn a_directory_that_is_removed_is_still_one_for_who_is_in_it() {
+fn a_removed_directory_still_works_for_processes_in_it() {
     for over in providers() {
         for cache in ["auto", "none", "writeback"] {
             let lender = Lender::new(64 * MIB);
@@ -347,7 +352,7 @@ fn a_directory_that_is_removed_is_still_one_for_who_is_in_it() {
 }
 
 #[test]
-fn who_renames_while_he_reads_comes_to_an_end() {
+fn a_listing_with_renames_in_between_ends() {
     for over in providers() {
         for cache in ["auto", "none"] {
             let lender = Lender::new(64 * MIB);
@@ -366,9 +371,9 @@ fn who_renames_while_he_reads_comes_to_an_end() {
     }
 }
 
-/// A mount whose directory was listed, and which is gone then, holds nobody up.
+/// A mount that has listed a directory does not block its removal by another mount.
 #[test]
-fn a_directory_that_is_removed_elsewhere_is_listed_no_more() {
+fn a_directory_removed_by_another_mount_lists_no_names() {
     common::pairs(64 * MIB, &[], |_, a, b| {
         let path = |mount: &Mount| mount.path("gone");
         fs::create_dir(path(a)).expect("made");

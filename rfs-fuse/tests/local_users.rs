@@ -1,4 +1,5 @@
-//! Attacks on a root server by ordinary users of its machine: through its socket, also as root of a user namespace.
+//! Attacks of ordinary local users on a root server, through its socket, also as root of a user
+//! namespace.
 
 mod common;
 
@@ -17,7 +18,8 @@ const MIB: u64 = 1 << 20;
 /// An ordinary user.
 const USER: u32 = 1234;
 
-/// A server whose socket every user may connect to: its file's mode is not a part of the defence.
+/// Starts a server whose socket every user may connect to, because the mode of the socket file is
+/// not part of the defence.
 fn reachable(allow_without_keys: bool) -> Lender {
     let lender = Lender::with(16 * MIB, |config| {
         config.listen.retain(|address| matches!(address, Address::Unix(_)));
@@ -28,7 +30,7 @@ fn reachable(allow_without_keys: bool) -> Lender {
     lender
 }
 
-/// Asks for a session as a thread of this user. Returns the refusal, if there is one.
+/// Requests a session on a thread of this user. Returns the refusal, if any.
 fn session_as(lender: &Lender, user: u32) -> Result<(), String> {
     let address: Address = lender.address(Over::Shm).parse().expect("an address");
     let connect = move || {
@@ -39,7 +41,7 @@ fn session_as(lender: &Lender, user: u32) -> Result<(), String> {
     std::thread::spawn(connect).join().expect("no panic")
 }
 
-/// Runs rfs-fuse as this user, who makes itself root of a user namespace first.
+/// Runs rfs-fuse as this user, as root of a new user namespace.
 fn mount_as_root_of_a_namespace(lender: &Lender, point: &Path) -> Output {
     let user = USER.to_string();
     Command::new("setpriv")
@@ -51,14 +53,14 @@ fn mount_as_root_of_a_namespace(lender: &Lender, point: &Path) -> Output {
 }
 
 #[test]
-fn the_socket_takes_root_and_the_servers_user_only() {
+fn the_socket_accepts_only_root_and_the_servers_user() {
     let lender = reachable(false);
     for user in [USER, NOBODY] {
         let refused = session_as(&lender, user).expect_err("an ordinary user");
         assert!(refused.contains("root and the user that runs it"), "{refused}");
     }
     session_as(&lender, 0).expect("root");
-    // Whatever the mode of the socket says, as the server has been told to take every client.
+    // A server that accepts every client ignores the user.
     session_as(&reachable(true), USER).expect("allowed");
 }
 

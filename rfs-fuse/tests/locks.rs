@@ -1,4 +1,4 @@
-//! Locks between two mounts of one server, each of its own program.
+//! Locks between two mounts of one server, each in a process of its own.
 
 mod common;
 
@@ -69,11 +69,11 @@ fn locks_go_with_the_file() {
         let (one, two) = (open(&a.path("file")), open(&a.path("file")));
         fcntl_lock(&one, Op::LockExclusive).expect("locked");
         assert_eq!(fcntl_lock(&there, Op::NonBlockingLockShared), Err(Errno::AGAIN));
-        // Any close by the process takes its record locks away, says POSIX.
+        // By POSIX, any close of the file by the process releases its record locks.
         drop(two);
         fcntl_lock(&there, Op::NonBlockingLockShared).expect("locked");
         fcntl_lock(&there, Op::Unlock).expect("unlocked");
-        // But not those of an open file description, which go with the last of its descriptors.
+        // Locks of an open file description last until its last descriptor is closed.
         let (two, twin) = (open(&a.path("file")), one.try_clone().expect("duplicated"));
         ofd_lock(&one, Op::LockExclusive).expect("locked");
         drop((one, two));
@@ -83,7 +83,7 @@ fn locks_go_with_the_file() {
     });
 }
 
-/// Locks, closes and tries at once through another open file.
+/// Locks a file, closes it, and immediately tries to lock it through another open file.
 fn closed_and_tried(path: &Path, other: &Path, round: u32) {
     for (name, lock) in WAYS {
         let (here, there) = (open(path), open(other));
@@ -94,8 +94,8 @@ fn closed_and_tried(path: &Path, other: &Path, round: u32) {
 }
 
 #[test]
-fn a_lock_is_free_when_close_has_returned() {
-    if !is_in_own_process("a_lock_is_free_when_close_has_returned") {
+fn a_lock_is_free_once_close_has_returned() {
+    if !is_in_own_process("a_lock_is_free_once_close_has_returned") {
         return;
     }
     for threads in ["1", "2"] {
@@ -174,7 +174,7 @@ fn ranges_are_locked_by_themselves() {
         assert_eq!(set(&there, &range(libc::F_RDLCK, 19, 1)), Err(nix::Error::EAGAIN));
         set(&here, &range(libc::F_UNLCK, 13, 2)).expect("a hole in it");
         set(&there, &range(libc::F_WRLCK, 13, 2)).expect("there is nothing");
-        // Whoever asks is told of a lock in the way, where it begins and how long it is.
+        // F_GETLK reports the conflicting lock with its start and length.
         let mut found = range(libc::F_WRLCK, 11, 1);
         fcntl(&there, FcntlArg::F_GETLK(&mut found)).expect("asked");
         assert_eq!((i32::from(found.l_type), found.l_start, found.l_len), (libc::F_WRLCK, 10, 3));
@@ -192,19 +192,19 @@ fn ranges_are_locked_by_themselves() {
     });
 }
 
-/// A process that waits for the lock.
+/// Starts a process that waits for the lock.
 fn waiter(path: &Path) -> Child {
     Command::new("flock").arg(path).arg("true").spawn().expect("flock(1)")
 }
 
 #[test]
-fn whoever_waits_holds_up_nobody_and_can_be_killed() {
+fn a_waiter_blocks_no_other_caller_and_can_be_killed() {
     pairs(16 * MIB, &["--threads", "1"], |lender, a, b| {
         let here = open(&a.path("file"));
         flock(&here, Op::LockExclusive).expect("locked");
         let mut killed = begins_to_wait(lender, || waiter(&b.path("file")));
         let mut patient = begins_to_wait(lender, || waiter(&b.path("file")));
-        // The one thread of that mount serves others.
+        // The only session thread of that mount still serves other requests.
         fs::write(b.path("other"), b"served").expect("written");
         assert_eq!(fs::read(b.path("other")).expect("read"), b"served");
         killed.kill().expect("killed");
@@ -232,7 +232,7 @@ fn the_locks_of_a_dead_client_are_released() {
 }
 
 #[test]
-fn circles_are_refused() {
+fn deadlocks_are_refused() {
     pairs(16 * MIB, &[], |lender, a, b| {
         let files = |mount: &Mount| (open(&mount.path("x")), open(&mount.path("y")));
         let ((ax, ay), (bx, by)) = (files(a), files(b));
@@ -248,7 +248,7 @@ fn circles_are_refused() {
 }
 
 #[test]
-fn circles_of_open_files_are_refused_within_a_file_and_those_of_flock_never() {
+fn deadlocks_of_ofd_locks_are_refused_within_a_file_and_those_of_flock_never() {
     pairs(16 * MIB, &[], |lender, a, b| {
         let (here, there) = (open(&a.path("file")), open(&b.path("file")));
         let set = |file: &File, at: i64| {
@@ -284,7 +284,7 @@ fn circles_of_open_files_are_refused_within_a_file_and_those_of_flock_never() {
     });
 }
 
-/// A process of its own that locks a file in one of the [`WAYS`]: an ignored test of this program.
+/// Starts a process that locks a file in one of the [`WAYS`]: an ignored test of this program.
 fn helper(test: &str, way: &str, path: &Path) -> Child {
     Command::new(std::env::current_exe().expect("this program"))
         .args([test, "--exact", "--ignored", "--nocapture"])
@@ -297,7 +297,7 @@ fn helper(test: &str, way: &str, path: &Path) -> Child {
 
 const HELPER: &str = "RFS_TEST_LOCKER";
 
-/// What a helper was started for: the name of a way, how to lock that way, and the file.
+/// Returns the lock function and the file of a helper process, `None` in the test process.
 fn helped() -> Option<(Lock, File)> {
     let told = std::env::var(HELPER).ok()?;
     let (way, path) = told.split_once(' ').expect("a way and a path");
@@ -312,7 +312,7 @@ fn holder() {
     lock(&file, Op::LockExclusive).expect("locked");
     println!("\nlocked");
     io::stdout().flush().expect("stdout");
-    // Until it is killed, or the test is done with it.
+    // Waits until the test kills this process or closes its input.
     io::stdin().read_to_end(&mut Vec::new()).ok();
 }
 
@@ -357,10 +357,11 @@ fn a_process_is_named_on_its_own_mount() {
     });
 }
 
-/// How often each process counts.
+/// Increments per process.
 const TIMES: u64 = 250;
 
-/// Adds one to the number in a file, with the lock, and appends it, at an end that only the size tells.
+/// Increments a number in a file under the lock, and appends it, at an offset that only the size
+/// determines.
 #[test]
 #[ignore = "a helper process of other tests"]
 fn counter() {
@@ -379,7 +380,7 @@ fn counter() {
 
 #[test]
 fn the_order_of_locks_is_the_order_of_data() {
-    // Attributes that the kernel would keep for an hour, so that nothing but the lock can make them fresh.
+    // Attribute timeouts of an hour: only the lock can refresh attributes.
     pairs(16 * MIB, &["--attr-timeout", "3600", "--entry-timeout", "3600"], |_, a, b| {
         for (way, _) in WAYS {
             fs::write(a.path(way), [0; 8]).expect("written");
@@ -395,9 +396,10 @@ fn the_order_of_locks_is_the_order_of_data() {
     });
 }
 
-/// What was changed in mapped memory and synchronized before unlocking is what the next holder finds, in his mapped memory, too.
+/// Changes of mapped memory that are synchronized before unlocking are visible to the next
+/// holder, also in its mapping.
 #[test]
-fn what_was_mapped_and_synchronized_before_unlocking_is_there_for_the_next_holder() {
+fn mapped_changes_synchronized_before_unlocking_reach_the_next_holder() {
     pairs(16 * MIB, &["--attr-timeout", "3600", "--entry-timeout", "3600"], |_, a, b| {
         let files = [open(&a.path("file")), open(&b.path("file"))];
         files[0].write_all_at(&[0; 8192], 0).expect("written");
@@ -405,7 +407,7 @@ fn what_was_mapped_and_synchronized_before_unlocking_is_there_for_the_next_holde
         for round in 0..40_u64 {
             let holder = (round % 2) as usize;
             flock(&files[holder], Op::LockExclusive).expect("locked");
-            // On a page fault the kernel asks nobody where the file ends now.
+            // On a page fault the kernel does not query the size of the file, so query it here.
             assert_eq!(files[holder].metadata().expect("attributes").len(), 8192);
             assert_eq!(mapped[holder].read(5000, 8), round.to_le_bytes());
             mapped[holder].write(5000, &(round + 1).to_le_bytes());
@@ -415,9 +417,10 @@ fn what_was_mapped_and_synchronized_before_unlocking_is_there_for_the_next_holde
     });
 }
 
-/// Where a file ends the kernel does not ask on a page fault, whoever has a lock; it does when it is asked for the attributes.
+/// A page fault does not query the size of a file, even under a lock. A query of the attributes
+/// does.
 #[test]
-fn a_mapping_beyond_the_end_that_was_known_is_to_be_looked_at_after_locking() {
+fn a_mapping_beyond_the_cached_end_needs_a_query_after_locking() {
     pairs(16 * MIB, &["--attr-timeout", "3600", "--entry-timeout", "3600"], |_, a, b| {
         let files = [open(&a.path("file")), open(&b.path("file"))];
         let mapped = Mapped::read_only(&files[0], 4096);

@@ -1,4 +1,4 @@
-//! Many of everything: small files, and names in one directory.
+//! Large numbers of small files, and of names in one directory.
 
 mod common;
 
@@ -17,7 +17,7 @@ use rfs_proto::ROOT_INO;
 
 const MIB: u64 = 1 << 20;
 
-/// As a backup or a build tree is written: made, written, closed, the next one.
+/// Writes files in the manner of a backup: create, write, close, next.
 #[test]
 fn a_hundred_thousand_files_of_one_kib_take_a_block_each() {
     const FILES: u64 = 100_000;
@@ -34,7 +34,7 @@ fn a_hundred_thousand_files_of_one_kib_take_a_block_each() {
                 file.write_all(&content).expect("written");
             }
         }
-        // The kernel closes in the background.
+        // The kernel closes files in the background.
         assert!(eventually(|| free - lender.free_blocks() == FILES));
         for name in ["0/0", "0/999", "57/123", "99/999"] {
             assert!(fs::read(mount.path(name)).expect("read") == content, "{name}");
@@ -44,10 +44,10 @@ fn a_hundred_thousand_files_of_one_kib_take_a_block_each() {
 }
 
 const NAMES: u64 = 1_000_000;
-/// Names come and go among the first of these.
+/// Number of leading names that come and go.
 const RESTLESS: u64 = 1000;
 
-/// Names that stay are listed once each, however much the directory changes meanwhile.
+/// Remaining names are listed exactly once, regardless of changes during the listing.
 #[test]
 fn a_million_entries_are_listed_completely_while_they_change() {
     providers().into_iter().for_each(a_million_over);
@@ -95,7 +95,7 @@ fn a_million_over(over: Over) {
             let name = entry.expect("listed").file_name().into_string().expect("UTF-8");
             *listed.entry(name).or_default() += 1;
         };
-        // The middle of it waits for a hundred changes.
+        // Changes the directory a hundred times in the middle of the listing.
         (&mut entries).take(NAMES as usize / 2).for_each(&mut list);
         let before = changes.load(Ordering::Relaxed);
         assert!(eventually(|| changes.load(Ordering::Relaxed) >= before + 100));

@@ -1,4 +1,4 @@
-//! The program as a helper of mount(8), under other names.
+//! rfs-fuse as a mount helper of mount(8), under other names.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::{
 
 use common::{Lender, Over, directory, eventually, is_mounted};
 
-/// The program by another name.
+/// Returns the program under another name.
 fn called(directory: &Path, name: &str) -> PathBuf {
     let link = directory.join(name);
     symlink(env!("CARGO_BIN_EXE_rfs-fuse"), &link).expect("linked");
@@ -22,12 +22,12 @@ fn run(program: &Path, arguments: &[&str]) -> Output {
     Command::new(program).args(arguments).env_remove("RUST_LOG").output().expect("it runs")
 }
 
-/// All that a program printed.
+/// Returns everything that a program printed.
 fn printed(out: &Output) -> String {
     String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr)
 }
 
-/// Options, type and source of a mount in the kernel's table.
+/// Returns options, type and source of a mount from the kernel's table.
 fn entry(point: &Path) -> (String, String, String) {
     let table = fs::read_to_string("/proc/self/mounts").expect("mount table");
     let line = table.lines().find(|line| line.split(' ').nth(1) == point.to_str()).expect("mounted");
@@ -40,7 +40,7 @@ fn has(options: &str, one: &str) -> bool {
 }
 
 #[test]
-fn it_mounts_what_mount_says() {
+fn the_helper_mounts_as_mount_8_requests() {
     let lender = Lender::new(16 << 20);
     let (links, point) = (directory(), directory());
     let (source, point) = (lender.address(Over::Shm), point.path());
@@ -53,7 +53,7 @@ fn it_mounts_what_mount_says() {
     ] {
         let helper = called(links.path(), name);
         let out = run(&helper, &[&[&source, at], arguments].concat());
-        // A mount helper prints nothing when all is well, unless mount(8) passes -v on.
+        // A mount helper prints nothing on success, unless mount(8) passes -v.
         let verbose = arguments.contains(&"-nv");
         assert_eq!(
             (out.status.code(), printed(&out).contains("is mounted on")),
@@ -69,7 +69,7 @@ fn it_mounts_what_mount_says() {
         }
         fs::write(point.join(name), b"written").expect("written");
 
-        // Again: it is there.
+        // Runs it again on the existing mount.
         let out = run(&helper, &[&[&source, at], arguments].concat());
         assert_eq!(out.status.code(), Some(32));
 
@@ -89,9 +89,10 @@ fn it_mounts_what_mount_says() {
     }
 }
 
-/// As in /etc/fstab: mount(8) looks for the helper in /sbin, which is another one in a namespace of its own.
+/// mount(8) finds the helper in /sbin, as for /etc/fstab. A mount namespace provides its own
+/// /sbin.
 #[test]
-fn mount_finds_it_by_the_type() {
+fn mount_8_finds_the_helper_by_the_type() {
     const SCRIPT: &str = r#"
         mount --bind "$1" /sbin
         mount -t fuse.rfs "$2" "$3" -o "$4"
@@ -99,7 +100,7 @@ fn mount_finds_it_by_the_type() {
         echo written >"$3/file"
         umount "$3"
     "#;
-    // mount(8) does not pass `suid` on: it has to be asked for by another name.
+    // mount(8) does not pass `suid` on, so the option has another name as well.
     for (over, asked, allows) in [
         (Over::Shm, "noexec,noatime,suid,dev", false),
         (Over::Tcp, "noexec,noatime,io_uring=off", false),
@@ -128,9 +129,9 @@ fn mount_finds_it_by_the_type() {
     }
 }
 
-/// What mount(8) does without a helper: other flags, other places.
+/// Operations that mount(8) performs without a helper: other flags, other places.
 #[test]
-fn it_can_be_bound_and_remounted_as_any_mount() {
+fn a_mount_can_be_bound_and_remounted() {
     let mount8 = |arguments: &[&str], points: &[&Path]| {
         assert!(Command::new("mount").args(arguments).args(points).status().expect("mount").success());
     };
@@ -156,7 +157,7 @@ fn it_can_be_bound_and_remounted_as_any_mount() {
     fs::set_permissions(original.join("program"), fs::Permissions::from_mode(0o755)).expect("chmod");
     let denied = Command::new(original.join("program")).status().expect_err("noexec");
     assert_eq!(denied.raw_os_error(), Some(rustix::io::Errno::ACCESS.raw_os_error()));
-    // What is bound stays, and so does the process, until it is gone, too.
+    // The bind mount stays, and so does the process, until the bind mount is gone.
     assert!(Command::new("umount").arg(&original).status().expect("umount").success());
     assert_eq!(fs::read(bound.join("file")).expect("read"), b"seen on both");
     assert!(Command::new("umount").arg(bound).status().expect("umount").success());
@@ -164,7 +165,7 @@ fn it_can_be_bound_and_remounted_as_any_mount() {
 }
 
 #[test]
-fn mistakes_have_the_exit_codes_of_mount() {
+fn mistakes_have_the_exit_codes_of_mount_8() {
     let (links, point) = (directory(), directory());
     let helper = called(links.path(), "mount.fuse.rfs");
     let at = point.path().to_str().expect("UTF-8");
@@ -177,7 +178,7 @@ fn mistakes_have_the_exit_codes_of_mount() {
         (&["/nowhere/socket", at, "-q"], 1, "-q"),
         (&["/nowhere/socket", at, "-o", "remount,ro"], 32, at),
         (&["/nowhere/socket", at, "-o", "remount,nonsense"], 1, "nonsense"),
-        // A rehearsal looks at nothing.
+        // A dry run checks nothing.
         (&["/nowhere/socket", at, "-f"], 0, ""),
     ] {
         let out = run(&helper, arguments);

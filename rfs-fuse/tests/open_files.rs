@@ -1,4 +1,5 @@
-//! Files that stay open on two mounts while either of them changes size and space, one operation after the other.
+//! Files that stay open on two mounts while either mount changes size and space, one operation at
+//! a time.
 
 mod common;
 
@@ -26,7 +27,8 @@ fn open(path: PathBuf) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).expect("opened")
 }
 
-/// Runs a test for each kind of mount, in both directions, with a file of 3,000 bytes open on both.
+/// Runs a test for each kind of mount, in both directions, with a file of 3,000 bytes open on
+/// both mounts.
 fn shared(test: impl Fn(&File, &File, &Mount)) {
     for options in [&[][..], &["--cache", "none"]] {
         pairs(64 * MIB, options, |_, a, b| {
@@ -34,7 +36,7 @@ fn shared(test: impl Fn(&File, &File, &Mount)) {
                 let path = here.path("file");
                 let (one, two) = (open(path.clone()), open(there.path("file")));
                 one.write_all_at(&[b'x'; 3000], 0).expect("written");
-                // The size is known from now on.
+                // From now on the mount has cached the size.
                 one.write_all_at(b"y", 0).expect("written");
                 one.read_exact_at(&mut [0; 10], 0).expect("read");
                 test(&one, &two, there);
@@ -45,7 +47,7 @@ fn shared(test: impl Fn(&File, &File, &Mount)) {
     }
 }
 
-/// Returns what an `open` on a mount sees.
+/// Returns the content that a new `open` on a mount sees.
 fn content(mount: &Mount) -> Vec<u8> {
     std::fs::read(mount.path("file")).expect("read")
 }
@@ -68,9 +70,9 @@ fn a_write_after_a_truncation_within_a_block_makes_the_file_longer() {
     });
 }
 
-/// No space goes, and no byte behind the new end has any.
+/// The truncation frees no space, and no byte behind the new end is stored.
 #[test]
-fn so_it_does_where_the_end_was_a_hole() {
+fn a_write_after_a_truncation_to_a_hole_makes_the_file_longer() {
     shared(|one, two, there| {
         one.set_len(0).expect("truncated");
         one.set_len(3000).expect("a hole");
@@ -83,7 +85,7 @@ fn so_it_does_where_the_end_was_a_hole() {
 }
 
 #[test]
-fn so_it_does_after_an_open_that_truncates() {
+fn a_write_after_a_truncating_open_makes_the_file_longer() {
     shared(|one, _, there| {
         File::create(there.path("file")).expect("truncated");
         one.write_all_at(b"late", 2000).expect("written");
@@ -102,7 +104,7 @@ fn an_append_after_a_truncation_is_at_the_new_end() {
     });
 }
 
-/// Around the pages of the kernel, which does not ask for the size of a file that is read.
+/// Reads past the page cache. The kernel does not query the size for such a read.
 #[test]
 fn a_read_after_a_truncation_ends_at_the_new_end() {
     pairs(64 * MIB, &["--cache", "none"], |_, a, b| {
@@ -117,13 +119,13 @@ fn a_read_after_a_truncation_ends_at_the_new_end() {
     });
 }
 
-/// A file that two mounts have open, and what should be in it.
+/// A file that two mounts have open, with a model of its content.
 struct Shared {
-    /// Descriptors of either mount: one to read and write, and one to append.
+    /// Descriptors of each mount: one to read and write, one to append.
     files: [[File; 2]; 2],
     paths: [PathBuf; 2],
     model: Vec<u8>,
-    /// Whether reads through a descriptor that stays open see all that was written before.
+    /// True if reads through an open descriptor see all previous writes.
     coherent: bool,
 }
 
@@ -149,7 +151,7 @@ impl Shared {
         [file, OpenOptions::new().read(true).append(true).open(path).expect("opened")]
     }
 
-    /// Takes one step on a mount. Returns what it was.
+    /// Runs one step on a mount. Returns its description.
     fn step(&mut self, random: &mut Random, by: usize) -> String {
         let (at, len) = (random.below(LONGEST), random.below(6000) + 1);
         let (offset, size) = (at as usize, self.model.len());
@@ -190,7 +192,8 @@ impl Shared {
                 format!("zero {at} {len}")
             }
             8 => {
-                // As programs that copy do: the kernel bounds a copy by the size that it knows, without asking.
+                // The kernel bounds a copy by the size that it knows, so query the size first, as
+                // copy programs do.
                 assert_eq!(file.metadata().expect("attributes").len(), size as u64);
                 let (mut from, mut to) = (random.below(size as u64), at);
                 let source = from as usize;
@@ -200,7 +203,7 @@ impl Shared {
                         let bytes = self.model[source..source + count].to_vec();
                         put(&mut self.model, offset, &bytes);
                     }
-                    // They overlap, or there is nothing to copy.
+                    // The ranges overlap or are empty.
                     Err(e) => assert_eq!(e, Errno::INVAL),
                 }
                 format!("copy {source} {at} {len}")
@@ -225,7 +228,7 @@ impl Shared {
         }
     }
 
-    /// Whether holes are where there are no bytes but zeroes.
+    /// Checks that holes contain only zeros.
     fn seek(&self, by: usize, at: u64) {
         let (file, size) = (&self.files[by][0], self.model.len() as u64);
         let zero = |from: u64, to: u64| self.model[from as usize..to as usize].iter().all(|byte| *byte == 0);
@@ -290,14 +293,14 @@ fn exercise_all(options: &[&str], coherent: bool) {
     }
 }
 
-/// With a seed that is always the same, and with a new one.
+/// Uses a fixed seed, then a new one.
 #[test]
-fn a_file_that_is_open_on_two_mounts_is_one_array_of_bytes() {
+fn a_file_open_on_two_mounts_is_one_array_of_bytes() {
     exercise_all(&["--cache", "none"], true);
 }
 
-/// Reads through a descriptor that stays open may be of pages of before; an `open` sees all.
+/// A read through an open descriptor may see older pages. A new `open` sees all writes.
 #[test]
-fn so_it_is_where_mounts_keep_pages() {
+fn a_file_open_on_two_caching_mounts_is_one_array_of_bytes() {
     exercise_all(&[], false);
 }

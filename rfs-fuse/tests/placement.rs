@@ -1,4 +1,4 @@
-//! Session threads that are bound to the core of their caller, and what must not come of it.
+//! Session threads that are pinned to their caller's core, without harm to other callers.
 
 mod common;
 
@@ -21,30 +21,30 @@ use rustix::{
 const SCHED_OTHER: u32 = 0;
 const SCHED_IDLE: u32 = 5;
 
-/// How a thread is scheduled.
+/// Scheduling of a thread.
 #[derive(Debug)]
 struct Scheduled {
     policy: u32,
     cores: CpuSet,
 }
 
-/// How those threads of a mount's process are whose names begin so.
+/// Returns the scheduling of a mount's threads whose names begin with `name`.
 fn threads(mount: &Mount, name: &str) -> Vec<Scheduled> {
     let scheduled = |tid: &str| {
         let tid = Pid::from_raw(tid.parse().ok()?)?;
         let stat = fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
         let (head, rest) = stat.rsplit_once(')')?;
-        // Field 41; what follows the name begins with field 3.
+        // Field 41 is the policy; the text after the name begins with field 3.
         let policy = rest.split_whitespace().nth(41 - 3)?.parse().ok()?;
         let cores = sched_getaffinity(Some(tid)).ok()?;
         head.split_once('(')?.1.starts_with(name).then_some(Scheduled { policy, cores })
     };
     let tasks = fs::read_dir(format!("/proc/{}/task", mount.pid())).expect("threads");
-    // One that is not to be seen has ended meanwhile.
+    // A thread that is gone has ended meanwhile.
     tasks.filter_map(|task| scheduled(task.ok()?.file_name().to_str()?)).collect()
 }
 
-/// True if there are such threads, and the kernel schedules all of them as it does the process.
+/// Returns true if there are such threads, and all have the scheduling of the process.
 fn are_unbound(mount: &Mount, name: &str) -> bool {
     let process = sched_getaffinity(Some(mount.pid())).expect("cores");
     let threads = threads(mount, name);
@@ -52,14 +52,14 @@ fn are_unbound(mount: &Mount, name: &str) -> bool {
         && threads.iter().all(|thread| thread.policy == SCHED_OTHER && thread.cores == process)
 }
 
-/// True if there are session threads and all of them are bound.
+/// Returns true if there are session threads and all of them are pinned.
 fn is_followed(mount: &Mount) -> bool {
     let threads = threads(mount, "fuser-");
     !threads.is_empty()
         && threads.iter().all(|thread| thread.policy == SCHED_IDLE && thread.cores.count() == 1)
 }
 
-/// Some requests, each of which reaches the file system.
+/// Makes requests that all reach the file system.
 fn ask(directory: &Path) {
     let caller = gettid();
     for number in 0..20 {
@@ -69,12 +69,13 @@ fn ask(directory: &Path) {
     }
 }
 
-/// Asks until that has session threads follow. Where others take both cores there may be too little time to ask for it.
+/// Makes requests until the session threads are pinned. Returns false if the machine is too busy
+/// for that.
 fn ask_until_followed(mount: &Mount) -> bool {
     let end = Instant::now() + Duration::from_secs(20);
     while !is_followed(mount) {
         if Instant::now() > end {
-            eprintln!("nobody is followed here: this shows less than it could");
+            eprintln!("no thread was pinned here: the test checks less than usual");
             return false;
         }
         ask(&mount.point);
@@ -91,7 +92,7 @@ fn stay_on(core: usize) {
 const BLOCK: usize = 4096;
 const DEPTH: usize = 16;
 
-/// A file of [`DEPTH`] blocks, open with O_DIRECT.
+/// Opens a file of [`DEPTH`] blocks with O_DIRECT.
 fn direct_file(mount: &Mount) -> File {
     let path = mount.path("direct");
     fs::write(&path, [0; DEPTH * BLOCK]).expect("written");
@@ -99,14 +100,15 @@ fn direct_file(mount: &Mount) -> File {
     options.read(true).write(true).custom_flags(libc::O_DIRECT).open(path).expect("opened")
 }
 
-/// Hands blocks over that O_DIRECT accepts.
+/// Passes aligned blocks for O_DIRECT to `act`.
 fn with_blocks(act: impl FnOnce(&[u8])) {
     let memory = vec![7; (DEPTH + 1) * BLOCK];
     let at = memory.as_ptr().align_offset(BLOCK);
     act(&memory[at..at + DEPTH * BLOCK]);
 }
 
-/// Writes until the mount follows this thread, and waits for each block.
+/// Writes block by block until the mount pins its threads to this thread's core. Returns false if
+/// it does not.
 fn write_until_followed(mount: &Mount, file: &File) -> bool {
     let end = Instant::now() + Duration::from_secs(20);
     with_blocks(|blocks| {
@@ -129,7 +131,7 @@ fn with_each_kind(test: impl Fn(Mount)) {
     }
 }
 
-/// What the mount counted about placement, after its end.
+/// Ends the mount. Returns its counters of pinning.
 fn counters(mount: Mount) -> serde_json::Value {
     mount.report()["placement"].take()
 }
@@ -142,7 +144,7 @@ fn null(options: &[&str]) -> (Mount, tempfile::TempDir) {
     (Mount::spawn(&mut command, point.path()), point)
 }
 
-/// Happens in any case.
+/// Runs a function on drop, even after a panic.
 struct OnDrop<F: Fn()>(F);
 
 impl<F: Fn()> Drop for OnDrop<F> {
@@ -152,7 +154,7 @@ impl<F: Fn()> Drop for OnDrop<F> {
 }
 
 #[test]
-fn a_core_that_somebody_keeps_busy_does_not_hold_up_the_mount() {
+fn a_busy_core_does_not_delay_the_mount() {
     let (mount, _point) = null(&[]);
     let core = sched_getcpu();
     let (hogged, end) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -175,7 +177,7 @@ fn a_core_that_somebody_keeps_busy_does_not_hold_up_the_mount() {
             followed
         });
         assert!(eventually(|| hogged.load(Ordering::Relaxed)));
-        // Whoever is bound now hardly runs. It is seen to, time after time.
+        // A pinned thread gets hardly any time now. The mount must unpin it every time.
         for _ in 0..5 {
             assert!(eventually(|| are_unbound(mount, "fuser-")));
             ask(&mount.point);
@@ -187,10 +189,10 @@ fn a_core_that_somebody_keeps_busy_does_not_hold_up_the_mount() {
     assert!(!followed || counters["follows"].as_u64() > Some(0), "{counters}");
 }
 
-/// Several callers have the threads that serve them on one core while they wait for a server. Whoever keeps that core busy then
-/// holds up nobody for long.
+/// While several callers wait for a server, their session threads are pinned to one core. A busy
+/// process on that core must not delay them for long.
 #[test]
-fn several_callers_of_a_server_are_not_held_up_either() {
+fn a_busy_core_does_not_delay_several_callers_of_a_server() {
     const CALLERS: usize = 2;
     let lender = Lender::new(64 << 20);
     let mount = lender.mount(Over::Tcp, &[]);
@@ -211,7 +213,7 @@ fn several_callers_of_a_server_are_not_held_up_either() {
             thread::yield_now();
         }
         let Some(on) = threads(&mount, "fuser-").pop().filter(|thread| thread.cores.count() == 1) else {
-            return eprintln!("nobody is followed here: this shows less than it could");
+            return eprintln!("no thread was pinned here: the test checks less than usual");
         };
         let core = (0..CpuSet::MAX_CPU).find(|core| on.cores.is_set(*core)).expect("a core");
         let end = &end;
@@ -234,7 +236,7 @@ fn several_callers_of_a_server_are_not_held_up_either() {
 }
 
 #[test]
-fn a_caller_with_several_requests_under_way_is_not_followed() {
+fn a_caller_with_several_requests_in_flight_is_not_followed() {
     with_each_kind(|mount| {
         let (file, aio) = (direct_file(&mount), Aio::new(DEPTH));
         let end = Instant::now() + Duration::from_secs(1);
@@ -247,14 +249,14 @@ fn a_caller_with_several_requests_under_way_is_not_followed() {
         drop(file);
         let counters = counters(mount);
         if counters["follows"].is_null() {
-            return eprintln!("no caller is followed here: this shows less than it could");
+            return eprintln!("no thread was pinned here: the test checks less than usual");
         }
         assert!(counters["follows"] == 0 && counters["overlaps"].as_u64() > Some(0), "{counters}");
     });
 }
 
 #[test]
-fn a_caller_that_waits_for_each_block_is_followed_until_it_waits_no_longer() {
+fn a_caller_is_followed_only_while_it_waits_for_each_block() {
     with_each_kind(|mount| {
         let (file, aio) = (direct_file(&mount), Aio::new(DEPTH));
         let (end, is_deep, batches) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
@@ -289,7 +291,7 @@ fn a_caller_that_waits_for_each_block_is_followed_until_it_waits_no_longer() {
 }
 
 #[test]
-fn on_a_quiet_mount_nobody_is_bound() {
+fn on_an_idle_mount_no_thread_is_pinned() {
     let (mount, _point) = null(&[]);
     ask_until_followed(&mount);
     assert!(eventually(|| are_unbound(&mount, "fuser-")));
@@ -297,7 +299,7 @@ fn on_a_quiet_mount_nobody_is_bound() {
 }
 
 #[test]
-fn with_no_follow_nothing_happens() {
+fn with_no_follow_no_thread_is_pinned() {
     let (mount, _point) = null(&["--no-follow"]);
     for _ in 0..200 {
         ask(&mount.point);
@@ -307,7 +309,7 @@ fn with_no_follow_nothing_happens() {
 }
 
 #[test]
-fn threads_beside_the_session_threads_are_not_bound() {
+fn only_session_threads_are_pinned() {
     let lender = Lender::new(16 << 20);
     let mount = lender.mount(Over::Shm, &[]);
     let file = mount.path("locked");
@@ -317,7 +319,7 @@ fn threads_beside_the_session_threads_are_not_bound() {
         let waits = scope.spawn(|| {
             let file = File::open(&file).expect("opened");
             ask_until_followed(&mount);
-            // Has a session thread start the one that waits for locks.
+            // Makes a session thread start the thread that waits for locks.
             flock(&file, FlockOperation::LockExclusive).expect("locked");
         });
         assert!(eventually(|| are_unbound(&mount, "locks")));

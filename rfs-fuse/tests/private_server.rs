@@ -1,4 +1,5 @@
-//! `rfs-fuse --memory`: a mount with a server of its own. Both end together, however either of them ends.
+//! `rfs-fuse --memory`: a mount with a private server. Both end together, regardless of which one
+//! ends first.
 
 mod common;
 
@@ -30,7 +31,7 @@ impl PrivateMount {
         mount
     }
 
-    /// The process of the server: a child of the mount's process that was started with its mark.
+    /// Returns the server: a child of the mount's process with the mark of a private server.
     fn server(&self) -> Option<Pid> {
         let path = format!("/proc/{0}/task/{0}/children", self.child.id());
         let children = fs::read_to_string(path).ok()?;
@@ -41,7 +42,7 @@ impl PrivateMount {
         Pid::from_raw(children.split_whitespace().find(is_server)?.parse().ok()?)
     }
 
-    /// The directory of the server's socket.
+    /// Returns the directory of the server's socket.
     fn socket_directory(&self) -> PathBuf {
         let pid = self.server().expect("a server").as_raw_nonzero();
         let line = fs::read(format!("/proc/{pid}/cmdline")).expect("its command line");
@@ -117,7 +118,7 @@ fn a_mount_whose_server_is_killed_ends_with_an_error() {
 }
 
 #[test]
-fn a_ctrl_c_of_the_terminal_is_for_the_mount_only() {
+fn ctrl_c_of_the_terminal_reaches_only_the_mount() {
     let mount = PrivateMount::start(&[]);
     let server = mount.server().expect("a server");
     assert_ne!(
@@ -147,7 +148,7 @@ fn a_private_server_that_cannot_start_is_refused_with_its_reason() {
 fn a_background_mount_holds_no_output_open() {
     require_fuse();
     let point = directory();
-    // Returns only if no process keeps the pipes.
+    // Returns only when no process holds the pipes open.
     let out = program().args(["--daemon", "--memory", "64M"]).arg(point.path()).output();
     let out = out.expect("rfs-fuse runs");
     assert!(out.status.success() && is_mounted(point.path()), "{out:?}");

@@ -1,4 +1,4 @@
-//! The program: how it starts, fails and ends.
+//! The program: starts, failures and ends.
 
 mod common;
 
@@ -26,12 +26,12 @@ use rustix::process::{Pid, Signal};
 
 const MIB: u64 = 1 << 20;
 
-/// Runs to the end. A start that hangs instead of failing is ended by the runner of the tests.
+/// Runs the program to its failure. The test runner ends a start that hangs.
 fn run_to_failure(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).output().expect("rfs-fuse runs")
 }
 
-/// Asserts one line on stderr with all of `words`, nothing on stdout, and the exit code.
+/// Asserts the exit code, one line on stderr with all of `words`, and nothing on stdout.
 #[track_caller]
 fn assert_fails(out: &Output, code: i32, words: &[&str]) {
     let said = String::from_utf8_lossy(&out.stderr);
@@ -45,7 +45,7 @@ fn assert_fails(out: &Output, code: i32, words: &[&str]) {
 }
 
 #[test]
-fn a_timeout_below_the_patience_of_servers_is_warned_of() {
+fn a_timeout_below_the_servers_recall_timeout_causes_a_warning() {
     let lender = Lender::new(16 * MIB);
     for (timeout, warned) in [("4", true), ("9", false)] {
         let mut mount = lender.mount(Over::Shm, &["--timeout", timeout]);
@@ -57,7 +57,7 @@ fn a_timeout_below_the_patience_of_servers_is_warned_of() {
 }
 
 #[test]
-fn a_start_that_fails_says_why_in_one_line() {
+fn a_failed_start_prints_the_reason_in_one_line() {
     let lender = Lender::new(16 * MIB);
     let good = lender.address(Over::Shm);
     let point = directory();
@@ -85,7 +85,7 @@ fn a_start_that_fails_says_why_in_one_line() {
     for (address, mount_point, code, words) in table {
         let out = run_to_failure(program().arg(&address).arg(&mount_point));
         assert_fails(&out, code, &words);
-        // The same from the background.
+        // The failure is the same in the background.
         let out = run_to_failure(program().arg("--daemon").arg(&address).arg(&mount_point));
         assert_fails(&out, code, &words);
         assert!(!is_mounted(point));
@@ -124,9 +124,9 @@ fn a_listener_that_is_no_server_is_refused() {
     babbler.join().expect("babbler");
 }
 
-/// Where the kernel offers it, and nobody says no. `ci/ring` has it switched on.
+/// If the kernel offers io_uring and no option disables it. `ci/ring` enables it in the kernel.
 #[test]
-fn requests_come_over_io_uring_where_that_is_offered() {
+fn requests_come_over_io_uring_if_the_kernel_offers_it() {
     common::require_fuse();
     let switch = fs::read_to_string(SWITCH);
     let offered = switch.is_ok_and(|value| value.trim() == "Y");
@@ -134,7 +134,8 @@ fn requests_come_over_io_uring_where_that_is_offered() {
     for (options, way) in [
         (&["--null"][..], if offered { "io_uring" } else { "/dev/fuse" }),
         (&["--null", "--no-io-uring"], "/dev/fuse"),
-        // The kernel would take it, and not look whether the longest extended attribute fits.
+        // The kernel would accept this size without checking that the longest extended attribute
+        // fits.
         (&["--null", "--max-write", "64K"], "/dev/fuse"),
     ] {
         let point = directory();
@@ -156,8 +157,8 @@ fn requests_come_over_io_uring_where_that_is_offered() {
 /// The kernel's switch for FUSE over io_uring.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// Runs a mount with `--null --io-uring=on` to its failure, after `prepare` in a mount namespace of
-/// its own.
+/// Runs a mount with `--null --io-uring=on` to its failure, after `prepare` in a mount namespace
+/// of its own.
 fn insist_on_a_ring(prepare: &str) -> Output {
     let point = directory();
     let script = format!("{prepare} && exec \"$0\" --null --io-uring=on \"$1\"");
@@ -169,7 +170,7 @@ fn insist_on_a_ring(prepare: &str) -> Output {
 }
 
 #[test]
-fn io_uring_on_fails_with_the_next_step_where_it_cannot_be_switched_on() {
+fn io_uring_on_fails_with_the_next_step_if_it_cannot_be_enabled() {
     common::require_fuse();
     let missing = insist_on_a_ring("mount -t tmpfs none /sys/module/fuse/parameters");
     assert_fails(&missing, 1, &[SWITCH, "Linux 6.14", "--io-uring=auto"]);
@@ -185,7 +186,7 @@ fn io_uring_on_fails_with_the_next_step_where_it_cannot_be_switched_on() {
     let refused =
         insist_on_a_ring(&format!("mount --bind {fake_path} {SWITCH} && mount -o remount,bind,ro {SWITCH}"));
     assert_fails(&refused, 1, &["cannot switch on", "Read-only", &format!("echo Y >{SWITCH}")]);
-    // The kernel takes no notice of this one.
+    // The kernel ignores this file.
     let out = insist_on_a_ring(&format!("mount --bind {fake_path} {SWITCH}"));
     let said = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(1), "{said}");
@@ -195,7 +196,7 @@ fn io_uring_on_fails_with_the_next_step_where_it_cannot_be_switched_on() {
     }
 }
 
-/// Alone of its run, as it switches the machine's kernel (`ci/nextest.toml`).
+/// Runs without other tests, because it changes a setting of the kernel (`ci/nextest.toml`).
 #[test]
 fn io_uring_on_switches_it_on() {
     if std::env::var_os("RFS_TEST_RING").is_none() {
@@ -225,7 +226,7 @@ fn io_uring_on_switches_it_on() {
     }
 }
 
-/// Sets the switch to this value when it is dropped.
+/// Restores the setting when dropped.
 struct Restore<'a>(&'a str);
 
 impl Drop for Restore<'_> {
@@ -235,7 +236,7 @@ impl Drop for Restore<'_> {
 }
 
 #[test]
-fn signals_and_fusermount_end_it_cleanly() {
+fn signals_and_fusermount_end_a_mount_cleanly() {
     for over in providers() {
         let lender = Lender::new(16 * MIB);
         for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
@@ -258,7 +259,7 @@ fn signals_and_fusermount_end_it_cleanly() {
 }
 
 #[test]
-fn a_service_manager_is_told() {
+fn a_service_manager_is_notified() {
     let lender = Lender::new(16 * MIB);
     let (point, place) = (directory(), directory());
     let manager = place.path().join("notify");
@@ -280,7 +281,7 @@ fn a_service_manager_is_told() {
 }
 
 #[test]
-fn a_busy_mount_is_detached_and_it_says_so() {
+fn a_busy_mount_is_detached_with_a_message() {
     for over in providers() {
         let lender = Lender::new(16 * MIB);
         let mut mount = lender.mount(over, &[]);
@@ -299,10 +300,10 @@ fn a_busy_mount_is_detached_and_it_says_so() {
     }
 }
 
-/// What was changed in mapped memory is written back before a signal detaches the mount.
+/// Changes of mapped memory are written back before a signal detaches the mount.
 #[test]
-fn what_was_mapped_and_changed_before_a_signal_is_written_back() {
-    // Older ones write copies of pages back, for which nothing from outside can wait.
+fn mapped_changes_before_a_signal_are_written_back() {
+    // An older kernel writes copies of pages back, and no other process can wait for that.
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("its release");
     let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
     if (numbers.next(), numbers.next()) < (Some(6), Some(16)) {
@@ -330,7 +331,7 @@ fn what_was_mapped_and_changed_before_a_signal_is_written_back() {
     }
 }
 
-/// Processes whose arguments contain the path.
+/// Returns the number of processes whose arguments contain the path.
 fn processes(path: &Path) -> usize {
     let path = path.to_str().expect("UTF-8").as_bytes();
     let mut found = 0;
@@ -407,7 +408,7 @@ fn an_ordinary_user_mounts_through_fusermount3() {
         assert_eq!(status.code(), Some(0), "{said}");
         assert!(!is_mounted(point.path()));
 
-        // What is left of a killed one goes through fusermount3, too.
+        // The watchdog unmounts a killed mount through fusermount3, too.
         let mut mount = Mount::spawn(&mut command, point.path());
         mount.signal(Signal::KILL);
         mount.wait();
@@ -417,7 +418,7 @@ fn an_ordinary_user_mounts_through_fusermount3() {
 
 #[test]
 fn counters_are_printed_at_the_end() {
-    // There what is written is in calls.
+    // With checksums, writes are calls.
     if common::checked() {
         return eprintln!("not run: a server with checksums carries writes out itself");
     }
@@ -466,7 +467,7 @@ fn server_process() {
     let lender = Lender::new(16 * MIB);
     println!("\nserving {} {}", lender.address(Over::Shm), lender.address(Over::Tcp));
     io::stdout().flush().expect("stdout");
-    // Until the test is done with it.
+    // Waits until the test closes the input.
     io::stdin().read_to_end(&mut Vec::new()).ok();
 }
 
@@ -514,7 +515,7 @@ impl Drop for ServerProcess {
     }
 }
 
-/// Runs it on a thread and gives its result if it ends within `limit`.
+/// Runs `f` on a thread. Returns its result if it ends within `limit`.
 fn within<T: Send + 'static>(limit: Duration, f: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (done, wait) = mpsc::channel();
     thread::spawn(move || done.send(f()));
@@ -523,7 +524,7 @@ fn within<T: Send + 'static>(limit: Duration, f: impl FnOnce() -> T + Send + 'st
 
 type Operation = Box<dyn FnOnce() -> io::Result<()> + Send>;
 
-/// Every kind of operation.
+/// Returns one operation of every kind.
 fn operations(mount: &Mount, file: &File) -> Vec<(&'static str, Operation)> {
     let (path, point) = (mount.path("file"), mount.point.clone());
     let file = file.try_clone().expect("dup");
@@ -550,7 +551,7 @@ fn operations(mount: &Mount, file: &File) -> Vec<(&'static str, Operation)> {
     ]
 }
 
-/// Each of them on a mount whose server is gone or silent.
+/// Runs every operation on a mount whose server is gone or silent.
 fn every_operation(mount: &Mount, file: File, limit: Duration) -> Vec<(&'static str, Option<i32>)> {
     operations(mount, &file)
         .into_iter()
@@ -561,7 +562,7 @@ fn every_operation(mount: &Mount, file: File, limit: Duration) -> Vec<(&'static 
         .collect()
 }
 
-/// A new file with three blocks in it. The mount has the kernel keep nothing.
+/// Creates a file of three blocks. The kernel caches nothing of this mount.
 fn uncached_file(mount: &Mount) -> File {
     let path = mount.path("file");
     fs::write(&path, pattern(3 * 4096, 1)).expect("written");
@@ -586,13 +587,13 @@ fn a_killed_server_is_an_errno_and_not_a_hang() {
     }
 }
 
-/// The options of a mount that waits for half a second, and the longest that an operation of it may take: twice `--timeout` and
-/// `--connect-timeout`, as SEMANTICS.md has it, and what a busy machine takes. With the defaults, which are 10 s and 4 s, it would be longer.
+/// Options of a mount that waits for half a second, and the maximum time of an operation on it.
+/// The semantics allow twice `--timeout` and `--connect-timeout`; a busy machine takes longer.
 const IMPATIENT: [&str; 6] = ["--cache", "none", "--timeout", "0.5", "--connect-timeout", "0.5"];
-const ITS_LONGEST: Duration = Duration::from_millis(3 * 500 + 4000);
+const MAX_OPERATION_TIME: Duration = Duration::from_millis(3 * 500 + 4000);
 
 #[test]
-fn whatever_comes_first_to_a_silent_server_is_told_in_time() {
+fn the_first_operation_on_a_silent_server_fails_in_time() {
     common::require_fuse();
     for over in providers() {
         let server = ServerProcess::start();
@@ -602,7 +603,7 @@ fn whatever_comes_first_to_a_silent_server_is_told_in_time() {
             let file = uncached_file(&mount);
             (mount, file, point)
         };
-        // One for each kind of operation: all that follow a loss are told at once.
+        // A new mount for each operation, because operations after a loss fail at once.
         let first = start(0);
         let mut mounts = vec![first];
         mounts.extend((1..operations(&mounts[0].0, &mounts[0].1).len()).map(start));
@@ -612,16 +613,16 @@ fn whatever_comes_first_to_a_silent_server_is_told_in_time() {
             .enumerate()
             .map(|(at, (mount, file, _))| {
                 let (name, run) = operations(mount, file).swap_remove(at);
-                (name, thread::spawn(move || within(ITS_LONGEST, run)))
+                (name, thread::spawn(move || within(MAX_OPERATION_TIME, run)))
             })
             .collect();
         for (name, wait) in waits {
             let result =
                 wait.join().expect("no panic").unwrap_or_else(|| panic!("{name} over {over:?} hangs"));
             let errno = result.err().and_then(|e| e.raw_os_error());
-            // Where the server's memory is mapped no server is needed for what a file has.
+            // With mapped memory, operations on allocated space need no server.
             if !(["read", "write", "fstat"].contains(&name) && errno.is_none()) {
-                // Whichever of what it asks for finds the loss out.
+                // The error depends on the step that detects the loss.
                 let told = [rustix::io::Errno::TIMEDOUT, rustix::io::Errno::HOSTDOWN];
                 let told = told.map(|errno| Some(errno.raw_os_error()));
                 assert!(told.contains(&errno), "{name} over {over:?}: {errno:?}");
@@ -644,14 +645,14 @@ fn a_silent_server_is_an_errno_and_not_a_hang() {
         let mount = Mount::start(server.address(over), point.path(), &IMPATIENT);
         let file = uncached_file(&mount);
         common::stop(server.pid());
-        let first = within(ITS_LONGEST, {
+        let first = within(MAX_OPERATION_TIME, {
             let path = mount.path("dir");
             move || fs::create_dir(path)
         });
-        let first = first.expect("mkdir hangs").expect_err("nobody answers").raw_os_error();
+        let first = first.expect("mkdir hangs").expect_err("the server does not answer").raw_os_error();
         assert_eq!(first, Some(rustix::io::Errno::TIMEDOUT.raw_os_error()), "over {over:?}");
-        // The session is over by that.
-        for (name, errno) in every_operation(&mount, file, ITS_LONGEST) {
+        // The session has ended by now.
+        for (name, errno) in every_operation(&mount, file, MAX_OPERATION_TIME) {
             assert!(errno.is_some(), "{name} over {over:?} worked");
         }
         mount.unmount();
@@ -659,9 +660,10 @@ fn a_silent_server_is_an_errno_and_not_a_hang() {
     }
 }
 
-/// A process that waits for an answer of its own file system could not be killed before that came, so another one looks.
+/// A process that waits for its own file system could not be killed, so another process probes
+/// the mount.
 #[test]
-fn a_look_from_outside_says_what_it_found() {
+fn a_probe_from_outside_reports_its_result() {
     let dir = directory();
     fs::write(dir.path().join("file"), "").expect("written");
     let look = |what: &str, name: &str| {

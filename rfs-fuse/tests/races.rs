@@ -1,4 +1,5 @@
-//! Two mounts that want the same at the same time, and one that looks right after the other, ten thousand times each.
+//! Two mounts that attempt the same change at the same time, and a mount that looks immediately
+//! after a change of the other. Thousands of rounds each.
 
 mod common;
 
@@ -20,12 +21,13 @@ const ROUNDS: u32 = 10_000;
 const LONG: &[&str] = &["--attr-timeout", "3600", "--entry-timeout", "3600"];
 const NONE: &[&str] = &["--attr-timeout", "0", "--entry-timeout", "0"];
 
-/// Lets two threads go on together. They meet within microseconds: that long a thread does not sleep, it lets others run.
+/// Barrier for two threads. They yield instead of sleeping, because they meet within
+/// microseconds.
 #[derive(Default)]
 struct Meeting(AtomicU32);
 
 impl Meeting {
-    /// The `nth` meeting, from 1 on.
+    /// Waits for the other thread. `nth` counts the meetings from 1.
     fn meet(&self, nth: u32) {
         self.0.fetch_add(1, Ordering::AcqRel);
         let give_up = Instant::now() + PATIENCE;
@@ -38,21 +40,21 @@ impl Meeting {
 
 type Act = fn(&Mount, &Path) -> io::Result<()>;
 
-/// What both mounts try in the same moment of each round, with the same name.
+/// A change that both mounts attempt at the same time, with the same name in each round.
 struct Race {
-    /// Exactly one may succeed.
+    /// The change. Exactly one mount may succeed.
     attempt: Act,
-    /// What the other one is told.
+    /// The error of the other mount.
     lost: io::ErrorKind,
-    /// Done before each round, by the first mount.
+    /// Run before each round by the first mount.
     prepare: Act,
-    /// Done after it, by the one that has won.
+    /// Run after each round by the mount that succeeded.
     undo: Act,
 }
 
 impl Race {
-    /// Between two that are as fast as each other, and a fast and a slow one; with a kernel that keeps nothing, and with one that
-    /// believes that it knows which names there are.
+    /// Runs the race between equally fast mounts, and between a fast and a slow mount. Runs it
+    /// without caching and with default caching.
     fn run(&self) {
         self.over([Over::Shm, Over::Tcp], NONE, 2000);
         let equal = [
@@ -67,7 +69,7 @@ impl Race {
         );
     }
 
-    /// How often the first one has won.
+    /// Runs the race for some rounds. Returns how often the first mount succeeded.
     fn over(&self, over: [Over; 2], options: &[&str], rounds: u32) -> usize {
         let lender = Lender::new(64 * MIB);
         let mounts = over.map(|over| lender.mount(over, options));
@@ -75,7 +77,7 @@ impl Race {
             fs::write(own(mount), b"").expect("written");
         }
         let (meeting, inside) = (Meeting::default(), AtomicU32::new(0));
-        // Rounds in which one found the other at it.
+        // Rounds in which both attempts overlapped.
         let overlaps = AtomicU32::new(0);
         let run = |mount: &Mount, is_first: bool| -> Vec<Option<io::ErrorKind>> {
             let round = |round: u32| {
@@ -117,7 +119,7 @@ impl Race {
     }
 }
 
-/// Both make a name that was not there.
+/// Races to create a name that does not exist.
 fn race(attempt: Act, undo: Act) {
     Race { attempt, lost: io::ErrorKind::AlreadyExists, prepare: nothing, undo }.run();
 }
@@ -126,7 +128,7 @@ fn nothing(_: &Mount, _: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A file that only this mount uses, although both see it.
+/// Returns a file that only this mount uses.
 fn own(mount: &Mount) -> std::path::PathBuf {
     mount.path(&format!("own-{}", mount.pid()))
 }
@@ -136,22 +138,22 @@ fn unlink(_: &Mount, path: &Path) -> io::Result<()> {
 }
 
 #[test]
-fn of_two_who_create_one_wins() {
+fn of_two_exclusive_creations_one_succeeds() {
     race(|_, path| OpenOptions::new().write(true).create_new(true).open(path).map(drop), unlink);
 }
 
 #[test]
-fn of_two_who_make_a_directory_one_wins() {
+fn of_two_mkdirs_of_a_name_one_succeeds() {
     race(|_, path| fs::create_dir(path), |_, path| fs::remove_dir(path));
 }
 
 #[test]
-fn of_two_who_link_one_wins() {
+fn of_two_links_of_a_name_one_succeeds() {
     race(|mount, path| fs::hard_link(own(mount), path), unlink);
 }
 
 #[test]
-fn of_two_who_rename_without_replacing_one_wins() {
+fn of_two_renames_without_replacing_one_succeeds() {
     race(
         |mount, path| Ok(renameat_with(CWD, own(mount), CWD, path, RenameFlags::NOREPLACE)?),
         |mount, path| fs::rename(path, own(mount)),
@@ -159,7 +161,7 @@ fn of_two_who_rename_without_replacing_one_wins() {
 }
 
 #[test]
-fn of_two_who_rename_the_same_file_one_wins() {
+fn of_two_renames_of_a_file_one_succeeds() {
     Race {
         attempt: |mount, path| fs::rename(path, own(mount)),
         lost: io::ErrorKind::NotFound,
@@ -170,7 +172,7 @@ fn of_two_who_rename_the_same_file_one_wins() {
 }
 
 #[test]
-fn of_two_who_unlink_the_same_file_one_wins() {
+fn of_two_unlinks_of_a_file_one_succeeds() {
     Race {
         attempt: |_, path| fs::remove_file(path),
         lost: io::ErrorKind::NotFound,
@@ -180,7 +182,7 @@ fn of_two_who_unlink_the_same_file_one_wins() {
     .run();
 }
 
-/// What the file holds in a round: lengths go up and down, and are often the same as before.
+/// Returns the content of a round. Lengths vary, and often repeat.
 fn content(round: u32) -> Vec<u8> {
     let len = match round % 16 {
         3 => 0,
@@ -193,7 +195,7 @@ fn content(round: u32) -> Vec<u8> {
 
 fn write_and_close(path: &Path, round: u32) {
     let content = content(round);
-    // In place, or from scratch.
+    // Some rounds write in place, others truncate first.
     let anew = round.is_multiple_of(3);
     let mut file = OpenOptions::new().write(true).truncate(anew).open(path).expect("opened");
     file.write_all(&content).expect("written");
@@ -210,7 +212,7 @@ fn close_to_open(first: Over, second: Over) {
     let mut last = 0;
     let mut bytes = vec![0; 100_000];
     for round in 0..ROUNDS {
-        // Each writes what the other has just read.
+        // Each mount writes the file that the other one has just read.
         let (writer, reader) = if round % 2 == 0 { (&here, &there) } else { (&there, &here) };
         write_and_close(writer, round);
         let file = File::open(reader).expect("opened");
@@ -228,16 +230,16 @@ fn close_to_open(first: Over, second: Over) {
 }
 
 #[test]
-fn nothing_old_is_seen_after_close_and_open_over_shared_memory() {
+fn no_stale_bytes_after_close_and_open_over_shared_memory() {
     close_to_open(Over::Shm, Over::Shm);
 }
 
 #[test]
-fn nothing_old_is_seen_after_close_and_open_over_tcp() {
+fn no_stale_bytes_after_close_and_open_over_tcp() {
     close_to_open(Over::Tcp, Over::Tcp);
 }
 
 #[test]
-fn nothing_old_is_seen_after_close_and_open_over_either() {
+fn no_stale_bytes_after_close_and_open_over_both() {
     close_to_open(Over::Shm, Over::Tcp);
 }

@@ -1,4 +1,4 @@
-//! Small reads of several threads at once, which the client answers when their bytes come.
+//! Small concurrent reads, which the client answers asynchronously.
 
 mod common;
 
@@ -16,7 +16,7 @@ const BLOCK: usize = 4096;
 const READERS: u64 = 6;
 
 #[test]
-fn each_gets_the_bytes_that_it_asked_for() {
+fn each_reader_gets_the_requested_bytes() {
     let content = pattern(MIB as usize, 3);
     for over in providers() {
         let lender = Lender::new(16 * MIB);
@@ -29,7 +29,7 @@ fn each_gets_the_bytes_that_it_asked_for() {
                 scope.spawn(move || {
                     let mut bytes = [0; BLOCK];
                     for step in 0..1000 {
-                        // Steps that meet those of others nowhere twice in a row.
+                        // Offsets that no two readers share at consecutive steps.
                         let at = ((step * 7919 + reader * 104_729) * 13) % (MIB - 1);
                         let len = file.read_at(&mut bytes, at).expect("read");
                         let expected = &content[at as usize..content.len().min(at as usize + BLOCK)];
@@ -43,11 +43,11 @@ fn each_gets_the_bytes_that_it_asked_for() {
     }
 }
 
-/// A truncation gives blocks back, and another file takes them.
+/// A truncation frees blocks, and another file reuses them.
 #[test]
-fn nobody_reads_what_another_file_has_in_blocks_that_were_given_back() {
+fn no_reader_sees_another_files_bytes_in_freed_blocks() {
     for over in providers() {
-        // Room for one of the two.
+        // Enough space for only one of the two files.
         let lender = Lender::new(2 * MIB);
         let mount = lender.mount(over, &["--cache", "none"]);
         let open = |name| {

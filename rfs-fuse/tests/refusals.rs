@@ -1,4 +1,4 @@
-//! What a mount that cannot be made says, in containers, user namespaces, and as an ordinary user.
+//! Messages of mounts that fail in containers, in user namespaces, and for ordinary users.
 
 mod common;
 
@@ -9,8 +9,8 @@ use std::{
 
 use common::{NOBODY, directory, program, require_fuse};
 
-/// Runs a shell script in a mount namespace of its own. `$1` is a directory for its use, and the other
-/// arguments are a command that mounts, and fails. Returns the one line that the command says.
+/// Runs a shell script in a mount namespace of its own. `$1` is a directory for its use; the
+/// other arguments are a command that mounts, and must fail. Returns its one line of output.
 fn said_in_namespace(script: &str, owner: u32) -> String {
     require_fuse();
     let _open = common::OpenDevice::new();
@@ -33,13 +33,13 @@ fn said_in_namespace(script: &str, owner: u32) -> String {
     said
 }
 
-/// Asserts that a mount of root in a changed namespace says these words.
+/// Asserts that root's mount in a changed namespace fails with these words.
 fn root_is_told(script: &str, words: &[&str]) {
     let said = said_in_namespace(&format!("{script}\nshift\nexec \"$@\""), 0);
     assert!(words.iter().all(|word| said.contains(word)), "{words:?} are not in {said:?}");
 }
 
-/// Asserts that a mount of an ordinary user in a changed namespace says these words.
+/// Asserts that an ordinary user's mount in a changed namespace fails with these words.
 fn user_is_told(script: &str, rights: &str, words: &[&str]) {
     let drop = format!("setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups {rights}");
     let said = said_in_namespace(&format!("{script}\nshift\nexec {drop} \"$@\""), NOBODY);
@@ -47,8 +47,8 @@ fn user_is_told(script: &str, rights: &str, words: &[&str]) {
 }
 
 #[test]
-fn a_device_that_is_none_is_named() {
-    // As in a container that has another file there.
+fn a_wrong_fuse_device_is_named() {
+    // Some containers have another file at this path.
     for file in ["/dev/null", "/dev/zero", "/etc/passwd"] {
         let script = format!("mount --bind {file} /dev/fuse");
         root_is_told(&script, &["/dev/fuse: not a FUSE device", "--device /dev/fuse"]);
@@ -60,7 +60,7 @@ fn a_device_that_is_none_is_named() {
 }
 
 #[test]
-fn a_container_without_the_capability_is_told_so() {
+fn a_container_without_the_capability_gets_the_reason() {
     let drop = "shift; exec setpriv --bounding-set=-sys_admin --inh-caps=-sys_admin \"$@\"";
     root_is_told(drop, &["cannot mount on", "CAP_SYS_ADMIN", "--cap-add SYS_ADMIN"]);
 }
@@ -71,7 +71,7 @@ fn a_user_namespace_needs_a_mount_namespace_of_its_own() {
     root_is_told(alone, &["cannot mount on", "unshare --user --map-root-user --mount"]);
 }
 
-/// In a user namespace with a mount namespace of its own there is nothing to refuse.
+/// In a user namespace with its own mount namespace, mounting is allowed.
 #[test]
 fn root_of_a_user_namespace_mounts() {
     require_fuse();
@@ -91,19 +91,19 @@ fn root_of_a_user_namespace_mounts() {
 }
 
 #[test]
-fn an_ordinary_user_is_told_of_the_helper() {
+fn an_ordinary_user_gets_the_reason_of_a_missing_helper() {
     let without = "mount --bind /dev/null \"$(command -v fusermount3)\"";
     user_is_told(without, "", &["fusermount3 is not installed", "package fuse3"]);
     let privileges = ["cannot mount on", "no_new_privs", "NoNewPrivileges=no"];
     user_is_told("", "--no-new-privs", &privileges);
-    // As on a file system that is mounted nosuid.
+    // As on a file system mounted with nosuid.
     let helper = "cp \"$(command -v fusermount3)\" $1/helper; chmod 755 $1/helper; \
                   mount --bind $1/helper \"$(command -v fusermount3)\"";
     user_is_told(helper, "", &["cannot mount on", "chmod u+s"]);
 }
 
 #[test]
-fn an_ordinary_user_is_told_of_the_device_and_the_directory() {
+fn an_ordinary_user_gets_errors_of_the_device_and_the_directory() {
     user_is_told(
         "mknod -m 600 $1/fuse c 10 229; mount --bind $1/fuse /dev/fuse",
         "",

@@ -1,4 +1,5 @@
-//! What SEMANTICS.md lists as not there: how each of it is refused. What begins to work is to be taken off the list.
+//! The unsupported features that docs/semantics lists, and their errors. A feature that begins to
+//! work must be removed from that list.
 
 mod common;
 
@@ -22,7 +23,7 @@ use rustix::{
 };
 
 const MIB: u64 = 1 << 20;
-/// Of pwritev2(2), from Linux 6.9 on.
+/// Flag of pwritev2(2), from Linux 6.9 on.
 const RWF_NOAPPEND: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x20);
 
 fn made(mount: &Mount, name: &str) -> File {
@@ -41,7 +42,8 @@ fn modes_of_fallocate_that_move_bytes() {
     });
 }
 
-/// A kernel keeps those who write away from the programs that it runs, and the other way round: each of those that are run on its own mount.
+/// A kernel protects running programs from writers, and files open for writing from execution, on
+/// its own mounts only.
 #[test]
 fn programs_that_other_mounts_write_to() {
     let busy = Some(Errno::TXTBSY.raw_os_error());
@@ -51,7 +53,7 @@ fn programs_that_other_mounts_write_to() {
         fs::copy("/bin/sleep", a.path("sleep")).expect("copied");
         let mut runs = Command::new(a.path("sleep")).arg("1000").spawn().expect("it runs");
         assert_eq!(to_write(&a.path("sleep")).map(drop).map_err(errno), Err(busy));
-        let writes = to_write(&b.path("sleep")).expect("nobody is asked");
+        let writes = to_write(&b.path("sleep")).expect("no recall blocks it");
         let run = |mount: &Mount| Command::new(mount.path("sleep")).arg("0").status().map_err(errno);
         assert!(run(a).expect("it runs").success());
         assert_eq!(run(b), Err(busy));
@@ -80,7 +82,7 @@ fn clones_and_flags_of_inodes() {
     });
 }
 
-/// The kernel hands one page over.
+/// The kernel limits the value to one page.
 #[test]
 fn acls_of_more_than_a_page() {
     let acl = |users: u32| {
@@ -95,13 +97,13 @@ fn acls_of_more_than_a_page() {
         made(mount, "file");
         let set =
             |users| setxattr(mount.path("file"), "system.posix_acl_access", &acl(users), XattrFlags::empty());
-        // 4 bytes, and 8 for each of four entries besides the users.
+        // 4 bytes of header, and 8 for each of the four entries other than users.
         assert_eq!(set((4096 - 4 - 32) / 8), Ok(()));
         assert_eq!(set((4096 - 4 - 32) / 8 + 1), Err(Errno::TOOBIG));
     });
 }
 
-/// The flags of the open file come with a write, and not its own.
+/// A write request has the flags of the open file, not those of the call.
 #[test]
 fn a_write_that_is_not_to_append_to_a_file_that_is_open_to_append() {
     each(16 * MIB, |_, mount| {
@@ -138,21 +140,21 @@ fn a_number_of_the_file_system() {
     });
 }
 
-/// With handles in place of descriptors, as whoever watches a whole file system needs them.
+/// File handles instead of descriptors, as required for watching a whole file system.
 #[test]
 fn fanotify_of_the_whole_file_system() {
     use nix::libc;
     each(16 * MIB, |_, mount| {
-        // SAFETY: takes numbers.
+        // SAFETY: the arguments are numbers.
         let group = unsafe {
             libc::fanotify_init(libc::FAN_CLASS_NOTIF | libc::FAN_REPORT_FID, libc::O_RDONLY as u32)
         };
         assert!(group >= 0, "{}", std::io::Error::last_os_error());
-        // SAFETY: a descriptor that was just made, and nobody else's.
+        // SAFETY: the kernel just made the descriptor, and nothing else owns it.
         let group = unsafe { std::os::fd::OwnedFd::from_raw_fd(group) };
         let path = std::ffi::CString::new(mount.point.as_os_str().as_encoded_bytes()).expect("no NUL");
         let how = libc::FAN_MARK_ADD | libc::FAN_MARK_FILESYSTEM;
-        // SAFETY: the path ends with a NUL, and is not kept.
+        // SAFETY: the path ends with a NUL, and the kernel does not keep it.
         let marked = unsafe {
             libc::fanotify_mark(group.as_raw_fd(), how, libc::FAN_CREATE, libc::AT_FDCWD, path.as_ptr())
         };
@@ -168,9 +170,9 @@ fn maps_of_extents() {
     const FIEMAP: libc::Ioctl = 0xC020_660B_u32 as libc::Ioctl;
     each(16 * MIB, |_, mount| {
         let file = made(mount, "file");
-        // A struct fiemap that asks for how many there are.
+        // A struct fiemap that requests the number of extents.
         let mut ask = [0u64, u64::MAX, 0, 0];
-        // SAFETY: the structure is as long as the number says, and no extents follow it.
+        // SAFETY: the structure has the encoded length, and no extents follow it.
         let done = unsafe { libc::ioctl(file.as_raw_fd(), FIEMAP, ask.as_mut_ptr()) };
         let error = std::io::Error::last_os_error();
         assert_eq!((done, error.raw_os_error()), (-1, Some(libc::EOPNOTSUPP)));
@@ -185,14 +187,14 @@ fn quotas_of_users() {
         let mut quota = [0u64; 32];
         let command = (libc::Q_GETQUOTA << 8) | libc::USRQUOTA;
         let (root, quota) = (root.as_raw_fd(), quota.as_mut_ptr());
-        // SAFETY: what is written is shorter than what is given.
+        // SAFETY: the kernel writes less than the length of the buffer.
         let done = unsafe { libc::syscall(libc::SYS_quotactl_fd, root, command, 0, quota) };
         let error = std::io::Error::last_os_error();
         assert_eq!((done, error.raw_os_error()), (-1, Some(libc::ENOSYS)));
     });
 }
 
-/// A kernel tells those who watch a directory what it does there itself.
+/// A kernel reports only its own changes to watchers of a directory.
 #[test]
 fn news_of_other_mounts() {
     use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init};
@@ -210,7 +212,7 @@ fn news_of_other_mounts() {
     });
 }
 
-/// A lease of fcntl(2) is the kernel's: nobody on another mount breaks it.
+/// A lease of fcntl(2) is local to a kernel: other mounts do not break it.
 #[test]
 fn leases_that_other_mounts_break() {
     use nix::libc;
@@ -228,13 +230,13 @@ fn leases_that_other_mounts_break() {
         fs::write(a.path("file"), b"x").expect("written");
         let file = File::open(a.path("file")).expect("opened");
         assert_eq!(lease(&file, libc::F_SETLEASE, libc::F_RDLCK), Ok(0));
-        fs::write(b.path("file"), b"y").expect("nobody is asked");
+        fs::write(b.path("file"), b"y").expect("no recall blocks it");
         assert_eq!(lease(&file, libc::F_GETLEASE, 0), Ok(libc::F_RDLCK));
         lease(&file, libc::F_SETLEASE, libc::F_UNLCK).expect("given up");
     });
 }
 
-/// A user namespace of its own, as idmaps are described by, until it is dropped.
+/// A user namespace, as required for idmapped mounts, ended when dropped.
 struct Namespace(std::process::Child);
 
 impl Namespace {
@@ -244,7 +246,7 @@ impl Namespace {
         let child = command.spawn().expect("unshare");
         let own = fs::read_link("/proc/self/ns/user").expect("procfs");
         let namespace = Namespace(child);
-        // It is another one when the process has left this one's, and is described when its map has been written.
+        // Waits until the process is in the new namespace and the map is written.
         assert!(common::eventually(|| {
             fs::read_link(namespace.path("ns/user")).is_ok_and(|theirs| theirs != own)
                 && fs::read_to_string(namespace.path("uid_map")).is_ok_and(|map| !map.is_empty())
@@ -264,7 +266,7 @@ impl Drop for Namespace {
     }
 }
 
-/// With them the kernel tells FUSE no longer who calls.
+/// On an idmapped mount the kernel would not send the caller's ids to FUSE.
 #[test]
 fn mounts_with_mapped_owners() {
     use nix::libc;
@@ -281,7 +283,7 @@ fn mounts_with_mapped_owners() {
             propagation: 0,
             userns_fd: users.as_raw_fd() as u64,
         };
-        // SAFETY: an empty path, and a structure of the size that is given with it.
+        // SAFETY: an empty path, and a structure of the given size.
         let done = unsafe {
             libc::syscall(
                 libc::SYS_mount_setattr,
@@ -294,7 +296,7 @@ fn mounts_with_mapped_owners() {
         };
         if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().raw_os_error()) }
     };
-    // A file system that has them: that the call is right.
+    // Checks the call on a file system that supports idmapped mounts.
     assert_eq!(map("/dev/shm".as_ref()), Ok(()));
     each(16 * MIB, |_, mount| assert_eq!(map(&mount.point), Err(Some(libc::EINVAL))));
 }

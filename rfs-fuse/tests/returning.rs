@@ -1,4 +1,5 @@
-//! Mounts whose session is lost come back: nothing is lost, nothing happens twice, nobody hears of it.
+//! Mounts that lose their session reconnect: no data is lost, no change is repeated, and programs
+//! notice nothing.
 
 mod common;
 
@@ -30,7 +31,7 @@ use rustix::{
 
 const MEMORY: u64 = 64 << 20;
 const NAMES: u64 = 12;
-/// So often at least the connections are cut.
+/// Minimum number of times that connections are cut.
 const CUTS: u64 = 8;
 
 fn mount(proxy: &Proxy, options: &[&str]) -> (Mount, tempfile::TempDir) {
@@ -47,7 +48,7 @@ fn lender() -> Lender {
     Lender::with(MEMORY, |config| config.fencing.lease = Some(Duration::from_secs(60)))
 }
 
-/// What a directory should have: names, with the numbers of what they stand for, and the bytes of those.
+/// Expected content of a directory: names, the file of each name, and the bytes of each file.
 #[derive(Default)]
 struct Model {
     names: BTreeMap<String, usize>,
@@ -60,7 +61,7 @@ impl Model {
     }
 }
 
-/// One step, which has to do in the directory just what it does in the model.
+/// Runs one step in the directory and on the model.
 fn step(random: &mut Random, dir: &Path, model: &mut Model) -> String {
     let [one, two] = [(); 2].map(|()| format!("n{}", random.below(NAMES)));
     let path = |name: &str| dir.join(name);
@@ -91,7 +92,7 @@ fn step(random: &mut Random, dir: &Path, model: &mut Model) -> String {
         3 => {
             match (fs::rename(path(&one), path(&two)), known) {
                 (Ok(()), Some(file)) => {
-                    // Two names of one file stay as they are.
+                    // Renaming one link of a file over another one changes nothing.
                     if model.names.get(&two) != Some(&file) {
                         model.names.remove(&one);
                         model.names.insert(two.clone(), file);
@@ -162,7 +163,7 @@ fn check(dir: &Path, model: &Model) {
     }
 }
 
-/// Steps until it is enough.
+/// Runs steps until `is_enough`.
 fn exercise(dir: PathBuf, seed: u64, is_enough: impl Fn(u32) -> bool) -> Model {
     let (mut random, mut model, mut done) = (Random::new(seed), Model::default(), Vec::new());
     for number in (0..).take_while(|number| !is_enough(*number)) {
@@ -187,9 +188,10 @@ fn exercise(dir: PathBuf, seed: u64, is_enough: impl Fn(u32) -> bool) -> Model {
     model
 }
 
-/// Connections end at any byte, while two who work in directories of their own hear nothing of it.
+/// Connections are cut at arbitrary bytes. Two programs in directories of their own notice
+/// nothing.
 #[test]
-fn connections_that_are_cut_are_nobodys_business() {
+fn cut_connections_have_no_visible_effect() {
     let fresh = seed();
     for (options, seed) in [(&[][..], 42), (&["--cache", "none"][..], 43), (&[][..], fresh)] {
         eprintln!("seed {seed}, {options:?}");
@@ -206,7 +208,7 @@ fn connections_that_are_cut_are_nobodys_business() {
                     while proxy.will_cut() && !over.load(Ordering::SeqCst) {
                         thread::sleep(Duration::from_millis(1));
                     }
-                    // Long enough to be back mostly, and not always.
+                    // Mostly long enough to reconnect.
                     thread::sleep(Duration::from_millis(random.below(120)));
                 }
             })
@@ -226,7 +228,7 @@ fn connections_that_are_cut_are_nobodys_business() {
         cutter.join().expect("cutter");
         let models: Vec<Model> = models.into_iter().map(|model| model.expect("worker")).collect();
         assert!(proxy.cuts() >= CUTS);
-        // As this mount has it, and as it is.
+        // Compares the view of this mount with the view of another one.
         let beside = lender.mount(Over::Tcp, &[]);
         for (number, model) in models.iter().enumerate() {
             for mount in [&through, &beside] {
@@ -240,7 +242,7 @@ fn connections_that_are_cut_are_nobodys_business() {
 }
 
 #[test]
-fn open_files_and_locks_are_there_when_the_session_is_lost() {
+fn open_files_and_locks_survive_the_loss_of_the_session() {
     let lender = lender();
     let proxy = Proxy::to(lender.address(Over::Tcp));
     let (through, _dir) = mount(&proxy, &[]);
@@ -256,7 +258,7 @@ fn open_files_and_locks_are_there_when_the_session_is_lost() {
     let other = File::open(beside.path("a")).expect("opened");
     assert!(flock(&other, FlockOperation::NonBlockingLockShared).is_err(), "the lock is kept");
     let waits = thread::spawn(move || flock(&other, FlockOperation::LockShared).map(|()| other));
-    // Nobody can come back for some time, and what is asked for meanwhile waits.
+    // The mount cannot reconnect for some time, and requests wait meanwhile.
     let asked = {
         let path = through.path("new");
         thread::spawn(move || fs::write(path, b"new"))
@@ -265,10 +267,10 @@ fn open_files_and_locks_are_there_when_the_session_is_lost() {
     assert!(!asked.is_finished() && !waits.is_finished());
     proxy.close(false);
     asked.join().expect("thread").expect("written");
-    gone.write_all_at(b"nobody sees it", 0).expect("written");
+    gone.write_all_at(b"no one sees it", 0).expect("written");
     let mut bytes = [0; 14];
     gone.read_exact_at(&mut bytes, 0).expect("read");
-    assert_eq!(&bytes, b"nobody sees it");
+    assert_eq!(&bytes, b"no one sees it");
     file.write_all_at(b"after!", 0).expect("written");
     assert!(!waits.is_finished());
     flock(&file, FlockOperation::Unlock).expect("unlocked");
@@ -283,7 +285,7 @@ fn open_files_and_locks_are_there_when_the_session_is_lost() {
 }
 
 #[test]
-fn who_waits_for_a_lock_goes_on_waiting() {
+fn a_waiter_for_a_lock_survives_the_loss_of_the_session() {
     let lender = lender();
     let proxy = Proxy::to(lender.address(Over::Tcp));
     let (through, _dir) = mount(&proxy, &[]);
@@ -295,7 +297,7 @@ fn who_waits_for_a_lock_goes_on_waiting() {
         let waits = thread::spawn(move || flock(&waiter, FlockOperation::LockShared).map(|()| waiter));
         thread::sleep(Duration::from_millis(50));
         if round % 2 == 0 {
-            // It is granted while nobody is there to hear it.
+            // The lock is granted while the waiter's mount is disconnected.
             proxy.close(true);
             proxy.cut();
             flock(&holder, FlockOperation::Unlock).expect("unlocked");
@@ -313,7 +315,7 @@ fn who_waits_for_a_lock_goes_on_waiting() {
 }
 
 #[test]
-fn a_server_that_is_not_there_fails_operations_in_time_and_can_be_unmounted() {
+fn operations_on_an_absent_server_fail_in_time_and_the_mount_can_be_unmounted() {
     let lender = lender();
     let proxy = Proxy::to(lender.address(Over::Tcp));
     let (through, _dir) = mount(&proxy, &["--timeout", "1", "--cache", "none"]);
@@ -321,11 +323,11 @@ fn a_server_that_is_not_there_fails_operations_in_time_and_can_be_unmounted() {
     proxy.close(true);
     proxy.cut();
     let began = Instant::now();
-    let failed = fs::metadata(through.path("a")).expect_err("nobody answers");
+    let failed = fs::metadata(through.path("a")).expect_err("the server does not answer");
     assert_eq!(failed.raw_os_error(), Some(112), "{failed}");
     assert!(began.elapsed() >= Duration::from_millis(900), "it might have come back");
-    // From then on nobody waits, until the server is there again.
-    fs::write(through.path("b"), b"b").expect_err("nobody answers");
+    // From now on operations fail at once, until the server is back.
+    fs::write(through.path("b"), b"b").expect_err("the server does not answer");
     proxy.close(false);
     assert!(eventually(|| fs::read(through.path("a")).is_ok_and(|bytes| bytes == b"a")));
     proxy.close(true);
@@ -334,7 +336,7 @@ fn a_server_that_is_not_there_fails_operations_in_time_and_can_be_unmounted() {
 }
 
 #[test]
-fn what_is_held_up_goes_on() {
+fn delayed_operations_continue() {
     let lender = lender();
     let proxy = Proxy::to(lender.address(Over::Tcp));
     let (through, _dir) = mount(&proxy, &[]);
@@ -350,9 +352,10 @@ fn what_is_held_up_goes_on() {
     through.unmount();
 }
 
-/// Longer than its lease nobody waits for a mount: what it finds then is what the others have made of it.
+/// A mount that stays away for longer than its lease loses its session, and finds the changes of
+/// other mounts.
 #[test]
-fn a_mount_that_was_away_for_too_long_begins_anew() {
+fn a_mount_away_longer_than_its_lease_starts_a_new_session() {
     for options in [&[][..], &["--cache", "none"][..]] {
         let lender = Lender::with(MEMORY, |config| {
             config.fencing.lease = Some(Duration::from_millis(1500));
@@ -368,7 +371,7 @@ fn a_mount_that_was_away_for_too_long_begins_anew() {
             file.write_all_at(&pattern(100_000, 5), 0).expect("written");
         }
         flock(&locked, FlockOperation::LockExclusive).expect("locked");
-        // Who only tried to lock it has nothing that could be lost.
+        // A failed attempt to lock leaves nothing that could be lost.
         let tried = File::open(through.path("locked")).expect("opened");
         assert_eq!(flock(&tried, FlockOperation::NonBlockingLockExclusive), Err(Errno::AGAIN));
         fs::create_dir(through.path("dir")).expect("made");
@@ -385,7 +388,7 @@ fn a_mount_that_was_away_for_too_long_begins_anew() {
             fs::remove_file(beside.path("removed")).expect("removed");
             fs::rename(beside.path("dir/old"), beside.path("dir/new")).expect("renamed");
             fs::write(beside.path("dir/same"), b"changed").expect("written");
-            // All of what the mount had is somewhere else now.
+            // The space of the mount's files is used by other files now.
             fs::write(beside.path("stays"), pattern(50_000, 6)).expect("written");
             fs::write(beside.path("full"), pattern(1 << 20, 9)).expect("written");
             let lock = File::open(beside.path("locked")).expect("opened");
@@ -395,7 +398,8 @@ fn a_mount_that_was_away_for_too_long_begins_anew() {
         }
         proxy.close(false);
 
-        // What was asked for while it was away may have failed; from now on all is as it is.
+        // Requests during the absence may have failed. From now on the mount sees the current
+        // state.
         assert!(eventually(|| fs::metadata(through.path("dir")).is_ok()));
         assert!(eventually(|| fs::metadata(through.path("dir/old")).is_err()));
         assert_eq!(fs::read(through.path("dir/new")).expect("read"), b"old");
@@ -406,15 +410,15 @@ fn a_mount_that_was_away_for_too_long_begins_anew() {
         stays.write_all_at(&pattern(2000, 7), 100).expect("written");
         stays.read_exact_at(&mut bytes[..2100], 0).expect("read");
         assert!(bytes[100..2100] == pattern(2000, 7));
-        // Who had a lock is told that it is lost.
+        // A file whose lock was lost returns errors.
         let errno = |e: std::io::Error| e.raw_os_error();
         assert_eq!(locked.read_at(&mut bytes, 0).map_err(errno), Err(Some(5)));
         assert_eq!(locked.write_at(b"x", 0).map_err(errno), Err(Some(5)));
-        // So is what changes its size and space, or copies from it or to it.
+        // The errors include changes of size and space, and copies in both directions.
         assert_eq!(locked.set_len(5).map_err(errno), Err(Some(5)));
         assert_eq!(fallocate(&locked, FallocateFlags::empty(), 0, 200_000), Err(Errno::IO));
         for (from, to) in [(&locked, &stays), (&stays, &locked)] {
-            // The kernel may fall back to reading and writing, which fails as well.
+            // The kernel may fall back to reading and writing, which also fail.
             assert_eq!(copy_file_range(from, Some(&mut 0), to, Some(&mut 0), 10), Err(Errno::IO));
         }
         assert_eq!(tried.read_at(&mut bytes[..1000], 0).map_err(errno), Ok(1000));
@@ -432,9 +436,10 @@ fn a_mount_that_was_away_for_too_long_begins_anew() {
     }
 }
 
-/// A write that was begun under a lock, and waits until the mount is back, may land no more if others may have had the lock meanwhile.
+/// A write begins under a lock and waits for the reconnect. If the lock was lost meanwhile, the
+/// write must fail.
 #[test]
-fn what_waits_while_its_lock_gets_lost_does_not_land() {
+fn a_waiting_write_fails_if_its_lock_is_lost() {
     const WRITERS: u64 = 4;
     let kept = [&[][..], &["--cache", "none"][..]];
     for (options, checksum) in kept.into_iter().flat_map(|options| [(options, false), (options, true)]) {
@@ -445,13 +450,14 @@ fn what_waits_while_its_lock_gets_lost_does_not_land() {
         });
         let proxy = Proxy::to(lender.address(Over::Tcp));
         let (through, _dir) = mount(&proxy, options);
-        // A program that is started while writes wait closes what is open, and waits for them.
+        // Started in advance: starting a program later would close inherited descriptors and wait
+        // for the writes.
         let beside = lender.mount(Over::Tcp, &[]);
         let len = WRITERS as usize * 4096;
         let [locked, free] = ["locked", "free"].map(|name| {
             let file = File::options().read(true).write(true).create_new(true).open(through.path(name));
             let file = file.expect("made");
-            // Half of them find space, and the others have to ask for it.
+            // Half of the blocks have space; the writes of the others must request it.
             file.write_all_at(&pattern(len / 2, 1), 0).expect("written");
             file.set_len(len as u64).expect("grown");
             file
@@ -494,9 +500,9 @@ fn what_waits_while_its_lock_gets_lost_does_not_land() {
     }
 }
 
-/// Another server at the same place is another file system.
+/// A new server at the same address is another file system.
 #[test]
-fn a_server_that_has_lost_its_memory_is_not_taken_for_an_empty_one() {
+fn a_server_that_lost_its_memory_is_not_taken_for_an_empty_one() {
     let lender = lender();
     let proxy = Proxy::to(lender.address(Over::Tcp));
     let (mut through, _dir) = mount(&proxy, &[]);
@@ -518,10 +524,10 @@ fn a_server_that_has_lost_its_memory_is_not_taken_for_an_empty_one() {
     assert!(said.contains("has lost its memory"), "{said}");
 }
 
-/// What the kernel keeps of such a mount would not fit what others have written since: all of it is refused, and nothing is written
-/// back behind anybody's back.
+/// The kernel's cached pages of such a mount may conflict with later writes of other mounts. All
+/// operations fail, and no page is written back.
 #[test]
-fn a_mount_that_was_alone_and_away_for_too_long_is_over() {
+fn an_exclusive_mount_away_longer_than_its_lease_fails() {
     let lender = Lender::with(MEMORY, |config| config.fencing.lease = Some(Duration::from_millis(1500)));
     let proxy = Proxy::to(lender.address(Over::Tcp));
     let (mut through, _dir) = mount(&proxy, &["--cache", "writeback", "--timeout", "5"]);
@@ -529,7 +535,7 @@ fn a_mount_that_was_alone_and_away_for_too_long_is_over() {
     let file = File::options().read(true).write(true).open(through.path("file")).expect("opened");
     let map = File::options().read(true).write(true).open(through.path("file")).expect("opened");
     let mut mapped = Mapped::new(&map, 8192);
-    // The kernel has it, and the server has not.
+    // The pages are dirty in the kernel, and not at the server.
     file.write_all_at(&pattern(50_000, 2), 10_000).expect("written");
     mapped.write(5000, b"in memory");
     proxy.close(true);
@@ -550,7 +556,7 @@ fn a_mount_that_was_alone_and_away_for_too_long_is_over() {
     over("a new name", fs::rename(through.path("file"), through.path("moved")));
     over("another write, synchronized", file.write_all_at(b"x", 0).and_then(|()| file.sync_all()));
     over("opening", File::open(through.path("file")).map(drop));
-    // Its end writes nothing back either.
+    // Ending the mount must not write them back either.
     drop((mapped, map, file));
     through.signal(rustix::process::Signal::TERM);
     let (status, said) = through.wait();

@@ -1,4 +1,4 @@
-//! Space on real mounts: fallocate, holes that are found, copies within the server.
+//! Space on real mounts: fallocate, SEEK_HOLE, and copies within the server.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn size_and_blocks(file: &File) -> (u64, u64) {
 }
 
 #[test]
-fn a_write_takes_what_space_there_is() {
+fn a_write_takes_the_remaining_space() {
     for over in providers() {
         for options in [&[][..], &["--cache", "none"]] {
             let lender = Lender::new(16 * MIB);
@@ -43,10 +43,10 @@ fn a_write_takes_what_space_there_is() {
             assert_eq!(refused.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
             assert_eq!((at, lender.free_blocks()), (67 * 4096, 0), "all of it was taken");
             assert!(fs::read(mount.path("file")).expect("read") == bytes[..at]);
-            // What is there can be written, from there on nothing.
+            // Allocated space can be written; beyond it nothing can.
             let across = &bytes[..8192];
             assert_eq!(file.write_at(across, at as u64 - 4096).expect("written"), 4096);
-            // Appends are whole or not at all.
+            // Appends are whole or fail.
             fs::remove_file(mount.path("file")).expect("removed");
             drop(file);
             let mut log =
@@ -67,9 +67,9 @@ fn a_write_takes_what_space_there_is() {
     }
 }
 
-/// A mount that has a file open has no part of what the file gives up elsewhere.
+/// Space that a file frees is not kept by another mount that has the file open.
 #[test]
-fn what_is_written_anew_while_another_mount_has_it_open_takes_no_more_space() {
+fn rewriting_a_file_open_on_another_mount_takes_no_more_space() {
     for options in [&[][..], &["--cache", "none"]] {
         common::pairs(16 * MIB, options, |lender, a, b| {
             let (here, there) = (a.path("file"), b.path("file"));
@@ -89,7 +89,7 @@ fn what_is_written_anew_while_another_mount_has_it_open_takes_no_more_space() {
 }
 
 #[test]
-fn what_is_reserved_is_data_and_reads_as_zero() {
+fn reserved_space_is_data_and_reads_as_zero() {
     each(64 * MIB, |_, mount| {
         let file = open(&mount.path("file"));
         file.set_len(MIB).expect("extended");
@@ -101,9 +101,9 @@ fn what_is_reserved_is_data_and_reads_as_zero() {
     });
 }
 
-/// Also where a file that grows was given space ahead of need.
+/// Holds even for a growing file that got space ahead of need.
 #[test]
-fn what_truncation_adds_is_a_hole() {
+fn extending_by_truncation_adds_a_hole() {
     each(64 * MIB, |_, mount| {
         let file = open(&mount.path("file"));
         for at in 0..4 {
@@ -126,7 +126,7 @@ fn holes_are_punched_and_found() {
         let mut expected = pattern(MIB as usize, 1);
         file.write_all_at(&expected, 0).expect("written");
         let free = lender.free_blocks();
-        // Read, so that the kernel has its pages.
+        // Reads the file, so that the kernel has its pages.
         assert!(fs::read(mount.path("file")).expect("read") == expected);
         fallocate(&file, PUNCH, 4000, 300_000).expect("punched");
         expected[4000..304_000].fill(0);
@@ -142,7 +142,7 @@ fn holes_are_punched_and_found() {
         assert_eq!(find(SeekFrom::Data(4096)), Ok(303_104));
         assert_eq!(find(SeekFrom::Hole(303_104)), Ok(MIB));
         assert_eq!(find(SeekFrom::Hole(MIB)), Err(Errno::NXIO));
-        // What is written into the hole is data.
+        // Bytes written into the hole are data.
         file.write_all_at(b"x", 100_000).expect("written");
         assert_eq!(find(SeekFrom::Data(4096)), Ok(98_304));
         file.set_len(4 * MIB).expect("extended");
@@ -174,7 +174,7 @@ fn space_is_reserved_zeroed_and_refused() {
         assert_eq!(fallocate(&file, F::empty(), 0, 64 * MIB), Err(Errno::NOSPC));
         assert_eq!((size_and_blocks(&file), lender.free_blocks()), ((MIB, 4096), free));
         drop(file);
-        // What was reserved outlives the close.
+        // The reservation outlives the close.
         let file = File::open(&path).expect("opened");
         assert_eq!(size_and_blocks(&file), (MIB, 4096));
     });
@@ -187,9 +187,9 @@ fn a_range_is_zeroed_with_and_without_the_size() {
         let file = open(&path);
         let mut expected = pattern(20_000, 6);
         file.write_all_at(&expected, 0).expect("written");
-        // In the kernel's pages, too.
+        // The kernel's pages are zeroed, too.
         assert!(fs::read(&path).expect("read") == expected);
-        // Across the end: what is zeroed is there as space, and the size stays.
+        // A range across the end allocates space, and the size stays.
         let free = lender.free_blocks();
         fallocate(&file, F::ZERO_RANGE | F::KEEP_SIZE, 10_001, 30_000).expect("zeroed");
         expected[10_001..].fill(0);
@@ -197,18 +197,18 @@ fn a_range_is_zeroed_with_and_without_the_size() {
         // 0 to 40,960.
         assert_eq!(size_and_blocks(&file), (20_000, 80));
         assert!(lender.free_blocks() <= free, "nothing is given back");
-        // What shows of it when the file is made longer is zero and data.
+        // When the file is extended, that space reads as zero and is data.
         file.set_len(24_000).expect("extended");
         expected.resize(24_000, 0);
         assert!(fs::read(&path).expect("read") == expected);
-        // Without the flag the file ends where the range does.
+        // Without KEEP_SIZE the file ends at the end of the range.
         file.write_all_at(&pattern(100, 1), 23_900).expect("written");
         fallocate(&file, F::ZERO_RANGE, 23_950, 10_000).expect("zeroed");
         expected[23_900..].copy_from_slice(&pattern(100, 1));
         expected[23_950..].fill(0);
         expected.resize(33_950, 0);
         assert!(fs::read(&path).expect("read") == expected);
-        // A hole in the range has space then.
+        // Holes in the range get space.
         let sparse = open(&mount.path("sparse"));
         sparse.set_len(MIB).expect("extended");
         fallocate(&sparse, F::ZERO_RANGE | F::KEEP_SIZE, 8192, 8192).expect("zeroed");
@@ -219,7 +219,7 @@ fn a_range_is_zeroed_with_and_without_the_size() {
 }
 
 #[test]
-fn what_was_given_ahead_of_need_is_data_before_a_write_far_behind_it() {
+fn space_allocated_ahead_is_data_before_a_far_write() {
     each(64 * MIB, |lender, mount| {
         let path = mount.path("file");
         let file = open(&path);
@@ -228,7 +228,7 @@ fn what_was_given_ahead_of_need_is_data_before_a_write_far_behind_it() {
         let taken = free - lender.free_blocks();
         assert!(taken > 40, "a file that grows is given space ahead of need");
         file.write_all_at(&[8; 4096], 16 * MIB).expect("written");
-        // As far as it reaches, and then a hole.
+        // The space extends to the allocation's end; then comes a hole.
         assert_eq!(seek(&file, SeekFrom::Hole(0)), Ok(taken * 4096));
         assert_eq!(seek(&file, SeekFrom::Data(taken * 4096)), Ok(16 * MIB));
         let mut bytes = vec![1; (taken as usize - 40) * 4096];
@@ -237,9 +237,9 @@ fn what_was_given_ahead_of_need_is_data_before_a_write_far_behind_it() {
     });
 }
 
-/// Space behind the end is the file's own, and nobody else's, until it is truncated.
+/// Space behind the end belongs to the file until it is truncated.
 #[test]
-fn what_is_reserved_behind_the_end_stays_until_the_file_is_truncated() {
+fn space_reserved_behind_the_end_stays_until_a_truncation() {
     each(16 * MIB, |lender, mount| {
         let path = mount.path("file");
         let free = lender.free_blocks();
@@ -247,7 +247,7 @@ fn what_is_reserved_behind_the_end_stays_until_the_file_is_truncated() {
         fallocate(&file, F::KEEP_SIZE, 0, 8 * MIB).expect("reserved");
         assert_eq!((size_and_blocks(&file), lender.free_blocks()), ((0, 16_384), free - 2048));
         drop(file);
-        // Others take the rest, and it is there all the same.
+        // Another file takes the remaining space. The reserved space is still available.
         let other = open(&mount.path("other"));
         fallocate(&other, F::empty(), 0, lender.free_blocks() * 4096).expect("reserved");
         let file = open(&path);
@@ -268,7 +268,7 @@ fn copies_move_no_data_through_the_client() {
         from.write_all_at(&data, 0).expect("written");
         fallocate(&from, PUNCH, 8 * MIB, 4 * MIB).expect("punched");
         data[8 << 20..12 << 20].fill(0);
-        // The destination's pages are known to the kernel before.
+        // The kernel has pages of the destination.
         to.write_all_at(&pattern(MIB as usize, 4), 0).expect("written");
         let (mut at, mut into) = (0, 0);
         let before = lender.handled("copy");
@@ -277,11 +277,11 @@ fn copies_move_no_data_through_the_client() {
                 copy_file_range(&from, Some(&mut at), &to, Some(&mut into), len as usize).expect("copied");
             assert!(copied > 0);
         }
-        // 16 MiB at a time.
+        // One call copies 16 MiB.
         assert_eq!(lender.handled("copy") - before, 2);
         assert!(fs::read(mount.path("to")).expect("read") == data);
         assert_eq!(to.metadata().expect("attributes").len(), len);
-        // Holes stay holes where there was nothing before.
+        // Holes stay holes where the destination had no data.
         assert_eq!(seek(&to, SeekFrom::Hole(MIB)), Ok(8 * MIB));
         assert_eq!(copy_file_range(&from, Some(&mut len.clone()), &to, Some(&mut 0), 100), Ok(0));
         let overlap = copy_file_range(&to, Some(&mut 0), &to, Some(&mut 10), 100);
@@ -290,7 +290,7 @@ fn copies_move_no_data_through_the_client() {
 }
 
 #[test]
-fn the_other_side_sees_holes_and_copies() {
+fn another_mount_sees_holes_and_copies() {
     for over in providers() {
         let lender = Lender::new(64 * MIB);
         let (a, b) = (lender.mount(over, &[]), lender.mount(over, &[]));
@@ -300,7 +300,7 @@ fn the_other_side_sees_holes_and_copies() {
         fallocate(&file, PUNCH, 0, MIB / 2).expect("punched");
         let mut expected = pattern(MIB as usize, 5);
         expected[..MIB as usize / 2].fill(0);
-        // Opened here while it is still open there.
+        // Opened while the other mount still has the file open.
         let seen = File::open(b.path("file")).expect("opened");
         assert_eq!(size_and_blocks(&seen), (MIB, 1024));
         assert!(fs::read(b.path("file")).expect("read") == expected);

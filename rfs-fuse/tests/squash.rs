@@ -1,4 +1,4 @@
-//! Mounts with a key that has a squash: root of the client is not root of the export, and files work as ever.
+//! Mounts with a squashed key: the client's root is not root of the export. Files work as usual.
 
 mod common;
 
@@ -114,7 +114,7 @@ fn root_of_a_client_is_not_root_of_the_export() {
 }
 
 #[test]
-fn files_of_a_squashed_client_are_its_users_and_hold_what_was_written() {
+fn files_of_a_squashed_client_belong_to_its_user_and_keep_their_bytes() {
     let f = Fixture::new();
     for over in providers() {
         let admin = f.mount(over, "admin");
@@ -126,7 +126,7 @@ fn files_of_a_squashed_client_are_its_users_and_hold_what_was_written() {
             assert!(fs::read(&there).expect("read") == bytes);
             let attributes = fs::metadata(&there).expect("attributes");
             assert_eq!((attributes.uid(), attributes.gid()), (owner, owner));
-            // Appends of both, which know of each other.
+            // Appends of both mounts, which must not overwrite each other.
             std::thread::scope(|scope| {
                 for (path, mark) in [(&here, b'a'), (&there, b'b')] {
                     scope.spawn(move || {

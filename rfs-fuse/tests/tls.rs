@@ -1,4 +1,4 @@
-//! Mounts over TLS: what is written is there, and who is refused is told why in one line.
+//! Mounts over TLS: data survives, and a refused client gets the reason in one line.
 
 mod common;
 #[path = "../../rdmabox/tests/support/tls.rs"]
@@ -18,7 +18,7 @@ use tls::{Authority, NAMES, Pair};
 
 const MIB: u64 = 1 << 20;
 
-/// A server with a certificate of an authority.
+/// A server with a certificate signed by an authority.
 struct Secured {
     lender: Lender,
     authority: Authority,
@@ -48,7 +48,7 @@ fn text(path: &Path) -> String {
     path.to_str().expect("UTF-8").to_owned()
 }
 
-/// Why there is no mount: one line.
+/// Returns the one line with which a mount is refused.
 fn refusal(address: &str, options: &[&str], code: i32) -> String {
     let point = directory();
     let out = program().args(options).arg(address).arg(point.path()).stdin(Stdio::null()).output();
@@ -60,7 +60,7 @@ fn refusal(address: &str, options: &[&str], code: i32) -> String {
 }
 
 #[test]
-fn what_is_written_is_there_for_the_next_mount() {
+fn written_data_is_there_for_the_next_mount() {
     let secured = Secured::usual();
     let bytes = common::pattern(5 << 20, 3);
     let mount = secured.lender.mount(Over::Tcp, &["--tls-ca", &secured.ca()]);
@@ -69,7 +69,7 @@ fn what_is_written_is_there_for_the_next_mount() {
     fs::write(mount.path("dir/file"), &bytes).expect("written");
     assert!(fs::read(mount.path("dir/file")).expect("read") == bytes);
     mount.unmount();
-    // It is this host, whose Unix socket a mount without TLS would take.
+    // Without TLS, a mount would switch to the Unix socket of this machine.
     let point = directory();
     let options = ["--tls-ca", &secured.ca(), "--tls-name", "localhost", "--cache", "none"];
     let mount = common::Mount::start(&secured.lender.address(Over::Tcp), point.path(), &options);
@@ -82,7 +82,7 @@ fn what_is_written_is_there_for_the_next_mount() {
 }
 
 #[test]
-fn who_is_not_believed_and_who_wants_none_is_told() {
+fn an_untrusted_server_and_a_missing_tls_get_a_reason() {
     let secured = Secured::usual();
     let (address, ca) = (secured.lender.address(Over::Tcp), secured.ca());
     let other = Authority::new();
@@ -102,7 +102,7 @@ fn who_is_not_believed_and_who_wants_none_is_told() {
         said.ends_with(": the server does not use TLS; remove --tls-ca, or start the server with --tls-cert"),
         "{said}"
     );
-    // What could not be encrypted is refused before anybody connects.
+    // Combinations that cannot be encrypted are refused before connecting.
     for (address, why) in [
         (plain.address(Over::Shm), "memory that is mapped cannot be encrypted"),
         ("rdma:127.0.0.1:1".into(), "what an RDMA device carries cannot be encrypted"),
@@ -140,7 +140,7 @@ fn certificates_are_renewed_without_a_new_mount() {
     let options = ["--provider", "tcp", "--tls-ca", &ca, "--timeout", "60"];
     let mut mount = common::Mount::start(proxy.address(), point.path(), &options);
     fs::write(mount.path("file"), b"before").expect("written");
-    // Another authority has signed the server's certificate from now on.
+    // From now on another authority signs the server's certificate.
     let new = Authority::new();
     let (certificate, key) = new.sign("server", &NAMES);
     for (from, to) in [(certificate, "server.pem"), (key, "server.key"), (new.ca(), "ca.pem")] {
@@ -149,7 +149,7 @@ fn certificates_are_renewed_without_a_new_mount() {
     assert!(secured.lender.server.reload_certificates().expect("read"));
     proxy.cut();
     fs::write(mount.path("file"), b"after").expect("written");
-    // What cannot be read leaves those of before.
+    // Unreadable files leave the previous certificates in use.
     fs::write(&ca, b"no certificate").expect("written");
     proxy.cut();
     assert_eq!(fs::read(mount.path("file")).expect("read"), b"after");
@@ -162,7 +162,7 @@ fn certificates_are_renewed_without_a_new_mount() {
 }
 
 #[test]
-fn a_mount_that_is_killed_takes_leave_through_it() {
+fn a_killed_mount_detaches_over_tls() {
     let secured = Secured::usual();
     let mut mount = secured.lender.mount(Over::Tcp, &["--tls-ca", &secured.ca()]);
     let calls = || secured.lender.server.stats().calls;

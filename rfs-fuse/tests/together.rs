@@ -1,5 +1,5 @@
-//! What several threads ask for at the same time leaves together, as the runtime counts it. Whether they meet is the scheduler's
-//! business: they are asked until they do.
+//! Concurrent requests of several threads are posted together, according to the runtime's
+//! counters. The scheduler decides whether requests meet, so the tests try repeatedly.
 
 mod common;
 
@@ -13,10 +13,11 @@ use common::{Lender, Mount, Over, pattern, providers};
 use rustix::fs::OFlags;
 
 const MIB: u64 = 1 << 20;
-/// Mounts, one after the other, on which it has to happen once.
+/// Maximum number of mounts to try.
 const TRIES: u32 = 30;
 
-/// Each thread makes directories in one of its own: the kernel has none of them wait for another one.
+/// Each thread makes directories in a directory of its own, because the kernel serializes changes
+/// of one directory.
 fn make_directories(mount: &Mount, threads: u32) {
     (0..threads).for_each(|own| fs::create_dir(mount.path(&format!("{own}"))).expect("made"));
     thread::scope(|scope| {
@@ -50,23 +51,23 @@ fn the_calls_of_several_threads_go_in_one_post() {
     }
 }
 
-/// A write of 1 MiB around the pages is eight requests of 128 KiB for as many threads.
+/// Writes 1 MiB with O_DIRECT. The kernel splits it into eight concurrent requests of 128 KiB.
 fn write_in_parts(mount: &Mount) {
     let mut options = OpenOptions::new();
     options.write(true).create(true).custom_flags(OFlags::DIRECT.bits() as i32);
     let file: File = options.open(mount.path("file")).expect("opened");
-    // Mapped at the beginning of a page, as O_DIRECT wants it.
+    // Page-aligned, as O_DIRECT requires.
     let bytes = pattern(MIB as usize + 4096, 3);
     let start = bytes.as_ptr().align_offset(4096);
-    // The kernel sends parts at the same time where the file has its length already.
+    // The kernel sends the parts concurrently only if the file already has its length.
     for at in [0, 1, 2, 3].repeat(16) {
         file.write_all_at(&bytes[start..start + MIB as usize], at * MIB).expect("written");
     }
 }
 
 #[test]
-fn the_parts_of_a_write_go_in_one_request_where_they_meet() {
-    // Over shared memory a mount copies by itself, and posts nothing.
+fn parts_of_a_write_that_meet_go_in_one_request() {
+    // Over shared memory a mount copies by itself and posts nothing.
     for over in providers().into_iter().filter(|over| *over != Over::Shm) {
         let counted = |batch: &str| {
             let lender = Lender::new(64 * MIB);

@@ -1,5 +1,5 @@
-//! A tree of names, exercised through two mounts in turn and compared with the same tree on a file system of this machine: what the
-//! one did, the other sees at its first look.
+//! Exercises a tree of names through two mounts in turn, and compares it with the same tree on a
+//! local file system. A mount must see each change of the other at its first look.
 
 mod common;
 
@@ -21,7 +21,7 @@ const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const TARGETS: [&str; 5] = ["a", "b", "c/d", "a/b/c", "nowhere"];
 const XATTR: &str = "user.x";
 
-/// A step of the exercise, on a path below some root.
+/// A step of the exercise on a path below a root.
 #[derive(Debug)]
 enum Step {
     Create {
@@ -48,7 +48,7 @@ enum Step {
     Append(u64),
     SetXattr(u64),
     RemoveXattr,
-    /// A file that stays open; the path does not matter to what follows.
+    /// Opens a file and keeps it open, independent of the step's path.
     Hold,
     WriteHeld {
         at: u64,
@@ -103,7 +103,7 @@ fn draw(random: &mut Random) -> Step {
     }
 }
 
-/// Carries a step out below `root`. `held` is the file that is open there.
+/// Runs a step below `root`. `held` is the open file of that tree.
 fn carry_out(step: &Step, root: &Path, path: &Path, held: &mut Option<File>) -> io::Result<()> {
     let path = &root.join(path);
     let writing = || OpenOptions::new().write(true).open(path);
@@ -150,17 +150,17 @@ fn carry_out(step: &Step, root: &Path, path: &Path, held: &mut Option<File>) -> 
     }
 }
 
-/// What can be seen of a path.
+/// The visible state of a path.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     kind: &'static str,
     mode: u32,
     nlink: u64,
     owner: (u32, u32),
-    /// Of what is not a directory.
+    /// `None` for directories.
     size: Option<u64>,
     xattr: Option<Vec<u8>>,
-    /// Bytes, the target, or names.
+    /// Bytes of a file, target of a link, or names of a directory.
     content: Vec<Vec<u8>>,
 }
 
@@ -201,7 +201,7 @@ fn look_at(path: &Path) -> io::Result<Seen> {
     })
 }
 
-/// Every path of a tree, with the root.
+/// Returns every path of a tree, including the root.
 fn paths(root: &Path) -> Vec<PathBuf> {
     let mut found = vec![PathBuf::new()];
     let mut next = 0;
@@ -221,7 +221,7 @@ fn exercise(mounts: [&Path; 2], reference: &Path, seed: u64) {
     let mut held = [None, None];
     let mut held_there: [Option<File>; 2] = [None, None];
     let mut done: Vec<String> = Vec::new();
-    // File systems in memory have attributes of users from Linux 6.6 on.
+    // tmpfs supports user attributes from Linux 6.6 on.
     let has_xattrs = setxattr(reference, XATTR, b"", XattrFlags::empty()).is_ok();
     removexattr(reference, XATTR).ok();
     for number in 0..STEPS {
@@ -238,7 +238,7 @@ fn exercise(mounts: [&Path; 2], reference: &Path, seed: u64) {
             format!("RFS_EXERCISER_SEED={seed} repeats it: step {number}; the last were\n  {last}\n")
         };
         assert_eq!(errno(&is), errno(&should), "{}", last());
-        // The other one first, as a rule; all of it now and then.
+        // Mostly looks at one path, first through the other mount. Now and then looks at all paths.
         let looks: Vec<(usize, PathBuf)> = if number % 50 == 49 {
             paths(reference).into_iter().flat_map(|path| [(0, path.clone()), (1, path)]).collect()
         } else {
@@ -274,7 +274,7 @@ fn exercise(mounts: [&Path; 2], reference: &Path, seed: u64) {
     assert_eq!(seen(mounts[0]), seen(mounts[1]));
 }
 
-/// With a seed that is always the same, and with a new one.
+/// Uses a fixed seed, then a new one.
 #[test]
 fn a_tree_on_two_mounts_is_as_on_one_file_system() {
     let fresh = seed();
@@ -282,9 +282,9 @@ fn a_tree_on_two_mounts_is_as_on_one_file_system() {
         for seed in [42, fresh] {
             eprintln!("{first:?} and {second:?}, seed {seed}");
             let lender = Lender::new(64 << 20);
-            // Device nodes are opened, or not, as there.
+            // With --dev, opening device nodes has the same results as on the reference.
             let (a, b) = (lender.mount(first, &["--dev"]), lender.mount(second, &["--dev"]));
-            // In memory: the same rules, and extended attributes.
+            // tmpfs has the same rules, and extended attributes.
             let reference = tempfile::tempdir_in("/dev/shm").expect("temporary directory");
             fs::set_permissions(reference.path(), Permissions::from_mode(0o777)).expect("chmod");
             exercise([&a.point, &b.point], reference.path(), seed);

@@ -1,5 +1,5 @@
-//! Two mounts of one server: names and bytes of one are seen on the other. Timeouts of an hour where the caches have to be
-//! right without their help, of zero where their lifetime is not what is tested.
+//! Two mounts of one server see each other's names and bytes. Timeouts are an hour to test
+//! recalls, and zero to test operations without caching.
 
 mod common;
 
@@ -17,7 +17,7 @@ const MIB: u64 = 1 << 20;
 const LONG: &[&str] = &["--attr-timeout", "3600", "--entry-timeout", "3600"];
 const NONE: &[&str] = &["--attr-timeout", "0", "--entry-timeout", "0"];
 
-/// For every combination, in both directions.
+/// Runs a test for every combination of mounts, in both directions.
 fn pairs(options: &[&str], test: impl Fn(&Lender, &Mount, &Mount)) {
     common::pairs(64 * MIB, options, |lender, a, b| {
         test(lender, a, b);
@@ -26,12 +26,13 @@ fn pairs(options: &[&str], test: impl Fn(&Lender, &Mount, &Mount)) {
 }
 
 #[test]
-fn what_was_closed_is_what_an_open_sees() {
+fn an_open_sees_the_bytes_of_the_last_close() {
     pairs(LONG, |_, a, b| {
         let (here, there) = (a.path("file"), b.path("file"));
         fs::write(&here, b"one").expect("written");
         assert_eq!(fs::read(&there).expect("read"), b"one");
-        // Longer, shorter, and of the same length: the other side has pages and attributes of each.
+        // Longer, shorter, and equal lengths. The other mount has cached pages and attributes of
+        // each.
         for content in [&b"longer than one"[..], b"two", b"owt", b""] {
             fs::write(&here, content).expect("written");
             assert_eq!(fs::read(&there).expect("read"), content);
@@ -41,7 +42,7 @@ fn what_was_closed_is_what_an_open_sees() {
         let big = pattern(3 * MIB as usize + 1, 1);
         fs::write(&there, &big).expect("written");
         assert!(fs::read(&here).expect("read") == big);
-        // Rewritten in place, without a change of size.
+        // Rewrites in place, without a change of size.
         let file = OpenOptions::new().write(true).open(&here).expect("opened");
         file.write_all_at(b"changed", MIB).expect("written");
         file.sync_all().expect("synced");
@@ -52,7 +53,7 @@ fn what_was_closed_is_what_an_open_sees() {
 }
 
 #[test]
-fn a_file_that_was_replaced_is_the_new_one_when_opened() {
+fn opening_a_replaced_file_opens_the_new_one() {
     pairs(LONG, |_, a, b| {
         fs::write(a.path("file"), b"old").expect("written");
         assert_eq!(fs::read(b.path("file")).expect("read"), b"old");
@@ -90,7 +91,7 @@ fn names_are_the_same_on_both() {
 }
 
 #[test]
-fn of_two_who_create_without_exclusion_both_have_the_file() {
+fn two_concurrent_creations_open_the_same_file() {
     pairs(NONE, |_, a, b| {
         let start = Barrier::new(2);
         for round in 0..40 {
@@ -152,9 +153,9 @@ fn a_truncation_by_the_other_side_is_seen_by_an_open_file() {
     });
 }
 
-/// Over TCP the recall of the size tells a reader.
+/// Over TCP a reader learns of the truncation through the recall of the size.
 #[test]
-fn a_truncation_by_the_other_side_is_noticed_by_who_only_reads_on() {
+fn a_truncation_by_the_other_side_is_noticed_by_a_reader() {
     pairs(&["--cache", "none"], |_, a, b| {
         let path = a.path("file");
         fs::write(&path, pattern(8192, 4)).expect("written");
@@ -194,7 +195,8 @@ fn without_a_cache_every_read_reaches_the_server_and_nothing_is_recalled() {
         let writer = File::create(a.path("file")).expect("created");
         writer.set_len(8).expect("zeroes");
         let reader = File::open(b.path("file")).expect("opened");
-        // A mount asks for recalls once more after each reply. One that is starting may do so during the rounds.
+        // After each reply a mount asks for recalls again. A starting mount may do so during the
+        // rounds.
         let (asked, starting) = (lender.handled("recalls"), 2);
         for round in 0..50_u64 {
             writer.write_all_at(&round.to_le_bytes(), 0).expect("written");
@@ -206,14 +208,14 @@ fn without_a_cache_every_read_reaches_the_server_and_nothing_is_recalled() {
         assert!(before <= asked + starting, "{before} requests for recalls, {asked} before the rounds");
         fs::remove_file(b.path("file")).expect("removed");
         assert!(!fs::exists(a.path("file")).expect("looked"));
-        // The mount that has the file open hears that the file has no name any more.
+        // A mount that has the file open is told when the file loses its name.
         assert!(eventually(|| lender.handled("recalls") > before));
     });
 }
 
-/// Memory that is mapped is common to the processes of one mount.
+/// Mapped memory is shared between processes of one mount only.
 #[test]
-fn what_is_mapped_is_shared_on_one_mount_only() {
+fn mapped_memory_is_shared_on_one_mount_only() {
     pairs(LONG, |_, a, b| {
         fs::write(a.path("file"), [0; 4096]).expect("written");
         let [one, two, other] = [a, a, b].map(|mount| open(&mount.path("file")));
@@ -221,7 +223,7 @@ fn what_is_mapped_is_shared_on_one_mount_only() {
         assert_eq!([one.read(0, 4), two.read(0, 4), other.read(0, 4)], [[0; 4]; 3]);
         one.write(0, b"here");
         assert_eq!([two.read(0, 4), other.read(0, 4)], [*b"here", [0; 4]]);
-        // What was written back is there for who opens the file then.
+        // A later `open` on the other mount sees bytes that were written back.
         one.sync();
         assert_eq!(fs::read(b.path("file")).expect("read")[..4], *b"here");
         fs::remove_file(a.path("file")).expect("removed");

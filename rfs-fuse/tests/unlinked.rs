@@ -1,6 +1,6 @@
-//! Inodes that lose their last name while a mount uses them: by a path that it has just walked,
-//! through a descriptor, or in a directory. No call gets ESTALE, and the server frees every inode
-//! when the last mount has forgotten it.
+//! Inodes that lose their last name while a mount uses them: through a path it has just walked, a
+//! descriptor, or a directory. No call gets ESTALE. The server frees every inode when the last
+//! mount has forgotten it.
 
 mod common;
 
@@ -29,11 +29,11 @@ use rustix::{
 };
 
 const MIB: u64 = 1 << 20;
-/// With everything that the kernel may keep, and with nothing.
+/// With all caching, and without caching.
 const CACHES: [&[&str]; 2] = [&[], &["--cache", "none"]];
 
-/// For every combination of providers and each way to cache, with the mount that changes and the
-/// one that uses; and with one mount for both.
+/// Runs a test for every combination of providers and each kind of caching. The arguments are the
+/// mount that changes and the mount that uses. Also runs with one mount for both.
 fn changer_and_user(test: impl Fn(&Lender, &Mount, &Mount)) {
     for options in CACHES {
         for (first, second) in combinations() {
@@ -56,12 +56,12 @@ fn changer_and_user(test: impl Fn(&Lender, &Mount, &Mount)) {
     }
 }
 
-/// The mounts tell the server by themselves that they have forgotten what has no name.
+/// Mounts report on their own that they have forgotten an unlinked inode.
 fn all_is_freed(lender: &Lender) {
     assert!(eventually(|| lender.server.idle_inodes() == 0), "{} inodes stay", lender.server.idle_inodes());
 }
 
-/// The entries of an open directory, but for `.` and `..`.
+/// Returns the entries of an open directory, without `.` and `..`.
 fn list(dir: &OwnedFd) -> Result<Vec<String>, Errno> {
     rustix::fs::seek(dir, rustix::fs::SeekFrom::Start(0))?;
     let mut buffer = vec![MaybeUninit::uninit(); 4096];
@@ -101,8 +101,8 @@ fn a_name_that_is_replaced_over_and_over_is_always_opened() {
     });
 }
 
-/// `open` with O_CREAT makes or opens the file, however often the other mount makes and removes the
-/// name meanwhile.
+/// `open` with O_CREAT creates or opens the file, while the other mount repeatedly creates and
+/// removes the name.
 #[test]
 fn a_name_that_comes_and_goes_is_made_or_opened() {
     const ROUNDS: u32 = 400;
@@ -144,8 +144,8 @@ fn a_removed_directory_that_is_open_is_an_empty_directory() {
             for _ in 0..2 {
                 assert_eq!(list(&dir), Ok(Vec::new()));
             }
-            // It goes on as a directory that is open, in which there is nothing and nothing is
-            // made.
+            // The open directory is still a directory. It is empty, and nothing can be created in
+            // it.
             assert_eq!(fchmod(&dir, Mode::RWXU), Ok(()));
             assert_eq!(fstat(&dir).expect("attributes").st_mode & 0o7777, 0o700);
             let time = Timespec { tv_sec: 1, tv_nsec: 0 };
@@ -156,7 +156,7 @@ fn a_removed_directory_that_is_open_is_an_empty_directory() {
             for name in ["file", "sub", "new"] {
                 assert_eq!(statat(&dir, name, AtFlags::empty()).map(drop), Err(Errno::NOENT));
             }
-            // One of the same name is another one.
+            // A new directory of that name is another inode.
             fs::create_dir(a.path("dir")).expect("made");
             fs::write(a.path("dir/other"), b"").expect("written");
             assert_eq!(list(&dir), Ok(Vec::new()));
@@ -170,10 +170,10 @@ fn a_removed_directory_that_is_open_is_an_empty_directory() {
     }
 }
 
-/// A descriptor that names a file without having it open (O_PATH) is as good after the file has
-/// lost its name.
+/// A descriptor that names a file without opening it (O_PATH) stays valid after the file has lost
+/// its name.
 #[test]
-fn what_was_found_is_used_after_it_was_removed() {
+fn an_inode_that_was_found_works_after_its_removal() {
     changer_and_user(|lender, a, b| {
         let before = lender.server.statfs();
         fs::write(b.path("file"), b"old").expect("written");
@@ -203,10 +203,9 @@ fn what_was_found_is_used_after_it_was_removed() {
     });
 }
 
-/// What a mount knows and does not use goes when another mount removes it, without anybody looking
-/// at it.
+/// A mount forgets a cached, unused inode when another mount removes it, without any access.
 #[test]
-fn what_is_only_known_goes_by_itself() {
+fn a_cached_unused_inode_is_forgotten_on_removal() {
     changer_and_user(|lender, a, b| {
         let before = lender.server.statfs();
         fs::create_dir(a.path("dir")).expect("made");
@@ -221,8 +220,7 @@ fn what_is_only_known_goes_by_itself() {
         for at in 0..100 {
             fs::remove_file(a.path(&format!("dir/{at}"))).expect("removed");
         }
-        // Also where the mount has returned the names of the directory meanwhile, as it does not
-        // use them.
+        // Holds even if the mount has already returned the unused names of the directory.
         all_is_freed(lender);
         fs::remove_dir(a.path("dir")).expect("removed");
         all_is_freed(lender);
@@ -230,7 +228,7 @@ fn what_is_only_known_goes_by_itself() {
     });
 }
 
-/// A full server takes back what has no name and is not open, before it says that it is full.
+/// A full server frees unlinked inodes that are not open before it reports that it is full.
 #[test]
 fn a_full_server_keeps_nothing_that_has_no_name() {
     for over in providers() {
@@ -252,15 +250,15 @@ fn a_full_server_keeps_nothing_that_has_no_name() {
     }
 }
 
-/// Names in a small tree.
+/// Returns a random path in a small tree.
 fn some_path(root: &Path, random: &mut Random) -> std::path::PathBuf {
     root.join(random.below(4).to_string()).join(random.below(6).to_string())
 }
 
-/// Makes, renames, replaces and removes whatever there is.
+/// Makes a random change: creates, renames, replaces or removes.
 fn change(root: &Path, random: &mut Random) {
     let (path, other) = (some_path(root, random), some_path(root, random));
-    // Half of it is impossible at the moment.
+    // Many changes are impossible in the current state.
     match random.below(7) {
         0 => drop(fs::write(&path, b"bytes")),
         1 => drop(fs::rename(&path, &other)),
@@ -291,7 +289,8 @@ const WALKS: [(&str, Walk); 9] = [
     ("chmod", |path| fs::set_permissions(path, fs::Permissions::from_mode(0o755))),
 ];
 
-/// Walks a tree while others change it. The errors that it gets, by what was called.
+/// Walks a tree during changes of other mounts. Returns the number of walks, and the errors by
+/// call.
 fn churn(changed: &Path, walked: &Path, time: Duration) -> (u32, BTreeMap<(&'static str, i32), u32>) {
     (0..4).for_each(|at| fs::create_dir(changed.join(at.to_string())).expect("made"));
     let (end, walks) = (Instant::now() + time, AtomicU32::new(0));
@@ -330,7 +329,7 @@ fn churn(changed: &Path, walked: &Path, time: Duration) -> (u32, BTreeMap<(&'sta
     (walks.into_inner(), sum)
 }
 
-/// A walker beside two makers gets the errors that a local file system gives, and no others.
+/// A walker beside two changing mounts gets only errors that a local file system returns.
 #[test]
 fn a_walker_gets_the_errors_of_a_local_file_system() {
     let allowed =
@@ -345,7 +344,7 @@ fn a_walker_gets_the_errors_of_a_local_file_system() {
     changer_and_user(|_, a, b| check("rfs", churn(&a.point, &b.point, Duration::from_secs(2))));
 }
 
-/// A file that one mount has open, and that other mounts know, goes with the last close.
+/// A file that one mount has open, and that other mounts have cached, is freed at the last close.
 #[test]
 fn an_open_file_goes_with_its_last_close() {
     changer_and_user(|lender, a, b| {

@@ -1,6 +1,7 @@
-//! What every user may do: root, the owner of a directory, a member of its group and a stranger, in directories of all kinds of modes,
-//! sticky and with setgid, too. All of it is tried on a file system of this machine and through a mount, after another mount has made
-//! the directory and set modes and owners there, and what comes of it is the same.
+//! Permissions of root, a directory's owner, a member of its group and a stranger, in directories
+//! of all kinds of modes, including sticky and setgid. Everything is tried on a local file system
+//! and through a mount. Before that, another mount makes the directory and sets modes and owners.
+//! The outcomes must be equal.
 
 mod common;
 
@@ -29,7 +30,7 @@ use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
 
-/// A user, with the group that the files he makes are of.
+/// A user, with the group of new files.
 #[derive(Clone, Copy)]
 struct Actor {
     name: &'static str,
@@ -39,18 +40,18 @@ struct Actor {
 }
 
 const ROOT: Actor = Actor { name: "root", uid: 0, gid: 0, groups: &[] };
-/// Of the directories.
+/// Owner of the directories.
 const OWNER: Actor = Actor { name: "owner", uid: 1001, gid: 2001, groups: &[] };
-/// Of the directories' group, but not in the first place.
+/// Member of the directories' group, as a supplementary group.
 const MEMBER: Actor = Actor { name: "member", uid: 1002, gid: 2002, groups: &[2001] };
 const STRANGER: Actor = Actor { name: "stranger", uid: 1003, gid: 2003, groups: &[] };
 
 const DIRECTORIES: [u32; 8] = [0o700, 0o711, 0o755, 0o775, 0o777, 0o1777, 0o2775, 0o3777];
-/// Some of them, for mounts that ask for everything each time, which takes its time.
+/// A subset, for mounts without caching, which are slow.
 const FEW: [u32; 2] = [0o1777, 0o2775];
 
 impl Actor {
-    /// What this user does. Only the thread that does it is his, and it has no capabilities but root's.
+    /// Runs `what` as this user, on a new thread. Only root's thread has capabilities.
     fn does<T: Send>(self, what: impl FnOnce() -> T + Send) -> T {
         let act = move || {
             let groups: Vec<Gid> = self.groups.iter().copied().map(Gid::from_raw).collect();
@@ -89,17 +90,18 @@ fn set_times(path: &Path, time: Timespec) -> io::Result<()> {
     Ok(utimensat(CWD, path, &times, AtFlags::empty())?)
 }
 
-/// What belongs to a name in the same directory.
+/// Returns a name that belongs to `path`, in the same directory.
 fn beside(path: &Path, what: &str) -> PathBuf {
     path.with_extension(what)
 }
 
-/// The same name in a directory there that belongs to whoever acts.
+/// Returns the same name in the actor's own subdirectory.
 fn in_own(path: &Path) -> PathBuf {
     path.with_file_name("own").join(path.file_name().expect("a name"))
 }
 
-/// What changes nothing. What is open for writing somewhere cannot be executed, so that that comes first.
+/// Operations without changes. They come first, because a file that is open for writing cannot be
+/// executed.
 const LOOKS: [Operation; 11] = [
     ("stat", |path| fs::metadata(path).map(drop)),
     ("access to read", |path| Ok(access(path, Access::READ_OK)?)),
@@ -121,7 +123,7 @@ const LOOKS: [Operation; 11] = [
     ("list", |path| fs::read_dir(path)?.try_for_each(|entry| entry.map(drop))),
 ];
 
-/// What makes something; the last ones in a directory that was made.
+/// Operations that create. The last ones use a directory that was created before.
 const CREATIONS: [Operation; 10] = [
     ("file", |path| create(path, 0o666)),
     ("sgid-file", |path| create(path, 0o2777)),
@@ -135,7 +137,7 @@ const CREATIONS: [Operation; 10] = [
     ("directory/directory", |path| mkdir(path, 0o777)),
 ];
 
-/// What is done to files, to each its own.
+/// Operations that change files, each with a file of its own.
 const CHANGES: [Operation; 18] = [
     ("unlink", |path| fs::remove_file(path)),
     ("rename", |path| fs::rename(path, beside(path, "new"))),
@@ -159,7 +161,7 @@ const CHANGES: [Operation; 18] = [
     ("write", |path| OpenOptions::new().append(true).open(path)?.write_all(b"y")),
 ];
 
-/// What is done to directories, to each its own.
+/// Operations that change directories, each with a directory of its own.
 const CHANGES_OF_DIRECTORIES: [Operation; 6] = [
     ("rmdir", |path| fs::remove_dir(path)),
     ("rename-directory", |path| fs::rename(path, beside(path, "new"))),
@@ -169,7 +171,7 @@ const CHANGES_OF_DIRECTORIES: [Operation; 6] = [
     ("make-in-directory", |path| create(&path.join("file"), 0o666)),
 ];
 
-/// What is done to the directory that everything is in, at last.
+/// Operations that change the whole directory, at the end.
 const CHANGES_OF_ALL: [Operation; 5] = [
     ("set times of", |path| set_times(path, Timespec { tv_sec: LONG_AGO, tv_nsec: 0 })),
     ("set times to now of", |path| set_times(path, Timespec { tv_sec: 0, tv_nsec: UTIME_NOW })),
@@ -180,13 +182,13 @@ const CHANGES_OF_ALL: [Operation; 5] = [
 
 enum Kind {
     File,
-    /// That does nothing.
+    /// A program that does nothing.
     Program,
     Directory,
     Symlink,
 }
 
-/// What is in the directory before anybody acts.
+/// Content of the directory before the operations.
 struct Entry {
     name: String,
     kind: Kind,
@@ -202,7 +204,7 @@ fn entry(name: impl Into<String>, kind: Kind, mode: u32, owner: (u32, u32)) -> E
     Entry { name: name.into(), kind, mode, owner }
 }
 
-/// What is looked at.
+/// Returns the entries for operations without changes.
 fn looked_at() -> Vec<Entry> {
     let of_owner = [0o600, 0o640, 0o644, 0o666, 0o111, 0o710, 0o4755].map(|mode| {
         let kind = if mode & 0o111 == 0 { Kind::File } else { Kind::Program };
@@ -222,7 +224,7 @@ fn looked_at() -> Vec<Entry> {
     of_owner.into_iter().chain(of_others).chain(links).collect()
 }
 
-/// Files that operations are for, by whom they belong to.
+/// Files that operations change, by owner.
 const FILES: [(&str, u32, (u32, u32)); 5] = [
     ("owners", 0o644, (OWNER.uid, OWNER.gid)),
     ("members", 0o644, (MEMBER.uid, MEMBER.gid)),
@@ -237,7 +239,7 @@ const SUBDIRECTORIES: [(&str, u32, (u32, u32)); 3] = [
     ("strangers", 0o755, (STRANGER.uid, STRANGER.gid)),
 ];
 
-/// All that is in the directory before this one acts.
+/// Returns all entries of the directory for this actor.
 fn entries(actor: Actor) -> Vec<Entry> {
     let mut all = looked_at();
     all.push(entry("own", Kind::Directory, 0o755, own(actor)));
@@ -258,9 +260,10 @@ fn entries(actor: Actor) -> Vec<Entry> {
     all
 }
 
-/// Makes the directory by way of one mount, with all modes the other way round, with what is to be this user's as nobody's and all else
-/// as his; when it has been looked at by way of the other mount, changes modes and owners to what they are to be. Whoever goes by what
-/// was before is wrong every time.
+/// Creates the directory through the first mount with wrong owners and modes: the actor's entries
+/// belong to another user, and all others to the actor. The second mount looks at them. Then the
+/// first mount sets the right owners and modes. A mount that uses the previous state is wrong in
+/// every case.
 fn prepare(first: &Path, second: &Path, mode: u32, actor: Actor) {
     let mut all = entries(actor);
     let program = fs::read("/bin/true").expect("a program");
@@ -298,7 +301,7 @@ fn prepare(first: &Path, second: &Path, mode: u32, actor: Actor) {
     }
 }
 
-/// All that is tried in a directory, and what came of it.
+/// Tries everything in a directory. Returns the outcomes.
 fn act(directory: &Path) -> Vec<(String, io::Result<()>)> {
     let mut tried = Vec::new();
     let mut attempt = |what: String, name: &str, carry_out: fn(&Path) -> io::Result<()>| {
@@ -326,7 +329,7 @@ fn act(directory: &Path) -> Vec<(String, io::Result<()>)> {
     tried
 }
 
-/// What there is, and what can be seen of it.
+/// Records the names below a directory, and their visible state.
 fn look(root: &Path, below: &Path, seen: &mut Vec<(String, String)>) {
     let path = root.join(below);
     let attr = fs::symlink_metadata(&path).expect("attributes");
@@ -341,10 +344,11 @@ fn look(root: &Path, below: &Path, seen: &mut Vec<(String, String)>) {
     }
 }
 
-/// What was tried or is there afterwards, and what came of it.
+/// Outcome of each attempt, and the state of each name afterwards.
 type Record = BTreeMap<String, String>;
 
-/// Everything, in directories that are made through the first and acted in through the second of two mounts.
+/// Runs everything in directories that are made through the first mount and used through the
+/// second one.
 fn record(first: &Path, second: &Path, directories: &[u32]) -> Record {
     let mut record = Record::new();
     for &mode in directories {
@@ -386,7 +390,7 @@ fn assert_same(is: &Record, should: &Record) {
     assert_eq!(differences.len(), 0, "of {}; the first are\n{first}", all.len());
 }
 
-/// Some of what a file system has to answer: so that those who act are who they are to be.
+/// Some expected outcomes of any file system, which check that the actors are the right users.
 const KNOWN: [(&str, &str); 28] = [
     ("700-root: unlink-strangers", "done"),
     ("700-root: execute owners-644", "EACCES"),
@@ -418,16 +422,17 @@ const KNOWN: [(&str, &str); 28] = [
     ("2775-member: first sees made-directory/directory", "42775 1002:2001, 2 links"),
 ];
 
-/// A directory in memory: the same rules.
+/// Creates a directory in memory, which has the same rules.
 fn reference() -> TempDir {
     let reference = tempfile::tempdir_in("/dev/shm").expect("temporary directory");
     chmod(reference.path(), 0o755).expect("chmod");
     reference
 }
 
-/// What comes of it where one mount changes owners and modes and another one acts; or the same one, if they are not `apart`.
+/// Compares the outcomes on two mounts, of which one changes owners and modes and the other acts.
+/// Uses only one mount unless `apart`.
 fn compare(options: &[&str], apart: bool, directories: &[u32]) {
-    // So that modes are not what they are by default.
+    // A umask that differs from the default.
     rustix::process::umask(Mode::WOTH);
     let reference = reference();
     let should = record(reference.path(), reference.path(), directories);
@@ -442,32 +447,32 @@ fn compare(options: &[&str], apart: bool, directories: &[u32]) {
 }
 
 #[test]
-fn every_user_may_do_what_he_may_on_a_local_file_system() {
+fn every_user_has_the_rights_of_a_local_file_system() {
     compare(&[], false, &DIRECTORIES);
 }
 
 #[test]
-fn every_user_may_do_so_when_another_mount_has_changed_owners() {
+fn every_user_has_these_rights_after_another_mount_changed_owners() {
     compare(&[], true, &DIRECTORIES);
 }
 
 #[test]
-fn every_user_may_do_so_where_names_are_looked_up_each_time() {
+fn every_user_has_these_rights_without_cached_names() {
     compare(&["--entry-timeout", "0"], true, &FEW);
 }
 
 #[test]
-fn every_user_may_do_so_where_the_kernel_keeps_nothing() {
+fn every_user_has_these_rights_without_caching() {
     compare(&["--cache", "none"], true, &FEW);
 }
 
-/// An ACL as the kernel takes it that says what mode 640 says.
+/// An ACL in the kernel's form that is equivalent to mode 640.
 const PLAIN_ACL: [u8; 28] = [
     2, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255, 4, 0, 4, 0, 255, 255, 255, 255, 32, 0, 0, 0, 255, 255, 255,
     255,
 ];
 
-/// What only an owner may do to a file, by its name and through one that is open.
+/// A change that only an owner may make, by name and through an open file.
 type Change = (&'static str, fn(&Path) -> io::Result<()>, fn(&File) -> io::Result<()>);
 
 const OWNERS_CHANGES: [Change; 4] = [
@@ -492,7 +497,8 @@ const OWNERS_CHANGES: [Change; 4] = [
     ),
 ];
 
-/// What comes of a change of a file that was the owner's, and has been given to the stranger by another mount.
+/// Returns the outcomes of a change to a file that another mount has given from the owner to the
+/// stranger.
 fn given_away(
     (first, second): (&Path, &Path),
     change: impl Fn(&Path, &File) -> io::Result<()> + Sync,
@@ -514,7 +520,7 @@ fn given_away(
 const EPERM: Option<i32> = Some(1);
 
 #[test]
-fn what_was_given_away_is_no_longer_his() {
+fn a_former_owner_loses_its_rights() {
     let reference = reference();
     for options in [&[][..], &["--cache", "none"]] {
         pairs(16 * MIB, options, |_, a, b| {
@@ -531,9 +537,9 @@ fn what_was_given_away_is_no_longer_his() {
     }
 }
 
-/// The kernel refuses the new one until it has seen him.
+/// The kernel refuses the new owner until it has queried the attributes.
 #[test]
-fn what_was_given_away_while_it_is_open_is_no_longer_his() {
+fn a_former_owner_loses_its_rights_on_an_open_file() {
     for options in [&[][..], &["--cache", "none"]] {
         pairs(16 * MIB, options, |_, a, b| {
             for (what, _, through) in OWNERS_CHANGES {
@@ -549,9 +555,9 @@ fn what_was_given_away_while_it_is_open_is_no_longer_his() {
     }
 }
 
-/// The kernel decides, and goes by whom it knew.
+/// In these cases the kernel decides alone, by the owner that it has cached.
 #[test]
-fn what_was_given_away_while_it_is_open_is_still_his_in_a_few_ways() {
+fn a_former_owner_keeps_a_few_rights_on_an_open_file() {
     pairs(16 * MIB, &[], |_, a, b| {
         let touched = given_away((&a.point, &b.point), |_, file| {
             let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
@@ -560,7 +566,8 @@ fn what_was_given_away_while_it_is_open_is_still_his_in_a_few_ways() {
         assert_eq!(touched[0], ("owner", None));
         let unread = given_away((&a.point, &b.point), |_, file| Ok(fcntl_setfl(file, OFlags::NOATIME)?));
         assert_eq!(unread, [("owner", None), ("stranger", EPERM)]);
-        // A link of a fifo of which he has a descriptor, although links to what is not his own are refused.
+        // Linking a fifo through the former owner's descriptor. Links to files of other users are
+        // refused otherwise.
         mkdir(&a.path("links"), 0o777).expect("made");
         chmod(&a.path("links"), 0o777).expect("chmod");
         node(&a.path("fifo"), FileType::Fifo, 0).expect("made");
@@ -578,9 +585,9 @@ fn what_was_given_away_while_it_is_open_is_still_his_in_a_few_ways() {
     });
 }
 
-/// By whatever names it is known, which need not be those by which it was looked up.
+/// Holds for all names of the file, not only for those that were looked up.
 #[test]
-fn what_was_given_away_is_no_longer_his_by_any_of_its_names() {
+fn a_former_owner_loses_its_rights_under_all_names() {
     pairs(16 * MIB, &[], |_, a, b| {
         mkdir(&b.path("d"), 0o777).expect("made");
         chmod(&b.path("d"), 0o777).expect("chmod");
@@ -591,7 +598,7 @@ fn what_was_given_away_is_no_longer_his_by_any_of_its_names() {
         fs::rename(b.path("file"), b.path("d/renamed")).expect("renamed");
         fs::hard_link(b.path("d/renamed"), b.path("linked")).expect("linked");
         renameat_with(CWD, b.path("linked"), CWD, b.path("other"), RenameFlags::EXCHANGE).expect("exchanged");
-        // "linked" is what was "other" now.
+        // "linked" is the former "other".
         let names = ["d/renamed", "other"];
         assert!(names.iter().all(|name| fs::metadata(b.path(name)).expect("attributes").nlink() == 2));
         for (from, to) in [(OWNER, STRANGER), (STRANGER, OWNER)] {
@@ -608,7 +615,8 @@ fn what_was_given_away_is_no_longer_his_by_any_of_its_names() {
     });
 }
 
-/// A file of the owner's that is open by way of `second`, and of the stranger since by way of `first`.
+/// Returns a file of the owner, opened through `second`, and then given to the stranger through
+/// `first`.
 fn given_to_the_stranger(first: &Path, second: &Path) -> File {
     create(first, 0o644).expect("made");
     chown(first, Some(OWNER.uid), Some(OWNER.gid)).expect("chown");
@@ -618,9 +626,10 @@ fn given_to_the_stranger(first: &Path, second: &Path) -> File {
     file
 }
 
-/// Whoever may do to any file what its owner may still may; and nothing else.
+/// A former owner with a capability for files of other users keeps the rights of that capability,
+/// and loses the others.
 #[test]
-fn what_was_given_away_is_not_out_of_reach_of_who_has_the_capability() {
+fn a_former_owner_with_the_capability_keeps_its_rights() {
     pairs(16 * MIB, &[], |_, a, b| {
         for (name, capability, refused) in [
             ("any", CapabilitySet::FOWNER, &["chgrp"][..]),
@@ -647,9 +656,9 @@ fn what_was_given_away_is_not_out_of_reach_of_who_has_the_capability() {
     });
 }
 
-/// Everybody has all capabilities in a user namespace of his own.
+/// Root of a user namespace has all capabilities there.
 #[test]
-fn what_was_given_away_is_out_of_reach_of_who_is_root_of_his_own_only() {
+fn a_former_owner_gains_no_rights_in_its_own_user_namespace() {
     const PROGRAM: &str = "chmod 640 /proc/self/fd/0 && echo changed; grep CapEff /proc/self/status";
     pairs(16 * MIB, &[], |_, a, b| {
         let file = given_to_the_stranger(&a.path("file"), &b.path("file"));
@@ -666,7 +675,7 @@ fn what_was_given_away_is_out_of_reach_of_who_is_root_of_his_own_only() {
     });
 }
 
-/// Set-group-ID is left to members of the group that the file has, not of the one that it had.
+/// Setgid may be set by members of the file's current group, not of its previous group.
 #[test]
 fn set_group_id_is_for_members_of_the_group_that_a_file_has() {
     let modes = |first: &Path, second: &Path| {
@@ -694,9 +703,9 @@ fn set_group_id_is_for_members_of_the_group_that_a_file_has() {
     }
 }
 
-/// chown(2) with neither an owner nor a group takes suid and sgid away, too. That it takes the owner or root to do that the kernel
-/// leaves to the file system, without telling it apart from a write, which takes suid from root's as little as from others' files: so it
-/// does nothing but for the owner.
+/// chown(2) without an owner and a group also clears suid. The kernel leaves the check for owner
+/// or root to the file system. Its request looks like a write, which does not clear suid for
+/// root. So the call has an effect only for the owner.
 #[test]
 fn a_change_of_owner_that_changes_no_owner_takes_suid_away() {
     let outcomes = |directory: &Path| {

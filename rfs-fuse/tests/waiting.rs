@@ -1,4 +1,4 @@
-//! Waiting for locks that another mount of the same server has.
+//! Waiting for locks that another mount of the same server holds.
 
 mod common;
 
@@ -24,11 +24,11 @@ use rustix::{
 
 const MIB: u64 = 1 << 20;
 
-/// So long one waits behind others who wait, as SEMANTICS.md has it.
+/// Maximum time that a request waits behind earlier waiters, as docs/semantics says.
 const COURTESY: Duration = Duration::from_secs(1);
 
 #[test]
-fn whoever_waits_asks_once() {
+fn a_waiter_asks_once() {
     for options in [&[][..], &["--cache", "none"]] {
         pairs(16 * MIB, options, |lender, a, b| {
             let (here, there) = (open(&a.path("file")), open(&b.path("file")));
@@ -42,15 +42,15 @@ fn whoever_waits_asks_once() {
             });
             let after = ["lock", "grants", "insist", "stopwaiting"].map(|name| lender.handled(name));
             let made: Vec<u64> = before.iter().zip(after).map(|(before, after)| after - before).collect();
-            // Asking and unlocking; hearing of it, and listening again; being impatient, once.
+            // Lock and unlock; the grant, and listening again; ignoring the queue order, once.
             assert!(made[0] == 2 && made[1] <= 2 && made[2] == 1 && made[3] == 0, "{made:?}");
         });
     }
 }
 
-/// Nobody asks a second time: the lock that is given up is what wakes who waits for it.
+/// No waiter asks a second time: the release of the lock wakes it.
 #[test]
-fn whoever_waits_is_told_when_the_lock_is_given_up() {
+fn a_waiter_is_woken_when_the_lock_is_released() {
     const ROUNDS: u64 = 40;
     pairs(16 * MIB, &[], |lender, a, b| {
         let files = [open(&a.path("file")), open(&b.path("file"))];
@@ -81,9 +81,9 @@ fn whoever_waits_is_told_when_the_lock_is_given_up() {
 }
 
 #[test]
-fn whoever_asks_first_is_first() {
+fn waiters_get_the_lock_in_the_order_of_their_requests() {
     pairs(16 * MIB, &[], |lender, a, b| {
-        // Those of processes are all this process's.
+        // Locks by fcntl(2) belong to the process, so all of them would be this process's.
         for (way, lock) in WAYS.into_iter().filter(|(way, _)| *way != "fcntl") {
             let here = open(&a.path(way));
             lock(&here, Op::LockExclusive).expect("locked");
@@ -108,9 +108,10 @@ fn whoever_asks_first_is_first() {
 }
 
 #[test]
-fn readers_do_not_pass_a_writer_who_waits() {
+fn readers_do_not_pass_a_waiting_writer() {
     pairs(16 * MIB, &[], |lender, a, b| {
-        // As long as they are polite; on a machine that is busy a round may take longer.
+        // The order holds for [`COURTESY`]. On a busy machine a round may take longer, and is
+        // repeated.
         let in_time = eventually(|| {
             let here = open(&a.path("file"));
             flock(&here, Op::LockShared).expect("locked");
@@ -138,13 +139,14 @@ fn readers_do_not_pass_a_writer_who_waits() {
 }
 
 #[test]
-fn nobody_waits_for_ever_behind_those_who_wait() {
+fn a_request_does_not_wait_without_limit_behind_waiters() {
     pairs(16 * MIB, &[], |lender, a, b| {
         let (one, two, there) = (open(&a.path("file")), open(&a.path("file")), open(&b.path("file")));
         flock(&one, Op::LockShared).expect("locked");
         thread::scope(|scope| {
             let writer = begins_to_wait(lender, || scope.spawn(|| flock(&there, Op::LockExclusive)));
-            // The same process, as the kernel knows and nobody else: it gives none of them up before it has both.
+            // Both locks belong to this process, which only the kernel knows. The process releases
+            // neither before it has both.
             flock(&two, Op::LockShared).expect("shared");
             assert!(!writer.is_finished());
             drop((one, two));
@@ -153,21 +155,21 @@ fn nobody_waits_for_ever_behind_those_who_wait() {
     });
 }
 
-/// A process that waits for a lock.
+/// Starts a process that waits for a lock.
 fn waiter(path: &std::path::Path) -> Child {
     Command::new("flock").arg(path).arg("true").spawn().expect("flock(1)")
 }
 
-/// However a wait that ends and a lock that is given up cross, the lock is free in the end.
+/// A wait ends at about the time of the grant. In every order, the lock is free afterwards.
 #[test]
-fn a_wait_that_ends_while_the_lock_comes_leaves_no_lock() {
+fn a_wait_that_ends_during_the_grant_leaves_no_lock() {
     pairs(16 * MIB, &[], |lender, a, b| {
         let here = open(&a.path("file"));
         for round in 0..30 {
             assert!(eventually(|| flock(&here, Op::NonBlockingLockExclusive).is_ok()), "round {round}");
             let mut killed = begins_to_wait(lender, || waiter(&b.path("file")));
             killed.kill().expect("killed");
-            // That is seen within 20 ms.
+            // The mount notices the signal within 20 ms.
             thread::sleep(Duration::from_millis(round));
             flock(&here, Op::Unlock).expect("unlocked");
             exit_of(&mut killed);
@@ -177,7 +179,7 @@ fn a_wait_that_ends_while_the_lock_comes_leaves_no_lock() {
 }
 
 #[test]
-fn a_waiter_whose_mount_dies_holds_up_nobody() {
+fn a_waiter_whose_mount_dies_does_not_block_others() {
     for over in providers() {
         let lender = Lender::new(16 * MIB);
         let (a, mut b) = (lender.mount(over, &[]), lender.mount(over, &[]));
@@ -196,9 +198,10 @@ fn a_waiter_whose_mount_dies_holds_up_nobody() {
     }
 }
 
-/// The kernel does not tell a process of another pid namespace who waits: such a wait ends with the lock only.
+/// The kernel does not report the caller to a process of another pid namespace. Such a wait ends
+/// only with the lock.
 #[test]
-fn a_signal_from_another_pid_namespace_is_not_heard() {
+fn a_signal_in_another_pid_namespace_does_not_end_a_wait() {
     for over in providers() {
         let lender = Lender::new(16 * MIB);
         let point = directory();
@@ -210,7 +213,7 @@ fn a_signal_from_another_pid_namespace_is_not_heard() {
         flock(&here, Op::LockExclusive).expect("locked");
         let mut waits = begins_to_wait(&lender, || waiter(&mount.path("file")));
         waits.kill().expect("signal sent");
-        // Far longer than it takes where it is heard.
+        // Far longer than a mount needs to notice a signal.
         thread::sleep(Duration::from_millis(500));
         assert!(waits.try_wait().expect("child").is_none(), "it waits still");
         flock(&here, Op::Unlock).expect("unlocked");
@@ -223,19 +226,19 @@ fn a_signal_from_another_pid_namespace_is_not_heard() {
     }
 }
 
-/// How many descriptors each of a mount's threads of this name has.
+/// Returns the number of descriptors of each thread of this name.
 fn descriptors_of_threads(mount: &Mount, name: &str) -> Vec<usize> {
     let tasks = format!("/proc/{}/task", mount.pid().as_raw_nonzero());
     let tasks = fs::read_dir(tasks).expect("it runs").map(|task| task.expect("a thread").path());
-    // Any of them may end meanwhile.
+    // Any thread may end meanwhile.
     let is_it = |comm: std::io::Result<String>| comm.is_ok_and(|comm| comm.trim_end() == name);
     let named = tasks.filter(|task| is_it(fs::read_to_string(task.join("comm"))));
     named.filter_map(|task| Some(fs::read_dir(task.join("fd")).ok()?.count())).collect()
 }
 
-/// Waiting takes none of the threads that serve a mount, and none of the calls that its session can have under way.
+/// Waiting occupies no session thread of the mount, and no call slot of the session.
 #[test]
-fn hundreds_wait_and_the_others_work() {
+fn hundreds_of_waiters_do_not_block_other_requests() {
     const WAITERS: u64 = 200;
     pairs(16 * MIB, &["--threads", "2"], |lender, a, b| {
         let here = open(&a.path("file"));
@@ -261,7 +264,8 @@ fn hundreds_wait_and_the_others_work() {
                 fs::remove_file(&path).expect("removed");
             }
             assert_eq!(flock(open(&b.path("file")), Op::NonBlockingLockShared), Err(Errno::AGAIN));
-            // Where requests come over io_uring. Such a thread could wait for the mount when its process is killed.
+            // With io_uring: such a thread could wait for the mount itself when its process is
+            // killed.
             let asking = descriptors_of_threads(b, "kick");
             assert!(asking.iter().all(|count| *count == 0), "{asking:?}");
             assert!(!asking.is_empty() || std::env::var_os("RFS_TEST_RING").is_none());

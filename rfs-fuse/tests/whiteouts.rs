@@ -1,4 +1,5 @@
-//! RENAME_WHITEOUT, as overlayfs asks for it: what is left in the old place, beside what a file system in memory leaves there.
+//! RENAME_WHITEOUT, as used by overlayfs: compares the result with that of a file system in
+//! memory.
 
 mod common;
 
@@ -21,7 +22,7 @@ const MIB: u64 = 1 << 20;
 const WHITEOUT: RenameFlags = RenameFlags::WHITEOUT;
 const DEFAULT_ACL: &str = "system.posix_acl_default";
 const ACCESS_ACL: &str = "system.posix_acl_access";
-/// user::rwx, user 5:rwx, group::rwx, mask::rwx, other::rwx, as the kernel takes it.
+/// user::rwx, user 5:rwx, group::rwx, mask::rwx, other::rwx, in the kernel's form.
 const ACL: [u8; 44] = {
     let mut acl = [255; 44];
     acl.split_at_mut(4).0.copy_from_slice(&[2, 0, 0, 0]);
@@ -38,10 +39,10 @@ fn rename(from: &Path, to: &Path, flags: RenameFlags) -> Result<(), Errno> {
     renameat_with(CWD, from, CWD, to, flags)
 }
 
-/// The mode, how many links, whose, which device, the size, and the access ACL.
+/// Mode, links, owner and group, device, size, and access ACL.
 type Seen = (u32, u64, (u32, u32), u64, u64, Option<Vec<u8>>);
 
-/// Sizes of directories are everybody's own.
+/// Sizes of directories differ between file systems.
 fn look(path: &Path) -> Option<Seen> {
     let attr = fs::symlink_metadata(path).ok()?;
     let mut acl = [0; 256];
@@ -50,8 +51,8 @@ fn look(path: &Path) -> Option<Seen> {
     Some((attr.mode(), attr.nlink(), (attr.uid(), attr.gid()), attr.rdev(), size, acl))
 }
 
-/// What a thread of an ordinary user does.
-fn as_nobody<T: Send>(what: impl FnOnce() -> T + Send) -> T {
+/// Runs `what` on a thread of an ordinary user.
+fn as_ordinary_user<T: Send>(what: impl FnOnce() -> T + Send) -> T {
     let act = || {
         let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
         rustix::thread::set_thread_groups(&[]).expect("setgroups, of this thread");
@@ -62,10 +63,10 @@ fn as_nobody<T: Send>(what: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| scope.spawn(act).join().expect("thread"))
 }
 
-/// What was asked for, what came of it, and what is to be seen then of the old name, the new one, and their directories.
+/// The rename, its result, and the state of the old name, the new name, and their directories.
 type Renamed = (String, Result<(), Errno>, [Option<Seen>; 4]);
 
-/// Renames this and that below a directory.
+/// Runs various renames below a directory.
 fn record(root: &Path) -> Vec<Renamed> {
     let path = |name: &str| root.join(name);
     for (name, mode, gid) in
@@ -79,7 +80,7 @@ fn record(root: &Path) -> Vec<Renamed> {
     let mut done = Vec::new();
     let mut goes = |who: &str, from: &str, to: &str, flags| {
         let act = || rename(&path(from), &path(to), flags);
-        let outcome = if who == "nobody" { as_nobody(act) } else { act() };
+        let outcome = if who == "nobody" { as_ordinary_user(act) } else { act() };
         let above = |name: &str| path(name.split_once('/').expect("in a directory").0);
         let seen = [path(from), path(to), above(from), above(to)].map(|path| look(&path));
         done.push((format!("{who}: {from} to {to}, {flags:?}"), outcome, seen));
@@ -101,16 +102,16 @@ fn record(root: &Path) -> Vec<Renamed> {
     }
     fs::hard_link(path("plain/file"), path("plain/link")).expect("linked");
     let both = WHITEOUT | RenameFlags::NOREPLACE;
-    // Nothing happens to what it is already.
+    // Renaming a file to itself changes nothing.
     goes("root", "plain/file", "plain/file", WHITEOUT);
     goes("root", "plain/file", "plain/link", WHITEOUT);
-    // Within a directory; over a file; over a whiteout; without replacing.
+    // Within a directory: to a new name, over a file, over a whiteout, without replacing.
     goes("root", "plain/file", "plain/new", WHITEOUT);
     goes("root", "plain/new", "plain/other", WHITEOUT);
     goes("root", "plain/other", "plain/new", WHITEOUT);
     goes("root", "plain/new", "plain/replaced", both);
     goes("root", "plain/new", "plain/newer", both);
-    // To another directory, and a whiteout itself.
+    // To another directory, and of a whiteout itself.
     goes("root", "setgid/file", "plain/from-setgid", WHITEOUT);
     goes("root", "acl/file", "setgid/from-acl", WHITEOUT);
     goes("root", "acl/file", "acl/whiteout", WHITEOUT);
@@ -121,12 +122,12 @@ fn record(root: &Path) -> Vec<Renamed> {
     goes("root", "plain/empty", "plain/empty/below", WHITEOUT);
     goes("root", "plain/empty", "plain/newer", WHITEOUT);
     goes("root", "plain/newer", "plain/empty", WHITEOUT);
-    // What is not there, and what there is not.
+    // Missing sources and targets.
     goes("root", "plain/nothing", "plain/anything", WHITEOUT);
     goes("root", "plain/newer", "plain/full", WHITEOUT | RenameFlags::EXCHANGE);
-    // Who may make no device nodes makes this one, where he may rename.
+    // Users without the right to make device nodes get a whiteout if they may rename.
     for name in ["plain/his", "setgid/his", "acl/his"] {
-        as_nobody(|| fs::write(path(name), b"his")).expect("written");
+        as_ordinary_user(|| fs::write(path(name), b"his")).expect("written");
         goes("nobody", name, &format!("{name}-new"), WHITEOUT);
     }
     fs::write(path("sticky/roots"), b"").expect("written");
@@ -135,7 +136,7 @@ fn record(root: &Path) -> Vec<Renamed> {
 }
 
 #[test]
-fn what_is_left_is_what_a_file_system_in_memory_leaves() {
+fn a_whiteout_is_as_on_a_file_system_in_memory() {
     let reference = tempfile::tempdir_in("/dev/shm").expect("a directory");
     fs::set_permissions(reference.path(), Permissions::from_mode(0o777)).expect("chmod");
     let should = record(reference.path());
@@ -153,7 +154,7 @@ fn what_is_left_is_what_a_file_system_in_memory_leaves() {
 }
 
 #[test]
-fn it_is_there_at_once_and_for_all_mounts() {
+fn a_whiteout_is_visible_at_once_on_all_mounts() {
     let long = &["--attr-timeout", "3600", "--entry-timeout", "3600"];
     let is_whiteout = |path: &Path| {
         let attr = fs::symlink_metadata(path).expect("attributes");
@@ -164,7 +165,7 @@ fn it_is_there_at_once_and_for_all_mounts() {
             let names = ["file", "new", "newer"].map(|name| format!("{name}{round}"));
             fs::write(a.path(&names[0]), b"bytes").expect("written");
             let ino = fs::metadata(b.path(&names[0])).expect("attributes").ino();
-            // Their kernels know that the one is there, and the other two are not.
+            // Both kernels have cached that the file exists and the other names do not.
             for mount in [a, b] {
                 assert_eq!(fs::read(mount.path(&names[0])).expect("read"), b"bytes");
                 assert!(names[1..].iter().all(|name| !mount.path(name).exists()));
@@ -190,7 +191,7 @@ fn it_is_there_at_once_and_for_all_mounts() {
     });
 }
 
-/// Who reads a directory meanwhile finds the old name once, as there is one all the time.
+/// A concurrent listing finds the old name exactly once, because it exists all the time.
 #[test]
 fn the_old_name_is_listed_once() {
     pairs(16 * MIB, &[], |_, a, b| {
@@ -211,9 +212,9 @@ fn the_old_name_is_listed_once() {
 }
 
 #[test]
-fn it_counts_as_a_file_and_there_may_be_none_left() {
+fn a_whiteout_takes_an_inode_and_fails_without_one() {
     for over in providers() {
-        // With the root directory.
+        // Including the root directory.
         let lender = Lender::with(16 * MIB, |config| config.inodes = Some(4));
         let mount = lender.mount(over, &[]);
         let free = || statvfs(&mount.point).expect("totals").f_ffree;
@@ -231,7 +232,7 @@ fn it_counts_as_a_file_and_there_may_be_none_left() {
         let before = names();
         assert_eq!(rename(&mount.path("two"), &mount.path("newer"), WHITEOUT), Err(Errno::NOSPC));
         assert_eq!((names(), fs::read(mount.path("two")).expect("read")), (before, b"2".to_vec()));
-        // Nothing new is needed for what does nothing, or leaves nothing.
+        // A rename that changes nothing, or leaves no whiteout, needs no inode.
         rename(&mount.path("two"), &mount.path("two"), WHITEOUT).expect("nothing to do");
         rename(&mount.path("two"), &mount.path("newer"), RenameFlags::empty()).expect("renamed");
         fs::remove_file(mount.path("one")).expect("removed");

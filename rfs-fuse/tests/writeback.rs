@@ -1,4 +1,5 @@
-//! `--cache writeback`: when what is written is at the server, and what the kernel does in rfs-fuse's place meanwhile.
+//! `--cache writeback`: when written data reaches the server, and the tasks that the kernel takes
+//! over meanwhile.
 
 mod common;
 
@@ -28,7 +29,7 @@ use rustix::{
 const MIB: usize = 1 << 20;
 const WRITEBACK: &[&str] = &["--cache", "writeback"];
 
-/// For every provider, a server of so many MiB and a mount of it that is alone.
+/// Starts a server of `mib` MiB with a writeback mount, for every provider.
 fn each(mib: usize, test: impl Fn(&Lender, Mount, Over)) {
     for over in providers() {
         eprintln!("over {over:?}");
@@ -38,7 +39,7 @@ fn each(mib: usize, test: impl Fn(&Lender, Mount, Over)) {
     }
 }
 
-/// What somebody else finds when this mount is no more.
+/// Mounts again, to see the state at the server.
 fn mount_again(lender: &Lender, over: Over) -> Mount {
     lender.mount(over, &[])
 }
@@ -66,11 +67,11 @@ fn small_writes_leave_in_few_large_requests() {
 }
 
 #[test]
-fn what_was_synced_or_closed_outlives_rfs_fuse() {
+fn synced_and_closed_files_survive_the_death_of_rfs_fuse() {
     each(32, |lender, mut mount, over| {
         let data = pattern(MIB + 77, 5);
         fs::write(mount.path("closed"), &data).expect("written");
-        // A descriptor that is closed writes back what was written through another one.
+        // Closing one descriptor writes back the writes through another one.
         let open_twice = open(&mount.path("twice"));
         let second = open(&mount.path("twice"));
         open_twice.write_all_at(&data, 0).expect("written");
@@ -97,11 +98,11 @@ fn what_was_synced_or_closed_outlives_rfs_fuse() {
         around.write(true).create(true).custom_flags(OFlags::DIRECT.bits() as i32);
         let around = around.open(mount.path("direct")).expect("opened");
         around.write_all_at(&Aligned::of(7).0, 4096).expect("written");
-        // Not all of this is at the server, or none; but nothing that is not meant.
+        // An arbitrary part of these writes may be at the server, but no other bytes.
         let lost = open(&mount.path("lost"));
         lost.write_all_at(&data, 0).expect("written");
         kill(&mut mount);
-        let failed = lost.sync_all().expect_err("nobody is there");
+        let failed = lost.sync_all().expect_err("the server or mount is gone");
         assert!(
             common::KILLED
                 .iter()
@@ -132,7 +133,7 @@ fn an_unmount_loses_nothing() {
         assert!(done.success());
         assert_eq!(mount.wait().0.code(), Some(0));
 
-        // Detached by the signal, with files that are open, and memory that is mapped.
+        // A signal detaches the mount, with open files and mapped memory.
         let mut mount = lender.mount(over, WRITEBACK);
         let (file, mapped) = (open(&mount.path("open")), open(&mount.path("mapped")));
         data.chunks(4096)
@@ -148,7 +149,7 @@ fn an_unmount_loses_nothing() {
         assert!(!is_mounted(&mount.point));
         drop((file, map, mapped));
 
-        // Taken out of the tree by somebody else: it ends with the last file.
+        // A lazy unmount by another process: the mount ends with its last file.
         let mut mount = lender.mount(over, WRITEBACK);
         let file = open(&mount.path("lazily"));
         file.write_all_at(&data[..MIB], 0).expect("written");
@@ -167,7 +168,7 @@ fn an_unmount_loses_nothing() {
 }
 
 #[test]
-fn a_full_server_is_said_by_fsync_and_close() {
+fn fsync_and_close_report_a_full_server() {
     each(8, |_, mut mount, _| {
         let piece = pattern(MIB, 9);
         let fill = |file: &File, count: usize| {
@@ -178,12 +179,12 @@ fn a_full_server_is_said_by_fsync_and_close() {
         let full = file.sync_all().expect_err("there is no space");
         assert_eq!(full.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
         file.set_len(0).expect("cut");
-        // It is said once; from then on the file is as any other.
+        // The error is reported once; then the file works normally.
         file.sync_all().expect("nothing is left to be written");
         file.write_all_at(b"fits", 0).expect("written");
         file.sync_all().expect("synced");
         drop(file);
-        // dd looks at what close says.
+        // dd checks the result of close.
         let elsewhere = directory();
         let log = elsewhere.path().join("said");
         let script = format!("dd if=/dev/zero of=closed bs=1M count=12 2>{}", log.display());
@@ -199,7 +200,7 @@ fn a_full_server_is_said_by_fsync_and_close() {
     });
 }
 
-/// Size, mode and times to the nanosecond.
+/// Returns size, mode and times in nanoseconds.
 fn attributes(path: &Path) -> [i64; 6] {
     let m = fs::metadata(path).expect("stat");
     [m.size() as i64, i64::from(m.mode()), m.mtime(), m.mtime_nsec(), m.ctime(), m.ctime_nsec()]
@@ -208,7 +209,7 @@ fn attributes(path: &Path) -> [i64; 6] {
 type Change = fn(&Mount);
 
 #[test]
-fn sizes_and_times_are_those_that_were_shown() {
+fn sizes_and_times_at_the_server_are_those_shown_before() {
     let changes: [(&str, Change); 8] = [
         ("written", |m| fs::write(m.path("written"), "x").expect("written")),
         ("rewritten", |m| open(&m.path("rewritten")).write_all_at(b"y", 9).expect("written")),
@@ -235,7 +236,7 @@ fn sizes_and_times_are_those_that_were_shown() {
     ];
     each(16, |lender, mut mount, over| {
         changes.iter().for_each(|(name, _)| fs::write(mount.path(name), "first").expect("written"));
-        // The clock of the kernel's times goes in steps of some milliseconds.
+        // The kernel's clock for file times advances in steps of a few milliseconds.
         thread::sleep(Duration::from_millis(20));
         changes.iter().for_each(|(_, change)| change(&mount));
         let shown = changes.map(|(name, _)| attributes(&mount.path(name)));
@@ -250,7 +251,7 @@ fn sizes_and_times_are_those_that_were_shown() {
 }
 
 #[test]
-fn what_is_not_written_back_is_data_and_part_of_copies() {
+fn dirty_pages_are_data_and_part_of_copies() {
     each(16, |_, mount, _| {
         let (file, copy) = (open(&mount.path("sparse")), open(&mount.path("copy")));
         file.set_len(2 * MIB as u64).expect("extended");
@@ -265,7 +266,7 @@ fn what_is_not_written_back_is_data_and_part_of_copies() {
         .map(|wanted| seek(&file, wanted).expect("found"));
         assert_eq!(found, [MIB, MIB + 8192, MIB + 5000, 0].map(|at| at as u64));
         assert_eq!(seek(&file, SeekFrom::Data(MIB as u64 + 8192)), Err(Errno::NXIO));
-        // Behind what the server knows of the file.
+        // Beyond the size that the server knows.
         file.write_all_at(&data, 3 * MIB as u64).expect("written");
         assert_eq!(seek(&file, SeekFrom::Data(2 * MIB as u64)), Ok(3 * MIB as u64));
         file.write_all_at(&data, 4 * MIB as u64).expect("written");
@@ -283,7 +284,7 @@ fn what_is_not_written_back_is_data_and_part_of_copies() {
         }
         assert!(fs::read(mount.path("copy")).expect("read") == expected);
 
-        // Holes and reservations meet what is not written back.
+        // Holes and reservations over dirty pages.
         copy.write_all_at(&data, 0).expect("written");
         fallocate(&copy, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 4000, 5000)
             .expect("punched");
@@ -295,7 +296,7 @@ fn what_is_not_written_back_is_data_and_part_of_copies() {
         expected.resize(6 * MIB, 0);
         drop((file, copy));
         assert!(fs::read(mount.path("copy")).expect("read") == expected);
-        // Exact once it is closed.
+        // Exact once the file is closed.
         fs::write(mount.path("blocks"), &data).expect("written");
         assert_eq!(fs::metadata(mount.path("blocks")).expect("stat").blocks(), 16);
         mount.unmount();
@@ -312,7 +313,7 @@ fn appends_of_all_processes_are_whole() {
             for who in 1..=4_u8 {
                 let path = &path;
                 scope.spawn(move || {
-                    // Said when it is opened, or later.
+                    // O_APPEND is set on open or later.
                     let mut file = match who % 2 {
                         0 => OpenOptions::new().append(true).create(true).open(path).expect("opened"),
                         _ => open(path),
@@ -339,7 +340,7 @@ fn appends_of_all_processes_are_whole() {
 #[test]
 fn locks_and_part_written_pages_lose_nothing() {
     each(16, |lender, mount, over| {
-        // Whoever may only write has the rest of the page read for him.
+        // For a write-only descriptor the kernel reads the rest of a page itself.
         fs::write(mount.path("write-only"), pattern(10_000, 1)).expect("written");
         fs::set_permissions(mount.path("write-only"), fs::Permissions::from_mode(0o222)).expect("chmod");
         let script = "printf part | dd of=write-only bs=1 seek=5000 conv=notrunc 2>/dev/null";
@@ -375,7 +376,7 @@ fn locks_and_part_written_pages_lose_nothing() {
     });
 }
 
-/// A page at an address that O_DIRECT takes.
+/// A page at an address that O_DIRECT accepts.
 #[repr(align(4096))]
 struct Aligned([u8; 4096]);
 
@@ -386,7 +387,7 @@ impl Aligned {
 }
 
 #[test]
-fn suid_and_sgid_go_with_the_first_write_of_others() {
+fn the_first_write_of_others_clears_suid_and_sgid() {
     each(16, |_, mount, _| {
         let path = mount.path("program");
         fs::write(&path, "first").expect("written");
@@ -395,16 +396,16 @@ fn suid_and_sgid_go_with_the_first_write_of_others() {
         assert_eq!(fs::metadata(&path).expect("stat").mode() & 0o7777, 0o777);
         assert_eq!(fs::read(&path).expect("read"), b"firstsecond");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).expect("chmod");
-        // Root keeps them.
+        // Writes of root keep them.
         assert_eq!(shell_as(0, &mount.point, "printf third >>program"), Some(0));
         assert_eq!(fs::metadata(&path).expect("stat").mode() & 0o7777, 0o6777);
         mount.unmount();
     });
 }
 
-/// At the unmount no program is left to be told of a loss. The status and the last line say it.
+/// At the unmount no program can get an error. The exit status and the last line report a loss.
 #[test]
-fn what_is_lost_at_the_unmount_is_an_error() {
+fn a_loss_at_the_unmount_is_an_error() {
     for over in providers() {
         let lender = Lender::new(16 * MIB as u64);
         let mut mount = lender.mount(over, &[WRITEBACK, &["--no-return"]].concat());
@@ -422,14 +423,14 @@ fn what_is_lost_at_the_unmount_is_an_error() {
 }
 
 #[test]
-fn a_server_that_is_gone_is_said_by_fsync_and_close() {
+fn fsync_and_close_report_a_lost_server() {
     for over in providers() {
         let lender = Lender::new(16 * MIB as u64);
         let mount = lender.mount(over, &[WRITEBACK, &["--no-return"]].concat());
         let file = open(&mount.path("file"));
         file.write_all_at(&pattern(MIB, 1), 0).expect("written");
         lender.server.shutdown().expect("no snapshots");
-        let failed: io::Error = file.sync_all().expect_err("nobody is there");
+        let failed: io::Error = file.sync_all().expect_err("the server or mount is gone");
         assert!(
             [Errno::HOSTDOWN, Errno::IO].map(|e| Some(e.raw_os_error())).contains(&failed.raw_os_error()),
             "{failed}"

@@ -1,4 +1,4 @@
-//! Small writes of several threads at once, which the client answers when their bytes are in place.
+//! Small concurrent writes, which the client answers asynchronously.
 
 mod common;
 
@@ -19,7 +19,7 @@ use common::{Lender, Mount, Over, directory, providers, proxy::Proxy, random::Ra
 const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;
 const WRITERS: u64 = 6;
-/// So often at least the connections are cut.
+/// Minimum number of times that connections are cut.
 const CUTS: u64 = 8;
 
 fn open(mount: &Mount, name: &str) -> File {
@@ -27,20 +27,20 @@ fn open(mount: &Mount, name: &str) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).expect("opened")
 }
 
-/// A file of zeros.
+/// Creates a file of zeros.
 fn zeros(mount: &Mount) -> File {
     let file = open(mount, "f");
     file.write_all_at(&vec![0; MIB as usize], 0).expect("written");
     file
 }
 
-/// What a block has whose writer has written it for the `step`th time.
+/// Returns the content of a writer's blocks after its `step`th round.
 fn content(writer: u64, step: u64) -> Vec<u8> {
     (step * WRITERS + writer).to_le_bytes().repeat(BLOCK / 8)
 }
 
-/// Each thread writes blocks of its own in a file of zeros, and reads at once what it has written. When it `is_enough` after so many steps, all blocks have what was
-/// written last.
+/// Each thread writes blocks of its own in a file of zeros, and immediately reads them. After
+/// `is_enough` steps all blocks must have their last content.
 fn write_and_read(file: &File, is_enough: impl Fn(u64) -> bool + Sync) {
     let blocks = MIB / BLOCK as u64;
     thread::scope(|scope| {
@@ -67,14 +67,14 @@ fn write_and_read(file: &File, is_enough: impl Fn(u64) -> bool + Sync) {
 }
 
 #[test]
-fn each_block_has_what_was_written_last() {
+fn each_block_has_its_last_write() {
     for over in providers() {
         for cache in ["none", "auto"] {
             let lender = Lender::new(16 * MIB);
             let mount = lender.mount(over, &["--cache", cache]);
             let file = zeros(&mount);
             write_and_read(&file, |step| step > 500);
-            // As somebody else sees it.
+            // Checks the result through another mount.
             let beside = lender.mount(over, &[]);
             assert!(
                 fs::read(mount.path("f")).expect("read") == fs::read(beside.path("f")).expect("read"),
@@ -87,7 +87,7 @@ fn each_block_has_what_was_written_last() {
     }
 }
 
-/// Connections end at any byte, and nobody hears of it.
+/// Connections are cut at arbitrary bytes, and programs notice nothing.
 #[test]
 fn writes_that_are_cut_off_are_repeated() {
     for cache in ["none", "auto"] {
@@ -106,7 +106,7 @@ fn writes_that_are_cut_off_are_repeated() {
                     while proxy.will_cut() && !over.load(Ordering::SeqCst) {
                         thread::sleep(Duration::from_millis(1));
                     }
-                    // Long enough to be back mostly.
+                    // Mostly long enough to reconnect.
                     thread::sleep(Duration::from_millis(random.below(120)));
                 }
             });
@@ -120,11 +120,11 @@ fn writes_that_are_cut_off_are_repeated() {
     }
 }
 
-/// Another mount truncates the file, which gives blocks back, and another file takes them.
+/// Another mount truncates the file, which frees blocks, and another file reuses them.
 #[test]
-fn nobody_writes_into_blocks_that_were_given_back() {
+fn no_write_reaches_freed_blocks() {
     for over in providers() {
-        // Room for little more than one of the two.
+        // Enough space for little more than one of the two files.
         let lender = Lender::new(2 * MIB);
         let (mount, beside) =
             (lender.mount(over, &["--cache", "none"]), lender.mount(over, &["--cache", "none"]));

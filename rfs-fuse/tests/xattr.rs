@@ -37,7 +37,8 @@ fn list(path: &Path) -> Vec<String> {
     names.split_terminator('\0').map(str::to_owned).collect()
 }
 
-/// An ACL: permissions of the owner, of user [`NOBODY`], of the group, the mask, and of others.
+/// Returns an ACL with permissions of the owner, an ordinary user, the group, the mask, and
+/// others.
 fn acl(perms: [u16; 5]) -> Vec<u8> {
     let tags = [(1u16, u32::MAX), (2, NOBODY), (4, u32::MAX), (16, u32::MAX), (32, u32::MAX)];
     let mut value = 2u32.to_le_bytes().to_vec();
@@ -54,7 +55,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn they_are_set_listed_replaced_and_removed() {
+fn attributes_are_set_listed_replaced_and_removed() {
     each(16 * MIB, |_, mount| {
         let path = &mount.path("file");
         fs::write(path, b"x").expect("written");
@@ -70,7 +71,7 @@ fn they_are_set_listed_replaced_and_removed() {
         assert_eq!(getxattr_query(path, "user.a"), Ok(4), "its length");
         assert_eq!(getxattr(path, "user.a", &mut [0u8; 3][..]), Err(Errno::RANGE));
         assert_eq!(listxattr(path, &mut [0u8; 3][..]), Err(Errno::RANGE));
-        // Who may not read them does not see them.
+        // A user without read permission does not see the attributes.
         let seen_by_others = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 rustix::thread::set_thread_uid(rustix::fs::Uid::from_raw(NOBODY))
@@ -83,7 +84,7 @@ fn they_are_set_listed_replaced_and_removed() {
         removexattr(path, "user.a").expect("removed");
         assert_eq!(removexattr(path, "user.a"), Err(Errno::NODATA));
         assert_eq!(set(path, "nonsense.a", b""), Err(Errno::OPNOTSUPP));
-        // Directories have them, links only those that are not the user's.
+        // Directories can have user attributes, links cannot.
         set(&mount.point, "user.root", b"of the tree").expect("set");
         assert_eq!(get(&mount.point, "user.root"), Ok(b"of the tree".to_vec()));
         symlink("nowhere", mount.path("link")).expect("symlink");
@@ -93,9 +94,9 @@ fn they_are_set_listed_replaced_and_removed() {
     });
 }
 
-/// Unlike other attributes. Setting one without entries removes it, too.
+/// Other attributes return an error in this case. Setting an ACL without entries removes it, too.
 #[test]
-fn an_acl_that_there_is_none_of_can_be_removed() {
+fn removing_an_absent_acl_succeeds() {
     each(16 * MIB, |_, mount| {
         let (file, dir) = (mount.path("file"), mount.path("dir"));
         fs::write(&file, b"x").expect("written");
@@ -114,7 +115,7 @@ fn an_acl_that_there_is_none_of_can_be_removed() {
 }
 
 #[test]
-fn a_label_that_nobody_reads_is_unsupported_where_there_is_none() {
+fn an_absent_label_without_a_security_module_is_unsupported() {
     let filesystems = fs::read_to_string("/proc/filesystems").expect("procfs");
     let used = filesystems.lines().any(|line| line.ends_with("\tselinuxfs"));
     let absent = if used { Errno::NODATA } else { Errno::OPNOTSUPP };
@@ -149,7 +150,7 @@ fn values_of_every_length_and_names_of_every_length() {
 }
 
 #[test]
-fn the_other_side_has_them_too() {
+fn another_mount_sees_the_attributes() {
     for over in providers() {
         let lender = Lender::new(16 * MIB);
         let (a, b) = (lender.mount(over, &[]), lender.mount(over, &[]));
@@ -179,7 +180,7 @@ fn acls_are_checked_and_follow_the_mode() {
         set(path, ACCESS, &acl([6, 6, 0, 6, 0])).expect("set");
         assert_eq!((mode(path), list(path)), (0o660, vec![ACCESS.to_owned()]));
         assert!(may("cat file >/dev/null && echo more >> file"));
-        // chmod changes the mask, and with it what the named user may do.
+        // chmod changes the mask, and thereby the rights of the named user.
         fs::set_permissions(path, fs::Permissions::from_mode(0o640)).expect("chmod");
         assert_eq!(get(path, ACCESS), Ok(acl([6, 6, 0, 4, 0])));
         assert!(may("cat file >/dev/null") && !may("echo more 2>/dev/null >> file"));
@@ -191,7 +192,7 @@ fn acls_are_checked_and_follow_the_mode() {
     });
 }
 
-/// Makes a file and a directory with umask 077 and tells their modes.
+/// Creates a file and a directory with umask 077. Returns their modes.
 fn made_with_a_umask(mount: &Mount, within: &str) -> (u32, u32) {
     let script = format!("umask 077; : > {within}/file; mkdir {within}/sub");
     assert_eq!(shell_as(0, &mount.point, &script), Some(0));
@@ -218,7 +219,7 @@ fn a_default_acl_goes_before_the_umask() {
     });
 }
 
-/// A program's capabilities as the kernel takes them: version 2, CAP_NET_RAW permitted.
+/// Capabilities of a program in the kernel's form: version 2, CAP_NET_RAW permitted.
 const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[test]
@@ -251,10 +252,11 @@ fn capabilities_go_with_a_write_a_truncation_or_a_change_of_owner() {
     }
 }
 
-/// The kernel tells FUSE who may not have set-group-ID, and fuser does not: rfs-fuse looks for the caller's groups itself.
+/// The kernel tells FUSE when a caller may not keep setgid, but fuser does not pass it on.
+/// rfs-fuse therefore checks the caller's groups itself.
 #[test]
-fn an_acl_that_a_stranger_sets_takes_sgid_away() {
-    /// A group that the owner need not be in.
+fn an_acl_set_by_a_non_member_clears_sgid() {
+    /// A group that the owner need not be a member of.
     const GROUP: u32 = 1;
     each(16 * MIB, |_, mount| {
         let path = &mount.path("program");
@@ -271,14 +273,14 @@ fn an_acl_that_a_stranger_sets_takes_sgid_away() {
             assert_eq!(shell_as(0, &mount.point, &script), Some(0), "{who}");
             assert_eq!(mode(path), after, "{who}: {:o}", mode(path));
         }
-        // In its group first of all.
+        // It is the owner's primary group.
         fs::set_permissions(path, fs::Permissions::from_mode(0o2755)).expect("chmod");
         let script = format!(
             "setpriv --reuid {NOBODY} --regid {GROUP} --clear-groups setfacl -b -m u:bin:rwx program"
         );
         assert_eq!(shell_as(0, &mount.point, &script), Some(0));
         assert_eq!(mode(path), 0o2775);
-        // Root in no group at all. And suid is nobody's business.
+        // Root without any groups. Suid is not affected.
         fs::set_permissions(path, fs::Permissions::from_mode(0o6755)).expect("chmod");
         assert_eq!(
             shell_as(0, &mount.point, "setpriv --clear-groups setfacl -b -m u:bin:rwx program"),
@@ -288,7 +290,7 @@ fn an_acl_that_a_stranger_sets_takes_sgid_away() {
         let script = format!("setpriv {own} --clear-groups setfacl -b -m u:daemon:r-x program");
         assert_eq!(shell_as(0, &mount.point, &script), Some(0));
         assert_eq!(mode(path), 0o4755);
-        // A default ACL is no permission of the directory's own.
+        // A default ACL does not change the directory's own permissions.
         let dir = &mount.path("dir");
         fs::create_dir(dir).expect("made");
         std::os::unix::fs::chown(dir, Some(NOBODY), Some(GROUP)).expect("chown");

@@ -11,7 +11,7 @@ const PWRITE: u16 = 1;
 pub(crate) struct Aio(libc::c_ulong);
 
 impl Aio {
-    /// For this many requests at a time.
+    /// Creates a context for `depth` concurrent requests.
     pub(crate) fn new(depth: usize) -> Aio {
         let mut context: libc::c_ulong = 0;
         // SAFETY: the kernel writes one number.
@@ -20,10 +20,11 @@ impl Aio {
         Aio(context)
     }
 
-    /// Writes all of `bytes` at once, in chunks of `len` bytes, and returns when all are complete.
+    /// Writes all of `bytes` concurrently, in chunks of `len` bytes. Returns when all writes are
+    /// complete.
     pub(crate) fn write(&self, file: &File, bytes: &[u8], len: usize) {
         let write = |(number, chunk): (usize, &[u8])| {
-            // SAFETY: it consists of numbers.
+            // SAFETY: the structure consists of numbers.
             let mut control: libc::iocb = unsafe { std::mem::zeroed() };
             control.aio_lio_opcode = PWRITE;
             control.aio_fildes = file.as_raw_fd().cast_unsigned();
@@ -35,13 +36,13 @@ impl Aio {
         let mut controls: Vec<libc::iocb> = bytes.chunks(len).enumerate().map(write).collect();
         let mut pointers: Vec<*mut libc::iocb> = controls.iter_mut().map(std::ptr::from_mut).collect();
         let count = pointers.len();
-        // SAFETY: the bytes outlive the writes, which are waited for below.
+        // SAFETY: the bytes outlive the writes, because this function waits for them below.
         let started = unsafe { libc::syscall(libc::SYS_io_submit, self.0, count, pointers.as_mut_ptr()) };
         assert_eq!(started, count as i64, "io_submit: {}", io::Error::last_os_error());
-        // Four words each; the third one is the result.
+        // Each event has four words; the third one is the result.
         let mut events = vec![[0_i64; 4]; count];
         let none = std::ptr::null::<libc::timespec>();
-        // SAFETY: there is room for that many events.
+        // SAFETY: the buffer has room for that many events.
         let done =
             unsafe { libc::syscall(libc::SYS_io_getevents, self.0, count, count, events.as_mut_ptr(), none) };
         assert_eq!(done, count as i64, "io_getevents: {}", io::Error::last_os_error());
@@ -51,7 +52,7 @@ impl Aio {
 
 impl Drop for Aio {
     fn drop(&mut self) {
-        // SAFETY: nothing is under way.
+        // SAFETY: no request is in flight.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.0) };
     }
 }

@@ -1,4 +1,4 @@
-//! Locking files, and knowing who waits.
+//! Locking of files, and detection of waiters.
 
 use std::{
     fs::{File, OpenOptions},
@@ -21,7 +21,7 @@ pub(crate) fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).expect("opened")
 }
 
-/// Locks or unlocks the whole file for its open file description, which fcntl(2) calls an OFD lock.
+/// Locks or unlocks the whole file for its open file description (OFD lock of fcntl(2)).
 pub(crate) fn ofd_lock(file: &File, operation: Op) -> Result<(), Errno> {
     let (kind, wait) = match operation {
         Op::LockShared => (libc::F_RDLCK, true),
@@ -39,14 +39,14 @@ pub(crate) fn ofd_lock(file: &File, operation: Op) -> Result<(), Errno> {
 /// Locks or unlocks a whole file.
 pub(crate) type Lock = fn(&File, Op) -> Result<(), Errno>;
 
-/// The three ways to do it.
+/// The three kinds of locks.
 pub(crate) const WAYS: [(&str, Lock); 3] =
     [("flock", |file, op| flock(file, op)), ("fcntl", |file, op| fcntl_lock(file, op)), ("ofd", ofd_lock)];
 
-/// Has somebody ask for a lock that he has to wait for, and returns when the server knows that he waits.
+/// Makes `ask` start a lock request that has to wait. Returns when the server has received it.
 pub(crate) fn begins_to_wait<T>(lender: &Lender, ask: impl FnOnce() -> T) -> T {
     let before = lender.handled("lock");
     let asked = ask();
-    assert!(eventually(|| lender.handled("lock") > before), "nobody waits for a lock");
+    assert!(eventually(|| lender.handled("lock") > before), "no request waits for a lock");
     asked
 }

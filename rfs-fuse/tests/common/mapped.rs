@@ -1,4 +1,4 @@
-//! Files in memory.
+//! Mapped files.
 
 use std::{ffi::c_void, fs::File, io, os::fd::AsRawFd, ptr::null_mut};
 
@@ -8,14 +8,15 @@ use rustix::{
     mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap},
 };
 
-/// A mapping of the beginning of a file. Others may change the file meanwhile: each look and each change is a copy.
+/// A mapping of the beginning of a file. Other processes may change the file meanwhile, so every
+/// access copies bytes.
 pub(crate) struct Mapped {
     base: *mut c_void,
     len: usize,
 }
 
 impl Mapped {
-    /// Of a file that is open to read and write.
+    /// Maps a file that is open to read and write.
     pub(crate) fn new(file: &File, len: usize) -> Mapped {
         Mapped::with(file, len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)
     }
@@ -24,12 +25,12 @@ impl Mapped {
         Mapped::with(file, len, ProtFlags::READ, MapFlags::SHARED)
     }
 
-    /// What is written stays in this process.
+    /// Maps a file privately: writes stay in this process.
     pub(crate) fn private(file: &File, len: usize) -> Mapped {
         Mapped::with(file, len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
     }
 
-    /// As [`new`](Self::new), where the kernel may refuse.
+    /// Maps as [`new`](Self::new), and returns the kernel's error.
     pub(crate) fn tried(file: &File, len: usize) -> Result<Mapped, Errno> {
         Mapped::map(file, len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)
     }
@@ -39,7 +40,8 @@ impl Mapped {
     }
 
     fn map(file: &File, len: usize, access: ProtFlags, flags: MapFlags) -> Result<Mapped, Errno> {
-        // SAFETY: a new mapping, which nothing refers to but this; what is behind the end of the file nobody touches.
+        // SAFETY: a new mapping without other references. The tests do not touch it behind the end
+        // of the file.
         let base = unsafe { mmap(null_mut(), len, access, flags, file, 0) }?;
         Ok(Mapped { base, len })
     }
@@ -53,11 +55,12 @@ impl Mapped {
         (at..at + len).map(byte).collect()
     }
 
-    /// A byte as the kernel finds it: EFAULT, where the process would get SIGBUS.
+    /// Returns a byte through the kernel: EFAULT instead of SIGBUS.
     pub(crate) fn probe(&self, at: usize) -> Result<u8, Errno> {
         assert!(at < self.len);
         let (reader, writer) = io::pipe().expect("a pipe");
-        // SAFETY: inside the mapping, which the kernel looks at; where there is nothing it says so.
+        // SAFETY: inside the mapping. The kernel reads the byte, and returns an error if there is
+        // none.
         let written = unsafe { libc::write(writer.as_raw_fd(), self.base.cast::<u8>().add(at).cast(), 1) };
         if written < 0 {
             return Err(Errno::from_io_error(&io::Error::last_os_error()).expect("an error of the kernel's"));
@@ -67,10 +70,10 @@ impl Mapped {
         Ok(byte[0])
     }
 
-    /// Of a mapping that may be written.
+    /// Writes to the mapping, which must be writable.
     pub(crate) fn write(&mut self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.len);
-        // SAFETY: inside the mapping, which no reference points into.
+        // SAFETY: inside the mapping, and no reference points into it.
         unsafe { self.base.cast::<u8>().add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 

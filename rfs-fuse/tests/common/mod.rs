@@ -1,4 +1,4 @@
-//! Servers in this process and real mounts. What cannot run here fails and says why.
+//! Servers in this process, and real mounts. A test fails if the environment does not support it.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 pub(crate) mod aio;
@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a mount goes over.
+/// The provider of a mount.
 pub(crate) use rdmabox::ProviderKind as Over;
 use rdmabox::{Address, RdmaOptions};
 use rfs_server::{Config, Server};
@@ -26,14 +26,14 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tempfile::TempDir;
 
-/// Nothing that a test waits for takes as long; a test that meets this limit has failed.
+/// Time limit for everything that a test waits for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A user without rights.
+/// A user without privileges.
 pub(crate) const NOBODY: u32 = 65534;
 
-/// What mounts are tested over: what RDMABOX_TEST_PROVIDERS names (`shm,tcp,rdma`), which must then be there; without it all
-/// that this machine has.
+/// Returns the providers to test: the list in RDMABOX_TEST_PROVIDERS (`shm,tcp,rdma`), all of
+/// which must be available, or else all that this machine has.
 pub(crate) fn providers() -> Vec<Over> {
     if let Ok(names) = std::env::var("RDMABOX_TEST_PROVIDERS") {
         return names.split(',').map(|name| name.trim().parse().expect("names of providers")).collect();
@@ -46,12 +46,13 @@ pub(crate) fn providers() -> Vec<Over> {
     providers
 }
 
-/// Whether servers have checksums, which is asked for by RFS_TEST_CHECKSUM: so all tests can be run with them.
+/// Returns true if servers use checksums: RFS_TEST_CHECKSUM requests that for all tests.
 pub(crate) fn checked() -> bool {
     std::env::var_os("RFS_TEST_CHECKSUM").is_some()
 }
 
-/// What is said of a call that was under way when its mount's process was killed. (The last one is said of a ring.)
+/// Errors of a call that was in flight when its mount's process was killed. The last one comes
+/// from io_uring.
 pub(crate) const KILLED: [Errno; 3] = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED];
 
 pub(crate) fn require_fuse() {
@@ -62,7 +63,8 @@ pub(crate) fn require_fuse() {
     );
 }
 
-/// Opens the FUSE device to all users, as udev does, and closes it again. One test at a time does.
+/// Opens the FUSE device to all users, as udev does, until dropped. Only one test at a time may
+/// hold it.
 pub(crate) struct OpenDevice {
     before: fs::Permissions,
     _alone: fs::File,
@@ -84,7 +86,7 @@ impl Drop for OpenDevice {
     }
 }
 
-/// A directory that every user may enter.
+/// Creates a directory that every user may enter.
 pub(crate) fn directory() -> TempDir {
     let dir = tempfile::tempdir().expect("temporary directory");
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
@@ -120,7 +122,8 @@ impl Lender {
         Lender { server: Server::start(config).expect("server"), dir }
     }
 
-    /// The next server at the same place. It has what this one leaves behind, if it has a directory for its memory.
+    /// Stops this server and starts its successor at the same addresses. The successor restores the
+    /// state if both have a memory directory.
     pub(crate) fn again(self, memory: u64, configure: impl FnOnce(&mut Config)) -> Lender {
         let Lender { server, dir } = self;
         let listen = server.addresses().to_vec();
@@ -142,7 +145,7 @@ impl Lender {
         self.server.addresses().iter().find(wanted).expect("listening on all").to_string()
     }
 
-    /// Mounts on a directory of its own.
+    /// Mounts on a new directory.
     pub(crate) fn mount(&self, over: Over, options: &[&str]) -> Mount {
         let dir = directory();
         let path = dir.path().to_owned();
@@ -151,18 +154,18 @@ impl Lender {
         mount
     }
 
-    /// Requests handled so far.
+    /// Returns the number of handled requests.
     pub(crate) fn calls(&self) -> u64 {
         self.server.stats().calls.iter().map(|(_, count)| count).sum()
     }
 
-    /// Requests of this name handled so far.
+    /// Returns the number of handled requests of this name.
     pub(crate) fn handled(&self, request: &str) -> u64 {
         self.server.stats().calls.iter().find(|(name, _)| name == request).expect("a request's name").1
     }
 
-    /// Requests that `act` has the server answer, but for those that mounts make unasked: for
-    /// recalls, of unlinked inodes that they have forgotten, and statistics.
+    /// Returns the number of requests that `act` causes. Excludes the requests that mounts make on
+    /// their own: for recalls, forgotten unlinked inodes, and statistics.
     pub(crate) fn calls_of(&self, act: impl FnOnce()) -> u64 {
         let count = || {
             self.calls() - ["recalls", "forget", "stats"].map(|name| self.handled(name)).iter().sum::<u64>()
@@ -172,7 +175,8 @@ impl Lender {
         count() - before
     }
 
-    /// Waits until all files that were opened are closed at the server, but for so many: files are released behind close(2).
+    /// Waits until the server has only `open` files open. The kernel releases files in the
+    /// background after close(2).
     pub(crate) fn all_closed_but(&self, open: u64) {
         let opens = || self.handled("open") + self.handled("create");
         assert!(eventually(|| opens() == self.handled("close") + open));
@@ -189,7 +193,7 @@ fn provider<'a>(over: Over, options: &[&'a str]) -> Vec<&'a str> {
         Over::Tcp => "tcp",
         Over::Rdma => "rdma",
     };
-    // Processors may be emulated, or have a lot else to do.
+    // Emulated or busy processors can be slow.
     let mut all = vec!["--provider", name, "--connect-timeout", "60"];
     if !options.contains(&"--timeout") {
         all.extend(["--timeout", "60"]);
@@ -198,10 +202,11 @@ fn provider<'a>(over: Over, options: &[&'a str]) -> Vec<&'a str> {
     all
 }
 
-/// Runs a test in a process of its own, in which no other test is. Returns true in that process.
+/// Runs a test in a process of its own. Returns true in that process.
 ///
-/// A test that starts a program has copies of all descriptors of its process for a moment: a file that
-/// another test has closed stays open until the program runs. `cargo test` has many tests in one process.
+/// A started program briefly has copies of all descriptors of its process. A file that another
+/// test has closed therefore stays open until the program runs. `cargo test` runs many tests in
+/// one process.
 pub(crate) fn is_in_own_process(test: &str) -> bool {
     const MARK: &str = "RFS_TEST_IN_OWN_PROCESS";
     if std::env::var_os(MARK).is_some() {
@@ -217,7 +222,7 @@ pub(crate) fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_rfs-fuse"))
 }
 
-/// A mount in the foreground, ended when dropped.
+/// A mount in the foreground, unmounted when dropped.
 pub(crate) struct Mount {
     child: Child,
     pub(crate) point: PathBuf,
@@ -227,7 +232,7 @@ pub(crate) struct Mount {
 }
 
 impl Mount {
-    /// Starts the program and returns when it says that the mount answers.
+    /// Starts the program, and returns when it reports that the mount works.
     pub(crate) fn start(address: &str, point: &Path, options: &[&str]) -> Mount {
         Mount::spawn(program().args(options).arg(address).arg(point), point)
     }
@@ -275,14 +280,14 @@ impl Mount {
         self.child.try_wait().is_ok_and(|status| status.is_none())
     }
 
-    /// Waits for the end; what it said on stderr.
+    /// Waits for the end of the process. Returns its status and stderr.
     pub(crate) fn wait(&mut self) -> (ExitStatus, String) {
         let status = exit_of(&mut self.child);
         let said = self.stderr.take().map_or_else(String::new, |reader| reader.join().expect("reader"));
         (status, said)
     }
 
-    /// The rest of stdout, after the end.
+    /// Returns the rest of stdout, after the end.
     pub(crate) fn stdout(&mut self) -> String {
         let mut rest = String::new();
         if let Some(mut stdout) = self.child.stdout.take() {
@@ -291,7 +296,7 @@ impl Mount {
         rest
     }
 
-    /// Unmounts one with `--stats-on-exit`; what it says about itself at its end.
+    /// Unmounts a mount with `--stats-on-exit`. Returns its statistics.
     pub(crate) fn report(mut self) -> serde_json::Value {
         self.signal(Signal::TERM);
         assert_eq!(self.wait().0.code(), Some(0));
@@ -299,13 +304,13 @@ impl Mount {
         serde_json::from_str(&said[said.find('{').expect("JSON")..]).expect("JSON")
     }
 
-    /// The same, of the counters with these names.
+    /// Unmounts as [`report`](Self::report) does. Returns the counters with these names.
     pub(crate) fn counted<const N: usize>(self, names: [&str; N]) -> [u64; N] {
         let report = self.report();
         names.map(|name| report["counters"][name].as_u64().expect("a counter"))
     }
 
-    /// Unmounts as Ctrl-C does, and checks that it went well.
+    /// Unmounts by SIGINT, as Ctrl-C does, and checks the exit status.
     pub(crate) fn unmount(mut self) {
         self.signal(Signal::INT);
         let (status, said) = self.wait();
@@ -322,7 +327,7 @@ impl Drop for Mount {
                 self.child.kill().ok();
             }
         }
-        // Whatever a failed test leaves behind.
+        // Cleans up after a failed test.
         if is_mounted(&self.point) {
             Command::new("fusermount3").args(["-u", "-z", "--"]).arg(&self.point).status().ok();
         }
@@ -343,7 +348,7 @@ pub(crate) fn exit_of(child: &mut Child) -> ExitStatus {
     status.expect("ended")
 }
 
-/// Asks until it is so, or until patience ends.
+/// Repeats `is_so` until it returns true. Returns false after [`PATIENCE`].
 pub(crate) fn eventually(mut is_so: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end {
@@ -355,21 +360,21 @@ pub(crate) fn eventually(mut is_so: impl FnMut() -> bool) -> bool {
     false
 }
 
-/// True if something is mounted on exactly this directory.
+/// Returns true if a file system is mounted on exactly this directory.
 pub(crate) fn is_mounted(point: &Path) -> bool {
     let table = fs::read_to_string("/proc/self/mountinfo").expect("mount table");
     table.lines().any(|line| line.split(' ').nth(4) == point.to_str())
 }
 
-/// Stops a child of this process. Returns when none of its threads runs any more: the signal alone lets a thread finish what it
-/// is at.
+/// Stops a child of this process. Returns when none of its threads runs: after the signal a
+/// thread may still finish its current operation.
 pub(crate) fn stop(child: Pid) {
     kill_process(child, Signal::STOP).expect("signal sent");
     let stopped = waitid(WaitId::Pid(child), WaitIdOptions::STOPPED).expect("waited");
     assert!(stopped.is_some_and(|status| status.stopped()));
 }
 
-/// Runs a shell command as another user; its exit code.
+/// Runs a shell command as another user. Returns its exit code.
 pub(crate) fn shell_as(uid: u32, directory: &Path, script: &str) -> Option<i32> {
     let mut child = Command::new("/bin/sh")
         .args(["-c", script])
@@ -381,12 +386,12 @@ pub(crate) fn shell_as(uid: u32, directory: &Path, script: &str) -> Option<i32> 
     exit_of(&mut child).code()
 }
 
-/// Bytes that tell where they belong.
+/// Returns bytes that identify their offset.
 pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
     (0..len as u64).map(|i| (((i + seed) * 2_654_435_761) >> 13) as u8 | 1).collect()
 }
 
-/// For every provider, a server with a mount.
+/// Runs a test for every provider, with a server and a mount.
 pub(crate) fn each(memory: u64, test: impl Fn(&Lender, &Mount)) {
     for over in providers() {
         eprintln!("over {over:?}");
@@ -397,7 +402,8 @@ pub(crate) fn each(memory: u64, test: impl Fn(&Lender, &Mount)) {
     }
 }
 
-/// Every combination of providers whose atomics are atomic towards each other: those of RDMA are so among themselves only.
+/// Returns every combination of providers whose atomics are atomic towards each other. RDMA
+/// atomics are so only among themselves.
 pub(crate) fn combinations() -> impl Iterator<Item = (Over, Over)> {
     let all = [Over::Shm, Over::Tcp, Over::Rdma].map(|over| (over, over));
     let tested = providers();
@@ -406,7 +412,7 @@ pub(crate) fn combinations() -> impl Iterator<Item = (Over, Over)> {
         .filter(move |(first, second)| tested.contains(first) && tested.contains(second))
 }
 
-/// For every combination, a server with two mounts.
+/// Runs a test for every combination, with a server and two mounts.
 pub(crate) fn pairs(memory: u64, options: &[&str], test: impl Fn(&Lender, &Mount, &Mount)) {
     for (first, second) in combinations() {
         eprintln!("{first:?} and {second:?}");

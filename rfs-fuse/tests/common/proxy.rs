@@ -1,4 +1,4 @@
-//! A way to a server over TCP that can be cut and held up.
+//! A proxy to a server over TCP that can cut and delay connections.
 
 use std::{
     io::{Read, Write},
@@ -14,12 +14,12 @@ use std::{
 #[derive(Default)]
 struct Shared {
     streams: Mutex<Vec<TcpStream>>,
-    /// Nothing is passed on.
+    /// Held to stop all forwarding.
     held: Mutex<bool>,
     released: Condvar,
-    /// Who comes is sent away.
+    /// True to close new connections immediately.
     closed: AtomicBool,
-    /// Bytes until all connections are cut; negative: for ever.
+    /// Remaining bytes until all connections are cut. Negative: no limit.
     budget: AtomicI64,
     cuts: AtomicU64,
     stop: AtomicBool,
@@ -33,7 +33,7 @@ impl Shared {
         }
     }
 
-    /// Passes bytes on until the end of either.
+    /// Forwards bytes until either stream ends.
     fn pass(&self, mut from: TcpStream, mut to: TcpStream) {
         let mut buffer = vec![0; 64 << 10];
         while let Ok(len @ 1..) = from.read(&mut buffer) {
@@ -57,14 +57,14 @@ impl Shared {
     }
 }
 
-/// The way.
+/// A running proxy.
 pub(crate) struct Proxy {
     shared: Arc<Shared>,
     address: String,
 }
 
 impl Proxy {
-    /// To a server at `tcp:host:port`.
+    /// Starts a proxy to a server at `tcp:host:port`.
     pub(crate) fn to(server: String) -> Proxy {
         let server = server.trim_start_matches("tcp:").to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").expect("listening");
@@ -99,17 +99,17 @@ impl Proxy {
         &self.address
     }
 
-    /// Cuts all connections, now.
+    /// Cuts all connections immediately.
     pub(crate) fn cut(&self) {
         self.shared.cut();
     }
 
-    /// Cuts them when so many bytes more have passed.
+    /// Cuts all connections after `bytes` more bytes.
     pub(crate) fn cut_after(&self, bytes: u64) {
         self.shared.budget.store(bytes as i64, Ordering::SeqCst);
     }
 
-    /// True until then.
+    /// Returns true until that cut.
     pub(crate) fn will_cut(&self) -> bool {
         self.shared.budget.load(Ordering::SeqCst) >= 0
     }
@@ -118,12 +118,12 @@ impl Proxy {
         self.shared.cuts.load(Ordering::SeqCst)
     }
 
-    /// Lets nobody come, or does again.
+    /// Refuses or accepts new connections.
     pub(crate) fn close(&self, closed: bool) {
         self.shared.closed.store(closed, Ordering::SeqCst);
     }
 
-    /// Passes nothing on for a while.
+    /// Stops all forwarding for some time.
     pub(crate) fn hold_for(&self, time: Duration) {
         *self.shared.held.lock().expect("held") = true;
         thread::sleep(time);
@@ -138,7 +138,7 @@ impl Drop for Proxy {
         *self.shared.held.lock().expect("held") = false;
         self.shared.released.notify_all();
         self.shared.cut();
-        // Wakes the thread that accepts.
+        // Wakes the accepting thread.
         TcpStream::connect(&self.address).ok();
     }
 }

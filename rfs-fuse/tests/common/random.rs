@@ -1,4 +1,4 @@
-//! Numbers that are the same for the same seed.
+//! Pseudorandom numbers, reproducible by their seed.
 
 /// xorshift64*.
 pub(crate) struct Random(u64);
@@ -24,7 +24,7 @@ impl Random {
     }
 }
 
-/// `RFS_EXERCISER_SEED`, which repeats a run, else a new one.
+/// Returns `RFS_EXERCISER_SEED`, to repeat a run, or a new seed.
 pub(crate) fn seed() -> u64 {
     let given = std::env::var("RFS_EXERCISER_SEED").ok().map(|seed| seed.parse().expect("a number"));
     given.unwrap_or_else(|| {

@@ -1,4 +1,5 @@
-//! Bytes: what was acknowledged is there, for this client and for others, and what failed may be there or not.
+//! File data under faults: acknowledged writes are visible to this client and others. A failed
+//! write may or may not have happened.
 
 use rdmabox::{
     CallsBy, ProviderKind,
@@ -12,13 +13,13 @@ use super::{BY, address, on_threads, options, server};
 
 const OPERATIONS: usize = 150;
 const BLOCK: usize = 4096;
-/// Blocks of a file.
+/// Blocks per file.
 const BLOCKS: usize = 24;
-/// Most blocks of one operation.
+/// Maximum number of blocks of one operation.
 const MOST: usize = 6;
 
-/// A file of a thread, and of each block the bytes that it may be full of: the last one that was acknowledged, and those of
-/// writes that have failed since.
+/// A thread's file. For each block the possible contents: the last acknowledged write, and failed
+/// writes since then.
 struct File {
     ino: u64,
     blocks: Vec<Vec<u8>>,
@@ -48,13 +49,13 @@ fn read(client: &Client, ino: u64, first: usize, blocks: usize) -> Result<Vec<u8
     Ok(found)
 }
 
-/// A thread's work; its file, and how often it failed.
+/// Runs a thread's work. Returns its file, and the number of failures.
 fn work(client: &Client, number: usize, seed: u64) -> (File, usize) {
     let mut random = Chance::new(seed ^ (number as u64) << 32);
     let name = format!("file-{number}");
     let ino = client.create(ROOT_INO, name.as_bytes(), 0o600, BY, true).expect("calls have no faults").ino;
     let mut file = File { ino, blocks: vec![vec![0]; BLOCKS] };
-    // Until all of it is there: the size is known from then on.
+    // Repeats until the whole file exists, because later steps rely on its size.
     while client.write(ino, 0, &[0; BLOCKS * BLOCK]).is_err() {}
     let mut failed = 0;
     for step in 0..OPERATIONS {
@@ -88,14 +89,14 @@ fn connect(server: &Server, provider: ProviderKind, faults: Option<Plan>, direct
     Client::connect(address(server, provider), &options, &AttachOptions::default()).unwrap()
 }
 
-/// How many operations failed.
+/// Returns the number of failed operations.
 fn run(provider: ProviderKind, direct: bool, seed: u64) -> usize {
     let (server, _directory) = server();
     let client = connect(&server, provider, Some(Plan::new(Faults::varied(seed))), direct);
     let done = on_threads(|number| work(&client, number, seed));
     assert!(client.is_connected());
     drop(client);
-    // The first session is over before anybody opens what it had open.
+    // The first session must end before another client opens its files.
     let other = connect(&server, provider, None, true);
     for (number, (file, _)) in done.iter().enumerate() {
         let attr = other.lookup(ROOT_INO, format!("file-{number}").as_bytes()).unwrap();
@@ -107,7 +108,7 @@ fn run(provider: ProviderKind, direct: bool, seed: u64) -> usize {
 }
 
 #[test]
-fn what_was_acknowledged_is_there() {
+fn acknowledged_writes_are_visible() {
     let mut failed = 0;
     for seed in seeds() {
         for (provider, direct) in

@@ -1,6 +1,6 @@
-//! Clients over a device that fails now and then.
+//! Clients over a device with injected faults.
 //!
-//! RDMABOX_FAULT_SEED=N repeats one seed; RDMABOX_FAULT_SEEDS=COUNT takes so many that nobody has seen.
+//! RDMABOX_FAULT_SEED=N repeats one seed. RDMABOX_FAULT_SEEDS=COUNT tests that many new seeds.
 
 mod data;
 mod names;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 const BY: Creator = Creator { uid: 0, gid: 0, umask: 0 };
 const THREADS: usize = 3;
 
-/// A server over shared memory and TCP, and where it is.
+/// Starts a server over shared memory and TCP. Returns it with its directory.
 fn server() -> (Server, TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let listen = vec![
@@ -25,7 +25,7 @@ fn server() -> (Server, TempDir) {
     (Server::start(Config { listen, allow_without_keys: true, ..Config::new(16 << 20) }).unwrap(), directory)
 }
 
-/// What each of the threads gives, whose numbers are their arguments.
+/// Runs `work` on several threads, with their numbers. Returns the results.
 fn on_threads<T: Send>(work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     thread::scope(|scope| {
         let work = &work;

@@ -1,5 +1,6 @@
-//! Names, over sessions that end at any moment and are followed by others: a change is made once, and who asked for it hears what became of
-//! it. Where he does not hear it within his time, it was made or it was not.
+//! Names under faults: sessions end at any moment and new ones follow. Each change happens
+//! exactly once, and its caller gets the outcome. If the caller gets no outcome within its time
+//! limit, the change happened once or not at all.
 
 use std::{collections::BTreeMap, thread, time::Duration};
 
@@ -14,13 +15,13 @@ use rfs_server::Server;
 use super::{BY, address, on_threads, options, server};
 
 const CHANGES: usize = 30;
-/// Few: most changes are of what is there, or refused.
+/// Only a few names, so that most changes meet existing names or fail.
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
-/// Every inode may have it.
+/// An attribute that every inode may have.
 const MARK: &[u8] = b"trusted.mark";
-/// Of whiteouts.
+/// Owner of whiteouts.
 const OWNER: Owner = Owner { uid: 3, gid: 4 };
-/// Attempts to get a first session, and to find out what is there.
+/// Maximum attempts to get a first session, and to read the final state.
 const ATTEMPTS: usize = 1000;
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -31,7 +32,7 @@ enum Change {
     Unlink(&'static str),
     Rmdir(&'static str),
     Rename(&'static str, &'static str, RenameFlags),
-    /// With a whiteout in the old place.
+    /// Leaves a whiteout at the old name.
     RenameOver(&'static str, &'static str),
     Link(&'static str, &'static str),
     Chmod(&'static str, u32),
@@ -39,7 +40,7 @@ enum Change {
     Unmark(&'static str),
 }
 
-/// What a name is of.
+/// The inode of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Inode {
     ino: u64,
@@ -62,7 +63,7 @@ fn remove(names: &mut Names, name: &str) -> Option<Inode> {
     Some(inode)
 }
 
-/// What becomes of a directory by a change. What is made is `made`.
+/// Returns the directory's state after a change. `made` is the number of a new inode.
 fn changed(before: &Names, change: Change, made: u64) -> Result<Names, Errno> {
     let mut names = before.clone();
     let there = |name| before.get(name).copied().ok_or(Errno::ENOENT);
@@ -123,7 +124,8 @@ fn changed(before: &Names, change: Change, made: u64) -> Result<Names, Errno> {
     Ok(names)
 }
 
-/// A change that can be asked for: by number of an inode only of one that is there, and no other name of a directory.
+/// Returns a random change. Changes by inode number use only existing inodes, and only files are
+/// linked.
 fn any(names: &Names, random: &mut Chance) -> Change {
     let name = |random: &mut Chance| NAMES[random.index(NAMES.len())];
     let there: Vec<_> = names.keys().copied().collect();
@@ -150,7 +152,7 @@ fn any(names: &Names, random: &mut Chance) -> Change {
     }
 }
 
-/// Asks for a change. The number of what was made, or zero.
+/// Requests a change. Returns the number of a new inode, or zero.
 fn ask(client: &Client, dir: u64, names: &Names, change: Change) -> Result<u64, ClientError> {
     let made = |attr: rfs_proto::Attr| {
         client.forget(attr.ino, 1);
@@ -159,7 +161,7 @@ fn ask(client: &Client, dir: u64, names: &Names, change: Change) -> Result<u64, 
     let done = |()| 0;
     match change {
         Change::Create(name) => client.create(dir, name.as_bytes(), 0o600, BY, true).map(|attr| {
-            // Nobody waits for it.
+            // The test does not depend on this close.
             let _ = client.close(attr.ino);
             made(attr)
         }),
@@ -172,7 +174,7 @@ fn ask(client: &Client, dir: u64, names: &Names, change: Change) -> Result<u64, 
         Change::RenameOver(from, to) => {
             let (old, new) = ((dir, from.as_bytes()), (dir, to.as_bytes()));
             client.rename(old, new, RenameFlags::empty(), Some(OWNER))?;
-            // The reply does not say what was made.
+            // The reply does not contain the new inode.
             Ok(made(at_last(|| client.lookup(dir, from.as_bytes()))))
         }
         Change::Link(of, name) => client.link(names[of].ino, dir, name.as_bytes()).map(made),
@@ -187,14 +189,14 @@ fn ask(client: &Client, dir: u64, names: &Names, change: Change) -> Result<u64, 
     }
 }
 
-/// What is there.
+/// Returns the current names.
 fn look(client: &Client, dir: u64) -> Result<Names, ClientError> {
     let page = client.readdir(dir, 0, 100)?;
     assert!(page.end, "so many names there never were");
     let mut names = Names::new();
     for entry in page.entries {
         let name = NAMES.into_iter().find(|name| name.as_bytes() == &*entry.name);
-        let name = name.unwrap_or_else(|| panic!("a name that nobody gave: {:?}", entry.name));
+        let name = name.unwrap_or_else(|| panic!("an unexpected name: {:?}", entry.name));
         let marked = match client.get_xattr(entry.attr.ino, MARK) {
             Ok(value) => value == b"x",
             Err(ClientError::Errno(Errno::ENODATA)) => false,
@@ -207,7 +209,7 @@ fn look(client: &Client, dir: u64) -> Result<Names, ClientError> {
     Ok(names)
 }
 
-/// Does what nothing depends on until it is done.
+/// Repeats an operation that must succeed, until it does.
 fn at_last<T>(mut attempt: impl FnMut() -> Result<T, ClientError>) -> T {
     for _ in 0..ATTEMPTS {
         match attempt() {
@@ -220,12 +222,13 @@ fn at_last<T>(mut attempt: impl FnMut() -> Result<T, ClientError>) -> T {
     panic!("it is never done: {:?}", attempt().err());
 }
 
-/// A thread's work in its directory; what is there then, and how often it did not hear what became of something.
+/// Runs a thread's work in its directory. Returns the final names, and how often the outcome of a
+/// change was unknown.
 fn work(client: &Client, number: usize, seed: u64) -> (Names, usize) {
     let mut random = Chance::new(seed ^ (number as u64) << 32);
     let directory = format!("directory-{number}");
     let dir = at_last(|| match client.mkdir(ROOT_INO, directory.as_bytes(), 0o700, BY) {
-        // By an attempt of before.
+        // An earlier attempt has made it.
         Err(ClientError::Errno(Errno::EEXIST)) => client.lookup(ROOT_INO, directory.as_bytes()),
         outcome => outcome,
     })
@@ -258,12 +261,12 @@ fn work(client: &Client, number: usize, seed: u64) -> (Names, usize) {
     (names, unheard)
 }
 
-/// How often sessions came back, and how often somebody did not hear what became of a change.
+/// Returns the number of reconnects, and the number of changes with an unknown outcome.
 fn run(server: &Server, provider: ProviderKind, calls: CallsBy, seed: u64) -> (u64, usize) {
     let plan = Plan::new(Faults { calls: true, ..Faults::varied(seed) });
     let faulty = options(provider, calls, Some(plan), false);
     let attach = AttachOptions { returns: true, ..AttachOptions::default() };
-    // The first session may not come about either.
+    // Connecting may fail as well.
     let mut attempts = (0..ATTEMPTS).map(|_| Client::connect(address(server, provider), &faulty, &attach));
     let client = attempts.find_map(Result::ok).expect("a session");
     let done = on_threads(|number| work(&client, number, seed));
@@ -279,7 +282,7 @@ fn run(server: &Server, provider: ProviderKind, calls: CallsBy, seed: u64) -> (u
 }
 
 #[test]
-fn each_change_is_made_once_and_heard_of() {
+fn each_change_happens_once_and_its_outcome_is_reported() {
     let mut returned = 0;
     for seed in seeds() {
         for (provider, calls) in [
@@ -294,7 +297,8 @@ fn each_change_is_made_once_and_heard_of() {
             returned += returns;
         }
     }
-    // One that only delays, and one that refuses memory and cuts connections, end no session of these as a rule.
+    // A device that only delays, and a device that refuses memory and cuts connections, usually end
+    // no session.
     let quiet = seeds().iter().all(|seed| [0, 5].contains(&(seed % 8)));
     assert!(returned > 0 || quiet, "the device has no faults");
 }
