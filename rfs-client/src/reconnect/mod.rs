@@ -1,7 +1,7 @@
 //! A remote that reconnects: it replaces a lost session and continues.
 //!
 //! The server keeps a mount's state under the mount's identity for one lease
-//! (`rfs-proto/PROTOCOL.md`, Coming back), so a resumed session has its open files, locks and
+//! (`docs/design/protocol.md`, Attach), so a resumed session has its open files, locks and
 //! recalls. Operations in flight at the loss have an unknown outcome. The client repeats
 //! one-sided operations, because a second execution leads to the same state. Requests that change
 //! state carry a slot number, and the server answers a repetition from its reply cache.
