@@ -657,7 +657,7 @@ pub enum Recall {
         /// Inode.
         ino: u64,
     },
-    /// All cached data: the server restarted and does not know what the session caches. The
+    /// All cached data: the server restarted and has no list of the cached data. The
     /// acknowledgement states that the session no longer uses layouts of the previous server.
     All,
     /// The layouts of an inode before a generation: the file has freed some of their space. The

@@ -76,7 +76,7 @@ fn attach(flood: &Flood, session: Arc<Session>) -> Result<(Arc<Session>, Attache
     }
 }
 
-/// Opens and closes sessions, so that the server allocates what it keeps.
+/// Opens and closes sessions, so that the server allocates its long-lived resources.
 pub(super) fn warm_up(flood: &Flood) -> Result<(), Failure> {
     (0..4).try_for_each(|_| connect(flood).map(|session| session.close()))
 }

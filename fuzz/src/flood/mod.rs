@@ -137,7 +137,7 @@ impl Flood {
     /// Returns the first failure.
     pub fn run(&self) -> Result<Report, Failure> {
         let begun = Instant::now();
-        // The first operations make the server allocate what it keeps.
+        // The first operations make the server allocate its long-lived resources.
         let mut good = good::Client::connect(self)?;
         (0..20).try_for_each(|_| good.round())?;
         members::warm_up(self)?;

@@ -140,7 +140,7 @@ impl Flood {
     /// # Errors
     /// Returns the first failure.
     pub fn attack(&self, attack: Attack, time: Duration) -> Result<Withstood, Failure> {
-        // The first clients make the server allocate what it keeps.
+        // The first clients make the server allocate its long-lived resources.
         super::members::warm_up(self)?;
         (0..4).try_for_each(|_| self.probe().map(drop))?;
         let before = self.settled(None)?;
