@@ -90,8 +90,9 @@ fn a_signal_ends_the_mount_and_its_server() {
 fn an_unmount_ends_the_server() {
     let mount = PrivateMount::start(&[]);
     let server = mount.server().expect("a server");
-    let status = std::process::Command::new("umount").arg(mount.point.path()).status();
-    assert!(status.expect("umount runs").success());
+    // The mount is busy while rfs-fuse checks that it answers.
+    let unmount = || std::process::Command::new("umount").arg(mount.point.path()).status();
+    assert!(eventually(|| unmount().expect("umount runs").success()));
     let (code, said) = mount.wait();
     assert_eq!((code, is_running(server)), (Some(0), false), "{said}");
 }
