@@ -1,11 +1,12 @@
 //! Measures latency: one request of each kind at a time, and a word that two clients pass to and
 //! fro through the memory of a third process.
 //!
-//! `cargo run --release -p rdmabox --example ping_pong` starts a host in this process. With `--
-//! --connect ADDRESS` the host is another process (`examples/lend.rs`). It prints, with other
+//! `cargo run --release -p rdmabox --example ping_pong` starts a host in this process. With
+//! `-- --connect ADDRESS` the host is another process (`examples/lend.rs`). It prints, with other
 //! numbers on another machine:
 //!
-//! ```text 1000 of each, one at a time, through shared memory via unix:/tmp/ping-pong-881.sock
+//! ```text
+//! 1000 of each, one at a time, through shared memory via unix:/tmp/ping-pong-881.sock
 //! |                        | median us | 99 % us |
 //! |------------------------|----------:|--------:|
 //! | read 8 bytes           |      0.98 |    4.87 |
@@ -14,7 +15,8 @@
 //! | write 4 KiB            |      1.08 |    5.04 |
 //! | fetch and add          |      1.04 |    4.61 |
 //! | call                   |     15.69 |   31.21 |
-//! | there and back         |      2.96 |    9.84 | ```
+//! | there and back         |      2.96 |    9.84 |
+//! ```
 
 use std::{
     error::Error,

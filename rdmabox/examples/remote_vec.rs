@@ -4,13 +4,16 @@
 //! publishes it in this order, with one doorbell and one round trip. `extend` and `iter` move
 //! many elements with each request.
 //!
-//! `cargo run --release -p rdmabox --example remote_vec` starts a host in this process. With `--
-//! --connect ADDRESS` the host is another process (`examples/lend.rs`). It prints
+//! `cargo run --release -p rdmabox --example remote_vec` starts a host in this process. With
+//! `-- --connect ADDRESS` the host is another process (`examples/lend.rs`). It prints
 //!
-//! ```text 1000 pushes: 2001 work requests, 1001 doorbells 99000 more at once: 2 work requests, 1
-//! doorbells opened, 100000 elements: 1 work requests, 1 doorbells iterated, the ids sum up to
-//! 4999950000: 98 work requests, 98 doorbells set and get, Some(Point { id: 7, x: 777.0, y: 0.5
-//! }): 2 work requests, 2 doorbells ```
+//! ```text
+//! 1000 pushes: 2001 work requests, 1001 doorbells
+//! 99000 more at once: 2 work requests, 1 doorbells
+//! opened, 100000 elements: 1 work requests, 1 doorbells
+//! iterated, the ids sum up to 4999950000: 98 work requests, 98 doorbells
+//! set and get, Some(Point { id: 7, x: 777.0, y: 0.5 }): 2 work requests, 2 doorbells
+//! ```
 
 use std::{error::Error, marker::PhantomData};
 
