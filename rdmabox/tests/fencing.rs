@@ -152,8 +152,10 @@ fn the_lock_of_a_client_with_mappings_outlives_the_host() {
         let tether = std::fs::File::open(file.path()).unwrap();
         flock(&tether, FlockOperation::NonBlockingLockExclusive).unwrap();
         let memory = Arc::new(Memory::shared("test", LEN).unwrap());
-        let make = move |pid: Option<i32>| {
-            assert!(pid.is_some_and(|pid| pid > 0));
+        let make = move |process: Option<rdmabox::ConnectedProcess>| {
+            if let Some(process) = process {
+                assert!(process.pid > 0);
+            }
             tether.try_clone().map(Into::into)
         };
         Fixture::of_host(ProviderKind::Shm, memory, |host| host.tether(make))

@@ -34,7 +34,10 @@ use super::{
 };
 use crate::{
     memory::Memory,
-    provider::{rdma, soft::SoftDevice},
+    provider::{
+        rdma,
+        soft::{ConnectedProcess, SoftDevice},
+    },
     rpc::{LATE_DEPTH, QUEUE_DEPTH, RpcServer},
     tls::TlsServer,
     verbs::{Access, AtomicScope, Device, DeviceAttr, ProtectionDomain},
@@ -129,15 +132,15 @@ impl Host {
     /// Gives every connection that maps memory a descriptor from `make`. The client holds the
     /// descriptor until its last request on the connection is over, or its process ends.
     ///
-    /// A thread of the host calls `make` with the pid of the client, or `None` if the kernel
-    /// cannot name the process here. If `make` fails, the connection gets no memory and is
+    /// A thread of the host calls `make` with the process of the client, or `None` if the kernel
+    /// cannot name the process here (another pid namespace, Linux before 6.5). If `make` fails, the connection gets no memory and is
     /// unusable. The descriptor outlives the host. With the write end of a FIFO, a reader notices
     /// the end of its last holder. The next process that exports the same memory can therefore
     /// detect clients of a killed host that may still write.
     #[must_use]
     pub fn tether(
         self,
-        make: impl Fn(Option<i32>) -> std::io::Result<OwnedFd> + Send + Sync + 'static,
+        make: impl Fn(Option<ConnectedProcess>) -> std::io::Result<OwnedFd> + Send + Sync + 'static,
     ) -> Host {
         self.device.tether(make);
         self

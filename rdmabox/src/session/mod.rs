@@ -59,7 +59,10 @@ pub(crate) mod intruder;
 pub use crate::{
     batch::BatchMode,
     polling::PollingMode,
-    provider::rdma::{RdmaError, RdmaOptions},
+    provider::{
+        rdma::{RdmaError, RdmaOptions},
+        soft::ConnectedProcess,
+    },
     rpc::{Cancel, Later, MAX_CALL, Reply, StartedReply},
     runtime::Until,
     stats::StatsSnapshot,

@@ -1,93 +1,86 @@
-//! Detects local clients that still map the memory of a previous server process.
+//! Marks each connection of a local client that maps memory, for the next server.
 //!
 //! A client of this host writes to mapped memory with its own processor, also after the server has
 //! ended. So each connection that maps memory holds the write end of a FIFO of its own, until none
 //! of its requests can access the memory ([`Host::tether`](rdmabox::Host::tether)). The next server
-//! asks the kernel whether a FIFO has a writer: a stopped client cannot be missed, because it need
-//! not answer. A client can close its own write end, but not that of another client. The name of a
-//! FIFO says which process got it.
+//! asks the kernel whether a FIFO has a writer ([`PriorClients`](super::PriorClients)): a stopped
+//! client cannot be missed, because it need not answer. A client can close its own write end, but
+//! not that of another client. The name of a FIFO says which process connected.
 //!
 //! # Concurrency
-//! Any thread. [`ClientMarks`] has a lock over its count of FIFOs. [`PriorClients`] has a lock over
-//! the FIFOs of previous servers, and one over what it has reported; the second is taken first.
+//! Any thread. One lock over what is known of the FIFOs of this server.
 
 use std::{
+    collections::HashMap,
     fs::{self, DirBuilder, File},
     io::{self, ErrorKind, Read},
     os::{
-        fd::OwnedFd,
+        fd::{AsFd, OwnedFd},
         unix::fs::{DirBuilderExt, FileTypeExt},
     },
     path::{Path, PathBuf},
-    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
-use rustix::{
-    fs::{CWD, FileType, FlockOperation, Mode, OFlags, flock, fstatfs, mknodat},
-    process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal},
-};
-use seeded_faults::{Fault, seeded};
+use rdmabox::ConnectedProcess;
+use rustix::fs::{CWD, FileType, FlockOperation, FsWord, Mode, OFlags, flock, fstat, fstatfs, mknodat};
 
+use super::PriorClients;
 use crate::ownership;
 
 /// Prefix of the directories of FIFOs, before their number. No export's directory has a name with a
 /// dot.
 const PREFIX: &str = "clients.";
-/// Least time between two attempts to kill processes.
-const KILL_INTERVAL: Duration = Duration::from_secs(1);
 /// New FIFOs between two searches for those that have no writer any more.
 const SWEEP_INTERVAL: u64 = 64;
-/// Bytes of a FIFO that are read at most to find out whether it has a writer. Only a client that
-/// does not follow the protocol writes any.
-const MAX_DRAINED: usize = 1 << 20;
+/// FIFOs that one process may hold. A connection has one, and a session some connections.
+const MAX_PER_PROCESS: usize = if cfg!(test) { 300 } else { 8192 };
+/// FIFOs that processes without a name may hold together.
+const MAX_UNNAMED: usize = 32_768;
+/// Bytes of a FIFO that are read at most in one attempt to find out whether it has a writer. Only a
+/// client that does not follow the protocol writes any.
+const MAX_DRAINED: usize = 64 << 10;
+/// `PID_FS_MAGIC`: pidfds have a file system of their own, with one inode for each process.
+const PIDFS_MAGIC: FsWord = 0x5049_4446;
 
-/// A process, by its number and by what tells it from another process that gets this number later.
+/// A process, by its number and by the inode of its pidfd. A process that gets the number later has
+/// another inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Process {
-    pid: i32,
-    /// The inode of its pidfd (Linux 6.9), else the time of its start.
-    identity: u64,
+pub(super) struct Process {
+    pub(super) pid: i32,
+    pub(super) inode: u64,
 }
 
 impl Process {
-    fn of(pid: i32) -> Option<Process> {
-        Process::open(pid).map(|(process, _)| process)
+    /// Returns `None` before Linux 6.9, where pidfds have no inodes of their own.
+    pub(super) fn of(pid: i32, pidfd: impl AsFd) -> Option<Process> {
+        let is_pidfs = fstatfs(&pidfd).is_ok_and(|fs| fs.f_type == PIDFS_MAGIC);
+        (is_pidfs && pid > 0).then(|| fstat(&pidfd).ok())?.map(|stat| Process { pid, inode: stat.st_ino })
     }
-
-    /// Returns the process that has a number now, and its pidfd.
-    fn open(pid: i32) -> Option<(Process, OwnedFd)> {
-        let pidfd = pidfd_open(Pid::from_raw(pid).filter(|_| pid > 0)?, PidfdFlags::empty()).ok()?;
-        let identity = if fstatfs(&pidfd).is_ok_and(|fs| fs.f_type == PIDFS_MAGIC) {
-            rustix::fs::fstat(&pidfd).ok()?.st_ino
-        } else {
-            start_time(pid)?
-        };
-        Some((Process { pid, identity }, pidfd))
-    }
-}
-
-/// `PID_FS_MAGIC`: pidfds have a file system of their own, with one inode for each process.
-const PIDFS_MAGIC: rustix::fs::FsWord = 0x5049_4446;
-
-/// Returns field 22 of `/proc/PID/stat`, in clock ticks since the start of the machine.
-fn start_time(pid: i32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may contain spaces.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
 /// The FIFOs of the clients of a server that runs.
 #[derive(Debug)]
 pub struct ClientMarks {
     directory: PathBuf,
+    issued: Mutex<Issued>,
+}
+
+#[derive(Debug, Default)]
+struct Issued {
     /// FIFOs that were created.
-    count: Mutex<u64>,
+    count: u64,
+    /// FIFOs by process, 0 for processes without a name: those that the last search found held, and
+    /// all later ones.
+    held: HashMap<i32, usize>,
 }
 
 impl ClientMarks {
     /// Creates the next directory of FIFOs in a directory of this server, and finds those of
     /// previous servers.
+    ///
+    /// # Errors
+    /// The file system has no FIFOs, or a client of an older version holds on.
     pub fn make(directory: &Path) -> io::Result<(ClientMarks, PriorClients)> {
         let mut numbers = Vec::new();
         for entry in fs::read_dir(directory)? {
@@ -101,7 +94,7 @@ impl ClientMarks {
             let path = path(number);
             if path.symlink_metadata()?.is_dir() {
                 ownership::open_directory(&path).map_err(io::Error::other)?;
-                left.extend(marks(&path)?);
+                left.extend(held_marks(&path)?);
                 remove_directory(&path);
             } else {
                 remove_lock_file(&path)?;
@@ -109,54 +102,76 @@ impl ClientMarks {
         }
         let path = path(numbers.into_iter().max().map_or(1, |last| last.saturating_add(1)));
         DirBuilder::new().mode(0o700).create(&path)?;
-        let former = PriorClients { left: Mutex::new(left), reported: Mutex::default() };
-        Ok((ClientMarks { directory: path, count: Mutex::new(0) }, former))
+        // Not only when the first client connects.
+        let trial = path.join("trial");
+        create_fifo(&trial)?;
+        fs::remove_file(&trial)?;
+        Ok((ClientMarks { directory: path, issued: Mutex::default() }, PriorClients::new(left)))
     }
 
-    /// Creates a FIFO and returns its write end, for a connection of process `pid`. `None` stands
-    /// for a process that the kernel cannot name here.
-    pub fn descriptor(&self, pid: Option<i32>) -> io::Result<OwnedFd> {
+    /// Creates a FIFO and returns its write end, for a connection of `process`. `None` stands for a
+    /// process that the kernel cannot name here.
+    ///
+    /// # Errors
+    /// The process holds too many, or the file system has no room for another.
+    pub fn descriptor(&self, process: Option<&ConnectedProcess>) -> io::Result<OwnedFd> {
+        let process = process.and_then(|process| Process::of(process.pid, &process.pidfd));
+        let Process { pid, inode } = process.unwrap_or(Process { pid: 0, inode: 0 });
+        let limit = if pid == 0 { MAX_UNNAMED } else { MAX_PER_PROCESS };
         // Locked until the FIFO has a writer, so that no search takes it for one without.
-        let mut count = self.count.lock();
-        if count.is_multiple_of(SWEEP_INTERVAL) {
-            marks(&self.directory)?;
+        let mut issued = self.issued.lock();
+        let is_full = |issued: &Issued| issued.held.get(&pid).is_some_and(|held| *held >= limit);
+        if issued.count % SWEEP_INTERVAL == SWEEP_INTERVAL - 1 || is_full(&issued) {
+            match held_marks(&self.directory) {
+                Ok(marks) => issued.held = count_by_process(&marks),
+                Err(e) => log::warn!("searching {}: {e}", self.directory.display()),
+            }
         }
-        *count += 1;
-        let Process { pid, identity } = pid.and_then(Process::of).unwrap_or(Process { pid: 0, identity: 0 });
-        let path = self.directory.join(format!("{pid}.{identity}.{count}"));
-        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+        issued.count += 1;
+        if is_full(&issued) {
+            return Err(io::Error::other(format!("client {pid} holds {limit} connections that map memory")));
+        }
+        let path = self.directory.join(format!("{pid}.{inode}.{}", issued.count));
+        create_fifo(&path)?;
         // The write end opens without blocking while a read end is open.
-        let _reader = open_reader(&path)?;
+        let reader = open_reader(&path)?;
         let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(rustix::fs::open(&path, flags, Mode::empty())?)
+        let writer = rustix::fs::open(&path, flags, Mode::empty())?;
+        drop(reader);
+        *issued.held.entry(pid).or_default() += 1;
+        Ok(writer)
     }
 }
 
 impl Drop for ClientMarks {
     /// Removes the FIFOs that no client holds. The others stay for the next server.
     fn drop(&mut self) {
-        if let Err(e) = marks(&self.directory) {
+        if let Err(e) = held_marks(&self.directory) {
             log::debug!("{}: {e}", self.directory.display());
         }
         remove_directory(&self.directory);
     }
 }
 
-/// A FIFO of a previous server's client.
+/// A FIFO. It is opened for each look only, so that many cost no descriptors.
 #[derive(Debug)]
-struct Mark {
-    path: PathBuf,
-    reader: File,
-    holder: Option<Process>,
+pub(super) struct Mark {
+    pub(super) path: PathBuf,
+    /// The process that connected.
+    pub(super) process: Option<Process>,
 }
 
 impl Mark {
-    /// Returns true if a client holds the write end. Assumes so if the kernel refuses to say.
-    fn is_held(&self) -> bool {
+    /// Returns true if a process holds the write end. Assumes so if the kernel refuses to say.
+    pub(super) fn is_held(&self) -> bool {
+        let mut reader = match open_reader(&self.path) {
+            Ok(reader) => reader,
+            Err(e) => return e.kind() != ErrorKind::NotFound,
+        };
         let mut drained = 0;
         let mut buffer = [0; 4096];
         loop {
-            match (&self.reader).read(&mut buffer) {
+            match reader.read(&mut buffer) {
                 Ok(0) => return false,
                 Ok(len) if drained < MAX_DRAINED => drained += len,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
@@ -164,10 +179,16 @@ impl Mark {
             }
         }
     }
+
+    /// Removes the FIFO, and its directory if that is empty.
+    pub(super) fn remove(&self) {
+        remove_file(&self.path);
+        self.path.parent().into_iter().for_each(remove_directory);
+    }
 }
 
-/// Returns the FIFOs of a directory that clients hold, and removes the others.
-fn marks(directory: &Path) -> io::Result<Vec<Mark>> {
+/// Returns the FIFOs of a directory that a process holds, and removes the others.
+fn held_marks(directory: &Path) -> io::Result<Vec<Mark>> {
     let mut held = Vec::new();
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
@@ -176,7 +197,7 @@ fn marks(directory: &Path) -> io::Result<Vec<Mark>> {
             log::warn!("{}: not a FIFO of a client: ignored", path.display());
             continue;
         }
-        let mark = Mark { reader: open_reader(&path)?, holder: holder_of(&entry.file_name()), path };
+        let mark = Mark { process: process_of(&entry.file_name()), path };
         if mark.is_held() {
             held.push(mark);
         } else {
@@ -186,16 +207,28 @@ fn marks(directory: &Path) -> io::Result<Vec<Mark>> {
     Ok(held)
 }
 
+fn count_by_process(marks: &[Mark]) -> HashMap<i32, usize> {
+    let mut counts = HashMap::new();
+    for mark in marks {
+        *counts.entry(mark.process.map_or(0, |process| process.pid)).or_default() += 1;
+    }
+    counts
+}
+
+fn create_fifo(path: &Path) -> io::Result<()> {
+    Ok(mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?)
+}
+
 fn open_reader(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
 }
 
 /// Returns the process in the name of a FIFO.
-fn holder_of(name: &std::ffi::OsStr) -> Option<Process> {
+fn process_of(name: &std::ffi::OsStr) -> Option<Process> {
     let mut parts = name.to_str()?.split('.');
-    let (pid, identity) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-    (pid > 0).then_some(Process { pid, identity })
+    let (pid, inode) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    (pid > 0).then_some(Process { pid, inode })
 }
 
 fn remove_file(path: &Path) {
@@ -215,105 +248,14 @@ fn remove_directory(path: &Path) {
 /// Removes the file that clients of an older version held, which locked it.
 fn remove_lock_file(path: &Path) -> io::Result<()> {
     let file = ownership::open_file(path, OFlags::RDONLY).map_err(io::Error::other)?;
-    flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-        let held =
-            format!("{}: held by a client of an older rfs-server: end that client first", path.display());
-        io::Error::other(held)
+    flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|e| match e {
+        rustix::io::Errno::WOULDBLOCK => io::Error::other(format!(
+            "{}: held by a client of an older rfs-server: unmount or end that client first",
+            path.display()
+        )),
+        e => e.into(),
     })?;
     fs::remove_file(path)
-}
-
-/// Clients of previous servers that may still access memory.
-#[derive(Debug, Default)]
-pub struct PriorClients {
-    left: Mutex<Vec<Mark>>,
-    reported: Mutex<Reported>,
-}
-
-#[derive(Debug, Default)]
-struct Reported {
-    /// Time of the last attempt to kill processes.
-    tried: Option<Instant>,
-    /// The log names a client that cannot be killed.
-    cannot_end: bool,
-}
-
-impl PriorClients {
-    /// Returns true if a client of a previous server may still access memory.
-    pub fn is_held(&self) -> bool {
-        let mut left = self.left.lock();
-        left.retain(|mark| {
-            let is_held = mark.is_held();
-            if !is_held {
-                remove_file(&mark.path);
-                mark.path.parent().into_iter().for_each(remove_directory);
-            }
-            is_held
-        });
-        !left.is_empty() && !seeded(Fault::FormerForgotten)
-    }
-
-    /// Returns whether a process is among these clients; `None` if that cannot be known.
-    pub fn is_held_by(&self, pid: i32) -> Option<bool> {
-        let process = Process::of(pid)?;
-        let left = self.left.lock();
-        let mut held = left.iter().filter(|mark| mark.is_held()).peekable();
-        let unknown = held.peek().is_some() && left.iter().any(|mark| mark.holder.is_none());
-        match held.any(|mark| mark.holder == Some(process)) {
-            true => Some(true),
-            false if unknown => None,
-            false => Some(false),
-        }
-    }
-
-    /// Kills these clients, if `kill` is set, at most once a second. Returns true if none is left.
-    pub fn ends(&self, kill: bool) -> bool {
-        if !self.is_held() {
-            return true;
-        }
-        // Another thread is about to try.
-        let Some(mut reported) = self.reported.try_lock() else { return false };
-        if reported.tried.is_some_and(|tried| tried.elapsed() < KILL_INTERVAL) {
-            return false;
-        }
-        reported.tried = Some(Instant::now());
-        let killed = if kill { self.kill_holders() } else { 0 };
-        if killed == 0 && !reported.cannot_end {
-            reported.cannot_end = true;
-            log::warn!(
-                "a client of a previous server does not react and still maps memory, and {}: the files that such \
-                 clients had open stay taken until it ends or unmaps",
-                if kill { "cannot be found or killed" } else { "is not to be killed (yet)" }
-            );
-        }
-        reported.cannot_end &= kill;
-        !self.is_held()
-    }
-
-    /// Returns the number of processes that it has killed.
-    fn kill_holders(&self) -> usize {
-        let own = getpid().as_raw_nonzero().get();
-        let mut holders: Vec<Process> = self.left.lock().iter().filter_map(|mark| mark.holder).collect();
-        holders.sort_by_key(|holder| holder.pid);
-        holders.dedup();
-        holders.into_iter().filter(|holder| holder.pid != own && kill(*holder)).count()
-    }
-}
-
-/// Kills a process, unless its number is another process's by now. Returns true if it was killed.
-fn kill(holder: Process) -> bool {
-    let pid = holder.pid;
-    let Some((_, pidfd)) = Process::open(pid).filter(|(now, _)| *now == holder) else { return false };
-    match pidfd_send_signal(&pidfd, Signal::KILL) {
-        Ok(()) => {
-            log::warn!("killed client {pid}: unresponsive, and still maps memory of the previous server");
-            true
-        }
-        Err(e) => {
-            log::debug!("process {pid} cannot be killed: {e}");
-            false
-        }
-    }
 }
 
 #[cfg(test)]
@@ -322,9 +264,17 @@ mod tests {
         io::Write,
         os::{fd::AsRawFd, unix::process::ExitStatusExt},
         process::{Child, Command, Stdio},
+        time::Duration,
     };
 
+    use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open};
+
     use super::*;
+
+    fn connected(pid: i32) -> ConnectedProcess {
+        let pidfd = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
+        ConnectedProcess { pid, pidfd }
+    }
 
     fn names(directory: &Path) -> Vec<String> {
         let mut names: Vec<String> = fs::read_dir(directory)
@@ -349,7 +299,7 @@ mod tests {
             .spawn()
             .unwrap();
         let pid = pid_of(&child);
-        let write_end = tether.descriptor(Some(pid)).unwrap();
+        let write_end = tether.descriptor(Some(&connected(pid))).unwrap();
         let name = names(&tether.directory).into_iter().find(|name| name.starts_with(&format!("{pid}.")));
         let path = tether.directory.join(name.unwrap());
         let reader = open_reader(&path).unwrap();
@@ -379,7 +329,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let own = getpid().as_raw_nonzero().get();
         let (first, _) = ClientMarks::make(directory.path()).unwrap();
-        let copy = first.descriptor(Some(own)).unwrap();
+        let copy = first.descriptor(Some(&connected(own))).unwrap();
         drop(first);
         assert_eq!(names(directory.path()), ["clients.1"]);
         let (second, former) = ClientMarks::make(directory.path()).unwrap();
@@ -395,7 +345,7 @@ mod tests {
         assert_eq!(former.is_held_by(own), Some(true));
         drop(copy);
         assert!(former.is_held());
-        assert_eq!(former.is_held_by(own), None, "the last holder has no name");
+        assert_eq!(former.is_held_by(own), Some(true), "the mark has no name, but is open here");
         assert_eq!(names(directory.path()), ["clients.2", "clients.3"]);
         drop(later);
         assert!(!former.is_held());
@@ -463,14 +413,55 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_got_the_number_of_a_holder_is_not_killed() {
-        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
-        let now = Process::of(pid_of(&child)).unwrap();
-        assert!(!kill(Process { identity: now.identity + 1, ..now }));
-        assert!(child.try_wait().unwrap().is_none());
-        assert!(kill(now));
-        assert_eq!(child.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
-        assert!(start_time(getpid().as_raw_nonzero().get()).is_some());
+    fn a_process_that_was_given_a_mark_is_found_when_the_named_one_has_ended() {
+        let directory = tempfile::tempdir().unwrap();
+        let (first, _) = ClientMarks::make(directory.path()).unwrap();
+        let mut named = Command::new("sleep").arg("1000").spawn().unwrap();
+        let mark = first.descriptor(Some(&connected(pid_of(&named)))).unwrap();
+        let mut heir = Command::new("sleep").arg("1000").stdout(Stdio::from(mark)).spawn().unwrap();
+        drop(first);
+        let (_second, former) = ClientMarks::make(directory.path()).unwrap();
+        // Not waited for at first: it may be killed, but it is no holder any more.
+        named.kill().unwrap();
+        for round in 0.. {
+            if former.ends(true) {
+                break;
+            }
+            assert!(round < 300, "the heir lives");
+            std::thread::sleep(Duration::from_millis(100));
+            named.wait().unwrap();
+        }
+        assert_eq!(heir.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
+    }
+
+    #[test]
+    fn many_marks_cost_no_descriptors() {
+        let directory = tempfile::tempdir().unwrap();
+        let count = || fs::read_dir("/proc/self/fd").unwrap().count();
+        let (first, _) = ClientMarks::make(directory.path()).unwrap();
+        let before = count();
+        let held: Vec<OwnedFd> = (0..3 * SWEEP_INTERVAL).map(|_| first.descriptor(None).unwrap()).collect();
+        assert_eq!(count(), before + held.len());
+        drop(first);
+        let (_second, former) = ClientMarks::make(directory.path()).unwrap();
+        assert!(former.is_held());
+        assert_eq!(count(), before + held.len());
+    }
+
+    #[test]
+    fn one_process_cannot_hold_marks_without_limit() {
+        let directory = tempfile::tempdir().unwrap();
+        let (marks, _) = ClientMarks::make(directory.path()).unwrap();
+        let own = connected(getpid().as_raw_nonzero().get());
+        let mut held: Vec<OwnedFd> =
+            (0..MAX_PER_PROCESS).map(|_| marks.descriptor(Some(&own)).unwrap()).collect();
+        let refused = marks.descriptor(Some(&own)).unwrap_err().to_string();
+        assert!(refused.contains("connections that map memory"), "{refused}");
+        // Others are served, and so is this process when it holds fewer.
+        marks.descriptor(None).unwrap();
+        held.pop();
+        held.push(marks.descriptor(Some(&own)).unwrap());
+        marks.descriptor(Some(&own)).unwrap_err();
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! docs/design/formats.md has the formats.
 //!
 //! Bottom up: [`op`], [`log`], [`replay`] with [`prior_sessions`] (sessions), [`nonzero_bitmap`],
-//! [`header`], [`object`] and [`client_marks`]. `dispatch::journal` writes the operations,
+//! [`header`], [`object`], [`client_marks`] and [`prior_clients`]. `dispatch::journal` writes the operations,
 //! `dispatch::recovery` applies them.
 //!
 //! # Concurrency
@@ -20,15 +20,17 @@ pub mod log;
 pub mod nonzero_bitmap;
 pub mod object;
 pub mod op;
+pub mod prior_clients;
 pub mod prior_sessions;
 pub mod replay;
 mod reservation;
 
-pub use client_marks::{ClientMarks, PriorClients};
+pub use client_marks::ClientMarks;
 pub use header::{Header, Shape};
 pub use log::Log;
 pub use nonzero_bitmap::NonzeroBitmap;
 pub use object::{Object, ObjectError, ObjectStore};
+pub use prior_clients::PriorClients;
 
 /// Returns an FNV-1a hash over 64-bit words that folds the upper half in after each word. It
 /// detects incomplete writes, not tampering.

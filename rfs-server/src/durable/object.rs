@@ -139,7 +139,7 @@ impl ObjectStore {
     pub fn open(path: &Path) -> Result<ObjectStore, ObjectError> {
         let lock = lock_directory(path)?;
         let (client_marks, prior_clients) =
-            ClientMarks::make(path).map_err(os(path, "making the file that clients hold"))?;
+            ClientMarks::make(path).map_err(os(path, "creating the marks of clients"))?;
         Ok(ObjectStore {
             path: path.to_owned(),
             client_marks: Arc::new(client_marks),

@@ -49,9 +49,18 @@ pub struct SoftDevice {
     shared: Arc<Shared>,
 }
 
-/// Creates the descriptor that a peer holds while it may access memory. The argument is the number
-/// of the peer's process, or `None` if the kernel cannot name it here.
-struct TetherMaker(Box<dyn Fn(Option<i32>) -> io::Result<OwnedFd> + Send + Sync>);
+/// The process of a peer on this host, as it was when it connected.
+#[derive(Debug)]
+pub struct ConnectedProcess {
+    /// Its number.
+    pub pid: i32,
+    /// Its pidfd, which is never another process's.
+    pub pidfd: OwnedFd,
+}
+
+/// Creates the descriptor that a peer holds while it may access memory. The argument is `None` if
+/// the kernel cannot name the peer's process here.
+struct TetherMaker(Box<dyn Fn(Option<ConnectedProcess>) -> io::Result<OwnedFd> + Send + Sync>);
 
 impl std::fmt::Debug for TetherMaker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -118,7 +127,10 @@ impl SoftDevice {
     /// device. The peer holds it until none of its requests can access the memory: its queue pair
     /// is in Err, or its process has ended. The first call wins; it affects queue pairs that
     /// connect later.
-    pub(crate) fn tether(&self, make: impl Fn(Option<i32>) -> io::Result<OwnedFd> + Send + Sync + 'static) {
+    pub(crate) fn tether(
+        &self,
+        make: impl Fn(Option<ConnectedProcess>) -> io::Result<OwnedFd> + Send + Sync + 'static,
+    ) {
         let _ = self.shared.tether.set(TetherMaker(Box::new(make)));
     }
 }
@@ -204,7 +216,7 @@ impl SoftPd {
         let Some(strong) = qp.upgrade() else { return };
         if let Some(tether) = self.device.tether.get() {
             // The peer receives descriptors in order, so it has the tether before any memory.
-            match (tether.0)(strong.peer_process()) {
+            match (tether.0)(strong.connected_process()) {
                 Ok(fd) => strong.send_descriptor(&Header::new(Opcode::Tether, 0), fd),
                 Err(e) => {
                     log::error!("creating the tether failed, the peer gets no memory: {e}");

@@ -35,7 +35,7 @@ mod wire;
 
 pub use congestion::congestion_control;
 pub(crate) use congestion::replace_bbr;
-pub use device::SoftDevice;
+pub use device::{ConnectedProcess, SoftDevice};
 pub(crate) use retransmission::try_often;
 pub(crate) use socket::IoVec;
 pub use spin::ENGINE_LOOK;

@@ -21,6 +21,7 @@ use smallvec::SmallVec;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::{
+    ConnectedProcess,
     cq::SoftCq,
     device::{MAX_QP_WR, SoftPd},
     direct::{PeerMemory, Refused},
@@ -376,9 +377,9 @@ impl SoftQp {
         self.complete_recv(taken, WcStatus::WrFlushErr);
     }
 
-    /// Returns the number of the process that connected, if the kernel can name it here.
-    pub(crate) fn peer_process(&self) -> Option<i32> {
-        self.link.get()?.socket.peer_process()
+    /// Returns the process that connected, if the kernel can name it here.
+    pub(crate) fn connected_process(&self) -> Option<ConnectedProcess> {
+        self.link.get()?.socket.connected_process()
     }
 
     /// Sends a descriptor to the peer, with the frame that describes it.
