@@ -133,10 +133,10 @@ impl Host {
     /// descriptor until its last request on the connection is over, or its process ends.
     ///
     /// A thread of the host calls `make` with the process of the client, or `None` if the kernel
-    /// cannot name the process here (another pid namespace, Linux before 6.5). If `make` fails, the connection gets no memory and is
-    /// unusable. The descriptor outlives the host. With the write end of a FIFO, a reader notices
-    /// the end of its last holder. The next process that exports the same memory can therefore
-    /// detect clients of a killed host that may still write.
+    /// cannot name the process here (another pid namespace, Linux before 6.5). If `make` fails,
+    /// the connection gets no memory and is unusable. The descriptor outlives the host. With the
+    /// write end of a FIFO, a reader notices the end of its last holder. The next process that
+    /// exports the same memory can therefore detect clients of a killed host that may still write.
     #[must_use]
     pub fn tether(
         self,

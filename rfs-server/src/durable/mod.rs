@@ -8,8 +8,8 @@
 //! docs/design/formats.md has the formats.
 //!
 //! Bottom up: [`op`], [`log`], [`replay`] with [`prior_sessions`] (sessions), [`nonzero_bitmap`],
-//! [`header`], [`object`], [`client_marks`] and [`prior_clients`]. `dispatch::journal` writes the operations,
-//! `dispatch::recovery` applies them.
+//! [`header`], [`object`], [`client_marks`] and [`prior_clients`]. `dispatch::journal` writes the
+//! operations, `dispatch::recovery` applies them.
 //!
 //! # Concurrency
 //! See each module. The log and the client marks are for any thread; recovery uses one thread.

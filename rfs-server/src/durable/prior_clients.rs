@@ -1,8 +1,8 @@
 //! Detects local clients that still map the memory of a previous server, and ends them.
 //!
-//! The connections of such clients hold the marks of [`ClientMarks`](super::ClientMarks). The server
-//! kills the process that a mark names. If that process has ended, or the mark has no name, another
-//! process holds the mark: the server looks for it in `/proc`, as far as its rights reach.
+//! The connections of such clients hold the marks of [`ClientMarks`](super::ClientMarks). The
+//! server kills the process that a mark names. If that process has ended, or the mark has no name,
+//! another process holds the mark: the server looks for it in `/proc`, as far as its rights reach.
 //!
 //! # Concurrency
 //! Any thread. One lock over the marks, and one over what has been reported, which is taken first.
@@ -123,7 +123,7 @@ impl PriorClients {
                 continue;
             }
             for pid in processes() {
-                // Looked at again with a descriptor of the process: its number may be another's by now.
+                // Looked at again with a pidfd, as the number may be another process's by now.
                 if has_open(pid, &mark.path) == Some(true)
                     && kill(pid, |_| has_open(pid, &mark.path) == Some(true))
                 {
