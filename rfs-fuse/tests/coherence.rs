@@ -238,11 +238,12 @@ fn pages_are_kept_between_writes_and_after_the_writer_has_closed() {
             assert_eq!(lender.calls_of(|| (0..20).for_each(|_| drop(read_all()))), 0);
             assert_eq!(read_all()[..10], [round; 10]);
         }
-        // A second write recalls nothing if no mount has cached the page since.
+        // A second write recalls nothing if no mount has cached the page since. The reader's next
+        // request for recalls, which acknowledged the first one, may be counted late.
         writer.write_all_at(b"once", 0).expect("written");
         let recalls = lender.handled("recalls");
         (0..20).for_each(|_| writer.write_all_at(b"more", 0).expect("written"));
-        assert_eq!(lender.handled("recalls"), recalls);
+        assert!(lender.handled("recalls") <= recalls + 1);
         drop(writer);
         lender.all_closed_but(1);
         assert_eq!(read_all()[..4], *b"more");
