@@ -3,7 +3,7 @@
 //! A client of this host writes to mapped memory with its own processor, also after the server has
 //! ended. So each connection that maps memory holds the write end of a FIFO of its own, until none
 //! of its requests can access the memory ([`Host::tether`](rdmabox::Host::tether)). The next server
-//! asks the kernel whether a FIFO has a writer ([`PriorClients`](super::PriorClients)): a stopped
+//! asks the kernel whether a FIFO has a writer ([`PriorClients`]): a stopped
 //! client cannot be missed, because it need not answer. A client can close its own write end, but
 //! not that of another client. The name of a FIFO says which process connected.
 //!
