@@ -166,9 +166,10 @@ impl LayoutCache {
         self.stamp
     }
 
-    /// Sets the allocated space for which all holes are known.
-    pub(crate) fn set_stamp(&mut self, stamp: Option<u64>) {
-        self.stamp = stamp;
+    /// Sets the allocated space for which all holes are known. `allocated` was seen before the
+    /// layout was fetched, under `generation`: of another generation it says nothing.
+    pub(crate) fn set_stamp(&mut self, generation: u64, allocated: Option<u64>) {
+        self.stamp = allocated.filter(|_| generation == self.generation);
     }
 
     /// Returns the offset up to which the layout is known.
@@ -260,7 +261,7 @@ mod tests {
 
     fn cache(extents: &[Extent]) -> LayoutCache {
         let mut cache = LayoutCache::of(&layout(extents, true), 0);
-        cache.set_stamp(Some(1));
+        cache.set_stamp(7, Some(1));
         cache
     }
 
@@ -303,6 +304,17 @@ mod tests {
         assert!(c.merge(2 * B, &layout(&[extent(0, 10, 4)], true)));
         assert_eq!(c.pieces(0, 4 * B).as_slice(), [Piece::Data { arena: 10 * B, len: 4 * B }]);
         assert_eq!(c.stamp(), None, "after a merge the whole is not known to be fresh");
+    }
+
+    /// The space that was seen before a truncation may be the space again later, with other holes.
+    #[test]
+    fn allocated_space_of_another_generation_confirms_no_holes() {
+        let mut c = cache(&[extent(0, 10, 2)]);
+        assert_eq!(c.stamp(), Some(1));
+        c.set_stamp(6, Some(2));
+        assert_eq!(c.stamp(), None);
+        c.set_stamp(7, None);
+        assert_eq!(c.stamp(), None);
     }
 
     #[test]

@@ -118,13 +118,14 @@ impl Client {
         let _calls = inode.layout_calls.lock();
         let now = self.look(inode)?;
         if !matches(now) {
-            self.fetch_layout(inode, now.allocated)?;
+            self.fetch_layout(inode, Some(now))?;
         }
         Ok(false)
     }
 
-    /// Fetches the whole layout. The caller holds `layout_calls`.
-    pub(super) fn fetch_layout(&self, inode: &Inode, stamp: Option<u64>) -> Result<(), ClientError> {
+    /// Fetches the whole layout. `seen` is the record before the call. The caller holds
+    /// `layout_calls`.
+    pub(super) fn fetch_layout(&self, inode: &Inode, seen: Option<Glimpse>) -> Result<(), ClientError> {
         'anew: for _ in 0..TRIES {
             let (era, voids) = (self.remote.era(), self.inodes.void_count());
             let first = self.call_layout(&Request::Layout { ino: inode.ino, offset: 0 })?;
@@ -139,7 +140,9 @@ impl Client {
                     return Err(ClientError::Protocol("a layout that goes on without end"));
                 }
             }
-            fresh.set_stamp(stamp);
+            if let Some(Glimpse { generation, allocated, .. }) = seen {
+                fresh.set_stamp(generation, allocated);
+            }
             if self.take_in(inode, fresh, voids) {
                 return Ok(());
             }
