@@ -118,9 +118,13 @@ fn files_of_a_squashed_client_belong_to_its_user_and_keep_their_bytes() {
     let f = Fixture::new();
     for over in providers() {
         let admin = f.mount(over, "admin");
+        // Not in the sticky root: with `fs.protected_regular`, the kernel refuses O_CREAT there for
+        // a file that the server gives to another user than the caller.
+        fs::create_dir(admin.path("shared")).expect("made");
+        chmod(&admin.path("shared"), 0o777).expect("chmod");
         for (key, owner) in [("box", 65534), ("user", 1000)] {
             let client = f.mount(over, key);
-            let (here, there) = (client.path("file"), admin.path("file"));
+            let (here, there) = (client.path("shared/file"), admin.path("shared/file"));
             let bytes = pattern(300_001, 1);
             fs::write(&here, &bytes).expect("written");
             assert!(fs::read(&there).expect("read") == bytes);
@@ -153,10 +157,11 @@ fn files_of_a_squashed_client_belong_to_its_user_and_keep_their_bytes() {
             chmod(&here, 0o4711).expect("its own");
             refused(chown(&here, Some(0), None));
             refused(chown(&here, None, Some(0)));
-            fs::rename(&here, client.path("other")).expect("renamed");
-            fs::remove_file(client.path("other")).expect("removed");
+            fs::rename(&here, client.path("shared/other")).expect("renamed");
+            fs::remove_file(client.path("shared/other")).expect("removed");
             client.unmount();
         }
+        fs::remove_dir(admin.path("shared")).expect("removed");
         admin.unmount();
     }
 }
