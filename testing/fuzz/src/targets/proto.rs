@@ -1,6 +1,6 @@
 //! Fuzzes the messages and attribute records of the protocol.
 
-#[path = "../../../rfs-proto/fuzz/entry.rs"]
+#[path = "../../../../rfs-proto/fuzz/entry.rs"]
 mod entry;
 
 use std::{fs, path::Path};
@@ -14,7 +14,7 @@ pub(super) fn message(bytes: &[u8]) {
 
 /// Returns one message of each kind, from the cargo-fuzz corpus, and records.
 pub(super) fn message_seeds() -> Vec<Vec<u8>> {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../rfs-proto/fuzz/corpus/decode");
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../rfs-proto/fuzz/corpus/decode");
     let Ok(files) = fs::read_dir(&corpus) else { panic!("{} is not there", corpus.display()) };
     let mut files: Vec<_> = files.flatten().map(|file| file.path()).collect();
     files.sort();
