@@ -69,13 +69,13 @@ fn has_test(file: &Path, name: &str) -> bool {
     fs::read_to_string(file).is_ok_and(|source| declares_test(&source, name))
 }
 
-/// Returns true if the named test exists: `file::test` in this package's tests,
+/// Returns true if the named test exists: `module::test` of the program `all`,
 /// `directory/file::test` in the repository, or a script with steps.
 fn is_there(named: &str) -> bool {
-    if let Some((file, name)) = named.split_once("::") {
-        let path = match file.contains('/') {
-            true => root().join(file),
-            false => root().join("rfs-fuse/tests").join(file),
+    if let Some((module, name)) = named.rsplit_once("::") {
+        let path = match module.contains('/') {
+            true => root().join(module),
+            false => root().join("rfs-fuse/tests/all").join(module.replace("::", "/")),
         };
         return has_test(&path.with_extension("rs"), name);
     }
@@ -170,9 +170,9 @@ fn a_text_is_split_into_blocks() {
     assert_eq!(found, expected.map(|(line, block)| (line, block.to_owned())));
     let marked: Vec<bool> = found.iter().map(|(_, block)| is_marked(block)).collect();
     assert_eq!(marked, [true, false, false, true]);
-    assert!(!is_there("semantics::no_such_test") && !is_there("semantics::root"));
+    assert!(!is_there("locking::locks::no_such_test") && !is_there("locking::locks::helper"));
     assert!(
-        is_there("semantics::a_text_is_split_into_blocks")
+        is_there("locking::locks::a_lock_here_is_a_lock_there")
             && is_there("rfs-fuse/tests/semantics::a_text_is_split_into_blocks")
     );
     assert!(is_there("ci/reliability packets cut_off") && !is_there("ci/reliability nonsense"));

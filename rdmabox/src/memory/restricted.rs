@@ -45,9 +45,9 @@ pub(super) fn reopen(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 
 /// Denies truncation for files that the calling thread opens from now on.
 fn deny_truncation() -> io::Result<()> {
+    let none = std::ptr::null::<u8>();
     // SAFETY: without a structure, the call only returns a version number.
-    let version =
-        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0, VERSION) };
+    let version = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0, VERSION) };
     if version < KNOWS_TRUNCATE {
         return Err(io::ErrorKind::Unsupported.into());
     }

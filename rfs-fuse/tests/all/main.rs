@@ -1,0 +1,84 @@
+//! Tests of mounts, and of clients over a faulty device: one program, so that it is linked once.
+//!
+//! A module is a topic, and a test is named by its path: `cache::recalls::names_come_and_go`.
+//! Each test must stand other tests beside it in its process, as `cargo test` runs them. nextest
+//! gives each test its own process.
+
+mod common;
+
+/// Bytes of files.
+mod data {
+    mod append;
+    mod batching;
+    mod bytes;
+    mod checksum;
+    mod direct;
+    mod exerciser;
+    mod files;
+    mod reads;
+    mod space;
+    mod writes;
+}
+
+/// Names, kinds and attributes of files.
+mod names {
+    mod handles;
+    mod limits;
+    mod overlayfs;
+    mod races;
+    mod small_files;
+    mod special_files;
+    mod tree;
+    mod unlinked;
+    mod whiteouts;
+    mod xattr;
+}
+
+/// Caches of a mount, and the view of other mounts.
+mod cache {
+    mod access_times;
+    mod bounds;
+    mod coherence;
+    mod exclusive_use;
+    mod idle_mount;
+    mod listings;
+    mod open_files;
+    mod recalls;
+    mod two_mounts;
+    mod writeback;
+}
+
+/// File locks.
+mod locking {
+    mod locks;
+    mod waits;
+}
+
+/// Users, keys, TLS and exports.
+mod access {
+    mod exports;
+    mod keys;
+    mod local_users;
+    mod squash;
+    mod tls;
+    mod users;
+}
+
+/// Sessions that fail, end or reconnect.
+mod sessions {
+    mod faults;
+    mod fencing;
+    mod invalid_replies;
+    mod killed_mount;
+    mod reconnect;
+}
+
+/// The program, and what a mount supports.
+mod mount {
+    mod affinity;
+    mod mount8;
+    mod mount_errors;
+    mod private_server;
+    mod program;
+    mod unsupported;
+}

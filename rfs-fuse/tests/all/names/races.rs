@@ -1,0 +1,243 @@
+//! Two mounts that attempt the same change at the same time, and a mount that looks immediately
+//! after a change of the other. Thousands of rounds each.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::{FileExt, MetadataExt},
+    path::Path,
+    sync::atomic::{AtomicU32, Ordering},
+    thread,
+    time::Instant,
+};
+
+use crate::common::{Lender, Mount, Over, PATIENCE};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+const MIB: u64 = 1 << 20;
+const ROUNDS: u32 = 10_000;
+const LONG: &[&str] = &["--attr-timeout", "3600", "--entry-timeout", "3600"];
+const NONE: &[&str] = &["--attr-timeout", "0", "--entry-timeout", "0"];
+
+/// Barrier for two threads. They yield instead of sleeping, because they meet within
+/// microseconds.
+#[derive(Default)]
+struct Meeting(AtomicU32);
+
+impl Meeting {
+    /// Waits for the other thread. `nth` counts the meetings from 1.
+    fn meet(&self, nth: u32) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+        let give_up = Instant::now() + PATIENCE;
+        while self.0.load(Ordering::Acquire) < 2 * nth {
+            assert!(Instant::now() < give_up, "the other side does not come");
+            thread::yield_now();
+        }
+    }
+}
+
+type Act = fn(&Mount, &Path) -> io::Result<()>;
+
+/// A change that both mounts attempt at the same time, with the same name in each round.
+struct Race {
+    /// The change. Exactly one mount may succeed.
+    attempt: Act,
+    /// The error of the other mount.
+    lost: io::ErrorKind,
+    /// Run before each round by the first mount.
+    prepare: Act,
+    /// Run after each round by the mount that succeeded.
+    undo: Act,
+}
+
+impl Race {
+    /// Runs the race between equally fast mounts, and between a fast and a slow mount. Runs it
+    /// without caching and with default caching.
+    fn run(&self) {
+        self.over([Over::Shm, Over::Tcp], NONE, 2000);
+        let equal = [
+            self.over([Over::Shm, Over::Shm], NONE, 4000),
+            self.over([Over::Shm, Over::Shm], &[], 2000),
+            self.over([Over::Tcp, Over::Tcp], &[], 2000),
+        ];
+        let wins: usize = equal.iter().sum();
+        assert!(
+            (1..8000).contains(&wins),
+            "of two that are as fast as each other the first won {wins} of 8000"
+        );
+    }
+
+    /// Runs the race for some rounds. Returns how often the first mount succeeded.
+    fn over(&self, over: [Over; 2], options: &[&str], rounds: u32) -> usize {
+        let lender = Lender::new(64 * MIB);
+        let mounts = over.map(|over| lender.mount(over, options));
+        for mount in &mounts {
+            fs::write(own(mount), b"").expect("written");
+        }
+        let (meeting, inside) = (Meeting::default(), AtomicU32::new(0));
+        // Rounds in which both attempts overlapped.
+        let overlaps = AtomicU32::new(0);
+        let run = |mount: &Mount, is_first: bool| -> Vec<Option<io::ErrorKind>> {
+            let round = |round: u32| {
+                let path = mount.path(&format!("race{round}"));
+                if is_first {
+                    (self.prepare)(mount, &path).expect("prepared");
+                }
+                meeting.meet(2 * round + 1);
+                overlaps.fetch_add(inside.fetch_add(1, Ordering::AcqRel), Ordering::Relaxed);
+                let outcome = (self.attempt)(mount, &path);
+                inside.fetch_sub(1, Ordering::AcqRel);
+                meeting.meet(2 * round + 2);
+                if outcome.is_ok() {
+                    (self.undo)(mount, &path).expect("undone");
+                }
+                outcome.err().map(|e| e.kind())
+            };
+            (0..rounds).map(round).collect()
+        };
+        let run = &run;
+        let [first, second] = thread::scope(|scope| {
+            let sides = [(&mounts[0], true), (&mounts[1], false)];
+            sides
+                .map(|(mount, is_first)| scope.spawn(move || run(mount, is_first)))
+                .map(|side| side.join().expect("thread"))
+        });
+        let lost = Some(self.lost);
+        for (round, outcome) in first.iter().zip(&second).enumerate() {
+            assert!([(&None, &lost), (&lost, &None)].contains(&outcome), "round {round}: {outcome:?}");
+        }
+        let wins = first.iter().filter(|outcome| outcome.is_none()).count();
+        let overlaps = overlaps.into_inner();
+        eprintln!(
+            "{over:?} {options:?}: the first won {wins} of {rounds}, in {overlaps} both were at it at once"
+        );
+        assert!(overlaps > rounds / 10, "they have come one after the other: {overlaps} of {rounds}");
+        mounts.into_iter().for_each(Mount::unmount);
+        wins
+    }
+}
+
+/// Races to create a name that does not exist.
+fn race(attempt: Act, undo: Act) {
+    Race { attempt, lost: io::ErrorKind::AlreadyExists, prepare: nothing, undo }.run();
+}
+
+fn nothing(_: &Mount, _: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+/// Returns a file that only this mount uses.
+fn own(mount: &Mount) -> std::path::PathBuf {
+    mount.path(&format!("own-{}", mount.pid()))
+}
+
+fn unlink(_: &Mount, path: &Path) -> io::Result<()> {
+    fs::remove_file(path)
+}
+
+#[test]
+fn of_two_exclusive_creations_one_succeeds() {
+    race(|_, path| OpenOptions::new().write(true).create_new(true).open(path).map(drop), unlink);
+}
+
+#[test]
+fn of_two_mkdirs_of_a_name_one_succeeds() {
+    race(|_, path| fs::create_dir(path), |_, path| fs::remove_dir(path));
+}
+
+#[test]
+fn of_two_links_of_a_name_one_succeeds() {
+    race(|mount, path| fs::hard_link(own(mount), path), unlink);
+}
+
+#[test]
+fn of_two_renames_without_replacing_one_succeeds() {
+    race(
+        |mount, path| Ok(renameat_with(CWD, own(mount), CWD, path, RenameFlags::NOREPLACE)?),
+        |mount, path| fs::rename(path, own(mount)),
+    );
+}
+
+#[test]
+fn of_two_renames_of_a_file_one_succeeds() {
+    Race {
+        attempt: |mount, path| fs::rename(path, own(mount)),
+        lost: io::ErrorKind::NotFound,
+        prepare: |_, path| File::create_new(path).map(drop),
+        undo: nothing,
+    }
+    .run();
+}
+
+#[test]
+fn of_two_unlinks_of_a_file_one_succeeds() {
+    Race {
+        attempt: |_, path| fs::remove_file(path),
+        lost: io::ErrorKind::NotFound,
+        prepare: |_, path| File::create_new(path).map(drop),
+        undo: nothing,
+    }
+    .run();
+}
+
+/// Returns the content of a round. Lengths vary, and often repeat.
+fn content(round: u32) -> Vec<u8> {
+    let len = match round % 16 {
+        3 => 0,
+        7 => 5000,
+        8 => 70_001,
+        n => 8 + n as usize / 2,
+    };
+    round.to_le_bytes().into_iter().cycle().take(len).collect()
+}
+
+fn write_and_close(path: &Path, round: u32) {
+    let content = content(round);
+    // Some rounds write in place, others truncate first.
+    let anew = round.is_multiple_of(3);
+    let mut file = OpenOptions::new().write(true).truncate(anew).open(path).expect("opened");
+    file.write_all(&content).expect("written");
+    if !anew {
+        file.set_len(content.len() as u64).expect("cut");
+    }
+}
+
+fn close_to_open(first: Over, second: Over) {
+    let lender = Lender::new(64 * MIB);
+    let (a, b) = (lender.mount(first, LONG), lender.mount(second, LONG));
+    let (here, there) = (a.path("file"), b.path("file"));
+    fs::write(&here, b"").expect("created");
+    let mut last = 0;
+    let mut bytes = vec![0; 100_000];
+    for round in 0..ROUNDS {
+        // Each mount writes the file that the other one has just read.
+        let (writer, reader) = if round % 2 == 0 { (&here, &there) } else { (&there, &here) };
+        write_and_close(writer, round);
+        let file = File::open(reader).expect("opened");
+        let seen = file.metadata().expect("attributes");
+        let expected = content(round);
+        assert_eq!(seen.len(), expected.len() as u64, "round {round}");
+        let len = file.read_at(&mut bytes, 0).expect("read");
+        assert!(bytes[..len] == expected, "round {round}");
+        let changed = i128::from(seen.mtime()) * 1_000_000_000 + i128::from(seen.mtime_nsec());
+        assert!(changed > last, "round {round}: a time of before");
+        last = changed;
+    }
+    b.unmount();
+    a.unmount();
+}
+
+#[test]
+fn no_stale_bytes_after_close_and_open_over_shared_memory() {
+    close_to_open(Over::Shm, Over::Shm);
+}
+
+#[test]
+fn no_stale_bytes_after_close_and_open_over_tcp() {
+    close_to_open(Over::Tcp, Over::Tcp);
+}
+
+#[test]
+fn no_stale_bytes_after_close_and_open_over_both() {
+    close_to_open(Over::Shm, Over::Tcp);
+}
