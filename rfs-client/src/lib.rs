@@ -14,102 +14,33 @@
 //! change of its size excludes them. Every wait ends within the session's timeouts. An inode is
 //! referenced until its last [`Client::forget`], and open until its last [`Client::close`].
 
-mod aliases;
-mod append;
-mod async_io;
-mod atime;
-mod attach;
-mod attr_record;
 mod cache;
-mod checksum_read;
-mod checksum_write;
-mod clock;
-mod data;
-mod detach;
+mod client;
 mod error;
-mod extents;
-#[cfg(test)]
-mod fake;
-mod held_locks;
-mod idempotent;
 mod inode;
-mod layout;
+mod io;
 mod locks;
-mod lookup;
-mod names;
-mod open;
-mod orphans;
-mod reattach;
-mod reclaim;
-mod reconnect;
+mod memory;
+mod metadata;
 mod remote;
-mod sharing;
-mod size;
-mod space;
+mod session;
 #[cfg(test)]
 mod tests;
-mod writeback;
-mod xattr;
+mod transfers;
 
-use std::{
-    sync::{Arc, atomic::AtomicU64},
-    time::Duration,
-};
-
-pub use async_io::{LaterWrite, Next};
-pub use atime::AccessTimes;
-pub use attach::{AttachError, AttachOptions};
 pub use cache::{Changes, Keeper, Opened, Since, Telling, UnderWay};
-pub use data::ReadData;
-pub use detach::Farewell;
+pub use client::Client;
 pub use error::{ClientError, errno_of_completion, errno_of_request};
-pub use extents::Seek;
+pub use inode::{access::AccessTimes, orphans::Arrival};
+pub use io::{
+    async_io::{LaterWrite, Next},
+    data::ReadData,
+    space::Seek,
+};
 pub use locks::{Asked, LockRequest};
-pub use names::Creator;
-pub use orphans::Arrival;
+pub use metadata::names::Creator;
 pub use remote::{ReadDone, Remote, WriteDone};
-
-use parking_lot::Mutex;
-
-use async_io::{AloneStreak, Coalescer, InFlight, WriteRetries};
-use attr_record::Records;
-use cache::Cache;
-use clock::ServerClock;
-use inode::InodeTable;
-use rfs_proto::{Identity, RegionRef};
-
-/// One session with one server.
-#[derive(Debug)]
-pub struct Client {
-    remote: Arc<dyn Remote>,
-    arena: RegionRef,
-    /// Local mapping of the arena, if the provider maps it.
-    arena_map: Option<remote::Mapped>,
-    records: Records,
-    /// Checksums of the arena, if the export has them.
-    sums: Option<checksum_read::Checksums>,
-    clock: ServerClock,
-    inodes: Arc<InodeTable>,
-    in_flight: InFlight,
-    alone_streak: AloneStreak,
-    coalescer: Coalescer,
-    write_retries: Arc<WriteRetries>,
-    cache: Arc<Cache>,
-    access_times: AccessTimes,
-    directory_access_times: AccessTimes,
-    /// Held while a value goes to the server in several parts. The server stores one pending first
-    /// part per session.
-    parts: Mutex<()>,
-    /// True if no other session may use the export.
-    alone: bool,
-    /// Number of the session at the server.
-    session: Arc<AtomicU64>,
-    /// Identity of this mount at the server, if the client reconnects.
-    mount: Option<Identity>,
-    /// True if the session may change nothing.
-    read_only: bool,
-    /// True if the session may only read the memory: the server writes data and times.
-    confined: bool,
-    /// Limit of a wait for another client.
-    wait_limit: Duration,
-}
+pub use session::{
+    attach::{AttachError, AttachOptions},
+    detach::Farewell,
+};

@@ -16,13 +16,15 @@ use rfs_proto::{
     encode_request,
 };
 
-use super::{
+use crate::{
     Client, ClientError,
     cache::Effect,
-    data::check_guards,
-    held_locks::{Claim, LockKey},
-    inode::Inode,
-    names::wrong_kind,
+    inode::{
+        Inode,
+        held_locks::{Claim, LockKey},
+    },
+    io::data::check_guards,
+    metadata::names::wrong_kind,
 };
 
 /// A requested lock.
@@ -184,7 +186,7 @@ impl Client {
     ///
     /// # Errors
     /// EIO if such a lock was lost in a later era. The call is not carried out in a later era then.
-    pub(super) fn call_guarded(
+    pub(crate) fn call_guarded(
         &self,
         inodes: &[&Inode],
         issued_era: u32,

@@ -13,7 +13,7 @@
 use rfs_proto::Attr;
 use rustc_hash::FxHashMap;
 
-use super::Since;
+use crate::cache::Since;
 
 /// Maximum number of remembered directories.
 const MAX_DIRECTORIES: usize = 64;
@@ -59,8 +59,9 @@ impl ChangedDirAttrs {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::RecallLog, *};
-    use crate::fake::new_attr;
+    use super::*;
+    use crate::cache::RecallLog;
+    use crate::tests::fake::new_attr;
 
     fn since() -> Since {
         let now = RecallLog::default().now();

@@ -154,7 +154,7 @@ mod tests {
     use rfs_proto::Marks;
 
     use super::*;
-    use crate::fake::new_attr;
+    use crate::tests::fake::new_attr;
 
     fn attr(ino: u64) -> Attr {
         Attr { marks: Marks::KEEP, ..new_attr(ino, 0) }

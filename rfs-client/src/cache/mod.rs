@@ -18,6 +18,7 @@ mod listing;
 mod lookup_prefetch;
 mod pages;
 mod recall_log;
+pub(crate) mod sharing;
 
 use std::{
     fmt,
@@ -32,7 +33,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rdmabox::{Cancel, RequestError};
 use rfs_proto::{Attr, Marks, Recall, Recalls, Reply, Request, decode_reply, encode_request};
 
-use super::{
+use crate::{
     Client, ClientError,
     inode::{Inode, InodeTable},
 };
@@ -574,7 +575,7 @@ impl Client {
                     done = number;
                 }
                 Reply::Error(errno) => return Err(errno.into()),
-                _ => return super::names::wrong_kind(),
+                _ => return crate::metadata::names::wrong_kind(),
             }
         }
     }

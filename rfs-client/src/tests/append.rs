@@ -4,7 +4,7 @@ use std::thread;
 
 use rfs_proto::record;
 
-use super::*;
+use crate::tests::*;
 
 /// Creates a file of one byte, and a client whose operations the test can intercept.
 fn with_file(server: &Arc<Fake>) -> (Arc<Interceptor>, Client, u64) {

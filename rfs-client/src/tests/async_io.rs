@@ -5,8 +5,8 @@ use std::{cell::Cell, sync::mpsc, thread};
 use rdmabox::Until;
 use rfs_proto::{FallocateFlags, LockClass};
 
-use super::*;
-use crate::{Next, held_locks::LockKey};
+use crate::tests::*;
+use crate::{Next, inode::held_locks::LockKey};
 
 const LEN: usize = 3 * BLOCK as usize;
 

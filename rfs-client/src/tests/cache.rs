@@ -9,8 +9,8 @@ use std::{
 use rdmabox::Cancel;
 use rfs_proto::{Attr, FileKind, Marks, Owner, Recall, RenameFlags, Request, encode_request};
 
-use super::*;
-use crate::{Keeper, Next, Remote, fake::new_attr};
+use crate::tests::*;
+use crate::{Keeper, Next, Remote, tests::fake::new_attr};
 
 const DIR: u64 = 1;
 /// The server of these tests has the same names in all directories.

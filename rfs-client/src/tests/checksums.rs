@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rfs_proto::{Recall, WRITE_PART, checksum};
 
-use super::*;
+use crate::tests::*;
 
 const B: u64 = BLOCK;
 

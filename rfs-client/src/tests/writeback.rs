@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rfs_proto::InUse;
 
-use super::*;
+use crate::tests::*;
 
 fn written_at(time: i64) -> SetAttr {
     SetAttr { mtime: Some(SetTime::At(time)), ctime: Some(time), ..SetAttr::default() }

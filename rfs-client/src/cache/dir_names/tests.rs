@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::*;
+use crate::cache::dir_names::*;
 
 const DIR: u64 = 7;
 

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::*;
+use crate::cache::listing::*;
 
 #[test]
 fn a_listing_is_good_after_the_first_use() {

@@ -1,0 +1,362 @@
+//! Unlinked inodes, until this client stops using them.
+//!
+//! The server keeps an unlinked inode for every client that was told of it, until the client
+//! sends [`Request::Forget`]. The client may send that when the caller has no reference to the
+//! inode, and no reply in flight can bring one. [`Arrivals`] counts the requests whose replies
+//! bring inode numbers. An unlinked inode is settled when all requests have ended that were in
+//! flight when the client heard of the unlink. Later requests cannot bring its number.
+//!
+//! # Concurrency
+//! Any thread. The locks are held briefly. Only `settle` takes the lock of the inode table, and
+//! it holds none of this module's locks meanwhile. One thread runs [`Orphans::send_all`].
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex};
+use rfs_proto::{MAX_FORGET, Request};
+
+use crate::{Client, ClientError, inode::InodeTable};
+
+/// Time in which forgotten inodes are collected for one message. The server counts their space as
+/// free meanwhile. A caller that unlinks many files waits behind each message, so the client
+/// sends few.
+const BATCH: Duration = Duration::from_millis(100);
+
+/// A Forget without inodes.
+pub(crate) const ANNOUNCEMENT: Request<'static> = Request::Forget { inos: &[] };
+
+/// Requests in flight whose replies may bring inode numbers, and unlinked inodes that wait for
+/// their end. No I/O, no locks, no clock.
+///
+/// Each request belongs to the epoch in which it began. Each unlinked inode ends an epoch.
+#[derive(Debug, Default)]
+struct Arrivals {
+    epoch: u64,
+    /// Epochs with requests in flight, in order, and their numbers of requests.
+    open: VecDeque<(u64, u32)>,
+    /// Epochs and the unlinked inode that ended each, in order.
+    waiting: VecDeque<(u64, u64)>,
+}
+
+impl Arrivals {
+    /// Counts a request that begins. Returns its epoch.
+    fn enter(&mut self) -> u64 {
+        match self.open.back_mut() {
+            Some((epoch, count)) if *epoch == self.epoch => *count += 1,
+            _ => self.open.push_back((self.epoch, 1)),
+        }
+        self.epoch
+    }
+
+    /// Counts the end of a request of an epoch. Returns true if that may settle an inode.
+    fn leave(&mut self, epoch: u64) -> bool {
+        if let Some((_, count)) = self.open.iter_mut().find(|(open, _)| *open == epoch) {
+            *count -= 1;
+        }
+        while self.open.front().is_some_and(|(_, count)| *count == 0) {
+            self.open.pop_front();
+        }
+        !self.waiting.is_empty()
+    }
+
+    /// Returns true if no request is in flight and no inode waits. A newly unlinked inode is then
+    /// settled.
+    fn are_none(&self) -> bool {
+        self.open.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Adds an unlinked inode.
+    fn unlinked(&mut self, ino: u64) {
+        self.waiting.push_back((self.epoch, ino));
+        self.epoch += 1;
+    }
+
+    /// Takes an inode whose number no request in flight can bring.
+    fn take_settled(&mut self) -> Option<u64> {
+        let first_open = self.open.front().map_or(u64::MAX, |(epoch, _)| *epoch);
+        self.waiting.front().filter(|(epoch, _)| *epoch < first_open)?;
+        let (_, ino) = self.waiting.pop_front()?;
+        Some(ino)
+    }
+}
+
+/// Inodes to report to the server.
+#[derive(Debug, Default)]
+struct Outbox {
+    inos: Vec<u64>,
+    /// True if a thread sends them. Without it the server keeps no unlinked inodes for this client.
+    is_served: bool,
+    ends: bool,
+}
+
+/// Has the caller drop the names of an unlinked inode. Does not block.
+type DropNames = Box<dyn Fn(u64) + Send + Sync>;
+
+/// Unlinked inodes of a client.
+#[derive(Default)]
+pub(crate) struct Orphans {
+    arrivals: Mutex<Arrivals>,
+    outbox: Mutex<Outbox>,
+    more: Condvar,
+    drop_names: OnceLock<DropNames>,
+    /// True once a request that removes a name has failed without a reply, so that an inode may be
+    /// unlinked without this client's knowledge. From then on every forgotten inode is reported.
+    in_doubt: AtomicBool,
+}
+
+impl fmt::Debug for Orphans {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Orphans").field("arrivals", &self.arrivals).finish_non_exhaustive()
+    }
+}
+
+impl Orphans {
+    /// Notes that the caller has forgotten an inode.
+    pub(crate) fn forgotten(&self, ino: u64, unlinked: bool) {
+        if unlinked || self.in_doubt.load(Ordering::Relaxed) {
+            self.post(ino);
+        }
+    }
+
+    /// Notes that a request to remove a name has failed, and may have taken effect.
+    pub(crate) fn doubt(&self) {
+        self.in_doubt.store(true, Ordering::Relaxed);
+    }
+
+    fn post(&self, ino: u64) {
+        let mut outbox = self.outbox.lock();
+        if !outbox.is_served {
+            return;
+        }
+        outbox.inos.push(ino);
+        if matches!(outbox.inos.len(), 1 | MAX_FORGET) {
+            self.more.notify_one();
+        }
+    }
+
+    /// From now on, forgotten inodes wait for [`send_all`](Self::send_all).
+    fn begin(&self) {
+        self.outbox.lock().is_served = true;
+    }
+
+    /// Ends [`send_all`](Self::send_all).
+    fn end(&self) {
+        let mut outbox = self.outbox.lock();
+        (outbox.is_served, outbox.ends) = (false, true);
+        self.more.notify_one();
+    }
+
+    /// Sends forgotten inodes in batches, until [`end`](Self::end).
+    fn send_all(&self, mut send: impl FnMut(&[u64])) {
+        loop {
+            let inos = {
+                let mut outbox = self.outbox.lock();
+                while outbox.inos.is_empty() && !outbox.ends {
+                    self.more.wait(&mut outbox);
+                }
+                let until = Instant::now() + BATCH;
+                while outbox.inos.len() < MAX_FORGET && !outbox.ends {
+                    if self.more.wait_until(&mut outbox, until).timed_out() {
+                        break;
+                    }
+                }
+                if outbox.ends {
+                    return;
+                }
+                std::mem::take(&mut outbox.inos)
+            };
+            inos.chunks(MAX_FORGET).for_each(&mut send);
+        }
+    }
+}
+
+/// A request in flight whose reply may bring inode numbers. It ends when the caller has the
+/// reply.
+#[derive(Debug)]
+pub struct Arrival<'c> {
+    inodes: &'c InodeTable,
+    epoch: u64,
+}
+
+impl Drop for Arrival<'_> {
+    fn drop(&mut self) {
+        let settles = self.inodes.orphans().arrivals.lock().leave(self.epoch);
+        if settles {
+            self.inodes.settle();
+        }
+    }
+}
+
+impl InodeTable {
+    fn arrival(&self) -> Arrival<'_> {
+        Arrival { epoch: self.orphans().arrivals.lock().enter(), inodes: self }
+    }
+
+    /// Notes that an inode has lost its last name.
+    pub(crate) fn unlinked(&self, ino: u64) {
+        {
+            let mut arrivals = self.orphans().arrivals.lock();
+            if !arrivals.are_none() {
+                arrivals.unlinked(ino);
+                drop(arrivals);
+                return self.settle();
+            }
+        }
+        self.settled(ino);
+    }
+
+    /// Settles unlinked inodes whose numbers no reply can bring any more.
+    fn settle(&self) {
+        loop {
+            let settled = self.orphans().arrivals.lock().take_settled();
+            let Some(ino) = settled else { return };
+            self.settled(ino);
+        }
+    }
+
+    /// Handles a settled inode. The server hears of it now if the caller does not know the inode,
+    /// else when the caller forgets it.
+    fn settled(&self, ino: u64) {
+        let orphans = self.orphans();
+        match (self.mark_unlinked(ino), orphans.drop_names.get()) {
+            (true, Some(drop_names)) => drop_names(ino),
+            (true, None) => {}
+            (false, _) => orphans.post(ino),
+        }
+    }
+}
+
+impl Client {
+    /// Begins a request whose reply may bring inode numbers. The server keeps these inodes until
+    /// the returned value is dropped.
+    pub fn arrival(&self) -> Arrival<'_> {
+        self.inodes.arrival()
+    }
+
+    /// Tells the server that this client reports forgotten inodes. From then on the server keeps
+    /// unlinked inodes for this client.
+    pub fn announce(&self) -> Result<(), ClientError> {
+        self.call_done(&ANNOUNCEMENT)
+    }
+
+    /// Sets the callback that drops the names of an unlinked inode.
+    pub fn drop_unlinked_by(&self, drop_names: impl Fn(u64) + Send + Sync + 'static) {
+        // Only the thread that obeys recalls sets the callback, once.
+        let _ = self.inodes.orphans().drop_names.set(Box::new(drop_names));
+    }
+
+    /// Runs `asks`, and beside it a thread that reports forgotten unlinked inodes to the server.
+    pub(crate) fn forgetting<T>(
+        &self,
+        asks: impl FnOnce() -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
+        let orphans = self.inodes.orphans();
+        std::thread::scope(|scope| {
+            let sends = || orphans.send_all(|inos| self.send_forgotten(inos));
+            match std::thread::Builder::new().name("forgetting".into()).spawn_scoped(scope, sends) {
+                Ok(_) => orphans.begin(),
+                Err(e) => {
+                    log::error!("unlinked files keep their space on the server, cannot start a thread: {e}")
+                }
+            }
+            let asked = asks();
+            orphans.end();
+            asked
+        })
+    }
+
+    fn send_forgotten(&self, inos: &[u64]) {
+        let bytes: Vec<u8> = inos.iter().flat_map(|ino| ino.to_le_bytes()).collect();
+        if let Err(e) = self.start(&Request::Forget { inos: &bytes }) {
+            // The server keeps nothing for a session that has ended.
+            log::debug!("cannot report {} forgotten inodes: {e}", inos.len());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn an_inode_settles_after_all_earlier_requests_have_ended() {
+        let mut arrivals = Arrivals::default();
+        arrivals.unlinked(7);
+        assert_eq!((arrivals.take_settled(), arrivals.take_settled()), (Some(7), None));
+        let before = arrivals.enter();
+        arrivals.unlinked(8);
+        let after = arrivals.enter();
+        assert_eq!(arrivals.take_settled(), None);
+        assert!(arrivals.leave(before));
+        assert_eq!(arrivals.take_settled(), Some(8));
+        assert!(!arrivals.leave(after));
+        assert!(arrivals.open.is_empty());
+    }
+
+    proptest! {
+        /// Each inode settles exactly once, as soon as all requests have ended that were in flight
+        /// at its unlink.
+        #[test]
+        fn agrees_with_sets(steps in proptest::collection::vec((0..3u8, 0..8usize), 1..120)) {
+            let mut arrivals = Arrivals::default();
+            let mut under_way: Vec<(u32, u64)> = Vec::new();
+            let mut waiting: Vec<(u64, Vec<u32>)> = Vec::new();
+            for (at, (kind, which)) in (0u32..).zip(steps) {
+                match kind {
+                    0 => under_way.push((at, arrivals.enter())),
+                    1 if which < under_way.len() => {
+                        let (id, epoch) = under_way.remove(which);
+                        let any = arrivals.leave(epoch);
+                        prop_assert_eq!(any, !waiting.is_empty());
+                        waiting.iter_mut().for_each(|(_, ids)| ids.retain(|other| *other != id));
+                    }
+                    1 => {}
+                    _ => {
+                        arrivals.unlinked(u64::from(at));
+                        waiting.push((u64::from(at), under_way.iter().map(|(id, _)| *id).collect()));
+                    }
+                }
+                let mut settled: Vec<u64> = std::iter::from_fn(|| arrivals.take_settled()).collect();
+                let mut expected: Vec<u64> = waiting.iter().filter(|(_, ids)| ids.is_empty()).map(|(ino, _)| *ino).collect();
+                waiting.retain(|(_, ids)| !ids.is_empty());
+                settled.sort_unstable();
+                expected.sort_unstable();
+                prop_assert_eq!(settled, expected);
+            }
+        }
+    }
+
+    #[test]
+    fn forgotten_inodes_are_sent_in_batches() {
+        let orphans = Orphans::default();
+        orphans.forgotten(5, true);
+        orphans.begin();
+        orphans.forgotten(6, false);
+        let (sender, sent) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| orphans.send_all(|inos| sender.send(inos.to_vec()).unwrap()));
+            (1..=MAX_FORGET as u64).for_each(|ino| orphans.forgotten(ino, true));
+            let mut all = Vec::new();
+            while all.len() < MAX_FORGET {
+                let inos = sent.recv().unwrap();
+                assert!(inos.len() <= MAX_FORGET);
+                all.extend(inos);
+            }
+            assert_eq!(all, (1..=MAX_FORGET as u64).collect::<Vec<_>>());
+            orphans.doubt();
+            orphans.forgotten(9, false);
+            assert_eq!(sent.recv(), Ok(vec![9]));
+            orphans.end();
+        });
+    }
+}

@@ -1,0 +1,219 @@
+//! Atomic appends: the clients of a file append one after the other.
+//!
+//! A client takes the append lock of a file by a compare-and-swap of a word in its record. One
+//! list then places the bytes, raises the size and releases the lock: two round trips over a
+//! network, and no server code. The server releases the lock of a dead client with its session.
+//! If the export has checksums, bytes and size go to the server in calls, and the lock is
+//! released separately.
+//!
+//! # Concurrency
+//! Session threads. Takes the inode's locks in the order `io`, `append`, `layout_users`.
+
+use std::{
+    sync::atomic::{AtomicU16, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rdmabox::Op;
+use rfs_proto::{Errno, MAX_FILE_SIZE, record};
+
+use crate::{
+    Client, ClientError,
+    client::layouts::TRIES,
+    inode::Inode,
+    io::data::{LIST, Ops, check_guards},
+    memory::records::{Glimpse, RawRecord, Seen},
+};
+
+/// Attempts to take the append lock without a pause. Appends of other clients are short.
+const SPINS: u32 = 64;
+/// Pause after that. It doubles up to [`MAX_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_micros(20);
+const MAX_PAUSE: Duration = Duration::from_millis(1);
+
+/// Number of the next lock of this session. A release that arrives late cannot release a later
+/// lock.
+static NEXT_LOCK: AtomicU16 = AtomicU16::new(0);
+
+impl Client {
+    /// Appends `data` to an open file in one piece, and returns its offset. Other clients may
+    /// append at the same time.
+    ///
+    /// Writes elsewhere in the file may be in flight. If a write grows the file between taking the
+    /// lock and placing the bytes, the append keeps the offset where the file ended.
+    pub fn append(&self, ino: u64, data: &[u8]) -> Result<u64, ClientError> {
+        let issued_era = self.remote.era_in_use();
+        let inode = self.opened(ino)?;
+        let _shared = inode.io.read();
+        if !inode.open.load(Ordering::Acquire) {
+            return Err(Errno::EBADF.into());
+        }
+        if data.is_empty() {
+            return Ok(self.look(&inode)?.size);
+        }
+        // The word in the record tells sessions apart, not threads, so this session appends once at
+        // a time.
+        let _turn = inode.append.lock();
+        if self.confined {
+            let offset = self.append_confined(&inode, issued_era, data)?;
+            inode.pages.recalled();
+            self.was_written(&inode);
+            return Ok(offset);
+        }
+        for _ in 0..TRIES {
+            let hold = record::appender(
+                self.session.load(Ordering::Acquire),
+                NEXT_LOCK.fetch_add(1, Ordering::Relaxed),
+            );
+            let appended = self
+                .retry_in_new_era(&inode, issued_era, || self.take_append_lock(&inode, hold))
+                .and_then(|now| self.append_at(&inode, issued_era, hold, now, data));
+            match appended {
+                Ok(Some(offset)) => {
+                    inode.pages.recalled();
+                    self.stamp(&inode)?;
+                    return Ok(offset);
+                }
+                Ok(None) => self.release_append_lock(&inode, hold)?,
+                Err(e) => {
+                    // The first error is the one to report. If the release fails, the end of the
+                    // session releases the lock.
+                    self.release_append_lock(&inode, hold).ok();
+                    return Err(e);
+                }
+            }
+        }
+        Err(ClientError::Unstable)
+    }
+
+    /// Takes the append lock, and returns the record as of that moment.
+    fn take_append_lock(&self, inode: &Inode, hold: u64) -> Result<Glimpse, ClientError> {
+        let (slot, record_addr) = self.record_of(inode)?;
+        let remote = self.field_of(inode, record::APPENDER)?;
+        let give_up = Instant::now() + self.wait_limit;
+        let (mut free, mut tries, mut pause) = (0, 0, FIRST_PAUSE);
+        loop {
+            let start = self.before_look();
+            let mut raw: RawRecord = [0; record::LEN];
+            let mut old = 0;
+            let mut ops = Ops::new();
+            ops.push(Op::CompareSwap { remote, compare: free, swap: hold, old: &mut old });
+            if !self.records.is_mapped() {
+                ops.push(Op::Read { remote: record_addr, out: &mut raw });
+            }
+            self.remote.execute(&mut ops)?;
+            drop(ops);
+            if old == free {
+                let seen = if self.records.is_mapped() { None } else { Seen::decode(&raw, inode.ino, slot) };
+                let Some(seen) = seen else { return self.look(inode) };
+                inode.saw(start, seen.attr.layout_generation, seen.attr.size);
+                return Ok(seen.glimpse());
+            }
+            // A lock of this session is left from an append with an unknown outcome. It counts as
+            // free.
+            let ours = old != 0 && record::appender_session(old) == record::appender_session(hold);
+            free = if ours { old } else { 0 };
+            if Instant::now() >= give_up {
+                return Err(ClientError::Appending(record::appender_session(old)));
+            }
+            tries += 1;
+            if tries < SPINS {
+                thread::yield_now();
+            } else {
+                thread::sleep(pause);
+                pause = (pause * 2).min(MAX_PAUSE);
+            }
+        }
+    }
+
+    /// Releases the append lock, if it is still held.
+    fn release_append_lock(&self, inode: &Inode, hold: u64) -> Result<(), ClientError> {
+        let remote = self.field_of(inode, record::APPENDER)?;
+        let mut old = 0;
+        Ok(self.remote.execute(&mut [Op::CompareSwap { remote, compare: hold, swap: 0, old: &mut old }])?)
+    }
+
+    /// Appends at the end of the file and releases the lock. Returns `None` to begin anew if the
+    /// file was truncated.
+    fn append_at(
+        &self,
+        inode: &Inode,
+        issued_era: u32,
+        hold: u64,
+        now: Glimpse,
+        data: &[u8],
+    ) -> Result<Option<u64>, ClientError> {
+        let Glimpse { size: offset, generation, .. } = now;
+        let len = data.len() as u64;
+        let end = offset.checked_add(len).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Errno::EFBIG)?;
+        if self.sums.is_some() {
+            let appended = self.append_by_server(inode, issued_era, now, end, data)?;
+            // Without the release this session still takes the lock, and the server releases it
+            // with the session.
+            self.release_append_lock(inode, hold).ok();
+            return Ok(appended.then_some(offset));
+        }
+        self.follow_generation(inode, generation)?;
+        let (places, (parts, of)) = loop {
+            let places = inode.layout_users.read();
+            match self.targets(inode, offset, data)? {
+                Some(found) => break (places, found),
+                None => drop(places),
+            }
+            self.allocate(inode, offset, len)?;
+        };
+        if of.generation != generation {
+            return Ok(None);
+        }
+        check_guards(inode, issued_era)?;
+        let (slot, record_addr) = self.record_of(inode)?;
+        let mapped = self.records.is_mapped();
+        let size_word = self.field_of(inode, record::SIZE)?;
+        let appender = self.field_of(inode, record::APPENDER)?;
+        let mut raw: RawRecord = [0; record::LEN];
+        let (mut old_size, mut old_hold) = (0, 0);
+        let mut ops = Ops::new();
+        if parts.len() + 3 > LIST {
+            self.remote.write_vectored(&parts)?;
+        } else {
+            ops.extend(parts.iter().map(|(remote, data)| Op::Write { remote: *remote, data }));
+        }
+        ops.push(Op::CompareSwap { remote: size_word, compare: offset, swap: end, old: &mut old_size });
+        ops.push(Op::CompareSwap { remote: appender, compare: hold, swap: 0, old: &mut old_hold });
+        if !mapped {
+            ops.push(Op::Read { remote: record_addr, out: &mut raw });
+        }
+        let (start, repeats) = (self.before_look(), self.remote.repeats());
+        self.remote.execute(&mut ops)?;
+        drop(ops);
+        // If the session was lost meanwhile, an earlier attempt may have carried out the list, or
+        // only raised the size. No other client appends while the lock is held.
+        let before = self.remote.repeats() != repeats && (old_hold != hold || old_size == end);
+        if old_size > offset && !before {
+            // A plain write has grown the file since the lock was taken. A reader may already see
+            // the bytes at `offset`. They stay there, because a second offset would store them
+            // twice.
+            drop(places);
+            self.write_open(inode, issued_era, (offset, end), data)?;
+            return Ok(Some(offset));
+        }
+        if old_size != offset && !before {
+            return Ok(None);
+        }
+        let seen = if mapped { None } else { Seen::decode(&raw, inode.ino, slot) };
+        let now = seen.map_or_else(|| self.look(inode), |seen| Ok(seen.glimpse()))?;
+        inode.saw(start, now.generation, now.size);
+        drop(places);
+        // The file was truncated. If it is shorter now, the truncation came after this append. If
+        // not, it may have come before, and the file may have regained its old size. The bytes then
+        // went to freed space.
+        if now.generation != generation {
+            self.follow_generation(inode, now.generation)?;
+            if now.size >= end {
+                self.write_open(inode, issued_era, (offset, end), data)?;
+            }
+        }
+        Ok(Some(offset))
+    }
+}

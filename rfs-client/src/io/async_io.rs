@@ -1,0 +1,335 @@
+//! Asynchronous small reads and writes.
+//!
+//! If a request is the only one in flight, the calling thread blocks for it. Otherwise the
+//! request is only started: the thread takes the next request, and the thread that polls the
+//! completion sends the reply. If more requests wait, [`Coalescer`] starts several in one batch.
+//!
+//! An asynchronous write only places bytes: inside the file, where space is allocated. Its data
+//! is copied, because the request's buffer is reused, and its time is noted before. A failed
+//! write is repeated on a thread that may block. Until then no other file can get its space,
+//! because it may still take effect.
+//!
+//! # Concurrency
+//! Session threads start requests; any polling thread runs the replies. Takes an inode's `io` and
+//! `layout_users` without blocking, and holds them as a count ([`StartedRequests`]) while the
+//! request is in flight.
+
+use std::{
+    sync::{Arc, Weak, atomic::Ordering},
+    thread,
+};
+
+use crate::transfers::{
+    coalescer::TransferRequest,
+    in_flight::{InFlightGuard, StartedGuard},
+};
+use parking_lot::Mutex;
+use rdmabox::{RemoteAddr, RequestError, Until};
+
+use crate::{
+    Client, ClientError, ReadData,
+    inode::{
+        Inode,
+        layout::Piece,
+        size::{KnownSize, LayoutId},
+    },
+};
+
+/// Longest asynchronous request in bytes. Copying a longer one takes longer than to wake a
+/// thread, and the polling thread would copy for all.
+const MAX_ASYNC_BYTES: u64 = 32 << 10;
+
+/// Other work of a thread after a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Another request is waiting.
+    Waits,
+    /// No request is waiting: the thread would block.
+    Nothing,
+    /// No request is waiting, but replies go out only when the thread returns to the kernel. It may
+    /// poll until there are some.
+    Answers,
+    /// Unknown until the thread returns to the kernel.
+    Unknown,
+}
+
+/// Parameters of a started read.
+#[derive(Clone, Copy, Debug)]
+struct ReadParams {
+    ino: u64,
+    offset: u64,
+    len: usize,
+    /// Era in which the caller issued the read.
+    issued_era: u32,
+}
+
+impl Client {
+    /// Starts a read as [`read`](Self::read), and returns before the bytes arrive. The polling
+    /// thread runs `answer`, which must not block.
+    ///
+    /// Returns `answer` if the caller should block instead, or the read needs more than bytes.
+    /// `next` tells about other work. If another request is waiting, this one may be sent together
+    /// with it. If no request is waiting, this thread may poll for the completions of all threads.
+    pub fn read_later<A>(
+        self: &Arc<Self>,
+        ino: u64,
+        offset: u64,
+        len: usize,
+        next: impl FnOnce() -> Next,
+        answer: A,
+    ) -> Result<(), A>
+    where
+        A: FnOnce(Result<ReadData<'_>, ClientError>) + Send + 'static,
+    {
+        if !self.is_for_later(len) {
+            return Err(answer);
+        }
+        let issued_era = self.remote.era_in_use();
+        let Some(next) = self.queue_hint(next) else { return Err(answer) };
+        let Some(inode) = self.inodes.get(ino) else { return Err(answer) };
+        let (Some(shared), Some(places)) = (inode.io.try_read(), inode.layout_users.try_read()) else {
+            return Err(answer);
+        };
+        let known = *inode.size.lock();
+        if !self.is_inside(&inode, known, inode.layout.read().id(), (offset, len)) {
+            return Err(answer);
+        }
+        // If this fails, the caller makes the read again and reports the error.
+        let remote = match self.readable(&inode, offset, len as u64) {
+            Ok((pieces, layout)) if self.is_inside(&inode, known, layout, (offset, len)) => {
+                match pieces[..] {
+                    [Piece::Data { arena, len }] => self.arena_addr(layout.era, arena, len),
+                    _ => return Err(answer),
+                }
+            }
+            _ => return Err(answer),
+        };
+        let Ok(remote) = remote else { return Err(answer) };
+        self.was_read(&inode);
+        let (started, counted) = (StartedGuard::new(&inode), self.in_flight.enter());
+        // From here on the count protects the extents, also while this thread serves other threads'
+        // requests.
+        drop((shared, places));
+        let (client, params) = (Arc::downgrade(self), ReadParams { ino, offset, len, issued_era });
+        let done = move |got: Result<&[u8], rdmabox::RequestError>| {
+            // The bytes are here. The caller may issue its next read at once, and that read is
+            // alone.
+            drop((started, counted));
+            match got {
+                Ok(bytes) => answer(Ok(ReadData::Bytes(bytes))),
+                Err(e) => retry_read(&client, params, e.into(), answer),
+            }
+            if let Some(client) = client.upgrade() {
+                client.coalescer.completed(&*client.remote);
+            }
+        };
+        self.start_request(TransferRequest::Read(remote, len, Box::new(done)), next);
+        Ok(())
+    }
+
+    /// Prepares a write that replies when its bytes are in place. Returns `None` if the caller
+    /// should block instead, or the write needs more than to place bytes. `next` is as for
+    /// [`read_later`](Self::read_later).
+    pub fn write_later<'a>(
+        self: &'a Arc<Self>,
+        ino: u64,
+        offset: u64,
+        data: &'a [u8],
+        next: impl FnOnce() -> Next,
+    ) -> Option<LaterWrite<'a>> {
+        if !self.is_for_later(data.len()) {
+            return None;
+        }
+        let issued_era = self.remote.era_in_use();
+        let inode = self.inodes.get(ino)?;
+        let (shared, places) = (inode.io.try_read()?, inode.layout_users.try_read()?);
+        // This check precedes `next`, which may be a system call: a write that extends the file
+        // needs none.
+        let known = *inode.size.lock();
+        if !self.is_inside(&inode, known, inode.layout.read().id(), (offset, data.len())) {
+            return None;
+        }
+        let next = self.queue_hint(next)?;
+        let (place, layout) = match self.targets(&inode, offset, data) {
+            Ok(Some((parts, layout))) if parts.len() == 1 => (parts[0].0, layout),
+            _ => return None,
+        };
+        if !self.is_inside(&inode, known, layout, (offset, data.len())) {
+            return None;
+        }
+        self.stamp(&inode).ok()?;
+        let (started, counted) = (StartedGuard::new(&inode), self.in_flight.enter());
+        drop((shared, places));
+        let client = Arc::downgrade(self);
+        let write =
+            PendingWrite { client, inode, offset, len: data.len(), issued_era, layout, place, started };
+        Some(LaterWrite { client: self, data, next, write, counted })
+    }
+
+    /// Returns true if a request of `len` bytes may be asynchronous.
+    pub fn is_for_later(&self, len: usize) -> bool {
+        len as u64 <= MAX_ASYNC_BYTES && !self.records.is_mapped() && !self.writes_by_server()
+    }
+
+    /// Returns the other work of the thread, or `None` if this request is alone.
+    fn queue_hint(&self, next: impl FnOnce() -> Next) -> Option<Next> {
+        if self.in_flight.any() {
+            self.alone_streak.end();
+            return Some(next());
+        }
+        self.alone_streak.finds_next(next).then_some(Next::Waits)
+    }
+
+    fn start_request(&self, request: TransferRequest, next: Next) {
+        let add = |request| self.coalescer.add(&*self.remote, request, next == Next::Waits);
+        let until = match next {
+            Next::Waits | Next::Unknown => return add(request),
+            Next::Nothing => Until::AllDone,
+            Next::Answers => Until::AnyDone,
+        };
+        let mut request = Some(request);
+        self.remote.serve(until, &mut || request.take().into_iter().for_each(add));
+    }
+
+    /// Returns true if an open file with this layout certainly has these bytes, without a read of
+    /// the record.
+    fn is_inside(
+        &self,
+        inode: &Inode,
+        known: KnownSize,
+        layout: LayoutId,
+        (offset, len): (u64, usize),
+    ) -> bool {
+        let end = offset.saturating_add(len as u64);
+        len > 0
+            && inode.open.load(Ordering::Acquire)
+            && known.reaches(layout, end, self.inodes.recalls().now())
+    }
+
+    /// Counts a read or write that a thread blocks for.
+    pub(crate) fn count_in_flight(&self) -> InFlightGuard {
+        self.in_flight.enter()
+    }
+}
+
+/// A write that is ready to start.
+#[derive(Debug)]
+pub struct LaterWrite<'a> {
+    client: &'a Arc<Client>,
+    data: &'a [u8],
+    next: Next,
+    write: PendingWrite,
+    counted: InFlightGuard,
+}
+
+impl LaterWrite<'_> {
+    /// Copies the bytes and starts the write. The polling thread runs `answer` when the write has
+    /// ended, and `answer` must not block. If there is no other work, this thread may poll
+    /// meanwhile.
+    pub fn start(self, answer: impl FnOnce(Result<(), ClientError>) + Send + 'static) {
+        let LaterWrite { client, data, next, write, counted } = self;
+        let place = write.place;
+        let done = move |placed: Result<(), RequestError>, data: Vec<u8>| {
+            // The caller may issue its next write at once, and that write is alone.
+            drop(counted);
+            let client = write.client.upgrade();
+            if placed.is_ok() && client.as_deref().is_some_and(|client| write.is_part(client)) {
+                drop(write);
+                answer(Ok(()));
+            } else {
+                write.repeat(placed, data, answer);
+            }
+            if let Some(client) = client {
+                client.coalescer.completed(&*client.remote);
+            }
+        };
+        client.start_request(TransferRequest::Write(place, data.to_vec(), Box::new(done)), next);
+    }
+}
+
+/// A started write. It keeps its space from being given up until it is dropped.
+#[derive(Debug)]
+struct PendingWrite {
+    client: Weak<Client>,
+    inode: Arc<Inode>,
+    offset: u64,
+    len: usize,
+    issued_era: u32,
+    layout: LayoutId,
+    place: RemoteAddr,
+    started: StartedGuard,
+}
+
+impl PendingWrite {
+    /// Returns true if the placed bytes are certainly part of the file, without a read of the
+    /// record.
+    fn is_part(&self, client: &Client) -> bool {
+        let (known, layout) = (*self.inode.size.lock(), self.inode.layout.read().id());
+        layout == self.layout && client.is_inside(&self.inode, known, layout, (self.offset, self.len))
+    }
+
+    /// Repeats a failed write and checks whether it is part of the file, on a thread that may
+    /// block.
+    fn repeat<A>(self, placed: Result<(), RequestError>, data: Vec<u8>, answer: A)
+    where
+        A: FnOnce(Result<(), ClientError>) + Send + 'static,
+    {
+        let Some(client) = self.client.upgrade() else {
+            return answer(Err(RequestError::Disconnected.into()));
+        };
+        client.write_retries.add(Box::new(move || answer(self.finish(placed, &data))));
+    }
+
+    fn finish(self, placed: Result<(), RequestError>, data: &[u8]) -> Result<(), ClientError> {
+        let client = self.client.upgrade().ok_or(RequestError::Disconnected)?;
+        let outcome = match placed {
+            // The known size does not cover the write.
+            Ok(()) => Ok(false),
+            // The failed write may still take effect, but not after this one.
+            Err(_) => client.remote.write_vectored(&[(self.place, data)]).map(|()| self.is_part(&client)),
+        };
+        let PendingWrite { inode, offset, issued_era, layout, started, .. } = self;
+        drop(started);
+        let write = || client.write_issued_in(issued_era, inode.ino, offset, data);
+        match outcome {
+            // The time was noted before the write, which may be long ago.
+            Ok(true) => client.stamp(&inode),
+            // The whole write again, with a read of the record.
+            Ok(false) => write(),
+            // The address is of an era that has ended.
+            Err(RequestError::Disconnected) if layout.era != client.remote.era() => write(),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+/// Repeats a failed read on a thread that may block. A flushed request says nothing about the
+/// next one.
+fn retry_read<A>(client: &Weak<Client>, params: ReadParams, error: ClientError, answer: A)
+where
+    A: FnOnce(Result<ReadData<'_>, ClientError>) + Send + 'static,
+{
+    let Some(client) = client.upgrade() else { return answer(Err(error)) };
+    let answer = Arc::new(Mutex::new(Some(answer)));
+    let own = Arc::clone(&answer);
+    let read = move || {
+        let ReadParams { ino, offset, len, issued_era } = params;
+        let tell = |told: Result<ReadData<'_>, ClientError>| {
+            let answer = own.lock().take();
+            if let Some(answer) = answer {
+                answer(told);
+            }
+        };
+        let read =
+            client.read_issued_in(issued_era, (ino, offset, len), &mut Vec::new(), |data| tell(Ok(data)));
+        if let Err(e) = read {
+            tell(Err(e));
+        }
+    };
+    if thread::Builder::new().name("rfs-read".into()).spawn(read).is_err() {
+        let answer = answer.lock().take();
+        if let Some(answer) = answer {
+            answer(Err(error));
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Reads and writes of open files, and their space.
+
+pub(crate) mod append;
+pub(crate) mod async_io;
+pub(crate) mod checksum_read;
+pub(crate) mod checksum_write;
+pub(crate) mod data;
+pub(crate) mod space;
+pub(crate) mod writeback;

@@ -1,0 +1,155 @@
+//! One-sided access to attribute records.
+//!
+//! A record can stay unreadable, because the server changes it or has given its slot to another
+//! inode. The result is `None` then, and the caller asks by message.
+//!
+//! # Concurrency
+//! Any number of threads. No locks.
+
+use std::sync::Arc;
+
+use rdmabox::RemoteAddr;
+use rfs_proto::{Attr, RegionRef, record};
+
+use crate::{
+    ClientError,
+    remote::{Mapped, Remote, at},
+};
+
+/// Reads of one record before giving up.
+const TRIES: usize = 16;
+
+/// The table of records.
+#[derive(Debug)]
+pub(crate) struct Records {
+    remote: Arc<dyn Remote>,
+    region: RegionRef,
+    map: Option<Mapped>,
+}
+
+/// The words of a record that every read and write depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Glimpse {
+    pub(crate) size: u64,
+    pub(crate) generation: u64,
+    /// Allocated space, which changes with every allocation. Only a record has it.
+    pub(crate) allocated: Option<u64>,
+}
+
+/// A record as it came over the network.
+pub(crate) type RawRecord = [u8; record::LEN];
+
+/// The contents of a whole record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) attr: Attr,
+    allocated: u64,
+}
+
+impl Seen {
+    /// Decodes a record that was read in one piece. Returns `None` if the record was being changed,
+    /// or is another inode's.
+    pub(crate) fn decode(raw: &RawRecord, ino: u64, slot: u32) -> Option<Seen> {
+        let attr = record::decode(raw, ino, slot)?;
+        let mut allocated = [0; 8];
+        allocated.copy_from_slice(&raw[record::BLOCKS..record::BLOCKS + 8]);
+        Some(Seen { attr, allocated: u64::from_le_bytes(allocated) })
+    }
+
+    pub(crate) fn glimpse(&self) -> Glimpse {
+        Glimpse {
+            size: self.attr.size,
+            generation: self.attr.layout_generation,
+            allocated: Some(self.allocated),
+        }
+    }
+}
+
+impl Records {
+    pub(crate) fn new(remote: Arc<dyn Remote>, region: RegionRef) -> Records {
+        let map = Mapped::of(&*remote, &region);
+        Records { remote, region, map }
+    }
+
+    /// Returns the remote address of `len` bytes at `field` of the record in `slot`, with the key
+    /// of an era.
+    pub(crate) fn field(
+        &self,
+        era: u32,
+        slot: u32,
+        field: usize,
+        len: usize,
+    ) -> Result<RemoteAddr, ClientError> {
+        at(&self.region, era, u64::from(slot) * record::LEN as u64 + field as u64, len as u64)
+            .ok_or(ClientError::Protocol("an attribute slot outside the table"))
+    }
+
+    /// Returns the record's place in mapped memory. The place stays readable after the session has
+    /// ended, but its contents are stale then.
+    fn place(&self, slot: u32) -> Option<(&Mapped, usize)> {
+        let start = u64::from(slot) * record::LEN as u64;
+        let map = self.map.as_ref().filter(|_| start + record::LEN as u64 <= self.region.len)?;
+        // Inside a region that is mapped whole, so it fits a usize.
+        Some((map, map.offset + start as usize))
+    }
+
+    /// Reads a mapped record, with or without a session. Returns `None` if it is not mapped, being
+    /// changed, or another inode's.
+    pub(crate) fn glimpse(&self, ino: u64, slot: u32) -> Option<Glimpse> {
+        let (map, base) = self.place(slot)?;
+        let word = |field| map.memory.load_u64(base + field);
+        for _ in 0..TRIES {
+            let version = word(record::VERSION);
+            if !version.is_multiple_of(2) {
+                std::hint::spin_loop();
+                continue;
+            }
+            if word(record::INO) != ino {
+                return None;
+            }
+            let glimpse = Glimpse {
+                size: word(record::SIZE),
+                generation: word(record::LAYOUT_GENERATION),
+                allocated: Some(word(record::BLOCKS)),
+            };
+            if word(record::VERSION) == version {
+                return Some(glimpse);
+            }
+        }
+        None
+    }
+
+    /// Returns true if records are mapped here.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.map.is_some()
+    }
+
+    /// Reads an inode's record. Returns `None` if it stays unreadable.
+    pub(crate) fn read(&self, ino: u64, slot: u32) -> Result<Option<Seen>, ClientError> {
+        for _ in 0..TRIES {
+            let mut raw: RawRecord = [0; record::LEN];
+            match self.place(slot) {
+                Some((map, base)) => {
+                    self.remote.ready()?;
+                    map.memory.read(base, &mut raw);
+                }
+                None => {
+                    // The record itself names its inode, so an old address does no harm.
+                    let place = self.field(self.remote.era(), slot, 0, record::LEN)?;
+                    self.remote.read_vectored(&mut [(place, &mut raw)])?;
+                }
+            }
+            if let Some(seen) = Seen::decode(&raw, ino, slot) {
+                return Ok(Some(seen));
+            }
+            std::hint::spin_loop();
+        }
+        Ok(None)
+    }
+
+    /// Publishes the time of a write.
+    pub(crate) fn write_time(&self, era: u32, slot: u32, time: i64) -> Result<(), ClientError> {
+        let remote = self.field(era, slot, record::WRITE_TIME, 8)?;
+        Ok(self.remote.write_vectored(&[(remote, &time.to_le_bytes())])?)
+    }
+}

@@ -1,0 +1,166 @@
+//! Lookups of names: from the cache if its answer is certain, else at the server.
+//!
+//! Directories become known by listing them after some failed lookups
+//! (`cache::DirNames`). Names that are looked up in order are prefetched.
+//!
+//! # Concurrency
+//! Session threads. Takes the locks of the cache, each briefly, and none over a call.
+
+use rfs_proto::{Attr, DirPage, Errno, Reply, Request};
+
+use crate::{
+    Client, ClientError,
+    cache::{ListingId, Mark, Since},
+    metadata::names::{check_name, wrong_kind},
+};
+
+/// Entries of one page of a directory that is listed to learn its names. They fill about one
+/// message.
+const PAGE: u32 = 700;
+
+impl Client {
+    /// Looks a name up and takes a reference. Makes no call if the name is known to be absent, or
+    /// its attributes were prefetched.
+    pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<Attr, ClientError> {
+        check_name(name)?;
+        let _arrival = self.arrival();
+        let since = self.since();
+        if !self.cache.is_on() {
+            return self.ask(parent, name, since);
+        }
+        if self.inodes.get(parent).is_some_and(|directory| directory.is_unlinked()) {
+            // A removed directory is known to be empty. ESTALE keeps the caller from caching the
+            // absence of names in it.
+            return Err(Errno::ESTALE.into());
+        }
+        if let Some(known) = self.remembered(parent, name) {
+            return known;
+        }
+        if self.cache.dir_names.lock().is_new(parent) {
+            self.list(parent)?;
+            if let Some(known) = self.remembered(parent, name) {
+                return known;
+            }
+        }
+        let mark = self.cache.dir_names.lock().mark();
+        let since = self.since();
+        let prefetch = self.cache.prefetch.lock().entries_to_fetch(parent);
+        let asked = match prefetch {
+            0 => self.ask(parent, name, since),
+            more => self.ask_with_prefetch((parent, name), more, (since, mark)),
+        };
+        match asked {
+            Err(ClientError::Errno(Errno::ENOENT)) => {
+                let due = {
+                    let telling = self.telling();
+                    let recalled = telling.lost(since, parent, Some(name));
+                    self.cache.dir_names.lock().missed(parent, name, mark, recalled)
+                };
+                if due {
+                    // The name is absent, whether or not the listing succeeds.
+                    self.list(parent).ok();
+                }
+                Err(Errno::ENOENT.into())
+            }
+            found => found,
+        }
+    }
+
+    /// Returns the attributes of an inode by its number, and takes a reference. ENOENT if it has no
+    /// name any more.
+    pub fn lookup_number(&self, ino: u64) -> Result<Attr, ClientError> {
+        let _arrival = self.arrival();
+        let since = self.since();
+        let attr = self.call_attr(&Request::GetAttr { ino })?;
+        if attr.nlink == 0 {
+            return Err(Errno::ENOENT.into());
+        }
+        Ok(self.referenced(since, attr))
+    }
+
+    /// Returns the attributes of the parent of a directory, by the directory's number. Takes a
+    /// reference.
+    pub fn lookup_parent(&self, dir: u64) -> Result<Attr, ClientError> {
+        match self.call(&Request::ReadDir { ino: dir, cookie: 0, max_entries: 1 })? {
+            Reply::Dir(page) => self.lookup_number(page.parent),
+            _ => wrong_kind(),
+        }
+    }
+
+    /// Looks a name up in the cache.
+    fn remembered(&self, parent: u64, name: &[u8]) -> Option<Result<Attr, ClientError>> {
+        if self.cache.dir_names.lock().is_absent(parent, name) {
+            return Some(Err(Errno::ENOENT.into()));
+        }
+        // Held until the inode is referenced here. From then on recalls of it are obeyed.
+        let telling = self.telling();
+        let attr = self.cache.prefetch.lock().take(parent, name)?;
+        telling.reference(telling.now(), &attr);
+        Some(Ok(attr))
+    }
+
+    /// Looks a name up at the server.
+    fn ask(&self, parent: u64, name: &[u8], since: Since) -> Result<Attr, ClientError> {
+        Ok(self.referenced(since, self.call_attr(&Request::Lookup { parent, name })?))
+    }
+
+    /// Looks a name up at the server, and prefetches some of those that follow it.
+    fn ask_with_prefetch(
+        &self,
+        (parent, name): (u64, &[u8]),
+        max_entries: u32,
+        (since, mark): (Since, Mark),
+    ) -> Result<Attr, ClientError> {
+        let forgotten = self.inodes.forgotten();
+        let page = match self.call(&Request::LookupAhead { parent, name, max_entries })? {
+            Reply::Dir(page) => page,
+            _ => return wrong_kind(),
+        };
+        let mut entries = page.entries.into_iter();
+        let attr = match entries.next() {
+            Some(first) if *first.name == *name => first.attr,
+            _ => return Err(ClientError::Protocol("a page that does not begin with the name asked for")),
+        };
+        let telling = self.telling();
+        // This client may have changed an inode that was referenced and forgotten meanwhile, or a
+        // name.
+        let calm = self.inodes.forgotten() == forgotten && self.cache.dir_names.lock().is_calm(parent, mark);
+        let fresh: Vec<_> = entries
+            .filter(|entry| calm && telling.is_fresh(since, parent, &entry.name, &entry.attr))
+            .map(|entry| (entry.name.into(), entry.attr))
+            .collect();
+        self.cache.prefetch.lock().came(parent, fresh.into_iter());
+        drop(telling);
+        Ok(self.referenced(since, attr))
+    }
+
+    /// Fetches a page of a directory to learn its names.
+    fn list(&self, dir: u64) -> Result<(), ClientError> {
+        let listing = self.cache.dir_names.lock().lists(dir, 0);
+        let Some((id, from)) = listing else { return Ok(()) };
+        match self.call(&Request::ReadDir { ino: dir, cookie: from, max_entries: PAGE })? {
+            Reply::Dir(page) => {
+                self.listed(Some(id), dir, from, &page);
+                Ok(())
+            }
+            _ => wrong_kind(),
+        }
+    }
+
+    /// Returns the listing that a page behind `cookie` will belong to, if it helps to learn the
+    /// directory's names.
+    pub(crate) fn lists(&self, dir: u64, cookie: u64) -> Option<ListingId> {
+        if !self.cache.is_on() {
+            return None;
+        }
+        Some(self.cache.dir_names.lock().lists(dir, cookie)?.0)
+    }
+
+    /// Adds a page to its listing.
+    pub(crate) fn listed(&self, listing: Option<ListingId>, dir: u64, cookie: u64, page: &DirPage) {
+        let Some(id) = listing else { return };
+        let to = page.entries.last().map_or(cookie, |entry| entry.cookie);
+        let names = page.entries.iter().map(|entry| &entry.name[..]);
+        self.cache.dir_names.lock().listed((dir, id), (cookie, to), names, page.end);
+    }
+}

@@ -1,0 +1,236 @@
+//! Opening and closing of files.
+//!
+//! The first open of an inode here, and the first one for writing, is an open at the server. It
+//! grants the use of the file's layout. Other opens only read the attribute record. The last
+//! close here closes the file at the server.
+//!
+//! # Concurrency
+//! Session threads. An open or close holds the inode's `opens` over its calls; the last close
+//! also takes `io` exclusively.
+
+use std::sync::atomic::Ordering;
+
+use rdmabox::RequestError;
+use rfs_proto::{Attr, Errno, Marks, Opened, Reply, Request};
+
+use crate::{
+    Client, ClientError, Creator,
+    cache::Since,
+    client::layouts::TRIES,
+    inode::{
+        Inode, Opens,
+        layout::{LayoutCache, validate},
+        size::LookStart,
+    },
+    metadata::names::{check_name, with_pending},
+    remote::clock::WriteTimes,
+};
+
+/// The time before an open.
+#[derive(Clone, Copy, Debug)]
+struct OpenStart {
+    since: Since,
+    look: LookStart,
+    /// Count of voided layouts at that time; `None` if the layout in the reply must not be used.
+    voids: Option<u64>,
+}
+
+impl Client {
+    fn before_open(&self) -> OpenStart {
+        OpenStart { look: self.before_look(), voids: Some(self.inodes.void_count()), since: self.since() }
+    }
+
+    /// Opens a regular file for reading, and with `write` for writing, until
+    /// [`close`](Self::close). Returns its current attributes.
+    pub fn open(&self, ino: u64, write: bool) -> Result<Attr, ClientError> {
+        let inode = self.inodes.acquire(ino);
+        let mut opens = inode.opens.lock();
+        let opened = if opens.local == 0 || (write && !inode.at_server.lock().to_write) {
+            self.open_there(&inode, &mut opens, write)
+        } else {
+            self.look_again(&inode)
+        };
+        match opened {
+            Ok(attr) => {
+                opens.local += 1;
+                Ok(attr)
+            }
+            Err(e) => {
+                drop(opens);
+                self.inodes.release(ino, 1);
+                Err(e)
+            }
+        }
+    }
+
+    /// Opens the file at the server, and again if a new era began meanwhile.
+    fn open_there(&self, inode: &Inode, opens: &mut Opens, write: bool) -> Result<Attr, ClientError> {
+        let request = Request::Open { ino: inode.ino, write };
+        for _ in 0..TRIES {
+            let start = self.before_open();
+            match self.call_opened(&request) {
+                Err(ClientError::Request(RequestError::Disconnected))
+                    if self.remote.era() != start.look.era && self.is_connected() => {}
+                opened => {
+                    let attr = self.adopt(inode, opens, opened?, start, write)?;
+                    // A reclaim of a later era finds the file open.
+                    if self.remote.era() == start.look.era {
+                        return Ok(attr);
+                    }
+                }
+            }
+        }
+        Err(ClientError::Unstable)
+    }
+
+    /// Reads the attributes of a file that is open here, and asks for caching if that may be
+    /// granted.
+    fn look_again(&self, inode: &Inode) -> Result<Attr, ClientError> {
+        let asks = self.cache.is_on() && !inode.attr_caching.lock().is_cacheable();
+        let attr = self.attributes(inode, asks)?;
+        // Another client may have truncated and rewritten the file.
+        self.follow_generation(inode, attr.layout_generation)?;
+        Ok(attr)
+    }
+
+    /// Creates a regular file and opens it. Takes a reference, besides that of the open.
+    pub fn create(
+        &self,
+        parent: u64,
+        name: &[u8],
+        perm: u32,
+        by: Creator,
+        exclusive: bool,
+    ) -> Result<Attr, ClientError> {
+        check_name(name)?;
+        let _arrival = self.arrival();
+        let mut start = self.before_open();
+        if !exclusive {
+            // The file may exist. This client may have forgotten it, and with it a recall of its
+            // layout.
+            start.voids = None;
+        }
+        let Creator { uid, gid, umask } = by;
+        let opened = self.call_opened(&Request::Create { parent, name, perm, umask, uid, gid, exclusive })?;
+        let ino = opened.attr.ino;
+        let inode = self.acquire(&opened.attr);
+        self.inodes.acquire(ino);
+        let mut opens = inode.opens.lock();
+        let adopted = match self.adopt(&inode, &mut opens, opened, start, true) {
+            Ok(_) if self.remote.era() != start.look.era => self.open_there(&inode, &mut opens, true),
+            adopted => adopted,
+        };
+        match adopted {
+            Ok(attr) => {
+                opens.local += 1;
+                Ok(attr)
+            }
+            Err(e) => {
+                drop(opens);
+                self.inodes.release(ino, 2);
+                Err(e)
+            }
+        }
+    }
+
+    /// Returns true if the inode is open here.
+    pub fn is_open(&self, ino: u64) -> bool {
+        self.inodes.get(ino).is_some_and(|inode| inode.open.load(Ordering::Acquire))
+    }
+
+    /// Returns true if the inode has been opened here for writing.
+    pub fn is_open_to_write(&self, ino: u64) -> bool {
+        self.inodes.get(ino).is_some_and(|inode| inode.at_server.lock().to_write)
+    }
+
+    /// Returns the inodes that are open here for writing.
+    pub fn open_to_write(&self) -> Vec<u64> {
+        self.inodes.numbers().into_iter().filter(|&ino| self.is_open_to_write(ino)).collect()
+    }
+
+    fn call_opened(&self, request: &Request<'_>) -> Result<Opened, ClientError> {
+        match self.call(request)? {
+            Reply::Opened(opened) => Ok(opened),
+            _ => Err(ClientError::Protocol("a reply of the wrong kind")),
+        }
+    }
+
+    /// Takes in the reply to an open at the server.
+    fn adopt(
+        &self,
+        inode: &Inode,
+        opens: &mut Opens,
+        opened: Opened,
+        OpenStart { since, look, voids }: OpenStart,
+        write: bool,
+    ) -> Result<Attr, ClientError> {
+        let Opened { mut attr, layout } = opened;
+        let shared = attr.marks.contains(Marks::SHARED);
+        attr.marks -= Marks::SHARED;
+        if let Err(why) = validate(&layout, self.arena.len) {
+            // The server counts this open, but the client does not have it.
+            self.call_done(&Request::Close { ino: attr.ino }).ok();
+            return Err(ClientError::Protocol(why));
+        }
+        inode.set_slot(attr.slot);
+        {
+            let mut at_server = inode.at_server.lock();
+            at_server.opens += 1;
+            at_server.to_write |= write;
+        }
+        if shared {
+            inode.shared.begin(self.inodes.sharing());
+        }
+        self.answered(since, inode, &attr);
+        if opens.local == 0 || inode.layout.read().era() != look.era {
+            inode.saw(look, attr.layout_generation, attr.size);
+            if !voids.is_some_and(|voids| self.take_in(inode, LayoutCache::of(&layout, look.era), voids)) {
+                inode.forget_layout();
+            }
+            inode.open.store(true, Ordering::Release);
+        }
+        Ok(with_pending(inode, attr))
+    }
+
+    /// Publishes the pending time of the last write. Written data is in place before a write
+    /// returns.
+    pub fn flush(&self, ino: u64) -> Result<(), ClientError> {
+        let Some(inode) = self.inodes.get(ino) else { return Ok(()) };
+        self.retry_in_new_era(&inode, self.remote.era_in_use(), || {
+            self.publish_time(&inode, WriteTimes::take_pending)
+        })
+    }
+
+    /// Publishes as [`flush`](Self::flush).
+    pub fn fsync(&self, ino: u64) -> Result<(), ClientError> {
+        self.flush(ino)
+    }
+
+    /// Ends one open. The file counts as closed even after an error.
+    pub fn close(&self, ino: u64) -> Result<(), ClientError> {
+        let inode = self.inodes.get(ino).ok_or(Errno::EBADF)?;
+        let mut opens = inode.opens.lock();
+        if opens.local == 0 {
+            return Err(Errno::EBADF.into());
+        }
+        let mut outcome = self.publish_time(&inode, WriteTimes::take_pending);
+        opens.local -= 1;
+        if opens.local == 0 {
+            // Reads and writes have ended when the server may give the space to another file.
+            let _exclusive = inode.exclusive();
+            inode.open.store(false, Ordering::Release);
+            inode.hold.end(self.inodes.sharing());
+            inode.shared.end(self.inodes.sharing());
+            inode.layout.write().clear(0);
+            outcome = outcome.and(self.tell_access(&inode));
+            let opens = std::mem::take(&mut *inode.at_server.lock()).opens;
+            for _ in 0..opens {
+                // Only a query of the free space waits for this call.
+                outcome = outcome.and(self.start(&Request::Close { ino }));
+            }
+        }
+        drop(opens);
+        self.inodes.release(ino, 1);
+        outcome
+    }
+}

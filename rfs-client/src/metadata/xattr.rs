@@ -1,0 +1,119 @@
+//! Extended attributes, which live at the server.
+//!
+//! The record and the attributes of an inode tell whether it has any. Most queries
+//! (security.capability, ACLs) concern inodes without, so they cost no call, and nothing at all
+//! while the attributes are cached.
+//!
+//! # Concurrency
+//! Session threads. `parts` is held while a long value goes to the server in two calls.
+
+use rfs_proto::{
+    Belongs, Errno, MAX_XATTR_NAME, MAX_XATTR_VALUE, Marks, Reply, Request, Value, XATTR_PART, XattrSet,
+};
+
+use crate::{Client, ClientError, client::layouts::TRIES, metadata::names::wrong_kind};
+
+/// Capabilities of a program. The kernel looks for them when a file is written.
+const CAPABILITY: &[u8] = b"security.capability";
+
+fn check_name(name: &[u8]) -> Result<(), ClientError> {
+    if (1..=MAX_XATTR_NAME).contains(&name.len()) { Ok(()) } else { Err(Errno::ERANGE.into()) }
+}
+
+impl Client {
+    /// Returns the value of an extended attribute.
+    ///
+    /// # Errors
+    /// ENODATA if there is none.
+    pub fn get_xattr(&self, ino: u64, name: &[u8]) -> Result<Vec<u8>, ClientError> {
+        check_name(name)?;
+        let needed = if name == CAPABILITY { Marks::CAPABILITY } else { Marks::XATTRS };
+        if !self.marks(ino)?.contains(needed) {
+            return Err(Errno::ENODATA.into());
+        }
+        self.whole(|offset| Request::GetXattr { ino, name, offset })
+    }
+
+    /// Returns the names of all extended attributes, each followed by a NUL.
+    pub fn list_xattr(&self, ino: u64) -> Result<Vec<u8>, ClientError> {
+        if !self.marks(ino)?.contains(Marks::XATTRS) {
+            return Ok(Vec::new());
+        }
+        self.whole(|offset| Request::ListXattr { ino, offset })
+    }
+
+    /// Sets an extended attribute. With `drop_sgid` the ACL clears the set-group-ID bit.
+    pub fn set_xattr(
+        &self,
+        ino: u64,
+        name: &[u8],
+        value: &[u8],
+        how: XattrSet,
+        drop_sgid: bool,
+        only_if: Option<Belongs>,
+    ) -> Result<(), ClientError> {
+        check_name(name)?;
+        if value.len() > MAX_XATTR_VALUE {
+            return Err(Errno::E2BIG.into());
+        }
+        let request =
+            |value, continued| Request::SetXattr { ino, name, value, how, continued, drop_sgid, only_if };
+        let set = match value.split_at_checked(XATTR_PART) {
+            None => self.call_done(&request(value, false)),
+            Some((first, rest)) => {
+                let _one_at_a_time = self.parts.lock();
+                self.call_done(&Request::XattrPart { value: first })
+                    .and_then(|()| self.call_done(&request(rest, true)))
+            }
+        };
+        self.forget_told_attrs(ino);
+        set
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// ENODATA if there is none.
+    pub fn remove_xattr(&self, ino: u64, name: &[u8], only_if: Option<Belongs>) -> Result<(), ClientError> {
+        check_name(name)?;
+        let removed = self.call_done(&Request::RemoveXattr { ino, name, only_if });
+        self.forget_told_attrs(ino);
+        removed
+    }
+
+    /// Removes the capabilities of a program that was written.
+    pub fn drop_capability(&self, ino: u64) -> Result<(), ClientError> {
+        match self.remove_xattr(ino, CAPABILITY, None) {
+            Err(ClientError::Errno(Errno::ENODATA)) => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// Reads a whole value in parts. Begins anew if the value changes in between.
+    fn whole<'r>(&self, request: impl Fn(u32) -> Request<'r>) -> Result<Vec<u8>, ClientError> {
+        'anew: for _ in 0..TRIES {
+            let mut first = self.value(&request(0))?;
+            while first.bytes.len() < first.len as usize {
+                // The length fits into `u32`, because values are limited.
+                let part = self.value(&request(first.bytes.len() as u32))?;
+                if part.version != first.version {
+                    continue 'anew;
+                }
+                if part.bytes.is_empty() {
+                    return Err(ClientError::Protocol("a value that is shorter than it says"));
+                }
+                first.bytes.extend(part.bytes);
+            }
+            return Ok(first.bytes);
+        }
+        Err(ClientError::Unstable)
+    }
+
+    fn value(&self, request: &Request<'_>) -> Result<Value, ClientError> {
+        match self.call(request)? {
+            Reply::Value(value) if value.len as usize <= MAX_XATTR_VALUE => Ok(value),
+            Reply::Value(_) => Err(ClientError::Protocol("a value that is too long")),
+            _ => wrong_kind(),
+        }
+    }
+}

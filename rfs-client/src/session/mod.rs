@@ -1,0 +1,7 @@
+//! Sessions of the client: attaching, reconnecting, reclaiming, detaching.
+
+pub(crate) mod attach;
+pub(crate) mod detach;
+pub(crate) mod reattach;
+pub(crate) mod reclaim;
+pub(crate) mod reconnect;

@@ -1,0 +1,373 @@
+//! Tests of a remote that reconnects: sessions end at any moment, and the server counts requests.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+use rdmabox::{Memory, Op, RemoteAddr};
+use rfs_proto::{RegionRef, Request, decode_request, encode_request};
+
+use crate::session::reconnect::{address_map::address_of, *};
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+const SHORT: Duration = Duration::from_millis(50);
+const ARENA: RegionRef = RegionRef { addr: 0x1_0000, len: 0x1000, rkey: 5 };
+const TABLE: RegionRef = RegionRef { addr: 0x8_0000, len: 0x1000, rkey: 6 };
+
+/// Fate of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Done,
+    /// The session ends before the server sees the operation.
+    Lost,
+    /// The server carries the operation out, and the session ends before the reply.
+    Unheard,
+    /// The server never sees the operation, and the client detects the loss only after its timeout.
+    Late,
+}
+
+/// A server in memory.
+#[derive(Default)]
+struct Server {
+    /// Fates of the next operations, the next one last. Operations beyond them succeed.
+    fates: Mutex<Vec<Fate>>,
+    /// Last sequence number and request of each slot.
+    slots: Mutex<HashMap<u32, (u64, Vec<u8>)>>,
+    /// Requests that took effect, in order.
+    effects: Mutex<Vec<Vec<u8>>>,
+    places: Mutex<Vec<RemoteAddr>>,
+    sessions: AtomicU64,
+    /// True if the server has dropped the mount.
+    forgets: AtomicBool,
+    /// True if the server has lost its memory.
+    empty: AtomicBool,
+    detached: AtomicBool,
+}
+
+impl Server {
+    fn attached(&self, resumed: bool) -> Attached {
+        let count = self.sessions.fetch_add(1, Ordering::SeqCst);
+        // Each session names the memory differently.
+        let region = |region: RegionRef| RegionRef {
+            addr: region.addr + (count << 32),
+            rkey: region.rkey + 100 * count as u32,
+            ..region
+        };
+        let memory = Identity([if self.empty.load(Ordering::SeqCst) { 2 } else { 1 }; 16]);
+        let (arena, table) = (region(ARENA), region(TABLE));
+        Attached {
+            arena,
+            table,
+            sums: None,
+            now: 0,
+            session: 1,
+            read_only: false,
+            memory,
+            starts: 1,
+            resumed,
+            confined: false,
+        }
+    }
+
+    fn carry_out(&self, request: &[u8]) {
+        match decode_request(request) {
+            Ok(Request::Once { slot, sequence, request }) => {
+                let mut slots = self.slots.lock();
+                if let Some((last, before)) = slots.get(&slot) {
+                    assert!(*last <= sequence, "an old number");
+                    if *last == sequence {
+                        return assert_eq!(before, request, "another request under the same number");
+                    }
+                }
+                slots.insert(slot, (sequence, request.to_vec()));
+                self.effects.lock().push(request.to_vec());
+            }
+            Ok(Request::Detach) => self.detached.store(true, Ordering::SeqCst),
+            _ => self.effects.lock().push(request.to_vec()),
+        }
+    }
+}
+
+/// A session.
+#[derive(Clone)]
+struct Connection {
+    server: Arc<Server>,
+    up: Arc<AtomicBool>,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Connection")
+    }
+}
+
+impl Connection {
+    fn apply_fate(&self, act: impl FnOnce()) -> Result<(), RequestError> {
+        if !self.is_connected() {
+            return Err(RequestError::Disconnected);
+        }
+        let fate = self.server.fates.lock().pop().unwrap_or(Fate::Done);
+        match fate {
+            Fate::Done | Fate::Unheard => act(),
+            Fate::Lost => {}
+            Fate::Late => thread::sleep(SHORT),
+        }
+        if fate != Fate::Done {
+            self.up.store(false, Ordering::SeqCst);
+            return Err(RequestError::Disconnected);
+        }
+        Ok(())
+    }
+
+    fn record(&self, places: impl IntoIterator<Item = RemoteAddr>) -> Result<(), RequestError> {
+        self.apply_fate(|| self.server.places.lock().extend(places))
+    }
+}
+
+impl Remote for Connection {
+    fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
+        self.apply_fate(|| {
+            self.server.carry_out(request);
+            *reply = request.to_vec();
+        })
+    }
+
+    fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
+        self.apply_fate(|| self.server.carry_out(request))
+    }
+
+    fn finish_calls(&self) -> Result<(), RequestError> {
+        self.apply_fate(|| {})
+    }
+
+    fn call_waiting(&self, _: u32, _: &[u8], _: &mut Vec<u8>, _: &Cancel) -> Result<(), RequestError> {
+        self.apply_fate(|| {})
+    }
+
+    fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError> {
+        self.record(parts.iter().map(|(place, _)| *place))
+    }
+
+    fn read_vectored(&self, parts: &mut [(RemoteAddr, &mut [u8])]) -> Result<(), RequestError> {
+        self.record(parts.iter().map(|(place, _)| *place))
+    }
+
+    fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
+        self.record(ops.iter_mut().map(|op| *address_of(op)))
+    }
+
+    fn map(&self, _: RemoteAddr, _: u64) -> Option<(Arc<Memory>, usize)> {
+        None
+    }
+
+    fn is_connected(&self) -> bool {
+        self.up.load(Ordering::SeqCst)
+    }
+
+    fn description(&self) -> String {
+        "a connection".into()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    fn close(&self) {
+        self.up.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Makes sessions.
+struct Connections(Arc<Server>);
+
+impl Connections {
+    fn connection(&self) -> Arc<dyn Remote> {
+        Arc::new(Connection { server: Arc::clone(&self.0), up: Arc::new(AtomicBool::new(true)) })
+    }
+}
+
+impl SessionFactory for Connections {
+    fn connect(&self) -> Result<(Arc<dyn Remote>, Attached), ConnectFailure> {
+        let resumed = !self.0.forgets.swap(false, Ordering::SeqCst);
+        Ok((self.connection(), self.0.attached(resumed)))
+    }
+}
+
+/// Records the newest era.
+struct EraRecorder(Arc<AtomicU32>);
+
+impl Reclaimer for EraRecorder {
+    fn reclaim(&self, _: &dyn Remote, _: &Attached, era: u32) -> Result<(), RequestError> {
+        self.0.store(era, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+fn reconnecting(server: &Arc<Server>) -> Arc<ReconnectingSession> {
+    reconnecting_within(server, TIMEOUT)
+}
+
+fn reconnecting_within(server: &Arc<Server>, timeout: Duration) -> Arc<ReconnectingSession> {
+    let connections = Connections(Arc::clone(server));
+    let (connection, attached) = (connections.connection(), server.attached(false));
+    ReconnectingSession::new(connection, &attached, timeout, Box::new(connections)).unwrap()
+}
+
+fn bytes(request: &Request<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode_request(request, &mut bytes);
+    bytes
+}
+
+fn place(offset: u64, era: u32) -> RemoteAddr {
+    RemoteAddr { addr: ARENA.addr + offset, rkey: ARENA.rkey.wrapping_add(era) }
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![3 => Just(Fate::Done), 1 => Just(Fate::Lost), 1 => Just(Fate::Unheard)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// With any losses, each request takes effect exactly once, started ones as well.
+    #[test]
+    fn each_request_takes_effect_exactly_once(
+        fates in prop::collection::vec(fate(), 0..30), kinds in prop::collection::vec(any::<bool>(), 1..25),
+    ) {
+        let server = Arc::new(Server::default());
+        *server.fates.lock() = fates;
+        let remote = reconnecting(&server);
+        let mut expected = Vec::new();
+        for (ino, waits) in (1..).zip(kinds) {
+            let request = bytes(&Request::Close { ino });
+            let asked = match waits {
+                true => remote.call_once(&request, &mut Vec::new()),
+                false => remote.start_call(&request),
+            };
+            prop_assert_eq!(asked, Ok(()));
+            expected.push(request);
+        }
+        prop_assert_eq!(remote.finish_calls(), Ok(()));
+        prop_assert!(remote.started.lock().is_empty());
+        let mut effects = server.effects.lock().clone();
+        effects.sort();
+        expected.sort();
+        prop_assert_eq!(effects, expected);
+        remote.close();
+    }
+}
+
+#[test]
+fn one_sided_operations_are_repeated_at_the_new_addresses() {
+    let server = Arc::new(Server::default());
+    let remote = reconnecting(&server);
+    *server.fates.lock() = vec![Fate::Unheard];
+    let mut old = 0;
+    let mut ops = [Op::CompareSwap { remote: place(8, 0), compare: 0, swap: 1, old: &mut old }];
+    assert_eq!(remote.execute(&mut ops), Ok(()));
+    // The caller's own addresses have not changed.
+    assert_eq!(*address_of(&mut ops[0]), place(8, 0));
+    let there = RemoteAddr { addr: ARENA.addr + 8 + (1 << 32), rkey: ARENA.rkey + 100 };
+    assert_eq!(*server.places.lock(), [place(8, 0), there]);
+    assert_eq!(remote.repeats(), 1);
+    assert_eq!(remote.write_vectored(&[(place(0, 1), b"x")]), Err(RequestError::Disconnected), "no such era");
+    remote.close();
+}
+
+/// The time until the loss is detected counts for the timeout. The operation fails after one
+/// timeout, not after two.
+#[test]
+fn an_operation_is_not_repeated_after_its_timeout() {
+    let server = Arc::new(Server::default());
+    let remote = reconnecting_within(&server, SHORT);
+    let late = || *server.fates.lock() = vec![Fate::Late];
+    late();
+    assert_eq!(remote.write_vectored(&[(place(0, 0), b"x")]), Err(RequestError::Disconnected));
+    // A later session carries operations out again.
+    while remote.write_vectored(&[(place(0, 0), b"x")]).is_err() {}
+    let done = server.places.lock().len();
+    late();
+    assert_eq!(remote.ready(), Ok(()));
+    assert_eq!(remote.execute(&mut []), Err(RequestError::Disconnected));
+    assert_eq!(server.places.lock().len(), done);
+    while remote.call(&bytes(&Request::StatFs), &mut Vec::new()).is_err() {}
+    server.effects.lock().clear();
+    late();
+    assert_eq!(remote.call(&bytes(&Request::StatFs), &mut Vec::new()), Err(RequestError::Disconnected));
+    while remote.write_vectored(&[(place(0, 0), b"x")]).is_err() {}
+    late();
+    let unlink = bytes(&Request::Unlink { parent: 1, name: b"a" });
+    assert_eq!(remote.call_once(&unlink, &mut Vec::new()), Err(RequestError::Disconnected));
+    assert!(server.effects.lock().is_empty());
+    remote.close();
+}
+
+#[test]
+fn a_new_era_voids_addresses_and_repeats_no_changes() {
+    let server = Arc::new(Server::default());
+    let remote = reconnecting(&server);
+    let era = Arc::new(AtomicU32::new(0));
+    remote.set_reclaimer(Box::new(EraRecorder(Arc::clone(&era))));
+    // The outcome of the request is unknown.
+    server.forgets.store(true, Ordering::SeqCst);
+    *server.fates.lock() = vec![Fate::Lost];
+    let request = bytes(&Request::Unlink { parent: 1, name: b"a" });
+    assert_eq!(remote.call_once(&request, &mut Vec::new()), Err(RequestError::Disconnected));
+    assert!(remote.is_connected() && server.effects.lock().is_empty());
+    assert_eq!((remote.era(), era.load(Ordering::SeqCst)), (1, 1));
+    assert_eq!(remote.write_vectored(&[(place(0, 0), b"x")]), Err(RequestError::Disconnected));
+    assert!(server.places.lock().is_empty());
+    assert_eq!(remote.write_vectored(&[(place(0, 1), b"x")]), Ok(()));
+    // A request without effects is repeated. A waiter of the old era fails.
+    server.forgets.store(true, Ordering::SeqCst);
+    *server.fates.lock() = vec![Fate::Lost];
+    assert_eq!(remote.call(&bytes(&Request::StatFs), &mut Vec::new()), Ok(()));
+    assert_eq!(remote.era(), 2);
+    server.forgets.store(true, Ordering::SeqCst);
+    *server.fates.lock() = vec![Fate::Lost];
+    let news = remote.call_waiting(remote.era(), &[], &mut Vec::new(), &Cancel::new());
+    assert_eq!(news, Err(RequestError::Disconnected));
+    assert_eq!(remote.call_waiting(remote.era(), &[], &mut Vec::new(), &Cancel::new()), Ok(()));
+    remote.close();
+    assert!(server.detached.load(Ordering::SeqCst));
+}
+
+#[test]
+fn a_request_of_one_era_is_not_carried_out_in_another() {
+    let server = Arc::new(Server::default());
+    let remote = reconnecting(&server);
+    remote.set_reclaimer(Box::new(EraRecorder(Arc::default())));
+    let (asks, changes) = (bytes(&Request::StatFs), bytes(&Request::Unlink { parent: 1, name: b"a" }));
+    let all = |era| {
+        let mut reply = Vec::new();
+        [
+            remote.call_in(era, &asks, &mut reply),
+            remote.call_all(era, &[asks.clone(), asks.clone()], &mut Vec::new()),
+            remote.call_once_in(era, &changes, &mut reply),
+        ]
+    };
+    assert_eq!((remote.era_in_use(), all(0)), (0, [Ok(()), Ok(()), Ok(())]));
+    assert_eq!(server.effects.lock().len(), 4);
+    // The era ends before the request of that era is sent.
+    server.forgets.store(true, Ordering::SeqCst);
+    *server.fates.lock() = vec![Fate::Lost];
+    assert_eq!(remote.call_in(0, &asks, &mut Vec::new()), Err(RequestError::Disconnected));
+    assert_eq!(remote.era_in_use(), 1);
+    let over = || Err(RequestError::Disconnected);
+    assert_eq!((all(0), all(1)), ([over(), over(), over()], [Ok(()), Ok(()), Ok(())]));
+    assert_eq!(server.effects.lock().len(), 8);
+    remote.close();
+}
+
+#[test]
+fn the_remote_ends_if_the_memory_is_another_one() {
+    let server = Arc::new(Server::default());
+    let remote = reconnecting(&server);
+    server.empty.store(true, Ordering::SeqCst);
+    *server.fates.lock() = vec![Fate::Lost];
+    assert_eq!(remote.call(&bytes(&Request::StatFs), &mut Vec::new()), Err(RequestError::Disconnected));
+    assert!(!remote.is_connected());
+    assert_eq!(remote.ready(), Err(RequestError::Disconnected));
+    assert_eq!(remote.start_call(&bytes(&Request::Close { ino: 1 })), Err(RequestError::Disconnected));
+    assert!(server.effects.lock().is_empty());
+}

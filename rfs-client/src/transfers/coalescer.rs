@@ -1,0 +1,97 @@
+//! Batches of requests to start.
+//!
+//! A thread that knows of a waiting request leaves its own request in the batch. The batch starts
+//! when it is full, when no request waits, or when a started request completes.
+//!
+//! # Concurrency
+//! Session threads add, polling threads complete. The batch's lock is held briefly, never over a
+//! start.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use rdmabox::RemoteAddr;
+
+use crate::{ReadDone, Remote, WriteDone};
+
+/// Requests, or bytes of them, at which a batch is started.
+const MAX_REQUESTS: usize = 16;
+const MAX_BYTES: usize = 64 << 10;
+
+/// A read or a write that is ready to start.
+pub(crate) enum TransferRequest {
+    Read(RemoteAddr, usize, ReadDone),
+    Write(RemoteAddr, Vec<u8>, WriteDone),
+}
+
+impl TransferRequest {
+    fn bytes(&self) -> usize {
+        match self {
+            TransferRequest::Read(_, len, _) => *len,
+            TransferRequest::Write(_, data, _) => data.len(),
+        }
+    }
+
+    fn start(self, remote: &dyn Remote) {
+        match self {
+            TransferRequest::Read(from, len, done) => remote.read_then(from, len, done),
+            TransferRequest::Write(to, data, done) => remote.write_then(to, data, done),
+        }
+    }
+}
+
+/// The current batch.
+#[derive(Debug, Default)]
+pub(crate) struct Coalescer {
+    batch: Mutex<Batch>,
+    /// Number of requests that are started and have not completed.
+    started: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Batch {
+    requests: Vec<TransferRequest>,
+    bytes: usize,
+}
+
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Batch").field("requests", &self.requests.len()).field("bytes", &self.bytes).finish()
+    }
+}
+
+impl Coalescer {
+    /// Adds a request, and starts the batch unless `more` follow and a started request will
+    /// complete.
+    pub(crate) fn add(&self, remote: &dyn Remote, request: TransferRequest, more: bool) {
+        let full = {
+            let mut batch = self.batch.lock();
+            batch.bytes += request.bytes();
+            batch.requests.push(request);
+            batch.requests.len() >= MAX_REQUESTS || batch.bytes >= MAX_BYTES
+        };
+        // The request is in the batch before this check, so a later completion finds it.
+        if full || !more || self.started.load(Ordering::SeqCst) == 0 {
+            self.start(remote);
+        }
+    }
+
+    fn start(&self, remote: &dyn Remote) {
+        let mut requests = {
+            let mut batch = self.batch.lock();
+            batch.bytes = 0;
+            std::mem::take(&mut batch.requests)
+        };
+        if requests.is_empty() {
+            return;
+        }
+        self.started.fetch_add(requests.len(), Ordering::SeqCst);
+        remote.together(&mut || requests.drain(..).for_each(|request| request.start(remote)));
+    }
+
+    /// Notes a completion, and starts the batch.
+    pub(crate) fn completed(&self, remote: &dyn Remote) {
+        self.started.fetch_sub(1, Ordering::SeqCst);
+        self.start(remote);
+    }
+}
