@@ -85,7 +85,7 @@ pub(crate) struct Act<'a> {
     pub(crate) op: &'a Op,
     /// The file system's answer, for operations that have several correct answers.
     pub(crate) seen: &'a Outcome,
-    /// Other operations that change sizes ran at the same time.
+    /// Other operations that change sizes ran at the same time, or the kernel may use an old size.
     pub(crate) resized: bool,
     /// The operation used the kernel's page cache.
     pub(crate) paged: bool,

@@ -92,7 +92,7 @@ struct Search<'a> {
     /// Workers whose client was killed at the end.
     killed: &'a [usize],
     /// For each call, the calls that returned before it began; whether it takes two steps;
-    /// whether sizes change meanwhile.
+    /// whether sizes change meanwhile, or the kernel may use an old one.
     before: Vec<Vec<usize>>,
     split: Vec<bool>,
     resized: Vec<bool>,
@@ -124,6 +124,22 @@ fn overlap(a: &Call, b: &Call) -> bool {
     a.from < b.to && b.from < a.to
 }
 
+/// Returns true if the kernel may answer by a size that another mount has changed since.
+///
+/// The kernel bounds a copy by the size that it heard last. It drops the size that comes with a
+/// buffered read if another call or a recall concerns the file meanwhile.
+fn uses_an_old_size(call: &Call, calls: &[Call]) -> bool {
+    let mut others = calls.iter().filter(|other| other.id != call.id);
+    let resized = |other: &Call| other.mount != call.mount && other.from < call.to && other.op.changes_size();
+    match call.op {
+        Op::Copy { .. } => others.any(resized),
+        Op::Read { .. } if call.paged => {
+            others.clone().any(|other| overlap(call, other)) && others.any(resized)
+        }
+        _ => false,
+    }
+}
+
 /// Returns true if an answer fits; single bytes and names apart.
 fn fits(model: &Outcome, call: &Call, resized: bool) -> bool {
     match (model, &call.outcome) {
@@ -141,7 +157,10 @@ impl<'a> Search<'a> {
         let others = |call: &'a Call, test: fn(&Op) -> bool| {
             calls.iter().any(|other| other.id != call.id && overlap(call, other) && test(&other.op))
         };
-        let resized: Vec<_> = calls.iter().map(|call| others(call, Op::changes_size)).collect();
+        let resized: Vec<_> = calls
+            .iter()
+            .map(|call| others(call, Op::changes_size) || uses_an_old_size(call, calls))
+            .collect();
         let split = calls.iter().zip(&resized).map(|(call, &resized)| match call.op {
             // Any operation may see the size between the two requests.
             Op::Write { .. } => resized || (call.paged && others(call, |_| true)),

@@ -100,8 +100,8 @@ impl State {
 
     /// Copies from file to file, or within a file.
     ///
-    /// If sizes change meanwhile, the count may be smaller: the kernel bounds a copy by the size
-    /// that it knows, the server by the size that it finds.
+    /// If another mount has changed sizes, the count may be smaller: the kernel bounds a copy by
+    /// the size that it knows, the server by the size that it finds.
     pub(super) fn copy(
         &mut self,
         act: Act<'_>,

@@ -94,6 +94,41 @@ fn the_size_after_a_truncation_and_a_write_is_that_of_one_order() {
 }
 
 #[test]
+fn a_copy_is_bounded_by_the_size_that_its_mount_knew() {
+    let start = opened();
+    let copy = Op::Copy { from: 0, to: 0, at: 50, target: 200, len: 10 };
+    let round = |mount, count| {
+        let mut copied = call(4, 1, (21, 25), copy, Outcome::Count(count));
+        copied.mount = mount;
+        [call(3, 0, (10, 20), write(0, 100), Outcome::Count(100)), copied]
+    };
+    serialize(&start, &round(1, 10), &[], &[]).unwrap();
+    serialize(&start, &round(1, 0), &[], &[]).unwrap();
+    assert!(serialize(&start, &round(1, 11), &[], &[]).is_err());
+    assert!(serialize(&start, &round(0, 0), &[], &[]).is_err(), "the mount that wrote knows the size");
+}
+
+#[test]
+fn a_buffered_read_beside_another_call_may_go_by_a_size_from_before_a_truncation() {
+    let start = opened();
+    let calls = [call(3, 0, (10, 20), write(0, 100), Outcome::Count(100))];
+    let start = serialize(&start, &calls, &[], &[]).unwrap();
+    let round = |seen: Vec<u8>, paged, other: (u64, u64)| {
+        let read = Op::Read { slot: 0, at: 40, len: 60 };
+        let mut read = call(5, 1, (41, 50), read, Outcome::Bytes(seen));
+        read.paged = paged;
+        let truncation = call(4, 0, (30, 40), Op::Truncate { slot: 0, size: 40 }, Outcome::Done);
+        let attribute = call(6, 0, other, Op::Chmod { path: "a", mode: 0o600 }, Outcome::Done);
+        [truncation, read, attribute]
+    };
+    let fits = |seen, paged, other| serialize(&start, &round(seen, paged, other), &[], &[]).is_ok();
+    let beside = (42, 60);
+    assert!(fits(vec![], true, beside) && fits(vec![0; 60], true, beside));
+    assert!(!fits(bytes(3, 60), true, beside), "bytes that were cut off are gone");
+    assert!(!fits(vec![0; 60], true, (51, 60)) && !fits(vec![0; 60], false, beside));
+}
+
+#[test]
 fn one_of_two_that_create_exclusively_succeeds() {
     let how = How { write: true, create: true, exclusive: true, ..How::default() };
     let open = Op::Open { slot: 0, path: "a", how };
