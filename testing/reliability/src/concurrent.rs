@@ -22,7 +22,7 @@ use std::{
 use clap::Args;
 
 use crate::{
-    Result,
+    error::Result,
     report::Report,
     testbed::{Plan, Testbed},
 };

@@ -9,25 +9,12 @@
 //! `docs/development/reliability.md` describes the purpose of each trial.
 #![forbid(unsafe_code)]
 
-mod bulk;
-mod clients;
 mod concurrent;
-mod content;
-mod cut;
-mod full;
-mod killed_clients;
-mod killed_server;
-mod memory;
-mod network;
-mod packets;
-mod prestarted;
-mod processes;
+mod error;
 mod report;
-mod shared_dir;
-mod stopped;
 mod testbed;
-mod user;
-mod workload;
+mod trials;
+mod users;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -35,8 +22,10 @@ use clap::{Parser, Subcommand};
 use measure::interrupt::Interrupt;
 use rdmabox::size;
 
+use error::{Error, Result};
 use report::Report;
 use testbed::{Plan, ServerOptions};
+use trials::{clients, cut, full, killed_clients, killed_server, packets, stopped};
 
 /// Tests the reliability of rfs: kills and stops programs, loses packets, fills the server, and
 /// runs many clients
@@ -129,39 +118,8 @@ enum Trial {
     Concurrent(concurrent::Options),
 }
 
-/// The reason why a trial could not run to its end.
-#[derive(Debug, thiserror::Error)]
-enum Error {
-    /// A program failed, or a signal ended the trial.
-    #[error(transparent)]
-    Program(#[from] measure::Error),
-    /// An operation of the trial itself failed.
-    #[error("{what}: {source}")]
-    Io {
-        /// The operation.
-        what: &'static str,
-        /// Its error.
-        source: std::io::Error,
-    },
-    /// The machine or the user's rights lack something that the trial needs.
-    #[error("cannot be tried here: {0}")]
-    Missing(String),
-    /// The state differs from the expected state.
-    #[error("{0}")]
-    Wrong(String),
-}
-
-impl Error {
-    /// Returns a closure for `map_err` that adds the failed operation to an I/O error.
-    fn io(what: &'static str) -> impl FnOnce(std::io::Error) -> Error {
-        move |source| Error::Io { what, source }
-    }
-}
-
 /// Exit status of a trial that this machine cannot run.
 const CANNOT_BE_TRIED: u8 = 77;
-
-type Result<T> = std::result::Result<T, Error>;
 
 fn run(cli: Cli) -> Result<Report> {
     let interrupt = Interrupt::on_signals()?;

@@ -4,30 +4,33 @@
 //! Only the main thread starts processes, because the kernel kills them when the thread that
 //! started them ends.
 
+mod memory;
+mod network;
+mod prestarted;
+mod processes;
+
 use std::{
     ffi::OsString,
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use measure::{
     interrupt::Interrupt,
     process::{Guarded, Invocation},
 };
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::{
-    Error, Result,
-    memory::Memory,
-    network::{Host, Network},
-    prestarted::{CommandShell, PrestartedProgram},
-};
+pub(crate) use memory::{Memory, growth};
+pub(crate) use network::{Host, Network};
+pub(crate) use processes::{stuck, time_until};
 
-/// Time limit for a process to become ready. Many processes may start at the same time.
-const START: Duration = Duration::from_secs(60);
+use crate::error::{Error, Result};
+use prestarted::{CommandShell, PrestartedProgram};
+use processes::{START, kill, send, succeed};
 
 /// Options of a trial.
 #[derive(Debug)]
@@ -111,18 +114,6 @@ fn address(plan: &Plan, server: &mut Guarded) -> Result<String> {
         output.lines().find(|line| line.starts_with("ready:"))?;
         output.lines().find_map(|line| line.strip_prefix("listening on ")).map(str::to_owned)
     })?)
-}
-
-fn send(program: &Guarded, signal: Signal) -> Result<()> {
-    let pid = Pid::from_raw(program.id() as i32).ok_or_else(|| Error::Wrong("no process".into()))?;
-    kill_process(pid, signal).map_err(|e| Error::io("a signal")(e.into()))
-}
-
-/// Kills a program and waits for its end.
-pub(crate) fn kill(program: &mut Guarded) -> Result<()> {
-    send(program, Signal::KILL)?;
-    program.wait_end(START)?;
-    Ok(())
 }
 
 /// Creates the working directory of a trial's programs, which also contains the mount points.
@@ -358,29 +349,8 @@ pub(crate) fn unmount(point: &Path) -> Result<()> {
     succeed(&Invocation::new("fusermount3").args(["-u", "-z", "--"]).arg(point))
 }
 
-/// Runs a program. Returns an error if it fails.
-pub(crate) fn succeed(command: &Invocation) -> Result<()> {
-    let mut child = Guarded::spawn(command, Path::new("/"))?;
-    child.wait_success(&Interrupt::unset(), START, |_| {})?;
-    Ok(())
-}
-
 fn mounts_in(dir: &Path) -> Vec<PathBuf> {
     let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let points = table.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
     points.filter(|point| point.starts_with(dir)).collect()
-}
-
-/// Polls `is_so` until it returns true. Returns the elapsed time, or `None` after `limit`.
-pub(crate) fn time_until(limit: Duration, mut is_so: impl FnMut() -> bool) -> Option<Duration> {
-    let began = Instant::now();
-    loop {
-        if is_so() {
-            return Some(began.elapsed());
-        }
-        if began.elapsed() >= limit {
-            return None;
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }

@@ -7,7 +7,7 @@ use rdmabox::{ProviderKind, SessionOptions};
 use rfs_client::{AttachOptions, ClientError, Creator, ReadData};
 use rfs_proto::ROOT_INO;
 
-use super::{Failure, Flood};
+use super::{failure::Failure, target::Flood};
 
 const FILES: usize = 8;
 const BLOCKS: usize = 16;

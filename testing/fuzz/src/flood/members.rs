@@ -6,7 +6,7 @@ use fastrand::Rng;
 use rdmabox::{CallsBy, ConnectError, ProviderKind, RequestError, Session, SessionOptions};
 use rfs_proto::{Attached, Reply, Request, VERSION, decode_reply, decode_request, encode_request};
 
-use super::{Failure, Flood};
+use super::{failure::Failure, target::Flood};
 use crate::{mutate::Mutator, targets};
 
 /// One of this number of messages that do not decode is sent. Mutation makes about this number of

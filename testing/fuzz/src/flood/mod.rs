@@ -10,48 +10,25 @@
 //! One thread makes the strangers, one thread runs the good client, and each member has a thread.
 
 mod attack;
+mod failure;
 mod good;
 mod members;
 mod strangers;
+mod target;
 
 use std::{
-    io,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
-use rdmabox::{Address, Key};
-
 use crate::{drive::MOST_GROWTH, usage::Usage};
 pub use attack::{ATTACKS, Attack, Withstood};
+pub use failure::Failure;
 pub use good::Good;
 pub use members::{AT_A_TIME, Members};
 pub use strangers::Strangers;
-
-/// Time for the server to release the resources of a flood.
-const GRACE: Duration = Duration::from_secs(40);
-
-/// Target and extent of a flood.
-#[derive(Clone, Debug)]
-pub struct Flood {
-    /// The server's TCP port.
-    pub address: Address,
-    /// The server's Unix socket, if it has one.
-    pub unix: Option<Address>,
-    /// The server's process ID. `None` is this process.
-    pub process: Option<u32>,
-    /// The export of the members, and the export of the good client.
-    pub exports: [String; 2],
-    /// The keys of the two exports. `None` where the server needs no key.
-    pub keys: [Option<Key>; 2],
-    /// Number of connections of strangers.
-    pub connections: u64,
-    /// Number of messages of members.
-    pub messages: u64,
-    /// Seed of the mutations, below 2^48.
-    pub seed: u64,
-}
+pub use target::Flood;
 
 /// The result of a flood that the server withstood.
 #[derive(Clone, Debug)]
@@ -70,67 +47,7 @@ pub struct Report {
     pub took: Duration,
 }
 
-/// The first failure of a flood or of an attack.
-#[derive(Debug, thiserror::Error)]
-pub enum Failure {
-    /// An operation of the good client failed, or read wrong data.
-    #[error("the good client: {0}")]
-    Good(String),
-    /// A connection could not be made.
-    #[error("cannot connect {client}: {source}")]
-    Connect {
-        /// The kind of client.
-        client: &'static str,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The server gave a member no reply or a wrong reply.
-    #[error("a member: {0}")]
-    Member(String),
-    /// The server did not release resources within `GRACE`.
-    #[error("the server's process used {before:?} before the flood and uses {after:?} now")]
-    Left {
-        /// Usage before the flood.
-        before: Usage,
-        /// Usage after the flood.
-        after: Usage,
-    },
-    /// The server used more memory during the flood than the limit.
-    #[error("the server's process used {before} bytes of memory before the flood and {peak} at its peak")]
-    Grown {
-        /// Memory before the flood, in bytes.
-        before: u64,
-        /// Peak memory during the flood, in bytes.
-        peak: u64,
-    },
-    /// The server did not withstand an attack.
-    #[error("during the attack {attack}: {failure}")]
-    Attack {
-        /// The attack.
-        attack: Attack,
-        /// The failure.
-        failure: Box<Failure>,
-    },
-    /// The usage of the server's process cannot be read.
-    #[error("the server's process: {0}")]
-    Gone(#[from] io::Error),
-}
-
-impl Failure {
-    fn during(self, attack: Attack) -> Failure {
-        Failure::Attack { attack, failure: Box::new(self) }
-    }
-}
-
 impl Flood {
-    fn watched(&self) -> String {
-        self.process.map_or_else(|| "self".into(), |process| process.to_string())
-    }
-
-    fn usage(&self) -> io::Result<Usage> {
-        Usage::of(&self.watched())
-    }
-
     /// Floods the server, and checks the good client and the resource usage of the server.
     ///
     /// # Errors
@@ -166,36 +83,5 @@ impl Flood {
             return Err(Failure::Grown { before: before.memory, peak });
         }
         Ok(Report { strangers, members, good, usage: [before, after], peak, took: begun.elapsed() })
-    }
-
-    /// Waits up to `GRACE` until usage is stable or, if `before` is given, no higher than `before`.
-    /// Returns the usage.
-    ///
-    /// # Errors
-    /// Returns `Left` if usage is still higher than `before` after `GRACE`.
-    fn settled(&self, before: Option<Usage>) -> Result<Usage, Failure> {
-        let give_up = Instant::now() + GRACE;
-        let mut last = self.usage()?;
-        loop {
-            thread::sleep(Duration::from_millis(100));
-            let now = self.usage()?;
-            let calm = match before {
-                None => (now.descriptors, now.threads) == (last.descriptors, last.threads),
-                // The good client has disconnected since `before`, so usage may be lower.
-                Some(before) => {
-                    now.descriptors <= before.descriptors
-                        && now.threads <= before.threads
-                        && now.memory <= before.memory + MOST_GROWTH
-                }
-            };
-            match before {
-                _ if calm => return Ok(now),
-                Some(before) if Instant::now() >= give_up => {
-                    return Err(Failure::Left { before, after: now });
-                }
-                _ if Instant::now() >= give_up => return Ok(now),
-                _ => last = now,
-            }
-        }
     }
 }

@@ -10,7 +10,7 @@ use std::{
 use fastrand::Rng;
 use rdmabox::{Address, fuzzing};
 
-use super::{Failure, Flood};
+use super::{failure::Failure, target::Flood};
 use crate::mutate::Mutator;
 
 /// Number of connections that are held open without sending more.

@@ -4,13 +4,14 @@
 //! length. At the end all sessions end and all files are removed. Then the free space must equal
 //! the initial free space, and every block must match its checksum.
 
+mod seeds;
+
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rdmabox::Memory;
 use rfs_proto::{
-    DirPage, FallocateFlags, FileKind, Growth, LockClass, LockKind, LockRange, MAX_MESSAGE, MAX_NAME, Owner,
-    ROOT_INO, RegionRef, RenameFlags, Reply, Request, SetAttr, StatFs, VERSION, XattrSet, checksum,
-    decode_reply, decode_request, encode_reply, encode_request, record,
+    DirPage, FileKind, MAX_MESSAGE, MAX_NAME, ROOT_INO, RegionRef, Reply, Request, StatFs, VERSION, checksum,
+    decode_reply, decode_request, encode_reply, record,
 };
 use rfs_server::{
     alloc::Range,
@@ -20,6 +21,8 @@ use rfs_server::{
     sessions::Regions,
     space::{Space, Zeroing},
 };
+
+pub(super) use seeds::requests_seeds;
 
 pub(super) const MEMORY: usize = 1 << 20;
 pub(super) const INODES: usize = 64;
@@ -179,142 +182,4 @@ pub(super) fn requests(mut bytes: &[u8]) {
     for reply in &*late.lock().unwrap_or_else(PoisonError::into_inner) {
         check(reply, &mut encoded);
     }
-}
-
-/// Encodes a message of an input.
-fn step(session: u8, request: Request<'_>) -> Vec<u8> {
-    let mut message = Vec::new();
-    encode_request(&request, &mut message);
-    let len = (message.len() as u16).to_le_bytes();
-    [&[session][..], &len, &message].concat()
-}
-
-/// Returns inputs of honest sessions. The first created inode has number 2.
-pub(super) fn requests_seeds() -> Vec<Vec<u8>> {
-    let (uid, gid, umask, parent) = (0, 0, 0o022, ROOT_INO);
-    let create = |name| Request::Create { parent, name, perm: 0o644, umask, uid, gid, exclusive: true };
-    let mkdir = |name| Request::Mkdir { parent, name, perm: 0o755, umask, uid, gid };
-    let allocate = |offset, len| Request::Allocate { ino: 2, offset, len };
-    let lock = |kind, ticket| Request::Lock {
-        ino: 2,
-        owner: 7,
-        class: LockClass::Record,
-        kind,
-        range: LockRange { first: 0, last: 99 },
-        pid: 5,
-        ticket,
-    };
-    let set = |value| Request::SetXattr {
-        ino: 2,
-        name: b"user.a",
-        value,
-        how: XattrSet::Any,
-        continued: false,
-        drop_sgid: false,
-        only_if: None,
-    };
-    let space = |offset, len, flags| Request::Fallocate { ino: 2, offset, len, flags };
-    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    let resize =
-        |size| Request::SetAttr { ino: 2, changes: SetAttr { size: Some(size), ..SetAttr::default() } };
-    let write = |offset, growth, data| {
-        let check = checksum::check_data(data);
-        Request::Write { ino: 2, offset, check, growth, data }
-    };
-    let rename = |new_name, flags, whiteout| Request::Rename {
-        parent,
-        name: b"a",
-        new_parent: 3,
-        new_name,
-        flags,
-        whiteout,
-    };
-    let of = |requests: &[(u8, Request<'_>)]| {
-        requests.iter().flat_map(|(session, request)| step(*session, *request)).collect::<Vec<u8>>()
-    };
-    let (exclusive, unlock) = (LockKind::Exclusive, LockKind::Unlock);
-    vec![
-        of(&[
-            (0, create(b"a")),
-            (0, allocate(0, 10_000)),
-            (0, resize(9000)),
-            (1, Request::Lookup { parent, name: b"a" }),
-            (1, Request::Open { ino: 2, write: true }),
-            (1, Request::Layout { ino: 2, offset: 4096 }),
-            (0, Request::Recalls { done: 0 }),
-            (0, Request::Recalls { done: 1 }),
-            (1, Request::Unlink { parent, name: b"a" }),
-            (0, Request::Close { ino: 2 }),
-            (1, Request::Close { ino: 2 }),
-        ]),
-        of(&[
-            (0, create(b"a")),
-            (0, space(0, 300_000, FallocateFlags::empty())),
-            (0, space(8192, 50_000, punch)),
-            (0, space(0, 4096, FallocateFlags::ZERO_RANGE)),
-            (1, create(b"b")),
-            (1, Request::Open { ino: 2, write: false }),
-            (1, Request::Copy { from: 2, from_offset: 0, to: 3, to_offset: 0, len: 100_000 }),
-            (0, resize(5)),
-            (0, Request::StatFs),
-        ]),
-        of(&[
-            (0, create(b"a")),
-            (0, write(4000, Growth::Stay, &[7; 900])),
-            (0, write(0, Growth::Reach, &[8; 100])),
-            (0, write(100, Growth::From(100), &[9; 400])),
-            (0, space(50, 5000, punch)),
-            (0, resize(7000)),
-            (1, Request::Open { ino: 2, write: true }),
-            (1, write(7000, Growth::From(7000), &[1])),
-            (0, write(0, Growth::Reach, &[])),
-            (1, Request::Verify { ino: 0, offset: 0 }),
-            (0, Request::Verify { ino: 2, offset: 4096 }),
-        ]),
-        of(&[
-            (0, create(b"a")),
-            (1, Request::Open { ino: 2, write: true }),
-            (1, Request::Grants),
-            (0, lock(exclusive, None)),
-            (1, lock(exclusive, Some(3))),
-            (1, Request::Insist { ticket: 3 }),
-            (1, Request::StopWaiting { ticket: 3 }),
-            (0, lock(unlock, None)),
-        ]),
-        of(&[
-            (1, create(b"a")),
-            (1, mkdir(b"d")),
-            (1, Request::Link { ino: 2, parent: 3, name: b"c" }),
-            (1, rename(b"b", RenameFlags::NOREPLACE, Some(Owner { uid, gid }))),
-            (1, rename(b"c", RenameFlags::EXCHANGE, None)),
-            (1, Request::Symlink { parent: 3, name: b"s", target: b"../a", uid, gid }),
-            (1, Request::Readlink { ino: 5 }),
-            (0, Request::ReadDir { ino: 3, cookie: 0, max_entries: 10 }),
-            (0, Request::LookupAhead { parent: 3, name: b"c", max_entries: 10 }),
-            (1, Request::Rmdir { parent, name: b"d" }),
-            (1, Request::Mknod { parent, name: b"p", mode: 0o010_644, umask, rdev: 0, uid, gid }),
-        ]),
-        of(&[
-            (1, create(b"a")),
-            (1, set(b"value")),
-            (1, Request::XattrPart { value: &[7; 200] }),
-            (1, set(&[9; 100])),
-            (0, Request::GetXattr { ino: 2, name: b"user.a", offset: 0 }),
-            (0, Request::ListXattr { ino: 2, offset: 0 }),
-            (1, Request::RemoveXattr { ino: 2, name: b"user.a", only_if: None }),
-            (0, Request::Accessed { ino: 2, at: 5 }),
-            (
-                2,
-                Request::Attach {
-                    version: VERSION,
-                    client: "late",
-                    export: "",
-                    keeps: false,
-                    alone: true,
-                    mount: None,
-                },
-            ),
-            (0, Request::Stats),
-        ]),
-    ]
 }

@@ -22,9 +22,8 @@ use super::{
     worker::Worker,
 };
 use crate::{
-    Error, Result,
-    network::Host,
-    testbed::{Mount, Testbed, unmount},
+    error::{Error, Result},
+    testbed::{Host, Mount, Testbed, unmount},
 };
 
 /// Errors of operations on a client that was killed.

@@ -1,7 +1,7 @@
 //! Finds a shorter program that fails, too. No I/O, no locks, no clock.
 
 use super::program::{Program, Round};
-use crate::Result;
+use crate::error::Result;
 
 /// Leaves rounds and operations out of a program that fails in a round, as long as it still
 /// fails.

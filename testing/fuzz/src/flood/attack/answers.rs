@@ -9,10 +9,10 @@ use rdmabox::{
 use rfs_proto::{ROOT_INO, Request, encode_request};
 
 use super::{
-    AttackRun, Failure, Flood, Steps,
+    attack_run::{AttackRun, Steps},
     sessions::{Held, SLOTS},
 };
-use crate::flood::members;
+use crate::flood::{failure::Failure, members, target::Flood};
 
 /// Number of directory entries that make a listing as long as a reply can be.
 const NAMES: usize = 400;

@@ -10,7 +10,11 @@ use std::{
 use rdmabox::fuzzing::{Intruder, RawStream, call_frame};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use super::{AttackRun, Failure, Steps, dead_mount::DeadMount};
+use super::{
+    attack_run::{AttackRun, Steps},
+    dead_mount::DeadMount,
+};
+use crate::flood::failure::Failure;
 
 /// Number of descriptors of one message: the maximum that the kernel accepts (SCM_MAX_FD).
 const MAX_FDS: usize = 253;

@@ -3,9 +3,10 @@
 use std::{collections::VecDeque, thread, time::Duration};
 
 use super::{
-    AttackRun, Failure, Steps,
+    attack_run::{AttackRun, Steps},
     sessions::{Held, QUEUE_PAIRS},
 };
+use crate::flood::failure::Failure;
 
 /// Number of sessions. Two streams can join each queue pair at a time, so these sessions can hold
 /// more streams than the server accepts as pending connections.

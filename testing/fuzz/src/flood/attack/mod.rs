@@ -8,64 +8,35 @@
 //! One thread runs the attack, and one thread runs the clients with the other key.
 
 mod answers;
+mod attack_run;
 mod dead_mount;
 mod descriptors;
 mod joins;
+mod kind;
 mod sessions;
 
 use std::{
-    fmt, fs,
+    fs,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
-use rdmabox::{Address, Key, ProviderKind, SessionOptions};
+use rdmabox::{ProviderKind, SessionOptions};
 use rfs_client::AttachOptions;
 use rfs_proto::ROOT_INO;
 
-use super::{Failure, Flood, GRACE};
+use super::{
+    failure::Failure,
+    members,
+    target::{Flood, GRACE},
+};
 use crate::{drive::MOST_GROWTH, usage::Usage};
+use attack_run::{AttackRun, Steps};
+pub use kind::{ATTACKS, Attack};
 
 /// Time between two clients with the other key.
 const PROBE_EVERY: Duration = Duration::from_millis(100);
-
-/// An attack by one key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attack {
-    /// Opens sessions with all queue pairs until the server refuses more, makes the server use all
-    /// memory of each session, and holds them.
-    SessionsHeld,
-    /// Opens sessions and joins none of their queue pairs.
-    SessionsUnmade,
-    /// Joins streams to its sessions, and never completes their handshakes.
-    JoinsStalled,
-    /// Sends calls with long replies, and READs, and reads no reply.
-    AnswersUnread,
-    /// Sends descriptors of a file in a hung FUSE mount to a Unix socket.
-    Descriptors,
-}
-
-impl fmt::Display for Attack {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Attack::SessionsHeld => "sessions-held",
-            Attack::SessionsUnmade => "sessions-unmade",
-            Attack::JoinsStalled => "joins-stalled",
-            Attack::AnswersUnread => "answers-unread",
-            Attack::Descriptors => "descriptors",
-        })
-    }
-}
-
-/// The attacks, in the order in which `rfs-flood` runs them.
-pub const ATTACKS: [Attack; 5] = [
-    Attack::SessionsHeld,
-    Attack::SessionsUnmade,
-    Attack::JoinsStalled,
-    Attack::AnswersUnread,
-    Attack::Descriptors,
-];
 
 /// The result of an attack that the server withstood.
 #[derive(Clone, Copy, Debug)]
@@ -85,52 +56,13 @@ pub struct Withstood {
     pub memory: [u64; 2],
 }
 
-/// The target and the state of a running attack.
-struct AttackRun<'a> {
-    flood: &'a Flood,
-    address: &'a Address,
-    key: Option<&'a Key>,
-    begun: AtomicBool,
-    over: &'a AtomicBool,
-}
-
-/// Number of steps that the server accepted and refused.
-#[derive(Clone, Copy, Debug, Default)]
-struct Steps {
-    taken: u64,
-    refused: u64,
-}
-
-impl Steps {
-    fn count<T, E>(&mut self, outcome: Result<T, E>) -> Option<T> {
-        match outcome {
-            Ok(value) => {
-                self.taken += 1;
-                Some(value)
-            }
-            Err(_) => {
-                self.refused += 1;
-                None
-            }
-        }
-    }
-}
-
-impl AttackRun<'_> {
-    /// Returns false when the attack is over. The time of the attack begins with the first call.
-    fn is_running(&self) -> bool {
-        self.begun.store(true, Ordering::Relaxed);
-        !self.over.load(Ordering::Relaxed)
-    }
-
-    fn run(&self, attack: Attack) -> Result<Steps, Failure> {
-        match attack {
-            Attack::SessionsHeld => sessions::hold(self),
-            Attack::SessionsUnmade => Ok(sessions::leave_unmade(self)),
-            Attack::JoinsStalled => joins::stall(self),
-            Attack::AnswersUnread => answers::leave_unread(self),
-            Attack::Descriptors => descriptors::send(self),
-        }
+fn carry_out(attack: Attack, run: &AttackRun<'_>) -> Result<Steps, Failure> {
+    match attack {
+        Attack::SessionsHeld => sessions::hold(run),
+        Attack::SessionsUnmade => Ok(sessions::leave_unmade(run)),
+        Attack::JoinsStalled => joins::stall(run),
+        Attack::AnswersUnread => answers::leave_unread(run),
+        Attack::Descriptors => descriptors::send(run),
     }
 }
 
@@ -141,7 +73,7 @@ impl Flood {
     /// Returns the first failure.
     pub fn attack(&self, attack: Attack, time: Duration) -> Result<Withstood, Failure> {
         // The first clients make the server allocate its long-lived resources.
-        super::members::warm_up(self)?;
+        members::warm_up(self)?;
         (0..4).try_for_each(|_| self.probe().map(drop))?;
         let before = self.settled(None)?;
         // Writing 5 resets the peak that the kernel records.
@@ -155,7 +87,7 @@ impl Flood {
             over: &over,
         };
         let (steps, probes) = thread::scope(|scope| {
-            let attacker = scope.spawn(|| attack_run.run(attack));
+            let attacker = scope.spawn(|| carry_out(attack, &attack_run));
             let probes = self.probe_for(time, &attack_run.begun);
             over.store(true, Ordering::Relaxed);
             (attacker.join().expect("no panic"), probes)

@@ -5,7 +5,8 @@ use std::{collections::VecDeque, io, thread, time::Duration};
 use rdmabox::fuzzing::{Intruder, RawStream, call_frame, write_frame};
 use rfs_proto::{ROOT_INO, Request, VERSION, encode_request};
 
-use super::{AttackRun, Failure, Steps};
+use super::attack_run::{AttackRun, Steps};
+use crate::flood::failure::Failure;
 
 /// Number of data queue pairs of a session: the maximum that a host accepts.
 pub(super) const QUEUE_PAIRS: u32 = 16;

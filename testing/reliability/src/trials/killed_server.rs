@@ -27,12 +27,10 @@ use rustix::{
 };
 
 use crate::{
-    Error, Result,
-    bulk::Bulk,
+    error::{Error, Result},
     report::Report,
-    shared_dir::SharedDir,
     testbed::{Mount, Plan, ServerOptions, Testbed, time_until},
-    user::{Tally, User, counted},
+    users::{Bulk, SharedDir, Tally, User, counted},
 };
 
 /// Limit for the server to serve again.
@@ -97,6 +95,61 @@ impl Holder {
     }
 }
 
+/// The kills of a trial, and what was found after each.
+struct Kills<'a> {
+    plan: &'a Plan,
+    options: ServerOptions,
+    /// Mount whose use after each kill shows that the server serves again.
+    beside: &'a Mount,
+    holder: &'a Holder,
+    bulk: &'a Bulk,
+    random: fastrand::Rng,
+    /// Losses of locks, of open files and of old bytes.
+    lost: Vec<String>,
+    /// Number of new servers that were killed.
+    killed_soon: u32,
+    /// Number of kills that left an incomplete snapshot.
+    torn: u32,
+}
+
+impl Kills<'_> {
+    /// Kills the server at a random moment, starts the next server, and checks what the mounts
+    /// hold. Returns the time until the next server serves, or `None` if it never does.
+    fn kill(&mut self, testbed: &mut Testbed<'_>, number: u32) -> Result<Option<Duration>> {
+        self.plan.interrupt.check()?;
+        thread::sleep(self.up_to(LONGEST));
+        let soon = self.up_to(SOON);
+        if self.options.persist {
+            if number.is_multiple_of(COMPLETE_SNAPSHOT) {
+                await_snapshot(testbed)?;
+            }
+            // A snapshot begins. The kill comes during it or shortly after it.
+            testbed.signal_server(Signal::USR1)?;
+            thread::sleep(self.up_to(SOON));
+        }
+        match self.random.u32(..AGAIN) {
+            0 => {
+                self.killed_soon += 1;
+                testbed.kill_two_servers(soon)?;
+            }
+            _ => testbed.kill_server()?,
+        }
+        self.torn += u32::from(self.options.persist && testbed.snapshots()?.1);
+        let began = Instant::now();
+        testbed.serve_again()?;
+        let probe = self.beside.point.join("probe");
+        let serves = time_until(NEVER, || fs::write(&probe, b"x").is_ok() && fs::remove_file(&probe).is_ok());
+        let found = self.holder.has_all(&self.beside.point);
+        let found = found.and_then(|()| self.bulk.check_one(&self.beside.point, &mut self.random));
+        self.lost.extend(found.err().map(|e| e.to_string()));
+        Ok(serves.map(|_| began.elapsed()))
+    }
+
+    fn up_to(&mut self, longest: Duration) -> Duration {
+        self.random.u32(..=longest.as_micros() as u32) * Duration::from_micros(1)
+    }
+}
+
 /// Kills the server `times` times.
 pub(crate) fn run(plan: &Plan, times: u32, options: ServerOptions) -> Result<Report> {
     let mut testbed = Testbed::start_kept(plan, options)?;
@@ -110,52 +163,19 @@ pub(crate) fn run(plan: &Plan, times: u32, options: ServerOptions) -> Result<Rep
     let (beside, holding) = (testbed.mount()?, testbed.mount()?);
     let holder = Holder::new(&holding.point)?;
     let bulk = Bulk::write(&beside.point, plan.memory / BULK)?;
-    let (mut lost, mut killed_soon, mut torn) = (Vec::new(), 0_u32, 0_u32);
-    let stop = AtomicBool::new(false);
-    let mut random = fastrand::Rng::new();
-    let (killed, mut users) = thread::scope(|scope| {
-        let running: Vec<_> =
-            users.into_iter().map(|user| scope.spawn(|| user.run_and_return(&stop, |_| {}))).collect();
-        let probe = beside.point.join("probe");
-        let mut kill_one = |number: u32, longest: Option<Duration>| -> Result<Option<Duration>> {
-            plan.interrupt.check()?;
-            let mut up_to =
-                |longest: Duration| random.u32(..=longest.as_micros() as u32) * Duration::from_micros(1);
-            thread::sleep(up_to(LONGEST));
-            let soon = up_to(SOON);
-            if options.persist {
-                if number.is_multiple_of(COMPLETE_SNAPSHOT) {
-                    await_snapshot(&testbed)?;
-                }
-                // A snapshot begins. The kill comes during it or shortly after it.
-                testbed.signal_server(Signal::USR1)?;
-                thread::sleep(up_to(SOON));
-            }
-            match random.u32(..AGAIN) {
-                0 => {
-                    killed_soon += 1;
-                    testbed.kill_two_servers(soon)?;
-                }
-                _ => testbed.kill_server()?,
-            }
-            torn += u32::from(options.persist && testbed.snapshots()?.1);
-            let began = Instant::now();
-            testbed.serve_again()?;
-            let serves =
-                time_until(NEVER, || fs::write(&probe, b"x").is_ok() && fs::remove_file(&probe).is_ok());
-            let found = holder.has_all(&beside.point);
-            let found = found.and_then(|()| bulk.check_one(&beside.point, &mut random));
-            lost.extend(found.err().map(|e| e.to_string()));
-            Ok(longest.zip(serves).map(|(longest, _)| longest.max(began.elapsed())))
-        };
-        let killed = (0..times).try_fold(Some(Duration::ZERO), |longest, number| kill_one(number, longest));
-        // Each user finishes its current operation.
-        thread::sleep(LONGEST);
-        stop.store(true, Ordering::Relaxed);
-        let users: Vec<User> = running.into_iter().filter_map(|user| user.join().ok()).collect();
-        (killed, users)
-    });
-    let longest = killed?;
+    let mut kills = Kills {
+        plan,
+        options,
+        beside: &beside,
+        holder: &holder,
+        bulk: &bulk,
+        random: fastrand::Rng::new(),
+        lost: Vec::new(),
+        killed_soon: 0,
+        torn: 0,
+    };
+    let (longest, mut users) = kill_while_used(&mut kills, &mut testbed, users, times)?;
+    let Kills { lost, killed_soon, torn, .. } = kills;
     let count = counted(&beside.point)?;
     let mut tally = Tally::default();
     users.iter().for_each(|user| tally.add(user.tally()));
@@ -166,6 +186,62 @@ pub(crate) fn run(plan: &Plan, times: u32, options: ServerOptions) -> Result<Rep
     testbed.kill_server()?;
     testbed.serve_again()?;
     let fresh = testbed.mount()?;
+    let wrong = wrong_at(&fresh, &mut users, &shared_dirs, &bulk, count)?;
+
+    let mut report =
+        Report::new(format!("the server killed {times} times, {MOUNTS} mounts over {} used", plan.provider));
+    let within = longest.is_some_and(|time| time <= AGAIN_WITHIN);
+    let found = longest.map_or("never".into(), |time| format!("{} ms", time.as_millis()));
+    report.check_if(!plan.short, "serves again after, at most", found, "within 1 s", within);
+    report.note("killed soon after", killed_soon);
+    report_users(&mut report, &tally);
+    report.check("locks, open files, old bytes lost", lost.len(), "none", lost.is_empty());
+    lost.iter().take(MAX_LISTED).for_each(|text| report.note("lost", text));
+    report.note("bytes that stay", size::show(bulk.bytes()));
+    report.check("wrong at a mount made afterwards", wrong.len(), "none", wrong.is_empty());
+    wrong.iter().take(MAX_LISTED).for_each(|text| report.note("wrong afterwards", text));
+    report_texts(&mut report, &tally, count);
+    fresh.unmount()?;
+    if options.persist {
+        report.check("killed in the middle of a snapshot", torn, "some", torn > 0);
+        report_restored(&mut report, after_a_loss(&mut testbed, &users, &bulk));
+    }
+    testbed.stop()?;
+    Ok(report)
+}
+
+/// Kills the server `times` times while all users work. Returns the longest time until a next
+/// server served, `None` if one never did, and the users.
+fn kill_while_used(
+    kills: &mut Kills<'_>,
+    testbed: &mut Testbed<'_>,
+    users: Vec<User>,
+    times: u32,
+) -> Result<(Option<Duration>, Vec<User>)> {
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let running: Vec<_> =
+            users.into_iter().map(|user| scope.spawn(|| user.run_and_return(&stop, |_| {}))).collect();
+        let longest = (0..times).try_fold(Some(Duration::ZERO), |longest: Option<Duration>, number| {
+            let served = kills.kill(testbed, number)?;
+            Ok(longest.zip(served).map(|(longest, served)| longest.max(served)))
+        });
+        // Each user finishes its current operation.
+        thread::sleep(LONGEST);
+        stop.store(true, Ordering::Relaxed);
+        let users = running.into_iter().filter_map(|user| user.join().ok()).collect();
+        longest.map(|longest| (longest, users))
+    })
+}
+
+/// Checks all files at a mount that has cached nothing. Returns the faults.
+fn wrong_at(
+    fresh: &Mount,
+    users: &mut [User],
+    shared_dirs: &[SharedDir],
+    bulk: &Bulk,
+    count: u64,
+) -> Result<Vec<String>> {
     let mut wrong: Vec<String> = users
         .iter_mut()
         .filter_map(|user| user.check_all(&fresh.point).err())
@@ -182,43 +258,33 @@ pub(crate) fn run(plan: &Plan, times: u32, options: ServerOptions) -> Result<Rep
         found if found == count => {}
         found => wrong.push(format!("counted is {found}, not {count}")),
     }
+    Ok(wrong)
+}
 
-    let mut report =
-        Report::new(format!("the server killed {times} times, {MOUNTS} mounts over {} used", plan.provider));
-    let within = longest.is_some_and(|time| time <= AGAIN_WITHIN);
-    let found = longest.map_or("never".into(), |time| format!("{} ms", time.as_millis()));
-    report.check_if(!plan.short, "serves again after, at most", found, "within 1 s", within);
-    report.note("killed soon after", killed_soon);
+fn report_users(report: &mut Report, tally: &Tally) {
     report.note("operations", tally.operations);
     report.check("wrong bytes, sizes or names", tally.wrong, "none", tally.wrong == 0);
     report.check("looks at what others had put there", tally.looks, "some", tally.looks > 0);
     let failed = tally.errors - tally.wrong;
     report.check("operations that failed", failed, "none", failed == 0);
-    report.check("locks, open files, old bytes lost", lost.len(), "none", lost.is_empty());
-    lost.iter().take(MAX_LISTED).for_each(|text| report.note("lost", text));
-    report.note("bytes that stay", size::show(bulk.bytes()));
-    report.check("wrong at a mount made afterwards", wrong.len(), "none", wrong.is_empty());
-    wrong.iter().take(MAX_LISTED).for_each(|text| report.note("wrong afterwards", text));
+}
+
+fn report_texts(report: &mut Report, tally: &Tally, count: u64) {
     tally.wrong_texts.iter().for_each(|text| report.note("wrong", text));
     tally.texts.iter().for_each(|text| report.note("error", text));
     let found = format!("{count}, of {} to {}", tally.counted, tally.counted + tally.perhaps_counted);
     report.check("counted under a lock", found, "none lost", tally.fits(count));
     report.note("longest operation", format!("{} ms, {}", tally.longest.0.as_millis(), tally.longest.1));
-    fresh.unmount()?;
-    if options.persist {
-        report.check("killed in the middle of a snapshot", torn, "some", torn > 0);
-        let restored = after_a_loss(&mut testbed, &users, &bulk);
-        let found =
-            restored.as_ref().map_or_else(ToString::to_string, |files| format!("{files} files of users"));
-        report.check(
-            "restored when the memory is lost",
-            found,
-            "some, and all that stays",
-            restored.is_ok_and(|files| files > 0),
-        );
-    }
-    testbed.stop()?;
-    Ok(report)
+}
+
+fn report_restored(report: &mut Report, restored: Result<usize>) {
+    let found = restored.as_ref().map_or_else(ToString::to_string, |files| format!("{files} files of users"));
+    report.check(
+        "restored when the memory is lost",
+        found,
+        "some, and all that stays",
+        restored.is_ok_and(|files| files > 0),
+    );
 }
 
 /// Waits until the server has completed another snapshot.

@@ -18,7 +18,8 @@ use measure::{
 };
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use crate::{Error, Result, testbed::kill};
+use super::processes::kill;
+use crate::error::{Error, Result};
 
 /// Reads lines from the file that is its first argument, runs them, and prints the outcome of each.
 const SCRIPT: &str =

@@ -1,11 +1,59 @@
-//! Detection of threads in an uninterruptible wait.
+//! Running and killing programs, waiting for events, and detection of threads in an
+//! uninterruptible wait.
 
-use std::{fs, path::Path, time::Duration};
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
 
-use crate::testbed::time_until;
+use measure::{
+    interrupt::Interrupt,
+    process::{Guarded, Invocation},
+};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::error::{Error, Result};
+
+/// Time limit for a process to become ready. Many processes may start at the same time.
+pub(super) const START: Duration = Duration::from_secs(60);
 
 /// Threshold for a stuck thread. Waits for a disk or a kernel lock are shorter.
 const STUCK: Duration = Duration::from_secs(1);
+
+/// Sends a signal to a program.
+pub(super) fn send(program: &Guarded, signal: Signal) -> Result<()> {
+    let pid = Pid::from_raw(program.id() as i32).ok_or_else(|| Error::Wrong("no process".into()))?;
+    kill_process(pid, signal).map_err(|e| Error::io("a signal")(e.into()))
+}
+
+/// Kills a program and waits for its end.
+pub(super) fn kill(program: &mut Guarded) -> Result<()> {
+    send(program, Signal::KILL)?;
+    program.wait_end(START)?;
+    Ok(())
+}
+
+/// Runs a program. Returns an error if it fails.
+pub(super) fn succeed(command: &Invocation) -> Result<()> {
+    let mut child = Guarded::spawn(command, Path::new("/"))?;
+    child.wait_success(&Interrupt::unset(), START, |_| {})?;
+    Ok(())
+}
+
+/// Polls `is_so` until it returns true. Returns the elapsed time, or `None` after `limit`.
+pub(crate) fn time_until(limit: Duration, mut is_so: impl FnMut() -> bool) -> Option<Duration> {
+    let began = Instant::now();
+    loop {
+        if is_so() {
+            return Some(began.elapsed());
+        }
+        if began.elapsed() >= limit {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
 
 /// Returns the threads of these processes that stay in an uninterruptible wait for a second. Ended
 /// processes have no threads.

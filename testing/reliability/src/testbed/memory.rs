@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// Memory usage of a process, in KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,7 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{Error, Result, content};
+use super::content;
+use crate::error::{Error, Result};
 
 /// Length of a file in bytes; the last file may be shorter.
 const FILE: u64 = 16 << 20;

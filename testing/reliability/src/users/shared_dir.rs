@@ -23,7 +23,8 @@ use std::{
     sync::RwLock,
 };
 
-use crate::{Error, Result, content, user::Tally};
+use super::{Tally, content};
+use crate::error::{Error, Result};
 
 /// Number of names in a directory. About half of them exist at a time.
 const NAMES: usize = 6;

@@ -16,11 +16,10 @@ use std::{
 use rustix::fs::{FlockOperation, flock};
 
 use crate::{
-    Error, Result, content,
-    network::{Host, Network},
-    processes::stuck,
+    error::{Error, Result},
     report::Report,
-    testbed::{Mount, Plan, Testbed, time_until},
+    testbed::{Host, Mount, Network, Plan, Testbed, stuck, time_until},
+    users::content,
 };
 
 /// Default lease of a server.
@@ -178,19 +177,25 @@ fn cut(plan: &Plan, network: &Network, lease: Option<Duration>) -> Result<Found>
         Ok::<_, Error>(())
     })?;
     drop((locked, unlinked, waits));
-    // These mounts have not cached the files, so they read the server's bytes.
     let last = testbed.mount_at(Host::Server, &fuse)?;
-    for path in [last.point.join("locked"), last.point.join("filler"), far.point.join("locked")] {
-        let bytes = fs::read(path).map_err(Error::io("reading what was written"))?;
-        found.checked += bytes.len() as u64;
-        found.late += content::wrong(NEW, 0, &bytes);
-    }
+    count_late_bytes(&last, &far, &mut found)?;
     let processes = [far.process(), near.process(), last.process(), testbed.server(), std::process::id()];
     found.stuck = stuck(&processes);
     [far, near, last].into_iter().try_for_each(Mount::unmount)?;
     drop(killed);
     testbed.stop()?;
     Ok(found)
+}
+
+/// Counts bytes of the old writers in files that others have written since. Neither mount has cached
+/// the files that it reads here, so it reads the server's bytes.
+fn count_late_bytes(last: &Mount, far: &Mount, found: &mut Found) -> Result<()> {
+    for path in [last.point.join("locked"), last.point.join("filler"), far.point.join("locked")] {
+        let bytes = fs::read(path).map_err(Error::io("reading what was written"))?;
+        found.checked += bytes.len() as u64;
+        found.late += content::wrong(NEW, 0, &bytes);
+    }
+    Ok(())
 }
 
 /// Runs all tests that need the cut. Returns the time at which a mount was killed.

@@ -8,11 +8,11 @@ use std::{
 
 use rustix::process::Signal;
 
+use super::workload::Workload;
 use crate::{
-    Result,
+    error::Result,
     report::Report,
-    testbed::{Plan, Testbed},
-    workload::Workload,
+    testbed::{Mount, Plan, Testbed},
 };
 
 /// Number of mounts.
@@ -42,7 +42,7 @@ pub(crate) fn run(plan: &Plan, times: u32, time: Duration) -> Result<Report> {
     workload.report(&mut report, testbed.server())?;
     let found = format!("{} ms", unmounting.as_millis());
     report.check("unmounted meanwhile after", found, "within 2 s", unmounting <= UNMOUNTED_WITHIN);
-    mounts.into_iter().try_for_each(crate::testbed::Mount::unmount)?;
+    mounts.into_iter().try_for_each(Mount::unmount)?;
     testbed.stop()?;
     Ok(report)
 }

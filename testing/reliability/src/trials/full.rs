@@ -11,9 +11,10 @@ use std::{
 };
 
 use crate::{
-    Error, Result, content,
+    error::{Error, Result},
     report::Report,
     testbed::{Plan, Testbed, time_until},
+    users::content,
 };
 
 /// Sizes of the files. When a size no longer fits, the next smaller size is tried.

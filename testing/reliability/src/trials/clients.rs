@@ -11,11 +11,10 @@ use std::{
 };
 
 use crate::{
-    Result,
-    memory::{Memory, growth},
+    error::Result,
     report::Report,
-    testbed::{Mount, Plan, Testbed},
-    user::{Tally, User, counted},
+    testbed::{Memory, Mount, Plan, Testbed, growth},
+    users::{Tally, User, counted},
 };
 
 /// Limit for the longest operation.

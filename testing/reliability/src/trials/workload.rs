@@ -9,11 +9,10 @@ use std::{
 };
 
 use crate::{
-    Error, Result,
-    processes::stuck,
+    error::{Error, Result},
     report::Report,
-    testbed::{Mount, Plan, time_until},
-    user::{Tally, User, counted},
+    testbed::{Mount, Plan, stuck, time_until},
+    users::{Tally, User, counted},
 };
 
 /// Number of users per mount.

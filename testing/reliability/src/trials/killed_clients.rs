@@ -13,11 +13,10 @@ use std::{
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 
 use crate::{
-    Error, Result, content,
-    memory::{Memory, growth},
+    error::{Error, Result},
     report::Report,
-    testbed::{Mount, Plan, Testbed, time_until},
-    user::{Tally, User, counted},
+    testbed::{Memory, Mount, Plan, Testbed, growth, time_until},
+    users::{Tally, User, content, counted},
 };
 
 /// Limit for the release of the locks of a killed mount.

@@ -3,12 +3,11 @@
 
 use std::{thread, time::Duration};
 
+use super::workload::Workload;
 use crate::{
-    Result,
-    network::{Host, Network},
+    error::Result,
     report::Report,
-    testbed::{Plan, Testbed},
-    workload::Workload,
+    testbed::{Host, Mount, Network, Plan, Testbed},
 };
 
 /// Number of mounts.
@@ -30,7 +29,7 @@ pub(crate) fn run(plan: &Plan, percent: u32, times: u32, time: Duration) -> Resu
     let title = format!("{percent} % of packets lost {times} times, for {} s", time.as_secs());
     let mut report = Report::new(title);
     workload.report(&mut report, testbed.server())?;
-    mounts.into_iter().try_for_each(crate::testbed::Mount::unmount)?;
+    mounts.into_iter().try_for_each(Mount::unmount)?;
     testbed.stop()?;
     Ok(report)
 }

@@ -9,7 +9,8 @@ use std::path::Path;
 
 use measure::process::Invocation;
 
-use crate::{Error, Result, testbed::succeed};
+use super::processes::succeed;
+use crate::error::{Error, Result};
 
 /// Name of the link's interface in both namespaces.
 const LINK: &str = "eth0";

@@ -1,0 +1,10 @@
+//! The trials: each starts a testbed, causes its faults while users work, and reports.
+
+pub(crate) mod clients;
+pub(crate) mod cut;
+pub(crate) mod full;
+pub(crate) mod killed_clients;
+pub(crate) mod killed_server;
+pub(crate) mod packets;
+pub(crate) mod stopped;
+mod workload;
