@@ -187,8 +187,8 @@ fn cut(plan: &Plan, network: &Network, lease: Option<Duration>) -> Result<Found>
     Ok(found)
 }
 
-/// Counts bytes of the old writers in files that others have written since. Neither mount has cached
-/// the files that it reads here, so it reads the server's bytes.
+/// Counts bytes of the old writers in files that others have written since. Neither mount has
+/// cached the files that it reads here, so it reads the bytes of the server.
 fn count_late_bytes(last: &Mount, far: &Mount, found: &mut Found) -> Result<()> {
     for path in [last.point.join("locked"), last.point.join("filler"), far.point.join("locked")] {
         let bytes = fs::read(path).map_err(Error::io("reading what was written"))?;
