@@ -37,12 +37,15 @@
 //! operation, and the reasons. `examples/` has programs to start from.
 
 pub mod admission;
+mod auth;
 pub mod batch;
 #[doc(hidden)]
 pub mod counted;
+mod error;
 pub mod failure;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod mapping;
 pub mod memory;
 pub mod polling;
 pub mod provider;

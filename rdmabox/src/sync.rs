@@ -12,6 +12,11 @@ pub(crate) use real::*;
 #[cfg(not(loom))]
 pub(crate) mod thread_slot;
 
+#[cfg(not(loom))]
+mod membarrier;
+#[cfg(any(not(loom), test))]
+mod reader_lock;
+
 #[cfg(all(loom, test))]
 pub(crate) mod model;
 #[cfg(loom)]

@@ -111,7 +111,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        memory::Memory,
+        mapping::Memory,
         provider::soft::SoftDevice,
         verbs::{Device, MrHandle, QpInit, QueuePair, VerbsError},
     };

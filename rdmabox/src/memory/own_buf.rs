@@ -2,7 +2,8 @@
 
 use std::{io, sync::Arc};
 
-use super::{Memory, MemoryError, RegistrationCache};
+use super::registrations::RegistrationCache;
+use crate::mapping::{Memory, MemoryError};
 use crate::verbs::{Access, VerbsError};
 
 /// A buffer of any length. Its registration stays in the cache while the buffer exists, unless

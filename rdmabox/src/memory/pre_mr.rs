@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use super::Memory;
+use crate::mapping::Memory;
 use crate::sync::Mutex;
 
 /// Smallest block in bytes.

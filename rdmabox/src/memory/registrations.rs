@@ -22,7 +22,7 @@ use std::{
 use parking_lot::RwLock;
 use smallvec::SmallVec;
 
-use super::Memory;
+use crate::mapping::Memory;
 use crate::verbs::{Access, MrHandle, ProtectionDomain, VerbsError};
 
 /// Limits of a [`RegistrationCache`]. One more region may be registered briefly while it replaces

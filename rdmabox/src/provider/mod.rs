@@ -5,4 +5,5 @@ pub mod fault;
 #[cfg(feature = "ibverbs")]
 pub mod ibverbs;
 pub mod rdma;
+mod rdma_options;
 pub mod soft;

@@ -7,8 +7,10 @@
 //! Called from any thread. `free`, each slot, and the locks of `parked_call` and `pipelined_call`
 //! are independent of the completion queue's leader lock, which is held during `dispatch`.
 
+mod blocking_call;
 mod call_all;
 mod parked_call;
+mod pipelined_call;
 
 use std::{
     sync::{
@@ -20,15 +22,18 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
+pub(crate) use self::blocking_call::WaitingCalls;
 use self::parked_call::ParkedCalls;
+use self::pipelined_call::StartedCalls;
+pub use self::{blocking_call::Cancel, pipelined_call::StartedReply};
 use super::{
-    CALL_SLOTS, Cancel, FetchClient, Header, Kind, MAX_CALL, Messages, SEND_ID, StartedCalls, StartedReply,
-    WaitingCalls, fetch::Stage,
+    fetch::{FetchClient, Stage},
+    message::{CALL_SLOTS, Header, Kind, MAX_CALL, Messages, SEND_ID},
 };
 use crate::{
+    error::RequestError,
     polling::{PollingMode, Retry},
     runtime::{CqWaiters, Notice, Ticket, WaitOutcome},
-    session::RequestError,
     stats::Stats,
     verbs::{CompletionQueue, ProtectionDomain, QueuePair, VerbsError, WcStatus, WorkCompletion},
 };

@@ -4,9 +4,8 @@
 //! Each target runs on one thread.
 
 use super::{
-    CALL_SLOTS, MAX_CALL,
-    fetch::{AnswerKind, HostSlots, RingAction},
-    header::{HEADER, Header, Kind},
+    fetch::{HostSlots, Kind as AnswerKind, RingAction},
+    message::{CALL_SLOTS, HEADER, Header, Kind, MAX_CALL},
 };
 use crate::{provider::soft::SoftDevice, verbs::Device};
 

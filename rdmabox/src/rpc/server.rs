@@ -11,7 +11,10 @@
 //! `endpoints` is not held during a call.
 
 mod core_avoidance;
+mod deferred_reply;
 mod fetch_endpoint;
+mod poller_handoff;
+mod reply;
 
 use std::{
     collections::HashMap,
@@ -25,13 +28,16 @@ use std::{
 
 use parking_lot::{Mutex, RwLock};
 
+pub(crate) use self::deferred_reply::LateReplies;
+use self::poller_handoff::PollerHandoff;
+pub use self::reply::{Later, Reply};
 use self::{
     core_avoidance::CoreAvoidance,
     fetch_endpoint::{FetchState, ServeMessages},
 };
 use super::{
-    CALL_SLOTS, Header, HostSlots, Kind, LATE_SLOTS, LateReplies, Later, MAX_CALL, Messages, Reply, SEND_ID,
-    fetch::SessionPoller, poller_handoff::PollerHandoff,
+    fetch::{HostSlots, SessionPoller},
+    message::{CALL_SLOTS, Header, Kind, LATE_SLOTS, MAX_CALL, Messages, SEND_ID},
 };
 use crate::{
     polling::Spin,

@@ -11,7 +11,7 @@ use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use smallvec::SmallVec;
 
-use super::Ticket;
+use super::wait::Ticket;
 use crate::{
     batch::InFlightHandle,
     memory::{Loan, PreMrBuf},

@@ -1,258 +1,30 @@
 //! The one-sided request path: submit, plan, admit, post, complete.
 //!
-//! Threads push requests into the [merge queue](merge_queue) of their direction. The thread that
-//! becomes the combiner [plans and admits](submit) the requests of all threads. It [posts](post)
-//! them on a [lane], which is a queue pair with its posted requests. The caller then waits for
-//! its [`ticket`]: one waiting thread polls the completion queue for all waiters ([`cq_wait`]).
-//! [Pollers](pollers) poll for requests that no thread waits for.
+//! Threads push requests into the [merge queue](MergeQueue) of their direction. The thread that
+//! becomes the combiner plans and admits the requests of all threads (`path::submit`). It posts
+//! them (`path::post`) on a [lane], which is a queue pair with its posted requests. The caller
+//! then waits for its [`Ticket`]: one waiting thread polls the completion queue for all waiters
+//! ([`CqWaiters`]). Pollers (`path::pollers`) poll for requests that no thread waits for.
 //!
-//! A lone request on mapped memory skips all of this ([`mapped_io`]). A failed queue pair is
-//! replaced ([`qp_recovery`]) while the other lanes carry on.
+//! A lone request on mapped memory skips all of this (`path::mapped_io`). A failed queue pair is
+//! replaced (`path::qp_recovery`) while the other lanes carry on.
+//!
+//! [`Runtime`] is the state. `wait` and `queue` have its parts, which know nothing of it; `path`
+//! has its methods, one file for each job.
 //!
 //! # Concurrency
-//! All methods may be called from any thread. `submit` documents the lock order.
+//! All methods may be called from any thread. `path::submit` documents the lock order.
 
-mod async_request;
-mod busy_poll;
-mod complete;
-mod cq_wait;
-mod fences;
 mod lane;
-mod mapped_io;
-mod merge_queue;
-#[cfg(all(loom, test))]
-mod model;
-mod object_pool;
-mod plug;
-mod pollers;
-mod post;
-mod qp_recovery;
-mod submit;
-mod ticket;
+mod path;
+mod queue;
+mod state;
+mod wait;
 
-use std::{
-    sync::{Arc, Weak},
-    time::Duration,
-};
-
-pub use self::busy_poll::Until;
+pub use self::path::Until;
 pub(crate) use self::{
-    async_request::Started,
-    complete::{as_callback, in_callback},
-    cq_wait::{CqWaiters, WaitOutcome},
-    merge_queue::MergeQueue,
-    qp_recovery::Link,
-    submit::GroupOp,
-    ticket::{Notice, Ticket},
+    path::{GroupOp, Link, Started},
+    queue::MergeQueue,
+    state::{Runtime, RuntimeInit},
+    wait::{CqWaiters, Notice, Ticket, WaitOutcome, as_callback, in_callback},
 };
-use self::{
-    busy_poll::ServeState,
-    lane::{Finished, Lane},
-    object_pool::ObjectPool,
-    pollers::PollerState,
-    post::Batch,
-    submit::Direction,
-    ticket::MAX_LANES,
-};
-use crate::{
-    admission::Admission,
-    batch::{BatchMode, InFlight, PlanLimits},
-    memory::{Buffer, Memory, OwnBuf, PreMrPool, RegistrationCache},
-    polling::{PollingMode, Retry},
-    stats::Stats,
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
-    verbs::{
-        Access, CompletionQueue, MrHandle, ProtectionDomain, QpState, QueuePair, RemoteAddr, VerbsError,
-    },
-};
-
-/// The parts that a [`Runtime`] is built from.
-pub(crate) struct RuntimeInit {
-    pub pd: Arc<dyn ProtectionDomain>,
-    pub cqs: Vec<Arc<dyn CompletionQueue>>,
-    /// Lane `i` completes on queue `i % cqs.len()`.
-    pub lanes: Vec<Arc<dyn QueuePair>>,
-    pub link: Box<dyn Link>,
-    pub pool: Arc<PreMrPool>,
-    pub pool_mr: MrHandle,
-    /// Cache of registrations of buffers outside the pool.
-    pub registrations: Arc<RegistrationCache>,
-    pub admission: Admission,
-    pub stats: Arc<Stats>,
-    pub batch: BatchMode,
-    pub stage_threshold: u64,
-    pub signal_interval: u32,
-    pub max_msg_sz: u64,
-    pub polling: PollingMode,
-    /// True if callers execute requests on mapped memory themselves ([`mapped_io`]).
-    pub direct: bool,
-    pub retry: Retry,
-    /// Time limit of a request.
-    pub timeout: Duration,
-    /// Time limit of a queue pair replacement.
-    pub mend_timeout: Duration,
-}
-
-#[derive(Debug)]
-pub(crate) struct Runtime {
-    me: Weak<Runtime>,
-    pd: Arc<dyn ProtectionDomain>,
-    lanes: Arc<[Lane]>,
-    cq_waiters: Vec<CqWaiters>,
-    /// One poller state per completion queue.
-    pollers: Vec<Arc<PollerState>>,
-    stopping: AtomicBool,
-    link: Box<dyn Link>,
-    recovering: AtomicBool,
-    pool: Arc<PreMrPool>,
-    pool_mr: MrHandle,
-    registrations: Arc<RegistrationCache>,
-    admission: Admission,
-    stats: Arc<Stats>,
-    limits: PlanLimits,
-    max_inline: u32,
-    signal_interval: u32,
-    writes: Mutex<InFlight>,
-    directions: [Direction; 2],
-    /// Serializes the check and the reservation of lane room and admission window. Without it, both
-    /// directions could fail on each other's short-lived reservations, and no completion would
-    /// retry them.
-    gate: Mutex<()>,
-    last_lane: AtomicUsize,
-    dead: AtomicBool,
-    timeout: Duration,
-    mend_timeout: Duration,
-    /// True if posting executes the request. Combiners then post outside their lock, so that
-    /// several threads copy in parallel.
-    executes_at_post: bool,
-    batch_pool: ObjectPool<Batch>,
-    finished_pool: ObjectPool<Finished>,
-    /// Tickets and loan counts of finished started requests, kept for reuse.
-    idle_parts: Mutex<std::collections::VecDeque<async_request::IdleParts>>,
-    /// Number of started requests that are submitted and not finished.
-    queued: AtomicUsize,
-    /// True while a thread in [`serve`](Runtime::serve) polls for all started requests.
-    serving: Arc<AtomicBool>,
-    service: ServeState,
-    /// True if callers may serve started requests: the mode polls, and has no dedicated poller
-    /// threads.
-    may_be_served: bool,
-    /// True if callers execute requests on mapped memory themselves.
-    direct: bool,
-}
-
-impl Runtime {
-    pub(crate) fn new(init: RuntimeInit) -> Arc<Runtime> {
-        let caps = init.lanes.first().map(|qp| qp.caps()).unwrap_or_default();
-        let executes_at_post = init.lanes.iter().all(|qp| qp.executes_at_post());
-        let queues = init.cqs.len().max(1);
-        let lanes = init.lanes.into_iter().take(MAX_LANES).enumerate();
-        let lanes: Arc<[Lane]> = lanes.map(|(index, qp)| Lane::new(qp, index % queues)).collect();
-        let cq_waiters: Vec<CqWaiters> = init
-            .cqs
-            .into_iter()
-            .enumerate()
-            .map(|(index, cq)| CqWaiters::new(index, cq, init.polling, init.retry))
-            .collect();
-        let serving = Arc::new(AtomicBool::new(false));
-        let poller = || Arc::new(PollerState::new(Arc::clone(&lanes), Arc::clone(&serving)));
-        let pollers = (0..cq_waiters.len()).map(|_| poller()).collect();
-        Arc::new_cyclic(|me| Runtime {
-            me: Weak::clone(me),
-            pd: init.pd,
-            pollers,
-            limits: PlanLimits {
-                mode: init.batch,
-                max_msg_sz: init.max_msg_sz,
-                max_sge: caps.max_send_sge,
-                max_chain: caps.max_send_wr / 2,
-                // A request longer than the largest pool block could never be staged.
-                stage_threshold: init.stage_threshold.min(init.pool.max_block() as u64),
-            },
-            lanes,
-            cq_waiters,
-            stopping: AtomicBool::new(false),
-            link: init.link,
-            recovering: AtomicBool::new(false),
-            pool: init.pool,
-            pool_mr: init.pool_mr,
-            registrations: init.registrations,
-            admission: init.admission,
-            stats: init.stats,
-            max_inline: caps.max_inline_data,
-            signal_interval: init.signal_interval,
-            writes: Mutex::new(InFlight::new()),
-            directions: Default::default(),
-            gate: Mutex::new(()),
-            last_lane: AtomicUsize::new(0),
-            dead: AtomicBool::new(false),
-            timeout: init.timeout,
-            mend_timeout: init.mend_timeout,
-            executes_at_post,
-            batch_pool: ObjectPool::default(),
-            finished_pool: ObjectPool::default(),
-            idle_parts: Mutex::default(),
-            queued: AtomicUsize::new(0),
-            serving,
-            service: ServeState::default(),
-            may_be_served: matches!(init.polling, PollingMode::Busy | PollingMode::Adaptive),
-            direct: init.direct && executes_at_post,
-        })
-    }
-
-    pub(crate) fn is_dead(&self) -> bool {
-        self.dead.load(Ordering::SeqCst)
-    }
-
-    /// Returns true while requests can be made. Reports a queue pair that failed while it was idle.
-    pub(crate) fn is_alive(&self) -> bool {
-        for (index, lane) in self.lanes.iter().enumerate() {
-            if self.is_dead() || lane.is_down() {
-                continue;
-            }
-            let (state, generation) = lane.state_and_generation();
-            if state != QpState::Rts {
-                self.fail_lane(index, generation);
-            }
-        }
-        !self.is_dead()
-    }
-
-    /// Returns the length limit of one message, in bytes. Callers split longer transfers.
-    pub(crate) fn max_message(&self) -> u64 {
-        self.limits.max_msg_sz
-    }
-
-    /// Returns a buffer from the pool, or `None` if the pool is exhausted.
-    pub(crate) fn pooled(&self, len: usize) -> Option<Buffer> {
-        self.pool.acquire(len).map(Buffer::from)
-    }
-
-    /// Allocates a buffer in memory of its own, registered until the buffer is dropped.
-    pub(crate) fn allocate(&self, len: usize) -> Result<Buffer, VerbsError> {
-        self.stats.registrations.inc();
-        OwnBuf::new(len, &self.registrations).map(Buffer::from)
-    }
-
-    /// Returns the staging threshold in force, in bytes.
-    pub(crate) fn stage_threshold(&self) -> u64 {
-        self.limits.stage_threshold
-    }
-
-    /// Returns the bytes in flight now, and their peak.
-    pub(crate) fn in_flight(&self) -> (u64, u64) {
-        (self.admission.in_flight(), self.admission.peak())
-    }
-
-    /// Returns the mapping of the peer's memory and the offset of `remote` in it, if that memory is
-    /// mapped.
-    pub(crate) fn map(&self, remote: RemoteAddr, len: u64, needs: Access) -> Option<(Arc<Memory>, usize)> {
-        if self.is_dead() {
-            return None;
-        }
-        self.lanes.iter().find(|lane| !lane.is_down())?.qp().map_remote(remote, len, needs)
-    }
-}

@@ -12,11 +12,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{RequestError, stream::Stream};
+use super::stream::Stream;
 use crate::{
     admission::{Admission, DEFAULT_WINDOW, StaticWindow},
     batch::BatchMode,
-    memory::{self, Memory, PreMrPool, RegistrationCache, RegistrationLimits},
+    error::RequestError,
+    mapping::Memory,
+    memory::{self, PreMrPool, RegistrationCache, RegistrationLimits},
     polling::{PollingMode, Retry},
     rpc::{HostSlots, MAX_CALL, OneSided},
     runtime::{Link, Runtime, RuntimeInit},

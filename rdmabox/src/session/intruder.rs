@@ -16,10 +16,12 @@ use std::{
 use zerocopy::IntoBytes;
 
 use super::{
-    Address, ConnectError, Key, Secret,
+    address::Address,
+    error::ConnectError,
     handshake::{self, Answer, Purpose, Token},
     stream::Stream,
 };
+use crate::auth::{Key, Secret};
 use crate::{
     provider::soft::{HEADER_LEN, Header, Hello, MAGIC, Opcode, VERSION},
     verbs::RemoteAddr,

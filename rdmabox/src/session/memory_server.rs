@@ -5,9 +5,16 @@
 
 use std::sync::Arc;
 
-use super::{Address, Export, Host, HostError, Peer, Reply, RequestError, Running, Service, Session};
+use super::{
+    address::Address,
+    client::Session,
+    error::HostError,
+    host::{Export, Host, Peer, Running, Service},
+};
 use crate::{
-    memory::Memory,
+    error::RequestError,
+    mapping::Memory,
+    rpc::Reply,
     verbs::{Access, RemoteAddr},
 };
 

@@ -10,54 +10,34 @@
 //! A [`Session`] may be used by any number of threads. Each submodule documents its own threads
 //! and locks.
 
-mod accept;
 mod address;
 mod client;
-mod client_process;
-mod connect;
-mod deferred_qp;
 mod error;
 mod fetch_qp;
 mod handshake;
 mod host;
-mod host_queue_pairs;
-mod host_session;
-mod key;
-mod key_file;
-mod keyring;
-mod lease;
-mod listener;
-mod memory_server;
-mod options;
-mod peer;
-mod pending_connections;
-mod proof;
-mod qp_connector;
-mod resolve;
-mod session_terminator;
-mod stream;
-mod transfer;
-
-pub use address::{Address, AddressError, ProviderKind, ProviderKindError};
-pub use client::{Op, Session};
-pub use error::{ConnectError, HostError, RequestError};
-pub use host::{Fencing, Host, Running};
-pub use key::{Key, KeyError, KeyId, Secret, shown};
-pub use key_file::{KeyFile, KeyFileError};
-pub use keyring::{Domain, Grant, Keyring, Limits};
-pub use memory_server::{Lender, RemoteMemory};
-pub use options::{CallsBy, CallsByError, SessionOptions};
-pub use peer::{Export, Peer, PeerProcess, Service};
-pub use session_terminator::Ender;
-pub use transfer::{NotWaited, Transfer};
-
-#[cfg(feature = "fuzzing")]
-pub(crate) use handshake::fuzz;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod intruder;
+mod lease;
+mod memory_server;
+mod resolve;
+mod stream;
+
+pub use self::{
+    address::{Address, AddressError, ProviderKind, ProviderKindError},
+    client::{CallsBy, CallsByError, NotWaited, Op, Session, SessionOptions, Transfer},
+    error::{ConnectError, HostError},
+    host::{Ender, Export, Fencing, Host, Peer, PeerProcess, Running, Service},
+    memory_server::{Lender, RemoteMemory},
+};
+
+#[cfg(feature = "fuzzing")]
+pub(crate) use self::handshake::fuzz;
 
 pub use crate::{
+    auth::{Domain, Grant, Key, KeyError, KeyFile, KeyFileError, KeyId, Keyring, Limits, Secret, shown},
     batch::BatchMode,
+    error::RequestError,
     polling::PollingMode,
     provider::{
         rdma::{RdmaError, RdmaOptions},

@@ -12,7 +12,7 @@ use std::{io, time::Instant};
 pub(crate) use parking_lot::Mutex as TryMutex;
 pub(crate) use parking_lot::{Mutex, MutexGuard as TryMutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-pub(crate) use crate::memory::{ReaderGuard, ReaderLock};
+pub(crate) use super::reader_lock::{ReaderGuard, ReaderLock};
 
 /// Returns the current time.
 pub(crate) fn now() -> Instant {

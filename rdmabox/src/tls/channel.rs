@@ -24,7 +24,7 @@ use rustls::Connection;
 use socket2::SockRef;
 
 use super::error::protocol;
-use crate::{memory, provider::soft::IoVec};
+use crate::mapping::{self, IoVec};
 
 /// Bytes per socket read, for handshakes and messages.
 const MESSAGE_READ: usize = 4 << 10;
@@ -301,7 +301,7 @@ impl Channel {
                 let len = vector.len().min(room);
                 // SAFETY: the caller guarantees that the vector is readable, and `clear` has space
                 // for `len` bytes.
-                unsafe { memory::copy(vector.ptr(), state.clear.as_mut_ptr().add(filled), len) };
+                unsafe { mapping::copy(vector.ptr(), state.clear.as_mut_ptr().add(filled), len) };
                 filled += len;
                 count += len;
                 vector.skip(len);
@@ -338,7 +338,7 @@ impl Channel {
                     let len = vector.len().min(bytes.len() - used);
                     // SAFETY: the caller guarantees that the vector is writable, and the source is
                     // a buffer of the connection.
-                    unsafe { memory::copy(bytes[used..].as_ptr(), vector.ptr(), len) };
+                    unsafe { mapping::copy(bytes[used..].as_ptr(), vector.ptr(), len) };
                     vector.skip(len);
                     used += len;
                     if vector.len() == 0 {

@@ -7,7 +7,7 @@ use std::{
 
 use rustls::{AlertDescription, CertificateError, Error};
 
-use crate::session::KeyFileError;
+use crate::auth::KeyFileError;
 
 /// Reason why certificates cannot be used.
 #[derive(Debug, thiserror::Error)]

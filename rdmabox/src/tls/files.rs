@@ -11,7 +11,7 @@ use rustls::{
 };
 
 use super::TlsError;
-use crate::session::KeyFile;
+use crate::auth::KeyFile;
 
 fn pem_error(path: &Path) -> impl Fn(pem::Error) -> TlsError {
     move |error| {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Access, CompletionQueue, MrHandle, QpInit, QueuePair, VerbsError};
-use crate::memory::Memory;
+use crate::mapping::Memory;
 
 /// Limits of a device, as `ibv_query_device` reports them.
 #[derive(Clone, Debug, PartialEq, Eq)]

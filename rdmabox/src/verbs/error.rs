@@ -1,7 +1,7 @@
 //! Errors of verbs calls. Errors of a single work request are [`WcStatus`](super::WcStatus)
 //! values.
 
-use super::{Access, QpState};
+use super::{mr::Access, qp_state::QpState};
 
 /// Failure of a verbs call. The call changed nothing unless the variant says otherwise.
 #[derive(Debug, thiserror::Error)]

@@ -16,11 +16,13 @@ mod device;
 mod error;
 mod mr;
 mod qp;
+mod qp_state;
 mod wr;
 
 pub use cq::{CompletionQueue, WcOpcode, WcStatus, WorkCompletion};
 pub use device::{AtomicScope, Device, DeviceAttr, ProtectionDomain};
 pub use error::{PostError, PostErrorReason, VerbsError};
 pub use mr::{Access, MemoryRegion, MrHandle};
-pub use qp::{Progress, QpCaps, QpInit, QpState, QueuePair, Rendezvous};
+pub use qp::{Progress, QpCaps, QpInit, QueuePair, Rendezvous};
+pub use qp_state::QpState;
 pub use wr::{DirectOp, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge};

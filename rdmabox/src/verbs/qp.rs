@@ -7,25 +7,10 @@ use super::{
     cq::{CompletionQueue, WcStatus},
     error::{PostError, VerbsError},
     mr::Access,
+    qp_state::QpState,
     wr::{DirectOp, RecvWr, RemoteAddr, SendWr},
 };
-use crate::{memory::Memory, tls::TlsStream};
-
-/// State of a queue pair (InfiniBand specification 10.3.1). Reliable connections do not use SQD
-/// and SQE here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum QpState {
-    /// Created; accepts no requests.
-    Reset,
-    /// Accepts receives.
-    Init,
-    /// Ready to receive (RTR).
-    Rtr,
-    /// Ready to send (RTS): connected.
-    Rts,
-    /// Broken: every posted request is flushed with [`WcStatus::WrFlushErr`].
-    Err,
-}
+use crate::{mapping::Memory, tls::TlsStream};
 
 /// Sizes of a queue pair's queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

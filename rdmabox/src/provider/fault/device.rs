@@ -4,7 +4,7 @@ use std::{any::Any, io, sync::Arc};
 
 use super::{cq::FaultCq, plan::Plan, qp::FaultQp};
 use crate::{
-    memory::Memory,
+    mapping::Memory,
     verbs::{
         Access, CompletionQueue, Device, DeviceAttr, MrHandle, ProtectionDomain, QpInit, QueuePair,
         VerbsError,

@@ -7,7 +7,7 @@ use super::{
     relay,
 };
 use crate::{
-    memory::Memory,
+    mapping::Memory,
     verbs::{
         Access, DirectOp, PostError, PostErrorReason, QpCaps, QpState, QueuePair, RecvWr, RemoteAddr,
         Rendezvous, SendWr, VerbsError, WcStatus,

@@ -8,17 +8,13 @@ use std::sync::{
 use ibverbs_sys::{ibv_qp_cap, ibv_qp_init_attr, ibv_qp_type};
 
 use super::{
-    AtomicCap, IbverbsError, PortInfo,
-    calls::Calls,
-    cq::IbvCq,
-    handles::{Opened, RawCq, RawPd, RawQp},
-    library::{Library, SONAME},
-    pd::IbvPd,
-    select,
-    watch::{Watch, Watcher},
+    discovery::{AtomicCap, PortInfo, select},
+    error::IbverbsError,
+    objects::{IbvCq, IbvPd, Watch, Watcher},
+    raw::{Calls, Library, Opened, RawCq, RawPd, RawQp, SONAME},
 };
 use crate::{
-    provider::rdma::{RdmaError, RdmaOptions},
+    provider::rdma_options::{RdmaError, RdmaOptions},
     verbs::{AtomicScope, CompletionQueue, Device, DeviceAttr, ProtectionDomain, QpCaps, VerbsError},
 };
 

@@ -3,8 +3,8 @@
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
-    Gid, GidEntry, GidType, LinkLayer, PortInfo, PortState,
-    endpoint::{Endpoint, Greeting, Local},
+    connection::{Endpoint, Greeting, Local},
+    discovery::{Gid, GidEntry, GidType, LinkLayer, PortInfo, PortState},
 };
 
 fn port(link_layer: LinkLayer) -> PortInfo {

@@ -5,54 +5,30 @@
 //! queue pairs. The C library is loaded at run time, so a program with this feature starts on
 //! machines without it and reports what is missing. Only types are used from `ibverbs-sys`.
 //!
-//! - Discovery: `api`, `library`, `sysfs`, `decode`, `info`; selection: `select`.
-//! - Objects of the C library: `calls`, `handles`. Objects of the model: `device`, `pd`, `cq`,
-//!   `qp`, built from `lists` (work requests), `ring` (queue slots), `status` (completions),
-//!   `endpoint` and `handshake` (connecting), `watch` and `events` (failures).
+//! - `discovery`: devices, their ports and GIDs as values, and the selection of one.
+//! - `raw`: the C library and its objects.
+//! - `objects`: the objects of the model, and the thread that watches a device.
+//! - `connection`: how two queue pairs connect.
 //!
 //! # Concurrency
 //! Any thread may use any object. A hung device can block calls into the kernel, but not posts
 //! and polls on hardware. Each open device has one thread that watches it.
 
-mod api;
-mod calls;
-mod cq;
-mod decode;
+mod connection;
 mod device;
-mod endpoint;
+mod discovery;
 mod error;
-mod events;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
-mod handles;
-mod handshake;
-mod info;
-mod library;
-mod lists;
-mod pd;
-mod qp;
-mod ring;
-mod select;
-
-mod status;
-mod sysfs;
+mod objects;
+mod raw;
 #[cfg(test)]
 mod tests;
-mod watch;
 
-pub use decode::{AtomicCap, Gid, GidType, Guid, LinkLayer, NodeType, PortState, Transport, mtu_bytes};
-pub use device::IbvDevice;
-pub use error::IbverbsError;
-pub use info::{DeviceDetails, DeviceInfo, GidEntry, PortInfo};
-pub use library::Library;
-
-/// Makes reads of a descriptor non-blocking.
-fn set_nonblocking(fd: std::os::fd::RawFd) -> std::io::Result<()> {
-    // SAFETY: plain fcntl on a descriptor that the caller keeps open.
-    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
-    // SAFETY: plain fcntl on a descriptor that the caller keeps open.
-    if flags < 0 || unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) } < 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    Ok(())
-}
+pub use self::device::IbvDevice;
+pub use self::discovery::{
+    AtomicCap, DeviceDetails, DeviceInfo, Gid, GidEntry, GidType, Guid, LinkLayer, NodeType, PortInfo,
+    PortState, Transport, mtu_bytes,
+};
+pub use self::error::IbverbsError;
+pub use self::raw::Library;

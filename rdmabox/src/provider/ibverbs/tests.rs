@@ -14,7 +14,7 @@ use std::{
 use ibverbs_sys::{ibv_context, ibv_device, ibv_device_attr, ibv_gid, ibv_port_attr, ibv_port_state};
 
 use super::{
-    api::{Api, QUERY_PORT_WRITES},
+    raw::{Api, QUERY_PORT_WRITES},
     *,
 };
 

@@ -16,18 +16,14 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::{
-    cq::SoftCq,
-    direct::PeerMappings,
-    engine::Engine,
-    poll_set::PollSet,
+    completion::{ENGINE_LOOK, Engine, PollSet, SoftCq},
+    memory::{OwnTable, PeerMappings, Region, Regions},
     qp::{SoftQp, SoftQpInit},
-    regions::{Region, Regions},
-    shared_table::OwnTable,
-    spin::ENGINE_LOOK,
+    stream::ConnectedProcess,
     wire::{FLAG_PLACED, Header, Opcode},
 };
 use crate::{
-    memory::Memory,
+    mapping::Memory,
     verbs::{
         Access, AtomicScope, CompletionQueue, Device, DeviceAttr, MemoryRegion, MrHandle, Progress,
         ProtectionDomain, QpInit, QueuePair, VerbsError,
@@ -47,15 +43,6 @@ const MAX_CQE: u32 = 1 << 20;
 pub struct SoftDevice {
     attr: DeviceAttr,
     shared: Arc<Shared>,
-}
-
-/// The process of a peer on this host, as it was when it connected.
-#[derive(Debug)]
-pub struct ConnectedProcess {
-    /// Its number.
-    pub pid: i32,
-    /// Its pidfd, which is never another process's.
-    pub pidfd: OwnedFd,
 }
 
 /// Creates the descriptor that a peer holds while it may access memory. The argument is `None` if
@@ -312,9 +299,9 @@ impl Sharing {
     }
 }
 
-fn memory_error(e: crate::memory::MemoryError) -> VerbsError {
+fn memory_error(e: crate::mapping::MemoryError) -> VerbsError {
     match e {
-        crate::memory::MemoryError::Os { what, source } => VerbsError::Os { what, source },
+        crate::mapping::MemoryError::Os { what, source } => VerbsError::Os { what, source },
         other => VerbsError::os("memory", std::io::Error::other(other.to_string())),
     }
 }

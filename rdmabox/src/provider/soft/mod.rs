@@ -12,33 +12,17 @@
 //! thread of the device, or a thread that polls or waits on a completion queue
 //! ([`Progress`](crate::verbs::Progress)).
 
-mod completions;
-mod congestion;
-mod cq;
+mod completion;
 mod device;
-mod direct;
-mod engine;
-mod poll_set;
-mod post;
+mod memory;
 mod qp;
-mod recv_buffer;
-mod regions;
-mod requester;
-mod responder;
-mod retransmission;
-mod rx;
-mod shared_table;
-mod socket;
-mod spin;
-mod tx;
+mod stream;
 mod wire;
 
-pub use congestion::congestion_control;
-pub(crate) use congestion::replace_bbr;
-pub use device::{ConnectedProcess, SoftDevice};
-pub(crate) use retransmission::try_often;
-pub(crate) use socket::IoVec;
-pub use spin::ENGINE_LOOK;
+pub use self::completion::ENGINE_LOOK;
+pub use self::device::SoftDevice;
+pub use self::stream::{ConnectedProcess, congestion_control};
+pub(crate) use self::stream::{replace_bbr, try_often};
 #[cfg(feature = "fuzzing")]
-pub(crate) use wire::{HEADER_LEN, Hello, MAGIC, VERSION};
-pub(crate) use wire::{Header, Opcode};
+pub(crate) use self::wire::{HEADER_LEN, Hello, MAGIC, VERSION};
+pub(crate) use self::wire::{Header, Opcode};

@@ -9,8 +9,12 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
-use super::{CALL_SLOTS, Header, RpcClient, check_length};
-use crate::{runtime::Ticket, session::RequestError};
+use super::{RpcClient, check_length};
+use crate::{
+    error::RequestError,
+    rpc::message::{CALL_SLOTS, Header},
+    runtime::Ticket,
+};
 
 impl RpcClient {
     /// Makes calls concurrently. `replies` has as many entries as `requests`.

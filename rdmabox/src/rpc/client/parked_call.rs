@@ -16,10 +16,16 @@ use std::time::Instant;
 
 use smallvec::SmallVec;
 
-use super::{CALL_SLOTS, FetchClient, Header, Kind, Owner, RpcClient, Slot, Stage};
+use super::{
+    Owner, RpcClient, Slot,
+    pipelined_call::{Slots, set_of},
+};
 use crate::{
-    rpc::pipelined_call::{Slots, set_of},
-    session::RequestError,
+    error::RequestError,
+    rpc::{
+        fetch::{FetchClient, Stage},
+        message::{CALL_SLOTS, Header, Kind},
+    },
     sync::{
         TryMutex,
         atomic::{AtomicU32, Ordering},

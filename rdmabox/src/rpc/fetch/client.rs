@@ -13,8 +13,8 @@ use super::{
     slot_access::{OneSided, PollResult, SlotAccess},
 };
 use crate::{
-    rpc::CALL_SLOTS,
-    session::RequestError,
+    error::RequestError,
+    rpc::message::CALL_SLOTS,
     stats::Stats,
     sync::{spin_loop, yield_now},
     verbs::RemoteAddr,

@@ -19,8 +19,8 @@ use parking_lot::Mutex;
 
 use super::layout::{self, Head, Kind, RecordState, WORD};
 use crate::{
-    memory::Memory,
-    rpc::{CALL_SLOTS, memory_error},
+    mapping::Memory,
+    rpc::message::{CALL_SLOTS, memory_error},
     verbs::{Access, MrHandle, ProtectionDomain, RemoteAddr, VerbsError},
 };
 

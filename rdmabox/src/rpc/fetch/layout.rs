@@ -11,7 +11,7 @@
 //! # Concurrency
 //! No I/O, no locks, no clock.
 
-use crate::rpc::{CALL_SLOTS, MAX_CALL};
+use crate::rpc::message::{CALL_SLOTS, MAX_CALL};
 
 /// Length of a head, a tail and a sleep word, in bytes.
 pub(super) const WORD: usize = 8;

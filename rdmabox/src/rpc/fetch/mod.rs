@@ -21,7 +21,7 @@ mod slot_access;
 pub(crate) use client::{FetchClient, Stage};
 pub(crate) use host::HostSlots;
 pub(in crate::rpc) use host::RingAction;
-pub(in crate::rpc) use layout::Kind as AnswerKind;
+pub(in crate::rpc) use layout::Kind;
 #[cfg(feature = "fuzzing")]
 pub(crate) use layout::MEMORY;
 use poll_budget::PollBudget;

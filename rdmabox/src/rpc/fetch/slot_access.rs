@@ -10,8 +10,8 @@ use std::{
 
 use super::layout::{self, Head, Kind, RecordState, WORD};
 use crate::{
-    memory::Memory,
-    session::RequestError,
+    error::RequestError,
+    mapping::Memory,
     stats::Stats,
     verbs::{Access, RemoteAddr},
 };

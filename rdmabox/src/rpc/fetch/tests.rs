@@ -12,9 +12,10 @@ use super::{
     slot_access::OneSided,
 };
 use crate::{
-    MAX_CALL, Memory, RequestError,
+    MAX_CALL, RequestError,
+    mapping::Memory,
     provider::soft::SoftDevice,
-    rpc::CALL_SLOTS,
+    rpc::message::CALL_SLOTS,
     stats::Stats,
     verbs::{Access, Device, RemoteAddr},
 };

@@ -9,10 +9,14 @@ use std::{
 };
 
 use super::{Endpoint, Shared, WorkerState, check_length, handle, try_next};
+use super::{
+    Reason,
+    reply::{Later, Reply},
+};
 use crate::{
     rpc::{
-        CALL_SLOTS, Header, Kind, Later, Reason, Reply,
-        fetch::{AnswerKind, BetweenRounds, HostSlots, PollState, PolledSession, RingAction},
+        fetch::{BetweenRounds, HostSlots, Kind as AnswerKind, PollState, PolledSession, RingAction},
+        message::{CALL_SLOTS, Header, Kind},
     },
     verbs::WorkCompletion,
 };

@@ -14,10 +14,9 @@ use super::{
     preamble::{Preamble, Purpose},
     start_transcript,
 };
-use crate::session::{
-    key::{Key, Secret},
-    proof::{Side, Transcript},
-    stream::Stream,
+use crate::{
+    auth::{Key, Secret, Side, Transcript},
+    session::stream::Stream,
 };
 
 /// Returns the error for a host without a valid proof.

@@ -8,10 +8,8 @@ use super::{
     preamble::{Preamble, purpose_of},
 };
 use crate::{
-    session::{
-        proof::{Nonce, Proof},
-        stream::Stream,
-    },
+    auth::{Nonce, Proof},
+    session::stream::Stream,
     verbs::RemoteAddr,
 };
 

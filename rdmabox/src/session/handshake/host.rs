@@ -11,10 +11,9 @@ use super::{
     preamble::Preamble,
     start_transcript,
 };
-use crate::session::{
-    key::Secret,
-    proof::{Nonce, Proof, Side, Transcript},
-    stream::Stream,
+use crate::{
+    auth::{Nonce, Proof, Secret, Side, Transcript},
+    session::stream::Stream,
 };
 
 /// Challenges a client to prove a secret. Returns `None` if the proof is wrong. A client with an

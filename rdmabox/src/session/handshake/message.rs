@@ -15,10 +15,8 @@ use zerocopy::{
 
 use super::{HostId, MAGIC, Token, VERSION, invalid};
 use crate::{
-    session::{
-        proof::{Nonce, Proof},
-        stream::Stream,
-    },
+    auth::{Nonce, Proof},
+    session::stream::Stream,
     verbs::RemoteAddr,
 };
 

@@ -26,7 +26,8 @@ use std::{fmt, io};
 use subtle::ConstantTimeEq;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::{key::Secret, proof::Transcript, stream::Stream};
+use super::stream::Stream;
+use crate::auth::{Secret, Transcript};
 
 pub(crate) use client::{introduce, join};
 pub(crate) use host::{challenge, prove, send_welcome};

@@ -9,7 +9,8 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, byteorde
 
 use super::{MAGIC, Token, VERSION, invalid};
 use crate::{
-    session::{ProviderKind, key::KeyId, proof::Nonce, stream::Stream},
+    auth::{KeyId, Nonce},
+    session::{address::ProviderKind, stream::Stream},
     tls::HANDSHAKE_RECORD,
 };
 

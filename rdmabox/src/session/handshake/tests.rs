@@ -8,11 +8,8 @@ use proptest::prelude::*;
 
 use super::{message::MAX_TEXT, *};
 use crate::{
-    session::{
-        key::{Key, Secret},
-        proof::Transcript,
-        stream::Stream,
-    },
+    auth::{Key, Secret, Transcript},
+    session::stream::Stream,
     verbs::RemoteAddr,
 };
 

@@ -1,0 +1,26 @@
+//! Mapped memory: private, shareable, or a peer's.
+//!
+//! [`Memory`] owns a mapping. A peer can write to shared memory at any time, so such memory is
+//! never borrowed as a Rust reference: [`Memory`] copies bytes and runs atomics through raw
+//! pointers. [`Hidden`] holds secrets outside of core dumps.
+//!
+//! # Concurrency
+//! Any thread may use a mapping. Each submodule documents its own locks.
+
+mod error;
+mod first_writes;
+mod io_vec;
+mod lost;
+mod memory;
+mod reserve;
+mod restricted;
+mod vault;
+
+pub use self::error::MemoryError;
+pub(crate) use self::io_vec::IoVec;
+pub use self::lost::{is_lost, survive};
+pub use self::memory::Memory;
+#[cfg(feature = "ibverbs")]
+pub(crate) use self::memory::Pin;
+pub(crate) use self::memory::copy;
+pub(crate) use self::vault::Hidden;

@@ -1,0 +1,652 @@
+//! Reliable connected queue pairs on an RDMA device.
+//!
+//! The device has the queues. This module tracks the state, the occupied queue slots, and the
+//! rendezvous stream, whose end reports the peer's disconnect. A queue pair fails once: after a
+//! device error, the end of the stream, or a local request. It then moves to Err and shuts the
+//! stream down, so that the peer notices. [`QueuePair::to_error`] also waits until the device has
+//! finished with the memory of posted requests. It posts a marker to each queue, which is flushed
+//! after every earlier request (as in Linux's `ib_drain_qp`), and moves completions to the stash
+//! of the completion queue. Requests posted in Err go directly to the stash, because some devices
+//! ignore flushed queues.
+//!
+//! # Concurrency
+//! Any thread may call any method. Lock order: `drained`, `changing`, `sends` or `recvs`, a
+//! completion queue's lock.
+
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, AtomicU8, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use ibverbs_sys::{
+    ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_cap,
+    ibv_qp_init_attr, ibv_qp_state, ibv_qp_type,
+};
+use parking_lot::Mutex;
+use socket2::SockRef;
+
+use super::{
+    cq::IbvCq,
+    lists::{RecvList, SendList},
+    pd::IbvPd,
+    ring::{Name, Place, Ring},
+    status,
+};
+use crate::{
+    provider::ibverbs::{
+        connection::{Endpoint, Exchange, Local, Path},
+        device::Core,
+        discovery::{Gid, select},
+        raw::RawQp,
+    },
+    verbs::{
+        PostError, PostErrorReason, QpCaps, QpState, QueuePair, RecvWr, Rendezvous, SendOp, SendWr,
+        VerbsError, WcStatus,
+    },
+};
+
+/// Retransmission timeout exponent: 4.096 us times 2 to the power of this value, 268 ms.
+const ACK_TIMEOUT: u8 = 16;
+/// Number of retransmissions; the device gives up after two seconds. A peer that ends is noticed
+/// earlier by its stream. The maximum is 7, with which Soft-RoCE may retry forever.
+const RETRY_COUNT: u8 = 6;
+/// Code of the delay that a peer waits if it finds no receive here: 655 ms.
+const RNR_TIMER: u8 = 0;
+/// Number of retries if the peer has no receive: four seconds in total. 7 means forever.
+const RNR_RETRY_COUNT: u8 = 6;
+/// Maximum number of routers on the path.
+const HOP_LIMIT: u8 = 64;
+
+/// Maximum time for a device to flush its queues. A working device needs microseconds.
+const MAX_DRAIN: Duration = Duration::from_secs(5);
+/// Number of polls of the completion queues before the draining thread sleeps between polls.
+const MAX_BUSY_POLLS: u32 = 1000;
+
+#[derive(Debug)]
+pub(crate) struct IbvQp {
+    num: u32,
+    caps: QpCaps,
+    max_msg_sz: u64,
+    me: Weak<IbvQp>,
+    state: AtomicU8,
+    /// Held while the state changes here and on the device.
+    changing: Mutex<()>,
+    drained: Mutex<bool>,
+    /// True if the device did not stop.
+    is_stuck: AtomicBool,
+    sends: Mutex<SendList>,
+    recvs: Mutex<RecvList>,
+    send_ring: Arc<Ring>,
+    recv_ring: Arc<Ring>,
+    send_place: Place,
+    recv_place: Place,
+    stream: OnceLock<Rendezvous>,
+    raw: RawQp,
+    send_cq: Arc<IbvCq>,
+    recv_cq: Arc<IbvCq>,
+    core: Arc<Core>,
+    pd: Arc<IbvPd>,
+}
+
+fn limit(what: &'static str, asked: u32, limit: u32) -> Result<(), VerbsError> {
+    if asked <= limit {
+        return Ok(());
+    }
+    Err(VerbsError::Limit { what, asked: asked.into(), limit: limit.into() })
+}
+
+impl IbvQp {
+    pub(crate) fn new(
+        pd: Arc<IbvPd>,
+        send_cq: Arc<IbvCq>,
+        recv_cq: Arc<IbvCq>,
+        caps: QpCaps,
+    ) -> Result<Arc<IbvQp>, VerbsError> {
+        let core = Arc::clone(pd.core());
+        let attr = core.attr();
+        limit("send queue depth", caps.max_send_wr, attr.max_qp_wr)?;
+        limit("receive queue depth", caps.max_recv_wr, attr.max_qp_wr)?;
+        limit("send scatter/gather elements", caps.max_send_sge, attr.max_sge)?;
+        limit("receive scatter/gather elements", caps.max_recv_sge, attr.max_sge)?;
+        limit("inline data", caps.max_inline_data, attr.max_inline_data)?;
+        let cap = ibv_qp_cap {
+            // One more slot each, for the marker.
+            max_send_wr: caps.max_send_wr + 1,
+            max_recv_wr: caps.max_recv_wr + 1,
+            max_send_sge: caps.max_send_sge.max(1),
+            max_recv_sge: caps.max_recv_sge.max(1),
+            max_inline_data: caps.max_inline_data,
+        };
+        let init = ibv_qp_init_attr { cap, qp_type: ibv_qp_type::IBV_QPT_RC, ..ibv_qp_init_attr::default() };
+        let raw = RawQp::new(pd.raw(), send_cq.raw(), recv_cq.raw(), init)
+            .map_err(|e| VerbsError::os("ibv_create_qp", e))?;
+        use ibverbs_sys::ibv_access_flags as access;
+        let remote = access::IBV_ACCESS_REMOTE_WRITE.0
+            | access::IBV_ACCESS_REMOTE_READ.0
+            | access::IBV_ACCESS_REMOTE_ATOMIC.0;
+        let attr = ibv_qp_attr {
+            qp_state: ibv_qp_state::IBV_QPS_INIT,
+            port_num: core.port().number,
+            // The regions define the peer's access.
+            qp_access_flags: access::IBV_ACCESS_LOCAL_WRITE.0 | remote,
+            ..no_attr()
+        };
+        raw.modify(
+            attr,
+            mask::IBV_QP_STATE | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT | mask::IBV_QP_ACCESS_FLAGS,
+        )
+        .map_err(|e| VerbsError::os("ibv_modify_qp to Init", e))?;
+        let num = core.number();
+        let send_ring = Arc::new(Ring::new(num, false, caps.max_send_wr));
+        let recv_ring = Arc::new(Ring::new(num, true, caps.max_recv_wr));
+        let mut full = false;
+        let qp = Arc::new_cyclic(|me: &Weak<IbvQp>| {
+            let mut enter = |cq: &IbvCq, ring: &Arc<Ring>| {
+                let place = cq.enter(ring, me);
+                full |= place.is_none();
+                // Generation 0 with the last index matches no entry of the table.
+                place.unwrap_or(Place { index: u16::MAX, generation: 0 })
+            };
+            let send_place = enter(&send_cq, &send_ring);
+            let recv_place = enter(&recv_cq, &recv_ring);
+            IbvQp {
+                num,
+                caps,
+                max_msg_sz: core.attr().max_msg_sz,
+                me: Weak::clone(me),
+                state: AtomicU8::new(QpState::Init as u8),
+                changing: Mutex::new(()),
+                drained: Mutex::new(false),
+                is_stuck: AtomicBool::new(false),
+                sends: Mutex::new(SendList::new(caps.max_send_wr as usize)),
+                recvs: Mutex::new(RecvList::new(caps.max_recv_wr as usize)),
+                send_ring,
+                recv_ring,
+                send_place,
+                recv_place,
+                stream: OnceLock::new(),
+                raw,
+                send_cq,
+                recv_cq,
+                core,
+                pd,
+            }
+        });
+        if full {
+            let limit = super::ring::MAX_PLACES as u64;
+            return Err(VerbsError::Limit {
+                what: "queue pairs of a completion queue",
+                asked: limit + 1,
+                limit,
+            });
+        }
+        qp.core.watch().add_qp(num, qp.raw.addr(), &qp.me);
+        Ok(qp)
+    }
+
+    /// Moves to Err, once, and notifies the peer. Does not block.
+    pub(crate) fn fail(&self, why: &str) {
+        let _changing = self.changing.lock();
+        if self.state.swap(QpState::Err as u8, Ordering::AcqRel) == QpState::Err as u8 {
+            return;
+        }
+        log::debug!("queue pair {}: {why}", self.num);
+        self.to_err_on_device();
+        if let Some(stream) = self.stream.get() {
+            self.core.watch().remove_stream(fd_of(stream));
+            // The stream may already be shut down.
+            let _ = sock(stream).shutdown(std::net::Shutdown::Both);
+        }
+    }
+
+    fn to_err_on_device(&self) {
+        let attr = ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_ERR, ..no_attr() };
+        if let Err(e) = self.raw.modify(attr, mask::IBV_QP_STATE) {
+            log::error!("queue pair {}: ibv_modify_qp to Err: {e}", self.num);
+        }
+    }
+
+    /// Blocks until the device has finished with every posted request. The state must be Err.
+    fn drain(&self) {
+        let mut drained = self.drained.lock();
+        if std::mem::replace(&mut *drained, true) {
+            return;
+        }
+        self.post_markers();
+        // Soft-RoCE flushes the receives of a queue pair in Err only after another transition.
+        self.to_err_on_device();
+        let start = Instant::now();
+        let mut polls = 0u32;
+        loop {
+            for cq in [&self.send_cq, &self.recv_cq] {
+                if let Err(e) = cq.stash_all() {
+                    log::error!("queue pair {}: {e}", self.num);
+                }
+            }
+            if self.send_ring.is_drained() && self.recv_ring.is_drained() {
+                return;
+            }
+            polls = polls.saturating_add(1);
+            if polls < MAX_BUSY_POLLS {
+                std::thread::yield_now();
+            } else if start.elapsed() < MAX_DRAIN {
+                std::thread::sleep(Duration::from_micros(100));
+            } else {
+                break;
+            }
+        }
+        log::error!(
+            "queue pair {}: the device did not flush it; it is reset, and its memory is leaked",
+            self.num
+        );
+        self.is_stuck.store(true, Ordering::Release);
+        self.pd.set_stuck();
+        let attr = ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_RESET, ..no_attr() };
+        if let Err(e) = self.raw.modify(attr, mask::IBV_QP_STATE) {
+            log::error!("queue pair {}: ibv_modify_qp to Reset: {e}", self.num);
+        }
+    }
+
+    fn post_markers(&self) {
+        let marker = |place, ring: &Ring| Name { place, is_marker: true, sequence: ring.next() }.encode();
+        if self.send_ring.is_fresh() {
+            self.send_ring.set_drained();
+        } else {
+            let mut sends = self.sends.lock();
+            sends.clear();
+            sends.add_marker(marker(self.send_place, &self.send_ring));
+            if let Some(e) = sends.post(&self.raw).error {
+                log::error!("queue pair {}: posting the send marker failed: {e}", self.num);
+            }
+        }
+        if self.recv_ring.is_fresh() {
+            self.recv_ring.set_drained();
+        } else {
+            let mut recvs = self.recvs.lock();
+            recvs.clear();
+            recvs.add(marker(self.recv_place, &self.recv_ring), &RecvWr { wr_id: 0, sges: &[] });
+            if let Some(e) = recvs.post(&self.raw).error {
+                log::error!("queue pair {}: posting the receive marker failed: {e}", self.num);
+            }
+        }
+    }
+
+    /// Moves from state `from` to `to`, here and on the device, unless the queue pair has failed.
+    fn step(
+        &self,
+        from: QpState,
+        to: QpState,
+        attr: ibv_qp_attr,
+        which: mask,
+        explain: impl FnOnce(std::io::Error) -> VerbsError,
+    ) -> Result<(), VerbsError> {
+        let _changing = self.changing.lock();
+        let state = self.state();
+        if state != from {
+            return Err(VerbsError::State { is: state, needs: from });
+        }
+        self.raw.modify(attr, which).map_err(explain)?;
+        self.state.store(to as u8, Ordering::Release);
+        Ok(())
+    }
+
+    fn find_peer(&self, exchange: &mut Exchange, near: Option<std::net::IpAddr>) -> Result<(), VerbsError> {
+        let port = self.core.port();
+        let chosen = self.core.gid_index();
+        let gid = select::gid(&port, chosen, near).map_err(VerbsError::NoPath)?;
+        let max_rd_atomic = u8::try_from(self.core.attr().max_qp_rd_atom).unwrap_or(u8::MAX);
+        let local = Local { port: &port, gid, gid_is_chosen: chosen.is_some(), max_rd_atomic };
+        let mut random = [0; 4];
+        getrandom::fill(&mut random)
+            .map_err(|e| VerbsError::os("getrandom", std::io::Error::other(e.to_string())))?;
+        let ours = Endpoint::new(&local, self.raw.number(), u32::from_ne_bytes(random));
+        let theirs = exchange.swap_endpoints(&ours)?;
+        let path = ours.path_to(&local, &theirs).map_err(VerbsError::NoPath)?;
+        let device = &self.core.attr().name;
+        let explain = |e: std::io::Error| {
+            let (from, to) = match (gid, path.global) {
+                (Some(entry), Some((to, _))) => {
+                    (format!("GID {} (index {})", entry.gid, entry.index), format!("GID {}", Gid(to)))
+                }
+                _ => (format!("LID {}", port.lid), format!("LID {}", path.dlid)),
+            };
+            VerbsError::NoPath(format!(
+                "{device} port {} with {from} does not reach {to}: {e}; another address may be chosen with \
+                 --gid-index, at either side",
+                port.number
+            ))
+        };
+        let (attr, which) = receive_attr(&path, port.number);
+        self.step(QpState::Init, QpState::Rtr, attr, which, explain)?;
+        let (attr, which) = send_attr(&path);
+        self.step(QpState::Rtr, QpState::Rts, attr, which, |e| VerbsError::os("ibv_modify_qp to Rts", e))?;
+        // Neither side sends before both can receive.
+        exchange.wait_ready()
+    }
+
+    fn refuses(&self, room: u32, wr: &SendWr<'_>) -> Option<PostErrorReason> {
+        let caps = &self.caps;
+        if room == 0 {
+            return Some(PostErrorReason::QueueFull { depth: caps.max_send_wr });
+        }
+        let (asked, limit) = (wr.sges.len(), caps.max_send_sge);
+        if asked > limit as usize {
+            return Some(PostErrorReason::TooManySges { asked, limit });
+        }
+        let asked = wr.byte_len();
+        if asked > self.max_msg_sz {
+            return Some(PostErrorReason::TooLong { asked, limit: self.max_msg_sz });
+        }
+        if let Some(bytes) = wr.inline {
+            let asked = bytes.len() as u64;
+            let allowed = matches!(wr.op, SendOp::Send { .. } | SendOp::Write { .. }) && wr.sges.is_empty();
+            let limit = if allowed { caps.max_inline_data } else { 0 };
+            if !allowed || asked > u64::from(limit) {
+                return Some(PostErrorReason::Inline { asked, limit });
+            }
+        }
+        let atomic = matches!(wr.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
+        (atomic && (wr.sges.len() != 1 || asked != 8)).then_some(PostErrorReason::AtomicShape)
+    }
+
+    /// Returns the status with which a request must fail that the device cannot receive unchanged.
+    /// A device executes an atomic at the peer before it checks the local element. Some drivers
+    /// refuse an unaligned atomic without a reason.
+    fn local_error(&self, wr: &SendWr<'_>) -> Option<WcStatus> {
+        let (SendOp::CompareSwap { remote, .. } | SendOp::FetchAdd { remote, .. }) = wr.op else {
+            return None;
+        };
+        let lands = wr.sges.first().is_some_and(|sge| self.pd.may_write(sge));
+        match (lands, remote.addr.is_multiple_of(8)) {
+            (false, _) => Some(WcStatus::LocProtErr),
+            (true, false) => Some(WcStatus::RemInvReqErr),
+            (true, true) => None,
+        }
+    }
+
+    fn refuses_recv(&self, room: u32, wr: &RecvWr<'_>) -> Option<PostErrorReason> {
+        if room == 0 {
+            return Some(PostErrorReason::QueueFull { depth: self.caps.max_recv_wr });
+        }
+        let (asked, limit) = (wr.sges.len(), self.caps.max_recv_sge);
+        (asked > limit as usize).then_some(PostErrorReason::TooManySges { asked, limit })
+    }
+
+    /// Returns the result of a post from the device's result and the reason for a refusal.
+    fn outcome(
+        taken: super::lists::Taken,
+        refused: Option<PostErrorReason>,
+        depth: u32,
+    ) -> Result<(), PostError> {
+        let posted = taken.count;
+        let reason = match taken.error {
+            Some(e) if e.raw_os_error() == Some(libc::ENOMEM) => Some(PostErrorReason::QueueFull { depth }),
+            Some(e) => Some(PostErrorReason::Device(e.raw_os_error().unwrap_or(libc::EIO))),
+            None => refused,
+        };
+        reason.map_or(Ok(()), |reason| Err(PostError { posted, reason }))
+    }
+
+    /// Completes sends as flushed, in state Err.
+    fn flush_sends(&self, list: &[SendWr<'_>]) -> Result<(), PostError> {
+        self.drain();
+        let _sends = self.sends.lock();
+        for (posted, wr) in list.iter().enumerate() {
+            if let Some(reason) = self.refuses(self.send_ring.room(), wr) {
+                return Err(PostError { posted, reason });
+            }
+            flush(&self.send_cq, self.send_place, &self.send_ring, wr.wr_id);
+        }
+        Ok(())
+    }
+
+    fn flush_recvs(&self, list: &[RecvWr<'_>]) -> Result<(), PostError> {
+        self.drain();
+        let _recvs = self.recvs.lock();
+        for (posted, wr) in list.iter().enumerate() {
+            if let Some(reason) = self.refuses_recv(self.recv_ring.room(), wr) {
+                return Err(PostError { posted, reason });
+            }
+            flush(&self.recv_cq, self.recv_place, &self.recv_ring, wr.wr_id);
+        }
+        Ok(())
+    }
+}
+
+/// Reports a request that the device never receives as flushed.
+fn flush(cq: &IbvCq, place: Place, ring: &Ring, wr_id: u64) {
+    let sequence = ring.next();
+    ring.record(sequence, wr_id);
+    ring.advance(1);
+    cq.push(Name { place, is_marker: false, sequence }, status::flushed(wr_id, ring.is_recv, ring.qp_num));
+}
+
+fn sock(stream: &Rendezvous) -> SockRef<'_> {
+    match stream {
+        Rendezvous::Tcp(stream) => SockRef::from(stream),
+        Rendezvous::Tls(stream) => SockRef::from(stream.tcp()),
+        Rendezvous::Unix(stream) => SockRef::from(stream),
+    }
+}
+
+fn fd_of(stream: &Rendezvous) -> BorrowedFd<'_> {
+    match stream {
+        Rendezvous::Tcp(stream) => stream.as_fd(),
+        Rendezvous::Tls(stream) => stream.tcp().as_fd(),
+        Rendezvous::Unix(stream) => stream.as_fd(),
+    }
+}
+
+fn no_attr() -> ibv_qp_attr {
+    // SAFETY: the structure consists of integers and unions of integers, for which zero is valid.
+    unsafe { std::mem::zeroed() }
+}
+
+/// Returns the attributes for receiving over `path`.
+fn receive_attr(path: &Path, port: u8) -> (ibv_qp_attr, mask) {
+    let mut ah_attr = ibv_ah_attr { dlid: path.dlid, port_num: port, ..no_attr().ah_attr };
+    if let Some((gid, index)) = path.global {
+        ah_attr.is_global = 1;
+        ah_attr.grh = ibv_global_route {
+            dgid: ibv_gid { raw: gid },
+            sgid_index: index,
+            hop_limit: HOP_LIMIT,
+            ..no_attr().ah_attr.grh
+        };
+    }
+    let attr = ibv_qp_attr {
+        qp_state: ibv_qp_state::IBV_QPS_RTR,
+        path_mtu: path.mtu,
+        dest_qp_num: path.remote_qp_num,
+        rq_psn: path.remote_psn,
+        max_dest_rd_atomic: path.max_dest_rd_atomic,
+        min_rnr_timer: RNR_TIMER,
+        ah_attr,
+        ..no_attr()
+    };
+    let which = mask::IBV_QP_STATE
+        | mask::IBV_QP_AV
+        | mask::IBV_QP_PATH_MTU
+        | mask::IBV_QP_DEST_QPN
+        | mask::IBV_QP_RQ_PSN
+        | mask::IBV_QP_MAX_DEST_RD_ATOMIC
+        | mask::IBV_QP_MIN_RNR_TIMER;
+    (attr, which)
+}
+
+/// Returns the additional attributes for sending over `path`.
+fn send_attr(path: &Path) -> (ibv_qp_attr, mask) {
+    let attr = ibv_qp_attr {
+        qp_state: ibv_qp_state::IBV_QPS_RTS,
+        sq_psn: path.local_psn,
+        timeout: ACK_TIMEOUT,
+        retry_cnt: RETRY_COUNT,
+        rnr_retry: RNR_RETRY_COUNT,
+        max_rd_atomic: path.max_rd_atomic,
+        ..no_attr()
+    };
+    let which = mask::IBV_QP_STATE
+        | mask::IBV_QP_SQ_PSN
+        | mask::IBV_QP_TIMEOUT
+        | mask::IBV_QP_RETRY_CNT
+        | mask::IBV_QP_RNR_RETRY
+        | mask::IBV_QP_MAX_QP_RD_ATOMIC;
+    (attr, which)
+}
+
+impl QueuePair for IbvQp {
+    fn qp_num(&self) -> u32 {
+        self.num
+    }
+
+    fn state(&self) -> QpState {
+        match self.state.load(Ordering::Acquire) {
+            s if s == QpState::Reset as u8 => QpState::Reset,
+            s if s == QpState::Init as u8 => QpState::Init,
+            s if s == QpState::Rtr as u8 => QpState::Rtr,
+            s if s == QpState::Rts as u8 => QpState::Rts,
+            _ => QpState::Err,
+        }
+    }
+
+    fn caps(&self) -> QpCaps {
+        self.caps
+    }
+
+    fn connect(&self, stream: Rendezvous, timeout: Duration) -> Result<(), VerbsError> {
+        let state = self.state();
+        if state != QpState::Init {
+            return Err(VerbsError::State { is: state, needs: QpState::Init });
+        }
+        let near = match &stream {
+            Rendezvous::Tcp(stream) => {
+                // Each message is sent alone.
+                let _ = stream.set_nodelay(true);
+                stream.local_addr().ok().map(|addr| addr.ip())
+            }
+            Rendezvous::Tls(_) => {
+                self.to_error();
+                let why = "the peers connected over TLS, which cannot encrypt the data of an RDMA device";
+                return Err(VerbsError::Protocol(why.into()));
+            }
+            Rendezvous::Unix(_) => None,
+        };
+        let mut exchange = Exchange::new(stream, Instant::now().checked_add(timeout));
+        let connected = self.find_peer(&mut exchange, near).and_then(|()| {
+            if self.stream.set(exchange.into_stream()).is_err() {
+                return Err(VerbsError::State { is: self.state(), needs: QpState::Init });
+            }
+            match self.stream.get() {
+                Some(stream) => self.core.watch().add_stream(self.num, fd_of(stream)),
+                None => Ok(()),
+            }
+        });
+        if let Err(e) = connected {
+            self.to_error();
+            return Err(e);
+        }
+        if self.state() == QpState::Err {
+            // The queue pair failed before its stream was stored.
+            if let Some(stream) = self.stream.get() {
+                self.core.watch().remove_stream(fd_of(stream));
+                let _ = sock(stream).shutdown(std::net::Shutdown::Both);
+            }
+            return Err(VerbsError::PeerGone);
+        }
+        Ok(())
+    }
+
+    fn post_send(&self, list: &[SendWr<'_>]) -> Result<(), PostError> {
+        if list.is_empty() {
+            return Ok(());
+        }
+        let mut sends = self.sends.lock();
+        match self.state() {
+            QpState::Rts => {}
+            QpState::Err => {
+                drop(sends);
+                return self.flush_sends(list);
+            }
+            state => return Err(PostError { posted: 0, reason: PostErrorReason::State(state) }),
+        }
+        sends.clear();
+        let (first, room) = (self.send_ring.next(), self.send_ring.room());
+        let mut refused = None;
+        for (wr, index) in list.iter().zip(0..) {
+            refused = self.refuses(room - index, wr);
+            if refused.is_some() {
+                break;
+            }
+            let sequence = first.wrapping_add(index);
+            self.send_ring.record(sequence, wr.wr_id);
+            let name = Name { place: self.send_place, is_marker: false, sequence }.encode();
+            match self.local_error(wr) {
+                None => sends.add(name, wr),
+                Some(status) => {
+                    self.send_ring.mark_invalid(sequence, status);
+                    sends.add_invalid(name);
+                }
+            }
+        }
+        let taken = sends.post(&self.raw);
+        self.send_ring.advance(taken.count as u32);
+        Self::outcome(taken, refused, self.caps.max_send_wr)
+    }
+
+    fn post_recv(&self, list: &[RecvWr<'_>]) -> Result<(), PostError> {
+        if list.is_empty() {
+            return Ok(());
+        }
+        let mut recvs = self.recvs.lock();
+        match self.state() {
+            QpState::Err => {
+                drop(recvs);
+                return self.flush_recvs(list);
+            }
+            QpState::Reset => {
+                return Err(PostError { posted: 0, reason: PostErrorReason::State(QpState::Reset) });
+            }
+            _ => {}
+        }
+        recvs.clear();
+        let (first, room) = (self.recv_ring.next(), self.recv_ring.room());
+        let mut refused = None;
+        for (wr, index) in list.iter().zip(0..) {
+            refused = self.refuses_recv(room - index, wr);
+            if refused.is_some() {
+                break;
+            }
+            let sequence = first.wrapping_add(index);
+            self.recv_ring.record(sequence, wr.wr_id);
+            recvs.add(Name { place: self.recv_place, is_marker: false, sequence }.encode(), wr);
+        }
+        let taken = recvs.post(&self.raw);
+        self.recv_ring.advance(taken.count as u32);
+        Self::outcome(taken, refused, self.caps.max_recv_wr)
+    }
+
+    fn to_error(&self) {
+        self.fail("ended here");
+        self.drain();
+    }
+
+    fn is_stopped(&self) -> bool {
+        !self.is_stuck.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for IbvQp {
+    fn drop(&mut self) {
+        self.core.watch().remove_qp(self.num, self.raw.addr());
+        self.send_cq.leave(self.send_place);
+        self.recv_cq.leave(self.recv_place);
+        if let Some(stream) = self.stream.get() {
+            self.core.watch().remove_stream(fd_of(stream));
+            let _ = sock(stream).shutdown(std::net::Shutdown::Both);
+        }
+    }
+}

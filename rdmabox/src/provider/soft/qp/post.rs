@@ -1,0 +1,506 @@
+//! Posts send work requests: checks them, then executes them on mapped memory or frames them for
+//! the wire.
+//!
+//! A request that must not start yet is held, together with every request behind it. A fenced
+//! request waits for earlier READs and atomics. A request on mapped memory waits for earlier
+//! messages, because the responder would not have reached it yet. Held requests start when the
+//! answers arrive.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    send_queue::{Entry, Pieces, SendQueue},
+    soft_qp::{Link, SoftQp},
+};
+use crate::{
+    provider::soft::{
+        device::MAX_MESSAGE,
+        memory::{Atomic, Executing, PeerMemory, Piece, Refused, peer_memory as direct},
+        wire::{FLAG_ACK, FLAG_IMM, FLAG_PLACED, Header, Opcode},
+    },
+    verbs::{
+        Access, DirectOp, PostErrorReason, QpState, QueuePair, RemoteAddr, SendFlags, SendOp, SendWr,
+        WcOpcode, WcStatus,
+    },
+};
+
+/// Maximum time that a post waits for a memory handle that is in transit.
+pub(crate) const HANDLE_WAIT: Duration = Duration::from_secs(2);
+
+/// Payload that is copied at the post, or memory that is used until the completion.
+#[derive(Debug)]
+enum Payload<'a> {
+    Pieces(Pieces),
+    Inline(&'a [u8]),
+}
+
+/// A request whose local elements have been checked.
+#[derive(Debug)]
+struct Checked<'a> {
+    wr_id: u64,
+    op: SendOp,
+    flags: SendFlags,
+    len: u64,
+    payload: Payload<'a>,
+    /// Status with which the request fails when its turn comes.
+    fault: Option<WcStatus>,
+}
+
+/// A request that waits for earlier requests.
+#[derive(Debug)]
+pub(crate) struct Held {
+    wr_id: u64,
+    op: SendOp,
+    flags: SendFlags,
+    len: u64,
+    pieces: Pieces,
+    inline: Option<Box<[u8]>>,
+    fault: Option<WcStatus>,
+}
+
+impl Held {
+    pub(crate) fn wr_id(&self) -> u64 {
+        self.wr_id
+    }
+
+    pub(crate) fn opcode(&self) -> WcOpcode {
+        opcode_of(&self.op)
+    }
+
+    fn as_checked(&self) -> Checked<'_> {
+        let payload = match &self.inline {
+            Some(bytes) => Payload::Inline(bytes),
+            None => Payload::Pieces(self.pieces.clone()),
+        };
+        Checked {
+            wr_id: self.wr_id,
+            op: self.op,
+            flags: self.flags,
+            len: self.len,
+            payload,
+            fault: self.fault,
+        }
+    }
+}
+
+impl Checked<'_> {
+    fn hold(self) -> Held {
+        let (pieces, inline) = match self.payload {
+            Payload::Pieces(pieces) => (pieces, None),
+            Payload::Inline(bytes) => (Pieces::new(), Some(Box::from(bytes))),
+        };
+        Held {
+            wr_id: self.wr_id,
+            op: self.op,
+            flags: self.flags,
+            len: self.len,
+            pieces,
+            inline,
+            fault: self.fault,
+        }
+    }
+
+    fn failed(&self, status: WcStatus) -> Entry {
+        self.entry(0, Pieces::new(), Some(status))
+    }
+
+    fn entry(&self, msn: u32, landing: Pieces, done: Option<WcStatus>) -> Entry {
+        Entry {
+            wr_id: self.wr_id,
+            msn,
+            opcode: opcode_of(&self.op),
+            signaled: self.flags.contains(SendFlags::SIGNALED),
+            byte_len: self.len as u32,
+            landing,
+            done,
+        }
+    }
+}
+
+/// Result of starting a request.
+enum Started {
+    /// The request's frames wait to be sent.
+    Framed,
+    /// The request is complete once all earlier requests are. `failed` if it failed and was
+    /// reported.
+    Executed { failed: bool },
+}
+
+/// Result of a post.
+#[derive(Debug)]
+pub(crate) struct Posted {
+    /// Number of requests on the queue.
+    pub count: usize,
+    /// Reason why the next request was refused.
+    pub refused: Option<PostErrorReason>,
+    /// True if there are frames to send.
+    pub framed: bool,
+    /// True if a request has failed, so that the queue pair must go to Err.
+    pub failed: bool,
+}
+
+impl SoftQp {
+    /// Queues the requests of a list up to the first refused one. Sends nothing.
+    pub(crate) fn post_list(&self, list: &[SendWr<'_>]) -> Posted {
+        let mut posted = Posted { count: 0, refused: None, framed: false, failed: false };
+        let mut give_up: Option<Instant> = None;
+        while posted.count < list.len() {
+            let missing =
+                self.post_until_missing(list, &mut posted, give_up.is_some_and(|t| Instant::now() > t));
+            if posted.refused.is_some() {
+                break;
+            }
+            if missing {
+                give_up.get_or_insert_with(|| Instant::now() + HANDLE_WAIT);
+                if !self.progress() {
+                    std::thread::yield_now();
+                }
+            }
+        }
+        posted
+    }
+
+    /// Queues requests while the peer's memory is mapped. Returns true if a memory handle is
+    /// missing. If `overdue`, a missing handle is an error instead.
+    fn post_until_missing(&self, list: &[SendWr<'_>], posted: &mut Posted, overdue: bool) -> bool {
+        let mut sq = self.sq();
+        while let Some(wr) = list.get(posted.count) {
+            let state = self.state();
+            let link = match (state, self.link()) {
+                (QpState::Rts, Some(link)) => Some(link),
+                (QpState::Err, _) => None,
+                _ => {
+                    posted.refused = Some(PostErrorReason::State(state));
+                    return false;
+                }
+            };
+            if let Some(reason) = self.refuses(&sq, wr) {
+                posted.refused = Some(reason);
+                return false;
+            }
+            let mut checked = self.check_local(&mut sq, wr);
+            sq.take_slot();
+            let Some(link) = link.filter(|_| !sq.is_poisoned()) else {
+                // Reported behind all unreported requests.
+                checked.fault = Some(WcStatus::WrFlushErr);
+                if sq.holds() {
+                    sq.hold(checked.hold());
+                } else {
+                    sq.flush(checked.failed(WcStatus::WrFlushErr));
+                }
+                posted.count += 1;
+                continue;
+            };
+            if sq.holds() || !may_start(&sq, link, &checked) {
+                sq.hold(checked.hold());
+                posted.count += 1;
+                continue;
+            }
+            match self.start(link, &mut sq, checked) {
+                Ok(Started::Framed) => posted.framed = true,
+                Ok(Started::Executed { failed }) => posted.failed |= failed,
+                Err(Refused::NotMapped) if !overdue => {
+                    sq.return_slot();
+                    return true;
+                }
+                Err(_) => {
+                    let failed = self.check_local(&mut sq, wr).failed(WcStatus::RemAccessErr);
+                    posted.failed |= sq.push(failed);
+                }
+            }
+            posted.count += 1;
+        }
+        false
+    }
+
+    /// Starts held requests that may start now. Returns true if one of them failed.
+    pub(crate) fn release_held(&self, link: &Link, sq: &mut SendQueue) -> bool {
+        // The receiver's loop sends the frames after the current frame has been processed.
+        while let Some(held) = sq.take_held(|sq, held| may_start(sq, link, &held.as_checked())) {
+            match self.start(link, sq, held.as_checked()) {
+                Ok(Started::Framed | Started::Executed { failed: false }) => {}
+                Ok(Started::Executed { failed: true }) => return true,
+                Err(_) => {
+                    return sq.push(held.as_checked().failed(WcStatus::RemAccessErr));
+                }
+            }
+        }
+        false
+    }
+
+    /// Checks the local elements of a request.
+    fn check_local<'a>(&self, sq: &mut SendQueue, wr: &SendWr<'a>) -> Checked<'a> {
+        let needs = match wr.op {
+            SendOp::Send { .. } | SendOp::Write { .. } => Access::empty(),
+            _ => Access::LOCAL_WRITE,
+        };
+        let mut pieces = sq.room_for(wr.sges.len());
+        let mut fault = None;
+        for sge in wr.sges {
+            match self.regions().local(sge, needs) {
+                Some(piece) => pieces.push(piece),
+                None => fault = Some(WcStatus::LocProtErr),
+            }
+        }
+        let payload = match wr.inline {
+            Some(bytes) => Payload::Inline(bytes),
+            None => Payload::Pieces(pieces),
+        };
+        Checked { wr_id: wr.wr_id, op: wr.op, flags: wr.flags, len: wr.byte_len(), payload, fault }
+    }
+
+    /// Executes or frames one request. Returns `Err` if the peer's memory is not mapped.
+    fn start(&self, link: &Link, sq: &mut SendQueue, mut wr: Checked<'_>) -> Result<Started, Refused> {
+        if let Some(status) = wr.fault {
+            return Ok(Started::Executed { failed: sq.push(wr.failed(status)) });
+        }
+        if let Some(peer) = &link.peer
+            && !matches!(wr.op, SendOp::Send { .. })
+        {
+            let started = self.start_direct(peer, sq, &wr);
+            if let Payload::Pieces(pieces) = wr.payload {
+                sq.take_back(pieces);
+            }
+            return started;
+        }
+        let msn = sq.take_msn();
+        let mut tx = self.tx();
+        // A message on a Unix socket is always acknowledged, because later requests may wait for
+        // it.
+        let wants_ack = wr.flags.contains(SendFlags::SIGNALED) || link.peer.is_some();
+        tx.header(&request_header(&wr, msn, wants_ack));
+        let sends = matches!(wr.op, SendOp::Send { .. } | SendOp::Write { .. });
+        let mut landing = Pieces::new();
+        match &mut wr.payload {
+            Payload::Inline(bytes) => tx.bytes(bytes),
+            Payload::Pieces(pieces) if sends => {
+                pieces.drain(..).for_each(|piece| tx.memory(piece, Some(msn)));
+                sq.take_back(std::mem::take(pieces));
+            }
+            Payload::Pieces(pieces) => landing = std::mem::take(pieces),
+        }
+        sq.push(wr.entry(msn, landing, None));
+        Ok(Started::Framed)
+    }
+
+    fn start_direct(
+        &self,
+        peer: &PeerMemory,
+        sq: &mut SendQueue,
+        wr: &Checked<'_>,
+    ) -> Result<Started, Refused> {
+        let status = match execute(peer, wr) {
+            Ok(()) => WcStatus::Success,
+            Err(Failed::Status(status)) => status,
+            Err(Failed::NotMapped) => return Err(Refused::NotMapped),
+        };
+        if let (SendOp::Write { imm: Some(imm), .. }, WcStatus::Success) = (wr.op, status) {
+            // The bytes are in place, but the peer still has to consume a receive.
+            let msn = sq.take_msn();
+            let mut header = Header::new(Opcode::Write, msn);
+            header.flags = FLAG_IMM | FLAG_PLACED | FLAG_ACK;
+            header.imm = imm.into();
+            header.arg0 = wr.len.into();
+            self.tx().header(&header);
+            sq.push(wr.entry(msn, Pieces::new(), None));
+            return Ok(Started::Framed);
+        }
+        Ok(Started::Executed { failed: sq.push(wr.entry(0, Pieces::new(), Some(status))) })
+    }
+
+    /// Executes a request without a slot on the queue. Returns `None` if the request would overtake
+    /// others or cannot execute.
+    #[inline]
+    pub(crate) fn execute_direct(&self, op: &mut DirectOp<'_>) -> Option<WcStatus> {
+        let peer = self.link()?.peer.as_ref()?;
+        // Taken before the state is read. A thread that ends the queue pair changes the state
+        // first, then waits for executions.
+        let executing = peer.try_execute()?;
+        if self.state() != QpState::Rts || !self.is_idle() || op.byte_len() > MAX_MESSAGE {
+            return None;
+        }
+        match execute_op(&executing, op) {
+            Ok(()) => Some(WcStatus::Success),
+            Err(Failed::Status(status)) => Some(status),
+            // The memory handle is in transit; a post waits for it.
+            Err(Failed::NotMapped) => None,
+        }
+    }
+
+    /// Returns the reason if a device would refuse the request at the post.
+    fn refuses(&self, sq: &SendQueue, wr: &SendWr<'_>) -> Option<PostErrorReason> {
+        let caps = self.caps();
+        if sq.slots_in_use() >= caps.max_send_wr {
+            return Some(PostErrorReason::QueueFull { depth: caps.max_send_wr });
+        }
+        let (asked, limit) = (wr.sges.len(), caps.max_send_sge);
+        if asked > limit as usize {
+            return Some(PostErrorReason::TooManySges { asked, limit });
+        }
+        let len = wr.byte_len();
+        if len > MAX_MESSAGE {
+            return Some(PostErrorReason::TooLong { asked: len, limit: MAX_MESSAGE });
+        }
+        if let Some(bytes) = wr.inline {
+            let asked = bytes.len() as u64;
+            let allowed = matches!(wr.op, SendOp::Send { .. } | SendOp::Write { .. }) && wr.sges.is_empty();
+            let limit = if allowed { caps.max_inline_data } else { 0 };
+            if !allowed || asked > u64::from(limit) {
+                return Some(PostErrorReason::Inline { asked, limit });
+            }
+        }
+        let atomic = matches!(wr.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
+        if atomic && (wr.sges.len() != 1 || len != 8) {
+            return Some(PostErrorReason::AtomicShape);
+        }
+        None
+    }
+}
+
+fn may_start(sq: &SendQueue, link: &Link, wr: &Checked<'_>) -> bool {
+    if wr.fault.is_some() {
+        return true;
+    }
+    let direct = link.peer.is_some() && !matches!(wr.op, SendOp::Send { .. });
+    if direct { !sq.awaits_peer() } else { !(wr.flags.contains(SendFlags::FENCE) && sq.awaits_response()) }
+}
+
+fn opcode_of(op: &SendOp) -> WcOpcode {
+    match op {
+        SendOp::Send { .. } => WcOpcode::Send,
+        SendOp::Write { .. } => WcOpcode::RdmaWrite,
+        SendOp::Read { .. } => WcOpcode::RdmaRead,
+        SendOp::CompareSwap { .. } => WcOpcode::CompSwap,
+        SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+    }
+}
+
+fn request_header(wr: &Checked<'_>, msn: u32, wants_ack: bool) -> Header {
+    let place = |header: &mut Header, remote: RemoteAddr| {
+        header.rkey = remote.rkey.into();
+        header.addr = remote.addr.into();
+    };
+    let len = (wr.len as u32).into();
+    let mut header;
+    match wr.op {
+        SendOp::Send { imm } => {
+            header = Header::new(Opcode::Send, msn);
+            header.payload_len = len;
+            set_imm(&mut header, imm);
+        }
+        SendOp::Write { remote, imm } => {
+            header = Header::new(Opcode::Write, msn);
+            header.payload_len = len;
+            place(&mut header, remote);
+            set_imm(&mut header, imm);
+        }
+        SendOp::Read { remote } => {
+            header = Header::new(Opcode::Read, msn);
+            header.length = len;
+            place(&mut header, remote);
+        }
+        SendOp::CompareSwap { remote, compare, swap } => {
+            header = Header::new(Opcode::CompareSwap, msn);
+            place(&mut header, remote);
+            header.arg0 = compare.into();
+            header.arg1 = swap.into();
+        }
+        SendOp::FetchAdd { remote, add } => {
+            header = Header::new(Opcode::FetchAdd, msn);
+            place(&mut header, remote);
+            header.arg0 = add.into();
+        }
+    }
+    if wants_ack {
+        header.flags |= FLAG_ACK;
+    }
+    header
+}
+
+fn set_imm(header: &mut Header, imm: Option<u32>) {
+    if let Some(imm) = imm {
+        header.flags |= FLAG_IMM;
+        header.imm = imm.into();
+    }
+}
+
+enum Failed {
+    Status(WcStatus),
+    NotMapped,
+}
+
+impl From<Refused> for Failed {
+    fn from(refused: Refused) -> Failed {
+        match refused {
+            Refused::Access => Failed::Status(WcStatus::RemAccessErr),
+            Refused::NotMapped => Failed::NotMapped,
+        }
+    }
+}
+
+/// Runs a one-sided request on the peer's mapped memory.
+fn execute(peer: &PeerMemory, wr: &Checked<'_>) -> Result<(), Failed> {
+    let pieces: &[Piece] = match &wr.payload {
+        Payload::Pieces(pieces) => pieces,
+        Payload::Inline(_) => &[],
+    };
+    let executing = peer.execute();
+    let old = match wr.op {
+        SendOp::Write { .. } | SendOp::Read { .. } if wr.len == 0 => return Ok(()),
+        SendOp::Write { remote, .. } => {
+            let (memory, offset) = executing.locate(remote, wr.len, Access::REMOTE_WRITE)?;
+            match &wr.payload {
+                Payload::Inline(bytes) => direct::write_bytes(memory, offset, bytes),
+                Payload::Pieces(pieces) => direct::write(memory, offset, pieces),
+            }
+            return Ok(());
+        }
+        SendOp::Read { remote } => {
+            let (memory, offset) = executing.locate(remote, wr.len, Access::REMOTE_READ)?;
+            direct::read(memory, offset, pieces);
+            return Ok(());
+        }
+        SendOp::CompareSwap { remote, compare, swap } => {
+            atomic(&executing, remote, Atomic::CompareSwap { compare, swap })?
+        }
+        SendOp::FetchAdd { remote, add } => atomic(&executing, remote, Atomic::FetchAdd { add })?,
+        // Sends are never executed directly.
+        SendOp::Send { .. } => return Err(Failed::Status(WcStatus::LocQpOpErr)),
+    };
+    if let Some(piece) = pieces.first() {
+        direct::store_old_value(piece, old);
+    }
+    Ok(())
+}
+
+/// Runs a one-sided request between the caller's memory and the peer's mapped memory.
+#[inline(always)] // Called from one place.
+fn execute_op(executing: &Executing<'_>, op: &mut DirectOp<'_>) -> Result<(), Failed> {
+    match op {
+        DirectOp::Write { data: [], .. } | DirectOp::Read { out: [], .. } => {}
+        DirectOp::Write { remote, data } => {
+            let (memory, offset) = executing.locate(*remote, data.len() as u64, Access::REMOTE_WRITE)?;
+            direct::write_bytes(memory, offset, data);
+        }
+        DirectOp::Read { remote, out } => {
+            let (memory, offset) = executing.locate(*remote, out.len() as u64, Access::REMOTE_READ)?;
+            direct::read_bytes(memory, offset, out);
+        }
+        DirectOp::CompareSwap { remote, compare, swap, old } => {
+            **old = atomic(executing, *remote, Atomic::CompareSwap { compare: *compare, swap: *swap })?;
+        }
+        DirectOp::FetchAdd { remote, add, old } => {
+            **old = atomic(executing, *remote, Atomic::FetchAdd { add: *add })?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs an atomic on the peer's mapped memory and returns the old value.
+fn atomic(executing: &Executing<'_>, remote: RemoteAddr, op: Atomic) -> Result<u64, Failed> {
+    if !remote.addr.is_multiple_of(8) {
+        return Err(Failed::Status(WcStatus::RemInvReqErr));
+    }
+    let (memory, offset) = executing.locate(remote, 8, Access::REMOTE_ATOMIC)?;
+    direct::atomic(memory, offset, op).map_err(Failed::Status)
+}

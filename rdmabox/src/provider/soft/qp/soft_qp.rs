@@ -1,0 +1,626 @@
+//! Reliable connected queue pairs of the software device.
+//!
+//! # Concurrency
+//! Any thread may call any method. Lock order: `rx`, `sq`, `tx`; `rq`, `interest` and the peer's
+//! memory are leaves. A post holds `sq` while it queues frames, so that frames are in the order
+//! of the send queue, and `tx` while it sends. Requests hold the peer's memory shared while they
+//! execute. Arriving handles and the end of the queue pair hold it exclusively, under `rx`.
+
+use std::{
+    collections::VecDeque,
+    ops::{Deref, DerefMut},
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, AtomicU8, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::{
+    post::{HANDLE_WAIT, Posted},
+    responder::PostedRecv,
+    rx::{Rx, TakenRecv},
+    send_queue::SendQueue,
+    tx::Tx,
+};
+use crate::{
+    provider::soft::{
+        completion::{Interest, PollSet, SoftCq},
+        device::{MAX_QP_WR, SoftPd},
+        memory::{PeerMemory, Refused, Regions},
+        stream::{ConnectedProcess, Socket},
+        wire::{Header, Hello, MAGIC, VERSION},
+    },
+    verbs::{
+        Access, DirectOp, PostError, PostErrorReason, QpCaps, QpState, QueuePair, RecvWr, RemoteAddr,
+        Rendezvous, SendWr, VerbsError, WcOpcode, WcStatus, WorkCompletion,
+    },
+};
+
+/// Maximum number of reads of data that the peer sent before it disconnected.
+const MAX_FINAL_READS: usize = 64;
+/// Returns the maximum number of answers that may wait for the socket before the queue pair stops
+/// taking requests. `own` is the maximum number of its own outstanding requests.
+///
+/// At least one of two sides must keep reading, or both would wait forever. A side with few own
+/// requests may stop early: its peer owes it few answers, below the peer's limit, and keeps
+/// reading. So a peer that reads nothing costs a host little memory.
+pub(crate) fn max_answers(own: u32) -> usize {
+    match own {
+        ..=1 => 128,
+        2..=256 => 256 + 64,
+        _ => MAX_QP_WR as usize + 64,
+    }
+}
+
+/// A connection to a peer.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub socket: Socket,
+    /// The peer's memory, if the peer is on this host and this side maps memory.
+    pub peer: Option<PeerMemory>,
+    /// True if the peers exchange memory handles, which both sides must do if one of them wants to.
+    pub shares: bool,
+}
+
+/// The locked send queue. Unlocking it updates `idle`.
+pub(crate) struct LockedSendQueue<'a> {
+    queue: MutexGuard<'a, SendQueue>,
+    idle: &'a AtomicBool,
+}
+
+impl Deref for LockedSendQueue<'_> {
+    type Target = SendQueue;
+
+    fn deref(&self) -> &SendQueue {
+        &self.queue
+    }
+}
+
+impl DerefMut for LockedSendQueue<'_> {
+    fn deref_mut(&mut self) -> &mut SendQueue {
+        &mut self.queue
+    }
+}
+
+impl Drop for LockedSendQueue<'_> {
+    fn drop(&mut self) {
+        // The lock is still held, so the flag is correct before a completion becomes visible.
+        let idle = self.queue.is_idle();
+        if self.idle.load(Ordering::Relaxed) != idle {
+            self.idle.store(idle, Ordering::Release);
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct SoftQp {
+    num: u32,
+    caps: QpCaps,
+    /// True if this side maps the peer's memory.
+    maps: bool,
+    me: Weak<SoftQp>,
+    pd: Arc<SoftPd>,
+    recv_cq: Arc<SoftCq>,
+    /// Poll sets that wait for the socket.
+    sets: SmallVec<[Arc<PollSet>; 2]>,
+    state: AtomicU8,
+    link: OnceLock<Link>,
+    rx: Mutex<Rx>,
+    sq: Mutex<SendQueue>,
+    /// True if every posted request was complete when `sq` was last unlocked. The current owner of
+    /// `sq` may be changing that.
+    idle: AtomicBool,
+    tx: Mutex<Tx>,
+    rq: Mutex<VecDeque<PostedRecv>>,
+    interest: Mutex<Interest>,
+    /// True if a message waits for a receive. Changes under `rq`.
+    rnr: AtomicBool,
+    /// True if requests wait until the socket has taken earlier answers.
+    throttled: AtomicBool,
+    /// True if the socket did not take all output.
+    tx_waits: AtomicBool,
+}
+
+pub(crate) struct SoftQpInit {
+    pub num: u32,
+    pub caps: QpCaps,
+    pub pd: Arc<SoftPd>,
+    pub send_cq: Arc<SoftCq>,
+    pub recv_cq: Arc<SoftCq>,
+    pub sets: SmallVec<[Arc<PollSet>; 2]>,
+    pub maps: bool,
+}
+
+impl SoftQp {
+    pub(crate) fn new(init: SoftQpInit) -> Arc<SoftQp> {
+        Arc::new_cyclic(|me| SoftQp {
+            num: init.num,
+            caps: init.caps,
+            maps: init.maps,
+            me: me.clone(),
+            pd: init.pd,
+            recv_cq: init.recv_cq,
+            sets: init.sets,
+            state: AtomicU8::new(QpState::Init as u8),
+            link: OnceLock::new(),
+            rx: Mutex::new(Rx::new()),
+            sq: Mutex::new(SendQueue::new(init.num, init.send_cq, init.caps.max_send_wr)),
+            idle: AtomicBool::new(true),
+            tx: Mutex::default(),
+            rq: Mutex::default(),
+            interest: Mutex::new(Interest { read: true, write: false }),
+            rnr: AtomicBool::new(false),
+            throttled: AtomicBool::new(false),
+            tx_waits: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.num
+    }
+
+    pub(crate) fn link(&self) -> Option<&Link> {
+        self.link.get()
+    }
+
+    pub(crate) fn sq(&self) -> LockedSendQueue<'_> {
+        LockedSendQueue { queue: self.sq.lock(), idle: &self.idle }
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.idle.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn tx(&self) -> MutexGuard<'_, Tx> {
+        self.tx.lock()
+    }
+
+    pub(crate) fn regions(&self) -> &Regions {
+        self.pd.regions()
+    }
+
+    /// Moves the bytes that can move without waiting. Returns true if any byte moved.
+    pub(crate) fn progress(&self) -> bool {
+        let Some(link) = self.link.get() else { return false };
+        // A thread that holds the lock makes the progress instead.
+        let Some(mut rx) = self.rx.try_lock() else { return false };
+        if self.tx_waits.load(Ordering::Acquire) {
+            self.flush_tx();
+        }
+        let moved = rx.pump(self, link);
+        let holds_input = rx.holds_input();
+        drop(rx);
+        self.request_poll(link, holds_input);
+        moved
+    }
+
+    /// Makes the poll sets check this queue pair again if it holds input that epoll does not
+    /// report. The caller has released `rx`, because a thread that found `rx` locked relies on this
+    /// check.
+    fn request_poll(&self, link: &Link, holds_input: bool) {
+        if (holds_input || link.socket.holds_input()) && !self.must_wait() {
+            self.sets.iter().for_each(|set| set.request_poll(self.num));
+        }
+    }
+
+    /// Sends pending output and updates the events that the poll sets watch. The next reader
+    /// detects a broken connection.
+    pub(crate) fn flush_tx(&self) {
+        let Some(link) = self.link.get() else { return };
+        if !self.send_pending(link) {
+            // Data that the peer sent before it disconnected can still be read, followed by the end
+            // of the stream.
+            link.socket.shutdown();
+        }
+        self.update_interest();
+    }
+
+    /// Sends pending output. Returns false if the connection is broken.
+    fn send_pending(&self, link: &Link) -> bool {
+        let mut tx = self.tx.lock();
+        if tx.is_empty() && !link.socket.holds_output() {
+            self.tx_waits.store(false, Ordering::Release);
+            return true;
+        }
+        match tx.flush(&link.socket) {
+            Ok(done) => {
+                // `throttled` changes before `tx_waits`, so that a reader between the two still
+                // sees a reason to wait.
+                if tx.answers() < max_answers(self.caps.max_send_wr) / 2 {
+                    self.throttled.store(false, Ordering::Release);
+                }
+                self.tx_waits.store(!done, Ordering::Release);
+                true
+            }
+            Err(e) => {
+                log::debug!("queue pair {}: send: {e}", self.num);
+                tx.close();
+                self.tx_waits.store(false, Ordering::Release);
+                self.throttled.store(false, Ordering::Release);
+                false
+            }
+        }
+    }
+
+    /// Handles a disconnect of the peer. Data that it sent is read as usual. A request that waits
+    /// for a receive or for output fails, because it can never proceed.
+    pub(crate) fn hung_up(&self) {
+        let Some(mut rx) = self.rx.try_lock() else { return };
+        if rx.is_waiting() {
+            self.enter_error(&mut rx, WcStatus::RetryExcErr, false);
+        }
+    }
+
+    /// Returns true if the socket did not take all output.
+    pub(crate) fn tx_waits(&self) -> bool {
+        self.tx_waits.load(Ordering::Acquire)
+    }
+
+    /// Returns true while the queue pair takes no further requests.
+    pub(crate) fn must_wait(&self) -> bool {
+        self.rnr.load(Ordering::Acquire) || self.throttled.load(Ordering::Acquire)
+    }
+
+    /// Returns true if the payloads of own requests up to `msn` have been sent. An earlier answer
+    /// is invalid, and accepting it would free memory that is still to be sent. The caller holds
+    /// the send queue's lock.
+    pub(crate) fn was_sent(&self, msn: u32) -> bool {
+        let tx = self.tx.lock();
+        tx.first_unsent().is_none_or(|first| msn.wrapping_sub(first) >= 1 << 31)
+    }
+
+    /// Returns true if too many answers wait for the socket, and then stops taking requests.
+    pub(crate) fn must_wait_for_tx(&self) -> bool {
+        let wait = self.tx.lock().answers() >= max_answers(self.caps.max_send_wr);
+        if wait {
+            self.throttled.store(true, Ordering::Release);
+            self.tx_waits.store(true, Ordering::Release);
+        }
+        wait
+    }
+
+    pub(crate) fn update_interest(&self) {
+        let Some(link) = self.link.get() else { return };
+        let mut current = self.interest.lock();
+        // Read under the lock, so that the last caller applies the current state.
+        let wanted = Interest { read: !self.must_wait(), write: self.tx_waits() };
+        if *current != wanted {
+            *current = wanted;
+            for set in &self.sets {
+                set.set_interest(self.num, link.socket.raw_fd(), wanted);
+            }
+        }
+    }
+
+    pub(crate) fn leave_sets(&self) {
+        if let Some(link) = self.link.get() {
+            for set in &self.sets {
+                set.remove(self.num, link.socket.raw_fd());
+            }
+        }
+    }
+
+    /// Takes the next posted receive. Without one, the queue pair waits for the next post.
+    pub(crate) fn take_recv(&self) -> Option<PostedRecv> {
+        let mut rq = self.rq.lock();
+        let recv = rq.pop_front();
+        self.rnr.store(recv.is_none(), Ordering::Release);
+        recv
+    }
+
+    pub(crate) fn complete_recv(&self, recv: TakenRecv, status: WcStatus) {
+        self.recv_cq.push_recv(WorkCompletion {
+            wr_id: recv.wr_id,
+            status,
+            opcode: recv.opcode,
+            byte_len: recv.byte_len,
+            imm: recv.imm,
+            qp_num: self.num,
+        });
+    }
+
+    /// Refuses a request of the peer: sends `nak` and moves to Err.
+    pub(crate) fn refuse(&self, rx: &mut Rx, nak: &Header) {
+        {
+            let mut tx = self.tx.lock();
+            tx.header(nak);
+        }
+        if let Some(link) = self.link.get() {
+            self.send_pending(link);
+        }
+        self.enter_error(rx, WcStatus::WrFlushErr, true);
+    }
+
+    /// Moves to Err. The first outstanding send request completes with `first`, and every other
+    /// request is flushed. Local memory is no longer accessed afterwards. With `drain` the
+    /// connection stays readable, so that the peer receives the last output.
+    pub(crate) fn enter_error(&self, rx: &mut Rx, first: WcStatus, drain: bool) {
+        if self.state.swap(QpState::Err as u8, Ordering::AcqRel) == QpState::Err as u8 {
+            return;
+        }
+        let peer = self.link.get().and_then(|link| link.peer.as_ref());
+        if let Some(peer) = peer {
+            peer.await_executions();
+        }
+        let taken = rx.close(drain);
+        // Before any completion, because memory must not be sent after its owner got it back.
+        self.tx.lock().close();
+        self.sq().fail(first);
+        if let Some(peer) = peer {
+            // After `sq`: a poster holds the send queue from its check of the state to the end of
+            // the execution.
+            peer.drop_tether();
+        }
+        if let Some(recv) = taken {
+            self.complete_recv(recv, WcStatus::WrFlushErr);
+        }
+        let flushed: Vec<u64> = self.rq.lock().drain(..).map(|recv| recv.wr_id).collect();
+        for wr_id in flushed {
+            self.flush_recv(wr_id);
+        }
+        if let Some(link) = self.link.get() {
+            if drain {
+                link.socket.shutdown_write();
+            } else {
+                link.socket.shutdown();
+                self.leave_sets();
+            }
+        }
+    }
+
+    fn flush_recv(&self, wr_id: u64) {
+        let taken = TakenRecv { wr_id, byte_len: 0, imm: None, opcode: WcOpcode::Recv };
+        self.complete_recv(taken, WcStatus::WrFlushErr);
+    }
+
+    /// Returns the process that connected, if the kernel can name it here.
+    pub(crate) fn connected_process(&self) -> Option<ConnectedProcess> {
+        self.link.get()?.socket.connected_process()
+    }
+
+    /// Sends a descriptor to the peer, with the frame that describes it.
+    pub(crate) fn send_descriptor(&self, header: &Header, fd: std::os::fd::OwnedFd) {
+        let Some(link) = self.link.get() else { return };
+        {
+            let mut tx = self.tx.lock();
+            tx.descriptor(fd);
+            tx.header(header);
+        }
+        self.send_pending(link);
+        self.update_interest();
+    }
+
+    fn handshake(&self, stream: Rendezvous, timeout: Duration) -> Result<Link, VerbsError> {
+        // A deadline beyond the clock's range means no limit.
+        let deadline = Instant::now().checked_add(timeout);
+        // A side that maps nothing refuses descriptors.
+        let socket = Socket::new(stream, timeout, self.maps)?;
+        let table = self.pd.table_for_peer(socket.is_unix())?;
+        let hello = Hello {
+            magic: MAGIC,
+            version: VERSION.into(),
+            qp_num: self.num.into(),
+            table_len: table.as_ref().map_or(0, |(_, len)| *len as u64).into(),
+        };
+        socket.send_all(hello.as_bytes(), table.as_ref().map(|(fd, _)| std::os::fd::AsFd::as_fd(fd)))?;
+        let mut theirs = Hello::new_zeroed();
+        let mut fds = Vec::new();
+        socket.receive_exact(theirs.as_mut_bytes(), &mut fds, deadline)?;
+        if theirs.magic != MAGIC {
+            return Err(VerbsError::Protocol("no rdmabox queue pair at the other end".into()));
+        }
+        if theirs.version.get() != VERSION {
+            let theirs = theirs.version.get();
+            return Err(VerbsError::Protocol(format!("it has version {theirs}, this side has {VERSION}")));
+        }
+        let table = fds.pop().filter(|_| theirs.table_len.get() > 0);
+        let shares = match self.maps {
+            true => table.is_some(),
+            false => socket.is_unix() && theirs.table_len.get() > 0,
+        };
+        let peer = match table.filter(|_| self.maps) {
+            Some(fd) => {
+                let len = usize::try_from(theirs.table_len.get())
+                    .map_err(|_| VerbsError::Protocol("table too long".into()))?;
+                Some(
+                    PeerMemory::new(fd, len, self.pd.peer_mappings())
+                        .map_err(|e| VerbsError::Protocol(e.to_string()))?,
+                )
+            }
+            None => None,
+        };
+        Ok(Link { socket: socket.into_nonblocking()?, peer, shares })
+    }
+}
+
+impl QueuePair for SoftQp {
+    fn qp_num(&self) -> u32 {
+        self.num
+    }
+
+    fn state(&self) -> QpState {
+        match self.state.load(Ordering::Acquire) {
+            s if s == QpState::Reset as u8 => QpState::Reset,
+            s if s == QpState::Init as u8 => QpState::Init,
+            s if s == QpState::Rtr as u8 => QpState::Rtr,
+            s if s == QpState::Rts as u8 => QpState::Rts,
+            _ => QpState::Err,
+        }
+    }
+
+    fn caps(&self) -> QpCaps {
+        self.caps
+    }
+
+    fn connect(&self, stream: Rendezvous, timeout: Duration) -> Result<(), VerbsError> {
+        let (init, rtr) = (QpState::Init as u8, QpState::Rtr as u8);
+        if self.state.compare_exchange(init, rtr, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return Err(VerbsError::State { is: self.state(), needs: QpState::Init });
+        }
+        let link = match self.handshake(stream, timeout) {
+            Ok(link) => link,
+            Err(e) => {
+                self.to_error();
+                return Err(e);
+            }
+        };
+        let (fd, shares) = (link.socket.raw_fd(), link.shares);
+        if self.link.set(link).is_err() {
+            return Err(VerbsError::State { is: self.state(), needs: QpState::Init });
+        }
+        let rts = QpState::Rts as u8;
+        if self.state.compare_exchange(rtr, rts, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return Err(VerbsError::State { is: self.state(), needs: QpState::Rtr });
+        }
+        for set in &self.sets {
+            if let Err(e) = set.add(self.num, fd, self.me.clone()) {
+                self.to_error();
+                return Err(e);
+            }
+        }
+        if self.state() == QpState::Err {
+            // The queue pair failed before it joined the sets, so no other thread removes it.
+            self.leave_sets();
+            return Err(VerbsError::PeerGone);
+        }
+        if shares {
+            self.pd.share_with(&self.me);
+        }
+        self.update_interest();
+        if let Some(link) = self.link.get() {
+            // Handles bytes that arrived with the last bytes of the handshake.
+            self.request_poll(link, false);
+        }
+        Ok(())
+    }
+
+    fn post_send(&self, list: &[SendWr<'_>]) -> Result<(), PostError> {
+        let Posted { count: posted, refused, framed, failed } = self.post_list(list);
+        if framed && let Some(link) = self.link.get() {
+            if !self.send_pending(link) {
+                // Reads the data that the peer sent before it disconnected, then fails.
+                link.socket.shutdown();
+                let mut rx = self.rx.lock();
+                for _ in 0..MAX_FINAL_READS {
+                    if !rx.pump(self, link) {
+                        break;
+                    }
+                }
+                self.enter_error(&mut rx, WcStatus::RetryExcErr, false);
+            }
+            if self.tx_waits.load(Ordering::Acquire) {
+                self.update_interest();
+            }
+        }
+        if failed {
+            self.enter_error(&mut self.rx.lock(), WcStatus::WrFlushErr, false);
+        }
+        match refused {
+            Some(reason) => Err(PostError { posted, reason }),
+            None => Ok(()),
+        }
+    }
+
+    fn post_recv(&self, list: &[RecvWr<'_>]) -> Result<(), PostError> {
+        let mut waiting = false;
+        let mut result = Ok(());
+        for (posted, wr) in list.iter().enumerate() {
+            let (asked, limit) = (wr.sges.len(), self.caps.max_recv_sge);
+            if asked > limit as usize {
+                let reason = PostErrorReason::TooManySges { asked, limit };
+                result = Err(PostError { posted, reason });
+                break;
+            }
+            let mut rq = self.rq.lock();
+            match self.state() {
+                QpState::Reset => {
+                    result = Err(PostError { posted, reason: PostErrorReason::State(QpState::Reset) });
+                    break;
+                }
+                QpState::Err => {
+                    drop(rq);
+                    self.flush_recv(wr.wr_id);
+                    continue;
+                }
+                _ => {}
+            }
+            let depth = self.caps.max_recv_wr;
+            if rq.len() >= depth as usize {
+                result = Err(PostError { posted, reason: PostErrorReason::QueueFull { depth } });
+                break;
+            }
+            rq.push_back(PostedRecv { wr_id: wr.wr_id, sges: SmallVec::from_slice(wr.sges) });
+            waiting |= self.rnr.swap(false, Ordering::AcqRel);
+        }
+        if waiting && let Some(link) = self.link.get() {
+            // A message was waiting for this receive. A thread that holds the lock may have checked
+            // before the receive was posted.
+            let mut rx = self.rx.lock();
+            rx.pump(self, link);
+            let holds_input = rx.holds_input();
+            drop(rx);
+            self.update_interest();
+            self.request_poll(link, holds_input);
+        }
+        result
+    }
+
+    fn to_error(&self) {
+        self.enter_error(&mut self.rx.lock(), WcStatus::WrFlushErr, false);
+    }
+
+    fn execute_now(&self, op: &mut DirectOp<'_>) -> Option<Result<(), WcStatus>> {
+        let status = self.execute_direct(op)?;
+        if status == WcStatus::Success {
+            return Some(Ok(()));
+        }
+        self.to_error();
+        Some(Err(status))
+    }
+
+    fn executes_at_post(&self) -> bool {
+        self.link.get().is_some_and(|link| link.peer.is_some())
+    }
+
+    fn map_remote(
+        &self,
+        remote: RemoteAddr,
+        len: u64,
+        needs: Access,
+    ) -> Option<(Arc<crate::mapping::Memory>, usize)> {
+        if self.state() != QpState::Rts {
+            return None;
+        }
+        let peer = self.link.get()?.peer.as_ref()?;
+        let give_up = Instant::now() + HANDLE_WAIT;
+        loop {
+            let found =
+                peer.execute().locate(remote, len, needs).map(|(memory, at)| (Arc::clone(memory), at));
+            match found {
+                Ok(found) => return Some(found),
+                Err(Refused::Access) => return None,
+                // The region exists, so the handle of its memory must be in transit.
+                Err(Refused::NotMapped) if Instant::now() > give_up => return None,
+                Err(Refused::NotMapped) => {
+                    if !self.progress() {
+                        std::thread::yield_now();
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Drop for SoftQp {
+    fn drop(&mut self) {
+        self.leave_sets();
+        if let Some(link) = self.link.get() {
+            link.socket.shutdown();
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Started requests: a caller waits later, awaits, or gets a callback.
+//!
+//! [`Started`] owns the ticket and the lent buffer of a request. The buffer returns to the caller
+//! when the last loan of it is dropped.
+//!
+//! # Concurrency
+//! A `Started` has one owner, on any thread. Tickets and loan counts are reused;
+//! `Runtime::idle_parts` is a leaf lock.
+
+use std::{sync::Arc, task::Waker};
+
+use crate::{
+    error::RequestError,
+    memory::{Lent, LoanCount},
+    runtime::{
+        state::Runtime,
+        wait::{CqWaiter, Notice, Ticket, in_callback},
+    },
+    sync::atomic::Ordering,
+    verbs::{RemoteAddr, WorkCompletion},
+};
+
+/// The reusable parts of a started request, which do not depend on its buffer.
+#[derive(Debug)]
+pub(crate) struct IdleParts {
+    ticket: Arc<Ticket>,
+    count: LoanCount,
+}
+
+/// Limit of the parts kept for reuse. More exist while more requests are in flight.
+const MAX_KEPT: usize = 1024;
+
+/// A started request. Its buffer is lent until the request is done.
+#[derive(Debug)]
+pub(crate) struct Started<B> {
+    runtime: Arc<Runtime>,
+    ticket: Arc<Ticket>,
+    lent: Lent<B>,
+}
+
+impl Runtime {
+    /// Returns a ticket for `count` requests, and a loan count for their buffer.
+    pub(crate) fn take_idle(&self, count: usize) -> (Arc<Ticket>, LoanCount) {
+        // The oldest ticket is the least likely to be still held by another thread.
+        match self.idle_parts.lock().pop_front() {
+            Some(idle) => (Ticket::unowned(count, Some(idle.ticket)), idle.count),
+            None => (Ticket::unowned(count, None), LoanCount::default()),
+        }
+    }
+
+    fn put_idle(&self, ticket: Arc<Ticket>, count: LoanCount) {
+        let mut idle = self.idle_parts.lock();
+        if idle.len() < MAX_KEPT {
+            idle.push_back(IdleParts { ticket, count });
+        }
+    }
+
+    /// Submits requests of one direction that use a lent buffer.
+    pub(crate) fn begin(
+        &self,
+        write: bool,
+        count: usize,
+        requests: impl Iterator<Item = (RemoteAddr, crate::memory::Loan)>,
+        ticket: &Arc<Ticket>,
+    ) {
+        self.queued.fetch_add(1, Ordering::SeqCst);
+        let direction = self.queue(write, count, requests, ticket);
+        if !self.add_to_plug(direction) {
+            self.flush(direction);
+            self.poll_if_executed(ticket);
+        }
+    }
+
+    /// Polls at once where posting executes, because the request is then done. Leaves it to the
+    /// leader if there is one.
+    fn poll_if_executed(&self, ticket: &Ticket) {
+        if self.executes_at_post
+            && !in_callback()
+            && let Some(cq_index) = ticket.unsettled_cq()
+            && !self.cq_waiters[cq_index].has_poller()
+        {
+            let dispatch = |wcs: &[WorkCompletion]| self.dispatch(wcs);
+            self.cq_waiters[cq_index].poll_until_empty(&self.stats, &dispatch);
+        }
+    }
+
+    /// Makes sure that pollers complete a ticket that no thread waits for.
+    fn wake_pollers_for(&self, ticket: &Ticket) {
+        let mut posted = false;
+        for cq_index in 0..self.cq_waiters.len() {
+            if !ticket.is_settled_on(cq_index) {
+                posted = true;
+                self.wake_poller(cq_index);
+            }
+        }
+        if !posted && !ticket.is_done() {
+            self.wake_pollers_for_started();
+        }
+    }
+}
+
+impl<B> Started<B> {
+    pub(crate) fn new(runtime: Arc<Runtime>, ticket: Arc<Ticket>, lent: Lent<B>) -> Started<B> {
+        Started { runtime, ticket, lent }
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.ticket.is_done()
+    }
+
+    /// Waits until the request is done. Returns its outcome and its buffer.
+    pub(crate) fn wait(self) -> (Result<(), RequestError>, Option<B>) {
+        self.runtime.flush_plug();
+        self.ticket.set_owner_thread();
+        let result = self.runtime.wait(&self.ticket);
+        (result, self.over())
+    }
+
+    /// Returns true if the request is done. Otherwise `waker` is woken at its end.
+    pub(crate) fn poll(&self, waker: &Waker) -> bool {
+        if self.ticket.set_owner_task(waker) {
+            return true;
+        }
+        self.runtime.flush_plug();
+        self.runtime.wake_pollers_for(&self.ticket);
+        self.ticket.is_done()
+    }
+
+    /// Returns the outcome and the buffer of a finished request.
+    pub(crate) fn finish(self) -> (Result<(), RequestError>, Option<B>) {
+        let result = self.ticket.result();
+        (result, self.over())
+    }
+
+    fn over(self) -> Option<B> {
+        let Started { runtime, ticket, lent } = self;
+        let (buf, count) = lent.take();
+        runtime.put_idle(ticket, count);
+        buf
+    }
+}
+
+impl<B: Send + 'static> Started<B> {
+    /// Calls `done` with the outcome and the buffer at the end of the request. Calls it on this
+    /// thread if the request is done already.
+    pub(crate) fn then(self, done: impl FnOnce(Result<(), RequestError>, Option<B>) + Send + 'static) {
+        let Started { runtime, ticket, lent } = self;
+        let own = Arc::clone(&ticket);
+        let weak = Arc::downgrade(&runtime);
+        let callback = Box::new(move |result| {
+            let (buf, count) = lent.take();
+            if let Some(runtime) = weak.upgrade() {
+                runtime.put_idle(own, count);
+            }
+            done(result, buf);
+        });
+        match ticket.set_owner_callback(callback) {
+            Ok(()) => runtime.wake_pollers_for(&ticket),
+            Err(callback) => runtime.notify_owner(Notice::Run(callback, ticket.result())),
+        }
+    }
+}

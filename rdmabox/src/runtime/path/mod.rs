@@ -1,0 +1,19 @@
+//! The way of a request: from its submission to its completion, and what drives it.
+
+mod async_request;
+mod busy_poll;
+mod complete;
+mod mapped_io;
+mod plug;
+mod pollers;
+mod post;
+mod qp_recovery;
+mod submit;
+
+pub(crate) use self::async_request::{IdleParts, Started};
+pub(crate) use self::busy_poll::ServeState;
+pub use self::busy_poll::Until;
+pub(crate) use self::pollers::PollerState;
+pub(crate) use self::post::Batch;
+pub(crate) use self::qp_recovery::Link;
+pub(crate) use self::submit::{Direction, GroupOp};

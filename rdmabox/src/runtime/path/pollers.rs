@@ -1,0 +1,182 @@
+//! Pollers: threads that poll a completion queue for requests that no thread waits for.
+//!
+//! Blocking callers poll for themselves. A callback, a task that awaits, or a shared completion
+//! queue (SCQ(M) of the paper) starts the queue's poller. The poller polls while requests are
+//! outstanding there, and parks otherwise.
+//!
+//! # Concurrency
+//! Any thread may wake a poller. `wanted` is set after a post and cleared before the last check,
+//! so no request is missed. `handle` is a leaf.
+
+use std::sync::Arc;
+
+use crate::{
+    runtime::{
+        lane::Lane,
+        state::Runtime,
+        wait::{CqWaiter, in_callback},
+    },
+    sync::{
+        JoinHandle, Mutex, OnceLock, Thread,
+        atomic::{AtomicBool, Ordering},
+        current, now, park, spawn,
+    },
+    verbs::WorkCompletion,
+};
+
+/// State of the poller of a completion queue.
+#[derive(Debug)]
+pub(crate) struct PollerState {
+    lanes: Arc<[Lane]>,
+    /// True if requests may be outstanding.
+    wanted: AtomicBool,
+    thread: OnceLock<Thread>,
+    handle: Mutex<Option<JoinHandle<()>>>,
+    /// True while another thread serves all started requests ([`busy_poll`](super::busy_poll)).
+    served: Arc<AtomicBool>,
+}
+
+impl PollerState {
+    pub(crate) fn new(lanes: Arc<[Lane]>, served: Arc<AtomicBool>) -> PollerState {
+        let (wanted, thread, handle) = (AtomicBool::new(false), OnceLock::new(), Mutex::new(None));
+        PollerState { lanes, wanted, thread, handle, served }
+    }
+
+    pub(crate) fn is_idle(&self, cq_index: usize) -> bool {
+        self.lanes.iter().filter(|lane| lane.cq_index == cq_index).all(Lane::is_idle)
+    }
+}
+
+impl CqWaiter for PollerState {
+    fn is_settled_on(&self, cq_index: usize) -> bool {
+        let over = || self.is_idle(cq_index) || self.served.load(Ordering::SeqCst);
+        if !over() {
+            return false;
+        }
+        self.wanted.store(false, Ordering::SeqCst);
+        // A thread that posted, or stopped to serve, before this store saw `wanted` set and woke no
+        // poller. This check sees its requests.
+        if over() {
+            return true;
+        }
+        self.wanted.store(true, Ordering::SeqCst);
+        false
+    }
+
+    fn wake(&self) {
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
+    }
+}
+
+impl Runtime {
+    /// Makes sure that the poller of a completion queue polls, unless a thread serves all started
+    /// requests.
+    pub(crate) fn wake_poller(&self, cq_index: usize) {
+        if self.is_served() {
+            return;
+        }
+        let poller = &self.pollers[cq_index];
+        if poller.wanted.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        if poller.thread.get().is_some() {
+            return poller.wake();
+        }
+        let mut handle = poller.handle.lock();
+        if handle.is_some() || self.stopping.load(Ordering::SeqCst) {
+            return poller.wake();
+        }
+        let Some(me) = self.me.upgrade() else { return };
+        let own = Arc::clone(poller);
+        let thread = spawn(format!("rdmabox-poll-{cq_index}"), move || me.run_poller(cq_index, &own));
+        match thread {
+            Ok(started) => {
+                let _ = poller.thread.set(started.thread().clone());
+                *handle = Some(started);
+            }
+            Err(e) => {
+                drop(handle);
+                log::error!("cannot start a poller thread: {e}");
+                self.fail();
+            }
+        }
+    }
+
+    /// Wakes the pollers of all busy completion queues, if started requests are unfinished. A
+    /// request may be waiting for room that started requests hold.
+    pub(crate) fn wake_pollers_for_started(&self) {
+        if self.queued.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        for cq_index in 0..self.cq_waiters.len() {
+            if !self.pollers[cq_index].is_idle(cq_index) {
+                self.wake_poller(cq_index);
+            }
+        }
+    }
+
+    fn run_poller(&self, index: usize, poller: &Arc<PollerState>) {
+        // The starting thread may not have set this yet, and from now on other threads may have to
+        // wake this one.
+        let _ = poller.thread.set(current());
+        let dispatch = |wcs: &[WorkCompletion]| self.dispatch(wcs);
+        while !self.stopping.load(Ordering::SeqCst) {
+            if !poller.wanted.load(Ordering::SeqCst) {
+                park();
+                continue;
+            }
+            // No other thread checks these requests for timeouts.
+            let deadline = now() + self.timeout / 2;
+            match self.cq_waiters[index].wait_as(poller, deadline, &self.stats, &dispatch) {
+                crate::runtime::wait::WaitOutcome::Done => {}
+                crate::runtime::wait::WaitOutcome::TimedOut => self.fail_overdue_lanes(index),
+                crate::runtime::wait::WaitOutcome::Broken(e) => {
+                    log::error!("completion queue: {e}");
+                    self.fail();
+                }
+            }
+        }
+    }
+
+    /// Fails the lanes whose oldest request has exceeded the timeout.
+    pub(crate) fn fail_overdue_lanes(&self, cq_index: usize) {
+        for (index, lane) in self.lanes.iter().enumerate().filter(|(_, lane)| lane.cq_index == cq_index) {
+            let queue = lane.queue.lock();
+            let overdue =
+                queue.oldest().is_some_and(|posted| now().saturating_duration_since(posted) >= self.timeout);
+            let generation = lane.generation();
+            drop(queue);
+            if overdue {
+                log::warn!("lane {index}: no completion within {:?}", self.timeout);
+                self.fail_lane(index, generation);
+            }
+        }
+    }
+
+    /// Makes all pollers stop.
+    pub(crate) fn stop_pollers(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        for (poller, cq_waiters) in self.pollers.iter().zip(&self.cq_waiters) {
+            cq_waiters.wake();
+            // Waits for a thread that is starting the poller, so that the wake reaches it.
+            drop(poller.handle.lock());
+            poller.wake();
+        }
+    }
+
+    /// Waits until the pollers have stopped, after [`fail`](Self::fail). A poller does not wait for
+    /// itself.
+    pub(crate) fn join_pollers(&self) {
+        for poller in &self.pollers {
+            let handle = poller.handle.lock().take();
+            if let Some(handle) = handle
+                && handle.thread().id() != current().id()
+                && !in_callback()
+            {
+                let _ = handle.join();
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Tests of the choice of a lane.
+
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::{
+    admission::{Admission, StaticWindow},
+    batch::BatchMode,
+    mapping::Memory,
+    memory::{PreMrPool, RegistrationCache, RegistrationLimits},
+    polling::{PollingMode, Retry},
+    provider::soft::SoftDevice,
+    runtime::{path::qp_recovery::Link, state::RuntimeInit},
+    verbs::{Access, CompletionQueue, Device, Progress, QpCaps, QpInit, QueuePair},
+};
+
+/// The link of a runtime that never posts.
+#[derive(Debug)]
+struct NoLink;
+
+impl Link for NoLink {
+    fn is_gone(&self) -> bool {
+        false
+    }
+
+    fn rejoin(
+        &self,
+        _: usize,
+        _: &Arc<dyn CompletionQueue>,
+        _: Instant,
+    ) -> Result<Arc<dyn QueuePair>, String> {
+        unreachable!("no lane fails")
+    }
+
+    fn hang_up(&self) {}
+}
+
+const DEPTH: u32 = 32;
+
+fn runtime(lanes: usize) -> Arc<Runtime> {
+    let device = SoftDevice::new().unwrap();
+    let pd = device.alloc_pd().unwrap();
+    let cq = device.create_cq(64).unwrap();
+    let queue_pair = || {
+        let caps = QpCaps { max_send_wr: DEPTH, ..QpCaps::default() };
+        let (send_cq, recv_cq) = (Arc::clone(&cq), Arc::clone(&cq));
+        pd.create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Caller, maps: true }).unwrap()
+    };
+    let memory = Arc::new(Memory::private(4096).unwrap());
+    Runtime::new(RuntimeInit {
+        cqs: vec![Arc::clone(&cq)],
+        lanes: (0..lanes).map(|_| queue_pair()).collect(),
+        link: Box::new(NoLink),
+        pool_mr: pd.register(&memory, 0, 4096, Access::LOCAL_WRITE).unwrap(),
+        pool: PreMrPool::new(memory, 4096),
+        registrations: Arc::new(RegistrationCache::new(Arc::clone(&pd), RegistrationLimits::default())),
+        pd,
+        admission: Admission::new(Arc::new(StaticWindow::default())),
+        stats: Arc::default(),
+        batch: BatchMode::Hybrid,
+        stage_threshold: 0,
+        signal_interval: 0,
+        max_msg_sz: 4096,
+        polling: PollingMode::Adaptive,
+        direct: false,
+        retry: Retry::Fixed(0),
+        timeout: Duration::from_secs(10),
+        mend_timeout: Duration::from_secs(10),
+    })
+}
+
+/// Returns the lanes chosen for `times` batches of `count` work requests.
+fn chosen(runtime: &Runtime, count: usize, times: usize) -> Vec<Option<usize>> {
+    (0..times).map(|_| runtime.lane_with_room(count, false)).collect()
+}
+
+/// Returns a runtime with one request in flight on each lane.
+fn busy(lanes: usize) -> Arc<Runtime> {
+    let runtime = runtime(lanes);
+    runtime.lanes.iter().for_each(|lane| lane.reserve(1));
+    runtime
+}
+
+#[test]
+fn a_lone_request_stays_on_the_last_lane() {
+    let runtime = runtime(4);
+    assert_eq!(chosen(&runtime, 1, 3), [Some(0); 3]);
+    runtime.lanes[0].reserve(1);
+    assert_eq!(chosen(&runtime, 1, 3), [Some(1); 3]);
+    runtime.lanes[0].vacate(1);
+    assert_eq!(chosen(&runtime, 1, 3), [Some(1); 3]);
+}
+
+#[test]
+fn small_requests_share_a_lane_until_they_would_wait() {
+    let runtime = runtime(3);
+    let post = |small| {
+        let lane = runtime.lane_with_room(1, small).unwrap();
+        runtime.lanes[lane].note_size(small);
+        runtime.lanes[lane].reserve(1);
+        lane
+    };
+    let small = |count: usize| (0..count).map(|_| post(true)).collect::<Vec<_>>();
+    assert_eq!(small(17), [vec![0; 16], vec![1]].concat());
+    // A large request uses the idle lane, and later small ones avoid it.
+    assert_eq!(post(false), 2);
+    assert_eq!(small(1), [0]);
+    assert_eq!(small(2), [1, 1]);
+    assert_eq!(post(false), 2);
+    // All requests on the lane are done.
+    runtime.lanes[2].vacate(2);
+    assert_eq!(post(false), 2);
+    runtime.lanes[2].vacate(1);
+    assert_eq!(small(17), [vec![2; 16], vec![0]].concat());
+}
+
+#[test]
+fn lanes_take_turns() {
+    for lanes in [1, 2, 4, 16] {
+        let runtime = busy(lanes);
+        let expected: Vec<_> = (1..=3 * lanes).map(|i| Some(i % lanes)).collect();
+        assert_eq!(chosen(&runtime, 1, 3 * lanes), expected);
+    }
+}
+
+#[test]
+fn a_lane_without_room_is_skipped() {
+    let runtime = busy(4);
+    let depth = DEPTH as usize;
+    runtime.lanes[1].reserve(depth - 2);
+    assert_eq!(chosen(&runtime, 1, 4), [Some(1), Some(2), Some(3), Some(0)]);
+    assert_eq!(chosen(&runtime, 2, 4), [Some(2), Some(3), Some(0), Some(2)]);
+    [0, 2, 3].into_iter().for_each(|lane| runtime.lanes[lane].reserve(depth - 1));
+    assert_eq!(chosen(&runtime, 1, 4), [Some(1); 4]);
+    assert_eq!(chosen(&runtime, 2, 4), [None; 4]);
+    runtime.lanes[3].vacate(depth);
+    assert_eq!(chosen(&runtime, depth, 4), [Some(3); 4]);
+    assert_eq!(chosen(&runtime, depth + 1, 4), [None; 4]);
+}
+
+#[test]
+fn a_lane_that_is_down_is_skipped() {
+    let runtime = busy(3);
+    assert!(runtime.lanes[0].take_down(runtime.lanes[0].generation()));
+    assert_eq!(chosen(&runtime, 1, 3), [Some(1), Some(2), Some(1)]);
+    // A lane that is down counts as idle, but is not kept.
+    let alone = crate::runtime::path::submit::tests::runtime(2);
+    assert!(alone.lanes[0].take_down(alone.lanes[0].generation()));
+    assert_eq!(chosen(&alone, 1, 2), [Some(1); 2]);
+}
+
+#[test]
+fn a_lane_with_a_posting_thread_is_chosen_last() {
+    let runtime = runtime(3);
+    let posting = [runtime.lanes[0].queue.lock(), runtime.lanes[2].queue.lock()];
+    assert_eq!(chosen(&runtime, 1, 3), [Some(1); 3]);
+    // A lane with a posting thread is better than none.
+    runtime.lanes[1].reserve(DEPTH as usize);
+    assert_eq!(chosen(&runtime, 1, 3), [Some(2), Some(0), Some(2)]);
+    drop(posting);
+}

@@ -1,0 +1,223 @@
+//! The state of a session's request path, shared by its lanes, waiters and pollers.
+//!
+//! # Concurrency
+//! Any thread may call any method. `path::submit` documents the lock order.
+
+use super::{
+    lane::{Finished, Lane},
+    path::{Batch, Direction, PollerState, ServeState},
+    path::{IdleParts, Link},
+    queue::ObjectPool,
+    wait::CqWaiters,
+    wait::MAX_LANES,
+};
+use crate::{
+    admission::Admission,
+    batch::{BatchMode, InFlight, PlanLimits},
+    mapping::Memory,
+    memory::{Buffer, OwnBuf, PreMrPool, RegistrationCache},
+    polling::{PollingMode, Retry},
+    stats::Stats,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    verbs::{
+        Access, CompletionQueue, MrHandle, ProtectionDomain, QpState, QueuePair, RemoteAddr, VerbsError,
+    },
+};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+/// The parts that a [`Runtime`] is built from.
+pub(crate) struct RuntimeInit {
+    pub pd: Arc<dyn ProtectionDomain>,
+    pub cqs: Vec<Arc<dyn CompletionQueue>>,
+    /// Lane `i` completes on queue `i % cqs.len()`.
+    pub lanes: Vec<Arc<dyn QueuePair>>,
+    pub link: Box<dyn Link>,
+    pub pool: Arc<PreMrPool>,
+    pub pool_mr: MrHandle,
+    /// Cache of registrations of buffers outside the pool.
+    pub registrations: Arc<RegistrationCache>,
+    pub admission: Admission,
+    pub stats: Arc<Stats>,
+    pub batch: BatchMode,
+    pub stage_threshold: u64,
+    pub signal_interval: u32,
+    pub max_msg_sz: u64,
+    pub polling: PollingMode,
+    /// True if callers execute requests on mapped memory themselves ([`mapped_io`]).
+    pub direct: bool,
+    pub retry: Retry,
+    /// Time limit of a request.
+    pub timeout: Duration,
+    /// Time limit of a queue pair replacement.
+    pub mend_timeout: Duration,
+}
+
+#[derive(Debug)]
+pub(crate) struct Runtime {
+    pub(super) me: Weak<Runtime>,
+    pub(super) pd: Arc<dyn ProtectionDomain>,
+    pub(super) lanes: Arc<[Lane]>,
+    pub(super) cq_waiters: Vec<CqWaiters>,
+    /// One poller state per completion queue.
+    pub(super) pollers: Vec<Arc<PollerState>>,
+    pub(super) stopping: AtomicBool,
+    pub(super) link: Box<dyn Link>,
+    pub(super) recovering: AtomicBool,
+    pub(super) pool: Arc<PreMrPool>,
+    pub(super) pool_mr: MrHandle,
+    pub(super) registrations: Arc<RegistrationCache>,
+    pub(super) admission: Admission,
+    pub(super) stats: Arc<Stats>,
+    pub(super) limits: PlanLimits,
+    pub(super) max_inline: u32,
+    pub(super) signal_interval: u32,
+    pub(super) writes: Mutex<InFlight>,
+    pub(super) directions: [Direction; 2],
+    /// Serializes the check and the reservation of lane room and admission window. Without it, both
+    /// directions could fail on each other's short-lived reservations, and no completion would
+    /// retry them.
+    pub(super) gate: Mutex<()>,
+    pub(super) last_lane: AtomicUsize,
+    pub(super) dead: AtomicBool,
+    pub(super) timeout: Duration,
+    pub(super) mend_timeout: Duration,
+    /// True if posting executes the request. Combiners then post outside their lock, so that
+    /// several threads copy in parallel.
+    pub(super) executes_at_post: bool,
+    pub(super) batch_pool: ObjectPool<Batch>,
+    pub(super) finished_pool: ObjectPool<Finished>,
+    /// Tickets and loan counts of finished started requests, kept for reuse.
+    pub(super) idle_parts: Mutex<std::collections::VecDeque<IdleParts>>,
+    /// Number of started requests that are submitted and not finished.
+    pub(super) queued: AtomicUsize,
+    /// True while a thread in [`serve`](Runtime::serve) polls for all started requests.
+    pub(super) serving: Arc<AtomicBool>,
+    pub(super) service: ServeState,
+    /// True if callers may serve started requests: the mode polls, and has no dedicated poller
+    /// threads.
+    pub(super) may_be_served: bool,
+    /// True if callers execute requests on mapped memory themselves.
+    pub(super) direct: bool,
+}
+
+impl Runtime {
+    pub(crate) fn new(init: RuntimeInit) -> Arc<Runtime> {
+        let caps = init.lanes.first().map(|qp| qp.caps()).unwrap_or_default();
+        let executes_at_post = init.lanes.iter().all(|qp| qp.executes_at_post());
+        let queues = init.cqs.len().max(1);
+        let lanes = init.lanes.into_iter().take(MAX_LANES).enumerate();
+        let lanes: Arc<[Lane]> = lanes.map(|(index, qp)| Lane::new(qp, index % queues)).collect();
+        let cq_waiters: Vec<CqWaiters> = init
+            .cqs
+            .into_iter()
+            .enumerate()
+            .map(|(index, cq)| CqWaiters::new(index, cq, init.polling, init.retry))
+            .collect();
+        let serving = Arc::new(AtomicBool::new(false));
+        let poller = || Arc::new(PollerState::new(Arc::clone(&lanes), Arc::clone(&serving)));
+        let pollers = (0..cq_waiters.len()).map(|_| poller()).collect();
+        Arc::new_cyclic(|me| Runtime {
+            me: Weak::clone(me),
+            pd: init.pd,
+            pollers,
+            limits: PlanLimits {
+                mode: init.batch,
+                max_msg_sz: init.max_msg_sz,
+                max_sge: caps.max_send_sge,
+                max_chain: caps.max_send_wr / 2,
+                // A request longer than the largest pool block could never be staged.
+                stage_threshold: init.stage_threshold.min(init.pool.max_block() as u64),
+            },
+            lanes,
+            cq_waiters,
+            stopping: AtomicBool::new(false),
+            link: init.link,
+            recovering: AtomicBool::new(false),
+            pool: init.pool,
+            pool_mr: init.pool_mr,
+            registrations: init.registrations,
+            admission: init.admission,
+            stats: init.stats,
+            max_inline: caps.max_inline_data,
+            signal_interval: init.signal_interval,
+            writes: Mutex::new(InFlight::new()),
+            directions: Default::default(),
+            gate: Mutex::new(()),
+            last_lane: AtomicUsize::new(0),
+            dead: AtomicBool::new(false),
+            timeout: init.timeout,
+            mend_timeout: init.mend_timeout,
+            executes_at_post,
+            batch_pool: ObjectPool::default(),
+            finished_pool: ObjectPool::default(),
+            idle_parts: Mutex::default(),
+            queued: AtomicUsize::new(0),
+            serving,
+            service: ServeState::default(),
+            may_be_served: matches!(init.polling, PollingMode::Busy | PollingMode::Adaptive),
+            direct: init.direct && executes_at_post,
+        })
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::SeqCst)
+    }
+
+    /// Returns true while requests can be made. Reports a queue pair that failed while it was idle.
+    pub(crate) fn is_alive(&self) -> bool {
+        for (index, lane) in self.lanes.iter().enumerate() {
+            if self.is_dead() || lane.is_down() {
+                continue;
+            }
+            let (state, generation) = lane.state_and_generation();
+            if state != QpState::Rts {
+                self.fail_lane(index, generation);
+            }
+        }
+        !self.is_dead()
+    }
+
+    /// Returns the length limit of one message, in bytes. Callers split longer transfers.
+    pub(crate) fn max_message(&self) -> u64 {
+        self.limits.max_msg_sz
+    }
+
+    /// Returns a buffer from the pool, or `None` if the pool is exhausted.
+    pub(crate) fn pooled(&self, len: usize) -> Option<Buffer> {
+        self.pool.acquire(len).map(Buffer::from)
+    }
+
+    /// Allocates a buffer in memory of its own, registered until the buffer is dropped.
+    pub(crate) fn allocate(&self, len: usize) -> Result<Buffer, VerbsError> {
+        self.stats.registrations.inc();
+        OwnBuf::new(len, &self.registrations).map(Buffer::from)
+    }
+
+    /// Returns the staging threshold in force, in bytes.
+    pub(crate) fn stage_threshold(&self) -> u64 {
+        self.limits.stage_threshold
+    }
+
+    /// Returns the bytes in flight now, and their peak.
+    pub(crate) fn in_flight(&self) -> (u64, u64) {
+        (self.admission.in_flight(), self.admission.peak())
+    }
+
+    /// Returns the mapping of the peer's memory and the offset of `remote` in it, if that memory is
+    /// mapped.
+    pub(crate) fn map(&self, remote: RemoteAddr, len: u64, needs: Access) -> Option<(Arc<Memory>, usize)> {
+        if self.is_dead() {
+            return None;
+        }
+        self.lanes.iter().find(|lane| !lane.is_down())?.qp().map_remote(remote, len, needs)
+    }
+}
+
+#[cfg(all(loom, test))]
+mod model;

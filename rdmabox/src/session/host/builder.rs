@@ -1,0 +1,465 @@
+//! A host: exported memory, listeners, and their shutdown.
+//!
+//! [`Host`] collects options and exports. [`Host::listen`] starts the threads and returns
+//! [`Running`], which stops everything when dropped. [`Inner`] is the state that all sessions
+//! share. A [`Stack`] is a device with its protection domains and call server; RDMA has a stack
+//! of its own.
+//!
+//! # Concurrency
+//! Each listener has a thread, and each stream has a thread that lasts as long as its session.
+//! Data queue pairs are served by the device's engine, calls by the threads of the call server.
+//! `Inner::sessions` and `Inner::threads` are never held together.
+
+use std::{
+    collections::HashMap,
+    io,
+    os::fd::OwnedFd,
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+
+use super::{
+    accept,
+    host_session::HostSession,
+    listener::{Listener, ListenerHandle},
+    peer::{Export, Exported, Service},
+    pending_connections::PendingConnections,
+    session_terminator::Ender,
+};
+use crate::{
+    auth::{Domain, Keyring, Limits},
+    mapping::Memory,
+    provider::{
+        rdma,
+        rdma::RdmaOptions,
+        soft::{ConnectedProcess, SoftDevice},
+    },
+    rpc::{LATE_DEPTH, QUEUE_DEPTH, RpcServer},
+    session::{
+        address::{Address, ProviderKind},
+        error::HostError,
+        handshake::{self, HostId},
+    },
+    tls::TlsServer,
+    verbs::{Access, AtomicScope, Device, DeviceAttr, ProtectionDomain},
+};
+
+/// Maximum number of sessions, including sessions in the making, regardless of [`Limits`].
+const MAX_SESSIONS: usize = 1000;
+/// Time limit for each answer, for one queue pair, and for all queue pairs of a new session.
+pub(crate) const HANDSHAKE: Duration = Duration::from_secs(5);
+
+/// Detection and fencing of lost clients.
+///
+/// A session ends with its control connection, which a dying client closes. Only a lease detects
+/// a client that is stopped, hangs, or is cut off from the network. The end of a session destroys
+/// its queue pairs, so later requests have no effect.
+///
+/// A client with mapped memory (shared memory) must release the mapping itself, and a running
+/// client does so at once. If a client does not release the mapping within 3 seconds, the host
+/// waits for the end of its process. Until then [`Service::disconnected`] is not called, and the
+/// service reuses nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fencing {
+    /// Length of the lease. A client that stays silent for this long loses its session. Clients
+    /// renew three times per lease by themselves. `None`: a session lasts until its connection
+    /// ends.
+    pub lease: Option<Duration>,
+    /// Kills (SIGKILL) a local client that does not release mapped memory, instead of waiting
+    /// without limit. The host must run as the same user or have CAP_KILL.
+    pub kill: bool,
+}
+
+/// A host that does not listen yet. It exports memory and collects options.
+pub struct Host {
+    device: Arc<SoftDevice>,
+    /// Indexed by domain.
+    pds: Mutex<Vec<Arc<dyn ProtectionDomain>>>,
+    rdma: RdmaOptions,
+    fencing: Fencing,
+    limits: Limits,
+    keys: Option<Arc<dyn Keyring>>,
+    any_local_user: bool,
+    allow_mixed_atomics: bool,
+    tls: Option<Arc<TlsServer>>,
+    exports: Mutex<Vec<(Weak<Exported>, Access)>>,
+}
+
+impl std::fmt::Debug for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Host").field("exports", &self.exports).finish_non_exhaustive()
+    }
+}
+
+impl Host {
+    /// Creates a host with default options.
+    pub fn new() -> Result<Host, HostError> {
+        let device = SoftDevice::new()?;
+        let pds = Mutex::new(vec![device.alloc_pd()?]);
+        Ok(Host {
+            device,
+            pds,
+            rdma: RdmaOptions::default(),
+            fencing: Fencing::default(),
+            limits: Limits::default(),
+            keys: None,
+            any_local_user: false,
+            allow_mixed_atomics: true,
+            tls: None,
+            exports: Mutex::default(),
+        })
+    }
+
+    /// Sets the device for RDMA addresses.
+    #[must_use]
+    pub fn rdma(self, rdma: RdmaOptions) -> Host {
+        Host { rdma, ..self }
+    }
+
+    /// Sets the detection and fencing of lost clients.
+    #[must_use]
+    pub fn fencing(self, fencing: Fencing) -> Host {
+        Host { fencing, ..self }
+    }
+
+    /// Sets how long the TCP engine polls before it blocks, as
+    /// [`SessionOptions::engine_look`](crate::SessionOptions).
+    #[must_use]
+    pub fn engine_look(self, look: Duration) -> Host {
+        self.device.engine_look(look);
+        self
+    }
+
+    /// Gives every connection that maps memory a descriptor from `make`. The client holds the
+    /// descriptor until its last request on the connection is over, or its process ends.
+    ///
+    /// A thread of the host calls `make` with the process of the client, or `None` if the kernel
+    /// cannot name the process here (another pid namespace, Linux before 6.5). If `make` fails,
+    /// the connection gets no memory and is unusable. The descriptor outlives the host. With the
+    /// write end of a FIFO, a reader notices the end of its last holder. The next process that
+    /// exports the same memory can therefore detect clients of a killed host that may still write.
+    #[must_use]
+    pub fn tether(
+        self,
+        make: impl Fn(Option<ConnectedProcess>) -> std::io::Result<OwnedFd> + Send + Sync + 'static,
+    ) -> Host {
+        self.device.tether(make);
+        self
+    }
+
+    /// Sets the limits on resources spent on clients.
+    #[must_use]
+    pub fn limits(self, limits: Limits) -> Host {
+        Host { limits, ..self }
+    }
+
+    /// Requires clients to prove one of these keys. The host proves the key to the client in turn.
+    ///
+    /// Over Unix sockets, clients of the host's user and of root need no key, because they can read
+    /// the host's memory anyway. A host without keys accepts every client over TCP and RDMA.
+    #[must_use]
+    pub fn keys(self, keys: Arc<dyn Keyring>) -> Host {
+        Host { keys: Some(keys), ..self }
+    }
+
+    /// Sets whether the host may serve TCP or shared memory beside RDMA if it exports memory for
+    /// atomics and the device's atomics are not the processor's ([`AtomicScope`]). Allowed by
+    /// default, because some services use no word over both.
+    #[must_use]
+    pub fn allow_mixed_atomics(self, allow: bool) -> Host {
+        Host { allow_mixed_atomics: allow, ..self }
+    }
+
+    /// Lets a host without keys accept clients of every user over its Unix sockets.
+    ///
+    /// By default such a host accepts its own user and root. The kernel reports the user
+    /// (`SO_PEERCRED`) outside of the client's user namespaces, so root of a user namespace
+    /// (`unshare -Ur`) does not count as root.
+    #[must_use]
+    pub fn any_local_user(self, any: bool) -> Host {
+        Host { any_local_user: any, ..self }
+    }
+
+    /// Requires TLS on TCP addresses. RDMA addresses are then refused, because the device's traffic
+    /// is not encrypted. Unix sockets stay unencrypted; they do not leave this machine.
+    #[must_use]
+    pub fn tls(self, tls: Arc<TlsServer>) -> Host {
+        Host { tls: Some(tls), ..self }
+    }
+
+    /// Creates another protection domain, for the sessions of some [`Grant`](crate::Grant)s.
+    pub fn domain(&self) -> Result<Domain, HostError> {
+        let mut pds = self.pds.lock();
+        pds.push(self.device.alloc_pd()?);
+        Ok(Domain(pds.len() - 1))
+    }
+
+    /// Exports all of `memory` in the default domain, with the given access. Peers without a key
+    /// are in that domain, and so are peers whose key names no other domain.
+    pub fn export(&self, memory: &Arc<Memory>, access: Access) -> Result<Export, HostError> {
+        self.export_in(Domain::default(), memory, access)
+    }
+
+    /// Exports all of `memory` to the peers of one domain, with the given access.
+    ///
+    /// # Panics
+    /// If the domain belongs to another host.
+    pub fn export_in(
+        &self,
+        domain: Domain,
+        memory: &Arc<Memory>,
+        access: Access,
+    ) -> Result<Export, HostError> {
+        let pd = Arc::clone(&self.pds.lock()[domain.0]);
+        let region = pd.register(memory, 0, memory.len() as u64, access)?;
+        let memory = Arc::clone(memory);
+        let exported = Arc::new(Exported { memory, region, rdma: OnceLock::new(), domain });
+        self.exports.lock().push((Arc::downgrade(&exported), access));
+        Ok(Export(exported))
+    }
+
+    /// Opens the RDMA device and registers the exports with it, which pins their pages.
+    fn open_rdma(&self, address: &Address) -> Result<Stack, HostError> {
+        let device =
+            rdma::open(&self.rdma).map_err(|source| HostError::Rdma { address: address.clone(), source })?;
+        let pds = self.pds.lock().iter().map(|_| device.alloc_pd()).collect::<Result<_, _>>()?;
+        let stack = Stack::new(device, pds)?;
+        for (export, access) in &*self.exports.lock() {
+            let Some(export) = export.upgrade() else { continue };
+            // With keys, no RDMA session is in the default domain, so its exports need not be
+            // pinned again.
+            if self.keys.is_some() && export.domain == Domain::default() {
+                continue;
+            }
+            let len = export.memory.len() as u64;
+            let region = stack.pd(export.domain).register(&export.memory, 0, len, *access)?;
+            // A host listens only once, so the cell is still empty.
+            let _ = export.rdma.set(region);
+            if access.contains(Access::REMOTE_ATOMIC) && stack.device.attr().atomics != AtomicScope::Global {
+                log::warn!(
+                    "{}: atomics of its peers are atomic among themselves, and not with those of peers over TCP or \
+                     shared memory, nor with this machine's processors",
+                    stack.device.attr().name
+                );
+            }
+        }
+        Ok(stack)
+    }
+
+    /// Rejects combinations in which clients change the same words with atomics that are not atomic
+    /// towards each other.
+    fn check_atomics(&self, device: &DeviceAttr, addresses: &[Address]) -> Result<(), HostError> {
+        let exports = self.exports.lock();
+        let atomic = exports.iter().any(|(_, access)| access.contains(Access::REMOTE_ATOMIC));
+        let other = addresses.iter().find(|address| address.provider() != ProviderKind::Rdma);
+        match other.filter(|_| atomic && !self.allow_mixed_atomics && device.atomics != AtomicScope::Global) {
+            Some(address) => {
+                Err(HostError::MixedAtomics { address: address.clone(), device: device.name.clone() })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Listens on all addresses, or on none after an error, and serves on background threads.
+    /// Replaces the socket file of a dead host. The socket file of a live host is an error.
+    pub fn listen(self, addresses: &[Address], service: Arc<dyn Service>) -> Result<Running, HostError> {
+        let mut listeners = Vec::new();
+        for address in addresses {
+            if self.tls.is_some() && address.provider() == ProviderKind::Rdma {
+                let why = "RDMA is not available with TLS: TLS cannot encrypt a device's traffic";
+                let source = io::Error::new(io::ErrorKind::Unsupported, why);
+                return Err(HostError::Listen { address: address.clone(), source });
+            }
+            let listener = Listener::bind(address)
+                .map_err(|source| HostError::Listen { address: address.clone(), source })?;
+            listeners.push(listener);
+        }
+        let rdma = addresses.iter().find(|address| address.provider() == ProviderKind::Rdma);
+        let rdma = rdma.map(|address| self.open_rdma(address)).transpose()?;
+        if let Some(stack) = &rdma {
+            self.check_atomics(stack.device.attr(), addresses)?;
+        }
+        let bound: Vec<Address> = listeners.iter().map(|l| l.address.clone()).collect();
+        let unix = bound.iter().find_map(|address| match address {
+            Address::Unix(path) => std::path::absolute(path).ok(),
+            Address::Tcp { .. } | Address::Rdma { .. } => None,
+        });
+        let inner = Arc::new(Inner {
+            soft: Stack::new(self.device, self.pds.into_inner())?,
+            rdma,
+            fencing: self.fencing,
+            limits: self.limits,
+            keys: self.keys,
+            any_local_user: self.any_local_user,
+            tls: self.tls,
+            service,
+            host_id: handshake::host_id(),
+            unix: unix.map(|path| path.display().to_string()).unwrap_or_default(),
+            sessions: Mutex::default(),
+            next_id: AtomicU64::new(1),
+            pending: PendingConnections::new(self.limits.strangers),
+            in_making: AtomicUsize::new(0),
+            stopping: AtomicBool::new(false),
+            threads: Mutex::default(),
+        });
+        let mut running = Running { inner: Arc::clone(&inner), listeners: Vec::new(), addresses: bound };
+        for listener in listeners {
+            let inner = Arc::clone(&inner);
+            let handle = listener.handle().map_err(HostError::Thread)?;
+            let thread = std::thread::Builder::new()
+                .name("rdmabox-accept".into())
+                .spawn(move || accept::run(&inner, &listener))
+                .map_err(HostError::Thread)?;
+            running.listeners.push((handle, thread));
+        }
+        Ok(running)
+    }
+}
+
+/// A serving host. Dropping it ends every session, removes its Unix sockets and joins its
+/// threads.
+#[derive(Debug)]
+pub struct Running {
+    inner: Arc<Inner>,
+    listeners: Vec<(ListenerHandle, JoinHandle<()>)>,
+    addresses: Vec<Address>,
+}
+
+impl Running {
+    /// Returns the bound addresses. Port 0 is replaced by the actual port.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    /// Returns a handle that ends single sessions.
+    pub fn ender(&self) -> Ender {
+        Ender(Arc::downgrade(&self.inner))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.inner.stopping.store(true, Ordering::SeqCst);
+        for (handle, thread) in self.listeners.drain(..) {
+            handle.close();
+            let _ = thread.join();
+        }
+        for session in self.inner.sessions.lock().values() {
+            session.shutdown();
+        }
+        self.inner.pending.close();
+        loop {
+            let thread = self.inner.threads.lock().pop();
+            match thread {
+                Some(thread) => {
+                    let _ = thread.join();
+                }
+                None => break,
+            }
+        }
+    }
+}
+
+/// A device with the protection domains and the call server of its sessions.
+#[derive(Debug)]
+pub(crate) struct Stack {
+    pub(crate) device: Arc<dyn Device>,
+    pds: Vec<Arc<dyn ProtectionDomain>>,
+    pub(crate) rpc: RpcServer,
+    /// Number of sessions, including sessions in the making.
+    pub(crate) admitted: AtomicUsize,
+    /// Maximum of `admitted`, as the completion queue allows.
+    pub(crate) max_sessions: usize,
+}
+
+impl Stack {
+    fn new(device: Arc<dyn Device>, pds: Vec<Arc<dyn ProtectionDomain>>) -> Result<Stack, HostError> {
+        // Completions that a session can have queued, and some for sessions that have just ended.
+        let each = 2 * (QUEUE_DEPTH + LATE_DEPTH) as usize;
+        let depth = ((MAX_SESSIONS + 8) * each).min(device.attr().max_cqe as usize);
+        let max_sessions = (depth / each).saturating_sub(8).min(MAX_SESSIONS);
+        // One thread may poll requests in mapped memory while others take messages.
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).clamp(2, 4);
+        let rpc = RpcServer::start(device.create_cq(depth)?, threads).map_err(HostError::Thread)?;
+        Ok(Stack { device, pds, rpc, admitted: AtomicUsize::new(0), max_sessions })
+    }
+
+    /// Returns the protection domain. Each stack has as many domains as the host.
+    pub(crate) fn pd(&self, domain: Domain) -> &Arc<dyn ProtectionDomain> {
+        &self.pds[domain.0]
+    }
+}
+
+pub(crate) struct Inner {
+    soft: Stack,
+    rdma: Option<Stack>,
+    pub(crate) fencing: Fencing,
+    pub(crate) limits: Limits,
+    pub(crate) keys: Option<Arc<dyn Keyring>>,
+    pub(crate) any_local_user: bool,
+    pub(crate) tls: Option<Arc<TlsServer>>,
+    pub(crate) service: Arc<dyn Service>,
+    pub(crate) host_id: HostId,
+    pub(crate) unix: String,
+    /// Sessions by id, from the start of the handshake to the start of their end.
+    pub(crate) sessions: Mutex<HashMap<u64, Arc<HostSession>>>,
+    pub(crate) next_id: AtomicU64,
+    pub(crate) pending: Arc<PendingConnections>,
+    pub(crate) in_making: AtomicUsize,
+    pub(crate) stopping: AtomicBool,
+    pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Inner {
+    /// Returns the stack that serves sessions of this provider.
+    pub(crate) fn stack(&self, provider: ProviderKind) -> &Stack {
+        match provider {
+            ProviderKind::Shm | ProviderKind::Tcp => &self.soft,
+            // Only a host with an RDMA device has an RDMA listener.
+            ProviderKind::Rdma => self.rdma.as_ref().unwrap_or(&self.soft),
+        }
+    }
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inner")
+            .field("soft", &self.soft)
+            .field("rdma", &self.rdma)
+            .field("sessions", &self.sessions)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_atomics_are_not_mixed_with_other_atomics() {
+        let host = || Host::new().unwrap().allow_mixed_atomics(false);
+        let device = |atomics| DeviceAttr { atomics, ..SoftDevice::new().unwrap().attr().clone() };
+        let memory = Arc::new(Memory::shared("test", 4096).unwrap());
+        let rdma = || Address::Rdma { host: "127.0.0.1".into(), port: 0 };
+        let both = [rdma(), Address::Tcp { host: "127.0.0.1".into(), port: 0 }];
+        let check = |host: Host, scope, access, addresses: &[Address]| {
+            let _export = host.export(&memory, access).unwrap();
+            host.check_atomics(&device(scope), addresses)
+        };
+        let refused = check(host(), AtomicScope::Device, Access::REMOTE_ALL, &both);
+        assert!(
+            matches!(&refused, Err(HostError::MixedAtomics { address, .. }) if *address == both[1]),
+            "{refused:?}"
+        );
+        check(host(), AtomicScope::Global, Access::REMOTE_ALL, &both).unwrap();
+        check(host(), AtomicScope::Device, Access::REMOTE_READ, &both).unwrap();
+        check(host(), AtomicScope::Device, Access::REMOTE_ALL, &[rdma()]).unwrap();
+        check(host().allow_mixed_atomics(true), AtomicScope::Device, Access::REMOTE_ALL, &both).unwrap();
+    }
+}

@@ -1,0 +1,15 @@
+//! The host's end of sessions: listening, admission, queue pairs, and the end of a session.
+
+mod accept;
+mod builder;
+mod client_process;
+mod host_session;
+mod listener;
+mod peer;
+mod pending_connections;
+mod queue_pairs;
+mod session_terminator;
+
+pub use self::builder::{Fencing, Host, Running};
+pub use self::peer::{Export, Peer, PeerProcess, Service};
+pub use self::session_terminator::Ender;

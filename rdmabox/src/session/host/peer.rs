@@ -1,0 +1,166 @@
+//! The service's view of a host: peers, exports, and the [`Service`] trait.
+//!
+//! # Concurrency
+//! [`Peer`] and [`Export`] may be shared by any number of threads; no locks.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use super::client_process::ClientProcess;
+use crate::{
+    auth::{Domain, KeyId},
+    mapping::Memory,
+    rpc::Reply,
+    session::address::ProviderKind,
+    verbs::{MrHandle, RemoteAddr},
+};
+
+/// The application of a host.
+pub trait Service: Send + Sync + 'static {
+    /// Accepts or refuses a new session, before its first call. An error ends the session, and its
+    /// text is sent to the client.
+    fn connected(&self, peer: &Peer) -> Result<(), String> {
+        let _ = peer;
+        Ok(())
+    }
+
+    /// Answers one call into `reply`, which is empty, or [defers](Reply::later) the reply. Runs
+    /// concurrently on the few threads that serve all calls, so it must not block: a call that has
+    /// to wait defers its reply. An error (for example a malformed request) ends the session and is
+    /// logged.
+    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String>;
+
+    /// Handles the end of a session, once for each successful `connected`. No call of the session
+    /// is running or will run, and its queue pairs at this host are destroyed.
+    ///
+    /// No request of the session accesses memory any more. With shared memory the host calls this
+    /// after the client has reported the end of its last request, or after its process has ended
+    /// ([`Fencing`](crate::Fencing)). Only a host that stops does not wait ([`Peer::clings`]). A
+    /// client that keeps memory from [`Session::map`](crate::Session::map) can still read it.
+    fn disconnected(&self, peer: &Peer) {
+        let _ = peer;
+    }
+}
+
+/// A connected client.
+#[derive(Debug)]
+pub struct Peer {
+    pub(crate) id: u64,
+    pub(crate) provider: ProviderKind,
+    pub(crate) name: String,
+    pub(crate) key: Option<KeyId>,
+    /// True if the session ended with its lease.
+    pub(crate) expired: AtomicBool,
+    /// True if the host stopped waiting for the client to release mapped memory.
+    pub(crate) clings: AtomicBool,
+    /// The client's process, if it maps memory.
+    pub(crate) process: Option<Arc<ClientProcess>>,
+}
+
+/// The process of a peer on this host.
+#[derive(Clone, Debug)]
+pub struct PeerProcess(Arc<ClientProcess>);
+
+impl PeerProcess {
+    /// Returns true once the process has ended.
+    pub fn has_ended(&self) -> bool {
+        self.0.has_ended()
+    }
+
+    /// Returns the pid. No other process has it while [`has_ended`](Self::has_ended) is false.
+    pub fn id(&self) -> i32 {
+        self.0.pid()
+    }
+}
+
+impl Peer {
+    /// Returns the number of the session, unique while the host runs.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Returns the provider of the session's requests.
+    pub fn provider(&self) -> ProviderKind {
+        self.provider
+    }
+
+    /// Returns the key that the peer has proved; `None` if it needed none.
+    pub fn key(&self) -> Option<&KeyId> {
+        self.key.as_ref()
+    }
+
+    /// Returns true if the session ended because its lease expired, not because its connection
+    /// ended.
+    pub fn has_expired(&self) -> bool {
+        self.expired.load(Ordering::Acquire)
+    }
+
+    /// Returns true if the host stopped before the client released mapped memory. The client may
+    /// still write there.
+    pub fn clings(&self) -> bool {
+        self.clings.load(Ordering::Acquire)
+    }
+
+    /// Returns the peer's process, if it is another known process of this machine: over shared
+    /// memory.
+    pub fn process(&self) -> Option<PeerProcess> {
+        self.process.clone().map(PeerProcess)
+    }
+
+    /// Describes the peer, for people.
+    pub fn description(&self) -> String {
+        self.to_string()
+    }
+
+    /// Returns the address at which this peer finds the first byte of an export of its domain.
+    pub fn remote_addr(&self, export: &Export) -> RemoteAddr {
+        let region = export.0.region(self.provider);
+        RemoteAddr { addr: region.addr(), rkey: region.rkey() }
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "session {} ({} from {}", self.id, self.provider, self.name)?;
+        match &self.key {
+            Some(key) => write!(f, ", key {key})"),
+            None => f.write_str(")"),
+        }
+    }
+}
+
+/// Memory that peers may access. Dropping it revokes the access: later requests are refused.
+#[derive(Debug)]
+pub struct Export(pub(crate) Arc<Exported>);
+
+/// Exported memory, registered with each device that the host serves.
+#[derive(Debug)]
+pub(crate) struct Exported {
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) region: MrHandle,
+    /// Registration with the RDMA device, once the host listens there.
+    pub(crate) rdma: OnceLock<MrHandle>,
+    pub(crate) domain: Domain,
+}
+
+impl Exported {
+    fn region(&self, provider: ProviderKind) -> &MrHandle {
+        match provider {
+            ProviderKind::Shm | ProviderKind::Tcp => &self.region,
+            // Sessions over RDMA exist only if the host listens on RDMA.
+            ProviderKind::Rdma => self.rdma.get().unwrap_or(&self.region),
+        }
+    }
+}
+
+impl Export {
+    /// Returns the exported memory.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.0.memory
+    }
+}
