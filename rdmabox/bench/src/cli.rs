@@ -8,7 +8,7 @@ use rdmabox::{Address, RdmaOptions, size};
 use crate::{
     Error, Result,
     load::{LoadArgs, OpKind},
-    settings::{self, Settings},
+    sweep::settings::{self, Settings},
 };
 
 /// Measures rdmabox in the shape of perftest: one-sided READs, WRITEs and compare-and-swaps, and

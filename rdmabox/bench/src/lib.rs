@@ -2,9 +2,9 @@
 //! paper.
 //!
 //! Every output names the provider. Results of software providers show trends; they make no claim
-//! about RDMA hardware. The main modules are [`cli`], [`load`] (a checked load), [`run`] (one run),
-//! [`worker`] (a thread of the load), [`requests`] (submission), [`fleet`] (servers), [`matrix`]
-//! and [`runner`] (combinations and rounds), [`report`] (output), and [`experiment`] (the paper).
+//! about RDMA hardware. The modules, the lowest first: [`load`] (a checked load), [`servers`],
+//! [`run`] (one run: workers and their requests), [`sweep`] (combinations of options, and rounds),
+//! [`report`] (output), [`experiment`] (the paper), and [`cli`].
 //!
 //! # Concurrency
 //! The main thread starts servers and workers, waits for them, and draws progress. Reported usage
@@ -13,25 +13,14 @@
 #![forbid(unsafe_code)]
 
 pub mod cli;
-pub mod clock;
 pub mod error;
 pub mod experiment;
-pub mod fleet;
 pub mod load;
-pub mod matrix;
-pub mod metric;
-pub mod pattern;
 pub mod program;
-pub mod protocol;
-pub mod record;
 pub mod report;
-pub mod requests;
 pub mod run;
-pub mod runner;
-pub mod server;
-pub mod settings;
+pub mod servers;
+pub mod sweep;
 pub mod usage;
-pub mod value;
-pub mod worker;
 
 pub use error::{Error, Result};

@@ -21,11 +21,15 @@ use crate::{
     Error, Result,
     cli::{Request, RunArgs, Serve},
     experiment,
-    fleet::{Fleet, Source},
-    matrix::{Matrix, parse_sweep},
-    metric::Metric,
-    report::{self, Entry, Report, table},
-    runner, server,
+    report::{self, Entry, Report, metric::Metric, table},
+    servers::{
+        fleet::{Fleet, Source},
+        server,
+    },
+    sweep::{
+        matrix::{Matrix, parse_sweep},
+        runner,
+    },
 };
 
 /// Columns of a sweep.

@@ -11,12 +11,11 @@ use plotters::{
     style::text_anchor::{HPos, Pos, VPos},
 };
 
-use super::Report;
-use crate::{
-    Error, Result,
-    matrix::describe,
+use super::{
+    Report,
     metric::{Metric, show},
 };
+use crate::{Error, Result, sweep::matrix::describe};
 
 const WIDTH: u32 = 1000;
 const MARGIN: u32 = 24;

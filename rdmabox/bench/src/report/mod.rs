@@ -1,6 +1,7 @@
 //! Results as data and in three output formats. No I/O except [`write()`], no locks, no clock.
 
 pub mod chart;
+pub mod metric;
 pub mod table;
 
 use std::{
@@ -12,7 +13,8 @@ use std::{
 use measure::machine::Machine;
 use serde::Serialize;
 
-use crate::{Result, load::Load, metric::Metric, run::Sample, runner::Measured};
+use crate::{Result, load::Load, run::Sample, sweep::runner::Measured};
+use metric::Metric;
 
 /// Version of the JSON format.
 pub const FORMAT: u32 = 1;
@@ -173,7 +175,11 @@ pub fn write(report: &Report, dir: &Path, stem: &str) -> Result<Vec<PathBuf>> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::{load::OpKind, matrix, metric::tests::sample, settings::Settings};
+    use crate::{
+        load::OpKind,
+        report::metric::tests::sample,
+        sweep::{matrix, settings::Settings},
+    };
 
     /// A report of two threads times two modes. A mode and the title need escaping.
     pub(crate) fn example() -> Report {

@@ -3,11 +3,15 @@
 use comfy_table::{Cell, CellAlignment, Table, presets::ASCII_MARKDOWN};
 use rdmabox::size;
 
-use super::{Entry, Report};
-use crate::{
+use super::{
+    Entry, Report,
     metric::{Metric, show},
-    record::{Latency, RuntimeLatency},
-    run::Sample,
+};
+use crate::{
+    run::{
+        Sample,
+        record::{Latency, RuntimeLatency},
+    },
     usage::Usage,
 };
 

@@ -6,7 +6,7 @@ use rdmabox::{Access, Address, Export, Host, Memory, Peer, RdmaOptions, Reply, R
 
 use crate::{
     Result,
-    protocol::{self, Lent},
+    servers::protocol::{self, Lent},
     usage::Usage,
 };
 

@@ -2,10 +2,10 @@
 
 use rdmabox::{Address, ProviderKind};
 
+use super::settings::{Settings, sweepable};
 use crate::{
     Error, Result,
     load::{Load, OpKind},
-    settings::{Settings, sweepable},
 };
 
 /// Maximum number of combinations, so that a typing error does not start an endless run.

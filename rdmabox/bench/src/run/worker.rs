@@ -11,11 +11,13 @@ use std::{
 use crossbeam_channel::{Receiver, Sender};
 use rdmabox::{Buffer, RequestError};
 
-use crate::{
-    load::{Load, OpKind, Submit},
-    pattern::{Places, share},
+use super::{
     record::Record,
     requests::{Blocking, Calls, Direction, Requests, Started, Swaps, Target},
+};
+use crate::load::{
+    Load, OpKind, Submit,
+    pattern::{Places, share},
     value::{Extent, Reg},
 };
 

@@ -199,7 +199,7 @@ pub fn show(value: Option<f64>) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::record::Latency;
+    use crate::run::record::Latency;
 
     /// A sample of `ops` requests in half a second.
     pub(crate) fn sample(ops: u64) -> Sample {

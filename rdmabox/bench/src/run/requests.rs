@@ -6,7 +6,8 @@ use std::{collections::VecDeque, sync::Arc};
 
 use rdmabox::{Op, RecvBuf, RemoteAddr, RequestError, SendBuf, Session, Transfer};
 
-use crate::{clock::Stamp, protocol, record::Record};
+use super::{clock::Stamp, record::Record};
+use crate::servers::protocol;
 
 /// A session with a peer and the memory of the peer.
 #[derive(Clone, Debug)]

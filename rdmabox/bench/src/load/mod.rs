@@ -1,8 +1,11 @@
 //! The options of a load, and the checked load that they describe.
 
-use std::{sync::Arc, time::Duration};
+mod args;
+pub mod pattern;
+pub mod value;
 
-use clap::{Args, ValueEnum};
+use std::sync::Arc;
+
 use rdmabox::{
     Address, BatchMode, MAX_CALL, PollingMode, PreMrThreshold, ProviderKind, SessionOptions,
     admission::{LatencyWindow, LatencyWindowOptions},
@@ -10,70 +13,10 @@ use rdmabox::{
 };
 use serde::Serialize;
 
-use crate::{
-    Error, Result,
-    pattern::{Cursor, Pattern},
-    value::{self, Extent, Reg, Window, as_text},
-};
-
-/// The operation of a load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OpKind {
-    /// One-sided READ.
-    Read,
-    /// One-sided WRITE.
-    Write,
-    /// Compare-and-swap.
-    Cas,
-    /// A call: SEND of a request, SEND of a reply, with the server's code in between.
-    Send,
-}
-
-impl OpKind {
-    /// Returns the name of the operation.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Cas => "cas",
-            Self::Send => "send",
-        }
-    }
-}
-
-/// How requests are submitted to the runtime.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Submit {
-    /// One blocking call per request.
-    Blocking,
-    /// One blocking call for `depth` requests. The next call starts when all are done. Each request
-    /// is recorded with the latency of the call.
-    Vectored,
-    /// Each request is started separately, with up to `depth` outstanding.
-    Started,
-}
-
-/// Whether the caller executes a single request on mapped memory itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Direct {
-    /// The caller executes it.
-    On,
-    /// The caller posts it, as over a network.
-    Off,
-}
-
-/// Control of the amount of data in flight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Admission {
-    /// A window of fixed size.
-    Static,
-    /// A window that starts at --window and follows the measured latency.
-    Latency,
-}
+use crate::{Error, Result};
+pub use args::{Admission, Direct, LoadArgs, OpKind, Submit};
+use pattern::{Cursor, Pattern};
+use value::{Extent, Reg, Window, as_text};
 
 /// Distance in bytes between the words of compare-and-swaps: one cache line.
 pub const WORD_STRIDE: u64 = 64;
@@ -83,126 +26,6 @@ const LEAST_AREA: u64 = 64 << 20;
 pub const LEAST_CALL: u64 = 8;
 /// Maximum number of operations in an ordered list of the runtime.
 const MAX_LIST: u32 = 64;
-
-/// Options of a load. Each option has a value and can be swept.
-#[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Load (each of these can be swept)")]
-pub struct LoadArgs {
-    /// Provider of the requests: shm or tcp, both software, or rdma [default: shm; with --connect
-    /// that of the address]
-    #[arg(long, value_name = "P")]
-    pub provider: Option<ProviderKind>,
-
-    /// Bytes of a request [default: 4k; for send 64]
-    #[arg(long, value_name = "S", value_parser = size::parse_nonzero)]
-    pub size: Option<u64>,
-
-    /// Threads that make requests
-    #[arg(long, value_name = "T", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub threads: u32,
-
-    /// Requests that each thread keeps outstanding [default: 16; for cas and send 1]
-    #[arg(long, value_name = "D", value_parser = clap::value_parser!(u32).range(1..=65536))]
-    pub depth: Option<u32>,
-
-    /// Queue pairs per peer
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=16))]
-    pub qps: u32,
-
-    /// Order of addresses; bursts are sequential: --burst requests, then an idle time of --gap
-    #[arg(long, value_enum, default_value_t = Pattern::Seq)]
-    pub pattern: Pattern,
-
-    /// Whether threads take sequential blocks from a shared cursor, so that adjacent requests come
-    /// from different threads, or each thread walks through its own part
-    #[arg(long, value_enum, default_value_t = Cursor::Shared)]
-    pub cursor: Cursor,
-
-    /// Requests of a burst
-    #[arg(long, value_name = "B", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=65536))]
-    pub burst: u32,
-
-    /// Idle time after a burst
-    #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = value::duration)]
-    pub gap: Duration,
-
-    /// How waiting requests are combined: single, merge, doorbell or hybrid
-    #[arg(long, value_name = "MODE", default_value_t = BatchMode::Hybrid)]
-    pub mode: BatchMode,
-
-    /// Memory of work requests: pre (copied through registered memory), dyn (registered on the
-    /// fly), auto, a threshold in bytes between the two, or registered (the load's buffers are
-    /// registered memory)
-    #[arg(long, value_name = "REG", default_value_t = Reg::Auto)]
-    pub reg: Reg,
-
-    /// How threads wait for completions: busy, event, event-batch, hybrid, adaptive, or
-    /// shared-cq:M, M queues that all queue pairs share, with a polling thread each
-    #[arg(long, value_name = "MODE", default_value_t = PollingMode::Adaptive)]
-    pub polling: PollingMode,
-
-    /// Empty polls before adaptive polling sleeps [default: the runtime's]
-    #[arg(long, value_name = "N")]
-    pub max_retry: Option<u32>,
-
-    /// Limit of admission control for bytes in flight, or none
-    #[arg(long, value_name = "BYTES", default_value = "7m")]
-    pub window: Window,
-
-    /// Control of the window of admission control
-    #[arg(long, value_enum, default_value_t = Admission::Static)]
-    pub admission: Admission,
-
-    /// Distance of signaled work requests in a chain; the last is always signaled; 0: only the last
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub signal_interval: u32,
-
-    /// Limit in bytes for inline data of a single WRITE; 0: never inline [default: the runtime's]
-    #[arg(long, value_name = "BYTES")]
-    pub max_inline: Option<u32>,
-
-    /// Whether the caller executes single requests itself if the memory is mapped, or posts them as
-    /// over a network
-    #[arg(long, value_enum, default_value_t = Direct::On)]
-    pub direct: Direct,
-
-    /// Number of servers; each thread submits to them in turn [default: 1; with --connect the
-    /// number given]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub peers: Option<u32>,
-
-    /// Memory used on each peer [default: 64m, or room for twice the outstanding requests]
-    #[arg(long, value_name = "BYTES", value_parser = size::parse_nonzero)]
-    pub area: Option<u64>,
-
-    /// Number of words for compare-and-swaps, one per cache line
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub words: u32,
-
-    /// Bytes of the reply to a send [default: length of the request]
-    #[arg(long, value_name = "BYTES", value_parser = size::parse_nonzero)]
-    pub reply: Option<u64>,
-
-    /// How requests are submitted [default: started; for cas vectored; blocking with a depth of 1]
-    #[arg(long, value_enum)]
-    pub submit: Option<Submit>,
-
-    /// Duration of the measurement, such as 2s
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = value::duration)]
-    pub duration: Duration,
-
-    /// Number of requests of all threads together; overrides --duration
-    #[arg(long, value_name = "N", value_parser = value::count)]
-    pub ops: Option<u64>,
-
-    /// Duration or number of requests of the warm-up
-    #[arg(long, value_name = "TIME|N", default_value = "200ms")]
-    pub warmup: Extent,
-
-    /// The operation, if it is swept.
-    #[arg(long, value_enum, hide = true)]
-    pub op: Option<OpKind>,
-}
 
 /// A checked load.
 #[derive(Clone, Debug, Serialize)]
@@ -274,62 +97,12 @@ pub struct Burst {
 impl Load {
     /// Checks the options for consistency. `connect` are the given servers, if any.
     pub fn resolve(op: OpKind, args: &LoadArgs, connect: &[Address]) -> Result<Load> {
-        let usage = |text: String| Err(Error::usage(text));
         let op = args.op.unwrap_or(op);
         let alone = matches!(op, OpKind::Cas | OpKind::Send);
         let depth = args.depth.unwrap_or(if alone || args.submit == Some(Submit::Blocking) { 1 } else { 16 });
-        let size = match op {
-            OpKind::Read | OpKind::Write => args.size.unwrap_or(4096),
-            OpKind::Send => args.size.unwrap_or(64),
-            OpKind::Cas if args.size.is_some_and(|size| size != 8) => {
-                return usage("--size: a compare-and-swap has 8 bytes".into());
-            }
-            OpKind::Cas => 8,
-        };
-        let reply = (op == OpKind::Send).then(|| args.reply.unwrap_or(size));
-        if op == OpKind::Send {
-            if depth > 1 {
-                return usage("--depth: a call is made one at a time; give more --threads".into());
-            }
-            for (what, bytes, least) in [("--size", size, LEAST_CALL), ("--reply", reply.unwrap_or(0), 1)] {
-                if !(least..=MAX_CALL as u64).contains(&bytes) {
-                    return usage(format!("{what}: a call has {least} to {MAX_CALL} bytes"));
-                }
-            }
-        }
-        if op == OpKind::Cas && depth > MAX_LIST {
-            return usage(format!("--depth: a list of compare-and-swaps has {MAX_LIST} steps at most"));
-        }
-        let submit = args.submit.unwrap_or(match (depth, op) {
-            (1, _) if args.reg != Reg::Registered => Submit::Blocking,
-            (_, OpKind::Cas) => Submit::Vectored,
-            _ => Submit::Started,
-        });
-        if submit == Submit::Started && alone {
-            return usage(format!("--submit started: there is no started {}", op.name()));
-        }
-        if args.reg == Reg::Registered && submit != Submit::Started {
-            return usage("--reg registered: only started requests use the memory of their buffers".into());
-        }
-        if submit == Submit::Blocking && depth > 1 {
-            return usage("--submit blocking has one request outstanding: leave --depth out".into());
-        }
-
-        let stride = if op == OpKind::Cas { WORD_STRIDE } else { size };
-        let outstanding = stride.saturating_mul(u64::from(args.threads)).saturating_mul(u64::from(depth));
-        let area = match op {
-            OpKind::Cas => WORD_STRIDE * u64::from(args.words),
-            OpKind::Send => LEAST_AREA,
-            _ => args.area.unwrap_or(LEAST_AREA.max(outstanding.saturating_mul(2))),
-        };
-        let blocks = area / stride;
-        if blocks == 0 {
-            return usage(format!("--area {} holds no request of {}", size::show(area), size::show(size)));
-        }
-        if args.cursor == Cursor::Own && blocks < u64::from(args.threads) {
-            return usage("--cursor own: there are fewer blocks than threads".into());
-        }
-
+        let (size, reply) = lengths(op, args, depth)?;
+        let submit = submission(op, args, depth)?;
+        let area = area(op, args, size, depth)?;
         let peers = args.peers.unwrap_or(connect.len().max(1) as u32);
         if !connect.is_empty() && peers as usize > connect.len() {
             return usage(format!("--peers {peers}, but --connect is there only {} times", connect.len()));
@@ -451,10 +224,79 @@ impl Load {
     }
 }
 
+fn usage<T>(text: String) -> Result<T> {
+    Err(Error::usage(text))
+}
+
+/// Returns the bytes of a request and, for calls, of a reply.
+fn lengths(op: OpKind, args: &LoadArgs, depth: u32) -> Result<(u64, Option<u64>)> {
+    let size = match op {
+        OpKind::Read | OpKind::Write => args.size.unwrap_or(4096),
+        OpKind::Send => args.size.unwrap_or(64),
+        OpKind::Cas if args.size.is_some_and(|size| size != 8) => {
+            return usage("--size: a compare-and-swap has 8 bytes".into());
+        }
+        OpKind::Cas => 8,
+    };
+    let reply = (op == OpKind::Send).then(|| args.reply.unwrap_or(size));
+    if op == OpKind::Send {
+        if depth > 1 {
+            return usage("--depth: a call is made one at a time; give more --threads".into());
+        }
+        for (what, bytes, least) in [("--size", size, LEAST_CALL), ("--reply", reply.unwrap_or(0), 1)] {
+            if !(least..=MAX_CALL as u64).contains(&bytes) {
+                return usage(format!("{what}: a call has {least} to {MAX_CALL} bytes"));
+            }
+        }
+    }
+    if op == OpKind::Cas && depth > MAX_LIST {
+        return usage(format!("--depth: a list of compare-and-swaps has {MAX_LIST} steps at most"));
+    }
+    Ok((size, reply))
+}
+
+/// Returns how requests are submitted.
+fn submission(op: OpKind, args: &LoadArgs, depth: u32) -> Result<Submit> {
+    let submit = args.submit.unwrap_or(match (depth, op) {
+        (1, _) if args.reg != Reg::Registered => Submit::Blocking,
+        (_, OpKind::Cas) => Submit::Vectored,
+        _ => Submit::Started,
+    });
+    if submit == Submit::Started && matches!(op, OpKind::Cas | OpKind::Send) {
+        return usage(format!("--submit started: there is no started {}", op.name()));
+    }
+    if args.reg == Reg::Registered && submit != Submit::Started {
+        return usage("--reg registered: only started requests use the memory of their buffers".into());
+    }
+    if submit == Submit::Blocking && depth > 1 {
+        return usage("--submit blocking has one request outstanding: leave --depth out".into());
+    }
+    Ok(submit)
+}
+
+/// Returns the bytes that are used on each server.
+fn area(op: OpKind, args: &LoadArgs, size: u64, depth: u32) -> Result<u64> {
+    let stride = if op == OpKind::Cas { WORD_STRIDE } else { size };
+    let outstanding = stride.saturating_mul(u64::from(args.threads)).saturating_mul(u64::from(depth));
+    let area = match op {
+        OpKind::Cas => WORD_STRIDE * u64::from(args.words),
+        OpKind::Send => LEAST_AREA,
+        _ => args.area.unwrap_or(LEAST_AREA.max(outstanding.saturating_mul(2))),
+    };
+    let blocks = area / stride;
+    if blocks == 0 {
+        return usage(format!("--area {} holds no request of {}", size::show(area), size::show(size)));
+    }
+    if args.cursor == Cursor::Own && blocks < u64::from(args.threads) {
+        return usage("--cursor own: there are fewer blocks than threads".into());
+    }
+    Ok(area)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::Settings;
+    use crate::sweep::settings::Settings;
 
     fn load(op: OpKind, settings: &[(&str, &str)]) -> Result<Load> {
         let settings = Settings::from_pairs(settings.iter().copied());

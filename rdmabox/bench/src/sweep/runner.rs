@@ -2,11 +2,11 @@
 
 use measure::{interrupt::Interrupt, progress::Progress};
 
+use super::matrix::{Case, Matrix, describe};
 use crate::{
     Result,
-    fleet::Fleet,
-    matrix::{Case, Matrix, describe},
     run::{self, Sample},
+    servers::fleet::Fleet,
 };
 
 /// A case and its samples.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::clock::{Clock, Stamp};
+use super::clock::{Clock, Stamp};
 
 /// Maximum recorded latency in nanoseconds: one minute. Longer latencies count as this one.
 const MAX_NS: u64 = 60_000_000_000;

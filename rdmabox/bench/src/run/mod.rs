@@ -1,5 +1,10 @@
 //! One run: sessions, warm-up, measurement, and resource usage.
 
+pub mod clock;
+pub mod record;
+pub mod requests;
+pub mod worker;
+
 use std::{
     collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -18,15 +23,13 @@ use serde::Serialize;
 
 use crate::{
     Error, Result,
-    fleet::Fleet,
-    load::{Load, OpKind},
-    protocol,
-    record::{Latency, Record, RuntimeLatency},
-    requests::Target,
+    load::{Load, OpKind, value::Extent},
+    servers::{fleet::Fleet, protocol},
     usage::Usage,
-    value::Extent,
-    worker::{self, Event, Shared},
 };
+use record::{Latency, Record, RuntimeLatency};
+use requests::Target;
+use worker::{Event, Shared};
 
 /// Interval at which the main thread checks the interrupt flag and the progress.
 const TICK: Duration = Duration::from_millis(100);

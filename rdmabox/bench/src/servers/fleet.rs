@@ -9,7 +9,8 @@ use measure::{
 };
 use rdmabox::{Address, ProviderKind, RdmaOptions, Running};
 
-use crate::{Error, Result, server};
+use super::server;
+use crate::{Error, Result};
 
 /// Time limit for a child to become ready. It allocates all its memory first.
 const READY: Duration = Duration::from_secs(60);

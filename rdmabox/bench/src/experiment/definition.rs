@@ -1,0 +1,73 @@
+//! An experiment: its options, its matrix, and what its report shows.
+
+use rdmabox::Address;
+
+use crate::{
+    Error, Result,
+    load::OpKind,
+    report::{About, Report, metric::Metric},
+    sweep::{
+        matrix::{Dimension, Matrix},
+        settings::Settings,
+    },
+};
+
+/// Options by name.
+pub(super) type Options = &'static [(&'static str, &'static str)];
+
+/// An experiment.
+#[derive(Clone, Copy, Debug)]
+pub struct Experiment {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// The parameters that it varies and its subject.
+    pub what: &'static str,
+    /// The result of the paper.
+    pub paper: &'static str,
+    /// Options of all runs, unless the command line overrides them.
+    pub(super) base: Options,
+    /// Options of a quick run, in addition to `base`.
+    pub(super) quick: Options,
+    pub(super) dimensions: fn() -> Vec<Dimension>,
+    pub(super) columns: &'static [Metric],
+    pub(super) panels: &'static [Metric],
+    pub(super) findings: fn(&Report) -> Vec<String>,
+}
+
+impl Experiment {
+    /// Returns the matrix of the experiment, with its options overridden by those of the command
+    /// line.
+    pub fn matrix(&self, given: &Settings, quick: bool, connect: &[Address]) -> Result<Matrix> {
+        let dimensions = (self.dimensions)();
+        let varied =
+            dimensions.iter().flat_map(|dimension| &dimension.values).flat_map(|v| v.settings.names());
+        if let Some(name) = varied.into_iter().find(|name| given.has(name)) {
+            return Err(Error::usage(format!("{} varies {name} itself: leave --{name} out", self.name)));
+        }
+        // The experiments are about work requests, so every request is posted.
+        let posted = std::iter::once(("direct", "off"));
+        let base = Settings::from_pairs(posted.chain(self.base.iter().copied()));
+        if base.has("ops") && given.has("duration") {
+            return Err(Error::usage(format!("{} counts: give --ops instead of --duration", self.name)));
+        }
+        let quick = Settings::from_pairs(if quick { self.quick } else { &[] }.iter().copied());
+        Matrix::new(OpKind::Write, &base.with(&quick).with(given), &dimensions, connect)
+    }
+
+    /// Returns the title of the report.
+    pub fn title(&self, matrix: &Matrix) -> String {
+        format!("{} on {}", self.name, matrix.carriers())
+    }
+
+    /// Adds the comment, and selects columns and panels.
+    pub fn comment(&self, report: &mut Report) {
+        report.columns = self.columns.into();
+        report.panels = self.panels.into();
+        report.experiment = Some(About {
+            name: self.name.into(),
+            what: self.what.into(),
+            paper: self.paper.split_whitespace().collect::<Vec<_>>().join(" "),
+            measured: (self.findings)(report),
+        });
+    }
+}
