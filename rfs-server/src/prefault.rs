@@ -4,8 +4,8 @@
 //! writes of clients are safe: a present page is left alone. A thread that zeroes pages keeps a
 //! processor from being idle, even at the lowest priority, and so delays threads that wake up. So
 //! the thread runs only one twentieth of the time while clients make many requests about names
-//! (docs/design/decisions.md). Clients that write large files need memory fast, but make few such
-//! requests.
+//! (docs/design/decisions/server.md). Clients that write large files need memory fast, but make few
+//! such requests.
 //!
 //! # Concurrency
 //! In the background mode, one thread of the lowest priority per export works in steps, and ends

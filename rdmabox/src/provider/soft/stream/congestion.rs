@@ -2,7 +2,7 @@
 //!
 //! BBR estimates the bandwidth of a path from the bytes that a stream sends. A stream of requests
 //! that each wait for a reply sends little, so the estimate is too low. See
-//! `docs/design/decisions.md`.
+//! `docs/design/decisions/runtime.md`.
 
 use std::{io, os::fd::AsFd};
 
