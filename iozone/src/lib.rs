@@ -1,10 +1,12 @@
 //! The benchmark harness behind `iozone/run`.
 //!
-//! Starts `rfs-server` and `rfs-fuse` as ordinary programs, runs IOzone on the mount and on the
-//! ceilings (a FUSE file system that only copies, and tmpfs), and reports tables, JSON and an SVG
-//! chart. Measurements are external, except for the counters of the server. The modules
-//! [`compare`], [`metadata`], [`scaling`] and [`fresh`] are further programs on the same
-//! [`target`]s.
+//! Starts `rfs-server` and `rfs-fuse` as ordinary programs, measures their mounts beside the ceilings
+//! (a FUSE file system that only copies, and tmpfs) and other file systems, and reports tables, JSON
+//! and SVG charts. Measurements are external, except for the counters of the server.
+//!
+//! A [`plan`] says what is measured. The [`harness`] runs it: it starts each [`target`], has an
+//! [`engine`] or a [`load`] measure it, and keeps the results. A [`report`] has the parts that
+//! all plans print. Imports point from the plans down: report, engine, harness, target, load, cli.
 //!
 //! # Concurrency
 //! The main thread starts and ends all programs. Helper threads only read the pipes of children.
@@ -12,24 +14,13 @@
 #![forbid(unsafe_code)]
 
 pub mod cli;
-pub mod compare;
 pub mod engine;
-pub mod fresh;
-pub mod markdown;
-pub mod memory;
-pub mod metadata;
-pub mod mount;
-pub mod pace;
-pub mod places;
-pub mod progress;
+pub mod harness;
+pub mod load;
+pub mod plan;
 pub mod report;
-pub mod runner;
 pub mod sample;
-pub mod scaling;
 pub mod size;
 pub mod target;
-pub mod together;
-pub mod usage;
-pub mod workdir;
 
 pub use measure::{Error, Result, error, interrupt, machine, process};

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::Command};
 
-use super::{Engine, Job, Outcome, parse};
+use super::{Engine, Outcome, Run, parse};
 use crate::{
     Error, Result,
     interrupt::Interrupt,
@@ -43,24 +43,24 @@ impl Engine for Iozone {
 
     fn run(
         &self,
-        job: &Job<'_>,
+        run: &Run<'_>,
         interrupt: &Interrupt,
         phases_done: &mut dyn FnMut(usize),
     ) -> Result<Outcome> {
-        job.have_memory(interrupt)?;
-        let command = command(&self.program, job);
-        let mut child = Guarded::spawn(&command, job.dir)?;
-        let raw = child.wait_success(interrupt, job.limit, |text| {
-            phases_done(if job.threads > 1 {
+        run.have_memory(interrupt)?;
+        let command = command(&self.program, run);
+        let mut child = Guarded::spawn(&command, run.dir)?;
+        let raw = child.wait_success(interrupt, run.limit, |text| {
+            phases_done(if run.threads > 1 {
                 parse::phases_in_throughput(text)
             } else {
                 parse::phases_in_row(text)
             });
         })?;
-        let sample = if job.threads > 1 {
+        let sample = if run.threads > 1 {
             parse::throughput(&raw)
         } else {
-            parse::single(&raw, job.record, job.file_size)
+            parse::single(&raw, run.record, run.file_size)
         }
         .map_err(|what| Error::Parse { program: "iozone".into(), what })?;
         Ok(Outcome { sample, command: command.line(), raw })
@@ -69,17 +69,17 @@ impl Engine for Iozone {
 
 /// Returns the command line. `-e` includes fsync in the times. One process uses `-f`; several use
 /// `-t` with a file each.
-fn command(program: &std::path::Path, job: &Job<'_>) -> Invocation {
+fn command(program: &std::path::Path, run: &Run<'_>) -> Invocation {
     let kib = |bytes: u64| format!("{}k", bytes / 1024);
     let base = Invocation::new(program)
         .args(["-i", "0", "-i", "1", "-i", "2", "-e", "-r"])
-        .arg(kib(job.record))
+        .arg(kib(run.record))
         .arg("-s")
-        .arg(kib(job.file_size));
-    if job.threads > 1 {
-        base.arg("-t").arg(job.threads.to_string()).arg("-F").args(job.file_names())
+        .arg(kib(run.file_size));
+    if run.threads > 1 {
+        base.arg("-t").arg(run.threads.to_string()).arg("-F").args(run.file_names())
     } else {
-        base.arg("-f").args(job.file_names())
+        base.arg("-f").args(run.file_names())
     }
 }
 
@@ -89,19 +89,19 @@ mod tests {
 
     use super::*;
 
-    fn job(threads: u32) -> Job<'static> {
+    fn run(threads: u32) -> Run<'static> {
         let limit = Duration::from_secs(1);
-        Job { dir: Path::new("/m"), record: 65536, file_size: 1 << 20, threads, limit }
+        Run { dir: Path::new("/m"), record: 65536, file_size: 1 << 20, threads, limit }
     }
 
     #[test]
     fn command_lines() {
         assert_eq!(
-            command(Path::new("iozone"), &job(1)).line(),
+            command(Path::new("iozone"), &run(1)).line(),
             "iozone -i 0 -i 1 -i 2 -e -r 64k -s 1024k -f /m/iozone-0"
         );
         assert_eq!(
-            command(Path::new("iozone"), &job(2)).line(),
+            command(Path::new("iozone"), &run(2)).line(),
             "iozone -i 0 -i 1 -i 2 -e -r 64k -s 1024k -t 2 -F /m/iozone-0 /m/iozone-1"
         );
     }

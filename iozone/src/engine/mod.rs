@@ -2,17 +2,33 @@
 //!
 //! Both engines run as guarded children. Killing the child ends a run on a file system that hangs.
 
-pub mod builtin;
-pub mod iozone;
-pub mod parse;
+mod builtin;
+pub mod fio;
+mod iozone;
+pub mod job;
+pub mod meter;
+mod parse;
 
 use std::{path::Path, time::Duration};
 
-use crate::{Result, cli::EngineKind, interrupt::Interrupt, memory, sample::Sample, size};
+use clap::ValueEnum;
+
+use crate::{Result, interrupt::Interrupt, load::memory, sample::Sample, size};
+
+/// The measuring engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EngineKind {
+    /// IOzone if it is installed, else the built-in engine.
+    Auto,
+    /// IOzone.
+    Iozone,
+    /// The built-in engine with IOzone's access patterns.
+    Builtin,
+}
 
 /// One run of an engine.
 #[derive(Clone, Debug)]
-pub struct Job<'a> {
+pub struct Run<'a> {
     /// Directory of the files. After a successful run the engine has removed its files.
     pub dir: &'a Path,
     /// Bytes per operation.
@@ -25,7 +41,7 @@ pub struct Job<'a> {
     pub limit: Duration,
 }
 
-impl Job<'_> {
+impl Run<'_> {
     /// Prepares the memory that the run will use.
     fn have_memory(&self, interrupt: &Interrupt) -> Result<()> {
         memory::have_at_hand(size::peak(self.file_size, self.threads), interrupt)
@@ -52,11 +68,11 @@ pub trait Engine {
     /// Returns name and version, for reports.
     fn describe(&self) -> String;
 
-    /// Runs the job after preparing memory. Calls `phases_done` with the number of completed
+    /// Makes the run after preparing memory. Calls `phases_done` with the number of completed
     /// phases.
     fn run(
         &self,
-        job: &Job<'_>,
+        run: &Run<'_>,
         interrupt: &Interrupt,
         phases_done: &mut dyn FnMut(usize),
     ) -> Result<Outcome>;
@@ -67,9 +83,8 @@ pub trait Engine {
 pub fn choose(kind: EngineKind) -> Result<Box<dyn Engine>> {
     let found = iozone::Iozone::find();
     match (kind, found) {
-        (EngineKind::Builtin, _) => Ok(Box::new(builtin::Builtin::new()?)),
+        (EngineKind::Builtin, _) | (EngineKind::Auto, Err(_)) => Ok(Box::new(builtin::Builtin)),
         (_, Ok(engine)) => Ok(Box::new(engine)),
-        (EngineKind::Auto, Err(_)) => Ok(Box::new(builtin::Builtin::new()?)),
         (EngineKind::Iozone, Err(err)) => Err(err),
     }
 }

@@ -2,7 +2,9 @@
 
 use std::fmt::{Display, Write};
 
-use measure::colors::{GREY, INK, Rgb};
+use measure::colors::{GREY, INK, LINE, PALE, Rgb, STRONG};
+
+use super::TargetInfo;
 
 /// Returns the beginning of a white picture of this size.
 pub fn begin(width: f64, height: f64) -> String {
@@ -82,6 +84,37 @@ pub fn dot(out: &mut String, (x, y): (f64, f64), fill: Rgb, tip: &str) {
         out,
         r#"<circle cx="{x:.1}" cy="{y:.1}" r="3.5" fill="{fill}"><title>{tip}</title></circle>"#
     );
+}
+
+/// Adds the entry of a target to a legend.
+pub fn legend(out: &mut String, (x, y): (f64, f64), color: Rgb, info: &TargetInfo) {
+    rect(out, x, y, 12.0, 12.0, color, None);
+    text(out, x + 18.0, y + 10.5, "start", "", &format!("{}: {}", info.name, info.title));
+}
+
+/// Adds the grid lines of a plot from `left` to `right`, `height` high above `base`, with a number
+/// each. `step` and `limit` are a [`scale`].
+pub fn grid(
+    out: &mut String,
+    (left, right): (f64, f64),
+    (base, height): (f64, f64),
+    (step, limit): (f64, f64),
+    gap: f64,
+) {
+    let mut tick = 0.0;
+    while tick <= limit * 1.0001 {
+        let y = base - tick / limit * height;
+        line(out, (left, y), (right, y), if tick == 0.0 { GREY } else { LINE });
+        text(out, left - gap, y + 4.0, "end", &small_grey(), &thousands(tick));
+        tick += step;
+    }
+}
+
+/// Returns strong colours for rfs and greys for ceilings.
+pub fn colors(targets: &[TargetInfo]) -> Vec<Rgb> {
+    let (mut ours, mut ceilings) = (STRONG.iter().cycle(), PALE.iter().cycle());
+    let color = |info: &TargetInfo| if info.ceiling { ceilings.next() } else { ours.next() };
+    targets.iter().filter_map(color).copied().collect()
 }
 
 /// Returns the distance of grid lines (1, 2 or 5 times a power of ten; four to nine lines) and the

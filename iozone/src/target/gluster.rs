@@ -13,10 +13,10 @@ use std::{
 };
 
 use super::{
-    Running, Target,
+    Running, Side, Target, WorkDir,
     peer::{self, Peer, START, free_port, invocation, wait_for},
 };
-use crate::{Error, Result, interrupt::Interrupt, process::Guarded, workdir::WorkDir};
+use crate::{Error, Result, interrupt::Interrupt, process::Guarded};
 
 const VOLUME: &str = "bench";
 /// A loopback address that its command line accepts, unlike 127.0.0.1.
@@ -44,8 +44,8 @@ impl Target for Gluster {
         "GlusterFS, one brick on a tmpfs, over TCP on loopback"
     }
 
-    fn is_ceiling(&self) -> bool {
-        false
+    fn side(&self) -> Side {
+        Side::Peer
     }
 
     fn missing(&self) -> Option<String> {

@@ -5,28 +5,46 @@
 
 mod gluster;
 mod moosefs;
+pub mod mount;
 mod mounted;
 mod peer;
 mod rfs;
 mod sshfs;
 mod tmpfs;
+mod workdir;
 
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 pub use gluster::Gluster;
 pub use moosefs::Moosefs;
-pub use rfs::{Provider, Rfs};
+use rfs::{Provider, Rfs};
 pub use sshfs::Sshfs;
 pub use tmpfs::Tmpfs;
+pub use workdir::WorkDir;
 
 use crate::{
     Error, Result,
-    cli::{Bench, Switches, TargetKind},
+    cli::{Kind, Places, Switches},
     interrupt::Interrupt,
-    places::Places,
     process::Guarded,
-    size,
 };
+
+/// The role of a target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Side {
+    /// rfs with its defaults, or as the options ask.
+    #[default]
+    Ours,
+    /// rfs with an optimization disabled.
+    Variant,
+    /// A limit that rfs cannot exceed.
+    Ceiling,
+    /// Another file system. If it is missing or fails, a comparison continues without it.
+    Peer,
+}
 
 /// A system that can be measured.
 pub trait Target {
@@ -36,8 +54,8 @@ pub trait Target {
     /// Returns a short description.
     fn title(&self) -> &str;
 
-    /// Returns true if the target is only an upper bound.
-    fn is_ceiling(&self) -> bool;
+    /// Returns its role.
+    fn side(&self) -> Side;
 
     /// Returns the reason why it cannot start on this machine, if that is known in advance.
     fn missing(&self) -> Option<String> {
@@ -137,17 +155,6 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Returns the setup for these options.
-    pub fn new(bench: &Bench, file_size: u64) -> Result<Self> {
-        Ok(Self {
-            switches: bench.switches.clone(),
-            server_memory: size::server_memory(file_size, bench.threads),
-            files: file_size.saturating_mul(u64::from(bench.threads)),
-            connect: bench.connect.clone(),
-            ..Self::at(&bench.places)?
-        })
-    }
-
     /// Returns a setup with these locations. The caller sets the other fields.
     pub fn at(places: &Places) -> Result<Self> {
         Ok(Self {
@@ -163,24 +170,17 @@ impl Setup {
     }
 }
 
-/// Returns the selected targets without duplicates. With external servers, each rfs target needs
-/// one.
-pub fn targets(kinds: &[TargetKind], setup: &Setup) -> Result<Vec<Box<dyn Target>>> {
-    let rfs = |provider| -> Result<Box<dyn Target>> { Ok(Box::new(Rfs::new(provider, setup.clone())?)) };
-    let mut seen = Vec::new();
-    let mut targets: Vec<Box<dyn Target>> = Vec::new();
-    for &kind in kinds {
-        if seen.contains(&kind) {
-            continue;
-        }
-        seen.push(kind);
-        targets.push(match kind {
-            TargetKind::Shm => rfs(Provider::Shm)?,
-            TargetKind::Tcp => rfs(Provider::Tcp)?,
-            TargetKind::Rdma => rfs(Provider::Rdma)?,
-            TargetKind::Null => rfs(Provider::Null)?,
-            TargetKind::Tmpfs => Box::new(Tmpfs::new(setup.files, setup.tmpfs_dir.clone())),
-        });
-    }
-    Ok(targets)
+/// Returns a target of this kind. With external servers, each rfs target needs one. `None` has no
+/// target.
+pub fn of(kind: Kind, setup: &Setup) -> Result<Option<Box<dyn Target>>> {
+    let provider = match kind {
+        Kind::Shm => Provider::Shm,
+        Kind::Tcp => Provider::Tcp,
+        Kind::Rdma => Provider::Rdma,
+        Kind::Null => Provider::Null,
+        Kind::Tmpfs => return Ok(Some(Box::new(Tmpfs::new(setup.files, setup.tmpfs_dir.clone())))),
+        Kind::Glusterfs => return Ok(Some(Box::new(Gluster::new(setup.tmpfs_dir.clone())))),
+        Kind::None => return Ok(None),
+    };
+    Ok(Some(Box::new(Rfs::new(provider, setup.clone())?)))
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    Running, Target,
+    Running, Side, Target,
     peer::{self, Peer, START, invocation},
 };
 use crate::{Error, Result, interrupt::Interrupt, process::Guarded};
@@ -43,8 +43,8 @@ impl Target for Moosefs {
         "MooseFS, one chunk server on a tmpfs, over TCP on loopback"
     }
 
-    fn is_ceiling(&self) -> bool {
-        false
+    fn side(&self) -> Side {
+        Side::Peer
     }
 
     fn missing(&self) -> Option<String> {

@@ -5,13 +5,11 @@ use std::{
     time::Duration,
 };
 
-use super::{Process, Running, with_dead};
+use super::{Process, Running, WorkDir, mount, with_dead};
 use crate::{
     Error, Result,
     interrupt::Interrupt,
-    mount,
     process::{Guarded, Invocation},
-    workdir::WorkDir,
 };
 
 /// Time limit for a server or a mount to become ready.

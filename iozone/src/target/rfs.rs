@@ -7,14 +7,13 @@
 use std::{env, path::Path, time::Duration};
 
 use super::{
-    Running, Setup, Target,
+    Running, Setup, Side, Target, WorkDir,
     mounted::{START, Started},
 };
 use crate::{
     Error, Result,
     interrupt::Interrupt,
     process::{Guarded, Invocation},
-    workdir::WorkDir,
 };
 
 /// Transport of file data.
@@ -153,8 +152,11 @@ impl Target for Rfs {
         &self.title
     }
 
-    fn is_ceiling(&self) -> bool {
-        self.provider == Provider::Null
+    fn side(&self) -> Side {
+        match self.provider {
+            Provider::Null => Side::Ceiling,
+            Provider::Shm | Provider::Tcp | Provider::Rdma => Side::Ours,
+        }
     }
 
     fn start(&self, interrupt: &Interrupt) -> Result<Box<dyn Running>> {
@@ -178,7 +180,7 @@ impl Target for Rfs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{cli::Switches, places::Places};
+    use crate::cli::{Places, Switches};
 
     fn rfs(provider: Provider) -> Rfs {
         rfs_at(provider, &[]).unwrap()

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    Running, Target,
+    Running, Side, Target,
     peer::{self, Peer, START, free_port, invocation},
 };
 use crate::{Error, Result, interrupt::Interrupt, process::Guarded};
@@ -39,8 +39,8 @@ impl Target for Sshfs {
         "sshfs, a directory on a tmpfs, over ssh on loopback"
     }
 
-    fn is_ceiling(&self) -> bool {
-        false
+    fn side(&self) -> Side {
+        Side::Peer
     }
 
     fn missing(&self) -> Option<String> {

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Running, Target};
-use crate::{Error, Result, interrupt::Interrupt, size, workdir::WorkDir};
+use super::{Running, Side, Target, WorkDir};
+use crate::{Error, Result, interrupt::Interrupt, size};
 
 /// A directory on a tmpfs: `/dev/shm` is one on every Debian.
 #[derive(Debug)]
@@ -28,8 +28,8 @@ impl Target for Tmpfs {
         "a directory in memory, no FUSE: the ceiling of the machine"
     }
 
-    fn is_ceiling(&self) -> bool {
-        true
+    fn side(&self) -> Side {
+        Side::Ceiling
     }
 
     fn start(&self, _: &Interrupt) -> Result<Box<dyn Running>> {

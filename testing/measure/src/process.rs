@@ -3,7 +3,7 @@
 //! A [`Guarded`] child runs in its own process group. Ctrl-C in the terminal therefore reaches only
 //! the program, and stopping the group also stops the child's children. `setpriv --pdeathsig`, if
 //! installed, ends the child even if the program is killed. Drop sends SIGTERM, then SIGKILL, then
-//! waits for the child.
+//! waits for the child. After a signal to the program, a child that it waits for gets SIGKILL at once.
 //!
 //! # Concurrency
 //! Two helper threads per child read its pipes into bounded buffers and end when the pipes close.
@@ -135,6 +135,8 @@ pub struct Guarded {
     group: Option<Pid>,
     status: Option<ExitStatus>,
     drains: Vec<thread::JoinHandle<()>>,
+    /// Time between SIGTERM and SIGKILL.
+    grace: Duration,
     /// Standard output.
     pub stdout: Output,
     /// Standard error.
@@ -158,7 +160,8 @@ impl Guarded {
         drains.extend(child.stdout.take().map(|pipe| stdout.drain(pipe)));
         drains.extend(child.stderr.take().map(|pipe| stderr.drain(pipe)));
         let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        Ok(Self { name: what.name.clone(), child, group, status: None, drains, stdout, stderr })
+        let name = what.name.clone();
+        Ok(Self { name, child, group, status: None, drains, grace: GRACE, stdout, stderr })
     }
 
     /// Returns the process ID.
@@ -219,7 +222,8 @@ impl Guarded {
     }
 
     /// Blocks until the child ends successfully, and returns its standard output. Calls `tick` with
-    /// the standard output at every poll.
+    /// the standard output at every poll. After a signal, [`stop`](Self::stop) and drop do not wait
+    /// between SIGTERM and SIGKILL, because the result of the child is not needed any more.
     pub fn wait_success(
         &mut self,
         interrupt: &Interrupt,
@@ -229,8 +233,11 @@ impl Guarded {
         let status = interrupt.wait(limit, || {
             tick(&self.stdout.text());
             self.ended()
-        })?;
-        match status {
+        });
+        if status.is_err() {
+            self.grace = Duration::ZERO;
+        }
+        match status? {
             Some(status) if status.success() => {
                 self.join();
                 Ok(self.stdout.text())
@@ -245,9 +252,9 @@ impl Guarded {
         Interrupt::unset().wait(limit, || self.ended())
     }
 
-    /// Ends the child and the rest of its process group: SIGTERM, wait `GRACE`, SIGKILL, wait.
+    /// Ends the child and the rest of its process group: SIGTERM, wait, SIGKILL, wait.
     pub fn stop(&mut self) -> Result<()> {
-        self.stop_within(GRACE)
+        self.stop_within(self.grace)
     }
 
     fn stop_within(&mut self, grace: Duration) -> Result<()> {
@@ -388,6 +395,20 @@ mod tests {
         interrupt.set(2);
         let err = child.wait_success(&interrupt, LONG, |_| ()).unwrap_err();
         assert_eq!(err.exit_code(), 130);
+    }
+
+    #[test]
+    fn a_signal_kills_a_child_that_ignores_sigterm_without_delay() {
+        let interrupt = Interrupt::unset();
+        let mut child = sh("trap '' TERM; sleep 1000 & echo $!; wait; sleep 1000");
+        let sleeper =
+            child.wait_output(&interrupt, LONG, |text| text.lines().next().map(str::to_owned)).unwrap();
+        interrupt.set(2);
+        assert_eq!(child.wait_success(&interrupt, LONG, |_| ()).unwrap_err().exit_code(), 130);
+        let began = Instant::now();
+        drop(child);
+        assert!(began.elapsed() < GRACE, "{:?}", began.elapsed());
+        assert!(!exists(&sleeper));
     }
 
     #[test]

@@ -1,0 +1,44 @@
+//! The access patterns of the loads. No I/O, no locks, no clock.
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// What a load does, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Pattern {
+    /// Sequential writes in records of 1 MiB, and fsync.
+    Write,
+    /// Sequential reads in records of 1 MiB, with nothing in the page cache.
+    Read,
+    /// Random reads of 4 KiB blocks, with O_DIRECT.
+    RandomRead,
+    /// `open` with `O_CREAT` and `O_EXCL`, and `close`.
+    Create,
+    /// `statx` with `AT_STATX_FORCE_SYNC`, which the kernel's cache may not answer.
+    Stat,
+    /// `unlink`.
+    Unlink,
+}
+
+impl Pattern {
+    /// Returns the name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Write => "sequential write",
+            Self::Read => "uncached read",
+            Self::RandomRead => "4 KiB random read, O_DIRECT",
+            Self::Create => "create",
+            Self::Stat => "stat",
+            Self::Unlink => "unlink",
+        }
+    }
+
+    /// Returns the unit of the rate.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Self::Write | Self::Read | Self::RandomRead => "MiB/s",
+            Self::Create | Self::Stat | Self::Unlink => "files/s",
+        }
+    }
+}
