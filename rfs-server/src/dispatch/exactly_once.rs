@@ -4,42 +4,18 @@
 //! As the dispatcher. A reply is stored before it is sent, also if it is deferred until other
 //! sessions have acknowledged a recall. A repeated request waits for the same recalls.
 
-use std::borrow::Cow;
+use rfs_proto::{Attached, Errno, Reply, Request};
 
-use rfs_proto::{Attached, Errno, Layout, Opened, Reply, Request};
-
-use super::{Dispatcher, Outcome, Promise, log_quota::SLOT_BYTES, outcome::DeferredReply};
-use crate::{
-    recalls::Need,
-    replies::{OutOfTurn, Turn},
-    sessions::Regions,
+use super::{
+    dispatcher::Dispatcher,
+    state::outcome::{DeferredReply, Outcome, Promise},
 };
-
-/// The most extents in a stored reply. A client that gets fewer than the file has asks for the
-/// rest.
-const KEPT_EXTENTS: usize = 16;
-
-/// The stored outcome of an exactly-once request.
-#[derive(Clone, Debug)]
-pub struct KeptReply {
-    reply: Reply,
-    /// The recalls that the reply waits for.
-    needs: Vec<Need>,
-    /// Whether the previous server stored it. Then the recalls that it waits for are unknown.
-    before: bool,
-}
-
-/// Returns a reply in the form in which it is stored and logged.
-pub(super) fn short(reply: &Reply) -> Cow<'_, Reply> {
-    match reply {
-        Reply::Opened(opened) if opened.layout.extents.len() > KEPT_EXTENTS => {
-            let extents = opened.layout.extents[..KEPT_EXTENTS].to_vec();
-            let layout = Layout { extents, complete: false, ..opened.layout };
-            Cow::Owned(Reply::Opened(Opened { attr: opened.attr, layout }))
-        }
-        _ => Cow::Borrowed(reply),
-    }
-}
+use crate::session::{
+    kept_reply::{KeptReply, short},
+    log_quota::SLOT_BYTES,
+    registry::Regions,
+    reply_cache::{OutOfTurn, Turn},
+};
 
 /// Returns whether the reply to a request may wait for other sessions. Replies to the other
 /// requests are immediate in any case. A mount repeats those requests before it acknowledges any
@@ -55,30 +31,25 @@ fn may_wait(request: &Request<'_>) -> bool {
     )
 }
 
-impl KeptReply {
-    fn of(outcome: &Outcome) -> KeptReply {
-        let (reply, needs) = match outcome {
-            Outcome::Now(reply) => (reply, &[][..]),
-            Outcome::Later(Promise(DeferredReply::Change(reply, needs, _))) => (reply, &needs[..]),
-            // These requests have no sequence number.
-            Outcome::Later(Promise(DeferredReply::Recalls(_) | DeferredReply::Grants(_))) => {
-                (&Reply::Error(Errno::EPROTO), &[][..])
-            }
-        };
-        KeptReply { reply: short(reply).into_owned(), needs: needs.to_vec(), before: false }
-    }
-
-    /// Creates the outcome of a reply that the previous server has logged.
-    pub(super) fn of_before(reply: Reply) -> KeptReply {
-        KeptReply { reply, needs: Vec::new(), before: true }
-    }
-
-    fn outcome(self) -> Outcome {
-        match self.needs.is_empty() {
-            true => Outcome::Now(self.reply),
-            // The original deferred reply sweeps the file.
-            false => Outcome::Later(Promise(DeferredReply::Change(self.reply, self.needs, None))),
+/// Returns the form of an outcome in which it is stored.
+fn stored(outcome: &Outcome) -> KeptReply {
+    let (reply, needs) = match outcome {
+        Outcome::Now(reply) => (reply, &[][..]),
+        Outcome::Later(Promise(DeferredReply::Change(reply, needs, _))) => (reply, &needs[..]),
+        // These requests have no sequence number.
+        Outcome::Later(Promise(DeferredReply::Recalls(_) | DeferredReply::Grants(_))) => {
+            (&Reply::Error(Errno::EPROTO), &[][..])
         }
+    };
+    KeptReply { reply: short(reply).into_owned(), needs: needs.to_vec(), before: false }
+}
+
+/// Returns the outcome of a request that was executed before.
+fn repeated(kept: KeptReply) -> Outcome {
+    match kept.needs.is_empty() {
+        true => Outcome::Now(kept.reply),
+        // The original deferred reply sweeps the file.
+        false => Outcome::Later(Promise(DeferredReply::Change(kept.reply, kept.needs, None))),
     }
 }
 
@@ -105,15 +76,15 @@ impl Dispatcher {
         match turn {
             Ok(Turn::First) => {
                 let outcome = self.handle_numbered(session, request, Some((slot, sequence)));
-                asker.replies().end(slot, sequence, KeptReply::of(&outcome));
+                asker.replies().end(slot, sequence, stored(&outcome));
                 outcome
             }
             Ok(Turn::Again(kept)) if kept.before => {
                 // Sessions that may cache the old state have to drop it first.
                 let needs = if may_wait(&request) { self.recall_all_but(session) } else { Vec::new() };
-                KeptReply { needs, ..kept }.outcome()
+                repeated(KeptReply { needs, ..kept })
             }
-            Ok(Turn::Again(kept)) => kept.outcome(),
+            Ok(Turn::Again(kept)) => repeated(kept),
             Err(OutOfTurn) => refused(),
         }
     }

@@ -25,8 +25,7 @@ use parking_lot::Mutex;
 use rdmabox::ConnectedProcess;
 use rustix::fs::{CWD, FileType, FlockOperation, FsWord, Mode, OFlags, flock, fstat, fstatfs, mknodat};
 
-use super::PriorClients;
-use crate::ownership;
+use super::{ownership, prior_clients::PriorClients};
 
 /// Prefix of the directories of FIFOs, before their number. No export's directory has a name with a
 /// dot.

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use rdmabox::Memory;
 
-use super::{hash, words};
+use super::hash::{hash, words};
 
 /// Size of the header page in bytes.
 pub const PAGE: usize = 4096;

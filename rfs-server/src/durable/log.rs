@@ -25,11 +25,10 @@ use rfs_proto::BLOCK;
 use seeded_faults::{Fault, seeded};
 
 use super::{
-    hash,
+    hash::{hash, words},
     header::Shape,
     op::{self, Op},
     reservation::Reservation,
-    words,
 };
 
 /// Bytes at the start of a segment: checksum, segment number, number of the first transaction.

@@ -18,17 +18,16 @@ use rfs_proto::{checksum, record};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
 use super::{
-    ClientMarks, Header, Log, NonzeroBitmap, PriorClients, Shape,
-    header::{HeaderError, PAGE, Turn},
-    log::LogError,
+    client_marks::ClientMarks,
+    header::{Header, HeaderError, PAGE, Shape, Turn},
+    log::{Log, LogError},
     op::Op,
+    ownership::{self, OwnershipError},
+    prior_clients::PriorClients,
     replay::State,
     reservation,
 };
-use crate::{
-    dispatch::BEFORE,
-    ownership::{self, OwnershipError},
-};
+use crate::space::{nonzero_bitmap::NonzeroBitmap, quarantine::BEFORE};
 
 const STATE: &str = "state";
 const ARENA: &str = "arena";

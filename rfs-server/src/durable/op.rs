@@ -7,8 +7,10 @@
 //! # Concurrency
 //! Plain values.
 
-use rfs_proto::{Extent, FileKind, Identity, LockClass, LockKind, LockRange};
+use rfs_proto::{Extent, FileKind, Identity};
 use serde::{Deserialize, Serialize};
+
+use crate::locks::held::Locked;
 
 /// Part of an inode that depends on its kind, without extents, names and extended attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,21 +71,6 @@ pub struct Mount<'a> {
     pub keeps: bool,
     /// The mount requires that no other session is attached.
     pub alone: bool,
-}
-
-/// Lock state of an owner in a range. It replaces all earlier state of the owner in the range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Locked {
-    /// Session and lock owner.
-    pub owner: (u64, u64),
-    /// Record lock or flock.
-    pub class: LockClass,
-    /// Shared, exclusive or unlocked.
-    pub kind: LockKind,
-    /// Range of bytes.
-    pub range: LockRange,
-    /// Process that F_GETLK reports.
-    pub pid: u32,
 }
 
 /// A statement that holds from this point of the log on.
@@ -154,6 +141,7 @@ pub fn decode(mut bytes: &[u8]) -> impl Iterator<Item = Result<Op<'_>, postcard:
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use rfs_proto::{LockClass, LockKind, LockRange};
 
     use super::*;
 

@@ -12,11 +12,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rfs_proto::{Identity, SLOTS, VERSION};
 
-use super::{
-    log::LogError,
-    op::{Locked, Mount},
+use super::{log::LogError, op::Mount};
+use crate::{
+    locks::{Locks, held::Locked},
+    space::{alloc::range::Range, quarantine::QuarantinedRange},
 };
-use crate::{alloc::Range, locks::Locks};
 
 /// States whether a session can reconnect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,17 +53,6 @@ pub struct Session {
     pub turns: BTreeMap<u32, (u64, Vec<u8>)>,
     /// First part of a value that the session sends in several requests.
     pub part: Vec<u8>,
-}
-
-/// Space that an inode released while a session could still reach it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QuarantinedRange {
-    /// The bytes of the arena.
-    pub range: Range,
-    /// The inode that released them.
-    pub ino: u64,
-    /// Sessions that can reach the range while they have the inode open.
-    pub holders: Vec<u64>,
 }
 
 /// The replayed sessions, with their locks and the space in quarantine.

@@ -14,9 +14,15 @@ use super::{
     prior_sessions::PriorSessions,
 };
 use crate::{
-    alloc::Range,
-    namespace::{Body, Directory, Inode, New, XattrName},
-    numbers::ByNumber,
+    metadata::{
+        id_map::ByNumber,
+        namespace::{
+            directory::Directory,
+            inode::{Body, Inode, New},
+            xattr::XattrName,
+        },
+    },
+    space::alloc::range::Range,
 };
 
 /// The inodes and sessions at the current point of the log.

@@ -10,7 +10,10 @@ use std::collections::HashSet;
 
 use rfs_proto::LockClass;
 
-use super::{Locks, Owner, Waiter, held::Lock};
+use super::{
+    Locks, Waiter,
+    held::{Lock, Owner},
+};
 
 /// Edges that a walk follows from a waiter to other owners.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -5,8 +5,25 @@
 
 use rfs_proto::{LockClass, LockKind, LockRange};
 use seeded_faults::{Fault, seeded};
+use serde::{Deserialize, Serialize};
 
-use super::Owner;
+/// Owner of a lock: the session, and the client's number of the owner.
+pub type Owner = (u64, u64);
+
+/// Lock state of an owner in a range. It replaces all earlier state of the owner in the range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Locked {
+    /// Session and lock owner.
+    pub owner: Owner,
+    /// Record lock or flock.
+    pub class: LockClass,
+    /// Shared, exclusive or unlocked.
+    pub kind: LockKind,
+    /// Range of bytes.
+    pub range: LockRange,
+    /// Process that F_GETLK reports.
+    pub pid: u32,
+}
 
 /// A lock that is held or requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,8 @@
 //! None; one lock in `dispatch` protects the value. No I/O, no clock.
 
 mod deadlock;
-mod held;
+pub mod grant_queue;
+pub mod held;
 #[cfg(test)]
 mod model;
 mod persistence;
@@ -27,15 +28,13 @@ use std::{
 use rfs_proto::{Errno, HeldLock, LockClass, LockKind, LockRange};
 use seeded_faults::{Fault, seeded};
 
-use crate::durable::op::Locked;
+pub use grant_queue::Grants;
 use held::{Held, Lock};
+pub use held::{Locked, Owner};
 
 /// Limit of a session's locks and waiters, which bounds the memory that a client can take. The
 /// pieces of the last unlock may exceed it.
 pub const MAX_LOCKS: usize = 1 << 14;
-
-/// Owner of a lock: the session, and the client's number of the owner.
-pub type Owner = (u64, u64);
 
 /// Name of a waiter: the session, and the client's number of the request.
 pub type Ticket = (u64, u64);

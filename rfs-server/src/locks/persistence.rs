@@ -7,8 +7,10 @@
 
 use rfs_proto::{LockClass, LockKind, LockRange};
 
-use super::{Locks, Owner, held::Lock};
-use crate::durable::op::Locked;
+use super::{
+    Locks,
+    held::{Lock, Locked, Owner},
+};
 
 fn locked(lock: &Lock, kind: LockKind) -> Locked {
     let &Lock { owner, class, range, pid, .. } = lock;

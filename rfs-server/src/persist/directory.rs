@@ -16,11 +16,11 @@ use std::{
 use rustix::fs::{Advice, OFlags, fadvise};
 
 use super::{
-    Contents, ReadError,
-    format::{Header, Reader},
+    format::{Header, ReadError, Reader},
+    read::Contents,
 };
-use crate::{
-    durable::object::{ObjectError, file_name, lock_directory, make_directory},
+use crate::durable::{
+    object::{ObjectError, file_name, lock_directory, make_directory},
     ownership::{self, OwnershipError},
 };
 
@@ -310,7 +310,7 @@ mod tests {
             op::{self, Op},
             replay,
         },
-        namespace::{Inode, New},
+        metadata::namespace::inode::{Inode, New},
         persist::format::{Frames, Kind},
     };
 

@@ -21,4 +21,5 @@ pub mod snapshotter;
 pub mod write;
 
 pub use directory::{Directory, PersistError};
-pub use read::{Contents, ReadError};
+pub use format::ReadError;
+pub use read::Contents;

@@ -10,15 +10,16 @@ use rfs_proto::{BLOCK, Extent, MAX_FILE_SIZE, record};
 pub use super::format::ReadError;
 use super::format::{Header, Kind, Reader};
 use crate::{
-    alloc::Range,
-    dispatch::Written,
     durable::{
         op::{self, Op},
         replay::State,
     },
-    files::block_up,
-    namespace::{Body, Inode},
-    numbers::ByNumber,
+    metadata::{
+        attr_table::Written,
+        id_map::ByNumber,
+        namespace::inode::{Body, Inode},
+    },
+    space::{alloc::range::Range, file_extents::block_up},
 };
 
 /// A file system without the bytes of its files.

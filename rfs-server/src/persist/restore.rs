@@ -9,13 +9,11 @@ use std::{io::Read, sync::Arc};
 use rdmabox::Memory;
 use rfs_proto::FileKind;
 
-use super::{Contents, ReadError};
+use super::{format::ReadError, read::Contents};
 use crate::{
-    alloc::Range,
-    bytes::Bytes,
-    durable::{NonzeroBitmap, replay::State},
-    namespace::Body,
-    table::Table,
+    durable::replay::State,
+    metadata::{attr_table::Table, namespace::inode::Body},
+    space::{alloc::range::Range, bytes::Bytes, nonzero_bitmap::NonzeroBitmap},
 };
 
 /// Reason why a snapshot is not restored.

@@ -26,12 +26,11 @@ use rdmabox::{
 use rfs_proto::Identity;
 
 use super::{
-    PersistError,
-    directory::Snapshots,
+    directory::{PersistError, Snapshots},
     format::Header,
     write::{Progress, snapshot},
 };
-use crate::{dispatch::Dispatcher, durable::Shape};
+use crate::{dispatch::Dispatcher, durable::header::Shape};
 
 /// Nice value of the thread (nice(2)).
 const NICE: i32 = 10;

@@ -16,9 +16,9 @@ use rustix::io::{Errno, pread};
 
 use super::format::{Frames, Header, Kind};
 use crate::{
-    alloc::Range,
-    bytes::Bad,
-    dispatch::{Dispatcher, Told, Written},
+    dispatch::{Dispatcher, Told},
+    metadata::attr_table::Written,
+    space::{alloc::range::Range, bytes::Bad},
 };
 
 /// Bytes that are copied at a time.

@@ -4,13 +4,11 @@ use std::{fmt, io, path::PathBuf, time::Duration};
 
 use rdmabox::{Address, HostError, KeyFileError, MemoryError, size, tls::TlsError};
 
+use super::{export_config::MIN_MEMORY, memory_limits::Bound};
 use crate::{
-    config::MIN_MEMORY,
     dispatch::Damage,
-    durable::ObjectError,
-    ownership::OwnershipError,
-    persist::{PersistError, restore::RestoreError, snapshotter::LastSnapshotError},
-    system::Bound,
+    durable::{object::ObjectError, ownership::OwnershipError},
+    persist::{directory::PersistError, restore::RestoreError, snapshotter::LastSnapshotError},
 };
 
 /// Reason why a server did not start. Everything is undone.

@@ -9,21 +9,24 @@ use std::{collections::HashMap, io, path::Path, sync::Arc, time::Instant};
 use rdmabox::{Access, Domain, Host, HostError, Memory};
 use rfs_proto::Identity;
 
-use super::{Export, StartError};
-use crate::{
-    access_mode::AccessMode,
-    bytes::Bytes,
-    config::{Config, DEFAULT_LEASE},
-    dispatch::{Dispatcher, Kept, Root},
-    durable::{Object, PriorClients},
-    export::ExportConfig,
+use super::{
+    config::Config,
+    error::StartError,
+    export_config::ExportConfig,
     log_compactor::LogCompactor,
-    persist::{directory::Snapshots, restore::restore},
+    memory_limits::{self, Bound},
     prefault::{Prefault, Prefaulter},
-    recall_timeout::Alarm,
-    service::{Lent, Reach},
-    space::{Space, Zeroer},
-    system::{self, Bound},
+    running_export::Export,
+};
+use crate::{
+    coherence::alarm::Alarm,
+    dispatch::{Dispatcher, Kept},
+    durable::{object::Object, prior_clients::PriorClients},
+    metadata::root::Root,
+    persist::{directory::Snapshots, restore::restore},
+    service::{DEFAULT_LEASE, Lent, Reach},
+    session::access_mode::AccessMode,
+    space::{account::Space, bytes::Bytes, zeroer::Zeroer},
 };
 
 /// Sources of an export's file system.
@@ -218,7 +221,7 @@ pub(super) fn reserve(path: &Path, objects: &[&Object]) -> Result<(), StartError
         bounds.push(Bound { bytes, what: format!("space in --memory-dir {}", path.display()) });
     }
     if is_memory(path) {
-        bounds.extend(system::available_memory());
+        bounds.extend(memory_limits::available_memory());
     }
     if let Some(bound) =
         bounds.into_iter().filter(|bound| bound.bytes < asked).min_by_key(|bound| bound.bytes)

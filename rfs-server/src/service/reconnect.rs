@@ -9,14 +9,15 @@ use std::time::Instant;
 use rdmabox::Peer;
 use rfs_proto::{Errno, Identity, Reply, Request};
 
-use super::{FileService, Route, reach};
+use super::{FileService, Route, reach, session_reaper::DisconnectedMounts};
 use crate::{
-    access_mode::AccessMode,
+    coherence::run_clock,
     dispatch::{Awaited, Outcome},
-    mounts::{Arrival, Attached, Claim},
-    run_clock,
-    session_reaper::DisconnectedMounts,
-    sessions::Credentials,
+    session::{
+        access_mode::AccessMode,
+        mount_registry::{Arrival, Attached, Claim},
+        registry::Credentials,
+    },
 };
 
 impl FileService {

@@ -1,32 +1,40 @@
 //! Tests of the dispatcher with messages, without a network. [`Client`] plays the one-sided part
 //! of a client.
 
-mod caching;
-mod caching_model;
-mod checksums;
-mod concurrent;
-mod data;
-mod exactly_once;
-mod extents;
-mod limits;
-mod locks;
-mod log_quota;
+mod coherence;
 mod model;
-mod names;
-mod reconnect;
-mod recovery;
-mod snapshots;
-mod xattr;
+mod requests;
+mod sessions;
 
-use std::sync::{atomic::Ordering, mpsc};
-
-use rfs_proto::{
-    Attached, Attr, DirPage, Layout, Marks, Opened, Owner, ROOT_INO, RegionRef, RenameFlags, SetAttr,
-    XattrSet, decode_reply, decode_request, encode_reply, encode_request, record,
+use std::{
+    sync::{Arc, atomic::Ordering, mpsc},
+    time::{Duration, Instant},
 };
 
-use super::*;
-use crate::{clock::ManualClock, space::Zeroing};
+use rdmabox::Memory;
+use rfs_proto::{
+    Attached, Attr, DirPage, Errno, FileKind, Identity, Layout, Marks, Opened, Owner, ROOT_INO, RegionRef,
+    RenameFlags, Reply, Request, SetAttr, VERSION, XattrSet, decode_reply, decode_request, encode_reply,
+    encode_request, record,
+};
+
+use super::{
+    dispatcher::Dispatcher,
+    persistence::recovery::{Damage, Kept},
+    state::{
+        outcome::{Outcome, Sender},
+        shards::SHARDS,
+    },
+    transaction::{call::Call, locked_inodes::Plan},
+};
+use crate::{
+    metadata::{
+        clock::{Clock, ManualClock},
+        root::Root,
+    },
+    session::registry::Regions,
+    space::account::{Space, Zeroing},
+};
 
 const B: u64 = rfs_proto::BLOCK;
 const ROOT: Root = Root { perm: 0o755, uid: 1, gid: 2 };

@@ -23,10 +23,10 @@ use rfs_server::{
         op::{self, Op},
         replay::State,
     },
+    metadata::Table,
     namespace::Body,
     sessions::Credentials,
     space::Zeroing,
-    table::Table,
 };
 
 use super::dispatcher::{self, Bench, memory, regions};

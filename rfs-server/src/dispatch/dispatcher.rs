@@ -1,0 +1,289 @@
+//! Turns a decoded request into a reply, without a transport.
+//!
+//! [`Dispatcher`] owns the metadata of one export. A request runs as one or more transactions
+//! (`transaction`). Each locks the shards of its inodes, changes them, logs the changes, and
+//! unlocks them. If other sessions cache state that a request changes, the reply is deferred
+//! until they have acknowledged the recall. Decoding, encoding and file data are not handled
+//! here.
+//!
+//! # Concurrency
+//! Any number of threads call [`Dispatcher::handle`] at once. Transactions lock shards in order;
+//! other state has small locks (`lock_order` has the ranks). No lock is held while large ranges
+//! are zeroed, messages are encoded or replies are sent. No thread blocks here for another
+//! session.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rdmabox::Memory;
+use rfs_proto::{Attr, Errno, Identity, ROOT_INO, Reply, Request, ServerStats, SetAttr, StatFs};
+use seeded_faults::{Fault, seeded};
+
+use super::{
+    state::{
+        journal::Number,
+        outcome::{DeferredReply, Outcome, Promise},
+        shards::{SHARDS, Shards},
+        store::Store,
+    },
+    stats::{Counters, request_name},
+    transaction::{call::Call, locked_inodes::Plan, permission, view::WriteView},
+};
+use crate::{
+    coherence::alarm::Alarm,
+    metadata::{attr_table::Table, clock::Clock, root::Root},
+    session::{
+        access_mode::changes,
+        registry::{AttachOptions, NO_SESSION, Sessions},
+    },
+    space::account::Space,
+};
+
+/// Returns the file that a request may have truncated.
+fn shortened(request: &Request<'_>) -> Option<u64> {
+    match *request {
+        Request::SetAttr { ino, changes: SetAttr { size: Some(_), .. } } => Some(ino),
+        _ => None,
+    }
+}
+
+/// The metadata of an export, and the requests on it.
+pub struct Dispatcher {
+    pub(super) store: Store,
+    pub(super) sessions: Sessions,
+    pub(super) counters: Counters,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) started: i64,
+    /// Identity of the memory, and the number of servers that have served it.
+    pub(super) memory: (Identity, u64),
+    /// Sessions of previous servers that do not reconnect, while their clients may still access
+    /// memory.
+    pub(super) orphaned_sessions: Mutex<Vec<u64>>,
+}
+
+impl std::fmt::Debug for Dispatcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Dispatcher").field("space", &self.store.space.totals()).finish_non_exhaustive()
+    }
+}
+
+impl Dispatcher {
+    /// Creates an empty file system over `space`. Its attribute records lie in `table`, which is
+    /// zeroed memory of at least one record.
+    pub fn new(
+        space: Arc<Space>,
+        table: Arc<Memory>,
+        root: Root,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Dispatcher, Errno> {
+        let table = Table::new(table);
+        let started = clock.now();
+        let root = root.begin(&table, started)?;
+        let shards = Shards::filled([(ROOT_INO, root)].into_iter().collect(), ROOT_INO);
+        Ok(Dispatcher::over(Store::new(shards, table, space, None), clock, started))
+    }
+
+    pub(super) fn over(store: Store, clock: Arc<dyn Clock>, started: i64) -> Dispatcher {
+        let (sessions, counters, memory) = (Sessions::default(), Counters::default(), (Identity([0; 16]), 1));
+        Dispatcher { store, sessions, counters, clock, started, memory, orphaned_sessions: Mutex::default() }
+    }
+
+    /// Sets the alarm to ring when a recall is queued.
+    #[must_use]
+    pub fn with_alarm(mut self, alarm: Arc<Alarm>) -> Dispatcher {
+        self.store.alarm = alarm;
+        self
+    }
+
+    /// Sets the identity of the memory, and the number of its servers including this one.
+    #[must_use]
+    pub fn with_memory(mut self, memory: Identity, starts: u64) -> Dispatcher {
+        self.memory = (memory, starts);
+        self
+    }
+
+    /// Enables snapshots.
+    #[must_use]
+    pub fn with_snapshots(mut self) -> Dispatcher {
+        self.store.change_log.enable();
+        self
+    }
+
+    /// Handles a request of a session.
+    ///
+    /// Errors are returned at once. The reply to a change is deferred while other sessions cache
+    /// the old state. The replies to [`Request::Recalls`] and [`Request::Grants`] are deferred
+    /// until there is a recall or a grant.
+    pub fn handle(&self, session: u64, request: Request<'_>) -> Outcome {
+        self.handle_numbered(session, request, None)
+    }
+
+    pub(super) fn handle_numbered(
+        &self,
+        session: u64,
+        request: Request<'_>,
+        number: Option<Number>,
+    ) -> Outcome {
+        let outcome = match request {
+            Request::Recalls { done } => Ok(self.answer_recalls(session, done)),
+            Request::Grants => Ok(self.answer_grants(session)),
+            Request::Attach { version, client, keeps, alone, mount, .. } => {
+                let options = AttachOptions { keeps, alone, mount };
+                self.attach(session, (version, client), options).map(Outcome::Now)
+            }
+            _ => self.answer(session, request, number),
+        };
+        // Counted last: a counted request is a completed request.
+        self.counters.count(session, &request);
+        outcome.unwrap_or_else(|errno| {
+            log::trace!("session {session}: {}: {errno}", request_name(&request));
+            Outcome::Now(Reply::Error(errno))
+        })
+    }
+
+    /// Returns the attributes of a directory in which a session has just changed a name, if the
+    /// session caches them. The session usually asks for them next. They are current, so that
+    /// changes of other sessions are recalled as usual.
+    pub fn directory_after(&self, session: u64, request: &Request<'_>) -> Option<Attr> {
+        let directory = request.directory()?;
+        let asker = self.sessions.get(session).filter(|session| session.is_attached())?;
+        let call = Call::new(&self.store, &*self.clock, &asker, None);
+        call.look(&[directory], |look| look.cached_attrs(session, directory))
+    }
+
+    /// Returns the request counters.
+    pub fn stats(&self) -> ServerStats {
+        let elapsed = self.clock.now().saturating_sub(self.started);
+        ServerStats {
+            calls: self.counters.calls(),
+            sessions: self.sessions.attached(),
+            uptime_secs: u64::try_from(elapsed / 1_000_000_000).unwrap_or(0),
+        }
+    }
+
+    /// Returns the number of requests handled so far, without those that carry data.
+    pub(crate) fn calls_about_names(&self) -> u64 {
+        self.counters.about_names()
+    }
+
+    /// Returns the total and free space and inodes.
+    pub fn statfs(&self) -> StatFs {
+        let totals = self.store.space.totals();
+        StatFs {
+            blocks: totals.len / rfs_proto::BLOCK,
+            blocks_free: (totals.available() + self.store.idle.bytes()).min(totals.len) / rfs_proto::BLOCK,
+            inodes: u64::from(self.store.table.slots()),
+            inodes_free: u64::from(self.store.table.free_slots()) + self.store.idle.inodes(),
+        }
+    }
+
+    /// Returns the number of unlinked inodes that no session has open but that sessions may still
+    /// use.
+    pub fn idle_inodes(&self) -> u64 {
+        self.store.idle.inodes()
+    }
+
+    fn answer(&self, session: u64, request: Request<'_>, number: Option<Number>) -> Result<Outcome, Errno> {
+        let asker =
+            self.sessions.get(session).filter(|session| session.is_attached()).ok_or(Errno::EPROTO)?;
+        let journal = self.store.journal.as_ref();
+        if journal.is_some_and(|journal| journal.refuses(&request)) {
+            return Err(Errno::ENOSPC);
+        }
+        if journal.is_some_and(|journal| journal.is_behind()) && changes(&request) {
+            return Err(Errno::EIO);
+        }
+        permission::may_ask(asker.squash(), &request)?;
+        // A session of the previous server sends Recalls by itself.
+        if matches!(request, Request::Forget { .. }) && !asker.is_restored() {
+            self.start_recalls(session);
+        }
+        let call = Call::new(&self.store, &*self.clock, &asker, number);
+        let mut reply = self.reply(&call, session, request);
+        if reply == Err(Errno::ENOSPC) && self.free_idle() {
+            reply = self.reply(&call, session, request);
+        }
+        let logged = number.is_some() || changes(&request);
+        if journal.is_some_and(|journal| journal.is_behind()) && logged {
+            // The change of this request may be the one that is not logged.
+            reply = Err(Errno::EIO);
+        }
+        self.send_grants();
+        self.store.space.tidy();
+        let (reply, needs) = (reply?, call.into_needs());
+        // A session that closes or forgets changes nothing that other sessions have to see, so it
+        // does not wait for them.
+        let waits = !needs.is_empty() && !seeded(Fault::RecallNotAwaited);
+        // A session that returns names does not wait for itself.
+        let at_once =
+            matches!(request, Request::Close { .. } | Request::Forget { .. } | Request::ReturnNames { .. });
+        match !waits || at_once {
+            true => Ok(Outcome::Now(reply)),
+            false => Ok(Outcome::Later(Promise(DeferredReply::Change(reply, needs, shortened(&request))))),
+        }
+    }
+
+    /// Frees the unlinked inodes that no session has open, when space or inodes have run out.
+    /// Returns true if there were any. A session that was about to open such an inode gets ESTALE.
+    fn free_idle(&self) -> bool {
+        if self.store.idle.inodes() == 0 {
+            return false;
+        }
+        let mut freed = 0;
+        self.each_shard(|meta| {
+            for ino in meta.namespace.inodes_mut().only().orphans.idle() {
+                meta.orphan_released(NO_SESSION, ino);
+                freed += 1;
+            }
+        });
+        self.store.space.tidy();
+        log::debug!("out of space: freed {freed} unlinked inodes that no session had open");
+        freed > 0
+    }
+
+    fn reply(&self, call: &Call<'_>, session: u64, request: Request<'_>) -> Result<Reply, Errno> {
+        match request {
+            // The service makes sure that the mount does not reconnect.
+            Request::Detach => Ok(Reply::Done),
+            Request::StatFs => Ok(Reply::StatFs(self.statfs())),
+            Request::Stats => Ok(Reply::Stats(self.stats())),
+            Request::GetXattr { .. }
+            | Request::SetXattr { .. }
+            | Request::XattrPart { .. }
+            | Request::ListXattr { .. }
+            | Request::RemoveXattr { .. } => call.answer_xattr(session, request),
+            Request::Lock { .. }
+            | Request::StopWaiting { .. }
+            | Request::Insist { .. }
+            | Request::ConfirmLocks { .. }
+            | Request::TestLock { .. } => call.answer_locks(session, request),
+            Request::Fallocate { .. } | Request::Copy { .. } => call.answer_extents(session, request),
+            Request::ReturnNames { ino } => {
+                call.locked(&[ino], |meta| meta.names_returned(session, ino));
+                Ok(Reply::Done)
+            }
+            Request::HoldPages { ino } => {
+                call.look(&[ino], |look| look.cache_pages(session, ino));
+                Ok(Reply::Done)
+            }
+            Request::DropPages { ino } => {
+                call.locked(&[ino], |meta| meta.drop_pages(session, ino)).map(Reply::Attr)
+            }
+            Request::Write { .. } | Request::Verify { .. } => call.answer_sums(session, request),
+            Request::Open { .. }
+            | Request::Close { .. }
+            | Request::Layout { .. }
+            | Request::Allocate { .. }
+            | Request::SetAttr { .. }
+            | Request::Accessed { .. } => call.answer_data(session, request),
+            _ => call.answer_names(session, request),
+        }
+    }
+
+    /// Runs a transaction on each shard, one after the other.
+    pub(super) fn each_shard(&self, mut step: impl FnMut(&mut WriteView<'_>)) {
+        for at in 0..SHARDS {
+            self.store.transact(Plan::shard(at), None, &mut step);
+        }
+    }
+}

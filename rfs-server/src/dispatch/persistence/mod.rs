@@ -1,0 +1,9 @@
+//! State that outlives a server: recovery from a log, sessions in the log, and snapshots.
+//!
+//! # Concurrency
+//! See each module.
+
+pub(super) mod prior_sessions;
+pub(super) mod recovery;
+mod session_log;
+pub(super) mod snapshot;

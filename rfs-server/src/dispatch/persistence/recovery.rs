@@ -1,0 +1,467 @@
+//! Restores a file system that a previous server has left in a memory object or a snapshot.
+//!
+//! The log has the inodes, the table has the sizes and times that clients have written, and the
+//! rest of the arena is free. A request that a killed server did not answer is there as a whole
+//! or not at all. Bytes and sizes may be there in part, as after a write.
+//!
+//! Sessions of mounts that reconnect are restored from the log (`prior_sessions`). Clients of
+//! other sessions may still write to memory that they have mapped. Until
+//! [`Dispatcher::before_is_over`], space that is given up stays in quarantine, and unlinked
+//! inodes stay.
+//!
+//! # Concurrency
+//! One thread restores before the server takes requests. [`Dispatcher::write_log_anew`] runs
+//! beside requests.
+
+use std::{collections::HashSet, sync::Arc, time::Instant};
+
+use rdmabox::Memory;
+use rfs_proto::{BLOCK, Errno, FileKind, ROOT_INO};
+
+use crate::{
+    dispatch::{
+        dispatcher::Dispatcher,
+        state::{
+            journal::Journal,
+            shards::{SHARDS, Shards},
+            store::Store,
+        },
+        transaction::{
+            locked_inodes::Plan,
+            view::{ReadView, WriteView},
+        },
+    },
+    durable::{
+        log::{Full, Log},
+        object::{Object, ObjectError},
+        op::Op,
+        prior_sessions::{ReconnectingMount, RemainingSessions, Session},
+        replay::{NoTree, State},
+    },
+    locks::Locks,
+    metadata::{
+        attr_table::Table,
+        clock::Clock,
+        id_map::ByNumber,
+        namespace::inode::{Body, Inode},
+        root::Root,
+    },
+    space::{
+        account::{Space, Zeroing},
+        alloc::range::Range,
+        bytes::{Bytes, Settled},
+        file_extents::block_up,
+        nonzero_bitmap::NonzeroBitmap,
+        quarantine::BEFORE,
+    },
+};
+
+/// The number of inode numbers that are skipped after those that a snapshot knows.
+const GAP: u64 = 1 << 32;
+/// The highest inode number. A program that stores it in a signed integer gets no negative value.
+const LAST: u64 = i64::MAX as u64;
+
+/// Returns an inode number that was not given out before a snapshot was restored at time `now`.
+/// The snapshot knows only the numbers at its own time.
+///
+/// Since 1970 no server has made more inodes than nanoseconds have passed. So two restores of the
+/// same snapshot give different numbers.
+fn last_before(known: u64, now: i64) -> u64 {
+    let last = known.saturating_add(GAP).max(u64::try_from(now).unwrap_or(0));
+    last.min(LAST).max(known)
+}
+
+/// The state that a memory object keeps beside the memory, or that a snapshot had.
+#[derive(Debug)]
+pub struct Kept {
+    /// The log; `None` if the memory ends with the server.
+    pub log: Option<Log>,
+    /// The state in the log or the snapshot; `None` if the object is new.
+    pub state: Option<State>,
+    /// The blocks that may be nonzero; `None` if all free space is zero.
+    pub dirt: Option<NonzeroBitmap>,
+    /// The number of this start: larger than the numbers of all previous servers.
+    pub starts: u64,
+    /// Whether the previous server ended in order.
+    pub clean: bool,
+}
+
+impl Kept {
+    /// Reads the state that an object keeps for the next server.
+    ///
+    /// # Errors
+    /// The log is damaged. Nothing is changed.
+    pub fn of(object: &Object) -> Result<Kept, ObjectError> {
+        let header = object.header();
+        let (log, state) = object.log()?;
+        let (log, dirt) = (Some(log), Some(object.dirt()));
+        Ok(Kept { log, state, dirt, starts: header.starts + 1, clean: header.clean })
+    }
+}
+
+/// Why the state makes no file system.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Damage {
+    /// The root directory is missing.
+    #[error("the root directory is missing")]
+    NoRoot,
+    /// The directories make no tree.
+    #[error(transparent)]
+    Tree(#[from] NoTree),
+    /// Two inodes have the same record, or an inode has none.
+    #[error("inode {0} has no attribute record of its own")]
+    Record(u64),
+    /// Extents lie outside of the arena, or overlap.
+    #[error("the extents of inode {0} are outside of the arena or overlap others")]
+    Extents(u64),
+    /// The state of a session is invalid.
+    #[error("the state of session {0} is invalid")]
+    Session(u64),
+    /// The log has no room.
+    #[error(transparent)]
+    Full(#[from] Full),
+}
+
+impl Dispatcher {
+    /// Restores the file system of a memory object, or creates a file system in a new object.
+    /// `mode` says how dirty space is zeroed.
+    pub fn kept(
+        (bytes, table): (impl Into<Bytes>, Arc<Memory>),
+        mode: Zeroing,
+        root: Root,
+        clock: Arc<dyn Clock>,
+        kept: Kept,
+    ) -> Result<Dispatcher, Damage> {
+        let Kept { log, state, dirt, starts, clean } = kept;
+        let (bytes, started): (Bytes, i64) = (bytes.into(), clock.now());
+        // A snapshot was restored: the first server of a log has start 1.
+        let restored = starts == 1;
+        let journal = log.map(Journal::new);
+        let Some(state) = state else {
+            let space = Space::kept(bytes, mode, Vec::new(), Vec::new(), dirt, false);
+            return Dispatcher::in_new_object(space, Table::new(table), root, (clock, started), journal);
+        };
+        state.check_tree()?;
+        let State { mut inodes, mut last_ino, slots, mut sessions } = state;
+        if restored {
+            last_ino = last_before(last_ino, started);
+        }
+        check_records(&mut inodes, &Table::new(Arc::clone(&table)))?;
+        let mut used = extents(&inodes, bytes.len())?;
+        // The state is a file system. From here on memory is changed.
+        let slots_in_use: ByNumber<()> = inodes.values().map(|inode| (u64::from(inode.slot), ())).collect();
+        let table = Table::kept(table, slots, |slot| slots_in_use.contains_key(&u64::from(slot)));
+        if !clean {
+            tell_settled(&bytes.settle());
+        }
+        let Unfinished { cut, held, unlinked } = close_all(&mut inodes, &table, &bytes, clean);
+        for (ino, lost) in &cut {
+            let holders = sessions.sessions_reaching(*ino);
+            // Logged first, because the extents of files take precedence in the log.
+            if let Some(journal) = &journal {
+                journal.tell_or_stop(&Op::GivenUp(*ino, lost.clone(), holders.clone()));
+            }
+            sessions.give_up(*ino, lost, &holders).map_err(|_| Damage::Extents(*ino))?;
+        }
+        if !cut.is_empty() {
+            if let Some(journal) = &journal {
+                journal.describe_or_stop(cut.iter().filter_map(|(ino, _)| Some((*ino, inodes.get(ino)?))));
+            }
+            used = extents(&inodes, bytes.len())?;
+        }
+        let RemainingSessions { returning, strangers, locks, given_up } = sessions
+            .present(&used, |ino| inodes.get(&ino).is_some_and(|inode| inode.kind == FileKind::Regular));
+        if let Some(beyond) = given_up.last().filter(|given| given.range.end() > bytes.len()) {
+            return Err(Damage::Extents(beyond.ino));
+        }
+        take_over(&mut inodes, &table, starts, (&returning, &locks));
+        let xattrs = inodes.values().map(Inode::xattr_bytes).sum();
+        let before = !strangers.is_empty();
+        let space = Arc::new(Space::kept(bytes, mode, used, given_up, dirt, before));
+        let journal = journal.map(|journal| (journal, locks));
+        let store = Store::new(Shards::filled(inodes, last_ino), table, space, journal);
+        store.xattrs.add(xattrs);
+        // A session may have had the file open, and its client may still be writing through mapped
+        // memory.
+        for &ino in &held {
+            let open = |meta: &mut WriteView<'_>| meta.open_files_mut(ino).open(BEFORE, ino);
+            store.transact(Plan::new(&[ino]), None, open);
+        }
+        let dispatcher = Dispatcher::over(store, clock, started);
+        dispatcher.restore_sessions(returning, &unlinked, last_ino)?;
+        dispatcher.set_orphaned_sessions(strangers)?;
+        dispatcher.rewrite_log_at_start(restored)?;
+        if !before {
+            dispatcher.before_is_over();
+        }
+        Ok(dispatcher)
+    }
+
+    /// Creates an empty file system in a new object.
+    fn in_new_object(
+        space: Space,
+        table: Table,
+        root: Root,
+        (clock, started): (Arc<dyn Clock>, i64),
+        journal: Option<Journal>,
+    ) -> Result<Dispatcher, Damage> {
+        let root = root.begin(&table, started).map_err(|_: Errno| Damage::NoRoot)?;
+        let shards = Shards::filled([(ROOT_INO, root)].into_iter().collect(), ROOT_INO);
+        let journal = journal.map(|journal| (journal, Locks::default()));
+        let store = Store::new(shards, table, Arc::new(space), journal);
+        let dispatcher = Dispatcher::over(store, clock, started);
+        dispatcher.write_log_anew()?;
+        Ok(dispatcher)
+    }
+
+    /// Restores the sessions of mounts that reconnect. All of them may use the `unlinked` inodes.
+    fn restore_sessions(
+        &self,
+        returning: Vec<(u64, ReconnectingMount, Session)>,
+        unlinked: &[u64],
+        last_ino: u64,
+    ) -> Result<(), Damage> {
+        let sessions: Vec<u64> = returning.iter().map(|&(id, ..)| id).collect();
+        for (id, mount, has) in returning {
+            self.restore(id, mount, has)?;
+            self.store.prior_sessions.add(id, last_ino);
+        }
+        for &ino in unlinked {
+            let restore = |meta: &mut WriteView<'_>| meta.restore_orphan(ino, &sessions);
+            self.store.transact(Plan::new(&[ino]), None, restore);
+        }
+        Ok(())
+    }
+
+    /// Rewrites a log that is long or incomplete. A `restored` memory needs a complete log.
+    fn rewrite_log_at_start(&self, restored: bool) -> Result<(), Damage> {
+        let is_incomplete = self.store.journal.as_ref().is_some_and(|j| j.log().is_incomplete());
+        if !self.has_long_log() && !is_incomplete {
+            return Ok(());
+        }
+        match self.write_log_anew() {
+            // There is no other copy of the state.
+            Err(e) if restored => return Err(e.into()),
+            // Without room for a new log, files can still be read.
+            Err(e) => log::error!("log rewrite failed: {e}"),
+            Ok(()) => {}
+        }
+        Ok(())
+    }
+
+    /// Returns the account of the arena.
+    pub(crate) fn space(&self) -> &Arc<Space> {
+        &self.store.space
+    }
+
+    /// Records that sessions of previous servers that do not reconnect cannot reach memory any
+    /// more. Releases their space and open files.
+    pub fn before_is_over(&self) {
+        self.log_orphaned_sessions_end();
+        self.store.space.end_prior_sessions();
+        self.each_shard(|meta| {
+            for (ino, last) in meta.namespace.inodes_mut().only().open_files.end_session(BEFORE) {
+                meta.lease_ended(BEFORE, ino, last);
+            }
+        });
+        self.store.space.tidy();
+    }
+
+    /// Returns whether the log is so long that it is worth rewriting.
+    pub fn has_long_log(&self) -> bool {
+        self.store.journal.as_ref().is_some_and(|journal| journal.log().is_long() || journal.is_behind())
+    }
+
+    /// Blocks until the memory object needs maintenance: until `deadline`, or, if `growth` is set,
+    /// until the log has grown. Returns false when the server stops.
+    pub(crate) fn await_upkeep(&self, deadline: Option<Instant>, growth: bool) -> bool {
+        self.store.journal.as_ref().is_some_and(|journal| journal.log().await_growth(deadline, growth))
+    }
+
+    /// Ends all waits for maintenance.
+    pub(crate) fn end_upkeep(&self) {
+        if let Some(journal) = &self.store.journal {
+            journal.log().end_waiting();
+        }
+    }
+
+    /// Returns true if no session, old or new, has a file open, and all changes are logged.
+    pub(crate) fn is_settled(&self) -> bool {
+        let mut open = false;
+        self.each_shard(|meta| open |= !meta.namespace.inodes_mut().only().open_files.is_empty());
+        !open
+            && !self.store.space.has_prior_sessions()
+            && !self.store.journal.as_ref().is_some_and(|journal| journal.is_behind())
+    }
+
+    /// Rewrites the log, shard by shard, while requests go on. Their changes are appended behind
+    /// the descriptions. One thread at a time may call this.
+    ///
+    /// # Errors
+    /// No room. The old log and the beginning of the new log stay; together they contain
+    /// everything.
+    pub fn write_log_anew(&self) -> Result<(), Full> {
+        let Some(journal) = &self.store.journal else { return Ok(()) };
+        // A change that the log has missed until now is described below, after its shard is
+        // unlocked.
+        let behind = journal.times_behind();
+        journal.log().exchange();
+        for at in 0..SHARDS {
+            let describe = |look: &mut ReadView<'_>| {
+                let shard = look.namespace.inodes_mut().only();
+                journal.describe(shard.inodes.iter().map(|(&ino, inode)| (ino, inode)))?;
+                let returns =
+                    |session| self.sessions.get(session).is_some_and(|session| session.comes_back());
+                journal.describe_opens(&shard.open_files, returns)
+            };
+            self.store.transact(Plan::shard(at), None, describe).0?;
+        }
+        journal.count(self.store.shards.last_number(), self.store.table.used_slots())?;
+        self.describe_sessions(journal)?;
+        journal.log().complete()?;
+        journal.caught_up(behind);
+        Ok(())
+    }
+}
+
+/// Space as offset and length in bytes.
+type Lost = Vec<(u64, u64)>;
+
+/// Files that the previous server left in the middle of a change.
+struct Unfinished {
+    /// Truncated files, with the space that they lost.
+    cut: Vec<(u64, Lost)>,
+    /// Inodes that clients of the previous server may still be writing to.
+    held: Vec<u64>,
+    /// Inodes without a name.
+    unlinked: Vec<u64>,
+}
+
+/// Completes truncations that a killed server left unfinished, and finds the files that have to
+/// stay open for its clients.
+fn close_all(inodes: &mut ByNumber<Inode>, table: &Table, bytes: &Bytes, clean: bool) -> Unfinished {
+    let zero = |range: Range| bytes.zero(range);
+    let (mut held, mut cut, mut unlinked) = (Vec::new(), Vec::new(), Vec::new());
+    for (&ino, inode) in inodes {
+        // A truncation may have been in progress. The bytes beyond the new end must not come back.
+        if !clean && table.is_being_changed(inode.slot) {
+            let lost = close(inode, table, zero);
+            if !lost.is_empty() {
+                cut.push((ino, lost.iter().map(|range| (range.start, range.len)).collect()));
+            }
+        }
+        if inode.nlink == 0 {
+            unlinked.push(ino);
+        }
+        if inode.nlink == 0 || (!clean && loses_space(inode, table)) {
+            held.push(ino);
+        }
+    }
+    Unfinished { cut, held, unlinked }
+}
+
+/// Gives inodes and their records values that are valid at this start.
+fn take_over(
+    inodes: &mut ByNumber<Inode>,
+    table: &Table,
+    starts: u64,
+    (returning, locks): (&[(u64, ReconnectingMount, Session)], &Locks),
+) {
+    let open: HashSet<(u64, u64)> =
+        returning.iter().flat_map(|(id, _, has)| has.opens.keys().map(|&ino| (*id, ino))).collect();
+    let locked: HashSet<u64> = locks.locked_inodes().collect();
+    for (&ino, inode) in inodes {
+        // Higher than any value that a previous server can have reached.
+        inode.layout_generation = starts << 32;
+        inode.visits = starts << 32;
+        inode.was_locked = locked.contains(&ino);
+        // A session that was appending and that reconnects continues.
+        table.take_over(&inode.attr(ino), &inode.space(), |session| open.contains(&(session, ino)));
+    }
+}
+
+/// Logs the result of settling the checksums of blocks that were being written.
+fn tell_settled(Settled { open, unknown, places }: &Settled) {
+    if *open > 0 {
+        log::warn!(
+            "{open} blocks were being written when the previous server ended: their checksums now match their contents"
+        );
+    }
+    for place in places {
+        log::warn!("the block at {place} of the arena was being written: damage to it cannot be detected");
+    }
+    let more = unknown - places.len() as u64;
+    if more > 0 {
+        log::warn!("the same is true of {more} more blocks");
+    }
+}
+
+/// Checks that each inode has its own record, and takes the times from the records.
+fn check_records(inodes: &mut ByNumber<Inode>, table: &Table) -> Result<(), Damage> {
+    for (&ino, inode) in inodes {
+        if table.owner(inode.slot) != Some(ino) {
+            return Err(Damage::Record(ino));
+        }
+        if let Some(published) = table.published(ino, inode.slot) {
+            (inode.atime, inode.mtime, inode.ctime) = (published.atime, published.mtime, published.ctime);
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether a file would lose space, or bytes beyond its end, at its last close.
+fn loses_space(inode: &Inode, table: &Table) -> bool {
+    let size = table.size(inode.slot);
+    let Body::File(map) = &inode.body else { return false };
+    let keep = block_up(size).max(map.kept_to());
+    map.reaches_beyond(keep) || map.pieces(size, keep).iter().any(|(_, place, _)| place.is_some())
+}
+
+/// Does the work of a file's last close. Returns the space that the file lost.
+fn close(inode: &mut Inode, table: &Table, zero: impl Fn(Range)) -> Vec<Range> {
+    let size = table.size(inode.slot);
+    let Body::File(map) = &mut inode.body else { return Vec::new() };
+    let keep = block_up(size).max(map.kept_to());
+    let lost = if map.reaches_beyond(keep) { map.cut(keep) } else { Vec::new() };
+    map.take_touched();
+    for (_, place, len) in map.pieces(size, keep) {
+        if let Some(start) = place {
+            zero(Range { start, len });
+        }
+    }
+    lost
+}
+
+/// Returns the space of all files, in order.
+fn extents(inodes: &ByNumber<Inode>, len: u64) -> Result<Vec<Range>, Damage> {
+    let mut all: Vec<(Range, u64)> = Vec::new();
+    for (&ino, inode) in inodes {
+        if let Body::File(map) = &inode.body {
+            all.extend(map.extents().map(|extent| (Range { start: extent.arena, len: extent.len }, ino)));
+        }
+    }
+    all.sort_unstable();
+    let mut end = 0;
+    for &(range, ino) in &all {
+        let whole = range.start.is_multiple_of(BLOCK) && range.len.is_multiple_of(BLOCK);
+        if !whole || range.start < end || range.len > len || range.start > len - range.len {
+            return Err(Damage::Extents(ino));
+        }
+        end = range.end();
+    }
+    Ok(all.into_iter().map(|(range, _)| range).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_begin_behind_all_that_may_have_been_given() {
+        assert_eq!(last_before(7, -1), 7 + GAP);
+        assert_eq!(last_before(7, 7 + GAP as i64), 7 + GAP);
+        assert_eq!(last_before(7, 8 + GAP as i64), 8 + GAP);
+        assert_eq!([LAST - 1, LAST].map(|known| last_before(known, 0)), [LAST; 2]);
+        assert_eq!(last_before(LAST + 5, i64::MAX), LAST + 5);
+    }
+}

@@ -1,0 +1,120 @@
+//! Logs the state of sessions for the next server.
+//!
+//! The log records which sessions are attached, their open files and locks, their last replies,
+//! and the quarantined space that they can reach.
+//!
+//! # Concurrency
+//! As the dispatcher. Changes of a session's state are logged by the transaction that makes them.
+//! Attach is logged before the client gets its reply; detach is logged before the server releases
+//! the session's files and locks. Both hold `journal.sessions`. A rewrite of the log describes
+//! sessions after inodes. So it includes each change that was logged before the rewrite began.
+
+use crate::{
+    dispatch::{dispatcher::Dispatcher, state::journal::Journal},
+    durable::{
+        log::Full,
+        op::{Mount, Op},
+    },
+    session::{
+        access_mode::AccessMode,
+        log_quota::{SESSION_BYTES, TRANSIENT_SESSION_BYTES},
+        registry::Session,
+    },
+};
+
+/// The number of locks that are described in one append.
+const LOCKS: usize = 1024;
+
+impl Dispatcher {
+    /// Logs that a session has attached.
+    pub(in crate::dispatch) fn log_attach(&self, session: &Session) -> Result<(), Full> {
+        let Some(journal) = &self.store.journal else { return Ok(()) };
+        let _one = journal.sessions.lock();
+        // The session may have ended already, and its end may be in the log.
+        match self.sessions.get(session.id()) {
+            Some(_) => {
+                let room = if session.comes_back() { SESSION_BYTES } else { TRANSIENT_SESSION_BYTES };
+                if !journal.quota.is_left(room) {
+                    log::warn!("session {}: refused: the log has no room for another session", session.id());
+                    return Err(Full);
+                }
+                journal.quota.take(session.told(), room);
+                describe(session, &mut |op| journal.tell(&op))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Logs that a session has ended. The next server ignores everything that the log records of
+    /// it.
+    pub(in crate::dispatch) fn log_detach(&self, session: &Session) {
+        if let Some(journal) = &self.store.journal
+            && session.has_attached()
+        {
+            let _one = journal.sessions.lock();
+            if let Err(full) = journal.tell(&Op::Left(session.id())) {
+                log::warn!("{full}: the next server will wait for session {}, which has ended", session.id());
+            }
+        }
+    }
+
+    /// Logs that the sessions of previous servers cannot reach memory any more.
+    pub(in crate::dispatch) fn log_orphaned_sessions_end(&self) {
+        let Some(journal) = &self.store.journal else { return };
+        let _one = journal.sessions.lock();
+        for session in std::mem::take(&mut *self.orphaned_sessions.lock()) {
+            if let Err(full) = journal.tell(&Op::Left(session)) {
+                log::warn!("{full}: the next server will wait for session {session}, which has ended");
+            }
+        }
+    }
+
+    /// Logs the state of all sessions, without their open files, which are logged with the inodes.
+    pub(in crate::dispatch) fn describe_sessions(&self, journal: &Journal) -> Result<(), Full> {
+        {
+            let _one = journal.sessions.lock();
+            journal
+                .describe_ops(self.orphaned_sessions.lock().iter().map(|&stranger| Op::Stranger(stranger)))?;
+            for session in self.sessions.all().into_iter().filter(|session| session.has_attached()) {
+                describe(&session, &mut |op| journal.describe_ops([op]))?;
+            }
+        }
+        {
+            let locks = self.store.locks();
+            let held: Vec<_> = locks.held().collect();
+            let ops =
+                |some: &[_]| journal.describe_ops(some.iter().map(|&(ino, locked)| Op::Lock(ino, locked)));
+            held.chunks(LOCKS).try_for_each(ops)?;
+        }
+        self.store.space.tell_quarantined(|ino, ranges, holders| {
+            let ranges = ranges.iter().map(|range| (range.start, range.len)).collect();
+            journal.describe_ops([Op::GivenUp(ino, ranges, holders.to_vec())])
+        })
+    }
+}
+
+fn describe(session: &Session, tell: &mut impl FnMut(Op<'_>) -> Result<(), Full>) -> Result<(), Full> {
+    let (id, options) = (session.id(), session.options());
+    let Some(mount) = options.mount else { return tell(Op::Stranger(id)) };
+    let credentials = session.credentials();
+    let key = credentials.key.map(|key| key.to_string());
+    tell(Op::Session(
+        id,
+        Mount {
+            version: rfs_proto::VERSION,
+            mount,
+            key: key.as_deref(),
+            writes: credentials.rights == AccessMode::Write,
+            keeps: options.keeps,
+            alone: options.alone,
+        },
+    ))?;
+    {
+        let part = session.part();
+        if !part.is_empty() {
+            tell(Op::Part(id, &part))?;
+        }
+    }
+    let replies = session.replies();
+    replies.all_logged().try_for_each(|(slot, sequence, reply)| tell(Op::Turn(id, slot, sequence, reply)))
+}

@@ -1,0 +1,149 @@
+//! Delivers recalls to sessions, and replies that waited for their acknowledgement.
+//!
+//! # Concurrency
+//! As the dispatcher.
+
+use std::time::{Duration, Instant};
+
+use rfs_proto::{Errno, Recall, Recalls, Reply};
+
+use super::{
+    dispatcher::Dispatcher,
+    state::outcome::{DeferredReply, Outcome, Promise, Sender},
+};
+use crate::coherence::run_clock;
+
+impl Dispatcher {
+    /// Sends a deferred reply to `sender`: at once if it is due already, else when it becomes due.
+    pub fn redeem(&self, promise: Promise, sender: Sender) {
+        if let DeferredReply::Grants(session) = promise.0 {
+            return self.wait_for_grants(session, sender);
+        }
+        let mut due = Vec::new();
+        self.store.pending.locked(|state| match promise.0 {
+            DeferredReply::Change(reply, mut needs, sweeps) => {
+                let sender = sender.sweeping(sweeps);
+                needs.retain(|&need| state.recalls.is_open(need));
+                match needs.is_empty() {
+                    true => due.push((sender, reply)),
+                    false => state.held_replies.hold(&needs, (sender, reply)),
+                }
+            }
+            DeferredReply::Recalls(session) => {
+                let before = state.recalls.wait(session, sender);
+                due.extend(before.map(|sender| (sender, Reply::Error(Errno::EINTR))));
+                state.answer_asker(session, &mut due);
+            }
+            // Handled above.
+            DeferredReply::Grants(_) => {}
+        });
+        self.store.send(due);
+    }
+
+    /// Returns the time at which the first session exceeds `timeout`, unless it acknowledges its
+    /// recalls before.
+    pub fn deadline(&self, timeout: Duration) -> Option<Instant> {
+        self.store.pending.locked(|state| state.recalls.deadline(timeout))
+    }
+
+    /// Records that a session has lost its connection. The session stays, because its mount may
+    /// reconnect.
+    pub fn disconnect(&self, session: u64) {
+        self.store.pending.locked(|state| state.recalls.disconnect(session));
+    }
+
+    /// Detaches the sessions that have not acknowledged a recall for longer than `timeout`. No
+    /// request waits for them any more, and they get no replies. The caller has to end them, which
+    /// closes their files.
+    pub fn give_up(&self, timeout: Duration, now: Instant) -> Vec<u64> {
+        let overdue = self.store.pending.locked(|state| state.recalls.overdue(timeout, now));
+        for &session in &overdue {
+            if let Some(session) = self.sessions.get(session) {
+                session.detach();
+            }
+            self.drop_caches(session);
+        }
+        overdue
+    }
+
+    pub(super) fn answer_recalls(&self, session: u64, done: u64) -> Outcome {
+        let mut due = Vec::new();
+        self.start_recalls(session);
+        let outcome = self.store.pending.locked(|state| {
+            let is_first = state.recalls.is_first(session);
+            // Under the lock: a thread that sees the acknowledgement also sees the space released.
+            let space = &self.store.space;
+            let Ok(first) =
+                state.recalls.acknowledge(session, done, |recall| space.acknowledged(session, recall))
+            else {
+                return Outcome::Now(Reply::Error(Errno::EPROTO));
+            };
+            due = state.held_replies.acknowledged(session, first);
+            match state.recalls.next(session) {
+                Some(recalls) => Outcome::Now(Reply::Recalls(recalls)),
+                // From now on the session receives layout recalls, so it may rely on sizes that it
+                // has seen.
+                None if is_first => {
+                    Outcome::Now(Reply::Recalls(Recalls { number: done, recalls: Vec::new() }))
+                }
+                None => Outcome::Later(Promise(DeferredReply::Recalls(session))),
+            }
+        });
+        self.store.send(due);
+        self.store.space.tidy();
+        outcome
+    }
+
+    /// Starts recalls for a session, if they have not started. From now on the session receives
+    /// layout recalls and unlinked inodes, even if it caches nothing. The end of the session takes
+    /// the lock of the recalls after this.
+    pub(super) fn start_recalls(&self, session: u64) {
+        let Some(session) = self.sessions.get(session).filter(|session| session.is_attached()) else {
+            return;
+        };
+        if session.holds_numbers() {
+            return;
+        }
+        self.store.pending.locked(|state| {
+            if state.recalls.asks(session.id()) && session.is_restored() {
+                let mut push = |recall| state.recalls.push(session.id(), recall, run_clock::now());
+                push(Recall::All);
+                // Files gave up this space before the session could receive a recall.
+                for (ino, generation) in self.store.space.quarantined_for(session.id()) {
+                    push(Recall::Layout { ino, generation });
+                }
+            }
+            session.asks_for_recalls();
+            if session.is_restored() {
+                self.store.prior_sessions.asks(session.id());
+            }
+        });
+        if session.is_restored() {
+            self.queue_unlinked(session.id());
+        }
+    }
+
+    /// Queues the unlinked inodes that a session of the previous server may use. The session may
+    /// receive an inode twice if it is unlinked at the same time.
+    pub(super) fn queue_unlinked(&self, session: u64) {
+        let mut unlinked = Vec::new();
+        self.each_shard(|meta| unlinked.extend(meta.namespace.inodes_mut().only().orphans.held_by(session)));
+        self.store.pending.locked(|state| {
+            for ino in unlinked {
+                state.recalls.push(session, Recall::Unlinked { ino }, run_clock::now());
+            }
+        });
+    }
+
+    /// Drops all cache state of a session that is marked as ended, so that no request waits for it.
+    pub(super) fn drop_caches(&self, session: u64) {
+        let mut due = Vec::new();
+        let kept = self.store.pending.locked(|state| state.drop_recalls(session, &mut due));
+        if kept {
+            self.each_shard(|meta| {
+                meta.namespace.inodes_mut().only().cache_holders.get_mut().end_session(session);
+            });
+        }
+        self.store.send(due);
+    }
+}

@@ -1,0 +1,11 @@
+//! Tests of requests on files and names.
+
+mod checksums;
+mod data;
+mod extents;
+mod limits;
+mod locks;
+mod names;
+mod xattr;
+
+use super::*;

@@ -1,0 +1,7 @@
+//! The program `rfs-server`: options, signals, and messages on standard output.
+//!
+//! # Concurrency
+//! See each module.
+
+pub mod cli;
+pub mod run;

@@ -1,0 +1,177 @@
+//! The program `rfs-server`: command line, log, signals, and one-line error messages.
+//!
+//! # Concurrency
+//! The main thread. It blocks on signals while the threads of the server work.
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use clap::Parser;
+use rdmabox::{Secret, size};
+use rfs_proto::{BLOCK, StatFs};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sd_notify::NotifyState;
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1},
+    iterator::{Handle, Signals},
+};
+
+use super::cli::Cli;
+use crate::{
+    server::{Server, config::Config},
+    service::keys::NewKey,
+};
+
+/// Time for sessions to end after a thread of the server has failed.
+const END_AFTER_FAILURE: Duration = Duration::from_secs(10);
+
+/// Runs the program with the command line of this process.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    if let Some(key) = &cli.new_key {
+        return match print_key(key, &mut io::stdout().lock()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => {
+                eprintln!("rfs-server: {e}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let config = cli.into_config();
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
+    match serve(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("rfs-server: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Raises the soft limit of descriptors to the hard limit: each session takes several. Most soft
+/// limits are set for programs that use `select`.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(e) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        log::debug!("the limit on open files stays: {e}");
+    }
+}
+
+/// Serves until a stop signal, or until an essential thread fails.
+///
+/// # Errors
+/// The server did not start, failed, or did not stop in order.
+pub fn serve(config: Config) -> Result<(), String> {
+    raise_descriptor_limit();
+    let mut wanted = vec![SIGTERM, SIGINT];
+    if config.keys.is_some() || config.tls.is_some() || is_service() {
+        // Otherwise the signal has its default effect.
+        wanted.push(SIGHUP);
+    }
+    if config.persist.is_some() {
+        wanted.push(SIGUSR1);
+    }
+    let mut signals = Signals::new(wanted).map_err(|e| format!("cannot handle signals: {e}"))?;
+    let failure = Arc::<OnceLock<String>>::default();
+    watch_threads(&failure, signals.handle());
+    rdmabox::memory::survive().map_err(|e| format!("cannot prepare for lost memory: {e}"))?;
+    let server = Server::start(config).map_err(|e| e.to_string())?;
+    if let Err(e) = announce(&server, &mut io::stdout().lock()) {
+        // The program that started the server may have closed the pipe; serve nevertheless.
+        log::debug!("cannot write to standard output: {e}");
+    }
+    tell_manager(NotifyState::Ready);
+    for signal in signals.forever() {
+        match signal {
+            SIGUSR1 => {
+                server.snapshot();
+            }
+            SIGHUP => reload(&server),
+            _ => break,
+        }
+    }
+    tell_manager(NotifyState::Stopping);
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::flag::register(signal, server.hurry())
+            .map_err(|e| format!("cannot handle signals: {e}"))?;
+    }
+    match failure.get() {
+        None => server.shutdown().map_err(|e| e.to_string()),
+        Some(failure) => match server.shutdown_failed(END_AFTER_FAILURE) {
+            Ok(()) => Err(failure.clone()),
+            Err(e) => Err(format!("{failure}; {e}")),
+        },
+    }
+}
+
+/// Stops the server, like a signal, when an essential thread fails.
+fn watch_threads(failure: &Arc<OnceLock<String>>, signals: Handle) {
+    let failure = Arc::clone(failure);
+    rdmabox::failure::watch(move |what| {
+        log::error!("{what}: the server ends");
+        // The first failure is the cause of the others.
+        let _ = failure.set(what.to_owned());
+        signals.close();
+    });
+}
+
+/// Reads keys and certificates again. A mistake in one file does not affect the other.
+fn reload(server: &Server) {
+    match server.reload_keys() {
+        Ok(Some(count)) => log::info!("keys read again: {count} of them"),
+        Ok(None) => log::info!("SIGHUP: there is no key file to reload"),
+        Err(e) => log::error!("the keys stay as they were: {e}"),
+    }
+    match server.reload_certificates() {
+        Ok(true) => log::info!("certificates read again"),
+        Ok(false) => {}
+        Err(e) => log::error!("the certificates stay as they were: {e}"),
+    }
+}
+
+/// Returns true if a service manager expects notifications (sd_notify(3)).
+fn is_service() -> bool {
+    std::env::var_os("NOTIFY_SOCKET").is_some()
+}
+
+/// Notifies the service manager, if there is one.
+fn tell_manager(news: NotifyState<'_>) {
+    if let Err(e) = sd_notify::notify(&[news]) {
+        log::warn!("cannot notify the service manager: {e}");
+    }
+}
+
+/// Makes a key, and prints the lines for the two key files.
+fn print_key(key: &NewKey, out: &mut impl Write) -> io::Result<()> {
+    let [server, client] = key.lines(&Secret::random()?);
+    writeln!(out, "# a line of the server's file, of mode 600: rfs-server --keys FILE\n{}", *server)?;
+    writeln!(out, "# the client's file, of mode 600: rfs-fuse --key FILE\n{}", *client)?;
+    out.flush()
+}
+
+fn announce(server: &Server, out: &mut impl Write) -> io::Result<()> {
+    for address in server.addresses() {
+        writeln!(out, "listening on {address}")?;
+    }
+    let show = |totals: &StatFs| {
+        let (bytes, inodes) = (totals.blocks * BLOCK, totals.inodes);
+        format!("{} ({inodes} inodes)", size::show(bytes))
+    };
+    let exports: Vec<_> = server.exports().collect();
+    if exports.len() > 1 {
+        for (name, totals) in &exports {
+            writeln!(out, "exporting {name}: {}", show(totals))?;
+        }
+    }
+    let sum = |sum: StatFs, (_, totals): &(&str, StatFs)| StatFs {
+        blocks: sum.blocks + totals.blocks,
+        inodes: sum.inodes + totals.inodes,
+        ..sum
+    };
+    writeln!(out, "ready: lending {}", show(&exports.iter().fold(StatFs::default(), sum)))?;
+    out.flush()
+}

@@ -1,0 +1,167 @@
+//! Configuration of one export: name, size, number of inodes and root directory.
+//!
+//! Each export has its own space and inodes; exports do not share them.
+//!
+//! # Concurrency
+//! Plain values.
+
+use rdmabox::size;
+use rfs_proto::{BLOCK, checksum, record};
+
+use crate::{durable::header::Shape, metadata::root::Root};
+
+/// Minimum size of an export in bytes.
+pub const MIN_MEMORY: u64 = 1 << 20;
+
+/// Bytes of memory per inode, by default.
+const BYTES_PER_INODE: u64 = 16 << 10;
+
+/// Maximum length of an export's name in bytes.
+const MAX_NAME: usize = 64;
+
+/// An export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportConfig {
+    /// Name for clients, logs and /proc.
+    pub name: String,
+    /// Size in bytes; rounded down to whole blocks.
+    pub memory: u64,
+    /// Maximum number of inodes. Default: one per 16 KiB, at least 1024.
+    pub inodes: Option<u32>,
+    /// The root directory.
+    pub root: Root,
+}
+
+impl ExportConfig {
+    /// Returns the number of inodes, including the root directory.
+    pub fn inode_count(&self) -> u32 {
+        self.inodes
+            .unwrap_or_else(|| u32::try_from(self.memory / BYTES_PER_INODE).unwrap_or(u32::MAX).max(1024))
+    }
+
+    /// Returns the size of the arena in bytes.
+    pub fn arena_len(&self) -> u64 {
+        self.memory / BLOCK * BLOCK
+    }
+
+    /// Returns the shape of the export's memory object.
+    pub fn shape(&self, checked: bool) -> Shape {
+        Shape { arena: self.arena_len(), inodes: self.inode_count(), checked }
+    }
+
+    /// Returns the size of the checksums in bytes.
+    pub fn sums_len(&self) -> u64 {
+        checksum::region_len(self.arena_len())
+    }
+
+    /// Returns the size of the attribute table in bytes.
+    pub fn table_len(&self) -> u64 {
+        u64::from(self.inode_count()) * record::LEN as u64
+    }
+}
+
+/// An export on the command line: `NAME=SIZE[,inodes=N][,root-mode=MODE]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportArg {
+    /// Name of the export.
+    pub name: String,
+    /// Size in bytes.
+    pub memory: u64,
+    /// Number of inodes, if given.
+    pub inodes: Option<u32>,
+    /// Permissions of the root directory, if given.
+    pub root_mode: Option<u32>,
+}
+
+impl ExportArg {
+    /// Parses an export.
+    ///
+    /// # Errors
+    /// A message for the user.
+    pub fn parse(text: &str) -> Result<ExportArg, String> {
+        let mut parts = text.split(',');
+        let (name, memory) = parts
+            .next()
+            .and_then(|first| first.split_once('='))
+            .ok_or_else(|| format!("{text:?} is no export: write NAME=SIZE, such as scratch=4g"))?;
+        let memory = size::parse(memory).map_err(|e| e.to_string())?;
+        let mut export = ExportArg { name: parse_name(name)?, memory, inodes: None, root_mode: None };
+        for part in parts {
+            match part.split_once('=') {
+                Some(("inodes", count)) => {
+                    let count = count.parse().ok().filter(|count| *count > 0);
+                    export.inodes = Some(count.ok_or_else(|| format!("{part:?}: at least one inode"))?);
+                }
+                Some(("root-mode", mode)) => export.root_mode = Some(parse_mode(mode)?),
+                _ => return Err(format!("{part:?}: an export has inodes=N and root-mode=MODE")),
+            }
+        }
+        Ok(export)
+    }
+}
+
+/// Parses octal permissions.
+pub fn parse_mode(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text, 8)
+        .ok()
+        .filter(|mode| *mode <= 0o7777)
+        .ok_or_else(|| format!("{text:?} is no mode: write octal permissions such as 755 or 1777"))
+}
+
+/// Checks a name for logs and /proc.
+pub fn parse_name(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() > MAX_NAME || text.chars().any(char::is_control) {
+        return Err("a name is 1 to 64 bytes of printable text".into());
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_and_names() {
+        assert_eq!(parse_mode("1777"), Ok(0o1777));
+        assert!(parse_mode("17777").is_err() && parse_mode("8").is_err() && parse_mode("").is_err());
+        assert!(parse_name("scratch").is_ok());
+        assert!(parse_name("").is_err() && parse_name("a\0b").is_err());
+    }
+
+    #[test]
+    fn exports_are_parsed() {
+        let export = |inodes, root_mode| ExportArg { name: "a".into(), memory: 2 << 20, inodes, root_mode };
+        for (text, parsed) in [
+            ("a=2M", export(None, None)),
+            ("a=2M,inodes=7", export(Some(7), None)),
+            ("a=2M,root-mode=1777,inodes=7", export(Some(7), Some(0o1777))),
+        ] {
+            assert_eq!(ExportArg::parse(text), Ok(parsed));
+        }
+        for text in [
+            "",
+            "a",
+            "=2M",
+            "a=",
+            "a=lots",
+            "a=2M,",
+            "a=2M,inodes=0",
+            "a=2M,root-mode=9",
+            "a=2M,size=1",
+            "a=2M,b=2M",
+        ] {
+            assert!(ExportArg::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn inodes_follow_memory() {
+        let root = Root { perm: 0, uid: 0, gid: 0 };
+        let export = |memory, inodes| ExportConfig { name: "a".into(), memory, inodes, root };
+        assert_eq!(export(4 << 30, None).inode_count(), 262_144);
+        assert_eq!(export(1 << 20, None).inode_count(), 1024);
+        assert_eq!(export(u64::MAX, None).inode_count(), u32::MAX);
+        let small = export((1 << 20) + 1, Some(3));
+        assert_eq!((small.table_len(), small.arena_len()), (3 * 128, 1 << 20));
+    }
+}

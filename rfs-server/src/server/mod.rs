@@ -1,0 +1,424 @@
+//! A running server. Starts with checks, then takes memory export by export, then opens sockets.
+//!
+//! [`Server::start`] returns once the server answers. Dropping the server ends all sessions,
+//! removes its Unix sockets and joins its threads. The server installs no signal handlers and
+//! prints nothing; the program does.
+//!
+//! # Concurrency
+//! Any thread may call a [`Server`]; it takes no locks of its own.
+
+pub mod config;
+mod error;
+mod export_builder;
+pub mod export_config;
+mod log_compactor;
+pub mod memory_limits;
+pub mod prefault;
+mod recall_timeout;
+mod running_export;
+
+use std::{
+    collections::HashMap,
+    fs::DirBuilder,
+    io,
+    os::unix::fs::DirBuilderExt,
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicBool, mpsc},
+    thread,
+    time::Duration,
+};
+
+use rdmabox::{
+    Address, Domain, Host, HostError, KeyFileError, Limits, Running,
+    tls::{TlsError, TlsServer},
+};
+use rfs_proto::{ServerStats, StatFs};
+
+use crate::{
+    coherence::alarm::Alarm,
+    dispatch::stats,
+    durable::{
+        object::{Object, ObjectStore},
+        ownership::{self, OwnershipError},
+        prior_clients::PriorClients,
+    },
+    persist::{
+        directory::{Directory, Snapshots},
+        snapshotter::{Job, Snapshotter},
+    },
+    service::{
+        FileService,
+        keys::{self, Keys},
+        session_reaper::{ReaperSignal, SessionReaper},
+    },
+    session::access_mode::AccessMode,
+};
+pub use config::Config;
+pub use error::{ShutdownError, StartError};
+use export_builder::{BuiltExport, Sources, reserve};
+pub use export_config::ExportConfig;
+use memory_limits::Bound;
+pub use prefault::Prefault;
+use recall_timeout::RecallTimeout;
+use running_export::Export;
+
+/// Memory object and snapshots of an export, if there are any.
+type ExportSource = (Option<Arc<Object>>, Option<Snapshots>);
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    // Fields are dropped in this order: no session outlives what it uses.
+    running: Running,
+    _recall_timeout: RecallTimeout,
+    _session_reaper: SessionReaper,
+    snapshotter: Option<Snapshotter>,
+    exports: Vec<Export>,
+    /// If set, shutdown does not wait for the last snapshots.
+    hurry: Arc<AtomicBool>,
+    service: Arc<FileService>,
+    /// Locks the memory directory, and has the marks of clients. Dropped last, after the host's
+    /// reference to the marks: the drop of the last one removes those that no client holds.
+    _store: Option<ObjectStore>,
+    /// Locks the snapshot directory.
+    _snapshots: Option<Directory>,
+    /// Key file and current keys.
+    keys: Option<(PathBuf, Arc<Keys>)>,
+    tls: Option<Arc<TlsServer>>,
+}
+
+impl Server {
+    /// Starts a server. Clients can connect when it returns.
+    ///
+    /// # Errors
+    /// The first check or step that failed; everything is undone.
+    pub fn start(config: Config) -> Result<Server, StartError> {
+        config.check()?;
+        let store = config.memory_dir.as_deref().map(ObjectStore::open).transpose()?;
+        if store.is_none() {
+            check_memory(&config, memory_limits::available_memory())?;
+        }
+        let directory = config.persist.as_ref().map(|persist| Directory::open(&persist.dir)).transpose()?;
+        let asked = config.exports();
+        let names: Vec<&str> = asked.iter().map(|export| export.name.as_str()).collect();
+        let book = config.keys.as_ref().map(|path| keys::read(path, &names)).transpose()?;
+        let tls = config.tls.clone().map(TlsServer::load).transpose()?.map(Arc::new);
+        let (host, prior_clients) = configure_host(&config, store.as_ref())?;
+        let alarm = Arc::<Alarm>::default();
+        // All memory is mapped before it is touched and before there are sockets.
+        let mut domains = HashMap::new();
+        let found = open_sources(&config, &asked, store.as_ref(), directory.as_ref())?;
+        let mut made = Vec::new();
+        let mut jobs = Vec::new();
+        for ((at, export), (object, mut snapshots)) in asked.iter().enumerate().zip(found) {
+            let own = if book.is_some() { keyed_domains(&host)? } else { HashMap::new() };
+            let from = Sources { object, snapshots: snapshots.as_mut() };
+            let new = BuiltExport::new(&host, export, &own, (&config, from), &alarm)?;
+            let (name, dispatcher) = (export.name.clone(), Arc::clone(&new.lent.dispatcher));
+            jobs.extend(
+                snapshots
+                    .map(|snapshots| Job::new(name, dispatcher, export.shape(config.checksum), snapshots)),
+            );
+            made.push(new);
+            domains.extend(own.into_iter().map(|(rights, domain)| ((at, rights), domain)));
+        }
+        let keys = book.map(|book| Arc::new(Keys::new(book, domains)));
+        make_socket_directories(&config.listen)?;
+        let (mut exports, mut lent) = (Vec::new(), Vec::new());
+        let all: Arc<[_]> = made.iter().map(|made| Arc::clone(&made.lent.dispatcher)).collect();
+        for made in made {
+            exports.push(made.work(&config, &all, &prior_clients)?);
+            lent.push(made.lent);
+        }
+        let reaper_signal = Arc::<ReaperSignal>::default();
+        let service = FileService::new(lent, keys.clone()).waiting(
+            config.fencing,
+            Arc::clone(&reaper_signal),
+            prior_clients,
+        );
+        let service = Arc::new(service);
+        let host = secure_host(host, keys.as_ref(), tls.as_ref());
+        let running = host.listen(&config.listen, Arc::<FileService>::clone(&service))?;
+        service.set_ender(running.ender());
+        let session_reaper =
+            SessionReaper::start(reaper_signal, Arc::downgrade(&service)).map_err(StartError::Thread)?;
+        let ending = Arc::clone(&service);
+        let end = move |export, session| {
+            let why = "it did not acknowledge a recall in time";
+            ending.end_session(export, session, why);
+        };
+        let watched = exports.iter().map(|export| Arc::clone(&export.dispatcher)).collect();
+        let recall_timeout = RecallTimeout::start(alarm, watched, config.effective_recall_timeout(), end)
+            .map_err(StartError::Thread)?;
+        let keys = config.keys.clone().zip(keys);
+        let snapshotter = config.persist.as_ref().map(|persist| Snapshotter::start(jobs, persist.every));
+        Ok(Server {
+            running,
+            _recall_timeout: recall_timeout,
+            _session_reaper: session_reaper,
+            snapshotter: snapshotter.transpose().map_err(StartError::Thread)?,
+            exports,
+            hurry: Arc::default(),
+            service,
+            _store: store,
+            _snapshots: directory,
+            keys,
+            tls,
+        })
+    }
+
+    /// Reads the certificates again, for new connections. Returns false for a server without
+    /// certificates.
+    ///
+    /// # Errors
+    /// The certificates are unchanged.
+    pub fn reload_certificates(&self) -> Result<bool, TlsError> {
+        self.tls.as_ref().map_or(Ok(false), |tls| tls.reload().map(|()| true))
+    }
+
+    /// Reads the key file again. Ends sessions whose key was removed or changed. Returns the number
+    /// of keys; `None` for a server without keys.
+    ///
+    /// # Errors
+    /// The keys are unchanged.
+    pub fn reload_keys(&self) -> Result<Option<usize>, KeyFileError> {
+        let Some((path, keys)) = &self.keys else { return Ok(None) };
+        let names: Vec<&str> = self.exports.iter().map(|export| export.name.as_str()).collect();
+        let changed = keys.replace(keys::read(path, &names)?);
+        let ender = self.running.ender();
+        for session in self.service.sessions_with(&changed) {
+            ender.revoke(session, "session closed: its key was removed or its rights changed");
+        }
+        Ok(Some(keys.count()))
+    }
+
+    /// Returns the addresses that the server listens on, with ports resolved.
+    pub fn addresses(&self) -> &[Address] {
+        self.running.addresses()
+    }
+
+    /// Returns the sums of the counters of all exports.
+    pub fn stats(&self) -> ServerStats {
+        stats::sum(self.exports.iter().map(|export| export.dispatcher.stats()))
+    }
+
+    /// Returns the totals of the first export.
+    pub fn statfs(&self) -> StatFs {
+        self.exports.first().map(|export| export.dispatcher.statfs()).unwrap_or_default()
+    }
+
+    /// Returns how many inodes of the first export have no name and are not open. They stay for
+    /// mounts that may still use them. Totals count them as free.
+    pub fn idle_inodes(&self) -> u64 {
+        self.exports.first().map_or(0, |export| export.dispatcher.idle_inodes())
+    }
+
+    /// Returns the names and totals of all exports, in configuration order.
+    pub fn exports(&self) -> impl Iterator<Item = (&str, StatFs)> {
+        self.exports.iter().map(|export| (export.name.as_str(), export.dispatcher.statfs()))
+    }
+
+    /// Requests a snapshot of each export. Returns false if there are no snapshots. The server logs
+    /// the result.
+    pub fn snapshot(&self) -> bool {
+        self.snapshotter.as_ref().inspect(|snapshotter| snapshotter.ask()).is_some()
+    }
+
+    /// Returns a flag that makes [`Server::shutdown`] return without waiting for the last
+    /// snapshots.
+    pub fn hurry(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.hurry)
+    }
+
+    /// Ends all sessions, makes the last snapshots, and stops. Returns when no thread of the server
+    /// runs.
+    ///
+    /// # Errors
+    /// A last snapshot failed. The server has stopped nevertheless.
+    pub fn shutdown(self) -> Result<(), ShutdownError> {
+        self.end(None)
+    }
+
+    /// Shuts down like [`shutdown`](Self::shutdown), after a thread has failed. Sessions that do
+    /// not end within `limit` are left behind, so that the last snapshots are made. The caller ends
+    /// the process.
+    ///
+    /// # Errors
+    /// A last snapshot failed.
+    pub fn shutdown_failed(self, limit: Duration) -> Result<(), ShutdownError> {
+        self.end(Some(limit))
+    }
+
+    fn end(self, limit: Option<Duration>) -> Result<(), ShutdownError> {
+        let Server {
+            running,
+            _recall_timeout,
+            _session_reaper,
+            snapshotter,
+            hurry,
+            exports,
+            service,
+            _store,
+            ..
+        } = self;
+        // Sessions end first, so that the last snapshots have all changes.
+        let ended = within(limit, move || drop((running, _recall_timeout, _session_reaper)));
+        let failed = snapshotter.map(|snapshotter| snapshotter.finish(&hurry)).unwrap_or_default();
+        let kept = _store.as_ref().map(|store| store.path().to_owned());
+        match ended {
+            true => drop((exports, service, _store)),
+            // Sessions still use them, and the process ends.
+            false => std::mem::forget((exports, service, _store)),
+        }
+        if failed.is_empty() { Ok(()) } else { Err(ShutdownError { failed, kept }) }
+    }
+}
+
+/// Returns a host with the configured options, and the clients of previous servers.
+fn configure_host(
+    config: &Config,
+    store: Option<&ObjectStore>,
+) -> Result<(Host, Arc<PriorClients>), StartError> {
+    let host = Host::new()?.rdma(config.rdma.clone()).fencing(config.fencing).engine_look(config.look);
+    let host = host.any_local_user(config.allow_without_keys).allow_mixed_atomics(config.allow_mixed_atomics);
+    let host = host.limits(Limits { sessions_per_key: config.sessions_per_key, ..Limits::default() });
+    Ok(match store {
+        Some(store) => {
+            let marks = Arc::clone(store.client_marks());
+            let host = host.tether(move |process| marks.descriptor(process.as_ref()));
+            (host, Arc::clone(store.prior_clients()))
+        }
+        None => (host, Arc::default()),
+    })
+}
+
+/// Makes the host ask for keys and speak TLS, if there are keys and certificates.
+fn secure_host(host: Host, keys: Option<&Arc<Keys>>, tls: Option<&Arc<TlsServer>>) -> Host {
+    let host = match keys {
+        Some(keys) => host.keys(Arc::<Keys>::clone(keys)),
+        None => host,
+    };
+    match tls {
+        Some(tls) => host.tls(Arc::clone(tls)),
+        None => host,
+    }
+}
+
+/// Returns a domain for each access right of a key.
+fn keyed_domains(host: &Host) -> Result<HashMap<AccessMode, Domain>, HostError> {
+    let rights = [AccessMode::Read, AccessMode::Write].into_iter();
+    rights.map(|rights| host.domain().map(|domain| (rights, domain))).collect()
+}
+
+/// Opens or creates the memory objects of all exports, and opens their snapshots. Also reserves the
+/// space of the objects, because a restored snapshot writes to it.
+fn open_sources(
+    config: &Config,
+    exports: &[ExportConfig],
+    store: Option<&ObjectStore>,
+    directory: Option<&Directory>,
+) -> Result<Vec<ExportSource>, StartError> {
+    let keep = config.persist.as_ref().map_or(0, |persist| persist.keep);
+    let mut found = Vec::new();
+    for export in exports {
+        let snapshots = directory.map(|directory| directory.export(&export.name, keep));
+        let object =
+            store.map(|store| store.object(&export.name, export.shape(config.checksum)).map(Arc::new));
+        found.push((object.transpose()?, snapshots.transpose()?));
+    }
+    if let Some(path) = &config.memory_dir {
+        let objects: Vec<_> = found.iter().filter_map(|(object, _)| object.as_deref()).collect();
+        reserve(path, &objects)?;
+    }
+    Ok(found)
+}
+
+/// Runs `end` on this thread, or with a limit on a thread of its own. Returns false if that takes
+/// longer.
+fn within(limit: Option<Duration>, end: impl FnOnce() + Send + 'static) -> bool {
+    let Some(limit) = limit else {
+        end();
+        return true;
+    };
+    let (done, wait) = mpsc::channel();
+    let end = move || {
+        end();
+        // The server may have stopped waiting.
+        let _ = done.send(());
+    };
+    let started = thread::Builder::new().name("rfs-end".into()).spawn(end);
+    started.is_ok() && wait.recv_timeout(limit).is_ok()
+}
+
+fn check_memory(config: &Config, bound: Option<Bound>) -> Result<(), StartError> {
+    let each = |export: &ExportConfig| {
+        let sums = if config.checksum { export.sums_len() } else { 0 };
+        export.arena_len().saturating_add(export.table_len()).saturating_add(sums)
+    };
+    let asked = config.exports().iter().map(each).fold(0, u64::saturating_add);
+    match bound {
+        Some(bound) if bound.bytes < asked => Err(StartError::NotEnough { asked, bound }),
+        _ => Ok(()),
+    }
+}
+
+/// Creates the directory of each Unix socket, if only its last component is missing, and checks its
+/// owner.
+fn make_socket_directories(listen: &[Address]) -> Result<(), StartError> {
+    for address in listen {
+        let Address::Unix(path) = address else { continue };
+        let Some(directory) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) else { continue };
+        let failed = |source| StartError::SocketDirectory { path: directory.to_owned(), source };
+        match DirBuilder::new().mode(0o755).create(directory) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(failed(OwnershipError::Os(e)));
+            }
+            _ => ownership::check_socket_directory(directory).map_err(failed)?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_counted_with_the_table() {
+        let config = Config { inodes: Some(8), ..Config::new(1 << 20) };
+        let bound = |bytes| Some(Bound { bytes, what: "the purse".into() });
+        let needed = (1 << 20) + 8 * 128;
+        assert!(check_memory(&config, None).is_ok());
+        assert!(check_memory(&config, bound(needed)).is_ok());
+        let error = check_memory(&config, bound(needed - 1)).unwrap_err();
+        assert_eq!(error.to_string(), "cannot lend 1.0 MiB: only 1.0 MiB of the purse is available");
+        // All exports together.
+        let twice = Config { exports: [config.exports(), config.exports()].concat(), ..config };
+        assert!(check_memory(&twice, bound(2 * needed)).is_ok());
+        assert!(check_memory(&twice, bound(2 * needed - 1)).is_err());
+    }
+
+    #[test]
+    fn more_than_any_machine_has() {
+        let error = Server::start(Config::new(1 << 60)).unwrap_err();
+        assert!(matches!(error, StartError::NotEnough { .. }), "{error}");
+        assert!(error.to_string().starts_with("cannot lend 1"), "{error}");
+    }
+
+    #[test]
+    fn socket_directories() {
+        let root = tempfile::tempdir().unwrap();
+        let address = |path: &str| [Address::Unix(root.path().join(path))];
+        make_socket_directories(&address("a/rfs.sock")).unwrap();
+        assert!(root.path().join("a").is_dir());
+        make_socket_directories(&address("a/rfs.sock")).unwrap();
+        make_socket_directories(&address("b/c/rfs.sock")).unwrap_err();
+        make_socket_directories(&[Address::Unix("rfs.sock".into())]).unwrap();
+        // In a directory that all users write to, the sticky bit protects the sockets.
+        let mode = std::os::unix::fs::PermissionsExt::from_mode;
+        for (bits, passes) in [(0o777, false), (0o1777, true), (0o775, true)] {
+            std::fs::set_permissions(root.path().join("a"), mode(bits)).unwrap();
+            assert_eq!(make_socket_directories(&address("a/rfs.sock")).is_ok(), passes, "{bits:o}");
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! An export of a running server, with its threads.
+//!
+//! # Concurrency
+//! As the server.
+
+use std::sync::Arc;
+
+use super::{log_compactor::LogCompactor, prefault::Prefaulter};
+use crate::{dispatch::Dispatcher, durable::object::Object, space::zeroer::Zeroer};
+
+/// An export and its threads.
+#[derive(Debug)]
+pub(super) struct Export {
+    pub(super) name: String,
+    pub(super) _prefaulter: Prefaulter,
+    pub(super) _zeroer: Zeroer,
+    pub(super) log_compactor: Option<LogCompactor>,
+    pub(super) object: Option<Arc<Object>>,
+    pub(super) dispatcher: Arc<Dispatcher>,
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        drop(self.log_compactor.take());
+        // After memory was lost, zeroes replace lost pages, and the log may be damaged.
+        let is_whole = self.dispatcher.is_settled() && !rdmabox::memory::is_lost();
+        if let Some(object) = self.object.take_if(|_| is_whole) {
+            object.end();
+        }
+    }
+}

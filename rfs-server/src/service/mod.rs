@@ -1,0 +1,476 @@
+//! The file service: connects rdmabox sessions to the dispatchers of the exports.
+//!
+//! It decodes requests, passes them to the dispatcher of the session's export, and encodes
+//! replies. A session's first request selects its export. A malformed request ends its session,
+//! and no other.
+//!
+//! # Concurrency
+//! rdmabox calls from several threads at once. No lock is held while messages are decoded,
+//! handled or encoded.
+
+pub mod keys;
+mod reconnect;
+pub mod session_reaper;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Mutex, RwLock};
+use rdmabox::{Ender, Export, Fencing, KeyId, Peer, ProviderKind, RemoteAddr, Service};
+use rfs_proto::{
+    Errno, MAX_MESSAGE, RegionRef, Reply, Request, VERSION, attach_version, decode_request, encode_reply,
+    encode_reply_with,
+};
+
+use crate::{
+    coherence::run_clock,
+    dispatch::{Dispatcher, Outcome, Sender},
+    durable::prior_clients::PriorClients,
+    session::{
+        access_mode::AccessMode,
+        mount_registry::{Arrival, Attached, Mounts},
+        registry::{Credentials, Regions},
+        squash::Squash,
+    },
+};
+use keys::Keys;
+use session_reaper::ReaperSignal;
+
+/// The memory of a file system, as exported to one protection domain.
+#[derive(Debug)]
+pub struct Reach {
+    /// File data.
+    pub arena: Export,
+    /// Attribute records.
+    pub table: Export,
+    /// Checksums, if the export has them.
+    pub sums: Option<Export>,
+}
+
+impl Reach {
+    fn regions(&self, peer: &Peer) -> Regions {
+        let region = |export: &Export| {
+            let RemoteAddr { addr, rkey } = peer.remote_addr(export);
+            RegionRef { addr, len: export.memory().len() as u64, rkey }
+        };
+        Regions {
+            arena: region(&self.arena),
+            table: region(&self.table),
+            sums: self.sums.as_ref().map(region),
+        }
+    }
+}
+
+/// Default time after which a silent session ends.
+pub const DEFAULT_LEASE: Duration = Duration::from_secs(20);
+
+/// A file system with its memory, as sessions reach it.
+///
+/// With keys, each export has two protection domains: one for sessions that may write, and one
+/// with read-only regions. So no request of a session can access another export's memory, or
+/// write without the right to write.
+///
+/// Sessions without a key share one domain. Each learns the regions of its own export only. That
+/// does not stop a malicious client: a client that maps memory gets the memory of all exports.
+#[derive(Debug)]
+pub struct Lent {
+    /// Name of the export.
+    pub name: String,
+    /// The dispatcher of its sessions.
+    pub dispatcher: Arc<Dispatcher>,
+    /// The memory for sessions without a key.
+    pub open: Reach,
+    /// The memory for sessions with a key, by their rights.
+    pub keyed: HashMap<AccessMode, Reach>,
+}
+
+impl Lent {
+    /// Returns the regions of the memory for a peer with these rights.
+    fn regions(&self, peer: &Peer, rights: AccessMode) -> Regions {
+        let reach = match peer.key() {
+            // Each export with keys has both.
+            Some(_) => self.keyed.get(&rights).unwrap_or(&self.open),
+            None => &self.open,
+        };
+        reach.regions(peer)
+    }
+}
+
+/// The result of choosing an export for the first request of a connection.
+enum Route<'a> {
+    /// The connection belongs to a session of this export.
+    Export(&'a Lent, Attached),
+    /// The request only gets this reply.
+    Reply(Reply),
+}
+
+/// The export of each connection; `None` before its first request. Connections that have ended
+/// have no entry.
+#[derive(Debug, Default)]
+struct AttachedExports(HashMap<u64, Option<Attached>>);
+
+impl AttachedExports {
+    fn begin(&mut self, session: u64) {
+        self.0.insert(session, None);
+    }
+
+    /// Returns the export of a connection.
+    fn get(&self, session: u64) -> Option<Attached> {
+        self.0.get(&session).copied().flatten()
+    }
+
+    /// Selects the export of a connection, by calling `attach`, if it has none. Returns its export,
+    /// or `None` if the connection has ended.
+    fn choose(&mut self, session: u64, wanted: Attached, attach: impl FnOnce()) -> Option<Attached> {
+        let choice = self.0.get_mut(&session)?;
+        Some(*choice.get_or_insert_with(|| {
+            attach();
+            wanted
+        }))
+    }
+
+    /// Removes a connection. Returns its export.
+    fn end(&mut self, session: u64) -> Option<Attached> {
+        self.0.remove(&session).flatten()
+    }
+}
+
+/// The file service of one or more exports.
+#[derive(Debug)]
+pub struct FileService {
+    exports: Vec<Lent>,
+    keys: Option<Arc<Keys>>,
+    sessions: RwLock<AttachedExports>,
+    /// The keys of sessions that have one.
+    keyed: Mutex<HashMap<u64, KeyId>>,
+    mounts: Mutex<Mounts>,
+    /// The time in which a mount without a connection may reconnect.
+    grace: Option<Duration>,
+    /// Rung when a mount has lost its connection.
+    reaper_signal: Arc<ReaperSignal>,
+    /// Clients of previous servers that may still write to memory.
+    prior_clients: Arc<PriorClients>,
+    /// The time until which mounts of the previous server may reconnect.
+    before_until: Instant,
+    /// Whether the server then kills clients that still map memory of a previous server.
+    kill: bool,
+    /// Ends connections; set once the host listens.
+    ender: OnceLock<Ender>,
+}
+
+impl FileService {
+    /// Creates a service of these exports. Clients that name no export and have no key get the
+    /// first.
+    pub fn new(exports: Vec<Lent>, keys: Option<Arc<Keys>>) -> FileService {
+        let (sessions, keyed, mounts) = (RwLock::default(), Mutex::default(), Mutex::default());
+        let (grace, reaper_signal, ender) = (None, Arc::default(), OnceLock::new());
+        let (prior_clients, before_until, kill) = (Arc::default(), run_clock::now(), false);
+        FileService {
+            exports,
+            keys,
+            sessions,
+            keyed,
+            mounts,
+            grace,
+            reaper_signal,
+            prior_clients,
+            before_until,
+            kill,
+            ender,
+        }
+    }
+
+    /// Makes the service wait for mounts that lose their connection, and ring `reaper_signal` then.
+    /// Without this it only waits for mounts of the previous server. Their sessions are kept while
+    /// a client still maps memory of a previous server.
+    #[must_use]
+    pub fn waiting(
+        self,
+        fencing: Fencing,
+        reaper_signal: Arc<ReaperSignal>,
+        prior_clients: Arc<PriorClients>,
+    ) -> FileService {
+        let before_until = run_clock::now() + fencing.lease.unwrap_or(DEFAULT_LEASE);
+        let service = FileService {
+            grace: fencing.lease,
+            reaper_signal,
+            prior_clients,
+            before_until,
+            kill: fencing.kill,
+            ..self
+        };
+        service.await_prior_mounts();
+        service
+    }
+
+    /// Sets the handle that ends connections.
+    pub fn set_ender(&self, ender: Ender) {
+        // A host listens once.
+        let _ = self.ender.set(ender);
+    }
+
+    /// Ends a connection, if it has not ended by itself.
+    fn end_peer(&self, peer: u64, reason: &str) {
+        if let Some(ender) = self.ender.get() {
+            ender.end(peer, reason);
+        }
+    }
+
+    /// Ends a session on the request of its dispatcher, with or without a connection.
+    pub fn end_session(&self, export: usize, session: u64, reason: &str) {
+        let now = run_clock::now();
+        let (peer, away) = {
+            let mut mounts = self.mounts.lock();
+            (mounts.peer_of(export, session), mounts.give_up(export, session, now))
+        };
+        match away {
+            true => {
+                log::warn!("session {session}: ending without a connection: {reason}");
+                self.give_up_now();
+            }
+            false => {
+                // A session without a mount has its connection's number in its own, if it has come
+                // to this server.
+                let connection = Dispatcher::connection_of(session);
+                let is_of_now = self.exports[export].dispatcher.session_number(connection) == session;
+                match peer.or(is_of_now.then_some(connection)) {
+                    Some(peer) => self.end_peer(peer, reason),
+                    None => log::debug!("session {session} of a previous server: ending: {reason}"),
+                }
+            }
+        }
+    }
+
+    /// Returns the sessions with one of these keys.
+    pub fn sessions_with(&self, keys: &[KeyId]) -> Vec<u64> {
+        let keyed = self.keyed.lock();
+        keyed.iter().filter(|(_, key)| keys.contains(key)).map(|(session, _)| *session).collect()
+    }
+
+    /// Returns the export and rights of a connection.
+    fn export(&self, peer: u64) -> Option<Route<'_>> {
+        let attached = self.sessions.read().get(peer)?;
+        Some(Route::Export(self.exports.get(attached.export)?, attached))
+    }
+
+    /// Returns the squash of a peer's key.
+    fn squash(&self, peer: &Peer) -> Squash {
+        let opens = |key| self.keys.as_ref().and_then(|keys| keys.opens(key));
+        // A key that was removed has its session ended.
+        peer.key().and_then(opens).map_or(Squash::Nobody, |opens| opens.squash)
+    }
+
+    /// Returns the export and rights for a peer that asks for the export `name`.
+    fn allowed(&self, peer: &Peer, name: &str) -> Result<Attached, Errno> {
+        let place = |name| self.exports.iter().position(|export| export.name == name);
+        let session = |export: usize| self.exports[export].dispatcher.session_number(peer.id());
+        let Some(key) = peer.key() else {
+            let export = if name.is_empty() { Some(0) } else { place(name) };
+            let export = export.ok_or(Errno::ENOENT)?;
+            return Ok(Attached { export, rights: AccessMode::Write, session: session(export) });
+        };
+        let opens = self.keys.as_ref().and_then(|keys| keys.opens(key)).ok_or(Errno::EACCES)?;
+        // A peer without a key to an export does not learn whether it exists.
+        match name.is_empty() || place(name) == Some(opens.export) {
+            true => {
+                Ok(Attached { export: opens.export, rights: opens.rights, session: session(opens.export) })
+            }
+            false => Err(Errno::EACCES),
+        }
+    }
+
+    /// Handles the first request of a connection: selects its export, or returns a reply.
+    fn choose(&self, peer: &Peer, request: &[u8]) -> Result<Route<'_>, String> {
+        let refuse = |errno| Ok(Route::Reply(Reply::Error(errno)));
+        // Another version may encode the rest differently.
+        if let Some(version) = attach_version(request)
+            && version != VERSION
+        {
+            log::warn!("{peer}: the client uses protocol version {version}, the server {VERSION}");
+            return refuse(Errno::EPROTO);
+        }
+        let Request::Attach { client, export: name, mount, .. } = decode(request)? else {
+            return refuse(Errno::EPROTO);
+        };
+        let wanted = match self.allowed(peer, name) {
+            Ok(wanted) => wanted,
+            Err(errno) => {
+                log::warn!("{peer}: {client:?} refused for export {name:?}: {errno}");
+                return refuse(errno);
+            }
+        };
+        let wanted = match self.arrival(peer, mount, wanted) {
+            Arrival::New => wanted,
+            Arrival::Back(before) => return Ok(self.resume_mount(peer, before)),
+            Arrival::Refused => return refuse(Errno::EACCES),
+            Arrival::Doomed => return Ok(Route::Reply(Reply::Ending)),
+            Arrival::Ending(before) => {
+                self.end_peer(before, "its mount has reconnected");
+                return Ok(Route::Reply(Reply::Ending));
+            }
+        };
+        // Of two concurrent requests the first counts, and the export refuses the second. A request
+        // after the end of the session leaves nothing behind.
+        let attached = self.sessions.write().choose(peer.id(), wanted, || {
+            let export = &self.exports[wanted.export];
+            let credentials = Credentials { key: peer.key().copied(), rights: wanted.rights };
+            let squash = self.squash(peer);
+            let regions = export.regions(peer, reach(wanted.rights, squash));
+            export.dispatcher.session_began_as(wanted.session, regions, credentials);
+            export.dispatcher.squash(wanted.session, squash);
+        });
+        match attached {
+            Some(attached) => Ok(Route::Export(&self.exports[attached.export], attached)),
+            None => refuse(Errno::EPROTO),
+        }
+    }
+}
+
+impl Service for FileService {
+    fn connected(&self, peer: &Peer) -> Result<(), String> {
+        log::debug!("session {}: {}", peer.id(), peer.description());
+        if let Some(key) = peer.key() {
+            self.keyed.lock().insert(peer.id(), *key);
+        }
+        self.sessions.write().begin(peer.id());
+        Ok(())
+    }
+
+    fn call(&self, peer: &Peer, request: &[u8], reply: &mut rdmabox::Reply<'_>) -> Result<(), String> {
+        let chosen = match self.export(peer.id()) {
+            Some(chosen) => chosen,
+            None => self.choose(peer, request)?,
+        };
+        match chosen {
+            Route::Export(export, attached) => {
+                // A client that maps the records reads them without a request.
+                let reads_records = peer.provider() == ProviderKind::Shm;
+                answer(&export.dispatcher, (attached, reads_records), request, reply, |request, answer| {
+                    self.track_mount(peer, attached, request, answer);
+                })?;
+            }
+            Route::Reply(answer) => encode(&answer, reply),
+        }
+        Ok(())
+    }
+
+    fn disconnected(&self, peer: &Peer) {
+        let chosen = self.sessions.write().end(peer.id());
+        self.keyed.lock().remove(&peer.id());
+        if peer.clings() {
+            // This server cannot release the memory while the client maps it. The next server
+            // releases it when no client maps it.
+            return log::warn!("{peer}: the client still maps the memory: the next server waits for it");
+        }
+        if let Some(attached) = chosen {
+            self.connection_ended(peer, attached);
+        }
+        log::debug!("session {}: disconnected", peer.id());
+    }
+}
+
+/// Returns the memory rights of a session. With a squash only the server changes memory.
+fn reach(rights: AccessMode, squash: Squash) -> AccessMode {
+    if squash.is_nobody() { rights } else { AccessMode::Read }
+}
+
+fn decode(request: &[u8]) -> Result<Request<'_>, String> {
+    decode_request(request).map_err(|e| format!("malformed request: {e}"))
+}
+
+/// Decodes the inner request of an exactly-once request.
+fn decode_once(request: &[u8]) -> Result<Request<'_>, String> {
+    match decode(request)? {
+        request if request.may_be_once() => Ok(request),
+        _ => Err("malformed request: cannot be carried out exactly once".into()),
+    }
+}
+
+/// Answers a message of a session, at once or later. `reads_records` says whether the client
+/// reads records without a request. An error ends the session.
+fn answer(
+    dispatcher: &Dispatcher,
+    (Attached { session, rights, .. }, reads_records): (Attached, bool),
+    request: &[u8],
+    reply: &mut rdmabox::Reply<'_>,
+    note: impl FnOnce(&Request<'_>, &Outcome),
+) -> Result<(), String> {
+    let (once, request) = match decode(request)? {
+        Request::Once { slot, sequence, request } => (Some((slot, sequence)), decode_once(request)?),
+        request => (None, request),
+    };
+    if !rights.allow(&request) {
+        encode(&Reply::Error(Errno::EROFS), reply);
+        return Ok(());
+    }
+    let outcome = match once {
+        Some(number) => dispatcher.handle_once(session, number, request),
+        None => dispatcher.handle(session, request),
+    };
+    note(&request, &outcome);
+    match outcome {
+        Outcome::Now(mut answer) if rights == AccessMode::Read => {
+            if let Reply::Attached(attached) = &mut answer {
+                attached.read_only = true;
+            }
+            encode(&answer, reply);
+        }
+        Outcome::Now(answer) => {
+            let changed = !reads_records && !matches!(answer, Reply::Error(_));
+            match if changed { dispatcher.directory_after(session, &request) } else { None } {
+                Some(directory) => {
+                    encode_reply_with(&answer, &directory, reply);
+                    if reply.len() > MAX_MESSAGE {
+                        encode(&answer, reply);
+                    }
+                }
+                None => encode(&answer, reply),
+            }
+        }
+        Outcome::Later(promise) => {
+            let later = reply.later();
+            let sender = Sender::new(move |answer| {
+                let mut bytes = Vec::new();
+                encode(&answer, &mut bytes);
+                later.answer(&bytes);
+            });
+            dispatcher.redeem(promise, sender);
+        }
+    }
+    Ok(())
+}
+
+fn encode(reply: &Reply, bytes: &mut Vec<u8>) {
+    encode_reply(reply, bytes);
+    if bytes.len() > MAX_MESSAGE {
+        // Replies are built to fit. If one does not, the client must get an answer all the same.
+        log::error!("a reply of {} bytes exceeds the message size", bytes.len());
+        encode_reply(&Reply::Error(Errno::EOVERFLOW), bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_chooses_an_export_once_and_only_while_connected() {
+        let [first, second] = [0, 1].map(|export| Attached { export, rights: AccessMode::Write, session: 1 });
+        let mut choices = AttachedExports::default();
+        let mut attached = Vec::new();
+        assert_eq!(choices.choose(1, first, || attached.push(1)), None, "it has not begun");
+        choices.begin(1);
+        choices.begin(2);
+        assert_eq!(choices.get(1), None);
+        assert_eq!(choices.choose(1, second, || attached.push(1)), Some(second));
+        assert_eq!(choices.choose(1, first, || attached.push(1)), Some(second), "the first one counts");
+        assert_eq!((choices.get(1), choices.get(2)), (Some(second), None));
+        assert_eq!((choices.end(1), choices.end(2), choices.end(1)), (Some(second), None, None));
+        assert_eq!(choices.choose(1, first, || attached.push(1)), None, "it has ended");
+        assert_eq!(attached, [1]);
+        assert!(choices.0.is_empty());
+    }
+}

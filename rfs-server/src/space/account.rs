@@ -1,0 +1,357 @@
+//! The allocator of the arena together with its bytes. It guarantees that allocated space is zero.
+//!
+//! Released space first stays in quarantine while a session or a snapshot can reach it. It is then
+//! dirty until it is zeroed. The releasing thread zeroes small amounts; a background thread, or an
+//! allocation that finds too little clean space, zeroes large amounts. Space is zeroed in place and
+//! keeps its pages, because the next file would only fault them in again.
+//!
+//! # Concurrency
+//! Any thread. One lock over the allocator, taken after the metadata locks and never held while
+//! space is zeroed. Two atomics answer without the lock whether any space is dirty or quarantined:
+//! every request asks, and mostly none is.
+
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use parking_lot::{Condvar, Mutex};
+use rfs_proto::{BLOCK, Recall};
+use seeded_faults::{Fault, seeded};
+
+use super::{
+    alloc::{Arena, Short, Totals, Want, range::Range},
+    bytes::{Bad, Bytes},
+    nonzero_bitmap::NonzeroBitmap,
+    quarantine::{BEFORE, QuarantinedRange, SNAPSHOT},
+};
+
+/// Most bytes that a thread zeroes before it takes the lock again.
+const CHUNK: u64 = 4 << 20;
+
+/// Up to this many dirty bytes, the releasing thread zeroes; beyond, the background thread does.
+const INLINE: u64 = 1 << 20;
+
+/// Thread that zeroes released space.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Zeroing {
+    /// Small amounts on the releasing thread, large ones on a background thread.
+    #[default]
+    Background,
+    /// Everything on the releasing thread, which is deterministic.
+    Inline,
+}
+
+/// Space that is quarantined for a snapshot.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    /// The snapshot has copied all bytes before this one.
+    pub(super) from: u64,
+    /// Ranges that files released behind `from`: end and first byte of each, and its inode.
+    pub(super) waits: BTreeMap<(u64, u64), u64>,
+}
+
+#[derive(Debug)]
+pub(super) struct Account {
+    pub(super) arena: Arena,
+    pub(super) stop: bool,
+    /// Sessions of previous servers may reach space that files release.
+    has_prior_sessions: bool,
+    /// Space that a snapshot has still to copy.
+    pub(super) held: Option<Held>,
+    /// The bitmap of nonzero blocks, if the next server needs it.
+    dirt: Option<NonzeroBitmap>,
+}
+
+/// The arena.
+#[derive(Debug)]
+pub struct Space {
+    pub(super) account: Mutex<Account>,
+    /// Dirty bytes that no thread zeroes yet: a copy of the allocator's count.
+    waiting_dirty: AtomicU64,
+    /// Quarantined bytes: a copy of the allocator's count.
+    quarantined: AtomicU64,
+    /// Signals that space became dirty, or that the zeroing thread shall stop.
+    pub(super) dirt: Condvar,
+    /// Signals that space became clean.
+    clean: Condvar,
+    bytes: Bytes,
+    pub(super) mode: Zeroing,
+}
+
+impl Space {
+    /// Returns an arena over all of `bytes`, which are zero.
+    pub fn new(bytes: impl Into<Bytes>, mode: Zeroing) -> Space {
+        let bytes = bytes.into();
+        let arena = Arena::new(bytes.len());
+        Space::over(
+            bytes,
+            mode,
+            Account { arena, stop: false, has_prior_sessions: false, held: None, dirt: None },
+        )
+    }
+
+    /// Returns an arena over memory that a previous server used, or that was restored.
+    ///
+    /// `used` is the space of files, in order. `given_up` is quarantined for reconnecting sessions.
+    /// If `dirt` is `None`, all other space is zero. `has_prior_sessions` quarantines all unzeroed
+    /// and released space for previous sessions until [`Space::end_prior_sessions`].
+    pub fn kept(
+        bytes: Bytes,
+        mode: Zeroing,
+        used: Vec<Range>,
+        given_up: Vec<QuarantinedRange>,
+        dirt: Option<NonzeroBitmap>,
+        has_prior_sessions: bool,
+    ) -> Space {
+        let len = bytes.len();
+        let mut arena = Arena::taken(len);
+        let holders: &[u64] = if has_prior_sessions { &[BEFORE] } else { &[] };
+        let mut taken = used;
+        for QuarantinedRange { range, ino, holders: mut all } in given_up {
+            all.extend(has_prior_sessions.then_some(BEFORE));
+            arena.quarantine((ino, 0), range, &all);
+            taken.push(range);
+        }
+        taken.sort_unstable();
+        let mut at = 0;
+        for range in taken.into_iter().chain([Range { start: len, len: 0 }]) {
+            let free = Range { start: at, len: range.start - at };
+            for (piece, may_hold) in
+                dirt.as_ref().map_or_else(|| vec![(free, false)], |dirt| dirt.pieces(free))
+            {
+                match may_hold {
+                    true => arena.quarantine((0, 0), piece, holders),
+                    false => arena.add_clean(piece),
+                }
+            }
+            at = range.end();
+        }
+        let space =
+            Space::over(bytes, mode, Account { arena, stop: false, has_prior_sessions, held: None, dirt });
+        space.change(|_| {});
+        space
+    }
+
+    fn over(bytes: Bytes, mode: Zeroing, account: Account) -> Space {
+        Space {
+            account: Mutex::new(account),
+            waiting_dirty: AtomicU64::new(0),
+            quarantined: AtomicU64::new(0),
+            dirt: Condvar::new(),
+            clean: Condvar::new(),
+            bytes,
+            mode,
+        }
+    }
+
+    /// Returns the sums of the allocator.
+    pub fn totals(&self) -> Totals {
+        self.account.lock().arena.totals()
+    }
+
+    /// Changes the allocator and updates the copies of its counts. Relaxed: a thread that must see
+    /// a count made the change itself, or synchronized through another lock.
+    fn change<T>(&self, change: impl FnOnce(&mut Arena) -> T) -> T {
+        self.change_account(|account| change(&mut account.arena))
+    }
+
+    pub(super) fn change_account<T>(&self, change: impl FnOnce(&mut Account) -> T) -> T {
+        let mut account = self.account.lock();
+        let result = change(&mut account);
+        self.waiting_dirty.store(account.arena.waiting_dirty(), Ordering::Relaxed);
+        self.quarantined.store(account.arena.totals().quarantined, Ordering::Relaxed);
+        result
+    }
+
+    /// Allocates all of `wants` or nothing. The space is zero.
+    ///
+    /// # Errors
+    /// [`Short`] if the clean space does not suffice.
+    pub fn allocate(&self, wants: &[Want]) -> Result<Vec<Vec<Range>>, Short> {
+        let mut account = self.account.lock();
+        let granted = account.arena.allocate(wants)?;
+        if let Some(dirt) = &account.dirt {
+            granted.iter().flatten().for_each(|&range| dirt.set(range, true));
+        }
+        Ok(granted)
+    }
+
+    /// Returns true if sessions of previous servers may still reach space.
+    pub fn has_prior_sessions(&self) -> bool {
+        self.account.lock().has_prior_sessions
+    }
+
+    /// Ends the quarantine for previous sessions. The caller then calls [`Space::tidy`].
+    pub fn end_prior_sessions(&self) {
+        self.account.lock().has_prior_sessions = false;
+        self.change(|arena| arena.session_ended(BEFORE));
+    }
+
+    /// Takes back space of an inode that `holders` can reach by layouts before this generation. The
+    /// caller then calls [`Space::tidy`], without other locks.
+    pub fn quarantine(&self, (ino, generation): (u64, u64), ranges: &[Range], holders: &[u64]) {
+        if ranges.is_empty() {
+            return;
+        }
+        self.change_account(|account| {
+            for &range in ranges {
+                let mut all = holders.to_vec();
+                all.extend(account.has_prior_sessions.then_some(BEFORE));
+                if let Some(held) = account.held.as_mut().filter(|held| range.end() > held.from) {
+                    all.push(SNAPSHOT);
+                    held.waits.insert((range.end(), range.start), ino);
+                }
+                account.arena.quarantine((ino, generation), range, &all);
+            }
+        });
+    }
+
+    /// Returns the parts of a range that are not known to be free and zero, in order.
+    pub(crate) fn not_clean(&self, range: Range) -> Vec<Range> {
+        self.account.lock().arena.not_clean(range)
+    }
+
+    /// Returns the bytes.
+    pub(crate) fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// Calls `tell` with each inode in quarantine, its ranges, and the sessions that reach some of
+    /// them. Holds the lock meanwhile, so that no range can be released, reallocated and released
+    /// again before `tell` has seen it.
+    pub fn tell_quarantined<E>(
+        &self,
+        mut tell: impl FnMut(u64, &[Range], &[u64]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let all = self.account.lock().arena.quarantined_of();
+        for ino in all {
+            let account = self.account.lock();
+            // A snapshot ends with its server. The next server determines itself what sessions
+            // without reconnection can reach.
+            let told = |holder| holder != SNAPSHOT && holder != BEFORE;
+            let (ranges, holders) = account.arena.quarantined(ino, told);
+            if !holders.is_empty() {
+                tell(ino, &ranges, &holders)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the inodes whose quarantined space a session can reach, each with the first
+    /// generation of its layout without that space.
+    pub fn quarantined_for(&self, session: u64) -> Vec<(u64, u64)> {
+        self.account.lock().arena.quarantined_for(session)
+    }
+
+    /// Ends the quarantine of an inode's space for a session. The caller then calls
+    /// [`Space::tidy`].
+    pub fn lease_ended(&self, ino: u64, session: u64) {
+        // The caller holds the inode's shard lock, and all quarantine of the inode began under it.
+        // So the copy of the count is current for the inode.
+        if self.quarantined.load(Ordering::Relaxed) > 0 {
+            self.change(|arena| arena.lease_ended(ino, session));
+        }
+    }
+
+    /// Processes a session's acknowledgement of a recall: it may end a quarantine. The caller then
+    /// calls [`Space::tidy`].
+    pub fn acknowledged(&self, session: u64, recall: &Recall) {
+        match *recall {
+            Recall::Layout { ino, generation } => {
+                self.change(|arena| arena.layouts_returned(ino, session, generation));
+            }
+            Recall::All => self.change(|arena| arena.old_layouts_returned(session)),
+            Recall::Name { .. }
+            | Recall::Names { .. }
+            | Recall::Attr { .. }
+            | Recall::Pages { .. }
+            | Recall::Owner { .. }
+            | Recall::Unlinked { .. }
+            | Recall::Written { .. }
+            | Recall::Locks { .. } => {}
+        }
+    }
+
+    /// Zeroes a range that is in use, such as the rest of the last block behind the end of a file.
+    pub fn zero(&self, range: Range) {
+        self.bytes.zero(range);
+    }
+
+    /// Copies between ranges that are in use, through `buffer`.
+    ///
+    /// # Errors
+    /// A block of either range is bad.
+    pub fn copy(&self, from: Range, to: u64, buffer: &mut Vec<u8>) -> Result<(), Bad> {
+        let start = match seeded(Fault::CopyMisplaced) {
+            true => from.start.saturating_sub(BLOCK),
+            false => from.start,
+        };
+        self.bytes.read(Range { start, ..from }, buffer)?;
+        self.bytes.write(to, buffer, false)
+    }
+
+    /// Writes to a range that is in use; see [`Bytes::write`].
+    ///
+    /// # Errors
+    /// A block is bad.
+    pub fn write(&self, place: u64, data: &[u8], is_nothing: bool) -> Result<(), Bad> {
+        self.bytes.write(place, data, is_nothing)
+    }
+
+    /// Zeroes dirty space: on this thread if it is little, else on the background thread.
+    pub fn tidy(&self) {
+        let waiting = self.waiting_dirty.load(Ordering::Relaxed);
+        if waiting == 0 {
+        } else if self.mode == Zeroing::Inline || waiting <= INLINE {
+            while self.zero_one() {}
+        } else {
+            self.dirt.notify_one();
+        }
+    }
+
+    /// Zeroes some dirty space, or waits until another thread has zeroed some. Returns at once if
+    /// there is no dirty space.
+    pub fn gain_clean(&self) {
+        if self.zero_one() {
+            return;
+        }
+        let mut account = self.account.lock();
+        if account.arena.totals().dirty > 0 && account.arena.waiting_dirty() == 0 {
+            // Other threads zero all of the dirty space; each of them signals `clean` when it is
+            // done.
+            self.clean.wait(&mut account);
+        }
+    }
+
+    /// Zeroes up to [`CHUNK`] dirty bytes. Returns false if there were none.
+    fn zero_one(&self) -> bool {
+        let Some(range) = self.change(|arena| arena.take_dirty(CHUNK)) else { return false };
+        if !seeded(Fault::FreedNotZeroed) {
+            self.zero(range);
+        }
+        self.change_account(|account| {
+            if let Some(dirt) = &account.dirt {
+                dirt.set(range, false);
+            }
+            account.arena.zeroed(range);
+        });
+        self.clean.notify_all();
+        true
+    }
+
+    pub(super) fn zero_until_stopped(&self) {
+        loop {
+            {
+                let mut account = self.account.lock();
+                while !account.stop && account.arena.waiting_dirty() == 0 {
+                    self.dirt.wait(&mut account);
+                }
+                if account.stop {
+                    return;
+                }
+            }
+            self.zero_one();
+        }
+    }
+}

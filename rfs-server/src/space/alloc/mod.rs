@@ -1,0 +1,341 @@
+//! Allocator of the arena: the state of every byte in `0..len`. No I/O, no locks, no clock.
+//!
+//! A byte is in use, clean (free and zero), dirty (free, to be zeroed), being zeroed, or
+//! quarantined (free, but sessions may still write to it). Only clean space is allocated. All
+//! ranges are multiples of the block size, which the caller guarantees. The allocator touches no
+//! memory; `space` zeroes.
+//!
+//! # Concurrency
+//! None; the caller holds a lock.
+
+mod free;
+pub mod range;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+use seeded_faults::{Fault, seeded};
+
+pub(crate) use free::FreeMap;
+pub use range::Range;
+
+/// A request for space that will be contiguous in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Want {
+    /// Bytes that must be allocated.
+    pub need: u64,
+    /// Further bytes to allocate, if they follow the needed bytes in one piece.
+    pub ahead: u64,
+    /// Preferred first byte, which continues the file's preceding extent.
+    pub hint: Option<u64>,
+}
+
+/// Reason why nothing was allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Short {
+    /// There is enough space once dirty space is zeroed.
+    Dirty,
+    /// There is not enough space.
+    Full,
+}
+
+/// Sums over the arena, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Size of the arena.
+    pub len: u64,
+    /// Free and zero.
+    pub clean: u64,
+    /// Free, to be zeroed or being zeroed.
+    pub dirty: u64,
+    /// Free, but sessions can reach it.
+    pub quarantined: u64,
+}
+
+impl Totals {
+    /// Returns the bytes that files can still get.
+    pub fn available(&self) -> u64 {
+        self.clean + self.dirty
+    }
+}
+
+#[derive(Debug)]
+struct Quarantined {
+    range: Range,
+    /// First generation of the inode's layout without the range; 0 if a previous server released
+    /// it.
+    generation: u64,
+    holders: Vec<u64>,
+}
+
+/// The allocator.
+#[derive(Debug)]
+pub struct Arena {
+    len: u64,
+    clean: FreeMap,
+    dirty: VecDeque<Range>,
+    dirty_bytes: u64,
+    zeroing: u64,
+    /// By inode and first byte.
+    quarantine: HashMap<u64, BTreeMap<u64, Quarantined>>,
+    quarantined: u64,
+}
+
+impl Arena {
+    /// Returns an allocator of `len` clean bytes.
+    pub fn new(len: u64) -> Arena {
+        let mut clean = FreeMap::default();
+        clean.insert(Range { start: 0, len });
+        Arena {
+            len,
+            clean,
+            dirty: VecDeque::new(),
+            dirty_bytes: 0,
+            zeroing: 0,
+            quarantine: HashMap::new(),
+            quarantined: 0,
+        }
+    }
+
+    /// Returns an allocator of `len` bytes that are in use. The caller adds free space with
+    /// [`Arena::add_clean`], [`Arena::free`] and [`Arena::quarantine`].
+    pub fn taken(len: u64) -> Arena {
+        Arena { clean: FreeMap::default(), ..Arena::new(len) }
+    }
+
+    /// Adds a range that is free and zero.
+    pub fn add_clean(&mut self, range: Range) {
+        self.clean.insert(range);
+    }
+
+    /// Ends the quarantine of all inodes for a session.
+    pub fn session_ended(&mut self, session: u64) {
+        self.let_go(|entry| entry.holders.retain(|&holder| holder != session));
+    }
+
+    /// Returns the parts of a range that are not known to be free and zero, in order.
+    pub fn not_clean(&self, range: Range) -> Vec<Range> {
+        self.clean.gaps(range)
+    }
+
+    /// Ends the quarantine for a holder of the range that an inode released at `start`.
+    pub fn let_go_at(&mut self, ino: u64, start: u64, holder: u64) {
+        let Some(list) = self.quarantine.get_mut(&ino) else { return };
+        let Some(entry) = list.get_mut(&start) else { return };
+        entry.holders.retain(|&one| one != holder);
+        if entry.holders.is_empty() {
+            let range = entry.range;
+            list.remove(&start);
+            if list.is_empty() {
+                self.quarantine.remove(&ino);
+            }
+            self.end_quarantine(vec![range]);
+        }
+    }
+
+    /// Returns the sums.
+    pub fn totals(&self) -> Totals {
+        Totals {
+            len: self.len,
+            clean: self.clean.total(),
+            dirty: self.dirty_bytes + self.zeroing,
+            quarantined: self.quarantined,
+        }
+    }
+
+    /// Returns the bytes that [`Arena::take_dirty`] would return.
+    pub fn waiting_dirty(&self) -> u64 {
+        self.dirty_bytes
+    }
+
+    /// Allocates all of `wants` or nothing. Each gets its space in as few pieces as possible, in
+    /// file order.
+    ///
+    /// # Errors
+    /// [`Short`] if the clean space does not suffice.
+    pub fn allocate(&mut self, wants: &[Want]) -> Result<Vec<Vec<Range>>, Short> {
+        let mut need: u64 = 0;
+        for want in wants {
+            need = need.checked_add(want.need).ok_or(Short::Full)?;
+        }
+        if need > self.clean.total() {
+            let enough = need - self.clean.total() <= self.dirty_bytes + self.zeroing;
+            return Err(if enough { Short::Dirty } else { Short::Full });
+        }
+        // Space ahead of need must leave enough for the needs of the other entries.
+        let mut spare = self.clean.total() - need;
+        let mut granted = Vec::with_capacity(wants.len());
+        for want in wants {
+            let ahead = want.ahead.min(spare);
+            let (ranges, extra) = self.grant(want.need, ahead, want.hint);
+            spare -= extra;
+            granted.push(ranges);
+        }
+        Ok(granted)
+    }
+
+    /// Takes `need` bytes, which must be available, and up to `ahead` more behind them. Returns the
+    /// ranges and the number of additional bytes.
+    fn grant(&mut self, need: u64, ahead: u64, hint: Option<u64>) -> (Vec<Range>, u64) {
+        let mut ranges: Vec<Range> = Vec::new();
+        let mut missing = need;
+        let mut more = ahead;
+        let mut hint = hint;
+        while missing > 0 {
+            let whole = missing + more;
+            let Some(range) = hint
+                .take()
+                .and_then(|at| self.clean.take_at(at, whole))
+                .or_else(|| self.clean.take_best(whole))
+            else {
+                break; // Not reached: the caller saw that there is enough.
+            };
+            let needed = range.len.min(missing);
+            missing -= needed;
+            more -= range.len - needed;
+            match ranges.last_mut() {
+                Some(last) if last.end() == range.start => last.len += range.len,
+                _ => ranges.push(range),
+            }
+        }
+        (ranges, ahead - more)
+    }
+
+    /// Takes back space that no session can reach.
+    pub fn free(&mut self, range: Range) {
+        if range.len > 0 {
+            self.dirty.push_back(range);
+            self.dirty_bytes += range.len;
+        }
+    }
+
+    /// Takes back space of an inode that the sessions in `holders` can reach by layouts before
+    /// `generation`. It becomes dirty when the last of them has returned these layouts or closed
+    /// the inode.
+    pub fn quarantine(&mut self, (ino, generation): (u64, u64), range: Range, holders: &[u64]) {
+        if holders.is_empty() || seeded(Fault::QuarantineSkipped) {
+            self.free(range);
+        } else if range.len > 0 {
+            self.quarantined += range.len;
+            let entry = Quarantined { range, generation, holders: holders.to_vec() };
+            self.quarantine.entry(ino).or_default().insert(range.start, entry);
+        }
+    }
+
+    /// Returns the inodes with space in quarantine.
+    pub fn quarantined_of(&self) -> Vec<u64> {
+        self.quarantine.keys().copied().collect()
+    }
+
+    /// Returns the inodes whose quarantined space a session can reach, each with the first
+    /// generation of its layout without that space.
+    pub fn quarantined_for(&self, session: u64) -> Vec<(u64, u64)> {
+        let of = |(&ino, list): (&u64, &BTreeMap<u64, Quarantined>)| {
+            let held = list.values().filter(|entry| entry.holders.contains(&session));
+            Some((ino, held.map(|entry| entry.generation).max()?))
+        };
+        self.quarantine.iter().filter_map(of).filter(|&(_, generation)| generation > 0).collect()
+    }
+
+    /// Returns the quarantined space of an inode that holders with `count` can reach: its ranges,
+    /// in order and merged, and all of these holders.
+    pub fn quarantined(&self, ino: u64, count: impl Fn(u64) -> bool) -> (Vec<Range>, Vec<u64>) {
+        let (mut ranges, mut all): (Vec<Range>, _) = (Vec::new(), BTreeSet::new());
+        for entry in self.quarantine.get(&ino).into_iter().flat_map(BTreeMap::values) {
+            let mut holders = entry.holders.iter().copied().filter(|&holder| count(holder)).peekable();
+            ranges.extend(holders.peek().map(|_| entry.range));
+            all.extend(holders);
+        }
+        let mut pieces: Vec<Range> = Vec::new();
+        for range in ranges {
+            match pieces.last_mut() {
+                Some(last) if last.end() == range.start => last.len += range.len,
+                _ => pieces.push(range),
+            }
+        }
+        (pieces, all.into_iter().collect())
+    }
+
+    /// Ends the quarantine of an inode for a session that closed it or ended.
+    pub fn lease_ended(&mut self, ino: u64, session: u64) {
+        self.layouts_returned(ino, session, u64::MAX);
+    }
+
+    /// Ends the quarantine for a session that uses no layouts of a previous server any more.
+    pub fn old_layouts_returned(&mut self, session: u64) {
+        self.let_go(|entry| {
+            if entry.generation == 0 {
+                entry.holders.retain(|&holder| holder != session);
+            }
+        });
+    }
+
+    /// Ends the quarantine for a session that uses no layouts of the inode before `generation`.
+    pub fn layouts_returned(&mut self, ino: u64, session: u64, generation: u64) {
+        let Some(list) = self.quarantine.get_mut(&ino) else { return };
+        let free = without_holders(list, |entry| {
+            if entry.generation <= generation {
+                entry.holders.retain(|&holder| holder != session);
+            }
+        });
+        if list.is_empty() {
+            self.quarantine.remove(&ino);
+        }
+        self.end_quarantine(free);
+    }
+
+    /// Applies `change` to all ranges in quarantine, and frees ranges without holders.
+    fn let_go(&mut self, mut change: impl FnMut(&mut Quarantined)) {
+        let mut free = Vec::new();
+        self.quarantine.retain(|_, list| {
+            free.extend(without_holders(list, &mut change));
+            !list.is_empty()
+        });
+        self.end_quarantine(free);
+    }
+
+    fn end_quarantine(&mut self, free: Vec<Range>) {
+        for range in free {
+            self.quarantined -= range.len;
+            self.free(range);
+        }
+    }
+
+    /// Takes up to `max` dirty bytes, which the caller zeroes and passes to [`Arena::zeroed`].
+    pub fn take_dirty(&mut self, max: u64) -> Option<Range> {
+        let first = self.dirty.front_mut()?;
+        let taken = Range { start: first.start, len: first.len.min(max) };
+        if taken.len == first.len {
+            self.dirty.pop_front();
+        } else {
+            first.start += taken.len;
+            first.len -= taken.len;
+        }
+        self.dirty_bytes -= taken.len;
+        self.zeroing += taken.len;
+        Some(taken)
+    }
+
+    /// Adds a range from [`Arena::take_dirty`] that is zero now.
+    pub fn zeroed(&mut self, range: Range) {
+        self.zeroing -= range.len;
+        self.clean.insert(range);
+    }
+}
+
+/// Applies `change` to all entries; removes and returns the ranges without holders.
+fn without_holders(
+    list: &mut BTreeMap<u64, Quarantined>,
+    mut change: impl FnMut(&mut Quarantined),
+) -> Vec<Range> {
+    let mut free = Vec::new();
+    list.retain(|_, entry| {
+        change(entry);
+        if entry.holders.is_empty() {
+            free.push(entry.range);
+        }
+        !entry.holders.is_empty()
+    });
+    free
+}

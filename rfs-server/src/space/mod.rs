@@ -1,0 +1,25 @@
+//! The space of an export: its allocator, its bytes with their checksums, and the extents of files.
+//!
+//! Bottom up: [`alloc`] decides which range is free, [`bytes`] reads and writes the arena,
+//! [`file_extents`] maps a file to ranges, and [`account`] has the allocator together with the
+//! bytes. [`hold`] keeps released space for a snapshot; [`zeroer`] zeroes it.
+//!
+//! # Concurrency
+//! See each module; `account` has the lock.
+
+pub mod account;
+pub mod alloc;
+pub mod bytes;
+pub mod file_extents;
+pub mod hold;
+pub mod nonzero_bitmap;
+pub mod quarantine;
+#[cfg(test)]
+mod tests;
+pub mod zeroer;
+
+pub use account::{Space, Zeroing};
+pub use alloc::range::Range;
+pub use bytes::Bytes;
+pub use nonzero_bitmap::NonzeroBitmap;
+pub use zeroer::Zeroer;

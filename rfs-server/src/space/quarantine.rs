@@ -1,0 +1,27 @@
+//! Quarantined space of a previous server, and holders of quarantined space that are no sessions.
+//!
+//! # Concurrency
+//! Plain values.
+
+use super::alloc::range::Range;
+
+/// Stands for all sessions of previous servers that do not reconnect. No session has this number.
+pub(crate) const BEFORE: u64 = u64::MAX;
+
+/// Quarantine holder of the snapshot that is being copied. No session has this number.
+pub(super) const SNAPSHOT: u64 = u64::MAX - 1;
+
+/// Quarantine holder that never releases: for a change that is missing in the log. No session has
+/// this number.
+pub(crate) const UNLOGGED: u64 = u64::MAX - 2;
+
+/// Space that an inode released while a session could still reach it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuarantinedRange {
+    /// The bytes of the arena.
+    pub range: Range,
+    /// The inode that released them.
+    pub ino: u64,
+    /// Sessions that can reach the range while they have the inode open.
+    pub holders: Vec<u64>,
+}

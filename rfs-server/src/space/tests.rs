@@ -1,0 +1,160 @@
+use std::sync::Arc;
+
+use rdmabox::Memory;
+use rfs_proto::BLOCK;
+
+use super::alloc::{Short, Want};
+use super::*;
+
+fn space(len: usize, mode: Zeroing) -> Arc<Space> {
+    Arc::new(Space::new(Arc::new(Memory::private(len).unwrap()), mode))
+}
+
+fn want(need: u64) -> Want {
+    Want { need, ahead: 0, hint: None }
+}
+
+fn is_zero(space: &Space, range: Range) -> bool {
+    let mut bytes = vec![1; range.len as usize];
+    space.bytes().memory().read(range.start as usize, &mut bytes);
+    bytes.iter().all(|&byte| byte == 0)
+}
+
+fn use_all(space: &Space, len: u64) -> Range {
+    let range = space.allocate(&[want(len)]).unwrap()[0][0];
+    space.bytes().memory().write(range.start as usize, &vec![0xa5; len as usize]);
+    range
+}
+
+#[test]
+fn inline_mode_cleans_at_once() {
+    let space = space(8 << 20, Zeroing::Inline);
+    let range = use_all(&space, 8 << 20);
+    space.quarantine((1, 1), &[range], &[]);
+    assert_eq!(space.allocate(&[want(1)]), Err(Short::Dirty));
+    space.tidy();
+    assert_eq!(space.totals().clean, 8 << 20);
+    assert!(is_zero(&space, range));
+}
+
+#[test]
+fn little_dirt_is_cleaned_at_once_in_background_mode_too() {
+    let space = space(1 << 20, Zeroing::Background);
+    let range = use_all(&space, 1 << 20);
+    space.quarantine((1, 1), &[range], &[]);
+    space.tidy();
+    assert_eq!(space.totals().clean, 1 << 20);
+    assert!(is_zero(&space, range));
+}
+
+#[test]
+fn an_allocation_zeroes_the_space_that_it_needs() {
+    let space = space(16 << 20, Zeroing::Background);
+    let range = use_all(&space, 16 << 20);
+    space.quarantine((1, 1), &[range], &[]);
+    // No background thread runs, so the allocation zeroes.
+    space.tidy();
+    assert_eq!(space.totals().clean, 0);
+    let got = loop {
+        match space.allocate(&[want(6 << 20)]) {
+            Ok(got) => break got,
+            Err(short) => {
+                assert_eq!(short, Short::Dirty);
+                space.gain_clean();
+            }
+        }
+    };
+    assert!(is_zero(&space, got[0][0]));
+    assert_eq!(space.totals().dirty, 8 << 20);
+}
+
+#[test]
+fn the_background_thread_cleans_and_stops() {
+    let space = space(32 << 20, Zeroing::Background);
+    let range = use_all(&space, 32 << 20);
+    let zeroer = Zeroer::start(&space).unwrap();
+    space.quarantine((1, 1), &[range], &[]);
+    space.tidy();
+    let got = loop {
+        match space.allocate(&[want(32 << 20)]) {
+            Ok(got) => break got,
+            Err(_) => space.gain_clean(),
+        }
+    };
+    assert!(is_zero(&space, got[0][0]));
+    drop(zeroer);
+    assert_eq!(Arc::strong_count(&space), 1);
+}
+
+#[test]
+fn released_space_waits_for_the_snapshot_to_copy_it() {
+    const M: u64 = 1 << 20;
+    let space = space(4 << 20, Zeroing::Inline);
+    let whole = use_all(&space, 4 << 20);
+    let part = |at: u64| Range { start: whole.start + at * M, len: M };
+    let hold = space.hold();
+    space.quarantine((1, 1), &[part(0), part(1)], &[]);
+    // A session can reach this range, too.
+    space.quarantine((1, 1), &[part(2)], &[4]);
+    space.tidy();
+    assert_eq!((space.totals().clean, space.totals().quarantined), (0, 3 * M));
+    assert!(!is_zero(&space, part(0)) && !is_zero(&space, part(1)));
+    hold.copied_to(M);
+    assert_eq!((space.totals().clean, space.totals().quarantined), (M, 2 * M));
+    hold.copied_to(3 * M);
+    assert_eq!((space.totals().clean, space.totals().quarantined), (2 * M, M));
+    space.lease_ended(1, 4);
+    space.tidy();
+    assert_eq!((space.totals().clean, space.totals().quarantined), (3 * M, 0));
+    space.quarantine((2, 1), &[part(3)], &[]);
+    assert_eq!(space.totals().quarantined, M);
+    drop(hold);
+    assert_eq!((space.totals().clean, space.totals().quarantined), (4 * M, 0));
+    assert!(is_zero(&space, whole));
+    // Space that was copied before is free at once.
+    let whole = use_all(&space, 4 << 20);
+    let hold = space.hold();
+    hold.copied_to(2 * M);
+    space.quarantine((3, 1), &[part(1)], &[]);
+    space.tidy();
+    assert_eq!((space.totals().clean, space.totals().quarantined), (M, 0));
+    space.quarantine((3, 1), &[Range { start: whole.start, len: M }], &[]);
+    drop(hold);
+    assert_eq!(space.totals().clean, 2 * M);
+}
+
+#[test]
+fn quarantined_space_comes_back_with_the_lease() {
+    let space = space(1 << 20, Zeroing::Inline);
+    let range = use_all(&space, 1 << 20);
+    space.quarantine((9, 1), &[range], &[4]);
+    assert_eq!(space.allocate(&[want(1)]), Err(Short::Full));
+    space.lease_ended(9, 4);
+    space.tidy();
+    assert_eq!(space.totals().clean, 1 << 20);
+}
+
+/// After the lock is released, the report could be stale and hide a later release of the same
+/// space.
+#[test]
+fn quarantined_space_is_reported_under_the_lock_and_merged() {
+    let space = space(1 << 20, Zeroing::Inline);
+    let whole = use_all(&space, 1 << 20);
+    let part = |at: u64, len: u64| Range { start: whole.start + at * BLOCK, len: len * BLOCK };
+    space.quarantine((7, 1), &[part(3, 1)], &[5, 4]);
+    space.quarantine((7, 1), &[part(1, 2)], &[6]);
+    space.quarantine((8, 1), &[part(9, 1)], &[4]);
+    let _hold = space.hold();
+    // Only the snapshot reaches these ranges.
+    space.quarantine((8, 1), &[part(10, 1)], &[]);
+    space.quarantine((9, 1), &[part(20, 1)], &[]);
+    let mut told = Vec::new();
+    let tell = |ino, ranges: &[Range], holders: &[u64]| {
+        assert!(space.account.is_locked());
+        told.push((ino, ranges.to_vec(), holders.to_vec()));
+        Ok::<(), ()>(())
+    };
+    space.tell_quarantined(tell).unwrap();
+    told.sort_unstable();
+    assert_eq!(told, [(7, vec![part(1, 3)], vec![4, 5, 6]), (8, vec![part(9, 1)], vec![4])]);
+}
