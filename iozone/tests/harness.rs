@@ -9,10 +9,10 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use iozone::{
+use iozone::plan::{
     compare::report::Comparison,
-    report::Report,
-    scaling::{plan::Series, report::Scaling},
+    run::report::Report,
+    scaling::{report::Scaling, series::Series},
 };
 use measure::testing::{files, other_processes, text, wait_until};
 use tempfile::TempDir;
@@ -40,28 +40,25 @@ impl World {
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        self.command_of(env!("CARGO_BIN_EXE_rfs-iozone"), args)
+        self.plan("run", &[&["--engine=builtin"], args].concat())
     }
 
-    /// Returns a command of rfs-compare, for which neither fio nor peers are installed.
+    /// Returns a command of a comparison, for which neither fio nor peers are installed.
     fn compare(&self, args: &[&str]) -> Command {
-        let mut command = self.command_of(env!("CARGO_BIN_EXE_rfs-compare"), args);
+        let mut command = self.plan("compare", &[&["--engine=builtin"], args].concat());
         command.env("PATH", self.path("bin"));
         command
     }
 
-    /// Returns a command of rfs-scaling.
+    /// Returns a command of the scaling plan.
     fn scaling(&self, args: &[&str]) -> Command {
-        self.plain_command_of(env!("CARGO_BIN_EXE_rfs-scaling"), args)
+        self.plan("scaling", args)
     }
 
-    fn command_of(&self, program: &str, args: &[&str]) -> Command {
-        self.plain_command_of(program, &[&["--engine=builtin"], args].concat())
-    }
-
-    fn plain_command_of(&self, program: &str, args: &[&str]) -> Command {
-        let mut command = Command::new(program);
+    fn plan(&self, plan: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rfs-iozone"));
         command
+            .arg(plan)
             .env("TMPDIR", self.path("tmp"))
             .arg("--tmpfs-dir")
             .arg(self.path("shm"))
@@ -225,7 +222,7 @@ fn a_comparison_writes_everything_and_names_missing_targets() {
     let stderr = text(&out.stderr);
     assert!(stderr.contains("there is no fio: no O_DIRECT and no latencies (package: fio)"), "{stderr}");
     assert!(
-        stderr.ends_with("rfs-compare: rfs-server: ended with status 1:\n    rfs-server: no memory\n"),
+        stderr.ends_with("rfs-iozone: rfs-server: ended with status 1:\n    rfs-server: no memory\n"),
         "{stderr}"
     );
     world.assert_clean();
@@ -282,7 +279,7 @@ fn a_failed_mount_ends_the_scaling_and_leaves_nothing() {
     assert_eq!(out.status.code(), Some(1));
     let stderr = text(&out.stderr);
     assert!(stderr.contains("round 1/1, threads 1, tcp ("), "{stderr}");
-    assert!(stderr.contains("rfs-scaling: rfs-fuse: says that it is mounted, but nothing is"), "{stderr}");
+    assert!(stderr.contains("rfs-iozone: rfs-fuse: says that it is mounted, but nothing is"), "{stderr}");
     world.assert_clean();
     assert!(!world.path("out").exists(), "results of an unfinished run");
 }
@@ -294,9 +291,9 @@ fn points_that_do_not_fit_are_named_and_nothing_starts_without_points() {
     assert_eq!(out.status.code(), Some(2));
     let stderr = text(&out.stderr);
     for says in [
-        "rfs-scaling: size 900 TiB is left out: it needs ",
-        "rfs-scaling: size 901 TiB is left out: it needs ",
-        "rfs-scaling: of all that was chosen there is nothing to measure\n",
+        "rfs-iozone: size 900 TiB is left out: it needs ",
+        "rfs-iozone: size 901 TiB is left out: it needs ",
+        "rfs-iozone: of all that was chosen there is nothing to measure\n",
     ] {
         assert!(stderr.contains(says), "{says}: {stderr}");
     }

@@ -33,4 +33,3 @@ impl Engine for Builtin {
         Ok(Outcome { sample, command: format!("rfs-iozone {rest}"), raw })
     }
 }
-

@@ -2,12 +2,12 @@
 //!
 //! Both engines run as guarded children. Killing the child ends a run on a file system that hangs.
 
-mod builtin;
+pub mod builtin;
 pub mod fio;
-mod iozone;
+pub mod iozone;
 pub mod job;
 pub mod meter;
-mod parse;
+pub mod parse;
 
 use std::{path::Path, time::Duration};
 

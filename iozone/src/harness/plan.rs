@@ -122,9 +122,5 @@ pub trait Meter {
     }
 
     /// Measures a test.
-    fn measure(
-        &self,
-        test: Self::Test,
-        site: &mut Site<'_>,
-    ) -> Result<Outcome<Self::Column, Self::Reading>>;
+    fn measure(&self, test: Self::Test, site: &mut Site<'_>) -> Result<Outcome<Self::Column, Self::Reading>>;
 }

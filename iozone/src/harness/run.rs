@@ -224,8 +224,7 @@ impl<'a, M: Meter> Rounds<'a, M> {
     /// Skips a peer that failed. Returns the error if the plan needs the target, or a signal caused
     /// it.
     fn leave_out(&mut self, index: usize, error: Error) -> Result<()> {
-        let optional =
-            self.plan.start != Start::EachTest && self.plan.entrants[index].side == Side::Peer;
+        let optional = self.plan.start != Start::EachTest && self.plan.entrants[index].side == Side::Peer;
         if !optional || matches!(error, Error::Interrupted(_) | Error::LeftBehind(_)) {
             return Err(error);
         }

@@ -8,7 +8,7 @@ pub mod latency;
 pub mod memory;
 pub mod names;
 mod pattern;
-mod together;
+pub mod together;
 
 use std::{env, io::Write, path::Path, time::Duration};
 

@@ -39,8 +39,10 @@ pub enum Command {
     /// Starts rfs-server and rfs-fuse, runs IOzone on the mount (write, rewrite, read, reread, random
     /// read, random write; flush time counts), prints one table per provider, writes JSON and an SVG
     /// chart, and leaves no process, mount or file behind.
-    #[command(after_help = "Other plans: iozone/run --compare, --scaling, --fresh, --names; --help after one \
-                            lists its options")]
+    #[command(
+        after_help = "Other plans: iozone/run --compare, --scaling, --fresh, --names; --help after one \
+                            lists its options"
+    )]
     Run(run::Options),
     /// Measure rfs, and compare it with its ceilings, other file systems, and rfs without its
     /// optimizations.

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub use gluster::Gluster;
 pub use moosefs::Moosefs;
-use rfs::{Provider, Rfs};
+pub use rfs::{Provider, Rfs};
 pub use sshfs::Sshfs;
 pub use tmpfs::Tmpfs;
 pub use workdir::WorkDir;

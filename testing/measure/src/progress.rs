@@ -1,9 +1,6 @@
 //! Progress display on standard error: a bar on a terminal, otherwise one line per run.
 
-use std::{
-    io::{IsTerminal, stderr},
-    time::Duration,
-};
+use std::io::{IsTerminal, stderr};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -16,9 +13,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Returns a display for `steps` steps. It redraws only when a value changes. A redraw thread
-    /// would take processor time from the measurement; [`ticking`](Self::ticking) starts one on
-    /// request.
+    /// Returns a display for `steps` steps. It redraws only when a value changes, because a redraw
+    /// thread would take processor time from the measurement.
     pub fn new(steps: u64) -> Self {
         let lines = !stderr().is_terminal();
         let bar = if lines {
@@ -34,15 +30,6 @@ impl Progress {
             bar
         };
         Self { bar, lines, label: String::new() }
-    }
-
-    /// Starts a thread that redraws the bar five times per second.
-    #[must_use]
-    pub fn ticking(self) -> Self {
-        if !self.lines {
-            self.bar.enable_steady_tick(Duration::from_millis(200));
-        }
-        self
     }
 
     /// Shows the label of the next run.

@@ -134,8 +134,7 @@ fn every_test_starts_its_target_in_alternation() {
     let log = Log::default();
     let measured = take(&plan(&log, &TWO, &[1, 2], Start::EachTest), &log, "").unwrap();
     let starts = ["a", "b", "b", "a", "b", "a", "a", "b"];
-    let turns: Vec<String> =
-        starts.iter().map(|name| format!("start {name}, {name}, stop {name}")).collect();
+    let turns: Vec<String> = starts.iter().map(|name| format!("start {name}, {name}, stop {name}")).collect();
     expect(&log, &turns.join(", "));
     assert_eq!(measured.series.len(), 2 * 2 * 2);
     assert!(measured.series.iter().all(|series| series.rounds == [series.column.0 as f64; 2]));

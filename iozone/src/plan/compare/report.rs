@@ -138,7 +138,7 @@ pub(crate) mod tests {
             format: FORMAT,
             setting: setting(),
             programs: vec!["IOzone 3.489".into(), "fio-3.33".into()],
-            command: "rfs-compare --compare=null,tmpfs,glusterfs".into(),
+            command: "rfs-iozone compare --compare=null,tmpfs,glusterfs".into(),
             size: 128 << 20,
             rounds: 3,
             targets,

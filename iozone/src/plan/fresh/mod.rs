@@ -95,7 +95,8 @@ impl Options {
         for &kind in &self.providers {
             for &cache in caches {
                 let cache = cache.map(str::to_owned).or(self.switches.cache.clone());
-                let past = if self.switches.cache.is_none() && cache.is_some() { ", --cache none" } else { "" };
+                let past =
+                    if self.switches.cache.is_none() && cache.is_some() { ", --cache none" } else { "" };
                 let switches = Switches { cache, ..self.switches.clone() };
                 let setup = Setup { switches, server_memory: memory, ..Setup::at(&self.common.places)? };
                 all.extend(target::of(kind, &setup)?.map(|target| {
@@ -230,7 +231,10 @@ mod tests {
             let options = parse::<Options>(args).unwrap();
             options.entrants(GIB).unwrap().into_iter().map(|entrant| entrant.name).collect()
         };
-        assert_eq!(names(&["--providers=tcp,null"]), ["tcp", "tcp, --cache none", "null", "null, --cache none"]);
+        assert_eq!(
+            names(&["--providers=tcp,null"]),
+            ["tcp", "tcp, --cache none", "null", "null, --cache none"]
+        );
         assert_eq!(names(&["--providers=shm", "--cache=none"]), ["shm"]);
     }
 

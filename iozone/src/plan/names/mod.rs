@@ -69,7 +69,7 @@ pub struct Options {
     pub switches: Switches,
 }
 
-fn count(text: &str) -> Result<usize, String> {
+fn count(text: &str) -> std::result::Result<usize, String> {
     match text.parse() {
         Ok(count @ 1..=10_000_000) => Ok(count),
         _ => Err("a number of files from 1 to 10000000 is needed".into()),

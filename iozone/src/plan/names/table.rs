@@ -104,7 +104,8 @@ fn calls(median: &Taken) -> Option<String> {
     let asked = median.asked.as_ref()?;
     let mut by_count: Vec<_> = asked.iter().collect();
     by_count.sort_by_key(|(name, count)| (std::cmp::Reverse(**count), *name));
-    let each = |(name, count): &(&String, &u64)| format!("{name} {:.2}", **count as f64 / median.files as f64);
+    let each =
+        |(name, count): &(&String, &u64)| format!("{name} {:.2}", **count as f64 / median.files as f64);
     // Rare requests, for example of the mount itself, do not count as requests of the files.
     let shown: Vec<String> =
         by_count.iter().filter(|(_, n)| **n * 200 >= median.files as u64).map(each).collect();

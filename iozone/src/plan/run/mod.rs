@@ -130,8 +130,7 @@ impl Options {
         };
         println!("{}", table::render(&report));
         let stem = report.setting.stem("iozone");
-        let texts =
-            [("json", files::json(&report)?), ("svg", chart::svg(&report)), ("log", measured.log)];
+        let texts = [("json", files::json(&report)?), ("svg", chart::svg(&report)), ("log", measured.log)];
         let texts = texts.map(|(extension, text)| (format!("{stem}.{extension}"), text));
         files::tell(&files::write(&self.common.output.dir(), texts.into())?);
         Ok(true)

@@ -143,7 +143,8 @@ pub(crate) mod tests {
         };
         let targets = vec![info("shm", false), info("null", true), info("tmpfs", true)];
         let of = |target, factor: f64| {
-            let rounds = [1.0, 3.0].map(|round| [1.0, 2.0, 3.0, 4.0, 5.0, 6.0].map(|n| n * factor * round * 500.0));
+            let rounds =
+                [1.0, 3.0].map(|round| [1.0, 2.0, 3.0, 4.0, 5.0, 6.0].map(|n| n * factor * round * 500.0));
             series(target, &rounds)
         };
         let measured = [of("shm", 1.0), of("null", 2.0), of("tmpfs", 8.0)].concat();

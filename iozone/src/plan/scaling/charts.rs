@@ -5,12 +5,7 @@
 
 use measure::colors::{GREY, Rgb};
 
-use super::{
-    reading::Reading,
-    report::Scaling,
-    series::Series,
-    table,
-};
+use super::{reading::Reading, report::Scaling, series::Series, table};
 use crate::{
     load::Pattern,
     report::svg::{self, colors, dot, polyline, scale, small_grey, text, thousands},

@@ -47,9 +47,12 @@ mod tests {
         for (name, _) in &files[1..] {
             assert!(page.contains(&format!("]({name})")), "{page}");
         }
-        for says in
-            ["## Threads on one file\n", "| BELOW", "size 8 GiB is left out", "`rfs-iozone scaling --rounds 3`"]
-        {
+        for says in [
+            "## Threads on one file\n",
+            "| BELOW",
+            "size 8 GiB is left out",
+            "`rfs-iozone scaling --rounds 3`",
+        ] {
             assert!(page.contains(says), "{says}: {page}");
         }
     }

@@ -105,9 +105,8 @@ fn short(pattern: Pattern) -> &'static str {
 fn latencies(scaling: &Scaling, series: Series, pattern: Pattern) -> String {
     let names = names(scaling);
     let cells = |load| {
-        let of = |name: &&str| {
-            latency(scaling.median(series, pattern, name, load).map(|median| median.latency))
-        };
+        let of =
+            |name: &&str| latency(scaling.median(series, pattern, name, load).map(|median| median.latency));
         names.iter().map(of).collect()
     };
     let heading = names.iter().map(|name| (*name).to_owned());
