@@ -1,8 +1,8 @@
 //! The benchmark harness behind `iozone/run`.
 //!
-//! Starts `rfs-server` and `rfs-fuse` as ordinary programs, measures their mounts beside the ceilings
-//! (a FUSE file system that only copies, and tmpfs) and other file systems, and reports tables, JSON
-//! and SVG charts. Measurements are external, except for the counters of the server.
+//! Starts `rfs-server` and `rfs-fuse` as ordinary programs, measures their mounts beside the
+//! ceilings (a FUSE file system that only copies, and tmpfs) and other file systems, and reports
+//! tables, JSON and SVG charts. Measurements are external, except for the counters of the server.
 //!
 //! A [`plan`] says what is measured. The [`harness`] runs it: it starts each [`target`], has an
 //! [`engine`] or a [`load`] measure it, and keeps the results. A [`report`] has the parts that

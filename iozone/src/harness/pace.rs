@@ -25,8 +25,8 @@ impl<T: Copy + PartialEq> Pace<T> {
     }
 
     /// Returns the estimated seconds for these turns with their costs: the last duration of each
-    /// turn. A turn without a duration takes as long as its cost, at the pace of the completed turns.
-    /// Returns `None` if nothing is completed and some cost is unknown.
+    /// turn. A turn without a duration takes as long as its cost, at the pace of the completed
+    /// turns. Returns `None` if nothing is completed and some cost is unknown.
     pub(super) fn left(&self, turns: impl IntoIterator<Item = (Turn<T>, Option<f64>)>) -> Option<f64> {
         if self.taken.is_empty() {
             return turns.into_iter().map(|(_, cost)| cost).sum();

@@ -39,8 +39,8 @@ pub enum Start {
     /// Each test starts its target and stops it. One target runs at a time.
     EachTest,
     /// All targets run during a round, but only one is measured at a time, so compared measurements
-    /// are seconds apart. At the end of a round the idle programs are observed for this time. A peer
-    /// that does not start, or fails, is left out from then on.
+    /// are seconds apart. At the end of a round the idle programs are observed for this time. A
+    /// peer that does not start, or fails, is left out from then on.
     SideBySide(Duration),
 }
 

@@ -36,9 +36,9 @@ pub struct Cli {
 pub enum Command {
     /// Measure rfs with IOzone, and compare it with its ceilings.
     ///
-    /// Starts rfs-server and rfs-fuse, runs IOzone on the mount (write, rewrite, read, reread, random
-    /// read, random write; flush time counts), prints one table per provider, writes JSON and an SVG
-    /// chart, and leaves no process, mount or file behind.
+    /// Starts rfs-server and rfs-fuse, runs IOzone on the mount (write, rewrite, read, reread,
+    /// random read, random write; flush time counts), prints one table per provider, writes JSON
+    /// and an SVG chart, and leaves no process, mount or file behind.
     #[command(
         after_help = "Other plans: iozone/run --compare, --scaling, --fresh, --names; --help after one \
                             lists its options"
@@ -47,9 +47,9 @@ pub enum Command {
     /// Measure rfs, and compare it with its ceilings, other file systems, and rfs without its
     /// optimizations.
     ///
-    /// Prints throughput, latency, processor time and memory, with ratios of medians over interleaved
-    /// rounds; writes JSON with all rounds, charts and a log; and leaves no process, mount or file
-    /// behind. Targets that are not installed are skipped and reported.
+    /// Prints throughput, latency, processor time and memory, with ratios of medians over
+    /// interleaved rounds; writes JSON with all rounds, charts and a log; and leaves no process,
+    /// mount or file behind. Targets that are not installed are skipped and reported.
     Compare(compare::Options),
     /// Measure how rfs scales with threads, files, mounts, file size and number of files.
     ///
@@ -59,17 +59,17 @@ pub enum Command {
     Scaling(scaling::Options),
     /// Measure the start of a server with much memory, and the cost of the first use of its memory.
     ///
-    /// Each round starts a server and a mount, and writes a file five times: first to unused memory,
-    /// while the server is still allocating in the background, then again to the same memory. Prints
-    /// seconds and throughput and checks them against requirements; leaves no process, mount or file
-    /// behind.
+    /// Each round starts a server and a mount, and writes a file five times: first to unused
+    /// memory, while the server is still allocating in the background, then again to the same
+    /// memory. Prints seconds and throughput and checks them against requirements; leaves no
+    /// process, mount or file behind.
     Fresh(fresh::Options),
     /// Measure how fast files are created, looked up, listed and removed on rfs, its ceilings and
     /// GlusterFS.
     ///
-    /// Prints files per second and the requests to the server per file, and checks the rates against
-    /// requirements. Leaves no process, mount or file behind. GlusterFS must be installed and needs
-    /// root.
+    /// Prints files per second and the requests to the server per file, and checks the rates
+    /// against requirements. Leaves no process, mount or file behind. GlusterFS must be installed
+    /// and needs root.
     Names(names::Options),
     /// Create a load; a plan starts it as a child process.
     #[command(hide = true, subcommand)]

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Process, Running, WorkDir, mount, with_dead};
+use super::{Process, Running, WorkDir, interface::with_dead, mount};
 use crate::{
     Error, Result,
     interrupt::Interrupt,

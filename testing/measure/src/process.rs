@@ -3,7 +3,8 @@
 //! A [`Guarded`] child runs in its own process group. Ctrl-C in the terminal therefore reaches only
 //! the program, and stopping the group also stops the child's children. `setpriv --pdeathsig`, if
 //! installed, ends the child even if the program is killed. Drop sends SIGTERM, then SIGKILL, then
-//! waits for the child. After a signal to the program, a child that it waits for gets SIGKILL at once.
+//! waits for the child. After a signal to the program, a child that it waits for gets SIGKILL at
+//! once.
 //!
 //! # Concurrency
 //! Two helper threads per child read its pipes into bounded buffers and end when the pipes close.

@@ -79,7 +79,8 @@ impl Reading for f64 {
     }
 }
 
-/// A meter with two columns per test, whose rate is the test. It fails on the target with this name.
+/// A meter with two columns per test, whose rate is the test. It fails on the target with this
+/// name.
 struct FakeMeter(Log, &'static str);
 
 impl Meter for FakeMeter {

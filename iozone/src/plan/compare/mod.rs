@@ -31,8 +31,8 @@ use crate::{
 };
 
 impl Options {
-    /// Runs the comparison and reports it. Returns false if the results are to be checked and miss a
-    /// requirement.
+    /// Runs the comparison and reports it. Returns false if the results are to be checked and miss
+    /// a requirement.
     pub fn perform(&self) -> Result<bool> {
         let interrupt = Interrupt::on_signals()?;
         let extent = self.extent();

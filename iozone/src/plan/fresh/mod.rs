@@ -108,8 +108,8 @@ impl Options {
         Ok(all)
     }
 
-    /// Runs the plan and reports its results. Returns false if the results are to be checked and miss
-    /// a requirement.
+    /// Runs the plan and reports its results. Returns false if the results are to be checked and
+    /// miss a requirement.
     pub fn perform(&self) -> Result<bool> {
         let extent = self.extent(machine::memory_available())?;
         let interrupt = Interrupt::on_signals()?;
@@ -186,8 +186,8 @@ struct Writer {
 }
 
 impl Writer {
-    /// Writes the file sequentially in requests of 1 MiB, until the server has all data. Returns the
-    /// seconds.
+    /// Writes the file sequentially in requests of 1 MiB, until the server has all data. Returns
+    /// the seconds.
     fn write(&self, site: &Site<'_>) -> Result<f64> {
         let command = load::command("data")?
             .args(["--pattern", "write", "--threads", "1", "--ms", "0"])

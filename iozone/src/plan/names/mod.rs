@@ -88,8 +88,8 @@ impl Options {
         }
     }
 
-    /// Runs the plan and reports its results. Returns false if the results are to be checked and miss
-    /// a requirement.
+    /// Runs the plan and reports its results. Returns false if the results are to be checked and
+    /// miss a requirement.
     pub fn perform(&self) -> Result<bool> {
         let interrupt = Interrupt::on_signals()?;
         let extent = self.extent();
