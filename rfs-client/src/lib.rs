@@ -28,19 +28,20 @@ mod session;
 mod tests;
 mod transfers;
 
-pub use cache::{Changes, Keeper, Opened, Since, Telling, UnderWay};
-pub use client::Client;
-pub use error::{ClientError, errno_of_completion, errno_of_request};
-pub use inode::{access::AccessTimes, orphans::Arrival};
-pub use io::{
-    async_io::{LaterWrite, Next},
-    data::ReadData,
-    space::Seek,
+pub use cache::{
+    changes::{Changes, UnderWay},
+    listing::Opened,
+    recall_log::Since,
 };
+pub use client::{Client, recalls::Keeper, telling::Telling};
+pub use error::{ClientError, errno_of_completion, errno_of_request};
+pub use inode::{access::AccessTimes, arrival::Arrival};
+pub use io::{async_io::LaterWrite, read::ReadData, space::Seek};
 pub use locks::{Asked, LockRequest};
 pub use metadata::names::Creator;
 pub use remote::{ReadDone, Remote, WriteDone};
 pub use session::{
-    attach::{AttachError, AttachOptions},
     detach::Farewell,
+    options::{AttachError, AttachOptions},
 };
+pub use transfers::in_flight::Next;

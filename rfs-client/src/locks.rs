@@ -10,21 +10,17 @@
 
 use std::sync::atomic::Ordering;
 
-use rdmabox::{Cancel, RequestError};
+use rdmabox::Cancel;
 use rfs_proto::{
     Errno, Granted, HeldLock, LockClass, LockKind, LockRange, Locked, Reply, Request, decode_reply,
     encode_request,
 };
 
 use crate::{
-    Client, ClientError,
-    cache::Effect,
-    inode::{
-        Inode,
-        held_locks::{Claim, LockKey},
-    },
-    io::data::check_guards,
-    metadata::names::wrong_kind,
+    cache::changes::Effect,
+    client::{Client, calls::wrong_kind},
+    error::ClientError,
+    inode::held_locks::{Claim, LockKey},
 };
 
 /// A requested lock.
@@ -178,32 +174,6 @@ impl Client {
         match self.inodes.get(ino) {
             Some(inode) if inode.has_lost_lock(handle) => Err(Errno::EIO.into()),
             _ => Ok(()),
-        }
-    }
-
-    /// Makes a call about open files that their locks may guard. The caller issued it in
-    /// `issued_era`.
-    ///
-    /// # Errors
-    /// EIO if such a lock was lost in a later era. The call is not carried out in a later era then.
-    pub(crate) fn call_guarded(
-        &self,
-        inodes: &[&Inode],
-        issued_era: u32,
-        request: &Request<'_>,
-    ) -> Result<Reply, ClientError> {
-        // The order matters: a lock that is held here and lost before the era is read is detected
-        // after that.
-        let held_locks = inodes.iter().any(|inode| !inode.held_locks.lock().is_empty());
-        let era = self.remote.era_in_use();
-        let guarded = || inodes.iter().try_for_each(|inode| check_guards(inode, issued_era));
-        guarded()?;
-        if !held_locks {
-            return self.call(request);
-        }
-        match self.call_in(era, request) {
-            Err(e @ ClientError::Request(RequestError::Disconnected)) => guarded().and(Err(e)),
-            outcome => outcome,
         }
     }
 

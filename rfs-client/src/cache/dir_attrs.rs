@@ -13,7 +13,7 @@
 use rfs_proto::Attr;
 use rustc_hash::FxHashMap;
 
-use crate::cache::Since;
+use crate::cache::recall_log::Since;
 
 /// Maximum number of remembered directories.
 const MAX_DIRECTORIES: usize = 64;

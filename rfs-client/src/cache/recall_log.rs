@@ -15,6 +15,14 @@ const LOGGED_RECALLS: usize = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moment(u64);
 
+/// The time before a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Since {
+    pub(crate) recalled: Moment,
+    /// Time among this client's own changes.
+    pub(crate) changed: Moment,
+}
+
 /// The recalls of a session.
 #[derive(Debug, Default)]
 pub(crate) struct RecallLog {

@@ -1,89 +1,23 @@
-//! Reading records, and fetching and extending the layout of an open file.
+//! Fetching and extending the layout of an open file.
 //!
 //! # Concurrency
 //! Session threads, and the thread that obeys recalls. `layout_calls` is held over the calls that
 //! fetch or extend a layout. A recall takes `layout_users` exclusively.
 
-use rfs_proto::{BLOCK, Errno, Layout, Recall, Reply, Request};
+use rfs_proto::{Layout, Recall, Reply, Request};
 
 use crate::{
-    Client, ClientError,
+    client::{Client, TRIES},
+    error::ClientError,
     inode::{
         Inode,
         layout::{LayoutCache, Piece, Pieces, validate},
-        size::{LayoutId, LookStart},
+        size::LayoutId,
     },
     memory::records::Glimpse,
 };
 
-/// Number of attempts of an operation while the file's layout keeps changing.
-pub(crate) const TRIES: usize = 16;
-
-/// Returns about half of `len` bytes at `offset`, rounded to the end of a block. Returns `None`
-/// if all bytes lie in one block.
-fn fewer(offset: u64, len: usize) -> Option<usize> {
-    let first = BLOCK - offset % BLOCK;
-    let half = (offset.saturating_add(len as u64 / 2) / BLOCK * BLOCK).saturating_sub(offset);
-    let fewer = usize::try_from(half.max(first)).ok()?;
-    (fewer < len).then_some(fewer)
-}
-
 impl Client {
-    /// Writes as [`write`](Self::write). If there is not enough space, writes a shorter first part.
-    /// Returns the number of bytes.
-    ///
-    /// # Errors
-    /// ENOSPC if there is no space for the first block.
-    pub fn write_some(&self, ino: u64, offset: u64, data: &[u8]) -> Result<usize, ClientError> {
-        let mut len = data.len();
-        loop {
-            match self.write(ino, offset, &data[..len]) {
-                Err(ClientError::Errno(Errno::ENOSPC)) => len = fewer(offset, len).ok_or(Errno::ENOSPC)?,
-                written => return written.map(|()| len),
-            }
-        }
-    }
-
-    /// Returns the state to note before the read of a size.
-    pub(crate) fn before_look(&self) -> LookStart {
-        LookStart { era: self.remote.era(), epoch: self.inodes.recalls().now() }
-    }
-
-    /// Reads the size, generation and space of an inode.
-    ///
-    /// # Errors
-    /// Fails without a session, even if the record is mapped.
-    pub(crate) fn look(&self, inode: &Inode) -> Result<Glimpse, ClientError> {
-        if self.records.is_mapped() {
-            self.remote.ready()?;
-        }
-        self.peek(inode)
-    }
-
-    /// Reads as [`look`](Self::look), for a caller that uses the session before or after. A mapped
-    /// record can be read without a session.
-    pub(crate) fn peek(&self, inode: &Inode) -> Result<Glimpse, ClientError> {
-        if let Some(slot) = inode.slot()
-            && let Some(glimpse) = self.records.glimpse(inode.ino, slot)
-        {
-            return Ok(glimpse);
-        }
-        let start = self.before_look();
-        let read = match inode.slot() {
-            Some(slot) => self.records.read(inode.ino, slot)?,
-            None => None,
-        };
-        let now = match read {
-            Some(seen) => seen.glimpse(),
-            None => {
-                let attr = self.call_attr(&Request::GetAttr { ino: inode.ino })?;
-                Glimpse { size: attr.size, generation: attr.layout_generation, allocated: None }
-            }
-        };
-        inode.saw(start, now.generation, now.size);
-        Ok(now)
-    }
-
     /// Fetches the layout again, unless it is of this generation.
     pub(crate) fn follow_generation(&self, inode: &Inode, generation: u64) -> Result<(), ClientError> {
         let _calls = inode.layout_calls.lock();
@@ -243,41 +177,5 @@ impl Client {
         // it since the first look.
         self.holes_hold(inode)?;
         Ok(pieces())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn a_shorter_write_ends_at_a_block() {
-        for (offset, len, expected) in [
-            (0, 1 << 20, Some(512 << 10)),
-            (5, 1 << 20, Some((512 << 10) - 5)),
-            (0, 8192, Some(4096)),
-            (4090, 10, Some(6)),
-            (4090, 6, None),
-            (0, 4096, None),
-            (1, 0, None),
-            (0, 4097, Some(4096)),
-        ] {
-            assert_eq!(fewer(offset, len), expected, "{len} bytes at {offset}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn shorter_writes_come_down_to_the_first_block(offset in 0..1_u64 << 62, len in 1..4_usize << 20) {
-            let mut at = len;
-            while let Some(less) = fewer(offset, at) {
-                prop_assert!(0 < less && less < at);
-                prop_assert!((offset + less as u64).is_multiple_of(BLOCK));
-                at = less;
-            }
-            prop_assert_eq!(at, len.min((BLOCK - offset % BLOCK) as usize));
-        }
     }
 }

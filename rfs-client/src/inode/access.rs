@@ -7,9 +7,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use rfs_proto::{Attr, Errno, Request};
-
-use crate::{Client, ClientError, inode::Inode};
+use rfs_proto::Attr;
 
 /// The reads that count as an access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,7 +25,7 @@ const DAY_NS: i64 = 24 * 60 * 60 * 1_000_000_000;
 
 impl AccessTimes {
     /// Returns true if a read at `now` counts.
-    fn counts(self, attr: &Attr, now: i64) -> bool {
+    pub(crate) fn counts(self, attr: &Attr, now: i64) -> bool {
         match self {
             AccessTimes::Relative => {
                 attr.atime <= attr.mtime
@@ -56,12 +54,12 @@ enum LastRead {
 #[derive(Debug, Default)]
 pub(crate) struct Access {
     /// True if the next read counts.
-    due: AtomicBool,
+    pub(crate) due: AtomicBool,
     last: Mutex<LastRead>,
 }
 
 impl Access {
-    fn note(&self, now: i64) {
+    pub(crate) fn note(&self, now: i64) {
         *self.last.lock() = LastRead::Noted(now);
     }
 
@@ -79,7 +77,7 @@ impl Access {
     }
 
     /// Returns the time to report, once.
-    fn take_noted(&self) -> Option<i64> {
+    pub(crate) fn take_noted(&self) -> Option<i64> {
         self.due.store(false, Ordering::Relaxed);
         let mut last = self.last.lock();
         let LastRead::Noted(read) = *last else { return None };
@@ -91,78 +89,6 @@ impl Access {
     /// flight.
     pub(crate) fn forget(&self) -> bool {
         matches!(std::mem::take(&mut *self.last.lock()), LastRead::Told(_))
-    }
-}
-
-impl Client {
-    /// Notes that a file with these attributes was opened for reading. Returns true if that changes
-    /// the access time.
-    ///
-    /// With `unseen`, the kernel may serve reads from its page cache, unseen by this client. The
-    /// open itself then counts as a read.
-    pub fn will_read(&self, attr: &Attr, unseen: bool) -> bool {
-        let now = self.clock.now();
-        if attr.size == 0 || !self.access_times.counts(attr, now) {
-            return false;
-        }
-        let Some(inode) = self.inodes.get(attr.ino) else { return false };
-        match unseen {
-            true => inode.access.note(now),
-            false => inode.access.due.store(true, Ordering::Relaxed),
-        }
-        unseen
-    }
-
-    /// Notes that a directory with these attributes is read from its beginning. Returns true if
-    /// that changes the access time.
-    pub fn reads_directory(&self, attr: &Attr) -> Result<bool, ClientError> {
-        let now = self.clock.now();
-        match self.inodes.get(attr.ino) {
-            Some(inode) if self.directory_access_times.counts(attr, now) => {
-                inode.access.note(now);
-                self.directory_is_read(inode.ino);
-                self.tell_access(&inode).map(|()| true)
-            }
-            _ => Ok(false),
-        }
-    }
-
-    /// Notes that a directory was opened whose listing the caller has cached. The open counts as a
-    /// read, because this client does not see the reads. Returns true if that changes the access
-    /// time.
-    pub fn will_list(&self, ino: u64) -> Result<bool, ClientError> {
-        if self.directory_access_times == AccessTimes::Never {
-            return Ok(false);
-        }
-        match self.getattr(ino) {
-            Ok(attr) => self.reads_directory(&attr),
-            // The directory was removed, but a process may still use it as its working directory.
-            Err(ClientError::Errno(Errno::ENOENT)) => Ok(false),
-            Err(e) => Err(e),
-        }
-    }
-
-    /// Notes that a file is read.
-    pub(crate) fn was_read(&self, inode: &Inode) {
-        if inode.access.due.load(Ordering::Relaxed) {
-            inode.access.due.store(self.access_times == AccessTimes::Always, Ordering::Relaxed);
-            inode.access.note(self.clock.now());
-        }
-    }
-
-    /// Notes that a file was written: the next read counts.
-    pub(crate) fn was_written(&self, inode: &Inode) {
-        if self.access_times == AccessTimes::Relative {
-            inode.access.due.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Reports the last read to the server, if needed.
-    pub(crate) fn tell_access(&self, inode: &Inode) -> Result<(), ClientError> {
-        match inode.access.take_noted() {
-            Some(at) => self.start(&Request::Accessed { ino: inode.ino, at }),
-            None => Ok(()),
-        }
     }
 }
 

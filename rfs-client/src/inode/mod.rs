@@ -9,35 +9,39 @@
 
 pub(crate) mod access;
 pub(crate) mod aliases;
+pub(crate) mod arrival;
 pub(crate) mod held_locks;
 pub(crate) mod layout;
 pub(crate) mod orphans;
 pub(crate) mod size;
+pub(crate) mod started;
+pub(crate) mod table;
+pub(crate) mod visible_attrs;
+pub(crate) mod write_times;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
-};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
-use rfs_proto::{Attr, Marks};
-use rustc_hash::FxHashMap;
+use rfs_proto::{Attr, Errno};
 
 use crate::{
     cache::{
-        AttrCaching, Interest, Listing, PageState,
-        sharing::{PageHold, Shared, Sharing},
+        attr_caching::AttrCaching,
+        interest::Interest,
+        listing::Listing,
+        page_hold::{PageHold, Shared},
+        pages::PageState,
     },
+    error::ClientError,
     inode::{
         access::Access,
-        aliases::{Aliases, Names},
         held_locks::HeldLocks,
         layout::LayoutCache,
-        orphans::Orphans,
-        size::{KnownSize, LayoutId, LookStart, RecallEpoch},
+        size::{KnownSize, LayoutId, LookStart},
+        started::StartedRequests,
+        visible_attrs::{ReaderThreads, VisibleAttrs},
+        write_times::WriteTimes,
     },
-    remote::clock::WriteTimes,
-    transfers::in_flight::StartedRequests,
 };
 
 const NO_SLOT: u32 = u32::MAX;
@@ -57,62 +61,20 @@ pub(crate) struct AtServer {
     pub(crate) to_write: bool,
 }
 
-/// The attributes that tell whether a file changed, and the permissions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct VisibleAttrs {
-    size: u64,
-    mtime: i64,
-    pub(crate) ctime: i64,
-    pub(crate) perm: u32,
-    pub(crate) marks: Marks,
-}
-
-pub(crate) fn visible_attrs(attr: &Attr) -> VisibleAttrs {
-    let marks = attr.marks - Marks::KEEP - Marks::SHARED;
-    VisibleAttrs { size: attr.size, mtime: attr.mtime, ctime: attr.ctime, perm: attr.perm, marks }
-}
-
-/// The threads that asked for attributes: none, one, or several.
-#[derive(Debug, Default)]
-pub(crate) struct ReaderThreads(AtomicU32);
-
-/// Stands for more than one thread.
-const SEVERAL: u32 = u32::MAX;
-
-impl ReaderThreads {
-    /// Adds a thread.
-    pub(crate) fn add(&self, thread: u32) {
-        // A thread without a known number counts as several.
-        let thread = if thread == 0 { SEVERAL } else { thread };
-        let with = |before| match before {
-            0 => Some(thread),
-            before if before == thread => None,
-            _ => Some(SEVERAL),
-        };
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with).ok();
-    }
-
-    /// Forgets all threads. Returns true if another thread than `thread` was among them.
-    pub(crate) fn take_others(&self, thread: u32) -> bool {
-        let before = self.0.swap(0, Ordering::Relaxed);
-        before != 0 && before != thread
-    }
-}
-
 /// The state of one inode.
 #[derive(Debug)]
 pub(crate) struct Inode {
     pub(crate) ino: u64,
     slot: AtomicU32,
     /// Lookups that are not forgotten, plus one while it is open. Changed under the table's lock.
-    references: AtomicU64,
+    pub(crate) references: AtomicU64,
     pub(crate) opens: Mutex<Opens>,
     pub(crate) at_server: Mutex<AtServer>,
     /// True if the inode was open when a new era began, and does not exist any more.
     gone: AtomicBool,
     /// True if the inode has lost its last name. The server hears when the caller forgets it.
     /// Changed under the table's lock.
-    unlinked: AtomicBool,
+    pub(crate) unlinked: AtomicBool,
     /// Handles that held locks which are lost.
     lost_lock_handles: Mutex<Vec<u64>>,
     any_lost_lock: AtomicBool,
@@ -164,7 +126,7 @@ pub(crate) struct Inode {
 }
 
 impl Inode {
-    fn new(ino: u64) -> Inode {
+    pub(crate) fn new(ino: u64) -> Inode {
         Inode {
             ino,
             slot: AtomicU32::new(NO_SLOT),
@@ -289,218 +251,22 @@ impl Inode {
         }
     }
 
+    /// Returns EIO if locks that may have guarded an operation issued in this era are lost.
+    pub(crate) fn check_guards(&self, era: u32) -> Result<(), ClientError> {
+        if self.has_lost_locks_since(era) { Err(Errno::EIO.into()) } else { Ok(()) }
+    }
+
+    /// Fills in write and access times that are not published yet.
+    pub(crate) fn with_pending(&self, mut attr: Attr) -> Attr {
+        if let Some(time) = self.times.lock().pending() {
+            attr.mtime = time;
+            attr.ctime = attr.ctime.max(time);
+        }
+        attr.atime = self.access.latest(attr.atime);
+        attr
+    }
+
     pub(crate) fn set_slot(&self, slot: u32) {
         self.slot.store(slot, Ordering::Relaxed);
-    }
-}
-
-/// The inodes that the caller references.
-#[derive(Debug, Default)]
-pub(crate) struct InodeTable {
-    /// Keys come from the server, which has simpler ways to harm its clients than hash collisions.
-    inodes: RwLock<FxHashMap<u64, Arc<Inode>>>,
-    /// Names of the referenced inodes.
-    aliases: Mutex<Aliases>,
-    /// Number of inodes that have been forgotten.
-    forgotten: AtomicU64,
-    /// Number of times that layouts in flight were voided.
-    voids: AtomicU64,
-    /// Number of releases that have begun without naming their file yet.
-    releasing: AtomicU32,
-    /// True once locks of any file were lost.
-    lost_locks: AtomicBool,
-    /// Epoch in which the server recalls layouts from this client.
-    recalls: RecallEpoch,
-    orphans: Orphans,
-    sharing: Sharing,
-}
-
-impl InodeTable {
-    pub(crate) fn get(&self, ino: u64) -> Option<Arc<Inode>> {
-        self.inodes.read().get(&ino).cloned()
-    }
-
-    /// Takes a reference. Adds the inode if it is new.
-    pub(crate) fn acquire(&self, ino: u64) -> Arc<Inode> {
-        if let Some(inode) = self.inodes.read().get(&ino) {
-            // A removal needs the write lock, so none can be in progress.
-            inode.references.fetch_add(1, Ordering::Relaxed);
-            return inode.clone();
-        }
-        let mut inodes = self.inodes.write();
-        let inode = inodes.entry(ino).or_insert_with(|| Arc::new(Inode::new(ino)));
-        inode.references.fetch_add(1, Ordering::Relaxed);
-        inode.clone()
-    }
-
-    /// Returns references. Forgets the inode with the last one.
-    pub(crate) fn release(&self, ino: u64, count: u64) {
-        let mut inodes = self.inodes.write();
-        let Some(inode) = inodes.get(&ino) else { return };
-        let left = inode.references.load(Ordering::Relaxed).saturating_sub(count);
-        inode.references.store(left, Ordering::Relaxed);
-        if left == 0 {
-            let unlinked = inode.is_unlinked();
-            inodes.remove(&ino);
-            self.aliases.lock().forget(ino);
-            self.forgotten.fetch_add(1, Ordering::Relaxed);
-            drop(inodes);
-            self.orphans.forgotten(ino, unlinked);
-        }
-    }
-
-    /// Marks an inode that has lost its last name. Returns false if it is not referenced.
-    pub(crate) fn mark_unlinked(&self, ino: u64) -> bool {
-        let inodes = self.inodes.write();
-        inodes.get(&ino).inspect(|inode| inode.unlinked.store(true, Ordering::Relaxed)).is_some()
-    }
-
-    /// Returns the unlinked inodes.
-    pub(crate) fn orphans(&self) -> &Orphans {
-        &self.orphans
-    }
-
-    /// Records that a name stands for an inode, before the caller is told. The caller has a
-    /// reference to the inode.
-    pub(crate) fn named(&self, ino: u64, parent: u64, name: &[u8]) {
-        self.aliases.lock().add(ino, parent, name);
-    }
-
-    /// Records that a name does not exist, before the caller is told. Returns false if the caller
-    /// must not cache that.
-    pub(crate) fn absent(&self, parent: u64, name: &[u8]) -> bool {
-        self.aliases.lock().add_absent(parent, name)
-    }
-
-    /// Returns all recorded names in a directory, which the caller is about to drop.
-    pub(crate) fn names_in(&self, parent: u64) -> Vec<Arc<[u8]>> {
-        self.aliases.lock().in_directory(parent)
-    }
-
-    /// Notes that the caller has dropped a name.
-    pub(crate) fn dropped(&self, parent: u64, name: &[u8]) {
-        self.aliases.lock().dropped(parent, name);
-    }
-
-    /// Removes a name that stands for nothing any more, or for an unknown inode.
-    pub(crate) fn unnamed(&self, parent: u64, name: &[u8]) {
-        self.aliases.lock().remove(parent, name);
-    }
-
-    /// Records a rename, before the caller is told.
-    pub(crate) fn renamed(&self, from: (u64, &[u8]), to: (u64, &[u8]), exchange: bool) {
-        self.aliases.lock().rename(from, to, exchange);
-    }
-
-    /// Returns the names under which the caller knows an inode.
-    pub(crate) fn names(&self, ino: u64) -> Names {
-        self.aliases.lock().of(ino)
-    }
-
-    /// Returns the epoch in which the server recalls layouts from this client.
-    pub(crate) fn recalls(&self) -> &RecallEpoch {
-        &self.recalls
-    }
-
-    /// Returns the counts of inodes that are shared with other mounts.
-    pub(crate) fn sharing(&self) -> &Sharing {
-        &self.sharing
-    }
-
-    /// Announces a release.
-    pub(crate) fn will_release(&self) {
-        self.releasing.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// Notes that an announced release has named its file.
-    pub(crate) fn releases(&self) {
-        // A release without an announcement does not count.
-        let less = |count: u32| count.checked_sub(1);
-        self.releasing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).ok();
-    }
-
-    /// Returns true while any release has not named its file yet.
-    pub(crate) fn is_releasing(&self) -> bool {
-        self.releasing.load(Ordering::SeqCst) > 0
-    }
-
-    /// Returns a count that rises when layouts in flight may be void.
-    pub(crate) fn void_count(&self) -> u64 {
-        self.voids.load(Ordering::Acquire)
-    }
-
-    /// Notes that locks are going to be lost.
-    pub(crate) fn note_lost_locks(&self) {
-        self.lost_locks.store(true, Ordering::Release);
-    }
-
-    /// Returns false if no locks were ever lost. Needs no lock of the table.
-    pub(crate) fn has_lost_locks(&self) -> bool {
-        self.lost_locks.load(Ordering::Acquire)
-    }
-
-    /// Voids all layouts that were requested before this call.
-    pub(crate) fn void_layouts_in_flight(&self) {
-        self.voids.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Returns an inode whose layout is void. If it is not referenced, voids all layouts in flight:
-    /// one of them may be this inode's.
-    pub(crate) fn get_or_void(&self, ino: u64) -> Option<Arc<Inode>> {
-        self.get(ino).or_else(|| {
-            // An open by name may be in flight.
-            self.void_layouts_in_flight();
-            self.get(ino)
-        })
-    }
-
-    /// Returns the number of inodes that have been forgotten.
-    pub(crate) fn forgotten(&self) -> u64 {
-        self.forgotten.load(Ordering::Relaxed)
-    }
-
-    /// Returns the numbers of all referenced inodes.
-    pub(crate) fn numbers(&self) -> Vec<u64> {
-        self.inodes.read().keys().copied().collect()
-    }
-
-    /// Returns the number of referenced inodes.
-    pub(crate) fn len(&self) -> usize {
-        self.inodes.read().len()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_inode_lives_until_its_last_reference() {
-        let table = InodeTable::default();
-        let a = table.acquire(5);
-        table.acquire(5);
-        table.acquire(5);
-        table.named(5, 1, b"a");
-        table.release(5, 2);
-        assert_eq!(table.names(5).len(), 1);
-        assert!(Arc::ptr_eq(&a, &table.get(5).expect("one reference left")));
-        table.release(5, 1);
-        assert!(table.get(5).is_none() && table.names(5).is_empty());
-        table.release(5, 9);
-        assert_eq!(table.len(), 0);
-    }
-
-    #[test]
-    fn listeners_tell_other_threads_from_this_one() {
-        let readers = ReaderThreads::default();
-        assert!(!readers.take_others(5));
-        readers.add(5);
-        readers.add(5);
-        assert!(!readers.take_others(5) && !readers.take_others(6));
-        readers.add(5);
-        assert!(readers.take_others(6));
-        readers.add(5);
-        readers.add(6);
-        assert!(readers.take_others(6));
     }
 }

@@ -23,8 +23,6 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use rfs_proto::{MAX_FORGET, Request};
 
-use crate::{Client, ClientError, inode::InodeTable};
-
 /// Time in which forgotten inodes are collected for one message. The server counts their space as
 /// free meanwhile. A caller that unlinks many files waits behind each message, so the client
 /// sends few.
@@ -38,7 +36,7 @@ pub(crate) const ANNOUNCEMENT: Request<'static> = Request::Forget { inos: &[] };
 ///
 /// Each request belongs to the epoch in which it began. Each unlinked inode ends an epoch.
 #[derive(Debug, Default)]
-struct Arrivals {
+pub(crate) struct Arrivals {
     epoch: u64,
     /// Epochs with requests in flight, in order, and their numbers of requests.
     open: VecDeque<(u64, u32)>,
@@ -48,7 +46,7 @@ struct Arrivals {
 
 impl Arrivals {
     /// Counts a request that begins. Returns its epoch.
-    fn enter(&mut self) -> u64 {
+    pub(crate) fn enter(&mut self) -> u64 {
         match self.open.back_mut() {
             Some((epoch, count)) if *epoch == self.epoch => *count += 1,
             _ => self.open.push_back((self.epoch, 1)),
@@ -57,7 +55,7 @@ impl Arrivals {
     }
 
     /// Counts the end of a request of an epoch. Returns true if that may settle an inode.
-    fn leave(&mut self, epoch: u64) -> bool {
+    pub(crate) fn leave(&mut self, epoch: u64) -> bool {
         if let Some((_, count)) = self.open.iter_mut().find(|(open, _)| *open == epoch) {
             *count -= 1;
         }
@@ -69,18 +67,18 @@ impl Arrivals {
 
     /// Returns true if no request is in flight and no inode waits. A newly unlinked inode is then
     /// settled.
-    fn are_none(&self) -> bool {
+    pub(crate) fn are_none(&self) -> bool {
         self.open.is_empty() && self.waiting.is_empty()
     }
 
     /// Adds an unlinked inode.
-    fn unlinked(&mut self, ino: u64) {
+    pub(crate) fn unlinked(&mut self, ino: u64) {
         self.waiting.push_back((self.epoch, ino));
         self.epoch += 1;
     }
 
     /// Takes an inode whose number no request in flight can bring.
-    fn take_settled(&mut self) -> Option<u64> {
+    pub(crate) fn take_settled(&mut self) -> Option<u64> {
         let first_open = self.open.front().map_or(u64::MAX, |(epoch, _)| *epoch);
         self.waiting.front().filter(|(epoch, _)| *epoch < first_open)?;
         let (_, ino) = self.waiting.pop_front()?;
@@ -103,10 +101,10 @@ type DropNames = Box<dyn Fn(u64) + Send + Sync>;
 /// Unlinked inodes of a client.
 #[derive(Default)]
 pub(crate) struct Orphans {
-    arrivals: Mutex<Arrivals>,
+    pub(crate) arrivals: Mutex<Arrivals>,
     outbox: Mutex<Outbox>,
     more: Condvar,
-    drop_names: OnceLock<DropNames>,
+    pub(crate) drop_names: OnceLock<DropNames>,
     /// True once a request that removes a name has failed without a reply, so that an inode may be
     /// unlinked without this client's knowledge. From then on every forgotten inode is reported.
     in_doubt: AtomicBool,
@@ -131,7 +129,7 @@ impl Orphans {
         self.in_doubt.store(true, Ordering::Relaxed);
     }
 
-    fn post(&self, ino: u64) {
+    pub(crate) fn post(&self, ino: u64) {
         let mut outbox = self.outbox.lock();
         if !outbox.is_served {
             return;
@@ -143,19 +141,19 @@ impl Orphans {
     }
 
     /// From now on, forgotten inodes wait for [`send_all`](Self::send_all).
-    fn begin(&self) {
+    pub(crate) fn begin(&self) {
         self.outbox.lock().is_served = true;
     }
 
     /// Ends [`send_all`](Self::send_all).
-    fn end(&self) {
+    pub(crate) fn end(&self) {
         let mut outbox = self.outbox.lock();
         (outbox.is_served, outbox.ends) = (false, true);
         self.more.notify_one();
     }
 
     /// Sends forgotten inodes in batches, until [`end`](Self::end).
-    fn send_all(&self, mut send: impl FnMut(&[u64])) {
+    pub(crate) fn send_all(&self, mut send: impl FnMut(&[u64])) {
         loop {
             let inos = {
                 let mut outbox = self.outbox.lock();
@@ -174,110 +172,6 @@ impl Orphans {
                 std::mem::take(&mut outbox.inos)
             };
             inos.chunks(MAX_FORGET).for_each(&mut send);
-        }
-    }
-}
-
-/// A request in flight whose reply may bring inode numbers. It ends when the caller has the
-/// reply.
-#[derive(Debug)]
-pub struct Arrival<'c> {
-    inodes: &'c InodeTable,
-    epoch: u64,
-}
-
-impl Drop for Arrival<'_> {
-    fn drop(&mut self) {
-        let settles = self.inodes.orphans().arrivals.lock().leave(self.epoch);
-        if settles {
-            self.inodes.settle();
-        }
-    }
-}
-
-impl InodeTable {
-    fn arrival(&self) -> Arrival<'_> {
-        Arrival { epoch: self.orphans().arrivals.lock().enter(), inodes: self }
-    }
-
-    /// Notes that an inode has lost its last name.
-    pub(crate) fn unlinked(&self, ino: u64) {
-        {
-            let mut arrivals = self.orphans().arrivals.lock();
-            if !arrivals.are_none() {
-                arrivals.unlinked(ino);
-                drop(arrivals);
-                return self.settle();
-            }
-        }
-        self.settled(ino);
-    }
-
-    /// Settles unlinked inodes whose numbers no reply can bring any more.
-    fn settle(&self) {
-        loop {
-            let settled = self.orphans().arrivals.lock().take_settled();
-            let Some(ino) = settled else { return };
-            self.settled(ino);
-        }
-    }
-
-    /// Handles a settled inode. The server hears of it now if the caller does not know the inode,
-    /// else when the caller forgets it.
-    fn settled(&self, ino: u64) {
-        let orphans = self.orphans();
-        match (self.mark_unlinked(ino), orphans.drop_names.get()) {
-            (true, Some(drop_names)) => drop_names(ino),
-            (true, None) => {}
-            (false, _) => orphans.post(ino),
-        }
-    }
-}
-
-impl Client {
-    /// Begins a request whose reply may bring inode numbers. The server keeps these inodes until
-    /// the returned value is dropped.
-    pub fn arrival(&self) -> Arrival<'_> {
-        self.inodes.arrival()
-    }
-
-    /// Tells the server that this client reports forgotten inodes. From then on the server keeps
-    /// unlinked inodes for this client.
-    pub fn announce(&self) -> Result<(), ClientError> {
-        self.call_done(&ANNOUNCEMENT)
-    }
-
-    /// Sets the callback that drops the names of an unlinked inode.
-    pub fn drop_unlinked_by(&self, drop_names: impl Fn(u64) + Send + Sync + 'static) {
-        // Only the thread that obeys recalls sets the callback, once.
-        let _ = self.inodes.orphans().drop_names.set(Box::new(drop_names));
-    }
-
-    /// Runs `asks`, and beside it a thread that reports forgotten unlinked inodes to the server.
-    pub(crate) fn forgetting<T>(
-        &self,
-        asks: impl FnOnce() -> Result<T, ClientError>,
-    ) -> Result<T, ClientError> {
-        let orphans = self.inodes.orphans();
-        std::thread::scope(|scope| {
-            let sends = || orphans.send_all(|inos| self.send_forgotten(inos));
-            match std::thread::Builder::new().name("forgetting".into()).spawn_scoped(scope, sends) {
-                Ok(_) => orphans.begin(),
-                Err(e) => {
-                    log::error!("unlinked files keep their space on the server, cannot start a thread: {e}")
-                }
-            }
-            let asked = asks();
-            orphans.end();
-            asked
-        })
-    }
-
-    fn send_forgotten(&self, inos: &[u64]) {
-        let bytes: Vec<u8> = inos.iter().flat_map(|ino| ino.to_le_bytes()).collect();
-        if let Err(e) = self.start(&Request::Forget { inos: &bytes }) {
-            // The server keeps nothing for a session that has ended.
-            log::debug!("cannot report {} forgotten inodes: {e}", inos.len());
         }
     }
 }

@@ -19,11 +19,11 @@ use rdmabox::Op;
 use rfs_proto::{Errno, MAX_FILE_SIZE, record};
 
 use crate::{
-    Client, ClientError,
-    client::layouts::TRIES,
+    client::{Client, TRIES},
+    error::ClientError,
     inode::Inode,
-    io::data::{LIST, Ops, check_guards},
     memory::records::{Glimpse, RawRecord, Seen},
+    remote::{LIST, Ops},
 };
 
 /// Attempts to take the append lock without a pause. Appends of other clients are short.
@@ -166,7 +166,7 @@ impl Client {
         if of.generation != generation {
             return Ok(None);
         }
-        check_guards(inode, issued_era)?;
+        inode.check_guards(issued_era)?;
         let (slot, record_addr) = self.record_of(inode)?;
         let mapped = self.records.is_mapped();
         let size_word = self.field_of(inode, record::SIZE)?;

@@ -2,7 +2,7 @@
 //!
 //! If a request is the only one in flight, the calling thread blocks for it. Otherwise the
 //! request is only started: the thread takes the next request, and the thread that polls the
-//! completion sends the reply. If more requests wait, [`Coalescer`] starts several in one batch.
+//! completion sends the reply. If more requests wait, several start in one batch (`Coalescer`).
 //!
 //! An asynchronous write only places bytes: inside the file, where space is allocated. Its data
 //! is copied, because the request's buffer is reused, and its time is noted before. A failed
@@ -11,7 +11,7 @@
 //!
 //! # Concurrency
 //! Session threads start requests; any polling thread runs the replies. Takes an inode's `io` and
-//! `layout_users` without blocking, and holds them as a count ([`StartedRequests`]) while the
+//! `layout_users` without blocking, and holds them as a count (`StartedRequests`) while the
 //! request is in flight.
 
 use std::{
@@ -19,39 +19,28 @@ use std::{
     thread,
 };
 
-use crate::transfers::{
-    coalescer::TransferRequest,
-    in_flight::{InFlightGuard, StartedGuard},
-};
 use parking_lot::Mutex;
-use rdmabox::{RemoteAddr, RequestError, Until};
+use rdmabox::{RemoteAddr, RequestError};
 
 use crate::{
-    Client, ClientError, ReadData,
+    client::Client,
+    error::ClientError,
     inode::{
         Inode,
         layout::Piece,
         size::{KnownSize, LayoutId},
+        started::StartedGuard,
+    },
+    io::read::ReadData,
+    transfers::{
+        coalescer::TransferRequest,
+        in_flight::{InFlightGuard, Next},
     },
 };
 
 /// Longest asynchronous request in bytes. Copying a longer one takes longer than to wake a
 /// thread, and the polling thread would copy for all.
 const MAX_ASYNC_BYTES: u64 = 32 << 10;
-
-/// Other work of a thread after a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// Another request is waiting.
-    Waits,
-    /// No request is waiting: the thread would block.
-    Nothing,
-    /// No request is waiting, but replies go out only when the thread returns to the kernel. It may
-    /// poll until there are some.
-    Answers,
-    /// Unknown until the thread returns to the kernel.
-    Unknown,
-}
 
 /// Parameters of a started read.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +74,7 @@ impl Client {
             return Err(answer);
         }
         let issued_era = self.remote.era_in_use();
-        let Some(next) = self.queue_hint(next) else { return Err(answer) };
+        let Some(next) = self.transfers.queue_hint(next) else { return Err(answer) };
         let Some(inode) = self.inodes.get(ino) else { return Err(answer) };
         let (Some(shared), Some(places)) = (inode.io.try_read(), inode.layout_users.try_read()) else {
             return Err(answer);
@@ -106,7 +95,7 @@ impl Client {
         };
         let Ok(remote) = remote else { return Err(answer) };
         self.was_read(&inode);
-        let (started, counted) = (StartedGuard::new(&inode), self.in_flight.enter());
+        let (started, counted) = (StartedGuard::new(&inode), self.transfers.count());
         // From here on the count protects the extents, also while this thread serves other threads'
         // requests.
         drop((shared, places));
@@ -120,10 +109,10 @@ impl Client {
                 Err(e) => retry_read(&client, params, e.into(), answer),
             }
             if let Some(client) = client.upgrade() {
-                client.coalescer.completed(&*client.remote);
+                client.transfers.completed(&*client.remote);
             }
         };
-        self.start_request(TransferRequest::Read(remote, len, Box::new(done)), next);
+        self.transfers.start(&*self.remote, TransferRequest::Read(remote, len, Box::new(done)), next);
         Ok(())
     }
 
@@ -149,7 +138,7 @@ impl Client {
         if !self.is_inside(&inode, known, inode.layout.read().id(), (offset, data.len())) {
             return None;
         }
-        let next = self.queue_hint(next)?;
+        let next = self.transfers.queue_hint(next)?;
         let (place, layout) = match self.targets(&inode, offset, data) {
             Ok(Some((parts, layout))) if parts.len() == 1 => (parts[0].0, layout),
             _ => return None,
@@ -158,7 +147,7 @@ impl Client {
             return None;
         }
         self.stamp(&inode).ok()?;
-        let (started, counted) = (StartedGuard::new(&inode), self.in_flight.enter());
+        let (started, counted) = (StartedGuard::new(&inode), self.transfers.count());
         drop((shared, places));
         let client = Arc::downgrade(self);
         let write =
@@ -169,26 +158,6 @@ impl Client {
     /// Returns true if a request of `len` bytes may be asynchronous.
     pub fn is_for_later(&self, len: usize) -> bool {
         len as u64 <= MAX_ASYNC_BYTES && !self.records.is_mapped() && !self.writes_by_server()
-    }
-
-    /// Returns the other work of the thread, or `None` if this request is alone.
-    fn queue_hint(&self, next: impl FnOnce() -> Next) -> Option<Next> {
-        if self.in_flight.any() {
-            self.alone_streak.end();
-            return Some(next());
-        }
-        self.alone_streak.finds_next(next).then_some(Next::Waits)
-    }
-
-    fn start_request(&self, request: TransferRequest, next: Next) {
-        let add = |request| self.coalescer.add(&*self.remote, request, next == Next::Waits);
-        let until = match next {
-            Next::Waits | Next::Unknown => return add(request),
-            Next::Nothing => Until::AllDone,
-            Next::Answers => Until::AnyDone,
-        };
-        let mut request = Some(request);
-        self.remote.serve(until, &mut || request.take().into_iter().for_each(add));
     }
 
     /// Returns true if an open file with this layout certainly has these bytes, without a read of
@@ -204,11 +173,6 @@ impl Client {
         len > 0
             && inode.open.load(Ordering::Acquire)
             && known.reaches(layout, end, self.inodes.recalls().now())
-    }
-
-    /// Counts a read or write that a thread blocks for.
-    pub(crate) fn count_in_flight(&self) -> InFlightGuard {
-        self.in_flight.enter()
     }
 }
 
@@ -240,10 +204,14 @@ impl LaterWrite<'_> {
                 write.repeat(placed, data, answer);
             }
             if let Some(client) = client {
-                client.coalescer.completed(&*client.remote);
+                client.transfers.completed(&*client.remote);
             }
         };
-        client.start_request(TransferRequest::Write(place, data.to_vec(), Box::new(done)), next);
+        client.transfers.start(
+            &*client.remote,
+            TransferRequest::Write(place, data.to_vec(), Box::new(done)),
+            next,
+        );
     }
 }
 
@@ -277,7 +245,7 @@ impl PendingWrite {
         let Some(client) = self.client.upgrade() else {
             return answer(Err(RequestError::Disconnected.into()));
         };
-        client.write_retries.add(Box::new(move || answer(self.finish(placed, &data))));
+        client.transfers.retries.add(Box::new(move || answer(self.finish(placed, &data))));
     }
 
     fn finish(self, placed: Result<(), RequestError>, data: &[u8]) -> Result<(), ClientError> {

@@ -12,32 +12,27 @@
 
 use std::{
     ops::Range,
-    sync::{
-        Arc,
-        atomic::{Ordering, fence},
-    },
+    sync::atomic::{Ordering, fence},
     thread,
     time::{Duration, Instant},
 };
 
-use rdmabox::RemoteAddr;
 use rfs_proto::{
-    BLOCK, RegionRef,
+    BLOCK,
     checksum::{self, Word, check},
 };
 use smallvec::SmallVec;
 
 use crate::{
-    Client, ClientError,
-    client::layouts::TRIES,
+    client::{Client, TRIES},
+    error::ClientError,
     inode::{
         Inode,
         layout::Piece,
         size::{LayoutId, LookStart},
     },
-    io::data::{Reads, room},
-    memory::records::Glimpse,
-    remote::{Mapped, Remote, at},
+    io::read::{Reads, room},
+    memory::{checksums::Checksums, records::Glimpse},
 };
 
 /// Reads of one block with the same result that make it certain.
@@ -53,13 +48,6 @@ const LAYOUT_HOLD_LIMIT: Duration = Duration::from_millis(50);
 
 /// Checksum words of one read as they come over the network, usually of a few blocks.
 type RawWords = SmallVec<[u8; 256]>;
-
-/// The region of checksum words.
-#[derive(Debug)]
-pub(crate) struct Checksums {
-    region: RegionRef,
-    map: Option<Mapped>,
-}
 
 /// A run of whole blocks of a file, in the caller's buffer.
 #[derive(Clone, Copy, Debug)]
@@ -106,25 +94,6 @@ impl MismatchStreak {
         };
         self.last = Some(word);
         !word.is_open() && self.same >= CERTAIN_READS
-    }
-}
-
-impl Checksums {
-    /// Creates the view of an arena's words. Fails if the region is too small.
-    pub(crate) fn new(
-        remote: &Arc<dyn Remote>,
-        region: RegionRef,
-        arena: &RegionRef,
-    ) -> Result<Checksums, ClientError> {
-        if region.len < checksum::region_len(arena.len) || !region.addr.is_multiple_of(8) {
-            return Err(ClientError::Protocol("checksums that are not aligned, or too few"));
-        }
-        Ok(Checksums { region, map: Mapped::of(&**remote, &region) })
-    }
-
-    fn remote(&self, era: u32, arena: u64, len: u64) -> Result<RemoteAddr, ClientError> {
-        at(&self.region, era, checksum::place(arena), len / BLOCK * checksum::LEN)
-            .ok_or(ClientError::Protocol("an extent without checksums"))
     }
 }
 

@@ -19,8 +19,10 @@ use rfs_proto::{
 };
 
 use crate::{
-    Client, ClientError, client::layouts::TRIES, inode::Inode, io::data::check_guards,
-    memory::records::Glimpse, metadata::names::wrong_kind,
+    client::{Client, TRIES, calls::wrong_kind},
+    error::ClientError,
+    inode::Inode,
+    memory::records::Glimpse,
 };
 
 /// Attempts to send a part that arrives damaged.
@@ -93,7 +95,7 @@ impl Client {
         for _ in 0..TRIES {
             let (era, generation) = (self.remote.era_in_use(), inode.layout.read().generation());
             let start = self.before_look();
-            check_guards(inode, issued_era)?;
+            inode.check_guards(issued_era)?;
             self.send(inode, era, (offset, data), Growth::Reach)?;
             inode.saw(start, generation, end);
             if self.is_whole(inode, offset, data, era, generation)? {
@@ -136,7 +138,7 @@ impl Client {
         data: &[u8],
     ) -> Result<bool, ClientError> {
         let (era, start) = (self.remote.era_in_use(), self.before_look());
-        check_guards(inode, issued_era)?;
+        inode.check_guards(issued_era)?;
         match self.send(inode, era, (offset, data), Growth::From(offset)) {
             Err(ClientError::Errno(Errno::EAGAIN)) => return Ok(false),
             sent => sent?,

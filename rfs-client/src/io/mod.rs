@@ -4,6 +4,7 @@ pub(crate) mod append;
 pub(crate) mod async_io;
 pub(crate) mod checksum_read;
 pub(crate) mod checksum_write;
-pub(crate) mod data;
+pub(crate) mod read;
 pub(crate) mod space;
+pub(crate) mod write;
 pub(crate) mod writeback;

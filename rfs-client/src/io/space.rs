@@ -6,10 +6,12 @@
 use rfs_proto::{Attr, Copied, Errno, FallocateFlags, Reply, Request};
 
 use crate::{
-    Client, ClientError,
-    client::layouts::TRIES,
+    client::{
+        Client, TRIES,
+        calls::{attr_of, wrong_kind},
+    },
+    error::ClientError,
     inode::{Inode, layout::Piece, size::LookStart},
-    metadata::names::{attr_of, with_pending, wrong_kind},
 };
 
 /// The target of a seek.
@@ -108,6 +110,6 @@ impl Client {
         inode.times.lock().reset();
         inode.pages.recalled();
         inode.layout.write().recalled(start.era, attr.layout_generation);
-        with_pending(inode, attr)
+        inode.with_pending(attr)
     }
 }

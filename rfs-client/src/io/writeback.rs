@@ -1,4 +1,4 @@
-//! Operations for a caller with exclusive use ([`alone`](super::AttachOptions::alone)) that
+//! Operations for a caller with exclusive use ([`alone`](crate::AttachOptions::alone)) that
 //! caches written data and write times until it writes them back.
 //!
 //! # Concurrency
@@ -10,7 +10,8 @@ use rdmabox::Op;
 use rfs_proto::{Attr, Marks, SetAttr, SetTime, record};
 
 use crate::{
-    Client, ClientError,
+    client::Client,
+    error::ClientError,
     inode::Inode,
     memory::records::{RawRecord, Seen},
 };

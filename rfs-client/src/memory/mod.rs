@@ -1,3 +1,4 @@
-//! The server's memory as the client sees it: attribute records.
+//! The server's memory as the client sees it: attribute records and checksum words.
 
+pub(crate) mod checksums;
 pub(crate) mod records;

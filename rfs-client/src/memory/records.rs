@@ -12,7 +12,7 @@ use rdmabox::RemoteAddr;
 use rfs_proto::{Attr, RegionRef, record};
 
 use crate::{
-    ClientError,
+    error::ClientError,
     remote::{Mapped, Remote, at},
 };
 

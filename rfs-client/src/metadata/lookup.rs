@@ -6,17 +6,14 @@
 //! # Concurrency
 //! Session threads. Takes the locks of the cache, each briefly, and none over a call.
 
-use rfs_proto::{Attr, DirPage, Errno, Reply, Request};
+use rfs_proto::{Attr, Errno, Reply, Request};
 
 use crate::{
-    Client, ClientError,
-    cache::{ListingId, Mark, Since},
-    metadata::names::{check_name, wrong_kind},
+    cache::{dir_names::Mark, recall_log::Since},
+    client::{Client, calls::wrong_kind},
+    error::ClientError,
+    metadata::names::check_name,
 };
-
-/// Entries of one page of a directory that is listed to learn its names. They fill about one
-/// message.
-const PAGE: u32 = 700;
 
 impl Client {
     /// Looks a name up and takes a reference. Makes no call if the name is known to be absent, or
@@ -132,35 +129,5 @@ impl Client {
         self.cache.prefetch.lock().came(parent, fresh.into_iter());
         drop(telling);
         Ok(self.referenced(since, attr))
-    }
-
-    /// Fetches a page of a directory to learn its names.
-    fn list(&self, dir: u64) -> Result<(), ClientError> {
-        let listing = self.cache.dir_names.lock().lists(dir, 0);
-        let Some((id, from)) = listing else { return Ok(()) };
-        match self.call(&Request::ReadDir { ino: dir, cookie: from, max_entries: PAGE })? {
-            Reply::Dir(page) => {
-                self.listed(Some(id), dir, from, &page);
-                Ok(())
-            }
-            _ => wrong_kind(),
-        }
-    }
-
-    /// Returns the listing that a page behind `cookie` will belong to, if it helps to learn the
-    /// directory's names.
-    pub(crate) fn lists(&self, dir: u64, cookie: u64) -> Option<ListingId> {
-        if !self.cache.is_on() {
-            return None;
-        }
-        Some(self.cache.dir_names.lock().lists(dir, cookie)?.0)
-    }
-
-    /// Adds a page to its listing.
-    pub(crate) fn listed(&self, listing: Option<ListingId>, dir: u64, cookie: u64, page: &DirPage) {
-        let Some(id) = listing else { return };
-        let to = page.entries.last().map_or(cookie, |entry| entry.cookie);
-        let names = page.entries.iter().map(|entry| &entry.name[..]);
-        self.cache.dir_names.lock().listed((dir, id), (cookie, to), names, page.end);
     }
 }

@@ -1,6 +1,10 @@
 //! Names, attributes, opening, extended attributes.
 
+pub(crate) mod access_times;
+pub(crate) mod attributes;
+pub(crate) mod export;
 pub(crate) mod lookup;
 pub(crate) mod names;
 pub(crate) mod open;
+pub(crate) mod readdir;
 pub(crate) mod xattr;

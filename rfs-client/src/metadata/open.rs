@@ -14,16 +14,16 @@ use rdmabox::RequestError;
 use rfs_proto::{Attr, Errno, Marks, Opened, Reply, Request};
 
 use crate::{
-    Client, ClientError, Creator,
-    cache::Since,
-    client::layouts::TRIES,
+    cache::recall_log::Since,
+    client::{Client, TRIES},
+    error::ClientError,
     inode::{
         Inode, Opens,
         layout::{LayoutCache, validate},
         size::LookStart,
+        write_times::WriteTimes,
     },
-    metadata::names::{check_name, with_pending},
-    remote::clock::WriteTimes,
+    metadata::names::{Creator, check_name},
 };
 
 /// The time before an open.
@@ -189,7 +189,7 @@ impl Client {
             }
             inode.open.store(true, Ordering::Release);
         }
-        Ok(with_pending(inode, attr))
+        Ok(inode.with_pending(attr))
     }
 
     /// Publishes the pending time of the last write. Written data is in place before a write

@@ -11,7 +11,10 @@ use rfs_proto::{
     Belongs, Errno, MAX_XATTR_NAME, MAX_XATTR_VALUE, Marks, Reply, Request, Value, XATTR_PART, XattrSet,
 };
 
-use crate::{Client, ClientError, client::layouts::TRIES, metadata::names::wrong_kind};
+use crate::{
+    client::{Client, TRIES, calls::wrong_kind},
+    error::ClientError,
+};
 
 /// Capabilities of a program. The kernel looks for them when a file is written.
 const CAPABILITY: &[u8] = b"security.capability";

@@ -6,11 +6,13 @@
 
 pub(crate) mod clock;
 pub(crate) mod idempotent;
+pub(crate) mod messages;
 
 use std::{fmt, sync::Arc};
 
 use rdmabox::{Cancel, Memory, Op, RemoteAddr, RequestError, Session, Until};
 use rfs_proto::RegionRef;
+use smallvec::SmallVec;
 
 /// Callback that gets the bytes of a started read.
 pub type ReadDone = Box<dyn FnOnce(Result<&[u8], RequestError>) + Send>;
@@ -222,6 +224,13 @@ impl Remote for Session {
         Session::close(self);
     }
 }
+
+/// Steps that every session accepts in one list. Longer writes and reads place their bytes before
+/// the list.
+pub(crate) const LIST: usize = 32;
+
+/// One list for the session.
+pub(crate) type Ops<'a> = SmallVec<[Op<'a>; 8]>;
 
 /// A remote region that is mapped in this process.
 #[derive(Clone, Debug)]

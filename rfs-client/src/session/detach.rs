@@ -15,8 +15,11 @@ use rdmabox::{
 use rfs_proto::{Identity, Request};
 
 use crate::{
-    AttachOptions, Remote,
-    session::attach::{SESSION_END_TIMEOUT, attach_session, call_on},
+    remote::{Remote, messages::call_on},
+    session::{
+        handshake::{SESSION_END_TIMEOUT, attach_session},
+        options::AttachOptions,
+    },
 };
 
 /// Limit of a connection attempt and of a reply.

@@ -2,6 +2,8 @@
 
 pub(crate) mod attach;
 pub(crate) mod detach;
+pub(crate) mod handshake;
+pub(crate) mod options;
 pub(crate) mod reattach;
 pub(crate) mod reclaim;
 pub(crate) mod reconnect;

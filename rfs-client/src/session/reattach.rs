@@ -10,10 +10,12 @@ use rdmabox::{Address, Session, SessionOptions};
 use rfs_proto::{Attached, Identity};
 
 use crate::{
-    AttachError, AttachOptions, ClientError, Remote,
+    error::ClientError,
+    remote::Remote,
     session::{
-        attach::{AttachReply, SESSION_END_TIMEOUT, attach_session},
-        reconnect::{ConnectFailure, SessionFactory},
+        handshake::{AttachReply, SESSION_END_TIMEOUT, attach_session},
+        options::{AttachError, AttachOptions},
+        reconnect::reconnect_thread::{ConnectFailure, SessionFactory},
     },
 };
 

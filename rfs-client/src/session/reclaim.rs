@@ -23,15 +23,17 @@ use rdmabox::{Cancel, RequestError};
 use rfs_proto::{Attached, Opened, Recall, Recalls, Reply, Request, decode_reply, encode_request};
 
 use crate::{
-    Remote,
-    cache::{Cache, sharing::Sharing},
+    cache::{Cache, page_hold::Sharing},
+    client::recalls::void_all,
     error::ClientError,
     inode::{
-        Inode, InodeTable,
+        Inode,
         layout::{LayoutCache, validate},
         orphans::ANNOUNCEMENT,
+        table::InodeTable,
     },
-    session::{attach::call_on, reconnect::Reclaimer},
+    remote::{Remote, messages::call_on},
+    session::reconnect::reconnect_thread::Reclaimer,
 };
 
 /// The client's state to reclaim.
@@ -45,7 +47,7 @@ pub(crate) struct StateReclaimer {
 impl Reclaimer for StateReclaimer {
     fn reclaim(&self, remote: &dyn Remote, attached: &Attached, era: u32) -> Result<(), RequestError> {
         self.inodes.recalls().end();
-        self.cache.void_all(&self.inodes);
+        void_all(&self.cache, &self.inodes);
         self.session.store(attached.session, Ordering::Release);
         let cancel = Cancel::new();
         thread::scope(|scope| {

@@ -57,7 +57,7 @@ fn a_read_that_is_alone_blocks() {
     let server = Fake::new(256, false);
     let (interceptor, c, ino) = with_file(&server);
     assert!(start(&c, ino, 0, 100).is_none());
-    let other = c.count_in_flight();
+    let other = c.transfers.count();
     let started = start(&c, ino, 0, 100).expect("started");
     drop(other);
     // A started read is in flight until its bytes are here.
@@ -87,7 +87,7 @@ fn after_many_requests_alone_the_next_one_is_asked_for_rarely() {
     assert_eq!(alone(16), 16);
     assert_eq!(alone(160), 10);
     // After a request that was not alone, each request asks again.
-    let other = c.count_in_flight();
+    let other = c.transfers.count();
     let started = start(&c, ino, 0, 100).expect("started");
     drop(other);
     interceptor.release(&Ok(()));
@@ -101,7 +101,7 @@ fn after_many_requests_alone_the_next_one_is_asked_for_rarely() {
 fn a_thread_polls_while_it_has_no_other_work() {
     let server = Fake::new(256, false);
     let (interceptor, c, ino) = with_file(&server);
-    let _other = c.count_in_flight();
+    let _other = c.transfers.count();
     for (next, served) in [
         (Next::Nothing, &[Until::AllDone][..]),
         (Next::Answers, &[Until::AnyDone]),
@@ -188,7 +188,7 @@ fn a_reader_that_has_its_bytes_is_alone_with_its_next_read() {
 fn a_read_that_needs_more_than_bytes_blocks() {
     let server = Fake::new(256, false);
     let (interceptor, c, ino) = with_file(&server);
-    let other = c.count_in_flight();
+    let other = c.transfers.count();
     let len = LEN as u64;
     let last = start(&c, ino, len - 10, 10).expect("started");
     // Past the end, overflow, no bytes, too many bytes, and no such file.
@@ -209,7 +209,7 @@ fn a_read_that_needs_more_than_bytes_blocks() {
     let c = Arc::new(client(&server));
     let ino = create(&c, "f");
     c.write(ino, 0, b"x").expect("written");
-    let _other = c.count_in_flight();
+    let _other = c.transfers.count();
     assert!(start(&c, ino, 0, 1).is_none());
 }
 
@@ -217,7 +217,7 @@ fn a_read_that_needs_more_than_bytes_blocks() {
 fn a_change_of_size_waits_for_started_reads() {
     let server = Fake::new(256, false);
     let (interceptor, c, ino) = with_file(&server);
-    let other = c.count_in_flight();
+    let other = c.transfers.count();
     let started = start(&c, ino, 0, 100).expect("started");
     drop(other);
     let (called, calls) = mpsc::channel();
@@ -241,7 +241,7 @@ fn a_change_of_size_waits_for_started_reads() {
 fn a_failed_read_is_repeated() {
     let server = Fake::new(256, false);
     let (interceptor, c, ino) = with_file(&server);
-    let other = c.count_in_flight();
+    let other = c.transfers.count();
     let started = start(&c, ino, 5, 100).expect("started");
     interceptor.release(&Err(RequestError::Flushed));
     assert_eq!(started.recv().expect("answered"), Ok(pattern(LEN)[5..105].to_vec()));
@@ -283,7 +283,7 @@ fn a_write_that_is_alone_blocks() {
     let (interceptor, c, ino) = with_file(&server);
     assert!(start_write(&c, ino, 5, b"xyz", false).is_none());
     assert_eq!(on_server(&server, ino), pattern(LEN));
-    let other = c.count_in_flight();
+    let other = c.transfers.count();
     let mut data = *b"xyz";
     let started = start_write(&c, ino, 5, &data, false).expect("started");
     // The write has its own copy of the data.
@@ -345,7 +345,7 @@ fn reads_and_writes_share_a_batch() {
 fn a_write_that_needs_more_than_bytes_blocks() {
     let server = Fake::new(256, false);
     let (_meddler, c, ino) = with_file(&server);
-    let _other = c.count_in_flight();
+    let _other = c.transfers.count();
     let len = LEN as u64;
     // Past the end, overflow, no bytes, too many bytes, and no such file.
     for (ino, offset, data) in [
@@ -368,7 +368,7 @@ fn a_write_that_needs_more_than_bytes_blocks() {
     let c = Arc::new(client(&server));
     let ino = create(&c, "f");
     c.write(ino, 0, b"x").expect("written");
-    let _other = c.count_in_flight();
+    let _other = c.transfers.count();
     assert!(start_write(&c, ino, 0, b"y", false).is_none());
 }
 
@@ -379,7 +379,7 @@ fn a_started_write_publishes_its_time() {
     c.setattr(ino, &SetAttr { mtime: Some(SetTime::At(5)), ..SetAttr::default() }).expect("set");
     assert_eq!(read(&c, ino, 0, LEN + 1), pattern(LEN));
     let before = server.size_and_time(ino).1;
-    let _other = c.count_in_flight();
+    let _other = c.transfers.count();
     assert!(start_write(&c, ino, 0, b"x", false).is_some());
     // The first write after a set time publishes its time at once.
     assert_ne!(server.size_and_time(ino).1, before);
@@ -391,7 +391,7 @@ fn a_started_write_publishes_its_time() {
 fn a_truncation_waits_for_the_repetition_of_a_write() {
     let server = Fake::new(256, false);
     let (interceptor, c, ino) = with_file(&server);
-    let other = c.count_in_flight();
+    let other = c.transfers.count();
     let started = start_write(&c, ino, 5, b"xyz", false).expect("started");
     drop(other);
     let (repeats, repeated) = mpsc::channel();
@@ -420,7 +420,7 @@ fn a_truncation_waits_for_the_repetition_of_a_write() {
 fn a_failed_write_is_repeated_or_reported() {
     let server = Fake::new(256, false);
     let (interceptor, c, ino) = with_file(&server);
-    let other = c.count_in_flight();
+    let other = c.transfers.count();
     let started = start_write(&c, ino, 5, b"xyz", false).expect("started");
     interceptor.release(&Err(RequestError::Flushed));
     assert_eq!(started.recv().expect("answered"), Ok(()));
@@ -446,7 +446,7 @@ fn lose_a_lock(c: &Client, ino: u64) {
 fn a_request_under_a_lost_lock_is_not_repeated() {
     let server = Fake::new(256, false);
     let (interceptor, c, ino) = with_file(&server);
-    let other = c.count_in_flight();
+    let other = c.transfers.count();
     let reading = start(&c, ino, 5, 100).expect("started");
     let writing = start_write(&c, ino, 5, b"xyz", false).expect("started");
     lose_a_lock(&c, ino);
@@ -463,7 +463,7 @@ fn a_started_write_that_a_truncation_overtook_is_repeated() {
     for looks in [false, true] {
         let server = Fake::new(256, false);
         let (interceptor, c, ino) = with_file(&server);
-        let other = c.count_in_flight();
+        let other = c.transfers.count();
         let started = start_write(&c, ino, 5, b"xyz", false).expect("started");
         drop(other);
         let another = client(&server);

@@ -361,7 +361,7 @@ fn a_layout_is_given_back_when_no_operation_uses_it() {
     k.client.write(ino, 0, OLD).expect("written");
     assert_eq!(read(&k.client, ino, 0, 100), OLD);
     k.interceptor.hold();
-    let other = k.client.count_in_flight();
+    let other = k.client.transfers.count();
     let (send, answered) = mpsc::channel();
     let answer = move |data: Result<ReadData<'_>, ClientError>| {
         let Ok(ReadData::Bytes(bytes)) = data else { panic!("{data:?}") };
@@ -523,7 +523,9 @@ fn directory_attributes_are_valid_until_the_directory_changes() {
         ("a read of this client's own", |k| assert_eq!(k.client.reads_directory(&directory(1)), Ok(true))),
         ("another client's change", |k| k.recall(Recall::Name { parent: DIR, name: b"x".into() })),
         ("a change of its attributes", |k| k.recall(Recall::Attr { ino: DIR })),
-        ("a server that was started again", |k| k.client.cache.void_all(&k.client.inodes)),
+        ("a server that was started again", |k| {
+            crate::client::recalls::void_all(&k.client.cache, &k.client.inodes)
+        }),
         ("a change of this client's own with which nothing came", |k| {
             *k.server.directory.lock() = None;
             create(&k.client, "g");

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use rdmabox::RemoteAddr;
 
-use crate::{ReadDone, Remote, WriteDone};
+use crate::remote::{ReadDone, Remote, WriteDone};
 
 /// Requests, or bytes of them, at which a batch is started.
 const MAX_REQUESTS: usize = 16;

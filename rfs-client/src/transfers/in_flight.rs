@@ -1,17 +1,26 @@
 //! Counts of the reads and writes in flight.
 //!
 //! # Concurrency
-//! Any thread. Atomic words, and one lock that is held briefly.
+//! Any thread. Atomic words.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU32, AtomicUsize, Ordering},
 };
 
-use parking_lot::{Condvar, Mutex};
-
-use crate::inode::Inode;
-use crate::io::async_io::Next;
+/// Other work of a thread after a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Another request is waiting.
+    Waits,
+    /// No request is waiting: the thread would block.
+    Nothing,
+    /// No request is waiting, but replies go out only when the thread returns to the kernel. It may
+    /// poll until there are some.
+    Answers,
+    /// Unknown until the thread returns to the kernel.
+    Unknown,
+}
 
 /// Number of reads and writes of a client in flight.
 #[derive(Clone, Debug, Default)]
@@ -64,46 +73,6 @@ impl AloneStreak {
         // Only a change is stored, because all threads read the word.
         if self.0.load(Ordering::Relaxed) != 0 {
             self.0.store(0, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Number of started reads and writes of an inode. They keep its extents in use without holding a
-/// lock.
-#[derive(Debug, Default)]
-pub(crate) struct StartedRequests {
-    count: Mutex<usize>,
-    none: Condvar,
-}
-
-impl StartedRequests {
-    /// Blocks until there are none. The caller keeps new ones from starting.
-    pub(crate) fn wait(&self) {
-        let mut count = self.count.lock();
-        while *count > 0 {
-            self.none.wait(&mut count);
-        }
-    }
-}
-
-/// One of them, until it is dropped.
-#[derive(Debug)]
-pub(crate) struct StartedGuard(Arc<Inode>);
-
-impl StartedGuard {
-    /// Counts one more. The caller holds the inode's `io` and `layout_users`.
-    pub(crate) fn new(inode: &Arc<Inode>) -> StartedGuard {
-        *inode.started.count.lock() += 1;
-        StartedGuard(Arc::clone(inode))
-    }
-}
-
-impl Drop for StartedGuard {
-    fn drop(&mut self) {
-        let mut count = self.0.started.count.lock();
-        *count -= 1;
-        if *count == 0 {
-            self.0.started.none.notify_all();
         }
     }
 }

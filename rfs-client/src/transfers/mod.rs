@@ -1,5 +1,63 @@
-//! Reads and writes in flight.
+//! Reads and writes in flight: their number, batches of requests to start, and repetitions.
+//!
+//! # Concurrency
+//! Session threads start, polling threads complete.
 
 pub(crate) mod coalescer;
 pub(crate) mod in_flight;
 pub(crate) mod write_retries;
+
+use std::sync::Arc;
+
+use rdmabox::Until;
+
+use crate::{
+    remote::Remote,
+    transfers::{
+        coalescer::{Coalescer, TransferRequest},
+        in_flight::{AloneStreak, InFlight, InFlightGuard, Next},
+        write_retries::WriteRetries,
+    },
+};
+
+/// The reads and writes of a client in flight.
+#[derive(Debug, Default)]
+pub(crate) struct Transfers {
+    in_flight: InFlight,
+    alone_streak: AloneStreak,
+    coalescer: Coalescer,
+    pub(crate) retries: Arc<WriteRetries>,
+}
+
+impl Transfers {
+    /// Counts a read or write that a thread blocks for.
+    pub(crate) fn count(&self) -> InFlightGuard {
+        self.in_flight.enter()
+    }
+
+    /// Returns the other work of the thread, or `None` if this request is alone.
+    pub(crate) fn queue_hint(&self, next: impl FnOnce() -> Next) -> Option<Next> {
+        if self.in_flight.any() {
+            self.alone_streak.end();
+            return Some(next());
+        }
+        self.alone_streak.finds_next(next).then_some(Next::Waits)
+    }
+
+    /// Starts a request, with others if more are waiting. May poll completions if none is.
+    pub(crate) fn start(&self, remote: &dyn Remote, request: TransferRequest, next: Next) {
+        let add = |request| self.coalescer.add(remote, request, next == Next::Waits);
+        let until = match next {
+            Next::Waits | Next::Unknown => return add(request),
+            Next::Nothing => Until::AllDone,
+            Next::Answers => Until::AnyDone,
+        };
+        let mut request = Some(request);
+        remote.serve(until, &mut || request.take().into_iter().for_each(add));
+    }
+
+    /// Notes that a started request has completed.
+    pub(crate) fn completed(&self, remote: &dyn Remote) {
+        self.coalescer.completed(remote);
+    }
+}

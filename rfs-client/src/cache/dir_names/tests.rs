@@ -133,7 +133,7 @@ proptest! {
     #[test]
     fn absent_names_do_not_exist(steps in steps()) {
         let mut d = DirNames::default();
-        let mut recalled = crate::cache::RecallLog::default();
+        let mut recalled = crate::cache::recall_log::RecallLog::default();
         // The names at the server. Names keep their cookies, and new ones come last.
         let mut truth: Vec<(u64, u8)> = Vec::new();
         let mut cookies = 0;
@@ -151,7 +151,7 @@ proptest! {
             }
         };
         let mut lookups = Vec::new();
-        let mut change: Option<(u8, bool, Option<bool>, crate::cache::Moment)> = None;
+        let mut change: Option<(u8, bool, Option<bool>, crate::cache::recall_log::Moment)> = None;
         let mut recalls = std::collections::VecDeque::new();
         let mut page = None;
         for step in steps {

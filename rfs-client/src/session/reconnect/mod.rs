@@ -15,7 +15,7 @@
 //! operation timeout for the next. `started`, `slots` and `state` are held briefly, never nested.
 
 mod address_map;
-mod reconnect_thread;
+pub(crate) mod reconnect_thread;
 mod remote;
 mod request_slots;
 #[cfg(test)]
@@ -37,7 +37,7 @@ use rfs_proto::{Attached, Identity, SLOTS};
 use rustix::time::{ClockId, clock_gettime};
 
 use address_map::{AddressMap, Regions};
-pub(super) use reconnect_thread::{ConnectFailure, Reclaimer, SessionFactory};
+use reconnect_thread::{Reclaimer, SessionFactory};
 use request_slots::{RequestSlots, SlotSeq};
 
 use crate::Remote;

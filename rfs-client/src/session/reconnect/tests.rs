@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use rdmabox::{Memory, Op, RemoteAddr};
 use rfs_proto::{RegionRef, Request, decode_request, encode_request};
 
-use crate::session::reconnect::{address_map::address_of, *};
+use crate::session::reconnect::{address_map::address_of, reconnect_thread::ConnectFailure, *};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(50);

@@ -13,13 +13,6 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
-use rfs_proto::{Marks, Request};
-
-use crate::{
-    Client, ClientError,
-    cache::{Effect, Since},
-};
-
 /// No page is cached, or no cached page has to be current.
 const NONE: u8 = 0;
 /// The server recalls the pages before another mount's write returns.
@@ -37,9 +30,9 @@ pub(crate) struct PageHold(AtomicU8);
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
     /// Number of inodes with a lost hold.
-    contested: AtomicUsize,
+    pub(crate) contested: AtomicUsize,
     /// Number of inodes that are open here for writing, and were open at other mounts at the time.
-    shared: AtomicUsize,
+    pub(crate) shared: AtomicUsize,
 }
 
 /// Odd while other mounts may have open an inode that is open here for writing. Each change
@@ -72,11 +65,11 @@ impl PageHold {
         }
     }
 
-    fn state(&self) -> u8 {
+    pub(crate) fn state(&self) -> u8 {
         self.0.load(Ordering::SeqCst)
     }
 
-    fn is_lost(&self) -> bool {
+    pub(crate) fn is_lost(&self) -> bool {
         self.state() == LOST
     }
 
@@ -90,7 +83,7 @@ impl PageHold {
     }
 }
 
-fn is_contested(state: u8) -> bool {
+pub(crate) fn is_contested(state: u8) -> bool {
     matches!(state, LOST | REGAINED)
 }
 
@@ -111,7 +104,7 @@ impl Shared {
     }
 
     /// Notes that no other mount has the file open, unless the state has changed since `seen`.
-    fn end_as_of(&self, seen: u64, sharing: &Sharing) {
+    pub(crate) fn end_as_of(&self, seen: u64, sharing: &Sharing) {
         if !seen.is_multiple_of(2)
             && self.0.compare_exchange(seen, seen + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok()
         {
@@ -119,63 +112,8 @@ impl Shared {
         }
     }
 
-    fn seen(&self) -> u64 {
+    pub(crate) fn seen(&self) -> u64 {
         self.0.load(Ordering::SeqCst)
-    }
-}
-
-impl Client {
-    /// Returns true if the server would not recall pages of a file that are about to be cached. The
-    /// caller then calls [`hold_pages`](Self::hold_pages) first.
-    pub fn lacks_hold(&self, ino: u64) -> bool {
-        self.inodes.sharing().contested.load(Ordering::SeqCst) > 0
-            && self.cache.is_on()
-            && self.inodes.get(ino).is_some_and(|inode| inode.hold.is_lost())
-    }
-
-    /// Returns true if the kernel was told to drop pages of a file since it was opened.
-    pub fn is_contested(&self, ino: u64) -> bool {
-        self.inodes.sharing().contested.load(Ordering::SeqCst) > 0
-            && self.inodes.get(ino).is_some_and(|inode| is_contested(inode.hold.state()))
-    }
-
-    /// Has the server recall pages of a file that are read or written from now on.
-    ///
-    /// # Errors
-    /// The error of the call. No page may be cached then.
-    pub fn hold_pages(&self, ino: u64) -> Result<(), ClientError> {
-        let Some(inode) = self.inodes.get(ino) else { return Ok(()) };
-        let since: Since = self.since();
-        self.call_done(&Request::HoldPages { ino })?;
-        let telling = self.telling();
-        if inode.hold.is_lost() && !telling.loses_pages(since, ino) {
-            inode.hold.hold(self.inodes.sharing());
-        }
-        Ok(())
-    }
-
-    /// Returns true if other mounts may cache pages of a file that is open here for writing.
-    pub fn is_shared(&self, ino: u64) -> bool {
-        self.inodes.sharing().shared.load(Ordering::SeqCst) > 0
-            && self.inodes.get(ino).is_some_and(|inode| !inode.shared.seen().is_multiple_of(2))
-    }
-
-    /// Blocks until no other mount caches pages older than the writes before this call.
-    ///
-    /// # Errors
-    /// The error of the call. Other mounts may cache old pages then.
-    pub fn drop_others_pages(&self, ino: u64) -> Result<(), ClientError> {
-        // Other clients can delay this call, so it counts among the changes.
-        let effect = Effect::default();
-        let inode = self.inodes.get(ino);
-        let seen = inode.as_ref().map(|inode| inode.shared.seen());
-        let _under_way = self.changes().begin(&effect);
-        let attr = self.call_attr(&Request::DropPages { ino })?;
-        if let (Some(inode), Some(seen), false) = (inode, seen, attr.marks.contains(Marks::SHARED)) {
-            // From now on other mounts open the file without caching pages.
-            inode.shared.end_as_of(seen, self.inodes.sharing());
-        }
-        Ok(())
     }
 }
 

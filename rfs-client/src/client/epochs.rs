@@ -1,0 +1,75 @@
+//! Operations that outlive the loss of their session: eras and lost locks.
+//!
+//! # Concurrency
+//! Session threads.
+
+use rdmabox::RequestError;
+use rfs_proto::{Errno, Reply, Request};
+
+use crate::{
+    client::{Client, TRIES},
+    error::ClientError,
+    inode::Inode,
+};
+
+impl Client {
+    /// Runs `act` on an open file, and repeats it if a new era has begun meanwhile and voided its
+    /// addresses.
+    ///
+    /// # Errors
+    /// ESTALE if the file is gone. EIO if locks that were held in `issued_era` are lost: they
+    /// may have guarded this operation.
+    pub(crate) fn retry_in_new_era<R>(
+        &self,
+        inode: &Inode,
+        issued_era: u32,
+        mut act: impl FnMut() -> Result<R, ClientError>,
+    ) -> Result<R, ClientError> {
+        for _ in 0..TRIES {
+            inode.check_guards(issued_era)?;
+            let (era, used) = (inode.layout.read().era(), self.remote.era_in_use());
+            let has_begun = || era != self.remote.era() || used != self.remote.era_in_use();
+            match act() {
+                Err(ClientError::Request(RequestError::Disconnected) | ClientError::Errno(Errno::EBADF))
+                    if has_begun() && self.is_connected() => {}
+                outcome => return outcome,
+            }
+            // The reclaim has renewed the layout, unless the file was opened just then.
+            self.remote.ready()?;
+            if inode.is_gone() {
+                return Err(Errno::ESTALE.into());
+            }
+            if inode.layout.read().era() != self.remote.era() {
+                let _calls = inode.layout_calls.lock();
+                self.fetch_layout(inode, None)?;
+            }
+        }
+        Err(ClientError::Unstable)
+    }
+
+    /// Makes a call about open files that their locks may guard. The caller issued it in
+    /// `issued_era`.
+    ///
+    /// # Errors
+    /// EIO if such a lock was lost in a later era. The call is not carried out in a later era then.
+    pub(crate) fn call_guarded(
+        &self,
+        inodes: &[&Inode],
+        issued_era: u32,
+        request: &Request<'_>,
+    ) -> Result<Reply, ClientError> {
+        // The order matters: a lock that is held here and lost before the era is read is detected
+        // after that.
+        let held_locks = inodes.iter().any(|inode| !inode.held_locks.lock().is_empty());
+        let era = self.remote.era_in_use();
+        let guarded = || inodes.iter().try_for_each(|inode| inode.check_guards(issued_era));
+        guarded()?;
+        if !held_locks {
+            return self.call(request);
+        }
+        match self.call_in(era, request) {
+            Err(e @ ClientError::Request(RequestError::Disconnected)) => guarded().and(Err(e)),
+            outcome => outcome,
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Reads of an inode's record, and its addresses.
+//!
+//! # Concurrency
+//! Session threads. Takes an inode's `size` and `layout`, each briefly.
+
+use rdmabox::RemoteAddr;
+use rfs_proto::{Request, record};
+
+use crate::{
+    client::Client,
+    error::ClientError,
+    inode::{Inode, size::LookStart},
+    memory::records::Glimpse,
+    remote::at,
+};
+
+impl Client {
+    /// Returns the state to note before the read of a size.
+    pub(crate) fn before_look(&self) -> LookStart {
+        LookStart { era: self.remote.era(), epoch: self.inodes.recalls().now() }
+    }
+
+    /// Reads the size, generation and space of an inode.
+    ///
+    /// # Errors
+    /// Fails without a session, even if the record is mapped.
+    pub(crate) fn look(&self, inode: &Inode) -> Result<Glimpse, ClientError> {
+        if self.records.is_mapped() {
+            self.remote.ready()?;
+        }
+        self.peek(inode)
+    }
+
+    /// Reads as [`look`](Self::look), for a caller that uses the session before or after. A mapped
+    /// record can be read without a session.
+    pub(crate) fn peek(&self, inode: &Inode) -> Result<Glimpse, ClientError> {
+        if let Some(slot) = inode.slot()
+            && let Some(glimpse) = self.records.glimpse(inode.ino, slot)
+        {
+            return Ok(glimpse);
+        }
+        let start = self.before_look();
+        let read = match inode.slot() {
+            Some(slot) => self.records.read(inode.ino, slot)?,
+            None => None,
+        };
+        let now = match read {
+            Some(seen) => seen.glimpse(),
+            None => {
+                let attr = self.call_attr(&Request::GetAttr { ino: inode.ino })?;
+                Glimpse { size: attr.size, generation: attr.layout_generation, allocated: None }
+            }
+        };
+        inode.saw(start, now.generation, now.size);
+        Ok(now)
+    }
+
+    /// Returns the slot and address of an open inode's record.
+    pub(crate) fn record_of(&self, inode: &Inode) -> Result<(u32, RemoteAddr), ClientError> {
+        let slot = inode.slot().ok_or(ClientError::Protocol("an open file without a record"))?;
+        Ok((slot, self.records.field(inode.layout.read().era(), slot, 0, record::LEN)?))
+    }
+
+    /// Returns the address of a word of an open inode's record.
+    pub(crate) fn field_of(&self, inode: &Inode, field: usize) -> Result<RemoteAddr, ClientError> {
+        let slot = inode.slot().ok_or(ClientError::Protocol("an open file without a record"))?;
+        self.records.field(inode.layout.read().era(), slot, field, 8)
+    }
+
+    pub(crate) fn arena_addr(&self, era: u32, arena: u64, len: u64) -> Result<RemoteAddr, ClientError> {
+        at(&self.arena, era, arena, len).ok_or(ClientError::Protocol("an extent outside the arena"))
+    }
+}

@@ -1,0 +1,214 @@
+//! Which replies the caller and this client may cache.
+//!
+//! Before a request whose reply may be cached, the caller notes the time ([`Client::since`]). The
+//! reply is cached only if nothing was recalled since that concerns it. While the kernel is told
+//! ([`Client::telling`]), no recall is noted. The kernel is therefore told first, and drops
+//! second, and never caches data whose recall is over.
+//!
+//! # Concurrency
+//! Session threads. Takes the recall log shared, then an inode's `attr_caching`, then any one of
+//! the cache's other locks, which are held briefly.
+
+use std::time::Instant;
+
+use parking_lot::RwLockReadGuard;
+use rfs_proto::{Attr, Marks};
+
+use crate::{
+    cache::listing::Opened,
+    cache::recall_log::{RecallLog, Since},
+    client::Client,
+    inode::Inode,
+};
+
+/// A guard that holds recalls off. No recall is noted while it exists.
+#[derive(Debug)]
+pub struct Telling<'c> {
+    client: &'c Client,
+    recall_log: RwLockReadGuard<'c, RecallLog>,
+}
+
+impl Telling<'_> {
+    /// Returns the current time.
+    pub(crate) fn now(&self) -> Since {
+        Since { recalled: self.recall_log.now(), changed: self.client.cache.changed.lock().now() }
+    }
+
+    /// Returns true if the caller may cache a reply about a name, requested at `since`, even its
+    /// absence.
+    pub fn keeps_name(&self, since: Since, parent: u64, name: &[u8]) -> bool {
+        self.client.cache.is_on() && !self.recall_log.name(since.recalled, parent, name)
+    }
+
+    /// Returns true if the caller may cache the absence of a name, requested at `since`. Records
+    /// the name then.
+    pub fn keeps_absence(&self, since: Since, parent: u64, name: &[u8]) -> bool {
+        self.keeps_name(since, parent, name) && self.client.inodes.absent(parent, name)
+    }
+
+    /// Returns true if the caller may also cache the inode that a name stands for.
+    ///
+    /// No recall concerned the inode since, so the caller has its current owner. Records the name
+    /// in any case, because the caller is told of it and may remember it.
+    pub fn keeps_what_is_named(&self, since: Since, parent: u64, name: &[u8], attr: &Attr) -> bool {
+        // "." and ".." are looked up for file handles. No path walk uses them.
+        if !matches!(name, b"." | b"..") {
+            self.client.inodes.named(attr.ino, parent, name);
+        }
+        self.keeps_name(since, parent, name) && !self.recall_log.attr(since.recalled, attr.ino)
+    }
+
+    /// Returns true if cacheable attributes, requested at `since`, may be cached. A change by this
+    /// client counts like a recall: the kernel may hear of the change before it hears of the
+    /// attributes.
+    pub(crate) fn keeps_attr(&self, since: Since, ino: u64) -> bool {
+        self.client.cache.is_on()
+            && !self.client.cache.changed.lock().attr(since.changed, ino)
+            && !self.recall_log.attr(since.recalled, ino)
+            && self.client.inodes.get(ino).is_some_and(|inode| inode.attr_caching.lock().is_cacheable())
+    }
+
+    /// Returns true if these attributes, requested at `since`, may be cached. They need their own
+    /// mark: attributes that were read before the inode became cacheable must not be cached.
+    pub fn keeps(&self, since: Since, attr: &Attr) -> bool {
+        attr.marks.contains(Marks::KEEP) && self.keeps_attr(since, attr.ino)
+    }
+
+    /// Takes a reference to an inode whose attributes were requested at `since`.
+    pub fn reference(&self, since: Since, attr: &Attr) {
+        self.answered(since, &self.client.acquire(attr), attr);
+    }
+
+    /// Notes whether attributes from the server may be cached.
+    fn answered(&self, since: Since, inode: &Inode, attr: &Attr) {
+        if self.client.cache.is_on() {
+            let kept = attr.marks.contains(Marks::KEEP) && !self.recall_log.attr(since.recalled, inode.ino);
+            inode.attr_caching.lock().answered(kept, Instant::now());
+            if !kept {
+                inode.pages.recalled();
+            }
+            self.learn(since, inode, attr.marks);
+        }
+    }
+
+    /// Learns the marks of attributes that were requested at `since`.
+    pub(crate) fn learn(&self, since: Since, inode: &Inode, marks: Marks) {
+        // Held, so that a change that ends meanwhile voids the marks.
+        let mut attr_caching = inode.attr_caching.lock();
+        if !self.client.cache.changed.lock().attr(since.changed, inode.ino)
+            && !self.recall_log.attr(since.recalled, inode.ino)
+        {
+            attr_caching.learn(marks);
+        }
+    }
+
+    /// Returns true if pages of an open file with these attributes may be cached although other
+    /// clients may write to it later: the server recalls them.
+    pub fn holds_pages(&self, attr: &Attr) -> bool {
+        let Some(inode) = self.client.inodes.get(attr.ino) else { return false };
+        self.client.cache.is_on()
+            && (attr.marks.contains(Marks::KEEP) || inode.attr_caching.lock().is_cacheable())
+    }
+
+    /// Returns true if this client may cache nothing.
+    pub fn keeps_nothing(&self) -> bool {
+        !self.client.cache.is_on()
+    }
+
+    /// Returns true if pages of an inode may have been recalled since.
+    pub(crate) fn loses_pages(&self, since: Since, ino: u64) -> bool {
+        self.recall_log.pages(since.recalled, ino)
+    }
+
+    /// Notes that a file, requested at `since`, is opened as `handle` through the caller's page
+    /// cache. Returns true if the cached pages are current. Otherwise the caller drops them.
+    pub fn opens_pages(&self, since: Since, attr: &Attr, handle: u64) -> bool {
+        let ino = attr.ino;
+        let Some(inode) = self.client.inodes.get(ino) else { return false };
+        let kept = self.client.cache.is_on()
+            && !self.recall_log.attr(since.recalled, ino)
+            && inode.attr_caching.lock().is_cacheable();
+        if kept {
+            inode.hold.hold(self.client.inodes.sharing());
+        } else if self.holds_pages(attr) {
+            inode.hold.hold_later(self.client.inodes.sharing());
+        }
+        inode.pages.opened(handle, kept)
+    }
+
+    /// Notes that a directory is opened as `handle`. Returns how the caller may use its cached
+    /// listing.
+    pub fn opens_listing(&self, ino: u64, handle: u64) -> Opened {
+        let kept = self.client.cache.is_on();
+        let Some(inode) = self.client.inodes.get(ino) else { return Opened::Apart };
+        inode.interest.used();
+        inode.listing.lock().opened(handle, kept)
+    }
+
+    /// Returns false if the caller must drop the directory's cached listing before it is told that
+    /// `handle` has reached the end.
+    pub fn completes_listing(&self, ino: u64, handle: u64) -> bool {
+        self.client.inodes.get(ino).is_some_and(|inode| !inode.listing.lock().is_spoiled(handle))
+    }
+
+    /// Returns true if a name, or all names of a directory, were recalled since.
+    pub(crate) fn lost(&self, since: Since, parent: u64, name: Option<&[u8]>) -> bool {
+        !self.client.cache.is_on()
+            || match name {
+                Some(name) => self.recall_log.name(since.recalled, parent, name),
+                None => self.recall_log.names(since.recalled, parent),
+            }
+    }
+
+    /// Returns true if attributes of an unreferenced inode may be cached as prefetched.
+    pub(crate) fn is_fresh(&self, since: Since, parent: u64, name: &[u8], attr: &Attr) -> bool {
+        attr.marks.contains(Marks::KEEP)
+            && !self.recall_log.name(since.recalled, parent, name)
+            && !self.recall_log.attr(since.recalled, attr.ino)
+            && self.client.inodes.get(attr.ino).is_none()
+    }
+}
+
+impl Client {
+    /// Returns the time to note before a request.
+    pub fn since(&self) -> Since {
+        let recalled = self.cache.recall_log.read().now();
+        Since { recalled, changed: self.cache.changed.lock().now() }
+    }
+
+    /// Returns `since`, except that own changes up to now do not count: the reply to an own change
+    /// already includes them.
+    pub fn since_but_changed(&self, since: Since) -> Since {
+        Since { changed: self.cache.changed.lock().now(), ..since }
+    }
+
+    /// Holds recalls off while the caller is told. Must be brief, and not nested on one thread.
+    pub fn telling(&self) -> Telling<'_> {
+        Telling { client: self, recall_log: self.cache.recall_log.read() }
+    }
+
+    /// Notes attributes of a referenced inode, requested at `since`.
+    pub(crate) fn answered(&self, since: Since, inode: &Inode, attr: &Attr) {
+        if self.cache.is_on() {
+            self.telling().answered(since, inode, attr);
+        }
+    }
+
+    /// Notes that a directory is read here. The attributes that came with a change are older than
+    /// that.
+    pub(crate) fn directory_is_read(&self, ino: u64) {
+        self.cache.dir_attrs.lock().take(ino);
+    }
+
+    /// Returns a directory's attributes that came with this client's own change, if nothing has
+    /// changed since and they may be cached.
+    pub(crate) fn after_own_change(&self, since: Since, inode: &Inode) -> Option<Attr> {
+        let (attr, as_of) = self.cache.dir_attrs.lock().take(inode.ino)?;
+        let telling = self.telling();
+        if !telling.keeps(as_of, &attr) {
+            return None;
+        }
+        telling.learn(since, inode, attr.marks);
+        Some(attr)
+    }
+}

@@ -1,0 +1,54 @@
+//! Times of reads and writes that this client makes.
+//!
+//! # Concurrency
+//! Session threads. Holds the inode's `times` over one small WRITE.
+
+use std::sync::atomic::Ordering;
+
+use crate::{
+    client::Client,
+    error::ClientError,
+    inode::{Inode, access::AccessTimes, write_times::WriteTimes},
+};
+
+impl Client {
+    /// Notes that the inode was written now.
+    pub(crate) fn stamp(&self, inode: &Inode) -> Result<(), ClientError> {
+        self.was_written(inode);
+        self.publish_time(inode, |times| times.note(self.clock.now()))
+    }
+
+    /// Publishes the time that `due` returns, if any.
+    pub(crate) fn publish_time(
+        &self,
+        inode: &Inode,
+        due: impl FnOnce(&mut WriteTimes) -> Option<i64>,
+    ) -> Result<(), ClientError> {
+        if self.confined {
+            return Ok(());
+        }
+        let mut times = inode.times.lock();
+        match (due(&mut times), inode.slot()) {
+            (Some(time), Some(slot)) => {
+                let era = inode.layout.read().era();
+                self.records.write_time(era, slot, time)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes that a file is read.
+    pub(crate) fn was_read(&self, inode: &Inode) {
+        if inode.access.due.load(Ordering::Relaxed) {
+            inode.access.due.store(self.access_times == AccessTimes::Always, Ordering::Relaxed);
+            inode.access.note(self.clock.now());
+        }
+    }
+
+    /// Notes that a file was written: the next read counts.
+    pub(crate) fn was_written(&self, inode: &Inode) {
+        if self.access_times == AccessTimes::Relative {
+            inode.access.due.store(true, Ordering::Relaxed);
+        }
+    }
+}

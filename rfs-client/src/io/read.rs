@@ -1,0 +1,216 @@
+//! One-sided reads.
+//!
+//! If records are mapped, every read reads the record. Over a network, a read inside the known
+//! size ([`KnownSize`](crate::inode::size::KnownSize)) skips the record, because the server recalls
+//! that size before it falls. Other reads read the record at the end of their list. A read that
+//! finds a new layout generation begins anew.
+//!
+//! # Concurrency
+//! Session threads. Takes the inode's locks in the order `io` (shared), `layout_users` (shared),
+//! `layout_calls`.
+
+use std::sync::atomic::Ordering;
+
+use rdmabox::{Memory, Op, RemoteAddr};
+use rfs_proto::{Errno, record};
+use smallvec::SmallVec;
+
+use crate::{
+    client::{Client, TRIES},
+    error::ClientError,
+    inode::{Inode, layout::Piece, size::LookStart},
+    memory::records::{Glimpse, RawRecord, Seen},
+    remote::{LIST, Mapped, Ops},
+};
+
+/// The result of a read.
+#[derive(Debug)]
+pub enum ReadData<'a> {
+    /// Bytes in the server's memory, which is mapped here. Other clients may change them.
+    Mapped {
+        /// The mapping.
+        memory: &'a Memory,
+        /// Offset of the first byte.
+        offset: usize,
+        /// Number of bytes.
+        len: usize,
+    },
+    /// Bytes in the caller's buffer.
+    Bytes(&'a [u8]),
+}
+
+/// Parts of one read, with their destinations.
+pub(crate) type Reads<'a> = SmallVec<[(RemoteAddr, &'a mut [u8]); 4]>;
+
+impl Client {
+    /// Reads up to `len` bytes at `offset` of an open file, and calls `sink` with them. Past the
+    /// end there are fewer bytes. `sink` gets mapped memory if possible, else `buffer`, which grows
+    /// as needed.
+    pub fn read<R>(
+        &self,
+        ino: u64,
+        offset: u64,
+        len: usize,
+        buffer: &mut Vec<u8>,
+        sink: impl FnOnce(ReadData<'_>) -> R,
+    ) -> Result<R, ClientError> {
+        self.read_issued_in(self.remote.era_in_use(), (ino, offset, len), buffer, sink)
+    }
+
+    /// Reads as [`read`](Self::read). The caller issued the read in `issued_era`, which may have
+    /// ended.
+    pub(crate) fn read_issued_in<R>(
+        &self,
+        issued_era: u32,
+        (ino, offset, len): (u64, u64, usize),
+        buffer: &mut Vec<u8>,
+        sink: impl FnOnce(ReadData<'_>) -> R,
+    ) -> Result<R, ClientError> {
+        let inode = self.opened(ino)?;
+        let _shared = inode.io.read();
+        if !inode.open.load(Ordering::Acquire) {
+            return Err(Errno::EBADF.into());
+        }
+        self.was_read(&inode);
+        // Counted until the bytes are here: the caller may issue its next read at once, and that
+        // read is alone.
+        let counted = (!self.records.is_mapped()).then(|| self.transfers.count());
+        let end = offset.saturating_add(len as u64);
+        if let Some(sums) = &self.sums {
+            let bytes = self.read_checked(sums, &inode, issued_era, (offset, end), buffer)?;
+            drop(counted);
+            return Ok(sink(ReadData::Bytes(&buffer[bytes])));
+        }
+        for attempt in 1..=TRIES {
+            let _places = inode.layout_users.read();
+            if let Some(map) = &self.arena_map
+                && self.records.is_mapped()
+            {
+                let now = self.look(&inode)?;
+                if inode.layout.read().generation() != now.generation {
+                    self.follow_generation(&inode, now.generation)?;
+                    continue;
+                }
+                let len = end.min(now.size).saturating_sub(offset);
+                return self.read_mapped(&inode, map, offset, len, buffer, sink);
+            }
+            let last = attempt == TRIES;
+            if let Some(len) = self.retry_in_new_era(&inode, issued_era, || {
+                self.read_remote(&inode, offset, end, buffer, last)
+            })? {
+                drop(counted);
+                return Ok(sink(ReadData::Bytes(&buffer[..len])));
+            }
+        }
+        Err(ClientError::Unstable)
+    }
+
+    fn read_mapped<R>(
+        &self,
+        inode: &Inode,
+        map: &Mapped,
+        offset: u64,
+        len: u64,
+        buffer: &mut Vec<u8>,
+        sink: impl FnOnce(ReadData<'_>) -> R,
+    ) -> Result<R, ClientError> {
+        if len == 0 {
+            return Ok(sink(ReadData::Bytes(&[])));
+        }
+        let (pieces, _) = self.readable(inode, offset, len)?;
+        // Layouts lie inside the arena (checked), and the arena is mapped whole.
+        let place = |arena: u64| map.offset + arena as usize;
+        if let [Piece::Data { arena, len }] = pieces[..] {
+            return Ok(sink(ReadData::Mapped {
+                memory: &map.memory,
+                offset: place(arena),
+                len: len as usize,
+            }));
+        }
+        let mut rest = room(buffer, len as usize);
+        for piece in &pieces {
+            let (out, behind) = rest.split_at_mut(piece.len() as usize);
+            match *piece {
+                Piece::Data { arena, .. } => map.memory.read(place(arena), out),
+                Piece::Hole { .. } => out.fill(0),
+            }
+            rest = behind;
+        }
+        Ok(sink(ReadData::Bytes(&buffer[..len as usize])))
+    }
+
+    /// Reads over a network into the beginning of `buffer`. Returns `None` to begin anew. With
+    /// `accept`, takes an end of file that may have moved during the read.
+    fn read_remote(
+        &self,
+        inode: &Inode,
+        offset: u64,
+        end: u64,
+        buffer: &mut Vec<u8>,
+        accept: bool,
+    ) -> Result<Option<usize>, ClientError> {
+        let start = self.before_look();
+        let known = *inode.size.lock();
+        let size = known.guess();
+        let len = end.min(size).saturating_sub(offset);
+        let (pieces, layout) = match len {
+            0 => (SmallVec::new(), inode.layout.read().id()),
+            _ => self.readable(inode, offset, len)?,
+        };
+        let mut parts = Reads::new();
+        let mut rest = room(buffer, len as usize);
+        for piece in &pieces {
+            let (out, behind) = rest.split_at_mut(piece.len() as usize);
+            match *piece {
+                Piece::Data { arena, len } => parts.push((self.arena_addr(layout.era, arena, len)?, out)),
+                Piece::Hole { .. } => out.fill(0),
+            }
+            rest = behind;
+        }
+        if known.reaches(layout, end, self.inodes.recalls().now()) {
+            if !parts.is_empty() {
+                self.remote.read_vectored(&mut parts)?;
+            }
+            return Ok(Some(len as usize));
+        }
+        let now = self.read_and_look(inode, parts, start)?;
+        if now.generation != layout.generation {
+            self.follow_generation(inode, now.generation)?;
+            return Ok(None);
+        }
+        if now.size > size && end > size && !accept {
+            return Ok(None);
+        }
+        Ok(Some(len.min(now.size.saturating_sub(offset)) as usize))
+    }
+
+    /// Reads parts, and the record after them in the same list. Returns the contents of the record.
+    pub(crate) fn read_and_look(
+        &self,
+        inode: &Inode,
+        mut parts: Reads<'_>,
+        start: LookStart,
+    ) -> Result<Glimpse, ClientError> {
+        let (slot, remote) = self.record_of(inode)?;
+        let mut raw: RawRecord = [0; record::LEN];
+        if parts.len() >= LIST {
+            self.remote.read_vectored(&mut parts)?;
+            parts.clear();
+        }
+        let mut ops: Ops<'_> = parts.into_iter().map(|(remote, out)| Op::Read { remote, out }).collect();
+        ops.push(Op::Read { remote, out: &mut raw });
+        self.remote.execute(&mut ops)?;
+        drop(ops);
+        let Some(seen) = Seen::decode(&raw, inode.ino, slot) else { return self.look(inode) };
+        inode.saw(start, seen.attr.layout_generation, seen.attr.size);
+        Ok(seen.glimpse())
+    }
+}
+
+/// Returns the first `len` bytes of a buffer, which grows as needed.
+pub(crate) fn room(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
+    if buffer.len() < len {
+        buffer.resize(len, 0);
+    }
+    &mut buffer[..len]
+}

@@ -1,0 +1,283 @@
+//! One-sided writes.
+//!
+//! A write places its bytes. Past the end of the file, it raises the size in the same list. If
+//! records are mapped, every write reads the record. Over a network, a write inside the known size
+//! ([`KnownSize`](crate::inode::size::KnownSize)) skips the record, because the server recalls that
+//! size before it falls. Other writes read the record at the end of their list. A write that finds
+//! a new layout generation begins anew.
+//!
+//! # Concurrency
+//! Session threads. Takes the inode's locks in the order `io` (shared), `layout_users` (shared),
+//! `layout_calls`.
+
+use std::sync::atomic::{Ordering, fence};
+
+use rdmabox::{Op, RemoteAddr};
+use rfs_proto::{BLOCK, Errno, MAX_FILE_SIZE, record};
+use smallvec::SmallVec;
+
+use crate::{
+    client::{Client, TRIES},
+    error::ClientError,
+    inode::{Inode, layout::Piece, size::LayoutId},
+    memory::records::{RawRecord, Seen},
+    remote::{LIST, Ops},
+};
+
+/// Parts of one write, in file order.
+pub(crate) type Parts<'a> = SmallVec<[(RemoteAddr, &'a [u8]); 4]>;
+
+/// Returns about half of `len` bytes at `offset`, rounded to the end of a block. Returns `None`
+/// if all bytes lie in one block.
+fn fewer(offset: u64, len: usize) -> Option<usize> {
+    let first = BLOCK - offset % BLOCK;
+    let half = (offset.saturating_add(len as u64 / 2) / BLOCK * BLOCK).saturating_sub(offset);
+    let fewer = usize::try_from(half.max(first)).ok()?;
+    (fewer < len).then_some(fewer)
+}
+
+impl Client {
+    /// Writes `data` at `offset` of an open file. The bytes are visible to all readers on return.
+    pub fn write(&self, ino: u64, offset: u64, data: &[u8]) -> Result<(), ClientError> {
+        self.write_issued_in(self.remote.era_in_use(), ino, offset, data)
+    }
+
+    /// Writes as [`write`](Self::write). If there is not enough space, writes a shorter first part.
+    /// Returns the number of bytes.
+    ///
+    /// # Errors
+    /// ENOSPC if there is no space for the first block.
+    pub fn write_some(&self, ino: u64, offset: u64, data: &[u8]) -> Result<usize, ClientError> {
+        let mut len = data.len();
+        loop {
+            match self.write(ino, offset, &data[..len]) {
+                Err(ClientError::Errno(Errno::ENOSPC)) => len = fewer(offset, len).ok_or(Errno::ENOSPC)?,
+                written => return written.map(|()| len),
+            }
+        }
+    }
+
+    /// Writes as [`write`](Self::write). The caller issued the write in `issued_era`, which may
+    /// have ended.
+    pub(crate) fn write_issued_in(
+        &self,
+        issued_era: u32,
+        ino: u64,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), ClientError> {
+        self.write_then(issued_era, (ino, offset), data, |inode| self.stamp(inode))
+    }
+
+    /// Writes to an open file, and runs `then` while the file is certainly open.
+    pub(crate) fn write_then(
+        &self,
+        issued_era: u32,
+        (ino, offset): (u64, u64),
+        data: &[u8],
+        then: impl Fn(&Inode) -> Result<(), ClientError>,
+    ) -> Result<(), ClientError> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= MAX_FILE_SIZE);
+        let end = end.ok_or(Errno::EFBIG)?;
+        self.transfers.retries.run_stranded();
+        let inode = self.opened(ino)?;
+        let _shared = inode.io.read();
+        if !inode.open.load(Ordering::Acquire) {
+            return Err(Errno::EBADF.into());
+        }
+        let _counted = (!self.records.is_mapped()).then(|| self.transfers.count());
+        let write = || self.write_open(&inode, issued_era, (offset, end), data).and_then(|()| then(&inode));
+        self.retry_in_new_era(&inode, issued_era, write)
+    }
+
+    /// Writes up to `end`. The caller keeps the file open, and issued the write in `issued_era`.
+    pub(crate) fn write_open(
+        &self,
+        inode: &Inode,
+        issued_era: u32,
+        (offset, end): (u64, u64),
+        data: &[u8],
+    ) -> Result<(), ClientError> {
+        if self.writes_by_server() {
+            return self.write_by_server(inode, issued_era, (offset, end), data);
+        }
+        for _ in 0..TRIES {
+            let places = inode.layout_users.read();
+            let Some((parts, layout)) = self.targets(inode, offset, data)? else {
+                drop(places);
+                self.allocate(inode, offset, data.len() as u64)?;
+                continue;
+            };
+            // The addresses may be of the next era, because space was requested or a record was
+            // read meanwhile.
+            inode.check_guards(issued_era)?;
+            let placed = match self.records.is_mapped() {
+                true => self.write_mapped(inode, layout, end, &parts)?,
+                false => self.write_remote(inode, layout, end, &parts)?,
+            };
+            if placed {
+                return Ok(());
+            }
+        }
+        Err(ClientError::Unstable)
+    }
+
+    /// Writes to addresses of a layout if records are mapped. Returns false to begin anew.
+    fn write_mapped(
+        &self,
+        inode: &Inode,
+        layout: LayoutId,
+        end: u64,
+        parts: &Parts<'_>,
+    ) -> Result<bool, ClientError> {
+        let size = self.peek(inode)?.size;
+        if end > size {
+            return self.write_and_raise(inode, layout, (size, end), parts);
+        }
+        self.remote.write_vectored(parts)?;
+        self.still_there(inode, layout.generation, end)
+    }
+
+    /// Writes to addresses of a layout over a network. Returns false to begin anew.
+    ///
+    /// If the known size covers the write, the list has only the bytes. Otherwise it also reads the
+    /// record, which costs no extra round trip.
+    fn write_remote(
+        &self,
+        inode: &Inode,
+        layout: LayoutId,
+        end: u64,
+        parts: &Parts<'_>,
+    ) -> Result<bool, ClientError> {
+        let known = *inode.size.lock();
+        if !known.reaches(layout, end, self.inodes.recalls().now()) {
+            return self.write_and_raise(inode, layout, (known.guess(), end), parts);
+        }
+        let repeats = self.remote.repeats();
+        self.remote.write_vectored(parts)?;
+        // A repetition may have gone to another server process, which does not recall the size from
+        // this client yet.
+        Ok(self.remote.repeats() == repeats || self.still_there(inode, layout.generation, end)?)
+    }
+
+    /// Returns the addresses of the data, and their layout. Returns `None` if space is missing.
+    pub(crate) fn targets<'d>(
+        &self,
+        inode: &Inode,
+        offset: u64,
+        mut data: &'d [u8],
+    ) -> Result<Option<(Parts<'d>, LayoutId)>, ClientError> {
+        let layout = inode.layout.read();
+        let mut parts = Parts::new();
+        for piece in layout.pieces(offset, data.len() as u64) {
+            let Piece::Data { arena, len } = piece else { return Ok(None) };
+            let (part, rest) = data.split_at(len as usize);
+            parts.push((self.arena_addr(layout.era(), arena, len)?, part));
+            data = rest;
+        }
+        Ok(Some((parts, layout.id())))
+    }
+
+    /// Returns true if the bytes written up to `end` under `generation` are part of the file.
+    ///
+    /// If the session is lost by now, the result is as if the loss came later: a truncation changes
+    /// the record first.
+    fn still_there(&self, inode: &Inode, generation: u64, end: u64) -> Result<bool, ClientError> {
+        // The fence makes bytes stored in mapped memory visible before the record is read.
+        fence(Ordering::SeqCst);
+        let now = self.peek(inode)?;
+        if now.generation != generation {
+            self.follow_generation(inode, now.generation)?;
+            return Ok(false);
+        }
+        Ok(now.size >= end)
+    }
+
+    /// Writes, and raises the file's size to at least `end`. `size` is a guess. Returns false to
+    /// begin anew.
+    fn write_and_raise(
+        &self,
+        inode: &Inode,
+        layout: LayoutId,
+        (mut size, end): (u64, u64),
+        parts: &Parts<'_>,
+    ) -> Result<bool, ClientError> {
+        let (slot, record_addr) = self.record_of(inode)?;
+        let remote = self.field_of(inode, record::SIZE)?;
+        let mapped = self.records.is_mapped();
+        let mut raw: RawRecord = [0; record::LEN];
+        for attempt in 0..TRIES {
+            let start = self.before_look();
+            let (raises, mut old) = (size < end, 0);
+            let mut ops = Ops::new();
+            if attempt == 0 && parts.len() + 2 > LIST {
+                self.remote.write_vectored(parts)?;
+            } else if attempt == 0 {
+                ops.extend(parts.iter().map(|(remote, data)| Op::Write { remote: *remote, data }));
+            }
+            if raises {
+                ops.push(Op::CompareSwap { remote, compare: size, swap: end, old: &mut old });
+            }
+            // The record comes after the bytes and the swap, so it shows a truncation that
+            // overlapped this write.
+            if !mapped {
+                ops.push(Op::Read { remote: record_addr, out: &mut raw });
+            }
+            self.remote.execute(&mut ops)?;
+            drop(ops);
+            let seen = if mapped { None } else { Seen::decode(&raw, inode.ino, slot) };
+            let now = seen.map_or_else(|| self.peek(inode), |seen| Ok(seen.glimpse()))?;
+            if now.generation != layout.generation {
+                self.follow_generation(inode, now.generation)?;
+                return Ok(false);
+            }
+            inode.saw(start, now.generation, now.size);
+            let raised = raises && (old == size || old >= end);
+            if raised || !raises && now.size >= end {
+                return Ok(now.size >= end);
+            }
+            size = if raises { old } else { now.size };
+        }
+        // Other clients keep raising the size in small steps, which is progress.
+        Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_shorter_write_ends_at_a_block() {
+        for (offset, len, expected) in [
+            (0, 1 << 20, Some(512 << 10)),
+            (5, 1 << 20, Some((512 << 10) - 5)),
+            (0, 8192, Some(4096)),
+            (4090, 10, Some(6)),
+            (4090, 6, None),
+            (0, 4096, None),
+            (1, 0, None),
+            (0, 4097, Some(4096)),
+        ] {
+            assert_eq!(fewer(offset, len), expected, "{len} bytes at {offset}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn shorter_writes_come_down_to_the_first_block(offset in 0..1_u64 << 62, len in 1..4_usize << 20) {
+            let mut at = len;
+            while let Some(less) = fewer(offset, at) {
+                prop_assert!(0 < less && less < at);
+                prop_assert!((offset + less as u64).is_multiple_of(BLOCK));
+                at = less;
+            }
+            prop_assert_eq!(at, len.min((BLOCK - offset % BLOCK) as usize));
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Access times: which reads count, and the report to the server.
+//!
+//! # Concurrency
+//! Session threads.
+
+use std::sync::atomic::Ordering;
+
+use rfs_proto::{Attr, Errno, Request};
+
+use crate::{
+    client::Client,
+    error::ClientError,
+    inode::{Inode, access::AccessTimes},
+};
+
+impl Client {
+    /// Notes that a file with these attributes was opened for reading. Returns true if that changes
+    /// the access time.
+    ///
+    /// With `unseen`, the kernel may serve reads from its page cache, unseen by this client. The
+    /// open itself then counts as a read.
+    pub fn will_read(&self, attr: &Attr, unseen: bool) -> bool {
+        let now = self.clock.now();
+        if attr.size == 0 || !self.access_times.counts(attr, now) {
+            return false;
+        }
+        let Some(inode) = self.inodes.get(attr.ino) else { return false };
+        match unseen {
+            true => inode.access.note(now),
+            false => inode.access.due.store(true, Ordering::Relaxed),
+        }
+        unseen
+    }
+
+    /// Notes that a directory with these attributes is read from its beginning. Returns true if
+    /// that changes the access time.
+    pub fn reads_directory(&self, attr: &Attr) -> Result<bool, ClientError> {
+        let now = self.clock.now();
+        match self.inodes.get(attr.ino) {
+            Some(inode) if self.directory_access_times.counts(attr, now) => {
+                inode.access.note(now);
+                self.directory_is_read(inode.ino);
+                self.tell_access(&inode).map(|()| true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Notes that a directory was opened whose listing the caller has cached. The open counts as a
+    /// read, because this client does not see the reads. Returns true if that changes the access
+    /// time.
+    pub fn will_list(&self, ino: u64) -> Result<bool, ClientError> {
+        if self.directory_access_times == AccessTimes::Never {
+            return Ok(false);
+        }
+        match self.getattr(ino) {
+            Ok(attr) => self.reads_directory(&attr),
+            // The directory was removed, but a process may still use it as its working directory.
+            Err(ClientError::Errno(Errno::ENOENT)) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Reports the last read to the server, if needed.
+    pub(crate) fn tell_access(&self, inode: &Inode) -> Result<(), ClientError> {
+        match inode.access.take_noted() {
+            Some(at) => self.start(&Request::Accessed { ino: inode.ino, at }),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Attributes, mostly without a call.
+//!
+//! # Concurrency
+//! Session threads. A change of size takes the inode's `io` exclusively; all other locks are held
+//! briefly.
+
+use rfs_proto::{Attr, Marks, Request, SetAttr};
+
+use crate::{
+    client::{Client, calls::attr_of},
+    error::ClientError,
+    inode::{Inode, visible_attrs::visible_attrs},
+};
+
+impl Client {
+    /// Returns an inode's attributes. Reads them one-sidedly if the inode is referenced, unless a
+    /// call is due to make them cacheable.
+    pub fn getattr(&self, ino: u64) -> Result<Attr, ClientError> {
+        let Some(inode) = self.inodes.get(ino) else {
+            return self.call_attr(&Request::GetAttr { ino });
+        };
+        inode.interest.used();
+        let asks = self.cache.is_on() && {
+            let mut attr_caching = inode.attr_caching.lock();
+            !attr_caching.is_cacheable() && attr_caching.call_is_due()
+        };
+        self.attributes(&inode, asks)
+    }
+
+    /// Returns an inode's marks, from the cache if it has them.
+    pub(crate) fn marks(&self, ino: u64) -> Result<Marks, ClientError> {
+        let known = self.inodes.get(ino).and_then(|inode| inode.attr_caching.lock().marks());
+        known.map_or_else(|| self.getattr(ino).map(|attr| attr.marks), Ok)
+    }
+
+    /// Returns a referenced inode's attributes, by a call or one-sidedly.
+    pub(crate) fn attributes(&self, inode: &Inode, asks: bool) -> Result<Attr, ClientError> {
+        let ino = inode.ino;
+        let start = self.before_look();
+        let since = self.since();
+        let kept = inode.attr_caching.lock().is_cacheable();
+        // Reading a mapped record costs less than this shortcut.
+        if kept && !asks && !self.records.is_mapped() {
+            self.remote.ready()?;
+            if let Some(attr) = self.after_own_change(since, inode) {
+                return Ok(inode.with_pending(attr));
+            }
+        }
+        let read = match inode.slot() {
+            Some(slot) if !asks => self.records.read(ino, slot)?,
+            _ => None,
+        };
+        let attr = match read {
+            // The attributes were cacheable before the read. They still are, unless something was
+            // recalled meanwhile; the caller checks that.
+            Some(seen) if kept => {
+                self.telling().learn(since, inode, seen.attr.marks);
+                Attr { marks: seen.attr.marks | Marks::KEEP, ..seen.attr }
+            }
+            Some(seen) => seen.attr,
+            None => {
+                let attr = self.call_attr(&Request::GetAttr { ino })?;
+                self.answered(since, inode, &attr);
+                attr
+            }
+        };
+        inode.set_slot(attr.slot);
+        inode.saw(start, attr.layout_generation, attr.size);
+        Ok(inode.with_pending(attr))
+    }
+
+    /// Changes attributes. A change of size blocks until reads and writes in flight have ended.
+    pub fn setattr(&self, ino: u64, changes: &SetAttr) -> Result<Attr, ClientError> {
+        let request = Request::SetAttr { ino, changes: *changes };
+        let Some(inode) = self.inodes.get(ino) else {
+            return self.call_attr(&request);
+        };
+        let issued_era = self.remote.era_in_use();
+        if changes.atime.is_some() && inode.access.forget() {
+            // A report of an older read must not arrive after the time that is set now.
+            self.remote.finish_calls()?;
+        }
+        let since = self.since();
+        let attr = if changes.size.is_some() {
+            let _exclusive = inode.exclusive();
+            // A failed request may have taken effect, or may do so later.
+            let start = self.before_look();
+            let attr = self.call_guarded(&[&inode], issued_era, &request).and_then(attr_of);
+            let attr = attr.inspect_err(|_| self.lose_layout(&inode))?;
+            inode.saw(start, attr.layout_generation, attr.size);
+            // Voids a layout in flight, too.
+            inode.layout.write().recalled(start.era, attr.layout_generation);
+            attr
+        } else {
+            self.call_guarded(&[&inode], issued_era, &request).and_then(attr_of)?
+        };
+        self.answered(since, &inode, &attr);
+        if changes.size.is_some() || changes.mtime.is_some() {
+            inode.times.lock().reset();
+        }
+        Ok(inode.with_pending(attr))
+    }
+
+    /// Notes that the caller has cached these attributes, which its thread `thread` asked for.
+    pub fn told(&self, attr: &Attr, thread: u32) {
+        if let Some(inode) = self.inodes.get(attr.ino) {
+            inode.attr_readers.add(thread);
+            *inode.told_attrs.lock() = Some(visible_attrs(attr));
+        }
+    }
+
+    /// Notes that `thread` has changed an inode. Returns true if another thread has got its
+    /// attributes since the last change.
+    pub fn others_were_told(&self, ino: u64, thread: u32) -> bool {
+        self.inodes.get(ino).is_some_and(|inode| inode.attr_readers.take_others(thread))
+    }
+
+    /// Returns the permission bits and marks of an inode. They are current if records are mapped;
+    /// else they are those that the caller was [`told`](Self::told) last.
+    pub fn privileges(&self, ino: u64) -> Result<(u32, Marks), ClientError> {
+        let told = self.inodes.get(ino).and_then(|inode| *inode.told_attrs.lock());
+        match told {
+            Some(told) if !self.records.is_mapped() => Ok((told.perm, told.marks)),
+            _ => self.getattr(ino).map(|attr| (attr.perm, attr.marks)),
+        }
+    }
+
+    /// Notes that the caller has dropped the attributes that it was told.
+    pub(crate) fn forget_told_attrs(&self, ino: u64) {
+        if let Some(inode) = self.inodes.get(ino) {
+            *inode.told_attrs.lock() = None;
+        }
+    }
+
+    /// Returns true if these attributes differ from those that the caller was [`told`](Self::told)
+    /// last.
+    pub fn differs_from_told(&self, attr: &Attr) -> bool {
+        self.inodes.get(attr.ino).is_none_or(|inode| *inode.told_attrs.lock() != Some(visible_attrs(attr)))
+    }
+}

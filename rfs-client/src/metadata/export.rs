@@ -1,0 +1,39 @@
+//! Queries about the whole export.
+//!
+//! # Concurrency
+//! Any thread. No locks.
+
+use rfs_proto::{Reply, Request, ServerStats, StatFs, Verified};
+
+use crate::{
+    client::{Client, calls::wrong_kind},
+    error::ClientError,
+};
+
+impl Client {
+    /// Returns the totals of the export.
+    pub fn statfs(&self) -> Result<StatFs, ClientError> {
+        self.remote.finish_calls()?;
+        match self.call(&Request::StatFs)? {
+            Reply::StatFs(totals) => Ok(totals),
+            _ => wrong_kind(),
+        }
+    }
+
+    /// Has the server compare blocks with their checksums, beginning at an inode and offset.
+    /// EOPNOTSUPP if the export has no checksums.
+    pub fn verify(&self, (ino, offset): (u64, u64)) -> Result<Verified, ClientError> {
+        match self.call(&Request::Verify { ino, offset })? {
+            Reply::Verified(verified) => Ok(verified),
+            _ => wrong_kind(),
+        }
+    }
+
+    /// Returns the server's counters.
+    pub fn server_stats(&self) -> Result<ServerStats, ClientError> {
+        match self.call(&Request::Stats)? {
+            Reply::Stats(stats) => Ok(stats),
+            _ => wrong_kind(),
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Attaching over a connected session.
+//!
+//! # Concurrency
+//! The calling thread.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use rfs_proto::{Attached, Errno, Identity, Reply, Request, VERSION};
+
+use crate::{
+    error::ClientError,
+    remote::{
+        Remote,
+        clock::{ServerClock, local_now},
+        messages::call_on,
+    },
+    session::options::AttachOptions,
+};
+
+/// Pause between two attempts to attach.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Limit of the wait until the server has ended the mount's previous session. It is longer than
+/// the server's wait for a client that has memory mapped.
+pub(crate) const SESSION_END_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The server's reply to an attach, and its clock.
+pub(crate) struct AttachReply {
+    pub(crate) attached: Attached,
+    pub(crate) clock: ServerClock,
+}
+
+/// Attaches over a connected session. Retries for up to `patience` while other sessions keep it
+/// out, or the mount's previous session still ends.
+pub(crate) fn attach_session(
+    remote: &dyn Remote,
+    AttachOptions { export, keeps, alone, .. }: &AttachOptions,
+    mount: Option<Identity>,
+    patience: Duration,
+) -> Result<AttachReply, ClientError> {
+    let name = format!("rfs-fuse {}, process {}", env!("CARGO_PKG_VERSION"), std::process::id());
+    let request =
+        Request::Attach { version: VERSION, client: &name, export, keeps: *keeps, alone: *alone, mount };
+    let give_up = Instant::now() + patience;
+    loop {
+        let sent = local_now();
+        match call_on(remote, &request)? {
+            Reply::InUse(_) | Reply::Ending if Instant::now() < give_up => thread::sleep(PAUSE),
+            Reply::Attached(attached) => {
+                let clock = ServerClock::from_exchange(sent, attached.now, local_now());
+                return Ok(AttachReply { attached, clock });
+            }
+            Reply::InUse(others) => return Err(ClientError::InUse(others)),
+            Reply::Ending => return Err(ClientError::Errno(Errno::EAGAIN)),
+            _ => return Err(ClientError::Protocol("the reply to Attach is of the wrong kind")),
+        }
+    }
+}
