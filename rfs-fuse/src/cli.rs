@@ -1,30 +1,27 @@
-//! The command line of a mount. Options of the connection to the server are in `connection`.
+//! The command line of a mount.
 //!
-//! [`Args`] is the parsed command line. Its methods return the options of each component: of the
-//! mount, of the session, of the attach call and of the kernel. No I/O, no locks, no clock.
+//! [`Args`] is the parsed command line. Options of the connection to the server are in
+//! `connection`. `options` derives the options of each component from it: of the mount, of the
+//! session, of the attach call and of the kernel. No I/O, no locks, no clock.
 
 mod connection;
+mod options;
+mod usage;
+mod values;
 
 use std::{
     ffi::{OsStr, OsString},
-    fmt::Display,
     path::PathBuf,
     str::FromStr,
     time::Duration,
 };
 
 use clap::Parser;
-use rdmabox::{
-    Address, BatchMode, CallsBy, PollingMode, PreMrThreshold, SessionOptions, size, tls::TlsClientFiles,
-};
-use rfs_proto::Identity;
+use rdmabox::{Address, BatchMode, CallsBy, PollingMode, PreMrThreshold, size, tls::TlsClientFiles};
 
 pub(crate) use self::connection::Connection;
-use crate::{
-    fuse::{FOREVER, Settings},
-    mount::{Flags, MountOptions},
-};
-use rfs_client::{AccessTimes, AttachOptions, Farewell};
+use self::values::{Cache, cache, io_uring, kernel_size, parsed, seconds, subtype, timeout};
+pub use self::{usage::UsageError, values::IoUring};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -288,101 +285,6 @@ pub struct Args {
     pub detached: bool,
 }
 
-/// Caching in the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cache {
-    /// Names, attributes and pages, until the server recalls them.
-    Auto,
-    /// Nothing.
-    None,
-    /// As `Auto`, and written data.
-    Writeback,
-}
-
-fn cache(text: &str) -> Result<Cache, String> {
-    match text {
-        "auto" => Ok(Cache::Auto),
-        "none" => Ok(Cache::None),
-        "writeback" => Ok(Cache::Writeback),
-        _ => Err("there are auto, none and writeback".into()),
-    }
-}
-
-/// Time to wait for a mount that has just ended, if the server still has its session.
-const PRIOR_MOUNT_LIMIT: Duration = Duration::from_secs(1);
-
-/// Default time for which a server holds a call back while it waits for another client.
-const DEFAULT_RECALL_TIMEOUT: Duration = Duration::from_secs(8);
-
-/// Whether requests of the kernel arrive over io_uring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IoUring {
-    /// Over io_uring if the kernel offers it.
-    Auto,
-    /// Over io_uring. Without it, mounting fails.
-    On,
-    /// Over /dev/fuse.
-    Off,
-}
-
-fn io_uring(text: &str) -> Result<IoUring, String> {
-    match text {
-        "auto" => Ok(IoUring::Auto),
-        "on" => Ok(IoUring::On),
-        "off" => Ok(IoUring::Off),
-        _ => Err("there are auto, on and off".into()),
-    }
-}
-
-fn parsed<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|e: T::Err| e.to_string())
-}
-
-fn kernel_size(text: &str) -> Result<u32, String> {
-    const LIMITS: std::ops::RangeInclusive<u64> = 4096..=16 << 20;
-    let bytes = size::parse(text).map_err(|e| e.to_string())?;
-    u32::try_from(bytes)
-        .ok()
-        .filter(|_| LIMITS.contains(&bytes))
-        .ok_or_else(|| "it has to be between 4K and 16M".into())
-}
-
-fn subtype(text: &str) -> Result<String, String> {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    match text.chars().all(allowed) && (1..=64).contains(&text.len()) {
-        true => Ok(text.to_owned()),
-        false => Err("it consists of 1 to 64 letters, digits, dots, dashes and underscores".into()),
-    }
-}
-
-/// Parses a number of seconds, with or without a fraction.
-fn timeout(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is no number of seconds"))?;
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(duration) if seconds <= 1e9 => Ok(duration),
-        _ => Err("it has to be between 0 and a billion seconds".into()),
-    }
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let duration = timeout(text)?;
-    if duration.is_zero() { Err("it has to be more than 0".into()) } else { Ok(duration) }
-}
-
-/// An invalid combination of arguments.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum UsageError {
-    /// The address or the mount point is missing.
-    #[error("an address and a mount point are needed: rfs-fuse ADDRESS MOUNTPOINT (see rfs-fuse --help)")]
-    Missing,
-    /// The address is malformed.
-    #[error("{0}")]
-    Address(String),
-    /// The address's provider cannot encrypt.
-    #[error("--tls-ca is for servers at tcp:host:port: {0}")]
-    Tls(&'static str),
-}
-
 impl Args {
     /// Returns the server's address, or `None` with `--null`.
     pub fn address(&self) -> Result<Option<Address>, UsageError> {
@@ -423,138 +325,6 @@ impl Args {
             [_] if self.memory.is_some() => "rfs".into(),
             paths => paths[0].to_string_lossy().into_owned(),
         }
-    }
-
-    /// Returns the options of the mount.
-    pub fn mount_options(&self) -> MountOptions {
-        MountOptions {
-            source: self.source(),
-            fs_type: format!("fuse.{}", self.subtype),
-            allow_other: self.allow_other(),
-            flags: Flags {
-                read_only: self.read_only,
-                noexec: self.noexec,
-                suid: self.suid,
-                dev: self.dev,
-                sync: self.sync,
-                dirsync: self.dirsync,
-                noatime: self.noatime,
-                nodiratime: self.nodiratime,
-                strictatime: self.strictatime || self.norelatime,
-            },
-        }
-    }
-
-    /// Returns true if all users may use the mount.
-    pub fn allow_other(&self) -> bool {
-        self.allow_other || (!self.no_allow_other && rustix::process::geteuid().is_root())
-    }
-
-    /// Returns the number of session threads.
-    pub fn threads(&self) -> usize {
-        self.threads.into()
-    }
-
-    /// Returns whether requests arrive over io_uring.
-    pub fn io_uring(&self) -> IoUring {
-        if self.no_io_uring { IoUring::Off } else { self.io_uring }
-    }
-
-    /// Returns the settings that `init` negotiates with the kernel.
-    pub fn settings(&self) -> Settings {
-        let cache = if self.direct_io { Cache::None } else { self.cache };
-        let keeps = cache != Cache::None;
-        Settings {
-            max_write: self.max_write,
-            max_readahead: self.max_readahead,
-            attr_timeout: if keeps { self.attr_timeout.unwrap_or(FOREVER) } else { Duration::ZERO },
-            entry_timeout: if keeps { self.entry_timeout.unwrap_or(FOREVER) } else { Duration::ZERO },
-            direct_io: !keeps,
-            keeps,
-            writeback: cache == Cache::Writeback,
-        }
-    }
-
-    /// Returns a warning for the user if the timeouts contradict each other. A call may take long
-    /// because the server waits for other clients to acknowledge a recall. Such a call must not
-    /// time out.
-    pub fn doubt(&self) -> Option<String> {
-        let timeout = self.timeout.filter(|timeout| *timeout <= DEFAULT_RECALL_TIMEOUT)?;
-        let (timeout, patience) = (timeout.as_secs_f64(), DEFAULT_RECALL_TIMEOUT.as_secs_f64());
-        Some(format!(
-            "--timeout {timeout}: a call may take {patience} s while the server waits for another client (rfs-server \
-             --recall-timeout), and one that takes longer than --timeout ends this mount's session: set --timeout to more than \
-             {patience}, or --recall-timeout to less than {timeout}"
-        ))
-    }
-
-    /// Returns the options of the attach call.
-    pub fn attach_options(&self) -> AttachOptions {
-        let Settings { keeps, writeback, .. } = self.settings();
-        AttachOptions {
-            export: self.connection.export.clone(),
-            keeps,
-            alone: writeback,
-            checked: self.checksum,
-            patience: PRIOR_MOUNT_LIMIT,
-            returns: !self.no_return,
-            access_times: self.access_times(self.noatime),
-            directory_access_times: self.access_times(self.noatime || self.nodiratime),
-        }
-    }
-
-    /// Returns the detach request that the watchdog sends to the server after a kill of this
-    /// process.
-    pub fn farewell(&self, mount: Identity) -> Option<Farewell> {
-        let (address, tls) = (self.address().ok()??, self.tls().ok()?);
-        let Connection { provider, export, key, .. } = self.connection.clone();
-        Some(Farewell { address, provider, export, key, tls, mount })
-    }
-
-    /// Returns which reads update access times. On a read-only mount no read does.
-    fn access_times(&self, never: bool) -> AccessTimes {
-        match never || self.read_only {
-            true => AccessTimes::Never,
-            false if self.strictatime || self.norelatime => AccessTimes::Always,
-            false => AccessTimes::Relative,
-        }
-    }
-
-    /// Returns the options of the session with the server.
-    pub fn session_options(&self) -> SessionOptions {
-        let (provider, rdma) = (self.connection.provider, self.connection.rdma());
-        let mut options = SessionOptions { provider, rdma, ..SessionOptions::default() };
-        if let Some(queue_pairs) = self.queue_pairs {
-            options.queue_pairs = queue_pairs;
-        }
-        if let Some(window) = self.window {
-            options.window_bytes = window;
-        }
-        if let Some(batch) = self.batch {
-            options.batch = batch;
-        }
-        if let Some(threshold) = self.pre_mr_threshold {
-            options.pre_mr_threshold = threshold;
-        }
-        if let Some(calls) = self.calls {
-            options.calls = calls;
-        }
-        if let Some(polling) = self.polling {
-            options.polling = polling;
-        }
-        if let Some(max_retry) = self.max_retry {
-            options.max_retry = Some(max_retry);
-        }
-        if let Some(look) = self.look {
-            options.engine_look = Duration::from_micros(look.into());
-        }
-        if let Some(timeout) = self.timeout {
-            options.operation_timeout = timeout;
-        }
-        if let Some(timeout) = self.connect_timeout {
-            options.connect_timeout = timeout;
-        }
-        options
     }
 }
 

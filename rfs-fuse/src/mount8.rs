@@ -193,6 +193,84 @@ fn is_known(argument: &OsStr, known: &dyn Fn(&str) -> bool) -> bool {
     known(text.split('=').next().unwrap_or_default().trim_start_matches('-'))
 }
 
+/// A command line of mount(8), with the lists of options expanded.
+#[derive(Debug, Default)]
+struct MountLine {
+    /// The source and the directory.
+    names: Vec<OsString>,
+    options: Vec<OsString>,
+    fs_type: String,
+    effects: Effects,
+    /// True if unknown options are dropped.
+    sloppy: bool,
+    /// True for a dry run.
+    fake: bool,
+    verbose: bool,
+}
+
+impl MountLine {
+    fn read(fs_type: &str, mut arguments: impl Iterator<Item = OsString>) -> Result<MountLine, MountUsage> {
+        let mut line = MountLine { fs_type: fs_type.to_owned(), ..MountLine::default() };
+        while let Some(argument) = arguments.next() {
+            let text = argument.to_string_lossy().into_owned();
+            let Some(letters) = text.strip_prefix('-').filter(|letters| !letters.is_empty()) else {
+                line.names.push(argument);
+                continue;
+            };
+            if letters.starts_with('-') {
+                return Err(MountUsage::Unknown(text));
+            }
+            for (at, letter) in letters.char_indices() {
+                match letter {
+                    's' => line.sloppy = true,
+                    'f' => line.fake = true,
+                    'v' => line.verbose = true,
+                    'n' => {}
+                    'N' => return Err(MountUsage::Namespace),
+                    'o' | 't' => {
+                        let attached = &letters[at + 1..];
+                        let value = match attached {
+                            "" => arguments.next().ok_or(MountUsage::Value(letter))?,
+                            attached => attached.into(),
+                        };
+                        if letter == 'o' {
+                            line.effects.apply(&value);
+                            line.options.extend(expand(&value));
+                        } else {
+                            let given = value.to_string_lossy().into_owned();
+                            given.trim_start_matches("fuse.").clone_into(&mut line.fs_type);
+                        }
+                        break;
+                    }
+                    _ => return Err(MountUsage::Unknown(text)),
+                }
+            }
+        }
+        Ok(line)
+    }
+
+    /// Removes the options that the helper takes itself, and unknown ones if the line is sloppy.
+    /// Returns true if the line asks for a remount.
+    ///
+    /// # Errors
+    /// An option is unknown.
+    fn retain_known(&mut self, known: &dyn Fn(&str) -> bool) -> Result<bool, MountUsage> {
+        let remount = self.options.iter().any(|argument| argument == "--remount");
+        let of_its_own = ["--remount", "--suid", "--dev", "--allow-suid", "--allow-dev"];
+        let sloppy = self.sloppy;
+        self.options.retain(|argument| {
+            !of_its_own.iter().any(|own| argument == own) && (!sloppy || is_known(argument, known))
+        });
+        match self.options.iter().find(|argument| !is_known(argument, known)) {
+            Some(unknown) => {
+                let unknown = unknown.to_string_lossy();
+                Err(MountUsage::Option(unknown.trim_start_matches('-').to_owned()))
+            }
+            None => Ok(remount),
+        }
+    }
+}
+
 /// Parses a command line. `known` returns true for the names of rfs-fuse's options.
 pub fn parse(
     arguments: impl IntoIterator<Item = OsString>,
@@ -206,62 +284,19 @@ pub fn parse(
         return Ok(Invocation::Plain(with_lists_expanded(called, arguments)));
     }
     // mount.fuse.rfs, mount.rfs and rfs show the type fuse.rfs.
-    let mut fs_type = name.trim_start_matches("mount.").trim_start_matches("fuse.").to_owned();
-    let (mut names, mut expanded) = (Vec::new(), Vec::new());
-    let (mut sloppy, mut fake, mut verbose, mut effects) = (false, false, false, Effects::default());
-    while let Some(argument) = arguments.next() {
-        let text = argument.to_string_lossy().into_owned();
-        let Some(letters) = text.strip_prefix('-').filter(|letters| !letters.is_empty()) else {
-            names.push(argument);
-            continue;
-        };
-        if letters.starts_with('-') {
-            return Err(MountUsage::Unknown(text));
-        }
-        for (at, letter) in letters.char_indices() {
-            match letter {
-                's' => sloppy = true,
-                'f' => fake = true,
-                'v' => verbose = true,
-                'n' => {}
-                'N' => return Err(MountUsage::Namespace),
-                'o' | 't' => {
-                    let attached = &letters[at + 1..];
-                    let value = match attached {
-                        "" => arguments.next().ok_or(MountUsage::Value(letter))?,
-                        attached => attached.into(),
-                    };
-                    if letter == 'o' {
-                        effects.apply(&value);
-                        expanded.extend(expand(&value));
-                    } else {
-                        let given = value.to_string_lossy().into_owned();
-                        given.trim_start_matches("fuse.").clone_into(&mut fs_type);
-                    }
-                    break;
-                }
-                _ => return Err(MountUsage::Unknown(text)),
-            }
-        }
-    }
-    let [source, point] = &names[..] else { return Err(MountUsage::Names(name.to_owned())) };
-    let remount = expanded.iter().any(|argument| argument == "--remount");
-    let of_its_own = ["--remount", "--suid", "--dev", "--allow-suid", "--allow-dev"];
-    expanded.retain(|argument| {
-        !of_its_own.iter().any(|own| argument == own) && (!sloppy || is_known(argument, known))
-    });
-    if let Some(unknown) = expanded.iter().find(|argument| !is_known(argument, known)) {
-        let unknown = unknown.to_string_lossy();
-        return Err(MountUsage::Option(unknown.trim_start_matches('-').to_owned()));
-    }
-    if fake {
+    let fs_type = name.trim_start_matches("mount.").trim_start_matches("fuse.");
+    let mut line = MountLine::read(fs_type, arguments)?;
+    let [source, point] = &line.names[..] else { return Err(MountUsage::Names(name.to_owned())) };
+    let names = [source.clone(), point.clone()];
+    let remount = line.retain_known(known)?;
+    if line.fake {
         return Ok(Invocation::Nothing);
     }
-    expanded.extend(effects.arguments().map(OsString::from));
-    let names = [source.clone(), point.clone()];
-    let all = mount_arguments(expanded, &fs_type, verbose, names);
+    line.options.extend(line.effects.arguments().map(OsString::from));
+    let point = names[1].clone();
+    let all = mount_arguments(line.options, &line.fs_type, line.verbose, names);
     Ok(match remount {
-        true => Invocation::Remount { point: point.clone(), arguments: all },
+        true => Invocation::Remount { point, arguments: all },
         false => Invocation::Mount(all),
     })
 }

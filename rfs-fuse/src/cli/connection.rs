@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::Args;
 use rdmabox::{Address, ProviderKind, RdmaOptions, tls::TlsClientFiles};
 
-use super::UsageError;
+use super::usage::UsageError;
 
 /// Options of a connection to a server.
 #[derive(Clone, Debug, Args)]

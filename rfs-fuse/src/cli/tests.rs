@@ -1,6 +1,7 @@
 //! Tests of the command line.
 
-use super::*;
+use super::{options::DEFAULT_RECALL_TIMEOUT, *};
+use crate::fuse::FOREVER;
 
 fn args(line: &str) -> Args {
     Args::try_parse_from(line.split(' ')).expect("valid arguments")

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
 use rfs_proto::{Attr, FileKind, LockKind, LockRange, SetTime, XattrSet};
 
-use super::IO_BLOCK;
+use super::settings::IO_BLOCK;
 
 pub(crate) fn file_type(kind: FileKind) -> FileType {
     match kind {

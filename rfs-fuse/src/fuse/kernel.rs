@@ -7,6 +7,9 @@
 //! Any thread. Messages that may block in the kernel are written by threads of `notify`. No locks
 //! of its own.
 
+mod barrier;
+mod notify;
+
 use std::{
     fs::File,
     io,
@@ -22,13 +25,10 @@ use rustix::io::Errno;
 
 use rfs_client::Next;
 
+use self::{barrier::Barrier, notify::NotifyPool};
 use super::{
-    barrier::Barrier,
-    notify::{self, NotifyPool},
-    session::{
-        Beside,
-        descriptors::{clone_of, has_request},
-    },
+    descriptors::{clone_of, has_request},
+    session::Beside,
 };
 
 /// Length of a `fuse_out_header` in bytes.

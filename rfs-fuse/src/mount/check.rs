@@ -12,7 +12,8 @@ use std::{
 use rustix::mount::UnmountFlags;
 
 use super::{
-    MountError, helper,
+    error::MountError,
+    helper,
     probe::{self, Look},
     table,
 };

@@ -16,7 +16,7 @@ use std::{
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
-use super::{MountOptions, refusal::NO_HELPER};
+use super::{error::NO_HELPER, options::MountOptions};
 
 const NAME: &str = "fusermount3";
 

@@ -7,7 +7,7 @@ use std::{fs, os::unix::fs::FileTypeExt};
 
 use rustix::io::Errno;
 
-use super::DEVICE;
+use super::error::DEVICE;
 
 /// The bit of CAP_SYS_ADMIN in a set of capabilities.
 const SYS_ADMIN: u64 = 1 << 21;
@@ -131,10 +131,6 @@ pub(super) fn of_helper(said: &str, setting: Setting) -> String {
     };
     format!("{said}; {step}")
 }
-
-/// Message if fusermount3 is missing.
-pub(super) const NO_HELPER: &str =
-    "fusermount3 is not installed: install the package fuse3, or mount as root";
 
 #[cfg(test)]
 mod tests {

@@ -35,7 +35,7 @@ use rustix::{
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
-use super::{MountError, Mounted, abort::Abort};
+use super::{abort::Abort, error::MountError, mounted::Mounted};
 use rfs_client::Farewell;
 
 /// Name of the watchdog process. Its first argument is `MARK`, which no user gives.

@@ -9,19 +9,50 @@
 
 use std::{
     io,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use sd_notify::NotifyState;
 
-use super::{Event, MountEnd, NO_WATCHDOG, RunError, Served, UNMOUNT_LIMIT, notify_manager};
-use crate::mount::{self, Look, Mounted, Unmounted, within};
+use super::{
+    error::{RunError, WriteBackError},
+    events::Event,
+    service_manager::notify_manager,
+};
+use crate::{
+    fuse::{KernelLink, Losses},
+    mount::{self, Look, Mounted, Unmounted, within},
+};
+use rfs_client::Client;
+
+/// Time limit for an unmount. Only a mount with pending requests exceeds it.
+pub(super) const UNMOUNT_LIMIT: Duration = Duration::from_secs(10);
+
+/// Consequence of a missing watchdog, for log messages.
+pub(super) const NO_WATCHDOG: &str = "a kill of this process leaves a dead mount";
+
+/// The client of a mount, its connection to the kernel, and its record of lost writes.
+#[derive(Clone, Copy)]
+pub(super) struct Served<'a> {
+    pub(super) client: &'a Arc<Client>,
+    pub(super) link: &'a KernelLink,
+    pub(super) losses: &'a Arc<Losses>,
+}
+
+/// How a mount ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MountEnd {
+    /// The kernel has ended the connection.
+    Ended,
+    /// Programs still have files open on the detached mount.
+    Detached,
+}
 
 /// Waits for the event that ends a mount, and unmounts if the mount is still in the tree.
 ///
@@ -91,14 +122,6 @@ pub(super) fn wait_and_unmount(
     mounted.detach().map_err(|source| RunError::Unmount { path: mounted.path().to_owned(), source })?;
     written?;
     Ok(MountEnd::Detached)
-}
-
-/// Data that the kernel has cached may not have reached the server.
-#[derive(Debug, thiserror::Error)]
-#[error("{}: recent writes of programs may be lost: {why}", path.display())]
-pub(super) struct WriteBackError {
-    path: PathBuf,
-    why: String,
 }
 
 /// Returns true if a session failed with `error` because of an unmount. fuser itself handles

@@ -15,10 +15,11 @@ use std::{
 use fuser::{Errno, INodeNo};
 use rfs_proto::Attr;
 
-use super::{Adapter, convert};
+use super::Adapter;
 use crate::fuse::{
+    convert,
     kernel::Part,
-    lifetimes::NameQuery,
+    kernel_cache::lifetimes::NameQuery,
     session::{ReplyAttr, ReplyEmpty, ReplyEntry, ReplyWrite, ReplyXattr, Request},
 };
 use rfs_client::{ClientError, Since};

@@ -12,10 +12,13 @@ use fuser::{FileHandle, FileType, FopenFlags, INodeNo};
 use rfs_proto::Attr;
 use rustix::fs::OFlags;
 
-use super::{Adapter, convert};
+use super::Adapter;
 use crate::fuse::{
-    lifetimes::{GENERATION, NameQuery},
-    pages::PageDrop,
+    convert,
+    kernel_cache::{
+        lifetimes::{GENERATION, NameQuery},
+        pages::PageDrop,
+    },
     session::{ReplyDirectory, ReplyDirectoryPlus, ReplyOpen, Request},
 };
 use rfs_client::{Opened, Telling};

@@ -7,8 +7,11 @@ use fuser::{FileHandle, FopenFlags};
 use rfs_proto::{Attr, Marks, SetAttr};
 use rustix::fs::OFlags;
 
-use super::{Adapter, in_group};
-use crate::fuse::{handles::OpenedAs, lifetimes::NameQuery, retries::Intent, session::Request};
+use super::{Adapter, in_group, retries::Intent};
+use crate::fuse::{
+    kernel_cache::{handles::OpenedAs, lifetimes::NameQuery},
+    session::Request,
+};
 use rfs_client::{ClientError, Creator, Since, Telling};
 
 const SUID: u32 = 0o4000;

@@ -173,7 +173,7 @@ impl Adapter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuse::lifetimes::nothing;
+    use crate::fuse::kernel_cache::lifetimes::nothing;
 
     struct TestCaller {
         uid: u32,

@@ -6,7 +6,10 @@
 use std::sync::Arc;
 
 use super::{Adapter, answers};
-use crate::fuse::{handles::Handle, pages::PageDrop, session::ReplyWrite};
+use crate::fuse::{
+    kernel_cache::{handles::Handle, pages::PageDrop},
+    session::ReplyWrite,
+};
 use rfs_client::ClientError;
 
 /// How the bytes of a write relate to the kernel's pages.

@@ -16,11 +16,11 @@ use std::{
 use rustix::thread::Pid;
 
 use super::{
-    NO_THREAD, SEVERAL, Shared,
     overlap::Samples,
     pin_policy::{PinDecision, PinPolicy, PinTarget, ThreadWork},
     sched::Scheduler,
-    thread_stats::{Tally, ThreadStats},
+    shared::{SEVERAL, Shared},
+    thread_stats::{NO_THREAD, Tally, ThreadStats},
 };
 
 /// Interval between two looks. A starving thread is unpinned within three ticks.

@@ -8,8 +8,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::thread::Pid;
 
-use super::{NO_THREAD, overlap::Samples, pin_policy::ThreadWork, sched::Scheduler};
+use super::{overlap::Samples, pin_policy::ThreadWork, sched::Scheduler};
 
+/// No thread has this number.
+pub(super) const NO_THREAD: u32 = 0;
 /// Bytes of data that count as much work as a request.
 pub(super) const UNIT: usize = 32 << 10;
 

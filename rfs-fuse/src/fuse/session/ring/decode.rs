@@ -137,63 +137,15 @@ pub(super) fn dispatch(filesystem: &impl Filesystem, incoming: &Incoming<'_>, sl
     let _ = perform(filesystem, incoming, slot);
 }
 
-#[allow(clippy::too_many_lines)]
+/// Calls the handler of a request. Returns `None` if the request is malformed.
 fn perform(fs: &impl Filesystem, incoming: &Incoming<'_>, slot: Slot) -> Option<()> {
     let InHeader { opcode, nodeid, uid, gid, pid, unique, .. } = incoming.header;
     let (ino, request) = (INodeNo(nodeid), &Request { uid, gid, pid, unique });
     match opcode {
         opcode::LOOKUP => fs.lookup(request, ino, incoming.only_name()?, slot.into()),
         opcode::GETATTR => fs.getattr(request, ino, slot.into()),
-        opcode::SETATTR => {
-            let op: SetattrIn = incoming.op()?;
-            let given = |bit, value| (op.valid & bit != 0).then_some(value);
-            let time = |bit, now, secs, nanos| match op.valid {
-                valid if valid & now != 0 => Some(TimeOrNow::Now),
-                valid if valid & bit != 0 => Some(TimeOrNow::SpecificTime(time(secs, nanos))),
-                _ => None,
-            };
-            fs.setattr(
-                request,
-                ino,
-                given(fattr::MODE, op.mode),
-                given(fattr::UID, op.uid),
-                given(fattr::GID, op.gid),
-                (op.valid & fattr::SIZE != 0).then_some(op.size),
-                time(fattr::ATIME, fattr::ATIME_NOW, op.atime, op.atimensec),
-                time(fattr::MTIME, fattr::MTIME_NOW, op.mtime, op.mtimensec),
-                (op.valid & fattr::CTIME != 0).then(|| self::time(op.ctime, op.ctimensec)),
-                (op.valid & fattr::FH != 0).then_some(FileHandle(op.fh)),
-                slot.into(),
-            );
-        }
+        opcode::SETATTR => return change_attributes(fs, (request, ino), incoming, slot),
         opcode::READLINK => fs.readlink(request, ino, slot.into()),
-        opcode::SYMLINK => {
-            let (link, rest) = incoming.name()?;
-            let (target, _) = name(rest)?;
-            fs.symlink(request, ino, link, Path::new(target), slot.into());
-        }
-        opcode::MKNOD => {
-            let op: MknodIn = incoming.op()?;
-            fs.mknod(request, ino, incoming.only_name()?, op.mode, op.umask, op.rdev, slot.into());
-        }
-        opcode::MKDIR => {
-            let op: MkdirIn = incoming.op()?;
-            fs.mkdir(request, ino, incoming.only_name()?, op.mode, op.umask, slot.into());
-        }
-        opcode::UNLINK => fs.unlink(request, ino, incoming.only_name()?, slot.into()),
-        opcode::RMDIR => fs.rmdir(request, ino, incoming.only_name()?, slot.into()),
-        opcode::RENAME | opcode::RENAME2 => {
-            let op: RenameIn = incoming.op()?;
-            let flags = if opcode == opcode::RENAME2 { op.flags } else { 0 };
-            let (from, rest) = incoming.name()?;
-            let (to, _) = name(rest)?;
-            let flags = RenameFlags::from_bits_retain(flags);
-            fs.rename(request, ino, from, INodeNo(op.newdir), to, flags, slot.into());
-        }
-        opcode::LINK => {
-            let op: LinkIn = incoming.op()?;
-            fs.link(request, INodeNo(op.oldnodeid), ino, incoming.only_name()?, slot.into());
-        }
         opcode::OPEN => {
             let op: OpenIn = incoming.op()?;
             fs.open(request, ino, OpenFlags(op.flags as i32), slot.into());
@@ -220,6 +172,120 @@ fn perform(fs: &impl Filesystem, incoming: &Incoming<'_>, slot: Slot) -> Option<
             let op: FsyncIn = incoming.op()?;
             fs.fsync(request, ino, FileHandle(op.fh), slot.into());
         }
+        opcode::FLUSH => {
+            let op: FlushIn = incoming.op()?;
+            fs.flush(request, ino, FileHandle(op.fh), LockOwner(op.lock_owner), slot.into());
+        }
+        opcode::SYMLINK
+        | opcode::MKNOD
+        | opcode::MKDIR
+        | opcode::UNLINK
+        | opcode::RMDIR
+        | opcode::RENAME
+        | opcode::RENAME2
+        | opcode::LINK
+        | opcode::CREATE => return change_names(fs, (request, ino), incoming, slot),
+        opcode::SETXATTR | opcode::GETXATTR | opcode::LISTXATTR | opcode::REMOVEXATTR => {
+            return extended_attributes(fs, (request, ino), incoming, slot);
+        }
+        opcode::OPENDIR | opcode::READDIR | opcode::READDIRPLUS | opcode::RELEASEDIR | opcode::FSYNCDIR => {
+            return directories(fs, (request, ino), incoming, slot);
+        }
+        opcode::GETLK | opcode::SETLK | opcode::SETLKW => {
+            return locks(fs, (request, ino), incoming, slot);
+        }
+        opcode::FALLOCATE | opcode::LSEEK | opcode::COPY_FILE_RANGE => {
+            return ranges(fs, (request, ino), incoming, slot);
+        }
+        opcode::DESTROY => slot.done(),
+        _ => slot.error(Errno::NOSYS.raw_os_error()),
+    }
+    Some(())
+}
+
+/// Calls the handler of SETATTR.
+fn change_attributes(
+    fs: &impl Filesystem,
+    (request, ino): (&Request, INodeNo),
+    incoming: &Incoming<'_>,
+    slot: Slot,
+) -> Option<()> {
+    let op: SetattrIn = incoming.op()?;
+    let given = |bit, value| (op.valid & bit != 0).then_some(value);
+    let time = |bit, now, secs, nanos| match op.valid {
+        valid if valid & now != 0 => Some(TimeOrNow::Now),
+        valid if valid & bit != 0 => Some(TimeOrNow::SpecificTime(time(secs, nanos))),
+        _ => None,
+    };
+    fs.setattr(
+        request,
+        ino,
+        given(fattr::MODE, op.mode),
+        given(fattr::UID, op.uid),
+        given(fattr::GID, op.gid),
+        (op.valid & fattr::SIZE != 0).then_some(op.size),
+        time(fattr::ATIME, fattr::ATIME_NOW, op.atime, op.atimensec),
+        time(fattr::MTIME, fattr::MTIME_NOW, op.mtime, op.mtimensec),
+        (op.valid & fattr::CTIME != 0).then(|| self::time(op.ctime, op.ctimensec)),
+        (op.valid & fattr::FH != 0).then_some(FileHandle(op.fh)),
+        slot.into(),
+    );
+    Some(())
+}
+
+/// Calls the handlers that make, remove and rename names.
+fn change_names(
+    fs: &impl Filesystem,
+    (request, ino): (&Request, INodeNo),
+    incoming: &Incoming<'_>,
+    slot: Slot,
+) -> Option<()> {
+    match incoming.header.opcode {
+        opcode::SYMLINK => {
+            let (link, rest) = incoming.name()?;
+            let (target, _) = name(rest)?;
+            fs.symlink(request, ino, link, Path::new(target), slot.into());
+        }
+        opcode::MKNOD => {
+            let op: MknodIn = incoming.op()?;
+            fs.mknod(request, ino, incoming.only_name()?, op.mode, op.umask, op.rdev, slot.into());
+        }
+        opcode::MKDIR => {
+            let op: MkdirIn = incoming.op()?;
+            fs.mkdir(request, ino, incoming.only_name()?, op.mode, op.umask, slot.into());
+        }
+        opcode::UNLINK => fs.unlink(request, ino, incoming.only_name()?, slot.into()),
+        opcode::RMDIR => fs.rmdir(request, ino, incoming.only_name()?, slot.into()),
+        opcode::RENAME | opcode::RENAME2 => {
+            let op: RenameIn = incoming.op()?;
+            let flags = if incoming.header.opcode == opcode::RENAME2 { op.flags } else { 0 };
+            let (from, rest) = incoming.name()?;
+            let (to, _) = name(rest)?;
+            let flags = RenameFlags::from_bits_retain(flags);
+            fs.rename(request, ino, from, INodeNo(op.newdir), to, flags, slot.into());
+        }
+        opcode::LINK => {
+            let op: LinkIn = incoming.op()?;
+            fs.link(request, INodeNo(op.oldnodeid), ino, incoming.only_name()?, slot.into());
+        }
+        opcode::CREATE => {
+            let op: CreateIn = incoming.op()?;
+            let name = incoming.only_name()?;
+            fs.create(request, ino, name, op.mode, op.umask, op.flags as i32, slot.into());
+        }
+        _ => slot.error(Errno::NOSYS.raw_os_error()),
+    }
+    Some(())
+}
+
+/// Calls the handlers of extended attributes.
+fn extended_attributes(
+    fs: &impl Filesystem,
+    (request, ino): (&Request, INodeNo),
+    incoming: &Incoming<'_>,
+    slot: Slot,
+) -> Option<()> {
+    match incoming.header.opcode {
         opcode::SETXATTR => {
             let op: SetxattrIn = incoming.op()?;
             let (name, rest) = incoming.name()?;
@@ -237,10 +303,19 @@ fn perform(fs: &impl Filesystem, incoming: &Incoming<'_>, slot: Slot) -> Option<
             fs.listxattr(request, ino, op.size, slot.into());
         }
         opcode::REMOVEXATTR => fs.removexattr(request, ino, incoming.only_name()?, slot.into()),
-        opcode::FLUSH => {
-            let op: FlushIn = incoming.op()?;
-            fs.flush(request, ino, FileHandle(op.fh), LockOwner(op.lock_owner), slot.into());
-        }
+        _ => slot.error(Errno::NOSYS.raw_os_error()),
+    }
+    Some(())
+}
+
+/// Calls the handlers of open directories.
+fn directories(
+    fs: &impl Filesystem,
+    (request, ino): (&Request, INodeNo),
+    incoming: &Incoming<'_>,
+    slot: Slot,
+) -> Option<()> {
+    match incoming.header.opcode {
         opcode::OPENDIR => {
             let op: OpenIn = incoming.op()?;
             fs.opendir(request, ino, OpenFlags(op.flags as i32), slot.into());
@@ -260,22 +335,37 @@ fn perform(fs: &impl Filesystem, incoming: &Incoming<'_>, slot: Slot) -> Option<
             fs.releasedir(request, ino, FileHandle(op.fh), slot.into());
         }
         opcode::FSYNCDIR => fs.fsyncdir(request, ino, slot.into()),
-        opcode::GETLK | opcode::SETLK | opcode::SETLKW => {
-            let op: LkIn = incoming.op()?;
-            let class = if op.lk_flags & LK_FLOCK != 0 { LockClass::Flock } else { LockClass::Record };
-            let by = LockedBy { handle: FileHandle(op.fh), owner: LockOwner(op.owner), class };
-            let lock = Lock { start: op.lk.start, end: op.lk.end, typ: op.lk.typ, pid: op.lk.pid };
-            match opcode {
-                opcode::GETLK => fs.getlk(request, ino, by, lock, slot.into()),
-                _ => fs.setlk(request, ino, by, lock, opcode == opcode::SETLKW, slot.into()),
-            }
-        }
-        opcode::CREATE => {
-            let op: CreateIn = incoming.op()?;
-            let name = incoming.only_name()?;
-            fs.create(request, ino, name, op.mode, op.umask, op.flags as i32, slot.into());
-        }
-        opcode::DESTROY => slot.done(),
+        _ => slot.error(Errno::NOSYS.raw_os_error()),
+    }
+    Some(())
+}
+
+/// Calls the handlers of file locks.
+fn locks(
+    fs: &impl Filesystem,
+    (request, ino): (&Request, INodeNo),
+    incoming: &Incoming<'_>,
+    slot: Slot,
+) -> Option<()> {
+    let op: LkIn = incoming.op()?;
+    let class = if op.lk_flags & LK_FLOCK != 0 { LockClass::Flock } else { LockClass::Record };
+    let by = LockedBy { handle: FileHandle(op.fh), owner: LockOwner(op.owner), class };
+    let lock = Lock { start: op.lk.start, end: op.lk.end, typ: op.lk.typ, pid: op.lk.pid };
+    match incoming.header.opcode {
+        opcode::GETLK => fs.getlk(request, ino, by, lock, slot.into()),
+        opcode => fs.setlk(request, ino, by, lock, opcode == opcode::SETLKW, slot.into()),
+    }
+    Some(())
+}
+
+/// Calls the handlers that allocate, seek and copy.
+fn ranges(
+    fs: &impl Filesystem,
+    (request, ino): (&Request, INodeNo),
+    incoming: &Incoming<'_>,
+    slot: Slot,
+) -> Option<()> {
+    match incoming.header.opcode {
         opcode::FALLOCATE => {
             let op: FallocateIn = incoming.op()?;
             fs.fallocate(

@@ -23,7 +23,7 @@ use rustix::{
     thread::{CpuSet, sched_setaffinity},
 };
 
-use crate::fuse::session::descriptors::close_all;
+use crate::fuse::descriptors::close_all;
 
 /// Binds the calling thread to a core.
 pub(super) fn bind_to_core(core: usize) -> Result<(), Errno> {

@@ -11,34 +11,35 @@ use std::time::Duration;
 use fuser::{FileHandle, FopenFlags, Generation};
 use rfs_proto::Attr;
 
-use super::{
-    Settings, convert,
+use crate::fuse::{
+    convert,
     session::{ReplyAttr, ReplyCreate, ReplyEntry},
+    settings::Settings,
 };
 use rfs_client::{Client, Since, Telling};
 
 /// Inode numbers are never reused, even if the server restores a snapshot. So one generation
 /// suffices.
-pub(super) const GENERATION: Generation = Generation(0);
+pub(in crate::fuse) const GENERATION: Generation = Generation(0);
 
 /// Inode number of a negative entry. The kernel ignores the attributes that come with it.
 const NO_INODE: u64 = 0;
 
 /// Maximum cache times.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lifetimes {
+pub(in crate::fuse) struct Lifetimes {
     attr: Duration,
     entry: Duration,
 }
 
 /// A name that the kernel asks for, and the time of the request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct NameQuery<'n> {
-    pub(super) since: Since,
-    pub(super) parent: u64,
-    pub(super) name: &'n [u8],
+pub(in crate::fuse) struct NameQuery<'n> {
+    pub(in crate::fuse) since: Since,
+    pub(in crate::fuse) parent: u64,
+    pub(in crate::fuse) name: &'n [u8],
     /// The thread that asks.
-    pub(super) thread: u32,
+    pub(in crate::fuse) thread: u32,
 }
 
 fn upto(limit: Duration, kept: bool) -> Duration {
@@ -46,7 +47,7 @@ fn upto(limit: Duration, kept: bool) -> Duration {
 }
 
 impl Lifetimes {
-    pub(super) fn new(settings: &Settings) -> Lifetimes {
+    pub(in crate::fuse) fn new(settings: &Settings) -> Lifetimes {
         Lifetimes { attr: settings.attr_timeout, entry: settings.entry_timeout }
     }
 
@@ -59,12 +60,23 @@ impl Lifetimes {
     }
 
     /// Returns the cache time for a name together with its attributes.
-    pub(super) fn of_both(&self, telling: &Telling<'_>, query: &NameQuery<'_>, given: &Attr) -> Duration {
+    pub(in crate::fuse) fn of_both(
+        &self,
+        telling: &Telling<'_>,
+        query: &NameQuery<'_>,
+        given: &Attr,
+    ) -> Duration {
         let (attr, entry) = self.of(telling, query, given);
         attr.min(entry)
     }
 
-    pub(super) fn entry(&self, client: &Client, query: &NameQuery<'_>, attr: &Attr, reply: ReplyEntry) {
+    pub(in crate::fuse) fn entry(
+        &self,
+        client: &Client,
+        query: &NameQuery<'_>,
+        attr: &Attr,
+        reply: ReplyEntry,
+    ) {
         let telling = client.telling();
         client.told(attr, query.thread);
         let (attr_ttl, entry_ttl) = self.of(&telling, query, attr);
@@ -72,7 +84,7 @@ impl Lifetimes {
     }
 
     /// Answers that a name is absent, if the kernel may cache that. Returns `reply` otherwise.
-    pub(super) fn absent(
+    pub(in crate::fuse) fn absent(
         &self,
         client: &Client,
         query: &NameQuery<'_>,
@@ -88,14 +100,20 @@ impl Lifetimes {
         None
     }
 
-    pub(super) fn attr(&self, client: &Client, (since, thread): (Since, u32), attr: &Attr, reply: ReplyAttr) {
+    pub(in crate::fuse) fn attr(
+        &self,
+        client: &Client,
+        (since, thread): (Since, u32),
+        attr: &Attr,
+        reply: ReplyAttr,
+    ) {
         let telling = client.telling();
         client.told(attr, thread);
         let ttl = upto(self.attr, telling.keeps(since, attr));
         reply.attr(&ttl, &convert::attr(attr));
     }
 
-    pub(super) fn created(
+    pub(in crate::fuse) fn created(
         &self,
         client: &Client,
         telling: &Telling<'_>,
@@ -111,7 +129,7 @@ impl Lifetimes {
 }
 
 /// Returns attributes of no inode.
-pub(super) fn nothing() -> Attr {
+pub(in crate::fuse) fn nothing() -> Attr {
     Attr {
         ino: NO_INODE,
         kind: rfs_proto::FileKind::Regular,

@@ -8,6 +8,7 @@
 //! - [`overlap`]: detects callers that do not block for each answer.
 //! - [`pin_policy`]: decides when to pin, and for which caller.
 //! - [`sched`]: the kernel's scheduler.
+//! - [`shared`]: state that session threads and the monitor share.
 //! - [`monitor`]: the thread that pins and unpins session threads.
 //!
 //! # Concurrency
@@ -19,36 +20,28 @@ mod monitor;
 mod overlap;
 mod pin_policy;
 mod sched;
+mod shared;
 mod thread_stats;
 
 use std::{
     cell::{OnceCell, RefCell},
     os::fd::OwnedFd,
     sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        Arc,
+        atomic::{AtomicU64, Ordering},
     },
-    thread::{self, JoinHandle, Thread},
+    thread::{self, JoinHandle},
 };
-
-use parking_lot::Mutex;
 
 use self::{
     monitor::Monitor,
-    overlap::InFlight,
     pin_policy::PinPolicy,
     sched::System,
-    thread_stats::{Tally, ThreadStats},
+    shared::Shared,
+    thread_stats::{NO_THREAD, ThreadStats},
 };
 pub(super) use self::{overlap::Unanswered, sched::reset_affinity};
-use super::session::descriptors::has_request;
-
-/// No thread has this number, nor the number [`SEVERAL`].
-const NO_THREAD: u32 = 0;
-const SEVERAL: u32 = u32::MAX;
-
-/// Work of a caller in a row that wakes the monitor.
-const DENSE_RUN: u16 = 32;
+use super::descriptors::has_request;
 
 /// Units of work between two samples of a session thread. A sample reads the caller's core, and
 /// whether requests overlap. The number is odd, so that samples do not always meet the same
@@ -65,22 +58,11 @@ thread_local! {
     static OWN: OnceCell<SessionThread> = const { OnceCell::new() };
 }
 
-/// State that session threads and the monitor share.
-#[derive(Debug, Default)]
-struct Shared {
-    session_threads: Mutex<Vec<Arc<ThreadStats>>>,
-    monitor: OnceLock<Thread>,
-    /// True while the monitor sleeps until a session thread wakes it.
-    asleep: AtomicBool,
-    /// The caller to which session threads are pinned, [`SEVERAL`], or [`NO_THREAD`].
-    pinned_to: AtomicU32,
-    /// True if session threads may be pinned for several callers.
-    several: bool,
-    stop: AtomicBool,
-    in_flight: InFlight,
-    pins: AtomicU64,
-    rescues: AtomicU64,
-    overlaps: AtomicU64,
+/// Adds the calling thread to the session threads that the monitor watches.
+fn register_thread(shared: &Shared) -> SessionThread {
+    let stats = Arc::new(ThreadStats::new(rustix::thread::gettid()));
+    shared.session_threads.lock().push(stats.clone());
+    SessionThread { stats, scheduler: RefCell::default() }
 }
 
 /// Records requests of session threads. Empty without a monitor.
@@ -103,7 +85,7 @@ impl RequestLog {
         let (unanswered, overlaps) =
             if moves_data { shared.in_flight.enter() } else { (Unanswered::default(), false) };
         OWN.with(|own| {
-            let SessionThread { stats, scheduler } = own.get_or_init(|| shared.register_thread());
+            let SessionThread { stats, scheduler } = own.get_or_init(|| register_thread(shared));
             let (before, tally) = stats.record(caller, bytes);
             if shared.needs_monitor(before, tally)
                 && let Some(monitor) = shared.monitor.get()
@@ -118,28 +100,6 @@ impl RequestLog {
             }
         });
         unanswered
-    }
-}
-
-impl Shared {
-    fn register_thread(&self) -> SessionThread {
-        let stats = Arc::new(ThreadStats::new(rustix::thread::gettid()));
-        self.session_threads.lock().push(stats.clone());
-        SessionThread { stats, scheduler: RefCell::default() }
-    }
-
-    /// Returns true if the monitor has to act now: another caller than the pinned one has made a
-    /// request, the kernel has requested much on its own, or a caller may be worth pinning.
-    fn needs_monitor(&self, before: Tally, tally: Tally) -> bool {
-        match self.pinned_to.load(Ordering::Relaxed) {
-            NO_THREAD => {
-                (tally.run >= DENSE_RUN || self.several && tally.run > 0)
-                    && tally.passed(DENSE_RUN, before)
-                    && self.asleep.load(Ordering::Relaxed)
-            }
-            SEVERAL => false,
-            pinned_to => tally.caller != pinned_to || tally.run == 0,
-        }
     }
 }
 
@@ -209,34 +169,6 @@ impl Drop for Placement {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_monitor_wakes_for_other_callers_and_for_dense_work() {
-        let shared = Shared::default();
-        let tally = |caller, run, count| Tally { caller, run, count };
-        // A tally after one more unit of work.
-        let needs_monitor = |shared: &Shared, tally: Tally| {
-            shared.needs_monitor(Tally { count: tally.count.wrapping_sub(1), ..tally }, tally)
-        };
-        assert!(!needs_monitor(&shared, tally(5, 32, 64)), "it is awake");
-        shared.asleep.store(true, Ordering::Relaxed);
-        assert!(needs_monitor(&shared, tally(5, 32, 64)) && needs_monitor(&shared, tally(5, u16::MAX, 0)));
-        assert!(shared.needs_monitor(tally(5, 7, 63), tally(5, 40, 96)), "it was as much at once");
-        for tally in [tally(5, 31, 64), tally(5, 40, 63), tally(5, 0, 0)] {
-            assert!(!needs_monitor(&shared, tally));
-        }
-        shared.asleep.store(false, Ordering::Relaxed);
-        shared.pinned_to.store(5, Ordering::Relaxed);
-        assert!(!needs_monitor(&shared, tally(5, 1, 1)));
-        assert!(needs_monitor(&shared, tally(6, 1, 1)) && needs_monitor(&shared, tally(5, 0, 64)));
-        // With several callers, dense work wakes the monitor, and a change of the caller does not.
-        let shared = Shared { several: true, ..Shared::default() };
-        shared.asleep.store(true, Ordering::Relaxed);
-        assert!(needs_monitor(&shared, tally(5, 1, 64)));
-        assert!(!needs_monitor(&shared, tally(5, 0, 64)) && !needs_monitor(&shared, tally(5, 1, 63)));
-        shared.pinned_to.store(SEVERAL, Ordering::Relaxed);
-        assert!(!needs_monitor(&shared, tally(5, 1, 64)) && !needs_monitor(&shared, tally(6, 0, 64)));
-    }
 
     /// Returns the samples of a thread that takes 70 requests of 4 KiB, and answers all but the
     /// first `unanswered` of them at once. `device` stands for the kernel's queue.

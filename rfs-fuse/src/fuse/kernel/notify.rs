@@ -21,7 +21,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{affinity, session::descriptors::Only};
+use crate::fuse::{affinity, descriptors::Only};
 
 /// A message, and the sender for its result.
 type Job = (Vec<u8>, mpsc::Sender<io::Result<()>>);

@@ -59,7 +59,7 @@ impl Losses {
     }
 
     /// Adds a range of a file that could not be written back.
-    pub(super) fn add(&self, (ino, offset, len): (u64, u64, u32), error: &dyn fmt::Display) {
+    pub(in crate::fuse) fn add(&self, (ino, offset, len): (u64, u64, u32), error: &dyn fmt::Display) {
         let level = match self.logged.swap(true, Ordering::Relaxed) {
             false => log::Level::Warn,
             true => log::Level::Debug,

@@ -1,42 +1,11 @@
-//! The FUSE adapter: translates kernel requests into client operations, and results into replies.
+//! Settings of a mount that the kernel agrees to.
 //!
-//! A [`session`](Filesystem) receives requests over `/dev/fuse` or io_uring. Its threads run the
-//! handlers concurrently. A handler blocks its session thread until the server replies; the
-//! timeouts of the session with the server bound each wait. A blocked lock request occupies no
-//! session thread (`locks`). The kernel checks permissions (`default_permissions`). `affinity`
-//! moves session threads to the cores of their callers. Operations without a handler fail with
-//! ENOSYS, after which the kernel stops sending them.
-
-mod adapter;
-mod affinity;
-mod background;
-mod barrier;
-mod convert;
-mod handles;
-mod kernel;
-mod labels;
-mod lifetimes;
-mod locks;
-mod losses;
-mod notify;
-mod page_ranges;
-mod pages;
-mod process;
-mod recalls;
-mod remote_pages;
-mod reply;
-mod retries;
-mod session;
+//! [`Settings`] has cache times, transfer sizes and the choice of caches. `init` negotiates them
+//! at the start of a session. No I/O, no locks, no clock.
 
 use std::time::Duration;
 
 use fuser::{FopenFlags, InitFlags, KernelConfig};
-
-pub use adapter::Adapter;
-pub use affinity::Placement;
-pub use kernel::{Kernel, KernelLink};
-pub use losses::{Losses, Untold};
-pub use session::*;
 
 /// Settings that a mount negotiates with the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +36,7 @@ pub const IO_BLOCK: u32 = 128 * 1024;
 /// Maximum number of background requests in flight: read-ahead, asynchronous direct I/O and
 /// RELEASE. A direct write that waits for a drop of pages occupies one of these slots. The page
 /// may be locked by a read-ahead that needs a slot. So this exceeds the number of waiting writes
-/// ([`pages::MAX_WAITING`]).
+/// (`pages::MAX_WAITING`).
 const MAX_BACKGROUND: u16 = 256;
 
 /// Requests flags of the kernel. Returns true if the kernel supports all of them.

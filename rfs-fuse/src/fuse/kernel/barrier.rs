@@ -29,10 +29,7 @@ use rustix::{
     thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity},
 };
 
-use super::{
-    affinity,
-    session::{descriptors::close_all, threads::Threads},
-};
+use crate::fuse::{affinity, descriptors::close_all, session::threads::Threads};
 
 /// Handle of the root directory that the barrier's thread opens. All other handles are smaller.
 const HANDLE: u64 = u64::MAX;
@@ -84,7 +81,7 @@ impl Barrier {
     }
 
     /// Returns the reply to an OPENDIR of the barrier's own thread, or `None` for other threads.
-    pub(super) fn intercept_opendir(&self, thread: u32) -> Option<(FileHandle, FopenFlags)> {
+    pub(in crate::fuse) fn intercept_opendir(&self, thread: u32) -> Option<(FileHandle, FopenFlags)> {
         if thread == 0 || self.0.tid.load(Ordering::Relaxed) != thread {
             return None;
         }
@@ -93,7 +90,7 @@ impl Barrier {
     }
 
     /// Counts a RELEASEDIR of the barrier. Returns false for other handles.
-    pub(super) fn intercept_releasedir(&self, handle: FileHandle) -> bool {
+    pub(in crate::fuse) fn intercept_releasedir(&self, handle: FileHandle) -> bool {
         if handle.0 != HANDLE {
             return false;
         }
@@ -104,7 +101,7 @@ impl Barrier {
 
     /// Blocks until session threads have begun with all RELEASEs that the kernel has now. Returns
     /// false if that is unknown.
-    pub(super) fn pass(&self) -> bool {
+    pub(in crate::fuse) fn pass(&self) -> bool {
         let mut state = self.0.state.lock();
         if !state.running {
             let shared = Arc::clone(&self.0);

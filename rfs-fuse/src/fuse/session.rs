@@ -7,7 +7,6 @@
 //! # Concurrency
 //! Several session threads call the [`Filesystem`]. Any thread may send a reply.
 
-pub(super) mod descriptors;
 mod device;
 mod lock_flags;
 mod reply;

@@ -17,33 +17,33 @@ use std::{collections::VecDeque, sync::Arc};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{
+use crate::fuse::{
     background::Background,
     kernel::{KernelLink, Part},
 };
 
 /// Pages of an inode that the kernel drops.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PageDrop {
+pub(in crate::fuse) struct PageDrop {
     ino: u64,
     part: Part,
 }
 
 impl PageDrop {
     /// Returns the pages from a byte on.
-    pub(super) fn tail(ino: u64, from: u64) -> PageDrop {
+    pub(in crate::fuse) fn tail(ino: u64, from: u64) -> PageDrop {
         PageDrop { ino, part: Part::PagesFrom(from) }
     }
 
     /// Returns the pages of a range: its first byte and its length, which is not 0.
-    pub(super) fn range(ino: u64, (from, len): (u64, u64)) -> PageDrop {
+    pub(in crate::fuse) fn range(ino: u64, (from, len): (u64, u64)) -> PageDrop {
         PageDrop { ino, part: Part::Pages(from, len) }
     }
 }
 
 /// Maximum number of direct writes that wait for a drop. Further writes are answered before their
 /// pages are dropped. Otherwise the kernel could not send the read-ahead that has a page locked.
-pub(super) const MAX_WAITING: usize = 192;
+pub(in crate::fuse) const MAX_WAITING: usize = 192;
 
 /// Runs after the drop.
 type Then = Box<dyn FnOnce() + Send>;
@@ -61,7 +61,7 @@ struct Shared {
 }
 
 /// The thread, which starts with the first job. Dropping this ends the thread.
-pub(super) struct Pages {
+pub(in crate::fuse) struct Pages {
     shared: Arc<Shared>,
     thread: Background,
 }
@@ -73,13 +73,13 @@ impl std::fmt::Debug for Pages {
 }
 
 impl Pages {
-    pub(super) fn new(kernel: KernelLink) -> Pages {
+    pub(in crate::fuse) fn new(kernel: KernelLink) -> Pages {
         let shared = Shared { kernel, queue: Mutex::default(), work: Condvar::new() };
         Pages { shared: Arc::new(shared), thread: Background::new("pages") }
     }
 
     /// Drops pages and then answers a direct write. If [`MAX_WAITING`] writes wait, answers first.
-    pub(super) fn drop_and_answer(&self, dropped: PageDrop, answer: impl FnOnce() + Send + 'static) {
+    pub(in crate::fuse) fn drop_and_answer(&self, dropped: PageDrop, answer: impl FnOnce() + Send + 'static) {
         let full = self.shared.queue.lock().jobs.len() >= MAX_WAITING;
         if full {
             answer();
@@ -89,7 +89,7 @@ impl Pages {
     }
 
     /// Drops pages, then calls `then`.
-    pub(super) fn drop_then(&self, dropped: PageDrop, then: impl FnOnce() + Send + 'static) {
+    pub(in crate::fuse) fn drop_then(&self, dropped: PageDrop, then: impl FnOnce() + Send + 'static) {
         let shared = Arc::clone(&self.shared);
         if let Err(e) = self.thread.start(move || shared.run()) {
             // The write has succeeded. An error would make the program repeat it.

@@ -27,7 +27,7 @@ use rdmabox::Cancel;
 use rfs_proto::{FileKind, Recall};
 use smallvec::SmallVec;
 
-use super::{
+use crate::fuse::{
     background::Background,
     kernel::{KernelLink, Part},
 };
@@ -141,7 +141,7 @@ struct Shared {
 }
 
 /// The threads of a mount. Dropping this ends them.
-pub(super) struct Recalls {
+pub(in crate::fuse) struct Recalls {
     shared: Arc<Shared>,
     cancel: Cancel,
     receiver: Background,
@@ -155,7 +155,7 @@ impl std::fmt::Debug for Recalls {
 
 impl Recalls {
     /// Starts to receive recalls.
-    pub(super) fn obey(client: Arc<Client>, kernel: KernelLink) -> io::Result<Recalls> {
+    pub(in crate::fuse) fn obey(client: Arc<Client>, kernel: KernelLink) -> io::Result<Recalls> {
         client.announce().map_err(io::Error::other)?;
         let (link, late) = (kernel.clone(), Arc::<AtomicUsize>::default());
         let names_are_late = Arc::clone(&late);
@@ -195,13 +195,13 @@ impl Recalls {
 impl Recalls {
     /// Returns true if the kernel may have names that another mount has changed. A change of this
     /// mount may delay their drop, or the kernel may be too old to drop all names.
-    pub(super) fn are_late(&self) -> bool {
+    pub(in crate::fuse) fn are_late(&self) -> bool {
         self.shared.late.load(Ordering::Acquire) > 0
     }
 
     /// Has a worker drop a name in a removed directory. The kernel is about to learn that the name
     /// is absent. It would cache that, and keep the directory with it.
-    pub(super) fn drop_name_later(&self, parent: u64, name: &[u8]) {
+    pub(in crate::fuse) fn drop_name_later(&self, parent: u64, name: &[u8]) {
         let recall = Recall::Name { parent, name: name.to_vec() };
         self.shared.queue.lock().jobs.push_back(Arc::new(Job::new(&self.shared.client, &recall)));
         self.shared.start_worker();

@@ -28,27 +28,27 @@ const NUMBER: u32 = 3;
 
 /// Properties of an open file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct OpenedAs {
+pub(in crate::fuse) struct OpenedAs {
     /// Opened with O_APPEND.
-    pub(super) appends: bool,
+    pub(in crate::fuse) appends: bool,
     /// The kernel reads and writes around its pages (FOPEN_DIRECT_IO).
-    pub(super) without_pages: bool,
+    pub(in crate::fuse) without_pages: bool,
     /// Opened with O_DIRECT.
-    pub(super) o_direct: bool,
+    pub(in crate::fuse) o_direct: bool,
 }
 
 /// An open file, as the kernel names it in requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Handle(pub(super) u64);
+pub(in crate::fuse) struct Handle(pub(in crate::fuse) u64);
 
 impl Handle {
     /// Returns true if the file was opened with O_APPEND.
-    pub(super) fn is_for_append(self) -> bool {
+    pub(in crate::fuse) fn is_for_append(self) -> bool {
         self.0 & APPEND != 0
     }
 
     /// Returns true if the kernel reads and writes around its pages.
-    pub(super) fn is_without_pages(self) -> bool {
+    pub(in crate::fuse) fn is_without_pages(self) -> bool {
         self.0 & DIRECT != 0
     }
 }
@@ -71,7 +71,7 @@ const MAX_LATEST_READS: usize = 1024;
 
 /// The open files of a mount.
 #[derive(Debug, Default)]
-pub(super) struct Handles {
+pub(in crate::fuse) struct Handles {
     last: AtomicU64,
     /// Inodes that are open through the kernel's pages.
     cached: Mutex<HashMap<u64, Cached>>,
@@ -81,7 +81,7 @@ pub(super) struct Handles {
 
 impl Handles {
     /// Returns a handle that no other open file has had.
-    pub(super) fn open(&self, ino: u64, opened_as: OpenedAs) -> Handle {
+    pub(in crate::fuse) fn open(&self, ino: u64, opened_as: OpenedAs) -> Handle {
         let OpenedAs { appends, without_pages, o_direct } = opened_as;
         let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         if !without_pages {
@@ -98,12 +98,12 @@ impl Handles {
     }
 
     /// Returns a handle for an open directory.
-    pub(super) fn open_directory(&self) -> Handle {
+    pub(in crate::fuse) fn open_directory(&self) -> Handle {
         Handle((self.last.fetch_add(1, Ordering::Relaxed) + 1) << NUMBER)
     }
 
     /// Records the last close of a file.
-    pub(super) fn close(&self, ino: u64, handle: Handle) {
+    pub(in crate::fuse) fn close(&self, ino: u64, handle: Handle) {
         if handle.0 & DIRECT != 0 {
             return;
         }
@@ -120,7 +120,7 @@ impl Handles {
     }
 
     /// Records that a range is about to be read into the kernel's pages.
-    pub(super) fn record_page_fill(&self, ino: u64, range: (u64, u64)) {
+    pub(in crate::fuse) fn record_page_fill(&self, ino: u64, range: (u64, u64)) {
         if self.o_direct.load(Ordering::SeqCst) == 0 {
             return;
         }
@@ -131,7 +131,7 @@ impl Handles {
 
     /// Records a write with O_DIRECT. Returns true if pages of the range have to be dropped before
     /// the write is answered.
-    pub(super) fn record_direct_write(&self, ino: u64, handle: Handle, range: (u64, u64)) -> bool {
+    pub(in crate::fuse) fn record_direct_write(&self, ino: u64, handle: Handle, range: (u64, u64)) -> bool {
         if range.1 == 0 {
             return false;
         }
@@ -145,7 +145,7 @@ impl Handles {
 
     /// Records a read of a file whose pages the server recalls: the number of the request, and the
     /// range.
-    pub(super) fn record_read(&self, ino: u64, unique: u64, range: (u64, u64)) {
+    pub(in crate::fuse) fn record_read(&self, ino: u64, unique: u64, range: (u64, u64)) {
         if let Some(open) = self.cached.lock().get_mut(&ino) {
             if open.latest_reads.len() == MAX_LATEST_READS {
                 open.latest_reads.pop_front();
@@ -158,7 +158,7 @@ impl Handles {
     /// that covers them. These pages were dropped after the kernel had changed them, and read again
     /// after that. The kernel does not lock them for the write. `unique` is the number of the
     /// write.
-    pub(super) fn overtaking_reads(
+    pub(in crate::fuse) fn overtaking_reads(
         &self,
         ino: u64,
         unique: u64,
@@ -174,7 +174,7 @@ impl Handles {
     }
 
     /// Returns true if the inode is open through the kernel's pages.
-    pub(super) fn are_cached(&self, ino: u64) -> bool {
+    pub(in crate::fuse) fn are_cached(&self, ino: u64) -> bool {
         self.cached.lock().contains_key(&ino)
     }
 }

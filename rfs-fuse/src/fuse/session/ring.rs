@@ -40,7 +40,7 @@ use self::{
 };
 pub use self::{slot::Beside, switch::SwitchError};
 use super::Filesystem;
-use crate::fuse::Settings;
+use crate::fuse::settings::Settings;
 
 /// Minimum size of an entry's payload: the longest extended attribute with its name, and the
 /// kernel's header of ACLs. The kernel checks the size of reads and writes, but not of these.

@@ -17,7 +17,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-use super::affinity;
+use crate::fuse::affinity;
 use rfs_client::{Client, ClientError};
 
 /// Maximum number of files at a time: fewer than the calls that other mounts may block.
@@ -41,7 +41,7 @@ struct Shared {
 }
 
 /// The threads, which start with the first jobs. Dropping this ends them.
-pub(super) struct RemotePages(Arc<Shared>);
+pub(in crate::fuse) struct RemotePages(Arc<Shared>);
 
 impl std::fmt::Debug for RemotePages {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -50,12 +50,16 @@ impl std::fmt::Debug for RemotePages {
 }
 
 impl RemotePages {
-    pub(super) fn new(client: Arc<Client>) -> RemotePages {
+    pub(in crate::fuse) fn new(client: Arc<Client>) -> RemotePages {
         RemotePages(Arc::new(Shared { client, queue: Mutex::default(), work: Condvar::new() }))
     }
 
     /// Calls `then` when no other mount has pages of a file from before this moment.
-    pub(super) fn drop_then(&self, ino: u64, then: impl FnOnce(Result<(), ClientError>) + Send + 'static) {
+    pub(in crate::fuse) fn drop_then(
+        &self,
+        ino: u64,
+        then: impl FnOnce(Result<(), ClientError>) + Send + 'static,
+    ) {
         let mut queue = self.0.queue.lock();
         match queue.files.iter_mut().find(|(waiting, _)| *waiting == ino) {
             Some((_, others)) => return others.push(Box::new(then)),

@@ -1,0 +1,157 @@
+//! The options of each component, from the command line. No I/O, no locks, no clock.
+
+use std::time::Duration;
+
+use rdmabox::SessionOptions;
+use rfs_proto::Identity;
+
+use super::{
+    Args,
+    connection::Connection,
+    values::{Cache, IoUring},
+};
+use crate::{
+    fuse::{FOREVER, Settings},
+    mount::{Flags, MountOptions},
+};
+use rfs_client::{AccessTimes, AttachOptions, Farewell};
+
+/// Time to wait for a mount that has just ended, if the server still has its session.
+const PRIOR_MOUNT_LIMIT: Duration = Duration::from_secs(1);
+
+/// Default time for which a server holds a call back while it waits for another client.
+pub(super) const DEFAULT_RECALL_TIMEOUT: Duration = Duration::from_secs(8);
+
+impl Args {
+    /// Returns the options of the mount.
+    pub fn mount_options(&self) -> MountOptions {
+        MountOptions {
+            source: self.source(),
+            fs_type: format!("fuse.{}", self.subtype),
+            allow_other: self.allow_other(),
+            flags: Flags {
+                read_only: self.read_only,
+                noexec: self.noexec,
+                suid: self.suid,
+                dev: self.dev,
+                sync: self.sync,
+                dirsync: self.dirsync,
+                noatime: self.noatime,
+                nodiratime: self.nodiratime,
+                strictatime: self.strictatime || self.norelatime,
+            },
+        }
+    }
+
+    /// Returns true if all users may use the mount.
+    pub fn allow_other(&self) -> bool {
+        self.allow_other || (!self.no_allow_other && rustix::process::geteuid().is_root())
+    }
+
+    /// Returns the number of session threads.
+    pub fn threads(&self) -> usize {
+        self.threads.into()
+    }
+
+    /// Returns whether requests arrive over io_uring.
+    pub fn io_uring(&self) -> IoUring {
+        if self.no_io_uring { IoUring::Off } else { self.io_uring }
+    }
+
+    /// Returns the settings that `init` negotiates with the kernel.
+    pub fn settings(&self) -> Settings {
+        let cache = if self.direct_io { Cache::None } else { self.cache };
+        let keeps = cache != Cache::None;
+        Settings {
+            max_write: self.max_write,
+            max_readahead: self.max_readahead,
+            attr_timeout: if keeps { self.attr_timeout.unwrap_or(FOREVER) } else { Duration::ZERO },
+            entry_timeout: if keeps { self.entry_timeout.unwrap_or(FOREVER) } else { Duration::ZERO },
+            direct_io: !keeps,
+            keeps,
+            writeback: cache == Cache::Writeback,
+        }
+    }
+
+    /// Returns a warning for the user if the timeouts contradict each other. A call may take long
+    /// because the server waits for other clients to acknowledge a recall. Such a call must not
+    /// time out.
+    pub fn doubt(&self) -> Option<String> {
+        let timeout = self.timeout.filter(|timeout| *timeout <= DEFAULT_RECALL_TIMEOUT)?;
+        let (timeout, patience) = (timeout.as_secs_f64(), DEFAULT_RECALL_TIMEOUT.as_secs_f64());
+        Some(format!(
+            "--timeout {timeout}: a call may take {patience} s while the server waits for another client (rfs-server \
+             --recall-timeout), and one that takes longer than --timeout ends this mount's session: set --timeout to more than \
+             {patience}, or --recall-timeout to less than {timeout}"
+        ))
+    }
+
+    /// Returns the options of the attach call.
+    pub fn attach_options(&self) -> AttachOptions {
+        let Settings { keeps, writeback, .. } = self.settings();
+        AttachOptions {
+            export: self.connection.export.clone(),
+            keeps,
+            alone: writeback,
+            checked: self.checksum,
+            patience: PRIOR_MOUNT_LIMIT,
+            returns: !self.no_return,
+            access_times: self.access_times(self.noatime),
+            directory_access_times: self.access_times(self.noatime || self.nodiratime),
+        }
+    }
+
+    /// Returns the detach request that the watchdog sends to the server after a kill of this
+    /// process.
+    pub fn farewell(&self, mount: Identity) -> Option<Farewell> {
+        let (address, tls) = (self.address().ok()??, self.tls().ok()?);
+        let Connection { provider, export, key, .. } = self.connection.clone();
+        Some(Farewell { address, provider, export, key, tls, mount })
+    }
+
+    /// Returns which reads update access times. On a read-only mount no read does.
+    fn access_times(&self, never: bool) -> AccessTimes {
+        match never || self.read_only {
+            true => AccessTimes::Never,
+            false if self.strictatime || self.norelatime => AccessTimes::Always,
+            false => AccessTimes::Relative,
+        }
+    }
+
+    /// Returns the options of the session with the server.
+    pub fn session_options(&self) -> SessionOptions {
+        let (provider, rdma) = (self.connection.provider, self.connection.rdma());
+        let mut options = SessionOptions { provider, rdma, ..SessionOptions::default() };
+        if let Some(queue_pairs) = self.queue_pairs {
+            options.queue_pairs = queue_pairs;
+        }
+        if let Some(window) = self.window {
+            options.window_bytes = window;
+        }
+        if let Some(batch) = self.batch {
+            options.batch = batch;
+        }
+        if let Some(threshold) = self.pre_mr_threshold {
+            options.pre_mr_threshold = threshold;
+        }
+        if let Some(calls) = self.calls {
+            options.calls = calls;
+        }
+        if let Some(polling) = self.polling {
+            options.polling = polling;
+        }
+        if let Some(max_retry) = self.max_retry {
+            options.max_retry = Some(max_retry);
+        }
+        if let Some(look) = self.look {
+            options.engine_look = Duration::from_micros(look.into());
+        }
+        if let Some(timeout) = self.timeout {
+            options.operation_timeout = timeout;
+        }
+        if let Some(timeout) = self.connect_timeout {
+            options.connect_timeout = timeout;
+        }
+        options
+    }
+}

@@ -1,0 +1,109 @@
+//! Attributes and extended attributes.
+//!
+//! # Concurrency
+//! Session threads. Takes no locks.
+
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+
+use fuser::{Errno, FileHandle, INodeNo};
+use rfs_proto::SetAttr;
+
+use super::{Adapter, in_group, is_privileged};
+use crate::fuse::{
+    convert,
+    session::{ReplyAttr, ReplyEmpty, ReplyXattr, Request},
+};
+use rfs_client::ClientError;
+
+/// The only extended attribute that changes the mode.
+const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+const ANY_ACL: &[u8] = b"system.posix_acl_";
+
+impl Adapter {
+    /// Changes attributes.
+    pub(super) fn change_attributes(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        handle: Option<FileHandle>,
+        changes: &SetAttr,
+        reply: ReplyAttr,
+    ) {
+        if let Some(handle) = handle
+            && let Err(e) = self.client.check_locks(ino.0, handle.0)
+        {
+            return reply.error(self.errno("setattr", &e));
+        }
+        let since = self.client.since();
+        let written = match self.settings.writeback {
+            true => self.client.set_write_time(ino.0, changes).transpose(),
+            false => None,
+        };
+        let changed = written.unwrap_or_else(|| self.set_attr(request, ino.0, changes));
+        let changed = changed.and_then(|attr| match changes.drop_privileges {
+            true => Ok(self.drop_sgid_of_other_group(&attr, request)?.unwrap_or(attr)),
+            false => Ok(attr),
+        });
+        self.answer_attr("setattr", (self.client.since_but_changed(since), request.pid()), changed, reply);
+    }
+
+    /// Sets an extended attribute.
+    pub(super) fn set_xattr(
+        &self,
+        request: &Request,
+        (ino, name): (INodeNo, &OsStr),
+        value: &[u8],
+        flags: i32,
+        reply: ReplyEmpty,
+    ) {
+        let Some(how) = convert::xattr_set(flags) else { return reply.error(Errno::EINVAL) };
+        // Only an ACL needs this. The kernel has a flag for it, which fuser does not pass on.
+        let drop_sgid = name.as_bytes() == ACCESS_ACL
+            && !is_privileged(request)
+            && self.client.getattr(ino.0).is_ok_and(|attr| !in_group(request, attr.gid));
+        let set = |only_if| self.client.set_xattr(ino.0, name.as_bytes(), value, how, drop_sgid, only_if);
+        let set = match name.as_bytes().starts_with(ANY_ACL) {
+            true => self.change_acl(request, set),
+            false => set(None),
+        };
+        self.refresh_after_change(ino.0, request.pid());
+        self.answer_result("setxattr", set, reply);
+    }
+
+    /// Returns an extended attribute.
+    pub(super) fn get_xattr(&self, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        match self.client.get_xattr(ino.0, name.as_bytes()) {
+            Err(ClientError::Errno(rfs_proto::Errno::ENODATA))
+                if self.labels.are_unsupported(name.as_bytes()) =>
+            {
+                reply.error(Errno::EOPNOTSUPP);
+            }
+            value => self.answer_value("getxattr", value, size, reply),
+        }
+    }
+
+    /// Returns the names of the extended attributes.
+    pub(super) fn list_xattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let names = self.client.list_xattr(ino.0).map(|names| {
+            // As on local file systems, only root sees names of this namespace.
+            let shown = |name: &&[u8]| is_privileged(request) || !name.starts_with(b"trusted.");
+            names.split_inclusive(|byte| *byte == 0).filter(shown).collect::<Vec<_>>().concat()
+        });
+        self.answer_value("listxattr", names, size, reply);
+    }
+
+    /// Removes an extended attribute.
+    pub(super) fn remove_xattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let remove = |only_if| self.client.remove_xattr(ino.0, name.as_bytes(), only_if);
+        let removed = match name.as_bytes().starts_with(ANY_ACL) {
+            true => match self.change_acl(request, remove) {
+                // The file has no ACL, which is the result that the caller wants.
+                Err(ClientError::Errno(rfs_proto::Errno::ENODATA)) => Ok(()),
+                removed => removed,
+            },
+            false => remove(None),
+        };
+        self.refresh_after_change(ino.0, request.pid());
+        self.answer_result("removexattr", removed, reply);
+    }
+}

@@ -1,0 +1,112 @@
+//! Looks names up, creates and renames.
+//!
+//! # Concurrency
+//! Session threads. Takes the lock of `Retries`.
+
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+
+use fuser::{Errno, INodeNo, RenameFlags};
+use rfs_proto::Owner;
+use rustix::fs::OFlags;
+
+use super::{
+    Adapter, creator,
+    open_file::{MAX_CREATES, MAX_CREATES_AFTER_WALK, create_new},
+};
+use crate::fuse::session::{ReplyCreate, ReplyEmpty, ReplyEntry, Request};
+use rfs_client::ClientError;
+
+impl Adapter {
+    /// Looks a name up.
+    pub(super) fn lookup_name(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let _arrival = self.client.arrival();
+        let query = self.name_query(request, parent, name);
+        // open_by_handle_at(2) and NFS look these two names up.
+        let found = match name.as_bytes() {
+            b"." => self.client.lookup_number(parent.0),
+            b".." => self.client.lookup_parent(parent.0),
+            name => match self.client.lookup(parent.0, name) {
+                Err(ClientError::Errno(rfs_proto::Errno::ENOENT)) => self.create_after_walk(&query),
+                // The directory was removed. For a caller that is about to create a file, the
+                // kernel would not walk the path again.
+                Err(ClientError::Errno(rfs_proto::Errno::ESTALE)) => {
+                    self.recalls.drop_name_later(parent.0, name);
+                    return reply.error(Errno::ENOENT);
+                }
+                found => found,
+            },
+        };
+        match found {
+            Err(ClientError::Errno(rfs_proto::Errno::ENOENT)) => {
+                if let Some(reply) = self.lifetimes.absent(&self.client, &query, reply) {
+                    reply.error(Errno::ENOENT);
+                }
+            }
+            found => self.answer_entry("lookup", &query, found, reply),
+        }
+    }
+
+    /// Renames a file.
+    pub(super) fn rename_name(
+        &self,
+        request: &Request,
+        from: (INodeNo, &OsStr),
+        to: (INodeNo, &OsStr),
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let whiteout = flags.contains(RenameFlags::RENAME_WHITEOUT);
+        let others = flags.difference(RenameFlags::RENAME_WHITEOUT);
+        let Some(others) = rfs_proto::RenameFlags::from_bits(others.bits()) else {
+            return reply.error(Errno::EINVAL);
+        };
+        let whiteout = whiteout.then(|| Owner { uid: request.uid(), gid: request.gid() });
+        let (parent, newparent) = (from.0.0, to.0.0);
+        let (from, to) = ((parent, from.1.as_bytes()), (newparent, to.1.as_bytes()));
+        let renamed = self.client.rename(from, to, others, whiteout);
+        self.refresh_after_change(parent, request.pid());
+        self.refresh_after_change(newparent, request.pid());
+        self.answer_removal("rename", request.pid(), renamed, reply);
+    }
+
+    /// Creates a file and opens it.
+    pub(super) fn create_file(
+        &self,
+        request: &Request,
+        (parent, name): (INodeNo, &OsStr),
+        (mode, umask): (u32, u32),
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let _arrival = self.client.arrival();
+        let query = self.name_query(request, parent, name);
+        // Always exclusive: the kernel takes a created file for new. It neither truncates the file
+        // nor checks permissions. If another thread has created the file, ESTALE sends this thread
+        // back to look the name up and to open the file. That works once per call, so a name that
+        // may disappear again is tried several times before. In the second walk, the lookup creates
+        // the file if it has disappeared (`create_after_walk`).
+        let exclusive = OFlags::from_bits_retain(flags as u32).contains(OFlags::EXCL);
+        let by = creator(request, umask);
+        let create = || self.client.create(parent.0, name.as_bytes(), mode & 0o7777, by, true);
+        let tries = match exclusive {
+            true => 1,
+            false if self.retries.is_sent_back(query.thread) => MAX_CREATES_AFTER_WALK,
+            false => MAX_CREATES,
+        };
+        match create_new(tries, create) {
+            Ok(Some(attr)) => {
+                self.retries.finish_walk(query.thread);
+                self.refresh_after_change(parent.0, request.pid());
+                let telling = self.client.telling();
+                let opened = self.new_handle(&telling, query.since, &attr, flags);
+                self.lifetimes.created(&self.client, &telling, &query, &attr, opened, reply);
+            }
+            Ok(None) if exclusive => reply.error(Errno::EEXIST),
+            Ok(None) => {
+                self.send_back_to_create(&query, mode & 0o7777, by);
+                reply.error(Errno::ESTALE);
+            }
+            Err(e) => reply.error(self.name_errno("create", query.thread, &e)),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Mounts and unmounts.
+//!
+//! Root mounts by mount(2), other users by the setuid helper fusermount3. The result is an open
+//! FUSE device for [`fuser::Session::from_fd`], and a [`Mounted`] that unmounts. Dropping it does
+//! not unmount: the program decides when to unmount, and how to handle a busy mount.
+//!
+//! # Concurrency
+//! The main thread, and threads of [`within`]. Takes no locks.
+
+mod abort;
+mod check;
+mod deadline;
+mod error;
+mod helper;
+mod mounted;
+mod options;
+mod probe;
+mod refusal;
+mod table;
+mod watchdog;
+
+use std::{
+    ffi::CString,
+    fs::File,
+    io,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    path::Path,
+};
+
+use rustix::fs::{Mode, OFlags};
+
+pub use check::mount_point;
+pub use deadline::within;
+pub use error::{DEVICE, MountError};
+pub use helper::helper;
+pub use mounted::{Mounted, Unmounted};
+pub use options::{Flags, MountOptions};
+pub use probe::{Look, look};
+pub(crate) use watchdog::{AfterKill, CoveredDirectory, Watchdog};
+
+/// Runs a helper process of this module and returns its exit code, if this process was started as
+/// one.
+pub fn asked() -> Option<u8> {
+    watchdog::run_if_asked().or_else(probe::run_if_asked)
+}
+
+/// Opens the FUSE device.
+fn open_device() -> Result<OwnedFd, MountError> {
+    let failed = |why| MountError::Device { why };
+    // NONBLOCK: opening a FIFO in place of the device must not block.
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let device = rustix::fs::open(DEVICE, flags, Mode::empty()).map_err(|e| failed(refusal::of_device(e)))?;
+    let device = File::from(device);
+    let meta = device.metadata().map_err(|e| failed(e.to_string()))?;
+    if let Some(why) = refusal::of_file(&meta) {
+        return Err(failed(why));
+    }
+    // Reads of the session block.
+    rustix::fs::fcntl_setfl(&device, OFlags::empty()).map_err(|e| failed(e.to_string()))?;
+    Ok(device.into())
+}
+
+/// Checks that this process can mount, without a mount.
+///
+/// # Errors
+/// The device or the helper is missing.
+pub fn device() -> Result<(), MountError> {
+    // fusermount3 opens the device with the rights of its user.
+    open_device()?;
+    if !rustix::process::geteuid().is_root() && helper().is_none() {
+        return Err(MountError::Helper);
+    }
+    Ok(())
+}
+
+/// Changes the flags of an existing mount.
+///
+/// # Errors
+/// The kernel refuses. The flags are unchanged.
+pub fn remount(path: &Path, flags: Flags) -> io::Result<()> {
+    Ok(rustix::mount::mount_remount(path, flags.bits(), c"")?)
+}
+
+/// Mounts on a directory that [`mount_point`] approved.
+pub fn mount(path: &Path, options: &MountOptions) -> Result<(OwnedFd, Mounted), MountError> {
+    let refused = |why: String| MountError::Refused { path: path.to_owned(), why };
+    let (fd, by_helper) = if rustix::process::geteuid().is_root() {
+        let fd = open_device()?;
+        mount_directly(&fd, path, options)
+            .map_err(|e| refused(refusal::of_mount(e, refusal::Setting::here())))?;
+        (fd, false)
+    } else {
+        let mounted = helper::mount(path, options);
+        (mounted.map_err(|said| refused(refusal::of_helper(&said, refusal::Setting::here())))?, true)
+    };
+    let device = table::topmost(path).map(|entry| entry.device);
+    Ok((fd, Mounted { path: path.to_owned(), device, by_helper }))
+}
+
+fn mount_directly(fd: &OwnedFd, path: &Path, options: &MountOptions) -> Result<(), rustix::io::Errno> {
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions",
+        fd.as_fd().as_raw_fd()
+    );
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
+    let data = CString::new(data).map_err(|_| rustix::io::Errno::INVAL)?;
+    let (source, fs_type) = (options.source.as_str(), options.fs_type.as_str());
+    rustix::mount::mount(source, path, fs_type, options.flags.bits(), data.as_c_str())
+}

@@ -1,0 +1,55 @@
+//! The events that the main thread waits for.
+//!
+//! # Concurrency
+//! The thread `signals` sends an event for each signal. Any thread reports a failure.
+
+use std::{io, sync::mpsc, thread};
+
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    iterator::Signals,
+};
+
+use super::error::{RunError, os};
+
+/// An event that the main thread waits for.
+pub(super) enum Event {
+    Signal(i32),
+    /// The kernel has ended the connection, or the session failed.
+    Ended(io::Result<()>),
+    /// The watchdog has ended.
+    WatchdogEnded,
+    /// A thread has failed. The mount ends.
+    Failed(String),
+}
+
+/// The sender and the receiver of events.
+pub(super) type Events = (mpsc::Sender<Event>, mpsc::Receiver<Event>);
+
+/// Makes an event of each signal and of each failure of a thread.
+///
+/// # Errors
+/// The errors of the operating system.
+pub(super) fn listen_for_signals() -> Result<Events, RunError> {
+    let (send, receive) = mpsc::channel();
+    let failed = send.clone();
+    rdmabox::failure::watch(move |what| {
+        log::error!("{what}: unmounting");
+        // Fails only if the main thread has stopped listening because it ends.
+        failed.send(Event::Failed(what.to_owned())).ok();
+    });
+    rdmabox::memory::survive().map_err(os("cannot prepare for lost memory"))?;
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(os("cannot handle signals"))?;
+    let to = send.clone();
+    thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            for signal in signals.forever() {
+                if to.send(Event::Signal(signal)).is_err() {
+                    return;
+                }
+            }
+        })
+        .map_err(os("cannot start a thread"))?;
+    Ok((send, receive))
+}

@@ -1,0 +1,52 @@
+//! The greeting of a mount that works.
+
+use std::{
+    io::{self, Write},
+    sync::Arc,
+    time::Duration,
+};
+
+use sd_notify::NotifyState;
+
+use super::{
+    error::{RunError, os},
+    service_manager::notify_manager,
+};
+use crate::{
+    cli::Args,
+    daemon,
+    mount::{self, Look, Mounted},
+};
+use rfs_client::Client;
+
+/// Waits until the mount answers, and prints the greeting.
+pub(super) fn announce(args: &Args, mounted: &Mounted, client: Option<&Arc<Client>>) -> Result<(), RunError> {
+    let limit = args.session_options().operation_timeout + Duration::from_secs(1);
+    let dead = |why: String| RunError::Dead { path: mounted.path().to_owned(), why };
+    mount::look(mounted.path(), Look::Directory, limit)
+        .ok_or_else(|| dead("no answer".into()))?
+        .map_err(|e| dead(e.to_string()))?;
+    if let Err(e) = mounted.set_readahead(args.settings().max_readahead) {
+        log::debug!("the kernel keeps its read-ahead of 128 KiB: {e}");
+    }
+    if args.detached
+        && let Some(path) = &args.log_file
+    {
+        daemon::log_to(path).map_err(os("cannot write to the log file"))?;
+    }
+    // The foreground process waits for the line, and decides whether to print it.
+    if args.detached || !args.quiet {
+        let over = client.map_or_else(|| "own memory".to_owned(), |client| client.description());
+        let mut out = io::stdout().lock();
+        writeln!(out, "rfs-fuse: {} is mounted on {} ({over})", args.source(), mounted.path().display())
+            .and_then(|()| out.flush())
+            .ok();
+    }
+    notify_manager(NotifyState::Ready);
+    if args.detached {
+        daemon::detach(args.log_file.as_deref()).map_err(os("cannot go to the background"))?;
+    } else if let Some(path) = &args.log_file {
+        daemon::log_to(path).map_err(os("cannot write to the log file"))?;
+    }
+    Ok(())
+}

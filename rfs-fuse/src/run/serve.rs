@@ -1,0 +1,155 @@
+//! Mounts, and serves the kernel until an event ends the mount.
+//!
+//! # Concurrency
+//! The main thread. The thread `fuse` sends an event at the end of the FUSE session.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+    sync::{Arc, mpsc},
+    thread,
+};
+
+use fuser::{Config, Session, SessionACL};
+
+use super::{
+    error::{RunError, os},
+    events::{Event, Events},
+    greeting::announce,
+    unmount::{MountEnd, NO_WATCHDOG, Served, UNMOUNT_LIMIT, undo, wait_and_unmount},
+};
+use crate::{
+    cli::{Args, IoUring},
+    fuse::{Device, Filesystem, Placement, Ring},
+    mount::{self, AfterKill, CoveredDirectory, Mounted, Watchdog},
+};
+
+/// The resources of the threads that serve the kernel.
+pub(super) struct Threads<'a> {
+    pub(super) placement: &'a Placement,
+    pub(super) ring: Option<Ring>,
+}
+
+/// Mounts, prints the greeting, serves until an event ends the mount, and unmounts.
+pub(super) fn serve<F: Filesystem>(
+    args: &Args,
+    point: &Path,
+    filesystem: F,
+    threads: Threads<'_>,
+    client: Option<Served<'_>>,
+    (send, events): Events,
+) -> Result<(), RunError> {
+    let mut options = args.mount_options();
+    options.flags.read_only |= client.is_some_and(|served| served.client.is_read_only());
+    let covered = CoveredDirectory::lock(point)?;
+    let (device, mounted) = mount::mount(point, &options)?;
+    let mut watchdog = start_watchdog(args, &mounted, covered, client, &send);
+    let restart_watchdog = || watchdog.as_mut().map(Watchdog::restart);
+    let outcome = serve_mounted(
+        args,
+        (filesystem, threads),
+        client,
+        (device, &mounted),
+        (send, events),
+        restart_watchdog,
+    );
+    if let Some(watchdog) = watchdog {
+        match outcome {
+            Ok(MountEnd::Ended) => watchdog.dismiss(),
+            // A notification thread that the kernel blocks can keep this process from ending.
+            Ok(MountEnd::Detached) | Err(_) => watchdog.leave(),
+        }
+    }
+    outcome.map(drop)
+}
+
+/// Starts the watchdog, which ends the mount if this process is killed. Returns `None` if it
+/// cannot start.
+fn start_watchdog(
+    args: &Args,
+    mounted: &Mounted,
+    covered: CoveredDirectory,
+    client: Option<Served<'_>>,
+    send: &mpsc::Sender<Event>,
+) -> Option<Watchdog> {
+    let farewell = client.and_then(|served| args.farewell(served.client.mount()?));
+    let after_kill = if args.leave_dead_mount { AfterKill::Leave } else { AfterKill::Unmount };
+    let send = send.clone();
+    // Fails only if the main thread has stopped listening.
+    let ended = move || drop(send.send(Event::WatchdogEnded));
+    let log = args.log_file.as_deref();
+    let started = Watchdog::start(mounted, covered, after_kill, log, farewell.as_ref(), ended);
+    started.inspect_err(|e| log::warn!("{NO_WATCHDOG}: {e}")).ok()
+}
+
+fn serve_mounted<F: Filesystem>(
+    args: &Args,
+    (filesystem, Threads { placement, ring }): (F, Threads<'_>),
+    client: Option<Served<'_>>,
+    (device, mounted): (OwnedFd, &Mounted),
+    (send, events): Events,
+    restart_watchdog: impl FnMut() -> Option<io::Result<()>>,
+) -> Result<MountEnd, RunError> {
+    let options = args.mount_options();
+    let mut config = Config::default();
+    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(args.threads());
+    config.clone_fd = args.threads() > 1;
+    if let Some(Served { link, .. }) = client {
+        link.mounted_on(mounted.path().to_owned(), ring.is_some());
+        link.connect(device.as_fd()).map_err(|e| {
+            undo(mounted);
+            os("cannot reach the kernel")(e)
+        })?;
+    }
+    let own = device.try_clone().map(Arc::new).map_err(|e| {
+        undo(mounted);
+        os("cannot reach the kernel")(e)
+    })?;
+    let filesystem = Device::new(filesystem, placement, &own, ring.is_some());
+    let started = filesystem.started();
+    let session = Session::from_fd(filesystem, device, config.acl, config).map_err(|e| {
+        undo(mounted);
+        RunError::Handshake(e)
+    })?;
+    let ended = send.clone();
+    thread::Builder::new()
+        .name("fuse".into())
+        .spawn(move || {
+            // Fails only if the main thread has stopped listening.
+            ended.send(Event::Ended(session.run())).ok();
+        })
+        .map_err(|e| {
+            undo(mounted);
+            os("cannot start a thread")(e)
+        })?;
+    // The session has answered no request yet: the ring starts first.
+    let serving = match (started.get().filter(|agreed| agreed.ring), ring) {
+        (Some(agreed), Some(ring)) => {
+            let failed = move |e| drop(send.send(Event::Ended(Err(e))));
+            ring.start(&agreed.filesystem, &own, mounted.path().to_owned(), failed).map(Some)
+        }
+        _ if args.io_uring() == IoUring::On => Err(io::Error::other("the kernel does not agree to it")),
+        _ => Ok(None),
+    };
+    let serving = match serving {
+        Err(e) if args.io_uring() == IoUring::On => {
+            undo(mounted);
+            return Err(RunError::Ring(e));
+        }
+        serving => serving.inspect_err(|e| log::warn!("no FUSE over io_uring: {e}")).ok().flatten(),
+    };
+    // The session owns the file system now, and drops it at its end.
+    drop(started);
+    log::debug!("requests come over {}", if serving.is_some() { "io_uring" } else { "/dev/fuse" });
+    if let Err(e) = announce(args, mounted, client.map(|served| served.client)) {
+        undo(mounted);
+        return Err(e);
+    }
+    let over = wait_and_unmount(mounted, &events, client, restart_watchdog)?;
+    if let (MountEnd::Ended, Some(serving)) = (over, serving) {
+        serving.join(UNMOUNT_LIMIT);
+    }
+    Ok(over)
+}
