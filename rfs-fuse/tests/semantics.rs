@@ -77,7 +77,7 @@ fn is_there(named: &str) -> bool {
             true => root().join(module),
             false => root().join("rfs-fuse/tests/all").join(module.replace("::", "/")),
         };
-        return has_test(&path.with_extension("rs"), name);
+        return has_test(&path.with_extension("rs"), name) || has_test(&path.join("mod.rs"), name);
     }
     let mut words = named.split(' ');
     let Ok(script) = fs::read_to_string(root().join(words.next().expect("a word"))) else { return false };
