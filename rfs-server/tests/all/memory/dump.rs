@@ -1,20 +1,19 @@
 //! The memory of the program in a core dump contains no bytes of files and no keys. Needs root to
 //! read it.
 
-mod common;
-
 use std::{
     fs::{self, File, Permissions},
     os::unix::fs::{FileExt, PermissionsExt},
     process::Command,
 };
 
-use common::{
+use rdmabox::{Address, Key, ProviderKind, Session, SessionOptions};
+use rfs_proto::{Reply, Request};
+
+use crate::common::{
     Client, attach,
     program::{self, Running, place, read},
 };
-use rdmabox::{Address, Key, ProviderKind, Session, SessionOptions};
-use rfs_proto::{Reply, Request};
 
 const ZEROS: [u8; 4096] = [0; 4096];
 const SECRET: &str = "31415926535897932384626433832795028841971693993751058209749445923";

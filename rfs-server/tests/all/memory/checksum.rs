@@ -1,18 +1,17 @@
 //! A server with checksums: the regions that sessions get, their rights, and memory that outlives
 //! the server.
 
-mod common;
-
 use std::{process::Command, thread, time::Duration};
 
-use common::{
-    Client, attach, connect,
-    program::{self, Running},
-    start_with,
-};
 use rdmabox::{Address, ProviderKind, RemoteAddr, Session, SessionOptions};
 use rfs_proto::{Errno, Extent, Growth, Reply, Request, Verified, checksum};
 use rfs_server::{Config, Server, config::Persist};
+
+use crate::common::{
+    self, Client, attach, connect,
+    program::{self, Running},
+    start_with,
+};
 
 const PROVIDERS: [ProviderKind; 2] = [ProviderKind::Shm, ProviderKind::Tcp];
 const B: usize = 4096;

@@ -1,7 +1,5 @@
 //! Attempts to shorten the memory of a server.
 
-mod common;
-
 use std::{
     fs::{self, File, OpenOptions},
     io::Read,
@@ -10,12 +8,13 @@ use std::{
     process::Command,
 };
 
-use common::{
+use rdmabox::{Address, ProviderKind, Session, SessionOptions};
+use rfs_proto::{Reply, Request};
+
+use crate::common::{
     Client, attach,
     program::{self, Running},
 };
-use rdmabox::{Address, ProviderKind, Session, SessionOptions};
-use rfs_proto::{Reply, Request};
 
 fn start(directory: &Path) -> Running {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rfs-server"));

@@ -1,14 +1,13 @@
 //! A server with real sessions, over every provider: behaviour that the tests of the dispatcher
 //! do not cover.
 
-mod common;
-
 use std::sync::Barrier;
 
-use common::{Client, start, tests_rdma};
 use rdmabox::{Op, ProviderKind, RemoteAddr};
 use rfs_proto::{Attr, Layout, ROOT_INO, RegionRef, Reply, Request, record};
 use rfs_server::{Config, Server, StartError};
+
+use crate::common::{self, Client, start, tests_rdma};
 
 /// One-sided access to the server's memory.
 trait OneSided {

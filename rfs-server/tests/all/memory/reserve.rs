@@ -1,7 +1,5 @@
 //! A tmpfs that fills up while the server runs, and memory limits. Needs the right to mount.
 
-mod common;
-
 use std::{
     fs::{self, File},
     io::Write,
@@ -9,12 +7,13 @@ use std::{
     process::Command,
 };
 
-use common::{
+use rdmabox::{Address, ProviderKind, Session, SessionOptions};
+use rfs_proto::{Errno, Reply, Request, XattrSet};
+
+use crate::common::{
     Client, attach,
     program::{self, Running, place},
 };
-use rdmabox::{Address, ProviderKind, Session, SessionOptions};
-use rfs_proto::{Errno, Reply, Request, XattrSet};
 
 /// Returns the command of a server whose memory is on its own tmpfs, in a mount namespace. The
 /// shell runs `before` there first.

@@ -49,7 +49,7 @@ fn a_thread_that_panics_ends_the_server_and_the_last_snapshot_is_made() {
     let directory = tempfile::tempdir().unwrap();
     let said = directory.path().join("said");
     let status = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "--nocapture", "failing_server"])
+        .args(["--exact", "--nocapture", "program::failure::failing_server"])
         .env(DIRECTORY, directory.path())
         .stdout(Stdio::null())
         .stderr(File::create(&said).unwrap())

@@ -1,7 +1,5 @@
 //! Directories, files and sockets that another user has prepared for the server. Needs root.
 
-mod common;
-
 use std::{
     fs::{self, Permissions},
     os::unix::{
@@ -12,7 +10,7 @@ use std::{
     process::Command,
 };
 
-use common::program::{self, Running};
+use crate::common::program::{self, Running};
 
 const ATTACKER: u32 = 65_534;
 

@@ -1,7 +1,5 @@
 //! The program with memory in files: killed, ended in order, and started again.
 
-mod common;
-
 use std::{
     fs,
     io::{BufRead, BufReader, Read},
@@ -11,14 +9,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{
-    Client, ask, attach,
-    program::{self, Running, place, read},
-};
 use rdmabox::{Address, ProviderKind, Session, SessionOptions};
 use rfs_proto::{
     Attr, Errno, Identity, Layout, LockClass, LockKind, LockRange, ROOT_INO, Reply, Request, SetAttr,
     VERSION, encode_request,
+};
+
+use crate::common::{
+    Client, ask, attach,
+    program::{self, Running, place, read},
 };
 
 /// The program, with a working directory.

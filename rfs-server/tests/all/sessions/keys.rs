@@ -1,7 +1,5 @@
 //! Sessions with keys: the export that they get, their rights, and changes of keys.
 
-mod common;
-
 use std::{
     fs,
     os::unix::{fs::PermissionsExt, process::ExitStatusExt},
@@ -10,7 +8,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Client, ask, attach, start_with, tests_rdma};
 use rdmabox::{
     Address, ConnectError, Key, ProviderKind, RemoteAddr, RequestError, Secret, Session, SessionOptions,
     WcStatus,
@@ -20,6 +17,8 @@ use rfs_proto::{
     SetAttr, XattrSet, record,
 };
 use rfs_server::{ExportConfig, Server};
+
+use crate::common::{self, Client, ask, attach, start_with, tests_rdma};
 
 fn key(name: &str, secret: u8) -> Key {
     Key { id: name.parse().unwrap(), secret: Secret::new(&[secret; 32]).unwrap() }
@@ -285,7 +284,7 @@ fn a_revoked_key_ends_the_process_that_has_memory_mapped() {
     let unix = |address: &&Address| address.provider() == ProviderKind::Shm;
     let Some(Address::Unix(socket)) = f.server.addresses().iter().find(unix) else { panic!("no socket") };
     let mut client = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "--nocapture", "writing_client"])
+        .args(["--exact", "--nocapture", "sessions::keys::writing_client"])
         .env(SOCKET, socket)
         .stdout(Stdio::null())
         .spawn()

@@ -1,14 +1,13 @@
 //! Caches and recalls between real sessions: a change waits for cache holders, and not for
 //! sessions that have ended.
 
-mod common;
-
 use std::{sync::mpsc, thread, time::Duration};
 
-use common::{Client, connect, name, start_with};
 use rdmabox::{Cancel, Fencing, ProviderKind};
 use rfs_proto::{ROOT_INO, Recall, Recalls, Reply, Request, decode_reply, encode_request};
 use rfs_server::Config;
+
+use crate::common::{Client, connect, name, start_with};
 
 const PROVIDERS: [ProviderKind; 2] = [ProviderKind::Shm, ProviderKind::Tcp];
 

@@ -1,7 +1,5 @@
 //! The program with snapshots: the state that outlives the memory.
 
-mod common;
-
 use std::{
     collections::BTreeMap,
     fs,
@@ -11,13 +9,14 @@ use std::{
     sync::atomic::Ordering,
 };
 
-use common::{
-    Client, attach,
-    program::{self, Running, place, read},
-};
 use rdmabox::{Address, ProviderKind, Session, SessionOptions};
 use rfs_proto::{Attr, ROOT_INO, Reply, Request, Value, XattrSet};
 use rfs_server::config::Persist;
+
+use crate::common::{
+    self, Client, attach,
+    program::{self, Running, place, read},
+};
 
 /// The program, with a working directory.
 struct Program {

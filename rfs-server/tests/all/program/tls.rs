@@ -1,9 +1,9 @@
 //! The program with certificates: configurations that it refuses, and SIGHUP, which makes it read
 //! them again.
 
-#[path = "../../rdmabox/tests/support/tls.rs"]
+#[path = "../../../../rdmabox/tests/support/tls.rs"]
 #[allow(dead_code, unreachable_pub, reason = "rdmabox's tests use the rest")]
-mod tls;
+mod support;
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ use rdmabox::{
     Session, SessionOptions,
     tls::{TlsClient, TlsClientFiles},
 };
-use tls::{Authority, NAMES, private};
+use support::{Authority, NAMES, private};
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()

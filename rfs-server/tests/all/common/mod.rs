@@ -1,5 +1,5 @@
 //! A server and sessions, for the integration tests.
-#![allow(dead_code, unreachable_pub, reason = "each test program uses a part")]
+#![allow(unreachable_pub, reason = "no other crate uses it")]
 
 pub mod program;
 

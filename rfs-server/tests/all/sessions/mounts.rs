@@ -1,21 +1,20 @@
 //! Mounts that reconnect, over every provider: the state that they find, and the time that they
 //! have.
 
-mod common;
-
 use std::{
     sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
-use common::{Client, ask, session, start, start_with, tests_rdma};
 use rdmabox::{ProviderKind, Session};
 use rfs_proto::{
     Attached, Errno, Identity, LockClass, LockKind, LockRange, Opened, ROOT_INO, Reply, Request, VERSION,
     encode_request,
 };
 use rfs_server::Server;
+
+use crate::common::{self, Client, ask, session, start, start_with, tests_rdma};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

@@ -1,16 +1,15 @@
 //! Several exports of one server: each has its own state.
 
-mod common;
-
 use std::{
     thread,
     time::{Duration, Instant},
 };
 
-use common::{Client, attach, attach_alone, connect_to, session, start_with};
 use rdmabox::{ProviderKind, RemoteAddr, RequestError};
 use rfs_proto::{BLOCK, Errno, InUse, ROOT_INO, RegionRef, Reply, Request, StatFs, VERSION, decode_reply};
 use rfs_server::{Config, ExportConfig, Server};
+
+use crate::common::{self, Client, attach, attach_alone, connect_to, session, start_with};
 
 const PROVIDERS: [ProviderKind; 2] = [ProviderKind::Shm, ProviderKind::Tcp];
 

@@ -1,0 +1,34 @@
+//! Tests of a server with real sessions, and of the program: one test program, so that it is linked
+//! once.
+//!
+//! A module is a topic, and a test is named by its path: `sessions::keys::a_key_is_for_its_export`.
+//! nextest gives each test its own process.
+
+mod common;
+
+/// Sessions: attaching, keys, exports, recalls, mounts that reconnect.
+mod sessions {
+    mod caching;
+    mod exports;
+    mod keys;
+    mod mounts;
+    mod providers;
+}
+
+/// The memory of a server: its files, snapshots, checksums, reservation and ownership.
+mod memory {
+    mod checksum;
+    mod dump;
+    mod ownership;
+    mod persist;
+    mod reserve;
+    mod restart;
+    mod truncation;
+}
+
+/// The program: output, status, failed threads, TLS.
+mod program {
+    mod failure;
+    mod output;
+    mod tls;
+}
