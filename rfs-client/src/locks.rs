@@ -5,10 +5,8 @@
 //! their owner or handle, and to detect lost ones.
 //!
 //! # Concurrency
-//! Session threads, and one thread in [`Client::grants`]. The inode's `held_locks` is held
-//! briefly, never over a call.
-
-use std::sync::atomic::Ordering;
+//! Session threads, and one thread in [`Client::grants`]. The lock of the inode's
+//! [`LockState`](crate::inode::locks::LockState) is held briefly, never over a call.
 
 use rdmabox::Cancel;
 use rfs_proto::{
@@ -20,7 +18,7 @@ use crate::{
     cache::changes::Effect,
     client::{Client, calls::wrong_kind},
     error::ClientError,
-    inode::held_locks::{Claim, LockKey},
+    inode::locks::held::{Claim, LockKey},
 };
 
 /// A requested lock.
@@ -64,7 +62,7 @@ impl Client {
     pub fn lock(&self, wanted: &LockRequest, ticket: Option<u64>) -> Result<Asked, ClientError> {
         let LockRequest { ino, owner, class, kind, range, pid, .. } = *wanted;
         let inode = self.opened(ino)?;
-        let claim = inode.held_locks.lock().asks(lock_key(wanted));
+        let claim = inode.locks.held.lock().asks(lock_key(wanted));
         let reply = self.call(&Request::Lock { ino, owner, class, kind, range, pid, ticket });
         let refused = match &reply {
             // These replies change no lock.
@@ -74,7 +72,7 @@ impl Client {
             // After any other error the lock may be granted.
             _ => false,
         };
-        inode.held_locks.lock().answered(claim, !refused);
+        inode.locks.held.lock().answered(claim, !refused);
         match reply? {
             Reply::Locked(locked) => Ok(Asked::Locked { void: self.locked(ino, locked)? }),
             Reply::Waits => Ok(Asked::Waits),
@@ -96,7 +94,7 @@ impl Client {
     /// Takes in the outcome of a lock that was waited for. Returns as [`Asked::Locked::void`].
     pub fn granted(&self, wanted: &LockRequest, outcome: Result<Locked, Errno>) -> Result<bool, ClientError> {
         let locked = outcome?;
-        self.opened(wanted.ino)?.held_locks.lock().has(lock_key(wanted));
+        self.opened(wanted.ino)?.locks.held.lock().has(lock_key(wanted));
         self.locked(wanted.ino, locked)
     }
 
@@ -120,11 +118,11 @@ impl Client {
         let LockRequest { ino, owner, class, range, pid, .. } = *wanted;
         self.flush(ino)?;
         let inode = self.inodes.get(ino).filter(|_| range == LockRange::ALL);
-        let claims = inode.as_ref().map(|inode| inode.held_locks.lock().gives_up(owner, class));
+        let claims = inode.as_ref().map(|inode| inode.locks.held.lock().gives_up(owner, class));
         let kind = LockKind::Unlock;
         let unlocked = self.call_done(&Request::Lock { ino, owner, class, kind, range, pid, ticket: None });
         if let (Some(inode), Some(claims)) = (inode, claims) {
-            let mut held_locks = inode.held_locks.lock();
+            let mut held_locks = inode.locks.held.lock();
             claims.into_iter().for_each(|claim: Claim| held_locks.answered(claim, unlocked.is_err()));
         }
         unlocked
@@ -172,7 +170,7 @@ impl Client {
             return Ok(());
         }
         match self.inodes.get(ino) {
-            Some(inode) if inode.has_lost_lock(handle) => Err(Errno::EIO.into()),
+            Some(inode) if inode.locks.has_lost(handle) => Err(Errno::EIO.into()),
             _ => Ok(()),
         }
     }
@@ -183,12 +181,12 @@ impl Client {
             self.inodes.releases();
             return Ok(());
         };
-        inode.forget_lost_lock(handle);
-        inode.unlocking.fetch_add(1, Ordering::SeqCst);
-        let gone = inode.held_locks.lock().take(|held| held.handle == handle);
+        inode.locks.forget_lost(handle);
+        inode.locks.begin_unlock();
+        let gone = inode.locks.held.lock().take(|held| held.handle == handle);
         self.inodes.releases();
         let unlocked = self.unlock_all(ino, gone);
-        inode.unlocking.fetch_sub(1, Ordering::SeqCst);
+        inode.locks.end_unlock();
         unlocked
     }
 
@@ -201,21 +199,20 @@ impl Client {
     /// Notes that a descriptor of a handle is being closed, perhaps its last one.
     pub fn may_close(&self, ino: u64, handle: u64) {
         if let Some(inode) = self.inodes.get(ino) {
-            inode.held_locks.lock().may_close(handle);
+            inode.locks.held.lock().may_close(handle);
         }
     }
 
     /// Returns true if a lock is held through a handle whose last close may have returned.
     pub fn may_be_closed(&self, ino: u64) -> bool {
-        self.inodes.get(ino).is_some_and(|inode| {
-            inode.unlocking.load(Ordering::SeqCst) > 0 || inode.held_locks.lock().may_be_closed()
-        })
+        self.inodes
+            .get(ino)
+            .is_some_and(|inode| inode.locks.is_unlocking() || inode.locks.held.lock().may_be_closed())
     }
 
     /// Returns true if a release is in progress that gives up locks of a file.
     pub fn is_unlocking(&self, ino: u64) -> bool {
-        self.inodes.is_releasing()
-            || self.inodes.get(ino).is_some_and(|inode| inode.unlocking.load(Ordering::SeqCst) > 0)
+        self.inodes.is_releasing() || self.inodes.get(ino).is_some_and(|inode| inode.locks.is_unlocking())
     }
 
     /// Blocks until all mounts that hold locks of a file have given up those of closed handles.
@@ -229,7 +226,7 @@ impl Client {
 
     fn unlock_those(&self, ino: u64, hit: impl Fn(&LockKey) -> bool) -> Result<(), ClientError> {
         let Some(inode) = self.inodes.get(ino) else { return Ok(()) };
-        let gone = inode.held_locks.lock().take(hit);
+        let gone = inode.locks.held.lock().take(hit);
         self.unlock_all(ino, gone)
     }
 

@@ -26,7 +26,7 @@ impl Client {
         mut act: impl FnMut() -> Result<R, ClientError>,
     ) -> Result<R, ClientError> {
         for _ in 0..TRIES {
-            inode.check_guards(issued_era)?;
+            inode.locks.check_guards(issued_era)?;
             let (era, used) = (inode.layout.read().era(), self.remote.era_in_use());
             let has_begun = || era != self.remote.era() || used != self.remote.era_in_use();
             match act() {
@@ -60,9 +60,9 @@ impl Client {
     ) -> Result<Reply, ClientError> {
         // The order matters: a lock that is held here and lost before the era is read is detected
         // after that.
-        let held_locks = inodes.iter().any(|inode| !inode.held_locks.lock().is_empty());
+        let held_locks = inodes.iter().any(|inode| !inode.locks.held.lock().is_empty());
         let era = self.remote.era_in_use();
-        let guarded = || inodes.iter().try_for_each(|inode| inode.check_guards(issued_era));
+        let guarded = || inodes.iter().try_for_each(|inode| inode.locks.check_guards(issued_era));
         guarded()?;
         if !held_locks {
             return self.call(request);

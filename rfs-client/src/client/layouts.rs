@@ -76,8 +76,8 @@ impl Client {
                     return Err(ClientError::Protocol("a layout that goes on without end"));
                 }
             }
-            if let Some(Glimpse { generation, allocated, .. }) = seen {
-                fresh.set_stamp(generation, allocated);
+            if let Some(seen) = seen {
+                fresh.set_stamp(seen);
             }
             if self.take_in(inode, fresh, voids) {
                 return Ok(());

@@ -6,7 +6,7 @@
 use rfs_proto::{BLOCK, Extent, Layout};
 use smallvec::SmallVec;
 
-use crate::inode::size::LayoutId;
+use crate::{inode::size::LayoutId, memory::records::Glimpse};
 
 /// A part of a file range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,10 +166,10 @@ impl LayoutCache {
         self.stamp
     }
 
-    /// Sets the allocated space for which all holes are known. `allocated` was seen before the
-    /// layout was fetched, under `generation`: of another generation it says nothing.
-    pub(crate) fn set_stamp(&mut self, generation: u64, allocated: Option<u64>) {
-        self.stamp = allocated.filter(|_| generation == self.generation);
+    /// Sets the allocated space for which all holes are known, from a record that was read before
+    /// the layout was fetched. A record of another generation says nothing.
+    pub(crate) fn set_stamp(&mut self, seen: Glimpse) {
+        self.stamp = seen.allocated.filter(|_| seen.generation == self.generation);
     }
 
     /// Returns the offset up to which the layout is known.
@@ -259,9 +259,13 @@ mod tests {
         Layout { generation: 7, extents: extents.to_vec(), complete }
     }
 
+    fn seen(generation: u64, allocated: Option<u64>) -> Glimpse {
+        Glimpse { size: 0, generation, allocated }
+    }
+
     fn cache(extents: &[Extent]) -> LayoutCache {
         let mut cache = LayoutCache::of(&layout(extents, true), 0);
-        cache.set_stamp(7, Some(1));
+        cache.set_stamp(seen(7, Some(1)));
         cache
     }
 
@@ -311,9 +315,9 @@ mod tests {
     fn allocated_space_of_another_generation_confirms_no_holes() {
         let mut c = cache(&[extent(0, 10, 2)]);
         assert_eq!(c.stamp(), Some(1));
-        c.set_stamp(6, Some(2));
+        c.set_stamp(seen(6, Some(2)));
         assert_eq!(c.stamp(), None);
-        c.set_stamp(7, None);
+        c.set_stamp(seen(7, None));
         assert_eq!(c.stamp(), None);
     }
 

@@ -2,16 +2,16 @@
 //!
 //! # Concurrency
 //! Locks of one inode, outermost first: `opens`, `io`, `append`, `layout_users`, `layout_calls`,
-//! then any one of `layout`, `size`, `at_server`, `lost_lock_handles`, `times`, `attr_caching`,
-//! `listing`, `pages_as_of`, `told_attrs` and `held_locks`. The latter are held briefly (`times`
-//! over one small WRITE). The table's lock is never held over another lock, except over that of
+//! then any one of `layout`, `size`, `at_server`, `times`, `attr_caching`, `listing`,
+//! `pages_as_of`, `told_attrs` and the one in `locks`. The latter are held briefly (`times` over
+//! one small WRITE). The table's lock is never held over another lock, except over that of
 //! its aliases.
 
 pub(crate) mod access;
 pub(crate) mod aliases;
 pub(crate) mod arrival;
-pub(crate) mod held_locks;
 pub(crate) mod layout;
+pub(crate) mod locks;
 pub(crate) mod orphans;
 pub(crate) mod size;
 pub(crate) mod started;
@@ -22,7 +22,7 @@ pub(crate) mod write_times;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
-use rfs_proto::{Attr, Errno};
+use rfs_proto::Attr;
 
 use crate::{
     cache::{
@@ -32,11 +32,10 @@ use crate::{
         page_hold::{PageHold, Shared},
         pages::PageState,
     },
-    error::ClientError,
     inode::{
         access::Access,
-        held_locks::HeldLocks,
         layout::LayoutCache,
+        locks::LockState,
         size::{KnownSize, LayoutId, LookStart},
         started::StartedRequests,
         visible_attrs::{ReaderThreads, VisibleAttrs},
@@ -75,11 +74,6 @@ pub(crate) struct Inode {
     /// True if the inode has lost its last name. The server hears when the caller forgets it.
     /// Changed under the table's lock.
     pub(crate) unlinked: AtomicBool,
-    /// Handles that held locks which are lost.
-    lost_lock_handles: Mutex<Vec<u64>>,
-    any_lost_lock: AtomicBool,
-    /// Last era at whose beginning locks were lost; 0, the first era, if none were.
-    locks_lost_in: AtomicU32,
     /// True while reads and writes are allowed.
     pub(crate) open: AtomicBool,
     /// Held shared by reads and writes, and exclusively by a change of size.
@@ -117,10 +111,8 @@ pub(crate) struct Inode {
     pub(crate) told_attrs: Mutex<Option<VisibleAttrs>>,
     /// Threads of the caller that asked for the attributes since the last change here.
     pub(crate) attr_readers: ReaderThreads,
-    /// Locks that this client may hold.
-    pub(crate) held_locks: Mutex<HeldLocks>,
-    /// Number of releases in flight that give up locks.
-    pub(crate) unlocking: AtomicU32,
+    /// File locks of this client.
+    pub(crate) locks: LockState,
     /// Last read that counts as an access.
     pub(crate) access: Access,
 }
@@ -135,9 +127,6 @@ impl Inode {
             at_server: Mutex::default(),
             gone: AtomicBool::new(false),
             unlinked: AtomicBool::new(false),
-            lost_lock_handles: Mutex::default(),
-            any_lost_lock: AtomicBool::new(false),
-            locks_lost_in: AtomicU32::new(0),
             open: AtomicBool::new(false),
             io: RwLock::default(),
             started: StartedRequests::default(),
@@ -156,8 +145,7 @@ impl Inode {
             interest: Interest::default(),
             told_attrs: Mutex::default(),
             attr_readers: ReaderThreads::default(),
-            held_locks: Mutex::default(),
-            unlocking: AtomicU32::new(0),
+            locks: LockState::default(),
             access: Access::default(),
         }
     }
@@ -212,48 +200,6 @@ impl Inode {
     pub(crate) fn set_gone(&self) {
         *self.at_server.lock() = AtServer::default();
         self.gone.store(true, Ordering::Release);
-    }
-
-    /// Marks the handles that hold locks, because the locks are lost as `era` begins.
-    /// Returns the number of newly marked handles.
-    pub(crate) fn lose_locks(&self, era: u32) -> usize {
-        let held = self.held_locks.lock().take(|_| true);
-        let mut lost_lock_handles = self.lost_lock_handles.lock();
-        let before = lost_lock_handles.len();
-        for held in held {
-            if !lost_lock_handles.contains(&held.handle) {
-                lost_lock_handles.push(held.handle);
-            }
-        }
-        self.any_lost_lock.store(!lost_lock_handles.is_empty(), Ordering::Release);
-        let lost = lost_lock_handles.len() - before;
-        if lost > 0 {
-            self.locks_lost_in.store(era, Ordering::Release);
-        }
-        lost
-    }
-
-    /// Returns true if locks were lost at the beginning of a later era. They may have guarded
-    /// operations that were issued in `era`.
-    pub(crate) fn has_lost_locks_since(&self, era: u32) -> bool {
-        self.locks_lost_in.load(Ordering::Acquire) > era
-    }
-
-    /// Returns true if the handle held a lock that is lost.
-    pub(crate) fn has_lost_lock(&self, handle: u64) -> bool {
-        self.any_lost_lock.load(Ordering::Acquire) && self.lost_lock_handles.lock().contains(&handle)
-    }
-
-    /// Forgets a handle that is closed for good.
-    pub(crate) fn forget_lost_lock(&self, handle: u64) {
-        if self.any_lost_lock.load(Ordering::Acquire) {
-            self.lost_lock_handles.lock().retain(|lost| *lost != handle);
-        }
-    }
-
-    /// Returns EIO if locks that may have guarded an operation issued in this era are lost.
-    pub(crate) fn check_guards(&self, era: u32) -> Result<(), ClientError> {
-        if self.has_lost_locks_since(era) { Err(Errno::EIO.into()) } else { Ok(()) }
     }
 
     /// Fills in write and access times that are not published yet.

@@ -22,6 +22,7 @@ use crate::{
     client::{Client, TRIES},
     error::ClientError,
     inode::Inode,
+    io::write::Parts,
     memory::records::{Glimpse, RawRecord, Seen},
     remote::{LIST, Ops},
 };
@@ -35,6 +36,17 @@ const MAX_PAUSE: Duration = Duration::from_millis(1);
 /// Number of the next lock of this session. A release that arrives late cannot release a later
 /// lock.
 static NEXT_LOCK: AtomicU16 = AtomicU16::new(0);
+
+/// The outcome of placing bytes at an offset where the file ended.
+enum Placed {
+    /// The bytes are at the end of the file. The record was read after them.
+    AtEnd(Glimpse),
+    /// A plain write has grown the file since the lock was taken. A reader may already see the
+    /// bytes at the offset. They stay there, because a second offset would store them twice.
+    InGrownFile,
+    /// The file was truncated.
+    InShorterFile,
+}
 
 impl Client {
     /// Appends `data` to an open file in one piece, and returns its offset. Other clients may
@@ -166,7 +178,38 @@ impl Client {
         if of.generation != generation {
             return Ok(None);
         }
-        inode.check_guards(issued_era)?;
+        inode.locks.check_guards(issued_era)?;
+        let now = match self.place_and_release(inode, hold, (offset, end), &parts)? {
+            Placed::AtEnd(now) => now,
+            Placed::InGrownFile => {
+                drop(places);
+                self.write_open(inode, issued_era, (offset, end), data)?;
+                return Ok(Some(offset));
+            }
+            Placed::InShorterFile => return Ok(None),
+        };
+        drop(places);
+        // The file was truncated. If it is shorter now, the truncation came after this append. If
+        // not, it may have come before, and the file may have regained its old size. The bytes then
+        // went to freed space.
+        if now.generation != generation {
+            self.follow_generation(inode, now.generation)?;
+            if now.size >= end {
+                self.write_open(inode, issued_era, (offset, end), data)?;
+            }
+        }
+        Ok(Some(offset))
+    }
+
+    /// Places bytes at the end of the file, raises the size, and releases the lock, in one list.
+    /// The caller holds the inode's `layout_users`.
+    fn place_and_release(
+        &self,
+        inode: &Inode,
+        hold: u64,
+        (offset, end): (u64, u64),
+        parts: &Parts<'_>,
+    ) -> Result<Placed, ClientError> {
         let (slot, record_addr) = self.record_of(inode)?;
         let mapped = self.records.is_mapped();
         let size_word = self.field_of(inode, record::SIZE)?;
@@ -175,7 +218,7 @@ impl Client {
         let (mut old_size, mut old_hold) = (0, 0);
         let mut ops = Ops::new();
         if parts.len() + 3 > LIST {
-            self.remote.write_vectored(&parts)?;
+            self.remote.write_vectored(parts)?;
         } else {
             ops.extend(parts.iter().map(|(remote, data)| Op::Write { remote: *remote, data }));
         }
@@ -191,29 +234,14 @@ impl Client {
         // only raised the size. No other client appends while the lock is held.
         let before = self.remote.repeats() != repeats && (old_hold != hold || old_size == end);
         if old_size > offset && !before {
-            // A plain write has grown the file since the lock was taken. A reader may already see
-            // the bytes at `offset`. They stay there, because a second offset would store them
-            // twice.
-            drop(places);
-            self.write_open(inode, issued_era, (offset, end), data)?;
-            return Ok(Some(offset));
+            return Ok(Placed::InGrownFile);
         }
         if old_size != offset && !before {
-            return Ok(None);
+            return Ok(Placed::InShorterFile);
         }
         let seen = if mapped { None } else { Seen::decode(&raw, inode.ino, slot) };
         let now = seen.map_or_else(|| self.look(inode), |seen| Ok(seen.glimpse()))?;
         inode.saw(start, now.generation, now.size);
-        drop(places);
-        // The file was truncated. If it is shorter now, the truncation came after this append. If
-        // not, it may have come before, and the file may have regained its old size. The bytes then
-        // went to freed space.
-        if now.generation != generation {
-            self.follow_generation(inode, now.generation)?;
-            if now.size >= end {
-                self.write_open(inode, issued_era, (offset, end), data)?;
-            }
-        }
-        Ok(Some(offset))
+        Ok(Placed::AtEnd(now))
     }
 }

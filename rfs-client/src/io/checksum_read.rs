@@ -11,7 +11,7 @@
 //! Session threads that hold the inode's `io` shared. Takes `layout_users` shared.
 
 use std::{
-    ops::Range,
+    ops::{ControlFlow, Range},
     sync::atomic::{Ordering, fence},
     thread,
     time::{Duration, Instant},
@@ -156,7 +156,7 @@ impl Client {
         // The layout comes before the pieces. A layout that replaces it in between is detected
         // below.
         let layout = inode.layout.read().id();
-        let LayoutId { era, generation } = layout;
+        let generation = layout.generation;
         // A mapped record is read first. Otherwise the record comes with the bytes, and not every
         // time.
         let mapped = self.records.is_mapped();
@@ -172,31 +172,11 @@ impl Client {
         let first = offset / BLOCK * BLOCK;
         let stop = end.min(size);
         let now = if stop > offset {
-            let behind = stop.checked_next_multiple_of(BLOCK);
-            let len = behind.ok_or(ClientError::Protocol("a file without end"))? - first;
-            let (pieces, found) = self.readable(inode, first, len)?;
-            if found != layout {
-                return Ok(ReadOutcome::Changed);
-            }
-            let buffer = room(buffer, len as usize);
-            let mut runs = Runs::new();
-            let mut at = 0;
-            for piece in pieces {
-                let len = piece.len() as usize;
-                match piece {
-                    Piece::Data { arena, .. } => runs.push(Run { arena, at, len }),
-                    Piece::Hole { .. } => buffer[at..at + len].fill(0),
-                }
-                at += len;
-            }
-            let mut words = RawWords::from_elem(0, checksum::region_len(len) as usize);
             let record = looks.then_some((inode, start));
-            let now = self.fetch(sums, era, &runs, (buffer, &mut words), record)?;
-            let blocks = (&mut *buffer, &words[..]);
-            if let Some(outcome) = self.verify_runs(sums, inode, layout, first, &runs, blocks)? {
-                return Ok(outcome);
+            match self.read_blocks(sums, inode, layout, (first, stop), record, buffer)? {
+                ControlFlow::Continue(now) => now,
+                ControlFlow::Break(outcome) => return Ok(outcome),
             }
-            now
         } else {
             looks.then(|| self.look(inode)).transpose()?
         };
@@ -215,6 +195,44 @@ impl Client {
             0 => 0..0,
             len => skip..skip + len,
         }))
+    }
+
+    /// Reads the blocks from `first` up to the one with the byte before `stop` into `buffer`, and
+    /// verifies them. With `record`, also returns the record behind them. Breaks if the read ends
+    /// here.
+    fn read_blocks(
+        &self,
+        sums: &Checksums,
+        inode: &Inode,
+        layout: LayoutId,
+        (first, stop): (u64, u64),
+        record: Option<(&Inode, LookStart)>,
+        buffer: &mut Vec<u8>,
+    ) -> Result<ControlFlow<ReadOutcome, Option<Glimpse>>, ClientError> {
+        let behind = stop.checked_next_multiple_of(BLOCK);
+        let len = behind.ok_or(ClientError::Protocol("a file without end"))? - first;
+        let (pieces, found) = self.readable(inode, first, len)?;
+        if found != layout {
+            return Ok(ControlFlow::Break(ReadOutcome::Changed));
+        }
+        let buffer = room(buffer, len as usize);
+        let mut runs = Runs::new();
+        let mut at = 0;
+        for piece in pieces {
+            let len = piece.len() as usize;
+            match piece {
+                Piece::Data { arena, .. } => runs.push(Run { arena, at, len }),
+                Piece::Hole { .. } => buffer[at..at + len].fill(0),
+            }
+            at += len;
+        }
+        let mut words = RawWords::from_elem(0, checksum::region_len(len) as usize);
+        let now = self.fetch(sums, layout.era, &runs, (buffer, &mut words), record)?;
+        let blocks = (&mut *buffer, &words[..]);
+        Ok(match self.verify_runs(sums, inode, layout, first, &runs, blocks)? {
+            Some(outcome) => ControlFlow::Break(outcome),
+            None => ControlFlow::Continue(now),
+        })
     }
 
     /// Verifies the blocks of runs in a buffer that begins at `first` of the file. Reads a block

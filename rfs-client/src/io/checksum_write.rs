@@ -95,7 +95,7 @@ impl Client {
         for _ in 0..TRIES {
             let (era, generation) = (self.remote.era_in_use(), inode.layout.read().generation());
             let start = self.before_look();
-            inode.check_guards(issued_era)?;
+            inode.locks.check_guards(issued_era)?;
             self.send(inode, era, (offset, data), Growth::Reach)?;
             inode.saw(start, generation, end);
             if self.is_whole(inode, offset, data, era, generation)? {
@@ -138,7 +138,7 @@ impl Client {
         data: &[u8],
     ) -> Result<bool, ClientError> {
         let (era, start) = (self.remote.era_in_use(), self.before_look());
-        inode.check_guards(issued_era)?;
+        inode.locks.check_guards(issued_era)?;
         match self.send(inode, era, (offset, data), Growth::From(offset)) {
             Err(ClientError::Errno(Errno::EAGAIN)) => return Ok(false),
             sent => sent?,

@@ -113,7 +113,7 @@ impl Client {
             };
             // The addresses may be of the next era, because space was requested or a record was
             // read meanwhile.
-            inode.check_guards(issued_era)?;
+            inode.locks.check_guards(issued_era)?;
             let placed = match self.records.is_mapped() {
                 true => self.write_mapped(inode, layout, end, &parts)?,
                 false => self.write_remote(inode, layout, end, &parts)?,

@@ -73,7 +73,7 @@ impl StateReclaimer {
         announce_forgets(remote)?;
         for ino in self.inodes.numbers() {
             let Some(inode) = self.inodes.get(ino) else { continue };
-            locks += inode.lose_locks(era);
+            locks += inode.locks.lose(era);
             match reopen(remote, &inode, self.inodes.sharing(), (attached.arena.len, era)) {
                 Ok(true) => files += 1,
                 Ok(false) => {}

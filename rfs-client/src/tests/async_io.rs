@@ -6,7 +6,7 @@ use rdmabox::Until;
 use rfs_proto::{FallocateFlags, LockClass};
 
 use crate::tests::*;
-use crate::{Next, inode::held_locks::LockKey};
+use crate::{Next, inode::locks::held::LockKey};
 
 const LEN: usize = 3 * BLOCK as usize;
 
@@ -435,8 +435,8 @@ fn a_failed_write_is_repeated_or_reported() {
 /// A new era begins, and a lock is lost.
 fn lose_a_lock(c: &Client, ino: u64) {
     let inode = c.opened(ino).expect("known");
-    inode.held_locks.lock().has(LockKey { handle: 7, owner: 7, class: LockClass::Record });
-    assert_eq!(inode.lose_locks(1), 1);
+    inode.locks.held.lock().has(LockKey { handle: 7, owner: 7, class: LockClass::Record });
+    assert_eq!(inode.locks.lose(1), 1);
     // Placed bytes have to be checked against the record, too.
     inode.size.lock().distrust();
 }
@@ -505,10 +505,10 @@ fn a_change_of_size_fails_if_its_lock_gets_lost_meanwhile() {
     let server = Fake::new(256, false);
     let (interceptor, c, ino) = with_file(&server);
     let inode = c.opened(ino).expect("known");
-    inode.held_locks.lock().has(LockKey { handle: 7, owner: 7, class: LockClass::Record });
+    inode.locks.held.lock().has(LockKey { handle: 7, owner: 7, class: LockClass::Record });
     let loses = Arc::clone(&inode);
     interceptor.once(OpKind::Call, move || {
-        loses.lose_locks(1);
+        loses.locks.lose(1);
         Err(RequestError::Disconnected)
     });
     assert_eq!(c.setattr(ino, &TRUNCATE).map(drop), Err(Errno::EIO.into()));

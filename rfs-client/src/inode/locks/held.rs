@@ -31,22 +31,26 @@ struct LockEntry {
     may_be_closed: bool,
 }
 
-/// All entries of an inode.
+/// All entries of an inode, and the locks that are lost.
 #[derive(Debug, Default)]
-pub(crate) struct HeldLocks(Vec<LockEntry>);
+pub(crate) struct HeldLocks {
+    entries: Vec<LockEntry>,
+    /// Handles that held locks which are lost.
+    lost_handles: Vec<u64>,
+}
 
 impl HeldLocks {
     fn entry(&mut self, key: LockKey) -> &mut LockEntry {
-        let at = self.0.iter().position(|held| held.key == key).unwrap_or_else(|| {
-            self.0.push(LockEntry { key, claims: 0, is_there: false, may_be_closed: false });
-            self.0.len() - 1
+        let at = self.entries.iter().position(|held| held.key == key).unwrap_or_else(|| {
+            self.entries.push(LockEntry { key, claims: 0, is_there: false, may_be_closed: false });
+            self.entries.len() - 1
         });
-        &mut self.0[at]
+        &mut self.entries[at]
     }
 
     /// Returns true if no lock is held, and none is requested.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.entries.is_empty()
     }
 
     /// Adds the claim of a request.
@@ -61,7 +65,7 @@ impl HeldLocks {
         let held = self.entry(key);
         held.claims = held.claims.saturating_sub(1);
         held.is_there |= is_there;
-        self.0.retain(|held| held.is_there || held.claims > 0);
+        self.entries.retain(|held| held.is_there || held.claims > 0);
     }
 
     /// Notes a granted lock.
@@ -71,19 +75,19 @@ impl HeldLocks {
 
     /// Notes that a descriptor of a handle is being closed, perhaps its last one.
     pub(crate) fn may_close(&mut self, handle: u64) {
-        let its = self.0.iter_mut().filter(|held| held.key.handle == handle);
+        let its = self.entries.iter_mut().filter(|held| held.key.handle == handle);
         its.for_each(|held| held.may_be_closed = true);
     }
 
     /// Returns true if a lock may be held through a handle that is closed without this client's
     /// knowledge.
     pub(crate) fn may_be_closed(&self) -> bool {
-        self.0.iter().any(|held| held.may_be_closed)
+        self.entries.iter().any(|held| held.may_be_closed)
     }
 
     /// Prepares an unlock of all locks of an owner. Locks granted in the meantime stay.
     pub(crate) fn gives_up(&mut self, owner: u64, class: LockClass) -> Vec<Claim> {
-        let its = self.0.iter_mut().filter(|held| (held.key.owner, held.key.class) == (owner, class));
+        let its = self.entries.iter_mut().filter(|held| (held.key.owner, held.key.class) == (owner, class));
         its.map(|held| {
             held.claims += 1;
             held.is_there = false;
@@ -94,7 +98,34 @@ impl HeldLocks {
 
     /// Removes and returns the entries that `hit` selects.
     pub(crate) fn take(&mut self, hit: impl Fn(&LockKey) -> bool) -> Vec<LockKey> {
-        self.0.extract_if(.., |held| hit(&held.key)).map(|held| held.key).collect()
+        self.entries.extract_if(.., |held| hit(&held.key)).map(|held| held.key).collect()
+    }
+
+    /// Marks the handles that hold locks: the locks are lost. Returns the number of newly marked
+    /// handles.
+    pub(crate) fn lose_all(&mut self) -> usize {
+        let before = self.lost_handles.len();
+        for LockKey { handle, .. } in self.take(|_| true) {
+            if !self.lost_handles.contains(&handle) {
+                self.lost_handles.push(handle);
+            }
+        }
+        self.lost_handles.len() - before
+    }
+
+    /// Returns true if any handle is marked.
+    pub(crate) fn has_lost_any(&self) -> bool {
+        !self.lost_handles.is_empty()
+    }
+
+    /// Returns true if a handle is marked.
+    pub(crate) fn has_lost(&self, handle: u64) -> bool {
+        self.lost_handles.contains(&handle)
+    }
+
+    /// Removes the mark of a handle.
+    pub(crate) fn forget_lost(&mut self, handle: u64) {
+        self.lost_handles.retain(|lost| *lost != handle);
     }
 }
 
@@ -107,7 +138,7 @@ mod tests {
     }
 
     fn all(held: &HeldLocks) -> Vec<u64> {
-        held.0.iter().map(|held| held.key.handle).collect()
+        held.entries.iter().map(|held| held.key.handle).collect()
     }
 
     #[test]

@@ -1,0 +1,73 @@
+//! The file locks of an inode: held, lost, and being given up.
+//!
+//! # Concurrency
+//! Any thread. One lock, held briefly. The atomic words let the common case, without lost locks,
+//! skip it.
+
+pub(crate) mod held;
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use parking_lot::Mutex;
+use rfs_proto::Errno;
+
+use crate::{error::ClientError, inode::locks::held::HeldLocks};
+
+/// The lock state of one inode.
+#[derive(Debug, Default)]
+pub(crate) struct LockState {
+    /// Locks that this client may hold, and lost ones.
+    pub(crate) held: Mutex<HeldLocks>,
+    any_lost: AtomicBool,
+    /// Last era at whose beginning locks were lost; 0, the first era, if none were.
+    lost_in: AtomicU32,
+    /// Number of releases in flight that give up locks.
+    unlocking: AtomicU32,
+}
+
+impl LockState {
+    /// Marks the handles that hold locks, because the locks are lost as `era` begins.
+    /// Returns the number of newly marked handles.
+    pub(crate) fn lose(&self, era: u32) -> usize {
+        let mut held = self.held.lock();
+        let lost = held.lose_all();
+        self.any_lost.store(held.has_lost_any(), Ordering::Release);
+        if lost > 0 {
+            self.lost_in.store(era, Ordering::Release);
+        }
+        lost
+    }
+
+    /// Returns EIO if locks were lost at the beginning of an era after `era`. They may have guarded
+    /// operations that were issued in `era`.
+    pub(crate) fn check_guards(&self, era: u32) -> Result<(), ClientError> {
+        if self.lost_in.load(Ordering::Acquire) > era { Err(Errno::EIO.into()) } else { Ok(()) }
+    }
+
+    /// Returns true if the handle held a lock that is lost.
+    pub(crate) fn has_lost(&self, handle: u64) -> bool {
+        self.any_lost.load(Ordering::Acquire) && self.held.lock().has_lost(handle)
+    }
+
+    /// Forgets a handle that is closed for good.
+    pub(crate) fn forget_lost(&self, handle: u64) {
+        if self.any_lost.load(Ordering::Acquire) {
+            self.held.lock().forget_lost(handle);
+        }
+    }
+
+    /// Counts a release that gives up locks.
+    pub(crate) fn begin_unlock(&self) {
+        self.unlocking.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Counts the end of a release.
+    pub(crate) fn end_unlock(&self) {
+        self.unlocking.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Returns true if a release is in flight that gives up locks.
+    pub(crate) fn is_unlocking(&self) -> bool {
+        self.unlocking.load(Ordering::SeqCst) > 0
+    }
+}
