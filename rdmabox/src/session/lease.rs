@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 use super::stream::Stream;
 
@@ -66,7 +66,7 @@ pub(super) enum End {
 /// arrive after it resumes. The lease is therefore split into several reads, and any pause of the
 /// host counts as only one of them.
 pub(super) fn watch(control: &mut Stream, lease: Option<Duration>) -> End {
-    let lease = lease.filter(|_| !seeded(Fault::LeaseNotExpired));
+    let lease = lease.filter(|_| !seeded!(LeaseNotExpired));
     if control.set_timeout(lease.map(|lease| lease / READS)).is_err() {
         return End::Closed;
     }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use rfs_proto::{MAX_MESSAGE, Recall, Recalls};
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 /// Upper bound of a recall's bytes in a message, without a name.
 const RECALL_BYTES: usize = 24;
@@ -261,9 +261,7 @@ impl<A> Queues<A> {
 
     /// Returns the sessions that missed the recall timeout.
     pub fn overdue(&self, timeout: Duration, now: Instant) -> Vec<u64> {
-        if seeded(Fault::SilentNotGivenUp) {
-            return Vec::new();
-        }
+        seeded!(SilentNotGivenUp => return Vec::new());
         let late = |queue: &Queue<A>| queue.oldest_awaited().is_some_and(|since| since + timeout <= now);
         self.queues.iter().filter(|(_, queue)| late(queue)).map(|(&session, _)| session).collect()
     }

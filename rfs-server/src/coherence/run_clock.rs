@@ -14,7 +14,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 /// Maximum advance between two readings.
 const LONGEST: Duration = Duration::from_secs(1);
@@ -51,7 +51,7 @@ impl RunClock {
 
     fn at(&mut self, now: Instant) -> Instant {
         let passed = now.saturating_duration_since(self.looked);
-        self.time += if seeded(Fault::StandstillCounts) { passed } else { passed.min(LONGEST) };
+        self.time += seeded!(StandstillCounts, passed, passed.min(LONGEST));
         self.looked = now;
         self.time
     }

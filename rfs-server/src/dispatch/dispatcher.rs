@@ -17,7 +17,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rdmabox::Memory;
 use rfs_proto::{Attr, Errno, Identity, ROOT_INO, Reply, Request, ServerStats, SetAttr, StatFs};
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 use super::{
     state::{
@@ -213,7 +213,7 @@ impl Dispatcher {
         let (reply, needs) = (reply?, call.into_needs());
         // A session that closes or forgets changes nothing that other sessions have to see, so it
         // does not wait for them.
-        let waits = !needs.is_empty() && !seeded(Fault::RecallNotAwaited);
+        let waits = !needs.is_empty() && !seeded!(RecallNotAwaited);
         // A session that returns names does not wait for itself.
         let at_once =
             matches!(request, Request::Close { .. } | Request::Forget { .. } | Request::ReturnNames { .. });

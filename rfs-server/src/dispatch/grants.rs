@@ -4,7 +4,7 @@
 //! As the dispatcher.
 
 use rfs_proto::{Errno, Granted, Reply};
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 use super::{
     dispatcher::Dispatcher,
@@ -43,7 +43,7 @@ impl Dispatcher {
             {
                 let mut grants = self.store.grants.lock();
                 // The end of the session clears its queue after this, so nothing is left behind.
-                if waiter.is_attached() && !seeded(Fault::WaiterForgotten) {
+                if waiter.is_attached() && !seeded!(WaiterForgotten) {
                     grants.push(session, Granted { ticket, outcome });
                     due.extend(due_to(&mut grants, session));
                 }

@@ -22,7 +22,7 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use rdmabox::Memory;
 use rfs_proto::BLOCK;
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 use super::{
     hash::{hash, words},
@@ -257,7 +257,7 @@ impl Log {
             let most = self.len / 8 * (ADD_EIGHTHS + SESSION_EIGHTHS);
             let reserved = tail.at.min(most);
             self.begin(&mut tail);
-            tail.reserved = if seeded(Fault::DescriptionCrowdedOut) { 0 } else { reserved };
+            tail.reserved = seeded!(DescriptionCrowdedOut, 0, reserved);
         }
     }
 

@@ -20,7 +20,7 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal},
 };
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 use super::client_marks::{Mark, Process};
 
@@ -57,7 +57,7 @@ impl PriorClients {
             }
             is_held
         });
-        !marks.is_empty() && !seeded(Fault::FormerForgotten)
+        !marks.is_empty() && !seeded!(FormerForgotten)
     }
 
     /// Returns whether a process is among these clients; `None` if that cannot be known.

@@ -4,7 +4,7 @@
 //! None; the caller holds the lock that protects [`Locks`](super::Locks).
 
 use rfs_proto::{LockClass, LockKind, LockRange};
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 use serde::{Deserialize, Serialize};
 
 /// Owner of a lock: the session, and the client's number of the owner.
@@ -41,11 +41,16 @@ impl Lock {
         if self.exclusive { LockKind::Exclusive } else { LockKind::Shared }
     }
 
+    /// Returns true if this lock, once granted, replaces a part of the lock `held` of its owner.
+    fn replaces(&self, held: &Lock) -> bool {
+        (held.owner, held.class) == (self.owner, self.class) && held.range.overlaps(&self.range)
+    }
+
     /// Returns true if two owners cannot hold the two locks at the same time.
     pub(super) fn conflicts(&self, other: &Lock) -> bool {
         self.class == other.class
             && self.owner != other.owner
-            && (self.exclusive || (other.exclusive && !seeded(Fault::ReadersIgnored)))
+            && (self.exclusive || (other.exclusive && !seeded!(ReadersIgnored)))
             && self.range.overlaps(&other.range)
     }
 }
@@ -67,10 +72,7 @@ impl Held {
 
     /// Adds a lock without conflicts; it replaces the locks of its owner in the range.
     pub(super) fn insert(&mut self, mut new: Lock) {
-        if seeded(Fault::UpgradeLost) {
-            let had = |held: &&Lock| held.owner == new.owner && held.class == new.class;
-            new.exclusive &= !self.0.iter().filter(had).any(|held| held.range.overlaps(&new.range));
-        }
+        seeded!(UpgradeLost => new.exclusive &= !self.0.iter().any(|held| new.replaces(held)));
         self.release(&new);
         // Adjacent locks are merged, so that their number stays bounded.
         self.0.retain(|held| {
@@ -87,10 +89,11 @@ impl Held {
     }
 
     /// Removes a range from the locks of its owner.
-    pub(super) fn release(&mut self, Lock { owner, class, range, .. }: &Lock) {
+    pub(super) fn release(&mut self, released: &Lock) {
+        let range = &released.range;
         let mut rest = Vec::new();
         self.0.retain(|held| {
-            let hit = (held.owner, held.class) == (*owner, *class) && held.range.overlaps(range);
+            let hit = released.replaces(held);
             if hit {
                 let LockRange { first, last } = held.range;
                 if first < range.first {

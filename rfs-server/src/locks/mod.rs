@@ -26,7 +26,7 @@ use std::{
 };
 
 use rfs_proto::{Errno, HeldLock, LockClass, LockKind, LockRange};
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 pub use grant_queue::Grants;
 use held::{Held, Lock};
@@ -368,9 +368,7 @@ impl Locks {
                 && (waiter.insists || !self.is_behind(ino, &waiter.wanted, Some(*at)))
                 && !self.is_held(ino, &waiter.wanted)
         };
-        if seeded(Fault::OutOfTurn) {
-            return queue.iter().enumerate().rev().find(can).map(|(_, waiter)| *waiter);
-        }
+        seeded!(OutOfTurn => return queue.iter().enumerate().rev().find(can).map(|(_, waiter)| *waiter));
         queue.iter().enumerate().find(can).map(|(_, waiter)| *waiter)
     }
 

@@ -17,7 +17,7 @@ use rfs_proto::{
     Attr, FileKind, MAX_FILE_SIZE,
     record::{self, Space},
 };
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 /// Upper bound of concurrent transactions; each takes at most one slot.
 const UNDER_WAY: u32 = 1024;
@@ -145,9 +145,7 @@ impl Table {
     /// more.
     pub fn release(&self, slot: u32) {
         self.clear(slot);
-        if !seeded(Fault::SlotLeaked) {
-            self.free.lock().freed.push(slot);
-        }
+        seeded!(SlotLeaked, (), self.free.lock().freed.push(slot));
     }
 
     fn clear(&self, slot: u32) {
@@ -251,9 +249,7 @@ impl Table {
     /// Releases the append lock of a session that cannot append any more.
     pub fn end_append(&self, slot: u32, session: u64) {
         let word = self.memory.atomic_u64(place(slot, record::APPENDER));
-        if seeded(Fault::AppenderKept) {
-            return;
-        }
+        seeded!(AppenderKept => return);
         let its = |word: u64| (record::appender_session(u64::from_le(word)) == session).then_some(0);
         // An error means that another session holds it.
         word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, its).ok();
@@ -261,9 +257,7 @@ impl Table {
 
     fn change(&self, slot: u32, ino: u64, fill: impl FnOnce(&Table, u64)) {
         let version = (self.load(slot, record::VERSION) | 1).wrapping_add(1);
-        if !seeded(Fault::RecordTorn) {
-            self.store(slot, record::VERSION, version.wrapping_sub(1));
-        }
+        seeded!(RecordTorn, (), self.store(slot, record::VERSION, version.wrapping_sub(1)));
         self.store(slot, record::INO, ino);
         fill(self, version);
         self.store(slot, record::VERSION, version);

@@ -7,7 +7,7 @@ use std::{collections::HashMap, path::Path};
 
 use parking_lot::RwLock;
 use rdmabox::{Domain, Grant, Key, KeyFile, KeyFileError, KeyId, Keyring, Secret};
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 use crate::session::{
     access_mode::AccessMode,
@@ -94,9 +94,7 @@ impl Keys {
     /// Replaces all keys. Returns the keys that were removed or changed.
     pub fn replace(&self, book: Book) -> Vec<KeyId> {
         let old = std::mem::replace(&mut *self.book.write(), book);
-        if seeded(Fault::RevokedKept) {
-            return Vec::new();
-        }
+        seeded!(RevokedKept => return Vec::new());
         let book = self.book.read();
         old.into_iter().filter(|(id, opens)| book.get(id) != Some(opens)).map(|(id, _)| id).collect()
     }

@@ -6,7 +6,7 @@
 use std::{fmt, str::FromStr};
 
 use rfs_proto::Request;
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 /// Access that a key permits to its export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,7 +41,7 @@ impl FromStr for AccessMode {
 impl AccessMode {
     /// Returns true if the rights permit a request.
     pub fn allow(self, request: &Request<'_>) -> bool {
-        self == AccessMode::Write || !changes(request) || seeded(Fault::ReaderChanges)
+        self == AccessMode::Write || !changes(request) || seeded!(ReaderChanges)
     }
 }
 

@@ -14,7 +14,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 /// Bytes of a log entry of a session that reconnects.
 pub(crate) const SESSION_BYTES: u64 = 256;
@@ -79,7 +79,7 @@ impl LogQuota {
     /// Returns whether a session may take so much room for state without a natural limit.
     pub(crate) fn is_due(&self, session: &SessionQuota, bytes: u64) -> bool {
         let has = session.0.lock().as_ref().map_or(0, |taken| taken.all);
-        seeded(Fault::LogRoomUnlimited) || bytes.saturating_mul(2).saturating_add(has) <= self.left()
+        seeded!(LogRoomUnlimited) || bytes.saturating_mul(2).saturating_add(has) <= self.left()
     }
 
     /// Takes room for a session, unless the session has ended.

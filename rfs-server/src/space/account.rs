@@ -17,7 +17,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 use rfs_proto::{BLOCK, Recall};
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 use super::{
     alloc::{Arena, Short, Totals, Want, range::Range},
@@ -283,10 +283,7 @@ impl Space {
     /// # Errors
     /// A block of either range is bad.
     pub fn copy(&self, from: Range, to: u64, buffer: &mut Vec<u8>) -> Result<(), Bad> {
-        let start = match seeded(Fault::CopyMisplaced) {
-            true => from.start.saturating_sub(BLOCK),
-            false => from.start,
-        };
+        let start = seeded!(CopyMisplaced, from.start.saturating_sub(BLOCK), from.start);
         self.bytes.read(Range { start, ..from }, buffer)?;
         self.bytes.write(to, buffer, false)
     }
@@ -327,9 +324,7 @@ impl Space {
     /// Zeroes up to [`CHUNK`] dirty bytes. Returns false if there were none.
     fn zero_one(&self) -> bool {
         let Some(range) = self.change(|arena| arena.take_dirty(CHUNK)) else { return false };
-        if !seeded(Fault::FreedNotZeroed) {
-            self.zero(range);
-        }
+        seeded!(FreedNotZeroed, (), self.zero(range));
         self.change_account(|account| {
             if let Some(dirt) = &account.dirt {
                 dirt.set(range, false);

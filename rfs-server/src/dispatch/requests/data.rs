@@ -5,7 +5,7 @@
 //! and starts again.
 
 use rfs_proto::{Errno, FileKind, Layout, MAX_FILE_SIZE, Opened, Reply, Request, SetAttr, SetTime};
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 use crate::{
     dispatch::{
@@ -236,10 +236,10 @@ impl WriteView<'_> {
         inode.uid = changes.uid.unwrap_or(inode.uid);
         inode.gid = changes.gid.unwrap_or(inode.gid);
         inode.atime = changes.atime.map_or(inode.atime, time);
-        if changes.perm.is_none() || !seeded(Fault::ChmodKeepsCtime) {
+        if changes.perm.is_none() || !seeded!(ChmodKeepsCtime) {
             inode.ctime = changes.ctime.unwrap_or(now);
         }
-        if changes.size.is_some() && !seeded(Fault::TruncateKeepsMtime) {
+        if changes.size.is_some() && !seeded!(TruncateKeepsMtime) {
             inode.mtime = now;
         }
         inode.mtime = changes.mtime.map_or(inode.mtime, time);
@@ -282,10 +282,7 @@ impl WriteView<'_> {
         let (slot, generation) = (inode.slot, inode.layout_generation);
         self.loses(ino, slot);
         let old = self.table.set_size(slot, size);
-        if size < old && seeded(Fault::SizeKept) {
-            self.table.set_size(slot, old);
-            return Ok(());
-        }
+        seeded!(SizeKept => if size < old { self.table.set_size(slot, old); return Ok(()) });
         let map = self.file(ino)?;
         // A session that has asked for space may be writing there.
         let asked = map.needed_to().max(old);

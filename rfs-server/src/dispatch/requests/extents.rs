@@ -6,7 +6,7 @@
 //! again.
 
 use rfs_proto::{Attr, Copied, Errno, FallocateFlags, MAX_FILE_SIZE, Reply, Request};
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 use super::data::Attempt;
 use crate::{
@@ -205,7 +205,7 @@ impl WriteView<'_> {
         // Space that was given ahead of need goes, too, if the hole reaches it.
         let to = if end >= size && map.kept_to() <= end { u64::MAX } else { end };
         let given_up = map.punch(offset, to);
-        let edges = if seeded(Fault::HoleKeepsEdges) { Vec::new() } else { map.pieces(offset, end) };
+        let edges = seeded!(HoleKeepsEdges, Vec::new(), map.pieces(offset, end));
         self.give_up(session, ino, &given_up, &edges)?;
         self.pages_written(session, ino);
         self.changed_by_server(session, ino, now)

@@ -7,7 +7,7 @@
 //! exclusively.
 
 use rfs_proto::{Attr, Errno, FileKind, MAX_FORGET, MAX_SYMLINK, Owner, RenameFlags, Reply, Request};
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 use crate::{
     dispatch::{
@@ -188,9 +188,7 @@ fn rename(
 ) -> Result<Reply, Stop> {
     meta.may_rename(from, to)?;
     let left = match whiteout.map(|owner| meta.owner(owner)) {
-        Some(owner)
-            if meta.namespace.may_rename(from, to, flags, true)? && !seeded(Fault::WhiteoutForgotten) =>
-        {
+        Some(owner) if meta.namespace.may_rename(from, to, flags, true)? && !seeded!(WhiteoutForgotten) => {
             let slot = meta.table.take().ok_or(Errno::ENOSPC)?;
             Some(New::whiteout(owner, slot))
         }
@@ -218,7 +216,7 @@ fn create(
 ) -> Result<Reply, Stop> {
     meta.may_search(place.parent)?;
     let ino = match meta.namespace.probe(place.parent, place.name)? {
-        Some(_) if exclusive && !seeded(Fault::ExclusiveIgnored) => return Err(Errno::EEXIST.into()),
+        Some(_) if exclusive && !seeded!(ExclusiveIgnored) => return Err(Errno::EEXIST.into()),
         Some(existing) => {
             meta.need(existing)?;
             meta.cache_names(session, place.parent);

@@ -6,7 +6,7 @@
 //! As the dispatcher.
 
 use rfs_proto::{BLOCK, Errno, Reply, Request, Value, XATTR_PART, XattrSet};
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 use crate::{
     dispatch::transaction::{
@@ -119,7 +119,7 @@ impl WriteView<'_> {
         let len = value.len() as u64;
         inode.xattrs_mut().may_set(name, value.len(), how)?;
         // A replaced value counts until it is gone, so a full server may refuse a replacement.
-        let limit = if seeded(Fault::XattrSpaceUnlimited) { u64::MAX } else { limit };
+        let limit = seeded!(XattrSpaceUnlimited, u64::MAX, limit);
         if !self.xattrs.try_add(len, limit) {
             return Err(Errno::ENOSPC);
         }

@@ -18,7 +18,7 @@ use std::{
 
 use parking_lot::Mutex;
 use rdmabox::size;
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 use crate::metadata::{
     attr_table::{Table, Written},
@@ -158,9 +158,7 @@ impl ChangeLog {
 
     /// Adds the losses of a transaction: sizes and times of files before it cut or removed them.
     pub(in crate::dispatch) fn record_losses(&self, lost: &[Written]) {
-        if seeded(Fault::LossUntold) {
-            return;
-        }
+        seeded!(LossUntold => return);
         self.add_in(Phase::Losses, |delta| {
             delta.written.extend_from_slice(lost);
             size_of_val(lost)

@@ -12,7 +12,7 @@ use std::{
 
 use parking_lot::Mutex;
 use rfs_proto::{LockKind, Reply, Request, encode_reply};
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 use super::describe::{CHUNK, describe_one};
 use crate::{
@@ -59,7 +59,7 @@ impl<'a> LoggedReply<'a> {
 
     fn encode(&self, ops: &mut Vec<u8>) {
         let (slot, sequence) = self.number;
-        let sequence = if seeded(Fault::ReplyMisnumbered) { sequence.max(2) - 1 } else { sequence };
+        let sequence = seeded!(ReplyMisnumbered, sequence.max(2) - 1, sequence);
         REPLY.with_borrow(|reply| op::encode(&Op::Turn(self.session.id(), slot, sequence, reply), ops));
     }
 

@@ -11,7 +11,7 @@
 
 use parking_lot::Mutex;
 use rfs_proto::{Attr, Errno, Marks, Recall, Reply};
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 use super::view::{View, WriteView};
 use crate::{
@@ -223,9 +223,7 @@ impl WriteView<'_> {
         }
         let earlier = self.store.prior_sessions.holders_of(ino);
         holders.extend(earlier.into_iter().filter(|earlier| !holders.contains(earlier)).collect::<Vec<_>>());
-        if seeded(Fault::OrphanFreed) {
-            holders.clear();
-        }
+        seeded!(OrphanFreed => holders.clear());
         holders.retain(|holder| *holder == session || self.tell_unlinked(*holder, ino));
         self.unlinked = holders.contains(&session).then_some(ino);
         let is_held = !holders.is_empty();
@@ -276,11 +274,11 @@ impl WriteView<'_> {
 
     fn recall(&mut self, holder: u64, recall: Recall) {
         let unsaid = match recall {
-            Recall::Name { .. } | Recall::Names { .. } => seeded(Fault::NameNotRecalled),
-            Recall::Attr { .. } | Recall::Pages { .. } => seeded(Fault::AttrNotRecalled),
-            Recall::Written { .. } => seeded(Fault::WriteNotRecalled),
-            Recall::Owner { .. } => seeded(Fault::OwnerNotRecalled),
-            Recall::Layout { .. } => seeded(Fault::LayoutNotRecalled),
+            Recall::Name { .. } | Recall::Names { .. } => seeded!(NameNotRecalled),
+            Recall::Attr { .. } | Recall::Pages { .. } => seeded!(AttrNotRecalled),
+            Recall::Written { .. } => seeded!(WriteNotRecalled),
+            Recall::Owner { .. } => seeded!(OwnerNotRecalled),
+            Recall::Layout { .. } => seeded!(LayoutNotRecalled),
             // A server that starts recalls everything.
             Recall::All | Recall::Locks { .. } | Recall::Unlinked { .. } => false,
         };
@@ -293,8 +291,7 @@ impl WriteView<'_> {
     /// Makes `session` wait for earlier recalls that concern its change. A session that has not
     /// acknowledged such a recall may still use the old state, although it is no holder any more.
     fn await_open(&mut self, session: u64, concerns: impl Fn(&Recall) -> bool) {
-        if !seeded(Fault::OthersRecallNotAwaited) {
-            self.needs.extend(self.pending.open(session, concerns));
-        }
+        seeded!(OthersRecallNotAwaited => return);
+        self.needs.extend(self.pending.open(session, concerns));
     }
 }

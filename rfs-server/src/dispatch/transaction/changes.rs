@@ -4,7 +4,7 @@
 //! Belongs to a transaction, which holds the shards of its inodes. So the changes of an inode are
 //! logged in order.
 
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 use super::{
     freed::Freed,
@@ -41,14 +41,12 @@ pub(in crate::dispatch) fn log(
     reply: Option<LoggedReply<'_>>,
     ops: &mut Vec<u8>,
 ) -> Result<(), Full> {
-    if seeded(Fault::RenameNotLogged) && changes.names.len() > 1 {
-        return Ok(());
-    }
+    seeded!(RenameNotLogged => if changes.names.len() > 1 { return Ok(()) });
     for &(session, ino) in &changes.opens {
         let (times, writes) = inodes.shard(ino).open_files.of(session, ino);
         op::encode(&Op::Open(session, ino, times, writes), ops);
     }
-    for (ino, ranges, holders) in freed.reachable().filter(|_| !seeded(Fault::GivenUpForgotten)) {
+    for (ino, ranges, holders) in freed.reachable().filter(|_| !seeded!(GivenUpForgotten)) {
         let ranges = ranges.iter().map(|range| (range.start, range.len)).collect();
         op::encode(&Op::GivenUp(ino, ranges, holders.to_vec()), ops);
     }

@@ -9,7 +9,7 @@
 //! space stays dirty for [`Space::tidy`], which runs after the locks are released.
 
 use rfs_proto::{Attr, Errno, FileKind, Reply, record};
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 use smallvec::SmallVec;
 
 use super::{
@@ -260,9 +260,9 @@ impl WriteView<'_> {
             self.attr_changed(session, ino);
         }
         if let Some(ino) = effects.orphaned {
-            let open = self.open_files(ino).is_open(ino) && !seeded(Fault::UnlinkedFreed);
+            let open = self.open_files(ino).is_open(ino) && !seeded!(UnlinkedFreed);
             let idle_bytes = if open { None } else { Some(self.file(ino).map_or(0, FileMap::bytes)) };
-            let held = self.orphaned(session, ino, idle_bytes) && !seeded(Fault::UnlinkedFreed);
+            let held = self.orphaned(session, ino, idle_bytes) && !seeded!(UnlinkedFreed);
             match (idle_bytes, held) {
                 (None, _) => {}
                 (Some(bytes), true) => self.store.idle.add(bytes),
@@ -341,7 +341,7 @@ impl WriteView<'_> {
     ) -> Result<(), Errno> {
         let map = self.file(ino)?;
         let keep = block_up(size).max(keep);
-        let rest = if seeded(Fault::TailNotZeroed) { Vec::new() } else { map.pieces(size, keep) };
+        let rest = seeded!(TailNotZeroed, Vec::new(), map.pieces(size, keep));
         let given_up = if map.reaches_beyond(keep) { self.file_mut(ino)?.cut(keep) } else { Vec::new() };
         self.give_up(session, ino, &given_up, &rest)
     }
@@ -448,7 +448,7 @@ impl WriteView<'_> {
     pub(in crate::dispatch) fn lease_ended(&mut self, session: u64, ino: u64, last: bool) {
         self.space.lease_ended(ino, session);
         let Ok(inode) = self.namespace.get(ino) else { return };
-        if inode.was_locked && !seeded(Fault::LocksOutlive) {
+        if inode.was_locked && !seeded!(LocksOutlive) {
             self.store.change_locks(|locks| locks.closed(session, ino));
         }
         self.table.end_append(inode.slot, session);
@@ -479,9 +479,7 @@ impl WriteView<'_> {
         if let Body::File(mut map) = body {
             self.loses(ino, slot);
             let mut ranges = map.cut(0);
-            if seeded(Fault::SpaceLeaked) {
-                ranges.pop();
-            }
+            seeded!(SpaceLeaked => ranges.pop());
             self.freed.space.push(Ranges { of: (ino, layout_generation), ranges, holders: Vec::new() });
         }
         self.freed.slots.push(slot);

@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
@@ -104,8 +104,8 @@ impl Directory {
     /// Returns the entries behind a cookie, in order: cookie, name, inode.
     pub fn after(&self, cookie: u64) -> impl Iterator<Item = (u64, &[u8], u64)> + '_ {
         let from = match cookie {
-            1.. if seeded(Fault::EntryDoubled) => Some(cookie),
-            1.. if seeded(Fault::EntrySkipped) => cookie.checked_add(2),
+            1.. if seeded!(EntryDoubled) => Some(cookie),
+            1.. if seeded!(EntrySkipped) => cookie.checked_add(2),
             _ => cookie.checked_add(1),
         };
         from.into_iter()

@@ -4,7 +4,7 @@
 //! None; the caller holds the inode's shard lock.
 
 use rfs_proto::{Attr, Belongs, Errno, FileKind, Marks, Owner, record::Space};
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 use super::{
     acl::Acl,
@@ -248,7 +248,7 @@ impl Inode {
     /// EPERM if the inode has another owner.
     pub fn belongs(&self, to: Option<Belongs>) -> Result<(), Errno> {
         let so = to.is_none_or(|to| self.uid == to.uid && to.gid.is_none_or(|gid| self.gid == gid));
-        if so || seeded(Fault::OwnerIgnored) { Ok(()) } else { Err(Errno::EPERM) }
+        if so || seeded!(OwnerIgnored) { Ok(()) } else { Err(Errno::EPERM) }
     }
 
     /// Removes privileges that a change of contents or owner ends: set-user-ID, set-group-ID if the
@@ -258,7 +258,7 @@ impl Inode {
             return;
         }
         self.perm &= !SETUID;
-        if self.perm & GROUP_EXEC != 0 && !seeded(Fault::SetgidKept) {
+        if self.perm & GROUP_EXEC != 0 && !seeded!(SetgidKept) {
             self.perm &= !SETGID;
         }
         if let Some(xattrs) = &mut self.xattrs {

@@ -19,7 +19,7 @@ mod tests;
 pub mod xattr;
 
 use rfs_proto::{Errno, FileKind};
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 pub use acl::Acl;
 pub use directory::Directory;
@@ -180,7 +180,7 @@ impl<I: InodesMut> Namespace<I> {
             return Err(Errno::EMLINK);
         }
         let inode = self.get_mut(ino)?;
-        inode.nlink += u32::from(!seeded(Fault::LinkUncounted));
+        inode.nlink += u32::from(!seeded!(LinkUncounted));
         inode.ctime = now;
         self.change_entries(Place { parent, name }, now, |directory, _| directory.set(name, ino));
         Ok(Effects { touched: vec![parent, ino], ..Effects::default() })
@@ -207,7 +207,7 @@ impl<I: InodesMut> Namespace<I> {
             b".." => return Err(Errno::ENOTEMPTY.into()),
             _ => {}
         }
-        if !self.directory(ino)?.is_empty() && !seeded(Fault::FullDirectoryRemoved) {
+        if !self.directory(ino)?.is_empty() && !seeded!(FullDirectoryRemoved) {
             return Err(Errno::ENOTEMPTY.into());
         }
         self.change_entries(Place { parent, name }, now, |directory, nlink| {

@@ -4,7 +4,7 @@
 //! None; an operation has exclusive access to its inodes.
 
 use rfs_proto::{Errno, RenameFlags};
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 use super::{
     Namespace,
@@ -72,7 +72,7 @@ impl<I: InodesMut> Namespace<I> {
         }
         let source = self.lookup(from.parent, from.name)?;
         let target = self.probe(to.parent, to.name)?;
-        let no_replace = flags.contains(RenameFlags::NOREPLACE) && !seeded(Fault::NoReplaceIgnored);
+        let no_replace = flags.contains(RenameFlags::NOREPLACE) && !seeded!(NoReplaceIgnored);
         if target.is_some() && no_replace {
             return Err(Errno::EEXIST.into());
         }
@@ -144,7 +144,7 @@ impl<I: InodesMut> Namespace<I> {
             self.change_entries(to, now, |_, _| {});
         } else {
             self.change_entries(from, now, |directory, nlink| {
-                if made.is_none() || seeded(Fault::WhiteoutMisplaced) {
+                if made.is_none() || seeded!(WhiteoutMisplaced) {
                     directory.remove(from.name);
                 }
                 if let Some(ino) = made {
@@ -215,7 +215,7 @@ impl<I: InodesMut> Namespace<I> {
         inode.ctime = now;
         if let Body::Directory(directory) = &mut inode.body
             && directory.parent != parent
-            && !seeded(Fault::DotDotKept)
+            && !seeded!(DotDotKept)
         {
             directory.parent = parent;
             effects.moved.push(ino);

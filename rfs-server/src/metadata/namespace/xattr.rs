@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use rfs_proto::{Errno, FileKind, MAX_XATTR_NAME, MAX_XATTR_VALUE, Marks, XattrSet};
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 use super::acl::Acl;
 
@@ -140,7 +140,7 @@ impl Xattrs {
             XattrName::Default => self.default.is_some(),
         };
         match how {
-            XattrSet::Create if there && !seeded(Fault::XattrCreateIgnored) => Err(Errno::EEXIST),
+            XattrSet::Create if there && !seeded!(XattrCreateIgnored) => Err(Errno::EEXIST),
             XattrSet::Replace if !there => Err(Errno::ENODATA),
             _ => match name {
                 XattrName::Plain(name) if !there && self.names_len() + name.len() >= MAX_XATTR_VALUE => {
@@ -199,9 +199,7 @@ impl Xattrs {
 
     /// Sets an attribute that is no ACL.
     pub fn set(&mut self, name: &[u8], mut value: Vec<u8>) {
-        if seeded(Fault::XattrShortened) && value.len() > 4096 {
-            value.pop();
-        }
+        seeded!(XattrShortened => if value.len() > 4096 { value.pop(); });
         self.version += 1;
         self.touch(name);
         self.plain.insert(name.into(), value.into());

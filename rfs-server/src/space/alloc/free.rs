@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rfs_proto::BLOCK;
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 use super::range::Range;
 
@@ -80,7 +80,7 @@ impl FreeMap {
         let taken = Range { start, len: len.min(free_end - start) };
         self.forget(free_start, free_len);
         self.remember(Range { start: free_start, len: start - free_start });
-        let shared = if seeded(Fault::BlockShared) { taken.len.min(BLOCK) } else { 0 };
+        let shared = seeded!(BlockShared, taken.len.min(BLOCK), 0);
         let rest = taken.end() - shared;
         self.remember(Range { start: rest, len: free_end - rest });
         self.total -= taken.len - shared;

@@ -15,7 +15,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 pub(crate) use free::FreeMap;
 pub use range::Range;
@@ -214,7 +214,7 @@ impl Arena {
     /// `generation`. It becomes dirty when the last of them has returned these layouts or closed
     /// the inode.
     pub fn quarantine(&mut self, (ino, generation): (u64, u64), range: Range, holders: &[u64]) {
-        if holders.is_empty() || seeded(Fault::QuarantineSkipped) {
+        if holders.is_empty() || seeded!(QuarantineSkipped) {
             self.free(range);
         } else if range.len > 0 {
             self.quarantined += range.len;

@@ -22,7 +22,7 @@ use rfs_proto::{
     checksum::{self, Word, check},
 };
 use rustix::io::pread;
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 use super::alloc::range::Range;
 
@@ -123,7 +123,7 @@ impl Bytes {
             // The range lies within the arena, whose length is a `usize`.
             self.arena.zero_present(range.start as usize, range.len as usize);
         };
-        let Some(words) = self.words.as_deref().filter(|_| !seeded(Fault::WordNotZeroed)) else {
+        let Some(words) = self.words.as_deref().filter(|_| !seeded!(WordNotZeroed)) else {
             return zero(range);
         };
         let whole = whole_blocks(range);
@@ -200,7 +200,7 @@ impl Bytes {
         }
         let mut bytes: Block = [0; BLOCK as usize];
         self.arena.read(block as usize, &mut bytes);
-        let was_bad = !word.fits(&bytes) && !seeded(Fault::MismatchIgnored);
+        let was_bad = !word.fits(&bytes) && !seeded!(MismatchIgnored);
         if was_bad && !(is_nothing && from == 0) {
             return Err(Bad { place: block, expected: word.check(), found: check(&bytes) });
         }
@@ -246,7 +246,7 @@ impl Bytes {
     fn check_block(&self, words: &Memory, block: u64, bytes: &mut Block) -> Result<(), Bad> {
         let word = load(words, block);
         self.read_block(word, block, bytes);
-        match word.fits(bytes) || seeded(Fault::MismatchIgnored) {
+        match word.fits(bytes) || seeded!(MismatchIgnored) {
             true => Ok(()),
             false => Err(Bad { place: block, expected: word.check(), found: check(bytes) }),
         }

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 
 use crate::{
     mapping::Memory,
@@ -54,7 +54,7 @@ impl Region {
     /// Returns a pointer to `len` bytes at `addr` if they lie inside the region.
     pub(crate) fn resolve(&self, addr: u64, len: u64) -> Option<*mut u8> {
         let offset = addr.checked_sub(self.addr)?;
-        let length = self.length + u64::from(seeded(Fault::RangeUnchecked));
+        let length = self.length + u64::from(seeded!(RangeUnchecked));
         (offset.checked_add(len)? <= length).then_some(addr as *mut u8)
     }
 
@@ -126,7 +126,7 @@ impl Slot {
 
 impl Slots {
     fn get(&self, key: u32) -> Option<&Arc<Region>> {
-        let named = |region: &&Arc<Region>| region.key == key || seeded(Fault::KeyUnchecked);
+        let named = |region: &&Arc<Region>| region.key == key || seeded!(KeyUnchecked);
         self.slots.get(index(key))?.region.as_ref().filter(named)
     }
 }
@@ -191,7 +191,7 @@ impl Regions {
     pub(crate) fn remote(&self, key: u32, addr: u64, len: u64, needs: Access) -> Option<Piece> {
         let slots = self.remote.read();
         let region = slots.get(key)?;
-        let allowed = region.access.contains(needs) || seeded(Fault::RightsUnchecked);
+        let allowed = region.access.contains(needs) || seeded!(RightsUnchecked);
         allowed.then(|| Piece::new(region, addr, len))?
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 use smallvec::SmallVec;
 
 use super::{
@@ -153,7 +153,7 @@ impl SoftQp {
         if len > 0 {
             let (key, addr) = (header.rkey.get(), header.addr.get());
             let at = |addr| self.regions().remote(key, addr, u64::from(len), Access::REMOTE_WRITE);
-            let misplaced = seeded(Fault::WriteMisplaced).then(|| at(addr.wrapping_add(64))).flatten();
+            let misplaced = seeded!(WriteMisplaced, at(addr.wrapping_add(64)), None);
             match misplaced.or_else(|| at(addr)) {
                 Some(piece) => pieces.push(piece),
                 None => return Action::Refuse { msn, status: WcStatus::RemAccessErr },
@@ -214,8 +214,7 @@ impl SoftQp {
         };
         let mut response = Header::new(Opcode::AtomicResponse, msn);
         let old = direct::apply(word(&piece), op);
-        let lost = seeded(Fault::OldValueLost);
-        response.arg0 = if lost { word(&piece).load(Ordering::SeqCst) } else { old }.into();
+        response.arg0 = seeded!(OldValueLost, word(&piece).load(Ordering::SeqCst), old).into();
         self.tx().answer(&response);
         Action::Next
     }

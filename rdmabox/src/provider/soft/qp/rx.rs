@@ -15,7 +15,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use seeded_faults::{Fault, seeded};
+use seeded_faults::seeded;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
@@ -418,12 +418,7 @@ impl Rx {
                     self.state = State::Header;
                     self.landed(qp, link, landing);
                 } else {
-                    if seeded(Fault::CompletedEarly)
-                        && let Then::Executed { msn, ack: true, recv: None } = landing.then
-                    {
-                        landing.then = Then::Executed { msn, ack: false, recv: None };
-                        self.ack(msn);
-                    }
+                    seeded!(CompletedEarly => self.acknowledge_early(&mut landing));
                     self.state = State::Payload(landing);
                 }
                 Step::Moved
@@ -457,6 +452,14 @@ impl Rx {
         self.have = 0;
         self.state = State::Header;
         Step::Moved
+    }
+
+    /// Acknowledges a write before its payload has arrived: a seeded fault.
+    fn acknowledge_early(&mut self, landing: &mut Landing) {
+        if let Then::Executed { msn, ack: true, recv: None } = landing.then {
+            landing.then = Then::Executed { msn, ack: false, recv: None };
+            self.ack(msn);
+        }
     }
 
     fn landed(&mut self, qp: &SoftQp, link: &Link, mut landing: Landing) {
