@@ -347,3 +347,20 @@ fn a_signal_ends_the_scaling_and_nothing_is_left() {
         signal_ends(&world, &mut command, (signal, status), "data-0-0");
     }
 }
+
+#[test]
+fn names_are_measured_on_every_target() {
+    let world = World::new();
+    let args = ["--names", "--targets=tmpfs,tmpfs", "--files=40", "--listed=50", "--rounds=2", "--threads=2"];
+    let out = world.plan("names", &args).output().unwrap();
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let (stdout, stderr) = (text(&out.stdout), text(&out.stderr));
+    assert!(stdout.starts_with("40 files, 50 listed, 2 thread(s), 2 round(s), medians\n"), "{stdout}");
+    // Without a server there is no fresh mount, so steps that need one are left out.
+    for step in ["create, one directory", "stat again, tree", "unlink, tree", "ls -l again"] {
+        assert!(stdout.contains(&format!(" {step} ")), "{step}: {stdout}");
+        assert!(stderr.contains(&format!("round 2/2, names, tmpfs, {step}\n")), "{step}: {stderr}");
+    }
+    assert!(!stdout.contains("first stat"), "{stdout}");
+    world.assert_clean();
+}

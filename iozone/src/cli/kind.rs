@@ -21,6 +21,10 @@ pub enum Kind {
     Tmpfs,
     /// GlusterFS with one brick on a tmpfs, on loopback.
     Glusterfs,
+    /// MooseFS with one chunk server on a tmpfs, on loopback.
+    Moosefs,
+    /// sshfs with a directory on a tmpfs, on loopback.
+    Sshfs,
     /// Without rfs: only the other targets.
     None,
 }

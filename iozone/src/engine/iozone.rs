@@ -3,11 +3,7 @@
 use std::{path::PathBuf, process::Command};
 
 use super::{Engine, Outcome, Run, parse};
-use crate::{
-    Error, Result,
-    interrupt::Interrupt,
-    process::{Guarded, Invocation},
-};
+use crate::{Error, Result, interrupt::Interrupt, process::Invocation};
 
 /// An installed IOzone.
 #[derive(Debug)]
@@ -47,23 +43,13 @@ impl Engine for Iozone {
         interrupt: &Interrupt,
         phases_done: &mut dyn FnMut(usize),
     ) -> Result<Outcome> {
-        run.have_memory(interrupt)?;
         let command = command(&self.program, run);
-        let mut child = Guarded::spawn(&command, run.dir)?;
-        let raw = child.wait_success(interrupt, run.limit, |text| {
-            phases_done(if run.threads > 1 {
-                parse::phases_in_throughput(text)
-            } else {
-                parse::phases_in_row(text)
-            });
-        })?;
-        let sample = if run.threads > 1 {
-            parse::throughput(&raw)
-        } else {
-            parse::single(&raw, run.record, run.file_size)
-        }
-        .map_err(|what| Error::Parse { program: "iozone".into(), what })?;
-        Ok(Outcome { sample, command: command.line(), raw })
+        let several = run.threads > 1;
+        let phases = if several { parse::phases_in_throughput } else { parse::phases_in_row };
+        run.make((&command, command.line()), (interrupt, phases_done), phases, |raw| match several {
+            true => parse::throughput(raw),
+            false => parse::single(raw, run.record, run.file_size),
+        })
     }
 }
 

@@ -13,7 +13,14 @@ use std::{path::Path, time::Duration};
 
 use clap::ValueEnum;
 
-use crate::{Result, interrupt::Interrupt, load::memory, sample::Sample, size};
+use crate::{
+    Error, Result,
+    interrupt::Interrupt,
+    load::memory,
+    process::{Guarded, Invocation},
+    sample::Sample,
+    size,
+};
 
 /// The measuring engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -42,9 +49,20 @@ pub struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Prepares the memory that the run will use.
-    fn have_memory(&self, interrupt: &Interrupt) -> Result<()> {
-        memory::have_at_hand(size::peak(self.file_size, self.threads), interrupt)
+    /// Runs a program in the directory after preparing memory. `phases` counts the completed phases
+    /// in its output, and `parse` reads the result.
+    fn make(
+        &self,
+        (command, line): (&Invocation, String),
+        (interrupt, phases_done): (&Interrupt, &mut dyn FnMut(usize)),
+        phases: impl Fn(&str) -> usize,
+        parse: impl Fn(&str) -> std::result::Result<Sample, String>,
+    ) -> Result<Outcome> {
+        memory::have_at_hand(size::peak(self.file_size, self.threads), interrupt)?;
+        let mut child = Guarded::spawn(command, self.dir)?;
+        let raw = child.wait_success(interrupt, self.limit, |text| phases_done(phases(text)))?;
+        let sample = parse(&raw).map_err(|what| Error::Parse { program: command.name.clone(), what })?;
+        Ok(Outcome { sample, command: line, raw })
     }
 
     fn file_names(&self) -> Vec<String> {

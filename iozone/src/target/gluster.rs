@@ -13,8 +13,8 @@ use std::{
 };
 
 use super::{
-    Running, Side, Target, WorkDir,
-    peer::{self, Peer, START, free_port, invocation, wait_for},
+    WorkDir,
+    peer::{self, Peer, PeerSystem, START, free_port, invocation, wait_for},
 };
 use crate::{Error, Result, interrupt::Interrupt, process::Guarded};
 
@@ -22,58 +22,39 @@ const VOLUME: &str = "bench";
 /// A loopback address that its command line accepts, unlike 127.0.0.1.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// GlusterFS with a brick below `tmpfs_dir`.
-#[derive(Debug)]
-pub struct Gluster {
-    tmpfs_dir: PathBuf,
+/// GlusterFS with a brick below the directory on a tmpfs.
+pub(super) const GLUSTER: PeerSystem = PeerSystem {
+    name: "glusterfs",
+    title: "GlusterFS, one brick on a tmpfs, over TCP on loopback",
+    missing,
+    start,
+};
+
+fn missing() -> Option<String> {
+    peer::missing(&["glusterd", "gluster", "glusterfsd", "glusterfs"], "glusterfs-server")
 }
 
-impl Gluster {
-    /// Returns a target with its brick below `tmpfs_dir`, which should be on a tmpfs.
-    pub fn new(tmpfs_dir: PathBuf) -> Self {
-        Self { tmpfs_dir }
-    }
-}
-
-impl Target for Gluster {
-    fn name(&self) -> &str {
-        "glusterfs"
-    }
-
-    fn title(&self) -> &str {
-        "GlusterFS, one brick on a tmpfs, over TCP on loopback"
-    }
-
-    fn side(&self) -> Side {
-        Side::Peer
-    }
-
-    fn missing(&self) -> Option<String> {
-        peer::missing(&["glusterd", "gluster", "glusterfsd", "glusterfs"], "glusterfs-server")
-    }
-
-    fn start(&self, interrupt: &Interrupt) -> Result<Box<dyn Running>> {
-        let mut peer = Peer::new(&self.tmpfs_dir)?;
-        let (work, brick) = (peer.work(), peer.store().path());
-        let volume = make_volume(work, brick, interrupt)?;
-        let port = free_port(ADDRESS)?;
-        let path = |path: &Path| path.display().to_string();
-        let server = invocation("glusterfsd")
-            .args(["--no-daemon", "--volfile"])
-            .arg(&volume.brick)
-            .args(["--brick-name", &path(brick)])
-            .args(["--log-file".to_owned(), path(&work.path().join("brick.log"))])
-            .args(["--pid-file".to_owned(), path(&work.path().join("brick.pid"))])
-            .args(["--xlator-option".to_owned(), format!("{VOLUME}-server.listen-port={port}")]);
-        let client = invocation("glusterfs")
-            .args(["--no-daemon", "--volfile"])
-            .arg(&volume.client)
-            .args(["--log-file".to_owned(), path(&work.path().join("mount.log"))])
-            .args(["--xlator-option".to_owned(), format!("{VOLUME}-client-0.remote-port={port}")]);
-        peer.serve(&server, (ADDRESS, port), interrupt)?;
-        peer.mount(client, interrupt)?;
-        Ok(Box::new(peer))
-    }
+fn start(tmpfs_dir: &Path, interrupt: &Interrupt) -> Result<Peer> {
+    let mut peer = Peer::new(tmpfs_dir)?;
+    let (work, brick) = (peer.work(), peer.store().path());
+    let volume = make_volume(work, brick, interrupt)?;
+    let port = free_port(ADDRESS)?;
+    let path = |path: &Path| path.display().to_string();
+    let server = invocation("glusterfsd")
+        .args(["--no-daemon", "--volfile"])
+        .arg(&volume.brick)
+        .args(["--brick-name", &path(brick)])
+        .args(["--log-file".to_owned(), path(&work.path().join("brick.log"))])
+        .args(["--pid-file".to_owned(), path(&work.path().join("brick.pid"))])
+        .args(["--xlator-option".to_owned(), format!("{VOLUME}-server.listen-port={port}")]);
+    let client = invocation("glusterfs")
+        .args(["--no-daemon", "--volfile"])
+        .arg(&volume.client)
+        .args(["--log-file".to_owned(), path(&work.path().join("mount.log"))])
+        .args(["--xlator-option".to_owned(), format!("{VOLUME}-client-0.remote-port={port}")]);
+    peer.serve(&server, (ADDRESS, port), interrupt)?;
+    peer.mount(client, interrupt)?;
+    Ok(peer)
 }
 
 /// The volume files of the daemon.

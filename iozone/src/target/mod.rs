@@ -14,11 +14,9 @@ mod sshfs;
 mod tmpfs;
 mod workdir;
 
-pub use gluster::Gluster;
 pub use interface::{Process, Running, Setup, Side, Target};
-pub use moosefs::Moosefs;
+use peer::PeerTarget;
 pub use rfs::{Provider, Rfs};
-pub use sshfs::Sshfs;
 pub use tmpfs::Tmpfs;
 pub use workdir::WorkDir;
 
@@ -27,14 +25,18 @@ use crate::{Result, cli::Kind};
 /// Returns a target of this kind. With external servers, each rfs target needs one. `None` has no
 /// target.
 pub fn of(kind: Kind, setup: &Setup) -> Result<Option<Box<dyn Target>>> {
-    let provider = match kind {
-        Kind::Shm => Provider::Shm,
-        Kind::Tcp => Provider::Tcp,
-        Kind::Rdma => Provider::Rdma,
-        Kind::Null => Provider::Null,
-        Kind::Tmpfs => return Ok(Some(Box::new(Tmpfs::new(setup.files, setup.tmpfs_dir.clone())))),
-        Kind::Glusterfs => return Ok(Some(Box::new(Gluster::new(setup.tmpfs_dir.clone())))),
+    let rfs = |provider| -> Result<Box<dyn Target>> { Ok(Box::new(Rfs::new(provider, setup.clone())?)) };
+    let dir = || setup.tmpfs_dir.clone();
+    let peer = |system| Box::new(PeerTarget { system, tmpfs_dir: dir() });
+    Ok(Some(match kind {
+        Kind::Shm => rfs(Provider::Shm)?,
+        Kind::Tcp => rfs(Provider::Tcp)?,
+        Kind::Rdma => rfs(Provider::Rdma)?,
+        Kind::Null => rfs(Provider::Null)?,
+        Kind::Tmpfs => Box::new(Tmpfs::new(setup.files, dir())),
+        Kind::Glusterfs => peer(gluster::GLUSTER),
+        Kind::Moosefs => peer(moosefs::MOOSEFS),
+        Kind::Sshfs => peer(sshfs::SSHFS),
         Kind::None => return Ok(None),
-    };
-    Ok(Some(Box::new(Rfs::new(provider, setup.clone())?)))
+    }))
 }

@@ -10,10 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
-    Running, Side, Target,
-    peer::{self, Peer, START, invocation},
-};
+use super::peer::{self, Peer, PeerSystem, START, invocation};
 use crate::{Error, Result, interrupt::Interrupt, process::Guarded};
 
 /// Additional loopback address, from a documentation range (RFC 5737).
@@ -21,63 +18,43 @@ const ADDRESS: &str = "192.0.2.1";
 /// Initial metadata of an empty file system.
 const EMPTY: &str = "MFSM NEW";
 
-/// MooseFS with its chunks below `tmpfs_dir`.
-#[derive(Debug)]
-pub struct Moosefs {
-    tmpfs_dir: PathBuf,
+/// MooseFS with its chunks below the directory on a tmpfs.
+pub(super) const MOOSEFS: PeerSystem = PeerSystem {
+    name: "moosefs",
+    title: "MooseFS, one chunk server on a tmpfs, over TCP on loopback",
+    missing,
+    start,
+};
+
+fn missing() -> Option<String> {
+    peer::missing(&["mfsmaster", "mfschunkserver", "mfsmount", "mfssettrashtime"], PACKAGES)
+        .or_else(|| UdpSocket::bind((ADDRESS, 0)).err().map(|_| NO_ADDRESS.into()))
 }
 
-impl Moosefs {
-    /// Returns a target with its chunks below `tmpfs_dir`, which should be on a tmpfs.
-    pub fn new(tmpfs_dir: PathBuf) -> Self {
-        Self { tmpfs_dir }
-    }
-}
+fn start(tmpfs_dir: &Path, interrupt: &Interrupt) -> Result<Peer> {
+    let mut peer = Peer::new(tmpfs_dir)?;
+    let work = peer.work().path().to_owned();
+    let (master, chunks) = (peer.work().subdir("master")?, peer.work().subdir("chunks")?);
+    let write = |path: PathBuf, text: String| fs::write(&path, text).map_err(Error::io(&path)).map(|()| path);
+    write(master.join("metadata.mfs"), EMPTY.into())?;
+    let exports = write(work.join("exports.cfg"), format!("{ADDRESS} / rw,alldirs,maproot=0\n"))?;
+    let topology = write(work.join("topology.cfg"), String::new())?;
+    let disks = write(work.join("hdd.cfg"), format!("{}\n", peer.store().path().display()))?;
+    let of_mount = write(work.join("mount.cfg"), String::new())?;
+    let of_master = write(work.join("master.cfg"), master_config(&master, &exports, &topology))?;
+    let of_chunks = write(work.join("chunkserver.cfg"), chunk_server_config(&chunks, &disks))?;
 
-impl Target for Moosefs {
-    fn name(&self) -> &str {
-        "moosefs"
+    let started = |process: &Guarded| process.stderr.text().contains("initialized properly");
+    for (program, config) in [("mfsmaster", &of_master), ("mfschunkserver", &of_chunks)] {
+        let server = invocation(program).args(["-f", "-c"]).arg(config).arg("start");
+        peer.start(&server, interrupt, "does not start", started)?;
     }
-
-    fn title(&self) -> &str {
-        "MooseFS, one chunk server on a tmpfs, over TCP on loopback"
-    }
-
-    fn side(&self) -> Side {
-        Side::Peer
-    }
-
-    fn missing(&self) -> Option<String> {
-        peer::missing(&["mfsmaster", "mfschunkserver", "mfsmount", "mfssettrashtime"], PACKAGES)
-            .or_else(|| UdpSocket::bind((ADDRESS, 0)).err().map(|_| NO_ADDRESS.into()))
-    }
-
-    fn start(&self, interrupt: &Interrupt) -> Result<Box<dyn Running>> {
-        let mut peer = Peer::new(&self.tmpfs_dir)?;
-        let work = peer.work().path().to_owned();
-        let (master, chunks) = (peer.work().subdir("master")?, peer.work().subdir("chunks")?);
-        let write =
-            |path: PathBuf, text: String| fs::write(&path, text).map_err(Error::io(&path)).map(|()| path);
-        write(master.join("metadata.mfs"), EMPTY.into())?;
-        let exports = write(work.join("exports.cfg"), format!("{ADDRESS} / rw,alldirs,maproot=0\n"))?;
-        let topology = write(work.join("topology.cfg"), String::new())?;
-        let disks = write(work.join("hdd.cfg"), format!("{}\n", peer.store().path().display()))?;
-        let of_mount = write(work.join("mount.cfg"), String::new())?;
-        let of_master = write(work.join("master.cfg"), master_config(&master, &exports, &topology))?;
-        let of_chunks = write(work.join("chunkserver.cfg"), chunk_server_config(&chunks, &disks))?;
-
-        let started = |process: &Guarded| process.stderr.text().contains("initialized properly");
-        for (program, config) in [("mfsmaster", &of_master), ("mfschunkserver", &of_chunks)] {
-            let server = invocation(program).args(["-f", "-c"]).arg(config).arg("start");
-            peer.start(&server, interrupt, "does not start", started)?;
-        }
-        let client = invocation("mfsmount").args(["-f", "-c"]).arg(of_mount).args(["-H", ADDRESS]);
-        peer.mount(client, interrupt)?;
-        // By default removed files keep their space for a day.
-        let empty_trash = invocation("mfssettrashtime").args(["-r", "0"]).arg(peer.point());
-        Guarded::spawn(&empty_trash, &work)?.wait_success(interrupt, START, |_| ())?;
-        Ok(Box::new(peer))
-    }
+    let client = invocation("mfsmount").args(["-f", "-c"]).arg(of_mount).args(["-H", ADDRESS]);
+    peer.mount(client, interrupt)?;
+    // By default removed files keep their space for a day.
+    let empty_trash = invocation("mfssettrashtime").args(["-r", "0"]).arg(peer.point());
+    Guarded::spawn(&empty_trash, &work)?.wait_success(interrupt, START, |_| ())?;
+    Ok(peer)
 }
 
 const PACKAGES: &str = "moosefs-master, moosefs-chunkserver, moosefs-client";

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Process, Running, WorkDir, interface::with_dead, mount};
+use super::{Process, Running, Side, Target, WorkDir, interface::with_dead, mount};
 use crate::{
     Error, Result,
     interrupt::Interrupt,
@@ -59,6 +59,47 @@ pub(super) fn missing(programs: &[&str], package: &str) -> Option<String> {
 /// Returns an invocation of a program, located with [`find`].
 pub(super) fn invocation(program: &str) -> Invocation {
     Invocation::new(find(program).unwrap_or_else(|| program.into()))
+}
+
+/// A file system that rfs is compared with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PeerSystem {
+    pub(super) name: &'static str,
+    pub(super) title: &'static str,
+    /// Returns the reason why it cannot start on this machine.
+    pub(super) missing: fn() -> Option<String>,
+    /// Starts it with its files below a directory.
+    pub(super) start: fn(&Path, &Interrupt) -> Result<Peer>,
+}
+
+/// A file system that rfs is compared with, and a directory for its files, which should be on a
+/// tmpfs.
+#[derive(Debug)]
+pub(super) struct PeerTarget {
+    pub(super) system: PeerSystem,
+    pub(super) tmpfs_dir: PathBuf,
+}
+
+impl Target for PeerTarget {
+    fn name(&self) -> &str {
+        self.system.name
+    }
+
+    fn title(&self) -> &str {
+        self.system.title
+    }
+
+    fn side(&self) -> Side {
+        Side::Peer
+    }
+
+    fn missing(&self) -> Option<String> {
+        (self.system.missing)()
+    }
+
+    fn start(&self, interrupt: &Interrupt) -> Result<Box<dyn Running>> {
+        Ok(Box::new((self.system.start)(&self.tmpfs_dir, interrupt)?))
+    }
 }
 
 /// A mount and its servers. Drop order is the order of the fields.

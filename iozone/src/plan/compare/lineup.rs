@@ -8,8 +8,8 @@ use crate::{
     cli::{Kind, Switches},
     engine::job::Job,
     harness::{Entrant, sorted},
-    size,
-    target::{self, Gluster, Moosefs, Setup, Side, Sshfs, Target, Tmpfs},
+    plan, size,
+    target::{self, Setup, Side},
 };
 
 /// Suffix of the names of mounts without kernel caching.
@@ -74,11 +74,10 @@ const LARGE: [u64; 2] = [128 * size::KIB, size::MIB];
 /// out.
 pub fn entrants(options: &Options) -> Result<Vec<Entrant<Job>>> {
     let extent = options.extent();
-    let places = &options.common.places;
     let setup = Setup {
         server_memory: size::server_memory(extent.size, 1),
         files: extent.size,
-        ..Setup::at(places)?
+        ..Setup::at(&options.common.places)?
     };
     let jobs = Jobs::new(options, &extent);
     let mut all = Vec::new();
@@ -92,18 +91,16 @@ pub fn entrants(options: &Options) -> Result<Vec<Entrant<Job>>> {
     if options.wants(Group::Null) {
         all.extend(mounts(Kind::Null, &setup, &jobs, &jobs.uncached)?);
     }
-    if options.wants(Group::Tmpfs) {
-        let tmpfs = Tmpfs::new(extent.size, places.tmpfs_dir.clone());
-        all.push(Entrant::new(Box::new(tmpfs), jobs.besides.clone()));
+    for (group, kind, jobs) in [
+        (Group::Tmpfs, Kind::Tmpfs, &jobs.besides),
+        (Group::Glusterfs, Kind::Glusterfs, &jobs.peers),
+        (Group::Moosefs, Kind::Moosefs, &jobs.peers),
+        (Group::Sshfs, Kind::Sshfs, &jobs.peers),
+    ] {
+        if options.wants(group) {
+            all.extend(plan::entrants(&[kind], &setup, jobs)?);
+        }
     }
-    let dir = places.tmpfs_dir.clone();
-    let peers: [(Group, Box<dyn Target>); 3] = [
-        (Group::Glusterfs, Box::new(Gluster::new(dir.clone()))),
-        (Group::Moosefs, Box::new(Moosefs::new(dir.clone()))),
-        (Group::Sshfs, Box::new(Sshfs::new(dir))),
-    ];
-    let peers = peers.into_iter().filter(|(group, _)| options.wants(*group));
-    all.extend(peers.map(|(_, peer)| Entrant::new(peer, jobs.peers.clone())));
     if options.wants(Group::Plain) {
         for (name, title, args) in PLAINS {
             let title = format!("one request at a time, one queue pair, {title}");

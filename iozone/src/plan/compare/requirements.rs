@@ -16,9 +16,9 @@ use crate::{
 struct Requirement {
     name: &'static str,
     /// Names of the targets; each must meet the requirement.
-    of: &'static [&'static str],
+    of: Names,
     /// Names of the reference targets; it applies to each.
-    to: &'static [&'static str],
+    to: Names,
     metric: Metric,
     phases: &'static [Phase],
     direct: &'static [Access],
@@ -64,212 +64,127 @@ const READ_MANY: Access = FIO[1];
 const READERS: Access = CALLERS[0];
 const WRITERS: Access = CALLERS[1];
 
-/// An empty requirement, for struct update syntax.
-const ANY: Requirement = Requirement {
-    name: "",
-    of: &[],
-    to: &[],
-    metric: Metric::Throughput,
-    phases: &[],
-    direct: &[],
-    sizes: &[],
-    bound: Bound::Above(1.0),
-};
-
 /// rfs without its optimizations: [`PLAINS`](super::lineup::PLAINS).
 const PLAIN_NAMES: &[&str] =
     &["tcp-plain-dyn-event", "tcp-plain-dyn-busy", "tcp-plain-pre-event", "tcp-plain-pre-busy"];
 
 /// The requirements. `docs/performance.md` has the same rows; a test compares them.
 const REQUIREMENTS: &[Requirement] = &[
-    Requirement {
-        name: "shared memory: as fast as FUSE allows",
-        of: &["shm"],
-        to: &["null"],
-        phases: WRITES,
-        direct: &FIO,
-        bound: Bound::AtLeast(0.95),
-        ..ANY
-    },
-    Requirement {
-        name: "shared memory, nothing kept: as fast as FUSE allows",
-        of: &["shm-none"],
-        to: &["null-none"],
-        phases: &Phase::ALL,
-        bound: Bound::AtLeast(0.95),
-        ..ANY
-    },
-    Requirement {
-        name: "reads from kept pages",
-        of: &["shm", "tcp"],
-        to: &["null"],
-        phases: READS,
-        bound: Bound::AtLeast(0.9),
-        ..ANY
-    },
-    Requirement {
-        name: "large requests past the cache: half of memory's speed",
-        of: &["shm"],
-        to: &["tmpfs"],
-        direct: &FIO,
-        sizes: &[MIB],
-        bound: Bound::AtLeast(0.5),
-        ..ANY
-    },
-    Requirement {
-        name: "large requests, nothing kept: half of memory's speed",
-        of: &["shm-none"],
-        to: &["tmpfs"],
-        phases: &Phase::ALL,
-        sizes: &[MIB],
-        bound: Bound::AtLeast(0.5),
-        ..ANY
-    },
-    Requirement {
-        name: "TCP: large writes",
-        of: &["tcp"],
-        to: &["null"],
-        phases: WRITES,
-        sizes: &[128 * KIB, MIB],
-        bound: Bound::AtLeast(0.6),
-        ..ANY
-    },
-    Requirement {
-        name: "TCP: large reads that are not cached",
-        of: &["tcp-none"],
-        to: &["null-none"],
-        phases: READS,
-        sizes: &[128 * KIB, MIB],
-        bound: Bound::AtLeast(0.6),
-        ..ANY
-    },
-    Requirement {
-        name: "TCP: latency of a small read",
-        of: &["tcp"],
-        to: &["null"],
-        metric: Metric::P50,
-        direct: &[READ_ONE],
-        sizes: &[4 * KIB],
-        bound: Bound::AtMost(3.0),
-        ..ANY
-    },
-    Requirement {
-        name: "TCP: many small reads",
-        of: &["tcp"],
-        to: &["null"],
-        direct: &[READ_MANY],
-        sizes: &[4 * KIB],
-        bound: Bound::AtLeast(0.6),
-        ..ANY
-    },
-    Requirement {
-        name: "small writes that the kernel keeps: as fast as FUSE allows",
-        of: &["shm-writeback", "tcp-writeback"],
-        to: &["null-writeback"],
-        phases: &[Write, Rewrite],
-        sizes: &[4 * KIB],
-        bound: Bound::AtLeast(0.95),
-        ..ANY
-    },
-    Requirement {
-        name: "GlusterFS: small writes that the kernel keeps",
-        of: &["shm-writeback", "tcp-writeback"],
-        to: &["glusterfs"],
-        phases: &[Write, Rewrite],
-        sizes: &[4 * KIB],
-        bound: Bound::AtLeast(10.0),
-        ..ANY
-    },
-    Requirement {
-        name: "GlusterFS: large writes",
-        of: &["shm", "tcp"],
-        to: &["glusterfs"],
-        phases: &[Write, Rewrite],
-        sizes: &[MIB],
-        bound: Bound::AtLeast(3.0),
-        ..ANY
-    },
-    Requirement {
-        name: "GlusterFS: small writes",
-        of: &["shm", "tcp"],
-        to: &["glusterfs"],
-        phases: &[Write, Rewrite],
-        sizes: &[4 * KIB],
-        bound: Bound::AtLeast(4.0),
-        ..ANY
-    },
-    Requirement {
-        name: "GlusterFS: small random writes",
-        of: &["shm", "tcp"],
-        to: &["glusterfs"],
-        phases: &[RandomWrite],
-        sizes: &[4 * KIB],
-        bound: Bound::AtLeast(5.0),
-        ..ANY
-    },
-    Requirement {
-        name: "GlusterFS: O_DIRECT",
-        of: &["shm", "tcp"],
-        to: &["glusterfs"],
-        direct: &FIO,
-        bound: Bound::AtLeast(3.0),
-        ..ANY
-    },
-    Requirement {
-        name: "GlusterFS: cached reads",
-        of: &["shm", "tcp"],
-        to: &["glusterfs"],
-        phases: READS,
-        bound: Bound::AtLeast(1.1),
-        ..ANY
-    },
-    Requirement {
-        name: "GlusterFS: processor time",
-        of: &["shm", "tcp"],
-        to: &["glusterfs"],
-        metric: Metric::Cpu,
-        phases: WRITES,
-        direct: &FIO,
-        bound: Bound::AtMost(1.0 / 3.0),
-        ..ANY
-    },
-    Requirement {
-        name: "MooseFS: in everything",
-        of: &["shm", "tcp"],
-        to: &["moosefs"],
-        phases: &Phase::ALL,
-        direct: &FIO,
-        ..ANY
-    },
-    Requirement {
-        name: "sshfs: in everything",
-        of: &["shm", "tcp"],
-        to: &["sshfs"],
-        phases: &Phase::ALL,
-        direct: &FIO,
-        ..ANY
-    },
-    Requirement {
-        name: "what the optimizations give to writes",
-        of: &["tcp-none"],
-        to: PLAIN_NAMES,
-        phases: WRITES,
-        direct: &[WRITERS],
-        bound: Bound::AtLeast(1.5),
-        ..ANY
-    },
-    Requirement {
-        name: "what the optimizations give to reads",
-        of: &["tcp-none"],
-        to: PLAIN_NAMES,
-        phases: READS,
-        direct: &[READERS],
-        bound: Bound::AtLeast(2.4),
-        ..ANY
-    },
+    Requirement::at_least("shared memory: as fast as FUSE allows", &["shm"], &["null"], 0.95)
+        .phases(WRITES)
+        .direct(&FIO),
+    Requirement::at_least(
+        "shared memory, nothing kept: as fast as FUSE allows",
+        &["shm-none"],
+        &["null-none"],
+        0.95,
+    )
+    .phases(&Phase::ALL),
+    Requirement::at_least("reads from kept pages", &["shm", "tcp"], &["null"], 0.9).phases(READS),
+    Requirement::at_least("large requests past the cache: half of memory's speed", &["shm"], &["tmpfs"], 0.5)
+        .direct(&FIO)
+        .sizes(&[MIB]),
+    Requirement::at_least(
+        "large requests, nothing kept: half of memory's speed",
+        &["shm-none"],
+        &["tmpfs"],
+        0.5,
+    )
+    .phases(&Phase::ALL)
+    .sizes(&[MIB]),
+    Requirement::at_least("TCP: large writes", &["tcp"], &["null"], 0.6)
+        .phases(WRITES)
+        .sizes(&[128 * KIB, MIB]),
+    Requirement::at_least("TCP: large reads that are not cached", &["tcp-none"], &["null-none"], 0.6)
+        .phases(READS)
+        .sizes(&[128 * KIB, MIB]),
+    Requirement::at_most("TCP: latency of a small read", &["tcp"], &["null"], 3.0)
+        .metric(Metric::P50)
+        .direct(&[READ_ONE])
+        .sizes(&[4 * KIB]),
+    Requirement::at_least("TCP: many small reads", &["tcp"], &["null"], 0.6)
+        .direct(&[READ_MANY])
+        .sizes(&[4 * KIB]),
+    Requirement::at_least(
+        "small writes that the kernel keeps: as fast as FUSE allows",
+        &["shm-writeback", "tcp-writeback"],
+        &["null-writeback"],
+        0.95,
+    )
+    .phases(&[Write, Rewrite])
+    .sizes(&[4 * KIB]),
+    Requirement::at_least(
+        "GlusterFS: small writes that the kernel keeps",
+        &["shm-writeback", "tcp-writeback"],
+        &["glusterfs"],
+        10.0,
+    )
+    .phases(&[Write, Rewrite])
+    .sizes(&[4 * KIB]),
+    Requirement::at_least("GlusterFS: large writes", &["shm", "tcp"], &["glusterfs"], 3.0)
+        .phases(&[Write, Rewrite])
+        .sizes(&[MIB]),
+    Requirement::at_least("GlusterFS: small writes", &["shm", "tcp"], &["glusterfs"], 4.0)
+        .phases(&[Write, Rewrite])
+        .sizes(&[4 * KIB]),
+    Requirement::at_least("GlusterFS: small random writes", &["shm", "tcp"], &["glusterfs"], 5.0)
+        .phases(&[RandomWrite])
+        .sizes(&[4 * KIB]),
+    Requirement::at_least("GlusterFS: O_DIRECT", &["shm", "tcp"], &["glusterfs"], 3.0).direct(&FIO),
+    Requirement::at_least("GlusterFS: cached reads", &["shm", "tcp"], &["glusterfs"], 1.1).phases(READS),
+    Requirement::at_most("GlusterFS: processor time", &["shm", "tcp"], &["glusterfs"], 1.0 / 3.0)
+        .metric(Metric::Cpu)
+        .phases(WRITES)
+        .direct(&FIO),
+    Requirement::above("MooseFS: in everything", &["shm", "tcp"], &["moosefs"], 1.0)
+        .phases(&Phase::ALL)
+        .direct(&FIO),
+    Requirement::above("sshfs: in everything", &["shm", "tcp"], &["sshfs"], 1.0)
+        .phases(&Phase::ALL)
+        .direct(&FIO),
+    Requirement::at_least("what the optimizations give to writes", &["tcp-none"], PLAIN_NAMES, 1.5)
+        .phases(WRITES)
+        .direct(&[WRITERS]),
+    Requirement::at_least("what the optimizations give to reads", &["tcp-none"], PLAIN_NAMES, 2.4)
+        .phases(READS)
+        .direct(&[READERS]),
 ];
 
+type Names = &'static [&'static str];
+
 impl Requirement {
+    const fn new(name: &'static str, of: Names, to: Names, bound: Bound) -> Self {
+        Self { name, of, to, metric: Metric::Throughput, phases: &[], direct: &[], sizes: &[], bound }
+    }
+
+    const fn at_least(name: &'static str, of: Names, to: Names, bound: f64) -> Self {
+        Self::new(name, of, to, Bound::AtLeast(bound))
+    }
+
+    const fn above(name: &'static str, of: Names, to: Names, bound: f64) -> Self {
+        Self::new(name, of, to, Bound::Above(bound))
+    }
+
+    const fn at_most(name: &'static str, of: Names, to: Names, bound: f64) -> Self {
+        Self::new(name, of, to, Bound::AtMost(bound))
+    }
+
+    const fn metric(self, metric: Metric) -> Self {
+        Self { metric, ..self }
+    }
+
+    const fn phases(self, phases: &'static [Phase]) -> Self {
+        Self { phases, ..self }
+    }
+
+    const fn direct(self, direct: &'static [Access]) -> Self {
+        Self { direct, ..self }
+    }
+
+    const fn sizes(self, sizes: &'static [u64]) -> Self {
+        Self { sizes, ..self }
+    }
+
     /// Returns each target with each of its reference targets.
     fn pairs(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
         self.of.iter().flat_map(|of| self.to.iter().map(|to| (*of, *to)))
@@ -366,34 +281,15 @@ mod tests {
     #[test]
     fn columns_of_both_targets_are_judged_separately() {
         let requirements = [
-            Requirement {
-                name: "half",
-                of: &["shm", "tcp"],
-                to: &["null"],
-                phases: &[Write],
-                direct: &[READ_ONE],
-                bound: Bound::AtLeast(0.5),
-                ..ANY
-            },
-            Requirement {
-                name: "latency",
-                of: &["shm"],
-                to: &["null"],
-                metric: Metric::P50,
-                direct: &[READ_ONE],
-                sizes: &[4096],
-                bound: Bound::AtMost(1.9),
-                ..ANY
-            },
-            Requirement {
-                name: "elsewhere",
-                of: &["shm"],
-                to: &["null"],
-                phases: READS,
-                sizes: &[MIB],
-                ..ANY
-            },
-            Requirement { name: "not there", of: &["shm"], to: &["glusterfs"], phases: READS, ..ANY },
+            Requirement::at_least("half", &["shm", "tcp"], &["null"], 0.5)
+                .phases(&[Write])
+                .direct(&[READ_ONE]),
+            Requirement::at_most("latency", &["shm"], &["null"], 1.9)
+                .metric(Metric::P50)
+                .direct(&[READ_ONE])
+                .sizes(&[4096]),
+            Requirement::above("elsewhere", &["shm"], &["null"], 1.0).phases(READS).sizes(&[MIB]),
+            Requirement::above("not there", &["shm"], &["glusterfs"], 1.0).phases(READS),
         ];
         let verdicts: Vec<_> = judge_by(&requirements, &example())
             .into_iter()
