@@ -19,6 +19,7 @@ use crate::{
     client::{Client, calls::wrong_kind},
     error::ClientError,
     inode::locks::held::{Claim, LockKey},
+    remote::CallOptions,
 };
 
 /// A requested lock.
@@ -104,7 +105,8 @@ impl Client {
     pub fn grants(&self, cancel: &Cancel) -> Result<Option<Vec<Granted>>, ClientError> {
         let (mut out, mut back) = (Vec::new(), Vec::new());
         encode_request(&Request::Grants, &mut out);
-        self.remote.call_waiting(self.remote.era(), &out, &mut back, cancel)?;
+        let era = Some(self.remote.eras().newest);
+        self.remote.call(&out, &mut back, CallOptions { era, cancel: Some(cancel), once: false })?;
         match decode_reply(&back)? {
             Reply::Grants(granted) => Ok(Some(granted)),
             Reply::AskAgain => Ok(None),

@@ -27,8 +27,8 @@ impl Client {
     ) -> Result<R, ClientError> {
         for _ in 0..TRIES {
             inode.locks.check_guards(issued_era)?;
-            let (era, used) = (inode.layout.read().era(), self.remote.era_in_use());
-            let has_begun = || era != self.remote.era() || used != self.remote.era_in_use();
+            let (era, used) = (inode.layout.read().era(), self.remote.eras().in_use);
+            let has_begun = || era != self.remote.eras().newest || used != self.remote.eras().in_use;
             match act() {
                 Err(ClientError::Request(RequestError::Disconnected) | ClientError::Errno(Errno::EBADF))
                     if has_begun() && self.is_connected() => {}
@@ -39,7 +39,7 @@ impl Client {
             if inode.is_gone() {
                 return Err(Errno::ESTALE.into());
             }
-            if inode.layout.read().era() != self.remote.era() {
+            if inode.layout.read().era() != self.remote.eras().newest {
                 let _calls = inode.layout_calls.lock();
                 self.fetch_layout(inode, None)?;
             }
@@ -61,7 +61,7 @@ impl Client {
         // The order matters: a lock that is held here and lost before the era is read is detected
         // after that.
         let held_locks = inodes.iter().any(|inode| !inode.locks.held.lock().is_empty());
-        let era = self.remote.era_in_use();
+        let era = self.remote.eras().in_use;
         let guarded = || inodes.iter().try_for_each(|inode| inode.locks.check_guards(issued_era));
         guarded()?;
         if !held_locks {

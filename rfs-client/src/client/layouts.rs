@@ -63,7 +63,7 @@ impl Client {
     /// `layout_calls`.
     pub(crate) fn fetch_layout(&self, inode: &Inode, seen: Option<Glimpse>) -> Result<(), ClientError> {
         'anew: for _ in 0..TRIES {
-            let (era, voids) = (self.remote.era(), self.inodes.void_count());
+            let (era, voids) = (self.remote.eras().newest, self.inodes.void_count());
             let first = self.call_layout(&Request::Layout { ino: inode.ino, offset: 0 })?;
             let mut fresh = LayoutCache::of(&first, era);
             while fresh.known_to() != u64::MAX {
@@ -100,7 +100,7 @@ impl Client {
         if inode.layout.read().covers(offset, len) {
             return Ok(());
         }
-        let (era, voids) = (self.remote.era(), self.inodes.void_count());
+        let (era, voids) = (self.remote.eras().newest, self.inodes.void_count());
         let reply = self.call_layout(&Request::Allocate { ino: inode.ino, offset, len })?;
         let all = {
             let mut layout = inode.layout.write();

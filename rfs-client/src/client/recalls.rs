@@ -13,7 +13,11 @@ use rdmabox::{Cancel, RequestError};
 use rfs_proto::{Recall, Recalls, Reply, Request, decode_reply, encode_request};
 
 use crate::{
-    cache::Cache, client::Client, client::calls::wrong_kind, error::ClientError, inode::table::InodeTable,
+    cache::Cache,
+    client::{Client, calls::wrong_kind},
+    error::ClientError,
+    inode::table::InodeTable,
+    remote::CallOptions,
 };
 
 /// The owner of a cache that this client fills, for example the kernel. It obeys recalls.
@@ -71,13 +75,16 @@ impl Client {
     fn obey_on(&self, keeper: &dyn Keeper, cancel: &Cancel) -> Result<(), ClientError> {
         let (mut out, mut back, mut done) = (Vec::new(), Vec::new(), 0);
         // Acknowledgements are of this era. Another era numbers its recalls anew.
-        let mut era = self.remote.era();
+        let mut era = self.remote.eras().newest;
         loop {
             encode_request(&Request::Recalls { done }, &mut out);
-            match self.remote.call_waiting(era, &out, &mut back, cancel) {
+            let options = CallOptions { era: Some(era), cancel: Some(cancel), once: false };
+            match self.remote.call(&out, &mut back, options) {
                 Err(RequestError::Cancelled) => return Ok(()),
-                Err(RequestError::Disconnected) if self.remote.era() != era && self.is_connected() => {
-                    era = self.remote.era();
+                Err(RequestError::Disconnected)
+                    if self.remote.eras().newest != era && self.is_connected() =>
+                {
+                    era = self.remote.eras().newest;
                     // The server has dropped the state of this mount.
                     keeper.drop_all(&self.all_pages());
                     done = 0;

@@ -17,7 +17,7 @@ use crate::{
 impl Client {
     /// Returns the state to note before the read of a size.
     pub(crate) fn before_look(&self) -> LookStart {
-        LookStart { era: self.remote.era(), epoch: self.inodes.recalls().now() }
+        LookStart { era: self.remote.eras().newest, epoch: self.inodes.recalls().now() }
     }
 
     /// Reads the size, generation and space of an inode.

@@ -55,7 +55,7 @@ impl Client {
     /// Writes elsewhere in the file may be in flight. If a write grows the file between taking the
     /// lock and placing the bytes, the append keeps the offset where the file ended.
     pub fn append(&self, ino: u64, data: &[u8]) -> Result<u64, ClientError> {
-        let issued_era = self.remote.era_in_use();
+        let issued_era = self.remote.eras().in_use;
         let inode = self.opened(ino)?;
         let _shared = inode.io.read();
         if !inode.open.load(Ordering::Acquire) {
@@ -227,12 +227,12 @@ impl Client {
         if !mapped {
             ops.push(Op::Read { remote: record_addr, out: &mut raw });
         }
-        let (start, repeats) = (self.before_look(), self.remote.repeats());
+        let (start, repeats) = (self.before_look(), self.remote.eras().repeats);
         self.remote.execute(&mut ops)?;
         drop(ops);
         // If the session was lost meanwhile, an earlier attempt may have carried out the list, or
         // only raised the size. No other client appends while the lock is held.
-        let before = self.remote.repeats() != repeats && (old_hold != hold || old_size == end);
+        let before = self.remote.eras().repeats != repeats && (old_hold != hold || old_size == end);
         if old_size > offset && !before {
             return Ok(Placed::InGrownFile);
         }

@@ -32,10 +32,8 @@ use crate::{
         started::StartedGuard,
     },
     io::read::ReadData,
-    transfers::{
-        coalescer::TransferRequest,
-        in_flight::{InFlightGuard, Next},
-    },
+    remote::Transfer,
+    transfers::in_flight::{InFlightGuard, Next},
 };
 
 /// Longest asynchronous request in bytes. Copying a longer one takes longer than to wake a
@@ -73,7 +71,7 @@ impl Client {
         if !self.is_for_later(len) {
             return Err(answer);
         }
-        let issued_era = self.remote.era_in_use();
+        let issued_era = self.remote.eras().in_use;
         let Some(next) = self.transfers.queue_hint(next) else { return Err(answer) };
         let Some(inode) = self.inodes.get(ino) else { return Err(answer) };
         let (Some(shared), Some(places)) = (inode.io.try_read(), inode.layout_users.try_read()) else {
@@ -112,7 +110,7 @@ impl Client {
                 client.transfers.completed(&*client.remote);
             }
         };
-        self.transfers.start(&*self.remote, TransferRequest::Read(remote, len, Box::new(done)), next);
+        self.transfers.start(&*self.remote, Transfer::Read(remote, len, Box::new(done)), next);
         Ok(())
     }
 
@@ -129,7 +127,7 @@ impl Client {
         if !self.is_for_later(data.len()) {
             return None;
         }
-        let issued_era = self.remote.era_in_use();
+        let issued_era = self.remote.eras().in_use;
         let inode = self.inodes.get(ino)?;
         let (shared, places) = (inode.io.try_read()?, inode.layout_users.try_read()?);
         // This check precedes `next`, which may be a system call: a write that extends the file
@@ -207,11 +205,7 @@ impl LaterWrite<'_> {
                 client.transfers.completed(&*client.remote);
             }
         };
-        client.transfers.start(
-            &*client.remote,
-            TransferRequest::Write(place, data.to_vec(), Box::new(done)),
-            next,
-        );
+        client.transfers.start(&*client.remote, Transfer::Write(place, data.to_vec(), Box::new(done)), next);
     }
 }
 
@@ -265,7 +259,7 @@ impl PendingWrite {
             // The whole write again, with a read of the record.
             Ok(false) => write(),
             // The address is of an era that has ended.
-            Err(RequestError::Disconnected) if layout.era != client.remote.era() => write(),
+            Err(RequestError::Disconnected) if layout.era != client.remote.eras().newest => write(),
             Err(e) => Err(e.into()),
         }
     }

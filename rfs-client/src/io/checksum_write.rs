@@ -93,7 +93,7 @@ impl Client {
         data: &[u8],
     ) -> Result<(), ClientError> {
         for _ in 0..TRIES {
-            let (era, generation) = (self.remote.era_in_use(), inode.layout.read().generation());
+            let (era, generation) = (self.remote.eras().in_use, inode.layout.read().generation());
             let start = self.before_look();
             inode.locks.check_guards(issued_era)?;
             self.send(inode, era, (offset, data), Growth::Reach)?;
@@ -124,7 +124,7 @@ impl Client {
         if now != generation {
             self.follow_generation(inode, now)?;
         }
-        Ok(now == generation && self.remote.era_in_use() == era)
+        Ok(now == generation && self.remote.eras().in_use == era)
     }
 
     /// Appends at the end of the file as `now` has it, while the append lock is held. Returns false
@@ -137,7 +137,7 @@ impl Client {
         end: u64,
         data: &[u8],
     ) -> Result<bool, ClientError> {
-        let (era, start) = (self.remote.era_in_use(), self.before_look());
+        let (era, start) = (self.remote.eras().in_use, self.before_look());
         inode.locks.check_guards(issued_era)?;
         match self.send(inode, era, (offset, data), Growth::From(offset)) {
             Err(ClientError::Errno(Errno::EAGAIN)) => return Ok(false),

@@ -54,7 +54,7 @@ impl Client {
         buffer: &mut Vec<u8>,
         sink: impl FnOnce(ReadData<'_>) -> R,
     ) -> Result<R, ClientError> {
-        self.read_issued_in(self.remote.era_in_use(), (ino, offset, len), buffer, sink)
+        self.read_issued_in(self.remote.eras().in_use, (ino, offset, len), buffer, sink)
     }
 
     /// Reads as [`read`](Self::read). The caller issued the read in `issued_era`, which may have

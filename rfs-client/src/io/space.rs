@@ -33,7 +33,7 @@ impl Client {
         len: u64,
         flags: FallocateFlags,
     ) -> Result<Attr, ClientError> {
-        let issued_era = self.remote.era_in_use();
+        let issued_era = self.remote.eras().in_use;
         let inode = self.opened(ino)?;
         let _exclusive = inode.exclusive();
         let request = Request::Fallocate { ino, offset, len, flags };
@@ -53,7 +53,7 @@ impl Client {
         (to, to_offset): (u64, u64),
         len: u64,
     ) -> Result<u64, ClientError> {
-        let issued_era = self.remote.era_in_use();
+        let issued_era = self.remote.eras().in_use;
         let (source, inode) = (self.opened(from)?, self.opened(to)?);
         let _exclusive = inode.exclusive();
         let start = self.before_look();

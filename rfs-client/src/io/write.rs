@@ -39,7 +39,7 @@ fn fewer(offset: u64, len: usize) -> Option<usize> {
 impl Client {
     /// Writes `data` at `offset` of an open file. The bytes are visible to all readers on return.
     pub fn write(&self, ino: u64, offset: u64, data: &[u8]) -> Result<(), ClientError> {
-        self.write_issued_in(self.remote.era_in_use(), ino, offset, data)
+        self.write_issued_in(self.remote.eras().in_use, ino, offset, data)
     }
 
     /// Writes as [`write`](Self::write). If there is not enough space, writes a shorter first part.
@@ -156,11 +156,11 @@ impl Client {
         if !known.reaches(layout, end, self.inodes.recalls().now()) {
             return self.write_and_raise(inode, layout, (known.guess(), end), parts);
         }
-        let repeats = self.remote.repeats();
+        let repeats = self.remote.eras().repeats;
         self.remote.write_vectored(parts)?;
         // A repetition may have gone to another server process, which does not recall the size from
         // this client yet.
-        Ok(self.remote.repeats() == repeats || self.still_there(inode, layout.generation, end)?)
+        Ok(self.remote.eras().repeats == repeats || self.still_there(inode, layout.generation, end)?)
     }
 
     /// Returns the addresses of the data, and their layout. Returns `None` if space is missing.

@@ -135,7 +135,7 @@ impl Records {
                 }
                 None => {
                     // The record itself names its inode, so an old address does no harm.
-                    let place = self.field(self.remote.era(), slot, 0, record::LEN)?;
+                    let place = self.field(self.remote.eras().newest, slot, 0, record::LEN)?;
                     self.remote.read_vectored(&mut [(place, &mut raw)])?;
                 }
             }

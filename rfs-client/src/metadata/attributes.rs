@@ -75,7 +75,7 @@ impl Client {
         let Some(inode) = self.inodes.get(ino) else {
             return self.call_attr(&request);
         };
-        let issued_era = self.remote.era_in_use();
+        let issued_era = self.remote.eras().in_use;
         if changes.atime.is_some() && inode.access.forget() {
             // A report of an older read must not arrive after the time that is set now.
             self.remote.finish_calls()?;

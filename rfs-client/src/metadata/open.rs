@@ -70,11 +70,11 @@ impl Client {
             let start = self.before_open();
             match self.call_opened(&request) {
                 Err(ClientError::Request(RequestError::Disconnected))
-                    if self.remote.era() != start.look.era && self.is_connected() => {}
+                    if self.remote.eras().newest != start.look.era && self.is_connected() => {}
                 opened => {
                     let attr = self.adopt(inode, opens, opened?, start, write)?;
                     // A reclaim of a later era finds the file open.
-                    if self.remote.era() == start.look.era {
+                    if self.remote.eras().newest == start.look.era {
                         return Ok(attr);
                     }
                 }
@@ -117,7 +117,7 @@ impl Client {
         self.inodes.acquire(ino);
         let mut opens = inode.opens.lock();
         let adopted = match self.adopt(&inode, &mut opens, opened, start, true) {
-            Ok(_) if self.remote.era() != start.look.era => self.open_there(&inode, &mut opens, true),
+            Ok(_) if self.remote.eras().newest != start.look.era => self.open_there(&inode, &mut opens, true),
             adopted => adopted,
         };
         match adopted {
@@ -196,7 +196,7 @@ impl Client {
     /// returns.
     pub fn flush(&self, ino: u64) -> Result<(), ClientError> {
         let Some(inode) = self.inodes.get(ino) else { return Ok(()) };
-        self.retry_in_new_era(&inode, self.remote.era_in_use(), || {
+        self.retry_in_new_era(&inode, self.remote.eras().in_use, || {
             self.publish_time(&inode, WriteTimes::take_pending)
         })
     }

@@ -10,7 +10,7 @@ use rfs_proto::{Attr, Reply, Request, decode_reply, decode_reply_with, encode_re
 
 use crate::{
     error::ClientError,
-    remote::{Remote, idempotent::is_idempotent},
+    remote::{CallOptions, Remote, idempotent::is_idempotent},
 };
 
 thread_local! {
@@ -31,12 +31,8 @@ pub(crate) fn call_with(
 ) -> Result<(Reply, Option<Attr>), ClientError> {
     MESSAGES.with_borrow_mut(|(out, back)| {
         encode_request(request, out);
-        match (is_idempotent(request), era) {
-            (true, None) => remote.call(out, back)?,
-            (false, None) => remote.call_once(out, back)?,
-            (true, Some(era)) => remote.call_in(era, out, back)?,
-            (false, Some(era)) => remote.call_once_in(era, out, back)?,
-        }
+        let once = !is_idempotent(request);
+        remote.call(out, back, CallOptions { once, era, cancel: None })?;
         let (reply, directory) = match request.directory() {
             Some(_) => decode_reply_with(back)?,
             None => (decode_reply(back)?, None),

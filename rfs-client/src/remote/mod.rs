@@ -2,7 +2,7 @@
 //!
 //! # Concurrency
 //! Any number of threads call an implementation. Every call returns within a bounded time, except
-//! `call_waiting`.
+//! one that [can be cancelled](CallOptions::cancel).
 
 pub(crate) mod clock;
 pub(crate) mod idempotent;
@@ -21,18 +21,55 @@ pub type ReadDone = Box<dyn FnOnce(Result<&[u8], RequestError>) + Send>;
 /// the bytes may or may not be in place.
 pub type WriteDone = Box<dyn FnOnce(Result<(), RequestError>, Vec<u8>) + Send>;
 
-/// Calls and one-sided operations on one peer. [`Session`] documents each.
-pub trait Remote: Send + Sync + fmt::Debug {
-    /// Sends `request` and fills `reply`.
-    fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError>;
-    /// Sends a request that must take effect at most once.
+/// A read or a write to start.
+pub enum Transfer {
+    /// Reads so many bytes from an address. The thread that polls the completion runs the callback
+    /// with the bytes, so the callback must be short and must not block.
+    Read(RemoteAddr, usize, ReadDone),
+    /// Writes bytes to an address, and runs the callback when the write has ended, as for a read. A
+    /// failed write may still take effect until the same write has been repeated.
+    Write(RemoteAddr, Vec<u8>, WriteDone),
+}
+
+/// The rules for one call.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CallOptions<'c> {
+    /// True if the request must take effect at most once.
     ///
     /// A remote that makes several sessions one after the other marks the request, so that the
     /// server recognizes a repetition.
-    fn call_once(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
-        self.call(request, reply)
-    }
-    /// Sends all requests in this [era](Self::era) only and fills `replies` with one reply each.
+    pub once: bool,
+    /// The [era](Eras) in which alone the request may be carried out, if there is one.
+    pub era: Option<u32>,
+    /// Given if the call blocks until the session ends or this is cancelled. Other calls return
+    /// within a bounded time.
+    pub cancel: Option<&'c Cancel>,
+}
+
+/// The eras of a remote, and its repetitions.
+///
+/// An era begins with each loss of this mount's state at the server. Layouts and addresses of an
+/// earlier era are void. The keys of addresses count with the era.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Eras {
+    /// The number of times that the server has lost the state of this mount.
+    pub newest: u32,
+    /// The era of the session in use, or of the last one. It rises to a new era only when all
+    /// state of that era has been reclaimed.
+    pub in_use: u32,
+    /// How many one-sided operations may have been carried out more than once so far.
+    pub repeats: u64,
+}
+
+/// Calls and one-sided operations on one peer. [`Session`] documents each.
+pub trait Remote: Send + Sync + fmt::Debug {
+    /// Sends `request` and fills `reply`.
+    ///
+    /// # Errors
+    /// Disconnected if another era has begun than the one of the options.
+    fn call(&self, request: &[u8], reply: &mut Vec<u8>, options: CallOptions<'_>)
+    -> Result<(), RequestError>;
+    /// Sends all requests in this [era](Eras) only and fills `replies` with one reply each.
     ///
     /// Several requests are in flight at a time, in any order. The server may carry each out more
     /// than once.
@@ -45,81 +82,48 @@ pub trait Remote: Send + Sync + fmt::Debug {
         requests: &[Vec<u8>],
         replies: &mut Vec<Vec<u8>>,
     ) -> Result<(), RequestError> {
+        let options = CallOptions { era: Some(era), ..CallOptions::default() };
         replies.resize_with(requests.len(), Vec::new);
-        requests.iter().zip(replies).try_for_each(|(request, reply)| self.call_in(era, request, reply))
-    }
-    /// Calls as [`call`](Self::call), in this [era](Self::era) only.
-    fn call_in(&self, _era: u32, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
-        self.call(request, reply)
-    }
-    /// Calls as [`call_once`](Self::call_once), in this [era](Self::era) only.
-    fn call_once_in(&self, _era: u32, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
-        self.call_once(request, reply)
+        requests.iter().zip(replies).try_for_each(|(request, reply)| self.call(request, reply, options))
     }
     /// Sends `request` without waiting for the reply. The caller ignores the reply unless it is an
     /// error. The server may carry the request out after a later request.
     fn start_call(&self, request: &[u8]) -> Result<(), RequestError>;
     /// Blocks until the server has answered all started calls.
     fn finish_calls(&self) -> Result<(), RequestError>;
-    /// Calls as [`call`](Self::call), but blocks until the session ends or `cancel` is cancelled.
-    ///
-    /// # Errors
-    /// Disconnected if the session is of another [era](Self::era), or another era begins.
-    fn call_waiting(
-        &self,
-        era: u32,
-        request: &[u8],
-        reply: &mut Vec<u8>,
-        cancel: &Cancel,
-    ) -> Result<(), RequestError>;
     /// Writes independent parts. Returns when all are in place.
     fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError>;
     /// Reads independent parts.
     fn read_vectored(&self, parts: &mut [(RemoteAddr, &mut [u8])]) -> Result<(), RequestError>;
-    /// Starts a read of `len` bytes. The thread that polls the completion runs `done` with the
-    /// bytes, so `done` must be short and must not block.
-    fn read_then(&self, remote: RemoteAddr, len: usize, done: ReadDone) {
-        let mut bytes = vec![0; len];
-        let result = self.read_vectored(&mut [(remote, &mut bytes)]);
-        done(result.map(|()| &bytes[..]));
+    /// Starts a read or a write.
+    fn start(&self, transfer: Transfer) {
+        match transfer {
+            Transfer::Read(remote, len, done) => {
+                let mut bytes = vec![0; len];
+                let result = self.read_vectored(&mut [(remote, &mut bytes)]);
+                done(result.map(|()| &bytes[..]));
+            }
+            Transfer::Write(remote, data, done) => {
+                let result = self.write_vectored(&[(remote, &data)]);
+                done(result, data);
+            }
+        }
     }
-    /// Starts a write and runs `done` when it has ended, as [`read_then`](Self::read_then) does. A
-    /// failed write may still take effect until the same write has been repeated.
-    fn write_then(&self, remote: RemoteAddr, data: Vec<u8>, done: WriteDone) {
-        let result = self.write_vectored(&[(remote, &data)]);
-        done(result, data);
-    }
-    /// Runs `start`. May delay the operations that `start` starts ([`read_then`](Self::read_then),
-    /// [`write_then`](Self::write_then)) until `start` returns, to send them in one batch.
-    fn together(&self, start: &mut dyn FnMut()) {
-        start();
-    }
-    /// Runs `start`, then may poll completions on this thread and run their `done` callbacks.
+    /// Runs `act`, which [starts](Self::start) transfers.
     ///
-    /// Polling covers the operations of all threads. It ends when `until` holds, or after some
-    /// milliseconds.
-    fn serve(&self, _until: Until, start: &mut dyn FnMut()) {
-        start();
+    /// Without `until`, may delay them until `act` returns, to send them in one batch. With `until`,
+    /// may then poll completions of all threads on this thread and run their callbacks. Polling ends
+    /// when `until` holds, or after some milliseconds.
+    fn serve(&self, _until: Option<Until>, act: &mut dyn FnMut()) {
+        act();
     }
     /// Executes a list in order.
     fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError>;
     /// Returns the local mapping of peer memory, if the provider maps it.
     fn map(&self, remote: RemoteAddr, len: u64) -> Option<(Arc<Memory>, usize)>;
-    /// Returns the number of times that the server has lost the state of this mount.
-    ///
-    /// Each loss begins a new era. Layouts and addresses of an earlier era are void. The keys of
-    /// `at` count with the era.
-    fn era(&self) -> u32 {
-        0
-    }
-    /// Returns the era of the session in use, or of the last one. It rises to a new era only when
-    /// all state of that era has been reclaimed.
-    fn era_in_use(&self) -> u32 {
-        self.era()
-    }
-    /// Returns how many one-sided operations may have been carried out more than once so far.
-    fn repeats(&self) -> u64 {
-        0
+    /// Returns the eras of the sessions, and the number of repetitions.
+    fn eras(&self) -> Eras {
+        Eras::default()
     }
     /// Blocks until there is a session, if a reconnect is in progress. Mapped memory is the
     /// server's memory when this returns.
@@ -137,8 +141,16 @@ pub trait Remote: Send + Sync + fmt::Debug {
 }
 
 impl Remote for Session {
-    fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
-        Session::call(self, request, reply)
+    fn call(
+        &self,
+        request: &[u8],
+        reply: &mut Vec<u8>,
+        options: CallOptions<'_>,
+    ) -> Result<(), RequestError> {
+        match options.cancel {
+            None => Session::call(self, request, reply),
+            Some(cancel) => Session::call_waiting(self, request, reply, cancel),
+        }
     }
 
     fn call_all(&self, _: u32, requests: &[Vec<u8>], replies: &mut Vec<Vec<u8>>) -> Result<(), RequestError> {
@@ -151,16 +163,6 @@ impl Remote for Session {
 
     fn finish_calls(&self) -> Result<(), RequestError> {
         Session::finish_calls(self)
-    }
-
-    fn call_waiting(
-        &self,
-        _: u32,
-        request: &[u8],
-        reply: &mut Vec<u8>,
-        cancel: &Cancel,
-    ) -> Result<(), RequestError> {
-        Session::call_waiting(self, request, reply, cancel)
     }
 
     fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError> {
@@ -177,27 +179,27 @@ impl Remote for Session {
         }
     }
 
-    fn read_then(&self, remote: RemoteAddr, len: usize, done: ReadDone) {
-        // The session's own buffers come first; the heap serves when they are used up.
-        match Session::buffer(self, len) {
-            Some(out) => Session::read_then(self, remote, out, |result, out| done(result.map(|()| &out[..]))),
-            None => {
-                let out = vec![0; len];
-                Session::read_then(self, remote, out, |result, out| done(result.map(|()| &out[..])));
-            }
+    fn start(&self, transfer: Transfer) {
+        match transfer {
+            // The session's own buffers come first; the heap serves when they are used up.
+            Transfer::Read(remote, len, done) => match Session::buffer(self, len) {
+                Some(out) => {
+                    Session::read_then(self, remote, out, |result, out| done(result.map(|()| &out[..])));
+                }
+                None => {
+                    let out = vec![0; len];
+                    Session::read_then(self, remote, out, |result, out| done(result.map(|()| &out[..])));
+                }
+            },
+            Transfer::Write(remote, data, done) => Session::write_then(self, remote, data, done),
         }
     }
 
-    fn write_then(&self, remote: RemoteAddr, data: Vec<u8>, done: WriteDone) {
-        Session::write_then(self, remote, data, done);
-    }
-
-    fn together(&self, start: &mut dyn FnMut()) {
-        Session::together(self, start);
-    }
-
-    fn serve(&self, until: Until, start: &mut dyn FnMut()) {
-        Session::serve(self, until, start);
+    fn serve(&self, until: Option<Until>, act: &mut dyn FnMut()) {
+        match until {
+            None => Session::together(self, act),
+            Some(until) => Session::serve(self, until, act),
+        }
     }
 
     fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {

@@ -32,7 +32,7 @@ use crate::{
         orphans::ANNOUNCEMENT,
         table::InodeTable,
     },
-    remote::{Remote, messages::call_on},
+    remote::{CallOptions, Remote, messages::call_on},
     session::reconnect::reconnect_thread::Reclaimer,
 };
 
@@ -99,9 +99,10 @@ impl StateReclaimer {
     /// ends.
     fn acknowledge_all(&self, remote: &dyn Remote, era: u32, cancel: &Cancel) {
         let (mut out, mut back, mut done) = (Vec::new(), Vec::new(), 0);
+        let options = CallOptions { cancel: Some(cancel), ..CallOptions::default() };
         loop {
             encode_request(&Request::Recalls { done }, &mut out);
-            if remote.call_waiting(remote.era(), &out, &mut back, cancel).is_err() {
+            if remote.call(&out, &mut back, options).is_err() {
                 return;
             }
             let Ok(Reply::Recalls(Recalls { number, recalls })) = decode_reply(&back) else { return };

@@ -10,33 +10,17 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use rdmabox::RemoteAddr;
 
-use crate::remote::{ReadDone, Remote, WriteDone};
+use crate::remote::{Remote, Transfer};
 
 /// Requests, or bytes of them, at which a batch is started.
 const MAX_REQUESTS: usize = 16;
 const MAX_BYTES: usize = 64 << 10;
 
-/// A read or a write that is ready to start.
-pub(crate) enum TransferRequest {
-    Read(RemoteAddr, usize, ReadDone),
-    Write(RemoteAddr, Vec<u8>, WriteDone),
-}
-
-impl TransferRequest {
-    fn bytes(&self) -> usize {
-        match self {
-            TransferRequest::Read(_, len, _) => *len,
-            TransferRequest::Write(_, data, _) => data.len(),
-        }
-    }
-
-    fn start(self, remote: &dyn Remote) {
-        match self {
-            TransferRequest::Read(from, len, done) => remote.read_then(from, len, done),
-            TransferRequest::Write(to, data, done) => remote.write_then(to, data, done),
-        }
+fn bytes_of(transfer: &Transfer) -> usize {
+    match transfer {
+        Transfer::Read(_, len, _) => *len,
+        Transfer::Write(_, data, _) => data.len(),
     }
 }
 
@@ -50,7 +34,7 @@ pub(crate) struct Coalescer {
 
 #[derive(Default)]
 struct Batch {
-    requests: Vec<TransferRequest>,
+    requests: Vec<Transfer>,
     bytes: usize,
 }
 
@@ -63,10 +47,10 @@ impl std::fmt::Debug for Batch {
 impl Coalescer {
     /// Adds a request, and starts the batch unless `more` follow and a started request will
     /// complete.
-    pub(crate) fn add(&self, remote: &dyn Remote, request: TransferRequest, more: bool) {
+    pub(crate) fn add(&self, remote: &dyn Remote, request: Transfer, more: bool) {
         let full = {
             let mut batch = self.batch.lock();
-            batch.bytes += request.bytes();
+            batch.bytes += bytes_of(&request);
             batch.requests.push(request);
             batch.requests.len() >= MAX_REQUESTS || batch.bytes >= MAX_BYTES
         };
@@ -86,7 +70,7 @@ impl Coalescer {
             return;
         }
         self.started.fetch_add(requests.len(), Ordering::SeqCst);
-        remote.together(&mut || requests.drain(..).for_each(|request| request.start(remote)));
+        remote.serve(None, &mut || requests.drain(..).for_each(|request| remote.start(request)));
     }
 
     /// Notes a completion, and starts the batch.

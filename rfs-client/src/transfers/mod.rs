@@ -12,9 +12,9 @@ use std::sync::Arc;
 use rdmabox::Until;
 
 use crate::{
-    remote::Remote,
+    remote::{Remote, Transfer},
     transfers::{
-        coalescer::{Coalescer, TransferRequest},
+        coalescer::Coalescer,
         in_flight::{AloneStreak, InFlight, InFlightGuard, Next},
         write_retries::WriteRetries,
     },
@@ -45,7 +45,7 @@ impl Transfers {
     }
 
     /// Starts a request, with others if more are waiting. May poll completions if none is.
-    pub(crate) fn start(&self, remote: &dyn Remote, request: TransferRequest, next: Next) {
+    pub(crate) fn start(&self, remote: &dyn Remote, request: Transfer, next: Next) {
         let add = |request| self.coalescer.add(remote, request, next == Next::Waits);
         let until = match next {
             Next::Waits | Next::Unknown => return add(request),
@@ -53,7 +53,7 @@ impl Transfers {
             Next::Answers => Until::AnyDone,
         };
         let mut request = Some(request);
-        remote.serve(until, &mut || request.take().into_iter().for_each(add));
+        remote.serve(Some(until), &mut || request.take().into_iter().for_each(add));
     }
 
     /// Notes that a started request has completed.

@@ -19,11 +19,11 @@ use std::{
 use rdmabox::RequestError;
 use rfs_proto::{Attached, Request, encode_request};
 
-use crate::Remote;
 use crate::session::reconnect::{
     Link, Phase, ReconnectingSession, StartedCall,
     address_map::{AddressMap, Regions},
 };
+use crate::{CallOptions, Remote};
 
 /// Interval at which the thread checks an idle session.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -231,7 +231,7 @@ pub(super) fn detach(remote: &Arc<dyn Remote>) {
         let mut bytes = Vec::new();
         encode_request(&Request::Detach, &mut bytes);
         // A server that does not hear of the end keeps the state for the lease.
-        let _ = remote.call(&bytes, &mut Vec::new());
+        let _ = remote.call(&bytes, &mut Vec::new(), CallOptions::default());
         let _ = sender.send(());
     };
     if thread::Builder::new().name("detaching".into()).spawn(send).is_ok() {

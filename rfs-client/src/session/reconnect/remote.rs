@@ -14,11 +14,11 @@ use rdmabox::{Cancel, Memory, Op, RemoteAddr, RequestError, Until};
 use rfs_proto::{Request, encode_request};
 use smallvec::SmallVec;
 
+use crate::remote::{CallOptions, Eras, Remote, Transfer};
 use crate::session::reconnect::{
     AllowedEra, Phase, ReconnectingSession, StaleAddress, StartedCall, address_map::address_of,
     reconnect_thread, request_slots::SlotSeq,
 };
-use crate::{ReadDone, Remote, WriteDone};
 
 /// Maximum number of started calls that may have to be repeated.
 const MAX_STARTED_CALLS: usize = 64;
@@ -44,25 +44,56 @@ impl ReconnectingSession {
         let number = self.take_slot(deadline)?;
         let outcome = ENVELOPE.with_borrow_mut(|envelope| {
             encode_envelope(number, request, envelope);
-            self.call_until(deadline, allowed, |remote| remote.call(envelope, reply))
+            self.call_until(deadline, allowed, |remote| remote.call(envelope, reply, CallOptions::default()))
         });
         self.release_slot(number);
         outcome
     }
+
+    /// Calls until the session ends or `cancel` is cancelled, in `era` only if given.
+    fn call_waiting(
+        &self,
+        era: Option<u32>,
+        request: &[u8],
+        reply: &mut Vec<u8>,
+        cancel: &Cancel,
+    ) -> Result<(), RequestError> {
+        let options = CallOptions { cancel: Some(cancel), ..CallOptions::default() };
+        loop {
+            let link = self.wait_for_session(cancel)?;
+            if era.is_some_and(|era| link.era != era) {
+                // The caller has to make a request of the new era.
+                return Err(RequestError::Disconnected);
+            }
+            match link.remote.call(request, reply, options) {
+                Err(RequestError::Disconnected | RequestError::Timeout(_)) => self.mark_lost(&link),
+                outcome => return outcome,
+            }
+        }
+    }
 }
 
 impl Remote for ReconnectingSession {
-    fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
-        self.call_until(Instant::now() + self.timeout, AllowedEra::Any, |remote| remote.call(request, reply))
-    }
-
-    fn call_once(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
-        self.call_in_slot(AllowedEra::First, request, reply)
-    }
-
-    fn call_in(&self, era: u32, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
+    fn call(
+        &self,
+        request: &[u8],
+        reply: &mut Vec<u8>,
+        CallOptions { once, era, cancel }: CallOptions<'_>,
+    ) -> Result<(), RequestError> {
+        if let Some(cancel) = cancel {
+            return self.call_waiting(era, request, reply, cancel);
+        }
+        let allowed = match (era, once) {
+            (Some(era), _) => AllowedEra::Only(era),
+            // The call changes state.
+            (None, true) => AllowedEra::First,
+            (None, false) => AllowedEra::Any,
+        };
+        if once {
+            return self.call_in_slot(allowed, request, reply);
+        }
         let deadline = Instant::now() + self.timeout;
-        self.call_until(deadline, AllowedEra::Only(era), |remote| remote.call(request, reply))
+        self.call_until(deadline, allowed, |remote| remote.call(request, reply, CallOptions::default()))
     }
 
     fn call_all(
@@ -73,10 +104,6 @@ impl Remote for ReconnectingSession {
     ) -> Result<(), RequestError> {
         let deadline = Instant::now() + self.timeout;
         self.call_until(deadline, AllowedEra::Only(era), |remote| remote.call_all(era, requests, replies))
-    }
-
-    fn call_once_in(&self, era: u32, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
-        self.call_in_slot(AllowedEra::Only(era), request, reply)
     }
 
     fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
@@ -110,26 +137,6 @@ impl Remote for ReconnectingSession {
         Ok(())
     }
 
-    fn call_waiting(
-        &self,
-        era: u32,
-        request: &[u8],
-        reply: &mut Vec<u8>,
-        cancel: &Cancel,
-    ) -> Result<(), RequestError> {
-        loop {
-            let link = self.wait_for_session(cancel)?;
-            if link.era != era {
-                // The caller has to make a request of the new era.
-                return Err(RequestError::Disconnected);
-            }
-            match link.remote.call_waiting(link.remote.era(), request, reply, cancel) {
-                Err(RequestError::Disconnected | RequestError::Timeout(_)) => self.mark_lost(&link),
-                outcome => return outcome,
-            }
-        }
-    }
-
     fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError> {
         self.repeat_until_done(|link| {
             if link.addresses.is_identity() {
@@ -155,32 +162,25 @@ impl Remote for ReconnectingSession {
         })
     }
 
-    /// Reads once. The caller repeats a failed read.
-    fn read_then(&self, remote: RemoteAddr, len: usize, done: ReadDone) {
+    /// Starts a transfer once. The caller repeats a failed one.
+    fn start(&self, transfer: Transfer) {
         let link = Arc::clone(&self.link.read());
-        match link.addresses.translate(remote) {
-            Some(there) => link.remote.read_then(there, len, done),
-            None => done(Err(RequestError::Disconnected)),
+        let there = |remote| link.addresses.translate(remote);
+        match transfer {
+            Transfer::Read(remote, len, done) => match there(remote) {
+                Some(there) => link.remote.start(Transfer::Read(there, len, done)),
+                None => done(Err(RequestError::Disconnected)),
+            },
+            Transfer::Write(remote, data, done) => match there(remote) {
+                Some(there) => link.remote.start(Transfer::Write(there, data, done)),
+                None => done(Err(RequestError::Disconnected), data),
+            },
         }
     }
 
-    /// Writes once, as [`read_then`](Remote::read_then).
-    fn write_then(&self, remote: RemoteAddr, data: Vec<u8>, done: WriteDone) {
+    fn serve(&self, until: Option<Until>, act: &mut dyn FnMut()) {
         let link = Arc::clone(&self.link.read());
-        match link.addresses.translate(remote) {
-            Some(there) => link.remote.write_then(there, data, done),
-            None => done(Err(RequestError::Disconnected), data),
-        }
-    }
-
-    fn together(&self, start: &mut dyn FnMut()) {
-        let link = Arc::clone(&self.link.read());
-        link.remote.together(start);
-    }
-
-    fn serve(&self, until: Until, start: &mut dyn FnMut()) {
-        let link = Arc::clone(&self.link.read());
-        link.remote.serve(until, start);
+        link.remote.serve(until, act);
     }
 
     fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
@@ -198,16 +198,12 @@ impl Remote for ReconnectingSession {
         })
     }
 
-    fn era(&self) -> u32 {
-        self.era.load(Ordering::Acquire)
-    }
-
-    fn era_in_use(&self) -> u32 {
-        self.era_in_use.load(Ordering::Acquire)
-    }
-
-    fn repeats(&self) -> u64 {
-        self.repeats.load(Ordering::Acquire)
+    fn eras(&self) -> Eras {
+        Eras {
+            newest: self.era.load(Ordering::Acquire),
+            in_use: self.era_in_use.load(Ordering::Acquire),
+            repeats: self.repeats.load(Ordering::Acquire),
+        }
     }
 
     fn map(&self, remote: RemoteAddr, len: u64) -> Option<(Arc<Memory>, usize)> {

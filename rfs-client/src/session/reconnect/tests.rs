@@ -6,12 +6,26 @@ use proptest::prelude::*;
 use rdmabox::{Memory, Op, RemoteAddr};
 use rfs_proto::{RegionRef, Request, decode_request, encode_request};
 
-use crate::session::reconnect::{address_map::address_of, reconnect_thread::ConnectFailure, *};
+use crate::{
+    CallOptions,
+    session::reconnect::{address_map::address_of, reconnect_thread::ConnectFailure, *},
+};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(50);
 const ARENA: RegionRef = RegionRef { addr: 0x1_0000, len: 0x1000, rkey: 5 };
 const TABLE: RegionRef = RegionRef { addr: 0x8_0000, len: 0x1000, rkey: 6 };
+
+const ANY: CallOptions<'static> = CallOptions { once: false, era: None, cancel: None };
+const ONCE: CallOptions<'static> = CallOptions { once: true, ..ANY };
+
+fn in_era(era: u32) -> CallOptions<'static> {
+    CallOptions { era: Some(era), ..ANY }
+}
+
+fn waiting(era: u32, cancel: &Cancel) -> CallOptions<'_> {
+    CallOptions { cancel: Some(cancel), ..in_era(era) }
+}
 
 /// Fate of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +138,15 @@ impl Connection {
 }
 
 impl Remote for Connection {
-    fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
+    fn call(
+        &self,
+        request: &[u8],
+        reply: &mut Vec<u8>,
+        options: CallOptions<'_>,
+    ) -> Result<(), RequestError> {
+        if options.cancel.is_some() {
+            return self.apply_fate(|| {});
+        }
         self.apply_fate(|| {
             self.server.carry_out(request);
             *reply = request.to_vec();
@@ -136,10 +158,6 @@ impl Remote for Connection {
     }
 
     fn finish_calls(&self) -> Result<(), RequestError> {
-        self.apply_fate(|| {})
-    }
-
-    fn call_waiting(&self, _: u32, _: &[u8], _: &mut Vec<u8>, _: &Cancel) -> Result<(), RequestError> {
         self.apply_fate(|| {})
     }
 
@@ -241,7 +259,7 @@ proptest! {
         for (ino, waits) in (1..).zip(kinds) {
             let request = bytes(&Request::Close { ino });
             let asked = match waits {
-                true => remote.call_once(&request, &mut Vec::new()),
+                true => remote.call(&request, &mut Vec::new(), ONCE),
                 false => remote.start_call(&request),
             };
             prop_assert_eq!(asked, Ok(()));
@@ -269,7 +287,7 @@ fn one_sided_operations_are_repeated_at_the_new_addresses() {
     assert_eq!(*address_of(&mut ops[0]), place(8, 0));
     let there = RemoteAddr { addr: ARENA.addr + 8 + (1 << 32), rkey: ARENA.rkey + 100 };
     assert_eq!(*server.places.lock(), [place(8, 0), there]);
-    assert_eq!(remote.repeats(), 1);
+    assert_eq!(remote.eras().repeats, 1);
     assert_eq!(remote.write_vectored(&[(place(0, 1), b"x")]), Err(RequestError::Disconnected), "no such era");
     remote.close();
 }
@@ -290,14 +308,14 @@ fn an_operation_is_not_repeated_after_its_timeout() {
     assert_eq!(remote.ready(), Ok(()));
     assert_eq!(remote.execute(&mut []), Err(RequestError::Disconnected));
     assert_eq!(server.places.lock().len(), done);
-    while remote.call(&bytes(&Request::StatFs), &mut Vec::new()).is_err() {}
+    while remote.call(&bytes(&Request::StatFs), &mut Vec::new(), ANY).is_err() {}
     server.effects.lock().clear();
     late();
-    assert_eq!(remote.call(&bytes(&Request::StatFs), &mut Vec::new()), Err(RequestError::Disconnected));
+    assert_eq!(remote.call(&bytes(&Request::StatFs), &mut Vec::new(), ANY), Err(RequestError::Disconnected));
     while remote.write_vectored(&[(place(0, 0), b"x")]).is_err() {}
     late();
     let unlink = bytes(&Request::Unlink { parent: 1, name: b"a" });
-    assert_eq!(remote.call_once(&unlink, &mut Vec::new()), Err(RequestError::Disconnected));
+    assert_eq!(remote.call(&unlink, &mut Vec::new(), ONCE), Err(RequestError::Disconnected));
     assert!(server.effects.lock().is_empty());
     remote.close();
 }
@@ -312,22 +330,22 @@ fn a_new_era_voids_addresses_and_repeats_no_changes() {
     server.forgets.store(true, Ordering::SeqCst);
     *server.fates.lock() = vec![Fate::Lost];
     let request = bytes(&Request::Unlink { parent: 1, name: b"a" });
-    assert_eq!(remote.call_once(&request, &mut Vec::new()), Err(RequestError::Disconnected));
+    assert_eq!(remote.call(&request, &mut Vec::new(), ONCE), Err(RequestError::Disconnected));
     assert!(remote.is_connected() && server.effects.lock().is_empty());
-    assert_eq!((remote.era(), era.load(Ordering::SeqCst)), (1, 1));
+    assert_eq!((remote.eras().newest, era.load(Ordering::SeqCst)), (1, 1));
     assert_eq!(remote.write_vectored(&[(place(0, 0), b"x")]), Err(RequestError::Disconnected));
     assert!(server.places.lock().is_empty());
     assert_eq!(remote.write_vectored(&[(place(0, 1), b"x")]), Ok(()));
     // A request without effects is repeated. A waiter of the old era fails.
     server.forgets.store(true, Ordering::SeqCst);
     *server.fates.lock() = vec![Fate::Lost];
-    assert_eq!(remote.call(&bytes(&Request::StatFs), &mut Vec::new()), Ok(()));
-    assert_eq!(remote.era(), 2);
+    assert_eq!(remote.call(&bytes(&Request::StatFs), &mut Vec::new(), ANY), Ok(()));
+    assert_eq!(remote.eras().newest, 2);
     server.forgets.store(true, Ordering::SeqCst);
     *server.fates.lock() = vec![Fate::Lost];
-    let news = remote.call_waiting(remote.era(), &[], &mut Vec::new(), &Cancel::new());
+    let news = remote.call(&[], &mut Vec::new(), waiting(remote.eras().newest, &Cancel::new()));
     assert_eq!(news, Err(RequestError::Disconnected));
-    assert_eq!(remote.call_waiting(remote.era(), &[], &mut Vec::new(), &Cancel::new()), Ok(()));
+    assert_eq!(remote.call(&[], &mut Vec::new(), waiting(remote.eras().newest, &Cancel::new())), Ok(()));
     remote.close();
     assert!(server.detached.load(Ordering::SeqCst));
 }
@@ -341,18 +359,18 @@ fn a_request_of_one_era_is_not_carried_out_in_another() {
     let all = |era| {
         let mut reply = Vec::new();
         [
-            remote.call_in(era, &asks, &mut reply),
+            remote.call(&asks, &mut reply, in_era(era)),
             remote.call_all(era, &[asks.clone(), asks.clone()], &mut Vec::new()),
-            remote.call_once_in(era, &changes, &mut reply),
+            remote.call(&changes, &mut reply, CallOptions { once: true, ..in_era(era) }),
         ]
     };
-    assert_eq!((remote.era_in_use(), all(0)), (0, [Ok(()), Ok(()), Ok(())]));
+    assert_eq!((remote.eras().in_use, all(0)), (0, [Ok(()), Ok(()), Ok(())]));
     assert_eq!(server.effects.lock().len(), 4);
     // The era ends before the request of that era is sent.
     server.forgets.store(true, Ordering::SeqCst);
     *server.fates.lock() = vec![Fate::Lost];
-    assert_eq!(remote.call_in(0, &asks, &mut Vec::new()), Err(RequestError::Disconnected));
-    assert_eq!(remote.era_in_use(), 1);
+    assert_eq!(remote.call(&asks, &mut Vec::new(), in_era(0)), Err(RequestError::Disconnected));
+    assert_eq!(remote.eras().in_use, 1);
     let over = || Err(RequestError::Disconnected);
     assert_eq!((all(0), all(1)), ([over(), over(), over()], [Ok(()), Ok(()), Ok(())]));
     assert_eq!(server.effects.lock().len(), 8);
@@ -365,7 +383,7 @@ fn the_remote_ends_if_the_memory_is_another_one() {
     let remote = reconnecting(&server);
     server.empty.store(true, Ordering::SeqCst);
     *server.fates.lock() = vec![Fate::Lost];
-    assert_eq!(remote.call(&bytes(&Request::StatFs), &mut Vec::new()), Err(RequestError::Disconnected));
+    assert_eq!(remote.call(&bytes(&Request::StatFs), &mut Vec::new(), ANY), Err(RequestError::Disconnected));
     assert!(!remote.is_connected());
     assert_eq!(remote.ready(), Err(RequestError::Disconnected));
     assert_eq!(remote.start_call(&bytes(&Request::Close { ino: 1 })), Err(RequestError::Disconnected));

@@ -1,5 +1,5 @@
 //! A server in memory for the client's tests, with regular files in one directory, attribute
-//! records and an arena; and a decorator with which a test interferes with each operation.
+//! records and an arena.
 
 use std::{
     collections::BTreeMap,
@@ -10,18 +10,19 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use rdmabox::{Cancel, Memory, Op, RemoteAddr, RequestError, Until};
+use rdmabox::{Memory, RemoteAddr, RequestError};
 use rfs_proto::{
     Attached, Attr, BLOCK, DirEntry, DirPage, Errno, Extent, FileKind, Growth, Identity, InUse, Layout,
-    Marks, Opened, RegionRef, RenameFlags, Reply, Request, SetTime, checksum, decode_request, encode_reply,
-    encode_reply_with,
+    Marks, Opened, RegionRef, RenameFlags, Reply, Request, SetAttr, SetTime, checksum,
     record::{self, Space},
 };
 
-use crate::{ReadDone, Remote, WriteDone};
-
+mod interceptor;
 mod recalls;
+mod remote;
 mod sums;
+
+pub(crate) use interceptor::{Interceptor, OpKind};
 
 const ARENA_KEY: u32 = 1;
 const TABLE_KEY: u32 = 2;
@@ -227,51 +228,13 @@ impl Fake {
         state.clock += 1;
         let state = &mut *state;
         match *request {
-            Request::Attach { keeps, alone, .. } => {
-                let sessions = self.others.load(Ordering::Relaxed);
-                if alone && sessions > 0 {
-                    self.others.store(sessions - 1, Ordering::Relaxed);
-                    return Ok(Reply::InUse(InUse { sessions, alone: false }));
-                }
-                self.keeps.store(keeps, Ordering::Relaxed);
-                let region = |m: &Memory, rkey| RegionRef { addr: m.addr(), len: m.len() as u64, rkey };
-                Ok(Reply::Attached(Attached {
-                    arena: region(&self.arena, ARENA_KEY),
-                    table: region(&self.table, TABLE_KEY),
-                    sums: self.sums.as_ref().map(|sums| region(sums, SUMS_KEY)),
-                    now: crate::remote::clock::local_now(),
-                    session: 1 + self.sessions.fetch_add(1, Ordering::Relaxed),
-                    read_only: false,
-                    memory: Identity([3; 16]),
-                    starts: 1,
-                    resumed: false,
-                    confined: false,
-                }))
-            }
+            Request::Attach { keeps, alone, .. } => self.handle_attach(keeps, alone),
             Request::Lookup { name, .. } => {
                 let ino = *state.names.get(name).ok_or(Errno::ENOENT)?;
                 self.handle_attr(state, ino)
             }
             Request::GetAttr { ino } => self.handle_attr(state, ino),
-            Request::SetAttr { ino, changes } => {
-                let now = state.clock;
-                let file = state.files.get_mut(&ino).ok_or(Errno::ESTALE)?;
-                self.fold(file);
-                if let Some(size) = changes.size {
-                    self.truncate(file, size);
-                }
-                file.attr.perm = changes.perm.unwrap_or(file.attr.perm);
-                match changes.mtime {
-                    Some(SetTime::At(time)) => file.attr.mtime = time,
-                    Some(SetTime::Now) => file.attr.mtime = now,
-                    None => {}
-                }
-                file.attr.ctime = changes.ctime.unwrap_or(file.attr.ctime);
-                let base = ino as usize * record::LEN;
-                self.table.write(base + record::WRITE_TIME, &[0; 8]);
-                self.publish(file);
-                Ok(Reply::Attr(self.marked(file)))
-            }
+            Request::SetAttr { ino, changes } => self.handle_setattr(state, ino, &changes),
             Request::Create { name, perm, exclusive, .. } => {
                 let ino = match state.names.get(name) {
                     Some(_) if exclusive => return Err(Errno::EEXIST),
@@ -297,36 +260,7 @@ impl Fake {
                 Ok(Reply::Layout(self.layout(file, offset)))
             }
             Request::Write { ino, offset, check, growth, data } => {
-                let damaged = self.damaged_on_the_way.load(Ordering::Relaxed);
-                if checksum::check_data(data) != check || damaged > 0 {
-                    self.damaged_on_the_way.store(damaged.saturating_sub(1), Ordering::Relaxed);
-                    return Err(Errno::EBADMSG);
-                }
-                let end = offset + data.len() as u64;
-                let size = self.size_and_time(ino).0;
-                if matches!(growth, Growth::From(was) if was != size) {
-                    return Err(Errno::EAGAIN);
-                }
-                self.allocate(state, ino, offset, data.len() as u64)?;
-                let file = state.files.get_mut(&ino).ok_or(Errno::EBADF)?;
-                self.fold(file);
-                let first = file.extents.iter().find(|e| e.file <= offset && offset < e.file_end());
-                if let Some(place) = first.map(|e| e.arena + offset - e.file)
-                    && !offset.is_multiple_of(BLOCK)
-                    && !self.word(place).fits(&self.bytes(place / BLOCK * BLOCK, BLOCK as usize))
-                {
-                    return Err(Errno::EIO);
-                }
-                for (at, &byte) in (offset..).zip(data) {
-                    let extent = file.extents.iter().find(|e| e.file <= at && at < e.file_end());
-                    let extent = extent.ok_or(Errno::EIO)?;
-                    self.put(extent.arena + at - extent.file, &[byte]);
-                }
-                if growth != Growth::Stay {
-                    file.attr.size = file.attr.size.max(end);
-                }
-                self.publish(file);
-                Ok(Reply::Done)
+                self.handle_write(state, ino, offset, (check, growth, data))
             }
             Request::Accessed { ino, at } => {
                 let file = state.files.get_mut(&ino).ok_or(Errno::ENOENT)?;
@@ -342,33 +276,133 @@ impl Fake {
                 self.handle_attr(state, ino)
             }
             Request::Rename { name, new_name, flags, whiteout, .. } => {
-                let source = *state.names.get(name).ok_or(Errno::ENOENT)?;
-                match state.names.get(new_name) {
-                    Some(_) if flags == RenameFlags::NOREPLACE => return Err(Errno::EEXIST),
-                    Some(target) if *target == source => {}
-                    _ => {
-                        state.names.remove(name);
-                        state.names.insert(new_name.to_vec(), source);
-                        if whiteout.is_some() {
-                            self.make(state, name, 0);
-                        }
-                    }
-                }
-                Ok(Reply::Done)
+                self.handle_rename(state, (name, new_name), flags, whiteout.is_some())
             }
             Request::ReadDir { cookie, max_entries, .. } => Ok(self.page(state, cookie, max_entries)),
             Request::LookupAhead { name, max_entries, .. } => {
-                let ino = *state.names.get(name).ok_or(Errno::ENOENT)?;
-                let mut page = self.page(state, ino - 1, max_entries.max(2));
-                if let Reply::Dir(page) = &mut page {
-                    // Another name of the same inode may precede it.
-                    let others = page.entries.iter().take_while(|entry| entry.name != name).count();
-                    page.entries.drain(..others);
-                }
-                Ok(page)
+                self.handle_lookup_ahead(state, name, max_entries)
             }
             _ => Err(Errno::EOPNOTSUPP),
         }
+    }
+
+    /// Attaches a session.
+    fn handle_attach(&self, keeps: bool, alone: bool) -> Result<Reply, Errno> {
+        let sessions = self.others.load(Ordering::Relaxed);
+        if alone && sessions > 0 {
+            self.others.store(sessions - 1, Ordering::Relaxed);
+            return Ok(Reply::InUse(InUse { sessions, alone: false }));
+        }
+        self.keeps.store(keeps, Ordering::Relaxed);
+        let region = |m: &Memory, rkey| RegionRef { addr: m.addr(), len: m.len() as u64, rkey };
+        Ok(Reply::Attached(Attached {
+            arena: region(&self.arena, ARENA_KEY),
+            table: region(&self.table, TABLE_KEY),
+            sums: self.sums.as_ref().map(|sums| region(sums, SUMS_KEY)),
+            now: crate::remote::clock::local_now(),
+            session: 1 + self.sessions.fetch_add(1, Ordering::Relaxed),
+            read_only: false,
+            memory: Identity([3; 16]),
+            starts: 1,
+            resumed: false,
+            confined: false,
+        }))
+    }
+
+    /// Changes attributes.
+    fn handle_setattr(&self, state: &mut State, ino: u64, changes: &SetAttr) -> Result<Reply, Errno> {
+        let now = state.clock;
+        let file = state.files.get_mut(&ino).ok_or(Errno::ESTALE)?;
+        self.fold(file);
+        if let Some(size) = changes.size {
+            self.truncate(file, size);
+        }
+        file.attr.perm = changes.perm.unwrap_or(file.attr.perm);
+        match changes.mtime {
+            Some(SetTime::At(time)) => file.attr.mtime = time,
+            Some(SetTime::Now) => file.attr.mtime = now,
+            None => {}
+        }
+        file.attr.ctime = changes.ctime.unwrap_or(file.attr.ctime);
+        let base = ino as usize * record::LEN;
+        self.table.write(base + record::WRITE_TIME, &[0; 8]);
+        self.publish(file);
+        Ok(Reply::Attr(self.marked(file)))
+    }
+
+    /// Writes data that came with a checksum.
+    fn handle_write(
+        &self,
+        state: &mut State,
+        ino: u64,
+        offset: u64,
+        (check, growth, data): (u32, Growth, &[u8]),
+    ) -> Result<Reply, Errno> {
+        let damaged = self.damaged_on_the_way.load(Ordering::Relaxed);
+        if checksum::check_data(data) != check || damaged > 0 {
+            self.damaged_on_the_way.store(damaged.saturating_sub(1), Ordering::Relaxed);
+            return Err(Errno::EBADMSG);
+        }
+        let end = offset + data.len() as u64;
+        let size = self.size_and_time(ino).0;
+        if matches!(growth, Growth::From(was) if was != size) {
+            return Err(Errno::EAGAIN);
+        }
+        self.allocate(state, ino, offset, data.len() as u64)?;
+        let file = state.files.get_mut(&ino).ok_or(Errno::EBADF)?;
+        self.fold(file);
+        let first = file.extents.iter().find(|e| e.file <= offset && offset < e.file_end());
+        if let Some(place) = first.map(|e| e.arena + offset - e.file)
+            && !offset.is_multiple_of(BLOCK)
+            && !self.word(place).fits(&self.bytes(place / BLOCK * BLOCK, BLOCK as usize))
+        {
+            return Err(Errno::EIO);
+        }
+        for (at, &byte) in (offset..).zip(data) {
+            let extent = file.extents.iter().find(|e| e.file <= at && at < e.file_end());
+            let extent = extent.ok_or(Errno::EIO)?;
+            self.put(extent.arena + at - extent.file, &[byte]);
+        }
+        if growth != Growth::Stay {
+            file.attr.size = file.attr.size.max(end);
+        }
+        self.publish(file);
+        Ok(Reply::Done)
+    }
+
+    /// Renames a file, and leaves a whiteout if asked to.
+    fn handle_rename(
+        &self,
+        state: &mut State,
+        (name, new_name): (&[u8], &[u8]),
+        flags: RenameFlags,
+        whiteout: bool,
+    ) -> Result<Reply, Errno> {
+        let source = *state.names.get(name).ok_or(Errno::ENOENT)?;
+        match state.names.get(new_name) {
+            Some(_) if flags == RenameFlags::NOREPLACE => return Err(Errno::EEXIST),
+            Some(target) if *target == source => {}
+            _ => {
+                state.names.remove(name);
+                state.names.insert(new_name.to_vec(), source);
+                if whiteout {
+                    self.make(state, name, 0);
+                }
+            }
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Returns the entries from a name on.
+    fn handle_lookup_ahead(&self, state: &State, name: &[u8], max_entries: u32) -> Result<Reply, Errno> {
+        let ino = *state.names.get(name).ok_or(Errno::ENOENT)?;
+        let mut page = self.page(state, ino - 1, max_entries.max(2));
+        if let Reply::Dir(page) = &mut page {
+            // Another name of the same inode may precede it.
+            let others = page.entries.iter().take_while(|entry| entry.name != name).count();
+            page.entries.drain(..others);
+        }
+        Ok(page)
     }
 
     fn handle_attr(&self, state: &mut State, ino: u64) -> Result<Reply, Errno> {
@@ -430,294 +464,9 @@ pub(crate) fn new_attr(ino: u64, perm: u32) -> Attr {
     }
 }
 
-impl Remote for Fake {
-    fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
-        self.alive()?;
-        self.calls.fetch_add(1, Ordering::Relaxed);
-        let request = decode_request(request).expect("the client encodes requests");
-        let answer = self.handle(&request).unwrap_or_else(Reply::Error);
-        match *self.directory.lock() {
-            Some(directory) if request.directory().is_some() => encode_reply_with(&answer, &directory, reply),
-            _ => encode_reply(&answer, reply),
-        }
-        Ok(())
-    }
-
-    fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
-        self.call(request, &mut Vec::new())
-    }
-
-    fn finish_calls(&self) -> Result<(), RequestError> {
-        self.alive()
-    }
-
-    fn call_waiting(
-        &self,
-        _: u32,
-        request: &[u8],
-        reply: &mut Vec<u8>,
-        cancel: &Cancel,
-    ) -> Result<(), RequestError> {
-        let Ok(Request::Recalls { done }) = decode_request(request) else { panic!("no recalls") };
-        self.recalls.next(done, reply, cancel, || self.alive())
-    }
-
-    fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError> {
-        self.alive()?;
-        for (remote, data) in parts {
-            let (memory, offset) = self.memory(*remote, data.len())?;
-            memory.write(offset, data);
-        }
-        Ok(())
-    }
-
-    fn read_vectored(&self, parts: &mut [(RemoteAddr, &mut [u8])]) -> Result<(), RequestError> {
-        self.alive()?;
-        for (remote, out) in parts {
-            let (memory, offset) = self.memory(*remote, out.len())?;
-            memory.read(offset, out);
-        }
-        Ok(())
-    }
-
-    fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
-        self.lists.fetch_add(1, Ordering::Relaxed);
-        for op in ops {
-            match op {
-                Op::Write { remote, data } => self.write_vectored(&[(*remote, data)])?,
-                Op::Read { remote, out } => self.read_vectored(&mut [(*remote, out)])?,
-                Op::CompareSwap { remote, compare, swap, old } => {
-                    let (memory, offset) = self.memory(*remote, 8)?;
-                    let (compare, swap) = (*compare, *swap);
-                    let word = memory.atomic_u64(offset);
-                    **old = word
-                        .compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst)
-                        .unwrap_or_else(|was| was);
-                }
-                Op::FetchAdd { remote, add, old } => {
-                    let (memory, offset) = self.memory(*remote, 8)?;
-                    **old = memory.atomic_u64(offset).fetch_add(*add, Ordering::SeqCst);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn map(&self, remote: RemoteAddr, len: u64) -> Option<(Arc<Memory>, usize)> {
-        let (memory, offset) = self.memory(remote, len as usize).ok()?;
-        self.mapped.then(|| (memory.clone(), offset))
-    }
-
-    fn is_connected(&self) -> bool {
-        self.connected.load(Ordering::Relaxed)
-    }
-
-    fn description(&self) -> String {
-        "a fake".into()
-    }
-
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        vec![("calls", self.calls())]
-    }
-
-    fn close(&self) {}
-}
-
 impl Fake {
     /// Ends all connections.
     pub(crate) fn die(&self) {
         self.connected.store(false, Ordering::Relaxed);
     }
-}
-
-/// The kind of an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OpKind {
-    Call,
-    /// A call that was answered, before the client has the reply.
-    Reply,
-    Write,
-    Read,
-    Execute,
-}
-
-type Hook = Box<dyn FnMut(OpKind) -> Result<(), RequestError> + Send>;
-
-/// A remote with which a test acts, or fails, before each operation.
-pub(crate) struct Interceptor {
-    inner: Arc<Fake>,
-    hook: Mutex<Hook>,
-    /// Started reads and writes that are not carried out yet, while they are held.
-    held: Mutex<Option<Vec<Held>>>,
-    served: Mutex<Vec<Until>>,
-}
-
-/// A started operation.
-enum Held {
-    Read(RemoteAddr, usize, ReadDone),
-    Write(RemoteAddr, Vec<u8>, WriteDone),
-}
-
-impl std::fmt::Debug for Interceptor {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Interceptor")
-    }
-}
-
-impl Interceptor {
-    pub(crate) fn new(inner: &Arc<Fake>) -> Arc<Interceptor> {
-        Arc::new(Interceptor {
-            inner: inner.clone(),
-            hook: Mutex::new(Box::new(|_| Ok(()))),
-            held: Mutex::default(),
-            served: Mutex::default(),
-        })
-    }
-
-    /// Runs `act` before the next operation of this kind.
-    pub(crate) fn once(&self, kind: OpKind, act: impl FnOnce() -> Result<(), RequestError> + Send + 'static) {
-        self.later(0, kind, act);
-    }
-
-    /// Runs `act` as [`once`](Self::once), but skips `skip` operations of this kind.
-    pub(crate) fn later(
-        &self,
-        mut skip: u32,
-        kind: OpKind,
-        act: impl FnOnce() -> Result<(), RequestError> + Send + 'static,
-    ) {
-        let mut act = Some(act);
-        *self.hook.lock() = Box::new(move |what| match act.take() {
-            Some(act) if what == kind && skip == 0 => act(),
-            later => {
-                skip -= u32::from(what == kind && skip > 0);
-                act = later;
-                Ok(())
-            }
-        });
-    }
-
-    /// Runs `act` before each operation of this kind.
-    pub(crate) fn each(&self, kind: OpKind, mut act: impl FnMut() + Send + 'static) {
-        *self.hook.lock() = Box::new(move |what| {
-            if what == kind {
-                act();
-            }
-            Ok(())
-        });
-    }
-
-    /// Holds reads and writes that are started from now on, until a release.
-    pub(crate) fn hold(&self) {
-        *self.held.lock() = Some(Vec::new());
-    }
-
-    /// Returns the number of held operations.
-    pub(crate) fn held(&self) -> usize {
-        self.held.lock().as_ref().map_or(0, Vec::len)
-    }
-
-    /// Returns the conditions under which threads offered to poll, since the last query.
-    pub(crate) fn served(&self) -> Vec<Until> {
-        std::mem::take(&mut *self.served.lock())
-    }
-
-    /// Ends the held operations with this outcome.
-    pub(crate) fn release(&self, outcome: &Result<(), RequestError>) {
-        let held = self.held.lock().as_mut().map(std::mem::take);
-        for held in held.into_iter().flatten() {
-            match (held, outcome) {
-                (Held::Read(remote, len, done), Ok(())) => self.inner.read_then(remote, len, done),
-                (Held::Read(_, _, done), Err(e)) => done(Err(e.clone())),
-                (Held::Write(remote, data, done), Ok(())) => self.inner.write_then(remote, data, done),
-                (Held::Write(_, data, done), Err(e)) => done(Err(e.clone()), data),
-            }
-        }
-    }
-
-    fn intercept(&self, what: OpKind) -> Result<(), RequestError> {
-        // The lock is free during the hook, because the hook may intercept again.
-        let mut hook = std::mem::replace(&mut *self.hook.lock(), Box::new(|_| Ok(())));
-        let outcome = hook(what);
-        *self.hook.lock() = hook;
-        outcome
-    }
-}
-
-impl Remote for Interceptor {
-    fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
-        self.intercept(OpKind::Call)?;
-        self.inner.call(request, reply)?;
-        self.intercept(OpKind::Reply)
-    }
-
-    fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
-        self.call(request, &mut Vec::new())
-    }
-
-    fn finish_calls(&self) -> Result<(), RequestError> {
-        self.inner.finish_calls()
-    }
-
-    fn call_waiting(
-        &self,
-        era: u32,
-        request: &[u8],
-        reply: &mut Vec<u8>,
-        cancel: &Cancel,
-    ) -> Result<(), RequestError> {
-        self.inner.call_waiting(era, request, reply, cancel)
-    }
-
-    fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError> {
-        self.intercept(OpKind::Write)?;
-        self.inner.write_vectored(parts)
-    }
-
-    fn read_vectored(&self, parts: &mut [(RemoteAddr, &mut [u8])]) -> Result<(), RequestError> {
-        self.intercept(OpKind::Read)?;
-        self.inner.read_vectored(parts)
-    }
-
-    fn read_then(&self, remote: RemoteAddr, len: usize, done: ReadDone) {
-        match self.held.lock().as_mut() {
-            Some(held) => held.push(Held::Read(remote, len, done)),
-            None => self.inner.read_then(remote, len, done),
-        }
-    }
-
-    fn write_then(&self, remote: RemoteAddr, data: Vec<u8>, done: WriteDone) {
-        match self.held.lock().as_mut() {
-            Some(held) => held.push(Held::Write(remote, data, done)),
-            None => self.inner.write_then(remote, data, done),
-        }
-    }
-
-    fn serve(&self, until: Until, start: &mut dyn FnMut()) {
-        self.served.lock().push(until);
-        start();
-    }
-
-    fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
-        self.intercept(OpKind::Execute)?;
-        self.inner.execute(ops)
-    }
-
-    fn map(&self, remote: RemoteAddr, len: u64) -> Option<(Arc<Memory>, usize)> {
-        self.inner.map(remote, len)
-    }
-
-    fn is_connected(&self) -> bool {
-        self.inner.is_connected()
-    }
-
-    fn description(&self) -> String {
-        self.inner.description()
-    }
-
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.inner.counters()
-    }
-
-    fn close(&self) {}
 }

@@ -9,8 +9,8 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use rdmabox::{Cancel, Memory, Op, RemoteAddr, RequestError};
-use rfs_client::{AttachOptions, Client, ClientError, Creator, LockRequest, Remote, Seek};
+use rdmabox::{Memory, Op, RemoteAddr, RequestError};
+use rfs_client::{AttachOptions, CallOptions, Client, ClientError, Creator, LockRequest, Remote, Seek};
 use rfs_proto::{
     Attr, FallocateFlags, LockClass, LockKind, LockRange, ROOT_INO, RenameFlags, SetAttr, SetTime, XattrSet,
     decode_request, encode_reply,
@@ -49,7 +49,7 @@ impl<S: Source> Server<S> {
 }
 
 impl<S: Source> Remote for Server<S> {
-    fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<()> {
+    fn call(&self, request: &[u8], reply: &mut Vec<u8>, _: CallOptions<'_>) -> Result<()> {
         self.with(|source| source.reply(request, reply))
     }
 
@@ -59,10 +59,6 @@ impl<S: Source> Remote for Server<S> {
 
     fn finish_calls(&self) -> Result<()> {
         Ok(())
-    }
-
-    fn call_waiting(&self, _: u32, request: &[u8], reply: &mut Vec<u8>, _: &Cancel) -> Result<()> {
-        self.call(request, reply)
     }
 
     fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<()> {

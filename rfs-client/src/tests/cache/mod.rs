@@ -1,5 +1,8 @@
 //! Tests of the cache: replies, recalls, and their order.
 
+mod dir_attrs;
+mod layouts;
+
 use std::{
     sync::{atomic::AtomicU64, mpsc},
     thread,
@@ -10,7 +13,7 @@ use rdmabox::Cancel;
 use rfs_proto::{Attr, FileKind, Marks, Owner, Recall, RenameFlags, Request, encode_request};
 
 use crate::tests::*;
-use crate::{Keeper, Next, Remote, tests::fake::new_attr};
+use crate::{CallOptions, Keeper, Next, Remote, tests::fake::new_attr};
 
 const DIR: u64 = 1;
 /// The server of these tests has the same names in all directories.
@@ -29,7 +32,7 @@ struct CachingClient {
 fn ask(server: &Fake, request: &Request<'_>) {
     let (mut out, mut back) = (Vec::new(), Vec::new());
     encode_request(request, &mut out);
-    server.call(&out, &mut back).expect("answered");
+    server.call(&out, &mut back, CallOptions::default()).expect("answered");
 }
 
 /// Creates a file as another client.
@@ -349,247 +352,4 @@ fn pages_are_current_while_the_server_recalls_them() {
     assert!(!open(14));
     k.client.used(ino, 14);
     assert!(open(16), "the open asked for caching");
-}
-
-#[test]
-fn a_layout_is_given_back_when_no_operation_uses_it() {
-    const OLD: &[u8] = b"before";
-    let k = CachingClient::with(Fake::new(256, false));
-    k.elsewhere("f");
-    let ino = k.client.lookup(DIR, b"f").expect("found").ino;
-    k.client.open(ino, true).expect("opened");
-    k.client.write(ino, 0, OLD).expect("written");
-    assert_eq!(read(&k.client, ino, 0, 100), OLD);
-    k.interceptor.hold();
-    let other = k.client.transfers.count();
-    let (send, answered) = mpsc::channel();
-    let answer = move |data: Result<ReadData<'_>, ClientError>| {
-        let Ok(ReadData::Bytes(bytes)) = data else { panic!("{data:?}") };
-        send.send(bytes.to_vec()).expect("the receiver listens");
-    };
-    assert!(k.client.read_later(ino, 0, OLD.len(), || Next::Nothing, answer).is_ok());
-    drop(other);
-    // Another client rewrites the file in other space.
-    let another = client(&k.server);
-    another.open(ino, true).expect("opened");
-    let generation = another.setattr(ino, &TRUNCATE).expect("truncated").layout_generation;
-    another.write(ino, 0, b"after").expect("written");
-    let recall = || k.recall(Recall::Layout { ino, generation });
-    thread::scope(|scope| {
-        let recalled = scope.spawn(recall);
-        (0..1000).for_each(|_| thread::yield_now());
-        assert!(!recalled.is_finished(), "a read of the old space is under way");
-        k.interceptor.release(&Ok(()));
-        recalled.join().expect("no panic");
-    });
-    assert_eq!(answered.recv().expect("answered"), OLD);
-    // At once, although the size was known a moment ago.
-    assert_eq!(read(&k.client, ino, 0, 100), b"after");
-    // A write in flight is waited for, too.
-    let (client, written) = (Arc::clone(&k.client), Arc::new(AtomicU64::new(0)));
-    let (began, begins) = mpsc::channel();
-    let counts = Arc::clone(&written);
-    k.interceptor.once(OpKind::Write, move || {
-        began.send(()).expect("the receiver listens");
-        (0..1000).for_each(|_| thread::yield_now());
-        counts.fetch_add(1, Ordering::Relaxed);
-        Ok(())
-    });
-    let writing = thread::spawn(move || client.write(ino, 0, b"AFTER"));
-    begins.recv().expect("it begins");
-    recall();
-    assert_eq!(written.load(Ordering::Relaxed), 1);
-    writing.join().expect("no panic").expect("written");
-    assert_eq!(read(&k.client, ino, 0, 100), b"AFTER");
-}
-
-/// After a restart the server has no earlier generations, and cannot name the layouts that it
-/// recalls.
-#[test]
-fn a_recall_of_everything_voids_all_layouts() {
-    for mapped in [false, true] {
-        let k = CachingClient::with(Fake::new(256, mapped));
-        k.elsewhere("f");
-        let ino = k.client.lookup(DIR, b"f").expect("found").ino;
-        k.client.open(ino, true).expect("opened");
-        k.client.write(ino, 0, b"before").expect("written");
-        assert_eq!(read(&k.client, ino, 0, 100), b"before");
-        let old = k.server.place(ino, 0);
-        let another = client(&k.server);
-        another.open(ino, true).expect("opened");
-        another.setattr(ino, &TRUNCATE).expect("truncated");
-        another.write(ino, 0, b"after").expect("written");
-        k.recall(Recall::All);
-        // The old space belongs to another file by now.
-        k.server.put(old, b"theirs");
-        k.client.write(ino, 0, b"AFT").expect("written");
-        assert_eq!(read(&k.client, ino, 0, 100), b"AFTer");
-        assert_eq!(k.server.bytes(old, 6), b"theirs");
-        // A layout in flight becomes void.
-        let client = Arc::clone(&k.client);
-        k.client.close(ino).expect("closed");
-        k.interceptor.once(OpKind::Reply, move || {
-            client.give_layouts_back(0, &[Recall::All]);
-            Ok(())
-        });
-        k.client.open(ino, true).expect("opened");
-        assert_eq!(k.calls(|c| assert_eq!(read(c, ino, 0, 100), b"AFTer")), 1, "it is fetched again");
-    }
-}
-
-/// The change may have taken effect, or may do so later, and free space that the layout names.
-#[test]
-fn a_layout_is_void_after_a_failed_change_of_size() {
-    let k = CachingClient::with(Fake::new(256, false));
-    k.elsewhere("f");
-    let ino = k.client.lookup(DIR, b"f").expect("found").ino;
-    k.client.open(ino, true).expect("opened");
-    k.client.write(ino, 0, b"bytes").expect("written");
-    assert_eq!(k.calls(|c| assert_eq!(read(c, ino, 0, 100), b"bytes")), 0);
-    k.interceptor.once(OpKind::Reply, || Err(RequestError::Timeout(Duration::ZERO)));
-    assert!(k.client.setattr(ino, &TRUNCATE).is_err());
-    assert!(k.calls(|c| c.write(ino, 0, b"b").expect("written")) > 0);
-    assert_eq!(read(&k.client, ino, 0, 100), b"b");
-}
-
-#[test]
-fn only_the_first_open_for_writing_is_another_call() {
-    let k = CachingClient::new();
-    k.elsewhere("f");
-    let ino = k.client.lookup(DIR, b"f").expect("found").ino;
-    let open = |write| k.calls(|c| assert!(c.open(ino, write).is_ok()));
-    assert_eq!([open(false), open(false), open(true), open(true), open(false)], [1, 0, 1, 0, 0]);
-    let opens = k.server.opens(ino);
-    assert_eq!(opens, 3, "and one of the client that created it");
-    for _ in 0..5 {
-        k.client.close(ino).expect("closed");
-    }
-    assert_eq!(k.server.opens(ino), 1);
-}
-
-/// Creates a client that may cache the directory's attributes, at a server that sends them along.
-/// Records are not mapped.
-fn told_along() -> CachingClient {
-    let k = CachingClient::with(Fake::new(256, false));
-    may_keep(&k);
-    k
-}
-
-fn may_keep(k: &CachingClient) {
-    k.client.inodes.get(DIR).expect("the root").attr_caching.lock().answered(true, Instant::now());
-}
-
-/// Returns the server's directory, with this size.
-fn directory(size: u64) -> Attr {
-    Attr { kind: FileKind::Directory, size, marks: Marks::KEEP, ..new_attr(DIR, 0o755) }
-}
-
-fn send_along(k: &CachingClient, size: u64) {
-    *k.server.directory.lock() = Some(directory(size));
-}
-
-/// Returns the size that came along, or `None` if the client reads the record, which this server
-/// does not have.
-fn came(k: &CachingClient) -> Option<u64> {
-    k.client.getattr(DIR).ok().map(|attr| {
-        assert_eq!(attr, directory(attr.size));
-        attr.size
-    })
-}
-
-#[test]
-fn the_directorys_attributes_come_with_the_reply_to_a_change() {
-    let k = told_along();
-    send_along(&k, 1);
-    create(&k.client, "f");
-    let reads = Arc::new(AtomicU64::new(0));
-    let count = reads.clone();
-    k.interceptor.each(OpKind::Read, move || {
-        count.fetch_add(1, Ordering::Relaxed);
-    });
-    assert_eq!(k.calls(|_| assert_eq!(came(&k), Some(1))), 0);
-    send_along(&k, 2);
-    k.client.unlink(DIR, b"f").expect("removed");
-    assert_eq!(k.calls(|_| assert_eq!(came(&k), Some(2))), 0);
-    assert_eq!(reads.load(Ordering::Relaxed), 0);
-    // A second query may ask for the access time, which reads change without a recall.
-    assert_eq!(came(&k), None);
-}
-
-#[test]
-fn directory_attributes_are_valid_until_the_directory_changes() {
-    type Happens = fn(&CachingClient);
-    let table: [(&str, Happens); 7] = [
-        ("a read of this client's own", |k| assert_eq!(k.client.reads_directory(&directory(1)), Ok(true))),
-        ("another client's change", |k| k.recall(Recall::Name { parent: DIR, name: b"x".into() })),
-        ("a change of its attributes", |k| k.recall(Recall::Attr { ino: DIR })),
-        ("a server that was started again", |k| {
-            crate::client::recalls::void_all(&k.client.cache, &k.client.inodes)
-        }),
-        ("a change of this client's own with which nothing came", |k| {
-            *k.server.directory.lock() = None;
-            create(&k.client, "g");
-        }),
-        ("a removal", |k| drop(k.client.rmdir(OTHER, b"d"))),
-        ("a renaming, over a directory perhaps", |k| {
-            drop(k.client.rename((OTHER, b"d"), (OTHER, b"e"), RenameFlags::empty(), None));
-        }),
-    ];
-    for (what, happens) in table {
-        let k = told_along();
-        send_along(&k, 1);
-        create(&k.client, "f");
-        happens(&k);
-        may_keep(&k);
-        assert_eq!(came(&k), None, "{what}");
-    }
-    let k = told_along();
-    send_along(&k, 1);
-    create(&k.client, "f");
-    k.recall(Recall::Attr { ino: OTHER });
-    assert_eq!(came(&k), Some(1), "another inode");
-}
-
-#[test]
-fn an_event_during_a_change_voids_the_attributes_in_its_reply() {
-    type Happens = fn(&CachingClient);
-    let table: [(&str, Happens); 3] = [
-        ("a recall", |k| {
-            k.recall(Recall::Attr { ino: DIR });
-            may_keep(k);
-        }),
-        ("a change of this client's own", |k| {
-            create(&k.client, "g");
-        }),
-        ("a removal", |k| drop(k.client.rmdir(OTHER, b"d"))),
-    ];
-    for (what, happens) in table {
-        let k = Arc::new(told_along());
-        send_along(&k, 1);
-        let meanwhile = k.clone();
-        k.interceptor.once(OpKind::Reply, move || {
-            // The buffers of the calling thread are in use.
-            thread::spawn(move || happens(&meanwhile)).join().expect("done");
-            Ok(())
-        });
-        create(&k.client, "f");
-        assert_eq!(came(&k), None, "{what}");
-    }
-}
-
-#[test]
-fn only_cacheable_attributes_of_the_directory_are_used() {
-    let file = Attr { kind: FileKind::Regular, ..directory(1) };
-    let not_kept = Attr { marks: Marks::empty(), ..directory(1) };
-    for attr in [file, not_kept, Attr { ino: OTHER, ..directory(1) }] {
-        let k = told_along();
-        *k.server.directory.lock() = Some(attr);
-        create(&k.client, "f");
-        assert_eq!(came(&k), None, "{attr:?}");
-    }
-    // Nothing may be cached at all.
-    let k = CachingClient::with(Fake::new(256, false));
-    send_along(&k, 1);
-    create(&k.client, "f");
-    assert_eq!(came(&k), None);
 }

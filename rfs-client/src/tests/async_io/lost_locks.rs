@@ -1,0 +1,64 @@
+//! Tests of requests under locks that get lost.
+
+use rfs_proto::{FallocateFlags, LockClass};
+
+use super::*;
+use crate::inode::locks::held::LockKey;
+
+/// A new era begins, and a lock is lost.
+fn lose_a_lock(c: &Client, ino: u64) {
+    let inode = c.opened(ino).expect("known");
+    inode.locks.held.lock().has(LockKey { handle: 7, owner: 7, class: LockClass::Record });
+    assert_eq!(inode.locks.lose(1), 1);
+    // Placed bytes have to be checked against the record, too.
+    inode.size.lock().distrust();
+}
+
+/// The lost lock may have guarded the requests.
+#[test]
+fn a_request_under_a_lost_lock_is_not_repeated() {
+    let server = Fake::new(256, false);
+    let (interceptor, c, ino) = with_file(&server);
+    let other = c.transfers.count();
+    let reading = start(&c, ino, 5, 100).expect("started");
+    let writing = start_write(&c, ino, 5, b"xyz", false).expect("started");
+    lose_a_lock(&c, ino);
+    interceptor.release(&Err(RequestError::Flushed));
+    assert_eq!(reading.recv().expect("answered"), Err(Errno::EIO.into()));
+    assert_eq!(writing.recv().expect("answered"), Err(Errno::EIO.into()));
+    drop(other);
+}
+
+/// A lock may guard changes of size and space as well as writes.
+#[test]
+fn a_change_of_space_under_a_lost_lock_fails() {
+    let server = Fake::new(256, false);
+    let (_meddler, c, ino) = with_file(&server);
+    let other = create(&c, "g");
+    lose_a_lock(&c, ino);
+    let calls = server.calls();
+    let refused = || Err(Errno::EIO.into());
+    assert_eq!(c.setattr(ino, &TRUNCATE).map(drop), refused());
+    assert_eq!(c.fallocate(ino, 0, 1, FallocateFlags::empty()).map(drop), refused());
+    assert_eq!(c.copy((ino, 0), (other, 0), 1), Err(Errno::EIO.into()));
+    assert_eq!(c.copy((other, 0), (ino, 0), 1), Err(Errno::EIO.into()));
+    assert_eq!(server.calls(), calls, "nothing is asked for");
+    c.setattr(other, &TRUNCATE).expect("no lock of that file was lost");
+}
+
+/// The lock is lost while the request is in flight. The next session does not carry the request
+/// out.
+#[test]
+fn a_change_of_size_fails_if_its_lock_gets_lost_meanwhile() {
+    let server = Fake::new(256, false);
+    let (interceptor, c, ino) = with_file(&server);
+    let inode = c.opened(ino).expect("known");
+    inode.locks.held.lock().has(LockKey { handle: 7, owner: 7, class: LockClass::Record });
+    let loses = Arc::clone(&inode);
+    interceptor.once(OpKind::Call, move || {
+        loses.locks.lose(1);
+        Err(RequestError::Disconnected)
+    });
+    assert_eq!(c.setattr(ino, &TRUNCATE).map(drop), Err(Errno::EIO.into()));
+    assert_eq!(on_server(&server, ino), pattern(LEN));
+}

@@ -1,0 +1,184 @@
+//! A decorator with which a test interferes with each operation of a remote.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rdmabox::{Memory, Op, RemoteAddr, RequestError, Until};
+
+use crate::{CallOptions, Remote, Transfer, tests::fake::Fake};
+
+/// The kind of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpKind {
+    Call,
+    /// A call that was answered, before the client has the reply.
+    Reply,
+    Write,
+    Read,
+    Execute,
+}
+
+type Hook = Box<dyn FnMut(OpKind) -> Result<(), RequestError> + Send>;
+
+/// A remote with which a test acts, or fails, before each operation.
+pub(crate) struct Interceptor {
+    inner: Arc<Fake>,
+    hook: Mutex<Hook>,
+    /// Started reads and writes that are not carried out yet, while they are held.
+    held: Mutex<Option<Vec<Transfer>>>,
+    served: Mutex<Vec<Until>>,
+}
+
+impl std::fmt::Debug for Interceptor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Interceptor")
+    }
+}
+
+impl Interceptor {
+    pub(crate) fn new(inner: &Arc<Fake>) -> Arc<Interceptor> {
+        Arc::new(Interceptor {
+            inner: inner.clone(),
+            hook: Mutex::new(Box::new(|_| Ok(()))),
+            held: Mutex::default(),
+            served: Mutex::default(),
+        })
+    }
+
+    /// Runs `act` before the next operation of this kind.
+    pub(crate) fn once(&self, kind: OpKind, act: impl FnOnce() -> Result<(), RequestError> + Send + 'static) {
+        self.later(0, kind, act);
+    }
+
+    /// Runs `act` as [`once`](Self::once), but skips `skip` operations of this kind.
+    pub(crate) fn later(
+        &self,
+        mut skip: u32,
+        kind: OpKind,
+        act: impl FnOnce() -> Result<(), RequestError> + Send + 'static,
+    ) {
+        let mut act = Some(act);
+        *self.hook.lock() = Box::new(move |what| match act.take() {
+            Some(act) if what == kind && skip == 0 => act(),
+            later => {
+                skip -= u32::from(what == kind && skip > 0);
+                act = later;
+                Ok(())
+            }
+        });
+    }
+
+    /// Runs `act` before each operation of this kind.
+    pub(crate) fn each(&self, kind: OpKind, mut act: impl FnMut() + Send + 'static) {
+        *self.hook.lock() = Box::new(move |what| {
+            if what == kind {
+                act();
+            }
+            Ok(())
+        });
+    }
+
+    /// Holds reads and writes that are started from now on, until a release.
+    pub(crate) fn hold(&self) {
+        *self.held.lock() = Some(Vec::new());
+    }
+
+    /// Returns the number of held operations.
+    pub(crate) fn held(&self) -> usize {
+        self.held.lock().as_ref().map_or(0, Vec::len)
+    }
+
+    /// Returns the conditions under which threads offered to poll, since the last query.
+    pub(crate) fn served(&self) -> Vec<Until> {
+        std::mem::take(&mut *self.served.lock())
+    }
+
+    /// Ends the held operations with this outcome.
+    pub(crate) fn release(&self, outcome: &Result<(), RequestError>) {
+        let held = self.held.lock().as_mut().map(std::mem::take);
+        for held in held.into_iter().flatten() {
+            match (held, outcome) {
+                (held, Ok(())) => self.inner.start(held),
+                (Transfer::Read(_, _, done), Err(e)) => done(Err(e.clone())),
+                (Transfer::Write(_, data, done), Err(e)) => done(Err(e.clone()), data),
+            }
+        }
+    }
+
+    fn intercept(&self, what: OpKind) -> Result<(), RequestError> {
+        // The lock is free during the hook, because the hook may intercept again.
+        let mut hook = std::mem::replace(&mut *self.hook.lock(), Box::new(|_| Ok(())));
+        let outcome = hook(what);
+        *self.hook.lock() = hook;
+        outcome
+    }
+}
+
+impl Remote for Interceptor {
+    fn call(
+        &self,
+        request: &[u8],
+        reply: &mut Vec<u8>,
+        options: CallOptions<'_>,
+    ) -> Result<(), RequestError> {
+        if options.cancel.is_some() {
+            return self.inner.call(request, reply, options);
+        }
+        self.intercept(OpKind::Call)?;
+        self.inner.call(request, reply, options)?;
+        self.intercept(OpKind::Reply)
+    }
+
+    fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
+        self.call(request, &mut Vec::new(), CallOptions::default())
+    }
+
+    fn finish_calls(&self) -> Result<(), RequestError> {
+        self.inner.finish_calls()
+    }
+
+    fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError> {
+        self.intercept(OpKind::Write)?;
+        self.inner.write_vectored(parts)
+    }
+
+    fn read_vectored(&self, parts: &mut [(RemoteAddr, &mut [u8])]) -> Result<(), RequestError> {
+        self.intercept(OpKind::Read)?;
+        self.inner.read_vectored(parts)
+    }
+
+    fn start(&self, transfer: Transfer) {
+        match self.held.lock().as_mut() {
+            Some(held) => held.push(transfer),
+            None => self.inner.start(transfer),
+        }
+    }
+
+    fn serve(&self, until: Option<Until>, act: &mut dyn FnMut()) {
+        self.served.lock().extend(until);
+        act();
+    }
+
+    fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
+        self.intercept(OpKind::Execute)?;
+        self.inner.execute(ops)
+    }
+
+    fn map(&self, remote: RemoteAddr, len: u64) -> Option<(Arc<Memory>, usize)> {
+        self.inner.map(remote, len)
+    }
+
+    fn is_connected(&self) -> bool {
+        self.inner.is_connected()
+    }
+
+    fn description(&self) -> String {
+        self.inner.description()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.inner.counters()
+    }
+
+    fn close(&self) {}
+}
