@@ -9,6 +9,7 @@
 
 use std::{collections::VecDeque, sync::Arc, thread};
 
+use fuser::Errno;
 use parking_lot::{Condvar, Mutex};
 
 use super::shared::drop_pages;
@@ -26,6 +27,16 @@ pub(in crate::fuse) enum Refused {
     Lock(ReplyEmpty),
     /// A test for a conflicting lock.
     Test(Lock, ReplyLock),
+}
+
+impl Refused {
+    /// Answers with an error.
+    fn fail(self, errno: Errno) {
+        match self {
+            Refused::Lock(reply) => reply.error(errno),
+            Refused::Test(_, reply) => reply.error(errno),
+        }
+    }
 }
 
 /// Maximum number of threads that confirm locks. Each occupies one of the session's calls.
@@ -67,8 +78,10 @@ impl Confirmer {
         match thread::Builder::new().name("confirming".into()).spawn(move || shared.run()) {
             Ok(_) => queue.threads += 1,
             Err(e) if queue.threads == 0 => {
+                let jobs = std::mem::take(&mut queue.jobs);
+                drop(queue);
                 log::error!("cannot start a thread for locks: {e}");
-                queue.jobs.clear();
+                jobs.into_iter().for_each(|(_, refused)| refused.fail(Errno::ENOLCK));
             }
             Err(e) => log::warn!("cannot start another thread that confirms locks: {e}"),
         }
