@@ -76,7 +76,7 @@ pub struct Cli {
     /// Keep snapshots in this directory, on a disk. If the memory is lost, the next server with
     /// this option starts from the newest complete snapshot. The server makes a snapshot every
     /// --persist-every seconds, on SIGUSR1, and when it stops; clients continue meanwhile. Memory
-    /// in a --memory-dir is newer than snapshots and takes precedence
+    /// in a --memory-dir that a server has used takes precedence over snapshots
     #[arg(long, value_name = "DIR")]
     pub persist: Option<PathBuf>,
 

@@ -69,25 +69,7 @@ impl BuiltExport {
             None => config.checksum.then(|| memory("sums", export.sums_len())).transpose()?,
         };
         let bytes = Bytes::new(Arc::clone(&arena), sums.clone());
-        let reach = |domain, rights| -> Result<Reach, HostError> {
-            let write = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
-            let (data, records) = match rights {
-                AccessMode::Read => (Access::REMOTE_READ, Access::REMOTE_READ),
-                // Only the server changes bytes with checksums.
-                AccessMode::Write if bytes.are_checked() => {
-                    (Access::REMOTE_READ, write | Access::REMOTE_ATOMIC)
-                }
-                AccessMode::Write => (write, write | Access::REMOTE_ATOMIC),
-            };
-            Ok(Reach {
-                arena: host.export_in(domain, &arena, data)?,
-                table: host.export_in(domain, &table, records)?,
-                sums: sums
-                    .as_ref()
-                    .map(|sums| host.export_in(domain, sums, Access::REMOTE_READ))
-                    .transpose()?,
-            })
-        };
+        let reach = |domain, rights| reach(host, domain, rights, (&arena, &table, sums.as_ref()));
         let open = reach(Domain::default(), AccessMode::Write)?;
         let keyed = domains.iter().map(|(rights, domain)| Ok((*rights, reach(*domain, *rights)?)));
         let keyed = keyed.collect::<Result<_, HostError>>()?;
@@ -150,6 +132,27 @@ impl BuiltExport {
     }
 }
 
+/// Registers arena, table and checksums in a domain, with the rights that its sessions have.
+fn reach(
+    host: &Host,
+    domain: Domain,
+    rights: AccessMode,
+    (arena, table, sums): (&Arc<Memory>, &Arc<Memory>, Option<&Arc<Memory>>),
+) -> Result<Reach, HostError> {
+    let write = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+    let (data, records) = match rights {
+        AccessMode::Read => (Access::REMOTE_READ, Access::REMOTE_READ),
+        // Only the server changes bytes with checksums.
+        AccessMode::Write if sums.is_some() => (Access::REMOTE_READ, write | Access::REMOTE_ATOMIC),
+        AccessMode::Write => (write, write | Access::REMOTE_ATOMIC),
+    };
+    Ok(Reach {
+        arena: host.export_in(domain, arena, data)?,
+        table: host.export_in(domain, table, records)?,
+        sums: sums.map(|sums| host.export_in(domain, sums, Access::REMOTE_READ)).transpose()?,
+    })
+}
+
 /// Returns the file system of a memory object.
 fn take_over(object: &Object, config: &Config, root: Root) -> Result<Dispatcher, StartError> {
     let begin = Instant::now();
@@ -168,7 +171,7 @@ fn take_over(object: &Object, config: &Config, root: Root) -> Result<Dispatcher,
 }
 
 /// Restores the newest complete snapshot into new memory. Returns `None` if there is no snapshot,
-/// or if the object is in use by an earlier server: that memory is newer.
+/// or if a server has used the object: its memory takes precedence over snapshots.
 fn restored(
     snapshots: &mut Snapshots,
     object: Option<&Object>,
@@ -176,14 +179,17 @@ fn restored(
     config: &Config,
 ) -> Result<Option<Dispatcher>, StartError> {
     let begin = Instant::now();
-    if let Some(header) = object.map(Object::header).filter(|header| header.starts > 0) {
+    if let Some(object) = object.filter(|object| object.header().starts > 0) {
+        let header = object.header();
         let newest = snapshots.newest_header()?;
         if let Some(other) =
             newest.filter(|newest| newest.identity.to_be_bytes() != header.identity.to_be_bytes())
         {
             log::warn!(
-                "{}: snapshot of another memory, or of this one before a restore: ignored, the memory in --memory-dir is newer",
-                snapshots.file(other.number).display()
+                "{}: ignored: a snapshot of another memory, or of this one before a restore. The server continues \
+                 with {}; to start from the snapshot, stop the server, move that directory away, and start again",
+                snapshots.file(other.number).display(),
+                object.path().display()
             );
         }
         return Ok(None);

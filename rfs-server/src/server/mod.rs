@@ -142,14 +142,7 @@ impl Server {
         service.set_ender(running.ender());
         let session_reaper =
             SessionReaper::start(reaper_signal, Arc::downgrade(&service)).map_err(StartError::Thread)?;
-        let ending = Arc::clone(&service);
-        let end = move |export, session| {
-            let why = "it did not acknowledge a recall in time";
-            ending.end_session(export, session, why);
-        };
-        let watched = exports.iter().map(|export| Arc::clone(&export.dispatcher)).collect();
-        let recall_timeout = RecallTimeout::start(alarm, watched, config.effective_recall_timeout(), end)
-            .map_err(StartError::Thread)?;
+        let recall_timeout = start_recall_timeout(&config, alarm, &exports, &service)?;
         let keys = config.keys.clone().zip(keys);
         let snapshotter = config.persist.as_ref().map(|persist| Snapshotter::start(jobs, persist.every));
         Ok(Server {
@@ -331,6 +324,21 @@ fn open_sources(
         reserve(path, &objects)?;
     }
     Ok(found)
+}
+
+/// Starts the thread that ends sessions that miss the recall timeout.
+fn start_recall_timeout(
+    config: &Config,
+    alarm: Arc<Alarm>,
+    exports: &[Export],
+    service: &Arc<FileService>,
+) -> Result<RecallTimeout, StartError> {
+    let service = Arc::clone(service);
+    let end = move |export, session| {
+        service.end_session(export, session, "it did not acknowledge a recall in time");
+    };
+    let watched = exports.iter().map(|export| Arc::clone(&export.dispatcher)).collect();
+    RecallTimeout::start(alarm, watched, config.effective_recall_timeout(), end).map_err(StartError::Thread)
 }
 
 /// Runs `end` on this thread, or with a limit on a thread of its own. Returns false if that takes

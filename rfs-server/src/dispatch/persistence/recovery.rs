@@ -35,7 +35,7 @@ use crate::{
         log::{Full, Log},
         object::{Object, ObjectError},
         op::Op,
-        prior_sessions::{ReconnectingMount, RemainingSessions, Session},
+        prior_sessions::{PriorSessions, ReconnectingMount, RemainingSessions, Session},
         replay::{NoTree, State},
     },
     locks::Locks,
@@ -155,18 +155,8 @@ impl Dispatcher {
             tell_settled(&bytes.settle());
         }
         let Unfinished { cut, held, unlinked } = close_all(&mut inodes, &table, &bytes, clean);
-        for (ino, lost) in &cut {
-            let holders = sessions.sessions_reaching(*ino);
-            // Logged first, because the extents of files take precedence in the log.
-            if let Some(journal) = &journal {
-                journal.tell_or_stop(&Op::GivenUp(*ino, lost.clone(), holders.clone()));
-            }
-            sessions.give_up(*ino, lost, &holders).map_err(|_| Damage::Extents(*ino))?;
-        }
         if !cut.is_empty() {
-            if let Some(journal) = &journal {
-                journal.describe_or_stop(cut.iter().filter_map(|(ino, _)| Some((*ino, inodes.get(ino)?))));
-            }
+            give_up(&cut, &inodes, &mut sessions, journal.as_ref())?;
             used = extents(&inodes, bytes.len())?;
         }
         let RemainingSessions { returning, strangers, locks, given_up } = sessions
@@ -358,6 +348,27 @@ fn close_all(inodes: &mut ByNumber<Inode>, table: &Table, bytes: &Bytes, clean: 
         }
     }
     Unfinished { cut, held, unlinked }
+}
+
+/// Quarantines the space that truncated files lost, and logs the files without it.
+fn give_up(
+    cut: &[(u64, Lost)],
+    inodes: &ByNumber<Inode>,
+    sessions: &mut PriorSessions,
+    journal: Option<&Journal>,
+) -> Result<(), Damage> {
+    for (ino, lost) in cut {
+        let holders = sessions.sessions_reaching(*ino);
+        // Logged first, because the extents of files take precedence in the log.
+        if let Some(journal) = journal {
+            journal.tell_or_stop(&Op::GivenUp(*ino, lost.clone(), holders.clone()));
+        }
+        sessions.give_up(*ino, lost, &holders).map_err(|_| Damage::Extents(*ino))?;
+    }
+    if let Some(journal) = journal {
+        journal.describe_or_stop(cut.iter().filter_map(|(ino, _)| Some((*ino, inodes.get(ino)?))));
+    }
+    Ok(())
 }
 
 /// Gives inodes and their records values that are valid at this start.
