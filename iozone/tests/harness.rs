@@ -362,5 +362,13 @@ fn names_are_measured_on_every_target() {
         assert!(stderr.contains(&format!("round 2/2, names, tmpfs, {step}\n")), "{step}: {stderr}");
     }
     assert!(!stdout.contains("first stat"), "{stdout}");
+    let json = fs::read_to_string(&world.files("out")[0]).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let results = json["results"].as_array().unwrap();
+    assert_eq!(
+        (results.len(), &json["rounds"], &json["targets"][0]["name"]),
+        (7, &2.into(), &"tmpfs".into())
+    );
+    assert!(results.iter().all(|series| series["rounds"].as_array().is_some_and(|all| all.len() == 2)));
     world.assert_clean();
 }

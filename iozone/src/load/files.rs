@@ -10,12 +10,14 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
+use serde::Serialize;
 
 use super::together;
 use crate::{Error, Result};
 
 /// Layout of the directories.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
 pub enum Shape {
     /// One directory.
     Flat,
@@ -24,7 +26,8 @@ pub enum Shape {
 }
 
 /// An action on the files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
 pub enum Action {
     /// `open` with `O_CREAT` and `O_EXCL`, and `close`.
     Create,

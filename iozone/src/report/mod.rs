@@ -2,6 +2,7 @@
 
 pub mod files;
 pub mod markdown;
+pub mod results;
 pub mod svg;
 
 use serde::{Deserialize, Serialize};

@@ -10,6 +10,7 @@ pub mod table;
 use std::time::Duration;
 
 use clap::Args;
+use serde::Serialize;
 
 use crate::{
     Error, Result,
@@ -21,7 +22,7 @@ use crate::{
         latency::{Done, read},
     },
     machine,
-    report::Setting,
+    report::{Setting, results},
     sample::median,
     size::{GIB, MIB, parse_nonzero, show},
     target::{self, Setup},
@@ -125,6 +126,7 @@ impl Options {
         let measured = harness::run(&plan, &writer, &interrupt)?;
         let (text, all) = table::render(&measured);
         println!("{}\n\n{text}", setting.head(&extent.describe()));
+        results::write("fresh", &setting, &measured, &self.common.output)?;
         Ok(all || !self.common.check)
     }
 }
@@ -151,11 +153,11 @@ impl Extent {
 pub const PASSES: usize = 5;
 
 /// The test: all passes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Passes;
 
 /// The measurements of one target in one round.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Round {
     /// Seconds until the server is ready and mounted.
     pub start: f64,

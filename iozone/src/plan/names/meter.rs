@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
+
 use super::{
     counted::{Counters, Counts, since},
     step::{Action, STEPS, Shape, Step},
@@ -44,7 +46,7 @@ impl Extent {
 pub struct AllSteps;
 
 /// The measurements of a step in one round.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Taken {
     /// Number of files.
     pub files: usize,

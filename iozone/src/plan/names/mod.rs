@@ -21,7 +21,7 @@ use crate::{
     cli::{Common, Kind, Switches, among},
     harness::{self, Plan, Start},
     interrupt::Interrupt,
-    report::Setting,
+    report::{Setting, results},
     size::KIB,
     target::Setup,
 };
@@ -111,6 +111,7 @@ impl Options {
         let names: Vec<&str> = measured.targets.iter().map(|info| info.name.as_str()).collect();
         let (text, all) = table::render(&measured.series, &names);
         println!("{}\n\n{text}", setting.head(&extent.describe()));
+        results::write("names", &setting, &measured, &self.common.output)?;
         Ok(all || !self.common.check)
     }
 }

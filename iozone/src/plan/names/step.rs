@@ -1,9 +1,11 @@
 //! The steps and their requirements. No I/O, no locks, no clock.
 
+use serde::Serialize;
+
 pub use crate::load::files::{Action, Shape};
 
 /// A timed step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Step {
     /// The action.
     pub action: Action,
