@@ -3,5 +3,7 @@
 mod endpoint;
 mod handshake;
 
-pub(crate) use self::endpoint::{Endpoint, Greeting, Local, Path};
+#[cfg(feature = "fuzzing")]
+pub(crate) use self::endpoint::Greeting;
+pub(crate) use self::endpoint::{Endpoint, Local, Path};
 pub(crate) use self::handshake::Exchange;
