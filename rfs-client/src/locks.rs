@@ -82,11 +82,9 @@ impl Client {
     }
 
     /// Notes a granted lock. Returns true if the caller's cached pages of the file are void.
-    fn locked(&self, ino: u64, Locked { visits, alone }: Locked) -> Result<bool, ClientError> {
+    fn locked(&self, ino: u64, locked: Locked) -> Result<bool, ClientError> {
         let inode = self.opened(ino)?;
-        let mut as_of = inode.pages_as_of.lock();
-        let void = !self.alone && (!alone || *as_of != Some(visits)) && !inode.pages.are_good();
-        *as_of = alone.then_some(visits);
+        let void = inode.pages.locked(locked) && !self.alone;
         // The known size is as old as the pages.
         inode.size.lock().distrust();
         Ok(void)

@@ -1,5 +1,4 @@
-//! Whether the kernel's cached pages of a file are current at the next open. One atomic word, no
-//! I/O.
+//! Whether the kernel's cached pages of a file are current at the next open or lock. No I/O.
 //!
 //! They are if all were read under an uninterrupted permission to cache. Otherwise the kernel
 //! drops them at the open. It does so after the reply, so new pages count only once a request
@@ -7,17 +6,25 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
+use rfs_proto::Locked;
+
 const OLD: u64 = 0;
 const GOOD: u64 = u64::MAX;
 
 /// The state of one file: [`OLD`], [`GOOD`], or the handle whose use makes the pages current.
 #[derive(Debug, Default)]
-pub(crate) struct PageState(AtomicU64);
+pub(crate) struct PageState {
+    word: AtomicU64,
+    /// The server's count of visits at which the pages were current, if only this client could have
+    /// changed the file since.
+    as_of: Mutex<Option<u64>>,
+}
 
 impl PageState {
     /// Notes that the pages were recalled, or bypassed by a write.
     pub(crate) fn recalled(&self) {
-        self.0.store(OLD, Ordering::Release);
+        self.word.store(OLD, Ordering::Release);
     }
 
     /// Notes that the file is opened as `handle` (neither 0 nor the maximum) through the page
@@ -30,20 +37,30 @@ impl PageState {
         if self.are_good() {
             return true;
         }
-        self.0.store(handle, Ordering::Release);
+        self.word.store(handle, Ordering::Release);
         false
     }
 
     /// Notes a request through a handle: the kernel has dropped old pages by now.
     pub(crate) fn used(&self, handle: u64) {
-        if self.0.load(Ordering::Relaxed) == handle {
-            self.0.compare_exchange(handle, GOOD, Ordering::AcqRel, Ordering::Relaxed).ok();
+        if self.word.load(Ordering::Relaxed) == handle {
+            self.word.compare_exchange(handle, GOOD, Ordering::AcqRel, Ordering::Relaxed).ok();
         }
     }
 
     /// Returns true if no other client can have changed the pages' contents.
     pub(crate) fn are_good(&self) -> bool {
-        self.0.load(Ordering::Acquire) == GOOD
+        self.word.load(Ordering::Acquire) == GOOD
+    }
+
+    /// Notes that a lock of the file was granted, with the server's count of visits. Returns true
+    /// if the pages are void: another client may have changed the file since this client's last
+    /// lock.
+    pub(crate) fn locked(&self, Locked { visits, alone }: Locked) -> bool {
+        let mut as_of = self.as_of.lock();
+        let void = (!alone || *as_of != Some(visits)) && !self.are_good();
+        *as_of = alone.then_some(visits);
+        void
     }
 }
 

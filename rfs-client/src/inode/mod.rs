@@ -2,9 +2,9 @@
 //!
 //! # Concurrency
 //! Locks of one inode, outermost first: `opens`, `io`, `append`, `layout_users`, `layout_calls`,
-//! then any one of `layout`, `size`, `at_server`, `times`, `attr_caching`, `listing`,
-//! `pages_as_of`, `told_attrs` and the one in `locks`. The latter are held briefly (`times` over
-//! one small WRITE). The table's lock is never held over another lock, except over that of
+//! then any one of `layout`, `size`, `at_server`, `times`, `attr_caching`, `listing`, and those in
+//! `pages`, `told_attrs`, `locks` and `access`. The latter are held briefly (`times` over one small
+//! WRITE). The table's lock is never held over another lock, except over that of
 //! its aliases.
 
 pub(crate) mod access;
@@ -38,7 +38,7 @@ use crate::{
         locks::LockState,
         size::{KnownSize, LayoutId, LookStart},
         started::StartedRequests,
-        visible_attrs::{ReaderThreads, VisibleAttrs},
+        visible_attrs::ToldAttrs,
         write_times::WriteTimes,
     },
 };
@@ -92,9 +92,6 @@ pub(crate) struct Inode {
     pub(crate) layout: RwLock<LayoutCache>,
     pub(crate) size: Mutex<KnownSize>,
     pub(crate) times: Mutex<WriteTimes>,
-    /// The server's count of visits at which the caller's pages were current, if only this client
-    /// could have changed the file since.
-    pub(crate) pages_as_of: Mutex<Option<u64>>,
     /// Whether the caller may cache the attributes.
     pub(crate) attr_caching: Mutex<AttrCaching>,
     /// Whether the caller's pages are current.
@@ -108,9 +105,7 @@ pub(crate) struct Inode {
     /// Whether this mount uses the directory.
     pub(crate) interest: Interest,
     /// Attributes that the caller was told last.
-    pub(crate) told_attrs: Mutex<Option<VisibleAttrs>>,
-    /// Threads of the caller that asked for the attributes since the last change here.
-    pub(crate) attr_readers: ReaderThreads,
+    pub(crate) told_attrs: ToldAttrs,
     /// File locks of this client.
     pub(crate) locks: LockState,
     /// Last read that counts as an access.
@@ -136,15 +131,13 @@ impl Inode {
             layout: RwLock::default(),
             size: Mutex::default(),
             times: Mutex::default(),
-            pages_as_of: Mutex::default(),
             attr_caching: Mutex::default(),
             pages: PageState::default(),
             hold: PageHold::default(),
             shared: Shared::default(),
             listing: Mutex::default(),
             interest: Interest::default(),
-            told_attrs: Mutex::default(),
-            attr_readers: ReaderThreads::default(),
+            told_attrs: ToldAttrs::default(),
             locks: LockState::default(),
             access: Access::default(),
         }

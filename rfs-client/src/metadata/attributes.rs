@@ -9,7 +9,7 @@ use rfs_proto::{Attr, Marks, Request, SetAttr};
 use crate::{
     client::{Client, calls::attr_of},
     error::ClientError,
-    inode::{Inode, visible_attrs::visible_attrs},
+    inode::Inode,
 };
 
 impl Client {
@@ -104,21 +104,20 @@ impl Client {
     /// Notes that the caller has cached these attributes, which its thread `thread` asked for.
     pub fn told(&self, attr: &Attr, thread: u32) {
         if let Some(inode) = self.inodes.get(attr.ino) {
-            inode.attr_readers.add(thread);
-            *inode.told_attrs.lock() = Some(visible_attrs(attr));
+            inode.told_attrs.told(attr, thread);
         }
     }
 
     /// Notes that `thread` has changed an inode. Returns true if another thread has got its
     /// attributes since the last change.
     pub fn others_were_told(&self, ino: u64, thread: u32) -> bool {
-        self.inodes.get(ino).is_some_and(|inode| inode.attr_readers.take_others(thread))
+        self.inodes.get(ino).is_some_and(|inode| inode.told_attrs.others_were_told(thread))
     }
 
     /// Returns the permission bits and marks of an inode. They are current if records are mapped;
     /// else they are those that the caller was [`told`](Self::told) last.
     pub fn privileges(&self, ino: u64) -> Result<(u32, Marks), ClientError> {
-        let told = self.inodes.get(ino).and_then(|inode| *inode.told_attrs.lock());
+        let told = self.inodes.get(ino).and_then(|inode| inode.told_attrs.last());
         match told {
             Some(told) if !self.records.is_mapped() => Ok((told.perm, told.marks)),
             _ => self.getattr(ino).map(|attr| (attr.perm, attr.marks)),
@@ -128,13 +127,13 @@ impl Client {
     /// Notes that the caller has dropped the attributes that it was told.
     pub(crate) fn forget_told_attrs(&self, ino: u64) {
         if let Some(inode) = self.inodes.get(ino) {
-            *inode.told_attrs.lock() = None;
+            inode.told_attrs.forget();
         }
     }
 
     /// Returns true if these attributes differ from those that the caller was [`told`](Self::told)
     /// last.
     pub fn differs_from_told(&self, attr: &Attr) -> bool {
-        self.inodes.get(attr.ino).is_none_or(|inode| *inode.told_attrs.lock() != Some(visible_attrs(attr)))
+        self.inodes.get(attr.ino).is_none_or(|inode| inode.told_attrs.differ(attr))
     }
 }

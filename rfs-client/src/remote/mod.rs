@@ -111,9 +111,9 @@ pub trait Remote: Send + Sync + fmt::Debug {
     }
     /// Runs `act`, which [starts](Self::start) transfers.
     ///
-    /// Without `until`, may delay them until `act` returns, to send them in one batch. With `until`,
-    /// may then poll completions of all threads on this thread and run their callbacks. Polling ends
-    /// when `until` holds, or after some milliseconds.
+    /// Without `until`, may delay them until `act` returns, to send them in one batch. With
+    /// `until`, may then poll completions of all threads on this thread and run their callbacks.
+    /// Polling ends when `until` holds, or after some milliseconds.
     fn serve(&self, _until: Option<Until>, act: &mut dyn FnMut()) {
         act();
     }
