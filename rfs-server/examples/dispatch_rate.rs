@@ -164,13 +164,13 @@ fn fill(dispatcher: &Dispatcher, session: u64, directory: &str, names: &[String]
     (directory, names.iter().map(file).collect())
 }
 
-/// Returns the requests per second of one work on `threads` threads.
-fn run(work: Work, keeps: bool, (threads, kept): (usize, bool), time: Duration) -> Result<f64> {
+/// Returns a dispatcher of an empty file system, whose memory outlives it if `kept`.
+fn make_dispatcher(kept: bool) -> Result<Dispatcher> {
     let arena = Arc::new(Memory::private(MEMORY)?);
     let table = Arc::new(Memory::private(INODES * record::LEN)?);
     let root = Root { perm: 0o755, uid: 0, gid: 0 };
     let clock = Arc::new(SystemClock);
-    let dispatcher = if kept {
+    if kept {
         // Shared memory, whose pages can be freed, as in a server.
         let state = Arc::new(Memory::shared("dispatch-rate", DIRT + 2 * SEGMENT)?);
         let dirt = NonzeroBitmap::new(Arc::clone(&state), 0);
@@ -181,11 +181,16 @@ fn run(work: Work, keeps: bool, (threads, kept): (usize, bool), time: Duration) 
             starts: 1,
             clean: true,
         };
-        Dispatcher::kept((arena, table), Zeroing::Inline, root, clock, kept)?
+        Ok(Dispatcher::kept((arena, table), Zeroing::Inline, root, clock, kept)?)
     } else {
         let space = Arc::new(Space::new(arena, Zeroing::Inline));
-        Dispatcher::new(space, table, root, clock).map_err(|e| e.to_string())?
-    };
+        Ok(Dispatcher::new(space, table, root, clock).map_err(|e| e.to_string())?)
+    }
+}
+
+/// Returns the requests per second of one work on `threads` threads.
+fn run(work: Work, keeps: bool, (threads, kept): (usize, bool), time: Duration) -> Result<f64> {
+    let dispatcher = make_dispatcher(kept)?;
     let attach = |session, keeps| {
         let region = RegionRef { addr: 0, len: 0, rkey: 0 };
         dispatcher.session_began(session, Regions { arena: region, table: region, sums: None });

@@ -100,6 +100,36 @@ fn rates(done: [&AtomicU64; 2], work: impl FnOnce() -> Result<()>) -> Result<([f
     Ok(([rate(0), rate(1)], took))
 }
 
+/// Makes a snapshot, and prints its time and the rates of both clients before, beside and after it.
+fn measure_snapshot(server: &Server, path: &Path, len: u64, done: [&AtomicU64; 2]) -> Result<()> {
+    let alone = || {
+        rates(done, || {
+            thread::sleep(ALONE);
+            Ok(())
+        })
+    };
+    let (before, _) = alone()?;
+    let made = path.join("snapshots/rfs/snapshot-00000000000000000001");
+    let (beside, took) = rates(done, || {
+        server.snapshot();
+        while !made.exists() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    })?;
+    let (after, _) = alone()?;
+    println!("snapshot of {} MiB: {took:.2?}, {} bytes", len / MIB, fs::metadata(made)?.len());
+    for (what, at) in [("writes of 4 KiB", 0), ("files made and removed", 1)] {
+        let alone = (before[at] + after[at]) / 2.0;
+        let (rate, ratio) = (beside[at], beside[at] / alone);
+        println!(
+            "{what}: {:.0}/s before, {rate:.0}/s beside it, {:.0}/s after: {ratio:.2}",
+            before[at], after[at]
+        );
+    }
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
     let directory = args.next().ok_or("snapshot_time DIR [MIB]")?;
@@ -146,35 +176,7 @@ fn main() -> Result<()> {
                 named.fetch_add(1, Ordering::Relaxed);
             }
         });
-        let measured = (|| -> Result<()> {
-            let count = [&written, &named];
-            let alone = || {
-                rates(count, || {
-                    thread::sleep(ALONE);
-                    Ok(())
-                })
-            };
-            let (before, _) = alone()?;
-            let made = path.join("snapshots/rfs/snapshot-00000000000000000001");
-            let (beside, took) = rates(count, || {
-                server.snapshot();
-                while !made.exists() {
-                    thread::sleep(Duration::from_millis(1));
-                }
-                Ok(())
-            })?;
-            let (after, _) = alone()?;
-            println!("snapshot of {} MiB: {took:.2?}, {} bytes", len / MIB, fs::metadata(made)?.len());
-            for (what, at) in [("writes of 4 KiB", 0), ("files made and removed", 1)] {
-                let alone = (before[at] + after[at]) / 2.0;
-                let (rate, ratio) = (beside[at], beside[at] / alone);
-                println!(
-                    "{what}: {:.0}/s before, {rate:.0}/s beside it, {:.0}/s after: {ratio:.2}",
-                    before[at], after[at]
-                );
-            }
-            Ok(())
-        })();
+        let measured = measure_snapshot(&server, &path, len, [&written, &named]);
         over.store(1, Ordering::Relaxed);
         measured
     })?;
