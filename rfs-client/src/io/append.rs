@@ -21,7 +21,7 @@ use rfs_proto::{Errno, MAX_FILE_SIZE, record};
 use crate::{
     client::{Client, TRIES},
     error::ClientError,
-    inode::Inode,
+    inode::{Inode, size::LayoutId},
     io::write::Parts,
     memory::records::{Glimpse, RawRecord, Seen},
     remote::{LIST, Ops},
@@ -41,9 +41,10 @@ static NEXT_LOCK: AtomicU16 = AtomicU16::new(0);
 enum Placed {
     /// The bytes are at the end of the file. The record was read after them.
     AtEnd(Glimpse),
-    /// A plain write has grown the file since the lock was taken. A reader may already see the
-    /// bytes at the offset. They stay there, because a second offset would store them twice.
-    InGrownFile,
+    /// A plain write has grown the file to this size since the lock was taken. A reader may already
+    /// see the bytes at the offset. They stay there, because a second offset would store them
+    /// twice.
+    InGrownFile(u64),
     /// The file was truncated.
     InShorterFile,
 }
@@ -181,24 +182,67 @@ impl Client {
         inode.locks.check_guards(issued_era)?;
         let now = match self.place_and_release(inode, hold, (offset, end), &parts)? {
             Placed::AtEnd(now) => now,
-            Placed::InGrownFile => {
-                drop(places);
-                self.write_open(inode, issued_era, (offset, end), data)?;
-                return Ok(Some(offset));
-            }
+            Placed::InGrownFile(size) => self.raise_to(inode, of, (size, end), &parts)?,
             Placed::InShorterFile => return Ok(None),
         };
         drop(places);
-        // The file was truncated. If it is shorter now, the truncation came after this append. If
-        // not, it may have come before, and the file may have regained its old size. The bytes then
-        // went to freed space.
         if now.generation != generation {
-            self.follow_generation(inode, now.generation)?;
-            if now.size >= end {
-                self.write_open(inode, issued_era, (offset, end), data)?;
-            }
+            self.place_again(inode, issued_era, (offset, end), data)?;
         }
         Ok(Some(offset))
+    }
+
+    /// Raises the size of a file to the end of an append, unless a truncation ended its layout.
+    /// Returns the record afterwards. The caller holds the inode's `layout_users`.
+    fn raise_to(
+        &self,
+        inode: &Inode,
+        layout: LayoutId,
+        (mut size, end): (u64, u64),
+        parts: &Parts<'_>,
+    ) -> Result<Glimpse, ClientError> {
+        for _ in 0..TRIES {
+            let raised = size >= end || self.write_and_raise(inode, layout, (size, end), parts)?;
+            let now = self.look(inode)?;
+            if raised || now.generation != layout.generation {
+                return Ok(now);
+            }
+            size = now.size;
+        }
+        Err(ClientError::Unstable)
+    }
+
+    /// Places the bytes of an append whose file was truncated meanwhile, at the same offset.
+    ///
+    /// If the file is shorter now, the truncation came after the append, and nothing is placed. If
+    /// not, it may have come before, and the file may have regained its old size. The bytes then
+    /// went to freed space.
+    fn place_again(
+        &self,
+        inode: &Inode,
+        issued_era: u32,
+        (offset, end): (u64, u64),
+        data: &[u8],
+    ) -> Result<(), ClientError> {
+        for _ in 0..TRIES {
+            let now = self.look(inode)?;
+            self.follow_generation(inode, now.generation)?;
+            if now.size < end {
+                return Ok(());
+            }
+            let places = inode.layout_users.read();
+            let Some((parts, layout)) = self.targets(inode, offset, data)? else {
+                drop(places);
+                self.allocate(inode, offset, data.len() as u64)?;
+                continue;
+            };
+            inode.locks.check_guards(issued_era)?;
+            self.remote.write_vectored(&parts)?;
+            if self.still_there(inode, layout.generation, end)? {
+                return Ok(());
+            }
+        }
+        Err(ClientError::Unstable)
     }
 
     /// Places bytes at the end of the file, raises the size, and releases the lock, in one list.
@@ -234,7 +278,7 @@ impl Client {
         // only raised the size. No other client appends while the lock is held.
         let before = self.remote.eras().repeats != repeats && (old_hold != hold || old_size == end);
         if old_size > offset && !before {
-            return Ok(Placed::InGrownFile);
+            return Ok(Placed::InGrownFile(old_size));
         }
         if old_size != offset && !before {
             return Ok(Placed::InShorterFile);

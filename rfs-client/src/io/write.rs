@@ -185,7 +185,7 @@ impl Client {
     ///
     /// If the session is lost by now, the result is as if the loss came later: a truncation changes
     /// the record first.
-    fn still_there(&self, inode: &Inode, generation: u64, end: u64) -> Result<bool, ClientError> {
+    pub(crate) fn still_there(&self, inode: &Inode, generation: u64, end: u64) -> Result<bool, ClientError> {
         // The fence makes bytes stored in mapped memory visible before the record is read.
         fence(Ordering::SeqCst);
         let now = self.peek(inode)?;
@@ -198,7 +198,7 @@ impl Client {
 
     /// Writes, and raises the file's size to at least `end`. `size` is a guess. Returns false to
     /// begin anew.
-    fn write_and_raise(
+    pub(crate) fn write_and_raise(
         &self,
         inode: &Inode,
         layout: LayoutId,

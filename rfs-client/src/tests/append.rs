@@ -1,6 +1,9 @@
 //! Tests of appends, and of changes by other clients meanwhile.
 
-use std::thread;
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    thread,
+};
 
 use rfs_proto::record;
 
@@ -153,6 +156,30 @@ fn an_append_is_whole_if_a_write_grows_the_file_within_it() {
         });
         assert_eq!(a.append(ino, b"behind it"), Ok(1));
         assert_eq!(read(&a, ino, 0, 100), b"0behind it");
+    });
+}
+
+#[test]
+fn a_truncation_after_a_write_that_overtook_an_append_cuts_the_append() {
+    both(|server| {
+        let (interceptor, a, ino) = with_file(&server);
+        let b = another(&server, ino);
+        let steps = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&steps);
+        interceptor.each_step(move |kind| {
+            // The first list takes the lock, the second one places the bytes.
+            match (kind, counted.load(Ordering::Relaxed)) {
+                (OpKind::Execute, 0) => {}
+                (OpKind::Execute, 1) => b.write(ino, 100, b"far").expect("written"),
+                (_, 2) => drop(b.setattr(ino, &TRUNCATE).expect("truncated")),
+                _ => return,
+            }
+            counted.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(a.append(ino, b"behind"), Ok(1));
+        // An append to mapped memory takes no further step.
+        let expected = if steps.load(Ordering::Relaxed) == 2 { 103 } else { 0 };
+        assert_eq!(read(&a, ino, 0, 200).len(), expected, "it does not grow the file again");
     });
 }
 

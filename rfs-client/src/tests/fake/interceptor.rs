@@ -68,6 +68,14 @@ impl Interceptor {
         });
     }
 
+    /// Runs `act` before each operation.
+    pub(crate) fn each_step(&self, mut act: impl FnMut(OpKind) + Send + 'static) {
+        *self.hook.lock() = Box::new(move |kind| {
+            act(kind);
+            Ok(())
+        });
+    }
+
     /// Runs `act` before each operation of this kind.
     pub(crate) fn each(&self, kind: OpKind, mut act: impl FnMut() + Send + 'static) {
         *self.hook.lock() = Box::new(move |what| {
