@@ -4,7 +4,7 @@
 //! header. Both sides post one receive per slot. A service may defer its reply. An ordinary call
 //! then keeps its slot. A waiting call frees its slot, and gets its reply under a number on a
 //! second queue pair ([`LateReplies`], [`WaitingCalls`]). A started call has no waiting thread
-//! ([`client::StartedCalls`]). Calls may also go through memory that the client writes and reads
+//! (`client::StartedCalls`). Calls may also go through memory that the client writes and reads
 //! ([`fetch`]).
 //!
 //! # Concurrency

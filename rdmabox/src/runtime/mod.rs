@@ -16,15 +16,19 @@
 //! All methods may be called from any thread. `path::submit` documents the lock order.
 
 mod lane;
+mod link;
 mod path;
+mod poller_state;
 mod queue;
+mod serve_state;
 mod state;
 mod wait;
 
 pub use self::path::Until;
 pub(crate) use self::{
-    path::{GroupOp, Link, Started},
-    queue::MergeQueue,
+    link::Link,
+    path::Started,
+    queue::{GroupOp, MergeQueue},
     state::{Runtime, RuntimeInit},
     wait::{CqWaiters, Notice, Ticket, WaitOutcome, as_callback, in_callback},
 };

@@ -5,11 +5,11 @@
 
 use super::{
     lane::{Finished, Lane},
-    path::{Batch, Direction, PollerState, ServeState},
-    path::{IdleParts, Link},
-    queue::ObjectPool,
-    wait::CqWaiters,
-    wait::MAX_LANES,
+    link::Link,
+    poller_state::PollerState,
+    queue::{Batch, Direction, IdleParts, ObjectPool},
+    serve_state::ServeState,
+    wait::{CqWaiters, MAX_LANES},
 };
 use crate::{
     admission::Admission,
@@ -49,7 +49,7 @@ pub(crate) struct RuntimeInit {
     pub signal_interval: u32,
     pub max_msg_sz: u64,
     pub polling: PollingMode,
-    /// True if callers execute requests on mapped memory themselves ([`mapped_io`]).
+    /// True if callers execute requests on mapped memory themselves (`path::mapped_io`).
     pub direct: bool,
     pub retry: Retry,
     /// Time limit of a request.
@@ -93,7 +93,7 @@ pub(crate) struct Runtime {
     pub(super) batch_pool: ObjectPool<Batch>,
     pub(super) finished_pool: ObjectPool<Finished>,
     /// Tickets and loan counts of finished started requests, kept for reuse.
-    pub(super) idle_parts: Mutex<std::collections::VecDeque<IdleParts>>,
+    pub(super) idle_parts: IdleParts,
     /// Number of started requests that are submitted and not finished.
     pub(super) queued: AtomicUsize,
     /// True while a thread in [`serve`](Runtime::serve) polls for all started requests.
@@ -156,7 +156,7 @@ impl Runtime {
             executes_at_post,
             batch_pool: ObjectPool::default(),
             finished_pool: ObjectPool::default(),
-            idle_parts: Mutex::default(),
+            idle_parts: IdleParts::default(),
             queued: AtomicUsize::new(0),
             serving,
             service: ServeState::default(),

@@ -20,13 +20,13 @@ use std::{
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     net::sockopt::socket_peercred,
-    process::geteuid,
+    process::{geteuid, getpid},
 };
 use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 use super::{Address, ConnectError, ProviderKind, resolve::resolve};
 use crate::{
-    provider::soft::{replace_bbr, try_often},
+    provider::soft::{ConnectedProcess, replace_bbr, try_often},
     tls::{TlsClient, TlsStream},
     verbs::Rendezvous,
 };
@@ -306,6 +306,17 @@ impl Stream {
             .is_ok_and(|peer| peer.uid.is_root() || (peer.uid == own && own.as_raw() != NOBODY))
     }
 
+    /// Returns the process that connected a Unix stream. Returns `None` for other streams, for this
+    /// process, for an ended process, and for a process of a foreign pid namespace.
+    pub(crate) fn connected_process(&self) -> Option<ConnectedProcess> {
+        let Stream::Unix(stream) = self else { return None };
+        // Before Linux 6.5 only its number is known. While the stream is open, the process has not
+        // ended, and its number was not reused.
+        let by_number = || ConnectedProcess::open(socket_peercred(stream).ok()?.pid.as_raw_nonzero().get());
+        let process = ConnectedProcess::of(stream).or_else(by_number)?;
+        (process.pid != getpid().as_raw_nonzero().get() && !self.is_over()).then_some(process)
+    }
+
     /// Describes the peer, for people.
     pub(crate) fn peer_name(&self) -> String {
         let stream = match self {
@@ -439,5 +450,14 @@ mod tests {
         assert!(a.is_over() && !b.is_over());
         drop(a);
         assert!(b.is_over());
+    }
+
+    #[test]
+    fn only_another_process_is_a_client_process() {
+        let (a, _b) = UnixStream::pair().unwrap();
+        assert!(Stream::Unix(a).connected_process().is_none(), "this process");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert!(Stream::Tcp(tcp).connected_process().is_none());
     }
 }

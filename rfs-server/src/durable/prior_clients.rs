@@ -10,16 +10,13 @@
 use std::{
     collections::BTreeSet,
     fs, io,
-    os::fd::OwnedFd,
     path::Path,
     time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal},
-};
+use rdmabox::ConnectedProcess;
+use rustix::process::getpid;
 use seeded_faults::seeded;
 
 use super::client_marks::{Mark, Process};
@@ -135,20 +132,20 @@ impl PriorClients {
     }
 }
 
-/// Returns the pidfd of the process that has a number now, and its identity if the kernel tells it.
-fn open(pid: i32) -> Option<(Option<Process>, OwnedFd)> {
-    let pidfd = pidfd_open(Pid::from_raw(pid).filter(|_| pid > 0)?, PidfdFlags::empty()).ok()?;
-    Some((Process::of(pid, &pidfd), pidfd))
+/// Returns the process that has a number now, and its identity if the kernel tells it.
+fn open(pid: i32) -> Option<(Option<Process>, ConnectedProcess)> {
+    let process = ConnectedProcess::open(pid)?;
+    Some((Process::of(pid, &process.pidfd), process))
 }
 
 /// Kills a process if it is the right one and has not ended. Returns true if it was killed. The
 /// server never kills itself.
 fn kill(pid: i32, is_right: impl FnOnce(Option<Process>) -> bool) -> bool {
-    let Some((process, pidfd)) = open(pid) else { return false };
-    if pid == getpid().as_raw_nonzero().get() || has_ended(&pidfd) || !is_right(process) {
+    let Some((identity, process)) = open(pid) else { return false };
+    if pid == getpid().as_raw_nonzero().get() || process.has_ended() || !is_right(identity) {
         return false;
     }
-    match pidfd_send_signal(&pidfd, Signal::KILL) {
+    match process.kill() {
         Ok(()) => {
             log::warn!("killed client {pid}: unresponsive, and still maps memory of the previous server");
             true
@@ -158,12 +155,6 @@ fn kill(pid: i32, is_right: impl FnOnce(Option<Process>) -> bool) -> bool {
             false
         }
     }
-}
-
-/// Returns true for a zombie, too.
-fn has_ended(pidfd: &OwnedFd) -> bool {
-    let mut descriptors = [PollFd::new(pidfd, PollFlags::IN)];
-    poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
 /// Returns all processes that `/proc` shows; none if `/proc` is that of another pid namespace.
@@ -191,6 +182,8 @@ fn has_open(pid: i32, fifo: &Path) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use std::{os::unix::process::ExitStatusExt, process::Command};
+
+    use rustix::process::{Pid, Signal};
 
     use super::*;
 

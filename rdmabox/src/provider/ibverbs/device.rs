@@ -1,63 +1,19 @@
 //! An open RDMA device.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, Ordering},
-};
+use std::sync::{Arc, atomic::AtomicU32};
 
 use ibverbs_sys::{ibv_qp_cap, ibv_qp_init_attr, ibv_qp_type};
 
 use super::{
-    discovery::{AtomicCap, PortInfo, select},
+    discovery::{AtomicCap, select},
     error::IbverbsError,
-    objects::{IbvCq, IbvPd, Watch, Watcher},
+    objects::{Core, IbvCq, IbvPd, Watch, Watcher},
     raw::{Calls, Library, Opened, RawCq, RawPd, RawQp, SONAME},
 };
 use crate::{
     provider::rdma_options::{RdmaError, RdmaOptions},
     verbs::{AtomicScope, CompletionQueue, Device, DeviceAttr, ProtectionDomain, QpCaps, VerbsError},
 };
-
-/// State that the objects of an open device share.
-#[derive(Debug)]
-pub(super) struct Core {
-    attr: DeviceAttr,
-    gid_index: Option<u8>,
-    next_qp: AtomicU32,
-    /// Declared before `opened`, so that it is dropped before the device is closed.
-    watcher: Watcher,
-    opened: Arc<Opened>,
-}
-
-impl Core {
-    pub(super) fn attr(&self) -> &DeviceAttr {
-        &self.attr
-    }
-
-    pub(super) fn opened(&self) -> &Arc<Opened> {
-        &self.opened
-    }
-
-    pub(super) fn watch(&self) -> &Watch {
-        self.watcher.watch()
-    }
-
-    /// Returns the current state of the port that connections use.
-    pub(super) fn port(&self) -> PortInfo {
-        self.watch().port()
-    }
-
-    /// Returns the GID index that the options select.
-    pub(super) fn gid_index(&self) -> Option<u8> {
-        self.gid_index
-    }
-
-    /// Returns a number that no other queue pair of this device has. The device reuses its own
-    /// numbers.
-    pub(super) fn number(&self) -> u32 {
-        self.next_qp.fetch_add(1, Ordering::Relaxed)
-    }
-}
 
 /// An RDMA device of this machine, and the port that connections use.
 #[derive(Debug)]

@@ -14,6 +14,8 @@
 
 mod completion;
 mod device;
+mod device_state;
+mod limits;
 mod memory;
 mod qp;
 mod stream;

@@ -20,16 +20,6 @@ use crate::{
     verbs::{RemoteAddr, WorkCompletion},
 };
 
-/// The reusable parts of a started request, which do not depend on its buffer.
-#[derive(Debug)]
-pub(crate) struct IdleParts {
-    ticket: Arc<Ticket>,
-    count: LoanCount,
-}
-
-/// Limit of the parts kept for reuse. More exist while more requests are in flight.
-const MAX_KEPT: usize = 1024;
-
 /// A started request. Its buffer is lent until the request is done.
 #[derive(Debug)]
 pub(crate) struct Started<B> {
@@ -41,18 +31,7 @@ pub(crate) struct Started<B> {
 impl Runtime {
     /// Returns a ticket for `count` requests, and a loan count for their buffer.
     pub(crate) fn take_idle(&self, count: usize) -> (Arc<Ticket>, LoanCount) {
-        // The oldest ticket is the least likely to be still held by another thread.
-        match self.idle_parts.lock().pop_front() {
-            Some(idle) => (Ticket::unowned(count, Some(idle.ticket)), idle.count),
-            None => (Ticket::unowned(count, None), LoanCount::default()),
-        }
-    }
-
-    fn put_idle(&self, ticket: Arc<Ticket>, count: LoanCount) {
-        let mut idle = self.idle_parts.lock();
-        if idle.len() < MAX_KEPT {
-            idle.push_back(IdleParts { ticket, count });
-        }
+        self.idle_parts.take(count)
     }
 
     /// Submits requests of one direction that use a lent buffer.
@@ -135,7 +114,7 @@ impl<B> Started<B> {
     fn over(self) -> Option<B> {
         let Started { runtime, ticket, lent } = self;
         let (buf, count) = lent.take();
-        runtime.put_idle(ticket, count);
+        runtime.idle_parts.put(ticket, count);
         buf
     }
 }
@@ -150,7 +129,7 @@ impl<B: Send + 'static> Started<B> {
         let callback = Box::new(move |result| {
             let (buf, count) = lent.take();
             if let Some(runtime) = weak.upgrade() {
-                runtime.put_idle(own, count);
+                runtime.idle_parts.put(own, count);
             }
             done(result, buf);
         });

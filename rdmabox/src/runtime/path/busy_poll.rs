@@ -6,23 +6,19 @@
 //! all queues in [`Runtime::serve`]. Threads that start requests meanwhile wake no poller.
 //!
 //! # Concurrency
-//! `Runtime::serving` admits one thread. It takes leader locks of [`CqWaiters`] by
+//! `Runtime::serving` admits one thread. It takes leader locks of `CqWaiters` by
 //! `try_lock`, one at a time.
 
 use std::time::{Duration, Instant};
 
 use crate::{
     runtime::{state::Runtime, wait::in_callback},
-    sync::{
-        Mutex,
-        atomic::{AtomicU32, AtomicUsize, Ordering},
-        now, spin_loop, yield_now,
-    },
+    sync::{atomic::Ordering, now, spin_loop, yield_now},
     verbs::WorkCompletion,
 };
 
 /// Idle time after which the sleeping pollers take over. An awake peer on this host answers
-/// sooner. With slower peers [`Backoff`] soon suppresses the attempts.
+/// sooner. With slower peers `Backoff` soon suppresses the attempts.
 const IDLE_LIMIT: Duration = Duration::from_micros(100);
 /// Time limit of one call: the work for which the thread started the requests waits meanwhile.
 const MAX_SERVE_TIME: Duration = Duration::from_millis(5);
@@ -30,11 +26,6 @@ const MAX_SERVE_TIME: Duration = Duration::from_millis(5);
 const POLLS_PER_YIELD: u32 = 16;
 /// Rounds over all queues between two clock reads.
 const POLLS_PER_CLOCK_READ: u32 = 64;
-
-/// Unsuccessful attempts in a row before further ones are skipped.
-const MISSES_BEFORE_BACKOFF: u32 = 4;
-/// Base-2 logarithm of the number of attempts that are skipped at most.
-const MAX_SKIPS_LOG2: u32 = 10;
 
 /// The condition at which a serving thread stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,53 +35,6 @@ pub enum Until {
     /// At least one started request is done. The thread still dispatches everything that the same
     /// poll found.
     AnyDone,
-}
-
-/// State of the serving thread.
-#[derive(Debug, Default)]
-pub(crate) struct ServeState {
-    backoff: Backoff,
-    /// Number of started requests whose owners were notified. Relaxed: a reader that misses an
-    /// increment polls again.
-    notified: AtomicUsize,
-    /// Time of the next check for overdue requests. Pollers make that check if no thread serves.
-    overdue_at: Mutex<Option<Instant>>,
-}
-
-/// Suppresses attempts where replies take longer than a thread may poll. Attempts become
-/// exponentially rarer while none succeeds. Relaxed: concurrent updates may be lost, which is
-/// harmless.
-#[derive(Debug, Default)]
-struct Backoff {
-    misses: AtomicU32,
-    skips: AtomicU32,
-}
-
-impl Backoff {
-    /// Returns true if a thread should poll now. Counts down the skipped attempts.
-    fn should_poll(&self) -> bool {
-        let left = self.skips.load(Ordering::Relaxed);
-        if left > 0 {
-            self.skips.store(left - 1, Ordering::Relaxed);
-        }
-        left == 0
-    }
-
-    /// Records whether an attempt found a completion.
-    fn record(&self, found: bool) {
-        if found {
-            // The counter is usually zero already, and a load is cheaper than a store.
-            if self.misses.load(Ordering::Relaxed) > 0 {
-                self.misses.store(0, Ordering::Relaxed);
-            }
-            return;
-        }
-        let row = (self.misses.load(Ordering::Relaxed) + 1).min(MAX_SKIPS_LOG2);
-        self.misses.store(row, Ordering::Relaxed);
-        if row >= MISSES_BEFORE_BACKOFF {
-            self.skips.store(1 << row, Ordering::Relaxed);
-        }
-    }
 }
 
 /// Marks the calling thread as the serving thread until it is dropped.
@@ -198,28 +142,5 @@ impl Runtime {
         if due {
             (0..self.cq_waiters.len()).for_each(|index| self.fail_overdue_lanes(index));
         }
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn attempts_become_rarer_until_one_succeeds() {
-        let backoff = Backoff::default();
-        // Number of attempts that are skipped before the next one.
-        let skips = || (0..).take_while(|_| !backoff.should_poll()).count();
-        let misses = |times: usize| {
-            let once = |_| {
-                backoff.record(false);
-                skips()
-            };
-            (0..times).map(once).collect::<Vec<_>>()
-        };
-        assert_eq!(misses(9), [0, 0, 0, 16, 32, 64, 128, 256, 512]);
-        assert_eq!(misses(3), [1024, 1024, 1024]);
-        backoff.record(true);
-        assert_eq!(misses(4), [0, 0, 0, 16]);
     }
 }

@@ -15,11 +15,11 @@ use std::{
 
 use smallvec::SmallVec;
 
-use super::submit::{READ, WRITE};
 use crate::{
     error::RequestError,
     runtime::{
         lane::{Finished, Kind, Member, PostedWr, QpGeneration, lane_of},
+        queue::{READ, WRITE},
         state::Runtime,
         wait::{CqWaiter, Notice, Ticket, WaitOutcome, as_callback},
     },

@@ -10,10 +10,5 @@ mod post;
 mod qp_recovery;
 mod submit;
 
-pub(crate) use self::async_request::{IdleParts, Started};
-pub(crate) use self::busy_poll::ServeState;
+pub(crate) use self::async_request::Started;
 pub use self::busy_poll::Until;
-pub(crate) use self::pollers::PollerState;
-pub(crate) use self::post::Batch;
-pub(crate) use self::qp_recovery::Link;
-pub(crate) use self::submit::{Direction, GroupOp};

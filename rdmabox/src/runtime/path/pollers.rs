@@ -12,63 +12,13 @@ use std::sync::Arc;
 
 use crate::{
     runtime::{
-        lane::Lane,
+        poller_state::PollerState,
         state::Runtime,
         wait::{CqWaiter, in_callback},
     },
-    sync::{
-        JoinHandle, Mutex, OnceLock, Thread,
-        atomic::{AtomicBool, Ordering},
-        current, now, park, spawn,
-    },
+    sync::{atomic::Ordering, current, now, park, spawn},
     verbs::WorkCompletion,
 };
-
-/// State of the poller of a completion queue.
-#[derive(Debug)]
-pub(crate) struct PollerState {
-    lanes: Arc<[Lane]>,
-    /// True if requests may be outstanding.
-    wanted: AtomicBool,
-    thread: OnceLock<Thread>,
-    handle: Mutex<Option<JoinHandle<()>>>,
-    /// True while another thread serves all started requests ([`busy_poll`](super::busy_poll)).
-    served: Arc<AtomicBool>,
-}
-
-impl PollerState {
-    pub(crate) fn new(lanes: Arc<[Lane]>, served: Arc<AtomicBool>) -> PollerState {
-        let (wanted, thread, handle) = (AtomicBool::new(false), OnceLock::new(), Mutex::new(None));
-        PollerState { lanes, wanted, thread, handle, served }
-    }
-
-    pub(crate) fn is_idle(&self, cq_index: usize) -> bool {
-        self.lanes.iter().filter(|lane| lane.cq_index == cq_index).all(Lane::is_idle)
-    }
-}
-
-impl CqWaiter for PollerState {
-    fn is_settled_on(&self, cq_index: usize) -> bool {
-        let over = || self.is_idle(cq_index) || self.served.load(Ordering::SeqCst);
-        if !over() {
-            return false;
-        }
-        self.wanted.store(false, Ordering::SeqCst);
-        // A thread that posted, or stopped to serve, before this store saw `wanted` set and woke no
-        // poller. This check sees its requests.
-        if over() {
-            return true;
-        }
-        self.wanted.store(true, Ordering::SeqCst);
-        false
-    }
-
-    fn wake(&self) {
-        if let Some(thread) = self.thread.get() {
-            thread.unpark();
-        }
-    }
-}
 
 impl Runtime {
     /// Makes sure that the poller of a completion queue polls, unless a thread serves all started

@@ -12,47 +12,19 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::submit::{GroupOp, Pending, Request};
 use crate::{
     batch::Plan,
     mapping::Memory,
     memory::{Loan, PreMrBuf, PreMrPool},
     runtime::{
-        lane::{Finished, Kind, Member, PostedWr, wr_id},
-        queue::FenceTracker,
+        lane::{Kind, Member, PostedWr, wr_id},
+        queue::{Batch, FenceTracker, GroupOp, Pending, Ready, Request},
         state::Runtime,
         wait::Ticket,
     },
     sync::now,
     verbs::{Access, MrHandle, RemoteAddr, SendFlags, SendOp, SendWr, Sge, VerbsError, WcStatus},
 };
-
-/// A work request that has no sequence number yet.
-#[derive(Debug)]
-struct Ready {
-    op: SendOp,
-    /// Range of its elements in `Batch::sges`; empty for inline data.
-    sges: std::ops::Range<usize>,
-    /// Index of its first member in `Batch::members`.
-    first_member: usize,
-    inline: bool,
-    flags: SendFlags,
-    posted: PostedWr,
-}
-
-/// Work requests for one lane, in order. Batches are reused.
-#[derive(Debug, Default)]
-pub(crate) struct Batch {
-    lane: usize,
-    /// Work requests per doorbell.
-    chain: usize,
-    sges: Vec<Sge>,
-    ready: Vec<Ready>,
-    members: Vec<Member>,
-    /// Tickets in the batch that other parties wait for.
-    other_tickets: Vec<Arc<Ticket>>,
-    refused: Finished,
-}
 
 /// The parts of a work request, except for its members.
 struct WrParts {

@@ -10,11 +10,7 @@
 //! Any thread may start the recovery. `Runtime::recovering` admits one recovery thread, which
 //! locks one lane's queue at a time.
 
-use std::{
-    fmt,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
 use crate::{
     runtime::{lane::Lane, state::Runtime},
@@ -22,29 +18,11 @@ use crate::{
         atomic::{Ordering, fence},
         now, sleep, spawn,
     },
-    verbs::{CompletionQueue, QueuePair},
 };
 
 /// Pause before the second attempt to connect. It doubles up to `MAX_PAUSE`.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const MAX_PAUSE: Duration = Duration::from_millis(200);
-
-/// The session as seen by its lanes.
-pub(crate) trait Link: Send + Sync + fmt::Debug {
-    /// Returns true if the peer has ended the session or died.
-    fn is_gone(&self) -> bool;
-
-    /// Connects a new queue pair for data lane `lane`. It completes on `cq`.
-    fn rejoin(
-        &self,
-        lane: usize,
-        cq: &Arc<dyn CompletionQueue>,
-        deadline: Instant,
-    ) -> Result<Arc<dyn QueuePair>, String>;
-
-    /// Tells the peer that the session is over.
-    fn hang_up(&self);
-}
 
 impl Runtime {
     /// Starts the replacement of all lanes that are down, unless it is running already.

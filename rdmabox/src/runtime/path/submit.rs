@@ -14,14 +14,13 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::post::Batch;
 use crate::{
-    batch::{Item, Plan},
+    batch::Item,
     error::RequestError,
     memory::Loan,
     runtime::{
         lane::Lane,
-        queue::{CombinerGuard, MergeQueue},
+        queue::{Batch, Combiner, CombinerGuard, GroupOp, Pending, READ, Request, WRITE},
         state::Runtime,
         wait::Ticket,
     },
@@ -31,66 +30,6 @@ use crate::{
 
 /// Length in bytes up to which a request is small: it delays other requests little.
 const SMALL: u64 = 16 << 10;
-
-/// A caller's request: one READ or WRITE, or the steps of an ordered list.
-#[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // Moved a few times; a box would be an allocation per list.
-pub(crate) enum Request {
-    Single { remote: RemoteAddr, loan: Loan },
-    Group(SmallVec<[GroupOp; 4]>),
-}
-
-/// A step of an ordered list.
-#[derive(Debug)]
-pub(crate) struct GroupOp {
-    pub op: SendOp,
-    pub loan: Loan,
-}
-
-impl GroupOp {
-    /// Returns the remote range that the step changes.
-    pub(crate) fn changes(&self) -> Option<(RemoteAddr, u64)> {
-        match self.op {
-            SendOp::Write { remote, .. } => Some((remote, self.loan.len() as u64)),
-            SendOp::CompareSwap { remote, .. } | SendOp::FetchAdd { remote, .. } => Some((remote, 8)),
-            SendOp::Read { .. } | SendOp::Send { .. } => None,
-        }
-    }
-}
-
-#[derive(Debug)]
-pub(crate) struct Pending {
-    pub request: Request,
-    pub ticket: Arc<Ticket>,
-}
-
-impl Pending {
-    fn parts(&self) -> usize {
-        match &self.request {
-            Request::Single { .. } => 1,
-            Request::Group(ops) => ops.len(),
-        }
-    }
-}
-
-/// Working storage of a combiner, reused.
-#[derive(Debug, Default)]
-pub(crate) struct Combiner {
-    /// Requests taken from the queue and not posted yet, in order of arrival.
-    backlog: Vec<Pending>,
-    items: Vec<Item>,
-    plan: Plan,
-    taken: Vec<bool>,
-    picked: Vec<Option<Pending>>,
-    kept: Vec<Pending>,
-}
-
-/// The merge queue of one direction.
-pub(crate) type Direction = MergeQueue<Pending, Combiner>;
-
-pub(crate) const READ: usize = 0;
-/// Also the direction of ordered lists.
-pub(crate) const WRITE: usize = 1;
 
 impl Runtime {
     /// Runs `count` requests of one direction and waits for all of them.

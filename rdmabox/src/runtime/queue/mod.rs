@@ -1,9 +1,15 @@
 //! Requests before they are posted: merge queues, and the objects that pass through them.
 
+mod batch;
 mod fences;
+mod idle_parts;
 mod merge_queue;
 mod object_pool;
+mod request;
 
+pub(crate) use self::batch::{Batch, Ready};
 pub(crate) use self::fences::FenceTracker;
+pub(crate) use self::idle_parts::IdleParts;
 pub(crate) use self::merge_queue::{CombinerGuard, MergeQueue};
 pub(crate) use self::object_pool::ObjectPool;
+pub(crate) use self::request::{Combiner, Direction, GroupOp, Pending, READ, Request, WRITE};

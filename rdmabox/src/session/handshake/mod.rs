@@ -21,7 +21,7 @@ mod preamble;
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, io};
+use std::{fmt, io, time::Duration};
 
 use subtle::ConstantTimeEq;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -37,6 +37,8 @@ pub(crate) use preamble::{Preamble, Purpose, receive_preamble};
 const MAGIC: [u8; 8] = *b"rdmabxS\x01";
 const VERSION: u32 = 4;
 
+/// Time limit for each answer, for one queue pair, and for all queue pairs of a new session.
+pub(crate) const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Identity of a machine until its next boot.
 pub(crate) type HostId = [u8; 16];
 

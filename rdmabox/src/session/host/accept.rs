@@ -15,27 +15,19 @@ use std::{
 };
 
 use super::{
-    builder::{HANDSHAKE, Inner},
-    host_session::{self, SessionRequest},
     listener::Listener,
     pending_connections::PendingConnection,
+    session_thread::{self, Identity, SessionRequest},
+    state::Inner,
 };
 use crate::{
-    auth::{Grant, KeyId, Transcript},
+    auth::KeyId,
     session::{
-        handshake::{self, Answer, Preamble, Purpose},
+        handshake::{self, Answer, HANDSHAKE, Preamble, Purpose},
         stream::Stream,
     },
     tls::TlsStream,
 };
-
-/// The identity that a client has proved.
-pub(crate) enum Identity {
-    /// No key, and none is required.
-    Anonymous,
-    /// Possession of this key.
-    Key { id: KeyId, grant: Grant, transcript: Transcript },
-}
 
 /// Accepts streams until the host stops.
 pub(crate) fn run(inner: &Arc<Inner>, listener: &Listener) {
@@ -115,7 +107,7 @@ fn dispatch(inner: &Arc<Inner>, stream: Stream, pending: PendingConnection) {
             let request = SessionRequest { queue_pairs, fetch };
             let done = authenticate(inner, &preamble, key, &mut stream, deadline).and_then(|identity| {
                 pending.set_authenticated();
-                host_session::serve(inner, stream, pending, request, identity)
+                session_thread::serve(inner, stream, pending, request, identity)
             });
             if let Err(reason) = done {
                 log::warn!("{name}: no session: {reason}");

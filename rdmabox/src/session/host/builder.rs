@@ -11,7 +11,6 @@
 //! `Inner::sessions` and `Inner::threads` are never held together.
 
 use std::{
-    collections::HashMap,
     io,
     os::fd::OwnedFd,
     sync::{
@@ -26,55 +25,28 @@ use parking_lot::Mutex;
 
 use super::{
     accept,
-    host_session::HostSession,
     listener::{Listener, ListenerHandle},
     peer::{Export, Exported, Service},
     pending_connections::PendingConnections,
     session_terminator::Ender,
+    stack::Stack,
+    state::{Fencing, Inner},
 };
 use crate::{
     auth::{Domain, Keyring, Limits},
     mapping::Memory,
     provider::{
-        rdma,
-        rdma::RdmaOptions,
+        rdma::{self, RdmaOptions},
         soft::{ConnectedProcess, SoftDevice},
     },
-    rpc::{LATE_DEPTH, QUEUE_DEPTH, RpcServer},
     session::{
         address::{Address, ProviderKind},
         error::HostError,
-        handshake::{self, HostId},
+        handshake,
     },
     tls::TlsServer,
     verbs::{Access, AtomicScope, Device, DeviceAttr, ProtectionDomain},
 };
-
-/// Maximum number of sessions, including sessions in the making, regardless of [`Limits`].
-const MAX_SESSIONS: usize = 1000;
-/// Time limit for each answer, for one queue pair, and for all queue pairs of a new session.
-pub(crate) const HANDSHAKE: Duration = Duration::from_secs(5);
-
-/// Detection and fencing of lost clients.
-///
-/// A session ends with its control connection, which a dying client closes. Only a lease detects
-/// a client that is stopped, hangs, or is cut off from the network. The end of a session destroys
-/// its queue pairs, so later requests have no effect.
-///
-/// A client with mapped memory (shared memory) must release the mapping itself, and a running
-/// client does so at once. If a client does not release the mapping within 3 seconds, the host
-/// waits for the end of its process. Until then [`Service::disconnected`] is not called, and the
-/// service reuses nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fencing {
-    /// Length of the lease. A client that stays silent for this long loses its session. Clients
-    /// renew three times per lease by themselves. `None`: a session lasts until its connection
-    /// ends.
-    pub lease: Option<Duration>,
-    /// Kills (SIGKILL) a local client that does not release mapped memory, instead of waiting
-    /// without limit. The host must run as the same user or have CAP_KILL.
-    pub kill: bool,
-}
 
 /// A host that does not listen yet. It exports memory and collects options.
 pub struct Host {
@@ -363,77 +335,6 @@ impl Drop for Running {
                 None => break,
             }
         }
-    }
-}
-
-/// A device with the protection domains and the call server of its sessions.
-#[derive(Debug)]
-pub(crate) struct Stack {
-    pub(crate) device: Arc<dyn Device>,
-    pds: Vec<Arc<dyn ProtectionDomain>>,
-    pub(crate) rpc: RpcServer,
-    /// Number of sessions, including sessions in the making.
-    pub(crate) admitted: AtomicUsize,
-    /// Maximum of `admitted`, as the completion queue allows.
-    pub(crate) max_sessions: usize,
-}
-
-impl Stack {
-    fn new(device: Arc<dyn Device>, pds: Vec<Arc<dyn ProtectionDomain>>) -> Result<Stack, HostError> {
-        // Completions that a session can have queued, and some for sessions that have just ended.
-        let each = 2 * (QUEUE_DEPTH + LATE_DEPTH) as usize;
-        let depth = ((MAX_SESSIONS + 8) * each).min(device.attr().max_cqe as usize);
-        let max_sessions = (depth / each).saturating_sub(8).min(MAX_SESSIONS);
-        // One thread may poll requests in mapped memory while others take messages.
-        let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).clamp(2, 4);
-        let rpc = RpcServer::start(device.create_cq(depth)?, threads).map_err(HostError::Thread)?;
-        Ok(Stack { device, pds, rpc, admitted: AtomicUsize::new(0), max_sessions })
-    }
-
-    /// Returns the protection domain. Each stack has as many domains as the host.
-    pub(crate) fn pd(&self, domain: Domain) -> &Arc<dyn ProtectionDomain> {
-        &self.pds[domain.0]
-    }
-}
-
-pub(crate) struct Inner {
-    soft: Stack,
-    rdma: Option<Stack>,
-    pub(crate) fencing: Fencing,
-    pub(crate) limits: Limits,
-    pub(crate) keys: Option<Arc<dyn Keyring>>,
-    pub(crate) any_local_user: bool,
-    pub(crate) tls: Option<Arc<TlsServer>>,
-    pub(crate) service: Arc<dyn Service>,
-    pub(crate) host_id: HostId,
-    pub(crate) unix: String,
-    /// Sessions by id, from the start of the handshake to the start of their end.
-    pub(crate) sessions: Mutex<HashMap<u64, Arc<HostSession>>>,
-    pub(crate) next_id: AtomicU64,
-    pub(crate) pending: Arc<PendingConnections>,
-    pub(crate) in_making: AtomicUsize,
-    pub(crate) stopping: AtomicBool,
-    pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
-}
-
-impl Inner {
-    /// Returns the stack that serves sessions of this provider.
-    pub(crate) fn stack(&self, provider: ProviderKind) -> &Stack {
-        match provider {
-            ProviderKind::Shm | ProviderKind::Tcp => &self.soft,
-            // Only a host with an RDMA device has an RDMA listener.
-            ProviderKind::Rdma => self.rdma.as_ref().unwrap_or(&self.soft),
-        }
-    }
-}
-
-impl std::fmt::Debug for Inner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Inner")
-            .field("soft", &self.soft)
-            .field("rdma", &self.rdma)
-            .field("sessions", &self.sessions)
-            .finish_non_exhaustive()
     }
 }
 

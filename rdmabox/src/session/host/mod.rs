@@ -2,14 +2,17 @@
 
 mod accept;
 mod builder;
-mod client_process;
 mod host_session;
 mod listener;
 mod peer;
 mod pending_connections;
 mod queue_pairs;
 mod session_terminator;
+mod session_thread;
+mod stack;
+mod state;
 
-pub use self::builder::{Fencing, Host, Running};
+pub use self::builder::{Host, Running};
 pub use self::peer::{Export, Peer, PeerProcess, Service};
 pub use self::session_terminator::Ender;
+pub use self::state::Fencing;

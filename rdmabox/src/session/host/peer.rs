@@ -11,10 +11,10 @@ use std::{
     },
 };
 
-use super::client_process::ClientProcess;
 use crate::{
     auth::{Domain, KeyId},
     mapping::Memory,
+    provider::soft::ConnectedProcess,
     rpc::Reply,
     session::address::ProviderKind,
     verbs::{MrHandle, RemoteAddr},
@@ -59,12 +59,12 @@ pub struct Peer {
     /// True if the host stopped waiting for the client to release mapped memory.
     pub(crate) clings: AtomicBool,
     /// The client's process, if it maps memory.
-    pub(crate) process: Option<Arc<ClientProcess>>,
+    pub(crate) process: Option<Arc<ConnectedProcess>>,
 }
 
 /// The process of a peer on this host.
 #[derive(Clone, Debug)]
-pub struct PeerProcess(Arc<ClientProcess>);
+pub struct PeerProcess(Arc<ConnectedProcess>);
 
 impl PeerProcess {
     /// Returns true once the process has ended.
@@ -74,7 +74,7 @@ impl PeerProcess {
 
     /// Returns the pid. No other process has it while [`has_ended`](Self::has_ended) is false.
     pub fn id(&self) -> i32 {
-        self.0.pid()
+        self.0.pid
     }
 }
 

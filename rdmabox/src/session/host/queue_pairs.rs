@@ -21,9 +21,8 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-use super::builder::HANDSHAKE;
 use crate::{
-    session::{address::ProviderKind, stream::Stream},
+    session::{address::ProviderKind, handshake::HANDSHAKE, stream::Stream},
     verbs::{QueuePair, VerbsError},
 };
 

@@ -5,7 +5,7 @@
 
 use std::sync::Weak;
 
-use super::builder::Inner;
+use super::state::Inner;
 use crate::rpc::{Handler, Reason};
 
 /// Handle that ends sessions of a host, from any thread. It does not keep the host alive.

@@ -28,15 +28,13 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use smallvec::SmallVec;
 
 use super::{
-    qp::IbvQp,
+    core_state::Core,
     ring::{MAX_PLACES, Name, Place, Ring},
     status,
+    watch::{WatchedCq, WatchedQp},
 };
 use crate::{
-    provider::ibverbs::{
-        device::Core,
-        raw::{RawCq, RawWc},
-    },
+    provider::ibverbs::raw::{RawCq, RawWc},
     verbs::{CompletionQueue, VerbsError, WcStatus, WorkCompletion},
 };
 
@@ -46,7 +44,7 @@ const BATCH: usize = 32;
 const MARKER_SLOTS: usize = 8;
 
 /// Queue pairs with a failed request among the polled completions.
-type Failed = SmallVec<[Arc<IbvQp>; 2]>;
+type Failed = SmallVec<[Arc<dyn WatchedQp>; 2]>;
 
 /// A completion that waits to be polled. The poll frees its slot.
 #[derive(Debug)]
@@ -60,7 +58,7 @@ struct Stashed {
 struct Row {
     generation: u16,
     ring: Option<Arc<Ring>>,
-    qp: Weak<IbvQp>,
+    qp: Option<Weak<dyn WatchedQp>>,
 }
 
 #[derive(Debug)]
@@ -76,9 +74,9 @@ struct Inner {
 }
 
 impl Inner {
-    fn row(&self, place: Place) -> Option<(&Arc<Ring>, &Weak<IbvQp>)> {
+    fn row(&self, place: Place) -> Option<(&Arc<Ring>, &Weak<dyn WatchedQp>)> {
         let row = self.rows.get(usize::from(place.index))?;
-        (row.generation == place.generation).then_some((row.ring.as_ref()?, &row.qp))
+        (row.generation == place.generation).then_some((row.ring.as_ref()?, row.qp.as_ref()?))
     }
 
     /// Returns how many of `wanted` completions can be taken without a check of the events.
@@ -110,7 +108,7 @@ impl Inner {
             {
                 wc.status = status;
             }
-            let known = failed.last().is_some_and(|last| std::ptr::eq(Arc::as_ptr(last), qp.as_ptr()));
+            let known = failed.last().is_some_and(|last| std::ptr::addr_eq(Arc::as_ptr(last), qp.as_ptr()));
             if !known && let Some(qp) = qp.upgrade() {
                 failed.push(qp);
             }
@@ -164,7 +162,8 @@ impl IbvCq {
             broken: AtomicBool::new(false),
             core: Arc::clone(core),
         });
-        core.watch().add_cq(cq.raw.addr(), &cq);
+        let weak: Weak<IbvCq> = Arc::downgrade(&cq);
+        core.watch().add_cq(cq.raw.addr(), weak);
         Ok(cq)
     }
 
@@ -177,7 +176,7 @@ impl IbvCq {
     }
 
     /// Registers one direction of a queue pair. Returns `None` if the table is full.
-    pub(crate) fn enter(&self, ring: &Arc<Ring>, qp: &Weak<IbvQp>) -> Option<Place> {
+    pub(crate) fn enter(&self, ring: &Arc<Ring>, qp: Weak<dyn WatchedQp>) -> Option<Place> {
         let mut inner = self.inner.lock();
         let index = match inner.free.pop() {
             Some(index) => index,
@@ -189,7 +188,7 @@ impl IbvCq {
         };
         let row = &mut inner.rows[usize::from(index)];
         row.generation = row.generation.wrapping_add(1);
-        (row.ring, row.qp) = (Some(Arc::clone(ring)), Weak::clone(qp));
+        (row.ring, row.qp) = (Some(Arc::clone(ring)), Some(qp));
         Some(Place { index, generation: row.generation })
     }
 
@@ -267,12 +266,6 @@ impl IbvCq {
         }
     }
 
-    /// Records that the device has lost completions of this queue.
-    pub(crate) fn set_overrun(&self) {
-        self.overrun.store(true, Ordering::SeqCst);
-        self.wake();
-    }
-
     /// Takes completions. The inner `Err` holds the number of completions taken so far: the caller
     /// must check for losses before it takes more.
     fn take(
@@ -313,6 +306,13 @@ impl IbvCq {
             }
         }
         Ok(Ok(count))
+    }
+}
+
+impl WatchedCq for IbvCq {
+    fn set_overrun(&self) {
+        self.overrun.store(true, Ordering::SeqCst);
+        self.wake();
     }
 }
 

@@ -12,13 +12,10 @@ use std::{
 use ibverbs_sys::ibv_access_flags as bits;
 use parking_lot::RwLock;
 
-use super::{cq::IbvCq, qp::IbvQp};
+use super::{core_state::Core, cq::IbvCq, qp::IbvQp};
 use crate::{
     mapping::{Memory, Pin},
-    provider::ibverbs::{
-        device::Core,
-        raw::{RawMr, RawPd},
-    },
+    provider::ibverbs::raw::{RawMr, RawPd},
     verbs::{
         Access, CompletionQueue, MemoryRegion, MrHandle, ProtectionDomain, QpInit, QueuePair, Sge, VerbsError,
     },

@@ -30,16 +30,17 @@ use parking_lot::Mutex;
 use socket2::SockRef;
 
 use super::{
+    core_state::Core,
     cq::IbvCq,
     lists::{RecvList, SendList},
     pd::IbvPd,
     ring::{Name, Place, Ring},
     status,
+    watch::WatchedQp,
 };
 use crate::{
     provider::ibverbs::{
         connection::{Endpoint, Exchange, Local, Path},
-        device::Core,
         discovery::{Gid, select},
         raw::RawQp,
     },
@@ -146,7 +147,7 @@ impl IbvQp {
         let mut full = false;
         let qp = Arc::new_cyclic(|me: &Weak<IbvQp>| {
             let mut enter = |cq: &IbvCq, ring: &Arc<Ring>| {
-                let place = cq.enter(ring, me);
+                let place = cq.enter(ring, me.clone());
                 full |= place.is_none();
                 // Generation 0 with the last index matches no entry of the table.
                 place.unwrap_or(Place { index: u16::MAX, generation: 0 })
@@ -184,23 +185,8 @@ impl IbvQp {
                 limit,
             });
         }
-        qp.core.watch().add_qp(num, qp.raw.addr(), &qp.me);
+        qp.core.watch().add_qp(num, qp.raw.addr(), qp.me.clone());
         Ok(qp)
-    }
-
-    /// Moves to Err, once, and notifies the peer. Does not block.
-    pub(crate) fn fail(&self, why: &str) {
-        let _changing = self.changing.lock();
-        if self.state.swap(QpState::Err as u8, Ordering::AcqRel) == QpState::Err as u8 {
-            return;
-        }
-        log::debug!("queue pair {}: {why}", self.num);
-        self.to_err_on_device();
-        if let Some(stream) = self.stream.get() {
-            self.core.watch().remove_stream(fd_of(stream));
-            // The stream may already be shut down.
-            let _ = sock(stream).shutdown(std::net::Shutdown::Both);
-        }
     }
 
     fn to_err_on_device(&self) {
@@ -496,6 +482,22 @@ fn send_attr(path: &Path) -> (ibv_qp_attr, mask) {
         | mask::IBV_QP_RNR_RETRY
         | mask::IBV_QP_MAX_QP_RD_ATOMIC;
     (attr, which)
+}
+
+impl WatchedQp for IbvQp {
+    fn fail(&self, why: &str) {
+        let _changing = self.changing.lock();
+        if self.state.swap(QpState::Err as u8, Ordering::AcqRel) == QpState::Err as u8 {
+            return;
+        }
+        log::debug!("queue pair {}: {why}", self.num);
+        self.to_err_on_device();
+        if let Some(stream) = self.stream.get() {
+            self.core.watch().remove_stream(fd_of(stream));
+            // The stream may already be shut down.
+            let _ = sock(stream).shutdown(std::net::Shutdown::Both);
+        }
+    }
 }
 
 impl QueuePair for IbvQp {

@@ -26,11 +26,7 @@ use rustix::{
     event::{EventfdFlags, epoll, eventfd},
 };
 
-use super::{
-    cq::IbvCq,
-    events::{Meaning, meaning},
-    qp::IbvQp,
-};
+use super::events::{Meaning, meaning};
 use crate::{
     failure,
     provider::ibverbs::{
@@ -44,11 +40,23 @@ use crate::{
 const WAKE: u64 = u64::MAX;
 const EVENTS: u64 = u64::MAX - 1;
 
+/// A queue pair that the device may fail.
+pub(crate) trait WatchedQp: std::fmt::Debug + Send + Sync {
+    /// Moves the queue pair to Err. `why` is for the log.
+    fn fail(&self, why: &str);
+}
+
+/// A completion queue that the device may overrun.
+pub(crate) trait WatchedCq: std::fmt::Debug + Send + Sync {
+    /// Records that the device has lost completions.
+    fn set_overrun(&self);
+}
+
 #[derive(Debug, Default)]
 struct Members {
-    qps: HashMap<u32, Weak<IbvQp>>,
-    qps_by_addr: HashMap<usize, Weak<IbvQp>>,
-    cqs: HashMap<usize, Weak<IbvCq>>,
+    qps: HashMap<u32, Weak<dyn WatchedQp>>,
+    qps_by_addr: HashMap<usize, Weak<dyn WatchedQp>>,
+    cqs: HashMap<usize, Weak<dyn WatchedCq>>,
 }
 
 /// An open device and the objects on it.
@@ -109,18 +117,18 @@ impl Watch {
         self.port.read().clone()
     }
 
-    pub(crate) fn add_cq(&self, addr: usize, cq: &Arc<IbvCq>) {
-        self.members.lock().cqs.insert(addr, Arc::downgrade(cq));
+    pub(crate) fn add_cq(&self, addr: usize, cq: Weak<dyn WatchedCq>) {
+        self.members.lock().cqs.insert(addr, cq);
     }
 
     pub(crate) fn remove_cq(&self, addr: usize) {
         self.members.lock().cqs.remove(&addr);
     }
 
-    pub(crate) fn add_qp(&self, num: u32, addr: usize, qp: &Weak<IbvQp>) {
+    pub(crate) fn add_qp(&self, num: u32, addr: usize, qp: Weak<dyn WatchedQp>) {
         let mut members = self.members.lock();
-        members.qps.insert(num, Weak::clone(qp));
-        members.qps_by_addr.insert(addr, Weak::clone(qp));
+        members.qps.insert(num, Weak::clone(&qp));
+        members.qps_by_addr.insert(addr, qp);
     }
 
     pub(crate) fn remove_qp(&self, num: u32, addr: usize) {
@@ -144,8 +152,8 @@ impl Watch {
     /// Processes all pending events of the device.
     pub(crate) fn read_events(&self) {
         enum Object {
-            Cq(Option<Arc<IbvCq>>),
-            Qp(Option<Arc<IbvQp>>),
+            Cq(Option<Arc<dyn WatchedCq>>),
+            Qp(Option<Arc<dyn WatchedQp>>),
             None,
         }
         while let Some((name, meaning, object)) = self.opened.next_event(|kind, subject| {
@@ -202,7 +210,8 @@ impl Watch {
     }
 
     fn fail_all(&self, why: &str) {
-        let qps: Vec<Arc<IbvQp>> = self.members.lock().qps.values().filter_map(Weak::upgrade).collect();
+        let qps: Vec<Arc<dyn WatchedQp>> =
+            self.members.lock().qps.values().filter_map(Weak::upgrade).collect();
         qps.iter().for_each(|qp| qp.fail(why));
     }
 

@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     completions::{Completions, Cqe, FreedSlots},
-    poll_set::PollSet,
+    poll_set::{Member, PollSet},
 };
 use crate::verbs::{CompletionQueue, VerbsError, WorkCompletion};
 
@@ -19,17 +19,17 @@ use crate::verbs::{CompletionQueue, VerbsError, WorkCompletion};
 const YIELD_EVERY: u32 = 16;
 
 #[derive(Debug)]
-pub(crate) struct SoftCq {
+pub(crate) struct SoftCq<M> {
     completions: Completions,
     /// Number of empty polls.
     empty_polls: AtomicU32,
     /// Queue pairs that make progress on the thread that polls or waits here, and the descriptors
     /// to wait on.
-    set: Arc<PollSet>,
+    set: Arc<PollSet<M>>,
 }
 
-impl SoftCq {
-    pub(crate) fn new(depth: usize) -> Result<SoftCq, VerbsError> {
+impl<M: Member> SoftCq<M> {
+    pub(crate) fn new(depth: usize) -> Result<SoftCq<M>, VerbsError> {
         Ok(SoftCq {
             completions: Completions::new(depth),
             empty_polls: AtomicU32::new(0),
@@ -37,7 +37,7 @@ impl SoftCq {
         })
     }
 
-    pub(crate) fn set(&self) -> &Arc<PollSet> {
+    pub(crate) fn set(&self) -> &Arc<PollSet<M>> {
         &self.set
     }
 
@@ -68,7 +68,7 @@ impl SoftCq {
     }
 }
 
-impl CompletionQueue for SoftCq {
+impl<M: Member> CompletionQueue for SoftCq<M> {
     fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize, VerbsError> {
         let mut count = self.completions.take(out)?;
         if count == 0 && self.set.progress()? {

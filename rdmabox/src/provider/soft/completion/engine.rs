@@ -15,19 +15,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{poll_set::PollSet, spin::Spin};
+use super::{
+    poll_set::{Member, PollSet},
+    spin::Spin,
+};
 use crate::{failure, verbs::VerbsError};
 
 #[derive(Debug)]
-pub(crate) struct Engine {
-    set: Arc<PollSet>,
+pub(crate) struct Engine<M: Member> {
+    set: Arc<PollSet<M>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Engine {
+impl<M: Member> Engine<M> {
     /// Starts the thread. It polls for at most `max_spin` before it sleeps.
-    pub(crate) fn start(max_spin: Duration) -> Result<Engine, VerbsError> {
+    pub(crate) fn start(max_spin: Duration) -> Result<Engine<M>, VerbsError> {
         let set = Arc::new(PollSet::new()?);
         let stop = Arc::new(AtomicBool::new(false));
         let thread = std::thread::Builder::new()
@@ -45,12 +48,12 @@ impl Engine {
         Ok(Engine { set, stop, thread: Some(thread) })
     }
 
-    pub(crate) fn set(&self) -> &Arc<PollSet> {
+    pub(crate) fn set(&self) -> &Arc<PollSet<M>> {
         &self.set
     }
 }
 
-fn run(set: &PollSet, stop: &AtomicBool, max_spin: Duration) -> Result<(), VerbsError> {
+fn run<M: Member>(set: &PollSet<M>, stop: &AtomicBool, max_spin: Duration) -> Result<(), VerbsError> {
     let mut spin = Spin::new(max_spin);
     // Time of the last work, and time of the last poll.
     let mut worked = Instant::now();
@@ -86,7 +89,7 @@ fn run(set: &PollSet, stop: &AtomicBool, max_spin: Duration) -> Result<(), Verbs
     Ok(())
 }
 
-impl Drop for Engine {
+impl<M: Member> Drop for Engine<M> {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         self.set.wake();

@@ -9,5 +9,5 @@ mod spin;
 pub(crate) use self::completions::FreedSlots;
 pub(crate) use self::cq::SoftCq;
 pub(crate) use self::engine::Engine;
-pub(crate) use self::poll_set::{Interest, PollSet};
+pub(crate) use self::poll_set::{Interest, Member, PollSet};
 pub use self::spin::ENGINE_LOOK;

@@ -19,10 +19,7 @@ use std::{
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 
-use crate::{
-    provider::soft::qp::SoftQp,
-    verbs::{QueuePair, VerbsError},
-};
+use crate::verbs::VerbsError;
 
 /// Token of the wake descriptor. Queue pair numbers are larger.
 const WAKE: u64 = 0;
@@ -39,11 +36,27 @@ pub(crate) struct Interest {
     pub write: bool,
 }
 
+/// A queue pair that makes progress when its socket is ready.
+pub(crate) trait Member: std::fmt::Debug + Send + Sync + 'static {
+    /// Moves the bytes that can move without waiting. Returns true if any byte moved.
+    fn progress(&self) -> bool;
+
+    /// Returns true while the queue pair takes no further requests.
+    fn must_wait(&self) -> bool;
+
+    /// Handles a disconnect of the peer.
+    fn hung_up(&self);
+
+    /// Fails all requests.
+    fn fail(&self);
+}
+
+/// The queue pairs of one thread, and the descriptors that it waits for.
 #[derive(Debug)]
-pub(crate) struct PollSet {
+pub(crate) struct PollSet<M> {
     epoll: OwnedFd,
     wake: OwnedFd,
-    members: RwLock<HashMap<u32, Weak<SoftQp>>>,
+    members: RwLock<HashMap<u32, Weak<M>>>,
     count: AtomicUsize,
     /// Members to poll even without a socket event, and their number.
     requested: Mutex<SmallVec<[u32; 8]>>,
@@ -60,8 +73,8 @@ fn owned(raw: i32, what: &'static str) -> Result<OwnedFd, VerbsError> {
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
-impl PollSet {
-    pub(crate) fn new() -> Result<PollSet, VerbsError> {
+impl<M: Member> PollSet<M> {
+    pub(crate) fn new() -> Result<PollSet<M>, VerbsError> {
         // SAFETY: plain system calls without pointers.
         let (epoll, wake) = unsafe {
             (
@@ -95,7 +108,7 @@ impl PollSet {
         Ok(())
     }
 
-    pub(crate) fn add(&self, qp_num: u32, fd: i32, qp: Weak<SoftQp>) -> Result<(), VerbsError> {
+    pub(crate) fn add(&self, qp_num: u32, fd: i32, qp: Weak<M>) -> Result<(), VerbsError> {
         // The next wait reports an event again that arrives before its member is inserted.
         self.control(libc::EPOLL_CTL_ADD, fd, u64::from(qp_num), Interest { read: true, write: false })?;
         self.members.write().insert(qp_num, qp);
@@ -123,7 +136,7 @@ impl PollSet {
             0 => Ok(false),
             1..=FEW => {
                 // Collected first, because a member that fails removes itself from the map.
-                let members: SmallVec<[Arc<SoftQp>; FEW]> =
+                let members: SmallVec<[Arc<M>; FEW]> =
                     self.members.read().values().filter_map(Weak::upgrade).collect();
                 let moved = members.iter().fold(false, |moved, qp| qp.progress() | moved);
                 if members.iter().any(|qp| qp.must_wait()) {
@@ -164,8 +177,8 @@ impl PollSet {
     /// Fails the requests of all members, because no thread makes progress on them any more.
     pub(crate) fn fail_all(&self) {
         // Collected first, because a member that fails removes itself from the map.
-        let members: Vec<Arc<SoftQp>> = self.members.read().values().filter_map(Weak::upgrade).collect();
-        members.iter().for_each(|qp| qp.to_error());
+        let members: Vec<Arc<M>> = self.members.read().values().filter_map(Weak::upgrade).collect();
+        members.iter().for_each(|qp| qp.fail());
     }
 
     /// Makes the current or next wait return.
@@ -244,7 +257,7 @@ impl PollSet {
         Ok(any)
     }
 
-    fn member(&self, qp_num: u32) -> Option<Arc<SoftQp>> {
+    fn member(&self, qp_num: u32) -> Option<Arc<M>> {
         self.members.read().get(&qp_num).and_then(Weak::upgrade)
     }
 }

@@ -6,116 +6,26 @@
 //! messages, because the responder would not have reached it yet. Held requests start when the
 //! answers arrive.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::{
-    send_queue::{Entry, Pieces, SendQueue},
-    soft_qp::{Link, SoftQp},
+    execute::{Failed, execute, execute_op},
+    link::{HANDLE_WAIT, Link},
+    request::{Checked, Payload, Pieces, Posted},
+    send_queue::SendQueue,
+    soft_qp::SoftQp,
 };
 use crate::{
     provider::soft::{
-        device::MAX_MESSAGE,
-        memory::{Atomic, Executing, PeerMemory, Piece, Refused, peer_memory as direct},
+        limits::MAX_MESSAGE,
+        memory::{PeerMemory, Refused},
         wire::{FLAG_ACK, FLAG_IMM, FLAG_PLACED, Header, Opcode},
     },
     verbs::{
         Access, DirectOp, PostErrorReason, QpState, QueuePair, RemoteAddr, SendFlags, SendOp, SendWr,
-        WcOpcode, WcStatus,
+        WcStatus,
     },
 };
-
-/// Maximum time that a post waits for a memory handle that is in transit.
-pub(crate) const HANDLE_WAIT: Duration = Duration::from_secs(2);
-
-/// Payload that is copied at the post, or memory that is used until the completion.
-#[derive(Debug)]
-enum Payload<'a> {
-    Pieces(Pieces),
-    Inline(&'a [u8]),
-}
-
-/// A request whose local elements have been checked.
-#[derive(Debug)]
-struct Checked<'a> {
-    wr_id: u64,
-    op: SendOp,
-    flags: SendFlags,
-    len: u64,
-    payload: Payload<'a>,
-    /// Status with which the request fails when its turn comes.
-    fault: Option<WcStatus>,
-}
-
-/// A request that waits for earlier requests.
-#[derive(Debug)]
-pub(crate) struct Held {
-    wr_id: u64,
-    op: SendOp,
-    flags: SendFlags,
-    len: u64,
-    pieces: Pieces,
-    inline: Option<Box<[u8]>>,
-    fault: Option<WcStatus>,
-}
-
-impl Held {
-    pub(crate) fn wr_id(&self) -> u64 {
-        self.wr_id
-    }
-
-    pub(crate) fn opcode(&self) -> WcOpcode {
-        opcode_of(&self.op)
-    }
-
-    fn as_checked(&self) -> Checked<'_> {
-        let payload = match &self.inline {
-            Some(bytes) => Payload::Inline(bytes),
-            None => Payload::Pieces(self.pieces.clone()),
-        };
-        Checked {
-            wr_id: self.wr_id,
-            op: self.op,
-            flags: self.flags,
-            len: self.len,
-            payload,
-            fault: self.fault,
-        }
-    }
-}
-
-impl Checked<'_> {
-    fn hold(self) -> Held {
-        let (pieces, inline) = match self.payload {
-            Payload::Pieces(pieces) => (pieces, None),
-            Payload::Inline(bytes) => (Pieces::new(), Some(Box::from(bytes))),
-        };
-        Held {
-            wr_id: self.wr_id,
-            op: self.op,
-            flags: self.flags,
-            len: self.len,
-            pieces,
-            inline,
-            fault: self.fault,
-        }
-    }
-
-    fn failed(&self, status: WcStatus) -> Entry {
-        self.entry(0, Pieces::new(), Some(status))
-    }
-
-    fn entry(&self, msn: u32, landing: Pieces, done: Option<WcStatus>) -> Entry {
-        Entry {
-            wr_id: self.wr_id,
-            msn,
-            opcode: opcode_of(&self.op),
-            signaled: self.flags.contains(SendFlags::SIGNALED),
-            byte_len: self.len as u32,
-            landing,
-            done,
-        }
-    }
-}
 
 /// Result of starting a request.
 enum Started {
@@ -124,19 +34,6 @@ enum Started {
     /// The request is complete once all earlier requests are. `failed` if it failed and was
     /// reported.
     Executed { failed: bool },
-}
-
-/// Result of a post.
-#[derive(Debug)]
-pub(crate) struct Posted {
-    /// Number of requests on the queue.
-    pub count: usize,
-    /// Reason why the next request was refused.
-    pub refused: Option<PostErrorReason>,
-    /// True if there are frames to send.
-    pub framed: bool,
-    /// True if a request has failed, so that the queue pair must go to Err.
-    pub failed: bool,
 }
 
 impl SoftQp {
@@ -214,7 +111,7 @@ impl SoftQp {
     }
 
     /// Starts held requests that may start now. Returns true if one of them failed.
-    pub(crate) fn release_held(&self, link: &Link, sq: &mut SendQueue) -> bool {
+    pub(crate) fn release_held(&self, link: &Link, sq: &mut SendQueue<SoftQp>) -> bool {
         // The receiver's loop sends the frames after the current frame has been processed.
         while let Some(held) = sq.take_held(|sq, held| may_start(sq, link, &held.as_checked())) {
             match self.start(link, sq, held.as_checked()) {
@@ -229,7 +126,7 @@ impl SoftQp {
     }
 
     /// Checks the local elements of a request.
-    fn check_local<'a>(&self, sq: &mut SendQueue, wr: &SendWr<'a>) -> Checked<'a> {
+    fn check_local<'a>(&self, sq: &mut SendQueue<SoftQp>, wr: &SendWr<'a>) -> Checked<'a> {
         let needs = match wr.op {
             SendOp::Send { .. } | SendOp::Write { .. } => Access::empty(),
             _ => Access::LOCAL_WRITE,
@@ -250,7 +147,12 @@ impl SoftQp {
     }
 
     /// Executes or frames one request. Returns `Err` if the peer's memory is not mapped.
-    fn start(&self, link: &Link, sq: &mut SendQueue, mut wr: Checked<'_>) -> Result<Started, Refused> {
+    fn start(
+        &self,
+        link: &Link,
+        sq: &mut SendQueue<SoftQp>,
+        mut wr: Checked<'_>,
+    ) -> Result<Started, Refused> {
         if let Some(status) = wr.fault {
             return Ok(Started::Executed { failed: sq.push(wr.failed(status)) });
         }
@@ -286,7 +188,7 @@ impl SoftQp {
     fn start_direct(
         &self,
         peer: &PeerMemory,
-        sq: &mut SendQueue,
+        sq: &mut SendQueue<SoftQp>,
         wr: &Checked<'_>,
     ) -> Result<Started, Refused> {
         let status = match execute(peer, wr) {
@@ -328,7 +230,7 @@ impl SoftQp {
     }
 
     /// Returns the reason if a device would refuse the request at the post.
-    fn refuses(&self, sq: &SendQueue, wr: &SendWr<'_>) -> Option<PostErrorReason> {
+    fn refuses(&self, sq: &SendQueue<SoftQp>, wr: &SendWr<'_>) -> Option<PostErrorReason> {
         let caps = self.caps();
         if sq.slots_in_use() >= caps.max_send_wr {
             return Some(PostErrorReason::QueueFull { depth: caps.max_send_wr });
@@ -357,22 +259,12 @@ impl SoftQp {
     }
 }
 
-fn may_start(sq: &SendQueue, link: &Link, wr: &Checked<'_>) -> bool {
+fn may_start(sq: &SendQueue<SoftQp>, link: &Link, wr: &Checked<'_>) -> bool {
     if wr.fault.is_some() {
         return true;
     }
     let direct = link.peer.is_some() && !matches!(wr.op, SendOp::Send { .. });
     if direct { !sq.awaits_peer() } else { !(wr.flags.contains(SendFlags::FENCE) && sq.awaits_response()) }
-}
-
-fn opcode_of(op: &SendOp) -> WcOpcode {
-    match op {
-        SendOp::Send { .. } => WcOpcode::Send,
-        SendOp::Write { .. } => WcOpcode::RdmaWrite,
-        SendOp::Read { .. } => WcOpcode::RdmaRead,
-        SendOp::CompareSwap { .. } => WcOpcode::CompSwap,
-        SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
-    }
 }
 
 fn request_header(wr: &Checked<'_>, msn: u32, wants_ack: bool) -> Header {
@@ -422,85 +314,4 @@ fn set_imm(header: &mut Header, imm: Option<u32>) {
         header.flags |= FLAG_IMM;
         header.imm = imm.into();
     }
-}
-
-enum Failed {
-    Status(WcStatus),
-    NotMapped,
-}
-
-impl From<Refused> for Failed {
-    fn from(refused: Refused) -> Failed {
-        match refused {
-            Refused::Access => Failed::Status(WcStatus::RemAccessErr),
-            Refused::NotMapped => Failed::NotMapped,
-        }
-    }
-}
-
-/// Runs a one-sided request on the peer's mapped memory.
-fn execute(peer: &PeerMemory, wr: &Checked<'_>) -> Result<(), Failed> {
-    let pieces: &[Piece] = match &wr.payload {
-        Payload::Pieces(pieces) => pieces,
-        Payload::Inline(_) => &[],
-    };
-    let executing = peer.execute();
-    let old = match wr.op {
-        SendOp::Write { .. } | SendOp::Read { .. } if wr.len == 0 => return Ok(()),
-        SendOp::Write { remote, .. } => {
-            let (memory, offset) = executing.locate(remote, wr.len, Access::REMOTE_WRITE)?;
-            match &wr.payload {
-                Payload::Inline(bytes) => direct::write_bytes(memory, offset, bytes),
-                Payload::Pieces(pieces) => direct::write(memory, offset, pieces),
-            }
-            return Ok(());
-        }
-        SendOp::Read { remote } => {
-            let (memory, offset) = executing.locate(remote, wr.len, Access::REMOTE_READ)?;
-            direct::read(memory, offset, pieces);
-            return Ok(());
-        }
-        SendOp::CompareSwap { remote, compare, swap } => {
-            atomic(&executing, remote, Atomic::CompareSwap { compare, swap })?
-        }
-        SendOp::FetchAdd { remote, add } => atomic(&executing, remote, Atomic::FetchAdd { add })?,
-        // Sends are never executed directly.
-        SendOp::Send { .. } => return Err(Failed::Status(WcStatus::LocQpOpErr)),
-    };
-    if let Some(piece) = pieces.first() {
-        direct::store_old_value(piece, old);
-    }
-    Ok(())
-}
-
-/// Runs a one-sided request between the caller's memory and the peer's mapped memory.
-#[inline(always)] // Called from one place.
-fn execute_op(executing: &Executing<'_>, op: &mut DirectOp<'_>) -> Result<(), Failed> {
-    match op {
-        DirectOp::Write { data: [], .. } | DirectOp::Read { out: [], .. } => {}
-        DirectOp::Write { remote, data } => {
-            let (memory, offset) = executing.locate(*remote, data.len() as u64, Access::REMOTE_WRITE)?;
-            direct::write_bytes(memory, offset, data);
-        }
-        DirectOp::Read { remote, out } => {
-            let (memory, offset) = executing.locate(*remote, out.len() as u64, Access::REMOTE_READ)?;
-            direct::read_bytes(memory, offset, out);
-        }
-        DirectOp::CompareSwap { remote, compare, swap, old } => {
-            **old = atomic(executing, *remote, Atomic::CompareSwap { compare: *compare, swap: *swap })?;
-        }
-        DirectOp::FetchAdd { remote, add, old } => {
-            **old = atomic(executing, *remote, Atomic::FetchAdd { add: *add })?;
-        }
-    }
-    Ok(())
-}
-
-/// Runs an atomic on the peer's mapped memory and returns the old value.
-fn atomic(executing: &Executing<'_>, remote: RemoteAddr, op: Atomic) -> Result<u64, Failed> {
-    if !remote.addr.is_multiple_of(8) {
-        return Err(Failed::Status(WcStatus::RemInvReqErr));
-    }
-    let (memory, offset) = executing.locate(remote, 8, Access::REMOTE_ATOMIC)?;
-    direct::atomic(memory, offset, op).map_err(Failed::Status)
 }

@@ -3,16 +3,17 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use seeded_faults::seeded;
-use smallvec::SmallVec;
 
 use super::{
-    rx::{Action, Landing, Rx, TakenRecv, Then},
-    send_queue::{Outcome, Pieces, SendQueue},
-    soft_qp::{Link, SoftQp},
+    link::Link,
+    request::Pieces,
+    rx_state::{Action, Landing, Rx, TakenRecv, Then},
+    send_queue::{Outcome, SendQueue},
+    soft_qp::SoftQp,
 };
 use crate::{
     provider::soft::{
-        device::MAX_MESSAGE,
+        limits::MAX_MESSAGE,
         memory::{Atomic, Piece, peer_memory as direct},
         wire::{FLAG_ACK, FLAG_IMM, FLAG_PLACED, Header, Opcode},
     },
@@ -105,7 +106,7 @@ impl SoftQp {
         &self,
         link: &Link,
         msn: u32,
-        take: impl FnOnce(&mut SendQueue) -> Outcome,
+        take: impl FnOnce(&mut SendQueue<SoftQp>) -> Outcome,
     ) -> Outcome {
         let mut sq = self.sq();
         if !self.was_sent(msn) {
@@ -269,11 +270,4 @@ fn from_outcome(outcome: Outcome) -> Action {
         Outcome::Failed => Action::Fail,
         Outcome::ProtocolError => Action::ProtocolError("answer to a request that was not made"),
     }
-}
-
-/// A posted receive.
-#[derive(Debug)]
-pub(crate) struct PostedRecv {
-    pub wr_id: u64,
-    pub sges: SmallVec<[crate::verbs::Sge; 2]>,
 }

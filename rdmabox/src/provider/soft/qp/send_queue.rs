@@ -4,39 +4,19 @@
 //! [`SendQueue`] has no lock of its own; the queue pair locks it. It pushes completions under
 //! that lock.
 
-use std::collections::VecDeque;
+use std::{
+    collections::VecDeque,
+    sync::{Arc, atomic::Ordering},
+};
 
-use smallvec::SmallVec;
-
-use super::post::Held;
+use super::request::{Entry, Held, Pieces};
 use crate::{
-    provider::soft::{
-        completion::{FreedSlots, SoftCq},
-        memory::Piece,
-    },
+    provider::soft::completion::{FreedSlots, Member, SoftCq},
     verbs::{WcOpcode, WcStatus, WorkCompletion},
 };
-use std::sync::{Arc, atomic::Ordering};
 
 /// Maximum number of piece vectors that are kept for reuse.
 const MAX_SPARE: usize = 64;
-
-/// Local memory of a request.
-pub(crate) type Pieces = SmallVec<[Piece; 4]>;
-
-/// A request that is incomplete or waits for an earlier request.
-#[derive(Debug)]
-pub(crate) struct Entry {
-    pub wr_id: u64,
-    pub msn: u32,
-    pub opcode: WcOpcode,
-    pub signaled: bool,
-    pub byte_len: u32,
-    /// Destination of the response.
-    pub landing: Pieces,
-    /// Status of a request that was executed locally and waits for earlier requests.
-    pub done: Option<WcStatus>,
-}
 
 /// Result of a response from the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,9 +30,9 @@ pub(crate) enum Outcome {
 
 /// The send queue. Completions are pushed while it is locked, so they keep their order.
 #[derive(Debug)]
-pub(crate) struct SendQueue {
+pub(crate) struct SendQueue<M: Member> {
     qp_num: u32,
-    cq: Arc<SoftCq>,
+    cq: Arc<SoftCq<M>>,
     /// Index of this queue in the completion queue.
     number: usize,
     /// Total number of slots taken; wraps, as does `freed`.
@@ -73,8 +53,8 @@ pub(crate) struct SendQueue {
     poisoned: bool,
 }
 
-impl SendQueue {
-    pub(crate) fn new(qp_num: u32, cq: Arc<SoftCq>, depth: u32) -> SendQueue {
+impl<M: Member> SendQueue<M> {
+    pub(crate) fn new(qp_num: u32, cq: Arc<SoftCq<M>>, depth: u32) -> SendQueue<M> {
         let freed = FreedSlots::default();
         SendQueue {
             qp_num,
@@ -175,7 +155,7 @@ impl SendQueue {
     }
 
     /// Takes the first held request if it may start.
-    pub(crate) fn take_held(&mut self, may_start: impl Fn(&SendQueue, &Held) -> bool) -> Option<Held> {
+    pub(crate) fn take_held(&mut self, may_start: impl Fn(&SendQueue<M>, &Held) -> bool) -> Option<Held> {
         let held = self.held.pop_front()?;
         if may_start(self, &held) {
             return Some(held);
@@ -342,7 +322,7 @@ impl SendQueue {
     }
 }
 
-impl Drop for SendQueue {
+impl<M: Member> Drop for SendQueue<M> {
     fn drop(&mut self) {
         self.cq.leave(self.number);
     }

@@ -21,16 +21,17 @@ use smallvec::SmallVec;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::{
-    post::{HANDLE_WAIT, Posted},
-    responder::PostedRecv,
-    rx::{Rx, TakenRecv},
+    link::{HANDLE_WAIT, Link},
+    pd::SoftPd,
+    request::{Posted, PostedRecv},
+    rx_state::{Rx, TakenRecv},
     send_queue::SendQueue,
     tx::Tx,
 };
 use crate::{
     provider::soft::{
-        completion::{Interest, PollSet, SoftCq},
-        device::{MAX_QP_WR, SoftPd},
+        completion::{Interest, Member, PollSet, SoftCq},
+        limits::MAX_QP_WR,
         memory::{PeerMemory, Refused, Regions},
         stream::{ConnectedProcess, Socket},
         wire::{Header, Hello, MAGIC, VERSION},
@@ -57,32 +58,22 @@ pub(crate) fn max_answers(own: u32) -> usize {
     }
 }
 
-/// A connection to a peer.
-#[derive(Debug)]
-pub(crate) struct Link {
-    pub socket: Socket,
-    /// The peer's memory, if the peer is on this host and this side maps memory.
-    pub peer: Option<PeerMemory>,
-    /// True if the peers exchange memory handles, which both sides must do if one of them wants to.
-    pub shares: bool,
-}
-
 /// The locked send queue. Unlocking it updates `idle`.
 pub(crate) struct LockedSendQueue<'a> {
-    queue: MutexGuard<'a, SendQueue>,
+    queue: MutexGuard<'a, SendQueue<SoftQp>>,
     idle: &'a AtomicBool,
 }
 
 impl Deref for LockedSendQueue<'_> {
-    type Target = SendQueue;
+    type Target = SendQueue<SoftQp>;
 
-    fn deref(&self) -> &SendQueue {
+    fn deref(&self) -> &SendQueue<SoftQp> {
         &self.queue
     }
 }
 
 impl DerefMut for LockedSendQueue<'_> {
-    fn deref_mut(&mut self) -> &mut SendQueue {
+    fn deref_mut(&mut self) -> &mut SendQueue<SoftQp> {
         &mut self.queue
     }
 }
@@ -105,13 +96,13 @@ pub(crate) struct SoftQp {
     maps: bool,
     me: Weak<SoftQp>,
     pd: Arc<SoftPd>,
-    recv_cq: Arc<SoftCq>,
+    recv_cq: Arc<SoftCq<SoftQp>>,
     /// Poll sets that wait for the socket.
-    sets: SmallVec<[Arc<PollSet>; 2]>,
+    sets: SmallVec<[Arc<PollSet<SoftQp>>; 2]>,
     state: AtomicU8,
     link: OnceLock<Link>,
     rx: Mutex<Rx>,
-    sq: Mutex<SendQueue>,
+    sq: Mutex<SendQueue<SoftQp>>,
     /// True if every posted request was complete when `sq` was last unlocked. The current owner of
     /// `sq` may be changing that.
     idle: AtomicBool,
@@ -130,9 +121,9 @@ pub(crate) struct SoftQpInit {
     pub num: u32,
     pub caps: QpCaps,
     pub pd: Arc<SoftPd>,
-    pub send_cq: Arc<SoftCq>,
-    pub recv_cq: Arc<SoftCq>,
-    pub sets: SmallVec<[Arc<PollSet>; 2]>,
+    pub send_cq: Arc<SoftCq<SoftQp>>,
+    pub recv_cq: Arc<SoftCq<SoftQp>>,
+    pub sets: SmallVec<[Arc<PollSet<SoftQp>>; 2]>,
     pub maps: bool,
 }
 
@@ -435,6 +426,26 @@ impl SoftQp {
             None => None,
         };
         Ok(Link { socket: socket.into_nonblocking()?, peer, shares })
+    }
+}
+
+impl Member for SoftQp {
+    #[inline]
+    fn progress(&self) -> bool {
+        SoftQp::progress(self)
+    }
+
+    #[inline]
+    fn must_wait(&self) -> bool {
+        SoftQp::must_wait(self)
+    }
+
+    fn hung_up(&self) {
+        SoftQp::hung_up(self);
+    }
+
+    fn fail(&self) {
+        self.to_error();
     }
 }
 

@@ -85,33 +85,9 @@ impl Socket {
         matches!(self.kind, Kind::Unix)
     }
 
-    /// Returns the process that connected a Unix socket. The kernel remembers it from the connect,
-    /// so its number cannot have become another process's. It has none for a process that has
-    /// ended or is of another pid namespace, and none before Linux 6.5.
+    /// Returns the process that connected a Unix socket, if the kernel can name it here.
     pub(crate) fn connected_process(&self) -> Option<ConnectedProcess> {
-        const SO_PEERPIDFD: libc::c_int = 77;
-        if !self.is_unix() {
-            return None;
-        }
-        let pid = rustix::net::sockopt::socket_peercred(&self.fd).ok()?.pid.as_raw_nonzero().get();
-        let mut pidfd: libc::c_int = -1;
-        let mut len = size_of::<libc::c_int>() as libc::socklen_t;
-        // SAFETY: the kernel writes at most `len` bytes, the size of the integer.
-        let status = unsafe {
-            libc::getsockopt(
-                self.fd.as_raw_fd(),
-                libc::SOL_SOCKET,
-                SO_PEERPIDFD,
-                (&raw mut pidfd).cast(),
-                &raw mut len,
-            )
-        };
-        if status != 0 || pidfd < 0 {
-            return None;
-        }
-        // SAFETY: a fresh descriptor that no other object owns.
-        let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-        (pid > 0).then_some(ConnectedProcess { pid, pidfd })
+        self.is_unix().then(|| ConnectedProcess::of(&self.fd))?
     }
 
     /// Returns true if received bytes exist that epoll does not report.

@@ -10,7 +10,7 @@ use crate::{
     memory::{PreMrPool, RegistrationCache, RegistrationLimits},
     polling::{PollingMode, Retry},
     provider::soft::SoftDevice,
-    runtime::{path::qp_recovery::Link, state::RuntimeInit},
+    runtime::{Link, RuntimeInit},
     verbs::{Access, CompletionQueue, Device, Progress, QpCaps, QpInit, QueuePair},
 };
 

@@ -1,0 +1,89 @@
+//! The state that all sessions of a host share.
+//!
+//! # Concurrency
+//! Any thread may use it. `sessions` and `threads` are never held together.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+
+use super::{
+    host_session::HostSession, peer::Service, pending_connections::PendingConnections, stack::Stack,
+};
+use crate::{
+    auth::{Keyring, Limits},
+    session::{address::ProviderKind, handshake::HostId},
+    tls::TlsServer,
+};
+
+/// Detection and fencing of lost clients.
+///
+/// A session ends with its control connection, which a dying client closes. Only a lease detects
+/// a client that is stopped, hangs, or is cut off from the network. The end of a session destroys
+/// its queue pairs, so later requests have no effect.
+///
+/// A client with mapped memory (shared memory) must release the mapping itself, and a running
+/// client does so at once. If a client does not release the mapping within 3 seconds, the host
+/// waits for the end of its process. Until then
+/// [`Service::disconnected`] is not called, and the service reuses
+/// nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fencing {
+    /// Length of the lease. A client that stays silent for this long loses its session. Clients
+    /// renew three times per lease by themselves. `None`: a session lasts until its connection
+    /// ends.
+    pub lease: Option<Duration>,
+    /// Kills (SIGKILL) a local client that does not release mapped memory, instead of waiting
+    /// without limit. The host must run as the same user or have CAP_KILL.
+    pub kill: bool,
+}
+
+/// The state of a listening host.
+pub(crate) struct Inner {
+    pub(crate) soft: Stack,
+    pub(crate) rdma: Option<Stack>,
+    pub(crate) fencing: Fencing,
+    pub(crate) limits: Limits,
+    pub(crate) keys: Option<Arc<dyn Keyring>>,
+    pub(crate) any_local_user: bool,
+    pub(crate) tls: Option<Arc<TlsServer>>,
+    pub(crate) service: Arc<dyn Service>,
+    pub(crate) host_id: HostId,
+    pub(crate) unix: String,
+    /// Sessions by id, from the start of the handshake to the start of their end.
+    pub(crate) sessions: Mutex<HashMap<u64, Arc<HostSession>>>,
+    pub(crate) next_id: AtomicU64,
+    pub(crate) pending: Arc<PendingConnections>,
+    pub(crate) in_making: AtomicUsize,
+    pub(crate) stopping: AtomicBool,
+    pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Inner {
+    /// Returns the stack that serves sessions of this provider.
+    pub(crate) fn stack(&self, provider: ProviderKind) -> &Stack {
+        match provider {
+            ProviderKind::Shm | ProviderKind::Tcp => &self.soft,
+            // Only a host with an RDMA device has an RDMA listener.
+            ProviderKind::Rdma => self.rdma.as_ref().unwrap_or(&self.soft),
+        }
+    }
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inner")
+            .field("soft", &self.soft)
+            .field("rdma", &self.rdma)
+            .field("sessions", &self.sessions)
+            .finish_non_exhaustive()
+    }
+}
