@@ -12,7 +12,6 @@ mod run;
 pub mod usage;
 
 pub use order::{Turn, sorted};
-pub use pace::show_seconds;
 pub use plan::{Entrant, Meter, Outcome, Plan, Site, Start};
 pub use results::{Measured, Reading, Series, TargetInfo};
 pub use run::run;

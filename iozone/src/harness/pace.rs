@@ -42,7 +42,7 @@ impl<T: Copy + PartialEq> Pace<T> {
 }
 
 /// Formats seconds for the progress display.
-pub fn show_seconds(seconds: f64) -> String {
+pub(super) fn show_seconds(seconds: f64) -> String {
     if seconds < 90.0 { format!("{seconds:.0} s") } else { format!("{:.0} min", seconds / 60.0) }
 }
 
