@@ -4,6 +4,8 @@ pub mod chart;
 pub mod report;
 pub mod table;
 
+use std::path::{Path, PathBuf};
+
 use clap::Args;
 
 use self::report::{FORMAT, Report, entries};
@@ -130,17 +132,34 @@ impl Options {
         };
         println!("{}", table::render(&report));
         let stem = report.setting.stem("iozone");
-        let texts = [("json", files::json(&report)?), ("svg", chart::svg(&report)), ("log", measured.log)];
-        let texts = texts.map(|(extension, text)| (format!("{stem}.{extension}"), text));
-        files::tell(&files::write(&self.common.output.dir(), texts.into())?);
+        files::tell(&write(&report, &measured.log, &self.common.output.dir(), &stem)?);
         Ok(true)
     }
 }
 
+/// Writes JSON, chart and log into a directory, which is created. The file names begin with `stem`.
+/// Returns the paths in this order.
+fn write(report: &Report, log: &str, dir: &Path, stem: &str) -> Result<Vec<PathBuf>> {
+    let texts = [("json", files::json(report)?), ("svg", chart::svg(report)), ("log", log.to_owned())];
+    files::write(dir, texts.map(|(extension, text)| (format!("{stem}.{extension}"), text)).into())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::fs;
+
+    use super::{report::tests::example, *};
     use crate::cli::parse;
+
+    #[test]
+    fn files_are_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("new/results");
+        let written = write(&example(), "raw", &out, "run").unwrap();
+        assert_eq!(written, ["run.json", "run.svg", "run.log"].map(|name| out.join(name)));
+        assert!(fs::read_to_string(&written[1]).unwrap().starts_with("<svg "));
+        assert_eq!(fs::read_to_string(&written[2]).unwrap(), "raw");
+    }
 
     fn options(args: &[&str]) -> Options {
         parse(args).unwrap()
