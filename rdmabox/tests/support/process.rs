@@ -13,7 +13,7 @@ use super::Fixture;
 const ROLE: &str = "RDMABOX_TEST_HOST";
 
 /// Runs the role of this process. Each program that starts such processes calls it from an
-/// ignored test named `host`.
+/// ignored test named `host` at its root.
 pub fn serve() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let f = Fixture::new(role.parse().unwrap());

@@ -2,10 +2,8 @@
 
 use rdmabox::{ProviderKind, Session, provider::rdma};
 
-use crate::{
-    offsets, submit,
-    support::{base, on_each_that_posts},
-};
+use super::{offsets, submit};
+use crate::support::{base, on_each_that_posts};
 
 #[test]
 fn the_threshold_decides_for_single_and_merged_requests() {

@@ -16,9 +16,7 @@ use rdmabox::{
     Service, Session, SessionOptions,
 };
 
-mod support;
-
-use support::{addresses, providers};
+use crate::support::{addresses, providers};
 
 /// A write of it takes longer than a session to end.
 const LEN: usize = 128 << 20;

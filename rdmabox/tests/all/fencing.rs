@@ -14,9 +14,7 @@ use rustix::{
     process::{WaitId, WaitIdOptions, waitid},
 };
 
-mod support;
-
-use support::{
+use crate::support::{
     Fixture, LEN, at, base,
     process::{Other, role},
     providers,
@@ -74,7 +72,7 @@ fn writing(provider: ProviderKind, kill: bool) -> (Fixture, Other, mpsc::Receive
     let f = Fixture::fencing(provider, memory, Fencing { lease: Some(LEASE), kill });
     let (send, ended) = mpsc::channel();
     *f.service.at_the_end.lock() = Some(Box::new(move || send.send(()).unwrap()));
-    let client = Other::start("client", &format!("{provider} {}", f.address));
+    let client = Other::start("fencing::client", &format!("{provider} {}", f.address));
     // It writes.
     while f.memory.load_u64(LEN - 8) == 0 {
         std::thread::yield_now();
@@ -171,7 +169,7 @@ fn the_lock_of_a_client_with_mappings_outlives_the_host() {
 
     // One that is stopped in the middle of a write does when it goes on.
     let mut f = tethered();
-    let mut client = Other::start("client", &format!("shm {}", f.address));
+    let mut client = Other::start("fencing::client", &format!("shm {}", f.address));
     assert!(until(|| f.memory.load_u64(LEN - 8) != 0));
     client.stop();
     f.end();

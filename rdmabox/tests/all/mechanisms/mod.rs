@@ -4,11 +4,9 @@ mod admission;
 mod batching;
 mod completions;
 mod registration;
-#[path = "../support/mod.rs"]
-mod support;
 
+use crate::support::{at, pattern};
 use rdmabox::{BatchMode, PollingMode, RemoteAddr, Session, SessionOptions, stats::StatsSnapshot};
-use support::{at, pattern};
 
 /// Submits requests of `len` bytes at `places` together. Returns the change of the counters.
 pub(crate) fn submit(session: &Session, write: bool, places: &[RemoteAddr], len: usize) -> StatsSnapshot {

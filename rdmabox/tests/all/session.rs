@@ -8,9 +8,9 @@ use rdmabox::{
     RequestError, Session, SessionOptions,
 };
 
-mod support;
-
-use support::{Echo, Fixture, LEN, at, base, on_each_provider, on_each_that_posts, pattern, providers};
+use crate::support::{
+    Echo, Fixture, LEN, at, base, on_each_provider, on_each_that_posts, pattern, providers,
+};
 
 #[test]
 fn bytes_arrive_and_come_back() {

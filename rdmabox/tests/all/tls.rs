@@ -1,8 +1,6 @@
 //! Tests of TLS sessions over TCP: the same requests work, bad certificates are refused with a
 //! clear error, and strangers delay no session.
 
-mod support;
-
 use std::{
     collections::HashMap,
     fs,
@@ -13,14 +11,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::support::{
+    Fixture, LEN, at, base,
+    tls::{Authority, NAMES, private},
+};
 use rdmabox::{
     Access, Address, ConnectError, Domain, Fencing, Grant, Host, HostError, Key, Lender, Limits, Memory,
     ProviderKind, Running, Secret, Session, SessionOptions,
     tls::{TlsClient, TlsClientFiles, TlsError, TlsServer, TlsServerFiles, TlsStream},
-};
-use support::{
-    Fixture, LEN, at, base,
-    tls::{Authority, NAMES, private},
 };
 
 /// Longer than anything takes that works.
@@ -251,7 +249,7 @@ fn a_side_without_tls_is_refused_with_a_clear_error() {
 fn a_client_with_tls_takes_no_other_way() {
     let dir = tempfile::tempdir().unwrap();
     let authority = Authority::new();
-    let (server, _) = support::tls::pair(&authority);
+    let (server, _) = crate::support::tls::pair(&authority);
     let unix = format!("unix:{}", dir.path().join("sock").display());
     let running = lend(Host::new().unwrap().tls(server), &[&unix, "127.0.0.1:0"]).unwrap();
     let client = authority.client();
@@ -263,7 +261,7 @@ fn a_client_with_tls_takes_no_other_way() {
         let said = refusal(connect(&address.parse().unwrap(), Some(&client)));
         assert!(said.starts_with("TLS requires a TCP address: "), "{said}");
     }
-    let (server, _) = support::tls::pair(&authority);
+    let (server, _) = crate::support::tls::pair(&authority);
     let refused = lend(Host::new().unwrap().tls(server), &["127.0.0.1:0", "rdma:127.0.0.1:0"]);
     assert!(
         matches!(refused, Err(HostError::Listen { source, .. }) if source.kind() == io::ErrorKind::Unsupported)
@@ -434,7 +432,7 @@ fn endless_handshakes_delay_no_session() {
 fn a_lease_is_renewed_through_it() {
     let lease = Duration::from_secs(3);
     let memory = Arc::new(Memory::shared("test", LEN).unwrap());
-    let (server, client) = support::tls::pair(&Authority::new());
+    let (server, client) = crate::support::tls::pair(&Authority::new());
     let fencing = Fencing { lease: Some(lease), kill: false };
     let mut fixture = Fixture::of_host(ProviderKind::Tcp, memory, |host| host.tls(server).fencing(fencing));
     fixture.options.tls = Some(client);

@@ -1,15 +1,13 @@
 //! Tests of clients that violate the protocol, byte by byte over TCP: each loses its own session,
 //! and no other session is affected.
 
-mod support;
-
 use std::{
     io::{Read, Write},
     net::TcpStream,
 };
 
+use crate::support::Fixture;
 use rdmabox::{Address, MAX_CALL, ProviderKind};
-use support::Fixture;
 
 const CONTROL: u32 = 1;
 const JOIN: u32 = 2;

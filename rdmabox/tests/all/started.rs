@@ -16,9 +16,9 @@ use rdmabox::{
     provider::rdma,
 };
 
-mod support;
-
-use support::{Fixture, LEN, at, base, on_each_provider, on_each_that_posts, outside, pattern, providers};
+use crate::support::{
+    Fixture, LEN, at, base, on_each_provider, on_each_that_posts, outside, pattern, providers,
+};
 
 fn write_and_look(f: &Fixture, session: &Session, base: RemoteAddr, offset: usize, data: impl SendBuf) {
     let expected = data.bytes().to_vec();

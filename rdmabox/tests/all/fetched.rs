@@ -1,8 +1,6 @@
 //! Tests of calls by fetching, on mapped memory, with posted requests, and over the other
 //! providers.
 
-mod support;
-
 use std::{
     sync::{
         Arc,
@@ -11,12 +9,12 @@ use std::{
     time::Duration,
 };
 
+use crate::support::{Fixture, addresses, pattern, process::HostProcess, providers};
 use parking_lot::{Condvar, Mutex};
 use rdmabox::{
     CallsBy, Host, MAX_CALL, Peer, PollingMode, ProviderKind, Reply, RequestError, Running, Service, Session,
     SessionOptions,
 };
-use support::{Fixture, addresses, pattern, process::HostProcess, providers};
 
 fn on_each_way(test: impl Fn(Fixture)) {
     for provider in providers() {
@@ -298,12 +296,6 @@ fn the_end_of_the_host_ends_calls() {
         });
         assert!(!session.is_connected());
     });
-}
-
-#[test]
-#[ignore = "runs as the host process of the other test"]
-fn host() {
-    support::process::serve();
 }
 
 #[test]

@@ -1,10 +1,8 @@
 //! Tests of heavy but legal loads: more parts than queue entries, and more staging than the pool
 //! holds.
 
-mod support;
-
+use crate::support::{Fixture, at, base, on_each_provider, pattern, providers};
 use rdmabox::{PreMrThreshold, RemoteAddr, Session};
-use support::{Fixture, at, base, on_each_provider, pattern, providers};
 
 const THREADS: usize = 6;
 const PARTS: usize = 250;

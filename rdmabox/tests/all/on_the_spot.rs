@@ -5,9 +5,7 @@ use std::sync::{Arc, mpsc};
 
 use rdmabox::{Op, ProviderKind, RemoteAddr, RequestError, Session, verbs::WcStatus};
 
-mod support;
-
-use support::{Fixture, at, base, on_each_provider, pattern};
+use crate::support::{Fixture, at, base, on_each_provider, pattern};
 
 /// Makes a lone request in each way that there is: eleven.
 fn every_kind(f: &Fixture, session: &Session, base: RemoteAddr) {

@@ -1,8 +1,6 @@
 //! Tests of sessions with keys: which keys get a session, which memory they reach, and that
 //! unauthenticated peers delay no others.
 
-mod support;
-
 use std::{
     collections::HashMap,
     io::{Read, Write},
@@ -11,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use crate::support::{REFUSED, providers};
 use hmac::{Hmac, KeyInit, Mac};
 use rdmabox::{
     Access, Address, ConnectError, Domain, Export, Grant, Host, Key, KeyId, Limits, Memory, Peer,
@@ -19,7 +18,6 @@ use rdmabox::{
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sha2::Sha256;
-use support::{REFUSED, providers};
 
 const LEN: usize = 1 << 16;
 
@@ -71,9 +69,9 @@ impl Fixture {
             keys.extend(id.map(|Key { id, secret }| (id, Grant { secret, domain })));
             memory.insert(name.to_owned(), lent);
         }
-        let mut listen = support::addresses(ProviderKind::Tcp, dir.path());
+        let mut listen = crate::support::addresses(ProviderKind::Tcp, dir.path());
         if providers().contains(&ProviderKind::Rdma) {
-            listen = support::addresses(ProviderKind::Rdma, dir.path());
+            listen = crate::support::addresses(ProviderKind::Rdma, dir.path());
         }
         let running = host.keys(Arc::new(keys)).listen(&listen, Arc::new(Places { exports })).unwrap();
         Fixture { running, memory, dir }
@@ -251,7 +249,7 @@ fn a_client_without_a_valid_key_gets_no_session() {
 
 #[test]
 fn a_client_with_a_key_takes_no_host_without() {
-    let host = support::Fixture::new(ProviderKind::Tcp);
+    let host = crate::support::Fixture::new(ProviderKind::Tcp);
     let options = SessionOptions { key: Some(key("writer", 1)), ..host.options.clone() };
     let refused = refusal(Session::connect(&host.address, &options));
     assert_eq!(refused, "this server has no keys: it takes clients without one");

@@ -15,10 +15,8 @@ use rdmabox::{
     admission::{AdmissionPolicy, LatencyWindow, LatencyWindowOptions},
 };
 
-use crate::{
-    offsets, on_four_threads, submit,
-    support::{Fixture, at, base, on_each_that_posts, pattern, providers},
-};
+use super::{offsets, on_four_threads, submit};
+use crate::support::{Fixture, at, base, on_each_that_posts, pattern, providers};
 
 #[test]
 fn the_window_is_never_exceeded() {

@@ -1,8 +1,6 @@
 //! Tests of started calls on every provider: each is executed and reported once, they leave room
 //! for other calls, and the session ends if one is unanswered.
 
-mod support;
-
 use std::{
     collections::HashSet,
     sync::{
@@ -14,23 +12,17 @@ use std::{
     time::Duration,
 };
 
+use crate::support::{addresses, process::HostProcess, providers};
 use parking_lot::Mutex;
 use rdmabox::{
     Host, Later, MAX_CALL, Peer, ProviderKind, Reply, RequestError, Running, Service, Session,
     SessionOptions, StartedReply,
 };
-use support::{addresses, process::HostProcess, providers};
 
 /// Calls that can be under way.
 const PLACES: usize = 8;
 
 type Outcome = Result<Vec<u8>, RequestError>;
-
-#[test]
-#[ignore = "runs as the host process of another test"]
-fn host() {
-    support::process::serve();
-}
 
 /// Echoes requests that begin with `now`, after its `gate` opens if the request is [`BUSY`].
 /// Defers the reply to any other request.

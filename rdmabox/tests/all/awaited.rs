@@ -14,9 +14,7 @@ use std::{
 use futures::{executor::block_on, future::join_all};
 use rdmabox::Transfer;
 
-mod support;
-
-use support::{Fixture, REFUSED, at, base, on_each_provider, outside, pattern, providers};
+use crate::support::{Fixture, REFUSED, at, base, on_each_provider, outside, pattern, providers};
 
 #[test]
 fn futures_of_several_threads_are_woken() {

@@ -1,7 +1,5 @@
 //! Tests of concurrent calls of one thread: each gets its own reply, and all slots are returned.
 
-mod support;
-
 use std::{
     sync::{
         Arc,
@@ -11,19 +9,13 @@ use std::{
     time::Duration,
 };
 
+use crate::support::{addresses, process::HostProcess, providers};
 use parking_lot::Mutex;
 use rdmabox::{
     Host, Later, MAX_CALL, Peer, ProviderKind, Reply, RequestError, Running, Service, Session, SessionOptions,
 };
-use support::{addresses, process::HostProcess, providers};
 
 const LONG: Duration = Duration::from_secs(60);
-
-#[test]
-#[ignore = "runs as the host process of another test"]
-fn host() {
-    support::process::serve();
-}
 
 /// Echoes requests, but defers the reply to requests that begin with `later`.
 #[derive(Debug)]

@@ -14,21 +14,13 @@ use std::{
 use futures::executor::block_on;
 use rdmabox::{Op, RemoteAddr, RequestError, Session, SessionOptions};
 
-mod support;
-
-use support::{at, base, process::HostProcess, providers};
+use crate::support::{at, base, process::HostProcess, providers};
 
 /// Timeout of the requests, much longer than they need.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const BLOCK: usize = 128 * 1024;
 /// Requests that are waiting for their callbacks at a time.
 const CALLBACKS: usize = 16;
-
-#[test]
-#[ignore = "runs as the host process of the other test"]
-fn host() {
-    support::process::serve();
-}
 
 /// Requests by how they ended.
 #[derive(Debug, Default)]

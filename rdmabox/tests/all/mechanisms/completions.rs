@@ -4,10 +4,8 @@ use std::sync::mpsc;
 
 use rdmabox::{PollingMode, Session};
 
-use crate::{
-    offsets, submit,
-    support::{at, base, on_each_that_posts, pattern},
-};
+use super::{offsets, submit};
+use crate::support::{at, base, on_each_that_posts, pattern};
 
 #[test]
 fn the_signal_interval_says_which_of_a_chain_report() {

@@ -8,11 +8,8 @@ use rdmabox::{
     SessionOptions, stats::StatsSnapshot,
 };
 
-use crate::{
-    offsets, on_four_threads, submit,
-    support::{Fixture, addresses, at, base, on_each_that_posts, pattern, providers, while_full},
-    wqes_doorbells_merged,
-};
+use super::{offsets, on_four_threads, submit, wqes_doorbells_merged};
+use crate::support::{Fixture, addresses, at, base, on_each_that_posts, pattern, providers, while_full};
 
 #[test]
 fn a_request_alone_is_one_work_request_and_one_doorbell() {

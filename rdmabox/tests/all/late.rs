@@ -1,18 +1,16 @@
 //! Tests of deferred replies, on every provider.
 
-mod support;
-
 use std::sync::{
     Arc,
     mpsc::{self, Receiver, Sender},
 };
 
+use crate::support::{addresses, pattern, providers};
 use parking_lot::Mutex;
 use rdmabox::{
     CallsBy, Cancel, Host, Later, Peer, ProviderKind, Reply, RequestError, Running, Service, Session,
     SessionOptions,
 };
-use support::{addresses, pattern, providers};
 
 /// Hands the debts of its calls to the test.
 #[derive(Debug)]

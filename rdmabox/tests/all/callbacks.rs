@@ -8,9 +8,7 @@ use std::{
 
 use rdmabox::{RemoteAddr, RequestError, Session, Until};
 
-mod support;
-
-use support::{LEN, REFUSED, at, base, on_each_provider, outside, pattern};
+use crate::support::{LEN, REFUSED, at, base, on_each_provider, outside, pattern};
 
 #[test]
 fn callbacks_run_once_each_with_their_outcome_and_buffer() {

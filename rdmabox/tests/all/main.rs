@@ -1,0 +1,34 @@
+//! Tests of sessions between hosts and clients: one program, so that it is linked once.
+//!
+//! A module is a topic. Each test must stand other tests beside it in its process, as `cargo test`
+//! runs them. nextest gives each test its own process. Tests that count what their process has,
+//! such as allocations, descriptors or threads, are programs of their own, and so is the
+//! conformance suite of the providers.
+
+mod awaited;
+mod callbacks;
+mod calls_together;
+mod ending;
+mod examples;
+mod fencing;
+mod fetched;
+mod foreign_socket;
+mod intruders;
+mod keys;
+mod killed;
+mod late;
+mod load;
+mod mechanisms;
+mod on_the_spot;
+mod session;
+mod started;
+mod started_calls;
+#[path = "../support/mod.rs"]
+mod support;
+mod tls;
+
+#[test]
+#[ignore = "runs as the host process of other tests"]
+fn host() {
+    support::process::serve();
+}
