@@ -35,45 +35,13 @@ impl SoftQp {
         }
         match opcode {
             Opcode::Send | Opcode::Write | Opcode::Read | Opcode::CompareSwap | Opcode::FetchAdd => {
-                let msn = header.msn.get();
-                if msn != rx.expected_msn {
-                    return Action::ProtocolError("request out of sequence");
-                }
-                // Every request may cause an answer, so a peer that reads no answers is not served
-                // further.
-                if self.must_wait_for_tx() {
-                    return Action::NotReady;
-                }
-                let action = match opcode {
-                    Opcode::Send => self.on_send(header),
-                    Opcode::Write => self.on_write(link, header),
-                    Opcode::Read => self.on_read(header),
-                    _ => self.on_atomic(header, opcode),
-                };
-                if !matches!(action, Action::NotReady) {
-                    rx.expected_msn = msn.wrapping_add(1);
-                }
-                action
+                self.on_request(rx, link, header, opcode)
             }
             Opcode::Ack => {
                 let msn = header.msn.get();
                 from_outcome(self.answered(link, msn, |sq| sq.acked(msn)))
             }
-            Opcode::Nak => {
-                let msn = header.msn.get();
-                {
-                    let _sq = self.sq();
-                    if !self.was_sent(msn.wrapping_sub(1)) {
-                        return Action::ProtocolError(
-                            "refusal of a request before which others were not sent",
-                        );
-                    }
-                    // Stops sending before a completion releases memory.
-                    self.tx().close();
-                }
-                let status = WcStatus::from_code(u32::from(header.status));
-                from_outcome(self.sq().refused(msn, status))
-            }
+            Opcode::Nak => self.on_nak(header),
             Opcode::ReadResponse => {
                 let (msn, len) = (header.msn.get(), header.payload_len.get());
                 let mut sq = self.sq();
@@ -99,6 +67,45 @@ impl SoftQp {
             Opcode::Memory => self.on_memory(rx, link, header),
             Opcode::Tether => self.on_tether(rx, link),
         }
+    }
+
+    /// Handles a request of the peer, in the order of its sequence numbers.
+    #[inline]
+    fn on_request(&self, rx: &mut Rx, link: &Link, header: &Header, opcode: Opcode) -> Action {
+        let msn = header.msn.get();
+        if msn != rx.expected_msn {
+            return Action::ProtocolError("request out of sequence");
+        }
+        // Every request may cause an answer, so a peer that reads no answers is not served
+        // further.
+        if self.must_wait_for_tx() {
+            return Action::NotReady;
+        }
+        let action = match opcode {
+            Opcode::Send => self.on_send(header),
+            Opcode::Write => self.on_write(link, header),
+            Opcode::Read => self.on_read(header),
+            _ => self.on_atomic(header, opcode),
+        };
+        if !matches!(action, Action::NotReady) {
+            rx.expected_msn = msn.wrapping_add(1);
+        }
+        action
+    }
+
+    /// Handles the peer's refusal of an own request.
+    fn on_nak(&self, header: &Header) -> Action {
+        let msn = header.msn.get();
+        {
+            let _sq = self.sq();
+            if !self.was_sent(msn.wrapping_sub(1)) {
+                return Action::ProtocolError("refusal of a request before which others were not sent");
+            }
+            // Stops sending before a completion releases memory.
+            self.tx().close();
+        }
+        let status = WcStatus::from_code(u32::from(header.status));
+        from_outcome(self.sq().refused(msn, status))
     }
 
     /// Processes an answer to own request `msn` and starts the requests that waited for it.
