@@ -15,7 +15,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::{
-    batch::Item,
+    batch::{Item, Plan},
     error::RequestError,
     memory::Loan,
     runtime::{
@@ -202,6 +202,27 @@ impl Runtime {
         Some(Batch::group(self, lane, ops, &ticket, bytes))
     }
 
+    /// Reserves room on a lane and in the admission window for the first work requests of a plan.
+    /// Returns their number.
+    #[inline]
+    fn admit(&self, lane: usize, plan: &Plan, small: bool) -> usize {
+        let lane = &self.lanes[lane];
+        let mut admitted = 0;
+        let _gate = self.gate.lock();
+        for wr in plan.wrs.iter().take(lane.room()) {
+            if !self.admission.try_admit(wr.len) {
+                self.stats.window_waits.inc();
+                break;
+            }
+            admitted += 1;
+        }
+        if admitted > 0 {
+            lane.note_size(small);
+        }
+        lane.reserve(admitted);
+        admitted
+    }
+
     /// Takes singles off the head of the backlog, as far as window, lanes and writes in flight
     /// allow.
     fn take_singles(&self, write: bool, combiner: &mut Combiner) -> Option<Box<Batch>> {
@@ -235,21 +256,7 @@ impl Runtime {
             return None;
         }
         crate::batch::plan(&combiner.items, &self.limits, &mut combiner.plan);
-        let mut admitted = 0;
-        {
-            let _gate = self.gate.lock();
-            for wr in combiner.plan.wrs.iter().take(self.lanes[lane].room()) {
-                if !self.admission.try_admit(wr.len) {
-                    self.stats.window_waits.inc();
-                    break;
-                }
-                admitted += 1;
-            }
-            if admitted > 0 {
-                self.lanes[lane].note_size(small);
-            }
-            self.lanes[lane].reserve(admitted);
-        }
+        let admitted = self.admit(lane, &combiner.plan, small);
         if admitted == 0 {
             return None;
         }
