@@ -314,7 +314,9 @@ impl Stream {
         // ended, and its number was not reused.
         let by_number = || ConnectedProcess::open(socket_peercred(stream).ok()?.pid.as_raw_nonzero().get());
         let process = ConnectedProcess::of(stream).or_else(by_number)?;
-        (process.pid != getpid().as_raw_nonzero().get() && !self.is_over()).then_some(process)
+        let is_other = process.pid != getpid().as_raw_nonzero().get();
+        // A child may hold the socket of a process that has ended.
+        (is_other && !process.has_ended() && !self.is_over()).then_some(process)
     }
 
     /// Describes the peer, for people.

@@ -26,7 +26,8 @@ pub struct ConnectedProcess {
 impl ConnectedProcess {
     /// Returns the process that has this number now.
     pub fn open(pid: i32) -> Option<ConnectedProcess> {
-        let pidfd = pidfd_open(Pid::from_raw(pid).filter(|_| pid > 0)?, PidfdFlags::empty()).ok()?;
+        let process = (pid > 0).then(|| Pid::from_raw(pid)).flatten()?;
+        let pidfd = pidfd_open(process, PidfdFlags::empty()).ok()?;
         Some(ConnectedProcess { pid, pidfd })
     }
 
