@@ -43,8 +43,8 @@ enum Placed {
     AtEnd(Glimpse),
     /// A plain write has grown the file to this size since the lock was taken. A reader may already
     /// see the bytes at the offset. They stay there, because a second offset would store them
-    /// twice.
-    InGrownFile(u64),
+    /// twice. The record was read after them.
+    InGrownFile(u64, Glimpse),
     /// The file was truncated.
     InShorterFile,
 }
@@ -180,56 +180,66 @@ impl Client {
             return Ok(None);
         }
         inode.locks.check_guards(issued_era)?;
-        let now = match self.place_and_release(inode, hold, (offset, end), &parts)? {
-            Placed::AtEnd(now) => now,
-            Placed::InGrownFile(size) => self.raise_to(inode, of, (size, end), &parts)?,
+        let floor = match self.place_and_release(inode, hold, (offset, end), &parts)? {
+            Placed::AtEnd(now) => (now.generation != generation).then_some(end),
+            Placed::InGrownFile(size, now) => self.raise_to(inode, of, (size, end), now, &parts)?,
             Placed::InShorterFile => return Ok(None),
         };
         drop(places);
-        if now.generation != generation {
-            self.place_again(inode, issued_era, (offset, end), data)?;
+        if let Some(floor) = floor {
+            self.place_again(inode, issued_era, (offset, end), floor, data)?;
         }
         Ok(Some(offset))
     }
 
-    /// Raises the size of a file to the end of an append, unless a truncation ended its layout.
-    /// Returns the record afterwards. The caller holds the inode's `layout_users`.
+    /// Raises the size of a file from `size` to the end of an append. The caller holds the inode's
+    /// `layout_users`, and has read the record as `now` since the bytes were placed.
+    ///
+    /// Returns `None` if the append is whole. If the layout has changed meanwhile, returns the
+    /// largest size that the file had before.
     fn raise_to(
         &self,
         inode: &Inode,
         layout: LayoutId,
         (mut size, end): (u64, u64),
+        mut now: Glimpse,
         parts: &Parts<'_>,
-    ) -> Result<Glimpse, ClientError> {
+    ) -> Result<Option<u64>, ClientError> {
         for _ in 0..TRIES {
-            let raised = size >= end || self.write_and_raise(inode, layout, (size, end), parts)?;
-            let now = self.look(inode)?;
-            if raised || now.generation != layout.generation {
-                return Ok(now);
+            if now.generation != layout.generation {
+                return Ok(Some(size));
             }
-            size = now.size;
+            if size >= end || self.write_and_raise(inode, layout, (size, end), parts)? {
+                return Ok(None);
+            }
+            now = self.look(inode)?;
+            if now.generation == layout.generation {
+                size = now.size;
+            }
         }
         Err(ClientError::Unstable)
     }
 
-    /// Places the bytes of an append whose file was truncated meanwhile, at the same offset.
+    /// Places the bytes of an append whose layout changed meanwhile again, at the same offset.
     ///
-    /// If the file is shorter now, the truncation came after the append, and nothing is placed. If
-    /// not, it may have come before, and the file may have regained its old size. The bytes then
-    /// went to freed space.
+    /// If the file is shorter than it was (`floor`), a truncation came after the append and has cut
+    /// it. If not, only the layout has changed, or the file has regained its old size. The bytes
+    /// may have gone to freed space then.
     fn place_again(
         &self,
         inode: &Inode,
         issued_era: u32,
         (offset, end): (u64, u64),
+        mut floor: u64,
         data: &[u8],
     ) -> Result<(), ClientError> {
         for _ in 0..TRIES {
             let now = self.look(inode)?;
             self.follow_generation(inode, now.generation)?;
-            if now.size < end {
+            if now.size < floor {
                 return Ok(());
             }
+            floor = now.size;
             let places = inode.layout_users.read();
             let Some((parts, layout)) = self.targets(inode, offset, data)? else {
                 drop(places);
@@ -237,8 +247,13 @@ impl Client {
                 continue;
             };
             inode.locks.check_guards(issued_era)?;
-            self.remote.write_vectored(&parts)?;
-            if self.still_there(inode, layout.generation, end)? {
+            let placed = if now.size < end {
+                self.write_and_raise(inode, layout, (now.size, end), &parts)?
+            } else {
+                self.remote.write_vectored(&parts)?;
+                self.still_there(inode, layout.generation, end)?
+            };
+            if placed {
                 return Ok(());
             }
         }
@@ -277,15 +292,15 @@ impl Client {
         // If the session was lost meanwhile, an earlier attempt may have carried out the list, or
         // only raised the size. No other client appends while the lock is held.
         let before = self.remote.eras().repeats != repeats && (old_hold != hold || old_size == end);
-        if old_size > offset && !before {
-            return Ok(Placed::InGrownFile(old_size));
-        }
-        if old_size != offset && !before {
+        if old_size < offset && !before {
             return Ok(Placed::InShorterFile);
         }
         let seen = if mapped { None } else { Seen::decode(&raw, inode.ino, slot) };
         let now = seen.map_or_else(|| self.look(inode), |seen| Ok(seen.glimpse()))?;
         inode.saw(start, now.generation, now.size);
-        Ok(Placed::AtEnd(now))
+        match old_size == offset || before {
+            true => Ok(Placed::AtEnd(now)),
+            false => Ok(Placed::InGrownFile(old_size, now)),
+        }
     }
 }

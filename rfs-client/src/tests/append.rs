@@ -177,9 +177,57 @@ fn a_truncation_after_a_write_that_overtook_an_append_cuts_the_append() {
             counted.fetch_add(1, Ordering::Relaxed);
         });
         assert_eq!(a.append(ino, b"behind"), Ok(1));
-        // An append to mapped memory takes no further step.
+        // The append itself may take no further step.
+        let len = read(&a, ino, 0, 200).len();
         let expected = if steps.load(Ordering::Relaxed) == 2 { 103 } else { 0 };
-        assert_eq!(read(&a, ino, 0, 200).len(), expected, "it does not grow the file again");
+        assert_eq!(len, expected, "it does not grow the file again");
+    });
+}
+
+#[test]
+fn an_append_is_whole_if_the_layout_changes_while_a_write_grows_the_file_within_it() {
+    both(|server| {
+        let (interceptor, a, ino) = with_file(&server);
+        let (b, changed) = (another(&server, ino), Arc::clone(&server));
+        let mut lists = 0;
+        interceptor.each_step(move |kind| {
+            lists += u32::from(kind == OpKind::Execute);
+            match (kind, lists) {
+                (OpKind::Execute, 2) => b.write(ino, 5, b"x").expect("written"),
+                (OpKind::Execute, 3) => {
+                    changed.begin_generation(ino);
+                    b.write(ino, 6, b"y").expect("written");
+                }
+                _ => {}
+            }
+        });
+        assert_eq!(a.append(ino, b"behind it"), Ok(1));
+        assert_eq!(read(&a, ino, 0, 100), b"0behind it");
+    });
+}
+
+#[test]
+fn an_append_that_is_whole_is_not_written_again() {
+    both(|server| {
+        let (interceptor, a, ino) = with_file(&server);
+        let b = another(&server, ino);
+        let mut lists = 0;
+        interceptor.each_step(move |kind| {
+            lists += u32::from(kind == OpKind::Execute);
+            match (kind, lists) {
+                (OpKind::Execute, 2) => b.write(ino, 3, b"far").expect("written"),
+                // Anything after the list that has raised the size.
+                (OpKind::Execute, 4) | (OpKind::Read | OpKind::Call, 3) => {
+                    lists = 5;
+                    b.setattr(ino, &TRUNCATE).expect("truncated");
+                    b.append(ino, &[7; 200]).expect("appended");
+                }
+                _ => {}
+            }
+        });
+        assert_eq!(a.append(ino, b"behind it"), Ok(1));
+        let bytes = read(&a, ino, 0, 300);
+        assert!(bytes == b"0behind it" || bytes == [7; 200], "{bytes:?}");
     });
 }
 

@@ -122,6 +122,15 @@ impl Fake {
         self.table.write(ino as usize * record::LEN + record::APPENDER, &word.to_le_bytes());
     }
 
+    /// Begins a new layout generation of the same size, as for a hole behind the end.
+    pub(crate) fn begin_generation(&self, ino: u64) {
+        let mut state = self.state.lock();
+        let file = state.files.get_mut(&ino).expect("a file");
+        self.fold(file);
+        file.attr.layout_generation += 1;
+        self.publish(file);
+    }
+
     /// Gives an inode's slot to another inode.
     pub(crate) fn reuse_slot(&self, ino: u64) {
         self.table.write(ino as usize * record::LEN + record::INO, &u64::MAX.to_le_bytes());
