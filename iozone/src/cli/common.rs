@@ -13,8 +13,7 @@ use crate::{Error, Result};
 #[derive(Clone, Debug, Args)]
 pub struct Common {
     /// Repeat everything, in alternating order, and report medians [default: 1; 5 with --compare
-    /// and
-    /// --fresh, 3 with --scaling and --names].
+    /// and --fresh, 3 with --scaling and --names].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
 

@@ -54,9 +54,12 @@ impl Instruments<'_> {
         let run = Run { dir, record, file_size: self.size, threads: self.threads, limit: self.limit };
         // Processor time after each number of completed phases.
         let mut marks = vec![(0, programs.cpu_s())];
+        let note = |done| site.note(Phase::ALL.get(done).map_or("stopping", |phase| phase.name()));
+        note(0);
         let outcome = self.engine.run(&run, site.interrupt, &mut |done| {
-            site.note(Phase::ALL.get(done).map_or("stopping", |phase| phase.name()));
+            // Drawing takes processor time from the measurement.
             if marks.last().is_some_and(|(last, _)| done > *last) {
+                note(done);
                 marks.push((done, programs.cpu_s()));
             }
         })?;

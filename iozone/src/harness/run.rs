@@ -150,6 +150,8 @@ impl<'a, M: Meter> Rounds<'a, M> {
             self.start(turn.target, started)?;
         }
         self.interrupt.check()?;
+        // Before the measurement: the log shows which one ended a peer that is then left out.
+        self.measured.log.push_str(&format!("== {label}\n"));
         let start = began.elapsed();
         let Some(running) = started[turn.target].as_deref_mut() else { return Ok(()) };
         let (name, interrupt) = (&self.plan.entrants[turn.target].name, self.interrupt);
@@ -167,7 +169,6 @@ impl<'a, M: Meter> Rounds<'a, M> {
                 return self.leave_out(turn.target, error);
             }
         };
-        self.measured.log.push_str(&format!("== {label}\n"));
         let position = self.position(turn.target);
         let mut commands: Vec<String> = outcome.command.into_iter().collect();
         if each {
