@@ -2,7 +2,7 @@
 //!
 //! A killed process cannot unmount, so every call on its mount fails with ENOTCONN. A killed
 //! process may also hang: its thread may wait for a page lock that the kernel holds over a
-//! request of this mount (`fuse/notify`). The watchdog has no FUSE device. It aborts the
+//! request of this mount (`fuse/kernel/notify`). The watchdog has no FUSE device. It aborts the
 //! connection ([`Abort`]) and then unmounts. It learns of the main process's end in two ways: EOF
 //! on its standard input, and the death signal of the thread that started it. It locks the
 //! directory below the mount. The next mount there waits for the lock, so the watchdog never

@@ -1,6 +1,6 @@
 //! Sets how the kernel schedules threads of this process.
 //!
-//! This crate has `unsafe` code here, in `reply`, in `session::descriptors` and in
+//! This crate has `unsafe` code here, in `adapter::data`, in `descriptors` and in
 //! `session::ring`. rustix does not have sched_setscheduler.
 //!
 //! # Concurrency

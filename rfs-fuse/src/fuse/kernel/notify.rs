@@ -4,7 +4,7 @@
 //! mount. No signal ends the wait. If the process is killed, its session threads end and close
 //! their devices. Then the kernel aborts their requests, and the wait ends. This works only if
 //! the waiting thread does not have those devices open itself. So a notification thread has a
-//! descriptor table of its own (`session/descriptors`) with a clone of the device, from which it
+//! descriptor table of its own (`descriptors`) with a clone of the device, from which it
 //! reads no request. Other threads hand messages over, and block interruptibly for the result.
 //!
 //! # Concurrency
