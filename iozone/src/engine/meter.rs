@@ -54,7 +54,7 @@ impl Instruments<'_> {
         let run = Run { dir, record, file_size: self.size, threads: self.threads, limit: self.limit };
         // Processor time after each number of completed phases.
         let mut marks = vec![(0, programs.cpu_s())];
-        let note = |done| site.note(Phase::ALL.get(done).map_or("stopping", |phase| phase.name()));
+        let note = |done: usize| site.note(Phase::ALL.get(done).map_or("stopping", |phase| phase.name()));
         note(0);
         let outcome = self.engine.run(&run, site.interrupt, &mut |done| {
             // Drawing takes processor time from the measurement.
