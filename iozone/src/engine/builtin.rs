@@ -1,6 +1,6 @@
 //! A substitute for IOzone: the same system calls in the same order.
 //!
-//! [`load::builtin`](crate::load::builtin) has the system calls. They run in a child process.
+//! [`load::builtin`] has the system calls. They run in a child process.
 
 use super::{Engine, Outcome, Run, parse};
 use crate::{Result, interrupt::Interrupt, load};

@@ -13,7 +13,7 @@ use crate::{
 /// The measurements of one point in one round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reading {
-    /// Rate in [`Pattern::unit`] per second.
+    /// Rate in [`Pattern::unit`](crate::load::Pattern::unit) per second.
     pub rate: f64,
     /// Latency of the requests.
     pub latency: Latency,

@@ -1,8 +1,8 @@
 //! The outcome of a request: a reply, or the promise of a reply.
 //!
 //! # Concurrency
-//! Plain values. Any thread may call [`Dispatcher::redeem`](super::Dispatcher::redeem) with a
-//! promise.
+//! Plain values. Any thread may call
+//! [`Dispatcher::redeem`](crate::dispatch::Dispatcher::redeem) with a promise.
 
 use std::fmt;
 
