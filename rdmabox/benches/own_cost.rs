@@ -16,7 +16,7 @@ use std::{
 };
 
 use rdmabox::{
-    Address, Lender, Memory, RemoteAddr, Session, SessionOptions,
+    Address, Memory, MemoryServer, RemoteAddr, Session, SessionOptions,
     provider::soft::SoftDevice,
     verbs::{
         Access, CompletionQueue, Device, DirectOp, MrHandle, Progress, QpCaps, QpInit, QueuePair, Rendezvous,
@@ -122,11 +122,11 @@ fn main() -> Result<()> {
     let rounds = rounds()?;
     let bare = Bare::new()?;
     let dir = tempfile::tempdir()?;
-    let running = Lender::listen(&[Address::Unix(dir.path().join("socket"))], LEN)?;
+    let running = MemoryServer::listen(&[Address::Unix(dir.path().join("socket"))], LEN)?;
     let session = |direct| -> Result<(Arc<Session>, RemoteAddr)> {
         let options = SessionOptions { direct, ..SessionOptions::default() };
         let session = Session::connect(&running.addresses()[0], &options)?;
-        let base = Lender::locate(&session)?.base;
+        let base = MemoryServer::locate(&session)?.base;
         Ok((session, base))
     };
     let ((direct, base), (posting, _)) = (session(true)?, session(false)?);

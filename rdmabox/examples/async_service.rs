@@ -19,7 +19,7 @@
 use std::{error::Error, sync::Arc, time::Instant};
 
 use futures::{executor::block_on, future::try_join_all};
-use rdmabox::{Address, Lender, RemoteAddr, RequestError, Session, SessionOptions};
+use rdmabox::{Address, MemoryServer, RemoteAddr, RequestError, Session, SessionOptions};
 
 const RECORDS: u64 = 256;
 /// Length of an index entry in bytes: the offset of the record, and its length.
@@ -71,14 +71,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (_host, address) = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["--connect", address] => (None, address.parse()?),
         [] => {
-            let host = Lender::listen(&["127.0.0.1:0".parse::<Address>()?], 1 << 20)?;
+            let host = MemoryServer::listen(&["127.0.0.1:0".parse::<Address>()?], 1 << 20)?;
             let address = host.addresses()[0].clone();
             (Some(host), address)
         }
         _ => return Err("usage: async_service [--connect ADDRESS]".into()),
     };
     let session = Session::connect(&address, &SessionOptions::default())?;
-    let memory = Lender::locate(&session)?;
+    let memory = MemoryServer::locate(&session)?;
     println!("{RECORDS} lookups through {}", session.description());
 
     block_on(async {

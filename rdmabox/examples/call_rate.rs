@@ -30,8 +30,8 @@ use std::{
 };
 
 use rdmabox::{
-    Address, CallsBy, Host, Peer, PollingMode, ProviderKind, Reply, RequestError, Running, Service, Session,
-    SessionOptions,
+    Address, CallsBy, Host, HostHandle, Peer, PollingMode, ProviderKind, Reply, RequestError, Service,
+    Session, SessionOptions,
 };
 
 /// Bytes of a request and of its reply.
@@ -171,7 +171,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let plan = Plan::from_args()?;
     let socket = std::env::temp_dir().join(format!("call-rate-{}.sock", std::process::id()));
     let listen = [Address::Unix(socket), Address::Tcp { host: "127.0.0.1".into(), port: 0 }];
-    let host: Running = Host::new()?.listen(&listen, Arc::new(Echo))?;
+    let host: HostHandle = Host::new()?.listen(&listen, Arc::new(Echo))?;
     let mut rows = Vec::new();
     for &provider in &plan.providers {
         let address = host.addresses().iter().find(|address| address.provider() == provider);

@@ -26,8 +26,8 @@ use std::{
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, Address, Export, Host, Memory, Peer, RemoteAddr, Reply, RequestError, Running, Service, Session,
-    SessionOptions,
+    Access, Address, Export, Host, HostHandle, Memory, Peer, RemoteAddr, Reply, RequestError, Service,
+    Session, SessionOptions,
 };
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
@@ -95,7 +95,7 @@ struct Cache {
 }
 
 impl Cache {
-    fn listen(address: Address) -> Result<Running, Box<dyn Error>> {
+    fn listen(address: Address) -> Result<HostHandle, Box<dyn Error>> {
         let host = Host::new()?;
         let memory = Memory::shared("kv-cache", (PLACES as usize + REACH) * SLOT as usize)?;
         // Clients may only read. If they map the memory, the mapping is read-only as well.

@@ -10,12 +10,12 @@
 
 use std::error::Error;
 
-use rdmabox::Lender;
+use rdmabox::MemoryServer;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let address = std::env::args().nth(1).ok_or("usage: lend ADDRESS")?;
     let len = 16 << 20;
-    let host = Lender::listen(&[address.parse()?], len)?;
+    let host = MemoryServer::listen(&[address.parse()?], len)?;
     println!("lending {len} bytes at {}", host.addresses()[0]);
     loop {
         std::thread::park();

@@ -23,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rdmabox::{Address, Lender, RemoteAddr, RequestError, Session, SessionOptions};
+use rdmabox::{Address, MemoryServer, RemoteAddr, RequestError, Session, SessionOptions};
 
 const ROUNDS: u64 = 1000;
 
@@ -33,14 +33,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         ["--connect", address] => (None, address.parse()?),
         [] => {
             let socket = std::env::temp_dir().join(format!("ping-pong-{}.sock", std::process::id()));
-            let host = Lender::listen(&[Address::Unix(socket)], 64 * 1024)?;
+            let host = MemoryServer::listen(&[Address::Unix(socket)], 64 * 1024)?;
             let address = host.addresses()[0].clone();
             (Some(host), address)
         }
         _ => return Err("usage: ping_pong [--connect ADDRESS]".into()),
     };
     let session = Session::connect(&address, &SessionOptions::default())?;
-    let base = Lender::locate(&session)?.base;
+    let base = MemoryServer::locate(&session)?.base;
     let mut buffer = [0; 4096];
 
     println!("{ROUNDS} of each, one at a time, through {}", session.description());
@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     row("read 4 KiB", || session.read(base, &mut buffer))?;
     row("write 4 KiB", || session.write(base, &[1; 4096]))?;
     row("fetch and add", || session.fetch_add(base, 1).map(drop))?;
-    row("call", || Lender::locate(&session).map(drop))?;
+    row("call", || MemoryServer::locate(&session).map(drop))?;
 
     let other = Session::connect(&address, &SessionOptions::default())?;
     let (ping, pong) = (base, base.at(64));

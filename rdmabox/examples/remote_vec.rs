@@ -17,7 +17,7 @@
 
 use std::{error::Error, marker::PhantomData};
 
-use rdmabox::{Address, Lender, Op, RemoteAddr, RemoteMemory, RequestError, Session, SessionOptions};
+use rdmabox::{Address, MemoryServer, Op, RemoteAddr, RemoteMemory, RequestError, Session, SessionOptions};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Data that can be copied between machines: no pointers, no padding, and every bit pattern is
@@ -142,7 +142,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ["--connect", address] => (None, address.parse()?),
         [] => {
             let socket = std::env::temp_dir().join(format!("remote-vec-{}.sock", std::process::id()));
-            let host = Lender::listen(&[Address::Unix(socket)], 4 << 20)?;
+            let host = MemoryServer::listen(&[Address::Unix(socket)], 4 << 20)?;
             let address = host.addresses()[0].clone();
             (Some(host), address)
         }
@@ -151,12 +151,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Requests are posted even on mapped memory, so that the counters are equal everywhere.
     let options = SessionOptions { direct: false, ..SessionOptions::default() };
     let session = Session::connect(&address, &options)?;
-    let memory = Lender::locate(&session)?;
+    let memory = MemoryServer::locate(&session)?;
     let mut counted = session.stats();
     let mut show = |what: String| {
         let now = session.stats();
         let since = now.since(&counted);
-        println!("{what}: {} work requests, {} doorbells", since.wqes, since.doorbells);
+        println!("{what}: {} work requests, {} doorbells", since.work_requests, since.doorbells);
         counted = now;
     };
 

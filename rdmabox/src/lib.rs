@@ -12,16 +12,16 @@
 //! one-sided operations:
 //!
 //! ```
-//! use rdmabox::{Lender, Session, SessionOptions};
+//! use rdmabox::{MemoryServer, Session, SessionOptions};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // On one machine: 1 MiB to lend, and an address for clients.
-//! let host = Lender::listen(&["127.0.0.1:0".parse()?], 1 << 20)?;
+//! let host = MemoryServer::listen(&["127.0.0.1:0".parse()?], 1 << 20)?;
 //! let address = host.addresses()[0].to_string();
 //!
 //! // On another one.
 //! let session = Session::connect(&address.parse()?, &SessionOptions::default())?;
-//! let base = Lender::locate(&session)?.base;
+//! let base = MemoryServer::locate(&session)?.base;
 //! // No code of the host's program runs for these two.
 //! session.write(base, b"hello")?;
 //! let mut back = [0; 5];

@@ -170,7 +170,7 @@ fn a_merged_request_that_is_refused_fails_its_members_only() {
         let parts = [(at(base, 0), &data[..]), (at(base, LEN - 4096), &data[..]), (at(base, LEN), &data[..])];
         assert_eq!(session.write_vectored(&parts), Err(REFUSED));
         let since = session.stats().since(&before);
-        assert_eq!((since.wqes, since.doorbells, since.merged), (2, 1, 1));
+        assert_eq!((since.work_requests, since.doorbells, since.merged), (2, 1, 1));
         assert_eq!((since.errors, since.bytes_written), (2, 4096));
         let mut found = vec![1; 4096];
         f.memory.read(0, &mut found);
@@ -201,7 +201,7 @@ fn each_of_several_requests_in_one_batch_gets_its_own_outcome() {
         assert_eq!(outcomes, expected);
         wait_until_lanes_are_up(&session);
         let took = session.stats().since(&before);
-        assert_eq!((took.wqes, took.doorbells, took.merged), (4, 2, 1));
+        assert_eq!((took.work_requests, took.doorbells, took.merged), (4, 2, 1));
         assert_eq!((took.errors, took.bytes_written, took.lane_failures), (3, 5 * PART as u64, 1));
         let mut found = vec![0; PART + 8];
         f.memory.read(0, &mut found);
@@ -218,7 +218,7 @@ fn each_of_several_requests_in_one_batch_gets_its_own_outcome() {
         assert!(found.remove(0) == pattern(PART, 1));
         wait_until_lanes_are_up(&session);
         let took = session.stats().since(&before);
-        assert_eq!((took.wqes, took.doorbells, took.merged), (4, 2, 1));
+        assert_eq!((took.work_requests, took.doorbells, took.merged), (4, 2, 1));
         assert_eq!((took.errors, took.bytes_read, took.lane_failures), (3, PART as u64, 1));
         assert_eq!(session.in_flight(), (0, 4 * PART as u64));
         assert_eq!(session.write(at(base, 8), &[1; 8]), Ok(()));

@@ -11,7 +11,7 @@ use measure::{
     interrupt::Interrupt,
     machine::{self, Machine},
 };
-use rdmabox::{ProviderKind, Running, size};
+use rdmabox::{HostHandle, ProviderKind, size};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -42,7 +42,7 @@ const COLUMNS: [Metric; 10] = [
     Metric::ClientCpu,
     Metric::ServerCpu,
     Metric::SwitchesPerOp,
-    Metric::WqesPerOp,
+    Metric::WorkRequestsPerOp,
     Metric::DoorbellsPerOp,
 ];
 /// Panels of the chart of a sweep.
@@ -171,7 +171,7 @@ fn serve(args: &Serve) -> Result<()> {
         let available = size::show(machine::memory_available());
         Error::usage(format!("--memory {}: {available} are available", size::show(args.memory)))
     })?;
-    let running: Running = server::start(&listen, len, args.rdma.options())?;
+    let running: HostHandle = server::start(&listen, len, args.rdma.options())?;
     let mut text = String::new();
     for address in running.addresses() {
         text.push_str(&format!("listening on {address}\n"));

@@ -170,7 +170,7 @@ fn modes_differ_as_they_should() {
             "write --submit vectored --mode {mode} --depth 10 --threads 1 --ops 300 --warmup 0"
         ));
         let counters = &report["results"][0]["rounds"][0]["counters"];
-        ["wqes", "doorbells", "merged"].map(|name| counters[name].as_u64().unwrap())
+        ["work_requests", "doorbells", "merged"].map(|name| counters[name].as_u64().unwrap())
     };
     assert_eq!(counted("single"), [300, 300, 0]);
     assert_eq!(counted("merge"), [30, 30, 270]);

@@ -30,7 +30,7 @@ use parking_lot::{Mutex, RwLock};
 
 pub(crate) use self::deferred_reply::LateReplies;
 use self::poller_handoff::PollerHandoff;
-pub use self::reply::{Later, Reply};
+pub use self::reply::{PendingReply, Reply};
 use self::{
     core_avoidance::CoreAvoidance,
     fetch_endpoint::{FetchState, ServeMessages},
@@ -364,10 +364,10 @@ impl Endpoint {
     }
 
     /// Returns the handle that answers the call with this header.
-    fn deferred_reply(self: &Arc<Self>, header: Header) -> Later {
+    fn deferred_reply(self: &Arc<Self>, header: Header) -> PendingReply {
         self.late.add_owed();
         let endpoint: Weak<Endpoint> = Arc::downgrade(self);
-        Later::new(move |answer| {
+        PendingReply::new(move |answer| {
             // Without the session no client waits.
             if let Some(endpoint) = endpoint.upgrade() {
                 endpoint.answer_deferred(header, answer);

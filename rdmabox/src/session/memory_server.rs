@@ -1,7 +1,7 @@
 //! A ready-made service that only exports memory.
 //!
 //! # Concurrency
-//! [`Lender`] is immutable; any number of threads may call it.
+//! [`MemoryServer`] is immutable; any number of threads may call it.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::{
     address::Address,
     client::Session,
     error::HostError,
-    host::{Export, Host, Peer, Running, Service},
+    host::{Export, Host, HostHandle, Peer, Service},
 };
 use crate::{
     error::RequestError,
@@ -26,11 +26,11 @@ const MAGIC: [u8; 8] = *b"rdmalend";
 ///
 /// All clients may read and write all of the memory.
 #[derive(Debug)]
-pub struct Lender {
+pub struct MemoryServer {
     export: Export,
 }
 
-/// The memory of a [`Lender`].
+/// The memory of a [`MemoryServer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteMemory {
     /// Address of the first byte.
@@ -39,34 +39,34 @@ pub struct RemoteMemory {
     pub len: u64,
 }
 
-impl Lender {
+impl MemoryServer {
     /// Serves the given export.
-    pub fn new(export: Export) -> Lender {
-        Lender { export }
+    pub fn new(export: Export) -> MemoryServer {
+        MemoryServer { export }
     }
 
     /// Starts a host that exports `len` zeroed bytes at these addresses: [`Host::new`],
     /// [`Host::export`] and [`Host::listen`] in one.
-    pub fn listen(addresses: &[Address], len: usize) -> Result<Running, HostError> {
+    pub fn listen(addresses: &[Address], len: usize) -> Result<HostHandle, HostError> {
         let host = Host::new()?;
         let memory = Memory::shared("rdmabox-lent", len)?;
         let export = host.export(&Arc::new(memory), Access::REMOTE_ALL)?;
-        host.listen(addresses, Arc::new(Lender::new(export)))
+        host.listen(addresses, Arc::new(MemoryServer::new(export)))
     }
 
     /// Asks the host for the address of its memory.
     ///
     /// # Errors
     /// The errors of [`Session::call`], and [`RequestError::Invalid`] if the host's service is not
-    /// a `Lender`.
+    /// a `MemoryServer`.
     pub fn locate(session: &Session) -> Result<RemoteMemory, RequestError> {
         let mut reply = Vec::new();
         session.call(&MAGIC, &mut reply)?;
-        decode(&reply).ok_or_else(|| RequestError::Invalid("the host's service is not a Lender".into()))
+        decode(&reply).ok_or_else(|| RequestError::Invalid("the host's service is not a MemoryServer".into()))
     }
 }
 
-impl Service for Lender {
+impl Service for MemoryServer {
     fn call(&self, peer: &Peer, _request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
         let lent =
             RemoteMemory { base: peer.remote_addr(&self.export), len: self.export.memory().len() as u64 };

@@ -27,8 +27,8 @@ pub use self::{
     address::{Address, AddressError, ProviderKind, ProviderKindError},
     client::{CallsBy, CallsByError, NotWaited, Op, Session, SessionOptions, Transfer},
     error::{ConnectError, HostError},
-    host::{Ender, Export, Fencing, Host, Peer, PeerProcess, Running, Service},
-    memory_server::{Lender, RemoteMemory},
+    host::{Export, Fencing, Host, HostHandle, Peer, PeerProcess, Service, SessionTerminator},
+    memory_server::{MemoryServer, RemoteMemory},
 };
 
 #[cfg(feature = "fuzzing")]
@@ -43,7 +43,7 @@ pub use crate::{
         rdma::{RdmaError, RdmaOptions},
         soft::ConnectedProcess,
     },
-    rpc::{Cancel, Later, MAX_CALL, Reply, StartedReply},
+    rpc::{Cancel, MAX_CALL, PendingReply, Reply, StartedReply},
     runtime::Until,
     stats::StatsSnapshot,
     verbs::{Access, RemoteAddr, WcStatus},

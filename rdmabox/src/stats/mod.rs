@@ -44,9 +44,9 @@ impl Counter {
 /// Number of classes of [`StatsSnapshot::chain_lengths`].
 pub const CHAIN_CLASSES: usize = 12;
 
-/// Returns the class of a list of `wqes` work requests: 1, 2, 3 to 4, 5 to 8, and so on.
-fn chain_class(wqes: usize) -> usize {
-    let class = wqes.max(1).next_power_of_two().trailing_zeros() as usize;
+/// Returns the class of a list of `work_requests` work requests: 1, 2, 3 to 4, 5 to 8, and so on.
+fn chain_class(work_requests: usize) -> usize {
+    let class = work_requests.max(1).next_power_of_two().trailing_zeros() as usize;
     class.min(CHAIN_CLASSES - 1)
 }
 
@@ -155,7 +155,7 @@ counters! {
     /// Requests that were merged into another request's work request.
     merged,
     /// Work requests posted.
-    wqes,
+    work_requests,
     /// Posts of a list of work requests.
     doorbells,
     /// Doorbells for more than one work request.
@@ -221,14 +221,14 @@ counters! {
 }
 
 impl Stats {
-    /// Counts one post of a list of `wqes` work requests.
-    pub fn count_post(&self, wqes: usize) {
-        self.wqes.add(wqes as u64);
+    /// Counts one post of a list of `work_requests` work requests.
+    pub fn count_post(&self, work_requests: usize) {
+        self.work_requests.add(work_requests as u64);
         self.doorbells.inc();
-        self.chain_lengths[chain_class(wqes)].inc();
-        if wqes > 1 {
+        self.chain_lengths[chain_class(work_requests)].inc();
+        if work_requests > 1 {
             self.chains.inc();
-            self.chain_length_sum.add(wqes as u64);
+            self.chain_length_sum.add(work_requests as u64);
         }
     }
 
@@ -259,11 +259,11 @@ mod tests {
     #[test]
     fn counter_names_are_the_field_names() {
         let stats = Stats::default();
-        stats.wqes.add(3);
+        stats.work_requests.add(3);
         stats.errors.inc();
         let snapshot = stats.snapshot();
-        assert_eq!((snapshot.wqes, snapshot.errors, snapshot.calls), (3, 1, 0));
-        assert_eq!((snapshot.get("wqes"), snapshot.get("errors"), snapshot.get("calls")), (3, 1, 0));
+        assert_eq!((snapshot.work_requests, snapshot.errors, snapshot.calls), (3, 1, 0));
+        assert_eq!((snapshot.get("work_requests"), snapshot.get("errors"), snapshot.get("calls")), (3, 1, 0));
         assert_eq!(snapshot.get("no such counter"), 0);
         assert_eq!(snapshot.counters().next(), Some(("read_requests", 0)));
         assert_eq!(snapshot.counters().last(), Some(("errors", 1)));
@@ -282,7 +282,7 @@ mod tests {
         stats.count_post(2);
         stats.call_latency.record(Duration::from_nanos(7));
         let since = stats.snapshot().since(&before);
-        assert_eq!((since.calls, since.polls, since.wqes, since.chain_lengths[1]), (5, 1, 2, 1));
+        assert_eq!((since.calls, since.polls, since.work_requests, since.chain_lengths[1]), (5, 1, 2, 1));
         assert_eq!((since.call_latency.count(), since.call_latency.max().as_nanos()), (1, 7));
         assert_eq!(before.since(&before), StatsSnapshot::default());
     }
@@ -296,7 +296,10 @@ mod tests {
             stats.atomic_latency.record(Duration::from_nanos(7));
         }
         let both = one.snapshot().plus(&two.snapshot());
-        assert_eq!((both.calls, both.wqes, both.chain_lengths[1], both.atomic_latency.count()), (6, 6, 3, 3));
+        assert_eq!(
+            (both.calls, both.work_requests, both.chain_lengths[1], both.atomic_latency.count()),
+            (6, 6, 3, 3)
+        );
         assert_eq!(both.since(&one.snapshot()), two.snapshot());
     }
 
@@ -326,11 +329,11 @@ mod tests {
     #[test]
     fn posts_are_counted_by_chain_length() {
         let stats = Stats::default();
-        for wqes in [1, 1, 2, 3, 4, 5, 8, 9, 1024, 1025, 100_000] {
-            stats.count_post(wqes);
+        for work_requests in [1, 1, 2, 3, 4, 5, 8, 9, 1024, 1025, 100_000] {
+            stats.count_post(work_requests);
         }
         let s = stats.snapshot();
         assert_eq!(s.chain_lengths, [2, 1, 2, 2, 1, 0, 0, 0, 0, 0, 1, 2]);
-        assert_eq!((s.doorbells, s.chains, s.wqes, s.chain_length_sum), (11, 9, 102_082, 102_080));
+        assert_eq!((s.doorbells, s.chains, s.work_requests, s.chain_length_sum), (11, 9, 102_082, 102_080));
     }
 }

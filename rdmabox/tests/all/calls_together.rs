@@ -12,26 +12,30 @@ use std::{
 use crate::support::{addresses, process::HostProcess, providers};
 use parking_lot::Mutex;
 use rdmabox::{
-    Host, Later, MAX_CALL, Peer, ProviderKind, Reply, RequestError, Running, Service, Session, SessionOptions,
+    Host, HostHandle, MAX_CALL, Peer, PendingReply, ProviderKind, Reply, RequestError, Service, Session,
+    SessionOptions,
 };
 
 const LONG: Duration = Duration::from_secs(60);
 
 /// Echoes requests, but defers the reply to requests that begin with `later`.
 #[derive(Debug)]
-struct Echo(Mutex<Sender<(Vec<u8>, Later)>>);
+struct Echo(Mutex<Sender<(Vec<u8>, PendingReply)>>);
 
 impl Service for Echo {
     fn call(&self, _: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
         match request.starts_with(b"later") {
-            true => drop(self.0.lock().send((request.to_vec(), reply.later()))),
+            true => drop(self.0.lock().send((request.to_vec(), reply.defer()))),
             false => reply.extend_from_slice(request),
         }
         Ok(())
     }
 }
 
-fn on_each_provider(timeout: Duration, test: impl Fn(&Session, &Receiver<(Vec<u8>, Later)>, Running)) {
+fn on_each_provider(
+    timeout: Duration,
+    test: impl Fn(&Session, &Receiver<(Vec<u8>, PendingReply)>, HostHandle),
+) {
     for provider in providers() {
         let dir = tempfile::tempdir().unwrap();
         let (send, debts) = mpsc::channel();

@@ -12,7 +12,7 @@ use std::{
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, CallsBy, Export, Host, Memory, Peer, ProviderKind, RemoteAddr, Reply, RequestError, Running,
+    Access, CallsBy, Export, Host, HostHandle, Memory, Peer, ProviderKind, RemoteAddr, Reply, RequestError,
     Service, Session, SessionOptions,
 };
 
@@ -49,7 +49,11 @@ impl Service for Reuse {
 }
 
 /// Lets `end` end the session during a long write, then checks the bytes that the service reuses.
-fn end_during_a_write(provider: ProviderKind, data: &[u8], end: impl FnOnce(&Session, &mut Option<Running>)) {
+fn end_during_a_write(
+    provider: ProviderKind,
+    data: &[u8],
+    end: impl FnOnce(&Session, &mut Option<HostHandle>),
+) {
     let _ = env_logger::builder().is_test(true).try_init();
     let dir = tempfile::tempdir().unwrap();
     let host = Host::new().unwrap();

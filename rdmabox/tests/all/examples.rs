@@ -7,7 +7,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use rdmabox::{Address, Lender, Running, Session, SessionOptions};
+use rdmabox::{Address, HostHandle, MemoryServer, Session, SessionOptions};
 
 const PROVIDERS: [&str; 2] = ["shared memory", "TCP"];
 
@@ -37,7 +37,7 @@ fn addresses(dir: &tempfile::TempDir) -> [Address; 2] {
 fn on_each_provider(name: &str, check: impl Fn(&str, Vec<String>)) {
     let dir = tempfile::tempdir().unwrap();
     for (provider, address) in PROVIDERS.into_iter().zip(addresses(&dir)) {
-        let host: Running = Lender::listen(&[address], 4 << 20).unwrap();
+        let host: HostHandle = MemoryServer::listen(&[address], 4 << 20).unwrap();
         // Twice: the memory is not as it was.
         for _ in 0..2 {
             check(provider, run(name, &["--connect", &host.addresses()[0].to_string()]));
@@ -198,7 +198,7 @@ fn lend_lends() {
     for address in addresses(&dir) {
         let host = Serving::start("lend", &[&address.to_string()], "lending 16777216 bytes at ");
         let session = Session::connect(&host.address.parse().unwrap(), &SessionOptions::default()).unwrap();
-        let memory = Lender::locate(&session).unwrap();
+        let memory = MemoryServer::locate(&session).unwrap();
         assert_eq!(memory.len, 16 << 20);
         let last = memory.base.at(memory.len - 4);
         session.write(last, b"last").unwrap();

@@ -12,8 +12,8 @@ use std::{
 use crate::support::{Fixture, addresses, pattern, process::HostProcess, providers};
 use parking_lot::{Condvar, Mutex};
 use rdmabox::{
-    CallsBy, Host, MAX_CALL, Peer, PollingMode, ProviderKind, Reply, RequestError, Running, Service, Session,
-    SessionOptions,
+    CallsBy, Host, HostHandle, MAX_CALL, Peer, PollingMode, ProviderKind, Reply, RequestError, Service,
+    Session, SessionOptions,
 };
 
 fn on_each_way(test: impl Fn(Fixture)) {
@@ -142,7 +142,7 @@ impl Service for Gate {
             }
         }
         if request == b"drop" {
-            drop(reply.later());
+            drop(reply.defer());
         }
         reply.extend_from_slice(&calls.to_le_bytes());
         Ok(())
@@ -155,7 +155,7 @@ impl Service for Gate {
 
 struct Gated {
     gate: Arc<Gate>,
-    running: Running,
+    running: HostHandle,
     options: SessionOptions,
     _dir: tempfile::TempDir,
 }

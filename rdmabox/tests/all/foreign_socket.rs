@@ -1,7 +1,7 @@
 //! Tests that a TCP peer can only redirect a client to a Unix socket of root or of the client's
 //! own user.
 
-use rdmabox::{Address, Lender, ProviderKind, Session, SessionOptions};
+use rdmabox::{Address, MemoryServer, ProviderKind, Session, SessionOptions};
 
 const USER: u32 = 1234;
 
@@ -17,7 +17,7 @@ fn provider_of(user: u32) -> ProviderKind {
         // and no memory.
         let changed = unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) };
         assert_eq!(changed, 0, "this test changes users, and has to be run as root");
-        Lender::listen(&listen, 4096).unwrap()
+        MemoryServer::listen(&listen, 4096).unwrap()
     });
     let host = host.join().unwrap();
     let tcp = host.addresses().iter().find(|address| matches!(address, Address::Tcp { .. })).unwrap();

@@ -12,9 +12,8 @@ use std::{
 use crate::support::{REFUSED, providers};
 use hmac::{Hmac, KeyInit, Mac};
 use rdmabox::{
-    Access, Address, ConnectError, Domain, Export, Grant, Host, Key, KeyId, Limits, Memory, Peer,
-    ProviderKind, RemoteAddr, Reply, RequestError, Running, Secret, Service, Session, SessionOptions,
-    WcStatus,
+    Access, Address, ConnectError, Domain, Export, Grant, Host, HostHandle, Key, KeyId, Limits, Memory, Peer,
+    ProviderKind, RemoteAddr, Reply, RequestError, Secret, Service, Session, SessionOptions, WcStatus,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sha2::Sha256;
@@ -45,7 +44,7 @@ impl Service for Places {
 /// A host with a memory for each of two keys, one of which may only read, and one memory for
 /// clients without a key.
 struct Fixture {
-    running: Running,
+    running: HostHandle,
     memory: HashMap<String, Arc<Memory>>,
     dir: tempfile::TempDir,
 }

@@ -114,7 +114,10 @@ fn one_submission_larger_than_the_pool_is_staged_all_the_same() {
         session.write_vectored(&parts).unwrap();
         let after = session.stats();
         let delta = |name: &str| after.get(name) - before.get(name);
-        assert_eq!((delta("wqes"), delta("pre_mr_bytes"), delta("dyn_mr_bytes")), (12, 7_200_000, 0));
+        assert_eq!(
+            (delta("work_requests"), delta("pre_mr_bytes"), delta("dyn_mr_bytes")),
+            (12, 7_200_000, 0)
+        );
         // Eight blocks come from the pool, the rest is made for the request.
         assert_eq!(delta("registrations"), 4);
         let mut back = vec![0; data.len()];

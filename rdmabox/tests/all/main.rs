@@ -8,6 +8,7 @@
 mod awaited;
 mod callbacks;
 mod calls_together;
+mod deferred;
 mod ending;
 mod examples;
 mod fencing;
@@ -16,7 +17,6 @@ mod foreign_socket;
 mod intruders;
 mod keys;
 mod killed;
-mod late;
 mod load;
 mod mechanisms;
 mod on_the_spot;

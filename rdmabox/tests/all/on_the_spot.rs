@@ -47,7 +47,7 @@ fn lone_requests_need_no_work_request_where_memory_is_mapped_and_may_be_told_to(
         let before = session.stats();
         every_kind(&f, &session, base);
         let since = session.stats().since(&before);
-        assert_eq!((since.direct, since.wqes), if mapped { (11, 0) } else { (0, 11) });
+        assert_eq!((since.direct, since.work_requests), if mapped { (11, 0) } else { (0, 11) });
         assert_eq!((since.read_requests, since.write_requests, since.atomic_requests), (3, 4, 4));
         assert_eq!((since.bytes_read, since.bytes_written), (10_008, 10_016));
         assert_eq!(session.in_flight().0, 0);

@@ -34,7 +34,7 @@ fn bytes_arrive_and_come_back() {
 }
 
 #[test]
-fn adjacent_requests_of_one_submission_are_one_wqe_and_disjoint_ones_one_doorbell() {
+fn adjacent_requests_of_one_submission_are_one_work_request_and_disjoint_ones_one_doorbell() {
     on_each_provider(|f| {
         let session = f.connect();
         let base = base(&session);
@@ -46,21 +46,21 @@ fn adjacent_requests_of_one_submission_are_one_wqe_and_disjoint_ones_one_doorbel
         let parts: Vec<(RemoteAddr, &[u8])> =
             blocks.iter().enumerate().map(|(i, b)| (at(base, i * 4096), b.as_slice())).collect();
         session.write_vectored(&parts).unwrap();
-        assert_eq!((delta(&before, "wqes"), delta(&before, "doorbells")), (1, 1));
+        assert_eq!((delta(&before, "work_requests"), delta(&before, "doorbells")), (1, 1));
         assert_eq!(delta(&before, "merged"), 15);
 
         let before = session.stats();
         let parts: Vec<(RemoteAddr, &[u8])> =
             blocks.iter().enumerate().map(|(i, b)| (at(base, i * 8192), b.as_slice())).collect();
         session.write_vectored(&parts).unwrap();
-        assert_eq!((delta(&before, "wqes"), delta(&before, "doorbells")), (16, 1));
+        assert_eq!((delta(&before, "work_requests"), delta(&before, "doorbells")), (16, 1));
 
         let before = session.stats();
         let mut out = vec![vec![0u8; 4096]; 16];
         let mut parts: Vec<(RemoteAddr, &mut [u8])> =
             out.iter_mut().enumerate().map(|(i, b)| (at(base, i * 8192), b.as_mut_slice())).collect();
         session.read_vectored(&mut parts).unwrap();
-        assert_eq!((delta(&before, "wqes"), delta(&before, "doorbells")), (16, 1));
+        assert_eq!((delta(&before, "work_requests"), delta(&before, "doorbells")), (16, 1));
         assert!(out == blocks);
     });
 }
@@ -92,7 +92,7 @@ fn the_threshold_decides_between_staging_and_registering() {
                 (0..count).map(|i| (at(base, i * 4096), &data[..4096])).collect();
             session.write_vectored(&parts).unwrap();
             let after = session.stats();
-            assert_eq!(after.get("wqes") - before.get("wqes"), 1);
+            assert_eq!(after.get("work_requests") - before.get("work_requests"), 1);
             assert_eq!(after.get("pre_mr_bytes") - before.get("pre_mr_bytes"), pre);
             assert_eq!(after.get("dyn_mr_bytes") - before.get("dyn_mr_bytes"), dynamic);
         }

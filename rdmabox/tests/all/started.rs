@@ -123,7 +123,7 @@ fn a_transfer_longer_than_the_longest_message_is_several_requests() {
         }
         let (result, mut data) = session.start_write(at(base, 8), data).wait().unwrap();
         assert_eq!((result, data.len()), (Ok(()), len));
-        assert_eq!((session.stats().write_requests, session.stats().wqes), (2, 2));
+        assert_eq!((session.stats().write_requests, session.stats().work_requests), (2, 2));
         let mut found = vec![0; 3000];
         for (seed, place) in places.into_iter().enumerate() {
             f.memory.read(8 + place, &mut found);
@@ -176,7 +176,7 @@ fn an_empty_transfer_is_done_and_a_wrapping_one_is_refused() {
         refused(receive.recv().unwrap());
         refused(receive.recv().unwrap());
         assert_eq!(receive.recv(), Err(mpsc::RecvError), "once each");
-        assert_eq!(session.stats().wqes, before.wqes);
+        assert_eq!(session.stats().work_requests, before.work_requests);
         assert!(session.is_connected());
     });
 }
@@ -320,7 +320,7 @@ fn registered_buffers_are_neither_copied_nor_registered() {
             let since = session.stats().since(&before);
             assert_eq!(since.registered_bytes, 3 * len as u64);
             assert_eq!((since.pre_mr_bytes, since.dyn_mr_bytes, since.inline_bytes), (0, 0, 0));
-            assert_eq!((since.registrations, since.wqes), (0, 3));
+            assert_eq!((since.registrations, since.work_requests), (0, 3));
             let mut found = vec![0; len];
             f.memory.read(LEN / 2, &mut found);
             assert!(found == pattern(len, len));
@@ -348,7 +348,7 @@ fn a_buffer_of_any_length_is_registered_once() {
             assert!(buffer[..5000] == pattern(len, round)[4097..9097]);
         }
         let since = session.stats().since(&before);
-        assert_eq!((since.registrations, since.cache_hits, since.wqes), (1, 10, 10));
+        assert_eq!((since.registrations, since.cache_hits, since.work_requests), (1, 10, 10));
         assert_eq!(since.registered_bytes, 5 * (len as u64 + 5000));
         assert_eq!((since.pre_mr_bytes, since.dyn_mr_bytes), (0, 0));
         drop(buffer);
@@ -507,7 +507,7 @@ fn requests_started_together_are_one_list() {
             transfers
         });
         let after = session.stats();
-        assert_eq!((after.wqes - before.wqes, after.doorbells - before.doorbells), (8, 1));
+        assert_eq!((after.work_requests - before.work_requests, after.doorbells - before.doorbells), (8, 1));
         for (i, transfer) in transfers.into_iter().enumerate() {
             let (result, read) = transfer.wait().unwrap();
             assert_eq!(result, Ok(()));

@@ -15,7 +15,7 @@ use std::{
 use crate::support::{addresses, process::HostProcess, providers};
 use parking_lot::Mutex;
 use rdmabox::{
-    Host, Later, MAX_CALL, Peer, ProviderKind, Reply, RequestError, Running, Service, Session,
+    Host, HostHandle, MAX_CALL, Peer, PendingReply, ProviderKind, Reply, RequestError, Service, Session,
     SessionOptions, StartedReply,
 };
 
@@ -28,7 +28,7 @@ type Outcome = Result<Vec<u8>, RequestError>;
 /// Defers the reply to any other request.
 #[derive(Debug)]
 struct Owing {
-    debts: Mutex<Sender<(Vec<u8>, Later)>>,
+    debts: Mutex<Sender<(Vec<u8>, PendingReply)>>,
     calls: Arc<AtomicU64>,
     gate: Arc<Mutex<()>>,
     /// At the gate.
@@ -47,20 +47,20 @@ impl Service for Owing {
         match request.starts_with(b"now") {
             true => reply.extend_from_slice(request),
             // A test that does not care has gone.
-            false => drop(self.debts.lock().send((request.to_vec(), reply.later()))),
+            false => drop(self.debts.lock().send((request.to_vec(), reply.defer()))),
         }
         Ok(())
     }
 }
 
 struct Fixture {
-    debts: Receiver<(Vec<u8>, Later)>,
+    debts: Receiver<(Vec<u8>, PendingReply)>,
     /// That the service has seen.
     calls: Arc<AtomicU64>,
     gate: Arc<Mutex<()>>,
     busy: Arc<AtomicBool>,
     outcomes: Receiver<Outcome>,
-    running: Running,
+    running: HostHandle,
     session: Arc<Session>,
     _dir: tempfile::TempDir,
 }
@@ -152,7 +152,7 @@ fn a_reply_may_come_late_and_a_later_call_finds_what_was_answered_before_it() {
             f.session.start_call(name).unwrap();
         }
         let debts: Vec<_> = f.debts.iter().take(3).collect();
-        let answer = |(name, debt): (Vec<u8>, Later)| match &name[..] {
+        let answer = |(name, debt): (Vec<u8>, PendingReply)| match &name[..] {
             b"b" => Err(RequestError::Unanswered),
             _ => {
                 debt.answer(&name.repeat(2));

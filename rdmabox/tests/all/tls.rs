@@ -16,8 +16,8 @@ use crate::support::{
     tls::{Authority, NAMES, private},
 };
 use rdmabox::{
-    Access, Address, ConnectError, Domain, Fencing, Grant, Host, HostError, Key, Lender, Limits, Memory,
-    ProviderKind, Running, Secret, Session, SessionOptions,
+    Access, Address, ConnectError, Domain, Fencing, Grant, Host, HostError, HostHandle, Key, Limits, Memory,
+    MemoryServer, ProviderKind, Secret, Session, SessionOptions,
     tls::{TlsClient, TlsClientFiles, TlsError, TlsServer, TlsServerFiles, TlsStream},
 };
 
@@ -32,7 +32,7 @@ fn soon() -> Instant {
 struct Secured {
     authority: Authority,
     server: Arc<TlsServer>,
-    running: Running,
+    running: HostHandle,
 }
 
 impl Secured {
@@ -75,15 +75,15 @@ impl Secured {
     #[track_caller]
     fn serves(&self) {
         let session = self.connect(&self.authority.client()).unwrap();
-        Lender::locate(&session).unwrap();
+        MemoryServer::locate(&session).unwrap();
     }
 }
 
-fn lend(host: Host, addresses: &[&str]) -> Result<Running, HostError> {
+fn lend(host: Host, addresses: &[&str]) -> Result<HostHandle, HostError> {
     let memory = Arc::new(Memory::shared("test", 4096).unwrap());
     let export = host.export(&memory, Access::REMOTE_ALL).unwrap();
     let addresses: Vec<Address> = addresses.iter().map(|address| address.parse().unwrap()).collect();
-    host.listen(&addresses, Arc::new(Lender::new(export)))
+    host.listen(&addresses, Arc::new(MemoryServer::new(export)))
 }
 
 fn options(tls: Option<&TlsClientFiles>) -> SessionOptions {
@@ -163,7 +163,7 @@ fn sent_bytes_cannot_be_read_on_the_way() {
         move |bytes| seen.lock().extend_from_slice(bytes)
     });
     let session = connect(&address, Some(&secured.authority.client())).unwrap();
-    let place = Lender::locate(&session).unwrap().base;
+    let place = MemoryServer::locate(&session).unwrap().base;
     session.write(place, secret).unwrap();
     let mut back = [0; 37];
     session.read(place, &mut back).unwrap();
@@ -283,7 +283,7 @@ fn a_server_may_ask_for_certificates() {
     let said = refusal(secured.connect(&secured.authority.client()));
     assert_eq!(said, "TLS: the server requires a client certificate: pass --tls-cert and --tls-key");
     let session = secured.connect(&with(clients.sign("client", &["client"]))).unwrap();
-    Lender::locate(&session).unwrap();
+    MemoryServer::locate(&session).unwrap();
     // Of another authority, and of old.
     for own in [secured.authority.sign("client", &["client"]), clients.sign_expired("old")] {
         let said = refusal(secured.connect(&with(own)));
@@ -313,7 +313,7 @@ fn certificates_are_read_again() {
     }
     private(&path("key"), &good);
     secured.server.reload().unwrap();
-    Lender::locate(&before).unwrap();
+    MemoryServer::locate(&before).unwrap();
 }
 
 #[test]
@@ -490,5 +490,5 @@ fn a_proof_is_not_passed_on_from_one_connection_to_another() {
     // Without proofs the relay is not detected.
     let open = Secured::plain();
     let session = connect(&between(&open), Some(&open.authority.client())).unwrap();
-    Lender::locate(&session).unwrap();
+    MemoryServer::locate(&session).unwrap();
 }

@@ -16,8 +16,8 @@ use std::{
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, Address, Export, Fencing, Host, Memory, Peer, ProviderKind, RemoteAddr, Reply, RequestError,
-    Running, Service, Session, SessionOptions, WcStatus, stats::StatsSnapshot,
+    Access, Address, Export, Fencing, Host, HostHandle, Memory, Peer, ProviderKind, RemoteAddr, Reply,
+    RequestError, Service, Session, SessionOptions, WcStatus, stats::StatsSnapshot,
 };
 
 pub const LEN: usize = 4 << 20;
@@ -65,7 +65,7 @@ impl Service for Echo {
 pub struct Fixture {
     pub service: Arc<Echo>,
     pub memory: Arc<Memory>,
-    pub running: Option<Running>,
+    pub running: Option<HostHandle>,
     pub address: Address,
     pub options: SessionOptions,
     _dir: tempfile::TempDir,

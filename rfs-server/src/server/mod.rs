@@ -29,7 +29,7 @@ use std::{
 };
 
 use rdmabox::{
-    Address, Domain, Host, HostError, KeyFileError, Limits, Running,
+    Address, Domain, Host, HostError, HostHandle, KeyFileError, Limits,
     tls::{TlsError, TlsServer},
 };
 use rfs_proto::{ServerStats, StatFs};
@@ -69,7 +69,7 @@ type ExportSource = (Option<Arc<Object>>, Option<Snapshots>);
 #[derive(Debug)]
 pub struct Server {
     // Fields are dropped in this order: no session outlives what it uses.
-    running: Running,
+    running: HostHandle,
     _recall_timeout: RecallTimeout,
     _session_reaper: SessionReaper,
     snapshotter: Option<Snapshotter>,

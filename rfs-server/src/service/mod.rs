@@ -19,7 +19,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use rdmabox::{Ender, Export, Fencing, KeyId, Peer, ProviderKind, RemoteAddr, Service};
+use rdmabox::{Export, Fencing, KeyId, Peer, ProviderKind, RemoteAddr, Service, SessionTerminator};
 use rfs_proto::{
     Errno, MAX_MESSAGE, RegionRef, Reply, Request, VERSION, attach_version, decode_request, encode_reply,
     encode_reply_with,
@@ -158,7 +158,7 @@ pub struct FileService {
     /// Whether the server then kills clients that still map memory of a previous server.
     kill: bool,
     /// Ends connections; set once the host listens.
-    ender: OnceLock<Ender>,
+    ender: OnceLock<SessionTerminator>,
 }
 
 impl FileService {
@@ -207,7 +207,7 @@ impl FileService {
     }
 
     /// Sets the handle that ends connections.
-    pub fn set_ender(&self, ender: Ender) {
+    pub fn set_ender(&self, ender: SessionTerminator) {
         // A host listens once.
         let _ = self.ender.set(ender);
     }
@@ -431,7 +431,7 @@ fn answer(
             }
         }
         Outcome::Later(promise) => {
-            let later = reply.later();
+            let later = reply.defer();
             let sender = Sender::new(move |answer| {
                 let mut bytes = Vec::new();
                 encode(&answer, &mut bytes);

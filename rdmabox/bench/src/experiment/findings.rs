@@ -125,11 +125,12 @@ pub(super) fn counts(report: &Report) -> Vec<String> {
             let place: Vec<&str> = std::iter::once(mode).chain(line.iter().copied()).collect();
             report.at(&place).and_then(|entry| entry.get(metric)).unwrap_or(f64::NAN)
         };
-        let (wqes, doorbells) = (|m| value(m, Metric::Wqes), |m| value(m, Metric::Doorbells));
+        let (work_requests, doorbells) =
+            (|m| value(m, Metric::WorkRequests), |m| value(m, Metric::Doorbells));
         let relations = [
-            ("WQEs: merge < single", wqes("merge") < wqes("single")),
-            ("hybrid < single", wqes("hybrid") < wqes("single")),
-            ("doorbell = single", wqes("doorbell") == wqes("single")),
+            ("work requests: merge < single", work_requests("merge") < work_requests("single")),
+            ("hybrid < single", work_requests("hybrid") < work_requests("single")),
+            ("doorbell = single", work_requests("doorbell") == work_requests("single")),
             ("doorbells: doorbell < single", doorbells("doorbell") < doorbells("single")),
             ("hybrid < single", doorbells("hybrid") < doorbells("single")),
         ];

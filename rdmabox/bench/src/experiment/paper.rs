@@ -92,7 +92,7 @@ pub const ALL: [Experiment; 8] = [
         quick: QUICK,
         dimensions: batching,
         columns: BATCHED,
-        panels: &[Metric::OpsPerSecond, Metric::WqesPerOp],
+        panels: &[Metric::OpsPerSecond, Metric::WorkRequestsPerOp],
         findings: |report| {
             against(
                 report,
@@ -128,7 +128,7 @@ pub const ALL: [Experiment; 8] = [
             Metric::Mean,
             Metric::P99,
             Metric::WindowWaits,
-            Metric::WqesPerOp,
+            Metric::WorkRequestsPerOp,
         ],
         panels: &[Metric::OpsPerSecond, Metric::Mean],
         findings: window,
@@ -183,13 +183,13 @@ pub const ALL: [Experiment; 8] = [
         },
         columns: &[
             Metric::Ops,
-            Metric::Wqes,
+            Metric::WorkRequests,
             Metric::Doorbells,
             Metric::Merged,
-            Metric::WqesPerOp,
+            Metric::WorkRequestsPerOp,
             Metric::DoorbellsPerOp,
         ],
-        panels: &[Metric::Wqes, Metric::Doorbells],
+        panels: &[Metric::WorkRequests, Metric::Doorbells],
         findings: counts,
     },
 ];
@@ -211,7 +211,7 @@ const BATCHED: &[Metric] = &[
     Metric::P50,
     Metric::P99,
     Metric::CpuPerOp,
-    Metric::WqesPerOp,
+    Metric::WorkRequestsPerOp,
     Metric::DoorbellsPerOp,
 ];
 

@@ -23,10 +23,10 @@ pub enum Metric {
     Sleeps,
     SleepsPerOp,
     PollsPerOp,
-    Wqes,
+    WorkRequests,
     Doorbells,
     Merged,
-    WqesPerOp,
+    WorkRequestsPerOp,
     DoorbellsPerOp,
     WindowWaits,
 }
@@ -49,10 +49,10 @@ impl Metric {
         Metric::Sleeps,
         Metric::SleepsPerOp,
         Metric::PollsPerOp,
-        Metric::Wqes,
+        Metric::WorkRequests,
         Metric::Doorbells,
         Metric::Merged,
-        Metric::WqesPerOp,
+        Metric::WorkRequestsPerOp,
         Metric::DoorbellsPerOp,
         Metric::WindowWaits,
     ];
@@ -75,10 +75,10 @@ impl Metric {
             Self::Sleeps => "sleeps",
             Self::SleepsPerOp => "sleeps_per_op",
             Self::PollsPerOp => "polls_per_op",
-            Self::Wqes => "wqes",
+            Self::WorkRequests => "work_requests",
             Self::Doorbells => "doorbells",
             Self::Merged => "merged",
-            Self::WqesPerOp => "wqes_per_op",
+            Self::WorkRequestsPerOp => "work_requests_per_op",
             Self::DoorbellsPerOp => "doorbells_per_op",
             Self::WindowWaits => "window_waits",
         }
@@ -102,10 +102,10 @@ impl Metric {
             Self::Sleeps => "sleeps",
             Self::SleepsPerOp => "sleeps/op",
             Self::PollsPerOp => "polls/op",
-            Self::Wqes => "WQEs",
+            Self::WorkRequests => "work requests",
             Self::Doorbells => "doorbells",
             Self::Merged => "merged",
-            Self::WqesPerOp => "WQEs/op",
+            Self::WorkRequestsPerOp => "work requests/op",
             Self::DoorbellsPerOp => "doorbells/op",
             Self::WindowWaits => "window waits",
         }
@@ -129,10 +129,10 @@ impl Metric {
             Self::Sleeps => "sleeps on a completion queue",
             Self::SleepsPerOp => "sleeps on a completion queue (events armed) per request",
             Self::PollsPerOp => "polls of a completion queue per request",
-            Self::Wqes => "work requests posted",
+            Self::WorkRequests => "work requests posted",
             Self::Doorbells => "doorbells",
             Self::Merged => "requests that travelled in another one's work request",
-            Self::WqesPerOp => "work requests posted per request",
+            Self::WorkRequestsPerOp => "work requests posted per request",
             Self::DoorbellsPerOp => "doorbells per request",
             Self::WindowWaits => "times that a request waited for the admission window",
         }
@@ -144,7 +144,8 @@ impl Metric {
         let per_op = |value: f64| statistics::ratio(value, sample.ops as f64);
         let cpu = |usage: &Usage| per_second(usage.cpu().as_secs_f64() * 100.0);
         let counter = |name: &str| sample.counters.get(name).map(|value| *value as f64);
-        let one_sided = |name: &str| counter(name).filter(|_| counter("wqes").is_some_and(|n| n > 0.0));
+        let one_sided =
+            |name: &str| counter(name).filter(|_| counter("work_requests").is_some_and(|n| n > 0.0));
         match self {
             Self::Ops => Some(sample.ops as f64),
             Self::OpsPerSecond => per_second(sample.ops as f64),
@@ -161,10 +162,10 @@ impl Metric {
             Self::Sleeps => counter("sleeps"),
             Self::SleepsPerOp => counter("sleeps").and_then(per_op),
             Self::PollsPerOp => counter("polls").and_then(per_op),
-            Self::Wqes => one_sided("wqes"),
+            Self::WorkRequests => one_sided("work_requests"),
             Self::Doorbells => one_sided("doorbells"),
             Self::Merged => one_sided("merged"),
-            Self::WqesPerOp => one_sided("wqes").and_then(per_op),
+            Self::WorkRequestsPerOp => one_sided("work_requests").and_then(per_op),
             Self::DoorbellsPerOp => one_sided("doorbells").and_then(per_op),
             Self::WindowWaits => one_sided("window_waits"),
         }
@@ -217,9 +218,15 @@ pub(crate) mod tests {
             server: None,
             swapped: None,
             gaps: None,
-            counters: [("wqes", 500), ("doorbells", 250), ("merged", 500), ("sleeps", 100), ("polls", 3000)]
-                .map(|(name, value)| (name.to_owned(), value))
-                .into(),
+            counters: [
+                ("work_requests", 500),
+                ("doorbells", 250),
+                ("merged", 500),
+                ("sleeps", 100),
+                ("polls", 3000),
+            ]
+            .map(|(name, value)| (name.to_owned(), value))
+            .into(),
             chain_lengths: Default::default(),
             runtime_latency: Default::default(),
             in_flight_peak: 0,
@@ -237,7 +244,7 @@ pub(crate) mod tests {
             (Metric::ServerCpu, None),
             (Metric::CpuPerOp, Some(250.0)),
             (Metric::SwitchesPerOp, Some(0.1)),
-            (Metric::WqesPerOp, Some(0.5)),
+            (Metric::WorkRequestsPerOp, Some(0.5)),
             (Metric::DoorbellsPerOp, Some(0.25)),
             (Metric::SleepsPerOp, Some(0.1)),
             (Metric::PollsPerOp, Some(3.0)),
@@ -258,8 +265,8 @@ pub(crate) mod tests {
     #[test]
     fn calls_have_no_work_requests_of_their_own() {
         let mut sample = sample(10);
-        sample.counters.insert("wqes".into(), 0);
-        assert_eq!((Metric::Wqes.of(&sample), Metric::DoorbellsPerOp.of(&sample)), (None, None));
+        sample.counters.insert("work_requests".into(), 0);
+        assert_eq!((Metric::WorkRequests.of(&sample), Metric::DoorbellsPerOp.of(&sample)), (None, None));
     }
 
     #[test]

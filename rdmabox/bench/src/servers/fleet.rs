@@ -7,7 +7,7 @@ use measure::{
     interrupt::Interrupt,
     process::{Guarded, Invocation},
 };
-use rdmabox::{Address, ProviderKind, RdmaOptions, Running};
+use rdmabox::{Address, HostHandle, ProviderKind, RdmaOptions};
 
 use super::server;
 use crate::{Error, Result};
@@ -43,7 +43,7 @@ struct Server {
     addresses: Vec<Address>,
     child: Option<Guarded>,
     /// Serves as long as it is there.
-    _local: Option<Running>,
+    _local: Option<HostHandle>,
 }
 
 impl Fleet {

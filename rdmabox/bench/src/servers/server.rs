@@ -2,7 +2,7 @@
 
 use std::{env, sync::Arc};
 
-use rdmabox::{Access, Address, Export, Host, Memory, Peer, RdmaOptions, Reply, Running, Service};
+use rdmabox::{Access, Address, Export, Host, HostHandle, Memory, Peer, RdmaOptions, Reply, Service};
 
 use crate::{
     Result,
@@ -11,11 +11,11 @@ use crate::{
 };
 
 /// Exports memory and answers the calls of [`protocol`].
-struct Lender {
+struct MemoryServer {
     export: Export,
 }
 
-impl Service for Lender {
+impl Service for MemoryServer {
     fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> std::result::Result<(), String> {
         let lent = || Lent { base: peer.remote_addr(&self.export), len: self.export.memory().len() as u64 };
         protocol::answer(request, reply, lent, Usage::of_process)
@@ -30,10 +30,10 @@ pub fn default_addresses(number: usize) -> [Address; 2] {
 }
 
 /// Starts a server with `len` bytes of preallocated memory, on its own threads.
-pub fn start(addresses: &[Address], len: usize, rdma: RdmaOptions) -> Result<Running> {
+pub fn start(addresses: &[Address], len: usize, rdma: RdmaOptions) -> Result<HostHandle> {
     let memory = Arc::new(Memory::shared("rdmabox-bench", len)?);
     memory.populate(0, len);
     let host = Host::new()?.rdma(rdma);
     let export = host.export(&memory, Access::REMOTE_ALL)?;
-    Ok(host.listen(addresses, Arc::new(Lender { export }))?)
+    Ok(host.listen(addresses, Arc::new(MemoryServer { export }))?)
 }

@@ -351,7 +351,7 @@ proptest! {
     fn merging_and_chaining_reduce_work_requests_and_doorbells_as_in_table_one(trace in prop::collection::vec(
         (0..1000u64, prop::collection::vec(prop::bool::weighted(0.4), 1..20)), 1..50,
     )) {
-        let mut wqes = [0usize; 4];
+        let mut work_requests = [0usize; 4];
         let mut doorbells = [0usize; 4];
         let (mut any_adjacent, mut any_two) = (false, false);
         for (start, steps) in &trace {
@@ -365,11 +365,11 @@ proptest! {
             }
             for (index, mode) in BatchMode::ALL.into_iter().enumerate() {
                 let (w, d) = counts(&batch, mode);
-                wqes[index] += w;
+                work_requests[index] += w;
                 doorbells[index] += d;
             }
         }
-        let [single, merge, doorbell, hybrid] = wqes;
+        let [single, merge, doorbell, hybrid] = work_requests;
         prop_assert_eq!(doorbell, single);
         prop_assert_eq!(hybrid, merge);
         prop_assert!(hybrid <= single && (hybrid < single) == any_adjacent);

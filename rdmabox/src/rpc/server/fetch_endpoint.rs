@@ -11,7 +11,7 @@ use std::{
 use super::{Endpoint, Shared, WorkerState, check_length, handle, try_next};
 use super::{
     Reason,
-    reply::{Later, Reply},
+    reply::{PendingReply, Reply},
 };
 use crate::{
     rpc::{
@@ -86,10 +86,10 @@ impl Endpoint {
     }
 
     /// Returns the handle that answers the call in `slot`.
-    fn deferred_fetch_reply(self: &Arc<Self>, slot: usize) -> Later {
+    fn deferred_fetch_reply(self: &Arc<Self>, slot: usize) -> PendingReply {
         self.late.add_owed();
         let endpoint = Arc::downgrade(self);
-        Later::new(move |answer| {
+        PendingReply::new(move |answer| {
             // Without the session no client polls.
             let Some(endpoint) = endpoint.upgrade() else { return };
             endpoint.late.settle_owed();

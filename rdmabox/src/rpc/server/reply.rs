@@ -1,41 +1,45 @@
 //! The reply of a service, given at once or deferred.
 //!
-//! [`Reply`] is filled in by the service during the call. [`Later`] answers the call afterwards.
+//! [`Reply`] is filled in by the service during the call. [`PendingReply`] answers the call afterwards.
 //!
 //! # Concurrency
-//! A `Later` may be used from any thread. No locks.
+//! A `PendingReply` may be used from any thread. No locks.
 
 use std::{
     fmt,
     ops::{Deref, DerefMut},
 };
 
-/// The receiver of a [`Later`]'s reply. It gets `None` if the handle is dropped.
+/// The receiver of a [`PendingReply`]'s reply. It gets `None` if the handle is dropped.
 type Answer = Box<dyn FnOnce(Option<&[u8]>) + Send>;
 
 /// The reply to a call: bytes that the service writes, or a promise to answer
-/// [`later`](Self::later).
+/// [`defer`](Self::defer).
 ///
 /// It dereferences to an empty `Vec<u8>`. At most [`MAX_CALL`](crate::MAX_CALL) bytes fit.
 pub struct Reply<'a> {
     bytes: &'a mut Vec<u8>,
-    make_later: &'a dyn Fn() -> Later,
+    make_pending: &'a dyn Fn() -> PendingReply,
     deferred: bool,
 }
 
 impl<'a> Reply<'a> {
     /// Creates a reply that is written to `bytes`, for direct callers of a service such as tests.
-    /// [`later`](Self::later) calls `make_later`.
-    pub fn new(bytes: &'a mut Vec<u8>, make_later: &'a dyn Fn() -> Later) -> Reply<'a> {
+    /// [`defer`](Self::defer) calls `make_pending`.
+    pub fn new(bytes: &'a mut Vec<u8>, make_pending: &'a dyn Fn() -> PendingReply) -> Reply<'a> {
         bytes.clear();
-        Reply { bytes, make_later, deferred: false }
+        Reply { bytes, make_pending, deferred: false }
     }
 
     /// Defers the reply. The bytes written here are ignored. The caller gets the answer given
     /// through the handle, from any thread at any time, even before the service's `call` returns.
     /// Only the first handle of a call is effective.
-    pub fn later(&mut self) -> Later {
-        if std::mem::replace(&mut self.deferred, true) { Later::new(|_| {}) } else { (self.make_later)() }
+    pub fn defer(&mut self) -> PendingReply {
+        if std::mem::replace(&mut self.deferred, true) {
+            PendingReply::new(|_| {})
+        } else {
+            (self.make_pending)()
+        }
     }
 
     /// Returns true if the reply has been deferred.
@@ -70,12 +74,12 @@ impl fmt::Debug for Reply<'_> {
 /// Dropping it without an answer ends the call at the client with
 /// [`RequestError::Unanswered`](crate::RequestError::Unanswered). The session continues.
 #[must_use = "dropping it gives the call up"]
-pub struct Later(Option<Answer>);
+pub struct PendingReply(Option<Answer>);
 
-impl Later {
+impl PendingReply {
     /// Creates a handle that passes its answer to `answer`, or `None` if it is dropped without one.
-    pub fn new(answer: impl FnOnce(Option<&[u8]>) + Send + 'static) -> Later {
-        Later(Some(Box::new(answer)))
+    pub fn new(answer: impl FnOnce(Option<&[u8]>) + Send + 'static) -> PendingReply {
+        PendingReply(Some(Box::new(answer)))
     }
 
     /// Answers the call, from any thread and without blocking for the peer. A reply longer than
@@ -87,7 +91,7 @@ impl Later {
     }
 }
 
-impl Drop for Later {
+impl Drop for PendingReply {
     fn drop(&mut self) {
         if let Some(answer) = self.0.take() {
             answer(None);
@@ -95,9 +99,9 @@ impl Drop for Later {
     }
 }
 
-impl fmt::Debug for Later {
+impl fmt::Debug for PendingReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Later")
+        f.write_str("PendingReply")
     }
 }
 
@@ -112,16 +116,16 @@ mod tests {
         let (send, receive) = channel();
         let later = || {
             let send = send.clone();
-            Later::new(move |answer| send.send(answer.map(<[u8]>::to_vec)).unwrap())
+            PendingReply::new(move |answer| send.send(answer.map(<[u8]>::to_vec)).unwrap())
         };
         let mut bytes = b"old".to_vec();
         let mut reply = Reply::new(&mut bytes, &later);
         assert!(reply.is_empty() && !reply.is_deferred());
-        reply.later().answer(b"new");
+        reply.defer().answer(b"new");
         assert!(reply.is_deferred());
         // Only the first handle is effective.
-        reply.later().answer(b"again");
-        drop(Reply::new(&mut bytes, &later).later());
+        reply.defer().answer(b"again");
+        drop(Reply::new(&mut bytes, &later).defer());
         assert_eq!(receive.try_iter().collect::<Vec<_>>(), [Some(b"new".to_vec()), None]);
     }
 }

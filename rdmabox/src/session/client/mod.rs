@@ -1,12 +1,17 @@
 //! The client's end of a session: connecting, requests and calls.
 
+mod calls;
+mod checks;
 mod connect;
 mod deferred_qp;
+mod one_sided;
 mod options;
 mod qp_connector;
 mod session;
+mod started;
 mod transfer;
 
+pub use self::one_sided::Op;
 pub use self::options::{CallsBy, CallsByError, SessionOptions};
-pub use self::session::{Op, Session};
+pub use self::session::Session;
 pub use self::transfer::{NotWaited, Transfer};

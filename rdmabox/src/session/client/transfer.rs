@@ -20,7 +20,7 @@ use crate::{
 /// Dropping this error, or converting it to a [`RequestError`], lets the transfer go on without
 /// an owner.
 #[derive(thiserror::Error)]
-#[error("{}", crate::session::client::session::NO_WAIT_IN_A_CALLBACK)]
+#[error("{}", super::checks::NO_WAIT_IN_A_CALLBACK)]
 pub struct NotWaited<B: Send + 'static>(pub Transfer<B>);
 
 impl<B: Send + 'static> fmt::Debug for NotWaited<B> {

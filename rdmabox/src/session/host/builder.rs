@@ -1,7 +1,7 @@
 //! A host: exported memory, listeners, and their shutdown.
 //!
 //! [`Host`] collects options and exports. [`Host::listen`] starts the threads and returns
-//! [`Running`], which stops everything when dropped. [`Inner`] is the state that all sessions
+//! [`HostHandle`], which stops everything when dropped. [`Inner`] is the state that all sessions
 //! share. A [`Stack`] is a device with its protection domains and call server; RDMA has a stack
 //! of its own.
 //!
@@ -28,7 +28,7 @@ use super::{
     listener::{Listener, ListenerHandle},
     peer::{Export, Exported, Service},
     pending_connections::PendingConnections,
-    session_terminator::Ender,
+    session_terminator::SessionTerminator,
     stack::Stack,
     state::{Fencing, Inner},
 };
@@ -240,7 +240,7 @@ impl Host {
 
     /// Listens on all addresses, or on none after an error, and serves on background threads.
     /// Replaces the socket file of a dead host. The socket file of a live host is an error.
-    pub fn listen(self, addresses: &[Address], service: Arc<dyn Service>) -> Result<Running, HostError> {
+    pub fn listen(self, addresses: &[Address], service: Arc<dyn Service>) -> Result<HostHandle, HostError> {
         let mut listeners = Vec::new();
         for address in addresses {
             if self.tls.is_some() && address.provider() == ProviderKind::Rdma {
@@ -280,7 +280,7 @@ impl Host {
             stopping: AtomicBool::new(false),
             threads: Mutex::default(),
         });
-        let mut running = Running { inner: Arc::clone(&inner), listeners: Vec::new(), addresses: bound };
+        let mut running = HostHandle { inner: Arc::clone(&inner), listeners: Vec::new(), addresses: bound };
         for listener in listeners {
             let inner = Arc::clone(&inner);
             let handle = listener.handle().map_err(HostError::Thread)?;
@@ -297,25 +297,25 @@ impl Host {
 /// A serving host. Dropping it ends every session, removes its Unix sockets and joins its
 /// threads.
 #[derive(Debug)]
-pub struct Running {
+pub struct HostHandle {
     inner: Arc<Inner>,
     listeners: Vec<(ListenerHandle, JoinHandle<()>)>,
     addresses: Vec<Address>,
 }
 
-impl Running {
+impl HostHandle {
     /// Returns the bound addresses. Port 0 is replaced by the actual port.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
     /// Returns a handle that ends single sessions.
-    pub fn ender(&self) -> Ender {
-        Ender(Arc::downgrade(&self.inner))
+    pub fn ender(&self) -> SessionTerminator {
+        SessionTerminator(Arc::downgrade(&self.inner))
     }
 }
 
-impl Drop for Running {
+impl Drop for HostHandle {
     fn drop(&mut self) {
         self.inner.stopping.store(true, Ordering::SeqCst);
         for (handle, thread) in self.listeners.drain(..) {

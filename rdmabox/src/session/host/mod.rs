@@ -12,7 +12,7 @@ mod session_thread;
 mod stack;
 mod state;
 
-pub use self::builder::{Host, Running};
+pub use self::builder::{Host, HostHandle};
 pub use self::peer::{Export, Peer, PeerProcess, Service};
-pub use self::session_terminator::Ender;
+pub use self::session_terminator::SessionTerminator;
 pub use self::state::Fencing;

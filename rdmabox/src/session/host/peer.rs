@@ -29,7 +29,7 @@ pub trait Service: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Answers one call into `reply`, which is empty, or [defers](Reply::later) the reply. Runs
+    /// Answers one call into `reply`, which is empty, or [defers](Reply::defer) the reply. Runs
     /// concurrently on the few threads that serve all calls, so it must not block: a call that has
     /// to wait defers its reply. An error (for example a malformed request) ends the session and is
     /// logged.

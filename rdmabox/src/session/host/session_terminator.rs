@@ -10,9 +10,9 @@ use crate::rpc::{Handler, Reason};
 
 /// Handle that ends sessions of a host, from any thread. It does not keep the host alive.
 #[derive(Clone, Debug)]
-pub struct Ender(pub(crate) Weak<Inner>);
+pub struct SessionTerminator(pub(crate) Weak<Inner>);
 
-impl Ender {
+impl SessionTerminator {
     /// Ends a session in the same way as an expired lease. The client notices.
     /// [`Service::disconnected`](crate::Service::disconnected) follows when the client can reach no
     /// memory any more ([`Fencing`](crate::Fencing)). `reason` is for the log. Does not block.

@@ -75,7 +75,7 @@ fn requests_that_wait_for_the_window_can_still_be_merged() {
         let (before, started) = receive.recv().unwrap();
         started.into_iter().for_each(|write| assert_eq!(write.wait().unwrap().0, Ok(())));
         let took = session.stats().since(&before);
-        assert_eq!((took.wqes, took.merged, took.write_requests), (2, 3, 5));
+        assert_eq!((took.work_requests, took.merged, took.write_requests), (2, 3, 5));
         assert!(took.window_waits > 0);
         assert_eq!(session.in_flight().1, 4096);
     });
@@ -108,7 +108,7 @@ fn a_policy_of_ones_own_decides() {
         let session = f.connect();
         let base = base(&session);
         let took = submit(&session, true, &offsets(base, (0..20).map(|i| i * 10_000)), 5000);
-        assert_eq!((took.wqes, took.doorbells), (20, 20));
+        assert_eq!((took.work_requests, took.doorbells), (20, 20));
         assert!(took.window_waits > 0 && policy.asked.load(Ordering::SeqCst) > 0);
         submit(&session, false, &[base], 5000);
         session.fetch_add(base, 1).unwrap();

@@ -8,7 +8,7 @@ use rdmabox::{
     SessionOptions, stats::StatsSnapshot,
 };
 
-use super::{offsets, on_four_threads, submit, wqes_doorbells_merged};
+use super::{offsets, on_four_threads, requests_doorbells_merged, submit};
 use crate::support::{Fixture, addresses, at, base, on_each_that_posts, pattern, providers, while_full};
 
 #[test]
@@ -20,7 +20,7 @@ fn a_request_alone_is_one_work_request_and_one_doorbell() {
             let base = base(&session);
             for write in [true, false] {
                 assert_eq!(
-                    wqes_doorbells_merged(&submit(&session, write, &[base], 512)),
+                    requests_doorbells_merged(&submit(&session, write, &[base], 512)),
                     (1, 1, 0),
                     "{batch}"
                 );
@@ -52,7 +52,7 @@ fn each_mode_merges_and_chains_as_specified() {
                     [(&adjacent, adjacent_is), (&disjoint, disjoint_is), (&mixed, mixed_is)]
                 {
                     let took = submit(&session, write, places, 256);
-                    assert_eq!(wqes_doorbells_merged(&took), expected, "{batch} {write}");
+                    assert_eq!(requests_doorbells_merged(&took), expected, "{batch} {write}");
                     assert_eq!(took.chain_lengths.iter().sum::<u64>(), took.doorbells);
                 }
             }
@@ -78,10 +78,13 @@ fn table_one() {
             })
             .collect();
         let [single, merge, doorbell, hybrid] = &totals[..] else { panic!("four modes") };
-        assert!(hybrid.wqes < single.wqes && merge.wqes < single.wqes);
-        assert_eq!((doorbell.wqes, hybrid.wqes), (single.wqes, merge.wqes));
+        assert!(hybrid.work_requests < single.work_requests && merge.work_requests < single.work_requests);
+        assert_eq!(
+            (doorbell.work_requests, hybrid.work_requests),
+            (single.work_requests, merge.work_requests)
+        );
         assert!(doorbell.doorbells < single.doorbells && hybrid.doorbells < single.doorbells);
-        assert!(totals.iter().all(|s| s.merged + s.wqes == single.wqes && s.errors == 0));
+        assert!(totals.iter().all(|s| s.merged + s.work_requests == single.work_requests && s.errors == 0));
     });
 }
 
@@ -145,7 +148,7 @@ fn requests_to_two_regions_are_never_merged() {
         let places = [at(one, 0), at(two, 512), at(one, 1024), at(two, 1536)];
         for write in [true, false] {
             assert_eq!(
-                wqes_doorbells_merged(&submit(&session, write, &places, 512)),
+                requests_doorbells_merged(&submit(&session, write, &places, 512)),
                 (4, 1, 0),
                 "{provider}"
             );
@@ -154,7 +157,7 @@ fn requests_to_two_regions_are_never_merged() {
         let places = [at(one, 0), at(two, 1024), at(one, 512), at(two, 1536)];
         for write in [true, false] {
             assert_eq!(
-                wqes_doorbells_merged(&submit(&session, write, &places, 512)),
+                requests_doorbells_merged(&submit(&session, write, &places, 512)),
                 (2, 1, 2),
                 "{provider}"
             );
@@ -172,10 +175,10 @@ fn merges_and_chains_keep_to_the_limits_of_the_device() {
         for write in [true, false] {
             // 30 elements a work request: 30 + 30 + 4 parts that are not gathered by copying.
             let took = submit(&session, write, &offsets(base, (0..64).map(|i| i * 512)), 512);
-            assert_eq!(wqes_doorbells_merged(&took), (3, 1, 61));
+            assert_eq!(requests_doorbells_merged(&took), (3, 1, 61));
             // Half a queue of 256 a doorbell, and a queue's worth a queue pair.
             let took = submit(&session, write, &offsets(base, (0..300).map(|i| i * 1024)), 512);
-            assert_eq!(wqes_doorbells_merged(&took), (300, 3, 0));
+            assert_eq!(requests_doorbells_merged(&took), (300, 3, 0));
             assert_eq!((took.chains, took.chain_length_sum), (3, 300));
             assert_eq!((took.chain_lengths[7], took.chain_lengths[6]), (2, 1));
         }
@@ -199,7 +202,7 @@ fn ordered_lists_are_one_chain_in_every_mode() {
                     Op::FetchAdd { remote: base, add: 1, old: &mut old },
                 ])
                 .unwrap();
-            assert_eq!(wqes_doorbells_merged(&session.stats().since(&before)), (3, 1, 0), "{batch}");
+            assert_eq!(requests_doorbells_merged(&session.stats().since(&before)), (3, 1, 0), "{batch}");
         }
     });
 }
@@ -216,7 +219,7 @@ fn adjacent_requests_of_several_threads_are_one_work_request() {
         });
         writes.into_iter().for_each(|write| assert_eq!(write.wait().unwrap().0, Ok(())));
         let took = session.stats().since(&before);
-        assert_eq!(wqes_doorbells_merged(&took), (2, 2, 3));
+        assert_eq!(requests_doorbells_merged(&took), (2, 2, 3));
         assert_eq!((took.write_requests, took.bytes_written), (5, 8 * PART as u64));
         for i in 0..4 {
             let mut found = vec![0; PART];
@@ -232,7 +235,7 @@ fn adjacent_requests_of_several_threads_are_one_work_request() {
             assert!(found == pattern(PART, i), "{i}");
         }
         let took = session.stats().since(&before);
-        assert_eq!(wqes_doorbells_merged(&took), (2, 2, 3));
+        assert_eq!(requests_doorbells_merged(&took), (2, 2, 3));
         assert_eq!((took.read_requests, took.bytes_read), (4, 4 * PART as u64));
         assert_eq!(session.in_flight(), (0, 4 * PART as u64));
     });
@@ -277,7 +280,7 @@ fn adjacent_requests_to_two_hosts_are_never_merged() {
                 assert!(bytes == pattern(PART, i), "{i}");
             }
             for (session, before) in sessions.iter().zip([before_first, before_second]) {
-                assert_eq!(wqes_doorbells_merged(&session.stats().since(&before)), (4, 2, 0));
+                assert_eq!(requests_doorbells_merged(&session.stats().since(&before)), (4, 2, 0));
             }
         }
     });

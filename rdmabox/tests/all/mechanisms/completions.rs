@@ -16,7 +16,7 @@ fn the_signal_interval_says_which_of_a_chain_report() {
             let base = base(&session);
             for write in [true, false] {
                 let took = submit(&session, write, &offsets(base, (0..16).map(|i| i * 4096)), 512);
-                assert_eq!((took.wqes, took.unsignaled), (16, unsignaled), "{interval}");
+                assert_eq!((took.work_requests, took.unsignaled), (16, unsignaled), "{interval}");
                 assert_eq!(took.completions, 16 - unsignaled, "{interval}");
                 assert_eq!(submit(&session, write, &[base], 512).unsignaled, 0);
             }

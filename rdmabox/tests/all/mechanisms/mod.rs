@@ -24,8 +24,8 @@ pub(crate) fn submit(session: &Session, write: bool, places: &[RemoteAddr], len:
     session.stats().since(&before)
 }
 
-pub(crate) fn wqes_doorbells_merged(s: &StatsSnapshot) -> (u64, u64, u64) {
-    (s.wqes, s.doorbells, s.merged)
+pub(crate) fn requests_doorbells_merged(s: &StatsSnapshot) -> (u64, u64, u64) {
+    (s.work_requests, s.doorbells, s.merged)
 }
 
 pub(crate) fn offsets(base: RemoteAddr, offsets: impl IntoIterator<Item = usize>) -> Vec<RemoteAddr> {

@@ -32,7 +32,7 @@ fn the_threshold_decides_for_single_and_merged_requests() {
                     let staged = sum <= threshold;
                     let (pre, dynamic) = if staged { (sum, 0) } else { (0, sum) };
                     let registrations = if staged { 0 } else { parts as u64 };
-                    assert_eq!(took.wqes, 1);
+                    assert_eq!(took.work_requests, 1);
                     assert_eq!(
                         (took.pre_mr_bytes, took.dyn_mr_bytes),
                         (pre, dynamic),
@@ -58,10 +58,10 @@ fn a_measured_threshold_is_the_one_in_force() {
         for write in [true, false] {
             if threshold > 0 {
                 let took = submit(&session, write, &[base], threshold as usize);
-                assert_eq!((took.wqes, took.pre_mr_bytes, took.dyn_mr_bytes), (1, threshold, 0));
+                assert_eq!((took.work_requests, took.pre_mr_bytes, took.dyn_mr_bytes), (1, threshold, 0));
             }
             let took = submit(&session, write, &[base], threshold as usize + 1);
-            assert_eq!((took.wqes, took.pre_mr_bytes, took.dyn_mr_bytes), (1, 0, threshold + 1));
+            assert_eq!((took.work_requests, took.pre_mr_bytes, took.dyn_mr_bytes), (1, 0, threshold + 1));
         }
     });
 }

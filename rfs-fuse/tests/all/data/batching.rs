@@ -72,16 +72,16 @@ fn parts_of_a_write_that_meet_go_in_one_request() {
             let options = ["--batch", batch, "--max-write", "128K", "--threads", "8", "--stats-on-exit"];
             let mount = lender.mount(over, &options);
             write_in_parts(&mount);
-            let [reads, writes, atomics, merged, wqes, doorbells] = mount.counted([
+            let [reads, writes, atomics, merged, work_requests, doorbells] = mount.counted([
                 "read_requests",
                 "write_requests",
                 "atomic_requests",
                 "merged",
-                "wqes",
+                "work_requests",
                 "doorbells",
             ]);
-            assert_eq!(wqes + merged, reads + writes + atomics, "{batch} over {over:?}");
-            assert!(doorbells <= wqes, "{doorbells} doorbells of {wqes} work requests");
+            assert_eq!(work_requests + merged, reads + writes + atomics, "{batch} over {over:?}");
+            assert!(doorbells <= work_requests, "{doorbells} doorbells of {work_requests} work requests");
             merged
         };
         assert_eq!(counted("single"), 0, "over {over:?}");

@@ -10,7 +10,7 @@ use std::{
 
 use crate::common::{Mount, Over, directory, require_fuse};
 use parking_lot::Mutex;
-use rdmabox::{Access, Address, Domain, Host, Memory, Peer, Running, Service};
+use rdmabox::{Access, Address, Domain, Host, HostHandle, Memory, Peer, Service};
 use rfs_proto::{BLOCK, Errno, Extent, Reply, Request, StatFs, decode_reply, decode_request, encode_reply};
 use rfs_server::{
     Config,
@@ -61,7 +61,7 @@ struct Lying {
     liar: Arc<Liar>,
     _point: TempDir,
     _socket: TempDir,
-    _running: Running,
+    _running: HostHandle,
 }
 
 /// Mounts over TCP or shared memory. `lie` applies from the start.

@@ -14,7 +14,7 @@ use std::{
 };
 
 use rdmabox::{
-    Access, Address, Export, Host, Memory, Peer, Reply, Running, Service, Session, SessionOptions, fuzzing,
+    Access, Address, Export, Host, HostHandle, Memory, Peer, Reply, Service, Session, SessionOptions, fuzzing,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -47,7 +47,7 @@ struct Bench {
     path: PathBuf,
     good: Arc<Session>,
     _export: Export,
-    _running: Running,
+    _running: HostHandle,
     _dir: tempfile::TempDir,
 }
 

@@ -23,8 +23,8 @@ use std::{
 };
 
 use rdmabox::{
-    Access, Address, CallsBy, Domain, Grant, Host, Key, Lender, Memory, ProviderKind, Running, Secret,
-    Session, SessionOptions,
+    Access, Address, CallsBy, Domain, Grant, Host, HostHandle, Key, Memory, MemoryServer, ProviderKind,
+    Secret, Session, SessionOptions,
     tls::{TlsClient, TlsClientFiles, TlsServer, TlsServerFiles},
 };
 
@@ -137,7 +137,7 @@ struct Bench {
     host: (String, u16),
     options: SessionOptions,
     good: Arc<Session>,
-    _running: Running,
+    _running: HostHandle,
 }
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -181,7 +181,7 @@ impl Bench {
         }
         let memory = Arc::new(Memory::shared("fuzz", 1 << 16)?);
         let export = host.export(&memory, Access::REMOTE_ALL)?;
-        let running = host.listen(&["tcp:127.0.0.1:0".parse()?], Arc::new(Lender::new(export)))?;
+        let running = host.listen(&["tcp:127.0.0.1:0".parse()?], Arc::new(MemoryServer::new(export)))?;
         let address = running.addresses().first().cloned().ok_or("no address")?;
         let good = Session::connect(&address, &options)?;
         let Address::Tcp { host, port } = address else { return Err("no TCP".into()) };
@@ -201,7 +201,7 @@ impl Bench {
             SessionOptions { connect_timeout: timeout, operation_timeout: timeout, ..self.options.clone() };
         let port = self.proxy.local_addr()?.port();
         let session = Session::connect(&Address::Tcp { host: "127.0.0.1".into(), port }, &options)?;
-        let place = Lender::locate(&session)?.base;
+        let place = MemoryServer::locate(&session)?.base;
         let written: Vec<u8> = (0..BYTES as u8).collect();
         let mut read = vec![0; BYTES];
         session.write(place, &written)?;
@@ -251,7 +251,7 @@ fn run(bench: &mut Option<Bench>, with_tls: bool, input: &[u8]) {
         }
         Err(e) => assert!(!edits.is_empty(), "failed without edits: {e}"),
     }
-    let located = Lender::locate(&bench.good);
+    let located = MemoryServer::locate(&bench.good);
     assert!(located.is_ok(), "the honest session: {located:?}");
 }
 

@@ -13,7 +13,7 @@ use crate::{
     rpc::{QUEUE_DEPTH, Reply},
     session::{
         handshake::{Answer, Purpose},
-        host::{Export, Host, Peer, Running, Service},
+        host::{Export, Host, HostHandle, Peer, Service},
     },
     verbs::{
         Access, Device, MrHandle, QpState, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcStatus,
@@ -37,13 +37,13 @@ fn on_each_provider(test: impl Fn(ProviderKind)) {
     }
 }
 
-struct Lender {
+struct MemoryServer {
     memory: Arc<Memory>,
     connected: AtomicU64,
     over: AtomicU64,
 }
 
-impl Service for Lender {
+impl Service for MemoryServer {
     fn connected(&self, _: &Peer) -> Result<(), String> {
         self.connected.fetch_add(1, Ordering::SeqCst);
         Ok(())
@@ -61,9 +61,9 @@ impl Service for Lender {
 }
 
 struct Fixture {
-    service: Arc<Lender>,
+    service: Arc<MemoryServer>,
     export: Export,
-    running: Option<Running>,
+    running: Option<HostHandle>,
     provider: ProviderKind,
     _dir: tempfile::TempDir,
 }
@@ -74,10 +74,11 @@ impl Fixture {
         let memory = Arc::new(Memory::shared("lent", LEN).unwrap());
         let host = Host::new().unwrap();
         let export = host.export(&memory, Access::REMOTE_ALL).unwrap();
-        let service = Arc::new(Lender { memory, connected: AtomicU64::new(0), over: AtomicU64::new(0) });
+        let service =
+            Arc::new(MemoryServer { memory, connected: AtomicU64::new(0), over: AtomicU64::new(0) });
         let unix = Address::Unix(dir.path().join("socket"));
         let tcp = Address::Tcp { host: "127.0.0.1".into(), port: 0 };
-        let serving: Arc<dyn Service> = Arc::<Lender>::clone(&service);
+        let serving: Arc<dyn Service> = Arc::<MemoryServer>::clone(&service);
         let running = Some(host.listen(&[unix, tcp], serving).unwrap());
         Fixture { service, export, running, provider, _dir: dir }
     }

@@ -8,14 +8,14 @@ use std::sync::{
 use crate::support::{addresses, pattern, providers};
 use parking_lot::Mutex;
 use rdmabox::{
-    CallsBy, Cancel, Host, Later, Peer, ProviderKind, Reply, RequestError, Running, Service, Session,
-    SessionOptions,
+    CallsBy, Cancel, Host, HostHandle, Peer, PendingReply, ProviderKind, Reply, RequestError, Service,
+    Session, SessionOptions,
 };
 
 /// Hands the debts of its calls to the test.
 #[derive(Debug)]
 struct Owing {
-    debts: Mutex<Sender<(Vec<u8>, Later)>>,
+    debts: Mutex<Sender<(Vec<u8>, PendingReply)>>,
     ended: Mutex<Sender<()>>,
 }
 
@@ -24,7 +24,7 @@ impl Service for Owing {
         match request.strip_prefix(b"now ") {
             Some(now) => reply.extend_from_slice(now),
             None => {
-                let later = reply.later();
+                let later = reply.defer();
                 match request.strip_prefix(b"early ") {
                     // Before this returns, and on another thread.
                     Some(early) => std::thread::scope(|scope| {
@@ -44,9 +44,9 @@ impl Service for Owing {
 }
 
 struct Fixture {
-    debts: Receiver<(Vec<u8>, Later)>,
+    debts: Receiver<(Vec<u8>, PendingReply)>,
     ended: Receiver<()>,
-    running: Running,
+    running: HostHandle,
     session: Arc<Session>,
     _dir: tempfile::TempDir,
 }
@@ -234,7 +234,7 @@ fn a_host_that_goes_ends_what_waits() {
         std::thread::scope(|scope| {
             let callers = [(); 3].map(|()| scope.spawn(|| call_waiting(&session, b"x", &Cancel::new())));
             let owed: Vec<_> = debts.iter().take(3).collect();
-            // The `Later` handles keep the service alive.
+            // The `PendingReply` handles keep the service alive.
             drop(running);
             for caller in callers {
                 assert_eq!(caller.join().unwrap(), Err(RequestError::Disconnected));

@@ -1,0 +1,230 @@
+//! Blocking one-sided operations of a session: READ, WRITE, ordered lists and atomics.
+//!
+//! # Concurrency
+//! Any thread may call these methods, except inside a completion callback. No locks.
+
+use smallvec::SmallVec;
+
+use super::{
+    checks::{at, refuse_in_callback, wraps},
+    session::Session,
+};
+use crate::{
+    error::RequestError,
+    memory,
+    runtime::GroupOp,
+    verbs::{DirectOp, RemoteAddr, SendOp},
+};
+
+/// One step of an ordered list ([`Session::execute`]).
+#[derive(Debug)]
+pub enum Op<'a> {
+    /// Writes `data` to `remote`.
+    Write {
+        /// Destination.
+        remote: RemoteAddr,
+        /// Bytes to write.
+        data: &'a [u8],
+    },
+    /// Reads `out.len()` bytes from `remote`.
+    Read {
+        /// Source.
+        remote: RemoteAddr,
+        /// Destination buffer.
+        out: &'a mut [u8],
+    },
+    /// Stores `swap` in the aligned 8-byte word at `remote` if it holds `compare`.
+    CompareSwap {
+        /// Address of the word.
+        remote: RemoteAddr,
+        /// Value that the word must have.
+        compare: u64,
+        /// New value.
+        swap: u64,
+        /// Receives the old value. The swap took place if it equals `compare`.
+        old: &'a mut u64,
+    },
+    /// Adds to the aligned 8-byte word at `remote`, wrapping.
+    FetchAdd {
+        /// Address of the word.
+        remote: RemoteAddr,
+        /// Addend.
+        add: u64,
+        /// Receives the old value.
+        old: &'a mut u64,
+    },
+}
+
+impl Session {
+    /// Writes `data` to `remote`.
+    ///
+    /// # Errors
+    /// The write may have taken effect in part; repeating it is safe. After
+    /// [`RequestError::Disconnected`] the repetition needs another session. [`RequestError`]
+    /// explains each error.
+    pub fn write(&self, remote: RemoteAddr, data: &[u8]) -> Result<(), RequestError> {
+        self.check([(remote, data.len())].into_iter())?;
+        let direct = self.runtime.carry_out(&mut DirectOp::Write { remote, data });
+        direct.unwrap_or_else(|| self.write_vectored(&[(remote, data)]))
+    }
+
+    /// Reads `out.len()` bytes from `remote`.
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write). The content of `out` is then unspecified.
+    pub fn read(&self, remote: RemoteAddr, out: &mut [u8]) -> Result<(), RequestError> {
+        self.check([(remote, out.len())].into_iter())?;
+        let direct = self.runtime.carry_out(&mut DirectOp::Read { remote, out: &mut *out });
+        direct.unwrap_or_else(|| self.read_vectored(&mut [(remote, out)]))
+    }
+
+    /// Makes several writes in one submission, so that they can merge and chain. Overlapping writes
+    /// take effect in the given order. Other writes are unordered.
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write). Returns the first error.
+    pub fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError> {
+        self.check(parts.iter().map(|(remote, data)| (*remote, data.len())))?;
+        let max = self.max_part();
+        let count = parts.iter().map(|(_, data)| data.len().div_ceil(max)).sum();
+        memory::scope(|scope| {
+            let requests = parts.iter().flat_map(|(remote, data)| {
+                data.chunks(max).enumerate().map(|(i, chunk)| (at(*remote, i * max), scope.lend(chunk)))
+            });
+            self.runtime.run(true, count, requests)
+        })
+    }
+
+    /// Makes several reads in one submission.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read). Returns the first error.
+    pub fn read_vectored(&self, parts: &mut [(RemoteAddr, &mut [u8])]) -> Result<(), RequestError> {
+        self.check(parts.iter().map(|(remote, out)| (*remote, out.len())))?;
+        let max = self.max_part();
+        let count = parts.iter().map(|(_, out)| out.len().div_ceil(max)).sum();
+        memory::scope(|scope| {
+            let requests = parts.iter_mut().flat_map(|(remote, out)| {
+                let remote = *remote;
+                out.chunks_mut(max)
+                    .enumerate()
+                    .map(move |(i, chunk)| (at(remote, i * max), scope.lend_mut(chunk)))
+            });
+            self.runtime.run(false, count, requests)
+        })
+    }
+
+    /// Stores `swap` in the aligned 8-byte word at `remote` if it holds `compare`. Returns the old
+    /// value.
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write). A retry is safe only if the caller can tell whether the swap
+    /// took place.
+    pub fn compare_swap(&self, remote: RemoteAddr, compare: u64, swap: u64) -> Result<u64, RequestError> {
+        let mut old = 0;
+        self.execute(&mut [Op::CompareSwap { remote, compare, swap, old: &mut old }])?;
+        Ok(old)
+    }
+
+    /// Adds to the aligned 8-byte word at `remote`, wrapping. Returns the old value.
+    ///
+    /// # Errors
+    /// As for [`compare_swap`](Self::compare_swap).
+    pub fn fetch_add(&self, remote: RemoteAddr, add: u64) -> Result<u64, RequestError> {
+        let mut old = 0;
+        self.execute(&mut [Op::FetchAdd { remote, add, old: &mut old }])?;
+        Ok(old)
+    }
+
+    /// Runs the list in order, on one queue pair and with one doorbell. Each step executes after
+    /// the previous step has taken effect at the host. A READ returns the content from before any
+    /// later step of the list changed it. A READ may however execute after a later step has changed
+    /// other bytes. A list must therefore not release a lock behind a READ that the lock protects.
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write). Steps before the failed step have taken effect.
+    pub fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
+        const MAX_STEPS: usize = 64;
+        if ops.len() > MAX_STEPS {
+            return Err(RequestError::Invalid(format!(
+                "{} steps in a list, the limit is {MAX_STEPS}",
+                ops.len()
+            )));
+        }
+        self.check(ops.iter().map(|op| match op {
+            Op::Write { remote, data } => (*remote, data.len()),
+            Op::Read { remote, out } => (*remote, out.len()),
+            Op::CompareSwap { remote, .. } | Op::FetchAdd { remote, .. } => (*remote, 8),
+        }))?;
+        let max = self.runtime.max_message();
+        let longest = ops.iter().map(|op| match op {
+            Op::Write { data, .. } => data.len() as u64,
+            Op::Read { out, .. } => out.len() as u64,
+            Op::CompareSwap { .. } | Op::FetchAdd { .. } => 8,
+        });
+        if let Some(len) = longest.max().filter(|len| *len > max) {
+            return Err(RequestError::Invalid(format!("a step of {len} bytes, the limit is {max}")));
+        }
+        let ops = self.execute_mapped(ops)?;
+        if ops.is_empty() {
+            return Ok(());
+        }
+        let mut old_values: SmallVec<[[u8; 8]; 4]> = SmallVec::from_elem([0; 8], ops.len());
+        let result = memory::scope(|scope| {
+            let steps = ops.iter_mut().zip(old_values.iter_mut()).map(|(op, old)| match op {
+                Op::Write { remote, data } => {
+                    GroupOp { op: SendOp::Write { remote: *remote, imm: None }, loan: scope.lend(data) }
+                }
+                Op::Read { remote, out } => {
+                    GroupOp { op: SendOp::Read { remote: *remote }, loan: scope.lend_mut(out) }
+                }
+                Op::CompareSwap { remote, compare, swap, .. } => GroupOp {
+                    op: SendOp::CompareSwap { remote: *remote, compare: *compare, swap: *swap },
+                    loan: scope.lend_mut(old),
+                },
+                Op::FetchAdd { remote, add, .. } => {
+                    GroupOp { op: SendOp::FetchAdd { remote: *remote, add: *add }, loan: scope.lend_mut(old) }
+                }
+            });
+            self.runtime.run_group(steps.collect())
+        });
+        for (op, value) in ops.iter_mut().zip(&old_values) {
+            if let Op::CompareSwap { old, .. } | Op::FetchAdd { old, .. } = op {
+                **old = u64::from_ne_bytes(*value);
+            }
+        }
+        result
+    }
+
+    /// Executes the leading steps of a list that need no posting. Returns the remaining steps.
+    fn execute_mapped<'a, 'b>(&self, ops: &'a mut [Op<'b>]) -> Result<&'a mut [Op<'b>], RequestError> {
+        let mut over = 0;
+        while let Some(op) = ops.get_mut(over) {
+            let mut direct = match op {
+                Op::Write { remote, data } => DirectOp::Write { remote: *remote, data },
+                Op::Read { remote, out } => DirectOp::Read { remote: *remote, out },
+                Op::CompareSwap { remote, compare, swap, old } => {
+                    DirectOp::CompareSwap { remote: *remote, compare: *compare, swap: *swap, old }
+                }
+                Op::FetchAdd { remote, add, old } => DirectOp::FetchAdd { remote: *remote, add: *add, old },
+            };
+            match self.runtime.carry_out(&mut direct) {
+                Some(Ok(())) => over += 1,
+                Some(Err(e)) => return Err(e),
+                None => break,
+            }
+        }
+        Ok(&mut ops[over..])
+    }
+
+    pub(super) fn max_part(&self) -> usize {
+        usize::try_from(self.runtime.max_message()).unwrap_or(usize::MAX)
+    }
+
+    /// Validates a blocking request.
+    #[inline]
+    fn check(&self, mut ranges: impl Iterator<Item = (RemoteAddr, usize)>) -> Result<(), RequestError> {
+        refuse_in_callback()?;
+        ranges.try_for_each(|(remote, len)| wraps(remote, len))
+    }
+}

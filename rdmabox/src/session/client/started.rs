@@ -1,0 +1,104 @@
+//! Started one-sided operations of a session, whose buffers come back with the outcome.
+//!
+//! # Concurrency
+//! Any thread may call these methods, also inside a completion callback. No locks.
+
+use std::sync::Arc;
+
+use super::{
+    checks::{at, wraps},
+    session::Session,
+    transfer::Transfer,
+};
+use crate::{
+    error::RequestError,
+    memory::{Lent, RecvBuf, SendBuf},
+    runtime::{Started, Until, in_callback},
+    verbs::{DirectOp, RemoteAddr},
+};
+
+impl Session {
+    /// Starts a write. The transfer returns the buffer with the outcome. Overlapping writes of one
+    /// thread take effect in the order of their starts.
+    pub fn start_write<B: SendBuf>(&self, remote: RemoteAddr, data: B) -> Transfer<B> {
+        let (len, max) = (data.bytes().len(), self.max_part());
+        if let Err(e) = wraps(remote, len) {
+            return Transfer::finished(Err(e), data);
+        }
+        // In a callback, inline execution could recurse: each callback could start the next
+        // request.
+        if !in_callback()
+            && let Some(result) = self.runtime.carry_out(&mut DirectOp::Write { remote, data: data.bytes() })
+        {
+            return Transfer::finished(result, data);
+        }
+        let count = len.div_ceil(max).max(1);
+        let (ticket, loans) = self.runtime.take_idle(count);
+        let lent = Lent::new(data, loans);
+        let requests = lent.lend(max).enumerate().map(|(i, loan)| (at(remote, i * max), loan));
+        self.runtime.begin(true, count, requests, &ticket);
+        Transfer::new(Started::new(Arc::clone(&self.runtime), ticket, lent))
+    }
+
+    /// Starts a read that fills the whole buffer. The transfer returns the buffer with the outcome.
+    /// A read sees a started write only if it starts after the write is done.
+    pub fn start_read<B: RecvBuf>(&self, remote: RemoteAddr, mut out: B) -> Transfer<B> {
+        let (len, max) = (out.bytes().len(), self.max_part());
+        if let Err(e) = wraps(remote, len) {
+            return Transfer::finished(Err(e), out);
+        }
+        if !in_callback()
+            && let Some(result) = self.runtime.carry_out(&mut DirectOp::Read { remote, out: out.bytes_mut() })
+        {
+            return Transfer::finished(result, out);
+        }
+        let count = len.div_ceil(max).max(1);
+        let (ticket, loans) = self.runtime.take_idle(count);
+        let mut lent = Lent::new(out, loans);
+        let requests = lent.lend_mut(max).enumerate().map(|(i, loan)| (at(remote, i * max), loan));
+        self.runtime.begin(false, count, requests, &ticket);
+        Transfer::new(Started::new(Arc::clone(&self.runtime), ticket, lent))
+    }
+
+    /// Starts a write. The thread that finds the completion runs `done` with the outcome and the
+    /// buffer. `done` must be quick and must not block. It may start requests.
+    pub fn write_then<B: SendBuf>(
+        &self,
+        remote: RemoteAddr,
+        data: B,
+        done: impl FnOnce(Result<(), RequestError>, B) + Send + 'static,
+    ) {
+        self.start_write(remote, data).then(&self.runtime, done);
+    }
+
+    /// Starts a read and runs `done` with the outcome and the buffer, as
+    /// [`write_then`](Self::write_then).
+    pub fn read_then<B: RecvBuf>(
+        &self,
+        remote: RemoteAddr,
+        out: B,
+        done: impl FnOnce(Result<(), RequestError>, B) + Send + 'static,
+    ) {
+        self.start_read(remote, out).then(&self.runtime, done);
+    }
+
+    /// Runs `start`, and posts the requests that this thread starts in it afterwards as one batch.
+    /// Adjacent requests merge, and the others leave as one list, as if many threads had issued
+    /// them at once (RDMAbox, section IV-A). A blocking request in `start` is posted at once,
+    /// together with all requests started before it.
+    pub fn together<R>(&self, start: impl FnOnce() -> R) -> R {
+        self.runtime.together(start)
+    }
+
+    /// Runs `start`, which starts requests with callbacks, then polls completions on this thread
+    /// for the requests of all threads. Polling ends when all requests are done (any one with
+    /// [`Until::AnyDone`]), after 100 microseconds without a completion, or after 5 milliseconds.
+    /// Callbacks run on this thread, so no other thread is woken for them. Call it on a thread
+    /// without other work.
+    ///
+    /// Only one thread polls at a time. `serve` just runs `start` on a further thread, in a
+    /// callback, with event-driven completions, and for some time after polling found nothing.
+    pub fn serve<R>(&self, until: Until, start: impl FnOnce() -> R) -> R {
+        self.runtime.serve(until, start)
+    }
+}
