@@ -32,9 +32,55 @@
 //! # }
 //! ```
 //!
-//! `GUIDE.md` in the crate's folder explains how to issue requests, each option, the counters, and
-//! the guarantees. `docs/design/` of the repository explains the structure, the cost of each
-//! operation, and the reasons. `examples/` has programs to start from.
+//! # Where to go from here
+//!
+//! | question | page |
+//! |-|-|
+//! | which requests are there, and which form suits my program | [`guide`], [`Session`] |
+//! | how do I lend memory, and serve calls | [`MemoryServer`], [`Host`], [`Service`] |
+//! | which option does what, and which counter shows it | [`SessionOptions`], [`StatsSnapshot`] |
+//! | what does `Ok` promise, and what is known after an error | [`guide`], [`RequestError`] |
+//! | how do I authenticate and encrypt | [`Key`], [`tls`] |
+//! | how do I use queue pairs myself | [`verbs`], [`provider`] |
+//!
+//! # Features and platforms
+//!
+//! Linux, 64 bits, little-endian; Rust 1.88 or later. Tests run on x86_64. Without features the
+//! crate has shared memory and TCP, and needs no C library.
+//!
+//! - `ibverbs`: RDMA devices and Soft-RoCE. libibverbs is loaded when a program first asks for a
+//!   device, so the program also starts where the library is missing.
+//! - `faults`: a device that fails on purpose, to test how a program handles errors.
+//!
+//! # Threads
+//!
+//! All types are `Send` and `Sync`, and a [`Session`] serves any number of threads. A blocked
+//! thread polls for its own completion. The crate starts these threads, and no others:
+//!
+//! | thread | of | when |
+//! |-|-|-|
+//! | `rdmabox-engine` | each host and each session over shared memory; each host over TCP | moves the bytes of TCP peers, and notices the end of a peer |
+//! | `rdmabox-poll-N` | a session | when a started request first waits without a thread that polls |
+//! | `rdmabox-recover` | a session | while a broken queue pair is replaced |
+//! | `rdmabox-lease` | a session | if the host asks for a sign of life |
+//! | `rdmabox-watch` | a device | with `ibverbs`: receives its asynchronous events |
+//! | `rdmabox-accept` | a host | one for each address |
+//! | `rdmabox-session` | a host | one for each client |
+//! | `rdmabox-rpc-N` | a host | execute calls; their number is an option |
+//!
+//! # Errors, panics, the end
+//!
+//! Requests return [`RequestError`], connecting [`ConnectError`], hosts [`HostError`]. Each variant
+//! says whether a retry is safe. Input from a peer never panics; a peer that breaks the protocol
+//! loses its session. Dropping a [`Session`] ends it, and dropping a [`HostHandle`] stops the host
+//! and ends the sessions of its clients.
+//!
+//! # Safety
+//!
+//! Devices access memory that the compiler knows nothing of. Blocking requests lend the caller's
+//! buffer until the device has released it; started requests own theirs. Lent [`Memory`] is never
+//! exposed as a slice. The [`guide`] has the reasons. The three ways to give the crate
+//! memory without these checks are unsafe: [`SendBuf`], [`RecvBuf`], and registering borrowed memory.
 
 pub mod admission;
 mod auth;
@@ -61,6 +107,5 @@ pub mod verbs;
 pub use memory::{Buffer, Memory, MemoryError, PreMrThreshold, RecvBuf, SendBuf};
 pub use session::*;
 
-#[cfg(doctest)]
 #[doc = include_str!("../GUIDE.md")]
-struct Guide;
+pub mod guide {}

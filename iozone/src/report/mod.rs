@@ -69,9 +69,22 @@ impl From<&harness::TargetInfo> for TargetInfo {
     }
 }
 
-/// Returns the command line of this program.
+/// Returns the command that ran this program, as a user types it in any checkout.
 pub fn command() -> String {
-    std::env::args().collect::<Vec<_>>().join(" ")
+    user_command(std::env::args().skip(1))
+}
+
+/// `iozone/run` adds `--source DIR` itself.
+fn user_command(mut args: impl Iterator<Item = String>) -> String {
+    let mut command = "iozone/run".to_owned();
+    while let Some(arg) = args.next() {
+        if arg == "--source" {
+            args.next();
+        } else {
+            command = command + " " + &arg;
+        }
+    }
+    command
 }
 
 /// Describes the number of rounds.
@@ -86,6 +99,15 @@ pub fn show_rounds(rounds: u32) -> String {
 pub(crate) mod tests {
     use super::*;
     use crate::machine::Congestion;
+
+    #[test]
+    fn a_published_command_names_no_directory_of_this_machine() {
+        let args = ["scaling", "--source", "/home/me/tree", "--check", "--size", "1g"];
+        assert_eq!(
+            user_command(args.iter().map(ToString::to_string)),
+            "iozone/run scaling --check --size 1g"
+        );
+    }
 
     /// A setting for examples.
     pub(crate) fn setting() -> Setting {

@@ -146,6 +146,21 @@ fn kv_cache_finds_everything_without_a_call_and_never_half_a_value() {
 }
 
 #[test]
+fn work_queue_does_each_job_once() {
+    let check = |lines: Vec<String>| {
+        assert_eq!(lines, ["2000 jobs of 2 producers, each done once by 3 workers"]);
+    };
+    check(run("work_queue", &[]));
+    let dir = tempfile::tempdir().unwrap();
+    for address in addresses(&dir) {
+        let server = Serving::start("work_queue", &["--listen", &address.to_string()], "serving at ");
+        // Twice: the second run finds the marks of the first one.
+        check(run("work_queue", &["--connect", &server.address]));
+        check(run("work_queue", &["--connect", &server.address]));
+    }
+}
+
+#[test]
 fn async_service_finds_its_records() {
     let check = |provider: &str, lines: Vec<String>| {
         assert!(lines[0].starts_with(&format!("256 lookups through {provider}")), "{lines:?}");
