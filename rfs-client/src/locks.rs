@@ -103,8 +103,8 @@ impl Client {
     pub fn grants(&self, cancel: &Cancel) -> Result<Option<Vec<Granted>>, ClientError> {
         let (mut out, mut back) = (Vec::new(), Vec::new());
         encode_request(&Request::Grants, &mut out);
-        let era = Some(self.remote.eras().newest);
-        self.remote.call(&out, &mut back, CallOptions { era, cancel: Some(cancel), once: false })?;
+        let epoch = Some(self.remote.epochs().newest);
+        self.remote.call(&out, &mut back, CallOptions { epoch, cancel: Some(cancel), once: false })?;
         match decode_reply(&back)? {
             Reply::Grants(granted) => Ok(Some(granted)),
             Reply::AskAgain => Ok(None),

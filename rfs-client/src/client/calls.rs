@@ -38,23 +38,23 @@ impl Client {
         self.call_or_retry(request, None)
     }
 
-    /// Calls as [`call`](Self::call), in one era only.
-    pub(crate) fn call_in(&self, era: u32, request: &Request<'_>) -> Result<Reply, ClientError> {
-        self.call_or_retry(request, Some(era))
+    /// Calls as [`call`](Self::call), in one epoch only.
+    pub(crate) fn call_in(&self, epoch: u32, request: &Request<'_>) -> Result<Reply, ClientError> {
+        self.call_or_retry(request, Some(epoch))
     }
 
-    fn call_or_retry(&self, request: &Request<'_>, era: Option<u32>) -> Result<Reply, ClientError> {
-        match self.call_once(request, era) {
+    fn call_or_retry(&self, request: &Request<'_>, epoch: Option<u32>) -> Result<Reply, ClientError> {
+        match self.call_once(request, epoch) {
             Err(ClientError::Errno(Errno::ENOSPC)) => {
                 self.remote.finish_calls()?;
-                self.call_once(request, era)
+                self.call_once(request, epoch)
             }
             outcome => outcome,
         }
     }
 
-    fn call_once(&self, request: &Request<'_>, era: Option<u32>) -> Result<Reply, ClientError> {
-        let ask = || call_with(&*self.remote, request, era);
+    fn call_once(&self, request: &Request<'_>, epoch: Option<u32>) -> Result<Reply, ClientError> {
+        let ask = || call_with(&*self.remote, request, epoch);
         match Effect::of(request) {
             Some(effect) if self.cache.is_on() => self.change(&effect, ask),
             _ => ask().map(|(reply, _)| reply),

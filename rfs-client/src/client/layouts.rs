@@ -63,9 +63,9 @@ impl Client {
     /// `layout_calls`.
     pub(crate) fn fetch_layout(&self, inode: &Inode, seen: Option<Glimpse>) -> Result<(), ClientError> {
         'anew: for _ in 0..TRIES {
-            let (era, voids) = (self.remote.eras().newest, self.inodes.void_count());
+            let (epoch, voids) = (self.remote.epochs().newest, self.inodes.void_count());
             let first = self.call_layout(&Request::Layout { ino: inode.ino, offset: 0 })?;
-            let mut fresh = LayoutCache::of(&first, era);
+            let mut fresh = LayoutCache::of(&first, epoch);
             while fresh.known_to() != u64::MAX {
                 let offset = fresh.known_to();
                 let page = self.call_layout(&Request::Layout { ino: inode.ino, offset })?;
@@ -100,11 +100,11 @@ impl Client {
         if inode.layout.read().covers(offset, len) {
             return Ok(());
         }
-        let (era, voids) = (self.remote.eras().newest, self.inodes.void_count());
+        let (epoch, voids) = (self.remote.epochs().newest, self.inodes.void_count());
         let reply = self.call_layout(&Request::Allocate { ino: inode.ino, offset, len })?;
         let all = {
             let mut layout = inode.layout.write();
-            layout.era() == era
+            layout.epoch() == epoch
                 && self.inodes.void_count() == voids
                 && layout.merge(offset, &reply)
                 && layout.known_to() >= offset.saturating_add(len)
@@ -120,15 +120,15 @@ impl Client {
         inode.forget_layout();
     }
 
-    /// Gives up the layouts in these recalls of an era. On return no operation uses them, and none
+    /// Gives up the layouts in these recalls of an epoch. On return no operation uses them, and none
     /// will.
-    pub(crate) fn give_layouts_back(&self, era: u32, recalls: &[Recall]) {
+    pub(crate) fn give_layouts_back(&self, epoch: u32, recalls: &[Recall]) {
         for recall in recalls {
             match *recall {
                 Recall::Layout { ino, generation } => {
                     let Some(inode) = self.inodes.get_or_void(ino) else { continue };
                     let _excluded = inode.exclude_layout_users();
-                    inode.layout_recalled(era, generation);
+                    inode.layout_recalled(epoch, generation);
                 }
                 Recall::All => {
                     self.inodes.void_layouts_in_flight();

@@ -45,7 +45,7 @@ pub(crate) fn void_all(cache: &Cache, inodes: &InodeTable) {
         inode.size.lock().distrust();
         inode.listing.lock().recalled();
     }
-    // Names go before any thread learns how an operation of the old era ended, and looks for
+    // Names go before any thread learns how an operation of the old epoch ended, and looks for
     // its result.
     if let Some(drop_names) = cache.names.0.get() {
         drop_names();
@@ -74,17 +74,17 @@ impl Client {
 
     fn obey_on(&self, keeper: &dyn Keeper, cancel: &Cancel) -> Result<(), ClientError> {
         let (mut out, mut back, mut done) = (Vec::new(), Vec::new(), 0);
-        // Acknowledgements are of this era. Another era numbers its recalls anew.
-        let mut era = self.remote.eras().newest;
+        // Acknowledgements are of this epoch. Another epoch numbers its recalls anew.
+        let mut epoch = self.remote.epochs().newest;
         loop {
             encode_request(&Request::Recalls { done }, &mut out);
-            let options = CallOptions { era: Some(era), cancel: Some(cancel), once: false };
+            let options = CallOptions { epoch: Some(epoch), cancel: Some(cancel), once: false };
             match self.remote.call(&out, &mut back, options) {
                 Err(RequestError::Cancelled) => return Ok(()),
                 Err(RequestError::Disconnected)
-                    if self.remote.eras().newest != era && self.is_connected() =>
+                    if self.remote.epochs().newest != epoch && self.is_connected() =>
                 {
-                    era = self.remote.eras().newest;
+                    epoch = self.remote.epochs().newest;
                     // The server has dropped the state of this mount.
                     keeper.drop_all(&self.all_pages());
                     done = 0;
@@ -106,7 +106,7 @@ impl Client {
                         keeper.drop_all(&recalls);
                         self.unused(&recalls).into_iter().for_each(|dir| keeper.return_names(dir));
                     }
-                    self.give_layouts_back(era, &recalls);
+                    self.give_layouts_back(epoch, &recalls);
                     for recall in recalls {
                         if let Recall::Unlinked { ino } = recall {
                             self.inodes.unlinked(ino);

@@ -17,7 +17,7 @@ use crate::{
 impl Client {
     /// Returns the state to note before the read of a size.
     pub(crate) fn before_look(&self) -> LookStart {
-        LookStart { era: self.remote.eras().newest, epoch: self.inodes.recalls().now() }
+        LookStart { epoch: self.remote.epochs().newest, period: self.inodes.recalls().now() }
     }
 
     /// Reads the size, generation and space of an inode.
@@ -58,16 +58,16 @@ impl Client {
     /// Returns the slot and address of an open inode's record.
     pub(crate) fn record_of(&self, inode: &Inode) -> Result<(u32, RemoteAddr), ClientError> {
         let slot = inode.slot().ok_or(ClientError::Protocol("an open file without a record"))?;
-        Ok((slot, self.records.field(inode.layout.read().era(), slot, 0, record::LEN)?))
+        Ok((slot, self.records.field(inode.layout.read().epoch(), slot, 0, record::LEN)?))
     }
 
     /// Returns the address of a word of an open inode's record.
     pub(crate) fn field_of(&self, inode: &Inode, field: usize) -> Result<RemoteAddr, ClientError> {
         let slot = inode.slot().ok_or(ClientError::Protocol("an open file without a record"))?;
-        self.records.field(inode.layout.read().era(), slot, field, 8)
+        self.records.field(inode.layout.read().epoch(), slot, field, 8)
     }
 
-    pub(crate) fn arena_addr(&self, era: u32, arena: u64, len: u64) -> Result<RemoteAddr, ClientError> {
-        at(&self.arena, era, arena, len).ok_or(ClientError::Protocol("an extent outside the arena"))
+    pub(crate) fn arena_addr(&self, epoch: u32, arena: u64, len: u64) -> Result<RemoteAddr, ClientError> {
+        at(&self.arena, epoch, arena, len).ok_or(ClientError::Protocol("an extent outside the arena"))
     }
 }

@@ -30,8 +30,8 @@ impl Client {
         let mut times = inode.times.lock();
         match (due(&mut times), inode.slot()) {
             (Some(time), Some(slot)) => {
-                let era = inode.layout.read().era();
-                self.records.write_time(era, slot, time)
+                let epoch = inode.layout.read().epoch();
+                self.records.write_time(epoch, slot, time)
             }
             _ => Ok(()),
         }

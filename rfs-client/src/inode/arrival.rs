@@ -11,12 +11,12 @@ use crate::inode::table::InodeTable;
 #[derive(Debug)]
 pub struct Arrival<'c> {
     inodes: &'c InodeTable,
-    epoch: u64,
+    interval: u64,
 }
 
 impl Drop for Arrival<'_> {
     fn drop(&mut self) {
-        let settles = self.inodes.orphans().arrivals.lock().leave(self.epoch);
+        let settles = self.inodes.orphans().arrivals.lock().leave(self.interval);
         if settles {
             self.inodes.settle();
         }
@@ -26,7 +26,7 @@ impl Drop for Arrival<'_> {
 impl InodeTable {
     /// Begins a request whose reply may bring inode numbers.
     pub(crate) fn arrival(&self) -> Arrival<'_> {
-        Arrival { epoch: self.orphans().arrivals.lock().enter(), inodes: self }
+        Arrival { interval: self.orphans().arrivals.lock().enter(), inodes: self }
     }
 
     /// Notes that an inode has lost its last name.

@@ -40,10 +40,10 @@ pub(crate) type Pieces = SmallVec<[Piece; 4]>;
 #[derive(Debug, Default)]
 pub(crate) struct LayoutCache {
     generation: u64,
-    /// Era of the fetch. Addresses of an earlier era are void.
-    era: u32,
-    /// Recall state: layouts of this era before this generation are void, and so are those of
-    /// earlier eras.
+    /// Epoch of the fetch. Addresses of an earlier epoch are void.
+    epoch: u32,
+    /// Recall state: layouts of this epoch before this generation are void, and so are those of
+    /// earlier epochs.
     recalled: (u32, u64),
     /// Extents sorted by file offset. They do not overlap and cannot be joined.
     extents: Vec<Extent>,
@@ -80,8 +80,8 @@ pub(crate) fn validate(layout: &Layout, arena_len: u64) -> Result<(), &'static s
 
 impl LayoutCache {
     /// Creates a cache from the server's reply for offset 0.
-    pub(crate) fn of(layout: &Layout, era: u32) -> LayoutCache {
-        let mut cache = LayoutCache { generation: layout.generation, era, ..LayoutCache::default() };
+    pub(crate) fn of(layout: &Layout, epoch: u32) -> LayoutCache {
+        let mut cache = LayoutCache { generation: layout.generation, epoch, ..LayoutCache::default() };
         cache.merge(0, layout);
         cache
     }
@@ -122,39 +122,39 @@ impl LayoutCache {
 
     /// Takes in a fetched layout. Returns false, without a change, if it was recalled meanwhile.
     pub(crate) fn renew(&mut self, fresh: LayoutCache) -> bool {
-        let of = (fresh.era, fresh.generation);
-        let good = of >= self.recalled && of >= (self.era, self.generation);
+        let of = (fresh.epoch, fresh.generation);
+        let good = of >= self.recalled && of >= (self.epoch, self.generation);
         if good {
             *self = LayoutCache { recalled: self.recalled, ..fresh };
         }
         good
     }
 
-    /// Voids layouts of this era before this generation, including those in flight.
-    pub(crate) fn recalled(&mut self, era: u32, generation: u64) {
-        self.recalled = self.recalled.max((era, generation));
-        if (self.era, self.generation) < self.recalled {
-            *self = self.empty(generation, era);
+    /// Voids layouts of this epoch before this generation, including those in flight.
+    pub(crate) fn recalled(&mut self, epoch: u32, generation: u64) {
+        self.recalled = self.recalled.max((epoch, generation));
+        if (self.epoch, self.generation) < self.recalled {
+            *self = self.empty(generation, epoch);
         }
     }
 
     /// Returns an empty cache.
-    fn empty(&self, generation: u64, era: u32) -> LayoutCache {
-        LayoutCache { generation, era, recalled: self.recalled, ..LayoutCache::default() }
+    fn empty(&self, generation: u64, epoch: u32) -> LayoutCache {
+        LayoutCache { generation, epoch, recalled: self.recalled, ..LayoutCache::default() }
     }
 
     /// Forgets all extents. `generation` is the generation to fetch.
     pub(crate) fn clear(&mut self, generation: u64) {
-        *self = self.empty(generation, self.era);
+        *self = self.empty(generation, self.epoch);
     }
 
-    /// Returns the era and the generation.
+    /// Returns the epoch and the generation.
     pub(crate) fn id(&self) -> LayoutId {
-        LayoutId { era: self.era, generation: self.generation }
+        LayoutId { epoch: self.epoch, generation: self.generation }
     }
 
-    pub(crate) fn era(&self) -> u32 {
-        self.era
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch
     }
 
     pub(crate) fn generation(&self) -> u64 {
@@ -240,15 +240,15 @@ mod tests {
         // A close does not undo the recall.
         cache.clear(0);
         assert!(!cache.renew(fetched()));
-        // In another era generations may begin anew.
-        let of_era = |era| LayoutCache { era, ..fetched() };
-        assert!(cache.renew(of_era(2)) && cache.covers(0, 2 * B));
+        // In another epoch generations may begin anew.
+        let of_epoch = |epoch| LayoutCache { epoch, ..fetched() };
+        assert!(cache.renew(of_epoch(2)) && cache.covers(0, 2 * B));
         cache.recalled(2, 8);
-        assert!(!cache.renew(fetched()) && !cache.renew(of_era(2)));
+        assert!(!cache.renew(fetched()) && !cache.renew(of_epoch(2)));
         // The file was never open here, and its layout was recalled during its first open.
         let mut cache = LayoutCache::default();
         cache.recalled(2, 8);
-        assert!(!cache.renew(of_era(2)));
+        assert!(!cache.renew(of_epoch(2)));
     }
 
     fn extent(file: u64, arena: u64, len: u64) -> Extent {

@@ -69,7 +69,7 @@ pub(crate) struct Inode {
     pub(crate) references: AtomicU64,
     pub(crate) opens: Mutex<Opens>,
     pub(crate) at_server: Mutex<AtServer>,
-    /// True if the inode was open when a new era began, and does not exist any more.
+    /// True if the inode was open when a new epoch began, and does not exist any more.
     gone: AtomicBool,
     /// True if the inode has lost its last name. The server hears when the caller forgets it.
     /// Changed under the table's lock.
@@ -150,10 +150,10 @@ impl Inode {
         exclusive
     }
 
-    /// Voids layouts of this era before this generation.
-    pub(crate) fn layout_recalled(&self, era: u32, generation: u64) {
-        self.layout.write().recalled(era, generation);
-        self.size.lock().recalled(LayoutId { era, generation });
+    /// Voids layouts of this epoch before this generation.
+    pub(crate) fn layout_recalled(&self, epoch: u32, generation: u64) {
+        self.layout.write().recalled(epoch, generation);
+        self.size.lock().recalled(LayoutId { epoch, generation });
     }
 
     /// Takes in a size that was read with a layout generation; the read began at `start`.
@@ -180,7 +180,7 @@ impl Inode {
         (slot != NO_SLOT).then_some(slot)
     }
 
-    /// Returns true if the inode was open when a new era began, and does not exist any more.
+    /// Returns true if the inode was open when a new epoch began, and does not exist any more.
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
     }

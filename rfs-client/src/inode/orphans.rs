@@ -34,29 +34,29 @@ pub(crate) const ANNOUNCEMENT: Request<'static> = Request::Forget { inos: &[] };
 /// Requests in flight whose replies may bring inode numbers, and unlinked inodes that wait for
 /// their end. No I/O, no locks, no clock.
 ///
-/// Each request belongs to the epoch in which it began. Each unlinked inode ends an epoch.
+/// Each request belongs to the interval in which it began. Each unlinked inode ends an interval.
 #[derive(Debug, Default)]
 pub(crate) struct Arrivals {
-    epoch: u64,
-    /// Epochs with requests in flight, in order, and their numbers of requests.
+    interval: u64,
+    /// Intervals with requests in flight, in order, and their numbers of requests.
     open: VecDeque<(u64, u32)>,
-    /// Epochs and the unlinked inode that ended each, in order.
+    /// Intervals and the unlinked inode that ended each, in order.
     waiting: VecDeque<(u64, u64)>,
 }
 
 impl Arrivals {
-    /// Counts a request that begins. Returns its epoch.
+    /// Counts a request that begins. Returns its interval.
     pub(crate) fn enter(&mut self) -> u64 {
         match self.open.back_mut() {
-            Some((epoch, count)) if *epoch == self.epoch => *count += 1,
-            _ => self.open.push_back((self.epoch, 1)),
+            Some((interval, count)) if *interval == self.interval => *count += 1,
+            _ => self.open.push_back((self.interval, 1)),
         }
-        self.epoch
+        self.interval
     }
 
-    /// Counts the end of a request of an epoch. Returns true if that may settle an inode.
-    pub(crate) fn leave(&mut self, epoch: u64) -> bool {
-        if let Some((_, count)) = self.open.iter_mut().find(|(open, _)| *open == epoch) {
+    /// Counts the end of a request of an interval. Returns true if that may settle an inode.
+    pub(crate) fn leave(&mut self, interval: u64) -> bool {
+        if let Some((_, count)) = self.open.iter_mut().find(|(open, _)| *open == interval) {
             *count -= 1;
         }
         while self.open.front().is_some_and(|(_, count)| *count == 0) {
@@ -73,14 +73,14 @@ impl Arrivals {
 
     /// Adds an unlinked inode.
     pub(crate) fn unlinked(&mut self, ino: u64) {
-        self.waiting.push_back((self.epoch, ino));
-        self.epoch += 1;
+        self.waiting.push_back((self.interval, ino));
+        self.interval += 1;
     }
 
     /// Takes an inode whose number no request in flight can bring.
     pub(crate) fn take_settled(&mut self) -> Option<u64> {
-        let first_open = self.open.front().map_or(u64::MAX, |(epoch, _)| *epoch);
-        self.waiting.front().filter(|(epoch, _)| *epoch < first_open)?;
+        let first_open = self.open.front().map_or(u64::MAX, |(interval, _)| *interval);
+        self.waiting.front().filter(|(interval, _)| *interval < first_open)?;
         let (_, ino) = self.waiting.pop_front()?;
         Some(ino)
     }
@@ -209,8 +209,8 @@ mod tests {
                 match kind {
                     0 => under_way.push((at, arrivals.enter())),
                     1 if which < under_way.len() => {
-                        let (id, epoch) = under_way.remove(which);
-                        let any = arrivals.leave(epoch);
+                        let (id, interval) = under_way.remove(which);
+                        let any = arrivals.leave(interval);
                         prop_assert_eq!(any, !waiting.is_empty());
                         waiting.iter_mut().for_each(|(_, ids)| ids.retain(|other| *other != id));
                     }

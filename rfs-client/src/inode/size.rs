@@ -3,64 +3,64 @@
 //! A [`KnownSize`] is a lower bound. Within one layout generation a size only rises, so the bound
 //! holds as long as the generation does. A new generation can lower the size. Before the server
 //! answers the call that shortened the file, it recalls the layout from every session that has
-//! the file open. A [`RecallEpoch`] says whether the server is known to do so for this client.
+//! the file open. A [`RecallPeriod`] says whether the server is known to do so for this client.
 //!
 //! # Concurrency
-//! An inode's lock protects its [`KnownSize`]. [`RecallEpoch`] is one atomic word.
+//! An inode's lock protects its [`KnownSize`]. [`RecallPeriod`] is one atomic word.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Era and generation of a fetched layout. A later layout compares greater.
+/// Epoch and generation of a fetched layout. A later layout compares greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LayoutId {
-    pub(crate) era: u32,
+    pub(crate) epoch: u32,
     pub(crate) generation: u64,
 }
 
-/// Value of [`RecallEpoch::now`] outside of an epoch.
+/// Value of [`RecallPeriod::now`] outside of a period.
 const NONE: u64 = 0;
 
 /// The time for which the server has recalled layouts from this client without a gap.
 ///
-/// An odd word is the number of the current epoch. An even word means that there is none.
+/// An odd word is the number of the current period. An even word means that there is none.
 #[derive(Debug, Default)]
-pub(crate) struct RecallEpoch(AtomicU64);
+pub(crate) struct RecallPeriod(AtomicU64);
 
-impl RecallEpoch {
-    /// Returns the current epoch, or [`NONE`].
+impl RecallPeriod {
+    /// Returns the current period, or [`NONE`].
     pub(crate) fn now(&self) -> u64 {
         let word = self.0.load(Ordering::Acquire);
         if word.is_multiple_of(2) { NONE } else { word }
     }
 
-    /// Begins an epoch, unless one is current: the server recalls layouts from now on.
+    /// Begins a period, unless one is current: the server recalls layouts from now on.
     pub(crate) fn begin(&self) {
         let next = |word: u64| word.is_multiple_of(2).then_some(word + 1);
-        // An error means that an epoch is current.
+        // An error means that a period is current.
         self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next).ok();
     }
 
-    /// Ends the epoch: sizes may fall without a recall from now on. Voids all sizes seen before.
+    /// Ends the period: sizes may fall without a recall from now on. Voids all sizes seen before.
     pub(crate) fn end(&self) {
         let next = |word: u64| (!word.is_multiple_of(2)).then_some(word + 1);
-        // An error means that no epoch is current.
+        // An error means that no period is current.
         self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next).ok();
     }
 }
 
-/// Era and recall epoch at the start of a read of a record.
+/// Epoch and recall period at the start of a read of a record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LookStart {
-    pub(crate) era: u32,
-    pub(crate) epoch: u64,
+    pub(crate) epoch: u32,
+    pub(crate) period: u64,
 }
 
 /// A lower bound of a file's size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KnownSize {
     layout: LayoutId,
-    /// Epoch of the read; [`NONE`] if the bound is a guess.
-    epoch: u64,
+    /// Period of the read; [`NONE`] if the bound is a guess.
+    period: u64,
     size: u64,
 }
 
@@ -70,16 +70,16 @@ impl KnownSize {
         self.size
     }
 
-    /// Returns true if a file with this layout certainly has at least `end` bytes in this epoch.
-    pub(crate) fn reaches(self, layout: LayoutId, end: u64, epoch: u64) -> bool {
-        self.epoch == epoch && epoch != NONE && self.layout == layout && end <= self.size
+    /// Returns true if a file with this layout certainly has at least `end` bytes in this period.
+    pub(crate) fn reaches(self, layout: LayoutId, end: u64, period: u64) -> bool {
+        self.period == period && period != NONE && self.layout == layout && end <= self.size
     }
 
     /// Takes in a size that was read. Ignores a read that began before the bound was voided.
     pub(crate) fn saw(&mut self, start: LookStart, generation: u64, size: u64) {
-        let layout = LayoutId { era: start.era, generation };
-        let seen = KnownSize { layout, epoch: start.epoch, size };
-        match (layout, start.epoch).cmp(&(self.layout, self.epoch)) {
+        let layout = LayoutId { epoch: start.epoch, generation };
+        let seen = KnownSize { layout, period: start.period, size };
+        match (layout, start.period).cmp(&(self.layout, self.period)) {
             std::cmp::Ordering::Less => {}
             std::cmp::Ordering::Equal => self.size = self.size.max(size),
             std::cmp::Ordering::Greater => *self = seen,
@@ -89,13 +89,13 @@ impl KnownSize {
     /// Voids sizes of layouts before this one, including those of reads in flight.
     pub(crate) fn recalled(&mut self, layout: LayoutId) {
         if self.layout < layout {
-            *self = KnownSize { layout, epoch: NONE, size: self.size };
+            *self = KnownSize { layout, period: NONE, size: self.size };
         }
     }
 
     /// Turns the bound into a guess: the next operation reads the record.
     pub(crate) fn distrust(&mut self) {
-        self.epoch = NONE;
+        self.period = NONE;
     }
 }
 
@@ -106,15 +106,15 @@ mod tests {
     use super::*;
 
     fn id(generation: u64) -> LayoutId {
-        LayoutId { era: 0, generation }
+        LayoutId { epoch: 0, generation }
     }
 
-    fn start(epoch: u64) -> LookStart {
-        LookStart { era: 0, epoch }
+    fn start(period: u64) -> LookStart {
+        LookStart { epoch: 0, period }
     }
 
     #[test]
-    fn a_size_is_known_for_one_layout_and_one_epoch() {
+    fn a_size_is_known_for_one_layout_and_one_period() {
         let mut known = KnownSize::default();
         known.saw(start(1), 3, 100);
         assert!(known.reaches(id(3), 100, 1));
@@ -141,18 +141,18 @@ mod tests {
     }
 
     #[test]
-    fn epochs_begin_and_end_once() {
-        let epoch = RecallEpoch::default();
-        assert_eq!(epoch.now(), NONE);
-        epoch.end();
-        epoch.begin();
-        let first = epoch.now();
-        epoch.begin();
-        assert_eq!((epoch.now(), first == NONE), (first, false));
-        epoch.end();
-        assert_eq!(epoch.now(), NONE);
-        epoch.begin();
-        assert!(epoch.now() > first);
+    fn periods_begin_and_end_once() {
+        let period = RecallPeriod::default();
+        assert_eq!(period.now(), NONE);
+        period.end();
+        period.begin();
+        let first = period.now();
+        period.begin();
+        assert_eq!((period.now(), first == NONE), (first, false));
+        period.end();
+        assert_eq!(period.now(), NONE);
+        period.begin();
+        assert!(period.now() > first);
     }
 
     /// An event at the file or at a client that reads its size.
@@ -185,8 +185,8 @@ mod tests {
         /// order in which its reads end does not matter.
         #[test]
         fn a_known_size_never_exceeds_the_size(steps in prop::collection::vec(step(), 1..80)) {
-            let epoch = RecallEpoch::default();
-            epoch.begin();
+            let period = RecallPeriod::default();
+            period.begin();
             let (mut size, mut generation, mut heard) = (0, 0, 0);
             let (mut known, mut looks) = (KnownSize::default(), Vec::new());
             for step in steps {
@@ -198,7 +198,7 @@ mod tests {
                         known.recalled(id(generation));
                         heard = generation;
                     }
-                    Step::Begin => looks.push((start(epoch.now()), generation, size)),
+                    Step::Begin => looks.push((start(period.now()), generation, size)),
                     Step::Finish(at) if at < looks.len() => {
                         let (start, generation, size) = looks.remove(at);
                         known.saw(start, generation, size);
@@ -207,14 +207,14 @@ mod tests {
                     Step::Distrust => known.distrust(),
                     // The client does not hear of a fall during a restart.
                     Step::Restart => {
-                        epoch.end();
+                        period.end();
                         (size, generation, heard) = (size / 2, generation + 1, generation + 1);
-                        epoch.begin();
+                        period.begin();
                     }
                 }
                 if heard == generation {
                     for old in 0..=generation {
-                        prop_assert!(!known.reaches(id(old), size + 1, epoch.now()));
+                        prop_assert!(!known.reaches(id(old), size + 1, period.now()));
                     }
                 }
             }

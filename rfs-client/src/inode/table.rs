@@ -17,7 +17,7 @@ use crate::{
         Inode,
         aliases::{Aliases, Names},
         orphans::Orphans,
-        size::RecallEpoch,
+        size::RecallPeriod,
     },
 };
 
@@ -36,8 +36,8 @@ pub(crate) struct InodeTable {
     releasing: AtomicU32,
     /// True once locks of any file were lost.
     lost_locks: AtomicBool,
-    /// Epoch in which the server recalls layouts from this client.
-    recalls: RecallEpoch,
+    /// Period in which the server recalls layouts from this client.
+    recalls: RecallPeriod,
     orphans: Orphans,
     sharing: Sharing,
 }
@@ -124,8 +124,8 @@ impl InodeTable {
         self.aliases.lock().of(ino)
     }
 
-    /// Returns the epoch in which the server recalls layouts from this client.
-    pub(crate) fn recalls(&self) -> &RecallEpoch {
+    /// Returns the period in which the server recalls layouts from this client.
+    pub(crate) fn recalls(&self) -> &RecallPeriod {
         &self.recalls
     }
 

@@ -56,7 +56,7 @@ impl Client {
     /// Writes elsewhere in the file may be in flight. If a write grows the file between taking the
     /// lock and placing the bytes, the append keeps the offset where the file ended.
     pub fn append(&self, ino: u64, data: &[u8]) -> Result<u64, ClientError> {
-        let issued_era = self.remote.eras().in_use;
+        let issued_epoch = self.remote.epochs().in_use;
         let inode = self.opened(ino)?;
         let _shared = inode.io.read();
         if !inode.open.load(Ordering::Acquire) {
@@ -69,7 +69,7 @@ impl Client {
         // a time.
         let _turn = inode.append.lock();
         if self.confined {
-            let offset = self.append_confined(&inode, issued_era, data)?;
+            let offset = self.append_confined(&inode, issued_epoch, data)?;
             inode.pages.recalled();
             self.was_written(&inode);
             return Ok(offset);
@@ -80,8 +80,8 @@ impl Client {
                 NEXT_LOCK.fetch_add(1, Ordering::Relaxed),
             );
             let appended = self
-                .retry_in_new_era(&inode, issued_era, || self.take_append_lock(&inode, hold))
-                .and_then(|now| self.append_at(&inode, issued_era, hold, now, data));
+                .retry_in_new_epoch(&inode, issued_epoch, || self.take_append_lock(&inode, hold))
+                .and_then(|now| self.append_at(&inode, issued_epoch, hold, now, data));
             match appended {
                 Ok(Some(offset)) => {
                     inode.pages.recalled();
@@ -152,7 +152,7 @@ impl Client {
     fn append_at(
         &self,
         inode: &Inode,
-        issued_era: u32,
+        issued_epoch: u32,
         hold: u64,
         now: Glimpse,
         data: &[u8],
@@ -161,7 +161,7 @@ impl Client {
         let len = data.len() as u64;
         let end = offset.checked_add(len).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Errno::EFBIG)?;
         if self.sums.is_some() {
-            let appended = self.append_by_server(inode, issued_era, now, end, data)?;
+            let appended = self.append_by_server(inode, issued_epoch, now, end, data)?;
             // Without the release this session still takes the lock, and the server releases it
             // with the session.
             self.release_append_lock(inode, hold).ok();
@@ -179,7 +179,7 @@ impl Client {
         if of.generation != generation {
             return Ok(None);
         }
-        inode.locks.check_guards(issued_era)?;
+        inode.locks.check_guards(issued_epoch)?;
         let floor = match self.place_and_release(inode, hold, (offset, end), &parts)? {
             Placed::AtEnd(now) => (now.generation != generation).then_some(end),
             Placed::InGrownFile(size, now) => self.raise_to(inode, of, (size, end), now, &parts)?,
@@ -187,7 +187,7 @@ impl Client {
         };
         drop(places);
         if let Some(floor) = floor {
-            self.place_again(inode, issued_era, (offset, end), floor, data)?;
+            self.place_again(inode, issued_epoch, (offset, end), floor, data)?;
         }
         Ok(Some(offset))
     }
@@ -228,7 +228,7 @@ impl Client {
     fn place_again(
         &self,
         inode: &Inode,
-        issued_era: u32,
+        issued_epoch: u32,
         (offset, end): (u64, u64),
         mut floor: u64,
         data: &[u8],
@@ -246,7 +246,7 @@ impl Client {
                 self.allocate(inode, offset, data.len() as u64)?;
                 continue;
             };
-            inode.locks.check_guards(issued_era)?;
+            inode.locks.check_guards(issued_epoch)?;
             let placed = if now.size < end {
                 self.write_and_raise(inode, layout, (now.size, end), &parts)?
             } else {
@@ -286,12 +286,12 @@ impl Client {
         if !mapped {
             ops.push(Op::Read { remote: record_addr, out: &mut raw });
         }
-        let (start, repeats) = (self.before_look(), self.remote.eras().repeats);
+        let (start, repeats) = (self.before_look(), self.remote.epochs().repeats);
         self.remote.execute(&mut ops)?;
         drop(ops);
         // If the session was lost meanwhile, an earlier attempt may have carried out the list, or
         // only raised the size. No other client appends while the lock is held.
-        let before = self.remote.eras().repeats != repeats && (old_hold != hold || old_size == end);
+        let before = self.remote.epochs().repeats != repeats && (old_hold != hold || old_size == end);
         if old_size < offset && !before {
             return Ok(Placed::InShorterFile);
         }

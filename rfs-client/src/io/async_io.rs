@@ -46,8 +46,8 @@ struct ReadParams {
     ino: u64,
     offset: u64,
     len: usize,
-    /// Era in which the caller issued the read.
-    issued_era: u32,
+    /// Epoch in which the caller issued the read.
+    issued_epoch: u32,
 }
 
 impl Client {
@@ -71,7 +71,7 @@ impl Client {
         if !self.is_for_later(len) {
             return Err(answer);
         }
-        let issued_era = self.remote.eras().in_use;
+        let issued_epoch = self.remote.epochs().in_use;
         let Some(next) = self.transfers.queue_hint(next) else { return Err(answer) };
         let Some(inode) = self.inodes.get(ino) else { return Err(answer) };
         let (Some(shared), Some(places)) = (inode.io.try_read(), inode.layout_users.try_read()) else {
@@ -85,7 +85,7 @@ impl Client {
         let remote = match self.readable(&inode, offset, len as u64) {
             Ok((pieces, layout)) if self.is_inside(&inode, known, layout, (offset, len)) => {
                 match pieces[..] {
-                    [Piece::Data { arena, len }] => self.arena_addr(layout.era, arena, len),
+                    [Piece::Data { arena, len }] => self.arena_addr(layout.epoch, arena, len),
                     _ => return Err(answer),
                 }
             }
@@ -97,7 +97,7 @@ impl Client {
         // From here on the count protects the extents, also while this thread serves other threads'
         // requests.
         drop((shared, places));
-        let (client, params) = (Arc::downgrade(self), ReadParams { ino, offset, len, issued_era });
+        let (client, params) = (Arc::downgrade(self), ReadParams { ino, offset, len, issued_epoch });
         let done = move |got: Result<&[u8], rdmabox::RequestError>| {
             // The bytes are here. The caller may issue its next read at once, and that read is
             // alone.
@@ -127,7 +127,7 @@ impl Client {
         if !self.is_for_later(data.len()) {
             return None;
         }
-        let issued_era = self.remote.eras().in_use;
+        let issued_epoch = self.remote.epochs().in_use;
         let inode = self.inodes.get(ino)?;
         let (shared, places) = (inode.io.try_read()?, inode.layout_users.try_read()?);
         // This check precedes `next`, which may be a system call: a write that extends the file
@@ -149,7 +149,7 @@ impl Client {
         drop((shared, places));
         let client = Arc::downgrade(self);
         let write =
-            PendingWrite { client, inode, offset, len: data.len(), issued_era, layout, place, started };
+            PendingWrite { client, inode, offset, len: data.len(), issued_epoch, layout, place, started };
         Some(LaterWrite { client: self, data, next, write, counted })
     }
 
@@ -216,7 +216,7 @@ struct PendingWrite {
     inode: Arc<Inode>,
     offset: u64,
     len: usize,
-    issued_era: u32,
+    issued_epoch: u32,
     layout: LayoutId,
     place: RemoteAddr,
     started: StartedGuard,
@@ -250,16 +250,16 @@ impl PendingWrite {
             // The failed write may still take effect, but not after this one.
             Err(_) => client.remote.write_vectored(&[(self.place, data)]).map(|()| self.is_part(&client)),
         };
-        let PendingWrite { inode, offset, issued_era, layout, started, .. } = self;
+        let PendingWrite { inode, offset, issued_epoch, layout, started, .. } = self;
         drop(started);
-        let write = || client.write_issued_in(issued_era, inode.ino, offset, data);
+        let write = || client.write_issued_in(issued_epoch, inode.ino, offset, data);
         match outcome {
             // The time was noted before the write, which may be long ago.
             Ok(true) => client.stamp(&inode),
             // The whole write again, with a read of the record.
             Ok(false) => write(),
-            // The address is of an era that has ended.
-            Err(RequestError::Disconnected) if layout.era != client.remote.eras().newest => write(),
+            // The address is of an epoch that has ended.
+            Err(RequestError::Disconnected) if layout.epoch != client.remote.epochs().newest => write(),
             Err(e) => Err(e.into()),
         }
     }
@@ -275,7 +275,7 @@ where
     let answer = Arc::new(Mutex::new(Some(answer)));
     let own = Arc::clone(&answer);
     let read = move || {
-        let ReadParams { ino, offset, len, issued_era } = params;
+        let ReadParams { ino, offset, len, issued_epoch } = params;
         let tell = |told: Result<ReadData<'_>, ClientError>| {
             let answer = own.lock().take();
             if let Some(answer) = answer {
@@ -283,7 +283,7 @@ where
             }
         };
         let read =
-            client.read_issued_in(issued_era, (ino, offset, len), &mut Vec::new(), |data| tell(Ok(data)));
+            client.read_issued_in(issued_epoch, (ino, offset, len), &mut Vec::new(), |data| tell(Ok(data)));
         if let Err(e) = read {
             tell(Err(e));
         }

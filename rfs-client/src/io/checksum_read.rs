@@ -116,7 +116,7 @@ impl Client {
         &self,
         sums: &Checksums,
         inode: &Inode,
-        issued_era: u32,
+        issued_epoch: u32,
         (offset, end): (u64, u64),
         buffer: &mut Vec<u8>,
     ) -> Result<Range<usize>, ClientError> {
@@ -125,7 +125,7 @@ impl Client {
             let _places = inode.layout_users.read();
             let accept = changes + 1 == TRIES;
             let try_it = || self.try_checked(sums, inode, (offset, end), buffer, accept);
-            match self.retry_in_new_era(inode, issued_era, try_it)? {
+            match self.retry_in_new_epoch(inode, issued_epoch, try_it)? {
                 ReadOutcome::Bytes(bytes) => return Ok(bytes),
                 ReadOutcome::Changed => changes += 1,
                 ReadOutcome::BeingWritten(block) => {
@@ -227,7 +227,7 @@ impl Client {
             at += len;
         }
         let mut words = RawWords::from_elem(0, checksum::region_len(len) as usize);
-        let now = self.fetch(sums, layout.era, &runs, (buffer, &mut words), record)?;
+        let now = self.fetch(sums, layout.epoch, &runs, (buffer, &mut words), record)?;
         let blocks = (&mut *buffer, &words[..]);
         Ok(match self.verify_runs(sums, inode, layout, first, &runs, blocks)? {
             Some(outcome) => ControlFlow::Break(outcome),
@@ -241,7 +241,7 @@ impl Client {
         &self,
         sums: &Checksums,
         inode: &Inode,
-        LayoutId { era, generation }: LayoutId,
+        LayoutId { epoch, generation }: LayoutId,
         first: u64,
         runs: &[Run],
         (buffer, words): (&mut [u8], &[u8]),
@@ -255,7 +255,7 @@ impl Client {
                 }
                 let run = Run { arena: run.arena + (at - run.at) as u64, at: 0, len: BLOCK as usize };
                 let offset = first + at as u64;
-                match self.reread_block(sums, era, run, block, word)? {
+                match self.reread_block(sums, epoch, run, block, word)? {
                     BlockState::Fits => {}
                     BlockState::Bad(word) => {
                         let found = (word, run.arena);
@@ -278,7 +278,7 @@ impl Client {
     fn fetch(
         &self,
         sums: &Checksums,
-        era: u32,
+        epoch: u32,
         runs: &[Run],
         (buffer, words): (&mut [u8], &mut [u8]),
         record: Option<(&Inode, LookStart)>,
@@ -306,8 +306,8 @@ impl Client {
             let (block, behind) = behind.split_at_mut(run.len);
             let (word, words_behind) = words_behind.split_at_mut(word_at(run.len).start);
             (at, data, checks) = (run.at + run.len, behind, words_behind);
-            parts.push((sums.remote(era, run.arena, run.len as u64)?, word));
-            parts.push((self.arena_addr(era, run.arena, run.len as u64)?, block));
+            parts.push((sums.remote(epoch, run.arena, run.len as u64)?, word));
+            parts.push((self.arena_addr(epoch, run.arena, run.len as u64)?, block));
         }
         let Some((inode, start)) = record else {
             self.remote.read_vectored(&mut parts)?;
@@ -321,7 +321,7 @@ impl Client {
     fn reread_block(
         &self,
         sums: &Checksums,
-        era: u32,
+        epoch: u32,
         run: Run,
         block: &mut [u8],
         mut word: Word,
@@ -341,7 +341,7 @@ impl Client {
             }
             tries += 1;
             let mut raw = [0; checksum::LEN as usize];
-            self.fetch(sums, era, &[run], (&mut *block, &mut raw), None)?;
+            self.fetch(sums, epoch, &[run], (&mut *block, &mut raw), None)?;
             word = Word(u64::from_le_bytes(raw));
             if word.fits(block) {
                 return Ok(BlockState::Fits);

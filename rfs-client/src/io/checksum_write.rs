@@ -61,16 +61,16 @@ impl Client {
     pub(crate) fn append_confined(
         &self,
         inode: &Inode,
-        issued_era: u32,
+        issued_epoch: u32,
         mut data: &[u8],
     ) -> Result<u64, ClientError> {
         let (mut first, give_up, mut pause) = (None, Instant::now() + self.wait_limit, FIRST_PAUSE);
         while !data.is_empty() {
-            let now = self.retry_in_new_era(inode, issued_era, || self.look(inode))?;
+            let now = self.retry_in_new_epoch(inode, issued_epoch, || self.look(inode))?;
             let (part, rest) = data.split_at(data.len().min(WRITE_PART - (now.size % BLOCK) as usize));
             let end = now.size.checked_add(part.len() as u64).filter(|end| *end <= MAX_FILE_SIZE);
             let (offset, end) = (now.size, end.ok_or(Errno::EFBIG)?);
-            if self.append_by_server(inode, issued_era, now, end, part)? {
+            if self.append_by_server(inode, issued_epoch, now, end, part)? {
                 first.get_or_insert(offset);
                 data = rest;
             } else if Instant::now() >= give_up {
@@ -88,17 +88,17 @@ impl Client {
     pub(crate) fn write_by_server(
         &self,
         inode: &Inode,
-        issued_era: u32,
+        issued_epoch: u32,
         (offset, end): (u64, u64),
         data: &[u8],
     ) -> Result<(), ClientError> {
         for _ in 0..TRIES {
-            let (era, generation) = (self.remote.eras().in_use, inode.layout.read().generation());
+            let (epoch, generation) = (self.remote.epochs().in_use, inode.layout.read().generation());
             let start = self.before_look();
-            inode.locks.check_guards(issued_era)?;
-            self.send(inode, era, (offset, data), Growth::Reach)?;
+            inode.locks.check_guards(issued_epoch)?;
+            self.send(inode, epoch, (offset, data), Growth::Reach)?;
             inode.saw(start, generation, end);
-            if self.is_whole(inode, offset, data, era, generation)? {
+            if self.is_whole(inode, offset, data, epoch, generation)? {
                 return Ok(());
             }
         }
@@ -108,13 +108,13 @@ impl Client {
     /// Returns true if all parts of a write are in the file.
     ///
     /// A single part always is, because the server locks the inode for it. A truncation, or a new
-    /// era, removes parts that lay behind the end of the file before the last part came.
+    /// epoch, removes parts that lay behind the end of the file before the last part came.
     fn is_whole(
         &self,
         inode: &Inode,
         offset: u64,
         data: &[u8],
-        era: u32,
+        epoch: u32,
         generation: u64,
     ) -> Result<bool, ClientError> {
         if parts(offset, data).nth(1).is_none() {
@@ -124,7 +124,7 @@ impl Client {
         if now != generation {
             self.follow_generation(inode, now)?;
         }
-        Ok(now == generation && self.remote.eras().in_use == era)
+        Ok(now == generation && self.remote.epochs().in_use == epoch)
     }
 
     /// Appends at the end of the file as `now` has it, while the append lock is held. Returns false
@@ -132,31 +132,31 @@ impl Client {
     pub(crate) fn append_by_server(
         &self,
         inode: &Inode,
-        issued_era: u32,
+        issued_epoch: u32,
         Glimpse { size: offset, generation, .. }: Glimpse,
         end: u64,
         data: &[u8],
     ) -> Result<bool, ClientError> {
-        let (era, start) = (self.remote.eras().in_use, self.before_look());
-        inode.locks.check_guards(issued_era)?;
-        match self.send(inode, era, (offset, data), Growth::From(offset)) {
+        let (epoch, start) = (self.remote.epochs().in_use, self.before_look());
+        inode.locks.check_guards(issued_epoch)?;
+        match self.send(inode, epoch, (offset, data), Growth::From(offset)) {
             Err(ClientError::Errno(Errno::EAGAIN)) => return Ok(false),
             sent => sent?,
         }
         inode.saw(start, generation, end);
         // If the file is shorter now, it was truncated after this append.
-        if !self.is_whole(inode, offset, data, era, generation)? && self.look(inode)?.size >= end {
-            self.write_by_server(inode, issued_era, (offset, end), data)?;
+        if !self.is_whole(inode, offset, data, epoch, generation)? && self.look(inode)?.size >= end {
+            self.write_by_server(inode, issued_epoch, (offset, end), data)?;
         }
         Ok(true)
     }
 
-    /// Sends all parts in one era. Another era may have begun without the locks that guarded the
+    /// Sends all parts in one epoch. Another epoch may have begun without the locks that guarded the
     /// write.
     fn send(
         &self,
         inode: &Inode,
-        era: u32,
+        epoch: u32,
         (offset, data): (u64, &[u8]),
         growth: Growth,
     ) -> Result<(), ClientError> {
@@ -171,7 +171,7 @@ impl Client {
         {
             // The rest of the first part's block may be bad, and the write fails then. Parts behind
             // the end of the file would show up when the file grows, so none may be in place yet.
-            self.send_one(inode.ino, era, part, Growth::Stay)?;
+            self.send_one(inode.ino, epoch, part, Growth::Stay)?;
             part = next;
         }
         let (mut requests, mut replies) = (Vec::new(), Vec::new());
@@ -186,25 +186,25 @@ impl Client {
             for (&part, bytes) in together.iter().zip(&mut requests) {
                 encode_request(&request(inode.ino, part, Growth::Stay), bytes);
             }
-            self.remote.call_all(era, &requests, &mut replies)?;
+            self.remote.call_all(epoch, &requests, &mut replies)?;
             for (part, reply) in together.into_iter().zip(&replies) {
                 match decode_reply(reply)? {
                     Reply::Done => {}
                     // Sent by itself, the part has its own outcome, and may be waited for.
                     Reply::Error(Errno::EBADMSG | Errno::ENOSPC) => {
-                        self.send_one(inode.ino, era, part, Growth::Stay)?;
+                        self.send_one(inode.ino, epoch, part, Growth::Stay)?;
                     }
                     Reply::Error(errno) => return Err(errno.into()),
                     _ => return wrong_kind(),
                 }
             }
         }
-        self.send_one(inode.ino, era, part, growth)
+        self.send_one(inode.ino, epoch, part, growth)
     }
 
-    fn send_one(&self, ino: u64, era: u32, part: (u64, &[u8]), growth: Growth) -> Result<(), ClientError> {
+    fn send_one(&self, ino: u64, epoch: u32, part: (u64, &[u8]), growth: Growth) -> Result<(), ClientError> {
         for _ in 0..DAMAGED_TRIES {
-            match self.call_in(era, &request(ino, part, growth)) {
+            match self.call_in(epoch, &request(ino, part, growth)) {
                 Ok(Reply::Done) => return Ok(()),
                 Ok(_) => return wrong_kind(),
                 Err(ClientError::Errno(Errno::EBADMSG)) => {

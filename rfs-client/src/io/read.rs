@@ -54,14 +54,14 @@ impl Client {
         buffer: &mut Vec<u8>,
         sink: impl FnOnce(ReadData<'_>) -> R,
     ) -> Result<R, ClientError> {
-        self.read_issued_in(self.remote.eras().in_use, (ino, offset, len), buffer, sink)
+        self.read_issued_in(self.remote.epochs().in_use, (ino, offset, len), buffer, sink)
     }
 
-    /// Reads as [`read`](Self::read). The caller issued the read in `issued_era`, which may have
+    /// Reads as [`read`](Self::read). The caller issued the read in `issued_epoch`, which may have
     /// ended.
     pub(crate) fn read_issued_in<R>(
         &self,
-        issued_era: u32,
+        issued_epoch: u32,
         (ino, offset, len): (u64, u64, usize),
         buffer: &mut Vec<u8>,
         sink: impl FnOnce(ReadData<'_>) -> R,
@@ -77,7 +77,7 @@ impl Client {
         let counted = (!self.records.is_mapped()).then(|| self.transfers.count());
         let end = offset.saturating_add(len as u64);
         if let Some(sums) = &self.sums {
-            let bytes = self.read_checked(sums, &inode, issued_era, (offset, end), buffer)?;
+            let bytes = self.read_checked(sums, &inode, issued_epoch, (offset, end), buffer)?;
             drop(counted);
             return Ok(sink(ReadData::Bytes(&buffer[bytes])));
         }
@@ -95,7 +95,7 @@ impl Client {
                 return self.read_mapped(&inode, map, offset, len, buffer, sink);
             }
             let last = attempt == TRIES;
-            if let Some(len) = self.retry_in_new_era(&inode, issued_era, || {
+            if let Some(len) = self.retry_in_new_epoch(&inode, issued_epoch, || {
                 self.read_remote(&inode, offset, end, buffer, last)
             })? {
                 drop(counted);
@@ -162,7 +162,7 @@ impl Client {
         for piece in &pieces {
             let (out, behind) = rest.split_at_mut(piece.len() as usize);
             match *piece {
-                Piece::Data { arena, len } => parts.push((self.arena_addr(layout.era, arena, len)?, out)),
+                Piece::Data { arena, len } => parts.push((self.arena_addr(layout.epoch, arena, len)?, out)),
                 Piece::Hole { .. } => out.fill(0),
             }
             rest = behind;

@@ -33,13 +33,13 @@ impl Client {
         len: u64,
         flags: FallocateFlags,
     ) -> Result<Attr, ClientError> {
-        let issued_era = self.remote.eras().in_use;
+        let issued_epoch = self.remote.epochs().in_use;
         let inode = self.opened(ino)?;
         let _exclusive = inode.exclusive();
         let request = Request::Fallocate { ino, offset, len, flags };
         // A failed request may have taken effect, or may do so later.
         let start = self.before_look();
-        let attr = self.call_guarded(&[&inode], issued_era, &request).and_then(attr_of);
+        let attr = self.call_guarded(&[&inode], issued_epoch, &request).and_then(attr_of);
         let attr = attr.inspect_err(|_| self.lose_layout(&inode))?;
         Ok(self.changed_at_server(&inode, start, attr))
     }
@@ -53,12 +53,12 @@ impl Client {
         (to, to_offset): (u64, u64),
         len: u64,
     ) -> Result<u64, ClientError> {
-        let issued_era = self.remote.eras().in_use;
+        let issued_epoch = self.remote.epochs().in_use;
         let (source, inode) = (self.opened(from)?, self.opened(to)?);
         let _exclusive = inode.exclusive();
         let start = self.before_look();
         let request = Request::Copy { from, from_offset, to, to_offset, len };
-        match self.call_guarded(&[&source, &inode], issued_era, &request)? {
+        match self.call_guarded(&[&source, &inode], issued_epoch, &request)? {
             Reply::Copied(Copied { bytes, .. }) if bytes > len => {
                 Err(ClientError::Protocol("more bytes copied than requested"))
             }
@@ -109,7 +109,7 @@ impl Client {
         inode.saw(start, attr.layout_generation, attr.size);
         inode.times.lock().reset();
         inode.pages.recalled();
-        inode.layout.write().recalled(start.era, attr.layout_generation);
+        inode.layout.write().recalled(start.epoch, attr.layout_generation);
         inode.with_pending(attr)
     }
 }

@@ -39,7 +39,7 @@ fn fewer(offset: u64, len: usize) -> Option<usize> {
 impl Client {
     /// Writes `data` at `offset` of an open file. The bytes are visible to all readers on return.
     pub fn write(&self, ino: u64, offset: u64, data: &[u8]) -> Result<(), ClientError> {
-        self.write_issued_in(self.remote.eras().in_use, ino, offset, data)
+        self.write_issued_in(self.remote.epochs().in_use, ino, offset, data)
     }
 
     /// Writes as [`write`](Self::write). If there is not enough space, writes a shorter first part.
@@ -57,22 +57,22 @@ impl Client {
         }
     }
 
-    /// Writes as [`write`](Self::write). The caller issued the write in `issued_era`, which may
+    /// Writes as [`write`](Self::write). The caller issued the write in `issued_epoch`, which may
     /// have ended.
     pub(crate) fn write_issued_in(
         &self,
-        issued_era: u32,
+        issued_epoch: u32,
         ino: u64,
         offset: u64,
         data: &[u8],
     ) -> Result<(), ClientError> {
-        self.write_then(issued_era, (ino, offset), data, |inode| self.stamp(inode))
+        self.write_then(issued_epoch, (ino, offset), data, |inode| self.stamp(inode))
     }
 
     /// Writes to an open file, and runs `then` while the file is certainly open.
     pub(crate) fn write_then(
         &self,
-        issued_era: u32,
+        issued_epoch: u32,
         (ino, offset): (u64, u64),
         data: &[u8],
         then: impl Fn(&Inode) -> Result<(), ClientError>,
@@ -89,20 +89,20 @@ impl Client {
             return Err(Errno::EBADF.into());
         }
         let _counted = (!self.records.is_mapped()).then(|| self.transfers.count());
-        let write = || self.write_open(&inode, issued_era, (offset, end), data).and_then(|()| then(&inode));
-        self.retry_in_new_era(&inode, issued_era, write)
+        let write = || self.write_open(&inode, issued_epoch, (offset, end), data).and_then(|()| then(&inode));
+        self.retry_in_new_epoch(&inode, issued_epoch, write)
     }
 
-    /// Writes up to `end`. The caller keeps the file open, and issued the write in `issued_era`.
+    /// Writes up to `end`. The caller keeps the file open, and issued the write in `issued_epoch`.
     pub(crate) fn write_open(
         &self,
         inode: &Inode,
-        issued_era: u32,
+        issued_epoch: u32,
         (offset, end): (u64, u64),
         data: &[u8],
     ) -> Result<(), ClientError> {
         if self.writes_by_server() {
-            return self.write_by_server(inode, issued_era, (offset, end), data);
+            return self.write_by_server(inode, issued_epoch, (offset, end), data);
         }
         for _ in 0..TRIES {
             let places = inode.layout_users.read();
@@ -111,9 +111,9 @@ impl Client {
                 self.allocate(inode, offset, data.len() as u64)?;
                 continue;
             };
-            // The addresses may be of the next era, because space was requested or a record was
+            // The addresses may be of the next epoch, because space was requested or a record was
             // read meanwhile.
-            inode.locks.check_guards(issued_era)?;
+            inode.locks.check_guards(issued_epoch)?;
             let placed = match self.records.is_mapped() {
                 true => self.write_mapped(inode, layout, end, &parts)?,
                 false => self.write_remote(inode, layout, end, &parts)?,
@@ -156,11 +156,11 @@ impl Client {
         if !known.reaches(layout, end, self.inodes.recalls().now()) {
             return self.write_and_raise(inode, layout, (known.guess(), end), parts);
         }
-        let repeats = self.remote.eras().repeats;
+        let repeats = self.remote.epochs().repeats;
         self.remote.write_vectored(parts)?;
         // A repetition may have gone to another server process, which does not recall the size from
         // this client yet.
-        Ok(self.remote.eras().repeats == repeats || self.still_there(inode, layout.generation, end)?)
+        Ok(self.remote.epochs().repeats == repeats || self.still_there(inode, layout.generation, end)?)
     }
 
     /// Returns the addresses of the data, and their layout. Returns `None` if space is missing.
@@ -175,7 +175,7 @@ impl Client {
         for piece in layout.pieces(offset, data.len() as u64) {
             let Piece::Data { arena, len } = piece else { return Ok(None) };
             let (part, rest) = data.split_at(len as usize);
-            parts.push((self.arena_addr(layout.era(), arena, len)?, part));
+            parts.push((self.arena_addr(layout.epoch(), arena, len)?, part));
             data = rest;
         }
         Ok(Some((parts, layout.id())))

@@ -34,7 +34,7 @@ fn write_time(changes: &SetAttr) -> Option<i64> {
 impl Client {
     /// Writes as [`write`](Self::write), without the time: the caller sets it.
     pub fn write_back(&self, ino: u64, offset: u64, data: &[u8]) -> Result<(), ClientError> {
-        self.write_then(self.remote.eras().in_use, (ino, offset), data, |_| Ok(()))
+        self.write_then(self.remote.epochs().in_use, (ino, offset), data, |_| Ok(()))
     }
 
     /// Sets the write time one-sidedly, in one round trip. Returns `None` if this needs

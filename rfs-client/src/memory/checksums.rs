@@ -33,9 +33,9 @@ impl Checksums {
         Ok(Checksums { region, map: Mapped::of(&**remote, &region) })
     }
 
-    /// Returns the address of the words of `len` bytes at `arena`, with the key of an era.
-    pub(crate) fn remote(&self, era: u32, arena: u64, len: u64) -> Result<RemoteAddr, ClientError> {
-        at(&self.region, era, checksum::place(arena), len / BLOCK * checksum::LEN)
+    /// Returns the address of the words of `len` bytes at `arena`, with the key of an epoch.
+    pub(crate) fn remote(&self, epoch: u32, arena: u64, len: u64) -> Result<RemoteAddr, ClientError> {
+        at(&self.region, epoch, checksum::place(arena), len / BLOCK * checksum::LEN)
             .ok_or(ClientError::Protocol("an extent without checksums"))
     }
 }

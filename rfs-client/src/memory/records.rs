@@ -72,15 +72,15 @@ impl Records {
     }
 
     /// Returns the remote address of `len` bytes at `field` of the record in `slot`, with the key
-    /// of an era.
+    /// of an epoch.
     pub(crate) fn field(
         &self,
-        era: u32,
+        epoch: u32,
         slot: u32,
         field: usize,
         len: usize,
     ) -> Result<RemoteAddr, ClientError> {
-        at(&self.region, era, u64::from(slot) * record::LEN as u64 + field as u64, len as u64)
+        at(&self.region, epoch, u64::from(slot) * record::LEN as u64 + field as u64, len as u64)
             .ok_or(ClientError::Protocol("an attribute slot outside the table"))
     }
 
@@ -135,7 +135,7 @@ impl Records {
                 }
                 None => {
                     // The record itself names its inode, so an old address does no harm.
-                    let place = self.field(self.remote.eras().newest, slot, 0, record::LEN)?;
+                    let place = self.field(self.remote.epochs().newest, slot, 0, record::LEN)?;
                     self.remote.read_vectored(&mut [(place, &mut raw)])?;
                 }
             }
@@ -148,8 +148,8 @@ impl Records {
     }
 
     /// Publishes the time of a write.
-    pub(crate) fn write_time(&self, era: u32, slot: u32, time: i64) -> Result<(), ClientError> {
-        let remote = self.field(era, slot, record::WRITE_TIME, 8)?;
+    pub(crate) fn write_time(&self, epoch: u32, slot: u32, time: i64) -> Result<(), ClientError> {
+        let remote = self.field(epoch, slot, record::WRITE_TIME, 8)?;
         Ok(self.remote.write_vectored(&[(remote, &time.to_le_bytes())])?)
     }
 }

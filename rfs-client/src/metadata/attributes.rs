@@ -75,7 +75,7 @@ impl Client {
         let Some(inode) = self.inodes.get(ino) else {
             return self.call_attr(&request);
         };
-        let issued_era = self.remote.eras().in_use;
+        let issued_epoch = self.remote.epochs().in_use;
         if changes.atime.is_some() && inode.access.forget() {
             // A report of an older read must not arrive after the time that is set now.
             self.remote.finish_calls()?;
@@ -85,14 +85,14 @@ impl Client {
             let _exclusive = inode.exclusive();
             // A failed request may have taken effect, or may do so later.
             let start = self.before_look();
-            let attr = self.call_guarded(&[&inode], issued_era, &request).and_then(attr_of);
+            let attr = self.call_guarded(&[&inode], issued_epoch, &request).and_then(attr_of);
             let attr = attr.inspect_err(|_| self.lose_layout(&inode))?;
             inode.saw(start, attr.layout_generation, attr.size);
             // Voids a layout in flight, too.
-            inode.layout.write().recalled(start.era, attr.layout_generation);
+            inode.layout.write().recalled(start.epoch, attr.layout_generation);
             attr
         } else {
-            self.call_guarded(&[&inode], issued_era, &request).and_then(attr_of)?
+            self.call_guarded(&[&inode], issued_epoch, &request).and_then(attr_of)?
         };
         self.answered(since, &inode, &attr);
         if changes.size.is_some() || changes.mtime.is_some() {

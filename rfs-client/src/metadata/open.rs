@@ -63,18 +63,18 @@ impl Client {
         }
     }
 
-    /// Opens the file at the server, and again if a new era began meanwhile.
+    /// Opens the file at the server, and again if a new epoch began meanwhile.
     fn open_there(&self, inode: &Inode, opens: &mut Opens, write: bool) -> Result<Attr, ClientError> {
         let request = Request::Open { ino: inode.ino, write };
         for _ in 0..TRIES {
             let start = self.before_open();
             match self.call_opened(&request) {
                 Err(ClientError::Request(RequestError::Disconnected))
-                    if self.remote.eras().newest != start.look.era && self.is_connected() => {}
+                    if self.remote.epochs().newest != start.look.epoch && self.is_connected() => {}
                 opened => {
                     let attr = self.adopt(inode, opens, opened?, start, write)?;
-                    // A reclaim of a later era finds the file open.
-                    if self.remote.eras().newest == start.look.era {
+                    // A reclaim of a later epoch finds the file open.
+                    if self.remote.epochs().newest == start.look.epoch {
                         return Ok(attr);
                     }
                 }
@@ -117,7 +117,7 @@ impl Client {
         self.inodes.acquire(ino);
         let mut opens = inode.opens.lock();
         let adopted = match self.adopt(&inode, &mut opens, opened, start, true) {
-            Ok(_) if self.remote.eras().newest != start.look.era => self.open_there(&inode, &mut opens, true),
+            Ok(_) if self.remote.epochs().newest != start.look.epoch => self.open_there(&inode, &mut opens, true),
             adopted => adopted,
         };
         match adopted {
@@ -182,9 +182,9 @@ impl Client {
             inode.shared.begin(self.inodes.sharing());
         }
         self.answered(since, inode, &attr);
-        if opens.local == 0 || inode.layout.read().era() != look.era {
+        if opens.local == 0 || inode.layout.read().epoch() != look.epoch {
             inode.saw(look, attr.layout_generation, attr.size);
-            if !voids.is_some_and(|voids| self.take_in(inode, LayoutCache::of(&layout, look.era), voids)) {
+            if !voids.is_some_and(|voids| self.take_in(inode, LayoutCache::of(&layout, look.epoch), voids)) {
                 inode.forget_layout();
             }
             inode.open.store(true, Ordering::Release);
@@ -196,7 +196,7 @@ impl Client {
     /// returns.
     pub fn flush(&self, ino: u64) -> Result<(), ClientError> {
         let Some(inode) = self.inodes.get(ino) else { return Ok(()) };
-        self.retry_in_new_era(&inode, self.remote.eras().in_use, || {
+        self.retry_in_new_epoch(&inode, self.remote.epochs().in_use, || {
             self.publish_time(&inode, WriteTimes::take_pending)
         })
     }

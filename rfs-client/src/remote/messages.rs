@@ -22,17 +22,17 @@ pub(crate) fn call_on(remote: &dyn Remote, request: &Request<'_>) -> Result<Repl
     call_with(remote, request, None).map(|(reply, _)| reply)
 }
 
-/// Calls, in `era` only if given. Also returns the attributes of the changed directory, if the
+/// Calls, in `epoch` only if given. Also returns the attributes of the changed directory, if the
 /// reply has them.
 pub(crate) fn call_with(
     remote: &dyn Remote,
     request: &Request<'_>,
-    era: Option<u32>,
+    epoch: Option<u32>,
 ) -> Result<(Reply, Option<Attr>), ClientError> {
     MESSAGES.with_borrow_mut(|(out, back)| {
         encode_request(request, out);
         let once = !is_idempotent(request);
-        remote.call(out, back, CallOptions { once, era, cancel: None })?;
+        remote.call(out, back, CallOptions { once, epoch, cancel: None })?;
         let (reply, directory) = match request.directory() {
             Some(_) => decode_reply_with(back)?,
             None => (decode_reply(back)?, None),

@@ -39,23 +39,23 @@ pub struct CallOptions<'c> {
     /// A remote that makes several sessions one after the other marks the request, so that the
     /// server recognizes a repetition.
     pub once: bool,
-    /// The [era](Eras) in which alone the request may be carried out, if there is one.
-    pub era: Option<u32>,
+    /// The [epoch](Epochs) in which alone the request may be carried out, if there is one.
+    pub epoch: Option<u32>,
     /// Given if the call blocks until the session ends or this is cancelled. Other calls return
     /// within a bounded time.
     pub cancel: Option<&'c Cancel>,
 }
 
-/// The eras of a remote, and its repetitions.
+/// The epochs of a remote, and its repetitions.
 ///
-/// An era begins with each loss of this mount's state at the server. Layouts and addresses of an
-/// earlier era are void. The keys of addresses count with the era.
+/// An epoch begins with each loss of this mount's state at the server. Layouts and addresses of an
+/// earlier epoch are void. The keys of addresses count with the epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Eras {
+pub struct Epochs {
     /// The number of times that the server has lost the state of this mount.
     pub newest: u32,
-    /// The era of the session in use, or of the last one. It rises to a new era only when all
-    /// state of that era has been reclaimed.
+    /// The epoch of the session in use, or of the last one. It rises to a new epoch only when all
+    /// state of that epoch has been reclaimed.
     pub in_use: u32,
     /// How many one-sided operations may have been carried out more than once so far.
     pub repeats: u64,
@@ -66,23 +66,23 @@ pub trait Remote: Send + Sync + fmt::Debug {
     /// Sends `request` and fills `reply`.
     ///
     /// # Errors
-    /// Disconnected if another era has begun than the one of the options.
+    /// Disconnected if another epoch has begun than the one of the options.
     fn call(&self, request: &[u8], reply: &mut Vec<u8>, options: CallOptions<'_>)
     -> Result<(), RequestError>;
-    /// Sends all requests in this [era](Eras) only and fills `replies` with one reply each.
+    /// Sends all requests in this [epoch](Epochs) only and fills `replies` with one reply each.
     ///
     /// Several requests are in flight at a time, in any order. The server may carry each out more
     /// than once.
     ///
     /// # Errors
-    /// Disconnected if another era has begun. The server has then carried out none of them since.
+    /// Disconnected if another epoch has begun. The server has then carried out none of them since.
     fn call_all(
         &self,
-        era: u32,
+        epoch: u32,
         requests: &[Vec<u8>],
         replies: &mut Vec<Vec<u8>>,
     ) -> Result<(), RequestError> {
-        let options = CallOptions { era: Some(era), ..CallOptions::default() };
+        let options = CallOptions { epoch: Some(epoch), ..CallOptions::default() };
         replies.resize_with(requests.len(), Vec::new);
         requests.iter().zip(replies).try_for_each(|(request, reply)| self.call(request, reply, options))
     }
@@ -121,9 +121,9 @@ pub trait Remote: Send + Sync + fmt::Debug {
     fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError>;
     /// Returns the local mapping of peer memory, if the provider maps it.
     fn map(&self, remote: RemoteAddr, len: u64) -> Option<(Arc<Memory>, usize)>;
-    /// Returns the eras of the sessions, and the number of repetitions.
-    fn eras(&self) -> Eras {
-        Eras::default()
+    /// Returns the epochs of the sessions, and the number of repetitions.
+    fn epochs(&self) -> Epochs {
+        Epochs::default()
     }
     /// Blocks until there is a session, if a reconnect is in progress. Mapped memory is the
     /// server's memory when this returns.
@@ -252,10 +252,10 @@ impl Mapped {
     }
 }
 
-/// Returns the address of `len` bytes at `offset` of a region, with the key of an era. Returns
+/// Returns the address of `len` bytes at `offset` of a region, with the key of an epoch. Returns
 /// `None` if they are not all inside.
-pub(crate) fn at(region: &RegionRef, era: u32, offset: u64, len: u64) -> Option<RemoteAddr> {
+pub(crate) fn at(region: &RegionRef, epoch: u32, offset: u64, len: u64) -> Option<RemoteAddr> {
     let inside = offset.checked_add(len).is_some_and(|end| end <= region.len);
     let addr = region.addr.checked_add(offset)?;
-    inside.then_some(RemoteAddr { addr, rkey: region.rkey.wrapping_add(era) })
+    inside.then_some(RemoteAddr { addr, rkey: region.rkey.wrapping_add(epoch) })
 }

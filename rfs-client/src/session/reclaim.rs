@@ -45,17 +45,17 @@ pub(crate) struct StateReclaimer {
 }
 
 impl Reclaimer for StateReclaimer {
-    fn reclaim(&self, remote: &dyn Remote, attached: &Attached, era: u32) -> Result<(), RequestError> {
+    fn reclaim(&self, remote: &dyn Remote, attached: &Attached, epoch: u32) -> Result<(), RequestError> {
         self.inodes.recalls().end();
         void_all(&self.cache, &self.inodes);
         self.session.store(attached.session, Ordering::Release);
         let cancel = Cancel::new();
         thread::scope(|scope| {
-            let acknowledge = || self.acknowledge_all(remote, era, &cancel);
+            let acknowledge = || self.acknowledge_all(remote, epoch, &cancel);
             if let Err(e) = thread::Builder::new().name("reclaim".into()).spawn_scoped(scope, acknowledge) {
                 log::warn!("cannot start a thread that acknowledges recalls: {e}");
             }
-            let reclaimed = self.reopen_all(remote, attached, era);
+            let reclaimed = self.reopen_all(remote, attached, epoch);
             cancel.cancel();
             reclaimed
         })
@@ -67,14 +67,14 @@ impl Reclaimer for StateReclaimer {
 }
 
 impl StateReclaimer {
-    fn reopen_all(&self, remote: &dyn Remote, attached: &Attached, era: u32) -> Result<(), RequestError> {
+    fn reopen_all(&self, remote: &dyn Remote, attached: &Attached, epoch: u32) -> Result<(), RequestError> {
         let (mut files, mut gone, mut locks) = (0, 0, 0);
         self.inodes.note_lost_locks();
         announce_forgets(remote)?;
         for ino in self.inodes.numbers() {
             let Some(inode) = self.inodes.get(ino) else { continue };
-            locks += inode.locks.lose(era);
-            match reopen(remote, &inode, self.inodes.sharing(), (attached.arena.len, era)) {
+            locks += inode.locks.lose(epoch);
+            match reopen(remote, &inode, self.inodes.sharing(), (attached.arena.len, epoch)) {
                 Ok(true) => files += 1,
                 Ok(false) => {}
                 Err(ClientError::Request(e @ (RequestError::Disconnected | RequestError::Timeout(_)))) => {
@@ -97,7 +97,7 @@ impl StateReclaimer {
     /// Acknowledges recalls during the reclaim. The client holds only layouts of reopened files,
     /// which no operation uses yet. Cache holders ask again for all that is recalled after this
     /// ends.
-    fn acknowledge_all(&self, remote: &dyn Remote, era: u32, cancel: &Cancel) {
+    fn acknowledge_all(&self, remote: &dyn Remote, epoch: u32, cancel: &Cancel) {
         let (mut out, mut back, mut done) = (Vec::new(), Vec::new(), 0);
         let options = CallOptions { cancel: Some(cancel), ..CallOptions::default() };
         loop {
@@ -111,7 +111,7 @@ impl StateReclaimer {
                 match recall {
                     Recall::Layout { ino, generation } => {
                         if let Some(inode) = self.inodes.get_or_void(ino) {
-                            inode.layout_recalled(era, generation);
+                            inode.layout_recalled(epoch, generation);
                         }
                     }
                     Recall::Unlinked { ino } => self.inodes.unlinked(ino),
@@ -141,7 +141,7 @@ fn reopen(
     remote: &dyn Remote,
     inode: &Inode,
     sharing: &Sharing,
-    (arena, era): (u64, u32),
+    (arena, epoch): (u64, u32),
 ) -> Result<bool, ClientError> {
     let at_server = *inode.at_server.lock();
     if at_server.opens == 0 {
@@ -169,7 +169,7 @@ fn reopen(
         inode.shared.begin(sharing);
     }
     // If the layout has been recalled meanwhile, the next operation fetches it.
-    inode.layout.write().renew(LayoutCache::of(&layout, era));
+    inode.layout.write().renew(LayoutCache::of(&layout, epoch));
     inode.size.lock().distrust();
     Ok(true)
 }

@@ -19,29 +19,29 @@ pub(crate) struct LockState {
     /// Locks that this client may hold, and lost ones.
     pub(crate) held: Mutex<HeldLocks>,
     any_lost: AtomicBool,
-    /// Last era at whose beginning locks were lost; 0, the first era, if none were.
+    /// Last epoch at whose beginning locks were lost; 0, the first epoch, if none were.
     lost_in: AtomicU32,
     /// Number of releases in flight that give up locks.
     unlocking: AtomicU32,
 }
 
 impl LockState {
-    /// Marks the handles that hold locks, because the locks are lost as `era` begins.
+    /// Marks the handles that hold locks, because the locks are lost as `epoch` begins.
     /// Returns the number of newly marked handles.
-    pub(crate) fn lose(&self, era: u32) -> usize {
+    pub(crate) fn lose(&self, epoch: u32) -> usize {
         let mut held = self.held.lock();
         let lost = held.lose_all();
         self.any_lost.store(held.has_lost_any(), Ordering::Release);
         if lost > 0 {
-            self.lost_in.store(era, Ordering::Release);
+            self.lost_in.store(epoch, Ordering::Release);
         }
         lost
     }
 
-    /// Returns EIO if locks were lost at the beginning of an era after `era`. They may have guarded
-    /// operations that were issued in `era`.
-    pub(crate) fn check_guards(&self, era: u32) -> Result<(), ClientError> {
-        if self.lost_in.load(Ordering::Acquire) > era { Err(Errno::EIO.into()) } else { Ok(()) }
+    /// Returns EIO if locks were lost at the beginning of an epoch after `epoch`. They may have
+    /// guarded operations that were issued in `epoch`.
+    pub(crate) fn check_guards(&self, epoch: u32) -> Result<(), ClientError> {
+        if self.lost_in.load(Ordering::Acquire) > epoch { Err(Errno::EIO.into()) } else { Ok(()) }
     }
 
     /// Returns true if the handle held a lock that is lost.

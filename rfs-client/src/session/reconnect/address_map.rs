@@ -2,8 +2,8 @@
 //! locks, no clock.
 //!
 //! Each session may name the same memory with other addresses and keys. The client always uses
-//! the addresses of its first session. Its keys are those of the first session plus the era's
-//! number, so an address of an earlier era is recognized and refused.
+//! the addresses of its first session. Its keys are those of the first session plus the epoch's
+//! number, so an address of an earlier epoch is recognized and refused.
 
 use rdmabox::{Op, RemoteAddr};
 use rfs_proto::{Attached, RegionRef};
@@ -36,11 +36,11 @@ pub(super) struct AddressMap {
 }
 
 impl AddressMap {
-    /// Creates the translation that the client uses in `era`.
-    pub(super) fn new(first: Regions, era: u32, now: Regions) -> AddressMap {
-        let of_era = |region: RegionRef| RegionRef { rkey: region.rkey.wrapping_add(era), ..region };
+    /// Creates the translation that the client uses in `epoch`.
+    pub(super) fn new(first: Regions, epoch: u32, now: Regions) -> AddressMap {
+        let of_epoch = |region: RegionRef| RegionRef { rkey: region.rkey.wrapping_add(epoch), ..region };
         let first =
-            Regions { arena: of_era(first.arena), table: of_era(first.table), sums: first.sums.map(of_era) };
+            Regions { arena: of_epoch(first.arena), table: of_epoch(first.table), sums: first.sums.map(of_epoch) };
         AddressMap { first, now }
     }
 
@@ -49,7 +49,7 @@ impl AddressMap {
         self.first == self.now
     }
 
-    /// Translates an address. Returns `None` if it is of another era.
+    /// Translates an address. Returns `None` if it is of another epoch.
     pub(super) fn translate(&self, place: RemoteAddr) -> Option<RemoteAddr> {
         let within = |region: &RegionRef| {
             let offset = place.addr.checked_sub(region.addr)?;

@@ -6,9 +6,9 @@
 //! one-sided operations, because a second execution leads to the same state. Requests that change
 //! state carry a slot number, and the server answers a repetition from its reply cache.
 //!
-//! If the server has dropped the mount's state but not its memory, a new *era* begins:
+//! If the server has dropped the mount's state but not its memory, a new *epoch* begins:
 //! [`Reclaimer`] reclaims the state before other threads use the session. Changes and addresses
-//! of the old era fail. If the memory is another one, all operations fail.
+//! of the old epoch fail. If the memory is another one, all operations fail.
 //!
 //! # Concurrency
 //! One thread makes sessions. Other threads use the current session, and wait at most one
@@ -51,11 +51,11 @@ const QP_RECOVERY_PAUSE: Duration = Duration::from_millis(1);
 struct Link {
     remote: Arc<dyn Remote>,
     addresses: AddressMap,
-    era: u32,
+    epoch: u32,
     lost: AtomicBool,
 }
 
-/// An address of an era that has ended.
+/// An address of an epoch that has ended.
 struct StaleAddress;
 
 /// State of the current session.
@@ -71,12 +71,12 @@ enum Phase {
 
 /// The sessions that may carry out a call.
 #[derive(Clone, Copy, Debug)]
-enum AllowedEra {
+enum AllowedEpoch {
     /// Any session.
     Any,
-    /// Sessions of the era of the first attempt, because the call changes state.
+    /// Sessions of the epoch of the first attempt, because the call changes state.
     First,
-    /// Sessions of this era.
+    /// Sessions of this epoch.
     Only(u32),
 }
 
@@ -95,10 +95,10 @@ pub(super) struct ReconnectingSession {
     /// Number of servers that the memory had had when the current session was made.
     server_starts: AtomicU64,
     regions: Regions,
-    /// Number of the newest era.
-    era: AtomicU32,
-    /// Era of the session in use.
-    era_in_use: AtomicU32,
+    /// Number of the newest epoch.
+    epoch: AtomicU32,
+    /// Epoch of the session in use.
+    epoch_in_use: AtomicU32,
     /// True while the client reclaims its state.
     is_reclaiming: AtomicBool,
     reclaimer: OnceLock<Box<dyn Reclaimer>>,
@@ -139,15 +139,15 @@ impl ReconnectingSession {
     ) -> std::io::Result<Arc<ReconnectingSession>> {
         let regions = Regions::of(attached);
         let addresses = AddressMap::new(regions, 0, regions);
-        let link = Link { remote, addresses, era: 0, lost: AtomicBool::new(false) };
+        let link = Link { remote, addresses, epoch: 0, lost: AtomicBool::new(false) };
         let reconnecting = Arc::new(ReconnectingSession {
             factory,
             memory: attached.memory,
             session: AtomicU64::new(attached.session),
             server_starts: AtomicU64::new(attached.starts),
             regions,
-            era: AtomicU32::new(0),
-            era_in_use: AtomicU32::new(0),
+            epoch: AtomicU32::new(0),
+            epoch_in_use: AtomicU32::new(0),
             is_reclaiming: AtomicBool::new(false),
             reclaimer: OnceLock::new(),
             timeout,
@@ -165,7 +165,7 @@ impl ReconnectingSession {
         Ok(reconnecting)
     }
 
-    /// Sets the receiver of new eras. Without it, no new era begins.
+    /// Sets the receiver of new epochs. Without it, no new epoch begins.
     pub(super) fn set_reclaimer(&self, reclaimer: Box<dyn Reclaimer>) {
         // Only the constructor's caller sets it, once.
         let _ = self.reclaimer.set(reclaimer);
@@ -218,12 +218,12 @@ impl ReconnectingSession {
         }
     }
 
-    /// Repeats a call until a session of an allowed era has carried it out. Does not send it again
+    /// Repeats a call until a session of an allowed epoch has carried it out. Does not send it again
     /// after `deadline`.
     fn call_until(
         &self,
         deadline: Instant,
-        mut allowed: AllowedEra,
+        mut allowed: AllowedEpoch,
         mut call: impl FnMut(&dyn Remote) -> Result<(), RequestError>,
     ) -> Result<(), RequestError> {
         let mut is_sent = false;
@@ -233,10 +233,10 @@ impl ReconnectingSession {
                 return Err(RequestError::Disconnected);
             }
             match allowed {
-                AllowedEra::Any => {}
-                AllowedEra::First => allowed = AllowedEra::Only(link.era),
-                AllowedEra::Only(era) if era == link.era => {}
-                AllowedEra::Only(_) => return Err(RequestError::Disconnected),
+                AllowedEpoch::Any => {}
+                AllowedEpoch::First => allowed = AllowedEpoch::Only(link.epoch),
+                AllowedEpoch::Only(epoch) if epoch == link.epoch => {}
+                AllowedEpoch::Only(_) => return Err(RequestError::Disconnected),
             }
             is_sent = true;
             match call(&*link.remote) {

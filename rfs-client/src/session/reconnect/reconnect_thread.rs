@@ -1,7 +1,7 @@
 //! The thread that makes the next session, and the traits that it needs.
 //!
 //! The thread checks an idle session, replaces a lost one, and repeats started calls. Before
-//! other threads use a session of a new era, it has the client reclaim its state.
+//! other threads use a session of a new epoch, it has the client reclaim its state.
 //!
 //! # Concurrency
 //! One thread runs this. It holds `state` briefly, and no lock while it connects or reclaims.
@@ -48,13 +48,13 @@ pub(crate) trait SessionFactory: Send + Sync {
     fn connect(&self) -> Result<(Arc<dyn Remote>, Attached), ConnectFailure>;
 }
 
-/// Receiver of new eras.
+/// Receiver of new epochs.
 pub(crate) trait Reclaimer: Send + Sync {
     /// Reclaims the client's state over a new session that no other thread uses yet.
     ///
     /// # Errors
     /// The session is lost.
-    fn reclaim(&self, remote: &dyn Remote, attached: &Attached, era: u32) -> Result<(), RequestError>;
+    fn reclaim(&self, remote: &dyn Remote, attached: &Attached, epoch: u32) -> Result<(), RequestError>;
 
     /// Hears that the new session, which no other thread uses yet, is with another server process.
     /// That server knows the mount, but recalls layouts only once the mount has asked for recalls.
@@ -128,15 +128,15 @@ impl ReconnectingSession {
         let (remote, attached) = self.factory.connect()?;
         let outcome = self.check(&attached).and_then(|()| match attached.resumed {
             true => self.resume(&remote, &attached),
-            false => self.begin_era(&*remote, &attached),
+            false => self.begin_epoch(&*remote, &attached),
         });
         if let Err(why) = outcome {
             remote.close();
             return Err(why);
         }
-        let era = self.era.load(Ordering::Acquire);
-        let addresses = AddressMap::new(self.regions, era, Regions::of(&attached));
-        Ok(Link { remote, addresses, era, lost: AtomicBool::new(false) })
+        let epoch = self.epoch.load(Ordering::Acquire);
+        let addresses = AddressMap::new(self.regions, epoch, Regions::of(&attached));
+        Ok(Link { remote, addresses, epoch, lost: AtomicBool::new(false) })
     }
 
     /// Checks that the session is with the same memory as before.
@@ -169,17 +169,17 @@ impl ReconnectingSession {
         self.resend_started_calls(&**remote)
     }
 
-    /// Begins a new era: the server has dropped the state of this mount.
-    fn begin_era(&self, remote: &dyn Remote, attached: &Attached) -> Result<(), ConnectFailure> {
+    /// Begins a new epoch: the server has dropped the state of this mount.
+    fn begin_epoch(&self, remote: &dyn Remote, attached: &Attached) -> Result<(), ConnectFailure> {
         let given_up =
             || ConnectFailure::Final("the server dropped this mount, because its lease expired".into());
         let reclaimer = self.reclaimer.get().ok_or_else(given_up)?;
         self.is_reclaiming.store(true, Ordering::Release);
-        // Started calls concern open files of the old era.
+        // Started calls concern open files of the old epoch.
         let void = std::mem::take(&mut *self.started.lock());
         void.into_iter().for_each(|started| self.release_slot(started.number));
-        let era = self.era.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
-        reclaimer.reclaim(remote, attached, era).map_err(|e| ConnectFailure::Retry(e.to_string()))?;
+        let epoch = self.epoch.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        reclaimer.reclaim(remote, attached, epoch).map_err(|e| ConnectFailure::Retry(e.to_string()))?;
         self.server_starts.store(attached.starts, Ordering::Release);
         self.session.store(attached.session, Ordering::Release);
         self.is_reclaiming.store(false, Ordering::Release);
@@ -203,7 +203,7 @@ impl ReconnectingSession {
             link.remote.close();
             return false;
         }
-        self.era_in_use.store(link.era, Ordering::Release);
+        self.epoch_in_use.store(link.epoch, Ordering::Release);
         *self.link.write() = Arc::new(link);
         *state = Phase::Up;
         drop(state);

@@ -14,9 +14,9 @@ use rdmabox::{Cancel, Memory, Op, RemoteAddr, RequestError, Until};
 use rfs_proto::{Request, encode_request};
 use smallvec::SmallVec;
 
-use crate::remote::{CallOptions, Eras, Remote, Transfer};
+use crate::remote::{CallOptions, Epochs, Remote, Transfer};
 use crate::session::reconnect::{
-    AllowedEra, Phase, ReconnectingSession, StaleAddress, StartedCall, address_map::address_of,
+    AllowedEpoch, Phase, ReconnectingSession, StaleAddress, StartedCall, address_map::address_of,
     reconnect_thread, request_slots::SlotSeq,
 };
 
@@ -36,7 +36,7 @@ impl ReconnectingSession {
     /// Calls under a slot number, by which the server recognizes a repetition.
     fn call_in_slot(
         &self,
-        allowed: AllowedEra,
+        allowed: AllowedEpoch,
         request: &[u8],
         reply: &mut Vec<u8>,
     ) -> Result<(), RequestError> {
@@ -50,10 +50,10 @@ impl ReconnectingSession {
         outcome
     }
 
-    /// Calls until the session ends or `cancel` is cancelled, in `era` only if given.
+    /// Calls until the session ends or `cancel` is cancelled, in `epoch` only if given.
     fn call_waiting(
         &self,
-        era: Option<u32>,
+        epoch: Option<u32>,
         request: &[u8],
         reply: &mut Vec<u8>,
         cancel: &Cancel,
@@ -61,8 +61,8 @@ impl ReconnectingSession {
         let options = CallOptions { cancel: Some(cancel), ..CallOptions::default() };
         loop {
             let link = self.wait_for_session(cancel)?;
-            if era.is_some_and(|era| link.era != era) {
-                // The caller has to make a request of the new era.
+            if epoch.is_some_and(|epoch| link.epoch != epoch) {
+                // The caller has to make a request of the new epoch.
                 return Err(RequestError::Disconnected);
             }
             match link.remote.call(request, reply, options) {
@@ -78,16 +78,16 @@ impl Remote for ReconnectingSession {
         &self,
         request: &[u8],
         reply: &mut Vec<u8>,
-        CallOptions { once, era, cancel }: CallOptions<'_>,
+        CallOptions { once, epoch, cancel }: CallOptions<'_>,
     ) -> Result<(), RequestError> {
         if let Some(cancel) = cancel {
-            return self.call_waiting(era, request, reply, cancel);
+            return self.call_waiting(epoch, request, reply, cancel);
         }
-        let allowed = match (era, once) {
-            (Some(era), _) => AllowedEra::Only(era),
+        let allowed = match (epoch, once) {
+            (Some(epoch), _) => AllowedEpoch::Only(epoch),
             // The call changes state.
-            (None, true) => AllowedEra::First,
-            (None, false) => AllowedEra::Any,
+            (None, true) => AllowedEpoch::First,
+            (None, false) => AllowedEpoch::Any,
         };
         if once {
             return self.call_in_slot(allowed, request, reply);
@@ -98,12 +98,12 @@ impl Remote for ReconnectingSession {
 
     fn call_all(
         &self,
-        era: u32,
+        epoch: u32,
         requests: &[Vec<u8>],
         replies: &mut Vec<Vec<u8>>,
     ) -> Result<(), RequestError> {
         let deadline = Instant::now() + self.timeout;
-        self.call_until(deadline, AllowedEra::Only(era), |remote| remote.call_all(era, requests, replies))
+        self.call_until(deadline, AllowedEpoch::Only(epoch), |remote| remote.call_all(epoch, requests, replies))
     }
 
     fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
@@ -116,7 +116,7 @@ impl Remote for ReconnectingSession {
         encode_envelope(number, request, &mut envelope);
         // The call is on the list before it is sent: a reconnect repeats it from there.
         self.started.lock().push(StartedCall { number, envelope: envelope.clone() });
-        match self.call_until(deadline, AllowedEra::First, |remote| remote.start_call(&envelope)) {
+        match self.call_until(deadline, AllowedEpoch::First, |remote| remote.start_call(&envelope)) {
             Err(RequestError::Disconnected | RequestError::Timeout(_)) if self.is_connected() => Ok(()),
             outcome => outcome,
         }
@@ -124,7 +124,7 @@ impl Remote for ReconnectingSession {
 
     fn finish_calls(&self) -> Result<(), RequestError> {
         let known: Vec<SlotSeq> = self.started.lock().iter().map(|started| started.number).collect();
-        self.call_until(Instant::now() + self.timeout, AllowedEra::Any, |remote| remote.finish_calls())?;
+        self.call_until(Instant::now() + self.timeout, AllowedEpoch::Any, |remote| remote.finish_calls())?;
         let mut done = Vec::new();
         self.started.lock().retain(|started| {
             let over = known.contains(&started.number);
@@ -198,10 +198,10 @@ impl Remote for ReconnectingSession {
         })
     }
 
-    fn eras(&self) -> Eras {
-        Eras {
-            newest: self.era.load(Ordering::Acquire),
-            in_use: self.era_in_use.load(Ordering::Acquire),
+    fn epochs(&self) -> Epochs {
+        Epochs {
+            newest: self.epoch.load(Ordering::Acquire),
+            in_use: self.epoch_in_use.load(Ordering::Acquire),
             repeats: self.repeats.load(Ordering::Acquire),
         }
     }

@@ -16,15 +16,15 @@ const SHORT: Duration = Duration::from_millis(50);
 const ARENA: RegionRef = RegionRef { addr: 0x1_0000, len: 0x1000, rkey: 5 };
 const TABLE: RegionRef = RegionRef { addr: 0x8_0000, len: 0x1000, rkey: 6 };
 
-const ANY: CallOptions<'static> = CallOptions { once: false, era: None, cancel: None };
+const ANY: CallOptions<'static> = CallOptions { once: false, epoch: None, cancel: None };
 const ONCE: CallOptions<'static> = CallOptions { once: true, ..ANY };
 
-fn in_era(era: u32) -> CallOptions<'static> {
-    CallOptions { era: Some(era), ..ANY }
+fn in_epoch(epoch: u32) -> CallOptions<'static> {
+    CallOptions { epoch: Some(epoch), ..ANY }
 }
 
-fn waiting(era: u32, cancel: &Cancel) -> CallOptions<'_> {
-    CallOptions { cancel: Some(cancel), ..in_era(era) }
+fn waiting(epoch: u32, cancel: &Cancel) -> CallOptions<'_> {
+    CallOptions { cancel: Some(cancel), ..in_epoch(epoch) }
 }
 
 /// Fate of an operation.
@@ -210,12 +210,12 @@ impl SessionFactory for Connections {
     }
 }
 
-/// Records the newest era.
-struct EraRecorder(Arc<AtomicU32>);
+/// Records the newest epoch.
+struct EpochRecorder(Arc<AtomicU32>);
 
-impl Reclaimer for EraRecorder {
-    fn reclaim(&self, _: &dyn Remote, _: &Attached, era: u32) -> Result<(), RequestError> {
-        self.0.store(era, Ordering::SeqCst);
+impl Reclaimer for EpochRecorder {
+    fn reclaim(&self, _: &dyn Remote, _: &Attached, epoch: u32) -> Result<(), RequestError> {
+        self.0.store(epoch, Ordering::SeqCst);
         Ok(())
     }
 }
@@ -236,8 +236,8 @@ fn bytes(request: &Request<'_>) -> Vec<u8> {
     bytes
 }
 
-fn place(offset: u64, era: u32) -> RemoteAddr {
-    RemoteAddr { addr: ARENA.addr + offset, rkey: ARENA.rkey.wrapping_add(era) }
+fn place(offset: u64, epoch: u32) -> RemoteAddr {
+    RemoteAddr { addr: ARENA.addr + offset, rkey: ARENA.rkey.wrapping_add(epoch) }
 }
 
 fn fate() -> impl Strategy<Value = Fate> {
@@ -287,8 +287,8 @@ fn one_sided_operations_are_repeated_at_the_new_addresses() {
     assert_eq!(*address_of(&mut ops[0]), place(8, 0));
     let there = RemoteAddr { addr: ARENA.addr + 8 + (1 << 32), rkey: ARENA.rkey + 100 };
     assert_eq!(*server.places.lock(), [place(8, 0), there]);
-    assert_eq!(remote.eras().repeats, 1);
-    assert_eq!(remote.write_vectored(&[(place(0, 1), b"x")]), Err(RequestError::Disconnected), "no such era");
+    assert_eq!(remote.epochs().repeats, 1);
+    assert_eq!(remote.write_vectored(&[(place(0, 1), b"x")]), Err(RequestError::Disconnected), "no such epoch");
     remote.close();
 }
 
@@ -321,56 +321,56 @@ fn an_operation_is_not_repeated_after_its_timeout() {
 }
 
 #[test]
-fn a_new_era_voids_addresses_and_repeats_no_changes() {
+fn a_new_epoch_voids_addresses_and_repeats_no_changes() {
     let server = Arc::new(Server::default());
     let remote = reconnecting(&server);
-    let era = Arc::new(AtomicU32::new(0));
-    remote.set_reclaimer(Box::new(EraRecorder(Arc::clone(&era))));
+    let epoch = Arc::new(AtomicU32::new(0));
+    remote.set_reclaimer(Box::new(EpochRecorder(Arc::clone(&epoch))));
     // The outcome of the request is unknown.
     server.forgets.store(true, Ordering::SeqCst);
     *server.fates.lock() = vec![Fate::Lost];
     let request = bytes(&Request::Unlink { parent: 1, name: b"a" });
     assert_eq!(remote.call(&request, &mut Vec::new(), ONCE), Err(RequestError::Disconnected));
     assert!(remote.is_connected() && server.effects.lock().is_empty());
-    assert_eq!((remote.eras().newest, era.load(Ordering::SeqCst)), (1, 1));
+    assert_eq!((remote.epochs().newest, epoch.load(Ordering::SeqCst)), (1, 1));
     assert_eq!(remote.write_vectored(&[(place(0, 0), b"x")]), Err(RequestError::Disconnected));
     assert!(server.places.lock().is_empty());
     assert_eq!(remote.write_vectored(&[(place(0, 1), b"x")]), Ok(()));
-    // A request without effects is repeated. A waiter of the old era fails.
+    // A request without effects is repeated. A waiter of the old epoch fails.
     server.forgets.store(true, Ordering::SeqCst);
     *server.fates.lock() = vec![Fate::Lost];
     assert_eq!(remote.call(&bytes(&Request::StatFs), &mut Vec::new(), ANY), Ok(()));
-    assert_eq!(remote.eras().newest, 2);
+    assert_eq!(remote.epochs().newest, 2);
     server.forgets.store(true, Ordering::SeqCst);
     *server.fates.lock() = vec![Fate::Lost];
-    let news = remote.call(&[], &mut Vec::new(), waiting(remote.eras().newest, &Cancel::new()));
+    let news = remote.call(&[], &mut Vec::new(), waiting(remote.epochs().newest, &Cancel::new()));
     assert_eq!(news, Err(RequestError::Disconnected));
-    assert_eq!(remote.call(&[], &mut Vec::new(), waiting(remote.eras().newest, &Cancel::new())), Ok(()));
+    assert_eq!(remote.call(&[], &mut Vec::new(), waiting(remote.epochs().newest, &Cancel::new())), Ok(()));
     remote.close();
     assert!(server.detached.load(Ordering::SeqCst));
 }
 
 #[test]
-fn a_request_of_one_era_is_not_carried_out_in_another() {
+fn a_request_of_one_epoch_is_not_carried_out_in_another() {
     let server = Arc::new(Server::default());
     let remote = reconnecting(&server);
-    remote.set_reclaimer(Box::new(EraRecorder(Arc::default())));
+    remote.set_reclaimer(Box::new(EpochRecorder(Arc::default())));
     let (asks, changes) = (bytes(&Request::StatFs), bytes(&Request::Unlink { parent: 1, name: b"a" }));
-    let all = |era| {
+    let all = |epoch| {
         let mut reply = Vec::new();
         [
-            remote.call(&asks, &mut reply, in_era(era)),
-            remote.call_all(era, &[asks.clone(), asks.clone()], &mut Vec::new()),
-            remote.call(&changes, &mut reply, CallOptions { once: true, ..in_era(era) }),
+            remote.call(&asks, &mut reply, in_epoch(epoch)),
+            remote.call_all(epoch, &[asks.clone(), asks.clone()], &mut Vec::new()),
+            remote.call(&changes, &mut reply, CallOptions { once: true, ..in_epoch(epoch) }),
         ]
     };
-    assert_eq!((remote.eras().in_use, all(0)), (0, [Ok(()), Ok(()), Ok(())]));
+    assert_eq!((remote.epochs().in_use, all(0)), (0, [Ok(()), Ok(()), Ok(())]));
     assert_eq!(server.effects.lock().len(), 4);
-    // The era ends before the request of that era is sent.
+    // The epoch ends before the request of that epoch is sent.
     server.forgets.store(true, Ordering::SeqCst);
     *server.fates.lock() = vec![Fate::Lost];
-    assert_eq!(remote.call(&asks, &mut Vec::new(), in_era(0)), Err(RequestError::Disconnected));
-    assert_eq!(remote.eras().in_use, 1);
+    assert_eq!(remote.call(&asks, &mut Vec::new(), in_epoch(0)), Err(RequestError::Disconnected));
+    assert_eq!(remote.epochs().in_use, 1);
     let over = || Err(RequestError::Disconnected);
     assert_eq!((all(0), all(1)), ([over(), over(), over()], [Ok(()), Ok(()), Ok(())]));
     assert_eq!(server.effects.lock().len(), 8);

@@ -5,7 +5,7 @@ use rfs_proto::{FallocateFlags, LockClass};
 use super::*;
 use crate::inode::locks::held::LockKey;
 
-/// A new era begins, and a lock is lost.
+/// A new epoch begins, and a lock is lost.
 fn lose_a_lock(c: &Client, ino: u64) {
     let inode = c.opened(ino).expect("known");
     inode.locks.held.lock().has(LockKey { handle: 7, owner: 7, class: LockClass::Record });
