@@ -39,7 +39,11 @@ pub use inode::{access::AccessTimes, arrival::Arrival};
 pub use io::{async_io::LaterWrite, read::ReadData, space::Seek};
 pub use locks::{Asked, LockRequest};
 pub use metadata::names::Creator;
-pub use remote::{CallOptions, Epochs, ReadDone, Remote, Transfer, WriteDone};
+pub use remote::{
+    CallOptions, Epochs, Remote, ReplyWait, Status,
+    address::{Epoch, Place, Region},
+    operation::{Op, ReadDone, Transfer, WriteDone},
+};
 pub use session::{
     detach::Farewell,
     options::{AttachError, AttachOptions},

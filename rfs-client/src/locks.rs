@@ -19,7 +19,7 @@ use crate::{
     client::{Client, calls::wrong_kind},
     error::ClientError,
     inode::locks::held::{Claim, LockKey},
-    remote::CallOptions,
+    remote::{CallOptions, ReplyWait},
 };
 
 /// A requested lock.
@@ -103,8 +103,8 @@ impl Client {
     pub fn grants(&self, cancel: &Cancel) -> Result<Option<Vec<Granted>>, ClientError> {
         let (mut out, mut back) = (Vec::new(), Vec::new());
         encode_request(&Request::Grants, &mut out);
-        let epoch = Some(self.remote.epochs().newest);
-        self.remote.call(&out, &mut back, CallOptions { epoch, cancel: Some(cancel), once: false })?;
+        let (epoch, wait) = (Some(self.remote.epochs().newest), ReplyWait::Cancellable(cancel));
+        self.remote.call(&out, &mut back, CallOptions { epoch, wait, ..CallOptions::default() })?;
         match decode_reply(&back)? {
             Reply::Grants(granted) => Ok(Some(granted)),
             Reply::AskAgain => Ok(None),

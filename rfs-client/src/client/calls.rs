@@ -12,7 +12,7 @@ use crate::{
     cache::changes::Effect,
     client::Client,
     error::ClientError,
-    remote::messages::{call_with, start_on},
+    remote::{address::Epoch, messages::{call_in, start_on}},
 };
 
 pub(crate) fn wrong_kind<T>() -> Result<T, ClientError> {
@@ -39,11 +39,11 @@ impl Client {
     }
 
     /// Calls as [`call`](Self::call), in one epoch only.
-    pub(crate) fn call_in(&self, epoch: u32, request: &Request<'_>) -> Result<Reply, ClientError> {
+    pub(crate) fn call_in(&self, epoch: Epoch, request: &Request<'_>) -> Result<Reply, ClientError> {
         self.call_or_retry(request, Some(epoch))
     }
 
-    fn call_or_retry(&self, request: &Request<'_>, epoch: Option<u32>) -> Result<Reply, ClientError> {
+    fn call_or_retry(&self, request: &Request<'_>, epoch: Option<Epoch>) -> Result<Reply, ClientError> {
         match self.call_once(request, epoch) {
             Err(ClientError::Errno(Errno::ENOSPC)) => {
                 self.remote.finish_calls()?;
@@ -53,8 +53,8 @@ impl Client {
         }
     }
 
-    fn call_once(&self, request: &Request<'_>, epoch: Option<u32>) -> Result<Reply, ClientError> {
-        let ask = || call_with(&*self.remote, request, epoch);
+    fn call_once(&self, request: &Request<'_>, epoch: Option<Epoch>) -> Result<Reply, ClientError> {
+        let ask = || call_in(&*self.remote, request, epoch);
         match Effect::of(request) {
             Some(effect) if self.cache.is_on() => self.change(&effect, ask),
             _ => ask().map(|(reply, _)| reply),

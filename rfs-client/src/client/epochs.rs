@@ -10,6 +10,7 @@ use crate::{
     client::{Client, TRIES},
     error::ClientError,
     inode::Inode,
+    remote::address::Epoch,
 };
 
 impl Client {
@@ -22,7 +23,7 @@ impl Client {
     pub(crate) fn retry_in_new_epoch<R>(
         &self,
         inode: &Inode,
-        issued_epoch: u32,
+        issued_epoch: Epoch,
         mut act: impl FnMut() -> Result<R, ClientError>,
     ) -> Result<R, ClientError> {
         for _ in 0..TRIES {
@@ -56,7 +57,7 @@ impl Client {
     pub(crate) fn call_guarded(
         &self,
         inodes: &[&Inode],
-        issued_epoch: u32,
+        issued_epoch: Epoch,
         request: &Request<'_>,
     ) -> Result<Reply, ClientError> {
         // The order matters: a lock that is held here and lost before the epoch is read is detected

@@ -15,6 +15,7 @@ use crate::{
         size::LayoutId,
     },
     memory::records::Glimpse,
+    remote::address::Epoch,
 };
 
 impl Client {
@@ -122,7 +123,7 @@ impl Client {
 
     /// Gives up the layouts in these recalls of an epoch. On return no operation uses them, and none
     /// will.
-    pub(crate) fn give_layouts_back(&self, epoch: u32, recalls: &[Recall]) {
+    pub(crate) fn give_layouts_back(&self, epoch: Epoch, recalls: &[Recall]) {
         for recall in recalls {
             match *recall {
                 Recall::Layout { ino, generation } => {

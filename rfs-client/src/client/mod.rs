@@ -20,14 +20,14 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use rfs_proto::{Attr, Errno, Identity, RegionRef};
+use rfs_proto::{Attr, Errno, Identity};
 
 use crate::{
     cache::Cache,
     error::ClientError,
     inode::{Inode, access::AccessTimes, table::InodeTable},
     memory::{checksums::Checksums, records::Records},
-    remote::{Mapped, Remote, clock::ServerClock},
+    remote::{Mapped, Remote, address::RegionBounds, clock::ServerClock},
     transfers::Transfers,
 };
 
@@ -38,7 +38,7 @@ pub(crate) const TRIES: usize = 16;
 #[derive(Debug)]
 pub struct Client {
     pub(crate) remote: Arc<dyn Remote>,
-    pub(crate) arena: RegionRef,
+    pub(crate) arena: RegionBounds,
     /// Local mapping of the arena, if the provider maps it.
     pub(crate) arena_map: Option<Mapped>,
     pub(crate) records: Records,
@@ -88,7 +88,7 @@ impl Client {
 
     /// Returns false once the session has ended. Every operation fails then.
     pub fn is_connected(&self) -> bool {
-        self.remote.is_connected()
+        self.remote.status().is_connected
     }
 
     /// Returns the identity of this mount, if it reconnects. A process with the identity can act as
@@ -111,12 +111,12 @@ impl Client {
     /// Describes the transport and the checksums, for users.
     pub fn description(&self) -> String {
         let compares = if self.sums.is_some() { ", with checksums" } else { "" };
-        self.remote.description() + compares
+        self.remote.status().transport + compares
     }
 
     /// Returns the session's counters by name.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.remote.counters()
+        self.remote.status().counters
     }
 
     /// Returns the number of referenced inodes.

@@ -17,7 +17,7 @@ use crate::{
     client::{Client, calls::wrong_kind},
     error::ClientError,
     inode::table::InodeTable,
-    remote::CallOptions,
+    remote::{CallOptions, ReplyWait},
 };
 
 /// The owner of a cache that this client fills, for example the kernel. It obeys recalls.
@@ -78,7 +78,8 @@ impl Client {
         let mut epoch = self.remote.epochs().newest;
         loop {
             encode_request(&Request::Recalls { done }, &mut out);
-            let options = CallOptions { epoch: Some(epoch), cancel: Some(cancel), once: false };
+            let wait = ReplyWait::Cancellable(cancel);
+            let options = CallOptions { epoch: Some(epoch), wait, ..CallOptions::default() };
             match self.remote.call(&out, &mut back, options) {
                 Err(RequestError::Cancelled) => return Ok(()),
                 Err(RequestError::Disconnected)

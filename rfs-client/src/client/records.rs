@@ -1,9 +1,8 @@
-//! Reads of an inode's record, and its addresses.
+//! Reads of an inode's record, and its places.
 //!
 //! # Concurrency
 //! Session threads. Takes an inode's `size` and `layout`, each briefly.
 
-use rdmabox::RemoteAddr;
 use rfs_proto::{Request, record};
 
 use crate::{
@@ -11,7 +10,7 @@ use crate::{
     error::ClientError,
     inode::{Inode, size::LookStart},
     memory::records::Glimpse,
-    remote::at,
+    remote::address::{Epoch, Place},
 };
 
 impl Client {
@@ -55,19 +54,20 @@ impl Client {
         Ok(now)
     }
 
-    /// Returns the slot and address of an open inode's record.
-    pub(crate) fn record_of(&self, inode: &Inode) -> Result<(u32, RemoteAddr), ClientError> {
+    /// Returns the slot and place of an open inode's record.
+    pub(crate) fn record_of(&self, inode: &Inode) -> Result<(u32, Place), ClientError> {
         let slot = inode.slot().ok_or(ClientError::Protocol("an open file without a record"))?;
         Ok((slot, self.records.field(inode.layout.read().epoch(), slot, 0, record::LEN)?))
     }
 
-    /// Returns the address of a word of an open inode's record.
-    pub(crate) fn field_of(&self, inode: &Inode, field: usize) -> Result<RemoteAddr, ClientError> {
+    /// Returns the place of a word of an open inode's record.
+    pub(crate) fn field_of(&self, inode: &Inode, field: usize) -> Result<Place, ClientError> {
         let slot = inode.slot().ok_or(ClientError::Protocol("an open file without a record"))?;
         self.records.field(inode.layout.read().epoch(), slot, field, 8)
     }
 
-    pub(crate) fn arena_addr(&self, epoch: u32, arena: u64, len: u64) -> Result<RemoteAddr, ClientError> {
-        at(&self.arena, epoch, arena, len).ok_or(ClientError::Protocol("an extent outside the arena"))
+    /// Returns the place of `len` bytes at an offset of the arena.
+    pub(crate) fn arena_place(&self, epoch: Epoch, offset: u64, len: u64) -> Result<Place, ClientError> {
+        self.arena.place(epoch, offset, len).ok_or(ClientError::Protocol("an extent outside the arena"))
     }
 }

@@ -6,7 +6,7 @@
 use rfs_proto::{BLOCK, Extent, Layout};
 use smallvec::SmallVec;
 
-use crate::{inode::size::LayoutId, memory::records::Glimpse};
+use crate::{inode::size::LayoutId, memory::records::Glimpse, remote::address::Epoch};
 
 /// A part of a file range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,10 +41,10 @@ pub(crate) type Pieces = SmallVec<[Piece; 4]>;
 pub(crate) struct LayoutCache {
     generation: u64,
     /// Epoch of the fetch. Addresses of an earlier epoch are void.
-    epoch: u32,
+    epoch: Epoch,
     /// Recall state: layouts of this epoch before this generation are void, and so are those of
     /// earlier epochs.
-    recalled: (u32, u64),
+    recalled: (Epoch, u64),
     /// Extents sorted by file offset. They do not overlap and cannot be joined.
     extents: Vec<Extent>,
     /// Offset up to which the layout is known: ranges below it without an extent are holes.
@@ -80,7 +80,7 @@ pub(crate) fn validate(layout: &Layout, arena_len: u64) -> Result<(), &'static s
 
 impl LayoutCache {
     /// Creates a cache from the server's reply for offset 0.
-    pub(crate) fn of(layout: &Layout, epoch: u32) -> LayoutCache {
+    pub(crate) fn of(layout: &Layout, epoch: Epoch) -> LayoutCache {
         let mut cache = LayoutCache { generation: layout.generation, epoch, ..LayoutCache::default() };
         cache.merge(0, layout);
         cache
@@ -131,7 +131,7 @@ impl LayoutCache {
     }
 
     /// Voids layouts of this epoch before this generation, including those in flight.
-    pub(crate) fn recalled(&mut self, epoch: u32, generation: u64) {
+    pub(crate) fn recalled(&mut self, epoch: Epoch, generation: u64) {
         self.recalled = self.recalled.max((epoch, generation));
         if (self.epoch, self.generation) < self.recalled {
             *self = self.empty(generation, epoch);
@@ -139,7 +139,7 @@ impl LayoutCache {
     }
 
     /// Returns an empty cache.
-    fn empty(&self, generation: u64, epoch: u32) -> LayoutCache {
+    fn empty(&self, generation: u64, epoch: Epoch) -> LayoutCache {
         LayoutCache { generation, epoch, recalled: self.recalled, ..LayoutCache::default() }
     }
 
@@ -153,7 +153,7 @@ impl LayoutCache {
         LayoutId { epoch: self.epoch, generation: self.generation }
     }
 
-    pub(crate) fn epoch(&self) -> u32 {
+    pub(crate) fn epoch(&self) -> Epoch {
         self.epoch
     }
 
@@ -229,25 +229,25 @@ mod tests {
 
     #[test]
     fn a_layout_that_was_recalled_during_its_fetch_is_not_taken_in() {
-        let fetched = || LayoutCache::of(&layout(&[extent(0, 5, 2)], true), 1);
+        let fetched = || LayoutCache::of(&layout(&[extent(0, 5, 2)], true), Epoch(1));
         let mut cache = LayoutCache::default();
         assert!(cache.renew(fetched()) && cache.covers(0, 2 * B));
-        cache.recalled(1, 7);
+        cache.recalled(Epoch(1), 7);
         assert!(cache.covers(0, 2 * B), "it is of that generation");
-        cache.recalled(1, 8);
+        cache.recalled(Epoch(1), 8);
         assert!(!cache.covers(0, 1) && cache.known_to() == 0);
         assert!(!cache.renew(fetched()) && !cache.covers(0, 1));
         // A close does not undo the recall.
         cache.clear(0);
         assert!(!cache.renew(fetched()));
         // In another epoch generations may begin anew.
-        let of_epoch = |epoch| LayoutCache { epoch, ..fetched() };
+        let of_epoch = |epoch| LayoutCache { epoch: Epoch(epoch), ..fetched() };
         assert!(cache.renew(of_epoch(2)) && cache.covers(0, 2 * B));
-        cache.recalled(2, 8);
+        cache.recalled(Epoch(2), 8);
         assert!(!cache.renew(fetched()) && !cache.renew(of_epoch(2)));
         // The file was never open here, and its layout was recalled during its first open.
         let mut cache = LayoutCache::default();
-        cache.recalled(2, 8);
+        cache.recalled(Epoch(2), 8);
         assert!(!cache.renew(of_epoch(2)));
     }
 
@@ -264,7 +264,7 @@ mod tests {
     }
 
     fn cache(extents: &[Extent]) -> LayoutCache {
-        let mut cache = LayoutCache::of(&layout(extents, true), 0);
+        let mut cache = LayoutCache::of(&layout(extents, true), Epoch(0));
         cache.set_stamp(seen(7, Some(1)));
         cache
     }
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn replies_of_another_generation_or_behind_a_gap_are_not_merged() {
-        let mut c = LayoutCache::of(&layout(&[extent(0, 10, 2)], false), 0);
+        let mut c = LayoutCache::of(&layout(&[extent(0, 10, 2)], false), Epoch(0));
         assert_eq!(c.known_to(), 2 * B);
         assert!(!c.merge(3 * B, &layout(&[], true)));
         assert!(!c.merge(0, &Layout { generation: 8, ..Layout::default() }));

@@ -41,6 +41,7 @@ use crate::{
         visible_attrs::ToldAttrs,
         write_times::WriteTimes,
     },
+    remote::address::Epoch,
 };
 
 const NO_SLOT: u32 = u32::MAX;
@@ -151,7 +152,7 @@ impl Inode {
     }
 
     /// Voids layouts of this epoch before this generation.
-    pub(crate) fn layout_recalled(&self, epoch: u32, generation: u64) {
+    pub(crate) fn layout_recalled(&self, epoch: Epoch, generation: u64) {
         self.layout.write().recalled(epoch, generation);
         self.size.lock().recalled(LayoutId { epoch, generation });
     }

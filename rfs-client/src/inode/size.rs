@@ -10,10 +10,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::remote::address::Epoch;
+
 /// Epoch and generation of a fetched layout. A later layout compares greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LayoutId {
-    pub(crate) epoch: u32,
+    pub(crate) epoch: Epoch,
     pub(crate) generation: u64,
 }
 
@@ -51,7 +53,7 @@ impl RecallPeriod {
 /// Epoch and recall period at the start of a read of a record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LookStart {
-    pub(crate) epoch: u32,
+    pub(crate) epoch: Epoch,
     pub(crate) period: u64,
 }
 
@@ -106,11 +108,11 @@ mod tests {
     use super::*;
 
     fn id(generation: u64) -> LayoutId {
-        LayoutId { epoch: 0, generation }
+        LayoutId { epoch: Epoch(0), generation }
     }
 
     fn start(period: u64) -> LookStart {
-        LookStart { epoch: 0, period }
+        LookStart { epoch: Epoch(0), period }
     }
 
     #[test]

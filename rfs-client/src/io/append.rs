@@ -15,7 +15,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rdmabox::Op;
 use rfs_proto::{Errno, MAX_FILE_SIZE, record};
 
 use crate::{
@@ -24,7 +23,10 @@ use crate::{
     inode::{Inode, size::LayoutId},
     io::write::Parts,
     memory::records::{Glimpse, RawRecord, Seen},
-    remote::{LIST, Ops},
+    remote::{
+        address::Epoch,
+        operation::{LIST, Op, Ops},
+    },
 };
 
 /// Attempts to take the append lock without a pause. Appends of other clients are short.
@@ -102,8 +104,8 @@ impl Client {
 
     /// Takes the append lock, and returns the record as of that moment.
     fn take_append_lock(&self, inode: &Inode, hold: u64) -> Result<Glimpse, ClientError> {
-        let (slot, record_addr) = self.record_of(inode)?;
-        let remote = self.field_of(inode, record::APPENDER)?;
+        let (slot, record_place) = self.record_of(inode)?;
+        let appender = self.field_of(inode, record::APPENDER)?;
         let give_up = Instant::now() + self.wait_limit;
         let (mut free, mut tries, mut pause) = (0, 0, FIRST_PAUSE);
         loop {
@@ -111,9 +113,9 @@ impl Client {
             let mut raw: RawRecord = [0; record::LEN];
             let mut old = 0;
             let mut ops = Ops::new();
-            ops.push(Op::CompareSwap { remote, compare: free, swap: hold, old: &mut old });
+            ops.push(Op::CompareSwap { place: appender, compare: free, swap: hold, old: &mut old });
             if !self.records.is_mapped() {
-                ops.push(Op::Read { remote: record_addr, out: &mut raw });
+                ops.push(Op::Read { place: record_place, out: &mut raw });
             }
             self.remote.execute(&mut ops)?;
             drop(ops);
@@ -142,9 +144,9 @@ impl Client {
 
     /// Releases the append lock, if it is still held.
     fn release_append_lock(&self, inode: &Inode, hold: u64) -> Result<(), ClientError> {
-        let remote = self.field_of(inode, record::APPENDER)?;
+        let place = self.field_of(inode, record::APPENDER)?;
         let mut old = 0;
-        Ok(self.remote.execute(&mut [Op::CompareSwap { remote, compare: hold, swap: 0, old: &mut old }])?)
+        Ok(self.remote.execute(&mut [Op::CompareSwap { place, compare: hold, swap: 0, old: &mut old }])?)
     }
 
     /// Appends at the end of the file and releases the lock. Returns `None` to begin anew if the
@@ -152,7 +154,7 @@ impl Client {
     fn append_at(
         &self,
         inode: &Inode,
-        issued_epoch: u32,
+        issued_epoch: Epoch,
         hold: u64,
         now: Glimpse,
         data: &[u8],
@@ -228,7 +230,7 @@ impl Client {
     fn place_again(
         &self,
         inode: &Inode,
-        issued_epoch: u32,
+        issued_epoch: Epoch,
         (offset, end): (u64, u64),
         mut floor: u64,
         data: &[u8],
@@ -250,7 +252,7 @@ impl Client {
             let placed = if now.size < end {
                 self.write_and_raise(inode, layout, (now.size, end), &parts)?
             } else {
-                self.remote.write_vectored(&parts)?;
+                self.remote.write(&parts)?;
                 self.still_there(inode, layout.generation, end)?
             };
             if placed {
@@ -269,7 +271,7 @@ impl Client {
         (offset, end): (u64, u64),
         parts: &Parts<'_>,
     ) -> Result<Placed, ClientError> {
-        let (slot, record_addr) = self.record_of(inode)?;
+        let (slot, record_place) = self.record_of(inode)?;
         let mapped = self.records.is_mapped();
         let size_word = self.field_of(inode, record::SIZE)?;
         let appender = self.field_of(inode, record::APPENDER)?;
@@ -277,14 +279,14 @@ impl Client {
         let (mut old_size, mut old_hold) = (0, 0);
         let mut ops = Ops::new();
         if parts.len() + 3 > LIST {
-            self.remote.write_vectored(parts)?;
+            self.remote.write(parts)?;
         } else {
-            ops.extend(parts.iter().map(|(remote, data)| Op::Write { remote: *remote, data }));
+            ops.extend(parts.iter().map(|(place, data)| Op::Write { place: *place, data }));
         }
-        ops.push(Op::CompareSwap { remote: size_word, compare: offset, swap: end, old: &mut old_size });
-        ops.push(Op::CompareSwap { remote: appender, compare: hold, swap: 0, old: &mut old_hold });
+        ops.push(Op::CompareSwap { place: size_word, compare: offset, swap: end, old: &mut old_size });
+        ops.push(Op::CompareSwap { place: appender, compare: hold, swap: 0, old: &mut old_hold });
         if !mapped {
-            ops.push(Op::Read { remote: record_addr, out: &mut raw });
+            ops.push(Op::Read { place: record_place, out: &mut raw });
         }
         let (start, repeats) = (self.before_look(), self.remote.epochs().repeats);
         self.remote.execute(&mut ops)?;

@@ -20,7 +20,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use rdmabox::{RemoteAddr, RequestError};
+use rdmabox::RequestError;
 
 use crate::{
     client::Client,
@@ -32,7 +32,10 @@ use crate::{
         started::StartedGuard,
     },
     io::read::ReadData,
-    remote::Transfer,
+    remote::{
+        address::{Epoch, Place},
+        operation::Transfer,
+    },
     transfers::in_flight::{InFlightGuard, Next},
 };
 
@@ -47,7 +50,7 @@ struct ReadParams {
     offset: u64,
     len: usize,
     /// Epoch in which the caller issued the read.
-    issued_epoch: u32,
+    issued_epoch: Epoch,
 }
 
 impl Client {
@@ -82,16 +85,16 @@ impl Client {
             return Err(answer);
         }
         // If this fails, the caller makes the read again and reports the error.
-        let remote = match self.readable(&inode, offset, len as u64) {
+        let place = match self.readable(&inode, offset, len as u64) {
             Ok((pieces, layout)) if self.is_inside(&inode, known, layout, (offset, len)) => {
                 match pieces[..] {
-                    [Piece::Data { arena, len }] => self.arena_addr(layout.epoch, arena, len),
+                    [Piece::Data { arena, len }] => self.arena_place(layout.epoch, arena, len),
                     _ => return Err(answer),
                 }
             }
             _ => return Err(answer),
         };
-        let Ok(remote) = remote else { return Err(answer) };
+        let Ok(place) = place else { return Err(answer) };
         self.was_read(&inode);
         let (started, counted) = (StartedGuard::new(&inode), self.transfers.count());
         // From here on the count protects the extents, also while this thread serves other threads'
@@ -110,7 +113,7 @@ impl Client {
                 client.transfers.completed(&*client.remote);
             }
         };
-        self.transfers.start(&*self.remote, Transfer::Read(remote, len, Box::new(done)), next);
+        self.transfers.start(&*self.remote, Transfer::Read(place, len, Box::new(done)), next);
         Ok(())
     }
 
@@ -216,9 +219,9 @@ struct PendingWrite {
     inode: Arc<Inode>,
     offset: u64,
     len: usize,
-    issued_epoch: u32,
+    issued_epoch: Epoch,
     layout: LayoutId,
-    place: RemoteAddr,
+    place: Place,
     started: StartedGuard,
 }
 
@@ -248,7 +251,7 @@ impl PendingWrite {
             // The known size does not cover the write.
             Ok(()) => Ok(false),
             // The failed write may still take effect, but not after this one.
-            Err(_) => client.remote.write_vectored(&[(self.place, data)]).map(|()| self.is_part(&client)),
+            Err(_) => client.remote.write(&[(self.place, data)]).map(|()| self.is_part(&client)),
         };
         let PendingWrite { inode, offset, issued_epoch, layout, started, .. } = self;
         drop(started);
@@ -258,7 +261,7 @@ impl PendingWrite {
             Ok(true) => client.stamp(&inode),
             // The whole write again, with a read of the record.
             Ok(false) => write(),
-            // The address is of an epoch that has ended.
+            // The place is of an epoch that has ended.
             Err(RequestError::Disconnected) if layout.epoch != client.remote.epochs().newest => write(),
             Err(e) => Err(e.into()),
         }

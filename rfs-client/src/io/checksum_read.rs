@@ -33,6 +33,7 @@ use crate::{
     },
     io::read::{Reads, room},
     memory::{checksums::Checksums, records::Glimpse},
+    remote::address::Epoch,
 };
 
 /// Reads of one block with the same result that make it certain.
@@ -116,7 +117,7 @@ impl Client {
         &self,
         sums: &Checksums,
         inode: &Inode,
-        issued_epoch: u32,
+        issued_epoch: Epoch,
         (offset, end): (u64, u64),
         buffer: &mut Vec<u8>,
     ) -> Result<Range<usize>, ClientError> {
@@ -278,7 +279,7 @@ impl Client {
     fn fetch(
         &self,
         sums: &Checksums,
-        epoch: u32,
+        epoch: Epoch,
         runs: &[Run],
         (buffer, words): (&mut [u8], &mut [u8]),
         record: Option<(&Inode, LookStart)>,
@@ -306,11 +307,11 @@ impl Client {
             let (block, behind) = behind.split_at_mut(run.len);
             let (word, words_behind) = words_behind.split_at_mut(word_at(run.len).start);
             (at, data, checks) = (run.at + run.len, behind, words_behind);
-            parts.push((sums.remote(epoch, run.arena, run.len as u64)?, word));
-            parts.push((self.arena_addr(epoch, run.arena, run.len as u64)?, block));
+            parts.push((sums.place(epoch, run.arena, run.len as u64)?, word));
+            parts.push((self.arena_place(epoch, run.arena, run.len as u64)?, block));
         }
         let Some((inode, start)) = record else {
-            self.remote.read_vectored(&mut parts)?;
+            self.remote.read(&mut parts)?;
             return Ok(None);
         };
         self.read_and_look(inode, parts, start).map(Some)
@@ -321,7 +322,7 @@ impl Client {
     fn reread_block(
         &self,
         sums: &Checksums,
-        epoch: u32,
+        epoch: Epoch,
         run: Run,
         block: &mut [u8],
         mut word: Word,

@@ -23,6 +23,7 @@ use crate::{
     error::ClientError,
     inode::Inode,
     memory::records::Glimpse,
+    remote::address::Epoch,
 };
 
 /// Attempts to send a part that arrives damaged.
@@ -61,7 +62,7 @@ impl Client {
     pub(crate) fn append_confined(
         &self,
         inode: &Inode,
-        issued_epoch: u32,
+        issued_epoch: Epoch,
         mut data: &[u8],
     ) -> Result<u64, ClientError> {
         let (mut first, give_up, mut pause) = (None, Instant::now() + self.wait_limit, FIRST_PAUSE);
@@ -88,7 +89,7 @@ impl Client {
     pub(crate) fn write_by_server(
         &self,
         inode: &Inode,
-        issued_epoch: u32,
+        issued_epoch: Epoch,
         (offset, end): (u64, u64),
         data: &[u8],
     ) -> Result<(), ClientError> {
@@ -114,7 +115,7 @@ impl Client {
         inode: &Inode,
         offset: u64,
         data: &[u8],
-        epoch: u32,
+        epoch: Epoch,
         generation: u64,
     ) -> Result<bool, ClientError> {
         if parts(offset, data).nth(1).is_none() {
@@ -132,7 +133,7 @@ impl Client {
     pub(crate) fn append_by_server(
         &self,
         inode: &Inode,
-        issued_epoch: u32,
+        issued_epoch: Epoch,
         Glimpse { size: offset, generation, .. }: Glimpse,
         end: u64,
         data: &[u8],
@@ -156,7 +157,7 @@ impl Client {
     fn send(
         &self,
         inode: &Inode,
-        epoch: u32,
+        epoch: Epoch,
         (offset, data): (u64, &[u8]),
         growth: Growth,
     ) -> Result<(), ClientError> {
@@ -202,7 +203,7 @@ impl Client {
         self.send_one(inode.ino, epoch, part, growth)
     }
 
-    fn send_one(&self, ino: u64, epoch: u32, part: (u64, &[u8]), growth: Growth) -> Result<(), ClientError> {
+    fn send_one(&self, ino: u64, epoch: Epoch, part: (u64, &[u8]), growth: Growth) -> Result<(), ClientError> {
         for _ in 0..DAMAGED_TRIES {
             match self.call_in(epoch, &request(ino, part, growth)) {
                 Ok(Reply::Done) => return Ok(()),

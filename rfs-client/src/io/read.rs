@@ -11,7 +11,7 @@
 
 use std::sync::atomic::Ordering;
 
-use rdmabox::{Memory, Op, RemoteAddr};
+use rdmabox::Memory;
 use rfs_proto::{Errno, record};
 use smallvec::SmallVec;
 
@@ -20,7 +20,11 @@ use crate::{
     error::ClientError,
     inode::{Inode, layout::Piece, size::LookStart},
     memory::records::{Glimpse, RawRecord, Seen},
-    remote::{LIST, Mapped, Ops},
+    remote::{
+        Mapped,
+        address::{Epoch, Place},
+        operation::{LIST, Op, Ops},
+    },
 };
 
 /// The result of a read.
@@ -40,7 +44,7 @@ pub enum ReadData<'a> {
 }
 
 /// Parts of one read, with their destinations.
-pub(crate) type Reads<'a> = SmallVec<[(RemoteAddr, &'a mut [u8]); 4]>;
+pub(crate) type Reads<'a> = SmallVec<[(Place, &'a mut [u8]); 4]>;
 
 impl Client {
     /// Reads up to `len` bytes at `offset` of an open file, and calls `sink` with them. Past the
@@ -61,7 +65,7 @@ impl Client {
     /// ended.
     pub(crate) fn read_issued_in<R>(
         &self,
-        issued_epoch: u32,
+        issued_epoch: Epoch,
         (ino, offset, len): (u64, u64, usize),
         buffer: &mut Vec<u8>,
         sink: impl FnOnce(ReadData<'_>) -> R,
@@ -162,14 +166,14 @@ impl Client {
         for piece in &pieces {
             let (out, behind) = rest.split_at_mut(piece.len() as usize);
             match *piece {
-                Piece::Data { arena, len } => parts.push((self.arena_addr(layout.epoch, arena, len)?, out)),
+                Piece::Data { arena, len } => parts.push((self.arena_place(layout.epoch, arena, len)?, out)),
                 Piece::Hole { .. } => out.fill(0),
             }
             rest = behind;
         }
         if known.reaches(layout, end, self.inodes.recalls().now()) {
             if !parts.is_empty() {
-                self.remote.read_vectored(&mut parts)?;
+                self.remote.read(&mut parts)?;
             }
             return Ok(Some(len as usize));
         }
@@ -191,14 +195,14 @@ impl Client {
         mut parts: Reads<'_>,
         start: LookStart,
     ) -> Result<Glimpse, ClientError> {
-        let (slot, remote) = self.record_of(inode)?;
+        let (slot, record_place) = self.record_of(inode)?;
         let mut raw: RawRecord = [0; record::LEN];
         if parts.len() >= LIST {
-            self.remote.read_vectored(&mut parts)?;
+            self.remote.read(&mut parts)?;
             parts.clear();
         }
-        let mut ops: Ops<'_> = parts.into_iter().map(|(remote, out)| Op::Read { remote, out }).collect();
-        ops.push(Op::Read { remote, out: &mut raw });
+        let mut ops: Ops<'_> = parts.into_iter().map(|(place, out)| Op::Read { place, out }).collect();
+        ops.push(Op::Read { place: record_place, out: &mut raw });
         self.remote.execute(&mut ops)?;
         drop(ops);
         let Some(seen) = Seen::decode(&raw, inode.ino, slot) else { return self.look(inode) };

@@ -12,7 +12,6 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use rdmabox::{Op, RemoteAddr};
 use rfs_proto::{BLOCK, Errno, MAX_FILE_SIZE, record};
 use smallvec::SmallVec;
 
@@ -21,11 +20,14 @@ use crate::{
     error::ClientError,
     inode::{Inode, layout::Piece, size::LayoutId},
     memory::records::{RawRecord, Seen},
-    remote::{LIST, Ops},
+    remote::{
+        address::{Epoch, Place},
+        operation::{LIST, Op, Ops},
+    },
 };
 
 /// Parts of one write, in file order.
-pub(crate) type Parts<'a> = SmallVec<[(RemoteAddr, &'a [u8]); 4]>;
+pub(crate) type Parts<'a> = SmallVec<[(Place, &'a [u8]); 4]>;
 
 /// Returns about half of `len` bytes at `offset`, rounded to the end of a block. Returns `None`
 /// if all bytes lie in one block.
@@ -61,7 +63,7 @@ impl Client {
     /// have ended.
     pub(crate) fn write_issued_in(
         &self,
-        issued_epoch: u32,
+        issued_epoch: Epoch,
         ino: u64,
         offset: u64,
         data: &[u8],
@@ -72,7 +74,7 @@ impl Client {
     /// Writes to an open file, and runs `then` while the file is certainly open.
     pub(crate) fn write_then(
         &self,
-        issued_epoch: u32,
+        issued_epoch: Epoch,
         (ino, offset): (u64, u64),
         data: &[u8],
         then: impl Fn(&Inode) -> Result<(), ClientError>,
@@ -97,7 +99,7 @@ impl Client {
     pub(crate) fn write_open(
         &self,
         inode: &Inode,
-        issued_epoch: u32,
+        issued_epoch: Epoch,
         (offset, end): (u64, u64),
         data: &[u8],
     ) -> Result<(), ClientError> {
@@ -111,7 +113,7 @@ impl Client {
                 self.allocate(inode, offset, data.len() as u64)?;
                 continue;
             };
-            // The addresses may be of the next epoch, because space was requested or a record was
+            // The places may be of the next epoch, because space was requested or a record was
             // read meanwhile.
             inode.locks.check_guards(issued_epoch)?;
             let placed = match self.records.is_mapped() {
@@ -125,7 +127,7 @@ impl Client {
         Err(ClientError::Unstable)
     }
 
-    /// Writes to addresses of a layout if records are mapped. Returns false to begin anew.
+    /// Writes to places of a layout if records are mapped. Returns false to begin anew.
     fn write_mapped(
         &self,
         inode: &Inode,
@@ -137,11 +139,11 @@ impl Client {
         if end > size {
             return self.write_and_raise(inode, layout, (size, end), parts);
         }
-        self.remote.write_vectored(parts)?;
+        self.remote.write(parts)?;
         self.still_there(inode, layout.generation, end)
     }
 
-    /// Writes to addresses of a layout over a network. Returns false to begin anew.
+    /// Writes to places of a layout over a network. Returns false to begin anew.
     ///
     /// If the known size covers the write, the list has only the bytes. Otherwise it also reads the
     /// record, which costs no extra round trip.
@@ -157,13 +159,13 @@ impl Client {
             return self.write_and_raise(inode, layout, (known.guess(), end), parts);
         }
         let repeats = self.remote.epochs().repeats;
-        self.remote.write_vectored(parts)?;
+        self.remote.write(parts)?;
         // A repetition may have gone to another server process, which does not recall the size from
         // this client yet.
         Ok(self.remote.epochs().repeats == repeats || self.still_there(inode, layout.generation, end)?)
     }
 
-    /// Returns the addresses of the data, and their layout. Returns `None` if space is missing.
+    /// Returns the places of the data, and their layout. Returns `None` if space is missing.
     pub(crate) fn targets<'d>(
         &self,
         inode: &Inode,
@@ -175,7 +177,7 @@ impl Client {
         for piece in layout.pieces(offset, data.len() as u64) {
             let Piece::Data { arena, len } = piece else { return Ok(None) };
             let (part, rest) = data.split_at(len as usize);
-            parts.push((self.arena_addr(layout.epoch(), arena, len)?, part));
+            parts.push((self.arena_place(layout.epoch(), arena, len)?, part));
             data = rest;
         }
         Ok(Some((parts, layout.id())))
@@ -205,8 +207,8 @@ impl Client {
         (mut size, end): (u64, u64),
         parts: &Parts<'_>,
     ) -> Result<bool, ClientError> {
-        let (slot, record_addr) = self.record_of(inode)?;
-        let remote = self.field_of(inode, record::SIZE)?;
+        let (slot, record_place) = self.record_of(inode)?;
+        let size_word = self.field_of(inode, record::SIZE)?;
         let mapped = self.records.is_mapped();
         let mut raw: RawRecord = [0; record::LEN];
         for attempt in 0..TRIES {
@@ -214,17 +216,17 @@ impl Client {
             let (raises, mut old) = (size < end, 0);
             let mut ops = Ops::new();
             if attempt == 0 && parts.len() + 2 > LIST {
-                self.remote.write_vectored(parts)?;
+                self.remote.write(parts)?;
             } else if attempt == 0 {
-                ops.extend(parts.iter().map(|(remote, data)| Op::Write { remote: *remote, data }));
+                ops.extend(parts.iter().map(|(place, data)| Op::Write { place: *place, data }));
             }
             if raises {
-                ops.push(Op::CompareSwap { remote, compare: size, swap: end, old: &mut old });
+                ops.push(Op::CompareSwap { place: size_word, compare: size, swap: end, old: &mut old });
             }
             // The record comes after the bytes and the swap, so it shows a truncation that
             // overlapped this write.
             if !mapped {
-                ops.push(Op::Read { remote: record_addr, out: &mut raw });
+                ops.push(Op::Read { place: record_place, out: &mut raw });
             }
             self.remote.execute(&mut ops)?;
             drop(ops);

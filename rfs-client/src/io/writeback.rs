@@ -6,7 +6,6 @@
 
 use std::sync::atomic::Ordering;
 
-use rdmabox::Op;
 use rfs_proto::{Attr, Marks, SetAttr, SetTime, record};
 
 use crate::{
@@ -14,6 +13,7 @@ use crate::{
     error::ClientError,
     inode::Inode,
     memory::records::{RawRecord, Seen},
+    remote::operation::Op,
 };
 
 /// Returns the write time, if `changes` sets nothing else. 0 stands for no time in a record.
@@ -66,12 +66,12 @@ impl Client {
     /// Writes the write time into an open inode's record, then reads the record. Returns `None` if
     /// the record is unreadable now.
     fn exchange_time(&self, inode: &Inode, time: i64) -> Result<Option<Attr>, ClientError> {
-        let (slot, remote) = self.record_of(inode)?;
+        let (slot, record_place) = self.record_of(inode)?;
         let field = self.field_of(inode, record::WRITE_TIME)?;
         let mut raw: RawRecord = [0; record::LEN];
         let bytes = time.to_le_bytes();
         self.remote
-            .execute(&mut [Op::Write { remote: field, data: &bytes }, Op::Read { remote, out: &mut raw }])?;
+            .execute(&mut [Op::Write { place: field, data: &bytes }, Op::Read { place: record_place, out: &mut raw }])?;
         Ok(Seen::decode(&raw, inode.ino, slot).map(|seen| seen.attr))
     }
 }

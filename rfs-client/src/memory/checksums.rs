@@ -5,18 +5,20 @@
 
 use std::sync::Arc;
 
-use rdmabox::RemoteAddr;
 use rfs_proto::{BLOCK, RegionRef, checksum};
 
 use crate::{
     error::ClientError,
-    remote::{Mapped, Remote, at},
+    remote::{
+        Mapped, Remote,
+        address::{Epoch, Place, Region, RegionBounds},
+    },
 };
 
 /// The region of checksum words.
 #[derive(Debug)]
 pub(crate) struct Checksums {
-    region: RegionRef,
+    bounds: RegionBounds,
     pub(crate) map: Option<Mapped>,
 }
 
@@ -25,17 +27,18 @@ impl Checksums {
     pub(crate) fn new(
         remote: &Arc<dyn Remote>,
         region: RegionRef,
-        arena: &RegionRef,
+        arena: RegionBounds,
     ) -> Result<Checksums, ClientError> {
         if region.len < checksum::region_len(arena.len) || !region.addr.is_multiple_of(8) {
             return Err(ClientError::Protocol("checksums that are not aligned, or too few"));
         }
-        Ok(Checksums { region, map: Mapped::of(&**remote, &region) })
+        let bounds = RegionBounds { region: Region::Sums, len: region.len };
+        Ok(Checksums { bounds, map: Mapped::of(&**remote, bounds) })
     }
 
-    /// Returns the address of the words of `len` bytes at `arena`, with the key of an epoch.
-    pub(crate) fn remote(&self, epoch: u32, arena: u64, len: u64) -> Result<RemoteAddr, ClientError> {
-        at(&self.region, epoch, checksum::place(arena), len / BLOCK * checksum::LEN)
-            .ok_or(ClientError::Protocol("an extent without checksums"))
+    /// Returns the place of the words of `len` bytes at an offset of the arena.
+    pub(crate) fn place(&self, epoch: Epoch, arena: u64, len: u64) -> Result<Place, ClientError> {
+        let words = self.bounds.place(epoch, checksum::place(arena), len / BLOCK * checksum::LEN);
+        words.ok_or(ClientError::Protocol("an extent without checksums"))
     }
 }

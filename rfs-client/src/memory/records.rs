@@ -8,12 +8,14 @@
 
 use std::sync::Arc;
 
-use rdmabox::RemoteAddr;
-use rfs_proto::{Attr, RegionRef, record};
+use rfs_proto::{Attr, record};
 
 use crate::{
     error::ClientError,
-    remote::{Mapped, Remote, at},
+    remote::{
+        Mapped, Remote,
+        address::{Epoch, Place, Region, RegionBounds},
+    },
 };
 
 /// Reads of one record before giving up.
@@ -23,7 +25,7 @@ const TRIES: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Records {
     remote: Arc<dyn Remote>,
-    region: RegionRef,
+    table: RegionBounds,
     map: Option<Mapped>,
 }
 
@@ -66,29 +68,32 @@ impl Seen {
 }
 
 impl Records {
-    pub(crate) fn new(remote: Arc<dyn Remote>, region: RegionRef) -> Records {
-        let map = Mapped::of(&*remote, &region);
-        Records { remote, region, map }
+    /// Creates the view of a table of `len` bytes.
+    pub(crate) fn new(remote: Arc<dyn Remote>, len: u64) -> Records {
+        let table = RegionBounds { region: Region::Table, len };
+        let map = Mapped::of(&*remote, table);
+        Records { remote, table, map }
     }
 
-    /// Returns the remote address of `len` bytes at `field` of the record in `slot`, with the key
-    /// of an epoch.
+    /// Returns the place of `len` bytes at `field` of the record in `slot`.
     pub(crate) fn field(
         &self,
-        epoch: u32,
+        epoch: Epoch,
         slot: u32,
         field: usize,
         len: usize,
-    ) -> Result<RemoteAddr, ClientError> {
-        at(&self.region, epoch, u64::from(slot) * record::LEN as u64 + field as u64, len as u64)
+    ) -> Result<Place, ClientError> {
+        let offset = u64::from(slot) * record::LEN as u64 + field as u64;
+        self.table
+            .place(epoch, offset, len as u64)
             .ok_or(ClientError::Protocol("an attribute slot outside the table"))
     }
 
-    /// Returns the record's place in mapped memory. The place stays readable after the session has
-    /// ended, but its contents are stale then.
-    fn place(&self, slot: u32) -> Option<(&Mapped, usize)> {
+    /// Returns the mapping of the record, and its offset there. The mapping stays readable after the
+    /// session has ended, but its contents are stale then.
+    fn mapped(&self, slot: u32) -> Option<(&Mapped, usize)> {
         let start = u64::from(slot) * record::LEN as u64;
-        let map = self.map.as_ref().filter(|_| start + record::LEN as u64 <= self.region.len)?;
+        let map = self.map.as_ref().filter(|_| start + record::LEN as u64 <= self.table.len)?;
         // Inside a region that is mapped whole, so it fits a usize.
         Some((map, map.offset + start as usize))
     }
@@ -96,7 +101,7 @@ impl Records {
     /// Reads a mapped record, with or without a session. Returns `None` if it is not mapped, being
     /// changed, or another inode's.
     pub(crate) fn glimpse(&self, ino: u64, slot: u32) -> Option<Glimpse> {
-        let (map, base) = self.place(slot)?;
+        let (map, base) = self.mapped(slot)?;
         let word = |field| map.memory.load_u64(base + field);
         for _ in 0..TRIES {
             let version = word(record::VERSION);
@@ -128,15 +133,15 @@ impl Records {
     pub(crate) fn read(&self, ino: u64, slot: u32) -> Result<Option<Seen>, ClientError> {
         for _ in 0..TRIES {
             let mut raw: RawRecord = [0; record::LEN];
-            match self.place(slot) {
+            match self.mapped(slot) {
                 Some((map, base)) => {
                     self.remote.ready()?;
                     map.memory.read(base, &mut raw);
                 }
                 None => {
-                    // The record itself names its inode, so an old address does no harm.
+                    // The record itself names its inode, so an old place does no harm.
                     let place = self.field(self.remote.epochs().newest, slot, 0, record::LEN)?;
-                    self.remote.read_vectored(&mut [(place, &mut raw)])?;
+                    self.remote.read(&mut [(place, &mut raw)])?;
                 }
             }
             if let Some(seen) = Seen::decode(&raw, ino, slot) {
@@ -148,8 +153,8 @@ impl Records {
     }
 
     /// Publishes the time of a write.
-    pub(crate) fn write_time(&self, epoch: u32, slot: u32, time: i64) -> Result<(), ClientError> {
-        let remote = self.field(epoch, slot, record::WRITE_TIME, 8)?;
-        Ok(self.remote.write_vectored(&[(remote, &time.to_le_bytes())])?)
+    pub(crate) fn write_time(&self, epoch: Epoch, slot: u32, time: i64) -> Result<(), ClientError> {
+        let place = self.field(epoch, slot, record::WRITE_TIME, 8)?;
+        Ok(self.remote.write(&[(place, &time.to_le_bytes())])?)
     }
 }

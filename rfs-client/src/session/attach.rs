@@ -17,7 +17,11 @@ use crate::{
     error::ClientError,
     inode::{access::AccessTimes, table::InodeTable},
     memory::{checksums::Checksums, records::Records},
-    remote::{Mapped, Remote},
+    remote::{
+        CallOptions, Mapped, Remote,
+        address::{Region, RegionBounds},
+        attached_session::AttachedSession,
+    },
     session::{
         handshake::{AttachReply, attach_session},
         options::{AttachError, AttachOptions},
@@ -51,15 +55,18 @@ impl Client {
     ) -> Result<Client, AttachError> {
         let options =
             &SessionOptions { started_reply: Some(StartedReply::new(log_failure)), ..options.clone() };
-        let first: Arc<dyn Remote> = Session::connect(address, options)?;
+        let session = Session::connect(address, options)?;
         let mount = if attach.returns { Some(random_identity()?) } else { None };
-        let attached = attach_session(&*first, attach, mount, attach.patience);
+        let call = |request: &[u8], reply: &mut Vec<u8>| session.call(request, reply);
+        let attached = attach_session(call, attach, mount, attach.patience);
         let address = address.clone();
         let attached = attached.and_then(|reply| {
-            let Some(mount) = mount else { return Client::attached(first.clone(), attach, reply) };
+            let first: Arc<dyn Remote> =
+                Arc::new(AttachedSession::new(Arc::clone(&session), &reply.attached));
+            let Some(mount) = mount else { return Client::attached(first, attach, reply) };
             let factory = Reattacher::new(&address, options, attach, mount);
             let (timeout, factory) = (options.operation_timeout, Box::new(factory));
-            let remote = ReconnectingSession::new(Arc::clone(&first), &reply.attached, timeout, factory);
+            let remote = ReconnectingSession::new(first, &reply.attached, timeout, factory);
             let remote = remote.map_err(|_| ClientError::Errno(Errno::EAGAIN))?;
             let client = Client::attached(remote.clone(), attach, reply).inspect_err(|_| remote.close())?;
             let (inodes, cache) = (Arc::clone(&client.inodes), Arc::clone(&client.cache));
@@ -67,7 +74,7 @@ impl Client {
             remote.set_reclaimer(Box::new(StateReclaimer { inodes, cache, session }));
             Ok(client)
         });
-        let mut client = attached.inspect_err(|_| first.close()).map_err(|source| match source {
+        let mut client = attached.inspect_err(|_| session.close()).map_err(|source| match source {
             ClientError::Errno(Errno::ENOENT) => {
                 AttachError::Export { address, export: attach.export.clone() }
             }
@@ -89,7 +96,9 @@ impl Client {
 
     /// Attaches over a session that is up; closes it if that fails.
     pub fn attach(remote: Arc<dyn Remote>, options: &AttachOptions) -> Result<Client, ClientError> {
-        attach_session(&*remote, options, None, options.patience)
+        let call =
+            |request: &[u8], reply: &mut Vec<u8>| remote.call(request, reply, CallOptions::default());
+        attach_session(call, options, None, options.patience)
             .and_then(|reply| Client::attached(Arc::clone(&remote), options, reply))
             .inspect_err(|_| remote.close())
     }
@@ -112,14 +121,15 @@ impl Client {
         let inodes = Arc::<InodeTable>::default();
         // The root directory is referenced without a lookup.
         inodes.acquire(ROOT_INO);
-        let sums = sums.map(|sums| Checksums::new(&remote, sums, &arena)).transpose()?;
+        let arena = RegionBounds { region: Region::Arena, len: arena.len };
+        let sums = sums.map(|sums| Checksums::new(&remote, sums, arena)).transpose()?;
         if *checked && sums.is_none() {
             return Err(ClientError::Unchecked);
         }
         Ok(Client {
             arena,
-            arena_map: Mapped::of(&*remote, &arena),
-            records: Records::new(Arc::clone(&remote), table),
+            arena_map: Mapped::of(&*remote, arena),
+            records: Records::new(Arc::clone(&remote), table.len),
             sums,
             remote,
             clock,

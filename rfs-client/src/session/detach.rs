@@ -15,7 +15,7 @@ use rdmabox::{
 use rfs_proto::{Identity, Request};
 
 use crate::{
-    remote::{Remote, messages::call_on},
+    remote::messages::exchange,
     session::{
         handshake::{SESSION_END_TIMEOUT, attach_session},
         options::AttachOptions,
@@ -104,10 +104,10 @@ impl Farewell {
         };
         let Ok(session) = Session::connect(&self.address, &options) else { return };
         let attach = AttachOptions { export: self.export.clone(), ..AttachOptions::default() };
-        let remote: &dyn Remote = &*session;
-        if attach_session(remote, &attach, Some(self.mount), SESSION_END_TIMEOUT).is_ok() {
+        let call = |request: &[u8], reply: &mut Vec<u8>| session.call(request, reply);
+        if attach_session(call, &attach, Some(self.mount), SESSION_END_TIMEOUT).is_ok() {
             // No caller depends on the reply.
-            let _ = call_on(remote, &Request::Detach);
+            let _ = exchange(&Request::Detach, call);
         }
         session.close();
     }

@@ -8,14 +8,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rdmabox::RequestError;
 use rfs_proto::{Attached, Errno, Identity, Reply, Request, VERSION};
 
 use crate::{
     error::ClientError,
     remote::{
-        Remote,
+        address::Regions,
         clock::{ServerClock, local_now},
-        messages::call_on,
+        messages::exchange,
     },
     session::options::AttachOptions,
 };
@@ -33,10 +34,10 @@ pub(crate) struct AttachReply {
     pub(crate) clock: ServerClock,
 }
 
-/// Attaches over a connected session. Retries for up to `patience` while other sessions keep it
+/// Attaches over a connected session, by which `call` makes a call. Retries for up to `patience` while other sessions keep it
 /// out, or the mount's previous session still ends.
 pub(crate) fn attach_session(
-    remote: &dyn Remote,
+    call: impl Fn(&[u8], &mut Vec<u8>) -> Result<(), RequestError>,
     AttachOptions { export, keeps, alone, .. }: &AttachOptions,
     mount: Option<Identity>,
     patience: Duration,
@@ -47,8 +48,11 @@ pub(crate) fn attach_session(
     let give_up = Instant::now() + patience;
     loop {
         let sent = local_now();
-        match call_on(remote, &request)? {
+        match exchange(&request, &call)?.0 {
             Reply::InUse(_) | Reply::Ending if Instant::now() < give_up => thread::sleep(PAUSE),
+            Reply::Attached(attached) if !Regions::of(&attached).are_addressable() => {
+                return Err(ClientError::Protocol("a region past the end of the address space"));
+            }
             Reply::Attached(attached) => {
                 let clock = ServerClock::from_exchange(sent, attached.now, local_now());
                 return Ok(AttachReply { attached, clock });

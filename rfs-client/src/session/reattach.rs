@@ -11,7 +11,7 @@ use rfs_proto::{Attached, Identity};
 
 use crate::{
     error::ClientError,
-    remote::Remote,
+    remote::{Remote, attached_session::AttachedSession},
     session::{
         handshake::{AttachReply, SESSION_END_TIMEOUT, attach_session},
         options::{AttachError, AttachOptions},
@@ -76,7 +76,8 @@ impl SessionFactory for Reattacher {
         self.reload_certificates();
         let session = Session::connect(&self.address, &self.options);
         let session = session.map_err(|e| ConnectFailure::Retry(e.to_string()))?;
-        match attach_session(&*session, &self.attach, Some(self.mount), SESSION_END_TIMEOUT) {
+        let call = |request: &[u8], reply: &mut Vec<u8>| session.call(request, reply);
+        match attach_session(call, &self.attach, Some(self.mount), SESSION_END_TIMEOUT) {
             // The caller has cached changes that it has not written back. Other mounts may have
             // changed the files since, so the two states do not fit together.
             Ok(AttachReply { attached, .. }) if self.attach.alone && !attached.resumed => {
@@ -85,7 +86,9 @@ impl SessionFactory for Reattacher {
                     "the server dropped this mount, which has exclusive use: its lease expired".into(),
                 ))
             }
-            Ok(AttachReply { attached, .. }) => Ok((session, attached)),
+            Ok(AttachReply { attached, .. }) => {
+                Ok((Arc::new(AttachedSession::new(session, &attached)), attached))
+            }
             Err(e) => {
                 session.close();
                 let why = format!("{}: cannot attach: {e}", self.address);

@@ -32,7 +32,7 @@ use crate::{
         orphans::ANNOUNCEMENT,
         table::InodeTable,
     },
-    remote::{CallOptions, Remote, messages::call_on},
+    remote::{CallOptions, Remote, ReplyWait, address::Epoch, messages::call_on},
     session::reconnect::reconnect_thread::Reclaimer,
 };
 
@@ -45,7 +45,7 @@ pub(crate) struct StateReclaimer {
 }
 
 impl Reclaimer for StateReclaimer {
-    fn reclaim(&self, remote: &dyn Remote, attached: &Attached, epoch: u32) -> Result<(), RequestError> {
+    fn reclaim(&self, remote: &dyn Remote, attached: &Attached, epoch: Epoch) -> Result<(), RequestError> {
         self.inodes.recalls().end();
         void_all(&self.cache, &self.inodes);
         self.session.store(attached.session, Ordering::Release);
@@ -67,7 +67,7 @@ impl Reclaimer for StateReclaimer {
 }
 
 impl StateReclaimer {
-    fn reopen_all(&self, remote: &dyn Remote, attached: &Attached, epoch: u32) -> Result<(), RequestError> {
+    fn reopen_all(&self, remote: &dyn Remote, attached: &Attached, epoch: Epoch) -> Result<(), RequestError> {
         let (mut files, mut gone, mut locks) = (0, 0, 0);
         self.inodes.note_lost_locks();
         announce_forgets(remote)?;
@@ -97,9 +97,9 @@ impl StateReclaimer {
     /// Acknowledges recalls during the reclaim. The client holds only layouts of reopened files,
     /// which no operation uses yet. Cache holders ask again for all that is recalled after this
     /// ends.
-    fn acknowledge_all(&self, remote: &dyn Remote, epoch: u32, cancel: &Cancel) {
+    fn acknowledge_all(&self, remote: &dyn Remote, epoch: Epoch, cancel: &Cancel) {
         let (mut out, mut back, mut done) = (Vec::new(), Vec::new(), 0);
-        let options = CallOptions { cancel: Some(cancel), ..CallOptions::default() };
+        let options = CallOptions { wait: ReplyWait::Cancellable(cancel), ..CallOptions::default() };
         loop {
             encode_request(&Request::Recalls { done }, &mut out);
             if remote.call(&out, &mut back, options).is_err() {
@@ -141,7 +141,7 @@ fn reopen(
     remote: &dyn Remote,
     inode: &Inode,
     sharing: &Sharing,
-    (arena, epoch): (u64, u32),
+    (arena, epoch): (u64, Epoch),
 ) -> Result<bool, ClientError> {
     let at_server = *inode.at_server.lock();
     if at_server.opens == 0 {

@@ -10,8 +10,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
+use rdmabox::Until;
 
-use crate::remote::{Remote, Transfer};
+use crate::remote::{Remote, operation::Transfer};
 
 /// Requests, or bytes of them, at which a batch is started.
 const MAX_REQUESTS: usize = 16;
@@ -45,37 +46,47 @@ impl std::fmt::Debug for Batch {
 }
 
 impl Coalescer {
-    /// Adds a request, and starts the batch unless `more` follow and a started request will
-    /// complete.
+    /// Adds a request, and starts the batch. Leaves the request in the batch if `more` follow and a
+    /// started request will complete.
     pub(crate) fn add(&self, remote: &dyn Remote, request: Transfer, more: bool) {
-        let full = {
-            let mut batch = self.batch.lock();
-            batch.bytes += bytes_of(&request);
-            batch.requests.push(request);
-            batch.requests.len() >= MAX_REQUESTS || batch.bytes >= MAX_BYTES
-        };
+        let full = self.push(request);
         // The request is in the batch before this check, so a later completion finds it.
         if full || !more || self.started.load(Ordering::SeqCst) == 0 {
-            self.start(remote);
+            self.start(remote, None);
         }
     }
 
-    fn start(&self, remote: &dyn Remote) {
-        let mut requests = {
+    /// Adds a request and starts the batch. Then polls completions on this thread.
+    pub(crate) fn add_and_poll(&self, remote: &dyn Remote, request: Transfer, until: Until) {
+        self.push(request);
+        self.start(remote, Some(until));
+    }
+
+    /// Returns true if the batch is full now.
+    fn push(&self, request: Transfer) -> bool {
+        let mut batch = self.batch.lock();
+        batch.bytes += bytes_of(&request);
+        batch.requests.push(request);
+        batch.requests.len() >= MAX_REQUESTS || batch.bytes >= MAX_BYTES
+    }
+
+    fn start(&self, remote: &dyn Remote, until: Option<Until>) {
+        let requests = {
             let mut batch = self.batch.lock();
             batch.bytes = 0;
             std::mem::take(&mut batch.requests)
         };
-        if requests.is_empty() {
+        // Another thread may have started the request. Then this thread only polls.
+        if requests.is_empty() && until.is_none() {
             return;
         }
         self.started.fetch_add(requests.len(), Ordering::SeqCst);
-        remote.serve(None, &mut || requests.drain(..).for_each(|request| remote.start(request)));
+        remote.start(requests, until);
     }
 
     /// Notes a completion, and starts the batch.
     pub(crate) fn completed(&self, remote: &dyn Remote) {
         self.started.fetch_sub(1, Ordering::SeqCst);
-        self.start(remote);
+        self.start(remote, None);
     }
 }

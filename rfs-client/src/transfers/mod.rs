@@ -12,7 +12,7 @@ use std::sync::Arc;
 use rdmabox::Until;
 
 use crate::{
-    remote::{Remote, Transfer},
+    remote::{Remote, operation::Transfer},
     transfers::{
         coalescer::Coalescer,
         in_flight::{AloneStreak, InFlight, InFlightGuard, Next},
@@ -46,14 +46,11 @@ impl Transfers {
 
     /// Starts a request, with others if more are waiting. May poll completions if none is.
     pub(crate) fn start(&self, remote: &dyn Remote, request: Transfer, next: Next) {
-        let add = |request| self.coalescer.add(remote, request, next == Next::Waits);
-        let until = match next {
-            Next::Waits | Next::Unknown => return add(request),
-            Next::Nothing => Until::AllDone,
-            Next::Answers => Until::AnyDone,
-        };
-        let mut request = Some(request);
-        remote.serve(Some(until), &mut || request.take().into_iter().for_each(add));
+        match next {
+            Next::Waits | Next::Unknown => self.coalescer.add(remote, request, next == Next::Waits),
+            Next::Nothing => self.coalescer.add_and_poll(remote, request, Until::AllDone),
+            Next::Answers => self.coalescer.add_and_poll(remote, request, Until::AnyDone),
+        }
     }
 
     /// Notes that a started request has completed.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use parking_lot::Mutex;
 use rfs_proto::Errno;
 
-use crate::{error::ClientError, inode::locks::held::HeldLocks};
+use crate::{error::ClientError, inode::locks::held::HeldLocks, remote::address::Epoch};
 
 /// The lock state of one inode.
 #[derive(Debug, Default)]
@@ -28,20 +28,20 @@ pub(crate) struct LockState {
 impl LockState {
     /// Marks the handles that hold locks, because the locks are lost as `epoch` begins.
     /// Returns the number of newly marked handles.
-    pub(crate) fn lose(&self, epoch: u32) -> usize {
+    pub(crate) fn lose(&self, epoch: Epoch) -> usize {
         let mut held = self.held.lock();
         let lost = held.lose_all();
         self.any_lost.store(held.has_lost_any(), Ordering::Release);
         if lost > 0 {
-            self.lost_in.store(epoch, Ordering::Release);
+            self.lost_in.store(epoch.0, Ordering::Release);
         }
         lost
     }
 
     /// Returns EIO if locks were lost at the beginning of an epoch after `epoch`. They may have
     /// guarded operations that were issued in `epoch`.
-    pub(crate) fn check_guards(&self, epoch: u32) -> Result<(), ClientError> {
-        if self.lost_in.load(Ordering::Acquire) > epoch { Err(Errno::EIO.into()) } else { Ok(()) }
+    pub(crate) fn check_guards(&self, epoch: Epoch) -> Result<(), ClientError> {
+        if self.lost_in.load(Ordering::Acquire) > epoch.0 { Err(Errno::EIO.into()) } else { Ok(()) }
     }
 
     /// Returns true if the handle held a lock that is lost.

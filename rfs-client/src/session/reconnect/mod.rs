@@ -7,14 +7,13 @@
 //! state carry a slot number, and the server answers a repetition from its reply cache.
 //!
 //! If the server has dropped the mount's state but not its memory, a new *epoch* begins:
-//! [`Reclaimer`] reclaims the state before other threads use the session. Changes and addresses
-//! of the old epoch fail. If the memory is another one, all operations fail.
+//! [`Reclaimer`] reclaims the state before other threads use the session. Changes and places of
+//! the old epoch fail. If the memory is another one, all operations fail.
 //!
 //! # Concurrency
 //! One thread makes sessions. Other threads use the current session, and wait at most one
 //! operation timeout for the next. `started`, `slots` and `state` are held briefly, never nested.
 
-mod address_map;
 pub(crate) mod reconnect_thread;
 mod remote;
 mod request_slots;
@@ -36,27 +35,35 @@ use rdmabox::{Cancel, RequestError, WcStatus};
 use rfs_proto::{Attached, Identity, SLOTS};
 use rustix::time::{ClockId, clock_gettime};
 
-use address_map::{AddressMap, Regions};
 use reconnect_thread::{Reclaimer, SessionFactory};
 use request_slots::{RequestSlots, SlotSeq};
 
-use crate::Remote;
+use crate::remote::{
+    Remote,
+    address::{Epoch, Place, Regions},
+};
 
 /// Interval at which an unbounded wait checks its cancel flag.
 const CANCEL_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Pause while a queue pair is replaced.
 const QP_RECOVERY_PAUSE: Duration = Duration::from_millis(1);
 
-/// A session, and its names of the server's memory.
+/// A session and its epoch.
 struct Link {
     remote: Arc<dyn Remote>,
-    addresses: AddressMap,
-    epoch: u32,
+    epoch: Epoch,
     lost: AtomicBool,
 }
 
-/// An address of an epoch that has ended.
-struct StaleAddress;
+/// A place of another epoch.
+struct StalePlace;
+
+impl Link {
+    /// Checks that all places are of the epoch of this session.
+    fn check(&self, places: impl IntoIterator<Item = Place>) -> Result<(), StalePlace> {
+        if places.into_iter().all(|place| place.epoch == self.epoch) { Ok(()) } else { Err(StalePlace) }
+    }
+}
 
 /// State of the current session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,7 +84,7 @@ enum AllowedEpoch {
     /// Sessions of the epoch of the first attempt, because the call changes state.
     First,
     /// Sessions of this epoch.
-    Only(u32),
+    Only(Epoch),
 }
 
 /// A started call, without a waiting thread.
@@ -138,8 +145,7 @@ impl ReconnectingSession {
         factory: Box<dyn SessionFactory>,
     ) -> std::io::Result<Arc<ReconnectingSession>> {
         let regions = Regions::of(attached);
-        let addresses = AddressMap::new(regions, 0, regions);
-        let link = Link { remote, addresses, epoch: 0, lost: AtomicBool::new(false) };
+        let link = Link { remote, epoch: Epoch(0), lost: AtomicBool::new(false) };
         let reconnecting = Arc::new(ReconnectingSession {
             factory,
             memory: attached.memory,
@@ -253,7 +259,7 @@ impl ReconnectingSession {
     /// Repeats a one-sided operation until a session has carried it out, for at most one timeout.
     fn repeat_until_done(
         &self,
-        mut operation: impl FnMut(&Link) -> Result<Result<(), RequestError>, StaleAddress>,
+        mut operation: impl FnMut(&Link) -> Result<Result<(), RequestError>, StalePlace>,
     ) -> Result<(), RequestError> {
         // The timeout includes the time until the loss is detected. Nearly all operations succeed,
         // so the start time comes from the coarse clock, which is cheaper. The coarse clock is late

@@ -19,11 +19,13 @@ use std::{
 use rdmabox::RequestError;
 use rfs_proto::{Attached, Request, encode_request};
 
-use crate::session::reconnect::{
-    Link, Phase, ReconnectingSession, StartedCall,
-    address_map::{AddressMap, Regions},
+use crate::{
+    remote::{
+        CallOptions, Remote, ReplyWait,
+        address::{Epoch, Regions},
+    },
+    session::reconnect::{Link, Phase, ReconnectingSession, StartedCall},
 };
-use crate::{CallOptions, Remote};
 
 /// Interval at which the thread checks an idle session.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -54,7 +56,7 @@ pub(crate) trait Reclaimer: Send + Sync {
     ///
     /// # Errors
     /// The session is lost.
-    fn reclaim(&self, remote: &dyn Remote, attached: &Attached, epoch: u32) -> Result<(), RequestError>;
+    fn reclaim(&self, remote: &dyn Remote, attached: &Attached, epoch: Epoch) -> Result<(), RequestError>;
 
     /// Hears that the new session, which no other thread uses yet, is with another server process.
     /// That server knows the mount, but recalls layouts only once the mount has asked for recalls.
@@ -89,7 +91,8 @@ impl ReconnectingSession {
                 };
             }
             let link = Arc::clone(&self.link.read());
-            if !link.remote.is_connected() {
+            // A single session does not wait here.
+            if link.remote.ready().is_err() {
                 self.mark_lost(&link);
             }
         }
@@ -134,9 +137,8 @@ impl ReconnectingSession {
             remote.close();
             return Err(why);
         }
-        let epoch = self.epoch.load(Ordering::Acquire);
-        let addresses = AddressMap::new(self.regions, epoch, Regions::of(&attached));
-        Ok(Link { remote, addresses, epoch, lost: AtomicBool::new(false) })
+        let epoch = Epoch(self.epoch.load(Ordering::Acquire));
+        Ok(Link { remote, epoch, lost: AtomicBool::new(false) })
     }
 
     /// Checks that the session is with the same memory as before.
@@ -178,7 +180,7 @@ impl ReconnectingSession {
         // Started calls concern open files of the old epoch.
         let void = std::mem::take(&mut *self.started.lock());
         void.into_iter().for_each(|started| self.release_slot(started.number));
-        let epoch = self.epoch.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        let epoch = Epoch(self.epoch.fetch_add(1, Ordering::AcqRel).wrapping_add(1));
         reclaimer.reclaim(remote, attached, epoch).map_err(|e| ConnectFailure::Retry(e.to_string()))?;
         self.server_starts.store(attached.starts, Ordering::Release);
         self.session.store(attached.session, Ordering::Release);
@@ -191,7 +193,9 @@ impl ReconnectingSession {
         let envelopes = |started: &StartedCall| started.envelope.clone();
         let all: Vec<Vec<u8>> = self.started.lock().iter().map(envelopes).collect();
         let lost = |e: RequestError| ConnectFailure::Retry(e.to_string());
-        all.iter().try_for_each(|envelope| remote.start_call(envelope)).map_err(lost)?;
+        let options = CallOptions { wait: ReplyWait::None, ..CallOptions::default() };
+        let start = |envelope: &Vec<u8>| remote.call(envelope, &mut Vec::new(), options);
+        all.iter().try_for_each(start).map_err(lost)?;
         remote.finish_calls().map_err(lost)
     }
 
@@ -203,7 +207,7 @@ impl ReconnectingSession {
             link.remote.close();
             return false;
         }
-        self.epoch_in_use.store(link.epoch, Ordering::Release);
+        self.epoch_in_use.store(link.epoch.0, Ordering::Release);
         *self.link.write() = Arc::new(link);
         *state = Phase::Up;
         drop(state);

@@ -10,14 +10,18 @@ use std::{
     time::Instant,
 };
 
-use rdmabox::{Cancel, Memory, Op, RemoteAddr, RequestError, Until};
+use rdmabox::{Cancel, Memory, RequestError, Until};
 use rfs_proto::{Request, encode_request};
-use smallvec::SmallVec;
 
-use crate::remote::{CallOptions, Epochs, Remote, Transfer};
-use crate::session::reconnect::{
-    AllowedEpoch, Phase, ReconnectingSession, StaleAddress, StartedCall, address_map::address_of,
-    reconnect_thread, request_slots::SlotSeq,
+use crate::{
+    remote::{
+        CallOptions, Epochs, Remote, ReplyWait, Status,
+        address::{Epoch, Place, Region},
+        operation::{Op, Transfer},
+    },
+    session::reconnect::{
+        AllowedEpoch, Phase, ReconnectingSession, StartedCall, reconnect_thread, request_slots::SlotSeq,
+    },
 };
 
 /// Maximum number of started calls that may have to be repeated.
@@ -53,12 +57,12 @@ impl ReconnectingSession {
     /// Calls until the session ends or `cancel` is cancelled, in `epoch` only if given.
     fn call_waiting(
         &self,
-        epoch: Option<u32>,
+        epoch: Option<Epoch>,
         request: &[u8],
         reply: &mut Vec<u8>,
         cancel: &Cancel,
     ) -> Result<(), RequestError> {
-        let options = CallOptions { cancel: Some(cancel), ..CallOptions::default() };
+        let options = CallOptions { wait: ReplyWait::Cancellable(cancel), ..CallOptions::default() };
         loop {
             let link = self.wait_for_session(cancel)?;
             if epoch.is_some_and(|epoch| link.epoch != epoch) {
@@ -71,6 +75,29 @@ impl ReconnectingSession {
             }
         }
     }
+
+    /// Sends a request under a slot number, without waiting for the reply.
+    fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
+        if self.started.lock().len() >= MAX_STARTED_CALLS {
+            self.finish_calls()?;
+        }
+        let deadline = Instant::now() + self.timeout;
+        let number = self.take_slot(deadline)?;
+        let mut envelope = Vec::new();
+        encode_envelope(number, request, &mut envelope);
+        // The call is on the list before it is sent: a reconnect repeats it from there.
+        self.started.lock().push(StartedCall { number, envelope: envelope.clone() });
+        let options = CallOptions { wait: ReplyWait::None, ..CallOptions::default() };
+        let send = |remote: &dyn Remote| remote.call(&envelope, &mut Vec::new(), options);
+        match self.call_until(deadline, AllowedEpoch::First, send) {
+            Err(RequestError::Disconnected | RequestError::Timeout(_)) if !self.is_over() => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        *self.state.lock() == Phase::Over
+    }
 }
 
 impl Remote for ReconnectingSession {
@@ -78,10 +105,12 @@ impl Remote for ReconnectingSession {
         &self,
         request: &[u8],
         reply: &mut Vec<u8>,
-        CallOptions { once, epoch, cancel }: CallOptions<'_>,
+        CallOptions { once, epoch, wait }: CallOptions<'_>,
     ) -> Result<(), RequestError> {
-        if let Some(cancel) = cancel {
-            return self.call_waiting(epoch, request, reply, cancel);
+        match wait {
+            ReplyWait::Cancellable(cancel) => return self.call_waiting(epoch, request, reply, cancel),
+            ReplyWait::None => return self.start_call(request),
+            ReplyWait::Bounded => {}
         }
         let allowed = match (epoch, once) {
             (Some(epoch), _) => AllowedEpoch::Only(epoch),
@@ -98,33 +127,20 @@ impl Remote for ReconnectingSession {
 
     fn call_all(
         &self,
-        epoch: u32,
+        epoch: Epoch,
         requests: &[Vec<u8>],
         replies: &mut Vec<Vec<u8>>,
     ) -> Result<(), RequestError> {
         let deadline = Instant::now() + self.timeout;
-        self.call_until(deadline, AllowedEpoch::Only(epoch), |remote| remote.call_all(epoch, requests, replies))
-    }
-
-    fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
-        if self.started.lock().len() >= MAX_STARTED_CALLS {
-            self.finish_calls()?;
-        }
-        let deadline = Instant::now() + self.timeout;
-        let number = self.take_slot(deadline)?;
-        let mut envelope = Vec::new();
-        encode_envelope(number, request, &mut envelope);
-        // The call is on the list before it is sent: a reconnect repeats it from there.
-        self.started.lock().push(StartedCall { number, envelope: envelope.clone() });
-        match self.call_until(deadline, AllowedEpoch::First, |remote| remote.start_call(&envelope)) {
-            Err(RequestError::Disconnected | RequestError::Timeout(_)) if self.is_connected() => Ok(()),
-            outcome => outcome,
-        }
+        self.call_until(deadline, AllowedEpoch::Only(epoch), |remote| {
+            remote.call_all(epoch, requests, replies)
+        })
     }
 
     fn finish_calls(&self) -> Result<(), RequestError> {
         let known: Vec<SlotSeq> = self.started.lock().iter().map(|started| started.number).collect();
-        self.call_until(Instant::now() + self.timeout, AllowedEpoch::Any, |remote| remote.finish_calls())?;
+        let deadline = Instant::now() + self.timeout;
+        self.call_until(deadline, AllowedEpoch::Any, |remote| remote.finish_calls())?;
         let mut done = Vec::new();
         self.started.lock().retain(|started| {
             let over = known.contains(&started.number);
@@ -137,97 +153,58 @@ impl Remote for ReconnectingSession {
         Ok(())
     }
 
-    fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError> {
+    fn write(&self, parts: &[(Place, &[u8])]) -> Result<(), RequestError> {
         self.repeat_until_done(|link| {
-            if link.addresses.is_identity() {
-                return Ok(link.remote.write_vectored(parts));
-            }
-            let there = parts.iter().map(|(remote, data)| Some((link.addresses.translate(*remote)?, *data)));
-            let there: SmallVec<[(RemoteAddr, &[u8]); 4]> =
-                there.collect::<Option<_>>().ok_or(StaleAddress)?;
-            Ok(link.remote.write_vectored(&there))
+            link.check(parts.iter().map(|(place, _)| *place))?;
+            Ok(link.remote.write(parts))
         })
     }
 
-    fn read_vectored(&self, parts: &mut [(RemoteAddr, &mut [u8])]) -> Result<(), RequestError> {
+    fn read(&self, parts: &mut [(Place, &mut [u8])]) -> Result<(), RequestError> {
         self.repeat_until_done(|link| {
-            if link.addresses.is_identity() {
-                return Ok(link.remote.read_vectored(parts));
-            }
-            let there =
-                parts.iter_mut().map(|(remote, out)| Some((link.addresses.translate(*remote)?, &mut **out)));
-            let mut there: SmallVec<[(RemoteAddr, &mut [u8]); 4]> =
-                there.collect::<Option<_>>().ok_or(StaleAddress)?;
-            Ok(link.remote.read_vectored(&mut there))
+            link.check(parts.iter().map(|(place, _)| *place))?;
+            Ok(link.remote.read(parts))
         })
-    }
-
-    /// Starts a transfer once. The caller repeats a failed one.
-    fn start(&self, transfer: Transfer) {
-        let link = Arc::clone(&self.link.read());
-        let there = |remote| link.addresses.translate(remote);
-        match transfer {
-            Transfer::Read(remote, len, done) => match there(remote) {
-                Some(there) => link.remote.start(Transfer::Read(there, len, done)),
-                None => done(Err(RequestError::Disconnected)),
-            },
-            Transfer::Write(remote, data, done) => match there(remote) {
-                Some(there) => link.remote.start(Transfer::Write(there, data, done)),
-                None => done(Err(RequestError::Disconnected), data),
-            },
-        }
-    }
-
-    fn serve(&self, until: Option<Until>, act: &mut dyn FnMut()) {
-        let link = Arc::clone(&self.link.read());
-        link.remote.serve(until, act);
     }
 
     fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
         self.repeat_until_done(|link| {
-            if link.addresses.is_identity() {
-                return Ok(link.remote.execute(ops));
-            }
-            let here: SmallVec<[RemoteAddr; 8]> = ops.iter_mut().map(|op| *address_of(op)).collect();
-            let there = here.iter().map(|here| link.addresses.translate(*here));
-            let there: SmallVec<[RemoteAddr; 8]> = there.collect::<Option<_>>().ok_or(StaleAddress)?;
-            ops.iter_mut().zip(&there).for_each(|(op, there)| *address_of(op) = *there);
-            let outcome = link.remote.execute(ops);
-            ops.iter_mut().zip(&here).for_each(|(op, here)| *address_of(op) = *here);
-            Ok(outcome)
+            link.check(ops.iter().map(Op::place))?;
+            Ok(link.remote.execute(ops))
         })
+    }
+
+    /// Starts each transfer once. The caller repeats a failed one.
+    fn start(&self, mut transfers: Vec<Transfer>, until: Option<Until>) {
+        let link = Arc::clone(&self.link.read());
+        let stale = transfers.extract_if(.., |transfer| transfer.place().epoch != link.epoch);
+        stale.for_each(|transfer| transfer.fail(RequestError::Disconnected));
+        link.remote.start(transfers, until);
+    }
+
+    fn map(&self, region: Region) -> Option<(Arc<Memory>, usize)> {
+        // The memory is the same in every session, or the remote has ended.
+        let link = Arc::clone(&self.link.read());
+        link.remote.map(region)
     }
 
     fn epochs(&self) -> Epochs {
         Epochs {
-            newest: self.epoch.load(Ordering::Acquire),
-            in_use: self.epoch_in_use.load(Ordering::Acquire),
+            newest: Epoch(self.epoch.load(Ordering::Acquire)),
+            in_use: Epoch(self.epoch_in_use.load(Ordering::Acquire)),
             repeats: self.repeats.load(Ordering::Acquire),
         }
-    }
-
-    fn map(&self, remote: RemoteAddr, len: u64) -> Option<(Arc<Memory>, usize)> {
-        // The memory is the same in every session, or the remote has ended.
-        let link = Arc::clone(&self.link.read());
-        link.remote.map(link.addresses.translate(remote)?, len)
     }
 
     fn ready(&self) -> Result<(), RequestError> {
         self.repeat_until_done(|link| Ok(link.remote.ready()))
     }
 
-    fn is_connected(&self) -> bool {
-        *self.state.lock() != Phase::Over
-    }
-
-    fn description(&self) -> String {
-        self.link.read().remote.description()
-    }
-
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        let mut counters = self.link.read().remote.counters();
-        counters.push(("returns", self.reconnects.load(Ordering::Relaxed)));
-        counters
+    fn status(&self) -> Status {
+        let mut status = self.link.read().remote.status();
+        status.is_connected = !self.is_over();
+        status.counters.push(("returns", self.reconnects.load(Ordering::Relaxed)));
+        status
     }
 
     fn close(&self) {

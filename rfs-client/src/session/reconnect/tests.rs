@@ -3,12 +3,11 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use rdmabox::{Memory, Op, RemoteAddr};
 use rfs_proto::{RegionRef, Request, decode_request, encode_request};
 
 use crate::{
-    CallOptions,
-    session::reconnect::{address_map::address_of, reconnect_thread::ConnectFailure, *},
+    remote::{CallOptions, ReplyWait, Status, address::Region, operation::Op},
+    session::reconnect::{reconnect_thread::ConnectFailure, *},
 };
 
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -16,15 +15,16 @@ const SHORT: Duration = Duration::from_millis(50);
 const ARENA: RegionRef = RegionRef { addr: 0x1_0000, len: 0x1000, rkey: 5 };
 const TABLE: RegionRef = RegionRef { addr: 0x8_0000, len: 0x1000, rkey: 6 };
 
-const ANY: CallOptions<'static> = CallOptions { once: false, epoch: None, cancel: None };
+const ANY: CallOptions<'static> = CallOptions { once: false, epoch: None, wait: ReplyWait::Bounded };
 const ONCE: CallOptions<'static> = CallOptions { once: true, ..ANY };
+const STARTED: CallOptions<'static> = CallOptions { wait: ReplyWait::None, ..ANY };
 
 fn in_epoch(epoch: u32) -> CallOptions<'static> {
-    CallOptions { epoch: Some(epoch), ..ANY }
+    CallOptions { epoch: Some(Epoch(epoch)), ..ANY }
 }
 
-fn waiting(epoch: u32, cancel: &Cancel) -> CallOptions<'_> {
-    CallOptions { cancel: Some(cancel), ..in_epoch(epoch) }
+fn waiting(epoch: Epoch, cancel: &Cancel) -> CallOptions<'_> {
+    CallOptions { epoch: Some(epoch), wait: ReplyWait::Cancellable(cancel), ..ANY }
 }
 
 /// Fate of an operation.
@@ -48,7 +48,7 @@ struct Server {
     slots: Mutex<HashMap<u32, (u64, Vec<u8>)>>,
     /// Requests that took effect, in order.
     effects: Mutex<Vec<Vec<u8>>>,
-    places: Mutex<Vec<RemoteAddr>>,
+    places: Mutex<Vec<Place>>,
     sessions: AtomicU64,
     /// True if the server has dropped the mount.
     forgets: AtomicBool,
@@ -116,7 +116,7 @@ impl fmt::Debug for Connection {
 
 impl Connection {
     fn apply_fate(&self, act: impl FnOnce()) -> Result<(), RequestError> {
-        if !self.is_connected() {
+        if !self.up.load(Ordering::SeqCst) {
             return Err(RequestError::Disconnected);
         }
         let fate = self.server.fates.lock().pop().unwrap_or(Fate::Done);
@@ -132,7 +132,7 @@ impl Connection {
         Ok(())
     }
 
-    fn record(&self, places: impl IntoIterator<Item = RemoteAddr>) -> Result<(), RequestError> {
+    fn record(&self, places: impl IntoIterator<Item = Place>) -> Result<(), RequestError> {
         self.apply_fate(|| self.server.places.lock().extend(places))
     }
 }
@@ -144,49 +144,34 @@ impl Remote for Connection {
         reply: &mut Vec<u8>,
         options: CallOptions<'_>,
     ) -> Result<(), RequestError> {
-        if options.cancel.is_some() {
-            return self.apply_fate(|| {});
-        }
-        self.apply_fate(|| {
-            self.server.carry_out(request);
-            *reply = request.to_vec();
+        self.apply_fate(|| match options.wait {
+            ReplyWait::Cancellable(_) => {}
+            ReplyWait::None => self.server.carry_out(request),
+            ReplyWait::Bounded => {
+                self.server.carry_out(request);
+                *reply = request.to_vec();
+            }
         })
-    }
-
-    fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
-        self.apply_fate(|| self.server.carry_out(request))
     }
 
     fn finish_calls(&self) -> Result<(), RequestError> {
         self.apply_fate(|| {})
     }
 
-    fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError> {
+    fn write(&self, parts: &[(Place, &[u8])]) -> Result<(), RequestError> {
         self.record(parts.iter().map(|(place, _)| *place))
     }
 
-    fn read_vectored(&self, parts: &mut [(RemoteAddr, &mut [u8])]) -> Result<(), RequestError> {
+    fn read(&self, parts: &mut [(Place, &mut [u8])]) -> Result<(), RequestError> {
         self.record(parts.iter().map(|(place, _)| *place))
     }
 
     fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
-        self.record(ops.iter_mut().map(|op| *address_of(op)))
+        self.record(ops.iter().map(Op::place))
     }
 
-    fn map(&self, _: RemoteAddr, _: u64) -> Option<(Arc<Memory>, usize)> {
-        None
-    }
-
-    fn is_connected(&self) -> bool {
-        self.up.load(Ordering::SeqCst)
-    }
-
-    fn description(&self) -> String {
-        "a connection".into()
-    }
-
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        Vec::new()
+    fn status(&self) -> Status {
+        Status { is_connected: self.up.load(Ordering::SeqCst), ..Status::default() }
     }
 
     fn close(&self) {
@@ -214,8 +199,8 @@ impl SessionFactory for Connections {
 struct EpochRecorder(Arc<AtomicU32>);
 
 impl Reclaimer for EpochRecorder {
-    fn reclaim(&self, _: &dyn Remote, _: &Attached, epoch: u32) -> Result<(), RequestError> {
-        self.0.store(epoch, Ordering::SeqCst);
+    fn reclaim(&self, _: &dyn Remote, _: &Attached, epoch: Epoch) -> Result<(), RequestError> {
+        self.0.store(epoch.0, Ordering::SeqCst);
         Ok(())
     }
 }
@@ -236,8 +221,8 @@ fn bytes(request: &Request<'_>) -> Vec<u8> {
     bytes
 }
 
-fn place(offset: u64, epoch: u32) -> RemoteAddr {
-    RemoteAddr { addr: ARENA.addr + offset, rkey: ARENA.rkey.wrapping_add(epoch) }
+fn place(offset: u64, epoch: u32) -> Place {
+    Place { epoch: Epoch(epoch), region: Region::Arena, offset }
 }
 
 fn fate() -> impl Strategy<Value = Fate> {
@@ -260,7 +245,7 @@ proptest! {
             let request = bytes(&Request::Close { ino });
             let asked = match waits {
                 true => remote.call(&request, &mut Vec::new(), ONCE),
-                false => remote.start_call(&request),
+                false => remote.call(&request, &mut Vec::new(), STARTED),
             };
             prop_assert_eq!(asked, Ok(()));
             expected.push(request);
@@ -276,19 +261,16 @@ proptest! {
 }
 
 #[test]
-fn one_sided_operations_are_repeated_at_the_new_addresses() {
+fn one_sided_operations_are_repeated_in_their_epoch() {
     let server = Arc::new(Server::default());
     let remote = reconnecting(&server);
     *server.fates.lock() = vec![Fate::Unheard];
     let mut old = 0;
-    let mut ops = [Op::CompareSwap { remote: place(8, 0), compare: 0, swap: 1, old: &mut old }];
+    let mut ops = [Op::CompareSwap { place: place(8, 0), compare: 0, swap: 1, old: &mut old }];
     assert_eq!(remote.execute(&mut ops), Ok(()));
-    // The caller's own addresses have not changed.
-    assert_eq!(*address_of(&mut ops[0]), place(8, 0));
-    let there = RemoteAddr { addr: ARENA.addr + 8 + (1 << 32), rkey: ARENA.rkey + 100 };
-    assert_eq!(*server.places.lock(), [place(8, 0), there]);
+    assert_eq!(*server.places.lock(), [place(8, 0), place(8, 0)]);
     assert_eq!(remote.epochs().repeats, 1);
-    assert_eq!(remote.write_vectored(&[(place(0, 1), b"x")]), Err(RequestError::Disconnected), "no such epoch");
+    assert_eq!(remote.write(&[(place(0, 1), b"x")]), Err(RequestError::Disconnected), "no such epoch");
     remote.close();
 }
 
@@ -300,9 +282,9 @@ fn an_operation_is_not_repeated_after_its_timeout() {
     let remote = reconnecting_within(&server, SHORT);
     let late = || *server.fates.lock() = vec![Fate::Late];
     late();
-    assert_eq!(remote.write_vectored(&[(place(0, 0), b"x")]), Err(RequestError::Disconnected));
+    assert_eq!(remote.write(&[(place(0, 0), b"x")]), Err(RequestError::Disconnected));
     // A later session carries operations out again.
-    while remote.write_vectored(&[(place(0, 0), b"x")]).is_err() {}
+    while remote.write(&[(place(0, 0), b"x")]).is_err() {}
     let done = server.places.lock().len();
     late();
     assert_eq!(remote.ready(), Ok(()));
@@ -312,7 +294,7 @@ fn an_operation_is_not_repeated_after_its_timeout() {
     server.effects.lock().clear();
     late();
     assert_eq!(remote.call(&bytes(&Request::StatFs), &mut Vec::new(), ANY), Err(RequestError::Disconnected));
-    while remote.write_vectored(&[(place(0, 0), b"x")]).is_err() {}
+    while remote.write(&[(place(0, 0), b"x")]).is_err() {}
     late();
     let unlink = bytes(&Request::Unlink { parent: 1, name: b"a" });
     assert_eq!(remote.call(&unlink, &mut Vec::new(), ONCE), Err(RequestError::Disconnected));
@@ -331,16 +313,16 @@ fn a_new_epoch_voids_addresses_and_repeats_no_changes() {
     *server.fates.lock() = vec![Fate::Lost];
     let request = bytes(&Request::Unlink { parent: 1, name: b"a" });
     assert_eq!(remote.call(&request, &mut Vec::new(), ONCE), Err(RequestError::Disconnected));
-    assert!(remote.is_connected() && server.effects.lock().is_empty());
-    assert_eq!((remote.epochs().newest, epoch.load(Ordering::SeqCst)), (1, 1));
-    assert_eq!(remote.write_vectored(&[(place(0, 0), b"x")]), Err(RequestError::Disconnected));
+    assert!(remote.status().is_connected && server.effects.lock().is_empty());
+    assert_eq!((remote.epochs().newest, epoch.load(Ordering::SeqCst)), (Epoch(1), 1));
+    assert_eq!(remote.write(&[(place(0, 0), b"x")]), Err(RequestError::Disconnected));
     assert!(server.places.lock().is_empty());
-    assert_eq!(remote.write_vectored(&[(place(0, 1), b"x")]), Ok(()));
+    assert_eq!(remote.write(&[(place(0, 1), b"x")]), Ok(()));
     // A request without effects is repeated. A waiter of the old epoch fails.
     server.forgets.store(true, Ordering::SeqCst);
     *server.fates.lock() = vec![Fate::Lost];
     assert_eq!(remote.call(&bytes(&Request::StatFs), &mut Vec::new(), ANY), Ok(()));
-    assert_eq!(remote.epochs().newest, 2);
+    assert_eq!(remote.epochs().newest, Epoch(2));
     server.forgets.store(true, Ordering::SeqCst);
     *server.fates.lock() = vec![Fate::Lost];
     let news = remote.call(&[], &mut Vec::new(), waiting(remote.epochs().newest, &Cancel::new()));
@@ -360,17 +342,17 @@ fn a_request_of_one_epoch_is_not_carried_out_in_another() {
         let mut reply = Vec::new();
         [
             remote.call(&asks, &mut reply, in_epoch(epoch)),
-            remote.call_all(epoch, &[asks.clone(), asks.clone()], &mut Vec::new()),
+            remote.call_all(Epoch(epoch), &[asks.clone(), asks.clone()], &mut Vec::new()),
             remote.call(&changes, &mut reply, CallOptions { once: true, ..in_epoch(epoch) }),
         ]
     };
-    assert_eq!((remote.epochs().in_use, all(0)), (0, [Ok(()), Ok(()), Ok(())]));
+    assert_eq!((remote.epochs().in_use, all(0)), (Epoch(0), [Ok(()), Ok(()), Ok(())]));
     assert_eq!(server.effects.lock().len(), 4);
     // The epoch ends before the request of that epoch is sent.
     server.forgets.store(true, Ordering::SeqCst);
     *server.fates.lock() = vec![Fate::Lost];
     assert_eq!(remote.call(&asks, &mut Vec::new(), in_epoch(0)), Err(RequestError::Disconnected));
-    assert_eq!(remote.epochs().in_use, 1);
+    assert_eq!(remote.epochs().in_use, Epoch(1));
     let over = || Err(RequestError::Disconnected);
     assert_eq!((all(0), all(1)), ([over(), over(), over()], [Ok(()), Ok(()), Ok(())]));
     assert_eq!(server.effects.lock().len(), 8);
@@ -384,8 +366,8 @@ fn the_remote_ends_if_the_memory_is_another_one() {
     server.empty.store(true, Ordering::SeqCst);
     *server.fates.lock() = vec![Fate::Lost];
     assert_eq!(remote.call(&bytes(&Request::StatFs), &mut Vec::new(), ANY), Err(RequestError::Disconnected));
-    assert!(!remote.is_connected());
+    assert!(!remote.status().is_connected);
     assert_eq!(remote.ready(), Err(RequestError::Disconnected));
-    assert_eq!(remote.start_call(&bytes(&Request::Close { ino: 1 })), Err(RequestError::Disconnected));
+    assert_eq!(remote.call(&bytes(&Request::Close { ino: 1 }), &mut Vec::new(), STARTED), Err(RequestError::Disconnected));
     assert!(server.effects.lock().is_empty());
 }

@@ -3,13 +3,13 @@
 use rfs_proto::{FallocateFlags, LockClass};
 
 use super::*;
-use crate::inode::locks::held::LockKey;
+use crate::{inode::locks::held::LockKey, remote::address::Epoch};
 
 /// A new epoch begins, and a lock is lost.
 fn lose_a_lock(c: &Client, ino: u64) {
     let inode = c.opened(ino).expect("known");
     inode.locks.held.lock().has(LockKey { handle: 7, owner: 7, class: LockClass::Record });
-    assert_eq!(inode.locks.lose(1), 1);
+    assert_eq!(inode.locks.lose(Epoch(1)), 1);
     // Placed bytes have to be checked against the record, too.
     inode.size.lock().distrust();
 }
@@ -56,7 +56,7 @@ fn a_change_of_size_fails_if_its_lock_gets_lost_meanwhile() {
     inode.locks.held.lock().has(LockKey { handle: 7, owner: 7, class: LockClass::Record });
     let loses = Arc::clone(&inode);
     interceptor.once(OpKind::Call, move || {
-        loses.locks.lose(1);
+        loses.locks.lose(Epoch(1));
         Err(RequestError::Disconnected)
     });
     assert_eq!(c.setattr(ino, &TRUNCATE).map(drop), Err(Errno::EIO.into()));

@@ -1,6 +1,7 @@
 //! Tests of layouts: recalls, and changes of size.
 
 use super::*;
+use crate::remote::address::Epoch;
 
 #[test]
 fn a_layout_is_given_back_when_no_operation_uses_it() {
@@ -80,7 +81,7 @@ fn a_recall_of_everything_voids_all_layouts() {
         let client = Arc::clone(&k.client);
         k.client.close(ino).expect("closed");
         k.interceptor.once(OpKind::Reply, move || {
-            client.give_layouts_back(0, &[Recall::All]);
+            client.give_layouts_back(Epoch(0), &[Recall::All]);
             Ok(())
         });
         k.client.open(ino, true).expect("opened");

@@ -3,9 +3,16 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rdmabox::{Memory, Op, RemoteAddr, RequestError, Until};
+use rdmabox::{Memory, RequestError, Until};
 
-use crate::{CallOptions, Remote, Transfer, tests::fake::Fake};
+use crate::{
+    remote::{
+        CallOptions, Remote, ReplyWait, Status,
+        address::{Place, Region},
+        operation::{Op, Transfer},
+    },
+    tests::fake::Fake,
+};
 
 /// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,10 +112,9 @@ impl Interceptor {
     pub(crate) fn release(&self, outcome: &Result<(), RequestError>) {
         let held = self.held.lock().as_mut().map(std::mem::take);
         for held in held.into_iter().flatten() {
-            match (held, outcome) {
-                (held, Ok(())) => self.inner.start(held),
-                (Transfer::Read(_, _, done), Err(e)) => done(Err(e.clone())),
-                (Transfer::Write(_, data, done), Err(e)) => done(Err(e.clone()), data),
+            match outcome {
+                Ok(()) => self.inner.start(vec![held], None),
+                Err(e) => held.fail(e.clone()),
             }
         }
     }
@@ -129,7 +135,7 @@ impl Remote for Interceptor {
         reply: &mut Vec<u8>,
         options: CallOptions<'_>,
     ) -> Result<(), RequestError> {
-        if options.cancel.is_some() {
+        if matches!(options.wait, ReplyWait::Cancellable(_)) {
             return self.inner.call(request, reply, options);
         }
         self.intercept(OpKind::Call)?;
@@ -137,34 +143,26 @@ impl Remote for Interceptor {
         self.intercept(OpKind::Reply)
     }
 
-    fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
-        self.call(request, &mut Vec::new(), CallOptions::default())
-    }
-
     fn finish_calls(&self) -> Result<(), RequestError> {
         self.inner.finish_calls()
     }
 
-    fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError> {
+    fn write(&self, parts: &[(Place, &[u8])]) -> Result<(), RequestError> {
         self.intercept(OpKind::Write)?;
-        self.inner.write_vectored(parts)
+        self.inner.write(parts)
     }
 
-    fn read_vectored(&self, parts: &mut [(RemoteAddr, &mut [u8])]) -> Result<(), RequestError> {
+    fn read(&self, parts: &mut [(Place, &mut [u8])]) -> Result<(), RequestError> {
         self.intercept(OpKind::Read)?;
-        self.inner.read_vectored(parts)
+        self.inner.read(parts)
     }
 
-    fn start(&self, transfer: Transfer) {
-        match self.held.lock().as_mut() {
-            Some(held) => held.push(transfer),
-            None => self.inner.start(transfer),
-        }
-    }
-
-    fn serve(&self, until: Option<Until>, act: &mut dyn FnMut()) {
+    fn start(&self, transfers: Vec<Transfer>, until: Option<Until>) {
         self.served.lock().extend(until);
-        act();
+        match self.held.lock().as_mut() {
+            Some(held) => held.extend(transfers),
+            None => self.inner.start(transfers, until),
+        }
     }
 
     fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
@@ -172,21 +170,11 @@ impl Remote for Interceptor {
         self.inner.execute(ops)
     }
 
-    fn map(&self, remote: RemoteAddr, len: u64) -> Option<(Arc<Memory>, usize)> {
-        self.inner.map(remote, len)
+    fn map(&self, region: Region) -> Option<(Arc<Memory>, usize)> {
+        self.inner.map(region)
     }
 
-    fn is_connected(&self) -> bool {
-        self.inner.is_connected()
+    fn status(&self) -> Status {
+        self.inner.status()
     }
-
-    fn description(&self) -> String {
-        self.inner.description()
-    }
-
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.inner.counters()
-    }
-
-    fn close(&self) {}
 }

@@ -10,12 +10,14 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use rdmabox::{Memory, RemoteAddr, RequestError};
+use rdmabox::{Memory, RequestError};
 use rfs_proto::{
     Attached, Attr, BLOCK, DirEntry, DirPage, Errno, Extent, FileKind, Growth, Identity, InUse, Layout,
     Marks, Opened, RegionRef, RenameFlags, Reply, Request, SetAttr, SetTime, checksum,
     record::{self, Space},
 };
+
+use crate::remote::address::{Place, Region};
 
 mod interceptor;
 mod recalls;
@@ -136,17 +138,24 @@ impl Fake {
         self.table.write(ino as usize * record::LEN + record::INO, &u64::MAX.to_le_bytes());
     }
 
-    fn memory(&self, remote: RemoteAddr, len: usize) -> Result<(&Arc<Memory>, usize), RequestError> {
-        let memory = match (remote.rkey, &self.sums) {
-            (ARENA_KEY, _) => &self.arena,
-            (SUMS_KEY, Some(sums)) => sums,
-            _ => &self.table,
-        };
-        let offset = remote.addr.checked_sub(memory.addr()).map(|o| o as usize);
-        offset
-            .filter(|o| o + len <= memory.len())
-            .map(|o| (memory, o))
-            .ok_or(RequestError::Completion(rdmabox::WcStatus::RemAccessErr))
+    fn region(&self, region: Region) -> &Arc<Memory> {
+        match region {
+            Region::Arena => &self.arena,
+            Region::Table => &self.table,
+            Region::Sums => self.sums.as_ref().expect("checksums"),
+        }
+    }
+
+    fn memory(
+        &self,
+        Place { region, offset, .. }: Place,
+        len: usize,
+    ) -> Result<(&Arc<Memory>, usize), RequestError> {
+        let (memory, offset) = (self.region(region), offset as usize);
+        match offset + len <= memory.len() {
+            true => Ok((memory, offset)),
+            false => Err(RequestError::Completion(rdmabox::WcStatus::RemAccessErr)),
+        }
     }
 
     fn alive(&self) -> Result<(), RequestError> {

@@ -2,10 +2,17 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use rdmabox::{Memory, Op, RemoteAddr, RequestError};
+use rdmabox::{Memory, RequestError};
 use rfs_proto::{Reply, Request, decode_request, encode_reply, encode_reply_with};
 
-use crate::{CallOptions, Remote, tests::fake::Fake};
+use crate::{
+    remote::{
+        CallOptions, Remote, ReplyWait, Status,
+        address::{Place, Region},
+        operation::Op,
+    },
+    tests::fake::Fake,
+};
 
 impl Remote for Fake {
     fn call(
@@ -14,7 +21,7 @@ impl Remote for Fake {
         reply: &mut Vec<u8>,
         options: CallOptions<'_>,
     ) -> Result<(), RequestError> {
-        if let Some(cancel) = options.cancel {
+        if let ReplyWait::Cancellable(cancel) = options.wait {
             let Ok(Request::Recalls { done }) = decode_request(request) else { panic!("no recalls") };
             return self.recalls.next(done, reply, cancel, || self.alive());
         }
@@ -29,27 +36,23 @@ impl Remote for Fake {
         Ok(())
     }
 
-    fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
-        self.call(request, &mut Vec::new(), CallOptions::default())
-    }
-
     fn finish_calls(&self) -> Result<(), RequestError> {
         self.alive()
     }
 
-    fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<(), RequestError> {
+    fn write(&self, parts: &[(Place, &[u8])]) -> Result<(), RequestError> {
         self.alive()?;
-        for (remote, data) in parts {
-            let (memory, offset) = self.memory(*remote, data.len())?;
+        for (place, data) in parts {
+            let (memory, offset) = self.memory(*place, data.len())?;
             memory.write(offset, data);
         }
         Ok(())
     }
 
-    fn read_vectored(&self, parts: &mut [(RemoteAddr, &mut [u8])]) -> Result<(), RequestError> {
+    fn read(&self, parts: &mut [(Place, &mut [u8])]) -> Result<(), RequestError> {
         self.alive()?;
-        for (remote, out) in parts {
-            let (memory, offset) = self.memory(*remote, out.len())?;
+        for (place, out) in parts {
+            let (memory, offset) = self.memory(*place, out.len())?;
             memory.read(offset, out);
         }
         Ok(())
@@ -59,41 +62,30 @@ impl Remote for Fake {
         self.lists.fetch_add(1, Ordering::Relaxed);
         for op in ops {
             match op {
-                Op::Write { remote, data } => self.write_vectored(&[(*remote, data)])?,
-                Op::Read { remote, out } => self.read_vectored(&mut [(*remote, out)])?,
-                Op::CompareSwap { remote, compare, swap, old } => {
-                    let (memory, offset) = self.memory(*remote, 8)?;
+                Op::Write { place, data } => self.write(&[(*place, data)])?,
+                Op::Read { place, out } => self.read(&mut [(*place, out)])?,
+                Op::CompareSwap { place, compare, swap, old } => {
+                    let (memory, offset) = self.memory(*place, 8)?;
                     let (compare, swap) = (*compare, *swap);
                     let word = memory.atomic_u64(offset);
                     **old = word
                         .compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst)
                         .unwrap_or_else(|was| was);
                 }
-                Op::FetchAdd { remote, add, old } => {
-                    let (memory, offset) = self.memory(*remote, 8)?;
-                    **old = memory.atomic_u64(offset).fetch_add(*add, Ordering::SeqCst);
-                }
             }
         }
         Ok(())
     }
 
-    fn map(&self, remote: RemoteAddr, len: u64) -> Option<(Arc<Memory>, usize)> {
-        let (memory, offset) = self.memory(remote, len as usize).ok()?;
-        self.mapped.then(|| (memory.clone(), offset))
+    fn map(&self, region: Region) -> Option<(Arc<Memory>, usize)> {
+        self.mapped.then(|| (self.region(region).clone(), 0))
     }
 
-    fn is_connected(&self) -> bool {
-        self.connected.load(Ordering::Relaxed)
+    fn status(&self) -> Status {
+        Status {
+            is_connected: self.connected.load(Ordering::Relaxed),
+            transport: "a fake".into(),
+            counters: vec![("calls", self.calls())],
+        }
     }
-
-    fn description(&self) -> String {
-        "a fake".into()
-    }
-
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        vec![("calls", self.calls())]
-    }
-
-    fn close(&self) {}
 }

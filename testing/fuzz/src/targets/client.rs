@@ -9,8 +9,11 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use rdmabox::{Memory, Op, RemoteAddr, RequestError};
-use rfs_client::{AttachOptions, CallOptions, Client, ClientError, Creator, LockRequest, Remote, Seek};
+use rdmabox::{Memory, RequestError};
+use rfs_client::{
+    AttachOptions, CallOptions, Client, ClientError, Creator, LockRequest, Op, Place, Region, Remote, Seek,
+    Status,
+};
 use rfs_proto::{
     Attr, FallocateFlags, LockClass, LockKind, LockRange, ROOT_INO, RenameFlags, SetAttr, SetTime, XattrSet,
     decode_request, encode_reply,
@@ -28,9 +31,9 @@ trait Source: Send {
     /// Writes the reply to a request. Returns `None` if the server is disconnected.
     fn reply(&mut self, request: &[u8], reply: &mut Vec<u8>) -> Option<()>;
     /// Fills `out` from remote memory. Returns `None` if the server is disconnected.
-    fn read(&mut self, from: RemoteAddr, out: &mut [u8]) -> Option<()>;
+    fn read(&mut self, from: Place, out: &mut [u8]) -> Option<()>;
     /// Writes to remote memory.
-    fn write(&mut self, to: RemoteAddr, data: &[u8]);
+    fn write(&mut self, to: Place, data: &[u8]);
 }
 
 /// A connection to a simulated server, which is defined by its answers.
@@ -53,45 +56,30 @@ impl<S: Source> Remote for Server<S> {
         self.with(|source| source.reply(request, reply))
     }
 
-    fn start_call(&self, request: &[u8]) -> Result<()> {
-        self.with(|source| source.reply(request, &mut Vec::new()))
-    }
-
-    fn finish_calls(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn write_vectored(&self, parts: &[(RemoteAddr, &[u8])]) -> Result<()> {
+    fn write(&self, parts: &[(Place, &[u8])]) -> Result<()> {
         self.with(|source| {
             parts.iter().for_each(|(to, data)| source.write(*to, data));
             Some(())
         })
     }
 
-    fn read_vectored(&self, parts: &mut [(RemoteAddr, &mut [u8])]) -> Result<()> {
+    fn read(&self, parts: &mut [(Place, &mut [u8])]) -> Result<()> {
         self.with(|source| parts.iter_mut().try_for_each(|(from, out)| source.read(*from, out)))
     }
 
     fn execute(&self, ops: &mut [Op<'_>]) -> Result<()> {
-        let word = |source: &mut S, at: RemoteAddr, change: &dyn Fn(u64) -> Option<u64>| {
-            let mut bytes = [0; 8];
-            source.read(at, &mut bytes)?;
-            let old = u64::from_le_bytes(bytes);
-            if let Some(new) = change(old) {
-                source.write(at, &new.to_le_bytes());
-            }
-            Some(old)
-        };
         self.with(|source| {
             ops.iter_mut().try_for_each(|op| {
                 match op {
-                    Op::Write { remote, data } => source.write(*remote, data),
-                    Op::Read { remote, out } => source.read(*remote, out)?,
-                    Op::CompareSwap { remote, compare, swap, old } => {
-                        **old = word(source, *remote, &|found| (found == *compare).then_some(*swap))?;
-                    }
-                    Op::FetchAdd { remote, add, old } => {
-                        **old = word(source, *remote, &|found| Some(found.wrapping_add(*add)))?;
+                    Op::Write { place, data } => source.write(*place, data),
+                    Op::Read { place, out } => source.read(*place, out)?,
+                    Op::CompareSwap { place, compare, swap, old } => {
+                        let mut bytes = [0; 8];
+                        source.read(*place, &mut bytes)?;
+                        **old = u64::from_le_bytes(bytes);
+                        if **old == *compare {
+                            source.write(*place, &swap.to_le_bytes());
+                        }
                     }
                 }
                 Some(())
@@ -99,23 +87,9 @@ impl<S: Source> Remote for Server<S> {
         })
     }
 
-    fn map(&self, _: RemoteAddr, _: u64) -> Option<(Arc<Memory>, usize)> {
-        None
+    fn status(&self) -> Status {
+        Status { is_connected: true, ..Status::default() }
     }
-
-    fn is_connected(&self) -> bool {
-        true
-    }
-
-    fn description(&self) -> String {
-        "fuzz".into()
-    }
-
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        Vec::new()
-    }
-
-    fn close(&self) {}
 }
 
 /// A server that takes its answers from the input.
@@ -142,14 +116,14 @@ impl Source for Liar {
         Some(())
     }
 
-    fn read(&mut self, _: RemoteAddr, out: &mut [u8]) -> Option<()> {
+    fn read(&mut self, _: Place, out: &mut [u8]) -> Option<()> {
         let answer = self.next()?;
         let len = answer.len().min(out.len());
         out[..len].copy_from_slice(&answer[..len]);
         Some(())
     }
 
-    fn write(&mut self, _: RemoteAddr, _: &[u8]) {}
+    fn write(&mut self, _: Place, _: &[u8]) {}
 }
 
 /// A server that follows the protocol and records its answers.
@@ -170,9 +144,13 @@ impl Honest {
         self.answers.extend_from_slice(answer);
     }
 
-    fn place(&self, RemoteAddr { addr, rkey }: RemoteAddr) -> (&Memory, usize) {
-        let memory = if rkey == 1 { &self.bench.arena } else { &self.bench.table };
-        (memory, (addr - memory.addr()) as usize)
+    fn memory(&self, Place { region, offset, .. }: Place) -> (&Memory, usize) {
+        let memory = match region {
+            Region::Arena => &self.bench.arena,
+            // This server has no checksums.
+            Region::Table | Region::Sums => &self.bench.table,
+        };
+        (memory, offset as usize)
     }
 }
 
@@ -184,15 +162,15 @@ impl Source for Honest {
         Some(())
     }
 
-    fn read(&mut self, from: RemoteAddr, out: &mut [u8]) -> Option<()> {
-        let (memory, at) = self.place(from);
+    fn read(&mut self, from: Place, out: &mut [u8]) -> Option<()> {
+        let (memory, at) = self.memory(from);
         memory.read(at, out);
         self.record(out);
         Some(())
     }
 
-    fn write(&mut self, to: RemoteAddr, data: &[u8]) {
-        let (memory, at) = self.place(to);
+    fn write(&mut self, to: Place, data: &[u8]) {
+        let (memory, at) = self.memory(to);
         memory.write(at, data);
     }
 }

@@ -1,0 +1,139 @@
+//! A session after its attach: it knows the regions, and translates places to their addresses.
+//!
+//! # Concurrency
+//! Any number of threads. No locks.
+
+use std::sync::Arc;
+
+use rdmabox::{Memory, RemoteAddr, RequestError, Session, Until};
+use rfs_proto::Attached;
+use smallvec::SmallVec;
+
+use crate::remote::{
+    CallOptions, Remote, ReplyWait, Status,
+    address::{Epoch, Place, Region, Regions},
+    operation::{LIST, Op, Transfer},
+};
+
+/// A session and its names of the server's memory. It ignores epochs: all its places are of one.
+#[derive(Debug)]
+pub(crate) struct AttachedSession {
+    session: Arc<Session>,
+    regions: Regions,
+}
+
+impl AttachedSession {
+    pub(crate) fn new(session: Arc<Session>, attached: &Attached) -> AttachedSession {
+        AttachedSession { session, regions: Regions::of(attached) }
+    }
+
+    fn translate<'a>(&self, op: &'a mut Op<'_>) -> rdmabox::Op<'a> {
+        let remote = self.regions.address(op.place());
+        match op {
+            Op::Write { data, .. } => rdmabox::Op::Write { remote, data },
+            Op::Read { out, .. } => rdmabox::Op::Read { remote, out },
+            Op::CompareSwap { compare, swap, old, .. } => {
+                rdmabox::Op::CompareSwap { remote, compare: *compare, swap: *swap, old }
+            }
+        }
+    }
+
+    fn start_one(&self, transfer: Transfer) {
+        let remote = self.regions.address(transfer.place());
+        match transfer {
+            // The session's own buffers come first; the heap serves when they are used up.
+            Transfer::Read(_, len, done) => match self.session.buffer(len) {
+                Some(out) => {
+                    self.session.read_then(remote, out, |result, out| done(result.map(|()| &out[..])));
+                }
+                None => {
+                    let out = vec![0; len];
+                    self.session.read_then(remote, out, |result, out| done(result.map(|()| &out[..])));
+                }
+            },
+            Transfer::Write(_, data, done) => self.session.write_then(remote, data, done),
+        }
+    }
+}
+
+impl Remote for AttachedSession {
+    fn call(
+        &self,
+        request: &[u8],
+        reply: &mut Vec<u8>,
+        options: CallOptions<'_>,
+    ) -> Result<(), RequestError> {
+        match options.wait {
+            ReplyWait::Bounded => self.session.call(request, reply),
+            ReplyWait::Cancellable(cancel) => self.session.call_waiting(request, reply, cancel),
+            ReplyWait::None => self.session.start_call(request),
+        }
+    }
+
+    fn call_all(
+        &self,
+        _: Epoch,
+        requests: &[Vec<u8>],
+        replies: &mut Vec<Vec<u8>>,
+    ) -> Result<(), RequestError> {
+        self.session.call_all(requests, replies)
+    }
+
+    fn finish_calls(&self) -> Result<(), RequestError> {
+        self.session.finish_calls()
+    }
+
+    fn write(&self, parts: &[(Place, &[u8])]) -> Result<(), RequestError> {
+        if let [(place, data)] = parts {
+            return self.session.write(self.regions.address(*place), data);
+        }
+        let mut there: SmallVec<[(RemoteAddr, &[u8]); LIST]> = SmallVec::new();
+        there.extend(parts.iter().map(|(place, data)| (self.regions.address(*place), *data)));
+        self.session.write_vectored(&there)
+    }
+
+    fn read(&self, parts: &mut [(Place, &mut [u8])]) -> Result<(), RequestError> {
+        if let [(place, out)] = parts {
+            return self.session.read(self.regions.address(*place), out);
+        }
+        let mut there: SmallVec<[(RemoteAddr, &mut [u8]); LIST]> = SmallVec::new();
+        there.extend(parts.iter_mut().map(|(place, out)| (self.regions.address(*place), &mut **out)));
+        self.session.read_vectored(&mut there)
+    }
+
+    fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
+        let mut there: SmallVec<[rdmabox::Op<'_>; LIST]> = SmallVec::new();
+        there.extend(ops.iter_mut().map(|op| self.translate(op)));
+        self.session.execute(&mut there)
+    }
+
+    fn start(&self, transfers: Vec<Transfer>, until: Option<Until>) {
+        let start_all =
+            || self.session.together(|| transfers.into_iter().for_each(|transfer| self.start_one(transfer)));
+        match until {
+            None => start_all(),
+            Some(until) => self.session.serve(until, start_all),
+        }
+    }
+
+    fn map(&self, region: Region) -> Option<(Arc<Memory>, usize)> {
+        let region = self.regions.get(region);
+        self.session.map(RemoteAddr { addr: region.addr, rkey: region.rkey }, region.len)
+    }
+
+    fn ready(&self) -> Result<(), RequestError> {
+        if self.session.is_connected() { Ok(()) } else { Err(RequestError::Disconnected) }
+    }
+
+    fn status(&self) -> Status {
+        Status {
+            is_connected: self.session.is_connected(),
+            transport: self.session.description(),
+            counters: self.session.stats().counters().collect(),
+        }
+    }
+
+    fn close(&self) {
+        self.session.close();
+    }
+}

@@ -1,0 +1,86 @@
+//! One-sided operations on the server's memory: steps of a list, and started reads and writes.
+
+use rdmabox::RequestError;
+use smallvec::SmallVec;
+
+use crate::remote::address::Place;
+
+/// Steps that every session accepts in one list. Longer writes and reads place their bytes before
+/// the list.
+pub(crate) const LIST: usize = 32;
+
+/// One list for the session.
+pub(crate) type Ops<'a> = SmallVec<[Op<'a>; 8]>;
+
+/// A step of a list, which a session executes in order.
+#[derive(Debug)]
+pub enum Op<'a> {
+    /// Writes bytes.
+    Write {
+        /// Destination.
+        place: Place,
+        /// The bytes.
+        data: &'a [u8],
+    },
+    /// Reads bytes.
+    Read {
+        /// Source.
+        place: Place,
+        /// Buffer, which is filled.
+        out: &'a mut [u8],
+    },
+    /// Replaces a word of eight bytes if it has an expected value.
+    CompareSwap {
+        /// The word, aligned to eight bytes.
+        place: Place,
+        /// Expected value.
+        compare: u64,
+        /// New value.
+        swap: u64,
+        /// Receives the value before the step.
+        old: &'a mut u64,
+    },
+}
+
+impl Op<'_> {
+    /// Returns the place that the step reads or writes.
+    pub fn place(&self) -> Place {
+        match self {
+            Op::Write { place, .. } | Op::Read { place, .. } | Op::CompareSwap { place, .. } => *place,
+        }
+    }
+}
+
+/// Callback that gets the bytes of a started read.
+pub type ReadDone = Box<dyn FnOnce(Result<&[u8], RequestError>) + Send>;
+
+/// Callback that runs when a started write has ended, and gets the buffer back. After an error
+/// the bytes may or may not be in place.
+pub type WriteDone = Box<dyn FnOnce(Result<(), RequestError>, Vec<u8>) + Send>;
+
+/// A read or a write to start.
+pub enum Transfer {
+    /// Reads so many bytes from a place. The thread that polls the completion runs the callback
+    /// with the bytes, so the callback must be short and must not block.
+    Read(Place, usize, ReadDone),
+    /// Writes bytes to a place, and runs the callback when the write has ended, as for a read. A
+    /// failed write may still take effect until the same write has been repeated.
+    Write(Place, Vec<u8>, WriteDone),
+}
+
+impl Transfer {
+    /// Returns the place that the transfer reads or writes.
+    pub fn place(&self) -> Place {
+        match self {
+            Transfer::Read(place, ..) | Transfer::Write(place, ..) => *place,
+        }
+    }
+
+    /// Ends the transfer with an error, without a start.
+    pub fn fail(self, error: RequestError) {
+        match self {
+            Transfer::Read(_, _, done) => done(Err(error)),
+            Transfer::Write(_, data, done) => done(Err(error), data),
+        }
+    }
+}
