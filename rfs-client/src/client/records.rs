@@ -9,7 +9,7 @@ use crate::{
     client::Client,
     error::ClientError,
     inode::{Inode, size::LookStart},
-    memory::records::Glimpse,
+    memory::records::{Glimpse, RawRecord, Seen},
     remote::address::{Epoch, Place},
 };
 
@@ -50,6 +50,23 @@ impl Client {
                 Glimpse { size: attr.size, generation: attr.layout_generation, allocated: None }
             }
         };
+        inode.saw(start, now.generation, now.size);
+        Ok(now)
+    }
+
+    /// Returns the size, generation and space of an inode as of the end of a list that began at
+    /// `start`. Over a network the list has read the record into `raw` at its end, and its size is
+    /// taken in. A mapped record is read now, and so is a record that was being changed.
+    pub(crate) fn record_behind(
+        &self,
+        inode: &Inode,
+        slot: u32,
+        raw: &RawRecord,
+        start: LookStart,
+    ) -> Result<Glimpse, ClientError> {
+        let seen = if self.records.is_mapped() { None } else { Seen::decode(raw, inode.ino, slot) };
+        let Some(seen) = seen else { return self.peek(inode) };
+        let now = seen.glimpse();
         inode.saw(start, now.generation, now.size);
         Ok(now)
     }

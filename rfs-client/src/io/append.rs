@@ -22,7 +22,7 @@ use crate::{
     error::ClientError,
     inode::{Inode, size::LayoutId},
     io::write::Parts,
-    memory::records::{Glimpse, RawRecord, Seen},
+    memory::records::{Glimpse, RawRecord},
     remote::{
         address::Epoch,
         operation::{LIST, Op, Ops},
@@ -120,10 +120,7 @@ impl Client {
             self.remote.execute(&mut ops)?;
             drop(ops);
             if old == free {
-                let seen = if self.records.is_mapped() { None } else { Seen::decode(&raw, inode.ino, slot) };
-                let Some(seen) = seen else { return self.look(inode) };
-                inode.saw(start, seen.attr.layout_generation, seen.attr.size);
-                return Ok(seen.glimpse());
+                return self.record_behind(inode, slot, &raw, start);
             }
             // A lock of this session is left from an append with an unknown outcome. It counts as
             // free.
@@ -272,7 +269,6 @@ impl Client {
         parts: &Parts<'_>,
     ) -> Result<Placed, ClientError> {
         let (slot, record_place) = self.record_of(inode)?;
-        let mapped = self.records.is_mapped();
         let size_word = self.field_of(inode, record::SIZE)?;
         let appender = self.field_of(inode, record::APPENDER)?;
         let mut raw: RawRecord = [0; record::LEN];
@@ -285,7 +281,7 @@ impl Client {
         }
         ops.push(Op::CompareSwap { place: size_word, compare: offset, swap: end, old: &mut old_size });
         ops.push(Op::CompareSwap { place: appender, compare: hold, swap: 0, old: &mut old_hold });
-        if !mapped {
+        if !self.records.is_mapped() {
             ops.push(Op::Read { place: record_place, out: &mut raw });
         }
         let (start, repeats) = (self.before_look(), self.remote.epochs().repeats);
@@ -297,9 +293,7 @@ impl Client {
         if old_size < offset && !before {
             return Ok(Placed::InShorterFile);
         }
-        let seen = if mapped { None } else { Seen::decode(&raw, inode.ino, slot) };
-        let now = seen.map_or_else(|| self.look(inode), |seen| Ok(seen.glimpse()))?;
-        inode.saw(start, now.generation, now.size);
+        let now = self.record_behind(inode, slot, &raw, start)?;
         match old_size == offset || before {
             true => Ok(Placed::AtEnd(now)),
             false => Ok(Placed::InGrownFile(old_size, now)),

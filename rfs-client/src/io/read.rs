@@ -19,7 +19,7 @@ use crate::{
     client::{Client, TRIES},
     error::ClientError,
     inode::{Inode, layout::Piece, size::LookStart},
-    memory::records::{Glimpse, RawRecord, Seen},
+    memory::records::{Glimpse, RawRecord},
     remote::{
         Mapped,
         address::{Epoch, Place},
@@ -205,9 +205,7 @@ impl Client {
         ops.push(Op::Read { place: record_place, out: &mut raw });
         self.remote.execute(&mut ops)?;
         drop(ops);
-        let Some(seen) = Seen::decode(&raw, inode.ino, slot) else { return self.look(inode) };
-        inode.saw(start, seen.attr.layout_generation, seen.attr.size);
-        Ok(seen.glimpse())
+        self.record_behind(inode, slot, &raw, start)
     }
 }
 

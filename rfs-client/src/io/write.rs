@@ -19,7 +19,7 @@ use crate::{
     client::{Client, TRIES},
     error::ClientError,
     inode::{Inode, layout::Piece, size::LayoutId},
-    memory::records::{RawRecord, Seen},
+    memory::records::RawRecord,
     remote::{
         address::{Epoch, Place},
         operation::{LIST, Op, Ops},
@@ -230,13 +230,11 @@ impl Client {
             }
             self.remote.execute(&mut ops)?;
             drop(ops);
-            let seen = if mapped { None } else { Seen::decode(&raw, inode.ino, slot) };
-            let now = seen.map_or_else(|| self.peek(inode), |seen| Ok(seen.glimpse()))?;
+            let now = self.record_behind(inode, slot, &raw, start)?;
             if now.generation != layout.generation {
                 self.follow_generation(inode, now.generation)?;
                 return Ok(false);
             }
-            inode.saw(start, now.generation, now.size);
             let raised = raises && (old == size || old >= end);
             if raised || !raises && now.size >= end {
                 return Ok(now.size >= end);
