@@ -6,8 +6,8 @@
 //! to the server in calls.
 //!
 //! The client caches no file data and checks no permissions. It reconnects by itself if
-//! [`AttachOptions::returns`] is set. [`Client::telling`] says which replies the caller may
-//! cache; a [`Keeper`] hears of recalls.
+//! [`AttachOptions::reconnects`] is set. [`Client::hold_recalls`] says which replies the caller may
+//! cache; a [`RecallHandler`] hears of recalls.
 //!
 //! # Concurrency
 //! Any number of threads call every method. Reads and writes of one inode run in parallel; a
@@ -29,15 +29,15 @@ mod tests;
 mod transfers;
 
 pub use cache::{
-    changes::{Changes, UnderWay},
-    listing::Opened,
-    recall_log::Since,
+    changes::{Changes, ChangesInFlight},
+    listing::ListingUse,
+    recall_log::RequestTime,
 };
-pub use client::{Client, recalls::Keeper, telling::Telling};
+pub use client::{Client, recall_guard::RecallGuard, recalls::RecallHandler};
 pub use error::{ClientError, errno_of_completion, errno_of_request};
 pub use inode::{access::AccessTimes, arrival::Arrival};
-pub use io::{async_io::LaterWrite, read::ReadData, space::Seek};
-pub use locks::{Asked, LockRequest};
+pub use io::{async_io::PreparedWrite, read::ReadData, space::Seek};
+pub use locks::{LockOutcome, LockRequest};
 pub use metadata::names::Creator;
 pub use remote::{
     CallOptions, Epochs, Remote, ReplyWait, Status,
@@ -45,7 +45,7 @@ pub use remote::{
     operation::{Op, ReadDone, Transfer, WriteDone},
 };
 pub use session::{
-    detach::Farewell,
+    detach::DetachParams,
     options::{AttachError, AttachOptions},
 };
-pub use transfers::in_flight::Next;
+pub use transfers::in_flight::QueueHint;

@@ -43,7 +43,7 @@ pub struct LockRequest {
 
 /// Outcome of a lock request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum LockOutcome {
     /// The lock is granted.
     Locked {
         /// True if the caller's cached pages of the file are void: another client may have changed
@@ -51,7 +51,7 @@ pub enum Asked {
         void: bool,
     },
     /// The request waits. [`Client::grants`] returns its outcome.
-    Waits,
+    Queued,
 }
 
 impl Client {
@@ -60,7 +60,7 @@ impl Client {
     ///
     /// # Errors
     /// EAGAIN if the lock conflicts and there is no ticket. EDEADLK if waiting would deadlock.
-    pub fn lock(&self, wanted: &LockRequest, ticket: Option<u64>) -> Result<Asked, ClientError> {
+    pub fn lock(&self, wanted: &LockRequest, ticket: Option<u64>) -> Result<LockOutcome, ClientError> {
         let LockRequest { ino, owner, class, kind, range, pid, .. } = *wanted;
         let inode = self.opened(ino)?;
         let claim = inode.locks.held.lock().asks(lock_key(wanted));
@@ -75,8 +75,8 @@ impl Client {
         };
         inode.locks.held.lock().answered(claim, !refused);
         match reply? {
-            Reply::Locked(locked) => Ok(Asked::Locked { void: self.locked(ino, locked)? }),
-            Reply::Waits => Ok(Asked::Waits),
+            Reply::Locked(locked) => Ok(LockOutcome::Locked { void: self.locked(ino, locked)? }),
+            Reply::Waits => Ok(LockOutcome::Queued),
             _ => wrong_kind(),
         }
     }
@@ -84,13 +84,14 @@ impl Client {
     /// Notes a granted lock. Returns true if the caller's cached pages of the file are void.
     fn locked(&self, ino: u64, locked: Locked) -> Result<bool, ClientError> {
         let inode = self.opened(ino)?;
-        let void = inode.pages.locked(locked) && !self.alone;
+        let void = inode.pages.locked(locked) && !self.exclusive;
         // The known size is as old as the pages.
         inode.size.lock().distrust();
         Ok(void)
     }
 
-    /// Takes in the outcome of a lock that was waited for. Returns as [`Asked::Locked::void`].
+    /// Takes in the outcome of a lock that was waited for. Returns as
+    /// [`LockOutcome::Locked::void`].
     pub fn granted(&self, wanted: &LockRequest, outcome: Result<Locked, Errno>) -> Result<bool, ClientError> {
         let locked = outcome?;
         self.opened(wanted.ino)?.locks.held.lock().has(lock_key(wanted));

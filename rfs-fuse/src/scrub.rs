@@ -133,7 +133,8 @@ fn run(args: ScrubArgs, out: &mut impl Write) -> Result<Outcome, ScrubError> {
         queue_pairs: 1,
         ..SessionOptions::default()
     };
-    let attach = AttachOptions { export: args.connection.export, checked: true, ..AttachOptions::default() };
+    let attach =
+        AttachOptions { export: args.connection.export, needs_checksums: true, ..AttachOptions::default() };
     let client = Client::connect(&args.address, &options, &attach)?;
     let totals = client.statfs()?;
     let used = totals.blocks.saturating_sub(totals.blocks_free);

@@ -83,7 +83,7 @@ impl<'r> Effect<'r> {
 
 /// The changes in flight.
 #[derive(Debug, Default)]
-pub struct UnderWay {
+pub struct ChangesInFlight {
     by_ino: HashMap<u64, u32>,
     count: u32,
     ended: u64,
@@ -91,7 +91,7 @@ pub struct UnderWay {
     waiting: bool,
 }
 
-impl UnderWay {
+impl ChangesInFlight {
     /// Returns true if a change of this inode, or of a name in this directory, is in flight.
     pub fn changes(&self, ino: u64) -> bool {
         self.by_ino.contains_key(&ino)
@@ -111,7 +111,7 @@ impl UnderWay {
 /// Counts the changes in flight.
 #[derive(Debug, Default)]
 pub struct Changes {
-    under_way: Mutex<UnderWay>,
+    under_way: Mutex<ChangesInFlight>,
     moved: Condvar,
 }
 
@@ -133,7 +133,7 @@ impl Changes {
         Change { changes: self, inodes }
     }
 
-    fn wake(&self, under_way: &mut UnderWay) {
+    fn wake(&self, under_way: &mut ChangesInFlight) {
         if std::mem::take(&mut under_way.waiting) {
             self.moved.notify_all();
         }
@@ -143,8 +143,8 @@ impl Changes {
     /// each [`look_again`](Self::look_again), and after the time that `at_most` returns.
     pub fn wait_until(
         &self,
-        at_most: impl Fn(&UnderWay) -> Option<Duration>,
-        mut is_so: impl FnMut(&UnderWay) -> bool,
+        at_most: impl Fn(&ChangesInFlight) -> Option<Duration>,
+        mut is_so: impl FnMut(&ChangesInFlight) -> bool,
     ) {
         let mut under_way = self.under_way.lock();
         while !is_so(&under_way) {

@@ -13,7 +13,7 @@
 use rfs_proto::Attr;
 use rustc_hash::FxHashMap;
 
-use crate::cache::recall_log::Since;
+use crate::cache::recall_log::RequestTime;
 
 /// Maximum number of remembered directories.
 const MAX_DIRECTORIES: usize = 64;
@@ -24,7 +24,7 @@ pub(crate) struct Removals(u64);
 
 #[derive(Debug, Default)]
 pub(crate) struct ChangedDirAttrs {
-    known: FxHashMap<u64, (Attr, Since)>,
+    known: FxHashMap<u64, (Attr, RequestTime)>,
     removals: Removals,
 }
 
@@ -35,7 +35,7 @@ impl ChangedDirAttrs {
 
     /// Adds a directory's attributes, valid as of `since`. `removals` is the number at the begin of
     /// the change.
-    pub(crate) fn came(&mut self, attr: Attr, since: Since, removals: Removals) {
+    pub(crate) fn came(&mut self, attr: Attr, since: RequestTime, removals: Removals) {
         if removals != self.removals {
             return;
         }
@@ -46,7 +46,7 @@ impl ChangedDirAttrs {
     }
 
     /// Takes the attributes of a directory. They answer one query.
-    pub(crate) fn take(&mut self, ino: u64) -> Option<(Attr, Since)> {
+    pub(crate) fn take(&mut self, ino: u64) -> Option<(Attr, RequestTime)> {
         self.known.remove(&ino)
     }
 
@@ -63,9 +63,9 @@ mod tests {
     use crate::cache::RecallLog;
     use crate::tests::fake::new_attr;
 
-    fn since() -> Since {
+    fn since() -> RequestTime {
         let now = RecallLog::default().now();
-        Since { recalled: now, changed: now }
+        RequestTime { recalled: now, changed: now }
     }
 
     #[test]

@@ -14,13 +14,13 @@ type Moment = u64;
 
 /// How the kernel uses its listing for an open directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opened {
+pub enum ListingUse {
     /// The cached listing is right.
-    Kept,
+    Keep,
     /// The kernel drops its listing and collects anew.
-    Anew,
+    Collect,
     /// Nothing is collected and nothing is dropped.
-    Apart,
+    Bypass,
 }
 
 /// A handle through which the kernel collects.
@@ -42,12 +42,12 @@ pub(crate) struct Listing {
 impl Listing {
     /// Notes that the directory is opened as `handle`, a new number. `kept` tells whether its names
     /// are recalled.
-    pub(crate) fn opened(&mut self, handle: u64, kept: bool) -> Opened {
+    pub(crate) fn opened(&mut self, handle: u64, kept: bool) -> ListingUse {
         if !kept || self.collector.is_some() {
-            return Opened::Apart;
+            return ListingUse::Bypass;
         }
         self.collector = Some(Collector { handle, since: self.now });
-        if self.good == Some(self.now) { Opened::Kept } else { Opened::Anew }
+        if self.good == Some(self.now) { ListingUse::Keep } else { ListingUse::Collect }
     }
 
     fn collector(&self, handle: u64) -> Option<Collector> {

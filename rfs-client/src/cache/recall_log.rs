@@ -17,7 +17,7 @@ pub(crate) struct Moment(u64);
 
 /// The time before a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Since {
+pub struct RequestTime {
     pub(crate) recalled: Moment,
     /// Time among this client's own changes.
     pub(crate) changed: Moment,

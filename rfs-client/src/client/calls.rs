@@ -12,7 +12,10 @@ use crate::{
     cache::changes::Effect,
     client::Client,
     error::ClientError,
-    remote::{address::Epoch, messages::{call_in, start_on}},
+    remote::{
+        address::Epoch,
+        messages::{call_in, start_on},
+    },
 };
 
 pub(crate) fn wrong_kind<T>() -> Result<T, ClientError> {

@@ -8,7 +8,7 @@ use rfs_proto::{Attr, Recall};
 use crate::{
     cache::{
         changes::{Changes, Effect},
-        recall_log::Since,
+        recall_log::RequestTime,
     },
     client::Client,
     error::ClientError,
@@ -40,7 +40,7 @@ impl Client {
         for ino in effect.inodes() {
             changed.note(Recall::Attr { ino });
         }
-        let until_changed = Since { changed: changed.now(), ..since };
+        let until_changed = RequestTime { changed: changed.now(), ..since };
         drop(changed);
         for inode in effect.inodes().filter_map(|ino| self.inodes.get(ino)) {
             inode.attr_caching.lock().changed();
@@ -58,9 +58,9 @@ impl Client {
                 dir_attrs.came(attr, until_changed, removals);
             }
         }
-        let telling = self.telling();
+        let guard = self.hold_recalls();
         for (parent, name, gone) in &effect.names {
-            let gone = *gone && outcome.is_ok() && !telling.lost(since, *parent, Some(name));
+            let gone = *gone && outcome.is_ok() && !guard.lost(since, *parent, Some(name));
             cache.dir_names.lock().ended(*parent, name, gone);
             cache.prefetch.lock().remove_name(*parent, name);
         }

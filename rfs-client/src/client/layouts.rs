@@ -121,8 +121,8 @@ impl Client {
         inode.forget_layout();
     }
 
-    /// Gives up the layouts in these recalls of an epoch. On return no operation uses them, and none
-    /// will.
+    /// Gives up the layouts in these recalls of an epoch. On return no operation uses them, and
+    /// none will.
     pub(crate) fn give_layouts_back(&self, epoch: Epoch, recalls: &[Recall]) {
         for recall in recalls {
             match *recall {

@@ -8,9 +8,9 @@ pub(crate) mod changes;
 pub(crate) mod epochs;
 pub(crate) mod layouts;
 pub(crate) mod pages;
+pub(crate) mod recall_guard;
 pub(crate) mod recalls;
 pub(crate) mod records;
-pub(crate) mod telling;
 pub(crate) mod times;
 pub(crate) mod unlinked;
 
@@ -54,7 +54,7 @@ pub struct Client {
     /// part per session.
     pub(crate) parts: Mutex<()>,
     /// True if no other session may use the export.
-    pub(crate) alone: bool,
+    pub(crate) exclusive: bool,
     /// Number of the session at the server.
     pub(crate) session: Arc<AtomicU64>,
     /// Identity of this mount at the server, if the client reconnects.

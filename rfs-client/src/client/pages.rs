@@ -13,7 +13,7 @@ use rfs_proto::{Marks, Request};
 
 use crate::{
     cache::page_hold::is_contested,
-    cache::{changes::Effect, recall_log::Since},
+    cache::{changes::Effect, recall_log::RequestTime},
     client::Client,
     error::ClientError,
 };
@@ -39,10 +39,10 @@ impl Client {
     /// The error of the call. No page may be cached then.
     pub fn hold_pages(&self, ino: u64) -> Result<(), ClientError> {
         let Some(inode) = self.inodes.get(ino) else { return Ok(()) };
-        let since: Since = self.since();
+        let since: RequestTime = self.since();
         self.call_done(&Request::HoldPages { ino })?;
-        let telling = self.telling();
-        if inode.hold.is_lost() && !telling.loses_pages(since, ino) {
+        let guard = self.hold_recalls();
+        if inode.hold.is_lost() && !guard.loses_pages(since, ino) {
             inode.hold.hold(self.inodes.sharing());
         }
         Ok(())

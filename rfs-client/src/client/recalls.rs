@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// The owner of a cache that this client fills, for example the kernel. It obeys recalls.
-pub trait Keeper: Send + Sync {
+pub trait RecallHandler: Send + Sync {
     /// Drops the recalled entries. On return the cache has none of them, except entries that a
     /// [change](crate::Changes) in flight may hold.
     fn drop_all(&self, recalls: &[Recall]);
@@ -55,24 +55,24 @@ pub(crate) fn void_all(cache: &Cache, inodes: &InodeTable) {
 impl Client {
     /// Asks for recalls and has them obeyed, until `cancel` or the end of the session. On return
     /// nothing is cached.
-    pub fn obey(&self, keeper: &dyn Keeper, cancel: &Cancel) -> Result<(), ClientError> {
+    pub fn obey(&self, handler: &dyn RecallHandler, cancel: &Cancel) -> Result<(), ClientError> {
         if self.cache.is_on() {
             // The server has queued recalls for this session since the attach.
             self.inodes.recalls().begin();
         }
-        let outcome = self.forgetting(|| self.obey_on(keeper, cancel));
+        let outcome = self.forgetting(|| self.obey_on(handler, cancel));
         self.inodes.recalls().end();
         self.cache.enabled.store(false, Ordering::Release);
         // Recalls of cached state go unheard from here on.
         let all = self.all_pages();
         self.note(&all);
         if !cancel.is_cancelled() {
-            keeper.drop_all(&all);
+            handler.drop_all(&all);
         }
         outcome
     }
 
-    fn obey_on(&self, keeper: &dyn Keeper, cancel: &Cancel) -> Result<(), ClientError> {
+    fn obey_on(&self, handler: &dyn RecallHandler, cancel: &Cancel) -> Result<(), ClientError> {
         let (mut out, mut back, mut done) = (Vec::new(), Vec::new(), 0);
         // Acknowledgements are of this epoch. Another epoch numbers its recalls anew.
         let mut epoch = self.remote.epochs().newest;
@@ -87,7 +87,7 @@ impl Client {
                 {
                     epoch = self.remote.epochs().newest;
                     // The server has dropped the state of this mount.
-                    keeper.drop_all(&self.all_pages());
+                    handler.drop_all(&self.all_pages());
                     done = 0;
                     continue;
                 }
@@ -101,11 +101,11 @@ impl Client {
                         // The server was restarted. The names are dropped first, by their owner,
                         // which knows them all.
                         void_all(&self.cache, &self.inodes);
-                        keeper.drop_all(&self.all_pages());
+                        handler.drop_all(&self.all_pages());
                     } else {
                         self.note(&recalls);
-                        keeper.drop_all(&recalls);
-                        self.unused(&recalls).into_iter().for_each(|dir| keeper.return_names(dir));
+                        handler.drop_all(&recalls);
+                        self.unused(&recalls).into_iter().for_each(|dir| handler.return_names(dir));
                     }
                     self.give_layouts_back(epoch, &recalls);
                     for recall in recalls {

@@ -36,7 +36,7 @@ use crate::{
         address::{Epoch, Place},
         operation::Transfer,
     },
-    transfers::in_flight::{InFlightGuard, Next},
+    transfers::in_flight::{InFlightGuard, QueueHint},
 };
 
 /// Longest asynchronous request in bytes. Copying a longer one takes longer than to wake a
@@ -60,18 +60,18 @@ impl Client {
     /// Returns `answer` if the caller should block instead, or the read needs more than bytes.
     /// `next` tells about other work. If another request is waiting, this one may be sent together
     /// with it. If no request is waiting, this thread may poll for the completions of all threads.
-    pub fn read_later<A>(
+    pub fn start_read<A>(
         self: &Arc<Self>,
         ino: u64,
         offset: u64,
         len: usize,
-        next: impl FnOnce() -> Next,
+        next: impl FnOnce() -> QueueHint,
         answer: A,
     ) -> Result<(), A>
     where
         A: FnOnce(Result<ReadData<'_>, ClientError>) + Send + 'static,
     {
-        if !self.is_for_later(len) {
+        if !self.can_be_async(len) {
             return Err(answer);
         }
         let issued_epoch = self.remote.epochs().in_use;
@@ -119,15 +119,15 @@ impl Client {
 
     /// Prepares a write that replies when its bytes are in place. Returns `None` if the caller
     /// should block instead, or the write needs more than to place bytes. `next` is as for
-    /// [`read_later`](Self::read_later).
-    pub fn write_later<'a>(
+    /// [`start_read`](Self::start_read).
+    pub fn prepare_write<'a>(
         self: &'a Arc<Self>,
         ino: u64,
         offset: u64,
         data: &'a [u8],
-        next: impl FnOnce() -> Next,
-    ) -> Option<LaterWrite<'a>> {
-        if !self.is_for_later(data.len()) {
+        next: impl FnOnce() -> QueueHint,
+    ) -> Option<PreparedWrite<'a>> {
+        if !self.can_be_async(data.len()) {
             return None;
         }
         let issued_epoch = self.remote.epochs().in_use;
@@ -153,11 +153,11 @@ impl Client {
         let client = Arc::downgrade(self);
         let write =
             PendingWrite { client, inode, offset, len: data.len(), issued_epoch, layout, place, started };
-        Some(LaterWrite { client: self, data, next, write, counted })
+        Some(PreparedWrite { client: self, data, next, write, counted })
     }
 
     /// Returns true if a request of `len` bytes may be asynchronous.
-    pub fn is_for_later(&self, len: usize) -> bool {
+    pub fn can_be_async(&self, len: usize) -> bool {
         len as u64 <= MAX_ASYNC_BYTES && !self.records.is_mapped() && !self.writes_by_server()
     }
 
@@ -179,20 +179,20 @@ impl Client {
 
 /// A write that is ready to start.
 #[derive(Debug)]
-pub struct LaterWrite<'a> {
+pub struct PreparedWrite<'a> {
     client: &'a Arc<Client>,
     data: &'a [u8],
-    next: Next,
+    next: QueueHint,
     write: PendingWrite,
     counted: InFlightGuard,
 }
 
-impl LaterWrite<'_> {
+impl PreparedWrite<'_> {
     /// Copies the bytes and starts the write. The polling thread runs `answer` when the write has
     /// ended, and `answer` must not block. If there is no other work, this thread may poll
     /// meanwhile.
     pub fn start(self, answer: impl FnOnce(Result<(), ClientError>) + Send + 'static) {
-        let LaterWrite { client, data, next, write, counted } = self;
+        let PreparedWrite { client, data, next, write, counted } = self;
         let place = write.place;
         let done = move |placed: Result<(), RequestError>, data: Vec<u8>| {
             // The caller may issue its next write at once, and that write is alone.

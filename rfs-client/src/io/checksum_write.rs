@@ -152,8 +152,8 @@ impl Client {
         Ok(true)
     }
 
-    /// Sends all parts in one epoch. Another epoch may have begun without the locks that guarded the
-    /// write.
+    /// Sends all parts in one epoch. Another epoch may have begun without the locks that guarded
+    /// the write.
     fn send(
         &self,
         inode: &Inode,
@@ -203,7 +203,13 @@ impl Client {
         self.send_one(inode.ino, epoch, part, growth)
     }
 
-    fn send_one(&self, ino: u64, epoch: Epoch, part: (u64, &[u8]), growth: Growth) -> Result<(), ClientError> {
+    fn send_one(
+        &self,
+        ino: u64,
+        epoch: Epoch,
+        part: (u64, &[u8]),
+        growth: Growth,
+    ) -> Result<(), ClientError> {
         for _ in 0..DAMAGED_TRIES {
             match self.call_in(epoch, &request(ino, part, growth)) {
                 Ok(Reply::Done) => return Ok(()),

@@ -1,4 +1,4 @@
-//! Operations for a caller with exclusive use ([`alone`](crate::AttachOptions::alone)) that
+//! Operations for a caller with exclusive use ([`exclusive`](crate::AttachOptions::exclusive)) that
 //! caches written data and write times until it writes them back.
 //!
 //! # Concurrency
@@ -70,8 +70,10 @@ impl Client {
         let field = self.field_of(inode, record::WRITE_TIME)?;
         let mut raw: RawRecord = [0; record::LEN];
         let bytes = time.to_le_bytes();
-        self.remote
-            .execute(&mut [Op::Write { place: field, data: &bytes }, Op::Read { place: record_place, out: &mut raw }])?;
+        self.remote.execute(&mut [
+            Op::Write { place: field, data: &bytes },
+            Op::Read { place: record_place, out: &mut raw },
+        ])?;
         Ok(Seen::decode(&raw, inode.ino, slot).map(|seen| seen.attr))
     }
 }

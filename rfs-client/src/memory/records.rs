@@ -89,8 +89,8 @@ impl Records {
             .ok_or(ClientError::Protocol("an attribute slot outside the table"))
     }
 
-    /// Returns the mapping of the record, and its offset there. The mapping stays readable after the
-    /// session has ended, but its contents are stale then.
+    /// Returns the mapping of the record, and its offset there. The mapping stays readable after
+    /// the session has ended, but its contents are stale then.
     fn mapped(&self, slot: u32) -> Option<(&Mapped, usize)> {
         let start = u64::from(slot) * record::LEN as u64;
         let map = self.map.as_ref().filter(|_| start + record::LEN as u64 <= self.table.len)?;

@@ -54,7 +54,7 @@ impl Client {
             // The attributes were cacheable before the read. They still are, unless something was
             // recalled meanwhile; the caller checks that.
             Some(seen) if kept => {
-                self.telling().learn(since, inode, seen.attr.marks);
+                self.hold_recalls().learn(since, inode, seen.attr.marks);
                 Attr { marks: seen.attr.marks | Marks::KEEP, ..seen.attr }
             }
             Some(seen) => seen.attr,

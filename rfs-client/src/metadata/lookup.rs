@@ -9,7 +9,7 @@
 use rfs_proto::{Attr, Errno, Reply, Request};
 
 use crate::{
-    cache::{dir_names::Mark, recall_log::Since},
+    cache::{dir_names::Mark, recall_log::RequestTime},
     client::{Client, calls::wrong_kind},
     error::ClientError,
     metadata::names::check_name,
@@ -49,8 +49,8 @@ impl Client {
         match asked {
             Err(ClientError::Errno(Errno::ENOENT)) => {
                 let due = {
-                    let telling = self.telling();
-                    let recalled = telling.lost(since, parent, Some(name));
+                    let guard = self.hold_recalls();
+                    let recalled = guard.lost(since, parent, Some(name));
                     self.cache.dir_names.lock().missed(parent, name, mark, recalled)
                 };
                 if due {
@@ -90,14 +90,14 @@ impl Client {
             return Some(Err(Errno::ENOENT.into()));
         }
         // Held until the inode is referenced here. From then on recalls of it are obeyed.
-        let telling = self.telling();
+        let guard = self.hold_recalls();
         let attr = self.cache.prefetch.lock().take(parent, name)?;
-        telling.reference(telling.now(), &attr);
+        guard.reference(guard.now(), &attr);
         Some(Ok(attr))
     }
 
     /// Looks a name up at the server.
-    fn ask(&self, parent: u64, name: &[u8], since: Since) -> Result<Attr, ClientError> {
+    fn ask(&self, parent: u64, name: &[u8], since: RequestTime) -> Result<Attr, ClientError> {
         Ok(self.referenced(since, self.call_attr(&Request::Lookup { parent, name })?))
     }
 
@@ -106,7 +106,7 @@ impl Client {
         &self,
         (parent, name): (u64, &[u8]),
         max_entries: u32,
-        (since, mark): (Since, Mark),
+        (since, mark): (RequestTime, Mark),
     ) -> Result<Attr, ClientError> {
         let forgotten = self.inodes.forgotten();
         let page = match self.call(&Request::LookupAhead { parent, name, max_entries })? {
@@ -118,16 +118,16 @@ impl Client {
             Some(first) if *first.name == *name => first.attr,
             _ => return Err(ClientError::Protocol("a page that does not begin with the name asked for")),
         };
-        let telling = self.telling();
+        let guard = self.hold_recalls();
         // This client may have changed an inode that was referenced and forgotten meanwhile, or a
         // name.
         let calm = self.inodes.forgotten() == forgotten && self.cache.dir_names.lock().is_calm(parent, mark);
         let fresh: Vec<_> = entries
-            .filter(|entry| calm && telling.is_fresh(since, parent, &entry.name, &entry.attr))
+            .filter(|entry| calm && guard.is_fresh(since, parent, &entry.name, &entry.attr))
             .map(|entry| (entry.name.into(), entry.attr))
             .collect();
         self.cache.prefetch.lock().came(parent, fresh.into_iter());
-        drop(telling);
+        drop(guard);
         Ok(self.referenced(since, attr))
     }
 }

@@ -9,7 +9,7 @@
 use rfs_proto::{Attr, Errno, MAX_NAME, MAX_SYMLINK, Owner, ROOT_INO, RenameFlags, Reply, Request};
 
 use crate::{
-    cache::recall_log::Since,
+    cache::recall_log::RequestTime,
     client::{Client, calls::wrong_kind},
     error::ClientError,
 };
@@ -35,8 +35,8 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), ClientError> {
 
 impl Client {
     /// Takes a reference to an inode whose attributes were requested at `since`.
-    pub(crate) fn referenced(&self, since: Since, attr: Attr) -> Attr {
-        self.telling().reference(since, &attr);
+    pub(crate) fn referenced(&self, since: RequestTime, attr: Attr) -> Attr {
+        self.hold_recalls().reference(since, &attr);
         self.inodes.get(attr.ino).map_or(attr, |inode| inode.with_pending(attr))
     }
 

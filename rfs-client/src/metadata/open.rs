@@ -14,7 +14,7 @@ use rdmabox::RequestError;
 use rfs_proto::{Attr, Errno, Marks, Opened, Reply, Request};
 
 use crate::{
-    cache::recall_log::Since,
+    cache::recall_log::RequestTime,
     client::{Client, TRIES},
     error::ClientError,
     inode::{
@@ -29,7 +29,7 @@ use crate::{
 /// The time before an open.
 #[derive(Clone, Copy, Debug)]
 struct OpenStart {
-    since: Since,
+    since: RequestTime,
     look: LookStart,
     /// Count of voided layouts at that time; `None` if the layout in the reply must not be used.
     voids: Option<u64>,
@@ -117,7 +117,9 @@ impl Client {
         self.inodes.acquire(ino);
         let mut opens = inode.opens.lock();
         let adopted = match self.adopt(&inode, &mut opens, opened, start, true) {
-            Ok(_) if self.remote.epochs().newest != start.look.epoch => self.open_there(&inode, &mut opens, true),
+            Ok(_) if self.remote.epochs().newest != start.look.epoch => {
+                self.open_there(&inode, &mut opens, true)
+            }
             adopted => adopted,
         };
         match adopted {

@@ -56,9 +56,9 @@ impl Client {
         let options =
             &SessionOptions { started_reply: Some(StartedReply::new(log_failure)), ..options.clone() };
         let session = Session::connect(address, options)?;
-        let mount = if attach.returns { Some(random_identity()?) } else { None };
+        let mount = if attach.reconnects { Some(random_identity()?) } else { None };
         let call = |request: &[u8], reply: &mut Vec<u8>| session.call(request, reply);
-        let attached = attach_session(call, attach, mount, attach.patience);
+        let attached = attach_session(call, attach, mount, attach.busy_timeout);
         let address = address.clone();
         let attached = attached.and_then(|reply| {
             let first: Arc<dyn Remote> =
@@ -79,7 +79,7 @@ impl Client {
                 AttachError::Export { address, export: attach.export.clone() }
             }
             ClientError::Errno(Errno::EACCES) => AttachError::Key { address, export: attach.export.clone() },
-            ClientError::Errno(Errno::EROFS) if attach.alone => AttachError::ReadOnlyKey { address },
+            ClientError::Errno(Errno::EROFS) if attach.exclusive => AttachError::ReadOnlyKey { address },
             ClientError::Unchecked => AttachError::Unchecked { address, export: attach.export.clone() },
             ClientError::InUse(InUse { alone: true, .. }) => {
                 AttachError::Taken { address, export: attach.export.clone() }
@@ -96,9 +96,8 @@ impl Client {
 
     /// Attaches over a session that is up; closes it if that fails.
     pub fn attach(remote: Arc<dyn Remote>, options: &AttachOptions) -> Result<Client, ClientError> {
-        let call =
-            |request: &[u8], reply: &mut Vec<u8>| remote.call(request, reply, CallOptions::default());
-        attach_session(call, options, None, options.patience)
+        let call = |request: &[u8], reply: &mut Vec<u8>| remote.call(request, reply, CallOptions::default());
+        attach_session(call, options, None, options.busy_timeout)
             .and_then(|reply| Client::attached(Arc::clone(&remote), options, reply))
             .inspect_err(|_| remote.close())
     }
@@ -106,7 +105,7 @@ impl Client {
     /// Creates the client of an attached session.
     fn attached(
         remote: Arc<dyn Remote>,
-        AttachOptions { keeps, alone, checked, access_times, directory_access_times, .. }: &AttachOptions,
+        AttachOptions { caches, exclusive, needs_checksums, access_times, directory_access_times, .. }: &AttachOptions,
         AttachReply { attached, clock }: AttachReply,
     ) -> Result<Client, ClientError> {
         let Attached { arena, table, sums, session, read_only, confined, .. } = attached;
@@ -123,7 +122,7 @@ impl Client {
         inodes.acquire(ROOT_INO);
         let arena = RegionBounds { region: Region::Arena, len: arena.len };
         let sums = sums.map(|sums| Checksums::new(&remote, sums, arena)).transpose()?;
-        if *checked && sums.is_none() {
+        if *needs_checksums && sums.is_none() {
             return Err(ClientError::Unchecked);
         }
         Ok(Client {
@@ -135,11 +134,11 @@ impl Client {
             clock,
             inodes,
             transfers: Transfers::default(),
-            cache: Arc::new(Cache::new(*keeps)),
+            cache: Arc::new(Cache::new(*caches)),
             access_times: counted(*access_times),
             directory_access_times: counted(*directory_access_times),
             parts: Mutex::default(),
-            alone: *alone,
+            exclusive: *exclusive,
             session: Arc::new(AtomicU64::new(session)),
             mount: None,
             read_only,

@@ -27,7 +27,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Parameters to attach as a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Farewell {
+pub struct DetachParams {
     /// Address of the server.
     pub address: Address,
     /// Transport of the session, if one was chosen.
@@ -42,7 +42,7 @@ pub struct Farewell {
     pub mount: Identity,
 }
 
-impl Farewell {
+impl DetachParams {
     /// Writes the parameters as text. Returns `None` if the text cannot represent them.
     pub fn to_text(&self) -> Option<String> {
         let provider = self.provider.map_or_else(String::new, |provider| provider.to_string());
@@ -52,7 +52,7 @@ impl Farewell {
         };
         let tls = self.tls.as_ref();
         let own = tls.and_then(|tls| tls.own.as_ref());
-        let Farewell { address, export, mount, .. } = self;
+        let DetachParams { address, export, mount, .. } = self;
         let lines = [
             mount.to_string(),
             address.to_string(),
@@ -69,7 +69,7 @@ impl Farewell {
     }
 
     /// Parses the text of [`to_text`](Self::to_text).
-    pub fn from_text(text: &str) -> Option<Farewell> {
+    pub fn from_text(text: &str) -> Option<DetachParams> {
         let mut lines = text.split('\n');
         let mount = u128::from_str_radix(lines.next()?, 16).ok()?;
         let address = lines.next()?.parse().ok()?;
@@ -78,7 +78,7 @@ impl Farewell {
         let (provider, export) = (some()?, some()?.unwrap_or_default().to_owned());
         let (key, ca, name) = (some()?.map(PathBuf::from), some()?, some()?.map(str::to_owned));
         let own = some()?.zip(some()?).map(|(certificate, key)| (certificate.into(), key.into()));
-        Some(Farewell {
+        Some(DetachParams {
             address,
             provider: provider.map(str::parse).transpose().ok()?,
             export,
@@ -90,7 +90,7 @@ impl Farewell {
 
     /// Detaches the mount. Ignores errors: without the detach the server drops the mount after its
     /// lease.
-    pub fn say(&self) {
+    pub fn detach(&self) {
         let Ok(key) = self.key.as_deref().map(Key::load).transpose() else { return };
         let Ok(tls) = self.tls.as_ref().map(TlsClient::load).transpose() else { return };
         let options = SessionOptions {
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn parameters_survive_a_round_trip_as_text() {
-        let plain = Farewell {
+        let plain = DetachParams {
             address: "tcp:h:7".parse().unwrap(),
             provider: None,
             export: String::new(),
@@ -127,7 +127,7 @@ mod tests {
             tls: None,
             mount: Identity([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255]),
         };
-        let all = Farewell {
+        let all = DetachParams {
             provider: Some(ProviderKind::Tcp),
             export: "a b".into(),
             key: Some("/k".into()),
@@ -139,11 +139,11 @@ mod tests {
             own: Some(("/c".into(), "/k".into())),
             ..without_key.clone()
         };
-        let with = |tls| Farewell { tls: Some(tls), ..plain.clone() };
-        for farewell in [plain.clone(), all, with(without_key), with(with_key)] {
-            assert_eq!(farewell.to_text().and_then(|text| Farewell::from_text(&text)), Some(farewell));
+        let with = |tls| DetachParams { tls: Some(tls), ..plain.clone() };
+        for detach in [plain.clone(), all, with(without_key), with(with_key)] {
+            assert_eq!(detach.to_text().and_then(|text| DetachParams::from_text(&text)), Some(detach));
         }
-        assert_eq!(Farewell { export: "a\nb".into(), ..plain }.to_text(), None);
-        assert_eq!(Farewell::from_text("7\n"), None);
+        assert_eq!(DetachParams { export: "a\nb".into(), ..plain }.to_text(), None);
+        assert_eq!(DetachParams::from_text("7\n"), None);
     }
 }

@@ -34,18 +34,18 @@ pub(crate) struct AttachReply {
     pub(crate) clock: ServerClock,
 }
 
-/// Attaches over a connected session, by which `call` makes a call. Retries for up to `patience` while other sessions keep it
-/// out, or the mount's previous session still ends.
+/// Attaches over a connected session, on which `call` makes a call. Retries for up to
+/// `busy_timeout` while other sessions keep it out, or the mount's previous session still ends.
 pub(crate) fn attach_session(
     call: impl Fn(&[u8], &mut Vec<u8>) -> Result<(), RequestError>,
-    AttachOptions { export, keeps, alone, .. }: &AttachOptions,
+    AttachOptions { export, caches, exclusive, .. }: &AttachOptions,
     mount: Option<Identity>,
-    patience: Duration,
+    busy_timeout: Duration,
 ) -> Result<AttachReply, ClientError> {
     let name = format!("rfs-fuse {}, process {}", env!("CARGO_PKG_VERSION"), std::process::id());
     let request =
-        Request::Attach { version: VERSION, client: &name, export, keeps: *keeps, alone: *alone, mount };
-    let give_up = Instant::now() + patience;
+        Request::Attach { version: VERSION, client: &name, export, keeps: *caches, alone: *exclusive, mount };
+    let give_up = Instant::now() + busy_timeout;
     loop {
         let sent = local_now();
         match exchange(&request, &call)?.0 {

@@ -12,20 +12,20 @@ pub struct AttachOptions {
     /// Name of the export; empty for the server's first one.
     pub export: String,
     /// True if the client may cache. A thread must then run [`obey`](crate::Client::obey).
-    pub keeps: bool,
+    pub caches: bool,
     /// Rule for accesses of files.
     pub access_times: AccessTimes,
     /// Rule for accesses of directories.
     pub directory_access_times: AccessTimes,
     /// True if no other session may use the export meanwhile.
-    pub alone: bool,
+    pub exclusive: bool,
     /// True if the export must have checksums.
-    pub checked: bool,
+    pub needs_checksums: bool,
     /// Time for which to retry while other sessions keep this one out.
-    pub patience: Duration,
+    pub busy_timeout: Duration,
     /// True if the client reconnects after a loss of the session. Operations wait meanwhile, within
     /// their usual limits.
-    pub returns: bool,
+    pub reconnects: bool,
 }
 
 /// The reason why there is no client.

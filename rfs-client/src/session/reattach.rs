@@ -80,7 +80,7 @@ impl SessionFactory for Reattacher {
         match attach_session(call, &self.attach, Some(self.mount), SESSION_END_TIMEOUT) {
             // The caller has cached changes that it has not written back. Other mounts may have
             // changed the files since, so the two states do not fit together.
-            Ok(AttachReply { attached, .. }) if self.attach.alone && !attached.resumed => {
+            Ok(AttachReply { attached, .. }) if self.attach.exclusive && !attached.resumed => {
                 session.close();
                 Err(ConnectFailure::Final(
                     "the server dropped this mount, which has exclusive use: its lease expired".into(),

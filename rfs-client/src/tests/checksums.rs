@@ -230,7 +230,7 @@ fn an_append_begins_anew_if_the_end_moved() {
 
 #[test]
 fn checksums_can_be_required() {
-    let insists = AttachOptions { checked: true, ..AttachOptions::default() };
+    let insists = AttachOptions { needs_checksums: true, ..AttachOptions::default() };
     assert!(Client::attach(Fake::checked(16, true), &insists).is_ok());
     let refused = Client::attach(Fake::new(16, true), &insists).map(drop);
     assert_eq!(refused.unwrap_err(), ClientError::Unchecked);

@@ -54,10 +54,15 @@ fn a_time_that_a_record_cannot_show_is_set_by_a_call() {
 #[test]
 fn an_attach_that_is_refused_is_retried_for_its_patience() {
     let server = Fake::new(16, true);
-    let alone = |patience| AttachOptions { keeps: true, alone: true, patience, ..AttachOptions::default() };
+    let alone = |busy_timeout| AttachOptions {
+        caches: true,
+        exclusive: true,
+        busy_timeout,
+        ..AttachOptions::default()
+    };
     server.others.store(3, Ordering::Relaxed);
     let attached = Client::attach(server.clone(), &alone(Duration::from_secs(600)));
-    assert!(attached.is_ok_and(|client| client.alone));
+    assert!(attached.is_ok_and(|client| client.exclusive));
     assert_eq!(server.others.load(Ordering::Relaxed), 0);
 
     let server = Fake::new(16, true);

@@ -10,7 +10,7 @@ use std::sync::{
 
 /// Other work of a thread after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum QueueHint {
     /// Another request is waiting.
     Waits,
     /// No request is waiting: the thread would block.
@@ -59,9 +59,9 @@ const MAX_STREAK: u32 = 16;
 impl AloneStreak {
     /// Notes a request that is alone in flight. Returns true if `next` was asked and another
     /// request waits.
-    pub(crate) fn finds_next(&self, next: impl FnOnce() -> Next) -> bool {
+    pub(crate) fn finds_next(&self, next: impl FnOnce() -> QueueHint) -> bool {
         let streak = self.0.fetch_add(1, Ordering::Relaxed);
-        let found = (streak < MAX_STREAK || streak.is_multiple_of(MAX_STREAK)) && next() == Next::Waits;
+        let found = (streak < MAX_STREAK || streak.is_multiple_of(MAX_STREAK)) && next() == QueueHint::Waits;
         if found {
             self.end();
         }

@@ -15,7 +15,7 @@ use crate::{
     remote::{Remote, operation::Transfer},
     transfers::{
         coalescer::Coalescer,
-        in_flight::{AloneStreak, InFlight, InFlightGuard, Next},
+        in_flight::{AloneStreak, InFlight, InFlightGuard, QueueHint},
         write_retries::WriteRetries,
     },
 };
@@ -36,20 +36,22 @@ impl Transfers {
     }
 
     /// Returns the other work of the thread, or `None` if this request is alone.
-    pub(crate) fn queue_hint(&self, next: impl FnOnce() -> Next) -> Option<Next> {
+    pub(crate) fn queue_hint(&self, next: impl FnOnce() -> QueueHint) -> Option<QueueHint> {
         if self.in_flight.any() {
             self.alone_streak.end();
             return Some(next());
         }
-        self.alone_streak.finds_next(next).then_some(Next::Waits)
+        self.alone_streak.finds_next(next).then_some(QueueHint::Waits)
     }
 
     /// Starts a request, with others if more are waiting. May poll completions if none is.
-    pub(crate) fn start(&self, remote: &dyn Remote, request: Transfer, next: Next) {
+    pub(crate) fn start(&self, remote: &dyn Remote, request: Transfer, next: QueueHint) {
         match next {
-            Next::Waits | Next::Unknown => self.coalescer.add(remote, request, next == Next::Waits),
-            Next::Nothing => self.coalescer.add_and_poll(remote, request, Until::AllDone),
-            Next::Answers => self.coalescer.add_and_poll(remote, request, Until::AnyDone),
+            QueueHint::Waits | QueueHint::Unknown => {
+                self.coalescer.add(remote, request, next == QueueHint::Waits)
+            }
+            QueueHint::Nothing => self.coalescer.add_and_poll(remote, request, Until::AllDone),
+            QueueHint::Answers => self.coalescer.add_and_poll(remote, request, Until::AnyDone),
         }
     }
 

@@ -14,7 +14,7 @@ use crate::{
     fuse::{FOREVER, Settings},
     mount::{Flags, MountOptions},
 };
-use rfs_client::{AccessTimes, AttachOptions, Farewell};
+use rfs_client::{AccessTimes, AttachOptions, DetachParams};
 
 /// Time to wait for a mount that has just ended, if the server still has its session.
 const PRIOR_MOUNT_LIMIT: Duration = Duration::from_secs(1);
@@ -91,22 +91,22 @@ impl Args {
         let Settings { keeps, writeback, .. } = self.settings();
         AttachOptions {
             export: self.connection.export.clone(),
-            keeps,
-            alone: writeback,
-            checked: self.checksum,
-            patience: PRIOR_MOUNT_LIMIT,
-            returns: !self.no_return,
+            caches: keeps,
+            exclusive: writeback,
+            needs_checksums: self.checksum,
+            busy_timeout: PRIOR_MOUNT_LIMIT,
+            reconnects: !self.no_return,
             access_times: self.access_times(self.noatime),
             directory_access_times: self.access_times(self.noatime || self.nodiratime),
         }
     }
 
-    /// Returns the detach request that the watchdog sends to the server after a kill of this
+    /// Returns the parameters by which the watchdog detaches the mount after a kill of this
     /// process.
-    pub fn farewell(&self, mount: Identity) -> Option<Farewell> {
+    pub fn detach_params(&self, mount: Identity) -> Option<DetachParams> {
         let (address, tls) = (self.address().ok()??, self.tls().ok()?);
         let Connection { provider, export, key, .. } = self.connection.clone();
-        Some(Farewell { address, provider, export, key, tls, mount })
+        Some(DetachParams { address, provider, export, key, tls, mount })
     }
 
     /// Returns which reads update access times. On a read-only mount no read does.

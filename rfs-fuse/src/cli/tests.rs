@@ -89,13 +89,13 @@ fn cache_modes_set_what_the_kernel_caches() {
         assert_eq!((none.keeps, none.direct_io, none.writeback), (false, true, false));
         assert_eq!((none.attr_timeout, none.entry_timeout), (Duration::ZERO, Duration::ZERO));
         let attach = args.attach_options();
-        assert_eq!((&attach.export[..], attach.keeps, attach.alone), ("x", false, false));
+        assert_eq!((&attach.export[..], attach.caches, attach.exclusive), ("x", false, false));
     }
     let args = args("rfs-fuse a:1 /m --cache writeback");
     let (settings, attach) = (args.settings(), args.attach_options());
     assert_eq!((settings.keeps, settings.direct_io, settings.writeback), (true, false, true));
     assert_eq!((settings.attr_timeout, settings.entry_timeout), (FOREVER, FOREVER));
-    assert_eq!((attach.keeps, attach.alone), (true, true));
+    assert_eq!((attach.caches, attach.exclusive), (true, true));
 }
 
 #[test]

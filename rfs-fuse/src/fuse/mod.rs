@@ -22,6 +22,6 @@ mod settings;
 pub use adapter::Adapter;
 pub use affinity::Placement;
 pub use kernel::{Kernel, KernelLink};
-pub use kernel_cache::losses::{Losses, Untold};
+pub use kernel_cache::losses::{Losses, UnreportedLosses};
 pub use session::*;
 pub use settings::{FOREVER, IO_BLOCK, Settings};

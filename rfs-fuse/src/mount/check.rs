@@ -14,7 +14,7 @@ use rustix::mount::UnmountFlags;
 use super::{
     error::MountError,
     helper,
-    probe::{self, Look},
+    probe::{self, ProbeAction},
     table,
 };
 
@@ -50,7 +50,8 @@ pub fn mount_point(path: &Path, fs_type: &str) -> Result<PathBuf, MountError> {
 }
 
 fn probe_directory(path: &Path) -> io::Result<()> {
-    probe::look(path, Look::Directory, PROBE_LIMIT).unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
+    probe::look(path, ProbeAction::Directory, PROBE_LIMIT)
+        .unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// Returns the path as in the mount table, without an access to its last component.

@@ -35,7 +35,7 @@ pub use error::{DEVICE, MountError};
 pub use helper::helper;
 pub use mounted::{Mounted, Unmounted};
 pub use options::{Flags, MountOptions};
-pub use probe::{Look, look};
+pub use probe::{ProbeAction, look};
 pub(crate) use watchdog::{AfterKill, CoveredDirectory, Watchdog};
 
 /// Runs a helper process of this module and returns its exit code, if this process was started as

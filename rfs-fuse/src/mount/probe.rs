@@ -29,24 +29,24 @@ const MARK: &str = "--look-from-outside";
 
 /// Action of the probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum ProbeAction {
     /// Checks that the root is a directory. Fails with ENOTDIR otherwise.
     Directory,
     /// Has the kernel write back dirty pages of the mount (syncfs).
     Sync,
 }
 
-impl Look {
+impl ProbeAction {
     fn name(self) -> &'static str {
         match self {
-            Look::Directory => "directory",
-            Look::Sync => "sync",
+            ProbeAction::Directory => "directory",
+            ProbeAction::Sync => "sync",
         }
     }
 
     fn run(self, path: &Path) -> io::Result<()> {
         match self {
-            Look::Directory => {
+            ProbeAction::Directory => {
                 // Without FORCE_SYNC, the kernel answers from its cache, even for a dead mount.
                 let found = statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::TYPE)?;
                 match FileType::from_raw_mode(found.stx_mode.into()) {
@@ -54,14 +54,14 @@ impl Look {
                     _ => Err(rustix::io::Errno::NOTDIR.into()),
                 }
             }
-            Look::Sync => Ok(rustix::fs::syncfs(File::open(path)?)?),
+            ProbeAction::Sync => Ok(rustix::fs::syncfs(File::open(path)?)?),
         }
     }
 }
 
 /// Probes the mount on `path`. Returns `None` if the probe takes longer than `limit`. The probe
 /// is then killed, and ends when the kernel lets it.
-pub fn look(path: &Path, what: Look, limit: Duration) -> Option<io::Result<()>> {
+pub fn look(path: &Path, what: ProbeAction, limit: Duration) -> Option<io::Result<()>> {
     let child = Command::new("/proc/self/exe")
         .arg(MARK)
         .arg(what.name())
@@ -105,7 +105,9 @@ pub(super) fn run_if_asked() -> Option<u8> {
         return None;
     }
     let what = arguments.next()?;
-    let what = [Look::Directory, Look::Sync].into_iter().find(|look| what == OsStr::new(look.name()))?;
+    let what = [ProbeAction::Directory, ProbeAction::Sync]
+        .into_iter()
+        .find(|look| what == OsStr::new(look.name()))?;
     let path = arguments.next()?;
     Some(match what.run(Path::new(&path)) {
         Ok(()) => 0,

@@ -36,7 +36,7 @@ use rustix::{
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use super::{abort::Abort, error::MountError, mounted::Mounted};
-use rfs_client::Farewell;
+use rfs_client::DetachParams;
 
 /// Name of the watchdog process. Its first argument is `MARK`, which no user gives.
 const NAME: &str = "rfs-watchdog";
@@ -47,9 +47,9 @@ const DISMISSED: u8 = b'.';
 /// hang.
 const LEAVING: u8 = b',';
 /// Environment variable with the detach request. Only the user and root can read it there.
-const FAREWELL: &str = "RFS_FAREWELL";
+const DETACH: &str = "RFS_DETACH";
 /// Time limit for the detach request.
-const FAREWELL_LIMIT: Duration = Duration::from_secs(10);
+const DETACH_LIMIT: Duration = Duration::from_secs(10);
 /// Time to wait for the watchdog of an earlier mount on the same directory. A watchdog that takes
 /// longer hangs.
 const EARLIER_WATCHDOG_LIMIT: Duration = Duration::from_secs(3);
@@ -143,7 +143,7 @@ struct Arguments {
     /// Log file of the watchdog.
     log: Option<PathBuf>,
     /// Detach request that the watchdog sends to the server after a kill.
-    farewell: Option<String>,
+    detach: Option<String>,
 }
 
 #[derive(Debug)]
@@ -156,7 +156,7 @@ struct Process {
 impl Watchdog {
     /// Starts a watchdog. The kernel signals it at the end of the calling thread. A separate thread
     /// calls `ended` after the watchdog's end. After a kill of this process, the watchdog appends
-    /// lines to `log` and sends `farewell` to the server.
+    /// lines to `log` and detaches the mount by `detach`.
     ///
     /// # Errors
     /// The watchdog cannot be started.
@@ -165,7 +165,7 @@ impl Watchdog {
         covered: CoveredDirectory,
         after_kill: AfterKill,
         log: Option<&Path>,
-        farewell: Option<&Farewell>,
+        detach: Option<&DetachParams>,
         ended: impl Fn() + Send + Sync + 'static,
     ) -> io::Result<Watchdog> {
         let arguments = Arguments {
@@ -173,7 +173,7 @@ impl Watchdog {
             covered,
             after_kill,
             log: log.map(std::path::absolute).transpose()?,
-            farewell: farewell.and_then(Farewell::to_text),
+            detach: detach.and_then(DetachParams::to_text),
         };
         let mut watchdog = Watchdog { arguments, process: None, short_lives: 0, ended: Arc::new(ended) };
         watchdog.process = Some(watchdog.arguments.start(&watchdog.ended)?);
@@ -216,7 +216,7 @@ impl Arguments {
     fn start(&mut self, ended: &Arc<dyn Fn() + Send + Sync>) -> io::Result<Process> {
         let device = self.mounted.device.as_deref().ok_or(io::ErrorKind::NotFound)?;
         let mut child = Command::new("/proc/self/exe")
-            .envs(self.farewell.as_ref().map(|text| (FAREWELL, text)))
+            .envs(self.detach.as_ref().map(|text| (DETACH, text)))
             .arg0(NAME)
             .arg(MARK)
             .arg(device)
@@ -290,9 +290,9 @@ fn watch(parsed: &ParsedArguments) -> io::Result<()> {
         return ended;
     }
     let (done_sending, sent) = mpsc::channel();
-    let farewell = std::env::var(FAREWELL).ok().and_then(|text| Farewell::from_text(&text));
+    let detach = std::env::var(DETACH).ok().and_then(|text| DetachParams::from_text(&text));
     thread::Builder::new().spawn(move || {
-        farewell.inspect(Farewell::say);
+        detach.inspect(DetachParams::detach);
         done_sending.send(())
     })?;
     let done = match parsed.after_kill {
@@ -303,7 +303,7 @@ fn watch(parsed: &ParsedArguments) -> io::Result<()> {
     // Releases the lock of the directory: the next mount there need not wait for the server.
     let null = OpenOptions::new().write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdout(null)?;
-    sent.recv_timeout(FAREWELL_LIMIT).ok();
+    sent.recv_timeout(DETACH_LIMIT).ok();
     done.and(reported)
 }
 

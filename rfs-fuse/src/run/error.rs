@@ -6,7 +6,7 @@ use rdmabox::{KeyFileError, tls::TlsError};
 
 use crate::{
     cli::UsageError,
-    fuse::{SwitchError, Untold},
+    fuse::{SwitchError, UnreportedLosses},
     mount::MountError,
     private_server,
 };
@@ -48,7 +48,7 @@ pub(super) enum RunError {
     #[error(transparent)]
     WriteBack(#[from] WriteBackError),
     #[error(transparent)]
-    Lost(#[from] Untold),
+    Lost(#[from] UnreportedLosses),
 }
 
 /// Returns a function that wraps an error of the operating system.

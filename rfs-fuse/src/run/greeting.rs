@@ -15,7 +15,7 @@ use super::{
 use crate::{
     cli::Args,
     daemon,
-    mount::{self, Look, Mounted},
+    mount::{self, Mounted, ProbeAction},
 };
 use rfs_client::Client;
 
@@ -23,7 +23,7 @@ use rfs_client::Client;
 pub(super) fn announce(args: &Args, mounted: &Mounted, client: Option<&Arc<Client>>) -> Result<(), RunError> {
     let limit = args.session_options().operation_timeout + Duration::from_secs(1);
     let dead = |why: String| RunError::Dead { path: mounted.path().to_owned(), why };
-    mount::look(mounted.path(), Look::Directory, limit)
+    mount::look(mounted.path(), ProbeAction::Directory, limit)
         .ok_or_else(|| dead("no answer".into()))?
         .map_err(|e| dead(e.to_string()))?;
     if let Err(e) = mounted.set_readahead(args.settings().max_readahead) {

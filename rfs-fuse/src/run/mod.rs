@@ -171,7 +171,7 @@ fn mount_served(args: &Args) -> Result<(), RunError> {
     let client = {
         let options = SessionOptions { key, tls, ..args.session_options() };
         let (address, attach) = (address.clone(), args.attach_options());
-        let limit = options.connect_timeout + attach.patience + ATTACH_SLACK;
+        let limit = options.connect_timeout + attach.busy_timeout + ATTACH_SLACK;
         within(limit, move || Client::connect(&address, &options, &attach))
     };
     let client = Arc::new(client.ok_or(RunError::Silent(address))??);
@@ -188,5 +188,5 @@ fn mount_served(args: &Args) -> Result<(), RunError> {
     }
     client.close_session();
     outcome?;
-    losses.untold().map_or(Ok(()), |untold| Err(untold.into()))
+    losses.unreported().map_or(Ok(()), |unreported| Err(unreported.into()))
 }

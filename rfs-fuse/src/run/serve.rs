@@ -73,13 +73,13 @@ fn start_watchdog(
     client: Option<Served<'_>>,
     send: &mpsc::Sender<Event>,
 ) -> Option<Watchdog> {
-    let farewell = client.and_then(|served| args.farewell(served.client.mount()?));
+    let detach = client.and_then(|served| args.detach_params(served.client.mount()?));
     let after_kill = if args.leave_dead_mount { AfterKill::Leave } else { AfterKill::Unmount };
     let send = send.clone();
     // Fails only if the main thread has stopped listening.
     let ended = move || drop(send.send(Event::WatchdogEnded));
     let log = args.log_file.as_deref();
-    let started = Watchdog::start(mounted, covered, after_kill, log, farewell.as_ref(), ended);
+    let started = Watchdog::start(mounted, covered, after_kill, log, detach.as_ref(), ended);
     started.inspect_err(|e| log::warn!("{NO_WATCHDOG}: {e}")).ok()
 }
 

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     fuse::{KernelLink, Losses},
-    mount::{self, Look, Mounted, Unmounted, within},
+    mount::{self, Mounted, ProbeAction, Unmounted, within},
 };
 use rfs_client::Client;
 
@@ -141,7 +141,7 @@ fn is_unmount(error: &io::Error, still_mounted: bool) -> bool {
 fn write_back(path: &Path, client: Option<Served<'_>>) -> Result<(), WriteBackError> {
     let failed = |why| WriteBackError { path: path.to_owned(), why };
     let late = || format!("they were not written back within {UNMOUNT_LIMIT:?}");
-    let synchronized = match mount::look(path, Look::Sync, UNMOUNT_LIMIT) {
+    let synchronized = match mount::look(path, ProbeAction::Sync, UNMOUNT_LIMIT) {
         Some(Ok(())) => Ok(()),
         Some(Err(e)) => Err(failed(format!("syncfs: {e}"))),
         None => return Err(failed(late())),

@@ -5,25 +5,25 @@ use crate::cache::listing::*;
 #[test]
 fn a_listing_is_good_after_the_first_use() {
     let mut listing = Listing::default();
-    assert_eq!(listing.opened(1, true), Opened::Anew);
+    assert_eq!(listing.opened(1, true), ListingUse::Collect);
     listing.closed(1);
-    assert_eq!(listing.opened(2, true), Opened::Anew, "the kernel's listing is unknown");
+    assert_eq!(listing.opened(2, true), ListingUse::Collect, "the kernel's listing is unknown");
     listing.used(2);
     listing.closed(2);
-    assert_eq!(listing.opened(3, false), Opened::Apart);
-    assert_eq!(listing.opened(4, true), Opened::Kept);
+    assert_eq!(listing.opened(3, false), ListingUse::Bypass);
+    assert_eq!(listing.opened(4, true), ListingUse::Keep);
 }
 
 #[test]
 fn one_handle_collects_at_a_time() {
     let mut listing = Listing::default();
     listing.opened(1, true);
-    assert_eq!(listing.opened(2, true), Opened::Apart);
+    assert_eq!(listing.opened(2, true), ListingUse::Bypass);
     listing.used(2);
     listing.closed(2);
-    assert_eq!(listing.opened(3, true), Opened::Apart);
+    assert_eq!(listing.opened(3, true), ListingUse::Bypass);
     listing.closed(1);
-    assert_eq!(listing.opened(4, true), Opened::Anew);
+    assert_eq!(listing.opened(4, true), ListingUse::Collect);
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn a_recall_spoils_a_listing_that_is_being_collected() {
     listing.used(1);
     assert!(listing.is_spoiled(1));
     listing.closed(1);
-    assert_eq!(listing.opened(3, true), Opened::Anew);
+    assert_eq!(listing.opened(3, true), ListingUse::Collect);
     assert!(!listing.is_spoiled(3));
 }
 
@@ -47,7 +47,7 @@ const PARTS: usize = 3;
 /// A directory that is open in the kernel.
 struct Open {
     handle: u64,
-    how: Opened,
+    how: ListingUse,
     /// True once the kernel has processed the reply to the open.
     settled: bool,
     at: usize,
@@ -142,11 +142,11 @@ fn run(steps: Vec<Step>) -> Result<u64, TestCaseError> {
             Step::Read(which) if which < open.len() => {
                 let dir = &mut open[which];
                 if !std::mem::replace(&mut dir.settled, true) {
-                    if dir.how == Opened::Anew {
+                    if dir.how == ListingUse::Collect {
                         kernel.drop_pages();
                     }
                 } else if let Some(answer) = dir.answer.take() {
-                    if dir.how != Opened::Apart {
+                    if dir.how != ListingUse::Bypass {
                         kernel.add(answer);
                     }
                     dir.at = (answer.0 + 1).min(PARTS);
@@ -157,7 +157,7 @@ fn run(steps: Vec<Step>) -> Result<u64, TestCaseError> {
                 if std::mem::take(&mut dir.begins) {
                     dir.began = now;
                 }
-                let kept = if dir.how == Opened::Apart { None } else { kernel.kept(dir.at) };
+                let kept = if dir.how == ListingUse::Bypass { None } else { kernel.kept(dir.at) };
                 match kept {
                     Some(Some(as_of)) => {
                         hits += 1;

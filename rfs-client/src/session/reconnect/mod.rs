@@ -224,8 +224,8 @@ impl ReconnectingSession {
         }
     }
 
-    /// Repeats a call until a session of an allowed epoch has carried it out. Does not send it again
-    /// after `deadline`.
+    /// Repeats a call until a session of an allowed epoch has carried it out. Does not send it
+    /// again after `deadline`.
     fn call_until(
         &self,
         deadline: Instant,

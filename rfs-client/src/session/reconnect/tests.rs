@@ -368,6 +368,9 @@ fn the_remote_ends_if_the_memory_is_another_one() {
     assert_eq!(remote.call(&bytes(&Request::StatFs), &mut Vec::new(), ANY), Err(RequestError::Disconnected));
     assert!(!remote.status().is_connected);
     assert_eq!(remote.ready(), Err(RequestError::Disconnected));
-    assert_eq!(remote.call(&bytes(&Request::Close { ino: 1 }), &mut Vec::new(), STARTED), Err(RequestError::Disconnected));
+    assert_eq!(
+        remote.call(&bytes(&Request::Close { ino: 1 }), &mut Vec::new(), STARTED),
+        Err(RequestError::Disconnected)
+    );
     assert!(server.effects.lock().is_empty());
 }

@@ -6,7 +6,7 @@ use std::{cell::Cell, sync::mpsc, thread};
 
 use rdmabox::Until;
 
-use crate::Next;
+use crate::QueueHint;
 use crate::tests::*;
 
 const LEN: usize = 3 * BLOCK as usize;
@@ -34,7 +34,7 @@ fn start(c: &Arc<Client>, ino: u64, offset: u64, len: usize) -> Option<Answers> 
 
 /// Starts a read while `more` requests wait.
 fn start_with(c: &Arc<Client>, ino: u64, offset: u64, len: usize, more: bool) -> Option<Answers> {
-    let next = if more { Next::Waits } else { Next::Nothing };
+    let next = if more { QueueHint::Waits } else { QueueHint::Nothing };
     let (send, receive) = mpsc::channel();
     let answer = move |data: Result<ReadData<'_>, ClientError>| {
         let bytes = data.map(|data| match data {
@@ -43,7 +43,7 @@ fn start_with(c: &Arc<Client>, ino: u64, offset: u64, len: usize, more: bool) ->
         });
         send.send(bytes).expect("the receiver listens");
     };
-    c.read_later(ino, offset, len, || next, answer).ok().map(|()| receive)
+    c.start_read(ino, offset, len, || next, answer).ok().map(|()| receive)
 }
 
 /// Returns when a thread excludes reads and writes of the file.
@@ -79,9 +79,9 @@ fn after_many_requests_alone_the_next_one_is_asked_for_rarely() {
         for _ in 0..count {
             let next = || {
                 asked.set(asked.get() + 1);
-                Next::Nothing
+                QueueHint::Nothing
             };
-            assert!(c.read_later(ino, 0, 100, next, |_| ()).is_err());
+            assert!(c.start_read(ino, 0, 100, next, |_| ()).is_err());
         }
         asked.get()
     };
@@ -104,12 +104,12 @@ fn a_thread_polls_while_it_has_no_other_work() {
     let (interceptor, c, ino) = with_file(&server);
     let _other = c.transfers.count();
     for (next, served) in [
-        (Next::Nothing, &[Until::AllDone][..]),
-        (Next::Answers, &[Until::AnyDone]),
-        (Next::Waits, &[]),
-        (Next::Unknown, &[]),
+        (QueueHint::Nothing, &[Until::AllDone][..]),
+        (QueueHint::Answers, &[Until::AnyDone]),
+        (QueueHint::Waits, &[]),
+        (QueueHint::Unknown, &[]),
     ] {
-        assert!(c.read_later(ino, 0, 100, || next, |_| ()).is_ok());
+        assert!(c.start_read(ino, 0, 100, || next, |_| ()).is_ok());
         assert_eq!(interceptor.served(), served, "{next:?}");
     }
 }
@@ -257,9 +257,9 @@ type Outcomes = mpsc::Receiver<Result<(), ClientError>>;
 
 /// Starts a write. Returns `None` if it has to block.
 fn start_write(c: &Arc<Client>, ino: u64, offset: u64, data: &[u8], more: bool) -> Option<Outcomes> {
-    let next = if more { Next::Waits } else { Next::Nothing };
+    let next = if more { QueueHint::Waits } else { QueueHint::Nothing };
     let (send, receive) = mpsc::channel();
-    let write = c.write_later(ino, offset, data, || next)?;
+    let write = c.prepare_write(ino, offset, data, || next)?;
     write.start(move |written| send.send(written).expect("the receiver listens"));
     Some(receive)
 }

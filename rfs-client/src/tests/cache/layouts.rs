@@ -19,7 +19,7 @@ fn a_layout_is_given_back_when_no_operation_uses_it() {
         let Ok(ReadData::Bytes(bytes)) = data else { panic!("{data:?}") };
         send.send(bytes.to_vec()).expect("the receiver listens");
     };
-    assert!(k.client.read_later(ino, 0, OLD.len(), || Next::Nothing, answer).is_ok());
+    assert!(k.client.start_read(ino, 0, OLD.len(), || QueueHint::Nothing, answer).is_ok());
     drop(other);
     // Another client rewrites the file in other space.
     let another = client(&k.server);

@@ -13,7 +13,7 @@ use rdmabox::Cancel;
 use rfs_proto::{Attr, FileKind, Marks, Owner, Recall, RenameFlags, Request, encode_request};
 
 use crate::tests::*;
-use crate::{CallOptions, Keeper, Next, Remote, tests::fake::new_attr};
+use crate::{CallOptions, QueueHint, RecallHandler, Remote, tests::fake::new_attr};
 
 const DIR: u64 = 1;
 /// The server of these tests has the same names in all directories.
@@ -44,10 +44,10 @@ fn make(server: &Fake, name: &str) {
     );
 }
 
-/// A keeper without a cache.
+/// A recall handler without a cache.
 struct NoCache;
 
-impl Keeper for NoCache {
+impl RecallHandler for NoCache {
     fn drop_all(&self, _: &[Recall]) {}
 }
 
@@ -58,7 +58,7 @@ impl CachingClient {
 
     fn with(server: Arc<Fake>) -> CachingClient {
         let interceptor = Interceptor::new(&server);
-        let options = AttachOptions { keeps: true, ..AttachOptions::default() };
+        let options = AttachOptions { caches: true, ..AttachOptions::default() };
         let client = Arc::new(Client::attach(interceptor.clone(), &options).expect("attached"));
         // The thread below may do so later than the test needs it.
         client.inodes.recalls().begin();
@@ -115,8 +115,8 @@ fn attributes_are_kept_until_they_are_recalled() {
     let since = k.client.since();
     let ino = k.client.lookup(DIR, b"f").expect("found").ino;
     let keeps = || {
-        let telling = k.client.telling();
-        (telling.keeps_attr(since, ino), telling.keeps_name(since, DIR, b"f"))
+        let guard = k.client.hold_recalls();
+        (guard.may_cache_attr_of(since, ino), guard.may_cache_name(since, DIR, b"f"))
     };
     assert_eq!(keeps(), (true, true));
     assert_eq!(k.calls(|c| assert_eq!(c.getattr(ino).expect("attributes").ino, ino)), 0);
@@ -125,10 +125,10 @@ fn attributes_are_kept_until_they_are_recalled() {
     let since = k.client.since();
     k.client.getattr(ino).expect("attributes");
     k.client.getattr(ino).expect("attributes, asked for to be kept");
-    assert!(k.client.telling().keeps_attr(since, ino));
+    assert!(k.client.hold_recalls().may_cache_attr_of(since, ino));
     k.recall(name("f"));
     assert_eq!(keeps(), (false, false), "asked for before");
-    assert!(k.client.telling().keeps_attr(since, ino));
+    assert!(k.client.hold_recalls().may_cache_attr_of(since, ino));
 }
 
 #[test]
@@ -141,21 +141,21 @@ fn a_reply_that_a_recall_overtook_is_not_cached() {
         let attr = k.client.lookup(DIR, b"f").expect("found");
         // The kernel has not been told yet.
         k.recall(recall);
-        let telling = k.client.telling();
-        assert_eq!(telling.keeps_name(since, DIR, b"f"), !of_name);
-        assert_eq!(telling.keeps_attr(since, attr.ino), of_name);
+        let guard = k.client.hold_recalls();
+        assert_eq!(guard.may_cache_name(since, DIR, b"f"), !of_name);
+        assert_eq!(guard.may_cache_attr_of(since, attr.ino), of_name);
     }
 }
 
 #[test]
 fn recalls_are_not_noted_while_the_caller_is_told() {
     let k = CachingClient::new();
-    let telling = k.client.telling();
+    let guard = k.client.hold_recalls();
     let recalls = thread::scope(|scope| {
         let sent = scope.spawn(|| k.recall(name("x")));
         thread::yield_now();
         let early = sent.is_finished();
-        drop(telling);
+        drop(guard);
         sent.join().expect("obeyed");
         early
     });
@@ -170,9 +170,9 @@ fn attributes_from_before_an_own_change_are_not_cached() {
     let ino = k.client.lookup(DIR, b"f").expect("found").ino;
     let before = k.client.since();
     k.client.setattr(ino, &TRUNCATE).expect("cut");
-    assert!(!k.client.telling().keeps_attr(before, ino));
+    assert!(!k.client.hold_recalls().may_cache_attr_of(before, ino));
     let after = k.client.since_but_changed(since);
-    assert!(k.client.telling().keeps_attr(after, ino), "what the change brought");
+    assert!(k.client.hold_recalls().may_cache_attr_of(after, ino), "what the change brought");
 }
 
 #[test]
@@ -311,7 +311,7 @@ fn prefetched_entries_are_recalled() {
     k.client.unlink(DIR, b"8").expect("removed");
     assert!(!k.finds("8"));
     let ino = k.client.lookup(DIR, b"9").expect("found").ino;
-    assert!(k.client.telling().keeps_attr(since, ino));
+    assert!(k.client.hold_recalls().may_cache_attr_of(since, ino));
 }
 
 #[test]
@@ -323,8 +323,8 @@ fn nothing_is_cached_after_the_session_has_ended() {
     k.cancel.cancel();
     let obeys = k.obeys.replace(thread::spawn(|| {})).expect("a thread");
     obeys.join().expect("it ends");
-    let telling = k.client.telling();
-    assert!(!telling.keeps_attr(since, ino) && !telling.keeps_name(since, DIR, b"f"));
+    let guard = k.client.hold_recalls();
+    assert!(!guard.may_cache_attr_of(since, ino) && !guard.may_cache_name(since, DIR, b"f"));
 }
 
 #[test]
@@ -335,7 +335,7 @@ fn pages_are_current_while_the_server_recalls_them() {
     let open = |handle| {
         let since = k.client.since();
         let attr = k.client.open(ino, false).expect("opened");
-        k.client.telling().opens_pages(since, &attr, handle)
+        k.client.hold_recalls().opens_pages(since, &attr, handle)
     };
     assert!(!open(4));
     k.client.used(ino, 4);

@@ -22,7 +22,7 @@ use crate::fuse::{
     kernel_cache::lifetimes::NameQuery,
     session::{ReplyAttr, ReplyEmpty, ReplyEntry, ReplyWrite, ReplyXattr, Request},
 };
-use rfs_client::{ClientError, Since};
+use rfs_client::{ClientError, RequestTime};
 
 /// Returns the error number for the kernel. Logs errors other than an ordinary refusal.
 /// `failure_logged` is set once the failure of a session is logged.
@@ -115,7 +115,7 @@ impl Adapter {
     pub(super) fn answer_attr(
         &self,
         what: &str,
-        query: (Since, u32),
+        query: (RequestTime, u32),
         result: Result<Attr, ClientError>,
         reply: ReplyAttr,
     ) {

@@ -73,13 +73,13 @@ impl Adapter {
             return reply.error(self.errno("read", &e));
         }
         let failure_logged = Arc::clone(&self.failure_logged);
-        let beside = reply.beside();
+        let others = reply.other_requests();
         let answer = move |data: Result<ReadData<'_>, ClientError>| match data {
             Ok(data) => send(reply, data),
             Err(e) => reply.error(answers::errno(&failure_logged, "read", &e)),
         };
-        let next = || self.kernel.next(beside);
-        let Err(answer) = self.client.read_later(ino.0, offset, size as usize, next, answer) else { return };
+        let next = || self.kernel.next(others);
+        let Err(answer) = self.client.start_read(ino.0, offset, size as usize, next, answer) else { return };
         let mut answer = Some(answer);
         let read = BUFFER.with_borrow_mut(|buffer| {
             self.client.read(ino.0, offset, size as usize, buffer, |data| {
@@ -134,7 +134,7 @@ impl Adapter {
         let unprivileged = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         if self.only_stores(&write, unprivileged)
             && let Some(started) =
-                self.client.write_later(ino.0, offset, data, || self.kernel.next(reply.beside()))
+                self.client.prepare_write(ino.0, offset, data, || self.kernel.next(reply.other_requests()))
         {
             return started.start(self.write_completion(write, reply));
         }
@@ -158,7 +158,7 @@ impl Adapter {
             !(path == WritePath::WriteBack || unprivileged || drops_pages || self.settings.writeback);
         only_places
             && !contested
-            && self.client.is_for_later(len as usize)
+            && self.client.can_be_async(len as usize)
             && !(path == WritePath::AroundPages && self.may_have_capability(ino))
     }
 

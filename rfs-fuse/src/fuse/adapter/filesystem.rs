@@ -15,14 +15,14 @@ use super::{Adapter, creator, is_privileged, open_file::is_to_write};
 use crate::fuse::{
     convert,
     kernel_cache::handles::Handle,
-    locks::Refused,
+    locks::RefusedLock,
     session::{
         Filesystem, Lock, LockedBy, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
         ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
         Request, threads::Threads,
     },
 };
-use rfs_client::{Asked, ClientError, LockRequest};
+use rfs_client::{ClientError, LockOutcome, LockRequest};
 
 /// Returns the client's form of a lock request, or `None` for an unknown kind of lock.
 fn lock_request(ino: INodeNo, by: LockedBy, lock: Lock) -> Option<LockRequest> {
@@ -180,7 +180,7 @@ impl Filesystem for Adapter {
         match self.open_file(ino.0, is_to_write(flags.0), request.pid()) {
             Ok(attr) => {
                 self.retries.finish_walk(request.pid());
-                let (handle, how) = self.new_handle(&self.client.telling(), since, &attr, flags.0);
+                let (handle, how) = self.new_handle(&self.client.hold_recalls(), since, &attr, flags.0);
                 self.record_access(&attr, flags.0, how);
                 reply.opened(handle, how);
             }
@@ -241,7 +241,7 @@ impl Filesystem for Adapter {
         };
         match self.client.test_lock(&wanted) {
             Ok(None) => reply.locked(lock.start, lock.end, convert::F_UNLCK, 0),
-            Ok(Some(_)) => self.locks.confirm(wanted, Refused::Test(lock, reply)),
+            Ok(Some(_)) => self.locks.confirm(wanted, RefusedLock::Test(lock, reply)),
             Err(e) => reply.error(self.errno("getlk", &e)),
         }
     }
@@ -265,11 +265,11 @@ impl Filesystem for Adapter {
             true => self.locks.lock_waiting(wanted, request.pid(), reply).err(),
             false => match self.client.lock(&wanted, None) {
                 Ok(asked) => {
-                    self.locks.answer(wanted, asked != Asked::Locked { void: false }, reply);
+                    self.locks.answer(wanted, asked != LockOutcome::Locked { void: false }, reply);
                     None
                 }
                 Err(ClientError::Errno(rfs_proto::Errno::EAGAIN)) => {
-                    self.locks.confirm(wanted, Refused::Lock(reply));
+                    self.locks.confirm(wanted, RefusedLock::Lock(reply));
                     None
                 }
                 Err(e) => Some((e, reply)),

@@ -4,7 +4,7 @@
 //! names in it or this mount changes it.
 //!
 //! # Concurrency
-//! Session threads. Recalls wait while a `Telling` exists.
+//! Session threads. Recalls wait while a `RecallGuard` exists.
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt, time::Duration};
 
@@ -21,7 +21,7 @@ use crate::fuse::{
     },
     session::{ReplyDirectory, ReplyDirectoryPlus, ReplyOpen, Request},
 };
-use rfs_client::{Opened, Telling};
+use rfs_client::{ListingUse, RecallGuard};
 
 /// Number of entries per call to the server: about as many as fit into a reply to the kernel.
 const PLUS_ENTRIES: u32 = 180;
@@ -34,10 +34,11 @@ impl Adapter {
     pub(super) fn open_directory(&self, ino: INodeNo, flags: i32, reply: ReplyOpen) {
         let handle = self.handles.open_directory().0;
         let how = match self.settings.keeps_listings() {
-            true => self.client.telling().opens_listing(ino.0, handle),
-            false => Opened::Apart,
+            true => self.client.hold_recalls().opens_listing(ino.0, handle),
+            false => ListingUse::Bypass,
         };
-        let unseen = how == Opened::Kept && !OFlags::from_bits_retain(flags as u32).contains(OFlags::NOATIME);
+        let unseen =
+            how == ListingUse::Keep && !OFlags::from_bits_retain(flags as u32).contains(OFlags::NOATIME);
         let read = if unseen { self.client.will_list(ino.0) } else { Ok(false) };
         match read {
             Ok(true) => self.drop_attributes(ino.0),
@@ -48,9 +49,9 @@ impl Adapter {
             }
         }
         let flags = match how {
-            Opened::Kept => FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE,
-            Opened::Anew => FopenFlags::FOPEN_CACHE_DIR,
-            Opened::Apart => FopenFlags::FOPEN_KEEP_CACHE,
+            ListingUse::Keep => FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE,
+            ListingUse::Collect => FopenFlags::FOPEN_CACHE_DIR,
+            ListingUse::Bypass => FopenFlags::FOPEN_KEEP_CACHE,
         };
         reply.opened(FileHandle(handle), flags);
     }
@@ -59,14 +60,14 @@ impl Adapter {
     /// directory, so stale entries are dropped first.
     fn end(
         &self,
-        telling: Telling<'_>,
+        guard: RecallGuard<'_>,
         (ino, handle): (INodeNo, FileHandle),
         answer: impl FnOnce() + Send + 'static,
     ) {
-        if telling.completes_listing(ino.0, handle.0) {
+        if guard.completes_listing(ino.0, handle.0) {
             return answer();
         }
-        drop(telling);
+        drop(guard);
         self.pages.drop_then(PageDrop::tail(ino.0, 0), answer);
     }
 
@@ -77,7 +78,7 @@ impl Adapter {
             Err(e) => return reply.error(self.errno("readdir", &e)),
         };
         if offset >= DOTS && page.entries.is_empty() {
-            return self.end(self.client.telling(), (ino, handle), move || reply.ok());
+            return self.end(self.client.hold_recalls(), (ino, handle), move || reply.ok());
         }
         for (at, dot, name) in [(1, ino, "."), (DOTS, INodeNo(page.parent), "..")] {
             if offset < at && reply.add(dot, at, FileType::Directory, OsStr::new(name)) {
@@ -114,9 +115,9 @@ impl Adapter {
         {
             return reply.error(self.errno("readdirplus", &e));
         }
-        let telling = self.client.telling();
+        let guard = self.client.hold_recalls();
         if offset >= DOTS && page.entries.is_empty() {
-            return self.end(telling, (ino, handle), move || reply.ok());
+            return self.end(guard, (ino, handle), move || reply.ok());
         }
         let ttl = Duration::ZERO;
         for (at, dot, name) in [(1, ino.0, "."), (DOTS, page.parent, "..")] {
@@ -130,9 +131,9 @@ impl Adapter {
             let next = entry.cookie.saturating_add(DOTS);
             let name = OsStr::from_bytes(&entry.name);
             let attr = convert::attr(&entry.attr);
-            telling.reference(since, &entry.attr);
+            guard.reference(since, &entry.attr);
             let query = NameQuery { since, parent: ino.0, name: &entry.name, thread: request.pid() };
-            let ttl = self.lifetimes.of_both(&telling, &query, &entry.attr);
+            let ttl = self.lifetimes.of_both(&guard, &query, &entry.attr);
             if reply.add(INodeNo(entry.attr.ino), next, name, &ttl, &attr, GENERATION) {
                 self.client.forget(entry.attr.ino, 1);
                 break;

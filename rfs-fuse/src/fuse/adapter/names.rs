@@ -97,9 +97,9 @@ impl Adapter {
             Ok(Some(attr)) => {
                 self.retries.finish_walk(query.thread);
                 self.refresh_after_change(parent.0, request.pid());
-                let telling = self.client.telling();
-                let opened = self.new_handle(&telling, query.since, &attr, flags);
-                self.lifetimes.created(&self.client, &telling, &query, &attr, opened, reply);
+                let guard = self.client.hold_recalls();
+                let opened = self.new_handle(&guard, query.since, &attr, flags);
+                self.lifetimes.created(&self.client, &guard, &query, &attr, opened, reply);
             }
             Ok(None) if exclusive => reply.error(Errno::EEXIST),
             Ok(None) => {

@@ -9,10 +9,10 @@ use rustix::fs::OFlags;
 
 use super::{Adapter, in_group, retries::Intent};
 use crate::fuse::{
-    kernel_cache::{handles::OpenedAs, lifetimes::NameQuery},
+    kernel_cache::{handles::HandleOptions, lifetimes::NameQuery},
     session::Request,
 };
-use rfs_client::{ClientError, Creator, Since, Telling};
+use rfs_client::{ClientError, Creator, RecallGuard, RequestTime};
 
 const SUID: u32 = 0o4000;
 pub(super) const SGID: u32 = 0o2000;
@@ -28,8 +28,8 @@ impl Adapter {
     /// Returns a handle for a file that was opened with `flags`, and the kernel's flags for it.
     pub(super) fn new_handle(
         &self,
-        telling: &Telling<'_>,
-        since: Since,
+        guard: &RecallGuard<'_>,
+        since: RequestTime,
         attr: &Attr,
         flags: i32,
     ) -> (FileHandle, FopenFlags) {
@@ -38,21 +38,21 @@ impl Adapter {
         let o_direct = flags.contains(OFlags::DIRECT);
         if self.settings.writeback {
             // The kernel knows the end of the file, and its pages are current.
-            let handle = self.handles.open(ino, OpenedAs { o_direct, ..OpenedAs::default() });
+            let handle = self.handles.open(ino, HandleOptions { o_direct, ..HandleOptions::default() });
             return (FileHandle(handle.0), self.settings.open_flags());
         }
         let appends = flags.contains(OFlags::APPEND);
         // Another mount may write to the file, and the server would not recall pages cached from
         // now on.
-        let shared = self.maps_around && !telling.keeps_nothing() && !telling.holds_pages(attr);
+        let shared = self.maps_around && !guard.caches_nothing() && !guard.holds_pages(attr);
         let direct = appends || shared || self.settings.direct_io;
-        let handle = self.handles.open(ino, OpenedAs { appends, without_pages: direct, o_direct });
+        let handle = self.handles.open(ino, HandleOptions { appends, without_pages: direct, o_direct });
         let how = match (appends || shared, direct) {
             // Through the page cache, the kernel would choose the offset of an append, and split it
             // at page boundaries.
             (true, _) => FopenFlags::FOPEN_DIRECT_IO,
             (false, true) => FopenFlags::empty(),
-            (false, false) if telling.opens_pages(since, attr, handle.0) => FopenFlags::FOPEN_KEEP_CACHE,
+            (false, false) if guard.opens_pages(since, attr, handle.0) => FopenFlags::FOPEN_KEEP_CACHE,
             (false, false) => FopenFlags::empty(),
         };
         (FileHandle(handle.0), self.settings.open_flags() | how)

@@ -23,12 +23,12 @@ use std::{
 
 use rustix::io::Errno;
 
-use rfs_client::Next;
+use rfs_client::QueueHint;
 
 use self::{barrier::Barrier, notify::NotifyPool};
 use super::{
     descriptors::{clone_of, has_request},
-    session::Beside,
+    session::OtherRequests,
 };
 
 /// Length of a `fuse_out_header` in bytes.
@@ -114,16 +114,16 @@ impl Kernel {
     }
 
     /// Tells a session thread how to serve its request. A request of a ring says itself which
-    /// requests came with it (`beside`); to see more requests, the thread has to return to the
+    /// requests came with it (`others`); to see more requests, the thread has to return to the
     /// ring. Otherwise this checks whether the device has a pending request.
-    pub(super) fn next(&self, beside: Option<Beside>) -> Next {
-        let device = match (beside, self.device.get()) {
-            (Some(Beside::Another), _) => return Next::Waits,
-            (Some(Beside::Many), _) => return Next::Answers,
-            (Some(Beside::Few), _) | (None, None) => return Next::Unknown,
+    pub(super) fn next(&self, others: Option<OtherRequests>) -> QueueHint {
+        let device = match (others, self.device.get()) {
+            (Some(OtherRequests::Another), _) => return QueueHint::Waits,
+            (Some(OtherRequests::Many), _) => return QueueHint::Answers,
+            (Some(OtherRequests::Few), _) | (None, None) => return QueueHint::Unknown,
             (None, Some(device)) => device,
         };
-        if has_request(device) { Next::Waits } else { Next::Nothing }
+        if has_request(device) { QueueHint::Waits } else { QueueHint::Nothing }
     }
 
     /// Writes a notification that does not block. Returns false if the kernel does not know its

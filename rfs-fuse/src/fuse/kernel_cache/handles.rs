@@ -28,7 +28,7 @@ const NUMBER: u32 = 3;
 
 /// Properties of an open file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::fuse) struct OpenedAs {
+pub(in crate::fuse) struct HandleOptions {
     /// Opened with O_APPEND.
     pub(in crate::fuse) appends: bool,
     /// The kernel reads and writes around its pages (FOPEN_DIRECT_IO).
@@ -81,8 +81,8 @@ pub(in crate::fuse) struct Handles {
 
 impl Handles {
     /// Returns a handle that no other open file has had.
-    pub(in crate::fuse) fn open(&self, ino: u64, opened_as: OpenedAs) -> Handle {
-        let OpenedAs { appends, without_pages, o_direct } = opened_as;
+    pub(in crate::fuse) fn open(&self, ino: u64, options: HandleOptions) -> Handle {
+        let HandleOptions { appends, without_pages, o_direct } = options;
         let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         if !without_pages {
             self.cached.lock().entry(ino).or_default().count += 1;
@@ -186,9 +186,9 @@ mod tests {
     #[test]
     fn files_without_pages_are_not_cached() {
         let handles = Handles::default();
-        let direct = handles.open(5, OpenedAs { appends: true, without_pages: true, o_direct: true });
+        let direct = handles.open(5, HandleOptions { appends: true, without_pages: true, o_direct: true });
         assert!(direct.is_for_append() && !handles.are_cached(5));
-        let [one, two] = [(); 2].map(|()| handles.open(5, OpenedAs::default()));
+        let [one, two] = [(); 2].map(|()| handles.open(5, HandleOptions::default()));
         assert!(!one.is_for_append() && one != two && handles.are_cached(5) && !handles.are_cached(6));
         handles.close(5, one);
         handles.close(5, direct);
@@ -203,9 +203,9 @@ mod tests {
     #[test]
     fn pages_that_were_read_during_a_direct_write_are_dropped() {
         let handles = Handles::default();
-        let cached = handles.open(5, OpenedAs::default());
+        let cached = handles.open(5, HandleOptions::default());
         handles.record_page_fill(5, (0, 4096));
-        let direct = handles.open(5, OpenedAs { o_direct: true, ..OpenedAs::default() });
+        let direct = handles.open(5, HandleOptions { o_direct: true, ..HandleOptions::default() });
         assert!(!handles.record_direct_write(5, direct, (0, 4096)), "the kernel dropped what it had before");
         handles.record_page_fill(5, (0, 4096));
         handles.record_page_fill(6, (0, 4096));
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn a_read_that_overtakes_a_write_is_found() {
         let handles = Handles::default();
-        let file = handles.open(5, OpenedAs::default());
+        let file = handles.open(5, HandleOptions::default());
         handles.record_read(5, 8, (0, 4 * PAGE));
         assert_eq!(handles.overtaking_reads(5, 10, (100, 8)), None, "before the write");
         handles.record_read(5, 12, (PAGE, 4 * PAGE));

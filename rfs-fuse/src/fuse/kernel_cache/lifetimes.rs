@@ -4,7 +4,7 @@
 //! else not at all. With `--cache none` it caches nothing.
 //!
 //! # Concurrency
-//! Session threads. Recalls wait while a `Telling` exists, so a reply never overtakes a recall.
+//! Session threads. Recalls wait while a `RecallGuard` exists, so a reply never overtakes a recall.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::fuse::{
     session::{ReplyAttr, ReplyCreate, ReplyEntry},
     settings::Settings,
 };
-use rfs_client::{Client, Since, Telling};
+use rfs_client::{Client, RecallGuard, RequestTime};
 
 /// Inode numbers are never reused, even if the server restores a snapshot. So one generation
 /// suffices.
@@ -35,7 +35,7 @@ pub(in crate::fuse) struct Lifetimes {
 /// A name that the kernel asks for, and the time of the request.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::fuse) struct NameQuery<'n> {
-    pub(in crate::fuse) since: Since,
+    pub(in crate::fuse) since: RequestTime,
     pub(in crate::fuse) parent: u64,
     pub(in crate::fuse) name: &'n [u8],
     /// The thread that asks.
@@ -51,22 +51,22 @@ impl Lifetimes {
         Lifetimes { attr: settings.attr_timeout, entry: settings.entry_timeout }
     }
 
-    fn of(&self, telling: &Telling<'_>, query: &NameQuery<'_>, given: &Attr) -> (Duration, Duration) {
+    fn of(&self, guard: &RecallGuard<'_>, query: &NameQuery<'_>, given: &Attr) -> (Duration, Duration) {
         let NameQuery { since, parent, name, .. } = *query;
         (
-            upto(self.attr, telling.keeps(since, given)),
-            upto(self.entry, telling.keeps_what_is_named(since, parent, name, given)),
+            upto(self.attr, guard.may_cache(since, given)),
+            upto(self.entry, guard.may_cache_named_inode(since, parent, name, given)),
         )
     }
 
     /// Returns the cache time for a name together with its attributes.
     pub(in crate::fuse) fn of_both(
         &self,
-        telling: &Telling<'_>,
+        guard: &RecallGuard<'_>,
         query: &NameQuery<'_>,
         given: &Attr,
     ) -> Duration {
-        let (attr, entry) = self.of(telling, query, given);
+        let (attr, entry) = self.of(guard, query, given);
         attr.min(entry)
     }
 
@@ -77,9 +77,9 @@ impl Lifetimes {
         attr: &Attr,
         reply: ReplyEntry,
     ) {
-        let telling = client.telling();
+        let guard = client.hold_recalls();
         client.told(attr, query.thread);
-        let (attr_ttl, entry_ttl) = self.of(&telling, query, attr);
+        let (attr_ttl, entry_ttl) = self.of(&guard, query, attr);
         reply.entry_with_ttls(&attr_ttl, &entry_ttl, &convert::attr(attr), GENERATION);
     }
 
@@ -90,8 +90,8 @@ impl Lifetimes {
         query: &NameQuery<'_>,
         reply: ReplyEntry,
     ) -> Option<ReplyEntry> {
-        let telling = client.telling();
-        let kept = !self.entry.is_zero() && telling.keeps_absence(query.since, query.parent, query.name);
+        let guard = client.hold_recalls();
+        let kept = !self.entry.is_zero() && guard.may_cache_absence(query.since, query.parent, query.name);
         let ttl = upto(self.entry, kept);
         if ttl.is_zero() {
             return Some(reply);
@@ -103,27 +103,27 @@ impl Lifetimes {
     pub(in crate::fuse) fn attr(
         &self,
         client: &Client,
-        (since, thread): (Since, u32),
+        (since, thread): (RequestTime, u32),
         attr: &Attr,
         reply: ReplyAttr,
     ) {
-        let telling = client.telling();
+        let guard = client.hold_recalls();
         client.told(attr, thread);
-        let ttl = upto(self.attr, telling.keeps(since, attr));
+        let ttl = upto(self.attr, guard.may_cache(since, attr));
         reply.attr(&ttl, &convert::attr(attr));
     }
 
     pub(in crate::fuse) fn created(
         &self,
         client: &Client,
-        telling: &Telling<'_>,
+        guard: &RecallGuard<'_>,
         query: &NameQuery<'_>,
         attr: &Attr,
         (handle, flags): (FileHandle, FopenFlags),
         reply: ReplyCreate,
     ) {
         client.told(attr, query.thread);
-        let ttl = self.of_both(telling, query, attr);
+        let ttl = self.of_both(guard, query, attr);
         reply.created(&ttl, &convert::attr(attr), GENERATION, handle, flags);
     }
 }

@@ -27,12 +27,12 @@ pub struct Losses {
     is_ending: OnceLock<IsEnding>,
     /// True once a loss is in the log.
     logged: AtomicBool,
-    untold: Mutex<Option<Untold>>,
+    unreported: Mutex<Option<UnreportedLosses>>,
 }
 
 impl fmt::Debug for Losses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Losses").field("untold", &self.untold.lock()).finish_non_exhaustive()
+        f.debug_struct("Losses").field("unreported", &self.unreported.lock()).finish_non_exhaustive()
     }
 }
 
@@ -44,7 +44,7 @@ impl fmt::Debug for Losses {
     .inodes.len(),
     .inodes.iter().take(5).map(u64::to_string).collect::<Vec<_>>().join(", ")
 )]
-pub struct Untold {
+pub struct UnreportedLosses {
     bytes: u64,
     inodes: BTreeSet<u64>,
     /// The first error.
@@ -68,19 +68,19 @@ impl Losses {
         if !self.is_ending.get().is_some_and(|is_ending| is_ending()) {
             return;
         }
-        let mut untold = self.untold.lock();
-        let untold = untold.get_or_insert_with(|| Untold {
+        let mut unreported = self.unreported.lock();
+        let unreported = unreported.get_or_insert_with(|| UnreportedLosses {
             bytes: 0,
             inodes: BTreeSet::new(),
             error: error.to_string(),
         });
-        untold.bytes += u64::from(len);
-        untold.inodes.insert(ino);
+        unreported.bytes += u64::from(len);
+        unreported.inodes.insert(ino);
     }
 
     /// Returns the losses during the unmount.
-    pub fn untold(&self) -> Option<Untold> {
-        self.untold.lock().clone()
+    pub fn unreported(&self) -> Option<UnreportedLosses> {
+        self.unreported.lock().clone()
     }
 }
 
@@ -98,13 +98,13 @@ mod tests {
         let asked = Arc::clone(&ending);
         losses.count_if(move || asked.load(Ordering::Relaxed));
         losses.add((2, 0, 10), &"in use");
-        assert_eq!(losses.untold(), None);
+        assert_eq!(losses.unreported(), None);
         ending.store(true, Ordering::Relaxed);
         for (place, error) in [((3, 0, 10), "first"), ((3, 10, 10), "second"), ((4, 0, 5), "third")] {
             losses.add(place, &error);
         }
         assert_eq!(
-            losses.untold().expect("losses").to_string(),
+            losses.unreported().expect("losses").to_string(),
             "25 bytes of 2 files are lost: they could not be written back at the unmount \
              (inode numbers 3, 4): first"
         );

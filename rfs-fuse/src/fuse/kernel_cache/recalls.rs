@@ -31,7 +31,7 @@ use crate::fuse::{
     background::Background,
     kernel::{KernelLink, Part},
 };
-use rfs_client::{Client, Keeper, UnderWay};
+use rfs_client::{ChangesInFlight, Client, RecallHandler};
 
 /// Time to wait for a drop while no change of this mount ends. Changes may occupy all session
 /// threads, and the drop may need one.
@@ -180,10 +180,10 @@ impl Recalls {
             }
         });
         let (cancel, receiver) = (Cancel::new(), Background::new("recalls"));
-        let (keeper, until) = (Receiver(Arc::clone(&shared)), cancel.clone());
+        let (handler, until) = (Receiver(Arc::clone(&shared)), cancel.clone());
         receiver.start(move || {
-            if let Err(e) = keeper.0.client.obey(&keeper, &until)
-                && keeper.0.client.is_connected()
+            if let Err(e) = handler.0.client.obey(&handler, &until)
+                && handler.0.client.is_connected()
             {
                 log::error!("cannot receive recalls, so that nothing is cached any more: {e}");
             }
@@ -231,7 +231,7 @@ impl Drop for Recalls {
 /// The thread that receives recalls.
 struct Receiver(Arc<Shared>);
 
-impl Keeper for Receiver {
+impl RecallHandler for Receiver {
     fn drop_all(&self, recalls: &[Recall]) {
         let job = |recall: &Recall| Arc::new(Job::new(&self.0.client, recall));
         // The kernel has no layouts. Names of unlinked inodes are dropped once no reply can bring
@@ -246,7 +246,7 @@ impl Keeper for Receiver {
         let (mut ended, mut since) = (None, Instant::now());
         let began = since;
         let patient = jobs.iter().any(|job| job.confirms_locks() || job.is_of_a_write());
-        let at_most = |under_way: &UnderWay| (under_way.count() > 0 || patient).then_some(GRACE);
+        let at_most = |under_way: &ChangesInFlight| (under_way.count() > 0 || patient).then_some(GRACE);
         self.0.client.changes().wait_until(at_most, |under_way| {
             self.0.start_worker();
             if ended.replace(under_way.ended()) != Some(under_way.ended()) {

@@ -18,23 +18,23 @@ use crate::fuse::{
     kernel::KernelLink,
     session::{Lock, ReplyEmpty, ReplyLock},
 };
-use rfs_client::{Asked, Client, LockRequest};
+use rfs_client::{Client, LockOutcome, LockRequest};
 
 /// A request that a conflicting lock refuses. The lock's file may be closed already, with its
 /// RELEASE on the way.
-pub(in crate::fuse) enum Refused {
+pub(in crate::fuse) enum RefusedLock {
     /// A lock request that does not block.
     Lock(ReplyEmpty),
     /// A test for a conflicting lock.
     Test(Lock, ReplyLock),
 }
 
-impl Refused {
+impl RefusedLock {
     /// Answers with an error.
     fn fail(self, errno: Errno) {
         match self {
-            Refused::Lock(reply) => reply.error(errno),
-            Refused::Test(_, reply) => reply.error(errno),
+            RefusedLock::Lock(reply) => reply.error(errno),
+            RefusedLock::Test(_, reply) => reply.error(errno),
         }
     }
 }
@@ -44,7 +44,7 @@ const MAX_THREADS: usize = 3;
 
 #[derive(Default)]
 struct Queue {
-    jobs: VecDeque<(LockRequest, Refused)>,
+    jobs: VecDeque<(LockRequest, RefusedLock)>,
     threads: usize,
     idle: usize,
     stop: bool,
@@ -67,7 +67,7 @@ impl Confirmer {
 
     /// Has other mounts confirm that they hold the conflicting locks. Then repeats the request
     /// once, and answers.
-    pub(super) fn confirm(&self, wanted: LockRequest, refused: Refused) {
+    pub(super) fn confirm(&self, wanted: LockRequest, refused: RefusedLock) {
         let mut queue = self.0.queue.lock();
         queue.jobs.push_back((wanted, refused));
         if queue.jobs.len() <= queue.idle || queue.threads == MAX_THREADS {
@@ -120,14 +120,14 @@ impl Shared {
         }
     }
 
-    fn repeat_refused(&self, wanted: &LockRequest, refused: Refused) {
+    fn repeat_refused(&self, wanted: &LockRequest, refused: RefusedLock) {
         match refused {
-            Refused::Lock(reply) => match self.client.lock(wanted, None) {
-                Ok(Asked::Locked { void: false }) => reply.ok(),
+            RefusedLock::Lock(reply) => match self.client.lock(wanted, None) {
+                Ok(LockOutcome::Locked { void: false }) => reply.ok(),
                 Ok(_) => drop_pages(&self.client, &self.kernel, wanted, reply),
                 Err(e) => reply.error(convert::errno(e.errno())),
             },
-            Refused::Test(lock, reply) => match self.client.test_lock(wanted) {
+            RefusedLock::Test(lock, reply) => match self.client.test_lock(wanted) {
                 Ok(None) => reply.locked(lock.start, lock.end, convert::F_UNLCK, 0),
                 Ok(Some(held)) => {
                     let typ = if held.exclusive { convert::F_WRLCK } else { convert::F_RDLCK };

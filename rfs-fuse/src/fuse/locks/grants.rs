@@ -9,7 +9,7 @@ use rfs_proto::Granted;
 
 use super::shared::{Shared, Waiter};
 use crate::fuse::convert;
-use rfs_client::{Asked, ClientError, LockRequest};
+use rfs_client::{ClientError, LockOutcome, LockRequest};
 
 impl Shared {
     /// Handles the server's reply that a request waits. Returns false if the reply may come from a
@@ -74,7 +74,7 @@ impl Shared {
         };
         for (ticket, wanted) in all {
             let asked = self.client.lock(&wanted, Some(ticket));
-            if let Ok(Asked::Waits) = asked {
+            if let Ok(LockOutcome::Queued) = asked {
                 // If the waiter was interrupted meanwhile, the server did not know the request. The
                 // request is withdrawn now.
                 let waits = self.state.lock().waiters.contains_key(&ticket);
@@ -91,7 +91,7 @@ impl Shared {
                 continue;
             };
             match asked {
-                Ok(Asked::Locked { void: true }) => self.drop_pages(&wanted, reply),
+                Ok(LockOutcome::Locked { void: true }) => self.drop_pages(&wanted, reply),
                 Ok(_) => reply.ok(),
                 Err(e) => reply.error(convert::errno(e.errno())),
             }

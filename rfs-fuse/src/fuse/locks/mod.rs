@@ -25,13 +25,13 @@ use std::{
 use fuser::Errno;
 use rdmabox::Cancel;
 
-pub(super) use self::confirmation::Refused;
+pub(super) use self::confirmation::RefusedLock;
 use self::{
     confirmation::Confirmer,
     shared::{Shared, State, Waiter},
 };
 use super::{background::Background, kernel::KernelLink, session::ReplyEmpty};
-use rfs_client::{Asked, Client, ClientError, LockRequest};
+use rfs_client::{Client, ClientError, LockOutcome, LockRequest};
 
 /// The blocked requests of a mount, and their threads. Dropping this ends the threads, and
 /// answers waiters with EINTR.
@@ -83,11 +83,11 @@ impl Locks {
         };
         let asked = loop {
             let asked = self.shared.client.lock(&wanted, Some(ticket));
-            if !matches!(asked, Ok(Asked::Waits)) || self.shared.waits(ticket, &mut rounds) {
+            if !matches!(asked, Ok(LockOutcome::Queued)) || self.shared.waits(ticket, &mut rounds) {
                 break asked;
             }
         };
-        if let Ok(Asked::Waits) = asked {
+        if let Ok(LockOutcome::Queued) = asked {
             if let Err(e) = self.start_threads() {
                 log::error!("cannot start a thread for locks: {e}");
                 self.shared.withdraw(ticket);
@@ -97,8 +97,8 @@ impl Locks {
         // If the session has ended, the thread `grants` has answered.
         let Some(Waiter { reply, .. }) = self.shared.take(ticket) else { return Ok(()) };
         match asked {
-            Ok(Asked::Locked { void }) => self.answer(wanted, void, reply),
-            Ok(Asked::Waits) => {}
+            Ok(LockOutcome::Locked { void }) => self.answer(wanted, void, reply),
+            Ok(LockOutcome::Queued) => {}
             Err(e) => return Err((e, reply)),
         }
         Ok(())
@@ -106,7 +106,7 @@ impl Locks {
 
     /// Has other mounts confirm that they hold the conflicting locks. Then repeats the request
     /// once, and answers.
-    pub(super) fn confirm(&self, wanted: LockRequest, refused: Refused) {
+    pub(super) fn confirm(&self, wanted: LockRequest, refused: RefusedLock) {
         self.confirmer.confirm(wanted, refused);
     }
 

@@ -27,7 +27,7 @@ pub use self::{
         ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
         ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
     },
-    ring::{Beside, Ring, Serving, SwitchError},
+    ring::{OtherRequests, Ring, Serving, SwitchError},
 };
 
 /// The caller of a request.

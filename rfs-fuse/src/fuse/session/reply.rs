@@ -7,7 +7,7 @@ use std::{ffi::OsStr, os::unix::ffi::OsStrExt, time::Duration};
 
 use fuser::{Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo};
 
-use super::ring::{Beside, List, Slot, abi};
+use super::ring::{List, OtherRequests, Slot, abi};
 use crate::fuse::affinity::Unanswered;
 
 /// Path of a reply to the kernel.
@@ -65,10 +65,10 @@ macro_rules! replies {
 }
 
 impl<D> Route<D, Slot> {
-    fn beside(&self) -> Option<Beside> {
+    fn other_requests(&self) -> Option<OtherRequests> {
         match self {
             Route::Device(_) => None,
-            Route::Ring(slot) => Some(slot.beside()),
+            Route::Ring(slot) => Some(slot.other_requests()),
         }
     }
 }
@@ -171,8 +171,8 @@ impl ReplyEmpty {
 impl ReplyWrite {
     /// Returns which other requests the ring's thread has. `None` over `/dev/fuse`, where only the
     /// kernel knows.
-    pub fn beside(&self) -> Option<Beside> {
-        self.0.beside()
+    pub fn other_requests(&self) -> Option<OtherRequests> {
+        self.0.other_requests()
     }
 
     /// Sends the number of written bytes.
@@ -187,8 +187,8 @@ impl ReplyWrite {
 impl ReplyData {
     /// Returns which other requests the ring's thread has. `None` over `/dev/fuse`, where only the
     /// kernel knows.
-    pub fn beside(&self) -> Option<Beside> {
-        self.0.beside()
+    pub fn other_requests(&self) -> Option<OtherRequests> {
+        self.0.other_requests()
     }
 
     /// Sends bytes.

@@ -235,7 +235,7 @@ fn call_operations(client: &Client) {
 }
 
 fn run(server: Arc<dyn Remote>, keeps: bool) {
-    let options = AttachOptions { keeps, ..AttachOptions::default() };
+    let options = AttachOptions { caches: keeps, ..AttachOptions::default() };
     if let Ok(client) = Client::attach(server, &options) {
         call_operations(&client);
     }

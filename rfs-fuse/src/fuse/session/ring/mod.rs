@@ -38,7 +38,7 @@ use self::{
     kick::{Kick, bind_to_core},
     worker::{Mount, Worker},
 };
-pub use self::{slot::Beside, switch::SwitchError};
+pub use self::{slot::OtherRequests, switch::SwitchError};
 use super::Filesystem;
 use crate::fuse::settings::Settings;
 

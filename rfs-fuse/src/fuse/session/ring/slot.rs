@@ -104,12 +104,12 @@ pub(in crate::fuse::session) struct Slot {
     memory: &'static Entry,
     entry: usize,
     unique: u64,
-    beside: Beside,
+    other_requests: OtherRequests,
 }
 
 /// Other requests of the thread that serves a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beside {
+pub enum OtherRequests {
     /// A small read or write that arrived together with the request is served next.
     Another,
     /// No further request has arrived, and many small reads and writes have no answer yet.
@@ -124,13 +124,13 @@ impl Slot {
         answers: Arc<Answers>,
         (entry, memory): (usize, &'static Entry),
         unique: u64,
-        beside: Beside,
+        other_requests: OtherRequests,
     ) -> Slot {
-        Slot { open: Some(answers), memory, entry, unique, beside }
+        Slot { open: Some(answers), memory, entry, unique, other_requests }
     }
 
-    pub(in crate::fuse::session) fn beside(&self) -> Beside {
-        self.beside
+    pub(in crate::fuse::session) fn other_requests(&self) -> OtherRequests {
+        self.other_requests
     }
 
     fn send(&mut self, errno: i32, payload: Payload) {

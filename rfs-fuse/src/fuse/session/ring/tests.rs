@@ -20,7 +20,7 @@ use super::{
     abi::{EntryHeaders, InHeader, PART, ReadWriteIn, SetattrIn},
     decode::{Incoming, bytes_moved, dispatch},
     entry::Entry,
-    slot::{Answer, Answers, Beside, Payload, Slot},
+    slot::{Answer, Answers, OtherRequests, Payload, Slot},
 };
 use crate::fuse::session::*;
 
@@ -230,7 +230,7 @@ fn ask(opcode: u32, nodeid: u64, op: &[u8], payload: &[u8]) -> Outcome {
     let header =
         InHeader { opcode, nodeid, uid: 1, gid: 2, pid: 3, unique: UNIQUE, ..InHeader::new_zeroed() };
     let answers = Arc::new(Answers::new().unwrap());
-    let slot = Slot::new(Arc::clone(&answers), (4, memory), UNIQUE, Beside::Few);
+    let slot = Slot::new(Arc::clone(&answers), (4, memory), UNIQUE, OtherRequests::Few);
     let witness = Witness::default();
     // SAFETY: as in a worker.
     let payload = unsafe { memory.payload(payload.len()) };
@@ -375,8 +375,9 @@ fn malformed_and_unknown_requests_are_errors() {
 #[test]
 fn an_answer_wakes_a_sleeping_thread_and_no_other() {
     let answers = Arc::new(Answers::new().unwrap());
-    let slot =
-        |unique| Slot::new(Arc::clone(&answers), (0, Entry::new(PAYLOAD).unwrap()), unique, Beside::Few);
+    let slot = |unique| {
+        Slot::new(Arc::clone(&answers), (0, Entry::new(PAYLOAD).unwrap()), unique, OtherRequests::Few)
+    };
     let (first, second, third) = (slot(1), slot(2), slot(3));
     let wakes = || {
         let mut count = [0; 8];

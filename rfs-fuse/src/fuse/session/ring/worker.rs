@@ -23,7 +23,7 @@ use super::{
     decode::{self, Incoming},
     entry::Entry,
     kick::Kick,
-    slot::{Answer, Answers, Beside, Payload, Slot},
+    slot::{Answer, Answers, OtherRequests, Payload, Slot},
 };
 use crate::fuse::session::Filesystem;
 
@@ -196,12 +196,12 @@ impl Worker {
         let small = || {
             self.entries.iter().filter(|held| matches!(held.owner, Owner::Us { is_small: true, .. })).count()
         };
-        let beside = match followed {
-            true => Beside::Another,
-            false if small() >= MANY => Beside::Many,
-            false => Beside::Few,
+        let others = match followed {
+            true => OtherRequests::Another,
+            false if small() >= MANY => OtherRequests::Many,
+            false => OtherRequests::Few,
         };
-        let slot = Slot::new(Arc::clone(&self.answers), (number, memory), header.unique, beside);
+        let slot = Slot::new(Arc::clone(&self.answers), (number, memory), header.unique, others);
         // SAFETY: the entry is given back only after this call. A slot writes to the payload only
         // where the decoded parts are copies (`decode`).
         let payload = unsafe { memory.payload(headers.entry.payload_sz as usize) };

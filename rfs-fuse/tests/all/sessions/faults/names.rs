@@ -265,7 +265,7 @@ fn work(client: &Client, number: usize, seed: u64) -> (Names, usize) {
 fn run(server: &Server, provider: ProviderKind, calls: CallsBy, seed: u64) -> (u64, usize) {
     let plan = Plan::new(Faults { calls: true, ..Faults::varied(seed) });
     let faulty = options(provider, calls, Some(plan), false);
-    let attach = AttachOptions { returns: true, ..AttachOptions::default() };
+    let attach = AttachOptions { reconnects: true, ..AttachOptions::default() };
     // Connecting may fail as well.
     let mut attempts = (0..ATTEMPTS).map(|_| Client::connect(address(server, provider), &faulty, &attach));
     let client = attempts.find_map(Result::ok).expect("a session");

@@ -85,7 +85,7 @@ struct Inos {
 }
 
 /// A request without its reply.
-struct Asked {
+struct PendingRequest {
     reply: mpsc::Receiver<Reply>,
     step: Step,
     inos: Inos,
@@ -94,7 +94,7 @@ struct Asked {
 }
 
 /// A session that caches all it may.
-struct Keeper<'a> {
+struct CachingSession<'a> {
     client: Client<'a>,
     names: BTreeMap<(u64, Vec<u8>), Option<u64>>,
     attrs: BTreeMap<u64, Attr>,
@@ -110,14 +110,14 @@ struct Keeper<'a> {
     come: Option<Reply>,
     taken: u64,
     requests: u64,
-    asked: Vec<Asked>,
+    asked: Vec<PendingRequest>,
 }
 
-impl<'a> Keeper<'a> {
-    fn new(fixture: &'a Fixture, id: u64) -> Keeper<'a> {
+impl<'a> CachingSession<'a> {
+    fn new(fixture: &'a Fixture, id: u64) -> CachingSession<'a> {
         let client = fixture.attached(id, true);
         let recalls = client.start(Request::Recalls { done: 0 });
-        Keeper {
+        CachingSession {
             client,
             names: BTreeMap::new(),
             attrs: BTreeMap::new(),
@@ -239,7 +239,7 @@ impl<'a> Keeper<'a> {
 
 struct World<'a> {
     fixture: &'a Fixture,
-    keepers: Vec<Keeper<'a>>,
+    keepers: Vec<CachingSession<'a>>,
     /// A session that caches nothing, and so knows the truth.
     oracle: Client<'a>,
     inos: Vec<u64>,
@@ -365,7 +365,12 @@ impl World<'_> {
         let keeper = &mut self.keepers[who];
         keeper.requests += 1;
         let reply = keeper.client.start(request);
-        keeper.asked.push(Asked { reply, step: step.clone(), inos, at: (keeper.taken, keeper.requests) });
+        keeper.asked.push(PendingRequest {
+            reply,
+            step: step.clone(),
+            inos,
+            at: (keeper.taken, keeper.requests),
+        });
         // A close does not wait for sessions that cache the attributes of before, with the space
         // ahead of need.
         self.unawaited |= matches!(step, Step::Close(_)) && self.stat(first) != before;
@@ -453,7 +458,7 @@ impl World<'_> {
         self.unawaited = true;
         self.fixture.dispatcher.session_ended(self.keepers[who].client.id);
         self.last_session += 1;
-        self.keepers[who] = Keeper::new(self.fixture, self.last_session);
+        self.keepers[who] = CachingSession::new(self.fixture, self.last_session);
         self.deliver();
     }
 
@@ -531,7 +536,7 @@ proptest! {
         if in_order_only {
             fixture.dispatcher.store.shards.lock_in_order_only();
         }
-        let keepers = [1, 2, 3].map(|id| Keeper::new(&fixture, id)).into();
+        let keepers = [1, 2, 3].map(|id| CachingSession::new(&fixture, id)).into();
         let oracle = fixture.client(1000);
         let mut world =
             World { fixture: &fixture, keepers, oracle, inos: vec![ROOT_INO], last_session: 3, unawaited: false };
@@ -540,8 +545,8 @@ proptest! {
             world.check();
         }
         // In the end no session waits, and all caches are valid.
-        while world.keepers.iter_mut().any(Keeper::has_recalls) {
-            world.keepers.iter_mut().for_each(Keeper::pump);
+        while world.keepers.iter_mut().any(CachingSession::has_recalls) {
+            world.keepers.iter_mut().for_each(CachingSession::pump);
         }
         world.deliver();
         prop_assert!(world.keepers.iter().all(|keeper| keeper.asked.is_empty()));

@@ -2,7 +2,7 @@
 //!
 //! Before a request whose reply may be cached, the caller notes the time ([`Client::since`]). The
 //! reply is cached only if nothing was recalled since that concerns it. While the kernel is told
-//! ([`Client::telling`]), no recall is noted. The kernel is therefore told first, and drops
+//! ([`Client::hold_recalls`]), no recall is noted. The kernel is therefore told first, and drops
 //! second, and never caches data whose recall is over.
 //!
 //! # Concurrency
@@ -15,53 +15,53 @@ use parking_lot::RwLockReadGuard;
 use rfs_proto::{Attr, Marks};
 
 use crate::{
-    cache::listing::Opened,
-    cache::recall_log::{RecallLog, Since},
+    cache::listing::ListingUse,
+    cache::recall_log::{RecallLog, RequestTime},
     client::Client,
     inode::Inode,
 };
 
 /// A guard that holds recalls off. No recall is noted while it exists.
 #[derive(Debug)]
-pub struct Telling<'c> {
+pub struct RecallGuard<'c> {
     client: &'c Client,
     recall_log: RwLockReadGuard<'c, RecallLog>,
 }
 
-impl Telling<'_> {
+impl RecallGuard<'_> {
     /// Returns the current time.
-    pub(crate) fn now(&self) -> Since {
-        Since { recalled: self.recall_log.now(), changed: self.client.cache.changed.lock().now() }
+    pub(crate) fn now(&self) -> RequestTime {
+        RequestTime { recalled: self.recall_log.now(), changed: self.client.cache.changed.lock().now() }
     }
 
     /// Returns true if the caller may cache a reply about a name, requested at `since`, even its
     /// absence.
-    pub fn keeps_name(&self, since: Since, parent: u64, name: &[u8]) -> bool {
+    pub fn may_cache_name(&self, since: RequestTime, parent: u64, name: &[u8]) -> bool {
         self.client.cache.is_on() && !self.recall_log.name(since.recalled, parent, name)
     }
 
     /// Returns true if the caller may cache the absence of a name, requested at `since`. Records
     /// the name then.
-    pub fn keeps_absence(&self, since: Since, parent: u64, name: &[u8]) -> bool {
-        self.keeps_name(since, parent, name) && self.client.inodes.absent(parent, name)
+    pub fn may_cache_absence(&self, since: RequestTime, parent: u64, name: &[u8]) -> bool {
+        self.may_cache_name(since, parent, name) && self.client.inodes.absent(parent, name)
     }
 
     /// Returns true if the caller may also cache the inode that a name stands for.
     ///
     /// No recall concerned the inode since, so the caller has its current owner. Records the name
     /// in any case, because the caller is told of it and may remember it.
-    pub fn keeps_what_is_named(&self, since: Since, parent: u64, name: &[u8], attr: &Attr) -> bool {
+    pub fn may_cache_named_inode(&self, since: RequestTime, parent: u64, name: &[u8], attr: &Attr) -> bool {
         // "." and ".." are looked up for file handles. No path walk uses them.
         if !matches!(name, b"." | b"..") {
             self.client.inodes.named(attr.ino, parent, name);
         }
-        self.keeps_name(since, parent, name) && !self.recall_log.attr(since.recalled, attr.ino)
+        self.may_cache_name(since, parent, name) && !self.recall_log.attr(since.recalled, attr.ino)
     }
 
     /// Returns true if cacheable attributes, requested at `since`, may be cached. A change by this
     /// client counts like a recall: the kernel may hear of the change before it hears of the
     /// attributes.
-    pub(crate) fn keeps_attr(&self, since: Since, ino: u64) -> bool {
+    pub(crate) fn may_cache_attr_of(&self, since: RequestTime, ino: u64) -> bool {
         self.client.cache.is_on()
             && !self.client.cache.changed.lock().attr(since.changed, ino)
             && !self.recall_log.attr(since.recalled, ino)
@@ -70,17 +70,17 @@ impl Telling<'_> {
 
     /// Returns true if these attributes, requested at `since`, may be cached. They need their own
     /// mark: attributes that were read before the inode became cacheable must not be cached.
-    pub fn keeps(&self, since: Since, attr: &Attr) -> bool {
-        attr.marks.contains(Marks::KEEP) && self.keeps_attr(since, attr.ino)
+    pub fn may_cache(&self, since: RequestTime, attr: &Attr) -> bool {
+        attr.marks.contains(Marks::KEEP) && self.may_cache_attr_of(since, attr.ino)
     }
 
     /// Takes a reference to an inode whose attributes were requested at `since`.
-    pub fn reference(&self, since: Since, attr: &Attr) {
+    pub fn reference(&self, since: RequestTime, attr: &Attr) {
         self.answered(since, &self.client.acquire(attr), attr);
     }
 
     /// Notes whether attributes from the server may be cached.
-    fn answered(&self, since: Since, inode: &Inode, attr: &Attr) {
+    fn answered(&self, since: RequestTime, inode: &Inode, attr: &Attr) {
         if self.client.cache.is_on() {
             let kept = attr.marks.contains(Marks::KEEP) && !self.recall_log.attr(since.recalled, inode.ino);
             inode.attr_caching.lock().answered(kept, Instant::now());
@@ -92,7 +92,7 @@ impl Telling<'_> {
     }
 
     /// Learns the marks of attributes that were requested at `since`.
-    pub(crate) fn learn(&self, since: Since, inode: &Inode, marks: Marks) {
+    pub(crate) fn learn(&self, since: RequestTime, inode: &Inode, marks: Marks) {
         // Held, so that a change that ends meanwhile voids the marks.
         let mut attr_caching = inode.attr_caching.lock();
         if !self.client.cache.changed.lock().attr(since.changed, inode.ino)
@@ -111,18 +111,18 @@ impl Telling<'_> {
     }
 
     /// Returns true if this client may cache nothing.
-    pub fn keeps_nothing(&self) -> bool {
+    pub fn caches_nothing(&self) -> bool {
         !self.client.cache.is_on()
     }
 
     /// Returns true if pages of an inode may have been recalled since.
-    pub(crate) fn loses_pages(&self, since: Since, ino: u64) -> bool {
+    pub(crate) fn loses_pages(&self, since: RequestTime, ino: u64) -> bool {
         self.recall_log.pages(since.recalled, ino)
     }
 
     /// Notes that a file, requested at `since`, is opened as `handle` through the caller's page
     /// cache. Returns true if the cached pages are current. Otherwise the caller drops them.
-    pub fn opens_pages(&self, since: Since, attr: &Attr, handle: u64) -> bool {
+    pub fn opens_pages(&self, since: RequestTime, attr: &Attr, handle: u64) -> bool {
         let ino = attr.ino;
         let Some(inode) = self.client.inodes.get(ino) else { return false };
         let kept = self.client.cache.is_on()
@@ -138,9 +138,9 @@ impl Telling<'_> {
 
     /// Notes that a directory is opened as `handle`. Returns how the caller may use its cached
     /// listing.
-    pub fn opens_listing(&self, ino: u64, handle: u64) -> Opened {
+    pub fn opens_listing(&self, ino: u64, handle: u64) -> ListingUse {
         let kept = self.client.cache.is_on();
-        let Some(inode) = self.client.inodes.get(ino) else { return Opened::Apart };
+        let Some(inode) = self.client.inodes.get(ino) else { return ListingUse::Bypass };
         inode.interest.used();
         inode.listing.lock().opened(handle, kept)
     }
@@ -152,7 +152,7 @@ impl Telling<'_> {
     }
 
     /// Returns true if a name, or all names of a directory, were recalled since.
-    pub(crate) fn lost(&self, since: Since, parent: u64, name: Option<&[u8]>) -> bool {
+    pub(crate) fn lost(&self, since: RequestTime, parent: u64, name: Option<&[u8]>) -> bool {
         !self.client.cache.is_on()
             || match name {
                 Some(name) => self.recall_log.name(since.recalled, parent, name),
@@ -161,7 +161,7 @@ impl Telling<'_> {
     }
 
     /// Returns true if attributes of an unreferenced inode may be cached as prefetched.
-    pub(crate) fn is_fresh(&self, since: Since, parent: u64, name: &[u8], attr: &Attr) -> bool {
+    pub(crate) fn is_fresh(&self, since: RequestTime, parent: u64, name: &[u8], attr: &Attr) -> bool {
         attr.marks.contains(Marks::KEEP)
             && !self.recall_log.name(since.recalled, parent, name)
             && !self.recall_log.attr(since.recalled, attr.ino)
@@ -171,26 +171,26 @@ impl Telling<'_> {
 
 impl Client {
     /// Returns the time to note before a request.
-    pub fn since(&self) -> Since {
+    pub fn since(&self) -> RequestTime {
         let recalled = self.cache.recall_log.read().now();
-        Since { recalled, changed: self.cache.changed.lock().now() }
+        RequestTime { recalled, changed: self.cache.changed.lock().now() }
     }
 
     /// Returns `since`, except that own changes up to now do not count: the reply to an own change
     /// already includes them.
-    pub fn since_but_changed(&self, since: Since) -> Since {
-        Since { changed: self.cache.changed.lock().now(), ..since }
+    pub fn since_but_changed(&self, since: RequestTime) -> RequestTime {
+        RequestTime { changed: self.cache.changed.lock().now(), ..since }
     }
 
     /// Holds recalls off while the caller is told. Must be brief, and not nested on one thread.
-    pub fn telling(&self) -> Telling<'_> {
-        Telling { client: self, recall_log: self.cache.recall_log.read() }
+    pub fn hold_recalls(&self) -> RecallGuard<'_> {
+        RecallGuard { client: self, recall_log: self.cache.recall_log.read() }
     }
 
     /// Notes attributes of a referenced inode, requested at `since`.
-    pub(crate) fn answered(&self, since: Since, inode: &Inode, attr: &Attr) {
+    pub(crate) fn answered(&self, since: RequestTime, inode: &Inode, attr: &Attr) {
         if self.cache.is_on() {
-            self.telling().answered(since, inode, attr);
+            self.hold_recalls().answered(since, inode, attr);
         }
     }
 
@@ -202,13 +202,13 @@ impl Client {
 
     /// Returns a directory's attributes that came with this client's own change, if nothing has
     /// changed since and they may be cached.
-    pub(crate) fn after_own_change(&self, since: Since, inode: &Inode) -> Option<Attr> {
+    pub(crate) fn after_own_change(&self, since: RequestTime, inode: &Inode) -> Option<Attr> {
         let (attr, as_of) = self.cache.dir_attrs.lock().take(inode.ino)?;
-        let telling = self.telling();
-        if !telling.keeps(as_of, &attr) {
+        let guard = self.hold_recalls();
+        if !guard.may_cache(as_of, &attr) {
             return None;
         }
-        telling.learn(since, inode, attr.marks);
+        guard.learn(since, inode, attr.marks);
         Some(attr)
     }
 }
