@@ -177,11 +177,17 @@ pub struct Args {
     #[arg(long, value_name = "N", help_heading = "Session")]
     max_retry: Option<u32>,
 
-    /// Busy-poll for up to this many microseconds before blocking, on the thread that moves data
-    /// over TCP [default: 400]. The thread polls while polling succeeds and no other thread wants
-    /// its core. 0: never. rfs-server --look sets the other end
-    #[arg(long, value_name = "MICROS", value_parser = clap::value_parser!(u32).range(..=100_000), help_heading = "Session")]
-    look: Option<u32>,
+    /// Microseconds for which the thread that moves data over TCP busy-polls before it blocks
+    /// [default: 400]. It polls while polling succeeds and no other thread wants its core. 0:
+    /// never. rfs-server --busy-poll-us sets the other end
+    #[arg(
+        long,
+        alias = "look",
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(..=100_000),
+        help_heading = "Session"
+    )]
+    busy_poll_us: Option<u32>,
 
     /// Seconds that an operation waits for the server before it fails
     #[arg(long, value_name = "SECS", value_parser = seconds, help_heading = "Session")]

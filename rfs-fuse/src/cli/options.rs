@@ -80,9 +80,9 @@ impl Args {
         let timeout = self.timeout.filter(|timeout| *timeout <= DEFAULT_RECALL_TIMEOUT)?;
         let (timeout, patience) = (timeout.as_secs_f64(), DEFAULT_RECALL_TIMEOUT.as_secs_f64());
         Some(format!(
-            "--timeout {timeout}: a call may take {patience} s while the server waits for another client (rfs-server \
-             --recall-timeout), and one that takes longer than --timeout ends this mount's session: set --timeout to more than \
-             {patience}, or --recall-timeout to less than {timeout}"
+            "--timeout {timeout}: a call may take {patience} s while the server waits for another client, and a call beyond \
+             --timeout ends this mount's session. Set --timeout to more than {patience}, or rfs-server --recall-timeout to \
+             less than {timeout}"
         ))
     }
 
@@ -143,8 +143,8 @@ impl Args {
         if let Some(max_retry) = self.max_retry {
             options.max_retry = Some(max_retry);
         }
-        if let Some(look) = self.look {
-            options.engine_look = Duration::from_micros(look.into());
+        if let Some(micros) = self.busy_poll_us {
+            options.engine_look = Duration::from_micros(micros.into());
         }
         if let Some(timeout) = self.timeout {
             options.operation_timeout = timeout;

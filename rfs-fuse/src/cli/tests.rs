@@ -46,7 +46,7 @@ fn null_needs_no_address() {
 fn every_switch_reaches_the_session() {
     let options = args(
         "rfs-fuse a:1 /m --provider tcp --queue-pairs 2 --window 3M --batch merge --pre-mr-threshold 64K \
-         --polling event-batch --calls fetch --max-retry 9 --look 20 --timeout 2.5 --connect-timeout 7",
+         --polling event-batch --calls fetch --max-retry 9 --busy-poll-us 20 --timeout 2.5 --connect-timeout 7",
     )
     .session_options();
     assert_eq!(options.provider, Some(rdmabox::ProviderKind::Tcp));
@@ -145,4 +145,30 @@ fn the_last_option_about_other_users_counts() {
 fn the_background_process_gets_the_same_arguments() {
     let given = ["rfs-fuse", "--daemon", "a:1", "/m"].map(OsString::from);
     assert_eq!(detached_arguments(&given), ["--detached", "a:1", "/m"]);
+}
+
+/// docs/user/options.md has a row for each option, and no row for another one.
+#[test]
+fn the_manual_has_each_option() {
+    use clap::CommandFactory;
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/user/options.md"));
+    let page = page.expect("the page of options");
+    let section = page.split("\n## ").find(|section| section.starts_with("rfs-fuse\n")).expect("a section");
+    let name = |line: &str| Some(line.strip_prefix("| `--")?.split([' ', '`']).next()?.to_owned());
+    let mut documented: Vec<String> = section.lines().filter_map(name).collect();
+    let command = Args::command();
+    let options = command.get_arguments().filter(|option| !option.is_hide_set());
+    let mut options: Vec<String> = options.filter_map(|option| option.get_long()).map(Into::into).collect();
+    documented.sort_unstable();
+    options.sort_unstable();
+    assert_eq!(documented, options);
+}
+
+/// The name of an option before it was renamed still works, also in a list of mount(8) options.
+#[test]
+fn busy_polling_has_its_earlier_name() {
+    assert_eq!(
+        args("rfs-fuse a:1 /m --look 7").session_options().engine_look,
+        args("rfs-fuse a:1 /m --busy-poll-us 7").session_options().engine_look
+    );
 }

@@ -55,7 +55,11 @@ pub fn main() -> ExitCode {
         return ExitCode::from(code);
     }
     let options = Args::command();
-    let known = |name: &str| options.get_arguments().any(|option| option.get_long() == Some(name));
+    let known = |name: &str| {
+        options.get_arguments().any(|option| {
+            option.get_long() == Some(name) || option.get_all_aliases().unwrap_or_default().contains(&name)
+        })
+    };
     match mount8::parse(std::env::args_os(), &known) {
         Ok(Invocation::Plain(arguments)) => ExitCode::from(run_as_rfs_fuse(&arguments)),
         Ok(Invocation::Nothing) => ExitCode::SUCCESS,

@@ -141,8 +141,9 @@ pub struct Cli {
     pub prefault: Prefault,
 
     /// Seconds after which a silent client (stopped, hung, cut off) loses its session. Its locks
-    /// are released, its mount fails, and its further requests have no effect. Clients report three
-    /// times in this time
+    /// are released, and its further requests have no effect. Its mount starts over when it
+    /// continues; the server kills a mount that has the memory mapped. Clients report three times
+    /// in this time
     #[arg(long, value_name = "SECS", default_value = "20", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub lease: u32,
 
@@ -152,12 +153,12 @@ pub struct Cli {
     #[arg(long, value_name = "SECS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub recall_timeout: Option<u32>,
 
-    /// How many microseconds the TCP thread busy-polls before it blocks. It polls while polling
+    /// Microseconds for which the TCP thread busy-polls before it blocks. It polls while polling
     /// succeeds and no other thread wants its core. 0: never poll; this saves up to half of the
     /// processor time of requests of 64 KiB and more, and costs up to 40 % of the rate of small
     /// requests
-    #[arg(long, value_name = "MICROS", default_value = "400", value_parser = clap::value_parser!(u32).range(..=100_000))]
-    pub look: u32,
+    #[arg(long, alias = "look", value_name = "N", default_value = "400", value_parser = clap::value_parser!(u32).range(..=100_000))]
+    pub busy_poll_us: u32,
 
     /// Do not kill an unresponsive client of this host that has lost its session. It has the memory
     /// mapped and could still write to it, so its files stay open and locked until its process ends
@@ -232,7 +233,7 @@ impl Cli {
         let lease = Some(Duration::from_secs(self.lease.into()));
         config.fencing = Fencing { lease, kill: !self.keep_stragglers };
         config.recall_timeout = self.recall_timeout.map(|seconds| Duration::from_secs(seconds.into()));
-        config.look = Duration::from_micros(self.look.into());
+        config.look = Duration::from_micros(self.busy_poll_us.into());
         config.inodes = self.inodes;
         config.memory_dir = self.memory_dir;
         config.checksum = self.checksum;
@@ -269,6 +270,22 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// docs/user/options.md has a row for each option, and no row for another one.
+    #[test]
+    fn the_manual_has_each_option() {
+        let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/user/options.md"));
+        let page = page.expect("the page of options");
+        let section = page.split("\n## ").find(|section| section.starts_with("rfs-server\n")).expect("a section");
+        let name = |line: &str| Some(line.strip_prefix("| `--")?.split([' ', '`']).next()?.to_owned());
+        let mut documented: Vec<String> = section.lines().filter_map(name).collect();
+        let command = Cli::command();
+        let options = command.get_arguments().filter(|option| !option.is_hide_set());
+        let mut options: Vec<String> = options.filter_map(|option| option.get_long()).map(Into::into).collect();
+        documented.sort_unstable();
+        options.sort_unstable();
+        assert_eq!(documented, options);
+    }
+
     #[test]
     fn options_become_configuration() {
         let cli = Cli::try_parse_from([
@@ -281,7 +298,7 @@ mod tests {
             "--prefault=never",
             "--lease=7",
             "--recall-timeout=3",
-            "--look=30",
+            "--busy-poll-us=30",
             "--keep-stragglers",
             "--allow-without-keys",
         ])
