@@ -8,14 +8,14 @@
 //! docs/design/formats.md has the formats.
 //!
 //! Bottom up: [`op`], [`log`], [`replay`] with [`prior_sessions`] (sessions), [`header`],
-//! [`object`], [`client_marks`] and [`prior_clients`]. `dispatch::state::journal` writes the
+//! [`object`], [`tethers`] and [`prior_clients`]. `dispatch::state::journal` writes the
 //! operations, `dispatch::persistence::recovery` applies them. [`ownership`] checks the owners of
 //! files.
 //!
 //! # Concurrency
-//! See each module. The log and the client marks are for any thread; recovery uses one thread.
+//! See each module. The log and the tethers are for any thread; recovery uses one thread.
 
-pub mod client_marks;
+pub mod tethers;
 mod hash;
 pub mod header;
 pub mod log;
@@ -28,7 +28,7 @@ pub mod replay;
 mod reservation;
 
 pub use crate::space::NonzeroBitmap;
-pub use client_marks::ClientMarks;
+pub use tethers::Tethers;
 pub use header::{Header, Shape};
 pub use log::Log;
 pub use object::{Object, ObjectError, ObjectStore};

@@ -18,7 +18,7 @@ use rfs_proto::{checksum, record};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
 use super::{
-    client_marks::ClientMarks,
+    tethers::Tethers,
     header::{Header, HeaderError, PAGE, Shape, Turn},
     log::{Log, LogError},
     op::Op,
@@ -128,7 +128,7 @@ fn ownership(path: &Path) -> impl FnOnce(OwnershipError) -> ObjectError {
 pub struct ObjectStore {
     path: PathBuf,
     /// Dropped before the lock, unless the host still uses it.
-    client_marks: Arc<ClientMarks>,
+    tethers: Arc<Tethers>,
     prior_clients: Arc<PriorClients>,
     _lock: File,
 }
@@ -137,11 +137,11 @@ impl ObjectStore {
     /// Locks a directory. Creates it with mode 0700 if only its last component is missing.
     pub fn open(path: &Path) -> Result<ObjectStore, ObjectError> {
         let lock = lock_directory(path)?;
-        let (client_marks, prior_clients) =
-            ClientMarks::make(path).map_err(os(path, "creating the marks of clients"))?;
+        let (tethers, prior_clients) =
+            Tethers::make(path).map_err(os(path, "creating the tethers of clients"))?;
         Ok(ObjectStore {
             path: path.to_owned(),
-            client_marks: Arc::new(client_marks),
+            tethers: Arc::new(tethers),
             prior_clients: Arc::new(prior_clients),
             _lock: lock,
         })
@@ -152,9 +152,9 @@ impl ObjectStore {
         &self.path
     }
 
-    /// Returns the marks of the clients that map memory.
-    pub fn client_marks(&self) -> &Arc<ClientMarks> {
-        &self.client_marks
+    /// Returns the tethers of the clients that map memory.
+    pub fn tethers(&self) -> &Arc<Tethers> {
+        &self.tethers
     }
 
     /// Returns the clients of previous servers that may still write.

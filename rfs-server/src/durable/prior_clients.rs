@@ -1,11 +1,11 @@
 //! Detects local clients that still map the memory of a previous server, and ends them.
 //!
-//! The connections of such clients hold the marks of [`ClientMarks`](super::ClientMarks). The
-//! server kills the process that a mark names. If that process has ended, or the mark has no name,
-//! another process holds the mark: the server looks for it in `/proc`, as far as its rights reach.
+//! The connections of such clients hold the tethers of [`Tethers`](super::Tethers). The
+//! server kills the process that a tether names. If that process has ended, or the tether has no
+//! name, another process holds it: the server looks in `/proc`, as far as its rights reach.
 //!
 //! # Concurrency
-//! Any thread. One lock over the marks, and one over what has been reported, which is taken first.
+//! Any thread. One lock over the tethers, and one over the reports, which is taken first.
 
 use std::{
     collections::BTreeSet,
@@ -19,7 +19,7 @@ use rdmabox::ConnectedProcess;
 use rustix::process::getpid;
 use seeded_faults::seeded;
 
-use super::client_marks::{Mark, Process};
+use super::tethers::{Tether, Process};
 
 /// Least time between two attempts to kill processes.
 const KILL_INTERVAL: Duration = Duration::from_secs(1);
@@ -27,7 +27,7 @@ const KILL_INTERVAL: Duration = Duration::from_secs(1);
 /// Clients of previous servers that may still access memory.
 #[derive(Debug, Default)]
 pub struct PriorClients {
-    marks: Mutex<Vec<Mark>>,
+    tethers: Mutex<Vec<Tether>>,
     reported: Mutex<Reported>,
 }
 
@@ -40,40 +40,40 @@ struct Reported {
 }
 
 impl PriorClients {
-    pub(super) fn new(marks: Vec<Mark>) -> PriorClients {
-        PriorClients { marks: Mutex::new(marks), reported: Mutex::default() }
+    pub(super) fn new(tethers: Vec<Tether>) -> PriorClients {
+        PriorClients { tethers: Mutex::new(tethers), reported: Mutex::default() }
     }
 
     /// Returns true if a client of a previous server may still access memory.
     pub fn is_held(&self) -> bool {
-        let mut marks = self.marks.lock();
-        marks.retain(|mark| {
-            let is_held = mark.is_held();
+        let mut tethers = self.tethers.lock();
+        tethers.retain(|tether| {
+            let is_held = tether.is_held();
             if !is_held {
-                mark.remove();
+                tether.remove();
             }
             is_held
         });
-        !marks.is_empty() && !seeded!(FormerForgotten)
+        !tethers.is_empty() && !seeded!(FormerForgotten)
     }
 
     /// Returns whether a process is among these clients; `None` if that cannot be known.
     pub fn is_held_by(&self, pid: i32) -> Option<bool> {
         let (process, _) = open(pid)?;
-        let marks = self.marks.lock();
-        let held: Vec<&Mark> = marks.iter().filter(|mark| mark.is_held()).collect();
+        let tethers = self.tethers.lock();
+        let held: Vec<&Tether> = tethers.iter().filter(|tether| tether.is_held()).collect();
         // Its number may be another one in another namespace.
         let is_named =
-            |mark: &&Mark| mark.process.zip(process).is_some_and(|(named, now)| named.inode == now.inode);
+            |tether: &&Tether| tether.process.zip(process).is_some_and(|(named, now)| named.inode == now.inode);
         if held.iter().any(is_named) {
             return Some(true);
         }
-        if process.is_some() && held.iter().all(|mark| mark.process.is_some()) {
+        if process.is_some() && held.iter().all(|tether| tether.process.is_some()) {
             return Some(false);
         }
         let mut unknown = false;
-        for mark in held {
-            match has_open(pid, &mark.path) {
+        for tether in held {
+            match has_open(pid, &tether.path) {
                 Some(true) => return Some(true),
                 Some(false) => {}
                 None => unknown = true,
@@ -99,7 +99,7 @@ impl PriorClients {
             log::warn!(
                 "a client of a previous server does not react and still maps memory ({}), and {}: the files that \
                  such clients had open stay taken until it ends or unmaps",
-                self.marks.lock().first().map_or("gone".into(), |mark| mark.path.display().to_string()),
+                self.tethers.lock().first().map_or("gone".into(), |tether| tether.path.display().to_string()),
                 if kill { "cannot be found or killed" } else { "is not to be killed (yet)" }
             );
         }
@@ -109,11 +109,11 @@ impl PriorClients {
 
     /// Returns the number of processes that it has killed.
     fn kill_holders(&self) -> usize {
-        let marks = self.marks.lock();
+        let tethers = self.tethers.lock();
         let mut done = BTreeSet::new();
         let mut killed = 0;
-        for mark in marks.iter() {
-            if let Some(process) = mark.process
+        for tether in tethers.iter() {
+            if let Some(process) = tether.process
                 && (done.contains(&process.pid) || kill(process.pid, |now| now == Some(process)))
             {
                 killed += usize::from(done.insert(process.pid));
@@ -121,8 +121,8 @@ impl PriorClients {
             }
             for pid in processes() {
                 // Looked at again with a pidfd, as the number may be another process's by now.
-                if has_open(pid, &mark.path) == Some(true)
-                    && kill(pid, |_| has_open(pid, &mark.path) == Some(true))
+                if has_open(pid, &tether.path) == Some(true)
+                    && kill(pid, |_| has_open(pid, &tether.path) == Some(true))
                 {
                     killed += usize::from(done.insert(pid));
                 }
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn a_process_that_got_the_number_of_a_holder_is_not_killed() {
         if open(getpid().as_raw_nonzero().get()).unwrap().0.is_none() {
-            return eprintln!("not run: before Linux 6.9 marks have no names");
+            return eprintln!("not run: before Linux 6.9 tethers have no names");
         }
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();

@@ -104,7 +104,7 @@ pub struct RemainingSessions {
     /// Sessions of mounts that reconnect.
     pub returning: Vec<(u64, ReconnectingMount, Session)>,
     /// Sessions that cannot reconnect.
-    pub strangers: Vec<u64>,
+    pub orphaned: Vec<u64>,
     /// Locks of the sessions that reconnect.
     pub locks: Locks,
     /// Space that a reconnecting session can still reach, by first byte.
@@ -223,7 +223,7 @@ impl PriorSessions {
             has.opens.retain(|&ino, _| is_there(ino));
             match has.kind.take() {
                 Some(SessionKind::Mount(mount)) => present.returning.push((session, mount, has)),
-                Some(SessionKind::Orphaned) => present.strangers.push(session),
+                Some(SessionKind::Orphaned) => present.orphaned.push(session),
                 None => {}
             }
         }
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(session.opens, [(7, (2, true))].into());
         assert_eq!(session.turns, [(3, (5, b"five".to_vec()))].into());
         assert_eq!(session.part, b"part");
-        assert_eq!(present.strangers, [2, 3]);
+        assert_eq!(present.orphaned, [2, 3]);
     }
 
     #[test]

@@ -97,7 +97,7 @@ impl State {
             }
             Op::Complete => {}
             Op::Session(session, mount) => self.sessions.attach(session, &mount),
-            Op::Stranger(session) => self.sessions.attach_orphaned(session),
+            Op::Orphaned(session) => self.sessions.attach_orphaned(session),
             Op::Left(session) => self.sessions.end(session),
             Op::Open(session, ino, times, writes) => self.sessions.open(session, ino, (times, writes)),
             Op::Lock(ino, locked) => self.sessions.lock(ino, &locked),

@@ -37,7 +37,7 @@ impl LogCompactor {
         kill: bool,
     ) -> io::Result<LogCompactor> {
         let watched = Arc::clone(dispatcher);
-        let deadline = watched.waits_for_strangers().then_some(deadline);
+        let deadline = watched.waits_for_orphaned_sessions().then_some(deadline);
         let over = move || prior_clients.ends(kill);
         let thread = std::thread::Builder::new()
             .name("rfs-compactor".into())

@@ -77,8 +77,8 @@ pub struct Server {
     /// If set, shutdown does not wait for the last snapshots.
     hurry: Arc<AtomicBool>,
     service: Arc<FileService>,
-    /// Locks the memory directory, and has the marks of clients. Dropped last, after the host's
-    /// reference to the marks: the drop of the last one removes those that no client holds.
+    /// Locks the memory directory, and has the tethers of clients. Dropped last, after the host's
+    /// reference to the tethers: the drop of the last one removes those that no client holds.
     _store: Option<ObjectStore>,
     /// Locks the snapshot directory.
     _snapshots: Option<Directory>,
@@ -277,8 +277,8 @@ fn configure_host(
     let host = host.limits(Limits { sessions_per_key: config.sessions_per_key, ..Limits::default() });
     Ok(match store {
         Some(store) => {
-            let marks = Arc::clone(store.client_marks());
-            let host = host.tether(move |process| marks.descriptor(process.as_ref()));
+            let tethers = Arc::clone(store.tethers());
+            let host = host.tether(move |process| tethers.descriptor(process.as_ref()));
             (host, Arc::clone(store.prior_clients()))
         }
         None => (host, Arc::default()),

@@ -116,19 +116,19 @@ impl Dispatcher {
     }
 
     /// Sets the sessions of previous servers that do not reconnect.
-    pub(in crate::dispatch) fn set_orphaned_sessions(&self, strangers: Vec<u64>) -> Result<(), Full> {
+    pub(in crate::dispatch) fn set_orphaned_sessions(&self, orphaned: Vec<u64>) -> Result<(), Full> {
         if let Some(journal) = &self.store.journal
-            && strangers.contains(&BEFORE)
+            && orphaned.contains(&BEFORE)
         {
             // The log has an old version, which does not record them.
-            journal.tell(&Op::Stranger(BEFORE))?;
+            journal.tell(&Op::Orphaned(BEFORE))?;
         }
-        *self.orphaned_sessions.lock() = strangers;
+        *self.orphaned_sessions.lock() = orphaned;
         Ok(())
     }
 
     /// Returns whether sessions of previous servers that do not reconnect may still access memory.
-    pub fn waits_for_strangers(&self) -> bool {
+    pub fn waits_for_orphaned_sessions(&self) -> bool {
         !self.orphaned_sessions.lock().is_empty()
     }
 

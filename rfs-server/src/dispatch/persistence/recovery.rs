@@ -159,14 +159,14 @@ impl Dispatcher {
             give_up(&cut, &inodes, &mut sessions, journal.as_ref())?;
             used = extents(&inodes, bytes.len())?;
         }
-        let RemainingSessions { returning, strangers, locks, given_up } = sessions
+        let RemainingSessions { returning, orphaned, locks, given_up } = sessions
             .present(&used, |ino| inodes.get(&ino).is_some_and(|inode| inode.kind == FileKind::Regular));
         if let Some(beyond) = given_up.last().filter(|given| given.range.end() > bytes.len()) {
             return Err(Damage::Extents(beyond.ino));
         }
         take_over(&mut inodes, &table, starts, (&returning, &locks));
         let xattrs = inodes.values().map(Inode::xattr_bytes).sum();
-        let before = !strangers.is_empty();
+        let before = !orphaned.is_empty();
         let space = Arc::new(Space::kept(bytes, mode, used, given_up, dirt, before));
         let journal = journal.map(|journal| (journal, locks));
         let store = Store::new(Shards::filled(inodes, last_ino), table, space, journal);
@@ -179,7 +179,7 @@ impl Dispatcher {
         }
         let dispatcher = Dispatcher::over(store, clock, started);
         dispatcher.restore_sessions(returning, &unlinked, last_ino)?;
-        dispatcher.set_orphaned_sessions(strangers)?;
+        dispatcher.set_orphaned_sessions(orphaned)?;
         dispatcher.rewrite_log_at_start(restored)?;
         if !before {
             dispatcher.before_is_over();

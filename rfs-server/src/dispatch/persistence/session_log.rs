@@ -74,7 +74,7 @@ impl Dispatcher {
         {
             let _one = journal.sessions.lock();
             journal
-                .describe_ops(self.orphaned_sessions.lock().iter().map(|&stranger| Op::Stranger(stranger)))?;
+                .describe_ops(self.orphaned_sessions.lock().iter().map(|&session| Op::Orphaned(session)))?;
             for session in self.sessions.all().into_iter().filter(|session| session.has_attached()) {
                 describe(&session, &mut |op| journal.describe_ops([op]))?;
             }
@@ -95,7 +95,7 @@ impl Dispatcher {
 
 fn describe(session: &Session, tell: &mut impl FnMut(Op<'_>) -> Result<(), Full>) -> Result<(), Full> {
     let (id, options) = (session.id(), session.options());
-    let Some(mount) = options.mount else { return tell(Op::Stranger(id)) };
+    let Some(mount) = options.mount else { return tell(Op::Orphaned(id)) };
     let credentials = session.credentials();
     let key = credentials.key.map(|key| key.to_string());
     tell(Op::Session(

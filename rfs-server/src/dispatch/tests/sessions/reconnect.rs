@@ -76,7 +76,7 @@ fn files_stay_open_and_go_with_the_last_close() {
         one.unlink("f");
         let (object, f) = killed(&object, &f, 2, anew);
         let one = back(&f, 1);
-        assert!(!f.dispatcher.waits_for_strangers());
+        assert!(!f.dispatcher.waits_for_orphaned_sessions());
         assert_eq!(one.layout(Request::Layout { ino, offset: 0 }).extents.len(), 1);
         one.close(ino);
         let (_object, f) = killed(&object, &f, 3, anew);
@@ -105,7 +105,7 @@ fn a_session_that_is_given_up_leaves_nothing() {
     assert_eq!((f.free_blocks(), f.free_inodes()), free);
     let (_object, f) = killed(&object, &f, 3, false);
     assert_eq!(f.dispatcher.awaited(), []);
-    assert!(!f.dispatcher.waits_for_strangers());
+    assert!(!f.dispatcher.waits_for_orphaned_sessions());
     assert_eq!((f.free_blocks(), f.free_inodes()), free);
 }
 
@@ -117,17 +117,17 @@ fn space_stays_in_quarantine_while_sessions_that_do_not_reconnect_may_write() {
     let ino = stranger.create("f").attr.ino;
     stranger.allocate(ino, 0, 3 * B);
     let (object, f) = killed(&object, &f, 2, true);
-    assert!(f.dispatcher.waits_for_strangers());
+    assert!(f.dispatcher.waits_for_orphaned_sessions());
     let free = f.free_blocks();
     attach(&f, 1, false).unlink("f");
     assert_eq!(f.free_blocks(), free, "a client may be writing there");
     // The next server waits for that client, too.
     let (object, f) = killed(&object, &f, 3, true);
-    assert!(f.dispatcher.waits_for_strangers());
+    assert!(f.dispatcher.waits_for_orphaned_sessions());
     f.dispatcher.before_is_over();
     assert_eq!(f.free_blocks(), free + 3);
     let (_object, f) = killed(&object, &f, 4, false);
-    assert!(!f.dispatcher.waits_for_strangers());
+    assert!(!f.dispatcher.waits_for_orphaned_sessions());
     assert_eq!(f.free_blocks(), free + 3);
 }
 

@@ -1,4 +1,4 @@
-//! Marks each connection of a local client that maps memory, for the next server.
+//! Gives each connection of a local client that maps memory a tether, which the next server finds.
 //!
 //! A client of this host writes to mapped memory with its own processor, also after the server has
 //! ended. So each connection that maps memory holds the write end of a FIFO of its own, until none
@@ -60,7 +60,7 @@ impl Process {
 
 /// The FIFOs of the clients of a server that runs.
 #[derive(Debug)]
-pub struct ClientMarks {
+pub struct Tethers {
     directory: PathBuf,
     issued: Mutex<Issued>,
 }
@@ -74,13 +74,13 @@ struct Issued {
     held: HashMap<i32, usize>,
 }
 
-impl ClientMarks {
+impl Tethers {
     /// Creates the next directory of FIFOs in a directory of this server, and finds those of
     /// previous servers.
     ///
     /// # Errors
     /// The file system has no FIFOs, or a client of an older version holds on.
-    pub fn make(directory: &Path) -> io::Result<(ClientMarks, PriorClients)> {
+    pub fn make(directory: &Path) -> io::Result<(Tethers, PriorClients)> {
         let mut numbers = Vec::new();
         for entry in fs::read_dir(directory)? {
             let name = entry?.file_name();
@@ -93,7 +93,7 @@ impl ClientMarks {
             let path = path(number);
             if path.symlink_metadata()?.is_dir() {
                 ownership::open_directory(&path).map_err(io::Error::other)?;
-                left.extend(held_marks(&path)?);
+                left.extend(held_tethers(&path)?);
                 remove_directory(&path);
             } else {
                 remove_lock_file(&path)?;
@@ -105,7 +105,7 @@ impl ClientMarks {
         let trial = path.join("trial");
         create_fifo(&trial)?;
         fs::remove_file(&trial)?;
-        Ok((ClientMarks { directory: path, issued: Mutex::default() }, PriorClients::new(left)))
+        Ok((Tethers { directory: path, issued: Mutex::default() }, PriorClients::new(left)))
     }
 
     /// Creates a FIFO and returns its write end, for a connection of `process`. `None` stands for a
@@ -121,8 +121,8 @@ impl ClientMarks {
         let mut issued = self.issued.lock();
         let is_full = |issued: &Issued| issued.held.get(&pid).is_some_and(|held| *held >= limit);
         if issued.count % SWEEP_INTERVAL == SWEEP_INTERVAL - 1 || is_full(&issued) {
-            match held_marks(&self.directory) {
-                Ok(marks) => issued.held = count_by_process(&marks),
+            match held_tethers(&self.directory) {
+                Ok(tethers) => issued.held = count_by_process(&tethers),
                 Err(e) => log::warn!("searching {}: {e}", self.directory.display()),
             }
         }
@@ -142,10 +142,10 @@ impl ClientMarks {
     }
 }
 
-impl Drop for ClientMarks {
+impl Drop for Tethers {
     /// Removes the FIFOs that no client holds. The others stay for the next server.
     fn drop(&mut self) {
-        if let Err(e) = held_marks(&self.directory) {
+        if let Err(e) = held_tethers(&self.directory) {
             log::debug!("{}: {e}", self.directory.display());
         }
         remove_directory(&self.directory);
@@ -154,13 +154,13 @@ impl Drop for ClientMarks {
 
 /// A FIFO. It is opened for each look only, so that many cost no descriptors.
 #[derive(Debug)]
-pub(super) struct Mark {
+pub(super) struct Tether {
     pub(super) path: PathBuf,
     /// The process that connected.
     pub(super) process: Option<Process>,
 }
 
-impl Mark {
+impl Tether {
     /// Returns true if a process holds the write end. Assumes so if the kernel refuses to say.
     pub(super) fn is_held(&self) -> bool {
         let mut reader = match open_reader(&self.path) {
@@ -187,7 +187,7 @@ impl Mark {
 }
 
 /// Returns the FIFOs of a directory that a process holds, and removes the others.
-fn held_marks(directory: &Path) -> io::Result<Vec<Mark>> {
+fn held_tethers(directory: &Path) -> io::Result<Vec<Tether>> {
     let mut held = Vec::new();
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
@@ -196,20 +196,20 @@ fn held_marks(directory: &Path) -> io::Result<Vec<Mark>> {
             log::warn!("{}: not a FIFO of a client: ignored", path.display());
             continue;
         }
-        let mark = Mark { process: process_of(&entry.file_name()), path };
-        if mark.is_held() {
-            held.push(mark);
+        let tether = Tether { process: process_of(&entry.file_name()), path };
+        if tether.is_held() {
+            held.push(tether);
         } else {
-            remove_file(&mark.path);
+            remove_file(&tether.path);
         }
     }
     Ok(held)
 }
 
-fn count_by_process(marks: &[Mark]) -> HashMap<i32, usize> {
+fn count_by_process(tethers: &[Tether]) -> HashMap<i32, usize> {
     let mut counts = HashMap::new();
-    for mark in marks {
-        *counts.entry(mark.process.map_or(0, |process| process.pid)).or_default() += 1;
+    for tether in tethers {
+        *counts.entry(tether.process.map_or(0, |process| process.pid)).or_default() += 1;
     }
     counts
 }
@@ -290,7 +290,7 @@ mod tests {
 
     /// Starts a process that holds the write end of a FIFO. The FIFO names the process, as that of
     /// a connection does.
-    fn holder(tether: &ClientMarks) -> Child {
+    fn holder(tethers: &Tethers) -> Child {
         // A shell that waits for its FIFO's number on its input, and then holds that FIFO.
         let mut child = Command::new("sh")
             .args(["-c", "read path && exec sleep 1000 1>$path"])
@@ -298,9 +298,9 @@ mod tests {
             .spawn()
             .unwrap();
         let pid = pid_of(&child);
-        let write_end = tether.descriptor(Some(&connected(pid))).unwrap();
-        let name = names(&tether.directory).into_iter().find(|name| name.starts_with(&format!("{pid}.")));
-        let path = tether.directory.join(name.unwrap());
+        let write_end = tethers.descriptor(Some(&connected(pid))).unwrap();
+        let name = names(&tethers.directory).into_iter().find(|name| name.starts_with(&format!("{pid}.")));
+        let path = tethers.directory.join(name.unwrap());
         let reader = open_reader(&path).unwrap();
         writeln!(child.stdin.take().unwrap(), "{}", path.display()).unwrap();
         // The shell has opened it when its output is no longer this process's.
@@ -313,25 +313,25 @@ mod tests {
     }
 
     #[test]
-    fn no_file_is_left_when_no_client_holds_a_mark() {
+    fn no_file_is_left_when_no_client_holds_a_tether() {
         let directory = tempfile::tempdir().unwrap();
-        let (tether, former) = ClientMarks::make(directory.path()).unwrap();
+        let (tethers, former) = Tethers::make(directory.path()).unwrap();
         assert!(!former.is_held() && former.ends(true));
         assert_eq!(names(directory.path()), ["clients.1"]);
-        let copy = tether.descriptor(None).unwrap();
-        drop((copy, tether));
+        let copy = tethers.descriptor(None).unwrap();
+        drop((copy, tethers));
         assert_eq!(names(directory.path()), [""; 0]);
     }
 
     #[test]
-    fn the_next_server_waits_for_each_holder_of_a_mark() {
+    fn the_next_server_waits_for_each_holder_of_a_tether() {
         let directory = tempfile::tempdir().unwrap();
         let own = getpid().as_raw_nonzero().get();
-        let (first, _) = ClientMarks::make(directory.path()).unwrap();
+        let (first, _) = Tethers::make(directory.path()).unwrap();
         let copy = first.descriptor(Some(&connected(own))).unwrap();
         drop(first);
         assert_eq!(names(directory.path()), ["clients.1"]);
-        let (second, former) = ClientMarks::make(directory.path()).unwrap();
+        let (second, former) = Tethers::make(directory.path()).unwrap();
         assert!(former.is_held());
         assert_eq!(former.is_held_by(own), Some(true));
         // The server never kills itself.
@@ -339,12 +339,12 @@ mod tests {
         // And the next server waits for clients of both.
         let later = second.descriptor(None).unwrap();
         drop((second, former));
-        let (_third, former) = ClientMarks::make(directory.path()).unwrap();
+        let (_third, former) = Tethers::make(directory.path()).unwrap();
         assert_eq!(names(directory.path()), ["clients.1", "clients.2", "clients.3"]);
         assert_eq!(former.is_held_by(own), Some(true));
         drop(copy);
         assert!(former.is_held());
-        assert_eq!(former.is_held_by(own), Some(true), "the mark has no name, but is open here");
+        assert_eq!(former.is_held_by(own), Some(true), "the tether has no name, but is open here");
         assert_eq!(names(directory.path()), ["clients.2", "clients.3"]);
         drop(later);
         assert!(!former.is_held());
@@ -355,16 +355,16 @@ mod tests {
     #[test]
     fn a_client_cannot_release_the_mark_of_another() {
         let directory = tempfile::tempdir().unwrap();
-        let (first, _) = ClientMarks::make(directory.path()).unwrap();
+        let (first, _) = Tethers::make(directory.path()).unwrap();
         let [honest, hostile] = [(); 2].map(|()| first.descriptor(None).unwrap());
         drop(first);
-        // An unlock, a read end of its own, bytes in its FIFO, and at last the end of its own mark.
+        // An unlock, a read end of its own, bytes in its FIFO, and at last the end of its tether.
         let _ = flock(&hostile, FlockOperation::Unlock);
         let path = fs::read_link(format!("/proc/self/fd/{}", hostile.as_raw_fd())).unwrap();
         let _reader = open_reader(&path).unwrap();
         rustix::io::write(&hostile, &[1; 60_000]).unwrap();
         drop(hostile);
-        let (_second, former) = ClientMarks::make(directory.path()).unwrap();
+        let (_second, former) = Tethers::make(directory.path()).unwrap();
         assert!(former.is_held());
         drop(honest);
         assert!(!former.is_held());
@@ -373,26 +373,26 @@ mod tests {
     #[test]
     fn marks_that_ended_are_removed_while_the_server_runs() {
         let directory = tempfile::tempdir().unwrap();
-        let (tether, _) = ClientMarks::make(directory.path()).unwrap();
-        let kept = tether.descriptor(None).unwrap();
+        let (tethers, _) = Tethers::make(directory.path()).unwrap();
+        let kept = tethers.descriptor(None).unwrap();
         for _ in 0..3 * SWEEP_INTERVAL {
-            drop(tether.descriptor(None).unwrap());
+            drop(tethers.descriptor(None).unwrap());
         }
-        assert!(names(&tether.directory).len() <= 2 + usize::try_from(SWEEP_INTERVAL).unwrap());
-        drop(tether);
-        let (_next, former) = ClientMarks::make(directory.path()).unwrap();
+        assert!(names(&tethers.directory).len() <= 2 + usize::try_from(SWEEP_INTERVAL).unwrap());
+        drop(tethers);
+        let (_next, former) = Tethers::make(directory.path()).unwrap();
         assert!(former.is_held());
         drop(kept);
         assert!(!former.is_held());
     }
 
     #[test]
-    fn the_holder_of_a_mark_is_killed_and_no_other_process() {
+    fn the_holder_of_a_tether_is_killed_and_no_other_process() {
         let directory = tempfile::tempdir().unwrap();
-        let (first, _) = ClientMarks::make(directory.path()).unwrap();
+        let (first, _) = Tethers::make(directory.path()).unwrap();
         let mut of_before = holder(&first);
         drop(first);
-        let (second, former) = ClientMarks::make(directory.path()).unwrap();
+        let (second, former) = Tethers::make(directory.path()).unwrap();
         let mut of_now = holder(&second);
         assert_eq!(
             [&of_before, &of_now].map(|child| former.is_held_by(pid_of(child))),
@@ -414,12 +414,12 @@ mod tests {
     #[test]
     fn a_process_that_was_given_a_mark_is_found_when_the_named_one_has_ended() {
         let directory = tempfile::tempdir().unwrap();
-        let (first, _) = ClientMarks::make(directory.path()).unwrap();
+        let (first, _) = Tethers::make(directory.path()).unwrap();
         let mut named = Command::new("sleep").arg("1000").spawn().unwrap();
-        let mark = first.descriptor(Some(&connected(pid_of(&named)))).unwrap();
-        let mut heir = Command::new("sleep").arg("1000").stdout(Stdio::from(mark)).spawn().unwrap();
+        let tether = first.descriptor(Some(&connected(pid_of(&named)))).unwrap();
+        let mut heir = Command::new("sleep").arg("1000").stdout(Stdio::from(tether)).spawn().unwrap();
         drop(first);
-        let (_second, former) = ClientMarks::make(directory.path()).unwrap();
+        let (_second, former) = Tethers::make(directory.path()).unwrap();
         // Not waited for at first: it may be killed, but it is no holder any more.
         named.kill().unwrap();
         for round in 0.. {
@@ -437,12 +437,12 @@ mod tests {
     fn many_marks_cost_no_descriptors() {
         let directory = tempfile::tempdir().unwrap();
         let count = || fs::read_dir("/proc/self/fd").unwrap().count();
-        let (first, _) = ClientMarks::make(directory.path()).unwrap();
+        let (first, _) = Tethers::make(directory.path()).unwrap();
         let before = count();
         let held: Vec<OwnedFd> = (0..3 * SWEEP_INTERVAL).map(|_| first.descriptor(None).unwrap()).collect();
         assert_eq!(count(), before + held.len());
         drop(first);
-        let (_second, former) = ClientMarks::make(directory.path()).unwrap();
+        let (_second, former) = Tethers::make(directory.path()).unwrap();
         assert!(former.is_held());
         assert_eq!(count(), before + held.len());
     }
@@ -450,17 +450,17 @@ mod tests {
     #[test]
     fn one_process_cannot_hold_marks_without_limit() {
         let directory = tempfile::tempdir().unwrap();
-        let (marks, _) = ClientMarks::make(directory.path()).unwrap();
+        let (tethers, _) = Tethers::make(directory.path()).unwrap();
         let own = connected(getpid().as_raw_nonzero().get());
         let mut held: Vec<OwnedFd> =
-            (0..MAX_PER_PROCESS).map(|_| marks.descriptor(Some(&own)).unwrap()).collect();
-        let refused = marks.descriptor(Some(&own)).unwrap_err().to_string();
+            (0..MAX_PER_PROCESS).map(|_| tethers.descriptor(Some(&own)).unwrap()).collect();
+        let refused = tethers.descriptor(Some(&own)).unwrap_err().to_string();
         assert!(refused.contains("connections that map memory"), "{refused}");
         // Others are served, and so is this process when it holds fewer.
-        marks.descriptor(None).unwrap();
+        tethers.descriptor(None).unwrap();
         held.pop();
-        held.push(marks.descriptor(Some(&own)).unwrap());
-        marks.descriptor(Some(&own)).unwrap_err();
+        held.push(tethers.descriptor(Some(&own)).unwrap());
+        tethers.descriptor(Some(&own)).unwrap_err();
     }
 
     #[test]
@@ -470,12 +470,12 @@ mod tests {
         let lock = File::create(&path).unwrap();
         rustix::fs::chmod(&path, Mode::RUSR | Mode::WUSR).unwrap();
         flock(&lock, FlockOperation::LockExclusive).unwrap();
-        let refused = ClientMarks::make(directory.path()).unwrap_err().to_string();
+        let refused = Tethers::make(directory.path()).unwrap_err().to_string();
         assert!(refused.contains("clients.7: held by a client of an older rfs-server"), "{refused}");
         drop(lock);
-        let (tether, former) = ClientMarks::make(directory.path()).unwrap();
+        let (tethers, former) = Tethers::make(directory.path()).unwrap();
         assert!(!former.is_held());
         assert_eq!(names(directory.path()), ["clients.8"]);
-        drop(tether);
+        drop(tethers);
     }
 }
