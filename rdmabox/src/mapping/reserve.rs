@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn reserved_pages_are_untouched_until_they_are_written() {
         if gives_huge_pages() {
-            eprintln!("skipped: huge pages are present when they are reserved");
+            eprintln!("not run: huge pages are present when they are reserved");
             return;
         }
         let memory = Memory::shared("test", 1 << 20).unwrap();

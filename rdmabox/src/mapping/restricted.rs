@@ -92,7 +92,7 @@ mod tests {
         let file = file();
         let Ok(given) = reopen(file.as_fd()).map(File::from).inspect_err(|e| {
             assert_eq!(e.kind(), io::ErrorKind::Unsupported);
-            eprintln!("skipped: this kernel has no Landlock that knows truncation");
+            eprintln!("not run: this kernel has no Landlock that knows truncation");
         }) else {
             return;
         };
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn a_peer_cannot_truncate_memory() {
         if reopen(file().as_fd()).is_err() {
-            return eprintln!("skipped: this kernel has no Landlock that knows truncation");
+            return eprintln!("not run: this kernel has no Landlock that knows truncation");
         }
         for memory in [Memory::shared("test", 8192).unwrap(), Memory::of_file(file()).unwrap()] {
             for writable in [false, true] {

@@ -89,7 +89,7 @@ fn end_during_a_write(
 }
 
 #[test]
-fn whoever_ends_it() {
+fn nothing_is_written_after_the_end() {
     // One after the other: each takes much memory.
     let data = vec![0xEE; LEN];
     for provider in providers() {

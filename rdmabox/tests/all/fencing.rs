@@ -80,7 +80,7 @@ fn writing(provider: ProviderKind, kill: bool) -> (Fixture, Other, mpsc::Receive
     (f, client, ended)
 }
 
-fn give_to_somebody_else(memory: &Memory) {
+fn reuse(memory: &Memory) {
     memory.write(0, &vec![OURS; LEN]);
 }
 
@@ -99,7 +99,7 @@ fn memory_of_a_stopped_client_is_safe_when_it_resumes() {
                 let (f, mut client, ended) = writing(provider, true);
                 client.stop();
                 ended.recv().unwrap();
-                give_to_somebody_else(&f.memory);
+                reuse(&f.memory);
                 client.go_on();
                 let status = client.wait();
                 match provider {

@@ -114,7 +114,7 @@ impl Dispatcher {
     ) -> Attached {
         let (memory, starts) = self.memory;
         let now = self.clock.now();
-        let confined = self.sessions.get(session).is_some_and(|session| !session.squash().is_nobody());
+        let confined = self.sessions.get(session).is_some_and(|session| !session.squash().is_none());
         Attached { arena, table, sums, now, session, read_only: false, memory, starts, resumed, confined }
     }
 }

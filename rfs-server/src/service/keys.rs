@@ -30,7 +30,7 @@ impl Opens {
     /// Returns the access to memory of a session with this key. With a mapping, only the server
     /// writes.
     pub fn reach(&self) -> AccessMode {
-        if self.squash.is_nobody() { self.rights } else { AccessMode::Read }
+        if self.squash.is_none() { self.rights } else { AccessMode::Read }
     }
 }
 
@@ -130,7 +130,7 @@ impl NewKey {
     pub fn parse(text: &str) -> Result<NewKey, String> {
         let mut parts = text.split(',');
         let id = parts.next().unwrap_or_default().parse().map_err(|e: rdmabox::KeyError| e.to_string())?;
-        let mut key = NewKey { id, export: "rfs".into(), rights: AccessMode::Write, squash: Squash::Nobody };
+        let mut key = NewKey { id, export: "rfs".into(), rights: AccessMode::Write, squash: Squash::None };
         let mut squash = SquashWords::default();
         for part in parts {
             match part.split_once('=') {
@@ -189,7 +189,7 @@ mod tests {
             secret: secret.parse().unwrap(),
             export,
             rights,
-            squash: Squash::Nobody,
+            squash: Squash::None,
         };
         assert_eq!(book.len(), 2);
         assert_eq!(book[&id("laptop")], opens(SECRET, 0, AccessMode::Write));

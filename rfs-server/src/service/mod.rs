@@ -260,7 +260,7 @@ impl FileService {
     fn squash(&self, peer: &Peer) -> Squash {
         let opens = |key| self.keys.as_ref().and_then(|keys| keys.opens(key));
         // A key that was removed has its session ended.
-        peer.key().and_then(opens).map_or(Squash::Nobody, |opens| opens.squash)
+        peer.key().and_then(opens).map_or(Squash::None, |opens| opens.squash)
     }
 
     /// Returns the export and rights for a peer that asks for the export `name`.
@@ -374,7 +374,7 @@ impl Service for FileService {
 
 /// Returns the memory rights of a session. With a squash only the server changes memory.
 fn reach(rights: AccessMode, squash: Squash) -> AccessMode {
-    if squash.is_nobody() { rights } else { AccessMode::Read }
+    if squash.is_none() { rights } else { AccessMode::Read }
 }
 
 fn decode(request: &[u8]) -> Result<Request<'_>, String> {

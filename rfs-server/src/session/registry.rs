@@ -175,13 +175,13 @@ impl Session {
     /// Sets the mapping of the session's users, before its first request.
     pub fn squash_as(&self, squash: Squash) {
         *self.squash.lock() = squash;
-        self.is_squashed.store(!squash.is_nobody(), Ordering::Release);
+        self.is_squashed.store(!squash.is_none(), Ordering::Release);
     }
 
     /// Returns the mapping of the session's users.
     #[inline]
     pub fn squash(&self) -> Squash {
-        if self.is_squashed.load(Ordering::Acquire) { *self.squash.lock() } else { Squash::Nobody }
+        if self.is_squashed.load(Ordering::Acquire) { *self.squash.lock() } else { Squash::None }
     }
 
     /// Returns the mount, if it reconnects and the session has attached.

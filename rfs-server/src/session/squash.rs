@@ -31,7 +31,7 @@ pub const NOBODY: Owner = Owner { uid: 65534, gid: 65534 };
 pub enum Squash {
     /// No mapping.
     #[default]
-    Nobody,
+    None,
     /// Root becomes this user; others stay themselves.
     Root(Owner),
     /// All users become this user.
@@ -41,7 +41,7 @@ pub enum Squash {
 impl fmt::Display for Squash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (word, Owner { uid, gid }) = match self {
-            Squash::Nobody => return Ok(()),
+            Squash::None => return Ok(()),
             Squash::Root(owner) => ("root", owner),
             Squash::All(owner) => ("all", owner),
         };
@@ -98,7 +98,7 @@ impl SquashWords {
         match self.all {
             Some(true) => Ok(Squash::All(owner)),
             Some(false) => Ok(Squash::Root(owner)),
-            None if self == SquashWords::default() => Ok(Squash::Nobody),
+            None if self == SquashWords::default() => Ok(Squash::None),
             None => Err("uid and gid are for squash=root and squash=all".into()),
         }
     }
@@ -106,14 +106,14 @@ impl SquashWords {
 
 impl Squash {
     /// Returns true if there is no mapping, and nothing to check.
-    pub fn is_nobody(self) -> bool {
-        self == Squash::Nobody
+    pub fn is_none(self) -> bool {
+        self == Squash::None
     }
 
     /// Returns the owner of an inode that the session makes for `asked`.
     pub fn owner(self, asked: Owner) -> Owner {
         match self {
-            Squash::Nobody => asked,
+            Squash::None => asked,
             Squash::All(owner) => owner,
             Squash::Root(owner) => Owner {
                 uid: if asked.uid == 0 { owner.uid } else { asked.uid },
@@ -125,7 +125,7 @@ impl Squash {
     /// Returns true if the session can act as the owner of the inode.
     pub fn owns(self, inode: &Inode) -> bool {
         match self {
-            Squash::Nobody => true,
+            Squash::None => true,
             Squash::Root(_) => inode.uid != 0,
             Squash::All(owner) => inode.uid == owner.uid,
         }
@@ -134,7 +134,7 @@ impl Squash {
     /// Returns true if the session can act as a member of the group.
     pub fn is_in(self, gid: u32) -> bool {
         match self {
-            Squash::Nobody => true,
+            Squash::None => true,
             Squash::Root(_) => gid != 0,
             Squash::All(owner) => gid == owner.gid,
         }
@@ -145,7 +145,7 @@ impl Squash {
         let acl = inode.xattrs.as_ref().and_then(|xattrs| xattrs.access.as_ref());
         let class = |shift: u32| inode.perm >> shift & wanted == wanted;
         match (self, acl) {
-            (Squash::Nobody, _) => true,
+            (Squash::None, _) => true,
             // The owner could give itself the permissions that it lacks.
             (Squash::Root(_), _) if inode.uid != 0 => true,
             (Squash::Root(_), None) => class(0) || (self.is_in(inode.gid) && class(3)),
@@ -167,7 +167,7 @@ impl Squash {
     /// # Errors
     /// EPERM.
     pub fn may_give(self, inode: &Inode, uid: Option<u32>, gid: Option<u32>) -> Result<(), Errno> {
-        if self.is_nobody() {
+        if self.is_none() {
             return Ok(());
         }
         let uid_stays = uid.is_none_or(|uid| uid == inode.uid);
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn squashes_survive_display_and_parse() {
         for (words, squash) in [
-            ("", Squash::Nobody),
+            ("", Squash::None),
             ("squash=root", Squash::Root(NOBODY)),
             ("gid=8 squash=all uid=7", ALL),
             ("uid=7 gid=8 squash=root", ROOT),

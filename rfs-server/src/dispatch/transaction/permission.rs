@@ -40,7 +40,7 @@ fn forbidden(allowed: bool) -> Result<(), Errno> {
 /// # Errors
 /// EPERM.
 pub(in crate::dispatch) fn may_ask(squash: Squash, request: &Request<'_>) -> Result<(), Errno> {
-    if squash.is_nobody() {
+    if squash.is_none() {
         return Ok(());
     }
     let is_device =
@@ -104,7 +104,7 @@ pub(in crate::dispatch) fn may_ask(squash: Squash, request: &Request<'_>) -> Res
 
 /// Removes names that only root may see from a list of names. Each name ends with a zero byte.
 pub(in crate::dispatch) fn visible_names(squash: Squash, names: Vec<u8>) -> Vec<u8> {
-    if squash.is_nobody() {
+    if squash.is_none() {
         return names;
     }
     let shown = names.split_inclusive(|&byte| byte == 0).filter(|name| !name.starts_with(b"trusted."));
@@ -114,16 +114,16 @@ pub(in crate::dispatch) fn visible_names(squash: Squash, names: Vec<u8>) -> Vec<
 impl<M: Mode> View<'_, M> {
     /// Returns whether the server checks the session's requests.
     pub(in crate::dispatch) fn is_squashed(&self) -> bool {
-        !self.squash().is_nobody()
+        !self.squash().is_none()
     }
 
     fn squash(&self) -> Squash {
-        self.asker.map_or(Squash::Nobody, |asker| asker.squash())
+        self.asker.map_or(Squash::None, |asker| asker.squash())
     }
 
     fn may(&self, ino: u64, check: impl FnOnce(Squash, &Inode) -> Result<(), Errno>) -> Result<(), Errno> {
         match self.squash() {
-            Squash::Nobody => Ok(()),
+            Squash::None => Ok(()),
             squash => check(squash, self.namespace.get(ino)?),
         }
     }
@@ -220,7 +220,7 @@ impl<M: Mode> View<'_, M> {
 
     /// Returns the new inode with an owner and permission bits that the session may give it.
     pub(in crate::dispatch) fn new_inode<'n>(&self, directory: u64, new: New<'n>) -> Result<New<'n>, Errno> {
-        if self.squash().is_nobody() {
+        if self.squash().is_none() {
             return Ok(new);
         }
         let Owner { uid, gid } = self.owner(Owner { uid: new.uid, gid: new.gid });
@@ -240,7 +240,7 @@ impl WriteView<'_> {
     /// Checks the removal of a name: in a sticky directory, only the owner may remove it. Locks the
     /// inode.
     pub(in crate::dispatch) fn may_remove(&mut self, Place { parent, name }: Place<'_>) -> Result<(), Stop> {
-        if self.squash().is_nobody() {
+        if self.squash().is_none() {
             return Ok(());
         }
         self.may_change(parent)?;
@@ -254,7 +254,7 @@ impl WriteView<'_> {
 
     /// Checks a rename. A directory that gets another parent is changed itself.
     pub(in crate::dispatch) fn may_rename(&mut self, from: Place<'_>, to: Place<'_>) -> Result<(), Stop> {
-        if self.squash().is_nobody() {
+        if self.squash().is_none() {
             return Ok(());
         }
         self.may_remove(from)?;

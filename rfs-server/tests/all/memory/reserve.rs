@@ -150,7 +150,7 @@ impl Drop for Group {
 #[test]
 fn the_limit_of_a_control_group_is_reported_at_the_start() {
     let Some(group) = Group::new("48M") else {
-        eprintln!("skipped: control groups with a limit of memory cannot be made here");
+        eprintln!("not run: control groups with a limit of memory cannot be made here");
         return;
     };
     let directory = tempfile::tempdir().unwrap();
