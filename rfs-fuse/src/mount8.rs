@@ -41,7 +41,7 @@ pub enum MountUsage {
     #[error("-{0} needs a value")]
     Value(char),
     /// The argument is unknown.
-    #[error("{0:?} is no option of a mount helper: it takes -o OPTIONS, -t TYPE, -s, -f, -n and -v")]
+    #[error("invalid option {0:?} of a mount helper: expected -o OPTIONS, -t TYPE, -s, -f, -n or -v")]
     Unknown(String),
     /// The mount option is unknown.
     #[error("unknown mount option {0:?}{did_you_mean}; see rfs-fuse --help and mount(8)", did_you_mean = suggestion(.0))]

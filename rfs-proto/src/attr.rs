@@ -112,7 +112,7 @@ pub enum SetTime {
 /// The required owner of an inode. If the owner differs, the server changes nothing and replies
 /// EPERM. It protects a permission check of the client against a concurrent change of owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Belongs {
+pub struct ExpectedOwner {
     /// Owner.
     pub uid: u32,
     /// Group. `None` accepts any group.
@@ -150,7 +150,7 @@ pub struct SetAttr {
     /// Time of the last change of contents or attributes, in nanoseconds since 1970. `None` is now.
     pub ctime: Option<i64>,
     /// Required owner.
-    pub only_if: Option<Belongs>,
+    pub only_if: Option<ExpectedOwner>,
 }
 
 /// Totals of an export.

@@ -17,7 +17,7 @@ mod lock;
 mod message;
 pub mod record;
 
-pub use attr::{Attr, Belongs, FileKind, Marks, Owner, SetAttr, SetTime, StatFs};
+pub use attr::{Attr, ExpectedOwner, FileKind, Marks, Owner, SetAttr, SetTime, StatFs};
 pub use codec::{
     DecodeError, attach_version, decode_reply, decode_reply_with, decode_request, encode_reply,
     encode_reply_with, encode_request,

@@ -8,11 +8,11 @@ mod entry;
 
 use proptest::{collection::vec, prelude::*};
 use rfs_proto::{
-    Attached, Attr, BadBlock, Belongs, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind,
-    Granted, Growth, HeldLock, Identity, InUse, Layout, LockClass, LockKind, LockRange, Locked, MAX_MESSAGE,
-    Marks, Opened, Owner, Recall, Recalls, RegionRef, RenameFlags, Reply, Request, ServerStats, SetAttr,
-    SetTime, StatFs, Value, Verified, XattrSet, decode_reply, decode_request, encode_reply, encode_request,
-    record,
+    Attached, Attr, BadBlock, Copied, DirEntry, DirPage, Errno, ExpectedOwner, Extent, FallocateFlags,
+    FileKind, Granted, Growth, HeldLock, Identity, InUse, Layout, LockClass, LockKind, LockRange, Locked,
+    MAX_MESSAGE, Marks, Opened, Owner, Recall, Recalls, RegionRef, RenameFlags, Reply, Request, ServerStats,
+    SetAttr, SetTime, StatFs, Value, Verified, XattrSet, decode_reply, decode_request, encode_reply,
+    encode_request, record,
 };
 
 /// Generates numbers of all lengths.
@@ -174,7 +174,7 @@ fn recall() -> impl Strategy<Value = Recall> {
 fn set_attr() -> impl Strategy<Value = SetAttr> {
     use prop::option::of;
     let time = || of(prop_oneof![Just(SetTime::Now), any::<i64>().prop_map(SetTime::At)]);
-    let belongs = (small(), of(small())).prop_map(|(uid, gid)| Belongs { uid, gid });
+    let belongs = (small(), of(small())).prop_map(|(uid, gid)| ExpectedOwner { uid, gid });
     let ids = (of(small()), of(small()), of(small()));
     (ids, of(number()), time(), time(), any::<bool>(), of(any::<i64>()), of(belongs)).prop_map(
         |((perm, uid, gid), size, atime, mtime, drop_privileges, ctime, only_if)| SetAttr {
@@ -269,7 +269,7 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
             how,
             continued: exclusive,
             drop_sgid: !exclusive,
-            only_if: exclusive.then_some(Belongs { uid, gid: None }),
+            only_if: exclusive.then_some(ExpectedOwner { uid, gid: None }),
         },
         Request::XattrPart { value: target },
         Request::ListXattr { ino, offset: gid },

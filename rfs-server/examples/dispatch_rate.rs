@@ -33,7 +33,7 @@ use rdmabox::Memory;
 use rfs_proto::{ROOT_INO, RegionRef, RenameFlags, Reply, Request, VERSION, record};
 use rfs_server::{
     clock::SystemClock,
-    dispatch::{Dispatcher, Kept, Outcome, Root},
+    dispatch::{Dispatcher, Outcome, RecoveredState, Root},
     durable::{Log, NonzeroBitmap},
     sessions::Regions,
     space::{Space, Zeroing},
@@ -139,7 +139,7 @@ fn ask(dispatcher: &Dispatcher, session: u64, request: Request<'_>) -> Reply {
     match dispatcher.handle(session, request) {
         Outcome::Now(Reply::Error(errno)) => panic!("{request:?}: {errno}"),
         Outcome::Now(reply) => reply,
-        Outcome::Later(_) => panic!("{request:?} waits"),
+        Outcome::Deferred(_) => panic!("{request:?} waits"),
     }
 }
 
@@ -174,7 +174,7 @@ fn make_dispatcher(kept: bool) -> Result<Dispatcher> {
         // Shared memory, whose pages can be freed, as in a server.
         let state = Arc::new(Memory::shared("dispatch-rate", DIRT + 2 * SEGMENT)?);
         let dirt = NonzeroBitmap::new(Arc::clone(&state), 0);
-        let kept = Kept {
+        let kept = RecoveredState {
             log: Some(Log::new(state, DIRT, SEGMENT)),
             state: None,
             dirt: Some(dirt),

@@ -20,7 +20,7 @@ use rfs_proto::{ROOT_INO, RegionRef, Reply, Request, VERSION, record};
 use rfs_server::{
     ExportConfig,
     clock::SystemClock,
-    dispatch::{Dispatcher, Kept, Outcome, Root},
+    dispatch::{Dispatcher, Outcome, RecoveredState, Root},
     durable::{Object, ObjectStore},
     sessions::Regions,
     space::Zeroing,
@@ -31,7 +31,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 const ROOT: Root = Root { perm: 0o755, uid: 0, gid: 0 };
 
 fn take_over(object: &Object) -> Result<Dispatcher> {
-    let kept = Kept::of(object)?;
+    let kept = RecoveredState::of(object)?;
     let memory = (Arc::clone(&object.arena), Arc::clone(&object.table));
     let dispatcher = Dispatcher::kept(memory, Zeroing::Background, ROOT, Arc::new(SystemClock), kept)?;
     object.begin();
@@ -42,7 +42,7 @@ fn ask(dispatcher: &Dispatcher, request: Request<'_>) -> Reply {
     match dispatcher.handle(1, request) {
         Outcome::Now(Reply::Error(errno)) => panic!("{request:?}: {errno}"),
         Outcome::Now(reply) => reply,
-        Outcome::Later(_) => panic!("{request:?} waits"),
+        Outcome::Deferred(_) => panic!("{request:?} waits"),
     }
 }
 

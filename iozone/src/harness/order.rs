@@ -6,7 +6,7 @@
 /// One measurement: a test of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn<T> {
-    /// The test.
+    /// Test to measure at this turn.
     pub test: T,
     /// Index of the target.
     pub target: usize,

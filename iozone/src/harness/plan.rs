@@ -21,7 +21,7 @@ pub struct Entrant<T> {
     pub side: Side,
     /// Tests to measure.
     pub tests: Vec<T>,
-    /// The target.
+    /// File system that is measured.
     pub target: Box<dyn Target>,
 }
 
@@ -50,7 +50,7 @@ pub struct Plan<T> {
     pub entrants: Vec<Entrant<T>>,
     /// The tests, in the order of a round.
     pub tests: Vec<T>,
-    /// Rounds.
+    /// Number of rounds, each with every test of every target.
     pub rounds: u32,
     /// Time after which no round begins.
     pub limit: Option<Duration>,
@@ -62,7 +62,7 @@ pub struct Plan<T> {
 pub struct Site<'a> {
     /// Name of the entrant.
     pub name: &'a str,
-    /// The target.
+    /// Started file system that is measured.
     pub running: &'a mut dyn Running,
     /// Duration of its start.
     pub start: Duration,
@@ -121,6 +121,6 @@ pub trait Meter {
         None
     }
 
-    /// Measures a test.
+    /// Measures a test once, and returns a reading for each of its columns.
     fn measure(&self, test: Self::Test, site: &mut Site<'_>) -> Result<Outcome<Self::Column, Self::Reading>>;
 }

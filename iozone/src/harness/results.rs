@@ -20,7 +20,7 @@ pub trait Reading: Clone {
 pub struct Series<C, R> {
     /// Name of the target.
     pub target: String,
-    /// The column.
+    /// Column of the table that the reading belongs to.
     pub column: C,
     /// Readings of the rounds.
     pub rounds: Vec<R>,
@@ -70,7 +70,6 @@ pub struct Measured<C, R> {
 }
 
 impl<C: PartialEq, R: Reading> Measured<C, R> {
-    /// Adds a reading.
     pub(super) fn add(&mut self, target: &str, column: C, reading: R) {
         match self.series.iter().position(|series| series.target == target && series.column == column) {
             Some(n) => {

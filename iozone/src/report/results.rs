@@ -15,7 +15,6 @@ const FORMAT: u32 = 1;
 /// The result of a run.
 #[derive(Serialize)]
 struct Results<'a, C, R> {
-    /// [`FORMAT`].
     format: u32,
     /// Circumstances of the run.
     #[serde(flatten)]

@@ -77,8 +77,8 @@ pub fn unmount(point: &Path) -> Result<()> {
             if done { Ok(true) } else { run("umount", if lazy { &["-l", "--"] } else { &["--"] }, point) }
         });
         match done {
-            Err(Hangs) if lazy => break,
-            Err(Hangs) => lazy = true,
+            Err(HangingMount) if lazy => break,
+            Err(HangingMount) => lazy = true,
             Ok(_) if is_mounted(point)? => thread::sleep(Duration::from_millis(100)),
             Ok(_) => {}
         }
@@ -90,16 +90,16 @@ pub fn unmount(point: &Path) -> Result<()> {
 }
 
 /// The unmount program blocks because the file system does not respond.
-struct Hangs;
+struct HangingMount;
 
 /// Runs the program. Returns true if it succeeded.
-fn run(program: &str, args: &[&str], point: &Path) -> std::result::Result<bool, Hangs> {
+fn run(program: &str, args: &[&str], point: &Path) -> std::result::Result<bool, HangingMount> {
     let command = Invocation::new(program).args(args.iter().copied()).arg(point);
     // A working directory below the mount would keep it busy.
     let Ok(mut child) = Guarded::spawn(&command, Path::new("/")) else { return Ok(false) };
     match child.wait_end(ANSWER) {
         Ok(Some(status)) => Ok(status.success()),
-        _ => Err(Hangs),
+        _ => Err(HangingMount),
     }
 }
 

@@ -17,7 +17,6 @@ pub(super) const START: Duration = Duration::from_secs(20);
 /// Time for a mount's process to end after the unmount, before it gets a signal.
 const UNMOUNTED: Duration = Duration::from_secs(3);
 
-/// One mount.
 #[derive(Debug)]
 struct Mount {
     fuse: Option<Guarded>,

@@ -180,7 +180,7 @@ impl Key {
 pub enum KeyError {
     /// Invalid name.
     #[error(
-        "{0} is no name of a key: 1 to 32 letters, digits, dots, dashes and underscores, and not all hexadecimal digits of a secret"
+        "invalid key name {0}: expected 1 to 32 letters, digits, dots, dashes and underscores, but not the hexadecimal digits of a secret"
     )]
     Id(String),
     /// Invalid secret.

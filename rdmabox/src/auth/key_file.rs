@@ -24,7 +24,7 @@ pub enum KeyFileError {
     /// The system reported an error.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The file.
+        /// Path of the key file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -32,29 +32,29 @@ pub enum KeyFileError {
     /// Other users may read or change the file.
     #[error("{}: other users can use this file, its mode is {:o}: chmod 600", path.display(), mode & 0o7777)]
     Mode {
-        /// The file.
+        /// Path of the key file.
         path: PathBuf,
-        /// Its mode.
+        /// Permission bits that it has.
         mode: u32,
     },
     /// Another user owns the file and may change it at any time.
     #[error("{}: belongs to user {uid}, and must belong to this user or root", path.display())]
     Owner {
-        /// The file.
+        /// Path of the key file.
         path: PathBuf,
-        /// The owner.
+        /// Number of the user that owns it.
         uid: u32,
     },
     /// The file is not text, or is too long.
     #[error("{}: not a file with keys", path.display())]
     Form {
-        /// The file.
+        /// Path of the key file.
         path: PathBuf,
     },
     /// A line is not a valid key.
     #[error("{}, line {line}: {why}", path.display())]
     Line {
-        /// The file.
+        /// Path of the key file.
         path: PathBuf,
         /// Line number, from 1.
         line: usize,
@@ -64,7 +64,7 @@ pub enum KeyFileError {
     /// The file contains no key.
     #[error("{}: there is no key in it", path.display())]
     Empty {
-        /// The file.
+        /// Path of the key file.
         path: PathBuf,
     },
 }

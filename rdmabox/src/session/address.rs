@@ -99,7 +99,7 @@ pub enum ProviderKind {
 
 /// Error of a string that does not name a provider.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no provider: choose shm, tcp or rdma")]
+#[error("invalid provider {0:?}: expected shm, tcp or rdma")]
 pub struct ProviderKindError(pub String);
 
 impl FromStr for ProviderKind {

@@ -8,7 +8,7 @@
 //! Session threads. `parts` is held while a long value goes to the server in two calls.
 
 use rfs_proto::{
-    Belongs, Errno, MAX_XATTR_NAME, MAX_XATTR_VALUE, Marks, Reply, Request, Value, XATTR_PART, XattrSet,
+    Errno, ExpectedOwner, MAX_XATTR_NAME, MAX_XATTR_VALUE, Marks, Reply, Request, Value, XATTR_PART, XattrSet,
 };
 
 use crate::{
@@ -53,7 +53,7 @@ impl Client {
         value: &[u8],
         how: XattrSet,
         drop_sgid: bool,
-        only_if: Option<Belongs>,
+        only_if: Option<ExpectedOwner>,
     ) -> Result<(), ClientError> {
         check_name(name)?;
         if value.len() > MAX_XATTR_VALUE {
@@ -77,7 +77,12 @@ impl Client {
     ///
     /// # Errors
     /// ENODATA if there is none.
-    pub fn remove_xattr(&self, ino: u64, name: &[u8], only_if: Option<Belongs>) -> Result<(), ClientError> {
+    pub fn remove_xattr(
+        &self,
+        ino: u64,
+        name: &[u8],
+        only_if: Option<ExpectedOwner>,
+    ) -> Result<(), ClientError> {
         check_name(name)?;
         let removed = self.call_done(&Request::RemoveXattr { ino, name, only_if });
         self.forget_told_attrs(ino);

@@ -20,7 +20,7 @@ pub(super) fn cache(text: &str) -> Result<Cache, String> {
         "auto" => Ok(Cache::Auto),
         "none" => Ok(Cache::None),
         "writeback" => Ok(Cache::Writeback),
-        _ => Err("there are auto, none and writeback".into()),
+        _ => Err("expected auto, none or writeback".into()),
     }
 }
 
@@ -40,7 +40,7 @@ pub(super) fn io_uring(text: &str) -> Result<IoUring, String> {
         "auto" => Ok(IoUring::Auto),
         "on" => Ok(IoUring::On),
         "off" => Ok(IoUring::Off),
-        _ => Err("there are auto, on and off".into()),
+        _ => Err("expected auto, on or off".into()),
     }
 }
 
@@ -67,7 +67,7 @@ pub(super) fn subtype(text: &str) -> Result<String, String> {
 
 /// Parses a number of seconds, with or without a fraction.
 pub(super) fn timeout(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is no number of seconds"))?;
+    let seconds: f64 = text.parse().map_err(|_| format!("invalid number of seconds {text:?}"))?;
     match Duration::try_from_secs_f64(seconds) {
         Ok(duration) if seconds <= 1e9 => Ok(duration),
         _ => Err("it has to be between 0 and a billion seconds".into()),

@@ -63,23 +63,23 @@ fn close(first: RawFd, last: RawFd) -> io::Result<()> {
 
 /// The only descriptor in the calling thread's table.
 #[derive(Debug)]
-pub(in crate::fuse) struct Only {
+pub(in crate::fuse) struct SoleDescriptor {
     number: RawFd,
     /// Makes the type neither `Send` nor `Sync`.
     _thread: PhantomData<*const ()>,
 }
 
-impl Only {
+impl SoleDescriptor {
     /// Closes all other descriptors for the calling thread. Before Linux 5.9, the thread keeps
     /// sharing its table. Then other threads must not close the descriptor while this is used.
-    pub(in crate::fuse) fn keep(number: RawFd) -> (Only, io::Result<()>) {
+    pub(in crate::fuse) fn keep(number: RawFd) -> (SoleDescriptor, io::Result<()>) {
         let below = if number > 0 { close(0, number - 1) } else { Ok(()) };
         let done = below.and_then(|()| close(number + 1, RawFd::MAX));
-        (Only { number, _thread: PhantomData }, done)
+        (SoleDescriptor { number, _thread: PhantomData }, done)
     }
 }
 
-impl AsFd for Only {
+impl AsFd for SoleDescriptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is in this thread's own table, where it is never closed, or in a
         // shared one, where other threads do not close it.
@@ -113,7 +113,7 @@ mod tests {
         let [kept, other] = [0; 2].map(|_| File::open("/dev/null").expect("opened"));
         let (number, there) = (kept.as_raw_fd(), other.as_raw_fd());
         let seen = thread::spawn(move || {
-            let (only, done) = Only::keep(number);
+            let (only, done) = SoleDescriptor::keep(number);
             done.expect("a table of its own");
             rustix::io::write(&only, b"x").expect_err("it is open to read");
             rustix::fs::fstat(&only).expect("it is open");

@@ -25,7 +25,7 @@ use rustix::{
 };
 
 /// First argument of a probe process.
-const MARK: &str = "--look-from-outside";
+const MARK: &str = "--mount-probe";
 
 /// Action of the probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

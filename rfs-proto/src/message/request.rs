@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::options::{FallocateFlags, Growth, RenameFlags, XattrSet};
 #[cfg(doc)]
 use super::{recall::Recall, reply::Reply};
-use crate::{Belongs, Identity, LockClass, LockKind, LockRange, Owner, SetAttr};
+use crate::{ExpectedOwner, Identity, LockClass, LockKind, LockRange, Owner, SetAttr};
 
 /// A request of a client. Names are bytes without `/` and NUL, 1 to [`MAX_NAME`](crate::MAX_NAME)
 /// long. The client's kernel checks permissions. The server trusts an attached client, unless its
@@ -248,7 +248,7 @@ pub enum Request<'a> {
         /// The caller may not keep set-group-ID: setting an ACL clears it.
         drop_sgid: bool,
         /// Required owner.
-        only_if: Option<Belongs>,
+        only_if: Option<ExpectedOwner>,
     },
     /// Sends the first part of a value that is too long for one message. It replaces an earlier
     /// part. → `Done`
@@ -274,7 +274,7 @@ pub enum Request<'a> {
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
         /// Required owner.
-        only_if: Option<Belongs>,
+        only_if: Option<ExpectedOwner>,
     },
     /// Changes the space of an inode that this session has open, as `fallocate`. The session must
     /// have no write to the inode outstanding. → `Attr`

@@ -1,10 +1,10 @@
 //! Examples of every message, with values that need varints of one byte and of several bytes.
 
 use rfs_proto::{
-    Attached, Attr, BadBlock, Belongs, Copied, DirEntry, DirPage, Errno, Extent, FallocateFlags, FileKind,
-    Granted, Growth, HeldLock, Identity, InUse, Layout, LockClass, LockKind, LockRange, Locked, Marks,
-    Opened, Owner, Recall, Recalls, RegionRef, RenameFlags, Reply, Request, ServerStats, SetAttr, SetTime,
-    StatFs, Value, Verified, XattrSet,
+    Attached, Attr, BadBlock, Copied, DirEntry, DirPage, Errno, ExpectedOwner, Extent, FallocateFlags,
+    FileKind, Granted, Growth, HeldLock, Identity, InUse, Layout, LockClass, LockKind, LockRange, Locked,
+    Marks, Opened, Owner, Recall, Recalls, RegionRef, RenameFlags, Reply, Request, ServerStats, SetAttr,
+    SetTime, StatFs, Value, Verified, XattrSet,
 };
 
 /// Returns attributes that use every field.
@@ -49,7 +49,7 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
         mtime: Some(SetTime::At(-2)),
         drop_privileges: true,
         ctime: Some(-1),
-        only_if: Some(Belongs { uid: 300, gid: Some(5) }),
+        only_if: Some(ExpectedOwner { uid: 300, gid: Some(5) }),
     };
     vec![
         (
@@ -149,7 +149,7 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
                 how: XattrSet::Create,
                 continued: false,
                 drop_sgid: true,
-                only_if: Some(Belongs { uid: 5, gid: None }),
+                only_if: Some(ExpectedOwner { uid: 5, gid: None }),
             },
         ),
         ("16 02 7600", Request::XattrPart { value: b"v\0" }),

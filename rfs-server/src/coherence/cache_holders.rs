@@ -149,7 +149,7 @@ pub type Sessions = SmallVec<[u64; 2]>;
 
 /// Cache holders of an inode that lost its last name or was freed.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Last {
+pub struct FinalHolders {
     /// Holders of its names, except the given session.
     pub names: Sessions,
     /// Holders of its attributes, except the given session.
@@ -248,8 +248,8 @@ impl CacheHolders {
 
     /// Removes the names of an inode that lost its last name from all sessions except `but`, and
     /// its number from all sessions. Returns both.
-    pub fn unnamed(&mut self, ino: u64, but: u64) -> Last {
-        let mut last = Last::default();
+    pub fn unnamed(&mut self, ino: u64, but: u64) -> FinalHolders {
+        let mut last = FinalHolders::default();
         self.change(ino, NO_SESSION, |holder| {
             if holder.session() != but && holder.keeps(Part::Names) {
                 holder.remove(Part::Names);
@@ -265,8 +265,8 @@ impl CacheHolders {
 
     /// Removes all parts of a freed inode from all sessions. Returns the holders of its names or
     /// attributes, except `but`.
-    pub fn gone(&mut self, ino: u64, but: u64) -> Last {
-        let mut last = Last::default();
+    pub fn gone(&mut self, ino: u64, but: u64) -> FinalHolders {
+        let mut last = FinalHolders::default();
         let Some(mut list) = self.0.remove(&ino) else { return last };
         for holder in list.as_mut_slice().iter().filter(|holder| holder.session() != but) {
             if holder.keeps(Part::Names) {
@@ -435,7 +435,7 @@ mod tests {
                         prop_assert_eq!(holders.name_changed(ino, but), expected);
                     }
                     Step::Unnamed(ino, but) => {
-                        let mut expected = Last::default();
+                        let mut expected = FinalHolders::default();
                         for holder in table.entry(ino).or_default() {
                             if holder.0 != but && std::mem::take(&mut holder.2) {
                                 expected.names.push(holder.0);
@@ -447,7 +447,7 @@ mod tests {
                     Step::Gone(ino, but) => {
                         let rows = table.remove(&ino).unwrap_or_default();
                         let others = || rows.iter().filter(|holder| holder.0 != but);
-                        let expected = Last {
+                        let expected = FinalHolders {
                             names: others().filter(|holder| holder.2).map(|holder| holder.0).collect(),
                             attrs: others().filter(|holder| holder.1).map(|holder| holder.0).collect(),
                             numbers: Sessions::new(),

@@ -15,7 +15,7 @@ struct HeldReply<P> {
     held: P,
 }
 
-/// The held replies.
+/// Replies, each with the recalls that it waits for.
 #[derive(Debug)]
 pub struct HeldReplies<P> {
     last: u64,

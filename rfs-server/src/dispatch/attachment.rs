@@ -8,7 +8,7 @@ use rfs_proto::{Errno, Reply, VERSION};
 use super::dispatcher::Dispatcher;
 use crate::session::{
     access_mode::AccessMode,
-    registry::{AttachOptions, Credentials, Refused, Regions},
+    registry::{AttachError, AttachOptions, Credentials, Regions},
     squash::Squash,
 };
 
@@ -60,7 +60,7 @@ impl Dispatcher {
         self.send_grants();
         self.store.space.tidy();
         if let (Some(journal), Some(ended)) = (&self.store.journal, &ended) {
-            journal.quota.end(ended.told());
+            journal.quota.end(ended.log_quota());
         }
     }
 
@@ -85,8 +85,8 @@ impl Dispatcher {
         });
         let regions = match attached {
             Ok(regions) => regions,
-            Err(Refused::OutOfTurn) => return Err(Errno::EPROTO),
-            Err(Refused::InUse(others)) => {
+            Err(AttachError::OutOfTurn) => return Err(Errno::EPROTO),
+            Err(AttachError::InUse(others)) => {
                 log::debug!("session {session}: {client:?} refused: the export is in use: {others:?}");
                 return Ok(Reply::InUse(others));
             }

@@ -22,7 +22,7 @@ use seeded_faults::seeded;
 use super::{
     state::{
         journal::Number,
-        outcome::{DeferredReply, Outcome, Promise},
+        outcome::{DeferredReply, HeldReply, Outcome},
         shards::{SHARDS, Shards},
         store::Store,
     },
@@ -219,7 +219,9 @@ impl Dispatcher {
             matches!(request, Request::Close { .. } | Request::Forget { .. } | Request::ReturnNames { .. });
         match !waits || at_once {
             true => Ok(Outcome::Now(reply)),
-            false => Ok(Outcome::Later(Promise(DeferredReply::Change(reply, needs, shortened(&request))))),
+            false => {
+                Ok(Outcome::Deferred(HeldReply(DeferredReply::Change(reply, needs, shortened(&request)))))
+            }
         }
     }
 

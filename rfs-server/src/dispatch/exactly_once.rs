@@ -8,7 +8,7 @@ use rfs_proto::{Attached, Errno, Reply, Request};
 
 use super::{
     dispatcher::Dispatcher,
-    state::outcome::{DeferredReply, Outcome, Promise},
+    state::outcome::{DeferredReply, HeldReply, Outcome},
 };
 use crate::session::{
     kept_reply::{KeptReply, short},
@@ -35,9 +35,9 @@ fn may_wait(request: &Request<'_>) -> bool {
 fn stored(outcome: &Outcome) -> KeptReply {
     let (reply, needs) = match outcome {
         Outcome::Now(reply) => (reply, &[][..]),
-        Outcome::Later(Promise(DeferredReply::Change(reply, needs, _))) => (reply, &needs[..]),
+        Outcome::Deferred(HeldReply(DeferredReply::Change(reply, needs, _))) => (reply, &needs[..]),
         // These requests have no sequence number.
-        Outcome::Later(Promise(DeferredReply::Recalls(_) | DeferredReply::Grants(_))) => {
+        Outcome::Deferred(HeldReply(DeferredReply::Recalls(_) | DeferredReply::Grants(_))) => {
             (&Reply::Error(Errno::EPROTO), &[][..])
         }
     };
@@ -49,7 +49,7 @@ fn repeated(kept: KeptReply) -> Outcome {
     match kept.needs.is_empty() {
         true => Outcome::Now(kept.reply),
         // The original deferred reply sweeps the file.
-        false => Outcome::Later(Promise(DeferredReply::Change(kept.reply, kept.needs, None))),
+        false => Outcome::Deferred(HeldReply(DeferredReply::Change(kept.reply, kept.needs, None))),
     }
 }
 
@@ -58,7 +58,7 @@ impl Dispatcher {
     /// number was handled before, returns the outcome of that request.
     pub fn handle_once(&self, session: u64, (slot, sequence): (u32, u64), request: Request<'_>) -> Outcome {
         let refused = || Outcome::Now(Reply::Error(Errno::EPROTO));
-        let Some(asker) = self.sessions.get(session).filter(|s| s.comes_back() && s.is_attached()) else {
+        let Some(asker) = self.sessions.get(session).filter(|s| s.reconnects() && s.is_attached()) else {
             return refused();
         };
         let turn = {
@@ -69,7 +69,7 @@ impl Dispatcher {
                     log::warn!("session {session}: no room to log replies of slot {slot}");
                     return Outcome::Now(Reply::Error(Errno::ENOSPC));
                 }
-                journal.quota.take(asker.told(), room);
+                journal.quota.take(asker.log_quota(), room);
             }
             replies.begin(slot, sequence)
         };

@@ -8,7 +8,7 @@ use seeded_faults::seeded;
 
 use super::{
     dispatcher::Dispatcher,
-    state::outcome::{DeferredReply, Outcome, Promise, Sender},
+    state::outcome::{DeferredReply, HeldReply, Outcome, Sender},
     transaction::{locked_inodes::Plan, view::WriteView},
 };
 use crate::locks::grant_queue::Grants;
@@ -26,7 +26,7 @@ impl Dispatcher {
         }
         match self.store.grants.lock().next(session) {
             Some(granted) => Outcome::Now(Reply::Grants(granted)),
-            None => Outcome::Later(Promise(DeferredReply::Grants(session))),
+            None => Outcome::Deferred(HeldReply(DeferredReply::Grants(session))),
         }
     }
 

@@ -29,9 +29,9 @@ pub use crate::metadata::root::Root;
 pub use dispatcher::Dispatcher;
 pub use persistence::{
     prior_sessions::Awaited,
-    recovery::{Damage, Kept},
+    recovery::{Damage, RecoveredState},
 };
 pub use state::{
-    change_log::Told,
-    outcome::{Outcome, Promise, Sender},
+    change_log::SnapshotDelta,
+    outcome::{HeldReply, Outcome, Sender},
 };

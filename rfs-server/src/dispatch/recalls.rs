@@ -9,18 +9,18 @@ use rfs_proto::{Errno, Recall, Recalls, Reply};
 
 use super::{
     dispatcher::Dispatcher,
-    state::outcome::{DeferredReply, Outcome, Promise, Sender},
+    state::outcome::{DeferredReply, HeldReply, Outcome, Sender},
 };
 use crate::coherence::run_clock;
 
 impl Dispatcher {
     /// Sends a deferred reply to `sender`: at once if it is due already, else when it becomes due.
-    pub fn redeem(&self, promise: Promise, sender: Sender) {
-        if let DeferredReply::Grants(session) = promise.0 {
+    pub fn redeem(&self, held: HeldReply, sender: Sender) {
+        if let DeferredReply::Grants(session) = held.0 {
             return self.wait_for_grants(session, sender);
         }
         let mut due = Vec::new();
-        self.store.pending.locked(|state| match promise.0 {
+        self.store.pending.locked(|state| match held.0 {
             DeferredReply::Change(reply, mut needs, sweeps) => {
                 let sender = sender.sweeping(sweeps);
                 needs.retain(|&need| state.recalls.is_open(need));
@@ -86,7 +86,7 @@ impl Dispatcher {
                 None if is_first => {
                     Outcome::Now(Reply::Recalls(Recalls { number: done, recalls: Vec::new() }))
                 }
-                None => Outcome::Later(Promise(DeferredReply::Recalls(session))),
+                None => Outcome::Deferred(HeldReply(DeferredReply::Recalls(session))),
             }
         });
         self.store.send(due);

@@ -74,7 +74,7 @@ impl Default for Stripe {
     }
 }
 
-/// The counters.
+/// Requests by kind, in stripes by session.
 #[derive(Debug, Default)]
 pub struct Counters([Stripe; STRIPES]);
 

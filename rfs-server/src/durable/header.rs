@@ -38,7 +38,7 @@ pub struct Shape {
     pub checked: bool,
 }
 
-/// The header.
+/// The header of a memory object: which memory it is, how large, and how its last server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Size and features.

@@ -64,7 +64,7 @@ pub enum LogError {
     #[error("a segment of its log is missing")]
     Missing,
     /// A complete transaction has an operation that cannot be decoded or applied.
-    #[error("its log contradicts itself")]
+    #[error("its log is inconsistent")]
     Nonsense,
 }
 
@@ -85,7 +85,7 @@ struct Tail {
     reserved: usize,
 }
 
-/// The log.
+/// Two segments of a memory object, of which one takes the operations of transactions.
 #[derive(Debug)]
 pub struct Log {
     memory: Arc<Memory>,

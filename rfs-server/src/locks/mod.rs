@@ -97,7 +97,7 @@ struct File {
     queue: Vec<Waiter>,
 }
 
-/// The locks.
+/// The file locks of an export, and the requests that wait for them.
 #[derive(Debug, Default)]
 pub struct Locks {
     files: HashMap<u64, File>,

@@ -24,7 +24,7 @@ const UNDER_WAY: u32 = 1024;
 
 /// The size and time that clients had written to a file's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct ClientFields {
     /// The inode.
     pub ino: u64,
     /// Its size.
@@ -35,9 +35,9 @@ pub struct Written {
 
 /// The record is open, and belongs or belonged to this inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BeingChanged(pub Written);
+pub struct ChangeInProgress(pub ClientFields);
 
-/// The table.
+/// Attribute records in shared memory, and the free slots among them.
 #[derive(Debug)]
 pub struct Table {
     memory: Arc<Memory>,
@@ -220,17 +220,17 @@ impl Table {
     /// Returns the inode of a record with the fields that clients write; `None` for a free record.
     ///
     /// # Errors
-    /// [`BeingChanged`] if the record is open; its fields may then be of two moments.
-    pub fn written(&self, slot: u32) -> Result<Option<Written>, BeingChanged> {
+    /// [`ChangeInProgress`] if the record is open; its fields may then be of two moments.
+    pub fn written(&self, slot: u32) -> Result<Option<ClientFields>, ChangeInProgress> {
         let version = self.load(slot, record::VERSION);
         let ino = self.load(slot, record::INO);
-        let written = Written { ino, size: self.size(slot), time: self.write_time(slot) };
+        let written = ClientFields { ino, size: self.size(slot), time: self.write_time(slot) };
         let whole = version.is_multiple_of(2) && version == self.load(slot, record::VERSION);
         match ino {
             // A new file has no client data yet, and a removed file needs none.
             0 => Ok(None),
             _ if whole => Ok(Some(written)),
-            _ => Err(BeingChanged(written)),
+            _ => Err(ChangeInProgress(written)),
         }
     }
 
@@ -365,10 +365,10 @@ mod tests {
         assert_eq!(table.written(slot), Ok(None));
         table.publish_all(&attr(9, slot, 3), &SPACE);
         client(&table, slot, record::WRITE_TIME, 77);
-        let written = Written { ino: 9, size: 5000, time: 77 };
+        let written = ClientFields { ino: 9, size: 5000, time: 77 };
         assert_eq!(table.written(slot), Ok(Some(written)));
         table.begin(slot);
-        assert_eq!(table.written(slot), Err(BeingChanged(written)));
+        assert_eq!(table.written(slot), Err(ChangeInProgress(written)));
         table.publish(&attr(9, slot, 4), &SPACE);
         assert_eq!(table.written(slot), Ok(Some(written)));
         table.release(slot);

@@ -21,7 +21,7 @@ pub fn spread(number: u64) -> u64 {
     number.wrapping_mul(SPREAD)
 }
 
-/// The hasher.
+/// Hashes one inode or session number.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NumberHasher(u64);
 

@@ -15,7 +15,7 @@ use crate::{
         replay::State,
     },
     metadata::{
-        attr_table::Written,
+        attr_table::ClientFields,
         id_map::ByNumber,
         namespace::inode::{Body, Inode},
     },
@@ -148,13 +148,13 @@ fn bad_blocks(body: &[u8], header: &Header) -> Result<Vec<(u64, u32)>, ReadError
     if rest.is_empty() { pairs.collect() } else { Err(ReadError::Nonsense) }
 }
 
-fn all_written(body: &[u8]) -> Result<impl Iterator<Item = (u64, Written)> + '_, ReadError> {
+fn all_written(body: &[u8]) -> Result<impl Iterator<Item = (u64, ClientFields)> + '_, ReadError> {
     let (words, rest) = body.as_chunks::<8>();
     if !rest.is_empty() || !words.len().is_multiple_of(3) {
         return Err(ReadError::Nonsense);
     }
     let word = |at: usize| u64::from_le_bytes(words[at]);
-    let one = move |at: usize| Written { ino: word(at), size: word(at + 1), time: word(at + 2) as i64 };
+    let one = move |at: usize| ClientFields { ino: word(at), size: word(at + 1), time: word(at + 2) as i64 };
     Ok((0..words.len()).step_by(3).map(one).map(|written| (written.ino, written)))
 }
 
@@ -182,8 +182,8 @@ fn check(op: &Op<'_>, header: &Header) -> Result<(), ReadError> {
 /// last close. Adds the ranges of its data to `places`. Returns its size.
 fn settle(
     inode: &mut Inode,
-    written: Option<&Written>,
-    later: Option<&Written>,
+    written: Option<&ClientFields>,
+    later: Option<&ClientFields>,
     places: &mut Vec<Range>,
 ) -> u64 {
     let Body::File(map) = &mut inode.body else { return 0 };

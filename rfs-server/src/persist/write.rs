@@ -16,8 +16,8 @@ use rustix::io::{Errno, pread};
 
 use super::format::{Frames, Header, Kind};
 use crate::{
-    dispatch::{Dispatcher, Told},
-    metadata::attr_table::Written,
+    dispatch::{Dispatcher, SnapshotDelta},
+    metadata::attr_table::ClientFields,
     space::{alloc::range::Range, bytes::Bad},
 };
 
@@ -77,14 +77,14 @@ pub fn snapshot<W: Write>(
     frames.end()
 }
 
-fn describe<W: Write>(frames: &mut Frames<W>, said: &Told) -> io::Result<()> {
+fn describe<W: Write>(frames: &mut Frames<W>, said: &SnapshotDelta) -> io::Result<()> {
     for ops in said.pieces.iter().filter(|ops| !ops.is_empty()) {
         frames.frame(Kind::Ops, &[ops])?;
     }
     said.written.chunks(WRITTEN).try_for_each(|written| tell(frames, Kind::Written, written))
 }
 
-fn tell<W: Write>(frames: &mut Frames<W>, kind: Kind, written: &[Written]) -> io::Result<()> {
+fn tell<W: Write>(frames: &mut Frames<W>, kind: Kind, written: &[ClientFields]) -> io::Result<()> {
     if written.is_empty() {
         return Ok(());
     }

@@ -122,12 +122,12 @@ fn watch_threads(failure: &Arc<OnceLock<String>>, signals: Handle) {
 /// Reads keys and certificates again. A mistake in one file does not affect the other.
 fn reload(server: &Server) {
     match server.reload_keys() {
-        Ok(Some(count)) => log::info!("keys read again: {count} of them"),
+        Ok(Some(count)) => log::info!("reloaded {count} keys"),
         Ok(None) => log::info!("SIGHUP: there is no key file to reload"),
         Err(e) => log::error!("the keys stay as they were: {e}"),
     }
     match server.reload_certificates() {
-        Ok(true) => log::info!("certificates read again"),
+        Ok(true) => log::info!("reloaded the certificates"),
         Ok(false) => {}
         Err(e) => log::error!("the certificates stay as they were: {e}"),
     }

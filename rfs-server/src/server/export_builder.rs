@@ -20,11 +20,11 @@ use super::{
 };
 use crate::{
     coherence::alarm::Alarm,
-    dispatch::{Dispatcher, Kept},
+    dispatch::{Dispatcher, RecoveredState},
     durable::{object::Object, prior_clients::PriorClients},
     metadata::root::Root,
     persist::{directory::Snapshots, restore::restore},
-    service::{DEFAULT_LEASE, Lent, Reach},
+    service::{DEFAULT_LEASE, ExportRegions, ServedExport},
     session::access_mode::AccessMode,
     space::{account::Space, bytes::Bytes, zeroer::Zeroer},
 };
@@ -37,7 +37,7 @@ pub(super) struct Sources<'a> {
 
 /// An export whose memory is mapped.
 pub(super) struct BuiltExport {
-    pub(super) lent: Lent,
+    pub(super) lent: ServedExport,
     space: Arc<Space>,
     arena: Arc<Memory>,
     object: Option<Arc<Object>>,
@@ -94,7 +94,7 @@ impl BuiltExport {
         let dispatcher = if persisted { dispatcher.with_snapshots() } else { dispatcher };
         let space = Arc::clone(dispatcher.space());
         let (name, dispatcher) = (export.name.clone(), Arc::new(dispatcher));
-        let lent = Lent { name, dispatcher, open, keyed };
+        let lent = ServedExport { name, dispatcher, open, keyed };
         Ok(BuiltExport { lent, space, arena, object })
     }
 
@@ -138,7 +138,7 @@ fn reach(
     domain: Domain,
     rights: AccessMode,
     (arena, table, sums): (&Arc<Memory>, &Arc<Memory>, Option<&Arc<Memory>>),
-) -> Result<Reach, HostError> {
+) -> Result<ExportRegions, HostError> {
     let write = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
     let (data, records) = match rights {
         AccessMode::Read => (Access::REMOTE_READ, Access::REMOTE_READ),
@@ -146,7 +146,7 @@ fn reach(
         AccessMode::Write if sums.is_some() => (Access::REMOTE_READ, write | Access::REMOTE_ATOMIC),
         AccessMode::Write => (write, write | Access::REMOTE_ATOMIC),
     };
-    Ok(Reach {
+    Ok(ExportRegions {
         arena: host.export_in(domain, arena, data)?,
         table: host.export_in(domain, table, records)?,
         sums: sums.map(|sums| host.export_in(domain, sums, Access::REMOTE_READ)).transpose()?,
@@ -156,7 +156,7 @@ fn reach(
 /// Returns the file system of a memory object.
 fn take_over(object: &Object, config: &Config, root: Root) -> Result<Dispatcher, StartError> {
     let begin = Instant::now();
-    let (header, kept) = (object.header(), Kept::of(object)?);
+    let (header, kept) = (object.header(), RecoveredState::of(object)?);
     let (starts, inodes) = (kept.starts, kept.state.as_ref().map(|state| state.inodes.len()));
     let bytes = Bytes::new(Arc::clone(&object.arena), object.sums.clone());
     let memory = (bytes, Arc::clone(&object.table));
@@ -203,7 +203,7 @@ fn restored(
     };
     let state = restore(contents, snapshots.open(number)?, memory, dirt.as_ref())
         .map_err(|source| StartError::Restore { path: path.clone(), source })?;
-    let kept = Kept { log, state: Some(state), dirt, starts: 1, clean: true };
+    let kept = RecoveredState { log, state: Some(state), dirt, starts: 1, clean: true };
     let identity = match object {
         Some(object) => object.header().identity.to_be_bytes(),
         None => random()?,

@@ -19,7 +19,7 @@ const BYTES_PER_INODE: u64 = 16 << 10;
 /// Maximum length of an export's name in bytes.
 const MAX_NAME: usize = 64;
 
-/// An export.
+/// The shape of an export that a server creates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportConfig {
     /// Name for clients, logs and /proc.
@@ -83,7 +83,7 @@ impl ExportArg {
         let (name, memory) = parts
             .next()
             .and_then(|first| first.split_once('='))
-            .ok_or_else(|| format!("{text:?} is no export: write NAME=SIZE, such as scratch=4g"))?;
+            .ok_or_else(|| format!("invalid export {text:?}: expected NAME=SIZE, such as scratch=4g"))?;
         let memory = size::parse(memory).map_err(|e| e.to_string())?;
         let mut export = ExportArg { name: parse_name(name)?, memory, inodes: None, root_mode: None };
         for part in parts {
@@ -105,7 +105,7 @@ pub fn parse_mode(text: &str) -> Result<u32, String> {
     u32::from_str_radix(text, 8)
         .ok()
         .filter(|mode| *mode <= 0o7777)
-        .ok_or_else(|| format!("{text:?} is no mode: write octal permissions such as 755 or 1777"))
+        .ok_or_else(|| format!("invalid mode {text:?}: expected octal permissions such as 755 or 1777"))
 }
 
 /// Checks a name for logs and /proc.

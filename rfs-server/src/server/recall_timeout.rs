@@ -79,7 +79,7 @@ mod tests {
     fn now(dispatcher: &Dispatcher, session: u64, request: Request<'_>) -> Reply {
         match dispatcher.handle(session, request) {
             Outcome::Now(reply) => reply,
-            Outcome::Later(promise) => panic!("{promise:?}"),
+            Outcome::Deferred(held) => panic!("{held:?}"),
         }
     }
 
@@ -110,9 +110,9 @@ mod tests {
             let look = Request::Lookup { parent: ROOT_INO, name: b"d" };
             assert_eq!(now(dispatcher, silent, look), Reply::Error(Errno::ENOENT));
             let make = Request::Mkdir { parent: ROOT_INO, name: b"d", perm: 0o700, umask: 0, uid: 0, gid: 0 };
-            let Outcome::Later(promise) = dispatcher.handle(other, make) else { panic!("does not wait") };
+            let Outcome::Deferred(held) = dispatcher.handle(other, make) else { panic!("does not wait") };
             let (send, reply) = mpsc::channel();
-            dispatcher.redeem(promise, Sender::new(move |reply| send.send(reply).unwrap()));
+            dispatcher.redeem(held, Sender::new(move |reply| send.send(reply).unwrap()));
             assert_eq!(ended.recv(), Ok((round % dispatchers.len(), silent)));
             assert!(matches!(reply.recv(), Ok(Reply::Attr(_))));
             dispatcher.session_ended(silent);

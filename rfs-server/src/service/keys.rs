@@ -35,24 +35,24 @@ impl Opens {
 }
 
 /// The keys of a file.
-pub type Book = HashMap<KeyId, Opens>;
+pub type KeyTable = HashMap<KeyId, Opens>;
 
 /// Reads the keys of a server that lends `exports`.
 ///
 /// # Errors
 /// Another user may read the file, a line is invalid, a key occurs twice, or there are no keys.
-pub fn read(path: &Path, exports: &[&str]) -> Result<Book, KeyFileError> {
+pub fn read(path: &Path, exports: &[&str]) -> Result<KeyTable, KeyFileError> {
     let file = KeyFile::read(path)?;
-    let mut book = Book::new();
+    let mut table = KeyTable::new();
     for (number, line) in file.lines() {
         let (id, opens) = parse(line, exports).map_err(|why| file.wrong(number, why))?;
-        if book.insert(id, opens).is_some() {
+        if table.insert(id, opens).is_some() {
             return Err(file.wrong(number, format!("the key {id} is there twice")));
         }
     }
-    match book.is_empty() {
+    match table.is_empty() {
         true => Err(KeyFileError::Empty { path: path.to_owned() }),
-        false => Ok(book),
+        false => Ok(table),
     }
 }
 
@@ -76,32 +76,32 @@ fn parse(line: &str, exports: &[&str]) -> Result<(KeyId, Opens), String> {
 /// The current keys.
 #[derive(Debug)]
 pub struct Keys {
-    book: RwLock<Book>,
+    table: RwLock<KeyTable>,
     domains: HashMap<(usize, AccessMode), Domain>,
 }
 
 impl Keys {
     /// Returns these keys with the domains of their sessions: one for each export and access right.
-    pub fn new(book: Book, domains: HashMap<(usize, AccessMode), Domain>) -> Keys {
-        Keys { book: RwLock::new(book), domains }
+    pub fn new(table: KeyTable, domains: HashMap<(usize, AccessMode), Domain>) -> Keys {
+        Keys { table: RwLock::new(table), domains }
     }
 
     /// Returns the permissions of a key; `None` if the key does not exist any more.
     pub fn opens(&self, id: &KeyId) -> Option<Opens> {
-        self.book.read().get(id).cloned()
+        self.table.read().get(id).cloned()
     }
 
     /// Replaces all keys. Returns the keys that were removed or changed.
-    pub fn replace(&self, book: Book) -> Vec<KeyId> {
-        let old = std::mem::replace(&mut *self.book.write(), book);
+    pub fn replace(&self, table: KeyTable) -> Vec<KeyId> {
+        let old = std::mem::replace(&mut *self.table.write(), table);
         seeded!(RevokedKept => return Vec::new());
-        let book = self.book.read();
-        old.into_iter().filter(|(id, opens)| book.get(id) != Some(opens)).map(|(id, _)| id).collect()
+        let table = self.table.read();
+        old.into_iter().filter(|(id, opens)| table.get(id) != Some(opens)).map(|(id, _)| id).collect()
     }
 
     /// Returns the number of keys.
     pub fn count(&self) -> usize {
-        self.book.read().len()
+        self.table.read().len()
     }
 }
 
@@ -169,7 +169,7 @@ mod tests {
     const SECRET: &str = "00112233445566778899aabbccddeeff";
     const OTHER: &str = "ffeeddccbbaa99887766554433221100";
 
-    fn book(text: &str) -> Result<Book, String> {
+    fn table(text: &str) -> Result<KeyTable, String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("keys");
         fs::write(&path, text).unwrap();
@@ -184,16 +184,16 @@ mod tests {
 
     #[test]
     fn lines_describe_the_permissions_of_keys() {
-        let book = book(&format!("# who\nlaptop {SECRET} rfs rw\n\n  tv  {OTHER}\tscratch ro\n")).unwrap();
+        let table = table(&format!("# who\nlaptop {SECRET} rfs rw\n\n  tv  {OTHER}\tscratch ro\n")).unwrap();
         let opens = |secret: &str, export, rights| Opens {
             secret: secret.parse().unwrap(),
             export,
             rights,
             squash: Squash::None,
         };
-        assert_eq!(book.len(), 2);
-        assert_eq!(book[&id("laptop")], opens(SECRET, 0, AccessMode::Write));
-        assert_eq!(book[&id("tv")], opens(OTHER, 1, AccessMode::Read));
+        assert_eq!(table.len(), 2);
+        assert_eq!(table[&id("laptop")], opens(SECRET, 0, AccessMode::Write));
+        assert_eq!(table[&id("tv")], opens(OTHER, 1, AccessMode::Read));
     }
 
     #[test]
@@ -208,21 +208,21 @@ mod tests {
             ),
             (
                 "k SECRET rfs rw squash=no\n",
-                "FILE, line 1: \"squash=no\" is neither squash=root nor squash=all",
+                "FILE, line 1: invalid \"squash=no\": expected squash=root or squash=all",
             ),
             ("k SECRET rfs rw uid=5\n", "FILE, line 1: uid and gid are for squash=root and squash=all"),
             ("k SECRET home rw\n", "FILE, line 1: there is no export named \"home\""),
-            ("k SECRET rfs r\n", "FILE, line 1: \"r\" is no right: ro or rw"),
+            ("k SECRET rfs r\n", "FILE, line 1: invalid right \"r\": expected ro or rw"),
             ("k SECRET rfs ro\nk SECRET rfs rw\n", "FILE, line 2: the key k is there twice"),
             ("k 12 rfs ro\n", "FILE, line 1: a secret is written as 32 to 128 hexadecimal digits"),
         ] {
-            assert_eq!(book(&text.replace("SECRET", SECRET)), Err(said.into()));
+            assert_eq!(table(&text.replace("SECRET", SECRET)), Err(said.into()));
         }
     }
 
     #[test]
     fn replacing_the_keys_returns_the_changed_ones() {
-        let new = |text: &str| book(&text.replace("SECRET", SECRET).replace("OTHER", OTHER)).unwrap();
+        let new = |text: &str| table(&text.replace("SECRET", SECRET).replace("OTHER", OTHER)).unwrap();
         let domains = HashMap::from([((0, AccessMode::Write), Domain::default())]);
         let keys =
             Keys::new(new("a SECRET rfs rw\nb SECRET rfs rw\nc SECRET rfs rw\nd SECRET rfs rw\n"), domains);
@@ -240,11 +240,11 @@ mod tests {
         let [server, client] = key.lines(&SECRET.parse().unwrap());
         assert_eq!(*server, format!("tv {SECRET} scratch ro"));
         assert_eq!(*client, format!("tv {SECRET}"));
-        assert_eq!(book(&server).unwrap()[&id("tv")].rights, AccessMode::Read);
+        assert_eq!(table(&server).unwrap()[&id("tv")].rights, AccessMode::Read);
         let squashed = NewKey::parse("box,squash=all,uid=1000").unwrap();
         let [server, _] = squashed.lines(&SECRET.parse().unwrap());
         assert_eq!(*server, format!("box {SECRET} rfs rw squash=all uid=1000 gid=65534"));
-        let opens = &book(&server).unwrap()[&id("box")];
+        let opens = &table(&server).unwrap()[&id("box")];
         assert_eq!((opens.squash, opens.reach()), (squashed.squash, AccessMode::Read));
         let plain = NewKey::parse("laptop").unwrap();
         assert_eq!((plain.export.as_str(), plain.rights), ("rfs", AccessMode::Write));

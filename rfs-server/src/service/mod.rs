@@ -41,7 +41,7 @@ use session_reaper::ReaperSignal;
 
 /// The memory of a file system, as exported to one protection domain.
 #[derive(Debug)]
-pub struct Reach {
+pub struct ExportRegions {
     /// File data.
     pub arena: Export,
     /// Attribute records.
@@ -50,7 +50,7 @@ pub struct Reach {
     pub sums: Option<Export>,
 }
 
-impl Reach {
+impl ExportRegions {
     fn regions(&self, peer: &Peer) -> Regions {
         let region = |export: &Export| {
             let RemoteAddr { addr, rkey } = peer.remote_addr(export);
@@ -76,18 +76,18 @@ pub const DEFAULT_LEASE: Duration = Duration::from_secs(20);
 /// Sessions without a key share one domain. Each learns the regions of its own export only. That
 /// does not stop a malicious client: a client that maps memory gets the memory of all exports.
 #[derive(Debug)]
-pub struct Lent {
+pub struct ServedExport {
     /// Name of the export.
     pub name: String,
     /// The dispatcher of its sessions.
     pub dispatcher: Arc<Dispatcher>,
     /// The memory for sessions without a key.
-    pub open: Reach,
+    pub open: ExportRegions,
     /// The memory for sessions with a key, by their rights.
-    pub keyed: HashMap<AccessMode, Reach>,
+    pub keyed: HashMap<AccessMode, ExportRegions>,
 }
 
-impl Lent {
+impl ServedExport {
     /// Returns the regions of the memory for a peer with these rights.
     fn regions(&self, peer: &Peer, rights: AccessMode) -> Regions {
         let reach = match peer.key() {
@@ -102,7 +102,7 @@ impl Lent {
 /// The result of choosing an export for the first request of a connection.
 enum Route<'a> {
     /// The connection belongs to a session of this export.
-    Export(&'a Lent, Attached),
+    Export(&'a ServedExport, Attached),
     /// The request only gets this reply.
     Reply(Reply),
 }
@@ -141,7 +141,7 @@ impl AttachedExports {
 /// The file service of one or more exports.
 #[derive(Debug)]
 pub struct FileService {
-    exports: Vec<Lent>,
+    exports: Vec<ServedExport>,
     keys: Option<Arc<Keys>>,
     sessions: RwLock<AttachedExports>,
     /// The keys of sessions that have one.
@@ -164,7 +164,7 @@ pub struct FileService {
 impl FileService {
     /// Creates a service of these exports. Clients that name no export and have no key get the
     /// first.
-    pub fn new(exports: Vec<Lent>, keys: Option<Arc<Keys>>) -> FileService {
+    pub fn new(exports: Vec<ServedExport>, keys: Option<Arc<Keys>>) -> FileService {
         let (sessions, keyed, mounts) = (RwLock::default(), Mutex::default(), Mutex::default());
         let (grace, reaper_signal, ender) = (None, Arc::default(), OnceLock::new());
         let (prior_clients, before_until, kill) = (Arc::default(), run_clock::now(), false);
@@ -430,14 +430,14 @@ fn answer(
                 None => encode(&answer, reply),
             }
         }
-        Outcome::Later(promise) => {
+        Outcome::Deferred(held) => {
             let later = reply.defer();
             let sender = Sender::new(move |answer| {
                 let mut bytes = Vec::new();
                 encode(&answer, &mut bytes);
                 later.answer(&bytes);
             });
-            dispatcher.redeem(promise, sender);
+            dispatcher.redeem(held, sender);
         }
     }
     Ok(())

@@ -33,7 +33,7 @@ impl FromStr for AccessMode {
         match text {
             "ro" => Ok(AccessMode::Read),
             "rw" => Ok(AccessMode::Write),
-            _ => Err(format!("{} is no right: ro or rw", rdmabox::shown(text))),
+            _ => Err(format!("invalid right {}: expected ro or rw", rdmabox::shown(text))),
         }
     }
 }

@@ -40,9 +40,9 @@ pub struct Attached {
 /// Identity that a connection claims when it attaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The mount.
+    /// Identity that the mount presents.
     pub mount: Identity,
-    /// The key.
+    /// Key of the connection; `None` without keys.
     pub key: Option<KeyId>,
     /// Index of the export.
     pub export: usize,
@@ -90,7 +90,7 @@ impl Mount {
     }
 }
 
-/// The mounts.
+/// The mounts that may reconnect, with their sessions and connections.
 #[derive(Debug, Default)]
 pub struct Mounts {
     mounts: HashMap<Identity, Mount>,

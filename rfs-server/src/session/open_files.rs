@@ -24,7 +24,7 @@ struct Holder {
     writes: bool,
 }
 
-/// The open files.
+/// How often each session has each file open.
 #[derive(Debug, Default)]
 pub struct OpenFiles {
     by_ino: HashMap<u64, Vec<Holder>>,

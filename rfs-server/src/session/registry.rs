@@ -39,7 +39,7 @@ pub struct Regions {
 
 /// Reason why a session cannot attach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum AttachError {
     /// The session is attached or has ended.
     OutOfTurn,
     /// Other sessions are attached, and one side demands to be alone.
@@ -88,7 +88,7 @@ impl AttachOptions {
     }
 }
 
-/// A session.
+/// The state of one session, which requests read without the lock of its stripe.
 #[derive(Debug)]
 pub struct Session {
     id: u64,
@@ -106,7 +106,7 @@ pub struct Session {
     /// Stored replies of exactly-once requests.
     replies: Mutex<Replies<KeptReply>>,
     /// Log space that the session's state takes.
-    told: SessionQuota,
+    log_quota: SessionQuota,
     /// Users that the session's users are mapped to. The server checks permissions if there is a
     /// mapping.
     squash: Mutex<Squash>,
@@ -142,7 +142,7 @@ impl Session {
     }
 
     /// Returns true if the session may cache.
-    pub fn keeps(&self) -> bool {
+    pub fn may_cache(&self) -> bool {
         self.state.load(Ordering::Acquire) & (KEEPS | LOST) == KEEPS
     }
 
@@ -158,7 +158,7 @@ impl Session {
     }
 
     /// Returns true if the session belongs to a mount that reconnects.
-    pub fn comes_back(&self) -> bool {
+    pub fn reconnects(&self) -> bool {
         self.state.load(Ordering::Acquire) & RETURNS != 0
     }
 
@@ -212,8 +212,8 @@ impl Session {
     }
 
     /// Returns the log space that the session's state takes.
-    pub(crate) fn told(&self) -> &SessionQuota {
-        &self.told
+    pub(crate) fn log_quota(&self) -> &SessionQuota {
+        &self.log_quota
     }
 
     /// Returns the stored first part of a value.
@@ -230,7 +230,7 @@ const STRIPES: usize = 16;
 #[repr(align(128))]
 struct Stripe(RwLock<ByNumber<Arc<Session>>>);
 
-/// The sessions.
+/// The sessions of an export, in stripes by their number.
 #[derive(Debug, Default)]
 pub struct Sessions {
     stripes: [Stripe; STRIPES],
@@ -247,7 +247,7 @@ impl Sessions {
     fn insert(&self, id: u64, regions: Regions, credentials: Credentials, state: u8) -> Arc<Session> {
         let (mount, state, part, replies) =
             (OnceLock::new(), AtomicU8::new(state), Mutex::default(), Mutex::default());
-        let (must_ask_again, told) = (AtomicBool::new(false), SessionQuota::default());
+        let (must_ask_again, log_quota) = (AtomicBool::new(false), SessionQuota::default());
         let is_restored = state.load(Ordering::Relaxed) != 0;
         let (squash, is_squashed) = (Mutex::default(), AtomicBool::new(false));
         let session = Session {
@@ -260,7 +260,7 @@ impl Sessions {
             must_ask_again,
             part,
             replies,
-            told,
+            log_quota,
             squash,
             is_squashed,
         };
@@ -302,23 +302,23 @@ impl Sessions {
     /// until it is removed, because its one-sided operations may still arrive.
     ///
     /// # Errors
-    /// [`Refused`] if the session has attached or ended, or if the demand of a session to be alone
-    /// is violated.
-    pub fn attach(&self, session: &Session, options: AttachOptions) -> Result<Regions, Refused> {
+    /// [`AttachError`] if the session has attached or ended, or if the demand of a session to be
+    /// alone is violated.
+    pub fn attach(&self, session: &Session, options: AttachOptions) -> Result<Regions, AttachError> {
         let alone = options.alone;
         let _one = self.attaching.lock();
         if session.state.load(Ordering::Acquire) & (ATTACHED | LOST) != 0 {
-            return Err(Refused::OutOfTurn);
+            return Err(AttachError::OutOfTurn);
         }
         let others = InUse { sessions: self.attached(), alone: self.count(ATTACHED | ALONE) > 0 };
         if others.alone || (alone && others.sessions > 0) {
-            return Err(Refused::InUse(others));
+            return Err(AttachError::InUse(others));
         }
         session.set_mount(options);
         // The session may end concurrently.
         let attached =
             session.state.compare_exchange(0, options.state(), Ordering::AcqRel, Ordering::Acquire);
-        attached.map(|_| session.regions).map_err(|_| Refused::OutOfTurn)
+        attached.map(|_| session.regions).map_err(|_| AttachError::OutOfTurn)
     }
 
     /// Returns the number of attached sessions, including sessions that are ending.
@@ -351,7 +351,12 @@ mod tests {
         sessions.get(id).unwrap()
     }
 
-    fn attach(sessions: &Sessions, session: &Session, keeps: bool, alone: bool) -> Result<Regions, Refused> {
+    fn attach(
+        sessions: &Sessions,
+        session: &Session,
+        keeps: bool,
+        alone: bool,
+    ) -> Result<Regions, AttachError> {
         sessions.attach(session, AttachOptions { keeps, alone, mount: None })
     }
 
@@ -363,27 +368,27 @@ mod tests {
         let plain = begun(&sessions, 1 + STRIPES as u64);
         assert_eq!((one.id(), one.is_attached()), (1, false));
         assert_eq!(attach(&sessions, &one, true, false), Ok(regions()));
-        assert_eq!(attach(&sessions, &one, true, false), Err(Refused::OutOfTurn));
-        assert_eq!((one.is_attached(), one.keeps(), sessions.attached()), (true, true, 1));
+        assert_eq!(attach(&sessions, &one, true, false), Err(AttachError::OutOfTurn));
+        assert_eq!((one.is_attached(), one.may_cache(), sessions.attached()), (true, true, 1));
         assert_eq!(attach(&sessions, &plain, false, false), Ok(regions()));
-        assert_eq!((plain.is_attached(), plain.keeps(), sessions.attached()), (true, false, 2));
+        assert_eq!((plain.is_attached(), plain.may_cache(), sessions.attached()), (true, false, 2));
         one.detach();
-        assert_eq!((one.is_attached(), one.keeps(), sessions.attached()), (false, false, 2));
-        assert_eq!(attach(&sessions, &one, true, false), Err(Refused::OutOfTurn));
+        assert_eq!((one.is_attached(), one.may_cache(), sessions.attached()), (false, false, 2));
+        assert_eq!(attach(&sessions, &one, true, false), Err(AttachError::OutOfTurn));
         sessions.end(1);
         assert!(sessions.get(1).is_none());
         assert_eq!(sessions.attached(), 1);
         // A holder of the `Arc` sees that the session has ended.
         sessions.end(1 + STRIPES as u64);
         assert!(!plain.is_attached());
-        assert_eq!(attach(&sessions, &plain, false, false), Err(Refused::OutOfTurn));
+        assert_eq!(attach(&sessions, &plain, false, false), Err(AttachError::OutOfTurn));
     }
 
     #[test]
     fn an_exclusive_session_is_the_only_one_until_it_ends() {
         let sessions = Sessions::default();
         let [one, two, three, four] = [1, 2, 3, 4].map(|id| begun(&sessions, id));
-        let refused = |sessions, alone| Err(Refused::InUse(InUse { sessions, alone }));
+        let refused = |sessions, alone| Err(AttachError::InUse(InUse { sessions, alone }));
         assert_eq!(attach(&sessions, &one, true, false), Ok(regions()));
         assert_eq!(attach(&sessions, &two, true, false), Ok(regions()));
         assert_eq!(attach(&sessions, &three, true, true), refused(2, false));

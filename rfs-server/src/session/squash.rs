@@ -76,7 +76,7 @@ impl SquashWords {
                     "all" => true,
                     _ => {
                         return Err(format!(
-                            "{} is neither squash=root nor squash=all",
+                            "invalid {}: expected squash=root or squash=all",
                             rdmabox::shown(word)
                         ));
                     }

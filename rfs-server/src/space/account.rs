@@ -63,7 +63,7 @@ pub(super) struct Account {
     dirt: Option<NonzeroBitmap>,
 }
 
-/// The arena.
+/// The arena: the allocator under its lock, and the bytes.
 #[derive(Debug)]
 pub struct Space {
     pub(super) account: Mutex<Account>,

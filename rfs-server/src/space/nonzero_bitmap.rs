@@ -14,7 +14,7 @@ use rfs_proto::BLOCK;
 
 use super::alloc::range::Range;
 
-/// The bitmap.
+/// One bit for each block of the arena: set if the block may not be zero.
 #[derive(Debug)]
 pub struct NonzeroBitmap {
     memory: Arc<Memory>,

@@ -61,7 +61,7 @@ struct Args {
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is no number of seconds"))?;
+    let seconds: f64 = text.parse().map_err(|_| format!("invalid number of seconds {text:?}"))?;
     // One year. Larger values could overflow the arithmetic of deadlines.
     if (0.0..=31_536_000.0).contains(&seconds) { Ok(seconds) } else { Err(format!("{text} seconds")) }
 }

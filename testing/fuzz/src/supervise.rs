@@ -20,7 +20,7 @@ const EXTRA_TIME: Duration = Duration::from_secs(60);
 /// The result of a target.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// The target.
+    /// Target that the process fuzzes.
     pub target: &'static Target,
     /// The last output of the process: a row of the table, or the failure.
     pub outcome: Result<String, String>,

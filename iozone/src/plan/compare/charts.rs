@@ -2,7 +2,7 @@
 //! clock.
 
 use super::{
-    lineup::{Keeps, UNCACHED},
+    lineup::{CacheMode, UNCACHED},
     report::Comparison,
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 
 /// Returns the name and the SVG of each chart that has data.
 pub fn all(comparison: &Comparison) -> Vec<(&'static str, String)> {
-    let kept = |name: &str| (Keeps::of(name) == Keeps::Pages).then(|| name.to_owned());
+    let kept = |name: &str| (CacheMode::of(name) == CacheMode::Pages).then(|| name.to_owned());
     let uncached = |name: &str| {
         let ceiling = (name == "tmpfs").then(|| name.to_owned());
         name.strip_suffix(UNCACHED).map(str::to_owned).or(ceiling)

@@ -20,7 +20,7 @@ pub const WRITEBACK: &str = "-writeback";
 
 /// Kernel caching of a target, derived from its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keeps {
+pub enum CacheMode {
     /// Caches reads, and writes that go through to the file system.
     Pages,
     /// No caching.
@@ -29,13 +29,13 @@ pub enum Keeps {
     Writes,
 }
 
-impl Keeps {
+impl CacheMode {
     /// Returns the caching of the target with this name.
-    pub fn of(name: &str) -> Keeps {
+    pub fn of(name: &str) -> CacheMode {
         match () {
-            () if name.ends_with(UNCACHED) => Keeps::Nothing,
-            () if name.ends_with(WRITEBACK) => Keeps::Writes,
-            () => Keeps::Pages,
+            () if name.ends_with(UNCACHED) => CacheMode::Nothing,
+            () if name.ends_with(WRITEBACK) => CacheMode::Writes,
+            () => CacheMode::Pages,
         }
     }
 }

@@ -44,7 +44,7 @@ pub struct Verdict {
     pub of: String,
     /// Name of the reference target.
     pub to: String,
-    /// The column.
+    /// Column that the bound applies to.
     pub column: Column,
     /// Ratio of the medians.
     pub ratio: f64,

@@ -4,7 +4,7 @@ use comfy_table::{Cell, Table};
 use measure::statistics::median;
 
 use super::{
-    lineup::{Keeps, PLAIN, UNCACHED},
+    lineup::{CacheMode, PLAIN, UNCACHED},
     report::Comparison,
     requirements::Verdict,
 };
@@ -52,7 +52,7 @@ fn note(comparison: &Comparison) -> String {
 
 /// Returns true if the kernel caches pages of a target, so that IOzone's reads are page cache hits.
 fn keeps_pages(info: &TargetInfo) -> bool {
-    info.side != Side::Variant && !is(info, Keeps::Nothing)
+    info.side != Side::Variant && !is(info, CacheMode::Nothing)
 }
 
 /// Tables with a row per column, for targets of some sides. Rows without values are omitted.
@@ -110,8 +110,8 @@ impl<'a> Rows<'a> {
 }
 
 /// Returns true if a target has this kind of caching.
-fn is(info: &TargetInfo, keeps: Keeps) -> bool {
-    Keeps::of(&info.name) == keeps
+fn is(info: &TargetInfo, keeps: CacheMode) -> bool {
+    CacheMode::of(&info.name) == keeps
 }
 
 /// Returns the throughput of all targets except variants, in separate tables per kind of caching.
@@ -121,11 +121,11 @@ fn throughput(comparison: &Comparison) -> String {
         let cell = |column: Column| rows.each(|name| figure(rows.median(name, column, Metric::Throughput)));
         (!rows.is_empty()).then(|| format!("{title}\n\n{}", rows.table(&rows.names(), cell)))
     };
-    let kept = |info: &TargetInfo| info.side != Side::Variant && is(info, Keeps::Pages);
+    let kept = |info: &TargetInfo| info.side != Side::Variant && is(info, CacheMode::Pages);
     let parts = [
         part("MiB/s; flush time counts", &kept),
-        part("MiB/s, with --cache none", &|info| is(info, Keeps::Nothing)),
-        part("MiB/s, with --cache writeback", &|info| is(info, Keeps::Writes)),
+        part("MiB/s, with --cache none", &|info| is(info, CacheMode::Nothing)),
+        part("MiB/s, with --cache writeback", &|info| is(info, CacheMode::Writes)),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join("\n\n")
 }
@@ -139,8 +139,8 @@ fn ours(comparison: &Comparison) -> String {
             .targets
             .iter()
             .filter(|other| match other.side {
-                Side::Ceiling => is(other, Keeps::of(&info.name)) || other.name == "tmpfs",
-                Side::Peer => !is(info, Keeps::Nothing),
+                Side::Ceiling => is(other, CacheMode::of(&info.name)) || other.name == "tmpfs",
+                Side::Peer => !is(info, CacheMode::Nothing),
                 Side::Ours | Side::Variant => false,
             })
             .map(|other| other.name.as_str())
@@ -175,7 +175,7 @@ fn spread(comparison: &Comparison, target: &str, column: Column) -> String {
 
 fn latencies(comparison: &Comparison) -> String {
     let rows =
-        Rows::new(comparison, Metric::P50, |info| info.side != Side::Variant && is(info, Keeps::Pages));
+        Rows::new(comparison, Metric::P50, |info| info.side != Side::Variant && is(info, CacheMode::Pages));
     if rows.is_empty() {
         return String::new();
     }
@@ -201,10 +201,10 @@ fn processor(comparison: &Comparison) -> String {
     };
     let title = "processor seconds per GiB moved, of the programs behind the mount and of the servers, user and system time\n\
                  (not in it: what the kernel does in the caller's system calls and in interrupts, which is all that tmpfs does)";
-    let kept = |info: &TargetInfo| info.side != Side::Variant && is(info, Keeps::Pages);
+    let kept = |info: &TargetInfo| info.side != Side::Variant && is(info, CacheMode::Pages);
     let parts = [
         part(title, &kept),
-        part("processor seconds per GiB moved, with --cache none", &|info| is(info, Keeps::Nothing)),
+        part("processor seconds per GiB moved, with --cache none", &|info| is(info, CacheMode::Nothing)),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join("\n\n")
 }

@@ -89,7 +89,7 @@ impl Options {
     }
 
     /// Returns the targets, with the page cache and without it.
-    fn entrants(&self, memory: u64) -> Result<Vec<Entrant<Passes>>> {
+    fn entrants(&self, memory: u64) -> Result<Vec<Entrant<FreshMeter>>> {
         // A given option selects its kind of caching only.
         let caches = if self.switches.cache.is_some() { &[None][..] } else { &[None, Some("none")][..] };
         let mut all = Vec::new();
@@ -101,7 +101,7 @@ impl Options {
                 let switches = Switches { cache, ..self.switches.clone() };
                 let setup = Setup { switches, server_memory: memory, ..Setup::at(&self.common.places)? };
                 all.extend(target::of(kind, &setup)?.map(|target| {
-                    let entrant = Entrant::new(target, vec![Passes]);
+                    let entrant = Entrant::new(target, vec![FreshMeter]);
                     Entrant { name: format!("{}{past}", entrant.name), ..entrant }
                 }));
             }
@@ -117,7 +117,7 @@ impl Options {
         let setting = Setting::now(&self.common.output);
         let plan = Plan {
             entrants: self.entrants(extent.memory)?,
-            tests: vec![Passes],
+            tests: vec![FreshMeter],
             rounds: extent.rounds,
             limit: self.common.round_limit(None),
             start: Start::EachTest,
@@ -154,7 +154,7 @@ pub const PASSES: usize = 5;
 
 /// The test: all passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Passes;
+pub struct FreshMeter;
 
 /// The measurements of one target in one round.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -201,20 +201,20 @@ impl Writer {
 }
 
 impl Meter for Writer {
-    type Test = Passes;
-    type Column = Passes;
+    type Test = FreshMeter;
+    type Column = FreshMeter;
     type Reading = Round;
 
-    fn describe(&self, _: Passes) -> String {
+    fn describe(&self, _: FreshMeter) -> String {
         format!("{PASSES} passes")
     }
 
-    fn measure(&self, _: Passes, site: &mut Site<'_>) -> Result<Outcome<Passes, Round>> {
+    fn measure(&self, _: FreshMeter, site: &mut Site<'_>) -> Result<Outcome<FreshMeter, Round>> {
         let mut passes = [0.0; PASSES];
         for pass in &mut passes {
             *pass = self.size as f64 / MIB as f64 / self.write(site)?.max(1e-9);
         }
-        Ok(Outcome::of(vec![(Passes, Round { start: site.start.as_secs_f64(), passes })]))
+        Ok(Outcome::of(vec![(FreshMeter, Round { start: site.start.as_secs_f64(), passes })]))
     }
 }
 

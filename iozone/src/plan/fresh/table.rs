@@ -1,6 +1,6 @@
 //! The output, and the requirements. No I/O, no locks, no clock.
 
-use super::{PASSES, Passes, Round};
+use super::{FreshMeter, PASSES, Round};
 use crate::{
     harness::Measured,
     report::markdown::{figure, right, table, times},
@@ -14,7 +14,7 @@ const START: f64 = 1.0;
 const FIRST: f64 = 0.7;
 
 /// Returns the results as Markdown, and true if all requirements are met.
-pub fn render(measured: &Measured<Passes, Round>) -> (String, bool) {
+pub fn render(measured: &Measured<FreshMeter, Round>) -> (String, bool) {
     rows(measured.targets.iter().map(|info| {
         let series = measured.series.iter().find(|series| series.target == info.name);
         let rounds = series.map_or(&[][..], |series| &series.rounds);

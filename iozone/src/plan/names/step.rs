@@ -7,7 +7,7 @@ pub use crate::load::files::{Action, Shape};
 /// A timed step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Step {
-    /// The action.
+    /// Action on each file.
     pub action: Action,
     /// Layout of the directories.
     pub shape: Shape,

@@ -35,7 +35,7 @@ pub struct Report {
     pub rounds: u32,
     /// True if the page cache answers reads, so that the file system does not see them.
     pub reads_are_page_cache_hits: bool,
-    /// The targets.
+    /// Measured file systems, in the order of the tables.
     pub targets: Vec<TargetInfo>,
     /// One entry per target, record size and phase.
     pub results: Vec<Entry>,
@@ -48,7 +48,7 @@ pub struct Entry {
     pub target: String,
     /// Bytes per operation.
     pub record_size: u64,
-    /// The phase.
+    /// Phase of IOzone that was timed.
     pub phase: Phase,
     /// Throughput of the rounds.
     pub kib_per_s: Vec<f64>,

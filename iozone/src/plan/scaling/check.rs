@@ -15,9 +15,9 @@ pub const LEAST: f64 = 0.8;
 /// The point of a curve with the lowest rate relative to the best rate at a smaller load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// The series.
+    /// Series in which more load gave less.
     pub series: Series,
-    /// The pattern.
+    /// Pattern of the requests in it.
     pub pattern: Pattern,
     /// Name of the target.
     pub target: String,
@@ -29,7 +29,7 @@ pub struct Verdict {
     pub peak_load: u64,
     /// The rate at `peak_load`.
     pub peak: f64,
-    /// `rate / peak`.
+    /// Rate of this load, divided by the highest rate of the series.
     pub ratio: f64,
     /// The ratio of the null file system at the same two loads.
     pub null: Option<f64>,

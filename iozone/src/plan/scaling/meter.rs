@@ -23,9 +23,9 @@ use crate::{
 /// A column of the results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Column {
-    /// The point.
+    /// Load that is measured.
     pub point: Point,
-    /// The pattern.
+    /// Pattern of its requests.
     pub pattern: Pattern,
 }
 

@@ -45,9 +45,9 @@ pub struct Scaling {
 /// The measurements of one target and pattern over a growing load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Curve {
-    /// The series.
+    /// Load that grows in this curve.
     pub series: Series,
-    /// The pattern.
+    /// Pattern of the requests in it.
     pub pattern: Pattern,
     /// Name of the target.
     pub target: String,
@@ -58,7 +58,7 @@ pub struct Curve {
 /// A point of a curve.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// The load.
+    /// Value of the growing load, in the unit of its series.
     pub load: u64,
     /// Readings of the rounds.
     pub rounds: Vec<Reading>,

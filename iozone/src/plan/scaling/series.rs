@@ -28,16 +28,16 @@ pub enum Series {
 /// A point of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Point {
-    /// The series.
+    /// Series that the point belongs to.
     pub series: Series,
-    /// The load.
+    /// Value of the growing load, in the unit of its series.
     pub load: u64,
 }
 
 /// The files and threads of a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Mounts.
+    /// Number of mounts of one server.
     pub mounts: u64,
     /// Files per mount.
     pub files: u64,

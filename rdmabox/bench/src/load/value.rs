@@ -51,7 +51,7 @@ const MAX_DURATION: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Parses a time: `100us`, `1.5ms`, `2s`, `1m`, `1h`.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no time: write something like 100us, 20ms or 2s");
+    let wrong = || format!("invalid time {text:?}: expected a number and a unit, such as 100us, 20ms or 2s");
     if text == "0" {
         return Ok(Duration::ZERO);
     }
@@ -62,7 +62,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 
 /// Parses a number of requests: `500`, `20k`, `1m` (powers of 1000).
 pub fn count(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is no number of requests: write something like 500, 20k or 1m");
+    let wrong = || format!("invalid number of requests {text:?}: expected a number such as 500, 20k or 1m");
     let (number, factor) = match text.to_ascii_lowercase() {
         text if text.ends_with('k') => (text[..text.len() - 1].to_owned(), 1000),
         text if text.ends_with('m') => (text[..text.len() - 1].to_owned(), 1_000_000),

@@ -54,7 +54,7 @@ impl FromStr for CallsBy {
 
 /// Error of a string that names no [`CallsBy`] variant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no way of answering calls: choose reply, fetch or auto")]
+#[error("invalid way of answering calls '{0}': expected reply, fetch or auto")]
 pub struct CallsByError(String);
 
 impl CallsBy {

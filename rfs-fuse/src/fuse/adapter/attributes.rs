@@ -20,7 +20,6 @@ const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const ANY_ACL: &[u8] = b"system.posix_acl_";
 
 impl Adapter {
-    /// Changes attributes.
     pub(super) fn change_attributes(
         &self,
         request: &Request,

@@ -13,7 +13,7 @@
 //! # Concurrency
 //! Session threads. Takes no locks.
 
-use rfs_proto::{Attr, Belongs, Errno, FileKind, SetAttr, SetTime};
+use rfs_proto::{Attr, Errno, ExpectedOwner, FileKind, SetAttr, SetTime};
 
 use super::{
     Adapter, in_group, is_privileged,
@@ -64,12 +64,12 @@ impl Caller for Request {
 }
 
 /// Returns the owner and group that a file has, if the kernel's permission check was right.
-fn presumed_owner(caller: &impl Caller, changes: &SetAttr) -> Belongs {
+fn presumed_owner(caller: &impl Caller, changes: &SetAttr) -> ExpectedOwner {
     let uid = caller.uid();
     // The owner may give the file to a group of its own. Another group has to be the file's
     // already.
     let gid = changes.gid.filter(|gid| !caller.in_group(*gid));
-    Belongs { uid, gid }
+    ExpectedOwner { uid, gid }
 }
 
 /// Returns the changes that a caller may make to a file with these attributes.
@@ -127,7 +127,7 @@ impl Adapter {
         }
         for _ in 0..TRIES {
             let attr = self.client.getattr(ino)?;
-            let only_if = Some(Belongs { uid: attr.uid, gid: Some(attr.gid) });
+            let only_if = Some(ExpectedOwner { uid: attr.uid, gid: Some(attr.gid) });
             let permitted = SetAttr { only_if, ..permitted(request, &attr, changes)? };
             match self.client.setattr(ino, &permitted) {
                 Err(ClientError::Errno(Errno::EPERM)) => {}
@@ -145,7 +145,7 @@ impl Adapter {
         let nothing = SetAttr::default();
         let has_privileges = attr.kind != FileKind::Directory && lends_rights(attr.perm);
         if has_privileges && request.uid() == attr.uid {
-            let only_if = Some(Belongs { uid: attr.uid, gid: None });
+            let only_if = Some(ExpectedOwner { uid: attr.uid, gid: None });
             match self.client.setattr(ino, &SetAttr { drop_privileges: true, only_if, ..nothing }) {
                 Err(ClientError::Errno(Errno::EPERM)) => {}
                 done => return done,
@@ -158,12 +158,12 @@ impl Adapter {
     pub(super) fn change_acl(
         &self,
         request: &Request,
-        change: impl Fn(Option<Belongs>) -> Result<(), ClientError>,
+        change: impl Fn(Option<ExpectedOwner>) -> Result<(), ClientError>,
     ) -> Result<(), ClientError> {
         if is_privileged(request) || self.settings.writeback {
             return change(None);
         }
-        match change(Some(Belongs { uid: request.uid(), gid: None })) {
+        match change(Some(ExpectedOwner { uid: request.uid(), gid: None })) {
             Err(ClientError::Errno(Errno::EPERM)) if request.has(Capability::Fowner) => change(None),
             done => done,
         }
@@ -269,9 +269,9 @@ mod tests {
         let none = SetAttr::default();
         let caller = TestCaller { uid: 5, groups: &[7], capabilities: &[] };
         let presumed = |changes: SetAttr| presumed_owner(&caller, &changes);
-        let any = Belongs { uid: 5, gid: None };
+        let any = ExpectedOwner { uid: 5, gid: None };
         assert_eq!(presumed(SetAttr { perm: Some(0o600), ..none }), any);
         assert_eq!(presumed(SetAttr { gid: Some(7), ..none }), any);
-        assert_eq!(presumed(SetAttr { gid: Some(8), ..none }), Belongs { gid: Some(8), ..any });
+        assert_eq!(presumed(SetAttr { gid: Some(8), ..none }), ExpectedOwner { gid: Some(8), ..any });
     }
 }

@@ -21,7 +21,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::fuse::{affinity, descriptors::Only};
+use crate::fuse::{affinity, descriptors::SoleDescriptor};
 
 /// A message, and the sender for its result.
 type Job = (Vec<u8>, mpsc::Sender<io::Result<()>>);
@@ -119,7 +119,7 @@ impl Shared {
     /// has cloned it.
     fn run(&self, device: RawFd) {
         affinity::reset_affinity();
-        let (device, alone) = Only::keep(device);
+        let (device, alone) = SoleDescriptor::keep(device);
         if let Err(e) = alone {
             log::warn!(
                 "a thread cannot close its descriptors, and may keep the mount alive if this process is killed: {e}"

@@ -19,12 +19,12 @@ use std::{
 use parking_lot::Mutex;
 
 /// Returns true if this process or another one is unmounting the mount.
-type IsEnding = Box<dyn Fn() -> bool + Send + Sync>;
+type UnmountCheck = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// The record of a mount.
 #[derive(Default)]
 pub struct Losses {
-    is_ending: OnceLock<IsEnding>,
+    is_ending: OnceLock<UnmountCheck>,
     /// True once a loss is in the log.
     logged: AtomicBool,
     unreported: Mutex<Option<UnreportedLosses>>,

@@ -46,11 +46,11 @@ impl PageDrop {
 pub(in crate::fuse) const MAX_WAITING: usize = 192;
 
 /// Runs after the drop.
-type Then = Box<dyn FnOnce() + Send>;
+type Continuation = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct Queue {
-    jobs: VecDeque<(PageDrop, Then)>,
+    jobs: VecDeque<(PageDrop, Continuation)>,
     stop: bool,
 }
 
@@ -110,7 +110,7 @@ impl Drop for Pages {
 }
 
 impl Shared {
-    fn next(&self) -> Option<(PageDrop, Then)> {
+    fn next(&self) -> Option<(PageDrop, Continuation)> {
         let mut queue = self.queue.lock();
         loop {
             match queue.jobs.pop_front() {

@@ -24,11 +24,11 @@ use rfs_client::{Client, ClientError};
 const WORKERS: usize = 4;
 
 /// Answers a write.
-type Then = Box<dyn FnOnce(Result<(), ClientError>) + Send>;
+type Continuation = Box<dyn FnOnce(Result<(), ClientError>) + Send>;
 
 #[derive(Default)]
 struct Queue {
-    files: VecDeque<(u64, Vec<Then>)>,
+    files: VecDeque<(u64, Vec<Continuation>)>,
     workers: Vec<JoinHandle<()>>,
     idle: usize,
     stop: bool,
@@ -106,7 +106,7 @@ impl Drop for RemotePages {
 }
 
 impl Shared {
-    fn next(&self) -> Option<(u64, Vec<Then>)> {
+    fn next(&self) -> Option<(u64, Vec<Continuation>)> {
         let mut queue = self.queue.lock();
         loop {
             match queue.files.pop_front() {

@@ -24,7 +24,7 @@ use crate::fuse::affinity::{Placement, RequestLog};
 
 /// Result of the negotiation with the kernel.
 #[derive(Debug)]
-pub struct Agreed<F> {
+pub struct Negotiation<F> {
     /// The file system, which serves requests from now on.
     pub filesystem: Arc<F>,
     /// True if the kernel expects a ring. It sends no request until the ring is registered.
@@ -32,7 +32,7 @@ pub struct Agreed<F> {
 }
 
 /// Where [`Device`] leaves the result of the negotiation.
-pub type Started<F> = Arc<OnceLock<Agreed<F>>>;
+pub type Started<F> = Arc<OnceLock<Negotiation<F>>>;
 
 /// Forwards requests of `/dev/fuse`, and reports their callers to a [`Placement`].
 #[derive(Debug)]
@@ -98,7 +98,7 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
         filesystem.init(config);
         // The kernel offers this only if root has enabled it.
         let ring = self.wants_ring && config.add_capabilities(InitFlags::FUSE_OVER_IO_URING).is_ok();
-        let agreed = Agreed { filesystem: Arc::new(filesystem), ring };
+        let agreed = Negotiation { filesystem: Arc::new(filesystem), ring };
         self.started.set(agreed).map_err(|_| io::ErrorKind::AlreadyExists.into())
     }
 

@@ -666,7 +666,7 @@ fn a_probe_from_outside_reports_its_result() {
     fs::write(dir.path().join("file"), "").expect("written");
     let look = |what: &str, name: &str| {
         let looked =
-            program().args(["--look-from-outside", what]).arg(dir.path().join(name)).output().expect("ran");
+            program().args(["--mount-probe", what]).arg(dir.path().join(name)).output().expect("ran");
         assert_eq!((&looked.stdout[..], &looked.stderr[..]), (&b""[..], &b""[..]));
         looked.status.code()
     };

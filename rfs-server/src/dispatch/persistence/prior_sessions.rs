@@ -79,9 +79,9 @@ impl Dispatcher {
             // Taken without a check, because the previous server had room for it.
             let slots = has.turns.keys().next_back().map_or(0, |&slot| u64::from(slot) + 1);
             let room = SESSION_BYTES + SLOT_BYTES * slots + OPEN_BYTES * has.opens.len() as u64;
-            journal.quota.take(session.told(), room);
+            journal.quota.take(session.log_quota(), room);
             if !has.part.is_empty() {
-                journal.quota.take_part(session.told(), has.part.len());
+                journal.quota.take_part(session.log_quota(), has.part.len());
             }
         }
         *session.part() = has.part;

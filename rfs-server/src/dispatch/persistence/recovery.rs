@@ -73,7 +73,7 @@ fn last_before(known: u64, now: i64) -> u64 {
 
 /// The state that a memory object keeps beside the memory, or that a snapshot had.
 #[derive(Debug)]
-pub struct Kept {
+pub struct RecoveredState {
     /// The log; `None` if the memory ends with the server.
     pub log: Option<Log>,
     /// The state in the log or the snapshot; `None` if the object is new.
@@ -86,16 +86,16 @@ pub struct Kept {
     pub clean: bool,
 }
 
-impl Kept {
+impl RecoveredState {
     /// Reads the state that an object keeps for the next server.
     ///
     /// # Errors
     /// The log is damaged. Nothing is changed.
-    pub fn of(object: &Object) -> Result<Kept, ObjectError> {
+    pub fn of(object: &Object) -> Result<RecoveredState, ObjectError> {
         let header = object.header();
         let (log, state) = object.log()?;
         let (log, dirt) = (Some(log), Some(object.dirt()));
-        Ok(Kept { log, state, dirt, starts: header.starts + 1, clean: header.clean })
+        Ok(RecoveredState { log, state, dirt, starts: header.starts + 1, clean: header.clean })
     }
 }
 
@@ -130,9 +130,9 @@ impl Dispatcher {
         mode: Zeroing,
         root: Root,
         clock: Arc<dyn Clock>,
-        kept: Kept,
+        kept: RecoveredState,
     ) -> Result<Dispatcher, Damage> {
-        let Kept { log, state, dirt, starts, clean } = kept;
+        let RecoveredState { log, state, dirt, starts, clean } = kept;
         let (bytes, started): (Bytes, i64) = (bytes.into(), clock.now());
         // A snapshot was restored: the first server of a log has start 1.
         let restored = starts == 1;
@@ -154,7 +154,7 @@ impl Dispatcher {
         if !clean {
             tell_settled(&bytes.settle());
         }
-        let Unfinished { cut, held, unlinked } = close_all(&mut inodes, &table, &bytes, clean);
+        let UnfinishedChanges { cut, held, unlinked } = close_all(&mut inodes, &table, &bytes, clean);
         if !cut.is_empty() {
             give_up(&cut, &inodes, &mut sessions, journal.as_ref())?;
             used = extents(&inodes, bytes.len())?;
@@ -301,7 +301,7 @@ impl Dispatcher {
                 let shard = look.namespace.inodes_mut().only();
                 journal.describe(shard.inodes.iter().map(|(&ino, inode)| (ino, inode)))?;
                 let returns =
-                    |session| self.sessions.get(session).is_some_and(|session| session.comes_back());
+                    |session| self.sessions.get(session).is_some_and(|session| session.reconnects());
                 journal.describe_opens(&shard.open_files, returns)
             };
             self.store.transact(Plan::shard(at), None, describe).0?;
@@ -318,7 +318,7 @@ impl Dispatcher {
 type Lost = Vec<(u64, u64)>;
 
 /// Files that the previous server left in the middle of a change.
-struct Unfinished {
+struct UnfinishedChanges {
     /// Truncated files, with the space that they lost.
     cut: Vec<(u64, Lost)>,
     /// Inodes that clients of the previous server may still be writing to.
@@ -329,7 +329,7 @@ struct Unfinished {
 
 /// Completes truncations that a killed server left unfinished, and finds the files that have to
 /// stay open for its clients.
-fn close_all(inodes: &mut ByNumber<Inode>, table: &Table, bytes: &Bytes, clean: bool) -> Unfinished {
+fn close_all(inodes: &mut ByNumber<Inode>, table: &Table, bytes: &Bytes, clean: bool) -> UnfinishedChanges {
     let zero = |range: Range| bytes.zero(range);
     let (mut held, mut cut, mut unlinked) = (Vec::new(), Vec::new(), Vec::new());
     for (&ino, inode) in inodes {
@@ -347,7 +347,7 @@ fn close_all(inodes: &mut ByNumber<Inode>, table: &Table, bytes: &Bytes, clean: 
             held.push(ino);
         }
     }
-    Unfinished { cut, held, unlinked }
+    UnfinishedChanges { cut, held, unlinked }
 }
 
 /// Quarantines the space that truncated files lost, and logs the files without it.

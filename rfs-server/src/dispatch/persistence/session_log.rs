@@ -33,12 +33,12 @@ impl Dispatcher {
         // The session may have ended already, and its end may be in the log.
         match self.sessions.get(session.id()) {
             Some(_) => {
-                let room = if session.comes_back() { SESSION_BYTES } else { TRANSIENT_SESSION_BYTES };
+                let room = if session.reconnects() { SESSION_BYTES } else { TRANSIENT_SESSION_BYTES };
                 if !journal.quota.is_left(room) {
                     log::warn!("session {}: refused: the log has no room for another session", session.id());
                     return Err(Full);
                 }
-                journal.quota.take(session.told(), room);
+                journal.quota.take(session.log_quota(), room);
                 describe(session, &mut |op| journal.tell(&op))
             }
             None => Ok(()),

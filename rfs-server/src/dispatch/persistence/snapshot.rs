@@ -15,14 +15,14 @@ use crate::{
     dispatch::{
         dispatcher::Dispatcher,
         state::{
-            change_log::{ChangeLogFull, Recording, Told},
+            change_log::{ChangeLogFull, Recording, SnapshotDelta},
             describe::describe_one,
             shards::SHARDS,
         },
         transaction::{locked_inodes::Plan, view::ReadView},
     },
     durable::op::{self, Op},
-    metadata::attr_table::{BeingChanged, Written},
+    metadata::attr_table::{ChangeInProgress, ClientFields},
     space::{alloc::range::Range, bytes::Bytes, hold::Hold},
 };
 
@@ -39,7 +39,7 @@ impl<'a> Moment<'a> {
     /// were cut or removed since the moment, as they were before.
     pub(crate) fn written<E: From<ChangeLogFull>>(
         self,
-        mut sink: impl FnMut(Written) -> Result<(), E>,
+        mut sink: impl FnMut(ClientFields) -> Result<(), E>,
     ) -> Result<Hold<'a>, E> {
         let Moment { dispatcher, log, hold } = self;
         for slot in 0..dispatcher.store.table.used_slots() {
@@ -62,7 +62,7 @@ impl Dispatcher {
     /// Space that files have then is given to no other file until the returned value is dropped.
     pub(crate) fn describe<E: From<ChangeLogFull>>(
         &self,
-        mut sink: impl FnMut(Told) -> Result<(), E>,
+        mut sink: impl FnMut(SnapshotDelta) -> Result<(), E>,
     ) -> Result<Moment<'_>, E> {
         let log = self.store.change_log.start();
         for at in 0..SHARDS {
@@ -98,17 +98,17 @@ impl Dispatcher {
 
     /// Returns the size and time that clients have written to a record. If a transaction is
     /// changing the record, reads it again after the transaction.
-    fn written(&self, slot: u32) -> Option<Written> {
+    fn written(&self, slot: u32) -> Option<ClientFields> {
         let mut seen = self.store.table.written(slot);
         for _ in 0..LOOKS {
             // The slot may belong to another inode each time: the slot of a removed file is reused.
-            let Err(BeingChanged(Written { ino, .. })) = seen else { break };
+            let Err(ChangeInProgress(ClientFields { ino, .. })) = seen else { break };
             let look = |look: &mut ReadView<'_>| look.table.written(slot);
             seen = self.store.transact(Plan::new(&[ino]), None, look).0;
         }
         // No transaction is changing the record: a client left it so, as clients can write to it,
         // too.
-        seen.unwrap_or_else(|BeingChanged(written)| Some(written))
+        seen.unwrap_or_else(|ChangeInProgress(written)| Some(written))
     }
 
     /// Returns the bytes of the files.

@@ -101,7 +101,9 @@ impl WriteView<'_> {
     /// that reconnect are logged.
     pub(in crate::dispatch) fn may_open_one_more(&self) -> Result<(), Errno> {
         match self.asker_in_log() {
-            Some((journal, asker)) if !journal.quota.is_due(asker.told(), OPEN_BYTES) => Err(Errno::ENFILE),
+            Some((journal, asker)) if !journal.quota.is_due(asker.log_quota(), OPEN_BYTES) => {
+                Err(Errno::ENFILE)
+            }
             _ => Ok(()),
         }
     }
@@ -122,7 +124,7 @@ impl WriteView<'_> {
         if let (Some((journal, asker)), false) =
             (self.asker_in_log(), self.open_files(ino).holds(session, ino))
         {
-            journal.quota.take(asker.told(), OPEN_BYTES);
+            journal.quota.take(asker.log_quota(), OPEN_BYTES);
         }
         self.wake(ino);
         self.open_files_mut(ino).open(session, ino);
@@ -142,7 +144,7 @@ impl WriteView<'_> {
         let closed = self.open_files_mut(ino).close(session, ino).ok_or(Errno::EBADF)?;
         self.opens_changed(session, ino);
         if let (Some((journal, asker)), true) = (self.asker_in_log(), closed.session_done) {
-            journal.quota.give_back(asker.told(), OPEN_BYTES);
+            journal.quota.give_back(asker.log_quota(), OPEN_BYTES);
         }
         if closed.session_done {
             self.pages_let_go(session, ino);

@@ -21,7 +21,7 @@ use rdmabox::size;
 use seeded_faults::seeded;
 
 use crate::metadata::{
-    attr_table::{Table, Written},
+    attr_table::{ClientFields, Table},
     namespace::inode::{Body, Inode},
 };
 
@@ -34,18 +34,18 @@ const MAX_WAITING_BYTES: usize = 64 << 20;
 
 /// A part of a snapshot's state.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct SnapshotDelta {
     /// Encoded operations, in order. No operation spans two pieces.
     pub pieces: Vec<Vec<u8>>,
     /// Sizes and times. The last value of a file counts.
-    pub written: Vec<Written>,
+    pub written: Vec<ClientFields>,
 }
 
-impl Told {
+impl SnapshotDelta {
     fn add_ops<'a>(&mut self, ops: &[u8], inodes: impl Iterator<Item = (u64, &'a Inode)>, table: &Table) {
         self.add(ops);
         let files = inodes.filter(|(_, inode)| matches!(inode.body, Body::File(_)));
-        self.written.extend(files.map(|(ino, inode)| Written {
+        self.written.extend(files.map(|(ino, inode)| ClientFields {
             ino,
             size: table.size(inode.slot),
             time: table.write_time(inode.slot),
@@ -82,18 +82,16 @@ enum Phase {
     Losses,
 }
 
-/// The change log.
 #[derive(Debug, Default)]
 pub(in crate::dispatch) struct ChangeLog {
     enabled: bool,
-    /// A [`Phase`].
     phase: AtomicU8,
     recorded: Mutex<RecordedOps>,
 }
 
 #[derive(Debug, Default)]
 struct RecordedOps {
-    delta: Told,
+    delta: SnapshotDelta,
     /// Bytes that transactions have added since the last `take`.
     waiting_bytes: usize,
     /// Whether they exceeded the limit.
@@ -101,7 +99,7 @@ struct RecordedOps {
 }
 
 impl RecordedOps {
-    fn take(&mut self) -> Result<Told, ChangeLogFull> {
+    fn take(&mut self) -> Result<SnapshotDelta, ChangeLogFull> {
         let RecordedOps { delta, full, .. } = std::mem::take(self);
         self.full = full;
         if full { Err(ChangeLogFull) } else { Ok(delta) }
@@ -152,12 +150,12 @@ impl ChangeLog {
         self.add_in(Phase::Changes, |delta| {
             let written = delta.written.len();
             delta.add_ops(ops, inodes, table);
-            ops.len() + (delta.written.len() - written) * size_of::<Written>()
+            ops.len() + (delta.written.len() - written) * size_of::<ClientFields>()
         })
     }
 
     /// Adds the losses of a transaction: sizes and times of files before it cut or removed them.
-    pub(in crate::dispatch) fn record_losses(&self, lost: &[Written]) {
+    pub(in crate::dispatch) fn record_losses(&self, lost: &[ClientFields]) {
         seeded!(LossUntold => return);
         self.add_in(Phase::Losses, |delta| {
             delta.written.extend_from_slice(lost);
@@ -167,7 +165,7 @@ impl ChangeLog {
 
     /// Calls `add`, which adds changes and returns their size in bytes. Returns false in another
     /// phase.
-    fn add_in(&self, phase: Phase, add: impl FnOnce(&mut Told) -> usize) -> bool {
+    fn add_in(&self, phase: Phase, add: impl FnOnce(&mut SnapshotDelta) -> usize) -> bool {
         let mut recorded = self.recorded.lock();
         if self.phase.load(Ordering::Relaxed) != phase as u8 {
             return false;
@@ -203,13 +201,13 @@ impl Recording<'_> {
     }
 
     /// Returns the operations since the last call.
-    pub(in crate::dispatch) fn take(&self) -> Result<Told, ChangeLogFull> {
+    pub(in crate::dispatch) fn take(&self) -> Result<SnapshotDelta, ChangeLogFull> {
         self.0.recorded.lock().take()
     }
 
     /// Stops recording changes and returns the last ones. The recorded state is the state at this
     /// moment. From now on losses are recorded.
-    pub(in crate::dispatch) fn stop(&self) -> Result<Told, ChangeLogFull> {
+    pub(in crate::dispatch) fn stop(&self) -> Result<SnapshotDelta, ChangeLogFull> {
         let mut recorded = self.0.recorded.lock();
         let delta = recorded.take()?;
         self.0.phase.store(Phase::Losses as u8, Ordering::Relaxed);
@@ -217,7 +215,7 @@ impl Recording<'_> {
     }
 
     /// Returns the losses since then. The first loss of each file comes last.
-    pub(in crate::dispatch) fn losses(self) -> Result<Vec<Written>, ChangeLogFull> {
+    pub(in crate::dispatch) fn losses(self) -> Result<Vec<ClientFields>, ChangeLogFull> {
         let mut lost = self.take()?.written;
         lost.reverse();
         Ok(lost)
@@ -251,7 +249,7 @@ mod tests {
         }
     }
 
-    fn len(delta: &Told) -> usize {
+    fn len(delta: &SnapshotDelta) -> usize {
         delta.pieces.iter().map(Vec::len).sum()
     }
 
@@ -285,7 +283,7 @@ mod tests {
 
     #[test]
     fn the_first_loss_comes_last_and_losses_before_the_stop_do_not_count() {
-        let written = |ino, size| Written { ino, size, time: 1 };
+        let written = |ino, size| ClientFields { ino, size, time: 1 };
         let log = ChangeLog::default();
         log.record_losses(&[written(1, 1)]);
         let recording = log.start();

@@ -11,7 +11,7 @@ use std::ops::{Deref, DerefMut};
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// The locks.
+/// A lock, by its place in the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::dispatch) enum Rank {
     /// The directory tree: which directory lies in which.

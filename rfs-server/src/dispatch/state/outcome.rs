@@ -1,8 +1,8 @@
-//! The outcome of a request: a reply, or the promise of a reply.
+//! The outcome of a request: a reply, or a reply that is held until later.
 //!
 //! # Concurrency
 //! Plain values. Any thread may call
-//! [`Dispatcher::redeem`](crate::dispatch::Dispatcher::redeem) with a promise.
+//! [`Dispatcher::redeem`](crate::dispatch::Dispatcher::redeem) with a [`HeldReply`].
 
 use std::fmt;
 
@@ -49,16 +49,16 @@ impl fmt::Debug for Sender {
 #[derive(Debug)]
 #[must_use]
 pub enum Outcome {
-    /// The reply.
+    /// The reply, to be sent at once.
     Now(Reply),
     /// A reply that is sent later.
-    Later(Promise),
+    Deferred(HeldReply),
 }
 
-/// A deferred reply.
+/// A reply that the dispatcher holds until a session acknowledges or a grant arrives.
 #[derive(Debug)]
 #[must_use]
-pub struct Promise(pub(in crate::dispatch) DeferredReply);
+pub struct HeldReply(pub(in crate::dispatch) DeferredReply);
 
 #[derive(Debug)]
 pub(in crate::dispatch) enum DeferredReply {

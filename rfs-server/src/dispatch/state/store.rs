@@ -124,8 +124,8 @@ impl Store {
     /// Stores the first part of an extended attribute's value for the request that brings the rest.
     pub(in crate::dispatch) fn keep_part(&self, session: &Session, value: &[u8]) -> Result<(), Errno> {
         let mut part = session.part();
-        let journal = self.journal.as_ref().filter(|_| session.comes_back());
-        if journal.is_some_and(|journal| !journal.quota.take_part(session.told(), value.len())) {
+        let journal = self.journal.as_ref().filter(|_| session.reconnects());
+        if journal.is_some_and(|journal| !journal.quota.take_part(session.log_quota(), value.len())) {
             return Err(Errno::ENOSPC);
         }
         part.clear();

@@ -20,7 +20,7 @@ use rfs_proto::{
 
 use super::{
     dispatcher::Dispatcher,
-    persistence::recovery::{Damage, Kept},
+    persistence::recovery::{Damage, RecoveredState},
     state::{
         outcome::{Outcome, Sender},
         shards::SHARDS,
@@ -115,7 +115,7 @@ impl Client<'_> {
     fn ask(&self, request: Request<'_>) -> Reply {
         match self.handle(request) {
             Outcome::Now(reply) => recoded(&reply),
-            Outcome::Later(_) => panic!("{request:?} is deferred"),
+            Outcome::Deferred(_) => panic!("{request:?} is deferred"),
         }
     }
 
@@ -124,10 +124,10 @@ impl Client<'_> {
         let (sender, receiver) = mpsc::channel();
         match self.handle(request) {
             Outcome::Now(reply) => sender.send(recoded(&reply)).unwrap(),
-            Outcome::Later(promise) => {
+            Outcome::Deferred(held) => {
                 // The test may have dropped the receiver.
                 let send = move |reply| drop(sender.send(recoded(&reply)));
-                self.fixture.dispatcher.redeem(promise, Sender::new(send));
+                self.fixture.dispatcher.redeem(held, Sender::new(send));
             }
         }
         receiver

@@ -16,7 +16,7 @@ use seeded_faults::seeded;
 use super::view::{View, WriteView};
 use crate::{
     coherence::{
-        cache_holders::{CacheHolders, Last, Part},
+        cache_holders::{CacheHolders, FinalHolders, Part},
         run_clock,
     },
     dispatch::state::shards::Mode,
@@ -84,7 +84,7 @@ impl<M: Mode> View<'_, M> {
     /// its request came. The answer is valid under the shard's lock until the thread that ends the
     /// session has cleaned that shard.
     fn caches(&self, session: u64) -> bool {
-        self.asker.is_some_and(|asker| asker.id() == session && asker.keeps())
+        self.asker.is_some_and(|asker| asker.id() == session && asker.may_cache())
     }
 
     /// Registers a session as a holder of `part` of an inode. It also becomes a holder of the
@@ -216,7 +216,7 @@ impl WriteView<'_> {
     /// it with the reply. `idle_bytes` is the space of the inode, if no session has it open.
     /// Returns true if the inode stays for any session.
     pub(in crate::dispatch) fn orphaned(&mut self, session: u64, ino: u64, idle_bytes: Option<u64>) -> bool {
-        let Last { names, numbers: mut holders, .. } = self.cache_holders(ino).unnamed(ino, session);
+        let FinalHolders { names, numbers: mut holders, .. } = self.cache_holders(ino).unnamed(ino, session);
         // A directory without a name has no entries, and never gets one again.
         for holder in names {
             self.recall(holder, Recall::Names { ino });

@@ -30,7 +30,7 @@ use crate::{
     durable::log::Full,
     locks::Locks,
     metadata::{
-        attr_table::{Table, Written},
+        attr_table::{ClientFields, Table},
         namespace::{
             Namespace,
             inode::{Body, Inode},
@@ -72,7 +72,7 @@ pub(crate) struct View<'a, M: Mode> {
     pub(in crate::dispatch) unpublished: Option<u64>,
     /// Sizes and times that clients had written for files that this transaction cut or removed.
     /// Empty without a snapshot.
-    pub(in crate::dispatch) lost: SmallVec<[Written; 1]>,
+    pub(in crate::dispatch) lost: SmallVec<[ClientFields; 1]>,
     /// The reply to log with the changes.
     pub(in crate::dispatch) logged_reply: Option<LoggedReply<'a>>,
 }
@@ -168,14 +168,14 @@ impl WriteView<'_> {
     /// Notes for the log that a session's open files of an inode have changed. Only sessions that
     /// reconnect are logged.
     pub(in crate::dispatch) fn opens_changed(&mut self, session: u64, ino: u64) {
-        if self.asker.is_some_and(|asker| asker.id() == session && asker.comes_back()) {
+        if self.asker.is_some_and(|asker| asker.id() == session && asker.reconnects()) {
             self.namespace.inodes_mut().opens_changed(session, ino);
         }
     }
 
     /// Returns the journal and the asker, if the journal records the asker's open files.
     pub(in crate::dispatch) fn asker_in_log(&self) -> Option<(&Journal, &Session)> {
-        Some((self.store.journal.as_ref()?, self.asker.filter(|asker| asker.comes_back())?))
+        Some((self.store.journal.as_ref()?, self.asker.filter(|asker| asker.reconnects())?))
     }
 
     /// Sets the reply to log with the changes, if the request is carried out exactly once.
@@ -350,7 +350,7 @@ impl WriteView<'_> {
     pub(in crate::dispatch) fn loses(&mut self, ino: u64, slot: u32) {
         if self.store.change_log.is_active() {
             let (size, time) = (self.table.size(slot), self.table.write_time(slot));
-            self.lost.push(Written { ino, size, time });
+            self.lost.push(ClientFields { ino, size, time });
         }
     }
 

@@ -3,7 +3,7 @@
 //! # Concurrency
 //! None; the caller holds the inode's shard lock.
 
-use rfs_proto::{Attr, Belongs, Errno, FileKind, Marks, Owner, record::Space};
+use rfs_proto::{Attr, Errno, ExpectedOwner, FileKind, Marks, Owner, record::Space};
 use seeded_faults::seeded;
 
 use super::{
@@ -62,7 +62,7 @@ pub enum Body {
     Special,
 }
 
-/// An inode.
+/// An inode: its attributes, its content and its extended attributes.
 #[derive(Clone, Debug)]
 pub struct Inode {
     /// Kind; matches `body`.
@@ -246,7 +246,7 @@ impl Inode {
     ///
     /// # Errors
     /// EPERM if the inode has another owner.
-    pub fn belongs(&self, to: Option<Belongs>) -> Result<(), Errno> {
+    pub fn belongs(&self, to: Option<ExpectedOwner>) -> Result<(), Errno> {
         let so = to.is_none_or(|to| self.uid == to.uid && to.gid.is_none_or(|gid| self.gid == gid));
         if so || seeded!(OwnerIgnored) { Ok(()) } else { Err(Errno::EPERM) }
     }

@@ -38,10 +38,10 @@ pub trait InodesMut: Inodes {
     /// is inserted.
     fn fresh(&mut self) -> Result<u64, Self::Stop>;
 
-    /// Inserts an inode.
+    /// Inserts an inode, in place of an earlier one with this number.
     fn insert(&mut self, ino: u64, inode: Inode);
 
-    /// Removes an inode.
+    /// Removes an inode and returns it, if there is one.
     fn remove(&mut self, ino: u64) -> Option<Inode>;
 
     /// Records that a name of a directory was added, removed or changed. Cache holders are recalled

@@ -262,7 +262,7 @@ fn a_new_key_gives_access_until_it_is_removed() {
     assert_eq!(status, Some(0), "{log}");
     for said in [
         ", key laptop): connected",
-        "keys read again: 1",
+        "reloaded 1 keys",
         "there is no key laptop",
         "its key was removed or its rights changed",
     ] {

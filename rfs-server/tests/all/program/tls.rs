@@ -81,7 +81,7 @@ impl Running {
         loop {
             let mut line = String::new();
             assert_ne!(self.log.read_line(&mut line).unwrap(), 0, "it has ended");
-            if line.contains("the certificates stay") || line.contains("certificates read again") {
+            if line.contains("the certificates stay") || line.contains("reloaded the certificates") {
                 return line;
             }
         }
@@ -115,6 +115,6 @@ fn sighup_reloads_the_certificates() {
     assert!(server.takes(&named("localhost")));
     private(&key, &good);
     authority.sign("server", &["files.example"]);
-    assert!(server.hang_up().contains("certificates read again"));
+    assert!(server.hang_up().contains("reloaded the certificates"));
     assert!(server.takes(&named("files.example")) && !server.takes(&named("localhost")));
 }

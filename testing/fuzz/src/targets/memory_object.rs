@@ -16,7 +16,7 @@ use rfs_server::{
     access_mode::AccessMode,
     bytes::Bytes,
     clock::ManualClock,
-    dispatch::{Dispatcher, Kept, Outcome, Root},
+    dispatch::{Dispatcher, Outcome, RecoveredState, Root},
     durable::{
         Header, Log, NonzeroBitmap,
         header::PAGE,
@@ -116,7 +116,7 @@ fn start_servers(log: &Arc<Memory>) -> u64 {
             }
         }
         let dirt = Some(NonzeroBitmap::new(Arc::clone(log), 0));
-        let kept = Kept { log: Some(opened), state: Some(state), dirt, starts, clean };
+        let kept = RecoveredState { log: Some(opened), state: Some(state), dirt, starts, clean };
         let root = Root { perm: 0o755, uid: 0, gid: 0 };
         let clock = Arc::new(ManualClock::new(0));
         let memory = (all.clone(), Arc::clone(&table));
@@ -168,7 +168,7 @@ fn attach(mount: Option<Identity>) -> Request<'static> {
 fn made() -> Arc<Memory> {
     let (log, table) = (memory(BITMAP + 2 * SEGMENT), memory(dispatcher::INODES * record::LEN));
     let arena = memory(dispatcher::MEMORY);
-    let kept = Kept {
+    let kept = RecoveredState {
         log: Some(Log::new(Arc::clone(&log), BITMAP, SEGMENT)),
         state: None,
         dirt: Some(NonzeroBitmap::new(Arc::clone(&log), 0)),

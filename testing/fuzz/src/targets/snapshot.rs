@@ -9,7 +9,7 @@ use rfs_proto::{ROOT_INO, Reply, Request, SetAttr, checksum, record};
 use rfs_server::{
     bytes::Bytes,
     clock::ManualClock,
-    dispatch::{Dispatcher, Kept, Root},
+    dispatch::{Dispatcher, RecoveredState, Root},
     persist::{
         Contents,
         format::{Frames, Header, Kind, Reader},
@@ -37,7 +37,7 @@ pub(super) fn file(bytes: &[u8]) {
     let words = memory(checksum::region_len(dispatcher::MEMORY as u64) as usize);
     let checked = Bytes::new(Arc::clone(&arena), Some(words));
     let Ok(state) = restore(contents, bytes, (&checked, &table), None) else { return };
-    let kept = Kept { log: None, state: Some(state), dirt: None, starts: 1, clean: true };
+    let kept = RecoveredState { log: None, state: Some(state), dirt: None, starts: 1, clean: true };
     let root = Root { perm: 0o755, uid: 0, gid: 0 };
     let clock = Arc::new(ManualClock::new(0));
     let memory = (checked, Arc::clone(&table));

@@ -6,9 +6,9 @@
 
 use std::{collections::BTreeSet, fmt};
 
-/// Names that testbed for regular files only.
+/// Names of regular files only.
 pub(crate) const FILES: [&str; 6] = ["a", "b", "c", "d/x", "d/y", "e/x"];
-/// Names that testbed for directories only. The first one always exists.
+/// Names of directories only. The first one always exists.
 pub(crate) const DIRS: [&str; 3] = [".", "d", "e"];
 /// Slots for open files of one worker.
 pub(crate) const SLOTS: u8 = 3;

@@ -101,7 +101,6 @@ impl fmt::Display for Program {
     }
 }
 
-/// Draws a program.
 pub(crate) fn draw(seed: u64, shape: &Shape) -> Program {
     let random = fastrand::Rng::with_seed(seed);
     let open = vec![[false; SLOTS as usize]; shape.workers];

@@ -37,7 +37,6 @@ pub(super) fn is_on() -> bool {
     is_on_at(Path::new(SWITCH)).unwrap_or(false)
 }
 
-/// Sets the switch.
 pub(super) fn set() -> Result<(), SwitchError> {
     if set_at(Path::new(SWITCH))? {
         log::info!("FUSE over io_uring was off for this machine, and is on now: {SWITCH} is Y");

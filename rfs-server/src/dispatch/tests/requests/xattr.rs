@@ -1,6 +1,6 @@
 //! Extended attributes and ACLs: the replies, and the effects on modes, records and limits.
 
-use rfs_proto::{Belongs, MAX_XATTR_VALUE, Marks, Value, XATTR_PART, XattrSet};
+use rfs_proto::{ExpectedOwner, MAX_XATTR_VALUE, Marks, Value, XATTR_PART, XattrSet};
 
 use super::*;
 
@@ -236,7 +236,7 @@ fn a_conditional_change_needs_the_expected_owner() {
     for (uid, gid, so) in
         [(5, None, true), (5, Some(6), true), (5, Some(5), false), (6, None, false), (6, Some(6), false)]
     {
-        let only_if = Some(Belongs { uid, gid });
+        let only_if = Some(ExpectedOwner { uid, gid });
         let before = client.attr(Request::GetAttr { ino });
         let chmod = SetAttr { perm: Some(0o600 + u32::from(so)), only_if, ..SetAttr::default() };
         let requests = [

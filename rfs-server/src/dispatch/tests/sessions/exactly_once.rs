@@ -22,7 +22,7 @@ fn mount(f: &Fixture, id: u64) -> Client<'_> {
 fn once(client: &Client<'_>, number: (u32, u64), request: Request<'_>) -> Reply {
     match client.fixture.dispatcher.handle_once(client.id, number, request) {
         Outcome::Now(reply) => reply,
-        Outcome::Later(_) => panic!("{request:?} is deferred"),
+        Outcome::Deferred(_) => panic!("{request:?} is deferred"),
     }
 }
 
@@ -67,9 +67,9 @@ fn a_repeated_request_waits_for_the_same_recalls() {
     // Repeats the request. The result receives the deferred reply.
     let again = || match f.dispatcher.handle_once(client.id, (3, 9), make) {
         Outcome::Now(reply) => panic!("{reply:?} is not deferred"),
-        Outcome::Later(promise) => {
+        Outcome::Deferred(held) => {
             let (send, reply) = mpsc::channel();
-            f.dispatcher.redeem(promise, Sender::new(move |told| send.send(told).unwrap()));
+            f.dispatcher.redeem(held, Sender::new(move |told| send.send(told).unwrap()));
             reply
         }
     };

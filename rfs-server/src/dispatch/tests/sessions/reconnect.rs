@@ -29,7 +29,7 @@ pub(super) fn back(f: &Fixture, id: u64) -> Client<'_> {
 pub(super) fn once(client: &Client<'_>, number: (u32, u64), request: Request<'_>) -> Reply {
     match client.fixture.dispatcher.handle_once(client.id, number, request) {
         Outcome::Now(reply) => reply,
-        Outcome::Later(_) => panic!("{request:?} is deferred"),
+        Outcome::Deferred(_) => panic!("{request:?} is deferred"),
     }
 }
 
@@ -37,9 +37,9 @@ fn later(client: &Client<'_>, number: (u32, u64), request: Request<'_>) -> mpsc:
     let (sender, receiver) = mpsc::channel();
     match client.fixture.dispatcher.handle_once(client.id, number, request) {
         Outcome::Now(reply) => sender.send(reply).unwrap(),
-        Outcome::Later(promise) => {
+        Outcome::Deferred(held) => {
             let send = Sender::new(move |reply| sender.send(reply).unwrap());
-            client.fixture.dispatcher.redeem(promise, send);
+            client.fixture.dispatcher.redeem(held, send);
         }
     }
     receiver

@@ -82,7 +82,7 @@ impl Object {
             let log = Log::open(Arc::clone(&self.state), LOG, self.segment, |op| state.apply(op)).unwrap();
             (log, Some(state))
         };
-        let kept = Kept {
+        let kept = RecoveredState {
             log: Some(log),
             state,
             dirt: Some(NonzeroBitmap::new(Arc::clone(&self.state), 0)),

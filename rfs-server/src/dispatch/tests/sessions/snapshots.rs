@@ -76,7 +76,7 @@ fn restored_at(
     let contents = Contents::read(file).unwrap();
     let state = restore(contents, file, (&Arc::clone(&arena).into(), &table), dirt.as_ref())?;
     let log = logged.then(|| Log::new(memory(1 << 19), 0, 1 << 18));
-    let kept = Kept { log, state: Some(state), dirt, starts: 1, clean: true };
+    let kept = RecoveredState { log, state: Some(state), dirt, starts: 1, clean: true };
     let clock = Arc::new(ManualClock::new(now));
     let memory = (Arc::clone(&arena), Arc::clone(&table));
     let dispatcher =
@@ -259,7 +259,7 @@ fn a_restore_writes_a_complete_log_or_fails() {
         let bytes = Bytes::from(Arc::clone(&arena));
         let state = restore(contents, &file[..], (&bytes, &table), None).unwrap();
         let log = Some(Log::new(memory(2 * segment), 0, segment));
-        let kept = Kept { log, state: Some(state), dirt: None, starts: 1, clean: true };
+        let kept = RecoveredState { log, state: Some(state), dirt: None, starts: 1, clean: true };
         let clock = Arc::new(ManualClock::new(1));
         Dispatcher::kept((arena, table), Zeroing::Inline, ROOT, clock, kept).map(drop)
     };

@@ -41,7 +41,7 @@ const PROBE_EVERY: Duration = Duration::from_millis(100);
 /// The result of an attack that the server withstood.
 #[derive(Clone, Copy, Debug)]
 pub struct Withstood {
-    /// The attack.
+    /// Attack that was made.
     pub attack: Attack,
     /// Number of steps that the server accepted: sessions, streams, calls or messages with
     /// descriptors.

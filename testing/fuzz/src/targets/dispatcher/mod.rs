@@ -90,8 +90,8 @@ impl Bench {
     ) -> Option<Reply> {
         match self.dispatcher.handle(session, request) {
             Outcome::Now(reply) => Some(reply),
-            Outcome::Later(promise) => {
-                self.dispatcher.redeem(promise, Sender::new(later));
+            Outcome::Deferred(held) => {
+                self.dispatcher.redeem(held, Sender::new(later));
                 None
             }
         }
