@@ -15,7 +15,7 @@ use rfs_proto::{BLOCK, Errno, Extent, Reply, Request, StatFs, decode_reply, deco
 use rfs_server::{
     Config,
     dispatch::Dispatcher,
-    service::{FileService, Lent, Reach},
+    service::{ExportRegions, FileService, ServedExport},
     space::Space,
 };
 use tempfile::TempDir;
@@ -72,7 +72,7 @@ fn mount(over: Over, lie: Option<Lie>) -> Lying {
     let (arena, table) = (memory("liar-arena", MIB), memory("liar-table", INODES * RECORD));
     let data = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
     let export = |memory, access| host.export_in(Domain::default(), memory, access).expect("exported");
-    let open = Reach {
+    let open = ExportRegions {
         arena: export(&arena, data),
         table: export(&table, data | Access::REMOTE_ATOMIC),
         sums: None,
@@ -80,7 +80,7 @@ fn mount(over: Over, lie: Option<Lie>) -> Lying {
     let config = Config::new(MIB);
     let space = Arc::new(Space::new(arena, config.zeroing));
     let dispatcher = Dispatcher::new(space, table, config.root, config.clock).expect("room for the root");
-    let lent = Lent { name: String::new(), dispatcher: Arc::new(dispatcher), open, keyed: [].into() };
+    let lent = ServedExport { name: String::new(), dispatcher: Arc::new(dispatcher), open, keyed: [].into() };
     let liar = Arc::new(Liar { honest: FileService::new(vec![lent], None), lie: Mutex::new(lie) });
     let socket = directory();
     let address = match over {
