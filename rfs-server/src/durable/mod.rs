@@ -15,7 +15,6 @@
 //! # Concurrency
 //! See each module. The log and the tethers are for any thread; recovery uses one thread.
 
-pub mod tethers;
 mod hash;
 pub mod header;
 pub mod log;
@@ -26,10 +25,11 @@ pub mod prior_clients;
 pub mod prior_sessions;
 pub mod replay;
 mod reservation;
+pub mod tethers;
 
 pub use crate::space::NonzeroBitmap;
-pub use tethers::Tethers;
 pub use header::{Header, Shape};
 pub use log::Log;
 pub use object::{Object, ObjectError, ObjectStore};
 pub use prior_clients::PriorClients;
+pub use tethers::Tethers;

@@ -18,7 +18,6 @@ use rfs_proto::{checksum, record};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
 use super::{
-    tethers::Tethers,
     header::{Header, HeaderError, PAGE, Shape, Turn},
     log::{Log, LogError},
     op::Op,
@@ -26,6 +25,7 @@ use super::{
     prior_clients::PriorClients,
     replay::State,
     reservation,
+    tethers::Tethers,
 };
 use crate::space::{nonzero_bitmap::NonzeroBitmap, quarantine::BEFORE};
 

@@ -19,7 +19,7 @@ use rdmabox::ConnectedProcess;
 use rustix::process::getpid;
 use seeded_faults::seeded;
 
-use super::tethers::{Tether, Process};
+use super::tethers::{Process, Tether};
 
 /// Least time between two attempts to kill processes.
 const KILL_INTERVAL: Duration = Duration::from_secs(1);
@@ -63,8 +63,9 @@ impl PriorClients {
         let tethers = self.tethers.lock();
         let held: Vec<&Tether> = tethers.iter().filter(|tether| tether.is_held()).collect();
         // Its number may be another one in another namespace.
-        let is_named =
-            |tether: &&Tether| tether.process.zip(process).is_some_and(|(named, now)| named.inode == now.inode);
+        let is_named = |tether: &&Tether| {
+            tether.process.zip(process).is_some_and(|(named, now)| named.inode == now.inode)
+        };
         if held.iter().any(is_named) {
             return Some(true);
         }
