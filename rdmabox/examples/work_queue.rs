@@ -6,7 +6,8 @@
 //! the host. The bell counts its rings, so a worker misses no ring between its look and its sleep.
 //!
 //! `cargo run --release -p rdmabox --example work_queue` starts a host in this process; with
-//! `-- --connect ADDRESS` the host is another process, started with `-- --listen ADDRESS`. It prints
+//! `-- --connect ADDRESS` the host is another process, started with `-- --listen ADDRESS`. It
+//! prints
 //!
 //! ```text
 //! 2000 jobs of 2 producers, each done once by 3 workers

@@ -79,8 +79,8 @@
 //!
 //! Devices access memory that the compiler knows nothing of. Blocking requests lend the caller's
 //! buffer until the device has released it; started requests own theirs. Lent [`Memory`] is never
-//! exposed as a slice. The [`guide`] has the reasons. The three ways to give the crate
-//! memory without these checks are unsafe: [`SendBuf`], [`RecvBuf`], and registering borrowed memory.
+//! exposed as a slice. The [`guide`] has the reasons. The three ways to give the crate memory
+//! without these checks are unsafe: [`SendBuf`], [`RecvBuf`], and registering borrowed memory.
 
 pub mod admission;
 mod auth;

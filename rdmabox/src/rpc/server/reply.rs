@@ -1,6 +1,7 @@
 //! The reply of a service, given at once or deferred.
 //!
-//! [`Reply`] is filled in by the service during the call. [`PendingReply`] answers the call afterwards.
+//! [`Reply`] is filled in by the service during the call. [`PendingReply`] answers the call after
+//! that.
 //!
 //! # Concurrency
 //! A `PendingReply` may be used from any thread. No locks.

@@ -39,8 +39,8 @@ const MAX_QUEUE_PAIRS: usize = 16;
 /// blocking call in a callback fails with [`RequestError::Invalid`](crate::RequestError::Invalid).
 ///
 /// A failed request breaks its queue pair. Requests posted behind it fail with
-/// [`RequestError::Flushed`](crate::RequestError::Flushed). The other queue pairs continue, and the runtime replaces the broken
-/// queue pair in the background.
+/// [`RequestError::Flushed`](crate::RequestError::Flushed). The other queue pairs continue, and
+/// the runtime replaces the broken queue pair in the background.
 #[derive(Debug)]
 pub struct Session {
     pub(crate) address: Address,
@@ -154,8 +154,8 @@ impl Session {
         self.runtime.stage_threshold()
     }
 
-    /// Ends the session. Outstanding and later requests fail with [`RequestError::Disconnected`](crate::RequestError::Disconnected).
-    /// Outside of a callback, this first waits for [started](Self::start_call) calls, at most for
+    /// Ends the session. Outstanding and later requests fail with
+    /// [`RequestError::Disconnected`](crate::RequestError::Disconnected). Outside of a callback, this first waits for [started](Self::start_call) calls, at most for
     /// the operation timeout.
     pub fn close(&self) {
         if !in_callback() && !self.rpc.is_dead() {

@@ -242,7 +242,7 @@ fn make(
     control: &mut Stream,
     identity: Identity,
 ) -> Result<(), String> {
-    // Dropping `HostHandle` may already have shut down the sessions that it found, without this one.
+    // Dropping `HostHandle` may have shut down the sessions that it found, without this one.
     if inner.stopping.load(Ordering::SeqCst) {
         return Err("the server is being stopped".into());
     }
