@@ -155,8 +155,8 @@ impl Session {
     }
 
     /// Ends the session. Outstanding and later requests fail with
-    /// [`RequestError::Disconnected`](crate::RequestError::Disconnected). Outside of a callback, this
-    /// first waits for [started](Self::start_call) calls, at most for the operation timeout.
+    /// [`RequestError::Disconnected`](crate::RequestError::Disconnected). Outside of a callback,
+    /// this first waits for [started](Self::start_call) calls, at most for the operation timeout.
     pub fn close(&self) {
         if !in_callback() && !self.rpc.is_dead() {
             // Callers that need the outcome have called `finish_calls` themselves.
