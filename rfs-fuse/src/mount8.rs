@@ -7,7 +7,7 @@
 //!
 //! A mount is `nosuid,nodev` by default, because its files belong to another machine. mount(8)
 //! consumes `suid` and `dev` as its own defaults and does not pass them on. `allow_suid` and
-//! `allow_dev` reach the helper.
+//! `allow_dev` reach the helper. `nosuid` and `nodev` override them.
 //!
 //! No I/O, no locks, no clock.
 
@@ -160,28 +160,46 @@ fn expand(list: &OsStr) -> Vec<OsString> {
     options(&list.to_string_lossy()).iter().filter_map(|one| argument(one)).map(OsString::from).collect()
 }
 
-/// Whether set-user-ID programs and device nodes take effect. The last option of a list counts.
+/// Whether one kind of file takes effect: set-user-ID programs, or device nodes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Effect {
+    /// The last of `suid` and `nosuid`, or of `dev` and `nodev`.
+    flag: Option<bool>,
+    /// True after `allow_suid`, or `allow_dev`.
+    allowed: bool,
+}
+
+impl Effect {
+    /// mount(8) moves its own flags in front of all other options, so `nosuid` counts in any place.
+    fn is_wanted(self) -> bool {
+        self.flag.unwrap_or(self.allowed)
+    }
+}
+
+/// Whether set-user-ID programs and device nodes take effect.
 #[derive(Clone, Copy, Debug, Default)]
 struct Effects {
-    suid: bool,
-    dev: bool,
+    suid: Effect,
+    dev: Effect,
 }
 
 impl Effects {
     fn apply(&mut self, list: &OsStr) {
         for option in options(&list.to_string_lossy()) {
             match option.as_str() {
-                "suid" | "allow_suid" => self.suid = true,
-                "nosuid" => self.suid = false,
-                "dev" | "allow_dev" => self.dev = true,
-                "nodev" => self.dev = false,
+                "suid" => self.suid.flag = Some(true),
+                "nosuid" => self.suid.flag = Some(false),
+                "allow_suid" => self.suid.allowed = true,
+                "dev" => self.dev.flag = Some(true),
+                "nodev" => self.dev.flag = Some(false),
+                "allow_dev" => self.dev.allowed = true,
                 _ => {}
             }
         }
     }
 
     fn arguments(self) -> impl Iterator<Item = &'static str> {
-        [(self.suid, "--suid"), (self.dev, "--dev")]
+        [(self.suid.is_wanted(), "--suid"), (self.dev.is_wanted(), "--dev")]
             .into_iter()
             .filter_map(|(is_set, name)| is_set.then_some(name))
     }
@@ -394,6 +412,11 @@ mod tests {
                 "rfs-fuse --io-uring=on --subtype=rfs --quiet --daemon -- a:1 /m",
             ),
             ("mount.fuse.rfs a:1 /m -o allow_dev,nodev", "rfs-fuse --subtype=rfs --quiet --daemon -- a:1 /m"),
+            // mount(8) passes `-o allow_suid,allow_dev -o nosuid` on in this order.
+            (
+                "mount.fuse.rfs a:1 /m -o rw,nosuid,allow_suid,allow_dev",
+                "rfs-fuse --dev --subtype=rfs --quiet --daemon -- a:1 /m",
+            ),
             (
                 "mount.fuse.rfs a:1 /m -o nosuid,ro,nodev",
                 "rfs-fuse --read-only --subtype=rfs --quiet --daemon -- a:1 /m",

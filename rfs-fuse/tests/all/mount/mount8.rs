@@ -103,6 +103,8 @@ fn mount_8_finds_the_helper_by_the_type() {
         (Over::Shm, "noexec,noatime,suid,dev", false),
         (Over::Tcp, "noexec,noatime,io_uring=off", false),
         (Over::Shm, "noexec,noatime,allow_suid,allow_dev", true),
+        // mount(8) passes its own flags first, in any case.
+        (Over::Shm, "noexec,noatime,allow_suid,allow_dev,nosuid,nodev", false),
     ] {
         let lender = Lender::new(16 << 20);
         let (links, point) = (directory(), directory());
