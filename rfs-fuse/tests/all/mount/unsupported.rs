@@ -177,6 +177,45 @@ fn maps_of_extents() {
     });
 }
 
+/// FUSE passes these requests on only to mounts that ask for ioctl requests, which rfs does not.
+#[test]
+fn ioctls_of_local_file_systems() {
+    use nix::libc;
+    each(16 * MIB, |_, mount| {
+        let file = made(mount, "file");
+        let root = File::open(&mount.point).expect("opened");
+        for (name, on, number, error) in [
+            ("FS_IOC_GETFSLABEL", &file, 0x8100_9431_u32, libc::ENOTTY),
+            ("FS_IOC_SHUTDOWN", &file, 0x8004_587D, libc::ENOTTY),
+            ("FS_IOC_ENABLE_VERITY", &file, 0x4080_6685, libc::ENOTTY),
+            ("FS_IOC_FSGETXATTR", &file, 0x801C_581F, libc::ENOTTY),
+            ("XFS_IOC_EXCHANGE_RANGE", &file, 0x4028_5881, libc::ENOTTY),
+            ("FS_IOC_SET_ENCRYPTION_POLICY", &root, 0x800C_6613, libc::ENOTTY),
+            ("FITRIM", &root, 0xC018_5879, libc::ENOTTY),
+            ("FIFREEZE", &root, 0xC004_5877, libc::EOPNOTSUPP),
+        ] {
+            let mut argument = [0u8; 256];
+            // SAFETY: each structure has at most the length of the buffer, and zeros are valid.
+            let done = unsafe { libc::ioctl(on.as_raw_fd(), number as libc::Ioctl, argument.as_mut_ptr()) };
+            let got = std::io::Error::last_os_error().raw_os_error();
+            assert_eq!((done, got), (-1, Some(error)), "{name}");
+        }
+    });
+}
+
+#[test]
+fn swap_files() {
+    use nix::libc;
+    each(16 * MIB, |_, mount| {
+        fs::write(mount.path("swap"), vec![0; 1 << 20]).expect("written");
+        let path = std::ffi::CString::new(mount.path("swap").to_str().expect("UTF-8")).expect("no zero");
+        // SAFETY: the path ends with a zero.
+        let done = unsafe { libc::swapon(path.as_ptr(), 0) };
+        let error = std::io::Error::last_os_error();
+        assert_eq!((done, error.raw_os_error()), (-1, Some(libc::EINVAL)));
+    });
+}
+
 #[test]
 fn quotas_of_users() {
     use nix::libc;
