@@ -126,7 +126,7 @@ fn main() -> Result<()> {
     let session = |direct| -> Result<(Arc<Session>, RemoteAddr)> {
         let options = SessionOptions { direct, ..SessionOptions::default() };
         let session = Session::connect(&running.addresses()[0], &options)?;
-        let base = MemoryServer::locate(&session)?.base;
+        let base = MemoryServer::locate(&session)?.base();
         Ok((session, base))
     };
     let ((direct, base), (posting, _)) = (session(true)?, session(false)?);

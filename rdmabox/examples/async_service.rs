@@ -82,7 +82,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("{RECORDS} lookups through {}", session.description());
 
     block_on(async {
-        let directory = Directory::create(session, memory.base).await?;
+        let directory = Directory::create(session, memory.base()).await?;
         let began = Instant::now();
         for id in 0..RECORDS {
             directory.lookup(id).await?;

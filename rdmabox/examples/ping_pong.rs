@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         _ => return Err("usage: ping_pong [--connect ADDRESS]".into()),
     };
     let session = Session::connect(&address, &SessionOptions::default())?;
-    let base = MemoryServer::locate(&session)?.base;
+    let base = MemoryServer::locate(&session)?.base();
     let mut buffer = [0; 4096];
 
     println!("{ROUNDS} of each, one at a time, through {}", session.description());

@@ -17,7 +17,7 @@
 
 use std::{error::Error, marker::PhantomData};
 
-use rdmabox::{Address, MemoryServer, Op, RemoteAddr, RemoteMemory, RequestError, Session, SessionOptions};
+use rdmabox::{Address, MemoryServer, Op, RemoteMr, RequestError, Session, SessionOptions};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Data that can be copied between machines: no pointers, no padding, and every bit pattern is
@@ -36,22 +36,22 @@ const BATCH: u64 = 1024;
 /// list as the elements, behind them.
 struct RemoteVec<'a, T> {
     session: &'a Session,
-    memory: RemoteMemory,
+    memory: RemoteMr,
     len: u64,
     elements: PhantomData<T>,
 }
 
 impl<'a, T: Plain> RemoteVec<'a, T> {
     /// Creates an empty vector, and discards any previous contents.
-    fn create(session: &'a Session, memory: RemoteMemory) -> Result<Self, RequestError> {
-        session.write(memory.base, &[0; 8])?;
+    fn create(session: &'a Session, memory: RemoteMr) -> Result<Self, RequestError> {
+        session.write(memory.for_write(0, 8)?, &[0; 8])?;
         Ok(RemoteVec { session, memory, len: 0, elements: PhantomData })
     }
 
     /// Opens the existing vector.
-    fn open(session: &'a Session, memory: RemoteMemory) -> Result<Self, RequestError> {
+    fn open(session: &'a Session, memory: RemoteMr) -> Result<Self, RequestError> {
         let mut len = [0; 8];
-        session.read(memory.base, &mut len)?;
+        session.read(memory.for_read(0, 8)?, &mut len)?;
         let vec = RemoteVec { session, memory, len: u64::from_le_bytes(len), elements: PhantomData };
         // Values written by a peer are checked before use.
         if vec.len > vec.capacity() {
@@ -66,11 +66,12 @@ impl<'a, T: Plain> RemoteVec<'a, T> {
     }
 
     fn capacity(&self) -> u64 {
-        self.memory.len.saturating_sub(HEADER) / size_of::<T>() as u64
+        self.memory.len().saturating_sub(HEADER) / size_of::<T>() as u64
     }
 
-    fn place(&self, index: u64) -> RemoteAddr {
-        self.memory.base.at(HEADER + index * size_of::<T>() as u64)
+    /// Returns the offset of an element that the memory has room for.
+    fn place(index: u64) -> u64 {
+        HEADER + index * size_of::<T>() as u64
     }
 
     fn push(&mut self, value: T) -> Result<(), RequestError> {
@@ -83,10 +84,11 @@ impl<'a, T: Plain> RemoteVec<'a, T> {
         if added > self.capacity() - self.len {
             return Err(RequestError::Invalid(format!("no room for {added} more")));
         }
-        let mut old = 0;
+        let (mut old, data) = (0, values.as_bytes());
+        let place = self.memory.for_write(Self::place(self.len), data.len())?;
         self.session.execute(&mut [
-            Op::Write { remote: self.place(self.len), data: values.as_bytes() },
-            Op::FetchAdd { remote: self.memory.base, add: added, old: &mut old },
+            Op::Write { remote: place, data },
+            Op::FetchAdd { remote: self.memory.for_atomic(0)?, add: added, old: &mut old },
         ])?;
         self.len += added;
         Ok(())
@@ -97,7 +99,8 @@ impl<'a, T: Plain> RemoteVec<'a, T> {
             return Ok(None);
         }
         let mut value = T::new_zeroed();
-        self.session.read(self.place(index), value.as_mut_bytes())?;
+        let place = self.memory.for_read(Self::place(index), size_of::<T>())?;
+        self.session.read(place, value.as_mut_bytes())?;
         Ok(Some(value))
     }
 
@@ -106,14 +109,17 @@ impl<'a, T: Plain> RemoteVec<'a, T> {
         if index >= self.len {
             return Err(RequestError::Invalid(format!("index {index} of {}", self.len)));
         }
-        self.session.write(self.place(index), value.as_bytes())
+        let place = self.memory.for_write(Self::place(index), size_of::<T>())?;
+        self.session.write(place, value.as_bytes())
     }
 
     /// Iterates over all elements, and fetches them in batches.
     fn iter(&self) -> impl Iterator<Item = Result<T, RequestError>> {
         (0..self.len).step_by(BATCH as usize).flat_map(|first| {
             let mut batch: Vec<T> = (first..self.len.min(first + BATCH)).map(|_| T::new_zeroed()).collect();
-            let read = self.session.read(self.place(first), batch.as_mut_bytes());
+            let out = batch.as_mut_bytes();
+            let place = self.memory.for_read(Self::place(first), out.len());
+            let read = place.map_err(RequestError::from).and_then(|place| self.session.read(place, out));
             // A failed batch yields one error and no elements.
             let (elements, error) = match read {
                 Ok(()) => (batch, None),

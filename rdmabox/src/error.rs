@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::verbs::WcStatus;
+use crate::verbs::{RemoteMrError, WcStatus};
 
 /// Error of a request or a call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,4 +36,10 @@ pub enum RequestError {
     /// The request is invalid. It had no effect, and the session goes on.
     #[error("{0}")]
     Invalid(String),
+}
+
+impl From<RemoteMrError> for RequestError {
+    fn from(refused: RemoteMrError) -> RequestError {
+        RequestError::Invalid(refused.to_string())
+    }
 }

@@ -21,11 +21,11 @@
 //!
 //! // On another one.
 //! let session = Session::connect(&address.parse()?, &SessionOptions::default())?;
-//! let base = MemoryServer::locate(&session)?.base;
+//! let memory = MemoryServer::locate(&session)?;
 //! // No code of the host's program runs for these two.
-//! session.write(base, b"hello")?;
+//! session.write(memory.for_write(0, 5)?, b"hello")?;
 //! let mut back = [0; 5];
-//! session.read(base, &mut back)?;
+//! session.read(memory.for_read(0, 5)?, &mut back)?;
 //! assert_eq!(&back, b"hello");
 //! assert_eq!(session.stats().write_requests, 1);
 //! # Ok(())
@@ -104,7 +104,7 @@ mod sync;
 pub mod tls;
 pub mod verbs;
 
-pub use memory::{Buffer, Memory, MemoryError, PreMrThreshold, RecvBuf, SendBuf};
+pub use memory::{Buffer, Memory, MemoryError, PreMrThreshold, RecvBuf, SendBuf, Slice};
 pub use session::*;
 
 #[doc = include_str!("../GUIDE.md")]

@@ -1,60 +1,11 @@
-//! Caller-owned buffers that requests may use after the issuing call has returned.
+//! Buffers in registered memory, for requests that neither copy nor register.
+//!
+//! # Concurrency
+//! Plain values.
 
-use std::{
-    ops::{Deref, DerefMut},
-    sync::Arc,
-};
+use std::ops::{Deref, DerefMut, RangeBounds};
 
-use super::{PreMrBuf, own_buf::OwnBuf};
-
-/// A buffer to send from.
-///
-/// # Safety
-/// [`bytes`](Self::bytes) must return the same bytes at the same address on every call, also
-/// after a move of the value, until the value is dropped or borrowed mutably. A move of the value
-/// must not assert unique access to the bytes, as the move of a `Box` does.
-pub unsafe trait SendBuf: Send + 'static {
-    /// Returns the bytes to send.
-    fn bytes(&self) -> &[u8];
-}
-
-/// A buffer to receive into.
-///
-/// # Safety
-/// As for [`SendBuf`]. [`bytes_mut`](Self::bytes_mut) must return the same bytes as
-/// [`bytes`](SendBuf::bytes).
-pub unsafe trait RecvBuf: SendBuf {
-    /// Returns the bytes to fill; a request fills all of them.
-    fn bytes_mut(&mut self) -> &mut [u8];
-}
-
-// SAFETY: a move of a vector does not move its elements.
-unsafe impl SendBuf for Vec<u8> {
-    fn bytes(&self) -> &[u8] {
-        self
-    }
-}
-
-// SAFETY: a move of a vector does not move its elements.
-unsafe impl RecvBuf for Vec<u8> {
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        self
-    }
-}
-
-// SAFETY: the bytes stay borrowed until the process ends.
-unsafe impl SendBuf for &'static [u8] {
-    fn bytes(&self) -> &[u8] {
-        self
-    }
-}
-
-// SAFETY: shared bytes never change, and they stay in place while a reference exists.
-unsafe impl SendBuf for Arc<[u8]> {
-    fn bytes(&self) -> &[u8] {
-        self
-    }
-}
+use super::{PreMrBuf, RecvBuf, SendBuf, Slice, own_buf::OwnBuf};
 
 /// A buffer in registered memory. Requests of its session neither copy nor register it.
 #[derive(Debug)]
@@ -65,6 +16,17 @@ enum Place {
     /// A block that returns to the pool when it is dropped.
     Pool(PreMrBuf),
     Own(OwnBuf),
+}
+
+impl Buffer {
+    /// Takes a part of the buffer for a started request. [`Slice::into_inner`] gives the whole
+    /// buffer back. Requests of the part neither copy nor register it either.
+    ///
+    /// # Panics
+    /// If the range is not inside the buffer.
+    pub fn slice(self, range: impl RangeBounds<usize>) -> Slice<Buffer> {
+        Slice::new(self, range)
+    }
 }
 
 impl From<PreMrBuf> for Buffer {

@@ -6,7 +6,7 @@
 //! the caller moves its buffer into a [`Lent`], which returns the buffer only after every loan of
 //! it is dropped. Requests drop their loans only after the device has stopped using the memory.
 
-use std::{cell::RefCell, marker::PhantomData, sync::Arc};
+use std::{cell::RefCell, marker::PhantomData, mem::MaybeUninit, sync::Arc};
 
 use super::{PreMrBuf, RecvBuf, SendBuf};
 use crate::{
@@ -147,18 +147,25 @@ pub(crate) fn scope<'env, R>(f: impl FnOnce(&Scope<'env>) -> R) -> R {
 pub(crate) type LoanCount = Arc<AtomicUsize>;
 
 /// A buffer whose requests may outlive the call that issued them.
-#[derive(Debug)]
 pub(crate) struct Lent<B> {
-    /// `None` after the buffer was taken back.
-    buf: Option<B>,
+    /// `None` after the buffer was taken back; initialized otherwise. The union keeps a move of
+    /// this value from asserting that a `Box` in the buffer is the only way to its bytes: loans
+    /// hold their addresses.
+    buf: Option<MaybeUninit<B>>,
     count: LoanCount,
+}
+
+impl<B> std::fmt::Debug for Lent<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lent").field("count", &self.count).finish_non_exhaustive()
+    }
 }
 
 impl<B> Lent<B> {
     /// Wraps `buf`. `count` must be zero; it can be reused after [`take`](Self::take).
     pub(crate) fn new(buf: B, count: LoanCount) -> Lent<B> {
         debug_assert_eq!(count.load(Ordering::Acquire), 0);
-        Lent { buf: Some(buf), count }
+        Lent { buf: Some(MaybeUninit::new(buf)), count }
     }
 
     /// Returns true if no loan is outstanding.
@@ -169,7 +176,13 @@ impl<B> Lent<B> {
     /// Blocks until every loan is dropped, then returns the buffer and the counter.
     pub(crate) fn take(mut self) -> (Option<B>, LoanCount) {
         drop(Settle(&self.count));
-        (self.buf.take(), Arc::clone(&self.count))
+        (self.take_buf(), Arc::clone(&self.count))
+    }
+
+    /// Takes the buffer. No loan may be outstanding.
+    fn take_buf(&mut self) -> Option<B> {
+        // SAFETY: a buffer that is present is initialized.
+        self.buf.take().map(|buf| unsafe { buf.assume_init() })
     }
 
     fn loan(&self, ptr: *mut u8, len: usize, writable: bool) -> Loan {
@@ -182,7 +195,8 @@ impl<B: SendBuf> Lent<B> {
     /// Lends the bytes for sending, in pieces of at most `max` bytes. An empty buffer yields one
     /// empty loan.
     pub(crate) fn lend(&self, max: usize) -> impl Iterator<Item = Loan> {
-        let bytes = self.buf.as_ref().map_or(&[][..], SendBuf::bytes);
+        // SAFETY: a buffer that is present is initialized.
+        let bytes = self.buf.as_ref().map_or(&[][..], |buf| unsafe { buf.assume_init_ref() }.bytes());
         let pieces = bytes.chunks(max).chain(bytes.is_empty().then_some(bytes));
         pieces.map(|piece| self.loan(piece.as_ptr().cast_mut(), piece.len(), false))
     }
@@ -194,7 +208,8 @@ impl<B: RecvBuf> Lent<B> {
     pub(crate) fn lend_mut(&mut self, max: usize) -> impl Iterator<Item = Loan> {
         assert!(self.is_back(), "the buffer is already on loan");
         let (ptr, len) = self.buf.as_mut().map_or((std::ptr::null_mut(), 0), |buf| {
-            let bytes = buf.bytes_mut();
+            // SAFETY: a buffer that is present is initialized.
+            let bytes = unsafe { buf.assume_init_mut() }.bytes_mut();
             (bytes.as_mut_ptr(), bytes.len())
         });
         let starts = (0..len).step_by(max.max(1)).chain((len == 0).then_some(0));
@@ -205,13 +220,12 @@ impl<B: RecvBuf> Lent<B> {
 
 impl<B> Drop for Lent<B> {
     fn drop(&mut self) {
-        if let Some(buf) = self.buf.take()
-            && !self.is_back()
-        {
+        if self.is_back() {
+            drop(self.take_buf());
+        } else if self.buf.is_some() {
             // A request may still write to the buffer. Owners wait before they drop it, so this is
-            // not reached.
+            // not reached. The union does not drop its buffer.
             log::error!("buffer leaked: requests still use it");
-            std::mem::forget(buf);
         }
     }
 }
@@ -278,6 +292,47 @@ mod tests {
         });
         assert_eq!((returned.load(Ordering::SeqCst), count.load(Ordering::SeqCst)), (1, 0));
         assert_eq!(buf, Some(vec![1, 1, 1, 1, 2, 2, 2, 2, 3, 3]));
+    }
+
+    /// A buffer with a box moves while it is lent, and is dropped once.
+    #[test]
+    fn a_lent_box_can_move_and_is_dropped_once() {
+        struct Counted(Box<[u8]>, Arc<AtomicUsize>);
+        impl Drop for Counted {
+            fn drop(&mut self) {
+                self.1.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        // SAFETY: the bytes are in a box of the value.
+        unsafe impl SendBuf for Counted {
+            fn bytes(&self) -> &[u8] {
+                &self.0
+            }
+        }
+        // SAFETY: as above.
+        unsafe impl RecvBuf for Counted {
+            fn bytes_mut(&mut self) -> &mut [u8] {
+                &mut self.0
+            }
+        }
+        let drops = Arc::new(AtomicUsize::new(0));
+        let lent = || Lent::new(Counted(vec![0; 4].into(), Arc::clone(&drops)), LoanCount::default());
+        let mut one = lent();
+        let mut loans: Vec<Loan> = one.lend_mut(4).collect();
+        let moved = Box::new(one);
+        loans[0].bytes_mut().unwrap().fill(5);
+        drop(loans);
+        let (buf, _) = moved.take();
+        assert_eq!((&buf.as_ref().unwrap().0[..], drops.load(Ordering::SeqCst)), (&[5; 4][..], 0));
+        drop(buf);
+        assert_eq!(drops.load(Ordering::SeqCst), 1);
+        drop(lent());
+        assert_eq!(drops.load(Ordering::SeqCst), 2);
+        // A buffer that is on loan is leaked, not freed.
+        let two = lent();
+        let loan = two.lend(4).next().unwrap();
+        drop(two);
+        assert_eq!((loan.bytes(), drops.load(Ordering::SeqCst)), (Some(&[0; 4][..]), 2));
     }
 
     #[test]

@@ -8,14 +8,18 @@ mod loan;
 mod own_buf;
 mod pre_mr;
 mod registrations;
+mod send_buf;
+mod slice;
 mod threshold;
 
-pub use buffer::{Buffer, RecvBuf, SendBuf};
+pub use buffer::Buffer;
 pub use calibrate::{Measured, calibrate, measure, threshold_of};
 pub(crate) use loan::{Lent, Loan, LoanCount, scope};
 pub(crate) use own_buf::OwnBuf;
 pub use pre_mr::{PreMrBuf, PreMrPool};
 pub use registrations::{RegistrationCache, RegistrationLimits};
+pub use send_buf::{RecvBuf, SendBuf};
+pub use slice::Slice;
 pub use threshold::{PreMrThreshold, ThresholdError};
 
 pub use crate::mapping::{Memory, MemoryError, is_lost, survive};

@@ -15,7 +15,7 @@ use crate::{
     error::RequestError,
     mapping::Memory,
     rpc::Reply,
-    verbs::{Access, RemoteAddr},
+    verbs::{Access, RemoteMr},
 };
 
 /// Prefix of every answer. It tells this service's answers from those of other services.
@@ -28,15 +28,6 @@ const MAGIC: [u8; 8] = *b"rdmalend";
 #[derive(Debug)]
 pub struct MemoryServer {
     export: Export,
-}
-
-/// The memory of a [`MemoryServer`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RemoteMemory {
-    /// Address of the first byte.
-    pub base: RemoteAddr,
-    /// Length in bytes.
-    pub len: u64,
 }
 
 impl MemoryServer {
@@ -54,12 +45,12 @@ impl MemoryServer {
         host.listen(addresses, Arc::new(MemoryServer::new(export)))
     }
 
-    /// Asks the host for the address of its memory.
+    /// Asks the host for the address, the length and this client's rights of its memory.
     ///
     /// # Errors
     /// The errors of [`Session::call`], and [`RequestError::Invalid`] if the host's service is not
     /// a `MemoryServer`.
-    pub fn locate(session: &Session) -> Result<RemoteMemory, RequestError> {
+    pub fn locate(session: &Session) -> Result<RemoteMr, RequestError> {
         let mut reply = Vec::new();
         session.call(&MAGIC, &mut reply)?;
         decode(&reply).ok_or_else(|| RequestError::Invalid("the host's service is not a MemoryServer".into()))
@@ -68,38 +59,33 @@ impl MemoryServer {
 
 impl Service for MemoryServer {
     fn call(&self, peer: &Peer, _request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
-        let lent =
-            RemoteMemory { base: peer.remote_addr(&self.export), len: self.export.memory().len() as u64 };
-        encode(lent, reply);
+        encode(&peer.remote_mr(&self.export), reply);
         Ok(())
     }
 }
 
-fn encode(lent: RemoteMemory, reply: &mut Vec<u8>) {
+fn encode(lent: &RemoteMr, reply: &mut Vec<u8>) {
     reply.extend_from_slice(&MAGIC);
-    reply.extend_from_slice(&lent.base.to_le_bytes());
-    reply.extend_from_slice(&lent.len.to_le_bytes());
+    reply.extend_from_slice(&lent.to_le_bytes());
 }
 
-fn decode(reply: &[u8]) -> Option<RemoteMemory> {
-    let (base, len) = reply.strip_prefix(&MAGIC)?.split_first_chunk()?;
-    Some(RemoteMemory {
-        base: RemoteAddr::from_le_bytes(*base),
-        len: u64::from_le_bytes(len.try_into().ok()?),
-    })
+fn decode(reply: &[u8]) -> Option<RemoteMr> {
+    RemoteMr::from_le_bytes(reply.strip_prefix(&MAGIC)?.try_into().ok()?).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verbs::RemoteAddr;
 
     #[test]
     fn the_answer_round_trips_and_other_answers_are_rejected() {
-        let lent = RemoteMemory { base: RemoteAddr { addr: 0x1234_5678_9abc, rkey: 77 }, len: 1 << 40 };
+        let base = RemoteAddr { addr: 0x1234_5678_9abc, rkey: 77 };
+        let lent = RemoteMr::new(base, 1 << 40, Access::REMOTE_ANY).expect("a range");
         let mut reply = Vec::new();
-        encode(lent, &mut reply);
+        encode(&lent, &mut reply);
         assert_eq!(decode(&reply), Some(lent));
-        for wrong in [&[][..], &reply[1..], &reply[..27], &[&reply[..], &[0]].concat()] {
+        for wrong in [&[][..], &reply[1..], &reply[..31], &[&reply[..], &[0]].concat()] {
             assert_eq!(decode(wrong), None, "{wrong:?}");
         }
     }

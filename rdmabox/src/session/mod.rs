@@ -28,7 +28,7 @@ pub use self::{
     client::{CallsBy, CallsByError, NotWaited, Op, Session, SessionOptions, Transfer},
     error::{ConnectError, HostError},
     host::{Export, Fencing, Host, HostHandle, Peer, PeerProcess, Service, SessionTerminator},
-    memory_server::{MemoryServer, RemoteMemory},
+    memory_server::MemoryServer,
 };
 
 #[cfg(feature = "fuzzing")]
@@ -46,5 +46,5 @@ pub use crate::{
     rpc::{Cancel, MAX_CALL, PendingReply, Reply, StartedReply},
     runtime::Until,
     stats::StatsSnapshot,
-    verbs::{Access, RemoteAddr, WcStatus},
+    verbs::{Access, RemoteAddr, RemoteMr, RemoteMrError, WcStatus},
 };

@@ -17,6 +17,7 @@ mod error;
 mod mr;
 mod qp;
 mod qp_state;
+mod remote_mr;
 mod wr;
 
 pub use cq::{CompletionQueue, WcOpcode, WcStatus, WorkCompletion};
@@ -25,4 +26,5 @@ pub use error::{PostError, PostErrorReason, VerbsError};
 pub use mr::{Access, MemoryRegion, MrHandle};
 pub use qp::{Progress, QpCaps, QpInit, QueuePair, Rendezvous};
 pub use qp_state::QpState;
+pub use remote_mr::{RemoteMr, RemoteMrError};
 pub use wr::{DirectOp, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge};

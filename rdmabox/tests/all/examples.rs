@@ -214,8 +214,8 @@ fn lend_lends() {
         let host = Serving::start("lend", &[&address.to_string()], "lending 16777216 bytes at ");
         let session = Session::connect(&host.address.parse().unwrap(), &SessionOptions::default()).unwrap();
         let memory = MemoryServer::locate(&session).unwrap();
-        assert_eq!(memory.len, 16 << 20);
-        let last = memory.base.at(memory.len - 4);
+        assert_eq!(memory.len(), 16 << 20);
+        let last = memory.for_write(memory.len() - 4, 4).unwrap();
         session.write(last, b"last").unwrap();
         let mut back = [0; 4];
         session.read(last, &mut back).unwrap();

@@ -20,6 +20,7 @@ mod killed;
 mod load;
 mod mechanisms;
 mod on_the_spot;
+mod remote_mr;
 mod session;
 mod started;
 mod started_calls;

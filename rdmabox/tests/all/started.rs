@@ -6,14 +6,15 @@ use std::{
     time::Duration,
 };
 
+use bytes::{Bytes, BytesMut};
 use futures::executor::block_on;
 use proptest::{
     prelude::*,
     test_runner::{Config, TestCaseError, TestRunner},
 };
 use rdmabox::{
-    BatchMode, Buffer, ProviderKind, RdmaOptions, RemoteAddr, RequestError, SendBuf, Session, Transfer,
-    provider::rdma,
+    BatchMode, Buffer, ProviderKind, RdmaOptions, RecvBuf, RemoteAddr, RequestError, SendBuf, Session, Slice,
+    Transfer, provider::rdma,
 };
 
 use crate::support::{
@@ -55,6 +56,87 @@ fn every_kind_of_buffer_is_sent_filled_and_given_back() {
             assert!(*read == *pattern(len, seed + 2));
         }
         write_and_look(&f, &session, base, 3, &FOREVER[..]);
+        write_and_look(&f, &session, base, 5, &FOREVER);
+    });
+}
+
+#[test]
+fn boxes_shared_vectors_arrays_and_handles_of_bytes_are_buffers() {
+    fn fill(session: &Session, remote: RemoteAddr, expected: &[u8], buf: impl RecvBuf) {
+        let place = buf.bytes().as_ptr();
+        let (result, buf) = session.start_read(remote, buf).wait().unwrap();
+        assert_eq!(result, Ok(()));
+        assert!(buf.bytes().as_ptr() == place && buf.bytes() == expected);
+    }
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        for (seed, len) in [8, 220, 4097, 70_000].into_iter().enumerate() {
+            let (offset, data) = (seed * 8191, |more| pattern(len, seed + more));
+            write_and_look(&f, &session, base, offset, data(0).into_boxed_slice());
+            write_and_look(&f, &session, base, offset, Arc::new(data(1)));
+            write_and_look(&f, &session, base, offset, Bytes::from(data(2)));
+            write_and_look(&f, &session, base, offset, Bytes::from([data(3), data(4)].concat()).slice(len..));
+            write_and_look(&f, &session, base, offset, BytesMut::from(&data(5)[..]));
+            let remote = at(base, offset);
+            fill(&session, remote, &data(5), vec![0; len].into_boxed_slice());
+            fill(&session, remote, &data(5), BytesMut::zeroed(len));
+            // Halves of one allocation receive at the same time.
+            let mut first = BytesMut::zeroed(len);
+            let second = first.split_off(len / 2);
+            let reads = [(remote, first), (at(base, offset + len / 2), second)];
+            let [first, second] = reads.map(|(remote, part)| session.start_read(remote, part));
+            let mut whole = first.wait().unwrap().1;
+            whole.unsplit(second.wait().unwrap().1);
+            assert!(whole == data(5));
+        }
+        write_and_look(&f, &session, base, 0, Box::new([9; 300]));
+        write_and_look(&f, &session, base, 0, Arc::new([8; 300]));
+        fill(&session, base, &[8; 300], Box::new([0; 300]));
+    });
+}
+
+/// A request of a part moves that part only, and one of a registered buffer needs no copy and no
+/// registration.
+#[test]
+fn a_part_of_a_buffer_is_a_buffer() {
+    on_each_that_posts(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        f.memory.write(0, &[7; 64 << 10]);
+        let data = pattern(3000, 1);
+        let part = Slice::new(data.clone(), 1000..2000);
+        let (result, part) = session.start_write(at(base, 500), part).wait().unwrap();
+        assert_eq!((result, part.into_inner()), (Ok(()), data.clone()));
+        let mut found = vec![0; 1002];
+        f.memory.read(499, &mut found);
+        assert!(found[1..1001] == data[1000..2000] && found[0] == 7 && found[1001] == 7);
+
+        let (result, part) = session.start_read(base, Slice::new(vec![1; 3000], 1000..)).wait().unwrap();
+        assert_eq!(result, Ok(()));
+        let back = part.into_inner();
+        assert!(back[..1000] == [1; 1000] && back[1000..1500] == [7; 500]);
+        assert!(back[1500..2500] == data[1000..2000]);
+
+        let mut own = session.allocate(64 << 10).unwrap();
+        own.fill(3);
+        let mut pooled = session.buffer(64 << 10).unwrap();
+        pooled.fill(4);
+        let before = session.stats();
+        for (buffer, value) in [(own, 3), (pooled, 4)] {
+            let write = session.start_write(base, buffer.slice(5000..30_000)).wait().unwrap();
+            assert_eq!(write.0, Ok(()));
+            let mut part = write.1.into_inner().slice(..25_000);
+            part.fill(0);
+            let (result, part) = session.start_read(base, part).wait().unwrap();
+            assert_eq!((result, part.len()), (Ok(()), 25_000));
+            let buffer = part.into_inner();
+            assert!(buffer.len() == 64 << 10 && buffer.iter().all(|byte| *byte == value));
+        }
+        let stats = session.stats();
+        for counter in ["registrations", "pre_mr_bytes", "dyn_mr_bytes"] {
+            assert_eq!(stats.get(counter), before.get(counter), "{counter}");
+        }
     });
 }
 

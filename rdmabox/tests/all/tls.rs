@@ -163,7 +163,7 @@ fn sent_bytes_cannot_be_read_on_the_way() {
         move |bytes| seen.lock().extend_from_slice(bytes)
     });
     let session = connect(&address, Some(&secured.authority.client())).unwrap();
-    let place = MemoryServer::locate(&session).unwrap().base;
+    let place = MemoryServer::locate(&session).unwrap().base();
     session.write(place, secret).unwrap();
     let mut back = [0; 37];
     session.read(place, &mut back).unwrap();

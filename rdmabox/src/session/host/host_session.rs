@@ -13,7 +13,7 @@ use super::{
     queue_pairs::HostQueuePairs,
 };
 use crate::{
-    auth::{Domain, KeyId, Secret},
+    auth::{KeyId, Secret},
     failure::contain,
     provider::soft::ConnectedProcess,
     rpc::{Handler, LateReplies, Reason, Reply},
@@ -31,8 +31,6 @@ pub(super) fn guarded<R>(service: impl FnOnce() -> R) -> Result<R, String> {
 /// A session at the host.
 pub(crate) struct HostSession {
     pub(super) peer: Peer,
-    /// Protection domain of its queue pairs.
-    pub(super) domain: Domain,
     /// The secret that joining streams prove. Without a secret, the token is secret instead.
     pub(super) secret: Option<Secret>,
     pub(super) service: Arc<dyn Service>,

@@ -17,7 +17,7 @@ use crate::{
     provider::soft::ConnectedProcess,
     rpc::Reply,
     session::address::ProviderKind,
-    verbs::{MrHandle, RemoteAddr},
+    verbs::{Access, MrHandle, RemoteAddr, RemoteMr},
 };
 
 /// The application of a host.
@@ -54,6 +54,8 @@ pub struct Peer {
     pub(crate) provider: ProviderKind,
     pub(crate) name: String,
     pub(crate) key: Option<KeyId>,
+    /// Domain of its queue pairs.
+    pub(crate) domain: Domain,
     /// True if the session ended with its lease.
     pub(crate) expired: AtomicBool,
     /// True if the host stopped waiting for the client to release mapped memory.
@@ -119,8 +121,19 @@ impl Peer {
 
     /// Returns the address at which this peer finds the first byte of an export of its domain.
     pub fn remote_addr(&self, export: &Export) -> RemoteAddr {
+        self.remote_mr(export).base()
+    }
+
+    /// Returns an export as this peer sees it: its address, its length and the peer's rights. The
+    /// peer has no right to an export of another [domain](crate::Domain).
+    ///
+    /// A service hands the value to its client in a reply ([`RemoteMr::to_le_bytes`]). It is valid
+    /// until the export ends, for all sessions of this peer's provider and domain.
+    pub fn remote_mr(&self, export: &Export) -> RemoteMr {
         let region = export.0.region(self.provider);
-        RemoteAddr { addr: region.addr(), rkey: region.rkey() }
+        let base = RemoteAddr { addr: region.addr(), rkey: region.rkey() };
+        let access = if export.0.domain == self.domain { region.access() } else { Access::empty() };
+        RemoteMr::of_region(base, region.length(), access)
     }
 }
 

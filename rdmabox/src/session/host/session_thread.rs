@@ -103,11 +103,11 @@ impl HostSession {
                 provider,
                 name,
                 key,
+                domain,
                 expired: AtomicBool::new(false),
                 clings: AtomicBool::new(false),
                 process: process.clone(),
             },
-            domain,
             secret,
             service: Arc::clone(&inner.service),
             control: control.try_clone().map_err(|e| text(&e))?,
@@ -312,7 +312,7 @@ fn queue_pair(
     };
     let pd = match &session.fetch {
         Some(fetch) if role == Role::Fetch => &fetch.pd,
-        _ => stack.pd(session.domain),
+        _ => stack.pd(session.peer.domain),
     };
     let caps = QpCaps { max_send_wr: depth, max_recv_wr: depth, ..QpCaps::default() }.within(device.attr());
     let (send_cq, recv_cq) = (Arc::clone(cq), Arc::clone(cq));

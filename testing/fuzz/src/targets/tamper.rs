@@ -201,7 +201,7 @@ impl Bench {
             SessionOptions { connect_timeout: timeout, operation_timeout: timeout, ..self.options.clone() };
         let port = self.proxy.local_addr()?.port();
         let session = Session::connect(&Address::Tcp { host: "127.0.0.1".into(), port }, &options)?;
-        let place = MemoryServer::locate(&session)?.base;
+        let place = MemoryServer::locate(&session)?.base();
         let written: Vec<u8> = (0..BYTES as u8).collect();
         let mut read = vec![0; BYTES];
         session.write(place, &written)?;
