@@ -62,13 +62,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         let player = scope.spawn(|| {
             (1..=ROUNDS).try_for_each(|n| {
                 wait_for(&other, ping, n)?;
-                other.write(pong, &n.to_le_bytes())
+                other.write(pong, &n.to_ne_bytes())
             })
         });
         let mut n = 0u64;
         row("there and back", || {
             n += 1;
-            session.write(ping, &n.to_le_bytes())?;
+            session.write(ping, &n.to_ne_bytes())?;
             wait_for(&session, pong, n)
         })?;
         player.join().map_err(|_| "the other player is gone")??;
@@ -76,13 +76,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     })
 }
 
-/// Reads a word until it is `n`. A read may mix bytes of the previous value, but then differs
-/// from `n`.
+/// Loads a word until it is `n`.
 fn wait_for(session: &Session, word: RemoteAddr, n: u64) -> Result<(), RequestError> {
-    let mut found = [0; 8];
-    while found != n.to_le_bytes() {
-        session.read(word, &mut found)?;
-    }
+    while session.load_u64(word)? != n {}
     Ok(())
 }
 

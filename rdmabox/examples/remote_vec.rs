@@ -50,9 +50,8 @@ impl<'a, T: Plain> RemoteVec<'a, T> {
 
     /// Opens the existing vector.
     fn open(session: &'a Session, memory: RemoteMr) -> Result<Self, RequestError> {
-        let mut len = [0; 8];
-        session.read(memory.for_read(0, 8)?, &mut len)?;
-        let vec = RemoteVec { session, memory, len: u64::from_le_bytes(len), elements: PhantomData };
+        let len = session.load_u64(memory.for_load(0)?)?;
+        let vec = RemoteVec { session, memory, len, elements: PhantomData };
         // Values written by a peer are checked before use.
         if vec.len > vec.capacity() {
             Err(RequestError::Invalid("no vector is there".into()))

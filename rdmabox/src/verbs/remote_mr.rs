@@ -207,6 +207,14 @@ impl RemoteMr {
         self.word(offset, Access::REMOTE_ATOMIC)
     }
 
+    /// Returns the address for a [load](crate::Session::load_u64) of the 8-byte word at `offset`.
+    ///
+    /// # Errors
+    /// As for [`for_atomic`](Self::for_atomic).
+    pub fn for_load(&self, offset: u64) -> Result<RemoteAddr, RemoteMrError> {
+        self.word(offset, Access::REMOTE_READ)
+    }
+
     /// Encodes the range for a peer: base, rights and length, each little-endian.
     pub fn to_le_bytes(&self) -> [u8; Self::ENCODED_LEN] {
         let mut bytes = [0; Self::ENCODED_LEN];
@@ -325,6 +333,7 @@ mod tests {
         let reads = memory.restrict(Access::REMOTE_READ | Access::REMOTE_WRITE);
         assert_eq!(reads.access(), Access::REMOTE_READ);
         assert!(reads.for_atomic(4).is_err() && reads.for_read(0, 64).is_ok());
+        assert!(reads.for_load(4).is_ok() && reads.for_load(5).is_err() && reads.for_load(60).is_err());
         assert_eq!(
             missing(memory.access()).to_string(),
             "no right: the request needs write, the remote memory allows read+atomic"

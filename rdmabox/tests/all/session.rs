@@ -1,7 +1,10 @@
 //! End-to-end tests of sessions on every provider: one-sided requests, ordered lists, calls, and
 //! the loss of one side.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use rdmabox::{
     Address, BatchMode, ConnectError, Host, Op, PollingMode, PreMrThreshold, ProviderKind, RemoteAddr,
@@ -62,6 +65,50 @@ fn adjacent_requests_of_one_submission_are_one_work_request_and_disjoint_ones_on
         session.read_vectored(&mut parts).unwrap();
         assert_eq!((delta(&before, "work_requests"), delta(&before, "doorbells")), (16, 1));
         assert!(out == blocks);
+    });
+}
+
+/// A word that a processor of the host changes is loaded as a whole, whatever else is under way.
+#[test]
+fn a_loaded_word_is_whole_and_needs_the_right_to_read_only() {
+    const VALUES: [u64; 2] = [0x0101_0101_0101_0101, 0xfefe_fefe_fefe_fefe];
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let word = f.memory.atomic_u64(4096);
+        word.store(VALUES[0], Ordering::SeqCst);
+        let (over, before) = (AtomicBool::new(false), session.stats());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    VALUES.iter().for_each(|value| word.store(*value, Ordering::SeqCst));
+                }
+            });
+            for _ in 0..2000 {
+                // Adjacent reads would merge with a plain one.
+                let neighbours = session.start_read(at(base, 4104), vec![0; 4096]);
+                let found = session.load_u64(at(base, 4096));
+                assert!(found.as_ref().is_ok_and(|found| VALUES.contains(found)), "{found:x?}");
+                assert_eq!(neighbours.wait().unwrap().0, Ok(()));
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        let since = session.stats().since(&before);
+        assert_eq!((since.read_requests, since.atomic_requests, since.merged), (4000, 0, 0));
+        for offset in [1, 4, 7] {
+            let refused = session.load_u64(at(base, offset));
+            assert!(matches!(refused, Err(RequestError::Invalid(_))), "{refused:?}");
+        }
+        assert_eq!(session.stats().errors, 0);
+
+        // What a writer did before is seen after the word.
+        let flag = at(base, 8192);
+        for round in 1..100 {
+            session.write(at(base, 16384), &[round; 64]).unwrap();
+            session.execute(&mut [Op::Write { remote: flag, data: &u64::from(round).to_ne_bytes() }]).unwrap();
+            assert_eq!(session.load_u64(flag), Ok(round.into()));
+            assert_eq!(f.memory.load_u64(8192), round.into());
+        }
     });
 }
 

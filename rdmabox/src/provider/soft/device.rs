@@ -102,43 +102,92 @@ mod tests {
         register(Access::LOCAL_WRITE).unwrap();
     }
 
+    /// A device and a peer that speaks the protocol by hand, connected over TCP.
+    struct ByHand {
+        device: Arc<SoftDevice>,
+        pd: Arc<SoftPd>,
+        qp: Arc<SoftQp>,
+        peer: std::net::TcpStream,
+    }
+
+    impl ByHand {
+        fn new() -> ByHand {
+            use super::super::wire::{Hello, MAGIC, VERSION};
+            use std::{io::Write, net::TcpStream};
+            use zerocopy::FromZeros;
+
+            let device = SoftDevice::new().unwrap();
+            let pd = SoftPd::new(Arc::clone(&device.shared));
+            let cq = device.create_cq(16).unwrap();
+            let caps = crate::verbs::QpCaps { max_send_wr: 1, max_recv_wr: 1, ..Default::default() };
+            let (send_cq, recv_cq, progress) = (Arc::clone(&cq), cq, Progress::Engine);
+            let qp = pd.create_soft_qp(QpInit { send_cq, recv_cq, caps, progress, maps: false }).unwrap();
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let stream = crate::verbs::Rendezvous::Tcp(listener.accept().unwrap().0);
+            std::thread::scope(|scope| {
+                let connected = scope.spawn(|| qp.connect(stream, Duration::from_secs(60)));
+                let mut hello = Hello::new_zeroed();
+                (hello.magic, hello.version, hello.qp_num) = (MAGIC, VERSION.into(), 1.into());
+                peer.write_all(zerocopy::IntoBytes::as_bytes(&hello)).unwrap();
+                connected.join().unwrap().unwrap();
+            });
+            ByHand { device, pd, qp, peer }
+        }
+    }
+
+    /// Returns the header of a READ of a whole region.
+    fn read_of(region: &crate::verbs::MrHandle, msn: u32) -> Header {
+        let mut read = Header::new(Opcode::Read, msn);
+        read.length = (region.length() as u32).into();
+        (read.rkey, read.addr) = (region.rkey().into(), region.addr().into());
+        read
+    }
+
+    /// The host loads a word when it executes the READ, not when the kernel copies the answer.
+    #[test]
+    fn a_word_is_read_when_its_request_executes() {
+        use super::super::wire::Hello;
+        use std::io::{Read, Write};
+
+        // Longer than socket buffers.
+        const LONG: usize = 64 << 20;
+        let ByHand { device: _device, pd, qp, mut peer } = ByHand::new();
+        let memory = Arc::new(Memory::private(LONG + 4096).unwrap());
+        let part = |offset, len| pd.register(&memory, offset, len, Access::REMOTE_READ).unwrap();
+        let (long, word, bytes) = (part(0, LONG as u64), part(LONG as u64, 8), part(LONG as u64 + 12, 8));
+        memory.write(LONG, &[7; 4096]);
+        for (msn, region) in (0..).zip([&long, &word, &bytes]) {
+            peer.write_all(zerocopy::IntoBytes::as_bytes(&read_of(region, msn))).unwrap();
+        }
+        // The header of the first answer has left; its payload fills the socket.
+        while qp.tx().answers() < 2 {
+            std::thread::yield_now();
+        }
+        memory.write(LONG, &[9; 4096]);
+        let mut all = vec![0; size_of::<Hello>() + 3 * size_of::<Header>() + LONG + 16];
+        peer.read_exact(&mut all).unwrap();
+        let second = all.len() - 8 - size_of::<Header>();
+        assert_eq!(all[second - 8..second], [7; 8], "the word as it was");
+        assert_eq!(all[all.len() - 8..], [9; 8], "other bytes as they are");
+    }
+
     /// A peer that sends many requests and reads no answers, as an attacker would.
     #[test]
     fn few_answers_are_buffered_for_a_peer_that_reads_none() {
-        use std::{io::Write, net::TcpStream, time::Instant};
-
-        use zerocopy::FromZeros;
-
-        use super::super::wire::{Hello, MAGIC, VERSION};
+        use std::{io::Write, time::Instant};
 
         const LEN: u32 = 64 << 10;
-        let device = SoftDevice::new().unwrap();
-        let pd = SoftPd::new(Arc::clone(&device.shared));
+        let ByHand { device: _device, pd, qp, mut peer } = ByHand::new();
         let memory = Arc::new(Memory::shared("test", LEN as usize).unwrap());
         let region = pd.register(&memory, 0, LEN.into(), Access::REMOTE_READ).unwrap();
-        let cq = device.create_cq(16).unwrap();
-        let caps = crate::verbs::QpCaps { max_send_wr: 1, max_recv_wr: 1, ..Default::default() };
-        let (send_cq, recv_cq, progress) = (Arc::clone(&cq), cq, Progress::Engine);
-        let qp = pd.create_soft_qp(QpInit { send_cq, recv_cq, caps, progress, maps: false }).unwrap();
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let stream = crate::verbs::Rendezvous::Tcp(listener.accept().unwrap().0);
-        std::thread::scope(|scope| {
-            let connected = scope.spawn(|| qp.connect(stream, Duration::from_secs(60)));
-            let mut hello = Hello::new_zeroed();
-            (hello.magic, hello.version, hello.qp_num) = (MAGIC, VERSION.into(), 1.into());
-            peer.write_all(zerocopy::IntoBytes::as_bytes(&hello)).unwrap();
-            connected.join().unwrap().unwrap();
-        });
         let most = super::super::qp::max_answers(1);
         peer.set_nonblocking(true).unwrap();
         let begin = Instant::now();
         let mut msn = 0;
         // Until the queue pair stops reading requests.
         while !qp.must_wait() && qp.tx().answers() <= most && begin.elapsed() < Duration::from_secs(60) {
-            let mut read = Header::new(Opcode::Read, msn);
-            (read.length, read.rkey, read.addr) = (LEN.into(), region.rkey().into(), region.addr().into());
-            match peer.write(zerocopy::IntoBytes::as_bytes(&read)) {
+            match peer.write(zerocopy::IntoBytes::as_bytes(&read_of(&region, msn))) {
                 Ok(len) => assert_eq!(len, size_of::<Header>()),
                 Err(_) => std::thread::yield_now(),
             }

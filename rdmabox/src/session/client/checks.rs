@@ -17,6 +17,19 @@ fn wrapped(remote: RemoteAddr, len: usize) -> RequestError {
     RequestError::Invalid(format!("range {:#x}+{len} wraps around", remote.addr))
 }
 
+/// Checks that the address of a word is a multiple of 8.
+pub(super) fn aligned(remote: RemoteAddr) -> Result<(), RequestError> {
+    match remote.addr.is_multiple_of(8) {
+        true => Ok(()),
+        false => Err(unaligned(remote)),
+    }
+}
+
+#[cold]
+fn unaligned(remote: RemoteAddr) -> RequestError {
+    RequestError::Invalid(format!("a word at {:#x}, which is not a multiple of 8", remote.addr))
+}
+
 /// Error text for a blocking request in a callback.
 pub(crate) const NO_WAIT_IN_A_CALLBACK: &str = "a callback must not wait: start a request instead";
 

@@ -6,7 +6,7 @@
 use smallvec::SmallVec;
 
 use super::{
-    checks::{at, refuse_in_callback, wraps},
+    checks::{aligned, at, refuse_in_callback, wraps},
     session::Session,
 };
 use crate::{
@@ -136,10 +136,41 @@ impl Session {
         Ok(old)
     }
 
+    /// Reads the aligned 8-byte word at `remote` as a whole, in the host's byte order. It needs the
+    /// right to read only, and costs as much as a READ: use it to poll a word that another party
+    /// changes.
+    ///
+    /// The result is a value that the word had, if each party stores it as a whole: with an atomic
+    /// ([`compare_swap`](Self::compare_swap), [`fetch_add`](Self::fetch_add)), with an aligned
+    /// 8-byte [`Op::Write`] of [`execute`](Self::execute), or with an aligned store of a processor
+    /// of the host. A request that is issued after the return sees what the writer made visible
+    /// before it stored the word.
+    ///
+    /// | provider | why the word is whole |
+    /// |-|-|
+    /// | shared memory | the calling thread loads it with one atomic instruction |
+    /// | TCP | the host loads it with one atomic instruction, before it answers |
+    /// | RDMA | the specification gives no promise for READs. Devices read host memory in units of aligned cache lines, and an aligned word never crosses one |
+    ///
+    /// The request does not merge with others.
+    ///
+    /// # Errors
+    /// [`RequestError::Invalid`] if the address is not a multiple of 8. Otherwise as for
+    /// [`read`](Self::read); a retry is safe.
+    pub fn load_u64(&self, remote: RemoteAddr) -> Result<u64, RequestError> {
+        aligned(remote)?;
+        let mut word = [0; 8];
+        self.execute(&mut [Op::Read { remote, out: &mut word }])?;
+        Ok(u64::from_ne_bytes(word))
+    }
+
     /// Runs the list in order, on one queue pair and with one doorbell. Each step executes after
     /// the previous step has taken effect at the host. A READ returns the content from before any
     /// later step of the list changed it. A READ may however execute after a later step has changed
     /// other bytes. A list must therefore not release a lock behind a READ that the lock protects.
+    ///
+    /// A READ or WRITE of an aligned 8-byte word is one whole access, as in
+    /// [`load_u64`](Self::load_u64).
     ///
     /// # Errors
     /// As for [`write`](Self::write). Steps before the failed step have taken effect.

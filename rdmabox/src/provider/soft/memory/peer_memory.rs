@@ -185,6 +185,13 @@ impl Executing<'_> {
 pub(crate) fn write(memory: &Memory, mut offset: usize, from: &[Piece]) {
     fence(Ordering::Release);
     let len = from.iter().map(|piece| piece.len).sum();
+    if let [piece] = from
+        && is_word(offset, piece.len)
+    {
+        // SAFETY: the piece is 8 checked bytes of registered memory, not necessarily aligned.
+        let word: [u8; 8] = unsafe { std::ptr::read_unaligned(piece.ptr.cast()) };
+        return write_bytes(memory, offset, &word);
+    }
     // SAFETY: each piece was checked against its region and keeps it mapped.
     if unsafe {
         memory.prepare_write(offset, len, from.iter().map(|piece| (piece.ptr.cast_const(), piece.len)))
@@ -216,14 +223,28 @@ pub(crate) fn write_bytes(memory: &Memory, offset: usize, bytes: &[u8]) {
     memory.write(offset, bytes);
 }
 
+/// Returns true for an aligned word, which every provider reads and stores as a whole.
+fn is_word(offset: usize, len: usize) -> bool {
+    len == 8 && offset.is_multiple_of(8)
+}
+
 /// Copies the peer's memory to bytes of this process.
 pub(crate) fn read_bytes(memory: &Memory, offset: usize, out: &mut [u8]) {
+    if is_word(offset, out.len()) {
+        out.copy_from_slice(&memory.load_u64(offset).to_ne_bytes());
+        return;
+    }
     memory.read(offset, out);
     fence(Ordering::Acquire);
 }
 
 /// Scatters the peer's memory to `to`.
 pub(crate) fn read(memory: &Memory, mut offset: usize, to: &[Piece]) {
+    if let [piece] = to
+        && is_word(offset, piece.len)
+    {
+        return store_word(piece, memory.load_u64(offset));
+    }
     for piece in to {
         // SAFETY: as in `write`, with source and destination exchanged.
         unsafe { mapping::copy(memory.ptr(offset), piece.ptr, piece.len) };
@@ -259,11 +280,11 @@ pub(crate) fn apply(word: &std::sync::atomic::AtomicU64, op: Atomic) -> u64 {
     }
 }
 
-/// Stores an atomic's old value into the requester's 8-byte element.
-pub(crate) fn store_old_value(to: &Piece, old: u64) {
+/// Stores a word, such as an atomic's old value, into the requester's 8-byte element.
+pub(crate) fn store_word(to: &Piece, word: u64) {
     debug_assert_eq!(to.len, 8);
     // SAFETY: the piece is 8 checked bytes of registered memory, not necessarily aligned.
-    unsafe { std::ptr::write_unaligned(to.ptr.cast::<u64>(), old) };
+    unsafe { std::ptr::write_unaligned(to.ptr.cast::<u64>(), word) };
 }
 
 #[cfg(all(not(loom), test))]

@@ -53,7 +53,7 @@ pub(super) fn execute(peer: &PeerMemory, wr: &Checked<'_>) -> Result<(), Failed>
         SendOp::Send { .. } => return Err(Failed::Status(WcStatus::LocQpOpErr)),
     };
     if let Some(piece) = pieces.first() {
-        direct::store_old_value(piece, old);
+        direct::store_word(piece, old);
     }
     Ok(())
 }

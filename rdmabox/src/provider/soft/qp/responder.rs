@@ -57,7 +57,7 @@ impl SoftQp {
                 match sq.response(header.msn.get(), 8, &[WcOpcode::CompSwap, WcOpcode::FetchAdd]) {
                     Ok(pieces) => {
                         if let Some(piece) = pieces.first() {
-                            direct::store_old_value(piece, header.arg0.get());
+                            direct::store_word(piece, header.arg0.get());
                         }
                         sq.response_done(pieces)
                     }
@@ -198,7 +198,12 @@ impl SoftQp {
             Some(piece) => {
                 let mut tx = self.tx();
                 tx.answer(&response);
-                tx.memory(piece, None);
+                // An aligned word is read as a whole. The kernel copies bytes in any unit.
+                if piece.len == 8 && piece.ptr.addr().is_multiple_of(8) {
+                    tx.bytes(&word(&piece).load(Ordering::Acquire).to_ne_bytes());
+                } else {
+                    tx.memory(piece, None);
+                }
                 Action::Next
             }
             None => Action::Refuse { msn, status: WcStatus::RemAccessErr },
