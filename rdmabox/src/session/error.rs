@@ -65,9 +65,9 @@ pub enum HostError {
     /// Clients of several kinds would change the same words with atomics that are not atomic
     /// towards each other.
     #[error(
-        "cannot listen on {address} beside RDMA: atomics of {device} are not atomic towards clients over TCP and shared memory, and \
-         appends and sizes of files would be lost: listen on rdma: addresses only, or allow it (--allow-mixed-atomics) and mount \
-         an export over one of them at a time"
+        "cannot serve atomics on {address} beside RDMA: atomics of {device} are not atomic towards clients over TCP \
+         and shared memory, and updates of words would be lost: listen on rdma: addresses only, or allow it \
+         (--allow-mixed-atomics) and change each word over one of them only"
     )]
     MixedAtomics {
         /// The address that is not for RDMA.

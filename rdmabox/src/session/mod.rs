@@ -46,5 +46,5 @@ pub use crate::{
     rpc::{Cancel, MAX_CALL, PendingReply, Reply, StartedReply},
     runtime::Until,
     stats::StatsSnapshot,
-    verbs::{Access, RemoteAddr, RemoteMr, RemoteMrError, WcStatus},
+    verbs::{Access, AtomicScope, RemoteAddr, RemoteMr, RemoteMrError, WcStatus},
 };

@@ -28,10 +28,11 @@ pub struct DeviceAttr {
     pub atomics: AtomicScope,
 }
 
-/// Scope within which the atomics of a device are atomic (`enum ibv_atomic_cap`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Scope within which atomics are atomic, from the smallest to the largest (`enum ibv_atomic_cap`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AtomicScope {
     /// The device has no atomics.
+    #[default]
     None,
     /// Atomics of all queue pairs of this device, but not of the processors or of another device.
     Device,

@@ -16,7 +16,7 @@ use rdmabox::{
     Service, Session, SessionOptions,
 };
 
-use crate::support::{addresses, providers};
+use crate::support::{addresses, host, providers};
 
 /// A write of it takes longer than a session to end.
 const LEN: usize = 128 << 20;
@@ -56,7 +56,7 @@ fn end_during_a_write(
 ) {
     let _ = env_logger::builder().is_test(true).try_init();
     let dir = tempfile::tempdir().unwrap();
-    let host = Host::new().unwrap();
+    let host = host();
     let memory = Arc::new(Memory::shared("reused", LEN).unwrap());
     let export = Mutex::new(Some(host.export(&memory, Access::REMOTE_ALL).unwrap()));
     let service = Arc::new(Reuse { memory: Arc::clone(&memory), export, ended: AtomicU64::new(0) });

@@ -92,12 +92,12 @@ fn answer(control: &mut TcpStream) -> [u8; 16] {
     raw_answer(control)[16..32].try_into().unwrap()
 }
 
-fn raw_answer(control: &mut TcpStream) -> [u8; 68] {
-    let mut raw = [0u8; 68];
+fn raw_answer(control: &mut TcpStream) -> [u8; 72] {
+    let mut raw = [0u8; 72];
     control.read_exact(&mut raw).unwrap();
     assert_eq!(raw[12], 1);
     // Of the length the fixed part has been read.
-    let mut text = vec![0; usize::from(u16::from_le_bytes([raw[14], raw[15]])) - 52];
+    let mut text = vec![0; usize::from(u16::from_le_bytes([raw[14], raw[15]])) - 56];
     control.read_exact(&mut text).unwrap();
     raw
 }

@@ -9,10 +9,10 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{REFUSED, providers};
+use crate::support::{REFUSED, host, providers};
 use hmac::{Hmac, KeyInit, Mac};
 use rdmabox::{
-    Access, Address, ConnectError, Domain, Export, Grant, Host, HostHandle, Key, KeyId, Limits, Memory, Peer,
+    Access, Address, ConnectError, Domain, Export, Grant, HostHandle, Key, KeyId, Limits, Memory, Peer,
     ProviderKind, RemoteAddr, Reply, RequestError, Secret, Service, Session, SessionOptions, WcStatus,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -53,7 +53,7 @@ impl Fixture {
     fn new(limits: Limits) -> Fixture {
         let _ = env_logger::builder().is_test(true).try_init();
         let dir = tempfile::tempdir().unwrap();
-        let host = Host::new().unwrap().limits(limits);
+        let host = host().limits(limits);
         let (mut exports, mut keys, mut memory) = (HashMap::new(), HashMap::new(), HashMap::new());
         for (name, secret, access) in [
             ("writer", 1, Access::REMOTE_ALL),
@@ -416,7 +416,7 @@ fn the_handshake_is_what_the_design_says_byte_by_byte() {
     again.write_all(&said[160..208]).unwrap();
     let refused = message(&mut again);
     assert_eq!(refused[12..14], [0, 0]);
-    assert_eq!(&refused[68..], b"the server does not take the key writer");
+    assert_eq!(&refused[72..], b"the server does not take the key writer");
     drop(joined);
 }
 

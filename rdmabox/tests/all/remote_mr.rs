@@ -4,11 +4,11 @@ use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, Export, Grant, Host, Key, Memory, Peer, ProviderKind, RemoteMr, RemoteMrError, Reply,
+    Access, Export, Grant, Key, Memory, Peer, ProviderKind, RemoteMr, RemoteMrError, Reply,
     RequestError, Secret, Service, Session, SessionOptions,
 };
 
-use crate::support::{REFUSED, addresses, providers};
+use crate::support::{REFUSED, addresses, host, providers};
 
 const LEN: usize = 8192;
 
@@ -37,7 +37,7 @@ fn exports(session: &Session) -> Vec<RemoteMr> {
 fn a_client_learns_bounds_and_rights_that_the_host_enforces() {
     for provider in providers() {
         let dir = tempfile::tempdir().unwrap();
-        let host = Host::new().unwrap();
+        let host = host();
         let key = Key { id: "client".parse().unwrap(), secret: Secret::random().unwrap() };
         let (own, other) = (host.domain().unwrap(), host.domain().unwrap());
         let memory = Arc::new(Memory::shared("test", LEN).unwrap());

@@ -7,7 +7,7 @@ use std::{
 };
 
 use rdmabox::{
-    Address, BatchMode, ConnectError, Host, Op, PollingMode, PreMrThreshold, ProviderKind, RemoteAddr,
+    Address, AtomicScope, BatchMode, ConnectError, Host, Op, PollingMode, PreMrThreshold, ProviderKind, RemoteAddr,
     RequestError, Session, SessionOptions,
 };
 
@@ -65,6 +65,24 @@ fn adjacent_requests_of_one_submission_are_one_work_request_and_disjoint_ones_on
         session.read_vectored(&mut parts).unwrap();
         assert_eq!((delta(&before, "work_requests"), delta(&before, "doorbells")), (16, 1));
         assert!(out == blocks);
+    });
+}
+
+#[test]
+fn the_scope_of_atomics_is_known_at_both_ends() {
+    on_each_provider(|f| {
+        let (session, running) = (f.connect(), f.running.as_ref().unwrap());
+        let scope = session.atomic_scope();
+        assert_eq!(scope, running.atomic_scope(session.provider()));
+        match session.provider() {
+            // Beside a device with a scope of its own, no provider covers the others.
+            ProviderKind::Rdma => assert!(scope <= AtomicScope::Global),
+            _ => assert_eq!(scope, AtomicScope::Global),
+        }
+        let unserved = [ProviderKind::Shm, ProviderKind::Tcp, ProviderKind::Rdma]
+            .into_iter()
+            .filter(|kind| !running.addresses().iter().any(|address| address.provider() == *kind));
+        unserved.for_each(|kind| assert_eq!(running.atomic_scope(kind), AtomicScope::None, "{kind}"));
     });
 }
 

@@ -103,7 +103,7 @@ impl Fixture {
     pub fn of_host(provider: ProviderKind, memory: Arc<Memory>, tell: impl FnOnce(Host) -> Host) -> Fixture {
         let _ = env_logger::builder().is_test(true).try_init();
         let dir = tempfile::tempdir().unwrap();
-        let host = tell(Host::new().unwrap());
+        let host = tell(host());
         let export = host.export(&memory, Access::REMOTE_ALL).unwrap();
         let service = Arc::new(Echo::default());
         *service.export.lock() = Some(export);
@@ -129,6 +129,11 @@ impl Fixture {
     pub fn connect(&self) -> Arc<Session> {
         Session::connect(&self.address, &self.options).unwrap()
     }
+}
+
+/// A host that may serve RDMA devices beside the software providers.
+pub fn host() -> Host {
+    Host::new().unwrap().allow_mixed_atomics(true)
 }
 
 pub fn base(session: &Session) -> RemoteAddr {

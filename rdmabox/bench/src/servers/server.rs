@@ -33,7 +33,8 @@ pub fn default_addresses(number: usize) -> [Address; 2] {
 pub fn start(addresses: &[Address], len: usize, rdma: RdmaOptions) -> Result<HostHandle> {
     let memory = Arc::new(Memory::shared("rdmabox-bench", len)?);
     memory.populate(0, len);
-    let host = Host::new()?.rdma(rdma);
+    // A load uses a word over one provider only.
+    let host = Host::new()?.rdma(rdma).allow_mixed_atomics(true);
     let export = host.export(&memory, Access::REMOTE_ALL)?;
     Ok(host.listen(addresses, Arc::new(MemoryServer { export }))?)
 }

@@ -133,6 +133,7 @@ pub(crate) fn establish(
         provider,
         tls,
         fallback,
+        atomics: answer.atomics,
         runtime,
         rpc,
         deferred_qp,

@@ -23,7 +23,7 @@ use crate::{
         stream::{self, Stream},
     },
     stats::{Stats, StatsSnapshot},
-    verbs::{Access, RemoteAddr, VerbsError},
+    verbs::{Access, AtomicScope, RemoteAddr, VerbsError},
 };
 
 /// Maximum number of data queue pairs of a session.
@@ -48,6 +48,7 @@ pub struct Session {
     pub(crate) tls: bool,
     /// The reason for not using the preferred provider, if so.
     pub(crate) fallback: Option<String>,
+    pub(crate) atomics: AtomicScope,
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) rpc: RpcClient,
     pub(crate) deferred_qp: DeferredReplyQp,
@@ -108,6 +109,20 @@ impl Session {
             None => format!("{what} via {}", self.address),
             Some(why) => format!("{what} via {} (not shared memory: {why})", self.address),
         }
+    }
+
+    /// Returns the scope within which the session's atomics are atomic, as the host reports it.
+    ///
+    /// | scope | atomic with |
+    /// |-|-|
+    /// | `Global` | each access of the host's processors, and the atomics of all its sessions |
+    /// | `Device` | the atomics of the host's sessions over this provider, and nothing else |
+    /// | `None` | nothing: the host's device has no atomics, and refuses them |
+    ///
+    /// Over shared memory and TCP the scope is `Global`, unless the host also serves an RDMA device
+    /// with a smaller scope ([`Host::allow_mixed_atomics`](crate::Host::allow_mixed_atomics)).
+    pub fn atomic_scope(&self) -> AtomicScope {
+        self.atomics
     }
 
     /// Returns false once the session has failed or the host has gone. With mapped memory this

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     auth::{Nonce, Proof},
     session::stream::Stream,
-    verbs::RemoteAddr,
+    verbs::{AtomicScope, RemoteAddr},
 };
 
 /// Decodes `bytes` as a preamble. The name of its key must survive printing and parsing.
@@ -63,6 +63,7 @@ pub fn answer_seeds() -> Vec<Vec<u8>> {
         host: [5; 16],
         lease: Some(Duration::from_secs(20)),
         fetch: Some(RemoteAddr { addr: 1 << 40, rkey: 9 }),
+        atomics: AtomicScope::Global,
         text: "/run/rfs/rfs.sock".into(),
     };
     let refused = Answer { text: "too many clients are connecting: try again".into(), ..Answer::default() };

@@ -17,7 +17,7 @@ use super::{HostId, MAGIC, Token, VERSION, invalid};
 use crate::{
     auth::{Nonce, Proof},
     session::stream::Stream,
-    verbs::RemoteAddr,
+    verbs::{AtomicScope, RemoteAddr},
 };
 
 /// Maximum length of an answer's text, in bytes.
@@ -27,6 +27,9 @@ const REFUSED: u16 = 0;
 const WELCOME: u16 = 1;
 const CHALLENGE: u16 = 2;
 const PROOF: u16 = 3;
+
+/// Scopes of atomics by their code.
+const SCOPES: [AtomicScope; 3] = [AtomicScope::None, AtomicScope::Device, AtomicScope::Global];
 
 const REPLY: u32 = 0;
 const FETCH: u32 = 1;
@@ -52,6 +55,8 @@ struct RawAnswer {
     calls: U32,
     fetch_key: U32,
     fetch_addr: U64,
+    /// Index in [`SCOPES`].
+    atomics: U32,
 }
 
 impl RawHead {
@@ -83,6 +88,8 @@ pub(crate) struct Answer {
     /// The client's call memory for remote fetching, in the first answer, if requested and
     /// available.
     pub fetch: Option<RemoteAddr>,
+    /// Scope of the session's atomics, in the first answer.
+    pub atomics: AtomicScope,
     /// The path of the host's Unix socket, if it has one, in the first answer.
     pub text: String,
 }
@@ -175,6 +182,7 @@ fn encode_answer(answer: &Answer) -> Vec<u8> {
         calls: (if answer.fetch.is_some() { FETCH } else { REPLY }).into(),
         fetch_key: fetch.rkey.into(),
         fetch_addr: fetch.addr.into(),
+        atomics: (answer.atomics as u32).into(),
     };
     [raw.as_bytes(), &answer.text.as_bytes()[..end]].concat()
 }
@@ -191,7 +199,10 @@ fn decode_answer(ok: bool, body: &[u8]) -> io::Result<Answer> {
         FETCH => Some(RemoteAddr { addr: raw.fetch_addr.get(), rkey: raw.fetch_key.get() }),
         other => return Err(invalid(format!("unknown way of answering calls {other}"))),
     };
-    Ok(Answer { ok, token: raw.token, host: raw.host, lease, fetch, text })
+    let code = raw.atomics.get();
+    let atomics = usize::try_from(code).ok().and_then(|code| SCOPES.get(code).copied());
+    let atomics = atomics.ok_or_else(|| invalid(format!("unknown scope of atomics {code}")))?;
+    Ok(Answer { ok, token: raw.token, host: raw.host, lease, fetch, atomics, text })
 }
 
 pub(crate) fn send_answer(stream: &mut Stream, answer: &Answer) -> io::Result<()> {

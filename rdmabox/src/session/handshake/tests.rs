@@ -10,7 +10,7 @@ use super::{message::MAX_TEXT, *};
 use crate::{
     auth::{Key, Secret, Transcript},
     session::stream::Stream,
-    verbs::RemoteAddr,
+    verbs::{AtomicScope, RemoteAddr},
 };
 
 fn pair() -> (Stream, Stream) {
@@ -62,6 +62,7 @@ fn preambles_and_answers_round_trip() {
             host: [2; 16],
             lease: Some(Duration::from_millis(20_001)),
             fetch: Some(RemoteAddr { addr: 0x0102_0304_0506_0708, rkey: 0x090a_0b0c }),
+            atomics: AtomicScope::Device,
             text: "/run/x".into(),
         },
         Answer { ok: false, text: "no".into(), ..Answer::default() },
@@ -121,7 +122,7 @@ fn answers_of_another_kind_are_refused() {
         b.read_to_end(&mut bytes).unwrap();
         bytes
     };
-    assert_eq!(good.len(), 68);
+    assert_eq!(good.len(), 72);
     for len in 0..good.len() {
         let (mut a, mut b) = pair();
         a.write_all(&good[..len]).unwrap();
@@ -129,7 +130,7 @@ fn answers_of_another_kind_are_refused() {
         assert!(receive_answer(&mut b, soon()).is_err(), "{len} bytes");
     }
     // Magic, version, kind, length, calls.
-    for (at, value) in [(0, b'X'), (8, 2), (12, 2), (12, 4), (14, 51), (15, 5), (52, 2), (55, 1)] {
+    for (at, value) in [(0, b'X'), (8, 2), (12, 2), (12, 4), (14, 55), (15, 5), (52, 2), (55, 1)] {
         let (mut a, mut b) = pair();
         let mut bytes = good.clone();
         bytes[at] = value;
@@ -203,7 +204,7 @@ fn through(
         let mut seen = Vec::new();
         // Preamble, challenge, proof, answer, proof.
         for (number, (len, up)) in
-            [(112, true), (48, false), (48, true), (68, false), (48, false)].into_iter().enumerate()
+            [(112, true), (48, false), (48, true), (72, false), (48, false)].into_iter().enumerate()
         {
             let (from, to) = if up { (&mut near, &mut far) } else { (&mut far, &mut near) };
             let mut bytes = vec![0; len];
@@ -364,7 +365,7 @@ proptest! {
             }
             bytes
         });
-        let unharmed = how == 2 && at.index([112, 48, 48, 68, 48][number]) == 0;
+        let unharmed = how == 2 && at.index([112, 48, 48, 72, 48][number]) == 0;
         let client_is_content = client.is_ok_and(|(answer, _)| answer.ok);
         prop_assert_eq!(client_is_content, unharmed);
         if number < 3 {

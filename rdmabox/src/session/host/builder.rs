@@ -82,7 +82,7 @@ impl Host {
             limits: Limits::default(),
             keys: None,
             any_local_user: false,
-            allow_mixed_atomics: true,
+            allow_mixed_atomics: false,
             tls: None,
             exports: Mutex::default(),
         })
@@ -140,9 +140,12 @@ impl Host {
         Host { keys: Some(keys), ..self }
     }
 
-    /// Sets whether the host may serve TCP or shared memory beside RDMA if it exports memory for
-    /// atomics and the device's atomics are not the processor's ([`AtomicScope`]). Allowed by
-    /// default, because some services use no word over both.
+    /// Sets whether the host may serve TCP or shared memory beside an RDMA device whose atomics are
+    /// not the processor's ([`AtomicScope::Device`]), and export memory for atomics. By default
+    /// [`listen`](Self::listen) and [`HostHandle::export`] fail with [`HostError::MixedAtomics`].
+    ///
+    /// Allow it only if no word is changed by atomics over both. Each session then reports
+    /// [`AtomicScope::Device`].
     #[must_use]
     pub fn allow_mixed_atomics(self, allow: bool) -> Host {
         Host { allow_mixed_atomics: allow, ..self }
@@ -230,7 +233,7 @@ impl Host {
         let exports = self.exports.lock();
         let atomic = exports.iter().any(|(_, access)| access.contains(Access::REMOTE_ATOMIC));
         let other = addresses.iter().find(|address| address.provider() != ProviderKind::Rdma);
-        match other.filter(|_| atomic && !self.allow_mixed_atomics && device.atomics != AtomicScope::Global) {
+        match other.filter(|_| atomic && !self.allow_mixed_atomics && device.atomics == AtomicScope::Device) {
             Some(address) => {
                 Err(HostError::MixedAtomics { address: address.clone(), device: device.name.clone() })
             }
@@ -265,6 +268,8 @@ impl Host {
         let inner = Arc::new(Inner {
             soft: Stack::new(self.device, self.pds.into_inner())?,
             rdma,
+            providers: addresses.iter().map(Address::provider).collect(),
+            allow_mixed_atomics: self.allow_mixed_atomics,
             fencing: self.fencing,
             limits: self.limits,
             keys: self.keys,
@@ -309,6 +314,13 @@ impl HostHandle {
         &self.addresses
     }
 
+    /// Returns the scope of the atomics of sessions over `provider`, as
+    /// [`Session::atomic_scope`](crate::Session::atomic_scope) reports it to them; `None` if the
+    /// host does not listen for the provider.
+    pub fn atomic_scope(&self, provider: ProviderKind) -> AtomicScope {
+        self.inner.atomic_scope(provider)
+    }
+
     /// Returns a handle that ends single sessions.
     pub fn ender(&self) -> SessionTerminator {
         SessionTerminator(Arc::downgrade(&self.inner))
@@ -344,7 +356,7 @@ mod tests {
 
     #[test]
     fn device_atomics_are_not_mixed_with_other_atomics() {
-        let host = || Host::new().unwrap().allow_mixed_atomics(false);
+        let host = || Host::new().unwrap();
         let device = |atomics| DeviceAttr { atomics, ..SoftDevice::new().unwrap().attr().clone() };
         let memory = Arc::new(Memory::shared("test", 4096).unwrap());
         let rdma = || Address::Rdma { host: "127.0.0.1".into(), port: 0 };
@@ -359,6 +371,7 @@ mod tests {
             "{refused:?}"
         );
         check(host(), AtomicScope::Global, Access::REMOTE_ALL, &both).unwrap();
+        check(host(), AtomicScope::None, Access::REMOTE_ALL, &both).unwrap();
         check(host(), AtomicScope::Device, Access::REMOTE_READ, &both).unwrap();
         check(host(), AtomicScope::Device, Access::REMOTE_ALL, &[rdma()]).unwrap();
         check(host().allow_mixed_atomics(true), AtomicScope::Device, Access::REMOTE_ALL, &both).unwrap();

@@ -252,6 +252,7 @@ fn make(
         host: inner.host_id,
         lease: inner.fencing.lease,
         fetch: session.fetch.as_ref().map(|fetch| fetch.slots.remote_addr()),
+        atomics: inner.atomic_scope(session.peer.provider),
         text: inner.unix.clone(),
     };
     let mut transcript: Option<Transcript> = match identity {

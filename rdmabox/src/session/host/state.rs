@@ -22,6 +22,7 @@ use crate::{
     auth::{Keyring, Limits},
     session::{address::ProviderKind, handshake::HostId},
     tls::TlsServer,
+    verbs::AtomicScope,
 };
 
 /// Detection and fencing of lost clients.
@@ -50,6 +51,9 @@ pub struct Fencing {
 pub(crate) struct Inner {
     pub(crate) soft: Stack,
     pub(crate) rdma: Option<Stack>,
+    /// Providers that the host listens for.
+    pub(crate) providers: Vec<ProviderKind>,
+    pub(crate) allow_mixed_atomics: bool,
     pub(crate) fencing: Fencing,
     pub(crate) limits: Limits,
     pub(crate) keys: Option<Arc<dyn Keyring>>,
@@ -75,6 +79,28 @@ impl Inner {
             // Only a host with an RDMA device has an RDMA listener.
             ProviderKind::Rdma => self.rdma.as_ref().unwrap_or(&self.soft),
         }
+    }
+
+    /// Returns the scope of the atomics of sessions over `provider`; `None` if the host does not
+    /// listen for it. Atomics of devices whose scopes do not cover each other have the scope of
+    /// their own device.
+    pub(crate) fn atomic_scope(&self, provider: ProviderKind) -> AtomicScope {
+        if !self.providers.contains(&provider) {
+            return AtomicScope::None;
+        }
+        let own = self.stack(provider).device.attr().atomics;
+        match self.mixes_atomics() {
+            true => own.min(AtomicScope::Device),
+            false => own,
+        }
+    }
+
+    /// Returns true if sessions over one provider make atomics that are not atomic towards the
+    /// sessions of another one.
+    pub(crate) fn mixes_atomics(&self) -> bool {
+        let others = self.providers.iter().any(|provider| *provider != ProviderKind::Rdma);
+        let device = self.rdma.as_ref().map(|stack| stack.device.attr().atomics);
+        others && device == Some(AtomicScope::Device)
     }
 }
 

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, BatchMode, CallsBy, Export, Host, Memory, Peer, RemoteAddr, Reply, Service, Session,
+    Access, BatchMode, CallsBy, Export, Memory, Peer, RemoteAddr, Reply, Service, Session,
     SessionOptions, stats::StatsSnapshot,
 };
 
 use super::{offsets, on_four_threads, requests_doorbells_merged, submit};
-use crate::support::{Fixture, addresses, at, base, on_each_that_posts, pattern, providers, while_full};
+use crate::support::{Fixture, addresses, at, base, host, on_each_that_posts, pattern, providers, while_full};
 
 #[test]
 fn a_request_alone_is_one_work_request_and_one_doorbell() {
@@ -129,7 +129,7 @@ impl Service for Several {
 fn requests_to_two_regions_are_never_merged() {
     for provider in providers() {
         let dir = tempfile::tempdir().unwrap();
-        let host = Host::new().unwrap();
+        let host = host();
         let memory = Arc::new(Memory::shared("twice", 1 << 16).unwrap());
         let exports = (0..2).map(|_| host.export(&memory, Access::REMOTE_ALL).unwrap()).collect();
         let listen = addresses(provider, dir.path());
