@@ -94,17 +94,11 @@ impl Queue {
         (self.base.at(HEADER + ticket % SLOTS * SLOT), ticket / SLOTS * 2)
     }
 
-    fn word(&self, place: RemoteAddr) -> Result<u64, RequestError> {
-        let mut word = [0; 8];
-        self.session.read(place, &mut word)?;
-        Ok(u64::from_le_bytes(word))
-    }
-
     fn push(&self, job: u64) -> Result<(), RequestError> {
         let ticket = self.session.fetch_add(self.base, 1)?;
         let (slot, free) = self.slot(ticket);
         // A full queue: the worker of the round before has not taken its job yet.
-        while self.word(slot)? != free {
+        while self.session.load_u64(slot)? != free {
             thread::sleep(Duration::from_micros(50));
         }
         // The job is in place before the mark says so: steps of a list take effect in order.
@@ -122,9 +116,9 @@ impl Queue {
         let mut seen = Vec::new();
         self.session.call(b"count", &mut seen)?;
         loop {
-            let ticket = self.word(workers)?;
+            let ticket = self.session.load_u64(workers)?;
             let (slot, free) = self.slot(ticket);
-            let mark = self.word(slot)?;
+            let mark = self.session.load_u64(slot)?;
             if mark == free {
                 // No job yet. A ring since `seen` ends the wait at once.
                 let last = seen.clone();

@@ -50,6 +50,7 @@
 //!
 //! - `ibverbs`: RDMA devices and Soft-RoCE. libibverbs is loaded when a program first asks for a
 //!   device, so the program also starts where the library is missing.
+//! - `bytes`: `Bytes` and `BytesMut` are buffers of started requests ([`SendBuf`], [`RecvBuf`]).
 //! - `faults`: a device that fails on purpose, to test how a program handles errors.
 //!
 //! # Threads

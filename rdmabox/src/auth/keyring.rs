@@ -36,27 +36,66 @@ impl Keyring for HashMap<KeyId, Grant> {
 }
 
 /// Limits on the resources that a host spends on clients ([`Host::limits`](crate::Host::limits)).
+/// [`Host::listen`](crate::Host::listen) refuses values outside of the given ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Maximum number of connections that belong to no session yet. Each takes a thread and reads
-    /// at most 160 bytes. With TLS it also reads a handshake, with at most 64 KiB kept. At the
-    /// limit, a new connection evicts the oldest unauthenticated one of the source with the most
-    /// connections.
-    pub strangers: usize,
-    /// Time limit for a connection to send its preamble and to prove its key.
-    pub introduction: Duration,
-    /// Maximum number of sessions, including sessions in the making; at most 1000 per kind of
-    /// device.
+    /// Maximum number of connections that belong to no session yet, at least 2. Each takes a thread
+    /// and reads at most 160 bytes. With TLS it also reads a handshake, with at most 64 KiB kept. At
+    /// the limit, a new connection evicts the oldest unauthenticated one of the source with the
+    /// most connections.
+    pub pending_connections: usize,
+    /// Time limit for a connection to send its preamble and to prove its key, from 1 ms to a day.
+    pub introduction_timeout: Duration,
+    /// Maximum number of sessions per kind of device, including sessions in the making, from 1 to
+    /// 10,000. An RDMA device with small completion queues has fewer.
     pub sessions: usize,
-    /// Maximum number of sessions per key. Each can use up to 5 MiB of the host's memory.
+    /// Maximum number of sessions per key, at least 1. Each can use up to 5 MiB of the host's
+    /// memory.
     pub sessions_per_key: usize,
+    /// Maximum number of data queue pairs of a session, from 1 to 16. A client that asks for more is
+    /// refused.
+    pub queue_pairs: usize,
+    /// Number of threads that serve the calls of all sessions, per kind of device: from 1 to 64.
+    /// `None`: the number of processors, from 2 to 4.
+    pub call_threads: Option<usize>,
+}
+
+/// A limit that is out of its range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the limit {name} is out of its range: {range}")]
+pub struct LimitsError {
+    /// Name of the field of [`Limits`].
+    pub name: &'static str,
+    /// The allowed values.
+    pub range: &'static str,
 }
 
 impl Limits {
-    /// Returns the maximum number of sessions in the making. It is below `strangers`, so that the
-    /// streams of these sessions can still be accepted.
+    /// Largest value of `queue_pairs`.
+    pub(crate) const MAX_QUEUE_PAIRS: usize = 16;
+
+    /// Checks that each value is in its range.
+    pub(crate) fn check(&self) -> Result<(), LimitsError> {
+        let day = Duration::from_secs(24 * 60 * 60);
+        let timeout = Duration::from_millis(1)..=day;
+        let checks = [
+            (self.pending_connections >= 2, "pending_connections", "at least 2"),
+            (timeout.contains(&self.introduction_timeout), "introduction_timeout", "1 ms to a day"),
+            ((1..=10_000).contains(&self.sessions), "sessions", "1 to 10,000"),
+            (self.sessions_per_key >= 1, "sessions_per_key", "at least 1"),
+            ((1..=Self::MAX_QUEUE_PAIRS).contains(&self.queue_pairs), "queue_pairs", "1 to 16"),
+            (self.call_threads.is_none_or(|n| (1..=64).contains(&n)), "call_threads", "1 to 64"),
+        ];
+        match checks.into_iter().find(|(valid, ..)| !valid) {
+            Some((_, name, range)) => Err(LimitsError { name, range }),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the maximum number of sessions in the making. It is below `pending_connections`, so
+    /// that the streams of these sessions can still be accepted.
     pub(crate) fn in_making(&self) -> usize {
-        self.strangers.div_ceil(2)
+        self.pending_connections.div_ceil(2)
     }
 
     /// Returns the maximum number of sessions in the making per key, so that one key leaves room
@@ -64,10 +103,53 @@ impl Limits {
     pub(crate) fn in_making_per_key(&self) -> usize {
         self.in_making().div_ceil(4)
     }
+
+    /// Returns the number of threads that serve calls. One may poll requests in mapped memory while
+    /// others take messages.
+    pub(crate) fn call_threads(&self) -> usize {
+        let processors = || std::thread::available_parallelism().map_or(1, |n| n.get()).clamp(2, 4);
+        self.call_threads.unwrap_or_else(processors)
+    }
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { strangers: 256, introduction: Duration::from_secs(5), sessions: 1000, sessions_per_key: 250 }
+        Limits {
+            pending_connections: 256,
+            introduction_timeout: Duration::from_secs(5),
+            sessions: 1000,
+            sessions_per_key: 250,
+            queue_pairs: Self::MAX_QUEUE_PAIRS,
+            call_threads: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_outside_of_their_range_are_refused_by_name() {
+        let good = Limits::default();
+        assert_eq!(good.check(), Ok(()));
+        let day = Duration::from_secs(24 * 60 * 60);
+        let bad = [
+            ("pending_connections", Limits { pending_connections: 1, ..good }),
+            ("introduction_timeout", Limits { introduction_timeout: Duration::ZERO, ..good }),
+            ("introduction_timeout", Limits { introduction_timeout: 2 * day, ..good }),
+            ("sessions", Limits { sessions: 0, ..good }),
+            ("sessions", Limits { sessions: 10_001, ..good }),
+            ("sessions_per_key", Limits { sessions_per_key: 0, ..good }),
+            ("queue_pairs", Limits { queue_pairs: 0, ..good }),
+            ("queue_pairs", Limits { queue_pairs: 17, ..good }),
+            ("call_threads", Limits { call_threads: Some(0), ..good }),
+            ("call_threads", Limits { call_threads: Some(65), ..good }),
+        ];
+        for (name, limits) in bad {
+            assert_eq!(limits.check().map_err(|e| e.name), Err(name), "{limits:?}");
+        }
+        let least = Limits { pending_connections: 2, sessions: 1, queue_pairs: 1, call_threads: Some(1), ..good };
+        assert_eq!((least.check(), least.in_making(), least.in_making_per_key()), (Ok(()), 1, 1));
     }
 }

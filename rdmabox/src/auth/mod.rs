@@ -11,4 +11,4 @@ mod keyring;
 pub(crate) use self::challenge::{Nonce, Proof, Side, Transcript};
 pub use self::key::{Key, KeyError, KeyId, Secret, shown};
 pub use self::key_file::{KeyFile, KeyFileError};
-pub use self::keyring::{Domain, Grant, Keyring, Limits};
+pub use self::keyring::{Domain, Grant, Keyring, Limits, LimitsError};

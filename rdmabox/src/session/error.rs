@@ -6,7 +6,7 @@
 use std::{io, time::Duration};
 
 use super::address::Address;
-use crate::{mapping::MemoryError, provider::rdma::RdmaError, verbs::VerbsError};
+use crate::{auth::LimitsError, mapping::MemoryError, provider::rdma::RdmaError, verbs::VerbsError};
 
 /// Error of connecting a session. Nothing is left behind; a retry is safe.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +75,21 @@ pub enum HostError {
         /// The RDMA device.
         device: String,
     },
+    /// Local clients did not finish their requests on withdrawn memory in time. Their sessions are
+    /// being ended. They may still access the memory, until
+    /// [`Service::disconnected`](crate::Service::disconnected) was called for each of them.
+    #[error("sessions {sessions:?} may still access the withdrawn memory: their clients do not respond")]
+    StillMapped {
+        /// Numbers of the sessions ([`Peer::id`](crate::Peer::id)), in ascending order.
+        sessions: Vec<u64>,
+    },
+    /// An RDMA device did not stop, and may still access the withdrawn memory. It must not be
+    /// reused before the process ends.
+    #[error("the RDMA device has not stopped, and may still access the withdrawn memory")]
+    DeviceStuck,
+    /// A value of [`Limits`](crate::Limits) is out of its range. Nothing was started.
+    #[error(transparent)]
+    Limits(#[from] LimitsError),
     /// Starting a thread failed.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),

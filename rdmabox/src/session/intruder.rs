@@ -74,7 +74,13 @@ impl RawStream {
     /// # Errors
     /// The host closes the stream.
     pub fn greet(&mut self) -> io::Result<()> {
-        let hello = Hello { magic: MAGIC, version: VERSION.into(), qp_num: 9.into(), table_len: 0.into() };
+        let hello = Hello {
+            magic: MAGIC,
+            version: VERSION.into(),
+            flags: 0.into(),
+            qp_num: 9.into(),
+            table_len: 0.into(),
+        };
         self.0.write_all(hello.as_bytes())?;
         let mut theirs = [0; size_of::<Hello>()];
         self.0.read_exact(&mut theirs)

@@ -40,6 +40,18 @@ pub trait MemoryRegion: Send + Sync + std::fmt::Debug {
     fn rkey(&self) -> u32;
     /// Returns the rights of the registration.
     fn access(&self) -> Access;
+
+    /// Deregisters the region, and ends the requests of peers that use it. Takes the last handle.
+    ///
+    /// After the return no request of a peer accesses the bytes through this region, except by a
+    /// peer that maps the memory: [`QueuePair::is_fenced`](super::QueuePair::is_fenced) tells when
+    /// its requests are over. A request under way fails, and its queue pair moves to Err.
+    ///
+    /// Returns false if the device did not stop, and may still access the bytes.
+    fn revoke(self: Arc<Self>) -> bool {
+        drop(self);
+        true
+    }
 }
 
 /// A shared handle to a region.

@@ -173,6 +173,13 @@ pub trait QueuePair: Send + Sync + std::fmt::Debug {
         None
     }
 
+    /// Returns false while the peer may execute requests on mapped memory that it began before the
+    /// last [`revoke`](super::MemoryRegion::revoke) of a region. Only a peer that maps memory of
+    /// this side takes time for it.
+    fn is_fenced(&self) -> bool {
+        true
+    }
+
     /// Returns the mapping of the peer's memory and the offset of `remote` in it, if the memory is
     /// mapped and allows `needs`. The mapping stays valid when the peer deregisters its region, so
     /// the caller must check before each use.

@@ -35,7 +35,7 @@ fn preamble(kind: u32, token: &[u8], number: u32) -> Vec<u8> {
 
 fn preamble_of(kind: u32, token: &[u8], number: u32, calls: u32) -> Vec<u8> {
     let mut bytes = b"rdmabxS\x01".to_vec();
-    bytes.extend(4u32.to_le_bytes());
+    bytes.extend(5u32.to_le_bytes());
     bytes.extend(kind.to_le_bytes());
     bytes.extend(token);
     bytes.extend(number.to_le_bytes());

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{REFUSED, host, providers};
+use crate::support::{Echo, REFUSED, host, providers};
 use hmac::{Hmac, KeyInit, Mac};
 use rdmabox::{
     Access, Address, ConnectError, Domain, Export, Grant, HostHandle, Key, KeyId, Limits, Memory, Peer,
@@ -299,7 +299,7 @@ fn many_descriptors() {
 #[test]
 fn a_thousand_silent_connections_delay_no_session() {
     many_descriptors();
-    let f = Fixture::new(Limits { introduction: Duration::from_secs(600), ..Limits::default() });
+    let f = Fixture::new(Limits { introduction_timeout: Duration::from_secs(600), ..Limits::default() });
     let mut silent: Vec<TcpStream> = (0..1000).map(|_| f.tcp()).collect();
     for _ in 0..10 {
         let session = f.connect(ProviderKind::Tcp, Some(key("writer", 1))).unwrap();
@@ -313,7 +313,7 @@ fn a_thousand_silent_connections_delay_no_session() {
 /// Returns a client's first message: the fields of its preamble after magic and version.
 fn preamble(kind: u32, token: &[u8], proves: u32, name: &[u8]) -> Vec<u8> {
     let mut bytes = b"rdmabxS\x01".to_vec();
-    bytes.extend(4u32.to_le_bytes());
+    bytes.extend(5u32.to_le_bytes());
     bytes.extend(kind.to_le_bytes());
     bytes.extend(token);
     // A queue pair, of software, with replies.
@@ -335,7 +335,7 @@ fn rest(mut stream: TcpStream) -> Vec<u8> {
 
 #[test]
 fn a_silent_connection_is_closed_in_time_and_reads_no_more_than_a_preamble() {
-    let f = Fixture::new(Limits { introduction: Duration::from_millis(50), ..Limits::default() });
+    let f = Fixture::new(Limits { introduction_timeout: Duration::from_millis(50), ..Limits::default() });
     assert_eq!(rest(f.tcp()), b"");
     let mut halfway = f.tcp();
     halfway.write_all(&preamble(1, &[0; 16], 1, b"writer")[..111]).unwrap();
@@ -347,7 +347,7 @@ fn a_silent_connection_is_closed_in_time_and_reads_no_more_than_a_preamble() {
     // An announcement of more than there may be.
     let mut greedy = f.tcp();
     greedy.write_all(&preamble(1, &[0; 16], 1, b"writer")).unwrap();
-    greedy.write_all(b"rdmabxS\x01\x04\0\0\0\x03\0\xff\xff").unwrap();
+    greedy.write_all(b"rdmabxS\x01\x05\0\0\0\x03\0\xff\xff").unwrap();
     assert_eq!(rest(greedy).len(), 48);
 }
 
@@ -369,7 +369,7 @@ fn message(stream: &mut TcpStream) -> Vec<u8> {
 }
 
 fn proof(bytes: [u8; 32]) -> Vec<u8> {
-    [&b"rdmabxS\x01\x04\0\0\0\x03\0\x20\0"[..], &bytes].concat()
+    [&b"rdmabxS\x01\x05\0\0\0\x03\0\x20\0"[..], &bytes].concat()
 }
 
 /// Says these words and proves to know the secret; all that was said, and the stream.
@@ -383,6 +383,24 @@ fn prove(f: &Fixture, preamble: Vec<u8>, secret: &[u8]) -> (Vec<u8>, TcpStream) 
     stream.write_all(&proof).unwrap();
     said.extend(proof);
     (said, stream)
+}
+
+#[test]
+fn a_host_with_senseless_limits_does_not_start_and_queue_pairs_are_limited() {
+    let limits = Limits { sessions: 0, ..Limits::default() };
+    let error = host().limits(limits).listen(&[], Arc::<Echo>::default()).unwrap_err();
+    assert_eq!(error.to_string(), "the limit sessions is out of its range: 1 to 10,000");
+
+    let limits = Limits { queue_pairs: 2, call_threads: Some(1), ..Limits::default() };
+    let address: Address = "127.0.0.1:0".parse().unwrap();
+    let running = host().limits(limits).listen(&[address], Arc::<Echo>::default()).unwrap();
+    let connect = |queue_pairs| {
+        let options = SessionOptions { queue_pairs, ..SessionOptions::default() };
+        Session::connect(&running.addresses()[0], &options)
+    };
+    let refused = connect(3).unwrap_err().to_string();
+    assert!(refused.ends_with("3 queue pairs: choose 1 to 2"), "{refused}");
+    connect(2).unwrap().call(b"x", &mut Vec::new()).unwrap();
 }
 
 #[test]
@@ -431,7 +449,7 @@ fn knowing_the_name_of_a_session_does_not_permit_joining_it() {
     assert_eq!(rest(bold), b"");
     let mut liar = f.tcp();
     liar.write_all(&preamble(2, &token, 2, b"")).unwrap();
-    liar.write_all(b"rdmabxS\x01\x04\0\0\0\x03\0\x20\0").unwrap();
+    liar.write_all(b"rdmabxS\x01\x05\0\0\0\x03\0\x20\0").unwrap();
     liar.write_all(&[7; 32]).unwrap();
     assert_eq!(rest(liar).len(), 48);
     client.write(place(&client, ""), b"mine").unwrap();

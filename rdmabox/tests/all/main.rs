@@ -11,6 +11,7 @@ mod calls_together;
 mod deferred;
 mod ending;
 mod examples;
+mod exports;
 mod fencing;
 mod fetched;
 mod foreign_socket;

@@ -14,7 +14,7 @@ const LEN: usize = 8192;
 
 /// Answers each call with all its exports.
 #[derive(Default)]
-struct Directory(Mutex<Vec<Export>>);
+pub(crate) struct Directory(pub(crate) Mutex<Vec<Export>>);
 
 impl Service for Directory {
     fn call(&self, peer: &Peer, _: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
@@ -25,7 +25,8 @@ impl Service for Directory {
     }
 }
 
-fn exports(session: &Session) -> Vec<RemoteMr> {
+/// Returns all exports of a [`Directory`] as the client sees them.
+pub(crate) fn exports(session: &Session) -> Vec<RemoteMr> {
     let mut reply = Vec::new();
     session.call(b"", &mut reply).unwrap();
     let encoded = reply.chunks_exact(RemoteMr::ENCODED_LEN);

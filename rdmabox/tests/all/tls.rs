@@ -368,7 +368,7 @@ fn client_hello(client: &TlsClientFiles) -> Vec<u8> {
 
 #[test]
 fn garbage_in_the_place_of_a_handshake_ends_one_connection() {
-    let limits = Limits { introduction: Duration::from_millis(200), ..Limits::default() };
+    let limits = Limits { introduction_timeout: Duration::from_millis(200), ..Limits::default() };
     let secured = Secured::new(|authority| authority.sign("server", &NAMES), |host, _| host.limits(limits));
     let hello = client_hello(&secured.authority.client());
     let mut random = 1u64;
@@ -383,7 +383,7 @@ fn garbage_in_the_place_of_a_handshake_ends_one_connection() {
         [&[23, 3, 3, 0x40, 0][..], &[7; 16_384]].concat(),
         // Twice the same, and something else behind it.
         [&hello[..], &hello].concat(),
-        [&hello[..], b"rdmabxS\x01\x04\0\0\0\x03\0\xff\xff"].concat(),
+        [&hello[..], b"rdmabxS\x01\x05\0\0\0\x03\0\xff\xff"].concat(),
     ];
     // One bit of the first words is another one.
     for _ in 0..64 {
@@ -408,7 +408,7 @@ fn garbage_in_the_place_of_a_handshake_ends_one_connection() {
 
 #[test]
 fn endless_handshakes_delay_no_session() {
-    let limits = Limits { introduction: Duration::from_secs(600), strangers: 16, ..Limits::default() };
+    let limits = Limits { introduction_timeout: Duration::from_secs(600), pending_connections: 16, ..Limits::default() };
     let secured = Secured::new(|authority| authority.sign("server", &NAMES), |host, _| host.limits(limits));
     let hello = client_hello(&secured.authority.client());
     let slow = |count: usize| -> Vec<TcpStream> {

@@ -84,6 +84,10 @@ impl QueuePair for FaultQp {
         self.inner.is_stopped()
     }
 
+    fn is_fenced(&self) -> bool {
+        self.inner.is_fenced()
+    }
+
     fn executes_at_post(&self) -> bool {
         self.inner.executes_at_post()
     }

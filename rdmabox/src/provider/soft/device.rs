@@ -172,6 +172,51 @@ mod tests {
         assert_eq!(all[all.len() - 8..], [9; 8], "other bytes as they are");
     }
 
+    /// A region is revoked while payload of a WRITE arrives, and while an answer waits to be sent.
+    #[test]
+    fn requests_under_way_on_a_revoked_region_end() {
+        use crate::verbs::QpState;
+        use std::io::Write;
+
+        const LONG: usize = 64 << 20;
+        for writes in [true, false] {
+            let ByHand { device: _device, pd, qp, mut peer } = ByHand::new();
+            let memory = Arc::new(Memory::private(LONG).unwrap());
+            let register = || pd.register(&memory, 0, LONG as u64, Access::REMOTE_ALL).unwrap();
+            let (other, region) = (register(), register());
+            if writes {
+                let mut write = Header::new(Opcode::Write, 0);
+                write.payload_len = (LONG as u32).into();
+                (write.rkey, write.addr) = (region.rkey().into(), region.addr().into());
+                peer.write_all(zerocopy::IntoBytes::as_bytes(&write)).unwrap();
+                peer.write_all(&[1; 4096]).unwrap();
+                while memory.load_u64(4088) == 0 {
+                    std::thread::yield_now();
+                }
+            } else {
+                for msn in 0..2 {
+                    peer.write_all(zerocopy::IntoBytes::as_bytes(&read_of(&region, msn))).unwrap();
+                }
+                while qp.tx().answers() != 1 {
+                    std::thread::yield_now();
+                }
+            }
+            // Nothing under way uses the other one.
+            assert!(other.revoke());
+            assert_eq!(qp.state(), QpState::Rts);
+            assert!(region.revoke());
+            assert_eq!(qp.state(), QpState::Err);
+            assert!(qp.tx().is_empty());
+            // The memory has another owner: what the peer still sends does not arrive.
+            memory.write(4096, &[2; 4096]);
+            let _ = peer.write_all(&[1; 4096]);
+            while let Ok(1..) = std::io::Read::read(&mut peer, &mut [0; 4096]) {}
+            let mut found = [0; 4096];
+            memory.read(4096, &mut found);
+            assert_eq!(found, [2; 4096]);
+        }
+    }
+
     /// A peer that sends many requests and reads no answers, as an attacker would.
     #[test]
     fn few_answers_are_buffered_for_a_peer_that_reads_none() {

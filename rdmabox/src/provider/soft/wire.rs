@@ -6,7 +6,7 @@
 
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout,
-    byteorder::little_endian::{U32, U64},
+    byteorder::little_endian::{U16, U32, U64},
 };
 
 /// Size of a header in bytes.
@@ -39,7 +39,7 @@ pub(crate) struct Header {
     pub length: U32,
     /// CAS: compare. FAA: addend. Atomic response: old value. MEMORY: length.
     pub arg0: U64,
-    /// CAS: swap. MEMORY: id.
+    /// CAS: swap. MEMORY: id. FENCE: id of memory that is no longer used, or [`NO_MEMORY`].
     pub arg1: U64,
 }
 
@@ -65,14 +65,23 @@ pub(crate) enum Opcode {
     /// A descriptor that the receiver holds while it can access the sender's memory (Unix sockets
     /// only).
     Tether = 33,
+    /// Requests a [`Fenced`](Opcode::Fenced) after the receiver's executions on mapped memory that
+    /// have begun (Unix sockets only).
+    Fence = 34,
+    /// Confirms the oldest unconfirmed fence.
+    Fenced = 35,
 }
+
+/// `arg1` of a fence that takes no memory away.
+pub(crate) const NO_MEMORY: u64 = u64::MAX;
 
 impl Opcode {
     pub(crate) fn from_code(code: u8) -> Option<Opcode> {
         use Opcode::*;
-        [Send, Write, Read, CompareSwap, FetchAdd, Ack, Nak, ReadResponse, AtomicResponse, Memory, Tether]
-            .into_iter()
-            .find(|op| *op as u8 == code)
+        let requests = [Send, Write, Read, CompareSwap, FetchAdd];
+        let answers = [Ack, Nak, ReadResponse, AtomicResponse];
+        let shared = [Memory, Tether, Fence, Fenced];
+        requests.into_iter().chain(answers).chain(shared).find(|op| *op as u8 == code)
     }
 
     /// Returns true if a descriptor travels with the frame.
@@ -92,7 +101,9 @@ impl Header {
 #[repr(C)]
 pub(crate) struct Hello {
     pub magic: [u8; 8],
-    pub version: U32,
+    pub version: U16,
+    /// [`MAPS_NOTHING`] or 0.
+    pub flags: U16,
     pub qp_num: U32,
     /// Size in bytes of the shared region table that travels with this hello; 0 without a table.
     pub table_len: U64,
@@ -101,7 +112,9 @@ pub(crate) struct Hello {
 /// Identifies a queue pair of this provider.
 pub(crate) const MAGIC: [u8; 8] = *b"rdmabox\x01";
 /// Version of the frame format.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u16 = 2;
+/// Flag of a side that maps no memory of its peer, which therefore sends it no handles.
+pub(crate) const MAPS_NOTHING: u16 = 1;
 
 #[cfg(test)]
 mod tests {
@@ -131,7 +144,7 @@ mod tests {
     #[test]
     fn opcodes_round_trip_and_unknown_opcodes_are_rejected() {
         let known: Vec<u8> = (0..=255).filter(|code| Opcode::from_code(*code).is_some()).collect();
-        assert_eq!(known, [1, 2, 3, 4, 5, 16, 17, 18, 19, 32, 33]);
+        assert_eq!(known, [1, 2, 3, 4, 5, 16, 17, 18, 19, 32, 33, 34, 35]);
         for code in known {
             assert_eq!(Opcode::from_code(code).map(|op| op as u8), Some(code));
         }

@@ -108,8 +108,8 @@ fn other_protocols_and_truncated_preambles_are_refused() {
         assert_eq!(heard(&bytes).unwrap_err().kind(), io::ErrorKind::InvalidData, "{at}");
     }
     // The first bytes of another version suffice to recognize it.
-    let old = [&good[..8], &3u32.to_le_bytes(), &[0; 4]].concat();
-    assert!(heard(&old).unwrap_err().to_string().contains("client has protocol version 3, this is 4"));
+    let old = [&good[..8], &4u32.to_le_bytes(), &[0; 4]].concat();
+    assert!(heard(&old).unwrap_err().to_string().contains("client has protocol version 4, this is 5"));
 }
 
 #[test]
@@ -129,8 +129,8 @@ fn answers_of_another_kind_are_refused() {
         drop(a);
         assert!(receive_answer(&mut b, soon()).is_err(), "{len} bytes");
     }
-    // Magic, version, kind, length, calls.
-    for (at, value) in [(0, b'X'), (8, 2), (12, 2), (12, 4), (14, 55), (15, 5), (52, 2), (55, 1)] {
+    // Magic, version, kind, length, calls, scope of atomics.
+    for (at, value) in [(0, b'X'), (8, 2), (12, 2), (12, 4), (14, 55), (15, 5), (52, 2), (55, 1), (68, 3)] {
         let (mut a, mut b) = pair();
         let mut bytes = good.clone();
         bytes[at] = value;

@@ -69,10 +69,10 @@ pub(crate) fn run(inner: &Arc<Inner>, listener: &Listener) {
 /// Reads the preamble of a stream and dispatches the stream by its purpose.
 fn dispatch(inner: &Arc<Inner>, stream: Stream, pending: PendingConnection) {
     let name = stream.peer_name();
-    let deadline = Instant::now() + inner.limits.introduction;
+    let deadline = Instant::now() + inner.limits.introduction_timeout;
     let Some(mut stream) = start_tls(inner, stream, &name, deadline) else { return };
     let preamble = stream
-        .set_timeout(Some(inner.limits.introduction))
+        .set_timeout(Some(inner.limits.introduction_timeout))
         .and_then(|()| handshake::receive_preamble(&mut stream, deadline))
         // From here the timeout limits writes; the deadline limits reads.
         .and_then(|preamble| stream.set_timeout(Some(HANDSHAKE)).map(|()| preamble));

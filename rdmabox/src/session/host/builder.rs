@@ -10,8 +10,11 @@
 //! Data queue pairs are served by the device's engine, calls by the threads of the call server.
 //! `Inner::sessions` and `Inner::threads` are never held together.
 
+mod exports;
+
 use std::{
     io,
+    ops::RangeBounds,
     os::fd::OwnedFd,
     sync::{
         Arc, OnceLock, Weak,
@@ -30,7 +33,7 @@ use super::{
     pending_connections::PendingConnections,
     session_terminator::SessionTerminator,
     stack::Stack,
-    state::{Fencing, Inner},
+    state::{Fencing, Inner, mixed_atomics},
 };
 use crate::{
     auth::{Domain, Keyring, Limits},
@@ -60,7 +63,9 @@ pub struct Host {
     any_local_user: bool,
     allow_mixed_atomics: bool,
     tls: Option<Arc<TlsServer>>,
-    exports: Mutex<Vec<(Weak<Exported>, Access)>>,
+    exports: Mutex<Vec<Weak<Exported>>>,
+    /// Tells exports of this host from those of others.
+    identity: Arc<()>,
 }
 
 impl std::fmt::Debug for Host {
@@ -85,6 +90,7 @@ impl Host {
             allow_mixed_atomics: false,
             tls: None,
             exports: Mutex::default(),
+            identity: Arc::default(),
         })
     }
 
@@ -191,11 +197,30 @@ impl Host {
         memory: &Arc<Memory>,
         access: Access,
     ) -> Result<Export, HostError> {
+        self.export_range(domain, memory, .., access)
+    }
+
+    /// Exports a part of `memory` to the peers of one domain, with the given access, as
+    /// [`HostHandle::export_range`].
+    ///
+    /// # Errors
+    /// [`VerbsError::Range`](crate::verbs::VerbsError::Range) if the part is not inside the memory.
+    ///
+    /// # Panics
+    /// If the domain belongs to another host.
+    pub fn export_range(
+        &self,
+        domain: Domain,
+        memory: &Arc<Memory>,
+        range: impl RangeBounds<u64>,
+        access: Access,
+    ) -> Result<Export, HostError> {
         let pd = Arc::clone(&self.pds.lock()[domain.0]);
-        let region = pd.register(memory, 0, memory.len() as u64, access)?;
-        let memory = Arc::clone(memory);
-        let exported = Arc::new(Exported { memory, region, rdma: OnceLock::new(), domain });
-        self.exports.lock().push((Arc::downgrade(&exported), access));
+        let (offset, length) = exports::part(memory, &range);
+        let region = pd.register(memory, offset, length, access)?;
+        let (memory, host) = (Arc::clone(memory), Arc::clone(&self.identity));
+        let exported = Arc::new(Exported { memory, region, rdma: OnceLock::new(), domain, access, host });
+        self.exports.lock().push(Arc::downgrade(&exported));
         Ok(Export(exported))
     }
 
@@ -204,19 +229,10 @@ impl Host {
         let device =
             rdma::open(&self.rdma).map_err(|source| HostError::Rdma { address: address.clone(), source })?;
         let pds = self.pds.lock().iter().map(|_| device.alloc_pd()).collect::<Result<_, _>>()?;
-        let stack = Stack::new(device, pds)?;
-        for (export, access) in &*self.exports.lock() {
-            let Some(export) = export.upgrade() else { continue };
-            // With keys, no RDMA session is in the default domain, so its exports need not be
-            // pinned again.
-            if self.keys.is_some() && export.domain == Domain::default() {
-                continue;
-            }
-            let len = export.memory.len() as u64;
-            let region = stack.pd(export.domain).register(&export.memory, 0, len, *access)?;
-            // A host listens only once, so the cell is still empty.
-            let _ = export.rdma.set(region);
-            if access.contains(Access::REMOTE_ATOMIC) && stack.device.attr().atomics != AtomicScope::Global {
+        let stack = Stack::new(device, pds, &self.limits)?;
+        for export in self.exports.lock().iter().filter_map(Weak::upgrade) {
+            exports::register_rdma(&stack, self.keys.is_some(), &export)?;
+            if export.access.contains(Access::REMOTE_ATOMIC) && stack.device.attr().atomics != AtomicScope::Global {
                 log::warn!(
                     "{}: atomics of its peers are atomic among themselves, and not with those of peers over TCP or \
                      shared memory, nor with this machine's processors",
@@ -231,9 +247,9 @@ impl Host {
     /// towards each other.
     fn check_atomics(&self, device: &DeviceAttr, addresses: &[Address]) -> Result<(), HostError> {
         let exports = self.exports.lock();
-        let atomic = exports.iter().any(|(_, access)| access.contains(Access::REMOTE_ATOMIC));
-        let other = addresses.iter().find(|address| address.provider() != ProviderKind::Rdma);
-        match other.filter(|_| atomic && !self.allow_mixed_atomics && device.atomics == AtomicScope::Device) {
+        let mut exports = exports.iter().filter_map(Weak::upgrade);
+        let atomic = exports.any(|export| export.access.contains(Access::REMOTE_ATOMIC));
+        match mixed_atomics(device, addresses).filter(|_| atomic && !self.allow_mixed_atomics) {
             Some(address) => {
                 Err(HostError::MixedAtomics { address: address.clone(), device: device.name.clone() })
             }
@@ -243,7 +259,12 @@ impl Host {
 
     /// Listens on all addresses, or on none after an error, and serves on background threads.
     /// Replaces the socket file of a dead host. The socket file of a live host is an error.
+    ///
+    /// # Errors
+    /// [`HostError`] explains each error. The host and its options are gone; a retry begins with
+    /// [`Host::new`].
     pub fn listen(self, addresses: &[Address], service: Arc<dyn Service>) -> Result<HostHandle, HostError> {
+        self.limits.check()?;
         let mut listeners = Vec::new();
         for address in addresses {
             if self.tls.is_some() && address.provider() == ProviderKind::Rdma {
@@ -266,9 +287,10 @@ impl Host {
             Address::Tcp { .. } | Address::Rdma { .. } => None,
         });
         let inner = Arc::new(Inner {
-            soft: Stack::new(self.device, self.pds.into_inner())?,
+            soft: Stack::new(self.device, self.pds.into_inner(), &self.limits)?,
             rdma,
-            providers: addresses.iter().map(Address::provider).collect(),
+            identity: self.identity,
+            addresses: bound,
             allow_mixed_atomics: self.allow_mixed_atomics,
             fencing: self.fencing,
             limits: self.limits,
@@ -279,13 +301,14 @@ impl Host {
             host_id: handshake::host_id(),
             unix: unix.map(|path| path.display().to_string()).unwrap_or_default(),
             sessions: Mutex::default(),
+            releasing: Mutex::default(),
             next_id: AtomicU64::new(1),
-            pending: PendingConnections::new(self.limits.strangers),
+            pending: PendingConnections::new(self.limits.pending_connections),
             in_making: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             threads: Mutex::default(),
         });
-        let mut running = HostHandle { inner: Arc::clone(&inner), listeners: Vec::new(), addresses: bound };
+        let mut running = HostHandle { inner: Arc::clone(&inner), listeners: Vec::new() };
         for listener in listeners {
             let inner = Arc::clone(&inner);
             let handle = listener.handle().map_err(HostError::Thread)?;
@@ -303,15 +326,14 @@ impl Host {
 /// threads.
 #[derive(Debug)]
 pub struct HostHandle {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
     listeners: Vec<(ListenerHandle, JoinHandle<()>)>,
-    addresses: Vec<Address>,
 }
 
 impl HostHandle {
     /// Returns the bound addresses. Port 0 is replaced by the actual port.
     pub fn addresses(&self) -> &[Address] {
-        &self.addresses
+        &self.inner.addresses
     }
 
     /// Returns the scope of the atomics of sessions over `provider`, as

@@ -5,6 +5,7 @@
 
 use std::{
     fmt,
+    ops::Range,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -148,6 +149,10 @@ impl fmt::Display for Peer {
 }
 
 /// Memory that peers may access. Dropping it revokes the access: later requests are refused.
+///
+/// A drop does not wait: a request that is under way may still access the memory, which stays
+/// mapped until then. [`HostHandle::withdraw`](crate::HostHandle::withdraw) waits, so that the
+/// memory can have another use.
 #[derive(Debug)]
 pub struct Export(pub(crate) Arc<Exported>);
 
@@ -159,6 +164,9 @@ pub(crate) struct Exported {
     /// Registration with the RDMA device, once the host listens there.
     pub(crate) rdma: OnceLock<MrHandle>,
     pub(crate) domain: Domain,
+    pub(crate) access: Access,
+    /// Identity of its host.
+    pub(crate) host: Arc<()>,
 }
 
 impl Exported {
@@ -172,8 +180,25 @@ impl Exported {
 }
 
 impl Export {
-    /// Returns the exported memory.
+    /// Returns the exported memory. The export may be a part of it.
     pub fn memory(&self) -> &Arc<Memory> {
         &self.0.memory
+    }
+
+    /// Returns the exported part of the memory, in bytes.
+    pub fn range(&self) -> Range<u64> {
+        let region = &self.0.region;
+        let start = region.addr() - self.0.memory.addr();
+        start..start + region.length()
+    }
+
+    /// Returns the domain of the peers that may access it.
+    pub fn domain(&self) -> Domain {
+        self.0.domain
+    }
+
+    /// Returns the rights of the peers.
+    pub fn access(&self) -> Access {
+        self.0.access
     }
 }

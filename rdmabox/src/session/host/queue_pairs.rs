@@ -23,7 +23,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::{
     session::{address::ProviderKind, handshake::HANDSHAKE, stream::Stream},
-    verbs::{QueuePair, VerbsError},
+    verbs::{QpState, QueuePair, VerbsError},
 };
 
 /// Time limit for a client to release mapped memory when one of its queue pairs ends.
@@ -300,6 +300,27 @@ impl HostQueuePairs {
                 return Err("the client closed the session before all its queue pairs were connected".into());
             }
         }
+    }
+
+    /// Blocks until the client has finished each request on mapped memory that it began before the
+    /// last [`revoke`](crate::verbs::MemoryRegion::revoke) of a region, at most until `deadline`.
+    /// Returns false after the deadline.
+    pub(crate) fn await_fences(&self, deadline: Instant) -> bool {
+        // A queue pair in Err cannot confirm a fence; its client closes the stream at the end of
+        // its requests. A queue pair that joins has found the region revoked.
+        let is_fenced = |entry: &Entry| match (&entry.qp, &entry.stream) {
+            (Some(qp), Some(stream)) => {
+                (qp.is_fenced() && qp.state() != QpState::Err) || stream.is_over()
+            }
+            _ => true,
+        };
+        while !self.state.lock().entries.iter().all(is_fenced) {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(RELEASE_POLL_INTERVAL);
+        }
+        true
     }
 
     /// Stops joining, waits for the streams that are joining, and takes all queue pairs.

@@ -36,7 +36,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-const MAX_QUEUE_PAIRS: u32 = 16;
 /// Interval between checks whether an unresponsive client has ended.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -53,6 +52,30 @@ impl<'a> CountGuard<'a> {
 impl Drop for CountGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A session over shared memory whose client may not have released the memory yet. Dropping it
+/// says that it has.
+struct Releasing<'a> {
+    inner: &'a Inner,
+    id: u64,
+}
+
+impl<'a> Releasing<'a> {
+    /// Notes a session, before it is removed from `Inner::sessions`.
+    fn begin(inner: &'a Inner, session: &HostSession) -> Releasing<'a> {
+        let peer = &session.peer;
+        if peer.provider == ProviderKind::Shm {
+            inner.releasing.lock().push((peer.id, peer.domain));
+        }
+        Releasing { inner, id: peer.id }
+    }
+}
+
+impl Drop for Releasing<'_> {
+    fn drop(&mut self) {
+        self.inner.releasing.lock().retain(|(id, _)| *id != self.id);
     }
 }
 
@@ -152,11 +175,11 @@ pub(crate) fn serve(
     identity: Identity,
 ) -> Result<(), String> {
     let (queue_pairs, limits) = (request.queue_pairs, &inner.limits);
-    if !(1..=MAX_QUEUE_PAIRS).contains(&queue_pairs) {
-        return refuse(&mut control, format!("{queue_pairs} queue pairs: choose 1 to {MAX_QUEUE_PAIRS}"));
+    if !(1..=limits.queue_pairs).contains(&(queue_pairs as usize)) {
+        return refuse(&mut control, format!("{queue_pairs} queue pairs: choose 1 to {}", limits.queue_pairs));
     }
     let stack = inner.stack(control.provider());
-    let limit = stack.max_sessions.min(limits.sessions);
+    let limit = stack.max_sessions;
     let Some(_admitted) = CountGuard::take(&stack.admitted, limit) else {
         let kind = control.provider();
         return refuse(&mut control, format!("the server takes no more than {limit} sessions over {kind}"));
@@ -186,6 +209,7 @@ pub(crate) fn serve(
 
     // Order matters: stop new calls, running calls, new queue pairs, outstanding requests, and
     // queue pairs. Only then may the service reuse the session's resources.
+    let _releasing = Releasing::begin(inner, &session);
     inner.sessions.lock().remove(&id);
     *session.open.write() = false;
     let closed = session.queue_pairs.close();
@@ -312,7 +336,7 @@ fn queue_pair(
         Role::Data | Role::Fetch => (1, &session.sink, Progress::Engine),
     };
     let pd = match &session.fetch {
-        Some(fetch) if role == Role::Fetch => &fetch.pd,
+        Some(fetch) if role == Role::Fetch => Arc::clone(&fetch.pd),
         _ => stack.pd(session.peer.domain),
     };
     let caps = QpCaps { max_send_wr: depth, max_recv_wr: depth, ..QpCaps::default() }.within(device.attr());
@@ -324,9 +348,9 @@ fn queue_pair(
     match role {
         Role::Calls => {
             let slots = session.fetch.as_ref().map(|fetch| Arc::clone(&fetch.slots));
-            rpc.add(&**pd, Arc::clone(&qp), handler(), deferred(), slots)?;
+            rpc.add(&*pd, Arc::clone(&qp), handler(), deferred(), slots)?;
         }
-        Role::DeferredReplies => rpc.add_late(&**pd, Arc::clone(&qp), handler(), deferred())?,
+        Role::DeferredReplies => rpc.add_late(&*pd, Arc::clone(&qp), handler(), deferred())?,
         Role::Data | Role::Fetch => {}
     }
     Ok(qp)

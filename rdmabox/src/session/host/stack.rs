@@ -5,20 +5,21 @@
 
 use std::sync::{Arc, atomic::AtomicUsize};
 
+use parking_lot::RwLock;
+
 use crate::{
-    auth::Domain,
+    auth::{Domain, Limits},
     rpc::{LATE_DEPTH, QUEUE_DEPTH, RpcServer},
     session::error::HostError,
-    verbs::{Device, ProtectionDomain},
+    verbs::{Device, ProtectionDomain, VerbsError},
 };
 
-/// Maximum number of sessions, including sessions in the making, regardless of `Limits`.
-const MAX_SESSIONS: usize = 1000;
 /// A device with the protection domains and the call server of its sessions.
 #[derive(Debug)]
 pub(crate) struct Stack {
     pub(crate) device: Arc<dyn Device>,
-    pds: Vec<Arc<dyn ProtectionDomain>>,
+    /// Indexed by domain.
+    pds: RwLock<Vec<Arc<dyn ProtectionDomain>>>,
     pub(crate) rpc: RpcServer,
     /// Number of sessions, including sessions in the making.
     pub(crate) admitted: AtomicUsize,
@@ -30,19 +31,33 @@ impl Stack {
     pub(super) fn new(
         device: Arc<dyn Device>,
         pds: Vec<Arc<dyn ProtectionDomain>>,
+        limits: &Limits,
     ) -> Result<Stack, HostError> {
         // Completions that a session can have queued, and some for sessions that have just ended.
         let each = 2 * (QUEUE_DEPTH + LATE_DEPTH) as usize;
-        let depth = ((MAX_SESSIONS + 8) * each).min(device.attr().max_cqe as usize);
-        let max_sessions = (depth / each).saturating_sub(8).min(MAX_SESSIONS);
-        // One thread may poll requests in mapped memory while others take messages.
-        let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).clamp(2, 4);
-        let rpc = RpcServer::start(device.create_cq(depth)?, threads).map_err(HostError::Thread)?;
-        Ok(Stack { device, pds, rpc, admitted: AtomicUsize::new(0), max_sessions })
+        let depth = ((limits.sessions + 8) * each).min(device.attr().max_cqe as usize);
+        let max_sessions = (depth / each).saturating_sub(8).min(limits.sessions);
+        let rpc = RpcServer::start(device.create_cq(depth)?, limits.call_threads()).map_err(HostError::Thread)?;
+        Ok(Stack { device, pds: RwLock::new(pds), rpc, admitted: AtomicUsize::new(0), max_sessions })
     }
 
     /// Returns the protection domain. Each stack has as many domains as the host.
-    pub(crate) fn pd(&self, domain: Domain) -> &Arc<dyn ProtectionDomain> {
-        &self.pds[domain.0]
+    ///
+    /// # Panics
+    /// If the domain belongs to another host.
+    pub(crate) fn pd(&self, domain: Domain) -> Arc<dyn ProtectionDomain> {
+        Arc::clone(&self.pds.read()[domain.0])
+    }
+
+    /// Adds a protection domain to this stack and to the other stack of the host.
+    pub(super) fn add_domain(&self, other: Option<&Stack>) -> Result<Domain, VerbsError> {
+        let pd = self.device.alloc_pd()?;
+        let beside = other.map(|stack| Ok::<_, VerbsError>((stack, stack.device.alloc_pd()?))).transpose()?;
+        let mut pds = self.pds.write();
+        if let Some((stack, pd)) = beside {
+            stack.pds.write().push(pd);
+        }
+        pds.push(pd);
+        Ok(Domain(pds.len() - 1))
     }
 }

@@ -1,7 +1,7 @@
 //! The state that all sessions of a host share.
 //!
 //! # Concurrency
-//! Any thread may use it. `sessions` and `threads` are never held together.
+//! Any thread may use it. `sessions`, `threads` and `releasing` are never held together.
 
 use std::{
     collections::HashMap,
@@ -19,10 +19,13 @@ use super::{
     host_session::HostSession, peer::Service, pending_connections::PendingConnections, stack::Stack,
 };
 use crate::{
-    auth::{Keyring, Limits},
-    session::{address::ProviderKind, handshake::HostId},
+    auth::{Domain, Keyring, Limits},
+    session::{
+        address::{Address, ProviderKind},
+        handshake::HostId,
+    },
     tls::TlsServer,
-    verbs::AtomicScope,
+    verbs::{AtomicScope, DeviceAttr},
 };
 
 /// Detection and fencing of lost clients.
@@ -51,8 +54,10 @@ pub struct Fencing {
 pub(crate) struct Inner {
     pub(crate) soft: Stack,
     pub(crate) rdma: Option<Stack>,
-    /// Providers that the host listens for.
-    pub(crate) providers: Vec<ProviderKind>,
+    /// Tells exports of this host from those of others.
+    pub(crate) identity: Arc<()>,
+    /// Bound addresses. Port 0 is replaced by the actual port.
+    pub(crate) addresses: Vec<Address>,
     pub(crate) allow_mixed_atomics: bool,
     pub(crate) fencing: Fencing,
     pub(crate) limits: Limits,
@@ -64,6 +69,9 @@ pub(crate) struct Inner {
     pub(crate) unix: String,
     /// Sessions by id, from the start of the handshake to the start of their end.
     pub(crate) sessions: Mutex<HashMap<u64, Arc<HostSession>>>,
+    /// Sessions over shared memory from before their removal from `sessions` until their client has
+    /// released the memory: their ids and domains.
+    pub(crate) releasing: Mutex<Vec<(u64, Domain)>>,
     pub(crate) next_id: AtomicU64,
     pub(crate) pending: Arc<PendingConnections>,
     pub(crate) in_making: AtomicUsize,
@@ -85,7 +93,7 @@ impl Inner {
     /// listen for it. Atomics of devices whose scopes do not cover each other have the scope of
     /// their own device.
     pub(crate) fn atomic_scope(&self, provider: ProviderKind) -> AtomicScope {
-        if !self.providers.contains(&provider) {
+        if !self.addresses.iter().any(|address| address.provider() == provider) {
             return AtomicScope::None;
         }
         let own = self.stack(provider).device.attr().atomics;
@@ -97,11 +105,17 @@ impl Inner {
 
     /// Returns true if sessions over one provider make atomics that are not atomic towards the
     /// sessions of another one.
-    pub(crate) fn mixes_atomics(&self) -> bool {
-        let others = self.providers.iter().any(|provider| *provider != ProviderKind::Rdma);
-        let device = self.rdma.as_ref().map(|stack| stack.device.attr().atomics);
-        others && device == Some(AtomicScope::Device)
+    fn mixes_atomics(&self) -> bool {
+        let device = self.rdma.as_ref().map(|stack| stack.device.attr());
+        device.is_some_and(|device| mixed_atomics(device, &self.addresses).is_some())
     }
+}
+
+/// Returns the first address whose clients make atomics that are not atomic towards those of an
+/// RDMA device.
+pub(super) fn mixed_atomics<'a>(device: &DeviceAttr, addresses: &'a [Address]) -> Option<&'a Address> {
+    let other = addresses.iter().find(|address| address.provider() != ProviderKind::Rdma);
+    other.filter(|_| device.atomics == AtomicScope::Device)
 }
 
 impl std::fmt::Debug for Inner {

@@ -208,6 +208,13 @@ impl Drop for IbvMr {
 }
 
 impl MemoryRegion for IbvMr {
+    fn revoke(self: Arc<Self>) -> bool {
+        let pd = Arc::clone(&self.pd);
+        // The device deregisters a region only when it no longer accesses it.
+        drop(self);
+        !pd.is_stuck.load(Ordering::Acquire)
+    }
+
     fn addr(&self) -> u64 {
         self.addr
     }

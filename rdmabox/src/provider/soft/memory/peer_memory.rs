@@ -144,6 +144,15 @@ impl PeerMemory {
         drop(self.mapped.write());
     }
 
+    /// Removes the memory `id`. Blocks until every execution in progress has finished.
+    pub(crate) fn forget(&self, id: u64) {
+        let mut mapped = self.mapped.write();
+        let removed = mapped.binary_search_by_key(&id, |(id, _)| *id).ok().map(|at| mapped.remove(at));
+        drop(mapped);
+        // The last mapping is removed without the lock.
+        drop(removed);
+    }
+
     /// Drops the tether. The caller guarantees that no execution is in progress or will start, so a
     /// server that waits for the tether's holders need not wait for this client.
     pub(crate) fn drop_tether(&self) {

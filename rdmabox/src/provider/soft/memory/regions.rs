@@ -47,7 +47,7 @@ pub(crate) struct Region {
     pub access: Access,
     pub key: u32,
     /// Keeps the bytes mapped. `None` for borrowed memory, whose owner guarantees it.
-    pub _memory: Option<Arc<Memory>>,
+    pub memory: Option<Arc<Memory>>,
 }
 
 impl Region {
@@ -68,11 +68,11 @@ impl Region {
 pub(crate) struct Piece {
     pub ptr: *mut u8,
     pub len: usize,
-    /// Keeps the bytes mapped; never read.
-    _region: Arc<Region>,
+    /// Keeps the bytes mapped.
+    region: Arc<Region>,
 }
 
-// SAFETY: a Piece is an address inside memory that `_region` keeps mapped. The queue pair
+// SAFETY: a Piece is an address inside memory that `region` keeps mapped. The queue pair
 // controls access to the bytes, independent of the thread.
 unsafe impl Send for Piece {}
 // SAFETY: as for `Send`.
@@ -81,7 +81,12 @@ unsafe impl Sync for Piece {}
 impl Piece {
     pub(crate) fn new(region: &Arc<Region>, addr: u64, len: u64) -> Option<Piece> {
         let ptr = region.resolve(addr, len)?;
-        Some(Piece { ptr, len: usize::try_from(len).ok()?, _region: Arc::clone(region) })
+        Some(Piece { ptr, len: usize::try_from(len).ok()?, region: Arc::clone(region) })
+    }
+
+    /// Returns true for a range of this region.
+    pub(crate) fn is_of(&self, region: &Arc<Region>) -> bool {
+        Arc::ptr_eq(&self.region, region)
     }
 }
 
@@ -170,7 +175,7 @@ impl Regions {
         };
         let slot = &mut slots.slots[index];
         let key = mark | (index as u32) << bits | slot.next_tag(bits);
-        let region = Arc::new(Region { addr, length, access, key, _memory: memory });
+        let region = Arc::new(Region { addr, length, access, key, memory });
         slot.region = Some(Arc::clone(&region));
         Some(region)
     }

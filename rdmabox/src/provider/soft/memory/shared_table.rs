@@ -130,7 +130,7 @@ mod tests {
     fn published_entries_are_found_until_revoked() {
         let table = OwnTable::new().unwrap();
         let region =
-            Region { addr: 0x5000, length: 64, access: Access::REMOTE_READ, key: 3 << 19 | 7, _memory: None };
+            Region { addr: 0x5000, length: 64, access: Access::REMOTE_READ, key: 3 << 19 | 7, memory: None };
         assert_eq!(lookup(table.memory(), region.key), None);
         table.publish(&region, 4, 4096);
         let expected = Entry {

@@ -35,6 +35,8 @@ struct SharedMemory {
     id: u64,
     memory: Weak<Memory>,
     writable: bool,
+    /// Number of its regions that peers may name.
+    regions: usize,
 }
 
 #[derive(Debug, Default)]
@@ -52,6 +54,8 @@ pub(crate) struct SoftPd {
     device: Arc<DeviceState<SoftQp>>,
     regions: Regions,
     sharing: Mutex<Sharing>,
+    /// Queue pairs of this domain, for the end of requests that use a revoked region.
+    queue_pairs: Mutex<Vec<Weak<SoftQp>>>,
     peer_mappings: Arc<PeerMappings>,
 }
 
@@ -62,6 +66,7 @@ impl SoftPd {
             device,
             regions: Regions::default(),
             sharing: Mutex::default(),
+            queue_pairs: Mutex::default(),
             peer_mappings: Arc::default(),
         })
     }
@@ -115,20 +120,17 @@ impl SoftPd {
         let mut sharing = self.sharing.lock();
         sharing.table()?;
         sharing.memories.retain(|_, entry| entry.memory.strong_count() > 0);
-        let known = sharing
-            .memories
-            .values_mut()
-            .find(|entry| std::ptr::eq(entry.memory.as_ptr(), Arc::as_ptr(memory)));
-        let (id, news) = match known {
+        let (id, news) = match sharing.of(memory) {
             Some(entry) => {
                 let news = writable && !entry.writable;
                 entry.writable |= writable;
+                entry.regions += 1;
                 (entry.id, news)
             }
             None => {
                 let id = sharing.next_id;
                 sharing.next_id += 1;
-                let entry = SharedMemory { id, memory: Arc::downgrade(memory), writable };
+                let entry = SharedMemory { id, memory: Arc::downgrade(memory), writable, regions: 1 };
                 sharing.memories.insert(id, entry);
                 (id, true)
             }
@@ -146,12 +148,31 @@ impl SoftPd {
 
     fn deregister(&self, region: &Region) {
         // The table entry goes first, because the index may be reused as soon as it is free.
-        if region.access.intersects(Access::REMOTE_ANY)
-            && let Some(table) = &self.sharing.lock().table
-        {
-            table.revoke(region);
+        if region.access.intersects(Access::REMOTE_ANY) {
+            let mut sharing = self.sharing.lock();
+            if let Some(table) = &sharing.table {
+                table.revoke(region);
+            }
+            if let Some(memory) = &region.memory {
+                sharing.release(memory);
+            }
         }
         self.regions.remove(region.key);
+    }
+
+    /// Ends the requests of peers that use a deregistered region. Peers that map the memory `id`
+    /// are asked to finish; they remove their mapping if no other region needs it.
+    fn end_uses(&self, region: &Arc<Region>, id: Option<u64>) {
+        let (peers, forget) = {
+            let sharing = self.sharing.lock();
+            let peers: Vec<_> = sharing.peers.iter().filter_map(Weak::upgrade).collect();
+            (peers, id.filter(|id| !sharing.memories.contains_key(id)))
+        };
+        if id.is_some() {
+            peers.iter().for_each(|peer| peer.fence(forget));
+        }
+        let queue_pairs: Vec<_> = self.queue_pairs.lock().iter().filter_map(Weak::upgrade).collect();
+        queue_pairs.iter().for_each(|qp| qp.end_use_of(region));
     }
 
     fn add(
@@ -184,6 +205,21 @@ impl Sharing {
             self.table = Some(OwnTable::new().map_err(memory_error)?);
         }
         self.table.as_ref().ok_or(VerbsError::PeerGone)
+    }
+
+    /// Returns the entry of a memory.
+    fn of(&mut self, memory: &Arc<Memory>) -> Option<&mut SharedMemory> {
+        self.memories.values_mut().find(|entry| std::ptr::eq(entry.memory.as_ptr(), Arc::as_ptr(memory)))
+    }
+
+    /// Counts a region less. Later peers do not get memory without regions.
+    fn release(&mut self, memory: &Arc<Memory>) {
+        let Some(entry) = self.of(memory) else { return };
+        entry.regions -= 1;
+        if entry.regions == 0 {
+            let id = entry.id;
+            self.memories.remove(&id);
+        }
     }
 }
 
@@ -266,7 +302,11 @@ impl SoftPd {
         }
         let num = self.device.next_qp.fetch_add(1, Ordering::Relaxed);
         let pd = self.me.upgrade().ok_or(VerbsError::Foreign("the protection domain"))?;
-        Ok(SoftQp::new(SoftQpInit { num, caps, pd, send_cq, recv_cq, sets, maps: init.maps }))
+        let qp = SoftQp::new(SoftQpInit { num, caps, pd, send_cq, recv_cq, sets, maps: init.maps });
+        let mut queue_pairs = self.queue_pairs.lock();
+        queue_pairs.retain(|qp| qp.strong_count() > 0);
+        queue_pairs.push(Arc::downgrade(&qp));
+        Ok(qp)
     }
 }
 
@@ -296,6 +336,14 @@ impl MemoryRegion for SoftMr {
 
     fn access(&self) -> Access {
         self.region.access
+    }
+
+    fn revoke(self: Arc<Self>) -> bool {
+        let (region, pd) = (Arc::clone(&self.region), Arc::clone(&self.pd));
+        let id = region.memory.as_ref().and_then(|memory| pd.sharing.lock().of(memory).map(|entry| entry.id));
+        drop(self);
+        pd.end_uses(&region, id);
+        true
     }
 }
 

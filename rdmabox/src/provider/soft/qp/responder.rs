@@ -15,7 +15,7 @@ use crate::{
     provider::soft::{
         limits::MAX_MESSAGE,
         memory::{Atomic, Piece, peer_memory as direct},
-        wire::{FLAG_ACK, FLAG_IMM, FLAG_PLACED, Header, Opcode},
+        wire::{FLAG_ACK, FLAG_IMM, FLAG_PLACED, Header, NO_MEMORY, Opcode},
     },
     verbs::{Access, WcOpcode, WcStatus},
 };
@@ -66,6 +66,8 @@ impl SoftQp {
             })),
             Opcode::Memory => self.on_memory(rx, link, header),
             Opcode::Tether => self.on_tether(rx, link),
+            Opcode::Fence => self.on_fence(link, header),
+            Opcode::Fenced => self.on_fenced(),
         }
     }
 
@@ -252,6 +254,30 @@ impl SoftQp {
                 log::warn!("queue pair {}: {e}", self.number());
                 Action::ProtocolError("unusable memory handle")
             }
+        }
+    }
+
+    /// Finishes the executions in progress, and removes memory that the peer no longer exports.
+    fn on_fence(&self, link: &Link, header: &Header) -> Action {
+        if !link.shares {
+            return Action::ProtocolError("a fence on a connection without mapped memory");
+        }
+        if self.must_wait_for_tx() {
+            return Action::NotReady;
+        }
+        match (&link.peer, header.arg1.get()) {
+            (None, _) => {}
+            (Some(peer), NO_MEMORY) => peer.await_executions(),
+            (Some(peer), id) => peer.forget(id),
+        }
+        self.tx().answer(&Header::new(Opcode::Fenced, 0));
+        Action::Next
+    }
+
+    fn on_fenced(&self) -> Action {
+        match self.confirm_fence() {
+            true => Action::Next,
+            false => Action::ProtocolError("a confirmation of a fence that was not sent"),
         }
     }
 

@@ -6,13 +6,16 @@
 use std::{
     io,
     os::fd::OwnedFd,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use super::request::Pieces;
 use crate::{
     mapping::{self, IoVec},
-    provider::soft::{stream::RecvBuffer, wire::HEADER_LEN},
+    provider::soft::{memory::Region, stream::RecvBuffer, wire::HEADER_LEN},
     verbs::{WcOpcode, WcStatus},
 };
 
@@ -199,6 +202,12 @@ impl Rx {
         }
     }
 
+    /// Returns true if payload is arriving in this region.
+    pub(crate) fn uses(&self, region: &Arc<Region>) -> bool {
+        let State::Payload(landing) = &self.state else { return false };
+        landing.pieces.iter().any(|piece| piece.is_of(region))
+    }
+
     /// Requests an acknowledgement of `msn` before the thread leaves this queue pair.
     pub(crate) fn ack(&mut self, msn: u32) {
         self.ack_due = Some(msn);
@@ -261,8 +270,6 @@ impl Step {
 
 #[cfg(all(not(loom), test))]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::{
         mapping::Memory,
@@ -273,7 +280,7 @@ mod tests {
     fn landing(memory: &Arc<Memory>, offset: u64, len: u64) -> Landing {
         let (addr, length) = (memory.addr(), memory.len() as u64);
         let region =
-            Region { addr, length, access: Access::REMOTE_WRITE, key: 1, _memory: Some(Arc::clone(memory)) };
+            Region { addr, length, access: Access::REMOTE_WRITE, key: 1, memory: Some(Arc::clone(memory)) };
         let mut pieces = Pieces::new();
         pieces.push(Piece::new(&Arc::new(region), addr + offset, len).expect("inside"));
         Landing::new(pieces, len as usize, Then::Executed { msn: 1, ack: false, recv: None })

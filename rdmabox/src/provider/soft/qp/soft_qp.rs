@@ -11,7 +11,7 @@ use std::{
     ops::{Deref, DerefMut},
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicBool, AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -32,9 +32,9 @@ use crate::{
     provider::soft::{
         completion::{Interest, Member, PollSet, SoftCq},
         limits::MAX_QP_WR,
-        memory::{PeerMemory, Refused, Regions},
+        memory::{PeerMemory, Refused, Region, Regions},
         stream::{ConnectedProcess, Socket},
-        wire::{Header, Hello, MAGIC, VERSION},
+        wire::{Header, Hello, MAGIC, MAPS_NOTHING, NO_MEMORY, Opcode, VERSION},
     },
     verbs::{
         Access, DirectOp, PostError, PostErrorReason, QpCaps, QpState, QueuePair, RecvWr, RemoteAddr,
@@ -115,6 +115,10 @@ pub(crate) struct SoftQp {
     throttled: AtomicBool,
     /// True if the socket did not take all output.
     tx_waits: AtomicBool,
+    /// Number of fences sent to the peer. Changes under `tx`.
+    fences: AtomicU64,
+    /// Number of fences that the peer has confirmed. Changes under `rx`.
+    fenced: AtomicU64,
 }
 
 pub(crate) struct SoftQpInit {
@@ -148,6 +152,8 @@ impl SoftQp {
             rnr: AtomicBool::new(false),
             throttled: AtomicBool::new(false),
             tx_waits: AtomicBool::new(false),
+            fences: AtomicU64::new(0),
+            fenced: AtomicU64::new(0),
         })
     }
 
@@ -386,6 +392,41 @@ impl SoftQp {
         self.update_interest();
     }
 
+    /// Asks the peer to finish its executions on mapped memory, and to remove the memory `id`.
+    pub(crate) fn fence(&self, id: Option<u64>) {
+        let Some(link) = self.link.get() else { return };
+        let mut header = Header::new(Opcode::Fence, 0);
+        header.arg1 = id.unwrap_or(NO_MEMORY).into();
+        {
+            let mut tx = self.tx.lock();
+            // Counted before the peer can answer.
+            self.fences.fetch_add(1, Ordering::AcqRel);
+            tx.header(&header);
+        }
+        self.send_pending(link);
+        self.update_interest();
+    }
+
+    /// Counts a confirmation of the peer. Returns false if no fence is unconfirmed.
+    pub(crate) fn confirm_fence(&self) -> bool {
+        let unconfirmed = self.fenced.load(Ordering::Acquire) < self.fences.load(Ordering::Acquire);
+        if unconfirmed {
+            self.fenced.fetch_add(1, Ordering::AcqRel);
+        }
+        unconfirmed
+    }
+
+    /// Moves to Err if a request of the peer is moving bytes of this region. No request finds the
+    /// region any more.
+    pub(crate) fn end_use_of(&self, region: &Arc<Region>) {
+        let mut rx = self.rx.lock();
+        let uses = rx.uses(region) || self.tx.lock().uses(region);
+        if uses {
+            log::info!("queue pair {}: a request under way used withdrawn memory", self.num);
+            self.enter_error(&mut rx, WcStatus::WrFlushErr, false);
+        }
+    }
+
     fn handshake(&self, stream: Rendezvous, timeout: Duration) -> Result<Link, VerbsError> {
         // A deadline beyond the clock's range means no limit.
         let deadline = Instant::now().checked_add(timeout);
@@ -395,6 +436,7 @@ impl SoftQp {
         let hello = Hello {
             magic: MAGIC,
             version: VERSION.into(),
+            flags: (if self.maps { 0 } else { MAPS_NOTHING }).into(),
             qp_num: self.num.into(),
             table_len: table.as_ref().map_or(0, |(_, len)| *len as u64).into(),
         };
@@ -412,7 +454,7 @@ impl SoftQp {
         let table = fds.pop().filter(|_| theirs.table_len.get() > 0);
         let shares = match self.maps {
             true => table.is_some(),
-            false => socket.is_unix() && theirs.table_len.get() > 0,
+            false => socket.is_unix() && theirs.table_len.get() > 0 && theirs.flags.get() & MAPS_NOTHING == 0,
         };
         let peer = match table.filter(|_| self.maps) {
             Some(fd) => {
@@ -583,6 +625,10 @@ impl QueuePair for SoftQp {
 
     fn to_error(&self) {
         self.enter_error(&mut self.rx.lock(), WcStatus::WrFlushErr, false);
+    }
+
+    fn is_fenced(&self) -> bool {
+        self.fenced.load(Ordering::Acquire) >= self.fences.load(Ordering::Acquire)
     }
 
     fn execute_now(&self, op: &mut DirectOp<'_>) -> Option<Result<(), WcStatus>> {

@@ -7,13 +7,18 @@ use std::{
     collections::VecDeque,
     io,
     os::fd::{AsFd, OwnedFd},
+    sync::Arc,
 };
 
 use zerocopy::IntoBytes;
 
 use crate::{
     mapping::IoVec,
-    provider::soft::{memory::Piece, stream::Socket, wire::Header},
+    provider::soft::{
+        memory::{Piece, Region},
+        stream::Socket,
+        wire::Header,
+    },
 };
 
 /// Maximum number of vectors per system call.
@@ -97,6 +102,11 @@ impl Tx {
             Chunk::Memory(_, msn) => *msn,
             _ => None,
         })
+    }
+
+    /// Returns true if payload of this region waits to be sent.
+    pub(crate) fn uses(&self, region: &Arc<Region>) -> bool {
+        self.chunks.iter().any(|chunk| matches!(chunk, Chunk::Memory(piece, _) if piece.is_of(region)))
     }
 
     pub(crate) fn descriptor(&mut self, fd: OwnedFd) {

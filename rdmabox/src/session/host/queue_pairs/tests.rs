@@ -65,6 +65,10 @@ impl QueuePair for FakeQp {
     fn is_stopped(&self) -> bool {
         self.num != STUCK
     }
+
+    fn is_fenced(&self) -> bool {
+        self.num != STUCK
+    }
 }
 
 impl Drop for FakeQp {
@@ -216,6 +220,21 @@ fn a_session_opens_when_every_queue_pair_has_joined_once() {
         bench.pairs.open(Instant::now(), || false).unwrap();
         assert!(!bench.pairs.fail("too late for that"));
         let _again = bench.join_now(0, 2).unwrap_err();
+    });
+}
+
+#[test]
+fn a_fence_waits_for_clients_with_mapped_memory_until_they_confirm_or_are_gone() {
+    on_each_kind(|provider| {
+        let bench = Bench::new(provider, 2);
+        let _calls = bench.join_now(0, 0).unwrap();
+        let _first = bench.join_now(1, 1).unwrap();
+        assert!(bench.pairs.await_fences(Instant::now()));
+        let second = bench.join_now(2, STUCK).unwrap();
+        let maps = provider == ProviderKind::Shm;
+        assert_eq!(bench.pairs.await_fences(Instant::now()), !maps);
+        drop(second);
+        assert!(bench.pairs.await_fences(Instant::now() + Duration::from_secs(3600)));
     });
 }
 
