@@ -85,6 +85,7 @@
 
 pub mod admission;
 mod auth;
+#[doc(hidden)]
 pub mod batch;
 #[doc(hidden)]
 pub mod counted;
@@ -94,11 +95,13 @@ pub mod failure;
 pub mod fuzzing;
 mod mapping;
 pub mod memory;
+#[doc(hidden)]
 pub mod polling;
 pub mod provider;
 mod rpc;
 mod runtime;
 pub mod session;
+#[doc(hidden)]
 pub mod size;
 pub mod stats;
 mod sync;

@@ -39,6 +39,7 @@ pub trait AdmissionPolicy: Send + Sync + fmt::Debug {
 
 /// Returns the bytes that a request of `bytes` is charged, in whole pages. An empty request is
 /// charged nothing.
+#[doc(hidden)]
 pub fn charge(bytes: u64) -> u64 {
     bytes.div_ceil(ADMISSION_PAGE).saturating_mul(ADMISSION_PAGE)
 }
@@ -46,6 +47,7 @@ pub fn charge(bytes: u64) -> u64 {
 /// Counter of the bytes in flight. Each successful [`try_admit`](Self::try_admit) needs exactly
 /// one [`release`](Self::release) or [`complete`](Self::complete) with the same number of bytes.
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct Admission {
     policy: Arc<dyn AdmissionPolicy>,
     in_flight: AtomicU64,

@@ -39,10 +39,10 @@ impl Keyring for HashMap<KeyId, Grant> {
 /// [`Host::listen`](crate::Host::listen) refuses values outside of the given ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Maximum number of connections that belong to no session yet, at least 2. Each takes a thread
-    /// and reads at most 160 bytes. With TLS it also reads a handshake, with at most 64 KiB kept. At
-    /// the limit, a new connection evicts the oldest unauthenticated one of the source with the
-    /// most connections.
+    /// Maximum number of connections that belong to no session yet, at least 2. Each takes a
+    /// thread and reads at most 160 bytes. With TLS it also reads a handshake, with at most 64 KiB
+    /// kept. At the limit, a new connection evicts the oldest unauthenticated one of the source
+    /// with the most connections.
     pub pending_connections: usize,
     /// Time limit for a connection to send its preamble and to prove its key, from 1 ms to a day.
     pub introduction_timeout: Duration,
@@ -52,8 +52,8 @@ pub struct Limits {
     /// Maximum number of sessions per key, at least 1. Each can use up to 5 MiB of the host's
     /// memory.
     pub sessions_per_key: usize,
-    /// Maximum number of data queue pairs of a session, from 1 to 16. A client that asks for more is
-    /// refused.
+    /// Maximum number of data queue pairs of a session, from 1 to 16. A client that asks for more
+    /// is refused.
     pub queue_pairs: usize,
     /// Number of threads that serve the calls of all sessions, per kind of device: from 1 to 64.
     /// `None`: the number of processors, from 2 to 4.
@@ -149,7 +149,8 @@ mod tests {
         for (name, limits) in bad {
             assert_eq!(limits.check().map_err(|e| e.name), Err(name), "{limits:?}");
         }
-        let least = Limits { pending_connections: 2, sessions: 1, queue_pairs: 1, call_threads: Some(1), ..good };
+        let least =
+            Limits { pending_connections: 2, sessions: 1, queue_pairs: 1, call_threads: Some(1), ..good };
         assert_eq!((least.check(), least.in_making(), least.in_making_per_key()), (Ok(()), 1, 1));
     }
 }

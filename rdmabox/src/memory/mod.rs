@@ -13,10 +13,13 @@ mod slice;
 mod threshold;
 
 pub use buffer::Buffer;
+#[doc(hidden)] // For benchmarks.
 pub use calibrate::{Measured, calibrate, measure, threshold_of};
 pub(crate) use loan::{Lent, Loan, LoanCount, scope};
 pub(crate) use own_buf::OwnBuf;
+#[doc(hidden)] // For benchmarks.
 pub use pre_mr::{PreMrBuf, PreMrPool};
+#[doc(hidden)] // For benchmarks.
 pub use registrations::{RegistrationCache, RegistrationLimits};
 pub use send_buf::{RecvBuf, SendBuf};
 pub use slice::Slice;

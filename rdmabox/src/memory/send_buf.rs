@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// | buffer | it comes back as |
 /// |-|-|
 /// | `Vec<u8>`, `Box<[u8]>`, `Box<[u8; N]>` | the value, for the next request |
-/// | `Arc<[u8]>`, `Arc<Vec<u8>>`, `Arc<[u8; N]>` | one reference of several: many requests share the bytes |
+/// | `Arc<[u8]>`, `Arc<Vec<u8>>`, `Arc<[u8; N]>` | a reference; requests share the bytes |
 /// | `&'static [u8]`, `&'static [u8; N]` | the reference |
 /// | [`Buffer`](crate::Buffer) | the buffer, in registered memory: no copy, no registration |
 /// | [`Slice`](crate::Slice) | a part of one of the others, with the whole buffer inside |

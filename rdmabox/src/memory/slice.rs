@@ -145,7 +145,9 @@ mod tests {
         assert!(catch_unwind(|| Slice::new(vec![0; 4], ..5)).is_err());
         assert!(catch_unwind(|| Slice::new(vec![0; 4], 3..2)).is_err());
         assert!(catch_unwind(|| Slice::new(vec![0; 4], ..=usize::MAX)).is_err());
-        assert!(catch_unwind(|| Slice::new(vec![0; 4], (Bound::Excluded(usize::MAX), Bound::Unbounded))).is_err());
+        assert!(
+            catch_unwind(|| Slice::new(vec![0; 4], (Bound::Excluded(usize::MAX), Bound::Unbounded))).is_err()
+        );
         assert!(Slice::new(vec![0; 4], 4..).is_empty());
     }
 }

@@ -10,7 +10,7 @@ use crate::size;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum PreMrThreshold {
     /// Largest size for which a copy was measured to cost no more than a registration when the
-    /// session was created; see [`calibrate`](super::calibrate()).
+    /// session was created.
     #[default]
     Auto,
     /// Size limit in bytes: 0 never uses the pool, `u64::MAX` uses it for every request that fits.

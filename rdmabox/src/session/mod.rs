@@ -35,7 +35,10 @@ pub use self::{
 pub(crate) use self::handshake::fuzz;
 
 pub use crate::{
-    auth::{Domain, Grant, Key, KeyError, KeyFile, KeyFileError, KeyId, Keyring, Limits, LimitsError, Secret, shown},
+    auth::{
+        Domain, Grant, Key, KeyError, KeyFile, KeyFileError, KeyId, Keyring, Limits, LimitsError, Secret,
+        shown,
+    },
     batch::BatchMode,
     error::RequestError,
     polling::PollingMode,

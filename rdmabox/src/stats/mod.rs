@@ -17,6 +17,7 @@ pub(crate) use sharded::{DirectCounts, Direction};
 
 /// A number that only grows.
 #[derive(Debug, Default)]
+#[doc(hidden)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
@@ -54,6 +55,7 @@ macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
         /// Counters and latencies of a session.
         #[derive(Debug, Default)]
+        #[doc(hidden)]
         pub struct Stats {
             $($(#[doc = $doc])+ pub $name: Counter,)+
             /// Posted lists, by number of work requests.

@@ -123,8 +123,8 @@ fn sessions_use_exports_that_came_later_and_lose_those_that_went() {
         let domain = bench.running.domain().unwrap();
         let session = bench.connect("client", domain);
         assert!(exports(&session).is_empty());
-        let [first, second] = ["exports-first", "exports-second"]
-            .map(|name| Arc::new(Memory::shared(name, LEN).unwrap()));
+        let [first, second] =
+            ["exports-first", "exports-second"].map(|name| Arc::new(Memory::shared(name, LEN).unwrap()));
         let all = bench.export(&session, domain, &first, 0..LEN as u64, Access::REMOTE_ALL);
         write(&session, &all, &[1; 8192]).unwrap();
         let part = bench.export(&session, domain, &second, 4096..8192, Access::REMOTE_READ);
@@ -147,7 +147,10 @@ fn sessions_use_exports_that_came_later_and_lose_those_that_went() {
         let mut found = [0; 8192];
         first.read(0, &mut found);
         assert_eq!(found, [1; 8192]);
-        assert_eq!(mappings("exports-first"), 1, "no client has it mapped");
+        // A lane that was broken unmaps when it is replaced.
+        while mappings("exports-first") != 1 {
+            thread::sleep(Duration::from_millis(1));
+        }
 
         // The other export and the session go on; the same memory can be exported again.
         while session.read(part.base(), &mut back) == Err(RequestError::Flushed) {}
@@ -218,8 +221,9 @@ fn no_write_under_way_touches_withdrawn_memory() {
                                 match session.write(mr.base(), &data) {
                                     Ok(()) | Err(RequestError::Flushed) => {}
                                     // The lane that was ended with a request under way.
-                                    Err(RequestError::Completion(status)) if Err(REFUSED)
-                                        != Err::<(), _>(RequestError::Completion(status)) => {}
+                                    Err(RequestError::Completion(status))
+                                        if Err(REFUSED) != Err::<(), _>(RequestError::Completion(status)) => {
+                                    }
                                     Err(refused) => return assert_eq!(refused, REFUSED),
                                 }
                             }

@@ -4,8 +4,8 @@ use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, Export, Grant, Key, Memory, Peer, ProviderKind, RemoteMr, RemoteMrError, Reply,
-    RequestError, Secret, Service, Session, SessionOptions,
+    Access, Export, Grant, Key, Memory, Peer, ProviderKind, RemoteMr, RemoteMrError, Reply, RequestError,
+    Secret, Service, Session, SessionOptions,
 };
 
 use crate::support::{REFUSED, addresses, host, providers};
@@ -52,8 +52,7 @@ fn a_client_learns_bounds_and_rights_that_the_host_enforces() {
         let keys = HashMap::from([(key.id, Grant { secret: key.secret.clone(), domain: own })]);
         let service = Arc::new(Directory(Mutex::new(exported.into())));
         let serving: Arc<dyn Service> = Arc::<Directory>::clone(&service);
-        let running =
-            host.keys(Arc::new(keys)).listen(&addresses(provider, dir.path()), serving).unwrap();
+        let running = host.keys(Arc::new(keys)).listen(&addresses(provider, dir.path()), serving).unwrap();
         let address = running.addresses().iter().find(|address| address.provider() == provider).unwrap();
         let options =
             SessionOptions { provider: Some(provider), key: Some(key), ..SessionOptions::default() };

@@ -7,8 +7,8 @@ use std::{
 };
 
 use rdmabox::{
-    Address, AtomicScope, BatchMode, ConnectError, Host, Op, PollingMode, PreMrThreshold, ProviderKind, RemoteAddr,
-    RequestError, Session, SessionOptions,
+    Address, AtomicScope, BatchMode, ConnectError, Host, Op, PollingMode, PreMrThreshold, ProviderKind,
+    RemoteAddr, RequestError, Session, SessionOptions,
 };
 
 use crate::support::{
@@ -86,7 +86,7 @@ fn the_scope_of_atomics_is_known_at_both_ends() {
     });
 }
 
-/// A word that a processor of the host changes is loaded as a whole, whatever else is under way.
+/// A word that a processor of the host changes is loaded as a whole, also beside other requests.
 #[test]
 fn a_loaded_word_is_whole_and_needs_the_right_to_read_only() {
     const VALUES: [u64; 2] = [0x0101_0101_0101_0101, 0xfefe_fefe_fefe_fefe];
@@ -123,7 +123,9 @@ fn a_loaded_word_is_whole_and_needs_the_right_to_read_only() {
         let flag = at(base, 8192);
         for round in 1..100 {
             session.write(at(base, 16384), &[round; 64]).unwrap();
-            session.execute(&mut [Op::Write { remote: flag, data: &u64::from(round).to_ne_bytes() }]).unwrap();
+            session
+                .execute(&mut [Op::Write { remote: flag, data: &u64::from(round).to_ne_bytes() }])
+                .unwrap();
             assert_eq!(session.load_u64(flag), Ok(round.into()));
             assert_eq!(f.memory.load_u64(8192), round.into());
         }

@@ -408,7 +408,11 @@ fn garbage_in_the_place_of_a_handshake_ends_one_connection() {
 
 #[test]
 fn endless_handshakes_delay_no_session() {
-    let limits = Limits { introduction_timeout: Duration::from_secs(600), pending_connections: 16, ..Limits::default() };
+    let limits = Limits {
+        introduction_timeout: Duration::from_secs(600),
+        pending_connections: 16,
+        ..Limits::default()
+    };
     let secured = Secured::new(|authority| authority.sign("server", &NAMES), |host, _| host.limits(limits));
     let hello = client_hello(&secured.authority.client());
     let slow = |count: usize| -> Vec<TcpStream> {

@@ -150,7 +150,9 @@ impl Session {
     /// |-|-|
     /// | shared memory | the calling thread loads it with one atomic instruction |
     /// | TCP | the host loads it with one atomic instruction, before it answers |
-    /// | RDMA | the specification gives no promise for READs. Devices read host memory in units of aligned cache lines, and an aligned word never crosses one |
+    /// | RDMA | devices read memory in aligned cache lines, and a word never crosses one |
+    ///
+    /// Over RDMA this is what devices do. The specification promises nothing for READs.
     ///
     /// The request does not merge with others.
     ///

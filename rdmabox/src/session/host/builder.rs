@@ -232,7 +232,9 @@ impl Host {
         let stack = Stack::new(device, pds, &self.limits)?;
         for export in self.exports.lock().iter().filter_map(Weak::upgrade) {
             exports::register_rdma(&stack, self.keys.is_some(), &export)?;
-            if export.access.contains(Access::REMOTE_ATOMIC) && stack.device.attr().atomics != AtomicScope::Global {
+            if export.access.contains(Access::REMOTE_ATOMIC)
+                && stack.device.attr().atomics != AtomicScope::Global
+            {
                 log::warn!(
                     "{}: atomics of its peers are atomic among themselves, and not with those of peers over TCP or \
                      shared memory, nor with this machine's processors",

@@ -309,9 +309,7 @@ impl HostQueuePairs {
         // A queue pair in Err cannot confirm a fence; its client closes the stream at the end of
         // its requests. A queue pair that joins has found the region revoked.
         let is_fenced = |entry: &Entry| match (&entry.qp, &entry.stream) {
-            (Some(qp), Some(stream)) => {
-                (qp.is_fenced() && qp.state() != QpState::Err) || stream.is_over()
-            }
+            (Some(qp), Some(stream)) => (qp.is_fenced() && qp.state() != QpState::Err) || stream.is_over(),
             _ => true,
         };
         while !self.state.lock().entries.iter().all(is_fenced) {

@@ -176,7 +176,10 @@ pub(crate) fn serve(
 ) -> Result<(), String> {
     let (queue_pairs, limits) = (request.queue_pairs, &inner.limits);
     if !(1..=limits.queue_pairs).contains(&(queue_pairs as usize)) {
-        return refuse(&mut control, format!("{queue_pairs} queue pairs: choose 1 to {}", limits.queue_pairs));
+        return refuse(
+            &mut control,
+            format!("{queue_pairs} queue pairs: choose 1 to {}", limits.queue_pairs),
+        );
     }
     let stack = inner.stack(control.provider());
     let limit = stack.max_sessions;

@@ -37,7 +37,8 @@ impl Stack {
         let each = 2 * (QUEUE_DEPTH + LATE_DEPTH) as usize;
         let depth = ((limits.sessions + 8) * each).min(device.attr().max_cqe as usize);
         let max_sessions = (depth / each).saturating_sub(8).min(limits.sessions);
-        let rpc = RpcServer::start(device.create_cq(depth)?, limits.call_threads()).map_err(HostError::Thread)?;
+        let rpc =
+            RpcServer::start(device.create_cq(depth)?, limits.call_threads()).map_err(HostError::Thread)?;
         Ok(Stack { device, pds: RwLock::new(pds), rpc, admitted: AtomicUsize::new(0), max_sessions })
     }
 

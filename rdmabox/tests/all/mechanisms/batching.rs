@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, BatchMode, CallsBy, Export, Memory, Peer, RemoteAddr, Reply, Service, Session,
-    SessionOptions, stats::StatsSnapshot,
+    Access, BatchMode, CallsBy, Export, Memory, Peer, RemoteAddr, Reply, Service, Session, SessionOptions,
+    stats::StatsSnapshot,
 };
 
 use super::{offsets, on_four_threads, requests_doorbells_merged, submit};
-use crate::support::{Fixture, addresses, at, base, host, on_each_that_posts, pattern, providers, while_full};
+use crate::support::{
+    Fixture, addresses, at, base, host, on_each_that_posts, pattern, providers, while_full,
+};
 
 #[test]
 fn a_request_alone_is_one_work_request_and_one_doorbell() {

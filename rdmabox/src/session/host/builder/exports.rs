@@ -98,11 +98,11 @@ impl HostHandle {
     /// |-|-|-|
     /// | TCP | fail, with the others of their queue pair | are refused |
     /// | RDMA | the device completes or fails them | are refused by the device |
-    /// | shared memory | the client finishes them, and confirms it | are refused by the client; its mapping is gone |
+    /// | shared memory | the client finishes and confirms them | are refused by the client |
     ///
-    /// Sessions go on. The method blocks for the requests under way of local clients, at most for 3
-    /// seconds. Do not call it in [`Service::call`](crate::Service::call), which serves all
-    /// sessions.
+    /// Sessions go on, and local clients remove their mapping. The method blocks for requests under
+    /// way of local clients, at most for 3 seconds. Do not call it in
+    /// [`Service::call`](crate::Service::call), which serves all sessions.
     ///
     /// A local client can break the rule, as it can always: it may keep a mapping in
     /// [`Session::map`](crate::Session::map), or another descriptor of the memory. Only the end of
