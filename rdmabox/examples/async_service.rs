@@ -46,7 +46,7 @@ impl Directory {
         let places = [(base, index), (base.at(RECORDS * ENTRY), records)];
         // The outcome returns the buffer, which is not needed any more.
         let writes = places.map(|(place, bytes)| session.start_write(place, bytes));
-        try_join_all(writes.map(|write| async { write.await.0 })).await?;
+        try_join_all(writes.map(|write| async { write.await.map_err(RequestError::from) })).await?;
         Ok(Directory { session, base })
     }
 
@@ -61,8 +61,7 @@ impl Directory {
     }
 
     async fn read(&self, offset: u64, len: u64) -> Result<Vec<u8>, RequestError> {
-        let (result, bytes) = self.session.start_read(self.base.at(offset), vec![0; len as usize]).await;
-        result.map(|()| bytes)
+        Ok(self.session.start_read(self.base.at(offset), vec![0; len as usize]).await?)
     }
 }
 

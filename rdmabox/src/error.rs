@@ -1,9 +1,9 @@
-//! The error of a request, which the runtime, calls and sessions share.
+//! The errors of requests, which the runtime, calls and sessions share.
 //!
 //! # Concurrency
-//! A plain value.
+//! Plain values.
 
-use std::time::Duration;
+use std::{error::Error, fmt, time::Duration};
 
 use crate::verbs::{RemoteMrError, WcStatus};
 
@@ -38,8 +38,62 @@ pub enum RequestError {
     Invalid(String),
 }
 
-impl From<RemoteMrError> for RequestError {
-    fn from(refused: RemoteMrError) -> RequestError {
-        RequestError::Invalid(refused.to_string())
+/// Error of a started request, with the buffer of the request.
+///
+/// It displays as its [`error`](Self::error). The `?` operator converts it to a
+/// [`RequestError`], and drops the buffer.
+///
+/// ```no_run
+/// # fn main() -> Result<(), rdmabox::RequestError> {
+/// # let (session, remote): (std::sync::Arc<rdmabox::Session>, rdmabox::RemoteAddr) = todo!();
+/// let mut buffer = vec![0; 4096];
+/// // A READ has no effect at the host, so it can be repeated with the buffer that comes back.
+/// buffer = match session.start_read(remote, buffer).wait() {
+///     Err(rdmabox::Failed { buffer: Some(buffer), .. }) => session.start_read(remote, buffer).wait()?,
+///     other => other?,
+/// };
+/// # Ok(())
+/// # }
+/// ```
+#[derive(PartialEq, Eq)]
+pub struct Failed<B> {
+    /// The reason.
+    pub error: RequestError,
+    /// The buffer of the request. The content of the buffer of a failed READ is undefined.
+    ///
+    /// `None` if the transfer goes on without an owner, because a callback
+    /// [waited](crate::Transfer::wait) for it. The buffer is dropped when the transfer is done.
+    pub buffer: Option<B>,
+}
+
+impl<B> Failed<B> {
+    pub(crate) fn new(error: RequestError, buffer: B) -> Failed<B> {
+        Failed { error, buffer: Some(buffer) }
+    }
+}
+
+// Buffers are long, and most types of buffers have no use for their bytes in a log.
+impl<B> fmt::Debug for Failed<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let has_buffer = self.buffer.is_some();
+        f.debug_struct("Failed").field("error", &self.error).field("has_buffer", &has_buffer).finish()
+    }
+}
+
+impl<B> fmt::Display for Failed<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<B> Error for Failed<B> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.error.source()
+    }
+}
+
+impl<B> From<Failed<B>> for RequestError {
+    fn from(failed: Failed<B>) -> RequestError {
+        failed.error
     }
 }

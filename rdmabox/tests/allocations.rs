@@ -154,14 +154,12 @@ fn started_requests_with_a_registered_buffer_allocate_nothing() {
         let base = base(&session);
         let mut buffer = session.buffer(4096);
         let write = || {
-            let (result, back) = session.start_write(base, buffer.take().unwrap()).wait().unwrap();
-            assert_eq!(result, Ok(()));
+            let back = session.start_write(base, buffer.take().unwrap()).wait().unwrap();
             buffer = Some(back);
         };
         assert_eq!(allocations(write), 0);
         let read = || {
-            let (result, back) = session.start_read(base, buffer.take().unwrap()).wait().unwrap();
-            assert_eq!(result, Ok(()));
+            let back = session.start_read(base, buffer.take().unwrap()).wait().unwrap();
             buffer = Some(back);
         };
         assert_eq!(allocations(read), 0);

@@ -17,7 +17,7 @@ use rdmabox::{
 
 mod support;
 
-use support::{Fixture, at, base};
+use support::{Fixture, at, base, split};
 
 const THREADS: usize = 3;
 /// Requests of each.
@@ -103,14 +103,14 @@ impl Hand {
         let outcome = match self.random.index(3) {
             0 => self.session.write(to, &data),
             1 => {
-                let (outcome, back) = self.session.start_write(to, data.clone()).wait().expect("no callback");
+                let (outcome, back) = split(self.session.start_write(to, data.clone()).wait());
                 assert!(back == data, "the buffer comes back as it was");
                 outcome
             }
             _ => {
                 let (send, receive) = mpsc::channel();
                 let copy = data.clone();
-                self.session.write_then(to, data, move |outcome, back| send.send((outcome, back)).unwrap());
+                self.session.write_then(to, data, move |outcome| send.send(split(outcome)).unwrap());
                 let (outcome, back) = receive.recv().expect("it is called");
                 assert!(back == copy && receive.recv().is_err(), "it is called once");
                 outcome
@@ -137,7 +137,7 @@ impl Hand {
         let outcome = match self.random.index(2) {
             0 => self.session.read(from, &mut out),
             _ => {
-                let (outcome, back) = self.session.start_read(from, out).wait().expect("no callback");
+                let (outcome, back) = split(self.session.start_read(from, out).wait());
                 out = back;
                 outcome
             }

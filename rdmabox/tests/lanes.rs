@@ -16,7 +16,7 @@ mod support;
 
 use support::{
     LEN, REFUSED, at, base, on_each_provider, on_each_that_posts, pattern, process::HostProcess, providers,
-    while_full,
+    split, while_full,
 };
 
 fn wrong_key(base: RemoteAddr) -> RemoteAddr {
@@ -146,12 +146,14 @@ fn with_one_queue_pair_requests_wait_until_it_is_back() {
             let data = pattern(300, i);
             let started = session.start_write(at(base, 8192), data.clone());
             let send = send.clone();
-            session.write_then(at(base, 16384), data.clone(), move |result, _| send.send(result).unwrap());
+            session.write_then(at(base, 16384), data.clone(), move |outcome| {
+                send.send(split(outcome).0).unwrap();
+            });
             session.write(base, &data).unwrap();
             let mut back = vec![0; 300];
             session.read(base, &mut back).unwrap();
             assert!(back == data);
-            assert_eq!(started.wait().unwrap(), (Ok(()), data));
+            assert_eq!(started.wait(), Ok(data));
             assert_eq!(receive.recv(), Ok(Ok(())));
         }
         wait_until_lanes_are_up(&session);
@@ -197,7 +199,7 @@ fn each_of_several_requests_in_one_batch_gets_its_own_outcome() {
             let write = |(i, place)| session.start_write(place, pattern(PART, 1 + i));
             places.into_iter().enumerate().map(write).collect::<Vec<_>>()
         });
-        let outcomes: Vec<_> = writes.into_iter().map(|write| write.wait().unwrap().0).collect();
+        let outcomes: Vec<_> = writes.into_iter().map(|write| split(write.wait()).0).collect();
         assert_eq!(outcomes, expected);
         wait_until_lanes_are_up(&session);
         let took = session.stats().since(&before);
@@ -213,7 +215,7 @@ fn each_of_several_requests_in_one_batch_gets_its_own_outcome() {
             places.map(|place| session.start_read(place, vec![0xee; PART]))
         });
         let (outcomes, mut found): (Vec<_>, Vec<_>) =
-            reads.into_iter().map(|read| read.wait().unwrap()).unzip();
+            reads.into_iter().map(|read| split(read.wait())).unzip();
         assert_eq!(outcomes, expected);
         assert!(found.remove(0) == pattern(PART, 1));
         wait_until_lanes_are_up(&session);
@@ -235,9 +237,9 @@ fn a_write_that_was_flushed_can_be_repeated_and_later_ones_win() {
             let first = session.start_write(at(base, 0), vec![1; 60_000]);
             let broken = session.start_write(wrong_key(base), vec![1; 8]);
             let second = session.start_write(at(base, 100), vec![2; 60_000]);
-            assert!(broken.wait().unwrap().0.is_err());
-            assert!(matches!(first.wait().unwrap().0, Ok(()) | Err(RequestError::Flushed)));
-            assert!(matches!(second.wait().unwrap().0, Ok(()) | Err(RequestError::Flushed)));
+            assert!(broken.wait().is_err());
+            assert!(matches!(split(first.wait()).0, Ok(()) | Err(RequestError::Flushed)));
+            assert!(matches!(split(second.wait()).0, Ok(()) | Err(RequestError::Flushed)));
             let last = pattern(60_100, round);
             while let Err(e) = session.write(base, &last) {
                 assert_eq!(e, RequestError::Flushed);
@@ -260,7 +262,7 @@ fn a_host_that_is_gone_fails_everything() {
         let (send, receive) = mpsc::channel();
         let transfers: Vec<_> =
             (0..16).map(|i| session.start_write(at(base, i * 10_000), vec![1; 10_000])).collect();
-        session.read_then(base, vec![0; 10_000], move |result, _| send.send(result).unwrap());
+        session.read_then(base, vec![0; 10_000], move |outcome| send.send(split(outcome).0).unwrap());
         // Until the engine has heard of the end, a write may still land in memory that is mapped.
         let fine = |result: &Result<(), RequestError>| match f.options.provider {
             Some(ProviderKind::Shm) => {
@@ -268,13 +270,13 @@ fn a_host_that_is_gone_fails_everything() {
             }
             _ => assert_eq!(*result, Err(RequestError::Disconnected)),
         };
-        transfers.into_iter().for_each(|transfer| fine(&transfer.wait().unwrap().0));
+        transfers.into_iter().for_each(|transfer| fine(&split(transfer.wait()).0));
         fine(&receive.recv().unwrap());
         while session.write(base, &[1; 8]).is_ok() {
             std::thread::yield_now();
         }
         assert_eq!(session.write(base, &[1; 8]), Err(RequestError::Disconnected));
-        assert_eq!(session.start_write(base, vec![1; 8]).wait().unwrap().0, Err(RequestError::Disconnected));
+        assert_eq!(split(session.start_write(base, vec![1; 8]).wait()).0, Err(RequestError::Disconnected));
         assert!(!session.is_connected());
         assert_eq!(session.in_flight().0, 0);
     });
@@ -308,24 +310,24 @@ fn a_host_that_is_stopped_costs_requests_their_time_and_no_more() {
             ProviderKind::Tcp => Err(RequestError::Timeout(options.operation_timeout)),
         };
         let (send, receive) = mpsc::channel();
-        session.write_then(at(base, 0), vec![1; 1000], move |result, buf| send.send((result, buf)).unwrap());
+        session.write_then(at(base, 0), vec![1; 1000], move |outcome| send.send(split(outcome)).unwrap());
         assert_eq!(receive.recv().unwrap(), (expected.clone(), vec![1; 1000]), "a callback, {provider}");
         assert_eq!(
-            block_on(session.start_write(at(base, 5000), vec![2; 1000])),
+            split(block_on(session.start_write(at(base, 5000), vec![2; 1000]))),
             (expected.clone(), vec![2; 1000])
         );
         assert_eq!(session.write(at(base, 10_000), &[3; 1000]), expected, "a call that blocks, {provider}");
         // By now no queue pair may be left: these wait for one.
         assert_eq!(session.read(at(base, 10_000), &mut [0; 1000]), expected);
         assert_eq!(
-            session.start_write(at(base, 15_000), vec![2; 1000]).wait().unwrap(),
+            split(session.start_write(at(base, 15_000), vec![2; 1000]).wait()),
             (expected.clone(), vec![2; 1000])
         );
         assert_eq!(session.read(at(base, 10_000), &mut [0; 1000]), expected);
         // A started request gets a queue pair as soon as there is one again.
         let (send, receive) = mpsc::channel();
         session
-            .read_then(at(base, 50_000), vec![1; 1000], move |result, buf| send.send((result, buf)).unwrap());
+            .read_then(at(base, 50_000), vec![1; 1000], move |outcome| send.send(split(outcome)).unwrap());
         other.go_on();
         assert_eq!(receive.recv().unwrap(), (Ok(()), vec![0; 1000]));
         wait_until_lanes_are_up(&session);

@@ -25,7 +25,7 @@ mod stream;
 
 pub use self::{
     address::{Address, AddressError, ProviderKind, ProviderKindError},
-    client::{CallsBy, CallsByError, NotWaited, Op, Session, SessionOptions, Transfer},
+    client::{CallsBy, CallsByError, Op, Session, SessionOptions, Transfer},
     error::{ConnectError, HostError},
     host::{Export, Fencing, Host, HostHandle, Peer, PeerProcess, Service, SessionTerminator},
     memory_server::MemoryServer,
@@ -40,7 +40,7 @@ pub use crate::{
         shown,
     },
     batch::BatchMode,
-    error::RequestError,
+    error::{Failed, RequestError},
     polling::PollingMode,
     provider::{
         rdma::{RdmaError, RdmaOptions},

@@ -4,11 +4,12 @@
 use std::{
     sync::{Arc, atomic::Ordering, mpsc},
     thread,
+    time::Duration,
 };
 
 use rdmabox::{RemoteAddr, RequestError, Session, Until};
 
-use crate::support::{LEN, REFUSED, at, base, on_each_provider, outside, pattern};
+use crate::support::{LEN, REFUSED, at, base, on_each_provider, outside, pattern, split};
 
 #[test]
 fn callbacks_run_once_each_with_their_outcome_and_buffer() {
@@ -19,8 +20,8 @@ fn callbacks_run_once_each_with_their_outcome_and_buffer() {
         for i in 0..300usize {
             let send = send.clone();
             let len = 1 + i * 37 % 9000;
-            session.write_then(at(base, i * 10_000), pattern(len, i), move |result, buf| {
-                assert_eq!(result, Ok(()));
+            session.write_then(at(base, i * 10_000), pattern(len, i), move |outcome| {
+                let buf = outcome.unwrap();
                 send.send((i, buf)).unwrap();
             });
         }
@@ -32,8 +33,8 @@ fn callbacks_run_once_each_with_their_outcome_and_buffer() {
             assert!(buf == pattern(1 + i * 37 % 9000, i));
             let send = send.clone();
             let len = buf.len();
-            session.read_then(at(base, i * 10_000), vec![0; len], move |result, buf| {
-                assert_eq!(result, Ok(()));
+            session.read_then(at(base, i * 10_000), vec![0; len], move |outcome| {
+                let buf = outcome.unwrap();
                 send.send((i, buf)).unwrap();
             });
         }
@@ -54,9 +55,9 @@ fn a_callback_hears_of_a_refusal() {
         let base = base(&session);
         let (send, receive) = mpsc::channel();
         let second = send.clone();
-        session.write_then(outside(base), vec![1; 8], move |result, buf| send.send((result, buf)).unwrap());
+        session.write_then(outside(base), vec![1; 8], move |outcome| send.send(split(outcome)).unwrap());
         assert_eq!(receive.recv().unwrap(), (Err(REFUSED), vec![1; 8]));
-        session.read_then(outside(base), vec![2; 8], move |result, buf| second.send((result, buf)).unwrap());
+        session.read_then(outside(base), vec![2; 8], move |outcome| second.send(split(outcome)).unwrap());
         let (result, buf) = receive.recv().unwrap();
         assert_eq!((result, buf.len()), (Err(REFUSED), 8));
         assert_eq!(receive.recv(), Err(mpsc::RecvError), "once each");
@@ -77,7 +78,8 @@ fn a_serving_thread_runs_the_callbacks() {
             session.serve(until, || {
                 for i in 0..8 {
                     let send = send.clone();
-                    session.read_then(at(base, i * 4096), vec![1; 4096], move |result, buf| {
+                    session.read_then(at(base, i * 4096), vec![1; 4096], move |outcome| {
+                        let (result, buf) = split(outcome);
                         send.send((round, i, result, buf, thread::current().id())).unwrap();
                     });
                 }
@@ -112,11 +114,11 @@ fn threads_that_serve_at_once_serve_everything_once() {
                         let until = if caller % 2 == 0 { Until::AllDone } else { Until::AnyDone };
                         session.serve(until, || {
                             let (again, send) = (Arc::clone(session), send.clone());
-                            session.read_then(at(base, 64 * caller), vec![1; 64], move |result, buf| {
-                                assert_eq!((result, buf), (Ok(()), vec![0; 64]));
+                            session.read_then(at(base, 64 * caller), vec![1; 64], move |outcome| {
+                                assert_eq!(outcome, Ok(vec![0; 64]));
                                 again.serve(until, || {
-                                    again.read_then(at(base, 0), vec![1; 8], move |result, _| {
-                                        send.send((caller, i, result)).unwrap();
+                                    again.read_then(at(base, 0), vec![1; 8], move |outcome| {
+                                        send.send((caller, i, split(outcome).0)).unwrap();
                                     });
                                 });
                             });
@@ -137,8 +139,8 @@ fn threads_that_serve_at_once_serve_everything_once() {
 fn chain(session: &Arc<Session>, base: RemoteAddr, left: usize, buf: Vec<u8>, done: mpsc::Sender<Vec<u8>>) {
     let own = Arc::clone(session);
     let at_once = at(base, left * 8);
-    session.write_then(at_once, buf, move |result, mut buf| {
-        assert_eq!(result, Ok(()));
+    session.write_then(at_once, buf, move |outcome| {
+        let mut buf = outcome.unwrap();
         if left == 0 {
             return done.send(buf).unwrap();
         }
@@ -169,8 +171,8 @@ fn a_blocking_call_in_a_callback_is_refused() {
         let base = base(&session);
         let (send, receive) = mpsc::channel();
         let own = Arc::clone(&session);
-        session.write_then(base, vec![1; 8], move |result, _| {
-            assert_eq!(result, Ok(()));
+        session.write_then(base, vec![1; 8], move |outcome| {
+            outcome.unwrap();
             let results = vec![
                 own.write(base, &[2; 8]),
                 own.read(base, &mut [0; 8]),
@@ -193,7 +195,7 @@ fn a_blocking_call_in_a_callback_is_refused() {
 }
 
 #[test]
-fn a_transfer_that_is_not_done_is_not_waited_for_in_a_callback() {
+fn a_transfer_is_not_waited_for_in_a_callback_and_can_be_kept() {
     on_each_provider(|f| {
         let session = f.connect();
         let base = base(&session);
@@ -201,28 +203,28 @@ fn a_transfer_that_is_not_done_is_not_waited_for_in_a_callback() {
         // Many, of which some complete together: nothing else would finish those.
         for i in 0..100usize {
             let (own, send) = (Arc::clone(&session), send.clone());
-            session.write_then(at(base, i * 8), vec![1; 8], move |result, _| {
-                assert_eq!(result, Ok(()));
-                let next = own.start_write(at(base, (100 + i) * 8), vec![2; 8]);
+            session.write_then(at(base, i * 8), vec![1; 8], move |outcome| {
+                outcome.unwrap();
+                let mut next = own.start_write(at(base, (100 + i) * 8), vec![2; 8]);
                 let done = next.is_done();
-                match next.wait() {
-                    Err(refused) => {
+                match next.wait_timeout(Duration::from_secs(3600)) {
+                    None => {
                         assert!(!done);
-                        send.send(Some(refused.0)).unwrap();
+                        send.send(Some(next)).unwrap();
                     }
                     // It may have ended since, by a thread that polls.
-                    Ok(over) => {
-                        assert_eq!(over, (Ok(()), vec![2; 8]));
+                    Some(outcome) => {
+                        assert_eq!(outcome, Ok(vec![2; 8]));
                         send.send(None).unwrap();
                     }
                 }
             });
         }
         drop(send);
-        let refused: Vec<_> = receive.iter().collect();
-        assert_eq!(refused.len(), 100);
-        for transfer in refused.into_iter().flatten() {
-            assert_eq!(transfer.wait().unwrap(), (Ok(()), vec![2; 8]));
+        let kept: Vec<_> = receive.iter().collect();
+        assert_eq!(kept.len(), 100);
+        for transfer in kept.into_iter().flatten() {
+            assert_eq!(transfer.wait(), Ok(vec![2; 8]));
         }
         assert!((100..200).all(|i| f.memory.load_u64(i * 8) == u64::from_ne_bytes([2; 8])));
         assert_eq!((session.in_flight().0, session.stats().lane_failures), (0, 0));
@@ -230,18 +232,28 @@ fn a_transfer_that_is_not_done_is_not_waited_for_in_a_callback() {
 }
 
 #[test]
-fn a_refusal_to_wait_is_an_error_like_others() {
+fn a_wait_in_a_callback_fails_without_the_buffer_and_the_transfer_goes_on() {
     on_each_provider(|f| {
         let session = f.connect();
         let base = base(&session);
         let (send, receive) = mpsc::channel();
         let own = Arc::clone(&session);
-        session.write_then(base, vec![1; 8], move |_, _| {
-            let wait = || -> Result<(), RequestError> { own.start_write(base, vec![2; 8]).wait()?.0 };
-            send.send(wait()).unwrap();
+        session.write_then(base, vec![1; 8], move |_| {
+            let next = own.start_write(base, vec![2; 8]);
+            let done = next.is_done();
+            send.send((done, next.wait())).unwrap();
         });
-        assert!(matches!(receive.recv().unwrap(), Ok(()) | Err(RequestError::Invalid(_))));
-        // It goes on all the same.
+        match receive.recv().unwrap() {
+            // It may have ended before the wait.
+            (_, Ok(buf)) => assert_eq!(buf, [2; 8]),
+            (done, Err(failed)) => {
+                assert!(!done);
+                assert!(matches!(&failed.error, RequestError::Invalid(_)), "{failed:?}");
+                assert_eq!(failed.to_string(), failed.error.to_string());
+                assert_eq!(failed.buffer, None);
+                assert!(matches!(RequestError::from(failed), RequestError::Invalid(_)));
+            }
+        }
         while f.memory.load_u64(0) != u64::from_ne_bytes([2; 8]) {
             std::thread::yield_now();
         }
@@ -256,8 +268,8 @@ fn a_panic_in_a_callback_affects_no_other_request() {
         let (send, receive) = mpsc::channel();
         for i in 0..60usize {
             let send = send.clone();
-            session.write_then(at(base, i * 1000), pattern(1000, i), move |result, _| {
-                send.send((i, result)).unwrap();
+            session.write_then(at(base, i * 1000), pattern(1000, i), move |outcome| {
+                send.send((i, split(outcome).0)).unwrap();
                 // Without the report that a panic prints.
                 if i.is_multiple_of(3) {
                     std::panic::resume_unwind(Box::new("on purpose"));
@@ -272,7 +284,7 @@ fn a_panic_in_a_callback_affects_no_other_request() {
         seen.sort_by_key(|(i, _)| *i);
         assert_eq!(seen, (0..60).map(|i| (i, Ok(()))).collect::<Vec<_>>());
         session.write(base, &[1; 8]).unwrap();
-        assert_eq!(session.start_write(base, vec![2; 8]).wait().unwrap().0, Ok(()));
+        assert_eq!(session.start_write(base, vec![2; 8]).wait(), Ok(vec![2; 8]));
         assert_eq!(session.in_flight().0, 0);
     });
 }
@@ -284,10 +296,10 @@ fn a_handle_of_the_session_can_go_in_a_callback() {
         let base = base(&session);
         let (send, receive) = mpsc::channel();
         let own = Arc::clone(&session);
-        session.write_then(base, vec![1; 8], move |result, _| {
+        session.write_then(base, vec![1; 8], move |outcome| {
             // The last one, unless it runs before the other goes.
             drop(own);
-            send.send(result).unwrap();
+            send.send(split(outcome).0).unwrap();
         });
         drop(session);
         assert!(matches!(receive.recv(), Ok(Ok(()) | Err(RequestError::Disconnected))));

@@ -14,7 +14,7 @@ use std::{
 use futures::executor::block_on;
 use rdmabox::{Op, RemoteAddr, RequestError, Session, SessionOptions};
 
-use crate::support::{at, base, process::HostProcess, providers};
+use crate::support::{at, base, process::HostProcess, providers, split};
 
 /// Timeout of the requests, much longer than they need.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -64,7 +64,8 @@ fn callbacks_until_the_end(session: &Arc<Session>, base: RemoteAddr, ends: &Arc<
     ) {
         said.send(()).unwrap();
         let (own, ends, called) = (Arc::clone(session), Arc::clone(ends), AtomicBool::new(false));
-        session.write_then(remote, buf, move |result, buf| {
+        session.write_then(remote, buf, move |outcome| {
+            let (result, buf) = split(outcome);
             assert!(!called.swap(true, Ordering::SeqCst), "called back twice");
             assert_eq!(buf.len(), BLOCK, "the buffer has come back");
             if ends.count(&result) {
@@ -124,8 +125,8 @@ fn every_request_ends_once_and_before_its_time_is_over() {
                         let mut buf = vec![4; BLOCK];
                         until_the_end(futures, || {
                             let remote = at(base, 7 * BLOCK);
-                            let (result, back) =
-                                block_on(session.start_write(remote, std::mem::take(&mut buf)));
+                            let write = session.start_write(remote, std::mem::take(&mut buf));
+                            let (result, back) = split(block_on(write));
                             assert_eq!(back.len(), BLOCK, "the buffer has come back");
                             buf = back;
                             result

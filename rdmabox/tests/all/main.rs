@@ -28,6 +28,7 @@ mod started_calls;
 #[path = "../support/mod.rs"]
 mod support;
 mod tls;
+mod wait_timeout;
 
 #[test]
 #[ignore = "runs as the host process of other tests"]

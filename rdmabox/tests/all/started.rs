@@ -18,14 +18,13 @@ use rdmabox::{
 };
 
 use crate::support::{
-    Fixture, LEN, at, base, on_each_provider, on_each_that_posts, outside, pattern, providers,
+    Fixture, LEN, at, base, on_each_provider, on_each_that_posts, outside, pattern, providers, split,
 };
 
 fn write_and_look(f: &Fixture, session: &Session, base: RemoteAddr, offset: usize, data: impl SendBuf) {
     let expected = data.bytes().to_vec();
     let place = data.bytes().as_ptr();
-    let (result, data) = session.start_write(at(base, offset), data).wait().unwrap();
-    assert_eq!(result, Ok(()));
+    let data = session.start_write(at(base, offset), data).wait().unwrap();
     assert_eq!((data.bytes().as_ptr(), data.bytes()), (place, &expected[..]), "the same buffer");
     let mut found = vec![0; expected.len()];
     f.memory.read(offset, &mut found);
@@ -46,13 +45,11 @@ fn every_kind_of_buffer_is_sent_filled_and_given_back() {
             buffer.copy_from_slice(&pattern(len, seed + 2));
             write_and_look(&f, &session, base, offset, buffer);
 
-            let (result, read) = session.start_read(at(base, offset), vec![0; len]).wait().unwrap();
-            assert_eq!(result, Ok(()));
+            let read = session.start_read(at(base, offset), vec![0; len]).wait().unwrap();
             assert!(read == pattern(len, seed + 2));
             let mut buffer = session.buffer(len).unwrap();
             buffer.fill(0);
-            let (result, read) = session.start_read(at(base, offset), buffer).wait().unwrap();
-            assert_eq!(result, Ok(()));
+            let read = session.start_read(at(base, offset), buffer).wait().unwrap();
             assert!(*read == *pattern(len, seed + 2));
         }
         write_and_look(&f, &session, base, 3, &FOREVER[..]);
@@ -149,7 +146,7 @@ fn a_shared_buffer_can_be_in_many_requests_at_once() {
         let transfers: Vec<_> =
             (0..32).map(|i| session.start_write(at(base, i * 20_000), Arc::clone(&data))).collect();
         for (i, transfer) in transfers.into_iter().enumerate() {
-            assert_eq!(transfer.wait().unwrap().0, Ok(()));
+            transfer.wait().unwrap();
             let mut found = vec![0; 10_000];
             f.memory.read(i * 20_000, &mut found);
             assert!(found[..] == data[..]);
@@ -167,15 +164,13 @@ fn many_are_waited_for_in_reverse_order() {
         let writes: Vec<_> =
             (0..count).map(|i| session.start_write(at(base, i * step), pattern(20_000 + i, i))).collect();
         for (i, transfer) in writes.into_iter().enumerate().rev() {
-            let (result, buf) = transfer.wait().unwrap();
-            assert_eq!(result, Ok(()));
+            let buf = transfer.wait().unwrap();
             assert!(buf == pattern(20_000 + i, i));
         }
         let reads: Vec<_> =
             (0..count).map(|i| session.start_read(at(base, i * step), vec![0; 20_000 + i])).collect();
         for (i, transfer) in reads.into_iter().enumerate().rev() {
-            let (result, buf) = transfer.wait().unwrap();
-            assert_eq!(result, Ok(()));
+            let buf = transfer.wait().unwrap();
             assert!(buf == pattern(20_000 + i, i));
         }
         let stats = session.stats();
@@ -203,8 +198,8 @@ fn a_transfer_longer_than_the_longest_message_is_several_requests() {
         for (seed, place) in places.into_iter().enumerate() {
             data[place..place + 3000].copy_from_slice(&pattern(3000, seed));
         }
-        let (result, mut data) = session.start_write(at(base, 8), data).wait().unwrap();
-        assert_eq!((result, data.len()), (Ok(()), len));
+        let mut data = session.start_write(at(base, 8), data).wait().unwrap();
+        assert_eq!(data.len(), len);
         assert_eq!((session.stats().write_requests, session.stats().work_requests), (2, 2));
         let mut found = vec![0; 3000];
         for (seed, place) in places.into_iter().enumerate() {
@@ -212,8 +207,8 @@ fn a_transfer_longer_than_the_longest_message_is_several_requests() {
             assert!(found == pattern(3000, seed), "{place}");
             data[place..place + 3000].fill(0);
         }
-        let (result, data) = session.start_read(at(base, 8), data).wait().unwrap();
-        assert_eq!((result, data.len()), (Ok(()), len));
+        let data = session.start_read(at(base, 8), data).wait().unwrap();
+        assert_eq!(data.len(), len);
         assert_eq!(session.stats().read_requests, 2);
         for (seed, place) in places.into_iter().enumerate() {
             assert!(data[place..place + 3000] == pattern(3000, seed), "{place}");
@@ -230,14 +225,8 @@ fn an_empty_transfer_is_done_and_a_wrapping_one_is_refused() {
         let session = f.connect();
         let base = base(&session);
         for offset in [0, 100, LEN] {
-            assert_eq!(
-                session.start_write(at(base, offset), Vec::new()).wait().unwrap(),
-                (Ok(()), Vec::new())
-            );
-            assert_eq!(
-                session.start_read(at(base, offset), Vec::new()).wait().unwrap(),
-                (Ok(()), Vec::new())
-            );
+            assert_eq!(session.start_write(at(base, offset), Vec::new()).wait(), Ok(Vec::new()));
+            assert_eq!(session.start_read(at(base, offset), Vec::new()).wait(), Ok(Vec::new()));
         }
         let wrapping = RemoteAddr { addr: u64::MAX - 7, rkey: base.rkey };
         let refused = |(result, buf): (Result<(), RequestError>, Vec<u8>)| {
@@ -247,14 +236,14 @@ fn an_empty_transfer_is_done_and_a_wrapping_one_is_refused() {
         let before = session.stats();
         let transfer = session.start_write(wrapping, vec![9; 9]);
         assert!(transfer.is_done());
-        refused(transfer.wait().unwrap());
-        refused(session.start_read(wrapping, vec![9; 9]).wait().unwrap());
-        refused(block_on(session.start_write(wrapping, vec![9; 9])));
+        refused(split(transfer.wait()));
+        refused(split(session.start_read(wrapping, vec![9; 9]).wait()));
+        refused(split(block_on(session.start_write(wrapping, vec![9; 9]))));
         drop(session.start_write(wrapping, vec![9; 9]));
         let (send, receive) = mpsc::channel();
         let second = send.clone();
-        session.write_then(wrapping, vec![9; 9], move |result, buf| send.send((result, buf)).unwrap());
-        session.read_then(wrapping, vec![9; 9], move |result, buf| second.send((result, buf)).unwrap());
+        session.write_then(wrapping, vec![9; 9], move |outcome| send.send(split(outcome)).unwrap());
+        session.read_then(wrapping, vec![9; 9], move |outcome| second.send(split(outcome)).unwrap());
         refused(receive.recv().unwrap());
         refused(receive.recv().unwrap());
         assert_eq!(receive.recv(), Err(mpsc::RecvError), "once each");
@@ -314,7 +303,8 @@ fn outstanding_requests_return_their_buffers_at_the_end_of_the_session() {
             let (send, receive) = mpsc::channel();
             for i in 0..8 {
                 let send = send.clone();
-                session.write_then(at(base, i * len), pattern(len, i), move |result, buf| {
+                session.write_then(at(base, i * len), pattern(len, i), move |outcome| {
+                    let (result, buf) = split(outcome);
                     send.send((result, buf, i)).unwrap();
                 });
             }
@@ -324,20 +314,20 @@ fn outstanding_requests_return_their_buffers_at_the_end_of_the_session() {
             };
             if close {
                 session.close();
-                let (result, buf) = session.start_write(base, vec![1; 8]).wait().unwrap();
+                let (result, buf) = split(session.start_write(base, vec![1; 8]).wait());
                 assert_eq!((result, buf), (Err(RequestError::Disconnected), vec![1; 8]));
-                let (result, buf) = block_on(session.start_read(base, vec![1; 8]));
+                let (result, buf) = split(block_on(session.start_read(base, vec![1; 8])));
                 assert_eq!((result, buf), (Err(RequestError::Disconnected), vec![1; 8]));
             }
             drop(session);
             for (i, transfer) in writes.into_iter().enumerate() {
                 assert!(transfer.is_done());
-                let (result, buf) = if i % 2 == 0 { transfer.wait().unwrap() } else { block_on(transfer) };
+                let (result, buf) = split(if i % 2 == 0 { transfer.wait() } else { block_on(transfer) });
                 fine(&result);
                 assert!(buf == pattern(len, i));
             }
             for transfer in reads {
-                let (result, buf) = transfer.wait().unwrap();
+                let (result, buf) = split(transfer.wait());
                 fine(&result);
                 assert_eq!(buf.len(), len);
             }
@@ -373,7 +363,7 @@ fn room_held_by_unawaited_transfers_is_given_back() {
             f.memory.read(1 << 20, &mut found);
             assert!(found == pattern(10_000, 99));
             for (i, transfer) in transfers.into_iter().enumerate() {
-                assert_eq!(transfer.wait().unwrap().0, Ok(()));
+                transfer.wait().unwrap();
                 f.memory.read(i * 12_000, &mut found);
                 assert!(found == pattern(10_000, i));
             }
@@ -394,10 +384,8 @@ fn registered_buffers_are_neither_copied_nor_registered() {
             let before = session.stats();
             let mut buffer = session.buffer(len).unwrap();
             buffer.copy_from_slice(&pattern(len, len));
-            let (result, buffer) = session.start_write(base, buffer).wait().unwrap();
-            assert_eq!(result, Ok(()));
-            let (result, buffer) = session.start_read(base, buffer).wait().unwrap();
-            assert_eq!(result, Ok(()));
+            let buffer = session.start_write(base, buffer).wait().unwrap();
+            let buffer = session.start_read(base, buffer).wait().unwrap();
             session.write(at(base, LEN / 2), &buffer).unwrap();
             let since = session.stats().since(&before);
             assert_eq!(since.registered_bytes, 3 * len as u64);
@@ -422,8 +410,7 @@ fn a_buffer_of_any_length_is_registered_once() {
         assert!(buffer.iter().all(|byte| *byte == 0));
         for round in 0..5 {
             buffer.copy_from_slice(&pattern(len, round));
-            let (result, back) = session.start_write(base, buffer).wait().unwrap();
-            assert_eq!(result, Ok(()));
+            let back = session.start_write(base, buffer).wait().unwrap();
             buffer = back;
             // Parts of it are in registered memory, too.
             session.read(at(base, 4097), &mut buffer[..5000]).unwrap();
@@ -462,7 +449,7 @@ fn the_pool_gives_what_it_has_and_takes_it_back() {
                 .map(|(i, buffer)| session.start_write(at(base, (i % 4) << 20), buffer))
                 .collect();
             for transfer in transfers {
-                assert_eq!(transfer.wait().unwrap().0, Ok(()));
+                transfer.wait().unwrap();
             }
             session.write(base, &[0; 8]).unwrap();
         }
@@ -493,11 +480,11 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn wait_for(transfer: Transfer<Vec<u8>>, how: usize) -> Result<(), TestCaseError> {
-    let (result, _) = match how % 2 {
-        0 => transfer.wait().unwrap(),
+    let outcome = match how % 2 {
+        0 => transfer.wait(),
         _ => block_on(transfer),
     };
-    prop_assert_eq!(result, Ok(()));
+    prop_assert_eq!(split(outcome).0, Ok(()));
     Ok(())
 }
 
@@ -528,8 +515,8 @@ fn run(session: &Session, f: &Fixture, base: RemoteAddr, steps: &[Step]) -> Resu
                 }
                 let buf = vec![0; len];
                 let (result, found) = match front_door {
-                    0 => session.start_read(at(base, offset), buf).wait().unwrap(),
-                    1 => block_on(session.start_read(at(base, offset), buf)),
+                    0 => split(session.start_read(at(base, offset), buf).wait()),
+                    1 => split(block_on(session.start_read(at(base, offset), buf))),
                     _ => {
                         let mut buf = buf;
                         (session.read(at(base, offset), &mut buf), buf)
@@ -591,16 +578,15 @@ fn requests_started_together_are_one_list() {
         let after = session.stats();
         assert_eq!((after.work_requests - before.work_requests, after.doorbells - before.doorbells), (8, 1));
         for (i, transfer) in transfers.into_iter().enumerate() {
-            let (result, read) = transfer.wait().unwrap();
-            assert_eq!(result, Ok(()));
+            let read = transfer.wait().unwrap();
             assert!(read == pattern(LEN, 3)[i * 8192..][..4096]);
         }
         // A request that is waited for is posted at once, with those started before it.
         session.together(|| {
             let started = session.start_read(at(base, 0), vec![0; 4096]);
-            assert!(started.wait().unwrap().1 == pattern(LEN, 3)[..4096]);
+            assert!(started.wait().unwrap() == pattern(LEN, 3)[..4096]);
             let started = session.start_read(at(base, 9), vec![0; 4096]);
-            assert!(block_on(started).1 == pattern(LEN, 3)[9..][..4096]);
+            assert!(block_on(started).unwrap() == pattern(LEN, 3)[9..][..4096]);
         });
         let started = session.together(|| {
             let started = session.start_read(at(base, 0), vec![0; 4096]);
@@ -609,6 +595,6 @@ fn requests_started_together_are_one_list() {
             assert!(read == pattern(LEN, 3)[5..105]);
             started
         });
-        assert!(started.wait().unwrap().1 == pattern(LEN, 3)[..4096]);
+        assert!(started.wait().unwrap() == pattern(LEN, 3)[..4096]);
     });
 }

@@ -16,7 +16,7 @@ use std::{
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, Address, Export, Fencing, Host, HostHandle, Memory, Peer, ProviderKind, RemoteAddr, Reply,
+    Access, Address, Export, Failed, Fencing, Host, HostHandle, Memory, Peer, ProviderKind, RemoteAddr, Reply,
     RequestError, Service, Session, SessionOptions, WcStatus, stats::StatsSnapshot,
 };
 
@@ -166,15 +166,24 @@ pub fn while_full<T: Send + 'static>(
     let (send, receive) = mpsc::channel();
     let own = Arc::clone(session);
     // In a callback nothing is polled: the write fills the window until the callback has ended.
-    session.write_then(place, vec![0; 8], move |result, _| {
-        assert_eq!(result, Ok(()));
+    session.write_then(place, vec![0; 8], move |outcome| {
+        outcome.unwrap();
         let before = own.stats();
         let full = own.start_write(place, vec![0; len]);
         send.send((before, full, start(&own))).unwrap();
     });
     let (before, full, started) = receive.recv().unwrap();
-    assert_eq!(full.wait().unwrap().0, Ok(()));
+    full.wait().unwrap();
     (before, started)
+}
+
+/// Takes the outcome of a started request apart: the result, and the buffer, which always comes
+/// back.
+pub fn split<B>(outcome: Result<B, Failed<B>>) -> (Result<(), RequestError>, B) {
+    match outcome {
+        Ok(buffer) => (Ok(()), buffer),
+        Err(failed) => (Err(failed.error), failed.buffer.expect("the buffer comes back")),
+    }
 }
 
 pub fn pattern(len: usize, seed: usize) -> Vec<u8> {

@@ -43,15 +43,22 @@ impl AttachedSession {
         match transfer {
             // The session's own buffers come first; the heap serves when they are used up.
             Transfer::Read(_, len, done) => match self.session.buffer(len) {
-                Some(out) => {
-                    self.session.read_then(remote, out, |result, out| done(result.map(|()| &out[..])));
-                }
-                None => {
-                    let out = vec![0; len];
-                    self.session.read_then(remote, out, |result, out| done(result.map(|()| &out[..])));
-                }
+                Some(out) => self.session.read_then(remote, out, |outcome| match outcome {
+                    Ok(out) => done(Ok(&out)),
+                    Err(failed) => done(Err(failed.error)),
+                }),
+                None => self.session.read_then(remote, vec![0; len], |outcome| match outcome {
+                    Ok(out) => done(Ok(&out)),
+                    Err(failed) => done(Err(failed.error)),
+                }),
             },
-            Transfer::Write(_, data, done) => self.session.write_then(remote, data, done),
+            Transfer::Write(_, data, done) => {
+                self.session.write_then(remote, data, |outcome| match outcome {
+                    Ok(data) => done(Ok(()), data),
+                    // The buffer always comes back to a callback.
+                    Err(failed) => done(Err(failed.error), failed.buffer.unwrap_or_default()),
+                });
+            }
         }
     }
 }

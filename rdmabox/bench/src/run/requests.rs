@@ -264,9 +264,13 @@ impl<'a, B: SendBuf + RecvBuf> Started<'a, B> {
         seen: Option<Stamp>,
         record: &mut Record,
     ) -> Result<(), RequestError> {
-        let (result, buffer) = transfer.wait()?;
-        self.free[pool].push(buffer);
-        result?;
+        match transfer.wait() {
+            Ok(buffer) => self.free[pool].push(buffer),
+            Err(failed) => {
+                self.free[pool].extend(failed.buffer);
+                return Err(failed.error);
+            }
+        }
         let seen = seen.unwrap_or_else(|| record.now());
         record.completed(1, began, seen);
         Ok(())

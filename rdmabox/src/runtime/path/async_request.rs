@@ -7,7 +7,11 @@
 //! A `Started` has one owner, on any thread. Tickets and loan counts are reused;
 //! `Runtime::idle_parts` is a leaf lock.
 
-use std::{sync::Arc, task::Waker};
+use std::{
+    sync::Arc,
+    task::Waker,
+    time::{Duration, Instant},
+};
 
 use crate::{
     error::RequestError,
@@ -16,7 +20,7 @@ use crate::{
         state::Runtime,
         wait::{CqWaiter, Notice, Ticket, in_callback},
     },
-    sync::atomic::Ordering,
+    sync::{atomic::Ordering, now},
     verbs::{RemoteAddr, WorkCompletion},
 };
 
@@ -26,7 +30,12 @@ pub(crate) struct Started<B> {
     runtime: Arc<Runtime>,
     ticket: Arc<Ticket>,
     lent: Lent<B>,
+    /// Start of the first limited wait, from which the operation timeout counts.
+    first_wait: Option<Instant>,
 }
+
+/// The outcome of a started request, and its buffer.
+type Ended<B> = (Result<(), RequestError>, Option<B>);
 
 impl Runtime {
     /// Returns a ticket for `count` requests, and a loan count for their buffer.
@@ -80,7 +89,7 @@ impl Runtime {
 
 impl<B> Started<B> {
     pub(crate) fn new(runtime: Arc<Runtime>, ticket: Arc<Ticket>, lent: Lent<B>) -> Started<B> {
-        Started { runtime, ticket, lent }
+        Started { runtime, ticket, lent, first_wait: None }
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -88,11 +97,34 @@ impl<B> Started<B> {
     }
 
     /// Waits until the request is done. Returns its outcome and its buffer.
-    pub(crate) fn wait(self) -> (Result<(), RequestError>, Option<B>) {
+    pub(crate) fn wait(self) -> Ended<B> {
         self.runtime.flush_plug();
         self.ticket.set_owner_thread();
         let result = self.runtime.wait(&self.ticket);
         (result, self.over())
+    }
+
+    /// Waits at most for `limit`. Returns the outcome and the buffer, or the request if it is still
+    /// under way. Fails the request when the operation timeout since the first wait has passed.
+    pub(crate) fn wait_timeout(mut self, limit: Duration) -> Result<Ended<B>, Started<B>> {
+        if self.is_done() {
+            return Ok(self.finish());
+        }
+        let now = now();
+        let overdue = *self.first_wait.get_or_insert(now) + self.runtime.timeout;
+        // No limit above the timeout is of use, and a sum with a very long one would overflow.
+        let deadline = overdue.min(now + limit.min(self.runtime.timeout));
+        self.runtime.flush_plug();
+        self.ticket.set_owner_thread();
+        if self.runtime.wait_until(&self.ticket, deadline) {
+            return Ok(self.finish());
+        }
+        if deadline < overdue {
+            self.ticket.clear_owner();
+            return Err(self);
+        }
+        let result = self.runtime.time_out(&self.ticket);
+        Ok((result, self.over()))
     }
 
     /// Returns true if the request is done. Otherwise `waker` is woken at its end.
@@ -106,13 +138,13 @@ impl<B> Started<B> {
     }
 
     /// Returns the outcome and the buffer of a finished request.
-    pub(crate) fn finish(self) -> (Result<(), RequestError>, Option<B>) {
+    pub(crate) fn finish(self) -> Ended<B> {
         let result = self.ticket.result();
         (result, self.over())
     }
 
     fn over(self) -> Option<B> {
-        let Started { runtime, ticket, lent } = self;
+        let Started { runtime, ticket, lent, .. } = self;
         let (buf, count) = lent.take();
         runtime.idle_parts.put(ticket, count);
         buf
@@ -123,7 +155,7 @@ impl<B: Send + 'static> Started<B> {
     /// Calls `done` with the outcome and the buffer at the end of the request. Calls it on this
     /// thread if the request is done already.
     pub(crate) fn then(self, done: impl FnOnce(Result<(), RequestError>, Option<B>) + Send + 'static) {
-        let Started { runtime, ticket, lent } = self;
+        let Started { runtime, ticket, lent, .. } = self;
         let own = Arc::clone(&ticket);
         let weak = Arc::downgrade(&runtime);
         let callback = Box::new(move |result| {

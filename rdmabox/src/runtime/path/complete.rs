@@ -31,8 +31,15 @@ impl Runtime {
     /// Waits for a ticket that the calling thread owns. On a timeout it fails the lanes that hold
     /// requests of the ticket, so that their memory is free. It withdraws the unposted requests.
     pub(crate) fn wait(&self, ticket: &Arc<Ticket>) -> Result<(), RequestError> {
-        let mut deadline = now() + self.timeout;
-        let mut timed_out = false;
+        match self.wait_until(ticket, now() + self.timeout) {
+            true => ticket.result(),
+            false => self.time_out(ticket),
+        }
+    }
+
+    /// Waits for a ticket that the calling thread owns, until `deadline`. Returns true if the
+    /// ticket is done.
+    pub(crate) fn wait_until(&self, ticket: &Arc<Ticket>, deadline: Instant) -> bool {
         while !ticket.is_done() {
             let waited = match ticket.unsettled_cq() {
                 Some(index) => {
@@ -54,13 +61,7 @@ impl Runtime {
             };
             match waited {
                 WaitOutcome::Done => {}
-                WaitOutcome::TimedOut => {
-                    timed_out = true;
-                    self.abandon(ticket);
-                    // Requests that were being posted during `abandon` are failed in the next
-                    // round.
-                    deadline = now() + Duration::from_millis(10);
-                }
+                WaitOutcome::TimedOut => return ticket.is_done(),
                 WaitOutcome::Broken(e) => {
                     // The completions are lost, and with them the proof that memory is free. A
                     // queue pair in Err accesses no memory, so failing the lanes frees it.
@@ -69,9 +70,21 @@ impl Runtime {
                 }
             }
         }
+        true
+    }
+
+    /// Ends the requests of a ticket, which the calling thread owns, after the timeout.
+    pub(crate) fn time_out(&self, ticket: &Arc<Ticket>) -> Result<(), RequestError> {
+        loop {
+            self.abandon(ticket);
+            // Requests that were being posted during `abandon` are failed in the next round.
+            if self.wait_until(ticket, now() + Duration::from_millis(10)) {
+                break;
+            }
+        }
         match ticket.result() {
-            Err(_) if timed_out => Err(RequestError::Timeout(self.timeout)),
-            other => other,
+            Err(_) => Err(RequestError::Timeout(self.timeout)),
+            Ok(()) => Ok(()),
         }
     }
 

@@ -299,6 +299,18 @@ fn a_started_request_ends_for_a_task() {
     check(Some(1), || check_one_started(Card::Completes, block_on));
 }
 
+/// A thread waits for no time, and leaves the rest to a task. Catches a task that is not woken,
+/// because the thread is still taken for the owner.
+#[test]
+fn a_started_request_ends_for_a_task_after_a_limited_wait() {
+    check(Some(1), || {
+        check_one_started(Card::Completes, |started| match started.wait_timeout(Duration::ZERO) {
+            Ok(ended) => assert_eq!(ended, (Ok(()), Some(&DATA[..]))),
+            Err(under_way) => block_on(under_way),
+        });
+    });
+}
+
 /// Catches a poller that parks while a request is being posted, and a poller that misses the end
 /// of the session.
 #[test]

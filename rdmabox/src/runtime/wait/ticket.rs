@@ -245,6 +245,12 @@ impl Ticket {
         self.thread.store(thread_number(), Ordering::SeqCst);
     }
 
+    /// Ends the ownership of the calling thread. The ticket then has no owner.
+    pub(crate) fn clear_owner(&self) {
+        self.thread.store(0, Ordering::SeqCst);
+        drop(self.change_owner(Owner::Unset));
+    }
+
     /// Replaces the owner and returns the old one. The caller drops it without the lock, because a
     /// waker's drop is executor code.
     #[must_use]
@@ -351,5 +357,19 @@ mod tests {
         assert_eq!(*free.lock(), [true; 4]);
         assert!(set_owner_task());
         assert_eq!(*free.lock(), [true; 5]);
+    }
+
+    /// Catches a completion on a thread that waited before, and is still taken for the owner.
+    #[test]
+    fn a_thread_that_waited_wakes_the_task_that_awaits_now() {
+        let ticket = Ticket::unowned(1, None);
+        let task = Task { ticket: Arc::clone(&ticket), free: Arc::default() };
+        ticket.set_owner_thread();
+        assert!(ticket.has_thread() && ticket.is_owned_by_current_thread());
+        ticket.clear_owner();
+        assert!(!ticket.has_thread() && !ticket.is_owned_by_current_thread());
+        assert!(!ticket.set_owner_task(&Waker::from(Arc::new(task))));
+        let (notice, last) = ticket.complete_one(None, Ok(()));
+        assert!(last && matches!(notice, Notice::Wake(_)));
     }
 }

@@ -14,4 +14,4 @@ mod transfer;
 pub use self::one_sided::Op;
 pub use self::options::{CallsBy, CallsByError, SessionOptions};
 pub use self::session::Session;
-pub use self::transfer::{NotWaited, Transfer};
+pub use self::transfer::Transfer;

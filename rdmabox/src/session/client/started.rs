@@ -11,7 +11,7 @@ use super::{
     transfer::Transfer,
 };
 use crate::{
-    error::RequestError,
+    error::Failed,
     memory::{Lent, RecvBuf, SendBuf},
     runtime::{Started, Until, in_callback},
     verbs::{DirectOp, RemoteAddr},
@@ -60,24 +60,24 @@ impl Session {
         Transfer::new(Started::new(Arc::clone(&self.runtime), ticket, lent))
     }
 
-    /// Starts a write. The thread that finds the completion runs `done` with the outcome and the
-    /// buffer. `done` must be quick and must not block. It may start requests.
+    /// Starts a write. The thread that finds the completion runs `done` with the outcome, which
+    /// always has the buffer. `done` must be quick and must not block. It may start requests.
     pub fn write_then<B: SendBuf>(
         &self,
         remote: RemoteAddr,
         data: B,
-        done: impl FnOnce(Result<(), RequestError>, B) + Send + 'static,
+        done: impl FnOnce(Result<B, Failed<B>>) + Send + 'static,
     ) {
         self.start_write(remote, data).then(&self.runtime, done);
     }
 
-    /// Starts a read and runs `done` with the outcome and the buffer, as
+    /// Starts a read and runs `done` with the outcome, which always has the buffer, as
     /// [`write_then`](Self::write_then).
     pub fn read_then<B: RecvBuf>(
         &self,
         remote: RemoteAddr,
         out: B,
-        done: impl FnOnce(Result<(), RequestError>, B) + Send + 'static,
+        done: impl FnOnce(Result<B, Failed<B>>) + Send + 'static,
     ) {
         self.start_read(remote, out).then(&self.runtime, done);
     }

@@ -9,44 +9,27 @@ use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
+use super::checks::NO_WAIT_IN_A_CALLBACK;
 use crate::{
-    error::RequestError,
+    error::{Failed, RequestError},
     runtime::{Runtime, Started, in_callback},
 };
-
-/// Error of a [wait](Transfer::wait) inside a callback. It contains the transfer, unchanged.
-/// Dropping this error, or converting it to a [`RequestError`], lets the transfer go on without
-/// an owner.
-#[derive(thiserror::Error)]
-#[error("{}", super::checks::NO_WAIT_IN_A_CALLBACK)]
-pub struct NotWaited<B: Send + 'static>(pub Transfer<B>);
-
-impl<B: Send + 'static> fmt::Debug for NotWaited<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("NotWaited").field(&self.0).finish()
-    }
-}
-
-impl<B: Send + 'static> From<NotWaited<B>> for RequestError {
-    fn from(refused: NotWaited<B>) -> RequestError {
-        RequestError::Invalid(refused.to_string())
-    }
-}
 
 /// A started READ or WRITE ([`Session::start_read`](crate::Session::start_read),
 /// [`start_write`](crate::Session::start_write)).
 ///
 /// It is a future for any executor. A thread can also [`wait`](Self::wait) for it. Both return
-/// the buffer with the outcome. A dropped transfer goes on, and its buffer is dropped when the
-/// transfer is done.
+/// the buffer, in [`Failed`] if the transfer failed. A dropped transfer goes on, and its buffer
+/// is dropped when the transfer is done.
 #[must_use = "the buffer comes back with the outcome"]
 pub struct Transfer<B: Send + 'static> {
     /// `None` after the outcome was returned.
     started: Option<Started<B>>,
     /// Outcome of a transfer that finished or was refused when it was started.
-    over: Option<(Result<(), RequestError>, B)>,
+    over: Option<Result<B, Failed<B>>>,
 }
 
 // The buffer is never pinned: requests use the memory that it points to.
@@ -58,7 +41,7 @@ impl<B: Send + 'static> Transfer<B> {
     }
 
     pub(crate) fn finished(result: Result<(), RequestError>, buf: B) -> Transfer<B> {
-        Transfer { started: None, over: Some((result, buf)) }
+        Transfer { started: None, over: Some(with_buffer(result, buf)) }
     }
 
     /// Returns true if [`wait`](Self::wait) would not block. This call makes no progress itself.
@@ -68,54 +51,96 @@ impl<B: Send + 'static> Transfer<B> {
     }
 
     /// Blocks until the transfer is done, at most for the operation timeout from now on. Returns
-    /// the outcome and the buffer.
+    /// the buffer.
     ///
     /// # Errors
-    /// Fails inside a callback, where waiting would block the completion that it waits for. A
-    /// transfer that [is done](Self::is_done) can be waited for anywhere.
+    /// Returns the [`Failed`] transfer with its buffer. [`RequestError`] tells whether it can be
+    /// repeated.
+    ///
+    /// Fails with [`RequestError::Invalid`] and without the buffer inside a callback, where waiting
+    /// would block the completion that it waits for. The transfer goes on without an owner then.
+    /// A callback can use [`wait_timeout`](Self::wait_timeout), which keeps the transfer.
+    /// A transfer that [is done](Self::is_done) can be waited for anywhere.
     ///
     /// # Panics
-    /// If a task has already received the outcome.
-    pub fn wait(mut self) -> Result<(Result<(), RequestError>, B), NotWaited<B>> {
+    /// If the outcome was returned before, by [`wait_timeout`](Self::wait_timeout) or to a task.
+    pub fn wait(mut self) -> Result<B, Failed<B>> {
         if let Some(over) = self.over.take() {
-            return Ok(over);
+            return over;
         }
         if in_callback() && !self.is_done() {
-            return Err(NotWaited(self));
+            let error = RequestError::Invalid(NO_WAIT_IN_A_CALLBACK.into());
+            return Err(Failed { error, buffer: None });
         }
-        Ok(outcome(self.started.take().map(Started::wait)))
+        outcome(self.started.take().map(Started::wait))
+    }
+
+    /// Blocks until the transfer is done, at most for `limit`. Returns `None` if the transfer is
+    /// still under way. The caller can then wait again, await or drop the transfer.
+    ///
+    /// The operation timeout counts from the first wait. When it has passed, the transfer fails
+    /// with [`RequestError::Timeout`], as in [`wait`](Self::wait). Inside a callback this call does
+    /// not block, and a `limit` of zero does not block anywhere.
+    ///
+    /// # Errors
+    /// Returns the [`Failed`] transfer with its buffer, as [`wait`](Self::wait) does.
+    ///
+    /// # Panics
+    /// If the outcome was returned before, by this method or to a task.
+    pub fn wait_timeout(&mut self, limit: Duration) -> Option<Result<B, Failed<B>>> {
+        if let Some(over) = self.over.take() {
+            return Some(over);
+        }
+        if in_callback() && !self.is_done() {
+            return None;
+        }
+        match self.started.take().map(|started| started.wait_timeout(limit)) {
+            Some(Err(under_way)) => {
+                self.started = Some(under_way);
+                None
+            }
+            Some(Ok(ended)) => Some(outcome(Some(ended))),
+            None => Some(outcome(None)),
+        }
     }
 }
 
 impl<B: Send + 'static> Transfer<B> {
-    /// Runs `done` with the outcome and the buffer when the transfer is done; immediately if it is
-    /// done already.
+    /// Runs `done` with the outcome when the transfer is done; immediately if it is done already.
     pub(crate) fn then(
         mut self,
         runtime: &Runtime,
-        done: impl FnOnce(Result<(), RequestError>, B) + Send + 'static,
+        done: impl FnOnce(Result<B, Failed<B>>) + Send + 'static,
     ) {
-        if let Some((result, buf)) = self.over.take() {
-            return runtime.call_back(|| done(result, buf));
+        if let Some(over) = self.over.take() {
+            return runtime.call_back(|| done(over));
         }
         if let Some(started) = self.started.take() {
-            started.then(move |result, buf| {
-                let (result, buf) = outcome(Some((result, buf)));
-                done(result, buf);
-            });
+            started.then(move |result, buf| done(outcome(Some((result, buf)))));
         }
     }
 }
 
-fn outcome<B>(given: Option<(Result<(), RequestError>, Option<B>)>) -> (Result<(), RequestError>, B) {
-    match given {
-        Some((result, Some(buf))) => (result, buf),
+fn with_buffer<B>(result: Result<(), RequestError>, buf: B) -> Result<B, Failed<B>> {
+    match result {
+        Ok(()) => Ok(buf),
+        Err(error) => Err(Failed::new(error, buf)),
+    }
+}
+
+/// Returns the outcome of a transfer that has ended.
+///
+/// # Panics
+/// If there is none, because it was returned before.
+fn outcome<B>(ended: Option<(Result<(), RequestError>, Option<B>)>) -> Result<B, Failed<B>> {
+    match ended {
+        Some((result, Some(buf))) => with_buffer(result, buf),
         _ => panic!("the outcome of a transfer is given once"),
     }
 }
 
 impl<B: Send + 'static> Future for Transfer<B> {
-    type Output = (Result<(), RequestError>, B);
+    type Output = Result<B, Failed<B>>;
 
     /// # Panics
     /// If polled again after it was ready.

@@ -121,3 +121,19 @@ fn a_thread_that_parks_is_woken() {
         assert_over(&ticket, completing);
     });
 }
+
+/// A thread that leaves a ticket unfinished hands it to a task, which sees the end or is woken
+/// once. Catches a completion that still takes the thread for the owner.
+#[test]
+fn a_thread_that_leaves_hands_over_to_a_task() {
+    check(Some(2), || {
+        let (ticket, completing) = two_that_complete();
+        ticket.set_owner_thread();
+        ticket.clear_owner();
+        let notified = Arc::new(Told::default());
+        let seen = ticket.set_owner_task(&Waker::from(Arc::clone(&notified)));
+        assert_over(&ticket, completing);
+        assert!(seen || notified.times() == 1, "never notified");
+        assert!(notified.times() <= 1, "notified twice");
+    });
+}
