@@ -30,7 +30,7 @@ use std::{
 };
 
 use rdmabox::{
-    Address, CallsBy, Host, HostHandle, Peer, PollingMode, ProviderKind, Reply, RequestError, Service,
+    CallError, Address, CallsBy, Host, HostHandle, Peer, PollingMode, ProviderKind, Reply, RequestError, Service,
     Session, SessionOptions,
 };
 
@@ -43,7 +43,7 @@ const WARM_UP: usize = 2000;
 struct Echo;
 
 impl Service for Echo {
-    fn call(&self, _: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
+    fn call(&self, _: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), CallError> {
         reply.extend_from_slice(request);
         Ok(())
     }

@@ -26,7 +26,7 @@ use std::{
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, Address, Export, Host, HostHandle, Memory, Peer, RemoteAddr, Reply, RequestError, Service,
+    CallError, Access, Address, Export, Host, HostHandle, Memory, Peer, RemoteAddr, Reply, RequestError, Service,
     Session, SessionOptions,
 };
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
@@ -121,14 +121,14 @@ impl Cache {
 }
 
 impl Service for Cache {
-    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
+    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), CallError> {
         match request {
             [b'w'] => reply.extend_from_slice(&peer.remote_addr(&self.export).to_le_bytes()),
             [b'p', key_len, rest @ ..] => {
                 let (key, value) = rest.split_at_checked((*key_len).into()).ok_or("a key that ends early")?;
                 self.put(key, value).ok_or("more than a slot holds")?;
             }
-            // A malformed request ends the client's session.
+            // The client gets this reason.
             _ => return Err("no request of the cache".into()),
         }
         Ok(())

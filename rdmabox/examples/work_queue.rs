@@ -22,8 +22,8 @@ use std::{
 };
 
 use rdmabox::{
-    Access, Address, Cancel, Export, Host, HostHandle, Memory, Op, Peer, PendingReply, RemoteAddr, Reply,
-    RequestError, Service, Session, SessionOptions,
+    Access, Address, CallError, Cancel, Export, Host, HostHandle, Memory, Op, Peer, PendingReply, RemoteAddr,
+    Reply, RequestError, Service, Session, SessionOptions,
 };
 
 const SLOTS: u64 = 256;
@@ -46,7 +46,7 @@ struct Rings {
 }
 
 impl Service for Bell {
-    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
+    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), CallError> {
         let mut rings = self.state.lock().expect("no panic under the lock");
         match request {
             b"where" => reply.extend_from_slice(&peer.remote_addr(&self.export).to_le_bytes()),

@@ -8,10 +8,62 @@ use std::{error::Error, fmt, time::Duration};
 use crate::verbs::{RemoteMrError, WcStatus};
 
 /// Error of a request or a call.
+///
+/// [`is_retryable`](Self::is_retryable) tells whether a repetition can succeed, and
+/// [`outcome_unknown`](Self::outcome_unknown) whether the request may have taken effect. A READ or
+/// WRITE can be repeated if it is retryable. An atomic or a call can be repeated if in addition its
+/// outcome is known, or if a second effect does no harm.
+///
+/// # A flushed atomic
+/// A fetch-and-add that failed with [`Flushed`](Self::Flushed) or [`Timeout`](Self::Timeout) may
+/// have been executed. A program can find that out if it knows what the word held before: give each
+/// session a word of its own, and let readers add the words up. A later atomic on the same word
+/// waits until the failed one can no longer take effect. A READ does not wait for that, so the
+/// program adds zero instead of reading:
+///
+/// ```
+/// use rdmabox::{MemoryServer, RemoteAddr, RequestError, Session, SessionOptions};
+///
+/// /// Adds `amount` to `word` once. Only this session changes `word`, which holds `before`.
+/// fn add_once(session: &Session, word: RemoteAddr, before: u64, amount: u64) -> Result<(), RequestError> {
+///     loop {
+///         match session.fetch_add(word, amount) {
+///             Err(e) if e.is_retryable() && e.outcome_unknown() => {}
+///             known => return known.map(drop),
+///         }
+///         // Adding zero can be repeated in any case.
+///         let now = loop {
+///             match session.fetch_add(word, 0) {
+///                 Err(RequestError::Flushed) => {}
+///                 other => break other?,
+///             }
+///         };
+///         if now != before {
+///             return Ok(());
+///         }
+///     }
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let host = MemoryServer::listen(&["127.0.0.1:0".parse()?], 4096)?;
+/// let session = Session::connect(&host.addresses()[0], &SessionOptions::default())?;
+/// let word = MemoryServer::locate(&session)?.base;
+/// add_once(&session, word, 0, 5)?;
+/// assert_eq!(session.fetch_add(word, 0), Ok(5));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A compare-and-swap needs no word of its own if each new value is unique, for example if it
+/// contains the session's number and a counter. A repetition that finds the new value in the word
+/// then shows that the first attempt took effect. Other sessions must not replace the value before
+/// its writer has seen it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RequestError {
     /// The device reported an error for this request. Its queue pair is being replaced, and the
-    /// session goes on.
+    /// session goes on. [`RemAccessErr`](WcStatus::RemAccessErr) means that the host refused the
+    /// request, which had no effect.
     #[error("{0}")]
     Completion(WcStatus),
     /// Another request on the same queue pair failed. It is unknown whether this request took
@@ -29,6 +81,13 @@ pub enum RequestError {
     /// call; the session goes on.
     #[error("the service has not answered the call, and will not")]
     Unanswered,
+    /// The service refused the call ([`CallError::Rejected`](crate::CallError::Rejected)), and
+    /// gives this reason. The service defines the effects of such a call; the session goes on.
+    #[error("the service refused the call: {reason}")]
+    Rejected {
+        /// The reason, which the host sends. Control characters are escaped.
+        reason: String,
+    },
     /// The call was cancelled before its reply arrived. It is unknown whether it took effect; the
     /// session goes on.
     #[error("the call was cancelled")]
@@ -36,6 +95,47 @@ pub enum RequestError {
     /// The request is invalid. It had no effect, and the session goes on.
     #[error("{0}")]
     Invalid(String),
+}
+
+impl RequestError {
+    /// Returns true if the same request can succeed when it is repeated on the same session. A
+    /// repetition is safe for READs and WRITEs. For others see
+    /// [`outcome_unknown`](Self::outcome_unknown).
+    ///
+    /// After a [`Timeout`](Self::Timeout) of a call the session is closed, and a repetition fails
+    /// with [`Disconnected`](Self::Disconnected). That error is not retryable on the same session:
+    /// connect a new one.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            RequestError::Flushed | RequestError::Timeout(_) => true,
+            RequestError::Completion(status) => {
+                matches!(status, WcStatus::WrFlushErr | WcStatus::RetryExcErr | WcStatus::RnrRetryExcErr)
+            }
+            RequestError::Disconnected
+            | RequestError::Unanswered
+            | RequestError::Rejected { .. }
+            | RequestError::Cancelled
+            | RequestError::Invalid(_) => false,
+        }
+    }
+
+    /// Returns true if the request may have taken effect, or may still take effect. A READ has no
+    /// effect at the host.
+    ///
+    /// Returns false for a request that the host or this side refused. In a list
+    /// ([`Session::execute`](crate::Session::execute)) the steps before the refused step took
+    /// effect, and in a vectored request other parts may have.
+    ///
+    /// Returns true for all failed calls except refused ones. It is up to the service whether a
+    /// call that it refuses changes anything.
+    pub fn outcome_unknown(&self) -> bool {
+        !matches!(
+            self,
+            RequestError::Completion(WcStatus::RemAccessErr)
+                | RequestError::Invalid(_)
+                | RequestError::Rejected { .. }
+        )
+    }
 }
 
 /// Error of a started request, with the buffer of the request.
@@ -95,5 +195,41 @@ impl<B> Error for Failed<B> {
 impl<B> From<Failed<B>> for RequestError {
     fn from(failed: Failed<B>) -> RequestError {
         failed.error
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_tell_what_a_caller_may_do() {
+        let timeout = RequestError::Timeout(Duration::from_secs(1));
+        let rejected = RequestError::Rejected { reason: "no".into() };
+        let cases = [
+            // Retryable, outcome unknown.
+            (RequestError::Flushed, true, true),
+            (timeout, true, true),
+            (RequestError::Completion(WcStatus::RetryExcErr), true, true),
+            (RequestError::Completion(WcStatus::RemAccessErr), false, false),
+            (RequestError::Completion(WcStatus::GeneralErr), false, true),
+            (RequestError::Disconnected, false, true),
+            (RequestError::Unanswered, false, true),
+            (RequestError::Cancelled, false, true),
+            (rejected, false, false),
+            (RequestError::Invalid("too long".into()), false, false),
+        ];
+        for (error, retryable, unknown) in cases {
+            assert_eq!((error.is_retryable(), error.outcome_unknown()), (retryable, unknown), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_failed_request_shows_its_error_and_no_bytes() {
+        let failed = Failed::new(RequestError::Flushed, vec![1; 8]);
+        assert_eq!(failed.to_string(), RequestError::Flushed.to_string());
+        assert_eq!(format!("{failed:?}"), "Failed { error: Flushed, has_buffer: true }");
+        assert!(failed.source().is_none());
+        assert_eq!(RequestError::from(failed), RequestError::Flushed);
     }
 }

@@ -252,6 +252,50 @@ fn a_write_that_was_flushed_can_be_repeated_and_later_ones_win() {
     });
 }
 
+/// Adds `amount` to `word` once, as the documentation of [`RequestError`] does. Counts the attempts
+/// whose outcome was unknown.
+fn add_once(session: &Session, word: RemoteAddr, before: u64, amount: u64, unknown: &mut usize) {
+    loop {
+        match session.fetch_add(word, amount) {
+            Err(e) if e.is_retryable() && e.outcome_unknown() => *unknown += 1,
+            known => return assert_eq!(known, Ok(before)),
+        }
+        let now = loop {
+            match session.fetch_add(word, 0) {
+                Err(RequestError::Flushed) => {}
+                other => break other.unwrap(),
+            }
+        };
+        if now != before {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_flushed_addition_is_made_once() {
+    const COUNT: u64 = 300;
+    on_each_provider(|mut f| {
+        (f.options.queue_pairs, f.options.direct) = (1, false);
+        let session = f.connect();
+        let base = base(&session);
+        let (mut unknown, ended) = (0, AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let _ended = SetOnDrop(&ended);
+            // Breaks the only queue pair again and again.
+            scope.spawn(|| {
+                while !ended.load(Ordering::SeqCst) {
+                    assert!(session.write(wrong_key(base), &[1; 8]).is_err());
+                    wait_until_lanes_are_up(&session);
+                }
+            });
+            (0..COUNT).for_each(|count| add_once(&session, at(base, 8), 7 * count, 7, &mut unknown));
+        });
+        eprintln!("{unknown} of {COUNT} had an unknown outcome");
+        assert_eq!(f.memory.load_u64(8), 7 * COUNT);
+    });
+}
+
 #[test]
 fn a_host_that_is_gone_fails_everything() {
     on_each_provider(|mut f| {

@@ -108,7 +108,12 @@ pub fn errno_of_request(error: &RequestError) -> Errno {
         RequestError::Timeout(_) => Errno::ETIMEDOUT,
         RequestError::Disconnected => EHOSTDOWN,
         RequestError::Cancelled => Errno::EINTR,
-        RequestError::Flushed | RequestError::Unanswered | RequestError::Invalid(_) => Errno::EIO,
+        RequestError::Flushed
+        | RequestError::Unanswered
+        | RequestError::Rejected { .. }
+        | RequestError::Invalid(_) => Errno::EIO,
+        // An error that this version does not know.
+        _ => Errno::EIO,
     }
 }
 

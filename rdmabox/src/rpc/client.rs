@@ -28,7 +28,7 @@ use self::pipelined_call::StartedCalls;
 pub use self::{blocking_call::Cancel, pipelined_call::StartedReply};
 use super::{
     fetch::{FetchClient, Stage},
-    message::{CALL_SLOTS, Header, Kind, MAX_CALL, Messages, SEND_ID},
+    message::{CALL_SLOTS, Header, Kind, MAX_CALL, Messages, SEND_ID, rejection},
 };
 use crate::{
     error::RequestError,
@@ -384,6 +384,7 @@ impl RpcClient {
         let answered = match stage {
             Ok(Stage::Answered) => Ok(()),
             Ok(Stage::Unanswered) => Err(RequestError::Unanswered),
+            Ok(Stage::Rejected) => Err(rejection(reply)),
             Ok(Stage::Ring { number }) => {
                 self.stats.calls_rung.inc();
                 self.lend(slot, reply);
@@ -433,6 +434,7 @@ impl RpcClient {
         match fetch.take(slot, reply, &self.stats) {
             Ok(Stage::Answered) => Ok(CallOutcome::Reply),
             Ok(Stage::Unanswered) => Err(RequestError::Unanswered),
+            Ok(Stage::Rejected) => Err(rejection(reply)),
             _ => {
                 self.fail();
                 Err(RequestError::Disconnected)
@@ -489,8 +491,12 @@ impl RpcClient {
             entry.in_memory = in_memory;
             // The caller swaps this buffer with its own, so that buffers are reused.
             self.messages.take(wc, &mut entry.reply);
-            let unanswered = header.kind == Kind::Unanswered;
-            Some((owner, header.slot, if unanswered { Err(RequestError::Unanswered) } else { Ok(()) }))
+            let result = match header.kind {
+                Kind::Unanswered => Err(RequestError::Unanswered),
+                Kind::Rejected => Err(rejection(&entry.reply)),
+                Kind::Plain | Kind::Deferred | Kind::InMemory | Kind::Ring => Ok(()),
+            };
+            Some((owner, header.slot, result))
         });
         let Some((owner, slot, result)) = owner else {
             log::warn!("the peer answered a call that is not in flight: closing the session");
@@ -525,6 +531,7 @@ impl RpcClient {
             result = match fetch.take(slot, &mut bytes, &self.stats) {
                 Ok(Stage::Answered) => Ok(()),
                 Ok(Stage::Unanswered) => Err(RequestError::Unanswered),
+                Ok(Stage::Rejected) => Err(rejection(&bytes)),
                 _ => {
                     self.fail();
                     Err(RequestError::Disconnected)

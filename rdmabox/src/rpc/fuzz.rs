@@ -24,7 +24,8 @@ pub fn call_header(bytes: &[u8]) {
 
 /// Returns headers of correct peers.
 pub fn call_header_seeds() -> Vec<Vec<u8>> {
-    let kinds = [Kind::Plain, Kind::Deferred, Kind::Unanswered, Kind::Ring, Kind::InMemory];
+    let kinds =
+        [Kind::Plain, Kind::Deferred, Kind::Unanswered, Kind::Ring, Kind::InMemory, Kind::Rejected];
     let header = |kind| Header { slot: CALL_SLOTS - 1, kind, number: 5 };
     kinds.into_iter().map(|kind| header(kind).encode().to_vec()).collect()
 }
@@ -63,7 +64,8 @@ pub fn call_slots(mut bytes: &[u8]) {
                 slots.ring(slot, u32::from_le_bytes(*number), &mut request) == Ok(RingAction::Take)
             }
             ANSWER => {
-                slots.answer(slot, AnswerKind::Plain, &[*what; 9]);
+                let kinds = [AnswerKind::Plain, AnswerKind::Unanswered, AnswerKind::Rejected];
+                slots.answer(slot, kinds[usize::from(*what) / 5 % 3], &[*what; 9]);
                 running[slot] = false;
                 continue;
             }

@@ -22,7 +22,7 @@ pub(crate) use self::fetch::MEMORY as CALL_MEMORY;
 pub use self::{
     client::{Cancel, StartedReply},
     message::MAX_CALL,
-    server::{PendingReply, Reply},
+    server::{Answer, CallError, PendingReply, Reply},
 };
 pub(crate) use self::{
     client::{RpcClient, WaitingCalls},

@@ -30,7 +30,7 @@ use parking_lot::{Mutex, RwLock};
 
 pub(crate) use self::deferred_reply::LateReplies;
 use self::poller_handoff::PollerHandoff;
-pub use self::reply::{PendingReply, Reply};
+pub use self::reply::{Answer, CallError, PendingReply, Reply};
 use self::{
     core_avoidance::CoreAvoidance,
     fetch_endpoint::{FetchState, ServeMessages},
@@ -46,8 +46,8 @@ use crate::{
 
 /// Receives the calls of a session.
 pub(crate) trait Handler: Send + Sync {
-    /// Answers one call or defers its reply. An error ends the session.
-    fn call(&self, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String>;
+    /// Answers one call, defers its reply, refuses the call or ends the session.
+    fn call(&self, request: &[u8], reply: &mut Reply<'_>) -> Result<(), CallError>;
     /// Ends the session.
     fn end(&self, reason: Reason<'_>);
 }
@@ -345,9 +345,10 @@ impl Endpoint {
         }
         let make_later = || self.deferred_reply(header);
         let mut reply = Reply::new(&mut worker.reply, &make_later);
-        self.handler.call(&worker.request, &mut reply)?;
+        let refusal = self.call_handler(&worker.request, &mut reply)?;
         if !reply.is_deferred() {
-            self.reply(Header::plain(header.slot), &reply)?;
+            let answer = answer_of(refusal.as_deref(), &reply);
+            self.reply(Header { kind: kind_of(answer), ..Header::plain(header.slot) }, answer.bytes())?;
             return Ok(FollowUp::Nothing);
         }
         self.late.check_limit()?;
@@ -356,6 +357,18 @@ impl Endpoint {
             self.reply(Header { kind: Kind::Deferred, ..header }, &[])?;
         }
         Ok(FollowUp::Nothing)
+    }
+
+    /// Executes a call. Returns the reason if the service refuses it.
+    ///
+    /// # Errors
+    /// The session has to end.
+    fn call_handler(&self, request: &[u8], reply: &mut Reply<'_>) -> Result<Option<String>, String> {
+        match self.handler.call(request, reply) {
+            Ok(()) => Ok(None),
+            Err(CallError::Rejected(reason)) => Ok(Some(reason)),
+            Err(CallError::EndSession(reason)) => Err(reason),
+        }
     }
 
     fn reply(&self, header: Header, bytes: &[u8]) -> Result<(), String> {
@@ -375,9 +388,8 @@ impl Endpoint {
         })
     }
 
-    fn answer_deferred(&self, call: Header, answer: Option<&[u8]>) {
-        let kind = if answer.is_some() { Kind::Plain } else { Kind::Unanswered };
-        let bytes = answer.unwrap_or_default();
+    fn answer_deferred(&self, call: Header, answer: Answer<'_>) {
+        let (kind, bytes) = (kind_of(answer), answer.bytes());
         self.late.settle_owed();
         let sent = match call.number {
             // Set before the queue pair is moved to Err. Few replies come in between, and are
@@ -400,6 +412,23 @@ impl Endpoint {
             .ok_or_else(|| "malformed message: not an acknowledgement of a deferred reply".to_string())?;
         self.messages.post_recv(wc.wr_id as usize).map_err(|e| e.to_string())?;
         self.late.acknowledge(header.slot)
+    }
+}
+
+/// Returns the answer to a call that the service has answered at once.
+fn answer_of<'a>(refusal: Option<&'a str>, reply: &'a [u8]) -> Answer<'a> {
+    match refusal {
+        None => Answer::Reply(reply),
+        Some(reason) => Answer::Rejected(reason),
+    }
+}
+
+/// Returns the kind of the message that carries an answer.
+fn kind_of(answer: Answer<'_>) -> Kind {
+    match answer {
+        Answer::Reply(_) => Kind::Plain,
+        Answer::Rejected(_) => Kind::Rejected,
+        Answer::Dropped => Kind::Unanswered,
     }
 }
 

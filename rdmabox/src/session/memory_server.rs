@@ -14,8 +14,8 @@ use super::{
 use crate::{
     error::RequestError,
     mapping::Memory,
-    rpc::Reply,
-    verbs::{Access, RemoteMr},
+    rpc::{CallError, Reply},
+    verbs::{Access, RemoteAddr},
 };
 
 /// Prefix of every answer. It tells this service's answers from those of other services.
@@ -58,8 +58,10 @@ impl MemoryServer {
 }
 
 impl Service for MemoryServer {
-    fn call(&self, peer: &Peer, _request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
-        encode(&peer.remote_mr(&self.export), reply);
+    fn call(&self, peer: &Peer, _request: &[u8], reply: &mut Reply<'_>) -> Result<(), CallError> {
+        let lent =
+            RemoteMemory { base: peer.remote_addr(&self.export), len: self.export.memory().len() as u64 };
+        encode(lent, reply);
         Ok(())
     }
 }

@@ -46,7 +46,7 @@ pub use crate::{
         rdma::{RdmaError, RdmaOptions},
         soft::ConnectedProcess,
     },
-    rpc::{Cancel, MAX_CALL, PendingReply, Reply, StartedReply},
+    rpc::{Answer, CallError, Cancel, MAX_CALL, PendingReply, Reply, StartedReply},
     runtime::Until,
     stats::StatsSnapshot,
     verbs::{Access, AtomicScope, RemoteAddr, RemoteMr, RemoteMrError, WcStatus},

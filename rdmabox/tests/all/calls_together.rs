@@ -12,7 +12,7 @@ use std::{
 use crate::support::{addresses, process::HostProcess, providers};
 use parking_lot::Mutex;
 use rdmabox::{
-    Host, HostHandle, MAX_CALL, Peer, PendingReply, ProviderKind, Reply, RequestError, Service, Session,
+    CallError, Host, HostHandle, MAX_CALL, Peer, PendingReply, ProviderKind, Reply, RequestError, Service, Session,
     SessionOptions,
 };
 
@@ -23,7 +23,7 @@ const LONG: Duration = Duration::from_secs(60);
 struct Echo(Mutex<Sender<(Vec<u8>, PendingReply)>>);
 
 impl Service for Echo {
-    fn call(&self, _: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
+    fn call(&self, _: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), CallError> {
         match request.starts_with(b"later") {
             true => drop(self.0.lock().send((request.to_vec(), reply.defer()))),
             false => reply.extend_from_slice(request),

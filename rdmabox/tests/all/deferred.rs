@@ -8,7 +8,7 @@ use std::sync::{
 use crate::support::{addresses, pattern, providers};
 use parking_lot::Mutex;
 use rdmabox::{
-    CallsBy, Cancel, Host, HostHandle, Peer, PendingReply, ProviderKind, Reply, RequestError, Service,
+    CallError, CallsBy, Cancel, Host, HostHandle, Peer, PendingReply, ProviderKind, Reply, RequestError, Service,
     Session, SessionOptions,
 };
 
@@ -20,7 +20,7 @@ struct Owing {
 }
 
 impl Service for Owing {
-    fn call(&self, _: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
+    fn call(&self, _: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), CallError> {
         match request.strip_prefix(b"now ") {
             Some(now) => reply.extend_from_slice(now),
             None => {

@@ -12,7 +12,7 @@ use std::{
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, CallsBy, Export, Host, HostHandle, Memory, Peer, ProviderKind, RemoteAddr, Reply, RequestError,
+    CallError, Access, CallsBy, Export, Host, HostHandle, Memory, Peer, ProviderKind, RemoteAddr, Reply, RequestError,
     Service, Session, SessionOptions,
 };
 
@@ -31,9 +31,9 @@ struct Reuse {
 }
 
 impl Service for Reuse {
-    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
+    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), CallError> {
         if request == b"end" {
-            return Err("on request".into());
+            return Err(CallError::EndSession("on request".into()));
         }
         let export = self.export.lock();
         let remote = peer.remote_addr(export.as_ref().unwrap());
@@ -112,7 +112,7 @@ struct Slow {
 }
 
 impl Service for Slow {
-    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
+    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), CallError> {
         if request == b"slow" {
             self.entered.send(peer.id()).unwrap();
             // Blocks until the test has finished.

@@ -12,7 +12,7 @@ use std::{
 use crate::support::{Fixture, addresses, pattern, process::HostProcess, providers};
 use parking_lot::{Condvar, Mutex};
 use rdmabox::{
-    CallsBy, Host, HostHandle, MAX_CALL, Peer, PollingMode, ProviderKind, Reply, RequestError, Service,
+    CallError, CallsBy, Host, HostHandle, MAX_CALL, Peer, PollingMode, ProviderKind, Reply, RequestError, Service,
     Session, SessionOptions,
 };
 
@@ -133,7 +133,7 @@ impl Gate {
 }
 
 impl Service for Gate {
-    fn call(&self, _: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
+    fn call(&self, _: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), CallError> {
         let calls = self.calls.fetch_add(1, Ordering::SeqCst) + 1;
         if request == b"wait" {
             let mut open = self.open.lock();

@@ -12,7 +12,7 @@ use std::{
 use crate::support::{Echo, REFUSED, host, providers};
 use hmac::{Hmac, KeyInit, Mac};
 use rdmabox::{
-    Access, Address, ConnectError, Domain, Export, Grant, HostHandle, Key, KeyId, Limits, Memory, Peer,
+    CallError, Access, Address, ConnectError, Domain, Export, Grant, Host, HostHandle, Key, KeyId, Limits, Memory, Peer,
     ProviderKind, RemoteAddr, Reply, RequestError, Secret, Service, Session, SessionOptions, WcStatus,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -30,7 +30,7 @@ struct Places {
 }
 
 impl Service for Places {
-    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
+    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), CallError> {
         // Any client may ask for another key's address, as if it had guessed it.
         let whose = match request {
             b"" => peer.key().copied(),

@@ -21,7 +21,7 @@ mod killed;
 mod load;
 mod mechanisms;
 mod on_the_spot;
-mod remote_mr;
+mod refused_calls;
 mod session;
 mod started;
 mod started_calls;

@@ -15,7 +15,7 @@ use std::{
 use crate::support::{addresses, process::HostProcess, providers};
 use parking_lot::Mutex;
 use rdmabox::{
-    Host, HostHandle, MAX_CALL, Peer, PendingReply, ProviderKind, Reply, RequestError, Service, Session,
+    CallError, Host, HostHandle, MAX_CALL, Peer, PendingReply, ProviderKind, Reply, RequestError, Service, Session,
     SessionOptions, StartedReply,
 };
 
@@ -38,7 +38,7 @@ struct Owing {
 const BUSY: &[u8] = b"now, after the gate";
 
 impl Service for Owing {
-    fn call(&self, _: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
+    fn call(&self, _: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), CallError> {
         self.calls.fetch_add(1, Ordering::SeqCst);
         if request == BUSY {
             self.busy.store(true, Ordering::SeqCst);

@@ -16,7 +16,7 @@ use std::{
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, Address, Export, Failed, Fencing, Host, HostHandle, Memory, Peer, ProviderKind, RemoteAddr, Reply,
+    Access, Address, CallError, Export, Failed, Fencing, Host, HostHandle, Memory, Peer, ProviderKind, RemoteAddr, Reply,
     RequestError, Service, Session, SessionOptions, WcStatus, stats::StatsSnapshot,
 };
 
@@ -34,7 +34,7 @@ pub struct Echo {
 }
 
 impl Service for Echo {
-    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
+    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), CallError> {
         self.calls.fetch_add(1, Ordering::SeqCst);
         match request {
             b"where" => {
@@ -43,7 +43,8 @@ impl Service for Echo {
                 reply.extend_from_slice(&remote.to_le_bytes());
             }
             b"panic" => panic!("on purpose"),
-            b"bad" => return Err("malformed".into()),
+            b"bad" => return Err(CallError::EndSession("malformed".into())),
+            b"refuse" => return Err("not this one".into()),
             b"slow" => {
                 std::thread::sleep(Duration::from_millis(5));
                 reply.extend_from_slice(b"done");

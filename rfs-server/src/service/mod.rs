@@ -19,7 +19,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use rdmabox::{Export, Fencing, KeyId, Peer, ProviderKind, RemoteAddr, Service, SessionTerminator};
+use rdmabox::{CallError, Export, Fencing, KeyId, Peer, ProviderKind, RemoteAddr, Service, SessionTerminator};
 use rfs_proto::{
     Errno, MAX_MESSAGE, RegionRef, Reply, Request, VERSION, attach_version, decode_request, encode_reply,
     encode_reply_with,
@@ -329,17 +329,9 @@ impl FileService {
     }
 }
 
-impl Service for FileService {
-    fn connected(&self, peer: &Peer) -> Result<(), String> {
-        log::debug!("session {}: {}", peer.id(), peer.description());
-        if let Some(key) = peer.key() {
-            self.keyed.lock().insert(peer.id(), *key);
-        }
-        self.sessions.write().begin(peer.id());
-        Ok(())
-    }
-
-    fn call(&self, peer: &Peer, request: &[u8], reply: &mut rdmabox::Reply<'_>) -> Result<(), String> {
+impl FileService {
+    /// Answers a request. An error ends the session.
+    fn route(&self, peer: &Peer, request: &[u8], reply: &mut rdmabox::Reply<'_>) -> Result<(), String> {
         let chosen = match self.export(peer.id()) {
             Some(chosen) => chosen,
             None => self.choose(peer, request)?,
@@ -355,6 +347,22 @@ impl Service for FileService {
             Route::Reply(answer) => encode(&answer, reply),
         }
         Ok(())
+    }
+}
+
+impl Service for FileService {
+    fn connected(&self, peer: &Peer) -> Result<(), String> {
+        log::debug!("session {}: {}", peer.id(), peer.description());
+        if let Some(key) = peer.key() {
+            self.keyed.lock().insert(peer.id(), *key);
+        }
+        self.sessions.write().begin(peer.id());
+        Ok(())
+    }
+
+    fn call(&self, peer: &Peer, request: &[u8], reply: &mut rdmabox::Reply<'_>) -> Result<(), CallError> {
+        // Errors of operations are replies. What is left is a client that violates the protocol.
+        self.route(peer, request, reply).map_err(CallError::EndSession)
     }
 
     fn disconnected(&self, peer: &Peer) {

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, fs, os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
 
 use rdmabox::{
-    Address, Domain, Grant, Host, Key, KeyId, Limits, Peer, ProviderKind, Reply, Secret, Service,
+    CallError, Address, Domain, Grant, Host, Key, KeyId, Limits, Peer, ProviderKind, Reply, Secret, Service,
     fuzzing::Intruder,
 };
 use rfs_fuzz::flood::{AT_A_TIME, ATTACKS, Flood};
@@ -90,7 +90,7 @@ fn a_server_withstands_the_attacks_of_one_key() {
 struct Mute;
 
 impl Service for Mute {
-    fn call(&self, _: &Peer, _: &[u8], _: &mut Reply<'_>) -> Result<(), String> {
+    fn call(&self, _: &Peer, _: &[u8], _: &mut Reply<'_>) -> Result<(), CallError> {
         Ok(())
     }
 }

@@ -2,7 +2,9 @@
 
 use std::{env, sync::Arc};
 
-use rdmabox::{Access, Address, Export, Host, HostHandle, Memory, Peer, RdmaOptions, Reply, Service};
+use rdmabox::{
+    Access, Address, CallError, Export, Host, HostHandle, Memory, Peer, RdmaOptions, Reply, Service,
+};
 
 use crate::{
     Result,
@@ -16,9 +18,9 @@ struct MemoryServer {
 }
 
 impl Service for MemoryServer {
-    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> std::result::Result<(), String> {
+    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> std::result::Result<(), CallError> {
         let lent = || Lent { base: peer.remote_addr(&self.export), len: self.export.memory().len() as u64 };
-        protocol::answer(request, reply, lent, Usage::of_process)
+        Ok(protocol::answer(request, reply, lent, Usage::of_process)?)
     }
 }
 

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use crate::{
     error::RequestError,
     polling::{DEFAULT_MAX_RETRY, PollingMode, Retry},
-    rpc::message::{Header, Kind, LATE_SLOTS, MAX_WAITING, Messages, SEND_ID},
+    rpc::message::{Header, Kind, LATE_SLOTS, MAX_WAITING, Messages, SEND_ID, rejection},
     runtime::{CqWaiters, Notice, Ticket, WaitOutcome},
     stats::Stats,
     verbs::{CompletionQueue, ProtectionDomain, QueuePair, VerbsError, WcStatus, WorkCompletion},
@@ -236,8 +236,8 @@ impl WaitingCalls {
             log::warn!("the peer sent a malformed deferred reply: closing the session");
             return false;
         };
-        let result = match header.kind {
-            Kind::Plain => Ok(()),
+        let mut result = match header.kind {
+            Kind::Plain | Kind::Rejected => Ok(()),
             Kind::Unanswered => Err(RequestError::Unanswered),
             Kind::Deferred | Kind::Ring | Kind::InMemory => {
                 log::warn!("the peer deferred a reply twice: closing the session");
@@ -250,6 +250,9 @@ impl WaitingCalls {
                 Some(Call::Waiting(ticket)) => {
                     let mut bytes = Vec::new();
                     self.messages.take(wc, &mut bytes);
+                    if header.kind == Kind::Rejected {
+                        result = Err(rejection(&bytes));
+                    }
                     calls.by_number.insert(header.number, Call::Replied(bytes));
                     Some(ticket)
                 }

@@ -24,7 +24,7 @@ use crate::{
     error::RequestError,
     rpc::{
         fetch::{FetchClient, Stage},
-        message::{CALL_SLOTS, Header, Kind},
+        message::{CALL_SLOTS, Header, Kind, rejection},
     },
     sync::{
         TryMutex,
@@ -106,7 +106,7 @@ impl RpcClient {
             let stage = fetch.poll(slot, &mut entry.reply, &self.stats);
             // A later scan no longer finds the slot: it is answered, or answered by message.
             let is_open = match stage {
-                Ok(Stage::Answered | Stage::Unanswered) => entry.owner.take().is_some(),
+                Ok(Stage::Answered | Stage::Unanswered | Stage::Rejected) => entry.owner.take().is_some(),
                 Ok(Stage::Parked { .. }) if !rings => return false,
                 Ok(Stage::Parked { .. } | Stage::Ring { .. }) => self.expect_message(slot, entry),
                 Ok(Stage::Ended | Stage::Malformed) | Err(_) => true,
@@ -121,6 +121,10 @@ impl RpcClient {
             match stage {
                 Ok(Stage::Answered) => self.finish_parked(slot, Ok(())),
                 Ok(Stage::Unanswered) => self.finish_parked(slot, Err(RequestError::Unanswered)),
+                Ok(Stage::Rejected) => {
+                    let rejected = rejection(&self.slots[slot].lock().reply);
+                    self.finish_parked(slot, Err(rejected));
+                }
                 Ok(Stage::Parked { number } | Stage::Ring { number }) => self.ring(slot, number),
                 Ok(Stage::Ended | Stage::Malformed) | Err(_) => {
                     log::warn!("the peer wrote a malformed answer: closing the session");

@@ -44,7 +44,8 @@ type Sink = dyn Fn(Result<&[u8], RequestError>) + Send + Sync;
 
 /// Receives the outcome of each started call
 /// ([`Session::start_call`](crate::Session::start_call)) exactly once. The outcome is the reply,
-/// [`RequestError::Unanswered`] if the service gave the call up, or
+/// [`RequestError::Unanswered`] or [`RequestError::Rejected`] if the service gave up or refused
+/// the call, or
 /// [`RequestError::Disconnected`] if the session ended first.
 ///
 /// It runs as a callback on the thread that finds the reply, so it must be quick and must not

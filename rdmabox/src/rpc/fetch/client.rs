@@ -50,6 +50,8 @@ pub(crate) enum Stage {
     Answered,
     /// The service has given the call up.
     Unanswered,
+    /// The service has refused the call. Its reason has been copied.
+    Rejected,
     /// The host has to be rung for call `number`, and then replies by message.
     Ring { number: u32 },
     /// Call `number` has no answer yet; the host polls for its request.
@@ -168,7 +170,7 @@ impl FetchClient {
         stats: &Stats,
     ) -> Result<Stage, RequestError> {
         match self.poll(slot, reply, stats)? {
-            answered @ (Stage::Answered | Stage::Unanswered) => Ok(answered),
+            answered @ (Stage::Answered | Stage::Unanswered | Stage::Rejected) => Ok(answered),
             _ => Ok(Stage::Malformed),
         }
     }
@@ -188,6 +190,7 @@ fn stage(kind: Kind, number: u32) -> Stage {
     match kind {
         Kind::Plain => Stage::Answered,
         Kind::Unanswered => Stage::Unanswered,
+        Kind::Rejected => Stage::Rejected,
         Kind::Deferred => Stage::Ring { number },
     }
 }

@@ -70,6 +70,8 @@ pub(in crate::rpc) enum Kind {
     Unanswered = 1,
     /// In place of an answer: the reply is deferred, so polling is pointless.
     Deferred = 2,
+    /// An answer: the service has refused the call. The bytes are the reason.
+    Rejected = 3,
 }
 
 /// The first word of a record.
@@ -103,6 +105,7 @@ impl Head {
             0 => Kind::Plain,
             1 => Kind::Unanswered,
             2 => Kind::Deferred,
+            3 => Kind::Rejected,
             _ => return None,
         };
         let len = (rest & ((1 << LEN_BITS) - 1)) as usize;
@@ -216,7 +219,12 @@ mod tests {
     }
 
     fn kinds() -> impl Strategy<Value = Kind> {
-        prop_oneof![Just(Kind::Plain), Just(Kind::Unanswered), Just(Kind::Deferred)]
+        prop_oneof![
+            Just(Kind::Plain),
+            Just(Kind::Unanswered),
+            Just(Kind::Deferred),
+            Just(Kind::Rejected)
+        ]
     }
 
     proptest! {

@@ -23,6 +23,8 @@ pub(crate) enum Kind {
     Ring = 3,
     /// Host to client, after a ring: the answer is in memory.
     InMemory = 4,
+    /// Host to client: the service has refused the call. The reason follows.
+    Rejected = 5,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +61,7 @@ impl Header {
             2 => Kind::Unanswered,
             3 => Kind::Ring,
             4 => Kind::InMemory,
+            5 => Kind::Rejected,
             _ => return None,
         };
         (slot < CALL_SLOTS).then_some(Header { slot, kind, number: u32::from_le_bytes(number) })
@@ -71,7 +74,15 @@ mod tests {
 
     #[test]
     fn valid_headers_are_decoded_and_others_are_refused() {
-        for kind in [Kind::Plain, Kind::Deferred, Kind::Unanswered, Kind::Ring, Kind::InMemory] {
+        let kinds = [
+            Kind::Plain,
+            Kind::Deferred,
+            Kind::Unanswered,
+            Kind::Ring,
+            Kind::InMemory,
+            Kind::Rejected,
+        ];
+        for kind in kinds {
             let header = Header { slot: CALL_SLOTS - 1, kind, number: 0x0102_0304 };
             let bytes = header.encode();
             assert_eq!(bytes, [CALL_SLOTS as u8 - 1, 0, kind as u8, 0, 4, 3, 2, 1]);
@@ -79,7 +90,7 @@ mod tests {
         }
         assert_eq!(Header::decode(Header::plain(CALL_SLOTS).encode()), None);
         assert_eq!(Header::decode([0, 1, 0, 0, 0, 0, 0, 0]), None);
-        assert_eq!(Header::decode([0, 0, 5, 0, 0, 0, 0, 0]), None);
+        assert_eq!(Header::decode([0, 0, 6, 0, 0, 0, 0, 0]), None);
         assert_eq!(Header::decode([0, 0, 0, 1, 0, 0, 0, 0]), None);
         assert_eq!(Header::decode([0xff; HEADER]), None);
     }

@@ -2,6 +2,8 @@
 
 /// Length limit of a request and of a reply, in bytes.
 pub const MAX_CALL: usize = 64 * 1024;
+/// Length limit of the reason of a refusal, in bytes. Longer reasons are cut.
+pub(crate) const MAX_REASON: usize = 1024;
 /// Concurrent calls of a session. Further calls wait for a slot.
 pub(crate) const CALL_SLOTS: usize = 16;
 /// Distance between two signaled sends.

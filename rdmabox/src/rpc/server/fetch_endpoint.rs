@@ -8,10 +8,10 @@ use std::{
     time::Instant,
 };
 
-use super::{Endpoint, Shared, WorkerState, check_length, handle, try_next};
 use super::{
-    Reason,
-    reply::{PendingReply, Reply},
+    Endpoint, Reason, Shared, WorkerState, answer_of, check_length, handle, kind_of,
+    reply::{Answer, PendingReply, Reply},
+    try_next,
 };
 use crate::{
     rpc::{
@@ -61,21 +61,22 @@ impl Endpoint {
             self.deferred_fetch_reply(slot)
         };
         let mut reply = Reply::new(&mut worker.reply, &make_later);
-        self.handler.call(&worker.request, &mut reply)?;
+        let refusal = self.call_handler(&worker.request, &mut reply)?;
         if reply.is_deferred() {
             return self.late.check_limit();
         }
-        self.deliver(slot, Some(&reply))
+        self.deliver(slot, answer_of(refusal.as_deref(), &reply))
     }
 
     /// Delivers the answer to the call in `slot`, or the fact that there is none. Writes it to
     /// memory, or sends a message if the client rang.
-    fn deliver(&self, slot: usize, answer: Option<&[u8]>) -> Result<(), String> {
-        let bytes = answer.unwrap_or_default();
+    fn deliver(&self, slot: usize, answer: Answer<'_>) -> Result<(), String> {
+        let (bytes, kind) = (answer.bytes(), kind_of(answer));
         check_length(bytes)?;
-        let (in_memory, kind) = match answer {
-            Some(_) => (AnswerKind::Plain, Kind::Plain),
-            None => (AnswerKind::Unanswered, Kind::Unanswered),
+        let in_memory = match answer {
+            Answer::Reply(_) => AnswerKind::Plain,
+            Answer::Rejected(_) => AnswerKind::Rejected,
+            Answer::Dropped => AnswerKind::Unanswered,
         };
         match &self.fetched {
             Some(fetched) if fetched.slots.answer(slot, in_memory, bytes) => {

@@ -1,7 +1,7 @@
-//! The reply of a service, given at once or deferred.
+//! The reply of a service, given at once or deferred, and its refusal.
 //!
-//! [`Reply`] is filled in by the service during the call. [`PendingReply`] answers the call after
-//! that.
+//! [`Reply`] is filled in by the service during the call. [`PendingReply`] answers the call
+//! afterwards. [`CallError`] ends a call without a reply.
 //!
 //! # Concurrency
 //! A `PendingReply` may be used from any thread. No locks.
@@ -11,8 +11,70 @@ use std::{
     ops::{Deref, DerefMut},
 };
 
-/// The receiver of a [`PendingReply`]'s reply. It gets `None` if the handle is dropped.
-type Answer = Box<dyn FnOnce(Option<&[u8]>) + Send>;
+use crate::rpc::message::MAX_REASON;
+
+/// The end of a call for which a service gives no reply.
+///
+/// A string converts to [`Rejected`](Self::Rejected), so a service can return
+/// `Err("no such table".into())`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// The service refuses this call. The caller gets
+    /// [`RequestError::Rejected`](crate::RequestError::Rejected) with the reason, of which 1024
+    /// bytes are sent. The session goes on. If the service has [deferred](Reply::defer) the reply,
+    /// this has no effect: the handle answers the call.
+    #[error("{0}")]
+    Rejected(String),
+    /// The client violates the protocol of the service. The host logs the reason and ends the
+    /// session. The caller gets [`RequestError::Disconnected`](crate::RequestError::Disconnected).
+    #[error("{0}")]
+    EndSession(String),
+}
+
+impl From<String> for CallError {
+    fn from(reason: String) -> CallError {
+        CallError::Rejected(reason)
+    }
+}
+
+impl From<&str> for CallError {
+    fn from(reason: &str) -> CallError {
+        CallError::Rejected(reason.into())
+    }
+}
+
+/// The answer to a deferred call, which [`PendingReply`] passes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Answer<'a> {
+    /// The reply.
+    Reply(&'a [u8]),
+    /// A refusal, with its reason.
+    Rejected(&'a str),
+    /// The handle was dropped without an answer.
+    Dropped,
+}
+
+impl<'a> Answer<'a> {
+    /// Returns the bytes that travel to the client.
+    pub(super) fn bytes(self) -> &'a [u8] {
+        match self {
+            Answer::Reply(bytes) => bytes,
+            Answer::Rejected(reason) => {
+                let mut end = reason.len().min(MAX_REASON);
+                while !reason.is_char_boundary(end) {
+                    end -= 1;
+                }
+                &reason.as_bytes()[..end]
+            }
+            Answer::Dropped => &[],
+        }
+    }
+}
+
+/// The receiver of a [`PendingReply`]'s answer.
+type Receiver = Box<dyn FnOnce(Answer<'_>) + Send>;
 
 /// The reply to a call: bytes that the service writes, or a promise to answer
 /// [`defer`](Self::defer).
@@ -75,11 +137,12 @@ impl fmt::Debug for Reply<'_> {
 /// Dropping it without an answer ends the call at the client with
 /// [`RequestError::Unanswered`](crate::RequestError::Unanswered). The session continues.
 #[must_use = "dropping it gives the call up"]
-pub struct PendingReply(Option<Answer>);
+pub struct PendingReply(Option<Receiver>);
 
 impl PendingReply {
-    /// Creates a handle that passes its answer to `answer`, or `None` if it is dropped without one.
-    pub fn new(answer: impl FnOnce(Option<&[u8]>) + Send + 'static) -> PendingReply {
+    /// Creates a handle that passes its answer to `answer`, for direct callers of a service such as
+    /// tests.
+    pub fn new(answer: impl FnOnce(Answer<'_>) + Send + 'static) -> PendingReply {
         PendingReply(Some(Box::new(answer)))
     }
 
@@ -87,7 +150,16 @@ impl PendingReply {
     /// [`MAX_CALL`](crate::MAX_CALL) ends the session.
     pub fn answer(mut self, reply: &[u8]) {
         if let Some(answer) = self.0.take() {
-            answer(Some(reply));
+            answer(Answer::Reply(reply));
+        }
+    }
+
+    /// Refuses the call, from any thread and without blocking for the peer. The caller gets
+    /// [`RequestError::Rejected`](crate::RequestError::Rejected) with the reason, of which 1024
+    /// bytes are sent. The session goes on.
+    pub fn reject(mut self, reason: &str) {
+        if let Some(answer) = self.0.take() {
+            answer(Answer::Rejected(reason));
         }
     }
 }
@@ -95,7 +167,7 @@ impl PendingReply {
 impl Drop for PendingReply {
     fn drop(&mut self) {
         if let Some(answer) = self.0.take() {
-            answer(None);
+            answer(Answer::Dropped);
         }
     }
 }
@@ -117,7 +189,14 @@ mod tests {
         let (send, receive) = channel();
         let later = || {
             let send = send.clone();
-            PendingReply::new(move |answer| send.send(answer.map(<[u8]>::to_vec)).unwrap())
+            PendingReply::new(move |answer| {
+                let kind = match answer {
+                    Answer::Reply(_) => "reply",
+                    Answer::Rejected(_) => "rejected",
+                    Answer::Dropped => "dropped",
+                };
+                send.send((kind, answer.bytes().to_vec())).unwrap();
+            })
         };
         let mut bytes = b"old".to_vec();
         let mut reply = Reply::new(&mut bytes, &later);
@@ -127,6 +206,26 @@ mod tests {
         // Only the first handle is effective.
         reply.defer().answer(b"again");
         drop(Reply::new(&mut bytes, &later).defer());
-        assert_eq!(receive.try_iter().collect::<Vec<_>>(), [Some(b"new".to_vec()), None]);
+        Reply::new(&mut bytes, &later).defer().reject("busy");
+        let expected = [("reply", b"new".to_vec()), ("dropped", vec![]), ("rejected", b"busy".to_vec())];
+        assert_eq!(receive.try_iter().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_long_reason_is_cut_between_characters() {
+        let reason = format!("{}\u{e9}", "x".repeat(MAX_REASON - 1));
+        assert_eq!(Answer::Rejected(&reason).bytes(), &reason.as_bytes()[..MAX_REASON - 1]);
+        let reason = "y".repeat(MAX_REASON + 1);
+        assert_eq!(Answer::Rejected(&reason).bytes().len(), MAX_REASON);
+        // Replies are not cut: a reply that is too long ends the session.
+        assert_eq!(Answer::Reply(reason.as_bytes()).bytes().len(), MAX_REASON + 1);
+    }
+
+    #[test]
+    fn strings_refuse_a_call() {
+        assert_eq!(CallError::from("no"), CallError::Rejected("no".into()));
+        let refuse = || -> Result<(), CallError> { Err(format!("no table {}", 3))? };
+        assert_eq!(refuse(), Err(CallError::Rejected("no table 3".into())));
+        assert_eq!(CallError::EndSession("malformed".into()).to_string(), "malformed");
     }
 }

@@ -13,9 +13,10 @@ impl Session {
     /// call keeps its call slot until then.
     ///
     /// # Errors
-    /// [`RequestError::Invalid`] for a request that is too long. [`RequestError::Unanswered`] if
-    /// the service gives up the call. After any other error the session is closed, and it is
-    /// unknown whether the call was executed.
+    /// [`RequestError::Invalid`] for a request that is too long. [`RequestError::Rejected`] with the
+    /// service's reason if it refuses the call. [`RequestError::Unanswered`] if it gives up the
+    /// call. After any other error the session is closed, and it is unknown whether the call was
+    /// executed. The content of `reply` is undefined after an error.
     pub fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
         refuse_in_callback()?;
         // A call through mapped memory needs no queue pair: the host could answer it for a moment
@@ -103,8 +104,9 @@ impl Session {
     }
 
     fn after_call(&self, result: Result<(), RequestError>) -> Result<(), RequestError> {
-        use RequestError::{Cancelled, Invalid, Unanswered};
-        if self.rpc.is_dead() || !matches!(result, Ok(()) | Err(Invalid(_) | Unanswered | Cancelled)) {
+        use RequestError::{Cancelled, Invalid, Rejected, Unanswered};
+        let goes_on = matches!(result, Ok(()) | Err(Invalid(_) | Unanswered | Rejected { .. } | Cancelled));
+        if self.rpc.is_dead() || !goes_on {
             // It is unknown whether the host executed the call, so the session cannot go on. The
             // host notices the closed stream.
             self.close();

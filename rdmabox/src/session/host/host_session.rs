@@ -16,7 +16,7 @@ use crate::{
     auth::{KeyId, Secret},
     failure::contain,
     provider::soft::ConnectedProcess,
-    rpc::{Handler, LateReplies, Reason, Reply},
+    rpc::{CallError, Handler, LateReplies, Reason, Reply},
     session::{address::ProviderKind, fetch_qp::FetchMemory, handshake::Token, stream::Stream},
     verbs::CompletionQueue,
 };
@@ -56,13 +56,13 @@ impl std::fmt::Debug for HostSession {
 }
 
 impl Handler for HostSession {
-    fn call(&self, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
+    fn call(&self, request: &[u8], reply: &mut Reply<'_>) -> Result<(), CallError> {
         // Does not block on the lock: the session's end waits for running calls, and this thread
         // serves all sessions.
         let Some(_open) = self.open.try_read().filter(|open| **open) else {
-            return Err("the session is closed".into());
+            return Err(CallError::EndSession("the session is closed".into()));
         };
-        guarded(|| self.service.call(&self.peer, request, reply))?
+        guarded(|| self.service.call(&self.peer, request, reply)).map_err(CallError::EndSession)?
     }
 
     fn end(&self, reason: Reason<'_>) {

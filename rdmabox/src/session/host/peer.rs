@@ -16,7 +16,7 @@ use crate::{
     auth::{Domain, KeyId},
     mapping::Memory,
     provider::soft::ConnectedProcess,
-    rpc::Reply,
+    rpc::{CallError, Reply},
     session::address::ProviderKind,
     verbs::{Access, MrHandle, RemoteAddr, RemoteMr},
 };
@@ -32,9 +32,17 @@ pub trait Service: Send + Sync + 'static {
 
     /// Answers one call into `reply`, which is empty, or [defers](Reply::defer) the reply. Runs
     /// concurrently on the few threads that serve all calls, so it must not block: a call that has
-    /// to wait defers its reply. An error (for example a malformed request) ends the session and is
-    /// logged.
-    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String>;
+    /// to wait defers its reply.
+    ///
+    /// # Errors
+    /// [`CallError::Rejected`] refuses the call, and its reason reaches the caller. The session goes
+    /// on. [`CallError::EndSession`] ends the session, for example after a request that no correct
+    /// client sends. The host logs the reason.
+    ///
+    /// # Panics
+    /// A panic ends the session of `peer`, and the host logs its message. Other sessions and the
+    /// threads of the host go on, so the state of the service must tolerate a panic.
+    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), CallError>;
 
     /// Handles the end of a session, once for each successful `connected`. No call of the session
     /// is running or will run, and its queue pairs at this host are destroyed.

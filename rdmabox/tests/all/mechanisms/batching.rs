@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, BatchMode, CallsBy, Export, Memory, Peer, RemoteAddr, Reply, Service, Session, SessionOptions,
-    stats::StatsSnapshot,
+    CallError, Access, BatchMode, CallsBy, Export, Host, Memory, Peer, RemoteAddr, Reply, Service, Session,
+    SessionOptions, stats::StatsSnapshot,
 };
 
 use super::{offsets, on_four_threads, requests_doorbells_merged, submit};
@@ -118,7 +118,7 @@ fn calls_of_several_threads_leave_with_one_doorbell() {
 struct Several(Mutex<Vec<Export>>);
 
 impl Service for Several {
-    fn call(&self, peer: &Peer, _: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
+    fn call(&self, peer: &Peer, _: &[u8], reply: &mut Reply<'_>) -> Result<(), CallError> {
         for export in &*self.0.lock() {
             let remote = peer.remote_addr(export);
             reply.extend_from_slice(&remote.to_le_bytes());

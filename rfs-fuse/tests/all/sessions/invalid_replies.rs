@@ -10,7 +10,7 @@ use std::{
 
 use crate::common::{Mount, Over, directory, require_fuse};
 use parking_lot::Mutex;
-use rdmabox::{Access, Address, Domain, Host, HostHandle, Memory, Peer, Service};
+use rdmabox::{Access, Address, CallError, Domain, Host, HostHandle, Memory, Peer, Service};
 use rfs_proto::{BLOCK, Errno, Extent, Reply, Request, StatFs, decode_reply, decode_request, encode_reply};
 use rfs_server::{
     Config,
@@ -38,7 +38,7 @@ impl Service for Liar {
         self.honest.connected(peer)
     }
 
-    fn call(&self, peer: &Peer, request: &[u8], reply: &mut rdmabox::Reply<'_>) -> Result<(), String> {
+    fn call(&self, peer: &Peer, request: &[u8], reply: &mut rdmabox::Reply<'_>) -> Result<(), CallError> {
         self.honest.call(peer, request, reply)?;
         if let Some(lie) = *self.lie.lock() {
             let decode = |bytes| decode_request(bytes).map_err(|e| e.to_string());

@@ -14,7 +14,7 @@ use std::{
 };
 
 use rdmabox::{
-    Access, Address, Export, Host, HostHandle, Memory, Peer, Reply, Service, Session, SessionOptions, fuzzing,
+    CallError, Access, Address, Export, Host, HostHandle, Memory, Peer, Reply, Service, Session, SessionOptions, fuzzing,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,9 +34,10 @@ const JOIN: u32 = 2;
 struct Echo;
 
 impl Service for Echo {
-    fn call(&self, _: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
+    fn call(&self, _: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), CallError> {
         match request {
-            [0xff, ..] => return Err("malformed".into()),
+            [0xff, ..] => return Err(CallError::EndSession("malformed".into())),
+            [0xfe, ..] => return Err("refused".into()),
             request => reply.extend(request.iter().rev()),
         }
         Ok(())

@@ -10,7 +10,7 @@ use super::*;
 use crate::{
     mapping::Memory,
     provider::soft::SoftDevice,
-    rpc::{QUEUE_DEPTH, Reply},
+    rpc::{CallError, QUEUE_DEPTH, Reply},
     session::{
         handshake::{Answer, Purpose},
         host::{Export, Host, HostHandle, Peer, Service},
@@ -49,8 +49,8 @@ impl Service for MemoryServer {
         Ok(())
     }
 
-    fn call(&self, _: &Peer, _: &[u8], _: &mut Reply<'_>) -> Result<(), String> {
-        Err("unexpected call".into())
+    fn call(&self, _: &Peer, _: &[u8], _: &mut Reply<'_>) -> Result<(), CallError> {
+        Err(CallError::EndSession("unexpected call".into()))
     }
 
     /// Reuses the session's memory immediately.
