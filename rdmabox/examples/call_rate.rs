@@ -30,8 +30,8 @@ use std::{
 };
 
 use rdmabox::{
-    CallError, Address, CallsBy, Host, HostHandle, Peer, PollingMode, ProviderKind, Reply, RequestError, Service,
-    Session, SessionOptions,
+    Address, CallError, CallsBy, Host, HostHandle, Peer, PollingMode, ProviderKind, Reply, RequestError,
+    Service, Session, SessionOptions,
 };
 
 /// Bytes of a request and of its reply.

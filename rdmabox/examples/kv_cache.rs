@@ -26,8 +26,8 @@ use std::{
 
 use parking_lot::Mutex;
 use rdmabox::{
-    CallError, Access, Address, Export, Host, HostHandle, Memory, Peer, RemoteAddr, Reply, RequestError, Service,
-    Session, SessionOptions,
+    Access, Address, CallError, Export, Host, HostHandle, Memory, Peer, RemoteAddr, Reply, RequestError,
+    Service, Session, SessionOptions,
 };
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 

@@ -25,7 +25,12 @@ use crate::verbs::{RemoteMrError, WcStatus};
 /// use rdmabox::{MemoryServer, RemoteAddr, RequestError, Session, SessionOptions};
 ///
 /// /// Adds `amount` to `word` once. Only this session changes `word`, which holds `before`.
-/// fn add_once(session: &Session, word: RemoteAddr, before: u64, amount: u64) -> Result<(), RequestError> {
+/// fn add_once(
+///     session: &Session,
+///     word: RemoteAddr,
+///     before: u64,
+///     amount: u64,
+/// ) -> Result<(), RequestError> {
 ///     loop {
 ///         match session.fetch_add(word, amount) {
 ///             Err(e) if e.is_retryable() && e.outcome_unknown() => {}
@@ -146,10 +151,11 @@ impl RequestError {
 /// ```no_run
 /// # fn main() -> Result<(), rdmabox::RequestError> {
 /// # let (session, remote): (std::sync::Arc<rdmabox::Session>, rdmabox::RemoteAddr) = todo!();
-/// let mut buffer = vec![0; 4096];
+/// # use rdmabox::Failed;
+/// let read = |buffer: Vec<u8>| session.start_read(remote, buffer).wait();
 /// // A READ has no effect at the host, so it can be repeated with the buffer that comes back.
-/// buffer = match session.start_read(remote, buffer).wait() {
-///     Err(rdmabox::Failed { buffer: Some(buffer), .. }) => session.start_read(remote, buffer).wait()?,
+/// let _bytes = match read(vec![0; 4096]) {
+///     Err(Failed { error, buffer: Some(buffer) }) if error.is_retryable() => read(buffer)?,
 ///     other => other?,
 /// };
 /// # Ok(())

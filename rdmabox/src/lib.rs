@@ -73,7 +73,8 @@
 //!
 //! Requests return [`RequestError`], connecting [`ConnectError`], hosts [`HostError`]. Each variant
 //! says whether a retry is safe. Input from a peer never panics; a peer that breaks the protocol
-//! loses its session. Dropping a [`Session`] ends it, and dropping a [`HostHandle`] stops the host
+//! loses its session. Dropping a [`Session`] ends it without blocking ([`Session::close`] waits for
+//! started calls), and dropping a [`HostHandle`] stops the host
 //! and ends the sessions of its clients.
 //!
 //! # Safety

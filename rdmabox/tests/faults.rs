@@ -243,7 +243,7 @@ fn run(mut fixture: Fixture, direct: bool, seed: u64) -> usize {
     assert_eq!(session.in_flight().0, 0, "all have ended");
     let failed = hands.iter().map(|hand| hand.failed).sum();
     let memory = Arc::clone(&fixture.memory);
-    session.close();
+    session.close(std::time::Duration::ZERO);
     // Until then a request that has failed may still be carried out.
     drop(fixture.running.take());
     for (number, hand) in hands.iter().enumerate() {

@@ -370,8 +370,7 @@ fn a_host_that_is_stopped_costs_requests_their_time_and_no_more() {
         assert_eq!(session.read(at(base, 10_000), &mut [0; 1000]), expected);
         // A started request gets a queue pair as soon as there is one again.
         let (send, receive) = mpsc::channel();
-        session
-            .read_then(at(base, 50_000), vec![1; 1000], move |outcome| send.send(split(outcome)).unwrap());
+        session.read_then(at(base, 50_000), vec![1; 1000], move |outcome| send.send(split(outcome)).unwrap());
         other.go_on();
         assert_eq!(receive.recv().unwrap(), (Ok(()), vec![0; 1000]));
         wait_until_lanes_are_up(&session);

@@ -198,9 +198,12 @@ impl RpcClient {
         Ok(())
     }
 
-    /// Waits until all calls started before have been answered.
-    pub(crate) fn finish_calls(&self) -> Result<(), RequestError> {
-        let result = self.wait_until(self.started.replies(), Instant::now() + self.timeout);
+    /// Waits until all calls started before have been answered, at most for `limit`. The session
+    /// fails then.
+    pub(crate) fn finish_calls(&self, limit: Duration) -> Result<(), RequestError> {
+        // No limit above the timeout is of use, and a sum with a very long one would overflow.
+        let deadline = Instant::now() + limit.min(self.timeout);
+        let result = self.wait_until(self.started.replies(), deadline);
         result.inspect_err(|_| self.stats.errors.inc())
     }
 

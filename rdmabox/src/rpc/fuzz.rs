@@ -24,8 +24,7 @@ pub fn call_header(bytes: &[u8]) {
 
 /// Returns headers of correct peers.
 pub fn call_header_seeds() -> Vec<Vec<u8>> {
-    let kinds =
-        [Kind::Plain, Kind::Deferred, Kind::Unanswered, Kind::Ring, Kind::InMemory, Kind::Rejected];
+    let kinds = [Kind::Plain, Kind::Deferred, Kind::Unanswered, Kind::Ring, Kind::InMemory, Kind::Rejected];
     let header = |kind| Header { slot: CALL_SLOTS - 1, kind, number: 5 };
     kinds.into_iter().map(|kind| header(kind).encode().to_vec()).collect()
 }

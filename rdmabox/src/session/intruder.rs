@@ -41,7 +41,7 @@ impl RawStream {
     /// The host cannot be reached.
     pub fn connect(address: &Address) -> io::Result<RawStream> {
         let stream = Stream::connect(address, None, TIMEOUT, deadline()).map_err(|e| match e {
-            ConnectError::Io { source, .. } => source,
+            ConnectError::Io { source, .. } | ConnectError::Unreachable { source, .. } => source,
             other => io::Error::other(other.to_string()),
         })?;
         stream.set_timeout(Some(TIMEOUT))?;

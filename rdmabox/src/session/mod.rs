@@ -25,7 +25,7 @@ mod stream;
 
 pub use self::{
     address::{Address, AddressError, ProviderKind, ProviderKindError},
-    client::{CallsBy, CallsByError, Op, Session, SessionOptions, Transfer},
+    client::{CallsBy, CallsByError, Op, Session, SessionBuilder, SessionOptions, Transfer},
     error::{ConnectError, HostError},
     host::{Export, Fencing, Host, HostHandle, Peer, PeerProcess, Service, SessionTerminator},
     memory_server::MemoryServer,

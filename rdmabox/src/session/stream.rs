@@ -98,9 +98,11 @@ impl Stream {
                 reason: "the server closed the connection instead of shaking hands: does it speak TLS?"
                     .into(),
             },
-            io::ErrorKind::InvalidData => {
-                ConnectError::Refused { address: address.clone(), reason: source.to_string() }
-            }
+            io::ErrorKind::InvalidData => ConnectError::Authentication {
+                address: address.clone(),
+                reason: source.to_string(),
+                source: Some(source),
+            },
             _ => ConnectError::Io { address: address.clone(), source },
         })
     }
@@ -114,14 +116,12 @@ impl Stream {
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
                 ConnectError::Timeout { address: address.clone(), timeout }
             }
-            io::ErrorKind::NotFound => ConnectError::Refused {
-                address: address.clone(),
-                reason: "no server there: no such socket".into(),
-            },
-            io::ErrorKind::ConnectionRefused => ConnectError::Refused {
-                address: address.clone(),
-                reason: "no server there: connection refused".into(),
-            },
+            io::ErrorKind::NotFound
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkUnreachable => {
+                ConnectError::Unreachable { address: address.clone(), source }
+            }
             _ => ConnectError::Io { address: address.clone(), source },
         };
         match address {
@@ -132,12 +132,20 @@ impl Stream {
             Address::Tcp { host, port } | Address::Rdma { host, port } => {
                 let found = resolve(host, *port, deadline).map_err(|e| match e.kind() {
                     io::ErrorKind::TimedOut => ConnectError::Timeout { address: address.clone(), timeout },
-                    _ => ConnectError::Refused {
+                    _ => ConnectError::UnresolvedName {
                         address: address.clone(),
-                        reason: format!("cannot find host {host:?}: {e}"),
+                        name: host.clone(),
+                        source: e,
                     },
                 })?;
-                let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+                if found.is_empty() {
+                    return Err(ConnectError::UnresolvedName {
+                        address: address.clone(),
+                        name: host.clone(),
+                        source: io::Error::new(io::ErrorKind::NotFound, "the host has no address"),
+                    });
+                }
+                let mut last = io::Error::from(io::ErrorKind::NotFound);
                 for candidate in found {
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {
@@ -356,8 +364,7 @@ pub(super) fn no_tls(address: &Address) -> ConnectError {
         Address::Rdma { .. } => "TLS cannot encrypt the traffic of an RDMA device: give tcp:host:port",
         _ => "a Unix socket needs no TLS, and TLS cannot encrypt mapped memory: give tcp:host:port",
     };
-    let reason = format!("TLS requires a TCP address: {why}");
-    ConnectError::Refused { address: address.clone(), reason }
+    ConnectError::option("tls", address, format!("TLS requires a TCP address: {why}"))
 }
 
 /// Connects within `timeout`, even if the listener's queue is full.

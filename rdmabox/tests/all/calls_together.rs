@@ -12,8 +12,8 @@ use std::{
 use crate::support::{addresses, process::HostProcess, providers};
 use parking_lot::Mutex;
 use rdmabox::{
-    CallError, Host, HostHandle, MAX_CALL, Peer, PendingReply, ProviderKind, Reply, RequestError, Service, Session,
-    SessionOptions,
+    CallError, Host, HostHandle, MAX_CALL, Peer, PendingReply, ProviderKind, Reply, RequestError, Service,
+    Session, SessionOptions,
 };
 
 const LONG: Duration = Duration::from_secs(60);

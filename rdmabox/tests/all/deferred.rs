@@ -8,8 +8,8 @@ use std::sync::{
 use crate::support::{addresses, pattern, providers};
 use parking_lot::Mutex;
 use rdmabox::{
-    CallError, CallsBy, Cancel, Host, HostHandle, Peer, PendingReply, ProviderKind, Reply, RequestError, Service,
-    Session, SessionOptions,
+    CallError, CallsBy, Cancel, Host, HostHandle, Peer, PendingReply, ProviderKind, Reply, RequestError,
+    Service, Session, SessionOptions,
 };
 
 /// Hands the debts of its calls to the test.
@@ -215,7 +215,7 @@ fn the_end_of_a_session_ends_what_waits_and_a_late_answer_goes_nowhere() {
             let callers = [(); 3].map(|()| scope.spawn(|| call_waiting(&f.session, b"x", &Cancel::new())));
             let slow = scope.spawn(|| call(&f.session, b"y"));
             let debts: Vec<_> = f.debts.iter().take(4).collect();
-            f.session.close();
+            f.session.close(std::time::Duration::ZERO);
             for caller in callers.into_iter().chain([slow]) {
                 assert_eq!(caller.join().unwrap(), Err(RequestError::Disconnected));
             }

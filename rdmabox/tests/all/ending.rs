@@ -12,8 +12,8 @@ use std::{
 
 use parking_lot::Mutex;
 use rdmabox::{
-    CallError, Access, CallsBy, Export, Host, HostHandle, Memory, Peer, ProviderKind, RemoteAddr, Reply, RequestError,
-    Service, Session, SessionOptions,
+    Access, CallError, CallsBy, Export, Host, HostHandle, Memory, Peer, ProviderKind, RemoteAddr, Reply,
+    RequestError, Service, Session, SessionOptions,
 };
 
 use crate::support::{addresses, host, providers};
@@ -93,7 +93,7 @@ fn nothing_is_written_after_the_end() {
     // One after the other: each takes much memory.
     let data = vec![0xEE; LEN];
     for provider in providers() {
-        end_during_a_write(provider, &data, |session, _| session.close());
+        end_during_a_write(provider, &data, |session, _| session.close(Duration::ZERO));
         end_during_a_write(provider, &data, |_, running| drop(running.take()));
         end_during_a_write(provider, &data, |session, _| {
             assert_eq!(session.call(b"end", &mut Vec::new()), Err(RequestError::Disconnected));

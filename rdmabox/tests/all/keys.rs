@@ -12,8 +12,9 @@ use std::{
 use crate::support::{Echo, REFUSED, host, providers};
 use hmac::{Hmac, KeyInit, Mac};
 use rdmabox::{
-    CallError, Access, Address, ConnectError, Domain, Export, Grant, Host, HostHandle, Key, KeyId, Limits, Memory, Peer,
-    ProviderKind, RemoteAddr, Reply, RequestError, Secret, Service, Session, SessionOptions, WcStatus,
+    Access, Address, CallError, ConnectError, Domain, Export, Grant, Host, HostHandle, Key, KeyId, Limits,
+    Memory, Peer, ProviderKind, RemoteAddr, Reply, RequestError, Secret, Service, Session, SessionOptions,
+    WcStatus,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sha2::Sha256;
@@ -108,7 +109,7 @@ fn place(session: &Session, whose: &str) -> RemoteAddr {
 /// Why there is no session.
 fn refusal(outcome: Result<Arc<Session>, ConnectError>) -> String {
     match outcome {
-        Err(ConnectError::Refused { reason, .. }) => reason,
+        Err(ConnectError::Refused { reason, .. } | ConnectError::Authentication { reason, .. }) => reason,
         other => panic!("{other:?}"),
     }
 }

@@ -8,6 +8,7 @@
 mod awaited;
 mod callbacks;
 mod calls_together;
+mod connect_errors;
 mod deferred;
 mod ending;
 mod examples;
@@ -18,6 +19,7 @@ mod foreign_socket;
 mod intruders;
 mod keys;
 mod killed;
+mod life_cycle;
 mod load;
 mod mechanisms;
 mod on_the_spot;

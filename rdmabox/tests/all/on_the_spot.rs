@@ -83,7 +83,7 @@ fn a_closed_session_touches_nothing() {
     on_each_provider(|f| {
         let session = f.connect();
         let base = base(&session);
-        session.close();
+        session.close(std::time::Duration::ZERO);
         assert_eq!(session.write(base, &[1; 8]), Err(RequestError::Disconnected));
         assert_eq!(split(session.start_write(base, vec![1; 8]).wait()).0, Err(RequestError::Disconnected));
         assert_eq!(f.memory.load_u64(0), 0);

@@ -165,7 +165,8 @@ fn refusals_of_started_calls_are_outcomes() {
             session.start_call(b"late").unwrap();
             f.pending.recv().unwrap().reject("not any more");
             session.finish_calls().unwrap();
-            let mut outcomes: Vec<_> = f.outcomes.try_iter().map(|outcome| outcome.map_err(|e| e.to_string())).collect();
+            let mut outcomes: Vec<_> =
+                f.outcomes.try_iter().map(|outcome| outcome.map_err(|e| e.to_string())).collect();
             outcomes.sort();
             let refused = |reason: &str| Err(format!("the service refused the call: {reason}"));
             assert_eq!(outcomes, [Ok(b"yes".to_vec()), refused("not any more"), refused("refused 2")]);

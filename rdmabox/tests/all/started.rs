@@ -313,7 +313,7 @@ fn outstanding_requests_return_their_buffers_at_the_end_of_the_session() {
                 assert!(matches!(result, Ok(()) | Err(RequestError::Disconnected)), "{result:?}");
             };
             if close {
-                session.close();
+                session.close(Duration::ZERO);
                 let (result, buf) = split(session.start_write(base, vec![1; 8]).wait());
                 assert_eq!((result, buf), (Err(RequestError::Disconnected), vec![1; 8]));
                 let (result, buf) = split(block_on(session.start_read(base, vec![1; 8])));
@@ -321,7 +321,10 @@ fn outstanding_requests_return_their_buffers_at_the_end_of_the_session() {
             }
             drop(session);
             for (i, transfer) in writes.into_iter().enumerate() {
-                assert!(transfer.is_done());
+                // A poller may still hold the last completions.
+                while !transfer.is_done() {
+                    std::thread::yield_now();
+                }
                 let (result, buf) = split(if i % 2 == 0 { transfer.wait() } else { block_on(transfer) });
                 fine(&result);
                 assert!(buf == pattern(len, i));

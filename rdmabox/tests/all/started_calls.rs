@@ -9,14 +9,14 @@ use std::{
         mpsc::{self, Receiver, Sender},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::support::{addresses, process::HostProcess, providers};
 use parking_lot::Mutex;
 use rdmabox::{
-    CallError, Host, HostHandle, MAX_CALL, Peer, PendingReply, ProviderKind, Reply, RequestError, Service, Session,
-    SessionOptions, StartedReply,
+    CallError, Host, HostHandle, MAX_CALL, Peer, PendingReply, ProviderKind, Reply, RequestError, Service,
+    Session, SessionOptions, StartedReply,
 };
 
 /// Calls that can be under way.
@@ -283,12 +283,39 @@ fn finish_calls_waits_only_for_calls_started_before() {
 fn closing_a_session_waits_for_its_started_calls() {
     on_each_provider(|f| {
         (0..2 * PLACES).for_each(|_| f.session.start_call(b"now").unwrap());
-        f.session.close();
+        f.session.close(LONG);
         assert_eq!(f.calls.load(Ordering::SeqCst), 2 * PLACES as u64);
         assert_eq!(f.outcomes(), vec![Ok(b"now".to_vec()); 2 * PLACES]);
         assert_eq!(f.session.start_call(b"now"), Err(RequestError::Disconnected));
         // Nothing was lost.
         assert_eq!(f.session.finish_calls(), Ok(()));
+    });
+}
+
+#[test]
+fn closing_waits_for_started_calls_only_up_to_its_limit() {
+    on_each_provider(|f| {
+        f.session.start_call(b"x").unwrap();
+        let owed = f.debts.recv().unwrap();
+        let began = Instant::now();
+        f.session.close(Duration::from_millis(20));
+        assert!(began.elapsed() < LONG / 2);
+        assert_eq!(f.outcomes(), [Err(RequestError::Disconnected)]);
+        drop(owed);
+    });
+}
+
+#[test]
+fn dropping_a_session_does_not_wait_for_started_calls() {
+    on_each_provider(|f| {
+        let Fixture { debts, outcomes, session, running, .. } = f;
+        session.start_call(b"x").unwrap();
+        let owed = debts.recv().unwrap();
+        let began = Instant::now();
+        drop(session);
+        assert!(began.elapsed() < LONG / 2);
+        assert_eq!(outcomes.try_iter().collect::<Vec<_>>(), [Err(RequestError::Disconnected)]);
+        drop((owed, running));
     });
 }
 

@@ -111,7 +111,8 @@ fn tcp(address: &Address) -> TcpStream {
 #[track_caller]
 fn refusal(outcome: Result<Arc<Session>, ConnectError>) -> String {
     match outcome {
-        Err(ConnectError::Refused { reason, .. }) => reason,
+        Err(ConnectError::Refused { reason, .. } | ConnectError::Authentication { reason, .. }) => reason,
+        Err(ConnectError::InvalidOption { expected, .. }) => expected,
         other => panic!("{other:?}"),
     }
 }

@@ -16,8 +16,8 @@ use std::{
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, Address, CallError, Export, Failed, Fencing, Host, HostHandle, Memory, Peer, ProviderKind, RemoteAddr, Reply,
-    RequestError, Service, Session, SessionOptions, WcStatus, stats::StatsSnapshot,
+    Access, Address, CallError, Export, Failed, Fencing, Host, HostHandle, Memory, Peer, ProviderKind,
+    RemoteAddr, Reply, RequestError, Service, Session, SessionOptions, WcStatus, stats::StatsSnapshot,
 };
 
 pub const LEN: usize = 4 << 20;

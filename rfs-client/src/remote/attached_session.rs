@@ -141,6 +141,6 @@ impl Remote for AttachedSession {
     }
 
     fn close(&self) {
-        self.session.close();
+        self.session.close(self.session.options().operation_timeout);
     }
 }

@@ -74,21 +74,25 @@ impl Client {
             remote.set_reclaimer(Box::new(StateReclaimer { inodes, cache, session }));
             Ok(client)
         });
-        let mut client = attached.inspect_err(|_| session.close()).map_err(|source| match source {
-            ClientError::Errno(Errno::ENOENT) => {
-                AttachError::Export { address, export: attach.export.clone() }
-            }
-            ClientError::Errno(Errno::EACCES) => AttachError::Key { address, export: attach.export.clone() },
-            ClientError::Errno(Errno::EROFS) if attach.exclusive => AttachError::ReadOnlyKey { address },
-            ClientError::Unchecked => AttachError::Unchecked { address, export: attach.export.clone() },
-            ClientError::InUse(InUse { alone: true, .. }) => {
-                AttachError::Taken { address, export: attach.export.clone() }
-            }
-            ClientError::InUse(InUse { sessions, .. }) => {
-                AttachError::NotAlone { address, export: attach.export.clone(), sessions }
-            }
-            source => AttachError::Attach { address, source },
-        })?;
+        let mut client = attached.inspect_err(|_| session.close(options.operation_timeout)).map_err(
+            |source| match source {
+                ClientError::Errno(Errno::ENOENT) => {
+                    AttachError::Export { address, export: attach.export.clone() }
+                }
+                ClientError::Errno(Errno::EACCES) => {
+                    AttachError::Key { address, export: attach.export.clone() }
+                }
+                ClientError::Errno(Errno::EROFS) if attach.exclusive => AttachError::ReadOnlyKey { address },
+                ClientError::Unchecked => AttachError::Unchecked { address, export: attach.export.clone() },
+                ClientError::InUse(InUse { alone: true, .. }) => {
+                    AttachError::Taken { address, export: attach.export.clone() }
+                }
+                ClientError::InUse(InUse { sessions, .. }) => {
+                    AttachError::NotAlone { address, export: attach.export.clone(), sessions }
+                }
+                source => AttachError::Attach { address, source },
+            },
+        )?;
         client.wait_limit = options.operation_timeout;
         client.mount = mount;
         Ok(client)

@@ -109,7 +109,7 @@ impl DetachParams {
             // No caller depends on the reply.
             let _ = exchange(&Request::Detach, call);
         }
-        session.close();
+        session.close(TIMEOUT);
     }
 }
 

@@ -81,7 +81,7 @@ impl SessionFactory for Reattacher {
             // The caller has cached changes that it has not written back. Other mounts may have
             // changed the files since, so the two states do not fit together.
             Ok(AttachReply { attached, .. }) if self.attach.exclusive && !attached.resumed => {
-                session.close();
+                session.close(self.options.operation_timeout);
                 Err(ConnectFailure::Final(
                     "the server dropped this mount, which has exclusive use: its lease expired".into(),
                 ))
@@ -90,7 +90,7 @@ impl SessionFactory for Reattacher {
                 Ok((Arc::new(AttachedSession::new(session, &attached)), attached))
             }
             Err(e) => {
-                session.close();
+                session.close(self.options.operation_timeout);
                 let why = format!("{}: cannot attach: {e}", self.address);
                 Err(if matches!(e, ClientError::InUse(_)) {
                     ConnectFailure::Final(why)

@@ -19,7 +19,9 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use rdmabox::{CallError, Export, Fencing, KeyId, Peer, ProviderKind, RemoteAddr, Service, SessionTerminator};
+use rdmabox::{
+    CallError, Export, Fencing, KeyId, Peer, ProviderKind, RemoteAddr, Service, SessionTerminator,
+};
 use rfs_proto::{
     Errno, MAX_MESSAGE, RegionRef, Reply, Request, VERSION, attach_version, decode_request, encode_reply,
     encode_reply_with,

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, fs, os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
 
 use rdmabox::{
-    CallError, Address, Domain, Grant, Host, Key, KeyId, Limits, Peer, ProviderKind, Reply, Secret, Service,
+    Address, CallError, Domain, Grant, Host, Key, KeyId, Limits, Peer, ProviderKind, Reply, Secret, Service,
     fuzzing::Intruder,
 };
 use rfs_fuzz::flood::{AT_A_TIME, ATTACKS, Flood};

@@ -219,12 +219,7 @@ mod tests {
     }
 
     fn kinds() -> impl Strategy<Value = Kind> {
-        prop_oneof![
-            Just(Kind::Plain),
-            Just(Kind::Unanswered),
-            Just(Kind::Deferred),
-            Just(Kind::Rejected)
-        ]
+        prop_oneof![Just(Kind::Plain), Just(Kind::Unanswered), Just(Kind::Deferred), Just(Kind::Rejected)]
     }
 
     proptest! {

@@ -74,14 +74,8 @@ mod tests {
 
     #[test]
     fn valid_headers_are_decoded_and_others_are_refused() {
-        let kinds = [
-            Kind::Plain,
-            Kind::Deferred,
-            Kind::Unanswered,
-            Kind::Ring,
-            Kind::InMemory,
-            Kind::Rejected,
-        ];
+        let kinds =
+            [Kind::Plain, Kind::Deferred, Kind::Unanswered, Kind::Ring, Kind::InMemory, Kind::Rejected];
         for kind in kinds {
             let header = Header { slot: CALL_SLOTS - 1, kind, number: 0x0102_0304 };
             let bytes = header.encode();

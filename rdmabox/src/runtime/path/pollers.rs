@@ -11,11 +11,7 @@
 use std::sync::Arc;
 
 use crate::{
-    runtime::{
-        poller_state::PollerState,
-        state::Runtime,
-        wait::{CqWaiter, in_callback},
-    },
+    runtime::{poller_state::PollerState, state::Runtime, wait::CqWaiter},
     sync::{atomic::Ordering, current, now, park, spawn},
     verbs::WorkCompletion,
 };
@@ -118,12 +114,13 @@ impl Runtime {
 
     /// Waits until the pollers have stopped, after [`fail`](Self::fail). A poller does not wait for
     /// itself.
+    #[cfg(all(loom, test))]
     pub(crate) fn join_pollers(&self) {
         for poller in &self.pollers {
             let handle = poller.handle.lock().take();
             if let Some(handle) = handle
                 && handle.thread().id() != current().id()
-                && !in_callback()
+                && !crate::runtime::wait::in_callback()
             {
                 let _ = handle.join();
             }

@@ -13,10 +13,10 @@ impl Session {
     /// call keeps its call slot until then.
     ///
     /// # Errors
-    /// [`RequestError::Invalid`] for a request that is too long. [`RequestError::Rejected`] with the
-    /// service's reason if it refuses the call. [`RequestError::Unanswered`] if it gives up the
-    /// call. After any other error the session is closed, and it is unknown whether the call was
-    /// executed. The content of `reply` is undefined after an error.
+    /// [`RequestError::Invalid`] for a request that is too long. [`RequestError::Rejected`] with
+    /// the service's reason if it refuses the call. [`RequestError::Unanswered`] if it gives up
+    /// the call. After any other error the session is closed, and it is unknown whether the call
+    /// was executed. The content of `reply` is undefined after an error.
     pub fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
         refuse_in_callback()?;
         // A call through mapped memory needs no queue pair: the host could answer it for a moment
@@ -99,7 +99,7 @@ impl Session {
     /// The session is closed, and it is unknown whether its last started calls were executed.
     pub fn finish_calls(&self) -> Result<(), RequestError> {
         refuse_in_callback()?;
-        let result = self.rpc.finish_calls();
+        let result = self.rpc.finish_calls(self.options.operation_timeout);
         self.after_call(result)
     }
 
@@ -109,7 +109,7 @@ impl Session {
         if self.rpc.is_dead() || !goes_on {
             // It is unknown whether the host executed the call, so the session cannot go on. The
             // host notices the closed stream.
-            self.close();
+            self.end();
         }
         result
     }

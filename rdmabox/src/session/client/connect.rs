@@ -13,7 +13,10 @@ use std::{
 };
 
 use super::{
-    deferred_qp::DeferredReplyQp, options::SessionOptions, qp_connector::QpConnector, session::Session,
+    deferred_qp::DeferredReplyQp,
+    options::SessionOptions,
+    qp_connector::{QpConnector, handshake_failed},
+    session::Session,
 };
 #[cfg(feature = "faults")]
 use crate::provider::fault::FaultDevice;
@@ -91,7 +94,7 @@ pub(crate) struct Greeting {
 /// Establishes the session of a completed handshake.
 pub(crate) fn establish(
     greeting: Greeting,
-    options: &SessionOptions,
+    (requested, options): (&Address, &SessionOptions),
     deadline: Instant,
 ) -> Result<Session, ConnectError> {
     let Greeting { address, mut control, answer, secret, fallback } = greeting;
@@ -105,7 +108,7 @@ pub(crate) fn establish(
     let fetch = fetch.transpose()?;
 
     let ready = handshake::receive_answer(&mut control, deadline)
-        .map_err(|source| failed(&address, options.connect_timeout, source))?;
+        .map_err(|source| handshake_failed(&address, options.connect_timeout, source))?;
     if !ready.ok {
         return Err(ConnectError::Refused { address: address.clone(), reason: ready.text });
     }
@@ -140,6 +143,8 @@ pub(crate) fn establish(
         stats,
         control,
         _renewal: renewal,
+        requested: requested.clone(),
+        options: options.clone(),
     })
 }
 
@@ -175,14 +180,15 @@ impl<'a> Setup<'a> {
         deadline: Instant,
         (token, secret): (Token, Option<Secret>),
     ) -> Result<Setup<'a>, ConnectError> {
-        let failed = |e: VerbsError| refused(address, &e);
+        let failed = |source| ConnectError::Device { address: address.clone(), source };
         let device: Arc<dyn Device> = match address.provider() {
             ProviderKind::Shm | ProviderKind::Tcp => {
                 let device = SoftDevice::new().map_err(failed)?;
                 device.engine_look(options.engine_look);
                 device
             }
-            ProviderKind::Rdma => rdma::open(&options.rdma).map_err(|e| refused(address, &e))?,
+            ProviderKind::Rdma => rdma::open(&options.rdma)
+                .map_err(|source| ConnectError::Rdma { address: address.clone(), source })?,
         };
         #[cfg(feature = "faults")]
         let device: Arc<dyn Device> = match &options.faults {
@@ -200,8 +206,8 @@ impl<'a> Setup<'a> {
         Ok(Setup { address, options, deadline, device, connector, stats: Arc::new(Stats::default()) })
     }
 
-    fn failed(&self, error: &VerbsError) -> ConnectError {
-        refused(self.address, error)
+    fn failed(&self, source: VerbsError) -> ConnectError {
+        ConnectError::Device { address: self.address.clone(), source }
     }
 
     /// Returns how callers wait for replies, and for how long they spin.
@@ -217,7 +223,7 @@ impl<'a> Setup<'a> {
 
     /// Connects the queue pair for calls. Callers wait for their own replies.
     fn connect_calls(&self) -> Result<RpcClient, ConnectError> {
-        let failed = |e: VerbsError| self.failed(&e);
+        let failed = |e: VerbsError| self.failed(e);
         let caps = QpCaps { max_send_wr: QUEUE_DEPTH, max_recv_wr: QUEUE_DEPTH, ..QpCaps::default() };
         let caps = caps.within(self.device.attr());
         let cq = self.device.create_cq(2 * QUEUE_DEPTH as usize).map_err(failed)?;
@@ -256,7 +262,7 @@ impl<'a> Setup<'a> {
         let cqs: Vec<_> = (0..queues)
             .map(|_| self.device.create_cq(depth))
             .collect::<Result<_, _>>()
-            .map_err(|e| self.failed(&e))?;
+            .map_err(|e| self.failed(e))?;
         let lanes = (0..count)
             .map(|lane| {
                 let cq = Arc::clone(&cqs[lane % queues]);
@@ -270,20 +276,18 @@ impl<'a> Setup<'a> {
     fn connect_fetch(&self, caps: QpCaps) -> Result<Joined, ConnectError> {
         // The index after the queue pair for deferred replies.
         let index = qp_index(self.options.queue_pairs) + 1;
-        let cq = self.device.create_cq(queue_depth(caps)).map_err(|e| self.failed(&e))?;
+        let cq = self.device.create_cq(queue_depth(caps)).map_err(|e| self.failed(e))?;
         let qp = self.connector.queue_pair(index, Arc::clone(&cq), caps, self.deadline)?;
         Ok((qp, cq))
     }
 
     /// Allocates and registers the pre-registered pool.
     fn pool(&self) -> Result<StagingPool, ConnectError> {
-        let memory = Memory::private(POOL_BYTES).map_err(|e| ConnectError::Refused {
-            address: self.address.clone(),
-            reason: format!("no memory for buffers: {e}"),
-        })?;
+        let memory = Memory::private(POOL_BYTES)
+            .map_err(|source| ConnectError::Memory { address: self.address.clone(), source })?;
         let memory = Arc::new(memory);
         let mr = self.connector.pd.register(&memory, 0, POOL_BYTES as u64, Access::LOCAL_WRITE);
-        let mr = mr.map_err(|e| self.failed(&e))?;
+        let mr = mr.map_err(|e| self.failed(e))?;
         let pool = PreMrPool::new(memory, POOL_BLOCK);
         let threshold = match self.options.pre_mr_threshold {
             PreMrThreshold::Bytes(bytes) => bytes,
@@ -308,7 +312,7 @@ impl<'a> Setup<'a> {
             polling: self.call_polling(),
             timeout: self.options.operation_timeout,
         });
-        let lane = lane.map_err(|e| self.failed(&e))?;
+        let lane = lane.map_err(|e| self.failed(e))?;
         let maps = self.connector.provider() == ProviderKind::Shm && self.options.direct;
         Ok(FetchClient::new(Box::new(lane), base, self.options.fetch_size, maps))
     }
@@ -351,30 +355,9 @@ fn queue_depth(caps: QpCaps) -> usize {
     2 * (caps.max_send_wr + caps.max_recv_wr + 1) as usize
 }
 
-fn refused(address: &Address, error: &dyn std::fmt::Display) -> ConnectError {
-    ConnectError::Refused { address: address.clone(), reason: error.to_string() }
-}
-
 fn time_left(deadline: Instant, address: &Address, timeout: Duration) -> Result<Duration, ConnectError> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(ConnectError::Timeout { address: address.clone(), timeout }) } else { Ok(left) }
-}
-
-/// Converts an I/O error of the handshake.
-fn failed(address: &Address, timeout: Duration, source: std::io::Error) -> ConnectError {
-    match source.kind() {
-        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
-            ConnectError::Timeout { address: address.clone(), timeout }
-        }
-        std::io::ErrorKind::UnexpectedEof => ConnectError::Refused {
-            address: address.clone(),
-            reason: "the server closed the connection".into(),
-        },
-        std::io::ErrorKind::InvalidData => {
-            ConnectError::Refused { address: address.clone(), reason: source.to_string() }
-        }
-        _ => ConnectError::Io { address: address.clone(), source },
-    }
 }
 
 /// Opens a stream and runs the handshake on it. Returns the stream, the host's answer, and the
@@ -390,14 +373,18 @@ fn ask(
     let mut stream = Stream::connect(address, options.tls.as_ref(), options.connect_timeout, deadline)?;
     if trusts == TrustedOwners::Own && !stream.is_of_same_user() {
         let reason = "its socket belongs to another user: name the socket itself to trust that user".into();
-        return Err(ConnectError::Refused { address: address.clone(), reason });
+        return Err(ConnectError::Authentication { address: address.clone(), reason, source: None });
     }
     let left = time_left(deadline, address, options.connect_timeout)?;
-    let failed = |source| failed(address, options.connect_timeout, source);
+    let failed = |source| handshake_failed(address, options.connect_timeout, source);
     stream.set_timeout(Some(left)).map_err(failed)?;
     let (answer, secret) = handshake::introduce(&mut stream, purpose, key, deadline).map_err(failed)?;
     if !answer.ok {
-        return Err(ConnectError::Refused { address: address.clone(), reason: answer.text });
+        let (address, reason) = (address.clone(), answer.text);
+        return Err(match answer.denied {
+            true => ConnectError::Authentication { address, reason, source: None },
+            false => ConnectError::Refused { address, reason },
+        });
     }
     Ok((stream, answer, secret))
 }

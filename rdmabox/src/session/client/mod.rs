@@ -12,6 +12,6 @@ mod started;
 mod transfer;
 
 pub use self::one_sided::Op;
-pub use self::options::{CallsBy, CallsByError, SessionOptions};
+pub use self::options::{CallsBy, CallsByError, SessionBuilder, SessionOptions};
 pub use self::session::Session;
 pub use self::transfer::Transfer;

@@ -3,8 +3,11 @@
 //! # Concurrency
 //! Plain values.
 
+mod builder;
+
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
+pub use self::builder::SessionBuilder;
 use crate::{
     admission::{AdmissionPolicy, DEFAULT_WINDOW},
     auth::Key,
@@ -12,8 +15,8 @@ use crate::{
     memory::PreMrThreshold,
     polling::{DEFAULT_MAX_RETRY, PollingMode, Retry},
     provider::{rdma::RdmaOptions, soft::ENGINE_LOOK},
-    rpc::StartedReply,
-    session::address::ProviderKind,
+    rpc::{MAX_CALL, StartedReply},
+    session::{address::ProviderKind, error::ConnectError},
     tls::TlsClient,
     verbs::QpCaps,
 };
@@ -70,6 +73,9 @@ impl CallsBy {
 }
 
 /// Options of a session.
+///
+/// [`Session::builder`](crate::Session::builder) has a method for each option. Connecting checks
+/// the values, and fails with [`ConnectError::InvalidOption`] for a value out of its range.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
     /// The required provider. `None`: the provider of the address, or shared memory if a TCP
@@ -86,7 +92,7 @@ pub struct SessionOptions {
     pub tls: Option<TlsClient>,
     /// Number of data queue pairs, 1 to 16, each with its own completion queue.
     pub queue_pairs: usize,
-    /// Maximum bytes in flight, both directions together.
+    /// Maximum bytes in flight, both directions together. At least 1.
     pub window_bytes: u64,
     /// Admission policy that replaces the fixed window of `window_bytes`. It sees every request, so
     /// it turns off [`direct`](Self::direct).
@@ -99,7 +105,8 @@ pub struct SessionOptions {
     /// How threads wait for completions.
     pub polling: PollingMode,
     /// Polls without a completion before adaptive polling blocks. `None`: adapts to recent success,
-    /// up to 120 as in the paper. Over TCP up to 500, because a completion takes longer there.
+    /// up to 120 as in the paper. Over TCP up to 500, because a completion takes longer there. 0:
+    /// it blocks at once.
     pub max_retry: Option<u32>,
     /// Maximum time that the TCP engine polls before it blocks, while that succeeds and no other
     /// thread wants its core. Waking the engine costs tens of microseconds per request; polling
@@ -121,13 +128,13 @@ pub struct SessionOptions {
     /// How calls are answered. Deferred replies are always sent as messages.
     pub calls: CallsBy,
     /// Bytes of the READ that fetches a reply, including 24 bytes of framing. A longer reply takes
-    /// one more READ. No effect with mapped memory.
+    /// one more READ. 24 to 65,560. No effect with mapped memory.
     pub fetch_size: usize,
-    /// Maximum duration of a request, at most a day. After a timeout the runtime discards the
-    /// request's queue pair. The memory of the requests on it is free again, and it is unknown
-    /// whether they took effect.
+    /// Maximum duration of a request, more than zero and at most a day. After a timeout the runtime
+    /// discards the request's queue pair. The memory of the requests on it is free again, and it is
+    /// unknown whether they took effect.
     pub operation_timeout: Duration,
-    /// Maximum duration of connecting, at most a day.
+    /// Maximum duration of connecting, more than zero and at most a day.
     pub connect_timeout: Duration,
     /// Faults to inject, for tests. Sessions with the same plan share its state.
     #[cfg(feature = "faults")]
@@ -137,7 +144,37 @@ pub struct SessionOptions {
 /// Maximum timeout; longer values are reduced to it.
 const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// Maximum number of data queue pairs of a session.
+const MAX_QUEUE_PAIRS: usize = 16;
+/// Framing of a fetched reply in bytes: the sleep word, a head and a tail.
+const FETCH_FRAMING: usize = 24;
+
 impl SessionOptions {
+    /// Checks each option that has a range.
+    ///
+    /// # Errors
+    /// [`ConnectError::InvalidOption`] for the first value out of its range.
+    pub(crate) fn check(&self) -> Result<(), ConnectError> {
+        let fetch_sizes = FETCH_FRAMING..=FETCH_FRAMING + MAX_CALL;
+        let positive = |option, timeout: Duration| match timeout.is_zero() {
+            true => Err(ConnectError::option(option, "0 s", "choose more than zero, up to a day")),
+            false => Ok(()),
+        };
+        if !(1..=MAX_QUEUE_PAIRS).contains(&self.queue_pairs) {
+            let expected = format!("choose 1 to {MAX_QUEUE_PAIRS}");
+            return Err(ConnectError::option("queue_pairs", self.queue_pairs, expected));
+        }
+        if self.window_bytes == 0 {
+            return Err(ConnectError::option("window_bytes", 0, "choose at least 1 byte"));
+        }
+        if !fetch_sizes.contains(&self.fetch_size) {
+            let expected = format!("choose {} to {} bytes", fetch_sizes.start(), fetch_sizes.end());
+            return Err(ConnectError::option("fetch_size", self.fetch_size, expected));
+        }
+        positive("operation_timeout", self.operation_timeout)?;
+        positive("connect_timeout", self.connect_timeout)
+    }
+
     /// Returns the options with timeouts that can be added to any instant.
     pub(crate) fn bounded(&self) -> SessionOptions {
         SessionOptions {
@@ -201,6 +238,48 @@ impl Default for SessionOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Returns the message for default options with one change, or an empty string.
+    fn refusal(change: impl FnOnce(&mut SessionOptions)) -> String {
+        let mut options = SessionOptions::default();
+        change(&mut options);
+        options.check().err().map(|e| e.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn values_out_of_range_are_named_with_their_range() {
+        assert_eq!(refusal(|_| {}), "");
+        for count in [0, 17] {
+            let expected = format!("queue_pairs = {count}: choose 1 to 16");
+            assert_eq!(refusal(|options| options.queue_pairs = count), expected);
+        }
+        assert_eq!(refusal(|options| options.window_bytes = 0), "window_bytes = 0: choose at least 1 byte");
+        for size in [0, 23, 65_561] {
+            let expected = format!("fetch_size = {size}: choose 24 to 65560 bytes");
+            assert_eq!(refusal(|options| options.fetch_size = size), expected);
+        }
+        let zero = "_timeout = 0 s: choose more than zero, up to a day";
+        let said = refusal(|options| options.operation_timeout = Duration::ZERO);
+        assert_eq!(said, format!("operation{zero}"));
+        assert_eq!(refusal(|options| options.connect_timeout = Duration::ZERO), format!("connect{zero}"));
+    }
+
+    #[test]
+    fn the_ends_of_each_range_are_valid() {
+        for count in [1, 16] {
+            assert_eq!(refusal(|options| options.queue_pairs = count), "");
+        }
+        for size in [24, 65_560] {
+            assert_eq!(refusal(|options| options.fetch_size = size), "");
+        }
+        // Without a retry it blocks at once, and with endless ones it polls forever.
+        for retries in [0, u32::MAX] {
+            assert_eq!(refusal(|options| options.max_retry = Some(retries)), "");
+        }
+        assert_eq!(refusal(|options| options.window_bytes = 1), "");
+        assert_eq!(refusal(|options| options.operation_timeout = Duration::MAX), "");
+        assert_eq!(refusal(|options| options.connect_timeout = Duration::from_nanos(1)), "");
+    }
 
     #[test]
     fn names_of_call_modes_round_trip() {

@@ -18,7 +18,7 @@ use crate::{
     session::{
         address::{Address, ProviderKind},
         error::ConnectError,
-        handshake::{self, Token},
+        handshake::{self, HandshakeError, Token},
         stream::Stream,
     },
     tls::TlsClient,
@@ -43,6 +43,28 @@ pub(crate) struct QpConnector {
     pub pd: Arc<dyn ProtectionDomain>,
     /// Full timeout, for error messages; deadlines bound the steps.
     pub timeout: Duration,
+}
+
+/// Returns the error for a failed handshake with a host.
+pub(super) fn handshake_failed(address: &Address, timeout: Duration, source: io::Error) -> ConnectError {
+    let address = address.clone();
+    match source.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ConnectError::Timeout { address, timeout },
+        io::ErrorKind::UnexpectedEof => {
+            ConnectError::Refused { address, reason: "the server closed the connection".into() }
+        }
+        io::ErrorKind::InvalidData | io::ErrorKind::PermissionDenied => match HandshakeError::of(&source) {
+            Some(HandshakeError::Version { host }) => {
+                ConnectError::Version { address, host: *host, client: handshake::VERSION }
+            }
+            Some(HandshakeError::Unproved | HandshakeError::Denied(_)) => {
+                let reason = source.to_string();
+                ConnectError::Authentication { address, reason, source: Some(source) }
+            }
+            None => ConnectError::Protocol { address, source },
+        },
+        _ => ConnectError::Io { address, source },
+    }
 }
 
 impl QpConnector {
@@ -75,7 +97,7 @@ impl QpConnector {
             ProviderKind::Rdma => Progress::Engine,
         };
         let init = QpInit { send_cq: Arc::clone(&cq), recv_cq: cq, caps, progress, maps: true };
-        let qp = self.pd.create_qp(init).map_err(|e| self.failed(&e))?;
+        let qp = self.pd.create_qp(init).map_err(|e| self.failed(e))?;
         self.connect(&*qp, index, deadline)?;
         Ok(qp)
     }
@@ -100,28 +122,26 @@ impl QpConnector {
         stream.set_timeout(Some(left)).map_err(io)?;
         let joined = (self.token, index as u32);
         handshake::join(&mut stream, joined, self.secret.as_ref(), deadline).map_err(|e| match e.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => self.timed_out(),
-            io::ErrorKind::UnexpectedEof => self.failed(&VerbsError::PeerGone),
-            io::ErrorKind::InvalidData | io::ErrorKind::PermissionDenied => {
-                ConnectError::Refused { address: self.address.clone(), reason: e.to_string() }
-            }
-            _ => io(e),
+            io::ErrorKind::UnexpectedEof => self.failed(VerbsError::PeerGone),
+            _ => handshake_failed(&self.address, self.timeout, e),
         })?;
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(self.timed_out());
         }
-        qp.connect(stream.into_rendezvous(), left).map_err(|e| self.failed(&e))
+        qp.connect(stream.into_rendezvous(), left).map_err(|e| self.failed(e))
     }
 
     fn timed_out(&self) -> ConnectError {
         ConnectError::Timeout { address: self.address.clone(), timeout: self.timeout }
     }
 
-    fn failed(&self, error: &VerbsError) -> ConnectError {
+    fn failed(&self, error: VerbsError) -> ConnectError {
+        let address = self.address.clone();
         match error {
             VerbsError::Os { source, .. } if source.kind() == io::ErrorKind::TimedOut => self.timed_out(),
-            _ => ConnectError::Refused { address: self.address.clone(), reason: error.to_string() },
+            VerbsError::PeerGone => ConnectError::Refused { address, reason: error.to_string() },
+            source => ConnectError::Device { address, source },
         }
     }
 }

@@ -8,9 +8,16 @@
 //! All methods may be called by any thread; this module takes no locks. Blocking methods return
 //! an error inside a completion callback.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use super::{connect, deferred_qp::DeferredReplyQp, options::SessionOptions};
+use super::{
+    connect,
+    deferred_qp::DeferredReplyQp,
+    options::{SessionBuilder, SessionOptions},
+};
 use crate::{
     mapping::Memory,
     memory::Buffer,
@@ -26,10 +33,12 @@ use crate::{
     verbs::{Access, AtomicScope, RemoteAddr, VerbsError},
 };
 
-/// Maximum number of data queue pairs of a session.
-const MAX_QUEUE_PAIRS: usize = 16;
-
-/// A client's session with a host. Any number of threads may use it. Dropping it closes it.
+/// A client's session with a host. Any number of threads may use it.
+///
+/// Dropping the last handle ends the session without blocking: unanswered
+/// [started](Self::start_call) calls may not be executed. [`close`](Self::close) waits for them
+/// first. A transfer under way ends with
+/// [`RequestError::Disconnected`](crate::RequestError::Disconnected), and its buffer comes back.
 ///
 /// A request can be made in three ways with the same effect. Blocking calls
 /// ([`write`](Self::write), [`read`](Self::read)) return when the request is done, or after the
@@ -39,8 +48,8 @@ const MAX_QUEUE_PAIRS: usize = 16;
 /// blocking call in a callback fails with [`RequestError::Invalid`](crate::RequestError::Invalid).
 ///
 /// A failed request breaks its queue pair. Requests posted behind it fail with
-/// [`RequestError::Flushed`](crate::RequestError::Flushed). The other queue pairs continue, and
-/// the runtime replaces the broken queue pair in the background.
+/// [`RequestError::Flushed`](crate::RequestError::Flushed). The other queue pairs continue, and the
+/// runtime replaces the broken queue pair in the background.
 #[derive(Debug)]
 pub struct Session {
     pub(crate) address: Address,
@@ -55,9 +64,17 @@ pub struct Session {
     pub(crate) stats: Arc<Stats>,
     pub(crate) control: Arc<Stream>,
     pub(super) _renewal: Option<Renewal>,
+    /// The address that the caller gave. `address` may be a Unix socket of the same host.
+    pub(super) requested: Address,
+    pub(super) options: SessionOptions,
 }
 
 impl Session {
+    /// Returns a builder with a method for each option.
+    pub fn builder() -> SessionBuilder {
+        SessionBuilder::default()
+    }
+
     /// Connects to a host.
     ///
     /// If the options name no provider and a TCP address belongs to this machine, the session uses
@@ -66,22 +83,17 @@ impl Session {
     ///
     /// # Errors
     /// After an error nothing is left behind, and a retry is safe. Fails at the latest after
-    /// `connect_timeout`.
+    /// `connect_timeout`. [`ConnectError::InvalidOption`] names an option with an invalid value.
     pub fn connect(address: &Address, options: &SessionOptions) -> Result<Arc<Session>, ConnectError> {
-        let refused = |reason: String| ConnectError::Refused { address: address.clone(), reason };
-        if !(1..=MAX_QUEUE_PAIRS).contains(&options.queue_pairs) {
-            return Err(refused(format!(
-                "{} queue pairs: choose 1 to {MAX_QUEUE_PAIRS}",
-                options.queue_pairs
-            )));
-        }
+        options.check()?;
         if let Some(kind) = options.provider.filter(|kind| *kind != address.provider()) {
             let other = match kind {
                 ProviderKind::Shm => "a Unix socket",
                 ProviderKind::Tcp => "host:port",
                 ProviderKind::Rdma => "rdma:host:port",
             };
-            return Err(refused(format!("provider {kind} needs an address of another kind: give {other}")));
+            let expected = format!("it needs an address of another kind than {address}: give {other}");
+            return Err(ConnectError::option("provider", kind, expected));
         }
         if options.tls.is_some() && address.provider() != ProviderKind::Tcp {
             return Err(stream::no_tls(address));
@@ -89,7 +101,25 @@ impl Session {
         let options = &options.bounded();
         let deadline = Instant::now() + options.connect_timeout;
         let greeting = connect::greet_best(address, options, deadline)?;
-        connect::establish(greeting, options, deadline).map(Arc::new)
+        connect::establish(greeting, (address, options), deadline).map(Arc::new)
+    }
+
+    /// Connects a new session to the same address with the same options. This session stays as it
+    /// is, usually closed.
+    ///
+    /// The host may have been restarted. Every [`RemoteAddr`] that this session used is void: the
+    /// program has to ask for the addresses again, in a call of the new session. A request with an
+    /// old address fails, or reaches other memory.
+    ///
+    /// # Errors
+    /// As for [`connect`](Self::connect). A retry is safe.
+    pub fn reconnect(&self) -> Result<Arc<Session>, ConnectError> {
+        Session::connect(&self.requested, &self.options)
+    }
+
+    /// Returns the options of the session.
+    pub fn options(&self) -> &SessionOptions {
+        &self.options
     }
 
     /// Returns the provider of the session's requests.
@@ -170,13 +200,20 @@ impl Session {
     }
 
     /// Ends the session. Outstanding and later requests fail with
-    /// [`RequestError::Disconnected`](crate::RequestError::Disconnected). Outside of a callback,
-    /// this first waits for [started](Self::start_call) calls, at most for the operation timeout.
-    pub fn close(&self) {
-        if !in_callback() && !self.rpc.is_dead() {
+    /// [`RequestError::Disconnected`](crate::RequestError::Disconnected).
+    /// Outside of a callback, this first waits for [started](Self::start_call) calls, at most for
+    /// `limit` and for the operation timeout. [`finish_calls`](Self::finish_calls) tells whether
+    /// they were answered.
+    pub fn close(&self, limit: Duration) {
+        if !in_callback() && !self.rpc.is_dead() && !limit.is_zero() {
             // Callers that need the outcome have called `finish_calls` themselves.
-            let _ = self.rpc.finish_calls();
+            let _ = self.rpc.finish_calls(limit);
         }
+        self.end();
+    }
+
+    /// Ends the session without waiting for the host or for another thread.
+    pub(super) fn end(&self) {
         // The host may reuse its memory when it notices the end, so all writes must have stopped
         // before.
         self.runtime.fail();
@@ -187,7 +224,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.close();
-        self.runtime.join_pollers();
+        // The pollers end by themselves: one of them may run a callback that takes long.
+        self.end();
     }
 }

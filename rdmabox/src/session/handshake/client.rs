@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    Token, invalid,
+    HandshakeError, Token,
     message::{Answer, Message, receive_answer},
     preamble::{Preamble, Purpose},
     start_transcript,
@@ -21,7 +21,7 @@ use crate::{
 
 /// Returns the error for a host without a valid proof.
 fn unproved() -> io::Error {
-    invalid("the server does not prove that it has the key")
+    HandshakeError::Unproved.into()
 }
 
 /// Sends the preamble of a fresh stream and receives the answer. With a key, which `purpose`
@@ -72,7 +72,7 @@ pub(crate) fn join(
     let mut transcript = start_transcript(secret.clone(), stream, &preamble);
     match respond(stream, &mut transcript, deadline)? {
         None => verify(stream, &transcript, deadline),
-        Some(refusal) => Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal.text)),
+        Some(refusal) => Err(HandshakeError::Denied(refusal.text).into()),
     }
 }
 

@@ -59,6 +59,7 @@ pub fn answer(bytes: &[u8]) {
 pub fn answer_seeds() -> Vec<Vec<u8>> {
     let welcome = Answer {
         ok: true,
+        denied: false,
         token: Token([3; 16]),
         host: [5; 16],
         lease: Some(Duration::from_secs(20)),
@@ -67,9 +68,12 @@ pub fn answer_seeds() -> Vec<Vec<u8>> {
         text: "/run/rfs/rfs.sock".into(),
     };
     let refused = Answer { text: "too many clients are connecting: try again".into(), ..Answer::default() };
+    let denied =
+        Answer { denied: true, text: "the server does not take the key a".into(), ..Answer::default() };
     let messages = [
         Message::Answer(welcome),
         Message::Answer(refused),
+        Message::Answer(denied),
         Message::Challenge(Nonce([1; 32])),
         Message::Proof(Proof([2; 32])),
     ];

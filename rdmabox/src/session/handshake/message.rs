@@ -13,7 +13,7 @@ use zerocopy::{
     byteorder::little_endian::{U16, U32, U64},
 };
 
-use super::{HostId, MAGIC, Token, VERSION, invalid};
+use super::{HandshakeError, HostId, MAGIC, Token, VERSION, invalid};
 use crate::{
     auth::{Nonce, Proof},
     session::stream::Stream,
@@ -27,6 +27,8 @@ const REFUSED: u16 = 0;
 const WELCOME: u16 = 1;
 const CHALLENGE: u16 = 2;
 const PROOF: u16 = 3;
+/// A refusal because of the identity of the client.
+const DENIED: u16 = 4;
 
 /// Scopes of atomics by their code.
 const SCOPES: [AtomicScope; 3] = [AtomicScope::None, AtomicScope::Device, AtomicScope::Global];
@@ -66,8 +68,7 @@ impl RawHead {
             return Err(invalid("no rdmabox host there"));
         }
         if self.version.get() != VERSION {
-            let version = self.version.get();
-            return Err(invalid(format!("host has protocol version {version}, this is {VERSION}")));
+            return Err(HandshakeError::Version { host: self.version.get() }.into());
         }
         Ok((self.kind.get(), usize::from(self.len.get())))
     }
@@ -81,6 +82,8 @@ const MAX_BODY: usize = size_of::<RawAnswer>() + MAX_TEXT;
 pub(crate) struct Answer {
     /// False: the session is refused, and `text` has the reason.
     pub ok: bool,
+    /// The session is refused because of the identity of the client.
+    pub denied: bool,
     pub token: Token,
     pub host: HostId,
     /// Length of the lease, in the first answer.
@@ -107,7 +110,14 @@ impl Message {
     /// Returns the wire form.
     pub(super) fn encode(&self) -> Vec<u8> {
         let (kind, body) = match self {
-            Message::Answer(answer) => (if answer.ok { WELCOME } else { REFUSED }, encode_answer(answer)),
+            Message::Answer(answer) => {
+                let kind = match answer {
+                    Answer { ok: true, .. } => WELCOME,
+                    Answer { denied: true, .. } => DENIED,
+                    Answer { .. } => REFUSED,
+                };
+                (kind, encode_answer(answer))
+            }
             Message::Challenge(nonce) => (CHALLENGE, nonce.as_bytes().to_vec()),
             Message::Proof(proof) => (PROOF, proof.as_bytes().to_vec()),
         };
@@ -121,7 +131,7 @@ impl Message {
     fn decode(kind: u16, body: &[u8]) -> io::Result<Message> {
         let wrong = || invalid("answer of a wrong length");
         Ok(match kind {
-            REFUSED | WELCOME => Message::Answer(decode_answer(kind == WELCOME, body)?),
+            REFUSED | WELCOME | DENIED => Message::Answer(decode_answer(kind, body)?),
             CHALLENGE => Message::Challenge(Nonce::read_from_bytes(body).map_err(|_| wrong())?),
             PROOF => Message::Proof(Proof::read_from_bytes(body).map_err(|_| wrong())?),
             other => return Err(invalid(format!("unknown kind of answer {other}"))),
@@ -187,7 +197,7 @@ fn encode_answer(answer: &Answer) -> Vec<u8> {
     [raw.as_bytes(), &answer.text.as_bytes()[..end]].concat()
 }
 
-fn decode_answer(ok: bool, body: &[u8]) -> io::Result<Answer> {
+fn decode_answer(kind: u16, body: &[u8]) -> io::Result<Answer> {
     let (raw, text) = RawAnswer::read_from_prefix(body).map_err(|_| invalid("answer of a wrong length"))?;
     let text = String::from_utf8(text.to_vec()).map_err(|_| invalid("answer is no text"))?;
     let lease = match raw.lease_ms.get() {
@@ -199,10 +209,8 @@ fn decode_answer(ok: bool, body: &[u8]) -> io::Result<Answer> {
         FETCH => Some(RemoteAddr { addr: raw.fetch_addr.get(), rkey: raw.fetch_key.get() }),
         other => return Err(invalid(format!("unknown way of answering calls {other}"))),
     };
-    let code = raw.atomics.get();
-    let atomics = usize::try_from(code).ok().and_then(|code| SCOPES.get(code).copied());
-    let atomics = atomics.ok_or_else(|| invalid(format!("unknown scope of atomics {code}")))?;
-    Ok(Answer { ok, token: raw.token, host: raw.host, lease, fetch, atomics, text })
+    let (ok, denied) = (kind == WELCOME, kind == DENIED);
+    Ok(Answer { ok, denied, token: raw.token, host: raw.host, lease, fetch, text })
 }
 
 pub(crate) fn send_answer(stream: &mut Stream, answer: &Answer) -> io::Result<()> {

@@ -35,7 +35,7 @@ pub(crate) use message::{Answer, receive_answer, send_answer};
 pub(crate) use preamble::{Preamble, Purpose, receive_preamble};
 
 const MAGIC: [u8; 8] = *b"rdmabxS\x01";
-const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 5;
 
 /// Time limit for each answer, for one queue pair, and for all queue pairs of a new session.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -83,6 +83,35 @@ impl Eq for Token {}
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token")
+    }
+}
+
+/// A failure of the handshake that a client tells from others, inside an [`io::Error`].
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HandshakeError {
+    #[error("host has protocol version {host}, this is {}", VERSION)]
+    Version { host: u32 },
+    #[error("the server does not prove that it has the key")]
+    Unproved,
+    /// The host refuses the identity of this side on a joining stream.
+    #[error("{0}")]
+    Denied(String),
+}
+
+impl HandshakeError {
+    /// Returns the cause of an I/O error, if it is one of these.
+    pub(crate) fn of(error: &io::Error) -> Option<&HandshakeError> {
+        error.get_ref()?.downcast_ref()
+    }
+}
+
+impl From<HandshakeError> for io::Error {
+    fn from(error: HandshakeError) -> io::Error {
+        let kind = match error {
+            HandshakeError::Version { .. } | HandshakeError::Unproved => io::ErrorKind::InvalidData,
+            HandshakeError::Denied(_) => io::ErrorKind::PermissionDenied,
+        };
+        io::Error::new(kind, error)
     }
 }
 

@@ -124,8 +124,8 @@ impl Preamble {
 /// Receives a preamble. Reads no bytes behind it.
 ///
 /// # Errors
-/// [`io::ErrorKind::Unsupported`] if the client expects another kind of address. The reason is
-/// worth an answer.
+/// [`io::ErrorKind::Unsupported`] if the client expects another kind of address, or has another
+/// version. The reason is worth an answer, which shows this side's version.
 pub(crate) fn receive_preamble(stream: &mut Stream, deadline: Instant) -> io::Result<Preamble> {
     let mut raw = RawPreamble::new_zeroed();
     stream.read_exact_by(&mut raw.as_mut_bytes()[..RawPreamble::FIRST], deadline)?;
@@ -151,7 +151,8 @@ impl RawPreamble {
         }
         if self.version.get() != VERSION {
             let version = self.version.get();
-            return Err(invalid(format!("client has protocol version {version}, this is {VERSION}")));
+            let text = format!("client has protocol version {version}, this is {VERSION}");
+            return Err(io::Error::new(io::ErrorKind::Unsupported, text));
         }
         Ok(())
     }

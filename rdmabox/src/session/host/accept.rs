@@ -148,9 +148,17 @@ fn describe(error: &io::Error) -> String {
 }
 
 fn refuse(stream: &mut Stream, reason: &str) {
-    let answer = Answer { ok: false, text: reason.into(), ..Answer::default() };
+    tell(stream, &Answer { text: reason.into(), ..Answer::default() });
+}
+
+/// Refuses a client because of its identity.
+fn deny(stream: &mut Stream, reason: &str) {
+    tell(stream, &Answer { denied: true, text: reason.into(), ..Answer::default() });
+}
+
+fn tell(stream: &mut Stream, answer: &Answer) {
     // The client may be gone; the reason is logged in any case.
-    let _ = handshake::send_answer(stream, &answer);
+    let _ = handshake::send_answer(stream, answer);
 }
 
 /// Authenticates a client that requests a session.
@@ -166,7 +174,7 @@ fn authenticate(
     deadline: Instant,
 ) -> Result<Identity, String> {
     let refused = |stream: &mut Stream, reason: &str| {
-        refuse(stream, reason);
+        deny(stream, reason);
         Err(reason.to_owned())
     };
     match (&inner.keys, key) {
@@ -192,7 +200,7 @@ fn authenticate(
             match (grant, transcript) {
                 (Some(grant), Some(transcript)) => Ok(Identity::Key { id, grant, transcript }),
                 (grant, _) => {
-                    refuse(stream, &format!("the server does not take the key {id}"));
+                    deny(stream, &format!("the server does not take the key {id}"));
                     let why = if grant.is_some() { "it does not know the secret of" } else { "there is no" };
                     Err(format!("{why} key {id}"))
                 }

@@ -35,9 +35,9 @@ pub trait Service: Send + Sync + 'static {
     /// to wait defers its reply.
     ///
     /// # Errors
-    /// [`CallError::Rejected`] refuses the call, and its reason reaches the caller. The session goes
-    /// on. [`CallError::EndSession`] ends the session, for example after a request that no correct
-    /// client sends. The host logs the reason.
+    /// [`CallError::Rejected`] refuses the call, and its reason reaches the caller. The session
+    /// goes on. [`CallError::EndSession`] ends the session, for example after a request that no
+    /// correct client sends. The host logs the reason.
     ///
     /// # Panics
     /// A panic ends the session of `peer`, and the host logs its message. Other sessions and the

@@ -275,6 +275,7 @@ fn make(
     }
     let answer = Answer {
         ok: true,
+        denied: false,
         token: session.token,
         host: inner.host_id,
         lease: inner.fencing.lease,

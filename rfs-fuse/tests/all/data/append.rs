@@ -215,7 +215,7 @@ fn a_stuck_append_delays_others_until_its_session_ends() {
         // The end of the session releases the append.
         thread::scope(|scope| {
             let appending = scope.spawn(move || file.write_all(b", after"));
-            holder.close();
+            holder.close(std::time::Duration::ZERO);
             appending.join().expect("no panic").expect("appended");
         });
         assert_eq!(fs::read(hasty.path("file")).expect("read"), b"before, after");
@@ -247,7 +247,7 @@ fn a_read_during_an_append_does_not_hide_the_appended_bytes() {
                 assert_eq!(read(), b"before");
                 thread::yield_now();
             }
-            holder.close();
+            holder.close(std::time::Duration::ZERO);
             appending.join().expect("no panic").expect("appended");
         });
         assert_eq!(read(), b"before, after");

@@ -72,7 +72,7 @@ fn a_change_does_not_wait_for_a_session_that_has_ended() {
             // The request is in progress when the session gets the recall.
             let told = recalls(&keeper, 0, &Cancel::new()).unwrap();
             assert_eq!(told.recalls.len(), 1);
-            keeper.session.close();
+            keeper.session.close(std::time::Duration::ZERO);
             made.join().unwrap();
         });
     }

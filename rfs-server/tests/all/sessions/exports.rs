@@ -181,21 +181,21 @@ fn an_exclusive_mount_is_alone_until_its_session_has_ended() {
         let [one, two] = [(); 2].map(|()| session(&server, provider));
         let in_use = |alone| Reply::InUse(InUse { sessions: 1, alone });
         assert_eq!(attach_alone(&one, "small"), in_use(false));
-        other.session.close();
+        other.session.close(std::time::Duration::ZERO);
         assert!(eventually(Box::new(|| attach_alone(&one, "small"))), "the sessions have ended");
         assert_eq!([attach_alone(&two, "small"), attach(&two, "small", true)], [in_use(true), in_use(true)]);
         // Another export is another file system.
         let large = connect_to(&server, provider, "large", true);
         assert_eq!(totals(&large).blocks, 512);
-        large.session.close();
-        one.close();
+        large.session.close(std::time::Duration::ZERO);
+        one.close(std::time::Duration::ZERO);
         assert!(eventually(Box::new(|| attach(&two, "small", true))));
-        two.close();
+        two.close(std::time::Duration::ZERO);
         let last = session(&server, provider);
         assert!(eventually(Box::new(|| attach_alone(&last, "small"))));
-        last.close();
+        last.close(std::time::Duration::ZERO);
         let last = session(&server, provider);
         assert!(eventually(Box::new(|| attach(&last, "small", true))));
-        last.close();
+        last.close(std::time::Duration::ZERO);
     }
 }

@@ -80,7 +80,7 @@ fn a_mount_that_reconnects_finds_its_state() {
         let mut before = one;
         for round in 0..2 {
             if round == 1 {
-                before.session.close();
+                before.session.close(std::time::Duration::ZERO);
             }
             let back = mount(&server, provider, 1);
             let Attached { resumed, session, memory, starts, .. } = back.attached;
@@ -115,7 +115,7 @@ fn a_mount_that_detaches_is_not_waited_for() {
         let Reply::Opened(made) = once(&one.session, (0, 1), create(b"a")) else { panic!() };
         assert!(matches!(ask(&one.session, lock(made.attr.ino)), Reply::Locked(_)));
         assert_eq!(ask(&one.session, Request::Detach), Reply::Done);
-        one.session.close();
+        one.session.close(std::time::Duration::ZERO);
         let give_up = Instant::now() + PATIENCE;
         while server.stats().sessions > 0 {
             assert!(Instant::now() < give_up);
@@ -141,7 +141,7 @@ fn a_mount_may_reconnect_during_its_lease() {
     let one = mount(&server, ProviderKind::Tcp, 1);
     let Reply::Opened(made) = once(&one.session, (0, 1), create(b"a")) else { panic!() };
     assert!(matches!(ask(&one.session, lock(made.attr.ino)), Reply::Locked(_)));
-    one.session.close();
+    one.session.close(std::time::Duration::ZERO);
     let give_up = Instant::now() + PATIENCE;
     while server.stats().sessions > 0 {
         assert!(Instant::now() < give_up);

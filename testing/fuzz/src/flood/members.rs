@@ -78,7 +78,7 @@ fn attach(flood: &Flood, session: Arc<Session>) -> Result<(Arc<Session>, Attache
 
 /// Opens and closes sessions, so that the server allocates its long-lived resources.
 pub(super) fn warm_up(flood: &Flood) -> Result<(), Failure> {
-    (0..4).try_for_each(|_| connect(flood).map(|session| session.close()))
+    (0..4).try_for_each(|_| connect(flood).map(|session| session.close(std::time::Duration::ZERO)))
 }
 
 /// Returns whether a message decodes, or `None` if the member must not send it. Requests with a

@@ -14,7 +14,8 @@ use std::{
 };
 
 use rdmabox::{
-    CallError, Access, Address, Export, Host, HostHandle, Memory, Peer, Reply, Service, Session, SessionOptions, fuzzing,
+    Access, Address, CallError, Export, Host, HostHandle, Memory, Peer, Reply, Service, Session,
+    SessionOptions, fuzzing,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(10);
