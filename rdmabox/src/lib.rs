@@ -109,7 +109,7 @@ mod sync;
 pub mod tls;
 pub mod verbs;
 
-pub use memory::{Buffer, Memory, MemoryError, PreMrThreshold, RecvBuf, SendBuf, Slice};
+pub use memory::{Buffer, Memory, MemoryError, OwnedOp, PreMrThreshold, RecvBuf, SendBuf};
 pub use session::*;
 
 #[doc = include_str!("../GUIDE.md")]

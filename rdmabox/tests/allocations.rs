@@ -5,7 +5,7 @@ use std::{
     cell::Cell,
 };
 
-use rdmabox::{BatchMode, Op, PollingMode, ProviderKind};
+use rdmabox::{BatchMode, Op, OwnedOp, PollingMode, ProviderKind};
 
 mod support;
 
@@ -163,6 +163,31 @@ fn started_requests_with_a_registered_buffer_allocate_nothing() {
             buffer = Some(back);
         };
         assert_eq!(allocations(read), 0);
+    });
+}
+
+#[test]
+fn started_atomics_allocate_nothing() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        assert_eq!(allocations(|| assert!(session.start_fetch_add(base, 1).wait().is_ok())), 0);
+        assert_eq!(allocations(|| assert!(session.start_compare_swap(base, 0, 0).wait().is_ok())), 0);
+    });
+}
+
+#[test]
+fn short_started_lists_allocate_nothing() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let mut kept = Some(vec![
+            OwnedOp::Write { remote: at(base, 64), data: vec![1; 512] },
+            OwnedOp::FetchAdd { remote: base, add: 1, old: 0 },
+            OwnedOp::Read { remote: at(base, 64), out: vec![0; 512] },
+        ]);
+        let list = || kept = Some(session.start_execute(kept.take().unwrap()).wait().unwrap());
+        assert_eq!(allocations(list), 0);
     });
 }
 

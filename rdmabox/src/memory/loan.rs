@@ -24,7 +24,7 @@ pub(crate) struct Loan {
     ptr: *mut u8,
     len: usize,
     writable: bool,
-    count: Arc<AtomicUsize>,
+    count: LoanCount,
 }
 
 // SAFETY: the scope keeps the memory valid while a Loan exists, and a Loan has no thread
@@ -34,6 +34,11 @@ unsafe impl Send for Loan {}
 unsafe impl Sync for Loan {}
 
 impl Loan {
+    fn new(count: &LoanCount, ptr: *mut u8, len: usize, writable: bool) -> Loan {
+        count.outstanding.fetch_add(1, Ordering::Relaxed);
+        Loan { ptr, len, writable, count: Arc::clone(count) }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -85,14 +90,14 @@ impl Loan {
 
 impl Drop for Loan {
     fn drop(&mut self) {
-        self.count.fetch_sub(1, Ordering::Release);
+        self.count.outstanding.fetch_sub(1, Ordering::Release);
     }
 }
 
 /// Creates loans of memory that lives for `'env`, which outlives the scope.
 #[derive(Debug)]
 pub(crate) struct Scope<'env> {
-    count: Arc<AtomicUsize>,
+    count: LoanCount,
     _env: PhantomData<fn(&'env ()) -> &'env ()>,
 }
 
@@ -107,19 +112,23 @@ impl<'env> Scope<'env> {
         self.loan(bytes.as_mut_ptr(), bytes.len(), true)
     }
 
+    /// Lends a word that an atomic fills with the old value.
+    pub(crate) fn lend_word(&self, word: &'env mut u64) -> Loan {
+        self.loan(std::ptr::from_mut(word).cast(), size_of::<u64>(), true)
+    }
+
     fn loan(&self, ptr: *mut u8, len: usize, writable: bool) -> Loan {
-        self.count.fetch_add(1, Ordering::Relaxed);
-        Loan { ptr, len, writable, count: Arc::clone(&self.count) }
+        Loan::new(&self.count, ptr, len, writable)
     }
 }
 
 /// Waits on drop until no loan is left, also during unwinding.
-struct Settle<'a>(&'a AtomicUsize);
+struct Settle<'a>(&'a Loans);
 
 impl Drop for Settle<'_> {
     fn drop(&mut self) {
         // Requests drop their loans before they report completion, so this loop rarely runs.
-        while self.0.load(Ordering::Acquire) != 0 {
+        while self.0.outstanding() != 0 {
             yield_now();
         }
     }
@@ -143,51 +152,100 @@ pub(crate) fn scope<'env, R>(f: impl FnOnce(&Scope<'env>) -> R) -> R {
     result
 }
 
-/// Number of outstanding loans, shared with the loans.
-pub(crate) type LoanCount = Arc<AtomicUsize>;
+/// The count of outstanding loans, shared with the loans.
+pub(crate) type LoanCount = Arc<Loans>;
+
+/// The count of outstanding loans.
+#[derive(Debug, Default)]
+pub(crate) struct Loans {
+    outstanding: AtomicUsize,
+    /// Memory for the old value of a started atomic. Not a type of the model checker: only the
+    /// request and then the owner access it, in an order that `outstanding` gives.
+    word: std::sync::atomic::AtomicU64,
+}
+
+impl Loans {
+    fn outstanding(&self) -> usize {
+        self.outstanding.load(Ordering::Acquire)
+    }
+}
 
 /// A buffer whose requests may outlive the call that issued them.
 pub(crate) struct Lent<B> {
-    /// `None` after the buffer was taken back; initialized otherwise. The union keeps a move of
-    /// this value from asserting that a `Box` in the buffer is the only way to its bytes: loans
-    /// hold their addresses.
-    buf: Option<MaybeUninit<B>>,
+    /// `None` after the buffer was taken back, and for a word.
+    buf: Option<B>,
+    /// Makes the buffer of a word, which the request stores in `count`.
+    from_word: Option<fn(u64) -> B>,
     count: LoanCount,
 }
 
-impl<B> std::fmt::Debug for Lent<B> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lent").field("count", &self.count).finish_non_exhaustive()
+/// Lends parts of a buffer that a [`Lent`] owns.
+pub(super) struct Lender<'a>(&'a LoanCount);
+
+impl Lender<'_> {
+    /// Lends bytes that a request sends.
+    pub(super) fn lend(&self, bytes: &[u8]) -> Loan {
+        Loan::new(self.0, bytes.as_ptr().cast_mut(), bytes.len(), false)
+    }
+
+    /// Lends memory that a request fills.
+    pub(super) fn lend_mut(&self, bytes: &mut [u8]) -> Loan {
+        Loan::new(self.0, bytes.as_mut_ptr(), bytes.len(), true)
+    }
+
+    /// Lends a word that an atomic fills with the old value.
+    pub(super) fn lend_word(&self, word: &mut u64) -> Loan {
+        Loan::new(self.0, std::ptr::from_mut(word).cast(), size_of::<u64>(), true)
+    }
+}
+
+impl Lent<u64> {
+    /// Owns the word that an atomic fills with the old value. `count` must be zero.
+    pub(crate) fn word(count: LoanCount) -> Lent<u64> {
+        debug_assert_eq!(count.outstanding(), 0);
+        Lent { buf: None, from_word: Some(|word| word), count }
+    }
+
+    /// Lends the word for filling. No other loan may be outstanding.
+    pub(crate) fn lend_word(&self) -> Loan {
+        assert!(self.is_back(), "the word is already on loan");
+        Loan::new(&self.count, self.count.word.as_ptr().cast(), size_of::<u64>(), true)
     }
 }
 
 impl<B> Lent<B> {
     /// Wraps `buf`. `count` must be zero; it can be reused after [`take`](Self::take).
     pub(crate) fn new(buf: B, count: LoanCount) -> Lent<B> {
-        debug_assert_eq!(count.load(Ordering::Acquire), 0);
-        Lent { buf: Some(MaybeUninit::new(buf)), count }
+        debug_assert_eq!(count.outstanding(), 0);
+        Lent { buf: Some(buf), from_word: None, count }
     }
 
     /// Returns true if no loan is outstanding.
     pub(crate) fn is_back(&self) -> bool {
-        self.count.load(Ordering::Acquire) == 0
+        self.count.outstanding() == 0
+    }
+
+    /// Returns the buffer and its lender. No loan may be outstanding. The caller lends only memory
+    /// that stays valid and in place until the buffer is dropped, also if the buffer moves.
+    pub(super) fn parts(&mut self) -> (Option<&mut B>, Lender<'_>) {
+        assert!(self.is_back(), "the buffer is already on loan");
+        (self.buf.as_mut(), Lender(&self.count))
+    }
+
+    /// Returns true if a request fills a word, which has no content if the request fails.
+    pub(crate) fn is_word(&self) -> bool {
+        self.from_word.is_some()
     }
 
     /// Blocks until every loan is dropped, then returns the buffer and the counter.
     pub(crate) fn take(mut self) -> (Option<B>, LoanCount) {
         drop(Settle(&self.count));
-        (self.take_buf(), Arc::clone(&self.count))
-    }
-
-    /// Takes the buffer. No loan may be outstanding.
-    fn take_buf(&mut self) -> Option<B> {
-        // SAFETY: a buffer that is present is initialized.
-        self.buf.take().map(|buf| unsafe { buf.assume_init() })
+        let word = self.from_word.map(|buf_of| buf_of(self.count.word.load(Ordering::Relaxed)));
+        (word.or_else(|| self.buf.take()), Arc::clone(&self.count))
     }
 
     fn loan(&self, ptr: *mut u8, len: usize, writable: bool) -> Loan {
-        self.count.fetch_add(1, Ordering::Relaxed);
-        Loan { ptr, len, writable, count: Arc::clone(&self.count) }
+        Loan::new(&self.count, ptr, len, writable)
     }
 }
 
@@ -290,7 +348,7 @@ mod tests {
             });
             lent.take()
         });
-        assert_eq!((returned.load(Ordering::SeqCst), count.load(Ordering::SeqCst)), (1, 0));
+        assert_eq!((returned.load(Ordering::SeqCst), count.outstanding()), (1, 0));
         assert_eq!(buf, Some(vec![1, 1, 1, 1, 2, 2, 2, 2, 3, 3]));
     }
 

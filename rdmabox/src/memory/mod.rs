@@ -6,6 +6,7 @@ mod buffer;
 mod calibrate;
 mod loan;
 mod own_buf;
+mod owned_op;
 mod pre_mr;
 mod registrations;
 mod send_buf;
@@ -15,9 +16,9 @@ mod threshold;
 pub use buffer::Buffer;
 #[doc(hidden)] // For benchmarks.
 pub use calibrate::{Measured, calibrate, measure, threshold_of};
-pub(crate) use loan::{Lent, Loan, LoanCount, scope};
+pub(crate) use loan::{Lent, Loan, LoanCount, Scope, scope};
 pub(crate) use own_buf::OwnBuf;
-#[doc(hidden)] // For benchmarks.
+pub use owned_op::OwnedOp;
 pub use pre_mr::{PreMrBuf, PreMrPool};
 #[doc(hidden)] // For benchmarks.
 pub use registrations::{RegistrationCache, RegistrationLimits};

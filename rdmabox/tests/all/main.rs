@@ -27,6 +27,7 @@ mod refused_calls;
 mod session;
 mod started;
 mod started_calls;
+mod started_lists;
 #[path = "../support/mod.rs"]
 mod support;
 mod tls;

@@ -56,7 +56,7 @@ fn a_lent_buffer_comes_back_after_its_last_use() {
         });
         let (buf, count) = lent.take();
         fill(&cell);
-        assert_eq!((buf.map(|buf| buf.len()), count.load(Ordering::Relaxed)), (Some(2), 0));
+        assert_eq!((buf.map(|buf| buf.len()), count.outstanding.load(Ordering::Relaxed)), (Some(2), 0));
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
 }

@@ -13,10 +13,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use smallvec::SmallVec;
+
 use crate::{
     error::RequestError,
     memory::{Lent, LoanCount},
     runtime::{
+        queue::GroupOp,
         state::Runtime,
         wait::{CqWaiter, Notice, Ticket, in_callback},
     },
@@ -34,7 +37,7 @@ pub(crate) struct Started<B> {
     first_wait: Option<Instant>,
 }
 
-/// The outcome of a started request, and its buffer.
+/// The outcome of a started request, and its buffer. A failed atomic has none.
 type Ended<B> = (Result<(), RequestError>, Option<B>);
 
 impl Runtime {
@@ -53,6 +56,18 @@ impl Runtime {
     ) {
         self.queued.fetch_add(1, Ordering::SeqCst);
         let direction = self.queue(write, count, requests, ticket);
+        self.flush_started(direction, ticket);
+    }
+
+    /// Submits an ordered list, which must not be empty, that uses lent buffers.
+    pub(crate) fn begin_group(&self, ops: SmallVec<[GroupOp; 4]>, ticket: &Arc<Ticket>) {
+        self.queued.fetch_add(1, Ordering::SeqCst);
+        let direction = self.queue_group(ops, ticket);
+        self.flush_started(direction, ticket);
+    }
+
+    /// Flushes the direction of a started request, unless this thread has a plug.
+    fn flush_started(&self, direction: usize, ticket: &Ticket) {
         if !self.add_to_plug(direction) {
             self.flush(direction);
             self.poll_if_executed(ticket);
@@ -101,7 +116,7 @@ impl<B> Started<B> {
         self.runtime.flush_plug();
         self.ticket.set_owner_thread();
         let result = self.runtime.wait(&self.ticket);
-        (result, self.over())
+        self.end(result)
     }
 
     /// Waits at most for `limit`. Returns the outcome and the buffer, or the request if it is still
@@ -124,7 +139,7 @@ impl<B> Started<B> {
             return Err(self);
         }
         let result = self.runtime.time_out(&self.ticket);
-        Ok((result, self.over()))
+        Ok(self.end(result))
     }
 
     /// Returns true if the request is done. Otherwise `waker` is woken at its end.
@@ -140,14 +155,15 @@ impl<B> Started<B> {
     /// Returns the outcome and the buffer of a finished request.
     pub(crate) fn finish(self) -> Ended<B> {
         let result = self.ticket.result();
-        (result, self.over())
+        self.end(result)
     }
 
-    fn over(self) -> Option<B> {
+    fn end(self, result: Result<(), RequestError>) -> Ended<B> {
         let Started { runtime, ticket, lent, .. } = self;
+        let has_content = result.is_ok() || !lent.is_word();
         let (buf, count) = lent.take();
         runtime.idle_parts.put(ticket, count);
-        buf
+        (result, buf.filter(|_| has_content))
     }
 }
 
@@ -158,12 +174,13 @@ impl<B: Send + 'static> Started<B> {
         let Started { runtime, ticket, lent, .. } = self;
         let own = Arc::clone(&ticket);
         let weak = Arc::downgrade(&runtime);
-        let callback = Box::new(move |result| {
+        let callback = Box::new(move |result: Result<(), RequestError>| {
+            let has_content = result.is_ok() || !lent.is_word();
             let (buf, count) = lent.take();
             if let Some(runtime) = weak.upgrade() {
                 runtime.idle_parts.put(own, count);
             }
-            done(result, buf);
+            done(result, buf.filter(|_| has_content));
         });
         match ticket.set_owner_callback(callback) {
             Ok(()) => runtime.wake_pollers_for(&ticket),

@@ -83,6 +83,15 @@ impl Runtime {
         if ops.is_empty() {
             return Ok(());
         }
+        let ticket = Ticket::of_this_thread(ops.len());
+        let direction = self.queue_group(ops, &ticket);
+        self.flush(direction);
+        self.wait(&ticket)
+    }
+
+    /// Queues an ordered list, which must not be empty, and returns its direction. The caller has
+    /// to flush that direction.
+    pub(crate) fn queue_group(&self, ops: SmallVec<[GroupOp; 4]>, ticket: &Arc<Ticket>) -> usize {
         for op in &ops {
             match op.op {
                 SendOp::Read { .. } => self.stats.read_requests.inc(),
@@ -90,11 +99,9 @@ impl Runtime {
                 SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => self.stats.atomic_requests.inc(),
             }
         }
-        let ticket = Ticket::of_this_thread(ops.len());
-        let pending = Pending { request: Request::Group(ops), ticket: Arc::clone(&ticket) };
+        let pending = Pending { request: Request::Group(ops), ticket: Arc::clone(ticket) };
         self.directions[WRITE].push(std::iter::once(pending));
-        self.flush(WRITE);
-        self.wait(&ticket)
+        WRITE
     }
 
     /// Makes sure that the queue is combined after this call began, by this thread or by the

@@ -17,17 +17,23 @@ fn wrapped(remote: RemoteAddr, len: usize) -> RequestError {
     RequestError::Invalid(format!("range {:#x}+{len} wraps around", remote.addr))
 }
 
-/// Checks that the address of a word is a multiple of 8.
-pub(super) fn aligned(remote: RemoteAddr) -> Result<(), RequestError> {
-    match remote.addr.is_multiple_of(8) {
-        true => Ok(()),
-        false => Err(unaligned(remote)),
+/// Checks the remote ranges of an ordered list. `max` is the maximum length of a step.
+pub(super) fn list_fits(
+    ranges: impl ExactSizeIterator<Item = (RemoteAddr, usize)>,
+    max: u64,
+) -> Result<(), RequestError> {
+    const MAX_STEPS: usize = 64;
+    let steps = ranges.len();
+    if steps > MAX_STEPS {
+        return Err(RequestError::Invalid(format!("{steps} steps in a list, the limit is {MAX_STEPS}")));
     }
-}
-
-#[cold]
-fn unaligned(remote: RemoteAddr) -> RequestError {
-    RequestError::Invalid(format!("a word at {:#x}, which is not a multiple of 8", remote.addr))
+    for (remote, len) in ranges {
+        wraps(remote, len)?;
+        if len as u64 > max {
+            return Err(RequestError::Invalid(format!("a step of {len} bytes, the limit is {max}")));
+        }
+    }
+    Ok(())
 }
 
 /// Error text for a blocking request in a callback.

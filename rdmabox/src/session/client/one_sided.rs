@@ -3,15 +3,13 @@
 //! # Concurrency
 //! Any thread may call these methods, except inside a completion callback. No locks.
 
-use smallvec::SmallVec;
-
 use super::{
-    checks::{aligned, at, refuse_in_callback, wraps},
+    checks::{at, list_fits, refuse_in_callback, wraps},
     session::Session,
 };
 use crate::{
     error::RequestError,
-    memory,
+    memory::{self, Scope},
     runtime::GroupOp,
     verbs::{DirectOp, RemoteAddr, SendOp},
 };
@@ -53,6 +51,47 @@ pub enum Op<'a> {
         /// Receives the old value.
         old: &'a mut u64,
     },
+}
+
+impl Op<'_> {
+    /// Returns the remote range of the step.
+    pub(super) fn range(&self) -> (RemoteAddr, usize) {
+        match self {
+            Op::Write { remote, data } => (*remote, data.len()),
+            Op::Read { remote, out } => (*remote, out.len()),
+            Op::CompareSwap { remote, .. } | Op::FetchAdd { remote, .. } => (*remote, size_of::<u64>()),
+        }
+    }
+
+    /// Returns the step for execution on mapped memory.
+    fn direct(&mut self) -> DirectOp<'_> {
+        match self {
+            Op::Write { remote, data } => DirectOp::Write { remote: *remote, data },
+            Op::Read { remote, out } => DirectOp::Read { remote: *remote, out },
+            Op::CompareSwap { remote, compare, swap, old } => {
+                DirectOp::CompareSwap { remote: *remote, compare: *compare, swap: *swap, old }
+            }
+            Op::FetchAdd { remote, add, old } => DirectOp::FetchAdd { remote: *remote, add: *add, old },
+        }
+    }
+
+    /// Lends the local memory of the step. A failed atomic leaves an undefined old value.
+    pub(super) fn lend<'b>(&'b mut self, scope: &Scope<'b>) -> GroupOp {
+        let (op, loan) = match self {
+            Op::Write { remote, data } => {
+                (SendOp::Write { remote: *remote, imm: None }, scope.lend(data))
+            }
+            Op::Read { remote, out } => (SendOp::Read { remote: *remote }, scope.lend_mut(out)),
+            Op::CompareSwap { remote, compare, swap, old } => {
+                let op = SendOp::CompareSwap { remote: *remote, compare: *compare, swap: *swap };
+                (op, scope.lend_word(old))
+            }
+            Op::FetchAdd { remote, add, old } => {
+                (SendOp::FetchAdd { remote: *remote, add: *add }, scope.lend_word(old))
+            }
+        };
+        GroupOp { op, loan }
+    }
 }
 
 impl Session {
@@ -177,77 +216,30 @@ impl Session {
     /// # Errors
     /// As for [`write`](Self::write). Steps before the failed step have taken effect.
     pub fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
-        const MAX_STEPS: usize = 64;
-        if ops.len() > MAX_STEPS {
-            return Err(RequestError::Invalid(format!(
-                "{} steps in a list, the limit is {MAX_STEPS}",
-                ops.len()
-            )));
-        }
-        self.check(ops.iter().map(|op| match op {
-            Op::Write { remote, data } => (*remote, data.len()),
-            Op::Read { remote, out } => (*remote, out.len()),
-            Op::CompareSwap { remote, .. } | Op::FetchAdd { remote, .. } => (*remote, 8),
-        }))?;
-        let max = self.runtime.max_message();
-        let longest = ops.iter().map(|op| match op {
-            Op::Write { data, .. } => data.len() as u64,
-            Op::Read { out, .. } => out.len() as u64,
-            Op::CompareSwap { .. } | Op::FetchAdd { .. } => 8,
-        });
-        if let Some(len) = longest.max().filter(|len| *len > max) {
-            return Err(RequestError::Invalid(format!("a step of {len} bytes, the limit is {max}")));
-        }
-        let ops = self.execute_mapped(ops)?;
+        refuse_in_callback()?;
+        list_fits(ops.iter().map(Op::range), self.runtime.max_message())?;
+        let over = self.execute_mapped(ops.iter_mut().map(Op::direct))?;
+        let ops = &mut ops[over..];
         if ops.is_empty() {
             return Ok(());
         }
-        let mut old_values: SmallVec<[[u8; 8]; 4]> = SmallVec::from_elem([0; 8], ops.len());
-        let result = memory::scope(|scope| {
-            let steps = ops.iter_mut().zip(old_values.iter_mut()).map(|(op, old)| match op {
-                Op::Write { remote, data } => {
-                    GroupOp { op: SendOp::Write { remote: *remote, imm: None }, loan: scope.lend(data) }
-                }
-                Op::Read { remote, out } => {
-                    GroupOp { op: SendOp::Read { remote: *remote }, loan: scope.lend_mut(out) }
-                }
-                Op::CompareSwap { remote, compare, swap, .. } => GroupOp {
-                    op: SendOp::CompareSwap { remote: *remote, compare: *compare, swap: *swap },
-                    loan: scope.lend_mut(old),
-                },
-                Op::FetchAdd { remote, add, .. } => {
-                    GroupOp { op: SendOp::FetchAdd { remote: *remote, add: *add }, loan: scope.lend_mut(old) }
-                }
-            });
-            self.runtime.run_group(steps.collect())
-        });
-        for (op, value) in ops.iter_mut().zip(&old_values) {
-            if let Op::CompareSwap { old, .. } | Op::FetchAdd { old, .. } = op {
-                **old = u64::from_ne_bytes(*value);
-            }
-        }
-        result
+        memory::scope(|scope| self.runtime.run_group(ops.iter_mut().map(|op| op.lend(scope)).collect()))
     }
 
-    /// Executes the leading steps of a list that need no posting. Returns the remaining steps.
-    fn execute_mapped<'a, 'b>(&self, ops: &'a mut [Op<'b>]) -> Result<&'a mut [Op<'b>], RequestError> {
+    /// Executes the leading steps of a list that need no posting. Returns their number.
+    pub(super) fn execute_mapped<'a>(
+        &self,
+        steps: impl Iterator<Item = DirectOp<'a>>,
+    ) -> Result<usize, RequestError> {
         let mut over = 0;
-        while let Some(op) = ops.get_mut(over) {
-            let mut direct = match op {
-                Op::Write { remote, data } => DirectOp::Write { remote: *remote, data },
-                Op::Read { remote, out } => DirectOp::Read { remote: *remote, out },
-                Op::CompareSwap { remote, compare, swap, old } => {
-                    DirectOp::CompareSwap { remote: *remote, compare: *compare, swap: *swap, old }
-                }
-                Op::FetchAdd { remote, add, old } => DirectOp::FetchAdd { remote: *remote, add: *add, old },
-            };
-            match self.runtime.carry_out(&mut direct) {
+        for mut step in steps {
+            match self.runtime.carry_out(&mut step) {
                 Some(Ok(())) => over += 1,
                 Some(Err(e)) => return Err(e),
                 None => break,
             }
         }
-        Ok(&mut ops[over..])
+        Ok(over)
     }
 
     pub(super) fn max_part(&self) -> usize {

@@ -3,6 +3,9 @@
 //! # Concurrency
 //! Any thread may call these methods, also inside a completion callback. No locks.
 
+mod atomics;
+mod lists;
+
 use std::sync::Arc;
 
 use super::{

@@ -19,10 +19,12 @@ use crate::{
 };
 
 /// A started READ or WRITE ([`Session::start_read`](crate::Session::start_read),
-/// [`start_write`](crate::Session::start_write)).
+/// [`start_write`](crate::Session::start_write)), atomic or ordered list
+/// ([`start_fetch_add`](crate::Session::start_fetch_add),
+/// [`start_execute`](crate::Session::start_execute)).
 ///
 /// It is a future for any executor. A thread can also [`wait`](Self::wait) for it. Both return
-/// the buffer, in [`Failed`] if the transfer failed. A dropped transfer goes on, and its buffer
+/// the buffer, in [`Failed`] if the transfer failed. An atomic returns the old value instead. A dropped transfer goes on, and its buffer
 /// is dropped when the transfer is done.
 #[must_use = "the buffer comes back with the outcome"]
 pub struct Transfer<B: Send + 'static> {
@@ -42,6 +44,11 @@ impl<B: Send + 'static> Transfer<B> {
 
     pub(crate) fn finished(result: Result<(), RequestError>, buf: B) -> Transfer<B> {
         Transfer { started: None, over: Some(with_buffer(result, buf)) }
+    }
+
+    /// Returns a transfer that had no buffer when it failed.
+    pub(crate) fn failed(error: RequestError) -> Transfer<B> {
+        Transfer { started: None, over: Some(Err(Failed { error, buffer: None })) }
     }
 
     /// Returns true if [`wait`](Self::wait) would not block. This call makes no progress itself.
@@ -134,7 +141,8 @@ fn with_buffer<B>(result: Result<(), RequestError>, buf: B) -> Result<B, Failed<
 /// If there is none, because it was returned before.
 fn outcome<B>(ended: Option<(Result<(), RequestError>, Option<B>)>) -> Result<B, Failed<B>> {
     match ended {
-        Some((result, Some(buf))) => with_buffer(result, buf),
+        Some((Ok(()), Some(buf))) => Ok(buf),
+        Some((Err(error), buffer)) => Err(Failed { error, buffer }),
         _ => panic!("the outcome of a transfer is given once"),
     }
 }

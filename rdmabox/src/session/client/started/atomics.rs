@@ -1,0 +1,107 @@
+//! Started atomics, whose outcome is the old value of the word.
+//!
+//! # Concurrency
+//! Any thread may call these methods, also inside a completion callback. No locks.
+
+use std::sync::Arc;
+
+use smallvec::smallvec;
+
+use super::super::{checks::wraps, session::Session, transfer::Transfer};
+use crate::{
+    error::Failed,
+    memory::Lent,
+    runtime::{GroupOp, Started, in_callback},
+    verbs::{DirectOp, RemoteAddr, SendOp},
+};
+
+impl Session {
+    /// Starts a [`compare_swap`](Self::compare_swap). The transfer returns the old value.
+    ///
+    /// Atomics that one thread starts on the same word take effect in the order of their starts.
+    ///
+    /// # Errors
+    /// The transfer fails without a buffer. It is unknown whether the swap took place, except
+    /// after [`RequestError::Invalid`](crate::RequestError::Invalid).
+    ///
+    /// ```
+    /// # use rdmabox::{MemoryServer, Session, SessionOptions};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let host = MemoryServer::listen(&["127.0.0.1:0".parse()?], 1 << 20)?;
+    /// # let session = Session::connect(&host.addresses()[0], &SessionOptions::default())?;
+    /// # let base = MemoryServer::locate(&session)?.base;
+    /// // Two words change at once: both requests are under way before the first wait.
+    /// let (lock, count) = session.together(|| {
+    ///     (session.start_compare_swap(base, 0, 1), session.start_fetch_add(base.at(8), 5))
+    /// });
+    /// assert_eq!((lock.wait()?, count.wait()?), (0, 0));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn start_compare_swap(&self, remote: RemoteAddr, compare: u64, swap: u64) -> Transfer<u64> {
+        self.start_atomic(SendOp::CompareSwap { remote, compare, swap }, remote, |old| {
+            DirectOp::CompareSwap { remote, compare, swap, old }
+        })
+    }
+
+    /// Starts a [`fetch_add`](Self::fetch_add). The transfer returns the old value.
+    ///
+    /// # Errors
+    /// As for [`start_compare_swap`](Self::start_compare_swap).
+    pub fn start_fetch_add(&self, remote: RemoteAddr, add: u64) -> Transfer<u64> {
+        self.start_atomic(SendOp::FetchAdd { remote, add }, remote, |old| DirectOp::FetchAdd {
+            remote,
+            add,
+            old,
+        })
+    }
+
+    /// Starts a [`compare_swap`](Self::compare_swap) and runs `done` with the old value, as
+    /// [`write_then`](Self::write_then).
+    pub fn compare_swap_then(
+        &self,
+        remote: RemoteAddr,
+        compare: u64,
+        swap: u64,
+        done: impl FnOnce(Result<u64, Failed<u64>>) + Send + 'static,
+    ) {
+        self.start_compare_swap(remote, compare, swap).then(&self.runtime, done);
+    }
+
+    /// Starts a [`fetch_add`](Self::fetch_add) and runs `done` with the old value, as
+    /// [`write_then`](Self::write_then).
+    pub fn fetch_add_then(
+        &self,
+        remote: RemoteAddr,
+        add: u64,
+        done: impl FnOnce(Result<u64, Failed<u64>>) + Send + 'static,
+    ) {
+        self.start_fetch_add(remote, add).then(&self.runtime, done);
+    }
+
+    fn start_atomic(
+        &self,
+        op: SendOp,
+        remote: RemoteAddr,
+        direct: impl FnOnce(&mut u64) -> DirectOp<'_>,
+    ) -> Transfer<u64> {
+        if let Err(e) = wraps(remote, size_of::<u64>()) {
+            return Transfer::failed(e);
+        }
+        let mut old = 0;
+        // In a callback, inline execution could recurse: each callback could start the next
+        // request.
+        if !in_callback()
+            && let Some(result) = self.runtime.carry_out(&mut direct(&mut old))
+        {
+            return match result {
+                Ok(()) => Transfer::finished(Ok(()), old),
+                Err(e) => Transfer::failed(e),
+            };
+        }
+        let (ticket, loans) = self.runtime.take_idle(1);
+        let lent = Lent::word(loans);
+        self.runtime.begin_group(smallvec![GroupOp { op, loan: lent.lend_word() }], &ticket);
+        Transfer::new(Started::new(Arc::clone(&self.runtime), ticket, lent))
+    }
+}

@@ -1,0 +1,70 @@
+//! Started ordered lists, whose steps own their buffers.
+//!
+//! # Concurrency
+//! Any thread may call these methods, also inside a completion callback. No locks.
+
+use std::sync::Arc;
+
+use super::super::{checks::list_fits, session::Session, transfer::Transfer};
+use crate::{
+    error::Failed,
+    memory::{Lent, OwnedOp, RecvBuf},
+    runtime::{GroupOp, Started, in_callback},
+};
+
+impl Session {
+    /// Starts an ordered list, as [`execute`](Self::execute): in order, on one queue pair, with
+    /// one doorbell. The transfer returns the list with what its steps read.
+    ///
+    /// The list is one unit among started requests. It waits for the overlapping writes before it,
+    /// and other requests may pass it.
+    ///
+    /// # Errors
+    /// The transfer fails with the list. Steps before the failed step have taken effect. It is
+    /// unknown whether later steps have, and what the failed steps read is undefined.
+    ///
+    /// ```
+    /// # use rdmabox::{MemoryServer, OwnedOp, Session, SessionOptions};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let host = MemoryServer::listen(&["127.0.0.1:0".parse()?], 1 << 20)?;
+    /// # let session = Session::connect(&host.addresses()[0], &SessionOptions::default())?;
+    /// # let base = MemoryServer::locate(&session)?.base;
+    /// let list = session.start_execute(vec![
+    ///     OwnedOp::Write { remote: base.at(64), data: b"record".to_vec() },
+    ///     OwnedOp::FetchAdd { remote: base, add: 1, old: 0 },
+    ///     OwnedOp::Read { remote: base.at(64), out: vec![0; 6] },
+    /// ]);
+    /// let list = list.wait()?;
+    /// assert!(matches!(&list[2], OwnedOp::Read { out, .. } if out == b"record"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn start_execute<B: RecvBuf>(&self, mut ops: Vec<OwnedOp<B>>) -> Transfer<Vec<OwnedOp<B>>> {
+        if let Err(e) = list_fits(ops.iter().map(OwnedOp::range), self.runtime.max_message()) {
+            return Transfer::finished(Err(e), ops);
+        }
+        // In a callback, inline execution could recurse: each callback could start the next list.
+        let over = match in_callback() {
+            true => Ok(0),
+            false => self.execute_mapped(ops.iter_mut().map(OwnedOp::direct)),
+        };
+        let over = match over {
+            Ok(over) if over < ops.len() => over,
+            other => return Transfer::finished(other.map(drop), ops),
+        };
+        let (ticket, loans) = self.runtime.take_idle(ops.len() - over);
+        let mut lent = Lent::new(ops, loans);
+        let steps = lent.lend_steps(over).map(|(op, loan)| GroupOp { op, loan }).collect();
+        self.runtime.begin_group(steps, &ticket);
+        Transfer::new(Started::new(Arc::clone(&self.runtime), ticket, lent))
+    }
+
+    /// Starts an ordered list and runs `done` with it, as [`write_then`](Self::write_then).
+    pub fn execute_then<B: RecvBuf>(
+        &self,
+        ops: Vec<OwnedOp<B>>,
+        done: impl FnOnce(Result<Vec<OwnedOp<B>>, Failed<Vec<OwnedOp<B>>>>) + Send + 'static,
+    ) {
+        self.start_execute(ops).then(&self.runtime, done);
+    }
+}
