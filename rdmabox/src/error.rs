@@ -167,8 +167,9 @@ pub struct Failed<B> {
     pub error: RequestError,
     /// The buffer of the request. The content of the buffer of a failed READ is undefined.
     ///
-    /// `None` if the transfer goes on without an owner, because a callback
-    /// [waited](crate::Transfer::wait) for it. The buffer is dropped when the transfer is done.
+    /// `None` for an atomic, which has no buffer. `None` also if the transfer goes on without an
+    /// owner, because a callback [waited](crate::Transfer::wait) for it. The buffer is dropped when
+    /// the transfer is done.
     pub buffer: Option<B>,
 }
 

@@ -3,9 +3,13 @@
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,
+    sync::Arc,
+    time::Duration,
 };
 
-use rdmabox::{BatchMode, Op, OwnedOp, PollingMode, ProviderKind};
+use rdmabox::{
+    BatchMode, Buffer, Op, OwnedOp, PollingMode, ProviderKind, RemoteAddr, Session, across, wait_all,
+};
 
 mod support;
 
@@ -188,6 +192,59 @@ fn short_started_lists_allocate_nothing() {
         ]);
         let list = || kept = Some(session.start_execute(kept.take().unwrap()).wait().unwrap());
         assert_eq!(allocations(list), 0);
+    });
+}
+
+/// The outcomes are one vector, and there is none for the waits.
+#[test]
+fn lists_across_sessions_allocate_their_outcomes() {
+    on_each_provider(|f| {
+        let sessions = [f.connect(), f.connect(), f.connect()];
+        let base = base(&sessions[0]);
+        let bases = sessions.each_ref().map(own_base);
+        let data = [1; 512];
+        let lists = || {
+            let (mut old, [one, two, three]) = (0, bases);
+            let mut first = [Op::Write { remote: at(one, 64), data: &data }];
+            let mut second = [Op::FetchAdd { remote: two, add: 1, old: &mut old }];
+            let mut third = [Op::Write { remote: at(three, 8192), data: &data }];
+            let [a, b, c] = &sessions;
+            let outcomes = across(&mut [(a, &mut first), (b, &mut second), (c, &mut third)]);
+            assert!(outcomes.iter().all(Result::is_ok));
+        };
+        assert_eq!(allocations(lists), ROUNDS as u64);
+        let mut kept = Some((session_buffer(&sessions[0]), session_buffer(&sessions[1])));
+        let waits = || {
+            let (one, two) = kept.take().unwrap();
+            let mut one = sessions[0].start_write(base, one);
+            let mut two = sessions[1].start_read(bases[1], two);
+            assert!(wait_all(&mut [&mut one, &mut two], Duration::from_secs(60)));
+            kept = Some((one.wait().unwrap(), two.wait().unwrap()));
+        };
+        assert_eq!(allocations(waits), 0);
+    });
+}
+
+fn own_base(session: &Arc<Session>) -> RemoteAddr {
+    base(session)
+}
+
+fn session_buffer(session: &Session) -> Buffer {
+    session.buffer(4096).unwrap()
+}
+
+/// The state of the call, and its reply. The host's reply has the buffer of an earlier request.
+#[test]
+fn a_pending_call_allocates_its_state_and_its_reply() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let mut request = Some(b"abc".to_vec());
+        let call = || {
+            let reply = session.call_async(request.take().unwrap()).wait().unwrap();
+            request = Some(reply);
+        };
+        // Its state, whose lists of waiters grow no more.
+        assert_eq!(allocations(call), ROUNDS as u64);
     });
 }
 

@@ -10,6 +10,7 @@
 mod blocking_call;
 mod call_all;
 mod parked_call;
+mod pending_call;
 mod pipelined_call;
 
 use std::{
@@ -20,10 +21,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 pub(crate) use self::blocking_call::WaitingCalls;
 use self::parked_call::ParkedCalls;
+pub(crate) use self::pending_call::CallState;
+use self::pending_call::PendingCalls;
 use self::pipelined_call::StartedCalls;
 pub use self::{blocking_call::Cancel, pipelined_call::StartedReply};
 use super::{
@@ -33,7 +36,7 @@ use super::{
 use crate::{
     error::RequestError,
     polling::{PollingMode, Retry},
-    runtime::{CqWaiters, Notice, Ticket, WaitOutcome},
+    runtime::{CqWaiters, Notice, ShortestTimeout, Ticket, WaitOutcome},
     stats::Stats,
     verbs::{CompletionQueue, ProtectionDomain, QueuePair, VerbsError, WcStatus, WorkCompletion},
 };
@@ -48,6 +51,8 @@ enum Owner {
     Parked,
     /// A parked call for which the host was asked to reply by message.
     Rung,
+    /// A call whose owner polls, waits for or has dropped it.
+    Pending(Arc<CallState>),
 }
 
 #[derive(Debug, Default)]
@@ -78,6 +83,19 @@ enum CallOutcome {
     Deferred,
 }
 
+/// The time at which a call fails, and its timeout.
+#[derive(Clone, Copy, Debug)]
+struct Deadline {
+    at: Instant,
+    timeout: Duration,
+}
+
+impl Deadline {
+    fn after(timeout: Duration) -> Deadline {
+        Deadline { at: Instant::now() + timeout, timeout }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct RpcClient {
     messages: Messages,
@@ -92,10 +110,12 @@ pub(crate) struct RpcClient {
     joining: Mutex<()>,
     started: StartedCalls,
     parked: ParkedCalls,
+    pending: PendingCalls,
     /// Set if calls use fetching.
     fetch: Option<FetchClient>,
     stats: Arc<Stats>,
     timeout: Duration,
+    shortest_timeout: ShortestTimeout,
 }
 
 /// Index of the client's only completion queue.
@@ -123,9 +143,11 @@ impl RpcClient {
             joining: Mutex::new(()),
             started: StartedCalls::new(CQ_INDEX, started_reply),
             parked: ParkedCalls::default(),
+            pending: PendingCalls::default(),
             fetch: None,
             stats,
             timeout,
+            shortest_timeout: ShortestTimeout::new(timeout),
         })
     }
 
@@ -134,14 +156,24 @@ impl RpcClient {
         RpcClient { fetch, ..self }
     }
 
+    /// Records a timeout that calls may have from now on.
+    pub(crate) fn note_timeout(&self, timeout: Duration) {
+        self.shortest_timeout.note(timeout);
+    }
+
     pub(crate) fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Acquire)
     }
 
-    /// Calls, and waits for the reply up to the session timeout.
-    pub(crate) fn call(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<(), RequestError> {
+    /// Calls, and waits for the reply up to `timeout`.
+    pub(crate) fn call(
+        &self,
+        request: &[u8],
+        reply: &mut Vec<u8>,
+        timeout: Duration,
+    ) -> Result<(), RequestError> {
         check_length(request)?;
-        let result = self.call_once(0, request, reply);
+        let result = self.call_once(0, request, reply, timeout);
         if result.is_err() {
             self.stats.errors.inc();
         }
@@ -155,12 +187,13 @@ impl RpcClient {
         request: &[u8],
         reply: &mut Vec<u8>,
         cancel: &Cancel,
+        timeout: Duration,
         join: &dyn Fn() -> Result<WaitingCalls, String>,
     ) -> Result<(), RequestError> {
         check_length(request)?;
         let result = self.waiting(join).and_then(|waiting| {
             let mut call = waiting.number(cancel)?;
-            match self.call_once(call.number, request, reply)? {
+            match self.call_once(call.number, request, reply, timeout)? {
                 CallOutcome::Reply => Ok(()),
                 CallOutcome::Deferred => waiting.wait(&mut call, reply, &self.stats, &|| self.fail()),
             }
@@ -175,9 +208,9 @@ impl RpcClient {
     ///
     /// # Errors
     /// The call was not made.
-    pub(crate) fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
+    pub(crate) fn start_call(&self, request: &[u8], timeout: Duration) -> Result<(), RequestError> {
         check_length(request)?;
-        let deadline = Instant::now() + self.timeout;
+        let deadline = Deadline::after(timeout);
         // Answered calls return their places.
         self.collect_parked(false);
         let slot = self
@@ -190,7 +223,7 @@ impl RpcClient {
         self.stats.calls_started.inc();
         let mapped = self.fetch.as_ref().filter(|fetch| fetch.is_mapped());
         self.slots[slot].lock().begin(if mapped.is_some() { Owner::Parked } else { Owner::Started }, 0);
-        self.started.begin(slot, Instant::now() + self.timeout);
+        self.started.begin(slot, Instant::now() + timeout);
         match mapped {
             Some(fetch) => self.park(fetch, slot, request),
             None => self.send_or_fail(Header::plain(slot), request),
@@ -198,12 +231,9 @@ impl RpcClient {
         Ok(())
     }
 
-    /// Waits until all calls started before have been answered, at most for `limit`. The session
-    /// fails then.
-    pub(crate) fn finish_calls(&self, limit: Duration) -> Result<(), RequestError> {
-        // No limit above the timeout is of use, and a sum with a very long one would overflow.
-        let deadline = Instant::now() + limit.min(self.timeout);
-        let result = self.wait_until(self.started.replies(), deadline);
+    /// Waits until all calls started before have been answered.
+    pub(crate) fn finish_calls(&self, timeout: Duration) -> Result<(), RequestError> {
+        let result = self.wait_until(self.started.replies(), Deadline::after(timeout));
         result.inspect_err(|_| self.stats.errors.inc())
     }
 
@@ -211,7 +241,7 @@ impl RpcClient {
     fn wait_until(
         &self,
         ticket: Result<Option<Arc<Ticket>>, RequestError>,
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Result<(), RequestError> {
         ticket?.map_or(Ok(()), |ticket| {
             // Parked calls have to be answered by message: only a message wakes a sleeping thread.
@@ -249,10 +279,11 @@ impl RpcClient {
         number: u32,
         request: &[u8],
         reply: &mut Vec<u8>,
+        timeout: Duration,
     ) -> Result<CallOutcome, RequestError> {
         self.stats.calls.inc();
         let begun = Instant::now();
-        let deadline = begun + self.timeout;
+        let deadline = Deadline { at: begun + timeout, timeout };
         let slot = self.take_slot(deadline)?;
         let (result, polled) = match &self.fetch {
             // A call whose reply may be deferred always goes by message.
@@ -283,11 +314,14 @@ impl RpcClient {
     fn give_slot(&self, slot: usize) {
         self.free.lock().push(slot);
         self.freed.notify_one();
+        if self.has_queued() {
+            self.send_queued();
+        }
     }
 
-    fn take_slot(&self, deadline: Instant) -> Result<usize, RequestError> {
+    fn take_slot(&self, deadline: Deadline) -> Result<usize, RequestError> {
         let mut free = self.free.lock();
-        let mut timed_out = false;
+        let (mut timed_out, mut woken) = (false, false);
         loop {
             if self.is_dead() {
                 return Err(RequestError::Disconnected);
@@ -298,12 +332,17 @@ impl RpcClient {
             if timed_out {
                 break;
             }
-            timed_out = self.freed.wait_until(&mut free, deadline).timed_out();
+            if !std::mem::replace(&mut woken, true) {
+                // No thread may be polling for the pending calls that have slots.
+                MutexGuard::unlocked(&mut free, || self.wake_call_poller());
+                continue;
+            }
+            timed_out = self.freed.wait_until(&mut free, deadline.at).timed_out();
         }
         drop(free);
         // Handled like any other timeout: the peer did not answer in time.
         self.fail();
-        Err(RequestError::Timeout(self.timeout))
+        Err(RequestError::Timeout(deadline.timeout))
     }
 
     fn call_by_message(
@@ -312,7 +351,7 @@ impl RpcClient {
         number: u32,
         request: &[u8],
         reply: &mut Vec<u8>,
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Result<CallOutcome, RequestError> {
         let ticket = self.begin_call(slot, number, Some(reply));
         self.send_or_fail(Header { slot, kind: Kind::Plain, number }, request);
@@ -347,11 +386,11 @@ impl RpcClient {
 
     /// Polls until the ticket is done. At the deadline the session fails, which completes the
     /// ticket.
-    fn wait_for(&self, ticket: &Arc<Ticket>, deadline: Instant) -> Result<(), RequestError> {
+    fn wait_for(&self, ticket: &Arc<Ticket>, deadline: Deadline) -> Result<(), RequestError> {
         let dispatch = |wcs: &[WorkCompletion]| self.dispatch(wcs);
         let mut timed_out = false;
         while !ticket.is_done() {
-            match self.cq_waiters.wait(ticket, deadline, &self.stats, &dispatch) {
+            match self.cq_waiters.wait(ticket, deadline.at, &self.stats, &dispatch) {
                 WaitOutcome::Done => {}
                 WaitOutcome::TimedOut => {
                     timed_out = true;
@@ -364,7 +403,7 @@ impl RpcClient {
             }
         }
         match ticket.result() {
-            Err(_) if timed_out => Err(RequestError::Timeout(self.timeout)),
+            Err(_) if timed_out => Err(RequestError::Timeout(deadline.timeout)),
             other => other,
         }
     }
@@ -376,7 +415,7 @@ impl RpcClient {
         slot: usize,
         request: &[u8],
         reply: &mut Vec<u8>,
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Result<CallOutcome, RequestError> {
         let ticket = self.begin_call(slot, 0, None);
         if self.is_dead() {
@@ -423,7 +462,7 @@ impl RpcClient {
         slot: usize,
         ticket: &Arc<Ticket>,
         reply: &mut Vec<u8>,
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Result<CallOutcome, RequestError> {
         self.wait_for(ticket, deadline)?;
         let in_memory = {
@@ -487,7 +526,7 @@ impl RpcClient {
             }
             let owner = entry.owner.take_if(|owner| match owner {
                 Owner::Caller(_) | Owner::Rung => true,
-                Owner::Started => !in_memory,
+                Owner::Started | Owner::Pending(_) => !in_memory,
                 Owner::Parked => false,
             })?;
             entry.deferred = header.kind == Kind::Deferred;
@@ -515,6 +554,7 @@ impl RpcClient {
                 self.stats.call_latency.record(ticket.started().elapsed());
                 self.notify(&ticket, result);
             }
+            Owner::Pending(call) => self.finish_pending(slot, &call, result),
             Owner::Started | Owner::Parked | Owner::Rung => {
                 // No thread sleeps on the completion queue while this thread polls it, so no wake
                 // is needed.
@@ -570,9 +610,12 @@ impl RpcClient {
         if let Some(fetch) = &self.fetch {
             fetch.fail();
         }
-        for slot in &self.slots {
-            let owner = slot.lock().owner.take();
+        for (slot, entry) in self.slots.iter().enumerate() {
+            let owner = entry.lock().owner.take();
             match owner {
+                Some(Owner::Pending(call)) => {
+                    self.finish_pending(slot, &call, Err(RequestError::Disconnected))
+                }
                 Some(Owner::Caller(ticket)) => self.notify(&ticket, Err(RequestError::Disconnected)),
                 Some(Owner::Started | Owner::Parked | Owner::Rung) => {
                     self.started.report(Err(RequestError::Disconnected))
@@ -582,6 +625,8 @@ impl RpcClient {
         }
         self.started.fail().iter().for_each(|waiter| self.notify(waiter, Err(RequestError::Disconnected)));
         self.freed.notify_all();
+        self.fail_queued();
+        self.stop_call_poller();
         if let Some(waiting) = self.waiting.get() {
             waiting.fail();
         }

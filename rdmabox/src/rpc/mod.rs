@@ -19,14 +19,14 @@ mod server;
 
 #[cfg(feature = "fuzzing")]
 pub(crate) use self::fetch::MEMORY as CALL_MEMORY;
+pub(crate) use self::{
+    client::{CallState, RpcClient, WaitingCalls},
+    fetch::{FetchClient, HostSlots, OneSided},
+    message::{LATE_DEPTH, QUEUE_DEPTH},
+    server::{Handler, LateReplies, Reason, RpcServer},
+};
 pub use self::{
     client::{Cancel, StartedReply},
     message::MAX_CALL,
     server::{Answer, CallError, PendingReply, Reply},
-};
-pub(crate) use self::{
-    client::{RpcClient, WaitingCalls},
-    fetch::{FetchClient, HostSlots, OneSided},
-    message::{LATE_DEPTH, QUEUE_DEPTH},
-    server::{Handler, LateReplies, Reason, RpcServer},
 };

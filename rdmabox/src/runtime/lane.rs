@@ -7,7 +7,11 @@
 //! # Concurrency
 //! Called from any thread. `queue` is locked before `qp`. `unsettled_writes` is a leaf.
 
-use std::{collections::VecDeque, sync::Arc, time::Instant};
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use smallvec::SmallVec;
 
@@ -132,9 +136,17 @@ impl LaneQueue {
         self.members.iter().any(|member| Arc::ptr_eq(&member.ticket, ticket))
     }
 
-    /// Returns the time at which the oldest request was posted.
-    pub(crate) fn oldest(&self) -> Option<Instant> {
-        self.posted.front().map(|wr| wr.posted_at)
+    /// Returns the timeout that a request has exceeded. No request has a timeout below `shortest`.
+    pub(crate) fn overdue(&self, now: Instant, shortest: Duration) -> Option<Duration> {
+        let waited = |wr: &PostedWr| now.saturating_duration_since(wr.posted_at);
+        let mut members = self.members.iter();
+        // The requests are in the order of their posts.
+        self.posted.iter().take_while(|wr| waited(wr) >= shortest).find_map(|wr| {
+            let timeouts = members.by_ref().take(wr.members).map(|member| member.ticket.timeout());
+            timeouts
+                .filter(|timeout| waited(wr) >= *timeout)
+                .fold(None, |first, timeout| first.or(Some(timeout)))
+        })
     }
 
     /// Moves all requests to `finished`, as flushed.

@@ -27,8 +27,11 @@ mod wait;
 pub use self::path::Until;
 pub(crate) use self::{
     link::Link,
-    path::Started,
+    path::{Started, SubmittedList, deadline_of},
     queue::{GroupOp, MergeQueue},
     state::{Runtime, RuntimeInit},
-    wait::{CqWaiters, Notice, Ticket, WaitOutcome, as_callback, in_callback},
+    wait::{
+        CqSource, CqUser, CqWaiter, CqWaiters, Notice, ShortestTimeout, Ticket, WaitOutcome, Waitable,
+        as_callback, in_callback, wait_many,
+    },
 };

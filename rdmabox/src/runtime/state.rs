@@ -9,7 +9,7 @@ use super::{
     poller_state::PollerState,
     queue::{Batch, Direction, IdleParts, ObjectPool},
     serve_state::ServeState,
-    wait::{CqWaiters, MAX_LANES},
+    wait::{CqWaiters, MAX_LANES, ShortestTimeout},
 };
 use crate::{
     admission::Admission,
@@ -86,6 +86,7 @@ pub(crate) struct Runtime {
     pub(super) last_lane: AtomicUsize,
     pub(super) dead: AtomicBool,
     pub(super) timeout: Duration,
+    pub(super) shortest_timeout: ShortestTimeout,
     pub(super) mend_timeout: Duration,
     /// True if posting executes the request. Combiners then post outside their lock, so that
     /// several threads copy in parallel.
@@ -152,6 +153,7 @@ impl Runtime {
             last_lane: AtomicUsize::new(0),
             dead: AtomicBool::new(false),
             timeout: init.timeout,
+            shortest_timeout: ShortestTimeout::new(init.timeout),
             mend_timeout: init.mend_timeout,
             executes_at_post,
             batch_pool: ObjectPool::default(),
@@ -181,6 +183,16 @@ impl Runtime {
             }
         }
         !self.is_dead()
+    }
+
+    /// Returns the session's operation timeout.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Records an operation timeout that requests may have from now on.
+    pub(crate) fn note_timeout(&self, timeout: Duration) {
+        self.shortest_timeout.note(timeout);
     }
 
     /// Returns the length limit of one message, in bytes. Callers split longer transfers.

@@ -84,11 +84,13 @@ impl FetchLane {
 
 impl OneSided for FetchLane {
     fn write(&self, to: RemoteAddr, bytes: &[u8]) -> Result<(), RequestError> {
-        memory::scope(|scope| self.0.run(true, 1, std::iter::once((to, scope.lend(bytes)))))
+        memory::scope(|scope| self.0.run(true, 1, std::iter::once((to, scope.lend(bytes))), self.0.timeout()))
     }
 
     fn read(&self, from: RemoteAddr, out: &mut [u8]) -> Result<(), RequestError> {
-        memory::scope(|scope| self.0.run(false, 1, std::iter::once((from, scope.lend_mut(out)))))
+        memory::scope(|scope| {
+            self.0.run(false, 1, std::iter::once((from, scope.lend_mut(out))), self.0.timeout())
+        })
     }
 
     fn map(&self, at: RemoteAddr, len: u64, needs: Access) -> Option<(Arc<Memory>, usize)> {

@@ -25,7 +25,10 @@ mod stream;
 
 pub use self::{
     address::{Address, AddressError, ProviderKind, ProviderKindError},
-    client::{CallsBy, CallsByError, Op, Session, SessionBuilder, SessionOptions, Transfer},
+    client::{
+        CallsBy, CallsByError, Op, Pending, PendingCall, Session, SessionBuilder, SessionOptions, Transfer,
+        across, wait_all, wait_any,
+    },
     error::{ConnectError, HostError},
     host::{Export, Fencing, Host, HostHandle, Peer, PeerProcess, Service, SessionTerminator},
     memory_server::MemoryServer,

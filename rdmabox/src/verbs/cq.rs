@@ -1,6 +1,6 @@
 //! Completion queues.
 
-use std::time::Duration;
+use std::{os::fd::BorrowedFd, time::Duration};
 
 use super::error::VerbsError;
 
@@ -142,6 +142,14 @@ pub trait CompletionQueue: std::any::Any + Send + Sync + std::fmt::Debug {
 
     /// Makes the current or the next [`wait`](Self::wait) return. Any thread may call it.
     fn wake(&self);
+
+    /// Returns the descriptors that become readable when [`wait`](Self::wait) has to be called
+    /// without blocking: at the event of [`arm`](Self::arm), a [`wake`](Self::wake), or work for
+    /// the waiting thread. A thread can so wait for several queues. Returns none if the queue
+    /// has no such descriptors.
+    fn event_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        [None, None]
+    }
 
     /// Returns the number of completions that the queue can hold.
     fn depth(&self) -> usize;

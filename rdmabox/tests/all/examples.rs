@@ -208,6 +208,24 @@ fn call_rate_prints_a_row_for_each_combination() {
 }
 
 #[test]
+fn across_prints_a_row_for_each_way() {
+    for (provider, shown) in [("shm", "shared memory"), ("tcp", "TCP")] {
+        let lines = run("across", &[provider, "65536", "40"]);
+        assert!(
+            lines[0].starts_with(&format!("40 rounds of 65536 bytes per host, through {shown}")),
+            "{lines:?}"
+        );
+        let rows = lines[3..].iter().map(|line| {
+            let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+            let ["", name, median, rate, of_one, ""] = cells[..] else { panic!("{line:?}") };
+            assert!(number(median) > 0.0 && number(rate) > 0.0 && number(of_one) > 0.0, "{line:?}");
+            name
+        });
+        assert_eq!(rows.collect::<Vec<_>>(), ["one host", "two, one by one", "two, across"]);
+    }
+}
+
+#[test]
 fn lend_lends() {
     let dir = tempfile::tempdir().unwrap();
     for address in addresses(&dir) {

@@ -5,6 +5,7 @@
 //! such as allocations, descriptors or threads, are programs of their own, and so is the
 //! conformance suite of the providers.
 
+mod across;
 mod awaited;
 mod callbacks;
 mod calls_together;
@@ -23,6 +24,7 @@ mod life_cycle;
 mod load;
 mod mechanisms;
 mod on_the_spot;
+mod pending_calls;
 mod refused_calls;
 mod session;
 mod started;
@@ -30,6 +32,7 @@ mod started_calls;
 mod started_lists;
 #[path = "../support/mod.rs"]
 mod support;
+mod timeouts;
 mod tls;
 mod wait_timeout;
 

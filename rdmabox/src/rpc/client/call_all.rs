@@ -7,9 +7,9 @@
 //! # Concurrency
 //! Called from any thread. Locks as in the parent module.
 
-use std::{collections::VecDeque, sync::Arc, time::Instant};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use super::{RpcClient, check_length};
+use super::{Deadline, RpcClient, check_length};
 use crate::{
     error::RequestError,
     rpc::message::{CALL_SLOTS, Header},
@@ -18,9 +18,14 @@ use crate::{
 
 impl RpcClient {
     /// Makes calls concurrently. `replies` has as many entries as `requests`.
-    pub(crate) fn call_all(&self, requests: &[Vec<u8>], replies: &mut [Vec<u8>]) -> Result<(), RequestError> {
+    pub(crate) fn call_all(
+        &self,
+        requests: &[Vec<u8>],
+        replies: &mut [Vec<u8>],
+        timeout: Duration,
+    ) -> Result<(), RequestError> {
         requests.iter().try_for_each(|request| check_length(request))?;
-        let deadline = Instant::now() + self.timeout;
+        let deadline = Deadline::after(timeout);
         let mut in_flight: VecDeque<(usize, Arc<Ticket>, &mut Vec<u8>)> = VecDeque::new();
         let mut outcome = Ok(());
         for (request, reply) in requests.iter().zip(replies) {
@@ -65,7 +70,7 @@ impl RpcClient {
     fn finish_call(
         &self,
         (slot, ticket, reply): (usize, Arc<Ticket>, &mut Vec<u8>),
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Result<(), RequestError> {
         let result = self.wait_for(&ticket, deadline);
         if result.is_ok() {

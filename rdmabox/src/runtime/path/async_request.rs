@@ -41,9 +41,10 @@ pub(crate) struct Started<B> {
 type Ended<B> = (Result<(), RequestError>, Option<B>);
 
 impl Runtime {
-    /// Returns a ticket for `count` requests, and a loan count for their buffer.
-    pub(crate) fn take_idle(&self, count: usize) -> (Arc<Ticket>, LoanCount) {
-        self.idle_parts.take(count)
+    /// Returns a ticket for `count` requests with an operation timeout, and a loan count for their
+    /// buffer.
+    pub(crate) fn take_idle(&self, count: usize, timeout: Duration) -> (Arc<Ticket>, LoanCount) {
+        self.idle_parts.take(count, timeout)
     }
 
     /// Submits requests of one direction that use a lent buffer.
@@ -126,11 +127,9 @@ impl<B> Started<B> {
             return Ok(self.finish());
         }
         let now = now();
-        let overdue = *self.first_wait.get_or_insert(now) + self.runtime.timeout;
+        let overdue = self.own_by_thread(now);
         // No limit above the timeout is of use, and a sum with a very long one would overflow.
-        let deadline = overdue.min(now + limit.min(self.runtime.timeout));
-        self.runtime.flush_plug();
-        self.ticket.set_owner_thread();
+        let deadline = overdue.min(now + limit.min(self.ticket.timeout()));
         if self.runtime.wait_until(&self.ticket, deadline) {
             return Ok(self.finish());
         }
@@ -140,6 +139,22 @@ impl<B> Started<B> {
         }
         let result = self.runtime.time_out(&self.ticket);
         Ok(self.end(result))
+    }
+
+    /// Makes the calling thread, which starts a limited wait, the owner. Returns the time at which
+    /// the request is overdue.
+    pub(super) fn own_by_thread(&mut self, now: Instant) -> Instant {
+        self.runtime.flush_plug();
+        self.ticket.set_owner_thread();
+        *self.first_wait.get_or_insert(now) + self.ticket.timeout()
+    }
+
+    pub(super) fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    pub(super) fn ticket(&self) -> &Arc<Ticket> {
+        &self.ticket
     }
 
     /// Returns true if the request is done. Otherwise `waker` is woken at its end.

@@ -136,7 +136,7 @@ impl Runtime {
         let mut at = self.service.overdue_at.lock();
         let due = at.is_some_and(|at| now >= at);
         if due || at.is_none() {
-            *at = Some(now + self.timeout / 2);
+            *at = Some(now + self.shortest_timeout.check_interval());
         }
         drop(at);
         if due {

@@ -31,7 +31,7 @@ impl Runtime {
     /// Waits for a ticket that the calling thread owns. On a timeout it fails the lanes that hold
     /// requests of the ticket, so that their memory is free. It withdraws the unposted requests.
     pub(crate) fn wait(&self, ticket: &Arc<Ticket>) -> Result<(), RequestError> {
-        match self.wait_until(ticket, now() + self.timeout) {
+        match self.wait_until(ticket, now() + ticket.timeout()) {
             true => ticket.result(),
             false => self.time_out(ticket),
         }
@@ -83,13 +83,13 @@ impl Runtime {
             }
         }
         match ticket.result() {
-            Err(_) => Err(RequestError::Timeout(self.timeout)),
+            Err(_) => Err(RequestError::Timeout(ticket.timeout())),
             Ok(()) => Ok(()),
         }
     }
 
     /// Fails the posted requests of a ticket with their lanes, and withdraws the others.
-    fn abandon(&self, ticket: &Arc<Ticket>) {
+    pub(crate) fn abandon(&self, ticket: &Arc<Ticket>) {
         for (index, lane) in self.lanes.iter().enumerate() {
             if CqWaiter::is_settled_on(&**ticket, lane.cq_index) {
                 continue;
@@ -98,7 +98,7 @@ impl Runtime {
             let generation = queue.holds(ticket).then(|| lane.generation());
             drop(queue);
             if let Some(generation) = generation {
-                log::warn!("lane {index}: no completion within {:?}", self.timeout);
+                log::warn!("lane {index}: no completion within {:?}", ticket.timeout());
                 self.fail_lane(index, generation);
             }
         }
@@ -235,7 +235,7 @@ impl Runtime {
             // The loan is dropped first: the owner may return as soon as it is notified.
             drop(loan);
             let latency = now.saturating_duration_since(ticket.started());
-            let result = if ok { Ok(()) } else { Err(self.failure(status, latency)) };
+            let result = if ok { Ok(()) } else { Err(self.failure(status, latency, ticket.timeout())) };
             // A known last part is counted before the owner is notified, because the owner may then
             // read the counters.
             let counted = ticket.has_one_part_left();
@@ -277,12 +277,12 @@ impl Runtime {
     }
 
     /// Returns the error that the caller gets for a failed work request.
-    pub(crate) fn failure(&self, status: WcStatus, waited: Duration) -> RequestError {
+    pub(crate) fn failure(&self, status: WcStatus, waited: Duration, timeout: Duration) -> RequestError {
         self.stats.errors.inc();
         match status {
             WcStatus::RetryExcErr | WcStatus::WrFlushErr if self.is_dead() => RequestError::Disconnected,
             // The lane was failed because of this request, or would have been.
-            WcStatus::WrFlushErr if waited >= self.timeout => RequestError::Timeout(self.timeout),
+            WcStatus::WrFlushErr if waited >= timeout => RequestError::Timeout(timeout),
             WcStatus::WrFlushErr => RequestError::Flushed,
             status => RequestError::Completion(status),
         }

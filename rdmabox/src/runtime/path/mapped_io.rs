@@ -97,6 +97,6 @@ impl Runtime {
     #[cold]
     fn fail_mapped(&self, status: WcStatus, lane: usize, generation: QpGeneration) -> RequestError {
         self.fail_lane(lane, generation);
-        self.failure(status, Duration::ZERO)
+        self.failure(status, Duration::ZERO, self.timeout)
     }
 }

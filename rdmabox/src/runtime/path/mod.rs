@@ -9,6 +9,8 @@ mod pollers;
 mod post;
 mod qp_recovery;
 mod submit;
+mod waits;
 
 pub(crate) use self::async_request::Started;
 pub use self::busy_poll::Until;
+pub(crate) use self::waits::{SubmittedList, deadline_of};

@@ -74,7 +74,7 @@ impl Runtime {
                 continue;
             }
             // No other thread checks these requests for timeouts.
-            let deadline = now() + self.timeout / 2;
+            let deadline = now() + self.shortest_timeout.check_interval();
             match self.cq_waiters[index].wait_as(poller, deadline, &self.stats, &dispatch) {
                 crate::runtime::wait::WaitOutcome::Done => {}
                 crate::runtime::wait::WaitOutcome::TimedOut => self.fail_overdue_lanes(index),
@@ -86,16 +86,15 @@ impl Runtime {
         }
     }
 
-    /// Fails the lanes whose oldest request has exceeded the timeout.
+    /// Fails the lanes that hold a request which has exceeded its timeout.
     pub(crate) fn fail_overdue_lanes(&self, cq_index: usize) {
         for (index, lane) in self.lanes.iter().enumerate().filter(|(_, lane)| lane.cq_index == cq_index) {
             let queue = lane.queue.lock();
-            let overdue =
-                queue.oldest().is_some_and(|posted| now().saturating_duration_since(posted) >= self.timeout);
+            let overdue = queue.overdue(now(), self.shortest_timeout.get());
             let generation = lane.generation();
             drop(queue);
-            if overdue {
-                log::warn!("lane {index}: no completion within {:?}", self.timeout);
+            if let Some(timeout) = overdue {
+                log::warn!("lane {index}: no completion within {timeout:?}");
                 self.fail_lane(index, generation);
             }
         }

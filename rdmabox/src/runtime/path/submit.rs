@@ -10,7 +10,7 @@
 //! Called from any thread. Lock order: a direction's combiner, then the gate or a lane's queue.
 //! The locks of the merge queue, the writes in flight and the tickets are leaves.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 
@@ -38,11 +38,12 @@ impl Runtime {
         write: bool,
         count: usize,
         requests: impl Iterator<Item = (RemoteAddr, Loan)>,
+        timeout: Duration,
     ) -> Result<(), RequestError> {
         if count == 0 {
             return Ok(());
         }
-        let ticket = Ticket::of_this_thread(count);
+        let ticket = Ticket::of_this_thread_within(count, timeout);
         self.start(write, count, requests, &ticket);
         self.wait(&ticket)
     }
@@ -79,11 +80,15 @@ impl Runtime {
     }
 
     /// Runs an ordered list on one lane and waits for all of it.
-    pub(crate) fn run_group(&self, ops: SmallVec<[GroupOp; 4]>) -> Result<(), RequestError> {
+    pub(crate) fn run_group(
+        &self,
+        ops: SmallVec<[GroupOp; 4]>,
+        timeout: Duration,
+    ) -> Result<(), RequestError> {
         if ops.is_empty() {
             return Ok(());
         }
-        let ticket = Ticket::of_this_thread(ops.len());
+        let ticket = Ticket::of_this_thread_within(ops.len(), timeout);
         let direction = self.queue_group(ops, &ticket);
         self.flush(direction);
         self.wait(&ticket)
@@ -131,7 +136,7 @@ impl Runtime {
                 *backlog = others;
                 own
             });
-            self.fail_pending(withdrawn, &RequestError::Timeout(self.timeout));
+            self.fail_pending(withdrawn, &RequestError::Timeout(ticket.timeout()));
             self.flush(direction);
         }
     }

@@ -3,7 +3,7 @@
 //! # Concurrency
 //! Any thread may take and put parts; the lock is a leaf.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use crate::{memory::LoanCount, runtime::wait::Ticket, sync::Mutex};
 
@@ -22,12 +22,13 @@ struct Parts {
 pub(crate) struct IdleParts(Mutex<VecDeque<Parts>>);
 
 impl IdleParts {
-    /// Returns a ticket for `count` requests, and a loan count for their buffer.
-    pub(crate) fn take(&self, count: usize) -> (Arc<Ticket>, LoanCount) {
+    /// Returns a ticket for `count` requests with an operation timeout, and a loan count for their
+    /// buffer.
+    pub(crate) fn take(&self, count: usize, timeout: Duration) -> (Arc<Ticket>, LoanCount) {
         // The oldest ticket is the least likely to be still held by another thread.
         match self.0.lock().pop_front() {
-            Some(idle) => (Ticket::unowned(count, Some(idle.ticket)), idle.count),
-            None => (Ticket::unowned(count, None), LoanCount::default()),
+            Some(idle) => (Ticket::unowned(count, timeout, Some(idle.ticket)), idle.count),
+            None => (Ticket::unowned(count, timeout, None), LoanCount::default()),
         }
     }
 

@@ -167,7 +167,7 @@ fn write(runtime: &Runtime, index: u64) -> Result<(), RequestError> {
 
 /// Starts a write of caller `index`.
 fn start(runtime: &Arc<Runtime>, index: u64) -> Started<&'static [u8]> {
-    let (ticket, count) = runtime.take_idle(1);
+    let (ticket, count) = runtime.take_idle(1, runtime.timeout);
     let lent = Lent::<&'static [u8]>::new(&DATA, count);
     let requests = lent.lend(4096).map(|loan| (remote(index), loan));
     runtime.begin(true, 1, requests, &ticket);

@@ -19,7 +19,7 @@ use super::ticket::{CqWaiter, Ticket};
 use crate::{
     polling::{Poller, PollingMode, Retry, Step},
     stats::Stats,
-    sync::{Mutex, TryMutex, now, park_timeout, spin_loop, yield_now},
+    sync::{Mutex, TryMutex, TryMutexGuard, now, park_timeout, spin_loop, yield_now},
     verbs::{CompletionQueue, VerbsError, WorkCompletion},
 };
 
@@ -27,7 +27,7 @@ use crate::{
 const BATCH: usize = 32;
 /// Empty polls in a row before the leader yields its core. With few cores, the peer or the
 /// provider's engine may need the core to produce the completion.
-const POLLS_PER_YIELD: u32 = 64;
+pub(super) const POLLS_PER_YIELD: u32 = 64;
 
 #[derive(Debug)]
 struct Leader {
@@ -43,6 +43,72 @@ struct Waiters {
     /// Waiters whose threads do not know yet that they have to wait here. They may be busy
     /// elsewhere, so they cannot be relied on.
     expected: Vec<Arc<dyn CqWaiter>>,
+}
+
+/// The token of a completion queue, for a thread that polls several queues in turn. Dropping it
+/// passes the token.
+pub(crate) struct Lead<'a> {
+    cq_waiters: &'a CqWaiters,
+    /// `None` only during the drop.
+    leader: Option<TryMutexGuard<'a, Leader>>,
+    /// The poller's step was to sleep, and the queue is armed.
+    is_armed: bool,
+}
+
+impl<'a> Lead<'a> {
+    /// Polls once and dispatches the completions. Returns their number.
+    ///
+    /// # Errors
+    /// The completion queue is unusable.
+    pub(crate) fn poll(
+        &mut self,
+        stats: &Stats,
+        dispatch: &dyn Fn(&[WorkCompletion]),
+    ) -> Result<usize, VerbsError> {
+        let Some(leader) = self.leader.as_deref_mut() else { return Ok(0) };
+        let batch = leader.poller.batch_size().min(BATCH);
+        let found = self.cq_waiters.cq.poll(&mut leader.batch[..batch])?;
+        stats.count_poll(found);
+        dispatch(&leader.batch[..found]);
+        // An armed queue stays armed while it is empty.
+        if found > 0 || !self.is_armed {
+            match leader.poller.after_poll(found) {
+                Step::Poll => self.is_armed = false,
+                Step::Arm => self.cq_waiters.cq.arm()?,
+                Step::Sleep => self.is_armed = true,
+            }
+        }
+        Ok(found)
+    }
+
+    /// Returns true if the next step is to sleep.
+    pub(crate) fn may_sleep(&self) -> bool {
+        self.is_armed
+    }
+
+    /// Starts polling again after a sleep.
+    pub(crate) fn after_wake(&mut self) {
+        self.is_armed = false;
+        if let Some(leader) = self.leader.as_deref_mut() {
+            leader.poller.after_wake();
+        }
+    }
+
+    pub(crate) fn cq(&self) -> &'a dyn CompletionQueue {
+        &*self.cq_waiters.cq
+    }
+
+    /// Returns true if this is the token of `cq_waiters`.
+    pub(crate) fn is_of(&self, cq_waiters: &CqWaiters) -> bool {
+        std::ptr::eq(self.cq_waiters, cq_waiters)
+    }
+}
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        self.leader = None;
+        self.cq_waiters.pass_token();
+    }
 }
 
 /// A completion queue and its waiters.
@@ -251,6 +317,16 @@ impl CqWaiters {
         polled.map(Some)
     }
 
+    /// Takes the token, unless another thread has it or a dedicated thread polls.
+    pub(crate) fn try_lead(&self) -> Option<Lead<'_>> {
+        if self.has_poller {
+            return None;
+        }
+        let mut leader = self.leader.try_lock()?;
+        leader.poller.after_wake();
+        Some(Lead { cq_waiters: self, leader: Some(leader), is_armed: false })
+    }
+
     /// Registers a ticket whose thread does not wait here yet, and makes sure that a waiter takes
     /// the token.
     pub(crate) fn register_expected(&self, ticket: &Arc<Ticket>) {
@@ -285,7 +361,7 @@ fn is_same_waiter<A>(one: &Arc<dyn CqWaiter>, other: &Arc<A>) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
 }
 
-fn remaining(deadline: Instant) -> Option<Duration> {
+pub(super) fn remaining(deadline: Instant) -> Option<Duration> {
     deadline.checked_duration_since(now()).filter(|left| !left.is_zero())
 }
 

@@ -8,7 +8,13 @@
 //! Any thread may complete a request. The locks of `owner` and `error` are leaves. Wakers and
 //! callbacks are neither run nor dropped under them.
 
-use std::{cell::RefCell, fmt, sync::Arc, task::Waker, time::Instant};
+use std::{
+    cell::RefCell,
+    fmt,
+    sync::Arc,
+    task::Waker,
+    time::{Duration, Instant},
+};
 
 use crate::{
     error::RequestError,
@@ -22,9 +28,9 @@ use crate::{
 /// Lane limit of a session, which also bounds its completion queues.
 pub(crate) const MAX_LANES: usize = 16;
 
-/// Tickets kept per thread. A thread uses one at a time, but other threads may briefly hold the
-/// previous ones.
-const KEPT_PER_THREAD: usize = 4;
+/// Tickets kept per thread. A thread uses one at a time, or one per session (`across`). Other
+/// threads may briefly hold the previous ones.
+const KEPT_PER_THREAD: usize = 20;
 
 /// A function that is called with the outcome.
 pub(crate) type Callback = Box<dyn FnOnce(Result<(), RequestError>) + Send>;
@@ -82,6 +88,8 @@ pub(crate) struct Ticket {
     outlives_call: bool,
     /// Time of submission.
     started: Instant,
+    /// Operation timeout of the requests.
+    timeout: Duration,
 }
 
 impl Ticket {
@@ -96,12 +104,19 @@ impl Ticket {
             detached: AtomicBool::new(false),
             outlives_call,
             started: now(),
+            timeout: Duration::ZERO,
         }
     }
 
     /// Returns a ticket for `requests` requests, owned by the calling thread. Normally reuses a
     /// ticket of this thread, without an allocation.
     pub(crate) fn of_this_thread(requests: usize) -> Arc<Ticket> {
+        Ticket::of_this_thread_within(requests, Duration::ZERO)
+    }
+
+    /// Returns a ticket as [`of_this_thread`](Self::of_this_thread), for requests with an operation
+    /// timeout.
+    pub(crate) fn of_this_thread_within(requests: usize, timeout: Duration) -> Arc<Ticket> {
         thread_local! {
             static MAX_KEPT: RefCell<Vec<Arc<Ticket>>> = const { RefCell::new(Vec::new()) };
         }
@@ -116,12 +131,12 @@ impl Ticket {
             // Skips a ticket that another thread still holds, if only to drop it.
             for place in kept.iter_mut() {
                 if let Some(ticket) = Arc::get_mut(place) {
-                    ticket.renew(requests);
+                    ticket.renew(requests, timeout);
                     return Some(Arc::clone(place));
                 }
             }
             let mut ticket = fresh();
-            ticket.renew(requests);
+            ticket.renew(requests, timeout);
             let ticket = Arc::new(ticket);
             if kept.len() < KEPT_PER_THREAD {
                 kept.push(Arc::clone(&ticket));
@@ -130,20 +145,20 @@ impl Ticket {
         });
         reused.ok().flatten().unwrap_or_else(|| {
             let mut ticket = fresh();
-            ticket.renew(requests);
+            ticket.renew(requests, timeout);
             Arc::new(ticket)
         })
     }
 
     /// Returns a ticket without an owner for `requests` requests. Reuses `old` if no other thread
     /// holds it.
-    pub(crate) fn unowned(requests: usize, old: Option<Arc<Ticket>>) -> Arc<Ticket> {
+    pub(crate) fn unowned(requests: usize, timeout: Duration, old: Option<Arc<Ticket>>) -> Arc<Ticket> {
         let mut ticket = old.unwrap_or_else(|| Arc::new(Ticket::new(true)));
         if Arc::get_mut(&mut ticket).is_none() {
             ticket = Arc::new(Ticket::new(true));
         }
         if let Some(unshared) = Arc::get_mut(&mut ticket) {
-            unshared.renew(requests);
+            unshared.renew(requests, timeout);
             *unshared.owner.lock() = Owner::Unset;
             unshared.thread.store(0, Ordering::Relaxed);
             unshared.detached.store(false, Ordering::Relaxed);
@@ -151,13 +166,13 @@ impl Ticket {
         ticket
     }
 
-    fn renew(&mut self, requests: usize) {
+    fn renew(&mut self, requests: usize, timeout: Duration) {
         debug_assert!((0..MAX_LANES).all(|cq| self.is_settled_on(cq)));
         self.remaining.store(requests, Ordering::Relaxed);
         if self.failed.swap(false, Ordering::Relaxed) {
             *self.error.lock() = None;
         }
-        self.started = now();
+        (self.started, self.timeout) = (now(), timeout);
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -167,6 +182,11 @@ impl Ticket {
     /// Returns the time of submission.
     pub(crate) fn started(&self) -> Instant {
         self.started
+    }
+
+    /// Returns the operation timeout of the requests.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// Counts a request that is about to be posted on a lane of completion queue `cq`.
@@ -332,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_waker_is_dropped_without_the_lock_when_the_owner_changes() {
-        let ticket = Ticket::unowned(1, None);
+        let ticket = Ticket::unowned(1, Duration::ZERO, None);
         let free = Arc::new(Mutex::new(Vec::new()));
         let set_owner_task = || {
             let task = Task { ticket: Arc::clone(&ticket), free: Arc::clone(&free) };
@@ -362,7 +382,7 @@ mod tests {
     /// Catches a completion on a thread that waited before, and is still taken for the owner.
     #[test]
     fn a_thread_that_waited_wakes_the_task_that_awaits_now() {
-        let ticket = Ticket::unowned(1, None);
+        let ticket = Ticket::unowned(1, Duration::ZERO, None);
         let task = Task { ticket: Arc::clone(&ticket), free: Arc::default() };
         ticket.set_owner_thread();
         assert!(ticket.has_thread() && ticket.is_owned_by_current_thread());

@@ -3,7 +3,15 @@
 //! # Concurrency
 //! Any thread may call these methods, except inside a completion callback. No locks.
 
-use super::{checks::refuse_in_callback, session::Session};
+mod pending_call;
+
+use std::sync::Arc;
+
+pub use self::pending_call::PendingCall;
+use super::{
+    checks::refuse_in_callback,
+    session::{Session, Shared},
+};
 use crate::{error::RequestError, rpc::Cancel};
 
 impl Session {
@@ -21,10 +29,10 @@ impl Session {
         refuse_in_callback()?;
         // A call through mapped memory needs no queue pair: the host could answer it for a moment
         // after the session has ended.
-        if !self.runtime.is_alive() {
+        if !self.shared.runtime.is_alive() {
             return Err(RequestError::Disconnected);
         }
-        let result = self.rpc.call(request, reply);
+        let result = self.shared.rpc.call(request, reply, self.timeout);
         self.after_call(result)
     }
 
@@ -38,11 +46,11 @@ impl Session {
     /// As for [`call`](Self::call). It is unknown which of the calls were executed.
     pub fn call_all(&self, requests: &[Vec<u8>], replies: &mut Vec<Vec<u8>>) -> Result<(), RequestError> {
         refuse_in_callback()?;
-        if !self.runtime.is_alive() {
+        if !self.shared.runtime.is_alive() {
             return Err(RequestError::Disconnected);
         }
         replies.resize_with(requests.len(), Vec::new);
-        let result = self.rpc.call_all(requests, replies);
+        let result = self.shared.rpc.call_all(requests, replies, self.timeout);
         self.after_call(result)
     }
 
@@ -66,7 +74,10 @@ impl Session {
         cancel: &Cancel,
     ) -> Result<(), RequestError> {
         refuse_in_callback()?;
-        let result = self.rpc.call_waiting(request, reply, cancel, &|| self.deferred_qp.connect());
+        let result = self
+            .shared
+            .rpc
+            .call_waiting(request, reply, cancel, self.timeout, &|| self.shared.deferred_qp.connect());
         self.after_call(result)
     }
 
@@ -88,7 +99,7 @@ impl Session {
     /// outstanding call was answered within the operation timeout.
     pub fn start_call(&self, request: &[u8]) -> Result<(), RequestError> {
         refuse_in_callback()?;
-        let result = self.rpc.start_call(request);
+        let result = self.shared.rpc.start_call(request, self.timeout);
         self.after_call(result)
     }
 
@@ -99,13 +110,59 @@ impl Session {
     /// The session is closed, and it is unknown whether its last started calls were executed.
     pub fn finish_calls(&self) -> Result<(), RequestError> {
         refuse_in_callback()?;
-        let result = self.rpc.finish_calls(self.options.operation_timeout);
+        let result = self.shared.rpc.finish_calls(self.timeout);
         self.after_call(result)
     }
 
+    /// Starts a call whose reply comes to its owner: a future for any executor. A thread can also
+    /// [`wait`](PendingCall::wait) for it. Dropping the [`PendingCall`] cancels it. Never blocks.
+    ///
+    /// Any number of such calls can be started from one thread. The host gets up to eight of them
+    /// at once. Up to 4096 others wait at the client, in the order of their starts. A deferred
+    /// reply must arrive within the operation timeout, which counts from this call on.
+    ///
+    /// A thread of the session polls for the replies while tasks await them. It starts when the
+    /// first call is awaited, and sleeps while no call is under way.
+    ///
+    /// # Errors
+    /// The outcome has the error, as with [`call`](Self::call).
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use rdmabox::{CallError, Host, Peer, Reply, Service, Session, SessionOptions};
+    /// # struct Echo;
+    /// # impl Service for Echo {
+    /// #     fn call(&self, _: &Peer, call: &[u8], reply: &mut Reply<'_>) -> Result<(), CallError> {
+    /// #         reply.extend_from_slice(call);
+    /// #         Ok(())
+    /// #     }
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let host = Host::new()?.listen(&["127.0.0.1:0".parse()?], Arc::new(Echo))?;
+    /// # let session = Session::connect(&host.addresses()[0], &SessionOptions::default())?;
+    /// let calls = ["a", "b", "c"].map(|name| session.call_async(name.into()));
+    /// // This one is cancelled, and its reply is not kept.
+    /// drop(session.call_async(b"never mind".to_vec()));
+    /// let replies = futures::executor::block_on(futures::future::try_join_all(calls))?;
+    /// assert_eq!(replies, [b"a", b"b", b"c"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn call_async(&self, request: Vec<u8>) -> PendingCall {
+        let call = self.shared.rpc.begin_pending(request, self.timeout);
+        PendingCall::new(Arc::clone(&self.shared.rpc), Arc::downgrade(&self.shared), call)
+    }
+
     fn after_call(&self, result: Result<(), RequestError>) -> Result<(), RequestError> {
+        self.shared.after_call(result)
+    }
+}
+
+impl Shared {
+    /// Ends the session if it cannot go on after the outcome of a call.
+    fn after_call<T>(&self, result: Result<T, RequestError>) -> Result<T, RequestError> {
         use RequestError::{Cancelled, Invalid, Rejected, Unanswered};
-        let goes_on = matches!(result, Ok(()) | Err(Invalid(_) | Unanswered | Rejected { .. } | Cancelled));
+        let goes_on = matches!(result, Ok(_) | Err(Invalid(_) | Unanswered | Rejected { .. } | Cancelled));
         if self.rpc.is_dead() || !goes_on {
             // It is unknown whether the host executed the call, so the session cannot go on. The
             // host notices the closed stream.

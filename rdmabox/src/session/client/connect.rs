@@ -2,7 +2,8 @@
 //!
 //! [`greet_best`] opens the control stream and runs the handshake. It probes a TCP address first,
 //! and prefers the host's Unix socket if the host is this machine. [`establish`] then connects
-//! the queue pairs and builds the [`Session`].
+//! the queue pairs and builds the shared parts of
+//! the [`Session`](super::Session).
 //!
 //! # Concurrency
 //! Runs on the connecting thread, without locks. Every step ends by the caller's deadline.
@@ -16,7 +17,7 @@ use super::{
     deferred_qp::DeferredReplyQp,
     options::SessionOptions,
     qp_connector::{QpConnector, handshake_failed},
-    session::Session,
+    session::Shared,
 };
 #[cfg(feature = "faults")]
 use crate::provider::fault::FaultDevice;
@@ -96,7 +97,7 @@ pub(crate) fn establish(
     greeting: Greeting,
     (requested, options): (&Address, &SessionOptions),
     deadline: Instant,
-) -> Result<Session, ConnectError> {
+) -> Result<Shared, ConnectError> {
     let Greeting { address, mut control, answer, secret, fallback } = greeting;
     let setup = Setup::new(&address, options, deadline, (answer.token, secret))?;
     let provider = setup.connector.provider();
@@ -131,14 +132,14 @@ pub(crate) fn establish(
     let stats = Arc::clone(&setup.stats);
     let runtime = setup.runtime(link, (cqs, lanes), pool);
     let tls = options.tls.is_some();
-    Ok(Session {
+    Ok(Shared {
         address,
         provider,
         tls,
         fallback,
         atomics: answer.atomics,
         runtime,
-        rpc,
+        rpc: Arc::new(rpc),
         deferred_qp,
         stats,
         control,

@@ -11,7 +11,8 @@ mod session;
 mod started;
 mod transfer;
 
-pub use self::one_sided::Op;
+pub use self::calls::PendingCall;
+pub use self::one_sided::{Op, across};
 pub use self::options::{CallsBy, CallsByError, SessionBuilder, SessionOptions};
 pub use self::session::Session;
-pub use self::transfer::Transfer;
+pub use self::transfer::{Pending, Transfer, wait_all, wait_any};

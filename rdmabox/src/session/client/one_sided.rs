@@ -3,6 +3,9 @@
 //! # Concurrency
 //! Any thread may call these methods, except inside a completion callback. No locks.
 
+mod across;
+
+pub use self::across::across;
 use super::{
     checks::{at, list_fits, refuse_in_callback, wraps},
     session::Session,
@@ -78,9 +81,7 @@ impl Op<'_> {
     /// Lends the local memory of the step. A failed atomic leaves an undefined old value.
     pub(super) fn lend<'b>(&'b mut self, scope: &Scope<'b>) -> GroupOp {
         let (op, loan) = match self {
-            Op::Write { remote, data } => {
-                (SendOp::Write { remote: *remote, imm: None }, scope.lend(data))
-            }
+            Op::Write { remote, data } => (SendOp::Write { remote: *remote, imm: None }, scope.lend(data)),
             Op::Read { remote, out } => (SendOp::Read { remote: *remote }, scope.lend_mut(out)),
             Op::CompareSwap { remote, compare, swap, old } => {
                 let op = SendOp::CompareSwap { remote: *remote, compare: *compare, swap: *swap };
@@ -103,7 +104,7 @@ impl Session {
     /// explains each error.
     pub fn write(&self, remote: RemoteAddr, data: &[u8]) -> Result<(), RequestError> {
         self.check([(remote, data.len())].into_iter())?;
-        let direct = self.runtime.carry_out(&mut DirectOp::Write { remote, data });
+        let direct = self.shared.runtime.carry_out(&mut DirectOp::Write { remote, data });
         direct.unwrap_or_else(|| self.write_vectored(&[(remote, data)]))
     }
 
@@ -113,7 +114,7 @@ impl Session {
     /// As for [`write`](Self::write). The content of `out` is then unspecified.
     pub fn read(&self, remote: RemoteAddr, out: &mut [u8]) -> Result<(), RequestError> {
         self.check([(remote, out.len())].into_iter())?;
-        let direct = self.runtime.carry_out(&mut DirectOp::Read { remote, out: &mut *out });
+        let direct = self.shared.runtime.carry_out(&mut DirectOp::Read { remote, out: &mut *out });
         direct.unwrap_or_else(|| self.read_vectored(&mut [(remote, out)]))
     }
 
@@ -130,7 +131,7 @@ impl Session {
             let requests = parts.iter().flat_map(|(remote, data)| {
                 data.chunks(max).enumerate().map(|(i, chunk)| (at(*remote, i * max), scope.lend(chunk)))
             });
-            self.runtime.run(true, count, requests)
+            self.shared.runtime.run(true, count, requests, self.timeout)
         })
     }
 
@@ -149,7 +150,7 @@ impl Session {
                     .enumerate()
                     .map(move |(i, chunk)| (at(remote, i * max), scope.lend_mut(chunk)))
             });
-            self.runtime.run(false, count, requests)
+            self.shared.runtime.run(false, count, requests, self.timeout)
         })
     }
 
@@ -217,13 +218,16 @@ impl Session {
     /// As for [`write`](Self::write). Steps before the failed step have taken effect.
     pub fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
         refuse_in_callback()?;
-        list_fits(ops.iter().map(Op::range), self.runtime.max_message())?;
+        list_fits(ops.iter().map(Op::range), self.shared.runtime.max_message())?;
         let over = self.execute_mapped(ops.iter_mut().map(Op::direct))?;
         let ops = &mut ops[over..];
         if ops.is_empty() {
             return Ok(());
         }
-        memory::scope(|scope| self.runtime.run_group(ops.iter_mut().map(|op| op.lend(scope)).collect()))
+        memory::scope(|scope| {
+            let steps = ops.iter_mut().map(|op| op.lend(scope)).collect();
+            self.shared.runtime.run_group(steps, self.timeout)
+        })
     }
 
     /// Executes the leading steps of a list that need no posting. Returns their number.
@@ -233,7 +237,7 @@ impl Session {
     ) -> Result<usize, RequestError> {
         let mut over = 0;
         for mut step in steps {
-            match self.runtime.carry_out(&mut step) {
+            match self.shared.runtime.carry_out(&mut step) {
                 Some(Ok(())) => over += 1,
                 Some(Err(e)) => return Err(e),
                 None => break,
@@ -243,7 +247,7 @@ impl Session {
     }
 
     pub(super) fn max_part(&self) -> usize {
-        usize::try_from(self.runtime.max_message()).unwrap_or(usize::MAX)
+        usize::try_from(self.shared.runtime.max_message()).unwrap_or(usize::MAX)
     }
 
     /// Validates a blocking request.

@@ -142,7 +142,7 @@ pub struct SessionOptions {
 }
 
 /// Maximum timeout; longer values are reduced to it.
-const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
+pub(super) const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Maximum number of data queue pairs of a session.
 const MAX_QUEUE_PAIRS: usize = 16;

@@ -16,7 +16,7 @@ use std::{
 use super::{
     connect,
     deferred_qp::DeferredReplyQp,
-    options::{SessionBuilder, SessionOptions},
+    options::{MAX_TIMEOUT, SessionBuilder, SessionOptions},
 };
 use crate::{
     mapping::Memory,
@@ -50,8 +50,19 @@ use crate::{
 /// A failed request breaks its queue pair. Requests posted behind it fail with
 /// [`RequestError::Flushed`](crate::RequestError::Flushed). The other queue pairs continue, and the
 /// runtime replaces the broken queue pair in the background.
+///
+/// A session can have several handles with different operation timeouts
+/// ([`with_timeout`](Self::with_timeout)). It ends when the last handle is dropped.
 #[derive(Debug)]
 pub struct Session {
+    pub(super) shared: Arc<Shared>,
+    /// Operation timeout of this handle's requests.
+    pub(super) timeout: Duration,
+}
+
+/// The parts that the handles of a session share.
+#[derive(Debug)]
+pub(crate) struct Shared {
     pub(crate) address: Address,
     pub(crate) provider: ProviderKind,
     pub(crate) tls: bool,
@@ -59,7 +70,7 @@ pub struct Session {
     pub(crate) fallback: Option<String>,
     pub(crate) atomics: AtomicScope,
     pub(crate) runtime: Arc<Runtime>,
-    pub(crate) rpc: RpcClient,
+    pub(crate) rpc: Arc<RpcClient>,
     pub(crate) deferred_qp: DeferredReplyQp,
     pub(crate) stats: Arc<Stats>,
     pub(crate) control: Arc<Stream>,
@@ -67,6 +78,24 @@ pub struct Session {
     /// The address that the caller gave. `address` may be a Unix socket of the same host.
     pub(super) requested: Address,
     pub(super) options: SessionOptions,
+}
+
+impl Shared {
+    /// Ends the session without waiting for the host or for another thread.
+    pub(super) fn end(&self) {
+        // The host may reuse its memory when it notices the end, so all writes must have stopped
+        // before.
+        self.runtime.fail();
+        self.rpc.fail();
+        self.control.shutdown();
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // The pollers end by themselves: one of them may run a callback that takes long.
+        self.end();
+    }
 }
 
 impl Session {
@@ -101,7 +130,8 @@ impl Session {
         let options = &options.bounded();
         let deadline = Instant::now() + options.connect_timeout;
         let greeting = connect::greet_best(address, options, deadline)?;
-        connect::establish(greeting, (address, options), deadline).map(Arc::new)
+        let shared = Arc::new(connect::establish(greeting, (address, options), deadline)?);
+        Ok(Arc::new(Session { shared, timeout: options.operation_timeout }))
     }
 
     /// Connects a new session to the same address with the same options. This session stays as it
@@ -114,30 +144,66 @@ impl Session {
     /// # Errors
     /// As for [`connect`](Self::connect). A retry is safe.
     pub fn reconnect(&self) -> Result<Arc<Session>, ConnectError> {
-        Session::connect(&self.requested, &self.options)
+        Session::connect(&self.shared.requested, &self.shared.options)
     }
 
     /// Returns the options of the session.
     pub fn options(&self) -> &SessionOptions {
-        &self.options
+        &self.shared.options
+    }
+
+    /// Returns another handle of the session, whose requests have the operation timeout `timeout`.
+    /// Use it for a deadline per request. The handle costs no connection and no thread.
+    ///
+    /// The timeout applies to blocking and to started requests, and to calls. An expired timeout
+    /// has the same consequences as with the session's own operation timeout. A request that is
+    /// posted breaks its queue pair, because its memory must be free: requests behind it there fail
+    /// with [`RequestError::Flushed`](crate::RequestError::Flushed). A call ends the session. To
+    /// stop to wait without these consequences, start the request and use
+    /// [`Transfer::wait_timeout`](crate::Transfer::wait_timeout).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use rdmabox::{MemoryServer, Session, SessionOptions};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let host = MemoryServer::listen(&["127.0.0.1:0".parse()?], 1 << 20)?;
+    /// let session = Session::connect(&host.addresses()[0], &SessionOptions::default())?;
+    /// let base = MemoryServer::locate(&session)?.base;
+    /// let impatient = session.with_timeout(Duration::from_millis(500));
+    /// impatient.write(base, b"soon")?;
+    /// assert_eq!(impatient.stats().write_requests, session.stats().write_requests);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_timeout(&self, timeout: Duration) -> Session {
+        let timeout = timeout.min(MAX_TIMEOUT);
+        self.shared.runtime.note_timeout(timeout);
+        self.shared.rpc.note_timeout(timeout);
+        Session { shared: Arc::clone(&self.shared), timeout }
+    }
+
+    /// Returns the operation timeout of this handle.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// Returns the provider of the session's requests.
     pub fn provider(&self) -> ProviderKind {
-        self.provider
+        self.shared.provider
     }
 
     /// Describes the transport, for people.
     pub fn description(&self) -> String {
-        let what = match self.provider {
+        let what = match self.shared.provider {
             ProviderKind::Shm => "shared memory",
-            ProviderKind::Tcp if self.tls => "TCP with TLS",
+            ProviderKind::Tcp if self.shared.tls => "TCP with TLS",
             ProviderKind::Tcp => "TCP",
             ProviderKind::Rdma => "RDMA",
         };
-        match &self.fallback {
-            None => format!("{what} via {}", self.address),
-            Some(why) => format!("{what} via {} (not shared memory: {why})", self.address),
+        match &self.shared.fallback {
+            None => format!("{what} via {}", self.shared.address),
+            Some(why) => format!("{what} via {} (not shared memory: {why})", self.shared.address),
         }
     }
 
@@ -158,14 +224,16 @@ impl Session {
     /// Returns false once the session has failed or the host has gone. With mapped memory this
     /// makes no system call, because the engine notices the end of the stream.
     pub fn is_connected(&self) -> bool {
-        let heard = self.provider == ProviderKind::Shm;
-        self.runtime.is_alive() && !self.rpc.is_dead() && (heard || !self.control.is_over())
+        let heard = self.shared.provider == ProviderKind::Shm;
+        self.shared.runtime.is_alive()
+            && !self.shared.rpc.is_dead()
+            && (heard || !self.shared.control.is_over())
     }
 
     /// Returns a buffer in registered memory, at most 1 MiB. `None` if the session's pool has no
     /// free block of that length.
     pub fn buffer(&self, len: usize) -> Option<Buffer> {
-        self.runtime.pooled(len)
+        self.shared.runtime.pooled(len)
     }
 
     /// Allocates a zeroed buffer of any length in memory of its own. The buffer is registered once,
@@ -174,29 +242,29 @@ impl Session {
     /// # Errors
     /// No memory, or no room for another registration at the device. A retry is safe.
     pub fn allocate(&self, len: usize) -> Result<Buffer, VerbsError> {
-        self.runtime.allocate(len)
+        self.shared.runtime.allocate(len)
     }
 
     /// Returns the host's memory in place, if the provider maps it and it is readable: the mapping,
     /// and the offset of `remote` in it. Other parties may write there at any time.
     pub fn map(&self, remote: RemoteAddr, len: u64) -> Option<(Arc<Memory>, usize)> {
-        self.runtime.map(remote, len, Access::REMOTE_READ)
+        self.shared.runtime.map(remote, len, Access::REMOTE_READ)
     }
 
     /// Returns the session's counters.
     pub fn stats(&self) -> StatsSnapshot {
-        self.stats.snapshot()
+        self.shared.stats.snapshot()
     }
 
     /// Returns the bytes in flight, in whole pages: the current and the maximum value.
     pub fn in_flight(&self) -> (u64, u64) {
-        self.runtime.in_flight()
+        self.shared.runtime.in_flight()
     }
 
     /// Returns the size in bytes of the largest work request that is copied through the
     /// pre-registered pool.
     pub fn pre_mr_threshold(&self) -> u64 {
-        self.runtime.stage_threshold()
+        self.shared.runtime.stage_threshold()
     }
 
     /// Ends the session. Outstanding and later requests fail with
@@ -205,26 +273,10 @@ impl Session {
     /// `limit` and for the operation timeout. [`finish_calls`](Self::finish_calls) tells whether
     /// they were answered.
     pub fn close(&self, limit: Duration) {
-        if !in_callback() && !self.rpc.is_dead() && !limit.is_zero() {
+        if !in_callback() && !self.shared.rpc.is_dead() && !limit.is_zero() {
             // Callers that need the outcome have called `finish_calls` themselves.
-            let _ = self.rpc.finish_calls(limit);
+            let _ = self.shared.rpc.finish_calls(limit.min(self.timeout));
         }
-        self.end();
-    }
-
-    /// Ends the session without waiting for the host or for another thread.
-    pub(super) fn end(&self) {
-        // The host may reuse its memory when it notices the end, so all writes must have stopped
-        // before.
-        self.runtime.fail();
-        self.rpc.fail();
-        self.control.shutdown();
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        // The pollers end by themselves: one of them may run a callback that takes long.
-        self.end();
+        self.shared.end();
     }
 }

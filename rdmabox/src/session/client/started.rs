@@ -31,16 +31,17 @@ impl Session {
         // In a callback, inline execution could recurse: each callback could start the next
         // request.
         if !in_callback()
-            && let Some(result) = self.runtime.carry_out(&mut DirectOp::Write { remote, data: data.bytes() })
+            && let Some(result) =
+                self.shared.runtime.carry_out(&mut DirectOp::Write { remote, data: data.bytes() })
         {
             return Transfer::finished(result, data);
         }
         let count = len.div_ceil(max).max(1);
-        let (ticket, loans) = self.runtime.take_idle(count);
+        let (ticket, loans) = self.shared.runtime.take_idle(count, self.timeout);
         let lent = Lent::new(data, loans);
         let requests = lent.lend(max).enumerate().map(|(i, loan)| (at(remote, i * max), loan));
-        self.runtime.begin(true, count, requests, &ticket);
-        Transfer::new(Started::new(Arc::clone(&self.runtime), ticket, lent))
+        self.shared.runtime.begin(true, count, requests, &ticket);
+        Transfer::new(Started::new(Arc::clone(&self.shared.runtime), ticket, lent))
     }
 
     /// Starts a read that fills the whole buffer. The transfer returns the buffer with the outcome.
@@ -51,16 +52,17 @@ impl Session {
             return Transfer::finished(Err(e), out);
         }
         if !in_callback()
-            && let Some(result) = self.runtime.carry_out(&mut DirectOp::Read { remote, out: out.bytes_mut() })
+            && let Some(result) =
+                self.shared.runtime.carry_out(&mut DirectOp::Read { remote, out: out.bytes_mut() })
         {
             return Transfer::finished(result, out);
         }
         let count = len.div_ceil(max).max(1);
-        let (ticket, loans) = self.runtime.take_idle(count);
+        let (ticket, loans) = self.shared.runtime.take_idle(count, self.timeout);
         let mut lent = Lent::new(out, loans);
         let requests = lent.lend_mut(max).enumerate().map(|(i, loan)| (at(remote, i * max), loan));
-        self.runtime.begin(false, count, requests, &ticket);
-        Transfer::new(Started::new(Arc::clone(&self.runtime), ticket, lent))
+        self.shared.runtime.begin(false, count, requests, &ticket);
+        Transfer::new(Started::new(Arc::clone(&self.shared.runtime), ticket, lent))
     }
 
     /// Starts a write. The thread that finds the completion runs `done` with the outcome, which
@@ -71,7 +73,7 @@ impl Session {
         data: B,
         done: impl FnOnce(Result<B, Failed<B>>) + Send + 'static,
     ) {
-        self.start_write(remote, data).then(&self.runtime, done);
+        self.start_write(remote, data).then(&self.shared.runtime, done);
     }
 
     /// Starts a read and runs `done` with the outcome, which always has the buffer, as
@@ -82,7 +84,7 @@ impl Session {
         out: B,
         done: impl FnOnce(Result<B, Failed<B>>) + Send + 'static,
     ) {
-        self.start_read(remote, out).then(&self.runtime, done);
+        self.start_read(remote, out).then(&self.shared.runtime, done);
     }
 
     /// Runs `start`, and posts the requests that this thread starts in it afterwards as one batch.
@@ -90,7 +92,7 @@ impl Session {
     /// them at once (RDMAbox, section IV-A). A blocking request in `start` is posted at once,
     /// together with all requests started before it.
     pub fn together<R>(&self, start: impl FnOnce() -> R) -> R {
-        self.runtime.together(start)
+        self.shared.runtime.together(start)
     }
 
     /// Runs `start`, which starts requests with callbacks, then polls completions on this thread
@@ -102,6 +104,6 @@ impl Session {
     /// Only one thread polls at a time. `serve` just runs `start` on a further thread, in a
     /// callback, with event-driven completions, and for some time after polling found nothing.
     pub fn serve<R>(&self, until: Until, start: impl FnOnce() -> R) -> R {
-        self.runtime.serve(until, start)
+        self.shared.runtime.serve(until, start)
     }
 }

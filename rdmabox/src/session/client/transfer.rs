@@ -4,6 +4,8 @@
 //! A [`Transfer`] is awaited or polled by one thread at a time. Its completion may be found by
 //! any thread.
 
+mod pending;
+
 use std::{
     fmt,
     future::Future,
@@ -12,6 +14,8 @@ use std::{
     time::Duration,
 };
 
+pub(super) use self::pending::UnderWay;
+pub use self::pending::{Pending, wait_all, wait_any};
 use super::checks::NO_WAIT_IN_A_CALLBACK;
 use crate::{
     error::{Failed, RequestError},
@@ -24,8 +28,8 @@ use crate::{
 /// [`start_execute`](crate::Session::start_execute)).
 ///
 /// It is a future for any executor. A thread can also [`wait`](Self::wait) for it. Both return
-/// the buffer, in [`Failed`] if the transfer failed. An atomic returns the old value instead. A dropped transfer goes on, and its buffer
-/// is dropped when the transfer is done.
+/// the buffer, in [`Failed`] if the transfer failed. An atomic returns the old value instead. A
+/// dropped transfer goes on, and its buffer is dropped when the transfer is done.
 #[must_use = "the buffer comes back with the outcome"]
 pub struct Transfer<B: Send + 'static> {
     /// `None` after the outcome was returned.

@@ -15,7 +15,7 @@
 
 use std::{
     collections::VecDeque,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
@@ -317,6 +317,10 @@ impl WatchedCq for IbvCq {
 }
 
 impl CompletionQueue for IbvCq {
+    fn event_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        [Some(self.raw.channel_fd()), Some(self.wake.as_fd())]
+    }
+
     fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize, VerbsError> {
         if self.broken.load(Ordering::Acquire) {
             return Err(VerbsError::CqOverrun);

@@ -1,6 +1,7 @@
 //! Completion queues of the software device.
 
 use std::{
+    os::fd::BorrowedFd,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
@@ -91,6 +92,10 @@ impl<M: Member> CompletionQueue for SoftCq<M> {
 
     fn wake(&self) {
         self.set.wake();
+    }
+
+    fn event_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        [Some(self.set.event_fd()), None]
     }
 
     fn depth(&self) -> usize {

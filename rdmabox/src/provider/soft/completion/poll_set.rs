@@ -8,7 +8,7 @@
 use std::{
     collections::HashMap,
     io,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     sync::{
         Arc, Weak,
         atomic::{AtomicU32, AtomicUsize, Ordering},
@@ -187,6 +187,11 @@ impl<M: Member> PollSet<M> {
         // SAFETY: writes 8 bytes from a live array. It fails only if the counter is full, when the
         // waiter is awake anyway.
         unsafe { libc::write(self.wake.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    }
+
+    /// Returns the descriptor that is readable while a wait would not block.
+    pub(crate) fn event_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
     }
 
     /// Waits for a socket or a wake, then makes progress on the ready sockets. Returns true if

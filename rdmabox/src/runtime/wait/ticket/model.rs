@@ -53,7 +53,7 @@ fn complete_elsewhere(
 
 /// Returns a ticket of one posted and one withdrawn request. Both end on other threads.
 fn two_that_complete() -> (Arc<Ticket>, [JoinHandle<bool>; 2]) {
-    let ticket = Ticket::unowned(2, None);
+    let ticket = Ticket::unowned(2, std::time::Duration::ZERO, None);
     ticket.posted_on(0);
     let completing =
         [complete_elsewhere(&ticket, Some(0), Ok(())), complete_elsewhere(&ticket, None, Err(FLUSHED))];

@@ -65,7 +65,7 @@ impl Session {
         swap: u64,
         done: impl FnOnce(Result<u64, Failed<u64>>) + Send + 'static,
     ) {
-        self.start_compare_swap(remote, compare, swap).then(&self.runtime, done);
+        self.start_compare_swap(remote, compare, swap).then(&self.shared.runtime, done);
     }
 
     /// Starts a [`fetch_add`](Self::fetch_add) and runs `done` with the old value, as
@@ -76,7 +76,7 @@ impl Session {
         add: u64,
         done: impl FnOnce(Result<u64, Failed<u64>>) + Send + 'static,
     ) {
-        self.start_fetch_add(remote, add).then(&self.runtime, done);
+        self.start_fetch_add(remote, add).then(&self.shared.runtime, done);
     }
 
     fn start_atomic(
@@ -92,16 +92,16 @@ impl Session {
         // In a callback, inline execution could recurse: each callback could start the next
         // request.
         if !in_callback()
-            && let Some(result) = self.runtime.carry_out(&mut direct(&mut old))
+            && let Some(result) = self.shared.runtime.carry_out(&mut direct(&mut old))
         {
             return match result {
                 Ok(()) => Transfer::finished(Ok(()), old),
                 Err(e) => Transfer::failed(e),
             };
         }
-        let (ticket, loans) = self.runtime.take_idle(1);
+        let (ticket, loans) = self.shared.runtime.take_idle(1, self.timeout);
         let lent = Lent::word(loans);
-        self.runtime.begin_group(smallvec![GroupOp { op, loan: lent.lend_word() }], &ticket);
-        Transfer::new(Started::new(Arc::clone(&self.runtime), ticket, lent))
+        self.shared.runtime.begin_group(smallvec![GroupOp { op, loan: lent.lend_word() }], &ticket);
+        Transfer::new(Started::new(Arc::clone(&self.shared.runtime), ticket, lent))
     }
 }

@@ -40,7 +40,7 @@ impl Session {
     /// # }
     /// ```
     pub fn start_execute<B: RecvBuf>(&self, mut ops: Vec<OwnedOp<B>>) -> Transfer<Vec<OwnedOp<B>>> {
-        if let Err(e) = list_fits(ops.iter().map(OwnedOp::range), self.runtime.max_message()) {
+        if let Err(e) = list_fits(ops.iter().map(OwnedOp::range), self.shared.runtime.max_message()) {
             return Transfer::finished(Err(e), ops);
         }
         // In a callback, inline execution could recurse: each callback could start the next list.
@@ -52,11 +52,11 @@ impl Session {
             Ok(over) if over < ops.len() => over,
             other => return Transfer::finished(other.map(drop), ops),
         };
-        let (ticket, loans) = self.runtime.take_idle(ops.len() - over);
+        let (ticket, loans) = self.shared.runtime.take_idle(ops.len() - over, self.timeout);
         let mut lent = Lent::new(ops, loans);
         let steps = lent.lend_steps(over).map(|(op, loan)| GroupOp { op, loan }).collect();
-        self.runtime.begin_group(steps, &ticket);
-        Transfer::new(Started::new(Arc::clone(&self.runtime), ticket, lent))
+        self.shared.runtime.begin_group(steps, &ticket);
+        Transfer::new(Started::new(Arc::clone(&self.shared.runtime), ticket, lent))
     }
 
     /// Starts an ordered list and runs `done` with it, as [`write_then`](Self::write_then).
@@ -65,6 +65,6 @@ impl Session {
         ops: Vec<OwnedOp<B>>,
         done: impl FnOnce(Result<Vec<OwnedOp<B>>, Failed<Vec<OwnedOp<B>>>>) + Send + 'static,
     ) {
-        self.start_execute(ops).then(&self.runtime, done);
+        self.start_execute(ops).then(&self.shared.runtime, done);
     }
 }

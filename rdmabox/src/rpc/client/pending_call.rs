@@ -1,0 +1,530 @@
+//! Calls that no thread makes: each is a state that its owner polls, waits for or drops.
+//!
+//! A pending call waits in a queue for a slot, so that starting it never blocks. Its request and
+//! its reply are messages. The thread that finds the reply moves it to the call's state, returns
+//! the slot, and sends the next queued call. A dropped call that was sent keeps its slot until its
+//! reply arrives.
+//!
+//! Pending calls hold at most half of the slots, and leave some free for callers that poll, unless
+//! none of them has a slot. A caller that finds no slot wakes the poller, because no thread may be
+//! polling for the calls that hold the slots.
+//!
+//! # Concurrency
+//! Called from any thread. Lock order: `queue`, then the state of a call or `RpcClient::free`.
+//! Wakers are run without locks.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    task::{Poll, Waker},
+    thread::{self, JoinHandle, Thread},
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+
+use super::{Owner, RpcClient, check_length};
+use crate::{
+    error::RequestError,
+    rpc::message::{CALL_SLOTS, Header, MAX_WAITING},
+    runtime::{CqSource, CqUser, CqWaiter, WaitOutcome, as_callback},
+    verbs::{VerbsError, WorkCompletion},
+};
+
+/// Limit of the pending calls that have a slot.
+const MAX_SENT: usize = CALL_SLOTS / 2;
+/// Slots that pending calls leave to other calls.
+const SPARED_SLOTS: usize = CALL_SLOTS / 4;
+
+/// The party that is notified of the end.
+#[derive(Debug)]
+enum Waiter {
+    Unset,
+    Thread(Thread),
+    Task(Waker),
+}
+
+impl Waiter {
+    fn notify(self) {
+        match self {
+            Waiter::Unset => {}
+            Waiter::Thread(thread) if thread.id() == thread::current().id() => {}
+            Waiter::Thread(thread) => thread.unpark(),
+            // A waker runs executor code, possibly the task itself, so it counts as a callback.
+            Waiter::Task(waker) => as_callback(|| waker.wake()),
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Has the request.
+    Queued(Vec<u8>),
+    Sent,
+    Done(Result<Vec<u8>, RequestError>),
+    /// The owner has the outcome, or has dropped the call.
+    Over,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    waiter: Waiter,
+}
+
+/// The state of a pending call, shared by its owner and the thread that finds its reply.
+#[derive(Debug)]
+pub(crate) struct CallState {
+    state: Mutex<State>,
+    /// True in the phases `Done` and `Over`, readable without the lock.
+    done: AtomicBool,
+    began: Instant,
+    timeout: Duration,
+}
+
+impl CallState {
+    pub(crate) fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire)
+    }
+
+    /// Returns the time at which the call is overdue.
+    pub(crate) fn due(&self) -> Instant {
+        self.began + self.timeout
+    }
+
+    /// Returns the outcome, if there is one. Otherwise `waker` is woken at the end.
+    ///
+    /// # Panics
+    /// If the outcome was returned before.
+    fn poll(&self, waker: &Waker) -> Poll<Result<Vec<u8>, RequestError>> {
+        let mut state = self.state.lock();
+        if let Some(outcome) = state.take_outcome() {
+            return Poll::Ready(outcome);
+        }
+        let old = match &state.waiter {
+            Waiter::Task(old) if old.will_wake(waker) => Waiter::Unset,
+            _ => std::mem::replace(&mut state.waiter, Waiter::Task(waker.clone())),
+        };
+        drop(state);
+        // The drop of a waker is executor code.
+        drop(old);
+        Poll::Pending
+    }
+
+    /// Returns the outcome, if there is one.
+    ///
+    /// # Panics
+    /// If the outcome was returned before.
+    pub(crate) fn outcome(&self) -> Option<Result<Vec<u8>, RequestError>> {
+        self.state.lock().take_outcome()
+    }
+
+    /// Makes the calling thread the waiter, or removes the waiter.
+    pub(crate) fn set_waiting(&self, waits: bool) {
+        let waiter = if waits { Waiter::Thread(thread::current()) } else { Waiter::Unset };
+        let old = std::mem::replace(&mut self.state.lock().waiter, waiter);
+        drop(old);
+    }
+
+    /// Takes the request of a queued call, which is about to be sent. Returns `None` if it was
+    /// dropped.
+    fn begin(&self) -> Option<Vec<u8>> {
+        let mut state = self.state.lock();
+        match std::mem::replace(&mut state.phase, Phase::Sent) {
+            Phase::Queued(request) => Some(request),
+            other => {
+                state.phase = other;
+                None
+            }
+        }
+    }
+
+    /// Ends the call, which is overdue. It is still queued or in its slot, and leaves it as the
+    /// session fails.
+    fn time_out(&self) {
+        log::warn!("the host has not answered a call within {:?}: closing the session", self.timeout);
+        self.end(Err(RequestError::Timeout(self.timeout))).notify();
+    }
+
+    /// Ends the call, unless it has ended. Returns the waiter to notify.
+    fn end(&self, outcome: Result<Vec<u8>, RequestError>) -> Waiter {
+        let mut state = self.state.lock();
+        if matches!(state.phase, Phase::Done(_) | Phase::Over) {
+            return Waiter::Unset;
+        }
+        state.phase = Phase::Done(outcome);
+        self.done.store(true, Ordering::Release);
+        std::mem::replace(&mut state.waiter, Waiter::Unset)
+    }
+}
+
+impl State {
+    fn take_outcome(&mut self) -> Option<Result<Vec<u8>, RequestError>> {
+        match std::mem::replace(&mut self.phase, Phase::Over) {
+            Phase::Done(outcome) => Some(outcome),
+            Phase::Over => panic!("the outcome of a call is given once"),
+            other => {
+                self.phase = other;
+                None
+            }
+        }
+    }
+}
+
+impl CqWaiter for CallState {
+    fn is_settled_on(&self, _: usize) -> bool {
+        self.is_done()
+    }
+
+    fn wake(&self) {
+        if let Waiter::Thread(thread) = &self.state.lock().waiter {
+            thread.unpark();
+        }
+    }
+}
+
+/// Calls that wait for a slot.
+#[derive(Debug, Default)]
+struct Queue {
+    calls: VecDeque<Arc<CallState>>,
+    /// Number of pending calls that have a slot.
+    sent: usize,
+}
+
+/// The pending calls of a session, and the thread that polls for them.
+#[derive(Debug, Default)]
+pub(super) struct PendingCalls {
+    queue: Mutex<Queue>,
+    /// Length of the queue, readable without the lock.
+    queued: AtomicUsize,
+    /// Set by the first pending call.
+    poller: OnceLock<Arc<CallPoller>>,
+}
+
+/// The thread that polls for pending calls. It polls while a call is queued or sent, and parks
+/// otherwise.
+#[derive(Debug)]
+struct CallPoller {
+    client: Weak<RpcClient>,
+    /// Number of calls that are queued or sent.
+    open: AtomicUsize,
+    /// True if calls may be open. Set after `open` was raised, and cleared before the last check.
+    wanted: AtomicBool,
+    thread: OnceLock<Thread>,
+    handle: Mutex<Option<JoinHandle<()>>>,
+    stopping: AtomicBool,
+}
+
+impl CallPoller {
+    fn is_idle(&self) -> bool {
+        self.open.load(Ordering::SeqCst) == 0 || self.stopping.load(Ordering::SeqCst)
+    }
+}
+
+impl CqWaiter for CallPoller {
+    fn is_settled_on(&self, _: usize) -> bool {
+        if !self.is_idle() {
+            return false;
+        }
+        self.wanted.store(false, Ordering::SeqCst);
+        // A thread that began a call before this store saw `wanted` set and woke no poller. This
+        // check sees its call.
+        if self.is_idle() {
+            return true;
+        }
+        self.wanted.store(true, Ordering::SeqCst);
+        false
+    }
+
+    fn wake(&self) {
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
+    }
+}
+
+impl RpcClient {
+    /// Begins a call that the owner of the returned state polls or waits for. Never blocks.
+    pub(crate) fn begin_pending(self: &Arc<Self>, request: Vec<u8>, timeout: Duration) -> Arc<CallState> {
+        let length = check_length(&request);
+        let call = Arc::new(CallState {
+            state: Mutex::new(State { phase: Phase::Queued(request), waiter: Waiter::Unset }),
+            done: AtomicBool::new(false),
+            began: Instant::now(),
+            timeout,
+        });
+        if let Err(e) = length.and_then(|()| self.enqueue(&call)) {
+            self.stats.errors.inc();
+            // It has no waiter yet.
+            let _ = call.end(Err(e));
+            return call;
+        }
+        self.send_queued();
+        if self.is_dead() {
+            // Queued too late to be failed with the others.
+            self.fail_queued();
+        }
+        call
+    }
+
+    fn enqueue(self: &Arc<Self>, call: &Arc<CallState>) -> Result<(), RequestError> {
+        if self.is_dead() {
+            return Err(RequestError::Disconnected);
+        }
+        let mut queue = self.pending.queue.lock();
+        if queue.calls.len() >= MAX_WAITING {
+            return Err(RequestError::Invalid(format!("{MAX_WAITING} calls are waiting already")));
+        }
+        self.stats.calls.inc();
+        self.call_poller().open.fetch_add(1, Ordering::SeqCst);
+        queue.calls.push_back(Arc::clone(call));
+        self.pending.queued.store(queue.calls.len(), Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn call_poller(self: &Arc<Self>) -> &CallPoller {
+        self.pending.poller.get_or_init(|| {
+            Arc::new(CallPoller {
+                client: Arc::downgrade(self),
+                open: AtomicUsize::new(0),
+                wanted: AtomicBool::new(false),
+                thread: OnceLock::new(),
+                handle: Mutex::new(None),
+                stopping: AtomicBool::new(false),
+            })
+        })
+    }
+
+    /// Returns true if calls wait for a slot.
+    pub(super) fn has_queued(&self) -> bool {
+        self.pending.queued.load(Ordering::SeqCst) > 0
+    }
+
+    /// Sends queued calls as long as there are slots for them.
+    pub(super) fn send_queued(&self) {
+        loop {
+            let (slot, call, mut request) = {
+                let mut queue = self.pending.queue.lock();
+                let Some(first) = queue.calls.front() else { return };
+                if first.is_done() {
+                    // Dropped by its owner.
+                    queue.calls.pop_front();
+                    self.close_calls(1);
+                    self.pending.queued.store(queue.calls.len(), Ordering::SeqCst);
+                    continue;
+                }
+                let Some(slot) = self.try_pending_slot(queue.sent) else { return };
+                let taken = queue.calls.pop_front().and_then(|call| Some((call.begin()?, call)));
+                self.pending.queued.store(queue.calls.len(), Ordering::SeqCst);
+                let Some((request, call)) = taken else {
+                    // Dropped by its owner meanwhile.
+                    self.close_calls(1);
+                    self.free.lock().push(slot);
+                    self.freed.notify_one();
+                    continue;
+                };
+                queue.sent += 1;
+                (slot, call, request)
+            };
+            self.slots[slot].lock().begin(Owner::Pending(call), 0);
+            self.send_or_fail(Header::plain(slot), &request);
+            // A reply in this slot can use the buffer of the request.
+            request.clear();
+            let mut entry = self.slots[slot].lock();
+            if entry.reply.capacity() == 0 {
+                entry.reply = request;
+            }
+        }
+    }
+
+    /// Takes a slot for a pending call, if `sent` pending calls have one.
+    fn try_pending_slot(&self, sent: usize) -> Option<usize> {
+        let mut free = self.free.lock();
+        let may = sent == 0 || (sent < MAX_SENT && free.len() > SPARED_SLOTS);
+        if may && !self.is_dead() { free.pop() } else { None }
+    }
+
+    /// Ends the call in a slot, and returns the slot. The slot has the reply, if there is one.
+    pub(super) fn finish_pending(&self, slot: usize, call: &CallState, result: Result<(), RequestError>) {
+        if result.is_ok() {
+            self.stats.call_latency.record(call.began.elapsed());
+        } else {
+            self.stats.errors.inc();
+        }
+        let bytes = std::mem::take(&mut self.slots[slot].lock().reply);
+        let waiter = call.end(result.map(|()| bytes));
+        self.pending.queue.lock().sent -= 1;
+        self.close_calls(1);
+        self.give_slot(slot);
+        if !matches!(waiter, Waiter::Unset) {
+            self.stats.wakeups.inc();
+        }
+        waiter.notify();
+    }
+
+    fn close_calls(&self, count: usize) {
+        if let Some(poller) = self.pending.poller.get() {
+            poller.open.fetch_sub(count, Ordering::SeqCst);
+        }
+    }
+
+    /// Fails the calls that have no slot, after the session has failed.
+    pub(super) fn fail_queued(&self) {
+        let calls = std::mem::take(&mut self.pending.queue.lock().calls);
+        self.pending.queued.store(0, Ordering::SeqCst);
+        let open = calls.iter().filter(|call| !call.is_done());
+        let waiters: Vec<Waiter> = open.map(|call| call.end(Err(RequestError::Disconnected))).collect();
+        self.close_calls(calls.len());
+        waiters.into_iter().for_each(Waiter::notify);
+    }
+
+    /// Drops a call: it is not sent if it is still queued, and its reply is not kept.
+    pub(crate) fn cancel_pending(&self, call: &CallState) {
+        let mut state = call.state.lock();
+        let phase = std::mem::replace(&mut state.phase, Phase::Over);
+        let waiter = std::mem::replace(&mut state.waiter, Waiter::Unset);
+        call.done.store(true, Ordering::Release);
+        drop(state);
+        drop((phase, waiter));
+    }
+
+    /// Returns the outcome of a call, if there is one. Otherwise `waker` is woken at the end.
+    pub(crate) fn poll_pending(
+        &self,
+        call: &CallState,
+        waker: &Waker,
+    ) -> Poll<Result<Vec<u8>, RequestError>> {
+        let outcome = call.poll(waker);
+        if outcome.is_pending() {
+            self.wake_call_poller();
+        }
+        outcome
+    }
+
+    /// Blocks until a call is done, at most until `deadline`. Returns true if it is done. Fails the
+    /// session if the call is overdue.
+    pub(crate) fn wait_pending(&self, call: &Arc<CallState>, deadline: Instant) -> bool {
+        let dispatch = |wcs: &[WorkCompletion]| self.dispatch(wcs);
+        call.set_waiting(true);
+        while !call.is_done() {
+            match self.cq_waiters.wait_as(call, deadline.min(call.due()), &self.stats, &dispatch) {
+                WaitOutcome::Done => {}
+                WaitOutcome::TimedOut if Instant::now() >= call.due() => self.fail_overdue_call(call),
+                WaitOutcome::TimedOut => break,
+                WaitOutcome::Broken(e) => self.cq_broken(&e),
+            }
+        }
+        call.set_waiting(false);
+        call.is_done()
+    }
+
+    /// Fails the session because of a call that has no reply within its timeout.
+    pub(crate) fn fail_overdue_call(&self, call: &CallState) {
+        call.time_out();
+        self.fail();
+    }
+
+    /// Makes sure that a thread polls for the open pending calls, if there are any.
+    pub(super) fn wake_call_poller(&self) {
+        let Some(poller) = self.pending.poller.get() else { return };
+        if poller.open.load(Ordering::SeqCst) == 0 || poller.wanted.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        if poller.thread.get().is_some() {
+            return poller.wake();
+        }
+        let mut handle = poller.handle.lock();
+        if handle.is_some() || poller.stopping.load(Ordering::SeqCst) {
+            return poller.wake();
+        }
+        let Some(client) = poller.client.upgrade() else { return };
+        let own = Arc::clone(poller);
+        let run = move || client.run_call_poller(&own);
+        match thread::Builder::new().name("rdmabox-calls".into()).spawn(run) {
+            Ok(started) => {
+                let _ = poller.thread.set(started.thread().clone());
+                *handle = Some(started);
+            }
+            Err(e) => {
+                drop(handle);
+                log::error!("cannot start a poller thread: {e}");
+                self.fail();
+            }
+        }
+    }
+
+    fn run_call_poller(&self, poller: &Arc<CallPoller>) {
+        // The starting thread may not have set this yet, and other threads may have to wake this
+        // thread from now on.
+        let _ = poller.thread.set(thread::current());
+        let dispatch = |wcs: &[WorkCompletion]| self.dispatch(wcs);
+        while !poller.stopping.load(Ordering::SeqCst) {
+            if !poller.wanted.load(Ordering::SeqCst) {
+                thread::park();
+                continue;
+            }
+            // A call with a shorter timeout may begin meanwhile.
+            let check = Instant::now() + self.shortest_timeout.check_interval();
+            let until = self.first_due().map_or(check, |due| due.min(check));
+            match self.cq_waiters.wait_as(poller, until, &self.stats, &dispatch) {
+                WaitOutcome::Done => {}
+                WaitOutcome::TimedOut => self.fail_if_overdue(),
+                WaitOutcome::Broken(e) => self.cq_broken(&e),
+            }
+        }
+    }
+
+    /// Returns the calls that are queued or sent.
+    fn open_calls(&self) -> Vec<Arc<CallState>> {
+        let mut calls: Vec<_> = self.pending.queue.lock().calls.iter().map(Arc::clone).collect();
+        calls.extend(self.slots.iter().filter_map(|slot| match &slot.lock().owner {
+            Some(Owner::Pending(call)) => Some(Arc::clone(call)),
+            _ => None,
+        }));
+        calls
+    }
+
+    /// Returns the time at which the first call is overdue.
+    fn first_due(&self) -> Option<Instant> {
+        self.open_calls().iter().map(|call| call.due()).min()
+    }
+
+    /// Fails the session if a call is overdue, even if its owner has dropped it.
+    fn fail_if_overdue(&self) {
+        let now = Instant::now();
+        let overdue: Vec<_> = self.open_calls().into_iter().filter(|call| now >= call.due()).collect();
+        overdue.iter().for_each(|call| call.time_out());
+        if !overdue.is_empty() {
+            self.fail();
+        }
+    }
+
+    /// Makes the poller stop, after the session has failed.
+    pub(super) fn stop_call_poller(&self) {
+        if let Some(poller) = self.pending.poller.get() {
+            poller.stopping.store(true, Ordering::SeqCst);
+            // Waits for a thread that is starting the poller, so that the wake reaches it.
+            drop(poller.handle.lock());
+            poller.wake();
+        }
+    }
+
+    /// Returns the queue that completes pending calls.
+    pub(crate) fn source(&self) -> CqSource<'_> {
+        CqSource { cq_waiters: &self.cq_waiters, stats: &self.stats, user: self }
+    }
+}
+
+impl CqUser for RpcClient {
+    fn dispatch(&self, wcs: &[WorkCompletion]) {
+        RpcClient::dispatch(self, wcs);
+    }
+
+    fn cq_broken(&self, error: &VerbsError) {
+        log::error!("message completion queue: {error}");
+        self.fail();
+    }
+}

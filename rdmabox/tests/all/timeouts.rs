@@ -1,0 +1,89 @@
+//! Handles of a session with operation timeouts of their own.
+
+use std::{
+    sync::mpsc,
+    time::{Duration, Instant},
+};
+
+use futures::executor::block_on;
+use rdmabox::{Op, OwnedOp, ProviderKind, RequestError, Session, SessionOptions, across, wait_all};
+
+use crate::support::{at, base, on_each_provider, process::HostProcess, providers};
+
+#[test]
+fn handles_share_the_session_and_its_counters() {
+    on_each_provider(|f| {
+        let session = f.connect();
+        let base = base(&session);
+        let other = session.with_timeout(Duration::from_secs(3));
+        assert_eq!(
+            (other.timeout(), session.timeout()),
+            (Duration::from_secs(3), f.options.operation_timeout)
+        );
+        other.write(base, &[1; 8]).unwrap();
+        assert_eq!(session.stats().write_requests, 1);
+        let (mut back, mut old) = ([0; 8], 0);
+        let mut list = [
+            Op::Read { remote: base, out: &mut back },
+            Op::FetchAdd { remote: at(base, 8), add: 1, old: &mut old },
+        ];
+        other.execute(&mut list).unwrap();
+        assert_eq!(other.start_fetch_add(at(base, 8), 1).wait(), Ok(1));
+        drop(session);
+        // The last handle keeps the session.
+        other.read(base, &mut back).unwrap();
+        assert_eq!(back, [1; 8]);
+        let again = other.with_timeout(Duration::MAX);
+        other.close(Duration::ZERO);
+        assert_eq!(again.write(base, &[1; 8]), Err(RequestError::Disconnected));
+    });
+}
+
+/// A host over TCP that is stopped, so that no request is done.
+#[test]
+fn requests_of_a_handle_fail_after_its_timeout_in_every_way_to_wait() {
+    if !providers().contains(&ProviderKind::Tcp) {
+        return;
+    }
+    let host = HostProcess::start(ProviderKind::Tcp);
+    let options = SessionOptions {
+        provider: Some(ProviderKind::Tcp),
+        operation_timeout: Duration::from_secs(120),
+        queue_pairs: 8,
+        ..SessionOptions::default()
+    };
+    let session = Session::connect(&host.address, &options).unwrap();
+    let base = base(&session);
+    host.stop();
+    let short = Duration::from_millis(200);
+    let hasty = session.with_timeout(short);
+    let late = Err(RequestError::Timeout(short));
+    let timed = |what: &str, wait: &dyn Fn()| {
+        let began = Instant::now();
+        wait();
+        assert!((190..20_000).contains(&began.elapsed().as_millis()), "{what}: {:?}", began.elapsed());
+    };
+    timed("blocking", &|| assert_eq!(hasty.write(base, &[1; 8]), late));
+    timed("waited for", &|| {
+        assert_eq!(hasty.start_write(base, vec![1; 8]).wait().map(drop).map_err(RequestError::from), late);
+    });
+    timed("awaited", &|| {
+        let outcome = block_on(hasty.start_fetch_add(at(base, 64), 1));
+        assert_eq!(outcome.map(drop).map_err(RequestError::from), late);
+    });
+    timed("a callback", &|| {
+        let (send, receive) = mpsc::channel();
+        let list: Vec<OwnedOp> = vec![OwnedOp::FetchAdd { remote: at(base, 128), add: 1, old: 0 }];
+        hasty.execute_then(list, move |outcome| send.send(outcome.map(drop)).unwrap());
+        assert_eq!(receive.recv().unwrap().map_err(RequestError::from), late);
+    });
+    timed("across", &|| {
+        let mut list = [Op::Write { remote: at(base, 256), data: &[1; 8] }];
+        assert_eq!(across(&mut [(&hasty, &mut list)]), [late.clone()]);
+    });
+    timed("together with others", &|| {
+        let mut write = hasty.start_write(at(base, 512), vec![1; 8]);
+        assert!(wait_all(&mut [&mut write], Duration::from_secs(60)), "it was ended");
+        assert_eq!(write.wait().map(drop).map_err(RequestError::from), late);
+    });
+}
