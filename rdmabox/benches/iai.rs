@@ -16,6 +16,7 @@ use rdmabox::{
 
 const LIMITS: PlanLimits = PlanLimits {
     mode: BatchMode::Hybrid,
+    max_merge: u64::MAX,
     max_msg_sz: 1 << 30,
     max_sge: 30,
     max_chain: 64,

@@ -144,6 +144,10 @@ impl AdmissionPolicy for LatencyWindow {
         fits
     }
 
+    fn window(&self) -> u64 {
+        self.bytes()
+    }
+
     fn on_complete(&self, bytes: u64, latency: Duration) {
         if bytes == 0 {
             return;

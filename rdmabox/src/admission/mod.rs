@@ -10,6 +10,7 @@
 
 mod latency_window;
 mod static_window;
+mod turns;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -17,6 +18,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 pub use latency_window::{LatencyTarget, LatencyWindow, LatencyWindowOptions};
 pub use static_window::{DEFAULT_WINDOW, StaticWindow};
+pub(crate) use turns::Turns;
 
 /// Accounting unit in bytes. Every request is charged a whole number of units.
 pub const ADMISSION_PAGE: u64 = 4096;
@@ -30,6 +32,13 @@ pub trait AdmissionPolicy: Send + Sync + fmt::Debug {
     /// A policy must admit any request when nothing is in flight; [`Admission`] does not ask it in
     /// this case.
     fn admit(&self, in_flight_bytes: u64, request_bytes: u64) -> bool;
+
+    /// Returns the current size of the window in bytes. Requests are not merged beyond it: a merged
+    /// work request that is larger would be admitted alone, and exceed the window. The default is
+    /// for policies without such a size.
+    fn window(&self) -> u64 {
+        u64::MAX
+    }
 
     /// Records a completion: its size in bytes and the time since its post.
     fn on_complete(&self, bytes: u64, latency: Duration) {
@@ -101,6 +110,12 @@ impl Admission {
     /// Returns the maximum number of bytes in flight so far, in whole pages.
     pub fn peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)
+    }
+
+    /// Returns the maximum length of a merged work request in bytes: whole pages, so that its
+    /// charge is not larger.
+    pub fn max_merge(&self) -> u64 {
+        (self.policy.window() / ADMISSION_PAGE).max(1) * ADMISSION_PAGE
     }
 
     /// Returns the policy.
@@ -203,6 +218,16 @@ mod tests {
         admission.complete(1, Duration::from_micros(3));
         assert_eq!(*policy.0.lock(), [(1, Duration::from_micros(3))]);
         assert_eq!(admission.in_flight(), 0);
+        assert_eq!(admission.max_merge(), u64::MAX - (PAGE - 1), "a policy without a size");
+    }
+
+    #[test]
+    fn requests_merge_up_to_the_window() {
+        for (bytes, merged) in [(1, PAGE), (PAGE, PAGE), (3 * PAGE + 9, 3 * PAGE), (7 << 20, 7 << 20)] {
+            assert_eq!(window(bytes).max_merge(), merged);
+        }
+        let options = LatencyWindowOptions { start: 5 * PAGE + 9, min: 1, ..LatencyWindowOptions::default() };
+        assert_eq!(Admission::new(Arc::new(LatencyWindow::new(options))).max_merge(), 5 * PAGE);
     }
 
     #[test]

@@ -34,6 +34,10 @@ impl AdmissionPolicy for StaticWindow {
         in_flight_bytes == 0
             || in_flight_bytes.checked_add(request_bytes).is_some_and(|total| total <= self.bytes)
     }
+
+    fn window(&self) -> u64 {
+        self.bytes
+    }
 }
 
 #[cfg(test)]

@@ -16,6 +16,11 @@ pub(crate) use overlap::ranges_overlap;
 pub use overlap::{InFlight, InFlightHandle};
 pub use plan::{Item, Plan, PlanLimits, PlannedWr, plan};
 
+/// Default limit of a merged work request in bytes. At this length the cost of a work request is
+/// small against the cost of its data, a block of the pre-registered pool can still hold it, and
+/// the default window still keeps all of the four queue pairs busy.
+pub const DEFAULT_MAX_MERGE: u64 = 1 << 20;
+
 /// How requests that wait together are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum BatchMode {

@@ -33,6 +33,8 @@ pub struct PlanLimits {
     pub mode: BatchMode,
     /// Maximum message length in bytes.
     pub max_msg_sz: u64,
+    /// Maximum length of a merged work request in bytes. A longer request is planned alone.
+    pub max_merge: u64,
     /// Maximum number of elements per work request.
     pub max_sge: u32,
     /// Maximum number of work requests per doorbell; zero counts as one.
@@ -91,6 +93,18 @@ impl Plan {
         self.wrs.clear();
         self.members.clear();
         self.order.clear();
+    }
+
+    /// Moves the work request of the first item to the front, so that it is posted before requests
+    /// that arrived later. The order of the work requests changes only within the first segment,
+    /// where none of them overlap.
+    pub fn oldest_first(&mut self) {
+        if self.members.first().is_some_and(|item| *item != 0)
+            && let Some(at) = self.members.iter().position(|item| *item == 0)
+        {
+            let oldest = self.wrs.partition_point(|wr| wr.members.end as usize <= at);
+            self.wrs[..=oldest].rotate_right(1);
+        }
     }
 
     /// Returns the items of a work request of this plan, in ascending remote order.
@@ -208,7 +222,7 @@ impl Run {
             ..*self
         };
         let adjacent = end == item.remote.addr && self.remote.rkey == item.remote.rkey;
-        let fits = run.len <= limits.max_msg_sz && (run.sges <= limits.max_sge || run.staged(limits));
+        let fits = run.len <= limits.max_msg_sz.min(limits.max_merge) && (run.sges <= limits.max_sge || run.staged(limits));
         (adjacent && fits).then_some(run)
     }
 }

@@ -19,6 +19,7 @@ use super::wait::Ticket;
 use crate::{
     batch::InFlightHandle,
     memory::{Loan, PreMrBuf},
+    stats::LaneStats,
     sync::{
         Mutex, ReaderLock, TryMutex,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -78,6 +79,8 @@ pub(crate) struct LaneQueue {
     /// Members of all posted requests, in order. One queue for all, so that no request allocates a
     /// list.
     members: VecDeque<Member>,
+    /// Counters of all requests that were pushed.
+    pushed: LaneStats,
 }
 
 /// Width of the sequence number in a `wr_id`. The lane index uses the bits above.
@@ -105,11 +108,18 @@ impl LaneQueue {
         let before = self.members.len();
         self.members.extend(members);
         debug_assert_eq!(self.members.len() - before, wr.members);
+        self.pushed.work_requests += 1;
+        self.pushed.bytes += wr.len;
         self.posted.push_back(wr);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.posted.is_empty()
+    }
+
+    /// Returns the counters of all requests posted here so far.
+    pub(crate) fn stats(&self) -> LaneStats {
+        self.pushed
     }
 
     /// Moves the requests that a completion of `sequence` finishes to `finished`.

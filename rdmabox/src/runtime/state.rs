@@ -12,12 +12,12 @@ use super::{
     wait::{CqWaiters, MAX_LANES, ShortestTimeout},
 };
 use crate::{
-    admission::Admission,
+    admission::{ADMISSION_PAGE, Admission, Turns},
     batch::{BatchMode, InFlight, PlanLimits},
     mapping::Memory,
     memory::{Buffer, OwnBuf, PreMrPool, RegistrationCache},
     polling::{PollingMode, Retry},
-    stats::Stats,
+    stats::{LaneStats, Stats},
     sync::{
         Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -48,6 +48,8 @@ pub(crate) struct RuntimeInit {
     pub stage_threshold: u64,
     pub signal_interval: u32,
     pub max_msg_sz: u64,
+    /// Maximum bytes of a merged work request, and of a list for one of several lanes.
+    pub max_merge: u64,
     pub polling: PollingMode,
     /// True if callers execute requests on mapped memory themselves (`path::mapped_io`).
     pub direct: bool,
@@ -81,8 +83,8 @@ pub(crate) struct Runtime {
     pub(super) directions: [Direction; 2],
     /// Serializes the check and the reservation of lane room and admission window. Without it, both
     /// directions could fail on each other's short-lived reservations, and no completion would
-    /// retry them.
-    pub(super) gate: Mutex<()>,
+    /// retry them. Also decides which direction may take room while both wait for it.
+    pub(super) gate: Mutex<Turns>,
     pub(super) last_lane: AtomicUsize,
     pub(super) dead: AtomicBool,
     pub(super) timeout: Duration,
@@ -130,6 +132,7 @@ impl Runtime {
             limits: PlanLimits {
                 mode: init.batch,
                 max_msg_sz: init.max_msg_sz,
+                max_merge: init.max_merge.max(ADMISSION_PAGE),
                 max_sge: caps.max_send_sge,
                 max_chain: caps.max_send_wr / 2,
                 // A request longer than the largest pool block could never be staged.
@@ -149,7 +152,7 @@ impl Runtime {
             signal_interval: init.signal_interval,
             writes: Mutex::new(InFlight::new()),
             directions: Default::default(),
-            gate: Mutex::new(()),
+            gate: Mutex::new(Turns::default()),
             last_lane: AtomicUsize::new(0),
             dead: AtomicBool::new(false),
             timeout: init.timeout,
@@ -214,6 +217,11 @@ impl Runtime {
     /// Returns the staging threshold in force, in bytes.
     pub(crate) fn stage_threshold(&self) -> u64 {
         self.limits.stage_threshold
+    }
+
+    /// Returns the counters of each lane.
+    pub(crate) fn lane_stats(&self) -> Vec<LaneStats> {
+        self.lanes.iter().map(|lane| lane.queue.lock().stats()).collect()
     }
 
     /// Returns the bytes in flight now, and their peak.

@@ -15,7 +15,7 @@ use std::{
 use super::stream::Stream;
 use crate::{
     admission::{Admission, DEFAULT_WINDOW, StaticWindow},
-    batch::BatchMode,
+    batch::{BatchMode, DEFAULT_MAX_MERGE},
     error::RequestError,
     mapping::Memory,
     memory::{self, PreMrPool, RegistrationCache, RegistrationLimits},
@@ -73,6 +73,7 @@ impl FetchLane {
             stage_threshold: POOL_BLOCK as u64,
             signal_interval: 0,
             max_msg_sz: init.device.attr().max_msg_sz,
+            max_merge: DEFAULT_MAX_MERGE,
             polling: init.polling.0,
             direct: false,
             retry: init.polling.1,

@@ -42,6 +42,15 @@ impl Counter {
     }
 }
 
+/// Counters of one data queue pair of a session, its replacements included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaneStats {
+    /// Work requests posted.
+    pub work_requests: u64,
+    /// Bytes of these work requests.
+    pub bytes: u64,
+}
+
 /// Number of classes of [`StatsSnapshot::chain_lengths`].
 pub const CHAIN_CLASSES: usize = 12;
 

@@ -135,6 +135,11 @@ pub struct LoadArgs {
     #[arg(long, value_name = "BYTES", default_value = "7m")]
     pub window: Window,
 
+    /// Limit in bytes for a merged work request, and for a list of them for one of several queue
+    /// pairs [default: the runtime's]
+    #[arg(long, value_name = "BYTES", value_parser = size::parse_nonzero)]
+    pub max_merge: Option<u64>,
+
     /// Control of the window of admission control
     #[arg(long, value_enum, default_value_t = Admission::Static)]
     pub admission: Admission,

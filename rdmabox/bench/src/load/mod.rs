@@ -65,6 +65,8 @@ pub struct Load {
     /// Admission window.
     #[serde(serialize_with = "as_text")]
     pub window: Window,
+    /// Limit of merged work requests in bytes; `None` for the runtime's default.
+    pub max_merge: Option<u64>,
     /// Control of the window.
     pub admission: Admission,
     /// Distance of signaled work requests in a chain.
@@ -132,6 +134,7 @@ impl Load {
             polling: args.polling,
             max_retry: args.max_retry,
             window: args.window,
+            max_merge: args.max_merge,
             admission: args.admission,
             signal_interval: args.signal_interval,
             max_inline: args.max_inline,
@@ -161,6 +164,7 @@ impl Load {
             provider: Some(self.provider),
             queue_pairs: self.qps as usize,
             window_bytes: self.window.bytes(),
+            max_merge_bytes: self.max_merge.unwrap_or(defaults.max_merge_bytes),
             batch: self.mode,
             pre_mr_threshold: match self.reg {
                 Reg::Pre => PreMrThreshold::Bytes(u64::MAX),
@@ -348,6 +352,7 @@ mod tests {
                 ("admission", "latency"),
                 ("signal-interval", "3"),
                 ("max-inline", "0"),
+                ("max-merge", "64k"),
                 ("direct", "off"),
             ],
         )
@@ -360,6 +365,7 @@ mod tests {
             (PreMrThreshold::Bytes(0), PollingMode::EventBatch)
         );
         assert_eq!((options.max_retry, options.signal_interval, options.max_inline), (Some(7), 3, 0));
+        assert_eq!(options.max_merge_bytes, 64 << 10);
         assert!(options.admission.is_some() && !options.direct);
     }
 

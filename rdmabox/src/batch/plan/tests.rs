@@ -5,7 +5,7 @@ use super::*;
 const PAGE: u64 = 4096;
 
 fn limits(mode: BatchMode) -> PlanLimits {
-    PlanLimits { mode, max_msg_sz: 1 << 30, max_sge: 30, max_chain: 64, stage_threshold: 0 }
+    PlanLimits { mode, max_msg_sz: 1 << 30, max_merge: 1 << 30, max_sge: 30, max_chain: 64, stage_threshold: 0 }
 }
 
 fn item(addr: u64, len: u64) -> Item {
@@ -137,6 +137,40 @@ fn merging_stops_at_the_message_limit() {
 }
 
 #[test]
+fn merging_stops_at_its_own_limit_and_a_longer_request_stays_whole() {
+    let limits = PlanLimits { max_merge: 3 * PAGE, ..limits(BatchMode::Hybrid) };
+    let lengths = |items: &[Item]| {
+        planned(items, &limits).wrs.iter().map(|wr| wr.len / PAGE).collect::<Vec<_>>()
+    };
+    assert_eq!(lengths(&adjacent(7)), [3, 3, 1]);
+    assert_eq!(lengths(&[item(0, PAGE), item(PAGE, 9 * PAGE), item(10 * PAGE, PAGE)]), [1, 9, 1]);
+    let none = PlanLimits { max_merge: 0, ..limits };
+    assert_eq!(planned(&adjacent(3), &none).wrs.len(), 3);
+}
+
+#[test]
+fn the_oldest_request_can_be_posted_first() {
+    // The oldest one is in the second of three runs. The last one overlaps it and stays behind.
+    let items = [
+        item(20 * PAGE, PAGE),
+        item(30 * PAGE, PAGE),
+        item(0, PAGE),
+        item(PAGE, PAGE),
+        item(21 * PAGE, PAGE),
+        item(20 * PAGE, PAGE),
+    ];
+    let mut plan = planned(&items, &limits(BatchMode::Hybrid));
+    let starts = |plan: &Plan| plan.wrs.iter().map(|wr| wr.remote.addr / PAGE).collect::<Vec<_>>();
+    assert_eq!(starts(&plan), [0, 20, 30, 20]);
+    plan.oldest_first();
+    assert_eq!(starts(&plan), [20, 0, 30, 20]);
+    assert_eq!(plan.members_of(&plan.wrs[0]), [0, 4]);
+    assert_eq!(plan.members_of(&plan.wrs[1]), [2, 3]);
+    plan.clear();
+    plan.oldest_first();
+}
+
+#[test]
 fn the_element_limit_applies_unless_a_request_is_staged() {
     let direct = PlanLimits { max_sge: 4, ..limits(BatchMode::Hybrid) };
     let plan = planned(&adjacent(10), &direct);
@@ -247,15 +281,16 @@ fn any_item() -> impl Strategy<Value = Item> {
 }
 
 fn any_limits() -> impl Strategy<Value = PlanLimits> {
-    (0..4usize, 3..12u64, 2..10u32, 0..6u32, 0..12u64).prop_map(|(mode, msg, max_sge, max_chain, stage)| {
-        PlanLimits {
+    (0..4usize, 3..12u64, 0..14u64, 2..10u32, 0..6u32, 0..12u64).prop_map(
+        |(mode, msg, merge, max_sge, max_chain, stage)| PlanLimits {
             mode: BatchMode::ALL[mode],
             max_msg_sz: msg * 16,
+            max_merge: merge * 16,
             max_sge,
             max_chain,
             stage_threshold: stage * 16,
-        }
-    })
+        },
+    )
 }
 
 fn fill(memory: &mut [u8], items: &[Item], order: impl Iterator<Item = u32>) {
@@ -279,6 +314,15 @@ proptest! {
         let mut as_planned = [0u8; ARENA];
         fill(&mut as_planned, &items, plan.members.iter().copied());
         prop_assert_eq!(in_order, as_planned);
+
+        plan.oldest_first();
+        let mut oldest_first = [0u8; ARENA];
+        let order = plan.wrs.iter().flat_map(|wr| plan.members_of(wr)).copied();
+        fill(&mut oldest_first, &items, order);
+        prop_assert_eq!(in_order, oldest_first);
+        if let Some(first) = plan.wrs.first() {
+            prop_assert!(plan.members_of(first).contains(&0));
+        }
 
         let mut seen = plan.members.clone();
         seen.sort_unstable();
@@ -316,6 +360,7 @@ proptest! {
         let plan = planned(&items, &limits);
         for wr in &plan.wrs {
             prop_assert!(wr.len <= limits.max_msg_sz);
+            prop_assert!(wr.members.len() == 1 || wr.len <= limits.max_merge);
             prop_assert!(wr.sges <= limits.max_sge);
         }
         let chain = if limits.mode.chains() { limits.max_chain.max(1) as usize } else { 1 };

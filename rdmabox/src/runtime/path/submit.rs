@@ -4,7 +4,8 @@
 //! combines. The combiner plans all queued requests, admits as many as the window allows, and
 //! posts them as one chain. Requests that have to wait stay in the queue and can still be merged.
 //! They wait for the window, or for an overlapping write in flight. No request waits for the sake
-//! of batching.
+//! of batching. The oldest request is posted first, and directions that wait for the window take
+//! turns, so none starves.
 //!
 //! # Concurrency
 //! Called from any thread. Lock order: a direction's combiner, then the gate or a lane's queue.
@@ -15,7 +16,7 @@ use std::{sync::Arc, time::Duration};
 use smallvec::SmallVec;
 
 use crate::{
-    batch::{Item, Plan},
+    batch::{Item, PlanLimits},
     error::RequestError,
     memory::Loan,
     runtime::{
@@ -30,6 +31,16 @@ use crate::{
 
 /// Length in bytes up to which a request is small: it delays other requests little.
 const SMALL: u64 = 16 << 10;
+
+/// The outcome of a combiner's attempt to post requests.
+#[derive(Default)]
+struct Attempt {
+    /// True if it got as far as asking for room in the window.
+    asked: bool,
+    /// True if the turn to take room has passed to the other direction.
+    passed: bool,
+    batch: Option<Box<Batch>>,
+}
 
 impl Runtime {
     /// Runs `count` requests of one direction and waits for all of them.
@@ -110,17 +121,26 @@ impl Runtime {
     }
 
     /// Makes sure that the queue is combined after this call began, by this thread or by the
-    /// current combiner.
+    /// current combiner. If the turn to take room passes, the other direction is combined as well.
     pub(crate) fn flush(&self, direction: usize) {
-        self.directions[direction].flush(|guard| {
-            guard.collect(|combiner| &mut combiner.backlog);
-            if self.is_dead() {
-                let failed = std::mem::take(&mut guard.state().backlog);
-                guard.unlocked(|| self.fail_pending(failed, &RequestError::Disconnected));
-            } else {
-                self.combine(direction, guard);
+        let mut next = direction;
+        loop {
+            let mut passed = false;
+            self.directions[next].flush(|guard| {
+                guard.collect(|combiner| &mut combiner.backlog);
+                if self.is_dead() {
+                    let failed = std::mem::take(&mut guard.state().backlog);
+                    guard.unlocked(|| self.fail_pending(failed, &RequestError::Disconnected));
+                    passed |= self.leave_window(next, guard.state());
+                } else {
+                    passed |= self.combine(next, guard);
+                }
+            });
+            if !passed {
+                return;
             }
-        });
+            next = 1 - next;
+        }
     }
 
     /// Removes the unposted requests of a ticket from the queues. They time out, without any
@@ -153,29 +173,28 @@ impl Runtime {
         }
     }
 
-    /// Plans and posts the requests that can be posted now.
-    fn combine(&self, direction: usize, guard: &mut CombinerGuard<'_, Pending, Combiner>) {
+    /// Plans and posts the requests that can be posted now. Returns true if the turn to take room
+    /// has passed to the other direction, which has to be combined then.
+    fn combine(&self, direction: usize, guard: &mut CombinerGuard<'_, Pending, Combiner>) -> bool {
+        let mut passed = false;
         loop {
             if guard.state().backlog.is_empty() {
                 guard.set_stalled(false);
-                return;
+                return passed | self.leave_window(direction, guard.state());
             }
             // Set before the combiner checks the requests in flight. A completion after that check
             // finds the flag set.
             guard.set_stalled(true);
-            let combiner = guard.state();
-            let batch = match &combiner.backlog[0].request {
-                Request::Group(_) => self.take_group(combiner),
-                Request::Single { .. } => self.take_singles(direction == WRITE, combiner),
-            };
-            let Some(batch) = batch else {
+            let attempt = self.attempt(direction, guard.state());
+            passed |= attempt.passed;
+            let Some(batch) = attempt.batch else {
                 // Started requests without a waiting thread may hold the room. Pollers have to
                 // complete them.
                 let awaited = |pending: &Pending| pending.ticket.has_thread() || pending.ticket.is_detached();
                 if guard.state().backlog.iter().any(awaited) {
                     guard.unlocked(|| self.wake_pollers_for_started());
                 }
-                return;
+                return passed;
             };
             if self.executes_at_post {
                 guard.unlocked(|| self.post(batch));
@@ -186,64 +205,103 @@ impl Runtime {
         }
     }
 
+    /// Takes requests off the head of the backlog, if some can be posted now.
+    fn attempt(&self, direction: usize, combiner: &mut Combiner) -> Attempt {
+        if combiner.waits && !self.gate.lock().may_take(direction) {
+            self.stats.window_waits.inc();
+            return Attempt::default();
+        }
+        let attempt = match &combiner.backlog[0].request {
+            Request::Group(_) => self.take_group(direction, combiner),
+            Request::Single { .. } => self.take_singles(direction, combiner),
+        };
+        // A direction that waits for something else must not keep the room for itself.
+        let passed = if attempt.asked { attempt.passed } else { self.leave_window(direction, combiner) };
+        Attempt { passed, ..attempt }
+    }
+
+    /// Notes that a direction does not wait for the window any more. Returns true if the turn has
+    /// passed to the other direction.
+    fn leave_window(&self, direction: usize, combiner: &mut Combiner) -> bool {
+        std::mem::take(&mut combiner.waits) && self.gate.lock().end_attempt(direction, false, false)
+    }
+
     /// Takes an ordered list off the backlog, if it can be posted now.
-    fn take_group(&self, combiner: &mut Combiner) -> Option<Box<Batch>> {
-        let Request::Group(ops) = &combiner.backlog[0].request else { return None };
+    fn take_group(&self, direction: usize, combiner: &mut Combiner) -> Attempt {
+        let Request::Group(ops) = &combiner.backlog[0].request else { return Attempt::default() };
         {
             let writes = self.writes.lock();
             if ops.iter().filter_map(GroupOp::changes).any(|(remote, len)| writes.overlaps(remote, len)) {
                 self.stats.overlap_waits.inc();
-                return None;
+                return Attempt::default();
             }
         }
         let bytes: u64 = ops.iter().map(|op| op.loan.len() as u64).sum();
         let count = ops.len();
-        let lane = {
-            let _gate = self.gate.lock();
-            let lane = self.lane_with_room(count, bytes <= SMALL)?;
-            if !self.admission.try_admit(bytes) {
+        let (lane, admitted, passed) = {
+            let mut turns = self.gate.lock();
+            let Some(lane) = self.lane_with_room(count, bytes <= SMALL) else { return Attempt::default() };
+            let admitted = turns.may_take(direction) && self.admission.try_admit(bytes);
+            if admitted {
+                self.lanes[lane].note_size(bytes <= SMALL);
+                self.lanes[lane].reserve(count);
+            } else {
                 self.stats.window_waits.inc();
-                return None;
             }
-            self.lanes[lane].note_size(bytes <= SMALL);
-            self.lanes[lane].reserve(count);
-            lane
+            combiner.waits = !admitted;
+            (lane, admitted, turns.end_attempt(direction, admitted, !admitted))
         };
+        if !admitted {
+            return Attempt { asked: true, passed, batch: None };
+        }
         let Pending { request, ticket } = combiner.backlog.remove(0);
-        let Request::Group(ops) = request else { return None };
-        Some(Batch::group(self, lane, ops, &ticket, bytes))
+        let Request::Group(ops) = request else { return Attempt::default() };
+        Attempt { asked: true, passed, batch: Some(Batch::group(self, lane, ops, &ticket, bytes)) }
     }
 
     /// Reserves room on a lane and in the admission window for the first work requests of a plan.
-    /// Returns their number.
+    /// Returns their number, and true if the turn has passed to the other direction.
     #[inline]
-    fn admit(&self, lane: usize, plan: &Plan, small: bool) -> usize {
+    fn admit(&self, direction: usize, lane: usize, combiner: &mut Combiner, small: bool) -> (usize, bool) {
         let lane = &self.lanes[lane];
-        let mut admitted = 0;
-        let _gate = self.gate.lock();
-        for wr in plan.wrs.iter().take(lane.room()) {
+        // The rest of a long run goes to the next lanes.
+        let most = if self.lanes.len() > 1 { self.limits.max_merge } else { u64::MAX };
+        let (mut admitted, mut bytes, mut cut) = (0, 0u64, false);
+        let mut turns = self.gate.lock();
+        let mut waits = !turns.may_take(direction);
+        for wr in combiner.plan.wrs.iter().take(if waits { 0 } else { lane.room() }) {
+            bytes = bytes.saturating_add(wr.len);
+            cut = admitted > 0 && bytes > most;
+            if cut {
+                break;
+            }
             if !self.admission.try_admit(wr.len) {
-                self.stats.window_waits.inc();
+                waits = true;
                 break;
             }
             admitted += 1;
         }
+        if waits {
+            self.stats.window_waits.inc();
+        }
         if admitted > 0 {
-            lane.note_size(small);
+            lane.note_size(small && !cut);
         }
         lane.reserve(admitted);
-        admitted
+        combiner.waits = waits;
+        (admitted, turns.end_attempt(direction, admitted > 0, waits))
     }
 
     /// Takes singles off the head of the backlog, as far as window, lanes and writes in flight
     /// allow.
-    fn take_singles(&self, write: bool, combiner: &mut Combiner) -> Option<Box<Batch>> {
+    fn take_singles(&self, direction: usize, combiner: &mut Combiner) -> Attempt {
+        let write = direction == WRITE;
         combiner.items.clear();
         let small = combiner.backlog.iter().all(|pending| match &pending.request {
             Request::Single { loan, .. } => loan.len() as u64 <= SMALL,
             Request::Group(_) => true,
         });
-        let lane = self.lane_with_room(1, small)?;
+        let Some(lane) = self.lane_with_room(1, small) else { return Attempt::default() };
         // More requests cannot be posted now. The rest is planned in a later round.
         let most = self.lanes[lane].room().max(1).saturating_mul(self.limits.max_sge.max(1) as usize);
         {
@@ -265,13 +323,19 @@ impl Runtime {
             }
         }
         if combiner.items.is_empty() {
-            return None;
+            return Attempt::default();
         }
-        crate::batch::plan(&combiner.items, &self.limits, &mut combiner.plan);
-        let admitted = self.admit(lane, &combiner.plan, small);
-        if admitted == 0 {
-            return None;
-        }
+        let max_merge = self.limits.max_merge.min(self.admission.max_merge());
+        crate::batch::plan(&combiner.items, &PlanLimits { max_merge, ..self.limits }, &mut combiner.plan);
+        // Requests with lower addresses may keep coming.
+        combiner.plan.oldest_first();
+        let (admitted, passed) = self.admit(direction, lane, combiner, small);
+        let batch = (admitted > 0).then(|| self.take_planned(lane, write, admitted, combiner));
+        Attempt { asked: true, passed, batch }
+    }
+
+    /// Takes the requests of the first `admitted` work requests of the plan off the backlog.
+    fn take_planned(&self, lane: usize, write: bool, admitted: usize, combiner: &mut Combiner) -> Box<Batch> {
         let planned = combiner.items.len();
         combiner.taken.clear();
         combiner.taken.resize(planned, false);
@@ -296,7 +360,7 @@ impl Runtime {
         }
         let batch = Batch::singles(self, lane, write, plan, admitted, picked);
         picked.clear();
-        Some(batch)
+        batch
     }
 
     /// Chooses a lane with room for `count` requests, round robin. Prefers lanes that no thread is

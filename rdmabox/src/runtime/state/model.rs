@@ -140,6 +140,7 @@ fn runtime(card: Card, polling: PollingMode, timeout: Duration) -> Arc<Runtime> 
         stage_threshold: 0,
         signal_interval: 0,
         max_msg_sz: 4096,
+        max_merge: 4096,
         polling,
         direct: false,
         retry: Retry::Fixed(0),
@@ -163,6 +164,12 @@ fn remote(index: u64) -> RemoteAddr {
 /// Makes a blocking write of caller `index`.
 fn write(runtime: &Runtime, index: u64) -> Result<(), RequestError> {
     scope(|scope| runtime.run(true, 1, std::iter::once((remote(index), scope.lend(&DATA)))))
+}
+
+/// Makes a blocking read of caller `index`.
+fn read(runtime: &Runtime, index: u64) -> Result<(), RequestError> {
+    let mut out = [0; 8];
+    scope(|scope| runtime.run(false, 1, std::iter::once((remote(index), scope.lend_mut(&mut out)))))
 }
 
 /// Starts a write of caller `index`.
@@ -204,6 +211,33 @@ fn two_write(card: Card) {
 fn blocking_calls_end() {
     check(Some(2), || two_write(Card::Completes));
     check(Some(2), || two_write(Card::Executes));
+}
+
+/// A reader and a writer share a window of one request. Catches a direction that is refused
+/// because the other one waits, and is not tried when that one waits no more.
+#[test]
+fn directions_that_share_a_window_end() {
+    check(Some(2), || {
+        let runtime = patient(Card::Completes);
+        let writer = caller(&runtime, |runtime| assert_eq!(write(runtime, 0), Ok(())));
+        let reader = caller(&runtime, |runtime| assert_eq!(read(runtime, 1), Ok(())));
+        join([writer, reader]);
+        assert_idle(&runtime);
+    });
+}
+
+/// Three callers in both directions, so that the turn passes while both wait.
+#[test]
+fn directions_that_both_wait_take_turns() {
+    check(Some(1), || {
+        let runtime = patient(Card::Completes);
+        let writer = |index| caller(&runtime, move |runtime| assert_eq!(write(runtime, index), Ok(())));
+        let writers = [writer(0), writer(2)];
+        let reader = caller(&runtime, |runtime| assert_eq!(read(runtime, 1), Ok(())));
+        join(writers);
+        join([reader]);
+        assert_idle(&runtime);
+    });
 }
 
 /// The session ends while a caller waits: the call completes, or ends with the session. Catches a

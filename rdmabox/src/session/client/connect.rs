@@ -340,6 +340,7 @@ impl<'a> Setup<'a> {
             stage_threshold: staging.threshold,
             signal_interval: options.signal_interval,
             max_msg_sz: self.device.attr().max_msg_sz,
+            max_merge: options.max_merge_bytes,
             polling: options.polling,
             // An admission policy must see every request, so nothing may bypass it.
             direct: options.direct && options.admission.is_none(),

@@ -11,7 +11,7 @@ pub use self::builder::SessionBuilder;
 use crate::{
     admission::{AdmissionPolicy, DEFAULT_WINDOW},
     auth::Key,
-    batch::BatchMode,
+    batch::{BatchMode, DEFAULT_MAX_MERGE},
     memory::PreMrThreshold,
     polling::{DEFAULT_MAX_RETRY, PollingMode, Retry},
     provider::{rdma::RdmaOptions, soft::ENGINE_LOOK},
@@ -92,8 +92,15 @@ pub struct SessionOptions {
     pub tls: Option<TlsClient>,
     /// Number of data queue pairs, 1 to 16, each with its own completion queue.
     pub queue_pairs: usize,
-    /// Maximum bytes in flight, both directions together. At least 1.
+    /// Maximum bytes in flight, both directions together, counted in pages of 4 KiB. Requests are
+    /// merged at most up to it. A single request or an ordered list that is longer goes alone, and
+    /// is then the only one in flight. READs and WRITEs that wait for room take turns.
+    /// At least 1.
     pub window_bytes: u64,
+    /// Maximum bytes of a merged work request, at least a page of 4 KiB. Requests are neither split
+    /// nor merged beyond it. With several queue pairs it also bounds the bytes of a list of work
+    /// requests: a longer run is spread over the queue pairs.
+    pub max_merge_bytes: u64,
     /// Admission policy that replaces the fixed window of `window_bytes`. It sees every request, so
     /// it turns off [`direct`](Self::direct).
     pub admission: Option<Arc<dyn AdmissionPolicy>>,
@@ -214,6 +221,7 @@ impl Default for SessionOptions {
             // The best value in the paper (section V-A).
             queue_pairs: 4,
             window_bytes: DEFAULT_WINDOW,
+            max_merge_bytes: DEFAULT_MAX_MERGE,
             admission: None,
             batch: BatchMode::Hybrid,
             // On the software device, registering costs about as much as copying this many bytes.

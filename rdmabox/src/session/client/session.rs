@@ -29,7 +29,7 @@ use crate::{
         lease::Renewal,
         stream::{self, Stream},
     },
-    stats::{Stats, StatsSnapshot},
+    stats::{LaneStats, Stats, StatsSnapshot},
     verbs::{Access, AtomicScope, RemoteAddr, VerbsError},
 };
 
@@ -254,6 +254,12 @@ impl Session {
     /// Returns the session's counters.
     pub fn stats(&self) -> StatsSnapshot {
         self.shared.stats.snapshot()
+    }
+
+    /// Returns the counters of each data queue pair, in the order of the queue pairs. Requests that
+    /// their caller executes on mapped memory use none.
+    pub fn lanes(&self) -> Vec<LaneStats> {
+        self.shared.runtime.lane_stats()
     }
 
     /// Returns the bytes in flight, in whole pages: the current and the maximum value.

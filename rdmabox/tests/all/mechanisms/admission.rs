@@ -52,6 +52,116 @@ fn the_window_is_never_exceeded() {
     }
 }
 
+const MIB: usize = 1 << 20;
+
+/// Returns a fixture with memory for large requests that are posted.
+fn on_each_with_memory(len: usize, test: impl Fn(Fixture)) {
+    for provider in providers() {
+        let mut f = Fixture::with_memory(provider, len);
+        f.options.direct = false;
+        test(f);
+    }
+}
+
+#[test]
+fn merged_requests_keep_to_the_window() {
+    on_each_with_memory(64 * MIB, |mut f| {
+        // A request that is larger than the window goes alone, and is not merged with others.
+        f.options.window_bytes = 64 << 10;
+        let session = f.connect();
+        let base = base(&session);
+        let places = offsets(base, (0..64).map(|i| i * MIB));
+        let took = submit(&session, true, &places, MIB);
+        assert_eq!((took.work_requests, took.merged), (64, 0));
+        assert_eq!(session.in_flight(), (0, MIB as u64));
+        // Smaller ones merge up to the window.
+        let session = f.connect();
+        for write in [true, false] {
+            let took = submit(&session, write, &offsets(base, (0..64).map(|i| i * 16_384)), 16_384);
+            assert_eq!((took.work_requests, took.merged), (16, 48), "{write}");
+        }
+        let took = submit(&session, true, &offsets(base, (0..6).map(|i| i * 50_000)), 50_000);
+        assert_eq!((took.work_requests, took.merged), (6, 0));
+        assert_eq!(session.in_flight(), (0, 64 << 10));
+    });
+}
+
+#[test]
+fn a_policy_says_up_to_what_length_requests_merge() {
+    on_each_that_posts(|mut f| {
+        let window = LatencyWindowOptions { start: 5 * 4096, min: 4096, ..LatencyWindowOptions::default() };
+        f.options.admission = Some(Arc::new(LatencyWindow::new(window)));
+        let session = f.connect();
+        let places = offsets(base(&session), (0..10).map(|i| i * 4096));
+        let took = submit(&session, true, &places[..5], 4096);
+        assert_eq!((took.work_requests, took.merged), (1, 4));
+        // The first one may have widened the window, but not to the double.
+        assert_eq!(submit(&session, true, &places, 4096).work_requests, 2);
+    });
+}
+
+/// Runs `each` on a thread for each element of `starts` until `over` is set, and returns the
+/// outcome of `other`.
+fn beside<T>(starts: std::ops::Range<usize>, each: impl Fn(usize) + Sync, other: impl FnOnce() -> T) -> T {
+    let over = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let (over, each) = (&over, &each);
+        for start in starts {
+            scope.spawn(move || {
+                while over.load(Ordering::SeqCst) == 0 {
+                    each(start);
+                }
+            });
+        }
+        let outcome = other();
+        over.store(1, Ordering::SeqCst);
+        outcome
+    })
+}
+
+#[test]
+fn reads_and_writes_do_not_starve_each_other() {
+    on_each_that_posts(|mut f| {
+        f.options.window_bytes = 8192;
+        let session = f.connect();
+        let base = base(&session);
+        for write in [true, false] {
+            // Three threads keep the window full in the other direction.
+            let other = |thread: usize| match write {
+                true => session.read(at(base, thread * 65_536), &mut [0; 4096]).unwrap(),
+                false => session.write(at(base, thread * 65_536), &[1; 4096]).unwrap(),
+            };
+            // The larger request fits only when nothing else is in flight.
+            for len in [4096, 8192, 20_000] {
+                beside(0..3, other, || {
+                    for _ in 0..50 {
+                        match write {
+                            true => session.write(at(base, 1 << 20), &vec![2; len]).unwrap(),
+                            false => session.read(at(base, 1 << 20), &mut vec![0; len]).unwrap(),
+                        }
+                    }
+                });
+            }
+        }
+        assert_eq!(session.in_flight().0, 0);
+        assert!(session.in_flight().1 <= 20_480, "{:?}", session.in_flight());
+    });
+}
+
+#[test]
+fn requests_at_high_addresses_are_not_starved_by_those_at_low_ones() {
+    on_each_that_posts(|mut f| {
+        (f.options.window_bytes, f.options.queue_pairs) = (4096, 1);
+        let session = f.connect();
+        let base = base(&session);
+        let low = |thread: usize| session.write(at(base, thread * 65_536), &[1; 4096]).unwrap();
+        beside(0..3, low, || {
+            (0..50).for_each(|_| session.write(at(base, 1 << 20), &[2; 4096]).unwrap());
+        });
+        assert_eq!(session.in_flight(), (0, 4096));
+    });
+}
+
 #[test]
 fn requests_that_wait_for_the_window_can_still_be_merged() {
     on_each_that_posts(|mut f| {

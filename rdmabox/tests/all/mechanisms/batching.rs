@@ -63,6 +63,28 @@ fn each_mode_merges_and_chains_as_specified() {
 }
 
 #[test]
+fn a_long_run_is_cut_and_spread_over_the_queue_pairs() {
+    const PART: usize = 8192;
+    on_each_that_posts(|mut f| {
+        // A merged request of 64 KiB, and four lists of that length.
+        f.options.max_merge_bytes = 64 << 10;
+        for (queue_pairs, lists, per_lane) in [(4, 4, 1), (2, 4, 2), (1, 1, 4)] {
+            f.options.queue_pairs = queue_pairs;
+            for write in [true, false] {
+                let session = f.connect();
+                let base = base(&session);
+                let took = submit(&session, write, &offsets(base, (0..32).map(|i| i * PART)), PART);
+                assert_eq!(requests_doorbells_merged(&took), (4, lists, 28), "{queue_pairs}");
+                let lanes = session.lanes();
+                // Nothing is polled before all lists are posted.
+                let expected = rdmabox::stats::LaneStats { work_requests: per_lane, bytes: per_lane << 16 };
+                assert_eq!(lanes, vec![expected; queue_pairs]);
+            }
+        }
+    });
+}
+
+#[test]
 fn table_one() {
     on_each_that_posts(|mut f| {
         let totals: Vec<StatsSnapshot> = BatchMode::ALL

@@ -61,6 +61,7 @@ fn runtime(lanes: usize) -> Arc<Runtime> {
         stage_threshold: 0,
         signal_interval: 0,
         max_msg_sz: 4096,
+        max_merge: 4096,
         polling: PollingMode::Adaptive,
         direct: false,
         retry: Retry::Fixed(0),
