@@ -274,6 +274,11 @@ impl Lane {
                 && self.used.load(Ordering::Relaxed) < SMALL_REQUESTS_PER_LANE
     }
 
+    /// Returns true if small requests are posted here, and no large one before them.
+    pub(crate) fn is_busy_with_small(&self) -> bool {
+        !self.is_idle() && !self.has_large.load(Ordering::Relaxed)
+    }
+
     /// Notes the size of a request that is about to be posted. Called before its entry is
     /// [reserved](Self::reserve).
     pub(crate) fn note_size(&self, small: bool) {

@@ -27,7 +27,7 @@ mod wait;
 pub use self::path::Until;
 pub(crate) use self::{
     link::Link,
-    path::{Started, SubmittedList, deadline_of},
+    path::{Started, SubmittedList, WaitedBy, deadline_of},
     queue::{GroupOp, MergeQueue},
     state::{Runtime, RuntimeInit},
     wait::{

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::sync::{
     Mutex,
-    atomic::{AtomicU32, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
 };
 
 /// Unsuccessful attempts in a row before further ones are skipped.
@@ -19,6 +19,8 @@ const MAX_SKIPS_LOG2: u32 = 10;
 #[derive(Debug, Default)]
 pub(crate) struct ServeState {
     pub(crate) backoff: Backoff,
+    /// True while the serving thread polls.
+    pub(crate) polls: AtomicBool,
     /// Number of started requests whose owners were notified. Relaxed: a reader that misses an
     /// increment polls again.
     pub(crate) notified: AtomicUsize,

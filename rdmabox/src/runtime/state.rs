@@ -7,8 +7,8 @@ use super::{
     lane::{Finished, Lane},
     link::Link,
     poller_state::PollerState,
-    queue::{Batch, Direction, IdleParts, ObjectPool},
-    serve_state::ServeState,
+    queue::{Batch, Direction, Gathering, IdleParts, ObjectPool},
+    serve_state::{Backoff, ServeState},
     wait::{CqWaiters, MAX_LANES, ShortestTimeout},
 };
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
     polling::{PollingMode, Retry},
     stats::{LaneStats, Stats},
     sync::{
-        Mutex,
+        JoinHandle, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     verbs::{
@@ -107,6 +107,14 @@ pub(crate) struct Runtime {
     pub(super) may_be_served: bool,
     /// True if callers execute requests on mapped memory themselves.
     pub(super) direct: bool,
+    /// Started requests that stay in the merge queues until their neighbours have come
+    /// (`path::gather`).
+    pub(super) gathering: Gathering,
+    pub(super) gather_backoff: Backoff,
+    /// The thread that posts requests that were left for too long. Started when first needed.
+    pub(super) ticker: Mutex<Option<JoinHandle<()>>>,
+    /// False in models, where time does not pass.
+    pub(super) may_tick: bool,
 }
 
 impl Runtime {
@@ -167,6 +175,10 @@ impl Runtime {
             service: ServeState::default(),
             may_be_served: matches!(init.polling, PollingMode::Busy | PollingMode::Adaptive),
             direct: init.direct && executes_at_post,
+            gathering: Gathering::default(),
+            gather_backoff: Backoff::default(),
+            ticker: Mutex::new(None),
+            may_tick: !cfg!(loom),
         })
     }
 

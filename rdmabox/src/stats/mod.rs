@@ -165,6 +165,8 @@ counters! {
     bytes_written,
     /// Requests that were merged into another request's work request.
     merged,
+    /// Started requests that waited in the merge queue, to leave together with others.
+    gathered,
     /// Work requests posted.
     work_requests,
     /// Posts of a list of work requests.

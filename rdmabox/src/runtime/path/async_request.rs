@@ -19,6 +19,7 @@ use crate::{
     error::RequestError,
     memory::{Lent, LoanCount},
     runtime::{
+        path::WaitedBy,
         queue::GroupOp,
         state::Runtime,
         wait::{CqWaiter, Notice, Ticket, in_callback},
@@ -47,17 +48,23 @@ impl Runtime {
         self.idle_parts.take(count, timeout)
     }
 
-    /// Submits requests of one direction that use a lent buffer.
+    /// Submits requests of one direction that use a lent buffer. They may stay in the merge queue
+    /// for a short time (`path::gather`).
     pub(crate) fn begin(
         &self,
         write: bool,
         count: usize,
         requests: impl Iterator<Item = (RemoteAddr, crate::memory::Loan)>,
         ticket: &Arc<Ticket>,
+        waited_by: WaitedBy,
     ) {
         self.queued.fetch_add(1, Ordering::SeqCst);
-        let direction = self.queue(write, count, requests, ticket);
-        self.flush_started(direction, ticket);
+        let mut bytes = 0;
+        let requests = requests.inspect(|(_, loan)| bytes += loan.len() as u64);
+        let (direction, queued) = self.queue(write, count, requests, ticket);
+        if !self.add_to_plug(direction) && self.flush_or_leave(direction, bytes, queued, waited_by) {
+            self.poll_if_executed(ticket);
+        }
     }
 
     /// Submits an ordered list, which must not be empty, that uses lent buffers.
@@ -115,6 +122,7 @@ impl<B> Started<B> {
     /// Waits until the request is done. Returns its outcome and its buffer.
     pub(crate) fn wait(self) -> Ended<B> {
         self.runtime.flush_plug();
+        self.runtime.drain();
         self.ticket.set_owner_thread();
         let result = self.runtime.wait(&self.ticket);
         self.end(result)
@@ -145,6 +153,7 @@ impl<B> Started<B> {
     /// the request is overdue.
     pub(super) fn own_by_thread(&mut self, now: Instant) -> Instant {
         self.runtime.flush_plug();
+        self.runtime.drain();
         self.ticket.set_owner_thread();
         *self.first_wait.get_or_insert(now) + self.ticket.timeout()
     }
@@ -163,6 +172,7 @@ impl<B> Started<B> {
             return true;
         }
         self.runtime.flush_plug();
+        self.runtime.drain_unless_polled();
         self.runtime.wake_pollers_for(&self.ticket);
         self.ticket.is_done()
     }
@@ -198,7 +208,10 @@ impl<B: Send + 'static> Started<B> {
             done(result, buf.filter(|_| has_content));
         });
         match ticket.set_owner_callback(callback) {
-            Ok(()) => runtime.wake_pollers_for(&ticket),
+            Ok(()) => {
+                runtime.drain_unless_polled();
+                runtime.wake_pollers_for(&ticket);
+            }
             Err(callback) => runtime.notify_owner(Notice::Run(callback, ticket.result())),
         }
     }

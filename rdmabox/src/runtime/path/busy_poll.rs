@@ -13,7 +13,10 @@ use std::time::{Duration, Instant};
 
 use crate::{
     runtime::{state::Runtime, wait::in_callback},
-    sync::{atomic::Ordering, now, spin_loop, yield_now},
+    sync::{
+        atomic::{Ordering, fence},
+        now, spin_loop, yield_now,
+    },
     verbs::WorkCompletion,
 };
 
@@ -47,6 +50,26 @@ impl Drop for ServeGuard<'_> {
         // A thread that found the flag set has woken no poller, but has already counted its
         // request. This call sees that request.
         runtime.wake_pollers_for_started();
+    }
+}
+
+/// Marks the serving thread as one that drains the merge queues, until it is dropped.
+struct PollGuard<'a>(&'a Runtime);
+
+impl<'a> PollGuard<'a> {
+    fn new(runtime: &'a Runtime) -> PollGuard<'a> {
+        runtime.service.polls.store(true, Ordering::Relaxed);
+        PollGuard(runtime)
+    }
+}
+
+impl Drop for PollGuard<'_> {
+    fn drop(&mut self) {
+        let PollGuard(runtime) = self;
+        // Says so before the last check: see `Gathering`.
+        runtime.service.polls.store(false, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        runtime.drain();
     }
 }
 
@@ -85,6 +108,7 @@ impl Runtime {
     fn serve_started(&self, has_enough: &dyn Fn() -> bool) {
         let dispatch = |wcs: &[WorkCompletion]| self.dispatch(wcs);
         let began = now();
+        let _polls = PollGuard::new(self);
         self.fail_overdue_lanes_if_due(began);
         let (mut polls, mut empty_polls, mut progressed): (u32, u32, bool) = (0, 0, false);
         let mut idle_since = None;
@@ -93,6 +117,7 @@ impl Runtime {
                 progressed = true;
                 break;
             }
+            self.drain();
             let mut found = 0;
             for (index, cq_waiters) in self.cq_waiters.iter().enumerate() {
                 if self.pollers[index].is_idle(index) {

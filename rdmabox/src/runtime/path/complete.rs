@@ -105,13 +105,16 @@ impl Runtime {
         self.withdraw(ticket);
     }
 
-    /// Finishes the requests that the completions report.
+    /// Finishes the requests that the completions report, and posts the requests that were left in
+    /// the merge queue. Called in every poll, and once more by a thread that stops to poll.
     pub(crate) fn dispatch(&self, wcs: &[WorkCompletion]) {
         if wcs.is_empty() {
-            return;
+            return self.drain();
         }
-        self.finish_taken(|finished| self.take_completed(wcs, finished));
+        // Requests that callbacks start leave as one list.
+        self.together(|| self.finish_taken(|finished| self.take_completed(wcs, finished)));
         self.resume();
+        self.drain();
     }
 
     /// Takes the finished requests out of the lanes' queues.
@@ -308,7 +311,8 @@ impl Runtime {
     /// Runs a caller's callback.
     pub(crate) fn call_back(&self, callback: impl FnOnce()) {
         self.stats.callbacks.inc();
-        as_callback(callback);
+        // What it starts leaves as one list.
+        self.plugged(|| as_callback(callback));
     }
 
     /// Ends the session's data path: all requests fail, now and later. After the return of any such

@@ -3,6 +3,7 @@
 mod async_request;
 mod busy_poll;
 mod complete;
+mod gather;
 mod mapped_io;
 mod plug;
 mod pollers;
@@ -13,4 +14,5 @@ mod waits;
 
 pub(crate) use self::async_request::Started;
 pub use self::busy_poll::Until;
+pub(crate) use self::gather::WaitedBy;
 pub(crate) use self::waits::{SubmittedList, deadline_of};

@@ -49,6 +49,12 @@ impl Runtime {
         start()
     }
 
+    /// Runs `start` like [`together`](Self::together), unless this thread has a plug already.
+    pub(crate) fn plugged<R>(&self, start: impl FnOnce() -> R) -> R {
+        let has_plug = PLUGGED.with(Cell::get).runtime == self.address();
+        if has_plug { start() } else { self.together(start) }
+    }
+
     /// Posts the plugged requests of this thread, which is about to wait.
     pub(crate) fn flush_plug(&self) {
         let held = PLUGGED.with(Cell::get);

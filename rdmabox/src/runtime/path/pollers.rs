@@ -109,14 +109,18 @@ impl Runtime {
             drop(poller.handle.lock());
             poller.wake();
         }
+        if let Some(ticker) = &*self.ticker.lock() {
+            ticker.thread().unpark();
+        }
     }
 
     /// Waits until the pollers have stopped, after [`fail`](Self::fail). A poller does not wait for
     /// itself.
     #[cfg(all(loom, test))]
     pub(crate) fn join_pollers(&self) {
-        for poller in &self.pollers {
-            let handle = poller.handle.lock().take();
+        let handles = self.pollers.iter().map(|poller| &poller.handle).chain([&self.ticker]);
+        for handle in handles {
+            let handle = handle.lock().take();
             if let Some(handle) = handle
                 && handle.thread().id() != current().id()
                 && !crate::runtime::wait::in_callback()

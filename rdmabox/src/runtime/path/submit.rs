@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// Length in bytes up to which a request is small: it delays other requests little.
-const SMALL: u64 = 16 << 10;
+pub(super) const SMALL: u64 = 16 << 10;
 
 /// The outcome of a combiner's attempt to post requests.
 #[derive(Default)]
@@ -67,18 +67,19 @@ impl Runtime {
         requests: impl Iterator<Item = (RemoteAddr, Loan)>,
         ticket: &Arc<Ticket>,
     ) {
-        let direction = self.queue(write, count, requests, ticket);
+        let (direction, _) = self.queue(write, count, requests, ticket);
         self.flush(direction);
     }
 
-    /// Queues requests and returns their direction. The caller has to flush that direction.
+    /// Queues requests. Returns their direction, and the number of requests in its queue. The
+    /// caller has to flush that direction.
     pub(crate) fn queue(
         &self,
         write: bool,
         count: usize,
         requests: impl Iterator<Item = (RemoteAddr, Loan)>,
         ticket: &Arc<Ticket>,
-    ) -> usize {
+    ) -> (usize, usize) {
         let (direction, counter) =
             if write { (WRITE, &self.stats.write_requests) } else { (READ, &self.stats.read_requests) };
         counter.add(count as u64);
@@ -86,8 +87,7 @@ impl Runtime {
             request: Request::Single { remote, loan },
             ticket: Arc::clone(ticket),
         });
-        self.directions[direction].push(pending);
-        direction
+        (direction, self.directions[direction].push(pending))
     }
 
     /// Runs an ordered list on one lane and waits for all of it.

@@ -39,9 +39,12 @@ impl<T, C: Default> Default for MergeQueue<T, C> {
 }
 
 impl<T, C> MergeQueue<T, C> {
-    /// Appends requests. The caller has to [`flush`](Self::flush) afterwards.
-    pub(crate) fn push(&self, requests: impl Iterator<Item = T>) {
-        self.arrived.lock().extend(requests);
+    /// Appends requests, and returns the number of requests in the queue. The caller has to
+    /// [`flush`](Self::flush) afterwards.
+    pub(crate) fn push(&self, requests: impl Iterator<Item = T>) -> usize {
+        let mut arrived = self.arrived.lock();
+        arrived.extend(requests);
+        arrived.len()
     }
 
     /// Makes sure that the queue is combined after this call began, by this thread or by the

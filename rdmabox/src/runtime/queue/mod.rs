@@ -2,6 +2,7 @@
 
 mod batch;
 mod fences;
+mod gathering;
 mod idle_parts;
 mod merge_queue;
 mod object_pool;
@@ -9,6 +10,7 @@ mod request;
 
 pub(crate) use self::batch::{Batch, Ready};
 pub(crate) use self::fences::FenceTracker;
+pub(crate) use self::gathering::Gathering;
 pub(crate) use self::idle_parts::IdleParts;
 pub(crate) use self::merge_queue::{CombinerGuard, MergeQueue};
 pub(crate) use self::object_pool::ObjectPool;

@@ -16,7 +16,7 @@ use crate::{
     error::RequestError,
     memory::{Lent, RegistrationLimits, scope},
     provider::soft::SoftDevice,
-    runtime::{Started, Until, wait::cq_wait::model::ModelCq},
+    runtime::{Started, Until, WaitedBy, wait::cq_wait::model::ModelCq},
     sync::{JoinHandle, Thread, current, model::check, park, spawn},
     verbs::{Device, PostError, QpCaps, RecvWr, Rendezvous, SendFlags, SendWr, VerbsError},
 };
@@ -177,7 +177,7 @@ fn start(runtime: &Arc<Runtime>, index: u64) -> Started<&'static [u8]> {
     let (ticket, count) = runtime.take_idle(1, runtime.timeout);
     let lent = Lent::<&'static [u8]>::new(&DATA, count);
     let requests = lent.lend(4096).map(|loan| (remote(index), loan));
-    runtime.begin(true, 1, requests, &ticket);
+    runtime.begin(true, 1, requests, &ticket, WaitedBy::Caller);
     Started::new(Arc::clone(runtime), ticket, lent)
 }
 

@@ -19,7 +19,11 @@ use super::ticket::{CqWaiter, Ticket};
 use crate::{
     polling::{Poller, PollingMode, Retry, Step},
     stats::Stats,
-    sync::{Mutex, TryMutex, TryMutexGuard, now, park_timeout, spin_loop, yield_now},
+    sync::{
+        Mutex, TryMutex, TryMutexGuard,
+        atomic::{AtomicBool, Ordering, fence},
+        now, park_timeout, spin_loop, yield_now,
+    },
     verbs::{CompletionQueue, VerbsError, WorkCompletion},
 };
 
@@ -120,6 +124,8 @@ pub(crate) struct CqWaiters {
     waiters: Mutex<Waiters>,
     /// True if only the queue's poller takes the token.
     has_poller: bool,
+    /// True while the leader polls, and does not sleep. It calls `dispatch` in every poll then.
+    polled: AtomicBool,
 }
 
 /// The outcome of a wait.
@@ -146,7 +152,22 @@ impl CqWaiters {
             leader: TryMutex::new(leader),
             waiters: Mutex::default(),
             has_poller: mode.shared_queues().is_some(),
+            polled: AtomicBool::new(false),
         }
+    }
+
+    /// Returns true if a thread polls here, without sleeping. That thread calls `dispatch` after
+    /// the end of this state.
+    pub(crate) fn is_polled(&self) -> bool {
+        self.polled.load(Ordering::SeqCst)
+    }
+
+    /// Ends the state in which this thread polls.
+    fn stop_polling(&self, dispatch: &dyn Fn(&[WorkCompletion])) {
+        self.polled.store(false, Ordering::SeqCst);
+        // A thread that saw the flag set has left work to this thread, which finds it now.
+        fence(Ordering::SeqCst);
+        dispatch(&[]);
     }
 
     pub(crate) fn cq(&self) -> &Arc<dyn CompletionQueue> {
@@ -204,7 +225,10 @@ impl CqWaiters {
                 break WaitOutcome::Done;
             }
             if let Some(mut leader) = self.leader.try_lock() {
-                break self.poll_as_leader(&mut leader, &**waiter, deadline, stats, dispatch);
+                self.polled.store(true, Ordering::Relaxed);
+                let waited = self.poll_as_leader(&mut leader, &**waiter, deadline, stats, dispatch);
+                self.stop_polling(dispatch);
+                break waited;
             }
             if !registered {
                 // Registers before it tries the token for the last time. A leader scans the waiters
@@ -267,11 +291,13 @@ impl CqWaiters {
                 Step::Sleep => {
                     let Some(left) = remaining(deadline) else { return WaitOutcome::TimedOut };
                     stats.sleeps.inc();
+                    self.stop_polling(dispatch);
                     match self.cq.wait(Some(left)) {
                         Ok(true) => stats.events.inc(),
                         Ok(false) => {}
                         Err(e) => return WaitOutcome::Broken(e),
                     }
+                    self.polled.store(true, Ordering::Relaxed);
                     leader.poller.after_wake();
                 }
             }

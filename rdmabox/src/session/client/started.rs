@@ -16,14 +16,21 @@ use super::{
 use crate::{
     error::Failed,
     memory::{Lent, RecvBuf, SendBuf},
-    runtime::{Started, Until, in_callback},
+    runtime::{Started, Until, WaitedBy, in_callback},
     verbs::{DirectOp, RemoteAddr},
 };
 
 impl Session {
     /// Starts a write. The transfer returns the buffer with the outcome. Overlapping writes of one
     /// thread take effect in the order of their starts.
+    ///
+    /// While other requests are under way, a small one may stay in the merge queue until the thread
+    /// that polls, or this thread, takes it along with its neighbours: for at most 0.4 ms.
     pub fn start_write<B: SendBuf>(&self, remote: RemoteAddr, data: B) -> Transfer<B> {
+        self.begin_write(remote, data, WaitedBy::Caller)
+    }
+
+    fn begin_write<B: SendBuf>(&self, remote: RemoteAddr, data: B, waited_by: WaitedBy) -> Transfer<B> {
         let (len, max) = (data.bytes().len(), self.max_part());
         if let Err(e) = wraps(remote, len) {
             return Transfer::finished(Err(e), data);
@@ -40,13 +47,18 @@ impl Session {
         let (ticket, loans) = self.shared.runtime.take_idle(count, self.timeout);
         let lent = Lent::new(data, loans);
         let requests = lent.lend(max).enumerate().map(|(i, loan)| (at(remote, i * max), loan));
-        self.shared.runtime.begin(true, count, requests, &ticket);
+        self.shared.runtime.begin(true, count, requests, &ticket, waited_by);
         Transfer::new(Started::new(Arc::clone(&self.shared.runtime), ticket, lent))
     }
 
     /// Starts a read that fills the whole buffer. The transfer returns the buffer with the outcome.
-    /// A read sees a started write only if it starts after the write is done.
-    pub fn start_read<B: RecvBuf>(&self, remote: RemoteAddr, mut out: B) -> Transfer<B> {
+    /// A read sees a started write only if it starts after the write is done. A small read may wait
+    /// for its neighbours, as in [`start_write`](Self::start_write).
+    pub fn start_read<B: RecvBuf>(&self, remote: RemoteAddr, out: B) -> Transfer<B> {
+        self.begin_read(remote, out, WaitedBy::Caller)
+    }
+
+    fn begin_read<B: RecvBuf>(&self, remote: RemoteAddr, mut out: B, waited_by: WaitedBy) -> Transfer<B> {
         let (len, max) = (out.bytes().len(), self.max_part());
         if let Err(e) = wraps(remote, len) {
             return Transfer::finished(Err(e), out);
@@ -61,7 +73,7 @@ impl Session {
         let (ticket, loans) = self.shared.runtime.take_idle(count, self.timeout);
         let mut lent = Lent::new(out, loans);
         let requests = lent.lend_mut(max).enumerate().map(|(i, loan)| (at(remote, i * max), loan));
-        self.shared.runtime.begin(false, count, requests, &ticket);
+        self.shared.runtime.begin(false, count, requests, &ticket, waited_by);
         Transfer::new(Started::new(Arc::clone(&self.shared.runtime), ticket, lent))
     }
 
@@ -73,7 +85,7 @@ impl Session {
         data: B,
         done: impl FnOnce(Result<B, Failed<B>>) + Send + 'static,
     ) {
-        self.start_write(remote, data).then(&self.shared.runtime, done);
+        self.begin_write(remote, data, WaitedBy::Poller).then(&self.shared.runtime, done);
     }
 
     /// Starts a read and runs `done` with the outcome, which always has the buffer, as
@@ -84,7 +96,7 @@ impl Session {
         out: B,
         done: impl FnOnce(Result<B, Failed<B>>) + Send + 'static,
     ) {
-        self.start_read(remote, out).then(&self.shared.runtime, done);
+        self.begin_read(remote, out, WaitedBy::Poller).then(&self.shared.runtime, done);
     }
 
     /// Runs `start`, and posts the requests that this thread starts in it afterwards as one batch.

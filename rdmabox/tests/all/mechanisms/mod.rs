@@ -3,6 +3,7 @@
 mod admission;
 mod batching;
 mod completions;
+mod gathering;
 mod registration;
 
 use crate::support::{at, pattern};

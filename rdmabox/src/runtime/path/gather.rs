@@ -1,0 +1,181 @@
+//! Lets started requests leave together: those that are started while others are under way.
+//!
+//! Posting each started request at once would cost a doorbell each. A small request that finds
+//! the lane of small requests busy is therefore left in the merge queue, where its neighbours
+//! gather. The thread that polls completions drains the queue in every poll. A thread that waits
+//! for a started request drains it first. A request that finds nothing under way is posted at
+//! once, and so is every request if no thread would drain the queue.
+//!
+//! If no thread polls, a thread of the session ticks: it posts what was left for a whole tick,
+//! because the starting thread has turned to other work. Ticks end when nothing is left for some
+//! time. If requests are left for too long several times in a row, further ones are posted at once
+//! for a while.
+//!
+//! # Concurrency
+//! Any thread may call these methods. `gathering` makes sure that no request is stranded. The
+//! handle of the ticking thread is a leaf lock.
+
+use std::time::Duration;
+
+use crate::{
+    runtime::{
+        queue::{READ, WRITE},
+        state::Runtime,
+        wait::CqWaiters,
+    },
+    sync::{atomic::Ordering, park, park_timeout, spawn},
+};
+
+/// Interval of the ticks. A request is left for at most two of them.
+const TICK: Duration = Duration::from_micros(200);
+/// Ticks without a left request after which they end.
+const MAX_IDLE_TICKS: u32 = 8;
+/// Requests in the merge queue from which on none is left there: a longer list saves little.
+const MAX_GATHERED: usize = 16;
+
+/// The thread that will wait for a started request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaitedBy {
+    /// The caller, sooner or later.
+    Caller,
+    /// The thread that polls.
+    Poller,
+}
+
+impl Runtime {
+    /// Posts the queued requests of a direction, or leaves them to a thread that will drain the
+    /// queue. `bytes` is the length of the new ones, and `queued` the number of queued requests.
+    /// Returns true if they were posted.
+    pub(super) fn flush_or_leave(
+        &self,
+        direction: usize,
+        bytes: u64,
+        queued: usize,
+        waited_by: WaitedBy,
+    ) -> bool {
+        if queued >= MAX_GATHERED || !self.may_gather(bytes) {
+            self.gathering.take(direction);
+            self.flush(direction);
+            return true;
+        }
+        let left = self.gathering.leave(direction, || self.is_polled())
+            || waited_by == WaitedBy::Caller && self.tick();
+        if left {
+            self.stats.gathered.inc();
+        } else if self.gathering.take(direction) {
+            self.flush(direction);
+        }
+        !left
+    }
+
+    /// Returns true if a request may wait for its neighbours: it is small, requests like it are
+    /// under way, and posting does not execute it.
+    fn may_gather(&self, bytes: u64) -> bool {
+        let lane = self.lanes.get(self.last_lane.load(Ordering::Relaxed));
+        bytes <= super::submit::SMALL
+            && !self.executes_at_post
+            && self.limits.mode != crate::batch::BatchMode::Single
+            && lane.is_some_and(|lane| lane.is_busy_with_small())
+            && !self.is_dead()
+    }
+
+    /// Returns true if a thread polls, and drains the queue in every poll.
+    fn is_polled(&self) -> bool {
+        self.service.polls.load(Ordering::SeqCst) || self.cq_waiters.iter().any(CqWaiters::is_polled)
+    }
+
+    /// Posts the requests that were left in the merge queues.
+    pub(crate) fn drain(&self) {
+        if self.drain_left() {
+            self.gather_backoff.record(true);
+        }
+    }
+
+    /// Posts the requests that were left. Returns true if there were some.
+    fn drain_left(&self) -> bool {
+        let mut any = false;
+        for direction in [READ, WRITE] {
+            if self.gathering.take(direction) {
+                any = true;
+                self.flush(direction);
+            }
+        }
+        any
+    }
+
+    /// Posts the requests that were left, unless a thread polls and does so.
+    pub(crate) fn drain_unless_polled(&self) {
+        if self.gathering.has_left() && !self.is_polled() {
+            self.drain();
+        }
+    }
+
+    /// Makes sure that a thread ticks. Returns false if that does not pay at present, or if the
+    /// session ends.
+    fn tick(&self) -> bool {
+        if !self.may_tick || !self.gather_backoff.should_poll() {
+            return false;
+        }
+        if !self.gathering.start_ticking() {
+            return true;
+        }
+        if self.wake_ticker() {
+            return true;
+        }
+        self.gathering.stop_ticking();
+        self.drain();
+        false
+    }
+
+    /// Wakes the ticking thread, or starts it. Returns false if that is impossible.
+    fn wake_ticker(&self) -> bool {
+        let mut handle = self.ticker.lock();
+        if self.stopping.load(Ordering::SeqCst) {
+            return false;
+        }
+        if let Some(handle) = &*handle {
+            handle.thread().unpark();
+            return true;
+        }
+        let Some(me) = self.me.upgrade() else { return false };
+        match spawn("rdmabox-gather".to_owned(), move || me.run_ticker()) {
+            Ok(started) => {
+                *handle = Some(started);
+                true
+            }
+            Err(e) => {
+                log::warn!("cannot start a thread for gathered requests: {e}");
+                false
+            }
+        }
+    }
+
+    fn run_ticker(&self) {
+        let mut idle = 0;
+        while !self.stopping.load(Ordering::SeqCst) {
+            if !self.gathering.is_ticking() {
+                park();
+                continue;
+            }
+            let before = self.gathering.taken();
+            park_timeout(TICK);
+            if self.gathering.taken() != before {
+                idle = 0;
+            } else if self.gathering.has_left() {
+                idle = 0;
+                if self.drain_left() {
+                    self.gather_backoff.record(false);
+                }
+            } else {
+                idle += 1;
+            }
+            if idle > MAX_IDLE_TICKS {
+                idle = 0;
+                self.gathering.stop_ticking();
+                self.drain();
+            }
+        }
+        self.gathering.stop_ticking();
+        self.drain();
+    }
+}

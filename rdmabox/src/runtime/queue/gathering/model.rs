@@ -1,0 +1,97 @@
+//! Loom models of the hand-over of left requests.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::{
+    runtime::queue::{CombinerGuard, MergeQueue},
+    sync::model::{check, go},
+};
+
+/// A merge queue, and a thread that polls.
+#[derive(Debug, Default)]
+struct Session {
+    queue: MergeQueue<u8, (Vec<u8>, Vec<u8>)>,
+    gathering: Gathering,
+    polls: AtomicBool,
+}
+
+impl Session {
+    fn flush(&self) {
+        self.queue.flush(|guard: &mut CombinerGuard<'_, u8, (Vec<u8>, Vec<u8>)>| {
+            guard.collect(|(backlog, _)| backlog);
+            let (backlog, done) = guard.state();
+            done.append(backlog);
+        });
+    }
+
+    fn drain(&self) {
+        if self.gathering.take(0) {
+            self.flush();
+        }
+    }
+
+    /// Starts a request while others are under way.
+    fn start(&self, request: u8) {
+        self.queue.push(std::iter::once(request));
+        let is_polled = || self.polls.load(Ordering::SeqCst);
+        if !self.gathering.leave(0, is_polled) && self.gathering.start_ticking() {
+            // No thread can be woken.
+            self.gathering.stop_ticking();
+            self.drain();
+        }
+    }
+
+    /// Polls `polls` times, like a thread that leads and then sleeps or leaves.
+    fn poll(&self, polls: usize) {
+        self.polls.store(true, Ordering::Relaxed);
+        (0..polls).for_each(|_| self.drain());
+        self.polls.store(false, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.drain();
+    }
+
+    /// Stops to tick, after one tick.
+    fn tick(&self) {
+        self.drain();
+        self.gathering.stop_ticking();
+        self.drain();
+    }
+
+    fn assert_done(&self, count: usize) {
+        let mut done = self.queue.with(|guard| guard.state().1.clone());
+        done.sort_unstable();
+        assert!(done.into_iter().eq(0..count as u8), "stranded");
+    }
+}
+
+fn join_all(session: &Arc<Session>, starts: u8, other: fn(&Session)) {
+    let starters = (0..starts).map(|request| {
+        let session = Arc::clone(session);
+        go(move || session.start(request))
+    });
+    let starters: Vec<_> = starters.collect();
+    other(session);
+    starters.into_iter().for_each(|starter| starter.join().unwrap());
+    session.assert_done(usize::from(starts));
+}
+
+/// Catches a request that is left to a thread that stops to poll: one that checks before it says
+/// so, and a starting thread that asks before it leaves the request.
+#[test]
+fn a_request_left_to_a_polling_thread_is_taken() {
+    check(None, || join_all(&Arc::default(), 1, |session| session.poll(1)));
+    check(Some(2), || join_all(&Arc::default(), 2, |session| session.poll(1)));
+}
+
+/// The same with a thread that ticks. Catches a request that is left while the ticks end.
+#[test]
+fn a_request_left_to_a_ticking_thread_is_taken() {
+    let ticking = || {
+        let session = Arc::<Session>::default();
+        assert!(session.gathering.start_ticking());
+        session
+    };
+    check(None, move || join_all(&ticking(), 1, Session::tick));
+    check(Some(2), move || join_all(&ticking(), 2, Session::tick));
+}
