@@ -222,7 +222,11 @@ impl Run {
             ..*self
         };
         let adjacent = end == item.remote.addr && self.remote.rkey == item.remote.rkey;
-        let fits = run.len <= limits.max_msg_sz.min(limits.max_merge) && (run.sges <= limits.max_sge || run.staged(limits));
+        // Short requests are copied. Beside registered memory they would have to be registered.
+        let mixed = self.stageable != item.stageable && run.len <= limits.stage_threshold;
+        let fits = !mixed
+            && run.len <= limits.max_msg_sz.min(limits.max_merge)
+            && (run.sges <= limits.max_sge || run.staged(limits));
         (adjacent && fits).then_some(run)
     }
 }

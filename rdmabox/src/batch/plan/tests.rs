@@ -5,7 +5,14 @@ use super::*;
 const PAGE: u64 = 4096;
 
 fn limits(mode: BatchMode) -> PlanLimits {
-    PlanLimits { mode, max_msg_sz: 1 << 30, max_merge: 1 << 30, max_sge: 30, max_chain: 64, stage_threshold: 0 }
+    PlanLimits {
+        mode,
+        max_msg_sz: 1 << 30,
+        max_merge: 1 << 30,
+        max_sge: 30,
+        max_chain: 64,
+        stage_threshold: 0,
+    }
 }
 
 fn item(addr: u64, len: u64) -> Item {
@@ -139,9 +146,8 @@ fn merging_stops_at_the_message_limit() {
 #[test]
 fn merging_stops_at_its_own_limit_and_a_longer_request_stays_whole() {
     let limits = PlanLimits { max_merge: 3 * PAGE, ..limits(BatchMode::Hybrid) };
-    let lengths = |items: &[Item]| {
-        planned(items, &limits).wrs.iter().map(|wr| wr.len / PAGE).collect::<Vec<_>>()
-    };
+    let lengths =
+        |items: &[Item]| planned(items, &limits).wrs.iter().map(|wr| wr.len / PAGE).collect::<Vec<_>>();
     assert_eq!(lengths(&adjacent(7)), [3, 3, 1]);
     assert_eq!(lengths(&[item(0, PAGE), item(PAGE, 9 * PAGE), item(10 * PAGE, PAGE)]), [1, 9, 1]);
     let none = PlanLimits { max_merge: 0, ..limits };
@@ -205,8 +211,13 @@ fn registered_memory_is_never_staged() {
     let mut items = adjacent(3);
     items[2].stageable = false;
     let plan = planned(&items, &limits);
-    assert_eq!(plan.wrs.len(), 1);
-    assert_eq!((plan.wrs[0].staged, plan.wrs[0].sges), (false, 3));
+    let staged = |plan: &Plan| plan.wrs.iter().map(|wr| (wr.staged, wr.sges)).collect::<Vec<_>>();
+    assert_eq!(staged(&plan), [(true, 1), (false, 1)]);
+    // Beyond the threshold nothing is staged, so they merge.
+    let short = PlanLimits { stage_threshold: PAGE, ..limits };
+    assert_eq!(staged(&planned(&items, &short)), [(false, 3)]);
+    items.iter_mut().for_each(|item| item.stageable = false);
+    assert_eq!(staged(&planned(&items, &limits)), [(false, 3)]);
 }
 
 #[test]

@@ -131,6 +131,9 @@ impl Batch {
         } else {
             if staged {
                 posted.staging = runtime.pool.acquire(len as usize);
+                if posted.staging.is_none() && len > 0 {
+                    runtime.stats.pool_misses.inc();
+                }
             }
             let mut lkey = runtime.pool_mr.lkey();
             if staged && posted.staging.is_none() && members.len() > runtime.limits.max_sge as usize {

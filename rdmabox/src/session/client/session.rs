@@ -231,7 +231,8 @@ impl Session {
     }
 
     /// Returns a buffer in registered memory, at most 1 MiB. `None` if the session's pool has no
-    /// free block of that length.
+    /// free block of that length. Requests are staged through the rest of the pool (8 MiB); without
+    /// a free block they register their memory (`pool_misses`).
     pub fn buffer(&self, len: usize) -> Option<Buffer> {
         self.shared.runtime.pooled(len)
     }

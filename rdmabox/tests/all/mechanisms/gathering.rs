@@ -150,12 +150,17 @@ fn threads_callbacks_and_tasks_together_lose_nothing() {
                 scope.spawn(move || {
                     let (send, receive) = mpsc::channel();
                     for round in 0..60usize {
-                        let write = |i: usize| session.start_write(at(place, i * PART), pattern(PART, round + i));
+                        let write =
+                            |i: usize| session.start_write(at(place, i * PART), pattern(PART, round + i));
                         let started: Vec<_> = (0..5).map(write).collect();
                         let send = send.clone();
-                        session.write_then(at(place, 5 * PART), pattern(PART, round + 5), move |result, _| {
-                            send.send(result).unwrap();
-                        });
+                        session.write_then(
+                            at(place, 5 * PART),
+                            pattern(PART, round + 5),
+                            move |result, _| {
+                                send.send(result).unwrap();
+                            },
+                        );
                         assert_eq!(block_on(write(6)).0, Ok(()));
                         assert_eq!(receive.recv(), Ok(Ok(())));
                         started.into_iter().for_each(|write| assert_eq!(write.wait().unwrap().0, Ok(())));
@@ -178,7 +183,8 @@ fn left_requests_end_with_the_session() {
         for _ in 0..20 {
             let session = f.connect();
             let base = base(&session);
-            let started: Vec<_> = (0..4).map(|i| session.start_write(at(base, i * PART), vec![1; 8])).collect();
+            let started: Vec<_> =
+                (0..4).map(|i| session.start_write(at(base, i * PART), vec![1; 8])).collect();
             session.close();
             for write in started {
                 let (_, buffer) = write.wait().unwrap();

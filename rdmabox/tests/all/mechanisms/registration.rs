@@ -1,9 +1,9 @@
 //! Tests of preMR, dynMR and inline data.
 
-use rdmabox::{ProviderKind, Session, provider::rdma};
+use rdmabox::{ProviderKind, Session, provider::rdma, stats::StatsSnapshot};
 
 use super::{offsets, submit};
-use crate::support::{base, on_each_that_posts};
+use crate::support::{at, base, on_each_that_posts};
 
 #[test]
 fn the_threshold_decides_for_single_and_merged_requests() {
@@ -41,6 +41,49 @@ fn the_threshold_decides_for_single_and_merged_requests() {
                     assert_eq!((took.registrations, took.registered_bytes), (registrations, 0));
                 }
             }
+        }
+    });
+}
+
+#[test]
+fn requests_register_their_memory_while_the_pool_is_in_use() {
+    on_each_that_posts(|mut f| {
+        f.options.max_inline = 0;
+        let session = f.connect();
+        let base = base(&session);
+        let counted = |s: &StatsSnapshot| (s.pool_misses, s.pre_mr_bytes, s.dyn_mr_bytes, s.registrations);
+        assert_eq!(counted(&submit(&session, true, &[base], 1000)), (0, 1000, 0, 0));
+        let held: Vec<_> = std::iter::from_fn(|| session.buffer(1 << 20)).collect();
+        assert_eq!(held.len(), 8);
+        for write in [true, false] {
+            assert_eq!(counted(&submit(&session, write, &[base], 1000)), (1, 0, 1000, 1));
+            // More parts than a work request has elements: they get one block of their own.
+            let took = submit(&session, write, &offsets(base, (0..40).map(|i| i * 100)), 100);
+            assert_eq!((counted(&took), took.work_requests), ((1, 4000, 0, 1), 1));
+            // Long requests never use the pool.
+            assert_eq!(counted(&submit(&session, write, &[base], 5000)), (0, 0, 5000, 1));
+        }
+        drop(held);
+        assert_eq!(counted(&submit(&session, true, &[base], 1000)), (0, 1000, 0, 0));
+    });
+}
+
+#[test]
+fn short_requests_beside_registered_memory_are_still_copied() {
+    on_each_that_posts(|mut f| {
+        f.options.max_inline = 0;
+        for (threshold, work_requests, copied, registered) in [(8192, 2, 4096, 0), (4096, 1, 0, 4096)] {
+            f.options.pre_mr_threshold = rdmabox::PreMrThreshold::Bytes(threshold);
+            let session = f.connect();
+            let base = base(&session);
+            let own = session.buffer(4096).unwrap();
+            let parts = [(base, &own[..]), (at(base, 4096), &[7; 4096][..])];
+            let before = session.stats();
+            session.write_vectored(&parts).unwrap();
+            let took = session.stats().since(&before);
+            assert_eq!((took.work_requests, took.doorbells), (work_requests, 1));
+            assert_eq!((took.registered_bytes, took.pre_mr_bytes), (4096, copied));
+            assert_eq!(took.dyn_mr_bytes, registered);
         }
     });
 }
