@@ -62,6 +62,8 @@ pub enum Command {
     Serve(Serve),
     /// Repeat an experiment of the RDMAbox paper; "list" prints their names
     Experiment(Experiment),
+    /// Print which counters each option changes, by a small load per value over TCP
+    Options,
 }
 
 /// A measurement.
@@ -181,6 +183,8 @@ pub enum Request {
     Serve(Serve),
     /// An experiment.
     Experiment(Settings, Experiment),
+    /// The table of options.
+    Options,
 }
 
 impl Request {
@@ -203,6 +207,7 @@ impl Request {
             Command::Send(bench) => Request::Bench(OpKind::Send, given(&bench.run), bench),
             Command::Serve(serve) => Request::Serve(serve),
             Command::Experiment(experiment) => Request::Experiment(given(&experiment.run), experiment),
+            Command::Options => Request::Options,
         })
     }
 
@@ -217,7 +222,9 @@ impl Request {
                 Ok(None)
             }
             Err(err) if err.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-                Err(Error::usage("no command given: read, write, cas, send, serve or experiment; see --help"))
+                Err(Error::usage(
+                    "no command given: read, write, cas, send, serve, experiment or options; see --help",
+                ))
             }
             Err(err) => Err(Error::usage(settings::one_line(&err))),
         }

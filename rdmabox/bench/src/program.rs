@@ -52,6 +52,10 @@ const PANELS: [Metric; 3] = [Metric::OpsPerSecond, Metric::P99, Metric::CpuPerOp
 pub fn carry_out(request: Request) -> Result<()> {
     match request {
         Request::Serve(serve) => self::serve(&serve),
+        Request::Options => {
+            print(&experiment::options::table()?);
+            Ok(())
+        }
         Request::Bench(op, settings, bench) => {
             let dimensions = bench.sweep.as_deref().map_or(Ok(Vec::new()), parse_sweep)?;
             if let Some(twice) = dimensions.iter().find(|d| settings.has(&d.name)) {

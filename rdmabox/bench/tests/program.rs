@@ -302,3 +302,19 @@ fn bad_input_gets_one_line_and_starts_nothing() {
     assert!(text(&world.run("--help", 0).stdout).contains("Examples:"));
     world.assert_clean();
 }
+
+#[test]
+fn the_table_of_options_names_the_counters_that_change() {
+    let world = World::new();
+    let output = world.run("options", 0);
+    let table = text(&output.stdout);
+    let row = |option: &str, value: &str| {
+        let start = format!("| {option} | {value} | ");
+        let found = table.lines().find_map(|line| line.strip_prefix(&start));
+        found.unwrap_or_else(|| panic!("no {start} in {table}"))
+    };
+    assert!(row("mode", "single").contains("doorbells 100 -> 1600"), "{table}");
+    assert!(row("reg", "dyn").contains("registrations"), "{table}");
+    assert!(row("submit", "started").contains("gathered 0 -> "), "{table}");
+    world.assert_clean();
+}

@@ -8,6 +8,7 @@
 
 mod definition;
 mod findings;
+pub mod options;
 mod paper;
 
 use crate::{Error, Result};
