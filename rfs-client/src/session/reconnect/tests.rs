@@ -6,7 +6,11 @@ use proptest::prelude::*;
 use rfs_proto::{RegionRef, Request, decode_request, encode_request};
 
 use crate::{
-    remote::{CallOptions, ReplyWait, Status, address::Region, operation::Op},
+    remote::{
+        CallOptions, ReplyWait, Status,
+        address::Region,
+        operation::{Op, Transfer},
+    },
     session::reconnect::{reconnect_thread::ConnectFailure, *},
 };
 
@@ -330,6 +334,24 @@ fn a_new_epoch_voids_addresses_and_repeats_no_changes() {
     assert_eq!(remote.call(&[], &mut Vec::new(), waiting(remote.epochs().newest, &Cancel::new())), Ok(()));
     remote.close();
     assert!(server.detached.load(Ordering::SeqCst));
+}
+
+#[test]
+fn started_writes_of_another_epoch_fail_and_the_others_are_made() {
+    let server = Arc::new(Server::default());
+    let remote = reconnecting(&server);
+    let (send, outcomes) = std::sync::mpsc::channel();
+    let write = |offset, epoch| {
+        let send = send.clone();
+        let done = move |outcome, data: Vec<u8>| send.send((offset, outcome, data)).unwrap();
+        Transfer::Write(place(offset, epoch), vec![7], Box::new(done))
+    };
+    remote.start(vec![write(0, 0), write(8, 1), write(16, 0)], None);
+    let lost = Err(RequestError::Disconnected);
+    let expected = [(8, lost, vec![7]), (0, Ok(()), vec![7]), (16, Ok(()), vec![7])];
+    assert_eq!(outcomes.try_iter().collect::<Vec<_>>(), expected);
+    assert_eq!(*server.places.lock(), [place(0, 0), place(16, 0)]);
+    remote.close();
 }
 
 #[test]
