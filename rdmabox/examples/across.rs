@@ -79,7 +79,7 @@ impl Store {
     fn connect(host: &HostProcess, provider: ProviderKind) -> Result<Store, Box<dyn Error>> {
         let options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
         let session = Session::connect(&host.address, &options)?;
-        let base = MemoryServer::locate(&session)?.base;
+        let base = MemoryServer::locate(&session)?.base();
         Ok(Store { session, base })
     }
 }

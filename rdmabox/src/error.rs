@@ -52,7 +52,7 @@ use crate::verbs::{RemoteMrError, WcStatus};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let host = MemoryServer::listen(&["127.0.0.1:0".parse()?], 4096)?;
 /// let session = Session::connect(&host.addresses()[0], &SessionOptions::default())?;
-/// let word = MemoryServer::locate(&session)?.base;
+/// let word = MemoryServer::locate(&session)?.base();
 /// add_once(&session, word, 0, 5)?;
 /// assert_eq!(session.fetch_add(word, 0), Ok(5));
 /// # Ok(())

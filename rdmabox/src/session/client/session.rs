@@ -168,7 +168,7 @@ impl Session {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let host = MemoryServer::listen(&["127.0.0.1:0".parse()?], 1 << 20)?;
     /// let session = Session::connect(&host.addresses()[0], &SessionOptions::default())?;
-    /// let base = MemoryServer::locate(&session)?.base;
+    /// let base = MemoryServer::locate(&session)?.base();
     /// let impatient = session.with_timeout(Duration::from_millis(500));
     /// impatient.write(base, b"soon")?;
     /// assert_eq!(impatient.stats().write_requests, session.stats().write_requests);

@@ -42,7 +42,7 @@ use crate::{
 /// #     MemoryServer::listen(&["127.0.0.1:0".parse()?], 1 << 20)?);
 /// let sessions = [&one, &two]
 ///     .map(|host| Session::connect(&host.addresses()[0], &SessionOptions::default()).unwrap());
-/// let bases = sessions.each_ref().map(|session| MemoryServer::locate(session).unwrap().base);
+/// let bases = sessions.each_ref().map(|session| MemoryServer::locate(session).unwrap().base());
 /// // Both hosts have the record before either of them has the new version.
 /// let copies = |at: u64, data| {
 ///     let mut first = [Op::Write { remote: bases[0].at(at), data }];

@@ -29,7 +29,7 @@ impl Session {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let host = MemoryServer::listen(&["127.0.0.1:0".parse()?], 1 << 20)?;
     /// # let session = Session::connect(&host.addresses()[0], &SessionOptions::default())?;
-    /// # let base = MemoryServer::locate(&session)?.base;
+    /// # let base = MemoryServer::locate(&session)?.base();
     /// // Two words change at once: both requests are under way before the first wait.
     /// let (lock, count) = session.together(|| {
     ///     (session.start_compare_swap(base, 0, 1), session.start_fetch_add(base.at(8), 5))

@@ -28,7 +28,7 @@ impl Session {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let host = MemoryServer::listen(&["127.0.0.1:0".parse()?], 1 << 20)?;
     /// # let session = Session::connect(&host.addresses()[0], &SessionOptions::default())?;
-    /// # let base = MemoryServer::locate(&session)?.base;
+    /// # let base = MemoryServer::locate(&session)?.base();
     /// let list = session.start_execute(vec![
     ///     OwnedOp::Write { remote: base.at(64), data: b"record".to_vec() },
     ///     OwnedOp::FetchAdd { remote: base, add: 1, old: 0 },

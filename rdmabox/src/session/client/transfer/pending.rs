@@ -53,7 +53,7 @@ impl<B: Send + 'static> Pending for Transfer<B> {
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let host = MemoryServer::listen(&["127.0.0.1:0".parse()?], 1 << 20)?;
 /// # let session = Session::connect(&host.addresses()[0], &SessionOptions::default())?;
-/// # let base = MemoryServer::locate(&session)?.base;
+/// # let base = MemoryServer::locate(&session)?.base();
 /// let mut write = session.start_write(base, vec![7; 4096]);
 /// let mut count = session.start_fetch_add(base.at(8192), 1);
 /// let second = Duration::from_secs(1);
