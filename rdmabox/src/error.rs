@@ -205,6 +205,12 @@ impl<B> From<Failed<B>> for RequestError {
     }
 }
 
+impl From<RemoteMrError> for RequestError {
+    fn from(refused: RemoteMrError) -> RequestError {
+        RequestError::Invalid(refused.to_string())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

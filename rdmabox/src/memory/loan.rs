@@ -172,11 +172,19 @@ impl Loans {
 
 /// A buffer whose requests may outlive the call that issued them.
 pub(crate) struct Lent<B> {
-    /// `None` after the buffer was taken back, and for a word.
-    buf: Option<B>,
+    /// `None` after the buffer was taken back, and for a word; initialized otherwise. The union
+    /// keeps a move of this value from asserting that a `Box` in the buffer is the only way to its
+    /// bytes: loans hold their addresses.
+    buf: Option<MaybeUninit<B>>,
     /// Makes the buffer of a word, which the request stores in `count`.
     from_word: Option<fn(u64) -> B>,
     count: LoanCount,
+}
+
+impl<B> std::fmt::Debug for Lent<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lent").field("count", &self.count).finish_non_exhaustive()
+    }
 }
 
 /// Lends parts of a buffer that a [`Lent`] owns.
@@ -217,7 +225,7 @@ impl<B> Lent<B> {
     /// Wraps `buf`. `count` must be zero; it can be reused after [`take`](Self::take).
     pub(crate) fn new(buf: B, count: LoanCount) -> Lent<B> {
         debug_assert_eq!(count.outstanding(), 0);
-        Lent { buf: Some(buf), from_word: None, count }
+        Lent { buf: Some(MaybeUninit::new(buf)), from_word: None, count }
     }
 
     /// Returns true if no loan is outstanding.
@@ -229,7 +237,9 @@ impl<B> Lent<B> {
     /// that stays valid and in place until the buffer is dropped, also if the buffer moves.
     pub(super) fn parts(&mut self) -> (Option<&mut B>, Lender<'_>) {
         assert!(self.is_back(), "the buffer is already on loan");
-        (self.buf.as_mut(), Lender(&self.count))
+        // SAFETY: a buffer that is present is initialized.
+        let buf = self.buf.as_mut().map(|buf| unsafe { buf.assume_init_mut() });
+        (buf, Lender(&self.count))
     }
 
     /// Returns true if a request fills a word, which has no content if the request fails.
@@ -241,7 +251,13 @@ impl<B> Lent<B> {
     pub(crate) fn take(mut self) -> (Option<B>, LoanCount) {
         drop(Settle(&self.count));
         let word = self.from_word.map(|buf_of| buf_of(self.count.word.load(Ordering::Relaxed)));
-        (word.or_else(|| self.buf.take()), Arc::clone(&self.count))
+        (word.or_else(|| self.take_buf()), Arc::clone(&self.count))
+    }
+
+    /// Takes the buffer. No loan may be outstanding.
+    fn take_buf(&mut self) -> Option<B> {
+        // SAFETY: a buffer that is present is initialized.
+        self.buf.take().map(|buf| unsafe { buf.assume_init() })
     }
 
     fn loan(&self, ptr: *mut u8, len: usize, writable: bool) -> Loan {

@@ -19,6 +19,7 @@ pub use calibrate::{Measured, calibrate, measure, threshold_of};
 pub(crate) use loan::{Lent, Loan, LoanCount, Scope, scope};
 pub(crate) use own_buf::OwnBuf;
 pub use owned_op::OwnedOp;
+#[doc(hidden)] // For benchmarks.
 pub use pre_mr::{PreMrBuf, PreMrPool};
 #[doc(hidden)] // For benchmarks.
 pub use registrations::{RegistrationCache, RegistrationLimits};

@@ -15,7 +15,7 @@ use crate::{
     error::RequestError,
     mapping::Memory,
     rpc::{CallError, Reply},
-    verbs::{Access, RemoteAddr},
+    verbs::{Access, RemoteMr},
 };
 
 /// Prefix of every answer. It tells this service's answers from those of other services.
@@ -59,9 +59,7 @@ impl MemoryServer {
 
 impl Service for MemoryServer {
     fn call(&self, peer: &Peer, _request: &[u8], reply: &mut Reply<'_>) -> Result<(), CallError> {
-        let lent =
-            RemoteMemory { base: peer.remote_addr(&self.export), len: self.export.memory().len() as u64 };
-        encode(lent, reply);
+        encode(&peer.remote_mr(&self.export), reply);
         Ok(())
     }
 }

@@ -12,9 +12,8 @@ use std::{
 use crate::support::{Echo, REFUSED, host, providers};
 use hmac::{Hmac, KeyInit, Mac};
 use rdmabox::{
-    Access, Address, CallError, ConnectError, Domain, Export, Grant, Host, HostHandle, Key, KeyId, Limits,
-    Memory, Peer, ProviderKind, RemoteAddr, Reply, RequestError, Secret, Service, Session, SessionOptions,
-    WcStatus,
+    Access, Address, CallError, ConnectError, Domain, Export, Grant, HostHandle, Key, KeyId, Limits, Memory,
+    Peer, ProviderKind, RemoteAddr, Reply, RequestError, Secret, Service, Session, SessionOptions, WcStatus,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sha2::Sha256;

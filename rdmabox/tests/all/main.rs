@@ -26,6 +26,7 @@ mod mechanisms;
 mod on_the_spot;
 mod pending_calls;
 mod refused_calls;
+mod remote_mr;
 mod session;
 mod started;
 mod started_calls;

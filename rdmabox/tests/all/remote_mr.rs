@@ -4,8 +4,8 @@ use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, Export, Grant, Key, Memory, Peer, ProviderKind, RemoteMr, RemoteMrError, Reply, RequestError,
-    Secret, Service, Session, SessionOptions,
+    Access, CallError, Export, Grant, Key, Memory, Peer, ProviderKind, RemoteMr, RemoteMrError, Reply,
+    RequestError, Secret, Service, Session, SessionOptions,
 };
 
 use crate::support::{REFUSED, addresses, host, providers};
@@ -17,7 +17,7 @@ const LEN: usize = 8192;
 pub(crate) struct Directory(pub(crate) Mutex<Vec<Export>>);
 
 impl Service for Directory {
-    fn call(&self, peer: &Peer, _: &[u8], reply: &mut Reply<'_>) -> Result<(), String> {
+    fn call(&self, peer: &Peer, _: &[u8], reply: &mut Reply<'_>) -> Result<(), CallError> {
         for export in &*self.0.lock() {
             reply.extend_from_slice(&peer.remote_mr(export).to_le_bytes());
         }

@@ -61,8 +61,7 @@ fn every_kind_of_buffer_is_sent_filled_and_given_back() {
 fn boxes_shared_vectors_arrays_and_handles_of_bytes_are_buffers() {
     fn fill(session: &Session, remote: RemoteAddr, expected: &[u8], buf: impl RecvBuf) {
         let place = buf.bytes().as_ptr();
-        let (result, buf) = session.start_read(remote, buf).wait().unwrap();
-        assert_eq!(result, Ok(()));
+        let buf = session.start_read(remote, buf).wait().map_err(|failed| failed.error).unwrap();
         assert!(buf.bytes().as_ptr() == place && buf.bytes() == expected);
     }
     on_each_provider(|f| {
@@ -83,8 +82,8 @@ fn boxes_shared_vectors_arrays_and_handles_of_bytes_are_buffers() {
             let second = first.split_off(len / 2);
             let reads = [(remote, first), (at(base, offset + len / 2), second)];
             let [first, second] = reads.map(|(remote, part)| session.start_read(remote, part));
-            let mut whole = first.wait().unwrap().1;
-            whole.unsplit(second.wait().unwrap().1);
+            let mut whole = first.wait().unwrap();
+            whole.unsplit(second.wait().unwrap());
             assert!(whole == data(5));
         }
         write_and_look(&f, &session, base, 0, Box::new([9; 300]));
@@ -103,14 +102,13 @@ fn a_part_of_a_buffer_is_a_buffer() {
         f.memory.write(0, &[7; 64 << 10]);
         let data = pattern(3000, 1);
         let part = Slice::new(data.clone(), 1000..2000);
-        let (result, part) = session.start_write(at(base, 500), part).wait().unwrap();
-        assert_eq!((result, part.into_inner()), (Ok(()), data.clone()));
+        let part = session.start_write(at(base, 500), part).wait().unwrap();
+        assert_eq!(part.into_inner(), data);
         let mut found = vec![0; 1002];
         f.memory.read(499, &mut found);
         assert!(found[1..1001] == data[1000..2000] && found[0] == 7 && found[1001] == 7);
 
-        let (result, part) = session.start_read(base, Slice::new(vec![1; 3000], 1000..)).wait().unwrap();
-        assert_eq!(result, Ok(()));
+        let part = session.start_read(base, Slice::new(vec![1; 3000], 1000..)).wait().unwrap();
         let back = part.into_inner();
         assert!(back[..1000] == [1; 1000] && back[1000..1500] == [7; 500]);
         assert!(back[1500..2500] == data[1000..2000]);
@@ -122,11 +120,10 @@ fn a_part_of_a_buffer_is_a_buffer() {
         let before = session.stats();
         for (buffer, value) in [(own, 3), (pooled, 4)] {
             let write = session.start_write(base, buffer.slice(5000..30_000)).wait().unwrap();
-            assert_eq!(write.0, Ok(()));
-            let mut part = write.1.into_inner().slice(..25_000);
+            let mut part = write.into_inner().slice(..25_000);
             part.fill(0);
-            let (result, part) = session.start_read(base, part).wait().unwrap();
-            assert_eq!((result, part.len()), (Ok(()), 25_000));
+            let part = session.start_read(base, part).wait().unwrap();
+            assert_eq!(part.len(), 25_000);
             let buffer = part.into_inner();
             assert!(buffer.len() == 64 << 10 && buffer.iter().all(|byte| *byte == value));
         }

@@ -36,6 +36,19 @@ pub(super) fn list_fits(
     Ok(())
 }
 
+/// Checks that the address of a word is a multiple of 8.
+pub(super) fn aligned(remote: RemoteAddr) -> Result<(), RequestError> {
+    match remote.addr.is_multiple_of(8) {
+        true => Ok(()),
+        false => Err(unaligned(remote)),
+    }
+}
+
+#[cold]
+fn unaligned(remote: RemoteAddr) -> RequestError {
+    RequestError::Invalid(format!("a word at {:#x}, which is not a multiple of 8", remote.addr))
+}
+
 /// Error text for a blocking request in a callback.
 pub(crate) const NO_WAIT_IN_A_CALLBACK: &str = "a callback must not wait: start a request instead";
 

@@ -7,7 +7,7 @@ mod across;
 
 pub use self::across::across;
 use super::{
-    checks::{at, list_fits, refuse_in_callback, wraps},
+    checks::{aligned, at, list_fits, refuse_in_callback, wraps},
     session::Session,
 };
 use crate::{

@@ -218,7 +218,7 @@ impl Session {
     /// Over shared memory and TCP the scope is `Global`, unless the host also serves an RDMA device
     /// with a smaller scope ([`Host::allow_mixed_atomics`](crate::Host::allow_mixed_atomics)).
     pub fn atomic_scope(&self) -> AtomicScope {
-        self.atomics
+        self.shared.atomics
     }
 
     /// Returns false once the session has failed or the host has gone. With mapped memory this

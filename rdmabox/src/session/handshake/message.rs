@@ -210,7 +210,10 @@ fn decode_answer(kind: u16, body: &[u8]) -> io::Result<Answer> {
         other => return Err(invalid(format!("unknown way of answering calls {other}"))),
     };
     let (ok, denied) = (kind == WELCOME, kind == DENIED);
-    Ok(Answer { ok, denied, token: raw.token, host: raw.host, lease, fetch, text })
+    let code = raw.atomics.get();
+    let atomics = usize::try_from(code).ok().and_then(|code| SCOPES.get(code).copied());
+    let atomics = atomics.ok_or_else(|| invalid(format!("unknown scope of atomics {code}")))?;
+    Ok(Answer { ok, denied, token: raw.token, host: raw.host, lease, fetch, atomics, text })
 }
 
 pub(crate) fn send_answer(stream: &mut Stream, answer: &Answer) -> io::Result<()> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, BatchMode, CallError, CallsBy, Export, Host, Memory, Peer, RemoteAddr, Reply, Service, Session,
+    Access, BatchMode, CallError, CallsBy, Export, Memory, Peer, RemoteAddr, Reply, Service, Session,
     SessionOptions, stats::StatsSnapshot,
 };
 
