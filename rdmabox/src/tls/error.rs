@@ -70,9 +70,19 @@ impl TlsError {
     }
 }
 
+/// The payload of an I/O error that TLS reports.
+#[derive(Debug, thiserror::Error)]
+#[error("TLS: {0}")]
+struct ProtocolError(String);
+
 /// Converts a protocol error to the error kind that session streams use for foreign data.
 pub(super) fn protocol(error: &Error) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("TLS: {}", describe(error)))
+    io::Error::new(io::ErrorKind::InvalidData, ProtocolError(describe(error)))
+}
+
+/// Returns true if TLS reported this error of a stream.
+pub(crate) fn is_of_tls(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<ProtocolError>())
 }
 
 /// Returns the error of a failed handshake for a client that trusts the authorities in `ca`.

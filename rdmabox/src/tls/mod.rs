@@ -23,6 +23,7 @@ use rustls::{ConfigBuilder, ConfigSide, WantsVerifier, WantsVersions, crypto::Cr
 pub(crate) use channel::Channel;
 pub use client::{TlsClient, TlsClientFiles};
 pub use error::TlsError;
+pub(crate) use error::is_of_tls;
 pub(crate) use server::HANDSHAKE_RECORD;
 pub use server::{TlsServer, TlsServerFiles};
 pub use stream::TlsStream;

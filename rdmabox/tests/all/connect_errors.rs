@@ -94,6 +94,15 @@ fn a_wrong_key_is_a_matter_of_authentication() {
     assert!(error.to_string().ends_with("this server has no keys: it takes clients without one"), "{error}");
 }
 
+/// Accepts every client.
+struct Open;
+
+impl Service for Open {
+    fn call(&self, _: &Peer, _: &[u8], _: &mut Reply<'_>) -> Result<(), CallError> {
+        Ok(())
+    }
+}
+
 struct Closed;
 
 impl Service for Closed {
@@ -112,8 +121,9 @@ fn a_refusal_of_the_host_has_its_reason() {
     let host = Host::new().unwrap().listen(&listen, Arc::new(Closed)).unwrap();
     let error = connect(&host.addresses()[0]);
     assert!(matches!(&error, ConnectError::Refused { reason, .. } if reason == "closed today"), "{error:?}");
-    let limits = Limits { sessions: 0, ..Limits::default() };
-    let host = Host::new().unwrap().limits(limits).listen(&listen, Arc::new(Closed)).unwrap();
+    let limits = Limits { sessions: 1, ..Limits::default() };
+    let host = Host::new().unwrap().limits(limits).listen(&listen, Arc::new(Open)).unwrap();
+    let _only = Session::builder().connect(&host.addresses()[0]).unwrap();
     let error = connect(&host.addresses()[0]);
     assert!(matches!(&error, ConnectError::Refused { .. }), "{error:?}");
 }

@@ -433,7 +433,7 @@ fn the_handshake_is_what_the_design_says_byte_by_byte() {
     assert_ne!(message(&mut again), said[112..160]);
     again.write_all(&said[160..208]).unwrap();
     let refused = message(&mut again);
-    assert_eq!(refused[12..14], [0, 0]);
+    assert_eq!(refused[12..14], [4, 0]);
     assert_eq!(&refused[72..], b"the server does not take the key writer");
     drop(joined);
 }

@@ -34,7 +34,7 @@ const VALUES: [(&str, &[&str], &[&str]); 9] = [
     ("window", &["8k"], &["window_waits"]),
     ("qps", &["1"], &[]),
     ("reg", &["pre", "dyn", "2k"], &[]),
-    ("max-inline", &["0", "1k"], &[]),
+    ("max-inline", &["0", "1024"], &[]),
     ("signal-interval", &["4"], &[]),
     ("polling", &["busy", "event", "shared-cq:1"], &["sleeps", "events", "empty_polls", "wakeups"]),
     ("submit", &["started"], &["gathered"]),

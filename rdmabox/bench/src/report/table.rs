@@ -201,6 +201,6 @@ mod tests {
         assert!(text.contains("|     1000 | 2000 |"), "{text}");
         // Servers inside the client process are not shown separately.
         assert!(text.contains("| client and servers |  50.0 |  0.150 |    0.100 | 250.0 |"), "{text}");
-        assert!(text.contains("| doorbells |   250 |       0.250 |"), "{text}");
+        assert!(text.contains("doorbells |   250 |       0.250 |"), "{text}");
     }
 }

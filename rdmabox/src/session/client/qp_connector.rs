@@ -21,7 +21,7 @@ use crate::{
         handshake::{self, HandshakeError, Token},
         stream::Stream,
     },
-    tls::TlsClient,
+    tls::{TlsClient, is_of_tls},
     verbs::{CompletionQueue, Progress, ProtectionDomain, QpCaps, QpInit, QueuePair, VerbsError},
 };
 
@@ -58,6 +58,11 @@ pub(super) fn handshake_failed(address: &Address, timeout: Duration, source: io:
                 ConnectError::Version { address, host: *host, client: handshake::VERSION }
             }
             Some(HandshakeError::Unproved | HandshakeError::Denied(_)) => {
+                let reason = source.to_string();
+                ConnectError::Authentication { address, reason, source: Some(source) }
+            }
+            // The host refuses the certificate of this side, or its absence, at the first read.
+            None if is_of_tls(&source) => {
                 let reason = source.to_string();
                 ConnectError::Authentication { address, reason, source: Some(source) }
             }
