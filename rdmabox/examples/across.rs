@@ -92,7 +92,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (provider, rest) = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["--host", address, len] => return serve(address, len),
         ["shm", ref rest @ ..] => (ProviderKind::Shm, rest.to_vec()),
-        ["tcp", ref rest @ ..] | [ref rest @ ..] => (ProviderKind::Tcp, rest.to_vec()),
+        ["tcp", ref rest @ ..] | ref rest => (ProviderKind::Tcp, rest.to_vec()),
     };
     let (len, rounds): (usize, usize) = match rest[..] {
         [] => (1 << 20, 1000),

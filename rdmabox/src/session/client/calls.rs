@@ -81,8 +81,8 @@ impl Session {
         self.after_call(result)
     }
 
-    /// Starts a call of the host's service and returns. Only [`SessionOptions::started_reply`] gets
-    /// the reply.
+    /// Starts a call of the host's service and returns. Only
+    /// [`SessionOptions::started_reply`](crate::SessionOptions::started_reply) gets the reply.
     ///
     /// The next thread that polls for a reply, in [`call`](Self::call) or
     /// [`finish_calls`](Self::finish_calls), takes the reply. Without such a thread the reply stays

@@ -42,7 +42,7 @@ use crate::{
 ///
 /// A request can be made in three ways with the same effect. Blocking calls
 /// ([`write`](Self::write), [`read`](Self::read)) return when the request is done, or after the
-/// operation timeout. A [`Transfer`] ([`start_write`](Self::start_write),
+/// operation timeout. A [`Transfer`](crate::Transfer) ([`start_write`](Self::start_write),
 /// [`start_read`](Self::start_read)) is awaited later, by a task or a thread. A callback
 /// ([`write_then`](Self::write_then), [`read_then`](Self::read_then)) runs on completion. A
 /// blocking call in a callback fails with [`RequestError::Invalid`](crate::RequestError::Invalid).
