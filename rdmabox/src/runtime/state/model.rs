@@ -163,13 +163,15 @@ fn remote(index: u64) -> RemoteAddr {
 
 /// Makes a blocking write of caller `index`.
 fn write(runtime: &Runtime, index: u64) -> Result<(), RequestError> {
-    scope(|scope| runtime.run(true, 1, std::iter::once((remote(index), scope.lend(&DATA)))))
+    scope(|scope| runtime.run(true, 1, std::iter::once((remote(index), scope.lend(&DATA))), runtime.timeout))
 }
 
 /// Makes a blocking read of caller `index`.
 fn read(runtime: &Runtime, index: u64) -> Result<(), RequestError> {
     let mut out = [0; 8];
-    scope(|scope| runtime.run(false, 1, std::iter::once((remote(index), scope.lend_mut(&mut out)))))
+    scope(|scope| {
+        runtime.run(false, 1, std::iter::once((remote(index), scope.lend_mut(&mut out))), runtime.timeout)
+    })
 }
 
 /// Starts a write of caller `index`.

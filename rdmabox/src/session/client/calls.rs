@@ -132,7 +132,7 @@ impl Session {
     /// # use rdmabox::{CallError, Host, Peer, Reply, Service, Session, SessionOptions};
     /// # struct Echo;
     /// # impl Service for Echo {
-    /// #     fn call(&self, _: &Peer, call: &[u8], reply: &mut Reply<'_>) -> Result<(), CallError> {
+    /// #     fn call(&self, _: &Peer, call: &[u8], reply: &mut Reply) -> Result<(), CallError> {
     /// #         reply.extend_from_slice(call);
     /// #         Ok(())
     /// #     }
