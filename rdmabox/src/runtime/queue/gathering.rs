@@ -29,7 +29,9 @@ impl Gathering {
     /// true. Otherwise a thread has to [tick](Self::start_ticking), or the caller has to
     /// [take](Self::take) and flush the requests.
     pub(crate) fn leave(&self, direction: usize, is_polled: impl FnOnce() -> bool) -> bool {
-        self.left[direction].store(true, Ordering::SeqCst);
+        // A swap, because the model checker orders plain stores of two threads in any way. The
+        // instruction is the same.
+        self.left[direction].swap(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         is_polled()
     }
@@ -68,7 +70,8 @@ impl Gathering {
 
     /// Declares that no thread ticks. The caller has to take and flush what was left.
     pub(crate) fn stop_ticking(&self) {
-        self.ticking.store(false, Ordering::SeqCst);
+        // A swap, as in `leave`.
+        self.ticking.swap(false, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 }
