@@ -79,7 +79,9 @@ pub enum RequestError {
     /// goes on if the peer still answers. After a call the session is closed.
     #[error("no completion within {0:?}")]
     Timeout(Duration),
-    /// The session is closed. It is unknown whether an outstanding request took effect.
+    /// The session is closed, by this side or because the peer is gone. It is unknown whether an
+    /// outstanding request took effect. A request made afterwards had no effect
+    /// ([`Session::is_connected`](crate::Session::is_connected)).
     #[error("the session is closed: the peer is gone")]
     Disconnected,
     /// The service gave up the call without a reply. The service defines the effects of such a

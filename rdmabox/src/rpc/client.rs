@@ -333,8 +333,12 @@ impl RpcClient {
                 break;
             }
             if !std::mem::replace(&mut woken, true) {
-                // No thread may be polling for the pending calls that have slots.
-                MutexGuard::unlocked(&mut free, || self.wake_call_poller());
+                // No thread may be polling for the pending calls that have slots, and answers to
+                // started calls may stand in memory.
+                MutexGuard::unlocked(&mut free, || {
+                    self.wake_call_poller();
+                    self.collect_parked(true);
+                });
                 continue;
             }
             timed_out = self.freed.wait_until(&mut free, deadline.at).timed_out();

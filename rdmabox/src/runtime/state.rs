@@ -111,6 +111,8 @@ pub(crate) struct Runtime {
     /// (`path::gather`).
     pub(super) gathering: Gathering,
     pub(super) gather_backoff: Backoff,
+    /// Number of times that stalled requests of both directions were retried.
+    pub(super) resumed: AtomicUsize,
     /// The thread that posts requests that were left for too long. Started when first needed.
     pub(super) ticker: Mutex<Option<JoinHandle<()>>>,
     /// False in models, where time does not pass.
@@ -177,6 +179,7 @@ impl Runtime {
             direct: init.direct && executes_at_post,
             gathering: Gathering::default(),
             gather_backoff: Backoff::default(),
+            resumed: AtomicUsize::new(0),
             ticker: Mutex::new(None),
             may_tick: !cfg!(loom),
         })

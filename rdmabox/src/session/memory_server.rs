@@ -24,7 +24,7 @@ const MAGIC: [u8; 8] = *b"rdmalend";
 /// Service of hosts that only export one piece of memory. It answers every call with the address
 /// of that memory, which [`locate`](Self::locate) requests.
 ///
-/// All clients may read and write all of the memory.
+/// All clients have the rights of the export: with [`listen`](Self::listen) all of them.
 #[derive(Debug)]
 pub struct MemoryServer {
     export: Export,

@@ -212,7 +212,7 @@ impl RemoteMr {
     /// Returns the address for a [load](crate::Session::load_u64) of the 8-byte word at `offset`.
     ///
     /// # Errors
-    /// As for [`for_atomic`](Self::for_atomic).
+    /// As for [`for_atomic`](Self::for_atomic), but with the right to read.
     pub fn for_load(&self, offset: u64) -> Result<RemoteAddr, RemoteMrError> {
         self.word(offset, Access::REMOTE_READ)
     }

@@ -214,6 +214,19 @@ fn transfers_of_different_types_and_sessions_are_waited_for_together() {
     });
 }
 
+/// Catches a limit of zero that only looks: no other thread polls here.
+#[test]
+fn looking_again_and_again_makes_progress() {
+    on_several_hosts(|hosts| {
+        let mut write = hosts.sessions[0].start_write(hosts.bases[0], vec![1; 8]);
+        let began = Instant::now();
+        while wait_any(&mut [&mut write], Duration::ZERO).is_none() {
+            assert!(began.elapsed() < SOON, "no progress");
+        }
+        write.wait().unwrap();
+    });
+}
+
 #[test]
 fn a_finished_transfer_makes_wait_any_return_at_once() {
     on_several_hosts(|hosts| {

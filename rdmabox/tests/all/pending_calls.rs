@@ -146,6 +146,25 @@ fn a_dropped_call_is_not_sent_if_it_is_still_queued() {
     });
 }
 
+/// Catches a dropped call that still counts: as an overdue one, or against the limit.
+#[test]
+fn a_call_dropped_in_the_queue_does_not_count() {
+    on_each_gate(|gate, _, session, _| {
+        let held: Vec<_> = (0..8).map(|_| session.call_async(b"hold".to_vec())).collect();
+        let hasty = session.with_timeout(Duration::from_millis(20));
+        (0..5000).for_each(|_| drop(hasty.call_async(b"x".to_vec())));
+        let last = session.call_async(b"last".to_vec());
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| block_on(last));
+            // Longer than the timeout of the dropped calls.
+            thread::sleep(Duration::from_millis(100));
+            gate.open();
+            assert_eq!(waits.join().unwrap().unwrap(), b"last");
+        });
+        held.into_iter().for_each(|call| assert_eq!(call.wait().unwrap(), b"hold"));
+    });
+}
+
 #[test]
 fn a_dropped_call_frees_its_slot_when_the_reply_comes() {
     on_each_gate(|gate, _, session, _| {

@@ -144,9 +144,14 @@ impl CallState {
 
     /// Ends the call, which is overdue. It is still queued or in its slot, and leaves it as the
     /// session fails.
-    fn time_out(&self) {
+    /// Returns false if it has ended in time. A call that was dropped after it was sent has not.
+    fn time_out(&self) -> bool {
+        if matches!(self.state.lock().phase, Phase::Done(_)) {
+            return false;
+        }
         log::warn!("the host has not answered a call within {:?}: closing the session", self.timeout);
         self.end(Err(RequestError::Timeout(self.timeout))).notify();
+        true
     }
 
     /// Ends the call, unless it has ended. Returns the waiter to notify.
@@ -275,6 +280,12 @@ impl RpcClient {
             return Err(RequestError::Disconnected);
         }
         let mut queue = self.pending.queue.lock();
+        if queue.calls.len() >= MAX_WAITING {
+            // Calls that their owners have dropped do not count.
+            let before = queue.calls.len();
+            queue.calls.retain(|call| !call.is_done());
+            self.close_calls(before - queue.calls.len());
+        }
         if queue.calls.len() >= MAX_WAITING {
             return Err(RequestError::Invalid(format!("{MAX_WAITING} calls are waiting already")));
         }
@@ -423,8 +434,9 @@ impl RpcClient {
 
     /// Fails the session because of a call that has no reply within its timeout.
     pub(crate) fn fail_overdue_call(&self, call: &CallState) {
-        call.time_out();
-        self.fail();
+        if call.time_out() {
+            self.fail();
+        }
     }
 
     /// Makes sure that a thread polls for the open pending calls, if there are any.
@@ -477,9 +489,11 @@ impl RpcClient {
         }
     }
 
-    /// Returns the calls that are queued or sent.
+    /// Returns the calls that are queued or sent. A queued call that its owner has dropped is none.
     fn open_calls(&self) -> Vec<Arc<CallState>> {
-        let mut calls: Vec<_> = self.pending.queue.lock().calls.iter().map(Arc::clone).collect();
+        let queue = self.pending.queue.lock();
+        let mut calls: Vec<_> = queue.calls.iter().filter(|call| !call.is_done()).map(Arc::clone).collect();
+        drop(queue);
         calls.extend(self.slots.iter().filter_map(|slot| match &slot.lock().owner {
             Some(Owner::Pending(call)) => Some(Arc::clone(call)),
             _ => None,
@@ -496,8 +510,7 @@ impl RpcClient {
     fn fail_if_overdue(&self) {
         let now = Instant::now();
         let overdue: Vec<_> = self.open_calls().into_iter().filter(|call| now >= call.due()).collect();
-        overdue.iter().for_each(|call| call.time_out());
-        if !overdue.is_empty() {
+        if overdue.iter().filter(|call| call.time_out()).count() > 0 {
             self.fail();
         }
     }

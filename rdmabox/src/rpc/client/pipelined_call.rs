@@ -176,7 +176,7 @@ impl<W> CallTable<W> {
     /// Replaces the deadline of a call in flight.
     fn extend_deadline(&mut self, slot: usize, due: Instant) {
         if let Some(before) = &mut self.due[slot] {
-            *before = due;
+            *before = due.max(*before);
         }
     }
 

@@ -86,13 +86,6 @@ impl Runtime {
 
     /// Posts the requests that were left in the merge queues.
     pub(crate) fn drain(&self) {
-        if self.drain_left() {
-            self.gather_backoff.record(true);
-        }
-    }
-
-    /// Posts the requests that were left. Returns true if there were some.
-    fn drain_left(&self) -> bool {
         let mut any = false;
         for direction in [READ, WRITE] {
             if self.gathering.take(direction) {
@@ -100,7 +93,9 @@ impl Runtime {
                 self.flush(direction);
             }
         }
-        any
+        if any {
+            self.gather_backoff.record(true);
+        }
     }
 
     /// Posts the requests that were left, unless a thread polls and does so.
@@ -157,18 +152,19 @@ impl Runtime {
                 park();
                 continue;
             }
-            let before = self.gathering.taken();
+            let before = [READ, WRITE].map(|direction| self.gathering.taken(direction));
             park_timeout(TICK);
-            if self.gathering.taken() != before {
-                idle = 0;
-            } else if self.gathering.has_left() {
-                idle = 0;
-                if self.drain_left() {
+            let mut any = false;
+            for direction in [READ, WRITE] {
+                if self.gathering.taken(direction) != before[direction] {
+                    any = true;
+                } else if self.gathering.take(direction) {
+                    any = true;
+                    self.flush(direction);
                     self.gather_backoff.record(false);
                 }
-            } else {
-                idle += 1;
             }
+            idle = if any { 0 } else { idle + 1 };
             if idle > MAX_IDLE_TICKS {
                 idle = 0;
                 self.gathering.stop_ticking();

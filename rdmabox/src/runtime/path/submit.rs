@@ -126,6 +126,8 @@ impl Runtime {
         let mut next = direction;
         loop {
             let mut passed = false;
+            // What was left in the queue leaves now.
+            self.gathering.take(next);
             self.directions[next].flush(|guard| {
                 guard.collect(|combiner| &mut combiner.backlog);
                 if self.is_dead() {

@@ -18,8 +18,8 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 pub(crate) struct Gathering {
     /// True if requests of a direction may be in the merge queue without a flush on its way.
     left: [AtomicBool; 2],
-    /// Number of times that left requests were taken.
-    taken: AtomicU64,
+    /// Number of times that left requests of a direction were taken.
+    taken: [AtomicU64; 2],
     /// True while a thread checks at intervals whether requests were left for too long.
     ticking: AtomicBool,
 }
@@ -42,7 +42,7 @@ impl Gathering {
         let taken = self.left[direction].load(Ordering::Relaxed)
             && self.left[direction].swap(false, Ordering::SeqCst);
         if taken {
-            self.taken.fetch_add(1, Ordering::Relaxed);
+            self.taken[direction].fetch_add(1, Ordering::Relaxed);
         }
         taken
     }
@@ -52,9 +52,9 @@ impl Gathering {
         self.left.iter().any(|left| left.load(Ordering::SeqCst))
     }
 
-    /// Returns the number of times that left requests were taken.
-    pub(crate) fn taken(&self) -> u64 {
-        self.taken.load(Ordering::Relaxed)
+    /// Returns the number of times that left requests of a direction were taken.
+    pub(crate) fn taken(&self, direction: usize) -> u64 {
+        self.taken[direction].load(Ordering::Relaxed)
     }
 
     /// Returns true while a thread ticks.

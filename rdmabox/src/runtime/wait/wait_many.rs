@@ -64,7 +64,7 @@ struct Item<'a, 'b> {
 }
 
 /// Waits until all of `things` are done, or any of them, at most until `deadline`. Returns false
-/// if the time is over. Overdue requests are ended meanwhile.
+/// if the time is over, after at least one poll. Overdue requests are ended meanwhile.
 pub(crate) fn wait_many<'a, 'b: 'a>(
     things: impl Iterator<Item = &'a mut (dyn Waitable + 'b)>,
     all: bool,
@@ -75,15 +75,17 @@ pub(crate) fn wait_many<'a, 'b: 'a>(
         Item { waits, overdue }
     };
     let mut items: SmallVec<[Item<'_, '_>; 8]> = things.map(begin).collect();
+    let mut has_polled = false;
     let enough = loop {
         let done = items.iter().filter(|item| item.waits.is_done()).count();
         if done == items.len() || (!all && done > 0) {
             break true;
         }
         let time = now();
-        if deadline.is_some_and(|deadline| time >= deadline) {
+        if has_polled && deadline.is_some_and(|deadline| time >= deadline) {
             break false;
         }
+        has_polled = true;
         let mut until = deadline;
         for item in items.iter_mut().filter(|item| !item.waits.is_done()) {
             if time >= item.overdue {

@@ -126,7 +126,7 @@ pub struct SessionOptions {
     /// to the device's limit; any other value above that limit is refused.
     pub max_inline: u32,
     /// Executes a request on the calling thread if the provider maps the host's memory and the
-    /// request is the only one of its caller. Such a request uses no queue, work request,
+    /// request is the only one of its caller, as each started request is. It uses no queue, work request,
     /// completion or window. It is complete when the call returns. No effect over other providers.
     pub direct: bool,
     /// Receives the outcomes of started calls
@@ -137,7 +137,8 @@ pub struct SessionOptions {
     /// Bytes of the READ that fetches a reply, including 24 bytes of framing. A longer reply takes
     /// one more READ. 24 to 65,560. No effect with mapped memory.
     pub fetch_size: usize,
-    /// Maximum duration of a request, more than zero and at most a day. After a timeout the runtime
+    /// Maximum duration of a request, more than zero and at most a day: of a blocking request from
+    /// its start, of a transfer from the first wait for it. After a timeout the runtime
     /// discards the request's queue pair. The memory of the requests on it is free again, and it is
     /// unknown whether they took effect.
     pub operation_timeout: Duration,

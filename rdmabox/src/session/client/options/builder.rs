@@ -72,6 +72,7 @@ impl SessionBuilder {
         tls: TlsClient => Some,
         queue_pairs: usize,
         window_bytes: u64,
+        max_merge_bytes: u64,
         admission: Arc<dyn AdmissionPolicy> => Some,
         batch: BatchMode,
         pre_mr_threshold: PreMrThreshold,
