@@ -126,8 +126,9 @@ pub struct SessionOptions {
     /// to the device's limit; any other value above that limit is refused.
     pub max_inline: u32,
     /// Executes a request on the calling thread if the provider maps the host's memory and the
-    /// request is the only one of its caller, as each started request is. It uses no queue, work request,
-    /// completion or window. It is complete when the call returns. No effect over other providers.
+    /// request is the only one of its caller, as each started request is. It uses no queue, work
+    /// request, completion or window. It is complete when the call returns. No effect over other
+    /// providers.
     pub direct: bool,
     /// Receives the outcomes of started calls
     /// ([`Session::start_call`](crate::Session::start_call)). `None`: the outcomes are dropped.

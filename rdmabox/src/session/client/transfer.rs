@@ -29,8 +29,8 @@ use crate::{
 ///
 /// It is a future for any executor. A thread can also [`wait`](Self::wait) for it. Both return
 /// the buffer, in [`Failed`] if the transfer failed. An atomic returns the old value instead. A
-/// dropped transfer goes on, and its buffer is dropped when the transfer is done. A transfer that is
-/// only kept may make no progress: over TCP a thread has to wait for it, await it or drop it.
+/// dropped transfer goes on, and its buffer is dropped when the transfer is done. A transfer that
+/// is only kept may make no progress: over TCP a thread has to wait for it, await it or drop it.
 #[must_use = "the buffer comes back with the outcome"]
 pub struct Transfer<B: Send + 'static> {
     /// `None` after the outcome was returned.

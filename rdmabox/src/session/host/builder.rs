@@ -325,8 +325,9 @@ impl Host {
 }
 
 /// A serving host. Dropping it stops the host: it ends every session, removes its Unix sockets and
-/// joins its threads. Clients get [`RequestError::Disconnected`](crate::RequestError::Disconnected).
-/// Afterwards the memory can be exported by another host, at the same addresses.
+/// joins its threads. Clients get
+/// [`RequestError::Disconnected`](crate::RequestError::Disconnected). Afterwards the memory can be
+/// exported by another host, at the same addresses.
 #[derive(Debug)]
 pub struct HostHandle {
     pub(super) inner: Arc<Inner>,
