@@ -215,19 +215,21 @@ impl Run {
         // The peer refuses a request beyond the address space, so it must not be merged with
         // others.
         item.remote.addr.checked_add(item.len)?;
+        if end != item.remote.addr || self.remote.rkey != item.remote.rkey {
+            return None;
+        }
         let run = Run {
             len: self.len.checked_add(item.len)?,
             sges: self.sges.saturating_add(item.sges),
             stageable: self.stageable && item.stageable,
             ..*self
         };
-        let adjacent = end == item.remote.addr && self.remote.rkey == item.remote.rkey;
         // Short requests are copied. Beside registered memory they would have to be registered.
         let mixed = self.stageable != item.stageable && run.len <= limits.stage_threshold;
         let fits = !mixed
             && run.len <= limits.max_msg_sz.min(limits.max_merge)
             && (run.sges <= limits.max_sge || run.staged(limits));
-        (adjacent && fits).then_some(run)
+        fits.then_some(run)
     }
 }
 
