@@ -242,16 +242,19 @@ impl<B> Lent<B> {
         (buf, Lender(&self.count))
     }
 
-    /// Returns true if a request fills a word, which has no content if the request fails.
-    pub(crate) fn is_word(&self) -> bool {
-        self.from_word.is_some()
-    }
-
     /// Blocks until every loan is dropped, then returns the buffer and the counter.
     pub(crate) fn take(mut self) -> (Option<B>, LoanCount) {
         drop(Settle(&self.count));
         let word = self.from_word.map(|buf_of| buf_of(self.count.word.load(Ordering::Relaxed)));
         (word.or_else(|| self.take_buf()), Arc::clone(&self.count))
+    }
+
+    /// Does the same as [`take`](Self::take) after a request that has ended. The word of a failed
+    /// atomic has no content, so it is not returned.
+    pub(crate) fn take_after(self, succeeded: bool) -> (Option<B>, LoanCount) {
+        let has_content = succeeded || self.from_word.is_none();
+        let (buf, count) = self.take();
+        (buf.filter(|_| has_content), count)
     }
 
     /// Takes the buffer. No loan may be outstanding.

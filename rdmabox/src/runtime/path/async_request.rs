@@ -71,11 +71,6 @@ impl Runtime {
     pub(crate) fn begin_group(&self, ops: SmallVec<[GroupOp; 4]>, ticket: &Arc<Ticket>) {
         self.queued.fetch_add(1, Ordering::SeqCst);
         let direction = self.queue_group(ops, ticket);
-        self.flush_started(direction, ticket);
-    }
-
-    /// Flushes the direction of a started request, unless this thread has a plug.
-    fn flush_started(&self, direction: usize, ticket: &Ticket) {
         if !self.add_to_plug(direction) {
             self.flush(direction);
             self.poll_if_executed(ticket);
@@ -185,10 +180,9 @@ impl<B> Started<B> {
 
     fn end(self, result: Result<(), RequestError>) -> Ended<B> {
         let Started { runtime, ticket, lent, .. } = self;
-        let has_content = result.is_ok() || !lent.is_word();
-        let (buf, count) = lent.take();
+        let (buf, count) = lent.take_after(result.is_ok());
         runtime.idle_parts.put(ticket, count);
-        (result, buf.filter(|_| has_content))
+        (result, buf)
     }
 }
 
@@ -200,12 +194,11 @@ impl<B: Send + 'static> Started<B> {
         let own = Arc::clone(&ticket);
         let weak = Arc::downgrade(&runtime);
         let callback = Box::new(move |result: Result<(), RequestError>| {
-            let has_content = result.is_ok() || !lent.is_word();
-            let (buf, count) = lent.take();
+            let (buf, count) = lent.take_after(result.is_ok());
             if let Some(runtime) = weak.upgrade() {
                 runtime.idle_parts.put(own, count);
             }
-            done(result, buf.filter(|_| has_content));
+            done(result, buf);
         });
         match ticket.set_owner_callback(callback) {
             Ok(()) => {
