@@ -16,11 +16,11 @@ use std::{
 };
 
 use rdmabox::{
-    Address, Memory, MemoryServer, RemoteAddr, Session, SessionOptions,
+    Address, Memory, MemoryServer, RemoteAddr, Session,
     provider::soft::SoftDevice,
     verbs::{
-        Access, CompletionQueue, Device, DirectOp, MrHandle, Progress, QpCaps, QpInit, QueuePair, Rendezvous,
-        SendFlags, SendOp, SendWr, Sge, WorkCompletion,
+        Access, CompletionQueue, Device, DirectOp, MrHandle, QpInit, QueuePair, Rendezvous, SendOp, SendWr,
+        Sge, WorkCompletion,
     },
 };
 
@@ -45,13 +45,7 @@ impl Bare {
             let device: Arc<dyn Device> = SoftDevice::new()?;
             let pd = device.alloc_pd()?;
             let cq = device.create_cq(1024)?;
-            let init = QpInit {
-                send_cq: Arc::clone(&cq),
-                recv_cq: Arc::clone(&cq),
-                caps: QpCaps::default(),
-                progress: Progress::Engine,
-                maps: true,
-            };
+            let init = QpInit::new(Arc::clone(&cq), Arc::clone(&cq));
             let qp = pd.create_qp(init)?;
             let memory = Arc::new(Memory::shared("own-cost", LEN)?);
             let region = pd.register(&memory, 0, LEN as u64, Access::LOCAL_WRITE | Access::REMOTE_ALL)?;
@@ -75,13 +69,7 @@ impl Bare {
 
     fn post_and_poll(&self) -> Result<()> {
         let sge = [Sge { addr: self.local.addr(), length: LEN as u32, lkey: self.local.lkey() }];
-        let wr = SendWr {
-            wr_id: 1,
-            op: SendOp::Write { remote: self.at(), imm: None },
-            sges: &sge,
-            inline: None,
-            flags: SendFlags::SIGNALED,
-        };
+        let wr = SendWr::new(1, SendOp::Write { remote: self.at(), imm: None }, &sge);
         self.qp.post_send(&[wr])?;
         let mut done = [WorkCompletion::EMPTY];
         while self.cq.poll(&mut done)? == 0 {}
@@ -124,8 +112,7 @@ fn main() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let running = MemoryServer::listen(&[Address::Unix(dir.path().join("socket"))], LEN)?;
     let session = |direct| -> Result<(Arc<Session>, RemoteAddr)> {
-        let options = SessionOptions { direct, ..SessionOptions::default() };
-        let session = Session::connect(&running.addresses()[0], &options)?;
+        let session = Session::builder().direct(direct).connect(&running.addresses()[0])?;
         let base = MemoryServer::locate(&session)?.base();
         Ok((session, base))
     };

@@ -22,9 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rdmabox::{
-    Address, MemoryServer, Op, ProviderKind, RemoteAddr, RequestError, Session, SessionOptions, across,
-};
+use rdmabox::{Address, MemoryServer, Op, ProviderKind, RemoteAddr, RequestError, Session, across};
 
 const BATCHES: usize = 20;
 
@@ -77,8 +75,7 @@ struct Store {
 
 impl Store {
     fn connect(host: &HostProcess, provider: ProviderKind) -> Result<Store, Box<dyn Error>> {
-        let options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
-        let session = Session::connect(&host.address, &options)?;
+        let session = Session::builder().provider(provider).connect(&host.address)?;
         let base = MemoryServer::locate(&session)?.base();
         Ok(Store { session, base })
     }

@@ -179,14 +179,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         for (&polling, &answers) in
             plan.polling.iter().flat_map(|polling| plan.answers.iter().map(move |answers| (polling, answers)))
         {
-            let options = SessionOptions {
-                provider: Some(provider),
-                polling,
-                calls: answers,
-                fetch_size: plan.fetch_size,
-                ..SessionOptions::default()
-            };
-            let session = Session::connect(address, &options)?;
+            let session = Session::builder()
+                .provider(provider)
+                .polling(polling)
+                .calls(answers)
+                .fetch_size(plan.fetch_size)
+                .connect(address)?;
             for &threads in &plan.threads {
                 for &pause in &plan.pauses {
                     let (session, pause) = (Arc::clone(&session), Duration::from_micros(pause));

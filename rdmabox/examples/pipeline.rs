@@ -18,7 +18,7 @@ use std::{
     time::Instant,
 };
 
-use rdmabox::{MemoryServer, RemoteAddr, RequestError, Session, SessionOptions};
+use rdmabox::{MemoryServer, RemoteAddr, RequestError, Session};
 
 const PIECE: usize = 1 << 20;
 const PIECES: usize = 64;
@@ -86,8 +86,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         _ => return Err("usage: pipeline [--connect ADDRESS]".into()),
     };
     // Requests are posted even on mapped memory, so that there is something to count.
-    let options = SessionOptions { direct: false, ..SessionOptions::default() };
-    let session = Session::connect(&address, &options)?;
+    let session = Session::builder().direct(false).connect(&address)?;
     let base = MemoryServer::locate(&session)?.base();
     println!("64 pieces of 1 MiB, through {}", session.description());
     println!("| way           | MiB/s | merged | work requests | doorbells |");

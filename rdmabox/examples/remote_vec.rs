@@ -17,7 +17,7 @@
 
 use std::{error::Error, marker::PhantomData};
 
-use rdmabox::{Address, MemoryServer, Op, RemoteMr, RequestError, Session, SessionOptions};
+use rdmabox::{Address, MemoryServer, Op, RemoteMr, RequestError, Session};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Data that can be copied between machines: no pointers, no padding, and every bit pattern is
@@ -154,8 +154,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         _ => return Err("usage: remote_vec [--connect ADDRESS]".into()),
     };
     // Requests are posted even on mapped memory, so that the counters are equal everywhere.
-    let options = SessionOptions { direct: false, ..SessionOptions::default() };
-    let session = Session::connect(&address, &options)?;
+    let session = Session::builder().direct(false).connect(&address)?;
     let memory = MemoryServer::locate(&session)?;
     let mut counted = session.stats();
     let mut show = |what: String| {

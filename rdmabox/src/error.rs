@@ -157,13 +157,14 @@ impl RequestError {
 /// let read = |buffer: Vec<u8>| session.start_read(remote, buffer).wait();
 /// // A READ has no effect at the host, so it can be repeated with the buffer that comes back.
 /// let _bytes = match read(vec![0; 4096]) {
-///     Err(Failed { error, buffer: Some(buffer) }) if error.is_retryable() => read(buffer)?,
+///     Err(Failed { error, buffer: Some(buffer), .. }) if error.is_retryable() => read(buffer)?,
 ///     other => other?,
 /// };
 /// # Ok(())
 /// # }
 /// ```
 #[derive(PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Failed<B> {
     /// The reason.
     pub error: RequestError,

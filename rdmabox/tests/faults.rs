@@ -197,19 +197,19 @@ fn options(seed: u64, direct: bool, base: &SessionOptions) -> SessionOptions {
     // The first eight seeds cover every way to poll and to post, late completions on shared queues,
     // and all faults at once. Later seeds vary these.
     let (kind, round) = (seed as usize % 8, (seed / 8) as usize);
-    SessionOptions {
-        faults: Some(Arc::new(Plan::new(Faults::varied(seed)))),
-        polling: polling[(5 + 5 * kind + round % 6) % polling.len()].parse().unwrap(),
-        batch: batch[(kind / 2 + round % 4) % batch.len()].parse().unwrap(),
-        queue_pairs: 1 + (kind + 1 + round % 3) % 3,
+    Session::builder()
+        .options(base.clone())
+        .faults(Arc::new(Plan::new(Faults::varied(seed))))
+        .polling(polling[(5 + 5 * kind + round % 6) % polling.len()].parse().unwrap())
+        .batch(batch[(kind / 2 + round % 4) % batch.len()].parse().unwrap())
+        .queue_pairs(1 + (kind + 1 + round % 3) % 3)
         // Their queue pairs are not replaced.
-        calls: CallsBy::Reply,
-        direct,
+        .calls(CallsBy::Reply)
+        .direct(direct)
         // Time until a missing completion is noticed.
-        operation_timeout: Duration::from_millis(300),
-        connect_timeout: Duration::from_secs(30),
-        ..base.clone()
-    }
+        .operation_timeout(Duration::from_millis(300))
+        .connect_timeout(Duration::from_secs(30))
+        .into_options()
 }
 
 /// One session; how many of its requests failed.
@@ -307,7 +307,9 @@ fn a_call_is_answered_rightly_or_not_at_all() {
             eprintln!("RDMABOX_FAULT_SEED={seed} over {provider}, calls");
             let mut fixture = Fixture::new(provider);
             fixture.options = options(seed, true, &fixture.options);
-            let plan = Plan::new(Faults { calls: true, ..Faults::varied(seed) });
+            let mut faults = Faults::varied(seed);
+            faults.calls = true;
+            let plan = Plan::new(faults);
             fixture.options.faults = Some(Arc::new(plan));
             // Its own connections may be cut, too.
             let Ok(session) = Session::connect(&fixture.address, &fixture.options) else { continue };

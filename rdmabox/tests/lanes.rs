@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures::executor::block_on;
-use rdmabox::{ProviderKind, RemoteAddr, RequestError, Session, SessionOptions};
+use rdmabox::{ProviderKind, RemoteAddr, RequestError, Session};
 
 mod support;
 
@@ -337,21 +337,20 @@ fn host() {
 fn a_host_that_is_stopped_costs_requests_their_time_and_no_more() {
     for provider in providers() {
         let other = HostProcess::start(provider);
-        let options = SessionOptions {
-            provider: Some(provider),
-            operation_timeout: Duration::from_secs(1),
+        let options = Session::builder()
+            .provider(provider)
+            .operation_timeout(Duration::from_secs(1))
             // How long a queue pair may take to be replaced.
-            connect_timeout: Duration::from_secs(60),
-            ..SessionOptions::default()
-        };
+            .connect_timeout(Duration::from_secs(60))
+            .into_options();
         let session = Session::connect(&other.address, &options).unwrap();
         let base = base(&session);
         other.stop();
         // Requests on mapped memory need no help from the stopped host.
         let expected = match provider {
-            // Nor does a device need the process.
-            ProviderKind::Shm | ProviderKind::Rdma => Ok(()),
             ProviderKind::Tcp => Err(RequestError::Timeout(options.operation_timeout)),
+            // Nor does a device need the process.
+            _ => Ok(()),
         };
         let (send, receive) = mpsc::channel();
         session.write_then(at(base, 0), vec![1; 1000], move |outcome| send.send(split(outcome)).unwrap());

@@ -21,8 +21,8 @@ use rdmabox::{
         soft::SoftDevice,
     },
     verbs::{
-        Access, CompletionQueue, Device, DirectOp, MrHandle, Progress, ProtectionDomain, QpCaps, QpInit,
-        QueuePair, RemoteAddr, Rendezvous, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion,
+        Access, CompletionQueue, Device, DirectOp, MrHandle, Progress, ProtectionDomain, QpInit, QueuePair,
+        RemoteAddr, Rendezvous, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion,
     },
 };
 
@@ -68,8 +68,8 @@ struct Side {
 fn side(device: Arc<dyn Device>, progress: Progress, access: Access) -> Side {
     let pd = device.alloc_pd().expect("protection domain");
     let cq = device.create_cq(64).expect("completion queue");
-    let init =
-        QpInit { send_cq: cq.clone(), recv_cq: cq.clone(), caps: QpCaps::default(), progress, maps: true };
+    let mut init = QpInit::new(cq.clone(), cq.clone());
+    init.progress = progress;
     let qp = pd.create_qp(init).expect("queue pair");
     let memory = Arc::new(Memory::shared("allocations", LEN).expect("memory"));
     let mr = register(&pd, &memory, access);
@@ -117,14 +117,14 @@ fn allocations(
     let remote = RemoteAddr { addr: b.mr.addr(), rkey: b.mr.rkey() };
     let (word, page, all) = ([sge(0, 8)], [sge(0, 4096)], [sge(0, LEN as u32)]);
     let scattered: Vec<Sge> = (0..30).map(|index| sge(index * 64, 64)).collect();
-    let wr = |op, sges, flags| SendWr { wr_id: 1, op, sges, inline: None, flags };
+    let wr = |op, sges, flags| SendWr::new(1, op, sges).with_flags(flags);
     let one = |op, sges| [wr(op, sges, SendFlags::SIGNALED)];
     let write = SendOp::Write { remote, imm: None };
     let read = SendOp::Read { remote };
     let chain: Vec<SendWr<'_>> = (0..16)
         .map(|index| wr(write, &page[..], if index == 15 { SendFlags::SIGNALED } else { SendFlags::empty() }))
         .collect();
-    let inline = [SendWr { inline: Some(&[7; 64]), sges: &[], ..one(write, &[])[0] }];
+    let inline = [one(write, &[])[0].with_inline(&[7; 64])];
     let swap = SendOp::CompareSwap { remote, compare: 0, swap: 0 };
     let lists: [(&str, &[SendWr<'_>]); 9] = [
         ("WRITE of 8 bytes", &one(write, &word)),

@@ -130,6 +130,8 @@ pub fn errno_of_completion(status: WcStatus) -> Errno {
         | WcStatus::RemAccessErr
         | WcStatus::RemOpErr
         | WcStatus::GeneralErr => Errno::EIO,
+        // A status that this version does not know.
+        _ => Errno::EIO,
     }
 }
 

@@ -15,7 +15,7 @@ use std::{
 
 use clap::Parser;
 use rdmabox::{
-    Address, Key, KeyFileError, SessionOptions, size,
+    Address, Key, KeyFileError, Session, size,
     tls::{TlsClient, TlsError},
 };
 use rfs_proto::{BLOCK, BadBlock, Verified};
@@ -125,14 +125,13 @@ fn run(args: ScrubArgs, out: &mut impl Write) -> Result<Outcome, ScrubError> {
     let tls = args.connection.tls(Some(&args.address))?;
     let key = args.connection.key.as_deref().map(Key::load).transpose()?;
     let tls = tls.as_ref().map(TlsClient::load).transpose()?;
-    let options = SessionOptions {
-        provider: args.connection.provider,
-        rdma: args.connection.rdma(),
-        key,
-        tls,
-        queue_pairs: 1,
-        ..SessionOptions::default()
-    };
+    let options = Session::builder()
+        .provider(args.connection.provider)
+        .rdma(args.connection.rdma())
+        .key(key)
+        .tls(tls)
+        .queue_pairs(1)
+        .into_options();
     let attach =
         AttachOptions { export: args.connection.export, needs_checksums: true, ..AttachOptions::default() };
     let client = Client::connect(&args.address, &options, &attach)?;

@@ -152,7 +152,10 @@ pub struct RdmaArgs {
 impl RdmaArgs {
     /// Returns the options of the runtime.
     pub fn options(&self) -> RdmaOptions {
-        RdmaOptions { device: self.device.clone(), port: self.port, gid_index: self.gid_index }
+        let mut options = RdmaOptions::default();
+        options.device.clone_from(&self.device);
+        (options.port, options.gid_index) = (self.port, self.gid_index);
+        options
     }
 }
 

@@ -18,6 +18,7 @@ use super::{ADMISSION_PAGE, AdmissionPolicy, DEFAULT_WINDOW};
 
 /// Latency up to which the window grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LatencyTarget {
     /// `base + per_page * pages`, where `pages` is the number of 4 KiB pages of the request,
     /// rounded up.
@@ -38,6 +39,7 @@ pub enum LatencyTarget {
 /// Options of [`LatencyWindow`]. Inconsistent bounds are corrected: `min` to at least one page,
 /// `max` to at least `min`, and `start` into the range between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LatencyWindowOptions {
     /// Minimum window in bytes.
     pub min: u64,

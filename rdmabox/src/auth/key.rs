@@ -155,6 +155,7 @@ impl fmt::Debug for Secret {
 }
 
 /// A key: a name and a secret.
+// Exhaustive: a key has these two parts, in key files and in the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
     /// The name.
@@ -177,6 +178,7 @@ impl Key {
 
 /// Error of an invalid key. Its text contains no secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum KeyError {
     /// Invalid name.
     #[error(

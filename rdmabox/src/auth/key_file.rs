@@ -20,6 +20,7 @@ const MAX_LEN: u64 = 1 << 20;
 
 /// Error of a key file. Its text contains no secret.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum KeyFileError {
     /// The system reported an error.
     #[error("{}: {source}", path.display())]

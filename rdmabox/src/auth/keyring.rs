@@ -15,11 +15,19 @@ pub struct Domain(pub(crate) usize);
 
 /// The rights of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Grant {
     /// The secret that clients with the key prove.
     pub secret: Secret,
     /// The domain of their sessions.
     pub domain: Domain,
+}
+
+impl Grant {
+    /// Returns the rights of a key with this secret, in this domain.
+    pub fn new(secret: Secret, domain: Domain) -> Grant {
+        Grant { secret, domain }
+    }
 }
 
 /// The keys of a host ([`Host::keys`](crate::Host::keys)).
@@ -37,7 +45,13 @@ impl Keyring for HashMap<KeyId, Grant> {
 
 /// Limits on the resources that a host spends on clients ([`Host::limits`](crate::Host::limits)).
 /// [`Host::listen`](crate::Host::listen) refuses values outside of the given ranges.
+///
+/// ```
+/// let mut limits = rdmabox::Limits::default();
+/// limits.sessions_per_key = 2;
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Limits {
     /// Maximum number of connections that belong to no session yet, at least 2. Each takes a
     /// thread and reads at most 160 bytes. With TLS it also reads a handshake, with at most 64 KiB
@@ -63,6 +77,7 @@ pub struct Limits {
 /// A limit that is out of its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the limit {name} is out of its range: {range}")]
+#[non_exhaustive]
 pub struct LimitsError {
     /// Name of the field of [`Limits`].
     pub name: &'static str,

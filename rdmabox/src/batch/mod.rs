@@ -23,6 +23,7 @@ pub const DEFAULT_MAX_MERGE: u64 = 1 << 20;
 
 /// How requests that wait together are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum BatchMode {
     /// No combination: each request has its own work request and doorbell.
     Single,
@@ -38,8 +39,8 @@ pub enum BatchMode {
 
 impl BatchMode {
     /// All modes in the order of their definition.
-    pub const ALL: [BatchMode; 4] =
-        [BatchMode::Single, BatchMode::Merge, BatchMode::Doorbell, BatchMode::Hybrid];
+    pub const ALL: &[BatchMode] =
+        &[BatchMode::Single, BatchMode::Merge, BatchMode::Doorbell, BatchMode::Hybrid];
 
     /// Returns true if adjacent requests become one work request.
     pub fn merges(self) -> bool {
@@ -71,7 +72,7 @@ impl FromStr for BatchMode {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        BatchMode::ALL.into_iter().find(|mode| mode.name() == text).ok_or_else(|| {
+        BatchMode::ALL.iter().copied().find(|mode| mode.name() == text).ok_or_else(|| {
             format!("{text:?} is not a batching mode: expected single, merge, doorbell or hybrid")
         })
     }
@@ -83,7 +84,7 @@ mod tests {
 
     #[test]
     fn mode_names_round_trip() {
-        for mode in BatchMode::ALL {
+        for &mode in BatchMode::ALL {
             assert_eq!(mode.to_string().parse(), Ok(mode));
         }
         assert!("Hybrid".parse::<BatchMode>().is_err());

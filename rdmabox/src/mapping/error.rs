@@ -4,6 +4,7 @@ use std::io;
 
 /// Reason why memory could not be created or mapped.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum MemoryError {
     /// The system does not have enough memory.
     #[error("cannot lend {asked} bytes: {available} bytes are available")]

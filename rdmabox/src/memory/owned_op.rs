@@ -15,6 +15,7 @@ use crate::verbs::{DirectOp, RemoteAddr, SendOp};
 /// A list that has only atomics names the type of its buffers: `Vec<OwnedOp>` stands for
 /// `Vec<OwnedOp<Vec<u8>>>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OwnedOp<B = Vec<u8>> {
     /// Writes the bytes of `data` to `remote`.
     Write {

@@ -8,6 +8,7 @@ use crate::size;
 /// runtime registers the caller's memory (dynMR). The text form is `auto` or a [size]: `4096`,
 /// `4k`, `1m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum PreMrThreshold {
     /// Largest size for which a copy was measured to cost no more than a registration when the
     /// session was created.

@@ -25,6 +25,7 @@ pub const DEFAULT_BATCH: usize = 16;
 
 /// How a thread waits for completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum PollingMode {
     /// Polls forever.
     Busy,
@@ -48,7 +49,7 @@ const SHARED_CQ: &str = "shared-cq";
 
 impl PollingMode {
     /// All modes in the order of their definition, with one shared queue.
-    pub const ALL: [PollingMode; 6] = [
+    pub const ALL: &[PollingMode] = &[
         PollingMode::Busy,
         PollingMode::Event,
         PollingMode::EventBatch,
@@ -101,7 +102,7 @@ impl FromStr for PollingMode {
                 )),
             };
         }
-        PollingMode::ALL.into_iter().find(|mode| mode.name() == text).ok_or_else(|| {
+        PollingMode::ALL.iter().copied().find(|mode| mode.name() == text).ok_or_else(|| {
             format!(
                 "{text:?} is not a polling mode: expected busy, event, event-batch, hybrid, adaptive or shared-cq:M"
             )
@@ -115,7 +116,8 @@ mod tests {
 
     #[test]
     fn mode_names_round_trip() {
-        for mode in PollingMode::ALL.into_iter().chain([PollingMode::SharedCq(4), PollingMode::SharedCq(255)])
+        for mode in
+            PollingMode::ALL.iter().copied().chain([PollingMode::SharedCq(4), PollingMode::SharedCq(255)])
         {
             assert_eq!(mode.to_string().parse(), Ok(mode));
         }

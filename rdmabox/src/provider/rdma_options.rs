@@ -5,6 +5,7 @@
 
 /// Selection of device, port and address. Fields that are `None` are chosen automatically.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct RdmaOptions {
     /// Kernel name of the device, such as `mlx5_0` or `rxe0`. `None` selects the first device with
     /// an active port.
@@ -19,6 +20,7 @@ pub struct RdmaOptions {
 
 /// Reason why no RDMA device is usable.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RdmaError {
     /// The program was built without RDMA support.
     #[error("RDMA is not available: this program was built without the feature `ibverbs`")]

@@ -8,6 +8,7 @@ use std::{fmt, path::PathBuf, str::FromStr};
 /// Address to listen on or to connect to: `unix:/path`, `tcp:host:port`, `rdma:host:port`, or
 /// short `/path` and `host:port`. An IPv6 address stands in brackets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Address {
     /// A Unix socket, for peers on this host. Their memory can be mapped.
     Unix(PathBuf),
@@ -44,6 +45,7 @@ impl Address {
     "invalid address {text:?}; expected host:port or the path of a socket (or tcp:host:port, rdma:host:port, \
      unix:/path)"
 )]
+#[non_exhaustive]
 pub struct AddressError {
     /// The invalid string.
     pub text: String,
@@ -88,6 +90,7 @@ impl fmt::Display for Address {
 
 /// The transport of a session's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ProviderKind {
     /// Mapped memory of the same host, with messages over a Unix socket.
     Shm,
@@ -100,7 +103,7 @@ pub enum ProviderKind {
 /// Error of a string that does not name a provider.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid provider {0:?}: expected shm, tcp or rdma")]
-pub struct ProviderKindError(pub String);
+pub struct ProviderKindError(String);
 
 impl FromStr for ProviderKind {
     type Err = ProviderKindError;

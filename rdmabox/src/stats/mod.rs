@@ -44,6 +44,7 @@ impl Counter {
 
 /// Counters of one data queue pair of a session, its replacements included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LaneStats {
     /// Work requests posted.
     pub work_requests: u64,
@@ -99,6 +100,7 @@ macro_rules! counters {
 
         /// Values of a session's counters and latencies at one time.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
         pub struct StatsSnapshot {
             $($(#[doc = $doc])+ pub $name: u64,)+
             /// Posted lists, by number of work requests: 1, 2, 3 to 4, 5 to 8, and so on; the last

@@ -9,6 +9,7 @@ use super::{TlsError, TlsStream, files, provider, stream::handshake, version};
 
 /// Paths of a client's certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TlsClientFiles {
     /// Certificate authorities of the servers. No others are trusted, not even those of the system.
     pub ca: PathBuf,
@@ -19,6 +20,24 @@ pub struct TlsClientFiles {
 }
 
 impl TlsClientFiles {
+    /// Returns the path of the authorities (PEM), with the host's own name and without a
+    /// certificate of the client.
+    pub fn new(ca: impl Into<PathBuf>) -> TlsClientFiles {
+        TlsClientFiles { ca: ca.into(), name: None, own: None }
+    }
+
+    /// Sets [`name`](Self::name).
+    #[must_use]
+    pub fn with_name(self, name: impl Into<String>) -> TlsClientFiles {
+        TlsClientFiles { name: Some(name.into()), ..self }
+    }
+
+    /// Sets [`own`](Self::own): paths of the client's certificate and of its private key.
+    #[must_use]
+    pub fn with_own(self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> TlsClientFiles {
+        TlsClientFiles { own: Some((certificate.into(), key.into())), ..self }
+    }
+
     fn read(&self) -> Result<Arc<ClientConfig>, TlsError> {
         let roots = files::authorities(&self.ca)?;
         let builder = version(ClientConfig::builder_with_provider(provider()))?.with_root_certificates(roots);

@@ -11,6 +11,7 @@ use crate::auth::KeyFileError;
 
 /// Reason why certificates cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TlsError {
     /// A file cannot be read.
     #[error("{}: {source}", path.display())]

@@ -23,6 +23,7 @@ use super::{
 
 /// Paths of a host's certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TlsServerFiles {
     /// The host's certificate, followed by the intermediate certificates.
     pub certificate: PathBuf,
@@ -33,6 +34,18 @@ pub struct TlsServerFiles {
 }
 
 impl TlsServerFiles {
+    /// Returns the paths of a certificate and its private key (PEM), for clients without
+    /// certificates.
+    pub fn new(certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> TlsServerFiles {
+        TlsServerFiles { certificate: certificate.into(), key: key.into(), client_ca: None }
+    }
+
+    /// Sets [`client_ca`](Self::client_ca).
+    #[must_use]
+    pub fn with_client_ca(self, authorities: impl Into<PathBuf>) -> TlsServerFiles {
+        TlsServerFiles { client_ca: Some(authorities.into()), ..self }
+    }
+
     fn read(&self) -> Result<Arc<ServerConfig>, TlsError> {
         let builder = version(ServerConfig::builder_with_provider(provider()))?;
         let builder = match &self.client_ca {

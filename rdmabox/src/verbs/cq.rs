@@ -7,6 +7,7 @@ use super::error::VerbsError;
 /// Status of a completed work request. The discriminants are the codes of `enum ibv_wc_status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[repr(u32)]
+#[non_exhaustive]
 pub enum WcStatus {
     /// The request succeeded.
     #[error("success")]
@@ -73,6 +74,7 @@ impl WcStatus {
 
 /// Kind of a completed work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum WcOpcode {
     /// A SEND.
     Send,
@@ -92,6 +94,7 @@ pub enum WcOpcode {
 
 /// One completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WorkCompletion {
     /// The `wr_id` of the work request.
     pub wr_id: u64,

@@ -7,6 +7,7 @@ use crate::mapping::Memory;
 
 /// Limits of a device, as `ibv_query_device` reports them.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DeviceAttr {
     /// Name in logs and reports.
     pub name: String,
@@ -29,6 +30,7 @@ pub struct DeviceAttr {
 }
 
 /// Scope within which atomics are atomic, from the smallest to the largest (`enum ibv_atomic_cap`).
+// Exhaustive: the specification has these three.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AtomicScope {
     /// The device has no atomics.

@@ -5,6 +5,7 @@ use super::{mr::Access, qp_state::QpState};
 
 /// Failure of a verbs call. The call changed nothing unless the variant says otherwise.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum VerbsError {
     /// The operating system refused a call.
     #[error("{what}: {source}")]
@@ -83,6 +84,7 @@ impl VerbsError {
 /// complete. The remaining requests were not posted.
 #[derive(Debug, thiserror::Error)]
 #[error("work request {posted} of the list was refused: {reason}")]
+#[non_exhaustive]
 pub struct PostError {
     /// Number of requests posted, which is also the index of the refused request.
     pub posted: usize,
@@ -92,6 +94,7 @@ pub struct PostError {
 
 /// Reason why a post refused a work request.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PostErrorReason {
     /// The work queue is full. The caller can retry after it has polled a completion.
     #[error("work queue is full ({depth} requests)")]

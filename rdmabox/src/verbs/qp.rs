@@ -14,6 +14,7 @@ use crate::{mapping::Memory, tls::TlsStream};
 
 /// Sizes of a queue pair's queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct QpCaps {
     /// Outstanding send work requests. An unsignaled request occupies its slot until a later
     /// signaled request is polled.
@@ -51,6 +52,7 @@ impl QpCaps {
 /// Thread that moves the bytes of a queue pair on a software device. Hardware providers ignore
 /// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Progress {
     /// A thread of the device. The peer's one-sided operations run without the participation of
     /// this process.
@@ -62,6 +64,7 @@ pub enum Progress {
 
 /// Parameters of a new queue pair.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct QpInit {
     /// Completion queue for send work requests.
     pub send_cq: Arc<dyn CompletionQueue>,
@@ -78,9 +81,18 @@ pub struct QpInit {
     pub maps: bool,
 }
 
+impl QpInit {
+    /// Returns parameters with default sizes, for a queue pair that the device's thread drives and
+    /// that maps memory of its own host.
+    pub fn new(send_cq: Arc<dyn CompletionQueue>, recv_cq: Arc<dyn CompletionQueue>) -> QpInit {
+        QpInit { send_cq, recv_cq, caps: QpCaps::default(), progress: Progress::Engine, maps: true }
+    }
+}
+
 /// Stream over which two queue pairs connect. The provider exchanges addresses or memory handles
 /// over it and keeps it afterwards, either as the wire or to detect the peer's death.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Rendezvous {
     /// A network connection.
     Tcp(TcpStream),

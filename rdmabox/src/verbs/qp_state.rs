@@ -3,6 +3,7 @@
 /// State of a queue pair (InfiniBand specification 10.3.1). Reliable connections do not use SQD
 /// and SQE here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum QpState {
     /// Created; accepts no requests.
     Reset,

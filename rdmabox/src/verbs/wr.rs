@@ -3,6 +3,7 @@
 use bitflags::bitflags;
 
 /// A scatter/gather element: a range of local registered memory.
+// Exhaustive: it has the parts of `struct ibv_sge`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sge {
     /// Virtual address of the first byte, inside the region that `lkey` names.
@@ -14,6 +15,7 @@ pub struct Sge {
 }
 
 /// An address in a peer's memory.
+// Exhaustive: the specification has these two parts, and the encoding has them too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteAddr {
     /// Virtual address in the peer's address space.
@@ -48,6 +50,7 @@ impl RemoteAddr {
 
 /// The operation of a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SendOp {
     /// Delivers the gathered bytes into the peer's next posted receive, with `imm` if given.
     Send {
@@ -101,6 +104,7 @@ bitflags! {
 
 /// A send work request. The post borrows the scatter/gather list only until it returns.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct SendWr<'a> {
     /// Value that the completion returns.
     pub wr_id: u64,
@@ -116,7 +120,24 @@ pub struct SendWr<'a> {
     pub flags: SendFlags,
 }
 
-impl SendWr<'_> {
+impl<'a> SendWr<'a> {
+    /// Returns a signaled work request without inline payload.
+    pub const fn new(wr_id: u64, op: SendOp, sges: &'a [Sge]) -> SendWr<'a> {
+        SendWr { wr_id, op, sges, inline: None, flags: SendFlags::SIGNALED }
+    }
+
+    /// Sets [`inline`](Self::inline) and clears `sges`.
+    #[must_use]
+    pub const fn with_inline(self, bytes: &'a [u8]) -> SendWr<'a> {
+        SendWr { inline: Some(bytes), sges: &[], ..self }
+    }
+
+    /// Sets [`flags`](Self::flags).
+    #[must_use]
+    pub const fn with_flags(self, flags: SendFlags) -> SendWr<'a> {
+        SendWr { flags, ..self }
+    }
+
     /// Returns the payload length in bytes.
     pub fn byte_len(&self) -> u64 {
         match self.inline {
@@ -130,6 +151,7 @@ impl SendWr<'_> {
 /// [`execute_now`](super::QueuePair::execute_now). The memory needs no registration, because the
 /// caller's processor copies.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum DirectOp<'a> {
     /// Writes `data` to `remote`.
     Write {
@@ -179,6 +201,7 @@ impl DirectOp<'_> {
 }
 
 /// A receive work request: the destination of the next incoming message.
+// Exhaustive: it has the parts of `struct ibv_recv_wr`.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvWr<'a> {
     /// Value that the completion returns.

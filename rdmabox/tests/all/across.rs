@@ -43,7 +43,7 @@ fn on_several_hosts(test: impl Fn(Hosts)) {
         eprintln!("--- {kind:?}");
         test(Hosts::new(&[*kind; 3], PollingMode::Adaptive));
     }
-    for polling in PollingMode::ALL {
+    for &polling in PollingMode::ALL {
         eprintln!("--- all kinds, {polling}");
         test(Hosts::new(&kinds, polling));
     }

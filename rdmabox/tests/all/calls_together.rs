@@ -13,7 +13,7 @@ use crate::support::{addresses, process::HostProcess, providers};
 use parking_lot::Mutex;
 use rdmabox::{
     CallError, Host, HostHandle, MAX_CALL, Peer, PendingReply, ProviderKind, Reply, RequestError, Service,
-    Session, SessionOptions,
+    Session,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -47,13 +47,12 @@ fn on_each_provider(
 }
 
 fn connect(address: &rdmabox::Address, provider: ProviderKind, operation_timeout: Duration) -> Arc<Session> {
-    let options = SessionOptions {
-        provider: Some(provider),
-        connect_timeout: LONG,
-        operation_timeout,
-        ..SessionOptions::default()
-    };
-    Session::connect(address, &options).unwrap()
+    Session::builder()
+        .provider(provider)
+        .connect_timeout(LONG)
+        .operation_timeout(operation_timeout)
+        .connect(address)
+        .unwrap()
 }
 
 fn requests(name: &str, count: usize) -> Vec<Vec<u8>> {

@@ -9,11 +9,11 @@ use std::{
 };
 
 use rdmabox::{
-    Address, CallError, ConnectError, Host, Key, Limits, Peer, ProviderKind, Reply, Secret, Service, Session,
+    Address, CallError, ConnectError, Host, Key, Peer, ProviderKind, Reply, Secret, Service, Session,
     SessionOptions,
 };
 
-use crate::support::Fixture;
+use crate::support::{Fixture, limits};
 
 /// First bytes of a message of the handshake: the version follows.
 const MAGIC: &[u8] = b"rdmabxS\x01";
@@ -88,8 +88,7 @@ fn a_client_of_another_version_learns_the_host_s() {
 fn a_wrong_key_is_a_matter_of_authentication() {
     let f = Fixture::new(ProviderKind::Tcp);
     let key = Key { id: "laptop".parse().unwrap(), secret: Secret::new(&[7; 32]).unwrap() };
-    let options = SessionOptions { key: Some(key), ..f.options.clone() };
-    let error = Session::connect(&f.address, &options).unwrap_err();
+    let error = Session::builder().options(f.options.clone()).key(key).connect(&f.address).unwrap_err();
     assert!(matches!(error, ConnectError::Authentication { source: None, .. }), "{error:?}");
     assert!(error.to_string().ends_with("this server has no keys: it takes clients without one"), "{error}");
 }
@@ -121,7 +120,7 @@ fn a_refusal_of_the_host_has_its_reason() {
     let host = Host::new().unwrap().listen(&listen, Arc::new(Closed)).unwrap();
     let error = connect(&host.addresses()[0]);
     assert!(matches!(&error, ConnectError::Refused { reason, .. } if reason == "closed today"), "{error:?}");
-    let limits = Limits { sessions: 1, ..Limits::default() };
+    let limits = limits(|limits| limits.sessions = 1);
     let host = Host::new().unwrap().limits(limits).listen(&listen, Arc::new(Open)).unwrap();
     let _only = Session::builder().connect(&host.addresses()[0]).unwrap();
     let error = connect(&host.addresses()[0]);

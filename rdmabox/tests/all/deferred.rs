@@ -9,7 +9,7 @@ use crate::support::{addresses, pattern, providers};
 use parking_lot::Mutex;
 use rdmabox::{
     CallError, CallsBy, Cancel, Host, HostHandle, Peer, PendingReply, ProviderKind, Reply, RequestError,
-    Service, Session, SessionOptions,
+    Service, Session,
 };
 
 /// Hands the debts of its calls to the test.
@@ -70,7 +70,7 @@ impl Fixture {
         let listen = addresses(provider, dir.path());
         let running = Host::new().unwrap().listen(&listen, Arc::new(service)).unwrap();
         let address = running.addresses().iter().find(|address| address.provider() == provider).unwrap();
-        let mut options = SessionOptions { provider: Some(provider), calls, ..SessionOptions::default() };
+        let mut options = Session::builder().provider(provider).calls(calls).into_options();
         if provider == ProviderKind::Rdma {
             // Where it is tested, processors are emulated and slow.
             options.connect_timeout = std::time::Duration::from_secs(60);

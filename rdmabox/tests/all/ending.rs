@@ -13,7 +13,7 @@ use std::{
 use parking_lot::Mutex;
 use rdmabox::{
     Access, CallError, CallsBy, Export, Host, HostHandle, Memory, Peer, ProviderKind, RemoteAddr, Reply,
-    RequestError, Service, Session, SessionOptions,
+    RequestError, Service, Session,
 };
 
 use crate::support::{addresses, host, providers};
@@ -64,8 +64,7 @@ fn end_during_a_write(
     let running = host.listen(&listen, Arc::<Reuse>::clone(&service) as Arc<dyn Service>).unwrap();
     let address = running.addresses().iter().find(|address| address.provider() == provider).unwrap().clone();
     let mut running = Some(running);
-    let options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
-    let session = Session::connect(&address, &options).unwrap();
+    let session = Session::builder().provider(provider).connect(&address).unwrap();
     let mut reply = Vec::new();
     session.call(b"where", &mut reply).unwrap();
     let base = RemoteAddr::from_le_bytes(reply[..].try_into().unwrap());
@@ -132,7 +131,7 @@ fn a_session_that_ends_during_a_call_holds_up_no_other() {
         let running = Host::new().unwrap().listen(&addresses(provider, dir.path()), slow).unwrap();
         let address = running.addresses().iter().find(|address| address.provider() == provider).unwrap();
         let calls = CallsBy::Reply;
-        let options = SessionOptions { provider: Some(provider), calls, ..SessionOptions::default() };
+        let options = Session::builder().provider(provider).calls(calls).into_options();
         let [ending, other] = [0; 2].map(|_| Session::connect(address, &options).unwrap());
         ending.start_call(b"slow").unwrap();
         let id = is_in.recv().unwrap();

@@ -50,7 +50,7 @@ impl Bench {
         let serving: Arc<dyn Service> = Arc::<Directory>::clone(&service);
         let host = host().keys(Arc::<Keys>::clone(&keys));
         let running = host.listen(&addresses(provider, dir.path()), serving).unwrap();
-        let mut options = SessionOptions { provider: Some(provider), direct, ..SessionOptions::default() };
+        let mut options = Session::builder().provider(provider).direct(direct).into_options();
         if provider == ProviderKind::Rdma {
             (options.connect_timeout, options.operation_timeout) = (LONG, LONG);
         }
@@ -60,10 +60,10 @@ impl Bench {
     /// Adds a key whose sessions are in this domain, and connects with it.
     fn connect(&self, name: &str, domain: Domain) -> Arc<Session> {
         let key = Key { id: name.parse().unwrap(), secret: Secret::random().unwrap() };
-        self.keys.0.lock().insert(key.id, Grant { secret: key.secret.clone(), domain });
+        self.keys.0.lock().insert(key.id, Grant::new(key.secret.clone(), domain));
         let provider = self.options.provider.unwrap();
         let address = self.running.addresses().iter().find(|a| a.provider() == provider).unwrap();
-        Session::connect(address, &SessionOptions { key: Some(key), ..self.options.clone() }).unwrap()
+        Session::builder().options(self.options.clone()).key(key).connect(address).unwrap()
     }
 
     /// Exports to a domain, and gives the memory as this client sees it.

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use rdmabox::{Fencing, Memory, ProviderKind, RequestError, Session, SessionOptions};
+use rdmabox::{Fencing, Memory, ProviderKind, RequestError, Session};
 use rustix::{
     fs::{FlockOperation, flock},
     io::Errno,
@@ -37,13 +37,12 @@ const NOTICED: i32 = 42;
 fn client() {
     let Some(role) = role() else { return };
     let (provider, address) = role.split_once(' ').unwrap();
-    let options = SessionOptions {
-        provider: Some(provider.parse().unwrap()),
-        connect_timeout: Duration::from_secs(60),
-        operation_timeout: Duration::from_secs(60),
-        ..SessionOptions::default()
-    };
-    let session = Session::connect(&address.parse().unwrap(), &options).unwrap();
+    let session = Session::builder()
+        .provider(provider.parse::<ProviderKind>().unwrap())
+        .connect_timeout(Duration::from_secs(60))
+        .operation_timeout(Duration::from_secs(60))
+        .connect(&address.parse().unwrap())
+        .unwrap();
     let base = base(&session);
     let data = vec![ITS; BLOCK];
     println!("\nready to write");
@@ -69,7 +68,7 @@ fn client() {
 /// the end of the session.
 fn writing(provider: ProviderKind, kill: bool) -> (Fixture, Other, mpsc::Receiver<()>) {
     let memory = Arc::new(Memory::shared("test", LEN).unwrap());
-    let f = Fixture::fencing(provider, memory, Fencing { lease: Some(LEASE), kill });
+    let f = Fixture::fencing(provider, memory, Fencing::new(LEASE, kill));
     let (send, ended) = mpsc::channel();
     *f.service.at_the_end.lock() = Some(Box::new(move || send.send(()).unwrap()));
     let client = Other::start("fencing::client", &format!("{provider} {}", f.address));
@@ -105,7 +104,7 @@ fn memory_of_a_stopped_client_is_safe_when_it_resumes() {
                 match provider {
                     // Nothing else takes its mapping away.
                     ProviderKind::Shm => assert_eq!(status.signal(), Some(9)),
-                    ProviderKind::Tcp | ProviderKind::Rdma => assert_eq!(status.code(), Some(NOTICED)),
+                    _ => assert_eq!(status.code(), Some(NOTICED)),
                 }
                 assert_untouched(&f.memory);
             });
@@ -199,7 +198,7 @@ fn an_idle_client_keeps_its_session() {
         for provider in providers() {
             scope.spawn(move || {
                 let memory = Arc::new(Memory::shared("test", LEN).unwrap());
-                let f = Fixture::fencing(provider, memory, Fencing { lease: Some(LEASE), kill: true });
+                let f = Fixture::fencing(provider, memory, Fencing::new(LEASE, true));
                 let session = f.connect();
                 std::thread::sleep(LEASE * 2);
                 session.write(base(&session), &[1; 8]).unwrap();

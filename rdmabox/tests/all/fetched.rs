@@ -176,13 +176,12 @@ fn on_each_gated(test: impl Fn(Gated)) {
         let serving: Arc<dyn Service> = Arc::<Gate>::clone(&gate);
         let running = Host::new().unwrap().listen(&addresses(provider, dir.path()), serving).unwrap();
         let timeout = Duration::from_secs(60);
-        let options = SessionOptions {
-            provider: Some(provider),
-            calls: CallsBy::Fetch,
-            operation_timeout: timeout,
-            connect_timeout: timeout,
-            ..SessionOptions::default()
-        };
+        let options = Session::builder()
+            .provider(provider)
+            .calls(CallsBy::Fetch)
+            .operation_timeout(timeout)
+            .connect_timeout(timeout)
+            .into_options();
         test(Gated { gate, running, options, _dir: dir });
     }
 }
@@ -303,14 +302,13 @@ fn a_host_that_is_killed_ends_calls() {
     for provider in providers() {
         let host = HostProcess::start(provider);
         let timeout = Duration::from_secs(60);
-        let options = SessionOptions {
-            provider: Some(provider),
-            calls: CallsBy::Fetch,
-            operation_timeout: timeout,
-            connect_timeout: timeout,
-            ..SessionOptions::default()
-        };
-        let session = Session::connect(&host.address, &options).unwrap();
+        let session = Session::builder()
+            .provider(provider)
+            .calls(CallsBy::Fetch)
+            .operation_timeout(timeout)
+            .connect_timeout(timeout)
+            .connect(&host.address)
+            .unwrap();
         std::thread::scope(|scope| {
             let caller = scope.spawn(|| {
                 loop {

@@ -9,11 +9,11 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{Echo, REFUSED, host, providers};
+use crate::support::{Echo, REFUSED, host, limits, providers};
 use hmac::{Hmac, KeyInit, Mac};
 use rdmabox::{
     Access, Address, CallError, ConnectError, Domain, Export, Grant, HostHandle, Key, KeyId, Limits, Memory,
-    Peer, ProviderKind, RemoteAddr, Reply, RequestError, Secret, Service, Session, SessionOptions, WcStatus,
+    Peer, ProviderKind, RemoteAddr, Reply, RequestError, Secret, Service, Session, WcStatus,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sha2::Sha256;
@@ -65,7 +65,7 @@ impl Fixture {
             let domain = if id.is_some() { host.domain().unwrap() } else { Domain::default() };
             let export = host.export_in(domain, &lent, access).unwrap();
             exports.insert(id.as_ref().map(|key| key.id), export);
-            keys.extend(id.map(|Key { id, secret }| (id, Grant { secret, domain })));
+            keys.extend(id.map(|Key { id, secret }| (id, Grant::new(secret, domain))));
             memory.insert(name.to_owned(), lent);
         }
         let mut listen = crate::support::addresses(ProviderKind::Tcp, dir.path());
@@ -82,7 +82,7 @@ impl Fixture {
     }
 
     fn connect(&self, provider: ProviderKind, key: Option<Key>) -> Result<Arc<Session>, ConnectError> {
-        let mut options = SessionOptions { provider: Some(provider), key, ..SessionOptions::default() };
+        let mut options = Session::builder().provider(provider).key(key).into_options();
         if provider == ProviderKind::Rdma {
             // Where it is tested, processors are emulated and slow.
             options.connect_timeout = Duration::from_secs(60);
@@ -249,16 +249,15 @@ fn a_client_without_a_valid_key_gets_no_session() {
 #[test]
 fn a_client_with_a_key_takes_no_host_without() {
     let host = crate::support::Fixture::new(ProviderKind::Tcp);
-    let options = SessionOptions { key: Some(key("writer", 1)), ..host.options.clone() };
-    let refused = refusal(Session::connect(&host.address, &options));
+    let builder = Session::builder().options(host.options.clone());
+    let refused = refusal(builder.key(key("writer", 1)).connect(&host.address));
     assert_eq!(refused, "this server has no keys: it takes clients without one");
 }
 
 #[test]
 fn a_tcp_address_of_this_host_leads_to_its_memory_with_the_same_key() {
     let f = Fixture::new(Limits::default());
-    let options = SessionOptions { key: Some(key("reader", 2)), ..SessionOptions::default() };
-    let session = Session::connect(&f.address(ProviderKind::Tcp), &options).unwrap();
+    let session = Session::builder().key(key("reader", 2)).connect(&f.address(ProviderKind::Tcp)).unwrap();
     assert_eq!(session.provider(), ProviderKind::Shm);
     assert!(f.dir.path().join("sock").exists());
     let own = place(&session, "");
@@ -269,7 +268,7 @@ fn a_tcp_address_of_this_host_leads_to_its_memory_with_the_same_key() {
 
 #[test]
 fn sessions_are_counted_by_key() {
-    let f = Fixture::new(Limits { sessions_per_key: 2, ..Limits::default() });
+    let f = Fixture::new(limits(|limits| limits.sessions_per_key = 2));
     let connect = |name, secret| f.connect(ProviderKind::Tcp, Some(key(name, secret)));
     let first = connect("writer", 1).unwrap();
     let _second = connect("writer", 1).unwrap();
@@ -282,7 +281,7 @@ fn sessions_are_counted_by_key() {
 
 #[test]
 fn sessions_are_counted() {
-    let f = Fixture::new(Limits { sessions: 1, ..Limits::default() });
+    let f = Fixture::new(limits(|limits| limits.sessions = 1));
     let connect = || f.connect(ProviderKind::Tcp, Some(key("writer", 1)));
     let first = connect().unwrap();
     assert_eq!(refusal(connect()), "the server takes no more than 1 sessions over tcp");
@@ -299,7 +298,7 @@ fn many_descriptors() {
 #[test]
 fn a_thousand_silent_connections_delay_no_session() {
     many_descriptors();
-    let f = Fixture::new(Limits { introduction_timeout: Duration::from_secs(600), ..Limits::default() });
+    let f = Fixture::new(limits(|limits| limits.introduction_timeout = Duration::from_secs(600)));
     let mut silent: Vec<TcpStream> = (0..1000).map(|_| f.tcp()).collect();
     for _ in 0..10 {
         let session = f.connect(ProviderKind::Tcp, Some(key("writer", 1))).unwrap();
@@ -335,7 +334,7 @@ fn rest(mut stream: TcpStream) -> Vec<u8> {
 
 #[test]
 fn a_silent_connection_is_closed_in_time_and_reads_no_more_than_a_preamble() {
-    let f = Fixture::new(Limits { introduction_timeout: Duration::from_millis(50), ..Limits::default() });
+    let f = Fixture::new(limits(|limits| limits.introduction_timeout = Duration::from_millis(50)));
     assert_eq!(rest(f.tcp()), b"");
     let mut halfway = f.tcp();
     halfway.write_all(&preamble(1, &[0; 16], 1, b"writer")[..111]).unwrap();
@@ -387,17 +386,17 @@ fn prove(f: &Fixture, preamble: Vec<u8>, secret: &[u8]) -> (Vec<u8>, TcpStream) 
 
 #[test]
 fn a_host_with_senseless_limits_does_not_start_and_queue_pairs_are_limited() {
-    let limits = Limits { sessions: 0, ..Limits::default() };
-    let error = host().limits(limits).listen(&[], Arc::<Echo>::default()).unwrap_err();
+    let none = limits(|limits| limits.sessions = 0);
+    let error = host().limits(none).listen(&[], Arc::<Echo>::default()).unwrap_err();
     assert_eq!(error.to_string(), "the limit sessions is out of its range: 1 to 10,000");
 
-    let limits = Limits { queue_pairs: 2, call_threads: Some(1), ..Limits::default() };
+    let limits = limits(|limits| {
+        limits.queue_pairs = 2;
+        limits.call_threads = Some(1);
+    });
     let address: Address = "127.0.0.1:0".parse().unwrap();
     let running = host().limits(limits).listen(&[address], Arc::<Echo>::default()).unwrap();
-    let connect = |queue_pairs| {
-        let options = SessionOptions { queue_pairs, ..SessionOptions::default() };
-        Session::connect(&running.addresses()[0], &options)
-    };
+    let connect = |queue_pairs| Session::builder().queue_pairs(queue_pairs).connect(&running.addresses()[0]);
     let refused = connect(3).unwrap_err().to_string();
     assert!(refused.ends_with("3 queue pairs: choose 1 to 2"), "{refused}");
     connect(2).unwrap().call(b"x", &mut Vec::new()).unwrap();
@@ -482,11 +481,7 @@ fn tapped(f: &Fixture) -> (Arc<Session>, Vec<Vec<u8>>) {
         }
         said
     });
-    let options = SessionOptions {
-        provider: Some(ProviderKind::Tcp),
-        key: Some(key("writer", 1)),
-        ..SessionOptions::default()
-    };
+    let options = Session::builder().provider(ProviderKind::Tcp).key(key("writer", 1)).into_options();
     let address = Address::Tcp { host: "127.0.0.1".into(), port };
     let session = Session::connect(&address, &options).unwrap();
     (session, tap.join().unwrap())

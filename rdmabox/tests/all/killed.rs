@@ -12,7 +12,7 @@ use std::{
 };
 
 use futures::executor::block_on;
-use rdmabox::{Op, RemoteAddr, RequestError, Session, SessionOptions};
+use rdmabox::{Op, RemoteAddr, RequestError, Session};
 
 use crate::support::{at, base, process::HostProcess, providers, split};
 
@@ -87,13 +87,12 @@ fn every_request_ends_once_and_before_its_time_is_over() {
     for provider in providers() {
         for round in 0..3usize {
             let host = HostProcess::start(provider);
-            let options = SessionOptions {
-                provider: Some(provider),
-                operation_timeout: TIMEOUT,
-                connect_timeout: TIMEOUT,
-                ..SessionOptions::default()
-            };
-            let session = Session::connect(&host.address, &options).unwrap();
+            let session = Session::builder()
+                .provider(provider)
+                .operation_timeout(TIMEOUT)
+                .connect_timeout(TIMEOUT)
+                .connect(&host.address)
+                .unwrap();
             let base = base(&session);
             let ends: [Arc<Ends>; 6] = Default::default();
             let [writes, reads, lists, calls, futures, called] = &ends;

@@ -124,7 +124,7 @@ fn on_each_gate(test: impl Fn(&Arc<Gate>, &mut Option<HostHandle>, Arc<Session>,
         let service = Arc::<Gate>::clone(&gate) as Arc<dyn Service>;
         let host = Host::new().unwrap().listen(&addresses(provider, dir.path()), service).unwrap();
         let address = host.addresses().iter().find(|address| address.provider() == provider).unwrap().clone();
-        let options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
+        let options = Session::builder().provider(provider).into_options();
         let session = Session::connect(&address, &options).unwrap();
         test(&gate, &mut Some(host), session, options);
     }

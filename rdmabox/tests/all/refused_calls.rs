@@ -8,7 +8,7 @@ use std::sync::{
 use parking_lot::Mutex;
 use rdmabox::{
     CallError, CallsBy, Cancel, Host, HostHandle, Peer, PendingReply, Reply, RequestError, Service, Session,
-    SessionOptions, StartedReply,
+    StartedReply,
 };
 
 use crate::support::{addresses, providers};
@@ -62,7 +62,7 @@ fn on_each(test: impl Fn(Fixture)) {
             let sink = move |outcome: Result<&[u8], RequestError>| {
                 send.lock().send(outcome.map(<[u8]>::to_vec)).unwrap();
             };
-            let mut options = SessionOptions { provider: Some(provider), calls, ..SessionOptions::default() };
+            let mut options = Session::builder().provider(provider).calls(calls).into_options();
             options.started_reply = Some(StartedReply::new(sink));
             let session = Session::connect(address, &options).unwrap();
             test(Fixture { pending, outcomes, session, _running: running, _dir: dir });

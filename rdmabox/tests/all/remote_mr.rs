@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 use parking_lot::Mutex;
 use rdmabox::{
     Access, CallError, Export, Grant, Key, Memory, Peer, ProviderKind, RemoteMr, RemoteMrError, Reply,
-    RequestError, Secret, Service, Session, SessionOptions,
+    RequestError, Secret, Service, Session,
 };
 
 use crate::support::{REFUSED, addresses, host, providers};
@@ -49,13 +49,12 @@ fn a_client_learns_bounds_and_rights_that_the_host_enforces() {
             (other, Access::REMOTE_ALL),
         ];
         let exported = all.map(|(domain, access)| host.export_in(domain, &memory, access).unwrap());
-        let keys = HashMap::from([(key.id, Grant { secret: key.secret.clone(), domain: own })]);
+        let keys = HashMap::from([(key.id, Grant::new(key.secret.clone(), own))]);
         let service = Arc::new(Directory(Mutex::new(exported.into())));
         let serving: Arc<dyn Service> = Arc::<Directory>::clone(&service);
         let running = host.keys(Arc::new(keys)).listen(&addresses(provider, dir.path()), serving).unwrap();
         let address = running.addresses().iter().find(|address| address.provider() == provider).unwrap();
-        let options =
-            SessionOptions { provider: Some(provider), key: Some(key), ..SessionOptions::default() };
+        let options = Session::builder().provider(provider).key(key).into_options();
         let session = Session::connect(address, &options).unwrap();
 
         let seen = exports(&session);

@@ -8,7 +8,7 @@ use std::{
 
 use rdmabox::{
     Address, AtomicScope, BatchMode, ConnectError, Host, Op, PollingMode, PreMrThreshold, ProviderKind,
-    RemoteAddr, RequestError, Session, SessionOptions,
+    RemoteAddr, RequestError, Session,
 };
 
 use crate::support::{
@@ -192,8 +192,8 @@ fn ordered_lists_run_in_order_and_give_old_values() {
 #[test]
 fn threads_share_a_session_with_all_options() {
     for provider in providers() {
-        for batch in BatchMode::ALL {
-            for polling in PollingMode::ALL {
+        for &batch in BatchMode::ALL {
+            for &polling in PollingMode::ALL {
                 let mut f = Fixture::new(provider);
                 f.options.batch = batch;
                 f.options.polling = polling;
@@ -404,6 +404,7 @@ fn garbage_on_a_listener_harms_no_session() {
                     // The host may close before everything is written.
                     let _ = std::net::TcpStream::connect((host.as_str(), *port)).unwrap().write_all(garbage);
                 }
+                other => panic!("no listener at {other}"),
             }
         }
         let mut reply = Vec::new();
@@ -418,8 +419,7 @@ fn a_silent_server_is_given_up_in_time() {
     let port = listener.local_addr().unwrap().port();
     let address = Address::Tcp { host: "127.0.0.1".into(), port };
     let timeout = Duration::from_millis(200);
-    let options = SessionOptions { connect_timeout: timeout, ..SessionOptions::default() };
-    let error = Session::connect(&address, &options).unwrap_err();
+    let error = Session::builder().connect_timeout(timeout).connect(&address).unwrap_err();
     assert!(matches!(error, ConnectError::Timeout { .. }), "{error}");
 }
 
@@ -520,8 +520,10 @@ fn a_listener_that_accepts_no_connection_is_abandoned_in_time() {
     socket.listen(0).unwrap();
     // The queue has one place.
     let _first = std::os::unix::net::UnixStream::connect(&path).unwrap();
-    let options = SessionOptions { connect_timeout: Duration::from_millis(200), ..SessionOptions::default() };
-    let error = Session::connect(&Address::Unix(path), &options).unwrap_err();
+    let error = Session::builder()
+        .connect_timeout(Duration::from_millis(200))
+        .connect(&Address::Unix(path))
+        .unwrap_err();
     assert!(matches!(error, ConnectError::Timeout { .. }), "{error}");
 }
 

@@ -180,8 +180,8 @@ fn many_are_waited_for_in_reverse_order() {
 fn a_transfer_longer_than_the_longest_message_is_several_requests() {
     for provider in providers() {
         let longest = match provider {
-            ProviderKind::Shm | ProviderKind::Tcp => 1 << 30,
             ProviderKind::Rdma => rdma::open(&RdmaOptions::default()).unwrap().attr().max_msg_sz as usize,
+            _ => 1 << 30,
         };
         let len = longest + 10_000;
         let mut f = Fixture::with_memory(provider, len + 4096);
@@ -540,7 +540,7 @@ fn run(session: &Session, f: &Fixture, base: RemoteAddr, steps: &[Step]) -> Resu
 #[test]
 fn overlapping_started_writes_take_effect_in_the_order_of_their_start() {
     on_each_provider(|mut f| {
-        for batch in BatchMode::ALL {
+        for &batch in BatchMode::ALL {
             for queue_pairs in [1, 4] {
                 f.options.batch = batch;
                 f.options.queue_pairs = queue_pairs;

@@ -102,13 +102,12 @@ fn options(
         send.lock().send(outcome.map(<[u8]>::to_vec)).unwrap();
         then();
     };
-    let options = SessionOptions {
-        provider: Some(provider),
-        connect_timeout: LONG,
-        operation_timeout,
-        started_reply: Some(StartedReply::new(sink)),
-        ..SessionOptions::default()
-    };
+    let options = Session::builder()
+        .provider(provider)
+        .connect_timeout(LONG)
+        .operation_timeout(operation_timeout)
+        .started_reply(StartedReply::new(sink))
+        .into_options();
     (options, outcomes)
 }
 

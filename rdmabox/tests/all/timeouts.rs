@@ -6,7 +6,7 @@ use std::{
 };
 
 use futures::executor::block_on;
-use rdmabox::{Op, OwnedOp, ProviderKind, RequestError, Session, SessionOptions, across, wait_all};
+use rdmabox::{Op, OwnedOp, ProviderKind, RequestError, Session, across, wait_all};
 
 use crate::support::{at, base, on_each_provider, process::HostProcess, providers};
 
@@ -46,13 +46,12 @@ fn requests_of_a_handle_fail_after_its_timeout_in_every_way_to_wait() {
         return;
     }
     let host = HostProcess::start(ProviderKind::Tcp);
-    let options = SessionOptions {
-        provider: Some(ProviderKind::Tcp),
-        operation_timeout: Duration::from_secs(120),
-        queue_pairs: 8,
-        ..SessionOptions::default()
-    };
-    let session = Session::connect(&host.address, &options).unwrap();
+    let session = Session::builder()
+        .provider(ProviderKind::Tcp)
+        .operation_timeout(Duration::from_secs(120))
+        .queue_pairs(8)
+        .connect(&host.address)
+        .unwrap();
     let base = base(&session);
     host.stop();
     let short = Duration::from_millis(200);

@@ -12,11 +12,11 @@ use std::{
 };
 
 use crate::support::{
-    Fixture, LEN, at, base,
+    Fixture, LEN, at, base, limits,
     tls::{Authority, NAMES, private},
 };
 use rdmabox::{
-    Access, Address, ConnectError, Domain, Fencing, Grant, Host, HostError, HostHandle, Key, Limits, Memory,
+    Access, Address, ConnectError, Domain, Fencing, Grant, Host, HostError, HostHandle, Key, Memory,
     MemoryServer, ProviderKind, Secret, Session, SessionOptions,
     tls::{TlsClient, TlsClientFiles, TlsError, TlsServer, TlsServerFiles, TlsStream},
 };
@@ -88,12 +88,7 @@ fn lend(host: Host, addresses: &[&str]) -> Result<HostHandle, HostError> {
 
 fn options(tls: Option<&TlsClientFiles>) -> SessionOptions {
     let tls = tls.map(|files| TlsClient::load(files).unwrap());
-    SessionOptions {
-        tls,
-        connect_timeout: PATIENCE,
-        operation_timeout: PATIENCE,
-        ..SessionOptions::default()
-    }
+    Session::builder().tls(tls).connect_timeout(PATIENCE).operation_timeout(PATIENCE).into_options()
 }
 
 fn connect(address: &Address, tls: Option<&TlsClientFiles>) -> Result<Arc<Session>, ConnectError> {
@@ -216,7 +211,7 @@ fn a_server_has_to_be_believed() {
     let unknown =
         format!("server certificate is not signed by a CA in --tls-ca {}", other.client().ca.display());
     assert_eq!(refusal(secured.connect(&other.client())), unknown);
-    let named = |name: &str| TlsClientFiles { name: Some(name.into()), ..secured.authority.client() };
+    let named = |name: &str| secured.authority.client().with_name(name);
     let said = refusal(secured.connect(&named("files.example")));
     assert!(said.starts_with("TLS: invalid peer certificate: certificate not valid for name"), "{said}");
     secured.connect(&named("localhost")).unwrap();
@@ -226,7 +221,7 @@ fn a_server_has_to_be_believed() {
     // Without another name it is the address that counts.
     let elsewhere = Secured::new(|authority| authority.sign("server", &["files.example"]), |host, _| host);
     assert!(elsewhere.connect(&elsewhere.authority.client()).is_err());
-    let named = TlsClientFiles { name: Some("files.example".into()), ..elsewhere.authority.client() };
+    let named = elsewhere.authority.client().with_name("files.example");
     elsewhere.connect(&named).unwrap();
     secured.serves();
 }
@@ -276,11 +271,11 @@ fn a_server_may_ask_for_certificates() {
     let secured = Secured::with(
         |authority| {
             let own = authority.server(authority.sign("server", &NAMES));
-            TlsServerFiles { client_ca: Some(ca), ..own }
+            own.with_client_ca(ca)
         },
         |host, _| host,
     );
-    let with = |own| TlsClientFiles { own: Some(own), ..secured.authority.client() };
+    let with = |(certificate, key)| secured.authority.client().with_own(certificate, key);
     let said = refusal(secured.connect(&secured.authority.client()));
     assert_eq!(said, "TLS: the server requires a client certificate: pass --tls-cert and --tls-key");
     let session = secured.connect(&with(clients.sign("client", &["client"]))).unwrap();
@@ -301,7 +296,7 @@ fn certificates_are_read_again() {
     secured.connect(&files).unwrap();
     secured.server.reload().unwrap();
     assert!(secured.connect(&files).is_err(), "it has another name now");
-    let named = TlsClientFiles { name: Some("files.example".into()), ..files.clone() };
+    let named = files.clone().with_name("files.example");
     secured.connect(&named).unwrap();
     // Invalid files change nothing.
     let path = |end: &str| secured.authority.dir.path().join(format!("server.{end}"));
@@ -323,7 +318,7 @@ fn files_that_make_no_sense_are_named() {
     let (certificate, key) = authority.sign("server", &NAMES);
     let load = |certificate: &str, key: &str| {
         let at = |name: &str| authority.dir.path().join(name);
-        TlsServer::load(TlsServerFiles { certificate: at(certificate), key: at(key), client_ca: None })
+        TlsServer::load(TlsServerFiles::new(at(certificate), at(key)))
     };
     load("server.pem", "server.key").unwrap();
     assert!(matches!(load("none", "server.key"), Err(TlsError::Io { .. })));
@@ -338,7 +333,7 @@ fn files_that_make_no_sense_are_named() {
     authority.sign("other", &NAMES);
     let said = load("other.pem", "server.key").unwrap_err().to_string();
     assert!(said.ends_with("other users can use this file, its mode is 640: chmod 600"), "{said}");
-    let named = TlsClientFiles { name: Some("a b".into()), ..authority.client() };
+    let named = authority.client().with_name("a b");
     assert!(matches!(TlsClient::load(&named), Err(TlsError::Name(name)) if name == "a b"));
 }
 
@@ -369,7 +364,7 @@ fn client_hello(client: &TlsClientFiles) -> Vec<u8> {
 
 #[test]
 fn garbage_in_the_place_of_a_handshake_ends_one_connection() {
-    let limits = Limits { introduction_timeout: Duration::from_millis(200), ..Limits::default() };
+    let limits = limits(|limits| limits.introduction_timeout = Duration::from_millis(200));
     let secured = Secured::new(|authority| authority.sign("server", &NAMES), |host, _| host.limits(limits));
     let hello = client_hello(&secured.authority.client());
     let mut random = 1u64;
@@ -409,11 +404,10 @@ fn garbage_in_the_place_of_a_handshake_ends_one_connection() {
 
 #[test]
 fn endless_handshakes_delay_no_session() {
-    let limits = Limits {
-        introduction_timeout: Duration::from_secs(600),
-        pending_connections: 16,
-        ..Limits::default()
-    };
+    let limits = limits(|limits| {
+        limits.introduction_timeout = Duration::from_secs(600);
+        limits.pending_connections = 16;
+    });
     let secured = Secured::new(|authority| authority.sign("server", &NAMES), |host, _| host.limits(limits));
     let hello = client_hello(&secured.authority.client());
     let slow = |count: usize| -> Vec<TcpStream> {
@@ -438,7 +432,7 @@ fn a_lease_is_renewed_through_it() {
     let lease = Duration::from_secs(3);
     let memory = Arc::new(Memory::shared("test", LEN).unwrap());
     let (server, client) = crate::support::tls::pair(&Authority::new());
-    let fencing = Fencing { lease: Some(lease), kill: false };
+    let fencing = Fencing::new(lease, false);
     let mut fixture = Fixture::of_host(ProviderKind::Tcp, memory, |host| host.tls(server).fencing(fencing));
     fixture.options.tls = Some(client);
     let session = fixture.connect();
@@ -471,7 +465,7 @@ fn pass_on(from: TlsStream, to: TlsStream) {
 #[test]
 fn a_proof_is_not_passed_on_from_one_connection_to_another() {
     let key = Key { id: "k".parse().unwrap(), secret: Secret::new(&[7; 32]).unwrap() };
-    let keys = HashMap::from([(key.id, Grant { secret: key.secret.clone(), domain: Domain::default() })]);
+    let keys = HashMap::from([(key.id, Grant::new(key.secret.clone(), Domain::default()))]);
     let secured =
         Secured::new(|authority| authority.sign("server", &NAMES), |host, _| host.keys(Arc::new(keys)));
     let between = |secured: &Secured| {
@@ -488,7 +482,8 @@ fn a_proof_is_not_passed_on_from_one_connection_to_another() {
             pass_on(accepted, connected);
         })
     };
-    let with_key = SessionOptions { key: Some(key), ..options(Some(&secured.authority.client())) };
+    let with_key =
+        Session::builder().options(options(Some(&secured.authority.client()))).key(key).into_options();
     Session::connect(&secured.address(), &with_key).unwrap();
     let said = refusal(Session::connect(&between(&secured), &with_key));
     assert_eq!(said, "the server does not take the key k");

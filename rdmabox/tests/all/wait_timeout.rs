@@ -4,7 +4,7 @@
 use std::{sync::mpsc, time::Duration};
 
 use futures::executor::block_on;
-use rdmabox::{Failed, ProviderKind, RequestError, Session, SessionOptions};
+use rdmabox::{Failed, ProviderKind, RequestError, Session};
 
 use crate::support::{base, on_each_provider, outside, process::HostProcess, providers};
 
@@ -21,7 +21,9 @@ fn a_transfer_that_ends_in_time_returns_its_outcome() {
         let mut read = session.start_read(base, vec![0; 8]);
         assert_eq!(read.wait_timeout(Duration::MAX), Some(Ok(vec![1; 8])));
         let mut refused = session.start_write(outside(base), vec![2; 8]);
-        let Some(Err(Failed { error, buffer })) = refused.wait_timeout(NEVER) else { panic!("not refused") };
+        let Some(Err(Failed { error, buffer, .. })) = refused.wait_timeout(NEVER) else {
+            panic!("not refused")
+        };
         assert!(matches!(error, RequestError::Completion(_)), "{error:?}");
         assert_eq!(buffer, Some(vec![2; 8]));
     });
@@ -62,9 +64,11 @@ fn an_outcome_is_returned_once() {
 /// the host.
 fn stopped_host(operation_timeout: Duration) -> (HostProcess, std::sync::Arc<Session>) {
     let host = HostProcess::start(ProviderKind::Tcp);
-    let options = SessionOptions { operation_timeout, ..SessionOptions::default() };
-    let options = SessionOptions { provider: Some(ProviderKind::Tcp), ..options };
-    let session = Session::connect(&host.address, &options).unwrap();
+    let session = Session::builder()
+        .operation_timeout(operation_timeout)
+        .provider(ProviderKind::Tcp)
+        .connect(&host.address)
+        .unwrap();
     (host, session)
 }
 
@@ -122,6 +126,7 @@ fn limited_waits_end_with_the_operation_timeout() {
         }
     };
     assert!(waits > 0);
-    assert_eq!(outcome, Err(Failed { error: RequestError::Timeout(timeout), buffer: Some(vec![1; 8]) }));
+    let failed = outcome.unwrap_err();
+    assert_eq!((failed.error, failed.buffer), (RequestError::Timeout(timeout), Some(vec![1; 8])));
     assert_eq!(session.in_flight().0, 0);
 }

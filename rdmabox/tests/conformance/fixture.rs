@@ -151,10 +151,15 @@ impl Setup {
         Setup { caps, ..self }
     }
 
+    /// Sizes that differ from the others by this change.
+    pub(crate) fn change_caps(mut self, change: impl FnOnce(&mut QpCaps)) -> Setup {
+        change(&mut self.caps);
+        self
+    }
+
     /// Queues for `sends` and `recvs` requests.
     pub(crate) fn queues(self, sends: u32, recvs: u32) -> Setup {
-        let caps = QpCaps { max_send_wr: sends, max_recv_wr: recvs, ..self.caps };
-        self.caps(caps)
+        self.change_caps(|caps| (caps.max_send_wr, caps.max_recv_wr) = (sends, recvs))
     }
 
     pub(crate) fn one_cq(self) -> Setup {
@@ -200,13 +205,8 @@ impl Setup {
         send_cq: &Arc<dyn CompletionQueue>,
         recv_cq: &Arc<dyn CompletionQueue>,
     ) -> Arc<dyn QueuePair> {
-        let init = QpInit {
-            send_cq: send_cq.clone(),
-            recv_cq: recv_cq.clone(),
-            caps: self.caps,
-            progress: self.config.progress,
-            maps: self.maps,
-        };
+        let mut init = QpInit::new(send_cq.clone(), recv_cq.clone());
+        (init.caps, init.progress, init.maps) = (self.caps, self.config.progress, self.maps);
         pd.create_qp(init).expect("queue pair")
     }
 
@@ -461,12 +461,12 @@ pub(crate) fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
 
 /// A signaled request.
 pub(crate) fn signaled<'a>(wr_id: u64, op: SendOp, sges: &'a [Sge]) -> SendWr<'a> {
-    SendWr { wr_id, op, sges, inline: None, flags: SendFlags::SIGNALED }
+    SendWr::new(wr_id, op, sges)
 }
 
 /// An unsignaled request.
 pub(crate) fn unsignaled<'a>(wr_id: u64, op: SendOp, sges: &'a [Sge]) -> SendWr<'a> {
-    SendWr { wr_id, op, sges, inline: None, flags: SendFlags::empty() }
+    SendWr::new(wr_id, op, sges).with_flags(SendFlags::empty())
 }
 
 pub(crate) fn write(remote: RemoteAddr) -> SendOp {

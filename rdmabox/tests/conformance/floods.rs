@@ -3,7 +3,7 @@
 
 use std::thread;
 
-use rdmabox::verbs::{Access, QpCaps, QpState, SendOp, WcStatus};
+use rdmabox::verbs::{Access, QpState, SendOp, WcStatus};
 
 use crate::{
     fixture::{Config, Pair, Random, Setup, Side, pair, pattern, read, signaled, until, write},
@@ -101,8 +101,8 @@ fn floods_of_both_sides_pass_each_other(config: Config) {
 fn full_queues_of_both_sides_pass_each_other(config: Config) {
     // As deep as queues get.
     const DEPTH: u32 = 1 << 16;
-    let caps = QpCaps { max_send_wr: DEPTH, ..QpCaps::default() };
-    let setup = Setup { cq_depth: DEPTH as usize, ..Setup::new(config).caps(caps) };
+    let setup = Setup::new(config).change_caps(|caps| caps.max_send_wr = DEPTH);
+    let setup = Setup { cq_depth: DEPTH as usize, ..setup };
     let pair = setup.pair();
     let sides = [&pair.a, &pair.b];
     let words = sides.map(|side| side.buf(8, Access::REMOTE_ALL));

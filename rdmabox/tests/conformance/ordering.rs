@@ -62,6 +62,7 @@ impl Model {
                 word(remote, &|old| if old == compare { swap } else { old });
             }
             SendOp::FetchAdd { remote, add } => word(remote, &|old| old.wrapping_add(add)),
+            other => panic!("no model of {other:?}"),
         }
     }
 }
@@ -182,17 +183,13 @@ fn random_list(config: Config, seed: u64) -> Result<(), Stalled> {
         model.run(remote.mr.addr(), request, &data);
     }
 
-    let none: [Sge; 0] = [];
     let sges: Vec<[Sge; 1]> = requests.iter().map(|r| [local.sge(r.local, r.len)]).collect();
     let wrs: Vec<SendWr<'_>> = (0u64..)
         .zip(&requests)
         .zip(&sges)
-        .map(|((wr_id, r), sges)| SendWr {
-            wr_id,
-            op: r.op,
-            sges: if r.inline.is_some() { &none } else { sges },
-            inline: r.inline.as_deref(),
-            flags: r.flags,
+        .map(|((wr_id, r), sges)| {
+            let wr = SendWr::new(wr_id, r.op, sges).with_flags(r.flags);
+            r.inline.as_ref().map_or(wr, |bytes| wr.with_inline(bytes))
         })
         .collect();
     drive(&pair, &mut random, &wrs, model.messages.len(), messages.all());

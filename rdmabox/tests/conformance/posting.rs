@@ -116,7 +116,7 @@ fn requests_that_are_not_signaled_complete_in_silence(config: Config) {
 }
 
 fn inline_wr(wr_id: u64, op: SendOp, bytes: &[u8]) -> SendWr<'_> {
-    SendWr { inline: Some(bytes), ..signaled(wr_id, op, &[]) }
+    signaled(wr_id, op, &[]).with_inline(bytes)
 }
 
 fn inline_buffers_may_be_reused_at_once(config: Config) {
@@ -156,8 +156,7 @@ fn inline_data_is_refused_like_any_other(config: Config) {
 }
 
 fn inline_has_a_limit(config: Config) {
-    let caps = QpCaps { max_inline_data: 32, ..QpCaps::default() };
-    let pair = Setup::new(config).caps(caps).pair();
+    let pair = Setup::new(config).change_caps(|caps| caps.max_inline_data = 32).pair();
     let limit = pair.a.qp.caps().max_inline_data;
     assert!(limit >= 32);
     let target = pair.b.guarded(4096, Access::REMOTE_ALL);
@@ -191,8 +190,7 @@ fn inline_is_for_sends_and_writes(config: Config) {
 }
 
 fn elements_are_limited(config: Config) {
-    let caps = QpCaps { max_send_sge: 4, ..QpCaps::default() };
-    let pair = Setup::new(config).caps(caps).pair();
+    let pair = Setup::new(config).change_caps(|caps| caps.max_send_sge = 4).pair();
     let limit = pair.a.qp.caps().max_send_sge;
     let target = pair.b.guarded(64, Access::REMOTE_ALL);
     let local = pair.a.local(8);
@@ -271,11 +269,14 @@ fn nothing_is_sent_before_the_connection(config: Config) {
 }
 
 fn queues_are_at_least_as_large_as_asked_for(config: Config) {
-    for asked in [
-        QpCaps { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 },
-        QpCaps { max_send_wr: 17, max_recv_wr: 33, max_send_sge: 3, max_recv_sge: 2, max_inline_data: 100 },
-        QpCaps::default(),
-    ] {
+    let sizes = |send_wr, recv_wr, send_sge, recv_sge, inline| {
+        let mut caps = QpCaps::default();
+        (caps.max_send_wr, caps.max_recv_wr) = (send_wr, recv_wr);
+        (caps.max_send_sge, caps.max_recv_sge) = (send_sge, recv_sge);
+        caps.max_inline_data = inline;
+        caps
+    };
+    for asked in [sizes(1, 1, 1, 1, 0), sizes(17, 33, 3, 2, 100), QpCaps::default()] {
         let side = Setup::new(config).caps(asked).side();
         let has = side.qp.caps();
         assert!(has.max_send_wr >= asked.max_send_wr && has.max_recv_wr >= asked.max_recv_wr);
@@ -288,21 +289,18 @@ fn queues_are_at_least_as_large_as_asked_for(config: Config) {
 fn impossible_queues_are_refused(config: Config) {
     let side = Setup::new(config).side();
     let attr = side.device.attr().clone();
-    let caps = QpCaps::default();
-    for caps in [
-        QpCaps { max_send_wr: attr.max_qp_wr + 1, ..caps },
-        QpCaps { max_recv_wr: attr.max_qp_wr + 1, ..caps },
-        QpCaps { max_send_sge: attr.max_sge + 1, ..caps },
-        QpCaps { max_recv_sge: attr.max_sge + 1, ..caps },
-        QpCaps { max_inline_data: attr.max_inline_data + 1, ..caps },
-    ] {
-        let init = rdmabox::verbs::QpInit {
-            send_cq: side.cq.clone(),
-            recv_cq: side.recv_cq.clone(),
-            caps,
-            progress: config.progress,
-            maps: true,
-        };
+    let changes: [&dyn Fn(&mut QpCaps); 5] = [
+        &|caps| caps.max_send_wr = attr.max_qp_wr + 1,
+        &|caps| caps.max_recv_wr = attr.max_qp_wr + 1,
+        &|caps| caps.max_send_sge = attr.max_sge + 1,
+        &|caps| caps.max_recv_sge = attr.max_sge + 1,
+        &|caps| caps.max_inline_data = attr.max_inline_data + 1,
+    ];
+    for change in changes {
+        let mut init = rdmabox::verbs::QpInit::new(side.cq.clone(), side.recv_cq.clone());
+        change(&mut init.caps);
+        init.progress = config.progress;
+        let caps = init.caps;
         let result = side.pd.create_qp(init);
         assert!(matches!(result, Err(rdmabox::verbs::VerbsError::Limit { .. })), "{caps:?}: {result:?}");
     }

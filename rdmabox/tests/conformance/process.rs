@@ -58,7 +58,7 @@ fn child() {
         Provider::Tcp | Provider::Rdma => Rendezvous::Tcp(TcpStream::from(socket)),
         Provider::Tls => {
             let at = |end: &str| PathBuf::from(std::env::var(CERTIFICATE).expect("set") + end);
-            let files = TlsServerFiles { certificate: at(".pem"), key: at(".key"), client_ca: None };
+            let files = TlsServerFiles::new(at(".pem"), at(".key"));
             let server = TlsServer::load(files).expect("certificates");
             let accepted = server.accept_stream(TcpStream::from(socket), Instant::now() + PATIENCE);
             Rendezvous::Tls(accepted.expect("accepted"))

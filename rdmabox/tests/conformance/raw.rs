@@ -145,12 +145,14 @@ impl RawPeer {
                 let socket = stream.tcp().try_clone().expect("dup").into();
                 RawPeer { socket, tls: Some(Mutex::new(stream)) }
             }
+            other => panic!("no socket of {other:?}"),
         };
         if let Some(bytes) = buffer {
             let theirs = match &theirs {
                 Rendezvous::Unix(stream) => socket2::SockRef::from(stream),
                 Rendezvous::Tcp(stream) => socket2::SockRef::from(stream),
                 Rendezvous::Tls(stream) => socket2::SockRef::from(stream.tcp()),
+                other => panic!("no socket of {other:?}"),
             };
             for socket in [&theirs, &socket2::SockRef::from(&peer.socket)] {
                 socket.set_send_buffer_size(bytes).expect("SO_SNDBUF");

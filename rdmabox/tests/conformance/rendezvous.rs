@@ -130,7 +130,7 @@ fn a_peer_that_speaks_something_else_is_refused(config: Config) {
 fn engines_and_callers_work_together(config: Config) {
     let other = match config.progress {
         Progress::Engine => Progress::Caller,
-        Progress::Caller => Progress::Engine,
+        _ => Progress::Engine,
     };
     let setup = Setup::new(config);
     let a = setup.side();

@@ -182,10 +182,8 @@ fn a_fenced_write_sends_what_a_read_fetched(config: Config) {
         let sges = [local.all()];
         pair.a.post(&[
             unsignaled(1, read(remote.remote(0)), &sges),
-            SendWr {
-                flags: SendFlags::SIGNALED | SendFlags::FENCE,
-                ..signaled(2, write(remote.remote(1 << 20)), &sges)
-            },
+            signaled(2, write(remote.remote(1 << 20)), &sges)
+                .with_flags(SendFlags::SIGNALED | SendFlags::FENCE),
         ]);
         let wc = pair.sent(&pair.a);
         assert_eq!((wc.wr_id, wc.status), (2, WcStatus::Success));
@@ -450,7 +448,7 @@ fn threads_share_a_queue_pair(config: Config) {
                     let list: Vec<_> = (0..5)
                         .map(|k| {
                             let wr = signaled((i + k) as u64, write(target.remote((i + k) * 64)), &sges[k]);
-                            if k == 4 { wr } else { SendWr { flags: SendFlags::empty(), ..wr } }
+                            if k == 4 { wr } else { wr.with_flags(SendFlags::empty()) }
                         })
                         .collect();
                     pair.a.post(&list);

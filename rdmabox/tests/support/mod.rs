@@ -16,8 +16,9 @@ use std::{
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, Address, CallError, Export, Failed, Fencing, Host, HostHandle, Memory, Peer, ProviderKind,
-    RemoteAddr, Reply, RequestError, Service, Session, SessionOptions, WcStatus, stats::StatsSnapshot,
+    Access, Address, CallError, Export, Failed, Fencing, Host, HostHandle, Limits, Memory, Peer,
+    ProviderKind, RemoteAddr, Reply, RequestError, Service, Session, SessionOptions, WcStatus,
+    stats::StatsSnapshot,
 };
 
 pub const LEN: usize = 4 << 20;
@@ -112,7 +113,7 @@ impl Fixture {
         let running = host.listen(&listen, Arc::<Echo>::clone(&service) as Arc<dyn Service>).unwrap();
         let own = running.addresses().iter().find(|address| address.provider() == provider);
         let address = own.unwrap().clone();
-        let mut options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
+        let mut options = Session::builder().provider(provider).into_options();
         if provider == ProviderKind::Rdma {
             // Where it is tested, processors are emulated and slow.
             options.connect_timeout = Duration::from_secs(60);
@@ -235,4 +236,11 @@ pub fn on_each_that_posts(test: impl Fn(Fixture)) {
         fixture.options.direct = false;
         test(fixture);
     }
+}
+
+/// Default limits of a host, with a change.
+pub fn limits(change: impl FnOnce(&mut Limits)) -> Limits {
+    let mut limits = Limits::default();
+    change(&mut limits);
+    limits
 }

@@ -74,12 +74,12 @@ impl Authority {
 
     /// Returns the files of a server that requests no client certificates.
     pub fn server(&self, (certificate, key): Pair) -> TlsServerFiles {
-        TlsServerFiles { certificate, key, client_ca: None }
+        TlsServerFiles::new(certificate, key)
     }
 
     /// Returns the files of a client without a certificate.
     pub fn client(&self) -> TlsClientFiles {
-        TlsClientFiles { ca: self.ca(), name: None, own: None }
+        TlsClientFiles::new(self.ca())
     }
 }
 

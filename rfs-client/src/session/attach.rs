@@ -53,8 +53,9 @@ impl Client {
         options: &SessionOptions,
         attach: &AttachOptions,
     ) -> Result<Client, AttachError> {
-        let options =
-            &SessionOptions { started_reply: Some(StartedReply::new(log_failure)), ..options.clone() };
+        let mut options = options.clone();
+        options.started_reply = Some(StartedReply::new(log_failure));
+        let options = &options;
         let session = Session::connect(address, options)?;
         let mount = if attach.reconnects { Some(random_identity()?) } else { None };
         let call = |request: &[u8], reply: &mut Vec<u8>| session.call(request, reply);

@@ -9,7 +9,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use rdmabox::{
-    Address, Key, ProviderKind, Session, SessionOptions,
+    Address, Key, ProviderKind, Session,
     tls::{TlsClient, TlsClientFiles},
 };
 use rfs_proto::{Identity, Request};
@@ -78,12 +78,17 @@ impl DetachParams {
         let (provider, export) = (some()?, some()?.unwrap_or_default().to_owned());
         let (key, ca, name) = (some()?.map(PathBuf::from), some()?, some()?.map(str::to_owned));
         let own = some()?.zip(some()?).map(|(certificate, key)| (certificate.into(), key.into()));
+        let tls = ca.map(|ca| {
+            let mut files = TlsClientFiles::new(ca);
+            (files.name, files.own) = (name, own);
+            files
+        });
         Some(DetachParams {
             address,
             provider: provider.map(str::parse).transpose().ok()?,
             export,
             key,
-            tls: ca.map(|ca| TlsClientFiles { ca: ca.into(), name, own }),
+            tls,
             mount: Identity(mount.to_be_bytes()),
         })
     }
@@ -93,16 +98,17 @@ impl DetachParams {
     pub fn detach(&self) {
         let Ok(key) = self.key.as_deref().map(Key::load).transpose() else { return };
         let Ok(tls) = self.tls.as_ref().map(TlsClient::load).transpose() else { return };
-        let options = SessionOptions {
-            provider: self.provider,
-            key,
-            tls,
-            queue_pairs: 1,
-            connect_timeout: TIMEOUT,
-            operation_timeout: TIMEOUT,
-            ..SessionOptions::default()
+        let Ok(session) = Session::builder()
+            .provider(self.provider)
+            .key(key)
+            .tls(tls)
+            .queue_pairs(1)
+            .connect_timeout(TIMEOUT)
+            .operation_timeout(TIMEOUT)
+            .connect(&self.address)
+        else {
+            return;
         };
-        let Ok(session) = Session::connect(&self.address, &options) else { return };
         let attach = AttachOptions { export: self.export.clone(), ..AttachOptions::default() };
         let call = |request: &[u8], reply: &mut Vec<u8>| session.call(request, reply);
         if attach_session(call, &attach, Some(self.mount), SESSION_END_TIMEOUT).is_ok() {
@@ -133,12 +139,8 @@ mod tests {
             key: Some("/k".into()),
             ..plain.clone()
         };
-        let without_key = TlsClientFiles { ca: "/ca".into(), name: None, own: None };
-        let with_key = TlsClientFiles {
-            name: Some("n".into()),
-            own: Some(("/c".into(), "/k".into())),
-            ..without_key.clone()
-        };
+        let without_key = TlsClientFiles::new("/ca");
+        let with_key = without_key.clone().with_name("n").with_own("/c", "/k");
         let with = |tls| DetachParams { tls: Some(tls), ..plain.clone() };
         for detach in [plain.clone(), all, with(without_key), with(with_key)] {
             assert_eq!(detach.to_text().and_then(|text| DetachParams::from_text(&text)), Some(detach));

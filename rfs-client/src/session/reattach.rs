@@ -48,7 +48,8 @@ impl Reattacher {
     ) -> Self {
         // An attempt can hang in a network that has recovered since, so attempts are short.
         let connect_timeout = options.connect_timeout.min(ATTEMPT_TIMEOUT);
-        let options = SessionOptions { connect_timeout, ..options.clone() };
+        let options =
+            Session::builder().options(options.clone()).connect_timeout(connect_timeout).into_options();
         Reattacher {
             address: address.clone(),
             options,

@@ -64,7 +64,10 @@ pub(crate) struct Connection {
 impl Connection {
     /// Returns the options for the RDMA device.
     pub(crate) fn rdma(&self) -> RdmaOptions {
-        RdmaOptions { device: self.device.clone(), port: self.port, gid_index: self.gid_index }
+        let mut options = RdmaOptions::default();
+        options.device.clone_from(&self.device);
+        (options.port, options.gid_index) = (self.port, self.gid_index);
+        options
     }
 
     /// Returns the TLS files, or `None` without `--tls-ca`.
@@ -79,9 +82,12 @@ impl Connection {
                 Err(UsageError::Tls("what an RDMA device carries cannot be encrypted"))
             }
             Some(ProviderKind::Tcp) | None => {
-                let own = self.tls_cert.clone().zip(self.tls_key.clone());
-                Ok(Some(TlsClientFiles { ca, name: self.tls_name.clone(), own }))
+                let mut files = TlsClientFiles::new(ca);
+                files.name.clone_from(&self.tls_name);
+                files.own = self.tls_cert.clone().zip(self.tls_key.clone());
+                Ok(Some(files))
             }
+            Some(_) => Err(UsageError::Tls("only TCP can be encrypted")),
         }
     }
 }

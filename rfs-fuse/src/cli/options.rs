@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rdmabox::SessionOptions;
+use rdmabox::{Session, SessionOptions};
 use rfs_proto::Identity;
 
 use super::{
@@ -121,7 +121,7 @@ impl Args {
     /// Returns the options of the session with the server.
     pub fn session_options(&self) -> SessionOptions {
         let (provider, rdma) = (self.connection.provider, self.connection.rdma());
-        let mut options = SessionOptions { provider, rdma, ..SessionOptions::default() };
+        let mut options = Session::builder().provider(provider).rdma(rdma).into_options();
         if let Some(queue_pairs) = self.queue_pairs {
             options.queue_pairs = queue_pairs;
         }

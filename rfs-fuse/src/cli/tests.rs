@@ -63,11 +63,10 @@ fn every_switch_reaches_the_session() {
 fn tls_is_for_tcp() {
     let files = |line: &str| args(line).tls();
     assert_eq!(files("rfs-fuse a:1 /m"), Ok(None));
-    let plain = TlsClientFiles { ca: "/a".into(), name: None, own: None };
+    let plain = TlsClientFiles::new("/a");
     assert_eq!(files("rfs-fuse a:1 /m --tls-ca /a"), Ok(Some(plain.clone())));
-    let own = Some(("/c".into(), "/k".into()));
     let all = "rfs-fuse --provider tcp a:1 /m --tls-ca /a --tls-name n --tls-cert /c --tls-key /k";
-    assert_eq!(files(all), Ok(Some(TlsClientFiles { name: Some("n".into()), own, ..plain })));
+    assert_eq!(files(all), Ok(Some(plain.with_name("n").with_own("/c", "/k"))));
     for line in ["/run/x /m", "unix:x /m", "rdma:a:1 /m", "a:1 /m --provider shm"] {
         let refused = files(&format!("rfs-fuse {line} --tls-ca /a"));
         assert!(matches!(refused, Err(UsageError::Tls(_))), "{line}");

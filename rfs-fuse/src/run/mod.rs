@@ -25,7 +25,7 @@ use std::{
 };
 
 use clap::{CommandFactory, Parser};
-use rdmabox::{Key, SessionOptions, tls::TlsClient};
+use rdmabox::{Key, Session, tls::TlsClient};
 
 use self::{
     error::{RunError, os},
@@ -173,7 +173,7 @@ fn mount_served(args: &Args) -> Result<(), RunError> {
         return outcome;
     };
     let client = {
-        let options = SessionOptions { key, tls, ..args.session_options() };
+        let options = Session::builder().options(args.session_options()).key(key).tls(tls).into_options();
         let (address, attach) = (address.clone(), args.attach_options());
         let limit = options.connect_timeout + attach.busy_timeout + ATTACH_SLACK;
         within(limit, move || Client::connect(&address, &options, &attach))

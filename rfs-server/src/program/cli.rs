@@ -6,7 +6,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::Parser;
-use rdmabox::{Address, Fencing, RdmaOptions, size, tls::TlsServerFiles};
+use rdmabox::{Address, Fencing, size, tls::TlsServerFiles};
 
 use crate::{
     metadata::root::Root,
@@ -229,9 +229,10 @@ impl Cli {
         if !self.listen.is_empty() {
             config.listen = self.listen;
         }
-        config.rdma = RdmaOptions { device: self.device, port: self.port, gid_index: self.gid_index };
+        config.rdma.device = self.device;
+        (config.rdma.port, config.rdma.gid_index) = (self.port, self.gid_index);
         let lease = Some(Duration::from_secs(self.lease.into()));
-        config.fencing = Fencing { lease, kill: !self.keep_stragglers };
+        config.fencing = Fencing::new(lease, !self.keep_stragglers);
         config.recall_timeout = self.recall_timeout.map(|seconds| Duration::from_secs(seconds.into()));
         config.look = Duration::from_micros(self.busy_poll_us.into());
         config.inodes = self.inodes;
@@ -249,8 +250,11 @@ impl Cli {
         config.exports = self.exports.into_iter().map(export).collect();
         config.prefault = self.prefault;
         config.keys = self.keys;
-        let client_ca = self.tls_client_ca;
-        let files = |(certificate, key)| TlsServerFiles { certificate, key, client_ca };
+        let files = |(certificate, key): (PathBuf, PathBuf)| {
+            let mut files = TlsServerFiles::new(certificate, key);
+            files.client_ca = self.tls_client_ca;
+            files
+        };
         config.tls = self.tls_cert.zip(self.tls_key).map(files);
         config.sessions_per_key = self.sessions_per_key;
         config.allow_without_keys = self.allow_without_keys;
@@ -309,7 +313,7 @@ mod tests {
         assert_eq!((config.memory, config.inodes, config.name.as_str()), (2 << 30, Some(77), "x"));
         assert_eq!(config.memory_dir, Some("/dev/shm/x".into()));
         assert_eq!((config.root.perm, config.prefault), (0o1777, Prefault::Never));
-        assert_eq!(config.fencing, Fencing { lease: Some(Duration::from_secs(7)), kill: false });
+        assert_eq!(config.fencing, Fencing::new(Duration::from_secs(7), false));
         assert_eq!(
             (config.effective_recall_timeout(), config.look),
             (Duration::from_secs(3), Duration::from_micros(30))
@@ -362,11 +366,11 @@ mod tests {
     fn a_certificate_comes_with_its_private_key() {
         let args = |rest: &[&str]| Cli::try_parse_from([&["rfs-server", "--memory=1G"], rest].concat());
         let tls = |rest: &[&str]| args(rest).unwrap().into_config().tls;
-        let files = |client_ca| TlsServerFiles { certificate: "/c".into(), key: "/k".into(), client_ca };
+        let files = TlsServerFiles::new("/c", "/k");
         assert_eq!(tls(&[]), None);
-        assert_eq!(tls(&["--tls-cert=/c", "--tls-key=/k"]), Some(files(None)));
+        assert_eq!(tls(&["--tls-cert=/c", "--tls-key=/k"]), Some(files.clone()));
         let all = ["--tls-cert=/c", "--tls-key=/k", "--tls-client-ca=/a"];
-        assert_eq!(tls(&all), Some(files(Some("/a".into()))));
+        assert_eq!(tls(&all), Some(files.with_client_ca("/a")));
         for half in [&all[..1], &all[1..2], &all[2..], &all[1..]] {
             assert!(args(half).is_err(), "{half:?}");
         }

@@ -139,7 +139,7 @@ impl Config {
             tls: None,
             allow_without_keys: false,
             allow_mixed_atomics: false,
-            fencing: Fencing { lease: Some(DEFAULT_LEASE), kill: true },
+            fencing: Fencing::new(DEFAULT_LEASE, true),
             look: ENGINE_LOOK,
             recall_timeout: None,
             name: "rfs".into(),
@@ -218,7 +218,8 @@ impl Config {
             // The kernel reports the user of a connection.
             Address::Unix(_) => false,
             Address::Tcp { .. } => !self.asks_for_certificates(),
-            Address::Rdma { .. } => true,
+            // RDMA, and any kind of address that this version does not know.
+            _ => true,
         };
         shows_nothing && self.keys.is_none() && !self.allow_without_keys
     }
@@ -311,7 +312,11 @@ mod tests {
 
     #[test]
     fn tls_is_for_tcp() {
-        let tls = |client_ca| Some(TlsServerFiles { certificate: "/c".into(), key: "/k".into(), client_ca });
+        let tls = |client_ca| {
+            let mut files = TlsServerFiles::new("/c", "/k");
+            files.client_ca = client_ca;
+            Some(files)
+        };
         let with = |listen, client_ca| Config { listen, tls: tls(client_ca), ..Config::new(MIN_MEMORY) };
         let check =
             |listen, client_ca| Config { keys: Some("/keys".into()), ..with(listen, client_ca) }.check();
@@ -342,7 +347,7 @@ mod tests {
     fn the_recall_timeout_is_shorter_than_the_lease() {
         let config = |lease, recall_timeout| {
             let seconds = |seconds: Option<u64>| seconds.map(Duration::from_secs);
-            let fencing = Fencing { lease: seconds(lease), kill: true };
+            let fencing = Fencing::new(seconds(lease), true);
             Config { fencing, recall_timeout: seconds(recall_timeout), ..Config::new(MIN_MEMORY) }
         };
         assert_eq!(config(Some(20), None).effective_recall_timeout(), DEFAULT_RECALL_TIMEOUT);

@@ -274,7 +274,9 @@ fn configure_host(
 ) -> Result<(Host, Arc<PriorClients>), StartError> {
     let host = Host::new()?.rdma(config.rdma.clone()).fencing(config.fencing).engine_look(config.look);
     let host = host.any_local_user(config.allow_without_keys).allow_mixed_atomics(config.allow_mixed_atomics);
-    let host = host.limits(Limits { sessions_per_key: config.sessions_per_key, ..Limits::default() });
+    let mut limits = Limits::default();
+    limits.sessions_per_key = config.sessions_per_key;
+    let host = host.limits(limits);
     Ok(match store {
         Some(store) => {
             let tethers = Arc::clone(store.tethers());

@@ -108,7 +108,8 @@ impl Keys {
 impl Keyring for Keys {
     fn grant(&self, id: &KeyId) -> Option<Grant> {
         let opens = self.opens(id)?;
-        Some(Grant { domain: *self.domains.get(&(opens.export, opens.reach()))?, secret: opens.secret })
+        let domain = *self.domains.get(&(opens.export, opens.reach()))?;
+        Some(Grant::new(opens.secret, domain))
     }
 }
 

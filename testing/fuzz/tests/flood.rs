@@ -98,10 +98,11 @@ impl Service for Mute {
 #[test]
 fn one_key_cannot_occupy_all_pending_sessions() {
     let keys = [key("bad", 1), key("good", 2)];
-    let grant = |key: &Key| Grant { secret: key.secret.clone(), domain: Domain::default() };
+    let grant = |key: &Key| Grant::new(key.secret.clone(), Domain::default());
     let ring: HashMap<KeyId, Grant> = keys.iter().map(|key| (key.id, grant(key))).collect();
     // Half of the pending connections can be sessions in setup; one key has a quarter of these.
-    let limits = Limits { pending_connections: 16, ..Limits::default() };
+    let mut limits = Limits::default();
+    limits.pending_connections = 16;
     let listen = [Address::Tcp { host: "127.0.0.1".into(), port: 0 }];
     let host = Host::new().unwrap().keys(Arc::new(ring)).limits(limits);
     let running = host.listen(&listen, Arc::new(Mute)).unwrap();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rdmabox::{Session, SessionOptions};
+use rdmabox::Session;
 use rfs_proto::{Reply, Request, VERSION, decode_reply, encode_request};
 
 use crate::{Error, Result};
@@ -18,8 +18,7 @@ impl Counters {
     /// Connects to the server at an address.
     pub fn of(address: &str) -> Result<Counters> {
         let parsed = address.parse().map_err(|e| Error::Usage(format!("{address}: {e}")))?;
-        let options = SessionOptions { queue_pairs: 1, ..SessionOptions::default() };
-        let counters = Counters(Session::connect(&parsed, &options).map_err(failed)?);
+        let counters = Counters(Session::builder().queue_pairs(1).connect(&parsed).map_err(failed)?);
         match counters.call(&Request::Attach {
             version: VERSION,
             client: "rfs-iozone",

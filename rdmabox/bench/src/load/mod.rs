@@ -7,7 +7,7 @@ pub mod value;
 use std::sync::Arc;
 
 use rdmabox::{
-    Address, BatchMode, MAX_CALL, PollingMode, PreMrThreshold, ProviderKind, SessionOptions,
+    Address, BatchMode, MAX_CALL, PollingMode, PreMrThreshold, ProviderKind, Session, SessionOptions,
     admission::{LatencyWindow, LatencyWindowOptions},
     size,
 };
@@ -160,35 +160,36 @@ impl Load {
     /// Returns the options of the load's sessions.
     pub fn session_options(&self) -> SessionOptions {
         let defaults = SessionOptions::default();
-        SessionOptions {
-            provider: Some(self.provider),
-            queue_pairs: self.qps as usize,
-            window_bytes: self.window.bytes(),
-            max_merge_bytes: self.max_merge.unwrap_or(defaults.max_merge_bytes),
-            batch: self.mode,
-            pre_mr_threshold: match self.reg {
+        let mut options = Session::builder()
+            .provider(self.provider)
+            .queue_pairs(self.qps as usize)
+            .window_bytes(self.window.bytes())
+            .max_merge_bytes(self.max_merge.unwrap_or(defaults.max_merge_bytes))
+            .batch(self.mode)
+            .pre_mr_threshold(match self.reg {
                 Reg::Pre => PreMrThreshold::Bytes(u64::MAX),
                 Reg::Dyn => PreMrThreshold::Bytes(0),
                 Reg::Auto | Reg::Registered => PreMrThreshold::Auto,
                 Reg::Threshold(bytes) => PreMrThreshold::Bytes(bytes),
-            },
-            polling: self.polling,
-            max_retry: self.max_retry,
-            admission: (self.admission == Admission::Latency).then(|| self.latency_window() as _),
-            signal_interval: self.signal_interval,
-            max_inline: self.max_inline.unwrap_or(defaults.max_inline),
-            direct: self.direct == Direct::On,
-            ..defaults
-        }
+            })
+            .polling(self.polling)
+            .max_retry(self.max_retry)
+            .signal_interval(self.signal_interval)
+            .max_inline(self.max_inline.unwrap_or(defaults.max_inline))
+            .direct(self.direct == Direct::On)
+            .into_options();
+        options.admission = (self.admission == Admission::Latency).then(|| self.latency_window() as _);
+        options
     }
 
     fn latency_window(&self) -> Arc<LatencyWindow> {
-        let defaults = LatencyWindowOptions::default();
-        let start = match self.window {
+        let mut options = LatencyWindowOptions::default();
+        options.start = match self.window {
             Window::Bytes(bytes) => bytes,
-            Window::None => defaults.max,
+            Window::None => options.max,
         };
-        Arc::new(LatencyWindow::new(LatencyWindowOptions { start, max: defaults.max.max(start), ..defaults }))
+        options.max = options.max.max(options.start);
+        Arc::new(LatencyWindow::new(options))
     }
 
     /// Returns a one-line description.

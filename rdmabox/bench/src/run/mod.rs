@@ -75,7 +75,8 @@ pub fn run(
 ) -> Result<Sample> {
     let addresses = fleet.addresses(load.provider, load.peers, interrupt)?;
     let in_process = fleet.in_process();
-    let options = SessionOptions { rdma: fleet.rdma().clone(), ..load.session_options() };
+    let options =
+        Session::builder().options(load.session_options()).rdma(fleet.rdma().clone()).into_options();
     once(load, &addresses, &options, in_process, interrupt, progress).map_err(|err| fleet.explain(err))
 }
 

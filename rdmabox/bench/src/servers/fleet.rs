@@ -129,7 +129,7 @@ impl Fleet {
         let mut command = Invocation::new(program).arg("serve").arg(format!("--memory={}", self.memory));
         if is_rdma {
             command = command.arg(format!("--listen={rdma_address}"));
-            let RdmaOptions { device, port, gid_index } = &self.rdma;
+            let RdmaOptions { device, port, gid_index, .. } = &self.rdma;
             command = command
                 .args(device.as_ref().map(|name| format!("--device={name}")))
                 .args(port.map(|number| format!("--port={number}")))

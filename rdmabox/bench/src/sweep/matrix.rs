@@ -114,8 +114,8 @@ impl Matrix {
             let name = case.load.provider.to_string();
             match case.load.provider {
                 ProviderKind::Rdma => rdma = true,
-                ProviderKind::Shm | ProviderKind::Tcp if software.contains(&name) => {}
-                ProviderKind::Shm | ProviderKind::Tcp => software.push(name),
+                _ if software.contains(&name) => {}
+                _ => software.push(name),
             }
         }
         let software = match software.as_slice() {

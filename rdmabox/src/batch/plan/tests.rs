@@ -40,7 +40,7 @@ fn disjoint(n: u64) -> Vec<Item> {
 
 #[test]
 fn an_empty_batch_yields_an_empty_plan() {
-    for mode in BatchMode::ALL {
+    for &mode in BatchMode::ALL {
         assert_eq!(counts(&[], mode), (0, 0));
     }
 }
@@ -419,7 +419,7 @@ proptest! {
                 any_two = true;
                 batch.push(item(page * PAGE, PAGE));
             }
-            for (index, mode) in BatchMode::ALL.into_iter().enumerate() {
+            for (index, mode) in BatchMode::ALL.iter().copied().enumerate() {
                 let (w, d) = counts(&batch, mode);
                 work_requests[index] += w;
                 doorbells[index] += d;

@@ -246,7 +246,7 @@ proptest! {
         adapt: bool,
     ) {
         let retry = if adapt { Retry::Adapt { max: max_retry } } else { Retry::Fixed(max_retry) };
-        for mode in PollingMode::ALL {
+        for &mode in PollingMode::ALL {
             let end = run(&mut Poller::new(mode, retry, batch), &arrivals, true);
             prop_assert!(matches!(end, End::Drained { .. }), "{mode}: {end:?}");
         }

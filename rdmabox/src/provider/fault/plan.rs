@@ -9,6 +9,7 @@ use super::Chance;
 
 /// Frequency of each fault, per thousand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Faults {
     /// Selects the sequence of decisions.
     pub seed: u64,
@@ -32,6 +33,11 @@ pub struct Faults {
 }
 
 impl Faults {
+    /// Returns no faults at all, for the caller to set their frequencies.
+    pub fn none(seed: u64) -> Faults {
+        Faults { seed, ..Faults::default() }
+    }
+
     /// Returns a mix of all faults for queue pairs for data.
     pub fn some(seed: u64) -> Faults {
         Faults {
@@ -50,7 +56,7 @@ impl Faults {
     /// Returns one kind of fault, or all of them, depending on the seed.
     pub fn varied(seed: u64) -> Faults {
         let all = Faults::some(seed);
-        let one = Faults { seed, ..Faults::default() };
+        let one = Faults::none(seed);
         match seed % 8 {
             0 => Faults { late: 500, ..one },
             1 => Faults { lost: 10, ..one },

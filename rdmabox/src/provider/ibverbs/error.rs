@@ -7,6 +7,7 @@ use std::io;
 /// If [`is_absence`](Self::is_absence) returns true, this machine has no RDMA support. Otherwise
 /// an existing part does not work.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum IbverbsError {
     /// The C library is not installed, or cannot be loaded.
     #[error(

@@ -32,6 +32,7 @@ const POLLS_PER_CLOCK_READ: u32 = 64;
 
 /// The condition at which a serving thread stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Until {
     /// All started requests are done, no matter which thread started them.
     AllDone,

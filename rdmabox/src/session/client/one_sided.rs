@@ -19,6 +19,7 @@ use crate::{
 
 /// One step of an ordered list ([`Session::execute`]).
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Op<'a> {
     /// Writes `data` to `remote`.
     Write {

@@ -23,6 +23,7 @@ use crate::{
 
 /// How replies to calls reach the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum CallsBy {
     /// The host sends each reply as a message. Usually every call wakes a thread of the host.
     Reply,
@@ -77,6 +78,7 @@ impl CallsBy {
 /// [`Session::builder`](crate::Session::builder) has a method for each option. Connecting checks
 /// the values, and fails with [`ConnectError::InvalidOption`] for a value out of its range.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SessionOptions {
     /// The required provider. `None`: the provider of the address, or shared memory if a TCP
     /// address belongs to this machine.

@@ -40,6 +40,7 @@ use crate::{
 /// [`Service::disconnected`] is not called, and the service reuses
 /// nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Fencing {
     /// Length of the lease. A client that stays silent for this long loses its session. Clients
     /// renew three times per lease by themselves. `None`: a session lasts until its connection
@@ -48,6 +49,13 @@ pub struct Fencing {
     /// Kills (SIGKILL) a local client that does not release mapped memory, instead of waiting
     /// without limit. The host must run as the same user or have CAP_KILL.
     pub kill: bool,
+}
+
+impl Fencing {
+    /// Returns the options with this lease (a duration, or `None`) and this choice of `kill`.
+    pub fn new(lease: impl Into<Option<Duration>>, kill: bool) -> Fencing {
+        Fencing { lease: lease.into(), kill }
+    }
 }
 
 /// The state of a listening host.

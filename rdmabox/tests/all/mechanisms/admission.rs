@@ -21,7 +21,7 @@ use crate::support::{Fixture, at, base, on_each_that_posts, pattern, providers};
 #[test]
 fn the_window_is_never_exceeded() {
     for provider in providers() {
-        for batch in BatchMode::ALL {
+        for &batch in BatchMode::ALL {
             let mut f = Fixture::new(provider);
             (f.options.batch, f.options.window_bytes) = (batch, 32 * 1024);
             let session = f.connect();
@@ -263,13 +263,9 @@ impl AdmissionPolicy for Counted {
 fn a_window_that_follows_latency_admits_everything_in_the_end() {
     const PART: usize = 4096;
     on_each_that_posts(|mut f| {
-        let bounds = LatencyWindowOptions {
-            min: 2 * PART as u64,
-            max: 16 * PART as u64,
-            start: 4 * PART as u64,
-            step: PART as u64,
-            ..LatencyWindowOptions::default()
-        };
+        let mut bounds = LatencyWindowOptions::default();
+        (bounds.min, bounds.max) = (2 * PART as u64, 16 * PART as u64);
+        (bounds.start, bounds.step) = (4 * PART as u64, PART as u64);
         let policy = Arc::new(Counted {
             window: LatencyWindow::new(bounds),
             asked: AtomicU64::new(0),

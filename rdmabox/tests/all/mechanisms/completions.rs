@@ -26,7 +26,7 @@ fn the_signal_interval_says_which_of_a_chain_report() {
 
 #[test]
 fn every_polling_mode_serves_every_front_door() {
-    let modes = PollingMode::ALL.into_iter().chain([PollingMode::SharedCq(2), PollingMode::SharedCq(16)]);
+    let modes = PollingMode::ALL.iter().copied().chain([PollingMode::SharedCq(2), PollingMode::SharedCq(16)]);
     for polling in modes {
         on_each_that_posts(|mut f| {
             f.options.polling = polling;
@@ -92,7 +92,7 @@ fn no_retries_are_events_and_endless_ones_are_busy_polling() {
 
 #[test]
 fn an_idle_session_polls_nothing() {
-    let modes = PollingMode::ALL.into_iter().chain([PollingMode::SharedCq(2)]);
+    let modes = PollingMode::ALL.iter().copied().chain([PollingMode::SharedCq(2)]);
     for polling in modes {
         on_each_that_posts(|mut f| {
             f.options.polling = polling;

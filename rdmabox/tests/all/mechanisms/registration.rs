@@ -114,8 +114,8 @@ fn inline_data_has_its_own_limit() {
     on_each_that_posts(|mut f| {
         // The inline limit of the device.
         let most = match f.address.provider() {
-            ProviderKind::Shm | ProviderKind::Tcp => 1024,
             ProviderKind::Rdma => rdma::open(&f.options.rdma).unwrap().attr().max_inline_data,
+            _ => 1024,
         };
         let bytes = u64::from(most);
         for (max, len, inline) in [

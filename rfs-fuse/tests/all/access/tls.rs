@@ -29,7 +29,9 @@ impl Secured {
         let (certificate, key) = sign(&authority);
         let lender = Lender::with(64 * MIB, |config| {
             config.listen.retain(|address| address.provider() != Over::Rdma);
-            config.tls = Some(TlsServerFiles { certificate, key, client_ca });
+            let mut files = TlsServerFiles::new(certificate, key);
+            files.client_ca = client_ca;
+            config.tls = Some(files);
         });
         Secured { lender, authority }
     }

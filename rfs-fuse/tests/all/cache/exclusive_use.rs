@@ -94,7 +94,7 @@ fn the_export_is_free_after_the_lease_of_an_exclusive_mount_expires() {
     for over in providers() {
         let lease = Duration::from_secs(2);
         let lender = Lender::with(16 * MIB, |config| {
-            config.fencing = Fencing { lease: Some(lease), kill: true };
+            config.fencing = Fencing::new(lease, true);
         });
         let mut held = lender.mount(over, WRITEBACK);
         stop(held.pid());

@@ -191,6 +191,7 @@ fn provider<'a>(over: Over, options: &[&'a str]) -> Vec<&'a str> {
         Over::Shm => "shm",
         Over::Tcp => "tcp",
         Over::Rdma => "rdma",
+        other => panic!("no tests over {other}"),
     };
     // Emulated or busy processors can be slow.
     let mut all = vec!["--provider", name, "--connect-timeout", "60"];

@@ -74,7 +74,7 @@ fn has_ended(process: Pid) -> bool {
 
 fn held_still(over: Over) {
     let lender = Lender::with(MEMORY as u64, |config| {
-        config.fencing = Fencing { lease: Some(LEASE), kill: true };
+        config.fencing = Fencing::new(LEASE, true);
     });
     let mut held = lender.mount(over, &[]);
     let other = lender.mount(over, &[]);
@@ -131,7 +131,7 @@ fn held_still(over: Over) {
             let expected: &[Errno] = match over {
                 Over::Shm => &crate::common::KILLED,
                 // The mount has reconnected and finds the file removed.
-                Over::Tcp | Over::Rdma => &[Errno::STALE, Errno::IO],
+                _ => &[Errno::STALE, Errno::IO],
             };
             assert_is_one_of(&thread.join().expect("no panic"), expected);
         }
@@ -143,7 +143,7 @@ fn held_still(over: Over) {
             use std::os::unix::process::ExitStatusExt;
             assert_eq!(held.wait().0.signal(), Some(Signal::KILL.as_raw()));
         }
-        Over::Tcp | Over::Rdma => held.unmount(),
+        _ => held.unmount(),
     }
     other.unmount();
 }
@@ -163,7 +163,7 @@ fn a_stopped_mount_does_no_harm_when_it_resumes() {
 /// memory. The mount was writing when it was stopped.
 fn a_straggler_is_kept(goes_on: bool) {
     let lender = Lender::with(MEMORY as u64, |config| {
-        config.fencing = Fencing { lease: Some(Duration::from_secs(2)), kill: false };
+        config.fencing = Fencing::new(Duration::from_secs(2), false);
     });
     let mut held = lender.mount(Over::Shm, &[]);
     let other = lender.mount(Over::Shm, &[]);
@@ -260,7 +260,7 @@ fn held_still_over_a_restart(kill: bool) {
     let memory = crate::common::directory();
     let configure = |config: &mut Config| {
         config.memory_dir = Some(memory.path().join("memory"));
-        config.fencing = Fencing { lease: Some(LEASE), kill };
+        config.fencing = Fencing::new(LEASE, kill);
     };
     let lender = Lender::with(MEMORY as u64, configure);
     let mut held = lender.mount(Over::Shm, &[]);

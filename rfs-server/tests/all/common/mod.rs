@@ -5,7 +5,7 @@ pub mod program;
 
 use std::sync::Arc;
 
-use rdmabox::{Address, ProviderKind, Session, SessionOptions};
+use rdmabox::{Address, ProviderKind, Session};
 use rfs_proto::{Attached, Opened, ROOT_INO, Reply, Request, VERSION, decode_reply_with, encode_request};
 use rfs_server::{Config, Server};
 
@@ -48,8 +48,7 @@ pub fn ask(session: &Session, request: Request<'_>) -> Reply {
 /// Connects a session without attaching it.
 pub fn session(server: &Server, provider: ProviderKind) -> Arc<Session> {
     let address = server.addresses().iter().find(|address| address.provider() == provider).unwrap();
-    let options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
-    Session::connect(address, &options).unwrap()
+    Session::builder().provider(provider).connect(address).unwrap()
 }
 
 pub fn attach(session: &Session, export: &str, keeps: bool) -> Reply {

@@ -3,7 +3,7 @@
 
 use std::{process::Command, thread, time::Duration};
 
-use rdmabox::{Address, ProviderKind, RemoteAddr, Session, SessionOptions};
+use rdmabox::{Address, ProviderKind, RemoteAddr, Session};
 use rfs_proto::{Errno, Extent, Growth, Reply, Request, Verified, checksum};
 use rfs_server::{Config, Server, config::Persist};
 
@@ -155,7 +155,7 @@ fn a_killed_server_leaves_no_block_with_a_wrong_checksum() {
         command.arg("--memory-dir").arg(directory.path().join("memory"));
         Running::start(&mut command)
     };
-    let options = SessionOptions { provider: Some(ProviderKind::Shm), ..SessionOptions::default() };
+    let options = Session::builder().provider(ProviderKind::Shm).into_options();
     let connect = || {
         let session = Session::connect(&Address::Unix(socket.clone()), &options).unwrap();
         let Reply::Attached(attached) = attach(&session, "", false) else { panic!("not attached") };

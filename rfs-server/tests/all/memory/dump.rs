@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-use rdmabox::{Address, Key, ProviderKind, Session, SessionOptions};
+use rdmabox::{Address, Key, ProviderKind, Session};
 use rfs_proto::{Reply, Request};
 
 use crate::common::{
@@ -71,8 +71,8 @@ fn a_core_dump_has_neither_files_nor_keys() {
     let server = Running::start(&mut command);
 
     let key = Some(Key::load(&directory.join("key")).unwrap());
-    let options = SessionOptions { provider: Some(ProviderKind::Shm), key, ..SessionOptions::default() };
-    let session = Session::connect(&Address::Unix(socket), &options).unwrap();
+    let session =
+        Session::builder().provider(ProviderKind::Shm).key(key).connect(&Address::Unix(socket)).unwrap();
     let Reply::Attached(attached) = attach(&session, "", false) else { panic!("not attached") };
     let client = Client { session, attached };
     // The marker is computed, so it is not in the text of this program.

@@ -9,7 +9,7 @@ use std::{
     sync::atomic::Ordering,
 };
 
-use rdmabox::{Address, ProviderKind, Session, SessionOptions};
+use rdmabox::{Address, ProviderKind, Session};
 use rfs_proto::{Attr, ROOT_INO, Reply, Request, Value, XattrSet};
 use rfs_server::config::Persist;
 
@@ -46,8 +46,7 @@ impl Program {
     }
 
     fn connect(&self, export: &str) -> Client {
-        let options = SessionOptions { provider: Some(ProviderKind::Shm), ..SessionOptions::default() };
-        let session = Session::connect(&self.address, &options).unwrap();
+        let session = Session::builder().provider(ProviderKind::Shm).connect(&self.address).unwrap();
         let Reply::Attached(attached) = attach(&session, export, false) else { panic!("not attached") };
         Client { session, attached }
     }

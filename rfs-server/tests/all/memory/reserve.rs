@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-use rdmabox::{Address, ProviderKind, Session, SessionOptions};
+use rdmabox::{Address, ProviderKind, Session};
 use rfs_proto::{Errno, Reply, Request, XattrSet};
 
 use crate::common::{
@@ -33,8 +33,10 @@ fn on_tmpfs(directory: &Path, size: &str, before: &str, rest: &[&str]) -> Comman
 }
 
 fn connect(directory: &Path) -> Client {
-    let options = SessionOptions { provider: Some(ProviderKind::Shm), ..SessionOptions::default() };
-    let session = Session::connect(&Address::Unix(directory.join("socket")), &options).unwrap();
+    let session = Session::builder()
+        .provider(ProviderKind::Shm)
+        .connect(&Address::Unix(directory.join("socket")))
+        .unwrap();
     let Reply::Attached(attached) = attach(&session, "", false) else { panic!("not attached") };
     Client { session, attached }
 }

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rdmabox::{Address, ProviderKind, Session, SessionOptions};
+use rdmabox::{Address, ProviderKind, Session};
 use rfs_proto::{
     Attr, Errno, Identity, Layout, LockClass, LockKind, LockRange, ROOT_INO, Reply, Request, SetAttr,
     VERSION, encode_request,
@@ -41,16 +41,14 @@ impl Program {
     }
 
     fn connect(&self, provider: ProviderKind) -> Client {
-        let options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
-        let session = Session::connect(&self.address, &options).unwrap();
+        let session = Session::builder().provider(provider).connect(&self.address).unwrap();
         let Reply::Attached(attached) = attach(&session, "", false) else { panic!("not attached") };
         Client { session, attached }
     }
 
     /// Attaches as a mount that reconnects. Returns the session, and whether it was resumed.
     fn mount(&self, provider: ProviderKind, mount: u8) -> (Client, bool) {
-        let options = SessionOptions { provider: Some(provider), ..SessionOptions::default() };
-        let session = Session::connect(&self.address, &options).unwrap();
+        let session = Session::builder().provider(provider).connect(&self.address).unwrap();
         let mount = Some(Identity([mount; 16]));
         let (client, export) = ("test", "");
         let attach = Request::Attach { version: VERSION, client, export, keeps: false, alone: false, mount };
@@ -244,8 +242,7 @@ fn killed_under_load() {
         let program = Program::start(directory, &SIZE);
         let attached_all = Barrier::new(SESSIONS + 1);
         let work = |at: usize| {
-            let options = SessionOptions { provider: Some(ProviderKind::Shm), ..SessionOptions::default() };
-            let session = Session::connect(&program.address, &options).unwrap();
+            let session = Session::builder().provider(ProviderKind::Shm).connect(&program.address).unwrap();
             let Reply::Attached(attached) = attach(&session, "", false) else { panic!("not attached") };
             let client = Client { session, attached };
             attached_all.wait();

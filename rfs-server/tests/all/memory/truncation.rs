@@ -8,7 +8,7 @@ use std::{
     process::Command,
 };
 
-use rdmabox::{Address, ProviderKind, Session, SessionOptions};
+use rdmabox::{Address, ProviderKind, Session};
 use rfs_proto::{Reply, Request};
 
 use crate::common::{
@@ -26,8 +26,10 @@ fn start(directory: &Path) -> Running {
 }
 
 fn connect(directory: &Path) -> Client {
-    let options = SessionOptions { provider: Some(ProviderKind::Shm), ..SessionOptions::default() };
-    let session = Session::connect(&Address::Unix(directory.join("socket")), &options).unwrap();
+    let session = Session::builder()
+        .provider(ProviderKind::Shm)
+        .connect(&Address::Unix(directory.join("socket")))
+        .unwrap();
     let Reply::Attached(attached) = attach(&session, "", false) else { panic!("not attached") };
     Client { session, attached }
 }

@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use rdmabox::{Address, Key, ProviderKind, Session, SessionOptions};
+use rdmabox::{Address, Key, ProviderKind, Session};
 use rfs_proto::{Reply, Request, VERSION, decode_reply, encode_request};
 
 fn program() -> Command {
@@ -86,8 +86,7 @@ impl Drop for Running {
 }
 
 fn works(address: &Address) {
-    let options = SessionOptions { provider: Some(address.provider()), ..SessionOptions::default() };
-    let session = Session::connect(address, &options).unwrap();
+    let session = Session::builder().provider(address.provider()).connect(address).unwrap();
     let (mut request, mut reply) = (Vec::new(), Vec::new());
     encode_request(
         &Request::Attach {
@@ -244,10 +243,10 @@ fn a_new_key_gives_access_until_it_is_removed() {
     let address: Address = server.lines[0].strip_prefix("listening on ").unwrap().parse().unwrap();
     let key = Key::from_words(&mut for_client.split_whitespace()).unwrap();
     let (provider, key) = (Some(ProviderKind::Tcp), Some(key));
-    let options = SessionOptions { provider, key, ..SessionOptions::default() };
+    let options = Session::builder().provider(provider).key(key).into_options();
     let session = Session::connect(&address, &options).unwrap();
-    let without = SessionOptions { key: None, ..options.clone() };
-    let refused = Session::connect(&address, &without).unwrap_err().to_string();
+    let refused =
+        Session::builder().options(options.clone()).key(None).connect(&address).unwrap_err().to_string();
     assert!(refused.ends_with("this server requires a key: pass --key FILE"), "{refused}");
     // Another key replaces the first.
     let other = String::from_utf8(output(&["--new-key", "tv"]).stdout).unwrap();

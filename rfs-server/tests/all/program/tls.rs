@@ -13,7 +13,7 @@ use std::{
 };
 
 use rdmabox::{
-    Session, SessionOptions,
+    Session,
     tls::{TlsClient, TlsClientFiles},
 };
 use support::{Authority, NAMES, private};
@@ -89,8 +89,7 @@ impl Running {
 
     fn takes(&self, files: &TlsClientFiles) -> bool {
         let tls = Some(TlsClient::load(files).unwrap());
-        let options = SessionOptions { tls, ..SessionOptions::default() };
-        Session::connect(&self.address.parse().unwrap(), &options).is_ok()
+        Session::builder().tls(tls).connect(&self.address.parse().unwrap()).is_ok()
     }
 }
 
@@ -106,7 +105,7 @@ fn sighup_reloads_the_certificates() {
     let authority = Authority::new();
     let (_, key) = authority.sign("server", &NAMES);
     let mut server = Running::start(&authority);
-    let named = |name: &str| TlsClientFiles { name: Some(name.into()), ..authority.client() };
+    let named = |name: &str| authority.client().with_name(name);
     assert!(server.takes(&named("localhost")));
     let good = fs::read_to_string(&key).unwrap();
     private(&key, "broken");

@@ -24,7 +24,7 @@ fn recalls(client: &Client, done: u64, cancel: &Cancel) -> Option<Recalls> {
 
 /// Sets timeouts that never expire in a test.
 fn patient(config: &mut Config) {
-    config.fencing = Fencing { lease: None, kill: true };
+    config.fencing = Fencing::new(None, true);
     config.recall_timeout = Some(Duration::from_secs(100_000));
 }
 

@@ -9,8 +9,7 @@ use std::{
 };
 
 use rdmabox::{
-    Address, ConnectError, Key, ProviderKind, RemoteAddr, RequestError, Secret, Session, SessionOptions,
-    WcStatus,
+    Address, ConnectError, Key, ProviderKind, RemoteAddr, RequestError, Secret, Session, WcStatus,
 };
 use rfs_proto::{
     Errno, FallocateFlags, LockClass, LockKind, LockRange, ROOT_INO, RegionRef, RenameFlags, Reply, Request,
@@ -51,7 +50,7 @@ impl Fixture {
 
     fn session(&self, provider: ProviderKind, key: Option<Key>) -> Result<Arc<Session>, ConnectError> {
         let address = self.server.addresses().iter().find(|address| address.provider() == provider).unwrap();
-        let mut options = SessionOptions { provider: Some(provider), key, ..SessionOptions::default() };
+        let mut options = Session::builder().provider(provider).key(key).into_options();
         if provider == ProviderKind::Rdma {
             // RDMA is tested on emulated processors, which are slow.
             options.connect_timeout = Duration::from_secs(60);
@@ -266,8 +265,7 @@ const SOCKET: &str = "RFS_TEST_KEYS_SOCKET";
 #[test]
 fn writing_client() {
     let Some(socket) = std::env::var_os(SOCKET) else { return };
-    let options = SessionOptions { key: Some(key("other", 3)), ..SessionOptions::default() };
-    let session = Session::connect(&Address::Unix(socket.into()), &options).unwrap();
+    let session = Session::builder().key(key("other", 3)).connect(&Address::Unix(socket.into())).unwrap();
     let Reply::Attached(attached) = attach(&session, "", false) else { panic!("not attached") };
     let (memory, offset) = session.map(place(&attached.arena, 0), 8).unwrap();
     assert!(memory.is_writable());

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use rdmabox::{ProviderKind, SessionOptions};
+use rdmabox::{ProviderKind, Session};
 use rfs_client::{AttachOptions, ClientError, Creator, ReadData};
 use rfs_proto::ROOT_INO;
 
@@ -41,11 +41,8 @@ fn failed(what: &str) -> impl Fn(ClientError) -> Failure {
 impl Client {
     /// Connects and creates the files, filled with zeros.
     pub(super) fn connect(flood: &Flood) -> Result<Client, Failure> {
-        let options = SessionOptions {
-            provider: Some(ProviderKind::Tcp),
-            key: flood.keys[1].clone(),
-            ..SessionOptions::default()
-        };
+        let options =
+            Session::builder().provider(ProviderKind::Tcp).key(flood.keys[1].clone()).into_options();
         let attach = AttachOptions { export: flood.exports[1].clone(), ..AttachOptions::default() };
         let client = rfs_client::Client::connect(&flood.address, &options, &attach)
             .map_err(|e| Failure::Good(e.to_string()))?;

@@ -3,7 +3,7 @@
 use std::{io, sync::Arc, thread, time::Duration};
 
 use fastrand::Rng;
-use rdmabox::{CallsBy, ConnectError, ProviderKind, RequestError, Session, SessionOptions};
+use rdmabox::{CallsBy, ConnectError, ProviderKind, RequestError, Session};
 use rfs_proto::{Attached, Reply, Request, VERSION, decode_reply, decode_request, encode_request};
 
 use super::{failure::Failure, target::Flood};
@@ -37,14 +37,13 @@ fn connect(flood: &Flood) -> Result<Arc<Session>, Failure> {
 
 /// Connects and attaches. Returns the session and the reply to the attach.
 pub(super) fn connect_attached(flood: &Flood) -> Result<(Arc<Session>, Attached), Failure> {
-    let options = SessionOptions {
-        provider: Some(ProviderKind::Tcp),
-        queue_pairs: 1,
-        calls: CallsBy::Reply,
-        operation_timeout: Duration::from_secs(20),
-        key: flood.keys[0].clone(),
-        ..SessionOptions::default()
-    };
+    let options = Session::builder()
+        .provider(ProviderKind::Tcp)
+        .queue_pairs(1)
+        .calls(CallsBy::Reply)
+        .operation_timeout(Duration::from_secs(20))
+        .key(flood.keys[0].clone())
+        .into_options();
     let mut last = String::new();
     for _ in 0..ATTEMPTS {
         match Session::connect(&flood.address, &options) {

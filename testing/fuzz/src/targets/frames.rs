@@ -16,8 +16,8 @@ use rdmabox::{
     Access, Memory, RemoteAddr,
     provider::soft::SoftDevice,
     verbs::{
-        CompletionQueue, Device, MrHandle, Progress, ProtectionDomain, QpCaps, QpInit, QpState, QueuePair,
-        RecvWr, Rendezvous, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion,
+        CompletionQueue, Device, MrHandle, Progress, ProtectionDomain, QpInit, QpState, QueuePair, RecvWr,
+        Rendezvous, SendOp, SendWr, Sge, WcStatus, WorkCompletion,
     },
 };
 
@@ -57,13 +57,8 @@ impl Bench {
     /// Connects a queue pair and returns it with the peer's end of its stream.
     fn connect(&self) -> Result<(Arc<dyn QueuePair>, UnixStream), Box<dyn std::error::Error>> {
         let (mine, mut theirs) = UnixStream::pair()?;
-        let init = QpInit {
-            send_cq: Arc::clone(&self.sends),
-            recv_cq: Arc::clone(&self.receives),
-            caps: QpCaps::default(),
-            progress: Progress::Caller,
-            maps: false,
-        };
+        let mut init = QpInit::new(Arc::clone(&self.sends), Arc::clone(&self.receives));
+        (init.progress, init.maps) = (Progress::Caller, false);
         let qp = self.pd.create_qp(init)?;
         let mut hello = b"rdmabox\x01\x02\0\0\0\x09\0\0\0".to_vec();
         hello.extend([0; 8]);
@@ -88,7 +83,7 @@ impl Bench {
         ];
         for (at, (op, sge)) in ops.into_iter().zip(&places).enumerate() {
             let sges = std::slice::from_ref(sge);
-            let list = [SendWr { wr_id: at as u64, op, sges, inline: None, flags: SendFlags::SIGNALED }];
+            let list = [SendWr::new(at as u64, op, sges)];
             // The peer may have disconnected.
             let _ = qp.post_send(&list);
         }

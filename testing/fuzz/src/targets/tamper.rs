@@ -149,8 +149,8 @@ fn certified(dir: &Path) -> Outcome<(Arc<TlsServer>, TlsClient)> {
     fs::write(&certificate, made.cert.pem())?;
     fs::write(&key, made.signing_key.serialize_pem())?;
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600))?;
-    let client = TlsClientFiles { ca: certificate.clone(), name: None, own: None };
-    let server = TlsServerFiles { certificate, key, client_ca: None };
+    let client = TlsClientFiles::new(certificate.clone());
+    let server = TlsServerFiles::new(certificate, key);
     Ok((Arc::new(TlsServer::load(server)?), TlsClient::load(&client)?))
 }
 
@@ -158,14 +158,13 @@ impl Bench {
     fn new(with_tls: bool) -> Outcome<Bench> {
         let dir = tempfile::tempdir()?;
         let secret = || Secret::new(&[7; 32]);
-        let mut options = SessionOptions {
-            provider: Some(ProviderKind::Tcp),
-            calls: CallsBy::Reply,
-            queue_pairs: 1,
-            connect_timeout: LONG,
-            operation_timeout: LONG,
-            ..SessionOptions::default()
-        };
+        let mut options = Session::builder()
+            .provider(ProviderKind::Tcp)
+            .calls(CallsBy::Reply)
+            .queue_pairs(1)
+            .connect_timeout(LONG)
+            .operation_timeout(LONG)
+            .into_options();
         let mut host = Host::new()?;
         if with_tls {
             let (server, client) = certified(dir.path())?;
@@ -173,10 +172,7 @@ impl Bench {
             options.tls = Some(client);
         } else {
             let id = "fuzz".parse()?;
-            host = host.keys(Arc::new(HashMap::from([(
-                id,
-                Grant { secret: secret()?, domain: Domain::default() },
-            )])));
+            host = host.keys(Arc::new(HashMap::from([(id, Grant::new(secret()?, Domain::default()))])));
             options.key = Some(Key { id, secret: secret()? });
         }
         let memory = Arc::new(Memory::shared("fuzz", 1 << 16)?);
@@ -197,8 +193,11 @@ impl Bench {
     /// Connects through the proxy, writes, and reads. Returns the written bytes and the bytes read.
     fn run_client(&self, is_edited: bool) -> Outcome<(Vec<u8>, Vec<u8>)> {
         let timeout = if is_edited { SHORT } else { LONG };
-        let options =
-            SessionOptions { connect_timeout: timeout, operation_timeout: timeout, ..self.options.clone() };
+        let options = Session::builder()
+            .options(self.options.clone())
+            .connect_timeout(timeout)
+            .operation_timeout(timeout)
+            .into_options();
         let port = self.proxy.local_addr()?.port();
         let session = Session::connect(&Address::Tcp { host: "127.0.0.1".into(), port }, &options)?;
         let place = MemoryServer::locate(&session)?.base();

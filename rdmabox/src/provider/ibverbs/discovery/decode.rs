@@ -7,6 +7,7 @@ use std::{fmt, net::Ipv4Addr};
 
 /// Kind of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NodeType {
     /// InfiniBand channel adapter. RoCE devices and Soft-RoCE also report this kind.
     ChannelAdapter,
@@ -61,6 +62,7 @@ impl fmt::Display for NodeType {
 /// Transport of a device. RoCE counts as InfiniBand; the link layer of the port distinguishes
 /// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Transport {
     /// InfiniBand transport, over InfiniBand or Ethernet.
     InfiniBand,
@@ -106,6 +108,7 @@ impl fmt::Display for Transport {
 
 /// Scope within which a device's atomics are atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum AtomicCap {
     /// No atomics.
     None,
@@ -143,6 +146,7 @@ impl fmt::Display for AtomicCap {
 
 /// Logical state of a port. Only an active port carries data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PortState {
     /// No state change; never the state of a port.
     Nop,
@@ -192,6 +196,7 @@ impl fmt::Display for PortState {
 
 /// Link layer of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LinkLayer {
     /// The driver does not report it; old drivers mean InfiniBand.
     Unspecified,
@@ -234,6 +239,7 @@ pub fn mtu_bytes(raw: u32) -> Option<u32> {
 }
 
 /// A 64-bit GUID of a device.
+// Exhaustive: the specification fixes the length, and so it does for a GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Guid(pub u64);
 
@@ -275,6 +281,7 @@ impl fmt::Display for Gid {
 
 /// Protocol of an entry of the GID table.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum GidType {
     /// InfiniBand, or RoCE v1 (Ethernet frames without IP). The kernel has one name for both.
     IbOrRoceV1,

@@ -5,6 +5,7 @@ use crate::{provider::ibverbs::error::IbverbsError, verbs::DeviceAttr};
 
 /// A device of this machine.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct DeviceInfo {
     /// Kernel name of the device, such as `mlx5_0` or `rxe0`.
     pub name: String,
@@ -21,6 +22,7 @@ pub struct DeviceInfo {
 
 /// Description of an open device.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DeviceDetails {
     /// Firmware version.
     pub fw_version: String,
@@ -40,6 +42,7 @@ pub struct DeviceDetails {
 
 /// A port of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PortInfo {
     /// Port number, counted from 1.
     pub number: u8,
@@ -67,6 +70,7 @@ impl PortInfo {
 
 /// An entry of a port's GID table.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct GidEntry {
     /// Index in the table.
     pub index: u32,

@@ -15,6 +15,7 @@ use rustix::{
 };
 
 /// The process of a peer on this host, as it was when it connected.
+// Exhaustive: the pidfd is all that there is to a process; its number is for messages.
 #[derive(Debug)]
 pub struct ConnectedProcess {
     /// Its number.

@@ -47,8 +47,8 @@ pub struct SessionBuilder {
     options: SessionOptions,
 }
 
-/// Defines a method for each option. An option that is off by default takes the value that turns
-/// it on.
+/// Defines a method for each option. An option that is off by default takes a value or an
+/// `Option`. A policy of admission takes a value only, so that `Arc<T>` converts to a trait object.
 macro_rules! setters {
     ($($(#[$attribute:meta])* $option:ident: $value:ty $(=> $wrap:expr)?,)*) => {
         $(
@@ -66,10 +66,10 @@ macro_rules! setters {
 
 impl SessionBuilder {
     setters! {
-        provider: ProviderKind => Some,
+        provider: impl Into<Option<ProviderKind>> => Into::into,
         rdma: RdmaOptions,
-        key: Key => Some,
-        tls: TlsClient => Some,
+        key: impl Into<Option<Key>> => Into::into,
+        tls: impl Into<Option<TlsClient>> => Into::into,
         queue_pairs: usize,
         window_bytes: u64,
         max_merge_bytes: u64,
@@ -77,23 +77,29 @@ impl SessionBuilder {
         batch: BatchMode,
         pre_mr_threshold: PreMrThreshold,
         polling: PollingMode,
-        max_retry: u32 => Some,
+        max_retry: impl Into<Option<u32>> => Into::into,
         engine_look: Duration,
         signal_interval: u32,
         max_inline: u32,
         direct: bool,
-        started_reply: StartedReply => Some,
+        started_reply: impl Into<Option<StartedReply>> => Into::into,
         calls: CallsBy,
         fetch_size: usize,
         operation_timeout: Duration,
         connect_timeout: Duration,
         #[cfg(feature = "faults")]
-        faults: Arc<crate::provider::fault::Plan> => Some,
+        faults: impl Into<Option<Arc<crate::provider::fault::Plan>>> => Into::into,
     }
 
     /// Replaces all options.
     pub fn options(self, options: SessionOptions) -> SessionBuilder {
         SessionBuilder { options }
+    }
+
+    /// Returns the options, for several sessions or to keep them.
+    #[must_use]
+    pub fn into_options(self) -> SessionOptions {
+        self.options
     }
 
     /// Connects to a host, as [`Session::connect`] does.

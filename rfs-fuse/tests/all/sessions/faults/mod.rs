@@ -7,7 +7,7 @@ mod names;
 
 use std::{sync::Arc, thread, time::Duration};
 
-use rdmabox::{Address, CallsBy, ProviderKind, SessionOptions, provider::fault::Plan};
+use rdmabox::{Address, CallsBy, ProviderKind, Session, SessionOptions, provider::fault::Plan};
 use rfs_client::Creator;
 use rfs_server::{Config, Server};
 use tempfile::TempDir;
@@ -43,13 +43,12 @@ fn address(server: &Server, provider: ProviderKind) -> &Address {
 
 fn options(provider: ProviderKind, calls: CallsBy, faults: Option<Plan>, direct: bool) -> SessionOptions {
     let timeout = if faults.is_some() { Duration::from_millis(500) } else { Duration::from_secs(20) };
-    SessionOptions {
-        provider: Some(provider),
-        calls,
-        faults: faults.map(Arc::new),
-        direct,
-        operation_timeout: timeout,
-        connect_timeout: Duration::from_secs(30),
-        ..SessionOptions::default()
-    }
+    Session::builder()
+        .provider(provider)
+        .calls(calls)
+        .faults(faults.map(Arc::new))
+        .direct(direct)
+        .operation_timeout(timeout)
+        .connect_timeout(Duration::from_secs(30))
+        .into_options()
 }

@@ -263,7 +263,9 @@ fn work(client: &Client, number: usize, seed: u64) -> (Names, usize) {
 
 /// Returns the number of reconnects, and the number of changes with an unknown outcome.
 fn run(server: &Server, provider: ProviderKind, calls: CallsBy, seed: u64) -> (u64, usize) {
-    let plan = Plan::new(Faults { calls: true, ..Faults::varied(seed) });
+    let mut faults = Faults::varied(seed);
+    faults.calls = true;
+    let plan = Plan::new(faults);
     let faulty = options(provider, calls, Some(plan), false);
     let attach = AttachOptions { reconnects: true, ..AttachOptions::default() };
     // Connecting may fail as well.

@@ -22,7 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rdmabox::{ProviderKind, SessionOptions};
+use rdmabox::{ProviderKind, Session};
 use rfs_client::AttachOptions;
 use rfs_proto::ROOT_INO;
 
@@ -121,12 +121,11 @@ impl Flood {
     /// Connects a client with the other key, attaches it and makes a call. Returns the time taken.
     fn probe(&self) -> Result<Duration, Failure> {
         let begun = Instant::now();
-        let options = SessionOptions {
-            provider: Some(ProviderKind::Tcp),
-            queue_pairs: 2,
-            key: self.keys[1].clone(),
-            ..SessionOptions::default()
-        };
+        let options = Session::builder()
+            .provider(ProviderKind::Tcp)
+            .queue_pairs(2)
+            .key(self.keys[1].clone())
+            .into_options();
         let attach = AttachOptions { export: self.exports[1].clone(), ..AttachOptions::default() };
         let client = rfs_client::Client::connect(&self.address, &options, &attach)
             .map_err(|e| Failure::Good(format!("after {:?}: {e}", begun.elapsed())))?;
