@@ -63,7 +63,7 @@
 //! | `rdmabox-engine` | each host and each session over shared memory; each host over TCP | moves the bytes of TCP peers, and notices the end of a peer |
 //! | `rdmabox-poll-N` | a session | when a started request first waits without a thread that polls |
 //! | `rdmabox-calls` | a session | when a [`PendingCall`] is first awaited |
-//! | `rdmabox-gather` | a session | when a small request is started while others are under way and no thread polls |
+//! | `rdmabox-gather` | a session | when a small request is started while others are under way and no thread polls, or when one thread has posted for others for 1 ms |
 //! | `rdmabox-recover` | a session | while a broken queue pair is replaced |
 //! | `rdmabox-lease` | a session | if the host asks for a sign of life |
 //! | `rdmabox-watch` | a device | with `ibverbs`: receives its asynchronous events |

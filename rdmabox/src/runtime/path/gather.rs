@@ -11,6 +11,9 @@
 //! time. If requests are left for too long several times in a row, further ones are posted at once
 //! for a while.
 //!
+//! The same thread relieves combiners. A thread that posts for others for a whole [`Shift`] hands
+//! the queue over to it, and returns to its caller.
+//!
 //! # Concurrency
 //! Any thread may call these methods. `gathering` makes sure that no request is stranded. The
 //! handle of the ticking thread is a leaf lock.
@@ -139,21 +142,53 @@ impl Runtime {
                 true
             }
             Err(e) => {
-                log::warn!("cannot start a thread for gathered requests: {e}");
+                log::warn!("cannot start the thread rdmabox-gather: {e}");
                 false
             }
         }
     }
 
+    /// Hands the queue of a direction over to the ticking thread, which combines instead of this
+    /// one. Returns false if no thread can be woken.
+    pub(super) fn hand_over(&self, direction: usize) -> bool {
+        if !self.may_tick {
+            return false;
+        }
+        self.gathering.hand_over(direction);
+        let woken = self.wake_ticker();
+        if !woken {
+            self.gathering.take_over(direction);
+        }
+        woken
+    }
+
+    /// Combines the queues that were handed over. Returns true if there were any.
+    fn combine_handed_over(&self) -> bool {
+        let mut any = false;
+        for direction in [READ, WRITE] {
+            if self.gathering.take_over(direction) {
+                any = true;
+                self.flush(direction);
+            }
+        }
+        any
+    }
+
     fn run_ticker(&self) {
         let mut idle = 0;
         while !self.stopping.load(Ordering::SeqCst) {
+            if self.combine_handed_over() {
+                continue;
+            }
             if !self.gathering.is_ticking() {
                 park();
                 continue;
             }
             let before = [READ, WRITE].map(|direction| self.gathering.taken(direction));
             park_timeout(TICK);
+            if self.combine_handed_over() {
+                continue;
+            }
             let mut any = false;
             for direction in [READ, WRITE] {
                 if self.gathering.taken(direction) != before[direction] {
@@ -173,5 +208,6 @@ impl Runtime {
         }
         self.gathering.stop_ticking();
         self.drain();
+        self.combine_handed_over();
     }
 }

@@ -9,6 +9,7 @@ mod plug;
 mod pollers;
 mod post;
 mod qp_recovery;
+mod shift;
 mod submit;
 mod waits;
 

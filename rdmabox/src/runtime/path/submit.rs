@@ -5,7 +5,7 @@
 //! posts them as one chain. Requests that have to wait stay in the queue and can still be merged.
 //! They wait for the window, or for an overlapping write in flight. No request waits for the sake
 //! of batching. The oldest request is posted first, and directions that wait for the window take
-//! turns, so none starves.
+//! turns, so none starves. A thread combines for a [`Shift`] at most, then another one takes over.
 //!
 //! # Concurrency
 //! Called from any thread. Lock order: a direction's combiner, then the gate or a lane's queue.
@@ -15,6 +15,7 @@ use std::{sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 
+use super::shift::Shift;
 use crate::{
     batch::{Item, PlanLimits},
     error::RequestError,
@@ -25,7 +26,7 @@ use crate::{
         state::Runtime,
         wait::Ticket,
     },
-    sync::atomic::Ordering,
+    sync::{atomic::Ordering, now},
     verbs::{RemoteAddr, SendOp},
 };
 
@@ -123,7 +124,7 @@ impl Runtime {
     /// Makes sure that the queue is combined after this call began, by this thread or by the
     /// current combiner. If the turn to take room passes, the other direction is combined as well.
     pub(crate) fn flush(&self, direction: usize) {
-        let mut next = direction;
+        let (mut next, mut shift) = (direction, Shift::default());
         loop {
             let mut passed = false;
             // What was left in the queue leaves now.
@@ -134,8 +135,8 @@ impl Runtime {
                     let failed = std::mem::take(&mut guard.state().backlog);
                     guard.unlocked(|| self.fail_pending(failed, &RequestError::Disconnected));
                     passed |= self.leave_window(next, guard.state());
-                } else {
-                    passed |= self.combine(next, guard);
+                } else if !self.ends_shift(next, &mut shift) {
+                    passed |= self.combine(next, guard, &mut shift);
                 }
             });
             if !passed {
@@ -177,7 +178,12 @@ impl Runtime {
 
     /// Plans and posts the requests that can be posted now. Returns true if the turn to take room
     /// has passed to the other direction, which has to be combined then.
-    fn combine(&self, direction: usize, guard: &mut CombinerGuard<'_, Pending, Combiner>) -> bool {
+    fn combine(
+        &self,
+        direction: usize,
+        guard: &mut CombinerGuard<'_, Pending, Combiner>,
+        shift: &mut Shift,
+    ) -> bool {
         let mut passed = false;
         loop {
             if guard.state().backlog.is_empty() {
@@ -204,7 +210,24 @@ impl Runtime {
                 self.post(batch);
             }
             guard.collect(|combiner| &mut combiner.backlog);
+            if shift.count_post(now) && !guard.state().backlog.is_empty() && self.ends_shift(direction, shift)
+            {
+                return passed;
+            }
         }
+    }
+
+    /// Hands the queue of a direction over if the shift is over. Returns false if this thread has
+    /// to go on.
+    fn ends_shift(&self, direction: usize, shift: &mut Shift) -> bool {
+        if !shift.is_over() {
+            return false;
+        }
+        let handed_over = self.hand_over(direction);
+        if !handed_over {
+            *shift = Shift::default();
+        }
+        handed_over
     }
 
     /// Takes requests off the head of the backlog, if some can be posted now.

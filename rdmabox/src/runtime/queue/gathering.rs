@@ -22,6 +22,8 @@ pub(crate) struct Gathering {
     taken: [AtomicU64; 2],
     /// True while a thread checks at intervals whether requests were left for too long.
     ticking: AtomicBool,
+    /// True if a combiner has handed the queue of a direction over to the thread that ticks.
+    handed_over: [AtomicBool; 2],
 }
 
 impl Gathering {
@@ -66,6 +68,18 @@ impl Gathering {
     /// if none did before: the caller has to wake that thread.
     pub(crate) fn start_ticking(&self) -> bool {
         !self.ticking.swap(true, Ordering::SeqCst)
+    }
+
+    /// Hands the queue of a direction over to the thread that ticks. The caller has to wake that
+    /// thread.
+    pub(crate) fn hand_over(&self, direction: usize) {
+        self.handed_over[direction].swap(true, Ordering::SeqCst);
+    }
+
+    /// Returns true if the queue of a direction was handed over. The caller has to flush the
+    /// direction.
+    pub(crate) fn take_over(&self, direction: usize) -> bool {
+        self.handed_over[direction].swap(false, Ordering::SeqCst)
     }
 
     /// Declares that no thread ticks. The caller has to take and flush what was left.

@@ -1,17 +1,27 @@
-//! Tests of the choice of a lane.
+//! Tests of the choice of a lane, and of a combiner that other threads keep busy.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        OnceLock, Weak,
+        mpsc::{Sender, channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
 
 use super::*;
 use crate::{
     admission::{Admission, StaticWindow},
     batch::BatchMode,
     mapping::Memory,
-    memory::{PreMrPool, RegistrationCache, RegistrationLimits},
+    memory::{Lent, PreMrPool, RegistrationCache, RegistrationLimits},
     polling::{PollingMode, Retry},
     provider::soft::SoftDevice,
-    runtime::{Link, RuntimeInit},
-    verbs::{Access, CompletionQueue, Device, Progress, QpCaps, QpInit, QueuePair},
+    runtime::{Link, RuntimeInit, Started, WaitedBy},
+    verbs::{
+        Access, CompletionQueue, Device, PostError, Progress, ProtectionDomain, QpCaps, QpInit, QpState,
+        QueuePair, RecvWr, Rendezvous, SendWr, VerbsError,
+    },
 };
 
 /// The link of a runtime that never posts.
@@ -46,16 +56,24 @@ fn runtime(lanes: usize) -> Arc<Runtime> {
         let (send_cq, recv_cq) = (Arc::clone(&cq), Arc::clone(&cq));
         pd.create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Caller, maps: true }).unwrap()
     };
+    runtime_on((0..lanes).map(|_| queue_pair()).collect(), pd, cq)
+}
+
+fn runtime_on(
+    lanes: Vec<Arc<dyn QueuePair>>,
+    pd: Arc<dyn ProtectionDomain>,
+    cq: Arc<dyn CompletionQueue>,
+) -> Arc<Runtime> {
     let memory = Arc::new(Memory::private(4096).unwrap());
     Runtime::new(RuntimeInit {
-        cqs: vec![Arc::clone(&cq)],
-        lanes: (0..lanes).map(|_| queue_pair()).collect(),
+        cqs: vec![cq],
+        lanes,
         link: Box::new(NoLink),
         pool_mr: pd.register(&memory, 0, 4096, Access::LOCAL_WRITE).unwrap(),
         pool: PreMrPool::new(memory, 4096),
         registrations: Arc::new(RegistrationCache::new(Arc::clone(&pd), RegistrationLimits::default())),
         pd,
-        admission: Admission::new(Arc::new(StaticWindow::default())),
+        admission: Admission::new(Arc::new(StaticWindow::new(u64::MAX))),
         stats: Arc::default(),
         batch: BatchMode::Hybrid,
         stage_threshold: 0,
@@ -159,4 +177,76 @@ fn a_lane_with_a_posting_thread_is_chosen_last() {
     runtime.lanes[1].reserve(DEPTH as usize);
     assert_eq!(chosen(&runtime, 1, 3), [Some(2), Some(0), Some(2)]);
     drop(posting);
+}
+
+/// A queue pair that completes nothing. During each post a further request is started, as if
+/// another thread had come.
+#[derive(Debug)]
+struct BusyQp {
+    runtime: OnceLock<Weak<Runtime>>,
+    posters: Sender<thread::ThreadId>,
+}
+
+impl QueuePair for BusyQp {
+    fn qp_num(&self) -> u32 {
+        1
+    }
+
+    fn state(&self) -> QpState {
+        QpState::Rts
+    }
+
+    fn caps(&self) -> QpCaps {
+        QpCaps { max_send_wr: 1 << 20, ..QpCaps::default() }
+    }
+
+    fn connect(&self, _: Rendezvous, _: Duration) -> Result<(), VerbsError> {
+        unreachable!("it is connected")
+    }
+
+    fn post_send(&self, list: &[SendWr<'_>]) -> Result<(), PostError> {
+        // It goes on until the test has seen another thread.
+        if self.posters.send(thread::current().id()).is_ok()
+            && let Some(runtime) = self.runtime.get().and_then(Weak::upgrade)
+        {
+            thread::sleep(Duration::from_micros(50));
+            start(&runtime, list[0].wr_id + 1);
+        }
+        Ok(())
+    }
+
+    fn post_recv(&self, _: &[RecvWr<'_>]) -> Result<(), PostError> {
+        unreachable!("nothing is received")
+    }
+
+    fn to_error(&self) {}
+}
+
+/// Starts a write that is too long to be left in the queue. No two writes are adjacent.
+fn start(runtime: &Arc<Runtime>, number: u64) {
+    const DATA: &[u8] = &[0; 2 * SMALL as usize];
+    let (ticket, count) = runtime.take_idle(1, runtime.timeout());
+    let lent = Lent::<&'static [u8]>::new(DATA, count);
+    let remote = RemoteAddr { addr: number << 20, rkey: 1 };
+    let requests = lent.lend(1 << 20).map(|loan| (remote, loan));
+    runtime.begin(true, 1, requests, &ticket, WaitedBy::Caller);
+    drop(Started::new(Arc::clone(runtime), ticket, lent));
+}
+
+/// Catches a combiner that never returns to its caller, because requests keep coming while it
+/// posts.
+#[test]
+fn a_combiner_is_relieved() {
+    let device = SoftDevice::new().unwrap();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
+    let (posters, seen) = channel();
+    let qp = Arc::new(BusyQp { runtime: OnceLock::new(), posters });
+    let runtime = runtime_on(vec![Arc::clone(&qp) as Arc<dyn QueuePair>], pd, cq);
+    qp.runtime.set(Arc::downgrade(&runtime)).unwrap();
+    start(&runtime, 0);
+    // This thread is back, and another one posts.
+    let posters: Vec<_> = seen.iter().take_while(|poster| *poster == thread::current().id()).collect();
+    assert!(posters.len() > 16, "{} posts", posters.len());
+    drop(seen);
+    runtime.fail();
 }

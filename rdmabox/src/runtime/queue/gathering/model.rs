@@ -5,7 +5,11 @@ use std::sync::Arc;
 use super::*;
 use crate::{
     runtime::queue::{CombinerGuard, MergeQueue},
-    sync::model::{check, go},
+    sync::{
+        Thread,
+        model::{check, go},
+        park, spawn,
+    },
 };
 
 /// A merge queue, and a thread that polls.
@@ -14,6 +18,7 @@ struct Session {
     queue: MergeQueue<u8, (Vec<u8>, Vec<u8>)>,
     gathering: Gathering,
     polls: AtomicBool,
+    ends: AtomicBool,
 }
 
 impl Session {
@@ -94,4 +99,60 @@ fn a_request_left_to_a_ticking_thread_is_taken() {
     };
     check(None, move || join_all(&ticking(), 1, Session::tick));
     check(Some(2), move || join_all(&ticking(), 2, Session::tick));
+}
+
+impl Session {
+    /// Combines one request, and hands the rest over.
+    fn flush_one(&self, ticker: &Thread) {
+        self.queue.flush(|guard: &mut CombinerGuard<'_, u8, (Vec<u8>, Vec<u8>)>| {
+            guard.collect(|(backlog, _)| backlog);
+            let (backlog, done) = guard.state();
+            done.extend(backlog.pop());
+            if !backlog.is_empty() {
+                self.gathering.hand_over(0);
+                ticker.unpark();
+            }
+        });
+    }
+
+    /// Takes over until the session ends.
+    fn take_over(&self) {
+        loop {
+            let ends = self.ends.load(Ordering::SeqCst);
+            if self.gathering.take_over(0) {
+                self.flush_one(&crate::sync::current());
+            } else if ends {
+                return;
+            } else {
+                park();
+            }
+        }
+    }
+}
+
+/// Catches a request that is stranded between a combiner that hands over and the thread that
+/// takes over: that thread comes before the combiner has released its lock, or sleeps.
+#[test]
+fn a_queue_that_is_handed_over_is_combined() {
+    check(Some(2), || {
+        let session = Arc::<Session>::default();
+        let ticker = {
+            let session = Arc::clone(&session);
+            spawn("ticker".into(), move || session.take_over()).expect("a thread of a model")
+        };
+        let starter = {
+            let (session, ticker) = (Arc::clone(&session), ticker.thread().clone());
+            go(move || {
+                session.queue.push(std::iter::once(0));
+                session.flush_one(&ticker);
+            })
+        };
+        session.queue.push([1, 2].into_iter());
+        session.flush_one(ticker.thread());
+        starter.join().unwrap();
+        session.ends.swap(true, Ordering::SeqCst);
+        ticker.thread().unpark();
+        ticker.join().unwrap();
+        session.assert_done(3);
+    });
 }
