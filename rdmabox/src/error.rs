@@ -5,7 +5,7 @@
 
 use std::{error::Error, fmt, time::Duration};
 
-use crate::verbs::{RemoteMrError, WcStatus};
+use crate::verbs::{AtomicOp, RemoteMrError, WcStatus};
 
 /// Error of a request or a call.
 ///
@@ -99,6 +99,11 @@ pub enum RequestError {
     /// session goes on.
     #[error("the call was cancelled")]
     Cancelled,
+    /// The session's provider does not have the atomic
+    /// ([`Session::supports`](crate::Session::supports)). Neither the request nor any step of its
+    /// list had an effect, and the session goes on.
+    #[error("the provider has no atomic {}", .0.name())]
+    Unsupported(AtomicOp),
     /// The request is invalid. It had no effect, and the session goes on.
     #[error("{0}")]
     Invalid(String),
@@ -122,6 +127,7 @@ impl RequestError {
             | RequestError::Unanswered
             | RequestError::Rejected { .. }
             | RequestError::Cancelled
+            | RequestError::Unsupported(_)
             | RequestError::Invalid(_) => false,
         }
     }
@@ -139,6 +145,7 @@ impl RequestError {
         !matches!(
             self,
             RequestError::Completion(WcStatus::RemAccessErr)
+                | RequestError::Unsupported(_)
                 | RequestError::Invalid(_)
                 | RequestError::Rejected { .. }
         )
@@ -170,9 +177,9 @@ pub struct Failed<B> {
     pub error: RequestError,
     /// The buffer of the request. The content of the buffer of a failed READ is undefined.
     ///
-    /// `None` for an atomic, which has no buffer. `None` also if the transfer goes on without an
-    /// owner, because a callback [waited](crate::Transfer::wait) for it. The buffer is dropped when
-    /// the transfer is done.
+    /// `None` for an atomic and for a load of a word, which have no buffer. `None` also if the
+    /// transfer goes on without an owner, because a callback [waited](crate::Transfer::wait) for
+    /// it. The buffer is dropped when the transfer is done.
     pub buffer: Option<B>,
 }
 
@@ -233,6 +240,7 @@ mod tests {
             (RequestError::Unanswered, false, true),
             (RequestError::Cancelled, false, true),
             (rejected, false, false),
+            (RequestError::Unsupported(AtomicOp::Min(1)), false, false),
             (RequestError::Invalid("too long".into()), false, false),
         ];
         for (error, retryable, unknown) in cases {

@@ -8,7 +8,8 @@ use std::{
 };
 
 use rdmabox::{
-    BatchMode, Buffer, Op, OwnedOp, PollingMode, ProviderKind, RemoteAddr, Session, across, wait_all,
+    AtomicOp, AtomicOps, BatchMode, Buffer, Op, OwnedOp, PollingMode, ProviderKind, RemoteAddr, Session,
+    across, wait_all,
 };
 
 mod support;
@@ -148,6 +149,10 @@ fn atomics_allocate_nothing() {
         let base = base(&session);
         assert_eq!(allocations(|| assert!(session.fetch_add(base, 1).is_ok())), 0);
         assert_eq!(allocations(|| assert!(session.compare_swap(base, 0, 0).is_ok())), 0);
+        // The same if the session lacks it.
+        let has = session.supports(AtomicOps::SWAP);
+        let swap = || assert_eq!(session.fetch_op(base, AtomicOp::Swap(1)).is_ok(), has);
+        assert_eq!(allocations(swap), 0);
     });
 }
 
@@ -177,6 +182,10 @@ fn started_atomics_allocate_nothing() {
         let base = base(&session);
         assert_eq!(allocations(|| assert!(session.start_fetch_add(base, 1).wait().is_ok())), 0);
         assert_eq!(allocations(|| assert!(session.start_compare_swap(base, 0, 0).wait().is_ok())), 0);
+        let has = session.supports(AtomicOps::SWAP);
+        let swap = || assert_eq!(session.start_fetch_op(base, AtomicOp::Swap(1)).wait().is_ok(), has);
+        assert_eq!(allocations(swap), 0);
+        assert_eq!(allocations(|| assert!(session.start_load_u64(base).wait().is_ok())), 0);
     });
 }
 

@@ -21,8 +21,8 @@ use rdmabox::{
         soft::SoftDevice,
     },
     verbs::{
-        Access, CompletionQueue, Device, DirectOp, MrHandle, Progress, ProtectionDomain, QpInit, QueuePair,
-        RemoteAddr, Rendezvous, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion,
+        Access, AtomicOp, AtomicOps, CompletionQueue, Device, DirectOp, MrHandle, Progress, ProtectionDomain,
+        QpInit, QueuePair, RemoteAddr, Rendezvous, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion,
     },
 };
 
@@ -59,7 +59,7 @@ const LEN: usize = 64 * 1024;
 const ROUNDS: usize = 2_000;
 
 struct Side {
-    _device: Arc<dyn Device>,
+    device: Arc<dyn Device>,
     cq: Arc<dyn CompletionQueue>,
     qp: Arc<dyn QueuePair>,
     mr: MrHandle,
@@ -73,7 +73,7 @@ fn side(device: Arc<dyn Device>, progress: Progress, access: Access) -> Side {
     let qp = pd.create_qp(init).expect("queue pair");
     let memory = Arc::new(Memory::shared("allocations", LEN).expect("memory"));
     let mr = register(&pd, &memory, access);
-    Side { _device: device, cq, qp, mr }
+    Side { device, cq, qp, mr }
 }
 
 fn register(pd: &Arc<dyn ProtectionDomain>, memory: &Arc<Memory>, access: Access) -> MrHandle {
@@ -126,6 +126,7 @@ fn allocations(
         .collect();
     let inline = [one(write, &[])[0].with_inline(&[7; 64])];
     let swap = SendOp::CompareSwap { remote, compare: 0, swap: 0 };
+    let max = SendOp::FetchOp { remote, op: AtomicOp::Max(1) };
     let lists: [(&str, &[SendWr<'_>]); 9] = [
         ("WRITE of 8 bytes", &one(write, &word)),
         ("WRITE of 64 KiB", &one(write, &all)),
@@ -137,6 +138,10 @@ fn allocations(
         ("READ into 30 pieces", &one(read, &scattered)),
         ("compare-and-swap", &one(swap, &word)),
     ];
+    // Not every device has it.
+    let has_max = a.device.attr().atomic_ops.contains(AtomicOps::MAX);
+    let maximum: [(&str, &[SendWr<'_>]); 1] = [("maximum", &one(max, &word))];
+    let lists = lists.iter().chain(maximum.iter().filter(|_| has_max));
     let counted = |what: &'static str, run: &mut dyn FnMut()| {
         // The queues grow to their final sizes.
         (0..ROUNDS).for_each(|_| run());
@@ -144,8 +149,7 @@ fn allocations(
         (0..ROUNDS).for_each(|_| run());
         (what, ALLOCATIONS.load(Ordering::SeqCst) - before)
     };
-    let mut counts: Vec<_> =
-        lists.iter().map(|(what, list)| counted(what, &mut || carry_out(&a, list))).collect();
+    let mut counts: Vec<_> = lists.map(|(what, list)| counted(what, &mut || carry_out(&a, list))).collect();
     if mapped {
         counts.push(counted("a WRITE at once", &mut || {
             let mut op = DirectOp::Write { remote, data: &[1; 4096] };

@@ -14,6 +14,7 @@
 //! | a block was being written for too long | ETIMEDOUT |
 //! | the export is in use, and one session demands exclusive use | EBUSY |
 //! | the export has no checksums | EOPNOTSUPP |
+//! | the provider does not have an atomic | EOPNOTSUPP |
 
 use rdmabox::{RequestError, WcStatus};
 use rfs_proto::{DecodeError, Errno, InUse};
@@ -112,6 +113,7 @@ pub fn errno_of_request(error: &RequestError) -> Errno {
         | RequestError::Unanswered
         | RequestError::Rejected { .. }
         | RequestError::Invalid(_) => Errno::EIO,
+        RequestError::Unsupported(_) => Errno::EOPNOTSUPP,
         // An error that this version does not know.
         _ => Errno::EIO,
     }
@@ -137,6 +139,8 @@ pub fn errno_of_completion(status: WcStatus) -> Errno {
 
 #[cfg(test)]
 mod tests {
+    use rdmabox::AtomicOp;
+
     use super::*;
 
     #[test]
@@ -149,6 +153,7 @@ mod tests {
             (RequestError::Completion(WcStatus::RemAccessErr).into(), Errno::EIO),
             (RequestError::Flushed.into(), Errno::EIO),
             (RequestError::Invalid("x".into()).into(), Errno::EIO),
+            (RequestError::Unsupported(AtomicOp::Max(1)).into(), Errno::EOPNOTSUPP),
             (DecodeError::Malformed.into(), Errno::EPROTO),
             (ClientError::Protocol("x"), Errno::EPROTO),
             (ClientError::Unstable, Errno::EIO),

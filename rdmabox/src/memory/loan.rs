@@ -112,7 +112,7 @@ impl<'env> Scope<'env> {
         self.loan(bytes.as_mut_ptr(), bytes.len(), true)
     }
 
-    /// Lends a word that an atomic fills with the old value.
+    /// Lends a word that a request fills.
     pub(crate) fn lend_word(&self, word: &'env mut u64) -> Loan {
         self.loan(std::ptr::from_mut(word).cast(), size_of::<u64>(), true)
     }
@@ -159,8 +159,8 @@ pub(crate) type LoanCount = Arc<Loans>;
 #[derive(Debug, Default)]
 pub(crate) struct Loans {
     outstanding: AtomicUsize,
-    /// Memory for the old value of a started atomic. Not a type of the model checker: only the
-    /// request and then the owner access it, in an order that `outstanding` gives.
+    /// Memory for the word that a started atomic or load fills. Not a type of the model checker:
+    /// only the request and then the owner access it, in an order that `outstanding` gives.
     word: std::sync::atomic::AtomicU64,
 }
 
@@ -201,14 +201,14 @@ impl Lender<'_> {
         Loan::new(self.0, bytes.as_mut_ptr(), bytes.len(), true)
     }
 
-    /// Lends a word that an atomic fills with the old value.
+    /// Lends a word that a request fills.
     pub(super) fn lend_word(&self, word: &mut u64) -> Loan {
         Loan::new(self.0, std::ptr::from_mut(word).cast(), size_of::<u64>(), true)
     }
 }
 
 impl Lent<u64> {
-    /// Owns the word that an atomic fills with the old value. `count` must be zero.
+    /// Owns the word that a request fills. `count` must be zero.
     pub(crate) fn word(count: LoanCount) -> Lent<u64> {
         debug_assert_eq!(count.outstanding(), 0);
         Lent { buf: None, from_word: Some(|word| word), count }
@@ -250,7 +250,7 @@ impl<B> Lent<B> {
     }
 
     /// Does the same as [`take`](Self::take) after a request that has ended. The word of a failed
-    /// atomic has no content, so it is not returned.
+    /// request has no content, so it is not returned.
     pub(crate) fn take_after(self, succeeded: bool) -> (Option<B>, LoanCount) {
         let has_content = succeeded || self.from_word.is_none();
         let (buf, count) = self.take();

@@ -7,7 +7,7 @@
 //! Plain values.
 
 use super::{Lent, Loan, RecvBuf};
-use crate::verbs::{DirectOp, RemoteAddr, SendOp};
+use crate::verbs::{AtomicOp, DirectOp, RemoteAddr, SendOp};
 
 /// One step of a started ordered list
 /// ([`Session::start_execute`](crate::Session::start_execute)), with its buffer.
@@ -51,6 +51,16 @@ pub enum OwnedOp<B = Vec<u8>> {
         /// Receives the old value.
         old: u64,
     },
+    /// Applies `op` to the aligned 8-byte word at `remote`. The list fails as a whole if the
+    /// session does not [support](crate::Session::supports) the operation.
+    FetchOp {
+        /// Address of the word.
+        remote: RemoteAddr,
+        /// Operation and operand.
+        op: AtomicOp,
+        /// Receives the old value.
+        old: u64,
+    },
 }
 
 impl<B: RecvBuf> OwnedOp<B> {
@@ -60,9 +70,17 @@ impl<B: RecvBuf> OwnedOp<B> {
             OwnedOp::Write { remote, data: buf } | OwnedOp::Read { remote, out: buf } => {
                 (*remote, buf.bytes().len())
             }
-            OwnedOp::CompareSwap { remote, .. } | OwnedOp::FetchAdd { remote, .. } => {
-                (*remote, size_of::<u64>())
-            }
+            OwnedOp::CompareSwap { remote, .. }
+            | OwnedOp::FetchAdd { remote, .. }
+            | OwnedOp::FetchOp { remote, .. } => (*remote, size_of::<u64>()),
+        }
+    }
+
+    /// Returns the operation of an atomic that not every provider has.
+    pub(crate) fn atomic_op(&self) -> Option<AtomicOp> {
+        match self {
+            OwnedOp::FetchOp { op, .. } => Some(*op),
+            _ => None,
         }
     }
 
@@ -75,6 +93,7 @@ impl<B: RecvBuf> OwnedOp<B> {
                 DirectOp::CompareSwap { remote: *remote, compare: *compare, swap: *swap, old }
             }
             OwnedOp::FetchAdd { remote, add, old } => DirectOp::FetchAdd { remote: *remote, add: *add, old },
+            OwnedOp::FetchOp { remote, op, old } => DirectOp::FetchOp { remote: *remote, op: *op, old },
         }
     }
 }
@@ -96,6 +115,9 @@ impl<B: RecvBuf> Lent<Vec<OwnedOp<B>>> {
             }
             OwnedOp::FetchAdd { remote, add, old } => {
                 (SendOp::FetchAdd { remote: *remote, add: *add }, lender.lend_word(old))
+            }
+            OwnedOp::FetchOp { remote, op, old } => {
+                (SendOp::FetchOp { remote: *remote, op: *op }, lender.lend_word(old))
             }
         })
     }

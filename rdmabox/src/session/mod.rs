@@ -52,5 +52,5 @@ pub use crate::{
     rpc::{Answer, CallError, Cancel, MAX_CALL, PendingReply, Reply, StartedReply},
     runtime::Until,
     stats::StatsSnapshot,
-    verbs::{Access, AtomicScope, RemoteAddr, RemoteMr, RemoteMrError, WcStatus},
+    verbs::{Access, AtomicOp, AtomicOps, AtomicScope, RemoteAddr, RemoteMr, RemoteMrError, WcStatus},
 };

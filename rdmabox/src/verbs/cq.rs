@@ -86,6 +86,8 @@ pub enum WcOpcode {
     CompSwap,
     /// A fetch-and-add.
     FetchAdd,
+    /// Another atomic ([`AtomicOp`](super::AtomicOp)).
+    FetchOp,
     /// A receive, filled by a SEND.
     Recv,
     /// A receive, consumed by a WRITE with immediate data.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Access, CompletionQueue, MrHandle, QpInit, QueuePair, VerbsError};
+use super::{Access, AtomicOps, CompletionQueue, MrHandle, QpInit, QueuePair, VerbsError};
 use crate::mapping::Memory;
 
 /// Limits of a device, as `ibv_query_device` reports them.
@@ -27,6 +27,8 @@ pub struct DeviceAttr {
     pub max_inline_data: u32,
     /// Scope within which the device's atomics are atomic.
     pub atomics: AtomicScope,
+    /// Atomics beyond compare-and-swap and fetch-and-add that requests of this device can use.
+    pub atomic_ops: AtomicOps,
 }
 
 /// Scope within which atomics are atomic, from the smallest to the largest (`enum ibv_atomic_cap`).

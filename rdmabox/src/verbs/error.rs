@@ -1,7 +1,7 @@
 //! Errors of verbs calls. Errors of a single work request are [`WcStatus`](super::WcStatus)
 //! values.
 
-use super::{mr::Access, qp_state::QpState};
+use super::{atomic_op::AtomicOp, mr::Access, qp_state::QpState};
 
 /// Failure of a verbs call. The call changed nothing unless the variant says otherwise.
 #[derive(Debug, thiserror::Error)]
@@ -132,6 +132,9 @@ pub enum PostErrorReason {
     /// An atomic does not have exactly one element of 8 bytes.
     #[error("an atomic needs exactly one 8-byte element")]
     AtomicShape,
+    /// The device does not have the atomic ([`DeviceAttr::atomic_ops`](super::DeviceAttr)).
+    #[error("the device has no atomic {}", .0.name())]
+    Unsupported(AtomicOp),
     /// The device or its driver refused the request with this `errno`.
     #[error("the device refused it: {}", std::io::Error::from_raw_os_error(*.0))]
     Device(i32),

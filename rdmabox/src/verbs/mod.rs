@@ -11,6 +11,7 @@
 //! - A wrong key or a range outside the region never touches memory.
 //! - A full queue is an error; a post never waits.
 
+mod atomic_op;
 mod cq;
 mod device;
 mod error;
@@ -20,6 +21,7 @@ mod qp_state;
 mod remote_mr;
 mod wr;
 
+pub use atomic_op::{AtomicOp, AtomicOps};
 pub use cq::{CompletionQueue, WcOpcode, WcStatus, WorkCompletion};
 pub use device::{AtomicScope, Device, DeviceAttr, ProtectionDomain};
 pub use error::{PostError, PostErrorReason, VerbsError};

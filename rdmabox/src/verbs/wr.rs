@@ -2,6 +2,8 @@
 
 use bitflags::bitflags;
 
+use super::AtomicOp;
+
 /// A scatter/gather element: a range of local registered memory.
 // Exhaustive: it has the parts of `struct ibv_sge`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +90,21 @@ pub enum SendOp {
         /// Addend; the sum wraps.
         add: u64,
     },
+    /// Applies `op` to the 8 aligned bytes at `remote`. The old value is stored in the single
+    /// 8-byte element. A device without the operation refuses the post.
+    FetchOp {
+        /// The word, aligned to 8 bytes.
+        remote: RemoteAddr,
+        /// Operation and operand.
+        op: AtomicOp,
+    },
+}
+
+impl SendOp {
+    /// Returns true for a request that changes a word and returns its old value.
+    pub(crate) fn is_atomic(&self) -> bool {
+        matches!(self, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } | SendOp::FetchOp { .. })
+    }
 }
 
 bitflags! {
@@ -187,6 +204,15 @@ pub enum DirectOp<'a> {
         /// Destination of the old value; unchanged if the request fails.
         old: &'a mut u64,
     },
+    /// Applies `op` to the 8 aligned bytes at `remote`.
+    FetchOp {
+        /// The word, aligned to 8 bytes.
+        remote: RemoteAddr,
+        /// Operation and operand.
+        op: AtomicOp,
+        /// Destination of the old value; unchanged if the request fails.
+        old: &'a mut u64,
+    },
 }
 
 impl DirectOp<'_> {
@@ -195,7 +221,7 @@ impl DirectOp<'_> {
         match self {
             DirectOp::Write { data, .. } => data.len() as u64,
             DirectOp::Read { out, .. } => out.len() as u64,
-            DirectOp::CompareSwap { .. } | DirectOp::FetchAdd { .. } => 8,
+            DirectOp::CompareSwap { .. } | DirectOp::FetchAdd { .. } | DirectOp::FetchOp { .. } => 8,
         }
     }
 }
@@ -212,7 +238,13 @@ pub struct RecvWr<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::RemoteAddr;
+    use super::{DirectOp, RemoteAddr, SendOp};
+
+    /// Each request is moved several times.
+    #[test]
+    fn requests_are_small() {
+        assert_eq!((size_of::<SendOp>(), size_of::<DirectOp<'_>>()), (40, 48));
+    }
 
     #[test]
     fn remote_addresses_survive_encoding_and_decoding() {

@@ -6,6 +6,7 @@
 //! conformance suite of the providers.
 
 mod across;
+mod atomic_ops;
 mod awaited;
 mod callbacks;
 mod calls_together;

@@ -117,14 +117,14 @@ fn atomics_follow_the_writes_before_them(config: Config) {
 }
 
 /// A host with one word that several clients reach, each over a queue pair of its own.
-struct Shared {
+pub(crate) struct Shared {
     cq: Arc<dyn CompletionQueue>,
-    word: Buf,
+    pub(crate) word: Buf,
     clients: Vec<crate::fixture::Side>,
     _qps: Vec<Arc<dyn QueuePair>>,
 }
 
-fn shared(config: Config, clients: usize) -> Shared {
+pub(crate) fn shared(config: Config, clients: usize) -> Shared {
     let setup = Setup::new(config);
     let host = setup.side();
     let word = host.buf(64, Access::REMOTE_ALL);
@@ -144,7 +144,7 @@ fn shared(config: Config, clients: usize) -> Shared {
 impl Shared {
     /// Runs `client` on one thread per client, and `processor` on another, while a thread polls the
     /// host.
-    fn run(&self, client: impl Fn(&crate::fixture::Side) + Sync, processor: impl FnOnce()) {
+    pub(crate) fn run(&self, client: impl Fn(&crate::fixture::Side) + Sync, processor: impl FnOnce()) {
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
             let host = scope.spawn(|| {
@@ -165,7 +165,7 @@ impl Shared {
 }
 
 /// Runs one atomic of a client, whose peer another thread polls.
-fn alone(side: &crate::fixture::Side, op: SendOp, sges: &[Sge]) {
+pub(crate) fn alone(side: &crate::fixture::Side, op: SendOp, sges: &[Sge]) {
     side.post(&[signaled(1, op, sges)]);
     let wc = until("an atomic", || {
         side.pump();

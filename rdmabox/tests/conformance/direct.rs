@@ -6,7 +6,7 @@ use std::{
     thread,
 };
 
-use rdmabox::verbs::{Access, DirectOp, QpState, RemoteAddr, WcStatus};
+use rdmabox::verbs::{Access, AtomicOp, DirectOp, QpState, RemoteAddr, WcStatus};
 
 use crate::fixture::{Buf, Config, Pair, Provider, SEND, pair, pattern, signaled, unsignaled, until, write};
 
@@ -72,6 +72,9 @@ fn lone_direct_requests_behave_like_posted_ones(config: Config) {
     let mut op = DirectOp::CompareSwap { remote, compare: 6, swap: 1, old: &mut old };
     assert_eq!(qp.execute_now(&mut op), Some(Ok(())));
     assert_eq!((old, buf.word(8)), (9, 9));
+    let mut op = DirectOp::FetchOp { remote, op: AtomicOp::Max(u64::MAX), old: &mut old };
+    assert_eq!(qp.execute_now(&mut op), Some(Ok(())));
+    assert_eq!((old, buf.word(8)), (9, u64::MAX));
     buf.assert_guards();
     pair.assert_quiet();
 }
@@ -93,8 +96,11 @@ fn refusals_are_those_of_a_post(config: Config) {
         let op = DirectOp::Write { remote: buf.remote(at), data: &vec![1; len] };
         refused(&pair, &buf, op, status);
     }
+    fn swap<'a>(remote: RemoteAddr, old: &'a mut u64, _: &'a mut [u8]) -> DirectOp<'a> {
+        DirectOp::FetchOp { remote, op: AtomicOp::Swap(1), old }
+    }
     type Make = for<'a> fn(RemoteAddr, &'a mut u64, &'a mut [u8]) -> DirectOp<'a>;
-    let cases: [(Access, usize, WcStatus, Make); 4] = [
+    let cases: [(Access, usize, WcStatus, Make); 7] = [
         (Access::REMOTE_WRITE, 0, WcStatus::RemAccessErr, |remote, _, out| DirectOp::Read { remote, out }),
         (Access::REMOTE_ATOMIC, 4, WcStatus::RemInvReqErr, |remote, old, _| DirectOp::FetchAdd {
             remote,
@@ -112,6 +118,9 @@ fn refusals_are_those_of_a_post(config: Config) {
             swap: 1,
             old,
         }),
+        (Access::REMOTE_ATOMIC, 4, WcStatus::RemInvReqErr, swap),
+        (Access::REMOTE_ATOMIC, 64, WcStatus::RemAccessErr, swap),
+        (Access::REMOTE_WRITE, 0, WcStatus::RemAccessErr, swap),
     ];
     for (access, at, status, make) in cases {
         let pair = pair(config);

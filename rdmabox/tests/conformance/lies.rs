@@ -306,10 +306,15 @@ fn frames_that_cannot_be_true_end_the_connection(config: Config) {
         // Payload where there is none.
         Frame { payload: 8, ..Frame::read(0) },
         Frame { payload: 8, ..Frame::fetch_add(0) },
+        Frame { payload: 8, ..Frame::fetch_op(0, 1) },
         Frame { payload: 8, ..Frame::ack(0) },
         // Not the next request.
         Frame::read(1),
         Frame::send(u32::MAX),
+        // An atomic that does not exist.
+        Frame::fetch_op(0, 0),
+        Frame::fetch_op(0, 7),
+        Frame::fetch_op(0, 1 << 32 | 1),
         // Nothing.
         Frame::default(),
         Frame { opcode: 0xff, ..Frame::default() },

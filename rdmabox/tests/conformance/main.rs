@@ -43,6 +43,7 @@ macro_rules! software_conformance {
     };
 }
 
+mod atomic_ops;
 mod atomics;
 mod direct;
 mod events;

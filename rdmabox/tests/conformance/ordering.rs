@@ -7,7 +7,9 @@
 
 use std::time::{Duration, Instant};
 
-use rdmabox::verbs::{Access, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion};
+use rdmabox::verbs::{
+    Access, AtomicOp, AtomicOps, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcStatus, WorkCompletion,
+};
 
 use crate::fixture::{Config, Pair, Provider, Random, Setup, pattern};
 
@@ -62,23 +64,37 @@ impl Model {
                 word(remote, &|old| if old == compare { swap } else { old });
             }
             SendOp::FetchAdd { remote, add } => word(remote, &|old| old.wrapping_add(add)),
+            SendOp::FetchOp { remote, op } => word(remote, &|old| op.apply(old)),
             other => panic!("no model of {other:?}"),
         }
     }
 }
 
-fn request(random: &mut Random, index: usize, base: RemoteAddr, after_fetch: bool) -> Request {
+/// An atomic beyond compare-and-swap and fetch-and-add.
+fn atomic_op(random: &mut Random) -> AtomicOp {
+    use AtomicOp::{And, Max, Min, Or, Swap, Xor};
+    let operand = random.next();
+    [Swap, And, Or, Xor, Min, Max][random.below(6)](operand)
+}
+
+fn request(
+    random: &mut Random,
+    index: usize,
+    base: RemoteAddr,
+    (has, after_fetch): (AtomicOps, bool),
+) -> Request {
     let len = [0, 1, 8, 100, 200, 1000][random.below(6)];
     let at = |random: &mut Random, len: usize| random.below(LEN - len + 1) as u64;
     let remote = RemoteAddr { addr: base.addr + at(random, len), ..base };
     let word = RemoteAddr { addr: base.addr + random.below(LEN / 8) as u64 * 8, ..base };
-    let (op, len) = match random.below(8) {
+    let (op, len) = match random.below(9) {
         0 => (SendOp::Send { imm: None }, len),
         1 => (SendOp::Send { imm: Some(index as u32) }, len),
         2 => (SendOp::Write { remote, imm: Some(index as u32) }, len),
         3 => (SendOp::Read { remote }, len),
         4 => (SendOp::FetchAdd { remote: word, add: 3 }, 8),
         5 => (SendOp::CompareSwap { remote: word, compare: 0, swap: 5 }, 8),
+        6 if has == AtomicOps::all() => (SendOp::FetchOp { remote: word, op: atomic_op(random) }, 8),
         _ => (SendOp::Write { remote, imm: None }, len),
     };
     let mut flags = SendFlags::empty();
@@ -89,12 +105,12 @@ fn request(random: &mut Random, index: usize, base: RemoteAddr, after_fetch: boo
     Request { op, len, local: index * 1024, inline, flags, refused: false }
 }
 
-fn make(random: &mut Random, base: RemoteAddr) -> Vec<Request> {
+fn make(random: &mut Random, base: RemoteAddr, has: AtomicOps) -> Vec<Request> {
     let mut requests: Vec<Request> = Vec::new();
     for index in 0..REQUESTS {
         let after_fetch =
             requests.last().is_some_and(|r| !matches!(r.op, SendOp::Send { .. } | SendOp::Write { .. }));
-        requests.push(request(random, index, base, after_fetch));
+        requests.push(request(random, index, base, (has, after_fetch)));
     }
     if random.below(2) == 0 {
         let victim = &mut requests[random.below(REQUESTS)];
@@ -174,7 +190,7 @@ fn random_list(config: Config, seed: u64) -> Result<(), Stalled> {
     let messages = pair.b.local(1024);
     let local = pair.a.local(REQUESTS * 1024);
     local.set(0, &pattern(seed, REQUESTS * 1024));
-    let requests = make(&mut random, remote.remote(0));
+    let requests = make(&mut random, remote.remote(0), pair.a.device.attr().atomic_ops);
 
     let executed = requests.iter().position(|r| r.refused).unwrap_or(REQUESTS);
     let mut model = Model { memory: vec![0; LEN], fetched: Vec::new(), messages: Vec::new() };

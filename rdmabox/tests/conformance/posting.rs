@@ -1,10 +1,13 @@
 //! Tests of posting: lists, signaling, inline data, limits and states.
 
 use rdmabox::verbs::{
-    Access, PostErrorReason, QpCaps, QpState, RecvWr, SendOp, SendWr, Sge, WcOpcode, WcStatus,
+    Access, AtomicOp, AtomicOps, PostErrorReason, QpCaps, QpState, RecvWr, SendOp, SendWr, Sge, WcOpcode,
+    WcStatus,
 };
 
-use crate::fixture::{Config, SEND, Setup, pair, pattern, read, refused, signaled, unsignaled, write};
+use crate::fixture::{
+    Config, Provider, SEND, Setup, pair, pattern, read, refused, signaled, unsignaled, write,
+};
 
 conformance! {
     a_list_of_everything_completes_in_order,
@@ -19,6 +22,7 @@ conformance! {
     receive_elements_are_limited,
     messages_are_limited,
     an_atomic_has_one_element_of_eight_bytes,
+    an_atomic_that_the_device_lacks_ends_the_list,
     nothing_is_sent_before_the_connection,
     queues_are_at_least_as_large_as_asked_for,
     impossible_queues_are_refused,
@@ -181,7 +185,9 @@ fn inline_is_for_sends_and_writes(config: Config) {
         SendOp::CompareSwap { remote, compare: 0, swap: 1 },
         SendOp::FetchAdd { remote, add: 1 },
     ];
-    for op in ops {
+    let swap = SendOp::FetchOp { remote, op: AtomicOp::Swap(1) };
+    let has_swap = pair.a.device.attr().atomic_ops.contains(AtomicOps::SWAP);
+    for op in ops.into_iter().chain(has_swap.then_some(swap)) {
         let error = refused(pair.a.qp.post_send(&[inline_wr(1, op, &[0; 8])]));
         assert!(matches!(error.reason, PostErrorReason::Inline { asked: 8, .. }), "{error}");
     }
@@ -243,7 +249,10 @@ fn an_atomic_has_one_element_of_eight_bytes(config: Config) {
     let remote = target.remote(0);
     let shapes =
         [vec![], vec![local.sge(0, 4)], vec![local.sge(0, 16)], vec![local.sge(0, 4), local.sge(4, 4)]];
-    for op in [SendOp::CompareSwap { remote, compare: 0, swap: 1 }, SendOp::FetchAdd { remote, add: 1 }] {
+    let swap = SendOp::FetchOp { remote, op: AtomicOp::Swap(1) };
+    let has_swap = pair.a.device.attr().atomic_ops.contains(AtomicOps::SWAP);
+    let both = [SendOp::CompareSwap { remote, compare: 0, swap: 1 }, SendOp::FetchAdd { remote, add: 1 }];
+    for op in both.into_iter().chain(has_swap.then_some(swap)) {
         for sges in &shapes {
             let error = refused(pair.a.qp.post_send(&[signaled(1, op, sges)]));
             assert_eq!((error.posted, error.reason), (0, PostErrorReason::AtomicShape));
@@ -251,6 +260,33 @@ fn an_atomic_has_one_element_of_eight_bytes(config: Config) {
     }
     pair.assert_quiet();
     target.assert_untouched();
+}
+
+/// A software device has all of them, and an RDMA device none.
+fn an_atomic_that_the_device_lacks_ends_the_list(config: Config) {
+    use AtomicOp::{And, Max, Min, Or, Swap, Xor};
+    let pair = pair(config);
+    let has = pair.a.device.attr().atomic_ops;
+    let expected = if config.provider == Provider::Rdma { AtomicOps::empty() } else { AtomicOps::all() };
+    assert_eq!(has, expected);
+    let target = pair.b.guarded(64, Access::REMOTE_ALL);
+    let local = pair.a.filled(&[5; 16]);
+    let (data, old) = ([local.sge(0, 8)], [local.sge(8, 8)]);
+    let lacking = [Swap(1), And(1), Or(1), Xor(1), Min(1), Max(1)];
+    for op in lacking.into_iter().filter(|op| !has.contains(op.kind())) {
+        let list = [
+            signaled(0, write(target.remote(0)), &data),
+            signaled(1, SendOp::FetchOp { remote: target.remote(8), op }, &old),
+            signaled(2, write(target.remote(16)), &data),
+        ];
+        let error = refused(pair.a.qp.post_send(&list));
+        assert_eq!((error.posted, error.reason), (1, PostErrorReason::Unsupported(op)));
+        assert_eq!(pair.sent(&pair.a).wr_id, 0);
+        pair.assert_quiet();
+        assert_eq!((target.get(0, 8), target.get(8, 56)), (vec![5; 8], vec![0; 56]));
+        // A refused post breaks nothing.
+        assert_eq!(pair.a.qp.state(), QpState::Rts);
+    }
 }
 
 fn nothing_is_sent_before_the_connection(config: Config) {

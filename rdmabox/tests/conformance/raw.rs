@@ -64,6 +64,11 @@ impl Frame {
         Frame::new(5, msn)
     }
 
+    /// An atomic of the kind `arg1`.
+    pub(crate) fn fetch_op(msn: u32, arg1: u64) -> Frame {
+        Frame { arg1, ..Frame::new(6, msn) }
+    }
+
     pub(crate) fn ack(msn: u32) -> Frame {
         Frame::new(16, msn)
     }
@@ -162,7 +167,7 @@ impl RawPeer {
         // More than any table needs, and no page of it is ever touched.
         let table = sharing.then(|| Memory::shared("table", 64 << 20).expect("memory"));
         let mut hello = b"rdmabox\x01".to_vec();
-        hello.extend(2u32.to_le_bytes());
+        hello.extend(3u32.to_le_bytes());
         hello.extend(9u32.to_le_bytes());
         hello.extend((table.as_ref().map_or(0, Memory::len) as u64).to_le_bytes());
         let handles: Vec<_> = table.iter().map(|table| table.fd().expect("shared")).collect();
@@ -170,7 +175,7 @@ impl RawPeer {
         side.qp.connect(theirs, PATIENCE).expect("connect");
         let mut hello = [0; HELLO];
         peer.with(|stream| stream.read_exact(&mut hello)).expect("hello");
-        assert_eq!(hello[..10], *b"rdmabox\x01\x02\0", "the version that these frames are of");
+        assert_eq!(hello[..10], *b"rdmabox\x01\x03\0", "the version that these frames are of");
         peer
     }
 

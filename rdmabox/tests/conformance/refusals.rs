@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rdmabox::{
     memory::Memory,
-    verbs::{Access, QpState, RemoteAddr, SendOp, Sge, WcStatus},
+    verbs::{Access, AtomicOp, AtomicOps, QpState, RemoteAddr, SendOp, Sge, WcStatus},
 };
 
 use crate::fixture::{
@@ -35,19 +35,26 @@ conformance! {
 const LEN: usize = 4096;
 
 /// The one-sided operations with 8 bytes each.
-fn operations(remote: RemoteAddr) -> [SendOp; 5] {
+fn operations(remote: RemoteAddr) -> [SendOp; 6] {
     [
         write(remote),
         SendOp::Write { remote, imm: Some(1) },
         read(remote),
         SendOp::CompareSwap { remote, compare: 0, swap: 1 },
         SendOp::FetchAdd { remote, add: 1 },
+        SendOp::FetchOp { remote, op: AtomicOp::Xor(1) },
     ]
+}
+
+/// The number of operations that the device has, which come first.
+fn count(config: Config) -> usize {
+    let has_xor = Setup::new(config).side().device.attr().atomic_ops.contains(AtomicOps::XOR);
+    if has_xor { 6 } else { 5 }
 }
 
 /// Runs every operation on a pair of its own: `target` gives the place, which must be refused.
 fn each_is_refused(config: Config, target: impl Fn(&Pair) -> (Buf, RemoteAddr)) {
-    for index in 0..5 {
+    for index in 0..count(config) {
         let pair = pair(config);
         let (region, remote) = target(&pair);
         let op = operations(remote)[index];
@@ -63,7 +70,7 @@ fn assert_refused(pair: &Pair, op: SendOp) {
     for id in 20..23 {
         pair.b.recv(id, &[]);
     }
-    if !matches!(op, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }) {
+    if matches!(op, SendOp::Send { .. } | SendOp::Write { .. }) {
         local.set(0, &[1; 8]);
     }
     let before = local.contents();
@@ -142,7 +149,7 @@ fn the_key_of_a_successor(config: Config) {
 fn a_range_past_the_region(config: Config) {
     for at in [LEN - 7, LEN, LEN + 1, LEN + GUARD - 8, 1 << 40] {
         // Aligned for atomics where possible. They are refused either way, with different statuses.
-        for (index, _) in operations(RemoteAddr { addr: 0, rkey: 0 }).iter().enumerate() {
+        for index in 0..count(config) {
             if index >= 3 && at % 8 != 0 {
                 continue;
             }
@@ -183,8 +190,9 @@ fn the_rights_of_the_region(config: Config) {
         Access::REMOTE_READ,
         Access::REMOTE_ATOMIC,
         Access::REMOTE_ATOMIC,
+        Access::REMOTE_ATOMIC,
     ];
-    for (index, needs) in needs.into_iter().enumerate() {
+    for (index, needs) in needs.into_iter().enumerate().take(count(config)) {
         for access in [Access::REMOTE_ALL - needs, Access::LOCAL_WRITE, Access::empty()] {
             let pair = pair(config);
             let region = pair.b.guarded(LEN, access);
@@ -270,11 +278,12 @@ fn assert_locally_refused(pair: &Pair, op: SendOp, sges: &[Sge]) {
 
 /// Each operation, SEND included, with elements from `sges`, which must be refused by this side.
 fn each_is_locally_refused(config: Config, sges: impl Fn(&Pair) -> (Vec<Sge>, Buf)) {
-    for index in 0..6 {
+    let count = count(config);
+    for index in 0..=count {
         let pair = pair(config);
         let region = pair.b.guarded(64, Access::REMOTE_ALL);
         let (sges, local) = sges(&pair);
-        let op = if index == 5 { SEND } else { operations(region.remote(0))[index] };
+        let op = if index == count { SEND } else { operations(region.remote(0))[index] };
         assert_locally_refused(&pair, op, &sges);
         region.assert_untouched();
         local.assert_untouched();
@@ -320,8 +329,8 @@ fn a_local_key_of_another_domain(config: Config) {
 }
 
 fn results_need_local_write(config: Config) {
-    // READ, CAS and FAA write into local memory.
-    for index in 2..5 {
+    // READ and atomics write into local memory.
+    for index in 2..count(config) {
         let pair = pair(config);
         let region = pair.b.guarded(64, Access::REMOTE_ALL);
         let local = pair.a.guarded(8, Access::empty());

@@ -22,6 +22,7 @@ conformance! {
     a_peer_that_hangs_up_is_noticed,
     a_peer_that_says_nothing_is_not_waited_for,
     a_peer_that_speaks_something_else_is_refused,
+    a_peer_of_another_version_is_refused,
     engines_and_callers_work_together,
     many_connections_come_and_go,
 }
@@ -124,6 +125,31 @@ fn a_peer_that_speaks_something_else_is_refused(config: Config) {
         let result = side.qp.connect(stream, PATIENCE);
         assert!(matches!(result, Err(VerbsError::Protocol(_))), "{result:?}");
         assert_eq!(side.qp.state(), QpState::Err);
+    }
+}
+
+/// A peer of an earlier version would misread requests that it does not know. The hello has its
+/// version behind 8 bytes.
+fn a_peer_of_another_version_is_refused(config: Config) {
+    if config.provider == Provider::Rdma {
+        // The layout of its endpoint is tested beside it.
+        return;
+    }
+    for (version, known) in [(2u16, false), (3, true), (4, false)] {
+        let side = Setup::new(config).side();
+        let (stream, mut raw) = Raw::pair(config);
+        let mut hello = b"rdmabox\x01".to_vec();
+        hello.extend(version.to_le_bytes());
+        hello.extend([0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        raw.write(&hello);
+        let result = side.qp.connect(stream, PATIENCE);
+        match result {
+            Err(VerbsError::Protocol(text)) if !known => {
+                assert_eq!(text, format!("it has version {version}, this side has 3"));
+                assert_eq!(side.qp.state(), QpState::Err);
+            }
+            result => assert!(known && result.is_ok(), "{version}: {result:?}"),
+        }
     }
 }
 

@@ -6,8 +6,8 @@ use super::{cq::FaultCq, plan::Plan, qp::FaultQp};
 use crate::{
     mapping::Memory,
     verbs::{
-        Access, CompletionQueue, Device, DeviceAttr, MrHandle, ProtectionDomain, QpInit, QueuePair,
-        VerbsError,
+        Access, AtomicOps, CompletionQueue, Device, DeviceAttr, MrHandle, ProtectionDomain, QpInit,
+        QueuePair, VerbsError,
     },
 };
 
@@ -15,23 +15,29 @@ use crate::{
 #[derive(Debug)]
 pub struct FaultDevice {
     inner: Arc<dyn Device>,
+    attr: DeviceAttr,
     plan: Arc<Plan>,
 }
 
 impl FaultDevice {
     /// Wraps `inner`.
     pub fn new(inner: Arc<dyn Device>, plan: Arc<Plan>) -> FaultDevice {
-        FaultDevice { inner, plan }
+        let mut attr = inner.attr().clone();
+        if plan.faults().no_atomic_ops {
+            attr.atomic_ops = AtomicOps::empty();
+        }
+        FaultDevice { inner, attr, plan }
     }
 }
 
 impl Device for FaultDevice {
     fn attr(&self) -> &DeviceAttr {
-        self.inner.attr()
+        &self.attr
     }
 
     fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>, VerbsError> {
-        Ok(Arc::new(FaultPd { inner: self.inner.alloc_pd()?, plan: Arc::clone(&self.plan) }))
+        let (inner, plan) = (self.inner.alloc_pd()?, Arc::clone(&self.plan));
+        Ok(Arc::new(FaultPd { inner, plan, atomic_ops: self.attr.atomic_ops }))
     }
 
     fn create_cq(&self, depth: usize) -> Result<Arc<dyn CompletionQueue>, VerbsError> {
@@ -44,6 +50,7 @@ impl Device for FaultDevice {
 struct FaultPd {
     inner: Arc<dyn ProtectionDomain>,
     plan: Arc<Plan>,
+    atomic_ops: AtomicOps,
 }
 
 fn own(cq: Arc<dyn CompletionQueue>) -> Result<Arc<FaultCq>, VerbsError> {
@@ -85,6 +92,6 @@ impl ProtectionDomain for FaultPd {
             send_cq.watch(&qp);
             recv_cq.watch(&qp);
         }
-        Ok(Arc::new(FaultQp::new(qp, has_faults.then(|| Arc::clone(&self.plan)))))
+        Ok(Arc::new(FaultQp::new(qp, has_faults.then(|| Arc::clone(&self.plan)), self.atomic_ops)))
     }
 }

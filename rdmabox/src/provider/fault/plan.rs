@@ -30,6 +30,8 @@ pub struct Faults {
     pub cut: u16,
     /// Whether queue pairs for calls have faults too, which usually end the session.
     pub calls: bool,
+    /// Whether the device lacks the atomics of [`AtomicOp`](crate::AtomicOp), as RDMA devices do.
+    pub no_atomic_ops: bool,
 }
 
 impl Faults {
@@ -50,6 +52,7 @@ impl Faults {
             refused: 30,
             cut: 300,
             calls: false,
+            no_atomic_ops: false,
         }
     }
 

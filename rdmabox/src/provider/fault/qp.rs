@@ -9,8 +9,8 @@ use super::{
 use crate::{
     mapping::Memory,
     verbs::{
-        Access, DirectOp, PostError, PostErrorReason, QpCaps, QpState, QueuePair, RecvWr, RemoteAddr,
-        Rendezvous, SendWr, VerbsError, WcStatus,
+        Access, AtomicOp, AtomicOps, DirectOp, PostError, PostErrorReason, QpCaps, QpState, QueuePair,
+        RecvWr, RemoteAddr, Rendezvous, SendOp, SendWr, VerbsError, WcStatus,
     },
 };
 
@@ -19,11 +19,20 @@ use crate::{
 pub(super) struct FaultQp {
     inner: Arc<dyn QueuePair>,
     plan: Option<Arc<Plan>>,
+    atomic_ops: AtomicOps,
 }
 
 impl FaultQp {
-    pub(super) fn new(inner: Arc<dyn QueuePair>, plan: Option<Arc<Plan>>) -> FaultQp {
-        FaultQp { inner, plan }
+    pub(super) fn new(inner: Arc<dyn QueuePair>, plan: Option<Arc<Plan>>, atomic_ops: AtomicOps) -> FaultQp {
+        FaultQp { inner, plan, atomic_ops }
+    }
+
+    /// Returns the atomic of a request if the device does not have it.
+    fn lacks(&self, wr: &SendWr<'_>) -> Option<AtomicOp> {
+        match wr.op {
+            SendOp::FetchOp { op, .. } if !self.atomic_ops.contains(op.kind()) => Some(op),
+            _ => None,
+        }
     }
 }
 
@@ -58,6 +67,11 @@ impl QueuePair for FaultQp {
     }
 
     fn post_send(&self, list: &[SendWr<'_>]) -> Result<(), PostError> {
+        let refused = (0..).zip(list).find_map(|(at, wr)| Some((at, self.lacks(wr)?)));
+        if let Some((posted, op)) = refused {
+            self.inner.post_send(&list[..posted])?;
+            return Err(PostError { posted, reason: PostErrorReason::Unsupported(op) });
+        }
         match self.plan.as_ref().map_or(Posting::Whole, |plan| plan.posting(list.len())) {
             Posting::Whole => self.inner.post_send(list),
             Posting::Part(posted) => {
@@ -93,6 +107,11 @@ impl QueuePair for FaultQp {
     }
 
     fn execute_now(&self, op: &mut DirectOp<'_>) -> Option<Result<(), WcStatus>> {
+        if let DirectOp::FetchOp { op, .. } = op
+            && !self.atomic_ops.contains(op.kind())
+        {
+            return None;
+        }
         if self.inner.executes_at_post() && self.plan.as_ref().is_some_and(|plan| plan.breaks()) {
             self.inner.to_error();
             return Some(Err(WcStatus::RetryExcErr));

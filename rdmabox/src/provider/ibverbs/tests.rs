@@ -209,6 +209,7 @@ fn a_device_is_described_in_full() {
         max_qp_rd_atom: 16,
         max_inline_data: 0,
         atomics: crate::verbs::AtomicScope::None,
+        atomic_ops: crate::verbs::AtomicOps::empty(),
     };
     assert_eq!(details.attr, attr);
 

@@ -16,7 +16,9 @@ use super::{
     qp::{SoftPd, SoftQp},
     stream::ConnectedProcess,
 };
-use crate::verbs::{AtomicScope, CompletionQueue, Device, DeviceAttr, ProtectionDomain, VerbsError};
+use crate::verbs::{
+    AtomicOps, AtomicScope, CompletionQueue, Device, DeviceAttr, ProtectionDomain, VerbsError,
+};
 
 /// A software network card.
 #[derive(Debug)]
@@ -38,6 +40,7 @@ impl SoftDevice {
             max_qp_rd_atom: MAX_QP_WR,
             max_inline_data: MAX_INLINE,
             atomics: AtomicScope::Global,
+            atomic_ops: AtomicOps::all(),
         };
         let shared = DeviceState {
             engine: OnceLock::new(),

@@ -9,6 +9,8 @@ use zerocopy::{
     byteorder::little_endian::{U16, U32, U64},
 };
 
+use crate::verbs::AtomicOp;
+
 /// Size of a header in bytes.
 pub(crate) const HEADER_LEN: usize = size_of::<Header>();
 
@@ -37,9 +39,9 @@ pub(crate) struct Header {
     pub imm: U32,
     /// READ: requested bytes.
     pub length: U32,
-    /// CAS: compare. FAA: addend. Atomic response: old value. MEMORY: length.
+    /// CAS: compare. FAA: addend. FETCH_OP: operand. Atomic response: old value. MEMORY: length.
     pub arg0: U64,
-    /// CAS: swap. MEMORY: id. FENCE: id of memory that is no longer used, or [`NO_MEMORY`].
+    /// CAS: swap. FETCH_OP: kind, see [`Header::atomic_op`]. MEMORY: id. FENCE: id of memory that is no longer used, or [`NO_MEMORY`].
     pub arg1: U64,
 }
 
@@ -52,6 +54,8 @@ pub(crate) enum Opcode {
     Read = 3,
     CompareSwap = 4,
     FetchAdd = 5,
+    /// An atomic of `AtomicOp`.
+    FetchOp = 6,
     /// Acknowledges every request up to `msn`.
     Ack = 16,
     /// Refuses `msn` with `status`; no later request was executed.
@@ -78,7 +82,7 @@ pub(crate) const NO_MEMORY: u64 = u64::MAX;
 impl Opcode {
     pub(crate) fn from_code(code: u8) -> Option<Opcode> {
         use Opcode::*;
-        let requests = [Send, Write, Read, CompareSwap, FetchAdd];
+        let requests = [Send, Write, Read, CompareSwap, FetchAdd, FetchOp];
         let answers = [Ack, Nak, ReadResponse, AtomicResponse];
         let shared = [Memory, Tether, Fence, Fenced];
         requests.into_iter().chain(answers).chain(shared).find(|op| *op as u8 == code)
@@ -93,6 +97,33 @@ impl Opcode {
 impl Header {
     pub(crate) fn new(opcode: Opcode, msn: u32) -> Header {
         Header { opcode: opcode as u8, msn: msn.into(), ..Header::default() }
+    }
+
+    /// Stores the kind and the operand of an atomic.
+    pub(crate) fn set_atomic_op(&mut self, op: AtomicOp) {
+        let (kind, operand) = match op {
+            AtomicOp::Swap(operand) => (1u64, operand),
+            AtomicOp::And(operand) => (2, operand),
+            AtomicOp::Or(operand) => (3, operand),
+            AtomicOp::Xor(operand) => (4, operand),
+            AtomicOp::Min(operand) => (5, operand),
+            AtomicOp::Max(operand) => (6, operand),
+        };
+        (self.arg0, self.arg1) = (operand.into(), kind.into());
+    }
+
+    /// Returns the atomic of a [`FetchOp`](Opcode::FetchOp), or `None` if its kind is unknown.
+    pub(crate) fn atomic_op(&self) -> Option<AtomicOp> {
+        let operand = self.arg0.get();
+        Some(match self.arg1.get() {
+            1 => AtomicOp::Swap(operand),
+            2 => AtomicOp::And(operand),
+            3 => AtomicOp::Or(operand),
+            4 => AtomicOp::Xor(operand),
+            5 => AtomicOp::Min(operand),
+            6 => AtomicOp::Max(operand),
+            _ => return None,
+        })
     }
 }
 
@@ -112,7 +143,7 @@ pub(crate) struct Hello {
 /// Identifies a queue pair of this provider.
 pub(crate) const MAGIC: [u8; 8] = *b"rdmabox\x01";
 /// Version of the frame format.
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 /// Flag of a side that maps no memory of its peer, which therefore sends it no handles.
 pub(crate) const MAPS_NOTHING: u16 = 1;
 
@@ -144,9 +175,24 @@ mod tests {
     #[test]
     fn opcodes_round_trip_and_unknown_opcodes_are_rejected() {
         let known: Vec<u8> = (0..=255).filter(|code| Opcode::from_code(*code).is_some()).collect();
-        assert_eq!(known, [1, 2, 3, 4, 5, 16, 17, 18, 19, 32, 33, 34, 35]);
+        assert_eq!(known, [1, 2, 3, 4, 5, 6, 16, 17, 18, 19, 32, 33, 34, 35]);
         for code in known {
             assert_eq!(Opcode::from_code(code).map(|op| op as u8), Some(code));
+        }
+    }
+
+    #[test]
+    fn atomics_round_trip_and_unknown_kinds_are_rejected() {
+        use AtomicOp::*;
+        let known = [Swap(7), And(8), Or(u64::MAX), Xor(0), Min(9), Max(10)];
+        for (kind, op) in (1..).zip(known) {
+            let mut header = Header::new(Opcode::FetchOp, 0);
+            header.set_atomic_op(op);
+            assert_eq!((header.arg1.get(), header.atomic_op()), (kind, Some(op)));
+        }
+        for kind in [0, 7, 1 << 8 | 1, 1 << 32 | 1, u64::MAX] {
+            let header = Header { arg1: kind.into(), ..Header::new(Opcode::FetchOp, 0) };
+            assert_eq!(header.atomic_op(), None);
         }
     }
 }

@@ -54,7 +54,9 @@ impl Runtime {
         let (kind, direction) = match op {
             DirectOp::Read { .. } => (Kind::Read, Direction::Read),
             DirectOp::Write { .. } => (Kind::Write, Direction::Write),
-            DirectOp::CompareSwap { .. } | DirectOp::FetchAdd { .. } => (Kind::Atomic, Direction::Atomic),
+            DirectOp::CompareSwap { .. } | DirectOp::FetchAdd { .. } | DirectOp::FetchOp { .. } => {
+                (Kind::Atomic, Direction::Atomic)
+            }
         };
         if kind != Kind::Read && self.queued.load(Ordering::SeqCst) != 0 {
             return ExecuteAttempt::NotPossible;

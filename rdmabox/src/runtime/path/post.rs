@@ -96,7 +96,7 @@ impl Batch {
             let kind = match step.op {
                 SendOp::Read { .. } => Kind::Read,
                 SendOp::Write { .. } | SendOp::Send { .. } => Kind::Write,
-                SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => Kind::Atomic,
+                SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } | SendOp::FetchOp { .. } => Kind::Atomic,
             };
             let flags = if fetched.step(&step.op, len) { SendFlags::FENCE } else { SendFlags::empty() };
             let staged = runtime.is_stageable(&step.loan)

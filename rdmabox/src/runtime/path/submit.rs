@@ -113,7 +113,9 @@ impl Runtime {
             match op.op {
                 SendOp::Read { .. } => self.stats.read_requests.inc(),
                 SendOp::Write { .. } | SendOp::Send { .. } => self.stats.write_requests.inc(),
-                SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => self.stats.atomic_requests.inc(),
+                SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } | SendOp::FetchOp { .. } => {
+                    self.stats.atomic_requests.inc()
+                }
             }
         }
         let pending = Pending { request: Request::Group(ops), ticket: Arc::clone(ticket) };

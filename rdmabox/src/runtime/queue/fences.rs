@@ -28,7 +28,9 @@ impl FenceTracker {
         let (remote, len, changes, atomic) = match *op {
             SendOp::Read { remote } => (remote, len, false, false),
             SendOp::Write { remote, .. } => (remote, len, true, false),
-            SendOp::CompareSwap { remote, .. } | SendOp::FetchAdd { remote, .. } => (remote, 8, true, true),
+            SendOp::CompareSwap { remote, .. }
+            | SendOp::FetchAdd { remote, .. }
+            | SendOp::FetchOp { remote, .. } => (remote, 8, true, true),
             SendOp::Send { .. } => return false,
         };
         let conflict = changes

@@ -35,7 +35,9 @@ impl GroupOp {
     pub(crate) fn changes(&self) -> Option<(RemoteAddr, u64)> {
         match self.op {
             SendOp::Write { remote, .. } => Some((remote, self.loan.len() as u64)),
-            SendOp::CompareSwap { remote, .. } | SendOp::FetchAdd { remote, .. } => Some((remote, 8)),
+            SendOp::CompareSwap { remote, .. }
+            | SendOp::FetchAdd { remote, .. }
+            | SendOp::FetchOp { remote, .. } => Some((remote, 8)),
             SendOp::Read { .. } | SendOp::Send { .. } => None,
         }
     }

@@ -3,7 +3,11 @@
 //! # Concurrency
 //! Pure functions.
 
-use crate::{error::RequestError, runtime::in_callback, verbs::RemoteAddr};
+use crate::{
+    error::RequestError,
+    runtime::in_callback,
+    verbs::{AtomicOp, AtomicOps, RemoteAddr},
+};
 
 pub(super) fn wraps(remote: RemoteAddr, len: usize) -> Result<(), RequestError> {
     match remote.addr.checked_add(len as u64) {
@@ -34,6 +38,14 @@ pub(super) fn list_fits(
         }
     }
     Ok(())
+}
+
+/// Checks that a provider with the atomics `has` can execute `ops`.
+pub(super) fn supported(mut ops: impl Iterator<Item = AtomicOp>, has: AtomicOps) -> Result<(), RequestError> {
+    match ops.find(|op| !has.contains(op.kind())) {
+        None => Ok(()),
+        Some(op) => Err(RequestError::Unsupported(op)),
+    }
 }
 
 /// Checks that the address of a word is a multiple of 8.

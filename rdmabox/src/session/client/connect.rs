@@ -130,6 +130,7 @@ pub(crate) fn establish(
     };
     let link = SessionLink { control: Arc::clone(&control), connector: Arc::clone(&setup.connector), caps };
     let stats = Arc::clone(&setup.stats);
+    let atomic_ops = setup.device.attr().atomic_ops;
     let runtime = setup.runtime(link, (cqs, lanes), pool);
     let tls = options.tls.is_some();
     Ok(Shared {
@@ -138,6 +139,7 @@ pub(crate) fn establish(
         tls,
         fallback,
         atomics: answer.atomics,
+        atomic_ops,
         runtime,
         rpc: Arc::new(rpc),
         deferred_qp,

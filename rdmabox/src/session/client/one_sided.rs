@@ -7,14 +7,14 @@ mod across;
 
 pub use self::across::across;
 use super::{
-    checks::{aligned, at, list_fits, refuse_in_callback, wraps},
+    checks::{aligned, at, list_fits, refuse_in_callback, supported, wraps},
     session::Session,
 };
 use crate::{
     error::RequestError,
     memory::{self, Scope},
     runtime::GroupOp,
-    verbs::{DirectOp, RemoteAddr, SendOp},
+    verbs::{AtomicOp, DirectOp, RemoteAddr, SendOp},
 };
 
 /// One step of an ordered list ([`Session::execute`]).
@@ -55,6 +55,16 @@ pub enum Op<'a> {
         /// Receives the old value.
         old: &'a mut u64,
     },
+    /// Applies `op` to the aligned 8-byte word at `remote`. The list fails as a whole if the
+    /// session does not [support](Session::supports) the operation.
+    FetchOp {
+        /// Address of the word.
+        remote: RemoteAddr,
+        /// Operation and operand.
+        op: AtomicOp,
+        /// Receives the old value.
+        old: &'a mut u64,
+    },
 }
 
 impl Op<'_> {
@@ -63,7 +73,17 @@ impl Op<'_> {
         match self {
             Op::Write { remote, data } => (*remote, data.len()),
             Op::Read { remote, out } => (*remote, out.len()),
-            Op::CompareSwap { remote, .. } | Op::FetchAdd { remote, .. } => (*remote, size_of::<u64>()),
+            Op::CompareSwap { remote, .. } | Op::FetchAdd { remote, .. } | Op::FetchOp { remote, .. } => {
+                (*remote, size_of::<u64>())
+            }
+        }
+    }
+
+    /// Returns the operation of an atomic that not every provider has.
+    fn atomic_op(&self) -> Option<AtomicOp> {
+        match self {
+            Op::FetchOp { op, .. } => Some(*op),
+            _ => None,
         }
     }
 
@@ -76,6 +96,7 @@ impl Op<'_> {
                 DirectOp::CompareSwap { remote: *remote, compare: *compare, swap: *swap, old }
             }
             Op::FetchAdd { remote, add, old } => DirectOp::FetchAdd { remote: *remote, add: *add, old },
+            Op::FetchOp { remote, op, old } => DirectOp::FetchOp { remote: *remote, op: *op, old },
         }
     }
 
@@ -90,6 +111,9 @@ impl Op<'_> {
             }
             Op::FetchAdd { remote, add, old } => {
                 (SendOp::FetchAdd { remote: *remote, add: *add }, scope.lend_word(old))
+            }
+            Op::FetchOp { remote, op, old } => {
+                (SendOp::FetchOp { remote: *remote, op: *op }, scope.lend_word(old))
             }
         };
         GroupOp { op, loan }
@@ -177,13 +201,42 @@ impl Session {
         Ok(old)
     }
 
+    /// Applies `op` to the aligned 8-byte word at `remote`. Returns the old value.
+    ///
+    /// ```
+    /// # use rdmabox::{AtomicOp, MemoryServer, Session, SessionOptions};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let host = MemoryServer::listen(&["127.0.0.1:0".parse()?], 1 << 20)?;
+    /// # let session = Session::connect(&host.addresses()[0], &SessionOptions::default())?;
+    /// # let base = MemoryServer::locate(&session)?.base();
+    /// assert_eq!(session.fetch_op(base, AtomicOp::Or(0b101))?, 0);
+    /// assert_eq!(session.fetch_op(base, AtomicOp::And(0b100))?, 0b101);
+    /// assert_eq!(session.fetch_op(base, AtomicOp::Swap(7))?, 0b100);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`RequestError::Unsupported`], without any effect, if the session does not
+    /// [support](Self::supports) the operation. Otherwise as for
+    /// [`compare_swap`](Self::compare_swap). After an error with an
+    /// [unknown outcome](RequestError::outcome_unknown), a second
+    /// [`And`](AtomicOp::And), [`Or`](AtomicOp::Or), [`Min`](AtomicOp::Min) or
+    /// [`Max`](AtomicOp::Max) leaves the word as the first one did, if no other party changes it
+    /// between them. The old value of the first one is lost.
+    pub fn fetch_op(&self, remote: RemoteAddr, op: AtomicOp) -> Result<u64, RequestError> {
+        let mut old = 0;
+        self.execute(&mut [Op::FetchOp { remote, op, old: &mut old }])?;
+        Ok(old)
+    }
+
     /// Reads the aligned 8-byte word at `remote` as a whole, in the host's byte order. It needs the
     /// right to read only, and costs as much as a READ: use it to poll a word that another party
     /// changes.
     ///
     /// The result is a value that the word had, if each party stores it as a whole: with an atomic
-    /// ([`compare_swap`](Self::compare_swap), [`fetch_add`](Self::fetch_add)), with an aligned
-    /// 8-byte [`Op::Write`] of [`execute`](Self::execute), or with an aligned store of a processor
+    /// ([`compare_swap`](Self::compare_swap), [`fetch_add`](Self::fetch_add),
+    /// [`fetch_op`](Self::fetch_op)), with an aligned 8-byte [`Op::Write`] of [`execute`](Self::execute), or with an aligned store of a processor
     /// of the host. A request that is issued after the return sees what the writer made visible
     /// before it stored the word.
     ///
@@ -217,9 +270,11 @@ impl Session {
     ///
     /// # Errors
     /// As for [`write`](Self::write). Steps before the failed step have taken effect.
+    /// [`RequestError::Unsupported`] and [`RequestError::Invalid`] refuse the whole list, without
+    /// any effect.
     pub fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
         refuse_in_callback()?;
-        list_fits(ops.iter().map(Op::range), self.shared.runtime.max_message())?;
+        self.check_list(ops)?;
         let over = self.execute_mapped(ops.iter_mut().map(Op::direct))?;
         let ops = &mut ops[over..];
         if ops.is_empty() {
@@ -245,6 +300,12 @@ impl Session {
             }
         }
         Ok(over)
+    }
+
+    /// Validates an ordered list.
+    fn check_list(&self, ops: &[Op<'_>]) -> Result<(), RequestError> {
+        list_fits(ops.iter().map(Op::range), self.shared.runtime.max_message())?;
+        supported(ops.iter().filter_map(Op::atomic_op), self.shared.atomic_ops)
     }
 
     pub(super) fn max_part(&self) -> usize {

@@ -30,7 +30,7 @@ use crate::{
         stream::{self, Stream},
     },
     stats::{LaneStats, Stats, StatsSnapshot},
-    verbs::{Access, AtomicScope, RemoteAddr, VerbsError},
+    verbs::{Access, AtomicOps, AtomicScope, RemoteAddr, VerbsError},
 };
 
 /// A client's session with a host. Any number of threads may use it.
@@ -69,6 +69,7 @@ pub(crate) struct Shared {
     /// The reason for not using the preferred provider, if so.
     pub(crate) fallback: Option<String>,
     pub(crate) atomics: AtomicScope,
+    pub(crate) atomic_ops: AtomicOps,
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) rpc: Arc<RpcClient>,
     pub(crate) deferred_qp: DeferredReplyQp,
@@ -219,6 +220,45 @@ impl Session {
     /// with a smaller scope ([`Host::allow_mixed_atomics`](crate::Host::allow_mixed_atomics)).
     pub fn atomic_scope(&self) -> AtomicScope {
         self.shared.atomics
+    }
+
+    /// Returns true if the session has all atomics of `ops`
+    /// ([`fetch_op`](Self::fetch_op)). The answer never changes for a session.
+    ///
+    /// Over shared memory and TCP a session has all of them. Over RDMA it has none, because the
+    /// specification of verbs has [`compare_swap`](Self::compare_swap) and
+    /// [`fetch_add`](Self::fetch_add) only. A request with another atomic fails with
+    /// [`RequestError::Unsupported`](crate::RequestError::Unsupported), before anything of its list
+    /// is executed.
+    ///
+    /// ```
+    /// # use rdmabox::{AtomicOp, AtomicOps, MemoryServer, RemoteAddr, RequestError, Session, SessionOptions};
+    /// /// Raises `word` to `value` over any provider.
+    /// fn raise(session: &Session, word: RemoteAddr, value: u64) -> Result<u64, RequestError> {
+    ///     let op = AtomicOp::Max(value);
+    ///     if session.supports(op.kind()) {
+    ///         return session.fetch_op(word, op);
+    ///     }
+    ///     let mut seen = session.load_u64(word)?;
+    ///     loop {
+    ///         match session.compare_swap(word, seen, op.apply(seen))? {
+    ///             old if old == seen => return Ok(old),
+    ///             old => seen = old,
+    ///         }
+    ///     }
+    /// }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let host = MemoryServer::listen(&["127.0.0.1:0".parse()?], 1 << 20)?;
+    /// # let session = Session::connect(&host.addresses()[0], &SessionOptions::default())?;
+    /// # let base = MemoryServer::locate(&session)?.base();
+    /// assert!(session.supports(AtomicOps::MIN | AtomicOps::MAX));
+    /// assert_eq!((raise(&session, base, 7)?, raise(&session, base, 5)?), (0, 7));
+    /// assert_eq!(session.load_u64(base)?, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn supports(&self, ops: AtomicOps) -> bool {
+        self.shared.atomic_ops.contains(ops)
     }
 
     /// Returns false once the session has failed or the host has gone. With mapped memory this

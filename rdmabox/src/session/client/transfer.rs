@@ -28,9 +28,10 @@ use crate::{
 /// [`start_execute`](crate::Session::start_execute)).
 ///
 /// It is a future for any executor. A thread can also [`wait`](Self::wait) for it. Both return
-/// the buffer, in [`Failed`] if the transfer failed. An atomic returns the old value instead. A
-/// dropped transfer goes on, and its buffer is dropped when the transfer is done. A transfer that
-/// is only kept may make no progress: over TCP a thread has to wait for it, await it or drop it.
+/// the buffer, in [`Failed`] if the transfer failed. An atomic returns the old value instead, and a
+/// load the word. A dropped transfer goes on, and its buffer is dropped when the transfer is done.
+/// A transfer that is only kept may make no progress: over TCP a thread has to wait for it, await
+/// it or drop it.
 #[must_use = "the buffer comes back with the outcome"]
 pub struct Transfer<B: Send + 'static> {
     /// `None` after the outcome was returned.

@@ -16,8 +16,8 @@ use rdmabox::{
     Access, Memory, RemoteAddr,
     provider::soft::SoftDevice,
     verbs::{
-        CompletionQueue, Device, MrHandle, Progress, ProtectionDomain, QpInit, QpState, QueuePair, RecvWr,
-        Rendezvous, SendOp, SendWr, Sge, WcStatus, WorkCompletion,
+        AtomicOp, CompletionQueue, Device, MrHandle, Progress, ProtectionDomain, QpInit, QpState, QueuePair,
+        RecvWr, Rendezvous, SendOp, SendWr, Sge, WcStatus, WorkCompletion,
     },
 };
 
@@ -29,7 +29,7 @@ const KEY: u32 = 0x5eed_0b0e;
 const PAGE: usize = 4096;
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of requests that are posted before the peer sends.
-const SENDS: u64 = 4;
+const SENDS: u64 = 5;
 const RECEIVES: u64 = 3;
 
 /// State that all inputs share: five pages of memory, the second of which is registered for the
@@ -60,7 +60,7 @@ impl Bench {
         let mut init = QpInit::new(Arc::clone(&self.sends), Arc::clone(&self.receives));
         (init.progress, init.maps) = (Progress::Caller, false);
         let qp = self.pd.create_qp(init)?;
-        let mut hello = b"rdmabox\x01\x02\0\0\0\x09\0\0\0".to_vec();
+        let mut hello = b"rdmabox\x01\x03\0\0\0\x09\0\0\0".to_vec();
         hello.extend([0; 8]);
         theirs.write_all(&hello)?;
         qp.connect(Rendezvous::Unix(mine), TIMEOUT)?;
@@ -74,12 +74,14 @@ impl Bench {
     /// Posts one request of each kind, and `RECEIVES` receives.
     fn post(&self, qp: &dyn QueuePair) {
         let remote = RemoteAddr { addr: PLACE, rkey: 1 };
-        let places = [self.sge(0, 64), self.sge(64, 64), self.sge(128, 8), self.sge(136, 16)];
+        let places =
+            [self.sge(0, 64), self.sge(64, 64), self.sge(128, 8), self.sge(136, 16), self.sge(152, 8)];
         let ops = [
             SendOp::Write { remote, imm: None },
             SendOp::Read { remote },
             SendOp::FetchAdd { remote, add: 1 },
             SendOp::Send { imm: None },
+            SendOp::FetchOp { remote, op: AtomicOp::Max(1) },
         ];
         for (at, (op, sge)) in ops.into_iter().zip(&places).enumerate() {
             let sges = std::slice::from_ref(sge);
@@ -98,7 +100,7 @@ impl Bench {
     fn assert_untouched(&self) {
         let mut bytes = vec![0; self.memory.len()];
         self.memory.read(0, &mut bytes);
-        for range in [0..PAGE, 2 * PAGE..3 * PAGE, 3 * PAGE + 152..3 * PAGE + 1024, 4 * PAGE..5 * PAGE] {
+        for range in [0..PAGE, 2 * PAGE..3 * PAGE, 3 * PAGE + 160..3 * PAGE + 1024, 4 * PAGE..5 * PAGE] {
             assert!(bytes[range.clone()].iter().all(|byte| *byte == 0), "{range:?} was written to");
         }
         // The buffers of the WRITE and the SEND are only read.
@@ -217,6 +219,12 @@ pub(super) fn stream_seeds() -> Vec<Vec<u8>> {
     let read = |msn| frame(3, 0, msn, 0, (200, 0));
     let swap = |msn| frame(4, 0, msn, 0, (0, 0));
     let add = |msn| frame(5, 0, msn, 0, (0, 3));
+    let minimum = |msn| frame(6, 0, msn, 0, (0, 3));
+    let unknown_atomic = |msn| {
+        let mut frame = minimum(msn);
+        frame[40..].copy_from_slice(&7u64.to_le_bytes());
+        frame
+    };
     let acked = |msn| frame(16, 0, msn, 0, (0, 0));
     let nak = |msn| frame(17, 0, msn, 0, (0, 0));
     let response = |msn| with(frame(18, 0, msn, 64, (0, 0)), 64);
@@ -230,6 +238,8 @@ pub(super) fn stream_seeds() -> Vec<Vec<u8>> {
         seed(&[acked(0), response(1), old_value(2), acked(3)]),
         seed(&[send(0), acked(0), read(1), response(1), add(2), old_value(2), write(3), acked(3)]),
         seed(&[acked(0), nak(1)]),
+        seed(&[minimum(0), minimum(1), read(2), unknown_atomic(3)]),
+        seed(&[acked(0), response(1), old_value(2), acked(3), old_value(4)]),
         seed(&[tether(), memory(), write(0)]),
     ]
 }

@@ -185,6 +185,7 @@ mod tests {
             max_qp_rd_atom: 1,
             max_inline_data: 0,
             atomics: crate::verbs::AtomicScope::Device,
+            atomic_ops: crate::verbs::AtomicOps::empty(),
         };
         let details = DeviceDetails {
             fw_version: String::new(),

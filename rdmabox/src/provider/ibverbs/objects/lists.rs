@@ -150,16 +150,6 @@ impl SendList {
         if wr.flags.contains(SendFlags::FENCE) {
             send_flags |= bits::IBV_SEND_FENCE.0;
         }
-        let num_sge = match wr.inline {
-            None => self.0.add_elements(wr.sges),
-            Some([]) => 0,
-            Some(bytes) => {
-                send_flags |= bits::IBV_SEND_INLINE.0;
-                // The driver reads the bytes during the post, so they need no key.
-                let addr = bytes.as_ptr().expose_provenance() as u64;
-                self.0.add_elements(&[Sge { addr, length: bytes.len() as u32, lkey: 0 }])
-            }
-        };
         let rdma = |remote: crate::verbs::RemoteAddr| ibv_send_wr__bindgen_ty_2 {
             rdma: ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: remote.addr, rkey: remote.rkey },
         };
@@ -193,6 +183,18 @@ impl SendList {
             SendOp::FetchAdd { remote, add } => {
                 raw.wr = atomic(remote, add, 0);
                 (opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, None)
+            }
+            // The queue pair refuses the operation before.
+            SendOp::FetchOp { .. } => return self.add_invalid(name),
+        };
+        let num_sge = match wr.inline {
+            None => self.0.add_elements(wr.sges),
+            Some([]) => 0,
+            Some(bytes) => {
+                send_flags |= bits::IBV_SEND_INLINE.0;
+                // The driver reads the bytes during the post, so they need no key.
+                let addr = bytes.as_ptr().expose_provenance() as u64;
+                self.0.add_elements(&[Sge { addr, length: bytes.len() as u32, lkey: 0 }])
             }
         };
         (raw.opcode, raw.send_flags, raw.num_sge) = (opcode, send_flags, num_sge);

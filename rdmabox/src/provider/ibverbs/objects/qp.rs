@@ -335,8 +335,11 @@ impl IbvQp {
                 return Some(PostErrorReason::Inline { asked, limit });
             }
         }
-        let atomic = matches!(wr.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
-        (atomic && (wr.sges.len() != 1 || asked != 8)).then_some(PostErrorReason::AtomicShape)
+        if let SendOp::FetchOp { op, .. } = wr.op {
+            // The specification has no such operation.
+            return Some(PostErrorReason::Unsupported(op));
+        }
+        (wr.op.is_atomic() && (wr.sges.len() != 1 || asked != 8)).then_some(PostErrorReason::AtomicShape)
     }
 
     /// Returns the status with which a request must fail that the device cannot receive unchanged.

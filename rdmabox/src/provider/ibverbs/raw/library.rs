@@ -16,7 +16,7 @@ use crate::{
         },
         error::IbverbsError,
     },
-    verbs::{AtomicScope, DeviceAttr},
+    verbs::{AtomicOps, AtomicScope, DeviceAttr},
 };
 
 /// Name of the C library's current interface on Linux.
@@ -150,6 +150,8 @@ fn details(name: &str, device: &ibv_device_attr, ports: Vec<PortInfo>) -> Device
         max_qp_rd_atom: count(device.max_qp_rd_atom),
         max_inline_data: 0,
         atomics: AtomicScope::None,
+        // Verbs have none of them.
+        atomic_ops: AtomicOps::empty(),
     };
     DeviceDetails {
         fw_version: text(&device.fw_ver),

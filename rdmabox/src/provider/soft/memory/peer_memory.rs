@@ -24,7 +24,7 @@ use super::{regions::Piece, shared_table};
 use crate::{
     mapping::{self, Memory, MemoryError},
     sync::{ReaderGuard, ReaderLock},
-    verbs::{Access, RemoteAddr, WcStatus},
+    verbs::{Access, AtomicOp, RemoteAddr, WcStatus},
 };
 
 /// Maximum number of memory objects that a peer may pass.
@@ -267,6 +267,7 @@ pub(crate) fn read(memory: &Memory, mut offset: usize, to: &[Piece]) {
 pub(crate) enum Atomic {
     CompareSwap { compare: u64, swap: u64 },
     FetchAdd { add: u64 },
+    FetchOp(AtomicOp),
 }
 
 /// Runs an atomic on an aligned word and returns its old value.
@@ -286,6 +287,12 @@ pub(crate) fn apply(word: &std::sync::atomic::AtomicU64, op: Atomic) -> u64 {
             }
         }
         Atomic::FetchAdd { add } => word.fetch_add(add, Ordering::SeqCst),
+        Atomic::FetchOp(AtomicOp::Swap(new)) => word.swap(new, Ordering::SeqCst),
+        Atomic::FetchOp(AtomicOp::And(mask)) => word.fetch_and(mask, Ordering::SeqCst),
+        Atomic::FetchOp(AtomicOp::Or(mask)) => word.fetch_or(mask, Ordering::SeqCst),
+        Atomic::FetchOp(AtomicOp::Xor(mask)) => word.fetch_xor(mask, Ordering::SeqCst),
+        Atomic::FetchOp(AtomicOp::Min(other)) => word.fetch_min(other, Ordering::SeqCst),
+        Atomic::FetchOp(AtomicOp::Max(other)) => word.fetch_max(other, Ordering::SeqCst),
     }
 }
 

@@ -49,6 +49,7 @@ pub(super) fn execute(peer: &PeerMemory, wr: &Checked<'_>) -> Result<(), Failed>
             atomic(&executing, remote, Atomic::CompareSwap { compare, swap })?
         }
         SendOp::FetchAdd { remote, add } => atomic(&executing, remote, Atomic::FetchAdd { add })?,
+        SendOp::FetchOp { remote, op } => atomic(&executing, remote, Atomic::FetchOp(op))?,
         // Sends are never executed directly.
         SendOp::Send { .. } => return Err(Failed::Status(WcStatus::LocQpOpErr)),
     };
@@ -76,6 +77,9 @@ pub(super) fn execute_op(executing: &Executing<'_>, op: &mut DirectOp<'_>) -> Re
         }
         DirectOp::FetchAdd { remote, add, old } => {
             **old = atomic(executing, *remote, Atomic::FetchAdd { add: *add })?;
+        }
+        DirectOp::FetchOp { remote, op, old } => {
+            **old = atomic(executing, *remote, Atomic::FetchOp(*op))?;
         }
     }
     Ok(())

@@ -251,7 +251,7 @@ impl SoftQp {
                 return Some(PostErrorReason::Inline { asked, limit });
             }
         }
-        let atomic = matches!(wr.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
+        let atomic = wr.op.is_atomic();
         if atomic && (wr.sges.len() != 1 || len != 8) {
             return Some(PostErrorReason::AtomicShape);
         }
@@ -301,6 +301,11 @@ fn request_header(wr: &Checked<'_>, msn: u32, wants_ack: bool) -> Header {
             header = Header::new(Opcode::FetchAdd, msn);
             place(&mut header, remote);
             header.arg0 = add.into();
+        }
+        SendOp::FetchOp { remote, op } => {
+            header = Header::new(Opcode::FetchOp, msn);
+            place(&mut header, remote);
+            header.set_atomic_op(op);
         }
     }
     if wants_ack {

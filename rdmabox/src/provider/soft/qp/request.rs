@@ -145,5 +145,6 @@ pub(super) fn opcode_of(op: &SendOp) -> WcOpcode {
         SendOp::Read { .. } => WcOpcode::RdmaRead,
         SendOp::CompareSwap { .. } => WcOpcode::CompSwap,
         SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+        SendOp::FetchOp { .. } => WcOpcode::FetchOp,
     }
 }

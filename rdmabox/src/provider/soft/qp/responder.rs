@@ -20,6 +20,9 @@ use crate::{
     verbs::{Access, WcOpcode, WcStatus},
 };
 
+/// Kinds of own requests that an atomic response answers.
+const ATOMICS: [WcOpcode; 3] = [WcOpcode::CompSwap, WcOpcode::FetchAdd, WcOpcode::FetchOp];
+
 impl SoftQp {
     /// Decides how to handle a header. Its payload has not been read yet.
     pub(crate) fn dispatch(&self, rx: &mut Rx, link: &Link, header: &Header) -> Action {
@@ -34,9 +37,12 @@ impl SoftQp {
             return Action::ProtocolError("message longer than the limit");
         }
         match opcode {
-            Opcode::Send | Opcode::Write | Opcode::Read | Opcode::CompareSwap | Opcode::FetchAdd => {
-                self.on_request(rx, link, header, opcode)
-            }
+            Opcode::Send
+            | Opcode::Write
+            | Opcode::Read
+            | Opcode::CompareSwap
+            | Opcode::FetchAdd
+            | Opcode::FetchOp => self.on_request(rx, link, header, opcode),
             Opcode::Ack => {
                 let msn = header.msn.get();
                 from_outcome(self.answered(link, msn, |sq| sq.acked(msn)))
@@ -54,7 +60,7 @@ impl SoftQp {
                 }
             }
             Opcode::AtomicResponse => from_outcome(self.answered(link, header.msn.get(), |sq| {
-                match sq.response(header.msn.get(), 8, &[WcOpcode::CompSwap, WcOpcode::FetchAdd]) {
+                match sq.response(header.msn.get(), 8, &ATOMICS) {
                     Ok(pieces) => {
                         if let Some(piece) = pieces.first() {
                             direct::store_word(piece, header.arg0.get());
@@ -214,18 +220,22 @@ impl SoftQp {
 
     fn on_atomic(&self, header: &Header, opcode: Opcode) -> Action {
         let msn = header.msn.get();
+        let op = match opcode {
+            Opcode::CompareSwap => {
+                Atomic::CompareSwap { compare: header.arg0.get(), swap: header.arg1.get() }
+            }
+            Opcode::FetchAdd => Atomic::FetchAdd { add: header.arg0.get() },
+            _ => match header.atomic_op() {
+                Some(op) => Atomic::FetchOp(op),
+                None => return Action::ProtocolError("unknown atomic"),
+            },
+        };
         let (key, addr) = (header.rkey.get(), header.addr.get());
         if !addr.is_multiple_of(8) {
             return Action::Refuse { msn, status: WcStatus::RemInvReqErr };
         }
         let Some(piece) = self.regions().remote(key, addr, 8, Access::REMOTE_ATOMIC) else {
             return Action::Refuse { msn, status: WcStatus::RemAccessErr };
-        };
-        let op = match opcode {
-            Opcode::CompareSwap => {
-                Atomic::CompareSwap { compare: header.arg0.get(), swap: header.arg1.get() }
-            }
-            _ => Atomic::FetchAdd { add: header.arg0.get() },
         };
         let mut response = Header::new(Opcode::AtomicResponse, msn);
         let old = direct::apply(word(&piece), op);

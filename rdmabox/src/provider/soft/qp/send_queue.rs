@@ -329,5 +329,5 @@ impl<M: Member> Drop for SendQueue<M> {
 }
 
 fn expects_response(opcode: WcOpcode) -> bool {
-    matches!(opcode, WcOpcode::RdmaRead | WcOpcode::CompSwap | WcOpcode::FetchAdd)
+    matches!(opcode, WcOpcode::RdmaRead | WcOpcode::CompSwap | WcOpcode::FetchAdd | WcOpcode::FetchOp)
 }

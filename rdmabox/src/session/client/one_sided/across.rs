@@ -6,10 +6,7 @@
 use smallvec::SmallVec;
 
 use super::{
-    super::{
-        checks::{list_fits, refuse_in_callback},
-        session::Session,
-    },
+    super::{checks::refuse_in_callback, session::Session},
     Op,
 };
 use crate::{
@@ -78,7 +75,7 @@ impl Session {
         scope: &Scope<'env>,
     ) -> Result<Option<SubmittedList<'s>>, RequestError> {
         refuse_in_callback()?;
-        list_fits(ops.iter().map(Op::range), self.shared.runtime.max_message())?;
+        self.check_list(ops)?;
         let over = self.execute_mapped(ops.iter_mut().map(Op::direct))?;
         let rest = &mut ops[over..];
         if rest.is_empty() {

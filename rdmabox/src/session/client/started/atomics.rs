@@ -1,4 +1,4 @@
-//! Started atomics, whose outcome is the old value of the word.
+//! Started atomics and loads, whose outcome is the old value of a word.
 //!
 //! # Concurrency
 //! Any thread may call these methods, also inside a completion callback. No locks.
@@ -6,13 +6,18 @@
 use std::sync::Arc;
 
 use smallvec::smallvec;
+use zerocopy::IntoBytes;
 
-use super::super::{checks::wraps, session::Session, transfer::Transfer};
+use super::super::{
+    checks::{aligned, supported, wraps},
+    session::Session,
+    transfer::Transfer,
+};
 use crate::{
     error::Failed,
     memory::Lent,
     runtime::{GroupOp, Started, in_callback},
-    verbs::{DirectOp, RemoteAddr, SendOp},
+    verbs::{AtomicOp, DirectOp, RemoteAddr, SendOp},
 };
 
 impl Session {
@@ -39,8 +44,11 @@ impl Session {
     /// # }
     /// ```
     pub fn start_compare_swap(&self, remote: RemoteAddr, compare: u64, swap: u64) -> Transfer<u64> {
-        self.start_atomic(SendOp::CompareSwap { remote, compare, swap }, remote, |old| {
-            DirectOp::CompareSwap { remote, compare, swap, old }
+        self.start_word(SendOp::CompareSwap { remote, compare, swap }, remote, |old| DirectOp::CompareSwap {
+            remote,
+            compare,
+            swap,
+            old,
         })
     }
 
@@ -49,10 +57,39 @@ impl Session {
     /// # Errors
     /// As for [`start_compare_swap`](Self::start_compare_swap).
     pub fn start_fetch_add(&self, remote: RemoteAddr, add: u64) -> Transfer<u64> {
-        self.start_atomic(SendOp::FetchAdd { remote, add }, remote, |old| DirectOp::FetchAdd {
+        self.start_word(SendOp::FetchAdd { remote, add }, remote, |old| DirectOp::FetchAdd {
             remote,
             add,
             old,
+        })
+    }
+
+    /// Starts a [`fetch_op`](Self::fetch_op). The transfer returns the old value.
+    ///
+    /// # Errors
+    /// The transfer fails with [`RequestError::Unsupported`](crate::RequestError::Unsupported),
+    /// without any effect, if the session does not [support](Self::supports) the operation.
+    /// Otherwise as for [`start_compare_swap`](Self::start_compare_swap).
+    pub fn start_fetch_op(&self, remote: RemoteAddr, op: AtomicOp) -> Transfer<u64> {
+        if let Err(e) = supported([op].into_iter(), self.shared.atomic_ops) {
+            return Transfer::failed(e);
+        }
+        self.start_word(SendOp::FetchOp { remote, op }, remote, |old| DirectOp::FetchOp { remote, op, old })
+    }
+
+    /// Starts a [`load_u64`](Self::load_u64). The transfer returns the word.
+    ///
+    /// A load sees a started write only if it starts after the write is done.
+    ///
+    /// # Errors
+    /// As for [`load_u64`](Self::load_u64), without a buffer. A retry is safe.
+    pub fn start_load_u64(&self, remote: RemoteAddr) -> Transfer<u64> {
+        if let Err(e) = aligned(remote) {
+            return Transfer::failed(e);
+        }
+        self.start_word(SendOp::Read { remote }, remote, |word| DirectOp::Read {
+            remote,
+            out: word.as_mut_bytes(),
         })
     }
 
@@ -79,7 +116,29 @@ impl Session {
         self.start_fetch_add(remote, add).then(&self.shared.runtime, done);
     }
 
-    fn start_atomic(
+    /// Starts a [`fetch_op`](Self::fetch_op) and runs `done` with the old value, as
+    /// [`write_then`](Self::write_then).
+    pub fn fetch_op_then(
+        &self,
+        remote: RemoteAddr,
+        op: AtomicOp,
+        done: impl FnOnce(Result<u64, Failed<u64>>) + Send + 'static,
+    ) {
+        self.start_fetch_op(remote, op).then(&self.shared.runtime, done);
+    }
+
+    /// Starts a [`load_u64`](Self::load_u64) and runs `done` with the word, as
+    /// [`write_then`](Self::write_then).
+    pub fn load_u64_then(
+        &self,
+        remote: RemoteAddr,
+        done: impl FnOnce(Result<u64, Failed<u64>>) + Send + 'static,
+    ) {
+        self.start_load_u64(remote).then(&self.shared.runtime, done);
+    }
+
+    /// Starts a request that fills a word.
+    fn start_word(
         &self,
         op: SendOp,
         remote: RemoteAddr,

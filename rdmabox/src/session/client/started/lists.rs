@@ -5,7 +5,11 @@
 
 use std::sync::Arc;
 
-use super::super::{checks::list_fits, session::Session, transfer::Transfer};
+use super::super::{
+    checks::{list_fits, supported},
+    session::Session,
+    transfer::Transfer,
+};
 use crate::{
     error::Failed,
     memory::{Lent, OwnedOp, RecvBuf},
@@ -22,6 +26,9 @@ impl Session {
     /// # Errors
     /// The transfer fails with the list. Steps before the failed step have taken effect. It is
     /// unknown whether later steps have, and what the failed steps read is undefined.
+    /// [`RequestError::Unsupported`](crate::RequestError::Unsupported) and
+    /// [`RequestError::Invalid`](crate::RequestError::Invalid) refuse the whole list, without any
+    /// effect.
     ///
     /// ```
     /// # use rdmabox::{MemoryServer, OwnedOp, Session, SessionOptions};
@@ -40,7 +47,9 @@ impl Session {
     /// # }
     /// ```
     pub fn start_execute<B: RecvBuf>(&self, mut ops: Vec<OwnedOp<B>>) -> Transfer<Vec<OwnedOp<B>>> {
-        if let Err(e) = list_fits(ops.iter().map(OwnedOp::range), self.shared.runtime.max_message()) {
+        let fits = list_fits(ops.iter().map(OwnedOp::range), self.shared.runtime.max_message());
+        let atomics = ops.iter().filter_map(OwnedOp::atomic_op);
+        if let Err(e) = fits.and_then(|()| supported(atomics, self.shared.atomic_ops)) {
             return Transfer::finished(Err(e), ops);
         }
         // In a callback, inline execution could recurse: each callback could start the next list.
