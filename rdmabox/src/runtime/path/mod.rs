@@ -9,7 +9,6 @@ mod plug;
 mod pollers;
 mod post;
 mod qp_recovery;
-mod shift;
 mod submit;
 mod waits;
 

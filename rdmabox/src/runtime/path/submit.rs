@@ -15,14 +15,13 @@ use std::{sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 
-use super::shift::Shift;
 use crate::{
     batch::{Item, PlanLimits},
     error::RequestError,
     memory::Loan,
     runtime::{
         lane::Lane,
-        queue::{Batch, Combiner, CombinerGuard, GroupOp, Pending, READ, Request, WRITE},
+        queue::{Batch, Combiner, CombinerGuard, GroupOp, Pending, READ, Request, Shift, WRITE},
         state::Runtime,
         wait::Ticket,
     },

@@ -7,6 +7,7 @@ mod idle_parts;
 mod merge_queue;
 mod object_pool;
 mod request;
+mod shift;
 
 pub(crate) use self::batch::{Batch, Ready};
 pub(crate) use self::fences::FenceTracker;
@@ -15,3 +16,4 @@ pub(crate) use self::idle_parts::IdleParts;
 pub(crate) use self::merge_queue::{CombinerGuard, MergeQueue};
 pub(crate) use self::object_pool::ObjectPool;
 pub(crate) use self::request::{Combiner, Direction, GroupOp, Pending, READ, Request, WRITE};
+pub(crate) use self::shift::Shift;

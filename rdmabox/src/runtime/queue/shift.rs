@@ -16,7 +16,7 @@ const POSTS_PER_CLOCK_READ: u32 = 16;
 
 /// A thread's time as the combiner.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Shift {
+pub(crate) struct Shift {
     posts: u32,
     /// Time of the first clock read.
     began: Option<Instant>,
@@ -25,7 +25,7 @@ pub(super) struct Shift {
 
 impl Shift {
     /// Counts a post. Returns true if the shift is over.
-    pub(super) fn count_post(&mut self, now: impl FnOnce() -> Instant) -> bool {
+    pub(crate) fn count_post(&mut self, now: impl FnOnce() -> Instant) -> bool {
         self.posts = self.posts.wrapping_add(1);
         if self.posts.is_multiple_of(POSTS_PER_CLOCK_READ) {
             let now = now();
@@ -36,7 +36,7 @@ impl Shift {
     }
 
     /// Returns true if the shift is over.
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.is_over
     }
 }
