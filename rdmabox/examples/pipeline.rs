@@ -6,7 +6,14 @@
 //!
 //! Then everything is read back and compared. `cargo run --release -p rdmabox --example pipeline`
 //! starts a host in this process; with `-- --connect ADDRESS` the host is another process with at
-//! least 64 MiB (`examples/lend.rs`).
+//! least 64 MiB (`examples/lend.rs`). It prints, with other rates on another machine:
+//!
+//! ```text
+//! @@@
+//! ```
+//!
+//! The started pieces leave as one batch ([`Session::together`]), so adjacent pieces merge up to
+//! `max_merge_bytes`. The others find no neighbour: a piece of 1 MiB does not wait for one.
 
 use std::{
     error::Error,
@@ -86,7 +93,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         _ => return Err("usage: pipeline [--connect ADDRESS]".into()),
     };
     // Requests are posted even on mapped memory, so that there is something to count.
-    let session = Session::builder().direct(false).connect(&address)?;
+    let session = Session::builder().direct(false).max_merge_bytes(4 << 20).connect(&address)?;
     let base = MemoryServer::locate(&session)?.base();
     println!("64 pieces of 1 MiB, through {}", session.description());
     println!("| way           | MiB/s | merged | work requests | doorbells |");

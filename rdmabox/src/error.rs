@@ -79,10 +79,12 @@ pub enum RequestError {
     /// goes on if the peer still answers. After a call the session is closed.
     #[error("no completion within {0:?}")]
     Timeout(Duration),
-    /// The session is closed, by this side or because the peer is gone. It is unknown whether an
-    /// outstanding request took effect. A request made afterwards had no effect
-    /// ([`Session::is_connected`](crate::Session::is_connected)).
-    #[error("the session is closed: the peer is gone")]
+    /// The session has ended: this side closed it ([`Session::close`](crate::Session::close)), a
+    /// call failed, or the peer is gone. It is unknown whether an outstanding request took effect.
+    /// A request made afterwards had no effect
+    /// ([`Session::is_connected`](crate::Session::is_connected)). Connect a new session
+    /// ([`Session::reconnect`](crate::Session::reconnect)).
+    #[error("the session has ended: this side closed it, or the peer is gone")]
     Disconnected,
     /// The service gave up the call without a reply. The service defines the effects of such a
     /// call; the session goes on.

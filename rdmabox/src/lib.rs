@@ -38,7 +38,8 @@
 //! |-|-|
 //! | which requests are there, and which form suits my program | [`guide`], [`Session`] |
 //! | how do I lend memory, and serve calls | [`MemoryServer`], [`Host`], [`Service`] |
-//! | which option does what, and which counter shows it | [`SessionOptions`], [`StatsSnapshot`] |
+//! | which option does what, and which counter shows it | [`guide`](guide#options), [`SessionOptions`], [`StatsSnapshot`] |
+//! | how do I copy much data without a copy or a registration per request | [`guide`](guide#bulk-copies), [`Buffer`] |
 //! | what does `Ok` promise, and what is known after an error | [`guide`], [`RequestError`] |
 //! | how do I authenticate and encrypt | [`Key`], [`tls`] |
 //! | how do I use queue pairs myself | [`verbs`], [`provider`] |
@@ -46,7 +47,9 @@
 //! # Features and platforms
 //!
 //! Linux, 64 bits, little-endian; Rust 1.88 or later. Tests run on x86_64. Without features the
-//! crate has shared memory and TCP, and needs no C library.
+//! crate has shared memory and TCP. It links no C library, but its build needs a C compiler (`gcc`,
+//! `libc6-dev`) for `ring`, which `rustls` uses. The [`guide`](guide#quick-start) lists the packages
+//! for `ibverbs`.
 //!
 //! - `ibverbs`: RDMA devices and Soft-RoCE. libibverbs is loaded when a program first asks for a
 //!   device, so the program also starts where the library is missing.
@@ -55,12 +58,20 @@
 //!
 //! # Threads
 //!
-//! All types are `Send` and `Sync`, and a [`Session`] serves any number of threads. A blocked
-//! thread polls for its own completion. The crate starts these threads, and no others:
+//! All types are `Send` and `Sync`, except [`Reply`], which belongs to one call of a service. A
+//! [`Session`] serves any number of threads, by reference or as an `Arc`. A blocked thread polls for
+//! its own completion, and for the completions of others meanwhile. A callback and
+//! [`StartedReply`] run on the thread that finds the completion: it may be any thread that waits in
+//! the session. No method of a session blocks there; blocking requests fail with
+//! [`RequestError::Invalid`]. The methods of a [`Service`] run on threads of the host, several at
+//! the same time.
 //!
-//! | thread | of | when |
+//! A thread that waits with [`PollingMode::Adaptive`] polls while polling succeeds, then sleeps in
+//! the kernel. The crate starts these threads, and no others:
+//!
+//! | thread | of | when, and what it does |
 //! |-|-|-|
-//! | `rdmabox-engine` | each host and each session over shared memory; each host over TCP | moves the bytes of TCP peers, and notices the end of a peer |
+//! | `rdmabox-engine` | each host and each session over shared memory; each host over TCP | from the start. It moves the bytes of TCP peers, and notices the end of a peer |
 //! | `rdmabox-poll-N` | a session | when a started request first waits without a thread that polls |
 //! | `rdmabox-calls` | a session | when a [`PendingCall`] is first awaited |
 //! | `rdmabox-gather` | a session | when a small request is started while others are under way and no thread polls, or when one thread has posted for others for 1 ms |
@@ -73,11 +84,27 @@
 //!
 //! # Errors, panics, the end
 //!
-//! Requests return [`RequestError`], connecting [`ConnectError`], hosts [`HostError`]. Each variant
-//! says whether a retry is safe. Input from a peer never panics; a peer that breaks the protocol
-//! loses its session. Dropping a [`Session`] ends it without blocking ([`Session::close`] waits for
-//! started calls), and dropping a [`HostHandle`] stops the host
-//! and ends the sessions of its clients.
+//! | error | of | is a retry safe |
+//! |-|-|-|
+//! | [`RequestError`] | requests and calls | [`is_retryable`](RequestError::is_retryable) and [`outcome_unknown`](RequestError::outcome_unknown) tell |
+//! | [`Failed`] | started requests: a `RequestError` with the buffer | the same |
+//! | [`RemoteMrError`] | addresses of a [`RemoteMr`] | no: no request was made, and the same range fails again |
+//! | [`ConnectError`] | connecting | yes: nothing is left behind |
+//! | [`HostError`] | hosts and exports | yes, except for `StillMapped` and `DeviceStuck` |
+//! | [`CallError`] | what a service answers instead of a reply | the service defines it |
+//!
+//! Input from a peer never panics; a peer that breaks the protocol loses its session. The crate
+//! panics for mistakes of its caller alone, and each method that can has a section "Panics".
+//!
+//! | dropped value | effect | blocks |
+//! |-|-|-|
+//! | the last handle of a [`Session`] | ends it, as [`Session::close`] without a wait for started calls. Requests fail with [`RequestError::Disconnected`] | no |
+//! | [`Transfer`] | the request goes on; its buffer is dropped when it is done | no |
+//! | [`PendingCall`] | cancels the call; the host may execute it | no |
+//! | [`PendingReply`] | the call ends at the client with [`RequestError::Unanswered`] | no |
+//! | [`Export`] | later requests are refused; [`HostHandle::withdraw`] also waits for those under way | no |
+//! | [`HostHandle`] | stops the host, and ends the sessions of its clients | until its threads have ended |
+//! | [`Memory`] | unmaps it, when no export and no request uses it any more | no |
 //!
 //! # Safety
 //!

@@ -47,8 +47,14 @@ impl Keyring for HashMap<KeyId, Grant> {
 /// [`Host::listen`](crate::Host::listen) refuses values outside of the given ranges.
 ///
 /// ```
-/// let mut limits = rdmabox::Limits::default();
-/// limits.sessions_per_key = 2;
+/// use rdmabox::{Host, Limits};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut limits = Limits::default();
+/// limits.sessions = 20;
+/// let host = Host::new()?.limits(limits);
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -56,21 +62,22 @@ pub struct Limits {
     /// Maximum number of connections that belong to no session yet, at least 2. Each takes a
     /// thread and reads at most 160 bytes. With TLS it also reads a handshake, with at most 64 KiB
     /// kept. At the limit, a new connection evicts the oldest unauthenticated one of the source
-    /// with the most connections.
+    /// with the most connections. Default: 256.
     pub pending_connections: usize,
     /// Time limit for a connection to send its preamble and to prove its key, from 1 ms to a day.
+    /// Default: 5 s.
     pub introduction_timeout: Duration,
     /// Maximum number of sessions per kind of device, including sessions in the making, from 1 to
-    /// 10,000. An RDMA device with small completion queues has fewer.
+    /// 10,000. An RDMA device with small completion queues has fewer. Default: 1000.
     pub sessions: usize,
     /// Maximum number of sessions per key, at least 1. Each can use up to 5 MiB of the host's
-    /// memory.
+    /// memory. Default: 250.
     pub sessions_per_key: usize,
     /// Maximum number of data queue pairs of a session, from 1 to 16. A client that asks for more
-    /// is refused.
+    /// is refused. Default: 16.
     pub queue_pairs: usize,
     /// Number of threads that serve the calls of all sessions, per kind of device: from 1 to 64.
-    /// `None`: the number of processors, from 2 to 4.
+    /// `None`: the number of processors, from 2 to 4. Default: `None`.
     pub call_threads: Option<usize>,
 }
 

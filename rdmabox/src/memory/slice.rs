@@ -10,8 +10,12 @@ use std::{
 
 use super::{RecvBuf, SendBuf};
 
-/// A part of a buffer, for a started request of that part only. It owns the buffer, which
-/// [`into_inner`](Self::into_inner) gives back.
+/// A part of a buffer, for a started request of that part only. It owns the whole buffer, which
+/// [`into_inner`](Self::into_inner) gives back. It dereferences to the bytes of the part.
+///
+/// A started request of a slice returns the slice with its outcome:
+/// `transfer.wait()?.into_inner()` is the buffer. After a failure it is in
+/// [`Failed::buffer`](crate::Failed::buffer).
 ///
 /// ```
 /// use rdmabox::{MemoryServer, Session, SessionOptions, Slice};

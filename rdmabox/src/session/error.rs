@@ -8,7 +8,26 @@ use std::{fmt, io, time::Duration};
 use super::address::Address;
 use crate::{auth::LimitsError, mapping::MemoryError, provider::rdma::RdmaError, verbs::VerbsError};
 
-/// Error of connecting a session. Nothing is left behind; a retry is safe.
+/// Error of connecting a session. Nothing is left behind; a retry is safe. Each message names the
+/// address or the option.
+///
+/// | variant | a retry can succeed |
+/// |-|-|
+/// | `Unreachable`, `Timeout` | when the host runs and a route leads to it |
+/// | `UnresolvedName` | when the resolver knows the name |
+/// | `Authentication`, `Version`, `InvalidOption`, `Protocol` | only with another key, certificate, program, option or address |
+/// | `Refused` | if the host was at a limit: later. The reason tells |
+/// | `Device`, `Memory`, `Io` | when this machine has the resource again |
+/// | `Rdma` | when there is a device |
+///
+/// ```
+/// use rdmabox::{ConnectError, Session};
+///
+/// let address = "/run/no-such-service.sock".parse().unwrap();
+/// let error = Session::builder().connect(&address).unwrap_err();
+/// assert!(matches!(error, ConnectError::Unreachable { .. }));
+/// assert_eq!(error.to_string(), "unix:/run/no-such-service.sock: no server there: no such socket");
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {

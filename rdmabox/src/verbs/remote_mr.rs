@@ -18,6 +18,12 @@ use super::{Access, RemoteAddr};
 ///
 /// The checks prevent mistakes, and protect nothing: the host checks each request itself.
 ///
+/// It is a plain value of 24 bytes when encoded: the address of the first byte and its key, the
+/// rights, the length. Offsets and lengths are in bytes, and offsets count from the first byte of
+/// this range. It stays valid until the host ends the export, or the session ends
+/// ([`Session::reconnect`](crate::Session::reconnect)). A request with an invalid one fails with
+/// [`WcStatus::RemAccessErr`](crate::WcStatus::RemAccessErr), and breaks a queue pair.
+///
 /// ```
 /// use rdmabox::{MemoryServer, RemoteMrError, Session, SessionOptions};
 ///

@@ -35,9 +35,14 @@ fn addresses(dir: &tempfile::TempDir) -> [Address; 2] {
 
 /// Runs an example of a client with a host of this process on each provider.
 fn on_each_provider(name: &str, check: impl Fn(&str, Vec<String>)) {
+    on_each_provider_with(4 << 20, name, check);
+}
+
+/// The same with a host that lends `len` bytes.
+fn on_each_provider_with(len: usize, name: &str, check: impl Fn(&str, Vec<String>)) {
     let dir = tempfile::tempdir().unwrap();
     for (provider, address) in PROVIDERS.into_iter().zip(addresses(&dir)) {
-        let host: HostHandle = MemoryServer::listen(&[address], 4 << 20).unwrap();
+        let host: HostHandle = MemoryServer::listen(&[address], len).unwrap();
         // Twice: the memory is not as it was.
         for _ in 0..2 {
             check(provider, run(name, &["--connect", &host.addresses()[0].to_string()]));
@@ -158,6 +163,73 @@ fn work_queue_does_each_job_once() {
         check(run("work_queue", &["--connect", &server.address]));
         check(run("work_queue", &["--connect", &server.address]));
     }
+}
+
+#[test]
+fn bulk_copy_neither_copies_nor_registers_per_request() {
+    let check = |provider: &str, lines: Vec<String>| {
+        let title = format!("10000000 bytes there and back, through {provider}");
+        assert!(lines[0].starts_with(&title), "{lines:?}");
+        let counters = match provider {
+            "TCP" => "copied 0 bytes, registered memory 0 times, sent 20000000 bytes from registered buffers",
+            _ => "executed 20 requests in place",
+        };
+        assert_eq!(lines[1..], [counters]);
+    };
+    check("TCP", run("bulk_copy", &[]));
+    on_each_provider_with(10 << 20, "bulk_copy", check);
+}
+
+#[test]
+fn replicated_register_is_whole_and_outlives_a_host() {
+    let check_writes = |line: &str| {
+        let rest = line.strip_prefix("1000 writes to 2 hosts; each of ").unwrap();
+        let (reads, rest) = rest.split_once(" reads ").unwrap();
+        number(reads);
+        assert_eq!(rest, "found a whole value, and none older than before");
+    };
+    let lines = run("replicated_register", &[]);
+    check_writes(&lines[0]);
+    assert_eq!(lines[1..], ["one host stopped: the next write has 1 copy, and is read back"]);
+    let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    for (one, two) in addresses(&dirs[0]).into_iter().zip(addresses(&dirs[1])) {
+        let hosts = [one, two].map(|address| MemoryServer::listen(&[address], 4096).unwrap());
+        let [one, two] = hosts.each_ref().map(|host| host.addresses()[0].to_string());
+        // Twice: the second run finds the versions of the first one.
+        for _ in 0..2 {
+            let lines = run("replicated_register", &["--connect", &one, &two]);
+            check_writes(&lines[0]);
+            assert_eq!(lines.len(), 1);
+        }
+    }
+}
+
+#[test]
+fn pipeline_merges_what_it_starts_at_once() {
+    let check = |provider: &str, lines: Vec<String>| {
+        assert!(lines[0].starts_with(&format!("64 pieces of 1 MiB, through {provider}")), "{lines:?}");
+        let rows: Vec<_> = lines[3..]
+            .iter()
+            .map(|line| {
+                let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+                let ["", way, rate, merged, work_requests, doorbells, ""] = cells[..] else {
+                    panic!("{line:?}")
+                };
+                assert!(number(rate) > 0.0, "{line:?}");
+                (way, [merged, work_requests, doorbells].map(number))
+            })
+            .collect();
+        assert_eq!(
+            rows,
+            [
+                ("one at a time", [0.0, 64.0, 64.0]),
+                ("started", [48.0, 16.0, 16.0]),
+                ("callbacks", [0.0, 64.0, 64.0])
+            ]
+        );
+    };
+    check("TCP", run("pipeline", &[]));
+    on_each_provider_with(64 << 20, "pipeline", check);
 }
 
 #[test]

@@ -17,6 +17,26 @@ use crate::rpc::message::MAX_REASON;
 ///
 /// A string converts to [`Rejected`](Self::Rejected), so a service can return
 /// `Err("no such table".into())`.
+///
+/// | | the caller gets | session | log of the host |
+/// |-|-|-|-|
+/// | [`Rejected`](Self::Rejected) | `RequestError::Rejected` with the reason | goes on | nothing |
+/// | [`EndSession`](Self::EndSession) | `RequestError::Disconnected` | ends | the reason |
+///
+/// ```
+/// use rdmabox::CallError;
+///
+/// fn look_up(table: &[u8]) -> Result<u64, CallError> {
+///     match table {
+///         b"users" => Ok(7),
+///         // A client that sends this is broken.
+///         [] => Err(CallError::EndSession("empty name".into())),
+///         other => Err(format!("no table {}", String::from_utf8_lossy(other)))?,
+///     }
+/// }
+///
+/// assert_eq!(look_up(b"logs"), Err(CallError::Rejected("no table logs".into())));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {

@@ -77,77 +77,85 @@ impl CallsBy {
 ///
 /// [`Session::builder`](crate::Session::builder) has a method for each option. Connecting checks
 /// the values, and fails with [`ConnectError::InvalidOption`] for a value out of its range.
+/// [Options](crate::guide#options) tells which counter shows the effect of each option.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SessionOptions {
     /// The required provider. `None`: the provider of the address, or shared memory if a TCP
-    /// address belongs to this machine.
+    /// address belongs to this machine. A required provider fails rather than fall back. Default:
+    /// `None`.
     pub provider: Option<ProviderKind>,
-    /// The RDMA device, for `rdma:` addresses.
+    /// The RDMA device, for `rdma:` addresses. Default: the first device with an active port.
     pub rdma: RdmaOptions,
     /// The key that this client proves, and that the host must prove in turn. `None`: the client
-    /// proves nothing and accepts any host.
+    /// proves nothing and accepts any host. Default: `None`.
     pub key: Option<Key>,
     /// Encrypts the session and verifies the server's certificate. TCP addresses only, without a
     /// switch to shared memory. `None`: no encryption; a server that requires TLS refuses the
-    /// client.
+    /// client. Default: `None`.
     pub tls: Option<TlsClient>,
-    /// Number of data queue pairs, 1 to 16, each with its own completion queue.
+    /// Number of data queue pairs, 1 to 16, each with its own completion queue. Default: 4.
     pub queue_pairs: usize,
     /// Maximum bytes in flight, both directions together, counted in pages of 4 KiB. Requests are
     /// merged at most up to it. A single request or an ordered list that is longer goes alone, and
     /// is then the only one in flight. READs and WRITEs that wait for room take turns.
-    /// At least 1.
+    /// At least 1. Default: 7 MiB (7,340,032).
     pub window_bytes: u64,
-    /// Maximum bytes of a merged work request, at least a page of 4 KiB. Requests are neither split
-    /// nor merged beyond it. With several queue pairs it also bounds the bytes of a list of work
-    /// requests: a longer run is spread over the queue pairs.
+    /// Maximum bytes of a merged work request, at least a page of 4 KiB. Requests are not merged
+    /// beyond it. A longer request is not split. With several queue pairs it also bounds the bytes
+    /// of a list of work requests: a longer run is spread over the queue pairs. Default: 1 MiB.
     pub max_merge_bytes: u64,
     /// Admission policy that replaces the fixed window of `window_bytes`. It sees every request, so
-    /// it turns off [`direct`](Self::direct).
+    /// it turns off [`direct`](Self::direct). Default: `None`, the fixed window.
     pub admission: Option<Arc<dyn AdmissionPolicy>>,
-    /// How requests in the merge queue are combined.
+    /// How requests in the merge queue are combined. Default: [`BatchMode::Hybrid`].
     pub batch: BatchMode,
     /// Maximum bytes of a work request that is copied through pre-registered memory (preMR). For a
-    /// longer work request the caller's buffer is registered (dynMR).
+    /// longer work request the caller's buffer is registered (dynMR). At most 1 MiB counts, the
+    /// largest block of the pool. Default: 4096 bytes ([`PreMrThreshold::Bytes`]).
     pub pre_mr_threshold: PreMrThreshold,
-    /// How threads wait for completions.
+    /// How threads wait for completions. Default: [`PollingMode::Adaptive`].
     pub polling: PollingMode,
     /// Polls without a completion before adaptive polling blocks. `None`: adapts to recent success,
     /// up to 120 as in the paper. Over TCP up to 500, because a completion takes longer there. 0:
-    /// it blocks at once.
+    /// it blocks at once. Default: `None`.
     pub max_retry: Option<u32>,
     /// Maximum time that the TCP engine polls before it blocks, while that succeeds and no other
     /// thread wants its core. Waking the engine costs tens of microseconds per request; polling
-    /// occupies its core. Zero: it blocks at once. No effect over other providers.
+    /// occupies its core. Zero: it blocks at once. No effect over other providers. No counter of
+    /// the session shows it, because the engine's thread is not part of one session: compare the
+    /// latency and the CPU time of the process. Default: 400 µs.
     pub engine_look: Duration,
     /// Signals every n-th work request of a chain; the last one is always signaled. 0: only the
-    /// last one.
+    /// last one. Default: 0.
     pub signal_interval: u32,
-    /// Maximum bytes of a WRITE that travels inside its work request. 0: none. The default is cut
-    /// to the device's limit; any other value above that limit is refused.
+    /// Maximum bytes of a WRITE that travels inside its work request. 0: none. Default: 220, or the
+    /// device's limit if that is lower. Any other value above the device's limit is refused.
     pub max_inline: u32,
     /// Executes a request on the calling thread if the provider maps the host's memory and the
     /// request is the only one of its caller, as each started request is. It uses no queue, work
     /// request, completion or window. It is complete when the call returns. No effect over other
-    /// providers.
+    /// providers. Default: true.
     pub direct: bool,
     /// Receives the outcomes of started calls
     /// ([`Session::start_call`](crate::Session::start_call)). `None`: the outcomes are dropped.
+    /// Default: `None`.
     pub started_reply: Option<StartedReply>,
-    /// How calls are answered. Deferred replies are always sent as messages.
+    /// How calls are answered. Deferred replies are always sent as messages. Default:
+    /// [`CallsBy::Auto`].
     pub calls: CallsBy,
     /// Bytes of the READ that fetches a reply, including 24 bytes of framing. A longer reply takes
-    /// one more READ. 24 to 65,560. No effect with mapped memory.
+    /// one more READ. 24 to 65,560. No effect with mapped memory. Default: 1024.
     pub fetch_size: usize,
     /// Maximum duration of a request, more than zero and at most a day: of a blocking request from
     /// its start, of a transfer from the first wait for it. After a timeout the runtime
     /// discards the request's queue pair. The memory of the requests on it is free again, and it is
-    /// unknown whether they took effect.
+    /// unknown whether they took effect. Default: 10 s.
     pub operation_timeout: Duration,
-    /// Maximum duration of connecting, more than zero and at most a day.
+    /// Maximum duration of connecting, and of replacing a broken queue pair, more than zero and at
+    /// most a day. Default: 4 s.
     pub connect_timeout: Duration,
-    /// Faults to inject, for tests. Sessions with the same plan share its state.
+    /// Faults to inject, for tests. Sessions with the same plan share its state. Default: `None`.
     #[cfg(feature = "faults")]
     pub faults: Option<Arc<crate::provider::fault::Plan>>,
 }

@@ -194,7 +194,8 @@ impl Session {
         self.shared.provider
     }
 
-    /// Describes the transport, for people.
+    /// Describes the transport, for people: `TCP via tcp:10.0.0.1:7450`. The text in parentheses
+    /// after it says why the session does not use shared memory although the host is local.
     pub fn description(&self) -> String {
         let what = match self.shared.provider {
             ProviderKind::Shm => "shared memory",
@@ -270,24 +271,37 @@ impl Session {
             && (heard || !self.shared.control.is_over())
     }
 
-    /// Returns a buffer in registered memory, at most 1 MiB. `None` if the session's pool has no
-    /// free block of that length. Requests are staged through the rest of the pool (8 MiB); without
-    /// a free block they register their memory (`pool_misses`).
+    /// Returns a buffer of `len` bytes, at most 1 MiB, in the session's registered pool (8 MiB).
+    /// `None` for a longer one, or if the pool has no free block of that length: a block has a
+    /// power of two of bytes, at least 4 KiB. The buffer holds bytes of its last user.
+    ///
+    /// Short requests are copied through the rest of the pool. Without a free block they register
+    /// their memory ([`pool_misses`](StatsSnapshot::pool_misses)), so keep few such buffers.
     pub fn buffer(&self, len: usize) -> Option<Buffer> {
         self.shared.runtime.pooled(len)
     }
 
-    /// Allocates a zeroed buffer of any length in memory of its own. The buffer is registered once,
-    /// now. While it exists its requests find the registration in a cache (`cache_hits`).
+    /// Allocates a zeroed buffer of `len` bytes, of any length, in memory of its own. The buffer is
+    /// registered once, in this call. Its requests find the registration in a cache
+    /// ([`cache_hits`](StatsSnapshot::cache_hits)).
+    ///
+    /// The cache keeps 256 registrations, and 1 GiB of them. Beyond that it drops the registration
+    /// that was used least recently, and requests with that buffer register it each time.
     ///
     /// # Errors
-    /// No memory, or no room for another registration at the device. A retry is safe.
+    /// [`VerbsError::Os`] without memory, [`VerbsError::Limit`] if the device has no room for
+    /// another registration. A retry is safe.
     pub fn allocate(&self, len: usize) -> Result<Buffer, VerbsError> {
         self.shared.runtime.allocate(len)
     }
 
-    /// Returns the host's memory in place, if the provider maps it and it is readable: the mapping,
-    /// and the offset of `remote` in it. Other parties may write there at any time.
+    /// Returns the host's memory in place: the mapping, and the offset of `remote` in it in bytes.
+    /// Other parties may write there at any time. `None` if the provider does not map memory (TCP,
+    /// RDMA), or if the `len` bytes are not in memory that this client may read.
+    ///
+    /// The mapping outlives the session and the export. A host that withdraws the export
+    /// ([`HostHandle::withdraw`](crate::HostHandle::withdraw)) does not wait for it, so drop it
+    /// soon.
     pub fn map(&self, remote: RemoteAddr, len: u64) -> Option<(Arc<Memory>, usize)> {
         self.shared.runtime.map(remote, len, Access::REMOTE_READ)
     }
@@ -314,11 +328,13 @@ impl Session {
         self.shared.runtime.stage_threshold()
     }
 
-    /// Ends the session. Outstanding and later requests fail with
-    /// [`RequestError::Disconnected`](crate::RequestError::Disconnected).
+    /// Ends the session, for all of its handles. Outstanding and later requests fail with
+    /// [`RequestError::Disconnected`](crate::RequestError::Disconnected), and started requests
+    /// return their buffers with it. Closing a session again has no effect.
+    ///
     /// Outside of a callback, this first waits for [started](Self::start_call) calls, at most for
-    /// `limit` and for the operation timeout. [`finish_calls`](Self::finish_calls) tells whether
-    /// they were answered.
+    /// `limit` and for the operation timeout. With a `limit` of zero it does not wait. To learn
+    /// whether they were answered, call [`finish_calls`](Self::finish_calls) before.
     pub fn close(&self, limit: Duration) {
         if !in_callback() && !self.shared.rpc.is_dead() && !limit.is_zero() {
             // Callers that need the outcome have called `finish_calls` themselves.

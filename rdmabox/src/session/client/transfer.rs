@@ -32,6 +32,18 @@ use crate::{
 /// load the word. A dropped transfer goes on, and its buffer is dropped when the transfer is done.
 /// A transfer that is only kept may make no progress: over TCP a thread has to wait for it, await
 /// it or drop it.
+///
+/// | started by | `B` | success | failure |
+/// |-|-|-|-|
+/// | `start_write`, `start_read` | the buffer | the buffer | the buffer, in [`Failed::buffer`] |
+/// | `start_atomic`, `start_compare_swap`, `start_fetch_add` | `u64` | the old value | no buffer |
+/// | `start_load_u64` | `u64` | the word | no buffer |
+/// | `start_execute` | the list, `Vec<OwnedOp<_>>` | the list | the list |
+///
+/// Each transfer that is waited for ends. A thread waits at most for the operation timeout. A
+/// transfer that is awaited, dropped, or has a callback fails at most one and a half operation
+/// timeouts after it was posted. It then fails with [`RequestError::Timeout`] in all cases, and its
+/// queue pair is replaced.
 #[must_use = "the buffer comes back with the outcome"]
 pub struct Transfer<B: Send + 'static> {
     /// `None` after the outcome was returned.

@@ -51,7 +51,40 @@ use crate::{
     verbs::{Access, AtomicScope, Device, DeviceAttr, ProtectionDomain},
 };
 
-/// A host that does not listen yet. It exports memory and collects options.
+/// A host that does not listen yet. It exports memory and collects options. Each method that takes
+/// `self` sets an option; [`listen`](Self::listen) starts the host.
+///
+/// | option | default |
+/// |-|-|
+/// | [`rdma`](Self::rdma) | the first device with an active port, if an address is `rdma:` |
+/// | [`fencing`](Self::fencing) | no lease; no client is killed |
+/// | [`engine_look`](Self::engine_look) | 400 µs |
+/// | [`tether`](Self::tether) | none |
+/// | [`limits`](Self::limits) | 1000 sessions; see [`Limits`] |
+/// | [`keys`](Self::keys) | none: every peer is accepted over TCP and RDMA |
+/// | [`any_local_user`](Self::any_local_user) | false |
+/// | [`allow_mixed_atomics`](Self::allow_mixed_atomics) | false |
+/// | [`tls`](Self::tls) | none |
+///
+/// ```
+/// use std::sync::Arc;
+/// use rdmabox::{Access, Host, Memory, MemoryServer, Session};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let host = Host::new()?;
+/// let memory = Arc::new(Memory::shared("readings", 4096)?);
+/// // Clients may read it. This process writes it.
+/// let export = host.export(&memory, Access::REMOTE_READ)?;
+/// let host = host.listen(&["127.0.0.1:0".parse()?], Arc::new(MemoryServer::new(export)))?;
+/// memory.write(0, b"42");
+///
+/// let session = Session::builder().connect(&host.addresses()[0])?;
+/// let mut reading = [0; 2];
+/// session.read(MemoryServer::locate(&session)?.for_read(0, 2)?, &mut reading)?;
+/// assert_eq!(&reading, b"42");
+/// # Ok(())
+/// # }
+/// ```
 pub struct Host {
     device: Arc<SoftDevice>,
     /// Indexed by domain.
@@ -76,6 +109,10 @@ impl std::fmt::Debug for Host {
 
 impl Host {
     /// Creates a host with default options.
+    ///
+    /// # Errors
+    /// [`HostError::Verbs`] if the process has no file descriptors or no threads left. A retry is
+    /// safe.
     pub fn new() -> Result<Host, HostError> {
         let device = SoftDevice::new()?;
         let pds = Mutex::new(vec![device.alloc_pd()?]);
@@ -94,7 +131,7 @@ impl Host {
         })
     }
 
-    /// Sets the device for RDMA addresses.
+    /// Sets the device for RDMA addresses. Default: the first device with an active port.
     #[must_use]
     pub fn rdma(self, rdma: RdmaOptions) -> Host {
         Host { rdma, ..self }
@@ -106,8 +143,9 @@ impl Host {
         Host { fencing, ..self }
     }
 
-    /// Sets how long the TCP engine polls before it blocks, as
-    /// [`SessionOptions::engine_look`](crate::SessionOptions).
+    /// Sets the maximum time that the TCP engine polls before it blocks, as
+    /// [`SessionOptions::engine_look`](crate::SessionOptions::engine_look). Zero: it blocks at
+    /// once. Default: 400 µs.
     #[must_use]
     pub fn engine_look(self, look: Duration) -> Host {
         self.device.engine_look(look);
@@ -174,7 +212,11 @@ impl Host {
         Host { tls: Some(tls), ..self }
     }
 
-    /// Creates another protection domain, for the sessions of some [`Grant`](crate::Grant)s.
+    /// Creates another protection domain, for the sessions of some [`Grant`](crate::Grant)s. A
+    /// domain lasts as long as the host.
+    ///
+    /// # Errors
+    /// [`HostError::Verbs`] if the device has no further domain. A retry is safe.
     pub fn domain(&self) -> Result<Domain, HostError> {
         let mut pds = self.pds.lock();
         pds.push(self.device.alloc_pd()?);
@@ -183,11 +225,18 @@ impl Host {
 
     /// Exports all of `memory` in the default domain, with the given access. Peers without a key
     /// are in that domain, and so are peers whose key names no other domain.
+    ///
+    /// # Errors
+    /// [`HostError::Verbs`] if the device has no room for another region. Nothing is exported then,
+    /// and a retry is safe.
     pub fn export(&self, memory: &Arc<Memory>, access: Access) -> Result<Export, HostError> {
         self.export_in(Domain::default(), memory, access)
     }
 
     /// Exports all of `memory` to the peers of one domain, with the given access.
+    ///
+    /// # Errors
+    /// As for [`export`](Self::export).
     ///
     /// # Panics
     /// If the domain belongs to another host.
@@ -204,7 +253,8 @@ impl Host {
     /// [`HostHandle::export_range`].
     ///
     /// # Errors
-    /// [`VerbsError::Range`](crate::verbs::VerbsError::Range) if the part is not inside the memory.
+    /// [`HostError::Verbs`] with [`VerbsError::Range`](crate::verbs::VerbsError::Range) if the part
+    /// is not inside the memory. Otherwise as for [`export`](Self::export).
     ///
     /// # Panics
     /// If the domain belongs to another host.
@@ -324,10 +374,18 @@ impl Host {
     }
 }
 
-/// A serving host. Dropping it stops the host: it ends every session, removes its Unix sockets and
+/// A host that serves. [`Host::listen`] and [`MemoryServer::listen`](crate::MemoryServer::listen)
+/// return it. It can be shared by threads, and exports memory while it serves
+/// ([`export_range`](Self::export_range), [`withdraw`](Self::withdraw)).
+///
+/// Dropping it stops the host: it ends every session, calls
+/// [`Service::disconnected`](crate::Service::disconnected) for each, removes its Unix sockets, and
 /// joins its threads. Clients get
-/// [`RequestError::Disconnected`](crate::RequestError::Disconnected). Afterwards the memory can be
-/// exported by another host, at the same addresses.
+/// [`RequestError::Disconnected`](crate::RequestError::Disconnected). The drop blocks: for service
+/// calls that are running, and up to 3 seconds for local clients that do not release mapped memory
+/// ([`Peer::clings`](crate::Peer::clings)). Do not drop it in a call of its own service, whose
+/// thread the drop would wait for. Afterwards another host can export the memory, at the same
+/// addresses.
 #[derive(Debug)]
 pub struct HostHandle {
     pub(super) inner: Arc<Inner>,
@@ -335,7 +393,8 @@ pub struct HostHandle {
 }
 
 impl HostHandle {
-    /// Returns the bound addresses. Port 0 is replaced by the actual port.
+    /// Returns the bound addresses, in the order given to [`Host::listen`]. Port 0 is replaced by
+    /// the actual port.
     pub fn addresses(&self) -> &[Address] {
         &self.inner.addresses
     }
@@ -347,7 +406,7 @@ impl HostHandle {
         self.inner.atomic_scope(provider)
     }
 
-    /// Returns a handle that ends single sessions.
+    /// Returns a handle that ends single sessions. Any number of threads may have a clone.
     pub fn ender(&self) -> SessionTerminator {
         SessionTerminator(Arc::downgrade(&self.inner))
     }

@@ -128,7 +128,8 @@ impl Peer {
         self.to_string()
     }
 
-    /// Returns the address at which this peer finds the first byte of an export of its domain.
+    /// Returns the address at which this peer finds the first byte of an export of its domain. It
+    /// is that of [`remote_mr`](Self::remote_mr), without length and rights.
     pub fn remote_addr(&self, export: &Export) -> RemoteAddr {
         self.remote_mr(export).base()
     }
@@ -156,7 +157,13 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Memory that peers may access. Dropping it revokes the access: later requests are refused.
+/// Memory that peers may access: a registration of a part of a [`Memory`], with rights, for the
+/// peers of one domain. [`Host::export`](crate::Host::export) and
+/// [`HostHandle::export`](crate::HostHandle::export) make it. Usually the service keeps it, and
+/// tells each client the address ([`Peer::remote_mr`]).
+///
+/// It keeps the memory mapped. Dropping it revokes the access: later requests are refused, with
+/// [`WcStatus::RemAccessErr`](crate::WcStatus::RemAccessErr).
 ///
 /// A drop does not wait: a request that is under way may still access the memory, which stays
 /// mapped until then. [`HostHandle::withdraw`](crate::HostHandle::withdraw) waits, so that the

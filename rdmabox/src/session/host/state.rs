@@ -36,18 +36,29 @@ use crate::{
 ///
 /// A client with mapped memory (shared memory) must release the mapping itself, and a running
 /// client does so at once. If a client does not release the mapping within 3 seconds, the host
-/// waits for the end of its process. Until then
-/// [`Service::disconnected`] is not called, and the service reuses
-/// nothing.
+/// waits for the end of its process. Until then the host does not call
+/// [`Service::disconnected`], and the service reuses nothing.
+///
+/// ```
+/// use std::time::Duration;
+/// use rdmabox::{Fencing, Host};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut fencing = Fencing::default();
+/// fencing.lease = Some(Duration::from_secs(10));
+/// let host = Host::new()?.fencing(fencing);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fencing {
     /// Length of the lease. A client that stays silent for this long loses its session. Clients
     /// renew three times per lease by themselves. `None`: a session lasts until its connection
-    /// ends.
+    /// ends. Default: `None`.
     pub lease: Option<Duration>,
     /// Kills (SIGKILL) a local client that does not release mapped memory, instead of waiting
-    /// without limit. The host must run as the same user or have CAP_KILL.
+    /// without limit. The host must run as the same user or have CAP_KILL. Default: false.
     pub kill: bool,
 }
 

@@ -3,7 +3,7 @@
 use rdmabox::{ProviderKind, Session, provider::rdma, stats::StatsSnapshot};
 
 use super::{offsets, submit};
-use crate::support::{at, base, on_each_that_posts};
+use crate::support::{at, base, on_each_that_posts, pattern};
 
 #[test]
 fn the_threshold_decides_for_single_and_merged_requests() {
@@ -65,6 +65,33 @@ fn requests_register_their_memory_while_the_pool_is_in_use() {
         }
         drop(held);
         assert_eq!(counted(&submit(&session, true, &[base], 1000)), (0, 1000, 0, 0));
+    });
+}
+
+#[test]
+fn a_buffer_of_another_session_is_ordinary_memory_and_outlives_its_session() {
+    on_each_that_posts(|mut f| {
+        f.options.max_inline = 0;
+        let (owner, session) = (f.connect(), f.connect());
+        let base = base(&session);
+        let buffers = [owner.allocate(8192).unwrap(), owner.buffer(8192).unwrap()];
+        let mut owner = Some(owner);
+        for (seed, mut buffer) in buffers.into_iter().enumerate() {
+            buffer.copy_from_slice(&pattern(8192, seed));
+            for (len, copied, registrations) in [(4096, 4096, 0), (8192, 0, 1)] {
+                let before = session.stats();
+                let sent = session.start_write(base, buffer.slice(..len)).wait().unwrap();
+                let read = session.start_read(base, sent).wait().unwrap();
+                let took = session.stats().since(&before);
+                assert_eq!((took.registered_bytes, took.cache_hits), (0, 0), "{len}");
+                assert_eq!((took.pre_mr_bytes, took.registrations), (2 * copied, 2 * registrations), "{len}");
+                buffer = read.into_inner();
+                assert!(*buffer == *pattern(8192, seed));
+                // The second request of each buffer comes after the end of its session.
+                owner = None;
+            }
+        }
+        assert!(owner.is_none());
     });
 }
 
