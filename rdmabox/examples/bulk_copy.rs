@@ -11,7 +11,7 @@
 //!
 //! ```text
 //! 10000000 bytes there and back, through TCP via tcp:127.0.0.1:43023 (not shared memory: ...)
-//! copied 0 bytes, registered memory 0 times, sent 20000000 bytes from registered buffers
+//! 20 requests: copied 0 bytes, registered 8 buffers, moved 20000000 bytes in registered memory
 //! ```
 //!
 //! Over shared memory the last line is `executed 20 requests in place`.
@@ -113,8 +113,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("executed {} requests in place", stats.direct);
     } else {
         println!(
-            "copied {} bytes, registered memory {} times, sent {} bytes from registered buffers",
-            stats.pre_mr_bytes, stats.registrations, stats.registered_bytes
+            "{} requests: copied {} bytes, registered {} buffers, moved {} bytes in registered memory",
+            stats.read_requests + stats.write_requests,
+            stats.pre_mr_bytes,
+            stats.registrations,
+            stats.registered_bytes
         );
     }
     Ok(())

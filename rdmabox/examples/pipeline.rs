@@ -9,11 +9,17 @@
 //! least 64 MiB (`examples/lend.rs`). It prints, with other rates on another machine:
 //!
 //! ```text
-//! @@@
+//! 64 pieces of 1 MiB, through TCP via tcp:127.0.0.1:46639 (not shared memory: ...)
+//! | way           | MiB/s | merged | work requests | doorbells |
+//! |---------------|-------|--------|---------------|-----------|
+//! | one at a time |  1054 |      0 |            64 |        64 |
+//! | started       |  1077 |     48 |            16 |        16 |
+//! | callbacks     |  1720 |     38 |            26 |        25 |
 //! ```
 //!
-//! The started pieces leave as one batch ([`Session::together`]), so adjacent pieces merge up to
-//! `max_merge_bytes`. The others find no neighbour: a piece of 1 MiB does not wait for one.
+//! A blocking WRITE finds no neighbour. The started pieces leave as one batch
+//! ([`Session::together`]), so adjacent pieces merge up to `max_merge_bytes`, here 4 MiB. Callbacks
+//! of one poll start their pieces together, so the number of pieces that merge depends on time.
 
 use std::{
     error::Error,

@@ -1,9 +1,9 @@
 //! A register with a copy on each of two hosts, written in parallel.
 //!
 //! A register holds a version and a value. A write sends an ordered list to each host, all in one
-//! round trip ([`across`]): first the value, then the version that publishes it. Each copy has two
-//! slots, so the published value stays in place while the writer writes the next one. A reader
-//! takes the newest of the copies. If a host fails, writer and readers go on with the other copy.
+//! round trip ([`across`]): first the value, then the version that publishes it. Each copy has
+//! eight slots, so a published value stays in place during the next seven writes. A reader takes
+//! the newest of the copies. If a host fails, writer and readers go on with the other copy.
 //!
 //! One writer at a time: a program with several gives them turns by a lock, for example by
 //! compare-and-swap of a word of the first host.
@@ -30,11 +30,13 @@ use rdmabox::{Address, MemoryServer, Op, RemoteAddr, RequestError, Session, acro
 
 /// Length of a value in bytes.
 const VALUE: u64 = 1024;
-/// Offset of the first slot. The version is the first word.
-const SLOTS: u64 = 64;
+/// Number of values that a host holds.
+const SLOTS: u64 = 8;
+/// Offset of the first value. The version is the first word.
+const VALUES: u64 = 64;
 const WRITES: u64 = 1000;
 
-/// The copy of the register on one host. Version N is in slot N modulo 2.
+/// The copy of the register on one host. Version N is in slot N modulo 8.
 struct Replica {
     session: Arc<Session>,
     base: RemoteAddr,
@@ -43,12 +45,12 @@ struct Replica {
 impl Replica {
     fn open(address: &Address) -> Result<Replica, Box<dyn Error>> {
         let session = Session::builder().connect(address)?;
-        let base = MemoryServer::locate(&session)?.slice(..SLOTS + 2 * VALUE)?.base();
+        let base = MemoryServer::locate(&session)?.slice(..VALUES + SLOTS * VALUE)?.base();
         Ok(Replica { session, base })
     }
 
     fn slot(&self, version: u64) -> RemoteAddr {
-        self.base.at(SLOTS + version % 2 * VALUE)
+        self.base.at(VALUES + version % SLOTS * VALUE)
     }
 
     fn read(&self) -> Result<(u64, Vec<u8>), RequestError> {
@@ -56,8 +58,8 @@ impl Replica {
         loop {
             let version = self.session.load_u64(self.base)?;
             self.session.read(self.slot(version), &mut value)?;
-            // The writer changes this slot only after it has published the next version.
-            if self.session.load_u64(self.base)? == version {
+            // The writer uses this slot again when it has published the seventh version after it.
+            if self.session.load_u64(self.base)? < version + SLOTS - 1 {
                 return Ok((version, value));
             }
         }
@@ -144,7 +146,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["--connect", one, two] => run(&[one.parse()?, two.parse()?]).map(drop),
         [] => {
-            let listen = || MemoryServer::listen(&["127.0.0.1:0".parse::<Address>().unwrap()], 4096);
+            let listen = || MemoryServer::listen(&["127.0.0.1:0".parse::<Address>().unwrap()], 16 << 10);
             let (one, two) = (listen()?, listen()?);
             let addresses = [one.addresses()[0].clone(), two.addresses()[0].clone()];
             let last = run(&addresses)?;

@@ -41,16 +41,16 @@ pub enum LatencyTarget {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LatencyWindowOptions {
-    /// Minimum window in bytes.
+    /// Minimum window in bytes. Default: 64 KiB.
     pub min: u64,
-    /// Maximum window in bytes.
+    /// Maximum window in bytes. Default: 64 MiB.
     pub max: u64,
-    /// Initial window in bytes.
+    /// Initial window in bytes. Default: 7 MiB.
     pub start: u64,
     /// Bytes by which one window of quick completions increases the window; five times as many
-    /// after five consecutive increases.
+    /// after five consecutive increases. Default: 16 KiB.
     pub step: u64,
-    /// Target latency.
+    /// Target latency. Default: [`LatencyTarget::Learned`] with a slack of 100 µs.
     pub target: LatencyTarget,
 }
 

@@ -1,12 +1,48 @@
 //! Admission control: limits the number of bytes in flight.
 //!
-//! [`Admission`] counts the bytes and an [`AdmissionPolicy`] decides. A request that is not
+//! A session counts the bytes in flight, and an [`AdmissionPolicy`] decides. A request that is not
 //! admitted stays in the merge queue, where it can still merge, and its owner retries after a
-//! completion. [`StaticWindow`] is the policy that the RDMAbox paper measures. [`LatencyWindow`]
-//! finds the window size itself, for which the paper leaves a hook (section IV-A).
+//! completion. [`StaticWindow`] is the policy that the RDMAbox paper measures, and that a session
+//! has by default. [`LatencyWindow`] finds the window size itself, for which the paper leaves a hook
+//! (section IV-A). [`SessionBuilder::admission`](crate::SessionBuilder::admission) sets a policy.
+//!
+//! ```
+//! use std::{sync::Arc, time::Duration};
+//! use rdmabox::{MemoryServer, Session, admission::{AdmissionPolicy, LatencyWindow, StaticWindow}};
+//!
+//! /// A fixed window that reports slow completions.
+//! #[derive(Debug)]
+//! struct Reporting(StaticWindow);
+//!
+//! impl AdmissionPolicy for Reporting {
+//!     fn admit(&self, in_flight_bytes: u64, request_bytes: u64) -> bool {
+//!         self.0.admit(in_flight_bytes, request_bytes)
+//!     }
+//!
+//!     fn window(&self) -> u64 {
+//!         self.0.window()
+//!     }
+//!
+//!     fn on_complete(&self, bytes: u64, latency: Duration) {
+//!         if latency > Duration::from_secs(1) {
+//!             eprintln!("{bytes} bytes took {latency:?}");
+//!         }
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let host = MemoryServer::listen(&["127.0.0.1:0".parse()?], 4096)?;
+//! # let address = &host.addresses()[0];
+//! let policy = Arc::new(LatencyWindow::new(Default::default()));
+//! let adaptive = Session::builder().admission(policy).connect(address)?;
+//! let policy = Arc::new(Reporting(StaticWindow::new(1 << 20)));
+//! let reporting = Session::builder().admission(policy).connect(address)?;
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! # Concurrency
-//! Any thread may call every method. `Admission` uses atomics, never queues and never waits.
+//! Any thread may call every method. The counter uses atomics, never queues and never waits.
 
 mod latency_window;
 mod static_window;
@@ -29,8 +65,8 @@ pub trait AdmissionPolicy: Send + Sync + fmt::Debug {
     /// Returns true if a request of `request_bytes` may be posted while `in_flight_bytes` are in
     /// flight. Both are whole pages.
     ///
-    /// A policy must admit any request when nothing is in flight; [`Admission`] does not ask it in
-    /// this case.
+    /// A request is admitted without a call of this method when nothing is in flight, so each
+    /// request is posted at some time.
     fn admit(&self, in_flight_bytes: u64, request_bytes: u64) -> bool;
 
     /// Returns the current size of the window in bytes. Requests are not merged beyond it: a merged

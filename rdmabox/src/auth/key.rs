@@ -154,7 +154,9 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A key: a name and a secret.
+/// A key: a name and a secret. A client gives it to
+/// [`SessionBuilder::key`](crate::SessionBuilder::key), a host has a
+/// [`Keyring`](crate::Keyring). [Keys](crate::guide#keys) has an example.
 // Exhaustive: a key has these two parts, in key files and in the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {

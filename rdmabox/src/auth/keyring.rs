@@ -30,7 +30,8 @@ impl Grant {
     }
 }
 
-/// The keys of a host ([`Host::keys`](crate::Host::keys)).
+/// The keys of a host ([`Host::keys`](crate::Host::keys)). A `HashMap<KeyId, Grant>` is one;
+/// [Keys](crate::guide#keys) has an example.
 pub trait Keyring: Send + Sync + 'static {
     /// Returns the rights of a key, `None` for an unknown key. Called once for each requested
     /// session.

@@ -16,7 +16,7 @@ use super::{PreMrBuf, RecvBuf, SendBuf, Slice, own_buf::OwnBuf};
 /// | length | any | up to 1 MiB |
 /// | memory | pages of its own, registered when allocated | a block of the session's pool of 8 MiB |
 /// | content at first | zeros | the bytes of the block's last user |
-/// | a request in it counts | `cache_hits`, `registered_bytes` | `registered_bytes` |
+/// | a request with it counts | `cache_hits`, `registered_bytes` | `registered_bytes` |
 /// | drop | ends the registration, returns the pages to the system | returns the block to the pool |
 ///
 /// The buffer may outlive its session. Another session may use it, too: its bytes are then ordinary
@@ -39,7 +39,8 @@ use super::{PreMrBuf, RecvBuf, SendBuf, Slice, own_buf::OwnBuf};
 /// let buffer = session.start_read(base, buffer).wait()?;
 /// assert_eq!(&buffer[..5], b"hello");
 /// let stats = session.stats();
-/// assert_eq!((stats.registrations, stats.pre_mr_bytes), (0, 0));
+/// // The one registration is that of the buffer.
+/// assert_eq!((stats.registrations, stats.pre_mr_bytes), (1, 0));
 /// assert_eq!(stats.registered_bytes, (1 << 19) + (1 << 20));
 /// # Ok(())
 /// # }

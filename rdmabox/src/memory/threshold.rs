@@ -5,8 +5,17 @@ use std::{fmt, str::FromStr};
 use crate::size;
 
 /// Size limit of work requests that use the pre-registered pool (preMR). For longer requests the
-/// runtime registers the caller's memory (dynMR). The text form is `auto` or a [size]: `4096`,
-/// `4k`, `1m`.
+/// runtime registers the caller's memory (dynMR). The text form is `auto` or a number of bytes, with
+/// an optional suffix `k`, `m` or `g` for units of 1024: `4096`, `4k`, `1m`.
+///
+/// ```
+/// use rdmabox::{PreMrThreshold, Session};
+///
+/// let threshold: PreMrThreshold = "64k".parse()?;
+/// assert_eq!(threshold, PreMrThreshold::Bytes(65_536));
+/// let builder = Session::builder().pre_mr_threshold(threshold);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum PreMrThreshold {

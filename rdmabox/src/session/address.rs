@@ -7,6 +7,16 @@ use std::{fmt, path::PathBuf, str::FromStr};
 
 /// Address to listen on or to connect to: `unix:/path`, `tcp:host:port`, `rdma:host:port`, or
 /// short `/path` and `host:port`. An IPv6 address stands in brackets.
+///
+/// ```
+/// use rdmabox::{Address, ProviderKind};
+///
+/// let socket: Address = "/run/counter.sock".parse()?;
+/// let port: Address = "[::1]:7450".parse()?;
+/// assert_eq!((socket.provider(), port.provider()), (ProviderKind::Shm, ProviderKind::Tcp));
+/// assert_eq!(port.to_string(), "tcp:[::1]:7450");
+/// # Ok::<(), rdmabox::AddressError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Address {

@@ -187,13 +187,14 @@ counters! {
     /// Bytes copied through the pre-registered pool.
     pre_mr_bytes,
     /// Work requests that were to be copied, but found no free block in the pool: their memory was
-    /// registered instead. Buffers of `Session::buffer` occupy the pool, too.
+    /// registered instead. Buffers of [`Session::buffer`](crate::Session::buffer) occupy the pool,
+    /// too.
     pool_misses,
     /// Bytes transferred from or to memory that was registered for the request.
     dyn_mr_bytes,
     /// Bytes transferred from or to memory that its owner had registered.
     registered_bytes,
-    /// Memory registrations for requests.
+    /// Memory registrations, for requests and by [`Session::allocate`](crate::Session::allocate).
     registrations,
     /// Registrations that the cache saved.
     cache_hits,

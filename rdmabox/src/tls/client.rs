@@ -60,7 +60,7 @@ impl TlsClientFiles {
 }
 
 /// TLS configuration of a client. A client with it connects over TCP with TLS only. Clones share
-/// the certificates.
+/// the certificates. [TLS](crate::guide#tls) has an example.
 #[derive(Clone)]
 pub struct TlsClient {
     files: TlsClientFiles,
@@ -76,6 +76,9 @@ impl fmt::Debug for TlsClient {
 
 impl TlsClient {
     /// Reads the files.
+    ///
+    /// # Errors
+    /// [`TlsError`] names the file, or the invalid name. A retry is safe.
     pub fn load(files: &TlsClientFiles) -> Result<TlsClient, TlsError> {
         let name = files.name.as_deref().map(server_name).transpose()?;
         let config = Arc::new(RwLock::new(files.read()?));

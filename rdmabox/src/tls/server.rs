@@ -69,6 +69,7 @@ impl TlsServerFiles {
 }
 
 /// Certificates of a host. A host with them accepts TCP clients with TLS only.
+/// [TLS](crate::guide#tls) has an example.
 pub struct TlsServer {
     files: TlsServerFiles,
     config: RwLock<Arc<ServerConfig>>,
@@ -85,6 +86,9 @@ pub(crate) const HANDSHAKE_RECORD: u8 = 22;
 
 impl TlsServer {
     /// Reads the files.
+    ///
+    /// # Errors
+    /// [`TlsError`] names the file. A retry is safe.
     pub fn load(files: TlsServerFiles) -> Result<TlsServer, TlsError> {
         let config = RwLock::new(files.read()?);
         Ok(TlsServer { files, config })

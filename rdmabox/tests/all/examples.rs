@@ -171,7 +171,9 @@ fn bulk_copy_neither_copies_nor_registers_per_request() {
         let title = format!("10000000 bytes there and back, through {provider}");
         assert!(lines[0].starts_with(&title), "{lines:?}");
         let counters = match provider {
-            "TCP" => "copied 0 bytes, registered memory 0 times, sent 20000000 bytes from registered buffers",
+            "TCP" => {
+                "20 requests: copied 0 bytes, registered 8 buffers, moved 20000000 bytes in registered memory"
+            }
             _ => "executed 20 requests in place",
         };
         assert_eq!(lines[1..], [counters]);
@@ -193,7 +195,7 @@ fn replicated_register_is_whole_and_outlives_a_host() {
     assert_eq!(lines[1..], ["one host stopped: the next write has 1 copy, and is read back"]);
     let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
     for (one, two) in addresses(&dirs[0]).into_iter().zip(addresses(&dirs[1])) {
-        let hosts = [one, two].map(|address| MemoryServer::listen(&[address], 4096).unwrap());
+        let hosts = [one, two].map(|address| MemoryServer::listen(&[address], 16 << 10).unwrap());
         let [one, two] = hosts.each_ref().map(|host| host.addresses()[0].to_string());
         // Twice: the second run finds the versions of the first one.
         for _ in 0..2 {
@@ -219,14 +221,11 @@ fn pipeline_merges_what_it_starts_at_once() {
                 (way, [merged, work_requests, doorbells].map(number))
             })
             .collect();
-        assert_eq!(
-            rows,
-            [
-                ("one at a time", [0.0, 64.0, 64.0]),
-                ("started", [48.0, 16.0, 16.0]),
-                ("callbacks", [0.0, 64.0, 64.0])
-            ]
-        );
+        assert_eq!(rows[..2], [("one at a time", [0.0, 64.0, 64.0]), ("started", [48.0, 16.0, 16.0])]);
+        // The number of callbacks of one poll depends on time.
+        let (way, [merged, work_requests, doorbells]) = rows[2];
+        assert_eq!((rows.len(), way, merged + work_requests), (3, "callbacks", 64.0));
+        assert!(doorbells <= work_requests, "{lines:?}");
     };
     check("TCP", run("pipeline", &[]));
     on_each_provider_with(64 << 20, "pipeline", check);

@@ -121,7 +121,22 @@ impl Op<'_> {
 }
 
 impl Session {
-    /// Writes `data` to `remote`.
+    /// Writes `data` to `remote`. A reader may see a part of it meanwhile: also an aligned word is
+    /// whole only as a step of [`execute`](Self::execute).
+    ///
+    /// ```
+    /// # use rdmabox::{MemoryServer, Session};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let host = MemoryServer::listen(&["127.0.0.1:0".parse()?], 4096)?;
+    /// let session = Session::builder().connect(&host.addresses()[0])?;
+    /// let memory = MemoryServer::locate(&session)?;
+    /// session.write(memory.for_write(100, 5)?, b"hello")?;
+    /// let mut back = [0; 5];
+    /// session.read(memory.for_read(100, 5)?, &mut back)?;
+    /// assert_eq!(&back, b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// The write may have taken effect in part; repeating it is safe. After
@@ -266,7 +281,24 @@ impl Session {
     /// other bytes. A list must therefore not release a lock behind a READ that the lock protects.
     ///
     /// A READ or WRITE of an aligned 8-byte word is one whole access, as in
-    /// [`load_u64`](Self::load_u64).
+    /// [`load_u64`](Self::load_u64). So a list can publish data:
+    ///
+    /// ```
+    /// # use rdmabox::{MemoryServer, Op, Session};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let host = MemoryServer::listen(&["127.0.0.1:0".parse()?], 4096)?;
+    /// # let session = Session::builder().connect(&host.addresses()[0])?;
+    /// # let memory = MemoryServer::locate(&session)?;
+    /// let version = memory.for_load(0)?;
+    /// session.execute(&mut [
+    ///     Op::Write { remote: memory.for_write(64, 4)?, data: b"data" },
+    ///     // A reader that finds 1 here finds the data.
+    ///     Op::Write { remote: memory.for_write(0, 8)?, data: &1u64.to_ne_bytes() },
+    /// ])?;
+    /// assert_eq!(session.load_u64(version)?, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As for [`write`](Self::write). Steps before the failed step have taken effect.
