@@ -143,3 +143,8 @@ pub use session::*;
 
 #[doc = include_str!("../GUIDE.md")]
 pub mod guide {}
+
+// Tests the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

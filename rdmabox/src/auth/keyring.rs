@@ -9,7 +9,7 @@ use super::key::{KeyId, Secret};
 
 /// A protection domain of a host. Its sessions can access only its exports, regardless of the
 /// rkeys in their requests. [`Host::domain`](crate::Host::domain) creates a domain. Sessions
-/// without a key are in the default domain.
+/// without a key are in the default domain. [Keys](crate::guide#keys) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Domain(pub(crate) usize);
 

@@ -41,7 +41,26 @@ pub(crate) const HUGE: usize = 2 << 20;
 const LARGE: usize = 16 << 20;
 
 /// A mapping of memory. The drop unmaps it; outstanding requests keep it alive through their
-/// region.
+/// region. Peers and devices may change the bytes at any time, so there is no slice of it: it is
+/// read and written by copies and by atomics.
+///
+/// | made by | exports to local clients | the bytes outlive |
+/// |-|-|-|
+/// | [`private`](Self::private) | no, only over TCP and RDMA | nothing |
+/// | [`shared`](Self::shared) | yes | this process, while a client maps them |
+/// | [`of_file`](Self::of_file) | yes | this process; the machine, if the file is on a disk |
+///
+/// ```
+/// use rdmabox::Memory;
+///
+/// let memory = Memory::shared("readings", 4096)?;
+/// memory.write(8, b"hello");
+/// let mut back = [0; 5];
+/// memory.read(8, &mut back);
+/// assert_eq!(&back, b"hello");
+/// assert_eq!(memory.load_u64(0), 0);
+/// # Ok::<(), rdmabox::MemoryError>(())
+/// ```
 pub struct Memory {
     base: NonNull<u8>,
     len: usize,

@@ -1,4 +1,6 @@
-//! Providers: implementations of the [verbs](crate::verbs) model.
+//! Providers: implementations of the [verbs](crate::verbs) model. [`soft::SoftDevice`] is the
+//! device of TCP and shared memory, and [`rdma::open`] opens an RDMA device. Sessions and hosts
+//! choose one by the address.
 
 #[cfg(feature = "faults")]
 pub mod fault;

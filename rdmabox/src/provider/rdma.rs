@@ -9,7 +9,18 @@ use std::sync::Arc;
 pub use super::rdma_options::{RdmaError, RdmaOptions};
 use crate::verbs::Device;
 
-/// Opens the device that the options select.
+/// Opens the device that the options select. A session or a host does so for an address of the
+/// form `rdma:host:port`; programs that use queue pairs themselves call it.
+///
+/// ```
+/// use rdmabox::{RdmaOptions, provider::rdma};
+///
+/// match rdma::open(&RdmaOptions::default()) {
+///     Ok(device) => println!("{}", device.attr().name),
+///     // The text names what is missing, and how to install it.
+///     Err(e) => println!("{e}"),
+/// }
+/// ```
 ///
 /// # Errors
 /// A message for users that names the missing part and how to install it, or the existing devices

@@ -3,7 +3,8 @@
 //! # Concurrency
 //! Plain values.
 
-/// Selection of device, port and address. Fields that are `None` are chosen automatically.
+/// Selection of device, port and address. Fields that are `None` are chosen automatically; by
+/// default all are. Its fields are set after [`Default::default`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct RdmaOptions {

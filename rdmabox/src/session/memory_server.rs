@@ -24,7 +24,8 @@ const MAGIC: [u8; 8] = *b"rdmalend";
 /// Service of hosts that only export one piece of memory. It answers every call with the address
 /// of that memory, which [`locate`](Self::locate) requests.
 ///
-/// All clients have the rights of the export: with [`listen`](Self::listen) all of them.
+/// All clients have the rights of the export: with [`listen`](Self::listen) to read, to write, and
+/// to execute atomics. The crate's [front page](crate) has an example.
 #[derive(Debug)]
 pub struct MemoryServer {
     export: Export,
@@ -38,6 +39,9 @@ impl MemoryServer {
 
     /// Starts a host that exports `len` zeroed bytes at these addresses: [`Host::new`],
     /// [`Host::export`] and [`Host::listen`] in one.
+    ///
+    /// # Errors
+    /// As for these; a retry is safe.
     pub fn listen(addresses: &[Address], len: usize) -> Result<HostHandle, HostError> {
         let host = Host::new()?;
         let memory = Memory::shared("rdmabox-lent", len)?;

@@ -98,7 +98,27 @@ macro_rules! counters {
             }
         }
 
-        /// Values of a session's counters and latencies at one time.
+        /// Values of a session's counters and latencies at one time
+        /// ([`Session::stats`](crate::Session::stats)).
+        /// [Reading the counters](crate::guide#reading-the-counters) tells which counter answers
+        /// which question.
+        ///
+        /// ```
+        /// # use rdmabox::{MemoryServer, Session};
+        /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// # let host = MemoryServer::listen(&["127.0.0.1:0".parse()?], 8192)?;
+        /// let session = Session::builder().direct(false).connect(&host.addresses()[0])?;
+        /// let memory = MemoryServer::locate(&session)?;
+        /// let before = session.stats();
+        /// let (first, second) = (memory.for_write(0, 512)?, memory.for_write(512, 512)?);
+        /// session.write_vectored(&[(first, &[1; 512]), (second, &[2; 512])])?;
+        /// let took = session.stats().since(&before);
+        /// // Two adjacent requests, one work request.
+        /// assert_eq!((took.write_requests, took.merged, took.work_requests), (2, 1, 1));
+        /// println!("median: {:?}", took.write_latency.percentile(50.0));
+        /// # Ok(())
+        /// # }
+        /// ```
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct StatsSnapshot {

@@ -10,6 +10,8 @@
 //!   the rest.
 //! - A wrong key or a range outside the region never touches memory.
 //! - A full queue is an error; a post never waits.
+//!
+//! [The verbs layer](crate::guide#the-verbs-layer) has an example with each of the objects.
 
 mod atomic_op;
 mod cq;

@@ -20,7 +20,8 @@ use crate::verbs::{
     AtomicOps, AtomicScope, CompletionQueue, Device, DeviceAttr, ProtectionDomain, VerbsError,
 };
 
-/// A software network card.
+/// A software network card, over TCP and shared memory.
+/// [The verbs layer](crate::guide#the-verbs-layer) has an example.
 #[derive(Debug)]
 pub struct SoftDevice {
     attr: DeviceAttr,

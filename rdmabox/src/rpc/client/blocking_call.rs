@@ -32,7 +32,8 @@ const CQ_INDEX: usize = 0;
 const WAIT_SLICE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Cancels waiting calls ([`Session::call_waiting`](crate::Session::call_waiting)). Clones share
-/// their state.
+/// their state. A handle that was cancelled stays so: later calls with it are cancelled at once.
+/// [Calls and deferred replies](crate::guide#calls-and-deferred-replies) has an example.
 #[derive(Clone, Default)]
 pub struct Cancel(Arc<Mutex<Cancelling>>);
 

@@ -45,8 +45,8 @@ type Sink = dyn Fn(Result<&[u8], RequestError>) + Send + Sync;
 /// Receives the outcome of each started call
 /// ([`Session::start_call`](crate::Session::start_call)) exactly once. The outcome is the reply,
 /// [`RequestError::Unanswered`] or [`RequestError::Rejected`] if the service gave up or refused
-/// the call, or
-/// [`RequestError::Disconnected`] if the session ended first.
+/// the call, or [`RequestError::Disconnected`] if the session ended first.
+/// [Calls and deferred replies](crate::guide#calls-and-deferred-replies) has an example.
 ///
 /// It runs as a callback on the thread that finds the reply, so it must be quick and must not
 /// block.

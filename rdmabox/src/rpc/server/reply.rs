@@ -99,7 +99,8 @@ type Receiver = Box<dyn FnOnce(Answer<'_>) + Send>;
 /// The reply to a call: bytes that the service writes, or a promise to answer
 /// [`defer`](Self::defer).
 ///
-/// It dereferences to an empty `Vec<u8>`. At most [`MAX_CALL`](crate::MAX_CALL) bytes fit.
+/// It dereferences to an empty `Vec<u8>`: `reply.extend_from_slice(b"done")`. At most
+/// [`MAX_CALL`](crate::MAX_CALL) bytes fit; a longer reply ends the session.
 pub struct Reply<'a> {
     bytes: &'a mut Vec<u8>,
     make_pending: &'a dyn Fn() -> PendingReply,
@@ -151,8 +152,9 @@ impl fmt::Debug for Reply<'_> {
     }
 }
 
-/// A call whose reply is still owed. It occupies no thread and no session state. After the end of
-/// the session the answer is discarded.
+/// A call whose reply is still owed, from [`Reply::defer`]. It occupies no thread and no session
+/// state. After the end of the session the answer is discarded.
+/// [Calls and deferred replies](crate::guide#calls-and-deferred-replies) has an example.
 ///
 /// Dropping it without an answer ends the call at the client with
 /// [`RequestError::Unanswered`](crate::RequestError::Unanswered). The session continues.

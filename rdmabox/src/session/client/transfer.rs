@@ -44,6 +44,29 @@ use crate::{
 /// transfer that is awaited, dropped, or has a callback fails at most one and a half operation
 /// timeouts after it was posted. It then fails with [`RequestError::Timeout`] in all cases, and its
 /// queue pair is replaced.
+///
+/// ```
+/// use std::time::Duration;
+/// # use rdmabox::{MemoryServer, Session};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let host = MemoryServer::listen(&["127.0.0.1:0".parse()?], 4096)?;
+/// # let session = Session::builder().connect(&host.addresses()[0])?;
+/// # let memory = MemoryServer::locate(&session)?;
+/// let write = session.start_write(memory.for_write(0, 5)?, b"hello".to_vec());
+/// let mut read = session.start_read(memory.for_read(64, 8)?, vec![0; 8]);
+/// // The buffers come back.
+/// assert_eq!(write.wait()?, b"hello");
+/// let zeros = loop {
+///     match read.wait_timeout(Duration::from_millis(10)) {
+///         Some(outcome) => break outcome?,
+///         None => println!("still under way"),
+///     }
+/// };
+/// assert_eq!(zeros, [0; 8]);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "the buffer comes back with the outcome"]
 pub struct Transfer<B: Send + 'static> {
     /// `None` after the outcome was returned.

@@ -44,9 +44,7 @@ use crate::{
 /// use rdmabox::{Fencing, Host};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let mut fencing = Fencing::default();
-/// fencing.lease = Some(Duration::from_secs(10));
-/// let host = Host::new()?.fencing(fencing);
+/// let host = Host::new()?.fencing(Fencing::new(Duration::from_secs(10), false));
 /// # Ok(())
 /// # }
 /// ```
