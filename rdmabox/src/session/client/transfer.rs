@@ -36,7 +36,7 @@ use crate::{
 /// | started by | `B` | success | failure |
 /// |-|-|-|-|
 /// | `start_write`, `start_read` | the buffer | the buffer | the buffer, in [`Failed::buffer`] |
-/// | `start_atomic`, `start_compare_swap`, `start_fetch_add` | `u64` | the old value | no buffer |
+/// | `start_compare_swap`, `start_fetch_add`, `start_fetch_op` | `u64` | the old value | no buffer |
 /// | `start_load_u64` | `u64` | the word | no buffer |
 /// | `start_execute` | the list, `Vec<OwnedOp<_>>` | the list | the list |
 ///
