@@ -8,9 +8,9 @@
 //! One writer at a time: a program with several gives them turns by a lock, for example by
 //! compare-and-swap of a word of the first host.
 //!
-//! `cargo run --release -p rdmabox --example replicated_register` starts two hosts in this process, and stops
-//! one of them in the end; with `-- --connect ADDRESS ADDRESS` the hosts are other processes
-//! (`examples/lend.rs`). It prints
+//! `cargo run --release -p rdmabox --example replicated_register` starts two hosts in this process,
+//! and stops one of them in the end; with `-- --connect ADDRESS ADDRESS` the hosts are other
+//! processes (`examples/lend.rs`). It prints
 //!
 //! ```text
 //! 1000 writes to 2 hosts; each of 837 reads found a whole value, and none older than before

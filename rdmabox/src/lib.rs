@@ -47,9 +47,9 @@
 //! # Features and platforms
 //!
 //! Linux, 64 bits, little-endian; Rust 1.88 or later. Tests run on x86_64. Without features the
-//! crate has shared memory and TCP. It links no C library, but its build needs a C compiler (`gcc`,
-//! `libc6-dev`) for `ring`, which `rustls` uses. The [`guide`](guide#quick-start) lists the packages
-//! for `ibverbs`.
+//! crate has shared memory and TCP. It needs no C library beyond libc. Its build needs a C compiler
+//! (`gcc`, `libc6-dev`) for `ring`, which `rustls` uses. The [`guide`](guide#quick-start) lists the
+//! packages for `ibverbs`.
 //!
 //! - `ibverbs`: RDMA devices and Soft-RoCE. libibverbs is loaded when a program first asks for a
 //!   device, so the program also starts where the library is missing.
@@ -59,8 +59,8 @@
 //! # Threads
 //!
 //! All types are `Send` and `Sync`, except [`Reply`], which belongs to one call of a service. A
-//! [`Session`] serves any number of threads, by reference or as an `Arc`. A blocked thread polls for
-//! its own completion, and for the completions of others meanwhile. A callback and
+//! [`Session`] serves any number of threads, by reference or as an `Arc`. A blocked thread polls
+//! for its own completion, and for the completions of others meanwhile. A callback and
 //! [`StartedReply`] run on the thread that finds the completion: it may be any thread that waits in
 //! the session. No method of a session blocks there; blocking requests fail with
 //! [`RequestError::Invalid`]. The methods of a [`Service`] run on threads of the host, several at

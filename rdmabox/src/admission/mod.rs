@@ -3,8 +3,9 @@
 //! A session counts the bytes in flight, and an [`AdmissionPolicy`] decides. A request that is not
 //! admitted stays in the merge queue, where it can still merge, and its owner retries after a
 //! completion. [`StaticWindow`] is the policy that the RDMAbox paper measures, and that a session
-//! has by default. [`LatencyWindow`] finds the window size itself, for which the paper leaves a hook
-//! (section IV-A). [`SessionBuilder::admission`](crate::SessionBuilder::admission) sets a policy.
+//! has by default. [`LatencyWindow`] finds the window size itself, for which the paper leaves a
+//! hook (section IV-A). [`SessionBuilder::admission`](crate::SessionBuilder::admission) sets a
+//! policy.
 //!
 //! ```
 //! use std::{sync::Arc, time::Duration};

@@ -5,8 +5,8 @@ use std::{fmt, str::FromStr};
 use crate::size;
 
 /// Size limit of work requests that use the pre-registered pool (preMR). For longer requests the
-/// runtime registers the caller's memory (dynMR). The text form is `auto` or a number of bytes, with
-/// an optional suffix `k`, `m` or `g` for units of 1024: `4096`, `4k`, `1m`.
+/// runtime registers the caller's memory (dynMR). The text form is `auto` or a number of bytes,
+/// with an optional suffix: `4096`, `4k` (4096), `1m` (1,048,576), `1g`.
 ///
 /// ```
 /// use rdmabox::{PreMrThreshold, Session};

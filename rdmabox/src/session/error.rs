@@ -23,10 +23,10 @@ use crate::{auth::LimitsError, mapping::MemoryError, provider::rdma::RdmaError, 
 /// ```
 /// use rdmabox::{ConnectError, Session};
 ///
-/// let address = "/run/no-such-service.sock".parse().unwrap();
+/// let address = "/run/no-such.sock".parse().unwrap();
 /// let error = Session::builder().connect(&address).unwrap_err();
 /// assert!(matches!(error, ConnectError::Unreachable { .. }));
-/// assert_eq!(error.to_string(), "unix:/run/no-such-service.sock: no server there: no such socket");
+/// assert_eq!(error.to_string(), "unix:/run/no-such.sock: no server there: no such socket");
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -21,9 +21,9 @@ use crate::{
     verbs::{Access, MrHandle, RemoteAddr, RemoteMr},
 };
 
-/// The application of a host: it answers the calls of clients. [`Host::listen`](crate::Host::listen)
-/// takes it. [`MemoryServer`](crate::MemoryServer) is one that only lends memory. The guide has
-/// examples: [a first service](crate::guide#quick-start), and one that
+/// The application of a host: it answers the calls of clients.
+/// [`Host::listen`](crate::Host::listen) takes it. [`MemoryServer`](crate::MemoryServer) only lends
+/// memory. The guide has examples: [a first service](crate::guide#quick-start), and one that
 /// [defers replies](crate::guide#calls-and-deferred-replies).
 pub trait Service: Send + Sync + 'static {
     /// Accepts or refuses a new session, before its first call. An error ends the session, and its
