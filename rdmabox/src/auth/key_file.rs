@@ -70,7 +70,8 @@ pub enum KeyFileError {
     },
 }
 
-/// The text of a key file. Only its owner, this user or root, can have read or changed it.
+/// The text of a key file. Only its owner, this user or root, can have read or changed it. A line
+/// is a name and a secret in hexadecimal digits, separated by a space: `laptop f3b0...51`.
 #[derive(Debug)]
 pub struct KeyFile {
     path: PathBuf,
@@ -79,6 +80,9 @@ pub struct KeyFile {
 
 impl KeyFile {
     /// Reads a file whose mode grants nothing to group and others.
+    ///
+    /// # Errors
+    /// [`KeyFileError`] names the file. A retry is safe.
     pub fn read(path: &Path) -> Result<KeyFile, KeyFileError> {
         let path = path.to_owned();
         let io = |source| KeyFileError::Io { path: path.clone(), source };
@@ -131,6 +135,9 @@ impl KeyFile {
 
 impl Key {
     /// Loads a client's key: the first two words of the first line with content.
+    ///
+    /// # Errors
+    /// [`KeyFileError`] names the file, and the line if there is one. A retry is safe.
     pub fn load(path: &Path) -> Result<Key, KeyFileError> {
         let file = KeyFile::read(path)?;
         let Some((number, line)) = file.lines().next() else {

@@ -376,7 +376,8 @@ impl Host {
 
 /// A host that serves. [`Host::listen`] and [`MemoryServer::listen`](crate::MemoryServer::listen)
 /// return it. It can be shared by threads, and exports memory while it serves
-/// ([`export_range`](Self::export_range), [`withdraw`](Self::withdraw)).
+/// ([`export_range`](Self::export_range), [`withdraw`](Self::withdraw)):
+/// [Exports that come and go](crate::guide#exports-that-come-and-go) has an example.
 ///
 /// Dropping it stops the host: it ends every session, calls
 /// [`Service::disconnected`](crate::Service::disconnected) for each, removes its Unix sockets, and
