@@ -15,10 +15,11 @@ mod sessions {
     mod providers;
 }
 
-/// The memory of a server: its files, snapshots, checksums, reservation and ownership.
+/// The memory of a server: its files, snapshots, checksums, reservation, limits and ownership.
 mod memory {
     mod checksum;
     mod dump;
+    mod limits;
     mod ownership;
     mod persist;
     mod reserve;
