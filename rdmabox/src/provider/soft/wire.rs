@@ -41,7 +41,8 @@ pub(crate) struct Header {
     pub length: U32,
     /// CAS: compare. FAA: addend. FETCH_OP: operand. Atomic response: old value. MEMORY: length.
     pub arg0: U64,
-    /// CAS: swap. FETCH_OP: kind, see [`Header::atomic_op`]. MEMORY: id. FENCE: id of memory that is no longer used, or [`NO_MEMORY`].
+    /// CAS: swap. FETCH_OP: kind, see [`Header::atomic_op`]. MEMORY: id. FENCE: id of memory that
+    /// is no longer used, or [`NO_MEMORY`].
     pub arg1: U64,
 }
 

@@ -251,9 +251,9 @@ impl Session {
     ///
     /// The result is a value that the word had, if each party stores it as a whole: with an atomic
     /// ([`compare_swap`](Self::compare_swap), [`fetch_add`](Self::fetch_add),
-    /// [`fetch_op`](Self::fetch_op)), with an aligned 8-byte [`Op::Write`] of [`execute`](Self::execute), or with an aligned store of a processor
-    /// of the host. A request that is issued after the return sees what the writer made visible
-    /// before it stored the word.
+    /// [`fetch_op`](Self::fetch_op)), with an aligned 8-byte [`Op::Write`] of
+    /// [`execute`](Self::execute), or with an aligned store of a processor of the host. A request
+    /// that is issued after the return sees what the writer made visible before it stored the word.
     ///
     /// | provider | why the word is whole |
     /// |-|-|

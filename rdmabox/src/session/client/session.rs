@@ -233,31 +233,16 @@ impl Session {
     /// is executed.
     ///
     /// ```
-    /// # use rdmabox::{AtomicOp, AtomicOps, MemoryServer, RemoteAddr, RequestError, Session, SessionOptions};
-    /// /// Raises `word` to `value` over any provider.
-    /// fn raise(session: &Session, word: RemoteAddr, value: u64) -> Result<u64, RequestError> {
-    ///     let op = AtomicOp::Max(value);
-    ///     if session.supports(op.kind()) {
-    ///         return session.fetch_op(word, op);
-    ///     }
-    ///     let mut seen = session.load_u64(word)?;
-    ///     loop {
-    ///         match session.compare_swap(word, seen, op.apply(seen))? {
-    ///             old if old == seen => return Ok(old),
-    ///             old => seen = old,
-    ///         }
-    ///     }
-    /// }
+    /// # use rdmabox::{AtomicOps, MemoryServer, Session, SessionOptions};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let host = MemoryServer::listen(&["127.0.0.1:0".parse()?], 1 << 20)?;
-    /// # let session = Session::connect(&host.addresses()[0], &SessionOptions::default())?;
-    /// # let base = MemoryServer::locate(&session)?.base();
+    /// let session = Session::connect(&host.addresses()[0], &SessionOptions::default())?;
     /// assert!(session.supports(AtomicOps::MIN | AtomicOps::MAX));
-    /// assert_eq!((raise(&session, base, 7)?, raise(&session, base, 5)?), (0, 7));
-    /// assert_eq!(session.load_u64(base)?, 7);
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// The [guide](crate::guide#atomics) has the loop around `compare_swap` for other sessions.
     pub fn supports(&self, ops: AtomicOps) -> bool {
         self.shared.atomic_ops.contains(ops)
     }
