@@ -58,13 +58,15 @@
 //!
 //! # Threads
 //!
-//! All types are `Send` and `Sync`, except [`Reply`], which belongs to one call of a service. A
-//! [`Session`] serves any number of threads, by reference or as an `Arc`. A blocked thread polls
-//! for its own completion, and for the completions of others meanwhile. A callback and
-//! [`StartedReply`] run on the thread that finds the completion: it may be any thread that waits in
-//! the session. No method of a session blocks there; blocking requests fail with
-//! [`RequestError::Invalid`]. The methods of a [`Service`] run on threads of the host, several at
-//! the same time.
+//! All types are `Send` and `Sync`, with two exceptions: [`Reply`] belongs to one call of a
+//! service, and [`PendingReply`] is only `Send`. A [`Session`] serves any number of threads, by
+//! reference or as an `Arc`. A blocked thread polls for its own completion, and for the completions
+//! of others meanwhile.
+//!
+//! A callback and [`StartedReply`] run on the thread that finds the completion: it may be any
+//! thread that waits in the session. No method of a session blocks there; blocking requests fail
+//! with [`RequestError::Invalid`]. The methods of a [`Service`] run on threads of the host, several
+//! at the same time.
 //!
 //! A thread that waits with [`PollingMode::Adaptive`] polls while polling succeeds, then sleeps in
 //! the kernel. The crate starts these threads, and no others:

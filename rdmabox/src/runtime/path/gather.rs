@@ -11,7 +11,7 @@
 //! time. If requests are left for too long several times in a row, further ones are posted at once
 //! for a while.
 //!
-//! The same thread relieves combiners. A thread that posts for others for a whole [`Shift`] hands
+//! The same thread relieves combiners. A thread that posts for others for a whole `Shift` hands
 //! the queue over to it, and returns to its caller.
 //!
 //! # Concurrency

@@ -379,9 +379,8 @@ impl Host {
 /// ([`export_range`](Self::export_range), [`withdraw`](Self::withdraw)):
 /// [Exports that come and go](crate::guide#exports-that-come-and-go) has an example.
 ///
-/// Dropping it stops the host: it ends every session, calls
-/// [`Service::disconnected`](crate::Service::disconnected) for each, removes its Unix sockets, and
-/// joins its threads. Clients get
+/// Dropping it stops the host: it ends every session, calls [`Service::disconnected`] for each,
+/// removes its Unix sockets, and joins its threads. Clients get
 /// [`RequestError::Disconnected`](crate::RequestError::Disconnected). The drop blocks: for service
 /// calls that are running, and up to 3 seconds for local clients that do not release mapped memory
 /// ([`Peer::clings`](crate::Peer::clings)). Do not drop it in a call of its own service, whose
