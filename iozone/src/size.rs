@@ -1,6 +1,6 @@
 //! The file size for a machine. No I/O, no locks, no clock.
 
-pub use rdmabox::size::{GIB, KIB, MIB, parse_nonzero, show};
+pub use byte_size::{GIB, KIB, MIB, parse_nonzero, show};
 
 use crate::{Error, Result};
 

@@ -117,24 +117,20 @@
 
 pub mod admission;
 mod auth;
-#[doc(hidden)]
-pub mod batch;
-#[doc(hidden)]
-pub mod counted;
+mod batch;
 mod error;
 pub mod failure;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+#[cfg(feature = "internals")]
+pub mod internals;
 mod mapping;
 pub mod memory;
-#[doc(hidden)]
-pub mod polling;
+mod polling;
 pub mod provider;
 mod rpc;
 mod runtime;
 pub mod session;
-#[doc(hidden)]
-pub mod size;
 pub mod stats;
 mod sync;
 pub mod tls;

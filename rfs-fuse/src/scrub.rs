@@ -15,7 +15,7 @@ use std::{
 
 use clap::Parser;
 use rdmabox::{
-    Address, Key, KeyFileError, Session, size,
+    Address, Key, KeyFileError, Session,
     tls::{TlsClient, TlsError},
 };
 use rfs_proto::{BLOCK, BadBlock, Verified};
@@ -178,11 +178,11 @@ fn describe(bad: &BadBlock) -> String {
 
 fn progress(Outcome { blocks, bad }: Outcome, used: u64) -> String {
     let percent = blocks.saturating_mul(100).checked_div(used).unwrap_or(100).min(100);
-    format!("{percent:3} % of {}, {bad} blocks bad", size::show(used.saturating_mul(BLOCK)))
+    format!("{percent:3} % of {}, {bad} blocks bad", byte_size::show(used.saturating_mul(BLOCK)))
 }
 
 fn summary(Outcome { blocks, bad }: Outcome) -> String {
-    let compared = format!("compared {} ({blocks} blocks)", size::show(blocks.saturating_mul(BLOCK)));
+    let compared = format!("compared {} ({blocks} blocks)", byte_size::show(blocks.saturating_mul(BLOCK)));
     match bad {
         0 => format!("{compared}: nothing is bad"),
         1 => format!("{compared}: 1 block is bad"),

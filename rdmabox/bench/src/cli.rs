@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
-use rdmabox::{Address, RdmaOptions, size};
+use rdmabox::{Address, RdmaOptions};
 
 use crate::{
     Error, Result,
@@ -169,7 +169,7 @@ pub struct Serve {
     pub listen: Vec<Address>,
 
     /// Memory that the server exports
-    #[arg(long, value_name = "BYTES", default_value = "256m", value_parser = size::parse_nonzero)]
+    #[arg(long, value_name = "BYTES", default_value = "256m", value_parser = byte_size::parse_nonzero)]
     pub memory: u64,
 
     /// The RDMA device.

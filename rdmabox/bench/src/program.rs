@@ -11,7 +11,7 @@ use measure::{
     interrupt::Interrupt,
     machine::{self, Machine},
 };
-use rdmabox::{HostHandle, ProviderKind, size};
+use rdmabox::{HostHandle, ProviderKind};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -97,7 +97,7 @@ fn measure(matrix: Matrix, title: String, rounds: u32, args: &RunArgs) -> Result
     };
     let (wants, available) = (matrix.peak_memory(args.connect.is_empty()), machine::memory_available());
     if wants > available {
-        let (wants, available) = (size::show(wants), size::show(available));
+        let (wants, available) = (byte_size::show(wants), byte_size::show(available));
         return Err(Error::usage(format!("this takes {wants} of memory, {available} are available")));
     }
     let uses_rdma = matrix.cases.iter().any(|case| case.load.provider == ProviderKind::Rdma);
@@ -172,15 +172,15 @@ fn serve(args: &Serve) -> Result<()> {
     };
     let len = usize::try_from(args.memory).ok().filter(|len| *len as u64 <= machine::memory_available());
     let len = len.ok_or_else(|| {
-        let available = size::show(machine::memory_available());
-        Error::usage(format!("--memory {}: {available} are available", size::show(args.memory)))
+        let available = byte_size::show(machine::memory_available());
+        Error::usage(format!("--memory {}: {available} are available", byte_size::show(args.memory)))
     })?;
     let running: HostHandle = server::start(&listen, len, args.rdma.options())?;
     let mut text = String::new();
     for address in running.addresses() {
         text.push_str(&format!("listening on {address}\n"));
     }
-    print(&format!("{text}ready: lending {}\n", size::show(args.memory)));
+    print(&format!("{text}ready: lending {}\n", byte_size::show(args.memory)));
     signals.forever().next();
     Ok(())
 }

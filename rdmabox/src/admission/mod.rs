@@ -62,6 +62,8 @@ pub const ADMISSION_PAGE: u64 = 4096;
 
 /// Decides which requests may be posted. Many threads call it concurrently, and competing threads
 /// call it several times per request, so it must be quick and must not block.
+///
+/// A program may implement it. Methods that a later version adds have a default.
 pub trait AdmissionPolicy: Send + Sync + fmt::Debug {
     /// Returns true if a request of `request_bytes` may be posted while `in_flight_bytes` are in
     /// flight. Both are whole pages.
@@ -85,16 +87,14 @@ pub trait AdmissionPolicy: Send + Sync + fmt::Debug {
 
 /// Returns the bytes that a request of `bytes` is charged, in whole pages. An empty request is
 /// charged nothing.
-#[doc(hidden)]
-pub fn charge(bytes: u64) -> u64 {
+pub(crate) fn charge(bytes: u64) -> u64 {
     bytes.div_ceil(ADMISSION_PAGE).saturating_mul(ADMISSION_PAGE)
 }
 
 /// Counter of the bytes in flight. Each successful [`try_admit`](Self::try_admit) needs exactly
 /// one [`release`](Self::release) or [`complete`](Self::complete) with the same number of bytes.
 #[derive(Debug)]
-#[doc(hidden)]
-pub struct Admission {
+pub(crate) struct Admission {
     policy: Arc<dyn AdmissionPolicy>,
     in_flight: AtomicU64,
     peak: AtomicU64,
@@ -102,13 +102,13 @@ pub struct Admission {
 
 impl Admission {
     /// Creates a counter with nothing in flight and decisions by `policy`.
-    pub fn new(policy: Arc<dyn AdmissionPolicy>) -> Admission {
+    pub(crate) fn new(policy: Arc<dyn AdmissionPolicy>) -> Admission {
         Admission { policy, in_flight: AtomicU64::new(0), peak: AtomicU64::new(0) }
     }
 
     /// Adds a request if the policy admits it. The decision and the addition are atomic, so
     /// competing threads never exceed the window together.
-    pub fn try_admit(&self, bytes: u64) -> bool {
+    pub(crate) fn try_admit(&self, bytes: u64) -> bool {
         let charge = charge(bytes);
         let mut current = self.in_flight.load(Ordering::Relaxed);
         loop {
@@ -127,37 +127,32 @@ impl Admission {
     }
 
     /// Removes a request that was not executed, or whose latency is not meaningful.
-    pub fn release(&self, bytes: u64) {
+    pub(crate) fn release(&self, bytes: u64) {
         let charge = charge(bytes);
         let before = self.in_flight.fetch_sub(charge, Ordering::AcqRel);
         debug_assert!(before >= charge, "released {charge} bytes of {before} in flight");
     }
 
     /// Removes a completed request and reports its latency to the policy.
-    pub fn complete(&self, bytes: u64, latency: Duration) {
+    pub(crate) fn complete(&self, bytes: u64, latency: Duration) {
         self.release(bytes);
         self.policy.on_complete(bytes, latency);
     }
 
     /// Returns the bytes currently in flight, in whole pages.
-    pub fn in_flight(&self) -> u64 {
+    pub(crate) fn in_flight(&self) -> u64 {
         self.in_flight.load(Ordering::Acquire)
     }
 
     /// Returns the maximum number of bytes in flight so far, in whole pages.
-    pub fn peak(&self) -> u64 {
+    pub(crate) fn peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)
     }
 
     /// Returns the maximum length of a merged work request in bytes: whole pages, so that its
     /// charge is not larger.
-    pub fn max_merge(&self) -> u64 {
+    pub(crate) fn max_merge(&self) -> u64 {
         (self.policy.window() / ADMISSION_PAGE).max(1) * ADMISSION_PAGE
-    }
-
-    /// Returns the policy.
-    pub fn policy(&self) -> &Arc<dyn AdmissionPolicy> {
-        &self.policy
     }
 }
 

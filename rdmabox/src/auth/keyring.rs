@@ -32,6 +32,8 @@ impl Grant {
 
 /// The keys of a host ([`Host::keys`](crate::Host::keys)). A `HashMap<KeyId, Grant>` is one;
 /// [Keys](crate::guide#keys) has an example.
+///
+/// A program may implement it. Methods that a later version adds have a default.
 pub trait Keyring: Send + Sync + 'static {
     /// Returns the rights of a key, `None` for an unknown key. Called once for each requested
     /// session.

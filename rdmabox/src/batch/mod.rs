@@ -13,13 +13,13 @@ mod plan;
 use std::{fmt, str::FromStr};
 
 pub(crate) use overlap::ranges_overlap;
-pub use overlap::{InFlight, InFlightHandle};
-pub use plan::{Item, Plan, PlanLimits, PlannedWr, plan};
+pub(crate) use overlap::{InFlight, InFlightHandle};
+pub(crate) use plan::{Item, Plan, PlanLimits, plan};
 
 /// Default limit of a merged work request in bytes. At this length the cost of a work request is
 /// small against the cost of its data, a block of the pre-registered pool can still hold it, and
 /// the default window still keeps all of the four queue pairs busy.
-pub const DEFAULT_MAX_MERGE: u64 = 1 << 20;
+pub(crate) const DEFAULT_MAX_MERGE: u64 = 1 << 20;
 
 /// How requests that wait together are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -43,12 +43,12 @@ impl BatchMode {
         &[BatchMode::Single, BatchMode::Merge, BatchMode::Doorbell, BatchMode::Hybrid];
 
     /// Returns true if adjacent requests become one work request.
-    pub fn merges(self) -> bool {
+    pub(crate) fn merges(self) -> bool {
         matches!(self, BatchMode::Merge | BatchMode::Hybrid)
     }
 
     /// Returns true if several work requests share a doorbell.
-    pub fn chains(self) -> bool {
+    pub(crate) fn chains(self) -> bool {
         matches!(self, BatchMode::Doorbell | BatchMode::Hybrid)
     }
 

@@ -41,31 +41,26 @@ pub(crate) fn ranges_overlap(one: (RemoteAddr, u64), other: (RemoteAddr, u64)) -
 /// Identifies a range in an [`InFlight`] set.
 #[derive(Debug)]
 #[must_use = "the range stays in the set until it is removed with this handle"]
-pub struct InFlightHandle(u32);
+pub(crate) struct InFlightHandle(u32);
 
 /// A set of remote ranges of one peer. Ranges may overlap each other.
 ///
 /// Only addresses are compared. All keys of a peer refer to one address space, so equal addresses
 /// are equal bytes for any key.
 #[derive(Debug, Default)]
-pub struct InFlight {
+pub(crate) struct InFlight {
     spans: Vec<Span>,
     free: Vec<u32>,
 }
 
 impl InFlight {
     /// Creates an empty set.
-    pub fn new() -> InFlight {
+    pub(crate) fn new() -> InFlight {
         InFlight::default()
     }
 
-    /// Creates an empty set that holds `ranges` ranges without allocating.
-    pub fn with_capacity(ranges: usize) -> InFlight {
-        InFlight { spans: Vec::with_capacity(ranges), free: Vec::with_capacity(ranges) }
-    }
-
     /// Adds a range and returns the handle for its removal.
-    pub fn insert(&mut self, remote: RemoteAddr, len: u64) -> InFlightHandle {
+    pub(crate) fn insert(&mut self, remote: RemoteAddr, len: u64) -> InFlightHandle {
         let span = Span::new(remote, len);
         match self.free.pop() {
             Some(slot) => {
@@ -80,7 +75,7 @@ impl InFlight {
     }
 
     /// Removes a range of this set.
-    pub fn remove(&mut self, handle: InFlightHandle) {
+    pub(crate) fn remove(&mut self, handle: InFlightHandle) {
         self.spans[handle.0 as usize] = Span::NOTHING;
         self.free.push(handle.0);
         if self.free.len() == self.spans.len() {
@@ -90,19 +85,15 @@ impl InFlight {
     }
 
     /// Returns true if the range overlaps a range of the set. An empty range overlaps nothing.
-    pub fn overlaps(&self, remote: RemoteAddr, len: u64) -> bool {
+    pub(crate) fn overlaps(&self, remote: RemoteAddr, len: u64) -> bool {
         let span = Span::new(remote, len);
         self.spans.iter().any(|other| other.overlaps(span))
     }
 
     /// Returns the number of ranges, including empty ranges.
-    pub fn len(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
         self.spans.len() - self.free.len()
-    }
-
-    /// Returns true if the set has no ranges.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
@@ -147,7 +138,8 @@ mod tests {
 
     #[test]
     fn slots_are_reused() {
-        let mut set = InFlight::with_capacity(4);
+        let mut set = InFlight::new();
+        set.spans.reserve(4);
         let capacity = set.spans.capacity();
         for round in 0..100u64 {
             let handles: Vec<_> = (0..4).map(|i| set.insert(at(round + 100 * i), 10)).collect();
@@ -156,7 +148,7 @@ mod tests {
             }
         }
         assert_eq!(set.spans.capacity(), capacity);
-        assert!(set.is_empty());
+        assert_eq!(set.len(), 0);
     }
 
     #[derive(Clone, Debug)]

@@ -15,71 +15,67 @@ use crate::verbs::RemoteAddr;
 
 /// A request for the planner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Item {
+pub(crate) struct Item {
     /// Remote address of the request.
-    pub remote: RemoteAddr,
+    pub(crate) remote: RemoteAddr,
     /// Length in bytes.
-    pub len: u64,
+    pub(crate) len: u64,
     /// Number of local ranges. Each takes an element if the request is not staged.
-    pub sges: u32,
+    pub(crate) sges: u32,
     /// Whether the data may be copied through the pre-registered pool; false for registered memory.
-    pub stageable: bool,
+    pub(crate) stageable: bool,
 }
 
 /// Limits of the planner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlanLimits {
+pub(crate) struct PlanLimits {
     /// How to combine requests.
-    pub mode: BatchMode,
+    pub(crate) mode: BatchMode,
     /// Maximum message length in bytes.
-    pub max_msg_sz: u64,
+    pub(crate) max_msg_sz: u64,
     /// Maximum length of a merged work request in bytes. A longer request is planned alone.
-    pub max_merge: u64,
+    pub(crate) max_merge: u64,
     /// Maximum number of elements per work request.
-    pub max_sge: u32,
+    pub(crate) max_sge: u32,
     /// Maximum number of work requests per doorbell; zero counts as one.
-    pub max_chain: u32,
+    pub(crate) max_chain: u32,
     /// Maximum size in bytes of a staged work request. A work request is staged if all its members
     /// are stageable.
-    pub stage_threshold: u64,
+    pub(crate) stage_threshold: u64,
 }
 
 /// A planned work request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlannedWr {
+pub(crate) struct PlannedWr {
     /// First remote byte.
-    pub remote: RemoteAddr,
+    pub(crate) remote: RemoteAddr,
     /// Length in bytes.
-    pub len: u64,
+    pub(crate) len: u64,
     /// Requests of this work request in ascending remote order, as a range of [`Plan::members`].
-    pub members: Range<u32>,
+    pub(crate) members: Range<u32>,
     /// True if the data is copied through the pre-registered pool.
-    pub staged: bool,
+    pub(crate) staged: bool,
     /// Number of elements: one if staged, otherwise the sum over the members.
-    pub sges: u32,
+    pub(crate) sges: u32,
 }
 
 /// Output of the planner.
 #[derive(Clone, Debug, Default)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// Work requests in posting order.
-    pub wrs: Vec<PlannedWr>,
+    pub(crate) wrs: Vec<PlannedWr>,
     /// Indices of the planned items, grouped by work request.
-    pub members: Vec<u32>,
-    /// Maximum number of work requests per doorbell.
-    chain: usize,
+    pub(crate) members: Vec<u32>,
+    /// Maximum number of work requests per doorbell, at least one after planning.
+    pub(crate) chain: usize,
     /// Items of the current segment by ascending address; empty between calls.
     order: Vec<u32>,
 }
 
 impl Plan {
-    /// Creates an empty plan.
-    pub fn new() -> Plan {
-        Plan::default()
-    }
-
     /// Creates an empty plan that takes batches of `items` requests without allocating.
-    pub fn with_capacity(items: usize) -> Plan {
+    #[cfg(any(test, feature = "internals"))]
+    pub(crate) fn with_capacity(items: usize) -> Plan {
         Plan {
             wrs: Vec::with_capacity(items),
             members: Vec::with_capacity(items),
@@ -89,7 +85,7 @@ impl Plan {
     }
 
     /// Empties the plan and keeps its buffers.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.wrs.clear();
         self.members.clear();
         self.order.clear();
@@ -98,7 +94,7 @@ impl Plan {
     /// Moves the work request of the first item to the front, so that it is posted before requests
     /// that arrived later. The order of the work requests changes only within the first segment,
     /// where none of them overlap.
-    pub fn oldest_first(&mut self) {
+    pub(crate) fn oldest_first(&mut self) {
         if self.members.first().is_some_and(|item| *item != 0)
             && let Some(at) = self.members.iter().position(|item| *item == 0)
         {
@@ -108,23 +104,20 @@ impl Plan {
     }
 
     /// Returns the items of a work request of this plan, in ascending remote order.
-    pub fn members_of(&self, wr: &PlannedWr) -> &[u32] {
+    pub(crate) fn members_of(&self, wr: &PlannedWr) -> &[u32] {
         &self.members[wr.members.start as usize..wr.members.end as usize]
     }
 
     /// Returns the lists to post in order, with one doorbell each.
-    pub fn chains(&self) -> impl ExactSizeIterator<Item = &[PlannedWr]> {
+    #[cfg(any(test, feature = "internals"))]
+    pub(crate) fn chains(&self) -> impl ExactSizeIterator<Item = &[PlannedWr]> {
         self.wrs.chunks(self.chain.max(1))
     }
 
     /// Returns the number of doorbells that posting the plan takes.
-    pub fn doorbells(&self) -> usize {
+    #[cfg(any(test, feature = "internals"))]
+    pub(crate) fn doorbells(&self) -> usize {
         self.chains().len()
-    }
-
-    /// Returns the number of requests that share another request's work request.
-    pub fn merged(&self) -> usize {
-        self.members.len() - self.wrs.len()
     }
 
     /// Adds a run as a work request.
@@ -239,7 +232,7 @@ impl Run {
 /// earlier item of the current segment. Sorting and merging happen within segments only. As in
 /// [`InFlight`](super::InFlight), equal addresses are equal bytes for any key. Empty requests
 /// overlap nothing and are never merged.
-pub fn plan(items: &[Item], limits: &PlanLimits, out: &mut Plan) {
+pub(crate) fn plan(items: &[Item], limits: &PlanLimits, out: &mut Plan) {
     out.clear();
     out.chain = if limits.mode.chains() { limits.max_chain.max(1) as usize } else { 1 };
     out.wrs.reserve(items.len());

@@ -26,13 +26,13 @@ const BUDGET: Duration = Duration::from_millis(2);
 
 /// Durations of moving `bytes` through local memory by copy and by registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Measured {
+struct Measured {
     /// Size of the transfer in bytes.
-    pub bytes: u64,
+    bytes: u64,
     /// Nanoseconds to take a pool block, copy the bytes into it and return it.
-    pub copy: u64,
+    copy: u64,
     /// Nanoseconds to register and deregister the bytes; `u64::MAX` if the domain refused.
-    pub register: u64,
+    register: u64,
 }
 
 /// Returns the largest size for which a copy is cheaper: 0 if registering is always cheaper,
@@ -41,7 +41,7 @@ pub struct Measured {
 /// `table` is in ascending order of size. Registering is cheaper for every size in the table
 /// above the result. Smaller sizes for which registering happens to be cheaper do not count. The
 /// result is interpolated linearly between the two neighbouring sizes.
-pub fn threshold_of(table: &[Measured]) -> u64 {
+fn threshold_of(table: &[Measured]) -> u64 {
     let Some(last) = table.iter().rposition(|m| m.copy <= m.register) else { return 0 };
     let (Some(below), Some(above)) = (table.get(last), table.get(last + 1)) else { return u64::MAX };
     // The lines cross at the ratio of the gain at the smaller size to the loss at the larger size.
@@ -56,7 +56,7 @@ pub fn threshold_of(table: &[Measured]) -> u64 {
 /// Measures powers of two from 512 bytes to the pool's largest block. Allocates a buffer of the
 /// largest size and takes one pool block at a time. Sizes for which the pool has no block are
 /// left out.
-pub fn measure(pd: &dyn ProtectionDomain, pool: &Arc<PreMrPool>) -> Vec<Measured> {
+fn measure(pd: &dyn ProtectionDomain, pool: &Arc<PreMrPool>) -> Vec<Measured> {
     let started = Instant::now();
     // Written, so that the process has a private page for every part of the buffer.
     let mut buffer = vec![1u8; pool.max_block()];
@@ -98,7 +98,7 @@ fn nanos(f: impl FnOnce() -> Option<()>) -> Option<u64> {
 
 /// Returns the threshold between preMR and dynMR for a domain and a pool, within a few
 /// milliseconds. See [`threshold_of`].
-pub fn calibrate(pd: &dyn ProtectionDomain, pool: &Arc<PreMrPool>) -> u64 {
+pub(crate) fn calibrate(pd: &dyn ProtectionDomain, pool: &Arc<PreMrPool>) -> u64 {
     let table = measure(pd, pool);
     let threshold = threshold_of(&table);
     log::debug!("preMR threshold {threshold} bytes: {table:?}");
@@ -173,6 +173,8 @@ mod tests {
         inner: Arc<dyn ProtectionDomain>,
         max: u64,
     }
+
+    impl crate::verbs::Sealed for Limited {}
 
     impl ProtectionDomain for Limited {
         fn register(&self, _: &Arc<Memory>, _: u64, _: u64, _: Access) -> Result<MrHandle, VerbsError> {

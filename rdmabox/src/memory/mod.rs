@@ -14,15 +14,12 @@ mod slice;
 mod threshold;
 
 pub use buffer::Buffer;
-#[doc(hidden)] // For benchmarks.
-pub use calibrate::{Measured, calibrate, measure, threshold_of};
+pub(crate) use calibrate::calibrate;
 pub(crate) use loan::{Lent, Loan, LoanCount, Scope, scope};
 pub(crate) use own_buf::OwnBuf;
 pub use owned_op::OwnedOp;
-#[doc(hidden)] // For benchmarks.
-pub use pre_mr::{PreMrBuf, PreMrPool};
-#[doc(hidden)] // For benchmarks.
-pub use registrations::{RegistrationCache, RegistrationLimits};
+pub(crate) use pre_mr::{PreMrBuf, PreMrPool};
+pub(crate) use registrations::{RegistrationCache, RegistrationLimits};
 pub use send_buf::{RecvBuf, SendBuf};
 pub use slice::Slice;
 pub use threshold::{PreMrThreshold, ThresholdError};

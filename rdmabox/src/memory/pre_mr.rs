@@ -21,7 +21,7 @@ const NONE: u32 = u32::MAX;
 
 /// A pool of buffers.
 #[derive(Debug)]
-pub struct PreMrPool {
+pub(crate) struct PreMrPool {
     memory: Arc<Memory>,
     buddies: Mutex<Buddies>,
     max_block: usize,
@@ -30,7 +30,7 @@ pub struct PreMrPool {
 impl PreMrPool {
     /// Creates a pool over `memory`, with blocks of powers of two from 4 KiB to `max_block`, which
     /// is rounded up to a power of two. An incomplete 4 KiB block at the end is not used.
-    pub fn new(memory: Arc<Memory>, max_block: usize) -> Arc<PreMrPool> {
+    pub(crate) fn new(memory: Arc<Memory>, max_block: usize) -> Arc<PreMrPool> {
         let max_block = max_block.clamp(MIN_BLOCK, 1 << 30).next_power_of_two();
         let blocks = u32::try_from(memory.len() / MIN_BLOCK).unwrap_or(NONE - 1);
         let buddies = Mutex::new(Buddies::new(blocks, order_of(max_block)));
@@ -39,7 +39,7 @@ impl PreMrPool {
 
     /// Returns a buffer of at least `len` bytes, which still holds the bytes of its last user.
     /// Returns `None` if no block of that size is free, or if `len` exceeds `max_block`.
-    pub fn acquire(self: &Arc<Self>, len: usize) -> Option<PreMrBuf> {
+    pub(crate) fn acquire(self: &Arc<Self>, len: usize) -> Option<PreMrBuf> {
         if len > self.max_block {
             return None;
         }
@@ -55,17 +55,19 @@ impl PreMrPool {
     }
 
     /// Returns the memory that contains the buffers.
-    pub fn memory(&self) -> &Arc<Memory> {
+    #[cfg(test)]
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
 
     /// Returns the size of the largest buffer in bytes.
-    pub fn max_block(&self) -> usize {
+    pub(crate) fn max_block(&self) -> usize {
         self.max_block
     }
 
     /// Returns the number of bytes in free blocks of all sizes.
-    pub fn available(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn available(&self) -> usize {
         self.buddies.lock().free_blocks as usize * MIN_BLOCK
     }
 }
@@ -73,7 +75,7 @@ impl PreMrPool {
 /// A buffer of the pool. The drop returns it to the pool, which must not happen before the
 /// request that uses it has completed.
 #[derive(Debug)]
-pub struct PreMrBuf {
+pub(crate) struct PreMrBuf {
     pool: Arc<PreMrPool>,
     block: u32,
     order: u8,
@@ -81,28 +83,18 @@ pub struct PreMrBuf {
 }
 
 impl PreMrBuf {
-    /// Returns the requested size in bytes.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Returns true if the requested size is zero.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Returns the size of the block in bytes.
-    pub fn capacity(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         MIN_BLOCK << self.order
     }
 
     /// Returns the offset of the first byte in the pool's memory.
-    pub fn offset(&self) -> usize {
+    pub(crate) fn offset(&self) -> usize {
         self.block as usize * MIN_BLOCK
     }
 
     /// Returns the virtual address of the first byte.
-    pub fn addr(&self) -> u64 {
+    pub(crate) fn addr(&self) -> u64 {
         self.pool.memory.addr() + self.offset() as u64
     }
 
@@ -110,7 +102,7 @@ impl PreMrBuf {
     ///
     /// # Panics
     /// If the range lies outside the buffer.
-    pub fn write(&self, at: usize, data: &[u8]) {
+    pub(crate) fn write(&self, at: usize, data: &[u8]) {
         self.check(at, data.len());
         self.pool.memory.write(self.offset() + at, data);
     }
@@ -119,7 +111,7 @@ impl PreMrBuf {
     ///
     /// # Panics
     /// If the range lies outside the buffer.
-    pub fn read(&self, at: usize, out: &mut [u8]) {
+    pub(crate) fn read(&self, at: usize, out: &mut [u8]) {
         self.check(at, out.len());
         self.pool.memory.read(self.offset() + at, out);
     }
@@ -139,9 +131,6 @@ impl PreMrBuf {
         // SAFETY: as in `as_slice`; `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.pool.memory.ptr(self.offset()), self.len) }
     }
-
-    /// Returns the buffer to the pool, like a drop.
-    pub fn release(self) {}
 
     fn check(&self, at: usize, len: usize) {
         assert!(
@@ -280,7 +269,7 @@ mod tests {
         let pool = pool(512, 1 << 20);
         for (len, capacity) in [(0, 4096), (1, 4096), (4096, 4096), (4097, 8192), (1 << 20, 1 << 20)] {
             let buf = pool.acquire(len).expect("free block");
-            assert_eq!((buf.len(), buf.capacity(), buf.is_empty()), (len, capacity, len == 0));
+            assert_eq!((buf.as_slice().len(), buf.capacity()), (len, capacity));
             assert_eq!(buf.offset() % capacity, 0);
             assert_eq!(buf.addr(), pool.memory().addr() + buf.offset() as u64);
         }
@@ -297,7 +286,7 @@ mod tests {
         assert_eq!(pool.available(), 0);
         drop(all);
         let whole = pool.acquire(8 * MIN_BLOCK).expect("the blocks joined again");
-        whole.release();
+        drop(whole);
         assert_eq!(pool.available(), 8 * MIN_BLOCK);
     }
 
@@ -389,7 +378,7 @@ mod tests {
                 if release && !held.is_empty() {
                     let buf = held.swap_remove(number as usize % held.len());
                     taken[range(&buf)].fill(false);
-                    buf.release();
+                    drop(buf);
                 } else {
                     let size = MIN_BLOCK << (number % (max_order + 1));
                     // A block of that size exists if an aligned range of it is free.

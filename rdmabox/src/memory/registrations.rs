@@ -28,11 +28,11 @@ use crate::verbs::{Access, MrHandle, ProtectionDomain, VerbsError};
 /// Limits of a [`RegistrationCache`]. One more region may be registered briefly while it replaces
 /// others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RegistrationLimits {
+pub(crate) struct RegistrationLimits {
     /// Maximum number of bytes of all entries.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// Maximum number of entries.
-    pub entries: usize,
+    pub(crate) entries: usize,
 }
 
 impl Default for RegistrationLimits {
@@ -47,7 +47,7 @@ impl Default for RegistrationLimits {
 /// An entry keeps its memory mapped. The cache removes the least recently used entry when it
 /// needs space, or when the memory is [forgotten](Self::forget). It never removes an entry whose
 /// handle is held elsewhere.
-pub struct RegistrationCache {
+pub(crate) struct RegistrationCache {
     pd: Arc<dyn ProtectionDomain>,
     limits: RegistrationLimits,
     /// Number of uses, the time of `last_used`.
@@ -91,7 +91,7 @@ type Evicted = SmallVec<[Entry; 4]>;
 
 impl RegistrationCache {
     /// Creates an empty cache that registers in `pd`.
-    pub fn new(pd: Arc<dyn ProtectionDomain>, limits: RegistrationLimits) -> RegistrationCache {
+    pub(crate) fn new(pd: Arc<dyn ProtectionDomain>, limits: RegistrationLimits) -> RegistrationCache {
         let (clock, count) = (AtomicU64::new(0), AtomicUsize::new(0));
         RegistrationCache { pd, limits, clock, entries: RwLock::default(), count }
     }
@@ -102,7 +102,11 @@ impl RegistrationCache {
     ///
     /// # Errors
     /// The errors of [`ProtectionDomain::register`]; a retry is safe.
-    pub fn register(&self, memory: &Arc<Memory>, access: Access) -> Result<(MrHandle, bool), VerbsError> {
+    pub(crate) fn register(
+        &self,
+        memory: &Arc<Memory>,
+        access: Access,
+    ) -> Result<(MrHandle, bool), VerbsError> {
         if let Some(handle) = self.find_in(memory.addr(), memory.len() as u64, |entry| entry.access == access)
         {
             return Ok((handle, true));
@@ -117,13 +121,13 @@ impl RegistrationCache {
 
     /// Returns a registration that covers `len` bytes at `addr` with at least the rights `needs`.
     /// Allocates nothing.
-    pub fn find(&self, addr: u64, len: u64, needs: Access) -> Option<MrHandle> {
+    pub(crate) fn find(&self, addr: u64, len: u64, needs: Access) -> Option<MrHandle> {
         self.find_in(addr, len, |entry| entry.access.contains(needs))
     }
 
     /// Removes the registrations of `memory` that are not in use, so that it can be unmapped.
     /// Returns true if none remains.
-    pub fn forget(&self, memory: &Memory) -> bool {
+    pub(crate) fn forget(&self, memory: &Memory) -> bool {
         let mut evicted = Evicted::new();
         let mut entries = self.entries.write();
         let (mut at, end) = entries.range_of(memory.addr());
@@ -139,18 +143,13 @@ impl RegistrationCache {
     }
 
     /// Returns the current number of entries.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.entries.read().sorted.len()
-    }
-
-    /// Returns true if the cache has no entries.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Returns the bytes of all entries. Memory that is registered with several sets of rights
     /// counts once for each.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.entries.read().bytes
     }
 

@@ -9,7 +9,8 @@
 
 use std::sync::Arc;
 
-/// A buffer that a started request can send from.
+/// A buffer that a started request can send from. A program may implement it for its own type of
+/// buffer.
 ///
 /// | buffer | it comes back as |
 /// |-|-|

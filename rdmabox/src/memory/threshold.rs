@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::size;
+use parse_size::Config;
 
 /// Size limit of work requests that use the pre-registered pool (preMR). For longer requests the
 /// runtime registers the caller's memory (dynMR). The text form is `auto` or a number of bytes,
@@ -34,6 +34,20 @@ pub struct ThresholdError(String);
 
 const UNITS: [(u8, u32); 3] = [(b'g', 30), (b'm', 20), (b'k', 10)];
 
+/// Maximum number of digits with a fraction or unit; more digits exceed the precision of the
+/// conversion.
+const MAX_DIGITS: usize = 18;
+
+/// Returns the bytes of a size, or `None` for a text that is not a size.
+fn parse_size(text: &str) -> Option<u64> {
+    let digits = text.bytes().filter(u8::is_ascii_digit).count();
+    if digits > MAX_DIGITS {
+        // A plain integer may still fit.
+        return if digits == text.len() { text.parse().ok() } else { None };
+    }
+    Config::new().with_binary().parse_size(text).ok()
+}
+
 impl FromStr for PreMrThreshold {
     type Err = ThresholdError;
 
@@ -41,7 +55,7 @@ impl FromStr for PreMrThreshold {
         if text == "auto" {
             return Ok(PreMrThreshold::Auto);
         }
-        size::parse(text).map(PreMrThreshold::Bytes).map_err(|_| ThresholdError(text.to_owned()))
+        parse_size(text).map(PreMrThreshold::Bytes).ok_or_else(|| ThresholdError(text.to_owned()))
     }
 }
 
@@ -81,7 +95,9 @@ mod tests {
 
     #[test]
     fn a_text_that_is_not_a_size_is_rejected() {
-        for text in ["", "k", "Auto", "-1", "+1", "18446744073709551616", "17179869184g"] {
+        for text in
+            ["", "k", "Auto", "-1", "+1", "18446744073709551616", "17179869184g", "9999999999999999999k"]
+        {
             assert_eq!(text.parse::<PreMrThreshold>(), Err(ThresholdError(text.into())));
         }
     }

@@ -13,15 +13,12 @@ mod spin;
 
 use std::{fmt, str::FromStr};
 
-pub use poller::{Poller, Step};
-pub use retry::Retry;
+pub(crate) use poller::{Poller, Step};
+pub(crate) use retry::Retry;
 pub(crate) use spin::Spin;
 
 /// Polls without a completion before adaptive polling sleeps (`MAX_RETRY` of the paper).
-pub const DEFAULT_MAX_RETRY: u32 = 120;
-
-/// Maximum number of completions per poll, and per event in [`PollingMode::EventBatch`].
-pub const DEFAULT_BATCH: usize = 16;
+pub(crate) const DEFAULT_MAX_RETRY: u32 = 120;
 
 /// How a thread waits for completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]

@@ -9,7 +9,7 @@ use super::{PollingMode, Retry, retry::Budget};
 
 /// Next step of a polling loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Step {
+pub(crate) enum Step {
     /// Poll again.
     Poll,
     /// Arm the completion queue, then poll again.
@@ -36,7 +36,7 @@ pub enum Step {
 /// }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Poller {
+pub(crate) struct Poller {
     mode: PollingMode,
     budget: Budget,
     batch: usize,
@@ -50,7 +50,7 @@ impl Poller {
     /// Creates a poller that starts by polling. `retry` applies to adaptive mode only: a maximum of
     /// 0 means event mode, `u32::MAX` means busy polling. `batch` is the maximum number of
     /// completions per poll; zero counts as one.
-    pub fn new(mode: PollingMode, retry: impl Into<Retry>, batch: usize) -> Poller {
+    pub(crate) fn new(mode: PollingMode, retry: impl Into<Retry>, batch: usize) -> Poller {
         let retry = retry.into();
         let mode = match (mode, retry.max()) {
             (PollingMode::Adaptive, 0) => PollingMode::Event,
@@ -62,13 +62,13 @@ impl Poller {
     }
 
     /// Returns the maximum number of completions for the next poll.
-    pub fn batch_size(&self) -> usize {
+    pub(crate) fn batch_size(&self) -> usize {
         self.batch
     }
 
     /// Returns the step after a poll that took `found` completions. An adaptive budget learns from
     /// every poll, so callers report also the last poll of a wait.
-    pub fn after_poll(&mut self, found: usize) -> Step {
+    pub(crate) fn after_poll(&mut self, found: usize) -> Step {
         let armed = std::mem::take(&mut self.armed);
         // Completions before the arming cause no event, so only an empty poll after it allows
         // sleep.
@@ -102,12 +102,13 @@ impl Poller {
     }
 
     /// Returns the current budget of empty polls in adaptive mode, not counting probes.
-    pub fn budget(&self) -> u32 {
+    #[cfg(test)]
+    pub(crate) fn budget(&self) -> u32 {
         self.budget.current()
     }
 
     /// Starts a new wait. Callers call it after every return of a wait and before a new wait.
-    pub fn after_wake(&mut self) {
+    pub(crate) fn after_wake(&mut self) {
         self.retries = 0;
         self.armed = false;
     }

@@ -14,7 +14,7 @@
 
 /// Budget of adaptive polling: empty polls that are repeated before the queue is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Retry {
+pub(crate) enum Retry {
     /// Fixed number of retries. 0 is event mode, `u32::MAX` is busy polling.
     Fixed(u32),
     /// Budget between a sixteenth of `max` (at least 1) and `max`, which is the initial value. A
@@ -29,7 +29,7 @@ pub enum Retry {
 
 impl Retry {
     /// Returns the maximum number of retries of a spin.
-    pub fn max(self) -> u32 {
+    pub(crate) fn max(self) -> u32 {
         match self {
             Retry::Fixed(max) | Retry::Adapt { max } => max,
         }
@@ -71,6 +71,7 @@ impl Budget {
     }
 
     /// Returns the retries allowed in a spin that is not a probe.
+    #[cfg(test)]
     pub(super) fn current(&self) -> u32 {
         self.current
     }

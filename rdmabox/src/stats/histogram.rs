@@ -45,14 +45,14 @@ const fn upper_bound(bucket: usize) -> u64 {
 }
 
 /// Recorder of durations for any thread.
-pub struct LatencyRecorder {
+pub(crate) struct LatencyRecorder {
     buckets: [AtomicU64; BUCKETS],
     sum: AtomicU64,
 }
 
 impl LatencyRecorder {
     /// Records a duration with two relaxed atomic additions and no allocation.
-    pub fn record(&self, latency: Duration) {
+    pub(crate) fn record(&self, latency: Duration) {
         let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
         self.buckets[bucket_of(nanos)].fetch_add(1, Ordering::Relaxed);
         self.sum.fetch_add(nanos, Ordering::Relaxed);
@@ -60,7 +60,7 @@ impl LatencyRecorder {
 
     /// Returns the durations recorded so far. A concurrent recording may already be in the count
     /// but not in the mean.
-    pub fn snapshot(&self) -> Histogram {
+    pub(crate) fn snapshot(&self) -> Histogram {
         let buckets = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed));
         Histogram::new(buckets, self.sum.load(Ordering::Relaxed))
     }
@@ -87,6 +87,14 @@ pub struct Histogram {
     count: u64,
     /// Sum in nanoseconds.
     sum: u64,
+}
+
+impl FromIterator<Duration> for Histogram {
+    fn from_iter<T: IntoIterator<Item = Duration>>(durations: T) -> Histogram {
+        let recorder = LatencyRecorder::default();
+        durations.into_iter().for_each(|duration| recorder.record(duration));
+        recorder.snapshot()
+    }
 }
 
 impl Histogram {

@@ -12,17 +12,17 @@ mod sharded;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use histogram::{Histogram, LatencyRecorder};
+pub use histogram::Histogram;
+pub(crate) use histogram::LatencyRecorder;
 pub(crate) use sharded::{DirectCounts, Direction};
 
 /// A number that only grows.
 #[derive(Debug, Default)]
-#[doc(hidden)]
-pub struct Counter(AtomicU64);
+pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
     /// Adds `n`.
-    pub fn add(&self, n: u64) {
+    pub(crate) fn add(&self, n: u64) {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
@@ -32,12 +32,12 @@ impl Counter {
     }
 
     /// Adds one.
-    pub fn inc(&self) {
+    pub(crate) fn inc(&self) {
         self.add(1);
     }
 
     /// Returns the value.
-    pub fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -65,26 +65,25 @@ macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
         /// Counters and latencies of a session.
         #[derive(Debug, Default)]
-        #[doc(hidden)]
-        pub struct Stats {
-            $($(#[doc = $doc])+ pub $name: Counter,)+
+        pub(crate) struct Stats {
+            $($(#[doc = $doc])+ pub(crate) $name: Counter,)+
             /// Posted lists, by number of work requests.
             chain_lengths: [Counter; CHAIN_CLASSES],
             /// Requests that their caller executed.
             pub(crate) direct_counts: DirectCounts,
             /// Time from the submission of a READ to its completion.
-            pub read_latency: LatencyRecorder,
+            pub(crate) read_latency: LatencyRecorder,
             /// Time from the submission of a WRITE to its completion.
-            pub write_latency: LatencyRecorder,
+            pub(crate) write_latency: LatencyRecorder,
             /// Time from the submission of an atomic to its completion.
-            pub atomic_latency: LatencyRecorder,
+            pub(crate) atomic_latency: LatencyRecorder,
             /// Time from the request of a call to its reply.
-            pub call_latency: LatencyRecorder,
+            pub(crate) call_latency: LatencyRecorder,
         }
 
         impl Stats {
             /// Returns the current values.
-            pub fn snapshot(&self) -> StatsSnapshot {
+            pub(crate) fn snapshot(&self) -> StatsSnapshot {
                 let mut snapshot = StatsSnapshot {
                     $($name: self.$name.get(),)+
                     chain_lengths: std::array::from_fn(|class| self.chain_lengths[class].get()),
@@ -261,7 +260,7 @@ counters! {
 
 impl Stats {
     /// Counts one post of a list of `work_requests` work requests.
-    pub fn count_post(&self, work_requests: usize) {
+    pub(crate) fn count_post(&self, work_requests: usize) {
         self.work_requests.add(work_requests as u64);
         self.doorbells.inc();
         self.chain_lengths[chain_class(work_requests)].inc();
@@ -272,7 +271,7 @@ impl Stats {
     }
 
     /// Counts one poll of a completion queue that found `found` completions.
-    pub fn count_poll(&self, found: usize) {
+    pub(crate) fn count_poll(&self, found: usize) {
         self.polls.inc();
         if found == 0 {
             self.empty_polls.inc();

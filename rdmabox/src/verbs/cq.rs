@@ -129,7 +129,7 @@ impl WorkCompletion {
 /// To sleep without losing a completion, a thread takes three steps in this order:
 /// [`arm`](Self::arm), poll once more, [`wait`](Self::wait). A completion that arrives after
 /// `arm` makes the next `wait` return.
-pub trait CompletionQueue: std::any::Any + Send + Sync + std::fmt::Debug {
+pub trait CompletionQueue: super::Sealed + std::any::Any + Send + Sync + std::fmt::Debug {
     /// Takes up to `out.len()` completions, oldest first, and returns their number. Never blocks.
     ///
     /// # Errors

@@ -45,7 +45,7 @@ pub enum AtomicScope {
 }
 
 /// A device: RDMA hardware, or the software device of [`provider::soft`](crate::provider::soft).
-pub trait Device: Send + Sync + std::fmt::Debug {
+pub trait Device: super::Sealed + Send + Sync + std::fmt::Debug {
     /// Returns the limits of the device.
     fn attr(&self) -> &DeviceAttr;
 
@@ -57,7 +57,7 @@ pub trait Device: Send + Sync + std::fmt::Debug {
 }
 
 /// A protection domain. Its queue pairs can access the regions of this domain only.
-pub trait ProtectionDomain: Send + Sync + std::fmt::Debug {
+pub trait ProtectionDomain: super::Sealed + Send + Sync + std::fmt::Debug {
     /// Registers `length` bytes of `memory`, starting at `offset`.
     ///
     /// # Errors

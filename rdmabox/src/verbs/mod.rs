@@ -12,6 +12,9 @@
 //! - A full queue is an error; a post never waits.
 //!
 //! [The verbs layer](crate::guide#the-verbs-layer) has an example with each of the objects.
+//!
+//! A program may call the methods of the traits, but only this crate implements them: a later
+//! version can so add methods.
 
 mod atomic_op;
 mod cq;
@@ -22,6 +25,13 @@ mod qp;
 mod qp_state;
 mod remote_mr;
 mod wr;
+
+/// Supertrait of the objects' traits, which other crates cannot name.
+mod sealed {
+    pub trait Sealed {}
+}
+
+pub(crate) use sealed::Sealed;
 
 pub use atomic_op::{AtomicOp, AtomicOps};
 pub use cq::{CompletionQueue, WcOpcode, WcStatus, WorkCompletion};

@@ -29,7 +29,7 @@ impl Access {
 
 /// Registered memory. Dropping the last handle deregisters the region; later requests that name
 /// its keys are refused. The bytes stay mapped until every request that uses them has completed.
-pub trait MemoryRegion: Send + Sync + std::fmt::Debug {
+pub trait MemoryRegion: super::Sealed + Send + Sync + std::fmt::Debug {
     /// Returns the virtual address of the first byte in this process.
     fn addr(&self) -> u64;
     /// Returns the length in bytes.

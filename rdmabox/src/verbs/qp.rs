@@ -115,7 +115,7 @@ pub enum Rendezvous {
 /// - A refused WRITE with immediate data consumes no receive.
 ///
 /// A message that finds no posted receive waits for one. Every request behind it waits too.
-pub trait QueuePair: Send + Sync + std::fmt::Debug {
+pub trait QueuePair: super::Sealed + Send + Sync + std::fmt::Debug {
     /// Returns the queue pair's number, which its device never reuses within the life of the
     /// process.
     fn qp_num(&self) -> u32;

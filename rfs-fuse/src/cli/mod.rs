@@ -17,7 +17,7 @@ use std::{
 };
 
 use clap::Parser;
-use rdmabox::{Address, BatchMode, CallsBy, PollingMode, PreMrThreshold, size, tls::TlsClientFiles};
+use rdmabox::{Address, BatchMode, CallsBy, PollingMode, PreMrThreshold, tls::TlsClientFiles};
 
 pub(crate) use self::connection::Connection;
 use self::values::{Cache, cache, io_uring, kernel_size, parsed, seconds, subtype, timeout};
@@ -60,7 +60,7 @@ pub struct Args {
     /// Start a private server for this mount, which lends SIZE bytes of this machine's memory. The
     /// server and its files end with the mount. Takes no ADDRESS; in /etc/fstab any word takes its
     /// place
-    #[arg(long, value_name = "SIZE", value_parser = size::parse,
+    #[arg(long, value_name = "SIZE", value_parser = byte_size::parse,
         conflicts_with_all = ["null", "provider", "key", "tls_ca", "export", "checksum"])]
     pub(crate) memory: Option<u64>,
 
@@ -152,7 +152,7 @@ pub struct Args {
     queue_pairs: Option<usize>,
 
     /// Maximum number of bytes in flight
-    #[arg(long, value_name = "BYTES", value_parser = size::parse, help_heading = "Session")]
+    #[arg(long, value_name = "BYTES", value_parser = byte_size::parse, help_heading = "Session")]
     window: Option<u64>,
 
     /// How adjacent requests are combined: single, merge, doorbell or hybrid

@@ -2,8 +2,6 @@
 
 use std::{fmt::Display, str::FromStr, time::Duration};
 
-use rdmabox::size;
-
 /// Caching in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cache {
@@ -50,7 +48,7 @@ pub(super) fn parsed<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> 
 
 pub(super) fn kernel_size(text: &str) -> Result<u32, String> {
     const LIMITS: std::ops::RangeInclusive<u64> = 4096..=16 << 20;
-    let bytes = size::parse(text).map_err(|e| e.to_string())?;
+    let bytes = byte_size::parse(text).map_err(|e| e.to_string())?;
     u32::try_from(bytes)
         .ok()
         .filter(|_| LIMITS.contains(&bytes))

@@ -19,10 +19,7 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
-use rdmabox::{
-    failure::{self, contain},
-    size,
-};
+use rdmabox::failure::{self, contain};
 use rfs_proto::Identity;
 
 use super::{
@@ -111,7 +108,7 @@ impl Job {
         match &outcome {
             Ok((number, bytes)) => {
                 let took = begin.elapsed();
-                log::info!("{}: snapshot {number}: {} after {took:.1?}", self.name, size::show(*bytes));
+                log::info!("{}: snapshot {number}: {} after {took:.1?}", self.name, byte_size::show(*bytes));
                 self.idle_since = idle_since;
             }
             Err(e) if e.is_interruption() => {
@@ -197,7 +194,11 @@ impl Snapshotter {
                     return Err(io::Error::new(io::ErrorKind::Interrupted, "a second signal came"));
                 }
                 if Instant::now() >= next {
-                    log::info!("{name}: the last snapshot: {} of {}", size::show(done), size::show(all));
+                    log::info!(
+                        "{name}: the last snapshot: {} of {}",
+                        byte_size::show(done),
+                        byte_size::show(all)
+                    );
                     next = Instant::now() + REPORT;
                 }
                 Ok(())

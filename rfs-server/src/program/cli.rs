@@ -6,7 +6,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::Parser;
-use rdmabox::{Address, Fencing, size, tls::TlsServerFiles};
+use rdmabox::{Address, Fencing, tls::TlsServerFiles};
 
 use crate::{
     metadata::root::Root,
@@ -58,7 +58,7 @@ use crate::{
 )]
 pub struct Cli {
     /// Size of the memory for files: a number of bytes, or of powers of 1024 such as 512m, 4g, 1.5t
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, required_unless_present_any = ["exports", "new_key"])]
+    #[arg(long, value_name = "SIZE", value_parser = byte_size::parse, required_unless_present_any = ["exports", "new_key"])]
     pub memory: Option<u64>,
 
     /// Keep the memory in files of this directory, on a tmpfs such as /dev/shm. Files and mounts

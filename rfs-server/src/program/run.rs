@@ -11,7 +11,7 @@ use std::{
 };
 
 use clap::Parser;
-use rdmabox::{Secret, size};
+use rdmabox::Secret;
 use rfs_proto::{BLOCK, StatFs};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
@@ -159,7 +159,7 @@ fn announce(server: &Server, out: &mut impl Write) -> io::Result<()> {
     }
     let show = |totals: &StatFs| {
         let (bytes, inodes) = (totals.blocks * BLOCK, totals.inodes);
-        format!("{} ({inodes} inodes)", size::show(bytes))
+        format!("{} ({inodes} inodes)", byte_size::show(bytes))
     };
     let exports: Vec<_> = server.exports().collect();
     if exports.len() > 1 {

@@ -2,7 +2,7 @@
 
 use std::{fmt, io, path::PathBuf, time::Duration};
 
-use rdmabox::{Address, HostError, KeyFileError, MemoryError, size, tls::TlsError};
+use rdmabox::{Address, HostError, KeyFileError, MemoryError, tls::TlsError};
 
 use super::{export_config::MIN_MEMORY, memory_limits::Bound};
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// An export is smaller than the minimum.
-    #[error("cannot lend {}: the least is {}", size::show(*.asked), size::show(MIN_MEMORY))]
+    #[error("cannot lend {}: the least is {}", byte_size::show(*.asked), byte_size::show(MIN_MEMORY))]
     TooLittle {
         /// Requested size in bytes.
         asked: u64,
@@ -74,7 +74,7 @@ pub enum StartError {
     #[error("cannot use TLS: {0}")]
     Tls(#[from] TlsError),
     /// The machine has too little memory or space.
-    #[error("cannot lend {}: only {} of {} is available", size::show(*.asked), size::show(.bound.bytes), .bound.what)]
+    #[error("cannot lend {}: only {} of {} is available", byte_size::show(*.asked), byte_size::show(.bound.bytes), .bound.what)]
     NotEnough {
         /// Bytes needed.
         asked: u64,

@@ -5,7 +5,6 @@
 //! # Concurrency
 //! Plain values.
 
-use rdmabox::size;
 use rfs_proto::{BLOCK, checksum, record};
 
 use crate::{durable::header::Shape, metadata::root::Root};
@@ -84,7 +83,7 @@ impl ExportArg {
             .next()
             .and_then(|first| first.split_once('='))
             .ok_or_else(|| format!("invalid export {text:?}: expected NAME=SIZE, such as scratch=4g"))?;
-        let memory = size::parse(memory).map_err(|e| e.to_string())?;
+        let memory = byte_size::parse(memory).map_err(|e| e.to_string())?;
         let mut export = ExportArg { name: parse_name(name)?, memory, inodes: None, root_mode: None };
         for part in parts {
             match part.split_once('=') {

@@ -9,7 +9,7 @@
 
 use std::{fs, path::Path, process::Command, thread};
 
-use rdmabox::{provider::soft, size};
+use rdmabox::provider::soft;
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
@@ -84,7 +84,7 @@ impl Machine {
             self.cpu,
             self.cores,
             if self.cores == 1 { "" } else { "s" },
-            size::show(self.memory / size::MIB * size::MIB),
+            byte_size::show(self.memory / byte_size::MIB * byte_size::MIB),
             self.kernel,
             self.os,
             self.congestion.summary()
@@ -167,7 +167,7 @@ mod tests {
             cores: 2,
             kernel: "6.1.0".into(),
             os: "Debian 12".into(),
-            memory: 24 * size::GIB,
+            memory: 24 * byte_size::GIB,
             congestion: Congestion { system: "cubic".into(), rfs: "cubic".into() },
         };
         assert_eq!(machine.summary(), "Some CPU, 2 cores, 24 GiB, Linux 6.1.0, Debian 12, TCP cubic");

@@ -20,7 +20,6 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
 use measure::interrupt::Interrupt;
-use rdmabox::size;
 
 use error::{Error, Result};
 use report::Report;
@@ -39,7 +38,7 @@ struct Cli {
     #[arg(long, value_parser = ["shm", "tcp", "rdma"], default_value = "shm")]
     provider: String,
     /// Memory of the server
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "256m")]
+    #[arg(long, value_name = "SIZE", value_parser = byte_size::parse, default_value = "256m")]
     memory: u64,
     /// Do not check growth of memory, which means nothing in a trial of seconds
     #[arg(long)]

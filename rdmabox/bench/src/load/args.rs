@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use rdmabox::{BatchMode, PollingMode, ProviderKind, size};
+use rdmabox::{BatchMode, PollingMode, ProviderKind};
 use serde::Serialize;
 
 use super::{
@@ -80,7 +80,7 @@ pub struct LoadArgs {
     pub provider: Option<ProviderKind>,
 
     /// Bytes of a request [default: 4k; for send 64]
-    #[arg(long, value_name = "S", value_parser = size::parse_nonzero)]
+    #[arg(long, value_name = "S", value_parser = byte_size::parse_nonzero)]
     pub size: Option<u64>,
 
     /// Threads that make requests
@@ -137,7 +137,7 @@ pub struct LoadArgs {
 
     /// Limit in bytes for a merged work request, and for a list of them for one of several queue
     /// pairs [default: the runtime's]
-    #[arg(long, value_name = "BYTES", value_parser = size::parse_nonzero)]
+    #[arg(long, value_name = "BYTES", value_parser = byte_size::parse_nonzero)]
     pub max_merge: Option<u64>,
 
     /// Control of the window of admission control
@@ -163,7 +163,7 @@ pub struct LoadArgs {
     pub peers: Option<u32>,
 
     /// Memory used on each peer [default: 64m, or room for twice the outstanding requests]
-    #[arg(long, value_name = "BYTES", value_parser = size::parse_nonzero)]
+    #[arg(long, value_name = "BYTES", value_parser = byte_size::parse_nonzero)]
     pub area: Option<u64>,
 
     /// Number of words for compare-and-swaps, one per cache line
@@ -171,7 +171,7 @@ pub struct LoadArgs {
     pub words: u32,
 
     /// Bytes of the reply to a send [default: length of the request]
-    #[arg(long, value_name = "BYTES", value_parser = size::parse_nonzero)]
+    #[arg(long, value_name = "BYTES", value_parser = byte_size::parse_nonzero)]
     pub reply: Option<u64>,
 
     /// How requests are submitted [default: started; for cas vectored; blocking with a depth of 1]

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use rdmabox::{
     Address, BatchMode, MAX_CALL, PollingMode, PreMrThreshold, ProviderKind, Session, SessionOptions,
     admission::{LatencyWindow, LatencyWindowOptions},
-    size,
 };
 use serde::Serialize;
 
@@ -198,9 +197,13 @@ impl Load {
         let mut parts = vec![match self.op {
             OpKind::Cas => format!("{} words", self.area / WORD_STRIDE),
             OpKind::Send => {
-                format!("{} out, {} back", size::show(self.size), size::show(self.reply.unwrap_or(0)))
+                format!(
+                    "{} out, {} back",
+                    byte_size::show(self.size),
+                    byte_size::show(self.reply.unwrap_or(0))
+                )
             }
-            _ => size::show(self.size),
+            _ => byte_size::show(self.size),
         }];
         parts.push(plural(self.threads, "thread"));
         parts.push(format!("depth {}", self.depth));
@@ -290,7 +293,11 @@ fn area(op: OpKind, args: &LoadArgs, size: u64, depth: u32) -> Result<u64> {
     };
     let blocks = area / stride;
     if blocks == 0 {
-        return usage(format!("--area {} holds no request of {}", size::show(area), size::show(size)));
+        return usage(format!(
+            "--area {} holds no request of {}",
+            byte_size::show(area),
+            byte_size::show(size)
+        ));
     }
     if args.cursor == Cursor::Own && blocks < u64::from(args.threads) {
         return usage("--cursor own: there are fewer blocks than threads".into());

@@ -2,7 +2,6 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use rdmabox::size;
 use serde::{Serialize, Serializer};
 
 /// The length of a phase: a number of requests, or a time.
@@ -97,7 +96,7 @@ impl FromStr for Window {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "none" => Ok(Self::None),
-            _ => size::parse_nonzero(text).map(Self::Bytes).map_err(|e| format!("{e}, or \"none\"")),
+            _ => byte_size::parse_nonzero(text).map(Self::Bytes).map_err(|e| format!("{e}, or \"none\"")),
         }
     }
 }
@@ -105,7 +104,7 @@ impl FromStr for Window {
 impl fmt::Display for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Bytes(bytes) => f.write_str(&size::show(*bytes)),
+            Self::Bytes(bytes) => f.write_str(&byte_size::show(*bytes)),
             Self::None => f.write_str("none"),
         }
     }
@@ -136,7 +135,7 @@ impl FromStr for Reg {
             "dyn" => Ok(Self::Dyn),
             "auto" => Ok(Self::Auto),
             "registered" => Ok(Self::Registered),
-            _ => size::parse_nonzero(text).map(Self::Threshold).map_err(|_| {
+            _ => byte_size::parse_nonzero(text).map(Self::Threshold).map_err(|_| {
                 format!("{text:?}: write pre, dyn, auto, registered, or a threshold such as 64k")
             }),
         }
@@ -150,7 +149,7 @@ impl fmt::Display for Reg {
             Self::Dyn => f.write_str("dyn"),
             Self::Auto => f.write_str("auto"),
             Self::Registered => f.write_str("registered"),
-            Self::Threshold(bytes) => f.write_str(&size::show(*bytes)),
+            Self::Threshold(bytes) => f.write_str(&byte_size::show(*bytes)),
         }
     }
 }

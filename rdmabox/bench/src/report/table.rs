@@ -1,7 +1,6 @@
 //! Tables for terminals, which are also Markdown. No I/O, no locks, no clock.
 
 use comfy_table::{Cell, CellAlignment, Table, presets::ASCII_MARKDOWN};
-use rdmabox::size;
 
 use super::{
     Entry, Report,
@@ -108,7 +107,7 @@ fn single(entry: &Entry, rounds: u32) -> String {
     ));
     text.push_str(&format!(
         "\n{whose}counters of the runtime; at most {} in flight in a session\n\n{}\n",
-        size::show(sample.in_flight_peak),
+        byte_size::show(sample.in_flight_peak),
         counters(sample)
     ));
     text

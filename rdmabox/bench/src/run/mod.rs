@@ -18,7 +18,7 @@ use std::{
 
 use crossbeam_channel::{Receiver, Sender, after, bounded, never, select, tick};
 use measure::interrupt::Interrupt;
-use rdmabox::{Address, RequestError, Session, SessionOptions, StatsSnapshot, size, stats::CHAIN_CLASSES};
+use rdmabox::{Address, RequestError, Session, SessionOptions, StatsSnapshot, stats::CHAIN_CLASSES};
 use serde::Serialize;
 
 use crate::{
@@ -256,7 +256,7 @@ fn connect(address: &Address, session: Arc<Session>, load: &Load) -> Result<Targ
     session.call(&protocol::ask_where(), &mut reply).map_err(|_| stranger())?;
     let lent = protocol::read_where(&reply).ok_or_else(stranger)?;
     if lent.len < load.area {
-        let (has, wants) = (size::show(lent.len), size::show(load.area));
+        let (has, wants) = (byte_size::show(lent.len), byte_size::show(load.area));
         return Err(Error::usage(format!(
             "{address} lends {has}, this load wants {wants}: start the server with more --memory or give --area"
         )));

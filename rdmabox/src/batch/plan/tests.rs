@@ -20,9 +20,14 @@ fn item(addr: u64, len: u64) -> Item {
 }
 
 fn planned(items: &[Item], limits: &PlanLimits) -> Plan {
-    let mut out = Plan::new();
+    let mut out = Plan::default();
     plan(items, limits, &mut out);
     out
+}
+
+/// Returns the number of requests that share another request's work request.
+fn merged(plan: &Plan) -> usize {
+    plan.members.len() - plan.wrs.len()
 }
 
 fn counts(items: &[Item], mode: BatchMode) -> (usize, usize) {
@@ -75,7 +80,7 @@ fn mixed_runs_merge_and_chain() {
     assert_eq!(counts(&items, BatchMode::Hybrid), (3, 1));
     let plan = planned(&items, &limits(BatchMode::Hybrid));
     assert_eq!(plan.wrs.iter().map(|wr| wr.len / PAGE).collect::<Vec<_>>(), [5, 3, 1]);
-    assert_eq!(plan.merged(), 6);
+    assert_eq!(merged(&plan), 6);
 }
 
 #[test]
@@ -84,7 +89,7 @@ fn modes_and_chain_limits_determine_work_requests_and_doorbells() {
     // Merged requests, work requests, and the list length of each doorbell.
     let cost = |mode, max_chain| {
         let plan = planned(&items, &PlanLimits { max_chain, ..limits(mode) });
-        (plan.merged(), plan.wrs.len(), plan.chains().map(<[_]>::len).collect::<Vec<_>>())
+        (merged(&plan), plan.wrs.len(), plan.chains().map(<[_]>::len).collect::<Vec<_>>())
     };
     assert_eq!(cost(BatchMode::Hybrid, 64), (2, 3, vec![3]));
     assert_eq!(cost(BatchMode::Hybrid, 2), (2, 3, vec![2, 1]));
@@ -316,7 +321,7 @@ proptest! {
 
     #[test]
     fn a_plan_has_the_effect_of_its_items_in_order(items in prop::collection::vec(any_item(), 0..40), limits in any_limits()) {
-        let mut plan = Plan::new();
+        let mut plan = Plan::default();
         super::plan(&[item(0, 1), item(1, 1), item(0, 1)], &limits, &mut plan);
         super::plan(&items, &limits, &mut plan);
 

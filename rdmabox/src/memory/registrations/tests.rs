@@ -22,6 +22,8 @@ struct Region {
     alive: Arc<AtomicUsize>,
 }
 
+impl crate::verbs::Sealed for Region {}
+
 impl MemoryRegion for Region {
     fn addr(&self) -> u64 {
         self.memory.addr()
@@ -45,6 +47,8 @@ impl Drop for Region {
         self.alive.fetch_sub(1, Ordering::SeqCst);
     }
 }
+
+impl crate::verbs::Sealed for Counting {}
 
 impl ProtectionDomain for Counting {
     fn register(

@@ -125,6 +125,8 @@ impl FaultCq {
     }
 }
 
+impl crate::verbs::Sealed for FaultCq {}
+
 impl CompletionQueue for FaultCq {
     fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize, VerbsError> {
         let mut state = self.state.lock();

@@ -30,6 +30,8 @@ impl FaultDevice {
     }
 }
 
+impl crate::verbs::Sealed for FaultDevice {}
+
 impl Device for FaultDevice {
     fn attr(&self) -> &DeviceAttr {
         &self.attr
@@ -57,6 +59,8 @@ fn own(cq: Arc<dyn CompletionQueue>) -> Result<Arc<FaultCq>, VerbsError> {
     let any: Arc<dyn Any + Send + Sync> = cq;
     any.downcast().map_err(|_| VerbsError::Foreign("the completion queue"))
 }
+
+impl crate::verbs::Sealed for FaultPd {}
 
 impl ProtectionDomain for FaultPd {
     fn register(

@@ -36,6 +36,8 @@ impl FaultQp {
     }
 }
 
+impl crate::verbs::Sealed for FaultQp {}
+
 impl QueuePair for FaultQp {
     fn qp_num(&self) -> u32 {
         self.inner.qp_num()

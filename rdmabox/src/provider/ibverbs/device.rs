@@ -103,6 +103,8 @@ fn max_inline(opened: &Arc<Opened>, attr: &DeviceAttr) -> Result<u32, VerbsError
     Err(os("ibv_create_qp", last))
 }
 
+impl crate::verbs::Sealed for IbvDevice {}
+
 impl Device for IbvDevice {
     fn attr(&self) -> &DeviceAttr {
         &self.0.attr

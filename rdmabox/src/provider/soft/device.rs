@@ -71,6 +71,8 @@ impl SoftDevice {
     }
 }
 
+impl crate::verbs::Sealed for SoftDevice {}
+
 impl Device for SoftDevice {
     fn attr(&self) -> &DeviceAttr {
         &self.attr

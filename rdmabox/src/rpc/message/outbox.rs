@@ -101,6 +101,8 @@ mod tests {
         go_on: Mutex<Receiver<Result<(), PostError>>>,
     }
 
+    impl crate::verbs::Sealed for SlowQp {}
+
     impl QueuePair for SlowQp {
         fn qp_num(&self) -> u32 {
             1

@@ -47,9 +47,8 @@ impl Batch {
         count: usize,
         picked: &mut [Option<Pending>],
     ) -> Box<Batch> {
-        let chain = if runtime.limits.mode.chains() { runtime.limits.max_chain.max(1) as usize } else { 1 };
         let mut batch = runtime.batch_pool.take();
-        (batch.lane, batch.chain) = (lane, chain);
+        (batch.lane, batch.chain) = (lane, plan.chain);
         for wr in &plan.wrs[..count] {
             let first = batch.members.len();
             batch.members.extend(plan.members_of(wr).iter().filter_map(|index| {

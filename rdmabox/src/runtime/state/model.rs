@@ -38,6 +38,8 @@ struct ModelQp {
     failed: AtomicBool,
 }
 
+impl crate::verbs::Sealed for ModelQp {}
+
 impl QueuePair for ModelQp {
     fn qp_num(&self) -> u32 {
         1

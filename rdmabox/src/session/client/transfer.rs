@@ -14,8 +14,8 @@ use std::{
     time::Duration,
 };
 
-pub(super) use self::pending::UnderWay;
 pub use self::pending::{Pending, wait_all, wait_any};
+pub(super) use self::pending::{UnderWay, sealed::Waits};
 use super::checks::NO_WAIT_IN_A_CALLBACK;
 use crate::{
     error::{Failed, RequestError},

@@ -25,6 +25,8 @@ use crate::{
 /// [`Host::listen`](crate::Host::listen) takes it. [`MemoryServer`](crate::MemoryServer) only lends
 /// memory. The guide has examples: [a first service](crate::guide#quick-start), and one that
 /// [defers replies](crate::guide#calls-and-deferred-replies).
+///
+/// A program implements it. Methods that a later version adds have a default.
 pub trait Service: Send + Sync + 'static {
     /// Accepts or refuses a new session, before its first call. An error ends the session, and its
     /// text is sent to the client.

@@ -17,7 +17,6 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use rdmabox::size;
 use seeded_faults::seeded;
 
 use crate::metadata::{
@@ -62,7 +61,7 @@ impl SnapshotDelta {
 
 /// Too many changes wait in memory. The snapshot is aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("more than {} of changes were waiting to be written", size::show(MAX_WAITING_BYTES as u64))]
+#[error("more than {} of changes were waiting to be written", byte_size::show(MAX_WAITING_BYTES as u64))]
 pub struct ChangeLogFull;
 
 impl From<ChangeLogFull> for io::Error {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use clap::{CommandFactory, Parser};
-use rdmabox::{Address, BatchMode, Key, PollingMode, PreMrThreshold, ProviderKind, size};
+use rdmabox::{Address, BatchMode, Key, PollingMode, PreMrThreshold, ProviderKind};
 use rfs_fuse::mount8;
 use rfs_server::{export::ExportArg, keys};
 
@@ -21,9 +21,9 @@ pub(super) fn values(bytes: &[u8]) {
     if let Ok(address) = text.parse::<Address>() {
         assert_eq!(address.to_string().parse(), Ok(address));
     }
-    if let Ok(bytes) = size::parse(&text) {
+    if let Ok(bytes) = byte_size::parse(&text) {
         // A size is shown with one decimal, so it cannot be compared.
-        let _ = size::show(bytes);
+        let _ = byte_size::show(bytes);
     }
     let _ = text.parse::<BatchMode>();
     let _ = text.parse::<PollingMode>();

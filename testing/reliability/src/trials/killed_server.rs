@@ -20,7 +20,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rdmabox::size;
 use rustix::{
     fs::{FlockOperation, flock},
     process::Signal,
@@ -197,7 +196,7 @@ pub(crate) fn run(plan: &Plan, times: u32, options: ServerOptions) -> Result<Rep
     report_users(&mut report, &tally);
     report.check("locks, open files, old bytes lost", lost.len(), "none", lost.is_empty());
     lost.iter().take(MAX_LISTED).for_each(|text| report.note("lost", text));
-    report.note("bytes that stay", size::show(bulk.bytes()));
+    report.note("bytes that stay", byte_size::show(bulk.bytes()));
     report.check("wrong at a mount made afterwards", wrong.len(), "none", wrong.is_empty());
     wrong.iter().take(MAX_LISTED).for_each(|text| report.note("wrong afterwards", text));
     report_texts(&mut report, &tally, count);

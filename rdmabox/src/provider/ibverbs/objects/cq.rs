@@ -316,6 +316,8 @@ impl WatchedCq for IbvCq {
     }
 }
 
+impl crate::verbs::Sealed for IbvCq {}
+
 impl CompletionQueue for IbvCq {
     fn event_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
         [Some(self.raw.channel_fd()), Some(self.wake.as_fd())]

@@ -132,6 +132,8 @@ fn refused(error: std::io::Error) -> VerbsError {
     }
 }
 
+impl crate::verbs::Sealed for IbvPd {}
+
 impl ProtectionDomain for IbvPd {
     fn register(
         &self,
@@ -206,6 +208,8 @@ impl Drop for IbvMr {
         }
     }
 }
+
+impl crate::verbs::Sealed for IbvMr {}
 
 impl MemoryRegion for IbvMr {
     fn revoke(self: Arc<Self>) -> bool {

@@ -503,6 +503,8 @@ impl WatchedQp for IbvQp {
     }
 }
 
+impl crate::verbs::Sealed for IbvQp {}
+
 impl QueuePair for IbvQp {
     fn qp_num(&self) -> u32 {
         self.num

@@ -69,6 +69,8 @@ impl<M: Member> SoftCq<M> {
     }
 }
 
+impl<M: Member> crate::verbs::Sealed for SoftCq<M> {}
+
 impl<M: Member> CompletionQueue for SoftCq<M> {
     fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize, VerbsError> {
         let mut count = self.completions.take(out)?;

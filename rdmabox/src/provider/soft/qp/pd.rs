@@ -241,6 +241,8 @@ fn announce(qp: &SoftQp, memory: &Memory, id: u64, writable: bool) {
     }
 }
 
+impl crate::verbs::Sealed for SoftPd {}
+
 impl ProtectionDomain for SoftPd {
     fn register(
         &self,
@@ -316,6 +318,8 @@ struct SoftMr {
     region: Arc<Region>,
     pd: Arc<SoftPd>,
 }
+
+impl crate::verbs::Sealed for SoftMr {}
 
 impl MemoryRegion for SoftMr {
     fn addr(&self) -> u64 {

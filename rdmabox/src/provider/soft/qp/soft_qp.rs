@@ -491,6 +491,8 @@ impl Member for SoftQp {
     }
 }
 
+impl crate::verbs::Sealed for SoftQp {}
+
 impl QueuePair for SoftQp {
     fn qp_num(&self) -> u32 {
         self.num

@@ -37,6 +37,8 @@ impl ModelCq {
     }
 }
 
+impl crate::verbs::Sealed for ModelCq {}
+
 impl CompletionQueue for ModelCq {
     fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize, VerbsError> {
         let completed = &mut self.ring.lock().completed;

@@ -16,7 +16,7 @@ use std::{
 use super::super::{
     checks::NO_WAIT_IN_A_CALLBACK,
     session::Shared,
-    transfer::{Pending, UnderWay},
+    transfer::{Pending, UnderWay, Waits},
 };
 use crate::{
     error::RequestError,
@@ -136,7 +136,9 @@ impl Pending for PendingCall {
     fn is_done(&self) -> bool {
         PendingCall::is_done(self)
     }
+}
 
+impl Waits for PendingCall {
     fn under_way(&mut self) -> UnderWay<'_> {
         UnderWay(Some(self))
     }

@@ -12,17 +12,22 @@ use crate::runtime::{Waitable, deadline_of, in_callback, wait_many};
 /// [`wait_any`] and [`wait_all`] wait for several of them, of any types and sessions.
 ///
 /// Only types of this crate implement it.
-pub trait Pending {
+pub trait Pending: sealed::Waits {
     /// Returns true if a wait for it would not block.
     fn is_done(&self) -> bool;
+}
 
-    /// Returns it for a wait.
-    #[doc(hidden)]
-    fn under_way(&mut self) -> UnderWay<'_>;
+/// Supertrait of [`Pending`], which other crates cannot name.
+pub(crate) mod sealed {
+    use super::UnderWay;
+
+    pub trait Waits {
+        /// Returns it for a wait.
+        fn under_way(&mut self) -> UnderWay<'_>;
+    }
 }
 
 /// What a thread waits for; nothing if it is done.
-#[doc(hidden)]
 pub struct UnderWay<'a>(pub(crate) Option<&'a mut (dyn Waitable + 'a)>);
 
 impl fmt::Debug for UnderWay<'_> {
@@ -35,7 +40,9 @@ impl<B: Send + 'static> Pending for Transfer<B> {
     fn is_done(&self) -> bool {
         Transfer::is_done(self)
     }
+}
 
+impl<B: Send + 'static> sealed::Waits for Transfer<B> {
     fn under_way(&mut self) -> UnderWay<'_> {
         UnderWay(self.started.as_mut().map(|started| started as &mut dyn Waitable))
     }

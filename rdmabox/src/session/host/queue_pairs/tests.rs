@@ -28,6 +28,8 @@ struct FakeQp {
     stream: Mutex<Option<Rendezvous>>,
 }
 
+impl crate::verbs::Sealed for FakeQp {}
+
 impl QueuePair for FakeQp {
     fn qp_num(&self) -> u32 {
         self.num

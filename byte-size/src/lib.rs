@@ -1,4 +1,4 @@
-//! Byte sizes in text form, for every command line on top of this crate.
+//! Byte sizes in text form, for the command lines and messages of the programs.
 //!
 //! No I/O, no locks, no clock.
 
