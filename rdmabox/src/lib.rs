@@ -130,7 +130,7 @@ mod polling;
 pub mod provider;
 mod rpc;
 mod runtime;
-pub mod session;
+mod session;
 pub mod stats;
 mod sync;
 pub mod tls;

@@ -69,14 +69,18 @@ impl fmt::Display for BatchMode {
 }
 
 impl FromStr for BatchMode {
-    type Err = String;
+    type Err = BatchModeError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        BatchMode::ALL.iter().copied().find(|mode| mode.name() == text).ok_or_else(|| {
-            format!("{text:?} is not a batching mode: expected single, merge, doorbell or hybrid")
-        })
+    fn from_str(text: &str) -> Result<Self, BatchModeError> {
+        let found = BatchMode::ALL.iter().copied().find(|mode| mode.name() == text);
+        found.ok_or_else(|| BatchModeError(text.to_owned()))
     }
 }
+
+/// Error of a string that names no [`BatchMode`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a batching mode: expected single, merge, doorbell or hybrid")]
+pub struct BatchModeError(String);
 
 #[cfg(test)]
 mod tests {

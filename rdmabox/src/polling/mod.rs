@@ -1,6 +1,6 @@
 //! Polling: decides when to poll a completion queue again, when to arm it, and when to sleep.
 //!
-//! [`Poller`] is a state machine. The polling loop passes it the result of each poll and executes
+//! `Poller` is a state machine. The polling loop passes it the result of each poll and executes
 //! the step that it returns. The order arm, poll once more, sleep is built in, so no mode can
 //! lose a completion.
 //!
@@ -86,26 +86,31 @@ impl fmt::Display for PollingMode {
 }
 
 impl FromStr for PollingMode {
-    type Err = String;
+    type Err = PollingModeError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, PollingModeError> {
         if let Some(queues) = text.strip_prefix(SHARED_CQ).and_then(|rest| rest.strip_prefix(':')) {
             return match queues.parse() {
                 // `parse` would also accept a plus sign.
                 Ok(count @ 1..) if !queues.starts_with('+') => Ok(PollingMode::SharedCq(count)),
-                _ => Err(format!(
+                _ => Err(PollingModeError(format!(
                     "{queues:?} is not a number of shared completion queues: expected 1 to {}",
                     u8::MAX
-                )),
+                ))),
             };
         }
         PollingMode::ALL.iter().copied().find(|mode| mode.name() == text).ok_or_else(|| {
-            format!(
+            PollingModeError(format!(
                 "{text:?} is not a polling mode: expected busy, event, event-batch, hybrid, adaptive or shared-cq:M"
-            )
+            ))
         })
     }
 }
+
+/// Error of a string that names no [`PollingMode`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct PollingModeError(String);
 
 #[cfg(test)]
 mod tests {

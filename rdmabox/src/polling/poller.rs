@@ -20,21 +20,8 @@ pub(crate) enum Step {
 
 /// Decides between polling, arming and sleeping.
 ///
-/// ```
-/// # use rdmabox::polling::{Poller, PollingMode, Step};
-/// # fn arm() {}
-/// # let mut arrivals = [0, 3, 0, 0].into_iter();
-/// # let mut poll = |_batch: usize| arrivals.next().unwrap_or(0);
-/// let mut poller = Poller::new(PollingMode::Hybrid, 120, 16);
-/// loop {
-///     let found = poll(poller.batch_size());
-///     match poller.after_poll(found) {
-///         Step::Poll => {}
-///         Step::Arm => arm(),
-///         Step::Sleep => break, // wait, then poller.after_wake()
-///     }
-/// }
-/// ```
+/// A loop polls up to [`batch_size`](Poller::batch_size) completions, passes their number to
+/// [`after_poll`](Poller::after_poll), and executes the step that it returns.
 #[derive(Clone, Debug)]
 pub(crate) struct Poller {
     mode: PollingMode,

@@ -42,9 +42,9 @@ pub use crate::{
         Domain, Grant, Key, KeyError, KeyFile, KeyFileError, KeyId, Keyring, Limits, LimitsError, Secret,
         shown,
     },
-    batch::BatchMode,
+    batch::{BatchMode, BatchModeError},
     error::{Failed, RequestError},
-    polling::PollingMode,
+    polling::{PollingMode, PollingModeError},
     provider::{
         rdma::{RdmaError, RdmaOptions},
         soft::ConnectedProcess,

@@ -9,8 +9,32 @@ use public_api::Builder;
 /// format would write other lines for the same interface.
 const FORMAT: u64 = 57;
 
+/// Traits that a type has or lacks by its private fields, and that programs do not ask for.
+/// `Send` and `Sync` are not among them.
+const SKIPPED_TRAITS: [&str; 6] = [
+    "core::marker::Freeze",
+    "core::marker::StructuralPartialEq",
+    "core::marker::Unpin",
+    "core::marker::UnsafeUnpin",
+    "core::panic::unwind_safe::RefUnwindSafe",
+    "core::panic::unwind_safe::UnwindSafe",
+];
+
+/// Methods of derived traits. The line of the implementation tells enough.
+const SKIPPED_METHODS: [&str; 6] = ["clone", "cmp", "eq", "fmt", "hash", "partial_cmp"];
+
 /// Status of a step that the machine cannot run (`ci/lib.sh`).
 const NOT_RUN: u8 = 77;
+
+/// Returns true if the line of an item belongs to the list.
+fn is_listed(line: &str) -> bool {
+    if line.starts_with("impl") {
+        return !SKIPPED_TRAITS.iter().any(|name| line.contains(&format!("{name} for ")));
+    }
+    let path = line.strip_prefix("pub fn ").and_then(|rest| rest.split(['(', '<']).next());
+    let method = path.and_then(|path| path.rsplit("::").next());
+    !method.is_some_and(|method| SKIPPED_METHODS.contains(&method))
+}
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let path = env::args_os().nth(1).ok_or("usage: api FILE")?;
@@ -25,8 +49,36 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     // depends on the compiler, not on this crate.
     let api = Builder::from_rustdoc_json(path).omit_blanket_impls(true).build()?;
     let mut out = std::io::stdout().lock();
-    for item in api.items() {
-        writeln!(out, "{item}")?;
+    for line in api.items().map(|item| item.to_string()).filter(|line| is_listed(line)) {
+        writeln!(out, "{line}")?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_listed;
+
+    #[test]
+    fn what_a_program_can_ask_for_is_listed() {
+        for line in [
+            "pub fn a::B::read(&self) -> u64",
+            "pub fn a::B::fmt_all(&self)",
+            "impl core::marker::Send for a::B",
+            "impl core::clone::Clone for a::B",
+            "impl<T> a::C<T>",
+            "pub struct a::Unpin",
+        ] {
+            assert!(is_listed(line), "{line}");
+        }
+        for line in [
+            "pub fn a::B::clone(&self) -> a::B",
+            "pub fn a::B::hash<H: core::hash::Hasher>(&self, &mut H)",
+            "impl core::marker::Unpin for a::B",
+            "impl !core::panic::unwind_safe::UnwindSafe for a::B",
+            "impl<T> core::marker::Freeze for a::C<T> where T: core::marker::Freeze",
+        ] {
+            assert!(!is_listed(line), "{line}");
+        }
+    }
 }

@@ -7,8 +7,8 @@
 //! rules of the model hold: completions of a queue pair stay in order, an unexecuted request
 //! never succeeds, and a failed queue pair is in Err.
 //!
-//! [`plan`] makes the decisions from a seed ([`chance`]). [`device`] wraps devices and protection
-//! domains, [`qp`] posts and connections, [`cq`] completions, and [`relay`] streams. Equal seeds
+//! `plan` makes the decisions from a seed (`chance`). `device` wraps devices and protection
+//! domains, `qp` posts and connections, `cq` completions, and `relay` streams. Equal seeds
 //! give equal decisions in equal order; threads determine which request a decision affects.
 
 mod chance;

@@ -187,6 +187,8 @@ struct BusyQp {
     posters: Sender<thread::ThreadId>,
 }
 
+impl crate::verbs::Sealed for BusyQp {}
+
 impl QueuePair for BusyQp {
     fn qp_num(&self) -> u32 {
         1
