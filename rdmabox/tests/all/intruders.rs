@@ -70,7 +70,7 @@ fn join(f: &Fixture, token: &[u8], index: u32) -> TcpStream {
     let mut stream = connect(f);
     stream.write_all(&preamble(JOIN, token, index)).unwrap();
     let mut hello = b"rdmabox\x01".to_vec();
-    hello.extend(2u32.to_le_bytes());
+    hello.extend(3u32.to_le_bytes());
     hello.extend(9u32.to_le_bytes());
     hello.extend(0u64.to_le_bytes());
     stream.write_all(&hello).unwrap();

@@ -420,7 +420,7 @@ fn the_handshake_is_what_the_design_says_byte_by_byte() {
         join[32] = index;
         let (said, mut stream) = prove(&f, join, &secret);
         assert_eq!(message(&mut stream), proof(mac(&secret, "rdmabox 1 host knows\0", &said)));
-        let hello = [&b"rdmabox\x01"[..], &2u32.to_le_bytes(), &9u32.to_le_bytes(), &[0; 8]].concat();
+        let hello = [&b"rdmabox\x01"[..], &3u32.to_le_bytes(), &9u32.to_le_bytes(), &[0; 8]].concat();
         stream.write_all(&hello).unwrap();
         stream.read_exact(&mut [0; 24]).unwrap();
         stream

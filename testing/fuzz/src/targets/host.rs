@@ -92,7 +92,7 @@ impl Bench {
     fn join(&self, token: &[u8], index: u32) -> io::Result<UnixStream> {
         let mut stream = self.stream()?;
         stream.write_all(&preamble(JOIN, token, index, false))?;
-        let mut hello = b"rdmabox\x01\x02\0\0\0\x09\0\0\0".to_vec();
+        let mut hello = b"rdmabox\x01\x03\0\0\0\x09\0\0\0".to_vec();
         hello.extend([0; 8]);
         stream.write_all(&hello)?;
         stream.read_exact(&mut [0; 24])?;

@@ -314,7 +314,7 @@ fn a_reset_connection_ends_no_other_queue_pair_and_can_be_replaced() {
 /// Returns the greeting of a queue pair without memory.
 fn hello() -> Vec<u8> {
     let mut hello = b"rdmabox\x01".to_vec();
-    hello.extend(2u32.to_le_bytes());
+    hello.extend(3u32.to_le_bytes());
     hello.extend(9u32.to_le_bytes());
     hello.extend(0u64.to_le_bytes());
     hello
