@@ -1,13 +1,13 @@
 //! Tests of the atomics beyond compare-and-swap and fetch-and-add, on the devices that have them.
 
-use std::{sync::atomic::Ordering, thread};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use rdmabox::verbs::{Access, AtomicOp, RemoteAddr, SendOp, WcOpcode, WcStatus};
 
 use crate::{
-    atomics::{alone, shared},
-    fixture::{Config, pair, signaled, unsignaled, write},
+    atomics::{Shared, alone, shared},
+    fixture::{Config, Side, pair, signaled, unsignaled, write},
 };
 
 software_conformance! {
@@ -86,6 +86,34 @@ fn operations_follow_the_writes_before_them(config: Config) {
     }
 }
 
+/// Counts a client that has ended, also with a panic.
+struct Ended<'a>(&'a AtomicUsize);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// Runs `client` on each client while a processor of the host repeats `step` without a pause, so
+/// that a change that is not atomic meets one of its changes. Panics if a step returns false.
+fn beside_a_processor(shared: &Shared, client: impl Fn(&Side) + Sync, mut step: impl FnMut() -> bool) {
+    let ended = AtomicUsize::new(0);
+    let mut intact = true;
+    shared.run(
+        |side| {
+            let _ended = Ended(&ended);
+            client(side);
+        },
+        || {
+            while ended.load(Ordering::Acquire) < CLIENTS {
+                intact &= step();
+            }
+        },
+    );
+    assert!(intact, "a change of the processor was overwritten");
+}
+
 /// Each party sets, clears and flips a bit of its own. A change that overwrites a concurrent one
 /// shows in the next old value.
 fn bits_of_many_queue_pairs_and_of_the_processor_are_all_kept(config: Config) {
@@ -93,7 +121,9 @@ fn bits_of_many_queue_pairs_and_of_the_processor_are_all_kept(config: Config) {
     let shared = shared(config, CLIENTS);
     let place = shared.word.remote(8);
     let bits = Mutex::new((0..CLIENTS).map(|index| 1u64 << index).collect::<Vec<_>>());
-    shared.run(
+    let (word, own, mut set) = (shared.word.memory.atomic_u64(8), 1 << 63, false);
+    beside_a_processor(
+        &shared,
         |side| {
             let bit = bits.lock().pop().expect("one for each client");
             let into = side.local(8);
@@ -110,15 +140,12 @@ fn bits_of_many_queue_pairs_and_of_the_processor_are_all_kept(config: Config) {
             assert_eq!(old_of(AtomicOp::Or(bit)), 0);
         },
         || {
-            let (word, bit) = (shared.word.memory.atomic_u64(8), 1 << 63);
-            for _ in 0..EACH {
-                assert_eq!(word.fetch_or(bit, Ordering::SeqCst) & bit, 0);
-                assert_eq!(word.fetch_and(!bit, Ordering::SeqCst) & bit, bit);
-                thread::yield_now();
-            }
+            let was_set = word.fetch_xor(own, Ordering::SeqCst) & own != 0;
+            set = !set;
+            was_set != set
         },
     );
-    assert_eq!(shared.word.word(8), (1 << CLIENTS) - 1);
+    assert_eq!(shared.word.word(8) & !own, (1 << CLIENTS) - 1);
 }
 
 fn swapped_values_are_neither_lost_nor_doubled(config: Config) {
@@ -127,7 +154,10 @@ fn swapped_values_are_neither_lost_nor_doubled(config: Config) {
     let place = shared.word.remote(16);
     let seen = Mutex::new(Vec::new());
     let firsts = Mutex::new((0..CLIENTS as u64).map(|index| 1 + index * EACH).collect::<Vec<_>>());
-    shared.run(
+    // The processor's values follow those of the clients.
+    let (word, mut last, mut olds) = (shared.word.memory.atomic_u64(16), CLIENTS as u64 * EACH, Vec::new());
+    beside_a_processor(
+        &shared,
         |side| {
             let first = firsts.lock().pop().expect("one for each client");
             let into = side.local(8);
@@ -138,12 +168,19 @@ fn swapped_values_are_neither_lost_nor_doubled(config: Config) {
             }
             seen.lock().extend(own);
         },
-        || {},
+        || {
+            if olds.len() < 1_000_000 {
+                last += 1;
+                olds.push(word.swap(last, Ordering::SeqCst));
+            }
+            true
+        },
     );
     let mut seen = seen.into_inner();
+    seen.extend(olds);
     seen.push(shared.word.word(16));
     seen.sort_unstable();
-    assert!(seen.into_iter().eq(0..=CLIENTS as u64 * EACH), "each value left the word once");
+    assert!(seen.into_iter().eq(0..=last), "each value left the word once");
 }
 
 fn a_maximum_only_grows_and_a_minimum_only_shrinks(config: Config) {
@@ -152,7 +189,10 @@ fn a_maximum_only_grows_and_a_minimum_only_shrinks(config: Config) {
     let (high, low) = (shared.word.remote(0), shared.word.remote(8));
     shared.word.set(8, &u64::MAX.to_ne_bytes());
     let firsts = Mutex::new((0..CLIENTS as u64).collect::<Vec<_>>());
-    shared.run(
+    let words = [0, 8].map(|at| shared.word.memory.atomic_u64(at));
+    let mut reached = 0;
+    beside_a_processor(
+        &shared,
         |side| {
             let first = firsts.lock().pop().expect("one for each client");
             let into = side.local(8);
@@ -170,8 +210,14 @@ fn a_maximum_only_grows_and_a_minimum_only_shrinks(config: Config) {
                 lowest = old.min(u64::MAX - value);
             }
         },
-        || {},
+        || {
+            // Ahead of the clients, so that each of them keeps what it finds.
+            let before = reached;
+            reached += 1;
+            words[0].fetch_max(reached, Ordering::SeqCst) >= before
+                && words[1].fetch_min(u64::MAX - reached, Ordering::SeqCst) <= u64::MAX - before
+        },
     );
-    let last = EACH * CLIENTS as u64 - 1;
+    let last = reached.max(EACH * CLIENTS as u64 - 1);
     assert_eq!((shared.word.word(0), shared.word.word(8)), (last, u64::MAX - last));
 }
