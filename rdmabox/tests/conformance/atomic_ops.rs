@@ -21,6 +21,11 @@ software_conformance! {
 
 const CLIENTS: usize = 3;
 
+/// Returns the rounds of each client, of which mapped memory needs more to take as long.
+fn rounds(config: Config) -> u64 {
+    if config.is_tcp() { 200 } else { 4000 }
+}
+
 fn fetch(remote: RemoteAddr, op: AtomicOp) -> SendOp {
     SendOp::FetchOp { remote, op }
 }
@@ -117,7 +122,6 @@ fn beside_a_processor(shared: &Shared, client: impl Fn(&Side) + Sync, mut step: 
 /// Each party sets, clears and flips a bit of its own. A change that overwrites a concurrent one
 /// shows in the next old value.
 fn bits_of_many_queue_pairs_and_of_the_processor_are_all_kept(config: Config) {
-    const EACH: usize = 300;
     let shared = shared(config, CLIENTS);
     let place = shared.word.remote(8);
     let bits = Mutex::new((0..CLIENTS).map(|index| 1u64 << index).collect::<Vec<_>>());
@@ -131,7 +135,7 @@ fn bits_of_many_queue_pairs_and_of_the_processor_are_all_kept(config: Config) {
                 alone(side, fetch(place, op), &[into.all()]);
                 into.word(0) & bit
             };
-            for _ in 0..EACH {
+            for _ in 0..rounds(config) {
                 assert_eq!(old_of(AtomicOp::Or(bit)), 0);
                 assert_eq!(old_of(AtomicOp::And(!bit)), bit);
                 assert_eq!(old_of(AtomicOp::Xor(bit)), 0);
@@ -184,7 +188,7 @@ fn swapped_values_are_neither_lost_nor_doubled(config: Config) {
 }
 
 fn a_maximum_only_grows_and_a_minimum_only_shrinks(config: Config) {
-    const EACH: u64 = 500;
+    let each = rounds(config);
     let shared = shared(config, CLIENTS);
     let (high, low) = (shared.word.remote(0), shared.word.remote(8));
     shared.word.set(8, &u64::MAX.to_ne_bytes());
@@ -201,7 +205,7 @@ fn a_maximum_only_grows_and_a_minimum_only_shrinks(config: Config) {
                 into.word(0)
             };
             let (mut highest, mut lowest) = (0, u64::MAX);
-            for value in (0..EACH).map(|round| first + round * CLIENTS as u64) {
+            for value in (0..each).map(|round| first + round * CLIENTS as u64) {
                 let old = old_of(high, AtomicOp::Max(value));
                 assert!(old >= highest, "{old} after {highest}");
                 highest = old.max(value);
@@ -218,6 +222,6 @@ fn a_maximum_only_grows_and_a_minimum_only_shrinks(config: Config) {
                 && words[1].fetch_min(u64::MAX - reached, Ordering::SeqCst) <= u64::MAX - before
         },
     );
-    let last = reached.max(EACH * CLIENTS as u64 - 1);
+    let last = reached.max(each * CLIENTS as u64 - 1);
     assert_eq!((shared.word.word(0), shared.word.word(8)), (last, u64::MAX - last));
 }
