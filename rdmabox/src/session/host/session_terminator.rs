@@ -41,8 +41,13 @@ use crate::rpc::{Handler, Reason};
 /// session.call(b"", &mut Vec::new())?;
 /// let number = clients.0.lock().unwrap()[0];
 /// assert!(host.ender().end(number, "an example"));
-/// // The client notices; the next call fails in any case.
-/// assert_eq!(session.call(b"", &mut Vec::new()), Err(RequestError::Disconnected));
+/// // The client learns of it soon. A call that the host has taken before is still answered.
+/// let error = loop {
+///     if let Err(error) = session.call(b"", &mut Vec::new()) {
+///         break error;
+///     }
+/// };
+/// assert_eq!(error, RequestError::Disconnected);
 /// # Ok(())
 /// # }
 /// ```
