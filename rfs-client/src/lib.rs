@@ -35,7 +35,7 @@ pub use cache::{
 };
 pub use client::{Client, recall_guard::RecallGuard, recalls::RecallHandler};
 pub use error::{ClientError, errno_of_completion, errno_of_request};
-pub use inode::{access::AccessTimes, arrival::Arrival};
+pub use inode::{access::AccessTimes, aliases::CachedName, arrival::Arrival};
 pub use io::{async_io::PreparedWrite, read::ReadData, space::Seek};
 pub use locks::{LockOutcome, LockRequest};
 pub use metadata::names::Creator;

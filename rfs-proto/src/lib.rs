@@ -32,7 +32,7 @@ pub use message::{
 };
 
 /// Version of the protocol. Both peers must have the same version.
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;
 
 /// Unit of space allocation, in bytes.
 pub const BLOCK: u64 = 4096;

@@ -232,6 +232,7 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
     let kind = [LockKind::Shared, LockKind::Exclusive, LockKind::Unlock][gid as usize % 3];
     let range = LockRange { first: offset, last: len };
     let growth = [Growth::Stay, Growth::Reach, Growth::From(len)][uid as usize % 3];
+    let (moved, replaced) = (exclusive.then_some(ino), (!exclusive).then_some(len));
     let how = [XattrSet::Any, XattrSet::Create, XattrSet::Replace][uid as usize % 3];
     vec![
         Request::Attach {
@@ -253,7 +254,7 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::Link { ino, parent, name },
         Request::Unlink { parent, name },
         Request::Rmdir { parent, name },
-        Request::Rename { parent, name, new_parent: ino, new_name: target, flags, whiteout },
+        Request::Rename { parent, name, new_parent: ino, new_name: target, flags, whiteout, moved, replaced },
         Request::Open { ino, write: exclusive },
         Request::Close { ino },
         Request::Layout { ino, offset },

@@ -117,7 +117,16 @@ impl Hand<'_> {
         let rename = |(parent, name): (u64, &str), (new_parent, new_name): (u64, &str)| {
             let (name, new_name) = (name.as_bytes(), new_name.as_bytes());
             let flags = RenameFlags::empty();
-            self.ask(Request::Rename { parent, name, new_parent, new_name, flags, whiteout: None });
+            self.ask(Request::Rename {
+                parent,
+                name,
+                new_parent,
+                new_name,
+                flags,
+                whiteout: None,
+                moved: None,
+                replaced: None,
+            });
         };
         let (here, there) = ((self.own, self.names[0].as_str()), (to, self.name.as_str()));
         rename(here, there);

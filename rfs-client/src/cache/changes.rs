@@ -42,7 +42,7 @@ impl<'r> Effect<'r> {
             Request::Unlink { parent, name } | Request::Rmdir { parent, name } => {
                 smallvec![(parent, name, true)]
             }
-            Request::Rename { parent, name, new_parent, new_name, flags, whiteout } => {
+            Request::Rename { parent, name, new_parent, new_name, flags, whiteout, .. } => {
                 // If both names are of one inode, the rename has no effect. Only NOREPLACE excludes
                 // that.
                 let gone = flags == RenameFlags::NOREPLACE && whiteout.is_none();
@@ -199,7 +199,17 @@ mod tests {
         let changes = Changes::default();
         let renamed = |flags, whiteout| {
             let (parent, new_parent) = (1, 2);
-            Request::Rename { parent, name: b"a", new_parent, new_name: b"b", flags, whiteout }
+            let (moved, replaced) = (None, None);
+            Request::Rename {
+                parent,
+                name: b"a",
+                new_parent,
+                new_name: b"b",
+                flags,
+                whiteout,
+                moved,
+                replaced,
+            }
         };
         let rename = |flags| renamed(flags, None);
         let effect = Effect::of(&rename(RenameFlags::empty())).expect("an effect");

@@ -24,6 +24,17 @@ pub(crate) type Names = SmallVec<[Alias; 1]>;
 /// Maximum number of absent names in all directories together. The caller must not cache others.
 const MAX_ABSENT: usize = 100_000;
 
+/// The content of the caller's cache under a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CachedName {
+    /// Nothing: the caller has cached no inode under the name, or has to drop it.
+    Nothing,
+    /// This inode.
+    Inode(u64),
+    /// One of several inodes, or the caller caches no names.
+    Uncertain,
+}
+
 /// A recorded name.
 #[derive(Debug, Default)]
 struct Known {
@@ -135,6 +146,16 @@ impl Aliases {
         }
     }
 
+    /// Returns what the caller may have cached under a name.
+    pub(crate) fn cached(&self, parent: u64, name: &[u8]) -> CachedName {
+        let known = self.by_name.get(&parent).and_then(|names| names.get(name));
+        match known.map_or(&[][..], |known| &known.inodes) {
+            [] => CachedName::Nothing,
+            [ino] => CachedName::Inode(*ino),
+            _ => CachedName::Uncertain,
+        }
+    }
+
     /// Returns the names of an inode.
     pub(crate) fn of(&self, ino: u64) -> Names {
         self.by_inode.get(&ino).cloned().unwrap_or_default()
@@ -192,6 +213,22 @@ mod tests {
             2 => place().prop_map(|(parent, name)| Step::Absent(parent, name)),
             1 => (1..3u64).prop_map(Step::Drop),
         ]
+    }
+
+    #[test]
+    fn a_name_is_cached_if_it_stands_for_one_inode() {
+        let mut aliases = Aliases::default();
+        assert_eq!(aliases.cached(1, b"a"), CachedName::Nothing);
+        assert!(aliases.add_absent(1, b"a"));
+        assert_eq!(aliases.cached(1, b"a"), CachedName::Nothing);
+        aliases.add(5, 1, b"a");
+        assert_eq!(aliases.cached(1, b"a"), CachedName::Inode(5));
+        aliases.add(6, 1, b"a");
+        assert_eq!(aliases.cached(1, b"a"), CachedName::Uncertain);
+        aliases.rename((1, b"a"), (2, b"b"), false);
+        assert_eq!(aliases.cached(1, b"a"), CachedName::Nothing);
+        aliases.forget(5);
+        assert_eq!(aliases.cached(2, b"b"), CachedName::Inode(6));
     }
 
     proptest! {

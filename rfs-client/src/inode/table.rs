@@ -15,7 +15,7 @@ use crate::{
     cache::page_hold::Sharing,
     inode::{
         Inode,
-        aliases::{Aliases, Names},
+        aliases::{Aliases, CachedName, Names},
         orphans::Orphans,
         size::RecallPeriod,
     },
@@ -117,6 +117,11 @@ impl InodeTable {
     /// Records a rename, before the caller is told.
     pub(crate) fn renamed(&self, from: (u64, &[u8]), to: (u64, &[u8]), exchange: bool) {
         self.aliases.lock().rename(from, to, exchange);
+    }
+
+    /// Returns what the caller may have cached under a name.
+    pub(crate) fn cached_name(&self, parent: u64, name: &[u8]) -> CachedName {
+        self.aliases.lock().cached(parent, name)
     }
 
     /// Returns the names under which the caller knows an inode.

@@ -12,6 +12,7 @@ use crate::{
     cache::recall_log::RequestTime,
     client::{Client, calls::wrong_kind},
     error::ClientError,
+    inode::aliases::CachedName,
 };
 
 /// The user that creates an inode.
@@ -120,18 +121,33 @@ impl Client {
         self.call_removal(&Request::Rmdir { parent, name }, || self.inodes.unnamed(parent, name))
     }
 
-    /// Renames. With `whiteout`, leaves a whiteout of that owner under the old name.
+    /// Returns what the caller may have cached under a name.
+    pub fn cached_name(&self, parent: u64, name: &[u8]) -> CachedName {
+        match self.cache.is_on() {
+            true => self.inodes.cached_name(parent, name),
+            false => CachedName::Uncertain,
+        }
+    }
+
+    /// Renames. With `whiteout`, leaves a whiteout of that owner under the old name. `cached` has
+    /// the inodes that the caller has cached under the old and the new name, if it has any.
+    ///
+    /// # Errors
+    /// ESTALE, without any effect, if a name stands for another inode than the caller has cached.
     pub fn rename(
         &self,
         (parent, name): (u64, &[u8]),
         (new_parent, new_name): (u64, &[u8]),
         flags: RenameFlags,
         whiteout: Option<Owner>,
+        (moved, replaced): (Option<u64>, Option<u64>),
     ) -> Result<(), ClientError> {
         check_name(name)?;
         check_name(new_name)?;
         let exchange = flags.contains(RenameFlags::EXCHANGE);
-        self.call_removal(&Request::Rename { parent, name, new_parent, new_name, flags, whiteout }, || {
+        let request =
+            Request::Rename { parent, name, new_parent, new_name, flags, whiteout, moved, replaced };
+        self.call_removal(&request, || {
             self.inodes.renamed((parent, name), (new_parent, new_name), exchange);
         })
     }

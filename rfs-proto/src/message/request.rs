@@ -172,6 +172,12 @@ pub enum Request<'a> {
         /// Owner of a whiteout to leave under the old name: a character device 0:0 without
         /// permission bits, created as by `Mknod`. EINVAL with EXCHANGE.
         whiteout: Option<Owner>,
+        /// Inode that the client has cached under the old name. ESTALE, without any effect, if
+        /// the name stands for another inode: the client's kernel would move the wrong one.
+        moved: Option<u64>,
+        /// Inode that the client has cached under the new name. ESTALE, without any effect, unless
+        /// the name stands for this inode.
+        replaced: Option<u64>,
     },
     /// Opens a regular file. The server counts opens: the session sends one `Close` for each `Open`
     /// and `Create`. While a session has an inode open, the server does not reuse space of its

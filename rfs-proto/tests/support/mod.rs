@@ -57,9 +57,9 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
             Request::Attach { version: 1, client: "c", export: "e", keeps: true, alone: false, mount: None },
         ),
         (
-            "00 0d 00 00 00 01 01 000102030405060708090a0b0c0d0eff",
+            "00 0e 00 00 00 01 01 000102030405060708090a0b0c0d0eff",
             Request::Attach {
-                version: 13,
+                version: 14,
                 client: "",
                 export: "",
                 keeps: false,
@@ -111,7 +111,7 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
         ("0a 01 01 61", Request::Unlink { parent: 1, name: b"a" }),
         ("0b 01 01 61", Request::Rmdir { parent: 1, name: b"a" }),
         (
-            "0c 01 01 61 02 01 62 02 00",
+            "0c 01 01 61 02 01 62 02 00 00 01 05",
             Request::Rename {
                 parent: 1,
                 name: b"a",
@@ -119,10 +119,12 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
                 new_name: b"b",
                 flags: RenameFlags::EXCHANGE,
                 whiteout: None,
+                moved: None,
+                replaced: Some(5),
             },
         ),
         (
-            "0c 01 01 61 01 01 62 01 01 e807 05",
+            "0c 01 01 61 01 01 62 01 01 e807 05 01 09 00",
             Request::Rename {
                 parent: 1,
                 name: b"a",
@@ -130,6 +132,8 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
                 new_name: b"b",
                 flags: RenameFlags::NOREPLACE,
                 whiteout: Some(Owner { uid: 1000, gid: 5 }),
+                moved: Some(9),
+                replaced: None,
             },
         ),
         ("0d 05 01", Request::Open { ino: 5, write: true }),

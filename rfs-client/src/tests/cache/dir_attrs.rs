@@ -67,7 +67,7 @@ fn directory_attributes_are_valid_until_the_directory_changes() {
         }),
         ("a removal", |k| drop(k.client.rmdir(OTHER, b"d"))),
         ("a renaming, over a directory perhaps", |k| {
-            drop(k.client.rename((OTHER, b"d"), (OTHER, b"e"), RenameFlags::empty(), None));
+            drop(k.client.rename((OTHER, b"d"), (OTHER, b"e"), RenameFlags::empty(), None, (None, None)));
         }),
     ];
     for (what, happens) in table {

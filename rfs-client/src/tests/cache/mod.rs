@@ -251,17 +251,19 @@ fn a_name_that_is_renamed_to_a_link_of_its_inode_still_exists() {
         Ok(())
     });
     let none = RenameFlags::empty();
-    k.client.rename((DIR, b"a"), (OTHER, b"b"), none, None).expect("nothing to do");
+    k.client.rename((DIR, b"a"), (OTHER, b"b"), none, None, (None, None)).expect("nothing to do");
     assert!(k.finds("a"));
     // A renamed name is gone, and known to be absent if the new name did not exist.
-    k.client.rename((DIR, b"a"), (OTHER, b"c"), none, None).expect("renamed");
+    k.client.rename((DIR, b"a"), (OTHER, b"c"), none, None, (None, None)).expect("renamed");
     assert!(!k.finds("a") && k.finds("c"));
-    k.client.rename((DIR, b"c"), (OTHER, b"d"), RenameFlags::NOREPLACE, None).expect("renamed");
+    k.client.rename((DIR, b"c"), (OTHER, b"d"), RenameFlags::NOREPLACE, None, (None, None)).expect("renamed");
     assert_eq!(k.calls(|_| assert!(!k.finds("c"))), 0);
     // A whiteout takes the old name.
     let whiteout = Some(Owner { uid: 1, gid: 2 });
     assert!(k.finds("b"));
-    k.client.rename((DIR, b"b"), (OTHER, b"e"), RenameFlags::NOREPLACE, whiteout).expect("renamed");
+    k.client
+        .rename((DIR, b"b"), (OTHER, b"e"), RenameFlags::NOREPLACE, whiteout, (None, None))
+        .expect("renamed");
     assert_ne!(k.client.lookup(DIR, b"b").expect("a whiteout").ino, ino);
 }
 

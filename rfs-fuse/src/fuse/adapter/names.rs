@@ -14,7 +14,7 @@ use super::{
     open_file::{MAX_CREATES, MAX_CREATES_AFTER_WALK, create_new},
 };
 use crate::fuse::session::{ReplyCreate, ReplyEmpty, ReplyEntry, Request};
-use rfs_client::ClientError;
+use rfs_client::{CachedName, ClientError};
 
 impl Adapter {
     /// Looks a name up.
@@ -46,6 +46,33 @@ impl Adapter {
         }
     }
 
+    /// Returns the inodes that the kernel has under the two names of a rename, if that is certain.
+    /// The server refuses the rename if another mount has changed a name: the kernel moves the
+    /// entry that it has. `None` if the kernel has to walk the path again: its entry of the old
+    /// name was recalled, and it cannot drop it during the rename.
+    fn cached_names(
+        &self,
+        thread: u32,
+        from: (u64, &[u8]),
+        to: (u64, &[u8]),
+    ) -> Option<(Option<u64>, Option<u64>)> {
+        // The second walk must not fail.
+        if self.retries.is_sent_back(thread) {
+            return Some((None, None));
+        }
+        match self.client.cached_name(from.0, from.1) {
+            CachedName::Nothing if self.retries.send_back(thread, None) => None,
+            CachedName::Nothing | CachedName::Uncertain => Some((None, None)),
+            CachedName::Inode(moved) => {
+                let replaced = match self.client.cached_name(to.0, to.1) {
+                    CachedName::Inode(replaced) => Some(replaced),
+                    CachedName::Nothing | CachedName::Uncertain => None,
+                };
+                Some((Some(moved), replaced))
+            }
+        }
+    }
+
     /// Renames a file.
     pub(super) fn rename_name(
         &self,
@@ -63,7 +90,17 @@ impl Adapter {
         let whiteout = whiteout.then(|| Owner { uid: request.uid(), gid: request.gid() });
         let (parent, newparent) = (from.0.0, to.0.0);
         let (from, to) = ((parent, from.1.as_bytes()), (newparent, to.1.as_bytes()));
-        let renamed = self.client.rename(from, to, others, whiteout);
+        let Some(cached) = self.cached_names(request.pid(), from, to) else {
+            return reply.error(Errno::ESTALE);
+        };
+        let renamed = self.client.rename(from, to, others, whiteout, cached);
+        if renamed.is_ok() && cached.0.is_none() && !self.settings.attr_timeout.is_zero() {
+            // The kernel moves the entry that it has, which may be of another inode.
+            self.recalls.drop_name_later(to.0, to.1);
+            if others.contains(rfs_proto::RenameFlags::EXCHANGE) {
+                self.recalls.drop_name_later(from.0, from.1);
+            }
+        }
         self.refresh_after_change(parent, request.pid());
         self.refresh_after_change(newparent, request.pid());
         self.answer_removal("rename", request.pid(), renamed, reply);

@@ -241,3 +241,56 @@ fn no_stale_bytes_after_close_and_open_over_tcp() {
 fn no_stale_bytes_after_close_and_open_over_both() {
     close_to_open(Over::Shm, Over::Tcp);
 }
+
+/// Returns the inodes of some names of a mount.
+fn inodes(mount: &Mount, names: [&str; 3]) -> [Option<u64>; 3] {
+    names.map(|name| fs::symlink_metadata(mount.path(name)).ok().map(|found| found.ino()))
+}
+
+/// One mount renames `b` to `a`, while the other one replaces `b` by `c`. The kernel of the first
+/// mount moves the entry that it has looked up before. Catches an entry that stays there, of an
+/// inode that the other mount has replaced meanwhile.
+#[test]
+fn of_two_renames_of_a_chain_both_mounts_show_the_outcome() {
+    const ROUNDS: u32 = 200;
+    for over in [[Over::Shm, Over::Shm], [Over::Tcp, Over::Tcp]] {
+        let lender = Lender::new(64 * MIB);
+        let mounts = over.map(|over| lender.mount(over, LONG));
+        let (meeting, names) = (&Meeting::default(), ["a", "b", "c"]);
+        let replaced_late = AtomicU32::new(0);
+        let run = |mount: &Mount, is_first: bool| {
+            for round in 0..ROUNDS {
+                if is_first {
+                    ["b", "c"].iter().for_each(|name| drop(File::create(mount.path(name)).expect("created")));
+                }
+                meeting.meet(4 * round + 1);
+                inodes(mount, names);
+                meeting.meet(4 * round + 2);
+                let (from, to) = if is_first { ("b", "a") } else { ("c", "b") };
+                fs::rename(mount.path(from), mount.path(to)).expect("renamed");
+                meeting.meet(4 * round + 3);
+                if is_first {
+                    let both = || [&mounts[0], &mounts[1]].map(|mount| inodes(mount, names));
+                    // A name that was recalled during a rename is dropped right after it.
+                    let give_up = Instant::now() + PATIENCE;
+                    let mut shown = both();
+                    while shown[0] != shown[1] && Instant::now() < give_up {
+                        thread::yield_now();
+                        shown = both();
+                    }
+                    assert_eq!(shown[0], shown[1], "round {round}: inodes of {names:?}");
+                    replaced_late.fetch_add(u32::from(shown[0][1].is_some()), Ordering::Relaxed);
+                }
+                meeting.meet(4 * round + 4);
+            }
+        };
+        let run = &run;
+        thread::scope(|scope| {
+            let other = scope.spawn(|| run(&mounts[1], false));
+            run(&mounts[0], true);
+            other.join().expect("thread");
+        });
+        eprintln!("{over:?}: in {} of {ROUNDS} rounds `b` was replaced last", replaced_late.into_inner());
+        mounts.into_iter().for_each(Mount::unmount);
+    }
+}

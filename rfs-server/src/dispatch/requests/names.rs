@@ -121,10 +121,11 @@ impl Call<'_> {
                 meta.cache_names(session, parent);
                 Ok(meta.removed())
             }),
-            Request::Rename { parent, name, new_parent, new_name, flags, whiteout } => {
+            Request::Rename { parent, name, new_parent, new_name, flags, whiteout, moved, replaced } => {
                 let from = Place { parent, name };
                 let to = Place { parent: new_parent, name: new_name };
                 self.answered_changing(&[parent, new_parent], |meta| {
+                    stands_for(meta, (from, moved), (to, replaced))?;
                     rename(meta, session, (from, to), (flags, whiteout), now)
                 })
             }
@@ -175,6 +176,24 @@ fn make(
 fn begin(meta: &mut WriteView<'_>, ino: u64) -> Result<(), Errno> {
     meta.xattrs.add(meta.namespace.get(ino)?.xattr_bytes());
     meta.publish_new(ino);
+    Ok(())
+}
+
+/// Checks that two names stand for the inodes that a client has cached under them. An old name that
+/// does not exist is left to the rename.
+fn stands_for(
+    meta: &mut WriteView<'_>,
+    (from, moved): (Place<'_>, Option<u64>),
+    (to, replaced): (Place<'_>, Option<u64>),
+) -> Result<(), Stop> {
+    let at = |place: Place<'_>| meta.namespace.probe(place.parent, place.name);
+    let other = match moved {
+        Some(moved) => at(from)?.is_some_and(|found| found != moved),
+        None => false,
+    };
+    if other || replaced.is_some() && at(to)? != replaced {
+        return Err(Errno::ESTALE.into());
+    }
     Ok(())
 }
 

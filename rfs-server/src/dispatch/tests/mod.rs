@@ -282,6 +282,8 @@ fn rename<'a>(from: (u64, &'a str), to: (u64, &'a str), flags: RenameFlags) -> R
         new_name: to.1.as_bytes(),
         flags,
         whiteout: None,
+        moved: None,
+        replaced: None,
     }
 }
 
@@ -297,5 +299,5 @@ fn rename_as<'a>(
     let (name, new_name) = (name.as_bytes(), new_name.as_bytes());
     let whiteout = (flags & WHITEOUT != 0).then_some(Owner { uid: 7, gid: 8 });
     let flags = RenameFlags::from_bits_retain(flags & !WHITEOUT);
-    Request::Rename { parent, name, new_parent, new_name, flags, whiteout }
+    Request::Rename { parent, name, new_parent, new_name, flags, whiteout, moved: None, replaced: None }
 }

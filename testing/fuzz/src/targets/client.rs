@@ -204,7 +204,7 @@ fn call_operations(client: &Client) {
     let _ = client.remove_xattr(file, b"user.a", None);
     let _ = client.symlink(other, b"link", b"../file", by).map(|attr| client.readlink(attr.ino));
     let _ = client.link(file, other, b"second");
-    let _ = client.rename((ROOT_INO, b"file"), (other, b"third"), RenameFlags::empty(), None);
+    let _ = client.rename((ROOT_INO, b"file"), (other, b"third"), RenameFlags::empty(), None, (None, None));
     let _ = client.lookup(other, b"third");
     let mut cookie = 0;
     for _ in 0..4 {

@@ -169,11 +169,11 @@ fn ask(client: &Client, dir: u64, names: &Names, change: Change) -> Result<u64, 
         Change::Unlink(name) => client.unlink(dir, name.as_bytes()).map(done),
         Change::Rmdir(name) => client.rmdir(dir, name.as_bytes()).map(done),
         Change::Rename(from, to, flags) => {
-            client.rename((dir, from.as_bytes()), (dir, to.as_bytes()), flags, None).map(done)
+            client.rename((dir, from.as_bytes()), (dir, to.as_bytes()), flags, None, (None, None)).map(done)
         }
         Change::RenameOver(from, to) => {
             let (old, new) = ((dir, from.as_bytes()), (dir, to.as_bytes()));
-            client.rename(old, new, RenameFlags::empty(), Some(OWNER))?;
+            client.rename(old, new, RenameFlags::empty(), Some(OWNER), (None, None))?;
             // The reply does not contain the new inode.
             Ok(made(at_last(|| client.lookup(dir, from.as_bytes()))))
         }

@@ -377,6 +377,8 @@ fn a_request_does_not_wait_for_shards_that_it_does_not_need() {
             new_name: b"moved",
             flags: RenameFlags::default(),
             whiteout: None,
+            moved: None,
+            replaced: None,
         });
         assert_eq!(client.page(directory.ino, 0, 10).entries.len(), 1);
         assert_eq!(client.stat(file.ino).size, 3);

@@ -408,3 +408,38 @@ fn lookup_ahead_begins_with_the_name() {
         assert_eq!(ask(parent, name, 9), Reply::Error(errno), "{name}");
     }
 }
+
+/// A client's kernel moves the entry that it has cached. Catches a rename of an inode that another
+/// client has put in its place.
+#[test]
+fn a_rename_of_another_inode_than_the_client_has_cached_is_refused() {
+    let fixture = fixture(16, 8);
+    let a = fixture.client(1);
+    let (one, two) = (a.create("one").attr.ino, a.create("two").attr.ino);
+    let rename = |name: &'static str, new_name: &'static str, cached: (Option<u64>, Option<u64>)| {
+        a.ask(Request::Rename {
+            parent: ROOT_INO,
+            name: name.as_bytes(),
+            new_parent: ROOT_INO,
+            new_name: new_name.as_bytes(),
+            flags: RenameFlags::empty(),
+            whiteout: None,
+            moved: cached.0,
+            replaced: cached.1,
+        })
+    };
+    let stale = Reply::Error(Errno::ESTALE);
+    assert_eq!(rename("one", "two", (Some(two), None)), stale);
+    assert_eq!(rename("one", "two", (Some(one), Some(one))), stale);
+    assert_eq!(rename("one", "three", (Some(one), Some(two))), stale, "the new name has gone");
+    assert_eq!(rename("three", "one", (Some(one), None)), Reply::Error(Errno::ENOENT));
+    let ino_of = |name| match a.ask(lookup(ROOT_INO, name)) {
+        Reply::Attr(attr) => Some(attr.ino),
+        _ => None,
+    };
+    assert_eq!((ino_of("one"), ino_of("two")), (Some(one), Some(two)), "no effect");
+    // A new name that the client does not know may exist.
+    a.close(two);
+    assert_eq!(rename("one", "two", (Some(one), None)), Reply::Done);
+    assert_eq!((ino_of("one"), ino_of("two")), (None, Some(one)));
+}

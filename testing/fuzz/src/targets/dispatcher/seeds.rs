@@ -135,6 +135,8 @@ fn names() -> Vec<u8> {
         new_name,
         flags,
         whiteout,
+        moved: whiteout.is_none().then_some(2),
+        replaced: None,
     };
     of(&[
         (1, create(b"a")),
