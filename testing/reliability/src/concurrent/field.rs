@@ -26,6 +26,9 @@ use crate::{
     testbed::{Host, Mount, Testbed, unmount},
 };
 
+/// Time in which a mount drops a name that was recalled while it changed the directory.
+const DROP_LIMIT: Duration = Duration::from_secs(1);
+
 /// Errors of operations on a client that was killed.
 const KILLED: [i32; 8] = [
     libc::ENOTCONN,
@@ -67,6 +70,13 @@ pub(crate) struct Field<'a> {
 }
 
 /// A result that the model does not allow.
+/// The outcome of a round.
+struct Checked {
+    outcome: std::result::Result<State, Mismatch>,
+    /// True if the tree was read more than once.
+    is_late: bool,
+}
+
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) round: usize,
@@ -82,6 +92,8 @@ pub(crate) struct Run {
     pub(crate) rounds: usize,
     pub(crate) kills: usize,
     pub(crate) undecided: usize,
+    /// Rounds after which a mount showed an earlier name at first.
+    pub(crate) late: usize,
     pub(crate) failure: Option<Failure>,
 }
 
@@ -125,7 +137,9 @@ impl<'a> Field<'a> {
                 round.kill.filter(|&(mount, _)| !of_mount(mount).any(|worker| state.has_locks(worker)));
             let killed: Vec<_> = kill.into_iter().flat_map(|(mount, _)| of_mount(mount)).collect();
             let calls = self.perform(&round.stages, kill, &mut workers, (&name, &mut run))?;
-            match self.check(&state, &calls, &killed, (&name, &workers)) {
+            let checked = self.check(&state, &calls, &killed, (&name, &workers));
+            run.late += usize::from(checked.is_late);
+            match checked.outcome {
                 Ok(next) => state = next,
                 Err(Mismatch::Undecided) => {
                     // The following rounds have no state to start from.
@@ -230,22 +244,30 @@ impl<'a> Field<'a> {
         Ok(())
     }
 
-    /// Reads the whole tree through all mounts and compares it with the model.
+    /// Reads the whole tree through all mounts and compares it with the model. A mount that changed
+    /// a directory meanwhile drops its names right after that, so the tree is read again if it does
+    /// not fit. Bytes have to be right at once.
     fn check(
         &self,
         start: &State,
         calls: &[Call],
         killed: &[usize],
         (name, workers): (&str, &[Worker]),
-    ) -> std::result::Result<State, Mismatch> {
-        let view = |(mount, at): (usize, &PathBuf)| View::take(mount, &at.join(name), workers);
-        let views: Vec<_> = self.points.iter().enumerate().map(view).collect();
-        for other in &views[1..] {
-            if let Some(difference) = views[0].disagreement(other) {
-                return Err(Mismatch::Wrong(difference));
+    ) -> Checked {
+        let (give_up, mut is_late) = (Instant::now() + DROP_LIMIT, false);
+        loop {
+            let view = |(mount, at): (usize, &PathBuf)| View::take(mount, &at.join(name), workers);
+            let views: Vec<_> = self.points.iter().enumerate().map(view).collect();
+            if let Some(difference) = views[1..].iter().find_map(|other| views[0].disagreement(other)) {
+                return Checked { outcome: Err(Mismatch::Wrong(difference)), is_late };
             }
+            let outcome = serialize(start, calls, &views, killed);
+            if !matches!(outcome, Err(Mismatch::Wrong(_))) || Instant::now() >= give_up {
+                return Checked { outcome, is_late };
+            }
+            is_late = true;
+            thread::sleep(Duration::from_millis(1));
         }
-        serialize(start, calls, &views, killed)
     }
 }
 

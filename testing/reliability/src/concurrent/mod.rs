@@ -102,6 +102,7 @@ struct Total {
     operations: usize,
     kills: usize,
     undecided: usize,
+    late: usize,
     failed: Option<String>,
 }
 
@@ -128,6 +129,7 @@ pub(crate) fn run(plan: &Plan, options: &Options) -> Result<Report> {
         total.operations += run.operations;
         total.kills += run.kills;
         total.undecided += run.undecided;
+        total.late += run.late;
         if let Some(failure) = run.failure {
             println!("seed {seed}, round {}: {}", failure.round, failure.reason);
             show(&failure);
@@ -148,6 +150,7 @@ fn report(about: String, total: &Total) -> Report {
     report.note("rounds", total.rounds);
     report.note("operations", total.operations);
     report.note("clients killed", total.kills);
+    report.note("rounds with a name that was dropped late", total.late);
     report.check("runs that could not be decided", total.undecided, "none", total.undecided == 0);
     let failed = total.failed.clone().unwrap_or_else(|| "0".into());
     report.check("runs that failed", failed, "none", total.failed.is_none());
