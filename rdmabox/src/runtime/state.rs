@@ -115,8 +115,8 @@ pub(crate) struct Runtime {
     pub(super) resumed: AtomicUsize,
     /// The thread that posts requests that were left for too long. Started when first needed.
     pub(super) ticker: Mutex<Option<JoinHandle<()>>>,
-    /// False in models, where time does not pass.
-    pub(super) may_tick: bool,
+    /// False in models, where time does not pass, and once that thread could not be started.
+    pub(super) may_tick: AtomicBool,
 }
 
 impl Runtime {
@@ -181,7 +181,7 @@ impl Runtime {
             gather_backoff: Backoff::default(),
             resumed: AtomicUsize::new(0),
             ticker: Mutex::new(None),
-            may_tick: !cfg!(loom),
+            may_tick: AtomicBool::new(!cfg!(loom)),
         })
     }
 

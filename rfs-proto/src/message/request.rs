@@ -175,8 +175,8 @@ pub enum Request<'a> {
         /// Inode that the client has cached under the old name. ESTALE, without any effect, if
         /// the name stands for another inode: the client's kernel would move the wrong one.
         moved: Option<u64>,
-        /// Inode that the client has cached under the new name. ESTALE, without any effect, unless
-        /// the name stands for this inode.
+        /// Inode that the client has cached under the new name. ESTALE, without any effect, if the
+        /// name stands for another inode.
         replaced: Option<u64>,
     },
     /// Opens a regular file. The server counts opens: the session sends one `Close` for each `Open`

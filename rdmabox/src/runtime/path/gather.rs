@@ -111,7 +111,7 @@ impl Runtime {
     /// Makes sure that a thread ticks. Returns false if that does not pay at present, or if the
     /// session ends.
     fn tick(&self) -> bool {
-        if !self.may_tick || !self.gather_backoff.should_poll() {
+        if !self.may_tick.load(Ordering::Relaxed) || !self.gather_backoff.should_poll() {
             return false;
         }
         if !self.gathering.start_ticking() {
@@ -142,6 +142,8 @@ impl Runtime {
                 true
             }
             Err(e) => {
+                // One attempt: the session works without this thread.
+                self.may_tick.store(false, Ordering::Relaxed);
                 log::warn!("cannot start the thread rdmabox-gather: {e}");
                 false
             }
@@ -151,7 +153,7 @@ impl Runtime {
     /// Hands the queue of a direction over to the ticking thread, which combines instead of this
     /// one. Returns false if no thread can be woken.
     pub(super) fn hand_over(&self, direction: usize) -> bool {
-        if !self.may_tick {
+        if !self.may_tick.load(Ordering::Relaxed) {
             return false;
         }
         self.gathering.hand_over(direction);
@@ -178,6 +180,8 @@ impl Runtime {
         let mut idle = 0;
         while !self.stopping.load(Ordering::SeqCst) {
             if self.combine_handed_over() {
+                // A busy direction must not keep the other one waiting.
+                self.drain();
                 continue;
             }
             if !self.gathering.is_ticking() {
@@ -187,6 +191,7 @@ impl Runtime {
             let before = [READ, WRITE].map(|direction| self.gathering.taken(direction));
             park_timeout(TICK);
             if self.combine_handed_over() {
+                self.drain();
                 continue;
             }
             let mut any = false;

@@ -9,10 +9,11 @@
 
 use std::time::{Duration, Instant};
 
-/// Length of a shift. Long against the wake-up of another thread, short against a timeout.
+/// Length of a shift, after the first clock read. Long against the wake-up of another thread, short
+/// against a timeout.
 const LENGTH: Duration = Duration::from_millis(1);
 /// Posts between two clock reads. Few combiners come this far, and the others read no clock.
-const POSTS_PER_CLOCK_READ: u32 = 16;
+const POSTS_PER_CLOCK_READ: u32 = 4;
 
 /// A thread's time as the combiner.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,8 +55,8 @@ mod tests {
 
     #[test]
     fn a_shift_has_a_length() {
-        assert_eq!(posts_of_a_shift(Duration::from_micros(10)), 128);
-        assert_eq!(posts_of_a_shift(Duration::from_micros(1)), 1024);
+        assert_eq!(posts_of_a_shift(Duration::from_micros(10)), 104);
+        assert_eq!(posts_of_a_shift(Duration::from_micros(1)), 1004);
     }
 
     #[test]

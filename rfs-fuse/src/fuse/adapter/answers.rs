@@ -80,7 +80,12 @@ impl Adapter {
                 self.retries.finish_walk(thread);
                 reply.ok();
             }
-            Err(e) => reply.error(self.name_errno(what, thread, &e)),
+            Err(e) => {
+                if !matches!(e, ClientError::Errno(rfs_proto::Errno::ESTALE)) {
+                    self.retries.finish_walk(thread);
+                }
+                reply.error(self.name_errno(what, thread, &e));
+            }
         }
     }
 

@@ -48,29 +48,30 @@ impl Adapter {
 
     /// Returns the inodes that the kernel has under the two names of a rename, if that is certain.
     /// The server refuses the rename if another mount has changed a name: the kernel moves the
-    /// entry that it has. `None` if the kernel has to walk the path again: its entry of the old
-    /// name was recalled, and it cannot drop it during the rename.
+    /// entries that it has. `None` if the kernel has to walk the path again: an entry was recalled,
+    /// and the kernel cannot drop it during the rename.
     fn cached_names(
         &self,
         thread: u32,
         from: (u64, &[u8]),
         to: (u64, &[u8]),
+        exchange: bool,
     ) -> Option<(Option<u64>, Option<u64>)> {
-        // The second walk must not fail.
-        if self.retries.is_sent_back(thread) {
+        // The second walk must not fail, and a thread without a number has none.
+        if thread == 0 || self.retries.is_sent_back(thread) {
             return Some((None, None));
         }
-        match self.client.cached_name(from.0, from.1) {
-            CachedName::Nothing if self.retries.send_back(thread, None) => None,
-            CachedName::Nothing | CachedName::Uncertain => Some((None, None)),
-            CachedName::Inode(moved) => {
-                let replaced = match self.client.cached_name(to.0, to.1) {
-                    CachedName::Inode(replaced) => Some(replaced),
-                    CachedName::Nothing | CachedName::Uncertain => None,
-                };
-                Some((Some(moved), replaced))
-            }
+        let [moved, replaced] = [from, to].map(|(parent, name)| self.client.cached_name(parent, name));
+        // The kernel looks the new name up during a rename, but not during an exchange.
+        let is_recalled = moved == CachedName::Nothing || exchange && replaced == CachedName::Nothing;
+        if is_recalled && self.retries.send_back(thread, None) {
+            return None;
         }
+        let certain = |cached| match cached {
+            CachedName::Inode(ino) => Some(ino),
+            CachedName::Nothing | CachedName::Uncertain => None,
+        };
+        Some((certain(moved), certain(replaced)))
     }
 
     /// Renames a file.
@@ -90,15 +91,18 @@ impl Adapter {
         let whiteout = whiteout.then(|| Owner { uid: request.uid(), gid: request.gid() });
         let (parent, newparent) = (from.0.0, to.0.0);
         let (from, to) = ((parent, from.1.as_bytes()), (newparent, to.1.as_bytes()));
-        let Some(cached) = self.cached_names(request.pid(), from, to) else {
+        let exchange = others.contains(rfs_proto::RenameFlags::EXCHANGE);
+        let Some(cached) = self.cached_names(request.pid(), from, to, exchange) else {
             return reply.error(Errno::ESTALE);
         };
         let renamed = self.client.rename(from, to, others, whiteout, cached);
-        if renamed.is_ok() && cached.0.is_none() && !self.settings.attr_timeout.is_zero() {
-            // The kernel moves the entry that it has, which may be of another inode.
-            self.recalls.drop_name_later(to.0, to.1);
-            if others.contains(rfs_proto::RenameFlags::EXCHANGE) {
-                self.recalls.drop_name_later(from.0, from.1);
+        if renamed.is_ok() && !self.settings.entry_timeout.is_zero() {
+            // The kernel is about to move entries that may be of other inodes.
+            if cached.0.is_none() {
+                self.recalls.revalidate_name_later(to.0, to.1);
+            }
+            if exchange && cached.1.is_none() {
+                self.recalls.revalidate_name_later(from.0, from.1);
             }
         }
         self.refresh_after_change(parent, request.pid());

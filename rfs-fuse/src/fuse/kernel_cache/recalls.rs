@@ -61,6 +61,8 @@ struct Job {
     locks: SmallVec<[u64; 2]>,
     /// True if this mount does not use the directory, and returns its names to the server.
     returns_names: bool,
+    /// True if the kernel keeps the name, and looks it up at its next use.
+    expires: bool,
     /// [`WAITING`], [`DONE`] or [`LATE`].
     state: AtomicU8,
 }
@@ -85,7 +87,13 @@ impl Job {
         if let Recall::Owner { ino } = recall {
             locks.extend(client.known_names(*ino).map(|(parent, _)| parent));
         }
-        Job { recall: recall.clone(), locks, returns_names: false, state: AtomicU8::new(WAITING) }
+        Job {
+            recall: recall.clone(),
+            locks,
+            returns_names: false,
+            expires: false,
+            state: AtomicU8::new(WAITING),
+        }
     }
 
     /// Marks the job as acknowledged to the server.
@@ -208,6 +216,17 @@ impl Recalls {
     }
 }
 
+impl Recalls {
+    /// Has a worker make the kernel look a name up at its next use, after a rename. What is mounted
+    /// there stays mounted, unless the kernel is too old to expire a name.
+    pub(in crate::fuse) fn revalidate_name_later(&self, parent: u64, name: &[u8]) {
+        let recall = Recall::Name { parent, name: name.to_vec() };
+        let job = Job { expires: true, ..Job::new(&self.shared.client, &recall) };
+        self.shared.queue.lock().jobs.push_back(Arc::new(job));
+        self.shared.start_worker();
+    }
+}
+
 impl Drop for Recalls {
     fn drop(&mut self) {
         self.cancel.cancel();
@@ -315,7 +334,14 @@ impl Shared {
 
     fn work(&self) {
         while let Some(job) = self.next() {
-            self.drop(&job.recall);
+            match &job.recall {
+                Recall::Name { parent, name } if job.expires && self.kernel.expires_names() => {
+                    if let Err(e) = self.kernel.expire_name(*parent, name) {
+                        log::warn!("cannot expire a renamed name in inode {parent}: {e}");
+                    }
+                }
+                recall => self.drop(recall),
+            }
             if job.returns_names
                 && let Some(ino) = job.recall.inode()
                 && let Err(e) = self.client.return_names(ino)

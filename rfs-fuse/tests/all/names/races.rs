@@ -247,11 +247,10 @@ fn inodes(mount: &Mount, names: [&str; 3]) -> [Option<u64>; 3] {
     names.map(|name| fs::symlink_metadata(mount.path(name)).ok().map(|found| found.ino()))
 }
 
-/// One mount renames `b` to `a`, while the other one replaces `b` by `c`. The kernel of the first
-/// mount moves the entry that it has looked up before. Catches an entry that stays there, of an
-/// inode that the other mount has replaced meanwhile.
-#[test]
-fn of_two_renames_of_a_chain_both_mounts_show_the_outcome() {
+/// One mount renames `b` to `a`, or exchanges the two, while the other one replaces `b` by `c`. The
+/// kernel of the first mount moves the entries that it has looked up before. Catches an entry that
+/// stays there, of an inode that the other mount has replaced meanwhile.
+fn race_a_replacement(flags: RenameFlags) {
     const ROUNDS: u32 = 200;
     for over in [[Over::Shm, Over::Shm], [Over::Tcp, Over::Tcp]] {
         let lender = Lender::new(64 * MIB);
@@ -261,13 +260,14 @@ fn of_two_renames_of_a_chain_both_mounts_show_the_outcome() {
         let run = |mount: &Mount, is_first: bool| {
             for round in 0..ROUNDS {
                 if is_first {
-                    ["b", "c"].iter().for_each(|name| drop(File::create(mount.path(name)).expect("created")));
+                    names.iter().for_each(|name| drop(File::create(mount.path(name)).expect("created")));
                 }
                 meeting.meet(4 * round + 1);
                 inodes(mount, names);
                 meeting.meet(4 * round + 2);
-                let (from, to) = if is_first { ("b", "a") } else { ("c", "b") };
-                fs::rename(mount.path(from), mount.path(to)).expect("renamed");
+                let (from, to, flags) =
+                    if is_first { ("b", "a", flags) } else { ("c", "b", RenameFlags::empty()) };
+                renameat_with(CWD, mount.path(from), CWD, mount.path(to), flags).expect("renamed");
                 meeting.meet(4 * round + 3);
                 if is_first {
                     let both = || [&mounts[0], &mounts[1]].map(|mount| inodes(mount, names));
@@ -290,7 +290,17 @@ fn of_two_renames_of_a_chain_both_mounts_show_the_outcome() {
             run(&mounts[0], true);
             other.join().expect("thread");
         });
-        eprintln!("{over:?}: in {} of {ROUNDS} rounds `b` was replaced last", replaced_late.into_inner());
+        eprintln!("{over:?}: `b` is there after {} of {ROUNDS} rounds", replaced_late.into_inner());
         mounts.into_iter().for_each(Mount::unmount);
     }
+}
+
+#[test]
+fn of_a_rename_and_a_replacement_of_its_name_both_mounts_show_the_outcome() {
+    race_a_replacement(RenameFlags::empty());
+}
+
+#[test]
+fn of_an_exchange_and_a_replacement_of_its_name_both_mounts_show_the_outcome() {
+    race_a_replacement(RenameFlags::EXCHANGE);
 }

@@ -125,8 +125,7 @@ impl Call<'_> {
                 let from = Place { parent, name };
                 let to = Place { parent: new_parent, name: new_name };
                 self.answered_changing(&[parent, new_parent], |meta| {
-                    stands_for(meta, (from, moved), (to, replaced))?;
-                    rename(meta, session, (from, to), (flags, whiteout), now)
+                    rename(meta, session, ((from, moved), (to, replaced)), (flags, whiteout), now)
                 })
             }
             // Other modules handle the other requests.
@@ -179,33 +178,30 @@ fn begin(meta: &mut WriteView<'_>, ino: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Checks that two names stand for the inodes that a client has cached under them. An old name that
-/// does not exist is left to the rename.
-fn stands_for(
-    meta: &mut WriteView<'_>,
-    (from, moved): (Place<'_>, Option<u64>),
-    (to, replaced): (Place<'_>, Option<u64>),
-) -> Result<(), Stop> {
-    let at = |place: Place<'_>| meta.namespace.probe(place.parent, place.name);
-    let other = match moved {
-        Some(moved) => at(from)?.is_some_and(|found| found != moved),
-        None => false,
-    };
-    if other || replaced.is_some() && at(to)? != replaced {
-        return Err(Errno::ESTALE.into());
+/// A name, and the inode that a client has cached under it.
+type Cached<'a> = (Place<'a>, Option<u64>);
+
+/// Checks that a name stands for no other inode than the one that a client has cached under it.
+fn stands_for(meta: &WriteView<'_>, (place, cached): Cached<'_>) -> Result<(), Stop> {
+    let Some(cached) = cached else { return Ok(()) };
+    match meta.namespace.probe(place.parent, place.name)? {
+        Some(found) if found != cached => Err(Errno::ESTALE.into()),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Renames, and leaves a whiteout at the old name if the request asks for it.
 fn rename(
     meta: &mut WriteView<'_>,
     session: u64,
-    (from, to): (Place<'_>, Place<'_>),
+    (from, to): (Cached<'_>, Cached<'_>),
     (flags, whiteout): (RenameFlags, Option<Owner>),
     now: i64,
 ) -> Result<Reply, Stop> {
-    meta.may_rename(from, to)?;
+    meta.may_rename(from.0, to.0)?;
+    stands_for(meta, from)?;
+    stands_for(meta, to)?;
+    let (from, to) = (from.0, to.0);
     let left = match whiteout.map(|owner| meta.owner(owner)) {
         Some(owner) if meta.namespace.may_rename(from, to, flags, true)? && !seeded!(WhiteoutForgotten) => {
             let slot = meta.table.take().ok_or(Errno::ENOSPC)?;

@@ -70,19 +70,19 @@ pub(crate) struct Field<'a> {
 }
 
 /// A result that the model does not allow.
-/// The outcome of a round.
-struct Checked {
-    outcome: std::result::Result<State, Mismatch>,
-    /// True if the tree was read more than once.
-    is_late: bool,
-}
-
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) round: usize,
     pub(crate) reason: String,
     pub(crate) calls: Vec<Call>,
     pub(crate) start: State,
+}
+
+/// The outcome of a round.
+struct Checked {
+    outcome: std::result::Result<State, Mismatch>,
+    /// True if the tree was read more than once.
+    is_late: bool,
 }
 
 /// The result of a run.
@@ -245,8 +245,8 @@ impl<'a> Field<'a> {
     }
 
     /// Reads the whole tree through all mounts and compares it with the model. A mount that changed
-    /// a directory meanwhile drops its names right after that, so the tree is read again if it does
-    /// not fit. Bytes have to be right at once.
+    /// a directory meanwhile drops its names right after that. So the tree is read again if it does
+    /// not fit. An object that is seen twice at one place has to be the same each time.
     fn check(
         &self,
         start: &State,
@@ -254,20 +254,36 @@ impl<'a> Field<'a> {
         killed: &[usize],
         (name, workers): (&str, &[Worker]),
     ) -> Checked {
-        let (give_up, mut is_late) = (Instant::now() + DROP_LIMIT, false);
-        loop {
-            let view = |(mount, at): (usize, &PathBuf)| View::take(mount, &at.join(name), workers);
-            let views: Vec<_> = self.points.iter().enumerate().map(view).collect();
-            if let Some(difference) = views[1..].iter().find_map(|other| views[0].disagreement(other)) {
-                return Checked { outcome: Err(Mismatch::Wrong(difference)), is_late };
-            }
-            let outcome = serialize(start, calls, &views, killed);
-            if !matches!(outcome, Err(Mismatch::Wrong(_))) || Instant::now() >= give_up {
-                return Checked { outcome, is_late };
-            }
+        let view = |(mount, at): (usize, &PathBuf)| View::take(mount, &at.join(name), workers);
+        let take = || -> Vec<View> { self.points.iter().enumerate().map(view).collect() };
+        let give_up = Instant::now() + DROP_LIMIT;
+        let first = take();
+        let mut outcome = compare(start, calls, &first, killed);
+        let mut is_late = false;
+        while matches!(outcome, Err(Mismatch::Wrong(_))) && Instant::now() < give_up {
             is_late = true;
             thread::sleep(Duration::from_millis(1));
+            let now = take();
+            let change = first.iter().zip(&now).find_map(|(first, now)| first.change(now));
+            outcome = match change {
+                Some(change) => return Checked { outcome: Err(Mismatch::Wrong(change)), is_late },
+                None => compare(start, calls, &now, killed),
+            };
         }
+        Checked { outcome, is_late }
+    }
+}
+
+/// Compares what all mounts show with the model.
+fn compare(
+    start: &State,
+    calls: &[Call],
+    views: &[View],
+    killed: &[usize],
+) -> std::result::Result<State, Mismatch> {
+    match views[1..].iter().find_map(|other| views[0].disagreement(other)) {
+        Some(difference) => Err(Mismatch::Wrong(difference)),
+        None => serialize(start, calls, views, killed),
     }
 }
 

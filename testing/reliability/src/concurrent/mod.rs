@@ -150,7 +150,13 @@ fn report(about: String, total: &Total) -> Report {
     report.note("rounds", total.rounds);
     report.note("operations", total.operations);
     report.note("clients killed", total.kills);
-    report.note("rounds with a name that was dropped late", total.late);
+    // As many as that are no coincidence.
+    report.check(
+        "rounds with a name that was dropped late",
+        total.late,
+        "at most 5 %",
+        total.late * 20 <= total.rounds,
+    );
     report.check("runs that could not be decided", total.undecided, "none", total.undecided == 0);
     let failed = total.failed.clone().unwrap_or_else(|| "0".into());
     report.check("runs that failed", failed, "none", total.failed.is_none());

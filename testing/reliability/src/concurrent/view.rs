@@ -122,6 +122,18 @@ impl View {
         })
     }
 
+    /// Returns the first object that a later view shows at the same place with another content.
+    /// Places that show another object do not count.
+    pub(crate) fn change(&self, later: &View) -> Option<String> {
+        self.objects.iter().find_map(|object| {
+            let is_same = |other: &&Object| other.place == object.place && other.number == object.number;
+            let other = later.objects.iter().find(is_same)?;
+            (other != object).then(|| {
+                format!("{:?} on mount {} has changed while no operation ran", object.place, self.mount)
+            })
+        })
+    }
+
     /// Returns the first difference between the bytes that two mounts show.
     pub(crate) fn disagreement(&self, other: &View) -> Option<String> {
         for object in &self.objects {

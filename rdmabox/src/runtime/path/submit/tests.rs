@@ -248,7 +248,7 @@ fn a_combiner_is_relieved() {
     start(&runtime, 0);
     // This thread is back, and another one posts.
     let posters: Vec<_> = seen.iter().take_while(|poster| *poster == thread::current().id()).collect();
-    assert!(posters.len() > 16, "{} posts", posters.len());
+    assert!(posters.len() >= 8, "{} posts", posters.len());
     drop(seen);
     runtime.fail();
 }
