@@ -5,7 +5,7 @@
 //! posts them as one chain. Requests that have to wait stay in the queue and can still be merged.
 //! They wait for the window, or for an overlapping write in flight. No request waits for the sake
 //! of batching. The oldest request is posted first, and directions that wait for the window take
-//! turns, so none starves. A thread combines for a [`Shift`] at most, then another one takes over.
+//! turns, so none starves. A thread combines for others for a [`Shift`], then another one takes over.
 //!
 //! # Concurrency
 //! Called from any thread. Lock order: a direction's combiner, then the gate or a lane's queue.
@@ -211,9 +211,14 @@ impl Runtime {
                 self.post(batch);
             }
             guard.collect(|combiner| &mut combiner.backlog);
-            if shift.count_post(now) && !guard.state().backlog.is_empty() && self.ends_shift(direction, shift)
-            {
-                return passed;
+            if shift.count_post(now) && !guard.state().backlog.is_empty() {
+                // A thread that waits for its own requests gains nothing.
+                let own = |pending: &Pending| pending.ticket.is_owned_by_current_thread();
+                if guard.state().backlog.iter().any(own) {
+                    *shift = Shift::default();
+                } else if self.ends_shift(direction, shift) {
+                    return passed;
+                }
             }
         }
     }
