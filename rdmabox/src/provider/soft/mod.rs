@@ -27,5 +27,5 @@ pub use self::stream::{ConnectedProcess, congestion_control};
 pub(crate) use self::stream::{replace_bbr, try_often};
 #[cfg(feature = "fuzzing")]
 pub(crate) use self::wire::{HEADER_LEN, Hello, MAGIC, VERSION};
-#[cfg(feature = "internals")]
+#[cfg(any(feature = "fuzzing", feature = "internals"))]
 pub(crate) use self::wire::{Header, Opcode};
