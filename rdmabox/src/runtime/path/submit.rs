@@ -5,7 +5,8 @@
 //! posts them as one chain. Requests that have to wait stay in the queue and can still be merged.
 //! They wait for the window, or for an overlapping write in flight. No request waits for the sake
 //! of batching. The oldest request is posted first, and directions that wait for the window take
-//! turns, so none starves. A thread combines for others for a [`Shift`], then another one takes over.
+//! turns, so none starves. A thread combines for others for a [`Shift`], then another one takes
+//! over.
 //!
 //! # Concurrency
 //! Called from any thread. Lock order: a direction's combiner, then the gate or a lane's queue.
