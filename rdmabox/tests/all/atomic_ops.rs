@@ -9,7 +9,7 @@ use rdmabox::{
     provider::fault::{Faults, Plan},
 };
 
-use crate::support::{Fixture, REFUSED, at, base, on_each_provider, outside};
+use crate::support::{Fixture, REFUSED, at, base, beside_a_changing_word, on_each_provider, outside};
 
 fn all(operand: u64) -> [AtomicOp; 6] {
     use AtomicOp::{And, Max, Min, Or, Swap, Xor};
@@ -250,26 +250,15 @@ fn a_started_load_returns_the_word_in_every_way_to_wait() {
 /// Values of a word that a processor of the host changes are never mixed.
 #[test]
 fn a_started_load_is_whole() {
-    use std::sync::atomic::{AtomicBool, Ordering};
-    const VALUES: [u64; 2] = [0x0101_0101_0101_0101, 0xfefe_fefe_fefe_fefe];
     on_each_provider(|f| {
         let session = f.connect();
         let base = base(&session);
-        let word = f.memory.atomic_u64(4096);
-        word.store(VALUES[0], Ordering::SeqCst);
-        let over = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !over.load(Ordering::Relaxed) {
-                    VALUES.iter().for_each(|value| word.store(*value, Ordering::SeqCst));
-                }
-            });
+        beside_a_changing_word(&f.memory, 4096, |values| {
             for _ in 0..1000 {
                 let loads = [4096; 4].map(|offset| session.start_load_u64(at(base, offset)));
                 let loaded = loads.map(|load| load.wait());
-                assert!(loaded.iter().all(|one| one.as_ref().is_ok_and(|one| VALUES.contains(one))));
+                assert!(loaded.iter().all(|one| one.as_ref().is_ok_and(|one| values.contains(one))));
             }
-            over.store(true, Ordering::Relaxed);
         });
     });
 }

@@ -1,10 +1,7 @@
 //! End-to-end tests of sessions on every provider: one-sided requests, ordered lists, calls, and
 //! the loss of one side.
 
-use std::{
-    sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
-};
+use std::{sync::atomic::Ordering, time::Duration};
 
 use rdmabox::{
     Address, AtomicScope, BatchMode, ConnectError, Host, Op, PollingMode, PreMrThreshold, ProviderKind,
@@ -12,7 +9,8 @@ use rdmabox::{
 };
 
 use crate::support::{
-    Echo, Fixture, LEN, at, base, on_each_provider, on_each_that_posts, pattern, providers,
+    Echo, Fixture, LEN, at, base, beside_a_changing_word, on_each_provider, on_each_that_posts, pattern,
+    providers,
 };
 
 #[test]
@@ -89,27 +87,18 @@ fn the_scope_of_atomics_is_known_at_both_ends() {
 /// A word that a processor of the host changes is loaded as a whole, also beside other requests.
 #[test]
 fn a_loaded_word_is_whole_and_needs_the_right_to_read_only() {
-    const VALUES: [u64; 2] = [0x0101_0101_0101_0101, 0xfefe_fefe_fefe_fefe];
     on_each_provider(|f| {
         let session = f.connect();
         let base = base(&session);
-        let word = f.memory.atomic_u64(4096);
-        word.store(VALUES[0], Ordering::SeqCst);
-        let (over, before) = (AtomicBool::new(false), session.stats());
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !over.load(Ordering::Relaxed) {
-                    VALUES.iter().for_each(|value| word.store(*value, Ordering::SeqCst));
-                }
-            });
+        let before = session.stats();
+        beside_a_changing_word(&f.memory, 4096, |values| {
             for _ in 0..2000 {
                 // Adjacent reads would merge with a plain one.
                 let neighbours = session.start_read(at(base, 4104), vec![0; 4096]);
                 let found = session.load_u64(at(base, 4096));
-                assert!(found.as_ref().is_ok_and(|found| VALUES.contains(found)), "{found:x?}");
+                assert!(found.as_ref().is_ok_and(|found| values.contains(found)), "{found:x?}");
                 neighbours.wait().unwrap();
             }
-            over.store(true, Ordering::Relaxed);
         });
         let since = session.stats().since(&before);
         assert_eq!((since.read_requests, since.atomic_requests, since.merged), (4000, 0, 0));

@@ -8,9 +8,10 @@ pub mod tls;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc,
     },
+    thread,
     time::Duration,
 };
 
@@ -178,6 +179,24 @@ pub fn while_full<T: Send + 'static>(
     let (before, full, started) = receive.recv().unwrap();
     full.wait().unwrap();
     (before, started)
+}
+
+/// Runs `load` while a processor of the host changes the word at `offset` between two values, and
+/// passes them to it.
+pub fn beside_a_changing_word(memory: &Memory, offset: usize, load: impl FnOnce(&[u64; 2])) {
+    const VALUES: [u64; 2] = [0x0101_0101_0101_0101, 0xfefe_fefe_fefe_fefe];
+    let word = memory.atomic_u64(offset);
+    word.store(VALUES[0], Ordering::SeqCst);
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                VALUES.iter().for_each(|value| word.store(*value, Ordering::SeqCst));
+            }
+        });
+        load(&VALUES);
+        over.store(true, Ordering::Relaxed);
+    });
 }
 
 /// Takes the outcome of a started request apart: the result, and the buffer, which always comes

@@ -164,7 +164,8 @@ impl Runtime {
         woken
     }
 
-    /// Combines the queues that were handed over. Returns true if there were any.
+    /// Combines the queues that were handed over. Returns true if there were any. Also posts what
+    /// was left then: a busy direction must not keep the other one waiting.
     fn combine_handed_over(&self) -> bool {
         let mut any = false;
         for direction in [READ, WRITE] {
@@ -173,6 +174,9 @@ impl Runtime {
                 self.flush(direction);
             }
         }
+        if any {
+            self.drain();
+        }
         any
     }
 
@@ -180,8 +184,6 @@ impl Runtime {
         let mut idle = 0;
         while !self.stopping.load(Ordering::SeqCst) {
             if self.combine_handed_over() {
-                // A busy direction must not keep the other one waiting.
-                self.drain();
                 continue;
             }
             if !self.gathering.is_ticking() {
@@ -191,7 +193,6 @@ impl Runtime {
             let before = [READ, WRITE].map(|direction| self.gathering.taken(direction));
             park_timeout(TICK);
             if self.combine_handed_over() {
-                self.drain();
                 continue;
             }
             let mut any = false;

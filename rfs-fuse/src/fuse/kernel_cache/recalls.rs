@@ -211,19 +211,14 @@ impl Recalls {
     /// is absent. It would cache that, and keep the directory with it.
     pub(in crate::fuse) fn drop_name_later(&self, parent: u64, name: &[u8]) {
         let recall = Recall::Name { parent, name: name.to_vec() };
-        self.shared.queue.lock().jobs.push_back(Arc::new(Job::new(&self.shared.client, &recall)));
-        self.shared.start_worker();
+        self.shared.start(Job::new(&self.shared.client, &recall));
     }
-}
 
-impl Recalls {
     /// Has a worker make the kernel look a name up at its next use, after a rename. What is mounted
     /// there stays mounted, unless the kernel is too old to expire a name.
     pub(in crate::fuse) fn revalidate_name_later(&self, parent: u64, name: &[u8]) {
         let recall = Recall::Name { parent, name: name.to_vec() };
-        let job = Job { expires: true, ..Job::new(&self.shared.client, &recall) };
-        self.shared.queue.lock().jobs.push_back(Arc::new(job));
-        self.shared.start_worker();
+        self.shared.start(Job { expires: true, ..Job::new(&self.shared.client, &recall) });
     }
 }
 
@@ -293,16 +288,8 @@ impl RecallHandler for Receiver {
         // Without FUSE_EXPIRE_ONLY, dropping a name would unmount file systems mounted on it.
         if self.0.kernel.expires_names() {
             let recall = Recall::Names { ino: dir };
-            self.start(Job { returns_names: true, ..Job::new(&self.0.client, &recall) });
+            self.0.start(Job { returns_names: true, ..Job::new(&self.0.client, &recall) });
         }
-    }
-}
-
-impl Receiver {
-    /// Queues a job without waiting for it.
-    fn start(&self, job: Job) {
-        self.0.queue.lock().jobs.push_back(Arc::new(job));
-        self.0.start_worker();
     }
 }
 
@@ -310,9 +297,14 @@ impl Shared {
     /// Queues the drop of an unlinked inode's names. No thread waits for it.
     fn unlinked(self: &Arc<Self>, ino: u64) {
         if self.client.known_names(ino).next().is_some() {
-            self.queue.lock().jobs.push_back(Arc::new(Job::new(&self.client, &Recall::Unlinked { ino })));
-            self.start_worker();
+            self.start(Job::new(&self.client, &Recall::Unlinked { ino }));
         }
+    }
+
+    /// Queues a job without waiting for it.
+    fn start(self: &Arc<Self>, job: Job) {
+        self.queue.lock().jobs.push_back(Arc::new(job));
+        self.start_worker();
     }
 
     /// Wakes a worker, or starts one, if a job is queued.
