@@ -6,8 +6,8 @@
 //! to the server in calls.
 //!
 //! The client caches no file data and checks no permissions. It reconnects by itself if
-//! [`AttachOptions::reconnects`] is set. [`Client::hold_recalls`] says which replies the caller may
-//! cache; a [`RecallHandler`] hears of recalls.
+//! [`AttachOptions::reconnects`] is set. [`CacheRules::hold_recalls`] says which replies the caller
+//! may cache; a [`RecallHandler`] hears of recalls.
 //!
 //! # Concurrency
 //! Any number of threads call every method. Reads and writes of one inode run in parallel; a
@@ -19,11 +19,11 @@ mod client;
 mod error;
 mod inode;
 mod io;
-mod locks;
-mod memory;
 mod metadata;
+mod recalls;
 mod remote;
 mod session;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod transfers;
@@ -33,12 +33,15 @@ pub use cache::{
     listing::ListingUse,
     recall_log::RequestTime,
 };
-pub use client::{Client, recall_guard::RecallGuard, recalls::RecallHandler};
+pub use client::Client;
 pub use error::{ClientError, errno_of_completion, errno_of_request};
 pub use inode::{access::AccessTimes, aliases::CachedName, arrival::Arrival};
 pub use io::{async_io::PreparedWrite, read::ReadData, space::Seek};
-pub use locks::{LockOutcome, LockRequest};
-pub use metadata::names::Creator;
+pub use metadata::{
+    locks::{LockOutcome, LockRequest},
+    names::Creator,
+};
+pub use recalls::{RecallHandler, Recalls, pages::PageHolds};
 pub use remote::{
     CallOptions, Epochs, Remote, ReplyWait, Status,
     address::{Epoch, Place, Region},
@@ -48,4 +51,5 @@ pub use session::{
     detach::DetachParams,
     options::{AttachError, AttachOptions},
 };
+pub use steps::{cache_rules::CacheRules, recall_guard::RecallGuard};
 pub use transfers::in_flight::QueueHint;

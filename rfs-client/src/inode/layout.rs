@@ -6,7 +6,10 @@
 use rfs_proto::{BLOCK, Extent, Layout};
 use smallvec::SmallVec;
 
-use crate::{inode::size::LayoutId, memory::records::Glimpse, remote::address::Epoch};
+use crate::{
+    inode::size::LayoutId,
+    remote::{address::Epoch, records::Glimpse},
+};
 
 /// A part of a file range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,10 +9,12 @@ use std::sync::{
 };
 
 use parking_lot::{Mutex, RwLock};
+use rfs_proto::Errno;
 use rustc_hash::FxHashMap;
 
 use crate::{
     cache::page_hold::Sharing,
+    error::ClientError,
     inode::{
         Inode,
         aliases::{Aliases, CachedName, Names},
@@ -45,6 +47,11 @@ pub(crate) struct InodeTable {
 impl InodeTable {
     pub(crate) fn get(&self, ino: u64) -> Option<Arc<Inode>> {
         self.inodes.read().get(&ino).cloned()
+    }
+
+    /// Returns an inode that the caller has open.
+    pub(crate) fn opened(&self, ino: u64) -> Result<Arc<Inode>, ClientError> {
+        self.get(ino).ok_or_else(|| Errno::EBADF.into())
     }
 
     /// Takes a reference. Adds the inode if it is new.

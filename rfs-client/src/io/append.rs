@@ -18,15 +18,15 @@ use std::{
 use rfs_proto::{Errno, MAX_FILE_SIZE, record};
 
 use crate::{
-    client::{Client, TRIES},
+    client::Client,
     error::ClientError,
     inode::{Inode, size::LayoutId},
-    io::write::Parts,
-    memory::records::{Glimpse, RawRecord},
+    remote::records::{Glimpse, RawRecord},
     remote::{
         address::Epoch,
         operation::{LIST, Op, Ops},
     },
+    steps::{TRIES, layouts::WriteParts},
 };
 
 /// Attempts to take the append lock without a pause. Appends of other clients are short.
@@ -59,13 +59,13 @@ impl Client {
     /// lock and placing the bytes, the append keeps the offset where the file ended.
     pub fn append(&self, ino: u64, data: &[u8]) -> Result<u64, ClientError> {
         let issued_epoch = self.remote.epochs().in_use;
-        let inode = self.opened(ino)?;
+        let inode = self.inodes.opened(ino)?;
         let _shared = inode.io.read();
         if !inode.open.load(Ordering::Acquire) {
             return Err(Errno::EBADF.into());
         }
         if data.is_empty() {
-            return Ok(self.look(&inode)?.size);
+            return Ok(self.records.look(&inode)?.size);
         }
         // The word in the record tells sessions apart, not threads, so this session appends once at
         // a time.
@@ -73,7 +73,7 @@ impl Client {
         if self.confined {
             let offset = self.append_confined(&inode, issued_epoch, data)?;
             inode.pages.recalled();
-            self.was_written(&inode);
+            self.times.was_written(&inode);
             return Ok(offset);
         }
         for _ in 0..TRIES {
@@ -82,12 +82,13 @@ impl Client {
                 NEXT_LOCK.fetch_add(1, Ordering::Relaxed),
             );
             let appended = self
+                .layouts
                 .retry_in_new_epoch(&inode, issued_epoch, || self.take_append_lock(&inode, hold))
                 .and_then(|now| self.append_at(&inode, issued_epoch, hold, now, data));
             match appended {
                 Ok(Some(offset)) => {
                     inode.pages.recalled();
-                    self.stamp(&inode)?;
+                    self.times.stamp(&inode)?;
                     return Ok(offset);
                 }
                 Ok(None) => self.release_append_lock(&inode, hold)?,
@@ -104,12 +105,12 @@ impl Client {
 
     /// Takes the append lock, and returns the record as of that moment.
     fn take_append_lock(&self, inode: &Inode, hold: u64) -> Result<Glimpse, ClientError> {
-        let (slot, record_place) = self.record_of(inode)?;
-        let appender = self.field_of(inode, record::APPENDER)?;
+        let (slot, record_place) = self.records.record_of(inode)?;
+        let appender = self.records.field_of(inode, record::APPENDER)?;
         let give_up = Instant::now() + self.wait_limit;
         let (mut free, mut tries, mut pause) = (0, 0, FIRST_PAUSE);
         loop {
-            let start = self.before_look();
+            let start = self.records.before_look();
             let mut raw: RawRecord = [0; record::LEN];
             let mut old = 0;
             let mut ops = Ops::new();
@@ -120,7 +121,7 @@ impl Client {
             self.remote.execute(&mut ops)?;
             drop(ops);
             if old == free {
-                return self.record_behind(inode, slot, &raw, start);
+                return self.records.record_behind(inode, slot, &raw, start);
             }
             // A lock of this session is left from an append with an unknown outcome. It counts as
             // free.
@@ -141,7 +142,7 @@ impl Client {
 
     /// Releases the append lock, if it is still held.
     fn release_append_lock(&self, inode: &Inode, hold: u64) -> Result<(), ClientError> {
-        let place = self.field_of(inode, record::APPENDER)?;
+        let place = self.records.field_of(inode, record::APPENDER)?;
         let mut old = 0;
         Ok(self.remote.execute(&mut [Op::CompareSwap { place, compare: hold, swap: 0, old: &mut old }])?)
     }
@@ -166,14 +167,14 @@ impl Client {
             self.release_append_lock(inode, hold).ok();
             return Ok(appended.then_some(offset));
         }
-        self.follow_generation(inode, generation)?;
+        self.layouts.follow_generation(inode, generation)?;
         let (places, (parts, of)) = loop {
             let places = inode.layout_users.read();
-            match self.targets(inode, offset, data)? {
+            match self.layouts.targets(inode, offset, data)? {
                 Some(found) => break (places, found),
                 None => drop(places),
             }
-            self.allocate(inode, offset, len)?;
+            self.layouts.allocate(inode, offset, len)?;
         };
         if of.generation != generation {
             return Ok(None);
@@ -202,7 +203,7 @@ impl Client {
         layout: LayoutId,
         (mut size, end): (u64, u64),
         mut now: Glimpse,
-        parts: &Parts<'_>,
+        parts: &WriteParts<'_>,
     ) -> Result<Option<u64>, ClientError> {
         for _ in 0..TRIES {
             if now.generation != layout.generation {
@@ -211,7 +212,7 @@ impl Client {
             if size >= end || self.write_and_raise(inode, layout, (size, end), parts)? {
                 return Ok(None);
             }
-            now = self.look(inode)?;
+            now = self.records.look(inode)?;
             if now.generation == layout.generation {
                 size = now.size;
             }
@@ -233,16 +234,16 @@ impl Client {
         data: &[u8],
     ) -> Result<(), ClientError> {
         for _ in 0..TRIES {
-            let now = self.look(inode)?;
-            self.follow_generation(inode, now.generation)?;
+            let now = self.records.look(inode)?;
+            self.layouts.follow_generation(inode, now.generation)?;
             if now.size < floor {
                 return Ok(());
             }
             floor = now.size;
             let places = inode.layout_users.read();
-            let Some((parts, layout)) = self.targets(inode, offset, data)? else {
+            let Some((parts, layout)) = self.layouts.targets(inode, offset, data)? else {
                 drop(places);
-                self.allocate(inode, offset, data.len() as u64)?;
+                self.layouts.allocate(inode, offset, data.len() as u64)?;
                 continue;
             };
             inode.locks.check_guards(issued_epoch)?;
@@ -266,11 +267,11 @@ impl Client {
         inode: &Inode,
         hold: u64,
         (offset, end): (u64, u64),
-        parts: &Parts<'_>,
+        parts: &WriteParts<'_>,
     ) -> Result<Placed, ClientError> {
-        let (slot, record_place) = self.record_of(inode)?;
-        let size_word = self.field_of(inode, record::SIZE)?;
-        let appender = self.field_of(inode, record::APPENDER)?;
+        let (slot, record_place) = self.records.record_of(inode)?;
+        let size_word = self.records.field_of(inode, record::SIZE)?;
+        let appender = self.records.field_of(inode, record::APPENDER)?;
         let mut raw: RawRecord = [0; record::LEN];
         let (mut old_size, mut old_hold) = (0, 0);
         let mut ops = Ops::new();
@@ -284,7 +285,7 @@ impl Client {
         if !self.records.is_mapped() {
             ops.push(Op::Read { place: record_place, out: &mut raw });
         }
-        let (start, repeats) = (self.before_look(), self.remote.epochs().repeats);
+        let (start, repeats) = (self.records.before_look(), self.remote.epochs().repeats);
         self.remote.execute(&mut ops)?;
         drop(ops);
         // If the session was lost meanwhile, an earlier attempt may have carried out the list, or
@@ -293,7 +294,7 @@ impl Client {
         if old_size < offset && !before {
             return Ok(Placed::InShorterFile);
         }
-        let now = self.record_behind(inode, slot, &raw, start)?;
+        let now = self.records.record_behind(inode, slot, &raw, start)?;
         match old_size == offset || before {
             true => Ok(Placed::AtEnd(now)),
             false => Ok(Placed::InGrownFile(old_size, now)),

@@ -85,17 +85,17 @@ impl Client {
             return Err(answer);
         }
         // If this fails, the caller makes the read again and reports the error.
-        let place = match self.readable(&inode, offset, len as u64) {
+        let place = match self.layouts.readable(&inode, offset, len as u64) {
             Ok((pieces, layout)) if self.is_inside(&inode, known, layout, (offset, len)) => {
                 match pieces[..] {
-                    [Piece::Data { arena, len }] => self.arena_place(layout.epoch, arena, len),
+                    [Piece::Data { arena, len }] => self.layouts.place(layout.epoch, arena, len),
                     _ => return Err(answer),
                 }
             }
             _ => return Err(answer),
         };
         let Ok(place) = place else { return Err(answer) };
-        self.was_read(&inode);
+        self.times.was_read(&inode);
         let (started, counted) = (StartedGuard::new(&inode), self.transfers.count());
         // From here on the count protects the extents, also while this thread serves other threads'
         // requests.
@@ -140,14 +140,14 @@ impl Client {
             return None;
         }
         let next = self.transfers.queue_hint(next)?;
-        let (place, layout) = match self.targets(&inode, offset, data) {
+        let (place, layout) = match self.layouts.targets(&inode, offset, data) {
             Ok(Some((parts, layout))) if parts.len() == 1 => (parts[0].0, layout),
             _ => return None,
         };
         if !self.is_inside(&inode, known, layout, (offset, data.len())) {
             return None;
         }
-        self.stamp(&inode).ok()?;
+        self.times.stamp(&inode).ok()?;
         let (started, counted) = (StartedGuard::new(&inode), self.transfers.count());
         drop((shared, places));
         let client = Arc::downgrade(self);
@@ -258,7 +258,7 @@ impl PendingWrite {
         let write = || client.write_issued_in(issued_epoch, inode.ino, offset, data);
         match outcome {
             // The time was noted before the write, which may be long ago.
-            Ok(true) => client.stamp(&inode),
+            Ok(true) => client.times.stamp(&inode),
             // The whole write again, with a read of the record.
             Ok(false) => write(),
             // The place is of an epoch that has ended.

@@ -24,16 +24,17 @@ use rfs_proto::{
 use smallvec::SmallVec;
 
 use crate::{
-    client::{Client, TRIES},
+    client::Client,
     error::ClientError,
     inode::{
         Inode,
         layout::Piece,
         size::{LayoutId, LookStart},
     },
-    io::read::{Reads, room},
-    memory::{checksums::Checksums, records::Glimpse},
+    io::read::room,
     remote::address::Epoch,
+    remote::{checksums::Checksums, records::Glimpse},
+    steps::{TRIES, record_reader::ReadParts},
 };
 
 /// Reads of one block with the same result that make it certain.
@@ -126,7 +127,7 @@ impl Client {
             let _places = inode.layout_users.read();
             let accept = changes + 1 == TRIES;
             let try_it = || self.try_checked(sums, inode, (offset, end), buffer, accept);
-            match self.retry_in_new_epoch(inode, issued_epoch, try_it)? {
+            match self.layouts.retry_in_new_epoch(inode, issued_epoch, try_it)? {
                 ReadOutcome::Bytes(bytes) => return Ok(bytes),
                 ReadOutcome::Changed => changes += 1,
                 ReadOutcome::BeingWritten(block) => {
@@ -151,7 +152,7 @@ impl Client {
         buffer: &mut Vec<u8>,
         accept: bool,
     ) -> Result<ReadOutcome, ClientError> {
-        let start = self.before_look();
+        let start = self.records.before_look();
         let known = *inode.size.lock();
         let mut size = known.guess();
         // The layout comes before the pieces. A layout that replaces it in between is detected
@@ -162,9 +163,9 @@ impl Client {
         // time.
         let mapped = self.records.is_mapped();
         if mapped {
-            let now = self.look(inode)?;
+            let now = self.records.look(inode)?;
             if generation != now.generation {
-                self.follow_generation(inode, now.generation)?;
+                self.layouts.follow_generation(inode, now.generation)?;
                 return Ok(ReadOutcome::Changed);
             }
             size = now.size;
@@ -179,11 +180,11 @@ impl Client {
                 ControlFlow::Break(outcome) => return Ok(outcome),
             }
         } else {
-            looks.then(|| self.look(inode)).transpose()?
+            looks.then(|| self.records.look(inode)).transpose()?
         };
         if let Some(now) = now {
             if now.generation != generation {
-                self.follow_generation(inode, now.generation)?;
+                self.layouts.follow_generation(inode, now.generation)?;
                 return Ok(ReadOutcome::Changed);
             }
             if now.size > size && end > size && !accept {
@@ -212,7 +213,7 @@ impl Client {
     ) -> Result<ControlFlow<ReadOutcome, Option<Glimpse>>, ClientError> {
         let behind = stop.checked_next_multiple_of(BLOCK);
         let len = behind.ok_or(ClientError::Protocol("a file without end"))? - first;
-        let (pieces, found) = self.readable(inode, first, len)?;
+        let (pieces, found) = self.layouts.readable(inode, first, len)?;
         if found != layout {
             return Ok(ControlFlow::Break(ReadOutcome::Changed));
         }
@@ -297,9 +298,9 @@ impl Client {
                     words[word_at(at)].copy_from_slice(&word.to_le_bytes());
                 }
             }
-            return record.map(|(inode, _)| self.look(inode)).transpose();
+            return record.map(|(inode, _)| self.records.look(inode)).transpose();
         }
-        let mut parts = Reads::new();
+        let mut parts = ReadParts::new();
         let (mut at, mut data, mut checks) = (0, buffer, words);
         for run in runs {
             let (_, behind) = data.split_at_mut(run.at - at);
@@ -308,13 +309,13 @@ impl Client {
             let (word, words_behind) = words_behind.split_at_mut(word_at(run.len).start);
             (at, data, checks) = (run.at + run.len, behind, words_behind);
             parts.push((sums.place(epoch, run.arena, run.len as u64)?, word));
-            parts.push((self.arena_place(epoch, run.arena, run.len as u64)?, block));
+            parts.push((self.layouts.place(epoch, run.arena, run.len as u64)?, block));
         }
         let Some((inode, start)) = record else {
             self.remote.read(&mut parts)?;
             return Ok(None);
         };
-        self.read_and_look(inode, parts, start).map(Some)
+        self.records.read_and_look(inode, parts, start).map(Some)
     }
 
     /// Reads one block until it matches its word, is certainly bad, or [`LAYOUT_HOLD_LIMIT`] has
@@ -353,9 +354,9 @@ impl Client {
 
     /// Returns true if the file has a new layout, which is fetched then.
     fn has_changed(&self, inode: &Inode, generation: u64) -> Result<bool, ClientError> {
-        let now = self.look(inode)?.generation;
+        let now = self.records.look(inode)?.generation;
         if now != generation {
-            self.follow_generation(inode, now)?;
+            self.layouts.follow_generation(inode, now)?;
         }
         Ok(now != generation)
     }

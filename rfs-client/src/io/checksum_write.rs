@@ -19,11 +19,12 @@ use rfs_proto::{
 };
 
 use crate::{
-    client::{Client, TRIES, calls::wrong_kind},
+    client::Client,
     error::ClientError,
     inode::Inode,
-    memory::records::Glimpse,
     remote::address::Epoch,
+    remote::records::Glimpse,
+    steps::{TRIES, calls::wrong_kind},
 };
 
 /// Attempts to send a part that arrives damaged.
@@ -67,7 +68,7 @@ impl Client {
     ) -> Result<u64, ClientError> {
         let (mut first, give_up, mut pause) = (None, Instant::now() + self.wait_limit, FIRST_PAUSE);
         while !data.is_empty() {
-            let now = self.retry_in_new_epoch(inode, issued_epoch, || self.look(inode))?;
+            let now = self.layouts.retry_in_new_epoch(inode, issued_epoch, || self.records.look(inode))?;
             let (part, rest) = data.split_at(data.len().min(WRITE_PART - (now.size % BLOCK) as usize));
             let end = now.size.checked_add(part.len() as u64).filter(|end| *end <= MAX_FILE_SIZE);
             let (offset, end) = (now.size, end.ok_or(Errno::EFBIG)?);
@@ -95,7 +96,7 @@ impl Client {
     ) -> Result<(), ClientError> {
         for _ in 0..TRIES {
             let (epoch, generation) = (self.remote.epochs().in_use, inode.layout.read().generation());
-            let start = self.before_look();
+            let start = self.records.before_look();
             inode.locks.check_guards(issued_epoch)?;
             self.send(inode, epoch, (offset, data), Growth::Reach)?;
             inode.saw(start, generation, end);
@@ -121,9 +122,9 @@ impl Client {
         if parts(offset, data).nth(1).is_none() {
             return Ok(true);
         }
-        let now = self.look(inode)?.generation;
+        let now = self.records.look(inode)?.generation;
         if now != generation {
-            self.follow_generation(inode, now)?;
+            self.layouts.follow_generation(inode, now)?;
         }
         Ok(now == generation && self.remote.epochs().in_use == epoch)
     }
@@ -138,7 +139,7 @@ impl Client {
         end: u64,
         data: &[u8],
     ) -> Result<bool, ClientError> {
-        let (epoch, start) = (self.remote.epochs().in_use, self.before_look());
+        let (epoch, start) = (self.remote.epochs().in_use, self.records.before_look());
         inode.locks.check_guards(issued_epoch)?;
         match self.send(inode, epoch, (offset, data), Growth::From(offset)) {
             Err(ClientError::Errno(Errno::EAGAIN)) => return Ok(false),
@@ -146,7 +147,7 @@ impl Client {
         }
         inode.saw(start, generation, end);
         // If the file is shorter now, it was truncated after this append.
-        if !self.is_whole(inode, offset, data, epoch, generation)? && self.look(inode)?.size >= end {
+        if !self.is_whole(inode, offset, data, epoch, generation)? && self.records.look(inode)?.size >= end {
             self.write_by_server(inode, issued_epoch, (offset, end), data)?;
         }
         Ok(true)
@@ -165,7 +166,7 @@ impl Client {
         let Some(mut part) = all.next() else { return Ok(()) };
         if all.peek().is_some() {
             // All space is requested at once, so that it is contiguous, and ENOSPC writes nothing.
-            self.allocate(inode, offset, data.len() as u64)?;
+            self.layouts.allocate(inode, offset, data.len() as u64)?;
         }
         if !offset.is_multiple_of(BLOCK)
             && let Some(next) = all.next()
@@ -211,7 +212,7 @@ impl Client {
         growth: Growth,
     ) -> Result<(), ClientError> {
         for _ in 0..DAMAGED_TRIES {
-            match self.call_in(epoch, &request(ino, part, growth)) {
+            match self.calls.call_in(epoch, &request(ino, part, growth)) {
                 Ok(Reply::Done) => return Ok(()),
                 Ok(_) => return wrong_kind(),
                 Err(ClientError::Errno(Errno::EBADMSG)) => {

@@ -12,19 +12,15 @@
 use std::sync::atomic::Ordering;
 
 use rdmabox::Memory;
-use rfs_proto::{Errno, record};
+use rfs_proto::Errno;
 use smallvec::SmallVec;
 
 use crate::{
-    client::{Client, TRIES},
+    client::Client,
     error::ClientError,
-    inode::{Inode, layout::Piece, size::LookStart},
-    memory::records::{Glimpse, RawRecord},
-    remote::{
-        Mapped,
-        address::{Epoch, Place},
-        operation::{LIST, Op, Ops},
-    },
+    inode::{Inode, layout::Piece},
+    remote::{Mapped, address::Epoch},
+    steps::{TRIES, record_reader::ReadParts},
 };
 
 /// The result of a read.
@@ -42,9 +38,6 @@ pub enum ReadData<'a> {
     /// Bytes in the caller's buffer.
     Bytes(&'a [u8]),
 }
-
-/// Parts of one read, with their destinations.
-pub(crate) type Reads<'a> = SmallVec<[(Place, &'a mut [u8]); 4]>;
 
 impl Client {
     /// Reads up to `len` bytes at `offset` of an open file, and calls `sink` with them. Past the
@@ -70,12 +63,12 @@ impl Client {
         buffer: &mut Vec<u8>,
         sink: impl FnOnce(ReadData<'_>) -> R,
     ) -> Result<R, ClientError> {
-        let inode = self.opened(ino)?;
+        let inode = self.inodes.opened(ino)?;
         let _shared = inode.io.read();
         if !inode.open.load(Ordering::Acquire) {
             return Err(Errno::EBADF.into());
         }
-        self.was_read(&inode);
+        self.times.was_read(&inode);
         // Counted until the bytes are here: the caller may issue its next read at once, and that
         // read is alone.
         let counted = (!self.records.is_mapped()).then(|| self.transfers.count());
@@ -90,16 +83,16 @@ impl Client {
             if let Some(map) = &self.arena_map
                 && self.records.is_mapped()
             {
-                let now = self.look(&inode)?;
+                let now = self.records.look(&inode)?;
                 if inode.layout.read().generation() != now.generation {
-                    self.follow_generation(&inode, now.generation)?;
+                    self.layouts.follow_generation(&inode, now.generation)?;
                     continue;
                 }
                 let len = end.min(now.size).saturating_sub(offset);
                 return self.read_mapped(&inode, map, offset, len, buffer, sink);
             }
             let last = attempt == TRIES;
-            if let Some(len) = self.retry_in_new_epoch(&inode, issued_epoch, || {
+            if let Some(len) = self.layouts.retry_in_new_epoch(&inode, issued_epoch, || {
                 self.read_remote(&inode, offset, end, buffer, last)
             })? {
                 drop(counted);
@@ -121,7 +114,7 @@ impl Client {
         if len == 0 {
             return Ok(sink(ReadData::Bytes(&[])));
         }
-        let (pieces, _) = self.readable(inode, offset, len)?;
+        let (pieces, _) = self.layouts.readable(inode, offset, len)?;
         // Layouts lie inside the arena (checked), and the arena is mapped whole.
         let place = |arena: u64| map.offset + arena as usize;
         if let [Piece::Data { arena, len }] = pieces[..] {
@@ -153,20 +146,22 @@ impl Client {
         buffer: &mut Vec<u8>,
         accept: bool,
     ) -> Result<Option<usize>, ClientError> {
-        let start = self.before_look();
+        let start = self.records.before_look();
         let known = *inode.size.lock();
         let size = known.guess();
         let len = end.min(size).saturating_sub(offset);
         let (pieces, layout) = match len {
             0 => (SmallVec::new(), inode.layout.read().id()),
-            _ => self.readable(inode, offset, len)?,
+            _ => self.layouts.readable(inode, offset, len)?,
         };
-        let mut parts = Reads::new();
+        let mut parts = ReadParts::new();
         let mut rest = room(buffer, len as usize);
         for piece in &pieces {
             let (out, behind) = rest.split_at_mut(piece.len() as usize);
             match *piece {
-                Piece::Data { arena, len } => parts.push((self.arena_place(layout.epoch, arena, len)?, out)),
+                Piece::Data { arena, len } => {
+                    parts.push((self.layouts.place(layout.epoch, arena, len)?, out))
+                }
                 Piece::Hole { .. } => out.fill(0),
             }
             rest = behind;
@@ -177,35 +172,15 @@ impl Client {
             }
             return Ok(Some(len as usize));
         }
-        let now = self.read_and_look(inode, parts, start)?;
+        let now = self.records.read_and_look(inode, parts, start)?;
         if now.generation != layout.generation {
-            self.follow_generation(inode, now.generation)?;
+            self.layouts.follow_generation(inode, now.generation)?;
             return Ok(None);
         }
         if now.size > size && end > size && !accept {
             return Ok(None);
         }
         Ok(Some(len.min(now.size.saturating_sub(offset)) as usize))
-    }
-
-    /// Reads parts, and the record after them in the same list. Returns the contents of the record.
-    pub(crate) fn read_and_look(
-        &self,
-        inode: &Inode,
-        mut parts: Reads<'_>,
-        start: LookStart,
-    ) -> Result<Glimpse, ClientError> {
-        let (slot, record_place) = self.record_of(inode)?;
-        let mut raw: RawRecord = [0; record::LEN];
-        if parts.len() >= LIST {
-            self.remote.read(&mut parts)?;
-            parts.clear();
-        }
-        let mut ops: Ops<'_> = parts.into_iter().map(|(place, out)| Op::Read { place, out }).collect();
-        ops.push(Op::Read { place: record_place, out: &mut raw });
-        self.remote.execute(&mut ops)?;
-        drop(ops);
-        self.record_behind(inode, slot, &raw, start)
     }
 }
 

@@ -6,12 +6,13 @@
 use rfs_proto::{Attr, Copied, Errno, FallocateFlags, Reply, Request};
 
 use crate::{
-    client::{
-        Client, TRIES,
-        calls::{attr_of, wrong_kind},
-    },
+    client::Client,
     error::ClientError,
     inode::{Inode, layout::Piece, size::LookStart},
+    steps::{
+        TRIES,
+        calls::{attr_of, wrong_kind},
+    },
 };
 
 /// The target of a seek.
@@ -34,13 +35,13 @@ impl Client {
         flags: FallocateFlags,
     ) -> Result<Attr, ClientError> {
         let issued_epoch = self.remote.epochs().in_use;
-        let inode = self.opened(ino)?;
+        let inode = self.inodes.opened(ino)?;
         let _exclusive = inode.exclusive();
         let request = Request::Fallocate { ino, offset, len, flags };
         // A failed request may have taken effect, or may do so later.
-        let start = self.before_look();
-        let attr = self.call_guarded(&[&inode], issued_epoch, &request).and_then(attr_of);
-        let attr = attr.inspect_err(|_| self.lose_layout(&inode))?;
+        let start = self.records.before_look();
+        let attr = self.calls.call_guarded(&[&inode], issued_epoch, &request).and_then(attr_of);
+        let attr = attr.inspect_err(|_| self.layouts.lose_layout(&inode))?;
         Ok(self.changed_at_server(&inode, start, attr))
     }
 
@@ -54,11 +55,11 @@ impl Client {
         len: u64,
     ) -> Result<u64, ClientError> {
         let issued_epoch = self.remote.epochs().in_use;
-        let (source, inode) = (self.opened(from)?, self.opened(to)?);
+        let (source, inode) = (self.inodes.opened(from)?, self.inodes.opened(to)?);
         let _exclusive = inode.exclusive();
-        let start = self.before_look();
+        let start = self.records.before_look();
         let request = Request::Copy { from, from_offset, to, to_offset, len };
-        match self.call_guarded(&[&source, &inode], issued_epoch, &request)? {
+        match self.calls.call_guarded(&[&source, &inode], issued_epoch, &request)? {
             Reply::Copied(Copied { bytes, .. }) if bytes > len => {
                 Err(ClientError::Protocol("more bytes copied than requested"))
             }
@@ -77,17 +78,17 @@ impl Client {
     /// # Errors
     /// ENXIO if `offset` is past the end, or no more data follows.
     pub fn seek(&self, ino: u64, offset: u64, what: Seek) -> Result<u64, ClientError> {
-        let inode = self.opened(ino)?;
+        let inode = self.inodes.opened(ino)?;
         let _shared = inode.io.read();
         for _ in 0..TRIES {
-            let now = self.look(&inode)?;
+            let now = self.records.look(&inode)?;
             if inode.layout.read().generation() != now.generation {
-                self.follow_generation(&inode, now.generation)?;
+                self.layouts.follow_generation(&inode, now.generation)?;
                 continue;
             }
             let len = now.size.checked_sub(offset).filter(|&len| len > 0).ok_or(Errno::ENXIO)?;
-            self.know(&inode, u64::MAX)?;
-            if !self.holes_hold(&inode)? {
+            self.layouts.know(&inode, u64::MAX)?;
+            if !self.layouts.holes_hold(&inode)? {
                 continue;
             }
             let pieces = inode.layout.read().pieces(offset, len);

@@ -13,21 +13,18 @@
 use std::sync::atomic::{Ordering, fence};
 
 use rfs_proto::{BLOCK, Errno, MAX_FILE_SIZE, record};
-use smallvec::SmallVec;
 
 use crate::{
-    client::{Client, TRIES},
+    client::Client,
     error::ClientError,
-    inode::{Inode, layout::Piece, size::LayoutId},
-    memory::records::RawRecord,
+    inode::{Inode, size::LayoutId},
+    remote::records::RawRecord,
     remote::{
-        address::{Epoch, Place},
+        address::Epoch,
         operation::{LIST, Op, Ops},
     },
+    steps::{TRIES, layouts::WriteParts},
 };
-
-/// Parts of one write, in file order.
-pub(crate) type Parts<'a> = SmallVec<[(Place, &'a [u8]); 4]>;
 
 /// Returns about half of `len` bytes at `offset`, rounded to the end of a block. Returns `None`
 /// if all bytes lie in one block.
@@ -68,7 +65,7 @@ impl Client {
         offset: u64,
         data: &[u8],
     ) -> Result<(), ClientError> {
-        self.write_then(issued_epoch, (ino, offset), data, |inode| self.stamp(inode))
+        self.write_then(issued_epoch, (ino, offset), data, |inode| self.times.stamp(inode))
     }
 
     /// Writes to an open file, and runs `then` while the file is certainly open.
@@ -85,14 +82,14 @@ impl Client {
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= MAX_FILE_SIZE);
         let end = end.ok_or(Errno::EFBIG)?;
         self.transfers.retries.run_stranded();
-        let inode = self.opened(ino)?;
+        let inode = self.inodes.opened(ino)?;
         let _shared = inode.io.read();
         if !inode.open.load(Ordering::Acquire) {
             return Err(Errno::EBADF.into());
         }
         let _counted = (!self.records.is_mapped()).then(|| self.transfers.count());
         let write = || self.write_open(&inode, issued_epoch, (offset, end), data).and_then(|()| then(&inode));
-        self.retry_in_new_epoch(&inode, issued_epoch, write)
+        self.layouts.retry_in_new_epoch(&inode, issued_epoch, write)
     }
 
     /// Writes up to `end`. The caller keeps the file open, and issued the write in `issued_epoch`.
@@ -108,9 +105,9 @@ impl Client {
         }
         for _ in 0..TRIES {
             let places = inode.layout_users.read();
-            let Some((parts, layout)) = self.targets(inode, offset, data)? else {
+            let Some((parts, layout)) = self.layouts.targets(inode, offset, data)? else {
                 drop(places);
-                self.allocate(inode, offset, data.len() as u64)?;
+                self.layouts.allocate(inode, offset, data.len() as u64)?;
                 continue;
             };
             // The places may be of the next epoch, because space was requested or a record was
@@ -133,9 +130,9 @@ impl Client {
         inode: &Inode,
         layout: LayoutId,
         end: u64,
-        parts: &Parts<'_>,
+        parts: &WriteParts<'_>,
     ) -> Result<bool, ClientError> {
-        let size = self.peek(inode)?.size;
+        let size = self.records.peek(inode)?.size;
         if end > size {
             return self.write_and_raise(inode, layout, (size, end), parts);
         }
@@ -152,7 +149,7 @@ impl Client {
         inode: &Inode,
         layout: LayoutId,
         end: u64,
-        parts: &Parts<'_>,
+        parts: &WriteParts<'_>,
     ) -> Result<bool, ClientError> {
         let known = *inode.size.lock();
         if !known.reaches(layout, end, self.inodes.recalls().now()) {
@@ -165,24 +162,6 @@ impl Client {
         Ok(self.remote.epochs().repeats == repeats || self.still_there(inode, layout.generation, end)?)
     }
 
-    /// Returns the places of the data, and their layout. Returns `None` if space is missing.
-    pub(crate) fn targets<'d>(
-        &self,
-        inode: &Inode,
-        offset: u64,
-        mut data: &'d [u8],
-    ) -> Result<Option<(Parts<'d>, LayoutId)>, ClientError> {
-        let layout = inode.layout.read();
-        let mut parts = Parts::new();
-        for piece in layout.pieces(offset, data.len() as u64) {
-            let Piece::Data { arena, len } = piece else { return Ok(None) };
-            let (part, rest) = data.split_at(len as usize);
-            parts.push((self.arena_place(layout.epoch(), arena, len)?, part));
-            data = rest;
-        }
-        Ok(Some((parts, layout.id())))
-    }
-
     /// Returns true if the bytes written up to `end` under `generation` are part of the file.
     ///
     /// If the session is lost by now, the result is as if the loss came later: a truncation changes
@@ -190,9 +169,9 @@ impl Client {
     pub(crate) fn still_there(&self, inode: &Inode, generation: u64, end: u64) -> Result<bool, ClientError> {
         // The fence makes bytes stored in mapped memory visible before the record is read.
         fence(Ordering::SeqCst);
-        let now = self.peek(inode)?;
+        let now = self.records.peek(inode)?;
         if now.generation != generation {
-            self.follow_generation(inode, now.generation)?;
+            self.layouts.follow_generation(inode, now.generation)?;
             return Ok(false);
         }
         Ok(now.size >= end)
@@ -205,14 +184,14 @@ impl Client {
         inode: &Inode,
         layout: LayoutId,
         (mut size, end): (u64, u64),
-        parts: &Parts<'_>,
+        parts: &WriteParts<'_>,
     ) -> Result<bool, ClientError> {
-        let (slot, record_place) = self.record_of(inode)?;
-        let size_word = self.field_of(inode, record::SIZE)?;
+        let (slot, record_place) = self.records.record_of(inode)?;
+        let size_word = self.records.field_of(inode, record::SIZE)?;
         let mapped = self.records.is_mapped();
         let mut raw: RawRecord = [0; record::LEN];
         for attempt in 0..TRIES {
-            let start = self.before_look();
+            let start = self.records.before_look();
             let (raises, mut old) = (size < end, 0);
             let mut ops = Ops::new();
             if attempt == 0 && parts.len() + 2 > LIST {
@@ -230,9 +209,9 @@ impl Client {
             }
             self.remote.execute(&mut ops)?;
             drop(ops);
-            let now = self.record_behind(inode, slot, &raw, start)?;
+            let now = self.records.record_behind(inode, slot, &raw, start)?;
             if now.generation != layout.generation {
-                self.follow_generation(inode, now.generation)?;
+                self.layouts.follow_generation(inode, now.generation)?;
                 return Ok(false);
             }
             let raised = raises && (old == size || old >= end);

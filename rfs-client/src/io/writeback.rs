@@ -12,8 +12,8 @@ use crate::{
     client::Client,
     error::ClientError,
     inode::Inode,
-    memory::records::{RawRecord, Seen},
     remote::operation::Op,
+    remote::records::{RawRecord, Seen},
 };
 
 /// Returns the write time, if `changes` sets nothing else. 0 stands for no time in a record.
@@ -66,8 +66,8 @@ impl Client {
     /// Writes the write time into an open inode's record, then reads the record. Returns `None` if
     /// the record is unreadable now.
     fn exchange_time(&self, inode: &Inode, time: i64) -> Result<Option<Attr>, ClientError> {
-        let (slot, record_place) = self.record_of(inode)?;
-        let field = self.field_of(inode, record::WRITE_TIME)?;
+        let (slot, record_place) = self.records.record_of(inode)?;
+        let field = self.records.field_of(inode, record::WRITE_TIME)?;
         let mut raw: RawRecord = [0; record::LEN];
         let bytes = time.to_le_bytes();
         self.remote.execute(&mut [

@@ -39,7 +39,7 @@ impl Client {
         match self.inodes.get(attr.ino) {
             Some(inode) if self.directory_access_times.counts(attr, now) => {
                 inode.access.note(now);
-                self.directory_is_read(inode.ino);
+                self.caching.directory_is_read(inode.ino);
                 self.tell_access(&inode).map(|()| true)
             }
             _ => Ok(false),
@@ -64,7 +64,7 @@ impl Client {
     /// Reports the last read to the server, if needed.
     pub(crate) fn tell_access(&self, inode: &Inode) -> Result<(), ClientError> {
         match inode.access.take_noted() {
-            Some(at) => self.start(&Request::Accessed { ino: inode.ino, at }),
+            Some(at) => self.calls.start(&Request::Accessed { ino: inode.ino, at }),
             None => Ok(()),
         }
     }

@@ -6,21 +6,17 @@
 
 use rfs_proto::{Attr, Marks, Request, SetAttr};
 
-use crate::{
-    client::{Client, calls::attr_of},
-    error::ClientError,
-    inode::Inode,
-};
+use crate::{client::Client, error::ClientError, inode::Inode, steps::calls::attr_of};
 
 impl Client {
     /// Returns an inode's attributes. Reads them one-sidedly if the inode is referenced, unless a
     /// call is due to make them cacheable.
     pub fn getattr(&self, ino: u64) -> Result<Attr, ClientError> {
         let Some(inode) = self.inodes.get(ino) else {
-            return self.call_attr(&Request::GetAttr { ino });
+            return self.calls.call_attr(&Request::GetAttr { ino });
         };
         inode.interest.used();
-        let asks = self.cache.is_on() && {
+        let asks = self.caching.is_on() && {
             let mut attr_caching = inode.attr_caching.lock();
             !attr_caching.is_cacheable() && attr_caching.call_is_due()
         };
@@ -36,13 +32,13 @@ impl Client {
     /// Returns a referenced inode's attributes, by a call or one-sidedly.
     pub(crate) fn attributes(&self, inode: &Inode, asks: bool) -> Result<Attr, ClientError> {
         let ino = inode.ino;
-        let start = self.before_look();
-        let since = self.since();
+        let start = self.records.before_look();
+        let since = self.caching.since();
         let kept = inode.attr_caching.lock().is_cacheable();
         // Reading a mapped record costs less than this shortcut.
         if kept && !asks && !self.records.is_mapped() {
             self.remote.ready()?;
-            if let Some(attr) = self.after_own_change(since, inode) {
+            if let Some(attr) = self.caching.after_own_change(since, inode) {
                 return Ok(inode.with_pending(attr));
             }
         }
@@ -54,13 +50,13 @@ impl Client {
             // The attributes were cacheable before the read. They still are, unless something was
             // recalled meanwhile; the caller checks that.
             Some(seen) if kept => {
-                self.hold_recalls().learn(since, inode, seen.attr.marks);
+                self.caching.hold_recalls().learn(since, inode, seen.attr.marks);
                 Attr { marks: seen.attr.marks | Marks::KEEP, ..seen.attr }
             }
             Some(seen) => seen.attr,
             None => {
-                let attr = self.call_attr(&Request::GetAttr { ino })?;
-                self.answered(since, inode, &attr);
+                let attr = self.calls.call_attr(&Request::GetAttr { ino })?;
+                self.caching.answered(since, inode, &attr);
                 attr
             }
         };
@@ -73,28 +69,28 @@ impl Client {
     pub fn setattr(&self, ino: u64, changes: &SetAttr) -> Result<Attr, ClientError> {
         let request = Request::SetAttr { ino, changes: *changes };
         let Some(inode) = self.inodes.get(ino) else {
-            return self.call_attr(&request);
+            return self.calls.call_attr(&request);
         };
         let issued_epoch = self.remote.epochs().in_use;
         if changes.atime.is_some() && inode.access.forget() {
             // A report of an older read must not arrive after the time that is set now.
             self.remote.finish_calls()?;
         }
-        let since = self.since();
+        let since = self.caching.since();
         let attr = if changes.size.is_some() {
             let _exclusive = inode.exclusive();
             // A failed request may have taken effect, or may do so later.
-            let start = self.before_look();
-            let attr = self.call_guarded(&[&inode], issued_epoch, &request).and_then(attr_of);
-            let attr = attr.inspect_err(|_| self.lose_layout(&inode))?;
+            let start = self.records.before_look();
+            let attr = self.calls.call_guarded(&[&inode], issued_epoch, &request).and_then(attr_of);
+            let attr = attr.inspect_err(|_| self.layouts.lose_layout(&inode))?;
             inode.saw(start, attr.layout_generation, attr.size);
             // Voids a layout in flight, too.
             inode.layout.write().recalled(start.epoch, attr.layout_generation);
             attr
         } else {
-            self.call_guarded(&[&inode], issued_epoch, &request).and_then(attr_of)?
+            self.calls.call_guarded(&[&inode], issued_epoch, &request).and_then(attr_of)?
         };
-        self.answered(since, &inode, &attr);
+        self.caching.answered(since, &inode, &attr);
         if changes.size.is_some() || changes.mtime.is_some() {
             inode.times.lock().reset();
         }

@@ -5,16 +5,13 @@
 
 use rfs_proto::{Reply, Request, ServerStats, StatFs, Verified};
 
-use crate::{
-    client::{Client, calls::wrong_kind},
-    error::ClientError,
-};
+use crate::{client::Client, error::ClientError, steps::calls::wrong_kind};
 
 impl Client {
     /// Returns the totals of the export.
     pub fn statfs(&self) -> Result<StatFs, ClientError> {
         self.remote.finish_calls()?;
-        match self.call(&Request::StatFs)? {
+        match self.calls.call(&Request::StatFs)? {
             Reply::StatFs(totals) => Ok(totals),
             _ => wrong_kind(),
         }
@@ -23,7 +20,7 @@ impl Client {
     /// Has the server compare blocks with their checksums, beginning at an inode and offset.
     /// EOPNOTSUPP if the export has no checksums.
     pub fn verify(&self, (ino, offset): (u64, u64)) -> Result<Verified, ClientError> {
-        match self.call(&Request::Verify { ino, offset })? {
+        match self.calls.call(&Request::Verify { ino, offset })? {
             Reply::Verified(verified) => Ok(verified),
             _ => wrong_kind(),
         }
@@ -31,7 +28,7 @@ impl Client {
 
     /// Returns the server's counters.
     pub fn server_stats(&self) -> Result<ServerStats, ClientError> {
-        match self.call(&Request::Stats)? {
+        match self.calls.call(&Request::Stats)? {
             Reply::Stats(stats) => Ok(stats),
             _ => wrong_kind(),
         }

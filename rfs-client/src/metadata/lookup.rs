@@ -10,9 +10,10 @@ use rfs_proto::{Attr, Errno, Reply, Request};
 
 use crate::{
     cache::{dir_names::Mark, recall_log::RequestTime},
-    client::{Client, calls::wrong_kind},
+    client::Client,
     error::ClientError,
     metadata::names::check_name,
+    steps::calls::wrong_kind,
 };
 
 impl Client {
@@ -20,9 +21,9 @@ impl Client {
     /// its attributes were prefetched.
     pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<Attr, ClientError> {
         check_name(name)?;
-        let _arrival = self.arrival();
-        let since = self.since();
-        if !self.cache.is_on() {
+        let _arrival = self.inodes.arrival();
+        let since = self.caching.since();
+        if !self.caching.is_on() {
             return self.ask(parent, name, since);
         }
         if self.inodes.get(parent).is_some_and(|directory| directory.is_unlinked()) {
@@ -33,15 +34,15 @@ impl Client {
         if let Some(known) = self.remembered(parent, name) {
             return known;
         }
-        if self.cache.dir_names.lock().is_new(parent) {
+        if self.caching.cache.dir_names.lock().is_new(parent) {
             self.list(parent)?;
             if let Some(known) = self.remembered(parent, name) {
                 return known;
             }
         }
-        let mark = self.cache.dir_names.lock().mark();
-        let since = self.since();
-        let prefetch = self.cache.prefetch.lock().entries_to_fetch(parent);
+        let mark = self.caching.cache.dir_names.lock().mark();
+        let since = self.caching.since();
+        let prefetch = self.caching.cache.prefetch.lock().entries_to_fetch(parent);
         let asked = match prefetch {
             0 => self.ask(parent, name, since),
             more => self.ask_with_prefetch((parent, name), more, (since, mark)),
@@ -49,9 +50,9 @@ impl Client {
         match asked {
             Err(ClientError::Errno(Errno::ENOENT)) => {
                 let due = {
-                    let guard = self.hold_recalls();
+                    let guard = self.caching.hold_recalls();
                     let recalled = guard.lost(since, parent, Some(name));
-                    self.cache.dir_names.lock().missed(parent, name, mark, recalled)
+                    self.caching.cache.dir_names.lock().missed(parent, name, mark, recalled)
                 };
                 if due {
                     // The name is absent, whether or not the listing succeeds.
@@ -66,19 +67,19 @@ impl Client {
     /// Returns the attributes of an inode by its number, and takes a reference. ENOENT if it has no
     /// name any more.
     pub fn lookup_number(&self, ino: u64) -> Result<Attr, ClientError> {
-        let _arrival = self.arrival();
-        let since = self.since();
-        let attr = self.call_attr(&Request::GetAttr { ino })?;
+        let _arrival = self.inodes.arrival();
+        let since = self.caching.since();
+        let attr = self.calls.call_attr(&Request::GetAttr { ino })?;
         if attr.nlink == 0 {
             return Err(Errno::ENOENT.into());
         }
-        Ok(self.referenced(since, attr))
+        Ok(self.caching.referenced(since, attr))
     }
 
     /// Returns the attributes of the parent of a directory, by the directory's number. Takes a
     /// reference.
     pub fn lookup_parent(&self, dir: u64) -> Result<Attr, ClientError> {
-        match self.call(&Request::ReadDir { ino: dir, cookie: 0, max_entries: 1 })? {
+        match self.calls.call(&Request::ReadDir { ino: dir, cookie: 0, max_entries: 1 })? {
             Reply::Dir(page) => self.lookup_number(page.parent),
             _ => wrong_kind(),
         }
@@ -86,19 +87,19 @@ impl Client {
 
     /// Looks a name up in the cache.
     fn remembered(&self, parent: u64, name: &[u8]) -> Option<Result<Attr, ClientError>> {
-        if self.cache.dir_names.lock().is_absent(parent, name) {
+        if self.caching.cache.dir_names.lock().is_absent(parent, name) {
             return Some(Err(Errno::ENOENT.into()));
         }
         // Held until the inode is referenced here. From then on recalls of it are obeyed.
-        let guard = self.hold_recalls();
-        let attr = self.cache.prefetch.lock().take(parent, name)?;
+        let guard = self.caching.hold_recalls();
+        let attr = self.caching.cache.prefetch.lock().take(parent, name)?;
         guard.reference(guard.now(), &attr);
         Some(Ok(attr))
     }
 
     /// Looks a name up at the server.
     fn ask(&self, parent: u64, name: &[u8], since: RequestTime) -> Result<Attr, ClientError> {
-        Ok(self.referenced(since, self.call_attr(&Request::Lookup { parent, name })?))
+        Ok(self.caching.referenced(since, self.calls.call_attr(&Request::Lookup { parent, name })?))
     }
 
     /// Looks a name up at the server, and prefetches some of those that follow it.
@@ -109,7 +110,7 @@ impl Client {
         (since, mark): (RequestTime, Mark),
     ) -> Result<Attr, ClientError> {
         let forgotten = self.inodes.forgotten();
-        let page = match self.call(&Request::LookupAhead { parent, name, max_entries })? {
+        let page = match self.calls.call(&Request::LookupAhead { parent, name, max_entries })? {
             Reply::Dir(page) => page,
             _ => return wrong_kind(),
         };
@@ -118,16 +119,17 @@ impl Client {
             Some(first) if *first.name == *name => first.attr,
             _ => return Err(ClientError::Protocol("a page that does not begin with the name asked for")),
         };
-        let guard = self.hold_recalls();
+        let guard = self.caching.hold_recalls();
         // This client may have changed an inode that was referenced and forgotten meanwhile, or a
         // name.
-        let calm = self.inodes.forgotten() == forgotten && self.cache.dir_names.lock().is_calm(parent, mark);
+        let calm =
+            self.inodes.forgotten() == forgotten && self.caching.cache.dir_names.lock().is_calm(parent, mark);
         let fresh: Vec<_> = entries
             .filter(|entry| calm && guard.is_fresh(since, parent, &entry.name, &entry.attr))
             .map(|entry| (entry.name.into(), entry.attr))
             .collect();
-        self.cache.prefetch.lock().came(parent, fresh.into_iter());
+        self.caching.cache.prefetch.lock().came(parent, fresh.into_iter());
         drop(guard);
-        Ok(self.referenced(since, attr))
+        Ok(self.caching.referenced(since, attr))
     }
 }

@@ -1,8 +1,9 @@
-//! Names, attributes, opening, extended attributes.
+//! Names, attributes, opening, extended attributes, file locks.
 
 pub(crate) mod access_times;
 pub(crate) mod attributes;
 pub(crate) mod export;
+pub(crate) mod locks;
 pub(crate) mod lookup;
 pub(crate) mod names;
 pub(crate) mod open;

@@ -8,12 +8,7 @@
 
 use rfs_proto::{Attr, Errno, MAX_NAME, MAX_SYMLINK, Owner, ROOT_INO, RenameFlags, Reply, Request};
 
-use crate::{
-    cache::recall_log::RequestTime,
-    client::{Client, calls::wrong_kind},
-    error::ClientError,
-    inode::aliases::CachedName,
-};
+use crate::{client::Client, error::ClientError, steps::calls::wrong_kind};
 
 /// The user that creates an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,17 +30,11 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), ClientError> {
 }
 
 impl Client {
-    /// Takes a reference to an inode whose attributes were requested at `since`.
-    pub(crate) fn referenced(&self, since: RequestTime, attr: Attr) -> Attr {
-        self.hold_recalls().reference(since, &attr);
-        self.inodes.get(attr.ino).map_or(attr, |inode| inode.with_pending(attr))
-    }
-
     /// Creates an inode with a name.
     fn make(&self, request: &Request<'_>) -> Result<Attr, ClientError> {
-        let _arrival = self.arrival();
-        let since = self.since();
-        Ok(self.referenced(since, self.call_attr(request)?))
+        let _arrival = self.inodes.arrival();
+        let since = self.caching.since();
+        Ok(self.caching.referenced(since, self.calls.call_attr(request)?))
     }
 
     /// Returns `count` references.
@@ -77,8 +66,8 @@ impl Client {
         check_name(name)?;
         let Creator { uid, gid, umask } = by;
         let attr = self.make(&Request::Mkdir { parent, name, perm, umask, uid, gid })?;
-        if self.cache.is_on() {
-            self.cache.dir_names.lock().made(attr.ino);
+        if self.caching.is_on() {
+            self.caching.cache.dir_names.lock().made(attr.ino);
         }
         Ok(attr)
     }
@@ -97,7 +86,7 @@ impl Client {
 
     /// Returns the target of a symbolic link.
     pub fn readlink(&self, ino: u64) -> Result<Vec<u8>, ClientError> {
-        match self.call(&Request::Readlink { ino })? {
+        match self.calls.call(&Request::Readlink { ino })? {
             Reply::Target(target) => Ok(target),
             _ => wrong_kind(),
         }
@@ -119,14 +108,6 @@ impl Client {
     pub fn rmdir(&self, parent: u64, name: &[u8]) -> Result<(), ClientError> {
         check_name(name)?;
         self.call_removal(&Request::Rmdir { parent, name }, || self.inodes.unnamed(parent, name))
-    }
-
-    /// Returns what the caller may have cached under a name.
-    pub fn cached_name(&self, parent: u64, name: &[u8]) -> CachedName {
-        match self.cache.is_on() {
-            true => self.inodes.cached_name(parent, name),
-            false => CachedName::Uncertain,
-        }
     }
 
     /// Renames. With `whiteout`, leaves a whiteout of that owner under the old name. `cached` has
@@ -155,7 +136,7 @@ impl Client {
     /// Carries out a request that may remove the last name of an inode. On success, `done` notes
     /// the change of the names.
     fn call_removal(&self, request: &Request<'_>, done: impl FnOnce()) -> Result<(), ClientError> {
-        let unlinked = match self.call(request) {
+        let unlinked = match self.calls.call(request) {
             Ok(Reply::Done) => None,
             Ok(Reply::Unlinked(ino)) => Some(ino),
             Ok(_) => return wrong_kind(),
@@ -168,7 +149,7 @@ impl Client {
         };
         done();
         if let Some(ino) = unlinked {
-            self.cache.prefetch.lock().remove_inode(ino);
+            self.caching.cache.prefetch.lock().remove_inode(ino);
             self.inodes.unlinked(ino);
         }
         Ok(())

@@ -15,15 +15,11 @@ use rfs_proto::{Attr, Errno, Marks, Opened, Reply, Request};
 
 use crate::{
     cache::recall_log::RequestTime,
-    client::{Client, TRIES},
+    client::Client,
     error::ClientError,
-    inode::{
-        Inode, Opens,
-        layout::{LayoutCache, validate},
-        size::LookStart,
-        write_times::WriteTimes,
-    },
+    inode::{Inode, Opens, layout::LayoutCache, size::LookStart, write_times::WriteTimes},
     metadata::names::{Creator, check_name},
+    steps::TRIES,
 };
 
 /// The time before an open.
@@ -37,7 +33,11 @@ struct OpenStart {
 
 impl Client {
     fn before_open(&self) -> OpenStart {
-        OpenStart { look: self.before_look(), voids: Some(self.inodes.void_count()), since: self.since() }
+        OpenStart {
+            look: self.records.before_look(),
+            voids: Some(self.inodes.void_count()),
+            since: self.caching.since(),
+        }
     }
 
     /// Opens a regular file for reading, and with `write` for writing, until
@@ -70,7 +70,7 @@ impl Client {
             let start = self.before_open();
             match self.call_opened(&request) {
                 Err(ClientError::Request(RequestError::Disconnected))
-                    if self.remote.epochs().newest != start.look.epoch && self.is_connected() => {}
+                    if self.remote.epochs().newest != start.look.epoch && self.calls.is_connected() => {}
                 opened => {
                     let attr = self.adopt(inode, opens, opened?, start, write)?;
                     // A reclaim of a later epoch finds the file open.
@@ -86,10 +86,10 @@ impl Client {
     /// Reads the attributes of a file that is open here, and asks for caching if that may be
     /// granted.
     fn look_again(&self, inode: &Inode) -> Result<Attr, ClientError> {
-        let asks = self.cache.is_on() && !inode.attr_caching.lock().is_cacheable();
+        let asks = self.caching.is_on() && !inode.attr_caching.lock().is_cacheable();
         let attr = self.attributes(inode, asks)?;
         // Another client may have truncated and rewritten the file.
-        self.follow_generation(inode, attr.layout_generation)?;
+        self.layouts.follow_generation(inode, attr.layout_generation)?;
         Ok(attr)
     }
 
@@ -103,7 +103,7 @@ impl Client {
         exclusive: bool,
     ) -> Result<Attr, ClientError> {
         check_name(name)?;
-        let _arrival = self.arrival();
+        let _arrival = self.inodes.arrival();
         let mut start = self.before_open();
         if !exclusive {
             // The file may exist. This client may have forgotten it, and with it a recall of its
@@ -113,7 +113,7 @@ impl Client {
         let Creator { uid, gid, umask } = by;
         let opened = self.call_opened(&Request::Create { parent, name, perm, umask, uid, gid, exclusive })?;
         let ino = opened.attr.ino;
-        let inode = self.acquire(&opened.attr);
+        let inode = self.caching.acquire(&opened.attr);
         self.inodes.acquire(ino);
         let mut opens = inode.opens.lock();
         let adopted = match self.adopt(&inode, &mut opens, opened, start, true) {
@@ -151,7 +151,7 @@ impl Client {
     }
 
     fn call_opened(&self, request: &Request<'_>) -> Result<Opened, ClientError> {
-        match self.call(request)? {
+        match self.calls.call(request)? {
             Reply::Opened(opened) => Ok(opened),
             _ => Err(ClientError::Protocol("a reply of the wrong kind")),
         }
@@ -169,10 +169,10 @@ impl Client {
         let Opened { mut attr, layout } = opened;
         let shared = attr.marks.contains(Marks::SHARED);
         attr.marks -= Marks::SHARED;
-        if let Err(why) = validate(&layout, self.arena.len) {
+        if let Err(why) = self.layouts.validate(&layout) {
             // The server counts this open, but the client does not have it.
-            self.call_done(&Request::Close { ino: attr.ino }).ok();
-            return Err(ClientError::Protocol(why));
+            self.calls.call_done(&Request::Close { ino: attr.ino }).ok();
+            return Err(why);
         }
         inode.set_slot(attr.slot);
         {
@@ -183,10 +183,12 @@ impl Client {
         if shared {
             inode.shared.begin(self.inodes.sharing());
         }
-        self.answered(since, inode, &attr);
+        self.caching.answered(since, inode, &attr);
         if opens.local == 0 || inode.layout.read().epoch() != look.epoch {
             inode.saw(look, attr.layout_generation, attr.size);
-            if !voids.is_some_and(|voids| self.take_in(inode, LayoutCache::of(&layout, look.epoch), voids)) {
+            if !voids
+                .is_some_and(|voids| self.layouts.take_in(inode, LayoutCache::of(&layout, look.epoch), voids))
+            {
                 inode.forget_layout();
             }
             inode.open.store(true, Ordering::Release);
@@ -198,8 +200,8 @@ impl Client {
     /// returns.
     pub fn flush(&self, ino: u64) -> Result<(), ClientError> {
         let Some(inode) = self.inodes.get(ino) else { return Ok(()) };
-        self.retry_in_new_epoch(&inode, self.remote.epochs().in_use, || {
-            self.publish_time(&inode, WriteTimes::take_pending)
+        self.layouts.retry_in_new_epoch(&inode, self.remote.epochs().in_use, || {
+            self.times.publish_time(&inode, WriteTimes::take_pending)
         })
     }
 
@@ -215,7 +217,7 @@ impl Client {
         if opens.local == 0 {
             return Err(Errno::EBADF.into());
         }
-        let mut outcome = self.publish_time(&inode, WriteTimes::take_pending);
+        let mut outcome = self.times.publish_time(&inode, WriteTimes::take_pending);
         opens.local -= 1;
         if opens.local == 0 {
             // Reads and writes have ended when the server may give the space to another file.
@@ -228,7 +230,7 @@ impl Client {
             let opens = std::mem::take(&mut *inode.at_server.lock()).opens;
             for _ in 0..opens {
                 // Only a query of the free space waits for this call.
-                outcome = outcome.and(self.start(&Request::Close { ino }));
+                outcome = outcome.and(self.calls.start(&Request::Close { ino }));
             }
         }
         drop(opens);

@@ -5,11 +5,7 @@
 
 use rfs_proto::{DirPage, Reply, Request};
 
-use crate::{
-    cache::dir_names::ListingId,
-    client::{Client, calls::wrong_kind},
-    error::ClientError,
-};
+use crate::{cache::dir_names::ListingId, client::Client, error::ClientError, steps::calls::wrong_kind};
 
 /// Entries of one page of a directory that is listed to learn its names. They fill about one
 /// message.
@@ -19,7 +15,7 @@ impl Client {
     /// Returns up to `max_entries` entries of a directory after `cookie`. Takes no references.
     pub fn readdir(&self, ino: u64, cookie: u64, max_entries: u32) -> Result<DirPage, ClientError> {
         let listing = self.lists(ino, cookie);
-        let mut page = match self.call(&Request::ReadDir { ino, cookie, max_entries })? {
+        let mut page = match self.calls.call(&Request::ReadDir { ino, cookie, max_entries })? {
             Reply::Dir(page) => page,
             _ => return wrong_kind(),
         };
@@ -34,9 +30,9 @@ impl Client {
 
     /// Fetches a page of a directory to learn its names.
     pub(crate) fn list(&self, dir: u64) -> Result<(), ClientError> {
-        let listing = self.cache.dir_names.lock().lists(dir, 0);
+        let listing = self.caching.cache.dir_names.lock().lists(dir, 0);
         let Some((id, from)) = listing else { return Ok(()) };
-        match self.call(&Request::ReadDir { ino: dir, cookie: from, max_entries: PAGE })? {
+        match self.calls.call(&Request::ReadDir { ino: dir, cookie: from, max_entries: PAGE })? {
             Reply::Dir(page) => {
                 self.listed(Some(id), dir, from, &page);
                 Ok(())
@@ -48,10 +44,10 @@ impl Client {
     /// Returns the listing that a page behind `cookie` will belong to, if it helps to learn the
     /// directory's names.
     pub(crate) fn lists(&self, dir: u64, cookie: u64) -> Option<ListingId> {
-        if !self.cache.is_on() {
+        if !self.caching.is_on() {
             return None;
         }
-        Some(self.cache.dir_names.lock().lists(dir, cookie)?.0)
+        Some(self.caching.cache.dir_names.lock().lists(dir, cookie)?.0)
     }
 
     /// Adds a page to its listing.
@@ -59,7 +55,7 @@ impl Client {
         let Some(id) = listing else { return };
         let to = page.entries.last().map_or(cookie, |entry| entry.cookie);
         let names = page.entries.iter().map(|entry| &entry.name[..]);
-        self.cache.dir_names.lock().listed((dir, id), (cookie, to), names, page.end);
+        self.caching.cache.dir_names.lock().listed((dir, id), (cookie, to), names, page.end);
     }
 
     /// Notes that the directory is read through `handle`.

@@ -12,8 +12,9 @@ use rfs_proto::{
 };
 
 use crate::{
-    client::{Client, TRIES, calls::wrong_kind},
+    client::Client,
     error::ClientError,
+    steps::{TRIES, calls::wrong_kind},
 };
 
 /// Capabilities of a program. The kernel looks for them when a file is written.
@@ -62,11 +63,12 @@ impl Client {
         let request =
             |value, continued| Request::SetXattr { ino, name, value, how, continued, drop_sgid, only_if };
         let set = match value.split_at_checked(XATTR_PART) {
-            None => self.call_done(&request(value, false)),
+            None => self.calls.call_done(&request(value, false)),
             Some((first, rest)) => {
                 let _one_at_a_time = self.parts.lock();
-                self.call_done(&Request::XattrPart { value: first })
-                    .and_then(|()| self.call_done(&request(rest, true)))
+                self.calls
+                    .call_done(&Request::XattrPart { value: first })
+                    .and_then(|()| self.calls.call_done(&request(rest, true)))
             }
         };
         self.forget_told_attrs(ino);
@@ -84,7 +86,7 @@ impl Client {
         only_if: Option<ExpectedOwner>,
     ) -> Result<(), ClientError> {
         check_name(name)?;
-        let removed = self.call_done(&Request::RemoveXattr { ino, name, only_if });
+        let removed = self.calls.call_done(&Request::RemoveXattr { ino, name, only_if });
         self.forget_told_attrs(ino);
         removed
     }
@@ -118,7 +120,7 @@ impl Client {
     }
 
     fn value(&self, request: &Request<'_>) -> Result<Value, ClientError> {
-        match self.call(request)? {
+        match self.calls.call(request)? {
             Reply::Value(value) if value.len as usize <= MAX_XATTR_VALUE => Ok(value),
             Reply::Value(_) => Err(ClientError::Protocol("a value that is too long")),
             _ => wrong_kind(),

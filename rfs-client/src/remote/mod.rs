@@ -3,16 +3,21 @@
 //! A [`Place`] names the server's memory. [`AttachedSession`](attached_session::AttachedSession)
 //! translates it to an address of its session.
 //!
+//! [`Records`](records::Records) and [`Checksums`](checksums::Checksums) are the server's memory as
+//! the client sees it.
+//!
 //! # Concurrency
 //! Any number of threads call an implementation. Every call returns within a bounded time, except
 //! one that [can be cancelled](ReplyWait::Cancellable).
 
 pub(crate) mod address;
 pub(crate) mod attached_session;
+pub(crate) mod checksums;
 pub(crate) mod clock;
 pub(crate) mod idempotent;
 pub(crate) mod messages;
 pub(crate) mod operation;
+pub(crate) mod records;
 
 use std::{fmt, sync::Arc};
 

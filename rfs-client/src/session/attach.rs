@@ -5,22 +5,20 @@
 //! # Concurrency
 //! The calling thread.
 
-use std::sync::{Arc, atomic::AtomicU64};
+use std::{sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
 use rdmabox::{Address, RequestError, Session, SessionOptions, StartedReply};
-use rfs_proto::{Attached, Errno, InUse, ROOT_INO, Reply, decode_reply, record};
+use rfs_proto::{Attached, Errno, Identity, InUse, Reply, decode_reply, record};
 
 use crate::{
-    cache::Cache,
-    client::Client,
+    client::{Attachment, Client},
     error::ClientError,
-    inode::{access::AccessTimes, table::InodeTable},
-    memory::{checksums::Checksums, records::Records},
+    inode::access::AccessTimes,
     remote::{
-        CallOptions, Mapped, Remote,
+        CallOptions, Remote,
         address::{Region, RegionBounds},
         attached_session::AttachedSession,
+        checksums::Checksums,
     },
     session::{
         handshake::{AttachReply, attach_session},
@@ -29,7 +27,6 @@ use crate::{
         reclaim::StateReclaimer,
         reconnect::ReconnectingSession,
     },
-    transfers::Transfers,
 };
 
 /// Logs the error reply of a started call.
@@ -46,6 +43,19 @@ fn log_failure(outcome: Result<&[u8], RequestError>) {
     }
 }
 
+/// The identity of the mount, and the limit of a wait for another client.
+#[derive(Clone, Copy)]
+struct Limits {
+    mount: Option<Identity>,
+    wait_limit: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { mount: None, wait_limit: SessionOptions::default().operation_timeout }
+    }
+}
+
 impl Client {
     /// Connects to the server at `address` and attaches to it.
     pub fn connect(
@@ -58,97 +68,85 @@ impl Client {
         let options = &options;
         let session = Session::connect(address, options)?;
         let mount = if attach.reconnects { Some(random_identity()?) } else { None };
+        let limits = Limits { mount, wait_limit: options.operation_timeout };
         let call = |request: &[u8], reply: &mut Vec<u8>| session.call(request, reply);
         let attached = attach_session(call, attach, mount, attach.busy_timeout);
         let address = address.clone();
         let attached = attached.and_then(|reply| {
             let first: Arc<dyn Remote> =
                 Arc::new(AttachedSession::new(Arc::clone(&session), &reply.attached));
-            let Some(mount) = mount else { return Client::attached(first, attach, reply) };
+            let Some(mount) = mount else { return attached_client(first, attach, reply, limits) };
             let factory = Reattacher::new(&address, options, attach, mount);
             let (timeout, factory) = (options.operation_timeout, Box::new(factory));
             let remote = ReconnectingSession::new(first, &reply.attached, timeout, factory);
             let remote = remote.map_err(|_| ClientError::Errno(Errno::EAGAIN))?;
-            let client = Client::attached(remote.clone(), attach, reply).inspect_err(|_| remote.close())?;
-            let (inodes, cache) = (Arc::clone(&client.inodes), Arc::clone(&client.cache));
-            let session = Arc::clone(&client.session);
-            remote.set_reclaimer(Box::new(StateReclaimer { inodes, cache, session }));
+            let client = attached_client(remote.clone(), attach, reply, limits);
+            let client = client.inspect_err(|_| remote.close())?;
+            let (caching, session) = (Arc::clone(&client.caching), Arc::clone(&client.session));
+            remote.set_reclaimer(Box::new(StateReclaimer { caching, session }));
             Ok(client)
         });
-        let mut client = attached.inspect_err(|_| session.close(options.operation_timeout)).map_err(
-            |source| match source {
-                ClientError::Errno(Errno::ENOENT) => {
-                    AttachError::Export { address, export: attach.export.clone() }
-                }
-                ClientError::Errno(Errno::EACCES) => {
-                    AttachError::Key { address, export: attach.export.clone() }
-                }
-                ClientError::Errno(Errno::EROFS) if attach.exclusive => AttachError::ReadOnlyKey { address },
-                ClientError::Unchecked => AttachError::Unchecked { address, export: attach.export.clone() },
-                ClientError::InUse(InUse { alone: true, .. }) => {
-                    AttachError::Taken { address, export: attach.export.clone() }
-                }
-                ClientError::InUse(InUse { sessions, .. }) => {
-                    AttachError::NotAlone { address, export: attach.export.clone(), sessions }
-                }
-                source => AttachError::Attach { address, source },
-            },
-        )?;
-        client.wait_limit = options.operation_timeout;
-        client.mount = mount;
-        Ok(client)
+        attached.inspect_err(|_| session.close(options.operation_timeout)).map_err(|source| match source {
+            ClientError::Errno(Errno::ENOENT) => {
+                AttachError::Export { address, export: attach.export.clone() }
+            }
+            ClientError::Errno(Errno::EACCES) => AttachError::Key { address, export: attach.export.clone() },
+            ClientError::Errno(Errno::EROFS) if attach.exclusive => AttachError::ReadOnlyKey { address },
+            ClientError::Unchecked => AttachError::Unchecked { address, export: attach.export.clone() },
+            ClientError::InUse(InUse { alone: true, .. }) => {
+                AttachError::Taken { address, export: attach.export.clone() }
+            }
+            ClientError::InUse(InUse { sessions, .. }) => {
+                AttachError::NotAlone { address, export: attach.export.clone(), sessions }
+            }
+            source => AttachError::Attach { address, source },
+        })
     }
 
     /// Attaches over a session that is up; closes it if that fails.
     pub fn attach(remote: Arc<dyn Remote>, options: &AttachOptions) -> Result<Client, ClientError> {
         let call = |request: &[u8], reply: &mut Vec<u8>| remote.call(request, reply, CallOptions::default());
         attach_session(call, options, None, options.busy_timeout)
-            .and_then(|reply| Client::attached(Arc::clone(&remote), options, reply))
+            .and_then(|reply| attached_client(Arc::clone(&remote), options, reply, Limits::default()))
             .inspect_err(|_| remote.close())
     }
+}
 
-    /// Creates the client of an attached session.
-    fn attached(
-        remote: Arc<dyn Remote>,
-        AttachOptions { caches, exclusive, needs_checksums, access_times, directory_access_times, .. }: &AttachOptions,
-        AttachReply { attached, clock }: AttachReply,
-    ) -> Result<Client, ClientError> {
-        let Attached { arena, table, sums, session, read_only, confined, .. } = attached;
-        if !table.addr.is_multiple_of(8) || table.len < record::LEN as u64 {
-            return Err(ClientError::Protocol("an attribute table that is not aligned, or empty"));
-        }
-        if session == 0 {
-            return Err(ClientError::Protocol("a session without a number"));
-        }
-        // A read-only session changes no access times.
-        let counted = |times| if read_only { AccessTimes::Never } else { times };
-        let inodes = Arc::<InodeTable>::default();
-        // The root directory is referenced without a lookup.
-        inodes.acquire(ROOT_INO);
-        let arena = RegionBounds { region: Region::Arena, len: arena.len };
-        let sums = sums.map(|sums| Checksums::new(&remote, sums, arena)).transpose()?;
-        if *needs_checksums && sums.is_none() {
-            return Err(ClientError::Unchecked);
-        }
-        Ok(Client {
-            arena,
-            arena_map: Mapped::of(&*remote, arena),
-            records: Records::new(Arc::clone(&remote), table.len),
-            sums,
-            remote,
-            clock,
-            inodes,
-            transfers: Transfers::default(),
-            cache: Arc::new(Cache::new(*caches)),
-            access_times: counted(*access_times),
-            directory_access_times: counted(*directory_access_times),
-            parts: Mutex::default(),
-            exclusive: *exclusive,
-            session: Arc::new(AtomicU64::new(session)),
-            mount: None,
-            read_only,
-            confined,
-            wait_limit: SessionOptions::default().operation_timeout,
-        })
+/// Creates the client of an attached session.
+fn attached_client(
+    remote: Arc<dyn Remote>,
+    AttachOptions { caches, exclusive, needs_checksums, access_times, directory_access_times, .. }: &AttachOptions,
+    AttachReply { attached, clock }: AttachReply,
+    Limits { mount, wait_limit }: Limits,
+) -> Result<Client, ClientError> {
+    let Attached { arena, table, sums, session, read_only, confined, .. } = attached;
+    if !table.addr.is_multiple_of(8) || table.len < record::LEN as u64 {
+        return Err(ClientError::Protocol("an attribute table that is not aligned, or empty"));
     }
+    if session == 0 {
+        return Err(ClientError::Protocol("a session without a number"));
+    }
+    // A read-only session changes no access times.
+    let counted = |times| if read_only { AccessTimes::Never } else { times };
+    let arena = RegionBounds { region: Region::Arena, len: arena.len };
+    let sums = sums.map(|sums| Checksums::new(&remote, sums, arena)).transpose()?;
+    if *needs_checksums && sums.is_none() {
+        return Err(ClientError::Unchecked);
+    }
+    Ok(Client::new(Attachment {
+        remote,
+        clock,
+        session,
+        mount,
+        arena,
+        table_len: table.len,
+        sums,
+        read_only,
+        confined,
+        exclusive: *exclusive,
+        caches: *caches,
+        access_times: counted(*access_times),
+        directory_access_times: counted(*directory_access_times),
+        wait_limit,
+    }))
 }

@@ -11,7 +11,7 @@ use crate::{error::ClientError, inode::access::AccessTimes};
 pub struct AttachOptions {
     /// Name of the export; empty for the server's first one.
     pub export: String,
-    /// True if the client may cache. A thread must then run [`obey`](crate::Client::obey).
+    /// True if the client may cache. A thread must then run [`obey`](crate::Recalls::obey).
     pub caches: bool,
     /// Rule for accesses of files.
     pub access_times: AccessTimes,

@@ -23,31 +23,29 @@ use rdmabox::{Cancel, RequestError};
 use rfs_proto::{Attached, Opened, Recall, Recalls, Reply, Request, decode_reply, encode_request};
 
 use crate::{
-    cache::{Cache, page_hold::Sharing},
-    client::recalls::void_all,
+    cache::page_hold::Sharing,
     error::ClientError,
     inode::{
         Inode,
         layout::{LayoutCache, validate},
         orphans::ANNOUNCEMENT,
-        table::InodeTable,
     },
     remote::{CallOptions, Remote, ReplyWait, address::Epoch, messages::call_on},
     session::reconnect::reconnect_thread::Reclaimer,
+    steps::cache_rules::CacheRules,
 };
 
 /// The client's state to reclaim.
 pub(crate) struct StateReclaimer {
-    pub(crate) inodes: Arc<InodeTable>,
-    pub(crate) cache: Arc<Cache>,
+    pub(crate) caching: Arc<CacheRules>,
     /// Number of the session at the server.
     pub(crate) session: Arc<AtomicU64>,
 }
 
 impl Reclaimer for StateReclaimer {
     fn reclaim(&self, remote: &dyn Remote, attached: &Attached, epoch: Epoch) -> Result<(), RequestError> {
-        self.inodes.recalls().end();
-        void_all(&self.cache, &self.inodes);
+        self.caching.inodes.recalls().end();
+        self.caching.void_all();
         self.session.store(attached.session, Ordering::Release);
         let cancel = Cancel::new();
         thread::scope(|scope| {
@@ -62,19 +60,19 @@ impl Reclaimer for StateReclaimer {
     }
 
     fn server_restarted(&self) {
-        self.inodes.recalls().end();
+        self.caching.inodes.recalls().end();
     }
 }
 
 impl StateReclaimer {
     fn reopen_all(&self, remote: &dyn Remote, attached: &Attached, epoch: Epoch) -> Result<(), RequestError> {
         let (mut files, mut gone, mut locks) = (0, 0, 0);
-        self.inodes.note_lost_locks();
+        self.caching.inodes.note_lost_locks();
         announce_forgets(remote)?;
-        for ino in self.inodes.numbers() {
-            let Some(inode) = self.inodes.get(ino) else { continue };
+        for ino in self.caching.inodes.numbers() {
+            let Some(inode) = self.caching.inodes.get(ino) else { continue };
             locks += inode.locks.lose(epoch);
-            match reopen(remote, &inode, self.inodes.sharing(), (attached.arena.len, epoch)) {
+            match reopen(remote, &inode, self.caching.inodes.sharing(), (attached.arena.len, epoch)) {
                 Ok(true) => files += 1,
                 Ok(false) => {}
                 Err(ClientError::Request(e @ (RequestError::Disconnected | RequestError::Timeout(_)))) => {
@@ -106,15 +104,15 @@ impl StateReclaimer {
                 return;
             }
             let Ok(Reply::Recalls(Recalls { number, recalls })) = decode_reply(&back) else { return };
-            self.inodes.recalls().begin();
+            self.caching.inodes.recalls().begin();
             for recall in recalls {
                 match recall {
                     Recall::Layout { ino, generation } => {
-                        if let Some(inode) = self.inodes.get_or_void(ino) {
+                        if let Some(inode) = self.caching.inodes.get_or_void(ino) {
                             inode.layout_recalled(epoch, generation);
                         }
                     }
-                    Recall::Unlinked { ino } => self.inodes.unlinked(ino),
+                    Recall::Unlinked { ino } => self.caching.inodes.unlinked(ino),
                     _ => {}
                 }
             }

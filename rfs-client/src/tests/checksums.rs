@@ -123,10 +123,12 @@ fn a_layout_is_given_back_while_a_reader_waits_for_a_block() {
         server.set_word(place, server.word(place).opened());
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| try_read(&client, ino, 0, B as usize));
-            while client.opened(ino).unwrap().layout_users.try_write().is_some() {
+            while client.inodes.opened(ino).unwrap().layout_users.try_write().is_some() {
                 std::thread::yield_now();
             }
-            client.give_layouts_back(client.remote.epochs().newest, &[Recall::Layout { ino, generation: 0 }]);
+            client
+                .layouts
+                .give_layouts_back(client.remote.epochs().newest, &[Recall::Layout { ino, generation: 0 }]);
             // The reader still waits for the block, and gets it.
             server.put(place, &[9; B as usize]);
             assert_eq!(reader.join().unwrap(), Ok(vec![9; B as usize]));

@@ -7,7 +7,7 @@ use crate::{inode::locks::held::LockKey, remote::address::Epoch};
 
 /// A new epoch begins, and a lock is lost.
 fn lose_a_lock(c: &Client, ino: u64) {
-    let inode = c.opened(ino).expect("known");
+    let inode = c.inodes.opened(ino).expect("known");
     inode.locks.held.lock().has(LockKey { handle: 7, owner: 7, class: LockClass::Record });
     assert_eq!(inode.locks.lose(Epoch(1)), 1);
     // Placed bytes have to be checked against the record, too.
@@ -52,7 +52,7 @@ fn a_change_of_space_under_a_lost_lock_fails() {
 fn a_change_of_size_fails_if_its_lock_gets_lost_meanwhile() {
     let server = Fake::new(256, false);
     let (interceptor, c, ino) = with_file(&server);
-    let inode = c.opened(ino).expect("known");
+    let inode = c.inodes.opened(ino).expect("known");
     inode.locks.held.lock().has(LockKey { handle: 7, owner: 7, class: LockClass::Record });
     let loses = Arc::clone(&inode);
     interceptor.once(OpKind::Call, move || {

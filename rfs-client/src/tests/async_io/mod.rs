@@ -48,7 +48,7 @@ fn start_with(c: &Arc<Client>, ino: u64, offset: u64, len: usize, more: bool) ->
 
 /// Returns when a thread excludes reads and writes of the file.
 fn until_one_is_alone(c: &Client, ino: u64) {
-    while c.opened(ino).expect("known").io.try_read().is_some() {
+    while c.inodes.opened(ino).expect("known").io.try_read().is_some() {
         thread::yield_now();
     }
 }
@@ -363,7 +363,7 @@ fn a_write_that_needs_more_than_bytes_blocks() {
     assert!(start_write(&c, ino, len, b"x", false).is_none());
     assert!(start_write(&c, ino, 4 * BLOCK, b"y", false).is_some());
     // A size that is not certain any more.
-    c.opened(ino).expect("known").size.lock().distrust();
+    c.inodes.opened(ino).expect("known").size.lock().distrust();
     assert!(start_write(&c, ino, 0, b"x", false).is_none());
     let server = Fake::new(256, true);
     let c = Arc::new(client(&server));
@@ -446,9 +446,9 @@ fn a_started_write_that_a_truncation_overtook_is_repeated() {
         let another = client(&server);
         another.open(ino, true).expect("opened");
         another.setattr(ino, &TRUNCATE).expect("truncated");
-        let inode = c.opened(ino).expect("known");
+        let inode = c.inodes.opened(ino).expect("known");
         if looks {
-            assert_eq!(c.look(&inode).expect("looked").size, 0);
+            assert_eq!(c.records.look(&inode).expect("looked").size, 0);
         } else {
             inode.size.lock().distrust();
         }

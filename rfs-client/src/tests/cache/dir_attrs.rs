@@ -58,9 +58,7 @@ fn directory_attributes_are_valid_until_the_directory_changes() {
         ("a read of this client's own", |k| assert_eq!(k.client.reads_directory(&directory(1)), Ok(true))),
         ("another client's change", |k| k.recall(Recall::Name { parent: DIR, name: b"x".into() })),
         ("a change of its attributes", |k| k.recall(Recall::Attr { ino: DIR })),
-        ("a server that was started again", |k| {
-            crate::client::recalls::void_all(&k.client.cache, &k.client.inodes)
-        }),
+        ("a server that was started again", |k| k.client.caching.void_all()),
         ("a change of this client's own with which nothing came", |k| {
             *k.server.directory.lock() = None;
             create(&k.client, "g");

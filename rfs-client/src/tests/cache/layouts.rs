@@ -81,7 +81,7 @@ fn a_recall_of_everything_voids_all_layouts() {
         let client = Arc::clone(&k.client);
         k.client.close(ino).expect("closed");
         k.interceptor.once(OpKind::Reply, move || {
-            client.give_layouts_back(Epoch(0), &[Recall::All]);
+            client.layouts.give_layouts_back(Epoch(0), &[Recall::All]);
             Ok(())
         });
         k.client.open(ino, true).expect("opened");

@@ -64,7 +64,7 @@ impl CachingClient {
         client.inodes.recalls().begin();
         let (cancel, asks) = (Cancel::new(), client.clone());
         let until = cancel.clone();
-        let obeys = thread::spawn(move || asks.obey(&NoCache, &until).expect("obeyed"));
+        let obeys = thread::spawn(move || asks.recalls.obey(&NoCache, &until).expect("obeyed"));
         CachingClient { server, interceptor, client, cancel, obeys: Some(obeys) }
     }
 
@@ -112,23 +112,23 @@ fn name(name: &str) -> Recall {
 fn attributes_are_kept_until_they_are_recalled() {
     let k = CachingClient::new();
     k.elsewhere("f");
-    let since = k.client.since();
+    let since = k.client.caching.since();
     let ino = k.client.lookup(DIR, b"f").expect("found").ino;
     let keeps = || {
-        let guard = k.client.hold_recalls();
+        let guard = k.client.caching.hold_recalls();
         (guard.may_cache_attr_of(since, ino), guard.may_cache_name(since, DIR, b"f"))
     };
     assert_eq!(keeps(), (true, true));
     assert_eq!(k.calls(|c| assert_eq!(c.getattr(ino).expect("attributes").ino, ino)), 0);
     k.recall(Recall::Attr { ino });
     assert_eq!(keeps(), (false, true));
-    let since = k.client.since();
+    let since = k.client.caching.since();
     k.client.getattr(ino).expect("attributes");
     k.client.getattr(ino).expect("attributes, asked for to be kept");
-    assert!(k.client.hold_recalls().may_cache_attr_of(since, ino));
+    assert!(k.client.caching.hold_recalls().may_cache_attr_of(since, ino));
     k.recall(name("f"));
     assert_eq!(keeps(), (false, false), "asked for before");
-    assert!(k.client.hold_recalls().may_cache_attr_of(since, ino));
+    assert!(k.client.caching.hold_recalls().may_cache_attr_of(since, ino));
 }
 
 #[test]
@@ -137,11 +137,11 @@ fn a_reply_that_a_recall_overtook_is_not_cached() {
     k.elsewhere("f");
     for recall in [name("f"), Recall::Names { ino: DIR }, Recall::Attr { ino: 2 }, Recall::Pages { ino: 2 }] {
         let of_name = matches!(recall, Recall::Name { .. } | Recall::Names { .. });
-        let since = k.client.since();
+        let since = k.client.caching.since();
         let attr = k.client.lookup(DIR, b"f").expect("found");
         // The kernel has not been told yet.
         k.recall(recall);
-        let guard = k.client.hold_recalls();
+        let guard = k.client.caching.hold_recalls();
         assert_eq!(guard.may_cache_name(since, DIR, b"f"), !of_name);
         assert_eq!(guard.may_cache_attr_of(since, attr.ino), of_name);
     }
@@ -150,7 +150,7 @@ fn a_reply_that_a_recall_overtook_is_not_cached() {
 #[test]
 fn recalls_are_not_noted_while_the_caller_is_told() {
     let k = CachingClient::new();
-    let guard = k.client.hold_recalls();
+    let guard = k.client.caching.hold_recalls();
     let recalls = thread::scope(|scope| {
         let sent = scope.spawn(|| k.recall(name("x")));
         thread::yield_now();
@@ -166,13 +166,13 @@ fn recalls_are_not_noted_while_the_caller_is_told() {
 fn attributes_from_before_an_own_change_are_not_cached() {
     let k = CachingClient::new();
     k.elsewhere("f");
-    let since = k.client.since();
+    let since = k.client.caching.since();
     let ino = k.client.lookup(DIR, b"f").expect("found").ino;
-    let before = k.client.since();
+    let before = k.client.caching.since();
     k.client.setattr(ino, &TRUNCATE).expect("cut");
-    assert!(!k.client.hold_recalls().may_cache_attr_of(before, ino));
-    let after = k.client.since_but_changed(since);
-    assert!(k.client.hold_recalls().may_cache_attr_of(after, ino), "what the change brought");
+    assert!(!k.client.caching.hold_recalls().may_cache_attr_of(before, ino));
+    let after = k.client.caching.since_but_changed(since);
+    assert!(k.client.caching.hold_recalls().may_cache_attr_of(after, ino), "what the change brought");
 }
 
 #[test]
@@ -304,7 +304,7 @@ fn prefetched_entries_are_recalled() {
         assert!(k.finds(i));
     }
     assert_eq!(k.calls(|_| assert!(k.finds("4"))), 0);
-    let since = k.client.since();
+    let since = k.client.caching.since();
     k.recall(name("5"));
     assert_eq!(k.calls(|_| assert!(k.finds("5"))), 1);
     // The first file is inode 2.
@@ -313,19 +313,19 @@ fn prefetched_entries_are_recalled() {
     k.client.unlink(DIR, b"8").expect("removed");
     assert!(!k.finds("8"));
     let ino = k.client.lookup(DIR, b"9").expect("found").ino;
-    assert!(k.client.hold_recalls().may_cache_attr_of(since, ino));
+    assert!(k.client.caching.hold_recalls().may_cache_attr_of(since, ino));
 }
 
 #[test]
 fn nothing_is_cached_after_the_session_has_ended() {
     let mut k = CachingClient::new();
     k.elsewhere("f");
-    let since = k.client.since();
+    let since = k.client.caching.since();
     let ino = k.client.lookup(DIR, b"f").expect("found").ino;
     k.cancel.cancel();
     let obeys = k.obeys.replace(thread::spawn(|| {})).expect("a thread");
     obeys.join().expect("it ends");
-    let guard = k.client.hold_recalls();
+    let guard = k.client.caching.hold_recalls();
     assert!(!guard.may_cache_attr_of(since, ino) && !guard.may_cache_name(since, DIR, b"f"));
 }
 
@@ -335,23 +335,23 @@ fn pages_are_current_while_the_server_recalls_them() {
     k.elsewhere("f");
     let ino = k.client.lookup(DIR, b"f").expect("found").ino;
     let open = |handle| {
-        let since = k.client.since();
+        let since = k.client.caching.since();
         let attr = k.client.open(ino, false).expect("opened");
-        k.client.hold_recalls().opens_pages(since, &attr, handle)
+        k.client.caching.hold_recalls().opens_pages(since, &attr, handle)
     };
     assert!(!open(4));
-    k.client.used(ino, 4);
+    k.client.pages.used(ino, 4);
     assert!(open(8));
     k.recall(Recall::Pages { ino });
     assert!(
-        k.client.lacks_hold(ino) && k.client.is_contested(ino),
+        k.client.pages.lacks_hold(ino) && k.client.pages.is_contested(ino),
         "pages that it keeps would not be recalled"
     );
     assert!(!open(12));
-    assert!(!k.client.lacks_hold(ino) && k.client.is_contested(ino));
+    assert!(!k.client.pages.lacks_hold(ino) && k.client.pages.is_contested(ino));
     k.recall(Recall::Written { ino });
-    assert!(k.client.lacks_hold(ino));
+    assert!(k.client.pages.lacks_hold(ino));
     assert!(!open(14));
-    k.client.used(ino, 14);
+    k.client.pages.used(ino, 14);
     assert!(open(16), "the open asked for caching");
 }

@@ -97,7 +97,7 @@ impl Adapter {
         name: &'n OsStr,
     ) -> NameQuery<'n> {
         NameQuery {
-            since: self.client.since(),
+            since: self.client.caching.since(),
             parent: parent.0,
             name: name.as_bytes(),
             thread: request.pid(),
@@ -164,8 +164,8 @@ impl Adapter {
 
     /// Has the server recall pages of an inode, before the kernel caches them.
     pub(super) fn hold_pages(&self, ino: u64) -> Result<(), ClientError> {
-        match self.client.lacks_hold(ino) && self.handles.are_cached(ino) {
-            true => self.client.hold_pages(ino),
+        match self.client.pages.lacks_hold(ino) && self.handles.are_cached(ino) {
+            true => self.client.pages.hold_pages(ino),
             false => Ok(()),
         }
     }

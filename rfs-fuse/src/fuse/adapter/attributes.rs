@@ -33,7 +33,7 @@ impl Adapter {
         {
             return reply.error(self.errno("setattr", &e));
         }
-        let since = self.client.since();
+        let since = self.client.caching.since();
         let written = match self.settings.writeback {
             true => self.client.set_write_time(ino.0, changes).transpose(),
             false => None,
@@ -43,7 +43,12 @@ impl Adapter {
             true => Ok(self.drop_sgid_of_other_group(&attr, request)?.unwrap_or(attr)),
             false => Ok(attr),
         });
-        self.answer_attr("setattr", (self.client.since_but_changed(since), request.pid()), changed, reply);
+        self.answer_attr(
+            "setattr",
+            (self.client.caching.since_but_changed(since), request.pid()),
+            changed,
+            reply,
+        );
     }
 
     /// Sets an extended attribute.

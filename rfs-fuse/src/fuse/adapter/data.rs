@@ -65,7 +65,7 @@ impl Adapter {
     ) {
         if !is_o_direct(flags) {
             self.handles.record_page_fill(ino.0, (offset, size.into()));
-            if self.client.is_contested(ino.0) {
+            if self.client.pages.is_contested(ino.0) {
                 self.handles.record_read(ino.0, request.unique(), (offset, size.into()));
             }
         }
@@ -123,7 +123,7 @@ impl Adapter {
             return reply.error(self.errno("write", &e));
         }
         // Changes of mapped memory need not be visible to other mounts.
-        let shared = !from_cache && self.client.is_shared(ino.0);
+        let shared = !from_cache && self.client.pages.is_shared(ino.0);
         let appends = !from_cache
             && handle.is_for_append()
             && OFlags::from_bits_retain(flags.0 as u32).contains(OFlags::APPEND);
@@ -151,7 +151,7 @@ impl Adapter {
     #[inline]
     fn only_stores(&self, write: &WriteRequest, unprivileged: bool) -> bool {
         let &WriteRequest { ino, handle, len, path, .. } = write;
-        let contested = path == WritePath::ThroughPages && self.client.is_contested(ino);
+        let contested = path == WritePath::ThroughPages && self.client.pages.is_contested(ino);
         // With `direct_io` no file has pages.
         let drops_pages = handle.is_for_append() || (handle.is_without_pages() && !self.settings.direct_io);
         let only_places =

@@ -57,7 +57,7 @@ impl Filesystem for Adapter {
     }
 
     fn getattr(&self, request: &Request, ino: INodeNo, reply: ReplyAttr) {
-        let since = self.client.since();
+        let since = self.client.caching.since();
         self.answer_attr("getattr", (since, request.pid()), self.client.getattr(ino.0), reply);
     }
 
@@ -106,7 +106,7 @@ impl Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let _arrival = self.client.arrival();
+        let _arrival = self.client.caching.arrival();
         let query = self.name_query(request, parent, name);
         let made = self.client.mknod(parent.0, name.as_bytes(), mode, rdev, creator(request, umask));
         self.answer_creation("mknod", &query, made, reply);
@@ -121,7 +121,7 @@ impl Filesystem for Adapter {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        let _arrival = self.client.arrival();
+        let _arrival = self.client.caching.arrival();
         let query = self.name_query(request, parent, name);
         let made = self.client.mkdir(parent.0, name.as_bytes(), mode & 0o7777, creator(request, umask));
         self.answer_creation("mkdir", &query, made, reply);
@@ -147,7 +147,7 @@ impl Filesystem for Adapter {
         target: &Path,
         reply: ReplyEntry,
     ) {
-        let _arrival = self.client.arrival();
+        let _arrival = self.client.caching.arrival();
         let query = self.name_query(request, parent, link_name);
         let target = target.as_os_str().as_bytes();
         let made = self.client.symlink(parent.0, link_name.as_bytes(), target, creator(request, 0));
@@ -168,19 +168,20 @@ impl Filesystem for Adapter {
     }
 
     fn link(&self, request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        let _arrival = self.client.arrival();
+        let _arrival = self.client.caching.arrival();
         let mut query = self.name_query(request, newparent, newname);
         let made = self.client.link(ino.0, newparent.0, newname.as_bytes());
-        query.since = self.client.since_but_changed(query.since);
+        query.since = self.client.caching.since_but_changed(query.since);
         self.answer_creation("link", &query, made, reply);
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let since = self.client.since();
+        let since = self.client.caching.since();
         match self.open_file(ino.0, is_to_write(flags.0), request.pid()) {
             Ok(attr) => {
                 self.retries.finish_walk(request.pid());
-                let (handle, how) = self.new_handle(&self.client.hold_recalls(), since, &attr, flags.0);
+                let (handle, how) =
+                    self.new_handle(&self.client.caching.hold_recalls(), since, &attr, flags.0);
                 self.record_access(&attr, flags.0, how);
                 reply.opened(handle, how);
             }
@@ -228,7 +229,7 @@ impl Filesystem for Adapter {
     }
 
     fn flush(&self, _: &Request, ino: INodeNo, handle: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
-        self.client.used(ino.0, handle.0);
+        self.client.pages.used(ino.0, handle.0);
         self.client.may_close(ino.0, handle.0);
         let flushed = self.client.flush(ino.0);
         let unlocked = self.client.unlock_owner(ino.0, owner.0);

@@ -34,7 +34,7 @@ impl Adapter {
     pub(super) fn open_directory(&self, ino: INodeNo, flags: i32, reply: ReplyOpen) {
         let handle = self.handles.open_directory().0;
         let how = match self.settings.keeps_listings() {
-            true => self.client.hold_recalls().opens_listing(ino.0, handle),
+            true => self.client.caching.hold_recalls().opens_listing(ino.0, handle),
             false => ListingUse::Bypass,
         };
         let unseen =
@@ -78,7 +78,7 @@ impl Adapter {
             Err(e) => return reply.error(self.errno("readdir", &e)),
         };
         if offset >= DOTS && page.entries.is_empty() {
-            return self.end(self.client.hold_recalls(), (ino, handle), move || reply.ok());
+            return self.end(self.client.caching.hold_recalls(), (ino, handle), move || reply.ok());
         }
         for (at, dot, name) in [(1, ino, "."), (DOTS, INodeNo(page.parent), "..")] {
             if offset < at && reply.add(dot, at, FileType::Directory, OsStr::new(name)) {
@@ -103,8 +103,8 @@ impl Adapter {
         mut reply: ReplyDirectoryPlus,
     ) {
         self.client.lists_through(ino.0, handle.0);
-        let _arrival = self.client.arrival();
-        let since = self.client.since();
+        let _arrival = self.client.caching.arrival();
+        let since = self.client.caching.since();
         let listed = self.client.readdir(ino.0, offset.saturating_sub(DOTS), PLUS_ENTRIES);
         let (page, own) = match listed.and_then(|page| Ok((page, self.client.getattr(ino.0)?))) {
             Ok(found) => found,
@@ -115,7 +115,7 @@ impl Adapter {
         {
             return reply.error(self.errno("readdirplus", &e));
         }
-        let guard = self.client.hold_recalls();
+        let guard = self.client.caching.hold_recalls();
         if offset >= DOTS && page.entries.is_empty() {
             return self.end(guard, (ino, handle), move || reply.ok());
         }

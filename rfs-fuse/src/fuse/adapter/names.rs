@@ -19,7 +19,7 @@ use rfs_client::{CachedName, ClientError};
 impl Adapter {
     /// Looks a name up.
     pub(super) fn lookup_name(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let _arrival = self.client.arrival();
+        let _arrival = self.client.caching.arrival();
         let query = self.name_query(request, parent, name);
         // open_by_handle_at(2) and NFS look these two names up.
         let found = match name.as_bytes() {
@@ -61,7 +61,8 @@ impl Adapter {
         if thread == 0 || self.retries.is_sent_back(thread) {
             return Some((None, None));
         }
-        let [moved, replaced] = [from, to].map(|(parent, name)| self.client.cached_name(parent, name));
+        let [moved, replaced] =
+            [from, to].map(|(parent, name)| self.client.caching.cached_name(parent, name));
         // The kernel looks the new name up during a rename, but not during an exchange.
         let is_recalled = moved == CachedName::Nothing || exchange && replaced == CachedName::Nothing;
         if is_recalled && self.retries.send_back(thread, None) {
@@ -119,7 +120,7 @@ impl Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let _arrival = self.client.arrival();
+        let _arrival = self.client.caching.arrival();
         let query = self.name_query(request, parent, name);
         // Always exclusive: the kernel takes a created file for new. It neither truncates the file
         // nor checks permissions. If another thread has created the file, ESTALE sends this thread
@@ -138,7 +139,7 @@ impl Adapter {
             Ok(Some(attr)) => {
                 self.retries.finish_walk(query.thread);
                 self.refresh_after_change(parent.0, request.pid());
-                let guard = self.client.hold_recalls();
+                let guard = self.client.caching.hold_recalls();
                 let opened = self.new_handle(&guard, query.since, &attr, flags);
                 self.lifetimes.created(&self.client, &guard, &query, &attr, opened, reply);
             }

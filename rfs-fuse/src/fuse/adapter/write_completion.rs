@@ -91,7 +91,7 @@ impl Adapter {
         {
             self.pages.drop_and_answer(PageDrop::range(ino, range), move || answer(reply, len));
         } else if path == WritePath::ThroughPages
-            && self.client.is_contested(ino)
+            && self.client.pages.is_contested(ino)
             && let Some(range) = self.handles.overtaking_reads(ino, unique, range)
         {
             // A write of another mount may have dropped pages that this write has changed. If they

@@ -77,7 +77,7 @@ impl Lifetimes {
         attr: &Attr,
         reply: ReplyEntry,
     ) {
-        let guard = client.hold_recalls();
+        let guard = client.caching.hold_recalls();
         client.told(attr, query.thread);
         let (attr_ttl, entry_ttl) = self.of(&guard, query, attr);
         reply.entry_with_ttls(&attr_ttl, &entry_ttl, &convert::attr(attr), GENERATION);
@@ -90,7 +90,7 @@ impl Lifetimes {
         query: &NameQuery<'_>,
         reply: ReplyEntry,
     ) -> Option<ReplyEntry> {
-        let guard = client.hold_recalls();
+        let guard = client.caching.hold_recalls();
         let kept = !self.entry.is_zero() && guard.may_cache_absence(query.since, query.parent, query.name);
         let ttl = upto(self.entry, kept);
         if ttl.is_zero() {
@@ -107,7 +107,7 @@ impl Lifetimes {
         attr: &Attr,
         reply: ReplyAttr,
     ) {
-        let guard = client.hold_recalls();
+        let guard = client.caching.hold_recalls();
         client.told(attr, thread);
         let ttl = upto(self.attr, guard.may_cache(since, attr));
         reply.attr(&ttl, &convert::attr(attr));

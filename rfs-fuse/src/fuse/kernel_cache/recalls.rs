@@ -85,7 +85,7 @@ impl Job {
     fn new(client: &Client, recall: &Recall) -> Job {
         let mut locks: SmallVec<[u64; 2]> = recall.inode().into_iter().collect();
         if let Recall::Owner { ino } = recall {
-            locks.extend(client.known_names(*ino).map(|(parent, _)| parent));
+            locks.extend(client.caching.known_names(*ino).map(|(parent, _)| parent));
         }
         Job {
             recall: recall.clone(),
@@ -164,10 +164,10 @@ impl std::fmt::Debug for Recalls {
 impl Recalls {
     /// Starts to receive recalls.
     pub(in crate::fuse) fn obey(client: Arc<Client>, kernel: KernelLink) -> io::Result<Recalls> {
-        client.announce().map_err(io::Error::other)?;
+        client.recalls.announce().map_err(io::Error::other)?;
         let (link, late) = (kernel.clone(), Arc::<AtomicUsize>::default());
         let names_are_late = Arc::clone(&late);
-        client.drop_names_by(move || {
+        client.recalls.drop_names_by(move || {
             if let Err(e) = link.drop_names() {
                 names_are_late.fetch_add(1, Ordering::Relaxed);
                 log::warn!("this kernel cannot drop all names, so that some may be stale: {e}");
@@ -182,7 +182,7 @@ impl Recalls {
             late,
         });
         let dropping = Arc::downgrade(&shared);
-        shared.client.drop_unlinked_by(move |ino| {
+        shared.client.recalls.drop_unlinked_by(move |ino| {
             if let Some(shared) = dropping.upgrade() {
                 shared.unlinked(ino);
             }
@@ -190,7 +190,7 @@ impl Recalls {
         let (cancel, receiver) = (Cancel::new(), Background::new("recalls"));
         let (handler, until) = (Receiver(Arc::clone(&shared)), cancel.clone());
         receiver.start(move || {
-            if let Err(e) = handler.0.client.obey(&handler, &until)
+            if let Err(e) = handler.0.client.recalls.obey(&handler, &until)
                 && handler.0.client.is_connected()
             {
                 log::error!("cannot receive recalls, so that nothing is cached any more: {e}");
@@ -226,7 +226,7 @@ impl Drop for Recalls {
     fn drop(&mut self) {
         self.cancel.cancel();
         self.shared.stopping.store(true, Ordering::Relaxed);
-        self.shared.client.changes().look_again();
+        self.shared.client.caching.changes().look_again();
         self.receiver.join();
         let workers = {
             let mut queue = self.shared.queue.lock();
@@ -261,7 +261,7 @@ impl RecallHandler for Receiver {
         let began = since;
         let patient = jobs.iter().any(|job| job.confirms_locks() || job.is_of_a_write());
         let at_most = |under_way: &ChangesInFlight| (under_way.count() > 0 || patient).then_some(GRACE);
-        self.0.client.changes().wait_until(at_most, |under_way| {
+        self.0.client.caching.changes().wait_until(at_most, |under_way| {
             self.0.start_worker();
             if ended.replace(under_way.ended()) != Some(under_way.ended()) {
                 since = Instant::now();
@@ -296,7 +296,7 @@ impl RecallHandler for Receiver {
 impl Shared {
     /// Queues the drop of an unlinked inode's names. No thread waits for it.
     fn unlinked(self: &Arc<Self>, ino: u64) {
-        if self.client.known_names(ino).next().is_some() {
+        if self.client.caching.known_names(ino).next().is_some() {
             self.start(Job::new(&self.client, &Recall::Unlinked { ino }));
         }
     }
@@ -336,12 +336,12 @@ impl Shared {
             }
             if job.returns_names
                 && let Some(ino) = job.recall.inode()
-                && let Err(e) = self.client.return_names(ino)
+                && let Err(e) = self.client.recalls.return_names(ino)
             {
                 log::debug!("the names of directory {ino} are recalled one by one: {e}");
             }
             job.mark_dropped(&self.late);
-            self.client.changes().look_again();
+            self.client.caching.changes().look_again();
         }
     }
 
@@ -431,13 +431,13 @@ impl Shared {
 
     /// Expires all names in a directory that the kernel may know, also absent names.
     fn drop_names(&self, dir: u64) -> io::Result<()> {
-        let names = self.client.names_in(dir);
+        let names = self.client.caching.names_in(dir);
         if names.is_empty() || !self.kernel.expires_names() {
             return Ok(());
         }
         let outcome = self.expire(dir, &names);
         if outcome.is_ok() {
-            names.iter().for_each(|name| self.client.dropped_name(dir, name));
+            names.iter().for_each(|name| self.client.caching.dropped_name(dir, name));
         }
         self.expire_again(SecondExpiry::In(dir, names));
         outcome
@@ -451,7 +451,7 @@ impl Shared {
     /// a process uses it.
     fn drop_all_names(&self, ino: u64) -> io::Result<()> {
         let drop_name = |(parent, name): (u64, Arc<[u8]>)| self.kernel.drop_name(parent, &name).map(drop);
-        self.client.known_names(ino).try_for_each(drop_name)
+        self.client.caching.known_names(ino).try_for_each(drop_name)
     }
 
     /// Expires the names of an inode. Fresh attributes alone do not suffice: only `stat` asks for
@@ -460,7 +460,8 @@ impl Shared {
         let (mut expired, mut outcome) = (HashSet::new(), Ok(()));
         loop {
             // While this waits for a directory, a rename may give the inode a new name.
-            let new: Vec<_> = self.client.known_names(ino).filter(|alias| !expired.contains(alias)).collect();
+            let new: Vec<_> =
+                self.client.caching.known_names(ino).filter(|alias| !expired.contains(alias)).collect();
             if new.is_empty() {
                 return outcome;
             }

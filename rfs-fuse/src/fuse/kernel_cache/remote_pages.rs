@@ -123,7 +123,7 @@ impl Shared {
 
     fn run(&self) {
         while let Some((ino, all)) = self.next() {
-            let outcome = match self.client.drop_others_pages(ino) {
+            let outcome = match self.client.pages.drop_others_pages(ino) {
                 // The file is closed by now, or the server does not have the call: no page to wait
                 // for.
                 Err(ClientError::Errno(e)) => {

@@ -1,21 +1,26 @@
 //! Calls to the server.
 //!
-//! All calls of the client go through [`Client::call`], which retries after ENOSPC once started
+//! All calls of the client go through [`Calls::call`], which retries after ENOSPC once started
 //! closes have ended, and tells the cache about changes.
 //!
 //! # Concurrency
-//! Any number of threads.
+//! Any number of threads. Takes the locks of the cache, none of them over a call.
 
+use std::sync::Arc;
+
+use rdmabox::RequestError;
 use rfs_proto::{Attr, Errno, Reply, Request};
 
 use crate::{
     cache::changes::Effect,
-    client::Client,
     error::ClientError,
+    inode::Inode,
     remote::{
+        Remote,
         address::Epoch,
         messages::{call_in, start_on},
     },
+    steps::cache_rules::CacheRules,
 };
 
 pub(crate) fn wrong_kind<T>() -> Result<T, ClientError> {
@@ -29,7 +34,19 @@ pub(crate) fn attr_of(reply: Reply) -> Result<Attr, ClientError> {
     }
 }
 
-impl Client {
+/// Calls to the server. The session ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    pub(crate) remote: Arc<dyn Remote>,
+    pub(crate) caching: Arc<CacheRules>,
+}
+
+impl Calls {
+    /// Returns false once the session has ended. Every operation fails then.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.remote.status().is_connected
+    }
+
     /// Starts a call and ignores its reply.
     pub(crate) fn start(&self, request: &Request<'_>) -> Result<(), ClientError> {
         start_on(&*self.remote, request)
@@ -59,19 +76,54 @@ impl Client {
     fn call_once(&self, request: &Request<'_>, epoch: Option<Epoch>) -> Result<Reply, ClientError> {
         let ask = || call_in(&*self.remote, request, epoch);
         match Effect::of(request) {
-            Some(effect) if self.cache.is_on() => self.change(&effect, ask),
+            Some(effect) if self.caching.is_on() => self.caching.change(&effect, ask),
             _ => ask().map(|(reply, _)| reply),
         }
     }
 
+    /// Calls the server for attributes.
     pub(crate) fn call_attr(&self, request: &Request<'_>) -> Result<Attr, ClientError> {
         self.call(request).and_then(attr_of)
     }
 
+    /// Calls the server for a reply without contents.
     pub(crate) fn call_done(&self, request: &Request<'_>) -> Result<(), ClientError> {
         match self.call(request)? {
             Reply::Done => Ok(()),
             _ => wrong_kind(),
         }
+    }
+
+    /// Makes a call about open files that their locks may guard. The caller issued it in
+    /// `issued_epoch`.
+    ///
+    /// # Errors
+    /// EIO if such a lock was lost in a later epoch. The call is not carried out in a later epoch
+    /// then.
+    pub(crate) fn call_guarded(
+        &self,
+        inodes: &[&Inode],
+        issued_epoch: Epoch,
+        request: &Request<'_>,
+    ) -> Result<Reply, ClientError> {
+        // The order matters: a lock that is held here and lost before the epoch is read is detected
+        // after that.
+        let held_locks = inodes.iter().any(|inode| !inode.locks.held.lock().is_empty());
+        let epoch = self.remote.epochs().in_use;
+        let guarded = || inodes.iter().try_for_each(|inode| inode.locks.check_guards(issued_epoch));
+        guarded()?;
+        if !held_locks {
+            return self.call(request);
+        }
+        match self.call_in(epoch, request) {
+            Err(e @ ClientError::Request(RequestError::Disconnected)) => guarded().and(Err(e)),
+            outcome => outcome,
+        }
+    }
+}
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        self.remote.close();
     }
 }

@@ -3,31 +3,22 @@
 //! # Concurrency
 //! Any thread. One thread runs `Orphans::send_all`.
 
+use std::sync::Arc;
+
 use rfs_proto::Request;
 
-use crate::{
-    client::Client,
-    error::ClientError,
-    inode::{arrival::Arrival, orphans::ANNOUNCEMENT},
-};
+use crate::{error::ClientError, inode::table::InodeTable, steps::calls::Calls};
 
-impl Client {
-    /// Begins a request whose reply may bring inode numbers. The server keeps these inodes until
-    /// the returned value is dropped.
-    pub fn arrival(&self) -> Arrival<'_> {
-        self.inodes.arrival()
-    }
+/// Reports forgotten unlinked inodes to the server.
+#[derive(Debug)]
+pub(crate) struct UnlinkedInodes {
+    calls: Arc<Calls>,
+    inodes: Arc<InodeTable>,
+}
 
-    /// Tells the server that this client reports forgotten inodes. From then on the server keeps
-    /// unlinked inodes for this client.
-    pub fn announce(&self) -> Result<(), ClientError> {
-        self.call_done(&ANNOUNCEMENT)
-    }
-
-    /// Sets the callback that drops the names of an unlinked inode.
-    pub fn drop_unlinked_by(&self, drop_names: impl Fn(u64) + Send + Sync + 'static) {
-        // Only the thread that obeys recalls sets the callback, once.
-        let _ = self.inodes.orphans().drop_names.set(Box::new(drop_names));
+impl UnlinkedInodes {
+    pub(crate) fn new(calls: &Arc<Calls>) -> UnlinkedInodes {
+        UnlinkedInodes { calls: Arc::clone(calls), inodes: Arc::clone(&calls.caching.inodes) }
     }
 
     /// Runs `asks`, and beside it a thread that reports forgotten unlinked inodes to the server.
@@ -52,7 +43,7 @@ impl Client {
 
     fn send_forgotten(&self, inos: &[u64]) {
         let bytes: Vec<u8> = inos.iter().flat_map(|ino| ino.to_le_bytes()).collect();
-        if let Err(e) = self.start(&Request::Forget { inos: &bytes }) {
+        if let Err(e) = self.calls.start(&Request::Forget { inos: &bytes }) {
             // The server keeps nothing for a session that has ended.
             log::debug!("cannot report {} forgotten inodes: {e}", inos.len());
         }

@@ -3,15 +3,26 @@
 //! # Concurrency
 //! Session threads. Holds the inode's `times` over one small WRITE.
 
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
 
 use crate::{
-    client::Client,
     error::ClientError,
     inode::{Inode, access::AccessTimes, write_times::WriteTimes},
+    remote::clock::ServerClock,
+    steps::record_reader::RecordReader,
 };
 
-impl Client {
+/// Notes and publishes the times of this client's reads and writes of files.
+#[derive(Debug)]
+pub(crate) struct FileTimes {
+    pub(crate) records: Arc<RecordReader>,
+    pub(crate) clock: ServerClock,
+    pub(crate) access_times: AccessTimes,
+    /// True if the session may only read the memory: the server sets the times.
+    pub(crate) confined: bool,
+}
+
+impl FileTimes {
     /// Notes that the inode was written now.
     pub(crate) fn stamp(&self, inode: &Inode) -> Result<(), ClientError> {
         self.was_written(inode);

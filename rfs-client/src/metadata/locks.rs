@@ -16,10 +16,11 @@ use rfs_proto::{
 
 use crate::{
     cache::changes::Effect,
-    client::{Client, calls::wrong_kind},
+    client::Client,
     error::ClientError,
     inode::locks::held::{Claim, LockKey},
     remote::{CallOptions, ReplyWait},
+    steps::calls::wrong_kind,
 };
 
 /// A requested lock.
@@ -62,9 +63,9 @@ impl Client {
     /// EAGAIN if the lock conflicts and there is no ticket. EDEADLK if waiting would deadlock.
     pub fn lock(&self, wanted: &LockRequest, ticket: Option<u64>) -> Result<LockOutcome, ClientError> {
         let LockRequest { ino, owner, class, kind, range, pid, .. } = *wanted;
-        let inode = self.opened(ino)?;
+        let inode = self.inodes.opened(ino)?;
         let claim = inode.locks.held.lock().asks(lock_key(wanted));
-        let reply = self.call(&Request::Lock { ino, owner, class, kind, range, pid, ticket });
+        let reply = self.calls.call(&Request::Lock { ino, owner, class, kind, range, pid, ticket });
         let refused = match &reply {
             // These replies change no lock.
             Ok(Reply::Waits) | Err(ClientError::Errno(Errno::EAGAIN | Errno::EDEADLK | Errno::ENOLCK)) => {
@@ -83,7 +84,7 @@ impl Client {
 
     /// Notes a granted lock. Returns true if the caller's cached pages of the file are void.
     fn locked(&self, ino: u64, locked: Locked) -> Result<bool, ClientError> {
-        let inode = self.opened(ino)?;
+        let inode = self.inodes.opened(ino)?;
         let void = inode.pages.locked(locked) && !self.exclusive;
         // The known size is as old as the pages.
         inode.size.lock().distrust();
@@ -94,7 +95,7 @@ impl Client {
     /// [`LockOutcome::Locked::void`].
     pub fn granted(&self, wanted: &LockRequest, outcome: Result<Locked, Errno>) -> Result<bool, ClientError> {
         let locked = outcome?;
-        self.opened(wanted.ino)?.locks.held.lock().has(lock_key(wanted));
+        self.inodes.opened(wanted.ino)?.locks.held.lock().has(lock_key(wanted));
         self.locked(wanted.ino, locked)
     }
 
@@ -121,7 +122,8 @@ impl Client {
         let inode = self.inodes.get(ino).filter(|_| range == LockRange::ALL);
         let claims = inode.as_ref().map(|inode| inode.locks.held.lock().gives_up(owner, class));
         let kind = LockKind::Unlock;
-        let unlocked = self.call_done(&Request::Lock { ino, owner, class, kind, range, pid, ticket: None });
+        let unlocked =
+            self.calls.call_done(&Request::Lock { ino, owner, class, kind, range, pid, ticket: None });
         if let (Some(inode), Some(claims)) = (inode, claims) {
             let mut held_locks = inode.locks.held.lock();
             claims.into_iter().for_each(|claim: Claim| held_locks.answered(claim, unlocked.is_err()));
@@ -142,7 +144,7 @@ impl Client {
     }
 
     fn ticket_done(&self, request: &Request<'_>) -> Result<bool, ClientError> {
-        match self.call_done(request) {
+        match self.calls.call_done(request) {
             Ok(()) => Ok(true),
             Err(ClientError::Errno(Errno::ENOENT)) => Ok(false),
             Err(e) => Err(e),
@@ -153,7 +155,7 @@ impl Client {
     pub fn test_lock(&self, wanted: &LockRequest) -> Result<Option<HeldLock>, ClientError> {
         let LockRequest { ino, owner, class, kind, range, .. } = *wanted;
         let exclusive = kind == LockKind::Exclusive;
-        match self.call(&Request::TestLock { ino, owner, class, exclusive, range })? {
+        match self.calls.call(&Request::TestLock { ino, owner, class, exclusive, range })? {
             Reply::Conflict(found) => Ok(found),
             _ => wrong_kind(),
         }
@@ -221,8 +223,8 @@ impl Client {
     /// # Errors
     /// The error of the call.
     pub fn confirm_locks(&self, ino: u64) -> Result<(), ClientError> {
-        let _counted = self.changes().begin(&Effect::default());
-        self.call_done(&Request::ConfirmLocks { ino })
+        let _counted = self.caching.changes().begin(&Effect::default());
+        self.calls.call_done(&Request::ConfirmLocks { ino })
     }
 
     fn unlock_those(&self, ino: u64, hit: impl Fn(&LockKey) -> bool) -> Result<(), ClientError> {

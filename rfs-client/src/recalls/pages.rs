@@ -7,23 +7,37 @@
 //! # Concurrency
 //! Session threads. A hold is taken under the lock of the recall log.
 
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
 
 use rfs_proto::{Marks, Request};
 
 use crate::{
     cache::page_hold::is_contested,
     cache::{changes::Effect, recall_log::RequestTime},
-    client::Client,
     error::ClientError,
+    inode::table::InodeTable,
+    steps::{cache_rules::CacheRules, calls::Calls},
 };
 
-impl Client {
+/// Makes sure that no mount caches pages that the server would not recall.
+#[derive(Debug)]
+pub struct PageHolds {
+    calls: Arc<Calls>,
+    caching: Arc<CacheRules>,
+    inodes: Arc<InodeTable>,
+}
+
+impl PageHolds {
+    pub(crate) fn new(calls: &Arc<Calls>) -> PageHolds {
+        let (caching, inodes) = (Arc::clone(&calls.caching), Arc::clone(&calls.caching.inodes));
+        PageHolds { calls: Arc::clone(calls), caching, inodes }
+    }
+
     /// Returns true if the server would not recall pages of a file that are about to be cached. The
     /// caller then calls [`hold_pages`](Self::hold_pages) first.
     pub fn lacks_hold(&self, ino: u64) -> bool {
         self.inodes.sharing().contested.load(Ordering::SeqCst) > 0
-            && self.cache.is_on()
+            && self.caching.is_on()
             && self.inodes.get(ino).is_some_and(|inode| inode.hold.is_lost())
     }
 
@@ -39,9 +53,9 @@ impl Client {
     /// The error of the call. No page may be cached then.
     pub fn hold_pages(&self, ino: u64) -> Result<(), ClientError> {
         let Some(inode) = self.inodes.get(ino) else { return Ok(()) };
-        let since: RequestTime = self.since();
-        self.call_done(&Request::HoldPages { ino })?;
-        let guard = self.hold_recalls();
+        let since: RequestTime = self.caching.since();
+        self.calls.call_done(&Request::HoldPages { ino })?;
+        let guard = self.caching.hold_recalls();
         if inode.hold.is_lost() && !guard.loses_pages(since, ino) {
             inode.hold.hold(self.inodes.sharing());
         }
@@ -63,8 +77,8 @@ impl Client {
         let effect = Effect::default();
         let inode = self.inodes.get(ino);
         let seen = inode.as_ref().map(|inode| inode.shared.seen());
-        let _under_way = self.changes().begin(&effect);
-        let attr = self.call_attr(&Request::DropPages { ino })?;
+        let _under_way = self.caching.changes().begin(&effect);
+        let attr = self.calls.call_attr(&Request::DropPages { ino })?;
         if let (Some(inode), Some(seen), false) = (inode, seen, attr.marks.contains(Marks::SHARED)) {
             // From now on other mounts open the file without caching pages.
             inode.shared.end_as_of(seen, self.inodes.sharing());

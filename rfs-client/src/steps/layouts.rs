@@ -1,24 +1,59 @@
-//! Fetching and extending the layout of an open file.
+//! Fetching and extending the layout of an open file, and the places in it.
 //!
 //! # Concurrency
 //! Session threads, and the thread that obeys recalls. `layout_calls` is held over the calls that
 //! fetch or extend a layout. A recall takes `layout_users` exclusively.
 
-use rfs_proto::{Layout, Recall, Reply, Request};
+use std::sync::Arc;
+
+use rdmabox::RequestError;
+use rfs_proto::{Errno, Layout, Recall, Reply, Request};
+use smallvec::SmallVec;
 
 use crate::{
-    client::{Client, TRIES},
     error::ClientError,
     inode::{
         Inode,
         layout::{LayoutCache, Piece, Pieces, validate},
         size::LayoutId,
+        table::InodeTable,
     },
-    memory::records::Glimpse,
-    remote::address::Epoch,
+    remote::{
+        Remote,
+        address::{Epoch, Place, RegionBounds},
+        records::Glimpse,
+    },
+    steps::{
+        TRIES,
+        calls::{Calls, wrong_kind},
+        record_reader::RecordReader,
+    },
 };
 
-impl Client {
+/// Parts of one write, in file order.
+pub(crate) type WriteParts<'a> = SmallVec<[(Place, &'a [u8]); 4]>;
+
+/// The layouts of open files: fetches them, extends them, and gives them back.
+#[derive(Debug)]
+pub(crate) struct Layouts {
+    remote: Arc<dyn Remote>,
+    calls: Arc<Calls>,
+    inodes: Arc<InodeTable>,
+    records: Arc<RecordReader>,
+    arena: RegionBounds,
+}
+
+impl Layouts {
+    pub(crate) fn new(calls: &Arc<Calls>, records: &Arc<RecordReader>, arena: RegionBounds) -> Layouts {
+        let (remote, inodes) = (Arc::clone(&calls.remote), Arc::clone(&calls.caching.inodes));
+        Layouts { remote, calls: Arc::clone(calls), inodes, records: Arc::clone(records), arena }
+    }
+
+    /// Checks that a layout from the server lies inside the arena.
+    pub(crate) fn validate(&self, layout: &Layout) -> Result<(), ClientError> {
+        validate(layout, self.arena.len).map_err(ClientError::Protocol)
+    }
+
     /// Fetches the layout again, unless it is of this generation.
     pub(crate) fn follow_generation(&self, inode: &Inode, generation: u64) -> Result<(), ClientError> {
         let _calls = inode.layout_calls.lock();
@@ -49,11 +84,11 @@ impl Client {
                 && now.allocated.is_some()
                 && layout.stamp() == now.allocated
         };
-        if matches(self.look(inode)?) {
+        if matches(self.records.look(inode)?) {
             return Ok(true);
         }
         let _calls = inode.layout_calls.lock();
-        let now = self.look(inode)?;
+        let now = self.records.look(inode)?;
         if !matches(now) {
             self.fetch_layout(inode, Some(now))?;
         }
@@ -151,10 +186,10 @@ impl Client {
     }
 
     fn call_layout(&self, request: &Request<'_>) -> Result<Layout, ClientError> {
-        let Reply::Layout(layout) = self.call(request)? else {
-            return Err(ClientError::Protocol("a reply of the wrong kind"));
+        let Reply::Layout(layout) = self.calls.call(request)? else {
+            return wrong_kind();
         };
-        validate(&layout, self.arena.len).map_err(ClientError::Protocol)?;
+        self.validate(&layout)?;
         Ok(layout)
     }
 
@@ -178,5 +213,62 @@ impl Client {
         // it since the first look.
         self.holes_hold(inode)?;
         Ok(pieces())
+    }
+
+    /// Returns the places of the data, and their layout. Returns `None` if space is missing.
+    pub(crate) fn targets<'d>(
+        &self,
+        inode: &Inode,
+        offset: u64,
+        mut data: &'d [u8],
+    ) -> Result<Option<(WriteParts<'d>, LayoutId)>, ClientError> {
+        let layout = inode.layout.read();
+        let mut parts = WriteParts::new();
+        for piece in layout.pieces(offset, data.len() as u64) {
+            let Piece::Data { arena, len } = piece else { return Ok(None) };
+            let (part, rest) = data.split_at(len as usize);
+            parts.push((self.place(layout.epoch(), arena, len)?, part));
+            data = rest;
+        }
+        Ok(Some((parts, layout.id())))
+    }
+
+    /// Returns the place of `len` bytes at an offset of the arena.
+    pub(crate) fn place(&self, epoch: Epoch, offset: u64, len: u64) -> Result<Place, ClientError> {
+        self.arena.place(epoch, offset, len).ok_or(ClientError::Protocol("an extent outside the arena"))
+    }
+
+    /// Runs `act` on an open file, and repeats it if a new epoch has begun meanwhile and voided its
+    /// addresses.
+    ///
+    /// # Errors
+    /// ESTALE if the file is gone. EIO if locks that were held in `issued_epoch` are lost: they
+    /// may have guarded this operation.
+    pub(crate) fn retry_in_new_epoch<R>(
+        &self,
+        inode: &Inode,
+        issued_epoch: Epoch,
+        mut act: impl FnMut() -> Result<R, ClientError>,
+    ) -> Result<R, ClientError> {
+        for _ in 0..TRIES {
+            inode.locks.check_guards(issued_epoch)?;
+            let (epoch, used) = (inode.layout.read().epoch(), self.remote.epochs().in_use);
+            let has_begun = || epoch != self.remote.epochs().newest || used != self.remote.epochs().in_use;
+            match act() {
+                Err(ClientError::Request(RequestError::Disconnected) | ClientError::Errno(Errno::EBADF))
+                    if has_begun() && self.calls.is_connected() => {}
+                outcome => return outcome,
+            }
+            // The reclaim has renewed the layout, unless the file was opened just then.
+            self.remote.ready()?;
+            if inode.is_gone() {
+                return Err(Errno::ESTALE.into());
+            }
+            if inode.layout.read().epoch() != self.remote.epochs().newest {
+                let _calls = inode.layout_calls.lock();
+                self.fetch_layout(inode, None)?;
+            }
+        }
+        Err(ClientError::Unstable)
     }
 }

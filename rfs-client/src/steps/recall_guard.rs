@@ -1,12 +1,7 @@
-//! Which replies the caller and this client may cache.
-//!
-//! Before a request whose reply may be cached, the caller notes the time ([`Client::since`]). The
-//! reply is cached only if nothing was recalled since that concerns it. While the kernel is told
-//! ([`Client::hold_recalls`]), no recall is noted. The kernel is therefore told first, and drops
-//! second, and never caches data whose recall is over.
+//! The guard under which the caller is told something that it may cache.
 //!
 //! # Concurrency
-//! Session threads. Takes the recall log shared, then an inode's `attr_caching`, then any one of
+//! Session threads. Holds the recall log shared. Takes an inode's `attr_caching`, then any one of
 //! the cache's other locks, which are held briefly.
 
 use std::time::Instant;
@@ -17,33 +12,37 @@ use rfs_proto::{Attr, Marks};
 use crate::{
     cache::listing::ListingUse,
     cache::recall_log::{RecallLog, RequestTime},
-    client::Client,
     inode::Inode,
+    steps::cache_rules::CacheRules,
 };
 
 /// A guard that holds recalls off. No recall is noted while it exists.
 #[derive(Debug)]
 pub struct RecallGuard<'c> {
-    client: &'c Client,
+    rules: &'c CacheRules,
     recall_log: RwLockReadGuard<'c, RecallLog>,
 }
 
-impl RecallGuard<'_> {
+impl<'c> RecallGuard<'c> {
+    pub(crate) fn new(rules: &'c CacheRules) -> RecallGuard<'c> {
+        RecallGuard { rules, recall_log: rules.cache.recall_log.read() }
+    }
+
     /// Returns the current time.
     pub(crate) fn now(&self) -> RequestTime {
-        RequestTime { recalled: self.recall_log.now(), changed: self.client.cache.changed.lock().now() }
+        RequestTime { recalled: self.recall_log.now(), changed: self.rules.cache.changed.lock().now() }
     }
 
     /// Returns true if the caller may cache a reply about a name, requested at `since`, even its
     /// absence.
     pub fn may_cache_name(&self, since: RequestTime, parent: u64, name: &[u8]) -> bool {
-        self.client.cache.is_on() && !self.recall_log.name(since.recalled, parent, name)
+        self.rules.cache.is_on() && !self.recall_log.name(since.recalled, parent, name)
     }
 
     /// Returns true if the caller may cache the absence of a name, requested at `since`. Records
     /// the name then.
     pub fn may_cache_absence(&self, since: RequestTime, parent: u64, name: &[u8]) -> bool {
-        self.may_cache_name(since, parent, name) && self.client.inodes.absent(parent, name)
+        self.may_cache_name(since, parent, name) && self.rules.inodes.absent(parent, name)
     }
 
     /// Returns true if the caller may also cache the inode that a name stands for.
@@ -53,7 +52,7 @@ impl RecallGuard<'_> {
     pub fn may_cache_named_inode(&self, since: RequestTime, parent: u64, name: &[u8], attr: &Attr) -> bool {
         // "." and ".." are looked up for file handles. No path walk uses them.
         if !matches!(name, b"." | b"..") {
-            self.client.inodes.named(attr.ino, parent, name);
+            self.rules.inodes.named(attr.ino, parent, name);
         }
         self.may_cache_name(since, parent, name) && !self.recall_log.attr(since.recalled, attr.ino)
     }
@@ -62,10 +61,10 @@ impl RecallGuard<'_> {
     /// client counts like a recall: the kernel may hear of the change before it hears of the
     /// attributes.
     pub(crate) fn may_cache_attr_of(&self, since: RequestTime, ino: u64) -> bool {
-        self.client.cache.is_on()
-            && !self.client.cache.changed.lock().attr(since.changed, ino)
+        self.rules.cache.is_on()
+            && !self.rules.cache.changed.lock().attr(since.changed, ino)
             && !self.recall_log.attr(since.recalled, ino)
-            && self.client.inodes.get(ino).is_some_and(|inode| inode.attr_caching.lock().is_cacheable())
+            && self.rules.inodes.get(ino).is_some_and(|inode| inode.attr_caching.lock().is_cacheable())
     }
 
     /// Returns true if these attributes, requested at `since`, may be cached. They need their own
@@ -76,12 +75,12 @@ impl RecallGuard<'_> {
 
     /// Takes a reference to an inode whose attributes were requested at `since`.
     pub fn reference(&self, since: RequestTime, attr: &Attr) {
-        self.answered(since, &self.client.acquire(attr), attr);
+        self.answered(since, &self.rules.acquire(attr), attr);
     }
 
     /// Notes whether attributes from the server may be cached.
-    fn answered(&self, since: RequestTime, inode: &Inode, attr: &Attr) {
-        if self.client.cache.is_on() {
+    pub(crate) fn answered(&self, since: RequestTime, inode: &Inode, attr: &Attr) {
+        if self.rules.cache.is_on() {
             let kept = attr.marks.contains(Marks::KEEP) && !self.recall_log.attr(since.recalled, inode.ino);
             inode.attr_caching.lock().answered(kept, Instant::now());
             if !kept {
@@ -95,7 +94,7 @@ impl RecallGuard<'_> {
     pub(crate) fn learn(&self, since: RequestTime, inode: &Inode, marks: Marks) {
         // Held, so that a change that ends meanwhile voids the marks.
         let mut attr_caching = inode.attr_caching.lock();
-        if !self.client.cache.changed.lock().attr(since.changed, inode.ino)
+        if !self.rules.cache.changed.lock().attr(since.changed, inode.ino)
             && !self.recall_log.attr(since.recalled, inode.ino)
         {
             attr_caching.learn(marks);
@@ -105,14 +104,14 @@ impl RecallGuard<'_> {
     /// Returns true if pages of an open file with these attributes may be cached although other
     /// clients may write to it later: the server recalls them.
     pub fn holds_pages(&self, attr: &Attr) -> bool {
-        let Some(inode) = self.client.inodes.get(attr.ino) else { return false };
-        self.client.cache.is_on()
+        let Some(inode) = self.rules.inodes.get(attr.ino) else { return false };
+        self.rules.cache.is_on()
             && (attr.marks.contains(Marks::KEEP) || inode.attr_caching.lock().is_cacheable())
     }
 
     /// Returns true if this client may cache nothing.
     pub fn caches_nothing(&self) -> bool {
-        !self.client.cache.is_on()
+        !self.rules.cache.is_on()
     }
 
     /// Returns true if pages of an inode may have been recalled since.
@@ -124,14 +123,14 @@ impl RecallGuard<'_> {
     /// cache. Returns true if the cached pages are current. Otherwise the caller drops them.
     pub fn opens_pages(&self, since: RequestTime, attr: &Attr, handle: u64) -> bool {
         let ino = attr.ino;
-        let Some(inode) = self.client.inodes.get(ino) else { return false };
-        let kept = self.client.cache.is_on()
+        let Some(inode) = self.rules.inodes.get(ino) else { return false };
+        let kept = self.rules.cache.is_on()
             && !self.recall_log.attr(since.recalled, ino)
             && inode.attr_caching.lock().is_cacheable();
         if kept {
-            inode.hold.hold(self.client.inodes.sharing());
+            inode.hold.hold(self.rules.inodes.sharing());
         } else if self.holds_pages(attr) {
-            inode.hold.hold_later(self.client.inodes.sharing());
+            inode.hold.hold_later(self.rules.inodes.sharing());
         }
         inode.pages.opened(handle, kept)
     }
@@ -139,8 +138,8 @@ impl RecallGuard<'_> {
     /// Notes that a directory is opened as `handle`. Returns how the caller may use its cached
     /// listing.
     pub fn opens_listing(&self, ino: u64, handle: u64) -> ListingUse {
-        let kept = self.client.cache.is_on();
-        let Some(inode) = self.client.inodes.get(ino) else { return ListingUse::Bypass };
+        let kept = self.rules.cache.is_on();
+        let Some(inode) = self.rules.inodes.get(ino) else { return ListingUse::Bypass };
         inode.interest.used();
         inode.listing.lock().opened(handle, kept)
     }
@@ -148,12 +147,12 @@ impl RecallGuard<'_> {
     /// Returns false if the caller must drop the directory's cached listing before it is told that
     /// `handle` has reached the end.
     pub fn completes_listing(&self, ino: u64, handle: u64) -> bool {
-        self.client.inodes.get(ino).is_some_and(|inode| !inode.listing.lock().is_spoiled(handle))
+        self.rules.inodes.get(ino).is_some_and(|inode| !inode.listing.lock().is_spoiled(handle))
     }
 
     /// Returns true if a name, or all names of a directory, were recalled since.
     pub(crate) fn lost(&self, since: RequestTime, parent: u64, name: Option<&[u8]>) -> bool {
-        !self.client.cache.is_on()
+        !self.rules.cache.is_on()
             || match name {
                 Some(name) => self.recall_log.name(since.recalled, parent, name),
                 None => self.recall_log.names(since.recalled, parent),
@@ -165,50 +164,6 @@ impl RecallGuard<'_> {
         attr.marks.contains(Marks::KEEP)
             && !self.recall_log.name(since.recalled, parent, name)
             && !self.recall_log.attr(since.recalled, attr.ino)
-            && self.client.inodes.get(attr.ino).is_none()
-    }
-}
-
-impl Client {
-    /// Returns the time to note before a request.
-    pub fn since(&self) -> RequestTime {
-        let recalled = self.cache.recall_log.read().now();
-        RequestTime { recalled, changed: self.cache.changed.lock().now() }
-    }
-
-    /// Returns `since`, except that own changes up to now do not count: the reply to an own change
-    /// already includes them.
-    pub fn since_but_changed(&self, since: RequestTime) -> RequestTime {
-        RequestTime { changed: self.cache.changed.lock().now(), ..since }
-    }
-
-    /// Holds recalls off while the caller is told. Must be brief, and not nested on one thread.
-    pub fn hold_recalls(&self) -> RecallGuard<'_> {
-        RecallGuard { client: self, recall_log: self.cache.recall_log.read() }
-    }
-
-    /// Notes attributes of a referenced inode, requested at `since`.
-    pub(crate) fn answered(&self, since: RequestTime, inode: &Inode, attr: &Attr) {
-        if self.cache.is_on() {
-            self.hold_recalls().answered(since, inode, attr);
-        }
-    }
-
-    /// Notes that a directory is read here. The attributes that came with a change are older than
-    /// that.
-    pub(crate) fn directory_is_read(&self, ino: u64) {
-        self.cache.dir_attrs.lock().take(ino);
-    }
-
-    /// Returns a directory's attributes that came with this client's own change, if nothing has
-    /// changed since and they may be cached.
-    pub(crate) fn after_own_change(&self, since: RequestTime, inode: &Inode) -> Option<Attr> {
-        let (attr, as_of) = self.cache.dir_attrs.lock().take(inode.ino)?;
-        let guard = self.hold_recalls();
-        if !guard.may_cache(as_of, &attr) {
-            return None;
-        }
-        guard.learn(since, inode, attr.marks);
-        Some(attr)
+            && self.rules.inodes.get(attr.ino).is_none()
     }
 }
