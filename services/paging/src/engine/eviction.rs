@@ -1,0 +1,310 @@
+//! Keeps the number of resident pages within the budget.
+//!
+//! A victim is protected, copied to a registered buffer, and written to each of its servers. When
+//! all have it and no store came in between, the page is dropped. The pages of a batch are written
+//! together: adjacent ones merge into one WRITE.
+//!
+//! # Concurrency
+//! See [`engine`](super). Write-outs go on while faults are resolved. Their callbacks run on any
+//! thread, and only send a [`Completion`].
+
+use rdmabox::{Buffer, Failed, RemoteAddr, RequestError};
+use smallvec::SmallVec;
+
+use super::Engine;
+use crate::{
+    error::PagerEvent,
+    kernel::memory,
+    logic::{
+        PAGE,
+        chunks::CHUNK_PAGES,
+        clock::PageId,
+        page::{Page, Written},
+        runs::runs,
+    },
+    remote::{ATTEMPTS, Placement, may_repeat, page_address},
+    stats::add,
+};
+
+/// A page on its way to its servers.
+#[derive(Debug)]
+pub(super) struct WriteOut {
+    at: PageId,
+    /// Requests that have not ended.
+    waiting: usize,
+    /// Servers that have the bytes.
+    stored: SmallVec<[usize; 2]>,
+}
+
+/// One request of a write-out.
+#[derive(Debug)]
+struct Request {
+    /// Key of the [`WriteOut`].
+    key: usize,
+    server: usize,
+    remote: RemoteAddr,
+    attempt: u32,
+}
+
+/// The end of a request.
+#[derive(Debug)]
+pub(super) struct Completion {
+    request: Request,
+    outcome: Result<Buffer, Failed<Buffer>>,
+}
+
+impl Engine {
+    /// Makes room for `pages` pages, and starts to make room for later ones.
+    ///
+    /// The budget is exceeded only if no server has room.
+    pub(super) fn reserve(&mut self, pages: usize) {
+        self.reap();
+        let batch = self.batch();
+        if self.resident() - self.writes.len() + pages + batch > self.budget {
+            self.evict(batch.max(pages));
+        }
+        while self.resident() + pages > self.budget {
+            if !self.writes.is_empty() {
+                self.wait_for_write();
+            } else if !self.evict(batch.max(pages)) {
+                self.report_no_room();
+                return;
+            }
+        }
+    }
+
+    /// Waits until no write-out is under way.
+    pub(super) fn finish_writes(&mut self) {
+        self.reap();
+        while !self.writes.is_empty() {
+            self.wait_for_write();
+        }
+    }
+
+    /// Waits for the end of one request, and takes all others that have ended.
+    fn wait_for_write(&mut self) {
+        // The engine itself has a sender, so the channel does not end. Each request does.
+        if let Ok(completion) = self.completions.1.recv() {
+            let mut written = Vec::new();
+            self.complete(completion, &mut written);
+            self.drop_written(written);
+        }
+        self.reap();
+    }
+
+    /// Takes the requests that have ended.
+    pub(super) fn reap(&mut self) {
+        let mut written = Vec::new();
+        while let Ok(completion) = self.completions.1.try_recv() {
+            self.complete(completion, &mut written);
+        }
+        self.drop_written(written);
+    }
+
+    fn drop_written(&mut self, mut written: Vec<PageId>) {
+        written.sort_unstable();
+        self.drop_pages(&written, Page::drop_clean);
+    }
+
+    /// Chooses victims, drops clean ones, and starts to write out the others. Returns false if no
+    /// page left and none is on its way.
+    fn evict(&mut self, wanted: usize) -> bool {
+        let sweep = self.clock.sweep(&mut self.regions, wanted);
+        self.protect(&sweep.protect);
+        let clean = self.drop_pages(&sweep.drop, Page::drop_clean);
+        add(&self.counters.clean_evictions, clean as u64);
+        let zeros = self.write_out(&sweep.clean);
+        let zeros = self.drop_pages(&zeros, Page::drop_zero);
+        add(&self.counters.zero_evictions, zeros as u64);
+        self.reap_after(clean + zeros)
+    }
+
+    /// Takes requests that ended where they were started. Returns true if there was progress.
+    fn reap_after(&mut self, dropped: usize) -> bool {
+        let under_way = !self.writes.is_empty();
+        self.reap();
+        dropped > 0 || under_way
+    }
+
+    /// Protects pages. If the kernel refuses, the pages count as changed.
+    fn protect(&mut self, pages: &[PageId]) {
+        for (start, run) in runs(pages) {
+            let Some(region) = self.regions.get_mut(&start) else { continue };
+            let (address, len) = (region.address(run.start), run.len() * PAGE);
+            if let Err(error) = self.uffd.protect(address, len) {
+                log::error!("cannot protect {len} bytes at {address:#x}: {error}");
+                run.for_each(|page| {
+                    region.update(page, |page| page.store_fault());
+                });
+            }
+        }
+    }
+
+    /// Frees the memory of pages, and notes it by `change`. Returns the number of pages.
+    fn drop_pages(&mut self, pages: &[PageId], change: fn(&mut Page)) -> usize {
+        let mut dropped = 0;
+        for (start, run) in runs(pages) {
+            let Some(region) = self.regions.get_mut(&start) else { continue };
+            let (address, len) = (region.address(run.start), run.len());
+            // SAFETY: The pages belong to the region. They are protected, and zero or at a server.
+            // No store can have come since, because only this thread lifts the protection.
+            match unsafe { memory::discard(address, len * PAGE) } {
+                Ok(()) => {
+                    run.for_each(|page| region.update(page, change));
+                    dropped += len;
+                }
+                Err(error) => log::error!("cannot drop {len} pages at {address:#x}: {error}"),
+            }
+        }
+        add(&self.counters.evictions, dropped as u64);
+        dropped
+    }
+
+    /// Starts the write-outs of protected pages. Returns the pages of zeros, which need none.
+    fn write_out(&mut self, pages: &[PageId]) -> Vec<PageId> {
+        let mut zeros = Vec::new();
+        let mut requests: Vec<Vec<(Request, Buffer)>> = Vec::new();
+        requests.resize_with(self.servers.len(), Vec::new);
+        for at in pages {
+            let Some(region) = self.regions.get(&at.region) else { continue };
+            // The protection may have failed.
+            if !region.get(at.page).is_protected() {
+                continue;
+            }
+            let address = region.address(at.page);
+            // SAFETY: The page is resident, so the access does not fault. It is protected, and only
+            // this thread lifts the protection, after this loop. So no thread stores to it.
+            let bytes = unsafe { std::slice::from_raw_parts(address as *const u8, PAGE) };
+            if is_zero(bytes) {
+                zeros.push(*at);
+            } else if self.has_place(*at) {
+                self.prepare(*at, bytes, &mut requests);
+            }
+        }
+        for (server, requests) in requests.into_iter().enumerate().filter(|(_, list)| !list.is_empty()) {
+            let session = std::sync::Arc::clone(self.servers.session(server));
+            session
+                .together(|| requests.into_iter().for_each(|(request, buffer)| self.post(request, buffer)));
+        }
+        zeros
+    }
+
+    /// Gives the chunk of a page a place, if it has none. Returns false if no server has room.
+    fn has_place(&mut self, at: PageId) -> bool {
+        loop {
+            let Some(region) = self.regions.get_mut(&at.region) else { return false };
+            if !region.replicas(at.page).is_empty() {
+                return true;
+            }
+            match self.servers.place() {
+                Placement::Placed(replicas) => {
+                    region.place(at.page, replicas);
+                    self.no_room = false;
+                }
+                Placement::NoRoom => return false,
+                Placement::Failed(server, error) => self.lose_server(server, error),
+            }
+        }
+    }
+
+    /// Copies the bytes of a page for each of its servers.
+    fn prepare(&mut self, at: PageId, bytes: &[u8], requests: &mut [Vec<(Request, Buffer)>]) {
+        let Some(region) = self.regions.get(&at.region) else { return };
+        let replicas: SmallVec<[_; 2]> = region.replicas(at.page).iter().copied().collect();
+        let entry = self.writes.vacant_entry();
+        let key = entry.key();
+        let mut buffers: SmallVec<[_; 2]> = SmallVec::new();
+        for replica in replicas {
+            match self.servers.take_buffer(replica.server) {
+                Ok(mut buffer) => {
+                    buffer.copy_from_slice(bytes);
+                    let remote = page_address(&replica.memory, at.page % CHUNK_PAGES);
+                    buffers.push((Request { key, server: replica.server, remote, attempt: 1 }, buffer));
+                }
+                Err(error) => {
+                    let error = RequestError::Invalid(format!("no registered buffer: {error}"));
+                    return self.lose_server(replica.server, error);
+                }
+            }
+        }
+        entry.insert(WriteOut { at, waiting: buffers.len(), stored: SmallVec::new() });
+        if let Some(region) = self.regions.get_mut(&at.region) {
+            region.update(at.page, Page::begin_write);
+        }
+        add(&self.counters.pages_written, 1);
+        for (request, buffer) in buffers {
+            requests[request.server].push((request, buffer));
+        }
+    }
+
+    /// Starts a request. Its end is a [`Completion`].
+    fn post(&self, request: Request, buffer: Buffer) {
+        let (send, wake) = (self.completions.0.clone(), std::sync::Arc::clone(&self.wake));
+        let session = self.servers.session(request.server);
+        add(&self.counters.bytes_written, PAGE as u64);
+        session.write_then(request.remote, buffer, move |outcome| {
+            let _ = send.send(Completion { request, outcome });
+            wake.wake();
+        });
+    }
+
+    /// Handles the end of a request. Appends the page to `written` if it can be dropped.
+    fn complete(&mut self, completion: Completion, written: &mut Vec<PageId>) {
+        let Completion { mut request, outcome } = completion;
+        let (key, server) = (request.key, request.server);
+        match outcome {
+            Ok(buffer) => {
+                self.servers.give_buffer(server, buffer);
+                self.writes[key].stored.push(server);
+            }
+            Err(Failed { error, buffer, .. }) => match buffer {
+                Some(buffer) if self.repeats(&request, &error) => {
+                    add(&self.counters.retries, 1);
+                    request.attempt += 1;
+                    return self.post(request, buffer);
+                }
+                _ => self.lose_server(server, error),
+            },
+        }
+        self.writes[key].waiting -= 1;
+        if self.writes[key].waiting == 0 {
+            let write = self.writes.remove(key);
+            self.end_write(&write, written);
+        }
+    }
+
+    fn repeats(&self, request: &Request, error: &RequestError) -> bool {
+        request.attempt < ATTEMPTS && may_repeat(error) && !self.servers.is_lost(request.server)
+    }
+
+    /// Ends a write-out whose requests have all ended.
+    fn end_write(&mut self, write: &WriteOut, written: &mut Vec<PageId>) {
+        let at = write.at;
+        let Some(region) = self.regions.get_mut(&at.region) else { return };
+        // Copies at servers that are lost meanwhile do not count; all others have to be there.
+        let replicas = region.replicas(at.page);
+        let stored =
+            !replicas.is_empty() && replicas.iter().all(|replica| write.stored.contains(&replica.server));
+        match region.update(at.page, |page| page.end_write(stored)) {
+            Written::Drop => written.push(at),
+            Written::Keep => add(&self.counters.redirtied, stored.into()),
+        }
+    }
+
+    /// Reports that the budget is exceeded, once until a server has room again.
+    fn report_no_room(&mut self) {
+        add(&self.counters.over_budget, 1);
+        if !std::mem::replace(&mut self.no_room, true) {
+            let (resident, budget) = (self.resident() as u64, self.budget as u64);
+            self.events.report(PagerEvent::NoRoom { resident, budget });
+        }
+    }
+}
+
+/// Returns true if a page has only zeros.
+fn is_zero(bytes: &[u8]) -> bool {
+    // SAFETY: Each bit pattern is a valid `u64`.
+    let (head, words, tail) = unsafe { bytes.align_to::<u64>() };
+    let zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+    zero(head) && zero(tail) && words.iter().all(|word| *word == 0)
+}

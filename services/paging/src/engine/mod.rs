@@ -1,0 +1,183 @@
+//! The fault thread: it resolves faults, moves pages, and owns all state of a pager.
+//!
+//! The thread waits for faults, for the ends of write-outs, and for commands. It changes page
+//! states only between two of these, so no state has a lock. It must not touch paged memory that
+//! may be absent: it would wait for itself. It reads resident pages that are protected.
+//!
+//! # Concurrency
+//! One thread per pager. It never waits for a thread of the program. Callbacks of write-outs and
+//! callers of commands reach it through channels and one eventfd.
+
+mod command;
+mod events;
+mod eviction;
+mod faults;
+mod loading;
+mod loss;
+
+use std::{
+    collections::BTreeMap,
+    io, panic,
+    sync::{Arc, mpsc},
+    thread,
+};
+
+pub(crate) use command::{Command, Handle, Wake};
+pub(crate) use events::Events;
+use rustix::event::{PollFd, PollFlags, poll};
+use slab::Slab;
+
+use self::eviction::{Completion, WriteOut};
+use crate::{
+    kernel::uffd::Uffd,
+    lender::protocol::LentChunk,
+    logic::{clock::Clock, clock::PageId, region::Region},
+    remote::Servers,
+    stats::Counters,
+};
+
+/// Most pages of one batch of victims.
+const MAX_BATCH: usize = 64;
+
+/// The parts of a pager that its maker provides.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) uffd: Uffd,
+    pub(crate) servers: Servers,
+    pub(crate) events: Events,
+    pub(crate) counters: Arc<Counters>,
+    /// Pages.
+    pub(crate) budget: usize,
+    /// Pages of the longest block.
+    pub(crate) read_ahead: usize,
+}
+
+/// The state of the fault thread.
+#[derive(Debug)]
+struct Engine {
+    uffd: Uffd,
+    servers: Servers,
+    events: Events,
+    counters: Arc<Counters>,
+    budget: usize,
+    read_ahead: usize,
+    /// By the address of the first page.
+    regions: BTreeMap<usize, Region<LentChunk>>,
+    clock: Clock,
+    /// Write-outs under way.
+    writes: Slab<WriteOut>,
+    completions: (mpsc::Sender<Completion>, mpsc::Receiver<Completion>),
+    wake: Arc<Wake>,
+    /// A lack of room has been reported, and has not ended since.
+    no_room: bool,
+}
+
+/// Starts the fault thread. It ends with the last [`Handle`].
+pub(crate) fn start(parts: Parts) -> io::Result<Arc<Handle>> {
+    let wake = Arc::new(Wake::new()?);
+    let (send, receive) = mpsc::channel();
+    let mut engine = Engine {
+        uffd: parts.uffd,
+        servers: parts.servers,
+        events: parts.events,
+        counters: parts.counters,
+        budget: parts.budget,
+        read_ahead: parts.read_ahead,
+        regions: BTreeMap::new(),
+        clock: Clock::default(),
+        writes: Slab::new(),
+        completions: mpsc::channel(),
+        wake: Arc::clone(&wake),
+        no_room: false,
+    };
+    thread::Builder::new().name("rfs-paging".into()).spawn(move || {
+        let run = panic::AssertUnwindSafe(|| engine.run(&receive));
+        let ended = panic::catch_unwind(run);
+        if !matches!(ended, Ok(Ok(()))) {
+            // Without this thread absent pages would read as zero, or threads would wait forever.
+            eprintln!("rfs-paging: the fault thread failed, and with it the program's memory: {ended:?}");
+            std::process::abort();
+        }
+    })?;
+    Ok(Arc::new(Handle::new(send, wake)))
+}
+
+impl Engine {
+    fn run(&mut self, commands: &mpsc::Receiver<Command>) -> io::Result<()> {
+        loop {
+            let mut fds = [PollFd::new(&self.uffd, PollFlags::IN), PollFd::new(&*self.wake, PollFlags::IN)];
+            match poll(&mut fds, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let faults = fds[0].revents().contains(PollFlags::IN);
+            if fds[1].revents().contains(PollFlags::IN) {
+                self.wake.clear();
+                self.reap();
+                while let Ok(command) = commands.try_recv() {
+                    if !self.obey(command) {
+                        return Ok(());
+                    }
+                }
+            }
+            if faults {
+                self.serve_faults()?;
+            }
+            self.settle();
+        }
+    }
+
+    /// Carries out a command. Returns false if the thread shall end.
+    fn obey(&mut self, command: Command) -> bool {
+        match command {
+            Command::Map { start, len, reply } => {
+                let registered = self.uffd.register(start, len);
+                if registered.is_ok() {
+                    let region = Region::new(start, len / crate::logic::PAGE, self.read_ahead);
+                    self.regions.insert(start, region);
+                }
+                let _ = reply.send(registered);
+            }
+            Command::Discard { region, pages, reply } => {
+                let _ = reply.send(self.discard(region, pages));
+            }
+            Command::Unmap { region, reply } => {
+                let _ = reply.send(self.unmap(region));
+            }
+            Command::Stop => return false,
+        }
+        true
+    }
+
+    /// Gives chunks back that no page needs, and brings the counters up to date.
+    fn settle(&mut self) {
+        for region in self.regions.values_mut() {
+            let unused = region.take_unused();
+            if !unused.is_empty() {
+                self.servers.free(unused);
+            }
+        }
+        self.counters.set_resident(self.resident());
+        self.counters.chunks.store(self.servers.chunks() as u64, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    fn resident(&self) -> usize {
+        self.regions.values().map(Region::resident).sum()
+    }
+
+    /// Returns the page at an address; `None` if no region has it.
+    fn page_at(&self, address: usize) -> Option<PageId> {
+        let (start, region) = self.regions.range(..=address).next_back()?;
+        let page = region.page_at(address);
+        (page < region.pages()).then_some(PageId { region: *start, page })
+    }
+
+    fn region(&mut self, at: PageId) -> Option<&mut Region<LentChunk>> {
+        self.regions.get_mut(&at.region)
+    }
+
+    /// Number of victims of a batch.
+    fn batch(&self) -> usize {
+        (self.budget / 8).clamp(1, MAX_BATCH)
+    }
+}

@@ -1,0 +1,174 @@
+//! The lender's host and its service.
+//!
+//! [`Lender::listen`] exports one piece of shared memory as a whole. A chunk is reserved when it is
+//! lent, so a machine without memory refuses the chunk instead of the first WRITE. A returned
+//! chunk is wiped before the next session gets it.
+//!
+//! # Concurrency
+//! Threads of the host call [`Service`]. One lock guards the allocator; no call blocks under it.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rdmabox::{
+    Access, Address, CallError, Export, Host, HostError, HostHandle, Memory, MemoryError, Peer, Reply,
+    Service, tls::TlsServer,
+};
+
+use super::{
+    allocator::Allocator,
+    protocol::{self, Answer, LenderStatus, Request},
+};
+use crate::logic::chunks::CHUNK;
+
+/// Memory that this process lends to pagers, until it is dropped.
+#[derive(Debug)]
+pub struct Lender {
+    host: HostHandle,
+    lending: Arc<Lending>,
+}
+
+/// Settings of a lender.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct LenderOptions {
+    /// Bytes to lend, rounded down to whole chunks of 1 MiB.
+    pub memory: u64,
+    /// TLS for streams over TCP.
+    pub tls: Option<Arc<TlsServer>>,
+}
+
+impl LenderOptions {
+    /// Lends `memory` bytes, without TLS.
+    pub fn new(memory: u64) -> LenderOptions {
+        LenderOptions { memory, tls: None }
+    }
+}
+
+/// Why a lender did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LenderError {
+    /// Less than a chunk, or more than this machine can address.
+    #[error("cannot lend {0} bytes: the smallest amount is 1 MiB, the largest 4 PiB")]
+    Size(u64),
+    /// The memory could not be made.
+    #[error("cannot make the memory to lend: {0}")]
+    Memory(#[from] MemoryError),
+    /// The host could not listen.
+    #[error(transparent)]
+    Host(#[from] HostError),
+}
+
+#[derive(Debug)]
+struct Lending {
+    export: Export,
+    allocator: Mutex<Allocator>,
+}
+
+impl Lender {
+    /// Starts to lend memory at these addresses.
+    ///
+    /// # Errors
+    /// As [`LenderError`] says; nothing is left behind.
+    pub fn listen(addresses: &[Address], options: &LenderOptions) -> Result<Lender, LenderError> {
+        let wrong = || LenderError::Size(options.memory);
+        let chunks = u32::try_from(options.memory / CHUNK as u64).map_err(|_| wrong())?;
+        let len = usize::try_from(options.memory).map_err(|_| wrong())? / CHUNK * CHUNK;
+        if chunks == 0 {
+            return Err(wrong());
+        }
+        let mut host = Host::new()?;
+        if let Some(tls) = &options.tls {
+            host = host.tls(Arc::clone(tls));
+        }
+        let memory = Arc::new(Memory::shared("rfs-paging-lent", len)?);
+        let export = host.export(&memory, Access::REMOTE_READ | Access::REMOTE_WRITE)?;
+        let lending = Arc::new(Lending { export, allocator: Mutex::new(Allocator::new(chunks)) });
+        let host = host.listen(addresses, Arc::clone(&lending) as Arc<dyn Service>)?;
+        Ok(Lender { host, lending })
+    }
+
+    /// The addresses at which pagers reach this lender, with the ports that were chosen.
+    pub fn addresses(&self) -> &[Address] {
+        self.host.addresses()
+    }
+
+    /// Returns the number of chunks, and of those that sessions have.
+    pub fn status(&self) -> LenderStatus {
+        self.lending.status()
+    }
+}
+
+impl Lending {
+    fn status(&self) -> LenderStatus {
+        let allocator = self.allocator.lock();
+        LenderStatus {
+            chunk_bytes: CHUNK as u64,
+            chunks: allocator.capacity(),
+            free_chunks: allocator.free(),
+            borrowers: allocator.borrowers(),
+        }
+    }
+
+    fn allocate(&self, peer: &Peer) -> Answer {
+        let Some(chunk) = self.allocator.lock().lend(peer.id()) else { return Answer::Full };
+        let offset = u64::from(chunk) * CHUNK as u64;
+        if let Err(error) = self.export.memory().reserve_range(offset as usize, CHUNK) {
+            log::warn!("no memory for chunk {chunk}: {error}");
+            self.give_back(peer.id(), chunk);
+            return Answer::Full;
+        }
+        match peer.remote_mr(&self.export).slice(offset..offset + CHUNK as u64) {
+            Ok(memory) => Answer::Chunk(chunk, memory.to_le_bytes()),
+            Err(error) => {
+                log::error!("chunk {chunk} is not in the export: {error}");
+                self.give_back(peer.id(), chunk);
+                Answer::Full
+            }
+        }
+    }
+
+    /// Returns false if the session does not have the chunk.
+    fn give_back(&self, session: u64, chunk: u32) -> bool {
+        let had = self.allocator.lock().retire(session, chunk);
+        if had {
+            self.wipe(chunk);
+        }
+        had
+    }
+
+    /// Wipes a retired chunk, so that the next session finds no bytes of this one.
+    fn wipe(&self, chunk: u32) {
+        match self.export.memory().discard(chunk as usize * CHUNK, CHUNK) {
+            Ok(()) => self.allocator.lock().reclaim(chunk),
+            Err(error) => log::error!("chunk {chunk} cannot be wiped, and is lent no more: {error}"),
+        }
+    }
+}
+
+impl Service for Lending {
+    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), CallError> {
+        let answer = match protocol::decode(request) {
+            Some(Request::Allocate) => self.allocate(peer),
+            Some(Request::Free(chunks)) => {
+                if !chunks.into_iter().all(|chunk| self.give_back(peer.id(), chunk)) {
+                    return Err(CallError::EndSession("freed a chunk that it does not have".into()));
+                }
+                Answer::Freed
+            }
+            Some(Request::Status) => Answer::Status(self.status()),
+            None => return Err("not a request of this version of the paging service".into()),
+        };
+        protocol::encode(&answer, reply);
+        Ok(())
+    }
+
+    fn disconnected(&self, peer: &Peer) {
+        let chunks = self.allocator.lock().retire_all(peer.id());
+        if !chunks.is_empty() {
+            log::info!("session {} ended, and returned {} chunks", peer.id(), chunks.len());
+        }
+        chunks.into_iter().for_each(|chunk| self.wipe(chunk));
+    }
+}

@@ -1,0 +1,20 @@
+#![doc = include_str!("../README.md")]
+
+mod engine;
+mod error;
+mod kernel;
+mod lender;
+mod logic;
+mod memory;
+mod options;
+mod pager;
+mod remote;
+mod stats;
+
+pub use error::{PagerEvent, PagingError};
+pub use lender::{Lender, LenderError, LenderOptions, LenderStatus};
+pub use memory::PagedMemory;
+pub use options::PagerOptions;
+pub use pager::RemotePager;
+pub use remote::lender_status;
+pub use stats::PagerStats;

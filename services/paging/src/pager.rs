@@ -1,0 +1,92 @@
+//! The front of the pager.
+//!
+//! # Concurrency
+//! Any number of threads may use a [`RemotePager`]; its state is the fault thread's.
+
+use std::sync::Arc;
+
+use rdmabox::{Address, Session};
+
+use crate::{
+    engine::{self, Events, Handle, Parts},
+    error::PagingError,
+    kernel::{signals::with_signals_blocked, uffd::Uffd},
+    memory::PagedMemory,
+    options::PagerOptions,
+    remote::Servers,
+    stats::{Counters, PagerStats},
+};
+
+/// Memory of servers for the pages that do not fit into a local budget.
+///
+/// One pager has one budget, one fault thread, and one session with each server. All of its
+/// [mappings](Self::map) share them. The fault thread and the sessions live until the pager and
+/// its mappings are dropped.
+#[derive(Debug)]
+pub struct RemotePager {
+    handle: Arc<Handle>,
+    counters: Arc<Counters>,
+    sessions: Vec<Arc<Session>>,
+    options: PagerOptions,
+}
+
+impl RemotePager {
+    /// Connects to the servers, and starts the fault thread.
+    ///
+    /// # Errors
+    /// Every [`PagingError`] but [`PagingError::Length`] and [`PagingError::Stopped`].
+    pub fn connect(addresses: &[Address], options: PagerOptions) -> Result<RemotePager, PagingError> {
+        options.check(addresses.len())?;
+        let uffd = Uffd::open().map_err(PagingError::Userfaultfd)?;
+        let thread = |source| PagingError::Os { what: "starting a thread", source };
+        let events = Events::start(options.on_event.clone()).map_err(thread)?;
+        // No thread below runs a handler of the program, which might touch paged memory.
+        with_signals_blocked(|| {
+            let servers = Servers::connect(addresses, &options.session, options.copies)?;
+            let (sessions, counters) = (servers.sessions(), Arc::<Counters>::default());
+            let handle = engine::start(Parts {
+                uffd,
+                servers,
+                events,
+                counters: Arc::clone(&counters),
+                budget: options.budget_pages(),
+                read_ahead: options.read_ahead_pages(),
+            })
+            .map_err(thread)?;
+            Ok(RemotePager { handle, counters, sessions, options })
+        })
+    }
+
+    /// Maps zeroed memory. `len` is rounded up to pages; it may exceed the budget, and even the
+    /// memory of the servers, as long as the bytes that are not zero fit.
+    ///
+    /// # Errors
+    /// [`PagingError::Length`], [`PagingError::Os`] and [`PagingError::Stopped`].
+    pub fn map(&self, len: usize) -> Result<PagedMemory, PagingError> {
+        PagedMemory::new(&self.handle, len)
+    }
+
+    /// The options of the pager.
+    pub fn options(&self) -> &PagerOptions {
+        &self.options
+    }
+
+    /// Reads all counters. They are not one instant.
+    pub fn stats(&self) -> PagerStats {
+        let mut stats = self.counters.snapshot();
+        for session in &self.sessions {
+            let of_session = session.stats();
+            stats.merged += of_session.merged;
+            stats.work_requests += of_session.work_requests;
+            stats.doorbells += of_session.doorbells;
+            stats.window_waits += of_session.window_waits;
+            stats.direct += of_session.direct;
+        }
+        stats
+    }
+
+    /// Says for each server how its session reaches it, as [`Session::description`].
+    pub fn descriptions(&self) -> Vec<String> {
+        self.sessions.iter().map(|session| session.description()).collect()
+    }
+}

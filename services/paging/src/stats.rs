@@ -1,0 +1,98 @@
+//! Counters of a pager.
+//!
+//! # Concurrency
+//! [`Counters`] are relaxed atomics: the fault thread adds, any thread reads. A snapshot is not
+//! one instant.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counters of the fault thread.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters {
+            $(pub(crate) $name: AtomicU64,)*
+        }
+
+        /// What a pager has done since it was made.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct PagerStats {
+            $($(#[$doc])* pub $name: u64,)*
+            /// Requests that travelled in the work request of another one, over all servers.
+            pub merged: u64,
+            /// Work requests, over all servers.
+            pub work_requests: u64,
+            /// Posts of a list of work requests, over all servers.
+            pub doorbells: u64,
+            /// Requests that waited for room in the window of their session, over all servers.
+            pub window_waits: u64,
+            /// Requests that were executed in mapped memory, without a work request.
+            pub direct: u64,
+        }
+
+        impl Counters {
+            /// Reads all counters.
+            pub(crate) fn snapshot(&self) -> PagerStats {
+                PagerStats {
+                    $($name: self.$name.load(Ordering::Relaxed),)*
+                    ..PagerStats::default()
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Faults on pages that were not resident.
+    faults,
+    /// Of these, the ones that a page of zeros resolved: the page had no bytes.
+    zero_fills,
+    /// Stores to a protected page. The page was resident, and no byte moved.
+    hits,
+    /// Pages that left local memory.
+    evictions,
+    /// Of these, clean pages. A server had their bytes, and none were sent.
+    clean_evictions,
+    /// Of these, pages of zeros, which are neither sent nor stored.
+    zero_evictions,
+    /// Pages that were written out, whether or not they left afterwards.
+    pages_written,
+    /// Pages that a store changed during their write-out. They stayed.
+    redirtied,
+    /// Pages that came from a server, with the ones that were read ahead.
+    pages_read,
+    /// Pages that were read ahead of a fault.
+    read_ahead_pages,
+    /// Bytes sent to servers, all copies counted.
+    bytes_written,
+    /// Bytes read from servers.
+    bytes_read,
+    /// Requests that were repeated after an error.
+    retries,
+    /// Servers that are lost.
+    servers_lost,
+    /// Pages whose bytes are lost.
+    pages_lost,
+    /// Pages in local memory now.
+    resident,
+    /// The largest value of `resident`.
+    max_resident,
+    /// Chunks of servers in use now, all copies counted.
+    chunks,
+    /// Faults for which the budget was exceeded, because no server had room.
+    over_budget,
+}
+
+/// Adds to a counter.
+pub(crate) fn add(counter: &AtomicU64, value: u64) {
+    counter.fetch_add(value, Ordering::Relaxed);
+}
+
+impl Counters {
+    /// Sets the number of resident pages.
+    pub(crate) fn set_resident(&self, pages: usize) {
+        self.resident.store(pages as u64, Ordering::Relaxed);
+        self.max_resident.fetch_max(pages as u64, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,213 @@
+//! Paged memory holds the bytes that a program stores, and its pager keeps the budget.
+
+mod support;
+
+use std::thread;
+
+use rfs_paging::{PagerEvent, PagerOptions, PagingError, RemotePager, lender_status};
+use support::{Lenders, MIB, PAGE, PROVIDERS, Provider, check, fill, options, pager, session, wait_for};
+
+#[test]
+fn memory_larger_than_the_budget_keeps_its_bytes() {
+    for provider in PROVIDERS {
+        let lenders = Lenders::start(provider, 1, 32 * MIB);
+        let (options, log) = options(provider, 64);
+        let pager = pager(&lenders.addresses(), options);
+        let mut memory = pager.map(1000 * PAGE + 1).expect("memory");
+        assert_eq!(memory.len(), 1000 * PAGE + 1);
+        for salt in 0..3 {
+            fill(&mut memory, 0..1000, salt);
+            check(&memory, 0..1000, salt);
+        }
+        let stats = pager.stats();
+        assert!(stats.max_resident <= 64, "{stats:?}");
+        assert_eq!(stats.over_budget, 0, "{stats:?}");
+        assert_eq!((stats.pages_lost, stats.servers_lost, log.lock().len()), (0, 0, 0));
+        assert!(stats.pages_written >= 936 * 3, "{stats:?}");
+        assert_eq!(stats.bytes_written, stats.pages_written * PAGE as u64);
+        assert_eq!(stats.chunks, 4);
+        drop(memory);
+        assert_eq!(pager.stats().chunks, 0);
+        assert_eq!(pager.stats().resident, 0);
+        wait_for("the chunks of the lender", || lenders.lenders[0].status().free_chunks == 32);
+    }
+}
+
+#[test]
+fn untouched_pages_and_pages_of_zeros_use_no_server() {
+    let lenders = Lenders::start(Provider::Tcp, 1, MIB);
+    let pager = pager(&lenders.addresses(), options(Provider::Tcp, 32).0);
+    let mut memory = pager.map(2000 * PAGE).expect("memory");
+    assert!(memory.iter().all(|byte| *byte == 0));
+    // Stores of zeros, and of a byte that is zero again before the page leaves.
+    memory.fill(0);
+    let stats = pager.stats();
+    assert!(stats.zero_evictions > 3000, "{stats:?}");
+    assert_eq!((stats.pages_written, stats.bytes_written, stats.chunks), (0, 0, 0), "{stats:?}");
+    assert!(stats.max_resident <= 32, "{stats:?}");
+}
+
+#[test]
+fn a_page_that_becomes_zero_leaves_its_server() {
+    let lenders = Lenders::start(Provider::Tcp, 1, 8 * MIB);
+    let pager = pager(&lenders.addresses(), options(Provider::Tcp, 32).0);
+    let mut memory = pager.map(512 * PAGE).expect("memory");
+    fill(&mut memory, 0..512, 1);
+    assert_eq!(pager.stats().chunks, 2);
+    memory.fill(0);
+    // Other pages push them out.
+    let mut other = pager.map(100 * PAGE).expect("memory");
+    fill(&mut other, 0..100, 1);
+    assert!(memory.iter().all(|byte| *byte == 0));
+    assert_eq!(pager.stats().chunks, 1, "the chunk of the other memory");
+    check(&other, 0..100, 1);
+}
+
+#[test]
+fn clean_pages_are_not_sent_again() {
+    let lenders = Lenders::start(Provider::Tcp, 1, 8 * MIB);
+    let pager = pager(&lenders.addresses(), options(Provider::Tcp, 64).0);
+    let mut memory = pager.map(400 * PAGE).expect("memory");
+    fill(&mut memory, 0..400, 5);
+    // The first pass pushes the last dirty pages out.
+    check(&memory, 0..400, 5);
+    let before = pager.stats();
+    for _ in 0..3 {
+        check(&memory, 0..400, 5);
+    }
+    let after = pager.stats();
+    assert_eq!(after.pages_written, before.pages_written, "{after:?}");
+    assert!(after.clean_evictions - before.clean_evictions > 900, "{after:?}");
+}
+
+#[test]
+fn sequential_faults_read_ahead_and_a_switch_prevents_it() {
+    let lenders = Lenders::start(Provider::Tcp, 1, 8 * MIB);
+    let mut reads = Vec::new();
+    for block in [4096, 128 << 10] {
+        let (options, _) = options(Provider::Tcp, 256);
+        let pager = pager(&lenders.addresses(), options.read_ahead(block));
+        let mut memory = pager.map(1024 * PAGE).expect("memory");
+        fill(&mut memory, 0..1024, 9);
+        let before = pager.stats();
+        check(&memory, 0..1024, 9);
+        let after = pager.stats();
+        reads.push((after.faults - before.faults, after.read_ahead_pages, after.merged - before.merged));
+    }
+    let [(faults, ahead, _), (fewer_faults, read_ahead, merged)] = reads[..] else { panic!("{reads:?}") };
+    assert_eq!(ahead, 0);
+    assert!(fewer_faults * 8 < faults, "{reads:?}");
+    assert!(read_ahead > 500 && merged > 500, "{reads:?}");
+}
+
+#[test]
+fn adjacent_victims_leave_as_one_work_request() {
+    let lenders = Lenders::start(Provider::Tcp, 1, 8 * MIB);
+    let pager = pager(&lenders.addresses(), options(Provider::Tcp, 512).0);
+    let mut memory = pager.map(1024 * PAGE).expect("memory");
+    fill(&mut memory, 0..1024, 3);
+    let stats = pager.stats();
+    assert!(stats.pages_written > 400, "{stats:?}");
+    // Batches of 64 adjacent pages, in one list each.
+    assert!(stats.work_requests * 4 < stats.pages_written, "{stats:?}");
+    assert!(stats.doorbells <= stats.work_requests, "{stats:?}");
+    check(&memory, 0..1024, 3);
+}
+
+#[test]
+fn mappings_share_the_budget_and_discarded_pages_are_zero() {
+    let lenders = Lenders::start(Provider::Shm, 1, 8 * MIB);
+    let pager = pager(&lenders.addresses(), options(Provider::Shm, 64).0);
+    let mut one = pager.map(300 * PAGE).expect("memory");
+    let mut two = pager.map(300 * PAGE).expect("memory");
+    fill(&mut one, 0..300, 1);
+    fill(&mut two, 0..300, 2);
+    check(&one, 0..300, 1);
+    one.discard(10 * PAGE + 1..200 * PAGE).expect("no error");
+    check(&one, 0..10, 1);
+    check(&one, 200..300, 1);
+    assert!(one[11 * PAGE..200 * PAGE].iter().all(|byte| *byte == 0));
+    drop(one);
+    check(&two, 0..300, 2);
+    assert!(pager.stats().max_resident <= 64);
+    // The memory outlives the pager.
+    drop(pager);
+    fill(&mut two, 0..300, 3);
+    check(&two, 0..300, 3);
+}
+
+#[test]
+fn threads_that_fault_on_the_same_pages_see_one_page() {
+    for provider in PROVIDERS {
+        let lenders = Lenders::start(provider, 1, 8 * MIB);
+        let pager = pager(&lenders.addresses(), options(provider, 48).0);
+        let mut memory = pager.map(400 * PAGE).expect("memory");
+        fill(&mut memory, 0..400, 7);
+        for _ in 0..5 {
+            thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(|| check(&memory, 0..400, 7)))));
+        }
+    }
+}
+
+#[test]
+fn a_system_call_may_use_paged_memory() {
+    let lenders = Lenders::start(Provider::Tcp, 1, 8 * MIB);
+    let pager = pager(&lenders.addresses(), options(Provider::Tcp, 32).0);
+    let mut memory = pager.map(500 * PAGE).expect("memory");
+    let (mut reader, mut writer) = std::io::pipe().expect("a pipe");
+    let bytes: Vec<u8> = (0..500 * PAGE).map(|at| (at % 251) as u8).collect();
+    thread::scope(|scope| {
+        scope.spawn(|| std::io::Write::write_all(&mut writer, &bytes).expect("no error"));
+        std::io::Read::read_exact(&mut reader, &mut memory).expect("no error");
+    });
+    assert!(*memory == *bytes);
+}
+
+#[test]
+fn a_full_server_costs_the_budget_and_loses_nothing() {
+    let lenders = Lenders::start(Provider::Tcp, 1, MIB);
+    let (options, log) = options(Provider::Tcp, 64);
+    let pager = pager(&lenders.addresses(), options);
+    let mut memory = pager.map(700 * PAGE).expect("memory");
+    fill(&mut memory, 0..700, 4);
+    check(&memory, 0..700, 4);
+    let stats = pager.stats();
+    assert!(stats.over_budget > 0 && stats.max_resident >= 700 - 256, "{stats:?}");
+    wait_for("the event", || !log.lock().is_empty());
+    assert!(matches!(log.lock()[..], [PagerEvent::NoRoom { budget: 64, .. }]), "{:?}", log.lock());
+    // Room again: the budget holds again from the next fault on.
+    memory.discard(0..600 * PAGE).expect("no error");
+    thread::sleep(std::time::Duration::from_millis(300));
+    assert_eq!(memory[0], 0);
+    check(&memory, 600..700, 4);
+    assert!(pager.stats().resident <= 64, "{:?}", pager.stats());
+}
+
+#[test]
+fn wrong_options_and_addresses_are_refused() {
+    let lenders = Lenders::start(Provider::Tcp, 1, MIB);
+    let addresses = lenders.addresses();
+    let refused = |options: PagerOptions| match RemotePager::connect(&addresses, options) {
+        Err(PagingError::InvalidOption { option, .. }) => option,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused(PagerOptions::new(1000)), "local_budget");
+    assert_eq!(refused(PagerOptions::new(MIB).copies(2)), "copies");
+    assert_eq!(refused(PagerOptions::new(MIB).copies(0)), "copies");
+    assert_eq!(refused(PagerOptions::new(MIB).read_ahead(100)), "read_ahead");
+    let pager = RemotePager::connect(&addresses, PagerOptions::new(MIB)).expect("a pager");
+    assert!(matches!(pager.map(0), Err(PagingError::Length(0))));
+    assert!(matches!(pager.map(usize::MAX), Err(PagingError::Length(_))));
+
+    let other =
+        rdmabox::MemoryServer::listen(&["127.0.0.1:0".parse().expect("an address")], 4096).expect("a host");
+    match RemotePager::connect(other.addresses(), PagerOptions::new(MIB)) {
+        Err(PagingError::NotALender { .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    match lender_status(&"unix:/nonexistent/lend.sock".parse().expect("an address"), &session(Provider::Shm))
+    {
+        Err(PagingError::Connect { .. }) => {}
+        other => panic!("{other:?}"),
+    }
+}

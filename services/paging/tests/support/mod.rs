@@ -1,0 +1,159 @@
+//! Lenders in this process and in children, and programs over paged memory.
+
+#![allow(dead_code, missing_docs, unreachable_pub)] // Each test crate uses a part of it.
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Child, Command, Stdio},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use rdmabox::{Address, SessionOptions};
+use rfs_paging::{Lender, LenderOptions, PagedMemory, PagerEvent, PagerOptions, RemotePager};
+use tempfile::TempDir;
+
+pub const PAGE: usize = 4096;
+pub const MIB: u64 = 1 << 20;
+
+/// How a test reaches its lenders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Provider {
+    Shm,
+    Tcp,
+}
+
+pub const PROVIDERS: [Provider; 2] = [Provider::Shm, Provider::Tcp];
+
+/// Makes addresses to listen at.
+pub struct Places {
+    dir: TempDir,
+    next: u32,
+}
+
+impl Places {
+    pub fn new() -> Places {
+        Places { dir: tempfile::tempdir().expect("a folder"), next: 0 }
+    }
+
+    pub fn address(&mut self, provider: Provider) -> Address {
+        self.next += 1;
+        match provider {
+            Provider::Shm => Address::Unix(self.dir.path().join(format!("{}.sock", self.next))),
+            Provider::Tcp => "127.0.0.1:0".parse().expect("an address"),
+        }
+    }
+}
+
+/// Lenders in this process.
+pub struct Lenders {
+    pub places: Places,
+    pub lenders: Vec<Lender>,
+}
+
+impl Lenders {
+    pub fn start(provider: Provider, count: usize, memory: u64) -> Lenders {
+        let mut places = Places::new();
+        let listen = |_| {
+            let address = places.address(provider);
+            Lender::listen(&[address], &LenderOptions::new(memory)).expect("a lender")
+        };
+        let lenders = (0..count).map(listen).collect();
+        Lenders { places, lenders }
+    }
+
+    pub fn addresses(&self) -> Vec<Address> {
+        self.lenders.iter().map(|lender| lender.addresses()[0].clone()).collect()
+    }
+}
+
+/// A lender that can be killed.
+pub struct ChildLender {
+    child: Child,
+    pub address: Address,
+}
+
+impl ChildLender {
+    pub fn start(address: &Address, memory: u64) -> ChildLender {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_rfs-paging"))
+            .args(["lend", "--memory", &memory.to_string(), "--listen", &address.to_string()])
+            .env("RUST_LOG", "warn")
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program");
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let mut next = || lines.next().expect("a line").expect("text");
+        let address = next().parse().expect("an address");
+        assert!(next().starts_with("ready:"));
+        ChildLender { child, address }
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().expect("a running child");
+        self.child.wait().expect("its end");
+    }
+}
+
+impl Drop for ChildLender {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Events of a pager.
+pub type Log = Arc<Mutex<Vec<PagerEvent>>>;
+
+/// Session options that move bytes over the provider, also to a host in this process.
+pub fn session(provider: Provider) -> SessionOptions {
+    let mut options = SessionOptions::default();
+    if provider == Provider::Tcp {
+        options.provider = Some(rdmabox::ProviderKind::Tcp);
+    }
+    options
+}
+
+/// Options of a pager with a budget in pages, and its events.
+pub fn options(provider: Provider, budget: usize) -> (PagerOptions, Log) {
+    let log = Log::default();
+    let events = Arc::clone(&log);
+    let options = PagerOptions::new((budget * PAGE) as u64)
+        .session(session(provider))
+        .on_event(move |event| events.lock().push(event.clone()));
+    (options, log)
+}
+
+/// Stores a number in each of the pages.
+pub fn fill(memory: &mut PagedMemory, pages: std::ops::Range<usize>, salt: u64) {
+    for page in pages {
+        let at = page * PAGE + page % 500 * 8;
+        memory[at..at + 8].copy_from_slice(&(page as u64 ^ salt).to_le_bytes());
+    }
+}
+
+/// Checks the numbers of [`fill`], and that the rest of each page is zero.
+pub fn check(memory: &PagedMemory, pages: std::ops::Range<usize>, salt: u64) {
+    for page in pages {
+        let at = page % 500 * 8;
+        let bytes = &memory[page * PAGE..(page + 1) * PAGE];
+        assert_eq!(bytes[at..at + 8], (page as u64 ^ salt).to_le_bytes(), "page {page}");
+        let rest = bytes[..at].iter().chain(&bytes[at + 8..]);
+        assert!(rest.copied().all(|byte| byte == 0), "the rest of page {page}");
+    }
+}
+
+/// Waits until a condition holds.
+pub fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..500 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    panic!("in vain: {what}");
+}
+
+/// Connects a pager to the addresses.
+pub fn pager(addresses: &[Address], options: PagerOptions) -> RemotePager {
+    RemotePager::connect(addresses, options).expect("a pager")
+}
