@@ -8,12 +8,15 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use rfs_proto::{Identity, ROOT_INO};
 
 use crate::{
     cache::Cache,
     inode::{access::AccessTimes, table::InodeTable},
+    metadata::{
+        access_times::AccessReports, attributes::Attributes, export::Export, locks::Locks, lookup::Lookups,
+        names::Names, open::OpenFiles, readdir::Directories, xattr::Xattrs,
+    },
     recalls::{Recalls, pages::PageHolds},
     remote::{
         Mapped, Remote, address::RegionBounds, checksums::Checksums, clock::ServerClock, records::Records,
@@ -62,6 +65,24 @@ pub struct Client {
     pub recalls: Recalls,
     /// Pages of files that other mounts have open, too.
     pub pages: PageHolds,
+    /// Lookups of names, and the references that they take.
+    pub lookups: Lookups,
+    /// Names to make, remove and rename.
+    pub names: Names,
+    /// Listings of directories.
+    pub directories: Arc<Directories>,
+    /// Attributes.
+    pub attributes: Arc<Attributes>,
+    /// Extended attributes.
+    pub xattrs: Xattrs,
+    /// Reads that change access times.
+    pub access_times: Arc<AccessReports>,
+    /// Files to open, create and close.
+    pub files: Arc<OpenFiles>,
+    /// File locks.
+    pub locks: Locks,
+    /// Queries about the whole export.
+    pub export: Export,
     pub(crate) calls: Arc<Calls>,
     pub(crate) records: Arc<RecordReader>,
     pub(crate) layouts: Arc<Layouts>,
@@ -70,16 +91,8 @@ pub struct Client {
     pub(crate) arena_map: Option<Mapped>,
     /// Checksums of the arena, if the export has them.
     pub(crate) sums: Option<Checksums>,
-    pub(crate) clock: ServerClock,
     pub(crate) inodes: Arc<InodeTable>,
     pub(crate) transfers: Transfers,
-    pub(crate) access_times: AccessTimes,
-    pub(crate) directory_access_times: AccessTimes,
-    /// Held while a value goes to the server in several parts. The server stores one pending first
-    /// part per session.
-    pub(crate) parts: Mutex<()>,
-    /// True if no other session may use the export.
-    pub(crate) exclusive: bool,
     /// Number of the session at the server.
     pub(crate) session: Arc<AtomicU64>,
     /// Identity of this mount at the server, if the client reconnects.
@@ -108,24 +121,34 @@ impl Client {
         let records = Arc::new(RecordReader::new(&calls, table));
         let layouts = Arc::new(Layouts::new(&calls, &records, arena));
         let times = FileTimes { records: Arc::clone(&records), clock, access_times, confined };
+        let times = Arc::new(times);
+        let directories = Arc::new(Directories::new(&calls));
+        let attributes = Arc::new(Attributes::new(&layouts));
+        let rules = (access_times, directory_access_times);
+        let access_times = Arc::new(AccessReports::new(&calls, &attributes, clock, rules));
+        let files = Arc::new(OpenFiles::new(&layouts, &times, &attributes, &access_times));
         Client {
+            lookups: Lookups::new(&calls, &directories),
+            names: Names::new(&calls),
+            xattrs: Xattrs::new(&calls, &attributes),
+            locks: Locks::new(&calls, &files, exclusive),
+            export: Export { calls: Arc::clone(&calls) },
+            directories,
+            attributes,
+            access_times,
+            files,
             recalls: Recalls::new(&calls, &layouts),
             pages: PageHolds::new(&calls),
             caching,
             calls,
             records,
             layouts,
-            times: Arc::new(times),
+            times,
             arena_map: Mapped::of(&*remote, arena),
             sums,
             remote,
-            clock,
             inodes,
             transfers: Transfers::default(),
-            access_times,
-            directory_access_times,
-            parts: Mutex::default(),
-            exclusive,
             session: Arc::new(AtomicU64::new(session)),
             mount,
             read_only,

@@ -12,7 +12,7 @@
 //! # Concurrency
 //! Any number of threads call every method. Reads and writes of one inode run in parallel; a
 //! change of its size excludes them. Every wait ends within the session's timeouts. An inode is
-//! referenced until its last [`Client::forget`], and open until its last [`Client::close`].
+//! referenced until its last [`Lookups::forget`], and open until its last [`OpenFiles::close`].
 
 mod cache;
 mod client;
@@ -38,8 +38,15 @@ pub use error::{ClientError, errno_of_completion, errno_of_request};
 pub use inode::{access::AccessTimes, aliases::CachedName, arrival::Arrival};
 pub use io::{async_io::PreparedWrite, read::ReadData, space::Seek};
 pub use metadata::{
-    locks::{LockOutcome, LockRequest},
-    names::Creator,
+    access_times::AccessReports,
+    attributes::Attributes,
+    export::Export,
+    locks::{LockOutcome, LockRequest, Locks},
+    lookup::Lookups,
+    names::{Creator, Names},
+    open::OpenFiles,
+    readdir::Directories,
+    xattr::Xattrs,
 };
 pub use recalls::{RecallHandler, Recalls, pages::PageHolds};
 pub use remote::{

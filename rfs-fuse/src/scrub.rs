@@ -135,7 +135,7 @@ fn run(args: ScrubArgs, out: &mut impl Write) -> Result<Outcome, ScrubError> {
     let attach =
         AttachOptions { export: args.connection.export, needs_checksums: true, ..AttachOptions::default() };
     let client = Client::connect(&args.address, &options, &attach)?;
-    let totals = client.statfs()?;
+    let totals = client.export.statfs()?;
     let used = totals.blocks.saturating_sub(totals.blocks_free);
     let shows = io::stderr().is_terminal();
     let mut outcome = Outcome::default();
@@ -143,7 +143,7 @@ fn run(args: ScrubArgs, out: &mut impl Write) -> Result<Outcome, ScrubError> {
     let mut shown = Instant::now();
     while let Some(place) = at {
         let begun = Instant::now();
-        let part = client.verify(place)?;
+        let part = client.export.verify(place)?;
         outcome.add(place, &part)?;
         for bad in &part.bad {
             writeln!(out, "{}", describe(bad))?;

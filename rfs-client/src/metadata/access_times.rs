@@ -3,17 +3,43 @@
 //! # Concurrency
 //! Session threads.
 
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
 
 use rfs_proto::{Attr, Errno, Request};
 
 use crate::{
-    client::Client,
     error::ClientError,
-    inode::{Inode, access::AccessTimes},
+    inode::{Inode, access::AccessTimes, table::InodeTable},
+    metadata::attributes::Attributes,
+    remote::clock::ServerClock,
+    steps::{cache_rules::CacheRules, calls::Calls},
 };
 
-impl Client {
+/// Notes the reads that change access times, and reports them to the server.
+#[derive(Debug)]
+pub struct AccessReports {
+    calls: Arc<Calls>,
+    caching: Arc<CacheRules>,
+    inodes: Arc<InodeTable>,
+    attributes: Arc<Attributes>,
+    clock: ServerClock,
+    files: AccessTimes,
+    directories: AccessTimes,
+}
+
+impl AccessReports {
+    /// Creates the reports under these rules for files and directories.
+    pub(crate) fn new(
+        calls: &Arc<Calls>,
+        attributes: &Arc<Attributes>,
+        clock: ServerClock,
+        (files, directories): (AccessTimes, AccessTimes),
+    ) -> AccessReports {
+        let (caching, inodes) = (Arc::clone(&calls.caching), Arc::clone(&calls.caching.inodes));
+        let (calls, attributes) = (Arc::clone(calls), Arc::clone(attributes));
+        AccessReports { calls, caching, inodes, attributes, clock, files, directories }
+    }
+
     /// Notes that a file with these attributes was opened for reading. Returns true if that changes
     /// the access time.
     ///
@@ -21,7 +47,7 @@ impl Client {
     /// open itself then counts as a read.
     pub fn will_read(&self, attr: &Attr, unseen: bool) -> bool {
         let now = self.clock.now();
-        if attr.size == 0 || !self.access_times.counts(attr, now) {
+        if attr.size == 0 || !self.files.counts(attr, now) {
             return false;
         }
         let Some(inode) = self.inodes.get(attr.ino) else { return false };
@@ -37,7 +63,7 @@ impl Client {
     pub fn reads_directory(&self, attr: &Attr) -> Result<bool, ClientError> {
         let now = self.clock.now();
         match self.inodes.get(attr.ino) {
-            Some(inode) if self.directory_access_times.counts(attr, now) => {
+            Some(inode) if self.directories.counts(attr, now) => {
                 inode.access.note(now);
                 self.caching.directory_is_read(inode.ino);
                 self.tell_access(&inode).map(|()| true)
@@ -50,10 +76,10 @@ impl Client {
     /// read, because this client does not see the reads. Returns true if that changes the access
     /// time.
     pub fn will_list(&self, ino: u64) -> Result<bool, ClientError> {
-        if self.directory_access_times == AccessTimes::Never {
+        if self.directories == AccessTimes::Never {
             return Ok(false);
         }
-        match self.getattr(ino) {
+        match self.attributes.getattr(ino) {
             Ok(attr) => self.reads_directory(&attr),
             // The directory was removed, but a process may still use it as its working directory.
             Err(ClientError::Errno(Errno::ENOENT)) => Ok(false),

@@ -4,11 +4,46 @@
 //! Session threads. A change of size takes the inode's `io` exclusively; all other locks are held
 //! briefly.
 
+use std::sync::Arc;
+
 use rfs_proto::{Attr, Marks, Request, SetAttr};
 
-use crate::{client::Client, error::ClientError, inode::Inode, steps::calls::attr_of};
+use crate::{
+    error::ClientError,
+    inode::{Inode, table::InodeTable},
+    remote::Remote,
+    steps::{
+        cache_rules::CacheRules,
+        calls::{Calls, attr_of},
+        layouts::Layouts,
+        record_reader::RecordReader,
+    },
+};
 
-impl Client {
+/// Reads and changes attributes, and knows which ones the caller was told.
+#[derive(Debug)]
+pub struct Attributes {
+    remote: Arc<dyn Remote>,
+    calls: Arc<Calls>,
+    caching: Arc<CacheRules>,
+    inodes: Arc<InodeTable>,
+    records: Arc<RecordReader>,
+    layouts: Arc<Layouts>,
+}
+
+impl Attributes {
+    pub(crate) fn new(layouts: &Arc<Layouts>) -> Attributes {
+        let (calls, records) = (&layouts.calls, &layouts.records);
+        Attributes {
+            remote: Arc::clone(&calls.remote),
+            calls: Arc::clone(calls),
+            caching: Arc::clone(&calls.caching),
+            inodes: Arc::clone(&calls.caching.inodes),
+            records: Arc::clone(records),
+            layouts: Arc::clone(layouts),
+        }
+    }
+
     /// Returns an inode's attributes. Reads them one-sidedly if the inode is referenced, unless a
     /// call is due to make them cacheable.
     pub fn getattr(&self, ino: u64) -> Result<Attr, ClientError> {
@@ -20,7 +55,7 @@ impl Client {
             let mut attr_caching = inode.attr_caching.lock();
             !attr_caching.is_cacheable() && attr_caching.call_is_due()
         };
-        self.attributes(&inode, asks)
+        self.of(&inode, asks)
     }
 
     /// Returns an inode's marks, from the cache if it has them.
@@ -30,7 +65,7 @@ impl Client {
     }
 
     /// Returns a referenced inode's attributes, by a call or one-sidedly.
-    pub(crate) fn attributes(&self, inode: &Inode, asks: bool) -> Result<Attr, ClientError> {
+    pub(crate) fn of(&self, inode: &Inode, asks: bool) -> Result<Attr, ClientError> {
         let ino = inode.ino;
         let start = self.records.before_look();
         let since = self.caching.since();
@@ -121,7 +156,7 @@ impl Client {
     }
 
     /// Notes that the caller has dropped the attributes that it was told.
-    pub(crate) fn forget_told_attrs(&self, ino: u64) {
+    pub(crate) fn forget_told(&self, ino: u64) {
         if let Some(inode) = self.inodes.get(ino) {
             inode.told_attrs.forget();
         }

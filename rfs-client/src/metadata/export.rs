@@ -3,14 +3,25 @@
 //! # Concurrency
 //! Any thread. No locks.
 
+use std::sync::Arc;
+
 use rfs_proto::{Reply, Request, ServerStats, StatFs, Verified};
 
-use crate::{client::Client, error::ClientError, steps::calls::wrong_kind};
+use crate::{
+    error::ClientError,
+    steps::calls::{Calls, wrong_kind},
+};
 
-impl Client {
+/// Queries about the whole export.
+#[derive(Debug)]
+pub struct Export {
+    pub(crate) calls: Arc<Calls>,
+}
+
+impl Export {
     /// Returns the totals of the export.
     pub fn statfs(&self) -> Result<StatFs, ClientError> {
-        self.remote.finish_calls()?;
+        self.calls.remote.finish_calls()?;
         match self.calls.call(&Request::StatFs)? {
             Reply::StatFs(totals) => Ok(totals),
             _ => wrong_kind(),

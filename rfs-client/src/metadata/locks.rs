@@ -5,8 +5,10 @@
 //! their owner or handle, and to detect lost ones.
 //!
 //! # Concurrency
-//! Session threads, and one thread in [`Client::grants`]. The lock of the inode's
+//! Session threads, and one thread in [`Locks::grants`]. The lock of the inode's
 //! [`LockState`](crate::inode::locks::LockState) is held briefly, never over a call.
+
+use std::sync::Arc;
 
 use rdmabox::Cancel;
 use rfs_proto::{
@@ -16,11 +18,17 @@ use rfs_proto::{
 
 use crate::{
     cache::changes::Effect,
-    client::Client,
     error::ClientError,
-    inode::locks::held::{Claim, LockKey},
-    remote::{CallOptions, ReplyWait},
-    steps::calls::wrong_kind,
+    inode::{
+        locks::held::{Claim, LockKey},
+        table::InodeTable,
+    },
+    metadata::open::OpenFiles,
+    remote::{CallOptions, Remote, ReplyWait},
+    steps::{
+        cache_rules::CacheRules,
+        calls::{Calls, wrong_kind},
+    },
 };
 
 /// A requested lock.
@@ -51,11 +59,34 @@ pub enum LockOutcome {
         /// the file since this client's last lock.
         void: bool,
     },
-    /// The request waits. [`Client::grants`] returns its outcome.
+    /// The request waits. [`Locks::grants`] returns its outcome.
     Queued,
 }
 
-impl Client {
+/// Takes and releases the file locks of this mount.
+#[derive(Debug)]
+pub struct Locks {
+    remote: Arc<dyn Remote>,
+    calls: Arc<Calls>,
+    caching: Arc<CacheRules>,
+    inodes: Arc<InodeTable>,
+    files: Arc<OpenFiles>,
+    /// True if no other session may use the export.
+    pub(crate) exclusive: bool,
+}
+
+impl Locks {
+    pub(crate) fn new(calls: &Arc<Calls>, files: &Arc<OpenFiles>, exclusive: bool) -> Locks {
+        Locks {
+            remote: Arc::clone(&calls.remote),
+            calls: Arc::clone(calls),
+            caching: Arc::clone(&calls.caching),
+            inodes: Arc::clone(&calls.caching.inodes),
+            files: Arc::clone(files),
+            exclusive,
+        }
+    }
+
     /// Locks a range. With a `ticket`, a number unique among waiting requests, a conflicting
     /// request waits.
     ///
@@ -118,7 +149,7 @@ impl Client {
     /// Publishes the pending write time, then unlocks a range.
     pub fn unlock(&self, wanted: &LockRequest) -> Result<(), ClientError> {
         let LockRequest { ino, owner, class, range, pid, .. } = *wanted;
-        self.flush(ino)?;
+        self.files.flush(ino)?;
         let inode = self.inodes.get(ino).filter(|_| range == LockRange::ALL);
         let claims = inode.as_ref().map(|inode| inode.locks.held.lock().gives_up(owner, class));
         let kind = LockKind::Unlock;

@@ -6,17 +6,36 @@
 //! # Concurrency
 //! Session threads. Takes the locks of the cache, each briefly, and none over a call.
 
-use rfs_proto::{Attr, Errno, Reply, Request};
+use std::sync::Arc;
+
+use rfs_proto::{Attr, Errno, ROOT_INO, Reply, Request};
 
 use crate::{
     cache::{dir_names::Mark, recall_log::RequestTime},
-    client::Client,
     error::ClientError,
-    metadata::names::check_name,
-    steps::calls::wrong_kind,
+    inode::table::InodeTable,
+    metadata::{names::check_name, readdir::Directories},
+    steps::{
+        cache_rules::CacheRules,
+        calls::{Calls, wrong_kind},
+    },
 };
 
-impl Client {
+/// Looks names up, and keeps the references that lookups take.
+#[derive(Debug)]
+pub struct Lookups {
+    calls: Arc<Calls>,
+    caching: Arc<CacheRules>,
+    inodes: Arc<InodeTable>,
+    directories: Arc<Directories>,
+}
+
+impl Lookups {
+    pub(crate) fn new(calls: &Arc<Calls>, directories: &Arc<Directories>) -> Lookups {
+        let (caching, inodes) = (Arc::clone(&calls.caching), Arc::clone(&calls.caching.inodes));
+        Lookups { calls: Arc::clone(calls), caching, inodes, directories: Arc::clone(directories) }
+    }
+
     /// Looks a name up and takes a reference. Makes no call if the name is known to be absent, or
     /// its attributes were prefetched.
     pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<Attr, ClientError> {
@@ -35,7 +54,7 @@ impl Client {
             return known;
         }
         if self.caching.cache.dir_names.lock().is_new(parent) {
-            self.list(parent)?;
+            self.directories.list(parent)?;
             if let Some(known) = self.remembered(parent, name) {
                 return known;
             }
@@ -56,7 +75,7 @@ impl Client {
                 };
                 if due {
                     // The name is absent, whether or not the listing succeeds.
-                    self.list(parent).ok();
+                    self.directories.list(parent).ok();
                 }
                 Err(Errno::ENOENT.into())
             }
@@ -83,6 +102,15 @@ impl Client {
             Reply::Dir(page) => self.lookup_number(page.parent),
             _ => wrong_kind(),
         }
+    }
+
+    /// Returns `count` references.
+    pub fn forget(&self, ino: u64, count: u64) {
+        if ino == ROOT_INO {
+            // The caller never looked the root up.
+            return;
+        }
+        self.inodes.release(ino, count);
     }
 
     /// Looks a name up in the cache.

@@ -6,9 +6,18 @@
 //! # Concurrency
 //! Session threads. All locks are held briefly.
 
-use rfs_proto::{Attr, Errno, MAX_NAME, MAX_SYMLINK, Owner, ROOT_INO, RenameFlags, Reply, Request};
+use std::sync::Arc;
 
-use crate::{client::Client, error::ClientError, steps::calls::wrong_kind};
+use rfs_proto::{Attr, Errno, MAX_NAME, MAX_SYMLINK, Owner, RenameFlags, Reply, Request};
+
+use crate::{
+    error::ClientError,
+    inode::table::InodeTable,
+    steps::{
+        cache_rules::CacheRules,
+        calls::{Calls, wrong_kind},
+    },
+};
 
 /// The user that creates an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,21 +38,25 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), ClientError> {
     }
 }
 
-impl Client {
+/// Makes, removes and renames names.
+#[derive(Debug)]
+pub struct Names {
+    calls: Arc<Calls>,
+    caching: Arc<CacheRules>,
+    inodes: Arc<InodeTable>,
+}
+
+impl Names {
+    pub(crate) fn new(calls: &Arc<Calls>) -> Names {
+        let (caching, inodes) = (Arc::clone(&calls.caching), Arc::clone(&calls.caching.inodes));
+        Names { calls: Arc::clone(calls), caching, inodes }
+    }
+
     /// Creates an inode with a name.
     fn make(&self, request: &Request<'_>) -> Result<Attr, ClientError> {
         let _arrival = self.inodes.arrival();
         let since = self.caching.since();
         Ok(self.caching.referenced(since, self.calls.call_attr(request)?))
-    }
-
-    /// Returns `count` references.
-    pub fn forget(&self, ino: u64, count: u64) {
-        if ino == ROOT_INO {
-            // The caller never looked the root up.
-            return;
-        }
-        self.inodes.release(ino, count);
     }
 
     /// Creates a file, fifo, socket or device node. `mode` has kind and permission bits. Takes a

@@ -8,18 +8,29 @@
 //! Session threads. An open or close holds the inode's `opens` over its calls; the last close
 //! also takes `io` exclusively.
 
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
 
 use rdmabox::RequestError;
 use rfs_proto::{Attr, Errno, Marks, Opened, Reply, Request};
 
 use crate::{
     cache::recall_log::RequestTime,
-    client::Client,
     error::ClientError,
-    inode::{Inode, Opens, layout::LayoutCache, size::LookStart, write_times::WriteTimes},
-    metadata::names::{Creator, check_name},
-    steps::TRIES,
+    inode::{Inode, Opens, layout::LayoutCache, size::LookStart, table::InodeTable, write_times::WriteTimes},
+    metadata::{
+        access_times::AccessReports,
+        attributes::Attributes,
+        names::{Creator, check_name},
+    },
+    remote::Remote,
+    steps::{
+        TRIES,
+        cache_rules::CacheRules,
+        calls::{Calls, wrong_kind},
+        file_times::FileTimes,
+        layouts::Layouts,
+        record_reader::RecordReader,
+    },
 };
 
 /// The time before an open.
@@ -31,7 +42,41 @@ struct OpenStart {
     voids: Option<u64>,
 }
 
-impl Client {
+/// Opens, creates and closes files.
+#[derive(Debug)]
+pub struct OpenFiles {
+    remote: Arc<dyn Remote>,
+    calls: Arc<Calls>,
+    caching: Arc<CacheRules>,
+    inodes: Arc<InodeTable>,
+    records: Arc<RecordReader>,
+    layouts: Arc<Layouts>,
+    times: Arc<FileTimes>,
+    attributes: Arc<Attributes>,
+    accesses: Arc<AccessReports>,
+}
+
+impl OpenFiles {
+    pub(crate) fn new(
+        layouts: &Arc<Layouts>,
+        times: &Arc<FileTimes>,
+        attributes: &Arc<Attributes>,
+        accesses: &Arc<AccessReports>,
+    ) -> OpenFiles {
+        let calls = &layouts.calls;
+        OpenFiles {
+            remote: Arc::clone(&calls.remote),
+            calls: Arc::clone(calls),
+            caching: Arc::clone(&calls.caching),
+            inodes: Arc::clone(&calls.caching.inodes),
+            records: Arc::clone(&layouts.records),
+            layouts: Arc::clone(layouts),
+            times: Arc::clone(times),
+            attributes: Arc::clone(attributes),
+            accesses: Arc::clone(accesses),
+        }
+    }
+
     fn before_open(&self) -> OpenStart {
         OpenStart {
             look: self.records.before_look(),
@@ -87,7 +132,7 @@ impl Client {
     /// granted.
     fn look_again(&self, inode: &Inode) -> Result<Attr, ClientError> {
         let asks = self.caching.is_on() && !inode.attr_caching.lock().is_cacheable();
-        let attr = self.attributes(inode, asks)?;
+        let attr = self.attributes.of(inode, asks)?;
         // Another client may have truncated and rewritten the file.
         self.layouts.follow_generation(inode, attr.layout_generation)?;
         Ok(attr)
@@ -153,7 +198,7 @@ impl Client {
     fn call_opened(&self, request: &Request<'_>) -> Result<Opened, ClientError> {
         match self.calls.call(request)? {
             Reply::Opened(opened) => Ok(opened),
-            _ => Err(ClientError::Protocol("a reply of the wrong kind")),
+            _ => wrong_kind(),
         }
     }
 
@@ -226,7 +271,7 @@ impl Client {
             inode.hold.end(self.inodes.sharing());
             inode.shared.end(self.inodes.sharing());
             inode.layout.write().clear(0);
-            outcome = outcome.and(self.tell_access(&inode));
+            outcome = outcome.and(self.accesses.tell_access(&inode));
             let opens = std::mem::take(&mut *inode.at_server.lock()).opens;
             for _ in 0..opens {
                 // Only a query of the free space waits for this call.

@@ -3,15 +3,38 @@
 //! # Concurrency
 //! Session threads. Takes the locks of the cache, each briefly, and none over a call.
 
+use std::sync::Arc;
+
 use rfs_proto::{DirPage, Reply, Request};
 
-use crate::{cache::dir_names::ListingId, client::Client, error::ClientError, steps::calls::wrong_kind};
+use crate::{
+    cache::dir_names::ListingId,
+    error::ClientError,
+    inode::table::InodeTable,
+    steps::{
+        cache_rules::CacheRules,
+        calls::{Calls, wrong_kind},
+    },
+};
 
 /// Entries of one page of a directory that is listed to learn its names. They fill about one
 /// message.
 const PAGE: u32 = 700;
 
-impl Client {
+/// Reads directories, and learns their names.
+#[derive(Debug)]
+pub struct Directories {
+    calls: Arc<Calls>,
+    caching: Arc<CacheRules>,
+    inodes: Arc<InodeTable>,
+}
+
+impl Directories {
+    pub(crate) fn new(calls: &Arc<Calls>) -> Directories {
+        let (caching, inodes) = (Arc::clone(&calls.caching), Arc::clone(&calls.caching.inodes));
+        Directories { calls: Arc::clone(calls), caching, inodes }
+    }
+
     /// Returns up to `max_entries` entries of a directory after `cookie`. Takes no references.
     pub fn readdir(&self, ino: u64, cookie: u64, max_entries: u32) -> Result<DirPage, ClientError> {
         let listing = self.lists(ino, cookie);

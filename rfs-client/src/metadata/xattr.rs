@@ -7,14 +7,20 @@
 //! # Concurrency
 //! Session threads. `parts` is held while a long value goes to the server in two calls.
 
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 use rfs_proto::{
     Errno, ExpectedOwner, MAX_XATTR_NAME, MAX_XATTR_VALUE, Marks, Reply, Request, Value, XATTR_PART, XattrSet,
 };
 
 use crate::{
-    client::Client,
     error::ClientError,
-    steps::{TRIES, calls::wrong_kind},
+    metadata::attributes::Attributes,
+    steps::{
+        TRIES,
+        calls::{Calls, wrong_kind},
+    },
 };
 
 /// Capabilities of a program. The kernel looks for them when a file is written.
@@ -24,7 +30,21 @@ fn check_name(name: &[u8]) -> Result<(), ClientError> {
     if (1..=MAX_XATTR_NAME).contains(&name.len()) { Ok(()) } else { Err(Errno::ERANGE.into()) }
 }
 
-impl Client {
+/// Reads and changes extended attributes.
+#[derive(Debug)]
+pub struct Xattrs {
+    calls: Arc<Calls>,
+    attributes: Arc<Attributes>,
+    /// Held while a value goes to the server in several parts. The server stores one pending first
+    /// part per session.
+    parts: Mutex<()>,
+}
+
+impl Xattrs {
+    pub(crate) fn new(calls: &Arc<Calls>, attributes: &Arc<Attributes>) -> Xattrs {
+        Xattrs { calls: Arc::clone(calls), attributes: Arc::clone(attributes), parts: Mutex::default() }
+    }
+
     /// Returns the value of an extended attribute.
     ///
     /// # Errors
@@ -32,7 +52,7 @@ impl Client {
     pub fn get_xattr(&self, ino: u64, name: &[u8]) -> Result<Vec<u8>, ClientError> {
         check_name(name)?;
         let needed = if name == CAPABILITY { Marks::CAPABILITY } else { Marks::XATTRS };
-        if !self.marks(ino)?.contains(needed) {
+        if !self.attributes.marks(ino)?.contains(needed) {
             return Err(Errno::ENODATA.into());
         }
         self.whole(|offset| Request::GetXattr { ino, name, offset })
@@ -40,7 +60,7 @@ impl Client {
 
     /// Returns the names of all extended attributes, each followed by a NUL.
     pub fn list_xattr(&self, ino: u64) -> Result<Vec<u8>, ClientError> {
-        if !self.marks(ino)?.contains(Marks::XATTRS) {
+        if !self.attributes.marks(ino)?.contains(Marks::XATTRS) {
             return Ok(Vec::new());
         }
         self.whole(|offset| Request::ListXattr { ino, offset })
@@ -71,7 +91,7 @@ impl Client {
                     .and_then(|()| self.calls.call_done(&request(rest, true)))
             }
         };
-        self.forget_told_attrs(ino);
+        self.attributes.forget_told(ino);
         set
     }
 
@@ -87,7 +107,7 @@ impl Client {
     ) -> Result<(), ClientError> {
         check_name(name)?;
         let removed = self.calls.call_done(&Request::RemoveXattr { ino, name, only_if });
-        self.forget_told_attrs(ino);
+        self.attributes.forget_told(ino);
         removed
     }
 

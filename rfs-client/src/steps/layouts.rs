@@ -37,9 +37,9 @@ pub(crate) type WriteParts<'a> = SmallVec<[(Place, &'a [u8]); 4]>;
 #[derive(Debug)]
 pub(crate) struct Layouts {
     remote: Arc<dyn Remote>,
-    calls: Arc<Calls>,
+    pub(crate) calls: Arc<Calls>,
     inodes: Arc<InodeTable>,
-    records: Arc<RecordReader>,
+    pub(crate) records: Arc<RecordReader>,
     arena: RegionBounds,
 }
 

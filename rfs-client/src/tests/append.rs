@@ -20,7 +20,7 @@ fn with_file(server: &Arc<Fake>) -> (Arc<Interceptor>, Client, u64) {
 
 fn another(server: &Arc<Fake>, ino: u64) -> Client {
     let b = client(server);
-    b.open(ino, true).expect("opened");
+    b.files.open(ino, true).expect("opened");
     b
 }
 
@@ -36,7 +36,7 @@ fn clients_append_one_behind_the_other() {
         assert_eq!(server.appender(ino), 0);
         let expected = [&b"0aaa"[..], &[b'b'; 5000], b"aa"].concat();
         assert_eq!(read(&b, ino, 0, 6000), expected);
-        a.close(ino).expect("closed");
+        a.files.close(ino).expect("closed");
         assert_eq!(a.append(ino, b"x"), Err(Errno::EBADF.into()));
         assert_eq!(b.append(ino + 1, b"x"), Err(Errno::EBADF.into()));
     });
@@ -104,7 +104,7 @@ fn a_truncation_moves_an_append_to_the_new_end() {
         let b = another(&server, ino);
         a.append(ino, &pattern(9000)).expect("appended");
         interceptor.later(1, OpKind::Execute, move || {
-            b.setattr(ino, &TRUNCATE).expect("truncated");
+            b.attributes.setattr(ino, &TRUNCATE).expect("truncated");
             Ok(())
         });
         assert_eq!(a.append(ino, b"after"), Ok(0));
@@ -120,7 +120,7 @@ fn a_file_truncated_and_grown_to_the_same_size_meanwhile_has_the_bytes() {
         let b = another(&server, ino);
         a.append(ino, &pattern(2 * BLOCK as usize - 1)).expect("appended");
         interceptor.later(1, OpKind::Execute, move || {
-            b.setattr(ino, &TRUNCATE).expect("truncated");
+            b.attributes.setattr(ino, &TRUNCATE).expect("truncated");
             b.write(ino, 0, &vec![7; 2 * BLOCK as usize]).expect("written");
             Ok(())
         });
@@ -171,7 +171,7 @@ fn a_truncation_after_a_write_that_overtook_an_append_cuts_the_append() {
             match (kind, counted.load(Ordering::Relaxed)) {
                 (OpKind::Execute, 0) => {}
                 (OpKind::Execute, 1) => b.write(ino, 100, b"far").expect("written"),
-                (_, 2) => drop(b.setattr(ino, &TRUNCATE).expect("truncated")),
+                (_, 2) => drop(b.attributes.setattr(ino, &TRUNCATE).expect("truncated")),
                 _ => return,
             }
             counted.fetch_add(1, Ordering::Relaxed);
@@ -219,7 +219,7 @@ fn an_append_that_is_whole_is_not_written_again() {
                 // Anything after the list that has raised the size.
                 (OpKind::Execute, 4) | (OpKind::Read | OpKind::Call, 3) => {
                     lists = 5;
-                    b.setattr(ino, &TRUNCATE).expect("truncated");
+                    b.attributes.setattr(ino, &TRUNCATE).expect("truncated");
                     b.append(ino, &[7; 200]).expect("appended");
                 }
                 _ => {}

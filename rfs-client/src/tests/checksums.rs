@@ -39,8 +39,8 @@ fn reads_and_writes_of_all_lengths_and_offsets() {
                 assert!(read(&client, ino, at as u64, len) == model[at.min(end)..end], "{at} {len}");
             }
         }
-        client.setattr(ino, &SetAttr { size: Some(B + 7), ..TRUNCATE }).unwrap();
-        client.setattr(ino, &SetAttr { size: Some(3 * B), ..TRUNCATE }).unwrap();
+        client.attributes.setattr(ino, &SetAttr { size: Some(B + 7), ..TRUNCATE }).unwrap();
+        client.attributes.setattr(ino, &SetAttr { size: Some(3 * B), ..TRUNCATE }).unwrap();
         model.truncate(B as usize + 7);
         model.resize(3 * B as usize, 0);
         assert!(read(&client, ino, 0, 4 * B as usize) == model);
@@ -162,7 +162,7 @@ fn a_reader_begins_anew_if_the_layout_was_replaced() {
     let other = self::client(&server);
     let ino = create(&client, "a");
     client.write(ino, 0, &pattern(2 * B)).unwrap();
-    other.open(ino, true).unwrap();
+    other.files.open(ino, true).unwrap();
     // The client knows the layout from here on.
     assert!(read(&client, ino, 0, 2 * B as usize) == pattern(2 * B));
     let place = server.place(ino, B);
@@ -170,7 +170,7 @@ fn a_reader_begins_anew_if_the_layout_was_replaced() {
     let other = Arc::new(other);
     let cutter = Arc::clone(&other);
     interceptor.once(OpKind::Read, move || {
-        cutter.setattr(ino, &SetAttr { size: Some(10), ..TRUNCATE }).unwrap();
+        cutter.attributes.setattr(ino, &SetAttr { size: Some(10), ..TRUNCATE }).unwrap();
         behind.damage(place, &[0xff; 40]);
         Ok(())
     });
@@ -199,7 +199,7 @@ fn appends_with_checksums_come_one_behind_the_other() {
     both_checked(|server| {
         let (one, two) = (client(&server), client(&server));
         let ino = create(&one, "a");
-        two.open(ino, true).unwrap();
+        two.files.open(ino, true).unwrap();
         let mut model = Vec::new();
         for (turn, len) in [(0, 10), (1, 5000), (0, WRITE_PART + 10), (1, 1)] {
             let client = if turn == 0 { &one } else { &two };
@@ -220,7 +220,7 @@ fn an_append_begins_anew_if_the_end_moved() {
     let client = Client::attach(interceptor.clone(), &AttachOptions::default()).unwrap();
     let other = self::client(&server);
     let ino = create(&client, "a");
-    other.open(ino, true).unwrap();
+    other.files.open(ino, true).unwrap();
     interceptor.once(OpKind::Call, move || {
         // A thread has one call at a time.
         std::thread::spawn(move || other.write(ino, 0, b"between").unwrap()).join().unwrap();
@@ -248,12 +248,12 @@ fn a_truncation_in_the_middle_of_a_long_write_leaves_no_gap() {
         let client = Client::attach(interceptor.clone(), &AttachOptions::default()).unwrap();
         let other = self::client(&server);
         let ino = create(&client, "a");
-        other.open(ino, true).unwrap();
+        other.files.open(ino, true).unwrap();
         client.write(ino, 0, b"there is something to be cut").unwrap();
         let data = pattern(3 * WRITE_PART as u64 + 5);
         // The client asks for space first. Two parts are in place.
         interceptor.later(3, OpKind::Call, move || {
-            let cut = move || other.setattr(ino, &TRUNCATE).map(drop);
+            let cut = move || other.attributes.setattr(ino, &TRUNCATE).map(drop);
             std::thread::spawn(cut).join().unwrap().unwrap();
             Ok(())
         });
@@ -277,6 +277,6 @@ fn a_long_write_that_begins_in_a_bad_block_leaves_no_bytes_behind_the_end() {
     let data = pattern(3 * WRITE_PART as u64);
     assert_eq!(client.write(ino, B + 50, &data), Err(Errno::EIO.into()));
     let len = data.len() as u64;
-    client.setattr(ino, &SetAttr { size: Some(len), ..TRUNCATE }).unwrap();
+    client.attributes.setattr(ino, &SetAttr { size: Some(len), ..TRUNCATE }).unwrap();
     assert!(read(&client, ino, 2 * B, data.len()).iter().all(|&byte| byte == 0));
 }

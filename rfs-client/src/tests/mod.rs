@@ -43,7 +43,7 @@ fn both(test: impl Fn(Arc<Fake>)) {
 }
 
 fn create(client: &Client, name: &str) -> u64 {
-    client.create(1, name.as_bytes(), 0o644, OWNER, true).expect("created").ino
+    client.files.create(1, name.as_bytes(), 0o644, OWNER, true).expect("created").ino
 }
 
 fn read(client: &Client, ino: u64, offset: u64, len: usize) -> Vec<u8> {
@@ -81,7 +81,7 @@ fn written_bytes_are_read_back_and_holes_are_zero() {
         assert_eq!(read(&c, ino, at + 3, 10), data[3..13]);
         assert_eq!(read(&c, ino, at + data.len() as u64, 10), b"");
         assert_eq!(read(&c, ino, u64::MAX, 10), b"");
-        assert_eq!(c.getattr(ino).expect("attributes").size, expected.len() as u64);
+        assert_eq!(c.attributes.getattr(ino).expect("attributes").size, expected.len() as u64);
     });
 }
 
@@ -96,8 +96,8 @@ fn reads_and_overwrites_of_an_open_file_make_no_call() {
             c.write(ino, i * BLOCK, &pattern(BLOCK as usize)).expect("written");
             assert_eq!(read(&c, ino, i * BLOCK, BLOCK as usize), pattern(BLOCK as usize));
         }
-        c.getattr(ino).expect("attributes");
-        c.fsync(ino).expect("synced");
+        c.attributes.getattr(ino).expect("attributes");
+        c.files.fsync(ino).expect("synced");
         assert_eq!(server.calls(), before);
     });
 }
@@ -120,8 +120,8 @@ fn two_clients_see_each_others_bytes() {
     both(|server| {
         let (a, b) = (client(&server), client(&server));
         let ino = create(&a, "f");
-        assert_eq!(b.lookup(1, b"f").expect("found").ino, ino);
-        b.open(ino, true).expect("opened");
+        assert_eq!(b.lookups.lookup(1, b"f").expect("found").ino, ino);
+        b.files.open(ino, true).expect("opened");
         a.write(ino, 0, b"from a").expect("written");
         assert_eq!(read(&b, ino, 0, 100), b"from a", "past the size that b knew");
         b.write(ino, 6, b", from b").expect("written");
@@ -136,7 +136,7 @@ fn a_filled_hole_is_filled_for_concurrent_readers() {
     let a = Arc::new(Client::attach(interceptor.clone(), &AttachOptions::default()).expect("attached"));
     let b = client(&server);
     let ino = create(&a, "f");
-    b.open(ino, true).expect("opened");
+    b.files.open(ino, true).expect("opened");
     a.write(ino, 8 * BLOCK, b"end").expect("written");
     assert_eq!(read(&a, ino, 0, 4), [0; 4]);
     // One reader has found a hole in its layout, and checks it. Another reader is faster.
@@ -156,7 +156,7 @@ fn a_size_raised_by_another_client_meanwhile_is_never_lowered() {
         let a = Client::attach(interceptor.clone(), &AttachOptions::default()).expect("attached");
         let b = client(&server);
         let ino = create(&a, "f");
-        b.open(ino, true).expect("opened");
+        b.files.open(ino, true).expect("opened");
         a.write(ino, 0, b"aa").expect("written");
         interceptor.once(OpKind::Execute, move || {
             b.write(ino, 0, &pattern(100)).expect("written by another client");
@@ -177,7 +177,7 @@ fn a_size_raised_a_little_meanwhile_is_raised_further() {
         let a = Client::attach(interceptor.clone(), &AttachOptions::default()).expect("attached");
         let b = client(&server);
         let ino = create(&a, "f");
-        b.open(ino, true).expect("opened");
+        b.files.open(ino, true).expect("opened");
         a.write(ino, 0, b"aa").expect("written");
         interceptor.once(OpKind::Execute, move || {
             b.write(ino, 2, b"b").expect("written by another client");
@@ -202,7 +202,7 @@ fn a_write_that_a_truncation_overtook_is_repeated() {
         let kind = if server_is_mapped(&server) { OpKind::Write } else { OpKind::Execute };
         let at = if server_is_mapped(&server) { BLOCK } else { 3 * BLOCK };
         interceptor.once(kind, move || {
-            b.setattr(ino, &TRUNCATE).expect("truncated by another client");
+            b.attributes.setattr(ino, &TRUNCATE).expect("truncated by another client");
             Ok(())
         });
         a.write(ino, at, b"after").expect("written");
@@ -223,7 +223,7 @@ fn a_hole_that_another_client_filled_is_found() {
         let (a, b) = (client(&server), client(&server));
         let ino = create(&a, "f");
         a.write(ino, 4 * BLOCK, b"end").expect("written");
-        b.open(ino, true).expect("opened");
+        b.files.open(ino, true).expect("opened");
         assert_eq!(read(&b, ino, BLOCK, 4), [0; 4]);
         a.write(ino, BLOCK, b"fill").expect("written");
         assert_eq!(read(&b, ino, BLOCK, 4), b"fill");
@@ -241,9 +241,11 @@ fn a_cut_and_extended_range_reads_as_zero() {
         let c = client(&server);
         let ino = create(&c, "f");
         c.write(ino, 0, &pattern(3 * BLOCK as usize)).expect("written");
-        c.setattr(ino, &SetAttr { size: Some(10), ..SetAttr::default() }).expect("cut");
+        c.attributes.setattr(ino, &SetAttr { size: Some(10), ..SetAttr::default() }).expect("cut");
         assert_eq!(read(&c, ino, 0, 100), pattern(10));
-        c.setattr(ino, &SetAttr { size: Some(2 * BLOCK), ..SetAttr::default() }).expect("extended");
+        c.attributes
+            .setattr(ino, &SetAttr { size: Some(2 * BLOCK), ..SetAttr::default() })
+            .expect("extended");
         let mut expected = pattern(10);
         expected.resize(2 * BLOCK as usize, 0);
         assert_eq!(read(&c, ino, 0, 3 * BLOCK as usize), expected);
@@ -256,15 +258,15 @@ fn many_opens_of_a_client_are_one_open_at_the_server() {
         let c = client(&server);
         let ino = create(&c, "f");
         let before = server.calls();
-        c.open(ino, true).expect("opened");
-        c.open(ino, true).expect("opened");
+        c.files.open(ino, true).expect("opened");
+        c.files.open(ino, true).expect("opened");
         assert_eq!((server.calls(), server.opens(ino)), (before, 1));
-        c.close(ino).expect("closed");
-        c.close(ino).expect("closed");
+        c.files.close(ino).expect("closed");
+        c.files.close(ino).expect("closed");
         assert_eq!(server.opens(ino), 1);
-        c.close(ino).expect("closed");
+        c.files.close(ino).expect("closed");
         assert_eq!(server.opens(ino), 0);
-        assert_eq!(c.close(ino), Err(Errno::EBADF.into()));
+        assert_eq!(c.files.close(ino), Err(Errno::EBADF.into()));
         assert_eq!(try_read(&c, ino, 0, 1), Err(Errno::EBADF.into()));
         assert_eq!(c.write(ino, 0, b"x"), Err(Errno::EBADF.into()));
     });
@@ -276,12 +278,12 @@ fn every_open_at_the_server_is_closed() {
     let c = client(&server);
     let ino = create(&c, "f");
     // A create that finds the file opens it once more at the server.
-    c.create(1, b"f", 0o644, OWNER, false).expect("opened");
+    c.files.create(1, b"f", 0o644, OWNER, false).expect("opened");
     assert_eq!(server.opens(ino), 2);
-    c.close(ino).expect("closed");
-    c.close(ino).expect("closed");
+    c.files.close(ino).expect("closed");
+    c.files.close(ino).expect("closed");
     assert_eq!(server.opens(ino), 0);
-    c.forget(ino, 2);
+    c.lookups.forget(ino, 2);
     assert_eq!(c.known_inodes(), ROOT);
 }
 
@@ -290,13 +292,13 @@ fn an_inode_is_forgotten_with_its_last_reference() {
     let server = Fake::new(16, true);
     let c = client(&server);
     let ino = create(&c, "f");
-    c.lookup(1, b"f").expect("found");
-    c.forget(ino, 2);
+    c.lookups.lookup(1, b"f").expect("found");
+    c.lookups.forget(ino, 2);
     assert_eq!(c.known_inodes(), ROOT + 1, "it is open");
     c.write(ino, 0, b"x").expect("written");
-    c.close(ino).expect("closed");
+    c.files.close(ino).expect("closed");
     assert_eq!(c.known_inodes(), ROOT);
-    assert_eq!(c.open(999, true), Err(Errno::ENOENT.into()));
+    assert_eq!(c.files.open(999, true), Err(Errno::ENOENT.into()));
     assert_eq!(c.known_inodes(), ROOT, "a failed open leaves nothing");
 }
 
@@ -355,9 +357,9 @@ fn every_operation_fails_if_the_server_is_dead() {
         let gone = ClientError::Request(RequestError::Disconnected);
         assert_eq!(try_read(&c, ino, 0, 1), Err(gone.clone()), "although the memory may still be mapped");
         assert_eq!(c.write(ino, 0, b"y"), Err(gone.clone()));
-        assert_eq!(c.getattr(ino), Err(gone.clone()));
-        assert_eq!(c.lookup(1, b"f"), Err(gone.clone()));
-        assert_eq!(c.close(ino), Err(gone));
+        assert_eq!(c.attributes.getattr(ino), Err(gone.clone()));
+        assert_eq!(c.lookups.lookup(1, b"f"), Err(gone.clone()));
+        assert_eq!(c.files.close(ino), Err(gone));
         assert_eq!(try_read(&c, ino, 0, 1), Err(Errno::EBADF.into()), "closed all the same");
     });
 }
@@ -371,7 +373,7 @@ fn a_timeout_has_its_own_errno() {
     for kind in [OpKind::Execute, OpKind::Call] {
         interceptor.once(kind, || Err(RequestError::Timeout(std::time::Duration::from_secs(1))));
         let failed = match kind {
-            OpKind::Call => c.lookup(1, b"f").map(drop),
+            OpKind::Call => c.lookups.lookup(1, b"f").map(drop),
             _ => try_read(&c, ino, 0, 1).map(drop),
         };
         assert_eq!(failed.expect_err("timeout").errno(), Errno::ETIMEDOUT);
@@ -393,8 +395,8 @@ fn write_times_are_published_sparingly_and_never_lost() {
                 break;
             }
         }
-        let seen = c.getattr(ino).expect("attributes").mtime;
-        c.flush(ino).expect("flushed");
+        let seen = c.attributes.getattr(ino).expect("attributes").mtime;
+        c.files.flush(ino).expect("flushed");
         assert_eq!(server.size_and_time(ino).1, seen);
         assert!(!pending(&c, ino));
     });
@@ -412,12 +414,12 @@ fn a_time_that_was_set_is_not_overwritten_by_an_older_write() {
         c.write(ino, 0, b"1").expect("written");
         c.write(ino, 0, b"2").expect("written");
         let set = SetAttr { mtime: Some(SetTime::At(12345)), ..SetAttr::default() };
-        assert_eq!(c.setattr(ino, &set).expect("set").mtime, 12345);
-        c.close(ino).expect("closed");
-        assert_eq!(c.getattr(ino).expect("attributes").mtime, 12345);
-        c.open(ino, true).expect("opened");
+        assert_eq!(c.attributes.setattr(ino, &set).expect("set").mtime, 12345);
+        c.files.close(ino).expect("closed");
+        assert_eq!(c.attributes.getattr(ino).expect("attributes").mtime, 12345);
+        c.files.open(ino, true).expect("opened");
         c.write(ino, 0, b"3").expect("written");
-        assert!(c.getattr(ino).expect("attributes").mtime > 12345, "the next write counts");
+        assert!(c.attributes.getattr(ino).expect("attributes").mtime > 12345, "the next write counts");
     });
 }
 
@@ -428,7 +430,7 @@ fn a_record_that_became_another_inodes_is_not_believed() {
         let ino = create(&c, "f");
         server.reuse_slot(ino);
         let before = server.calls();
-        assert_eq!(c.getattr(ino).expect("asked by message").ino, ino);
+        assert_eq!(c.attributes.getattr(ino).expect("asked by message").ino, ino);
         assert_eq!(server.calls(), before + 1);
     });
 }
@@ -438,15 +440,15 @@ fn attributes_are_compared_with_those_the_caller_was_told() {
     let server = Fake::new(16, true);
     let (a, b) = (client(&server), client(&server));
     let ino = create(&a, "f");
-    b.lookup(1, b"f").expect("found");
-    let attr = b.open(ino, true).expect("opened");
-    assert!(b.differs_from_told(&attr), "nothing was told yet");
-    b.told(&attr, 1);
-    assert!(!b.differs_from_told(&attr));
+    b.lookups.lookup(1, b"f").expect("found");
+    let attr = b.files.open(ino, true).expect("opened");
+    assert!(b.attributes.differs_from_told(&attr), "nothing was told yet");
+    b.attributes.told(&attr, 1);
+    assert!(!b.attributes.differs_from_told(&attr));
     a.write(ino, 0, b"x").expect("written");
-    let attr = b.open(ino, true).expect("opened");
-    assert!(b.differs_from_told(&attr));
-    assert_eq!(b.privileges(ino), Ok((0o644, rfs_proto::Marks::empty())));
+    let attr = b.files.open(ino, true).expect("opened");
+    assert!(b.attributes.differs_from_told(&attr));
+    assert_eq!(b.attributes.privileges(ino), Ok((0o644, rfs_proto::Marks::empty())));
 }
 
 #[test]

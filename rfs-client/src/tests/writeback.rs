@@ -21,7 +21,7 @@ fn the_caller_sets_the_write_time() {
         let attr = c.set_write_time(ino, &written_at(5000)).expect("set").expect("one-sidedly");
         assert_eq!((attr.mtime, attr.ctime, attr.size), (5000, 5000, 1));
         assert_eq!(server.calls(), before);
-        assert_eq!(c.getattr(ino).expect("attributes"), attr);
+        assert_eq!(c.attributes.getattr(ino).expect("attributes"), attr);
         // The caller decides: a later time counts, and so does an earlier one.
         for time in [6000, 4000] {
             assert!(c.set_write_time(ino, &written_at(time)).expect("set").is_some());
@@ -35,18 +35,18 @@ fn a_time_that_a_record_cannot_show_is_set_by_a_call() {
     both(|server| {
         let c = client(&server);
         let ino = create(&c, "f");
-        c.setattr(ino, &SetAttr { ctime: Some(9000), ..SetAttr::default() }).expect("set");
+        c.attributes.setattr(ino, &SetAttr { ctime: Some(9000), ..SetAttr::default() }).expect("set");
         assert_eq!(c.set_write_time(ino, &written_at(8000)), Ok(None));
-        let attr = c.setattr(ino, &written_at(8000)).expect("set");
+        let attr = c.attributes.setattr(ino, &written_at(8000)).expect("set");
         assert_eq!((attr.mtime, attr.ctime), (8000, 8000));
         // The caller was told of such a time, so the client attempts nothing.
-        c.told(&Attr { ctime: 9000, ..attr }, 1);
+        c.attributes.told(&Attr { ctime: 9000, ..attr }, 1);
         let before = server.lists.load(Ordering::Relaxed);
         assert_eq!(c.set_write_time(ino, &written_at(8500)), Ok(None));
         assert_eq!(server.lists.load(Ordering::Relaxed), before);
-        c.told(&attr, 1);
+        c.attributes.told(&attr, 1);
         assert!(c.set_write_time(ino, &written_at(8500)).expect("set").is_some());
-        c.close(ino).expect("closed");
+        c.files.close(ino).expect("closed");
         assert_eq!(c.set_write_time(ino, &written_at(8600)), Ok(None), "the record may be another one's");
     });
 }
@@ -62,7 +62,7 @@ fn an_attach_that_is_refused_is_retried_for_its_patience() {
     };
     server.others.store(3, Ordering::Relaxed);
     let attached = Client::attach(server.clone(), &alone(Duration::from_secs(600)));
-    assert!(attached.is_ok_and(|client| client.exclusive));
+    assert!(attached.is_ok_and(|client| client.locks.exclusive));
     assert_eq!(server.others.load(Ordering::Relaxed), 0);
 
     let server = Fake::new(16, true);

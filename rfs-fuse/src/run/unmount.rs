@@ -147,7 +147,7 @@ fn write_back(path: &Path, client: Option<Served<'_>>) -> Result<(), WriteBackEr
         None => return Err(failed(late())),
     };
     let Some(Served { client, link, .. }) = client else { return synchronized };
-    let (inodes, link) = (client.open_to_write(), link.clone());
+    let (inodes, link) = (client.files.open_to_write(), link.clone());
     let waited = within(UNMOUNT_LIMIT, move || inodes.into_iter().try_for_each(|ino| link.write_back(ino)));
     match waited {
         Some(Ok(())) => synchronized,

@@ -38,12 +38,12 @@ fn a_change_of_space_under_a_lost_lock_fails() {
     lose_a_lock(&c, ino);
     let calls = server.calls();
     let refused = || Err(Errno::EIO.into());
-    assert_eq!(c.setattr(ino, &TRUNCATE).map(drop), refused());
+    assert_eq!(c.attributes.setattr(ino, &TRUNCATE).map(drop), refused());
     assert_eq!(c.fallocate(ino, 0, 1, FallocateFlags::empty()).map(drop), refused());
     assert_eq!(c.copy((ino, 0), (other, 0), 1), Err(Errno::EIO.into()));
     assert_eq!(c.copy((other, 0), (ino, 0), 1), Err(Errno::EIO.into()));
     assert_eq!(server.calls(), calls, "nothing is asked for");
-    c.setattr(other, &TRUNCATE).expect("no lock of that file was lost");
+    c.attributes.setattr(other, &TRUNCATE).expect("no lock of that file was lost");
 }
 
 /// The lock is lost while the request is in flight. The next session does not carry the request
@@ -59,6 +59,6 @@ fn a_change_of_size_fails_if_its_lock_gets_lost_meanwhile() {
         loses.locks.lose(Epoch(1));
         Err(RequestError::Disconnected)
     });
-    assert_eq!(c.setattr(ino, &TRUNCATE).map(drop), Err(Errno::EIO.into()));
+    assert_eq!(c.attributes.setattr(ino, &TRUNCATE).map(drop), Err(Errno::EIO.into()));
     assert_eq!(on_server(&server, ino), pattern(LEN));
 }

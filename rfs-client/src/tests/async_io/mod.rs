@@ -203,7 +203,7 @@ fn a_read_that_needs_more_than_bytes_blocks() {
     assert!(start(&c, ino, LEN as u64, 10).is_none());
     interceptor.release(&Ok(()));
     assert_eq!(last.recv().expect("answered"), Ok(pattern(LEN)[LEN - 10..].to_vec()));
-    c.close(ino).expect("closed");
+    c.files.close(ino).expect("closed");
     assert!(start(&c, ino, 0, 10).is_none());
     drop(other);
     let server = Fake::new(256, true);
@@ -227,7 +227,7 @@ fn a_change_of_size_waits_for_started_reads() {
         Ok(())
     });
     thread::scope(|scope| {
-        let truncating = scope.spawn(|| c.setattr(ino, &TRUNCATE).expect("truncated"));
+        let truncating = scope.spawn(|| c.attributes.setattr(ino, &TRUNCATE).expect("truncated"));
         until_one_is_alone(&c, ino);
         (0..1000).for_each(|_| thread::yield_now());
         assert!(calls.try_recv().is_err(), "it was truncated under a read");
@@ -274,7 +274,7 @@ fn with(offset: usize, data: &[u8]) -> Vec<u8> {
 /// Returns the contents at the server, without held writes.
 fn on_server(server: &Arc<Fake>, ino: u64) -> Vec<u8> {
     let other = client(server);
-    other.open(ino, false).expect("opened");
+    other.files.open(ino, false).expect("opened");
     read(&other, ino, 0, LEN + 1)
 }
 
@@ -377,7 +377,7 @@ fn a_write_that_needs_more_than_bytes_blocks() {
 fn a_started_write_publishes_its_time() {
     let server = Fake::new(256, false);
     let (_meddler, c, ino) = with_file(&server);
-    c.setattr(ino, &SetAttr { mtime: Some(SetTime::At(5)), ..SetAttr::default() }).expect("set");
+    c.attributes.setattr(ino, &SetAttr { mtime: Some(SetTime::At(5)), ..SetAttr::default() }).expect("set");
     assert_eq!(read(&c, ino, 0, LEN + 1), pattern(LEN));
     let before = server.size_and_time(ino).1;
     let _other = c.transfers.count();
@@ -405,7 +405,7 @@ fn a_truncation_waits_for_the_repetition_of_a_write() {
         Ok(())
     });
     thread::scope(|scope| {
-        let truncating = scope.spawn(|| c.setattr(ino, &TRUNCATE).expect("truncated"));
+        let truncating = scope.spawn(|| c.attributes.setattr(ino, &TRUNCATE).expect("truncated"));
         until_one_is_alone(&c, ino);
         interceptor.release(&Err(RequestError::Flushed));
         repeated.recv().expect("repeated");
@@ -444,8 +444,8 @@ fn a_started_write_that_a_truncation_overtook_is_repeated() {
         let started = start_write(&c, ino, 5, b"xyz", false).expect("started");
         drop(other);
         let another = client(&server);
-        another.open(ino, true).expect("opened");
-        another.setattr(ino, &TRUNCATE).expect("truncated");
+        another.files.open(ino, true).expect("opened");
+        another.attributes.setattr(ino, &TRUNCATE).expect("truncated");
         let inode = c.inodes.opened(ino).expect("known");
         if looks {
             assert_eq!(c.records.look(&inode).expect("looked").size, 0);

@@ -26,7 +26,7 @@ fn send_along(k: &CachingClient, size: u64) {
 /// Returns the size that came along, or `None` if the client reads the record, which this server
 /// does not have.
 fn came(k: &CachingClient) -> Option<u64> {
-    k.client.getattr(DIR).ok().map(|attr| {
+    k.client.attributes.getattr(DIR).ok().map(|attr| {
         assert_eq!(attr, directory(attr.size));
         attr.size
     })
@@ -44,7 +44,7 @@ fn the_directorys_attributes_come_with_the_reply_to_a_change() {
     });
     assert_eq!(k.calls(|_| assert_eq!(came(&k), Some(1))), 0);
     send_along(&k, 2);
-    k.client.unlink(DIR, b"f").expect("removed");
+    k.client.names.unlink(DIR, b"f").expect("removed");
     assert_eq!(k.calls(|_| assert_eq!(came(&k), Some(2))), 0);
     assert_eq!(reads.load(Ordering::Relaxed), 0);
     // A second query may ask for the access time, which reads change without a recall.
@@ -55,7 +55,9 @@ fn the_directorys_attributes_come_with_the_reply_to_a_change() {
 fn directory_attributes_are_valid_until_the_directory_changes() {
     type Happens = fn(&CachingClient);
     let table: [(&str, Happens); 7] = [
-        ("a read of this client's own", |k| assert_eq!(k.client.reads_directory(&directory(1)), Ok(true))),
+        ("a read of this client's own", |k| {
+            assert_eq!(k.client.access_times.reads_directory(&directory(1)), Ok(true))
+        }),
         ("another client's change", |k| k.recall(Recall::Name { parent: DIR, name: b"x".into() })),
         ("a change of its attributes", |k| k.recall(Recall::Attr { ino: DIR })),
         ("a server that was started again", |k| k.client.caching.void_all()),
@@ -63,9 +65,15 @@ fn directory_attributes_are_valid_until_the_directory_changes() {
             *k.server.directory.lock() = None;
             create(&k.client, "g");
         }),
-        ("a removal", |k| drop(k.client.rmdir(OTHER, b"d"))),
+        ("a removal", |k| drop(k.client.names.rmdir(OTHER, b"d"))),
         ("a renaming, over a directory perhaps", |k| {
-            drop(k.client.rename((OTHER, b"d"), (OTHER, b"e"), RenameFlags::empty(), None, (None, None)));
+            drop(k.client.names.rename(
+                (OTHER, b"d"),
+                (OTHER, b"e"),
+                RenameFlags::empty(),
+                None,
+                (None, None),
+            ));
         }),
     ];
     for (what, happens) in table {
@@ -94,7 +102,7 @@ fn an_event_during_a_change_voids_the_attributes_in_its_reply() {
         ("a change of this client's own", |k| {
             create(&k.client, "g");
         }),
-        ("a removal", |k| drop(k.client.rmdir(OTHER, b"d"))),
+        ("a removal", |k| drop(k.client.names.rmdir(OTHER, b"d"))),
     ];
     for (what, happens) in table {
         let k = Arc::new(told_along());

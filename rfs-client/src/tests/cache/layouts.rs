@@ -8,8 +8,8 @@ fn a_layout_is_given_back_when_no_operation_uses_it() {
     const OLD: &[u8] = b"before";
     let k = CachingClient::with(Fake::new(256, false));
     k.elsewhere("f");
-    let ino = k.client.lookup(DIR, b"f").expect("found").ino;
-    k.client.open(ino, true).expect("opened");
+    let ino = k.client.lookups.lookup(DIR, b"f").expect("found").ino;
+    k.client.files.open(ino, true).expect("opened");
     k.client.write(ino, 0, OLD).expect("written");
     assert_eq!(read(&k.client, ino, 0, 100), OLD);
     k.interceptor.hold();
@@ -23,8 +23,8 @@ fn a_layout_is_given_back_when_no_operation_uses_it() {
     drop(other);
     // Another client rewrites the file in other space.
     let another = client(&k.server);
-    another.open(ino, true).expect("opened");
-    let generation = another.setattr(ino, &TRUNCATE).expect("truncated").layout_generation;
+    another.files.open(ino, true).expect("opened");
+    let generation = another.attributes.setattr(ino, &TRUNCATE).expect("truncated").layout_generation;
     another.write(ino, 0, b"after").expect("written");
     let recall = || k.recall(Recall::Layout { ino, generation });
     thread::scope(|scope| {
@@ -62,14 +62,14 @@ fn a_recall_of_everything_voids_all_layouts() {
     for mapped in [false, true] {
         let k = CachingClient::with(Fake::new(256, mapped));
         k.elsewhere("f");
-        let ino = k.client.lookup(DIR, b"f").expect("found").ino;
-        k.client.open(ino, true).expect("opened");
+        let ino = k.client.lookups.lookup(DIR, b"f").expect("found").ino;
+        k.client.files.open(ino, true).expect("opened");
         k.client.write(ino, 0, b"before").expect("written");
         assert_eq!(read(&k.client, ino, 0, 100), b"before");
         let old = k.server.place(ino, 0);
         let another = client(&k.server);
-        another.open(ino, true).expect("opened");
-        another.setattr(ino, &TRUNCATE).expect("truncated");
+        another.files.open(ino, true).expect("opened");
+        another.attributes.setattr(ino, &TRUNCATE).expect("truncated");
         another.write(ino, 0, b"after").expect("written");
         k.recall(Recall::All);
         // The old space belongs to another file by now.
@@ -79,12 +79,12 @@ fn a_recall_of_everything_voids_all_layouts() {
         assert_eq!(k.server.bytes(old, 6), b"theirs");
         // A layout in flight becomes void.
         let client = Arc::clone(&k.client);
-        k.client.close(ino).expect("closed");
+        k.client.files.close(ino).expect("closed");
         k.interceptor.once(OpKind::Reply, move || {
             client.layouts.give_layouts_back(Epoch(0), &[Recall::All]);
             Ok(())
         });
-        k.client.open(ino, true).expect("opened");
+        k.client.files.open(ino, true).expect("opened");
         assert_eq!(k.calls(|c| assert_eq!(read(c, ino, 0, 100), b"AFTer")), 1, "it is fetched again");
     }
 }
@@ -94,12 +94,12 @@ fn a_recall_of_everything_voids_all_layouts() {
 fn a_layout_is_void_after_a_failed_change_of_size() {
     let k = CachingClient::with(Fake::new(256, false));
     k.elsewhere("f");
-    let ino = k.client.lookup(DIR, b"f").expect("found").ino;
-    k.client.open(ino, true).expect("opened");
+    let ino = k.client.lookups.lookup(DIR, b"f").expect("found").ino;
+    k.client.files.open(ino, true).expect("opened");
     k.client.write(ino, 0, b"bytes").expect("written");
     assert_eq!(k.calls(|c| assert_eq!(read(c, ino, 0, 100), b"bytes")), 0);
     k.interceptor.once(OpKind::Reply, || Err(RequestError::Timeout(Duration::ZERO)));
-    assert!(k.client.setattr(ino, &TRUNCATE).is_err());
+    assert!(k.client.attributes.setattr(ino, &TRUNCATE).is_err());
     assert!(k.calls(|c| c.write(ino, 0, b"b").expect("written")) > 0);
     assert_eq!(read(&k.client, ino, 0, 100), b"b");
 }
@@ -108,13 +108,13 @@ fn a_layout_is_void_after_a_failed_change_of_size() {
 fn only_the_first_open_for_writing_is_another_call() {
     let k = CachingClient::new();
     k.elsewhere("f");
-    let ino = k.client.lookup(DIR, b"f").expect("found").ino;
-    let open = |write| k.calls(|c| assert!(c.open(ino, write).is_ok()));
+    let ino = k.client.lookups.lookup(DIR, b"f").expect("found").ino;
+    let open = |write| k.calls(|c| assert!(c.files.open(ino, write).is_ok()));
     assert_eq!([open(false), open(false), open(true), open(true), open(false)], [1, 0, 1, 0, 0]);
     let opens = k.server.opens(ino);
     assert_eq!(opens, 3, "and one of the client that created it");
     for _ in 0..5 {
-        k.client.close(ino).expect("closed");
+        k.client.files.close(ino).expect("closed");
     }
     assert_eq!(k.server.opens(ino), 1);
 }

@@ -89,7 +89,7 @@ impl CachingClient {
     }
 
     fn finds(&self, name: &str) -> bool {
-        match self.client.lookup(DIR, name.as_bytes()) {
+        match self.client.lookups.lookup(DIR, name.as_bytes()) {
             Ok(_) => true,
             Err(ClientError::Errno(Errno::ENOENT)) => false,
             Err(e) => panic!("{e}"),
@@ -113,18 +113,18 @@ fn attributes_are_kept_until_they_are_recalled() {
     let k = CachingClient::new();
     k.elsewhere("f");
     let since = k.client.caching.since();
-    let ino = k.client.lookup(DIR, b"f").expect("found").ino;
+    let ino = k.client.lookups.lookup(DIR, b"f").expect("found").ino;
     let keeps = || {
         let guard = k.client.caching.hold_recalls();
         (guard.may_cache_attr_of(since, ino), guard.may_cache_name(since, DIR, b"f"))
     };
     assert_eq!(keeps(), (true, true));
-    assert_eq!(k.calls(|c| assert_eq!(c.getattr(ino).expect("attributes").ino, ino)), 0);
+    assert_eq!(k.calls(|c| assert_eq!(c.attributes.getattr(ino).expect("attributes").ino, ino)), 0);
     k.recall(Recall::Attr { ino });
     assert_eq!(keeps(), (false, true));
     let since = k.client.caching.since();
-    k.client.getattr(ino).expect("attributes");
-    k.client.getattr(ino).expect("attributes, asked for to be kept");
+    k.client.attributes.getattr(ino).expect("attributes");
+    k.client.attributes.getattr(ino).expect("attributes, asked for to be kept");
     assert!(k.client.caching.hold_recalls().may_cache_attr_of(since, ino));
     k.recall(name("f"));
     assert_eq!(keeps(), (false, false), "asked for before");
@@ -138,7 +138,7 @@ fn a_reply_that_a_recall_overtook_is_not_cached() {
     for recall in [name("f"), Recall::Names { ino: DIR }, Recall::Attr { ino: 2 }, Recall::Pages { ino: 2 }] {
         let of_name = matches!(recall, Recall::Name { .. } | Recall::Names { .. });
         let since = k.client.caching.since();
-        let attr = k.client.lookup(DIR, b"f").expect("found");
+        let attr = k.client.lookups.lookup(DIR, b"f").expect("found");
         // The kernel has not been told yet.
         k.recall(recall);
         let guard = k.client.caching.hold_recalls();
@@ -167,9 +167,9 @@ fn attributes_from_before_an_own_change_are_not_cached() {
     let k = CachingClient::new();
     k.elsewhere("f");
     let since = k.client.caching.since();
-    let ino = k.client.lookup(DIR, b"f").expect("found").ino;
+    let ino = k.client.lookups.lookup(DIR, b"f").expect("found").ino;
     let before = k.client.caching.since();
-    k.client.setattr(ino, &TRUNCATE).expect("cut");
+    k.client.attributes.setattr(ino, &TRUNCATE).expect("cut");
     assert!(!k.client.caching.hold_recalls().may_cache_attr_of(before, ino));
     let after = k.client.caching.since_but_changed(since);
     assert!(k.client.caching.hold_recalls().may_cache_attr_of(after, ino), "what the change brought");
@@ -179,7 +179,7 @@ fn attributes_from_before_an_own_change_are_not_cached() {
 fn the_absence_of_extended_attributes_is_cached_with_the_attributes() {
     let k = CachingClient::with(Fake::new(256, false));
     k.elsewhere("f");
-    let ino = k.client.lookup(DIR, b"f").expect("found").ino;
+    let ino = k.client.lookups.lookup(DIR, b"f").expect("found").ino;
     let looked = || {
         let reads = Arc::new(AtomicU64::new(0));
         let count = reads.clone();
@@ -187,26 +187,26 @@ fn the_absence_of_extended_attributes_is_cached_with_the_attributes() {
             count.fetch_add(1, Ordering::Relaxed);
             Ok(())
         });
-        assert_eq!(k.client.get_xattr(ino, b"user.x"), Err(Errno::ENODATA.into()));
-        assert_eq!(k.client.list_xattr(ino), Ok(vec![]));
+        assert_eq!(k.client.xattrs.get_xattr(ino, b"user.x"), Err(Errno::ENODATA.into()));
+        assert_eq!(k.client.xattrs.list_xattr(ino), Ok(vec![]));
         reads.load(Ordering::Relaxed) > 0
     };
     assert!(!looked(), "they came with the name");
-    k.client.setattr(ino, &TRUNCATE).expect("cut");
+    k.client.attributes.setattr(ino, &TRUNCATE).expect("cut");
     assert!(looked(), "a change of its own may have brought some");
     assert!(!looked(), "it had a look");
     k.recall(Recall::Attr { ino });
     assert!(looked());
-    k.client.getattr(ino).expect("attributes, asked for to be kept");
+    k.client.attributes.getattr(ino).expect("attributes, asked for to be kept");
     assert!(!looked());
     // The record is recalled while it is read.
-    k.client.setattr(ino, &TRUNCATE).expect("cut");
+    k.client.attributes.setattr(ino, &TRUNCATE).expect("cut");
     let server = k.server.clone();
     k.interceptor.once(OpKind::Read, move || {
         server.recalls.send(&[Recall::Attr { ino }]);
         Ok(())
     });
-    assert_eq!(k.client.get_xattr(ino, b"user.x"), Err(Errno::ENODATA.into()));
+    assert_eq!(k.client.xattrs.get_xattr(ino, b"user.x"), Err(Errno::ENODATA.into()));
     assert!(looked(), "what was read is not known to be so still");
 }
 
@@ -219,9 +219,9 @@ fn a_directory_becomes_known_by_failed_lookups() {
     assert_eq!(k.calls(|_| assert!(!k.finds("another"))), 0);
     assert!(k.finds("999"));
     // An own change.
-    assert_eq!(k.calls(|c| assert!(c.create(DIR, b"new", 0o600, OWNER, true).is_ok())), 1);
+    assert_eq!(k.calls(|c| assert!(c.files.create(DIR, b"new", 0o600, OWNER, true).is_ok())), 1);
     assert!(k.finds("new"));
-    k.client.unlink(DIR, b"new").expect("removed");
+    k.client.names.unlink(DIR, b"new").expect("removed");
     assert_eq!(k.calls(|_| assert!(!k.finds("new"))), 0);
     // A change by another client.
     k.elsewhere("other");
@@ -230,7 +230,7 @@ fn a_directory_becomes_known_by_failed_lookups() {
     k.recall(Recall::Names { ino: DIR });
     assert_eq!(k.calls(|_| assert!(!k.finds("none"))), 1);
     let long = [b'x'; 256];
-    assert_eq!(k.client.lookup(DIR, &long), Err(Errno::ENAMETOOLONG.into()));
+    assert_eq!(k.client.lookups.lookup(DIR, &long), Err(Errno::ENAMETOOLONG.into()));
 }
 
 /// Another client has just linked the old name's inode to the new name. Neither name goes then.
@@ -244,27 +244,31 @@ fn a_name_that_is_renamed_to_a_link_of_its_inode_still_exists() {
     // All names of the directory are known.
     (0..100).for_each(|i| assert!(!k.finds(&format!("no{i}"))));
     assert_eq!(k.calls(|_| assert!(!k.finds("another"))), 0);
-    let (server, ino) = (Arc::clone(&k.server), k.client.lookup(DIR, b"a").expect("found").ino);
+    let (server, ino) = (Arc::clone(&k.server), k.client.lookups.lookup(DIR, b"a").expect("found").ino);
     k.interceptor.once(OpKind::Call, move || {
         ask(&server, &Request::Link { ino, parent: OTHER, name: b"b" });
         server.recalls.send(&[Recall::Name { parent: OTHER, name: (*b"b").into() }]);
         Ok(())
     });
     let none = RenameFlags::empty();
-    k.client.rename((DIR, b"a"), (OTHER, b"b"), none, None, (None, None)).expect("nothing to do");
+    k.client.names.rename((DIR, b"a"), (OTHER, b"b"), none, None, (None, None)).expect("nothing to do");
     assert!(k.finds("a"));
     // A renamed name is gone, and known to be absent if the new name did not exist.
-    k.client.rename((DIR, b"a"), (OTHER, b"c"), none, None, (None, None)).expect("renamed");
+    k.client.names.rename((DIR, b"a"), (OTHER, b"c"), none, None, (None, None)).expect("renamed");
     assert!(!k.finds("a") && k.finds("c"));
-    k.client.rename((DIR, b"c"), (OTHER, b"d"), RenameFlags::NOREPLACE, None, (None, None)).expect("renamed");
+    k.client
+        .names
+        .rename((DIR, b"c"), (OTHER, b"d"), RenameFlags::NOREPLACE, None, (None, None))
+        .expect("renamed");
     assert_eq!(k.calls(|_| assert!(!k.finds("c"))), 0);
     // A whiteout takes the old name.
     let whiteout = Some(Owner { uid: 1, gid: 2 });
     assert!(k.finds("b"));
     k.client
+        .names
         .rename((DIR, b"b"), (OTHER, b"e"), RenameFlags::NOREPLACE, whiteout, (None, None))
         .expect("renamed");
-    assert_ne!(k.client.lookup(DIR, b"b").expect("a whiteout").ino, ino);
+    assert_ne!(k.client.lookups.lookup(DIR, b"b").expect("a whiteout").ino, ino);
 }
 
 #[test]
@@ -310,9 +314,9 @@ fn prefetched_entries_are_recalled() {
     // The first file is inode 2.
     k.recall(Recall::Attr { ino: 2 + 7 });
     assert_eq!(k.calls(|_| assert!(k.finds("7"))), 1);
-    k.client.unlink(DIR, b"8").expect("removed");
+    k.client.names.unlink(DIR, b"8").expect("removed");
     assert!(!k.finds("8"));
-    let ino = k.client.lookup(DIR, b"9").expect("found").ino;
+    let ino = k.client.lookups.lookup(DIR, b"9").expect("found").ino;
     assert!(k.client.caching.hold_recalls().may_cache_attr_of(since, ino));
 }
 
@@ -321,7 +325,7 @@ fn nothing_is_cached_after_the_session_has_ended() {
     let mut k = CachingClient::new();
     k.elsewhere("f");
     let since = k.client.caching.since();
-    let ino = k.client.lookup(DIR, b"f").expect("found").ino;
+    let ino = k.client.lookups.lookup(DIR, b"f").expect("found").ino;
     k.cancel.cancel();
     let obeys = k.obeys.replace(thread::spawn(|| {})).expect("a thread");
     obeys.join().expect("it ends");
@@ -333,10 +337,10 @@ fn nothing_is_cached_after_the_session_has_ended() {
 fn pages_are_current_while_the_server_recalls_them() {
     let k = CachingClient::new();
     k.elsewhere("f");
-    let ino = k.client.lookup(DIR, b"f").expect("found").ino;
+    let ino = k.client.lookups.lookup(DIR, b"f").expect("found").ino;
     let open = |handle| {
         let since = k.client.caching.since();
-        let attr = k.client.open(ino, false).expect("opened");
+        let attr = k.client.files.open(ino, false).expect("opened");
         k.client.caching.hold_recalls().opens_pages(since, &attr, handle)
     };
     assert!(!open(4));

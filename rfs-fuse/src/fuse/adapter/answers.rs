@@ -149,7 +149,7 @@ impl Adapter {
     /// directory or its extended attributes. The kernel invalidates them itself. But another thread
     /// may still hold an older reply, and would cache that.
     pub(super) fn refresh_after_change(&self, ino: u64, thread: u32) {
-        if self.settings.attr_timeout.is_zero() || !self.client.others_were_told(ino, thread) {
+        if self.settings.attr_timeout.is_zero() || !self.client.attributes.others_were_told(ino, thread) {
             return;
         }
         self.drop_attributes(ino);
@@ -209,7 +209,7 @@ impl Adapter {
 
     /// Has the kernel fetch attributes again if they differ from those that it has.
     pub(super) fn refresh(&self, attr: &Attr) {
-        if self.settings.attr_timeout.is_zero() || !self.client.differs_from_told(attr) {
+        if self.settings.attr_timeout.is_zero() || !self.client.attributes.differs_from_told(attr) {
             return;
         }
         self.drop_attributes(attr.ino);

@@ -29,7 +29,7 @@ impl Adapter {
         reply: ReplyAttr,
     ) {
         if let Some(handle) = handle
-            && let Err(e) = self.client.check_locks(ino.0, handle.0)
+            && let Err(e) = self.client.locks.check_locks(ino.0, handle.0)
         {
             return reply.error(self.errno("setattr", &e));
         }
@@ -64,8 +64,9 @@ impl Adapter {
         // Only an ACL needs this. The kernel has a flag for it, which fuser does not pass on.
         let drop_sgid = name.as_bytes() == ACCESS_ACL
             && !is_privileged(request)
-            && self.client.getattr(ino.0).is_ok_and(|attr| !in_group(request, attr.gid));
-        let set = |only_if| self.client.set_xattr(ino.0, name.as_bytes(), value, how, drop_sgid, only_if);
+            && self.client.attributes.getattr(ino.0).is_ok_and(|attr| !in_group(request, attr.gid));
+        let set =
+            |only_if| self.client.xattrs.set_xattr(ino.0, name.as_bytes(), value, how, drop_sgid, only_if);
         let set = match name.as_bytes().starts_with(ANY_ACL) {
             true => self.change_acl(request, set),
             false => set(None),
@@ -76,7 +77,7 @@ impl Adapter {
 
     /// Returns an extended attribute.
     pub(super) fn get_xattr(&self, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        match self.client.get_xattr(ino.0, name.as_bytes()) {
+        match self.client.xattrs.get_xattr(ino.0, name.as_bytes()) {
             Err(ClientError::Errno(rfs_proto::Errno::ENODATA))
                 if self.labels.are_unsupported(name.as_bytes()) =>
             {
@@ -88,7 +89,7 @@ impl Adapter {
 
     /// Returns the names of the extended attributes.
     pub(super) fn list_xattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let names = self.client.list_xattr(ino.0).map(|names| {
+        let names = self.client.xattrs.list_xattr(ino.0).map(|names| {
             // As on local file systems, only root sees names of this namespace.
             let shown = |name: &&[u8]| is_privileged(request) || !name.starts_with(b"trusted.");
             names.split_inclusive(|byte| *byte == 0).filter(shown).collect::<Vec<_>>().concat()
@@ -98,7 +99,7 @@ impl Adapter {
 
     /// Removes an extended attribute.
     pub(super) fn remove_xattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let remove = |only_if| self.client.remove_xattr(ino.0, name.as_bytes(), only_if);
+        let remove = |only_if| self.client.xattrs.remove_xattr(ino.0, name.as_bytes(), only_if);
         let removed = match name.as_bytes().starts_with(ANY_ACL) {
             true => match self.change_acl(request, remove) {
                 // The file has no ACL, which is the result that the caller wants.

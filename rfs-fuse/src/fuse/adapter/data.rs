@@ -69,7 +69,7 @@ impl Adapter {
                 self.handles.record_read(ino.0, request.unique(), (offset, size.into()));
             }
         }
-        if let Err(e) = self.client.check_locks(ino.0, handle.0).and_then(|()| self.hold_pages(ino.0)) {
+        if let Err(e) = self.client.locks.check_locks(ino.0, handle.0).and_then(|()| self.hold_pages(ino.0)) {
             return reply.error(self.errno("read", &e));
         }
         let failure_logged = Arc::clone(&self.failure_logged);
@@ -104,7 +104,7 @@ impl Adapter {
         (write_flags, flags): (WriteFlags, OpenFlags),
         reply: ReplyWrite,
     ) {
-        if let Err(e) = self.client.check_locks(ino.0, handle.0) {
+        if let Err(e) = self.client.locks.check_locks(ino.0, handle.0) {
             return reply.error(self.errno("write", &e));
         }
         let handle = Handle(handle.0);
@@ -191,7 +191,7 @@ impl Adapter {
         let Some(flags) = FallocateFlags::from_bits(mode as u32) else {
             return reply.error(Errno::EOPNOTSUPP);
         };
-        let checked = self.client.check_locks(ino.0, handle.0);
+        let checked = self.client.locks.check_locks(ino.0, handle.0);
         let done = checked.and_then(|()| self.client.fallocate(ino.0, offset, length, flags));
         let by = (!is_privileged(request)).then_some(request);
         let done = done.and_then(|_| self.drop_privileges(ino.0, by));
@@ -207,7 +207,7 @@ impl Adapter {
             _ => return reply.error(Errno::EINVAL),
         };
         let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
-        if self.settings.writeback && self.client.is_open_to_write(ino.0) {
+        if self.settings.writeback && self.client.files.is_open_to_write(ino.0) {
             // Dirty pages of the kernel are data, too.
             let client = Arc::clone(&self.client);
             let seek = move || match client.seek(ino.0, offset, what) {
@@ -232,8 +232,8 @@ impl Adapter {
         len: u64,
         reply: ReplyWrite,
     ) {
-        let checked = self.client.check_locks(from.0, handle.0);
-        let checked = checked.and_then(|()| self.client.check_locks(to.0, to_handle.0));
+        let checked = self.client.locks.check_locks(from.0, handle.0);
+        let checked = checked.and_then(|()| self.client.locks.check_locks(to.0, to_handle.0));
         let copied = checked.and_then(|()| self.client.copy((from.0, from_offset), (to.0, to_offset), len));
         let copied = copied.and_then(|bytes| {
             self.drop_privileges(to.0, (!is_privileged(request)).then_some(request))?;

@@ -37,7 +37,7 @@ impl Filesystem for Adapter {
     }
 
     fn will_release(&self) {
-        self.client.will_release();
+        self.client.locks.will_release();
     }
 
     fn init(&mut self, config: &mut KernelConfig) {
@@ -53,12 +53,12 @@ impl Filesystem for Adapter {
     }
 
     fn forget(&self, _: &Request, ino: INodeNo, nlookup: u64) {
-        self.client.forget(ino.0, nlookup);
+        self.client.lookups.forget(ino.0, nlookup);
     }
 
     fn getattr(&self, request: &Request, ino: INodeNo, reply: ReplyAttr) {
         let since = self.client.caching.since();
-        self.answer_attr("getattr", (since, request.pid()), self.client.getattr(ino.0), reply);
+        self.answer_attr("getattr", (since, request.pid()), self.client.attributes.getattr(ino.0), reply);
     }
 
     fn setattr(
@@ -90,7 +90,7 @@ impl Filesystem for Adapter {
     }
 
     fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
-        match self.client.readlink(ino.0) {
+        match self.client.names.readlink(ino.0) {
             Ok(target) => reply.data(&target),
             Err(e) => reply.error(self.inode_errno("readlink", &e)),
         }
@@ -108,7 +108,7 @@ impl Filesystem for Adapter {
     ) {
         let _arrival = self.client.caching.arrival();
         let query = self.name_query(request, parent, name);
-        let made = self.client.mknod(parent.0, name.as_bytes(), mode, rdev, creator(request, umask));
+        let made = self.client.names.mknod(parent.0, name.as_bytes(), mode, rdev, creator(request, umask));
         self.answer_creation("mknod", &query, made, reply);
     }
 
@@ -123,18 +123,18 @@ impl Filesystem for Adapter {
     ) {
         let _arrival = self.client.caching.arrival();
         let query = self.name_query(request, parent, name);
-        let made = self.client.mkdir(parent.0, name.as_bytes(), mode & 0o7777, creator(request, umask));
+        let made = self.client.names.mkdir(parent.0, name.as_bytes(), mode & 0o7777, creator(request, umask));
         self.answer_creation("mkdir", &query, made, reply);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let removed = self.client.unlink(parent.0, name.as_bytes());
+        let removed = self.client.names.unlink(parent.0, name.as_bytes());
         self.refresh_after_change(parent.0, request.pid());
         self.answer_removal("unlink", request.pid(), removed, reply);
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let removed = self.client.rmdir(parent.0, name.as_bytes());
+        let removed = self.client.names.rmdir(parent.0, name.as_bytes());
         self.refresh_after_change(parent.0, request.pid());
         self.answer_removal("rmdir", request.pid(), removed, reply);
     }
@@ -150,7 +150,7 @@ impl Filesystem for Adapter {
         let _arrival = self.client.caching.arrival();
         let query = self.name_query(request, parent, link_name);
         let target = target.as_os_str().as_bytes();
-        let made = self.client.symlink(parent.0, link_name.as_bytes(), target, creator(request, 0));
+        let made = self.client.names.symlink(parent.0, link_name.as_bytes(), target, creator(request, 0));
         self.answer_creation("symlink", &query, made, reply);
     }
 
@@ -170,7 +170,7 @@ impl Filesystem for Adapter {
     fn link(&self, request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
         let _arrival = self.client.caching.arrival();
         let mut query = self.name_query(request, newparent, newname);
-        let made = self.client.link(ino.0, newparent.0, newname.as_bytes());
+        let made = self.client.names.link(ino.0, newparent.0, newname.as_bytes());
         query.since = self.client.caching.since_but_changed(query.since);
         self.answer_creation("link", &query, made, reply);
     }
@@ -230,9 +230,9 @@ impl Filesystem for Adapter {
 
     fn flush(&self, _: &Request, ino: INodeNo, handle: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
         self.client.pages.used(ino.0, handle.0);
-        self.client.may_close(ino.0, handle.0);
-        let flushed = self.client.flush(ino.0);
-        let unlocked = self.client.unlock_owner(ino.0, owner.0);
+        self.client.locks.may_close(ino.0, handle.0);
+        let flushed = self.client.files.flush(ino.0);
+        let unlocked = self.client.locks.unlock_owner(ino.0, owner.0);
         self.answer_result("flush", flushed.and(unlocked), reply);
     }
 
@@ -240,7 +240,7 @@ impl Filesystem for Adapter {
         let Some(wanted) = lock_request(ino, by, lock) else {
             return reply.error(Errno::EINVAL);
         };
-        match self.client.test_lock(&wanted) {
+        match self.client.locks.test_lock(&wanted) {
             Ok(None) => reply.locked(lock.start, lock.end, convert::F_UNLCK, 0),
             Ok(Some(_)) => self.locks.confirm(wanted, RefusedLock::Test(lock, reply)),
             Err(e) => reply.error(self.errno("getlk", &e)),
@@ -260,11 +260,11 @@ impl Filesystem for Adapter {
             return reply.error(Errno::EINVAL);
         };
         if wanted.kind == LockKind::Unlock {
-            return self.answer_result("setlk", self.client.unlock(&wanted), reply);
+            return self.answer_result("setlk", self.client.locks.unlock(&wanted), reply);
         }
         let failed = match sleep {
             true => self.locks.lock_waiting(wanted, request.pid(), reply).err(),
-            false => match self.client.lock(&wanted, None) {
+            false => match self.client.locks.lock(&wanted, None) {
                 Ok(asked) => {
                     self.locks.answer(wanted, asked != LockOutcome::Locked { void: false }, reply);
                     None
@@ -282,14 +282,15 @@ impl Filesystem for Adapter {
     }
 
     fn release(&self, _: &Request, ino: INodeNo, handle: FileHandle, reply: ReplyEmpty) {
-        let unlocked = self.client.unlock_handle(ino.0, handle.0);
+        let unlocked = self.client.locks.unlock_handle(ino.0, handle.0);
         self.handles.close(ino.0, Handle(handle.0));
-        let closed = self.client.close(ino.0);
+        let closed = self.client.files.close(ino.0);
         self.answer_result("release", closed.and(unlocked), reply);
     }
 
     fn fsync(&self, _: &Request, ino: INodeNo, handle: FileHandle, reply: ReplyEmpty) {
-        let synced = self.client.check_locks(ino.0, handle.0).and_then(|()| self.client.fsync(ino.0));
+        let synced =
+            self.client.locks.check_locks(ino.0, handle.0).and_then(|()| self.client.files.fsync(ino.0));
         self.answer_result("fsync", synced, reply);
     }
 
@@ -358,7 +359,7 @@ impl Filesystem for Adapter {
 
     fn releasedir(&self, _: &Request, ino: INodeNo, handle: FileHandle, reply: ReplyEmpty) {
         if !self.kernel.barrier().intercept_releasedir(handle) {
-            self.client.closed_listing(ino.0, handle.0);
+            self.client.directories.closed_listing(ino.0, handle.0);
         }
         reply.ok();
     }
@@ -379,7 +380,7 @@ impl Filesystem for Adapter {
     }
 
     fn statfs(&self, _: &Request, reply: ReplyStatfs) {
-        match self.client.statfs() {
+        match self.client.export.statfs() {
             Ok(t) => reply.statfs(
                 t.blocks,
                 t.blocks_free,

@@ -39,12 +39,12 @@ impl Adapter {
         };
         let unseen =
             how == ListingUse::Keep && !OFlags::from_bits_retain(flags as u32).contains(OFlags::NOATIME);
-        let read = if unseen { self.client.will_list(ino.0) } else { Ok(false) };
+        let read = if unseen { self.client.access_times.will_list(ino.0) } else { Ok(false) };
         match read {
             Ok(true) => self.drop_attributes(ino.0),
             Ok(false) => {}
             Err(e) => {
-                self.client.closed_listing(ino.0, handle);
+                self.client.directories.closed_listing(ino.0, handle);
                 return reply.error(self.inode_errno("opendir", &e));
             }
         }
@@ -72,8 +72,8 @@ impl Adapter {
     }
 
     pub(super) fn list(&self, (ino, handle): (INodeNo, FileHandle), offset: u64, mut reply: ReplyDirectory) {
-        self.client.lists_through(ino.0, handle.0);
-        let page = match self.client.readdir(ino.0, offset.saturating_sub(DOTS), PLAIN_ENTRIES) {
+        self.client.directories.lists_through(ino.0, handle.0);
+        let page = match self.client.directories.readdir(ino.0, offset.saturating_sub(DOTS), PLAIN_ENTRIES) {
             Ok(page) => page,
             Err(e) => return reply.error(self.errno("readdir", &e)),
         };
@@ -102,16 +102,16 @@ impl Adapter {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        self.client.lists_through(ino.0, handle.0);
+        self.client.directories.lists_through(ino.0, handle.0);
         let _arrival = self.client.caching.arrival();
         let since = self.client.caching.since();
-        let listed = self.client.readdir(ino.0, offset.saturating_sub(DOTS), PLUS_ENTRIES);
-        let (page, own) = match listed.and_then(|page| Ok((page, self.client.getattr(ino.0)?))) {
+        let listed = self.client.directories.readdir(ino.0, offset.saturating_sub(DOTS), PLUS_ENTRIES);
+        let (page, own) = match listed.and_then(|page| Ok((page, self.client.attributes.getattr(ino.0)?))) {
             Ok(found) => found,
             Err(e) => return reply.error(self.errno("readdirplus", &e)),
         };
         if offset == 0
-            && let Err(e) = self.client.reads_directory(&own)
+            && let Err(e) = self.client.access_times.reads_directory(&own)
         {
             return reply.error(self.errno("readdirplus", &e));
         }
@@ -135,10 +135,10 @@ impl Adapter {
             let query = NameQuery { since, parent: ino.0, name: &entry.name, thread: request.pid() };
             let ttl = self.lifetimes.of_both(&guard, &query, &entry.attr);
             if reply.add(INodeNo(entry.attr.ino), next, name, &ttl, &attr, GENERATION) {
-                self.client.forget(entry.attr.ino, 1);
+                self.client.lookups.forget(entry.attr.ino, 1);
                 break;
             }
-            self.client.told(&entry.attr, request.pid());
+            self.client.attributes.told(&entry.attr, request.pid());
         }
         reply.ok();
     }

@@ -23,9 +23,9 @@ impl Adapter {
         let query = self.name_query(request, parent, name);
         // open_by_handle_at(2) and NFS look these two names up.
         let found = match name.as_bytes() {
-            b"." => self.client.lookup_number(parent.0),
-            b".." => self.client.lookup_parent(parent.0),
-            name => match self.client.lookup(parent.0, name) {
+            b"." => self.client.lookups.lookup_number(parent.0),
+            b".." => self.client.lookups.lookup_parent(parent.0),
+            name => match self.client.lookups.lookup(parent.0, name) {
                 Err(ClientError::Errno(rfs_proto::Errno::ENOENT)) => self.create_after_walk(&query),
                 // The directory was removed. For a caller that is about to create a file, the
                 // kernel would not walk the path again.
@@ -96,7 +96,7 @@ impl Adapter {
         let Some(cached) = self.cached_names(request.pid(), from, to, exchange) else {
             return reply.error(Errno::ESTALE);
         };
-        let renamed = self.client.rename(from, to, others, whiteout, cached);
+        let renamed = self.client.names.rename(from, to, others, whiteout, cached);
         if renamed.is_ok() && !self.settings.entry_timeout.is_zero() {
             // The kernel is about to move entries that may be of other inodes.
             if cached.0.is_none() {
@@ -129,7 +129,7 @@ impl Adapter {
         // the file if it has disappeared (`create_after_walk`).
         let exclusive = OFlags::from_bits_retain(flags as u32).contains(OFlags::EXCL);
         let by = creator(request, umask);
-        let create = || self.client.create(parent.0, name.as_bytes(), mode & 0o7777, by, true);
+        let create = || self.client.files.create(parent.0, name.as_bytes(), mode & 0o7777, by, true);
         let tries = match exclusive {
             true => 1,
             false if self.retries.is_sent_back(query.thread) => MAX_CREATES_AFTER_WALK,

@@ -63,11 +63,11 @@ impl Adapter {
     /// # Errors
     /// ESTALE sends the thread back if the kernel may have used a stale name.
     pub(super) fn open_file(&self, ino: u64, write: bool, thread: u32) -> Result<Attr, ClientError> {
-        let known = self.client.is_open(ino);
-        let attr = self.client.open(ino, write)?;
+        let known = self.client.files.is_open(ino);
+        let attr = self.client.files.open(ino, write)?;
         if attr.nlink == 0 && !known && self.recalls.are_late() && self.retries.send_back(thread, None) {
             // An unlinked file: the kernel may have used a stale name.
-            self.client.close(ino)?;
+            self.client.files.close(ino)?;
             return Err(ClientError::Errno(rfs_proto::Errno::ESTALE));
         }
         // With `writeback` only this mount changes the file, so the kernel's attributes are
@@ -100,14 +100,14 @@ impl Adapter {
             return absent();
         };
         for _ in 0..MAX_CREATES_AFTER_WALK {
-            match self.client.mknod(parent, &name, REGULAR | perm, 0, by) {
+            match self.client.names.mknod(parent, &name, REGULAR | perm, 0, by) {
                 Err(ClientError::Errno(rfs_proto::Errno::EEXIST)) => {}
                 made => {
                     self.refresh_after_change(parent, query.thread);
                     return made;
                 }
             }
-            match self.client.lookup(parent, &name) {
+            match self.client.lookups.lookup(parent, &name) {
                 Err(ClientError::Errno(rfs_proto::Errno::ENOENT)) => {}
                 found => return found,
             }
@@ -120,7 +120,7 @@ impl Adapter {
         let flags = OFlags::from_bits_retain(flags as u32);
         let reads = flags & OFlags::ACCMODE != OFlags::WRONLY && !flags.contains(OFlags::NOATIME);
         let unseen = how.contains(FopenFlags::FOPEN_KEEP_CACHE) && !flags.contains(OFlags::DIRECT);
-        if reads && self.client.will_read(attr, unseen) {
+        if reads && self.client.access_times.will_read(attr, unseen) {
             self.drop_attributes(attr.ino);
         }
     }
@@ -128,29 +128,29 @@ impl Adapter {
     /// Returns true if a file may have a capability that a write has to clear. Kernels ask this
     /// before a write, too.
     pub(super) fn may_have_capability(&self, ino: u64) -> bool {
-        self.client.privileges(ino).map_or(true, |(_, marks)| marks.contains(Marks::CAPABILITY))
+        self.client.attributes.privileges(ino).map_or(true, |(_, marks)| marks.contains(Marks::CAPABILITY))
     }
 
     /// Clears rights of a written file: suid and sgid if the writer `by` has no right to leave
     /// them, and capabilities if the write bypassed the page cache. For cached writes, the kernel
     /// clears capabilities.
     pub(super) fn drop_privileges(&self, ino: u64, by: Option<&Request>) -> Result<(), ClientError> {
-        let (perm, marks) = self.client.privileges(ino)?;
+        let (perm, marks) = self.client.attributes.privileges(ino)?;
         let by = by.filter(|_| perm & (SUID | SGID) != 0);
         let mut changed = None;
         if by.is_some() && lends_rights(perm) {
             let changes = SetAttr { drop_privileges: true, ..SetAttr::default() };
-            changed = Some(self.client.setattr(ino, &changes)?);
+            changed = Some(self.client.attributes.setattr(ino, &changes)?);
         } else if marks.contains(Marks::CAPABILITY) {
-            self.client.drop_capability(ino)?;
+            self.client.xattrs.drop_capability(ino)?;
         }
         if let Some(by) = by {
-            let attr = changed.map_or_else(|| self.client.getattr(ino), Ok)?;
+            let attr = changed.map_or_else(|| self.client.attributes.getattr(ino), Ok)?;
             changed = self.drop_sgid_of_other_group(&attr, by)?.or(changed);
         }
         if let Some(attr) = changed {
             self.refresh(&attr);
-            self.client.told(&attr, 0);
+            self.client.attributes.told(&attr, 0);
         }
         Ok(())
     }
@@ -166,7 +166,7 @@ impl Adapter {
             return Ok(None);
         }
         let changes = SetAttr { perm: Some(attr.perm & !SGID), ..SetAttr::default() };
-        self.client.setattr(attr.ino, &changes).map(Some)
+        self.client.attributes.setattr(attr.ino, &changes).map(Some)
     }
 }
 

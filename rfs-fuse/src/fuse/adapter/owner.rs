@@ -107,29 +107,29 @@ impl Adapter {
         // With `writeback` no other mount changes owners, and the kernel sets times as it writes
         // back.
         if is_privileged(request) || self.settings.writeback {
-            return self.client.setattr(ino, changes);
+            return self.client.attributes.setattr(ino, changes);
         }
         if is_empty(changes) {
             return self.set_no_attribute(request, ino);
         }
         if !takes_owner(changes) {
-            return self.client.setattr(ino, changes);
+            return self.client.attributes.setattr(ino, changes);
         }
         // Setting sgid requires membership in the file's group. Giving a file to a user requires a
         // capability.
         let is_plain = changes.perm.is_none_or(|perm| perm & SGID == 0) && changes.uid.is_none();
         if is_plain {
             let only_if = Some(presumed_owner(request, changes));
-            match self.client.setattr(ino, &SetAttr { only_if, ..*changes }) {
+            match self.client.attributes.setattr(ino, &SetAttr { only_if, ..*changes }) {
                 Err(ClientError::Errno(Errno::EPERM)) => {}
                 done => return done,
             }
         }
         for _ in 0..TRIES {
-            let attr = self.client.getattr(ino)?;
+            let attr = self.client.attributes.getattr(ino)?;
             let only_if = Some(ExpectedOwner { uid: attr.uid, gid: Some(attr.gid) });
             let permitted = SetAttr { only_if, ..permitted(request, &attr, changes)? };
-            match self.client.setattr(ino, &permitted) {
+            match self.client.attributes.setattr(ino, &permitted) {
                 Err(ClientError::Errno(Errno::EPERM)) => {}
                 done => return done,
             }
@@ -141,17 +141,18 @@ impl Adapter {
     /// no error, because it may belong to a write, which clears suid itself. A write by root leaves
     /// suid, so root does not clear it here either.
     fn set_no_attribute(&self, request: &Request, ino: u64) -> Result<Attr, ClientError> {
-        let attr = self.client.getattr(ino)?;
+        let attr = self.client.attributes.getattr(ino)?;
         let nothing = SetAttr::default();
         let has_privileges = attr.kind != FileKind::Directory && lends_rights(attr.perm);
         if has_privileges && request.uid() == attr.uid {
             let only_if = Some(ExpectedOwner { uid: attr.uid, gid: None });
-            match self.client.setattr(ino, &SetAttr { drop_privileges: true, only_if, ..nothing }) {
+            match self.client.attributes.setattr(ino, &SetAttr { drop_privileges: true, only_if, ..nothing })
+            {
                 Err(ClientError::Errno(Errno::EPERM)) => {}
                 done => return done,
             }
         }
-        self.client.setattr(ino, &nothing)
+        self.client.attributes.setattr(ino, &nothing)
     }
 
     /// Changes an ACL, which only the owner may do.

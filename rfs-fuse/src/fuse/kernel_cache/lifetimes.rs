@@ -78,7 +78,7 @@ impl Lifetimes {
         reply: ReplyEntry,
     ) {
         let guard = client.caching.hold_recalls();
-        client.told(attr, query.thread);
+        client.attributes.told(attr, query.thread);
         let (attr_ttl, entry_ttl) = self.of(&guard, query, attr);
         reply.entry_with_ttls(&attr_ttl, &entry_ttl, &convert::attr(attr), GENERATION);
     }
@@ -108,7 +108,7 @@ impl Lifetimes {
         reply: ReplyAttr,
     ) {
         let guard = client.caching.hold_recalls();
-        client.told(attr, thread);
+        client.attributes.told(attr, thread);
         let ttl = upto(self.attr, guard.may_cache(since, attr));
         reply.attr(&ttl, &convert::attr(attr));
     }
@@ -122,7 +122,7 @@ impl Lifetimes {
         (handle, flags): (FileHandle, FopenFlags),
         reply: ReplyCreate,
     ) {
-        client.told(attr, query.thread);
+        client.attributes.told(attr, query.thread);
         let ttl = self.of_both(guard, query, attr);
         reply.created(&ttl, &convert::attr(attr), GENERATION, handle, flags);
     }

@@ -415,14 +415,14 @@ impl Shared {
 
     /// Waits until the locks of a file are released, if its last close has returned.
     fn await_releases(&self, ino: u64) {
-        if !self.client.may_be_closed(ino) {
+        if !self.client.locks.may_be_closed(ino) {
             return;
         }
         if !self.kernel.barrier().pass() {
             log::debug!("cannot wait for queued releases of inode {ino}");
         }
         for _ in 0..PAUSES {
-            if !self.client.is_unlocking(ino) || self.stopping.load(Ordering::Relaxed) {
+            if !self.client.locks.is_unlocking(ino) || self.stopping.load(Ordering::Relaxed) {
                 return;
             }
             thread::sleep(PAUSE);
@@ -466,7 +466,8 @@ impl Shared {
                 return outcome;
             }
             let expires = self.kernel.expires_names();
-            let may_drop = || self.client.getattr(ino).is_ok_and(|attr| attr.kind != FileKind::Directory);
+            let may_drop =
+                || self.client.attributes.getattr(ino).is_ok_and(|attr| attr.kind != FileKind::Directory);
             for (parent, name) in &new {
                 let told = match expires {
                     true => self.kernel.expire_name(*parent, name),

@@ -113,7 +113,7 @@ impl Shared {
                     queue.idle -= 1;
                 }
             };
-            if let Err(e) = self.client.confirm_locks(wanted.ino) {
+            if let Err(e) = self.client.locks.confirm_locks(wanted.ino) {
                 log::debug!("locks of inode {} are not confirmed: {e}", wanted.ino);
             }
             self.repeat_refused(&wanted, refused);
@@ -122,12 +122,12 @@ impl Shared {
 
     fn repeat_refused(&self, wanted: &LockRequest, refused: RefusedLock) {
         match refused {
-            RefusedLock::Lock(reply) => match self.client.lock(wanted, None) {
+            RefusedLock::Lock(reply) => match self.client.locks.lock(wanted, None) {
                 Ok(LockOutcome::Locked { void: false }) => reply.ok(),
                 Ok(_) => drop_pages(&self.client, &self.kernel, wanted, reply),
                 Err(e) => reply.error(convert::errno(e.errno())),
             },
-            RefusedLock::Test(lock, reply) => match self.client.test_lock(wanted) {
+            RefusedLock::Test(lock, reply) => match self.client.locks.test_lock(wanted) {
                 Ok(None) => reply.locked(lock.start, lock.end, convert::F_UNLCK, 0),
                 Ok(Some(held)) => {
                     let typ = if held.exclusive { convert::F_WRLCK } else { convert::F_RDLCK };

@@ -31,8 +31,8 @@ impl Shared {
     /// Withdraws a request whose grant no thread could receive.
     pub(super) fn withdraw(&self, ticket: u64) {
         let Some(Waiter { wanted, reply, .. }) = self.take(ticket) else { return };
-        if !matches!(self.client.stop_waiting(ticket), Ok(true)) {
-            self.client.unlock(&wanted).ok();
+        if !matches!(self.client.locks.stop_waiting(ticket), Ok(true)) {
+            self.client.locks.unlock(&wanted).ok();
         }
         reply.error(Errno::ENOLCK);
     }
@@ -40,7 +40,7 @@ impl Shared {
     /// Receives grants and answers waiters, until the session or the mount ends.
     pub(super) fn receive_grants(&self, cancel: &Cancel) {
         let end = loop {
-            match self.client.grants(cancel) {
+            match self.client.locks.grants(cancel) {
                 Ok(Some(granted)) => granted.into_iter().for_each(|granted| self.granted(granted)),
                 // The server has restarted, or the session is new. It does not know the waiters.
                 Ok(None) => self.repeat_requests(),
@@ -73,20 +73,20 @@ impl Shared {
             heard.map(|(&ticket, waiter)| (ticket, waiter.wanted)).collect()
         };
         for (ticket, wanted) in all {
-            let asked = self.client.lock(&wanted, Some(ticket));
+            let asked = self.client.locks.lock(&wanted, Some(ticket));
             if let Ok(LockOutcome::Queued) = asked {
                 // If the waiter was interrupted meanwhile, the server did not know the request. The
                 // request is withdrawn now.
                 let waits = self.state.lock().waiters.contains_key(&ticket);
-                if !waits && !matches!(self.client.stop_waiting(ticket), Ok(true)) {
-                    self.client.unlock(&wanted).ok();
+                if !waits && !matches!(self.client.locks.stop_waiting(ticket), Ok(true)) {
+                    self.client.locks.unlock(&wanted).ok();
                 }
                 continue;
             }
             let Some(Waiter { wanted, reply, .. }) = self.take(ticket) else {
                 // The waiter was interrupted.
                 if asked.is_ok() {
-                    self.client.unlock(&wanted).ok();
+                    self.client.locks.unlock(&wanted).ok();
                 }
                 continue;
             };
@@ -108,7 +108,7 @@ impl Shared {
             return log::debug!("a grant of a lock without a waiter");
         };
         drop(state);
-        match self.client.granted(&wanted, outcome) {
+        match self.client.locks.granted(&wanted, outcome) {
             Ok(true) => self.drop_pages(&wanted, reply),
             Ok(false) => reply.ok(),
             Err(e) => reply.error(convert::errno(e.errno())),

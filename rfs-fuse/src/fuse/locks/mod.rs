@@ -82,7 +82,7 @@ impl Locks {
             state.rounds
         };
         let asked = loop {
-            let asked = self.shared.client.lock(&wanted, Some(ticket));
+            let asked = self.shared.client.locks.lock(&wanted, Some(ticket));
             if !matches!(asked, Ok(LockOutcome::Queued)) || self.shared.waits(ticket, &mut rounds) {
                 break asked;
             }
@@ -117,7 +117,7 @@ impl Locks {
         }
         if let Err(e) = self.start_poller() {
             log::error!("cannot start a thread for locks: {e}");
-            self.shared.client.unlock(&lock).ok();
+            self.shared.client.locks.unlock(&lock).ok();
             return reply.error(Errno::ENOLCK);
         }
         self.shared.state.lock().stale.push((lock, reply));

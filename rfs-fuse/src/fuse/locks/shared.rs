@@ -79,7 +79,7 @@ pub(super) fn drop_pages(client: &Client, kernel: &KernelLink, lock: &LockReques
     // Pages and attributes. If that fails, stale pages remain, so the lock is not granted.
     if let Err(e) = kernel.drop_inode(lock.ino, Part::PagesFrom(0)) {
         log::warn!("cannot drop the pages of inode {}: {e}", lock.ino);
-        client.unlock(lock).ok();
+        client.locks.unlock(lock).ok();
         return reply.error(Errno::EIO);
     }
     reply.ok();

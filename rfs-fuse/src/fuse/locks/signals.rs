@@ -44,7 +44,7 @@ impl Shared {
             for Polled { ticket, tid, insists } in polled {
                 if signals.entry(ticket).or_default().interrupt(tid) {
                     self.interrupt(ticket);
-                } else if insists && let Err(e) = self.client.insist(ticket) {
+                } else if insists && let Err(e) = self.client.locks.insist(ticket) {
                     log::debug!("cannot insist on a lock: {e}");
                 }
             }
@@ -82,7 +82,7 @@ impl Shared {
         if !self.state.lock().waiters.contains_key(&ticket) {
             return;
         }
-        match self.client.stop_waiting(ticket) {
+        match self.client.locks.stop_waiting(ticket) {
             Ok(true) => {
                 if let Some(waiter) = self.take(ticket) {
                     waiter.reply.error(Errno::EINTR);

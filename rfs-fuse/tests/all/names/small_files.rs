@@ -64,9 +64,12 @@ fn many_over(over: Over, names: u64) {
     };
     let by = Creator { uid: 0, gid: 0, umask: 0 };
     let client = connect();
-    let directory = client.mkdir(ROOT_INO, b"many", 0o755, by).expect("made").ino;
+    let directory = client.names.mkdir(ROOT_INO, b"many", 0o755, by).expect("made").ino;
     let make = |name: &str| {
-        client.mknod(directory, name.as_bytes(), 0o100_644, 0, by).map(|attr| client.forget(attr.ino, 1))
+        client
+            .names
+            .mknod(directory, name.as_bytes(), 0o100_644, 0, by)
+            .map(|attr| client.lookups.forget(attr.ino, 1))
     };
     thread::scope(|scope| {
         for part in 0..2 {
@@ -87,7 +90,7 @@ fn many_over(over: Over, names: u64) {
                 let name = |n: u64| format!("restless{}", n % RESTLESS);
                 make(&name(round)).expect("made");
                 if round >= 10 {
-                    client.unlink(directory, name(round - 10).as_bytes()).expect("removed");
+                    client.names.unlink(directory, name(round - 10).as_bytes()).expect("removed");
                 }
                 round += 1;
                 changes.store(round, Ordering::Relaxed);

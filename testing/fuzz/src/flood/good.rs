@@ -49,7 +49,8 @@ impl Client {
         let mut files = Vec::new();
         for number in 0..FILES {
             let name = format!("good-{number}");
-            let attr = client.create(ROOT_INO, name.as_bytes(), 0o600, BY, true).map_err(failed("create"))?;
+            let attr =
+                client.files.create(ROOT_INO, name.as_bytes(), 0o600, BY, true).map_err(failed("create"))?;
             client.write(attr.ino, 0, &[0; BLOCKS * BLOCK]).map_err(failed("write"))?;
             files.push((attr.ino, [0; BLOCKS]));
         }
@@ -77,9 +78,9 @@ impl Client {
         let checked = self.random.usize(..FILES);
         self.check(checked)?;
         if self.random.u8(..8) == 0 {
-            self.timed("mkdir", |client| client.mkdir(ROOT_INO, b"directory", 0o700, BY))?;
-            self.timed("lookup", |client| client.lookup(ROOT_INO, b"directory"))?;
-            self.timed("rmdir", |client| client.rmdir(ROOT_INO, b"directory"))?;
+            self.timed("mkdir", |client| client.names.mkdir(ROOT_INO, b"directory", 0o700, BY))?;
+            self.timed("lookup", |client| client.lookups.lookup(ROOT_INO, b"directory"))?;
+            self.timed("rmdir", |client| client.names.rmdir(ROOT_INO, b"directory"))?;
         }
         Ok(())
     }
@@ -111,8 +112,8 @@ impl Client {
         (0..FILES).try_for_each(|file| self.check(file))?;
         for number in 0..FILES {
             let (ino, name) = (self.files[number].0, format!("good-{number}"));
-            self.timed("unlink", |client| client.unlink(ROOT_INO, name.as_bytes()))?;
-            self.timed("close", |client| client.close(ino))?;
+            self.timed("unlink", |client| client.names.unlink(ROOT_INO, name.as_bytes()))?;
+            self.timed("close", |client| client.files.close(ino))?;
         }
         Ok(self.did)
     }

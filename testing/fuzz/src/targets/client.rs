@@ -179,7 +179,7 @@ impl Source for Honest {
 fn call_operations(client: &Client) {
     let by = Creator { uid: 1, gid: 1, umask: 0o022 };
     let inode = |attr: std::result::Result<Attr, ClientError>| attr.map_or(2, |attr| attr.ino);
-    let file = inode(client.create(ROOT_INO, b"file", 0o644, by, true));
+    let file = inode(client.files.create(ROOT_INO, b"file", 0o644, by, true));
     let mut buffer = Vec::new();
     let _ = client.write(file, 0, &[7; 300]);
     let _ = client.write(file, 6000, &[8; 100]);
@@ -187,28 +187,29 @@ fn call_operations(client: &Client) {
     for (offset, len) in [(0, 100), (250, 100), (5990, 200), (1 << 40, 10)] {
         let _ = client.read(file, offset, len, &mut buffer, |_| ());
     }
-    let _ = client.getattr(file);
+    let _ = client.attributes.getattr(file);
     for target in [Seek::Data, Seek::Hole] {
         let _ = client.seek(file, 10, target);
     }
     let _ = client.fallocate(file, 4096, 9000, FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE);
-    let other = inode(client.mkdir(ROOT_INO, b"directory", 0o755, by));
-    let copy = inode(client.create(other, b"copy", 0o600, by, false));
+    let other = inode(client.names.mkdir(ROOT_INO, b"directory", 0o755, by));
+    let copy = inode(client.files.create(other, b"copy", 0o600, by, false));
     let _ = client.copy((file, 0), (copy, 100), 5000);
     let size = SetAttr { size: Some(50), mtime: Some(SetTime::Now), ..SetAttr::default() };
-    let _ = client.setattr(file, &size);
+    let _ = client.attributes.setattr(file, &size);
     let _ = client.read(file, 0, 100, &mut buffer, |_| ());
-    let _ = client.set_xattr(file, b"user.a", &[5; 40], XattrSet::Any, false, None);
-    let _ = client.get_xattr(file, b"user.a");
-    let _ = client.list_xattr(file);
-    let _ = client.remove_xattr(file, b"user.a", None);
-    let _ = client.symlink(other, b"link", b"../file", by).map(|attr| client.readlink(attr.ino));
-    let _ = client.link(file, other, b"second");
-    let _ = client.rename((ROOT_INO, b"file"), (other, b"third"), RenameFlags::empty(), None, (None, None));
-    let _ = client.lookup(other, b"third");
+    let _ = client.xattrs.set_xattr(file, b"user.a", &[5; 40], XattrSet::Any, false, None);
+    let _ = client.xattrs.get_xattr(file, b"user.a");
+    let _ = client.xattrs.list_xattr(file);
+    let _ = client.xattrs.remove_xattr(file, b"user.a", None);
+    let _ = client.names.symlink(other, b"link", b"../file", by).map(|attr| client.names.readlink(attr.ino));
+    let _ = client.names.link(file, other, b"second");
+    let _ =
+        client.names.rename((ROOT_INO, b"file"), (other, b"third"), RenameFlags::empty(), None, (None, None));
+    let _ = client.lookups.lookup(other, b"third");
     let mut cookie = 0;
     for _ in 0..4 {
-        let Ok(page) = client.readdir(other, cookie, 2) else { break };
+        let Ok(page) = client.directories.readdir(other, cookie, 2) else { break };
         let Some(last) = page.entries.last() else { break };
         cookie = last.cookie;
     }
@@ -221,17 +222,17 @@ fn call_operations(client: &Client) {
         range: LockRange { first: 0, last: 9 },
         pid: 1,
     };
-    let _ = client.lock(&wanted, None);
-    let _ = client.test_lock(&LockRequest { owner: 2, ..wanted });
-    let _ = client.unlock_owner(file, 1);
-    let _ = (client.statfs(), client.server_stats());
-    let _ = client.fsync(file);
+    let _ = client.locks.lock(&wanted, None);
+    let _ = client.locks.test_lock(&LockRequest { owner: 2, ..wanted });
+    let _ = client.locks.unlock_owner(file, 1);
+    let _ = (client.export.statfs(), client.export.server_stats());
+    let _ = client.files.fsync(file);
     for ino in [copy, file] {
-        let _ = client.close(ino);
+        let _ = client.files.close(ino);
     }
-    let _ = client.unlink(other, b"third");
-    let _ = client.rmdir(ROOT_INO, b"directory");
-    client.forget(file, 2);
+    let _ = client.names.unlink(other, b"third");
+    let _ = client.names.rmdir(ROOT_INO, b"directory");
+    client.lookups.forget(file, 2);
 }
 
 fn run(server: Arc<dyn Remote>, keeps: bool) {

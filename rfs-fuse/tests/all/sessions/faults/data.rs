@@ -53,7 +53,8 @@ fn read(client: &Client, ino: u64, first: usize, blocks: usize) -> Result<Vec<u8
 fn work(client: &Client, number: usize, seed: u64) -> (File, usize) {
     let mut random = Chance::new(seed ^ (number as u64) << 32);
     let name = format!("file-{number}");
-    let ino = client.create(ROOT_INO, name.as_bytes(), 0o600, BY, true).expect("calls have no faults").ino;
+    let ino =
+        client.files.create(ROOT_INO, name.as_bytes(), 0o600, BY, true).expect("calls have no faults").ino;
     let mut file = File { ino, blocks: vec![vec![0]; BLOCKS] };
     // Repeats until the whole file exists, because later steps rely on its size.
     while client.write(ino, 0, &[0; BLOCKS * BLOCK]).is_err() {}
@@ -99,9 +100,9 @@ fn run(provider: ProviderKind, direct: bool, seed: u64) -> usize {
     // The first session must end before another client opens its files.
     let other = connect(&server, provider, None, true);
     for (number, (file, _)) in done.iter().enumerate() {
-        let attr = other.lookup(ROOT_INO, format!("file-{number}").as_bytes()).unwrap();
+        let attr = other.lookups.lookup(ROOT_INO, format!("file-{number}").as_bytes()).unwrap();
         assert_eq!((attr.ino, attr.size), (file.ino, (BLOCKS * BLOCK) as u64));
-        other.open(attr.ino, false).unwrap();
+        other.files.open(attr.ino, false).unwrap();
         file.assert_are(0, &read(&other, attr.ino, 0, BLOCKS).unwrap());
     }
     done.iter().map(|(_, failed)| failed).sum()

@@ -155,49 +155,50 @@ fn any(names: &Names, random: &mut Chance) -> Change {
 /// Requests a change. Returns the number of a new inode, or zero.
 fn ask(client: &Client, dir: u64, names: &Names, change: Change) -> Result<u64, ClientError> {
     let made = |attr: rfs_proto::Attr| {
-        client.forget(attr.ino, 1);
+        client.lookups.forget(attr.ino, 1);
         attr.ino
     };
     let done = |()| 0;
     match change {
-        Change::Create(name) => client.create(dir, name.as_bytes(), 0o600, BY, true).map(|attr| {
+        Change::Create(name) => client.files.create(dir, name.as_bytes(), 0o600, BY, true).map(|attr| {
             // The test does not depend on this close.
-            let _ = client.close(attr.ino);
+            let _ = client.files.close(attr.ino);
             made(attr)
         }),
-        Change::Mkdir(name) => client.mkdir(dir, name.as_bytes(), 0o700, BY).map(made),
-        Change::Unlink(name) => client.unlink(dir, name.as_bytes()).map(done),
-        Change::Rmdir(name) => client.rmdir(dir, name.as_bytes()).map(done),
-        Change::Rename(from, to, flags) => {
-            client.rename((dir, from.as_bytes()), (dir, to.as_bytes()), flags, None, (None, None)).map(done)
-        }
+        Change::Mkdir(name) => client.names.mkdir(dir, name.as_bytes(), 0o700, BY).map(made),
+        Change::Unlink(name) => client.names.unlink(dir, name.as_bytes()).map(done),
+        Change::Rmdir(name) => client.names.rmdir(dir, name.as_bytes()).map(done),
+        Change::Rename(from, to, flags) => client
+            .names
+            .rename((dir, from.as_bytes()), (dir, to.as_bytes()), flags, None, (None, None))
+            .map(done),
         Change::RenameOver(from, to) => {
             let (old, new) = ((dir, from.as_bytes()), (dir, to.as_bytes()));
-            client.rename(old, new, RenameFlags::empty(), Some(OWNER), (None, None))?;
+            client.names.rename(old, new, RenameFlags::empty(), Some(OWNER), (None, None))?;
             // The reply does not contain the new inode.
-            Ok(made(at_last(|| client.lookup(dir, from.as_bytes()))))
+            Ok(made(at_last(|| client.lookups.lookup(dir, from.as_bytes()))))
         }
-        Change::Link(of, name) => client.link(names[of].ino, dir, name.as_bytes()).map(made),
+        Change::Link(of, name) => client.names.link(names[of].ino, dir, name.as_bytes()).map(made),
         Change::Chmod(name, perm) => {
             let changes = SetAttr { perm: Some(perm), ..SetAttr::default() };
-            client.setattr(names[name].ino, &changes).map(|_| 0)
+            client.attributes.setattr(names[name].ino, &changes).map(|_| 0)
         }
         Change::Mark(name) => {
-            client.set_xattr(names[name].ino, MARK, b"x", XattrSet::Create, false, None).map(done)
+            client.xattrs.set_xattr(names[name].ino, MARK, b"x", XattrSet::Create, false, None).map(done)
         }
-        Change::Unmark(name) => client.remove_xattr(names[name].ino, MARK, None).map(done),
+        Change::Unmark(name) => client.xattrs.remove_xattr(names[name].ino, MARK, None).map(done),
     }
 }
 
 /// Returns the current names.
 fn look(client: &Client, dir: u64) -> Result<Names, ClientError> {
-    let page = client.readdir(dir, 0, 100)?;
+    let page = client.directories.readdir(dir, 0, 100)?;
     assert!(page.end, "so many names there never were");
     let mut names = Names::new();
     for entry in page.entries {
         let name = NAMES.into_iter().find(|name| name.as_bytes() == &*entry.name);
         let name = name.unwrap_or_else(|| panic!("an unexpected name: {:?}", entry.name));
-        let marked = match client.get_xattr(entry.attr.ino, MARK) {
+        let marked = match client.xattrs.get_xattr(entry.attr.ino, MARK) {
             Ok(value) => value == b"x",
             Err(ClientError::Errno(Errno::ENODATA)) => false,
             Err(e) => return Err(e),
@@ -227,9 +228,9 @@ fn at_last<T>(mut attempt: impl FnMut() -> Result<T, ClientError>) -> T {
 fn work(client: &Client, number: usize, seed: u64) -> (Names, usize) {
     let mut random = Chance::new(seed ^ (number as u64) << 32);
     let directory = format!("directory-{number}");
-    let dir = at_last(|| match client.mkdir(ROOT_INO, directory.as_bytes(), 0o700, BY) {
+    let dir = at_last(|| match client.names.mkdir(ROOT_INO, directory.as_bytes(), 0o700, BY) {
         // An earlier attempt has made it.
-        Err(ClientError::Errno(Errno::EEXIST)) => client.lookup(ROOT_INO, directory.as_bytes()),
+        Err(ClientError::Errno(Errno::EEXIST)) => client.lookups.lookup(ROOT_INO, directory.as_bytes()),
         outcome => outcome,
     })
     .ino;
@@ -277,7 +278,7 @@ fn run(server: &Server, provider: ProviderKind, calls: CallsBy, seed: u64) -> (u
     let other = options(provider, calls, None, true);
     let other = Client::connect(address(server, provider), &other, &AttachOptions::default()).unwrap();
     for (number, (names, _)) in done.iter().enumerate() {
-        let dir = other.lookup(ROOT_INO, format!("directory-{number}").as_bytes()).unwrap();
+        let dir = other.lookups.lookup(ROOT_INO, format!("directory-{number}").as_bytes()).unwrap();
         assert_eq!(look(&other, dir.ino).unwrap(), *names);
     }
     (returns, done.iter().map(|(_, unheard)| unheard).sum())

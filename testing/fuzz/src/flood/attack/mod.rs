@@ -129,7 +129,7 @@ impl Flood {
         let attach = AttachOptions { export: self.exports[1].clone(), ..AttachOptions::default() };
         let client = rfs_client::Client::connect(&self.address, &options, &attach)
             .map_err(|e| Failure::Good(format!("after {:?}: {e}", begun.elapsed())))?;
-        client.getattr(ROOT_INO).map_err(|e| Failure::Good(format!("getattr: {e}")))?;
+        client.attributes.getattr(ROOT_INO).map_err(|e| Failure::Good(format!("getattr: {e}")))?;
         Ok(begun.elapsed())
     }
 }
