@@ -158,7 +158,9 @@ impl RpcClient {
 
     /// Records a timeout that calls may have from now on.
     pub(crate) fn note_timeout(&self, timeout: Duration) {
-        self.shortest_timeout.note(timeout);
+        if self.shortest_timeout.note(timeout) {
+            self.interrupt_call_poller();
+        }
     }
 
     pub(crate) fn is_dead(&self) -> bool {

@@ -31,7 +31,7 @@ pub(crate) use self::{
     queue::{GroupOp, MergeQueue},
     state::{Runtime, RuntimeInit},
     wait::{
-        CqSource, CqUser, CqWaiter, CqWaiters, Notice, ShortestTimeout, Ticket, WaitOutcome, Waitable,
-        as_callback, in_callback, wait_many,
+        CqSource, CqUser, CqWaiter, CqWaiters, Interruption, Notice, ShortestTimeout, Ticket, WaitOutcome,
+        Waitable, as_callback, in_callback, wait_many,
     },
 };

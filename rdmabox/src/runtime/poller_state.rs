@@ -6,7 +6,10 @@
 
 use std::sync::Arc;
 
-use super::{lane::Lane, wait::CqWaiter};
+use super::{
+    lane::Lane,
+    wait::{CqWaiter, Interruption},
+};
 use crate::sync::{
     JoinHandle, Mutex, OnceLock, Thread,
     atomic::{AtomicBool, Ordering},
@@ -18,6 +21,8 @@ pub(crate) struct PollerState {
     pub(crate) lanes: Arc<[Lane]>,
     /// True if requests may be outstanding.
     pub(crate) wanted: AtomicBool,
+    /// Set if the poller has to check for overdue requests sooner.
+    pub(crate) interruption: Interruption,
     pub(crate) thread: OnceLock<Thread>,
     pub(crate) handle: Mutex<Option<JoinHandle<()>>>,
     /// True while another thread serves all started requests (`path::busy_poll`).
@@ -27,7 +32,7 @@ pub(crate) struct PollerState {
 impl PollerState {
     pub(crate) fn new(lanes: Arc<[Lane]>, served: Arc<AtomicBool>) -> PollerState {
         let (wanted, thread, handle) = (AtomicBool::new(false), OnceLock::new(), Mutex::new(None));
-        PollerState { lanes, wanted, thread, handle, served }
+        PollerState { lanes, wanted, interruption: Interruption::default(), thread, handle, served }
     }
 
     pub(crate) fn is_idle(&self, cq_index: usize) -> bool {
@@ -37,6 +42,10 @@ impl PollerState {
 
 impl CqWaiter for PollerState {
     fn is_settled_on(&self, cq_index: usize) -> bool {
+        if self.interruption.is_set() {
+            // The poller waits again at once, and is still wanted.
+            return true;
+        }
         let over = || self.is_idle(cq_index) || self.served.load(Ordering::SeqCst);
         if !over() {
             return false;

@@ -208,11 +208,6 @@ impl Runtime {
         self.timeout
     }
 
-    /// Records an operation timeout that requests may have from now on.
-    pub(crate) fn note_timeout(&self, timeout: Duration) {
-        self.shortest_timeout.note(timeout);
-    }
-
     /// Returns the length limit of one message, in bytes. Callers split longer transfers.
     pub(crate) fn max_message(&self) -> u64 {
         self.limits.max_msg_sz

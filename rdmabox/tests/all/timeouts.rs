@@ -1,12 +1,16 @@
 //! Handles of a session with operation timeouts of their own.
 
 use std::{
+    future::Future,
+    pin::pin,
     sync::mpsc,
+    task::{Context, Waker},
+    thread,
     time::{Duration, Instant},
 };
 
 use futures::executor::block_on;
-use rdmabox::{Op, OwnedOp, ProviderKind, RequestError, Session, across, wait_all};
+use rdmabox::{Op, OwnedOp, PollingMode, ProviderKind, RequestError, Session, across, wait_all};
 
 use crate::support::{at, base, on_each_provider, process::HostProcess, providers};
 
@@ -85,4 +89,64 @@ fn requests_of_a_handle_fail_after_its_timeout_in_every_way_to_wait() {
         assert!(wait_all(&mut [&mut write], Duration::from_secs(60)), "it was ended");
         assert_eq!(write.wait().map(drop).map_err(RequestError::from), late);
     });
+}
+
+/// The thread that looks for overdue requests sleeps for half of the timeout that it knows.
+#[test]
+fn a_shorter_timeout_counts_although_a_poller_sleeps() {
+    if !providers().contains(&ProviderKind::Tcp) {
+        return;
+    }
+    let host = HostProcess::start(ProviderKind::Tcp);
+    for polling in [PollingMode::Event, PollingMode::Busy, PollingMode::SharedCq(1)] {
+        let session = Session::builder()
+            .provider(ProviderKind::Tcp)
+            .operation_timeout(Duration::from_secs(120))
+            .polling(polling)
+            .connect(&host.address)
+            .unwrap();
+        let base = base(&session);
+        host.stop();
+        let before = session.stats();
+        let slow = session.start_write(base, vec![1; 8]);
+        let mut slow = pin!(slow);
+        assert!(slow.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        // The poller has chosen the time of its next check.
+        while session.stats().sleeps == before.sleeps && session.stats().polls < before.polls + 10_000 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let hasty = session.with_timeout(Duration::from_millis(200));
+        let began = Instant::now();
+        let outcome = block_on(hasty.start_write(at(base, 64), vec![1; 8]));
+        assert_eq!(outcome.unwrap_err().error, RequestError::Timeout(hasty.timeout()));
+        assert!(began.elapsed() < Duration::from_secs(20), "{polling}: {:?}", began.elapsed());
+        host.go_on();
+    }
+}
+
+/// As for one-sided requests: the thread `rdmabox-calls` sleeps.
+#[test]
+fn a_shorter_timeout_counts_although_the_poller_of_calls_sleeps() {
+    if !providers().contains(&ProviderKind::Tcp) {
+        return;
+    }
+    let host = HostProcess::start(ProviderKind::Tcp);
+    let session = Session::builder()
+        .provider(ProviderKind::Tcp)
+        .operation_timeout(Duration::from_secs(120))
+        .polling(PollingMode::Event)
+        .connect(&host.address)
+        .unwrap();
+    host.stop();
+    let sleeps = session.stats().sleeps;
+    let slow = session.call_async(b"abc".to_vec());
+    let mut slow = pin!(slow);
+    assert!(slow.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    while session.stats().sleeps == sleeps {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let hasty = session.with_timeout(Duration::from_millis(200));
+    let began = Instant::now();
+    assert_eq!(block_on(hasty.call_async(b"abc".to_vec())), Err(RequestError::Timeout(hasty.timeout())));
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
 }

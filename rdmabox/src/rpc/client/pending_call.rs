@@ -30,7 +30,7 @@ use super::{Owner, RpcClient, check_length};
 use crate::{
     error::RequestError,
     rpc::message::{CALL_SLOTS, Header, MAX_WAITING},
-    runtime::{CqSource, CqUser, CqWaiter, WaitOutcome, as_callback},
+    runtime::{CqSource, CqUser, CqWaiter, Interruption, WaitOutcome, as_callback},
     verbs::{VerbsError, WorkCompletion},
 };
 
@@ -218,6 +218,8 @@ struct CallPoller {
     open: AtomicUsize,
     /// True if calls may be open. Set after `open` was raised, and cleared before the last check.
     wanted: AtomicBool,
+    /// Set if it has to check for overdue calls sooner.
+    interruption: Interruption,
     thread: OnceLock<Thread>,
     handle: Mutex<Option<JoinHandle<()>>>,
     stopping: AtomicBool,
@@ -231,6 +233,10 @@ impl CallPoller {
 
 impl CqWaiter for CallPoller {
     fn is_settled_on(&self, _: usize) -> bool {
+        if self.interruption.is_set() {
+            // The poller waits again at once, and is still wanted.
+            return true;
+        }
         if !self.is_idle() {
             return false;
         }
@@ -302,6 +308,7 @@ impl RpcClient {
                 client: Arc::downgrade(self),
                 open: AtomicUsize::new(0),
                 wanted: AtomicBool::new(false),
+                interruption: Interruption::default(),
                 thread: OnceLock::new(),
                 handle: Mutex::new(None),
                 stopping: AtomicBool::new(false),
@@ -478,6 +485,7 @@ impl RpcClient {
                 thread::park();
                 continue;
             }
+            poller.interruption.clear();
             // A call with a shorter timeout may begin meanwhile.
             let check = Instant::now() + self.shortest_timeout.check_interval();
             let until = self.first_due().map_or(check, |due| due.min(check));
@@ -512,6 +520,17 @@ impl RpcClient {
         let overdue: Vec<_> = self.open_calls().into_iter().filter(|call| now >= call.due()).collect();
         if overdue.iter().filter(|call| call.time_out()).count() > 0 {
             self.fail();
+        }
+    }
+
+    /// Makes the poller sleep anew, because a call with a shorter timeout may begin.
+    pub(super) fn interrupt_call_poller(&self) {
+        if let Some(poller) = self.pending.poller.get() {
+            poller.interruption.set();
+            self.cq_waiters.wake();
+            // Waits for a thread that is starting the poller, so that the wake reaches it.
+            drop(poller.handle.lock());
+            poller.wake();
         }
     }
 

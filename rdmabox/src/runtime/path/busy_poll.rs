@@ -161,9 +161,9 @@ impl Runtime {
     fn fail_overdue_lanes_if_due(&self, now: Instant) {
         let mut at = self.service.overdue_at.lock();
         let due = at.is_some_and(|at| now >= at);
-        if due || at.is_none() {
-            *at = Some(now + self.shortest_timeout.check_interval());
-        }
+        // A timeout may have become shorter since the time was set.
+        let next = now + self.shortest_timeout.check_interval();
+        *at = Some(at.filter(|_| !due).map_or(next, |at| at.min(next)));
         drop(at);
         if due {
             (0..self.cq_waiters.len()).for_each(|index| self.fail_overdue_lanes(index));

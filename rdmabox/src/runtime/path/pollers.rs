@@ -8,7 +8,7 @@
 //! Any thread may wake a poller. `wanted` is set after a post and cleared before the last check,
 //! so no request is missed. `handle` is a leaf.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     runtime::{poller_state::PollerState, state::Runtime, wait::CqWaiter},
@@ -73,6 +73,7 @@ impl Runtime {
                 park();
                 continue;
             }
+            poller.interruption.clear();
             // No other thread checks these requests for timeouts.
             let deadline = now() + self.shortest_timeout.check_interval();
             match self.cq_waiters[index].wait_as(poller, deadline, &self.stats, &dispatch) {
@@ -83,6 +84,21 @@ impl Runtime {
                     self.fail();
                 }
             }
+        }
+    }
+
+    /// Records an operation timeout that requests may have from now on. Pollers that sleep until a
+    /// later check of overdue requests sleep anew.
+    pub(crate) fn note_timeout(&self, timeout: Duration) {
+        if !self.shortest_timeout.note(timeout) {
+            return;
+        }
+        for (poller, cq_waiters) in self.pollers.iter().zip(&self.cq_waiters) {
+            poller.interruption.set();
+            cq_waiters.wake();
+            // Waits for a thread that is starting the poller, so that the wake reaches it.
+            drop(poller.handle.lock());
+            poller.wake();
         }
     }
 

@@ -1,7 +1,7 @@
 //! The shortest operation timeout in use, which says how often pollers check for overdue requests.
 //!
 //! # Concurrency
-//! Any thread may call any method. Not a type of the model checker: a late value delays a check.
+//! Any thread may call any method. Not a type of the model checker: no model changes a timeout.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -17,13 +17,17 @@ impl ShortestTimeout {
         ShortestTimeout(AtomicU64::new(nanos(timeout)))
     }
 
-    /// Records a timeout that requests have from now on.
-    pub(crate) fn note(&self, timeout: Duration) {
-        self.0.fetch_min(nanos(timeout), Ordering::Relaxed);
+    /// Records a timeout that requests have from now on. Returns true if none was as short. The
+    /// caller then has to interrupt the threads that sleep until their next check.
+    #[must_use]
+    pub(crate) fn note(&self, timeout: Duration) -> bool {
+        let timeout = nanos(timeout);
+        // Sequentially consistent: a poller that misses the caller's interruption sees this value.
+        timeout < self.0.fetch_min(timeout, Ordering::SeqCst)
     }
 
     pub(crate) fn get(&self) -> Duration {
-        Duration::from_nanos(self.0.load(Ordering::Relaxed))
+        Duration::from_nanos(self.0.load(Ordering::SeqCst))
     }
 
     /// Returns the time between two checks for overdue requests.
@@ -44,11 +48,12 @@ mod tests {
     #[test]
     fn only_a_shorter_timeout_changes_it() {
         let shortest = ShortestTimeout::new(Duration::from_secs(10));
-        shortest.note(Duration::from_secs(30));
+        assert!(!shortest.note(Duration::from_secs(30)));
         assert_eq!((shortest.get(), shortest.check_interval().as_secs()), (Duration::from_secs(10), 5));
-        shortest.note(Duration::from_millis(8));
+        assert!(shortest.note(Duration::from_millis(8)));
+        assert!(!shortest.note(Duration::from_millis(8)));
         assert_eq!(shortest.check_interval(), Duration::from_millis(4));
-        shortest.note(Duration::ZERO);
+        assert!(shortest.note(Duration::ZERO));
         assert_eq!(shortest.check_interval(), Duration::from_millis(1));
     }
 }
