@@ -1,9 +1,10 @@
-//! Whose turn it is to take room in the window, of the two directions that share it.
+//! Whose turn it is to take room, of the two directions that share the window and the lanes.
 //!
-//! Without turns, a direction whose requests fit would take all room that completions return, and
-//! the other direction would wait for ever. While both directions wait for room, only the one
-//! whose turn it is may take some. The turn passes when that direction has taken room, or waits
-//! no more.
+//! Room is bytes of the window, and places in a lane's send queue. Without turns, a direction whose
+//! requests fit would take all room that completions return, and the other direction would wait for
+//! ever. An ordered list, which needs several places at once, would get none beside single READs.
+//! While both directions wait for room, only the one whose turn it is may take some. The turn
+//! passes when that direction has taken room, or waits no more.
 //!
 //! # Concurrency
 //! No I/O, no locks, no clock. The runtime's gate protects it.

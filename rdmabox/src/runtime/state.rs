@@ -111,8 +111,6 @@ pub(crate) struct Runtime {
     /// (`path::gather`).
     pub(super) gathering: Gathering,
     pub(super) gather_backoff: Backoff,
-    /// Number of times that stalled requests of both directions were retried.
-    pub(super) resumed: AtomicUsize,
     /// The thread that posts requests that were left for too long. Started when first needed.
     pub(super) ticker: Mutex<Option<JoinHandle<()>>>,
     /// False in models, where time does not pass, and once that thread could not be started.
@@ -179,7 +177,6 @@ impl Runtime {
             direct: init.direct && executes_at_post,
             gathering: Gathering::default(),
             gather_backoff: Backoff::default(),
-            resumed: AtomicUsize::new(0),
             ticker: Mutex::new(None),
             may_tick: AtomicBool::new(!cfg!(loom)),
         })

@@ -217,7 +217,7 @@ counters! {
     registrations,
     /// Registrations that the cache saved.
     cache_hits,
-    /// Number of times that a request waited for the admission window.
+    /// Number of times that a request waited for the admission window, or for its turn.
     window_waits,
     /// Number of times that a request waited for an outstanding request that it overlaps.
     overlap_waits,

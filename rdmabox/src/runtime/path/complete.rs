@@ -140,12 +140,7 @@ impl Runtime {
     /// Retries the requests that wait for room, for the window or for a write in flight.
     pub(crate) fn resume(&self) {
         let stalled = [READ, WRITE].map(|direction| self.directions[direction].is_stalled());
-        // Both may lack places of a lane: the first one to be retried may take all that came free.
-        let first = match stalled {
-            [true, true] => self.resumed.fetch_add(1, Ordering::Relaxed) % 2,
-            _ => READ,
-        };
-        for direction in [first, 1 - first] {
+        for direction in [READ, WRITE] {
             if stalled[direction] {
                 self.flush(direction);
             }

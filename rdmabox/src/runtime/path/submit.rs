@@ -3,10 +3,11 @@
 //! A thread appends its requests to the merge queue of their direction, and one of the threads
 //! combines. The combiner plans all queued requests, admits as many as the window allows, and
 //! posts them as one chain. Requests that have to wait stay in the queue and can still be merged.
-//! They wait for the window, or for an overlapping write in flight. No request waits for the sake
-//! of batching. The oldest request is posted first, and directions that wait for the window take
-//! turns, so none starves. A thread combines for others for a [`Shift`], then another one takes
-//! over.
+//! They wait for room, which is places of a lane and bytes of the window, or for an overlapping
+//! write in flight. No request waits for the sake of batching. The oldest request is posted first,
+//! and directions that wait for room take turns, so none starves. An ordered list gets all of its
+//! places at once, so it holds none while it waits. A thread combines for others for a [`Shift`],
+//! then another one takes over.
 //!
 //! # Concurrency
 //! Called from any thread. Lock order: a direction's combiner, then the gate or a lane's queue.
@@ -36,7 +37,7 @@ pub(super) const SMALL: u64 = 16 << 10;
 /// The outcome of a combiner's attempt to post requests.
 #[derive(Default)]
 struct Attempt {
-    /// True if it got as far as asking for room in the window.
+    /// True if it got as far as asking for room on a lane and in the window.
     asked: bool,
     /// True if the turn to take room has passed to the other direction.
     passed: bool,
@@ -252,7 +253,7 @@ impl Runtime {
         Attempt { passed, ..attempt }
     }
 
-    /// Notes that a direction does not wait for the window any more. Returns true if the turn has
+    /// Notes that a direction does not wait for room any more. Returns true if the turn has
     /// passed to the other direction.
     fn leave_window(&self, direction: usize, combiner: &mut Combiner) -> bool {
         std::mem::take(&mut combiner.waits) && self.gate.lock().end_attempt(direction, false, false)
@@ -270,22 +271,21 @@ impl Runtime {
         }
         let bytes: u64 = ops.iter().map(|op| op.loan.len() as u64).sum();
         let count = ops.len();
-        let (lane, admitted, passed) = {
+        let (lane, passed) = {
             let mut turns = self.gate.lock();
-            let Some(lane) = self.lane_with_room(count, bytes <= SMALL) else { return Attempt::default() };
-            let admitted = turns.may_take(direction) && self.admission.try_admit(bytes);
-            if admitted {
+            // All places of the list at once. Two lists never hold a part each.
+            let lane = self.lane_with_room(count, bytes <= SMALL);
+            let admitted = lane.filter(|_| turns.may_take(direction) && self.admission.try_admit(bytes));
+            if let Some(lane) = admitted {
                 self.lanes[lane].note_size(bytes <= SMALL);
                 self.lanes[lane].reserve(count);
-            } else {
+            } else if lane.is_some() {
                 self.stats.window_waits.inc();
             }
-            combiner.waits = !admitted;
-            (lane, admitted, turns.end_attempt(direction, admitted, !admitted))
+            combiner.waits = admitted.is_none();
+            (admitted, turns.end_attempt(direction, admitted.is_some(), admitted.is_none()))
         };
-        if !admitted {
-            return Attempt { asked: true, passed, batch: None };
-        }
+        let Some(lane) = lane else { return Attempt { asked: true, passed, batch: None } };
         let Pending { request, ticket } = combiner.backlog.remove(0);
         let Request::Group(ops) = request else { return Attempt::default() };
         Attempt { asked: true, passed, batch: Some(Batch::group(self, lane, ops, &ticket, bytes)) }
@@ -301,7 +301,8 @@ impl Runtime {
         let (mut admitted, mut bytes, mut cut) = (0, 0u64, false);
         let mut turns = self.gate.lock();
         let mut waits = !turns.may_take(direction);
-        for wr in combiner.plan.wrs.iter().take(if waits { 0 } else { lane.room() }) {
+        let room = if waits { 0 } else { lane.room() };
+        for wr in combiner.plan.wrs.iter().take(room) {
             bytes = bytes.saturating_add(wr.len);
             cut = admitted > 0 && bytes > most;
             if cut {
@@ -318,6 +319,8 @@ impl Runtime {
         }
         if admitted > 0 {
             lane.note_size(small && !cut);
+        // Another thread may have taken the places since the choice of the lane.
+        waits |= room == 0;
         }
         lane.reserve(admitted);
         combiner.waits = waits;
@@ -333,7 +336,11 @@ impl Runtime {
             Request::Single { loan, .. } => loan.len() as u64 <= SMALL,
             Request::Group(_) => true,
         });
-        let Some(lane) = self.lane_with_room(1, small) else { return Attempt::default() };
+        let Some(lane) = self.lane_with_room(1, small) else {
+            combiner.waits = true;
+            let passed = self.gate.lock().end_attempt(direction, false, true);
+            return Attempt { asked: true, passed, batch: None };
+        };
         // More requests cannot be posted now. The rest is planned in a later round.
         let most = self.lanes[lane].room().max(1).saturating_mul(self.limits.max_sge.max(1) as usize);
         {

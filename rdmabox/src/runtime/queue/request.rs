@@ -69,7 +69,7 @@ pub(crate) struct Combiner {
     pub(crate) taken: Vec<bool>,
     pub(crate) picked: Vec<Option<Pending>>,
     pub(crate) kept: Vec<Pending>,
-    /// True if the last attempt ended because the window had no room.
+    /// True if the last attempt ended because a lane or the window had no room.
     pub(crate) waits: bool,
 }
 

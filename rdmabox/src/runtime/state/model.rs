@@ -16,9 +16,9 @@ use crate::{
     error::RequestError,
     memory::{Lent, RegistrationLimits, scope},
     provider::soft::SoftDevice,
-    runtime::{Started, Until, WaitedBy, wait::cq_wait::model::ModelCq},
+    runtime::{GroupOp, Started, Until, WaitedBy, wait::cq_wait::model::ModelCq},
     sync::{JoinHandle, Thread, current, model::check, park, spawn},
-    verbs::{Device, PostError, QpCaps, RecvWr, Rendezvous, SendFlags, SendWr, VerbsError},
+    verbs::{Device, PostError, QpCaps, RecvWr, Rendezvous, SendFlags, SendOp, SendWr, VerbsError},
 };
 
 /// The card's treatment of posted requests.
@@ -50,7 +50,7 @@ impl QueuePair for ModelQp {
     }
 
     fn caps(&self) -> QpCaps {
-        QpCaps { max_send_wr: 4, ..QpCaps::default() }
+        QpCaps { max_send_wr: PLACES as u32, ..QpCaps::default() }
     }
 
     fn connect(&self, _: Rendezvous, _: Duration) -> Result<(), VerbsError> {
@@ -125,8 +125,16 @@ static STILL: LazyLock<Still> = LazyLock::new(|| {
 /// A timeout that never expires.
 const NEVER: Duration = Duration::from_secs(3600);
 
+/// Places in a lane's send queue.
+const PLACES: usize = 4;
+
 /// Returns a runtime with one lane and a window of one request.
 fn runtime(card: Card, polling: PollingMode, timeout: Duration) -> Arc<Runtime> {
+    runtime_with(card, polling, timeout, 1)
+}
+
+/// Returns a runtime with one lane and a window of some pages.
+fn runtime_with(card: Card, polling: PollingMode, timeout: Duration, pages: u64) -> Arc<Runtime> {
     let cq = ModelCq::new();
     Runtime::new(RuntimeInit {
         pd: Arc::clone(&STILL.pd),
@@ -136,7 +144,7 @@ fn runtime(card: Card, polling: PollingMode, timeout: Duration) -> Arc<Runtime> 
         pool: PreMrPool::new(Arc::clone(&STILL.memory), 4096),
         pool_mr: Arc::clone(&STILL.mr),
         registrations: Arc::new(RegistrationCache::new(Arc::clone(&STILL.pd), RegistrationLimits::default())),
-        admission: Admission::new(Arc::new(StaticWindow::new(1))),
+        admission: Admission::new(Arc::new(StaticWindow::new(pages * ADMISSION_PAGE))),
         stats: Arc::clone(&STATS),
         batch: BatchMode::Hybrid,
         stage_threshold: 0,
@@ -173,6 +181,17 @@ fn read(runtime: &Runtime, index: u64) -> Result<(), RequestError> {
     let mut out = [0; 8];
     scope(|scope| {
         runtime.run(false, 1, std::iter::once((remote(index), scope.lend_mut(&mut out))), runtime.timeout)
+    })
+}
+
+/// Makes a blocking list that needs all places of the lane.
+fn list(runtime: &Runtime) -> Result<(), RequestError> {
+    scope(|scope| {
+        let step = |index| GroupOp {
+            op: SendOp::Write { remote: remote(100 + index), imm: None },
+            loan: scope.lend(&DATA),
+        };
+        runtime.run_group((0..PLACES as u64).map(step).collect(), runtime.timeout)
     })
 }
 
@@ -226,6 +245,20 @@ fn directions_that_share_a_window_end() {
         let writer = caller(&runtime, |runtime| assert_eq!(write(runtime, 0), Ok(())));
         let reader = caller(&runtime, |runtime| assert_eq!(read(runtime, 1), Ok(())));
         join([writer, reader]);
+        assert_idle(&runtime);
+    });
+}
+
+/// Two readers and a list that needs all places of the lane, with room in the window. Catches a
+/// reader that is refused for the sake of the list, and is not tried when the list has its places.
+#[test]
+fn a_list_and_reads_that_share_a_lane_end() {
+    check(Some(1), || {
+        let runtime = runtime_with(Card::Completes, PollingMode::EventBatch, NEVER, 16);
+        let lister = caller(&runtime, |runtime| assert_eq!(list(runtime), Ok(())));
+        let reader = |index| caller(&runtime, move |runtime| assert_eq!(read(runtime, index), Ok(())));
+        join([reader(0), reader(1)]);
+        join([lister]);
         assert_idle(&runtime);
     });
 }

@@ -1,17 +1,19 @@
 //! Tests of the admission window and of custom policies.
 
 use std::{
+    collections::VecDeque,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc,
     },
+    thread,
     time::Duration,
 };
 
 use parking_lot::Mutex;
 use rdmabox::{
-    BatchMode,
+    BatchMode, Op,
     admission::{AdmissionPolicy, LatencyWindow, LatencyWindowOptions},
 };
 
@@ -157,6 +159,49 @@ fn reads_and_writes_do_not_starve_each_other() {
         assert_eq!(session.in_flight().0, 0);
         assert!(session.in_flight().1 <= 20_480, "{:?}", session.in_flight());
     });
+}
+
+/// Two threads keep more READs under way than the send queue has places, or than the window takes.
+/// Lists of other threads need many places at once.
+#[test]
+fn ordered_lists_do_not_starve_beside_single_requests() {
+    const READS: usize = 300;
+    for window in [7 << 20, 65_536] {
+        on_each_that_posts(|mut f| {
+            (f.options.window_bytes, f.options.queue_pairs) = (window, 1);
+            f.options.batch = BatchMode::Single;
+            let session = f.connect();
+            let base = base(&session);
+            let over = AtomicBool::new(false);
+            let flood = |thread: usize| {
+                let start = |i: usize| session.start_read(at(base, (thread * READS + i) * 64), vec![0; 8]);
+                let mut under_way: VecDeque<_> = (0..READS).map(start).collect();
+                while !over.load(Ordering::SeqCst) {
+                    under_way.pop_front().unwrap().wait().unwrap();
+                    under_way.push_back(start(under_way.len()));
+                }
+                under_way.into_iter().for_each(|read| drop(read.wait().unwrap()));
+            };
+            let lists = |thread: usize| {
+                for round in 0..5 {
+                    let place = |i: usize| at(base, (1 << 20) + (thread * 64 + i) * 64);
+                    let data = [round; 8];
+                    let mut list: Vec<_> =
+                        (0..64).map(|i| Op::Write { remote: place(i), data: &data }).collect();
+                    session.execute(&mut list).unwrap();
+                }
+            };
+            thread::scope(|scope| {
+                let (flood, lists) = (&flood, &lists);
+                (0..2).for_each(|thread| drop(scope.spawn(move || flood(thread))));
+                let lists = [0, 1].map(|thread| scope.spawn(move || lists(thread)));
+                let outcomes = lists.map(thread::ScopedJoinHandle::join);
+                over.store(true, Ordering::SeqCst);
+                outcomes.into_iter().for_each(Result::unwrap);
+            });
+            assert_eq!(session.in_flight().0, 0);
+        });
+    }
 }
 
 #[test]

@@ -1,6 +1,9 @@
-//! Tests of the choice of a lane, and of a combiner that other threads keep busy.
+//! Tests of the choice of a lane, of requests that wait for places, and of a combiner that other
+//! threads keep busy.
 
 use std::{
+    cell::Cell,
+    collections::VecDeque,
     sync::{
         OnceLock, Weak,
         mpsc::{Sender, channel},
@@ -20,7 +23,7 @@ use crate::{
     runtime::{Link, RuntimeInit, Started, WaitedBy},
     verbs::{
         Access, CompletionQueue, Device, PostError, Progress, ProtectionDomain, QpCaps, QpInit, QpState,
-        QueuePair, RecvWr, Rendezvous, SendWr, VerbsError,
+        QueuePair, RecvWr, Rendezvous, SendWr, VerbsError, WorkCompletion,
     },
 };
 
@@ -251,4 +254,154 @@ fn a_combiner_is_relieved() {
     assert!(posters.len() >= 8, "{} posts", posters.len());
     drop(seen);
     runtime.fail();
+}
+
+/// Places in the send queue of [`SlowQp`].
+const PLACES: usize = 4;
+
+/// A queue pair whose requests complete when the test says so.
+#[derive(Debug, Default)]
+struct SlowQp(parking_lot::Mutex<VecDeque<(u64, SendOp)>>);
+
+impl crate::verbs::Sealed for SlowQp {}
+
+impl QueuePair for SlowQp {
+    fn qp_num(&self) -> u32 {
+        1
+    }
+
+    fn state(&self) -> QpState {
+        QpState::Rts
+    }
+
+    fn caps(&self) -> QpCaps {
+        QpCaps { max_send_wr: PLACES as u32, ..QpCaps::default() }
+    }
+
+    fn connect(&self, _: Rendezvous, _: Duration) -> Result<(), VerbsError> {
+        unreachable!("it is connected")
+    }
+
+    fn post_send(&self, list: &[SendWr<'_>]) -> Result<(), PostError> {
+        self.0.lock().extend(list.iter().map(|wr| (wr.wr_id, wr.op)));
+        Ok(())
+    }
+
+    fn post_recv(&self, _: &[RecvWr<'_>]) -> Result<(), PostError> {
+        unreachable!("nothing is received")
+    }
+
+    fn to_error(&self) {}
+}
+
+/// A runtime with one lane on a [`SlowQp`].
+struct Slow {
+    runtime: Arc<Runtime>,
+    qp: Arc<SlowQp>,
+    started: Cell<u64>,
+}
+
+impl Slow {
+    fn new() -> Slow {
+        let device = SoftDevice::new().unwrap();
+        let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
+        let qp = Arc::new(SlowQp::default());
+        let runtime = runtime_on(vec![Arc::clone(&qp) as Arc<dyn QueuePair>], pd, cq);
+        Slow { runtime, qp, started: Cell::new(0) }
+    }
+
+    /// Returns an address that is adjacent to no other one.
+    fn remote(&self) -> RemoteAddr {
+        self.started.set(self.started.get() + 1);
+        RemoteAddr { addr: self.started.get() << 20, rkey: 1 }
+    }
+
+    /// Starts a READ that is too long to be left in the queue.
+    fn read(&self) {
+        let (ticket, count) = self.runtime.take_idle(1, self.runtime.timeout());
+        let mut lent = Lent::new(vec![0; 2 * SMALL as usize], count);
+        let requests = lent.lend_mut(1 << 20).map(|loan| (self.remote(), loan));
+        self.runtime.begin(false, 1, requests, &ticket, WaitedBy::Caller);
+        drop(Started::new(Arc::clone(&self.runtime), ticket, lent));
+    }
+
+    /// Starts an ordered list of WRITEs.
+    fn list(&self, steps: usize) {
+        let (ticket, count) = self.runtime.take_idle(steps, self.runtime.timeout());
+        let lent = Lent::new(vec![0; 8 * steps], count);
+        let ops = lent.lend(8).map(|loan| {
+            let op = SendOp::Write { remote: self.remote(), imm: None };
+            GroupOp { op, loan }
+        });
+        self.runtime.begin_group(ops.collect(), &ticket);
+        drop(Started::new(Arc::clone(&self.runtime), ticket, lent));
+    }
+
+    /// Returns the number of posted WRITEs and READs that are not complete.
+    fn posted(&self) -> (usize, usize) {
+        let posted = self.qp.0.lock();
+        let writes = posted.iter().filter(|(_, op)| matches!(op, SendOp::Write { .. })).count();
+        (writes, posted.len() - writes)
+    }
+
+    /// Completes the oldest posted request.
+    fn complete_one(&self) {
+        let (wr_id, _) = self.qp.0.lock().pop_front().unwrap();
+        self.runtime.dispatch(&[WorkCompletion { wr_id, ..WorkCompletion::EMPTY }]);
+    }
+}
+
+/// Catches READs that take each place that comes free, while a list needs several.
+#[test]
+fn a_list_gets_its_places_beside_reads() {
+    let slow = Slow::new();
+    (0..3 * PLACES).for_each(|_| slow.read());
+    slow.list(PLACES - 1);
+    assert_eq!(slow.posted(), (0, PLACES));
+    let mut completed = 0;
+    while slow.posted().0 == 0 {
+        // READs keep coming.
+        slow.read();
+        slow.complete_one();
+        completed += 1;
+        assert!(completed <= 2 * PLACES, "starved: {:?}", slow.posted());
+    }
+    // All of it at once. The READs then have their turn.
+    assert_eq!(slow.posted().0, PLACES - 1);
+    (0..PLACES).for_each(|_| slow.complete_one());
+    assert_eq!(slow.posted(), (0, PLACES));
+    slow.runtime.fail();
+}
+
+/// Two lists that need more places than there are: neither holds any while it waits.
+#[test]
+fn waiting_lists_hold_no_places() {
+    let slow = Slow::new();
+    slow.read();
+    slow.list(PLACES);
+    slow.list(PLACES - 1);
+    assert_eq!(slow.posted(), (0, 1));
+    slow.complete_one();
+    for steps in [PLACES, PLACES - 1] {
+        assert_eq!(slow.posted(), (steps, 0));
+        (0..steps).for_each(|_| slow.complete_one());
+    }
+    assert_eq!((slow.posted(), slow.runtime.in_flight().0), ((0, 0), 0));
+    slow.runtime.fail();
+}
+
+/// The other way round: each list takes all places.
+#[test]
+fn a_read_gets_its_place_beside_lists() {
+    let slow = Slow::new();
+    (0..3).for_each(|_| slow.list(PLACES));
+    slow.read();
+    let mut completed = 0;
+    while slow.posted().1 == 0 {
+        slow.list(PLACES);
+        slow.complete_one();
+        completed += 1;
+        assert!(completed <= 2 * PLACES, "starved: {:?}", slow.posted());
+    }
+    slow.runtime.fail();
 }
