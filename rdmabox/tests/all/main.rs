@@ -26,6 +26,7 @@ mod load;
 mod mechanisms;
 mod on_the_spot;
 mod pending_calls;
+mod plugs;
 mod refused_calls;
 mod remote_mr;
 mod session;

@@ -34,6 +34,8 @@ pub(crate) struct Started<B> {
     runtime: Arc<Runtime>,
     ticket: Arc<Ticket>,
     lent: Lent<B>,
+    /// True if a plug may hold its requests back. It may be another thread's, or an outer one.
+    is_plugged: bool,
     /// Start of the first limited wait, from which the operation timeout counts.
     first_wait: Option<Instant>,
 }
@@ -106,8 +108,19 @@ impl Runtime {
 }
 
 impl<B> Started<B> {
+    /// Returns the started request whose requests this thread has just submitted.
     pub(crate) fn new(runtime: Arc<Runtime>, ticket: Arc<Ticket>, lent: Lent<B>) -> Started<B> {
-        Started { runtime, ticket, lent, first_wait: None }
+        let is_plugged = runtime.has_plug();
+        Started { runtime, ticket, lent, is_plugged, first_wait: None }
+    }
+
+    /// Makes sure that its requests are posted, or wait for room, because its owner is about to
+    /// wait. Posts what this thread has plugged as well.
+    fn unplug(&mut self) {
+        self.runtime.flush_plug();
+        if std::mem::take(&mut self.is_plugged) && !self.is_done() && self.ticket.unsettled_cq().is_none() {
+            self.runtime.flush_directions([true; 2]);
+        }
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -115,8 +128,8 @@ impl<B> Started<B> {
     }
 
     /// Waits until the request is done. Returns its outcome and its buffer.
-    pub(crate) fn wait(self) -> Ended<B> {
-        self.runtime.flush_plug();
+    pub(crate) fn wait(mut self) -> Ended<B> {
+        self.unplug();
         self.runtime.drain();
         self.ticket.set_owner_thread();
         let result = self.runtime.wait(&self.ticket);
@@ -147,7 +160,7 @@ impl<B> Started<B> {
     /// Makes the calling thread, which starts a limited wait, the owner. Returns the time at which
     /// the request is overdue.
     pub(super) fn own_by_thread(&mut self, now: Instant) -> Instant {
-        self.runtime.flush_plug();
+        self.unplug();
         self.runtime.drain();
         self.ticket.set_owner_thread();
         *self.first_wait.get_or_insert(now) + self.ticket.timeout()
@@ -162,11 +175,11 @@ impl<B> Started<B> {
     }
 
     /// Returns true if the request is done. Otherwise `waker` is woken at its end.
-    pub(crate) fn poll(&self, waker: &Waker) -> bool {
+    pub(crate) fn poll(&mut self, waker: &Waker) -> bool {
         if self.ticket.set_owner_task(waker) {
             return true;
         }
-        self.runtime.flush_plug();
+        self.unplug();
         self.runtime.drain_unless_polled();
         self.runtime.wake_pollers_for(&self.ticket);
         self.ticket.is_done()

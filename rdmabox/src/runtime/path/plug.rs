@@ -4,6 +4,9 @@
 //! after the last one, so the requests merge and chain. Another thread that combines meanwhile
 //! posts the queued requests as well. The plug is flushed before the thread waits.
 //!
+//! Plugs of several sessions nest, and only the innermost one holds requests back. A transfer that
+//! an outer plug holds back, or the plug of another thread, is posted when its owner waits for it.
+//!
 //! # Concurrency
 //! The plug is thread-local. It takes no locks of its own.
 
@@ -51,8 +54,7 @@ impl Runtime {
 
     /// Runs `start` like [`together`](Self::together), unless this thread has a plug already.
     pub(crate) fn plugged<R>(&self, start: impl FnOnce() -> R) -> R {
-        let has_plug = PLUGGED.with(Cell::get).runtime == self.address();
-        if has_plug { start() } else { self.together(start) }
+        if self.has_plug() { start() } else { self.together(start) }
     }
 
     /// Posts the plugged requests of this thread, which is about to wait.
@@ -64,7 +66,12 @@ impl Runtime {
         }
     }
 
-    fn flush_directions(&self, directions: [bool; 2]) {
+    /// Returns true if this thread has a plug that holds back what it starts now.
+    pub(super) fn has_plug(&self) -> bool {
+        PLUGGED.with(Cell::get).runtime == self.address()
+    }
+
+    pub(super) fn flush_directions(&self, directions: [bool; 2]) {
         for (direction, _) in directions.into_iter().enumerate().filter(|(_, some)| *some) {
             self.flush(direction);
         }

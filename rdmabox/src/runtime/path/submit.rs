@@ -58,6 +58,7 @@ impl Runtime {
         }
         let ticket = Ticket::of_this_thread_within(count, timeout);
         self.start(write, count, requests, &ticket);
+        self.flush_plug();
         self.wait(&ticket)
     }
 
@@ -104,6 +105,7 @@ impl Runtime {
         let ticket = Ticket::of_this_thread_within(ops.len(), timeout);
         let direction = self.queue_group(ops, &ticket);
         self.flush(direction);
+        self.flush_plug();
         self.wait(&ticket)
     }
 
@@ -317,10 +319,10 @@ impl Runtime {
         if waits {
             self.stats.window_waits.inc();
         }
-        if admitted > 0 {
-            lane.note_size(small && !cut);
         // Another thread may have taken the places since the choice of the lane.
         waits |= room == 0;
+        if admitted > 0 {
+            lane.note_size(small && !cut);
         }
         lane.reserve(admitted);
         combiner.waits = waits;

@@ -62,6 +62,7 @@ impl Runtime {
         let ticket = Ticket::of_this_thread_within(ops.len(), timeout);
         let direction = self.queue_group(ops, &ticket);
         self.flush(direction);
+        self.flush_plug();
         SubmittedList { runtime: self, ticket, timed_out: false }
     }
 }

@@ -327,7 +327,7 @@ impl Wake for Unpark {
 }
 
 /// Waits for a started write like an executor with one task.
-fn block_on(started: Started<&'static [u8]>) {
+fn block_on(mut started: Started<&'static [u8]>) {
     let waker = Waker::from(Arc::new(Unpark(current())));
     while !started.poll(&waker) {
         park();

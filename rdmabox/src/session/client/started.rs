@@ -103,6 +103,11 @@ impl Session {
     /// Adjacent requests merge, and the others leave as one list, as if many threads had issued
     /// them at once (RDMAbox, section IV-A). A blocking request in `start` is posted at once,
     /// together with all requests started before it.
+    ///
+    /// A wait for one of the transfers posts them as well, in `start` or on another thread. Any
+    /// other wait does not: `start` must not wait by other means for the effect of a request that
+    /// it started. Requests of other sessions are not held back. `together` of several sessions may
+    /// nest: only the innermost one holds its session's requests back.
     pub fn together<R>(&self, start: impl FnOnce() -> R) -> R {
         self.shared.runtime.together(start)
     }

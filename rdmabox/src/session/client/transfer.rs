@@ -197,7 +197,7 @@ impl<B: Send + 'static> Future for Transfer<B> {
         if let Some(over) = self.over.take() {
             return Poll::Ready(over);
         }
-        if self.started.as_ref().is_some_and(|started| !started.poll(context.waker())) {
+        if self.started.as_mut().is_some_and(|started| !started.poll(context.waker())) {
             return Poll::Pending;
         }
         Poll::Ready(outcome(self.started.take().map(Started::finish)))
