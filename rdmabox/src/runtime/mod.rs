@@ -28,7 +28,7 @@ pub use self::path::Until;
 pub(crate) use self::{
     link::Link,
     path::{Started, SubmittedList, WaitedBy, deadline_of},
-    queue::{GroupOp, MergeQueue},
+    queue::{CombinerGuard, GroupOp, MergeQueue, Shift},
     state::{Runtime, RuntimeInit},
     wait::{
         CqSource, CqUser, CqWaiter, CqWaiters, Interruption, Notice, ShortestTimeout, Ticket, WaitOutcome,

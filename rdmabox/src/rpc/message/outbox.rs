@@ -4,8 +4,13 @@
 //! once. A thread that returned does not learn whether its message was posted. The combiner gets
 //! the error of a refused post, which ends the session.
 //!
+//! A combiner posts for others for a [`Shift`]. It then says that it leaves, and posts once more. A
+//! thread that sends from then on waits for that post, and is the next combiner.
+//!
 //! # Concurrency
-//! Called from any thread. The combiner lock is held during the post.
+//! Called from any thread. The combiner lock is held during the post. A combiner sets `is_leaving`
+//! before it collects the last messages, and a sender reads it after it has queued its message. So
+//! the combiner has the message, or the sender waits for the lock.
 
 use std::slice;
 
@@ -13,12 +18,20 @@ use smallvec::SmallVec;
 
 use super::limits::{SEND_ID, SIGNAL_EVERY};
 use crate::{
-    runtime::MergeQueue,
+    runtime::{CombinerGuard, MergeQueue, Shift},
+    sync::{
+        atomic::{AtomicBool, Ordering, fence},
+        now,
+    },
     verbs::{PostError, QueuePair, SendFlags, SendOp, SendWr, Sge},
 };
 
 #[derive(Debug, Default)]
-pub(crate) struct Outbox(MergeQueue<Sge, PostState>);
+pub(crate) struct Outbox {
+    queue: MergeQueue<Sge, PostState>,
+    /// True if the last combiner has ended its shift.
+    is_leaving: AtomicBool,
+}
 
 /// The combiner's state.
 #[derive(Debug, Default)]
@@ -37,13 +50,37 @@ impl Outbox {
     /// A post of this thread was refused: its messages, possibly of other threads, were not sent.
     pub(crate) fn send(&self, qp: &dyn QueuePair, message: Sge) -> Result<u64, PostError> {
         let (mut outcome, mut posts) = (Ok(()), 0);
-        self.0.push(std::iter::once(message));
-        self.0.flush(|guard| {
+        let mut post = |guard: &mut CombinerGuard<'_, Sge, PostState>| {
             guard.collect(|waiting| &mut waiting.messages);
             posts += u64::from(!guard.state().messages.is_empty());
             if let Err(e) = guard.state().post(qp) {
                 outcome = Err(e);
             }
+        };
+        self.queue.push(std::iter::once(message));
+        fence(Ordering::SeqCst);
+        if self.is_leaving.load(Ordering::SeqCst) {
+            self.queue.with(|guard| {
+                self.is_leaving.store(false, Ordering::SeqCst);
+                post(guard);
+            });
+        }
+        let (mut shift, mut has_left) = (Shift::default(), false);
+        self.queue.flush(|guard| {
+            if has_left {
+                if self.is_leaving.load(Ordering::SeqCst) {
+                    // Later messages are those of threads that wait for the lock.
+                    return;
+                }
+                // The next combiner has come. A thread may have found the lock held by this one.
+                shift = Shift::default();
+            }
+            has_left = shift.count_post(now);
+            if has_left {
+                self.is_leaving.store(true, Ordering::SeqCst);
+                fence(Ordering::SeqCst);
+            }
+            post(guard);
         });
         outcome.map(|()| posts)
     }
@@ -80,7 +117,10 @@ impl PostState {
 #[cfg(test)]
 mod tests {
     use std::{
-        sync::mpsc::{Receiver, Sender, channel},
+        sync::{
+            atomic::AtomicU64,
+            mpsc::{Receiver, Sender, channel},
+        },
         thread,
         time::Duration,
     };
@@ -158,6 +198,74 @@ mod tests {
             go_on.send(Ok(())).unwrap();
             assert_eq!(first.join().unwrap().unwrap(), 2);
         });
+    }
+
+    /// A queue pair whose posts take long. Another thread sends during each.
+    #[derive(Debug)]
+    struct BusyQp(Sender<thread::ThreadId>);
+
+    impl crate::verbs::Sealed for BusyQp {}
+
+    impl QueuePair for BusyQp {
+        fn qp_num(&self) -> u32 {
+            1
+        }
+
+        fn state(&self) -> QpState {
+            QpState::Rts
+        }
+
+        fn caps(&self) -> QpCaps {
+            QpCaps::default()
+        }
+
+        fn connect(&self, _: Rendezvous, _: Duration) -> Result<(), VerbsError> {
+            unreachable!("it is connected")
+        }
+
+        fn post_send(&self, list: &[SendWr<'_>]) -> Result<(), PostError> {
+            list.iter().for_each(|_| self.0.send(thread::current().id()).unwrap());
+            thread::sleep(Duration::from_micros(200));
+            Ok(())
+        }
+
+        fn post_recv(&self, _: &[RecvWr<'_>]) -> Result<(), PostError> {
+            unreachable!("nothing is received")
+        }
+
+        fn to_error(&self) {}
+    }
+
+    /// Catches a combiner that never returns to its caller, because others send during each post.
+    /// Each message is posted once, whichever thread posts it.
+    #[test]
+    fn a_combiner_is_relieved() {
+        let (posters, seen) = channel();
+        let (qp, outbox) = (BusyQp(posters), Outbox::default());
+        let (over, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+        thread::scope(|scope| {
+            let (qp, outbox, over, sent) = (&qp, &outbox, &over, &sent);
+            for _ in 0..2 {
+                scope.spawn(move || {
+                    while !over.load(Ordering::SeqCst) {
+                        outbox.send(qp, message(1)).unwrap();
+                        sent.fetch_add(1, Ordering::SeqCst);
+                        thread::sleep(Duration::from_micros(20));
+                    }
+                });
+            }
+            let (done, is_done) = channel();
+            scope.spawn(move || {
+                let most = (0..20).map(|_| outbox.send(qp, message(0)).unwrap()).max();
+                done.send(most).unwrap();
+            });
+            let most = is_done.recv_timeout(Duration::from_secs(30));
+            over.store(true, Ordering::SeqCst);
+            let most = most.expect("a thread that sends for others returns");
+            assert!(most < Some(1000), "{most:?} posts in one call");
+        });
+        drop(qp);
+        assert_eq!(seen.iter().count() as u64, sent.load(Ordering::SeqCst) + 20);
     }
 
     #[test]
