@@ -1,16 +1,16 @@
 //! Exports that come and go while the host runs.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, atomic::Ordering},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
 use rdmabox::{
     Access, AtomicScope, Domain, Grant, HostError, HostHandle, Key, KeyId, Keyring, Memory, ProviderKind,
-    RemoteMr, RequestError, Secret, Service, Session, SessionOptions, verbs::VerbsError,
+    RemoteAddr, RemoteMr, RequestError, Secret, Service, Session, SessionOptions, verbs::VerbsError,
 };
 
 use crate::{
@@ -117,6 +117,13 @@ fn mappings(name: &str) -> usize {
     maps.lines().filter(|line| line.contains(name)).count()
 }
 
+/// Returns the number of descriptors of a memory in this process.
+fn descriptors(name: &str) -> usize {
+    let links = std::fs::read_dir("/proc/self/fd").unwrap();
+    let targets = links.filter_map(|link| std::fs::read_link(link.unwrap().path()).ok());
+    targets.filter(|target| target.to_string_lossy().contains(name)).count()
+}
+
 #[test]
 fn sessions_use_exports_that_came_later_and_lose_those_that_went() {
     on_each(|bench| {
@@ -171,6 +178,53 @@ fn sessions_use_exports_that_came_later_and_lose_those_that_went() {
             let error = bench.running.export_range(domain, &first, range, Access::REMOTE_READ).unwrap_err();
             assert!(matches!(error, HostError::Verbs(VerbsError::Range { .. })), "{error}");
         }
+        drop(session);
+        bench.service.0.lock().clear();
+    });
+}
+
+/// More exports than there are regions, or than a client may map: each is dropped before the next.
+/// Catches a client whose list of mappings is full, and a key that is given twice.
+#[test]
+fn exports_are_dropped_and_made_again_without_end() {
+    on_each(|bench| {
+        // An RDMA device registers each in a system call, which pins its pages.
+        let rounds = if bench.options.provider == Some(ProviderKind::Rdma) { 300 } else { 4200 };
+        let domain = bench.running.domain().unwrap();
+        let session = bench.connect("client", domain);
+        let memory = |name| Arc::new(Memory::shared(name, LEN).unwrap());
+        let kept = bench.export(&session, domain, &memory("exports-kept"), 0..LEN as u64, Access::REMOTE_ALL);
+        let same = memory("exports-cycle");
+        let (mut keys, mut old) = (HashSet::from([kept.base().rkey]), Vec::new());
+        for round in 0..rounds {
+            let memory = if round % 2 == 0 { Arc::clone(&same) } else { memory("exports-cycle") };
+            let mr = bench.export(&session, domain, &memory, 0..LEN as u64, Access::REMOTE_ALL);
+            assert!(keys.insert(mr.base().rkey), "round {round}: a key is given again");
+            if round % 100 == 0 {
+                session.write(mr.base(), &[1; 8192]).unwrap();
+                old.push(mr);
+            }
+            drop(bench.service.0.lock().pop());
+        }
+        assert_eq!(session.stats().lane_failures, 0);
+        session.write(kept.base(), &[2; 8192]).unwrap();
+        // Nothing but this test holds a mapping, or a descriptor.
+        let began = Instant::now();
+        while (mappings("exports-cycle"), descriptors("exports-cycle")) != (1, 1) {
+            assert!(began.elapsed() < LONG, "{} mappings", mappings("exports-cycle"));
+            thread::sleep(Duration::from_millis(1));
+        }
+        // No old address reaches what is exported now.
+        let mr = bench.export(&session, domain, &same, 0..LEN as u64, Access::REMOTE_ALL);
+        for old in old.iter().step_by(7) {
+            assert_eq!(write(&session, old, &[3; 8192]), Err(REFUSED));
+            let moved = RemoteAddr { rkey: old.base().rkey, ..mr.base() };
+            let wrong = RemoteMr::new(moved, LEN as u64, Access::REMOTE_ALL).unwrap();
+            assert_eq!(write(&session, &wrong, &[3; 8192]), Err(REFUSED));
+        }
+        assert_eq!(same.load_u64(0), 0x0101_0101_0101_0101);
+        write(&session, &mr, &[4; 8]).unwrap();
+        assert_eq!(same.load_u64(0), 0x0404_0404_0404_0404);
         drop(session);
         bench.service.0.lock().clear();
     });

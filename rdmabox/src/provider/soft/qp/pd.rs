@@ -1,7 +1,7 @@
 //! Protection domains, their regions, and the memory that they share with peers of this host.
 //!
 //! # Concurrency
-//! Any thread may use it. `sharing` is held while handles are sent.
+//! Any thread may use it. `sharing` is held while handles and fences are sent.
 
 use std::{
     any::Any,
@@ -139,9 +139,7 @@ impl SoftPd {
             table.publish(region, id, region.addr - memory.addr());
         }
         if news {
-            for peer in sharing.peers.iter().filter_map(Weak::upgrade) {
-                announce(&peer, memory, id, writable);
-            }
+            sharing.peers().for_each(|peer| announce(&peer, memory, id, writable));
         }
         Ok(())
     }
@@ -153,24 +151,23 @@ impl SoftPd {
             if let Some(table) = &sharing.table {
                 table.revoke(region);
             }
-            if let Some(memory) = &region.memory {
-                sharing.release(memory);
+            if let Some(id) = region.memory.as_ref().and_then(|memory| sharing.release(memory)) {
+                // Peers would keep their mapping of the memory, and a place in their limited list.
+                sharing.peers().for_each(|peer| peer.fence(Some(id)));
             }
         }
         self.regions.remove(region.key);
     }
 
-    /// Ends the requests of peers that use a deregistered region. Peers that map the memory `id`
-    /// are asked to finish; they remove their mapping if no other region needs it.
+    /// Ends the requests of peers that use a deregistered region. Peers that still map the memory
+    /// `id`, because other regions need it, are asked to finish. The others have been asked when
+    /// the memory was released.
     fn end_uses(&self, region: &Arc<Region>, id: Option<u64>) {
-        let (peers, forget) = {
-            let sharing = self.sharing.lock();
-            let peers: Vec<_> = sharing.peers.iter().filter_map(Weak::upgrade).collect();
-            (peers, id.filter(|id| !sharing.memories.contains_key(id)))
-        };
-        if id.is_some() {
-            peers.iter().for_each(|peer| peer.fence(forget));
+        let sharing = self.sharing.lock();
+        if id.is_some_and(|id| sharing.memories.contains_key(&id)) {
+            sharing.peers().for_each(|peer| peer.fence(None));
         }
+        drop(sharing);
         let queue_pairs: Vec<_> = self.queue_pairs.lock().iter().filter_map(Weak::upgrade).collect();
         queue_pairs.iter().for_each(|qp| qp.end_use_of(region));
     }
@@ -212,14 +209,18 @@ impl Sharing {
         self.memories.values_mut().find(|entry| std::ptr::eq(entry.memory.as_ptr(), Arc::as_ptr(memory)))
     }
 
-    /// Counts a region less. Later peers do not get memory without regions.
-    fn release(&mut self, memory: &Arc<Memory>) {
-        let Some(entry) = self.of(memory) else { return };
+    fn peers(&self) -> impl Iterator<Item = Arc<SoftQp>> {
+        self.peers.iter().filter_map(Weak::upgrade)
+    }
+
+    /// Counts a region less. Returns the number of the memory if that was its last region. Later
+    /// peers do not get the memory.
+    fn release(&mut self, memory: &Arc<Memory>) -> Option<u64> {
+        let entry = self.of(memory)?;
         entry.regions -= 1;
-        if entry.regions == 0 {
-            let id = entry.id;
-            self.memories.remove(&id);
-        }
+        let id = (entry.regions == 0).then_some(entry.id)?;
+        self.memories.remove(&id);
+        Some(id)
     }
 }
 
