@@ -13,6 +13,16 @@ use rfs_proto::{Identity, ROOT_INO};
 use crate::{
     cache::Cache,
     inode::{access::AccessTimes, table::InodeTable},
+    io::{
+        append::{AppendMode, Appends},
+        async_io::AsyncIo,
+        checksum_read::CheckedReads,
+        checksum_write::ServerWrites,
+        read::Reads,
+        space::Space,
+        write::Writes,
+        writeback::WriteBack,
+    },
     metadata::{
         access_times::AccessReports, attributes::Attributes, export::Export, locks::Locks, lookup::Lookups,
         names::Names, open::OpenFiles, readdir::Directories, xattr::Xattrs,
@@ -55,10 +65,13 @@ pub(crate) struct Attachment {
     pub(crate) wait_limit: Duration,
 }
 
-/// One session with one server.
+/// One session with one server. Each job has its own struct, and a field here.
+///
+/// The structs share what they need by references, which are cloned once, when the client is made.
+/// A struct refers to lower ones only: `metadata` and `io` to `steps`, and `steps` to the session,
+/// the inodes and the cache.
 #[derive(Debug)]
 pub struct Client {
-    pub(crate) remote: Arc<dyn Remote>,
     /// What this client and its caller may cache.
     pub caching: Arc<CacheRules>,
     /// Recalls from the server.
@@ -79,87 +92,94 @@ pub struct Client {
     pub access_times: Arc<AccessReports>,
     /// Files to open, create and close.
     pub files: Arc<OpenFiles>,
+    /// Reads that block.
+    pub reads: Arc<Reads>,
+    /// Writes that block.
+    pub writes: Arc<Writes>,
+    /// Atomic appends.
+    pub appends: Appends,
+    /// Small reads and writes that do not block.
+    pub async_io: Arc<AsyncIo>,
+    /// Data and times that the caller has cached.
+    pub write_back: WriteBack,
+    /// Allocation, copies, data and holes.
+    pub space: Space,
     /// File locks.
     pub locks: Locks,
     /// Queries about the whole export.
     pub export: Export,
     pub(crate) calls: Arc<Calls>,
     pub(crate) records: Arc<RecordReader>,
-    pub(crate) layouts: Arc<Layouts>,
-    pub(crate) times: Arc<FileTimes>,
-    /// Local mapping of the arena, if the provider maps it.
-    pub(crate) arena_map: Option<Mapped>,
-    /// Checksums of the arena, if the export has them.
-    pub(crate) sums: Option<Checksums>,
-    pub(crate) inodes: Arc<InodeTable>,
-    pub(crate) transfers: Transfers,
     /// Number of the session at the server.
     pub(crate) session: Arc<AtomicU64>,
-    /// Identity of this mount at the server, if the client reconnects.
     mount: Option<Identity>,
-    /// True if the session may change nothing.
-    read_only: bool,
-    /// True if the session may only read the memory: the server writes data and times.
-    pub(crate) confined: bool,
-    /// Limit of a wait for another client.
-    pub(crate) wait_limit: Duration,
+    is_read_only: bool,
+    has_checksums: bool,
 }
 
 impl Client {
     /// Creates the client of an attached session.
     pub(crate) fn new(attachment: Attachment) -> Client {
-        let Attachment { remote, clock, session, mount, arena, table_len, sums, .. } = attachment;
-        let Attachment { read_only, confined, exclusive, caches, wait_limit, .. } = attachment;
-        let Attachment { access_times, directory_access_times, .. } = attachment;
+        let Attachment { remote, clock, mount, arena, sums, .. } = attachment;
+        let Attachment { read_only, confined, exclusive, wait_limit, .. } = attachment;
         let inodes = Arc::<InodeTable>::default();
         // The root directory is referenced without a lookup.
         inodes.acquire(ROOT_INO);
-        let cache = Arc::new(Cache::new(caches));
-        let caching = Arc::new(CacheRules { inodes: Arc::clone(&inodes), cache });
-        let calls = Arc::new(Calls { remote: Arc::clone(&remote), caching: Arc::clone(&caching) });
-        let table = Records::new(Arc::clone(&remote), table_len);
+        let caching = Arc::new(CacheRules { inodes, cache: Arc::new(Cache::new(attachment.caches)) });
+        let table = Records::new(Arc::clone(&remote), attachment.table_len);
+        let arena_map = Mapped::of(&*remote, arena);
+        let calls = Arc::new(Calls { remote, caching: Arc::clone(&caching) });
         let records = Arc::new(RecordReader::new(&calls, table));
         let layouts = Arc::new(Layouts::new(&calls, &records, arena));
+        let access_times = attachment.access_times;
         let times = FileTimes { records: Arc::clone(&records), clock, access_times, confined };
         let times = Arc::new(times);
+
         let directories = Arc::new(Directories::new(&calls));
         let attributes = Arc::new(Attributes::new(&layouts));
-        let rules = (access_times, directory_access_times);
+        let rules = (access_times, attachment.directory_access_times);
         let access_times = Arc::new(AccessReports::new(&calls, &attributes, clock, rules));
         let files = Arc::new(OpenFiles::new(&layouts, &times, &attributes, &access_times));
+
+        let (has_checksums, session) = (sums.is_some(), Arc::new(AtomicU64::new(attachment.session)));
+        let server = || Arc::new(ServerWrites::new(&layouts, wait_limit));
+        let by_server = (has_checksums || confined).then(server);
+        let mode = AppendMode::of(confined, by_server.as_ref());
+        let checked = sums.map(|sums| CheckedReads::new(&layouts, sums, arena_map.clone(), wait_limit));
+        let transfers = Arc::<Transfers>::default();
+        let reads = Arc::new(Reads::new(&layouts, &times, &transfers, arena_map, checked));
+        let writes = Arc::new(Writes::new(&layouts, &times, &transfers, by_server));
         Client {
+            recalls: Recalls::new(&calls, &layouts),
+            pages: PageHolds::new(&calls),
             lookups: Lookups::new(&calls, &directories),
             names: Names::new(&calls),
             xattrs: Xattrs::new(&calls, &attributes),
+            appends: Appends::new(&layouts, &times, &writes, mode, &session, wait_limit),
+            async_io: Arc::new(AsyncIo::new(&layouts, &times, &transfers, &reads, &writes)),
+            write_back: WriteBack::new(&layouts, &writes, confined),
+            space: Space::new(&layouts),
             locks: Locks::new(&calls, &files, exclusive),
             export: Export { calls: Arc::clone(&calls) },
+            caching,
             directories,
             attributes,
             access_times,
             files,
-            recalls: Recalls::new(&calls, &layouts),
-            pages: PageHolds::new(&calls),
-            caching,
+            reads,
+            writes,
             calls,
             records,
-            layouts,
-            times,
-            arena_map: Mapped::of(&*remote, arena),
-            sums,
-            remote,
-            inodes,
-            transfers: Transfers::default(),
-            session: Arc::new(AtomicU64::new(session)),
+            session,
             mount,
-            read_only,
-            confined,
-            wait_limit,
+            is_read_only: read_only,
+            has_checksums,
         }
     }
 
     /// Returns true if the caller has a reference to the inode.
     pub fn knows(&self, ino: u64) -> bool {
-        self.inodes.get(ino).is_some()
+        self.caching.inodes.get(ino).is_some()
     }
 
     /// Returns false once the session has ended. Every operation fails then.
@@ -175,7 +195,7 @@ impl Client {
 
     /// Returns true if the session is read-only for all users: every change fails with EROFS.
     pub fn is_read_only(&self) -> bool {
-        self.read_only
+        self.is_read_only
     }
 
     /// Returns true if the server's memory is mapped here, so that reads and writes wait for no
@@ -186,22 +206,22 @@ impl Client {
 
     /// Describes the transport and the checksums, for users.
     pub fn description(&self) -> String {
-        let compares = if self.sums.is_some() { ", with checksums" } else { "" };
-        self.remote.status().transport + compares
+        let compares = if self.has_checksums { ", with checksums" } else { "" };
+        self.calls.remote.status().transport + compares
     }
 
     /// Returns the session's counters by name.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.remote.status().counters
+        self.calls.remote.status().counters
     }
 
     /// Returns the number of referenced inodes.
     pub fn known_inodes(&self) -> usize {
-        self.inodes.len()
+        self.caching.inodes.len()
     }
 
     /// Ends the session. Operations in flight fail.
     pub fn close_session(&self) {
-        self.remote.close();
+        self.calls.remote.close();
     }
 }

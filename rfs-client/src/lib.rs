@@ -36,7 +36,14 @@ pub use cache::{
 pub use client::Client;
 pub use error::{ClientError, errno_of_completion, errno_of_request};
 pub use inode::{access::AccessTimes, aliases::CachedName, arrival::Arrival};
-pub use io::{async_io::PreparedWrite, read::ReadData, space::Seek};
+pub use io::{
+    append::Appends,
+    async_io::{AsyncIo, PreparedWrite},
+    read::{ReadData, Reads},
+    space::{Seek, Space},
+    write::Writes,
+    writeback::WriteBack,
+};
 pub use metadata::{
     access_times::AccessReports,
     attributes::Attributes,

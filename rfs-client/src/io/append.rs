@@ -10,7 +10,10 @@
 //! Session threads. Takes the inode's locks in the order `io`, `append`, `layout_users`.
 
 use std::{
-    sync::atomic::{AtomicU16, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU16, AtomicU64, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -18,15 +21,21 @@ use std::{
 use rfs_proto::{Errno, MAX_FILE_SIZE, record};
 
 use crate::{
-    client::Client,
     error::ClientError,
-    inode::{Inode, size::LayoutId},
-    remote::records::{Glimpse, RawRecord},
+    inode::{Inode, size::LayoutId, table::InodeTable},
+    io::{checksum_write::ServerWrites, write::Writes},
     remote::{
+        Remote,
         address::Epoch,
         operation::{LIST, Op, Ops},
+        records::{Glimpse, RawRecord},
     },
-    steps::{TRIES, layouts::WriteParts},
+    steps::{
+        TRIES,
+        file_times::FileTimes,
+        layouts::{Layouts, WriteParts},
+        record_reader::RecordReader,
+    },
 };
 
 /// Attempts to take the append lock without a pause. Appends of other clients are short.
@@ -51,7 +60,67 @@ enum Placed {
     InShorterFile,
 }
 
-impl Client {
+/// How a session appends.
+#[derive(Clone, Debug)]
+pub(crate) enum AppendMode {
+    /// It places the bytes itself, while it holds the append lock.
+    OneSided,
+    /// The server writes, while the session holds the append lock.
+    LockedByServer(Arc<ServerWrites>),
+    /// The server writes. The session cannot write the append lock.
+    Confined(Arc<ServerWrites>),
+}
+
+impl AppendMode {
+    /// Returns the mode of a session. `by_server` is set if the server carries out writes.
+    pub(crate) fn of(confined: bool, by_server: Option<&Arc<ServerWrites>>) -> AppendMode {
+        match by_server {
+            None => AppendMode::OneSided,
+            Some(server) if confined => AppendMode::Confined(Arc::clone(server)),
+            Some(server) => AppendMode::LockedByServer(Arc::clone(server)),
+        }
+    }
+}
+
+/// Appends to open files.
+#[derive(Debug)]
+pub struct Appends {
+    remote: Arc<dyn Remote>,
+    inodes: Arc<InodeTable>,
+    records: Arc<RecordReader>,
+    layouts: Arc<Layouts>,
+    times: Arc<FileTimes>,
+    writes: Arc<Writes>,
+    mode: AppendMode,
+    /// Number of the session at the server.
+    session: Arc<AtomicU64>,
+    /// Limit of a wait for the append lock.
+    wait_limit: Duration,
+}
+
+impl Appends {
+    pub(crate) fn new(
+        layouts: &Arc<Layouts>,
+        times: &Arc<FileTimes>,
+        writes: &Arc<Writes>,
+        mode: AppendMode,
+        session: &Arc<AtomicU64>,
+        wait_limit: Duration,
+    ) -> Appends {
+        let calls = &layouts.calls;
+        Appends {
+            remote: Arc::clone(&calls.remote),
+            inodes: Arc::clone(&calls.caching.inodes),
+            records: Arc::clone(&layouts.records),
+            layouts: Arc::clone(layouts),
+            times: Arc::clone(times),
+            writes: Arc::clone(writes),
+            mode,
+            session: Arc::clone(session),
+            wait_limit,
+        }
+    }
+
     /// Appends `data` to an open file in one piece, and returns its offset. Other clients may
     /// append at the same time.
     ///
@@ -70,8 +139,8 @@ impl Client {
         // The word in the record tells sessions apart, not threads, so this session appends once at
         // a time.
         let _turn = inode.append.lock();
-        if self.confined {
-            let offset = self.append_confined(&inode, issued_epoch, data)?;
+        if let AppendMode::Confined(server) = &self.mode {
+            let offset = server.append(&inode, issued_epoch, data)?;
             inode.pages.recalled();
             self.times.was_written(&inode);
             return Ok(offset);
@@ -160,8 +229,8 @@ impl Client {
         let Glimpse { size: offset, generation, .. } = now;
         let len = data.len() as u64;
         let end = offset.checked_add(len).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Errno::EFBIG)?;
-        if self.sums.is_some() {
-            let appended = self.append_by_server(inode, issued_epoch, now, end, data)?;
+        if let AppendMode::LockedByServer(server) = &self.mode {
+            let appended = server.append_at(inode, issued_epoch, now, end, data)?;
             // Without the release this session still takes the lock, and the server releases it
             // with the session.
             self.release_append_lock(inode, hold).ok();
@@ -209,7 +278,7 @@ impl Client {
             if now.generation != layout.generation {
                 return Ok(Some(size));
             }
-            if size >= end || self.write_and_raise(inode, layout, (size, end), parts)? {
+            if size >= end || self.writes.write_and_raise(inode, layout, (size, end), parts)? {
                 return Ok(None);
             }
             now = self.records.look(inode)?;
@@ -248,10 +317,10 @@ impl Client {
             };
             inode.locks.check_guards(issued_epoch)?;
             let placed = if now.size < end {
-                self.write_and_raise(inode, layout, (now.size, end), &parts)?
+                self.writes.write_and_raise(inode, layout, (now.size, end), &parts)?
             } else {
                 self.remote.write(&parts)?;
-                self.still_there(inode, layout.generation, end)?
+                self.writes.still_there(inode, layout.generation, end)?
             };
             if placed {
                 return Ok(());

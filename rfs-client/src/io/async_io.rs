@@ -23,20 +23,28 @@ use parking_lot::Mutex;
 use rdmabox::RequestError;
 
 use crate::{
-    client::Client,
     error::ClientError,
     inode::{
         Inode,
         layout::Piece,
         size::{KnownSize, LayoutId},
         started::StartedGuard,
+        table::InodeTable,
     },
-    io::read::ReadData,
+    io::{
+        read::{ReadData, Reads},
+        write::Writes,
+    },
     remote::{
+        Remote,
         address::{Epoch, Place},
         operation::Transfer,
     },
-    transfers::in_flight::{InFlightGuard, QueueHint},
+    steps::{file_times::FileTimes, layouts::Layouts},
+    transfers::{
+        Transfers,
+        in_flight::{InFlightGuard, QueueHint},
+    },
 };
 
 /// Longest asynchronous request in bytes. Copying a longer one takes longer than to wake a
@@ -53,8 +61,42 @@ struct ReadParams {
     issued_epoch: Epoch,
 }
 
-impl Client {
-    /// Starts a read as [`read`](Self::read), and returns before the bytes arrive. The polling
+/// Starts small reads and writes over a network without waiting for them.
+#[derive(Debug)]
+pub struct AsyncIo {
+    remote: Arc<dyn Remote>,
+    inodes: Arc<InodeTable>,
+    layouts: Arc<Layouts>,
+    times: Arc<FileTimes>,
+    pub(crate) transfers: Arc<Transfers>,
+    reads: Arc<Reads>,
+    writes: Arc<Writes>,
+    /// False if memory is mapped, or the server carries out writes. Every request blocks then.
+    is_possible: bool,
+}
+
+impl AsyncIo {
+    pub(crate) fn new(
+        layouts: &Arc<Layouts>,
+        times: &Arc<FileTimes>,
+        transfers: &Arc<Transfers>,
+        reads: &Arc<Reads>,
+        writes: &Arc<Writes>,
+    ) -> AsyncIo {
+        let calls = &layouts.calls;
+        AsyncIo {
+            remote: Arc::clone(&calls.remote),
+            inodes: Arc::clone(&calls.caching.inodes),
+            layouts: Arc::clone(layouts),
+            times: Arc::clone(times),
+            transfers: Arc::clone(transfers),
+            reads: Arc::clone(reads),
+            writes: Arc::clone(writes),
+            is_possible: !layouts.records.is_mapped() && !writes.are_by_server(),
+        }
+    }
+
+    /// Starts a read as [`Reads::read`], and returns before the bytes arrive. The polling
     /// thread runs `answer`, which must not block.
     ///
     /// Returns `answer` if the caller should block instead, or the read needs more than bytes.
@@ -100,17 +142,17 @@ impl Client {
         // From here on the count protects the extents, also while this thread serves other threads'
         // requests.
         drop((shared, places));
-        let (client, params) = (Arc::downgrade(self), ReadParams { ino, offset, len, issued_epoch });
+        let (io, params) = (Arc::downgrade(self), ReadParams { ino, offset, len, issued_epoch });
         let done = move |got: Result<&[u8], rdmabox::RequestError>| {
             // The bytes are here. The caller may issue its next read at once, and that read is
             // alone.
             drop((started, counted));
             match got {
                 Ok(bytes) => answer(Ok(ReadData::Bytes(bytes))),
-                Err(e) => retry_read(&client, params, e.into(), answer),
+                Err(e) => retry_read(&io, params, e.into(), answer),
             }
-            if let Some(client) = client.upgrade() {
-                client.transfers.completed(&*client.remote);
+            if let Some(io) = io.upgrade() {
+                io.transfers.completed(&*io.remote);
             }
         };
         self.transfers.start(&*self.remote, Transfer::Read(place, len, Box::new(done)), next);
@@ -150,15 +192,14 @@ impl Client {
         self.times.stamp(&inode).ok()?;
         let (started, counted) = (StartedGuard::new(&inode), self.transfers.count());
         drop((shared, places));
-        let client = Arc::downgrade(self);
-        let write =
-            PendingWrite { client, inode, offset, len: data.len(), issued_epoch, layout, place, started };
-        Some(PreparedWrite { client: self, data, next, write, counted })
+        let io = Arc::downgrade(self);
+        let write = PendingWrite { io, inode, offset, len: data.len(), issued_epoch, layout, place, started };
+        Some(PreparedWrite { io: self, data, next, write, counted })
     }
 
     /// Returns true if a request of `len` bytes may be asynchronous.
     pub fn can_be_async(&self, len: usize) -> bool {
-        len as u64 <= MAX_ASYNC_BYTES && !self.records.is_mapped() && !self.writes_by_server()
+        len as u64 <= MAX_ASYNC_BYTES && self.is_possible
     }
 
     /// Returns true if an open file with this layout certainly has these bytes, without a read of
@@ -180,7 +221,7 @@ impl Client {
 /// A write that is ready to start.
 #[derive(Debug)]
 pub struct PreparedWrite<'a> {
-    client: &'a Arc<Client>,
+    io: &'a AsyncIo,
     data: &'a [u8],
     next: QueueHint,
     write: PendingWrite,
@@ -192,30 +233,30 @@ impl PreparedWrite<'_> {
     /// ended, and `answer` must not block. If there is no other work, this thread may poll
     /// meanwhile.
     pub fn start(self, answer: impl FnOnce(Result<(), ClientError>) + Send + 'static) {
-        let PreparedWrite { client, data, next, write, counted } = self;
+        let PreparedWrite { io, data, next, write, counted } = self;
         let place = write.place;
         let done = move |placed: Result<(), RequestError>, data: Vec<u8>| {
             // The caller may issue its next write at once, and that write is alone.
             drop(counted);
-            let client = write.client.upgrade();
-            if placed.is_ok() && client.as_deref().is_some_and(|client| write.is_part(client)) {
+            let io = write.io.upgrade();
+            if placed.is_ok() && io.as_deref().is_some_and(|io| write.is_part(io)) {
                 drop(write);
                 answer(Ok(()));
             } else {
                 write.repeat(placed, data, answer);
             }
-            if let Some(client) = client {
-                client.transfers.completed(&*client.remote);
+            if let Some(io) = io {
+                io.transfers.completed(&*io.remote);
             }
         };
-        client.transfers.start(&*client.remote, Transfer::Write(place, data.to_vec(), Box::new(done)), next);
+        io.transfers.start(&*io.remote, Transfer::Write(place, data.to_vec(), Box::new(done)), next);
     }
 }
 
 /// A started write. It keeps its space from being given up until it is dropped.
 #[derive(Debug)]
 struct PendingWrite {
-    client: Weak<Client>,
+    io: Weak<AsyncIo>,
     inode: Arc<Inode>,
     offset: u64,
     len: usize,
@@ -228,9 +269,9 @@ struct PendingWrite {
 impl PendingWrite {
     /// Returns true if the placed bytes are certainly part of the file, without a read of the
     /// record.
-    fn is_part(&self, client: &Client) -> bool {
+    fn is_part(&self, io: &AsyncIo) -> bool {
         let (known, layout) = (*self.inode.size.lock(), self.inode.layout.read().id());
-        layout == self.layout && client.is_inside(&self.inode, known, layout, (self.offset, self.len))
+        layout == self.layout && io.is_inside(&self.inode, known, layout, (self.offset, self.len))
     }
 
     /// Repeats a failed write and checks whether it is part of the file, on a thread that may
@@ -239,30 +280,30 @@ impl PendingWrite {
     where
         A: FnOnce(Result<(), ClientError>) + Send + 'static,
     {
-        let Some(client) = self.client.upgrade() else {
+        let Some(io) = self.io.upgrade() else {
             return answer(Err(RequestError::Disconnected.into()));
         };
-        client.transfers.retries.add(Box::new(move || answer(self.finish(placed, &data))));
+        io.transfers.retries.add(Box::new(move || answer(self.finish(placed, &data))));
     }
 
     fn finish(self, placed: Result<(), RequestError>, data: &[u8]) -> Result<(), ClientError> {
-        let client = self.client.upgrade().ok_or(RequestError::Disconnected)?;
+        let io = self.io.upgrade().ok_or(RequestError::Disconnected)?;
         let outcome = match placed {
             // The known size does not cover the write.
             Ok(()) => Ok(false),
             // The failed write may still take effect, but not after this one.
-            Err(_) => client.remote.write(&[(self.place, data)]).map(|()| self.is_part(&client)),
+            Err(_) => io.remote.write(&[(self.place, data)]).map(|()| self.is_part(&io)),
         };
         let PendingWrite { inode, offset, issued_epoch, layout, started, .. } = self;
         drop(started);
-        let write = || client.write_issued_in(issued_epoch, inode.ino, offset, data);
+        let write = || io.writes.write_issued_in(issued_epoch, inode.ino, offset, data);
         match outcome {
             // The time was noted before the write, which may be long ago.
-            Ok(true) => client.times.stamp(&inode),
+            Ok(true) => io.times.stamp(&inode),
             // The whole write again, with a read of the record.
             Ok(false) => write(),
             // The place is of an epoch that has ended.
-            Err(RequestError::Disconnected) if layout.epoch != client.remote.epochs().newest => write(),
+            Err(RequestError::Disconnected) if layout.epoch != io.remote.epochs().newest => write(),
             Err(e) => Err(e.into()),
         }
     }
@@ -270,11 +311,11 @@ impl PendingWrite {
 
 /// Repeats a failed read on a thread that may block. A flushed request says nothing about the
 /// next one.
-fn retry_read<A>(client: &Weak<Client>, params: ReadParams, error: ClientError, answer: A)
+fn retry_read<A>(io: &Weak<AsyncIo>, params: ReadParams, error: ClientError, answer: A)
 where
     A: FnOnce(Result<ReadData<'_>, ClientError>) + Send + 'static,
 {
-    let Some(client) = client.upgrade() else { return answer(Err(error)) };
+    let Some(io) = io.upgrade() else { return answer(Err(error)) };
     let answer = Arc::new(Mutex::new(Some(answer)));
     let own = Arc::clone(&answer);
     let read = move || {
@@ -286,7 +327,7 @@ where
             }
         };
         let read =
-            client.read_issued_in(issued_epoch, (ino, offset, len), &mut Vec::new(), |data| tell(Ok(data)));
+            io.reads.read_issued_in(issued_epoch, (ino, offset, len), &mut Vec::new(), |data| tell(Ok(data)));
         if let Err(e) = read {
             tell(Err(e));
         }

@@ -12,7 +12,10 @@
 
 use std::{
     ops::{ControlFlow, Range},
-    sync::atomic::{Ordering, fence},
+    sync::{
+        Arc,
+        atomic::{Ordering, fence},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -24,17 +27,20 @@ use rfs_proto::{
 use smallvec::SmallVec;
 
 use crate::{
-    client::Client,
     error::ClientError,
     inode::{
         Inode,
         layout::Piece,
         size::{LayoutId, LookStart},
+        table::InodeTable,
     },
-    io::read::room,
-    remote::address::Epoch,
-    remote::{checksums::Checksums, records::Glimpse},
-    steps::{TRIES, record_reader::ReadParts},
+    io::buffer::room,
+    remote::{Mapped, Remote, address::Epoch, checksums::Checksums, records::Glimpse},
+    steps::{
+        TRIES,
+        layouts::Layouts,
+        record_reader::{ReadParts, RecordReader},
+    },
 };
 
 /// Reads of one block with the same result that make it certain.
@@ -111,12 +117,37 @@ fn word_of(words: &[u8], at: usize) -> Word {
     Word(u64::from_le_bytes(word))
 }
 
-impl Client {
+/// Reads whole blocks with their checksum words, and verifies them.
+#[derive(Debug)]
+pub(crate) struct CheckedReads {
+    remote: Arc<dyn Remote>,
+    inodes: Arc<InodeTable>,
+    records: Arc<RecordReader>,
+    layouts: Arc<Layouts>,
+    sums: Checksums,
+    /// Local mapping of the arena, if the provider maps it.
+    arena_map: Option<Mapped>,
+    /// Limit of a wait for a block under write.
+    wait_limit: Duration,
+}
+
+impl CheckedReads {
+    pub(crate) fn new(
+        layouts: &Arc<Layouts>,
+        sums: Checksums,
+        arena_map: Option<Mapped>,
+        wait_limit: Duration,
+    ) -> CheckedReads {
+        let (calls, records) = (&layouts.calls, Arc::clone(&layouts.records));
+        let (remote, inodes) = (Arc::clone(&calls.remote), Arc::clone(&calls.caching.inodes));
+        let layouts = Arc::clone(layouts);
+        CheckedReads { remote, inodes, records, layouts, sums, arena_map, wait_limit }
+    }
+
     /// Reads up to `end` into `buffer` and verifies the blocks. Returns the range of the bytes in
     /// `buffer`.
-    pub(crate) fn read_checked(
+    pub(crate) fn read(
         &self,
-        sums: &Checksums,
         inode: &Inode,
         issued_epoch: Epoch,
         (offset, end): (u64, u64),
@@ -126,7 +157,7 @@ impl Client {
         while changes < TRIES {
             let _places = inode.layout_users.read();
             let accept = changes + 1 == TRIES;
-            let try_it = || self.try_checked(sums, inode, (offset, end), buffer, accept);
+            let try_it = || self.try_read(inode, (offset, end), buffer, accept);
             match self.layouts.retry_in_new_epoch(inode, issued_epoch, try_it)? {
                 ReadOutcome::Bytes(bytes) => return Ok(bytes),
                 ReadOutcome::Changed => changes += 1,
@@ -144,9 +175,8 @@ impl Client {
 
     /// Reads once, while the caller holds `layout_users`. With `accept`, takes an end of file that
     /// may have moved during the read.
-    fn try_checked(
+    fn try_read(
         &self,
-        sums: &Checksums,
         inode: &Inode,
         (offset, end): (u64, u64),
         buffer: &mut Vec<u8>,
@@ -175,7 +205,7 @@ impl Client {
         let stop = end.min(size);
         let now = if stop > offset {
             let record = looks.then_some((inode, start));
-            match self.read_blocks(sums, inode, layout, (first, stop), record, buffer)? {
+            match self.read_blocks(inode, layout, (first, stop), record, buffer)? {
                 ControlFlow::Continue(now) => now,
                 ControlFlow::Break(outcome) => return Ok(outcome),
             }
@@ -204,7 +234,6 @@ impl Client {
     /// here.
     fn read_blocks(
         &self,
-        sums: &Checksums,
         inode: &Inode,
         layout: LayoutId,
         (first, stop): (u64, u64),
@@ -229,9 +258,9 @@ impl Client {
             at += len;
         }
         let mut words = RawWords::from_elem(0, checksum::region_len(len) as usize);
-        let now = self.fetch(sums, layout.epoch, &runs, (buffer, &mut words), record)?;
+        let now = self.fetch(layout.epoch, &runs, (buffer, &mut words), record)?;
         let blocks = (&mut *buffer, &words[..]);
-        Ok(match self.verify_runs(sums, inode, layout, first, &runs, blocks)? {
+        Ok(match self.verify_runs(inode, layout, first, &runs, blocks)? {
             Some(outcome) => ControlFlow::Break(outcome),
             None => ControlFlow::Continue(now),
         })
@@ -241,7 +270,6 @@ impl Client {
     /// that does not match its word again. Returns the outcome of the read if it ends here.
     fn verify_runs(
         &self,
-        sums: &Checksums,
         inode: &Inode,
         LayoutId { epoch, generation }: LayoutId,
         first: u64,
@@ -257,7 +285,7 @@ impl Client {
                 }
                 let run = Run { arena: run.arena + (at - run.at) as u64, at: 0, len: BLOCK as usize };
                 let offset = first + at as u64;
-                match self.reread_block(sums, epoch, run, block, word)? {
+                match self.reread_block(epoch, run, block, word)? {
                     BlockState::Fits => {}
                     BlockState::Bad(word) => {
                         let found = (word, run.arena);
@@ -279,13 +307,12 @@ impl Client {
     /// the record, in the same list behind them.
     fn fetch(
         &self,
-        sums: &Checksums,
         epoch: Epoch,
         runs: &[Run],
         (buffer, words): (&mut [u8], &mut [u8]),
         record: Option<(&Inode, LookStart)>,
     ) -> Result<Option<Glimpse>, ClientError> {
-        if let Some((arena, map)) = self.arena_map.as_ref().zip(sums.map.as_ref()) {
+        if let Some((arena, map)) = self.arena_map.as_ref().zip(self.sums.map.as_ref()) {
             self.remote.ready()?;
             for run in runs {
                 // Layouts lie inside the arena (checked), and the arena and its words are mapped
@@ -308,7 +335,7 @@ impl Client {
             let (block, behind) = behind.split_at_mut(run.len);
             let (word, words_behind) = words_behind.split_at_mut(word_at(run.len).start);
             (at, data, checks) = (run.at + run.len, behind, words_behind);
-            parts.push((sums.place(epoch, run.arena, run.len as u64)?, word));
+            parts.push((self.sums.place(epoch, run.arena, run.len as u64)?, word));
             parts.push((self.layouts.place(epoch, run.arena, run.len as u64)?, block));
         }
         let Some((inode, start)) = record else {
@@ -322,7 +349,6 @@ impl Client {
     /// passed.
     fn reread_block(
         &self,
-        sums: &Checksums,
         epoch: Epoch,
         run: Run,
         block: &mut [u8],
@@ -343,7 +369,7 @@ impl Client {
             }
             tries += 1;
             let mut raw = [0; checksum::LEN as usize];
-            self.fetch(sums, epoch, &[run], (&mut *block, &mut raw), None)?;
+            self.fetch(epoch, &[run], (&mut *block, &mut raw), None)?;
             word = Word(u64::from_le_bytes(raw));
             if word.fits(block) {
                 return Ok(BlockState::Fits);

@@ -10,6 +10,7 @@
 //! Session threads that hold the inode's `io` shared. Takes `layout_calls` to request space.
 
 use std::{
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -19,12 +20,15 @@ use rfs_proto::{
 };
 
 use crate::{
-    client::Client,
     error::ClientError,
     inode::Inode,
-    remote::address::Epoch,
-    remote::records::Glimpse,
-    steps::{TRIES, calls::wrong_kind},
+    remote::{Remote, address::Epoch, records::Glimpse},
+    steps::{
+        TRIES,
+        calls::{Calls, wrong_kind},
+        layouts::Layouts,
+        record_reader::RecordReader,
+    },
 };
 
 /// Attempts to send a part that arrives damaged.
@@ -51,16 +55,28 @@ fn request(ino: u64, (offset, data): (u64, &[u8]), growth: Growth) -> Request<'_
     Request::Write { ino, offset, check: checksum::check_data(data), growth, data }
 }
 
-impl Client {
-    /// Returns true if the server carries out writes.
-    pub(crate) fn writes_by_server(&self) -> bool {
-        self.sums.is_some() || self.confined
+/// Has the server write.
+#[derive(Debug)]
+pub(crate) struct ServerWrites {
+    remote: Arc<dyn Remote>,
+    calls: Arc<Calls>,
+    records: Arc<RecordReader>,
+    layouts: Arc<Layouts>,
+    /// Limit of a wait for another client.
+    wait_limit: Duration,
+}
+
+impl ServerWrites {
+    pub(crate) fn new(layouts: &Arc<Layouts>, wait_limit: Duration) -> ServerWrites {
+        let (calls, records) = (Arc::clone(&layouts.calls), Arc::clone(&layouts.records));
+        let remote = Arc::clone(&calls.remote);
+        ServerWrites { remote, calls, records, layouts: Arc::clone(layouts), wait_limit }
     }
 
     /// Appends to an open file if the session cannot write the append lock. Each part is appended
     /// by itself, so appends of other mounts may lie between the parts. Returns the offset of the
     /// first part.
-    pub(crate) fn append_confined(
+    pub(crate) fn append(
         &self,
         inode: &Inode,
         issued_epoch: Epoch,
@@ -72,7 +88,7 @@ impl Client {
             let (part, rest) = data.split_at(data.len().min(WRITE_PART - (now.size % BLOCK) as usize));
             let end = now.size.checked_add(part.len() as u64).filter(|end| *end <= MAX_FILE_SIZE);
             let (offset, end) = (now.size, end.ok_or(Errno::EFBIG)?);
-            if self.append_by_server(inode, issued_epoch, now, end, part)? {
+            if self.append_at(inode, issued_epoch, now, end, part)? {
                 first.get_or_insert(offset);
                 data = rest;
             } else if Instant::now() >= give_up {
@@ -87,7 +103,7 @@ impl Client {
     }
 
     /// Writes up to `end`. The caller keeps the file open.
-    pub(crate) fn write_by_server(
+    pub(crate) fn write(
         &self,
         inode: &Inode,
         issued_epoch: Epoch,
@@ -131,7 +147,7 @@ impl Client {
 
     /// Appends at the end of the file as `now` has it, while the append lock is held. Returns false
     /// to begin anew if the size has changed.
-    pub(crate) fn append_by_server(
+    pub(crate) fn append_at(
         &self,
         inode: &Inode,
         issued_epoch: Epoch,
@@ -148,7 +164,7 @@ impl Client {
         inode.saw(start, generation, end);
         // If the file is shorter now, it was truncated after this append.
         if !self.is_whole(inode, offset, data, epoch, generation)? && self.records.look(inode)?.size >= end {
-            self.write_by_server(inode, issued_epoch, (offset, end), data)?;
+            self.write(inode, issued_epoch, (offset, end), data)?;
         }
         Ok(true)
     }

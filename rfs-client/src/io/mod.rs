@@ -2,6 +2,7 @@
 
 pub(crate) mod append;
 pub(crate) mod async_io;
+pub(crate) mod buffer;
 pub(crate) mod checksum_read;
 pub(crate) mod checksum_write;
 pub(crate) mod read;

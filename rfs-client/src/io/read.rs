@@ -9,18 +9,24 @@
 //! Session threads. Takes the inode's locks in the order `io` (shared), `layout_users` (shared),
 //! `layout_calls`.
 
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
 
 use rdmabox::Memory;
 use rfs_proto::Errno;
 use smallvec::SmallVec;
 
 use crate::{
-    client::Client,
     error::ClientError,
-    inode::{Inode, layout::Piece},
-    remote::{Mapped, address::Epoch},
-    steps::{TRIES, record_reader::ReadParts},
+    inode::{Inode, layout::Piece, table::InodeTable},
+    io::{buffer::room, checksum_read::CheckedReads},
+    remote::{Mapped, Remote, address::Epoch},
+    steps::{
+        TRIES,
+        file_times::FileTimes,
+        layouts::Layouts,
+        record_reader::{ReadParts, RecordReader},
+    },
+    transfers::Transfers,
 };
 
 /// The result of a read.
@@ -39,7 +45,42 @@ pub enum ReadData<'a> {
     Bytes(&'a [u8]),
 }
 
-impl Client {
+/// Reads open files, and blocks until the bytes are here.
+#[derive(Debug)]
+pub struct Reads {
+    remote: Arc<dyn Remote>,
+    inodes: Arc<InodeTable>,
+    records: Arc<RecordReader>,
+    layouts: Arc<Layouts>,
+    times: Arc<FileTimes>,
+    transfers: Arc<Transfers>,
+    /// Local mapping of the arena, if the provider maps it.
+    arena_map: Option<Mapped>,
+    /// Reads with checksums, if the export has them.
+    checked: Option<CheckedReads>,
+}
+
+impl Reads {
+    pub(crate) fn new(
+        layouts: &Arc<Layouts>,
+        times: &Arc<FileTimes>,
+        transfers: &Arc<Transfers>,
+        arena_map: Option<Mapped>,
+        checked: Option<CheckedReads>,
+    ) -> Reads {
+        let calls = &layouts.calls;
+        Reads {
+            remote: Arc::clone(&calls.remote),
+            inodes: Arc::clone(&calls.caching.inodes),
+            records: Arc::clone(&layouts.records),
+            layouts: Arc::clone(layouts),
+            times: Arc::clone(times),
+            transfers: Arc::clone(transfers),
+            arena_map,
+            checked,
+        }
+    }
+
     /// Reads up to `len` bytes at `offset` of an open file, and calls `sink` with them. Past the
     /// end there are fewer bytes. `sink` gets mapped memory if possible, else `buffer`, which grows
     /// as needed.
@@ -73,8 +114,8 @@ impl Client {
         // read is alone.
         let counted = (!self.records.is_mapped()).then(|| self.transfers.count());
         let end = offset.saturating_add(len as u64);
-        if let Some(sums) = &self.sums {
-            let bytes = self.read_checked(sums, &inode, issued_epoch, (offset, end), buffer)?;
+        if let Some(checked) = &self.checked {
+            let bytes = checked.read(&inode, issued_epoch, (offset, end), buffer)?;
             drop(counted);
             return Ok(sink(ReadData::Bytes(&buffer[bytes])));
         }
@@ -182,12 +223,4 @@ impl Client {
         }
         Ok(Some(len.min(now.size.saturating_sub(offset)) as usize))
     }
-}
-
-/// Returns the first `len` bytes of a buffer, which grows as needed.
-pub(crate) fn room(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
-    if buffer.len() < len {
-        buffer.resize(len, 0);
-    }
-    &mut buffer[..len]
 }

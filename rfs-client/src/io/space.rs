@@ -3,15 +3,19 @@
 //! # Concurrency
 //! Session threads. Changes take the inode's `io` exclusively, and a seek takes it shared.
 
+use std::sync::Arc;
+
 use rfs_proto::{Attr, Copied, Errno, FallocateFlags, Reply, Request};
 
 use crate::{
-    client::Client,
     error::ClientError,
-    inode::{Inode, layout::Piece, size::LookStart},
+    inode::{Inode, layout::Piece, size::LookStart, table::InodeTable},
+    remote::Remote,
     steps::{
         TRIES,
-        calls::{attr_of, wrong_kind},
+        calls::{Calls, attr_of, wrong_kind},
+        layouts::Layouts,
+        record_reader::RecordReader,
     },
 };
 
@@ -24,7 +28,23 @@ pub enum Seek {
     Hole,
 }
 
-impl Client {
+/// The space of open files.
+#[derive(Debug)]
+pub struct Space {
+    remote: Arc<dyn Remote>,
+    calls: Arc<Calls>,
+    inodes: Arc<InodeTable>,
+    records: Arc<RecordReader>,
+    layouts: Arc<Layouts>,
+}
+
+impl Space {
+    pub(crate) fn new(layouts: &Arc<Layouts>) -> Space {
+        let (calls, records) = (Arc::clone(&layouts.calls), Arc::clone(&layouts.records));
+        let (remote, inodes) = (Arc::clone(&calls.remote), Arc::clone(&calls.caching.inodes));
+        Space { remote, calls, inodes, records, layouts: Arc::clone(layouts) }
+    }
+
     /// Changes the space of an open file as fallocate(2) does. Blocks until reads and writes in
     /// flight have ended.
     pub fn fallocate(

@@ -10,20 +10,30 @@
 //! Session threads. Takes the inode's locks in the order `io` (shared), `layout_users` (shared),
 //! `layout_calls`.
 
-use std::sync::atomic::{Ordering, fence};
+use std::sync::{
+    Arc,
+    atomic::{Ordering, fence},
+};
 
 use rfs_proto::{BLOCK, Errno, MAX_FILE_SIZE, record};
 
 use crate::{
-    client::Client,
     error::ClientError,
-    inode::{Inode, size::LayoutId},
-    remote::records::RawRecord,
+    inode::{Inode, size::LayoutId, table::InodeTable},
+    io::checksum_write::ServerWrites,
     remote::{
+        Remote,
         address::Epoch,
         operation::{LIST, Op, Ops},
+        records::RawRecord,
     },
-    steps::{TRIES, layouts::WriteParts},
+    steps::{
+        TRIES,
+        file_times::FileTimes,
+        layouts::{Layouts, WriteParts},
+        record_reader::RecordReader,
+    },
+    transfers::Transfers,
 };
 
 /// Returns about half of `len` bytes at `offset`, rounded to the end of a block. Returns `None`
@@ -35,7 +45,43 @@ fn fewer(offset: u64, len: usize) -> Option<usize> {
     (fewer < len).then_some(fewer)
 }
 
-impl Client {
+/// Writes to open files, and blocks until the bytes are in place.
+#[derive(Debug)]
+pub struct Writes {
+    remote: Arc<dyn Remote>,
+    inodes: Arc<InodeTable>,
+    records: Arc<RecordReader>,
+    layouts: Arc<Layouts>,
+    times: Arc<FileTimes>,
+    transfers: Arc<Transfers>,
+    /// Writes by the server, if it has to carry out all writes.
+    by_server: Option<Arc<ServerWrites>>,
+}
+
+impl Writes {
+    pub(crate) fn new(
+        layouts: &Arc<Layouts>,
+        times: &Arc<FileTimes>,
+        transfers: &Arc<Transfers>,
+        by_server: Option<Arc<ServerWrites>>,
+    ) -> Writes {
+        let calls = &layouts.calls;
+        Writes {
+            remote: Arc::clone(&calls.remote),
+            inodes: Arc::clone(&calls.caching.inodes),
+            records: Arc::clone(&layouts.records),
+            layouts: Arc::clone(layouts),
+            times: Arc::clone(times),
+            transfers: Arc::clone(transfers),
+            by_server,
+        }
+    }
+
+    /// Returns true if the server carries out all writes.
+    pub(crate) fn are_by_server(&self) -> bool {
+        self.by_server.is_some()
+    }
+
     /// Writes `data` at `offset` of an open file. The bytes are visible to all readers on return.
     pub fn write(&self, ino: u64, offset: u64, data: &[u8]) -> Result<(), ClientError> {
         self.write_issued_in(self.remote.epochs().in_use, ino, offset, data)
@@ -100,8 +146,8 @@ impl Client {
         (offset, end): (u64, u64),
         data: &[u8],
     ) -> Result<(), ClientError> {
-        if self.writes_by_server() {
-            return self.write_by_server(inode, issued_epoch, (offset, end), data);
+        if let Some(by_server) = &self.by_server {
+            return by_server.write(inode, issued_epoch, (offset, end), data);
         }
         for _ in 0..TRIES {
             let places = inode.layout_users.read();

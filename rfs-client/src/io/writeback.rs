@@ -4,16 +4,20 @@
 //! # Concurrency
 //! Session threads. Takes the inode's `io` shared.
 
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
 
 use rfs_proto::{Attr, Marks, SetAttr, SetTime, record};
 
 use crate::{
-    client::Client,
     error::ClientError,
-    inode::Inode,
-    remote::operation::Op,
-    remote::records::{RawRecord, Seen},
+    inode::{Inode, table::InodeTable},
+    io::write::Writes,
+    remote::{
+        Remote,
+        operation::Op,
+        records::{RawRecord, Seen},
+    },
+    steps::{layouts::Layouts, record_reader::RecordReader},
 };
 
 /// Returns the write time, if `changes` sets nothing else. 0 stands for no time in a record.
@@ -31,15 +35,32 @@ fn write_time(changes: &SetAttr) -> Option<i64> {
     }
 }
 
-impl Client {
-    /// Writes as [`write`](Self::write), without the time: the caller sets it.
-    pub fn write_back(&self, ino: u64, offset: u64, data: &[u8]) -> Result<(), ClientError> {
-        self.write_then(self.remote.epochs().in_use, (ino, offset), data, |_| Ok(()))
+/// Writes data and write times back that the caller has cached.
+#[derive(Debug)]
+pub struct WriteBack {
+    remote: Arc<dyn Remote>,
+    inodes: Arc<InodeTable>,
+    records: Arc<RecordReader>,
+    writes: Arc<Writes>,
+    /// True if the session may only read the memory: the server sets the times.
+    confined: bool,
+}
+
+impl WriteBack {
+    pub(crate) fn new(layouts: &Layouts, writes: &Arc<Writes>, confined: bool) -> WriteBack {
+        let (calls, records) = (&layouts.calls, Arc::clone(&layouts.records));
+        let (remote, inodes) = (Arc::clone(&calls.remote), Arc::clone(&calls.caching.inodes));
+        WriteBack { remote, inodes, records, writes: Arc::clone(writes), confined }
+    }
+
+    /// Writes as [`Writes::write`], without the time: the caller sets it.
+    pub fn write(&self, ino: u64, offset: u64, data: &[u8]) -> Result<(), ClientError> {
+        self.writes.write_then(self.remote.epochs().in_use, (ino, offset), data, |_| Ok(()))
     }
 
     /// Sets the write time one-sidedly, in one round trip. Returns `None` if this needs
-    /// [`setattr`](Self::setattr): more is to be set, the file is not open, or it was changed
-    /// later.
+    /// [`setattr`](crate::Attributes::setattr): more is to be set, the file is not open, or it was
+    /// changed later.
     pub fn set_write_time(&self, ino: u64, changes: &SetAttr) -> Result<Option<Attr>, ClientError> {
         if self.confined {
             return Ok(None);

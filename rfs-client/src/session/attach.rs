@@ -50,12 +50,6 @@ struct Limits {
     wait_limit: Duration,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { mount: None, wait_limit: SessionOptions::default().operation_timeout }
-    }
-}
-
 impl Client {
     /// Connects to the server at `address` and attaches to it.
     pub fn connect(
@@ -105,9 +99,19 @@ impl Client {
 
     /// Attaches over a session that is up; closes it if that fails.
     pub fn attach(remote: Arc<dyn Remote>, options: &AttachOptions) -> Result<Client, ClientError> {
+        Client::attach_within(remote, options, SessionOptions::default().operation_timeout)
+    }
+
+    /// Attaches as [`attach`](Self::attach), with this limit of a wait for another client.
+    pub(crate) fn attach_within(
+        remote: Arc<dyn Remote>,
+        options: &AttachOptions,
+        wait_limit: Duration,
+    ) -> Result<Client, ClientError> {
+        let limits = Limits { mount: None, wait_limit };
         let call = |request: &[u8], reply: &mut Vec<u8>| remote.call(request, reply, CallOptions::default());
         attach_session(call, options, None, options.busy_timeout)
-            .and_then(|reply| attached_client(Arc::clone(&remote), options, reply, Limits::default()))
+            .and_then(|reply| attached_client(Arc::clone(&remote), options, reply, limits))
             .inspect_err(|_| remote.close())
     }
 }

@@ -29,7 +29,7 @@ fn reads_and_writes_of_all_lengths_and_offsets() {
             [(5, 10), (B - 3, 7), (0, 2 * B), (10 * B + 1, 3 * B), (B, WRITE_PART as u64 + 1), (7, 150_000)]
         {
             let data = pattern(len);
-            client.write(ino, offset, &data).unwrap();
+            client.writes.write(ino, offset, &data).unwrap();
             model.resize(model.len().max((offset + len) as usize), 0);
             model[offset as usize..(offset + len) as usize].copy_from_slice(&data);
             for (at, len) in
@@ -52,7 +52,7 @@ fn a_bad_block_is_an_error_and_its_neighbours_are_not() {
     both_checked(|server| {
         let client = client(&server);
         let ino = create(&client, "a");
-        client.write(ino, 0, &pattern(3 * B)).unwrap();
+        client.writes.write(ino, 0, &pattern(3 * B)).unwrap();
         let place = server.place(ino, B + 9);
         server.damage(place, &[0]);
         let found = {
@@ -67,7 +67,7 @@ fn a_bad_block_is_an_error_and_its_neighbours_are_not() {
         }
         assert_eq!(read(&client, ino, 0, B as usize), pattern(3 * B)[..B as usize]);
         assert_eq!(read(&client, ino, 2 * B, B as usize), pattern(3 * B)[2 * B as usize..]);
-        client.write(ino, B, &[7; B as usize]).unwrap();
+        client.writes.write(ino, B, &[7; B as usize]).unwrap();
         assert_eq!(read(&client, ino, B, B as usize), [7; B as usize]);
         // A damaged word is as bad as a damaged block.
         server.set_word(place, server.word(place).opened().closed(1));
@@ -82,9 +82,9 @@ fn a_block_under_write_is_read_again() {
     let interceptor = Interceptor::new(&server);
     let client = Client::attach(interceptor.clone(), &AttachOptions::default()).unwrap();
     // As if the server recalled layouts.
-    client.inodes.recalls().begin();
+    client.caching.inodes.recalls().begin();
     let ino = create(&client, "a");
-    client.write(ino, 0, &pattern(B)).unwrap();
+    client.writes.write(ino, 0, &pattern(B)).unwrap();
     let place = server.place(ino, 0);
     for reads in [0, 1, 2, 5] {
         // Half written.
@@ -117,18 +117,19 @@ fn a_layout_is_given_back_while_a_reader_waits_for_a_block() {
     both_checked(|server| {
         let client = client(&server);
         let ino = create(&client, "a");
-        client.write(ino, 0, &pattern(B)).unwrap();
+        client.writes.write(ino, 0, &pattern(B)).unwrap();
         assert_eq!(read(&client, ino, 0, 1), [1]);
         let place = server.place(ino, 0);
         server.set_word(place, server.word(place).opened());
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| try_read(&client, ino, 0, B as usize));
-            while client.inodes.opened(ino).unwrap().layout_users.try_write().is_some() {
+            while client.caching.inodes.opened(ino).unwrap().layout_users.try_write().is_some() {
                 std::thread::yield_now();
             }
-            client
-                .layouts
-                .give_layouts_back(client.remote.epochs().newest, &[Recall::Layout { ino, generation: 0 }]);
+            client.recalls.layouts.give_layouts_back(
+                client.calls.remote.epochs().newest,
+                &[Recall::Layout { ino, generation: 0 }],
+            );
             // The reader still waits for the block, and gets it.
             server.put(place, &[9; B as usize]);
             assert_eq!(reader.join().unwrap(), Ok(vec![9; B as usize]));
@@ -140,10 +141,10 @@ fn a_layout_is_given_back_while_a_reader_waits_for_a_block() {
 #[test]
 fn a_read_fails_if_a_block_stays_under_write() {
     both_checked(|server| {
-        let mut client = client(&server);
-        client.wait_limit = Duration::from_millis(1);
+        let (options, limit) = (AttachOptions::default(), Duration::from_millis(1));
+        let client = Client::attach_within(server.clone(), &options, limit).expect("attached");
         let ino = create(&client, "a");
-        client.write(ino, 0, &pattern(2 * B)).unwrap();
+        client.writes.write(ino, 0, &pattern(2 * B)).unwrap();
         let place = server.place(ino, B);
         server.set_word(place, server.word(place).opened());
         let refused = try_read(&client, ino, 0, 2 * B as usize).unwrap_err();
@@ -158,10 +159,10 @@ fn a_reader_begins_anew_if_the_layout_was_replaced() {
     let interceptor = Interceptor::new(&server);
     let client = Client::attach(interceptor.clone(), &AttachOptions::default()).unwrap();
     // As if the server recalled layouts.
-    client.inodes.recalls().begin();
+    client.caching.inodes.recalls().begin();
     let other = self::client(&server);
     let ino = create(&client, "a");
-    client.write(ino, 0, &pattern(2 * B)).unwrap();
+    client.writes.write(ino, 0, &pattern(2 * B)).unwrap();
     other.files.open(ino, true).unwrap();
     // The client knows the layout from here on.
     assert!(read(&client, ino, 0, 2 * B as usize) == pattern(2 * B));
@@ -184,13 +185,13 @@ fn damaged_writes_are_repeated_and_fail_in_the_end() {
     let ino = create(&client, "a");
     for (damaged, outcome) in [(1, Ok(())), (2, Ok(())), (3, Err(Errno::EIO.into()))] {
         server.damaged_on_the_way.store(damaged, Ordering::Relaxed);
-        assert_eq!(client.write(ino, 0, &[damaged as u8; 9]), outcome);
+        assert_eq!(client.writes.write(ino, 0, &[damaged as u8; 9]), outcome);
         server.damaged_on_the_way.store(0, Ordering::Relaxed);
     }
     assert_eq!(read(&client, ino, 0, 9), [2; 9]);
     // One of many parts arrives damaged.
     server.damaged_on_the_way.store(1, Ordering::Relaxed);
-    client.write(ino, 0, &[4; WRITE_PART + 1]).unwrap();
+    client.writes.write(ino, 0, &[4; WRITE_PART + 1]).unwrap();
     assert_eq!(read(&client, ino, 0, WRITE_PART + 5), [4; WRITE_PART + 1]);
 }
 
@@ -204,7 +205,7 @@ fn appends_with_checksums_come_one_behind_the_other() {
         for (turn, len) in [(0, 10), (1, 5000), (0, WRITE_PART + 10), (1, 1)] {
             let client = if turn == 0 { &one } else { &two };
             let data = pattern(len as u64);
-            assert_eq!(client.append(ino, &data), Ok(model.len() as u64));
+            assert_eq!(client.appends.append(ino, &data), Ok(model.len() as u64));
             model.extend_from_slice(&data);
             assert_eq!(server.appender(ino), 0);
         }
@@ -223,10 +224,10 @@ fn an_append_begins_anew_if_the_end_moved() {
     other.files.open(ino, true).unwrap();
     interceptor.once(OpKind::Call, move || {
         // A thread has one call at a time.
-        std::thread::spawn(move || other.write(ino, 0, b"between").unwrap()).join().unwrap();
+        std::thread::spawn(move || other.writes.write(ino, 0, b"between").unwrap()).join().unwrap();
         Ok(())
     });
-    assert_eq!(client.append(ino, b"!"), Ok(7));
+    assert_eq!(client.appends.append(ino, b"!"), Ok(7));
     assert_eq!(read(&client, ino, 0, 99), b"between!");
 }
 
@@ -249,7 +250,7 @@ fn a_truncation_in_the_middle_of_a_long_write_leaves_no_gap() {
         let other = self::client(&server);
         let ino = create(&client, "a");
         other.files.open(ino, true).unwrap();
-        client.write(ino, 0, b"there is something to be cut").unwrap();
+        client.writes.write(ino, 0, b"there is something to be cut").unwrap();
         let data = pattern(3 * WRITE_PART as u64 + 5);
         // The client asks for space first. Two parts are in place.
         interceptor.later(3, OpKind::Call, move || {
@@ -258,9 +259,9 @@ fn a_truncation_in_the_middle_of_a_long_write_leaves_no_gap() {
             Ok(())
         });
         match append {
-            false => client.write(ino, 0, &data).unwrap(),
+            false => client.writes.write(ino, 0, &data).unwrap(),
             // The file has another end now.
-            true => assert_eq!(client.append(ino, &data), Ok(0)),
+            true => assert_eq!(client.appends.append(ino, &data), Ok(0)),
         }
         assert!(read(&client, ino, 0, data.len() + 1) == data, "{append}");
     }
@@ -272,10 +273,10 @@ fn a_long_write_that_begins_in_a_bad_block_leaves_no_bytes_behind_the_end() {
     let server = Fake::checked(256, false);
     let client = client(&server);
     let ino = create(&client, "a");
-    client.write(ino, 0, &pattern(B + 100)).unwrap();
+    client.writes.write(ino, 0, &pattern(B + 100)).unwrap();
     server.damage(server.place(ino, B + 9), &[0]);
     let data = pattern(3 * WRITE_PART as u64);
-    assert_eq!(client.write(ino, B + 50, &data), Err(Errno::EIO.into()));
+    assert_eq!(client.writes.write(ino, B + 50, &data), Err(Errno::EIO.into()));
     let len = data.len() as u64;
     client.attributes.setattr(ino, &SetAttr { size: Some(len), ..TRUNCATE }).unwrap();
     assert!(read(&client, ino, 2 * B, data.len()).iter().all(|&byte| byte == 0));

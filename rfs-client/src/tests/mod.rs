@@ -51,7 +51,7 @@ fn read(client: &Client, ino: u64, offset: u64, len: usize) -> Vec<u8> {
 }
 
 fn try_read(client: &Client, ino: u64, offset: u64, len: usize) -> Result<Vec<u8>, ClientError> {
-    client.read(ino, offset, len, &mut vec![0xee; 3], |data| match data {
+    client.reads.read(ino, offset, len, &mut vec![0xee; 3], |data| match data {
         ReadData::Bytes(bytes) => bytes.to_vec(),
         ReadData::Mapped { memory, offset, len } => {
             let mut out = vec![0; len];
@@ -74,7 +74,7 @@ fn written_bytes_are_read_back_and_holes_are_zero() {
         let ino = create(&c, "f");
         let data = pattern(20 * BLOCK as usize + 77);
         let at = 5 * BLOCK + 13;
-        c.write(ino, at, &data).expect("written");
+        c.writes.write(ino, at, &data).expect("written");
         let mut expected = vec![0; at as usize];
         expected.extend_from_slice(&data);
         assert_eq!(read(&c, ino, 0, expected.len() + 1000), expected);
@@ -90,10 +90,10 @@ fn reads_and_overwrites_of_an_open_file_make_no_call() {
     both(|server| {
         let c = client(&server);
         let ino = create(&c, "f");
-        c.write(ino, 0, &pattern(8 * BLOCK as usize)).expect("written");
+        c.writes.write(ino, 0, &pattern(8 * BLOCK as usize)).expect("written");
         let before = server.calls();
         for i in 0..8 {
-            c.write(ino, i * BLOCK, &pattern(BLOCK as usize)).expect("written");
+            c.writes.write(ino, i * BLOCK, &pattern(BLOCK as usize)).expect("written");
             assert_eq!(read(&c, ino, i * BLOCK, BLOCK as usize), pattern(BLOCK as usize));
         }
         c.attributes.getattr(ino).expect("attributes");
@@ -107,9 +107,9 @@ fn growing_into_allocated_space_is_one_list_and_no_call() {
     let server = Fake::new(256, false);
     let c = client(&server);
     let ino = create(&c, "f");
-    c.write(ino, 0, b"x").expect("written");
+    c.writes.write(ino, 0, b"x").expect("written");
     let (calls, lists) = (server.calls(), server.lists.load(Ordering::Relaxed));
-    c.write(ino, 1, b"y").expect("written");
+    c.writes.write(ino, 1, b"y").expect("written");
     assert_eq!(server.calls(), calls);
     assert_eq!(server.lists.load(Ordering::Relaxed), lists + 1);
     assert_eq!(server.size_and_time(ino).0, 2);
@@ -122,9 +122,9 @@ fn two_clients_see_each_others_bytes() {
         let ino = create(&a, "f");
         assert_eq!(b.lookups.lookup(1, b"f").expect("found").ino, ino);
         b.files.open(ino, true).expect("opened");
-        a.write(ino, 0, b"from a").expect("written");
+        a.writes.write(ino, 0, b"from a").expect("written");
         assert_eq!(read(&b, ino, 0, 100), b"from a", "past the size that b knew");
-        b.write(ino, 6, b", from b").expect("written");
+        b.writes.write(ino, 6, b", from b").expect("written");
         assert_eq!(read(&a, ino, 0, 100), b"from a, from b");
     });
 }
@@ -137,12 +137,12 @@ fn a_filled_hole_is_filled_for_concurrent_readers() {
     let b = client(&server);
     let ino = create(&a, "f");
     b.files.open(ino, true).expect("opened");
-    a.write(ino, 8 * BLOCK, b"end").expect("written");
+    a.writes.write(ino, 8 * BLOCK, b"end").expect("written");
     assert_eq!(read(&a, ino, 0, 4), [0; 4]);
     // One reader has found a hole in its layout, and checks it. Another reader is faster.
     let faster = a.clone();
     interceptor.once(OpKind::Read, move || {
-        b.write(ino, 0, b"data").expect("written by another client");
+        b.writes.write(ino, 0, b"data").expect("written by another client");
         assert_eq!(read(&faster, ino, 0, 4), b"data");
         Ok(())
     });
@@ -157,12 +157,12 @@ fn a_size_raised_by_another_client_meanwhile_is_never_lowered() {
         let b = client(&server);
         let ino = create(&a, "f");
         b.files.open(ino, true).expect("opened");
-        a.write(ino, 0, b"aa").expect("written");
+        a.writes.write(ino, 0, b"aa").expect("written");
         interceptor.once(OpKind::Execute, move || {
-            b.write(ino, 0, &pattern(100)).expect("written by another client");
+            b.writes.write(ino, 0, &pattern(100)).expect("written by another client");
             Ok(())
         });
-        a.write(ino, 2, b"bb").expect("written");
+        a.writes.write(ino, 2, b"bb").expect("written");
         assert_eq!(server.size_and_time(ino).0, 100);
         let mut expected = pattern(100);
         expected[2..4].copy_from_slice(b"bb");
@@ -178,12 +178,12 @@ fn a_size_raised_a_little_meanwhile_is_raised_further() {
         let b = client(&server);
         let ino = create(&a, "f");
         b.files.open(ino, true).expect("opened");
-        a.write(ino, 0, b"aa").expect("written");
+        a.writes.write(ino, 0, b"aa").expect("written");
         interceptor.once(OpKind::Execute, move || {
-            b.write(ino, 2, b"b").expect("written by another client");
+            b.writes.write(ino, 2, b"b").expect("written by another client");
             Ok(())
         });
-        a.write(ino, 2, b"ccc").expect("written");
+        a.writes.write(ino, 2, b"ccc").expect("written");
         assert_eq!(server.size_and_time(ino).0, 5);
         assert_eq!(read(&a, ino, 0, 9), b"aaccc");
     });
@@ -196,7 +196,7 @@ fn a_write_that_a_truncation_overtook_is_repeated() {
         let a = Client::attach(interceptor.clone(), &AttachOptions::default()).expect("attached");
         let b = client(&server);
         let ino = create(&a, "f");
-        a.write(ino, 0, &pattern(3 * BLOCK as usize)).expect("written");
+        a.writes.write(ino, 0, &pattern(3 * BLOCK as usize)).expect("written");
         // Mapped: a write inside the file notices the truncation. Otherwise: a write past the end
         // does.
         let kind = if server_is_mapped(&server) { OpKind::Write } else { OpKind::Execute };
@@ -205,7 +205,7 @@ fn a_write_that_a_truncation_overtook_is_repeated() {
             b.attributes.setattr(ino, &TRUNCATE).expect("truncated by another client");
             Ok(())
         });
-        a.write(ino, at, b"after").expect("written");
+        a.writes.write(ino, at, b"after").expect("written");
         assert_eq!(server.size_and_time(ino).0, at + 5);
         let mut expected = vec![0; at as usize];
         expected.extend_from_slice(b"after");
@@ -214,7 +214,7 @@ fn a_write_that_a_truncation_overtook_is_repeated() {
 }
 
 fn server_is_mapped(server: &Arc<Fake>) -> bool {
-    client(server).arena_map.is_some()
+    client(server).is_mapped()
 }
 
 #[test]
@@ -222,10 +222,10 @@ fn a_hole_that_another_client_filled_is_found() {
     both(|server| {
         let (a, b) = (client(&server), client(&server));
         let ino = create(&a, "f");
-        a.write(ino, 4 * BLOCK, b"end").expect("written");
+        a.writes.write(ino, 4 * BLOCK, b"end").expect("written");
         b.files.open(ino, true).expect("opened");
         assert_eq!(read(&b, ino, BLOCK, 4), [0; 4]);
-        a.write(ino, BLOCK, b"fill").expect("written");
+        a.writes.write(ino, BLOCK, b"fill").expect("written");
         assert_eq!(read(&b, ino, BLOCK, 4), b"fill");
         // A hole that stays one costs no further call.
         read(&b, ino, 2 * BLOCK, 4);
@@ -240,7 +240,7 @@ fn a_cut_and_extended_range_reads_as_zero() {
     both(|server| {
         let c = client(&server);
         let ino = create(&c, "f");
-        c.write(ino, 0, &pattern(3 * BLOCK as usize)).expect("written");
+        c.writes.write(ino, 0, &pattern(3 * BLOCK as usize)).expect("written");
         c.attributes.setattr(ino, &SetAttr { size: Some(10), ..SetAttr::default() }).expect("cut");
         assert_eq!(read(&c, ino, 0, 100), pattern(10));
         c.attributes
@@ -268,7 +268,7 @@ fn many_opens_of_a_client_are_one_open_at_the_server() {
         assert_eq!(server.opens(ino), 0);
         assert_eq!(c.files.close(ino), Err(Errno::EBADF.into()));
         assert_eq!(try_read(&c, ino, 0, 1), Err(Errno::EBADF.into()));
-        assert_eq!(c.write(ino, 0, b"x"), Err(Errno::EBADF.into()));
+        assert_eq!(c.writes.write(ino, 0, b"x"), Err(Errno::EBADF.into()));
     });
 }
 
@@ -295,7 +295,7 @@ fn an_inode_is_forgotten_with_its_last_reference() {
     c.lookups.lookup(1, b"f").expect("found");
     c.lookups.forget(ino, 2);
     assert_eq!(c.known_inodes(), ROOT + 1, "it is open");
-    c.write(ino, 0, b"x").expect("written");
+    c.writes.write(ino, 0, b"x").expect("written");
     c.files.close(ino).expect("closed");
     assert_eq!(c.known_inodes(), ROOT);
     assert_eq!(c.files.open(999, true), Err(Errno::ENOENT.into()));
@@ -307,11 +307,11 @@ fn a_write_to_a_full_server_fails_and_changes_nothing() {
     both(|server| {
         let c = client(&server);
         let ino = create(&c, "f");
-        c.write(ino, 0, b"kept").expect("written");
+        c.writes.write(ino, 0, b"kept").expect("written");
         let big = vec![1; 300 * BLOCK as usize];
-        assert_eq!(c.write(ino, 2, &big), Err(Errno::ENOSPC.into()));
+        assert_eq!(c.writes.write(ino, 2, &big), Err(Errno::ENOSPC.into()));
         assert_eq!(read(&c, ino, 0, 100), b"kept");
-        c.write(ino, 4, b" on").expect("written");
+        c.writes.write(ino, 4, b" on").expect("written");
         assert_eq!(read(&c, ino, 0, 100), b"kept on");
     });
 }
@@ -325,15 +325,15 @@ fn a_write_stores_what_fits() {
         let data = pattern(300 * BLOCK as usize);
         let mut at = 0;
         let refused = loop {
-            match c.write_some(ino, at as u64, &data[at..]) {
+            match c.writes.write_some(ino, at as u64, &data[at..]) {
                 Ok(bytes) => at += bytes,
                 Err(e) => break e,
             }
         };
         assert_eq!((at as u64, refused), (256 * BLOCK, Errno::ENOSPC.into()));
         assert!(read(&c, ino, 0, data.len()) == data[..at]);
-        assert_eq!(c.write_some(ino, 0, &data[..100]), Ok(100));
-        assert_eq!(c.write_some(ino, 0, b""), Ok(0));
+        assert_eq!(c.writes.write_some(ino, 0, &data[..100]), Ok(100));
+        assert_eq!(c.writes.write_some(ino, 0, b""), Ok(0));
     });
 }
 
@@ -342,9 +342,9 @@ fn a_write_past_the_maximum_file_size_fails() {
     let server = Fake::new(16, true);
     let c = client(&server);
     let ino = create(&c, "f");
-    assert_eq!(c.write(ino, i64::MAX as u64, b"x"), Err(Errno::EFBIG.into()));
-    assert_eq!(c.write(ino, u64::MAX, b"x"), Err(Errno::EFBIG.into()));
-    assert_eq!(c.write(ino, u64::MAX, b""), Ok(()));
+    assert_eq!(c.writes.write(ino, i64::MAX as u64, b"x"), Err(Errno::EFBIG.into()));
+    assert_eq!(c.writes.write(ino, u64::MAX, b"x"), Err(Errno::EFBIG.into()));
+    assert_eq!(c.writes.write(ino, u64::MAX, b""), Ok(()));
 }
 
 #[test]
@@ -352,11 +352,11 @@ fn every_operation_fails_if_the_server_is_dead() {
     both(|server| {
         let c = client(&server);
         let ino = create(&c, "f");
-        c.write(ino, 0, b"x").expect("written");
+        c.writes.write(ino, 0, b"x").expect("written");
         server.die();
         let gone = ClientError::Request(RequestError::Disconnected);
         assert_eq!(try_read(&c, ino, 0, 1), Err(gone.clone()), "although the memory may still be mapped");
-        assert_eq!(c.write(ino, 0, b"y"), Err(gone.clone()));
+        assert_eq!(c.writes.write(ino, 0, b"y"), Err(gone.clone()));
         assert_eq!(c.attributes.getattr(ino), Err(gone.clone()));
         assert_eq!(c.lookups.lookup(1, b"f"), Err(gone.clone()));
         assert_eq!(c.files.close(ino), Err(gone));
@@ -385,12 +385,12 @@ fn write_times_are_published_sparingly_and_never_lost() {
     both(|server| {
         let c = client(&server);
         let ino = create(&c, "f");
-        c.write(ino, 0, b"1").expect("written");
+        c.writes.write(ino, 0, b"1").expect("written");
         let first = server.size_and_time(ino).1;
         assert!(first > 0, "the first write is published at once");
         // Most of many quick writes stay pending. The caller sees their times at once.
         while server.size_and_time(ino).1 != first || !pending(&c, ino) {
-            c.write(ino, 0, b"2").expect("written");
+            c.writes.write(ino, 0, b"2").expect("written");
             if server.size_and_time(ino).1 != first {
                 break;
             }
@@ -403,7 +403,7 @@ fn write_times_are_published_sparingly_and_never_lost() {
 }
 
 fn pending(client: &Client, ino: u64) -> bool {
-    client.inodes.get(ino).is_some_and(|inode| inode.times.lock().pending().is_some())
+    client.caching.inodes.get(ino).is_some_and(|inode| inode.times.lock().pending().is_some())
 }
 
 #[test]
@@ -411,14 +411,14 @@ fn a_time_that_was_set_is_not_overwritten_by_an_older_write() {
     both(|server| {
         let c = client(&server);
         let ino = create(&c, "f");
-        c.write(ino, 0, b"1").expect("written");
-        c.write(ino, 0, b"2").expect("written");
+        c.writes.write(ino, 0, b"1").expect("written");
+        c.writes.write(ino, 0, b"2").expect("written");
         let set = SetAttr { mtime: Some(SetTime::At(12345)), ..SetAttr::default() };
         assert_eq!(c.attributes.setattr(ino, &set).expect("set").mtime, 12345);
         c.files.close(ino).expect("closed");
         assert_eq!(c.attributes.getattr(ino).expect("attributes").mtime, 12345);
         c.files.open(ino, true).expect("opened");
-        c.write(ino, 0, b"3").expect("written");
+        c.writes.write(ino, 0, b"3").expect("written");
         assert!(c.attributes.getattr(ino).expect("attributes").mtime > 12345, "the next write counts");
     });
 }
@@ -445,7 +445,7 @@ fn attributes_are_compared_with_those_the_caller_was_told() {
     assert!(b.attributes.differs_from_told(&attr), "nothing was told yet");
     b.attributes.told(&attr, 1);
     assert!(!b.attributes.differs_from_told(&attr));
-    a.write(ino, 0, b"x").expect("written");
+    a.writes.write(ino, 0, b"x").expect("written");
     let attr = b.files.open(ino, true).expect("opened");
     assert!(b.attributes.differs_from_told(&attr));
     assert_eq!(b.attributes.privileges(ino), Ok((0o644, rfs_proto::Marks::empty())));
@@ -462,7 +462,7 @@ fn threads_write_and_grow_one_file_in_parallel() {
                 scope.spawn(move || {
                     for i in 0..32u64 {
                         let block = i * 4 + t;
-                        c.write(ino, block * 1000, &vec![block as u8 + 1; 1000]).expect("written");
+                        c.writes.write(ino, block * 1000, &vec![block as u8 + 1; 1000]).expect("written");
                     }
                 });
             }

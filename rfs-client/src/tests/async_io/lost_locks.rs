@@ -7,7 +7,7 @@ use crate::{inode::locks::held::LockKey, remote::address::Epoch};
 
 /// A new epoch begins, and a lock is lost.
 fn lose_a_lock(c: &Client, ino: u64) {
-    let inode = c.inodes.opened(ino).expect("known");
+    let inode = c.caching.inodes.opened(ino).expect("known");
     inode.locks.held.lock().has(LockKey { handle: 7, owner: 7, class: LockClass::Record });
     assert_eq!(inode.locks.lose(Epoch(1)), 1);
     // Placed bytes have to be checked against the record, too.
@@ -19,7 +19,7 @@ fn lose_a_lock(c: &Client, ino: u64) {
 fn a_request_under_a_lost_lock_is_not_repeated() {
     let server = Fake::new(256, false);
     let (interceptor, c, ino) = with_file(&server);
-    let other = c.transfers.count();
+    let other = c.async_io.transfers.count();
     let reading = start(&c, ino, 5, 100).expect("started");
     let writing = start_write(&c, ino, 5, b"xyz", false).expect("started");
     lose_a_lock(&c, ino);
@@ -39,9 +39,9 @@ fn a_change_of_space_under_a_lost_lock_fails() {
     let calls = server.calls();
     let refused = || Err(Errno::EIO.into());
     assert_eq!(c.attributes.setattr(ino, &TRUNCATE).map(drop), refused());
-    assert_eq!(c.fallocate(ino, 0, 1, FallocateFlags::empty()).map(drop), refused());
-    assert_eq!(c.copy((ino, 0), (other, 0), 1), Err(Errno::EIO.into()));
-    assert_eq!(c.copy((other, 0), (ino, 0), 1), Err(Errno::EIO.into()));
+    assert_eq!(c.space.fallocate(ino, 0, 1, FallocateFlags::empty()).map(drop), refused());
+    assert_eq!(c.space.copy((ino, 0), (other, 0), 1), Err(Errno::EIO.into()));
+    assert_eq!(c.space.copy((other, 0), (ino, 0), 1), Err(Errno::EIO.into()));
     assert_eq!(server.calls(), calls, "nothing is asked for");
     c.attributes.setattr(other, &TRUNCATE).expect("no lock of that file was lost");
 }
@@ -52,7 +52,7 @@ fn a_change_of_space_under_a_lost_lock_fails() {
 fn a_change_of_size_fails_if_its_lock_gets_lost_meanwhile() {
     let server = Fake::new(256, false);
     let (interceptor, c, ino) = with_file(&server);
-    let inode = c.inodes.opened(ino).expect("known");
+    let inode = c.caching.inodes.opened(ino).expect("known");
     inode.locks.held.lock().has(LockKey { handle: 7, owner: 7, class: LockClass::Record });
     let loses = Arc::clone(&inode);
     interceptor.once(OpKind::Call, move || {

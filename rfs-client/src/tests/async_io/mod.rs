@@ -16,9 +16,9 @@ fn with_file(server: &Arc<Fake>) -> (Arc<Interceptor>, Arc<Client>, u64) {
     let interceptor = Interceptor::new(server);
     let c = Client::attach(interceptor.clone(), &AttachOptions::default()).expect("attached");
     // As if the server recalled layouts.
-    c.inodes.recalls().begin();
+    c.caching.inodes.recalls().begin();
     let ino = create(&c, "f");
-    c.write(ino, 0, &pattern(LEN)).expect("written");
+    c.writes.write(ino, 0, &pattern(LEN)).expect("written");
     // The size is known from now on.
     assert_eq!(read(&c, ino, 0, LEN + 1), pattern(LEN));
     interceptor.hold();
@@ -43,12 +43,12 @@ fn start_with(c: &Arc<Client>, ino: u64, offset: u64, len: usize, more: bool) ->
         });
         send.send(bytes).expect("the receiver listens");
     };
-    c.start_read(ino, offset, len, || next, answer).ok().map(|()| receive)
+    c.async_io.start_read(ino, offset, len, || next, answer).ok().map(|()| receive)
 }
 
 /// Returns when a thread excludes reads and writes of the file.
 fn until_one_is_alone(c: &Client, ino: u64) {
-    while c.inodes.opened(ino).expect("known").io.try_read().is_some() {
+    while c.caching.inodes.opened(ino).expect("known").io.try_read().is_some() {
         thread::yield_now();
     }
 }
@@ -58,7 +58,7 @@ fn a_read_that_is_alone_blocks() {
     let server = Fake::new(256, false);
     let (interceptor, c, ino) = with_file(&server);
     assert!(start(&c, ino, 0, 100).is_none());
-    let other = c.transfers.count();
+    let other = c.async_io.transfers.count();
     let started = start(&c, ino, 0, 100).expect("started");
     drop(other);
     // A started read is in flight until its bytes are here.
@@ -81,14 +81,14 @@ fn after_many_requests_alone_the_next_one_is_asked_for_rarely() {
                 asked.set(asked.get() + 1);
                 QueueHint::Nothing
             };
-            assert!(c.start_read(ino, 0, 100, next, |_| ()).is_err());
+            assert!(c.async_io.start_read(ino, 0, 100, next, |_| ()).is_err());
         }
         asked.get()
     };
     assert_eq!(alone(16), 16);
     assert_eq!(alone(160), 10);
     // After a request that was not alone, each request asks again.
-    let other = c.transfers.count();
+    let other = c.async_io.transfers.count();
     let started = start(&c, ino, 0, 100).expect("started");
     drop(other);
     interceptor.release(&Ok(()));
@@ -102,14 +102,14 @@ fn after_many_requests_alone_the_next_one_is_asked_for_rarely() {
 fn a_thread_polls_while_it_has_no_other_work() {
     let server = Fake::new(256, false);
     let (interceptor, c, ino) = with_file(&server);
-    let _other = c.transfers.count();
+    let _other = c.async_io.transfers.count();
     for (next, served) in [
         (QueueHint::Nothing, &[Until::AllDone][..]),
         (QueueHint::Answers, &[Until::AnyDone]),
         (QueueHint::Waits, &[]),
         (QueueHint::Unknown, &[]),
     ] {
-        assert!(c.start_read(ino, 0, 100, || next, |_| ()).is_ok());
+        assert!(c.async_io.start_read(ino, 0, 100, || next, |_| ()).is_ok());
         assert_eq!(interceptor.served(), served, "{next:?}");
     }
 }
@@ -182,14 +182,14 @@ fn a_reader_that_has_its_bytes_is_alone_with_its_next_read() {
         assert!(matches!(data, ReadData::Bytes(bytes) if bytes == &pattern(LEN)[..100]));
         start(&c, ino, 100, 100).is_none()
     };
-    assert!(c.read(ino, 0, 100, &mut Vec::new(), again).expect("read"));
+    assert!(c.reads.read(ino, 0, 100, &mut Vec::new(), again).expect("read"));
 }
 
 #[test]
 fn a_read_that_needs_more_than_bytes_blocks() {
     let server = Fake::new(256, false);
     let (interceptor, c, ino) = with_file(&server);
-    let other = c.transfers.count();
+    let other = c.async_io.transfers.count();
     let len = LEN as u64;
     let last = start(&c, ino, len - 10, 10).expect("started");
     // Past the end, overflow, no bytes, too many bytes, and no such file.
@@ -199,7 +199,7 @@ fn a_read_that_needs_more_than_bytes_blocks() {
         assert!(start(&c, ino, offset, len).is_none(), "{ino} {offset} {len}");
     }
     // A hole.
-    c.write(ino, 4 * BLOCK, b"x").expect("written");
+    c.writes.write(ino, 4 * BLOCK, b"x").expect("written");
     assert!(start(&c, ino, LEN as u64, 10).is_none());
     interceptor.release(&Ok(()));
     assert_eq!(last.recv().expect("answered"), Ok(pattern(LEN)[LEN - 10..].to_vec()));
@@ -209,8 +209,8 @@ fn a_read_that_needs_more_than_bytes_blocks() {
     let server = Fake::new(256, true);
     let c = Arc::new(client(&server));
     let ino = create(&c, "f");
-    c.write(ino, 0, b"x").expect("written");
-    let _other = c.transfers.count();
+    c.writes.write(ino, 0, b"x").expect("written");
+    let _other = c.async_io.transfers.count();
     assert!(start(&c, ino, 0, 1).is_none());
 }
 
@@ -218,7 +218,7 @@ fn a_read_that_needs_more_than_bytes_blocks() {
 fn a_change_of_size_waits_for_started_reads() {
     let server = Fake::new(256, false);
     let (interceptor, c, ino) = with_file(&server);
-    let other = c.transfers.count();
+    let other = c.async_io.transfers.count();
     let started = start(&c, ino, 0, 100).expect("started");
     drop(other);
     let (called, calls) = mpsc::channel();
@@ -242,7 +242,7 @@ fn a_change_of_size_waits_for_started_reads() {
 fn a_failed_read_is_repeated() {
     let server = Fake::new(256, false);
     let (interceptor, c, ino) = with_file(&server);
-    let other = c.transfers.count();
+    let other = c.async_io.transfers.count();
     let started = start(&c, ino, 5, 100).expect("started");
     interceptor.release(&Err(RequestError::Flushed));
     assert_eq!(started.recv().expect("answered"), Ok(pattern(LEN)[5..105].to_vec()));
@@ -259,7 +259,7 @@ type Outcomes = mpsc::Receiver<Result<(), ClientError>>;
 fn start_write(c: &Arc<Client>, ino: u64, offset: u64, data: &[u8], more: bool) -> Option<Outcomes> {
     let next = if more { QueueHint::Waits } else { QueueHint::Nothing };
     let (send, receive) = mpsc::channel();
-    let write = c.prepare_write(ino, offset, data, || next)?;
+    let write = c.async_io.prepare_write(ino, offset, data, || next)?;
     write.start(move |written| send.send(written).expect("the receiver listens"));
     Some(receive)
 }
@@ -284,7 +284,7 @@ fn a_write_that_is_alone_blocks() {
     let (interceptor, c, ino) = with_file(&server);
     assert!(start_write(&c, ino, 5, b"xyz", false).is_none());
     assert_eq!(on_server(&server, ino), pattern(LEN));
-    let other = c.transfers.count();
+    let other = c.async_io.transfers.count();
     let mut data = *b"xyz";
     let started = start_write(&c, ino, 5, &data, false).expect("started");
     // The write has its own copy of the data.
@@ -311,7 +311,7 @@ fn a_blocking_write_counts_as_in_flight() {
         send.send(start_write(&another, ino, 7, b"b", false)).expect("the receiver listens");
         Ok(())
     });
-    c.write(ino, 0, b"a").expect("written");
+    c.writes.write(ino, 0, b"a").expect("written");
     let started = receive.recv().expect("tried").expect("started");
     interceptor.release(&Ok(()));
     assert_eq!(started.recv().expect("answered"), Ok(()));
@@ -346,7 +346,7 @@ fn reads_and_writes_share_a_batch() {
 fn a_write_that_needs_more_than_bytes_blocks() {
     let server = Fake::new(256, false);
     let (_meddler, c, ino) = with_file(&server);
-    let _other = c.transfers.count();
+    let _other = c.async_io.transfers.count();
     let len = LEN as u64;
     // Past the end, overflow, no bytes, too many bytes, and no such file.
     for (ino, offset, data) in [
@@ -359,17 +359,17 @@ fn a_write_that_needs_more_than_bytes_blocks() {
         assert!(start_write(&c, ino, offset, data, false).is_none(), "{ino} {offset} {}", data.len());
     }
     // A hole.
-    c.write(ino, 4 * BLOCK, b"x").expect("written");
+    c.writes.write(ino, 4 * BLOCK, b"x").expect("written");
     assert!(start_write(&c, ino, len, b"x", false).is_none());
     assert!(start_write(&c, ino, 4 * BLOCK, b"y", false).is_some());
     // A size that is not certain any more.
-    c.inodes.opened(ino).expect("known").size.lock().distrust();
+    c.caching.inodes.opened(ino).expect("known").size.lock().distrust();
     assert!(start_write(&c, ino, 0, b"x", false).is_none());
     let server = Fake::new(256, true);
     let c = Arc::new(client(&server));
     let ino = create(&c, "f");
-    c.write(ino, 0, b"x").expect("written");
-    let _other = c.transfers.count();
+    c.writes.write(ino, 0, b"x").expect("written");
+    let _other = c.async_io.transfers.count();
     assert!(start_write(&c, ino, 0, b"y", false).is_none());
 }
 
@@ -380,7 +380,7 @@ fn a_started_write_publishes_its_time() {
     c.attributes.setattr(ino, &SetAttr { mtime: Some(SetTime::At(5)), ..SetAttr::default() }).expect("set");
     assert_eq!(read(&c, ino, 0, LEN + 1), pattern(LEN));
     let before = server.size_and_time(ino).1;
-    let _other = c.transfers.count();
+    let _other = c.async_io.transfers.count();
     assert!(start_write(&c, ino, 0, b"x", false).is_some());
     // The first write after a set time publishes its time at once.
     assert_ne!(server.size_and_time(ino).1, before);
@@ -392,7 +392,7 @@ fn a_started_write_publishes_its_time() {
 fn a_truncation_waits_for_the_repetition_of_a_write() {
     let server = Fake::new(256, false);
     let (interceptor, c, ino) = with_file(&server);
-    let other = c.transfers.count();
+    let other = c.async_io.transfers.count();
     let started = start_write(&c, ino, 5, b"xyz", false).expect("started");
     drop(other);
     let (repeats, repeated) = mpsc::channel();
@@ -421,7 +421,7 @@ fn a_truncation_waits_for_the_repetition_of_a_write() {
 fn a_failed_write_is_repeated_or_reported() {
     let server = Fake::new(256, false);
     let (interceptor, c, ino) = with_file(&server);
-    let other = c.transfers.count();
+    let other = c.async_io.transfers.count();
     let started = start_write(&c, ino, 5, b"xyz", false).expect("started");
     interceptor.release(&Err(RequestError::Flushed));
     assert_eq!(started.recv().expect("answered"), Ok(()));
@@ -440,13 +440,13 @@ fn a_started_write_that_a_truncation_overtook_is_repeated() {
     for looks in [false, true] {
         let server = Fake::new(256, false);
         let (interceptor, c, ino) = with_file(&server);
-        let other = c.transfers.count();
+        let other = c.async_io.transfers.count();
         let started = start_write(&c, ino, 5, b"xyz", false).expect("started");
         drop(other);
         let another = client(&server);
         another.files.open(ino, true).expect("opened");
         another.attributes.setattr(ino, &TRUNCATE).expect("truncated");
-        let inode = c.inodes.opened(ino).expect("known");
+        let inode = c.caching.inodes.opened(ino).expect("known");
         if looks {
             assert_eq!(c.records.look(&inode).expect("looked").size, 0);
         } else {

@@ -10,22 +10,22 @@ fn a_layout_is_given_back_when_no_operation_uses_it() {
     k.elsewhere("f");
     let ino = k.client.lookups.lookup(DIR, b"f").expect("found").ino;
     k.client.files.open(ino, true).expect("opened");
-    k.client.write(ino, 0, OLD).expect("written");
+    k.client.writes.write(ino, 0, OLD).expect("written");
     assert_eq!(read(&k.client, ino, 0, 100), OLD);
     k.interceptor.hold();
-    let other = k.client.transfers.count();
+    let other = k.client.async_io.transfers.count();
     let (send, answered) = mpsc::channel();
     let answer = move |data: Result<ReadData<'_>, ClientError>| {
         let Ok(ReadData::Bytes(bytes)) = data else { panic!("{data:?}") };
         send.send(bytes.to_vec()).expect("the receiver listens");
     };
-    assert!(k.client.start_read(ino, 0, OLD.len(), || QueueHint::Nothing, answer).is_ok());
+    assert!(k.client.async_io.start_read(ino, 0, OLD.len(), || QueueHint::Nothing, answer).is_ok());
     drop(other);
     // Another client rewrites the file in other space.
     let another = client(&k.server);
     another.files.open(ino, true).expect("opened");
     let generation = another.attributes.setattr(ino, &TRUNCATE).expect("truncated").layout_generation;
-    another.write(ino, 0, b"after").expect("written");
+    another.writes.write(ino, 0, b"after").expect("written");
     let recall = || k.recall(Recall::Layout { ino, generation });
     thread::scope(|scope| {
         let recalled = scope.spawn(recall);
@@ -47,7 +47,7 @@ fn a_layout_is_given_back_when_no_operation_uses_it() {
         counts.fetch_add(1, Ordering::Relaxed);
         Ok(())
     });
-    let writing = thread::spawn(move || client.write(ino, 0, b"AFTER"));
+    let writing = thread::spawn(move || client.writes.write(ino, 0, b"AFTER"));
     begins.recv().expect("it begins");
     recall();
     assert_eq!(written.load(Ordering::Relaxed), 1);
@@ -64,24 +64,24 @@ fn a_recall_of_everything_voids_all_layouts() {
         k.elsewhere("f");
         let ino = k.client.lookups.lookup(DIR, b"f").expect("found").ino;
         k.client.files.open(ino, true).expect("opened");
-        k.client.write(ino, 0, b"before").expect("written");
+        k.client.writes.write(ino, 0, b"before").expect("written");
         assert_eq!(read(&k.client, ino, 0, 100), b"before");
         let old = k.server.place(ino, 0);
         let another = client(&k.server);
         another.files.open(ino, true).expect("opened");
         another.attributes.setattr(ino, &TRUNCATE).expect("truncated");
-        another.write(ino, 0, b"after").expect("written");
+        another.writes.write(ino, 0, b"after").expect("written");
         k.recall(Recall::All);
         // The old space belongs to another file by now.
         k.server.put(old, b"theirs");
-        k.client.write(ino, 0, b"AFT").expect("written");
+        k.client.writes.write(ino, 0, b"AFT").expect("written");
         assert_eq!(read(&k.client, ino, 0, 100), b"AFTer");
         assert_eq!(k.server.bytes(old, 6), b"theirs");
         // A layout in flight becomes void.
         let client = Arc::clone(&k.client);
         k.client.files.close(ino).expect("closed");
         k.interceptor.once(OpKind::Reply, move || {
-            client.layouts.give_layouts_back(Epoch(0), &[Recall::All]);
+            client.recalls.layouts.give_layouts_back(Epoch(0), &[Recall::All]);
             Ok(())
         });
         k.client.files.open(ino, true).expect("opened");
@@ -96,11 +96,11 @@ fn a_layout_is_void_after_a_failed_change_of_size() {
     k.elsewhere("f");
     let ino = k.client.lookups.lookup(DIR, b"f").expect("found").ino;
     k.client.files.open(ino, true).expect("opened");
-    k.client.write(ino, 0, b"bytes").expect("written");
+    k.client.writes.write(ino, 0, b"bytes").expect("written");
     assert_eq!(k.calls(|c| assert_eq!(read(c, ino, 0, 100), b"bytes")), 0);
     k.interceptor.once(OpKind::Reply, || Err(RequestError::Timeout(Duration::ZERO)));
     assert!(k.client.attributes.setattr(ino, &TRUNCATE).is_err());
-    assert!(k.calls(|c| c.write(ino, 0, b"b").expect("written")) > 0);
+    assert!(k.calls(|c| c.writes.write(ino, 0, b"b").expect("written")) > 0);
     assert_eq!(read(&k.client, ino, 0, 100), b"b");
 }
 

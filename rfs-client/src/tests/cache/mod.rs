@@ -61,7 +61,7 @@ impl CachingClient {
         let options = AttachOptions { caches: true, ..AttachOptions::default() };
         let client = Arc::new(Client::attach(interceptor.clone(), &options).expect("attached"));
         // The thread below may do so later than the test needs it.
-        client.inodes.recalls().begin();
+        client.caching.inodes.recalls().begin();
         let (cancel, asks) = (Cancel::new(), client.clone());
         let until = cancel.clone();
         let obeys = thread::spawn(move || asks.recalls.obey(&NoCache, &until).expect("obeyed"));

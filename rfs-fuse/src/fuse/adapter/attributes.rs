@@ -35,7 +35,7 @@ impl Adapter {
         }
         let since = self.client.caching.since();
         let written = match self.settings.writeback {
-            true => self.client.set_write_time(ino.0, changes).transpose(),
+            true => self.client.write_back.set_write_time(ino.0, changes).transpose(),
             false => None,
         };
         let changed = written.unwrap_or_else(|| self.set_attr(request, ino.0, changes));

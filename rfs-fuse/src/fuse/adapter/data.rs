@@ -79,10 +79,12 @@ impl Adapter {
             Err(e) => reply.error(answers::errno(&failure_logged, "read", &e)),
         };
         let next = || self.kernel.next(others);
-        let Err(answer) = self.client.start_read(ino.0, offset, size as usize, next, answer) else { return };
+        let Err(answer) = self.client.async_io.start_read(ino.0, offset, size as usize, next, answer) else {
+            return;
+        };
         let mut answer = Some(answer);
         let read = BUFFER.with_borrow_mut(|buffer| {
-            self.client.read(ino.0, offset, size as usize, buffer, |data| {
+            self.client.reads.read(ino.0, offset, size as usize, buffer, |data| {
                 if let Some(answer) = answer.take() {
                     answer(Ok(data));
                 }
@@ -133,8 +135,10 @@ impl Adapter {
         let write = WriteRequest { ino: ino.0, handle, unique, offset, len, path, o_direct, shared };
         let unprivileged = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         if self.only_stores(&write, unprivileged)
-            && let Some(started) =
-                self.client.prepare_write(ino.0, offset, data, || self.kernel.next(reply.other_requests()))
+            && let Some(started) = self
+                .client
+                .async_io
+                .prepare_write(ino.0, offset, data, || self.kernel.next(reply.other_requests()))
         {
             return started.start(self.write_completion(write, reply));
         }
@@ -158,7 +162,7 @@ impl Adapter {
             !(path == WritePath::WriteBack || unprivileged || drops_pages || self.settings.writeback);
         only_places
             && !contested
-            && self.client.can_be_async(len as usize)
+            && self.client.async_io.can_be_async(len as usize)
             && !(path == WritePath::AroundPages && self.may_have_capability(ino))
     }
 
@@ -167,15 +171,15 @@ impl Adapter {
     fn store(&self, write: &WriteRequest, data: &[u8], appends: bool) -> Result<(u64, u32), ClientError> {
         let &WriteRequest { ino, offset, len, path, o_direct, .. } = write;
         if appends {
-            self.client.append(ino, data).map(|at| (at, len))
+            self.client.appends.append(ino, data).map(|at| (at, len))
         } else if self.settings.writeback {
-            self.client.write_back(ino, offset, data).map(|()| (offset, len))
+            self.client.write_back.write(ino, offset, data).map(|()| (offset, len))
         } else if path == WritePath::WriteBack || o_direct {
             // The kernel does not write the rest of a short write here. It fails a split write with
             // EIO if one part is short.
-            self.client.write(ino, offset, data).map(|()| (offset, len))
+            self.client.writes.write(ino, offset, data).map(|()| (offset, len))
         } else {
-            self.client.write_some(ino, offset, data).map(|bytes| (offset, bytes as u32))
+            self.client.writes.write_some(ino, offset, data).map(|bytes| (offset, bytes as u32))
         }
     }
 
@@ -192,7 +196,7 @@ impl Adapter {
             return reply.error(Errno::EOPNOTSUPP);
         };
         let checked = self.client.locks.check_locks(ino.0, handle.0);
-        let done = checked.and_then(|()| self.client.fallocate(ino.0, offset, length, flags));
+        let done = checked.and_then(|()| self.client.space.fallocate(ino.0, offset, length, flags));
         let by = (!is_privileged(request)).then_some(request);
         let done = done.and_then(|_| self.drop_privileges(ino.0, by));
         self.answer_result("fallocate", done, reply);
@@ -210,13 +214,13 @@ impl Adapter {
         if self.settings.writeback && self.client.files.is_open_to_write(ino.0) {
             // Dirty pages of the kernel are data, too.
             let client = Arc::clone(&self.client);
-            let seek = move || match client.seek(ino.0, offset, what) {
+            let seek = move || match client.space.seek(ino.0, offset, what) {
                 Ok(found) => reply.offset(found as i64),
                 Err(e) => reply.error(convert::errno(e.errno())),
             };
             return self.pages.drop_then(PageDrop::tail(ino.0, offset), seek);
         }
-        match self.client.seek(ino.0, offset, what) {
+        match self.client.space.seek(ino.0, offset, what) {
             // Offsets in a file fit into i64.
             Ok(found) => reply.offset(found as i64),
             Err(e) => reply.error(self.errno("lseek", &e)),
@@ -234,7 +238,8 @@ impl Adapter {
     ) {
         let checked = self.client.locks.check_locks(from.0, handle.0);
         let checked = checked.and_then(|()| self.client.locks.check_locks(to.0, to_handle.0));
-        let copied = checked.and_then(|()| self.client.copy((from.0, from_offset), (to.0, to_offset), len));
+        let copied =
+            checked.and_then(|()| self.client.space.copy((from.0, from_offset), (to.0, to_offset), len));
         let copied = copied.and_then(|bytes| {
             self.drop_privileges(to.0, (!is_privileged(request)).then_some(request))?;
             Ok(bytes)

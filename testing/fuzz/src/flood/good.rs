@@ -51,7 +51,7 @@ impl Client {
             let name = format!("good-{number}");
             let attr =
                 client.files.create(ROOT_INO, name.as_bytes(), 0o600, BY, true).map_err(failed("create"))?;
-            client.write(attr.ino, 0, &[0; BLOCKS * BLOCK]).map_err(failed("write"))?;
+            client.writes.write(attr.ino, 0, &[0; BLOCKS * BLOCK]).map_err(failed("write"))?;
             files.push((attr.ino, [0; BLOCKS]));
         }
         Ok(Client { client, files, random: Rng::with_seed(1), did: Good::default() })
@@ -73,7 +73,7 @@ impl Client {
     pub(super) fn round(&mut self) -> Result<(), Failure> {
         let (file, block) = (self.random.usize(..FILES), self.random.usize(..BLOCKS));
         let (ino, byte) = (self.files[file].0, self.random.u8(..));
-        self.timed("write", |client| client.write(ino, (block * BLOCK) as u64, &[byte; BLOCK]))?;
+        self.timed("write", |client| client.writes.write(ino, (block * BLOCK) as u64, &[byte; BLOCK]))?;
         self.files[file].1[block] = byte;
         let checked = self.random.usize(..FILES);
         self.check(checked)?;
@@ -90,7 +90,7 @@ impl Client {
         let mut found = Vec::new();
         let mut buffer = Vec::new();
         self.timed("read", |client| {
-            client.read(ino, 0, BLOCKS * BLOCK, &mut buffer, |data| match data {
+            client.reads.read(ino, 0, BLOCKS * BLOCK, &mut buffer, |data| match data {
                 ReadData::Bytes(bytes) => found.extend_from_slice(bytes),
                 ReadData::Mapped { memory, offset, len } => {
                     found.resize(len, 0);

@@ -181,23 +181,23 @@ fn call_operations(client: &Client) {
     let inode = |attr: std::result::Result<Attr, ClientError>| attr.map_or(2, |attr| attr.ino);
     let file = inode(client.files.create(ROOT_INO, b"file", 0o644, by, true));
     let mut buffer = Vec::new();
-    let _ = client.write(file, 0, &[7; 300]);
-    let _ = client.write(file, 6000, &[8; 100]);
-    let _ = client.append(file, b"more");
+    let _ = client.writes.write(file, 0, &[7; 300]);
+    let _ = client.writes.write(file, 6000, &[8; 100]);
+    let _ = client.appends.append(file, b"more");
     for (offset, len) in [(0, 100), (250, 100), (5990, 200), (1 << 40, 10)] {
-        let _ = client.read(file, offset, len, &mut buffer, |_| ());
+        let _ = client.reads.read(file, offset, len, &mut buffer, |_| ());
     }
     let _ = client.attributes.getattr(file);
     for target in [Seek::Data, Seek::Hole] {
-        let _ = client.seek(file, 10, target);
+        let _ = client.space.seek(file, 10, target);
     }
-    let _ = client.fallocate(file, 4096, 9000, FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE);
+    let _ = client.space.fallocate(file, 4096, 9000, FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE);
     let other = inode(client.names.mkdir(ROOT_INO, b"directory", 0o755, by));
     let copy = inode(client.files.create(other, b"copy", 0o600, by, false));
-    let _ = client.copy((file, 0), (copy, 100), 5000);
+    let _ = client.space.copy((file, 0), (copy, 100), 5000);
     let size = SetAttr { size: Some(50), mtime: Some(SetTime::Now), ..SetAttr::default() };
     let _ = client.attributes.setattr(file, &size);
-    let _ = client.read(file, 0, 100, &mut buffer, |_| ());
+    let _ = client.reads.read(file, 0, 100, &mut buffer, |_| ());
     let _ = client.xattrs.set_xattr(file, b"user.a", &[5; 40], XattrSet::Any, false, None);
     let _ = client.xattrs.get_xattr(file, b"user.a");
     let _ = client.xattrs.list_xattr(file);

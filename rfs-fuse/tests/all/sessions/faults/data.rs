@@ -39,7 +39,7 @@ impl File {
 
 fn read(client: &Client, ino: u64, first: usize, blocks: usize) -> Result<Vec<u8>, ClientError> {
     let (mut buffer, mut found) = (Vec::new(), Vec::new());
-    client.read(ino, (first * BLOCK) as u64, blocks * BLOCK, &mut buffer, |data| match data {
+    client.reads.read(ino, (first * BLOCK) as u64, blocks * BLOCK, &mut buffer, |data| match data {
         ReadData::Bytes(bytes) => found.extend_from_slice(bytes),
         ReadData::Mapped { memory, offset, len } => {
             found.resize(len, 0);
@@ -57,14 +57,14 @@ fn work(client: &Client, number: usize, seed: u64) -> (File, usize) {
         client.files.create(ROOT_INO, name.as_bytes(), 0o600, BY, true).expect("calls have no faults").ino;
     let mut file = File { ino, blocks: vec![vec![0]; BLOCKS] };
     // Repeats until the whole file exists, because later steps rely on its size.
-    while client.write(ino, 0, &[0; BLOCKS * BLOCK]).is_err() {}
+    while client.writes.write(ino, 0, &[0; BLOCKS * BLOCK]).is_err() {}
     let mut failed = 0;
     for step in 0..OPERATIONS {
         let first = random.index(BLOCKS);
         let blocks = 1 + random.index(MOST.min(BLOCKS - first));
         if random.index(2) == 0 {
             let byte = (step % 255) as u8 + 1;
-            let outcome = client.write(ino, (first * BLOCK) as u64, &vec![byte; blocks * BLOCK]);
+            let outcome = client.writes.write(ino, (first * BLOCK) as u64, &vec![byte; blocks * BLOCK]);
             failed += usize::from(outcome.is_err());
             for may_be in &mut file.blocks[first..first + blocks] {
                 if outcome.is_ok() {
