@@ -4,7 +4,10 @@ mod support;
 
 use std::thread;
 
-use rfs_paging::{PagerEvent, PagerOptions, PagingError, RemotePager, lender_status};
+use rdmabox::{Key, Secret};
+use rfs_paging::{
+    Lender, LenderError, LenderOptions, PagerEvent, PagerOptions, PagingError, RemotePager, lender_status,
+};
 use support::{Lenders, MIB, PAGE, PROVIDERS, Provider, check, fill, options, pager, session, wait_for};
 
 #[test]
@@ -209,5 +212,33 @@ fn wrong_options_and_addresses_are_refused() {
     {
         Err(PagingError::Connect { .. }) => {}
         other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_network_address_needs_keys_and_pagers_have_to_prove_them() {
+    let address = ["127.0.0.1:0".parse().expect("an address")];
+    match Lender::listen(&address, &LenderOptions::new(MIB)) {
+        Err(LenderError::WithoutKeys(_)) => {}
+        other => panic!("{other:?}"),
+    }
+    let key = |id: &str| Key { id: id.parse().expect("a name"), secret: Secret::random().expect("a secret") };
+    let keys = vec![key("one"), key("two")];
+    let lender = Lender::listen(&address, &LenderOptions::new(4 * MIB).keys(keys.clone())).expect("a lender");
+    for key in keys {
+        let mut session = session(Provider::Tcp);
+        session.key = Some(key);
+        let pager = pager(lender.addresses(), options(Provider::Tcp, 64).0.session(session));
+        let mut memory = pager.map(300 * PAGE).expect("memory");
+        fill(&mut memory, 0..300, 1);
+        check(&memory, 0..300, 1);
+    }
+    let mut wrong = session(Provider::Tcp);
+    wrong.key = Some(key("one"));
+    for session in [wrong, session(Provider::Tcp)] {
+        match RemotePager::connect(lender.addresses(), options(Provider::Tcp, 64).0.session(session)) {
+            Err(PagingError::Connect { .. }) => {}
+            other => panic!("{other:?}"),
+        }
     }
 }

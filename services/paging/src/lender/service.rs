@@ -7,12 +7,12 @@
 //! # Concurrency
 //! Threads of the host call [`Service`]. One lock guards the allocator; no call blocks under it.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, Address, CallError, Export, Host, HostError, HostHandle, Memory, MemoryError, Peer, Reply,
-    Service, tls::TlsServer,
+    Access, Address, CallError, Export, Grant, Host, HostError, HostHandle, Key, Memory, MemoryError, Peer,
+    Reply, Service, tls::TlsServer,
 };
 
 use super::{
@@ -36,12 +36,35 @@ pub struct LenderOptions {
     pub memory: u64,
     /// TLS for streams over TCP.
     pub tls: Option<Arc<TlsServer>>,
+    /// Keys of pagers. Every pager with a key reaches all of the lent memory.
+    pub keys: Vec<Key>,
+    /// Lends to every program that reaches a network address, if there are no keys.
+    pub allow_without_keys: bool,
 }
 
 impl LenderOptions {
-    /// Lends `memory` bytes, without TLS.
+    /// Lends `memory` bytes, without TLS and keys: to programs of this user and of root on this
+    /// machine, through Unix sockets.
     pub fn new(memory: u64) -> LenderOptions {
-        LenderOptions { memory, tls: None }
+        LenderOptions { memory, tls: None, keys: Vec::new(), allow_without_keys: false }
+    }
+
+    /// Sets the keys of pagers.
+    pub fn keys(mut self, keys: Vec<Key>) -> LenderOptions {
+        self.keys = keys;
+        self
+    }
+
+    /// Permits network addresses without keys.
+    pub fn allow_without_keys(mut self, allow: bool) -> LenderOptions {
+        self.allow_without_keys = allow;
+        self
+    }
+
+    /// Sets TLS for streams over TCP.
+    pub fn tls(mut self, tls: Arc<TlsServer>) -> LenderOptions {
+        self.tls = Some(tls);
+        self
     }
 }
 
@@ -52,6 +75,12 @@ pub enum LenderError {
     /// Less than a chunk, or more than this machine can address.
     #[error("cannot lend {0} bytes: the smallest amount is 1 MiB, the largest 4 PiB")]
     Size(u64),
+    /// A network address, and no keys.
+    #[error(
+        "{0} is a network address, and without keys every program that reaches it can read and write the lent \
+         memory: give keys, or allow it"
+    )]
+    WithoutKeys(Address),
     /// The memory could not be made.
     #[error("cannot make the memory to lend: {0}")]
     Memory(#[from] MemoryError),
@@ -62,7 +91,10 @@ pub enum LenderError {
 
 #[derive(Debug)]
 struct Lending {
+    /// For local sessions without a key.
     export: Export,
+    /// For sessions with a key.
+    keyed: Option<Export>,
     allocator: Mutex<Allocator>,
 }
 
@@ -78,13 +110,27 @@ impl Lender {
         if chunks == 0 {
             return Err(wrong());
         }
-        let mut host = Host::new()?;
+        let is_open = |address: &&Address| !matches!(address, Address::Unix(_));
+        let needs_keys = options.keys.is_empty() && !options.allow_without_keys;
+        if let Some(address) = addresses.iter().find(is_open).filter(|_| needs_keys) {
+            return Err(LenderError::WithoutKeys(address.clone()));
+        }
+        let mut host = Host::new()?.any_local_user(options.allow_without_keys);
         if let Some(tls) = &options.tls {
             host = host.tls(Arc::clone(tls));
         }
         let memory = Arc::new(Memory::shared("rfs-paging-lent", len)?);
-        let export = host.export(&memory, Access::REMOTE_READ | Access::REMOTE_WRITE)?;
-        let lending = Arc::new(Lending { export, allocator: Mutex::new(Allocator::new(chunks)) });
+        let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let export = host.export(&memory, access)?;
+        let mut keyed = None;
+        if !options.keys.is_empty() {
+            let domain = host.domain()?;
+            keyed = Some(host.export_in(domain, &memory, access)?);
+            let grant = |key: &Key| (key.id, Grant::new(key.secret.clone(), domain));
+            let keys: HashMap<_, _> = options.keys.iter().map(grant).collect();
+            host = host.keys(Arc::new(keys));
+        }
+        let lending = Arc::new(Lending { export, keyed, allocator: Mutex::new(Allocator::new(chunks)) });
         let host = host.listen(addresses, Arc::clone(&lending) as Arc<dyn Service>)?;
         Ok(Lender { host, lending })
     }
@@ -119,7 +165,8 @@ impl Lending {
             self.give_back(peer.id(), chunk);
             return Answer::Full;
         }
-        match peer.remote_mr(&self.export).slice(offset..offset + CHUNK as u64) {
+        let export = self.keyed.as_ref().filter(|_| peer.key().is_some()).unwrap_or(&self.export);
+        match peer.remote_mr(export).slice(offset..offset + CHUNK as u64) {
             Ok(memory) => Answer::Chunk(chunk, memory.to_le_bytes()),
             Err(error) => {
                 log::error!("chunk {chunk} is not in the export: {error}");

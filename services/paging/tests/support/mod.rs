@@ -56,7 +56,8 @@ impl Lenders {
         let mut places = Places::new();
         let listen = |_| {
             let address = places.address(provider);
-            Lender::listen(&[address], &LenderOptions::new(memory)).expect("a lender")
+            let options = LenderOptions::new(memory).allow_without_keys(true);
+            Lender::listen(&[address], &options).expect("a lender")
         };
         let lenders = (0..count).map(listen).collect();
         Lenders { places, lenders }
@@ -76,7 +77,14 @@ pub struct ChildLender {
 impl ChildLender {
     pub fn start(address: &Address, memory: u64) -> ChildLender {
         let mut child = Command::new(env!("CARGO_BIN_EXE_rfs-paging"))
-            .args(["lend", "--memory", &memory.to_string(), "--listen", &address.to_string()])
+            .args([
+                "lend",
+                "--memory",
+                &memory.to_string(),
+                "--listen",
+                &address.to_string(),
+                "--allow-without-keys",
+            ])
             .env("RUST_LOG", "warn")
             .stdout(Stdio::piped())
             .spawn()

@@ -1,0 +1,154 @@
+//! Random loads and stores of several threads on paged memory, beside a plain array.
+//!
+//! Thread N of T owns every T-th group of 64 bytes, so all threads use every page. A server is
+//! killed in the middle if there is a mirror. No byte may be lost, torn or taken from another page.
+
+mod support;
+
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+};
+
+use fastrand::Rng;
+use proptest::prelude::*;
+use support::{ChildLender, MIB, PAGE, Places, Provider, options, pager};
+
+/// Bytes that a thread owns in one piece.
+const GROUP: usize = 64;
+
+#[derive(Clone, Debug)]
+struct Plan {
+    provider: Provider,
+    budget: usize,
+    pages: usize,
+    threads: usize,
+    /// Steps of each thread.
+    steps: usize,
+    mirror: bool,
+    /// The steps of all threads after which a server is killed, in percent.
+    kill_at: usize,
+    read_ahead: u64,
+    seed: u64,
+}
+
+fn plan() -> impl Strategy<Value = Plan> {
+    let provider = prop_oneof![Just(Provider::Shm), Just(Provider::Tcp)];
+    let sizes = (32..100_usize, 100..700_usize, 1..5_usize, 200..2500_usize);
+    let rest = (any::<bool>(), 0..100_usize, prop_oneof![Just(4 << 10), Just(32 << 10), Just(128 << 10)]);
+    (provider, sizes, rest, any::<u64>()).prop_map(|(provider, sizes, rest, seed)| {
+        let (budget, pages, threads, steps) = sizes;
+        let (mirror, kill_at, read_ahead) = rest;
+        Plan { provider, budget, pages, threads, steps, mirror, kill_at, read_ahead, seed }
+    })
+}
+
+/// A thread's view: paged memory by address, and the bytes that have to be there.
+struct User<'a> {
+    start: usize,
+    groups: usize,
+    number: usize,
+    threads: usize,
+    shadow: Vec<u8>,
+    rng: Rng,
+    done: &'a AtomicUsize,
+}
+
+impl User<'_> {
+    /// Returns the offset of the n-th group that this thread owns.
+    fn offset(&self, n: usize) -> usize {
+        (n * self.threads + self.number) * GROUP
+    }
+
+    fn owned(&self) -> usize {
+        (self.groups - self.number).div_ceil(self.threads)
+    }
+
+    fn load(&self, offset: usize) -> [u8; GROUP] {
+        let mut bytes = [0; GROUP];
+        // SAFETY: The group lies in memory that outlives the thread, and no other thread uses it.
+        unsafe {
+            std::ptr::copy_nonoverlapping((self.start + offset) as *const u8, bytes.as_mut_ptr(), GROUP);
+        }
+        bytes
+    }
+
+    fn store(&mut self, offset: usize, bytes: [u8; GROUP]) {
+        // SAFETY: As for `load`.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (self.start + offset) as *mut u8, GROUP) };
+        self.shadow[offset..offset + GROUP].copy_from_slice(&bytes);
+    }
+
+    fn check(&self, offset: usize) {
+        let expected = &self.shadow[offset..offset + GROUP];
+        assert_eq!(self.load(offset), expected, "page {} at {offset}", offset / PAGE);
+    }
+
+    fn step(&mut self) {
+        let first = self.rng.usize(..self.owned());
+        match self.rng.u32(..10) {
+            0..4 => {
+                let byte = self.rng.u8(..);
+                self.store(self.offset(first), std::array::from_fn(|at| byte.wrapping_add(at as u8)));
+            }
+            4..8 => self.check(self.offset(first)),
+            8 => (first..self.owned().min(first + 200)).for_each(|n| self.check(self.offset(n))),
+            _ => (first..self.owned().min(first + 100)).for_each(|n| self.store(self.offset(n), [0; GROUP])),
+        }
+        self.done.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn run(plan: &Plan) {
+    let mut places = Places::new();
+    let servers = if plan.mirror { 3 } else { 2 };
+    let listen = |_| ChildLender::start(&places.address(plan.provider), 8 * MIB);
+    let mut lenders: Vec<ChildLender> = (0..servers).map(listen).collect();
+    let addresses: Vec<_> = lenders.iter().map(|lender| lender.address.clone()).collect();
+    let (options, _) = options(plan.provider, plan.budget);
+    let copies = if plan.mirror { 2 } else { 1 };
+    let pager = pager(&addresses, options.copies(copies).read_ahead(plan.read_ahead));
+    let mut memory = pager.map(plan.pages * PAGE).expect("memory");
+
+    let (start, done) = (memory.as_mut_ptr() as usize, AtomicUsize::new(0));
+    let user = |number| User {
+        start,
+        groups: plan.pages * PAGE / GROUP,
+        number,
+        threads: plan.threads,
+        shadow: vec![0; plan.pages * PAGE],
+        rng: Rng::with_seed(plan.seed ^ number as u64),
+        done: &done,
+    };
+    let all_steps = plan.steps * plan.threads;
+    thread::scope(|scope| {
+        let users: Vec<_> = (0..plan.threads)
+            .map(|number| {
+                let mut user = user(number);
+                scope.spawn(move || {
+                    (0..plan.steps).for_each(|_| user.step());
+                    (0..user.owned()).for_each(|n| user.check(user.offset(n)));
+                })
+            })
+            .collect();
+        if plan.mirror {
+            let ended = || users.iter().all(|user| user.is_finished());
+            while done.load(Ordering::Relaxed) * 100 < all_steps * plan.kill_at && !ended() {
+                thread::yield_now();
+            }
+            lenders[plan.seed as usize % servers].kill();
+        }
+    });
+    let stats = pager.stats();
+    assert!(stats.max_resident <= plan.budget as u64, "{stats:?}");
+    assert_eq!((stats.pages_lost, stats.over_budget), (0, 0), "{stats:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 20, ..ProptestConfig::default() })]
+
+    #[test]
+    fn threads_find_the_bytes_that_they_stored(plan in plan()) {
+        run(&plan);
+    }
+}
