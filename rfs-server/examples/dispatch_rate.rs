@@ -202,7 +202,7 @@ fn run(work: Work, keeps: bool, (threads, kept): (usize, bool), time: Duration) 
     let dispatcher = make_dispatcher(kept)?;
     let attach = |session, keeps| {
         let region = RegionRef { addr: 0, len: 0, rkey: 0 };
-        dispatcher.session_began(session, Regions { arena: region, table: region, sums: None });
+        dispatcher.attachments().began(session, Regions { arena: region, table: region, sums: None });
         ask(
             &dispatcher,
             session,
@@ -228,7 +228,8 @@ fn run(work: Work, keeps: bool, (threads, kept): (usize, bool), time: Duration) 
         scope.spawn(move || {
             // As the server does.
             while kept && !end.load(Ordering::Relaxed) {
-                if dispatcher.has_long_log() && dispatcher.write_log_anew().is_err() {
+                if dispatcher.log_upkeep().has_long_log() && dispatcher.log_upkeep().write_log_anew().is_err()
+                {
                     return;
                 }
                 thread::sleep(Duration::from_millis(1));

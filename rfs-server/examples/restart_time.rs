@@ -49,7 +49,7 @@ fn ask(dispatcher: &Dispatcher, request: Request<'_>) -> Reply {
 fn fill(object: &Object, files: usize, len: u64) -> Result<()> {
     let dispatcher = take_over(object)?;
     let region = RegionRef { addr: 0, len: 0, rkey: 0 };
-    dispatcher.session_began(1, Regions { arena: region, table: region, sums: None });
+    dispatcher.attachments().began(1, Regions { arena: region, table: region, sums: None });
     ask(
         &dispatcher,
         Request::Attach { version: VERSION, client: "", export: "", keeps: false, alone: false, mount: None },
@@ -84,8 +84,8 @@ fn fill(object: &Object, files: usize, len: u64) -> Result<()> {
         }
         object.table.write(opened.attr.slot as usize * record::LEN + record::SIZE, &len.to_le_bytes());
         ask(&dispatcher, Request::Close { ino });
-        if dispatcher.has_long_log() {
-            dispatcher.write_log_anew()?;
+        if dispatcher.log_upkeep().has_long_log() {
+            dispatcher.log_upkeep().write_log_anew()?;
         }
     }
     Ok(())

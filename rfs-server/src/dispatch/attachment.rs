@@ -1,30 +1,48 @@
-//! The beginning of sessions, their attachment to the export, and their end.
+//! The beginning of sessions, their attachment to the export, their resumption, and their end.
 //!
 //! # Concurrency
 //! As the dispatcher.
 
-use rfs_proto::{Errno, Reply, VERSION};
+use rfs_proto::{Attached, Errno, Identity, Reply, VERSION};
 
-use super::dispatcher::Dispatcher;
-use crate::session::{
-    access_mode::AccessMode,
-    registry::{AttachError, AttachOptions, Credentials, Regions},
-    squash::Squash,
+use super::{
+    grants::GrantDelivery, persistence::session_log::SessionLog, recalls::RecallDelivery, state::store::Store,
+};
+use crate::{
+    metadata::clock::Clock,
+    session::{
+        access_mode::AccessMode,
+        registry::{AttachError, AttachOptions, Credentials, Regions, Sessions},
+        squash::Squash,
+    },
 };
 
-impl Dispatcher {
+/// Begins, attaches, resumes and ends sessions.
+#[derive(Clone, Copy)]
+pub struct Attachments<'a> {
+    pub(super) store: &'a Store,
+    pub(super) sessions: &'a Sessions,
+    pub(super) clock: &'a dyn Clock,
+    /// Identity of the memory, and the number of servers that have served it.
+    pub(super) memory: (Identity, u64),
+    pub(super) recalls: RecallDelivery<'a>,
+    pub(super) grants: GrantDelivery<'a>,
+    pub(super) log: SessionLog<'a>,
+}
+
+impl Attachments<'_> {
     /// Registers a new session that has no key and may write.
-    pub fn session_began(&self, session: u64, regions: Regions) {
-        self.session_began_as(session, regions, Credentials { key: None, rights: AccessMode::Write });
+    pub fn began(self, session: u64, regions: Regions) {
+        self.began_as(session, regions, Credentials { key: None, rights: AccessMode::Write });
     }
 
     /// Registers a new session.
-    pub fn session_began_as(&self, session: u64, regions: Regions, credentials: Credentials) {
+    pub fn began_as(self, session: u64, regions: Regions, credentials: Credentials) {
         self.sessions.begin(session, regions, credentials);
     }
 
     /// Sets the squash of a session, before its first request.
-    pub fn squash(&self, session: u64, squash: Squash) {
+    pub fn squash(self, session: u64, squash: Squash) {
         if let Some(session) = self.sessions.get(session) {
             session.squash_as(squash);
         }
@@ -32,18 +50,18 @@ impl Dispatcher {
 
     /// Ends a session and closes its files. The caller guarantees that no one-sided operation of
     /// the session can arrive any more.
-    pub fn session_ended(&self, session: u64) {
+    pub fn ended(self, session: u64) {
         let ended = self.sessions.get(session);
         self.sessions.end(session);
         // The end is logged first. A session that has lost some of its locks or space must not
         // reconnect.
         if let Some(ended) = &ended {
-            self.log_detach(ended);
+            self.log.ended(ended);
         }
-        self.drop_caches(session);
+        self.recalls.drop_caches(session);
         self.store.prior_sessions.end(session);
-        self.drop_grants(session);
-        self.each_shard(|meta| {
+        self.grants.end(session);
+        self.store.each_shard(|meta| {
             let shard = meta.namespace.inodes_mut().only();
             for ino in shard.orphans.end_session(session) {
                 meta.orphan_released(session, ino);
@@ -57,7 +75,7 @@ impl Dispatcher {
                 }
             }
         });
-        self.send_grants();
+        self.grants.send();
         self.store.space.tidy();
         if let (Some(journal), Some(ended)) = (&self.store.journal, &ended) {
             journal.quota.end(ended.log_quota());
@@ -65,7 +83,7 @@ impl Dispatcher {
     }
 
     pub(super) fn attach(
-        &self,
+        self,
         session: u64,
         (version, client): (u32, &str),
         options: AttachOptions,
@@ -91,12 +109,36 @@ impl Dispatcher {
                 return Ok(Reply::InUse(others));
             }
         };
-        if self.log_attach(&asker).is_err() {
+        if self.log.attached(&asker).is_err() {
             asker.detach();
-            self.drop_caches(session);
+            self.recalls.drop_caches(session);
             return Err(Errno::ENOSPC);
         }
         log::debug!("session {session}: {client:?} attached{}", if options.alone { ", alone" } else { "" });
         Ok(Reply::Attached(self.attached(session, regions, false)))
+    }
+
+    /// Resumes the session of a mount that has reconnected. `regions` are the names of the memory
+    /// on the new connection. Messages that may have been lost are sent again.
+    pub fn resume(self, session: u64, regions: Regions) -> Reply {
+        if !self.is_attached(session) {
+            return Reply::Error(Errno::EPROTO);
+        }
+        // The request of the old connection gets no reply.
+        drop(self.store.grants.lock().resume(session));
+        self.recalls.back_from_before(session);
+        Reply::Attached(self.attached(session, regions, true))
+    }
+
+    /// Returns whether a session is attached, and has not been told to end.
+    pub fn is_attached(self, session: u64) -> bool {
+        self.sessions.get(session).is_some_and(|session| session.is_attached())
+    }
+
+    fn attached(self, session: u64, Regions { arena, table, sums }: Regions, resumed: bool) -> Attached {
+        let (memory, starts) = self.memory;
+        let now = self.clock.now();
+        let confined = self.sessions.get(session).is_some_and(|session| !session.squash().is_none());
+        Attached { arena, table, sums, now, session, read_only: false, memory, starts, resumed, confined }
     }
 }

@@ -20,14 +20,26 @@ use rfs_proto::{Attr, Errno, Identity, ROOT_INO, Reply, Request, ServerStats, Se
 use seeded_faults::seeded;
 
 use super::{
+    attachment::Attachments,
+    exactly_once::ExactlyOnce,
+    grants::GrantDelivery,
+    persistence::{
+        log_upkeep::LogUpkeep,
+        prior_sessions::PriorMounts,
+        recovery::{Damage, RecoveredState, recover},
+        session_log::SessionLog,
+        snapshot::SnapshotSource,
+    },
+    recalls::RecallDelivery,
     state::{
+        export::ExportState,
         journal::Number,
-        outcome::{DeferredReply, HeldReply, Outcome},
-        shards::{SHARDS, Shards},
+        outcome::{DeferredReply, HeldReply, Outcome, Sender},
+        shards::Shards,
         store::Store,
     },
     stats::{Counters, request_name},
-    transaction::{call::Call, locked_inodes::Plan, permission, view::WriteView},
+    transaction::{call::Call, permission},
 };
 use crate::{
     coherence::alarm::Alarm,
@@ -36,8 +48,16 @@ use crate::{
         access_mode::changes,
         registry::{AttachOptions, NO_SESSION, Sessions},
     },
-    space::account::Space,
+    space::{
+        account::{Space, Zeroing},
+        bytes::Bytes,
+    },
 };
+
+/// Bits of a session number that have the connection's number. An appender's word holds 48 bits
+/// of a session number; the others have the number of the server start.
+const CONNECTION_BITS: u32 = 32;
+const START_BITS: u32 = 16;
 
 /// Returns the file that a request may have truncated.
 fn shortened(request: &Request<'_>) -> Option<u64> {
@@ -58,7 +78,7 @@ pub struct Dispatcher {
     pub(super) memory: (Identity, u64),
     /// Sessions of previous servers that do not reconnect, while their clients may still access
     /// memory.
-    pub(super) orphaned_sessions: Mutex<Vec<u64>>,
+    orphaned: Mutex<Vec<u64>>,
 }
 
 impl std::fmt::Debug for Dispatcher {
@@ -80,12 +100,28 @@ impl Dispatcher {
         let started = clock.now();
         let root = root.begin(&table, started)?;
         let shards = Shards::filled([(ROOT_INO, root)].into_iter().collect(), ROOT_INO);
-        Ok(Dispatcher::over(Store::new(shards, table, space, None), clock, started))
+        let export = ExportState::new(Store::new(shards, table, space, None));
+        Ok(Dispatcher::over(export, clock, started))
     }
 
-    pub(super) fn over(store: Store, clock: Arc<dyn Clock>, started: i64) -> Dispatcher {
-        let (sessions, counters, memory) = (Sessions::default(), Counters::default(), (Identity([0; 16]), 1));
-        Dispatcher { store, sessions, counters, clock, started, memory, orphaned_sessions: Mutex::default() }
+    /// Restores the file system of a memory object, or creates a file system in a new object.
+    /// `mode` says how dirty space is zeroed.
+    pub fn kept(
+        (bytes, table): (impl Into<Bytes>, Arc<Memory>),
+        mode: Zeroing,
+        root: Root,
+        clock: Arc<dyn Clock>,
+        kept: RecoveredState,
+    ) -> Result<Dispatcher, Damage> {
+        let started = clock.now();
+        let export = recover((bytes.into(), table), mode, root, started, kept)?;
+        Ok(Dispatcher::over(export, clock, started))
+    }
+
+    fn over(export: ExportState, clock: Arc<dyn Clock>, started: i64) -> Dispatcher {
+        let ExportState { store, sessions, orphaned } = export;
+        let (counters, memory) = (Counters::default(), (Identity([0; 16]), 1));
+        Dispatcher { store, sessions, counters, clock, started, memory, orphaned }
     }
 
     /// Sets the alarm to ring when a recall is queued.
@@ -118,18 +154,66 @@ impl Dispatcher {
         self.handle_numbered(session, request, None)
     }
 
-    pub(super) fn handle_numbered(
-        &self,
-        session: u64,
-        request: Request<'_>,
-        number: Option<Number>,
-    ) -> Outcome {
+    /// Handles a request of a mount that reconnects. If a request with this slot and sequence
+    /// number was handled before, returns the outcome of that request.
+    pub fn handle_once(&self, session: u64, number: Number, request: Request<'_>) -> Outcome {
+        let once = ExactlyOnce { store: &self.store, sessions: &self.sessions, recalls: self.recalls() };
+        once.handle(session, number, &request, || self.handle_numbered(session, request, Some(number)))
+    }
+
+    /// Sends a deferred reply to `sender`: at once if it is due already, else when it becomes due.
+    pub fn redeem(&self, HeldReply(held): HeldReply, sender: Sender) {
+        match held {
+            DeferredReply::Grants(session) => self.grants().wait(session, sender),
+            held => self.recalls().hold(held, sender),
+        }
+    }
+
+    /// Returns the job that begins, attaches and ends sessions.
+    pub fn attachments(&self) -> Attachments<'_> {
+        let Dispatcher { store, sessions, orphaned, memory, .. } = self;
+        Attachments {
+            store,
+            sessions,
+            clock: &*self.clock,
+            memory: *memory,
+            recalls: self.recalls(),
+            grants: self.grants(),
+            log: SessionLog { store, sessions, orphaned },
+        }
+    }
+
+    /// Returns the job that delivers recalls.
+    pub fn recalls(&self) -> RecallDelivery<'_> {
+        RecallDelivery { store: &self.store, sessions: &self.sessions }
+    }
+
+    fn grants(&self) -> GrantDelivery<'_> {
+        GrantDelivery { store: &self.store, sessions: &self.sessions }
+    }
+
+    /// Returns the job that keeps the log short and complete.
+    pub fn log_upkeep(&self) -> LogUpkeep<'_> {
+        LogUpkeep { store: &self.store, sessions: &self.sessions, orphaned: &self.orphaned }
+    }
+
+    /// Returns the sessions of the previous server.
+    pub fn prior_mounts(&self) -> PriorMounts<'_> {
+        PriorMounts { store: &self.store, sessions: &self.sessions, orphaned: &self.orphaned }
+    }
+
+    /// Returns the state that a snapshot reads.
+    pub(crate) fn snapshot_source(&self) -> SnapshotSource<'_> {
+        SnapshotSource { store: &self.store }
+    }
+
+    fn handle_numbered(&self, session: u64, request: Request<'_>, number: Option<Number>) -> Outcome {
         let outcome = match request {
-            Request::Recalls { done } => Ok(self.answer_recalls(session, done)),
-            Request::Grants => Ok(self.answer_grants(session)),
+            Request::Recalls { done } => Ok(self.recalls().answer(session, done)),
+            Request::Grants => Ok(self.grants().answer(session)),
             Request::Attach { version, client, keeps, alone, mount, .. } => {
                 let options = AttachOptions { keeps, alone, mount };
-                self.attach(session, (version, client), options).map(Outcome::Now)
+                self.attachments().attach(session, (version, client), options).map(Outcome::Now)
             }
             _ => self.answer(session, request, number),
         };
@@ -196,7 +280,7 @@ impl Dispatcher {
         permission::may_ask(asker.squash(), &request)?;
         // A session of the previous server sends Recalls by itself.
         if matches!(request, Request::Forget { .. }) && !asker.is_restored() {
-            self.start_recalls(session);
+            self.recalls().start(session);
         }
         let call = Call::new(&self.store, &*self.clock, &asker, number);
         let mut reply = self.reply(&call, session, request);
@@ -208,7 +292,7 @@ impl Dispatcher {
             // The change of this request may be the one that is not logged.
             reply = Err(Errno::EIO);
         }
-        self.send_grants();
+        self.grants().send();
         self.store.space.tidy();
         let (reply, needs) = (reply?, call.into_needs());
         // A session that closes or forgets changes nothing that other sessions have to see, so it
@@ -232,7 +316,7 @@ impl Dispatcher {
             return false;
         }
         let mut freed = 0;
-        self.each_shard(|meta| {
+        self.store.each_shard(|meta| {
             for ino in meta.namespace.inodes_mut().only().orphans.idle() {
                 meta.orphan_released(NO_SESSION, ino);
                 freed += 1;
@@ -282,10 +366,32 @@ impl Dispatcher {
         }
     }
 
-    /// Runs a transaction on each shard, one after the other.
-    pub(super) fn each_shard(&self, mut step: impl FnMut(&mut WriteView<'_>)) {
-        for at in 0..SHARDS {
-            self.store.transact(Plan::shard(at), None, &mut step);
-        }
+    /// Returns the session number of a connection. No session of a previous server has it.
+    pub fn session_number(&self, connection: u64) -> u64 {
+        let start = self.memory.1.wrapping_sub(1) & ((1 << START_BITS) - 1);
+        start << CONNECTION_BITS | connection
+    }
+
+    /// Returns the connection number of a session that has come to this server.
+    pub fn connection_of(session: u64) -> u64 {
+        session & ((1 << CONNECTION_BITS) - 1)
+    }
+
+    /// Returns the identity of the memory.
+    pub(crate) fn identity(&self) -> Identity {
+        self.memory.0
+    }
+
+    /// Returns the number of requests so far if no client can change anything without a request: no
+    /// session is attached, and no client of a previous server is left.
+    pub(crate) fn idle_since(&self) -> Option<u64> {
+        let stats = self.stats();
+        (stats.sessions == 0 && !self.store.space.has_prior_sessions())
+            .then(|| stats.calls.iter().map(|(_, count)| count).sum())
+    }
+
+    /// Returns the account of the arena.
+    pub(crate) fn space(&self) -> &Arc<Space> {
+        &self.store.space
     }
 }

@@ -1,19 +1,23 @@
-//! Exactly-once requests of mounts that reconnect, and the resumption of their sessions.
+//! Exactly-once requests of mounts that reconnect.
 //!
 //! # Concurrency
 //! As the dispatcher. A reply is stored before it is sent, also if it is deferred until other
 //! sessions have acknowledged a recall. A repeated request waits for the same recalls.
 
-use rfs_proto::{Attached, Errno, Reply, Request};
+use rfs_proto::{Errno, Reply, Request};
 
 use super::{
-    dispatcher::Dispatcher,
-    state::outcome::{DeferredReply, HeldReply, Outcome},
+    recalls::RecallDelivery,
+    state::{
+        journal::Number,
+        outcome::{DeferredReply, HeldReply, Outcome},
+        store::Store,
+    },
 };
 use crate::session::{
     kept_reply::{KeptReply, short},
     log_quota::SLOT_BYTES,
-    registry::Regions,
+    registry::Sessions,
     reply_cache::{OutOfTurn, Turn},
 };
 
@@ -53,10 +57,23 @@ fn repeated(kept: KeptReply) -> Outcome {
     }
 }
 
-impl Dispatcher {
-    /// Handles a request of a mount that reconnects. If a request with this slot and sequence
-    /// number was handled before, returns the outcome of that request.
-    pub fn handle_once(&self, session: u64, (slot, sequence): (u32, u64), request: Request<'_>) -> Outcome {
+/// Handles each numbered request once.
+pub(super) struct ExactlyOnce<'a> {
+    pub(super) store: &'a Store,
+    pub(super) sessions: &'a Sessions,
+    pub(super) recalls: RecallDelivery<'a>,
+}
+
+impl ExactlyOnce<'_> {
+    /// Has `execute` handle a request of a mount that reconnects. If a request with this slot and
+    /// sequence number was handled before, returns the outcome of that request.
+    pub(super) fn handle(
+        &self,
+        session: u64,
+        (slot, sequence): Number,
+        request: &Request<'_>,
+        execute: impl FnOnce() -> Outcome,
+    ) -> Outcome {
         let refused = || Outcome::Now(Reply::Error(Errno::EPROTO));
         let Some(asker) = self.sessions.get(session).filter(|s| s.reconnects() && s.is_attached()) else {
             return refused();
@@ -75,46 +92,17 @@ impl Dispatcher {
         };
         match turn {
             Ok(Turn::First) => {
-                let outcome = self.handle_numbered(session, request, Some((slot, sequence)));
+                let outcome = execute();
                 asker.replies().end(slot, sequence, stored(&outcome));
                 outcome
             }
             Ok(Turn::Again(kept)) if kept.before => {
                 // Sessions that may cache the old state have to drop it first.
-                let needs = if may_wait(&request) { self.recall_all_but(session) } else { Vec::new() };
+                let needs = if may_wait(request) { self.recalls.recall_all_but(session) } else { Vec::new() };
                 repeated(KeptReply { needs, ..kept })
             }
             Ok(Turn::Again(kept)) => repeated(kept),
             Err(OutOfTurn) => refused(),
         }
-    }
-
-    /// Resumes the session of a mount that has reconnected. `regions` are the names of the memory
-    /// on the new connection. Messages that may have been lost are sent again.
-    pub fn resume(&self, session: u64, regions: Regions) -> Reply {
-        if !self.is_attached(session) {
-            return Reply::Error(Errno::EPROTO);
-        }
-        // The request of the old connection gets no reply.
-        drop(self.store.grants.lock().resume(session));
-        self.back_from_before(session);
-        Reply::Attached(self.attached(session, regions, true))
-    }
-
-    /// Returns whether a session is attached, and has not been told to end.
-    pub fn is_attached(&self, session: u64) -> bool {
-        self.sessions.get(session).is_some_and(|session| session.is_attached())
-    }
-
-    pub(super) fn attached(
-        &self,
-        session: u64,
-        Regions { arena, table, sums }: Regions,
-        resumed: bool,
-    ) -> Attached {
-        let (memory, starts) = self.memory;
-        let now = self.clock.now();
-        let confined = self.sessions.get(session).is_some_and(|session| !session.squash().is_none());
-        Attached { arena, table, sums, now, session, read_only: false, memory, starts, resumed, confined }
     }
 }

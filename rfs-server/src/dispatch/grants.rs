@@ -7,20 +7,29 @@ use rfs_proto::{Errno, Granted, Reply};
 use seeded_faults::seeded;
 
 use super::{
-    dispatcher::Dispatcher,
-    state::outcome::{DeferredReply, HeldReply, Outcome, Sender},
+    state::{
+        outcome::{DeferredReply, HeldReply, Outcome, Sender},
+        store::Store,
+    },
     transaction::{locked_inodes::Plan, view::WriteView},
 };
-use crate::locks::grant_queue::Grants;
+use crate::{locks::grant_queue::Grants, session::registry::Sessions};
 
 /// Returns the next grants for a session, if it asks for them and there are any.
 fn due_to(grants: &mut Grants<Sender>, session: u64) -> Option<(Sender, Reply)> {
     grants.answer(session).map(|(sender, granted)| (sender, Reply::Grants(granted)))
 }
 
-impl Dispatcher {
+/// Delivers the outcomes of blocked lock requests.
+#[derive(Clone, Copy)]
+pub(super) struct GrantDelivery<'a> {
+    pub(super) store: &'a Store,
+    pub(super) sessions: &'a Sessions,
+}
+
+impl GrantDelivery<'_> {
     /// Returns the next grants of a session, at once or when there are any.
-    pub(super) fn answer_grants(&self, session: u64) -> Outcome {
+    pub(super) fn answer(self, session: u64) -> Outcome {
         if self.sessions.get(session).is_some_and(|session| session.take_ask_again()) {
             return Outcome::Now(Reply::AskAgain);
         }
@@ -31,7 +40,7 @@ impl Dispatcher {
     }
 
     /// Sends the outcomes of blocked lock requests to their sessions.
-    pub(super) fn send_grants(&self) {
+    pub(super) fn send(self) {
         for answer in self.store.take_answers() {
             let (session, ticket) = answer.ticket;
             let Some(waiter) = self.sessions.get(session) else { continue };
@@ -53,7 +62,7 @@ impl Dispatcher {
     }
 
     /// Stores the request of a session for grants, and replies if there are any.
-    pub(super) fn wait_for_grants(&self, session: u64, sender: Sender) {
+    pub(super) fn wait(self, session: u64, sender: Sender) {
         let asker = self.sessions.get(session);
         let mut due = Vec::new();
         {
@@ -70,7 +79,7 @@ impl Dispatcher {
     }
 
     /// Drops the grants of a session that is marked as ended, and ends its request.
-    pub(super) fn drop_grants(&self, session: u64) {
+    pub(super) fn end(self, session: u64) {
         let asker = self.store.grants.lock().end(session);
         self.store.send(asker.map(|sender| (sender, Reply::Error(Errno::EPROTO))).into_iter().collect());
     }

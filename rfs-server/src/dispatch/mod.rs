@@ -5,9 +5,11 @@
 //!   log; recalls and replies that wait.
 //! - `transaction`: locks inodes, changes them by a view, logs the changes, queues recalls.
 //! - `requests`: a function for each request on files and names.
-//! - [`Dispatcher`]: routes requests; its other files attach sessions, deliver recalls and grants,
-//!   and carry out requests exactly once.
-//! - `persistence`: restores a dispatcher from a log or a snapshot, and describes it for the next.
+//! - `grants`, `recalls`: deliver grants, recalls, and the replies that wait for them.
+//! - `persistence`: restores an export from a log or a snapshot, and describes it for the next.
+//! - `attachment`, `exactly_once`: sessions, and requests that take effect once.
+//! - [`Dispatcher`]: owns the state, routes requests, and lends the state to these jobs. Each job
+//!   is a struct of references to the state that it needs.
 //!
 //! # Concurrency
 //! See [`Dispatcher`].
@@ -26,11 +28,14 @@ mod tests;
 mod transaction;
 
 pub use crate::metadata::root::Root;
+pub use attachment::Attachments;
 pub use dispatcher::Dispatcher;
 pub use persistence::{
-    prior_sessions::Awaited,
+    log_upkeep::LogUpkeep,
+    prior_sessions::{Awaited, PriorMounts},
     recovery::{Damage, RecoveredState},
 };
+pub use recalls::RecallDelivery;
 pub use state::{
     change_log::SnapshotDelta,
     outcome::{HeldReply, Outcome, Sender},

@@ -7,20 +7,28 @@ use std::time::{Duration, Instant};
 
 use rfs_proto::{Errno, Recall, Recalls, Reply};
 
-use super::{
-    dispatcher::Dispatcher,
-    state::outcome::{DeferredReply, HeldReply, Outcome, Sender},
+use super::state::{
+    outcome::{DeferredReply, HeldReply, Outcome, Sender},
+    store::Store,
 };
-use crate::coherence::run_clock;
+use crate::{
+    coherence::{recall_queue::Need, run_clock},
+    session::registry::Sessions,
+};
 
-impl Dispatcher {
-    /// Sends a deferred reply to `sender`: at once if it is due already, else when it becomes due.
-    pub fn redeem(&self, held: HeldReply, sender: Sender) {
-        if let DeferredReply::Grants(session) = held.0 {
-            return self.wait_for_grants(session, sender);
-        }
+/// Delivers recalls, and the replies that wait for their acknowledgement.
+#[derive(Clone, Copy)]
+pub struct RecallDelivery<'a> {
+    pub(super) store: &'a Store,
+    pub(super) sessions: &'a Sessions,
+}
+
+impl RecallDelivery<'_> {
+    /// Holds a reply until the recalls that it needs are acknowledged, or a request for recalls
+    /// until there is one. Replies at once if that is so already.
+    pub(super) fn hold(self, held: DeferredReply, sender: Sender) {
         let mut due = Vec::new();
-        self.store.pending.locked(|state| match held.0 {
+        self.store.pending.locked(|state| match held {
             DeferredReply::Change(reply, mut needs, sweeps) => {
                 let sender = sender.sweeping(sweeps);
                 needs.retain(|&need| state.recalls.is_open(need));
@@ -34,7 +42,7 @@ impl Dispatcher {
                 due.extend(before.map(|sender| (sender, Reply::Error(Errno::EINTR))));
                 state.answer_asker(session, &mut due);
             }
-            // Handled above.
+            // Grants need no acknowledgement.
             DeferredReply::Grants(_) => {}
         });
         self.store.send(due);
@@ -42,20 +50,20 @@ impl Dispatcher {
 
     /// Returns the time at which the first session exceeds `timeout`, unless it acknowledges its
     /// recalls before.
-    pub fn deadline(&self, timeout: Duration) -> Option<Instant> {
+    pub fn deadline(self, timeout: Duration) -> Option<Instant> {
         self.store.pending.locked(|state| state.recalls.deadline(timeout))
     }
 
     /// Records that a session has lost its connection. The session stays, because its mount may
     /// reconnect.
-    pub fn disconnect(&self, session: u64) {
+    pub fn disconnect(self, session: u64) {
         self.store.pending.locked(|state| state.recalls.disconnect(session));
     }
 
     /// Detaches the sessions that have not acknowledged a recall for longer than `timeout`. No
     /// request waits for them any more, and they get no replies. The caller has to end them, which
     /// closes their files.
-    pub fn give_up(&self, timeout: Duration, now: Instant) -> Vec<u64> {
+    pub fn give_up(self, timeout: Duration, now: Instant) -> Vec<u64> {
         let overdue = self.store.pending.locked(|state| state.recalls.overdue(timeout, now));
         for &session in &overdue {
             if let Some(session) = self.sessions.get(session) {
@@ -66,9 +74,9 @@ impl Dispatcher {
         overdue
     }
 
-    pub(super) fn answer_recalls(&self, session: u64, done: u64) -> Outcome {
+    pub(super) fn answer(self, session: u64, done: u64) -> Outcome {
         let mut due = Vec::new();
-        self.start_recalls(session);
+        self.start(session);
         let outcome = self.store.pending.locked(|state| {
             let is_first = state.recalls.is_first(session);
             // Under the lock: a thread that sees the acknowledgement also sees the space released.
@@ -97,7 +105,7 @@ impl Dispatcher {
     /// Starts recalls for a session, if they have not started. From now on the session receives
     /// layout recalls and unlinked inodes, even if it caches nothing. The end of the session takes
     /// the lock of the recalls after this.
-    pub(super) fn start_recalls(&self, session: u64) {
+    pub(super) fn start(self, session: u64) {
         let Some(session) = self.sessions.get(session).filter(|session| session.is_attached()) else {
             return;
         };
@@ -125,9 +133,10 @@ impl Dispatcher {
 
     /// Queues the unlinked inodes that a session of the previous server may use. The session may
     /// receive an inode twice if it is unlinked at the same time.
-    pub(super) fn queue_unlinked(&self, session: u64) {
+    pub(super) fn queue_unlinked(self, session: u64) {
         let mut unlinked = Vec::new();
-        self.each_shard(|meta| unlinked.extend(meta.namespace.inodes_mut().only().orphans.held_by(session)));
+        self.store
+            .each_shard(|meta| unlinked.extend(meta.namespace.inodes_mut().only().orphans.held_by(session)));
         self.store.pending.locked(|state| {
             for ino in unlinked {
                 state.recalls.push(session, Recall::Unlinked { ino }, run_clock::now());
@@ -136,13 +145,46 @@ impl Dispatcher {
     }
 
     /// Drops all cache state of a session that is marked as ended, so that no request waits for it.
-    pub(super) fn drop_caches(&self, session: u64) {
+    pub(super) fn drop_caches(self, session: u64) {
         let mut due = Vec::new();
         let kept = self.store.pending.locked(|state| state.drop_recalls(session, &mut due));
         if kept {
-            self.each_shard(|meta| {
+            self.store.each_shard(|meta| {
                 meta.namespace.inodes_mut().only().cache_holders.get_mut().end_session(session);
             });
+        }
+        self.store.send(due);
+    }
+
+    /// Handles the return of a mount to its session. Recalls everything from a session of the
+    /// previous server, and makes it repeat its blocked lock requests.
+    pub(super) fn back_from_before(self, session: u64) {
+        if let Some(session) = self.sessions.get(session)
+            && session.is_restored()
+        {
+            session.ask_again();
+        }
+        self.recall_all(|other| other == session);
+    }
+
+    /// Recalls everything from the sessions of the previous server, except for one session. Returns
+    /// the recalls to wait for.
+    pub(super) fn recall_all_but(self, session: u64) -> Vec<Need> {
+        self.recall_all(|other| other != session);
+        self.store.pending.open(session, |recall| *recall == Recall::All)
+    }
+
+    fn recall_all(self, which: impl Fn(u64) -> bool) {
+        let mut due = Vec::new();
+        let recalled = self.store.pending.locked(|state| {
+            let recalled: Vec<u64> =
+                state.unknown.iter().copied().filter(|&session| which(session)).collect();
+            state.recall_all(which);
+            recalled.iter().for_each(|&session| state.answer_asker(session, &mut due));
+            !recalled.is_empty()
+        });
+        if recalled {
+            self.store.alarm.recalled();
         }
         self.store.send(due);
     }

@@ -45,7 +45,7 @@ pub fn snapshot<W: Write>(
 ) -> io::Result<W> {
     let mut frames = Frames::begin(out, header)?;
     let all = header.arena;
-    let moment = dispatcher.describe(|said| {
+    let moment = dispatcher.snapshot_source().describe(|said| {
         describe(&mut frames, &said)?;
         go_on(Progress { done: 0, all })
     })?;
@@ -63,10 +63,10 @@ pub fn snapshot<W: Write>(
     let mut at = 0;
     while at < all {
         let chunk = Range { start: at, len: CHUNK.min(all - at) };
-        for range in dispatcher.not_clean(chunk) {
+        for range in dispatcher.snapshot_source().not_clean(chunk) {
             buffer.resize(range.len as usize, 0);
             read(dispatcher, range.start, &mut buffer)?;
-            let bad = dispatcher.bytes().mend(range.start, &mut buffer);
+            let bad = dispatcher.snapshot_source().bytes().mend(range.start, &mut buffer);
             copy(&mut frames, range.start, &buffer)?;
             tell_bad(&mut frames, &bad)?;
         }
@@ -111,7 +111,7 @@ fn tell_bad<W: Write>(frames: &mut Frames<W>, bad: &[Bad]) -> io::Result<()> {
 
 /// Reads bytes of the arena. A read does not allocate pages that were never touched.
 fn read(dispatcher: &Dispatcher, start: u64, out: &mut [u8]) -> io::Result<()> {
-    let arena = dispatcher.bytes().memory();
+    let arena = dispatcher.snapshot_source().bytes().memory();
     let Some(fd) = arena.fd() else {
         arena.read(start as usize, out);
         return Ok(());

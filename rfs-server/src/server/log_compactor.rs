@@ -37,7 +37,7 @@ impl LogCompactor {
         kill: bool,
     ) -> io::Result<LogCompactor> {
         let watched = Arc::clone(dispatcher);
-        let deadline = watched.waits_for_orphaned_sessions().then_some(deadline);
+        let deadline = watched.prior_mounts().has_orphaned().then_some(deadline);
         let over = move || prior_clients.ends(kill);
         let thread = std::thread::Builder::new()
             .name("rfs-compactor".into())
@@ -48,17 +48,17 @@ impl LogCompactor {
 
 fn work(dispatcher: &Dispatcher, mut before: Option<Instant>, over: &dyn Fn() -> bool) {
     let mut pause = None;
-    while dispatcher.await_upkeep(pause.or(before), pause.is_none()) {
+    while dispatcher.log_upkeep().await_upkeep(pause.or(before), pause.is_none()) {
         if before.take_if(|deadline| *deadline <= Instant::now()).is_some() {
             match over() {
-                true => dispatcher.before_is_over(),
+                true => dispatcher.log_upkeep().before_is_over(),
                 false => before = Some(Instant::now() + LOOK),
             }
         }
         pause = None;
         // Repeats if a change that the log had no room for came meanwhile.
-        while pause.is_none() && dispatcher.has_long_log() {
-            if let Err(e) = dispatcher.write_log_anew() {
+        while pause.is_none() && dispatcher.log_upkeep().has_long_log() {
+            if let Err(e) = dispatcher.log_upkeep().write_log_anew() {
                 log::error!("log rewrite failed: {e}");
                 pause = Some(Instant::now() + PAUSE);
             }
@@ -68,7 +68,7 @@ fn work(dispatcher: &Dispatcher, mut before: Option<Instant>, over: &dyn Fn() ->
 
 impl Drop for LogCompactor {
     fn drop(&mut self) {
-        self.dispatcher.end_upkeep();
+        self.dispatcher.log_upkeep().end_upkeep();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

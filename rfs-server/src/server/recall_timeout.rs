@@ -30,10 +30,14 @@ impl RecallTimeout {
     ) -> io::Result<RecallTimeout> {
         let watched = Arc::clone(&alarm);
         let watch = move || {
-            while watched.sleep(dispatchers.iter().filter_map(|d| d.deadline(timeout)).min()) {
+            while watched.sleep(dispatchers.iter().filter_map(|d| d.recalls().deadline(timeout)).min()) {
                 let now = run_clock::now();
                 for (export, dispatcher) in dispatchers.iter().enumerate() {
-                    dispatcher.give_up(timeout, now).into_iter().for_each(|session| end(export, session));
+                    dispatcher
+                        .recalls()
+                        .give_up(timeout, now)
+                        .into_iter()
+                        .for_each(|session| end(export, session));
                 }
             }
         };
@@ -96,7 +100,7 @@ mod tests {
             let [silent, other] = [1, 2].map(|half| 2 * round as u64 + half);
             for session in [silent, other] {
                 let region = RegionRef { addr: 0, len: 0, rkey: 0 };
-                dispatcher.session_began(session, Regions { arena: region, table: region, sums: None });
+                dispatcher.attachments().began(session, Regions { arena: region, table: region, sums: None });
                 let attach = Request::Attach {
                     version: VERSION,
                     client: "",
@@ -115,9 +119,9 @@ mod tests {
             dispatcher.redeem(held, Sender::new(move |reply| send.send(reply).unwrap()));
             assert_eq!(ended.recv(), Ok((round % dispatchers.len(), silent)));
             assert!(matches!(reply.recv(), Ok(Reply::Attr(_))));
-            dispatcher.session_ended(silent);
+            dispatcher.attachments().ended(silent);
             assert_eq!(now(dispatcher, other, Request::Rmdir { parent: ROOT_INO, name: b"d" }), Reply::Done);
-            dispatcher.session_ended(other);
+            dispatcher.attachments().ended(other);
         }
         drop(timeout);
         assert_eq!(ended.try_recv(), Err(mpsc::TryRecvError::Disconnected));

@@ -23,7 +23,7 @@ impl Drop for Export {
     fn drop(&mut self) {
         drop(self.log_compactor.take());
         // After memory was lost, zeroes replace lost pages, and the log may be damaged.
-        let is_whole = self.dispatcher.is_settled() && !rdmabox::memory::is_lost();
+        let is_whole = self.dispatcher.log_upkeep().is_settled() && !rdmabox::memory::is_lost();
         if let Some(object) = self.object.take_if(|_| is_whole) {
             object.end();
         }

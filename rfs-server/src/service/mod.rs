@@ -321,8 +321,8 @@ impl FileService {
             let credentials = Credentials { key: peer.key().copied(), rights: wanted.rights };
             let squash = self.squash(peer);
             let regions = export.regions(peer, reach(wanted.rights, squash));
-            export.dispatcher.session_began_as(wanted.session, regions, credentials);
-            export.dispatcher.squash(wanted.session, squash);
+            export.dispatcher.attachments().began_as(wanted.session, regions, credentials);
+            export.dispatcher.attachments().squash(wanted.session, squash);
         });
         match attached {
             Some(attached) => Ok(Route::Export(&self.exports[attached.export], attached)),

@@ -53,11 +53,11 @@ impl FileService {
         let until = self.before_until;
         for (export, lent) in self.exports.iter().enumerate() {
             for Awaited { session, mount, credentials: Credentials { key, rights } } in
-                lent.dispatcher.awaited()
+                lent.dispatcher.prior_mounts().awaited()
             {
                 let claim = Claim { mount, key, export, rights };
                 if let Some(left) = self.mounts.lock().register_prior(claim, session, until) {
-                    self.exports[left.export].dispatcher.session_ended(left.session);
+                    self.exports[left.export].dispatcher.attachments().ended(left.session);
                 }
                 self.reaper_signal.left();
             }
@@ -78,9 +78,9 @@ impl FileService {
         log::info!("{peer}: session {} resumed", before.session);
         self.mounts.lock().set_process(peer.id(), peer.process());
         let squash = self.squash(peer);
-        export.dispatcher.squash(before.session, squash);
+        export.dispatcher.attachments().squash(before.session, squash);
         let regions = export.regions(peer, reach(before.rights, squash));
-        let mut reply = export.dispatcher.resume(before.session, regions);
+        let mut reply = export.dispatcher.attachments().resume(before.session, regions);
         if let Reply::Attached(attached) = &mut reply {
             attached.read_only = before.rights == AccessMode::Read;
         }
@@ -102,9 +102,12 @@ impl FileService {
         let Attached { export, session, .. } = attached;
         let dispatcher = &self.exports[export].dispatcher;
         let counts = || self.allowed(peer, "").is_ok_and(|now| peer.key().is_none() || now.export == export);
-        if !peer.has_expired() && dispatcher.is_attached(session) && counts() && self.mount_disconnected(peer)
+        if !peer.has_expired()
+            && dispatcher.attachments().is_attached(session)
+            && counts()
+            && self.mount_disconnected(peer)
         {
-            dispatcher.disconnect(session);
+            dispatcher.recalls().disconnect(session);
             let grace = self.grace.unwrap_or_default();
             return log::info!("{peer}: session {session} disconnected; kept for {grace:?}");
         }
@@ -116,7 +119,7 @@ impl FileService {
         let waits = self.mounts.lock().forget(peer.id(), run_clock::now());
         match waits {
             true => self.give_up_now(),
-            false => self.exports[export].dispatcher.session_ended(session),
+            false => self.exports[export].dispatcher.attachments().ended(session),
         }
     }
 
@@ -152,7 +155,7 @@ impl DisconnectedMounts for FileService {
         let over = self.mounts.lock().overdue(now, !let_go);
         for Attached { export, session, .. } in over {
             log::info!("session {session}: its mount has not come back");
-            self.exports[export].dispatcher.session_ended(session);
+            self.exports[export].dispatcher.attachments().ended(session);
         }
         self.mounts.lock().deadline(now)
     }

@@ -3,7 +3,8 @@
 //! # Concurrency
 //! See each module.
 
+pub(super) mod log_upkeep;
 pub(super) mod prior_sessions;
 pub(super) mod recovery;
-mod session_log;
+pub(super) mod session_log;
 pub(super) mod snapshot;

@@ -11,13 +11,13 @@
 
 use std::sync::Arc;
 
-use rfs_proto::{Identity, Recall, decode_reply};
+use parking_lot::Mutex;
+use rfs_proto::{Identity, decode_reply};
 
 use super::recovery::Damage;
 use crate::{
-    coherence::recall_queue::Need,
     dispatch::{
-        dispatcher::Dispatcher,
+        state::{export::ExportState, store::Store},
         transaction::{locked_inodes::Plan, view::WriteView},
     },
     durable::{
@@ -29,7 +29,7 @@ use crate::{
         access_mode::AccessMode,
         kept_reply::KeptReply,
         log_quota::{OPEN_BYTES, SESSION_BYTES, SLOT_BYTES},
-        registry::{self, AttachOptions, Credentials},
+        registry::{self, AttachOptions, Credentials, Sessions},
     },
     space::quarantine::BEFORE,
 };
@@ -45,30 +45,41 @@ pub struct Awaited {
     pub credentials: Credentials,
 }
 
-/// Bits of a session number that have the connection's number. An appender's word holds 48 bits
-/// of a session number; the others have the number of the server start.
-const CONNECTION_BITS: u32 = 32;
-const START_BITS: u32 = 16;
+/// Restores the sessions of the previous server.
+#[derive(Clone, Copy)]
+pub struct PriorMounts<'a> {
+    pub(in crate::dispatch) store: &'a Store,
+    pub(in crate::dispatch) sessions: &'a Sessions,
+    /// Sessions of previous servers that do not reconnect.
+    pub(in crate::dispatch) orphaned: &'a Mutex<Vec<u64>>,
+}
 
-impl Dispatcher {
-    /// Returns the session number of a connection. No session of a previous server has it.
-    pub fn session_number(&self, connection: u64) -> u64 {
-        let start = self.memory.1.wrapping_sub(1) & ((1 << START_BITS) - 1);
-        start << CONNECTION_BITS | connection
+impl<'a> PriorMounts<'a> {
+    pub(in crate::dispatch) fn of(export: &'a ExportState) -> PriorMounts<'a> {
+        PriorMounts { store: &export.store, sessions: &export.sessions, orphaned: &export.orphaned }
     }
 
-    /// Returns the connection number of a session that has come to this server.
-    pub fn connection_of(session: u64) -> u64 {
-        session & ((1 << CONNECTION_BITS) - 1)
+    /// Restores the sessions of mounts that reconnect. All of them may use the `unlinked` inodes.
+    pub(in crate::dispatch) fn restore_all(
+        self,
+        returning: Vec<(u64, ReconnectingMount, Session)>,
+        unlinked: &[u64],
+        last_ino: u64,
+    ) -> Result<(), Damage> {
+        let sessions: Vec<u64> = returning.iter().map(|&(id, ..)| id).collect();
+        for (id, mount, has) in returning {
+            self.restore(id, mount, has)?;
+            self.store.prior_sessions.add(id, last_ino);
+        }
+        for &ino in unlinked {
+            let restore = |meta: &mut WriteView<'_>| meta.restore_orphan(ino, &sessions);
+            self.store.transact(Plan::new(&[ino]), None, restore);
+        }
+        Ok(())
     }
 
     /// Restores a session and all its state but its locks.
-    pub(in crate::dispatch) fn restore(
-        &self,
-        id: u64,
-        returning: ReconnectingMount,
-        has: Session,
-    ) -> Result<(), Damage> {
+    fn restore(self, id: u64, returning: ReconnectingMount, has: Session) -> Result<(), Damage> {
         let ReconnectingMount { mount, key, writes, keeps, alone } = returning;
         let damage = || Damage::Session(id);
         let key = key.map(|key| key.parse()).transpose().map_err(|_| damage())?;
@@ -105,7 +116,7 @@ impl Dispatcher {
 
     /// Returns the mounts that were attached to the previous server, by session number. Call this
     /// before the first session attaches.
-    pub fn awaited(&self) -> Vec<Awaited> {
+    pub fn awaited(self) -> Vec<Awaited> {
         let awaited = |session: Arc<registry::Session>| {
             let mount = session.mount()?;
             Some(Awaited { session: session.id(), mount, credentials: session.credentials() })
@@ -116,52 +127,19 @@ impl Dispatcher {
     }
 
     /// Sets the sessions of previous servers that do not reconnect.
-    pub(in crate::dispatch) fn set_orphaned_sessions(&self, orphaned: Vec<u64>) -> Result<(), Full> {
+    pub(in crate::dispatch) fn set_orphaned(self, orphaned: Vec<u64>) -> Result<(), Full> {
         if let Some(journal) = &self.store.journal
             && orphaned.contains(&BEFORE)
         {
             // The log has an old version, which does not record them.
             journal.tell(&Op::Orphaned(BEFORE))?;
         }
-        *self.orphaned_sessions.lock() = orphaned;
+        *self.orphaned.lock() = orphaned;
         Ok(())
     }
 
     /// Returns whether sessions of previous servers that do not reconnect may still access memory.
-    pub fn waits_for_orphaned_sessions(&self) -> bool {
-        !self.orphaned_sessions.lock().is_empty()
-    }
-
-    /// Handles the return of a mount to its session. Recalls everything from a session of the
-    /// previous server, and makes it repeat its blocked lock requests.
-    pub(in crate::dispatch) fn back_from_before(&self, session: u64) {
-        if let Some(session) = self.sessions.get(session)
-            && session.is_restored()
-        {
-            session.ask_again();
-        }
-        self.recall_all(|other| other == session);
-    }
-
-    /// Recalls everything from the sessions of the previous server, except for one session. Returns
-    /// the recalls to wait for.
-    pub(in crate::dispatch) fn recall_all_but(&self, session: u64) -> Vec<Need> {
-        self.recall_all(|other| other != session);
-        self.store.pending.open(session, |recall| *recall == Recall::All)
-    }
-
-    fn recall_all(&self, which: impl Fn(u64) -> bool) {
-        let mut due = Vec::new();
-        let recalled = self.store.pending.locked(|state| {
-            let recalled: Vec<u64> =
-                state.unknown.iter().copied().filter(|&session| which(session)).collect();
-            state.recall_all(which);
-            recalled.iter().for_each(|&session| state.answer_asker(session, &mut due));
-            !recalled.is_empty()
-        });
-        if recalled {
-            self.store.alarm.recalled();
-        }
-        self.store.send(due);
+    pub fn has_orphaned(self) -> bool {
+        !self.orphaned.lock().is_empty()
     }
 }

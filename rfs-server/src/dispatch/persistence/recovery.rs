@@ -6,30 +6,22 @@
 //!
 //! Sessions of mounts that reconnect are restored from the log (`prior_sessions`). Clients of
 //! other sessions may still write to memory that they have mapped. Until
-//! [`Dispatcher::before_is_over`], space that is given up stays in quarantine, and unlinked
-//! inodes stay.
+//! [`LogUpkeep::before_is_over`], space that is given up stays in quarantine, and unlinked inodes
+//! stay.
 //!
 //! # Concurrency
-//! One thread restores before the server takes requests. [`Dispatcher::write_log_anew`] runs
-//! beside requests.
+//! One thread restores before the server takes requests.
 
-use std::{collections::HashSet, sync::Arc, time::Instant};
+use std::{collections::HashSet, sync::Arc};
 
 use rdmabox::Memory;
 use rfs_proto::{BLOCK, Errno, FileKind, ROOT_INO};
 
 use crate::{
     dispatch::{
-        dispatcher::Dispatcher,
-        state::{
-            journal::Journal,
-            shards::{SHARDS, Shards},
-            store::Store,
-        },
-        transaction::{
-            locked_inodes::Plan,
-            view::{ReadView, WriteView},
-        },
+        persistence::{log_upkeep::LogUpkeep, prior_sessions::PriorMounts},
+        state::{export::ExportState, journal::Journal, shards::Shards, store::Store},
+        transaction::{locked_inodes::Plan, view::WriteView},
     },
     durable::{
         log::{Full, Log},
@@ -41,7 +33,6 @@ use crate::{
     locks::Locks,
     metadata::{
         attr_table::Table,
-        clock::Clock,
         id_map::ByNumber,
         namespace::inode::{Body, Inode},
         root::Root,
@@ -122,196 +113,86 @@ pub enum Damage {
     Full(#[from] Full),
 }
 
-impl Dispatcher {
-    /// Restores the file system of a memory object, or creates a file system in a new object.
-    /// `mode` says how dirty space is zeroed.
-    pub fn kept(
-        (bytes, table): (impl Into<Bytes>, Arc<Memory>),
-        mode: Zeroing,
-        root: Root,
-        clock: Arc<dyn Clock>,
-        kept: RecoveredState,
-    ) -> Result<Dispatcher, Damage> {
-        let RecoveredState { log, state, dirt, starts, clean } = kept;
-        let (bytes, started): (Bytes, i64) = (bytes.into(), clock.now());
-        // A snapshot was restored: the first server of a log has start 1.
-        let restored = starts == 1;
-        let journal = log.map(Journal::new);
-        let Some(state) = state else {
-            let space = Space::kept(bytes, mode, Vec::new(), Vec::new(), dirt, false);
-            return Dispatcher::in_new_object(space, Table::new(table), root, (clock, started), journal);
-        };
-        state.check_tree()?;
-        let State { mut inodes, mut last_ino, slots, mut sessions } = state;
-        if restored {
-            last_ino = last_before(last_ino, started);
-        }
-        check_records(&mut inodes, &Table::new(Arc::clone(&table)))?;
-        let mut used = extents(&inodes, bytes.len())?;
-        // The state is a file system. From here on memory is changed.
-        let slots_in_use: ByNumber<()> = inodes.values().map(|inode| (u64::from(inode.slot), ())).collect();
-        let table = Table::kept(table, slots, |slot| slots_in_use.contains_key(&u64::from(slot)));
-        if !clean {
-            tell_settled(&bytes.settle());
-        }
-        let UnfinishedChanges { cut, held, unlinked } = close_all(&mut inodes, &table, &bytes, clean);
-        if !cut.is_empty() {
-            give_up(&cut, &inodes, &mut sessions, journal.as_ref())?;
-            used = extents(&inodes, bytes.len())?;
-        }
-        let RemainingSessions { returning, orphaned, locks, given_up } = sessions
-            .present(&used, |ino| inodes.get(&ino).is_some_and(|inode| inode.kind == FileKind::Regular));
-        if let Some(beyond) = given_up.last().filter(|given| given.range.end() > bytes.len()) {
-            return Err(Damage::Extents(beyond.ino));
-        }
-        take_over(&mut inodes, &table, starts, (&returning, &locks));
-        let xattrs = inodes.values().map(Inode::xattr_bytes).sum();
-        let before = !orphaned.is_empty();
-        let space = Arc::new(Space::kept(bytes, mode, used, given_up, dirt, before));
-        let journal = journal.map(|journal| (journal, locks));
-        let store = Store::new(Shards::filled(inodes, last_ino), table, space, journal);
-        store.xattrs.add(xattrs);
-        // A session may have had the file open, and its client may still be writing through mapped
-        // memory.
-        for &ino in &held {
-            let open = |meta: &mut WriteView<'_>| meta.open_files_mut(ino).open(BEFORE, ino);
-            store.transact(Plan::new(&[ino]), None, open);
-        }
-        let dispatcher = Dispatcher::over(store, clock, started);
-        dispatcher.restore_sessions(returning, &unlinked, last_ino)?;
-        dispatcher.set_orphaned_sessions(orphaned)?;
-        dispatcher.rewrite_log_at_start(restored)?;
-        if !before {
-            dispatcher.before_is_over();
-        }
-        Ok(dispatcher)
+/// Restores the file system of a memory object, or creates a file system in a new object.
+/// `mode` says how dirty space is zeroed.
+pub(in crate::dispatch) fn recover(
+    (bytes, table): (Bytes, Arc<Memory>),
+    mode: Zeroing,
+    root: Root,
+    started: i64,
+    kept: RecoveredState,
+) -> Result<ExportState, Damage> {
+    let RecoveredState { log, state, dirt, starts, clean } = kept;
+    // A snapshot was restored: the first server of a log has start 1.
+    let restored = starts == 1;
+    let journal = log.map(Journal::new);
+    let Some(state) = state else {
+        let space = Space::kept(bytes, mode, Vec::new(), Vec::new(), dirt, false);
+        return in_new_object(space, Table::new(table), root, started, journal);
+    };
+    state.check_tree()?;
+    let State { mut inodes, mut last_ino, slots, mut sessions } = state;
+    if restored {
+        last_ino = last_before(last_ino, started);
     }
+    check_records(&mut inodes, &Table::new(Arc::clone(&table)))?;
+    let mut used = extents(&inodes, bytes.len())?;
+    // The state is a file system. From here on memory is changed.
+    let slots_in_use: ByNumber<()> = inodes.values().map(|inode| (u64::from(inode.slot), ())).collect();
+    let table = Table::kept(table, slots, |slot| slots_in_use.contains_key(&u64::from(slot)));
+    if !clean {
+        tell_settled(&bytes.settle());
+    }
+    let UnfinishedChanges { cut, held, unlinked } = close_all(&mut inodes, &table, &bytes, clean);
+    if !cut.is_empty() {
+        give_up(&cut, &inodes, &mut sessions, journal.as_ref())?;
+        used = extents(&inodes, bytes.len())?;
+    }
+    let RemainingSessions { returning, orphaned, locks, given_up } =
+        sessions.present(&used, |ino| inodes.get(&ino).is_some_and(|inode| inode.kind == FileKind::Regular));
+    if let Some(beyond) = given_up.last().filter(|given| given.range.end() > bytes.len()) {
+        return Err(Damage::Extents(beyond.ino));
+    }
+    take_over(&mut inodes, &table, starts, (&returning, &locks));
+    let xattrs = inodes.values().map(Inode::xattr_bytes).sum();
+    let before = !orphaned.is_empty();
+    let space = Arc::new(Space::kept(bytes, mode, used, given_up, dirt, before));
+    let journal = journal.map(|journal| (journal, locks));
+    let store = Store::new(Shards::filled(inodes, last_ino), table, space, journal);
+    store.xattrs.add(xattrs);
+    // A session may have had the file open, and its client may still be writing through mapped
+    // memory.
+    for &ino in &held {
+        let open = |meta: &mut WriteView<'_>| meta.open_files_mut(ino).open(BEFORE, ino);
+        store.transact(Plan::new(&[ino]), None, open);
+    }
+    let export = ExportState::new(store);
+    let mounts = PriorMounts::of(&export);
+    mounts.restore_all(returning, &unlinked, last_ino)?;
+    mounts.set_orphaned(orphaned)?;
+    let upkeep = LogUpkeep::of(&export);
+    upkeep.rewrite_at_start(restored)?;
+    if !before {
+        upkeep.before_is_over();
+    }
+    Ok(export)
+}
 
-    /// Creates an empty file system in a new object.
-    fn in_new_object(
-        space: Space,
-        table: Table,
-        root: Root,
-        (clock, started): (Arc<dyn Clock>, i64),
-        journal: Option<Journal>,
-    ) -> Result<Dispatcher, Damage> {
-        let root = root.begin(&table, started).map_err(|_: Errno| Damage::NoRoot)?;
-        let shards = Shards::filled([(ROOT_INO, root)].into_iter().collect(), ROOT_INO);
-        let journal = journal.map(|journal| (journal, Locks::default()));
-        let store = Store::new(shards, table, Arc::new(space), journal);
-        let dispatcher = Dispatcher::over(store, clock, started);
-        dispatcher.write_log_anew()?;
-        Ok(dispatcher)
-    }
-
-    /// Restores the sessions of mounts that reconnect. All of them may use the `unlinked` inodes.
-    fn restore_sessions(
-        &self,
-        returning: Vec<(u64, ReconnectingMount, Session)>,
-        unlinked: &[u64],
-        last_ino: u64,
-    ) -> Result<(), Damage> {
-        let sessions: Vec<u64> = returning.iter().map(|&(id, ..)| id).collect();
-        for (id, mount, has) in returning {
-            self.restore(id, mount, has)?;
-            self.store.prior_sessions.add(id, last_ino);
-        }
-        for &ino in unlinked {
-            let restore = |meta: &mut WriteView<'_>| meta.restore_orphan(ino, &sessions);
-            self.store.transact(Plan::new(&[ino]), None, restore);
-        }
-        Ok(())
-    }
-
-    /// Rewrites a log that is long or incomplete. A `restored` memory needs a complete log.
-    fn rewrite_log_at_start(&self, restored: bool) -> Result<(), Damage> {
-        let is_incomplete = self.store.journal.as_ref().is_some_and(|j| j.log().is_incomplete());
-        if !self.has_long_log() && !is_incomplete {
-            return Ok(());
-        }
-        match self.write_log_anew() {
-            // There is no other copy of the state.
-            Err(e) if restored => return Err(e.into()),
-            // Without room for a new log, files can still be read.
-            Err(e) => log::error!("log rewrite failed: {e}"),
-            Ok(()) => {}
-        }
-        Ok(())
-    }
-
-    /// Returns the account of the arena.
-    pub(crate) fn space(&self) -> &Arc<Space> {
-        &self.store.space
-    }
-
-    /// Records that sessions of previous servers that do not reconnect cannot reach memory any
-    /// more. Releases their space and open files.
-    pub fn before_is_over(&self) {
-        self.log_orphaned_sessions_end();
-        self.store.space.end_prior_sessions();
-        self.each_shard(|meta| {
-            for (ino, last) in meta.namespace.inodes_mut().only().open_files.end_session(BEFORE) {
-                meta.lease_ended(BEFORE, ino, last);
-            }
-        });
-        self.store.space.tidy();
-    }
-
-    /// Returns whether the log is so long that it is worth rewriting.
-    pub fn has_long_log(&self) -> bool {
-        self.store.journal.as_ref().is_some_and(|journal| journal.log().is_long() || journal.is_behind())
-    }
-
-    /// Blocks until the memory object needs maintenance: until `deadline`, or, if `growth` is set,
-    /// until the log has grown. Returns false when the server stops.
-    pub(crate) fn await_upkeep(&self, deadline: Option<Instant>, growth: bool) -> bool {
-        self.store.journal.as_ref().is_some_and(|journal| journal.log().await_growth(deadline, growth))
-    }
-
-    /// Ends all waits for maintenance.
-    pub(crate) fn end_upkeep(&self) {
-        if let Some(journal) = &self.store.journal {
-            journal.log().end_waiting();
-        }
-    }
-
-    /// Returns true if no session, old or new, has a file open, and all changes are logged.
-    pub(crate) fn is_settled(&self) -> bool {
-        let mut open = false;
-        self.each_shard(|meta| open |= !meta.namespace.inodes_mut().only().open_files.is_empty());
-        !open
-            && !self.store.space.has_prior_sessions()
-            && !self.store.journal.as_ref().is_some_and(|journal| journal.is_behind())
-    }
-
-    /// Rewrites the log, shard by shard, while requests go on. Their changes are appended behind
-    /// the descriptions. One thread at a time may call this.
-    ///
-    /// # Errors
-    /// No room. The old log and the beginning of the new log stay; together they contain
-    /// everything.
-    pub fn write_log_anew(&self) -> Result<(), Full> {
-        let Some(journal) = &self.store.journal else { return Ok(()) };
-        // A change that the log has missed until now is described below, after its shard is
-        // unlocked.
-        let behind = journal.times_behind();
-        journal.log().exchange();
-        for at in 0..SHARDS {
-            let describe = |look: &mut ReadView<'_>| {
-                let shard = look.namespace.inodes_mut().only();
-                journal.describe(shard.inodes.iter().map(|(&ino, inode)| (ino, inode)))?;
-                let returns =
-                    |session| self.sessions.get(session).is_some_and(|session| session.reconnects());
-                journal.describe_opens(&shard.open_files, returns)
-            };
-            self.store.transact(Plan::shard(at), None, describe).0?;
-        }
-        journal.count(self.store.shards.last_number(), self.store.table.used_slots())?;
-        self.describe_sessions(journal)?;
-        journal.log().complete()?;
-        journal.caught_up(behind);
-        Ok(())
-    }
+/// Creates an empty file system in a new object.
+fn in_new_object(
+    space: Space,
+    table: Table,
+    root: Root,
+    started: i64,
+    journal: Option<Journal>,
+) -> Result<ExportState, Damage> {
+    let root = root.begin(&table, started).map_err(|_: Errno| Damage::NoRoot)?;
+    let shards = Shards::filled([(ROOT_INO, root)].into_iter().collect(), ROOT_INO);
+    let journal = journal.map(|journal| (journal, Locks::default()));
+    let store = Store::new(shards, table, Arc::new(space), journal);
+    let export = ExportState::new(store);
+    LogUpkeep::of(&export).write_log_anew()?;
+    Ok(export)
 }
 
 /// Space as offset and length in bytes.

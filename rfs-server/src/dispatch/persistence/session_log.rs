@@ -9,8 +9,10 @@
 //! the session's files and locks. Both hold `journal.sessions`. A rewrite of the log describes
 //! sessions after inodes. So it includes each change that was logged before the rewrite began.
 
+use parking_lot::Mutex;
+
 use crate::{
-    dispatch::{dispatcher::Dispatcher, state::journal::Journal},
+    dispatch::state::{journal::Journal, store::Store},
     durable::{
         log::Full,
         op::{Mount, Op},
@@ -18,16 +20,25 @@ use crate::{
     session::{
         access_mode::AccessMode,
         log_quota::{SESSION_BYTES, TRANSIENT_SESSION_BYTES},
-        registry::Session,
+        registry::{Session, Sessions},
     },
 };
 
 /// The number of locks that are described in one append.
 const LOCKS: usize = 1024;
 
-impl Dispatcher {
+/// Logs which sessions there are, and their state.
+#[derive(Clone, Copy)]
+pub(in crate::dispatch) struct SessionLog<'a> {
+    pub(in crate::dispatch) store: &'a Store,
+    pub(in crate::dispatch) sessions: &'a Sessions,
+    /// Sessions of previous servers that do not reconnect.
+    pub(in crate::dispatch) orphaned: &'a Mutex<Vec<u64>>,
+}
+
+impl SessionLog<'_> {
     /// Logs that a session has attached.
-    pub(in crate::dispatch) fn log_attach(&self, session: &Session) -> Result<(), Full> {
+    pub(in crate::dispatch) fn attached(self, session: &Session) -> Result<(), Full> {
         let Some(journal) = &self.store.journal else { return Ok(()) };
         let _one = journal.sessions.lock();
         // The session may have ended already, and its end may be in the log.
@@ -39,7 +50,7 @@ impl Dispatcher {
                     return Err(Full);
                 }
                 journal.quota.take(session.log_quota(), room);
-                describe(session, &mut |op| journal.tell(&op))
+                describe_one(session, &mut |op| journal.tell(&op))
             }
             None => Ok(()),
         }
@@ -47,7 +58,7 @@ impl Dispatcher {
 
     /// Logs that a session has ended. The next server ignores everything that the log records of
     /// it.
-    pub(in crate::dispatch) fn log_detach(&self, session: &Session) {
+    pub(in crate::dispatch) fn ended(self, session: &Session) {
         if let Some(journal) = &self.store.journal
             && session.has_attached()
         {
@@ -59,10 +70,10 @@ impl Dispatcher {
     }
 
     /// Logs that the sessions of previous servers cannot reach memory any more.
-    pub(in crate::dispatch) fn log_orphaned_sessions_end(&self) {
+    pub(in crate::dispatch) fn orphans_ended(self) {
         let Some(journal) = &self.store.journal else { return };
         let _one = journal.sessions.lock();
-        for session in std::mem::take(&mut *self.orphaned_sessions.lock()) {
+        for session in std::mem::take(&mut *self.orphaned.lock()) {
             if let Err(full) = journal.tell(&Op::Left(session)) {
                 log::warn!("{full}: the next server will wait for session {session}, which has ended");
             }
@@ -70,13 +81,12 @@ impl Dispatcher {
     }
 
     /// Logs the state of all sessions, without their open files, which are logged with the inodes.
-    pub(in crate::dispatch) fn describe_sessions(&self, journal: &Journal) -> Result<(), Full> {
+    pub(in crate::dispatch) fn describe(self, journal: &Journal) -> Result<(), Full> {
         {
             let _one = journal.sessions.lock();
-            journal
-                .describe_ops(self.orphaned_sessions.lock().iter().map(|&session| Op::Orphaned(session)))?;
+            journal.describe_ops(self.orphaned.lock().iter().map(|&session| Op::Orphaned(session)))?;
             for session in self.sessions.all().into_iter().filter(|session| session.has_attached()) {
-                describe(&session, &mut |op| journal.describe_ops([op]))?;
+                describe_one(&session, &mut |op| journal.describe_ops([op]))?;
             }
         }
         {
@@ -93,7 +103,7 @@ impl Dispatcher {
     }
 }
 
-fn describe(session: &Session, tell: &mut impl FnMut(Op<'_>) -> Result<(), Full>) -> Result<(), Full> {
+fn describe_one(session: &Session, tell: &mut impl FnMut(Op<'_>) -> Result<(), Full>) -> Result<(), Full> {
     let (id, options) = (session.id(), session.options());
     let Some(mount) = options.mount else { return tell(Op::Orphaned(id)) };
     let credentials = session.credentials();

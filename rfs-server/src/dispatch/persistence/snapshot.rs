@@ -9,15 +9,13 @@
 
 use std::convert::Infallible;
 
-use rfs_proto::Identity;
-
 use crate::{
     dispatch::{
-        dispatcher::Dispatcher,
         state::{
             change_log::{ChangeLogFull, Recording, SnapshotDelta},
             describe::describe_one,
             shards::SHARDS,
+            store::Store,
         },
         transaction::{locked_inodes::Plan, view::ReadView},
     },
@@ -29,7 +27,7 @@ use crate::{
 /// A snapshot at its moment. All state is recorded but the sizes and times that clients have
 /// written.
 pub(crate) struct Moment<'a> {
-    dispatcher: &'a Dispatcher,
+    source: SnapshotSource<'a>,
     log: Recording<'a>,
     hold: Hold<'a>,
 }
@@ -41,13 +39,13 @@ impl<'a> Moment<'a> {
         self,
         mut sink: impl FnMut(ClientFields) -> Result<(), E>,
     ) -> Result<Hold<'a>, E> {
-        let Moment { dispatcher, log, hold } = self;
-        for slot in 0..dispatcher.store.table.used_slots() {
-            dispatcher.written(slot).map_or(Ok(()), &mut sink)?;
+        let Moment { source, log, hold } = self;
+        for slot in 0..source.store.table.used_slots() {
+            source.written(slot).map_or(Ok(()), &mut sink)?;
         }
         // A transaction that has cut a file by now has recorded the loss when its shards are free.
         for at in 0..SHARDS {
-            dispatcher.store.transact(Plan::shard(at), None, |_: &mut ReadView<'_>| {});
+            source.store.transact(Plan::shard(at), None, |_: &mut ReadView<'_>| {});
         }
         log.losses()?.into_iter().try_for_each(sink)?;
         Ok(hold)
@@ -57,13 +55,19 @@ impl<'a> Moment<'a> {
 /// How often a record that is being changed is read again.
 const LOOKS: u32 = 8;
 
-impl Dispatcher {
+/// The state that a snapshot reads.
+#[derive(Clone, Copy)]
+pub(crate) struct SnapshotSource<'a> {
+    pub(in crate::dispatch) store: &'a Store,
+}
+
+impl<'a> SnapshotSource<'a> {
     /// Passes the state of all inodes to `sink`, in pieces, as of the moment of the last piece.
     /// Space that files have then is given to no other file until the returned value is dropped.
     pub(crate) fn describe<E: From<ChangeLogFull>>(
-        &self,
+        self,
         mut sink: impl FnMut(SnapshotDelta) -> Result<(), E>,
-    ) -> Result<Moment<'_>, E> {
+    ) -> Result<Moment<'a>, E> {
         let log = self.store.change_log.start();
         for at in 0..SHARDS {
             let describe = |look: &mut ReadView<'_>| {
@@ -93,12 +97,12 @@ impl Dispatcher {
         );
         last.pieces.push(counters);
         sink(last)?;
-        Ok(Moment { dispatcher: self, log, hold })
+        Ok(Moment { source: self, log, hold })
     }
 
     /// Returns the size and time that clients have written to a record. If a transaction is
     /// changing the record, reads it again after the transaction.
-    fn written(&self, slot: u32) -> Option<ClientFields> {
+    fn written(self, slot: u32) -> Option<ClientFields> {
         let mut seen = self.store.table.written(slot);
         for _ in 0..LOOKS {
             // The slot may belong to another inode each time: the slot of a removed file is reused.
@@ -112,25 +116,12 @@ impl Dispatcher {
     }
 
     /// Returns the bytes of the files.
-    pub(crate) fn bytes(&self) -> &Bytes {
+    pub(crate) fn bytes(self) -> &'a Bytes {
         self.store.space.bytes()
     }
 
     /// Returns the parts of a range that are not known to be free and zero, in order.
-    pub(crate) fn not_clean(&self, range: Range) -> Vec<Range> {
+    pub(crate) fn not_clean(self, range: Range) -> Vec<Range> {
         self.store.space.not_clean(range)
-    }
-
-    /// Returns the identity of the memory.
-    pub(crate) fn identity(&self) -> Identity {
-        self.memory.0
-    }
-
-    /// Returns the number of requests so far if no client can change anything without a request: no
-    /// session is attached, and no client of a previous server is left.
-    pub(crate) fn idle_since(&self) -> Option<u64> {
-        let stats = self.stats();
-        (stats.sessions == 0 && !self.store.space.has_prior_sessions())
-            .then(|| stats.calls.iter().map(|(_, count)| count).sum())
     }
 }

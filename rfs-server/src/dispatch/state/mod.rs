@@ -5,6 +5,7 @@
 
 pub(super) mod change_log;
 pub(super) mod describe;
+pub(super) mod export;
 pub(super) mod idle;
 pub(super) mod journal;
 pub(super) mod lock_order;

@@ -70,7 +70,7 @@ impl Fixture {
     }
 
     fn attached(&self, id: u64, keeps: bool) -> Client<'_> {
-        self.dispatcher.session_began(id, regions());
+        self.dispatcher.attachments().began(id, regions());
         let client = Client { fixture: self, id };
         let before = self.clock.peek();
         let attached = client.attach(keeps, false);

@@ -18,12 +18,24 @@ use super::{
 };
 use crate::{
     coherence::recall_queue::Need,
-    dispatch::state::{lock_order::assert_nothing_held, pending::Due, shards::Mode, store::Store},
+    dispatch::state::{
+        lock_order::assert_nothing_held,
+        pending::Due,
+        shards::{Mode, SHARDS},
+        store::Store,
+    },
     metadata::namespace::Namespace,
     session::registry::Session,
 };
 
 impl Store {
+    /// Runs a transaction on each shard, one after the other.
+    pub(in crate::dispatch) fn each_shard(&self, mut step: impl FnMut(&mut WriteView<'_>)) {
+        for at in 0..SHARDS {
+            self.transact(Plan::shard(at), None, &mut step);
+        }
+    }
+
     /// Runs a transaction that needs no locks beyond its plan. Returns the recalls that it waits
     /// for.
     #[inline]

@@ -133,10 +133,10 @@ fn start_servers(log: &Arc<Memory>) -> u64 {
 /// inodes.
 fn send_requests(bench: &Bench) {
     let all = bench.dispatcher();
-    for (at, awaited) in all.awaited().into_iter().enumerate() {
+    for (at, awaited) in all.prior_mounts().awaited().into_iter().enumerate() {
         match at % 2 {
-            0 => drop(all.resume(awaited.session, regions(&bench.arena, &bench.table))),
-            _ => all.session_ended(awaited.session),
+            0 => drop(all.attachments().resume(awaited.session, regions(&bench.arena, &bench.table))),
+            _ => all.attachments().ended(awaited.session),
         }
     }
     let session = all.session_number(1);
@@ -153,10 +153,10 @@ fn send_requests(bench: &Bench) {
             bench.ask(session, request, |_: Reply| {});
         }
     }
-    all.before_is_over();
+    all.log_upkeep().before_is_over();
     // The log may have no space to be rewritten.
-    let _ = all.write_log_anew();
-    all.session_ended(session);
+    let _ = all.log_upkeep().write_log_anew();
+    all.attachments().ended(session);
     all.statfs();
 }
 
@@ -182,7 +182,7 @@ fn made() -> Arc<Memory> {
     let bench = Bench::of(made.unwrap_or_else(|e| panic!("a new one: {e}")), arena, table);
     let session = bench.dispatcher().session_number(1);
     let credentials = Credentials { key: None, rights: AccessMode::Write };
-    bench.dispatcher().session_began_as(session, regions(&bench.arena, &bench.table), credentials);
+    bench.dispatcher().attachments().began_as(session, regions(&bench.arena, &bench.table), credentials);
     let mut sequence = 0;
     let mut once = |request| {
         sequence += 1;

@@ -301,7 +301,7 @@ fn a_session_without_a_cache_gets_no_recalls_and_no_marks() {
     assert!(changed.try_recv().is_err());
     assert!(told_nothing.try_recv().is_err());
     // A session that is not attached receives nothing.
-    fixture.dispatcher.session_began(3, regions());
+    fixture.dispatcher.attachments().began(3, regions());
     assert_eq!(Client { fixture: &fixture, id: 3 }.error(Request::Recalls { done: 0 }), Errno::EPROTO);
 }
 
@@ -387,7 +387,7 @@ fn attributes_are_cached_while_no_other_session_writes() {
     one.recalls(1);
     changed.try_recv().unwrap();
     assert!(!one.keep(stat) && !two.keep(stat));
-    fixture.dispatcher.session_ended(1);
+    fixture.dispatcher.attachments().ended(1);
     assert!(two.keep(stat));
 }
 
@@ -407,10 +407,10 @@ fn a_change_waits_for_all_cache_holders_that_have_not_ended() {
     let one_asked = one.recalls(1);
     assert_eq!(told(&one_asked), Recalls { number: 2, recalls: vec![name(ROOT_INO, "g")] });
     assert!(made.try_recv().is_err());
-    fixture.dispatcher.session_ended(2);
+    fixture.dispatcher.attachments().ended(2);
     assert!(matches!(made.try_recv(), Ok(Reply::Opened(_))));
     assert!(more.try_recv().is_err());
-    fixture.dispatcher.session_ended(1);
+    fixture.dispatcher.attachments().ended(1);
     assert!(matches!(more.try_recv(), Ok(Reply::Opened(_))));
     // No session caches anything any more.
     three.create("h");
@@ -472,7 +472,7 @@ fn asking_for_recalls() {
     let last = keeper.recalls(2);
     assert!(made.try_recv().is_ok());
     // The end of the session ends the request.
-    fixture.dispatcher.session_ended(1);
+    fixture.dispatcher.attachments().ended(1);
     assert_eq!(last.try_recv(), Ok(Reply::Error(Errno::EPROTO)));
     assert_eq!(keeper.error(Request::Recalls { done: 2 }), Errno::EPROTO);
 }
@@ -486,31 +486,31 @@ fn a_session_that_does_not_acknowledge_is_detached() {
     one.page(ROOT_INO, 0, 1);
     one.opened(create(ROOT_INO, "open", true));
     two.page(ROOT_INO, 0, 1);
-    assert_eq!(fixture.dispatcher.deadline(hour), None);
+    assert_eq!(fixture.dispatcher.recalls().deadline(hour), None);
     let two_asked = two.recalls(0);
     let before = Instant::now();
     let made = writer.start(create(ROOT_INO, "f", true));
     let after = Instant::now();
-    let deadline = fixture.dispatcher.deadline(hour).unwrap();
+    let deadline = fixture.dispatcher.recalls().deadline(hour).unwrap();
     assert!((before + hour..=after + hour).contains(&deadline));
     assert_eq!(told(&two_asked).recalls, [name(ROOT_INO, "f")]);
     two.recalls(1);
-    assert_eq!(fixture.dispatcher.give_up(hour, deadline - Duration::from_nanos(1)), []);
+    assert_eq!(fixture.dispatcher.recalls().give_up(hour, deadline - Duration::from_nanos(1)), []);
     // Session 1 has not asked for recalls.
-    assert_eq!(fixture.dispatcher.give_up(hour, deadline), [1]);
+    assert_eq!(fixture.dispatcher.recalls().give_up(hour, deadline), [1]);
     assert!(matches!(made.try_recv(), Ok(Reply::Opened(_))));
-    assert_eq!(fixture.dispatcher.deadline(hour), None);
+    assert_eq!(fixture.dispatcher.recalls().deadline(hour), None);
     assert_eq!(one.error(lookup(ROOT_INO, "f")), Errno::EPROTO);
     assert_eq!(one.error(Request::Recalls { done: 0 }), Errno::EPROTO);
     // Its open files stay until it has ended.
     let free = fixture.free_inodes();
     let removed = writer.start(Request::Unlink { parent: ROOT_INO, name: b"open" });
     assert_eq!(fixture.free_inodes(), free);
-    fixture.dispatcher.session_ended(1);
+    fixture.dispatcher.attachments().ended(1);
     assert_eq!(fixture.free_inodes(), free + 1);
     // Session 2 still caches names.
     assert!(removed.try_recv().is_err());
-    assert_eq!(fixture.dispatcher.give_up(hour, deadline + hour), [2]);
+    assert_eq!(fixture.dispatcher.recalls().give_up(hour, deadline + hour), [2]);
     assert_eq!(removed.try_recv(), Ok(Reply::Done));
 }
 
@@ -644,7 +644,7 @@ fn the_tail_is_swept_when_a_session_ends() {
     one.write(&file, &layout, 0, &[1; 100], 2000);
     two.opened(Request::Open { ino: file.ino, write: true });
     fixture.arena.write((layout.extents[0].arena + 2000) as usize, b"left");
-    fixture.dispatcher.session_ended(one.id);
+    fixture.dispatcher.attachments().ended(one.id);
     two.truncate(file.ino, B);
     let mut expected = vec![1; 100];
     expected.resize(B as usize, 0);
@@ -754,6 +754,6 @@ fn an_open_tells_whether_others_have_the_file_open() {
     assert!(!one.opened(Request::Open { ino: FILE, write: true }).attr.marks.contains(Marks::SHARED));
     // A session that has ended is not waited for.
     two.opened(Request::Open { ino: FILE, write: false });
-    fixture.dispatcher.session_ended(2);
+    fixture.dispatcher.attachments().ended(2);
     assert!(!one.attr(Request::DropPages { ino: FILE }).marks.contains(Marks::SHARED));
 }

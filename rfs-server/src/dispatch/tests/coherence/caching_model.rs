@@ -456,7 +456,7 @@ impl World<'_> {
 
     fn end(&mut self, who: usize) {
         self.unawaited = true;
-        self.fixture.dispatcher.session_ended(self.keepers[who].client.id);
+        self.fixture.dispatcher.attachments().ended(self.keepers[who].client.id);
         self.last_session += 1;
         self.keepers[who] = CachingSession::new(self.fixture, self.last_session);
         self.deliver();

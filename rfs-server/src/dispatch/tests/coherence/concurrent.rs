@@ -301,7 +301,7 @@ fn run(in_order_only: bool) {
                 let mut hand = Hand::new(fixture, id);
                 (0..STEPS).for_each(|_| hand.change());
                 // The session ends with files open.
-                fixture.dispatcher.session_ended(id);
+                fixture.dispatcher.attachments().ended(id);
                 busy.fetch_sub(1, Ordering::SeqCst);
             });
         }
@@ -328,9 +328,9 @@ fn run(in_order_only: bool) {
             for (&ino, attr) in &hand.attrs {
                 assert_eq!(oracle.stat(ino), *attr);
             }
-            fixture.dispatcher.session_ended(hand.client.id);
+            fixture.dispatcher.attachments().ended(hand.client.id);
         }
-        fixture.dispatcher.session_ended(9998);
+        fixture.dispatcher.attachments().ended(9998);
     });
     check(fixture);
     let client = fixture.client(9997);

@@ -230,7 +230,7 @@ fn truncated_space_waits_for_other_sessions() {
     two.close(file.ino);
     three.close(file.ino);
     assert_eq!(fixture.free_blocks(), 0);
-    fixture.dispatcher.session_ended(2);
+    fixture.dispatcher.attachments().ended(2);
     assert_eq!(fixture.free_blocks(), 16);
     fixture.assert_free_space_is_zero(&[]);
 }
@@ -247,7 +247,7 @@ fn a_dead_session_lets_everything_go() {
     one.allocate(gone, 0, 4 * B);
     one.unlink("gone");
     assert!(fixture.free_blocks() < 64 - 5);
-    fixture.dispatcher.session_ended(1);
+    fixture.dispatcher.attachments().ended(1);
     assert_eq!((fixture.free_blocks(), fixture.free_inodes()), (63, 6));
     let opened = two.opened(Request::Open { ino: kept.ino, write: true });
     assert_eq!(two.read(&opened.layout, 0, 4), b"abc\0");
@@ -276,7 +276,7 @@ fn a_session_that_ended_meanwhile_leaves_no_lease() {
     client.close(ino);
     // As if the session check had passed just before the session ended.
     let session = fixture.dispatcher.sessions.get(1).unwrap();
-    fixture.dispatcher.session_ended(1);
+    fixture.dispatcher.attachments().ended(1);
     let call = Call::new(&fixture.dispatcher.store, &*fixture.clock, &session, None);
     assert_eq!(call.locked(&[ino], |meta| meta.open(1, ino, true)), Err(Errno::EPROTO));
     assert!(!call.look(&[ino], |look| look.open_files(ino).is_open(ino)));

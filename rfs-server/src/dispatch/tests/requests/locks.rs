@@ -57,7 +57,7 @@ fn locks_belong_to_sessions_and_end_with_their_leases() {
     two.locked(ino, 5);
     one.opened(Request::Open { ino, write: true });
     assert_eq!(one.error(lock(ino, 5, LockKind::Shared)), Errno::EAGAIN);
-    fixture.dispatcher.session_ended(2);
+    fixture.dispatcher.attachments().ended(2);
     one.locked(ino, 5);
 }
 
@@ -103,7 +103,7 @@ fn circles_over_two_files_and_sessions() {
     one.done(Request::StopWaiting { ticket: 1 });
     assert_eq!(two.ask(shared(x)), Reply::Waits);
     let told = two.start(Request::Grants);
-    fixture.dispatcher.session_ended(1);
+    fixture.dispatcher.attachments().ended(1);
     assert!(matches!(granted(&told)[..], [Granted { ticket: 1, outcome: Ok(_) }]));
 }
 
@@ -199,7 +199,7 @@ fn a_session_has_one_request_for_grants_and_none_after_its_end() {
     for client in [&two, &three] {
         assert_eq!(client.ask(wait(ino, LockKind::Exclusive, 1)), Reply::Waits);
     }
-    fixture.dispatcher.session_ended(2);
+    fixture.dispatcher.attachments().ended(2);
     assert_eq!(second.try_recv(), Ok(Reply::Error(Errno::EPROTO)));
     assert_eq!(two.start(Request::Grants).try_recv(), Ok(Reply::Error(Errno::EPROTO)));
     // The blocked request of session 2 has ended, so session 3 is next. A blocked request fails

@@ -27,7 +27,7 @@ fn sessions_attach_first() {
         mount: None,
     };
     assert_eq!(stranger.error(attach), Errno::EPROTO);
-    fixture.dispatcher.session_began(9, regions());
+    fixture.dispatcher.attachments().began(9, regions());
     assert_eq!(stranger.error(Request::StatFs), Errno::EPROTO);
     assert_eq!(stranger.error(Request::GetAttr { ino: ROOT_INO }), Errno::EPROTO);
     assert_eq!(
@@ -45,7 +45,7 @@ fn sessions_attach_first() {
     assert_eq!(stranger.error(attach), Errno::EPROTO);
     assert!(matches!(stranger.ask(Request::StatFs), Reply::StatFs(_)));
     assert_eq!(fixture.dispatcher.stats().sessions, 1);
-    fixture.dispatcher.session_ended(9);
+    fixture.dispatcher.attachments().ended(9);
     assert_eq!(stranger.error(Request::StatFs), Errno::EPROTO);
     assert_eq!(fixture.dispatcher.stats().sessions, 0);
 }
@@ -54,7 +54,7 @@ fn sessions_attach_first() {
 fn an_exclusive_mount_is_the_only_one() {
     let fixture = fixture(16, 8);
     let [one, two] = [1, 2].map(|id| Client { fixture: &fixture, id });
-    let begin = || [1, 2].into_iter().for_each(|id| fixture.dispatcher.session_began(id, regions()));
+    let begin = || [1, 2].into_iter().for_each(|id| fixture.dispatcher.attachments().began(id, regions()));
     let in_use = |alone| Reply::InUse(InUse { sessions: 1, alone });
     begin();
     assert!(matches!(one.attach(true, false), Reply::Attached(_)));
@@ -62,12 +62,12 @@ fn an_exclusive_mount_is_the_only_one() {
     // A refused session is not attached and can send no request.
     assert_eq!(two.error(Request::StatFs), Errno::EPROTO);
     assert!(matches!(two.attach(false, false), Reply::Attached(_)));
-    [1, 2].into_iter().for_each(|id| fixture.dispatcher.session_ended(id));
+    [1, 2].into_iter().for_each(|id| fixture.dispatcher.attachments().ended(id));
 
     begin();
     assert!(matches!(one.attach(true, true), Reply::Attached(_)));
     assert_eq!([two.attach(true, true), two.attach(false, false)], [in_use(true), in_use(true)]);
-    fixture.dispatcher.session_ended(1);
+    fixture.dispatcher.attachments().ended(1);
     assert!(matches!(two.attach(true, true), Reply::Attached(_)));
 }
 
@@ -76,7 +76,7 @@ fn one_of_two_concurrent_exclusive_mounts_attaches() {
     let fixture = fixture(16, 8);
     for round in 0..200 {
         let ids = [2 * round + 1, 2 * round + 2];
-        ids.into_iter().for_each(|id| fixture.dispatcher.session_began(id, regions()));
+        ids.into_iter().for_each(|id| fixture.dispatcher.attachments().began(id, regions()));
         let barrier = std::sync::Barrier::new(2);
         let attached = std::thread::scope(|scope| {
             let threads = ids.map(|id| {
@@ -92,7 +92,7 @@ fn one_of_two_concurrent_exclusive_mounts_attaches() {
             threads.map(|thread| thread.join().unwrap())
         });
         assert_eq!(attached.iter().filter(|attached| **attached).count(), 1, "round {round}");
-        ids.into_iter().for_each(|id| fixture.dispatcher.session_ended(id));
+        ids.into_iter().for_each(|id| fixture.dispatcher.attachments().ended(id));
     }
 }
 

@@ -5,7 +5,7 @@ use super::*;
 const MOUNT: Identity = Identity([7; 16]);
 
 fn mount(f: &Fixture, id: u64) -> Client<'_> {
-    f.dispatcher.session_began(id, regions());
+    f.dispatcher.attachments().began(id, regions());
     let client = Client { fixture: f, id };
     let attach = Request::Attach {
         version: VERSION,
@@ -90,12 +90,12 @@ fn a_mount_that_reconnects_has_its_files_open() {
     let client = mount(&f, 1);
     let Reply::Opened(Opened { attr, .. }) = once(&client, (0, 1), create(b"a")) else { panic!() };
     let asks = client.start(Request::Grants);
-    let again = f.dispatcher.resume(1, regions());
+    let again = f.dispatcher.attachments().resume(1, regions());
     assert!(matches!(again, Reply::Attached(Attached { session: 1, resumed: true, .. })), "{again:?}");
     assert!(matches!(asks.try_recv(), Err(mpsc::TryRecvError::Disconnected)));
     assert!(matches!(client.ask(Request::Layout { ino: attr.ino, offset: 0 }), Reply::Layout(_)));
-    assert!(f.dispatcher.is_attached(1));
-    f.dispatcher.session_ended(1);
-    assert!(!f.dispatcher.is_attached(1));
-    assert_eq!(f.dispatcher.resume(1, regions()), Reply::Error(Errno::EPROTO));
+    assert!(f.dispatcher.attachments().is_attached(1));
+    f.dispatcher.attachments().ended(1);
+    assert!(!f.dispatcher.attachments().is_attached(1));
+    assert_eq!(f.dispatcher.attachments().resume(1, regions()), Reply::Error(Errno::EPROTO));
 }

@@ -19,7 +19,7 @@ fn files(f: &Fixture, count: usize) -> Vec<u64> {
     let make = |at: usize| maker.create(&format!("{at}")).attr.ino;
     let inos: Vec<u64> = (0..count).map(make).collect();
     inos.iter().for_each(|&ino| maker.close(ino));
-    f.dispatcher.session_ended(99);
+    f.dispatcher.attachments().ended(99);
     inos
 }
 
@@ -46,7 +46,7 @@ fn lock(ino: u64, at: u64) -> Request<'static> {
 /// Rewrites the log repeatedly: all state has to fit beside the changes that come meanwhile.
 fn fits(f: &Fixture) {
     for _ in 0..4 {
-        f.dispatcher.write_log_anew().unwrap();
+        f.dispatcher.log_upkeep().write_log_anew().unwrap();
     }
 }
 
@@ -82,9 +82,9 @@ fn a_session_that_opens_all_files_is_refused_first() {
     assert_eq!(greedy.error(open(inos[0])), Errno::ENFILE);
     inos[1..opened as usize * 3 / 4].iter().for_each(|&ino| greedy.close(ino));
     greedy.opened(open(inos[0]));
-    f.dispatcher.session_ended(1);
+    f.dispatcher.attachments().ended(1);
     other.opened(open(inos[189]));
-    f.dispatcher.session_ended(2);
+    f.dispatcher.attachments().ended(2);
     assert_eq!(journal(&f), 0);
 }
 
@@ -118,7 +118,7 @@ fn slots_parts_of_values_and_locks_are_bounded() {
     assert!(matches!(once(&greedy, (0, 2), chmod(0o601)), Reply::Attr(_)));
     assert_eq!(greedy.error(Request::XattrPart { value: &[1; 20_000] }), Errno::ENOSPC);
     fits(&f);
-    f.dispatcher.session_ended(1);
+    f.dispatcher.attachments().ended(1);
     assert!(matches!(once(&other, (3, 1), chmod(0o602)), Reply::Attr(_)));
     assert!(matches!(other.ask(lock(ino, 1)), Reply::Locked(_)));
     other.done(Request::XattrPart { value: b"abc" });
@@ -130,7 +130,7 @@ fn no_more_sessions_attach_than_the_log_has_room_for() {
     let object = Object::with_segment(SEGMENT);
     let f = object.start(1, true).unwrap();
     let attach = |id: u64| {
-        f.dispatcher.session_began(id, regions());
+        f.dispatcher.attachments().began(id, regions());
         let mount = Some(Identity(u128::from(id).to_le_bytes()));
         let (version, client, export) = (VERSION, "", "");
         let attach = Request::Attach { version, client, export, keeps: false, alone: false, mount };
@@ -142,9 +142,9 @@ fn no_more_sessions_attach_than_the_log_has_room_for() {
     let first = Client { fixture: &f, id: 1 };
     first.mkdir(ROOT_INO, "d");
     // A refused session takes no room, and an ended session returns its room.
-    f.dispatcher.session_ended(count + 1);
+    f.dispatcher.attachments().ended(count + 1);
     assert_eq!(attach(count + 2), Reply::Error(Errno::ENOSPC));
-    f.dispatcher.session_ended(2);
+    f.dispatcher.attachments().ended(2);
     assert!(matches!(attach(count + 3), Reply::Attached(_)));
 }
 
@@ -164,11 +164,11 @@ fn a_log_that_falls_behind_during_a_rewrite_stays_behind() {
     journal.caught_up(then);
     assert!(journal.is_behind());
     // The next rewrite describes the change.
-    f.dispatcher.write_log_anew().unwrap();
+    f.dispatcher.log_upkeep().write_log_anew().unwrap();
     assert!(!journal.is_behind());
     // The log now contains much of the state twice.
-    assert!(f.dispatcher.has_long_log());
-    f.dispatcher.write_log_anew().unwrap();
+    assert!(f.dispatcher.log_upkeep().has_long_log());
+    f.dispatcher.log_upkeep().write_log_anew().unwrap();
     client.mkdir(ROOT_INO, "e");
     let world = World::new(object.copy().start(2, false).unwrap());
     assert_eq!(world.view().len(), 3);

@@ -8,7 +8,7 @@ use super::recovery::{Object, torn, watch};
 use super::*;
 
 pub(super) fn attach(f: &Fixture, id: u64, keeps: bool) -> Client<'_> {
-    f.dispatcher.session_began(id, regions());
+    f.dispatcher.attachments().began(id, regions());
     let client = Client { fixture: f, id };
     let mount = Some(Identity([id as u8; 16]));
     let attach = Request::Attach { version: VERSION, client: "test", export: "", keeps, alone: false, mount };
@@ -18,7 +18,7 @@ pub(super) fn attach(f: &Fixture, id: u64, keeps: bool) -> Client<'_> {
 
 /// Reconnects a mount to another server.
 pub(super) fn back(f: &Fixture, id: u64) -> Client<'_> {
-    let reply = f.dispatcher.resume(id, regions());
+    let reply = f.dispatcher.attachments().resume(id, regions());
     assert!(
         matches!(reply, Reply::Attached(Attached { resumed: true, session, .. }) if session == id),
         "{reply:?}"
@@ -56,7 +56,7 @@ const MKDIR: Request<'_> =
 /// Kills the server and starts the next one. With `anew`, the log is rewritten before.
 fn killed(object: &Object, f: &Fixture, starts: u64, anew: bool) -> (Object, Fixture) {
     if anew {
-        f.dispatcher.write_log_anew().unwrap();
+        f.dispatcher.log_upkeep().write_log_anew().unwrap();
     }
     let object = object.copy();
     let next = object.start(starts, false).unwrap();
@@ -76,7 +76,7 @@ fn files_stay_open_and_go_with_the_last_close() {
         one.unlink("f");
         let (object, f) = killed(&object, &f, 2, anew);
         let one = back(&f, 1);
-        assert!(!f.dispatcher.waits_for_orphaned_sessions());
+        assert!(!f.dispatcher.prior_mounts().has_orphaned());
         assert_eq!(one.layout(Request::Layout { ino, offset: 0 }).extents.len(), 1);
         one.close(ino);
         let (_object, f) = killed(&object, &f, 3, anew);
@@ -99,13 +99,15 @@ fn a_session_that_is_given_up_leaves_nothing() {
     one.ask(lock(ino, 5, LockKind::Exclusive, None));
     one.unlink("f");
     let (object, f) = killed(&object, &f, 2, false);
-    let [awaited] = f.dispatcher.awaited()[..] else { panic!("{:?}", f.dispatcher.awaited()) };
+    let [awaited] = f.dispatcher.prior_mounts().awaited()[..] else {
+        panic!("{:?}", f.dispatcher.prior_mounts().awaited())
+    };
     assert_eq!((awaited.session, awaited.mount), (1, Identity([1; 16])));
-    f.dispatcher.session_ended(1);
+    f.dispatcher.attachments().ended(1);
     assert_eq!((f.free_blocks(), f.free_inodes()), free);
     let (_object, f) = killed(&object, &f, 3, false);
-    assert_eq!(f.dispatcher.awaited(), []);
-    assert!(!f.dispatcher.waits_for_orphaned_sessions());
+    assert_eq!(f.dispatcher.prior_mounts().awaited(), []);
+    assert!(!f.dispatcher.prior_mounts().has_orphaned());
     assert_eq!((f.free_blocks(), f.free_inodes()), free);
 }
 
@@ -117,17 +119,17 @@ fn space_stays_in_quarantine_while_sessions_that_do_not_reconnect_may_write() {
     let ino = stranger.create("f").attr.ino;
     stranger.allocate(ino, 0, 3 * B);
     let (object, f) = killed(&object, &f, 2, true);
-    assert!(f.dispatcher.waits_for_orphaned_sessions());
+    assert!(f.dispatcher.prior_mounts().has_orphaned());
     let free = f.free_blocks();
     attach(&f, 1, false).unlink("f");
     assert_eq!(f.free_blocks(), free, "a client may be writing there");
     // The next server waits for that client, too.
     let (object, f) = killed(&object, &f, 3, true);
-    assert!(f.dispatcher.waits_for_orphaned_sessions());
-    f.dispatcher.before_is_over();
+    assert!(f.dispatcher.prior_mounts().has_orphaned());
+    f.dispatcher.log_upkeep().before_is_over();
     assert_eq!(f.free_blocks(), free + 3);
     let (_object, f) = killed(&object, &f, 4, false);
-    assert!(!f.dispatcher.waits_for_orphaned_sessions());
+    assert!(!f.dispatcher.prior_mounts().has_orphaned());
     assert_eq!(f.free_blocks(), free + 3);
 }
 
@@ -391,7 +393,7 @@ fn comparable(mut reply: Reply) -> Reply {
 /// Returns the state of sessions and inodes as text.
 fn held(f: &Fixture) -> String {
     let mut opens = Vec::new();
-    f.dispatcher.each_shard(|meta| {
+    f.dispatcher.store.each_shard(|meta| {
         let open_files = &meta.namespace.inodes_mut().only().open_files;
         opens.extend(open_files.all().map(|(session, ino)| (session, ino, open_files.of(session, ino))));
     });
@@ -410,7 +412,9 @@ fn held(f: &Fixture) -> String {
 fn forget_all(f: &Fixture) {
     for id in [1, 2] {
         let mut held = Vec::new();
-        f.dispatcher.each_shard(|meta| held.extend(meta.namespace.inodes_mut().only().orphans.held_by(id)));
+        f.dispatcher
+            .store
+            .each_shard(|meta| held.extend(meta.namespace.inodes_mut().only().orphans.held_by(id)));
         let inos: Vec<u8> = held.iter().flat_map(|ino| ino.to_le_bytes()).collect();
         Client { fixture: f, id }.done(Request::Forget { inos: &inos });
     }
@@ -423,13 +427,13 @@ fn forgotten(f: &Fixture, reply: Reply) -> Reply {
         Client { fixture: f, id }.done(Request::Forget { inos: &ino.to_le_bytes() });
     }
     assert!(is_open(f, ino) || f.client(9).error(Request::GetAttr { ino }) == Errno::ESTALE);
-    f.dispatcher.session_ended(9);
+    f.dispatcher.attachments().ended(9);
     Reply::Done
 }
 
 fn is_open(f: &Fixture, ino: u64) -> bool {
     let mut open = false;
-    f.dispatcher.each_shard(|meta| open |= meta.namespace.inodes_mut().only().open_files.is_open(ino));
+    f.dispatcher.store.each_shard(|meta| open |= meta.namespace.inodes_mut().only().open_files.is_open(ino));
     open
 }
 
@@ -466,7 +470,7 @@ proptest! {
                 continue;
             };
             if anew {
-                f.dispatcher.write_log_anew().unwrap();
+                f.dispatcher.log_upkeep().write_log_anew().unwrap();
             }
             let before = object.copy();
             let copies = watch(&object, &f);

@@ -258,10 +258,10 @@ impl World {
                 }
             }
             Act::LetGo => {
-                self.fixture.dispatcher.session_ended(2);
+                self.fixture.dispatcher.attachments().ended(2);
                 self.fixture.client(2);
             }
-            Act::Anew => self.fixture.dispatcher.write_log_anew().unwrap(),
+            Act::Anew => self.fixture.dispatcher.log_upkeep().write_log_anew().unwrap(),
             Act::Begin => {
                 if let Some(journal) = &self.fixture.dispatcher.store.journal {
                     journal.log().exchange();
@@ -323,7 +323,7 @@ impl World {
     /// Checks, after `before_is_over`, that all inodes and space without a name are free and zero,
     /// also the space that files get next.
     pub(super) fn check_free_space(&self, view: &View) {
-        self.fixture.dispatcher.before_is_over();
+        self.fixture.dispatcher.log_upkeep().before_is_over();
         let inos: BTreeMap<u64, &Seen> = view.values().map(|seen| (seen.attr.ino, seen)).collect();
         assert_eq!(self.fixture.free_inodes(), (INODES - inos.len()) as u64);
         let files = || inos.iter().filter(|(_, seen)| seen.attr.kind == FileKind::Regular);
@@ -414,12 +414,12 @@ fn the_log_is_rewritten_while_threads_change_names() {
                 client.ask(rename((of(number), &name), (of(number / 3), &other), RenameFlags::empty()));
                 client.ask(Request::Unlink { parent: of(number / 2), name: other.as_bytes() });
             }
-            fixture.dispatcher.session_ended(id);
+            fixture.dispatcher.attachments().ended(id);
         };
         std::thread::scope(|scope| {
             let workers = [11, 12, 13].map(|id| scope.spawn(move || work(id)));
             while !workers.iter().all(|worker| worker.is_finished()) {
-                fixture.dispatcher.write_log_anew().unwrap();
+                fixture.dispatcher.log_upkeep().write_log_anew().unwrap();
             }
         });
         let before = world.view();
@@ -466,8 +466,8 @@ fn a_full_log_refuses_and_recovers() {
     assert_eq!(without_times(&killed.view()), without_times(&world.view()));
     killed.client().unlink(&name(1));
     // The server itself can also go on.
-    assert!(world.fixture.dispatcher.has_long_log());
-    world.fixture.dispatcher.write_log_anew().unwrap();
+    assert!(world.fixture.dispatcher.log_upkeep().has_long_log());
+    world.fixture.dispatcher.log_upkeep().write_log_anew().unwrap();
     client.unlink(&name(1));
     client.create("another");
     client.close(client.attr(lookup(ROOT_INO, "another")).ino);
@@ -550,8 +550,8 @@ proptest! {
         let world = World::new(object.start(1, true).unwrap());
         acts.iter().for_each(|act| world.act(act));
         let before = world.view();
-        world.fixture.dispatcher.session_ended(1);
-        world.fixture.dispatcher.session_ended(2);
+        world.fixture.dispatcher.attachments().ended(1);
+        world.fixture.dispatcher.attachments().ended(2);
         let totals = world.fixture.dispatcher.statfs();
         drop(world);
         let world = World::new(object.start(2, true).unwrap());

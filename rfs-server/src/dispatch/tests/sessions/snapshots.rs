@@ -129,7 +129,7 @@ fn a_log_without_room_for_a_rewrite_is_readable_and_can_be_snapshotted() {
     let mut count = 0;
     while !journal.log().is_nearly_full() {
         client.mkdir(ROOT_INO, &format!("{count:0>200}"));
-        first.dispatcher.write_log_anew().unwrap();
+        first.dispatcher.log_upkeep().write_log_anew().unwrap();
         count += 1;
     }
     journal.log().exchange();
@@ -148,7 +148,7 @@ fn a_log_without_room_for_a_rewrite_is_readable_and_can_be_snapshotted() {
     assert_eq!(there.page(ROOT_INO, 0, 1000).entries.len(), count);
     until_eio(&there);
     let attach = |mount: Option<Identity>| {
-        second.dispatcher.session_began(8, regions());
+        second.dispatcher.attachments().began(8, regions());
         let attach =
             Request::Attach { version: VERSION, client: "", export: "", keeps: false, alone: false, mount };
         Client { fixture: &second, id: 8 }.ask(attach)

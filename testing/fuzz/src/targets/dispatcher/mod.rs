@@ -77,7 +77,7 @@ impl Bench {
 
     /// Begins a session, which may then attach.
     pub(super) fn begin(&self, session: u64) {
-        self.dispatcher.session_began(session, regions(&self.arena, &self.table));
+        self.dispatcher.attachments().began(session, regions(&self.arena, &self.table));
     }
 
     /// Returns the reply to a request. If the reply is deferred, returns `None` and calls `later`
@@ -114,10 +114,10 @@ impl Bench {
 
     /// Ends all sessions and removes all files. Asserts that the statistics then equal `free`.
     fn tidy(&self, free: StatFs) {
-        (1..=SESSIONS).for_each(|session| self.dispatcher.session_ended(session));
+        (1..=SESSIONS).for_each(|session| self.dispatcher.attachments().ended(session));
         self.attach(TIDY, false);
         self.empty(ROOT_INO, 0);
-        self.dispatcher.session_ended(TIDY);
+        self.dispatcher.attachments().ended(TIDY);
         assert_eq!(self.dispatcher.statfs(), free, "everything has been removed");
         assert_eq!(self.dispatcher.stats().sessions, 0);
     }
