@@ -1,9 +1,9 @@
 //! The client of an rfs-server, without FUSE.
 //!
-//! A [`Client`] is one session with one server. Lookups, opens and allocation are calls to the
-//! server. Data, sizes and times move one-sidedly: reads and writes of an open file with
-//! allocated space run no server code. If the export has checksums, the client sends written data
-//! to the server in calls.
+//! A [`Client`] is one session with one server, and has a field for each of its jobs. Lookups,
+//! opens and allocation are calls to the server. Data, sizes and times move one-sidedly: reads and
+//! writes of an open file with allocated space run no server code. If the export has checksums,
+//! the client sends written data to the server in calls.
 //!
 //! The client caches no file data and checks no permissions. It reconnects by itself if
 //! [`AttachOptions::reconnects`] is set. [`CacheRules::hold_recalls`] says which replies the caller
