@@ -1,57 +1,25 @@
 //! `rfs-paging`: see `rfs-paging --help`.
 
+mod cli;
+mod run;
+
 use std::{error::Error, path::PathBuf, process::ExitCode};
 
-use clap::{Parser, Subcommand};
+use clap::Parser;
 use rdmabox::{Address, Key, SessionOptions};
 use rfs_paging::{Lender, LenderOptions, lender_status};
 
-/// Lends memory to pagers, and shows what is lent.
-#[derive(Debug, Parser)]
-#[command(name = "rfs-paging", version)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Lends memory of this machine until SIGTERM or Ctrl-C.
-    ///
-    /// Prints the addresses, one per line, and then a line that begins with "ready:". A network
-    /// address needs keys. Every pager with a key can read and write all of the lent memory.
-    Lend {
-        /// Bytes to lend, such as 512m or 4g; rounded down to MiB
-        #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero)]
-        memory: u64,
-        /// Address to listen at, such as 10.0.0.7:7450 or unix:/run/lend.sock; repeatable
-        #[arg(long, value_name = "ADDRESS", required = true)]
-        listen: Vec<Address>,
-        /// File with a key of pagers, repeatable: a name, a space, and a secret in hexadecimal
-        /// digits, with mode 600. `rfs-server --new-key NAME` makes one
-        #[arg(long, value_name = "FILE")]
-        key: Vec<PathBuf>,
-        /// Lend to every program that reaches a network address, and to every user of this machine
-        #[arg(long, conflicts_with = "key")]
-        allow_without_keys: bool,
-    },
-    /// Shows how much memory a lender has lent.
-    Status {
-        /// Address of the lender
-        address: Address,
-        /// File with the key for the lender
-        #[arg(long, value_name = "FILE")]
-        key: Option<PathBuf>,
-    },
-}
+use self::cli::{Cli, Command};
 
 fn main() -> ExitCode {
+    let cli = Cli::parse();
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
-    let outcome = match Cli::parse().command {
+    let outcome = match cli.command {
         Command::Lend { memory, listen, key, allow_without_keys } => {
             lend(memory, &listen, &key, allow_without_keys)
         }
         Command::Status { address, key } => status(&address, key),
+        Command::Run(options) => run::run(options),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

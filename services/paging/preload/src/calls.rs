@@ -1,0 +1,248 @@
+//! The functions of libc that map and unmap memory.
+//!
+//! A range may cover paged and other memory: each piece is handled by its owner. Addresses stay as
+//! the program gave them; lengths are rounded up to pages, as the kernel does.
+//!
+//! # Concurrency
+//! See [`state`].
+
+use std::{
+    ffi::{c_int, c_void},
+    ops::Range,
+};
+
+use crate::{
+    regions::Piece,
+    state::{self, Locked, PAGE},
+    sys,
+};
+
+/// Flags of mappings that are not paged: at a given address, of other kinds of pages, or locked.
+const OTHER_FLAGS: c_int = libc::MAP_FIXED
+    | libc::MAP_FIXED_NOREPLACE
+    | libc::MAP_GROWSDOWN
+    | libc::MAP_STACK
+    | libc::MAP_HUGETLB
+    | libc::MAP_LOCKED
+    | libc::MAP_32BIT;
+
+/// Maps memory or a file.
+///
+/// # Safety
+/// As for `mmap` of libc.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn mmap(
+    address: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let wanted = flags & (anonymous | OTHER_FLAGS) == anonymous;
+    let plain = protection == libc::PROT_READ | libc::PROT_WRITE && address.is_null();
+    if wanted
+        && plain
+        && let Some(start) = state::map(len)
+    {
+        return start as *mut c_void;
+    }
+    if flags & libc::MAP_FIXED != 0 && touches_paged(range(address, len)) {
+        return refuse();
+    }
+    let arguments =
+        [address as usize, len, protection as usize, flags as usize, fd as usize, offset as usize];
+    // SAFETY: as the caller promises.
+    unsafe { sys::address_call(libc::SYS_mmap, arguments) }
+}
+
+/// Maps memory or a file.
+///
+/// # Safety
+/// As for `mmap64` of libc.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn mmap64(
+    address: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    // SAFETY: as the caller promises.
+    unsafe { mmap(address, len, protection, flags, fd, offset) }
+}
+
+/// Unmaps memory.
+///
+/// # Safety
+/// As for `munmap` of libc.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn munmap(address: *mut c_void, len: usize) -> c_int {
+    let arguments = [address as usize, len, 0];
+    // SAFETY: as the caller promises.
+    unsafe { on_pieces(address, len, libc::SYS_munmap, arguments, Locked::unmap) }
+}
+
+/// Gives advice about memory. On paged memory `MADV_DONTNEED` forgets the bytes, and other advice
+/// has no effect.
+///
+/// # Safety
+/// As for `madvise` of libc.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
+    let arguments = [address as usize, len, advice as usize];
+    let paged = |locked: &mut Locked, region: usize, range: Range<usize>| match advice {
+        libc::MADV_DONTNEED => locked.discard(region, range),
+        libc::MADV_DOFORK | libc::MADV_REMOVE => {
+            state::count_unsupported();
+            libc::EINVAL
+        }
+        _ => 0,
+    };
+    // SAFETY: as the caller promises.
+    unsafe { on_pieces(address, len, libc::SYS_madvise, arguments, paged) }
+}
+
+/// Changes the protection of memory. Paged memory stays readable: the pager reads it.
+///
+/// # Safety
+/// As for `mprotect` of libc.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, protection: c_int) -> c_int {
+    let arguments = [address as usize, len, protection as usize];
+    let paged = |_: &mut Locked, _: usize, range: Range<usize>| {
+        if protection & libc::PROT_READ == 0 {
+            state::count_unsupported();
+            return 0;
+        }
+        // SAFETY: The range is the caller's, and remains readable for the pager.
+        let outcome =
+            unsafe { sys::call(libc::SYS_mprotect, [range.start, range.len(), protection as usize]) };
+        if outcome == 0 { 0 } else { sys::errno() }
+    };
+    // SAFETY: as the caller promises.
+    unsafe { on_pieces(address, len, libc::SYS_mprotect, arguments, paged) }
+}
+
+/// Locks memory. Paged memory is not locked.
+///
+/// # Safety
+/// As for `mlock` of libc.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn mlock(address: *const c_void, len: usize) -> c_int {
+    let arguments = [address as usize, len, 0];
+    let paged = |_: &mut Locked, _: usize, _: Range<usize>| {
+        state::count_unsupported();
+        0
+    };
+    // SAFETY: as the caller promises.
+    unsafe { on_pieces(address.cast_mut(), len, libc::SYS_mlock, arguments, paged) }
+}
+
+/// Changes the length of a mapping, which may move. Growing paged memory is copied.
+///
+/// # Safety
+/// As for `mremap` of libc: the old range is the caller's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn mremap(
+    old: *mut c_void,
+    old_len: usize,
+    new_len: usize,
+    flags: c_int,
+    new: *mut c_void,
+) -> *mut c_void {
+    let old_range = range(old, old_len);
+    let to_fixed = flags & libc::MREMAP_FIXED != 0;
+    if to_fixed && touches_paged(range(new, new_len)) {
+        return refuse();
+    }
+    if !touches_paged(old_range.clone()) {
+        let arguments = [old as usize, old_len, new_len, flags as usize, new as usize, 0];
+        // SAFETY: as the caller promises.
+        return unsafe { sys::address_call(libc::SYS_mremap, arguments) };
+    }
+    let new_range = range(old, new_len);
+    if to_fixed || flags & !libc::MREMAP_MAYMOVE != 0 || old_len == 0 {
+        return refuse();
+    }
+    if new_range.len() <= old_range.len() {
+        // SAFETY: The caller gives the tail up.
+        unsafe { munmap(new_range.end as *mut c_void, old_range.end - new_range.end) };
+        return old;
+    }
+    if flags & libc::MREMAP_MAYMOVE == 0 {
+        sys::fail(libc::ENOMEM);
+        return libc::MAP_FAILED;
+    }
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: The kernel or the pager chooses the address.
+    let copy = unsafe { mmap(std::ptr::null_mut(), new_len, protection, flags, -1, 0) };
+    if copy != libc::MAP_FAILED {
+        // SAFETY: The old range is the caller's, which gives it up. The new mapping is longer.
+        unsafe {
+            std::ptr::copy_nonoverlapping(old.cast::<u8>(), copy.cast::<u8>(), old_range.len());
+            munmap(old, old_len);
+        }
+    }
+    copy
+}
+
+/// Returns the pages of a range.
+fn range(address: *mut c_void, len: usize) -> Range<usize> {
+    let start = address as usize;
+    start..start.saturating_add(len).checked_next_multiple_of(PAGE).unwrap_or(usize::MAX)
+}
+
+fn touches_paged(range: Range<usize>) -> bool {
+    state::lock().is_some_and(|locked| locked.touches(range))
+}
+
+/// Refuses a call that paged memory does not support.
+fn refuse() -> *mut c_void {
+    state::count_unsupported();
+    sys::fail(libc::ENOMEM);
+    libc::MAP_FAILED
+}
+
+/// Runs `paged` on the paged pieces of a range, and the system call on the others. The call gets
+/// its own arguments if no piece is paged.
+///
+/// # Safety
+/// As for [`sys::address_call`].
+unsafe fn on_pieces(
+    address: *mut c_void,
+    len: usize,
+    number: i64,
+    arguments: [usize; 3],
+    paged: impl Fn(&mut Locked, usize, Range<usize>) -> c_int,
+) -> c_int {
+    let start = address as usize;
+    let mut locked = if start.is_multiple_of(PAGE) { state::lock() } else { None };
+    let pieces = locked.as_ref().map(|locked| locked.pieces(range(address, len))).unwrap_or_default();
+    let Some(locked) =
+        locked.as_mut().filter(|_| pieces.iter().any(|piece| matches!(piece, Piece::Paged(..))))
+    else {
+        drop(locked);
+        // SAFETY: as the caller promises.
+        return unsafe { sys::call(number, arguments) };
+    };
+    for piece in pieces {
+        let error = match piece {
+            Piece::Paged(region, range) => paged(locked, region, range),
+            Piece::Other(range) => {
+                // SAFETY: as the caller promises, for a part of the range.
+                match unsafe { sys::call(number, [range.start, range.len(), arguments[2]]) } {
+                    0 => 0,
+                    _ => sys::errno(),
+                }
+            }
+        };
+        if error != 0 {
+            return sys::fail(error);
+        }
+    }
+    0
+}

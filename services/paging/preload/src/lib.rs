@@ -1,0 +1,19 @@
+//! A library for `LD_PRELOAD` that places large allocations of a program under a remote pager.
+//!
+//! It takes over the allocation functions of libc. Anonymous mappings and allocations from a
+//! minimum size on become memory of a [`RemotePager`](rfs_paging::RemotePager), and all others
+//! stay with libc and the kernel. `rfs-paging run` sets the environment variables that configure
+//! it ([`settings`]). Without these variables the library changes nothing.
+//!
+//! # Concurrency
+//! Any thread of the program calls the functions. One lock guards the table of paged memory
+//! ([`state`]). Threads of the pager never take it.
+
+pub mod calls;
+pub mod heap;
+mod regions;
+mod settings;
+mod start;
+mod state;
+mod sys;
+mod threads;

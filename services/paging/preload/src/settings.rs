@@ -1,0 +1,121 @@
+//! Settings of the library, from environment variables.
+//!
+//! # Concurrency
+//! Pure.
+
+use rdmabox::{Address, Key, Session};
+use rfs_paging::PagerOptions;
+
+/// Smallest value of [`MIN_SIZE`].
+const LEAST_MIN_SIZE: usize = 64 << 10;
+
+/// Local budget in bytes. The library is idle without it.
+pub(crate) const LOCAL: &str = "RFS_PAGING_LOCAL";
+/// Addresses of the servers, separated by commas.
+pub(crate) const SERVERS: &str = "RFS_PAGING_SERVERS";
+/// Number of servers that get each page.
+pub(crate) const COPIES: &str = "RFS_PAGING_COPIES";
+/// Length of the longest block that sequential faults read, in bytes.
+pub(crate) const READ_AHEAD: &str = "RFS_PAGING_READ_AHEAD";
+/// Length in bytes from which allocations are paged.
+pub(crate) const MIN_SIZE: &str = "RFS_PAGING_MIN_SIZE";
+/// Path of a file with the key for the servers.
+pub(crate) const KEY: &str = "RFS_PAGING_KEY";
+/// `1` prints the counters when the program ends.
+pub(crate) const STATS: &str = "RFS_PAGING_STATS";
+
+/// The process whose memory is paged. The first process with the library sets it; `exec` keeps it.
+pub(crate) const PROCESS: &str = "RFS_PAGING_PROCESS";
+
+/// All variables.
+pub(crate) const ALL: [&str; 8] = [LOCAL, SERVERS, COPIES, READ_AHEAD, MIN_SIZE, KEY, STATS, PROCESS];
+
+/// What the variables say.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) servers: Vec<Address>,
+    pub(crate) options: PagerOptions,
+    pub(crate) min_size: usize,
+    pub(crate) prints_stats: bool,
+}
+
+impl Settings {
+    /// Reads the variables with `get`. `None` if the library is not configured.
+    ///
+    /// # Errors
+    /// The name of a variable, and the reason.
+    pub(crate) fn read(get: impl Fn(&str) -> Option<String>) -> Result<Option<Settings>, String> {
+        let Some(local) = get(LOCAL) else { return Ok(None) };
+        let mut options = PagerOptions::new(number(LOCAL, &local)?);
+        if let Some(copies) = get(COPIES) {
+            options.copies = number(COPIES, &copies)? as usize;
+        }
+        if let Some(read_ahead) = get(READ_AHEAD) {
+            options.read_ahead = number(READ_AHEAD, &read_ahead)?;
+        }
+        if let Some(path) = get(KEY) {
+            let key = Key::load(path.as_ref()).map_err(|error| format!("{KEY}: {error}"))?;
+            options.session = Session::builder().options(options.session).key(key).into_options();
+        }
+        let servers = get(SERVERS).unwrap_or_default();
+        let address = |text: &str| text.parse().map_err(|error| format!("{SERVERS}: {error}"));
+        let servers =
+            servers.split(',').filter(|text| !text.is_empty()).map(address).collect::<Result<_, _>>()?;
+        let min_size = get(MIN_SIZE).map_or(Ok(1 << 20), |size| number(MIN_SIZE, &size))? as usize;
+        Ok(Some(Settings {
+            servers,
+            options,
+            min_size: min_size.max(LEAST_MIN_SIZE),
+            prints_stats: get(STATS).is_some_and(|value| value == "1"),
+        }))
+    }
+}
+
+fn number(name: &str, text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("{name} is {text:?}, not a number of bytes"))
+}
+
+/// Removes this library from a list as in `LD_PRELOAD`.
+pub(crate) fn without_this_library(list: &str) -> String {
+    let is_other = |path: &&str| !path.is_empty() && !path.contains("librfs_paging_preload");
+    list.split([':', ' ']).filter(is_other).collect::<Vec<_>>().join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(values: &[(&str, &str)]) -> Result<Option<Settings>, String> {
+        let find = |name: &str| values.iter().find(|(key, _)| *key == name);
+        Settings::read(|name| find(name).map(|(_, value)| value.to_string()))
+    }
+
+    #[test]
+    fn the_library_is_idle_without_a_budget() {
+        assert!(read(&[(SERVERS, "10.0.0.1:7450")]).expect("valid").is_none());
+    }
+
+    #[test]
+    fn all_variables_are_read() {
+        let settings = read(&[
+            (LOCAL, "1048576"),
+            (SERVERS, "10.0.0.1:7450,unix:/run/lend.sock"),
+            (COPIES, "2"),
+            (MIN_SIZE, "1"),
+            (READ_AHEAD, "4096"),
+            (STATS, "1"),
+        ]);
+        let settings = settings.expect("valid").expect("a budget");
+        assert_eq!((settings.servers.len(), settings.options.copies, settings.min_size), (2, 2, 64 << 10));
+        assert!(settings.prints_stats);
+        for wrong in [(LOCAL, "much"), (SERVERS, "unix:"), (COPIES, "-1")] {
+            assert!(read(&[wrong, (LOCAL, "1048576")]).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn children_run_without_the_library() {
+        assert_eq!(without_this_library("/x/librfs_paging_preload.so"), "");
+        assert_eq!(without_this_library("/a.so:/x/librfs_paging_preload.so /b.so"), "/a.so:/b.so");
+    }
+}

@@ -1,0 +1,191 @@
+/* A program that knows nothing of paging. It uses large memory in the ways that the preload library
+ * takes over, checks every byte, and prints "ok". */
+
+#define _GNU_SOURCE
+#include <assert.h>
+#include <errno.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MIB (1UL << 20)
+#define PAGE 4096UL
+
+#undef assert
+#define assert(condition) \
+    do { \
+        if (!(condition)) { \
+            fprintf(stderr, "program.c:%d: %s\n", __LINE__, #condition); \
+            exit(1); \
+        } \
+    } while (0)
+
+static void fill(unsigned char *memory, size_t len, uint64_t salt) {
+    for (size_t at = 0; at + 8 <= len; at += 512) {
+        uint64_t value = at * 31 + salt;
+        memcpy(memory + at, &value, 8);
+    }
+}
+
+static void check(const unsigned char *memory, size_t len, uint64_t salt) {
+    for (size_t at = 0; at + 8 <= len; at += 512) {
+        uint64_t value;
+        memcpy(&value, memory + at, 8);
+        assert(value == at * 31 + salt);
+    }
+}
+
+static int is_zero(const unsigned char *memory, size_t len) {
+    for (size_t at = 0; at < len; at++)
+        if (memory[at]) return 0;
+    return 1;
+}
+
+static void heap(void) {
+    unsigned char *memory = malloc(12 * MIB);
+    assert(((uintptr_t)memory % PAGE) == 0);
+    assert(malloc_usable_size(memory) == 12 * MIB);
+    fill(memory, 12 * MIB, 1);
+    check(memory, 12 * MIB, 1);
+    memory = realloc(memory, 20 * MIB);
+    check(memory, 12 * MIB, 1);
+    memory = realloc(memory, 19 * MIB);
+    check(memory, 12 * MIB, 1);
+    memory = realloc(memory, 1000);
+    check(memory, 1000, 1);
+    memory = realloc(memory, 8 * MIB);
+    check(memory, 1000, 1);
+    free(memory);
+
+    memory = calloc(8, MIB);
+    assert(is_zero(memory, 8 * MIB));
+    fill(memory, 8 * MIB, 2);
+    check(memory, 8 * MIB, 2);
+    memory = reallocarray(memory, 9, MIB);
+    check(memory, 8 * MIB, 2);
+    free(memory);
+    assert(calloc(SIZE_MAX / 2, 3) == NULL);
+
+    void *aligned;
+    assert(posix_memalign(&aligned, 4096, 5 * MIB) == 0);
+    fill(aligned, 5 * MIB, 3);
+    check(aligned, 5 * MIB, 3);
+    free(aligned);
+    aligned = aligned_alloc(2 * MIB, 4 * MIB);
+    assert(((uintptr_t)aligned % (2 * MIB)) == 0);
+    free(aligned);
+    assert(posix_memalign(&aligned, 3, 5 * MIB) == EINVAL);
+    for (int round = 0; round < 1000; round++) {
+        char *small = malloc(round);
+        memset(small, 7, round);
+        free(small);
+    }
+}
+
+static unsigned char *map(size_t len) {
+    unsigned char *memory = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert(memory != MAP_FAILED);
+    return memory;
+}
+
+static void mappings(void) {
+    unsigned char *memory = map(16 * MIB);
+    fill(memory, 16 * MIB, 4);
+    /* A hole in the middle, and a shorter end. */
+    assert(munmap(memory + 4 * MIB, 2 * MIB) == 0);
+    assert(munmap(memory + 15 * MIB, MIB) == 0);
+    check(memory, 4 * MIB, 4);
+    check(memory + 6 * MIB, 9 * MIB, 4 + 6 * MIB * 31);
+    assert(madvise(memory + MIB, MIB, MADV_DONTNEED) == 0);
+    assert(is_zero(memory + MIB, MIB));
+    check(memory, MIB, 4);
+    check(memory + 2 * MIB, 2 * MIB, 4 + 2 * MIB * 31);
+    assert(madvise(memory, MIB, MADV_HUGEPAGE) == 0);
+    assert(mprotect(memory, MIB, PROT_READ) == 0);
+    check(memory, MIB, 4);
+    assert(mprotect(memory, MIB, PROT_READ | PROT_WRITE) == 0);
+    fill(memory, MIB, 4);
+    /* Over the hole, and beyond the end. */
+    assert(munmap(memory, 16 * MIB) == 0);
+
+    memory = map(6 * MIB);
+    fill(memory, 6 * MIB, 5);
+    assert(mremap(memory, 6 * MIB, 10 * MIB, 0) == MAP_FAILED);
+    memory = mremap(memory, 6 * MIB, 10 * MIB, MREMAP_MAYMOVE);
+    assert(memory != MAP_FAILED);
+    check(memory, 6 * MIB, 5);
+    assert(is_zero(memory + 6 * MIB, 4 * MIB));
+    assert(mremap(memory, 10 * MIB, 3 * MIB, 0) == memory);
+    check(memory, 3 * MIB, 5);
+    /* Not supported, and refused: nothing changes. */
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+    assert(mmap(memory, MIB, PROT_READ, flags, -1, 0) == MAP_FAILED);
+    check(memory, 3 * MIB, 5);
+    assert(munmap(memory, 3 * MIB) == 0);
+
+    /* Mappings that are not paged. */
+    memory = mmap(NULL, 4 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert(mprotect(memory, 4 * MIB, PROT_READ | PROT_WRITE) == 0);
+    fill(memory, 4 * MIB, 6);
+    memory = mremap(memory, 4 * MIB, 8 * MIB, MREMAP_MAYMOVE);
+    check(memory, 4 * MIB, 6);
+    assert(munmap(memory, 8 * MIB) == 0);
+}
+
+static unsigned char *shared;
+
+static void *thread(void *argument) {
+    size_t number = (size_t)argument;
+    for (uint64_t salt = 0; salt < 3; salt++) {
+        for (size_t page = number; page < 10 * MIB / PAGE; page += 4) memset(shared + page * PAGE, (int)(number + salt), PAGE);
+        for (size_t page = number; page < 10 * MIB / PAGE; page += 4)
+            for (size_t at = 0; at < PAGE; at += 100) assert(shared[page * PAGE + at] == number + salt);
+        unsigned char *own = malloc(2 * MIB);
+        fill(own, 2 * MIB, number);
+        check(own, 2 * MIB, number);
+        free(own);
+    }
+    return NULL;
+}
+
+static void threads(void) {
+    pthread_t ids[4];
+    shared = malloc(10 * MIB);
+    for (size_t number = 0; number < 4; number++) assert(pthread_create(&ids[number], NULL, thread, (void *)number) == 0);
+    for (size_t number = 0; number < 4; number++) pthread_join(ids[number], NULL);
+    free(shared);
+}
+
+static void processes(void) {
+    unsigned char *memory = malloc(6 * MIB);
+    fill(memory, 6 * MIB, 8);
+    assert(system("test -z \"$LD_PRELOAD$RFS_PAGING_LOCAL\"") == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        /* The child has a pager of its own, for memory of its own. */
+        unsigned char *own = malloc(6 * MIB);
+        fill(own, 6 * MIB, 9);
+        check(own, 6 * MIB, 9);
+        free(own);
+        _exit(0);
+    }
+    int status;
+    assert(waitpid(child, &status, 0) == child && status == 0);
+    check(memory, 6 * MIB, 8);
+    free(memory);
+}
+
+int main(void) {
+    heap();
+    mappings();
+    threads();
+    processes();
+    puts("ok");
+    return 0;
+}

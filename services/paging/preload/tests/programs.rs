@@ -1,0 +1,147 @@
+//! Unchanged programs run with paged memory: a C program and Python.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use rfs_paging::{Lender, LenderOptions};
+use tempfile::TempDir;
+
+/// The library that `cargo` built for this test.
+fn library() -> PathBuf {
+    let path = env::current_exe().expect("this program").with_file_name("librfs_paging_preload.so");
+    assert!(path.exists(), "{}", path.display());
+    path
+}
+
+struct Fixture {
+    dir: TempDir,
+    lender: Lender,
+}
+
+impl Fixture {
+    fn new() -> Fixture {
+        let dir = tempfile::tempdir().expect("a folder");
+        let address = format!("unix:{}", dir.path().join("lend.sock").display()).parse().expect("an address");
+        let lender = Lender::listen(&[address], &LenderOptions::new(128 << 20)).expect("a lender");
+        Fixture { dir, lender }
+    }
+
+    /// Runs a program with 1 MiB of local memory, and returns its output.
+    fn run(&self, program: &Path, arguments: &[&str]) -> Output {
+        Command::new(program)
+            .args(arguments)
+            .env("LD_PRELOAD", library())
+            .env("RFS_PAGING_LOCAL", "1048576")
+            .env("RFS_PAGING_SERVERS", self.lender.addresses()[0].to_string())
+            .env("RFS_PAGING_STATS", "1")
+            .output()
+            .expect("the program")
+    }
+}
+
+/// Returns the value of a counter in the output.
+fn counter(output: &str, name: &str) -> u64 {
+    let (_, rest) = output.split_once(&format!(" {name}: ")).unwrap_or_else(|| panic!("no {name}: {output}"));
+    rest.split([',', ' ']).next().and_then(|value| value.parse().ok()).expect("a number")
+}
+
+/// Checks that a program succeeded, and that its memory was paged.
+fn check(output: &Output, expected: &str) {
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{:?}\n{out}\n{err}", output.status);
+    assert_eq!(out.trim(), expected, "{err}");
+    assert!(counter(&err, "pages_written") > 1000, "{err}");
+    assert!(counter(&err, "max_resident") <= 256, "{err}");
+    assert_eq!(counter(&err, "over_budget"), 0, "{err}");
+    assert_eq!(counter(&err, "pages_lost"), 0, "{err}");
+}
+
+fn not_run(program: &str) -> bool {
+    let missing = Command::new(program).arg("--version").output().is_err();
+    if missing {
+        println!("not run: {program} is not installed");
+    }
+    missing
+}
+
+#[test]
+fn a_c_program_finds_all_its_bytes() {
+    if not_run("gcc") {
+        return;
+    }
+    let fixture = Fixture::new();
+    let program = fixture.dir.path().join("program");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program.c");
+    // Without optimization, so that the compiler removes no allocation.
+    let compiled = Command::new("gcc").args(["-O0", "-w", "-pthread", source, "-o"]).arg(&program).status();
+    assert!(compiled.expect("gcc").success());
+    let output = fixture.run(&program, &[]);
+    check(&output, "ok");
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(err.contains(" 0 left, unsupported calls 1\n"), "{err}");
+}
+
+#[test]
+fn the_launcher_runs_a_program_and_reports_errors_before_it_does() {
+    // Where the whole workspace is built, the program is beside the folder of the tests.
+    let folder = library().parent().and_then(Path::parent).expect("a folder").to_owned();
+    let launcher = folder.join("rfs-paging");
+    if !launcher.exists() {
+        println!("not run: {} is not built", launcher.display());
+        return;
+    }
+    let fixture = Fixture::new();
+    let address = fixture.lender.addresses()[0].to_string();
+    let run = |server: &str, program: &[&str]| {
+        let mut command = Command::new(&launcher);
+        command.args(["run", "--local", "1m", "--stats", "--library"]).arg(library());
+        command.args(["--server", server, "--"]).args(program).output().expect("the launcher")
+    };
+    let script = "data = bytearray(b'x') * (16 << 20); print(data.count(b'x'))";
+    if !not_run("python3") {
+        check(&run(&address, &["python3", "-c", script]), "16777216");
+    }
+    for (server, program) in [("unix:/nonexistent/lend.sock", "true"), (&address, "/nonexistent/program")] {
+        let output = run(server, &[program]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("rfs-paging: "), "{output:?}");
+    }
+}
+
+#[test]
+fn python_sorts_a_list_that_does_not_fit() {
+    if not_run("python3") {
+        return;
+    }
+    let fixture = Fixture::new();
+    let script = "import hashlib, random, subprocess, sys\n\
+        random.seed(1)\n\
+        numbers = [random.random() for _ in range(40000)]\n\
+        numbers.sort()\n\
+        assert all(a <= b for a, b in zip(numbers, numbers[1:]))\n\
+        data = bytearray(20 << 20)\n\
+        for at in range(0, len(data), 4096): data[at] = at // 4096 % 251\n\
+        assert all(data[at] == at // 4096 % 251 for at in range(0, len(data), 4096))\n\
+        assert subprocess.run([sys.executable, '-c', 'print(1)'], capture_output=True).stdout == b'1\\n'\n\
+        print(hashlib.sha256(data).hexdigest()[:8])\n";
+    let expected = Command::new("python3").args(["-c", script]).output().expect("python3");
+    let expected = String::from_utf8_lossy(&expected.stdout).trim().to_owned();
+    assert_eq!(expected.len(), 8);
+    check(&fixture.run(Path::new("python3"), &["-c", script]), &expected);
+}
+
+#[test]
+fn a_program_without_a_server_runs_with_local_memory() {
+    let output = Command::new("sort")
+        .arg("--version")
+        .env("LD_PRELOAD", library())
+        .env("RFS_PAGING_LOCAL", "1048576")
+        .env("RFS_PAGING_MIN_SIZE", "65536")
+        .env("RFS_PAGING_SERVERS", "unix:/nonexistent/lend.sock")
+        .output()
+        .expect("sort");
+    assert!(output.status.success(), "{output:?}");
+}

@@ -1,0 +1,104 @@
+//! Command line of `rfs-paging`. It parses options and starts nothing.
+//!
+//! # Concurrency
+//! Plain values.
+
+use std::{ffi::OsString, path::PathBuf};
+
+use clap::{Parser, Subcommand};
+use rdmabox::Address;
+
+/// Lends memory to pagers, shows what is lent, and runs programs with paged memory.
+#[derive(Debug, Parser)]
+#[command(name = "rfs-paging", version)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Lends memory of this machine until SIGTERM or Ctrl-C.
+    ///
+    /// Prints the addresses, one per line, and then a line that begins with "ready:". A network
+    /// address needs keys. Every pager with a key can read and write all of the lent memory.
+    Lend {
+        /// Bytes to lend, such as 512m or 4g; rounded down to MiB
+        #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero)]
+        memory: u64,
+        /// Address to listen at, such as 10.0.0.7:7450 or unix:/run/lend.sock; repeatable
+        #[arg(long, value_name = "ADDRESS", required = true)]
+        listen: Vec<Address>,
+        /// File with a key of pagers, repeatable: a name, a space, and a secret in hexadecimal
+        /// digits, with mode 600. `rfs-server --new-key NAME` makes one
+        #[arg(long, value_name = "FILE")]
+        key: Vec<PathBuf>,
+        /// Lend to every program that reaches a network address, and to every user of this machine
+        #[arg(long, conflicts_with = "key")]
+        allow_without_keys: bool,
+    },
+    /// Shows how much memory a lender has lent.
+    Status {
+        /// Address of the lender
+        address: Address,
+        /// File with the key for the lender
+        #[arg(long, value_name = "FILE")]
+        key: Option<PathBuf>,
+    },
+    /// Runs a program whose large allocations are paged.
+    Run(RunOptions),
+}
+
+/// Options of `rfs-paging run`.
+///
+/// Paged are anonymous mappings and allocations of at least --min-size bytes, which the program
+/// makes through libc. Other memory stays local. The program must be linked dynamically. Programs
+/// that it starts are not paged.
+#[derive(Clone, Debug, Parser)]
+pub(crate) struct RunOptions {
+    /// Local memory for paged allocations, such as 256m
+    #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero)]
+    pub(crate) local: u64,
+    /// Address of a lender; repeatable
+    #[arg(long, value_name = "ADDRESS", required = true)]
+    pub(crate) server: Vec<Address>,
+    /// Lenders that get each page: 1, or 2 for a mirror
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) copies: usize,
+    /// Longest block that sequential faults read; 4k reads nothing ahead
+    #[arg(long, value_name = "SIZE", default_value = "128k", value_parser = byte_size::parse_nonzero)]
+    pub(crate) read_ahead: u64,
+    /// Length from which allocations are paged, at least 64k
+    #[arg(long, value_name = "SIZE", default_value = "1m", value_parser = byte_size::parse_nonzero)]
+    pub(crate) min_size: u64,
+    /// File with the key for the lenders
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
+    /// Print the counters on standard error when the program ends
+    #[arg(long)]
+    pub(crate) stats: bool,
+    /// The preload library, if it is not beside this program
+    #[arg(long, value_name = "FILE")]
+    pub(crate) library: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    pub(crate) program: Vec<OsString>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+        let words =
+            "rfs-paging run --local 256m --server unix:/x --server unix:/y --copies 2 -- ls -l --stats";
+        let cli = Cli::try_parse_from(words.split(' ')).expect("valid");
+        let Command::Run(options) = cli.command else { panic!("{cli:?}") };
+        assert_eq!((options.local, options.server.len(), options.stats), (256 << 20, 2, false));
+        assert_eq!(options.program, ["ls", "-l", "--stats"]);
+    }
+}

@@ -1,0 +1,84 @@
+//! `rfs-paging run`: checks the options, and becomes the program with the preload library.
+//!
+//! # Concurrency
+//! One thread, which `exec` replaces.
+
+use std::{
+    error::Error,
+    ffi::OsString,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use rdmabox::{Key, Session};
+use rfs_paging::{PagerOptions, RemotePager};
+
+use super::cli::RunOptions;
+
+const LIBRARY: &str = "librfs_paging_preload.so";
+
+/// Runs the program. Returns only with an error.
+pub(crate) fn run(options: RunOptions) -> Result<(), Box<dyn Error>> {
+    let library = match &options.library {
+        Some(path) => path.clone(),
+        None => library_beside(&std::env::current_exe()?)?,
+    };
+    let library = library.canonicalize().map_err(|error| format!("{}: {error}", library.display()))?;
+    if library.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte)) {
+        return Err(format!("{}: LD_PRELOAD takes no path with spaces or colons", library.display()).into());
+    }
+    check(&options)?;
+    let (program, arguments) = options.program.split_first().ok_or("no program")?;
+    let mut command = Command::new(program);
+    command.args(arguments).envs(environment(&options)).env("LD_PRELOAD", preload_list(&library));
+    let error = command.exec();
+    Err(format!("{}: {error}", program.display()).into())
+}
+
+/// Finds the library in the folder of this program.
+fn library_beside(program: &Path) -> Result<PathBuf, String> {
+    let path = program.with_file_name(LIBRARY);
+    if path.exists() {
+        Ok(path)
+    } else {
+        Err(format!("{} is missing: build rfs-paging-preload, or give --library", path.display()))
+    }
+}
+
+/// Makes a pager with the options and drops it, so that errors come before the program runs.
+fn check(options: &RunOptions) -> Result<(), Box<dyn Error>> {
+    let mut pager = PagerOptions::new(options.local).copies(options.copies).read_ahead(options.read_ahead);
+    if let Some(path) = &options.key {
+        pager = pager.session(Session::builder().key(Key::load(path)?).into_options());
+    }
+    RemotePager::connect(&options.server, pager)?;
+    Ok(())
+}
+
+/// The variables that configure the preload library (`settings.rs` of `rfs-paging-preload`).
+fn environment(options: &RunOptions) -> Vec<(&'static str, OsString)> {
+    let servers: Vec<String> = options.server.iter().map(ToString::to_string).collect();
+    let mut variables = vec![
+        ("RFS_PAGING_LOCAL", options.local.to_string().into()),
+        ("RFS_PAGING_SERVERS", servers.join(",").into()),
+        ("RFS_PAGING_COPIES", options.copies.to_string().into()),
+        ("RFS_PAGING_READ_AHEAD", options.read_ahead.to_string().into()),
+        ("RFS_PAGING_MIN_SIZE", options.min_size.to_string().into()),
+        ("RFS_PAGING_STATS", OsString::from(if options.stats { "1" } else { "0" })),
+    ];
+    if let Some(key) = &options.key {
+        variables.push(("RFS_PAGING_KEY", key.into()));
+    }
+    variables
+}
+
+/// Puts the library before others that are preloaded.
+fn preload_list(library: &Path) -> OsString {
+    let mut list = library.as_os_str().to_owned();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        list.push(":");
+        list.push(others);
+    }
+    list
+}
