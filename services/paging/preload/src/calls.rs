@@ -4,7 +4,7 @@
 //! the program gave them; lengths are rounded up to pages, as the kernel does.
 //!
 //! # Concurrency
-//! See [`state`].
+//! See the module `state`.
 
 use std::{
     ffi::{c_int, c_void},

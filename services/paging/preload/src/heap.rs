@@ -1,7 +1,7 @@
 //! The allocation functions of libc. Large allocations are paged, all others are libc's.
 //!
 //! # Concurrency
-//! See [`state`].
+//! See the module `state`.
 
 use std::ffi::{c_int, c_void};
 

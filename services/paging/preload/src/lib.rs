@@ -3,11 +3,11 @@
 //! It takes over the allocation functions of libc. Anonymous mappings and allocations from a
 //! minimum size on become memory of a [`RemotePager`](rfs_paging::RemotePager), and all others
 //! stay with libc and the kernel. `rfs-paging run` sets the environment variables that configure
-//! it ([`settings`]). Without these variables the library changes nothing.
+//! it (module `settings`). Without these variables the library changes nothing.
 //!
 //! # Concurrency
 //! Any thread of the program calls the functions. One lock guards the table of paged memory
-//! ([`state`]). Threads of the pager never take it.
+//! (module `state`). Threads of the pager never take it.
 
 pub mod calls;
 pub mod heap;
