@@ -124,6 +124,36 @@ fn a_shorter_timeout_counts_although_a_poller_sleeps() {
     }
 }
 
+/// The window is full of a request with a longer timeout, which goes on.
+#[test]
+fn a_shorter_timeout_counts_although_the_request_waits_for_room() {
+    if !providers().contains(&ProviderKind::Tcp) {
+        return;
+    }
+    let host = HostProcess::start(ProviderKind::Tcp);
+    let session = Session::builder()
+        .provider(ProviderKind::Tcp)
+        .operation_timeout(Duration::from_secs(120))
+        .window_bytes(4096)
+        .connect(&host.address)
+        .unwrap();
+    let base = base(&session);
+    host.stop();
+    let slow = session.start_write(base, vec![1; 4096]);
+    let hasty = session.with_timeout(Duration::from_millis(200));
+    let began = Instant::now();
+    let outcome = block_on(hasty.start_write(at(base, 8192), vec![1; 8]));
+    assert_eq!(outcome.unwrap_err().error, RequestError::Timeout(hasty.timeout()));
+    let (send, receive) = mpsc::channel();
+    hasty.read_then(at(base, 8192), vec![0; 8], move |outcome| send.send(outcome.map(drop)).unwrap());
+    let late = RequestError::Timeout(hasty.timeout());
+    assert_eq!(receive.recv().unwrap().map_err(RequestError::from), Err(late));
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    host.go_on();
+    slow.wait().unwrap();
+    assert_eq!((session.stats().lane_failures, session.in_flight().0), (0, 0));
+}
+
 /// As for one-sided requests: the thread `rdmabox-calls` sleeps.
 #[test]
 fn a_shorter_timeout_counts_although_the_poller_of_calls_sleeps() {

@@ -110,7 +110,7 @@ impl Runtime {
         let dispatch = |wcs: &[WorkCompletion]| self.dispatch(wcs);
         let began = now();
         let _polls = PollGuard::new(self);
-        self.fail_overdue_lanes_if_due(began);
+        self.end_overdue_if_due(began);
         let (mut polls, mut empty_polls, mut progressed): (u32, u32, bool) = (0, 0, false);
         let mut idle_since = None;
         while self.queued.load(Ordering::SeqCst) > 0 && !self.stopping.load(Ordering::SeqCst) {
@@ -156,9 +156,9 @@ impl Runtime {
         self.service.backoff.record(progressed);
     }
 
-    /// Fails lanes with overdue requests, at most every half timeout. The pollers do not check
+    /// Ends overdue requests, at most every half timeout. The pollers do not check
     /// while a thread serves.
-    fn fail_overdue_lanes_if_due(&self, now: Instant) {
+    fn end_overdue_if_due(&self, now: Instant) {
         let mut at = self.service.overdue_at.lock();
         let due = at.is_some_and(|at| now >= at);
         // A timeout may have become shorter since the time was set.
@@ -167,6 +167,7 @@ impl Runtime {
         drop(at);
         if due {
             (0..self.cq_waiters.len()).for_each(|index| self.fail_overdue_lanes(index));
+            self.end_overdue_backlog();
         }
     }
 }

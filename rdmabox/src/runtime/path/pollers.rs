@@ -11,7 +11,12 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    runtime::{poller_state::PollerState, state::Runtime, wait::CqWaiter},
+    runtime::{
+        poller_state::PollerState,
+        queue::{Pending, READ, WRITE},
+        state::Runtime,
+        wait::{CqWaiter, Ticket},
+    },
     sync::{atomic::Ordering, current, now, park, spawn},
     verbs::WorkCompletion,
 };
@@ -78,7 +83,10 @@ impl Runtime {
             let deadline = now() + self.shortest_timeout.check_interval();
             match self.cq_waiters[index].wait_as(poller, deadline, &self.stats, &dispatch) {
                 crate::runtime::wait::WaitOutcome::Done => {}
-                crate::runtime::wait::WaitOutcome::TimedOut => self.fail_overdue_lanes(index),
+                crate::runtime::wait::WaitOutcome::TimedOut => {
+                    self.fail_overdue_lanes(index);
+                    self.end_overdue_backlog();
+                }
                 crate::runtime::wait::WaitOutcome::Broken(e) => {
                     log::error!("completion queue: {e}");
                     self.fail();
@@ -114,6 +122,33 @@ impl Runtime {
                 self.fail_lane(index, generation);
             }
         }
+    }
+
+    /// Ends requests that wait for room, without a waiting thread, and have exceeded their timeout.
+    /// Only a silent peer counts: while requests complete, a long queue is no failure.
+    pub(crate) fn end_overdue_backlog(&self) {
+        let now = now();
+        let silent_since = self.lanes.iter().filter_map(|lane| lane.queue.lock().oldest_post()).max();
+        let Some(silence) = silent_since.map(|since| now.saturating_duration_since(since)) else { return };
+        if silence < self.shortest_timeout.get() {
+            return;
+        }
+        let mut overdue: Vec<Arc<Ticket>> = Vec::new();
+        for direction in [READ, WRITE] {
+            self.directions[direction].with(|guard| {
+                guard.collect(|combiner| &mut combiner.backlog);
+                for Pending { ticket, .. } in &guard.state().backlog {
+                    let waited = silence.min(now.saturating_duration_since(ticket.started()));
+                    let is_ownerless = ticket.is_detached() && !ticket.has_thread();
+                    if is_ownerless && waited >= ticket.timeout() {
+                        overdue.push(Arc::clone(ticket));
+                    }
+                }
+            });
+            self.flush(direction);
+        }
+        // A ticket with several requests has ended after the first time.
+        overdue.iter().filter(|ticket| !ticket.is_done()).for_each(|ticket| self.abandon(ticket));
     }
 
     /// Makes all pollers stop.

@@ -43,7 +43,8 @@ use crate::{
 /// Each transfer that is waited for ends. A thread waits at most for the operation timeout. A
 /// transfer that is awaited, dropped, or has a callback fails at most one and a half operation
 /// timeouts after it was posted. It then fails with [`RequestError::Timeout`] in all cases, and its
-/// queue pair is replaced.
+/// queue pair is replaced. While it waits for room, it fails after that time if no request of the
+/// session completes meanwhile.
 ///
 /// ```
 /// use std::time::Duration;
