@@ -1,17 +1,22 @@
 //! Random loads and stores of several threads on paged memory, beside a plain array.
 //!
 //! Thread N of T owns every T-th group of 64 bytes, so all threads use every page. A server is
-//! killed in the middle if there is a mirror. No byte may be lost, torn or taken from another page.
+//! killed in the middle if there is a mirror, and devices may have faults. No byte may be lost, torn or taken from another page.
 
 mod support;
 
 use std::{
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
 };
 
 use fastrand::Rng;
 use proptest::prelude::*;
+use rdmabox::provider::fault::{Faults, Plan as FaultPlan};
+use rfs_paging::PagerStats;
 use support::{ChildLender, MIB, PAGE, Places, Provider, options, pager};
 
 /// Bytes that a thread owns in one piece.
@@ -29,6 +34,8 @@ struct Plan {
     /// The steps of all threads after which a server is killed, in percent.
     kill_at: usize,
     read_ahead: u64,
+    /// The device fails, breaks its queue pairs and delays completions now and then.
+    faults: bool,
     seed: u64,
 }
 
@@ -36,10 +43,10 @@ fn plan() -> impl Strategy<Value = Plan> {
     let provider = prop_oneof![Just(Provider::Shm), Just(Provider::Tcp)];
     let sizes = (32..100_usize, 100..700_usize, 1..5_usize, 200..2500_usize);
     let rest = (any::<bool>(), 0..100_usize, prop_oneof![Just(4 << 10), Just(32 << 10), Just(128 << 10)]);
-    (provider, sizes, rest, any::<u64>()).prop_map(|(provider, sizes, rest, seed)| {
+    (provider, sizes, rest, any::<bool>(), any::<u64>()).prop_map(|(provider, sizes, rest, faults, seed)| {
         let (budget, pages, threads, steps) = sizes;
         let (mirror, kill_at, read_ahead) = rest;
-        Plan { provider, budget, pages, threads, steps, mirror, kill_at, read_ahead, seed }
+        Plan { provider, budget, pages, threads, steps, mirror, kill_at, read_ahead, faults, seed }
     })
 }
 
@@ -99,7 +106,14 @@ impl User<'_> {
     }
 }
 
-fn run(plan: &Plan) {
+/// Faults after which a request can be repeated.
+fn faults(seed: u64) -> Faults {
+    let mut faults = Faults::none(seed);
+    (faults.late, faults.failed, faults.short, faults.broken, faults.refused) = (100, 10, 10, 5, 30);
+    faults
+}
+
+fn run(plan: &Plan) -> PagerStats {
     let mut places = Places::new();
     let servers = if plan.mirror { 3 } else { 2 };
     let listen = |_| ChildLender::start(&places.address(plan.provider), 8 * MIB);
@@ -107,7 +121,11 @@ fn run(plan: &Plan) {
     let addresses: Vec<_> = lenders.iter().map(|lender| lender.address.clone()).collect();
     let (options, _) = options(plan.provider, plan.budget);
     let copies = if plan.mirror { 2 } else { 1 };
-    let pager = pager(&addresses, options.copies(copies).read_ahead(plan.read_ahead));
+    let mut options = options.copies(copies).read_ahead(plan.read_ahead);
+    if plan.faults {
+        options.session.faults = Some(Arc::new(FaultPlan::new(faults(plan.seed))));
+    }
+    let pager = pager(&addresses, options);
     let mut memory = pager.map(plan.pages * PAGE).expect("memory");
 
     let (start, done) = (memory.as_mut_ptr() as usize, AtomicUsize::new(0));
@@ -142,6 +160,20 @@ fn run(plan: &Plan) {
     let stats = pager.stats();
     assert!(stats.max_resident <= plan.budget as u64, "{stats:?}");
     assert_eq!((stats.pages_lost, stats.over_budget), (0, 0), "{stats:?}");
+    assert!(stats.servers_lost <= plan.mirror.into(), "{stats:?}");
+    stats
+}
+
+#[test]
+fn requests_that_fail_are_repeated() {
+    for provider in support::PROVIDERS {
+        let (budget, pages, threads, steps) = (64, 600, 2, 1500);
+        let (mirror, kill_at, read_ahead, faults, seed) = (false, 0, 32 << 10, true, 7);
+        let plan =
+            Plan { provider, budget, pages, threads, steps, mirror, kill_at, read_ahead, faults, seed };
+        let stats = run(&plan);
+        assert!(stats.retries > 0, "{stats:?}");
+    }
 }
 
 proptest! {

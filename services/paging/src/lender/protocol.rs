@@ -118,7 +118,10 @@ fn unexpected(answer: &Answer) -> RequestError {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use proptest::prelude::*;
+    use rdmabox::{Access, CallError, Host, Peer, Reply, Service};
 
     use super::*;
 
@@ -132,6 +135,39 @@ mod tests {
             assert_eq!(decode::<Request>(&bytes), None, "a longer message");
         }
         assert_eq!(decode::<Request>(b"rdmalend\0"), None);
+    }
+
+    /// A lender whose answer to everything is the same.
+    struct Fake(Answer);
+
+    impl Service for Fake {
+        fn call(&self, _: &Peer, _: &[u8], reply: &mut Reply<'_>) -> Result<(), CallError> {
+            encode(&self.0, reply);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_lender_that_lies_is_refused() {
+        let memory = |len, access| {
+            let base = rdmabox::RemoteAddr { addr: 4096, rkey: 1 };
+            Answer::Chunk(0, RemoteMr::new(base, len, access).expect("a range").to_le_bytes())
+        };
+        let both = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let lies = [
+            memory(4095, both),
+            memory(1 << 20, Access::REMOTE_READ),
+            Answer::Chunk(0, [0xff; RemoteMr::ENCODED_LEN]),
+            Answer::Freed,
+        ];
+        for lie in lies {
+            let host = Host::new().expect("a host");
+            let address = "127.0.0.1:0".parse().expect("an address");
+            let host = host.listen(&[address], Arc::new(Fake(lie.clone()))).expect("a port");
+            let session = Session::builder().connect(&host.addresses()[0]).expect("a session");
+            let outcome = allocate(&session, 4096);
+            assert!(matches!(outcome, Err(RequestError::Invalid(_))), "{lie:?}: {outcome:?}");
+        }
     }
 
     proptest! {

@@ -23,8 +23,9 @@ use crate::{
     },
 };
 
-/// Attempts for one request, before its server is given up.
-pub(crate) const ATTEMPTS: u32 = 3;
+/// Attempts for one request, before its server is given up. The failure of a queue pair ends all
+/// requests posted there, so one request may fail several times in a row.
+pub(crate) const ATTEMPTS: u32 = 8;
 /// How long a server that was full is not asked for a chunk again.
 const FULL_PAUSE: Duration = Duration::from_millis(200);
 
