@@ -1,0 +1,81 @@
+//! Loom models of combiners that leave after a post.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use super::*;
+use crate::{
+    sync::model::{check, go},
+    verbs::{QpCaps, QpState, RecvWr, Rendezvous, VerbsError},
+};
+
+/// A queue pair that records the addresses of its messages. Its lock is not modelled, because no
+/// thread switches while it has it.
+#[derive(Debug, Default)]
+struct ModelQp(Mutex<Vec<u64>>);
+
+impl crate::verbs::Sealed for ModelQp {}
+
+impl QueuePair for ModelQp {
+    fn qp_num(&self) -> u32 {
+        1
+    }
+
+    fn state(&self) -> QpState {
+        QpState::Rts
+    }
+
+    fn caps(&self) -> QpCaps {
+        QpCaps::default()
+    }
+
+    fn connect(&self, _: Rendezvous, _: Duration) -> Result<(), VerbsError> {
+        unreachable!("it is connected")
+    }
+
+    fn post_send(&self, list: &[SendWr<'_>]) -> Result<(), PostError> {
+        self.0.lock().expect("no thread panics").extend(list.iter().map(|wr| wr.sges[0].addr));
+        Ok(())
+    }
+
+    fn post_recv(&self, _: &[RecvWr<'_>]) -> Result<(), PostError> {
+        unreachable!("nothing is received")
+    }
+
+    fn to_error(&self) {}
+}
+
+/// Asserts that the messages of some threads, `counts` of each, are all posted when the threads
+/// have returned.
+fn threads_send(counts: &'static [u64]) {
+    let shared = Arc::<(Outbox, ModelQp)>::default();
+    let send = |thread: usize| {
+        let shared = Arc::clone(&shared);
+        move || {
+            let (outbox, qp) = &*shared;
+            for number in 0..counts[thread] {
+                let message = Sge { addr: thread as u64 * 10 + number, length: 8, lkey: 1 };
+                outbox.send(qp, message).expect("no post is refused");
+            }
+        }
+    };
+    let others: Vec<_> = (1..counts.len()).map(|thread| go(send(thread))).collect();
+    send(0)();
+    others.into_iter().for_each(|other| other.join().expect("a thread that sends"));
+    let mut posted = shared.1.0.lock().expect("no thread panics").clone();
+    posted.sort_unstable();
+    let all =
+        (0..).zip(counts).flat_map(|(thread, count)| (0..*count).map(move |number| thread * 10 + number));
+    assert!(posted.iter().copied().eq(all), "{posted:?}");
+}
+
+/// Each combiner leaves after one post. Catches a message that its thread leaves to a combiner
+/// that has left, and a message that is posted twice.
+#[test]
+fn a_message_is_posted_although_the_combiner_leaves() {
+    check(None, || threads_send(&[1, 1]));
+    check(Some(3), || threads_send(&[2, 2]));
+    check(Some(1), || threads_send(&[2, 1, 1]));
+}
