@@ -169,7 +169,8 @@ fn ordered_lists_do_not_starve_beside_single_requests() {
     for window in [7 << 20, 65_536] {
         on_each_that_posts(|mut f| {
             (f.options.window_bytes, f.options.queue_pairs) = (window, 1);
-            f.options.batch = BatchMode::Single;
+            // Places come free one by one.
+            (f.options.batch, f.options.signal_interval) = (BatchMode::Single, 1);
             let session = f.connect();
             let base = base(&session);
             let over = AtomicBool::new(false);
