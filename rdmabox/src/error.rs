@@ -185,12 +185,6 @@ pub struct Failed<B> {
     pub buffer: Option<B>,
 }
 
-impl<B> Failed<B> {
-    pub(crate) fn new(error: RequestError, buffer: B) -> Failed<B> {
-        Failed { error, buffer: Some(buffer) }
-    }
-}
-
 // Buffers are long, and most types of buffers have no use for their bytes in a log.
 impl<B> fmt::Debug for Failed<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -252,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_failed_request_shows_its_error_and_no_bytes() {
-        let failed = Failed::new(RequestError::Flushed, vec![1; 8]);
+        let failed = Failed { error: RequestError::Flushed, buffer: Some(vec![1; 8]) };
         assert_eq!(failed.to_string(), RequestError::Flushed.to_string());
         assert_eq!(format!("{failed:?}"), "Failed { error: Flushed, has_buffer: true }");
         assert!(failed.source().is_none());

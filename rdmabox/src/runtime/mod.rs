@@ -27,7 +27,7 @@ mod wait;
 pub use self::path::Until;
 pub(crate) use self::{
     link::Link,
-    path::{Started, SubmittedList, WaitedBy, deadline_of},
+    path::{Ended, Started, SubmittedList, WaitedBy, deadline_of},
     queue::{CombinerGuard, GroupOp, MergeQueue, Shift},
     state::{Runtime, RuntimeInit},
     wait::{

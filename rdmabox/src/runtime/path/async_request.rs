@@ -41,7 +41,7 @@ pub(crate) struct Started<B> {
 }
 
 /// The outcome of a started request, and its buffer. A failed atomic has none.
-type Ended<B> = (Result<(), RequestError>, Option<B>);
+pub(crate) type Ended<B> = (Result<(), RequestError>, Option<B>);
 
 impl Runtime {
     /// Returns a ticket for `count` requests with an operation timeout, and a loan count for their

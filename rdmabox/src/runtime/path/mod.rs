@@ -12,7 +12,7 @@ mod qp_recovery;
 mod submit;
 mod waits;
 
-pub(crate) use self::async_request::Started;
+pub(crate) use self::async_request::{Ended, Started};
 pub use self::busy_poll::Until;
 pub(crate) use self::gather::WaitedBy;
 pub(crate) use self::waits::{SubmittedList, deadline_of};

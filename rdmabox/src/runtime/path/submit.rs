@@ -41,7 +41,20 @@ struct Attempt {
     asked: bool,
     /// True if the turn to take room has passed to the other direction.
     passed: bool,
+    /// True if it has to wait for the window, at least with a part.
+    waits_for_window: bool,
+    /// True if it has to wait for an overlapping write, at least with a part.
+    waits_for_overlap: bool,
     batch: Option<Box<Batch>>,
+}
+
+/// The room that the first work requests of a plan got.
+struct Admitted {
+    /// Number of work requests.
+    count: usize,
+    waits_for_window: bool,
+    /// True if the turn to take room has passed to the other direction.
+    passed: bool,
 }
 
 impl Runtime {
@@ -192,14 +205,18 @@ impl Runtime {
         let mut passed = false;
         loop {
             if guard.state().backlog.is_empty() {
-                guard.set_stalled(false);
+                guard.end_stall();
                 return passed | self.leave_window(direction, guard.state());
             }
-            // Set before the combiner checks the requests in flight. A completion after that check
-            // finds the flag set.
-            guard.set_stalled(true);
-            let attempt = self.attempt(direction, guard.state());
+            let mut attempt = self.attempt(direction, guard.state());
+            if attempt.batch.is_none() && guard.begin_stall() {
+                // The combiner checks the requests in flight once more. A completion after that
+                // check finds the stall.
+                passed |= attempt.passed;
+                attempt = self.attempt(direction, guard.state());
+            }
             passed |= attempt.passed;
+            self.count_waits(&attempt);
             let Some(batch) = attempt.batch else {
                 // Started requests without a waiting thread may hold the room. Pollers have to
                 // complete them.
@@ -243,8 +260,7 @@ impl Runtime {
     /// Takes requests off the head of the backlog, if some can be posted now.
     fn attempt(&self, direction: usize, combiner: &mut Combiner) -> Attempt {
         if combiner.waits && !self.gate.lock().may_take(direction) {
-            self.stats.window_waits.inc();
-            return Attempt::default();
+            return Attempt { waits_for_window: true, ..Attempt::default() };
         }
         let attempt = match &combiner.backlog[0].request {
             Request::Group(_) => self.take_group(direction, combiner),
@@ -253,6 +269,15 @@ impl Runtime {
         // A direction that waits for something else must not keep the room for itself.
         let passed = if attempt.asked { attempt.passed } else { self.leave_window(direction, combiner) };
         Attempt { passed, ..attempt }
+    }
+
+    fn count_waits(&self, attempt: &Attempt) {
+        if attempt.waits_for_window {
+            self.stats.window_waits.inc();
+        }
+        if attempt.waits_for_overlap {
+            self.stats.overlap_waits.inc();
+        }
     }
 
     /// Notes that a direction does not wait for room any more. Returns true if the turn has
@@ -267,13 +292,12 @@ impl Runtime {
         {
             let writes = self.writes.lock();
             if ops.iter().filter_map(GroupOp::changes).any(|(remote, len)| writes.overlaps(remote, len)) {
-                self.stats.overlap_waits.inc();
-                return Attempt::default();
+                return Attempt { waits_for_overlap: true, ..Attempt::default() };
             }
         }
         let bytes: u64 = ops.iter().map(|op| op.loan.len() as u64).sum();
         let count = ops.len();
-        let (lane, passed) = {
+        let (admitted, waits_for_window, passed) = {
             let mut turns = self.gate.lock();
             // All places of the list at once. Two lists never hold a part each.
             let lane = self.lane_with_room(count, bytes <= SMALL);
@@ -281,22 +305,23 @@ impl Runtime {
             if let Some(lane) = admitted {
                 self.lanes[lane].note_size(bytes <= SMALL);
                 self.lanes[lane].reserve(count);
-            } else if lane.is_some() {
-                self.stats.window_waits.inc();
             }
             combiner.waits = admitted.is_none();
-            (admitted, turns.end_attempt(direction, admitted.is_some(), admitted.is_none()))
+            let passed = turns.end_attempt(direction, admitted.is_some(), admitted.is_none());
+            (admitted, lane.is_some() && admitted.is_none(), passed)
         };
-        let Some(lane) = lane else { return Attempt { asked: true, passed, batch: None } };
+        let Some(lane) = admitted else {
+            return Attempt { asked: true, passed, waits_for_window, ..Attempt::default() };
+        };
         let Pending { request, ticket } = combiner.backlog.remove(0);
         let Request::Group(ops) = request else { return Attempt::default() };
-        Attempt { asked: true, passed, batch: Some(Batch::group(self, lane, ops, &ticket, bytes)) }
+        let batch = Batch::group(self, lane, ops, &ticket, bytes);
+        Attempt { asked: true, passed, batch: Some(batch), ..Attempt::default() }
     }
 
     /// Reserves room on a lane and in the admission window for the first work requests of a plan.
-    /// Returns their number, and true if the turn has passed to the other direction.
     #[inline]
-    fn admit(&self, direction: usize, lane: usize, combiner: &mut Combiner, small: bool) -> (usize, bool) {
+    fn admit(&self, direction: usize, lane: usize, combiner: &mut Combiner, small: bool) -> Admitted {
         let lane = &self.lanes[lane];
         // The rest of a long run goes to the next lanes.
         let most = if self.lanes.len() > 1 { self.limits.max_merge } else { u64::MAX };
@@ -316,9 +341,7 @@ impl Runtime {
             }
             admitted += 1;
         }
-        if waits {
-            self.stats.window_waits.inc();
-        }
+        let waits_for_window = waits;
         // Another thread may have taken the places since the choice of the lane.
         waits |= room == 0;
         if admitted > 0 {
@@ -326,13 +349,18 @@ impl Runtime {
         }
         lane.reserve(admitted);
         combiner.waits = waits;
-        (admitted, turns.end_attempt(direction, admitted > 0, waits))
+        Admitted {
+            count: admitted,
+            waits_for_window,
+            passed: turns.end_attempt(direction, admitted > 0, waits),
+        }
     }
 
     /// Takes singles off the head of the backlog, as far as window, lanes and writes in flight
     /// allow.
     fn take_singles(&self, direction: usize, combiner: &mut Combiner) -> Attempt {
         let write = direction == WRITE;
+        let mut waits_for_overlap = false;
         combiner.items.clear();
         let small = combiner.backlog.iter().all(|pending| match &pending.request {
             Request::Single { loan, .. } => loan.len() as u64 <= SMALL,
@@ -341,7 +369,7 @@ impl Runtime {
         let Some(lane) = self.lane_with_room(1, small) else {
             combiner.waits = true;
             let passed = self.gate.lock().end_attempt(direction, false, true);
-            return Attempt { asked: true, passed, batch: None };
+            return Attempt { asked: true, passed, ..Attempt::default() };
         };
         // More requests cannot be posted now. The rest is planned in a later round.
         let most = self.lanes[lane].room().max(1).saturating_mul(self.limits.max_sge.max(1) as usize);
@@ -352,7 +380,7 @@ impl Runtime {
                 let len = loan.len() as u64;
                 if write && writes.overlaps(*remote, len) {
                     // Later writes may not overtake this one: they might overlap it.
-                    self.stats.overlap_waits.inc();
+                    waits_for_overlap = true;
                     break;
                 }
                 combiner.items.push(Item {
@@ -364,15 +392,15 @@ impl Runtime {
             }
         }
         if combiner.items.is_empty() {
-            return Attempt::default();
+            return Attempt { waits_for_overlap, ..Attempt::default() };
         }
         let max_merge = self.limits.max_merge.min(self.admission.max_merge());
         crate::batch::plan(&combiner.items, &PlanLimits { max_merge, ..self.limits }, &mut combiner.plan);
         // Requests with lower addresses may keep coming.
         combiner.plan.oldest_first();
-        let (admitted, passed) = self.admit(direction, lane, combiner, small);
-        let batch = (admitted > 0).then(|| self.take_planned(lane, write, admitted, combiner));
-        Attempt { asked: true, passed, batch }
+        let Admitted { count, waits_for_window, passed } = self.admit(direction, lane, combiner, small);
+        let batch = (count > 0).then(|| self.take_planned(lane, write, count, combiner));
+        Attempt { asked: true, passed, waits_for_window, waits_for_overlap, batch }
     }
 
     /// Takes the requests of the first `admitted` work requests of the plan off the backlog.

@@ -11,7 +11,7 @@
 //! # Concurrency
 //! Called from any thread. No locks.
 
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The state of the requests that were left in the merge queues of both directions.
 #[derive(Debug, Default)]
@@ -31,18 +31,15 @@ impl Gathering {
     /// true. Otherwise a thread has to [tick](Self::start_ticking), or the caller has to
     /// [take](Self::take) and flush the requests.
     pub(crate) fn leave(&self, direction: usize, is_polled: impl FnOnce() -> bool) -> bool {
-        // A swap, because the model checker orders plain stores of two threads in any way. The
-        // instruction is the same.
         self.left[direction].swap(true, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
         is_polled()
     }
 
     /// Returns true if requests of a direction were left. The caller has to flush the direction.
     pub(crate) fn take(&self, direction: usize) -> bool {
         // The load comes first, because threads that poll ask often.
-        let taken = self.left[direction].load(Ordering::Relaxed)
-            && self.left[direction].swap(false, Ordering::SeqCst);
+        let taken =
+            self.left[direction].load(Ordering::SeqCst) && self.left[direction].swap(false, Ordering::SeqCst);
         if taken {
             self.taken[direction].fetch_add(1, Ordering::Relaxed);
         }
@@ -84,9 +81,7 @@ impl Gathering {
 
     /// Declares that no thread ticks. The caller has to take and flush what was left.
     pub(crate) fn stop_ticking(&self) {
-        // A swap, as in `leave`.
         self.ticking.swap(false, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
     }
 }
 

@@ -106,11 +106,24 @@ impl<T, C> CombinerGuard<'_, T, C> {
         place(self.state()).append(&mut queue.arrived.lock());
     }
 
-    /// Sets whether requests have to be kept. Set to true before the check for the missing
-    /// resource.
-    pub(crate) fn set_stalled(&mut self, stalled: bool) {
-        self.queue.stalled.store(stalled, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+    /// Notes that requests have to be kept. Returns true if that is new: the caller has to check for
+    /// the missing resource once more.
+    pub(crate) fn begin_stall(&mut self) -> bool {
+        // Only the combiner writes it.
+        let begins = !self.queue.stalled.load(Ordering::Relaxed);
+        if begins {
+            self.queue.stalled.store(true, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+        }
+        begins
+    }
+
+    /// Notes that no request is kept.
+    pub(crate) fn end_stall(&mut self) {
+        // A thread that still sees the stall combines without need.
+        if self.queue.stalled.load(Ordering::Relaxed) {
+            self.queue.stalled.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Runs `f` while other threads may combine.

@@ -21,7 +21,7 @@ use crate::{
     stats::Stats,
     sync::{
         Mutex, TryMutex, TryMutexGuard,
-        atomic::{AtomicBool, Ordering, fence},
+        atomic::{AtomicBool, Ordering},
         now, park_timeout, spin_loop, yield_now,
     },
     verbs::{CompletionQueue, VerbsError, WorkCompletion},
@@ -164,9 +164,8 @@ impl CqWaiters {
 
     /// Ends the state in which this thread polls.
     fn stop_polling(&self, dispatch: &dyn Fn(&[WorkCompletion])) {
-        self.polled.store(false, Ordering::SeqCst);
         // A thread that saw the flag set has left work to this thread, which finds it now.
-        fence(Ordering::SeqCst);
+        self.polled.swap(false, Ordering::SeqCst);
         dispatch(&[]);
     }
 

@@ -33,7 +33,7 @@ impl Session {
     fn begin_write<B: SendBuf>(&self, remote: RemoteAddr, data: B, waited_by: WaitedBy) -> Transfer<B> {
         let (len, max) = (data.bytes().len(), self.max_part());
         if let Err(e) = wraps(remote, len) {
-            return Transfer::finished(Err(e), data);
+            return Transfer::failed(e, Some(data));
         }
         // In a callback, inline execution could recurse: each callback could start the next
         // request.
@@ -41,7 +41,10 @@ impl Session {
             && let Some(result) =
                 self.shared.runtime.carry_out(&mut DirectOp::Write { remote, data: data.bytes() })
         {
-            return Transfer::finished(result, data);
+            return match result {
+                Ok(()) => Transfer::done(data),
+                Err(e) => Transfer::failed(e, Some(data)),
+            };
         }
         let count = len.div_ceil(max).max(1);
         let (ticket, loans) = self.shared.runtime.take_idle(count, self.timeout);
@@ -61,13 +64,16 @@ impl Session {
     fn begin_read<B: RecvBuf>(&self, remote: RemoteAddr, mut out: B, waited_by: WaitedBy) -> Transfer<B> {
         let (len, max) = (out.bytes().len(), self.max_part());
         if let Err(e) = wraps(remote, len) {
-            return Transfer::finished(Err(e), out);
+            return Transfer::failed(e, Some(out));
         }
         if !in_callback()
             && let Some(result) =
                 self.shared.runtime.carry_out(&mut DirectOp::Read { remote, out: out.bytes_mut() })
         {
-            return Transfer::finished(result, out);
+            return match result {
+                Ok(()) => Transfer::done(out),
+                Err(e) => Transfer::failed(e, Some(out)),
+            };
         }
         let count = len.div_ceil(max).max(1);
         let (ticket, loans) = self.shared.runtime.take_idle(count, self.timeout);

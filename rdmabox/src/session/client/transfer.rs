@@ -19,7 +19,7 @@ pub(super) use self::pending::{UnderWay, sealed::Waits};
 use super::checks::NO_WAIT_IN_A_CALLBACK;
 use crate::{
     error::{Failed, RequestError},
-    runtime::{Runtime, Started, in_callback},
+    runtime::{Ended, Runtime, Started, in_callback},
 };
 
 /// A started READ or WRITE ([`Session::start_read`](crate::Session::start_read),
@@ -70,10 +70,17 @@ use crate::{
 /// ```
 #[must_use = "the buffer comes back with the outcome"]
 pub struct Transfer<B: Send + 'static> {
-    /// `None` after the outcome was returned.
-    started: Option<Started<B>>,
-    /// Outcome of a transfer that finished or was refused when it was started.
-    over: Option<Result<B, Failed<B>>>,
+    state: State<B>,
+}
+
+enum State<B> {
+    UnderWay(Started<B>),
+    /// It finished when it was started.
+    Done(B),
+    /// It failed when it was started.
+    Failed(Failed<B>),
+    /// The outcome was returned.
+    Over,
 }
 
 // The buffer is never pinned: requests use the memory that it points to.
@@ -81,22 +88,30 @@ impl<B: Send + 'static> Unpin for Transfer<B> {}
 
 impl<B: Send + 'static> Transfer<B> {
     pub(crate) fn new(started: Started<B>) -> Transfer<B> {
-        Transfer { started: Some(started), over: None }
+        Transfer { state: State::UnderWay(started) }
     }
 
-    pub(crate) fn finished(result: Result<(), RequestError>, buf: B) -> Transfer<B> {
-        Transfer { started: None, over: Some(with_buffer(result, buf)) }
+    /// Returns a transfer that finished when it was started.
+    #[inline]
+    pub(crate) fn done(buf: B) -> Transfer<B> {
+        Transfer { state: State::Done(buf) }
     }
 
-    /// Returns a transfer that had no buffer when it failed.
-    pub(crate) fn failed(error: RequestError) -> Transfer<B> {
-        Transfer { started: None, over: Some(Err(Failed { error, buffer: None })) }
+    /// Returns a transfer that failed when it was started. Out of line: otherwise the compiler
+    /// shares its stores with [`done`](Self::done), which then moves an error that is none.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn failed(error: RequestError, buffer: Option<B>) -> Transfer<B> {
+        Transfer { state: State::Failed(Failed { error, buffer }) }
     }
 
     /// Returns true if [`wait`](Self::wait) would not block. This call makes no progress itself.
     /// Over TCP only a thread that waits, for this or another request, finds completions.
     pub fn is_done(&self) -> bool {
-        self.started.as_ref().is_none_or(Started::is_done)
+        match &self.state {
+            State::UnderWay(started) => started.is_done(),
+            State::Done(_) | State::Failed(_) | State::Over => true,
+        }
     }
 
     /// Blocks until the transfer is done, at most for the operation timeout from now on. Returns
@@ -114,14 +129,11 @@ impl<B: Send + 'static> Transfer<B> {
     /// # Panics
     /// If the outcome was returned before, by [`wait_timeout`](Self::wait_timeout) or to a task.
     pub fn wait(mut self) -> Result<B, Failed<B>> {
-        if let Some(over) = self.over.take() {
-            return over;
-        }
         if in_callback() && !self.is_done() {
             let error = RequestError::Invalid(NO_WAIT_IN_A_CALLBACK.into());
             return Err(Failed { error, buffer: None });
         }
-        outcome(self.started.take().map(Started::wait))
+        self.take().outcome(Started::wait)
     }
 
     /// Blocks until the transfer is done, at most for `limit`. Returns `None` if the transfer is
@@ -137,20 +149,23 @@ impl<B: Send + 'static> Transfer<B> {
     /// # Panics
     /// If the outcome was returned before, by this method or to a task.
     pub fn wait_timeout(&mut self, limit: Duration) -> Option<Result<B, Failed<B>>> {
-        if let Some(over) = self.over.take() {
-            return Some(over);
-        }
         if in_callback() && !self.is_done() {
             return None;
         }
-        match self.started.take().map(|started| started.wait_timeout(limit)) {
-            Some(Err(under_way)) => {
-                self.started = Some(under_way);
-                None
-            }
-            Some(Ok(ended)) => Some(outcome(Some(ended))),
-            None => Some(outcome(None)),
+        match self.take() {
+            State::UnderWay(started) => match started.wait_timeout(limit) {
+                Ok(ended) => Some(outcome(ended)),
+                Err(under_way) => {
+                    self.state = State::UnderWay(under_way);
+                    None
+                }
+            },
+            over => Some(over.outcome(Started::finish)),
         }
+    }
+
+    fn take(&mut self) -> State<B> {
+        std::mem::replace(&mut self.state, State::Over)
     }
 }
 
@@ -161,31 +176,34 @@ impl<B: Send + 'static> Transfer<B> {
         runtime: &Runtime,
         done: impl FnOnce(Result<B, Failed<B>>) + Send + 'static,
     ) {
-        if let Some(over) = self.over.take() {
-            return runtime.call_back(|| done(over));
-        }
-        if let Some(started) = self.started.take() {
-            started.then(move |result, buf| done(outcome(Some((result, buf)))));
+        match self.take() {
+            State::UnderWay(started) => started.then(move |result, buf| done(outcome((result, buf)))),
+            over => runtime.call_back(|| done(over.outcome(Started::finish))),
         }
     }
 }
 
-fn with_buffer<B>(result: Result<(), RequestError>, buf: B) -> Result<B, Failed<B>> {
-    match result {
-        Ok(()) => Ok(buf),
-        Err(error) => Err(Failed::new(error, buf)),
+impl<B> State<B> {
+    /// Returns the outcome. `end` ends a transfer that is under way.
+    ///
+    /// # Panics
+    /// If the outcome was returned before.
+    #[inline]
+    fn outcome(self, end: impl FnOnce(Started<B>) -> Ended<B>) -> Result<B, Failed<B>> {
+        match self {
+            State::UnderWay(started) => outcome(end(started)),
+            State::Done(buf) => Ok(buf),
+            State::Failed(failed) => Err(failed),
+            State::Over => panic!("the outcome of a transfer is given once"),
+        }
     }
 }
 
-/// Returns the outcome of a transfer that has ended.
-///
-/// # Panics
-/// If there is none, because it was returned before.
-fn outcome<B>(ended: Option<(Result<(), RequestError>, Option<B>)>) -> Result<B, Failed<B>> {
-    match ended {
-        Some((Ok(()), Some(buf))) => Ok(buf),
-        Some((Err(error), buffer)) => Err(Failed { error, buffer }),
-        _ => panic!("the outcome of a transfer is given once"),
+fn outcome<B>((result, buffer): Ended<B>) -> Result<B, Failed<B>> {
+    match (result, buffer) {
+        (Ok(()), Some(buf)) => Ok(buf),
+        (Err(error), buffer) => Err(Failed { error, buffer }),
+        (Ok(()), None) => panic!("a successful transfer has a buffer"),
     }
 }
 
@@ -195,19 +213,18 @@ impl<B: Send + 'static> Future for Transfer<B> {
     /// # Panics
     /// If polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Some(over) = self.over.take() {
-            return Poll::Ready(over);
-        }
-        if self.started.as_mut().is_some_and(|started| !started.poll(context.waker())) {
+        if let State::UnderWay(started) = &mut self.state
+            && !started.poll(context.waker())
+        {
             return Poll::Pending;
         }
-        Poll::Ready(outcome(self.started.take().map(Started::finish)))
+        Poll::Ready(self.take().outcome(Started::finish))
     }
 }
 
 impl<B: Send + 'static> Drop for Transfer<B> {
     fn drop(&mut self) {
-        if let Some(started) = self.started.take() {
+        if let State::UnderWay(started) = self.take() {
             if started.is_done() {
                 drop(started.finish());
             } else {

@@ -51,8 +51,7 @@ impl Session {
     fn poll(&self, polls: usize) {
         self.polls.store(true, Ordering::Relaxed);
         (0..polls).for_each(|_| self.drain());
-        self.polls.store(false, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        self.polls.swap(false, Ordering::SeqCst);
         self.drain();
     }
 

@@ -88,8 +88,8 @@ fn requests_are_taken_once_and_in_order_while_others_combine() {
     check(Some(2), || callers_push(&[1, 1, 1], combine_unlocked));
 }
 
-/// A request without room is posted when room is returned. Catches a combiner that checks for
-/// room before it sets `stalled`, and a returning thread that reads `stalled` too early.
+/// A request without room is posted when room is returned. Catches a combiner that does not check
+/// for room again after it sets `stalled`, and a returning thread that reads `stalled` too early.
 #[test]
 fn returned_room_wakes_a_stalled_combiner() {
     check(None, || {
@@ -98,12 +98,12 @@ fn returned_room_wakes_a_stalled_combiner() {
         let combine = |room: Arc<AtomicU64>| {
             move |guard: &mut CombinerGuard<'_, Request, Done>| {
                 guard.collect(|state| &mut state.backlog);
-                guard.set_stalled(true);
                 // With the ordering of the admission window's load.
-                if room.load(Ordering::Relaxed) > 0 {
+                let has_room = || room.load(Ordering::Relaxed) > 0;
+                if has_room() || guard.begin_stall() && has_room() {
                     let state = guard.state();
                     state.done.append(&mut state.backlog);
-                    guard.set_stalled(false);
+                    guard.end_stall();
                 }
             }
         };

@@ -72,7 +72,7 @@ impl Session {
     /// Otherwise as for [`start_compare_swap`](Self::start_compare_swap).
     pub fn start_fetch_op(&self, remote: RemoteAddr, op: AtomicOp) -> Transfer<u64> {
         if let Err(e) = supported([op].into_iter(), self.shared.atomic_ops) {
-            return Transfer::failed(e);
+            return Transfer::failed(e, None);
         }
         self.start_word(SendOp::FetchOp { remote, op }, remote, |old| DirectOp::FetchOp { remote, op, old })
     }
@@ -85,7 +85,7 @@ impl Session {
     /// As for [`load_u64`](Self::load_u64), without a buffer. A retry is safe.
     pub fn start_load_u64(&self, remote: RemoteAddr) -> Transfer<u64> {
         if let Err(e) = aligned(remote) {
-            return Transfer::failed(e);
+            return Transfer::failed(e, None);
         }
         self.start_word(SendOp::Read { remote }, remote, |word| DirectOp::Read {
             remote,
@@ -145,7 +145,7 @@ impl Session {
         direct: impl FnOnce(&mut u64) -> DirectOp<'_>,
     ) -> Transfer<u64> {
         if let Err(e) = wraps(remote, size_of::<u64>()) {
-            return Transfer::failed(e);
+            return Transfer::failed(e, None);
         }
         let mut old = 0;
         // In a callback, inline execution could recurse: each callback could start the next
@@ -154,8 +154,8 @@ impl Session {
             && let Some(result) = self.shared.runtime.carry_out(&mut direct(&mut old))
         {
             return match result {
-                Ok(()) => Transfer::finished(Ok(()), old),
-                Err(e) => Transfer::failed(e),
+                Ok(()) => Transfer::done(old),
+                Err(e) => Transfer::failed(e, None),
             };
         }
         let (ticket, loans) = self.shared.runtime.take_idle(1, self.timeout);

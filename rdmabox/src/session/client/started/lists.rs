@@ -50,7 +50,7 @@ impl Session {
         let fits = list_fits(ops.iter().map(OwnedOp::range), self.shared.runtime.max_message());
         let atomics = ops.iter().filter_map(OwnedOp::atomic_op);
         if let Err(e) = fits.and_then(|()| supported(atomics, self.shared.atomic_ops)) {
-            return Transfer::finished(Err(e), ops);
+            return Transfer::failed(e, Some(ops));
         }
         // In a callback, inline execution could recurse: each callback could start the next list.
         let over = match in_callback() {
@@ -59,7 +59,8 @@ impl Session {
         };
         let over = match over {
             Ok(over) if over < ops.len() => over,
-            other => return Transfer::finished(other.map(drop), ops),
+            Ok(_) => return Transfer::done(ops),
+            Err(e) => return Transfer::failed(e, Some(ops)),
         };
         let (ticket, loans) = self.shared.runtime.take_idle(ops.len() - over, self.timeout);
         let mut lent = Lent::new(ops, loans);

@@ -5,7 +5,7 @@
 
 use std::{fmt, time::Duration};
 
-use super::Transfer;
+use super::{State, Transfer};
 use crate::runtime::{Waitable, deadline_of, in_callback, wait_many};
 
 /// Something that is under way: a [`Transfer`] or a [`PendingCall`](crate::PendingCall).
@@ -44,7 +44,10 @@ impl<B: Send + 'static> Pending for Transfer<B> {
 
 impl<B: Send + 'static> sealed::Waits for Transfer<B> {
     fn under_way(&mut self) -> UnderWay<'_> {
-        UnderWay(self.started.as_mut().map(|started| started as &mut dyn Waitable))
+        UnderWay(match &mut self.state {
+            State::UnderWay(started) => Some(started),
+            State::Done(_) | State::Failed(_) | State::Over => None,
+        })
     }
 }
 
