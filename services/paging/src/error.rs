@@ -81,6 +81,11 @@ pub enum PagerEvent {
         /// The budget, in pages.
         budget: u64,
     },
+    /// All pages have as many copies again as before the loss of a server.
+    Repaired {
+        /// Chunks of 1 MiB that got a copy.
+        chunks: u64,
+    },
     /// The kernel refused to map or protect a page.
     PageFailed {
         /// Address of the page. A load or store on the page raises SIGBUS.
@@ -102,6 +107,12 @@ impl fmt::Display for PagerEvent {
                 f,
                 "no memory server has room: {resident} pages are in local memory, of a budget of {budget}"
             ),
+            PagerEvent::Repaired { chunks } => {
+                write!(
+                    f,
+                    "all pages have their copies again: {chunks} MiB were copied to other memory servers"
+                )
+            }
             PagerEvent::PageFailed { address, error } => {
                 write!(f, "the page at {address:#x} is lost: {error}")
             }

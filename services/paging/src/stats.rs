@@ -74,6 +74,8 @@ counters! {
     servers_lost,
     /// Pages whose bytes are lost.
     pages_lost,
+    /// Chunks that got a copy at another server after a loss.
+    repaired_chunks,
     /// Pages in local memory now.
     resident,
     /// The largest value of `resident`.

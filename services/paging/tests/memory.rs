@@ -2,11 +2,16 @@
 
 mod support;
 
-use std::thread;
+use std::{
+    fs::File,
+    io::{Read, Seek, SeekFrom},
+    thread,
+};
 
 use rdmabox::{Key, Secret};
 use rfs_paging::{
-    Lender, LenderError, LenderOptions, PagerEvent, PagerOptions, PagingError, RemotePager, lender_status,
+    Lender, LenderError, LenderOptions, PagedMemory, PagerEvent, PagerOptions, PagingError, RemotePager,
+    lender_status,
 };
 use support::{Lenders, MIB, PAGE, PROVIDERS, Provider, check, fill, options, pager, session, wait_for};
 
@@ -29,11 +34,28 @@ fn memory_larger_than_the_budget_keeps_its_bytes() {
         assert!(stats.pages_written >= 936 * 3, "{stats:?}");
         assert_eq!(stats.bytes_written, stats.pages_written * PAGE as u64);
         assert_eq!(stats.chunks, 4);
+        // Write-outs may still be under way.
+        wait_for("the same count here and in the kernel", || {
+            let present = present_pages(&mut memory);
+            assert!(present <= 64, "{present} pages are present");
+            present == pager.stats().resident
+        });
         drop(memory);
         assert_eq!(pager.stats().chunks, 0);
         assert_eq!(pager.stats().resident, 0);
         wait_for("the chunks of the lender", || lenders.lenders[0].status().free_chunks == 32);
     }
+}
+
+/// Returns the number of pages that the kernel has for the memory.
+fn present_pages(memory: &mut PagedMemory) -> u64 {
+    let pages = memory.len().div_ceil(PAGE);
+    let mut map = File::open("/proc/self/pagemap").expect("procfs");
+    map.seek(SeekFrom::Start((memory.as_mut_ptr() as usize / PAGE * 8) as u64)).expect("no error");
+    let mut entries = vec![0; pages * 8];
+    map.read_exact(&mut entries).expect("no error");
+    // Bit 63: present.
+    entries.chunks_exact(8).filter(|entry| entry[7] & 0x80 != 0).count() as u64
 }
 
 #[test]

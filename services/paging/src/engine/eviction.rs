@@ -196,7 +196,7 @@ impl Engine {
             if !region.replicas(at.page).is_empty() {
                 return true;
             }
-            match self.servers.place() {
+            match self.servers.place(self.servers.wanted(), &[]) {
                 Placement::Placed(replicas) => {
                     region.place(at.page, replicas);
                     self.no_room = false;

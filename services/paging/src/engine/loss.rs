@@ -34,6 +34,7 @@ impl Engine {
             lost_pages,
             servers_left: self.servers.live(),
         });
+        self.begin_repair();
     }
 
     /// Gives up a page that the kernel does not take.

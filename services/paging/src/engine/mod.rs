@@ -14,6 +14,7 @@ mod eviction;
 mod faults;
 mod loading;
 mod loss;
+mod repair;
 
 use std::{
     collections::BTreeMap,
@@ -27,7 +28,10 @@ pub(crate) use events::Events;
 use rustix::event::{PollFd, PollFlags, poll};
 use slab::Slab;
 
-use self::eviction::{Completion, WriteOut};
+use self::{
+    eviction::{Completion, WriteOut},
+    repair::Repair,
+};
 use crate::{
     kernel::uffd::Uffd,
     lender::protocol::LentChunk,
@@ -68,6 +72,8 @@ struct Engine {
     writes: Slab<WriteOut>,
     completions: (mpsc::Sender<Completion>, mpsc::Receiver<Completion>),
     wake: Arc<Wake>,
+    /// Copies to make after a loss.
+    repair: Option<Repair>,
     /// A lack of room has been reported, and has not ended since.
     no_room: bool,
 }
@@ -88,6 +94,7 @@ pub(crate) fn start(parts: Parts) -> io::Result<Arc<Handle>> {
         writes: Slab::new(),
         completions: mpsc::channel(),
         wake: Arc::clone(&wake),
+        repair: None,
         no_room: false,
     };
     thread::Builder::new().name("rfs-paging".into()).spawn(move || {
@@ -106,7 +113,7 @@ impl Engine {
     fn run(&mut self, commands: &mpsc::Receiver<Command>) -> io::Result<()> {
         loop {
             let mut fds = [PollFd::new(&self.uffd, PollFlags::IN), PollFd::new(&*self.wake, PollFlags::IN)];
-            match poll(&mut fds, None) {
+            match poll(&mut fds, self.repair_timeout().as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -123,6 +130,7 @@ impl Engine {
             if faults {
                 self.serve_faults()?;
             }
+            self.continue_repair(!faults);
             self.settle();
         }
     }

@@ -58,6 +58,23 @@ impl<M: Copy> ChunkMap<M> {
         *chunk = Some(Chunk { replicas, used: 0 });
     }
 
+    /// Adds a copy to the chunk of a page.
+    pub(crate) fn add_replica(&mut self, page: usize, replica: Replica<M>) {
+        if let Some(chunk) = &mut self.chunks[page / CHUNK_PAGES] {
+            chunk.replicas.push(replica);
+        }
+    }
+
+    /// Returns the first page of the first chunk at or after `page` that has a place, but fewer
+    /// than `wanted` copies.
+    pub(crate) fn next_bare(&self, page: usize, wanted: usize) -> Option<usize> {
+        let from = page / CHUNK_PAGES;
+        let is_bare =
+            |chunk: &Option<Chunk<M>>| chunk.as_ref().is_some_and(|chunk| chunk.replicas.len() < wanted);
+        let found = self.chunks.get(from..)?.iter().position(is_bare)?;
+        Some((from + found) * CHUNK_PAGES)
+    }
+
     /// Notes that a page needs its slot.
     pub(crate) fn take_slot(&mut self, page: usize) {
         if let Some(chunk) = &mut self.chunks[page / CHUNK_PAGES] {
@@ -130,6 +147,11 @@ mod tests {
         map.place(999, smallvec![replica(1, 2)]);
         assert_eq!(map.remove_server(1), [768]);
         assert_eq!(map.replicas(0), [replica(0, 1)]);
+        assert_eq!((map.next_bare(0, 2), map.next_bare(256, 2), map.next_bare(0, 1)), (Some(0), None, None));
+        assert_eq!(map.next_bare(5000, 2), None);
+        map.add_replica(0, replica(2, 5));
+        assert_eq!(map.next_bare(0, 2), None);
+        assert_eq!(map.remove_server(2), [0_usize; 0]);
         assert_eq!(map.remove_server(1), [0_usize; 0]);
         assert_eq!(map.remove_server(0), [0]);
         assert!(map.clear().is_empty());

@@ -96,6 +96,11 @@ impl Page {
         self.has(LOST)
     }
 
+    /// Returns true if servers have a copy, current or not.
+    pub(crate) fn is_stored(self) -> bool {
+        self.has(STORED)
+    }
+
     /// Returns true if a lender's chunk must keep the page's slot.
     pub(crate) fn uses_slot(self) -> bool {
         self.has(STORED) || self.has(WRITING)

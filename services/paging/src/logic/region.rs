@@ -98,6 +98,16 @@ impl<M: Copy> Region<M> {
         }
     }
 
+    /// Adds a copy to the chunk of a page.
+    pub(crate) fn add_replica(&mut self, page: usize, replica: Replica<M>) {
+        self.chunks.add_replica(page, replica);
+    }
+
+    /// Returns the first page of the first chunk at or after `page` that lacks copies.
+    pub(crate) fn next_bare(&self, page: usize, wanted: usize) -> Option<usize> {
+        self.chunks.next_bare(page, wanted)
+    }
+
     /// Takes the copies of chunks that no page needs any more.
     pub(crate) fn take_unused(&mut self) -> Vec<Replica<M>> {
         std::mem::take(&mut self.unused)

@@ -140,14 +140,18 @@ impl Servers {
         }
     }
 
-    /// Gets a chunk at each of the servers that a chunk needs: those with the fewest chunks.
-    ///
-    /// With fewer live servers than copies, all live servers get one.
-    pub(crate) fn place(&mut self) -> Placement {
-        let wanted = self.copies.min(self.live());
+    /// Number of copies that a page can have now: with fewer live servers than copies, one at each.
+    pub(crate) fn wanted(&self) -> usize {
+        self.copies.min(self.live())
+    }
+
+    /// Gets a chunk at each of `wanted` servers that are not among `holders`: those with the fewest
+    /// chunks.
+    pub(crate) fn place(&mut self, wanted: usize, holders: &[usize]) -> Placement {
         let now = Instant::now();
         let mut candidates: Vec<usize> = (0..self.servers.len())
             .filter(|index| !self.servers[*index].is_lost && !self.servers[*index].is_full(now))
+            .filter(|index| !holders.contains(index))
             .collect();
         candidates.sort_by_key(|index| self.servers[*index].chunks);
         let mut placed = Replicas::new();

@@ -4,6 +4,7 @@
 
 use std::{
     io::{BufRead, BufReader},
+    os::unix::process::CommandExt,
     process::{Child, Command, Stdio},
     sync::Arc,
 };
@@ -76,7 +77,16 @@ pub struct ChildLender {
 
 impl ChildLender {
     pub fn start(address: &Address, memory: u64) -> ChildLender {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_rfs-paging"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rfs-paging"));
+        // SAFETY: `prctl` may be called between fork and exec.
+        unsafe {
+            // A test that a signal ends leaves no lender behind.
+            command.pre_exec(|| {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                Ok(())
+            });
+        }
+        let mut child = command
             .args([
                 "lend",
                 "--memory",
