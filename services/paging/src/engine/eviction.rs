@@ -11,7 +11,7 @@
 use rdmabox::{Buffer, Failed, RemoteAddr, RequestError};
 use smallvec::SmallVec;
 
-use super::Engine;
+use super::{Engine, MAX_WRITES};
 use crate::{
     error::PagerEvent,
     kernel::memory,
@@ -60,7 +60,8 @@ impl Engine {
     pub(super) fn reserve(&mut self, pages: usize) {
         self.reap();
         let batch = self.batch();
-        if self.resident() - self.writes.len() + pages + batch > self.budget {
+        let has_room = self.resident() - self.writes.len() + pages + batch <= self.budget;
+        if !has_room && self.writes.len() < MAX_WRITES {
             self.evict(batch.max(pages));
         }
         while self.resident() + pages > self.budget {

@@ -8,7 +8,7 @@
 
 use std::{collections::BTreeMap, io};
 
-use super::{Engine, loading::Load};
+use super::{Engine, MAX_BATCH, loading::Load};
 use crate::{
     kernel::uffd::FaultKind,
     logic::{
@@ -42,7 +42,7 @@ impl Engine {
         }
         // All pages of a part fit into the budget at once.
         let missing: Vec<(PageId, bool)> = missing.into_iter().collect();
-        for part in missing.chunks(self.budget / 4) {
+        for part in missing.chunks((self.budget / 4).min(MAX_BATCH)) {
             self.bring(part);
         }
         Ok(())
@@ -66,7 +66,7 @@ impl Engine {
     /// Resolves faults on missing pages.
     fn bring(&mut self, missing: &[(PageId, bool)]) {
         self.reserve(missing.len());
-        let room = (self.budget / 4).saturating_sub(missing.len());
+        let room = (self.budget / 4).min(MAX_BATCH).saturating_sub(missing.len());
         let mut loads: BTreeMap<PageId, Load> = BTreeMap::new();
         for (at, store) in missing {
             let Some(region) = self.regions.get_mut(&at.region) else { continue };

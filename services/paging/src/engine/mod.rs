@@ -40,8 +40,11 @@ use crate::{
     stats::Counters,
 };
 
-/// Most pages of one batch of victims.
+/// Most pages of one batch of victims, and of reads that are under way together.
 const MAX_BATCH: usize = 64;
+/// Write-outs under way at which no further batch begins. With a batch more, and as many reads, a
+/// session has 256 buffers: that many registrations it keeps.
+const MAX_WRITES: usize = 128;
 
 /// The parts of a pager that its maker provides.
 #[derive(Debug)]

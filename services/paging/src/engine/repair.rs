@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rdmabox::{Buffer, Failed, RequestError, Transfer};
 use rustix::time::Timespec;
 
-use super::Engine;
+use super::{Engine, MAX_BATCH};
 use crate::{
     error::PagerEvent,
     lender::protocol::LentChunk,
@@ -122,7 +122,7 @@ impl Engine {
             Placement::NoRoom => return Err(Failure::NoRoom),
             Placement::Failed(server, error) => return Err(Failure::Server(server, error)),
         };
-        match self.copy(&pages, &source, &target) {
+        match pages.chunks(MAX_BATCH).try_for_each(|part| self.copy(part, &source, &target)) {
             Ok(()) => {
                 if let Some(region) = self.regions.get_mut(&at.region) {
                     region.add_replica(at.page, target);
@@ -143,14 +143,8 @@ impl Engine {
         source: &Replica<LentChunk>,
         target: &Replica<LentChunk>,
     ) -> Result<(), Failure> {
-        let mut buffers = Vec::with_capacity(pages.len());
-        for _ in pages {
-            let buffer = self.servers.take_buffer(source.server).map_err(|error| {
-                let error = RequestError::Invalid(format!("no registered buffer: {error}"));
-                Failure::Server(source.server, error)
-            })?;
-            buffers.push(buffer);
-        }
+        let buffers: Vec<Buffer> =
+            pages.iter().map(|_| self.buffer(source.server)).collect::<Result<_, _>>()?;
         let remote =
             |replica: &Replica<LentChunk>, page: usize| page_address(&replica.memory, page % CHUNK_PAGES);
         let session = self.servers.session(source.server);
@@ -163,9 +157,17 @@ impl Engine {
             let again = |buffer: &mut Buffer| session.read(remote(source, *page), buffer);
             buffers.push(self.finish(read, source.server, again)?);
         }
+        // A session registers its own buffers once, and those of another one for each request.
+        let mut copies = Vec::with_capacity(pages.len());
+        for buffer in buffers {
+            let mut copy = self.buffer(target.server)?;
+            copy.copy_from_slice(&buffer);
+            self.servers.give_buffer(source.server, buffer);
+            copies.push(copy);
+        }
         let session = self.servers.session(target.server);
         let writes: Vec<_> = session.together(|| {
-            let starts = pages.iter().zip(buffers);
+            let starts = pages.iter().zip(copies);
             starts.map(|(page, buffer)| session.start_write(remote(target, *page), buffer)).collect()
         });
         let mut buffers = Vec::with_capacity(pages.len());
@@ -173,8 +175,15 @@ impl Engine {
             let again = |buffer: &mut Buffer| session.write(remote(target, *page), buffer);
             buffers.push(self.finish(write, target.server, again)?);
         }
-        buffers.into_iter().for_each(|buffer| self.servers.give_buffer(source.server, buffer));
+        buffers.into_iter().for_each(|buffer| self.servers.give_buffer(target.server, buffer));
         Ok(())
+    }
+
+    fn buffer(&mut self, server: usize) -> Result<Buffer, Failure> {
+        self.servers.take_buffer(server).map_err(|error| {
+            let error = RequestError::Invalid(format!("no registered buffer: {error}"));
+            Failure::Server(server, error)
+        })
     }
 
     /// Waits for a request, and repeats it with `again` if it fails.
