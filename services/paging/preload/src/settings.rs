@@ -21,7 +21,7 @@ pub(crate) const READ_AHEAD: &str = "RFS_PAGING_READ_AHEAD";
 pub(crate) const MIN_SIZE: &str = "RFS_PAGING_MIN_SIZE";
 /// Path of a file with the key for the servers.
 pub(crate) const KEY: &str = "RFS_PAGING_KEY";
-/// `1` prints the counters when the program ends.
+/// `1` prints the counters when the program ends, but not when a child of `fork` does.
 pub(crate) const STATS: &str = "RFS_PAGING_STATS";
 
 /// The process whose memory is paged. The first process with the library sets it; `exec` keeps it.

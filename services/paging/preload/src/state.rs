@@ -195,7 +195,11 @@ pub(crate) extern "C" fn after_fork_in_child() {
     // SAFETY: as above; the child has only this thread.
     unsafe { STATE.force_unlock() };
     let mut state = STATE.lock();
-    let settings = state.settings.take();
+    let mut settings = state.settings.take();
+    if let Some(settings) = &mut settings {
+        // The parent prints its own. A shell has many children that print nothing of interest.
+        settings.prints_stats = false;
+    }
     let old = std::mem::replace(&mut *state, State { settings, ..State::new() });
     // Its threads are the parent's.
     std::mem::forget(old);
