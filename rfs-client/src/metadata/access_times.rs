@@ -15,6 +15,9 @@ use crate::{
     steps::{cache_rules::CacheRules, calls::Calls},
 };
 
+/// Longest interval in which the kernel's times of written files do not advance.
+const KERNEL_TICK_NS: i64 = 10_000_000;
+
 /// Notes the reads that change access times, and reports them to the server.
 #[derive(Debug)]
 pub struct AccessReports {
@@ -44,10 +47,14 @@ impl AccessReports {
     /// the access time.
     ///
     /// With `unseen`, the kernel may serve reads from its page cache, unseen by this client. The
-    /// open itself then counts as a read.
-    pub fn will_read(&self, attr: &Attr, unseen: bool) -> bool {
+    /// open itself then counts as a read. With `unwritten`, the kernel may also have bytes that it
+    /// has not written back, so an empty file may have something to read.
+    pub fn will_read(&self, attr: &Attr, unseen: bool, unwritten: bool) -> bool {
         let now = self.clock.now();
-        if attr.size == 0 || !self.files.counts(attr, now) {
+        // The kernel's times of a new file may lie before its access time, which is the server's.
+        let slack = if unwritten { KERNEL_TICK_NS } else { 0 };
+        let before = Attr { atime: attr.atime.saturating_sub(slack), ..*attr };
+        if attr.size == 0 && !unwritten || !self.files.counts(&before, now) {
             return false;
         }
         let Some(inode) = self.inodes.get(attr.ino) else { return false };

@@ -120,7 +120,8 @@ impl Adapter {
         let flags = OFlags::from_bits_retain(flags as u32);
         let reads = flags & OFlags::ACCMODE != OFlags::WRONLY && !flags.contains(OFlags::NOATIME);
         let unseen = how.contains(FopenFlags::FOPEN_KEEP_CACHE) && !flags.contains(OFlags::DIRECT);
-        if reads && self.client.access_times.will_read(attr, unseen) {
+        let unwritten = self.settings.writeback;
+        if reads && self.client.access_times.will_read(attr, unseen, unwritten) {
             self.drop_attributes(attr.ino);
         }
     }

@@ -47,6 +47,21 @@ fn kill(mount: &mut Mount) {
     mount.wait();
 }
 
+/// Catches a mount that takes a file for empty because the server has none of its bytes yet, and
+/// one that compares the kernel's times with the server's as if they had one clock.
+#[test]
+fn the_first_read_of_bytes_that_are_not_written_back_changes_atime() {
+    each(16, |_, mount, _| {
+        let path = mount.path("file");
+        fs::write(&path, b"one").expect("written");
+        let accessed = || fs::metadata(&path).expect("attributes").accessed().expect("atime");
+        let before = accessed();
+        thread::sleep(Duration::from_millis(20));
+        assert_eq!(fs::read(&path).expect("read"), b"one");
+        assert!(accessed() > before);
+    });
+}
+
 #[test]
 fn small_writes_leave_in_few_large_requests() {
     for over in providers() {

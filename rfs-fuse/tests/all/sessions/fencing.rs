@@ -281,7 +281,10 @@ fn held_still_over_a_restart(kill: bool) {
         let lender = lender.again(MEMORY as u64, configure);
         // The other mount has reconnected. It does not wait longer for the stopped mount than with
         // the previous server.
+        let forgets = lender.handled("forget");
         std::fs::remove_file(other.path("old")).expect("removed");
+        // Otherwise the stopped mount could open the file again when it resumes.
+        assert!(eventually(|| lender.handled("forget") > forgets), "the other mount gives the file up");
         if kill {
             assert!(eventually(|| has_ended(process)), "the server kills it to remove its mapping");
             assert!(eventually(|| lender.free_blocks() >= (OLD / 4096) as u64));
