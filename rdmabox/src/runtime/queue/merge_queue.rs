@@ -106,8 +106,8 @@ impl<T, C> CombinerGuard<'_, T, C> {
         place(self.state()).append(&mut queue.arrived.lock());
     }
 
-    /// Notes that requests have to be kept. Returns true if that is new. The caller then has to check
-    /// for the missing resource once more.
+    /// Notes that requests have to be kept. Returns true if that is new. The caller then has to
+    /// check for the missing resource once more.
     pub(crate) fn begin_stall(&mut self) -> bool {
         // Only the combiner writes it.
         let begins = !self.queue.stalled.load(Ordering::Relaxed);
