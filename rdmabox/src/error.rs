@@ -14,6 +14,39 @@ use crate::verbs::{AtomicOp, RemoteMrError, WcStatus};
 /// WRITE can be repeated if it is retryable. An atomic or a call can be repeated if in addition its
 /// outcome is known, or if a second effect does no harm.
 ///
+/// | error | `is_retryable` | `outcome_unknown` |
+/// |-|-|-|
+/// | [`Flushed`](Self::Flushed), [`Timeout`](Self::Timeout) | yes | yes |
+/// | `Completion` of `WrFlushErr`, `RetryExcErr`, `RnrRetryExcErr` | yes | yes |
+/// | `Completion` of `RemAccessErr` | no | no |
+/// | `Completion` of any other [`WcStatus`] | no | yes |
+/// | [`Disconnected`](Self::Disconnected), [`Unanswered`](Self::Unanswered), [`Cancelled`](Self::Cancelled) | no | yes |
+/// | [`Rejected`](Self::Rejected), [`Unsupported`](Self::Unsupported), [`Invalid`](Self::Invalid) | no | no |
+///
+/// A repetition after `Flushed` or `Timeout` may have to wait until a queue pair is replaced. A
+/// write or an atomic waits for that if the failed request may still change the same bytes.
+///
+/// # Repeating a WRITE that publishes
+/// A repeated WRITE stores the bytes again. That is safe if no other party changed the range since
+/// the first attempt. It is not safe for a WRITE that publishes: a worker that saw a mark may have
+/// taken the job and changed the mark. The repetition would publish the job twice. Publish such
+/// records in this way:
+///
+/// 1. Claim a place by a compare-and-swap that stores a unique value. No other party changes a
+///    claim.
+/// 2. Write the record, then publish it by a compare-and-swap from the claim to the new mark, in
+///    one list ([`Session::execute`](crate::Session::execute)).
+/// 3. After an error with an unknown outcome, add zero to the word with `fetch_add(word, 0)`. This
+///    is a fence: it waits until the failed list can no longer take effect, in any of its steps,
+///    because one list is on one queue pair.
+/// 4. If the word still holds the claim, nothing was published: repeat the list. Otherwise it was.
+///
+/// The fence needs a step of the failed list that changes the word. It is void after
+/// [`Disconnected`](Self::Disconnected), because it is a request of the same session.
+///
+/// Tickets that parties share have no such fence: a fetch-and-add with an unknown outcome may leave
+/// a ticket that no party uses. Use a compare-and-swap to a unique value there.
+///
 /// # A flushed atomic
 /// A fetch-and-add that failed with [`Flushed`](Self::Flushed) or [`Timeout`](Self::Timeout) may
 /// have been executed. A program can find that out if it knows what the word held before: give each
@@ -68,21 +101,27 @@ use crate::verbs::{AtomicOp, RemoteMrError, WcStatus};
 pub enum RequestError {
     /// The device reported an error for this request. Its queue pair is being replaced, and the
     /// session goes on. [`RemAccessErr`](WcStatus::RemAccessErr) means that the host refused the
-    /// request, which had no effect.
+    /// request, which had no effect. The error of a list names no step.
     #[error("{0}")]
     Completion(WcStatus),
     /// Another request on the same queue pair failed. It is unknown whether this request took
     /// effect. A READ or WRITE can be repeated on the same session.
     #[error("flushed: another request on the same queue pair failed")]
     Flushed,
-    /// The operation timeout expired. It is unknown whether the request took effect. The session
-    /// goes on if the peer still answers. After a call the session is closed.
+    /// The operation timeout expired. It is unknown whether the request took effect. After a call
+    /// the session is closed.
+    ///
+    /// After another request its queue pair is replaced, and the session goes on if the peer still
+    /// answers. Otherwise the session ends after
+    /// [`connect_timeout`](crate::SessionOptions::connect_timeout), at the latest. So a `Timeout`
+    /// can be [retryable](Self::is_retryable) although
+    /// [`is_connected`](crate::Session::is_connected) is false already.
     #[error("no completion within {0:?}")]
     Timeout(Duration),
     /// The session has ended: this side closed it ([`Session::close`](crate::Session::close)), a
-    /// call failed, or the peer is gone. It is unknown whether an outstanding request took effect.
-    /// A request made afterwards had no effect
-    /// ([`Session::is_connected`](crate::Session::is_connected)). Connect a new session
+    /// call failed, the peer is gone, or a queue pair could not be replaced. It is unknown whether
+    /// an outstanding request took effect. A request made afterwards had no effect, but the error
+    /// does not tell which of both it is: treat the outcome as unknown. Connect a new session
     /// ([`Session::reconnect`](crate::Session::reconnect)).
     #[error("the session has ended: this side closed it, or the peer is gone")]
     Disconnected,
@@ -113,7 +152,8 @@ pub enum RequestError {
 
 impl RequestError {
     /// Returns true if the same request can succeed when it is repeated on the same session. A
-    /// repetition is safe for READs and WRITEs. For others see
+    /// repetition is safe for a READ, and for a WRITE if no other party changed the range since
+    /// ([why](Self#repeating-a-write-that-publishes)). For others see
     /// [`outcome_unknown`](Self::outcome_unknown).
     ///
     /// After a [`Timeout`](Self::Timeout) of a call the session is closed, and a repetition fails
@@ -156,8 +196,12 @@ impl RequestError {
 
 /// Error of a started request, with the buffer of the request.
 ///
-/// It displays as its [`error`](Self::error). The `?` operator converts it to a
-/// [`RequestError`], and drops the buffer.
+/// It displays as its [`error`](Self::error). In a function that returns a [`RequestError`], the
+/// `?` operator converts it to that, and drops the buffer.
+///
+/// In a function that returns `Box<dyn Error>`, `?` boxes the whole `Failed` with its buffer. The
+/// error downcasts to `Failed<B>` then, and not to `RequestError`. `Box<dyn Error + Send + Sync>`
+/// needs a `B` that is `Sync`. `map_err(RequestError::from)` before `?` avoids both.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), rdmabox::RequestError> {
@@ -229,9 +273,16 @@ mod tests {
             // Retryable, outcome unknown.
             (RequestError::Flushed, true, true),
             (timeout, true, true),
+            (RequestError::Completion(WcStatus::WrFlushErr), true, true),
             (RequestError::Completion(WcStatus::RetryExcErr), true, true),
+            (RequestError::Completion(WcStatus::RnrRetryExcErr), true, true),
             (RequestError::Completion(WcStatus::RemAccessErr), false, false),
+            (RequestError::Completion(WcStatus::RemInvReqErr), false, true),
+            (RequestError::Completion(WcStatus::RemOpErr), false, true),
             (RequestError::Completion(WcStatus::GeneralErr), false, true),
+            (RequestError::Completion(WcStatus::LocLenErr), false, true),
+            (RequestError::Completion(WcStatus::LocProtErr), false, true),
+            (RequestError::Completion(WcStatus::LocQpOpErr), false, true),
             (RequestError::Disconnected, false, true),
             (RequestError::Unanswered, false, true),
             (RequestError::Cancelled, false, true),

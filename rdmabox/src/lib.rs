@@ -54,7 +54,8 @@
 //! - `ibverbs`: RDMA devices and Soft-RoCE. libibverbs is loaded when a program first asks for a
 //!   device, so the program also starts where the library is missing.
 //! - `bytes`: `Bytes` and `BytesMut` are buffers of started requests ([`SendBuf`], [`RecvBuf`]).
-//! - `faults`: a device that fails on purpose, to test how a program handles errors.
+//! - `faults`: a device that fails on purpose, to test how a program handles errors. A
+//!   `provider::fault::Plan`, made of `Faults`, goes to `SessionBuilder::faults`.
 //!
 //! # Threads
 //!
@@ -89,7 +90,7 @@
 //! | error | of | is a retry safe |
 //! |-|-|-|
 //! | [`RequestError`] | requests and calls | [`is_retryable`](RequestError::is_retryable) and [`outcome_unknown`](RequestError::outcome_unknown) tell |
-//! | [`Failed`] | started requests: a `RequestError` with the buffer | the same |
+//! | [`Failed`] | started requests: a `RequestError` with the buffer. `?` into a `Box<dyn Error>` keeps both | the same |
 //! | [`RemoteMrError`] | addresses of a [`RemoteMr`] | no: no request was made, and the same range fails again |
 //! | [`ConnectError`] | connecting | yes: nothing is left behind |
 //! | [`HostError`] | hosts and exports | yes, except for `StillMapped` and `DeviceStuck` |

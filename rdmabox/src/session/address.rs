@@ -21,6 +21,11 @@ use std::{fmt, path::PathBuf, str::FromStr};
 #[non_exhaustive]
 pub enum Address {
     /// A Unix socket, for peers on this host. Their memory can be mapped.
+    ///
+    /// The path has at most 107 bytes. A host makes the file with the mode that its umask leaves:
+    /// clients need the right to write to it. The host removes the file when it stops. A host that
+    /// was killed leaves it, and the next one of the same user replaces it. A live host's file is
+    /// an error.
     Unix(PathBuf),
     /// A TCP port.
     Tcp {

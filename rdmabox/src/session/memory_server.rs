@@ -26,6 +26,9 @@ const MAGIC: [u8; 8] = *b"rdmalend";
 ///
 /// All clients have the rights of the export: with [`listen`](Self::listen) to read, to write, and
 /// to execute atomics. The crate's [front page](crate) has an example.
+///
+/// A host that was restarted lends new memory, all zero. A program with several copies fills it
+/// again before it reads from it.
 #[derive(Debug)]
 pub struct MemoryServer {
     export: Export,

@@ -138,10 +138,13 @@ impl Session {
     /// # }
     /// ```
     ///
+    /// A write of no bytes succeeds at any address: the host checks nothing.
+    ///
     /// # Errors
-    /// The write may have taken effect in part; repeating it is safe. After
-    /// [`RequestError::Disconnected`] the repetition needs another session. [`RequestError`]
-    /// explains each error.
+    /// The write may have taken effect in part. Repeating it is safe if no other party changed the
+    /// range since: see [the pattern](RequestError#repeating-a-write-that-publishes) for a write
+    /// that publishes. After [`RequestError::Disconnected`] the repetition needs another session.
+    /// [`RequestError`] explains each error.
     pub fn write(&self, remote: RemoteAddr, data: &[u8]) -> Result<(), RequestError> {
         self.check([(remote, data.len())].into_iter())?;
         let direct = self.shared.runtime.carry_out(&mut DirectOp::Write { remote, data });
@@ -159,7 +162,8 @@ impl Session {
     }
 
     /// Makes several writes in one submission, so that they can merge and chain. Overlapping writes
-    /// take effect in the given order. Other writes are unordered.
+    /// take effect in the given order. Other writes are unordered: they are posted in the order of
+    /// their addresses.
     ///
     /// # Errors
     /// As for [`write`](Self::write). Returns the first error.
@@ -280,6 +284,9 @@ impl Session {
     /// later step of the list changed it. A READ may however execute after a later step has changed
     /// other bytes. A list must therefore not release a lock behind a READ that the lock protects.
     ///
+    /// No step depends on the value that another one returns. The steps behind a compare-and-swap
+    /// run also if it finds another value than `compare`.
+    ///
     /// A READ or WRITE of an aligned 8-byte word is one whole access, as in
     /// [`load_u64`](Self::load_u64). So a list can publish data:
     ///
@@ -301,9 +308,13 @@ impl Session {
     /// ```
     ///
     /// # Errors
-    /// As for [`write`](Self::write). Steps before the failed step have taken effect.
-    /// [`RequestError::Unsupported`] and [`RequestError::Invalid`] refuse the whole list, without
-    /// any effect.
+    /// As for [`write`](Self::write). [`RequestError::Unsupported`] and [`RequestError::Invalid`]
+    /// refuse the whole list, without any effect. The error names no step:
+    ///
+    /// | error | steps before the failed one | the failed step | later steps |
+    /// |-|-|-|-|
+    /// | `Completion` of `RemAccessErr`: a refusal | took effect, their outputs are filled | no effect | did not run |
+    /// | another one | unknown | unknown | unknown |
     pub fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
         refuse_in_callback()?;
         self.check_list(ops)?;

@@ -102,8 +102,9 @@ pub struct SessionOptions {
     /// At least 1. Default: 7 MiB (7,340,032).
     pub window_bytes: u64,
     /// Maximum bytes of a merged work request, at least a page of 4 KiB. Requests are not merged
-    /// beyond it. A longer request is not split. With several queue pairs it also bounds the bytes
-    /// of a list of work requests: a longer run is spread over the queue pairs. Default: 1 MiB.
+    /// beyond it: pieces of this length never merge. A longer request is not split. With several
+    /// queue pairs it also bounds the bytes of a list of work requests: a longer run is spread over
+    /// the queue pairs. Default: 1 MiB.
     pub max_merge_bytes: u64,
     /// Admission policy that replaces the fixed window of `window_bytes`. It sees every request, so
     /// it turns off [`direct`](Self::direct). Default: `None`, the fixed window.
@@ -147,15 +148,18 @@ pub struct SessionOptions {
     /// Bytes of the READ that fetches a reply, including 24 bytes of framing. A longer reply takes
     /// one more READ. 24 to 65,560. No effect with mapped memory. Default: 1024.
     pub fetch_size: usize,
-    /// Maximum duration of a request, more than zero and at most a day: of a blocking request from
-    /// its start, of a transfer from the first wait for it. After a timeout the runtime
-    /// discards the request's queue pair. The memory of the requests on it is free again, and it is
-    /// unknown whether they took effect. Default: 10 s.
+    /// Maximum duration of a request, more than zero and at most a day. It counts from the start of
+    /// a blocking request. For a transfer it counts from the call of
+    /// [`Transfer::wait`](crate::Transfer::wait), and for the waits with a limit from the first of
+    /// them. After a timeout the runtime discards the request's queue pair. The memory of the
+    /// requests on it is free again, and it is unknown whether they took effect. Default: 10 s.
     pub operation_timeout: Duration,
     /// Maximum duration of connecting, and of replacing a broken queue pair, more than zero and at
-    /// most a day. Default: 4 s.
+    /// most a day. A session whose queue pair cannot be replaced in this time ends, also if its
+    /// other queue pairs work. Default: 4 s.
     pub connect_timeout: Duration,
-    /// Faults to inject, for tests. Sessions with the same plan share its state. Default: `None`.
+    /// Faults to inject, for tests (feature `faults`). Sessions with the same plan share its state.
+    /// Default: `None`.
     #[cfg(feature = "faults")]
     pub faults: Option<Arc<crate::provider::fault::Plan>>,
 }

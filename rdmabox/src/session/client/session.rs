@@ -49,7 +49,8 @@ use crate::{
 ///
 /// A failed request breaks its queue pair. Requests posted behind it fail with
 /// [`RequestError::Flushed`](crate::RequestError::Flushed). The other queue pairs continue, and the
-/// runtime replaces the broken queue pair in the background.
+/// runtime replaces the broken queue pair in the background. If that fails for
+/// [`connect_timeout`](SessionOptions::connect_timeout), the session ends.
 ///
 /// A session can have several handles with different operation timeouts
 /// ([`with_timeout`](Self::with_timeout)). It ends when the last handle is dropped.
@@ -136,7 +137,8 @@ impl Session {
     }
 
     /// Connects a new session to the same address with the same options. This session stays as it
-    /// is, usually closed.
+    /// is, usually closed. The new session has the operation timeout of the options, also if this
+    /// is a handle with another one ([`with_timeout`](Self::with_timeout)).
     ///
     /// The host may have been restarted. Every [`RemoteAddr`] that this session used is void: the
     /// program has to ask for the addresses again, in a call of the new session. A request with an
@@ -268,7 +270,8 @@ impl Session {
 
     /// Allocates a zeroed buffer of `len` bytes, of any length, in memory of its own. The buffer is
     /// registered once, in this call. Its requests find the registration in a cache
-    /// ([`cache_hits`](StatsSnapshot::cache_hits)).
+    /// ([`cache_hits`](StatsSnapshot::cache_hits)). Over shared memory and TCP the system takes its
+    /// pages only when they are first used.
     ///
     /// The cache keeps 256 registrations, and 1 GiB of them. Beyond that it drops the registration
     /// that was used least recently, and requests with that buffer register it each time.

@@ -24,8 +24,9 @@ impl Session {
     /// Starts a write. The transfer returns the buffer with the outcome. Overlapping writes of one
     /// thread take effect in the order of their starts.
     ///
-    /// While other requests are under way, a small one may stay in the merge queue until the thread
-    /// that polls, or this thread, takes it along with its neighbours: for at most 0.4 ms.
+    /// While other requests are under way, a small one (up to 16 KiB) may stay in the merge queue
+    /// until the thread that polls, or this thread, takes it along with its neighbours: for at most
+    /// 0.4 ms.
     pub fn start_write<B: SendBuf>(&self, remote: RemoteAddr, data: B) -> Transfer<B> {
         self.begin_write(remote, data, WaitedBy::Caller)
     }
@@ -107,7 +108,9 @@ impl Session {
 
     /// Runs `start`, and posts the requests that this thread starts in it afterwards as one batch.
     /// Adjacent requests merge, and the others leave as one list, as if many threads had issued
-    /// them at once (RDMAbox, section IV-A). A blocking request in `start` is posted at once,
+    /// them at once (RDMAbox, section IV-A). READs and WRITEs are sorted by address, each for
+    /// themselves, unless they overlap. Each atomic and each ordered list has a doorbell of its
+    /// own. A blocking request in `start` is posted at once,
     /// together with all requests started before it.
     ///
     /// A wait for one of the transfers posts them as well, in `start` or on another thread. Any

@@ -107,6 +107,8 @@ impl<B: Send + 'static> Transfer<B> {
 
     /// Returns true if [`wait`](Self::wait) would not block. This call makes no progress itself.
     /// Over TCP only a thread that waits, for this or another request, finds completions.
+    ///
+    /// A transfer whose outcome was returned is done as well; a wait for it panics.
     pub fn is_done(&self) -> bool {
         match &self.state {
             State::UnderWay(started) => started.is_done(),
@@ -114,8 +116,8 @@ impl<B: Send + 'static> Transfer<B> {
         }
     }
 
-    /// Blocks until the transfer is done, at most for the operation timeout from now on. Returns
-    /// the buffer.
+    /// Blocks until the transfer is done, at most for the operation timeout from this call on, also
+    /// after a [`wait_timeout`](Self::wait_timeout). Returns the buffer.
     ///
     /// # Errors
     /// Returns the [`Failed`] transfer with its buffer. [`RequestError`] tells whether it can be
@@ -139,8 +141,9 @@ impl<B: Send + 'static> Transfer<B> {
     /// Blocks until the transfer is done, at most for `limit`. Returns `None` if the transfer is
     /// still under way. The caller can then wait again, await or drop the transfer.
     ///
-    /// The operation timeout counts from the first wait. When it has passed, the transfer fails
-    /// with [`RequestError::Timeout`], as in [`wait`](Self::wait). Inside a callback this call does
+    /// The operation timeout counts from the first wait with a limit: by this method, [`wait_any`]
+    /// or [`wait_all`]. When it has passed, such a wait fails the transfer with
+    /// [`RequestError::Timeout`], as in [`wait`](Self::wait). Inside a callback this call does
     /// not block, and a `limit` of zero does not block anywhere.
     ///
     /// # Errors

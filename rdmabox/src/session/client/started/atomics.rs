@@ -23,11 +23,13 @@ use crate::{
 impl Session {
     /// Starts a [`compare_swap`](Self::compare_swap). The transfer returns the old value.
     ///
-    /// Atomics that one thread starts on the same word take effect in the order of their starts.
+    /// Atomics that one thread starts on the same word take effect in the order of their starts. So
+    /// do an atomic and a write of one thread that overlap.
     ///
     /// # Errors
-    /// The transfer fails without a buffer. It is unknown whether the swap took place, except
-    /// after [`RequestError::Invalid`](crate::RequestError::Invalid).
+    /// The transfer fails without a buffer.
+    /// [`outcome_unknown`](crate::RequestError::outcome_unknown) tells whether the swap may have
+    /// taken place.
     ///
     /// ```
     /// # use rdmabox::{MemoryServer, Session, SessionOptions};

@@ -24,8 +24,8 @@ impl Session {
     /// and other requests may pass it.
     ///
     /// # Errors
-    /// The transfer fails with the list. Steps before the failed step have taken effect. It is
-    /// unknown whether later steps have, and what the failed steps read is undefined.
+    /// The transfer fails with the list. What is known of its steps is as for
+    /// [`execute`](Self::execute), and what the failed steps read is undefined.
     /// [`RequestError::Unsupported`](crate::RequestError::Unsupported) and
     /// [`RequestError::Invalid`](crate::RequestError::Invalid) refuse the whole list, without any
     /// effect.

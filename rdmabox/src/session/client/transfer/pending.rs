@@ -13,7 +13,8 @@ use crate::runtime::{Waitable, deadline_of, in_callback, wait_many};
 ///
 /// Only types of this crate implement it.
 pub trait Pending: sealed::Waits {
-    /// Returns true if a wait for it would not block.
+    /// Returns true if a wait for it would not block. One whose outcome was returned is done as
+    /// well; a wait for it panics.
     fn is_done(&self) -> bool;
 }
 
@@ -52,7 +53,11 @@ impl<B: Send + 'static> sealed::Waits for Transfer<B> {
 }
 
 /// Blocks until one of `pending` is done, at most for `limit`. Returns the index of the first one
-/// that is done, or `None` if there is none. The wait for that one then does not block.
+/// that is done, or `None` if there is none. The wait for that one then does not block. The others
+/// go on: the program can wait for them again, or drop them. `None` at once if `pending` is empty.
+///
+/// One whose outcome was returned before counts as done, and a wait for it panics: leave it out.
+/// Over shared memory a started request is done when it is started, so the first one is returned.
 ///
 /// The calling thread moves the data of all sessions meanwhile. In a callback this call does not
 /// block. A transfer that is overdue is ended, as in [`Transfer::wait_timeout`], and so done.
@@ -85,6 +90,8 @@ pub fn wait_any(pending: &mut [&mut dyn Pending], limit: Duration) -> Option<usi
 
 /// Blocks until all of `pending` are done, at most for `limit`. Returns true if all are done. The
 /// waits for them then do not block.
+///
+/// One whose outcome was returned before counts as done. True at once if `pending` is empty.
 ///
 /// As with [`wait_any`], the calling thread moves the data of all sessions, and overdue transfers
 /// are ended. In a callback this call does not block.
