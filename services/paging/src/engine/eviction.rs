@@ -102,7 +102,9 @@ impl Engine {
         self.drop_written(written);
     }
 
+    /// Drops pages whose write-outs ended. A loss since then makes the page the only copy.
     fn drop_written(&mut self, mut written: Vec<PageId>) {
+        written.retain(|at| self.regions.get(&at.region).is_some_and(|region| region.get(at.page).is_clean()));
         written.sort_unstable();
         self.drop_pages(&written, Page::drop_clean);
     }

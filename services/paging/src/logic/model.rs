@@ -29,6 +29,8 @@ enum Step {
     Visit,
     /// A write-out ends, with or without success.
     Written(bool),
+    /// A write-out ends with success, and the server is lost before the page is dropped.
+    WrittenThenLost,
     LoseServer,
     Discard,
 }
@@ -39,6 +41,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (0..3_u32).prop_map(Step::Store),
         8 => Just(Step::Visit),
         4 => proptest::bool::weighted(0.8).prop_map(Step::Written),
+        1 => Just(Step::WrittenThenLost),
         1 => Just(Step::LoseServer),
         1 => Just(Step::Discard),
     ]
@@ -116,19 +119,39 @@ impl World {
     }
 
     fn written(&mut self, success: bool) {
-        let Some(bytes) = self.sent.take() else { return };
+        if self.end_write(success) {
+            self.drop_written();
+        }
+    }
+
+    /// Ends a write-out. Returns true if the page is to be dropped.
+    fn end_write(&mut self, success: bool) -> bool {
+        let Some(bytes) = self.sent.take() else { return false };
         if success {
             self.remote = Some(bytes);
         }
-        if self.page.end_write(success) == Written::Drop {
+        self.page.end_write(success) == Written::Drop
+    }
+
+    /// Drops a page whose write-out ended, unless something came in between.
+    fn drop_written(&mut self) {
+        if self.page.is_clean() {
             self.leave();
         }
     }
 
+    fn written_then_lost(&mut self) {
+        let drops = self.end_write(true);
+        self.lose_server();
+        if drops {
+            self.drop_written();
+        }
+    }
+
     fn lose_server(&mut self) {
-        self.remote = None;
         // A write-out fails with its server.
         self.written(false);
+        self.remote = None;
         if self.page.lose_copies() {
             self.expected = None;
         }
@@ -151,6 +174,7 @@ proptest! {
                 Step::Store(value) => world.store(value),
                 Step::Visit => world.visit(),
                 Step::Written(success) => world.written(success),
+                Step::WrittenThenLost => world.written_then_lost(),
                 Step::LoseServer => world.lose_server(),
                 Step::Discard => world.discard(),
             }

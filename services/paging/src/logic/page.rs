@@ -111,6 +111,12 @@ impl Page {
         self.has(STORED) && !self.has(RESIDENT)
     }
 
+    /// Returns true if the page may be dropped: its copy is current, and no store came since.
+    pub(crate) fn is_clean(self) -> bool {
+        let needed = RESIDENT | PROTECTED | STORED;
+        self.0 & (needed | DIRTY | WRITING) == needed
+    }
+
     fn has(self, bit: u8) -> bool {
         self.0 & bit != 0
     }
@@ -201,7 +207,7 @@ impl Page {
 
     /// Marks a clean page absent. The stored copy remains.
     pub(crate) fn drop_clean(&mut self) {
-        debug_assert!(self.has(RESIDENT) && self.has(PROTECTED) && !self.has(DIRTY | WRITING), "{self:?}");
+        debug_assert!(self.is_clean(), "{self:?}");
         self.clear(RESIDENT | PROTECTED | REFERENCED);
     }
 
@@ -285,6 +291,21 @@ mod tests {
         assert_eq!(page.visit(), Visit::Drop);
         page.drop_clean();
         assert_eq!(page.store_fault(), StoreFault::Absent);
+    }
+
+    #[test]
+    fn a_loss_between_the_end_of_the_write_out_and_the_drop_keeps_the_page() {
+        let mut page = loaded();
+        page.store_fault();
+        page.visit();
+        page.visit();
+        page.begin_write();
+        assert!(!page.is_clean());
+        assert_eq!(page.end_write(true), Written::Drop);
+        assert!(page.is_clean());
+        assert!(!page.lose_copies());
+        assert!(!page.is_clean(), "the only copy is not dropped");
+        assert_eq!(page.missing_fault(), MissingFault::Present);
     }
 
     #[test]
