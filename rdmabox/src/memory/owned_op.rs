@@ -76,6 +76,16 @@ impl<B: RecvBuf> OwnedOp<B> {
         }
     }
 
+    /// Returns the word of an atomic.
+    pub(crate) fn word(&self) -> Option<RemoteAddr> {
+        match self {
+            OwnedOp::CompareSwap { remote, .. }
+            | OwnedOp::FetchAdd { remote, .. }
+            | OwnedOp::FetchOp { remote, .. } => Some(*remote),
+            _ => None,
+        }
+    }
+
     /// Returns the operation of an atomic that not every provider has.
     pub(crate) fn atomic_op(&self) -> Option<AtomicOp> {
         match self {

@@ -235,7 +235,7 @@ counters! {
     wakeups,
     /// Completions that ran a caller's callback.
     callbacks,
-    /// Lanes that moved to Err.
+    /// Lanes that moved to Err, also for a refused request that its caller executed (`direct`).
     lane_failures,
     /// Lanes that were reconnected after a failure.
     lane_rebuilds,

@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 
 use futures::executor::block_on;
 use rdmabox::{
-    AtomicOp, AtomicOps, Op, OwnedOp, ProviderKind, RemoteAddr, RequestError, Session, WcStatus, across,
+    AtomicOp, AtomicOps, Op, OwnedOp, ProviderKind, RemoteAddr, RequestError, Session, across,
     provider::fault::{Faults, Plan},
 };
 
@@ -158,6 +158,45 @@ fn operations_are_steps_of_ordered_lists() {
 }
 
 #[test]
+fn an_unaligned_atomic_is_refused_here_and_breaks_no_lane() {
+    on_each_that_has_them(|f| {
+        let session = f.connect();
+        let (base, swap) = (base(&session), AtomicOp::Swap(9));
+        let word = at(base, 4);
+        let is_refused = |error| match error {
+            RequestError::Invalid(why) => why.contains("multiple of 8"),
+            _ => false,
+        };
+        assert!(is_refused(session.fetch_op(word, swap).unwrap_err()));
+        assert!(is_refused(session.fetch_add(word, 1).unwrap_err()));
+        assert!(is_refused(session.compare_swap(word, 0, 1).unwrap_err()));
+        for started in [
+            session.start_fetch_op(word, swap),
+            session.start_fetch_add(word, 1),
+            session.start_compare_swap(word, 0, 1),
+        ] {
+            assert!(is_refused(started.wait().unwrap_err().error));
+        }
+        // The list has no effect at all.
+        let mut old = 0;
+        let steps = &mut [
+            Op::Write { remote: base, data: &[1; 8] },
+            Op::FetchAdd { remote: word, add: 1, old: &mut old },
+        ];
+        assert!(is_refused(session.execute(steps).unwrap_err()));
+        let steps = vec![
+            OwnedOp::Write { remote: base, data: vec![1; 8] },
+            OwnedOp::FetchAdd { remote: word, add: 1, old: 0 },
+        ];
+        let failed = session.start_execute(steps).wait().unwrap_err();
+        assert!(is_refused(failed.error) && failed.buffer.is_some_and(|steps| steps.len() == 2));
+        assert_eq!(f.memory.load_u64(0), 0);
+        let stats = session.stats();
+        assert_eq!((stats.errors, stats.lane_failures), (0, 0));
+    });
+}
+
+#[test]
 fn a_refused_operation_has_no_effect_and_the_session_goes_on() {
     on_each_that_has_them(|f| {
         let session = f.connect();
@@ -165,12 +204,6 @@ fn a_refused_operation_has_no_effect_and_the_session_goes_on() {
         let swap = AtomicOp::Swap(9);
         let wrong = RemoteAddr { rkey: base.rkey ^ 0x100, ..base };
         assert_eq!(session.fetch_op(wrong, swap), Err(REFUSED));
-        let unaligned = RequestError::Completion(WcStatus::RemInvReqErr);
-        while session.read(base, &mut [0; 8]).is_err() {}
-        assert_eq!(session.fetch_op(at(base, 4), swap), Err(unaligned.clone()));
-        while session.read(base, &mut [0; 8]).is_err() {}
-        let failed = session.start_fetch_op(at(base, 4), swap).wait().unwrap_err();
-        assert_eq!((failed.error, failed.buffer), (unaligned, None));
         while session.read(base, &mut [0; 8]).is_err() {}
         let end = RemoteAddr { addr: u64::MAX, ..base };
         assert!(matches!(session.fetch_op(end, swap), Err(RequestError::Invalid(_))));

@@ -48,7 +48,7 @@ pub(super) fn supported(mut ops: impl Iterator<Item = AtomicOp>, has: AtomicOps)
     }
 }
 
-/// Checks that the address of a word is a multiple of 8.
+/// Checks that the address of a word, of a load or an atomic, is a multiple of 8.
 pub(super) fn aligned(remote: RemoteAddr) -> Result<(), RequestError> {
     match remote.addr.is_multiple_of(8) {
         true => Ok(()),

@@ -79,6 +79,16 @@ impl Op<'_> {
         }
     }
 
+    /// Returns the word of an atomic.
+    fn word(&self) -> Option<RemoteAddr> {
+        match self {
+            Op::CompareSwap { remote, .. } | Op::FetchAdd { remote, .. } | Op::FetchOp { remote, .. } => {
+                Some(*remote)
+            }
+            _ => None,
+        }
+    }
+
     /// Returns the operation of an atomic that not every provider has.
     fn atomic_op(&self) -> Option<AtomicOp> {
         match self {
@@ -162,8 +172,8 @@ impl Session {
     }
 
     /// Makes several writes in one submission, so that they can merge and chain. Overlapping writes
-    /// take effect in the given order. Other writes are unordered: they are posted in the order of
-    /// their addresses.
+    /// take effect in the given order. Other writes are unordered: the runtime sorts them by
+    /// address.
     ///
     /// # Errors
     /// As for [`write`](Self::write). Returns the first error.
@@ -202,8 +212,9 @@ impl Session {
     /// value.
     ///
     /// # Errors
-    /// As for [`write`](Self::write). A retry is safe only if the caller can tell whether the swap
-    /// took place.
+    /// [`RequestError::Invalid`] if the address is not a multiple of 8. Otherwise as for
+    /// [`write`](Self::write). A retry is safe only if the caller can tell whether the swap took
+    /// place.
     pub fn compare_swap(&self, remote: RemoteAddr, compare: u64, swap: u64) -> Result<u64, RequestError> {
         let mut old = 0;
         self.execute(&mut [Op::CompareSwap { remote, compare, swap, old: &mut old }])?;
@@ -348,6 +359,7 @@ impl Session {
     /// Validates an ordered list.
     fn check_list(&self, ops: &[Op<'_>]) -> Result<(), RequestError> {
         list_fits(ops.iter().map(Op::range), self.shared.runtime.max_message())?;
+        ops.iter().filter_map(Op::word).try_for_each(aligned)?;
         supported(ops.iter().filter_map(Op::atomic_op), self.shared.atomic_ops)
     }
 

@@ -29,7 +29,8 @@ impl Session {
     /// # Errors
     /// The transfer fails without a buffer.
     /// [`outcome_unknown`](crate::RequestError::outcome_unknown) tells whether the swap may have
-    /// taken place.
+    /// taken place. [`RequestError::Invalid`](crate::RequestError::Invalid) if the address is not a
+    /// multiple of 8.
     ///
     /// ```
     /// # use rdmabox::{MemoryServer, Session, SessionOptions};
@@ -86,9 +87,6 @@ impl Session {
     /// # Errors
     /// As for [`load_u64`](Self::load_u64), without a buffer. A retry is safe.
     pub fn start_load_u64(&self, remote: RemoteAddr) -> Transfer<u64> {
-        if let Err(e) = aligned(remote) {
-            return Transfer::failed(e, None);
-        }
         self.start_word(SendOp::Read { remote }, remote, |word| DirectOp::Read {
             remote,
             out: word.as_mut_bytes(),
@@ -146,7 +144,7 @@ impl Session {
         remote: RemoteAddr,
         direct: impl FnOnce(&mut u64) -> DirectOp<'_>,
     ) -> Transfer<u64> {
-        if let Err(e) = wraps(remote, size_of::<u64>()) {
+        if let Err(e) = aligned(remote).and_then(|()| wraps(remote, size_of::<u64>())) {
             return Transfer::failed(e, None);
         }
         let mut old = 0;

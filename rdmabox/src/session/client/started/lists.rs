@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::super::{
-    checks::{list_fits, supported},
+    checks::{aligned, list_fits, supported},
     session::Session,
     transfer::Transfer,
 };
@@ -48,6 +48,7 @@ impl Session {
     /// ```
     pub fn start_execute<B: RecvBuf>(&self, mut ops: Vec<OwnedOp<B>>) -> Transfer<Vec<OwnedOp<B>>> {
         let fits = list_fits(ops.iter().map(OwnedOp::range), self.shared.runtime.max_message());
+        let fits = fits.and_then(|()| ops.iter().filter_map(OwnedOp::word).try_for_each(aligned));
         let atomics = ops.iter().filter_map(OwnedOp::atomic_op);
         if let Err(e) = fits.and_then(|()| supported(atomics, self.shared.atomic_ops)) {
             return Transfer::failed(e, Some(ops));
