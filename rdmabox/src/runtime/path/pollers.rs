@@ -147,8 +147,9 @@ impl Runtime {
             });
             self.flush(direction);
         }
-        // A ticket with several requests has ended after the first time.
-        overdue.iter().filter(|ticket| !ticket.is_done()).for_each(|ticket| self.abandon(ticket));
+        // A ticket with several requests has ended after the first time. Requests that have been
+        // posted since are left to `fail_overdue_lanes`: their lane may just have come back.
+        overdue.iter().filter(|ticket| !ticket.is_done()).for_each(|ticket| self.withdraw(ticket));
     }
 
     /// Makes all pollers stop.
