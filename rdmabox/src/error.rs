@@ -102,6 +102,11 @@ pub enum RequestError {
     /// The device reported an error for this request. Its queue pair is being replaced, and the
     /// session goes on. [`RemAccessErr`](WcStatus::RemAccessErr) means that the host refused the
     /// request, which had no effect. The error of a list names no step.
+    ///
+    /// Requests that were merged into one work request share its error, because the device names
+    /// no part. So this error may be due to an adjacent request of another thread that goes beyond
+    /// the exported range. Check ranges with [`RemoteMr`](crate::RemoteMr), or use
+    /// [`BatchMode::Single`](crate::BatchMode::Single) in sessions that cannot.
     #[error("{0}")]
     Completion(WcStatus),
     /// Another request on the same queue pair failed. It is unknown whether this request took
