@@ -82,7 +82,7 @@ pub unsafe extern "C" fn mmap64(
 pub unsafe extern "C" fn munmap(address: *mut c_void, len: usize) -> c_int {
     let arguments = [address as usize, len, 0];
     // SAFETY: as the caller promises.
-    unsafe { on_pieces(address, len, libc::SYS_munmap, arguments, Locked::unmap) }
+    unsafe { on_pieces(address, len, (libc::SYS_munmap, arguments), 0, Locked::unmap) }
 }
 
 /// Gives advice about memory. On paged memory `MADV_DONTNEED` forgets the bytes, and other advice
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
         _ => 0,
     };
     // SAFETY: as the caller promises.
-    unsafe { on_pieces(address, len, libc::SYS_madvise, arguments, paged) }
+    unsafe { on_pieces(address, len, (libc::SYS_madvise, arguments), 0, paged) }
 }
 
 /// Changes the protection of memory. Paged memory stays readable: the pager reads it.
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn mprotect(address: *mut c_void, len: usize, protection: 
         if outcome == 0 { 0 } else { sys::errno() }
     };
     // SAFETY: as the caller promises.
-    unsafe { on_pieces(address, len, libc::SYS_mprotect, arguments, paged) }
+    unsafe { on_pieces(address, len, (libc::SYS_mprotect, arguments), libc::ENOMEM, paged) }
 }
 
 /// Locks memory. Paged memory is not locked.
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn mlock(address: *const c_void, len: usize) -> c_int {
         0
     };
     // SAFETY: as the caller promises.
-    unsafe { on_pieces(address.cast_mut(), len, libc::SYS_mlock, arguments, paged) }
+    unsafe { on_pieces(address.cast_mut(), len, (libc::SYS_mlock, arguments), libc::ENOMEM, paged) }
 }
 
 /// Changes the length of a mapping, which may move. Growing paged memory is copied.
@@ -162,6 +162,10 @@ pub unsafe extern "C" fn mremap(
         let arguments = [old as usize, old_len, new_len, flags as usize, new as usize, 0];
         // SAFETY: as the caller promises.
         return unsafe { sys::address_call(libc::SYS_mremap, arguments) };
+    }
+    if state::lock().is_some_and(|locked| locked.has_gone(old_range.clone())) {
+        sys::fail(libc::EFAULT);
+        return libc::MAP_FAILED;
     }
     let new_range = range(old, new_len);
     if to_fixed || flags & !libc::MREMAP_MAYMOVE != 0 || old_len == 0 {
@@ -207,23 +211,24 @@ fn refuse() -> *mut c_void {
     libc::MAP_FAILED
 }
 
-/// Runs `paged` on the paged pieces of a range, and the system call on the others. The call gets
-/// its own arguments if no piece is paged.
+/// Runs `paged` on the paged pieces of a range, and the system call on other memory. Pieces that
+/// are gone end with the error number `gone`, or are passed over if it is 0. The call gets its own
+/// arguments if the range has no address of a region.
 ///
 /// # Safety
 /// As for [`sys::address_call`].
 unsafe fn on_pieces(
     address: *mut c_void,
     len: usize,
-    number: i64,
-    arguments: [usize; 3],
+    (number, arguments): (i64, [usize; 3]),
+    gone: c_int,
     paged: impl Fn(&mut Locked, usize, Range<usize>) -> c_int,
 ) -> c_int {
     let start = address as usize;
     let mut locked = if start.is_multiple_of(PAGE) { state::lock() } else { None };
     let pieces = locked.as_ref().map(|locked| locked.pieces(range(address, len))).unwrap_or_default();
     let Some(locked) =
-        locked.as_mut().filter(|_| pieces.iter().any(|piece| matches!(piece, Piece::Paged(..))))
+        locked.as_mut().filter(|_| pieces.iter().any(|piece| !matches!(piece, Piece::Other(_))))
     else {
         drop(locked);
         // SAFETY: as the caller promises.
@@ -232,6 +237,7 @@ unsafe fn on_pieces(
     for piece in pieces {
         let error = match piece {
             Piece::Paged(region, range) => paged(locked, region, range),
+            Piece::Gone(_) => gone,
             Piece::Other(range) => {
                 // SAFETY: as the caller promises, for a part of the range.
                 match unsafe { sys::call(number, [range.start, range.len(), arguments[2]]) } {

@@ -16,4 +16,4 @@ mod settings;
 mod start;
 mod state;
 mod sys;
-mod threads;
+pub mod threads;

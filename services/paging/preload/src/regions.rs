@@ -24,7 +24,10 @@ struct Region<M> {
 pub(crate) enum Piece {
     /// The range lies in the region with this first address.
     Paged(usize, Range<usize>),
-    /// The range has no paged memory.
+    /// The program has unmapped the range, which is a part of a region that has others. Its
+    /// addresses are reserved until the whole region is unmapped.
+    Gone(Range<usize>),
+    /// The range lies in no region.
     Other(Range<usize>),
 }
 
@@ -62,22 +65,34 @@ impl<M> Regions<M> {
         self.0.remove(&start).map(|region| region.memory)
     }
 
-    /// Divides a range into paged and other pieces, in ascending order.
+    /// Divides a range into pieces, in ascending order.
     pub(crate) fn pieces(&self, range: Range<usize>) -> Vec<Piece> {
         let first = self.0.range(..=range.start).next_back().map_or(range.start, |(start, _)| *start);
         let mut pieces = Vec::new();
         let mut at = range.start;
         for (start, region) in self.0.range(first..range.end.max(first)) {
+            let whole = at.max(*start)..range.end.min(region.end);
+            if whole.is_empty() {
+                continue;
+            }
+            if at < whole.start {
+                pieces.push(Piece::Other(at..whole.start));
+            }
+            at = whole.start;
             for part in &region.parts {
-                let common = part.start.max(at)..part.end.min(range.end);
+                let common = part.start.max(at)..part.end.min(whole.end);
                 if common.is_empty() {
                     continue;
                 }
                 if at < common.start {
-                    pieces.push(Piece::Other(at..common.start));
+                    pieces.push(Piece::Gone(at..common.start));
                 }
                 at = common.end;
                 pieces.push(Piece::Paged(*start, common));
+            }
+            if at < whole.end {
+                pieces.push(Piece::Gone(at..whole.end));
+                at = whole.end;
             }
         }
         if at < range.end {
@@ -86,9 +101,9 @@ impl<M> Regions<M> {
         pieces
     }
 
-    /// Returns true if a range has paged memory.
+    /// Returns true if a range has addresses of a region.
     pub(crate) fn touches(&self, range: Range<usize>) -> bool {
-        self.pieces(range).iter().any(|piece| matches!(piece, Piece::Paged(..)))
+        self.pieces(range).iter().any(|piece| !matches!(piece, Piece::Other(_)))
     }
 
     /// Unmaps a part of a region. Returns the memory if nothing is left of the region.
@@ -110,12 +125,16 @@ mod tests {
 
     use super::*;
 
-    /// Returns for each address the region that has it, as `pieces` says.
+    const GONE: usize = usize::MAX;
+
+    /// Returns for each address the region that has it, or [`GONE`], as `pieces` says.
     fn map(regions: &Regions<usize>, len: usize) -> Vec<Option<usize>> {
         let mut map = vec![None; len];
         for piece in regions.pieces(0..len) {
-            if let Piece::Paged(start, range) = piece {
-                map[range].fill(Some(start));
+            match piece {
+                Piece::Paged(start, range) => map[range].fill(Some(start)),
+                Piece::Gone(range) => map[range].fill(Some(GONE)),
+                Piece::Other(_) => {}
             }
         }
         map
@@ -129,10 +148,12 @@ mod tests {
         ) {
             let mut regions = Regions::new();
             let mut expected: Vec<Option<usize>> = vec![None; 50];
+            let mut ends = BTreeMap::new();
             for (start, len) in inserts {
                 if expected[start..start + len].iter().all(Option::is_none) {
                     regions.insert(start..start + len, start);
                     expected[start..start + len].fill(Some(start));
+                    ends.insert(start, start + len);
                 }
             }
             for (start, len) in unmaps {
@@ -140,11 +161,14 @@ mod tests {
                 for piece in regions.pieces(range.clone()) {
                     if let Piece::Paged(region, part) = piece {
                         let gone = regions.unmap(region, part.clone());
-                        expected[part].fill(None);
+                        expected[part].fill(Some(GONE));
                         prop_assert_eq!(gone.is_some(), !expected.contains(&Some(region)));
+                        if gone.is_some() {
+                            expected[region..ends[&region]].fill(None);
+                        }
                     }
                 }
-                prop_assert!(!regions.touches(range.clone()) || range.is_empty());
+                prop_assert_eq!(regions.touches(range.clone()), expected[range].iter().any(Option::is_some));
                 prop_assert_eq!(&map(&regions, 50), &expected);
             }
         }
@@ -163,10 +187,12 @@ mod tests {
             [
                 Piece::Other(90..100),
                 Piece::Paged(100, 100..150),
-                Piece::Other(150..160),
+                Piece::Gone(150..160),
                 Piece::Paged(100, 160..200),
                 Piece::Other(200..210)
             ]
         );
+        assert_eq!(regions.pieces(152..158), [Piece::Gone(152..158)]);
+        assert!(regions.touches(152..158) && !regions.touches(200..210));
     }
 }

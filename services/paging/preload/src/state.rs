@@ -6,15 +6,20 @@
 //! # Concurrency
 //! One lock guards the state. Its holder may wait for the fault thread, which never takes it. A
 //! thread takes it only after [`threads::enter`], so no thread takes it twice. `fork` holds it, so
-//! a child finds it free.
+//! a child finds it free. The lock is one of futexes: its release hands it to no waiting thread,
+//! and a child of `fork` has no waiting threads.
 
 use std::{
+    cell::Cell,
     ffi::c_int,
+    mem::ManuallyDrop,
     ops::Range,
-    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
 };
 
-use parking_lot::{Mutex, MutexGuard};
 use rfs_paging::{PagedMemory, RemotePager};
 
 use crate::{
@@ -30,6 +35,11 @@ pub(crate) const PAGE: usize = 4096;
 /// Length from which allocations are paged; the largest number while the library is idle.
 static MIN_SIZE: AtomicUsize = AtomicUsize::new(usize::MAX);
 static STATE: Mutex<State> = Mutex::new(State::new());
+
+thread_local! {
+    /// The lock while this thread is in `fork`.
+    static FORKING: Cell<Option<ManuallyDrop<MutexGuard<'static, State>>>> = const { Cell::new(None) };
+}
 
 /// Calls that paged memory does not support, and that failed or had no effect.
 static UNSUPPORTED: AtomicU64 = AtomicU64::new(0);
@@ -73,10 +83,16 @@ impl State {
     }
 }
 
+/// Takes the lock.
+fn state() -> MutexGuard<'static, State> {
+    // A panic leaves no half of a change behind.
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Configures the library.
 pub(crate) fn configure(settings: Settings) {
     MIN_SIZE.store(settings.min_size, Ordering::Relaxed);
-    STATE.lock().settings = Some(settings);
+    state().settings = Some(settings);
 }
 
 /// Returns true if an allocation of this length is paged.
@@ -92,7 +108,7 @@ pub(crate) fn count_unsupported() {
 /// Locks the state. `None` if memory of this thread must not be paged.
 pub(crate) fn lock() -> Option<Locked> {
     let inside = threads::enter()?;
-    Some(Locked { state: STATE.lock(), _inside: inside })
+    Some(Locked { state: state(), _inside: inside })
 }
 
 /// Maps paged memory. `None` if it has to come from elsewhere.
@@ -139,6 +155,11 @@ impl Locked {
         self.state.regions.touches(range)
     }
 
+    /// Returns true if the program has unmapped a part of a range in a region.
+    pub(crate) fn has_gone(&self, range: Range<usize>) -> bool {
+        self.pieces(range).iter().any(|piece| matches!(piece, Piece::Gone(_)))
+    }
+
     /// Forgets the bytes of a part of a region. Returns 0, or an error number.
     pub(crate) fn discard(&mut self, region: usize, range: Range<usize>) -> c_int {
         let Some(memory) = self.state.regions.memory(region) else { return libc::EINVAL };
@@ -181,20 +202,17 @@ pub(crate) fn print_stats() {
 
 /// Takes the lock before `fork`.
 pub(crate) extern "C" fn before_fork() {
-    std::mem::forget(STATE.lock());
+    FORKING.set(Some(ManuallyDrop::new(state())));
 }
 
 /// Releases the lock in the parent.
 pub(crate) extern "C" fn after_fork_in_parent() {
-    // SAFETY: `before_fork` took the lock on this thread, and forgot its guard.
-    unsafe { STATE.force_unlock() };
+    drop(FORKING.take().map(ManuallyDrop::into_inner));
 }
 
 /// Releases the lock in the child, which has neither the parent's pager nor its paged memory.
 pub(crate) extern "C" fn after_fork_in_child() {
-    // SAFETY: as above; the child has only this thread.
-    unsafe { STATE.force_unlock() };
-    let mut state = STATE.lock();
+    let Some(mut state) = FORKING.take().map(ManuallyDrop::into_inner) else { return };
     let mut settings = state.settings.take();
     if let Some(settings) = &mut settings {
         // The parent prints its own. A shell has many children that print nothing of interest.

@@ -94,6 +94,27 @@ static unsigned char *map(size_t len) {
     return memory;
 }
 
+/* The addresses of a part that was unmapped are reserved as long as another part is mapped. */
+static void holes(void) {
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    unsigned char *memory = map(8 * MIB), *hole = memory + 2 * MIB;
+    fill(memory, 8 * MIB, 10);
+    for (int round = 0; round < 3; round++) {
+        assert(munmap(hole, 2 * MIB) == 0);
+        assert(madvise(hole, MIB, MADV_DONTNEED) == 0);
+        assert(mprotect(hole, MIB, PROT_READ) == -1 && errno == ENOMEM);
+        assert(mremap(hole, MIB, 2 * MIB, MREMAP_MAYMOVE) == MAP_FAILED && errno == EFAULT);
+    }
+    assert(mmap(hole, MIB, PROT_READ, flags | MAP_FIXED, -1, 0) == MAP_FAILED);
+    unsigned char *other = mmap(hole, MIB, PROT_READ | PROT_WRITE, flags, -1, 0);
+    assert(other != MAP_FAILED && (other < memory || other >= memory + 8 * MIB));
+    fill(other, MIB, 11);
+    check(memory, 2 * MIB, 10);
+    assert(munmap(memory, 8 * MIB) == 0);
+    check(other, MIB, 11);
+    assert(munmap(other, MIB) == 0);
+}
+
 static void mappings(void) {
     unsigned char *memory = map(16 * MIB);
     fill(memory, 16 * MIB, 4);
@@ -113,6 +134,8 @@ static void mappings(void) {
     fill(memory, MIB, 4);
     /* Over the hole, and beyond the end. */
     assert(munmap(memory, 16 * MIB) == 0);
+
+    holes();
 
     memory = map(6 * MIB);
     fill(memory, 6 * MIB, 5);
@@ -138,10 +161,15 @@ static void mappings(void) {
     assert(munmap(memory, 8 * MIB) == 0);
 }
 
-static unsigned char *shared;
+static unsigned char *shared, *handed_over;
 
 static void *thread(void *argument) {
     size_t number = (size_t)argument;
+    if (number == 1) {
+        /* A name like those of the pager's threads. */
+        pthread_setname_np(pthread_self(), "rdmabox-user");
+        free(handed_over);
+    }
     for (uint64_t salt = 0; salt < 3; salt++) {
         for (size_t page = number; page < 10 * MIB / PAGE; page += 4) memset(shared + page * PAGE, (int)(number + salt), PAGE);
         for (size_t page = number; page < 10 * MIB / PAGE; page += 4)
@@ -157,6 +185,7 @@ static void *thread(void *argument) {
 static void threads(void) {
     pthread_t ids[4];
     shared = malloc(10 * MIB);
+    handed_over = malloc(2 * MIB);
     for (size_t number = 0; number < 4; number++) assert(pthread_create(&ids[number], NULL, thread, (void *)number) == 0);
     for (size_t number = 0; number < 4; number++) pthread_join(ids[number], NULL);
     free(shared);
@@ -181,7 +210,42 @@ static void processes(void) {
     free(memory);
 }
 
-int main(void) {
+static volatile int stop;
+
+static void *allocate_and_free(void *argument) {
+    while (!stop) {
+        unsigned char *memory = malloc(2 * MIB);
+        memory[MIB] = 1;
+        free(memory);
+    }
+    return argument;
+}
+
+/* A fork while other threads take and wait for the lock of the library. */
+static void forks(void) {
+    pthread_t ids[2];
+    for (int n = 0; n < 2; n++) assert(pthread_create(&ids[n], NULL, allocate_and_free, NULL) == 0);
+    for (int round = 0; round < 200; round++) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(20);
+            /* Asks the library for the address. */
+            free(aligned_alloc(PAGE, PAGE));
+            _exit(0);
+        }
+        int status;
+        assert(waitpid(child, &status, 0) == child && status == 0);
+    }
+    stop = 1;
+    for (int n = 0; n < 2; n++) pthread_join(ids[n], NULL);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "forks") == 0) {
+        forks();
+        puts("ok");
+        return 0;
+    }
     heap();
     mappings();
     threads();

@@ -67,21 +67,38 @@ fn not_run(program: &str) -> bool {
     missing
 }
 
+/// Compiles the C program.
+fn compile(fixture: &Fixture) -> PathBuf {
+    let program = fixture.dir.path().join("program");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program.c");
+    // Without optimization, so that the compiler removes no allocation.
+    let compiled = Command::new("gcc").args(["-O0", "-w", "-pthread", source, "-o"]).arg(&program).status();
+    assert!(compiled.expect("gcc").success());
+    program
+}
+
+#[test]
+fn a_program_forks_while_its_threads_allocate() {
+    if not_run("gcc") {
+        return;
+    }
+    let fixture = Fixture::new();
+    let output = fixture.run(&compile(&fixture), &["forks"]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "ok", "{output:?}");
+}
+
 #[test]
 fn a_c_program_finds_all_its_bytes() {
     if not_run("gcc") {
         return;
     }
     let fixture = Fixture::new();
-    let program = fixture.dir.path().join("program");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/program.c");
-    // Without optimization, so that the compiler removes no allocation.
-    let compiled = Command::new("gcc").args(["-O0", "-w", "-pthread", source, "-o"]).arg(&program).status();
-    assert!(compiled.expect("gcc").success());
+    let program = compile(&fixture);
     let output = fixture.run(&program, &[]);
     check(&output, "ok");
     let err = String::from_utf8_lossy(&output.stderr);
-    assert!(err.contains(" 0 left, unsupported calls 1\n"), "{err}");
+    assert!(err.contains(" 0 left, unsupported calls 2\n"), "{err}");
 }
 
 #[test]
