@@ -104,14 +104,15 @@ impl Engine {
 
     /// Drops pages whose write-outs ended. A loss since then makes the page the only copy.
     fn drop_written(&mut self, mut written: Vec<PageId>) {
-        written.retain(|at| self.regions.get(&at.region).is_some_and(|region| region.get(at.page).is_clean()));
+        written
+            .retain(|at| self.regions.get(&at.region).is_some_and(|region| region.get(at.page).is_clean()));
         written.sort_unstable();
         self.drop_pages(&written, Page::drop_clean);
     }
 
     /// Chooses victims, drops clean ones, and starts to write out the others. Returns false if no
     /// page left and none is on its way.
-    fn evict(&mut self, wanted: usize) -> bool {
+    pub(super) fn evict(&mut self, wanted: usize) -> bool {
         let sweep = self.clock.sweep(&mut self.regions, wanted);
         self.protect(&sweep.protect);
         let clean = self.drop_pages(&sweep.drop, Page::drop_clean);
@@ -135,7 +136,7 @@ impl Engine {
             let Some(region) = self.regions.get_mut(&start) else { continue };
             let (address, len) = (region.address(run.start), run.len() * PAGE);
             if let Err(error) = self.uffd.protect(address, len) {
-                log::error!("cannot protect {len} bytes at {address:#x}: {error}");
+                self.events.log(format!("cannot protect {len} bytes at {address:#x}: {error}"));
                 run.for_each(|page| {
                     region.update(page, |page| page.store_fault());
                 });
@@ -156,7 +157,9 @@ impl Engine {
                     run.for_each(|page| region.update(page, change));
                     dropped += len;
                 }
-                Err(error) => log::error!("cannot drop {len} pages at {address:#x}: {error}"),
+                Err(error) => {
+                    self.events.log(format!("cannot drop {len} pages at {address:#x}: {error}"));
+                }
             }
         }
         add(&self.counters.evictions, dropped as u64);
@@ -168,6 +171,7 @@ impl Engine {
         let mut zeros = Vec::new();
         let mut requests: Vec<Vec<(Request, Buffer)>> = Vec::new();
         requests.resize_with(self.servers.len(), Vec::new);
+        let mut is_full = false;
         for at in pages {
             let Some(region) = self.regions.get(&at.region) else { continue };
             // The protection may have failed.
@@ -180,7 +184,7 @@ impl Engine {
             let bytes = unsafe { std::slice::from_raw_parts(address as *const u8, PAGE) };
             if is_zero(bytes) {
                 zeros.push(*at);
-            } else if self.has_place(*at) {
+            } else if self.has_place(*at, &mut is_full) {
                 self.prepare(*at, bytes, &mut requests);
             }
         }
@@ -192,25 +196,30 @@ impl Engine {
         zeros
     }
 
-    /// Gives the chunk of a page a place, if it has none. Returns false if no server has room.
-    fn has_place(&mut self, at: PageId) -> bool {
+    /// Gives the chunk of a page a place, if it has none. Returns false if no server has room, and
+    /// sets `is_full`. Asks no server if it is set.
+    fn has_place(&mut self, at: PageId, is_full: &mut bool) -> bool {
         loop {
             let Some(region) = self.regions.get_mut(&at.region) else { return false };
             if !region.replicas(at.page).is_empty() {
                 return true;
+            }
+            if *is_full {
+                return false;
             }
             match self.servers.place(self.servers.wanted(), &[]) {
                 Placement::Placed(replicas) => {
                     region.place(at.page, replicas);
                     self.no_room = false;
                 }
-                Placement::NoRoom => return false,
+                Placement::NoRoom => *is_full = true,
                 Placement::Failed(server, error) => self.lose_server(server, error),
             }
         }
     }
 
-    /// Copies the bytes of a page for each of its servers.
+    /// Copies the bytes of a page for each of its servers. Without memory for the copies the page
+    /// stays.
     fn prepare(&mut self, at: PageId, bytes: &[u8], requests: &mut [Vec<(Request, Buffer)>]) {
         let Some(region) = self.regions.get(&at.region) else { return };
         let replicas: SmallVec<[_; 2]> = region.replicas(at.page).iter().copied().collect();
@@ -225,8 +234,11 @@ impl Engine {
                     buffers.push((Request { key, server: replica.server, remote, attempt: 1 }, buffer));
                 }
                 Err(error) => {
-                    let error = RequestError::Invalid(format!("no registered buffer: {error}"));
-                    return self.lose_server(replica.server, error);
+                    self.events.log(format!("no buffer for a page that should leave: {error}"));
+                    for (request, buffer) in buffers {
+                        self.servers.give_buffer(request.server, buffer);
+                    }
+                    return;
                 }
             }
         }

@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, io};
 
 use super::{Engine, MAX_BATCH, loading::Load};
 use crate::{
-    kernel::uffd::FaultKind,
+    kernel::uffd::{FaultKind, Uffd},
     logic::{
         PAGE,
         clock::PageId,
@@ -19,6 +19,8 @@ use crate::{
     stats::add,
 };
 
+/// Requests to fill a page for which the kernel has no memory, before the page is given up.
+const FILL_ATTEMPTS: u32 = 4;
 /// Source of pages of zeros for stores.
 static ZEROS: [u8; PAGE] = [0; PAGE];
 
@@ -52,14 +54,19 @@ impl Engine {
     fn allow_store(&mut self, at: PageId) {
         let Some(region) = self.region(at) else { return };
         let address = region.address(at.page);
-        match region.update(at.page, |page| page.store_fault()) {
-            StoreFault::Unprotect => {
-                add(&self.counters.hits, 1);
+        let fault = region.update(at.page, |page| page.store_fault());
+        match fault {
+            // A page that the engine takes for writable may still be protected, if the kernel
+            // refused an earlier request.
+            StoreFault::Unprotect | StoreFault::Writable => {
+                add(&self.counters.hits, (fault == StoreFault::Unprotect).into());
                 if let Err(error) = self.uffd.unprotect(address, PAGE) {
-                    log::error!("cannot lift the protection of the page at {address:#x}: {error}");
+                    let line = format!("cannot lift the protection of the page at {address:#x}: {error}");
+                    self.events.log(line);
+                    self.wake(address);
                 }
             }
-            StoreFault::Writable | StoreFault::Absent => self.wake(address),
+            StoreFault::Absent => self.wake(address),
         }
     }
 
@@ -104,12 +111,40 @@ impl Engine {
 
     /// Maps a page of zeros. For a store it is a page of its own, for a load the kernel's.
     fn fill_with_zeros(&mut self, at: PageId, store: bool) {
-        let Some(region) = self.regions.get_mut(&at.region) else { return };
-        let address = region.address(at.page);
         let filled =
-            if store { self.uffd.copy(address, &ZEROS, false) } else { self.uffd.zero(address, PAGE) };
+            self.fill(
+                at,
+                |uffd, address| {
+                    if store { uffd.copy(address, &ZEROS, false) } else { uffd.zero(address, PAGE) }
+                },
+            );
         add(&self.counters.zero_fills, 1);
         self.filled(at, filled, false, true);
+    }
+
+    /// Fills an absent page by `request`. If the kernel has no memory, pages leave, and the request
+    /// is repeated. The error is `WouldBlock` if the page has another state then.
+    pub(super) fn fill(
+        &mut self,
+        at: PageId,
+        request: impl Fn(&Uffd, usize) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut attempt = 1;
+        loop {
+            let Some(region) = self.regions.get(&at.region) else { return Ok(()) };
+            let before = region.get(at.page);
+            match request(&self.uffd, region.address(at.page)) {
+                Err(error) if error.raw_os_error() == Some(libc::ENOMEM) && attempt < FILL_ATTEMPTS => {}
+                outcome => return outcome,
+            }
+            attempt += 1;
+            self.evict(self.batch());
+            self.finish_writes();
+            // A write-out may have shown the loss of a server.
+            if self.regions.get(&at.region).is_none_or(|region| region.get(at.page) != before) {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+        }
     }
 
     /// Notes the outcome of filling a page.
@@ -123,6 +158,7 @@ impl Engine {
                 region.update(at.page, |page| page.fill(false, true));
                 self.wake(address);
             }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wake(address),
             Err(error) if demanded => self.fail(at, error),
             Err(_) => {}
         }
@@ -131,7 +167,8 @@ impl Engine {
     /// Lets the threads that wait for a page try again.
     pub(super) fn wake(&self, address: usize) {
         if let Err(error) = self.uffd.wake(address, PAGE) {
-            log::error!("cannot wake the threads that wait for the page at {address:#x}: {error}");
+            let line = format!("cannot wake the threads that wait for the page at {address:#x}: {error}");
+            self.events.log(line);
         }
     }
 }

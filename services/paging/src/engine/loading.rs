@@ -31,23 +31,32 @@ struct Read {
     transfer: Transfer<Buffer>,
 }
 
+/// A page to read by itself, and the server and error of a read that failed.
+type Alone = (PageId, Load, Option<(usize, RequestError)>);
+
 impl Engine {
     /// Reads pages and maps them. A page that is no longer at a server is left to its next fault.
     pub(super) fn load(&mut self, loads: &BTreeMap<PageId, Load>) {
-        for read in self.start_reads(loads) {
-            let Read { at, load, server, transfer } = read;
+        let (reads, mut alone) = self.start_reads(loads);
+        // The loss of a server voids copies, so the bytes that are here are mapped first.
+        for Read { at, load, server, transfer } in reads {
             match transfer.wait() {
                 Ok(buffer) => {
                     self.map(at, load, &buffer);
                     self.servers.give_buffer(server, buffer);
                 }
-                Err(failed) => self.load_again(at, load, server, failed.error),
+                Err(failed) => alone.push((at, load, Some((server, failed.error)))),
             }
+        }
+        for (at, load, failed) in alone {
+            self.load_alone(at, load, failed);
         }
     }
 
-    /// Starts a read for each page, and posts those of a server together.
-    fn start_reads(&mut self, loads: &BTreeMap<PageId, Load>) -> Vec<Read> {
+    /// Starts a read for each page, and posts those of a server together. Also returns the pages
+    /// that have no buffer.
+    fn start_reads(&mut self, loads: &BTreeMap<PageId, Load>) -> (Vec<Read>, Vec<Alone>) {
+        let mut alone = Vec::new();
         let mut jobs: Vec<Vec<(PageId, Load, RemoteAddr, Buffer)>> = Vec::new();
         jobs.resize_with(self.servers.len(), Vec::new);
         for (at, load) in loads {
@@ -57,10 +66,7 @@ impl Engine {
             };
             match self.servers.take_buffer(server) {
                 Ok(buffer) => jobs[server].push((*at, *load, remote, buffer)),
-                Err(error) => {
-                    let error = RequestError::Invalid(format!("no registered buffer: {error}"));
-                    self.load_again(*at, *load, server, error);
-                }
+                Err(_) => alone.push((*at, *load, None)),
             }
         }
         let mut reads = Vec::with_capacity(loads.len());
@@ -73,7 +79,7 @@ impl Engine {
                 }
             });
         }
-        reads
+        (reads, alone)
     }
 
     /// Returns a server that has the page, and where. The copies of a chunk take turns by chunk.
@@ -88,22 +94,27 @@ impl Engine {
         Some((replica.server, page_address(&replica.memory, at.page % CHUNK_PAGES)))
     }
 
-    /// Repeats a read that failed: at the same server, and after its loss at the others.
-    fn load_again(&mut self, at: PageId, load: Load, failed: usize, mut error: RequestError) {
+    /// Reads a page by itself, after a read of it `failed`: at the same server again, and after its
+    /// loss at the others.
+    fn load_alone(&mut self, at: PageId, load: Load, mut failed: Option<(usize, RequestError)>) {
         let mut attempt = 1;
         let mut bytes = [0; PAGE];
         while let Some((server, remote)) = self.source(at) {
-            if server == failed && (attempt >= ATTEMPTS || !may_repeat(&error)) {
-                self.lose_server(server, error.clone());
-                attempt = 0;
-                continue;
+            match &failed {
+                Some((last, error)) if *last == server => {
+                    if attempt >= ATTEMPTS || !may_repeat(error) {
+                        self.lose_server(server, error.clone());
+                        continue;
+                    }
+                    attempt += 1;
+                }
+                // Another copy gets its own attempts.
+                _ => attempt = 1,
             }
-            add(&self.counters.retries, 1);
+            add(&self.counters.retries, failed.is_some().into());
             match self.servers.session(server).read(remote, &mut bytes) {
                 Ok(()) => return self.map(at, load, &bytes),
-                Err(again) if server == failed => (error, attempt) = (again, attempt + 1),
-                // The other copy failed as well: it gets its attempts like the first one.
-                Err(again) => return self.load_again(at, load, server, again),
+                Err(error) => failed = Some((server, error)),
             }
         }
         self.wake_page(at);
@@ -115,7 +126,7 @@ impl Engine {
             return self.wake_page(at);
         }
         let protect = !load.is_store;
-        let filled = self.uffd.copy(region.address(at.page), bytes, protect);
+        let filled = self.fill(at, |uffd, address| uffd.copy(address, bytes, protect));
         add(&self.counters.pages_read, 1);
         add(&self.counters.read_ahead_pages, (!load.is_demanded).into());
         add(&self.counters.bytes_read, PAGE as u64);

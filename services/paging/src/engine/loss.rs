@@ -58,7 +58,7 @@ impl Engine {
                 Ok(()) => return,
                 // An earlier fault of the same page has poisoned it.
                 Err(error) if error.raw_os_error() == Some(libc::EEXIST) => return self.wake(address),
-                Err(error) => log::error!("cannot poison the page at {address:#x}: {error}"),
+                Err(error) => self.events.log(format!("cannot poison the page at {address:#x}: {error}")),
             }
         }
         // SAFETY: The page belongs to a region, and its bytes are lost.

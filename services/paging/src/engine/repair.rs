@@ -26,7 +26,7 @@ use crate::{
 
 /// Longest pause between two steps while faults wait.
 const STEP_INTERVAL: Duration = Duration::from_millis(20);
-/// Pause after no server had room.
+/// Pause after a lack of memory.
 const NO_ROOM_PAUSE: Duration = Duration::from_secs(2);
 
 /// The repair of all chunks since a loss.
@@ -46,6 +46,7 @@ pub(super) struct Repair {
 enum Failure {
     /// A request to the server failed.
     Server(usize, RequestError),
+    /// Another server or this program has too little memory.
     NoRoom,
 }
 
@@ -130,7 +131,11 @@ impl Engine {
                 Ok(())
             }
             Err(failure) => {
-                self.servers.free(vec![target]);
+                // A chunk of a target that failed may still get bytes, so the target keeps it. The
+                // end of the session frees it.
+                if !matches!(&failure, Failure::Server(server, _) if *server == target.server) {
+                    self.servers.free(vec![target]);
+                }
                 Err(failure)
             }
         }
@@ -181,8 +186,8 @@ impl Engine {
 
     fn buffer(&mut self, server: usize) -> Result<Buffer, Failure> {
         self.servers.take_buffer(server).map_err(|error| {
-            let error = RequestError::Invalid(format!("no registered buffer: {error}"));
-            Failure::Server(server, error)
+            self.events.log(format!("no buffer for a copy: {error}"));
+            Failure::NoRoom
         })
     }
 

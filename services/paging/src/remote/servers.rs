@@ -153,6 +153,9 @@ impl Servers {
             .filter(|index| !self.servers[*index].is_lost && !self.servers[*index].is_full(now))
             .filter(|index| !holders.contains(index))
             .collect();
+        if wanted == 0 || candidates.len() < wanted {
+            return Placement::NoRoom;
+        }
         candidates.sort_by_key(|index| self.servers[*index].chunks);
         let mut placed = Replicas::new();
         for index in candidates {
@@ -171,7 +174,7 @@ impl Servers {
                 }
             }
         }
-        if wanted > 0 && placed.len() == wanted {
+        if placed.len() == wanted {
             Placement::Placed(placed)
         } else {
             self.free(placed.to_vec());
