@@ -323,3 +323,57 @@ fn is_zero(bytes: &[u8]) -> bool {
     let zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
     zero(head) && zero(tail) && words.iter().all(|word| *word == 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rdmabox::SessionOptions;
+
+    use super::*;
+    use crate::{
+        Lender, LenderOptions,
+        engine::{Events, Parts, Wake},
+        kernel::uffd::Uffd,
+        logic::region::Region,
+        remote::Servers,
+        stats::Counters,
+    };
+
+    #[test]
+    fn a_page_whose_server_is_lost_before_the_drop_stays() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let address = format!("unix:{}", dir.path().join("lend").display()).parse().expect("an address");
+        let lender = Lender::listen(&[address], &LenderOptions::new(8 << 20)).expect("a lender");
+        let parts = Parts {
+            uffd: Uffd::open().expect("userfaultfd"),
+            servers: Servers::connect(lender.addresses(), &SessionOptions::default(), 1).expect("a server"),
+            events: Events::start(None).expect("a thread"),
+            counters: Arc::<Counters>::default(),
+            budget: 32,
+            read_ahead: 1,
+        };
+        let mut engine = Engine::new(parts, Arc::new(Wake::new().expect("a descriptor")));
+        let start = memory::map(PAGE).expect("memory");
+        engine.uffd.register(start, PAGE).expect("registered");
+        engine.regions.insert(start, Region::new(start, 1, 1));
+        let at = PageId { region: start, page: 0 };
+        let filled = engine.fill(at, |uffd, address| uffd.copy(address, &[7; PAGE], false));
+        engine.filled(at, filled, false, true);
+
+        let sweep = engine.clock.sweep(&mut engine.regions, 1);
+        engine.protect(&sweep.protect);
+        assert!(engine.write_out(&sweep.clean).is_empty());
+        let completion = engine.completions.1.recv().expect("the end of the write-out");
+        let mut written = Vec::new();
+        engine.complete(completion, &mut written);
+        assert_eq!(written, [at]);
+        engine.lose_server(0, RequestError::Disconnected);
+        engine.drop_written(written);
+        assert!(engine.regions[&start].get(0).is_resident());
+        // SAFETY: The page is resident, and the test is the only user.
+        assert_eq!(unsafe { (start as *const u8).read_volatile() }, 7);
+        // SAFETY: The test does not use the memory any more.
+        unsafe { memory::unmap(start, PAGE) };
+    }
+}

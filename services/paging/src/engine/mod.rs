@@ -85,21 +85,7 @@ struct Engine {
 pub(crate) fn start(parts: Parts) -> io::Result<Arc<Handle>> {
     let wake = Arc::new(Wake::new()?);
     let (send, receive) = mpsc::channel();
-    let mut engine = Engine {
-        uffd: parts.uffd,
-        servers: parts.servers,
-        events: parts.events,
-        counters: parts.counters,
-        budget: parts.budget,
-        read_ahead: parts.read_ahead,
-        regions: BTreeMap::new(),
-        clock: Clock::default(),
-        writes: Slab::new(),
-        completions: mpsc::channel(),
-        wake: Arc::clone(&wake),
-        repair: None,
-        no_room: false,
-    };
+    let mut engine = Engine::new(parts, Arc::clone(&wake));
     thread::Builder::new().name("rfs-paging".into()).spawn(move || {
         let run = panic::AssertUnwindSafe(|| engine.run(&receive));
         let ended = panic::catch_unwind(run);
@@ -113,6 +99,24 @@ pub(crate) fn start(parts: Parts) -> io::Result<Arc<Handle>> {
 }
 
 impl Engine {
+    fn new(parts: Parts, wake: Arc<Wake>) -> Engine {
+        Engine {
+            uffd: parts.uffd,
+            servers: parts.servers,
+            events: parts.events,
+            counters: parts.counters,
+            budget: parts.budget,
+            read_ahead: parts.read_ahead,
+            regions: BTreeMap::new(),
+            clock: Clock::default(),
+            writes: Slab::new(),
+            completions: mpsc::channel(),
+            wake,
+            repair: None,
+            no_room: false,
+        }
+    }
+
     fn run(&mut self, commands: &mpsc::Receiver<Command>) -> io::Result<()> {
         loop {
             let mut fds = [PollFd::new(&self.uffd, PollFlags::IN), PollFd::new(&*self.wake, PollFlags::IN)];

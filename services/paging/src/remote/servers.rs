@@ -215,3 +215,32 @@ pub(crate) fn may_repeat(error: &RequestError) -> bool {
 pub(crate) fn page_address(chunk: &LentChunk, page_in_chunk: usize) -> RemoteAddr {
     chunk.memory.base().at((page_in_chunk * PAGE) as u64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Lender, LenderOptions};
+
+    #[test]
+    fn a_full_server_of_a_mirror_spares_the_other_one_calls() {
+        let listen = |memory| {
+            let address = "127.0.0.1:0".parse().expect("an address");
+            let options = LenderOptions::new(memory).allow_without_keys(true);
+            Lender::listen(&[address], &options).expect("a lender")
+        };
+        let lenders = [listen(8 << 20), listen(1 << 20)];
+        let addresses: Vec<Address> = lenders.iter().map(|lender| lender.addresses()[0].clone()).collect();
+        let mut options = SessionOptions::default();
+        options.provider = Some(rdmabox::ProviderKind::Tcp);
+        let mut servers = Servers::connect(&addresses, &options, 2).expect("servers");
+        assert!(matches!(servers.place(2, &[]), Placement::Placed(_)));
+        // The second server is found full.
+        assert!(matches!(servers.place(2, &[]), Placement::NoRoom));
+        servers.servers[1].full_until = Some(Instant::now() + Duration::from_secs(60));
+        // From now on a call of the first server fails.
+        let [first, _second] = lenders;
+        drop(first);
+        assert!(matches!(servers.place(2, &[]), Placement::NoRoom), "no call");
+        assert!(matches!(servers.place(1, &[]), Placement::Failed(0, _)));
+    }
+}
