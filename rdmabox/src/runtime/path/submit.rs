@@ -4,10 +4,10 @@
 //! combines. The combiner plans all queued requests, admits as many as the window allows, and
 //! posts them as one chain. Requests that have to wait stay in the queue and can still be merged.
 //! They wait for room, which is places of a lane and bytes of the window, or for an overlapping
-//! write in flight. No request waits for the sake of batching. The oldest request is posted first,
-//! and directions that wait for room take turns, so none starves. An ordered list gets all of its
-//! places at once, so it holds none while it waits. A thread combines for others for a [`Shift`],
-//! then another one takes over.
+//! write in flight. Only small started requests may wait for their neighbours (`gather`). The
+//! oldest request is posted first, and directions that wait for room take turns, so none starves.
+//! An ordered list gets all of its places at once, so it holds none while it waits. A thread
+//! combines for others for a [`Shift`], then another one takes over.
 //!
 //! # Concurrency
 //! Called from any thread. Lock order: a direction's combiner, then the gate or a lane's queue.
