@@ -121,6 +121,11 @@ impl Job {
         matches!(self.recall, Recall::Pages { .. })
     }
 
+    /// Returns true if the drop takes a lock that the kernel may hold over a change of this mount.
+    fn takes_locks(&self) -> bool {
+        !matches!(self.recall, Recall::Attr { .. })
+    }
+
     /// Returns true if a write of another mount waits for the drop.
     fn is_of_a_write(&self) -> bool {
         matches!(self.recall, Recall::Written { .. })
@@ -252,7 +257,9 @@ impl RecallHandler for Receiver {
         // them back (`Shared::unlinked`).
         let apart = |recall: &&Recall| matches!(recall, Recall::Layout { .. } | Recall::Unlinked { .. });
         let kept = recalls.iter().filter(|recall| !apart(recall));
-        let jobs: Vec<Arc<Job>> = kept.map(job).collect();
+        let mut jobs: Vec<Arc<Job>> = kept.map(job).collect();
+        // What cannot block goes first: one worker does all of it.
+        jobs.sort_by_key(|job| job.takes_locks());
         if jobs.is_empty() {
             return;
         }
@@ -262,7 +269,8 @@ impl RecallHandler for Receiver {
         let patient = jobs.iter().any(|job| job.confirms_locks() || job.is_of_a_write());
         let at_most = |under_way: &ChangesInFlight| (under_way.count() > 0 || patient).then_some(GRACE);
         self.0.client.caching.changes().wait_until(at_most, |under_way| {
-            self.0.start_worker();
+            // A drop may block until a change in flight ends. It must not block those behind it.
+            self.0.start_workers(if under_way.count() > 0 { WORKERS } else { 1 });
             if ended.replace(under_way.ended()) != Some(under_way.ended()) {
                 since = Instant::now();
             }
@@ -304,22 +312,25 @@ impl Shared {
     /// Queues a job without waiting for it.
     fn start(self: &Arc<Self>, job: Job) {
         self.queue.lock().jobs.push_back(Arc::new(job));
-        self.start_worker();
+        self.start_workers(1);
     }
 
-    /// Wakes a worker, or starts one, if a job is queued.
-    fn start_worker(self: &Arc<Self>) {
+    /// Wakes or starts a worker for each queued job, at most `at_most`.
+    fn start_workers(self: &Arc<Self>, at_most: usize) {
         let mut queue = self.queue.lock();
-        if queue.jobs.is_empty() {
-            return;
-        }
-        if queue.idle > 0 {
+        let needed = queue.jobs.len().min(at_most);
+        let woken = needed.min(queue.idle);
+        for _ in 0..woken {
             self.work.notify_one();
-        } else if queue.workers.len() < WORKERS && !queue.stop {
+        }
+        for _ in woken..needed {
+            if queue.workers.len() == WORKERS || queue.stop {
+                return;
+            }
             let shared = Arc::clone(self);
             match thread::Builder::new().name("dropping".into()).spawn(move || shared.work()) {
                 Ok(worker) => queue.workers.push(worker),
-                Err(e) => log::error!("cannot start a thread to drop what was recalled: {e}"),
+                Err(e) => return log::error!("cannot start a thread to drop what was recalled: {e}"),
             }
         }
     }

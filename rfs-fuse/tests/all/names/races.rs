@@ -8,7 +8,7 @@ use std::{
     path::Path,
     sync::atomic::{AtomicU32, Ordering},
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use crate::common::{Lender, Mount, Over, PATIENCE};
@@ -303,4 +303,39 @@ fn of_a_rename_and_a_replacement_of_its_name_both_mounts_show_the_outcome() {
 #[test]
 fn of_an_exchange_and_a_replacement_of_its_name_both_mounts_show_the_outcome() {
     race_a_replacement(RenameFlags::EXCHANGE);
+}
+
+/// Two mounts that exchange names in one directory, all the time. Each has a change in flight while
+/// it hears of the other's. Catches a drop that blocks behind the own change, and with it drops
+/// that could end: the server then waits until the mount loses patience, after 50 ms.
+#[test]
+fn exchanges_by_two_mounts_in_one_directory_do_not_wait_for_each_others_patience() {
+    const EACH: usize = 300;
+    const IMPATIENT: Duration = Duration::from_millis(40);
+    for over in [[Over::Shm, Over::Shm], [Over::Tcp, Over::Tcp]] {
+        let lender = Lender::new(64 * MIB);
+        let mounts = over.map(|over| lender.mount(over, &[]));
+        for name in ["a", "b", "c", "d"] {
+            File::create(mounts[0].path(name)).expect("created");
+        }
+        let exchange = |mount: &Mount, pairs: &[[&str; 2]]| {
+            let timed = |[one, other]: &[&str; 2]| {
+                let start = Instant::now();
+                renameat_with(CWD, mount.path(one), CWD, mount.path(other), RenameFlags::EXCHANGE)
+                    .expect("exchanged");
+                start.elapsed()
+            };
+            pairs.iter().cycle().take(EACH).map(timed).filter(|took| *took >= IMPATIENT).count()
+        };
+        let exchange = &exchange;
+        let late: usize = thread::scope(|scope| {
+            let first = scope.spawn(|| exchange(&mounts[0], &[["a", "b"], ["c", "d"], ["b", "c"]]));
+            let second = exchange(&mounts[1], &[["b", "d"], ["a", "c"], ["d", "a"]]);
+            second + first.join().expect("thread")
+        });
+        eprintln!("{over:?}: {late} of {} exchanges took {IMPATIENT:?} or longer", 2 * EACH);
+        // A third of them, if drops block each other. A loaded machine delays a few.
+        assert!(late < 2 * EACH / 10, "{over:?}: {late} of {} exchanges were late", 2 * EACH);
+        mounts.into_iter().for_each(Mount::unmount);
+    }
 }
