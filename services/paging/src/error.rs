@@ -69,7 +69,8 @@ pub enum PagerEvent {
         address: Address,
         /// The error of the request that failed.
         error: RequestError,
-        /// Pages whose only copy the server had. A load or store on such a page raises SIGBUS.
+        /// Pages of which the other servers have no copy and no code. A load or store on such a
+        /// page raises SIGBUS.
         lost_pages: u64,
         /// Servers that are left.
         servers_left: usize,
@@ -81,9 +82,9 @@ pub enum PagerEvent {
         /// The budget, in pages.
         budget: u64,
     },
-    /// All pages have as many copies again as before the loss of a server.
+    /// All pages have the redundancy again that they had before the loss of a server.
     Repaired {
-        /// Chunks of 1 MiB that got a copy.
+        /// Chunks of 1 MiB that other servers got.
         chunks: u64,
     },
     /// The kernel refused to map or protect a page.
@@ -108,10 +109,7 @@ impl fmt::Display for PagerEvent {
                 "no memory server has room: {resident} pages are in local memory, of a budget of {budget}"
             ),
             PagerEvent::Repaired { chunks } => {
-                write!(
-                    f,
-                    "all pages have their copies again: {chunks} MiB were copied to other memory servers"
-                )
+                write!(f, "all pages have their redundancy again: other memory servers got {chunks} MiB")
             }
             PagerEvent::PageFailed { address, error } => {
                 write!(f, "the page at {address:#x} is lost: {error}")

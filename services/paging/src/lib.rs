@@ -9,12 +9,12 @@ mod memory;
 mod options;
 mod pager;
 mod remote;
-mod stats;
 
+pub use engine::stats::PagerStats;
 pub use error::{PagerEvent, PagingError};
 pub use lender::{Lender, LenderError, LenderOptions, LenderStatus};
+pub use logic::redundancy::{ParseRedundancyError, Redundancy};
 pub use memory::PagedMemory;
 pub use options::PagerOptions;
 pub use pager::RemotePager;
 pub use remote::lender_status;
-pub use stats::PagerStats;

@@ -9,7 +9,7 @@ use rdmabox::SessionOptions;
 
 use crate::{
     error::{PagerEvent, PagingError},
-    logic::{PAGE, chunks::CHUNK},
+    logic::{PAGE, layout::CHUNK, redundancy::Redundancy},
 };
 
 /// Smallest budget: an instruction may need several pages at once, and so may several threads.
@@ -24,8 +24,8 @@ pub(crate) type EventHandler = Arc<dyn Fn(&PagerEvent) + Send + Sync>;
 pub struct PagerOptions {
     /// Bytes of local memory for the pages of all regions, at least 128 KiB. Rounded down to pages.
     pub local_budget: u64,
-    /// Servers that get each page: 1, or 2 for a mirror.
-    pub copies: usize,
+    /// How many servers may be lost without the loss of a page.
+    pub redundancy: Redundancy,
     /// Length of the longest block that sequential faults read, in bytes. 4096 reads no page ahead.
     pub read_ahead: u64,
     /// Options of the sessions with the servers: key, TLS, window, polling, timeouts.
@@ -34,20 +34,20 @@ pub struct PagerOptions {
 }
 
 impl PagerOptions {
-    /// One copy of each page, read-ahead of up to 128 KiB, and the default session options.
+    /// No redundancy, read-ahead of up to 128 KiB, and the default session options.
     pub fn new(local_budget: u64) -> PagerOptions {
         PagerOptions {
             local_budget,
-            copies: 1,
+            redundancy: Redundancy::None,
             read_ahead: 128 << 10,
             session: SessionOptions::default(),
             on_event: None,
         }
     }
 
-    /// Sets the number of servers that get each page.
-    pub fn copies(mut self, copies: usize) -> PagerOptions {
-        self.copies = copies;
+    /// Sets how many servers get a page, and in which form.
+    pub fn redundancy(mut self, redundancy: Redundancy) -> PagerOptions {
+        self.redundancy = redundancy;
         self
     }
 
@@ -76,14 +76,13 @@ impl PagerOptions {
         if self.local_budget / (PAGE as u64) < MIN_BUDGET_PAGES {
             return invalid("local_budget", self.local_budget, "at least 131072 bytes");
         }
-        if servers == 0 {
-            return invalid("the number of servers", 0, "at least 1");
+        if !self.redundancy.is_valid() {
+            let servers = self.redundancy.servers() as u64;
+            return invalid("the redundancy", servers, "2 to 16 data pages and 1 to 4 parity pages");
         }
-        if self.copies == 0 || self.copies > 2 {
-            return invalid("copies", self.copies as u64, "1, or 2 for a mirror");
-        }
-        if self.copies > servers {
-            return invalid("copies", self.copies as u64, "at most the number of servers");
+        if servers < self.redundancy.servers() {
+            let allowed = "1; with a mirror 2; with a code its data and parity pages together; or more";
+            return invalid("the number of servers", servers as u64, allowed);
         }
         if self.read_ahead < PAGE as u64 || self.read_ahead > CHUNK as u64 {
             return invalid("read_ahead", self.read_ahead, "4096 to 1048576 bytes");
@@ -106,7 +105,7 @@ impl fmt::Debug for PagerOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PagerOptions")
             .field("local_budget", &self.local_budget)
-            .field("copies", &self.copies)
+            .field("redundancy", &self.redundancy)
             .field("read_ahead", &self.read_ahead)
             .field("session", &self.session)
             .finish_non_exhaustive()

@@ -8,13 +8,16 @@ use std::sync::Arc;
 use rdmabox::{Address, Session};
 
 use crate::{
-    engine::{self, Events, Handle, Parts},
+    engine::{
+        self, Events, Handle, Parts,
+        stats::{Counters, PagerStats},
+    },
     error::PagingError,
     kernel::{signals::with_signals_blocked, uffd::Uffd},
+    logic::layout::Layout,
     memory::PagedMemory,
     options::PagerOptions,
     remote::Servers,
-    stats::{Counters, PagerStats},
 };
 
 /// Memory of servers for the pages that do not fit into a local budget.
@@ -42,13 +45,15 @@ impl RemotePager {
         let events = Events::start(options.on_event.clone()).map_err(thread)?;
         // No thread below runs a handler of the program, which might touch paged memory.
         with_signals_blocked(|| {
-            let servers = Servers::connect(addresses, &options.session, options.copies)?;
+            let layout = Layout::new(options.redundancy);
+            let servers = Servers::connect(addresses, &options.session, layout)?;
             let (sessions, counters) = (servers.sessions(), Arc::<Counters>::default());
             let handle = engine::start(Parts {
                 uffd,
                 servers,
                 events,
                 counters: Arc::clone(&counters),
+                layout,
                 budget: options.budget_pages(),
                 read_ahead: options.read_ahead_pages(),
             })

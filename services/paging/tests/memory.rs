@@ -10,8 +10,8 @@ use std::{
 
 use rdmabox::{Key, Secret};
 use rfs_paging::{
-    Lender, LenderError, LenderOptions, PagedMemory, PagerEvent, PagerOptions, PagingError, RemotePager,
-    lender_status,
+    Lender, LenderError, LenderOptions, PagedMemory, PagerEvent, PagerOptions, PagingError, Redundancy,
+    RemotePager, lender_status,
 };
 use support::{Lenders, MIB, PAGE, PROVIDERS, Provider, check, fill, options, pager, session, wait_for};
 
@@ -217,8 +217,11 @@ fn wrong_options_and_addresses_are_refused() {
         other => panic!("{other:?}"),
     };
     assert_eq!(refused(PagerOptions::new(1000)), "local_budget");
-    assert_eq!(refused(PagerOptions::new(MIB).copies(2)), "copies");
-    assert_eq!(refused(PagerOptions::new(MIB).copies(0)), "copies");
+    assert_eq!(refused(PagerOptions::new(MIB).redundancy(Redundancy::Mirror)), "the number of servers");
+    let coded = |data, parity| PagerOptions::new(MIB).redundancy(Redundancy::Coded { data, parity });
+    assert_eq!(refused(coded(2, 1)), "the number of servers");
+    assert_eq!(refused(coded(1, 1)), "the redundancy");
+    assert_eq!(refused(coded(2, usize::MAX)), "the redundancy");
     assert_eq!(refused(PagerOptions::new(MIB).read_ahead(100)), "read_ahead");
     let pager = RemotePager::connect(&addresses, PagerOptions::new(MIB)).expect("a pager");
     assert!(matches!(pager.map(0), Err(PagingError::Length(0))));

@@ -1,7 +1,7 @@
 //! Random loads and stores of several threads on paged memory, beside a plain array.
 //!
-//! Thread N of T owns every T-th group of 64 bytes, so all threads use every page. If there is a
-//! mirror, a server is killed in the middle, and another one after the repair. Devices may have
+//! Thread N of T owns every T-th group of 64 bytes, so all threads use every page. If there is
+//! redundancy, servers are killed in the middle, and others after the repair. Devices may have
 //! faults. No byte may be lost, torn or taken from another page.
 
 mod support;
@@ -17,7 +17,7 @@ use std::{
 use fastrand::Rng;
 use proptest::prelude::*;
 use rdmabox::provider::fault::{Faults, Plan as FaultPlan};
-use rfs_paging::{PagerEvent, PagerStats};
+use rfs_paging::{PagerEvent, PagerStats, Redundancy};
 use support::{ChildLender, MIB, PAGE, Places, Provider, options, pager, wait_for};
 
 /// Bytes that a thread owns in one piece.
@@ -31,8 +31,10 @@ struct Plan {
     threads: usize,
     /// Steps of each thread.
     steps: usize,
-    mirror: bool,
-    /// The steps of all threads after which a server is killed, in percent.
+    redundancy: Redundancy,
+    /// Servers beyond those of the redundancy.
+    spare: usize,
+    /// The steps of all threads after which servers are killed, in percent.
     kill_at: usize,
     read_ahead: u64,
     /// The device fails, breaks its queue pairs and delays completions now and then.
@@ -43,11 +45,18 @@ struct Plan {
 fn plan() -> impl Strategy<Value = Plan> {
     let provider = prop_oneof![Just(Provider::Shm), Just(Provider::Tcp)];
     let sizes = (32..100_usize, 100..700_usize, 1..5_usize, 200..2500_usize);
-    let rest = (any::<bool>(), 0..100_usize, prop_oneof![Just(4 << 10), Just(32 << 10), Just(128 << 10)]);
+    let redundancy = prop_oneof![
+        1 => Just(Redundancy::None),
+        2 => Just(Redundancy::Mirror),
+        2 => Just(Redundancy::Coded { data: 2, parity: 1 }),
+        2 => Just(Redundancy::Coded { data: 3, parity: 2 }),
+    ];
+    let rest =
+        (redundancy, 0..2_usize, 0..100_usize, prop_oneof![Just(4 << 10), Just(32 << 10), Just(128 << 10)]);
     (provider, sizes, rest, any::<bool>(), any::<u64>()).prop_map(|(provider, sizes, rest, faults, seed)| {
         let (budget, pages, threads, steps) = sizes;
-        let (mirror, kill_at, read_ahead) = rest;
-        Plan { provider, budget, pages, threads, steps, mirror, kill_at, read_ahead, faults, seed }
+        let (redundancy, spare, kill_at, read_ahead) = rest;
+        Plan { provider, budget, pages, threads, steps, redundancy, spare, kill_at, read_ahead, faults, seed }
     })
 }
 
@@ -118,21 +127,28 @@ fn faults(seed: u64) -> Faults {
     faults
 }
 
+/// Returns true if the last loss has been repaired.
+fn is_repaired(log: &[PagerEvent], losses: usize) -> bool {
+    let lost = log.iter().filter(|event| matches!(event, PagerEvent::ServerLost { .. })).count();
+    lost == losses && matches!(log.last(), Some(PagerEvent::Repaired { .. }))
+}
+
 fn run(plan: &Plan) -> PagerStats {
     let mut places = Places::new();
-    let servers = if plan.mirror { 3 } else { 2 };
+    let servers = plan.redundancy.servers() + plan.spare;
     let listen = |_| ChildLender::start(&places.address(plan.provider), 8 * MIB);
     let mut lenders: Vec<ChildLender> = (0..servers).map(listen).collect();
     let addresses: Vec<_> = lenders.iter().map(|lender| lender.address.clone()).collect();
     let (options, log) = options(plan.provider, plan.budget);
-    let copies = if plan.mirror { 2 } else { 1 };
-    let mut options = options.copies(copies).read_ahead(plan.read_ahead);
+    let mut options = options.redundancy(plan.redundancy).read_ahead(plan.read_ahead);
     if plan.faults {
         options.session.faults = Some(Arc::new(FaultPlan::new(faults(plan.seed))));
     }
     let pager = pager(&addresses, options);
     let mut memory = pager.map(plan.pages * PAGE).expect("memory");
 
+    let first = plan.seed as usize % servers;
+    let mut kill = |n: usize| lenders[(first + n) % servers].kill();
     let (start, done) = (memory.as_mut_ptr() as usize, AtomicUsize::new(0));
     let user = |number| User {
         start,
@@ -142,6 +158,10 @@ fn run(plan: &Plan) -> PagerStats {
         shadow: vec![0; plan.pages * PAGE],
         rng: Rng::with_seed(plan.seed ^ number as u64),
         done: &done,
+    };
+    let (data, kills) = match plan.redundancy {
+        Redundancy::Coded { data, parity } => (data, parity),
+        redundancy => (1, redundancy.servers() - 1),
     };
     let all_steps = plan.steps * plan.threads;
     let users: Vec<User> = thread::scope(|scope| {
@@ -155,25 +175,24 @@ fn run(plan: &Plan) -> PagerStats {
                 })
             })
             .collect();
-        if plan.mirror {
-            let ended = || users.iter().all(|user| user.is_finished());
-            while done.load(Ordering::Relaxed) * 100 < all_steps * plan.kill_at && !ended() {
-                thread::yield_now();
-            }
-            lenders[plan.seed as usize % servers].kill();
+        let ended = || users.iter().all(|user| user.is_finished());
+        while done.load(Ordering::Relaxed) * 100 < all_steps * plan.kill_at && !ended() {
+            thread::yield_now();
         }
+        (0..kills).for_each(&mut kill);
         users.into_iter().map(|user| user.join().expect("the bytes")).collect()
     });
-    if plan.mirror && pager.stats().servers_lost == 1 {
-        // With all copies repaired, the memory survives another loss.
-        wait_for("the repair", || matches!(log.lock()[..], [_, PagerEvent::Repaired { .. }]));
-        lenders[(plan.seed as usize + 1) % servers].kill();
+    let more = plan.redundancy.servers().min(servers - kills) - data;
+    if kills > 0 && more > 0 && pager.stats().servers_lost == kills as u64 {
+        // With the redundancy repaired as far as servers are left, other servers may be lost.
+        wait_for("the repair", || is_repaired(&log.lock(), kills));
+        (kills..kills + more).for_each(&mut kill);
         users.iter().for_each(User::check_all);
     }
     let stats = pager.stats();
     assert!(stats.max_resident <= plan.budget as u64, "{stats:?}");
     assert_eq!((stats.pages_lost, stats.over_budget), (0, 0), "{stats:?}");
-    assert!(stats.servers_lost <= if plan.mirror { 2 } else { 0 }, "{stats:?}");
+    assert!(kills > 0 || stats.servers_lost == 0, "{stats:?}");
     stats
 }
 
@@ -181,11 +200,24 @@ fn run(plan: &Plan) -> PagerStats {
 fn requests_that_fail_are_repeated() {
     for provider in support::PROVIDERS {
         let (budget, pages, threads, steps) = (64, 600, 2, 1500);
-        let (mirror, kill_at, read_ahead, faults, seed) = (false, 0, 32 << 10, true, 7);
-        let plan =
-            Plan { provider, budget, pages, threads, steps, mirror, kill_at, read_ahead, faults, seed };
-        let stats = run(&plan);
-        assert!(stats.retries > 0, "{stats:?}");
+        let (kill_at, read_ahead, faults, seed) = (100, 32 << 10, true, 7);
+        for redundancy in [Redundancy::None, Redundancy::Coded { data: 2, parity: 1 }] {
+            let spare = 1;
+            let stats = run(&Plan {
+                provider,
+                budget,
+                pages,
+                threads,
+                steps,
+                redundancy,
+                spare,
+                kill_at,
+                read_ahead,
+                faults,
+                seed,
+            });
+            assert!(stats.retries > 0, "{stats:?}");
+        }
     }
 }
 

@@ -13,8 +13,8 @@ const LEAST_MIN_SIZE: usize = 64 << 10;
 pub(crate) const LOCAL: &str = "RFS_PAGING_LOCAL";
 /// Addresses of the servers, separated by commas.
 pub(crate) const SERVERS: &str = "RFS_PAGING_SERVERS";
-/// Number of servers that get each page.
-pub(crate) const COPIES: &str = "RFS_PAGING_COPIES";
+/// The redundancy of pages, such as `mirror`.
+pub(crate) const REDUNDANCY: &str = "RFS_PAGING_REDUNDANCY";
 /// Length of the longest block that sequential faults read, in bytes.
 pub(crate) const READ_AHEAD: &str = "RFS_PAGING_READ_AHEAD";
 /// Length in bytes from which allocations are paged.
@@ -28,7 +28,7 @@ pub(crate) const STATS: &str = "RFS_PAGING_STATS";
 pub(crate) const PROCESS: &str = "RFS_PAGING_PROCESS";
 
 /// All variables.
-pub(crate) const ALL: [&str; 8] = [LOCAL, SERVERS, COPIES, READ_AHEAD, MIN_SIZE, KEY, STATS, PROCESS];
+pub(crate) const ALL: [&str; 8] = [LOCAL, SERVERS, REDUNDANCY, READ_AHEAD, MIN_SIZE, KEY, STATS, PROCESS];
 
 /// What the variables say.
 #[derive(Debug)]
@@ -47,8 +47,8 @@ impl Settings {
     pub(crate) fn read(get: impl Fn(&str) -> Option<String>) -> Result<Option<Settings>, String> {
         let Some(local) = get(LOCAL) else { return Ok(None) };
         let mut options = PagerOptions::new(number(LOCAL, &local)?);
-        if let Some(copies) = get(COPIES) {
-            options.copies = number(COPIES, &copies)? as usize;
+        if let Some(redundancy) = get(REDUNDANCY) {
+            options.redundancy = redundancy.parse().map_err(|error| format!("{REDUNDANCY}: {error}"))?;
         }
         if let Some(read_ahead) = get(READ_AHEAD) {
             options.read_ahead = number(READ_AHEAD, &read_ahead)?;
@@ -83,6 +83,8 @@ pub(crate) fn without_this_library(list: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rfs_paging::Redundancy;
+
     use super::*;
 
     fn read(values: &[(&str, &str)]) -> Result<Option<Settings>, String> {
@@ -100,15 +102,16 @@ mod tests {
         let settings = read(&[
             (LOCAL, "1048576"),
             (SERVERS, "10.0.0.1:7450,unix:/run/lend.sock"),
-            (COPIES, "2"),
+            (REDUNDANCY, "2+1"),
             (MIN_SIZE, "1"),
             (READ_AHEAD, "4096"),
             (STATS, "1"),
         ]);
         let settings = settings.expect("valid").expect("a budget");
-        assert_eq!((settings.servers.len(), settings.options.copies, settings.min_size), (2, 2, 64 << 10));
+        assert_eq!((settings.servers.len(), settings.min_size), (2, 64 << 10));
+        assert_eq!(settings.options.redundancy, Redundancy::Coded { data: 2, parity: 1 });
         assert!(settings.prints_stats);
-        for wrong in [(LOCAL, "much"), (SERVERS, "unix:"), (COPIES, "-1")] {
+        for wrong in [(LOCAL, "much"), (SERVERS, "unix:"), (REDUNDANCY, "-1")] {
             assert!(read(&[wrong, (LOCAL, "1048576")]).is_err(), "{wrong:?}");
         }
     }

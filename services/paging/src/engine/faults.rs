@@ -8,21 +8,19 @@
 
 use std::{collections::BTreeMap, io};
 
-use super::{Engine, MAX_BATCH, loading::Load};
+use super::{Engine, MAX_BATCH, loading::Load, stats::add};
 use crate::{
     kernel::uffd::{FaultKind, Uffd},
     logic::{
         PAGE,
         clock::PageId,
+        code::ZEROS,
         page::{MissingFault, StoreFault},
     },
-    stats::add,
 };
 
 /// Requests to fill a page for which the kernel has no memory, before the page is given up.
 const FILL_ATTEMPTS: u32 = 4;
-/// Source of pages of zeros for stores.
-static ZEROS: [u8; PAGE] = [0; PAGE];
 
 impl Engine {
     /// Resolves all faults that wait. A fault that turns out to be outdated is only woken.
@@ -51,7 +49,7 @@ impl Engine {
     }
 
     /// Resolves a store to a protected page.
-    fn allow_store(&mut self, at: PageId) {
+    pub(super) fn allow_store(&mut self, at: PageId) {
         let Some(region) = self.region(at) else { return };
         let address = region.address(at.page);
         let fault = region.update(at.page, |page| page.store_fault());
@@ -71,7 +69,7 @@ impl Engine {
     }
 
     /// Resolves faults on missing pages.
-    fn bring(&mut self, missing: &[(PageId, bool)]) {
+    pub(super) fn bring(&mut self, missing: &[(PageId, bool)]) {
         self.reserve(missing.len());
         let room = (self.budget / 4).min(MAX_BATCH).saturating_sub(missing.len());
         let mut loads: BTreeMap<PageId, Load> = BTreeMap::new();

@@ -6,12 +6,13 @@
 use std::collections::BTreeMap;
 
 use rdmabox::{Buffer, RemoteAddr, RequestError, Transfer};
+use smallvec::SmallVec;
 
 use super::Engine;
+use super::stats::add;
 use crate::{
-    logic::{PAGE, chunks::CHUNK_PAGES, clock::PageId},
+    logic::{PAGE, clock::PageId},
     remote::{ATTEMPTS, may_repeat, page_address},
-    stats::add,
 };
 
 /// A page to read.
@@ -29,6 +30,16 @@ struct Read {
     load: Load,
     server: usize,
     transfer: Transfer<Buffer>,
+}
+
+/// Where the bytes of a page are.
+enum Source {
+    /// At a server.
+    Server(usize, RemoteAddr),
+    /// In other pages of the stripe: the server of the page is lost.
+    Stripe,
+    /// The page is not at a server any more.
+    Nowhere,
 }
 
 /// A page to read by itself, and the server and error of a read that failed.
@@ -51,6 +62,33 @@ impl Engine {
         for (at, load, failed) in alone {
             self.load_alone(at, load, failed);
         }
+        self.decode(loads);
+    }
+
+    /// Maps those pages that have to be computed from other pages of their stripe.
+    fn decode(&mut self, loads: &BTreeMap<PageId, Load>) {
+        let coded = |at: &&PageId| matches!(self.source(**at), Source::Stripe);
+        let pages: Vec<PageId> = loads.keys().filter(coded).copied().collect();
+        let is_busy = |at: &PageId| {
+            let region = self.regions.get(&at.region);
+            region.is_some_and(|region| region.is_busy(self.layout.stripe(at.page)))
+        };
+        if pages.iter().any(is_busy) {
+            self.finish_writes();
+        }
+        let mut bytes = match pages.is_empty() {
+            true => BTreeMap::new(),
+            false => self.read_pages(&pages),
+        };
+        for at in pages {
+            match (bytes.remove(&at), loads.get(&at)) {
+                (Some(bytes), Some(load)) => {
+                    add(&self.counters.decoded_pages, 1);
+                    self.map(at, *load, &bytes);
+                }
+                _ => self.wake_page(at),
+            }
+        }
     }
 
     /// Starts a read for each page, and posts those of a server together. Also returns the pages
@@ -60,9 +98,13 @@ impl Engine {
         let mut jobs: Vec<Vec<(PageId, Load, RemoteAddr, Buffer)>> = Vec::new();
         jobs.resize_with(self.servers.len(), Vec::new);
         for (at, load) in loads {
-            let Some((server, remote)) = self.source(*at) else {
-                self.wake_page(*at);
-                continue;
+            let (server, remote) = match self.source(*at) {
+                Source::Server(server, remote) => (server, remote),
+                Source::Stripe => continue,
+                Source::Nowhere => {
+                    self.wake_page(*at);
+                    continue;
+                }
             };
             match self.servers.take_buffer(server) {
                 Ok(buffer) => jobs[server].push((*at, *load, remote, buffer)),
@@ -82,24 +124,33 @@ impl Engine {
         (reads, alone)
     }
 
-    /// Returns a server that has the page, and where. The copies of a chunk take turns by chunk.
-    fn source(&self, at: PageId) -> Option<(usize, RemoteAddr)> {
-        let region = self.regions.get(&at.region)?;
+    /// Returns where an absent page is. The copies of a mirror take turns by group.
+    fn source(&self, at: PageId) -> Source {
+        let Some(region) = self.regions.get(&at.region) else { return Source::Nowhere };
         if !region.get(at.page).is_remote() {
-            return None;
+            return Source::Nowhere;
         }
-        let replicas = region.replicas(at.page);
-        let chunk = at.page / CHUNK_PAGES;
-        let replica = replicas.get(chunk % replicas.len().max(1))?;
-        Some((replica.server, page_address(&replica.memory, at.page % CHUNK_PAGES)))
+        let members = region.members(at.page);
+        let member = if self.layout.data() == 1 {
+            let copies: SmallVec<[_; 2]> = members.iter().flatten().collect();
+            copies.get(self.layout.group(at.page) % copies.len().max(1)).map(|copy| **copy)
+        } else {
+            members.get(self.layout.position(at.page)).copied().flatten()
+        };
+        match member {
+            Some(member) => {
+                Source::Server(member.server, page_address(&member.memory, self.layout.slot(at.page)))
+            }
+            None => Source::Stripe,
+        }
     }
 
     /// Reads a page by itself, after a read of it `failed`: at the same server again, and after its
-    /// loss at the others.
+    /// loss at another one. Does nothing if the page has to be computed then.
     fn load_alone(&mut self, at: PageId, load: Load, mut failed: Option<(usize, RequestError)>) {
         let mut attempt = 1;
         let mut bytes = [0; PAGE];
-        while let Some((server, remote)) = self.source(at) {
+        while let Source::Server(server, remote) = self.source(at) {
             match &failed {
                 Some((last, error)) if *last == server => {
                     if attempt >= ATTEMPTS || !may_repeat(error) {
@@ -117,7 +168,9 @@ impl Engine {
                 Err(error) => failed = Some((server, error)),
             }
         }
-        self.wake_page(at);
+        if matches!(self.source(at), Source::Nowhere) {
+            self.wake_page(at);
+        }
     }
 
     fn map(&mut self, at: PageId, load: Load, bytes: &[u8]) {

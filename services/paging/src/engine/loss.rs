@@ -8,11 +8,11 @@ use std::{io, ops::Range, sync::Arc, time::Duration};
 use rdmabox::RequestError;
 
 use super::Engine;
+use super::stats::add;
 use crate::{
     error::PagerEvent,
     kernel::memory,
     logic::{PAGE, clock::PageId, page::Page},
-    stats::add,
 };
 
 /// How long a lost page waits for the report of its loss. A handler of events may itself wait for

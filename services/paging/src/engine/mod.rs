@@ -15,6 +15,11 @@ mod faults;
 mod loading;
 mod loss;
 mod repair;
+mod slots;
+pub(crate) mod stats;
+#[cfg(test)]
+mod tests;
+mod write_out;
 
 use std::{
     collections::BTreeMap,
@@ -29,21 +34,26 @@ use rustix::event::{PollFd, PollFlags, poll};
 use slab::Slab;
 
 use self::{
-    eviction::{Completion, WriteOut},
     repair::Repair,
+    stats::Counters,
+    write_out::{Completion, WriteOut},
 };
 use crate::{
     kernel::uffd::Uffd,
     lender::protocol::LentChunk,
-    logic::{clock::Clock, clock::PageId, region::Region},
+    logic::{
+        PAGE,
+        clock::{Clock, PageId},
+        layout::Layout,
+        region::Region,
+    },
     remote::Servers,
-    stats::Counters,
 };
 
 /// Most pages of one batch of victims, and of reads that are under way together.
 const MAX_BATCH: usize = 64;
-/// Write-outs under way at which no further batch begins. With a batch more, and as many reads, a
-/// session has 256 buffers: that many registrations it keeps.
+/// Pages of write-outs under way at which no further batch begins. With a batch more, and as many
+/// reads, a session has 256 buffers: that many registrations it keeps.
 const MAX_WRITES: usize = 128;
 
 /// The parts of a pager that its maker provides.
@@ -53,6 +63,7 @@ pub(crate) struct Parts {
     pub(crate) servers: Servers,
     pub(crate) events: Events,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) layout: Layout,
     /// Pages.
     pub(crate) budget: usize,
     /// Pages of the longest block.
@@ -66,13 +77,16 @@ struct Engine {
     servers: Servers,
     events: Events,
     counters: Arc<Counters>,
+    layout: Layout,
     budget: usize,
     read_ahead: usize,
     /// By the address of the first page.
     regions: BTreeMap<usize, Region<LentChunk>>,
     clock: Clock,
-    /// Write-outs under way.
+    /// Write-outs under way, one for each stripe.
     writes: Slab<WriteOut>,
+    /// Pages of these write-outs.
+    writing: usize,
     completions: (mpsc::Sender<Completion>, mpsc::Receiver<Completion>),
     wake: Arc<Wake>,
     /// Copies to make after a loss.
@@ -105,11 +119,13 @@ impl Engine {
             servers: parts.servers,
             events: parts.events,
             counters: parts.counters,
+            layout: parts.layout,
             budget: parts.budget,
             read_ahead: parts.read_ahead,
             regions: BTreeMap::new(),
             clock: Clock::default(),
             writes: Slab::new(),
+            writing: 0,
             completions: mpsc::channel(),
             wake,
             repair: None,
@@ -148,7 +164,7 @@ impl Engine {
             Command::Map { start, len, reply } => {
                 let registered = self.uffd.register(start, len);
                 if registered.is_ok() {
-                    let region = Region::new(start, len / crate::logic::PAGE, self.read_ahead);
+                    let region = Region::new(start, len / PAGE, self.read_ahead, self.layout);
                     self.regions.insert(start, region);
                 }
                 let _ = reply.send(registered);
@@ -170,6 +186,10 @@ impl Engine {
             let unused = region.take_unused();
             if !unused.is_empty() {
                 self.servers.free(unused);
+            }
+            if self.writes.is_empty() {
+                let void = region.take_void();
+                self.servers.free(void);
             }
         }
         self.counters.set_resident(self.resident());

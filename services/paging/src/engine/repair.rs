@@ -1,27 +1,28 @@
-//! Gives pages their second copy again after the loss of a server.
+//! Gives pages their redundancy again after the loss of a server.
 //!
-//! A chunk that lacks a copy gets a place at another server, and its stored pages are copied there.
-//! One chunk is one step. Steps run while no fault waits, and between faults from time to time.
+//! A group that lacks a member gets a chunk at another server, and the bytes of the member are
+//! computed from the other members. One chunk is one step. Steps run while no fault waits, and
+//! between faults from time to time.
 //!
 //! # Concurrency
 //! See [`engine`](super). The fault thread waits for the requests of a step, and no write-out is
-//! under way meanwhile, so the chunk has one state.
+//! under way meanwhile, so each stripe has one state.
 
 use std::time::{Duration, Instant};
 
 use rdmabox::{Buffer, Failed, RequestError, Transfer};
 use rustix::time::Timespec;
 
-use super::{Engine, MAX_BATCH};
+use super::{Engine, MAX_BATCH, stats::add};
 use crate::{
     error::PagerEvent,
     lender::protocol::LentChunk,
     logic::{
-        chunks::{CHUNK_PAGES, Replica},
         clock::PageId,
+        code::{PageBytes, ZEROS, encode},
+        groups::Member,
     },
     remote::{ATTEMPTS, Placement, may_repeat, page_address},
-    stats::add,
 };
 
 /// Longest pause between two steps while faults wait.
@@ -29,12 +30,12 @@ const STEP_INTERVAL: Duration = Duration::from_millis(20);
 /// Pause after a lack of memory.
 const NO_ROOM_PAUSE: Duration = Duration::from_secs(2);
 
-/// The repair of all chunks since a loss.
+/// The repair of all groups since a loss.
 #[derive(Debug)]
 pub(super) struct Repair {
-    /// The first page of the next chunk to look at.
+    /// The first page of the next group to look at.
     at: PageId,
-    /// Chunks that have got a copy.
+    /// Chunks that other servers have got.
     chunks: u64,
     /// No step before this time.
     pause: Option<Instant>,
@@ -42,18 +43,20 @@ pub(super) struct Repair {
     last: Instant,
 }
 
-/// Why a step did not end with a copy.
+/// Why a step did not end with a chunk.
 enum Failure {
     /// A request to the server failed.
     Server(usize, RequestError),
     /// Another server or this program has too little memory.
     NoRoom,
+    /// A server was lost, which begins the repair anew.
+    Restarted,
 }
 
 impl Engine {
-    /// Begins to repair, from the first chunk on, if there are servers for all copies.
+    /// Begins to repair, from the first group on, if there may be servers for that.
     pub(super) fn begin_repair(&mut self) {
-        if self.servers.wanted() > 1 {
+        if self.layout.members() > 1 && self.servers.live() > 1 {
             let at = PageId::default();
             self.repair = Some(Repair { at, chunks: 0, pause: None, last: Instant::now() });
         } else {
@@ -79,7 +82,7 @@ impl Engine {
         if !self.repair.as_ref().is_some_and(is_due) {
             return;
         }
-        // A write-out that is under way reaches the old copies only. Its end may also show a loss,
+        // A write-out that is under way does not reach a new member. Its end may also show a loss,
         // which begins the repair anew.
         self.finish_writes();
         let Some(mut repair) = self.repair.take() else { return };
@@ -87,21 +90,22 @@ impl Engine {
             return self.events.report(PagerEvent::Repaired { chunks: repair.chunks });
         };
         repair.pause = None;
-        match self.repair_chunk(at) {
+        repair.at = at;
+        match self.repair_group(at) {
             Ok(()) => {
                 add(&self.counters.repaired_chunks, 1);
                 repair.chunks += 1;
-                repair.at = PageId { page: at.page + CHUNK_PAGES, ..at };
             }
             Err(Failure::NoRoom) => repair.pause = Some(now + NO_ROOM_PAUSE),
             // The loss begins the repair anew.
             Err(Failure::Server(server, error)) => return self.lose_server(server, error),
+            Err(Failure::Restarted) => return,
         }
         repair.last = Instant::now();
         self.repair = Some(repair);
     }
 
-    /// Returns the first page of the next chunk that lacks a copy.
+    /// Returns the first page of the next group that lacks a member.
     fn next_bare(&self, from: PageId) -> Option<PageId> {
         let wanted = self.servers.wanted();
         self.regions.range(from.region..).find_map(|(start, region)| {
@@ -110,30 +114,28 @@ impl Engine {
         })
     }
 
-    /// Copies the stored pages of a chunk to one more server.
-    fn repair_chunk(&mut self, at: PageId) -> Result<(), Failure> {
+    /// Gives a group a member that it lacks.
+    fn repair_group(&mut self, at: PageId) -> Result<(), Failure> {
         let Some(region) = self.regions.get(&at.region) else { return Ok(()) };
-        let Some(source) = region.replicas(at.page).first().copied() else { return Ok(()) };
-        let pages: Vec<usize> = (at.page..region.pages().min(at.page + CHUNK_PAGES))
-            .filter(|page| region.get(*page).is_stored())
-            .collect();
-        let holders: Vec<usize> = region.replicas(at.page).iter().map(|replica| replica.server).collect();
-        let target = match self.servers.place(1, &holders) {
-            Placement::Placed(replicas) => replicas[0],
+        let members = region.members(at.page);
+        let Some(index) = members.iter().position(Option::is_none) else { return Ok(()) };
+        let holders: Vec<usize> = members.iter().flatten().map(|member| member.server).collect();
+        let target = match self.servers.place_member(&holders, false) {
+            Placement::Placed(member) => member,
             Placement::NoRoom => return Err(Failure::NoRoom),
             Placement::Failed(server, error) => return Err(Failure::Server(server, error)),
         };
-        match pages.chunks(MAX_BATCH).try_for_each(|part| self.copy(part, &source, &target)) {
+        match self.copy_member(at, index, &target) {
             Ok(()) => {
                 if let Some(region) = self.regions.get_mut(&at.region) {
-                    region.add_replica(at.page, target);
+                    region.set_member(at.page, index, target);
                 }
                 Ok(())
             }
             Err(failure) => {
                 // A chunk of a target that failed may still get bytes, so the target keeps it. The
                 // end of the session frees it.
-                if !matches!(&failure, Failure::Server(server, _) if *server == target.server) {
+                if !matches!(&failure, Failure::Server(..)) {
                     self.servers.free(vec![target]);
                 }
                 Err(failure)
@@ -141,43 +143,78 @@ impl Engine {
         }
     }
 
-    /// Copies pages from a chunk to another one.
-    fn copy(
+    /// Writes the bytes of a member to its new chunk.
+    fn copy_member(&mut self, at: PageId, index: usize, target: &Member<LentChunk>) -> Result<(), Failure> {
+        let Some(region) = self.regions.get(&at.region) else { return Ok(()) };
+        let (layout, pages) = (self.layout, region.group_pages(at.page));
+        let stripes = layout.stripe(pages.start)..layout.stripe(pages.end - 1) + 1;
+        // Without a stored page the bytes of a stripe do not matter.
+        let is_used = |stripe: &usize| region.stripe_pages(*stripe).any(|page| region.get(page).is_stored());
+        let stripes: Vec<usize> = stripes.filter(is_used).collect();
+        for part in stripes.chunks((MAX_BATCH / layout.data()).max(1)) {
+            let bytes = self.member_bytes(at.region, index, part)?;
+            self.write_member(target, &bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the bytes of a member in stripes, with the first page of each stripe.
+    fn member_bytes(
         &mut self,
-        pages: &[usize],
-        source: &Replica<LentChunk>,
-        target: &Replica<LentChunk>,
+        start: usize,
+        index: usize,
+        stripes: &[usize],
+    ) -> Result<Vec<(usize, PageBytes)>, Failure> {
+        let Some(region) = self.regions.get(&start) else { return Ok(Vec::new()) };
+        let layout = self.layout;
+        let is_wanted = |page: &usize| {
+            region.is_covered(*page) && (index >= layout.data() || layout.position(*page) == index)
+        };
+        let pages = stripes.iter().flat_map(|stripe| layout.pages(*stripe)).filter(is_wanted);
+        let pages: Vec<PageId> = pages.map(|page| PageId { region: start, page }).collect();
+        let live = self.servers.live();
+        let mut read = self.read_pages(&pages);
+        if self.servers.live() < live {
+            return Err(Failure::Restarted);
+        }
+        if read.len() < pages.len() {
+            return Err(Failure::NoRoom);
+        }
+        if index < layout.data() {
+            return Ok(read.into_iter().map(|(at, bytes)| (at.page, bytes)).collect());
+        }
+        let mut codes = Vec::with_capacity(stripes.len());
+        for stripe in stripes {
+            let pages: Vec<Option<PageBytes>> =
+                layout.pages(*stripe).map(|page| read.remove(&PageId { region: start, page })).collect();
+            let data: Vec<&[u8]> = pages.iter().map(|page| page.as_deref().unwrap_or(&ZEROS)).collect();
+            let code = encode(layout, &data).swap_remove(index - layout.data());
+            codes.push((layout.pages(*stripe).start, code));
+        }
+        Ok(codes)
+    }
+
+    /// Writes slots of a chunk: the bytes for the stripe of each page.
+    fn write_member(
+        &mut self,
+        target: &Member<LentChunk>,
+        slots: &[(usize, PageBytes)],
     ) -> Result<(), Failure> {
-        let buffers: Vec<Buffer> =
-            pages.iter().map(|_| self.buffer(source.server)).collect::<Result<_, _>>()?;
-        let remote =
-            |replica: &Replica<LentChunk>, page: usize| page_address(&replica.memory, page % CHUNK_PAGES);
-        let session = self.servers.session(source.server);
-        let reads: Vec<_> = session.together(|| {
-            let starts = pages.iter().zip(buffers);
-            starts.map(|(page, buffer)| session.start_read(remote(source, *page), buffer)).collect()
-        });
-        let mut buffers = Vec::with_capacity(pages.len());
-        for (page, read) in pages.iter().zip(reads) {
-            let again = |buffer: &mut Buffer| session.read(remote(source, *page), buffer);
-            buffers.push(self.finish(read, source.server, again)?);
+        let mut buffers = Vec::with_capacity(slots.len());
+        for (_, bytes) in slots {
+            let mut buffer = self.buffer(target.server)?;
+            buffer.copy_from_slice(bytes);
+            buffers.push(buffer);
         }
-        // A session registers its own buffers once, and those of another one for each request.
-        let mut copies = Vec::with_capacity(pages.len());
-        for buffer in buffers {
-            let mut copy = self.buffer(target.server)?;
-            copy.copy_from_slice(&buffer);
-            self.servers.give_buffer(source.server, buffer);
-            copies.push(copy);
-        }
+        let remote = |page: usize| page_address(&target.memory, self.layout.slot(page));
         let session = self.servers.session(target.server);
         let writes: Vec<_> = session.together(|| {
-            let starts = pages.iter().zip(copies);
-            starts.map(|(page, buffer)| session.start_write(remote(target, *page), buffer)).collect()
+            let starts = slots.iter().zip(buffers);
+            starts.map(|((page, _), buffer)| session.start_write(remote(*page), buffer)).collect()
         });
-        let mut buffers = Vec::with_capacity(pages.len());
-        for (page, write) in pages.iter().zip(writes) {
-            let again = |buffer: &mut Buffer| session.write(remote(target, *page), buffer);
+        let mut buffers = Vec::with_capacity(slots.len());
+        for ((page, _), write) in slots.iter().zip(writes) {
+            let again = |buffer: &mut Buffer| session.write(remote(*page), buffer);
             buffers.push(self.finish(write, target.server, again)?);
         }
         buffers.into_iter().for_each(|buffer| self.servers.give_buffer(target.server, buffer));

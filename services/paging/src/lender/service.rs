@@ -19,7 +19,7 @@ use super::{
     allocator::Allocator,
     protocol::{self, Answer, LenderStatus, Request},
 };
-use crate::logic::chunks::CHUNK;
+use crate::logic::layout::CHUNK;
 
 /// Memory that this process lends to pagers, until it is dropped.
 #[derive(Debug)]

@@ -87,7 +87,6 @@ impl Page {
         self.has(PROTECTED)
     }
 
-    #[cfg(test)]
     pub(crate) fn is_writing(self) -> bool {
         self.has(WRITING)
     }
@@ -109,6 +108,11 @@ impl Page {
     /// Returns true if the page is in lenders' memory only.
     pub(crate) fn is_remote(self) -> bool {
         self.has(STORED) && !self.has(RESIDENT)
+    }
+
+    /// Returns true if servers have the only copy, or a copy that lets the page be dropped.
+    pub(crate) fn needs_copy(self) -> bool {
+        self.has(STORED) && !(self.has(RESIDENT) && self.has(DIRTY))
     }
 
     /// Returns true if the page may be dropped: its copy is current, and no store came since.

@@ -1,6 +1,6 @@
-//! One paged region: page states, chunks and the detector of sequential faults.
+//! One paged region: page states, groups and the detector of sequential faults.
 //!
-//! Invariant: the chunk of a page that [uses its slot](super::page::Page::uses_slot) has a place,
+//! Invariant: the group of a page that [uses its slot](super::page::Page::uses_slot) has a place,
 //! and counts the page.
 //!
 //! # Concurrency
@@ -10,7 +10,8 @@ use std::ops::Range;
 
 use super::{
     PAGE,
-    chunks::{CHUNK_PAGES, ChunkMap, Replica, Replicas},
+    groups::{GroupMap, Member, Members},
+    layout::Layout,
     page::Page,
     read_ahead::ReadAhead,
     table::Table,
@@ -21,10 +22,13 @@ use super::{
 pub(crate) struct Region<M> {
     start: usize,
     table: Table,
-    chunks: ChunkMap<M>,
+    layout: Layout,
+    groups: GroupMap<M>,
     pub(crate) read_ahead: ReadAhead,
-    /// Copies of chunks that no page needs any more, for the caller to give back.
-    unused: Vec<Replica<M>>,
+    /// Chunks that no page needs any more, for the caller to give back.
+    unused: Vec<Member<M>>,
+    /// Chunks of void parity pages, to give back when no write-out is under way.
+    void: Vec<Member<M>>,
 }
 
 impl<M> AsMut<Table> for Region<M> {
@@ -35,13 +39,15 @@ impl<M> AsMut<Table> for Region<M> {
 
 impl<M: Copy> Region<M> {
     /// Makes a region of untouched pages at address `start`.
-    pub(crate) fn new(start: usize, pages: usize, read_ahead: usize) -> Region<M> {
+    pub(crate) fn new(start: usize, pages: usize, read_ahead: usize, layout: Layout) -> Region<M> {
         Region {
             start,
             table: Table::new(pages),
-            chunks: ChunkMap::new(pages),
+            layout,
+            groups: GroupMap::new(pages, layout),
             read_ahead: ReadAhead::new(read_ahead),
             unused: Vec::new(),
+            void: Vec::new(),
         }
     }
 
@@ -74,54 +80,97 @@ impl<M: Copy> Region<M> {
         let before = self.table.get(page).uses_slot();
         let result = self.table.update(page, change);
         match (before, self.table.get(page).uses_slot()) {
-            (false, true) => self.chunks.take_slot(page),
-            (true, false) => self.unused.extend(self.chunks.leave_slot(page)),
+            (false, true) => self.groups.take_slot(page),
+            (true, false) => self.unused.extend(self.groups.leave_slot(page)),
             _ => {}
         }
         result
     }
 
-    /// Returns the copies of a page's chunk.
-    pub(crate) fn replicas(&self, page: usize) -> &[Replica<M>] {
-        self.chunks.replicas(page)
+    /// Returns the members of a page's group: none if it has no place.
+    pub(crate) fn members(&self, page: usize) -> &[Option<Member<M>>] {
+        self.groups.members(page)
     }
 
-    /// Gives the chunk of a page its place.
-    pub(crate) fn place(&mut self, page: usize, replicas: Replicas<M>) {
-        self.chunks.place(page, replicas);
+    /// Returns the pages of the group of a page.
+    pub(crate) fn group_pages(&self, page: usize) -> Range<usize> {
+        let first = self.layout.group(page) * self.layout.group_pages();
+        first..self.pages().min(first + self.layout.group_pages())
+    }
+
+    /// Returns the pages of a stripe that are in the region.
+    pub(crate) fn stripe_pages(&self, stripe: usize) -> Range<usize> {
+        let pages = self.layout.pages(stripe);
+        pages.start..self.pages().min(pages.end)
+    }
+
+    /// Returns true if a write-out of a page of the stripe is under way.
+    pub(crate) fn is_busy(&self, stripe: usize) -> bool {
+        self.stripe_pages(stripe).any(|page| self.get(page).is_writing())
+    }
+
+    /// Returns true if the parity pages of its stripe cover a page.
+    pub(crate) fn is_covered(&self, page: usize) -> bool {
+        self.groups.is_covered(page)
+    }
+
+    /// Notes which pages of a stripe its parity pages cover.
+    pub(crate) fn cover(&mut self, stripe: usize, covered: impl Fn(usize) -> bool) {
+        for page in self.layout.pages(stripe) {
+            self.groups.cover(page, covered(page));
+        }
+    }
+
+    /// Gives the group of a page its place.
+    pub(crate) fn place(&mut self, page: usize, members: Members<M>) {
+        self.groups.place(page, members);
         // Write-outs that are under way to servers that are lost still count.
-        let first = page / CHUNK_PAGES * CHUNK_PAGES;
-        for page in first..self.pages().min(first + CHUNK_PAGES) {
+        for page in self.group_pages(page) {
             if self.table.get(page).uses_slot() {
-                self.chunks.take_slot(page);
+                self.groups.take_slot(page);
             }
         }
     }
 
-    /// Adds a copy to the chunk of a page.
-    pub(crate) fn add_replica(&mut self, page: usize, replica: Replica<M>) {
-        self.chunks.add_replica(page, replica);
+    /// Gives the group of a page a member that is missing.
+    pub(crate) fn set_member(&mut self, page: usize, index: usize, member: Member<M>) {
+        self.groups.set_member(page, index, member);
     }
 
-    /// Returns the first page of the first chunk at or after `page` that lacks copies.
+    /// Returns the first page of the first group at or after `page` that lacks members.
     pub(crate) fn next_bare(&self, page: usize, wanted: usize) -> Option<usize> {
-        self.chunks.next_bare(page, wanted)
+        self.groups.next_bare(page, wanted)
     }
 
-    /// Takes the copies of chunks that no page needs any more.
-    pub(crate) fn take_unused(&mut self) -> Vec<Replica<M>> {
+    /// Takes the chunks that no page needs any more.
+    pub(crate) fn take_unused(&mut self) -> Vec<Member<M>> {
         std::mem::take(&mut self.unused)
+    }
+
+    /// Takes the chunks of void parity pages. No write-out is under way.
+    pub(crate) fn take_void(&mut self) -> Vec<Member<M>> {
+        std::mem::take(&mut self.void)
     }
 
     /// Removes a server that is lost. Returns the number of pages whose bytes are lost with it.
     pub(crate) fn remove_server(&mut self, server: usize) -> u64 {
         let mut lost = 0;
-        for first in self.chunks.remove_server(server) {
-            for page in first..self.pages().min(first + CHUNK_PAGES) {
-                lost += u64::from(self.table.update(page, Page::lose_copies));
+        for loss in self.groups.remove_server(server) {
+            for page in self.group_pages(loss.first) {
+                if !loss.positions.contains(&self.layout.position(page)) {
+                    continue;
+                }
+                let is_lost = if loss.is_gone {
+                    self.table.update(page, Page::lose_copies)
+                } else {
+                    self.update(page, Page::lose_copies)
+                };
+                lost += u64::from(is_lost);
             }
+            self.void.extend(loss.void);
         }
-        self.unused.retain(|replica| replica.server != server);
+        self.unused.retain(|member| member.server != server);
+        self.void.retain(|member| member.server != server);
         lost
     }
 
@@ -136,25 +185,28 @@ impl<M: Copy> Region<M> {
         page..page + len
     }
 
-    /// Ends the region: returns all copies of its chunks.
-    pub(crate) fn end(mut self) -> Vec<Replica<M>> {
+    /// Ends the region: returns all of its chunks.
+    pub(crate) fn end(mut self) -> Vec<Member<M>> {
         let mut all = self.take_unused();
-        all.extend(self.chunks.clear());
+        all.extend(self.take_void());
+        all.extend(self.groups.clear());
         all
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use smallvec::smallvec;
-
     use super::*;
-    use crate::logic::page::MissingFault;
+    use crate::logic::{page::MissingFault, redundancy::Redundancy};
+
+    fn region(read_ahead: usize) -> Region<u32> {
+        Region::new(0, 300, read_ahead, Layout::new(Redundancy::None))
+    }
 
     /// Brings `page` to the server, as the engine does.
     fn page_out(region: &mut Region<u32>, page: usize) {
-        if region.replicas(page).is_empty() {
-            region.place(page, smallvec![Replica { server: 0, memory: page as u32 }]);
+        if region.members(page).is_empty() {
+            region.place(page, vec![Some(Member { server: 0, memory: page as u32 })]);
         }
         region.update(page, |page| page.fill(false, true));
         for _ in 0..2 {
@@ -167,32 +219,32 @@ mod tests {
 
     #[test]
     fn a_chunk_lives_as_long_as_a_page_is_stored_there() {
-        let mut region = Region::new(0, 300, 1);
+        let mut region = region(1);
         page_out(&mut region, 1);
         page_out(&mut region, 2);
         region.update(1, Page::discard);
         assert!(region.take_unused().is_empty());
         region.update(2, Page::discard);
-        assert_eq!(region.take_unused(), [Replica { server: 0, memory: 1 }]);
+        assert_eq!(region.take_unused(), [Member { server: 0, memory: 1 }]);
         page_out(&mut region, 299);
         assert_eq!(region.end().len(), 1);
     }
 
     #[test]
     fn a_lost_server_loses_what_only_it_had() {
-        let mut region = Region::new(0, 300, 1);
+        let mut region = region(1);
         page_out(&mut region, 1);
         page_out(&mut region, 2);
         region.update(2, |page| page.fill(true, true));
         assert_eq!(region.remove_server(0), 1);
         assert_eq!(region.get(1).missing_fault(), MissingFault::Lost);
         assert_eq!(region.get(2).missing_fault(), MissingFault::Present);
-        assert!(region.replicas(2).is_empty());
+        assert!(region.members(2).is_empty());
     }
 
     #[test]
     fn a_block_ends_at_the_first_page_that_is_not_remote() {
-        let mut region = Region::new(0, 300, 8);
+        let mut region = region(8);
         (10..30).filter(|page| *page != 16).for_each(|page| page_out(&mut region, page));
         assert_eq!(region.block(10, 100), 10..11);
         assert_eq!(region.block(11, 100), 11..13);

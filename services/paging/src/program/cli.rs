@@ -7,6 +7,7 @@ use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Parser, Subcommand};
 use rdmabox::Address;
+use rfs_paging::Redundancy;
 
 /// Lends memory to pagers, shows what is lent, and runs programs with paged memory.
 #[derive(Debug, Parser)]
@@ -62,9 +63,10 @@ pub(crate) struct RunOptions {
     /// Address of a lender; repeatable
     #[arg(long, value_name = "ADDRESS", required = true)]
     pub(crate) server: Vec<Address>,
-    /// Lenders that get each page: 1, or 2 for a mirror
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(crate) copies: usize,
+    /// Protection from the loss of lenders: "none", "mirror", or such as "4+2" for a code of 4
+    /// pages and 2 parity pages, at 6 lenders
+    #[arg(long, value_name = "KIND", default_value_t = Redundancy::None)]
+    pub(crate) redundancy: Redundancy,
     /// Longest block that sequential faults read; 4k reads nothing ahead
     #[arg(long, value_name = "SIZE", default_value = "128k", value_parser = byte_size::parse_nonzero)]
     pub(crate) read_ahead: u64,
@@ -94,11 +96,12 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-        let words =
-            "rfs-paging run --local 256m --server unix:/x --server unix:/y --copies 2 -- ls -l --stats";
-        let cli = Cli::try_parse_from(words.split(' ')).expect("valid");
+        let words = "rfs-paging run --local 256m --server unix:/x --server unix:/y --redundancy mirror \
+                     -- ls -l --stats";
+        let cli = Cli::try_parse_from(words.split_whitespace()).expect("valid");
         let Command::Run(options) = cli.command else { panic!("{cli:?}") };
         assert_eq!((options.local, options.server.len(), options.stats), (256 << 20, 2, false));
+        assert_eq!(options.redundancy, Redundancy::Mirror);
         assert_eq!(options.program, ["ls", "-l", "--stats"]);
     }
 }

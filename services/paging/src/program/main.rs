@@ -3,7 +3,11 @@
 mod cli;
 mod run;
 
-use std::{error::Error, path::PathBuf, process::ExitCode};
+use std::{
+    error::Error,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use clap::Parser;
 use rdmabox::{Address, Key, SessionOptions};
@@ -43,10 +47,15 @@ fn lend(memory: u64, listen: &[Address], keys: &[PathBuf], open: bool) -> Result
     Ok(())
 }
 
-fn status(address: &Address, key: Option<PathBuf>) -> Result<(), Box<dyn Error>> {
+/// Returns the options of sessions with a key from a file.
+fn session_options(key: Option<&Path>) -> Result<SessionOptions, Box<dyn Error>> {
     let mut options = SessionOptions::default();
-    options.key = key.map(|path| Key::load(&path)).transpose()?;
-    let status = lender_status(address, &options)?;
+    options.key = key.map(Key::load).transpose()?;
+    Ok(options)
+}
+
+fn status(address: &Address, key: Option<PathBuf>) -> Result<(), Box<dyn Error>> {
+    let status = lender_status(address, &session_options(key.as_deref())?)?;
     let size = |chunks: u32| byte_size::show(u64::from(chunks) * status.chunk_bytes);
     println!("{} of {} lent", size(status.chunks - status.free_chunks), size(status.chunks));
     for (session, chunks) in &status.borrowers {

@@ -11,7 +11,6 @@ use std::{
     process::Command,
 };
 
-use rdmabox::{Key, Session};
 use rfs_paging::{PagerOptions, RemotePager};
 
 use super::cli::RunOptions;
@@ -48,10 +47,9 @@ fn library_beside(program: &Path) -> Result<PathBuf, String> {
 
 /// Makes a pager with the options and drops it, so that errors come before the program runs.
 fn check(options: &RunOptions) -> Result<(), Box<dyn Error>> {
-    let mut pager = PagerOptions::new(options.local).copies(options.copies).read_ahead(options.read_ahead);
-    if let Some(path) = &options.key {
-        pager = pager.session(Session::builder().key(Key::load(path)?).into_options());
-    }
+    let pager =
+        PagerOptions::new(options.local).redundancy(options.redundancy).read_ahead(options.read_ahead);
+    let pager = pager.session(super::session_options(options.key.as_deref())?);
     RemotePager::connect(&options.server, pager)?;
     Ok(())
 }
@@ -62,7 +60,7 @@ fn environment(options: &RunOptions) -> Vec<(&'static str, OsString)> {
     let mut variables = vec![
         ("RFS_PAGING_LOCAL", options.local.to_string().into()),
         ("RFS_PAGING_SERVERS", servers.join(",").into()),
-        ("RFS_PAGING_COPIES", options.copies.to_string().into()),
+        ("RFS_PAGING_REDUNDANCY", options.redundancy.to_string().into()),
         ("RFS_PAGING_READ_AHEAD", options.read_ahead.to_string().into()),
         ("RFS_PAGING_MIN_SIZE", options.min_size.to_string().into()),
         ("RFS_PAGING_STATS", OsString::from(if options.stats { "1" } else { "0" })),

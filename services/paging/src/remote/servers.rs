@@ -19,7 +19,8 @@ use crate::{
     lender::protocol::{self, LentChunk},
     logic::{
         PAGE,
-        chunks::{CHUNK, Replica, Replicas},
+        groups::{Member, Members},
+        layout::{CHUNK, Layout},
     },
 };
 
@@ -44,14 +45,14 @@ struct Server {
 #[derive(Debug)]
 pub(crate) struct Servers {
     servers: Vec<Server>,
-    copies: usize,
+    layout: Layout,
 }
 
-/// The outcome of [`Servers::place`].
+/// The outcome of a request for chunks, which has `T` if it succeeds.
 #[derive(Debug)]
-pub(crate) enum Placement {
-    /// The chunk has a place at each of the servers.
-    Placed(Replicas<LentChunk>),
+pub(crate) enum Placement<T> {
+    /// The servers lend the chunks.
+    Placed(T),
     /// Too few servers have room.
     NoRoom,
     /// A server failed. Try again without it.
@@ -69,7 +70,7 @@ impl Servers {
     pub(crate) fn connect(
         addresses: &[Address],
         options: &SessionOptions,
-        copies: usize,
+        layout: Layout,
     ) -> Result<Servers, PagingError> {
         let server = |address: &Address| {
             let session = connect(address, options)?;
@@ -78,7 +79,7 @@ impl Servers {
             let (address, buffers) = (address.clone(), Vec::new());
             Ok(Server { address, session, is_lost: false, full_until: None, chunks: 0, buffers })
         };
-        Ok(Servers { servers: addresses.iter().map(server).collect::<Result<_, _>>()?, copies })
+        Ok(Servers { servers: addresses.iter().map(server).collect::<Result<_, _>>()?, layout })
     }
 
     /// The sessions, of lost servers as well.
@@ -140,53 +141,95 @@ impl Servers {
         }
     }
 
-    /// Number of copies that a page can have now: with fewer live servers than copies, one at each.
+    /// Number of members that a group can have now: with fewer live servers than members, one at
+    /// each server.
     pub(crate) fn wanted(&self) -> usize {
-        self.copies.min(self.live())
+        self.layout.members().min(self.live())
     }
 
-    /// Gets a chunk at each of `wanted` servers that are not among `holders`: those with the fewest
-    /// chunks.
-    pub(crate) fn place(&mut self, wanted: usize, holders: &[usize]) -> Placement {
+    /// Gets the chunks of a new group at different servers: those with the fewest chunks.
+    ///
+    /// With fewer live servers than members, parity pages have no chunks. With fewer live servers
+    /// than pages of a stripe, servers lend several chunks.
+    pub(crate) fn place_group(&mut self) -> Placement<Members<LentChunk>> {
+        let (distinct, data) = (self.wanted(), self.layout.data());
+        let mut candidates = self.candidates(&[]);
+        let mut placed: Vec<Member<LentChunk>> = Vec::new();
+        while placed.len() < distinct.max(data) {
+            if candidates.len() < distinct.max(1) {
+                self.free(placed);
+                return Placement::NoRoom;
+            }
+            let index = candidates[placed.len() % candidates.len()];
+            match self.allocate(index) {
+                Placement::Placed(member) => placed.push(member),
+                // The others stay in order, and the next one takes the place.
+                Placement::NoRoom => candidates.retain(|candidate| *candidate != index),
+                Placement::Failed(index, error) => {
+                    self.free(placed);
+                    return Placement::Failed(index, error);
+                }
+            }
+        }
+        // Parity pages change with every page of a stripe, so servers take turns to have them.
+        let turn = self.chunks() / placed.len() % placed.len();
+        placed.rotate_left(turn);
+        let mut members: Members<LentChunk> = placed.into_iter().map(Some).collect();
+        members.resize_with(self.layout.members(), || None);
+        Placement::Placed(members)
+    }
+
+    /// Gets a chunk for a missing member of a group whose other members are at `holders`. Takes one
+    /// of these only if `may_share` is set and no other server is left.
+    pub(crate) fn place_member(
+        &mut self,
+        holders: &[usize],
+        may_share: bool,
+    ) -> Placement<Member<LentChunk>> {
+        let mut candidates = self.candidates(holders);
+        if candidates.is_empty() && may_share {
+            candidates = self.candidates(&[]);
+        }
+        for index in candidates {
+            match self.allocate(index) {
+                Placement::NoRoom => {}
+                outcome => return outcome,
+            }
+        }
+        Placement::NoRoom
+    }
+
+    /// Returns the servers that may have room and are not among `holders`, by their chunks.
+    fn candidates(&self, holders: &[usize]) -> Vec<usize> {
         let now = Instant::now();
         let mut candidates: Vec<usize> = (0..self.servers.len())
             .filter(|index| !self.servers[*index].is_lost && !self.servers[*index].is_full(now))
             .filter(|index| !holders.contains(index))
             .collect();
-        if wanted == 0 || candidates.len() < wanted {
-            return Placement::NoRoom;
-        }
         candidates.sort_by_key(|index| self.servers[*index].chunks);
-        let mut placed = Replicas::new();
-        for index in candidates {
-            if placed.len() == wanted {
-                break;
+        candidates
+    }
+
+    fn allocate(&mut self, index: usize) -> Placement<Member<LentChunk>> {
+        let server = &mut self.servers[index];
+        match protocol::allocate(&server.session, CHUNK) {
+            Ok(Some(memory)) => {
+                server.chunks += 1;
+                Placement::Placed(Member { server: index, memory })
             }
-            match protocol::allocate(&self.servers[index].session, CHUNK) {
-                Ok(Some(memory)) => {
-                    self.servers[index].chunks += 1;
-                    placed.push(Replica { server: index, memory });
-                }
-                Ok(None) => self.servers[index].full_until = Some(now + FULL_PAUSE),
-                Err(error) => {
-                    self.free(placed.to_vec());
-                    return Placement::Failed(index, error);
-                }
+            Ok(None) => {
+                server.full_until = Some(Instant::now() + FULL_PAUSE);
+                Placement::NoRoom
             }
-        }
-        if placed.len() == wanted {
-            Placement::Placed(placed)
-        } else {
-            self.free(placed.to_vec());
-            Placement::NoRoom
+            Err(error) => Placement::Failed(index, error),
         }
     }
 
     /// Gives chunks back to their servers. Does not wait.
-    pub(crate) fn free(&mut self, replicas: Vec<Replica<LentChunk>>) {
+    pub(crate) fn free(&mut self, members: Vec<Member<LentChunk>>) {
         for (index, server) in self.servers.iter_mut().enumerate() {
-            let of_server = replicas.iter().filter(|replica| replica.server == index);
-            let numbers: Vec<u32> = of_server.map(|replica| replica.memory.number).collect();
+            let of_server = members.iter().filter(|member| member.server == index);
+            let numbers: Vec<u32> = of_server.map(|member| member.memory.number).collect();
             if numbers.is_empty() || server.is_lost {
                 continue;
             }
@@ -219,28 +262,60 @@ pub(crate) fn page_address(chunk: &LentChunk, page_in_chunk: usize) -> RemoteAdd
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Lender, LenderOptions};
+    use crate::{Lender, LenderOptions, Redundancy};
 
-    #[test]
-    fn a_full_server_of_a_mirror_spares_the_other_one_calls() {
-        let listen = |memory| {
-            let address = "127.0.0.1:0".parse().expect("an address");
-            let options = LenderOptions::new(memory).allow_without_keys(true);
-            Lender::listen(&[address], &options).expect("a lender")
-        };
-        let lenders = [listen(8 << 20), listen(1 << 20)];
+    fn listen(memory: u64) -> Lender {
+        let address = "127.0.0.1:0".parse().expect("an address");
+        let options = LenderOptions::new(memory).allow_without_keys(true);
+        Lender::listen(&[address], &options).expect("a lender")
+    }
+
+    fn connect_all(lenders: &[Lender], redundancy: Redundancy) -> Servers {
         let addresses: Vec<Address> = lenders.iter().map(|lender| lender.addresses()[0].clone()).collect();
         let mut options = SessionOptions::default();
         options.provider = Some(rdmabox::ProviderKind::Tcp);
-        let mut servers = Servers::connect(&addresses, &options, 2).expect("servers");
-        assert!(matches!(servers.place(2, &[]), Placement::Placed(_)));
+        Servers::connect(&addresses, &options, Layout::new(redundancy)).expect("servers")
+    }
+
+    #[test]
+    fn a_full_server_of_a_mirror_spares_the_other_one_calls() {
+        let lenders = [listen(8 << 20), listen(1 << 20)];
+        let mut servers = connect_all(&lenders, Redundancy::Mirror);
+        assert!(matches!(servers.place_group(), Placement::Placed(_)));
         // The second server is found full.
-        assert!(matches!(servers.place(2, &[]), Placement::NoRoom));
+        assert!(matches!(servers.place_group(), Placement::NoRoom));
         servers.servers[1].full_until = Some(Instant::now() + Duration::from_secs(60));
         // From now on a call of the first server fails.
         let [first, _second] = lenders;
         drop(first);
-        assert!(matches!(servers.place(2, &[]), Placement::NoRoom), "no call");
-        assert!(matches!(servers.place(1, &[]), Placement::Failed(0, _)));
+        assert!(matches!(servers.place_group(), Placement::NoRoom), "no call");
+        assert!(matches!(servers.place_member(&[], false), Placement::Failed(0, _)));
+    }
+
+    #[test]
+    fn a_group_has_distinct_servers_as_long_as_there_are_enough() {
+        let lenders: Vec<Lender> = (0..4).map(|_| listen(8 << 20)).collect();
+        let mut servers = connect_all(&lenders, Redundancy::Coded { data: 2, parity: 2 });
+        let mut group = || -> Vec<Option<usize>> {
+            let Placement::Placed(members) = servers.place_group() else { panic!("no room") };
+            let placed = members.iter().map(|member| member.map(|member| member.server)).collect();
+            servers.free(members.into_iter().flatten().collect());
+            placed
+        };
+        let mut first = group();
+        first.sort_unstable();
+        assert_eq!(first, [Some(0), Some(1), Some(2), Some(3)]);
+        servers.lose(3);
+        let Placement::Placed(three) = servers.place_group() else { panic!("no room") };
+        assert_eq!((three.iter().flatten().count(), three[3]), (3, None));
+        servers.lose(2);
+        servers.lose(1);
+        let Placement::Placed(one) = servers.place_group() else { panic!("no room") };
+        let of_first = |member: &Option<Member<LentChunk>>| member.is_some_and(|member| member.server == 0);
+        assert!(of_first(&one[0]) && of_first(&one[1]) && one[2..] == [None, None], "{one:?}");
+        assert!(matches!(servers.place_member(&[0], false), Placement::NoRoom));
+        assert!(matches!(servers.place_member(&[0], true), Placement::Placed(Member { server: 0, .. })));
+        servers.lose(0);
+        assert!(matches!(servers.place_group(), Placement::NoRoom), "no server is left");
     }
 }

@@ -64,9 +64,13 @@ counters! {
     pages_read,
     /// Pages that were read ahead of a fault.
     read_ahead_pages,
-    /// Bytes sent to servers, all copies counted.
+    /// Pages that were computed from other pages of their stripe, because their server is lost.
+    decoded_pages,
+    /// Pages that stayed at their servers and were read for the parity pages of their stripe.
+    parity_reads,
+    /// Bytes sent to servers, with all copies and parity pages.
     bytes_written,
-    /// Bytes read from servers.
+    /// Bytes read from servers for faults.
     bytes_read,
     /// Requests that were repeated after an error.
     retries,
@@ -74,13 +78,13 @@ counters! {
     servers_lost,
     /// Pages whose bytes are lost.
     pages_lost,
-    /// Chunks that got a copy at another server after a loss.
+    /// Chunks that another server got after a loss.
     repaired_chunks,
     /// Pages in local memory now.
     resident,
     /// The largest value of `resident`.
     max_resident,
-    /// Chunks of servers in use now, all copies counted.
+    /// Chunks of servers in use now, with all copies and parity pages.
     chunks,
     /// Faults for which the budget was exceeded, because no server had room.
     over_budget,
