@@ -54,7 +54,38 @@ impl<'r> Effect<'r> {
             | Request::Fallocate { .. }
             | Request::Copy { .. }
             | Request::Open { write: true, .. } => SmallVec::new(),
-            _ => return None,
+            // The list is complete, so that the compiler asks for the effect of a new request.
+            Request::Attach { .. }
+            | Request::Lookup { .. }
+            | Request::LookupAhead { .. }
+            | Request::GetAttr { .. }
+            | Request::Readlink { .. }
+            | Request::Open { write: false, .. }
+            | Request::Close { .. }
+            | Request::Layout { .. }
+            | Request::Allocate { .. }
+            | Request::ReadDir { .. }
+            | Request::StatFs
+            | Request::Stats
+            | Request::GetXattr { .. }
+            | Request::XattrPart { .. }
+            | Request::ListXattr { .. }
+            | Request::Lock { .. }
+            | Request::StopWaiting { .. }
+            | Request::TestLock { .. }
+            | Request::Insist { .. }
+            | Request::ConfirmLocks { .. }
+            | Request::Recalls { .. }
+            | Request::Accessed { .. }
+            | Request::Grants
+            | Request::Once { .. }
+            | Request::Detach
+            | Request::Write { .. }
+            | Request::Verify { .. }
+            | Request::ReturnNames { .. }
+            | Request::Forget { .. }
+            | Request::HoldPages { .. }
+            | Request::DropPages { .. } => return None,
         };
         let ino = match *request {
             Request::SetAttr { ino, .. }

@@ -31,6 +31,7 @@ use super::{
         snapshot::SnapshotSource,
     },
     recalls::RecallDelivery,
+    request_table::is_answered_at_once,
     state::{
         export::ExportState,
         journal::Number,
@@ -295,13 +296,8 @@ impl Dispatcher {
         self.grants().send();
         self.store.space.tidy();
         let (reply, needs) = (reply?, call.into_needs());
-        // A session that closes or forgets changes nothing that other sessions have to see, so it
-        // does not wait for them.
         let waits = !needs.is_empty() && !seeded!(RecallNotAwaited);
-        // A session that returns names does not wait for itself.
-        let at_once =
-            matches!(request, Request::Close { .. } | Request::Forget { .. } | Request::ReturnNames { .. });
-        match !waits || at_once {
+        match !waits || is_answered_at_once(&request) {
             true => Ok(Outcome::Now(reply)),
             false => {
                 Ok(Outcome::Deferred(HeldReply(DeferredReply::Change(reply, needs, shortened(&request)))))

@@ -8,6 +8,7 @@ use rfs_proto::{Errno, Reply, Request};
 
 use super::{
     recalls::RecallDelivery,
+    request_table::may_wait,
     state::{
         journal::Number,
         outcome::{DeferredReply, HeldReply, Outcome},
@@ -20,20 +21,6 @@ use crate::session::{
     registry::Sessions,
     reply_cache::{OutOfTurn, Turn},
 };
-
-/// Returns whether the reply to a request may wait for other sessions. Replies to the other
-/// requests are immediate in any case. A mount repeats those requests before it acknowledges any
-/// recall, so they must not wait.
-fn may_wait(request: &Request<'_>) -> bool {
-    !matches!(
-        request,
-        Request::Close { .. }
-            | Request::Forget { .. }
-            | Request::Open { write: false, .. }
-            | Request::Lock { .. }
-            | Request::StopWaiting { .. }
-    )
-}
 
 /// Returns the form of an outcome in which it is stored.
 fn stored(outcome: &Outcome) -> KeptReply {

@@ -7,6 +7,7 @@
 //! - `requests`: a function for each request on files and names.
 //! - `grants`, `recalls`: deliver grants, recalls, and the replies that wait for them.
 //! - `persistence`: restores an export from a log or a snapshot, and describes it for the next.
+//! - `request_table`: what each kind of request is called, carries and waits for.
 //! - `attachment`, `exactly_once`: sessions, and requests that take effect once.
 //! - [`Dispatcher`]: owns the state, routes requests, and lends the state to these jobs. Each job
 //!   is a struct of references to the state that it needs.
@@ -20,6 +21,7 @@ mod exactly_once;
 mod grants;
 mod persistence;
 mod recalls;
+mod request_table;
 mod requests;
 mod state;
 pub mod stats;

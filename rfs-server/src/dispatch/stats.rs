@@ -9,56 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rfs_proto::{Request, ServerStats};
 
-/// Names of the requests, in the order of the protocol.
-const NAMES: [&str; 44] = [
-    "attach",
-    "lookup",
-    "getattr",
-    "setattr",
-    "mknod",
-    "create",
-    "mkdir",
-    "symlink",
-    "readlink",
-    "link",
-    "unlink",
-    "rmdir",
-    "rename",
-    "open",
-    "close",
-    "layout",
-    "allocate",
-    "readdir",
-    "statfs",
-    "stats",
-    "getxattr",
-    "setxattr",
-    "xattrpart",
-    "listxattr",
-    "removexattr",
-    "fallocate",
-    "copy",
-    "lock",
-    "stopwaiting",
-    "testlock",
-    "lookupahead",
-    "recalls",
-    "accessed",
-    "grants",
-    "insist",
-    "once",
-    "detach",
-    "write",
-    "verify",
-    "returnnames",
-    "confirmlocks",
-    "forget",
-    "holdpages",
-    "droppages",
-];
-
-/// Requests that carry or check data; their number grows with the data.
-const WITH_DATA: [&str; 2] = ["write", "verify"];
+use super::request_table::{NAMES, carries_data, index};
 
 /// Number of copies of the counters. Threads that serve different sessions then do not write to the
 /// same cache line.
@@ -87,11 +38,8 @@ impl Counters {
 
     /// Returns the number of requests that are not for data.
     pub fn about_names(&self) -> u64 {
-        let calls = self.0.iter().flat_map(|Stripe(calls)| calls.iter().zip(NAMES));
-        calls
-            .filter(|(_, name)| !WITH_DATA.contains(name))
-            .map(|(count, _)| count.load(Ordering::Relaxed))
-            .sum()
+        let calls = self.0.iter().flat_map(|Stripe(calls)| calls.iter().enumerate());
+        calls.filter(|(index, _)| !carries_data(*index)).map(|(_, count)| count.load(Ordering::Relaxed)).sum()
     }
 
     /// Returns the number of requests by name.
@@ -115,55 +63,6 @@ pub fn sum(exports: impl IntoIterator<Item = ServerStats>) -> ServerStats {
 /// Returns the name under which a request is counted.
 pub fn request_name(request: &Request<'_>) -> &'static str {
     NAMES[index(request)]
-}
-
-fn index(request: &Request<'_>) -> usize {
-    match request {
-        Request::Attach { .. } => 0,
-        Request::Lookup { .. } => 1,
-        Request::GetAttr { .. } => 2,
-        Request::SetAttr { .. } => 3,
-        Request::Mknod { .. } => 4,
-        Request::Create { .. } => 5,
-        Request::Mkdir { .. } => 6,
-        Request::Symlink { .. } => 7,
-        Request::Readlink { .. } => 8,
-        Request::Link { .. } => 9,
-        Request::Unlink { .. } => 10,
-        Request::Rmdir { .. } => 11,
-        Request::Rename { .. } => 12,
-        Request::Open { .. } => 13,
-        Request::Close { .. } => 14,
-        Request::Layout { .. } => 15,
-        Request::Allocate { .. } => 16,
-        Request::ReadDir { .. } => 17,
-        Request::StatFs => 18,
-        Request::Stats => 19,
-        Request::GetXattr { .. } => 20,
-        Request::SetXattr { .. } => 21,
-        Request::XattrPart { .. } => 22,
-        Request::ListXattr { .. } => 23,
-        Request::RemoveXattr { .. } => 24,
-        Request::Fallocate { .. } => 25,
-        Request::Copy { .. } => 26,
-        Request::Lock { .. } => 27,
-        Request::StopWaiting { .. } => 28,
-        Request::TestLock { .. } => 29,
-        Request::LookupAhead { .. } => 30,
-        Request::Recalls { .. } => 31,
-        Request::Accessed { .. } => 32,
-        Request::Grants => 33,
-        Request::Insist { .. } => 34,
-        Request::Once { .. } => 35,
-        Request::Detach => 36,
-        Request::Write { .. } => 37,
-        Request::Verify { .. } => 38,
-        Request::ReturnNames { .. } => 39,
-        Request::ConfirmLocks { .. } => 40,
-        Request::Forget { .. } => 41,
-        Request::HoldPages { .. } => 42,
-        Request::DropPages { .. } => 43,
-    }
 }
 
 #[cfg(test)]
