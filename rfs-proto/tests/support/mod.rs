@@ -40,6 +40,12 @@ pub(crate) fn identity() -> Identity {
 
 /// Returns every request with its bytes in hexadecimal, as the protocol document shows them.
 pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
+    let parts = [attachment_requests(), name_requests(), file_requests(), session_requests()];
+    parts.into_iter().flatten().collect()
+}
+
+/// Attaching, and attributes.
+fn attachment_requests() -> Vec<(&'static str, Request<'static>)> {
     let changes = SetAttr {
         perm: Some(0o600),
         uid: None,
@@ -74,6 +80,12 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
             Request::SetAttr { ino: 2, changes },
         ),
         ("03 02 00 00 00 00 00 00 00 00 00", Request::SetAttr { ino: 2, changes: SetAttr::default() }),
+    ]
+}
+
+/// Names.
+fn name_requests() -> Vec<(&'static str, Request<'static>)> {
+    vec![
         (
             "04 01 01 6e a440 12 00 e807 00",
             Request::Mknod {
@@ -136,6 +148,12 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
                 replaced: None,
             },
         ),
+    ]
+}
+
+/// Open files, space and extended attributes.
+fn file_requests() -> Vec<(&'static str, Request<'static>)> {
+    vec![
         ("0d 05 01", Request::Open { ino: 5, write: true }),
         ("0e 05", Request::Close { ino: 5 }),
         ("0f 05 00", Request::Layout { ino: 5, offset: 0 }),
@@ -169,6 +187,12 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
             },
         ),
         ("1a 05 00 06 8020 07", Request::Copy { from: 5, from_offset: 0, to: 6, to_offset: 4096, len: 7 }),
+    ]
+}
+
+/// Locks, what sessions cache, and data.
+fn session_requests() -> Vec<(&'static str, Request<'static>)> {
+    vec![
         (
             "1b 05 8020 01 01 05 ffffffffffffffffff01 07 01 ac02",
             Request::Lock {
@@ -225,6 +249,12 @@ pub(crate) fn requests() -> Vec<(&'static str, Request<'static>)> {
 
 /// Returns every reply with its bytes in hexadecimal, as the protocol document shows them.
 pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
+    let parts = [file_replies(), session_replies()];
+    parts.into_iter().flatten().collect()
+}
+
+/// Attaching, names and files.
+fn file_replies() -> Vec<(&'static str, Reply)> {
     let region = |addr, rkey| RegionRef { addr, len: 4096, rkey };
     vec![
         ("00 1c", Reply::Error(Errno::ENOSPC)),
@@ -274,6 +304,12 @@ pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
             "0b 8020 ac02 02 a403 01 e807 00 00 05 08 01 02 8001 02 07 01",
             Reply::Copied(Copied { bytes: 4096, attr: attr() }),
         ),
+    ]
+}
+
+/// Locks, what sessions cache, and checksums.
+fn session_replies() -> Vec<(&'static str, Reply)> {
+    vec![
         ("0c 8020 01", Reply::Locked(Locked { visits: 4096, alone: true })),
         ("0d 00", Reply::Conflict(None)),
         (

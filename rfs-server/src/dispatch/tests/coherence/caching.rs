@@ -90,27 +90,52 @@ fn set(ino: u64, changes: SetAttr) -> Request<'static> {
     Request::SetAttr { ino, changes }
 }
 
+fn mkdir(parent: u64, name: &'static [u8]) -> Request<'static> {
+    Request::Mkdir { parent, name, perm: 0o700, umask: 0, uid: 0, gid: 0 }
+}
+
+fn move_(from: (u64, &'static str), to: (u64, &'static str)) -> Request<'static> {
+    rename(from, to, RenameFlags::empty())
+}
+
+/// Checks the recalls that each request causes at a session that caches the whole tree.
+fn assert_recalls(changes: &[(Request<'_>, &[Recall])]) {
+    for &(request, expected) in changes {
+        let fixture = fixture(64, 32);
+        let [keeper, other] = tree(&fixture);
+        let asked = keeper.recalls(0);
+        let changed = other.start(request);
+        if expected.is_empty() {
+            changed.try_recv().unwrap_or_else(|_| panic!("{request:?} waits"));
+            assert!(asked.try_recv().is_err(), "{request:?}");
+            continue;
+        }
+        assert!(changed.try_recv().is_err(), "{request:?} does not wait");
+        let mut recalls = told(&asked).recalls;
+        let sorted = |recalls: &mut Vec<Recall>| recalls.sort_by_key(|recall| format!("{recall:?}"));
+        assert_eq!(
+            recalls.iter().position(|recall| matches!(recall, Recall::Name { .. })).unwrap_or(0),
+            0,
+            "names first"
+        );
+        let mut expected = expected.to_vec();
+        sorted(&mut recalls);
+        sorted(&mut expected);
+        assert_eq!(recalls, expected, "{request:?}");
+        let asked = keeper.recalls(1);
+        let reply = changed.try_recv().unwrap();
+        assert!(!matches!(reply, Reply::Error(_)), "{request:?}: {reply:?}");
+        assert!(asked.try_recv().is_err());
+    }
+}
+
 #[test]
-fn each_change_causes_its_recalls() {
-    let move_ = |from, to| rename(from, to, RenameFlags::empty());
+fn each_change_of_names_causes_its_recalls() {
     let exchange = |from, to| rename(from, to, RenameFlags::EXCHANGE);
-    let mkdir = |parent, name| Request::Mkdir { parent, name, perm: 0o700, umask: 0, uid: 0, gid: 0 };
     let mknod =
         Request::Mknod { parent: A, name: b"new", mode: 0o010_600, umask: 0, rdev: 0, uid: 0, gid: 0 };
     let symlink = Request::Symlink { parent: A, name: b"new", target: b"x", uid: 0, gid: 0 };
-    let (how, value) = (XattrSet::Any, &b"v"[..]);
-    let set_xattr = Request::SetXattr {
-        ino: A,
-        name: b"user.x",
-        value,
-        how,
-        continued: false,
-        drop_sgid: false,
-        only_if: None,
-    };
-    let fallocate = Request::Fallocate { ino: A_FILE, offset: 0, len: 5, flags: FallocateFlags::empty() };
-    let copy = Request::Copy { from: A_OTHER, from_offset: 0, to: A_FILE, to_offset: 0, len: 1 };
-    let changes: &[(Request<'_>, &[Recall])] = &[
+    assert_recalls(&[
         // Changes of names: the directory's attributes go with its name.
         (create(A, "new", false), &[name(A, "new")]),
         (mkdir(A, b"new"), &[name(A, "new")]),
@@ -144,7 +169,22 @@ fn each_change_causes_its_recalls() {
         (rename_as((A, "dir"), (A, "new"), WHITEOUT), &[name(A, "dir"), name(A, "new"), attr(A_DIR)]),
         (move_((A, "file"), (A, "file")), &[]),
         (rename_as((A, "file"), (A, "file"), WHITEOUT), &[]),
-        // Changes of attributes.
+    ]);
+}
+
+#[test]
+fn each_change_of_attributes_causes_its_recalls() {
+    let (how, value) = (XattrSet::Any, &b"v"[..]);
+    let set_xattr = Request::SetXattr {
+        ino: A,
+        name: b"user.x",
+        value,
+        how,
+        continued: false,
+        drop_sgid: false,
+        only_if: None,
+    };
+    assert_recalls(&[
         (set(A_FILE, SetAttr { perm: Some(0o600), ..SetAttr::default() }), &[attr(A_FILE)]),
         (set(A_FILE, SetAttr { uid: Some(7), ..SetAttr::default() }), &[owner(A_FILE)]),
         (set(A_FILE, SetAttr { gid: Some(7), ..SetAttr::default() }), &[owner(A_FILE)]),
@@ -156,14 +196,26 @@ fn each_change_causes_its_recalls() {
         (set(A_FILE, SetAttr { atime: Some(SetTime::Now), ..SetAttr::default() }), &[attr(A_FILE)]),
         (set(A, SetAttr::default()), &[attr(A)]),
         (set_xattr, &[attr(A)]),
-        // Changes of bytes.
+    ]);
+}
+
+#[test]
+fn each_change_of_bytes_causes_its_recalls() {
+    let fallocate = Request::Fallocate { ino: A_FILE, offset: 0, len: 5, flags: FallocateFlags::empty() };
+    assert_recalls(&[
         (set(A_FILE, SetAttr { size: Some(5), ..SetAttr::default() }), &[pages(A_FILE)]),
         (set(A_FILE, SetAttr { size: Some(0), ..SetAttr::default() }), &[pages(A_FILE)]),
         (fallocate, &[pages(A_FILE)]),
         (Request::Allocate { ino: A_FILE, offset: 0, len: 1 }, &[pages(A_FILE)]),
         (Request::Open { ino: A_FILE, write: true }, &[pages(A_FILE)]),
         (create(A, "file", false), &[pages(A_FILE)]),
-        // Requests that change nothing.
+    ]);
+}
+
+#[test]
+fn a_request_that_changes_nothing_causes_no_recall() {
+    let copy = Request::Copy { from: A_OTHER, from_offset: 0, to: A_FILE, to_offset: 0, len: 1 };
+    assert_recalls(&[
         (Request::Open { ino: A_FILE, write: false }, &[]),
         (Request::Close { ino: A_FILE }, &[]),
         (copy, &[]),
@@ -177,34 +229,7 @@ fn each_change_causes_its_recalls() {
         (rename((A, "file"), (OTHER, "file"), RenameFlags::NOREPLACE), &[]),
         (set(A, SetAttr { size: Some(5), ..SetAttr::default() }), &[]),
         (Request::RemoveXattr { ino: A, name: b"user.x", only_if: None }, &[]),
-    ];
-    for &(request, expected) in changes {
-        let fixture = fixture(64, 32);
-        let [keeper, other] = tree(&fixture);
-        let asked = keeper.recalls(0);
-        let changed = other.start(request);
-        if expected.is_empty() {
-            changed.try_recv().unwrap_or_else(|_| panic!("{request:?} waits"));
-            assert!(asked.try_recv().is_err(), "{request:?}");
-            continue;
-        }
-        assert!(changed.try_recv().is_err(), "{request:?} does not wait");
-        let mut recalls = told(&asked).recalls;
-        let sorted = |recalls: &mut Vec<Recall>| recalls.sort_by_key(|recall| format!("{recall:?}"));
-        assert_eq!(
-            recalls.iter().position(|recall| matches!(recall, Recall::Name { .. })).unwrap_or(0),
-            0,
-            "names first"
-        );
-        let mut expected = expected.to_vec();
-        sorted(&mut recalls);
-        sorted(&mut expected);
-        assert_eq!(recalls, expected, "{request:?}");
-        let asked = keeper.recalls(1);
-        let reply = changed.try_recv().unwrap();
-        assert!(!matches!(reply, Reply::Error(_)), "{request:?}: {reply:?}");
-        assert!(asked.try_recv().is_err());
-    }
+    ]);
 }
 
 #[test]
