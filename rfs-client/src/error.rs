@@ -7,7 +7,7 @@
 //! | the session is closed, the peer is gone, its queue pair is flushed | EHOSTDOWN |
 //! | a one-sided operation was refused or failed | EIO |
 //! | rdmabox rejected the request as invalid | EIO |
-//! | a malformed message or layout, a reply of the wrong kind | EPROTO |
+//! | a malformed message or layout, a reply of the wrong kind, another version | EPROTO |
 //! | the file's layout kept changing during an operation | EIO |
 //! | a block does not match its checksum | EIO |
 //! | another client held the append lock for too long | ETIMEDOUT |
@@ -17,7 +17,7 @@
 //! | the provider does not have an atomic | EOPNOTSUPP |
 
 use rdmabox::{RequestError, WcStatus};
-use rfs_proto::{DecodeError, Errno, InUse};
+use rfs_proto::{DecodeError, Errno, InUse, VERSION};
 
 /// Linux EHOSTDOWN: the peer is gone.
 const EHOSTDOWN: Errno = Errno(112);
@@ -65,8 +65,17 @@ pub enum ClientError {
         offset: u64,
     },
     /// Other sessions are attached, and this session or one of them demands exclusive use.
-    #[error("{} others are attached", .0.sessions)]
+    #[error(
+        "{} other mount{} the export, and --cache writeback needs it alone",
+        .0.sessions, if .0.sessions == 1 { " uses" } else { "s use" }
+    )]
     InUse(InUse),
+    /// The server has another version of the protocol.
+    #[error(
+        "the server has another version of the protocol than this program ({VERSION}): install the same release on \
+         both hosts; the server's log has both versions"
+    )]
+    Version,
     /// The export has no checksums, and the caller requires them.
     #[error("the server's memory has no checksums")]
     Unchecked,
@@ -87,7 +96,7 @@ impl ClientError {
                 | DecodeError::Trailing(_)
                 | DecodeError::Malformed,
             ) => Errno::EPROTO,
-            ClientError::Protocol(_) => Errno::EPROTO,
+            ClientError::Protocol(_) | ClientError::Version => Errno::EPROTO,
             ClientError::Unstable | ClientError::Bad { .. } => Errno::EIO,
             ClientError::Appending(_) | ClientError::BeingWritten { .. } => Errno::ETIMEDOUT,
             ClientError::InUse(_) => Errno::EBUSY,
@@ -156,6 +165,7 @@ mod tests {
             (RequestError::Unsupported(AtomicOp::Max(1)).into(), Errno::EOPNOTSUPP),
             (DecodeError::Malformed.into(), Errno::EPROTO),
             (ClientError::Protocol("x"), Errno::EPROTO),
+            (ClientError::Version, Errno::EPROTO),
             (ClientError::Unstable, Errno::EIO),
             (ClientError::Bad { ino: 1, offset: 0, arena: 0, expected: 1, found: 2 }, Errno::EIO),
             (ClientError::Appending(3), Errno::ETIMEDOUT),

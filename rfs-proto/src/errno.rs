@@ -57,6 +57,7 @@ errnos! {
     EBADMSG = 74 "data corrupted in transit",
     ENODATA = 61 "no such attribute",
     EOVERFLOW = 75 "value too large",
+    EPROTONOSUPPORT = 93 "protocol version not supported",
     EOPNOTSUPP = 95 "operation not supported",
     ETIMEDOUT = 110 "timed out",
     ESTALE = 116 "stale file handle",

@@ -48,7 +48,11 @@ pub(crate) fn attach_session(
     let give_up = Instant::now() + busy_timeout;
     loop {
         let sent = local_now();
-        match exchange(&request, &call)?.0 {
+        let reply = exchange(&request, &call).map_err(|e| match e {
+            ClientError::Errno(Errno::EPROTONOSUPPORT) => ClientError::Version,
+            other => other,
+        });
+        match reply?.0 {
             Reply::InUse(_) | Reply::Ending if Instant::now() < give_up => thread::sleep(PAUSE),
             Reply::Attached(attached) if !Regions::of(&attached).are_addressable() => {
                 return Err(ClientError::Protocol("a region past the end of the address space"));

@@ -72,6 +72,25 @@ impl Reattacher {
     }
 }
 
+/// Returns the failure of an attempt that connected and did not attach. It is final if other mounts
+/// have taken the export, or if the server has another version of the protocol: this process never
+/// gets the version of the server.
+fn failure_of(address: &Address, error: &ClientError) -> ConnectFailure {
+    let why = format!("{address}: cannot attach: {error}");
+    match error {
+        ClientError::InUse(_) | ClientError::Version => ConnectFailure::Final(why),
+        ClientError::Errno(_)
+        | ClientError::Request(_)
+        | ClientError::Decode(_)
+        | ClientError::Protocol(_)
+        | ClientError::Unstable
+        | ClientError::Bad { .. }
+        | ClientError::BeingWritten { .. }
+        | ClientError::Unchecked
+        | ClientError::Appending(_) => ConnectFailure::Retry(why),
+    }
+}
+
 impl SessionFactory for Reattacher {
     fn connect(&self) -> Result<(Arc<dyn Remote>, Attached), ConnectFailure> {
         self.reload_certificates();
@@ -92,13 +111,57 @@ impl SessionFactory for Reattacher {
             }
             Err(e) => {
                 session.close(self.options.operation_timeout);
-                let why = format!("{}: cannot attach: {e}", self.address);
-                Err(if matches!(e, ClientError::InUse(_)) {
-                    ConnectFailure::Final(why)
-                } else {
-                    ConnectFailure::Retry(why)
-                })
+                Err(failure_of(&self.address, &e))
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use rfs_proto::{Errno, InUse, Reply, VERSION, encode_reply};
+
+    use super::*;
+
+    /// Returns the failure of an attach to a server that answers with `reply`, and the number of
+    /// its answers.
+    fn refused(reply: &Reply) -> (ConnectFailure, u32) {
+        let calls = Cell::new(0);
+        let call = |_: &[u8], out: &mut Vec<u8>| {
+            calls.set(calls.get() + 1);
+            encode_reply(reply, out);
+            Ok(())
+        };
+        let outcome = attach_session(call, &AttachOptions::default(), None, Duration::ZERO);
+        let address = "unix:/s".parse().unwrap();
+        (failure_of(&address, &outcome.err().unwrap()), calls.get())
+    }
+
+    #[test]
+    fn a_server_of_another_version_is_not_asked_again() {
+        let (failure, calls) = refused(&Reply::Error(Errno::EPROTONOSUPPORT));
+        let ConnectFailure::Final(why) = failure else { panic!("{failure:?}") };
+        assert_eq!(
+            why,
+            format!(
+                "unix:/s: cannot attach: the server has another version of the protocol than this program ({VERSION}): \
+                 install the same release on both hosts; the server's log has both versions"
+            )
+        );
+        assert_eq!(calls, 1);
+    }
+
+    #[test]
+    fn an_export_in_use_is_final_and_a_session_that_ends_is_not() {
+        let (in_use, _) = refused(&Reply::InUse(InUse { sessions: 3, alone: false }));
+        let why =
+            "unix:/s: cannot attach: 3 other mounts use the export, and --cache writeback needs it alone";
+        assert_eq!(in_use, ConnectFailure::Final(why.into()));
+        // The session was given up at the moment of the attach: the next one gets a new session.
+        for reply in [Reply::Error(Errno::EPROTO), Reply::Ending, Reply::Error(Errno::EACCES)] {
+            assert!(matches!(refused(&reply).0, ConnectFailure::Retry(_)), "{reply:?}");
         }
     }
 }

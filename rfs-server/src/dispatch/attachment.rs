@@ -90,7 +90,7 @@ impl Attachments<'_> {
     ) -> Result<Reply, Errno> {
         if version != VERSION {
             log::warn!("session {session}: {client:?} uses protocol version {version}, the server {VERSION}");
-            return Err(Errno::EPROTO);
+            return Err(Errno::EPROTONOSUPPORT);
         }
         let asker = self.sessions.get(session).ok_or(Errno::EPROTO)?;
         // The end of the session ends its recall queue after this, and so finds the queue.

@@ -234,8 +234,8 @@ impl FileService {
                 self.give_up_now();
             }
             false => {
-                // A session without a mount has its connection's number in its own, if it has come
-                // to this server.
+                // The lower 32 bits of a session's number are its connection, if this server
+                // admitted it.
                 let connection = Dispatcher::connection_of(session);
                 let is_of_now = self.exports[export].dispatcher.session_number(connection) == session;
                 match peer.or(is_of_now.then_some(connection)) {
@@ -292,7 +292,7 @@ impl FileService {
             && version != VERSION
         {
             log::warn!("{peer}: the client uses protocol version {version}, the server {VERSION}");
-            return refuse(Errno::EPROTO);
+            return refuse(Errno::EPROTONOSUPPORT);
         }
         let Request::Attach { client, export: name, mount, .. } = decode(request)? else {
             return refuse(Errno::EPROTO);

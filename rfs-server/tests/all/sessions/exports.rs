@@ -115,7 +115,7 @@ fn a_client_of_another_version_gets_an_error() {
         let next = u8::try_from(VERSION + 1).unwrap();
         for rest in [&b""[..], b"\x01c", b"\xff\xff\xff\xff\xff and more"] {
             session.call(&[&[0, next], rest].concat(), &mut reply).unwrap();
-            assert_eq!(decode_reply(&reply), Ok(Reply::Error(Errno::EPROTO)));
+            assert_eq!(decode_reply(&reply), Ok(Reply::Error(Errno::EPROTONOSUPPORT)));
         }
         assert!(matches!(attach(&session, "", false), Reply::Attached(_)));
         // A malformed message of this version ends its session.

@@ -39,7 +39,7 @@ fn sessions_attach_first() {
             alone: false,
             mount: None
         }),
-        Errno::EPROTO
+        Errno::EPROTONOSUPPORT
     );
     assert!(matches!(stranger.ask(attach), Reply::Attached(_)));
     assert_eq!(stranger.error(attach), Errno::EPROTO);
