@@ -6,19 +6,19 @@ use clap::Args;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Switches of the runtime (handed to rfs-fuse, which explains and checks them)")]
 pub struct Switches {
-    /// Combining of requests.
+    /// Combining of adjacent requests: single, merge, doorbell or hybrid.
     #[arg(long, value_name = "MODE")]
     pub batch: Option<String>,
-    /// Queue pairs per peer.
+    /// Data queue pairs of a session, 1 to 16.
     #[arg(long, value_name = "N")]
     pub queue_pairs: Option<String>,
-    /// Bytes in flight.
+    /// Bytes in flight: a number of bytes, or of powers of 1024, such as 7m.
     #[arg(long, value_name = "BYTES")]
     pub window: Option<String>,
-    /// Requests up to this size are copied into registered memory.
+    /// Requests up to this size are copied into registered memory: bytes, or auto.
     #[arg(long, value_name = "BYTES")]
     pub pre_mr_threshold: Option<String>,
-    /// Polling mode for completions.
+    /// Polling for completions: busy, event, event-batch, hybrid, adaptive or shared-cq:M.
     #[arg(long, value_name = "MODE")]
     pub polling: Option<String>,
     /// Empty polls before an adaptive poller sleeps.

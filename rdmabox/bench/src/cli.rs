@@ -39,7 +39,7 @@ use crate::{
             rdmabox-bench experiment list\n\n\
         `rdmabox-bench write --help` explains the options of a load. Sizes are numbers of bytes, or of powers of \
         1024: 64k, 1.5m, 4g. Exit status: 0 on success, 1 if something failed, \
-        2 for a command line that makes no sense, 128 and the signal after a signal."
+        2 for an invalid command line, 128 and the signal after a signal."
 )]
 pub struct Cli {
     /// The command.

@@ -7,7 +7,8 @@
 //!
 //! # Concurrency
 //! The handler runs on the thread that accessed the page. It makes only async-signal-safe calls
-//! and reads the list of mappings without a lock.
+//! and reads the list of mappings without a lock. It wakes the thread `rdmabox-lost`, which reports
+//! the failure.
 
 use std::{
     io, mem, ptr,

@@ -9,8 +9,8 @@
 //! A lone request on mapped memory skips all of this (`path::mapped_io`). A failed queue pair is
 //! replaced (`path::qp_recovery`) while the other lanes carry on.
 //!
-//! [`Runtime`] is the state. `wait` and `queue` have its parts, which know nothing of it; `path`
-//! has its methods, one file for each job.
+//! [`Runtime`] is the state. `wait/` and `queue/` define the types of its fields and do not refer
+//! to `Runtime`. `path/` has its methods, one file for each job.
 //!
 //! # Concurrency
 //! All methods may be called from any thread. `path::submit` documents the lock order.

@@ -486,7 +486,7 @@ fn a_proof_is_not_passed_on_from_one_connection_to_another() {
         Session::builder().options(options(Some(&secured.authority.client()))).key(key).into_options();
     Session::connect(&secured.address(), &with_key).unwrap();
     let said = refusal(Session::connect(&between(&secured), &with_key));
-    assert_eq!(said, "the server does not take the key k");
+    assert!(said.starts_with("the key k is not in the server's key file"), "{said}");
     // Without proofs the relay is not detected.
     let open = Secured::plain();
     let session = connect(&between(&open), Some(&open.authority.client())).unwrap();

@@ -1,8 +1,9 @@
 //! The cache: which replies this client and the kernel may cache until a recall.
 //!
 //! # Concurrency
-//! Session threads, and the thread that obeys recalls. Locks: the recall log, then an inode's
-//! `attr_caching`, then any one of the others, which are held briefly.
+//! Session threads, and the thread that obeys recalls. Locks, each held briefly: the recall log,
+//! then `dir_names`, then `prefetch`, then `dir_attrs` or the table of inodes. Under the recall log
+//! alone: an inode's `attr_caching`, then `changed`.
 
 pub(crate) mod attr_caching;
 pub(crate) mod changes;

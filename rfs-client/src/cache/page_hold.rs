@@ -35,8 +35,8 @@ pub(crate) struct Sharing {
     pub(crate) shared: AtomicUsize,
 }
 
-/// Odd while other mounts may have open an inode that is open here for writing. Each change
-/// counts up.
+/// A counter. Odd: the inode is open here for writing, and perhaps open at other mounts. Each
+/// change adds 1.
 #[derive(Debug, Default)]
 pub(crate) struct Shared(AtomicU64);
 

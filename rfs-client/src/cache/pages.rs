@@ -1,8 +1,8 @@
 //! Whether the kernel's cached pages of a file are current at the next open or lock. No I/O.
 //!
-//! They are if all were read under an uninterrupted permission to cache. Otherwise the kernel
-//! drops them at the open. It does so after the reply, so new pages count only once a request
-//! came through that handle.
+//! Pages are current if this client might cache all the time since they were read. Otherwise the
+//! kernel drops them at the open. It does so after the reply, so new pages count only once a
+//! request came through that handle.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

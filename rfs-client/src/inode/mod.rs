@@ -3,9 +3,9 @@
 //! # Concurrency
 //! Locks of one inode, outermost first: `opens`, `io`, `append`, `layout_users`, `layout_calls`,
 //! then `times` or `size`, then `layout`. `at_server`, `attr_caching`, `listing`, and those in
-//! `pages`, `told_attrs`, `locks` and `access` are held briefly, over no other lock of the inode.
-//! `times` is held over one small WRITE. The table's lock is never held over another lock, except
-//! over that of its aliases. docs/design/locks.md has the locks of all parts.
+//! `pages`, `told_attrs`, `locks`, `access` and `started` are held briefly, over no other lock of
+//! the inode. `times` is held over one small WRITE. The table's lock is never held over another
+//! lock, except over that of its aliases. docs/design/locks.md has the locks of all parts.
 
 pub(crate) mod access;
 pub(crate) mod aliases;

@@ -7,7 +7,8 @@
 //! released separately.
 //!
 //! # Concurrency
-//! Session threads. Takes the inode's locks in the order `io`, `append`, `layout_users`.
+//! Session threads. Takes the inode's locks in the order `io` (shared), `append`, `layout_users`
+//! (shared), `layout_calls`.
 
 use std::{
     sync::{

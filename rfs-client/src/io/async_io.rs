@@ -12,7 +12,8 @@
 //! # Concurrency
 //! Session threads start requests; any polling thread runs the replies. Takes an inode's `io` and
 //! `layout_users` without blocking, and holds them as a count (`StartedRequests`) while the
-//! request is in flight.
+//! request is in flight. Takes `size` and `layout` for moments. A failed read is repeated on a
+//! thread `rfs-read`, a failed write as in `transfers::write_retries`.
 
 use std::{
     sync::{Arc, Weak, atomic::Ordering},

@@ -7,7 +7,7 @@
 //!
 //! # Concurrency
 //! Session threads. Takes the inode's locks in the order `io` (shared), `layout_users` (shared),
-//! `layout_calls`.
+//! `layout_calls`; `size` and `layout` for moments.
 
 use std::sync::{Arc, atomic::Ordering};
 

@@ -1,7 +1,8 @@
 //! Space of a file: allocation, deallocation, search for data and holes, copies at the server.
 //!
 //! # Concurrency
-//! Session threads. Changes take the inode's `io` exclusively, and a seek takes it shared.
+//! Session threads. Changes take the inode's `io` exclusively, and a seek takes it shared. Both
+//! take `layout` for moments, and changes `times`.
 
 use std::sync::Arc;
 

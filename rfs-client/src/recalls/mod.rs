@@ -1,8 +1,8 @@
 //! Recalls: the client asks the server for them, obeys them, and has the caller obey them.
 //!
 //! # Concurrency
-//! One thread in [`Recalls::obey`]. Takes the recall log exclusively, then any one of the cache's
-//! other locks, or of an inode's, each briefly.
+//! One thread in [`Recalls::obey`]. Takes the recall log exclusively; `steps::cache_rules` has the
+//! locks under it.
 
 pub(crate) mod pages;
 pub(crate) mod unlinked;

@@ -1,8 +1,8 @@
 //! The guard under which the caller is told something that it may cache.
 //!
 //! # Concurrency
-//! Session threads. Holds the recall log shared. Takes an inode's `attr_caching`, then any one of
-//! the cache's other locks, which are held briefly.
+//! Session threads. Holds the recall log shared. Under it takes, each briefly, an inode's
+//! `attr_caching`, then `changed`; or one other lock of the cache or of an inode.
 
 use std::time::Instant;
 

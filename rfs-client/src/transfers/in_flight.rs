@@ -15,9 +15,9 @@ pub enum QueueHint {
     Waits,
     /// No request is waiting: the thread would block.
     Nothing,
-    /// No request is waiting, but replies go out only when the thread returns to the kernel. It may
-    /// poll until there are some.
-    Answers,
+    /// No request is waiting. Replies leave only when this thread returns to the kernel: it polls
+    /// until one is due.
+    PollForReplies,
     /// Unknown until the thread returns to the kernel.
     Unknown,
 }

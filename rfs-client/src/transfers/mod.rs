@@ -51,7 +51,7 @@ impl Transfers {
                 self.coalescer.add(remote, request, next == QueueHint::Waits)
             }
             QueueHint::Nothing => self.coalescer.add_and_poll(remote, request, Until::AllDone),
-            QueueHint::Answers => self.coalescer.add_and_poll(remote, request, Until::AnyDone),
+            QueueHint::PollForReplies => self.coalescer.add_and_poll(remote, request, Until::AnyDone),
         }
     }
 

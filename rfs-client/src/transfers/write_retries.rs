@@ -1,7 +1,8 @@
-//! Repetitions of failed writes, each on its own thread.
+//! Repetitions of failed writes.
 //!
 //! # Concurrency
-//! Polling threads add. Each repetition runs on its own thread, without the queue's lock.
+//! Polling threads add. Each repetition runs on a thread of its own. If the system has no thread
+//! for it, the next session thread that writes runs it. The queue's lock is not held meanwhile.
 
 use std::{
     collections::VecDeque,

@@ -26,21 +26,23 @@ pub use self::{usage::UsageError, values::IoUring};
 const EXAMPLES: &str = "\
 Examples:
   rfs-fuse --memory 4G /mnt                mount 4 GiB of this machine's memory, with a private server
-  rfs-fuse /run/rfs.sock /mnt              mount from a server on this host, through shared memory
-  rfs-fuse --daemon 10.0.0.7:7440 /mnt     mount from another host, in the background
-  rfs-fuse --provider tcp localhost:7440 /mnt
+  rfs-fuse /run/rfs/rfs.sock /mnt          mount from root's server on this host, through shared memory
+  rfs-fuse --daemon --key /etc/rfs/key 10.0.0.7:7440 /mnt
+                                           mount from another host, in the background
+  rfs-fuse --provider tcp --key /etc/rfs/key localhost:7440 /mnt
                                            use TCP although the server is on this host
   rfs-fuse --tls-ca /etc/rfs/ca.pem --key /etc/rfs/key files.example:7440 /mnt
                                            use TLS, and verify the server's name
-  rfs-fuse rdma:10.0.0.7:7441 /mnt         carry data over an RDMA device of each side
-  rfs-fuse scrub /run/rfs.sock             verify the files of a server with --checksum
+  rfs-fuse --key /etc/rfs/key rdma:10.0.0.7:7441 /mnt
+                                           carry data over an RDMA device of each side
+  rfs-fuse scrub /run/rfs/rfs.sock         verify the files of a server with --checksum
   fusermount3 -u /mnt                      unmount (SIGTERM and Ctrl-C do so, too)
 
 An address is unix:/path/to/socket, tcp:host:port or rdma:host:port. /path/to/socket and host:port mean the first two.
 Sizes are numbers of bytes, or of powers of 1024: 64k, 1.5m, 4g.
 A mount is busy while a program has files open there. SIGTERM then detaches it at once and says so.
 
-For mount(8) and /etc/fstab, link it as /sbin/mount.fuse.rfs: mount -t fuse.rfs /run/rfs.sock /mnt -o ro,attr_timeout=5
+For mount(8) and /etc/fstab, link it as /sbin/mount.fuse.rfs: mount -t fuse.rfs /run/rfs/rfs.sock /mnt -o ro,attr_timeout=5
 Options of -o are those above without the dashes, and the options of mount(8).";
 
 /// Mounts the memory of an rfs-server as a file system.
@@ -147,33 +149,35 @@ pub struct Args {
     #[command(flatten)]
     pub(crate) connection: Connection,
 
-    /// Number of data queue pairs
+    /// Number of data queue pairs, 1 to 16 [default: 4]
     #[arg(long, value_name = "N", help_heading = "Session")]
     queue_pairs: Option<usize>,
 
-    /// Maximum number of bytes in flight
+    /// Maximum number of bytes in flight [default: 7M]
     #[arg(long, value_name = "BYTES", value_parser = byte_size::parse, help_heading = "Session")]
     window: Option<u64>,
 
-    /// How adjacent requests are combined: single, merge, doorbell or hybrid
+    /// How adjacent requests are combined: single, merge, doorbell or hybrid [default: hybrid]
     #[arg(long, value_name = "MODE", value_parser = parsed::<BatchMode>, help_heading = "Session")]
     batch: Option<BatchMode>,
 
     /// Copy requests of up to this size through registered memory, and register the buffers of
-    /// larger requests. auto: the runtime chooses the size
+    /// larger requests [default: 4K]. auto: the runtime chooses the size
     #[arg(long, value_name = "BYTES|auto", value_parser = parsed::<PreMrThreshold>, help_heading = "Session")]
     pre_mr_threshold: Option<PreMrThreshold>,
 
     /// How threads wait for completions: busy, event, event-batch, hybrid, adaptive or shared-cq:M
+    /// [default: adaptive]
     #[arg(long, value_name = "MODE", value_parser = parsed::<PollingMode>, help_heading = "Session")]
     polling: Option<PollingMode>,
 
     /// How replies of the server arrive: reply (as messages), fetch (the client reads them from the
-    /// server's memory) or auto (fetch over shared memory, else reply)
+    /// server's memory) or auto (fetch over shared memory, else reply) [default: auto]
     #[arg(long, value_name = "reply|fetch|auto", value_parser = parsed::<CallsBy>, help_heading = "Session")]
     calls: Option<CallsBy>,
 
-    /// Number of unsuccessful polls before adaptive polling blocks
+    /// Number of unsuccessful polls before adaptive polling blocks [default: by recent success, up
+    /// to 120, over TCP up to 500]
     #[arg(long, value_name = "N", help_heading = "Session")]
     max_retry: Option<u32>,
 
@@ -189,11 +193,11 @@ pub struct Args {
     )]
     busy_poll_us: Option<u32>,
 
-    /// Seconds that an operation waits for the server before it fails
+    /// Seconds that an operation waits for the server before it fails [default: 10]
     #[arg(long, value_name = "SECS", value_parser = seconds, help_heading = "Session")]
     timeout: Option<Duration>,
 
-    /// Seconds to wait for a connection to the server, without the look-up of its name
+    /// Seconds to wait for a connection to the server, without the look-up of its name [default: 4]
     #[arg(long, value_name = "SECS", value_parser = seconds, help_heading = "Session")]
     connect_timeout: Option<Duration>,
 

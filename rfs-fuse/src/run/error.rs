@@ -29,7 +29,9 @@ pub(super) enum RunError {
     Attach(#[from] AttachError),
     #[error("{0}: the server accepted the connection but does not answer")]
     Silent(rdmabox::Address),
-    #[error("no agreement with the kernel on a FUSE session: {0}")]
+    #[error(
+        "the kernel and rfs-fuse agree on no FUSE session: {0}: see dmesg, and whether the kernel is Linux 5.3 or later"
+    )]
     Handshake(io::Error),
     #[error(transparent)]
     Switch(#[from] SwitchError),

@@ -42,8 +42,8 @@ pub enum Release {
 pub struct Orphans(ByNumber<Orphan>);
 
 impl Orphans {
-    /// Adds an inode that has just lost its last name; with the bytes that it has in the arena if
-    /// it is idle. Ignores an inode without holders.
+    /// Adds an inode that has just lost its last name. `idle_bytes`: its bytes in the arena, if no
+    /// session has it open. Ignores an inode without holders.
     pub fn add(&mut self, ino: u64, holders: Sessions, idle_bytes: Option<u64>) {
         if !holders.is_empty() {
             self.0.insert(ino, Orphan { holders, idle_bytes });

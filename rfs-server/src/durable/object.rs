@@ -27,7 +27,7 @@ use super::{
     reservation,
     tethers::Tethers,
 };
-use crate::space::{nonzero_bitmap::NonzeroBitmap, quarantine::BEFORE};
+use crate::space::{nonzero_bitmap::NonzeroBitmap, quarantine::ORPHANED_SESSIONS};
 
 const STATE: &str = "state";
 const ARENA: &str = "arena";
@@ -75,7 +75,7 @@ pub enum ObjectError {
         asked: Shape,
     },
     /// The state file has no valid header.
-    #[error("{path}: {source}", path = .path.display())]
+    #[error("{path}: {source}{}", step_of(source, path), path = .path.display())]
     Header {
         /// The file.
         path: PathBuf,
@@ -83,7 +83,7 @@ pub enum ObjectError {
         source: HeaderError,
     },
     /// The length of a file differs from the length that the header implies.
-    #[error("{path}: it is damaged: {there} bytes, not {expected}", path = .path.display())]
+    #[error("{path}: it is damaged: {there} bytes, not {expected}{}", start_anew(path), path = .path.display())]
     Length {
         /// The file.
         path: PathBuf,
@@ -93,7 +93,7 @@ pub enum ObjectError {
         expected: u64,
     },
     /// The log cannot be read.
-    #[error("{path}: {source}", path = .path.display())]
+    #[error("{path}: {source}{}", start_anew(path), path = .path.display())]
     Log {
         /// The file.
         path: PathBuf,
@@ -108,6 +108,20 @@ pub enum ObjectError {
         /// Why.
         source: MemoryError,
     },
+}
+
+/// Returns the end of a message about a damaged file: the next step.
+fn start_anew(path: &Path) -> String {
+    let dir = path.parent().unwrap_or(path).display();
+    format!(": move {dir} away to start empty, or from the newest snapshot (--persist)")
+}
+
+/// Returns the end of a message about a header.
+fn step_of(source: &HeaderError, path: &Path) -> String {
+    match source {
+        HeaderError::Foreign | HeaderError::Damaged => start_anew(path),
+        HeaderError::Version(_) => ": start a server of that version".into(),
+    }
 }
 
 /// Returns the part of the error message about checksums.
@@ -403,7 +417,7 @@ impl Object {
         let log = Log::open(memory, offset, len, |op: Op<'_>| state.apply(op))
             .map_err(|source| ObjectError::Log { path: self.path.join(STATE), source })?;
         if !header.knows_sessions && !header.clean {
-            state.sessions.attach_orphaned(BEFORE);
+            state.sessions.attach_orphaned(ORPHANED_SESSIONS);
         }
         Ok((log, Some(state)))
     }

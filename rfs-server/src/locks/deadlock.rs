@@ -42,8 +42,8 @@ impl Locks {
         let Some(file) = self.file(ino) else { return false };
         let before = &file.queue[..at.unwrap_or(file.queue.len())];
         let mut before = before.iter().filter(|waiter| waiter.wanted.conflicts(wanted));
-        // An owner without locks and without other waits is waited for only by later waiters of
-        // this queue, so it closes no cycle.
+        // If the owner holds no lock and waits nowhere else, only later waiters of this queue wait
+        // for it: no cycle.
         let places = self.by_owner.get(&wanted.owner).map_or(0, Vec::len);
         if !self.holding.contains_key(&wanted.owner) && places <= usize::from(at.is_some()) {
             return before.next().is_some();
@@ -55,8 +55,8 @@ impl Locks {
         })
     }
 
-    /// Returns the inodes where a new waiter may free other waiters from the queue order. It does
-    /// so if it closes a cycle that includes queue order, or if its owner now waits in two places.
+    /// Returns the inodes whose queues must be checked again: the new waiter closes a cycle through
+    /// queue order, or its owner waits twice.
     pub(super) fn freed_from_order(&self, ino: u64, new: &Waiter) -> Vec<u64> {
         let owner = new.wanted.owner;
         if self.by_owner.get(&owner).is_some_and(|own| own.len() > 1) {

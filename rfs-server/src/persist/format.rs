@@ -98,7 +98,7 @@ pub enum ReadError {
     #[error("it is damaged at byte {0}")]
     Damaged(u64),
     /// The checksums match but the content is invalid.
-    #[error("it is inconsistent")]
+    #[error("its contents contradict each other")]
     Nonsense,
 }
 

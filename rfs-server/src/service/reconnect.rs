@@ -1,8 +1,8 @@
 //! Connections of mounts that reconnect: which session each gets, and which sessions outlive it.
 //!
 //! # Concurrency
-//! As the service. The lock of the mounts is held for single calls. The thread of `session_reaper`
-//! calls [`DisconnectedMounts::give_up`].
+//! As the service. The lock of the mounts is held for single calls of the registry, and no other
+//! lock is taken under it. The thread of `session_reaper` calls [`DisconnectedMounts::give_up`].
 
 use std::time::Instant;
 
@@ -56,7 +56,9 @@ impl FileService {
                 lent.dispatcher.prior_mounts().awaited()
             {
                 let claim = Claim { mount, key, export, rights };
-                if let Some(left) = self.mounts.lock().register_prior(claim, session, until) {
+                // A statement of its own, so that the lock is released before the session ends.
+                let left = self.mounts.lock().register_prior(claim, session, until);
+                if let Some(left) = left {
                     self.exports[left.export].dispatcher.attachments().ended(left.session);
                 }
                 self.reaper_signal.left();

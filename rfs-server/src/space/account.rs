@@ -23,7 +23,7 @@ use super::{
     alloc::{Arena, Short, Totals, Want, range::Range},
     bytes::{Bad, Bytes},
     nonzero_bitmap::NonzeroBitmap,
-    quarantine::{BEFORE, QuarantinedRange, SNAPSHOT},
+    quarantine::{ORPHANED_SESSIONS, QuarantinedRange, SNAPSHOT},
 };
 
 /// Most bytes that a thread zeroes before it takes the lock again.
@@ -106,10 +106,10 @@ impl Space {
     ) -> Space {
         let len = bytes.len();
         let mut arena = Arena::taken(len);
-        let holders: &[u64] = if has_prior_sessions { &[BEFORE] } else { &[] };
+        let holders: &[u64] = if has_prior_sessions { &[ORPHANED_SESSIONS] } else { &[] };
         let mut taken = used;
         for QuarantinedRange { range, ino, holders: mut all } in given_up {
-            all.extend(has_prior_sessions.then_some(BEFORE));
+            all.extend(has_prior_sessions.then_some(ORPHANED_SESSIONS));
             arena.quarantine((ino, 0), range, &all);
             taken.push(range);
         }
@@ -185,7 +185,7 @@ impl Space {
     /// Ends the quarantine for previous sessions. The caller then calls [`Space::tidy`].
     pub fn end_prior_sessions(&self) {
         self.account.lock().has_prior_sessions = false;
-        self.change(|arena| arena.session_ended(BEFORE));
+        self.change(|arena| arena.session_ended(ORPHANED_SESSIONS));
     }
 
     /// Takes back space of an inode that `holders` can reach by layouts before this generation. The
@@ -197,7 +197,7 @@ impl Space {
         self.change_account(|account| {
             for &range in ranges {
                 let mut all = holders.to_vec();
-                all.extend(account.has_prior_sessions.then_some(BEFORE));
+                all.extend(account.has_prior_sessions.then_some(ORPHANED_SESSIONS));
                 if let Some(held) = account.held.as_mut().filter(|held| range.end() > held.from) {
                     all.push(SNAPSHOT);
                     held.waits.insert((range.end(), range.start), ino);
@@ -229,7 +229,7 @@ impl Space {
             let account = self.account.lock();
             // A snapshot ends with its server. The next server determines itself what sessions
             // without reconnection can reach.
-            let told = |holder| holder != SNAPSHOT && holder != BEFORE;
+            let told = |holder| holder != SNAPSHOT && holder != ORPHANED_SESSIONS;
             let (ranges, holders) = account.arena.quarantined(ino, told);
             if !holders.is_empty() {
                 tell(ino, &ranges, &holders)?;

@@ -5,8 +5,9 @@
 
 use super::alloc::range::Range;
 
-/// Stands for all sessions of previous servers that do not reconnect. No session has this number.
-pub(crate) const BEFORE: u64 = u64::MAX;
+/// Quarantine holder for the sessions of previous servers that do not reconnect: one holder for all
+/// of them. No session has this number.
+pub(crate) const ORPHANED_SESSIONS: u64 = u64::MAX;
 
 /// Quarantine holder of the snapshot that is being copied. No session has this number.
 pub(super) const SNAPSHOT: u64 = u64::MAX - 1;

@@ -5,9 +5,9 @@
 //! the slot, and sends the next queued call. A dropped call that was sent keeps its slot until its
 //! reply arrives.
 //!
-//! Pending calls hold at most half of the slots, and leave some free for callers that poll, unless
-//! none of them has a slot. A caller that finds no slot wakes the poller, because no thread may be
-//! polling for the calls that hold the slots.
+//! Pending calls hold at most 8 of 16 slots. Four stay free for blocking callers, unless no pending
+//! call has a slot. A caller that finds no slot wakes the poller, because no thread may be polling
+//! for the calls that hold the slots.
 //!
 //! # Concurrency
 //! Called from any thread. Lock order: `queue`, then the state of a call or `RpcClient::free`.

@@ -4,9 +4,10 @@
 //! ticket.
 //!
 //! # Concurrency
-//! Runs on callers' threads and on pollers. A lane's queue is locked only to take requests out of
-//! it. Memory is released and owners are notified without any lock, except for the leader lock of
-//! `cq_wait`.
+//! Runs on callers' threads and on pollers. A lane's queue is locked to take requests out of it.
+//! Memory is released and owners are notified without any lock, except for the leader lock of
+//! `cq_wait`. Then `dispatch` posts what the merge queues still hold: under the leader it tries the
+//! combiners, and takes the locks of a post below them.
 
 use std::{
     sync::Arc,

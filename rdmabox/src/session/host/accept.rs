@@ -186,7 +186,7 @@ fn authenticate(
             "over its Unix socket this server accepts root and the user that runs it: others need a key, \
              and it has no keys",
         ),
-        (None, Some(_)) => refused(stream, "this server has no keys: it takes clients without one"),
+        (None, Some(_)) => refused(stream, "this server has no keys: leave --key out"),
         // This user may read the host's memory in any case.
         (Some(_), None) if stream.is_of_same_user() => Ok(Identity::Anonymous),
         (Some(_), None) => refused(stream, "this server requires a key: pass --key FILE"),
@@ -200,7 +200,11 @@ fn authenticate(
             match (grant, transcript) {
                 (Some(grant), Some(transcript)) => Ok(Identity::Key { id, grant, transcript }),
                 (grant, _) => {
-                    deny(stream, &format!("the server does not take the key {id}"));
+                    let refusal = format!(
+                        "the key {id} is not in the server's key file or has another secret: after an edit send the \
+                         server SIGHUP"
+                    );
+                    deny(stream, &refusal);
                     let why = if grant.is_some() { "it does not know the secret of" } else { "there is no" };
                     Err(format!("{why} key {id}"))
                 }

@@ -105,7 +105,7 @@ fn a_thread_polls_while_it_has_no_other_work() {
     let _other = c.async_io.transfers.count();
     for (next, served) in [
         (QueueHint::Nothing, &[Until::AllDone][..]),
-        (QueueHint::Answers, &[Until::AnyDone]),
+        (QueueHint::PollForReplies, &[Until::AnyDone]),
         (QueueHint::Waits, &[]),
         (QueueHint::Unknown, &[]),
     ] {

@@ -119,7 +119,7 @@ impl Kernel {
     pub(super) fn next(&self, others: Option<OtherRequests>) -> QueueHint {
         let device = match (others, self.device.get()) {
             (Some(OtherRequests::Another), _) => return QueueHint::Waits,
-            (Some(OtherRequests::Many), _) => return QueueHint::Answers,
+            (Some(OtherRequests::Many), _) => return QueueHint::PollForReplies,
             (Some(OtherRequests::Few), _) | (None, None) => return QueueHint::Unknown,
             (None, Some(device)) => device,
         };

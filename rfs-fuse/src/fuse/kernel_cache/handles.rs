@@ -5,8 +5,8 @@
 //! it also records the latest reads.
 //!
 //! # Concurrency
-//! Session threads. One lock over the inodes, held briefly. Reads take it only while a file is
-//! open with O_DIRECT.
+//! Session threads, and pollers that complete writes. One lock over the inodes, held briefly.
+//! Reads take it only while a file is open with O_DIRECT, or if the file is contested.
 
 use std::{
     collections::{HashMap, VecDeque},

@@ -1,9 +1,9 @@
 //! Answers writes after other mounts have dropped their pages of the file.
 //!
 //! This concerns files that other mounts had open when this mount opened them to write
-//! (`client/sharing`). Another mount drops a page after its read ends, for which it may need the
-//! end of a write of this mount. So no session thread waits here. Concurrent writes of one file
-//! share one call.
+//! (`rfs-client/src/cache/page_hold.rs`). The other mount drops a page only after its read, which
+//! may wait for a write of this mount. So no session thread waits here. Concurrent writes of one
+//! file share one call.
 //!
 //! # Concurrency
 //! Up to [`WORKERS`] threads, each with a call for one file. One lock over the queue, which is

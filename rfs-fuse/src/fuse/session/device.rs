@@ -1,7 +1,8 @@
 //! Requests over `/dev/fuse`: adapts a [`Filesystem`] to fuser's trait.
 //!
 //! # Concurrency
-//! fuser's session threads. Takes no locks.
+//! fuser's session threads. The first request of a thread takes the lock of the list in
+//! [`threads`](super::threads), for a moment.
 
 use std::{
     ffi::OsStr,

@@ -31,7 +31,12 @@ impl LockFlags {
         let memory = File::open("/proc/self/mem");
         LockFlags(
             memory
-                .inspect_err(|e| log::warn!("cannot tell locks of flock(2) from those of fcntl(2): {e}"))
+                .inspect_err(|e| {
+                    log::warn!(
+                        "cannot read /proc/self/mem: {e}: locks of flock(2) are taken as locks of fcntl(2), and the \
+                         two kinds exclude each other"
+                    );
+                })
                 .ok(),
         )
     }

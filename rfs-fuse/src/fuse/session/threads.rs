@@ -1,8 +1,9 @@
 //! The session threads of a mount, and whether they have begun the requests that they have taken.
 //!
-//! A thread takes a request in the kernel and begins it soon after, without sleeping in between.
-//! So a thread that sleeps outside of a request holds none. If a thread begins or ends a request
-//! after some moment, it has begun all requests that it had taken before.
+//! A thread *takes* a request when the kernel hands it over and *begins* it when it calls `begin`.
+//! It does not sleep in between. So a thread that sleeps outside of a request holds none. If a
+//! thread begins or ends a request after some moment, it has begun all requests that it had taken
+//! before.
 //!
 //! # Concurrency
 //! Session threads record turns with one atomic operation. The barrier's thread reads them. One

@@ -15,7 +15,7 @@ use crate::{
     },
     durable::log::Full,
     session::registry::Sessions,
-    space::quarantine::BEFORE,
+    space::quarantine::ORPHANED_SESSIONS,
 };
 
 /// Keeps the log short and complete.
@@ -58,8 +58,8 @@ impl<'a> LogUpkeep<'a> {
         self.session_log().orphans_ended();
         self.store.space.end_prior_sessions();
         self.store.each_shard(|meta| {
-            for (ino, last) in meta.namespace.inodes_mut().only().open_files.end_session(BEFORE) {
-                meta.lease_ended(BEFORE, ino, last);
+            for (ino, last) in meta.namespace.inodes_mut().only().open_files.end_session(ORPHANED_SESSIONS) {
+                meta.lease_ended(ORPHANED_SESSIONS, ino, last);
             }
         });
         self.store.space.tidy();

@@ -31,7 +31,7 @@ use crate::{
         log_quota::{OPEN_BYTES, SESSION_BYTES, SLOT_BYTES},
         registry::{self, AttachOptions, Credentials, Sessions},
     },
-    space::quarantine::BEFORE,
+    space::quarantine::ORPHANED_SESSIONS,
 };
 
 /// A mount that was attached to the previous server, and that the server waits for.
@@ -129,10 +129,10 @@ impl<'a> PriorMounts<'a> {
     /// Sets the sessions of previous servers that do not reconnect.
     pub(in crate::dispatch) fn set_orphaned(self, orphaned: Vec<u64>) -> Result<(), Full> {
         if let Some(journal) = &self.store.journal
-            && orphaned.contains(&BEFORE)
+            && orphaned.contains(&ORPHANED_SESSIONS)
         {
             // The log has an old version, which does not record them.
-            journal.tell(&Op::Orphaned(BEFORE))?;
+            journal.tell(&Op::Orphaned(ORPHANED_SESSIONS))?;
         }
         *self.orphaned.lock() = orphaned;
         Ok(())

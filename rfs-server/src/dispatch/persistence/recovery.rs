@@ -43,7 +43,7 @@ use crate::{
         bytes::{Bytes, Settled},
         file_extents::block_up,
         nonzero_bitmap::NonzeroBitmap,
-        quarantine::BEFORE,
+        quarantine::ORPHANED_SESSIONS,
     },
 };
 
@@ -163,7 +163,7 @@ pub(in crate::dispatch) fn recover(
     // A session may have had the file open, and its client may still be writing through mapped
     // memory.
     for &ino in &held {
-        let open = |meta: &mut WriteView<'_>| meta.open_files_mut(ino).open(BEFORE, ino);
+        let open = |meta: &mut WriteView<'_>| meta.open_files_mut(ino).open(ORPHANED_SESSIONS, ino);
         store.transact(Plan::new(&[ino]), None, open);
     }
     let export = ExportState::new(store);

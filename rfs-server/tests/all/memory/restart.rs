@@ -136,7 +136,7 @@ fn survives(signal: &str, provider: ProviderKind) {
     damaged[30] ^= 1;
     damaged[2048 + 30] ^= 1;
     fs::write(&state, &damaged).unwrap();
-    refuses(directory, &SIZE, &["damaged"]);
+    refuses(directory, &SIZE, &["damaged", "move ", "to start empty"]);
     assert_eq!(fs::read(&state).unwrap(), damaged);
 }
 
