@@ -82,7 +82,8 @@ pub enum PagerEvent {
         /// The budget, in pages.
         budget: u64,
     },
-    /// All pages have the redundancy again that they had before the loss of a server.
+    /// All pages have the redundancy again that the remaining servers allow: with enough of them,
+    /// the redundancy of before the loss.
     Repaired {
         /// Chunks of 1 MiB that other servers got.
         chunks: u64,

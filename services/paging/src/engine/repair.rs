@@ -54,9 +54,9 @@ enum Failure {
 }
 
 impl Engine {
-    /// Begins to repair, from the first group on, if there may be servers for that.
+    /// Begins to repair, from the first group on, if the servers that are left allow redundancy.
     pub(super) fn begin_repair(&mut self) {
-        if self.layout.members() > 1 && self.servers.live() > 1 {
+        if self.servers.wanted() > self.layout.data() {
             let at = PageId::default();
             self.repair = Some(Repair { at, chunks: 0, pause: None, last: Instant::now() });
         } else {
