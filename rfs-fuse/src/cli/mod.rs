@@ -88,6 +88,12 @@ pub struct Args {
     #[arg(long)]
     pub leave_dead_mount: bool,
 
+    /// Prepare this program for a swap area on the mount (only as root): lock its memory, let it
+    /// not wait for memory that swapping has to free, and keep the OOM killer away. `rfs-paging
+    /// swapon` sets it
+    #[arg(long)]
+    pub(crate) for_swap: bool,
+
     /// Options as for mount(8), separated by commas: ro, noexec, noatime, allow_other,
     /// attr_timeout=5, ...
     // `mount8::parse` has replaced the list by options. This field only documents it.

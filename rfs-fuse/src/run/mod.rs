@@ -14,6 +14,7 @@ mod report;
 mod ring;
 mod serve;
 mod service_manager;
+mod swap_area;
 mod unmount;
 
 use std::{
@@ -127,6 +128,9 @@ fn print_error(what: &str, code: u8) -> u8 {
 fn run(args: &Args) -> Result<(), RunError> {
     if args.detached {
         daemon::start_session();
+    }
+    if args.for_swap {
+        swap_area::prepare().map_err(os("cannot lock the memory of this program"))?;
     }
     let Some(memory) = args.memory else { return mount_served(args) };
     // Starting the server takes time, so an unusable mount point is refused first.

@@ -48,6 +48,36 @@ pub(crate) enum Command {
     },
     /// Runs a program whose large allocations are paged.
     Run(RunOptions),
+    /// Adds swap space in the memory of an rfs-server, until SIGTERM, Ctrl-C or `swapoff`.
+    ///
+    /// Safe if programs are limited by memory cgroups. Not safe if this machine as a whole lacks
+    /// memory: the mount then needs memory of the kernel to free memory.
+    Swapon(SwapOptions),
+    /// Ends all swap areas of `swapon`, also of processes that were killed.
+    Swapoff,
+}
+
+/// Options of `rfs-paging swapon`.
+#[derive(Clone, Debug, Parser)]
+pub(crate) struct SwapOptions {
+    /// Size of the area, such as 8g, which the server reserves at once
+    #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero)]
+    pub(crate) size: u64,
+    /// Address of the rfs-server
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) server: Address,
+    /// File with the key for the server
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
+    /// Priority of the area, 0 to 32767: the kernel uses areas of higher priority first
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i16).range(0..))]
+    pub(crate) priority: Option<i16>,
+    /// The program rfs-fuse, if it is not beside this program
+    #[arg(long, value_name = "FILE")]
+    pub(crate) fuse: Option<PathBuf>,
+    /// More options for rfs-fuse, such as --export
+    #[arg(last = true, value_name = "OPTIONS")]
+    pub(crate) fuse_options: Vec<OsString>,
 }
 
 /// Options of `rfs-paging run`.

@@ -2,6 +2,7 @@
 
 mod cli;
 mod run;
+mod swap;
 
 use std::{
     error::Error,
@@ -24,6 +25,8 @@ fn main() -> ExitCode {
         }
         Command::Status { address, key } => status(&address, key),
         Command::Run(options) => run::run(options),
+        Command::Swapon(options) => swap::on(&options),
+        Command::Swapoff => swap::off(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
