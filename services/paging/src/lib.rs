@@ -6,6 +6,7 @@ mod kernel;
 mod lender;
 mod logic;
 mod memory;
+pub mod nbd;
 mod options;
 mod pager;
 mod remote;

@@ -7,7 +7,7 @@ use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Parser, Subcommand};
 use rdmabox::Address;
-use rfs_paging::Redundancy;
+use rfs_paging::{Redundancy, nbd::NbdAddress};
 
 /// Lends memory to pagers, shows what is lent, and runs programs with paged memory.
 #[derive(Debug, Parser)]
@@ -55,6 +55,36 @@ pub(crate) enum Command {
     Swapon(SwapOptions),
     /// Ends all swap areas of `swapon`, also of processes that were killed.
     Swapoff,
+    /// Serves memory of lenders as a block device, over NBD, until SIGTERM or Ctrl-C.
+    ///
+    /// The bytes end with this process. Prints a line that begins with "ready:".
+    Nbd(NbdOptions),
+}
+
+/// Options of `rfs-paging nbd`.
+#[derive(Clone, Debug, Parser)]
+pub(crate) struct NbdOptions {
+    /// Size of the block device, such as 8g. Blocks of zeros take no memory of lenders
+    #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero)]
+    pub(crate) size: u64,
+    /// Local memory for blocks, such as 64m
+    #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero)]
+    pub(crate) local: u64,
+    /// Address of a lender; repeatable
+    #[arg(long, value_name = "ADDRESS", required = true)]
+    pub(crate) server: Vec<Address>,
+    /// Protection from the loss of lenders: "none", "mirror", or such as "4+2"
+    #[arg(long, value_name = "KIND", default_value_t = Redundancy::None)]
+    pub(crate) redundancy: Redundancy,
+    /// File with the key for the lenders
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
+    /// Where clients connect: unix:/PATH, which only this user may use, or a loopback address
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: NbdAddress,
+    /// Name of the export
+    #[arg(long, value_name = "NAME", default_value = "rfs-paging")]
+    pub(crate) name: String,
 }
 
 /// Options of `rfs-paging swapon`.

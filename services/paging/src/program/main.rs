@@ -1,6 +1,7 @@
 //! `rfs-paging`: see `rfs-paging --help`.
 
 mod cli;
+mod nbd;
 mod run;
 mod swap;
 
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         Command::Run(options) => run::run(options),
         Command::Swapon(options) => swap::on(&options),
         Command::Swapoff => swap::off(),
+        Command::Nbd(options) => nbd::serve(&options),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -5,6 +5,7 @@ mod dispatcher;
 mod frames;
 mod host;
 mod memory_object;
+mod nbd;
 mod proto;
 mod snapshot;
 mod tamper;
@@ -82,6 +83,12 @@ pub const ALL: &[Target] = &[
         about: "command lines, also of mount(8)",
         run: text::command_lines,
         seeds: text::command_lines_seeds,
+    },
+    Target {
+        name: "nbd",
+        about: "requests to a block device of rfs-paging nbd",
+        run: nbd::conversation,
+        seeds: nbd::conversation_seeds,
     },
     Target {
         name: "frames",
