@@ -1,57 +1,148 @@
-//! The allocation functions of libc. Large allocations are paged, all others are libc's.
+//! The allocation functions of libc. Large allocations are paged, and small ones of the program if
+//! the settings say so. All others are libc's.
+//!
+//! Each function hands the address of its caller on, because allocations of libc itself stay local
+//! (module `small`).
 //!
 //! # Concurrency
-//! See the module `state`.
+//! See the modules `state` and `small`.
 
 use std::ffi::{c_int, c_void};
 
 use crate::{
+    small::{self, callers::Caller},
     state::{self, PAGE},
     sys::{self, Libc},
 };
 
-/// Allocates memory.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub extern "C" fn malloc(size: usize) -> *mut c_void {
+/// Alignment of allocations for which none is asked.
+const ALIGNMENT: usize = 16;
+
+/// Exports a function of libc that calls another function with the caller's address as a further
+/// argument, in the given register of each architecture.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+macro_rules! export {
+    ($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) -> $out:ty,
+     $target:ident, $x86_64:literal, $aarch64:literal) => {
+        $(#[$doc])*
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> $out {
+            #[cfg(target_arch = "x86_64")]
+            std::arch::naked_asm!(concat!("mov ", $x86_64, ", [rsp]"), "jmp {target}", target = sym $target);
+            #[cfg(target_arch = "aarch64")]
+            std::arch::naked_asm!(concat!("mov ", $aarch64, ", x30"), "b {target}", target = sym $target);
+        }
+    };
+}
+
+/// Exports a function of libc. The caller is not known here, so small allocations stay local.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+macro_rules! export {
+    ($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) -> $out:ty,
+     $target:ident, $x86_64:literal, $aarch64:literal) => {
+        $(#[$doc])*
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> $out {
+            // SAFETY: as the caller promises.
+            unsafe { $target($($argument,)* Caller(0)) }
+        }
+    };
+}
+
+export! {
+    /// Allocates memory.
+    ///
+    /// # Safety
+    /// As for `malloc` of libc.
+    malloc(size: usize) -> *mut c_void, malloc_for, "rsi", "x1"
+}
+
+export! {
+    /// Allocates zeroed memory.
+    ///
+    /// # Safety
+    /// As for `calloc` of libc.
+    calloc(count: usize, size: usize) -> *mut c_void, calloc_for, "rdx", "x2"
+}
+
+export! {
+    /// Changes the length of an allocation, which may move.
+    ///
+    /// # Safety
+    /// As for `realloc` of libc.
+    realloc(old: *mut c_void, size: usize) -> *mut c_void, realloc_for, "rdx", "x2"
+}
+
+export! {
+    /// Changes the length of an array.
+    ///
+    /// # Safety
+    /// As for `reallocarray` of libc.
+    reallocarray(old: *mut c_void, count: usize, size: usize) -> *mut c_void,
+    reallocarray_for, "rcx", "x3"
+}
+
+export! {
+    /// Allocates memory at a multiple of `alignment`.
+    ///
+    /// # Safety
+    /// As for `memalign` of libc.
+    memalign(alignment: usize, size: usize) -> *mut c_void, memalign_for, "rdx", "x2"
+}
+
+export! {
+    /// Allocates memory at a multiple of `alignment`.
+    ///
+    /// # Safety
+    /// As for `aligned_alloc` of libc.
+    aligned_alloc(alignment: usize, size: usize) -> *mut c_void, memalign_for, "rdx", "x2"
+}
+
+export! {
+    /// Allocates memory at a multiple of `alignment`, and returns an error number.
+    ///
+    /// # Safety
+    /// As for `posix_memalign` of libc.
+    posix_memalign(out: *mut *mut c_void, alignment: usize, size: usize) -> c_int,
+    posix_memalign_for, "rcx", "x3"
+}
+
+extern "C" fn malloc_for(size: usize, caller: Caller) -> *mut c_void {
+    if let Some(block) = small::allocate(size, ALIGNMENT, caller) {
+        return block.address as *mut c_void;
+    }
     state::map(size).map_or_else(|| Libc::malloc(size), |start| start as *mut c_void)
 }
 
-/// Allocates zeroed memory.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
-    let paged = count.checked_mul(size).and_then(state::map);
-    paged.map_or_else(|| Libc::calloc(count, size), |start| start as *mut c_void)
-}
-
-/// Frees memory.
-///
-/// # Safety
-/// As for `free` of libc.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn free(memory: *mut c_void) {
-    if !state::free(memory as usize) {
-        // SAFETY: The memory is not paged, so it is libc's.
-        unsafe { Libc::free(memory) };
+extern "C" fn calloc_for(count: usize, size: usize, caller: Caller) -> *mut c_void {
+    let Some(len) = count.checked_mul(size) else { return Libc::calloc(count, size) };
+    if let Some(block) = small::allocate(len, ALIGNMENT, caller) {
+        let memory = block.address as *mut c_void;
+        if !block.is_new {
+            // SAFETY: The block has at least that length, and no other user.
+            unsafe { memory.cast::<u8>().write_bytes(0, len) };
+        }
+        return memory;
     }
+    state::map(len).map_or_else(|| Libc::calloc(count, size), |start| start as *mut c_void)
 }
 
-/// Changes the length of an allocation, which may move.
-///
 /// # Safety
 /// As for `realloc` of libc.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn realloc(old: *mut c_void, size: usize) -> *mut c_void {
+unsafe extern "C" fn realloc_for(old: *mut c_void, size: usize, caller: Caller) -> *mut c_void {
     if old.is_null() {
-        return malloc(size);
+        return malloc_for(size, caller);
     }
-    let paged = state::len_at(old as usize);
+    let paged = small::len_at(old as usize).or_else(|| state::len_at(old as usize));
     // Memory of libc that is not large stays with libc.
     if paged.is_none() && !state::is_large(size) {
         // SAFETY: as the caller promises.
         return unsafe { Libc::realloc(old, size) };
     }
     if paged.is_some() && size == 0 {
-        state::free(old as usize);
+        // SAFETY: as the caller promises.
+        unsafe { free(old) };
         return std::ptr::null_mut();
     }
     // SAFETY: as the caller promises.
@@ -60,7 +151,7 @@ pub unsafe extern "C" fn realloc(old: *mut c_void, size: usize) -> *mut c_void {
     if fits {
         return old;
     }
-    let new = malloc(size);
+    let new = malloc_for(size, caller);
     if !new.is_null() {
         // SAFETY: Both allocations have that length, and the new one is another one.
         unsafe {
@@ -71,15 +162,17 @@ pub unsafe extern "C" fn realloc(old: *mut c_void, size: usize) -> *mut c_void {
     new
 }
 
-/// Changes the length of an array.
-///
 /// # Safety
 /// As for `reallocarray` of libc.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn reallocarray(old: *mut c_void, count: usize, size: usize) -> *mut c_void {
+unsafe extern "C" fn reallocarray_for(
+    old: *mut c_void,
+    count: usize,
+    size: usize,
+    caller: Caller,
+) -> *mut c_void {
     match count.checked_mul(size) {
         // SAFETY: as the caller promises.
-        Some(size) => unsafe { realloc(old, size) },
+        Some(size) => unsafe { realloc_for(old, size, caller) },
         None => {
             sys::fail(libc::ENOMEM);
             std::ptr::null_mut()
@@ -87,29 +180,26 @@ pub unsafe extern "C" fn reallocarray(old: *mut c_void, count: usize, size: usiz
     }
 }
 
-/// Allocates memory at a multiple of `alignment`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub extern "C" fn memalign(alignment: usize, size: usize) -> *mut c_void {
+extern "C" fn memalign_for(alignment: usize, size: usize, caller: Caller) -> *mut c_void {
+    if let Some(block) = small::allocate(size, alignment, caller) {
+        return block.address as *mut c_void;
+    }
     let paged = if alignment <= PAGE && alignment.is_power_of_two() { state::map(size) } else { None };
     paged.map_or_else(|| Libc::memalign(alignment, size), |start| start as *mut c_void)
 }
 
-/// Allocates memory at a multiple of `alignment`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut c_void {
-    memalign(alignment, size)
-}
-
-/// Allocates memory at a multiple of `alignment`, and returns an error number.
-///
 /// # Safety
 /// As for `posix_memalign` of libc.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, alignment: usize, size: usize) -> c_int {
+unsafe extern "C" fn posix_memalign_for(
+    out: *mut *mut c_void,
+    alignment: usize,
+    size: usize,
+    caller: Caller,
+) -> c_int {
     if !alignment.is_power_of_two() || !alignment.is_multiple_of(size_of::<usize>()) {
         return libc::EINVAL;
     }
-    let memory = memalign(alignment, size);
+    let memory = memalign_for(alignment, size, caller);
     if memory.is_null() {
         return libc::ENOMEM;
     }
@@ -118,14 +208,27 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, alignment: usize,
     0
 }
 
+/// Frees memory.
+///
+/// # Safety
+/// As for `free` of libc.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn free(memory: *mut c_void) {
+    if !small::free(memory as usize) && !state::free(memory as usize) {
+        // SAFETY: The memory is not paged, so it is libc's.
+        unsafe { Libc::free(memory) };
+    }
+}
+
 /// Returns the length of an allocation.
 ///
 /// # Safety
 /// As for `malloc_usable_size` of libc.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn malloc_usable_size(memory: *mut c_void) -> usize {
+    let paged = small::len_at(memory as usize).or_else(|| state::len_at(memory as usize));
     // SAFETY: as the caller promises.
-    state::len_at(memory as usize).unwrap_or_else(|| unsafe { usable_size(memory) })
+    paged.unwrap_or_else(|| unsafe { usable_size(memory) })
 }
 
 /// Returns the length of an allocation of libc.

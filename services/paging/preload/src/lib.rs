@@ -1,9 +1,10 @@
 //! A library for `LD_PRELOAD` that places large allocations of a program under a remote pager.
 //!
 //! It takes over the allocation functions of libc. Anonymous mappings and allocations from a
-//! minimum size on become memory of a [`RemotePager`](rfs_paging::RemotePager), and all others
-//! stay with libc and the kernel. `rfs-paging run` sets the environment variables that configure
-//! it (module `settings`). Without these variables the library changes nothing.
+//! minimum size on become memory of a [`RemotePager`](rfs_paging::RemotePager). So do smaller
+//! allocations of the program if the settings say so. All others stay with libc and the kernel.
+//! `rfs-paging run` sets the environment variables that configure it (module `settings`). Without
+//! these variables the library changes nothing.
 //!
 //! # Concurrency
 //! Any thread of the program calls the functions. One lock guards the table of paged memory
@@ -13,6 +14,7 @@ pub mod calls;
 pub mod heap;
 mod regions;
 mod settings;
+mod small;
 mod start;
 mod state;
 mod sys;

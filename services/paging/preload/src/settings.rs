@@ -19,6 +19,8 @@ pub(crate) const REDUNDANCY: &str = "RFS_PAGING_REDUNDANCY";
 pub(crate) const READ_AHEAD: &str = "RFS_PAGING_READ_AHEAD";
 /// Length in bytes from which allocations are paged.
 pub(crate) const MIN_SIZE: &str = "RFS_PAGING_MIN_SIZE";
+/// Address space for small allocations in bytes; none are paged without it.
+pub(crate) const SMALL: &str = "RFS_PAGING_SMALL";
 /// Path of a file with the key for the servers.
 pub(crate) const KEY: &str = "RFS_PAGING_KEY";
 /// `1` prints the counters when the program ends, but not when a child of `fork` does.
@@ -28,7 +30,8 @@ pub(crate) const STATS: &str = "RFS_PAGING_STATS";
 pub(crate) const PROCESS: &str = "RFS_PAGING_PROCESS";
 
 /// All variables.
-pub(crate) const ALL: [&str; 8] = [LOCAL, SERVERS, REDUNDANCY, READ_AHEAD, MIN_SIZE, KEY, STATS, PROCESS];
+pub(crate) const ALL: [&str; 9] =
+    [LOCAL, SERVERS, REDUNDANCY, READ_AHEAD, MIN_SIZE, SMALL, KEY, STATS, PROCESS];
 
 /// What the variables say.
 #[derive(Debug)]
@@ -36,6 +39,8 @@ pub(crate) struct Settings {
     pub(crate) servers: Vec<Address>,
     pub(crate) options: PagerOptions,
     pub(crate) min_size: usize,
+    /// Zero if small allocations are not paged.
+    pub(crate) small: usize,
     pub(crate) prints_stats: bool,
 }
 
@@ -62,10 +67,12 @@ impl Settings {
         let servers =
             servers.split(',').filter(|text| !text.is_empty()).map(address).collect::<Result<_, _>>()?;
         let min_size = get(MIN_SIZE).map_or(Ok(1 << 20), |size| number(MIN_SIZE, &size))? as usize;
+        let small = get(SMALL).map_or(Ok(0), |size| number(SMALL, &size))? as usize;
         Ok(Some(Settings {
             servers,
             options,
             min_size: min_size.max(LEAST_MIN_SIZE),
+            small,
             prints_stats: get(STATS).is_some_and(|value| value == "1"),
         }))
     }
@@ -105,11 +112,13 @@ mod tests {
             (REDUNDANCY, "2+1"),
             (MIN_SIZE, "1"),
             (READ_AHEAD, "4096"),
+            (SMALL, "67108864"),
             (STATS, "1"),
         ]);
         let settings = settings.expect("valid").expect("a budget");
         assert_eq!((settings.servers.len(), settings.min_size), (2, 64 << 10));
         assert_eq!(settings.options.redundancy, Redundancy::Coded { data: 2, parity: 1 });
+        assert_eq!(settings.small, 64 << 20);
         assert!(settings.prints_stats);
         for wrong in [(LOCAL, "much"), (SERVERS, "unix:"), (REDUNDANCY, "-1")] {
             assert!(read(&[wrong, (LOCAL, "1048576")]).is_err(), "{wrong:?}");

@@ -6,7 +6,7 @@
 //! # Concurrency
 //! The loader calls it on the first thread, before `main`.
 
-use crate::{settings, settings::Settings, state};
+use crate::{settings, settings::Settings, small, state};
 
 #[cfg(not(test))]
 #[used]
@@ -39,12 +39,23 @@ fn forget_settings() {
     }
 }
 
-fn configure(settings: Settings) {
+fn configure(mut settings: Settings) {
     // SAFETY: The program has one thread yet.
     unsafe { std::env::set_var(settings::PROCESS, std::process::id().to_string()) };
+    if settings.small > 0 {
+        // Allocations between the small and the large ones would stay local.
+        settings.min_size = settings.min_size.min(small::MAX_SMALL);
+        small::configure(settings.small);
+    }
     state::configure(settings);
     // SAFETY: The handlers live as long as the library, which is never unloaded.
     unsafe {
+        // The last handlers are the first before `fork`, so the lock of `state` is taken first.
+        libc::pthread_atfork(
+            Some(small::before_fork),
+            Some(small::after_fork_in_parent),
+            Some(small::after_fork_in_child),
+        );
         libc::pthread_atfork(
             Some(state::before_fork),
             Some(state::after_fork_in_parent),

@@ -240,7 +240,98 @@ static void forks(void) {
     for (int n = 0; n < 2; n++) pthread_join(ids[n], NULL);
 }
 
+/* A node of a list, of any length. */
+struct node {
+    struct node *next;
+    size_t len;
+    char text[];
+};
+
+#define LISTS 64
+
+static void *small_allocations(void *argument) {
+    uint64_t random = (uintptr_t)argument * 7919 + 1;
+    struct node *lists[LISTS] = {0};
+    for (size_t step = 0; step < 60000; step++) {
+        random = random * 6364136223846793005ULL + 1442695040888963407ULL;
+        size_t list = random >> 58, len = (random >> 40) % (step % 50 ? 700 : 40000);
+        struct node *node = lists[list];
+        if (step % 3 == 2 && node) {
+            lists[list] = node->next;
+            for (size_t at = 0; at < node->len; at++) assert(node->text[at] == (char)(node->len + at));
+            free(node);
+            continue;
+        }
+        node = step % 2 ? malloc(sizeof(struct node) + len) : calloc(1, sizeof(struct node) + len);
+        if (step % 2 == 0) for (size_t at = 0; at < len; at++) assert(node->text[at] == 0);
+        assert((uintptr_t)node % 16 == 0 && malloc_usable_size(node) >= sizeof(struct node) + len);
+        node->len = len;
+        for (size_t at = 0; at < len; at++) node->text[at] = (char)(len + at);
+        if (step % 5 == 0) {
+            size_t more = len + len / 2;
+            node = realloc(node, sizeof(struct node) + more);
+            for (size_t at = len; at < more; at++) node->text[at] = (char)(more + at);
+            for (size_t at = 0; at < len; at++) {
+                assert(node->text[at] == (char)(len + at));
+                node->text[at] = (char)(more + at);
+            }
+            node->len = more;
+        }
+        node->next = lists[list];
+        lists[list] = node;
+    }
+    for (size_t list = 0; list < LISTS; list++) {
+        while (lists[list]) {
+            struct node *node = lists[list];
+            lists[list] = node->next;
+            for (size_t at = 0; at < node->len; at++) assert(node->text[at] == (char)(node->len + at));
+            free(node);
+        }
+    }
+    return NULL;
+}
+
+/* Many small allocations, and functions of libc that allocate. */
+static void small(void) {
+    pthread_t ids[3];
+    for (size_t n = 0; n < 3; n++) assert(pthread_create(&ids[n], NULL, small_allocations, (void *)n) == 0);
+    for (size_t n = 0; n < 3; n++) pthread_join(ids[n], NULL);
+    char *copy = strdup("copied by libc"), *line = malloc(10);
+    size_t len = 10;
+    assert(strcmp(copy, "copied by libc") == 0);
+    FILE *file = fopen("/proc/self/status", "r");
+    while (getline(&line, &len, file) > 0) assert(malloc_usable_size(line) >= len);
+    fclose(file);
+    char *grown = realloc(copy, 3000);
+    assert(strcmp(grown, "copied by libc") == 0);
+    for (size_t alignment = 16; alignment <= PAGE; alignment *= 2) {
+        void *memory;
+        assert(posix_memalign(&memory, alignment, 100) == 0 && (uintptr_t)memory % alignment == 0);
+        free(memory);
+    }
+    assert(system("test -z \"$RFS_PAGING_SMALL\"") == 0);
+    char *of_parent = malloc(100);
+    pid_t child = fork();
+    if (child == 0) {
+        char *own = malloc(100);
+        memset(own, 1, 100);
+        free(own);
+        free(of_parent);
+        _exit(0);
+    }
+    int status;
+    assert(waitpid(child, &status, 0) == child && status == 0);
+    free(of_parent);
+    free(grown);
+    free(line);
+}
+
 int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "small") == 0) {
+        small();
+        puts("ok");
+        return 0;
+    }
     if (argc > 1 && strcmp(argv[1], "forks") == 0) {
         forks();
         puts("ok");

@@ -1,9 +1,10 @@
 //! Unchanged programs run with paged memory: a C program and Python.
 
 use std::{
-    env,
+    env, fs,
+    io::Read,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Child, Command, Output, Stdio},
 };
 
 use rfs_paging::{Lender, LenderOptions};
@@ -29,16 +30,20 @@ impl Fixture {
         Fixture { dir, lender }
     }
 
-    /// Runs a program with 1 MiB of local memory, and returns its output.
-    fn run(&self, program: &Path, arguments: &[&str]) -> Output {
-        Command::new(program)
-            .args(arguments)
+    /// A program with 1 MiB of local memory.
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command
             .env("LD_PRELOAD", library())
             .env("RFS_PAGING_LOCAL", "1048576")
             .env("RFS_PAGING_SERVERS", self.lender.addresses()[0].to_string())
-            .env("RFS_PAGING_STATS", "1")
-            .output()
-            .expect("the program")
+            .env("RFS_PAGING_STATS", "1");
+        command
+    }
+
+    /// Runs a program with 1 MiB of local memory, and returns its output.
+    fn run(&self, program: &Path, arguments: &[&str]) -> Output {
+        self.command(program).args(arguments).output().expect("the program")
     }
 }
 
@@ -86,6 +91,85 @@ fn a_program_forks_while_its_threads_allocate() {
     let output = fixture.run(&compile(&fixture), &["forks"]);
     assert!(output.status.success(), "{output:?}");
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "ok", "{output:?}");
+}
+
+#[test]
+fn small_allocations_are_paged_if_the_settings_say_so() {
+    if not_run("gcc") {
+        return;
+    }
+    let fixture = Fixture::new();
+    let program = compile(&fixture);
+    let output = fixture.command(&program).arg("small").env("RFS_PAGING_SMALL", "268435456").output();
+    check(&output.expect("the program"), "ok");
+    let output = fixture.run(&program, &["small"]);
+    assert!(output.status.success(), "{output:?}");
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(err.contains("rfs-paging: regions 0, 0 left"), "{err}");
+}
+
+/// A redis server that ends with the test.
+struct Redis {
+    server: Child,
+    dir: PathBuf,
+}
+
+impl Redis {
+    fn start(fixture: &Fixture) -> Redis {
+        let dir = fixture.dir.path().to_owned();
+        let mut command = fixture.command(Path::new("redis-server"));
+        command.args(["--port", "0", "--save", "", "--unixsocket"]).arg(dir.join("redis.sock"));
+        let server = command
+            .env("RFS_PAGING_SMALL", "1073741824")
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("redis");
+        let redis = Redis { server, dir };
+        for _ in 0..500 {
+            if redis.run("PING\n").trim() == "PONG" {
+                return redis;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        panic!("redis does not answer");
+    }
+
+    /// Runs commands, and returns their replies.
+    fn run(&self, commands: &str) -> String {
+        let file = self.dir.join("commands");
+        fs::write(&file, commands).expect("a file");
+        let mut cli = Command::new("redis-cli");
+        cli.arg("-s").arg(self.dir.join("redis.sock")).stdin(fs::File::open(&file).expect("a file"));
+        String::from_utf8_lossy(&cli.output().expect("redis-cli").stdout).into_owned()
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        self.server.kill().ok();
+        self.server.wait().ok();
+    }
+}
+
+#[test]
+fn redis_keeps_all_values() {
+    if not_run("redis-server") || not_run("redis-cli") {
+        return;
+    }
+    let fixture = Fixture::new();
+    let mut redis = Redis::start(&fixture);
+    let value = |number: u32| format!("{number}-{}", "x".repeat(number as usize % 700));
+    let sets: String = (0..30_000).map(|number| format!("SET key:{number} {}\n", value(number))).collect();
+    assert_eq!(redis.run(&sets).matches("OK").count(), 30_000);
+    let gets: String = (0..30_000).map(|number| format!("GET key:{number}\n")).collect();
+    let expected: String = (0..30_000).map(|number| value(number) + "\n").collect();
+    assert!(redis.run(&gets) == expected, "other values than were stored");
+    redis.run("SHUTDOWN NOSAVE\n");
+    let mut err = String::new();
+    redis.server.stderr.take().expect("a pipe").read_to_string(&mut err).expect("text");
+    assert!(redis.server.wait().expect("its end").success(), "{err}");
+    assert!(counter(&err, "pages_written") > 1000 && counter(&err, "over_budget") == 0, "{err}");
 }
 
 #[test]

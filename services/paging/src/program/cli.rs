@@ -133,6 +133,9 @@ pub(crate) struct RunOptions {
     /// Length from which allocations are paged, at least 64k
     #[arg(long, value_name = "SIZE", default_value = "1m", value_parser = byte_size::parse_nonzero)]
     pub(crate) min_size: u64,
+    /// Page small allocations as well, in this much address space, such as 64g
+    #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero)]
+    pub(crate) small: Option<u64>,
     /// File with the key for the lenders
     #[arg(long, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,

@@ -65,6 +65,9 @@ fn environment(options: &RunOptions) -> Vec<(&'static str, OsString)> {
         ("RFS_PAGING_MIN_SIZE", options.min_size.to_string().into()),
         ("RFS_PAGING_STATS", OsString::from(if options.stats { "1" } else { "0" })),
     ];
+    if let Some(small) = options.small {
+        variables.push(("RFS_PAGING_SMALL", small.to_string().into()));
+    }
     if let Some(key) = &options.key {
         variables.push(("RFS_PAGING_KEY", key.into()));
     }
