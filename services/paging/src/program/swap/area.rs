@@ -51,8 +51,10 @@ impl Area {
         let size = options.size / PAGE as u64 * PAGE as u64;
         let first = header(size).ok_or(SwapError::Size(options.size))?;
         let point = folder.join(MOUNT);
-        let mut private = DirBuilder::new();
-        private.recursive(true).mode(0o700).create(&point).map_err(os("mkdir", &point))?;
+        // The number of a process that was killed may come again, with an area in its folder.
+        make_folder(folder.parent().unwrap_or(folder), true)?;
+        make_folder(folder, false)?;
+        make_folder(&point, false)?;
         let mount = Mount::start(&point, options, is_stopped)?;
         println!(
             "mounted {} on {} (rfs-fuse {}, memory locked)",
@@ -87,6 +89,11 @@ impl Area {
     pub(super) fn mount_ended(&mut self) -> Option<ExitStatus> {
         self.mount.ended()
     }
+}
+
+/// Makes a folder that only root may use. It may be there already if `exists` is set.
+fn make_folder(path: &Path, exists: bool) -> Result<(), SwapError> {
+    DirBuilder::new().recursive(exists).mode(0o700).create(path).map_err(os("mkdir", path))
 }
 
 /// Name of an area's file. It differs from the names of all other areas of this machine.
@@ -137,6 +144,10 @@ pub(super) fn undo(folder: &Path) -> Result<(), SwapError> {
         // The kernel closes the file of a loop device a moment after its end.
         wait_until(|| {
             last = umount(&point);
+            // rfs-fuse may have unmounted at the same time.
+            if last.is_err() && !is_mounted(&point) {
+                last = Ok(());
+            }
             !matches!(&last, Err(error) if error.raw_os_error() == Some(libc::EBUSY))
         })
         .and(last)
