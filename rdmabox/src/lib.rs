@@ -54,6 +54,7 @@
 //! - `ibverbs`: RDMA devices and Soft-RoCE. libibverbs is loaded when a program first asks for a
 //!   device, so the program also starts where the library is missing.
 //! - `bytes`: `Bytes` and `BytesMut` are buffers of started requests ([`SendBuf`], [`RecvBuf`]).
+//! - `model`: a modelled network card ([`SessionOptions`] has a field `card`), for experiments.
 //! - `faults`: a device that fails on purpose, to test how a program handles errors. A
 //!   `provider::fault::Plan`, made of `Faults`, goes to `SessionBuilder::faults`.
 //!

@@ -7,7 +7,7 @@ use rdmabox::{Address, RdmaOptions};
 
 use crate::{
     Error, Result,
-    load::{LoadArgs, OpKind},
+    load::{LoadArgs, OpKind, model::Model},
     sweep::settings::{self, Settings},
 };
 
@@ -84,7 +84,8 @@ pub struct Bench {
 /// An experiment.
 #[derive(Clone, Debug, Args)]
 pub struct Experiment {
-    /// fig1, fig2, fig5, fig6, fig7, fig8, fig9, table1, or list
+    /// fig1, fig2, fig5, fig6, fig7, fig8, fig9, table1, or list; with a modelled card also all,
+    /// which writes paper.md as well
     pub name: String,
     /// Options that the experiment leaves open, or that override its own.
     #[command(flatten)]
@@ -127,15 +128,28 @@ pub struct RunArgs {
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 
+    /// Nanoseconds of this machine for a nanosecond of a modelled card. A larger value repeats
+    /// better and takes longer; --duration and --warmup are times of this machine
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub dilation: u32,
+
     /// The RDMA device of this process, and of servers that it starts.
     #[command(flatten)]
     pub rdma: RdmaArgs,
 }
 
+impl RunArgs {
+    /// Returns the modelled card, if one is selected.
+    pub fn model(&self) -> Result<Option<Model>> {
+        self.rdma.device.as_deref().map_or(Ok(None), |device| Model::of_device(device, self.dilation))
+    }
+}
+
 /// The choice of an RDMA device.
 #[derive(Clone, Debug, Args)]
 pub struct RdmaArgs {
-    /// RDMA device for rdma, such as mlx5_0 or rxe0 [default: the first with an active port]
+    /// RDMA device for rdma, such as mlx5_0 or rxe0 [default: the first with an active port], or
+    /// model:CARD, a modelled card over shm or tcp: cx3, or the path of a file of constants
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
 
@@ -153,7 +167,7 @@ impl RdmaArgs {
     /// Returns the options of the runtime.
     pub fn options(&self) -> RdmaOptions {
         let mut options = RdmaOptions::default();
-        options.device.clone_from(&self.device);
+        options.device = self.device.clone().filter(|device| !device.starts_with("model:"));
         (options.port, options.gid_index) = (self.port, self.gid_index);
         options
     }

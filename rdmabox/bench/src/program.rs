@@ -19,7 +19,7 @@ use signal_hook::{
 
 use crate::{
     Error, Result,
-    cli::{Request, RunArgs, Serve},
+    cli::{self, Request, RunArgs, Serve},
     experiment,
     report::{self, Entry, Report, metric::Metric, table},
     servers::{
@@ -29,6 +29,7 @@ use crate::{
     sweep::{
         matrix::{Matrix, parse_sweep},
         runner,
+        settings::Settings,
     },
 };
 
@@ -76,15 +77,48 @@ pub fn carry_out(request: Request) -> Result<()> {
                 print(&experiment::list());
                 return Ok(());
             }
+            if args.name == "all" {
+                return every_experiment(&settings, &args);
+            }
             let experiment = experiment::find(&args.name)?;
-            let rounds = args.run.rounds.unwrap_or(if args.quick { 1 } else { 3 });
-            let matrix = experiment.matrix(&settings, args.quick, &args.run.connect)?;
-            let title = experiment.title(&matrix);
-            let mut report = measure(matrix, title, rounds, &args.run)?;
-            experiment.comment(&mut report);
+            let report = run_experiment(experiment, &settings, &args)?;
             publish(&report, &args.run, experiment.name)
         }
     }
+}
+
+/// Runs all experiments, and writes a page with their results.
+fn every_experiment(settings: &Settings, args: &cli::Experiment) -> Result<()> {
+    if args.run.model()?.is_none() {
+        return Err(Error::usage(
+            "all experiments together are for a modelled card: give --device model:cx3",
+        ));
+    }
+    let mut reports = Vec::new();
+    for experiment in experiment::ALL {
+        let report = run_experiment(experiment, settings, args)?;
+        publish(&report, &args.run, experiment.name)?;
+        reports.push(report);
+    }
+    let path = args.run.out.as_deref().unwrap_or(Path::new("results")).join("paper.md");
+    fs::write(&path, table::page(&reports)).map_err(measure::Error::io(&path))?;
+    eprintln!("wrote {}", path.display());
+    Ok(())
+}
+
+/// Runs one experiment.
+fn run_experiment(
+    experiment: experiment::Experiment,
+    settings: &Settings,
+    args: &cli::Experiment,
+) -> Result<Report> {
+    let rounds = args.run.rounds.unwrap_or(if args.quick { 1 } else { 3 });
+    let model = args.run.model()?;
+    let matrix = experiment.matrix(settings, args.quick, &args.run.connect, model.as_ref())?;
+    let title = experiment.title(&matrix, model.as_ref());
+    let mut report = measure(matrix, title, rounds, &args.run)?;
+    experiment.comment(&mut report);
+    Ok(report)
 }
 
 /// Runs a matrix. Leaves no servers behind.
@@ -103,7 +137,13 @@ fn measure(matrix: Matrix, title: String, rounds: u32, args: &RunArgs) -> Result
     let uses_rdma = matrix.cases.iter().any(|case| case.load.provider == ProviderKind::Rdma);
     let interrupt = Interrupt::on_signals()?;
     let began = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let mut fleet = Fleet::new(source, matrix.area(), args.rdma.options());
+    let model = args.model()?;
+    if model.is_some() && uses_rdma {
+        return Err(Error::usage("a modelled card works over shm or tcp: leave --provider rdma out"));
+    }
+    let described =
+        model.as_ref().map(|model| format!("{}, dilation {}", model.parameters().name(), model.dilation()));
+    let mut fleet = Fleet::new(source, matrix.area(), args.rdma.options()).with_model(model);
     let measured = runner::run(&matrix, rounds, &mut fleet, &interrupt)?;
     fleet.stop()?;
     Ok(Report {
@@ -116,6 +156,7 @@ fn measure(matrix: Matrix, title: String, rounds: u32, args: &RunArgs) -> Result
         command: env::args().collect::<Vec<_>>().join(" "),
         rounds,
         dimensions: matrix.dimensions,
+        model: described,
         experiment: None,
         results: measured.into_iter().map(Entry::from).collect(),
         columns: Vec::new(),

@@ -222,6 +222,32 @@ fn an_experiment_reports_the_paper_and_the_run_separately() {
 }
 
 #[test]
+fn an_experiment_on_a_modelled_card_prints_the_papers_values() {
+    let world = World::new();
+    let args =
+        "experiment table1 --device model:cx3 --dilation 20 --quick --ops 400 --warmup 0 --json own.json";
+    let stdout = text(&world.run(args, 0).stdout);
+    for says in
+        ["table1 on the modelled card cx3", "modelled card cx3, dilation 20", "| quantity", "predicted"]
+    {
+        assert!(stdout.contains(says), "{says}: {stdout}");
+    }
+    let own: Value = serde_json::from_slice(&fs::read(world.0.path().join("own.json")).unwrap()).unwrap();
+    assert_eq!(own["model"], "cx3, dilation 20");
+    for row in own["experiment"]["rows"].as_array().unwrap() {
+        // Merging depends on the threads; chaining never changes the number of work requests.
+        if row["what"].as_str().unwrap().contains("doorbell over single") && row["paper"] != "fewer" {
+            assert_eq!(row["model"], "1.00", "{row}");
+        }
+    }
+    for result in own["results"].as_array().unwrap() {
+        let counters = &result["rounds"][0]["counters"];
+        assert!(counters["card_work_requests"].as_u64() >= counters["work_requests"].as_u64(), "{counters}");
+    }
+    world.assert_clean();
+}
+
+#[test]
 fn a_server_of_its_own_serves_many_runs_and_ends_on_a_signal() {
     let world = World::new();
     let mut server = world.command("serve --memory 1m").spawn().unwrap();
@@ -290,6 +316,8 @@ fn bad_input_gets_one_line_and_starts_nothing() {
         ("write --sweep threads=1,0", "0 is not in 1..=1024"),
         ("write --threads 3 --sweep threads=1", "leave --threads out"),
         ("read --area 90000t", "are available"),
+        ("read --device model:cx9", "--device model:cx9: cannot read cx9"),
+        ("read --device model:cx3 --provider rdma", "works over shm or tcp"),
         ("serve --memory 90000t", "are available"),
     ] {
         let output = world.run(args, 2);

@@ -71,7 +71,12 @@ fn measure(pd: &dyn ProtectionDomain, pool: &Arc<PreMrPool>) -> Vec<Measured> {
         }
         for measured in &mut table {
             let bytes = &mut buffer[..measured.bytes as usize];
-            let copied = nanos(|| pool.acquire(bytes.len()).map(|block| block.write(0, bytes)));
+            let copied = nanos(|| {
+                let block = pool.acquire(bytes.len())?;
+                block.write(0, bytes);
+                pd.copied(measured.bytes);
+                Some(())
+            });
             measured.copy = measured.copy.min(copied.unwrap_or(u64::MAX));
             let registered = nanos(|| {
                 // SAFETY: this closure has the bytes to itself, no request uses the registration,

@@ -6,6 +6,8 @@
 pub mod fault;
 #[cfg(feature = "ibverbs")]
 pub mod ibverbs;
+#[cfg(feature = "model")]
+pub mod model;
 pub mod rdma;
 mod rdma_options;
 pub mod soft;

@@ -90,4 +90,11 @@ pub trait ProtectionDomain: super::Sealed + Send + Sync + std::fmt::Debug {
     /// # Errors
     /// [`VerbsError::Limit`] if the device does not support the requested queue sizes.
     fn create_qp(&self, init: QpInit) -> Result<Arc<dyn QueuePair>, VerbsError>;
+
+    /// Notes that the caller has copied `bytes` to or from registered memory of this domain for a
+    /// request. A device that models the cost of copies makes the calling thread wait for it; other
+    /// devices do nothing.
+    fn copied(&self, bytes: u64) {
+        let _ = bytes;
+    }
 }

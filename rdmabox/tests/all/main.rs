@@ -24,6 +24,7 @@ mod killed;
 mod life_cycle;
 mod load;
 mod mechanisms;
+mod modelled_card;
 mod on_the_spot;
 mod pending_calls;
 mod plugs;

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use rdmabox::{
     memory::Memory,
     provider::{
+        model::{CardParameters, ModelDevice, ModelledCard, Timing},
         rdma::{self, RdmaOptions},
         soft::SoftDevice,
     },
@@ -43,6 +44,10 @@ pub(crate) enum Provider {
     Tcp,
     /// TCP with TLS.
     Tls,
+    /// A modelled card over mapped memory.
+    ModelShm,
+    /// A modelled card over TCP.
+    ModelTcp,
     /// An RDMA device of this machine.
     Rdma,
 }
@@ -60,6 +65,8 @@ impl Config {
     pub(crate) const TCP_CALLER: Config = Config { provider: Provider::Tcp, progress: Progress::Caller };
     pub(crate) const TLS_ENGINE: Config = Config { provider: Provider::Tls, progress: Progress::Engine };
     pub(crate) const TLS_CALLER: Config = Config { provider: Provider::Tls, progress: Progress::Caller };
+    pub(crate) const MODEL_SHM: Config = Config { provider: Provider::ModelShm, progress: Progress::Engine };
+    pub(crate) const MODEL_TCP: Config = Config { provider: Provider::ModelTcp, progress: Progress::Engine };
     pub(crate) const RDMA: Config = Config { provider: Provider::Rdma, progress: Progress::Engine };
 
     /// Returns the configuration for RDMA.
@@ -76,11 +83,11 @@ impl Config {
     /// Two connected streams for a rendezvous.
     pub(crate) fn streams(self) -> (Rendezvous, Rendezvous) {
         match self.provider {
-            Provider::Shm => {
+            Provider::Shm | Provider::ModelShm => {
                 let (a, b) = UnixStream::pair().expect("socketpair");
                 (Rendezvous::Unix(a), Rendezvous::Unix(b))
             }
-            Provider::Tcp | Provider::Rdma => {
+            Provider::Tcp | Provider::ModelTcp | Provider::Rdma => {
                 let (a, b) = tcp_pair();
                 (Rendezvous::Tcp(a), Rendezvous::Tcp(b))
             }
@@ -93,7 +100,7 @@ impl Config {
 
     /// True if everything goes over TCP.
     pub(crate) fn is_tcp(self) -> bool {
-        matches!(self.provider, Provider::Tcp | Provider::Tls)
+        matches!(self.provider, Provider::Tcp | Provider::Tls | Provider::ModelTcp)
     }
 
     /// Returns true if one-sided requests complete without polling on the peer's side.
@@ -178,6 +185,10 @@ impl Setup {
     pub(crate) fn side(&self) -> Side {
         let device: Arc<dyn Device> = match self.config.provider {
             Provider::Shm | Provider::Tcp | Provider::Tls => SoftDevice::new().expect("device"),
+            Provider::ModelShm | Provider::ModelTcp => {
+                let card = ModelledCard::new(CardParameters::cx3(), Timing::Dilated(1));
+                Arc::new(ModelDevice::new(SoftDevice::new().expect("device"), card))
+            }
             Provider::Rdma => rdma::open(&RdmaOptions::default()).expect("device"),
         };
         let pd = device.alloc_pd().expect("protection domain");

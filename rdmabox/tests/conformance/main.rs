@@ -1,9 +1,10 @@
 //! Conformance of the providers with the verbs model.
 //!
 //! Every subject runs on the software device: over mapped memory, TCP, and TLS, each progressed
-//! by the engine and by the callers. Every subject also runs on the machine's RDMA device. Those
-//! tests are ignored by default (`--include-ignored`), so that a run without a device does not
-//! report them as passed. `ci/rdma-vm` runs them.
+//! by the engine and by the callers. Subjects that any device has to pass also run on the modelled
+//! card, over mapped memory and over TCP, with a dilation of 1, and on the machine's RDMA device.
+//! The tests of the RDMA device are ignored by default (`--include-ignored`), so that a run without
+//! a device does not report them as passed. `ci/rdma-vm` runs them.
 //!
 //! A subject is a function of a [`Config`](fixture::Config) and states the duty of any provider.
 //! Where the traits leave a choice, the InfiniBand specification decides. Only `raw` depends on a
@@ -13,6 +14,12 @@
 macro_rules! conformance {
     ($($name:ident),+ $(,)?) => {
         software_conformance! { $($name),+ }
+        mod model_shm {
+            $(#[test] fn $name() { super::$name(crate::fixture::Config::MODEL_SHM) })+
+        }
+        mod model_tcp {
+            $(#[test] fn $name() { super::$name(crate::fixture::Config::MODEL_TCP) })+
+        }
         mod rdma {
             $(#[test] #[ignore = "needs an RDMA device"] fn $name() { super::$name(crate::fixture::Config::rdma()) })+
         }

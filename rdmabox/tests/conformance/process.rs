@@ -47,6 +47,8 @@ fn child() {
         "tcp_engine" => Config::TCP_ENGINE,
         "tls_engine" => Config::TLS_ENGINE,
         "tls_caller" => Config::TLS_CALLER,
+        "model_shm" => Config::MODEL_SHM,
+        "model_tcp" => Config::MODEL_TCP,
         "rdma" => Config::RDMA,
         _ => Config::TCP_CALLER,
     };
@@ -54,8 +56,8 @@ fn child() {
     // it.
     let socket = unsafe { OwnedFd::from_raw_fd(0) };
     let stream = match config.provider {
-        Provider::Shm => Rendezvous::Unix(UnixStream::from(socket)),
-        Provider::Tcp | Provider::Rdma => Rendezvous::Tcp(TcpStream::from(socket)),
+        Provider::Shm | Provider::ModelShm => Rendezvous::Unix(UnixStream::from(socket)),
+        Provider::Tcp | Provider::ModelTcp | Provider::Rdma => Rendezvous::Tcp(TcpStream::from(socket)),
         Provider::Tls => {
             let at = |end: &str| PathBuf::from(std::env::var(CERTIFICATE).expect("set") + end);
             let files = TlsServerFiles::new(at(".pem"), at(".key"));
@@ -108,11 +110,11 @@ impl Drop for Peer {
 
 fn peer(config: Config) -> (Side, Peer) {
     let (mine, theirs): (Socket, OwnedFd) = match config.provider {
-        Provider::Shm => {
+        Provider::Shm | Provider::ModelShm => {
             let (a, b) = UnixStream::pair().expect("socketpair");
             (a.into(), b.into())
         }
-        Provider::Tcp | Provider::Tls | Provider::Rdma => {
+        Provider::Tcp | Provider::Tls | Provider::ModelTcp | Provider::Rdma => {
             let (a, b) = tcp_pair();
             (a.into(), b.into())
         }
@@ -125,6 +127,8 @@ fn peer(config: Config) -> (Side, Peer) {
         Config::TCP_ENGINE => "tcp_engine",
         Config::TLS_ENGINE => "tls_engine",
         Config::TLS_CALLER => "tls_caller",
+        Config::MODEL_SHM => "model_shm",
+        Config::MODEL_TCP => "model_tcp",
         Config::RDMA => "rdma",
         _ => "tcp_caller",
     };
@@ -144,7 +148,7 @@ fn peer(config: Config) -> (Side, Peer) {
             let connected = client.connect(mine.into(), "localhost", Instant::now() + PATIENCE);
             Rendezvous::Tls(connected.expect("connected"))
         }
-        (Provider::Shm, _) => Rendezvous::Unix(mine.into()),
+        (Provider::Shm | Provider::ModelShm, _) => Rendezvous::Unix(mine.into()),
         _ => Rendezvous::Tcp(mine.into()),
     };
     side.qp.connect(mine, PATIENCE).expect("connect");

@@ -37,11 +37,11 @@ enum Raw {
 impl Raw {
     fn pair(config: Config) -> (Rendezvous, Raw) {
         match config.provider {
-            Provider::Shm => {
+            Provider::Shm | Provider::ModelShm => {
                 let (a, b) = UnixStream::pair().expect("socketpair");
                 (Rendezvous::Unix(a), Raw::Unix(b))
             }
-            Provider::Tcp | Provider::Rdma => {
+            Provider::Tcp | Provider::ModelTcp | Provider::Rdma => {
                 let (a, b) = tcp_pair();
                 (Rendezvous::Tcp(a), Raw::Tcp(b))
             }

@@ -2,9 +2,10 @@
 
 use rdmabox::Address;
 
+use super::card::{QUICK, on_card};
 use crate::{
     Error, Result,
-    load::OpKind,
+    load::{OpKind, model::Model},
     report::{About, Report, metric::Metric},
     sweep::{
         matrix::{Dimension, Matrix},
@@ -37,8 +38,19 @@ pub struct Experiment {
 impl Experiment {
     /// Returns the matrix of the experiment, with its options overridden by those of the command
     /// line.
-    pub fn matrix(&self, given: &Settings, quick: bool, connect: &[Address]) -> Result<Matrix> {
-        let dimensions = (self.dimensions)();
+    pub fn matrix(
+        &self,
+        given: &Settings,
+        quick: bool,
+        connect: &[Address],
+        model: Option<&Model>,
+    ) -> Result<Matrix> {
+        let card = model.and_then(|_| on_card(self.name));
+        let dimensions = card.map_or(self.dimensions, |card| card.dimensions)();
+        let (own_base, own_quick) = match card {
+            Some(card) => (card.base, QUICK),
+            None => (self.base, self.quick),
+        };
         let varied =
             dimensions.iter().flat_map(|dimension| &dimension.values).flat_map(|v| v.settings.names());
         if let Some(name) = varied.into_iter().find(|name| given.has(name)) {
@@ -46,28 +58,37 @@ impl Experiment {
         }
         // The experiments are about work requests, so every request is posted.
         let posted = std::iter::once(("direct", "off"));
-        let base = Settings::from_pairs(posted.chain(self.base.iter().copied()));
+        let base = Settings::from_pairs(posted.chain(own_base.iter().copied()));
         if base.has("ops") && given.has("duration") {
             return Err(Error::usage(format!("{} counts: give --ops instead of --duration", self.name)));
         }
-        let quick = Settings::from_pairs(if quick { self.quick } else { &[] }.iter().copied());
+        let quick = Settings::from_pairs(if quick { own_quick } else { &[] }.iter().copied());
         Matrix::new(OpKind::Write, &base.with(&quick).with(given), &dimensions, connect)
     }
 
     /// Returns the title of the report.
-    pub fn title(&self, matrix: &Matrix) -> String {
-        format!("{} on {}", self.name, matrix.carriers())
+    pub fn title(&self, matrix: &Matrix, model: Option<&Model>) -> String {
+        match model {
+            Some(model) => format!("{} on the modelled card {}", self.name, model.parameters().name()),
+            None => format!("{} on {}", self.name, matrix.carriers()),
+        }
     }
 
     /// Adds the comment, and selects columns and panels.
     pub fn comment(&self, report: &mut Report) {
-        report.columns = self.columns.into();
-        report.panels = self.panels.into();
+        let card = report.model.as_ref().and_then(|_| on_card(self.name));
+        report.columns = card.map_or(self.columns, |card| card.columns).into();
+        report.panels = card.map_or(self.panels, |card| card.panels).into();
+        let (measured, rows) = match card {
+            Some(card) => (Vec::new(), (card.rows)(report)),
+            None => ((self.findings)(report), Vec::new()),
+        };
         report.experiment = Some(About {
             name: self.name.into(),
             what: self.what.into(),
             paper: self.paper.split_whitespace().collect::<Vec<_>>().join(" "),
-            measured: (self.findings)(report),
+            measured,
+            rows,
         });
     }
 }

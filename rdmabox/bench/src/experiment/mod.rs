@@ -6,10 +6,12 @@
 //! expensive on a card, and completions arrive later. With mapped memory the poster executes the
 //! request, so there is little to batch or to wait for.
 
+mod card;
 mod definition;
 mod findings;
 pub mod options;
 mod paper;
+mod rows;
 
 use crate::{Error, Result};
 pub use definition::Experiment;
@@ -31,15 +33,18 @@ pub fn list() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sweep::settings::Settings;
+    use crate::{load::model::Model, sweep::settings::Settings};
 
     #[test]
     fn every_experiment_can_be_run() {
+        let model = Model::of_device("model:cx3", 1).unwrap().unwrap();
         for experiment in ALL {
             for quick in [false, true] {
-                let matrix = experiment.matrix(&Settings::default(), quick, &[]).unwrap();
-                assert!(matrix.cases.len() > 1, "{}", experiment.name);
-                assert!(matrix.peak_memory(true) < 2 << 30, "{}", experiment.name);
+                for model in [None, Some(&model)] {
+                    let matrix = experiment.matrix(&Settings::default(), quick, &[], model).unwrap();
+                    assert!(matrix.cases.len() > 1, "{}", experiment.name);
+                    assert!(matrix.peak_memory(true) < 2 << 30, "{}", experiment.name);
+                }
             }
             assert!(list().contains(experiment.name));
         }
@@ -49,13 +54,13 @@ mod tests {
     fn the_command_line_overrides_an_experiment_except_its_dimensions() {
         let fig6 = find("fig6").unwrap();
         let given = |name, value| Settings::from_pairs([(name, value)]);
-        let matrix = fig6.matrix(&given("size", "16k"), true, &[]).unwrap();
+        let matrix = fig6.matrix(&given("size", "16k"), true, &[], None).unwrap();
         assert!(matrix.cases.iter().all(|case| case.load.size == 16384 && case.load.threads == 8));
-        let err = fig6.matrix(&given("mode", "merge"), true, &[]).unwrap_err();
+        let err = fig6.matrix(&given("mode", "merge"), true, &[], None).unwrap_err();
         assert_eq!(err.to_string(), "fig6 varies mode itself: leave --mode out");
         let fig2 = find("fig2").unwrap();
-        assert!(fig2.matrix(&given("gap", "1s"), true, &[]).is_err());
-        let err = find("table1").unwrap().matrix(&given("duration", "1s"), true, &[]).unwrap_err();
+        assert!(fig2.matrix(&given("gap", "1s"), true, &[], None).is_err());
+        let err = find("table1").unwrap().matrix(&given("duration", "1s"), true, &[], None).unwrap_err();
         assert!(err.to_string().contains("--ops"), "{err}");
         assert!(find("fig3").unwrap_err().to_string().contains("fig1, fig2, fig5"));
     }

@@ -112,6 +112,11 @@ pub struct LoadArgs {
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = value::duration)]
     pub gap: Duration,
 
+    /// Work of the program for each request, in model time of a modelled card [default: the card's
+    /// host.request_ns]
+    #[arg(long, value_name = "TIME", value_parser = value::duration)]
+    pub think: Option<Duration>,
+
     /// How waiting requests are combined: single, merge, doorbell or hybrid
     #[arg(long, value_name = "MODE", default_value_t = BatchMode::Hybrid)]
     pub mode: BatchMode,

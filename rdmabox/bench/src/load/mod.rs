@@ -1,10 +1,11 @@
 //! The options of a load, and the checked load that they describe.
 
 mod args;
+pub mod model;
 pub mod pattern;
 pub mod value;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use rdmabox::{
     Address, BatchMode, MAX_CALL, PollingMode, PreMrThreshold, ProviderKind, Session, SessionOptions,
@@ -50,6 +51,8 @@ pub struct Load {
     pub cursor: Cursor,
     /// Requests of a burst and the gap after it, for bursts.
     pub burst: Option<Burst>,
+    /// Work of the program for each request on a modelled card; `None` for the card's.
+    pub think: Option<Duration>,
     /// Batching.
     #[serde(serialize_with = "as_text")]
     pub mode: BatchMode,
@@ -128,6 +131,7 @@ impl Load {
             pattern: args.pattern,
             cursor: args.cursor,
             burst,
+            think: args.think,
             mode: args.mode,
             reg: args.reg,
             polling: args.polling,

@@ -29,11 +29,15 @@ pub enum Metric {
     WorkRequestsPerOp,
     DoorbellsPerOp,
     WindowWaits,
+    Interrupts,
+    InterruptsPerOp,
+    CardMissesPerOp,
+    CardCpuPerOp,
 }
 
 impl Metric {
     /// All metrics.
-    pub const ALL: [Metric; 21] = [
+    pub const ALL: [Metric; 25] = [
         Metric::Ops,
         Metric::OpsPerSecond,
         Metric::MibPerSecond,
@@ -55,6 +59,10 @@ impl Metric {
         Metric::WorkRequestsPerOp,
         Metric::DoorbellsPerOp,
         Metric::WindowWaits,
+        Metric::Interrupts,
+        Metric::InterruptsPerOp,
+        Metric::CardMissesPerOp,
+        Metric::CardCpuPerOp,
     ];
 
     /// Returns the name in JSON.
@@ -81,6 +89,10 @@ impl Metric {
             Self::WorkRequestsPerOp => "work_requests_per_op",
             Self::DoorbellsPerOp => "doorbells_per_op",
             Self::WindowWaits => "window_waits",
+            Self::Interrupts => "card_interrupts",
+            Self::InterruptsPerOp => "card_interrupts_per_op",
+            Self::CardMissesPerOp => "card_misses_per_op",
+            Self::CardCpuPerOp => "card_cpu_us_per_op",
         }
     }
 
@@ -108,6 +120,10 @@ impl Metric {
             Self::WorkRequestsPerOp => "work requests/op",
             Self::DoorbellsPerOp => "doorbells/op",
             Self::WindowWaits => "window waits",
+            Self::Interrupts => "interrupts",
+            Self::InterruptsPerOp => "interrupts/op",
+            Self::CardMissesPerOp => "misses/op",
+            Self::CardCpuPerOp => "model CPU us/op",
         }
     }
 
@@ -135,6 +151,10 @@ impl Metric {
             Self::WorkRequestsPerOp => "work requests posted per request",
             Self::DoorbellsPerOp => "doorbells per request",
             Self::WindowWaits => "times that a request waited for the admission window",
+            Self::Interrupts => "interrupts of the modelled card",
+            Self::InterruptsPerOp => "interrupts of the modelled card per request",
+            Self::CardMissesPerOp => "work requests that the modelled card fetched again, per request",
+            Self::CardCpuPerOp => "modelled processor time of the client per request, microseconds",
         }
     }
 
@@ -168,6 +188,10 @@ impl Metric {
             Self::WorkRequestsPerOp => one_sided("work_requests").and_then(per_op),
             Self::DoorbellsPerOp => one_sided("doorbells").and_then(per_op),
             Self::WindowWaits => one_sided("window_waits"),
+            Self::Interrupts => counter("card_interrupts"),
+            Self::InterruptsPerOp => counter("card_interrupts").and_then(per_op),
+            Self::CardMissesPerOp => counter("card_work_request_misses").and_then(per_op),
+            Self::CardCpuPerOp => counter("card_busy_ns").and_then(|ns| per_op(ns / 1000.0)),
         }
     }
 

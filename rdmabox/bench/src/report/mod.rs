@@ -2,6 +2,7 @@
 
 pub mod chart;
 pub mod metric;
+mod row;
 pub mod table;
 
 use std::{
@@ -15,12 +16,15 @@ use serde::Serialize;
 
 use crate::{Result, load::Load, run::Sample, sweep::runner::Measured};
 use metric::Metric;
+pub use row::Row;
 
 /// Version of the JSON format.
 pub const FORMAT: u32 = 1;
 
 /// Note in the output of software providers.
 const SOFTWARE: &str = "software provider: shapes are reported, no figure of RDMA hardware is claimed";
+/// Note in the output of a modelled card.
+const MODEL: &str = "a modelled card: times and rates are the model's, and no card was measured";
 /// Note in the output of devices.
 const DEVICE: &str =
     "an RDMA device; if it is Soft-RoCE, processors do its work, and no figure of hardware is claimed";
@@ -46,6 +50,8 @@ pub struct Report {
     pub rounds: u32,
     /// Names of the varied parameters; the first is the x axis of charts.
     pub dimensions: Vec<String>,
+    /// The modelled card and its dilation, if the run used one.
+    pub model: Option<String>,
     /// The experiment, if the run is one.
     pub experiment: Option<About>,
     /// One per combination.
@@ -69,6 +75,8 @@ pub struct About {
     pub paper: String,
     /// The result of this run.
     pub measured: Vec<String>,
+    /// The result of this run beside the paper's, on a modelled card.
+    pub rows: Vec<Row>,
 }
 
 /// The result of one combination.
@@ -110,7 +118,11 @@ impl From<Measured> for Entry {
 impl Report {
     /// Returns a note on the validity of the figures.
     pub fn caveat(&self) -> &'static str {
-        if self.software_provider { SOFTWARE } else { DEVICE }
+        match (&self.model, self.software_provider) {
+            (Some(_), _) => MODEL,
+            (None, true) => SOFTWARE,
+            (None, false) => DEVICE,
+        }
     }
 
     /// Returns the entry at the given coordinates.
@@ -209,11 +221,13 @@ pub(crate) mod tests {
             command: "rdmabox-bench write".into(),
             rounds: 2,
             dimensions: matrix.dimensions,
+            model: None,
             experiment: Some(About {
                 name: "fig0".into(),
                 what: "nothing".into(),
                 paper: "something".into(),
                 measured: vec!["little".into()],
+                rows: Vec::new(),
             }),
             results: measured.map(Entry::from).collect(),
             columns: vec![Metric::OpsPerSecond, Metric::P99, Metric::ServerCpu],

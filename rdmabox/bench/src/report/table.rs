@@ -3,7 +3,7 @@
 use comfy_table::{Cell, CellAlignment, Table, presets::ASCII_MARKDOWN};
 
 use super::{
-    Entry, Report,
+    Entry, Report, Row,
     metric::{Metric, show},
 };
 use crate::{
@@ -23,6 +23,9 @@ pub fn render(report: &Report) -> String {
         report.commit,
         report.began
     );
+    if let Some(model) = &report.model {
+        text.push_str(&format!("modelled card {model}\n"));
+    }
     if let Some(about) = &report.experiment {
         text.push_str(&format!("{}\n", about.what));
     }
@@ -45,8 +48,40 @@ pub fn render(report: &Report) -> String {
         for line in &about.measured {
             text.push_str(&format!("  {line}\n"));
         }
+        if !about.rows.is_empty() {
+            text.push_str(&format!("\n{}\n", beside_paper(&about.rows)));
+        }
     }
     text
+}
+
+/// Returns the sections of a page with the results of several experiments on a modelled card: a
+/// table of the paper's and the model's values each, and the measurements.
+pub fn page(reports: &[Report]) -> String {
+    let mut text = String::new();
+    for report in reports {
+        let Some(about) = &report.experiment else { continue };
+        text.push_str(&format!("## {}: {}\n\n", about.name, about.what));
+        text.push_str(&format!("{}\n\n{}\n\n", about.paper, beside_paper(&about.rows)));
+        let model = report.model.as_deref().unwrap_or_default();
+        text.push_str(&format!(
+            "Card {model}; medians of {} rounds; commit {}:\n\n",
+            report.rounds, report.commit
+        ));
+        text.push_str(&format!("{}\n\n", matrix(report)));
+    }
+    text
+}
+
+/// Returns a table of the paper's and the model's values.
+fn beside_paper(rows: &[Row]) -> Table {
+    let mut table = new_table();
+    table.set_header(["quantity", "paper", "model", "basis", "shape"]);
+    for Row { what, paper, model, basis, holds } in rows {
+        let shape = if *holds { "holds" } else { "DOES NOT HOLD" };
+        table.add_row([what.as_str(), paper, model, basis, shape]);
+    }
+    table
 }
 
 /// Returns a table with a row per combination.

@@ -18,12 +18,16 @@ use std::{
 
 use crossbeam_channel::{Receiver, Sender, after, bounded, never, select, tick};
 use measure::interrupt::Interrupt;
-use rdmabox::{Address, RequestError, Session, SessionOptions, StatsSnapshot, stats::CHAIN_CLASSES};
+use rdmabox::{
+    Address, CallsBy, RequestError, Session, SessionOptions, StatsSnapshot,
+    provider::model::{CardCounters, ModelledCard},
+    stats::CHAIN_CLASSES,
+};
 use serde::Serialize;
 
 use crate::{
     Error, Result,
-    load::{Load, OpKind, value::Extent},
+    load::{Load, OpKind, model::Model, value::Extent},
     servers::{fleet::Fleet, protocol},
     usage::Usage,
 };
@@ -41,7 +45,7 @@ pub struct Sample {
     pub ops: u64,
     /// Bytes that these requests transferred, requests and replies.
     pub bytes: u64,
-    /// Seconds from the start until the last thread was done.
+    /// Seconds from the start until the last thread was done; of model time with a modelled card.
     pub seconds: f64,
     /// Latency of single requests.
     pub latency: Latency,
@@ -75,18 +79,25 @@ pub fn run(
 ) -> Result<Sample> {
     let addresses = fleet.addresses(load.provider, load.peers, interrupt)?;
     let in_process = fleet.in_process();
-    let options =
+    let card = fleet.model().map(|model| (model.card(), model));
+    let mut options =
         Session::builder().options(load.session_options()).rdma(fleet.rdma().clone()).into_options();
-    once(load, &addresses, &options, in_process, interrupt, progress).map_err(|err| fleet.explain(err))
+    if let Some((card, _)) = &card {
+        options.card = Some(Arc::clone(card));
+        // Replies that are fetched would be requests of the card.
+        options.calls = CallsBy::Reply;
+    }
+    let outcome = once(load, &addresses, &options, card, in_process, (interrupt, progress));
+    outcome.map_err(|err| fleet.explain(err))
 }
 
 fn once(
     load: &Load,
     addresses: &[Address],
     options: &SessionOptions,
+    card: Option<(Arc<ModelledCard>, &Model)>,
     in_process: bool,
-    interrupt: &Interrupt,
-    progress: &mut dyn FnMut(f64),
+    (interrupt, progress): (&Interrupt, &mut dyn FnMut(f64)),
 ) -> Result<Sample> {
     let targets = addresses
         .iter()
@@ -97,6 +108,7 @@ fn once(
         load,
         targets: &targets,
         cursors: targets.iter().map(|_| Arc::default()).collect(),
+        card,
         stop: AtomicBool::new(false),
     };
     let measured = thread::scope(|scope| {
@@ -147,6 +159,7 @@ fn conduct(
 
     let server_before = server_usage(shared.targets)?;
     let stats_before: Vec<_> = shared.targets.iter().map(|target| target.session.stats()).collect();
+    let card_before = card_counters(shared);
     let client_before = client_usage();
     let began = Instant::now();
     for _ in 0..load.threads {
@@ -162,6 +175,7 @@ fn conduct(
         }
     })?;
     let client = client_usage().minus(client_before);
+    let card_after = card_counters(shared);
     let runtime = shared
         .targets
         .iter()
@@ -172,21 +186,34 @@ fn conduct(
     let server = server_usage(shared.targets)?.minus(server_before);
     swapped += record.swapped;
     let bytes = load.size + load.reply.unwrap_or(0);
+    let mut counters: BTreeMap<String, u64> =
+        runtime.counters().map(|(name, value)| (name.to_owned(), value)).collect();
+    if let (Some(after), Some(before)) = (card_after, card_before) {
+        // No counter of the runtime has such a name.
+        let named = after.since(&before).named();
+        counters.extend(named.map(|(name, value)| (format!("card_{name}"), value)));
+    }
+    let dilation = shared.card.as_ref().map_or(1, |(_, model)| model.dilation());
     let sample = Sample {
         ops: record.ops,
         bytes: record.ops * bytes,
-        seconds: (ended - began).as_secs_f64(),
+        seconds: (ended - began).as_secs_f64() / f64::from(dilation),
         latency: record.latency(),
         client,
         server: (!in_process).then_some(server),
         swapped: (load.op == OpKind::Cas).then_some(record.swapped),
         gaps: load.burst.map(|_| record.gaps),
-        counters: runtime.counters().map(|(name, value)| (name.to_owned(), value)).collect(),
+        counters,
         chain_lengths: runtime.chain_lengths,
         runtime_latency: runtime_latency(&runtime),
         in_flight_peak: peaks.max().unwrap_or(0),
     };
     Ok((sample, swapped))
+}
+
+/// Returns the counts of the modelled card, if there is one.
+fn card_counters(shared: &Shared<'_>) -> Option<CardCounters> {
+    shared.card.as_ref().map(|(card, _)| card.counters())
 }
 
 fn runtime_latency(stats: &StatsSnapshot) -> BTreeMap<&'static str, RuntimeLatency> {

@@ -23,6 +23,8 @@ pub struct Record {
     /// exact.
     short: Box<[u64; SHORT]>,
     clock: Clock,
+    /// Nanoseconds of the clock per recorded nanosecond.
+    dilation: u64,
     /// Requests that completed.
     pub ops: u64,
     /// Compare-and-swaps that took place.
@@ -34,9 +36,22 @@ pub struct Record {
 impl Record {
     /// Returns an empty record.
     pub fn new() -> Record {
+        Record::dilated(1)
+    }
+
+    /// Returns an empty record of latencies whose times are divided by `dilation`.
+    pub fn dilated(dilation: u32) -> Record {
         let latency_ns =
             Histogram::new_with_bounds(1, MAX_NS, DIGITS).expect("these constants are valid bounds");
-        Record { latency_ns, short: Box::new([0; SHORT]), clock: Clock::new(), ops: 0, swapped: 0, gaps: 0 }
+        Record {
+            latency_ns,
+            short: Box::new([0; SHORT]),
+            clock: Clock::new(),
+            dilation: u64::from(dilation.max(1)),
+            ops: 0,
+            swapped: 0,
+            gaps: 0,
+        }
     }
 
     /// Returns the current time.
@@ -48,7 +63,7 @@ impl Record {
     /// Records `count` requests that began and completed together.
     #[inline]
     pub fn completed(&mut self, count: u64, began: Stamp, over: Stamp) {
-        self.took(count, self.clock.ns(began, over));
+        self.took(count, self.clock.ns(began, over) / self.dilation);
     }
 
     fn took(&mut self, count: u64, ns: u64) {

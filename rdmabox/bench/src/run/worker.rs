@@ -9,7 +9,7 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, Sender};
-use rdmabox::{Buffer, RequestError};
+use rdmabox::{Buffer, RequestError, provider::model::ModelledCard};
 
 use super::{
     record::Record,
@@ -17,6 +17,7 @@ use super::{
 };
 use crate::load::{
     Load, OpKind, Submit,
+    model::Model,
     pattern::{Places, share},
     value::{Extent, Reg},
 };
@@ -30,6 +31,8 @@ pub struct Shared<'a> {
     pub targets: &'a [Target],
     /// The shared cursor of each peer.
     pub cursors: Vec<Arc<AtomicU64>>,
+    /// The modelled card, and its dilation.
+    pub card: Option<(Arc<ModelledCard>, &'a Model)>,
     /// Ends a phase early, or at the end of its time.
     pub stop: AtomicBool,
 }
@@ -165,7 +168,8 @@ impl<'a, R: Requests> Worker<'a, R> {
             .collect();
         let offsets = Vec::with_capacity(requests.takes());
         let peer = thread as usize % shared.targets.len();
-        Worker { shared, thread: threads.0, requests, places, peer, offsets, record: Record::new() }
+        let record = Record::dilated(shared.card.as_ref().map_or(1, |(_, model)| model.dilation()));
+        Worker { shared, thread: threads.0, requests, places, peer, offsets, record }
     }
 
     /// Submits requests until the phase or the stop flag ends it. All requests have completed when
@@ -191,7 +195,10 @@ impl<'a, R: Requests> Worker<'a, R> {
             if burst != u64::MAX {
                 self.requests.finish(&mut self.record)?;
                 if left > 0 && !gap.is_zero() {
-                    std::thread::sleep(gap);
+                    std::thread::sleep(match &self.shared.card {
+                        Some((_, model)) => model.dilated(gap),
+                        None => gap,
+                    });
                     self.record.gaps += 1;
                 }
             }
@@ -201,6 +208,10 @@ impl<'a, R: Requests> Worker<'a, R> {
 
     fn submit(&mut self, count: u64) -> Result<(), RequestError> {
         let stride = self.shared.load.stride();
+        if let Some((card, _)) = &self.shared.card {
+            let work = self.shared.load.think.unwrap_or_else(|| card.request_cost());
+            (0..count).for_each(|_| card.spend(work));
+        }
         let places = &mut self.places[self.peer];
         self.offsets.clear();
         self.offsets.extend((0..count).map(|_| places.next_block() * stride));

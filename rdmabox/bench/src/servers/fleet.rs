@@ -10,7 +10,7 @@ use measure::{
 use rdmabox::{Address, HostHandle, ProviderKind, RdmaOptions};
 
 use super::server;
-use crate::{Error, Result};
+use crate::{Error, Result, load::model::Model};
 
 /// Time limit for a child to become ready. It allocates all its memory first.
 const READY: Duration = Duration::from_secs(60);
@@ -35,6 +35,7 @@ pub struct Fleet {
     source: Source,
     memory: u64,
     rdma: RdmaOptions,
+    model: Option<Model>,
     servers: Vec<Server>,
 }
 
@@ -49,7 +50,18 @@ struct Server {
 impl Fleet {
     /// Returns a fleet that starts servers with `memory` bytes each when they are needed.
     pub fn new(source: Source, memory: u64, rdma: RdmaOptions) -> Fleet {
-        Fleet { source, memory, rdma, servers: Vec::new() }
+        Fleet { source, memory, rdma, model: None, servers: Vec::new() }
+    }
+
+    /// Sets the modelled card of the client. The servers' cards are part of the model.
+    #[must_use]
+    pub fn with_model(self, model: Option<Model>) -> Fleet {
+        Fleet { model, ..self }
+    }
+
+    /// Returns the modelled card of the client, if there is one.
+    pub fn model(&self) -> Option<&Model> {
+        self.model.as_ref()
     }
 
     /// Returns the options of the RDMA device, for both ends.

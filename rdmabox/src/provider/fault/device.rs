@@ -86,6 +86,10 @@ impl ProtectionDomain for FaultPd {
         unsafe { self.inner.register_borrowed(addr, length, access) }
     }
 
+    fn copied(&self, bytes: u64) {
+        self.inner.copied(bytes);
+    }
+
     fn create_qp(&self, init: QpInit) -> Result<Arc<dyn QueuePair>, VerbsError> {
         // Queue pairs for calls receive messages.
         let has_faults = self.plan.faults().calls || init.caps.max_recv_wr <= 1;

@@ -227,6 +227,9 @@ impl Runtime {
         {
             self.writes.lock().remove(write);
         }
+        if ok && kind != Kind::Write && staging.is_some() {
+            self.pd.copied(len);
+        }
         let mut at = 0;
         for Member { mut loan, ticket } in members {
             let len = loan.len();

@@ -159,6 +159,9 @@ impl Batch {
                         }
                         at += member.loan.len();
                     }
+                    if kind == Kind::Write {
+                        runtime.pd.copied(len);
+                    }
                     self.sges.push(Sge { addr: staging.addr(), length: len as u32, lkey });
                 }
                 None => {

@@ -21,6 +21,8 @@ use super::{
 };
 #[cfg(feature = "faults")]
 use crate::provider::fault::FaultDevice;
+#[cfg(feature = "model")]
+use crate::provider::model::ModelDevice;
 use crate::{
     admission::{Admission, AdmissionPolicy, StaticWindow},
     auth::{Key, Secret},
@@ -193,6 +195,11 @@ impl<'a> Setup<'a> {
             ProviderKind::Rdma => rdma::open(&options.rdma)
                 .map_err(|source| ConnectError::Rdma { address: address.clone(), source })?,
         };
+        #[cfg(feature = "model")]
+        let device: Arc<dyn Device> = match &options.card {
+            Some(card) => Arc::new(ModelDevice::new(device, Arc::clone(card))),
+            None => device,
+        };
         #[cfg(feature = "faults")]
         let device: Arc<dyn Device> = match &options.faults {
             Some(plan) => Arc::new(FaultDevice::new(device, Arc::clone(plan))),
@@ -316,7 +323,7 @@ impl<'a> Setup<'a> {
             timeout: self.options.operation_timeout,
         });
         let lane = lane.map_err(|e| self.failed(e))?;
-        let maps = self.connector.provider() == ProviderKind::Shm && self.options.direct;
+        let maps = self.connector.provider() == ProviderKind::Shm && self.options.maps_memory();
         Ok(FetchClient::new(Box::new(lane), base, self.options.fetch_size, maps))
     }
 

@@ -162,6 +162,11 @@ pub struct SessionOptions {
     /// Default: `None`.
     #[cfg(feature = "faults")]
     pub faults: Option<Arc<crate::provider::fault::Plan>>,
+    /// The modelled card whose time the requests take (feature `model`), over any provider. It
+    /// turns off [`direct`](Self::direct), because a card maps no memory. Sessions with the same
+    /// card share its queues and caches. Default: `None`.
+    #[cfg(feature = "model")]
+    pub card: Option<Arc<crate::provider::model::ModelledCard>>,
 }
 
 /// Maximum timeout; longer values are reduced to it.
@@ -217,6 +222,15 @@ const TCP_MAX_RETRY: u32 = 500;
 const DEFAULT_FETCH_SIZE: usize = 1024;
 
 impl SessionOptions {
+    /// Returns true if requests may use the host's memory as mapped memory.
+    pub(crate) fn maps_memory(&self) -> bool {
+        #[cfg(feature = "model")]
+        let is_modelled = self.card.is_some();
+        #[cfg(not(feature = "model"))]
+        let is_modelled = false;
+        self.direct && !is_modelled
+    }
+
     /// Returns the spin budget of adaptive polling on a provider.
     pub(crate) fn retry_on(&self, provider: ProviderKind) -> Retry {
         match (self.max_retry, provider) {
@@ -255,6 +269,8 @@ impl Default for SessionOptions {
             connect_timeout: Duration::from_secs(4),
             #[cfg(feature = "faults")]
             faults: None,
+            #[cfg(feature = "model")]
+            card: None,
         }
     }
 }

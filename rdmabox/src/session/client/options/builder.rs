@@ -89,6 +89,8 @@ impl SessionBuilder {
         connect_timeout: Duration,
         #[cfg(feature = "faults")]
         faults: impl Into<Option<Arc<crate::provider::fault::Plan>>> => Into::into,
+        #[cfg(feature = "model")]
+        card: impl Into<Option<Arc<crate::provider::model::ModelledCard>>> => Into::into,
     }
 
     /// Replaces all options.

@@ -1,0 +1,254 @@
+//! The experiments on a modelled card: their loads, and their results beside the paper's.
+//!
+//! A modelled card wants other loads than a software provider. Requests are of 4 KiB, so that the
+//! card limits them and not the wire. The window has the bytes in flight at the peak, as in the
+//! paper (section V-A). Times of a load are model times, except for the duration of the run.
+
+use super::{
+    definition::Options,
+    rows::{fig1, fig2, fig5, fig6, fig7, fig8, fig9, table1},
+};
+use crate::{
+    report::{Report, Row, metric::Metric},
+    sweep::matrix::Dimension,
+};
+
+/// An experiment on a modelled card.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OnCard {
+    /// Options of all runs.
+    pub(super) base: Options,
+    pub(super) dimensions: fn() -> Vec<Dimension>,
+    pub(super) columns: &'static [Metric],
+    pub(super) panels: &'static [Metric],
+    pub(super) rows: fn(&Report) -> Vec<Row>,
+}
+
+/// Duration of a quick run.
+pub(super) const QUICK: Options = &[("duration", "300ms"), ("warmup", "100ms")];
+
+const MODES: [&str; 4] = ["single", "merge", "doorbell", "hybrid"];
+
+/// Counts by thread: how far the card is filled.
+const BY_THREADS: &[Metric] = &[
+    Metric::OpsPerSecond,
+    Metric::MibPerSecond,
+    Metric::Mean,
+    Metric::P99,
+    Metric::WorkRequestsPerOp,
+    Metric::CardMissesPerOp,
+];
+const BATCHED: &[Metric] = &[
+    Metric::OpsPerSecond,
+    Metric::P50,
+    Metric::P99,
+    Metric::WorkRequestsPerOp,
+    Metric::DoorbellsPerOp,
+    Metric::CardMissesPerOp,
+    Metric::CardCpuPerOp,
+];
+const POLLING: &[Metric] = &[
+    Metric::OpsPerSecond,
+    Metric::P50,
+    Metric::P99,
+    Metric::CardCpuPerOp,
+    Metric::InterruptsPerOp,
+    Metric::PollsPerOp,
+];
+
+/// Plain verbs: registered buffers, no merging, no window.
+const PLAIN: Options = &[
+    ("provider", "shm"),
+    ("size", "4k"),
+    ("depth", "16"),
+    ("reg", "registered"),
+    ("area", "8m"),
+    ("max-retry", "120"),
+    ("qps", "1"),
+    ("window", "none"),
+    ("mode", "single"),
+];
+
+/// Requests of 2 KiB: the card limits them, and not the wire. The program's work of 12 threads asks
+/// for more than the card does.
+const BATCHING: Options = &[
+    ("provider", "shm"),
+    ("size", "2k"),
+    ("threads", "12"),
+    ("depth", "16"),
+    ("area", "8m"),
+    ("max-retry", "120"),
+    ("window", "none"),
+];
+
+const BURSTS: Options = &[
+    ("provider", "shm"),
+    ("size", "4k"),
+    ("area", "8m"),
+    ("qps", "1"),
+    ("mode", "single"),
+    ("reg", "registered"),
+    ("submit", "started"),
+    ("max-retry", "120"),
+    ("pattern", "bursts"),
+];
+
+/// As [`BURSTS`], with a program that works for 30 us before each request.
+const BUSY_PROGRAM: Options = &[
+    ("provider", "shm"),
+    ("size", "4k"),
+    ("area", "8m"),
+    ("qps", "1"),
+    ("mode", "single"),
+    ("reg", "registered"),
+    ("submit", "started"),
+    ("max-retry", "120"),
+    ("pattern", "bursts"),
+    ("depth", "8"),
+    ("burst", "8"),
+    ("gap", "0"),
+    ("think", "30us"),
+];
+
+const FIG5: OnCard = OnCard {
+    base: &[
+        ("provider", "shm"),
+        ("threads", "1"),
+        ("depth", "1"),
+        ("mode", "single"),
+        ("window", "none"),
+        ("area", "8m"),
+        ("max-retry", "120"),
+    ],
+    dimensions: || {
+        let sizes = ["64k", "256k", "512k", "768k", "896k", "1m"];
+        vec![Dimension::of_option("size", &sizes), Dimension::of_option("reg", &["pre", "dyn"])]
+    },
+    columns: &[Metric::P50, Metric::Mean, Metric::OpsPerSecond, Metric::CardCpuPerOp],
+    panels: &[Metric::Mean],
+    rows: fig5,
+};
+
+const TABLE1: OnCard = OnCard {
+    base: BATCHING,
+    dimensions: || {
+        let ops = Dimension::of_option("op", &["read", "write"]);
+        let pattern = Dimension::of_option("pattern", &["mixed"]);
+        let list = Dimension::of_option("max-merge", &["16k", "1m"]);
+        vec![Dimension::of_option("mode", &MODES), ops, pattern, list]
+    },
+    columns: &[
+        Metric::Ops,
+        Metric::WorkRequests,
+        Metric::Doorbells,
+        Metric::WorkRequestsPerOp,
+        Metric::DoorbellsPerOp,
+    ],
+    panels: &[Metric::WorkRequestsPerOp, Metric::DoorbellsPerOp],
+    rows: table1,
+};
+
+/// Returns the experiment of the given name on a modelled card.
+pub(super) fn on_card(name: &str) -> Option<OnCard> {
+    let experiment = match name {
+        "fig1" => OnCard {
+            base: PLAIN,
+            dimensions: || vec![threads()],
+            columns: BY_THREADS,
+            panels: &[Metric::OpsPerSecond, Metric::Mean],
+            rows: fig1,
+        },
+        "fig2" => OnCard {
+            base: BURSTS,
+            dimensions: || vec![bursts(), polling()],
+            columns: POLLING,
+            panels: &[Metric::OpsPerSecond, Metric::CardCpuPerOp, Metric::InterruptsPerOp],
+            rows: fig2,
+        },
+        "fig5" => FIG5,
+        "fig6" => OnCard {
+            base: BATCHING,
+            dimensions: batching,
+            columns: BATCHED,
+            panels: &[Metric::OpsPerSecond, Metric::WorkRequestsPerOp],
+            rows: fig6,
+        },
+        "fig7" => OnCard {
+            base: BATCHING,
+            dimensions: batching,
+            columns: BATCHED,
+            panels: &[Metric::P99, Metric::P50],
+            rows: fig7,
+        },
+        "fig8" => OnCard {
+            base: PLAIN,
+            dimensions: || vec![threads(), settings()],
+            columns: BY_THREADS,
+            panels: &[Metric::OpsPerSecond, Metric::Mean],
+            rows: fig8,
+        },
+        "fig9" => OnCard {
+            base: BUSY_PROGRAM,
+            dimensions: || vec![peers(), polling()],
+            columns: POLLING,
+            panels: &[Metric::OpsPerSecond, Metric::CardCpuPerOp, Metric::InterruptsPerOp],
+            rows: fig9,
+        },
+        "table1" => TABLE1,
+        _ => return None,
+    };
+    Some(experiment)
+}
+
+fn threads() -> Dimension {
+    Dimension::of_option("threads", &["1", "2", "4", "7", "8", "12", "16"])
+}
+
+/// The windows have the bytes in flight at the peak without a window: of 4 and of 7 threads.
+fn settings() -> Dimension {
+    let settings: [(&str, Options); 6] = [
+        ("1 QP, single, no window", &[]),
+        ("1 QP, single, window 256k", &[("window", "256k")]),
+        ("4 QPs, single, no window", &[("qps", "4")]),
+        ("4 QPs, single, window 448k", &[("qps", "4"), ("window", "448k")]),
+        ("4 QPs, hybrid, no window", &[("qps", "4"), ("mode", "hybrid")]),
+        ("4 QPs, hybrid, window 448k", &[("qps", "4"), ("mode", "hybrid"), ("window", "448k")]),
+    ];
+    Dimension::of_settings("setting", &settings)
+}
+
+fn bursts() -> Dimension {
+    let shapes: [(&str, Options); 3] = [
+        ("small", &[("burst", "1"), ("depth", "1"), ("gap", "0")]),
+        ("medium", &[("burst", "8"), ("depth", "8"), ("gap", "5us")]),
+        ("large", &[("burst", "32"), ("depth", "32"), ("gap", "0")]),
+    ];
+    Dimension::of_settings("burst", &shapes)
+}
+
+/// Six threads for each peer, which share its queue pair. Their program's work needs most of the 32
+/// processors of the paper's machines with 4 peers, and all of them with 8.
+fn peers() -> Dimension {
+    let shared: [(&str, Options); 4] = [
+        ("1", &[("peers", "1"), ("threads", "6")]),
+        ("2", &[("peers", "2"), ("threads", "12")]),
+        ("4", &[("peers", "4"), ("threads", "24")]),
+        ("8", &[("peers", "8"), ("threads", "48")]),
+    ];
+    Dimension::of_settings("peers", &shared)
+}
+
+fn polling() -> Dimension {
+    Dimension::of_option("polling", &["busy", "event", "event-batch", "hybrid", "adaptive"])
+}
+
+/// Modes by pattern, kind of memory, and the bytes of a list for one queue pair.
+fn batching() -> Vec<Dimension> {
+    vec![
+        Dimension::of_option("mode", &MODES),
+        Dimension::of_option("pattern", &["rand", "mixed"]),
+        Dimension::of_option("reg", &["pre", "registered"]),
+        // A list of up to this length goes to one queue pair. The default of the runtime is 1m.
+        Dimension::of_option("max-merge", &["16k", "1m"]),
+    ]
+}

@@ -1,0 +1,44 @@
+//! Events of the card: a request arrives at a step.
+
+use std::cmp::Ordering;
+
+/// The steps of a work request, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The unit of its queue pair.
+    Unit,
+    /// The part that all units share, and that sends.
+    Requester,
+    /// The way to the peer.
+    Wire,
+    /// The peer's card.
+    Responder,
+    /// The way back.
+    Return,
+    /// The completion is in memory.
+    Completion,
+}
+
+/// A request arrives at a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Event {
+    /// Model time in ns.
+    pub(super) at: u64,
+    /// Orders events of the same time.
+    pub(super) number: u64,
+    pub(super) job: usize,
+    pub(super) step: Step,
+}
+
+impl Ord for Event {
+    /// The earliest event is the greatest, for a heap.
+    fn cmp(&self, other: &Event) -> Ordering {
+        (other.at, other.number).cmp(&(self.at, self.number))
+    }
+}
+
+impl PartialOrd for Event {
+    fn partial_cmp(&self, other: &Event) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}

@@ -1,0 +1,334 @@
+//! Completion queues over a modelled card: completions appear when the card has reported them.
+//!
+//! Failures and receives appear as soon as the inner device has them, behind the earlier
+//! completions of their queue pair. A poll takes the calling thread its modelled time. The first
+//! completion after an `arm` causes an interrupt, which ends a wait.
+//!
+//! # Concurrency
+//! As for any completion queue. `state` is locked while the inner queue is polled; `Line::held`
+//! or the card's lock is taken inside. No thread sleeps with a lock.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Weak},
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex};
+use smallvec::SmallVec;
+
+use super::{ModelledCard, qp::Line};
+use crate::verbs::{CompletionQueue, VerbsError, WcOpcode, WcStatus, WorkCompletion};
+
+/// Maximum number of completions per poll of the inner queue.
+const BATCH: usize = 32;
+/// Shortest sleep of a waiter: the resolution of a wait.
+const STEP: Duration = Duration::from_micros(100);
+/// Longest sleep of a waiter whose completions depend on the inner device as well.
+const NAP: Duration = Duration::from_millis(1);
+
+/// Completions of one queue pair that its owner has not polled.
+#[derive(Debug)]
+struct Waiting {
+    qp_num: u32,
+    line: Weak<Line>,
+    completions: VecDeque<Arrived>,
+}
+
+/// A completion of the inner queue.
+#[derive(Debug)]
+struct Arrived {
+    /// Sequence number of its request, if the card has to report it.
+    sequence: Option<u64>,
+    /// Number of the completion in this queue.
+    number: u64,
+    wc: WorkCompletion,
+}
+
+/// The request for an event: later completions than these cause it.
+#[derive(Clone, Copy, Debug)]
+struct Armed {
+    /// Model time of the last event of the card.
+    at: u64,
+    /// Number of completions of the inner queue.
+    number: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queue_pairs: Vec<Waiting>,
+    /// Number of completions of the inner queue so far.
+    arrived: u64,
+    woken: bool,
+    armed: Option<Armed>,
+    /// The event of a completion that was polled before any wait.
+    event: bool,
+    /// The inner queue failed; reported when all completions have been taken.
+    overrun: bool,
+}
+
+/// A completion queue over a modelled card.
+#[derive(Debug)]
+pub(super) struct ModelCq {
+    inner: Arc<dyn CompletionQueue>,
+    card: Arc<ModelledCard>,
+    state: Mutex<State>,
+    wakes: Condvar,
+}
+
+impl Waiting {
+    fn is_over(&self) -> bool {
+        self.completions.is_empty() && self.line.strong_count() == 0
+    }
+
+    /// Assigns a completion of the inner queue to its request.
+    fn arrive(&mut self, wc: WorkCompletion, number: u64) {
+        let is_send = !matches!(wc.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm);
+        let mut sequence = None;
+        if let Some(line) = self.line.upgrade() {
+            let mut held = line.held.lock();
+            if wc.status != WcStatus::Success {
+                held.fail();
+            } else if is_send {
+                sequence = held.completed();
+            }
+        }
+        self.completions.push_back(Arrived { sequence, number, wc });
+    }
+}
+
+impl State {
+    fn arrive(&mut self, wc: WorkCompletion) {
+        let at = self.queue_pairs.iter().position(|waiting| waiting.qp_num == wc.qp_num);
+        let at = at.unwrap_or_else(|| {
+            // Its queue pair only receives here.
+            self.queue_pairs.push(Waiting {
+                qp_num: wc.qp_num,
+                line: Weak::new(),
+                completions: VecDeque::new(),
+            });
+            self.queue_pairs.len() - 1
+        });
+        self.arrived += 1;
+        self.queue_pairs[at].arrive(wc, self.arrived);
+    }
+
+    /// Returns the queue pairs that still exist.
+    fn lines(&self) -> SmallVec<[Option<Arc<Line>>; 4]> {
+        self.queue_pairs.iter().map(|waiting| waiting.line.upgrade()).collect()
+    }
+
+    /// Returns true if all completions of the inner queue were taken.
+    fn is_empty(&self) -> bool {
+        self.queue_pairs.iter().all(|waiting| waiting.completions.is_empty())
+    }
+}
+
+impl ModelCq {
+    pub(super) fn new(inner: Arc<dyn CompletionQueue>, card: Arc<ModelledCard>) -> ModelCq {
+        ModelCq { inner, card, state: Mutex::default(), wakes: Condvar::new() }
+    }
+
+    pub(super) fn inner(&self) -> Arc<dyn CompletionQueue> {
+        Arc::clone(&self.inner)
+    }
+
+    /// Adds a queue pair whose send requests complete here.
+    pub(super) fn add(&self, line: &Arc<Line>) {
+        let waiting =
+            Waiting { qp_num: line.qp_num, line: Arc::downgrade(line), completions: VecDeque::new() };
+        let mut state = self.state.lock();
+        state.queue_pairs.retain(|waiting| !waiting.is_over());
+        state.queue_pairs.push(waiting);
+    }
+
+    /// Takes all completions of the inner queue.
+    fn drain(&self, state: &mut State) -> Result<(), VerbsError> {
+        let mut some = [WorkCompletion::EMPTY; BATCH];
+        loop {
+            match self.inner.poll(&mut some) {
+                Ok(0) => return Ok(()),
+                Ok(count) => some[..count].iter().for_each(|wc| state.arrive(*wc)),
+                Err(VerbsError::CqOverrun) => {
+                    state.overrun = true;
+                    return Ok(());
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Takes the completions that the card has reported. Returns their number, and the model time
+    /// of the last one.
+    fn take(&self, state: &mut State, out: &mut [WorkCompletion]) -> (usize, u64) {
+        let (mut count, mut last) = (0, 0);
+        // The last handle of a queue pair locks the card, so handles outlive the guard.
+        let lines = state.lines();
+        let mut polled: SmallVec<[(usize, u64); 4]> = SmallVec::new();
+        let mut card = self.card.advanced();
+        for (index, (waiting, line)) in state.queue_pairs.iter_mut().zip(&lines).enumerate() {
+            let mut until = None;
+            while count < out.len()
+                && let Some(arrived) = waiting.completions.front()
+            {
+                let mut fires = fires(state.armed, arrived, None);
+                if let (Some(sequence), Some(line)) = (arrived.sequence, line) {
+                    let Some(at) = card.completion(line.key, sequence) else { break };
+                    fires = self::fires(state.armed, arrived, Some(at));
+                    last = last.max(at);
+                    until = Some(sequence);
+                }
+                if fires {
+                    // The event goes to the next wait, although the completion was polled.
+                    (state.armed, state.event) = (None, true);
+                    card.counters.interrupts += 1;
+                }
+                out[count] = arrived.wc;
+                count += 1;
+                waiting.completions.pop_front();
+            }
+            if let (Some(sequence), Some(line)) = (until, line) {
+                card.forget(line.key, sequence);
+                polled.push((index, sequence));
+            }
+        }
+        drop(card);
+        for (index, sequence) in polled {
+            if let Some(line) = &lines[index] {
+                line.held.lock().polled(sequence);
+            }
+        }
+        (count, last)
+    }
+
+    /// Returns whether a completion causes the event that was requested.
+    fn ready(&self, state: &State) -> Ready {
+        let lines = state.lines();
+        let card = self.card.advanced();
+        let mut waits = false;
+        for (waiting, line) in state.queue_pairs.iter().zip(&lines) {
+            for arrived in &waiting.completions {
+                let at = match (arrived.sequence, line) {
+                    (Some(sequence), Some(line)) => match card.completion(line.key, sequence) {
+                        Some(at) => Some(at),
+                        None => {
+                            waits = true;
+                            break;
+                        }
+                    },
+                    _ => None,
+                };
+                if fires(state.armed, arrived, at) {
+                    return Ready::At(at.unwrap_or(card.time()));
+                }
+            }
+        }
+        if waits { Ready::NotBefore(card.next_event().unwrap_or(0)) } else { Ready::Nothing }
+    }
+
+    /// Makes the waiter pay for the interrupt of an event at `at`.
+    fn interrupt(&self, at: u64, slept: bool) {
+        self.card.clock.saw(at, slept);
+        self.card.clock.spend(self.card.parameters().values.host.interrupt_ns);
+    }
+}
+
+/// State of the event.
+enum Ready {
+    /// A completion of this model time causes it.
+    At(u64),
+    /// Completions wait for the card, whose next event is at this model time.
+    NotBefore(u64),
+    /// No completion waits for the card.
+    Nothing,
+}
+
+/// Returns true if a completion that the card reported at `at` causes the requested event: the card
+/// or the inner device had it after the request.
+fn fires(armed: Option<Armed>, arrived: &Arrived, at: Option<u64>) -> bool {
+    armed.is_some_and(|armed| arrived.number > armed.number || at.is_some_and(|at| at > armed.at))
+}
+
+impl crate::verbs::Sealed for ModelCq {}
+
+impl CompletionQueue for ModelCq {
+    fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize, VerbsError> {
+        let mut state = self.state.lock();
+        self.drain(&mut state)?;
+        let (count, last) = self.take(&mut state, out);
+        let failed = count == 0 && state.overrun && state.is_empty();
+        drop(state);
+        if failed {
+            return Err(VerbsError::CqOverrun);
+        }
+        let host = &self.card.parameters().values.host;
+        if count > 0 && last > 0 {
+            self.card.clock.saw(last, false);
+        }
+        self.card.clock.spend(host.poll_ns + count as u64 * host.completion_ns);
+        Ok(count)
+    }
+
+    fn arm(&self) -> Result<(), VerbsError> {
+        let mut state = self.state.lock();
+        self.drain(&mut state)?;
+        let at = self.card.advanced().time();
+        state.armed = Some(Armed { at, number: state.arrived });
+        Ok(())
+    }
+
+    fn wait(&self, timeout: Option<Duration>) -> Result<bool, VerbsError> {
+        let deadline = timeout.map(|timeout| Instant::now() + timeout.min(Duration::from_secs(365 * 86_400)));
+        let mut slept = false;
+        loop {
+            let mut state = self.state.lock();
+            self.drain(&mut state)?;
+            if std::mem::take(&mut state.woken) || state.overrun {
+                return Ok(true);
+            }
+            if std::mem::take(&mut state.event) {
+                drop(state);
+                self.card.clock.spend(self.card.parameters().values.host.interrupt_ns);
+                return Ok(true);
+            }
+            let now = Instant::now();
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
+            match self.ready(&state) {
+                Ready::At(at) => {
+                    state.armed = None;
+                    self.card.card().counters.interrupts += 1;
+                    drop(state);
+                    self.interrupt(at, slept);
+                    return Ok(true);
+                }
+                _ if left.is_some_and(|left| left.is_zero()) => return Ok(false),
+                Ready::NotBefore(at) => {
+                    let next = self.card.clock.instant(at).saturating_duration_since(now).clamp(STEP, NAP);
+                    self.wakes.wait_for(&mut state, left.map_or(next, |left| left.min(next)));
+                }
+                Ready::Nothing => {
+                    self.inner.arm()?;
+                    // A completion before the arming causes no event of the inner queue.
+                    let before = state.arrived;
+                    self.drain(&mut state)?;
+                    let is_idle = state.arrived == before && !state.overrun;
+                    drop(state);
+                    if is_idle && !self.inner.wait(left)? {
+                        return Ok(false);
+                    }
+                }
+            }
+            slept = true;
+        }
+    }
+
+    fn wake(&self) {
+        self.state.lock().woken = true;
+        self.wakes.notify_all();
+        self.inner.wake();
+    }
+
+    fn depth(&self) -> usize {
+        self.inner.depth()
+    }
+}

@@ -1,0 +1,152 @@
+//! Tests of sessions on a modelled card: exact counts without time, and contents, minimum times and
+//! failures with it.
+
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rdmabox::{
+    BatchMode, PreMrThreshold, ProviderKind, Session,
+    provider::model::{CardCounters, CardParameters, ModelledCard, Timing},
+};
+
+use crate::support::{Fixture, at, base, pattern};
+
+/// Software providers below the card.
+const BELOW: [ProviderKind; 2] = [ProviderKind::Shm, ProviderKind::Tcp];
+
+fn card(timing: Timing) -> Arc<ModelledCard> {
+    ModelledCard::new(CardParameters::cx3(), timing)
+}
+
+/// Returns what the card counts while `work` runs.
+fn counts(card: &ModelledCard, work: impl FnOnce()) -> CardCounters {
+    let before = card.counters();
+    work();
+    card.counters().since(&before)
+}
+
+/// RDMAbox, Table I, at the card.
+#[test]
+fn the_card_counts_what_each_mode_posts() {
+    const N: u64 = 16;
+    for provider in BELOW {
+        for &batch in BatchMode::ALL {
+            let mut fixture = Fixture::new(provider);
+            let card = card(Timing::Counts);
+            (fixture.options.batch, fixture.options.card) = (batch, Some(Arc::clone(&card)));
+            fixture.options.pre_mr_threshold = PreMrThreshold::Bytes(u64::MAX);
+            let session = fixture.connect();
+            let place = base(&session);
+            let data = pattern(1024, 1);
+            let write = |stride: usize| {
+                let parts: Vec<_> = (0..16).map(|i| (at(place, i * stride), &data[..])).collect();
+                session.write_vectored(&parts).unwrap();
+            };
+            for (stride, is_adjacent) in [(1024, true), (8192, false)] {
+                let found = counts(&card, || write(stride));
+                let merges = is_adjacent && matches!(batch, BatchMode::Merge | BatchMode::Hybrid);
+                let chains = matches!(batch, BatchMode::Doorbell | BatchMode::Hybrid);
+                let requests = if merges { 1 } else { N };
+                let doorbells = if chains { 1 } else { requests };
+                let expected = (requests, doorbells, requests - doorbells);
+                let what = format!("{provider} {batch} {is_adjacent}");
+                assert_eq!((found.work_requests, found.doorbells, found.fetches), expected, "{what}");
+                assert_eq!(found.copied_bytes, N * 1024, "{what}");
+                assert_eq!((found.copies, found.registrations), (requests, 0), "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_request_above_the_threshold_is_registered_and_not_copied() {
+    let mut fixture = Fixture::new(ProviderKind::Shm);
+    let card = card(Timing::Counts);
+    fixture.options.card = Some(Arc::clone(&card));
+    fixture.options.pre_mr_threshold = PreMrThreshold::Bytes(8192);
+    let session = fixture.connect();
+    let place = base(&session);
+    for (len, expected) in [(8192, (1, 0)), (8193, (0, 1))] {
+        let found = counts(&card, || session.write(place, &pattern(len, 1)).unwrap());
+        assert_eq!((found.copies, found.registrations), expected, "write of {len}");
+        let found = counts(&card, || session.read(place, &mut vec![0; len]).unwrap());
+        assert_eq!((found.copies, found.registrations), expected, "read of {len}");
+    }
+}
+
+/// `auto` measures the modelled costs: RDMAbox, Fig. 5(b).
+#[test]
+fn the_automatic_threshold_is_that_of_the_card() {
+    let mut fixture = Fixture::new(ProviderKind::Shm);
+    let card = card(Timing::Dilated(20));
+    fixture.options.card = Some(Arc::clone(&card));
+    fixture.options.pre_mr_threshold = PreMrThreshold::Auto;
+    let session = fixture.connect();
+    let place = base(&session);
+    for (len, expected) in [(512 << 10, (1, 0)), ((1 << 20) + 1, (0, 1))] {
+        let found = counts(&card, || session.write(place, &vec![1; len]).unwrap());
+        assert_eq!((found.copies, found.registrations), expected, "{len}");
+    }
+}
+
+fn write_and_read(session: &Session, threads: usize) {
+    let place = base(session);
+    thread::scope(|scope| {
+        for number in 0..threads {
+            scope.spawn(move || {
+                for round in 0..20 {
+                    let own = at(place, number * (64 << 10));
+                    let data = pattern(200 * (round + 1), number * 100 + round);
+                    if round % 2 == 0 {
+                        session.write(own, &data).unwrap();
+                    } else {
+                        session.start_write(own, data.clone()).wait().unwrap();
+                    }
+                    let mut back = vec![0; data.len()];
+                    session.read(own, &mut back).unwrap();
+                    assert!(back == data, "thread {number}, round {round}");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn bytes_are_right_in_every_polling_mode() {
+    for provider in BELOW {
+        for mode in ["busy", "event", "event-batch", "hybrid", "adaptive", "shared-cq:2"] {
+            let mut fixture = Fixture::new(provider);
+            fixture.options.card = Some(card(Timing::Dilated(20)));
+            fixture.options.polling = mode.parse().unwrap();
+            write_and_read(&fixture.connect(), 4);
+        }
+    }
+}
+
+#[test]
+fn a_request_takes_at_least_its_dilated_time() {
+    let mut fixture = Fixture::new(ProviderKind::Shm);
+    fixture.options.card = Some(card(Timing::Dilated(10_000)));
+    let session = fixture.connect();
+    let place = base(&session);
+    let began = Instant::now();
+    session.write(place, &[1; 4096]).unwrap();
+    // A unit, both ways on the wire, and the bytes: 1160 + 2 * 300 + 600 ns.
+    assert!(began.elapsed() >= Duration::from_millis(23), "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_host_that_goes_away_fails_the_requests() {
+    for provider in BELOW {
+        let mut fixture = Fixture::new(provider);
+        fixture.options.card = Some(card(Timing::Dilated(20)));
+        let session = fixture.connect();
+        let place = base(&session);
+        session.write(place, &[1; 4096]).unwrap();
+        fixture.end();
+        assert!(session.write(place, &[1; 4096]).is_err(), "{provider}");
+    }
+}
