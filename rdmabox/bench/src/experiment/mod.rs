@@ -1,6 +1,6 @@
 //! The experiments of the RDMAbox paper, as matrices with a comment. The comment summarizes the
 //! result of the paper and the result of this run. The paper used a ConnectX-3; these runs use a
-//! software provider or an RDMA device.
+//! software provider, an RDMA device, or a modelled card (`card`, with its results in `rows`).
 //!
 //! Most experiments use TCP by default: a post is an expensive system call there, as a doorbell is
 //! expensive on a card, and completions arrive later. With mapped memory the poster executes the
