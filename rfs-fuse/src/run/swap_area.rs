@@ -29,12 +29,15 @@ pub(super) fn prepare() -> io::Result<()> {
     if unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) } != 0 {
         let error = io::Error::last_os_error();
         log::warn!(
-            "PR_SET_IO_FLUSHER: {error}. Without it, and CAP_SYS_RESOURCE, this mount may wait for memory that \
-             only it can free, if the whole machine is short of memory"
+            "cannot set PR_SET_IO_FLUSHER: {error}. Give rfs-fuse CAP_SYS_RESOURCE. Without it this mount may \
+             wait for memory that only it can free, if the whole machine is short of memory"
         );
     }
     if let Err(error) = fs::write("/proc/self/oom_score_adj", NO_VICTIM) {
-        log::warn!("/proc/self/oom_score_adj: {error}. The OOM killer may choose this mount");
+        log::warn!(
+            "cannot set oom_score_adj: {error}. Give rfs-fuse CAP_SYS_RESOURCE, or the OOM killer may choose \
+             this mount"
+        );
     }
     mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE)?;
     Ok(())
