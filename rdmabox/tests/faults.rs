@@ -11,7 +11,7 @@ use std::{
 };
 
 use rdmabox::{
-    CallsBy, Memory, ProviderKind, RemoteAddr, RequestError, Session, SessionOptions,
+    CallsBy, Memory, ProviderKind, RemoteAddr, RequestError, Session, SessionOptions, WcStatus,
     provider::fault::{Chance, Faults, Plan, seeds},
 };
 
@@ -333,4 +333,43 @@ fn a_call_is_answered_rightly_or_not_at_all() {
         }
     }
     assert!(answered > 0);
+}
+
+/// A buffer that cannot be registered fails its request. Catches requests before it in their list
+/// that are never completed, because no request behind it asks for an acknowledgement.
+#[test]
+fn a_refused_registration_ends_its_list_at_once() {
+    const LEN: usize = 8192;
+    // The parts at the smaller distance merge.
+    for (provider, distance) in
+        [(ProviderKind::Tcp, LEN), (ProviderKind::Tcp, 2 * LEN), (ProviderKind::Shm, LEN)]
+    {
+        let mut refused = 0;
+        for seed in seeds() {
+            let mut fixture = Fixture::new(provider);
+            let mut faults = Faults::none(seed);
+            faults.refused = 300;
+            fixture.options.faults = Some(Arc::new(Plan::new(faults)));
+            fixture.options.direct = false;
+            fixture.options.operation_timeout = Duration::from_secs(120);
+            let session = fixture.connect();
+            let base = base(&session);
+            let began = Instant::now();
+            let start = |i: usize| session.start_write(at(base, i * distance), content(i as u64 + 1, LEN));
+            let started: Vec<_> = session.together(|| (0..32).map(start).collect());
+            for (i, transfer) in started.into_iter().enumerate() {
+                match split(transfer.wait()) {
+                    (Ok(()), written) => {
+                        let mut found = vec![0; LEN];
+                        fixture.memory.read(i * distance, &mut found);
+                        assert!(found == written, "write {i} of seed {seed}");
+                    }
+                    (Err(RequestError::Completion(WcStatus::LocProtErr)), _) => refused += 1,
+                    (Err(e), _) => assert_eq!(e, RequestError::Flushed, "write {i} of seed {seed}"),
+                }
+            }
+            assert!(began.elapsed() < Duration::from_secs(60), "seed {seed}: {:?}", began.elapsed());
+        }
+        assert!(refused > 0, "the device has no faults");
+    }
 }

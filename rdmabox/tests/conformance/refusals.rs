@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rdmabox::{
     memory::Memory,
-    verbs::{Access, AtomicOp, AtomicOps, QpState, RemoteAddr, SendOp, Sge, WcStatus},
+    verbs::{Access, AtomicOp, AtomicOps, QpState, RemoteAddr, SendFlags, SendOp, Sge, WcStatus},
 };
 
 use crate::fixture::{
@@ -30,6 +30,8 @@ conformance! {
     results_need_local_write,
     sending_needs_no_right,
     one_wrong_element_among_many,
+    a_wrong_local_key_behind_unsignaled_requests,
+    a_wrong_local_key_behind_a_fence,
 }
 
 const LEN: usize = 4096;
@@ -259,6 +261,56 @@ fn a_refusal_of_an_unsignaled_request_is_reported(config: Config) {
     assert_eq!((wc.wr_id, wc.status), (2, WcStatus::RemAccessErr));
     pair.assert_quiet();
     region.assert_untouched();
+}
+
+/// Catches a failure that is never reported: no request asks the peer to acknowledge the unsignaled
+/// ones before it, and those behind it do not leave.
+fn a_wrong_local_key_behind_unsignaled_requests(config: Config) {
+    let pair = pair(config);
+    let region = pair.b.guarded(LEN, Access::REMOTE_WRITE);
+    let source = pair.a.filled(&pattern(1, 64));
+    let good = [source.all()];
+    let bad = [Sge { lkey: !source.mr.lkey(), ..source.all() }];
+    let to = |index: usize| write(region.remote(64 * index));
+    pair.a.post(&[
+        unsignaled(1, to(0), &good),
+        unsignaled(2, to(1), &good),
+        unsignaled(3, to(2), &bad),
+        signaled(4, to(3), &good),
+    ]);
+    for expected in [(3, WcStatus::LocProtErr), (4, WcStatus::WrFlushErr)] {
+        let wc = pair.sent(&pair.a);
+        assert_eq!((wc.wr_id, wc.status), expected);
+    }
+    pair.assert_quiet();
+    assert_eq!(pair.a.qp.state(), QpState::Err);
+    assert!(region.get(0, 128) == [source.get(0, 64), source.get(0, 64)].concat(), "the earlier ones");
+    assert!(region.get(128, LEN - 128) == [0; LEN - 128], "no later one");
+    region.assert_guards();
+}
+
+/// Catches a request behind the wrong one that is executed: both waited for the fence.
+fn a_wrong_local_key_behind_a_fence(config: Config) {
+    let pair = pair(config);
+    let region = pair.b.guarded(LEN, Access::REMOTE_ALL);
+    let (source, out) = (pair.a.filled(&pattern(1, 64)), pair.a.local(64));
+    let (good, fetched) = ([source.all()], [out.all()]);
+    let bad = [Sge { lkey: !source.mr.lkey(), ..source.all() }];
+    let to = |index: usize| write(region.remote(64 * index));
+    pair.a.post(&[
+        signaled(1, read(region.remote(0)), &fetched),
+        unsignaled(2, to(0), &good).with_flags(SendFlags::FENCE),
+        unsignaled(3, to(1), &bad),
+        signaled(4, to(2), &good),
+    ]);
+    for expected in [(1, WcStatus::Success), (3, WcStatus::LocProtErr), (4, WcStatus::WrFlushErr)] {
+        let wc = pair.sent(&pair.a);
+        assert_eq!((wc.wr_id, wc.status), expected);
+    }
+    pair.assert_quiet();
+    assert!(region.get(0, 64) == source.get(0, 64), "the one before it");
+    assert!(region.get(64, LEN - 64) == [0; LEN - 64], "no later one");
+    region.assert_guards();
 }
 
 /// Runs `op` with elements that this side must refuse.

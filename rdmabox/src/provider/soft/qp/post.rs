@@ -110,10 +110,13 @@ impl SoftQp {
         false
     }
 
-    /// Starts held requests that may start now. Returns true if one of them failed.
+    /// Starts held requests that may start now. Returns true if one of them failed. Those behind it
+    /// stay held, and are flushed with the queue pair.
     pub(crate) fn release_held(&self, link: &Link, sq: &mut SendQueue<SoftQp>) -> bool {
         // The receiver's loop sends the frames after the current frame has been processed.
-        while let Some(held) = sq.take_held(|sq, held| may_start(sq, link, &held.as_checked())) {
+        while !sq.is_poisoned()
+            && let Some(held) = sq.take_held(|sq, held| may_start(sq, link, &held.as_checked()))
+        {
             match self.start(link, sq, held.as_checked()) {
                 Ok(Started::Framed | Started::Executed { failed: false }) => {}
                 Ok(Started::Executed { failed: true }) => return true,
@@ -154,7 +157,7 @@ impl SoftQp {
         mut wr: Checked<'_>,
     ) -> Result<Started, Refused> {
         if let Some(status) = wr.fault {
-            return Ok(Started::Executed { failed: sq.push(wr.failed(status)) });
+            return Ok(self.fail_in_turn(link, sq, &wr, status));
         }
         if let Some(peer) = &link.peer
             && !matches!(wr.op, SendOp::Send { .. })
@@ -183,6 +186,28 @@ impl SoftQp {
         }
         sq.push(wr.entry(msn, landing, None));
         Ok(Started::Framed)
+    }
+
+    /// Fails a request behind the requests before it. Those may be unsignaled, and no later request
+    /// asks the peer to acknowledge them, because later requests are flushed. So an empty WRITE
+    /// asks in the place of the failed request.
+    fn fail_in_turn(
+        &self,
+        link: &Link,
+        sq: &mut SendQueue<SoftQp>,
+        wr: &Checked<'_>,
+        status: WcStatus,
+    ) -> Started {
+        // A peer whose memory is mapped acknowledges each message.
+        if link.peer.is_some() || !sq.awaits_peer() {
+            return Started::Executed { failed: sq.push(wr.failed(status)) };
+        }
+        let msn = sq.take_msn();
+        let mut header = Header::new(Opcode::Write, msn);
+        header.flags = FLAG_ACK;
+        self.tx().header(&header);
+        sq.push(wr.entry(msn, Pieces::new(), Some(status)));
+        Started::Framed
     }
 
     fn start_direct(
