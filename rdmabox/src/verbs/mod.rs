@@ -24,6 +24,8 @@ mod mr;
 mod qp;
 mod qp_state;
 mod remote_mr;
+#[cfg(test)]
+mod stub_qp;
 mod wr;
 
 /// Supertrait of the objects' traits, which other crates cannot name.
@@ -41,4 +43,6 @@ pub use mr::{Access, MemoryRegion, MrHandle};
 pub use qp::{Progress, QpCaps, QpInit, QueuePair, Rendezvous};
 pub use qp_state::QpState;
 pub use remote_mr::{RemoteMr, RemoteMrError};
+#[cfg(test)]
+pub(crate) use stub_qp::StubQp;
 pub use wr::{DirectOp, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge};

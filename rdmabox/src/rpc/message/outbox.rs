@@ -12,7 +12,7 @@
 //! before it collects the last messages, and a sender reads it after it has queued its message. So
 //! the combiner has the message, or the sender waits for the lock.
 
-use std::slice;
+use std::{slice, time::Instant};
 
 use smallvec::SmallVec;
 
@@ -49,6 +49,16 @@ impl Outbox {
     /// # Errors
     /// A post of this thread was refused: its messages, possibly of other threads, were not sent.
     pub(crate) fn send(&self, qp: &dyn QueuePair, message: Sge) -> Result<u64, PostError> {
+        self.send_by_clock(qp, message, now)
+    }
+
+    /// Sends a message, as [`send`](Self::send). Shifts are measured by `clock`.
+    fn send_by_clock(
+        &self,
+        qp: &dyn QueuePair,
+        message: Sge,
+        clock: impl Fn() -> Instant,
+    ) -> Result<u64, PostError> {
         let (mut outcome, mut posts) = (Ok(()), 0);
         let mut post = |guard: &mut CombinerGuard<'_, Sge, PostState>| {
             guard.collect(|waiting| &mut waiting.messages);
@@ -76,7 +86,7 @@ impl Outbox {
                 shift = Shift::default();
             }
             // In models time does not pass: a shift ends with its first post.
-            has_left = cfg!(loom) || shift.count_post(now);
+            has_left = cfg!(loom) || shift.count_post(&clock);
             if has_left {
                 self.is_leaving.store(true, Ordering::SeqCst);
                 fence(Ordering::SeqCst);
@@ -121,65 +131,30 @@ mod model;
 #[cfg(test)]
 mod tests {
     use std::{
-        sync::{
-            atomic::AtomicU64,
-            mpsc::{Receiver, Sender, channel},
-        },
+        sync::mpsc::{Receiver, Sender, channel},
         thread,
-        time::{Duration, Instant},
+        time::Duration,
     };
 
     use parking_lot::Mutex;
 
     use super::*;
-    use crate::verbs::{QpCaps, QpState, RecvWr, Rendezvous, VerbsError};
+    use crate::verbs::{QpState, StubQp};
 
     /// Addresses of messages, and whether they are signaled.
     type Posted = Vec<(u64, bool)>;
 
-    /// A queue pair that reports each list, and completes the post with the result that the test
-    /// sends.
-    #[derive(Debug)]
-    struct SlowQp {
-        posts: Sender<Posted>,
-        go_on: Mutex<Receiver<Result<(), PostError>>>,
-    }
-
-    impl crate::verbs::Sealed for SlowQp {}
-
-    impl QueuePair for SlowQp {
-        fn qp_num(&self) -> u32 {
-            1
-        }
-
-        fn state(&self) -> QpState {
-            QpState::Rts
-        }
-
-        fn caps(&self) -> QpCaps {
-            QpCaps::default()
-        }
-
-        fn connect(&self, _: Rendezvous, _: Duration) -> Result<(), VerbsError> {
-            unreachable!("it is connected")
-        }
-
-        fn post_send(&self, list: &[SendWr<'_>]) -> Result<(), PostError> {
-            let seen = list.iter().map(|wr| (wr.sges[0].addr, wr.flags.contains(SendFlags::SIGNALED)));
-            self.posts.send(seen.collect()).unwrap();
-            self.go_on.lock().recv().unwrap()
-        }
-
-        fn post_recv(&self, _: &[RecvWr<'_>]) -> Result<(), PostError> {
-            unreachable!("nothing is received")
-        }
-
-        fn to_error(&self) {}
-    }
-
-    fn slow() -> (SlowQp, Receiver<Posted>, Sender<Result<(), PostError>>) {
+    /// Returns a queue pair that reports each list, and completes the post with the result that the
+    /// test sends.
+    fn slow() -> (impl QueuePair, Receiver<Posted>, Sender<Result<(), PostError>>) {
         let ((posts, seen), (go_on, waits)) = (channel(), channel());
-        (SlowQp { posts, go_on: Mutex::new(waits) }, seen, go_on)
+        let waits = Mutex::new(waits);
+        let qp = StubQp::new(move |list: &[SendWr<'_>]| {
+            let posted = list.iter().map(|wr| (wr.sges[0].addr, wr.flags.contains(SendFlags::SIGNALED)));
+            posts.send(posted.collect()).unwrap();
+            waits.lock().recv().unwrap()
+        });
+        (qp, seen, go_on)
     }
 
     fn message(addr: u64) -> Sge {
@@ -204,88 +179,38 @@ mod tests {
         });
     }
 
-    /// A queue pair whose posts last until another thread has sent, but not for ever: that thread
-    /// may wait for the end of the post.
-    #[derive(Debug, Default)]
-    struct BusyQp {
-        /// Number of messages whose send has returned, by thread.
-        sent: [AtomicU64; 2],
-        posted: AtomicU64,
-    }
-
-    impl BusyQp {
-        fn sent(&self) -> [u64; 2] {
-            self.sent.each_ref().map(|sent| sent.load(Ordering::SeqCst))
-        }
-    }
-
-    impl crate::verbs::Sealed for BusyQp {}
-
-    impl QueuePair for BusyQp {
-        fn qp_num(&self) -> u32 {
-            1
-        }
-
-        fn state(&self) -> QpState {
-            QpState::Rts
-        }
-
-        fn caps(&self) -> QpCaps {
-            QpCaps::default()
-        }
-
-        fn connect(&self, _: Rendezvous, _: Duration) -> Result<(), VerbsError> {
-            unreachable!("it is connected")
-        }
-
-        fn post_send(&self, list: &[SendWr<'_>]) -> Result<(), PostError> {
-            let (before, began) = (self.sent(), Instant::now());
-            while self.sent() == before && began.elapsed() < Duration::from_millis(20) {
-                thread::sleep(Duration::from_micros(20));
-            }
-            self.posted.fetch_add(list.len() as u64, Ordering::SeqCst);
-            Ok(())
-        }
-
-        fn post_recv(&self, _: &[RecvWr<'_>]) -> Result<(), PostError> {
-            unreachable!("nothing is received")
-        }
-
-        fn to_error(&self) {}
-    }
-
-    /// Two threads send, each during the posts of the other one. Catches a combiner that returns to
-    /// its caller only by chance, after thousands of posts. Each message is posted once, whichever
-    /// thread posts it.
+    /// A message comes during each post. Catches a combiner that posts for others for as long as
+    /// they send. By the clock of this test, a shift ends at the second clock read.
     #[test]
     fn a_combiner_is_relieved() {
-        const ENOUGH: u64 = 100;
-        // A shift of slow posts has eight, and of quick ones as many as fit in a millisecond.
-        const MAX_POSTS: u64 = 500;
-        let most = AtomicU64::new(0);
-        let (qp, outbox, over) = (BusyQp::default(), Outbox::default(), AtomicBool::new(false));
-        let returned = thread::scope(|scope| {
-            let (qp, outbox, over, most) = (&qp, &outbox, &over, &most);
-            for sent in &qp.sent {
-                scope.spawn(move || {
-                    while !over.load(Ordering::SeqCst) {
-                        most.fetch_max(outbox.send(qp, message(1)).unwrap(), Ordering::SeqCst);
-                        sent.fetch_add(1, Ordering::SeqCst);
-                        thread::sleep(Duration::from_micros(20));
-                    }
-                });
+        const POSTS_OF_A_SHIFT: u64 = 8;
+        let (qp, seen, go_on) = slow();
+        let (outbox, reads, start) = (Outbox::default(), Mutex::new(0), Instant::now());
+        let clock = || {
+            *reads.lock() += 1;
+            start + *reads.lock() * Duration::from_secs(1)
+        };
+        let (qp, outbox, clock) = (&qp, &outbox, &clock);
+        // The senders move in: a failed assertion drops them, which ends the posting threads.
+        thread::scope(move |scope| {
+            let first = scope.spawn(move || outbox.send_by_clock(qp, message(0), clock));
+            for post in 0..POSTS_OF_A_SHIFT - 1 {
+                assert_eq!(seen.recv().unwrap()[0].0, post);
+                assert!(!outbox.is_leaving.load(Ordering::SeqCst), "post {post}");
+                // The first thread is posting, and takes this message along.
+                assert_eq!(outbox.send_by_clock(qp, message(post + 1), clock).unwrap(), 0);
+                go_on.send(Ok(())).unwrap();
             }
-            let began = Instant::now();
-            while qp.sent().iter().any(|sent| *sent < ENOUGH) && began.elapsed() < Duration::from_secs(30) {
-                thread::sleep(Duration::from_millis(1));
-            }
-            let returned = qp.sent();
-            over.store(true, Ordering::SeqCst);
-            returned
+            assert_eq!(seen.recv().unwrap()[0].0, POSTS_OF_A_SHIFT - 1);
+            assert!(outbox.is_leaving.load(Ordering::SeqCst), "the shift is over");
+            // This thread posts its message itself, after the first one, which then returns.
+            let second = scope.spawn(move || outbox.send_by_clock(qp, message(100), clock));
+            go_on.send(Ok(())).unwrap();
+            assert_eq!(seen.recv().unwrap()[0].0, 100);
+            assert_eq!(first.join().unwrap().unwrap(), POSTS_OF_A_SHIFT);
+            go_on.send(Ok(())).unwrap();
+            assert_eq!(second.join().unwrap().unwrap(), 1);
         });
-        assert!(returned.iter().all(|sent| *sent >= ENOUGH), "{returned:?}");
-        assert!(most.load(Ordering::SeqCst) < MAX_POSTS, "{most:?} posts in one call");
-        assert_eq!(qp.posted.load(Ordering::SeqCst), qp.sent().iter().sum::<u64>());
     }
 
     #[test]

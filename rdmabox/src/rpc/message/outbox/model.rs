@@ -1,56 +1,25 @@
 //! Loom models of combiners that leave after a post.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::{
     sync::model::{check, go},
-    verbs::{QpCaps, QpState, RecvWr, Rendezvous, VerbsError},
+    verbs::StubQp,
 };
-
-/// A queue pair that records the addresses of its messages. Its lock is not modelled, because no
-/// thread switches while it has it.
-#[derive(Debug, Default)]
-struct ModelQp(Mutex<Vec<u64>>);
-
-impl crate::verbs::Sealed for ModelQp {}
-
-impl QueuePair for ModelQp {
-    fn qp_num(&self) -> u32 {
-        1
-    }
-
-    fn state(&self) -> QpState {
-        QpState::Rts
-    }
-
-    fn caps(&self) -> QpCaps {
-        QpCaps::default()
-    }
-
-    fn connect(&self, _: Rendezvous, _: Duration) -> Result<(), VerbsError> {
-        unreachable!("it is connected")
-    }
-
-    fn post_send(&self, list: &[SendWr<'_>]) -> Result<(), PostError> {
-        self.0.lock().expect("no thread panics").extend(list.iter().map(|wr| wr.sges[0].addr));
-        Ok(())
-    }
-
-    fn post_recv(&self, _: &[RecvWr<'_>]) -> Result<(), PostError> {
-        unreachable!("nothing is received")
-    }
-
-    fn to_error(&self) {}
-}
 
 /// Asserts that the messages of some threads, `counts` of each, are all posted when the threads
 /// have returned.
 fn threads_send(counts: &'static [u64]) {
-    let shared = Arc::<(Outbox, ModelQp)>::default();
+    // Addresses of the posted messages. Their lock is not modelled, because no thread switches
+    // while it has it.
+    let posted = Arc::new(Mutex::new(Vec::new()));
+    let record = Arc::clone(&posted);
+    let qp = StubQp::new(move |list: &[SendWr<'_>]| {
+        record.lock().expect("no thread panics").extend(list.iter().map(|wr| wr.sges[0].addr));
+        Ok(())
+    });
+    let shared = Arc::new((Outbox::default(), qp));
     let send = |thread: usize| {
         let shared = Arc::clone(&shared);
         move || {
@@ -64,7 +33,7 @@ fn threads_send(counts: &'static [u64]) {
     let others: Vec<_> = (1..counts.len()).map(|thread| go(send(thread))).collect();
     send(0)();
     others.into_iter().for_each(|other| other.join().expect("a thread that sends"));
-    let mut posted = shared.1.0.lock().expect("no thread panics").clone();
+    let mut posted = posted.lock().expect("no thread panics").clone();
     posted.sort_unstable();
     let all =
         (0..).zip(counts).flat_map(|(thread, count)| (0..*count).map(move |number| thread * 10 + number));
