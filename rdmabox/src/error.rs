@@ -21,7 +21,7 @@ use crate::verbs::{AtomicOp, RemoteMrError, WcStatus};
 /// | `Completion` of `RemAccessErr` | no | no |
 /// | `Completion` of any other [`WcStatus`] | no | yes |
 /// | [`Disconnected`](Self::Disconnected), [`Unanswered`](Self::Unanswered), [`Cancelled`](Self::Cancelled) | no | yes |
-/// | [`Rejected`](Self::Rejected), [`Unsupported`](Self::Unsupported), [`Invalid`](Self::Invalid) | no | no |
+/// | [`Rejected`](Self::Rejected), [`Unsupported`](Self::Unsupported), [`ListTooLong`](Self::ListTooLong), [`Invalid`](Self::Invalid) | no | no |
 ///
 /// A repetition after `Flushed` or `Timeout` may have to wait until a queue pair is replaced. A
 /// write or an atomic waits for that if the failed request may still change the same bytes.
@@ -150,6 +150,16 @@ pub enum RequestError {
     /// list had an effect, and the session goes on.
     #[error("the provider has no atomic {}", .0.name())]
     Unsupported(AtomicOp),
+    /// The ordered list has more steps than the session takes: 64, or the places in the send queue
+    /// of its device if those are fewer. No step had an effect, and the session goes on. Split the
+    /// list.
+    #[error("an ordered list of {steps} steps, the limit of this session is {limit}: split the list")]
+    ListTooLong {
+        /// Steps of the list.
+        steps: usize,
+        /// Maximum number of steps.
+        limit: usize,
+    },
     /// The request is invalid. It had no effect, and the session goes on.
     #[error("{0}")]
     Invalid(String),
@@ -175,6 +185,7 @@ impl RequestError {
             | RequestError::Rejected { .. }
             | RequestError::Cancelled
             | RequestError::Unsupported(_)
+            | RequestError::ListTooLong { .. }
             | RequestError::Invalid(_) => false,
         }
     }
@@ -193,6 +204,7 @@ impl RequestError {
             self,
             RequestError::Completion(WcStatus::RemAccessErr)
                 | RequestError::Unsupported(_)
+                | RequestError::ListTooLong { .. }
                 | RequestError::Invalid(_)
                 | RequestError::Rejected { .. }
         )
@@ -293,6 +305,7 @@ mod tests {
             (RequestError::Cancelled, false, true),
             (rejected, false, false),
             (RequestError::Unsupported(AtomicOp::Min(1)), false, false),
+            (RequestError::ListTooLong { steps: 65, limit: 64 }, false, false),
             (RequestError::Invalid("too long".into()), false, false),
         ];
         for (error, retryable, unknown) in cases {

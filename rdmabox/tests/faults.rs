@@ -11,7 +11,7 @@ use std::{
 };
 
 use rdmabox::{
-    CallsBy, Memory, ProviderKind, RemoteAddr, RequestError, Session, SessionOptions, WcStatus,
+    CallsBy, Memory, Op, OwnedOp, ProviderKind, RemoteAddr, RequestError, Session, SessionOptions, WcStatus,
     provider::fault::{Chance, Faults, Plan, seeds},
 };
 
@@ -371,5 +371,39 @@ fn a_refused_registration_ends_its_list_at_once() {
             assert!(began.elapsed() < Duration::from_secs(60), "seed {seed}: {:?}", began.elapsed());
         }
         assert!(refused > 0, "the device has no faults");
+    }
+}
+
+/// A list that needs more places than a send queue has would wait for them until its timeout.
+#[test]
+fn a_list_that_is_longer_than_the_send_queue_is_refused_at_once() {
+    for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
+        let mut fixture = Fixture::new(provider);
+        fixture.options.direct = false;
+        for (places, limit) in [(8, 8), (0, 64)] {
+            let mut faults = Faults::none(0);
+            faults.places = places;
+            fixture.options.faults = Some(Arc::new(Plan::new(faults)));
+            let session = fixture.connect();
+            let base = base(&session);
+            let execute = |steps: usize| {
+                let data = [1; 8];
+                let write = |i| Op::Write { remote: at(base, 8 * i), data: &data };
+                session.execute(&mut (0..steps).map(write).collect::<Vec<_>>())
+            };
+            let start = |steps: usize| {
+                let write = |i| OwnedOp::Write { remote: at(base, 8 * i), data: vec![2; 8] };
+                let list = session.start_execute((0..steps).map(write).collect());
+                let is_done = list.is_done();
+                (list.wait().map(drop).map_err(RequestError::from), is_done)
+            };
+            let steps = limit + 1;
+            let refused = RequestError::ListTooLong { steps, limit };
+            assert_eq!(execute(steps), Err(refused.clone()));
+            assert_eq!(start(steps), (Err(refused), true));
+            assert_eq!(fixture.memory.load_u64(0), 0, "a step had an effect");
+            assert_eq!((execute(limit), start(limit).0), (Ok(()), Ok(())));
+            fixture.memory.write(0, &[0; 8]);
+        }
     }
 }

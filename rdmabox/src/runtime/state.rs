@@ -78,6 +78,8 @@ pub(crate) struct Runtime {
     pub(super) stats: Arc<Stats>,
     pub(super) limits: PlanLimits,
     pub(super) max_inline: u32,
+    /// Places in the send queue of each lane.
+    places: usize,
     pub(super) signal_interval: u32,
     pub(super) writes: Mutex<InFlight>,
     pub(super) directions: [Direction; 2],
@@ -157,6 +159,7 @@ impl Runtime {
             admission: init.admission,
             stats: init.stats,
             max_inline: caps.max_inline_data,
+            places: caps.max_send_wr as usize,
             signal_interval: init.signal_interval,
             writes: Mutex::new(InFlight::new()),
             directions: Default::default(),
@@ -208,6 +211,13 @@ impl Runtime {
     /// Returns the length limit of one message, in bytes. Callers split longer transfers.
     pub(crate) fn max_message(&self) -> u64 {
         self.limits.max_msg_sz
+    }
+
+    /// Returns the places in the send queue of a lane. An ordered list with more steps would never
+    /// be posted.
+    #[inline]
+    pub(crate) fn places(&self) -> usize {
+        self.places
     }
 
     /// Returns a buffer from the pool, or `None` if the pool is exhausted.

@@ -94,7 +94,10 @@ impl ProtectionDomain for FaultPd {
         // Queue pairs for calls receive messages.
         let has_faults = self.plan.faults().calls || init.caps.max_recv_wr <= 1;
         let (send_cq, recv_cq) = (own(init.send_cq)?, own(init.recv_cq)?);
-        let inner = QpInit { send_cq: send_cq.inner(), recv_cq: recv_cq.inner(), ..init };
+        let mut inner = QpInit { send_cq: send_cq.inner(), recv_cq: recv_cq.inner(), ..init };
+        if has_faults && self.plan.faults().places > 0 {
+            inner.caps.max_send_wr = self.plan.faults().places;
+        }
         let qp = self.inner.create_qp(inner)?;
         if has_faults {
             send_cq.watch(&qp);

@@ -28,6 +28,8 @@ pub struct Faults {
     pub refused: u16,
     /// Network connections that end after some bytes, in either direction.
     pub cut: u16,
+    /// Places in the send queue of each queue pair for data; 0 for as many as the device has.
+    pub places: u32,
     /// Whether queue pairs for calls have faults too, which usually end the session.
     pub calls: bool,
     /// Whether the device lacks the atomics of [`AtomicOp`](crate::AtomicOp), as RDMA devices do.
@@ -51,6 +53,7 @@ impl Faults {
             broken: 10,
             refused: 30,
             cut: 300,
+            places: 0,
             calls: false,
             no_atomic_ops: false,
         }

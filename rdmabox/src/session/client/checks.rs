@@ -5,7 +5,7 @@
 
 use crate::{
     error::RequestError,
-    runtime::in_callback,
+    runtime::{Runtime, in_callback},
     verbs::{AtomicOp, AtomicOps, RemoteAddr},
 };
 
@@ -21,16 +21,19 @@ fn wrapped(remote: RemoteAddr, len: usize) -> RequestError {
     RequestError::Invalid(format!("range {:#x}+{len} wraps around", remote.addr))
 }
 
-/// Checks the remote ranges of an ordered list. `max` is the maximum length of a step.
+/// Maximum number of steps of an ordered list. A device with a short send queue takes fewer.
+const MAX_STEPS: usize = 64;
+
+/// Checks an ordered list by the remote ranges of its steps.
 pub(super) fn list_fits(
     ranges: impl ExactSizeIterator<Item = (RemoteAddr, usize)>,
-    max: u64,
+    runtime: &Runtime,
 ) -> Result<(), RequestError> {
-    const MAX_STEPS: usize = 64;
-    let steps = ranges.len();
-    if steps > MAX_STEPS {
-        return Err(RequestError::Invalid(format!("{steps} steps in a list, the limit is {MAX_STEPS}")));
+    let (steps, limit) = (ranges.len(), MAX_STEPS.min(runtime.places()));
+    if steps > limit {
+        return Err(RequestError::ListTooLong { steps, limit });
     }
+    let max = runtime.max_message();
     for (remote, len) in ranges {
         wraps(remote, len)?;
         if len as u64 > max {

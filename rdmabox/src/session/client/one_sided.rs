@@ -319,8 +319,9 @@ impl Session {
     /// ```
     ///
     /// # Errors
-    /// As for [`write`](Self::write). [`RequestError::Unsupported`] and [`RequestError::Invalid`]
-    /// refuse the whole list, without any effect. The error names no step:
+    /// As for [`write`](Self::write). [`RequestError::Unsupported`],
+    /// [`RequestError::ListTooLong`] and [`RequestError::Invalid`] refuse the whole list, without
+    /// any effect. The error names no step:
     ///
     /// | error | steps before the failed one | the failed step | later steps |
     /// |-|-|-|-|
@@ -358,7 +359,7 @@ impl Session {
 
     /// Validates an ordered list.
     fn check_list(&self, ops: &[Op<'_>]) -> Result<(), RequestError> {
-        list_fits(ops.iter().map(Op::range), self.shared.runtime.max_message())?;
+        list_fits(ops.iter().map(Op::range), &self.shared.runtime)?;
         ops.iter().filter_map(Op::word).try_for_each(aligned)?;
         supported(ops.iter().filter_map(Op::atomic_op), self.shared.atomic_ops)
     }

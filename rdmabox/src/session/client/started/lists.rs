@@ -26,7 +26,8 @@ impl Session {
     /// # Errors
     /// The transfer fails with the list. What is known of its steps is as for
     /// [`execute`](Self::execute), and what the failed steps read is undefined.
-    /// [`RequestError::Unsupported`](crate::RequestError::Unsupported) and
+    /// [`RequestError::Unsupported`](crate::RequestError::Unsupported),
+    /// [`RequestError::ListTooLong`](crate::RequestError::ListTooLong) and
     /// [`RequestError::Invalid`](crate::RequestError::Invalid) refuse the whole list, without any
     /// effect.
     ///
@@ -47,7 +48,7 @@ impl Session {
     /// # }
     /// ```
     pub fn start_execute<B: RecvBuf>(&self, mut ops: Vec<OwnedOp<B>>) -> Transfer<Vec<OwnedOp<B>>> {
-        let fits = list_fits(ops.iter().map(OwnedOp::range), self.shared.runtime.max_message());
+        let fits = list_fits(ops.iter().map(OwnedOp::range), &self.shared.runtime);
         let fits = fits.and_then(|()| ops.iter().filter_map(OwnedOp::word).try_for_each(aligned));
         let atomics = ops.iter().filter_map(OwnedOp::atomic_op);
         if let Err(e) = fits.and_then(|()| supported(atomics, self.shared.atomic_ops)) {
