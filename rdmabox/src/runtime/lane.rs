@@ -146,11 +146,6 @@ impl LaneQueue {
         self.members.iter().any(|member| Arc::ptr_eq(&member.ticket, ticket))
     }
 
-    /// Returns the time of the oldest post that has not completed.
-    pub(crate) fn oldest_post(&self) -> Option<Instant> {
-        self.posted.front().map(|wr| wr.posted_at)
-    }
-
     /// Returns the timeout that a request has exceeded. No request has a timeout below `shortest`.
     pub(crate) fn overdue(&self, now: Instant, shortest: Duration) -> Option<Duration> {
         let waited = |wr: &PostedWr| now.saturating_duration_since(wr.posted_at);

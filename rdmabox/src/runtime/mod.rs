@@ -21,6 +21,7 @@ mod path;
 mod poller_state;
 mod queue;
 mod serve_state;
+mod silence;
 mod state;
 mod wait;
 

@@ -9,6 +9,7 @@ use super::{
     poller_state::PollerState,
     queue::{Batch, Direction, Gathering, IdleParts, ObjectPool},
     serve_state::{Backoff, ServeState},
+    silence::Silence,
     wait::{CqWaiters, MAX_LANES, ShortestTimeout},
 };
 use crate::{
@@ -21,6 +22,7 @@ use crate::{
     sync::{
         JoinHandle, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
+        now,
     },
     verbs::{
         Access, CompletionQueue, MrHandle, ProtectionDomain, QpState, QueuePair, RemoteAddr, VerbsError,
@@ -89,6 +91,8 @@ pub(crate) struct Runtime {
     pub(super) gate: Mutex<Turns>,
     pub(super) last_lane: AtomicUsize,
     pub(super) dead: AtomicBool,
+    /// The time since the last completion of a request that succeeded.
+    pub(super) silence: Silence,
     pub(super) timeout: Duration,
     pub(super) shortest_timeout: ShortestTimeout,
     pub(super) mend_timeout: Duration,
@@ -166,6 +170,7 @@ impl Runtime {
             gate: Mutex::new(Turns::default()),
             last_lane: AtomicUsize::new(0),
             dead: AtomicBool::new(false),
+            silence: Silence::new(now()),
             timeout: init.timeout,
             shortest_timeout: ShortestTimeout::new(init.timeout),
             mend_timeout: init.mend_timeout,

@@ -3,14 +3,16 @@
 use std::{
     future::Future,
     pin::pin,
-    sync::mpsc,
+    sync::{Arc, mpsc},
     task::{Context, Waker},
     thread,
     time::{Duration, Instant},
 };
 
 use futures::executor::block_on;
-use rdmabox::{Op, OwnedOp, PollingMode, ProviderKind, RequestError, Session, across, wait_all};
+use rdmabox::{
+    Op, OwnedOp, PollingMode, ProviderKind, RequestError, Session, SessionBuilder, across, wait_all,
+};
 
 use crate::support::{at, base, on_each_provider, process::HostProcess, providers};
 
@@ -43,19 +45,23 @@ fn handles_share_the_session_and_its_counters() {
     });
 }
 
+/// Returns the process of a host over TCP, and a session with a long timeout. Returns `None` if
+/// TCP is not tested.
+fn host_over_tcp(more: impl FnOnce(SessionBuilder) -> SessionBuilder) -> Option<(HostProcess, Arc<Session>)> {
+    if !providers().contains(&ProviderKind::Tcp) {
+        eprintln!("not run: TCP is not among the providers to test");
+        return None;
+    }
+    let host = HostProcess::start(ProviderKind::Tcp);
+    let session = Session::builder().provider(ProviderKind::Tcp).operation_timeout(Duration::from_secs(120));
+    let session = more(session).connect(&host.address).unwrap();
+    Some((host, session))
+}
+
 /// A host over TCP that is stopped, so that no request is done.
 #[test]
 fn requests_of_a_handle_fail_after_its_timeout_in_every_way_to_wait() {
-    if !providers().contains(&ProviderKind::Tcp) {
-        return;
-    }
-    let host = HostProcess::start(ProviderKind::Tcp);
-    let session = Session::builder()
-        .provider(ProviderKind::Tcp)
-        .operation_timeout(Duration::from_secs(120))
-        .queue_pairs(8)
-        .connect(&host.address)
-        .unwrap();
+    let Some((host, session)) = host_over_tcp(|session| session.queue_pairs(8)) else { return };
     let base = base(&session);
     host.stop();
     let short = Duration::from_millis(200);
@@ -94,17 +100,8 @@ fn requests_of_a_handle_fail_after_its_timeout_in_every_way_to_wait() {
 /// The thread that looks for overdue requests sleeps for half of the timeout that it knows.
 #[test]
 fn a_shorter_timeout_counts_although_a_poller_sleeps() {
-    if !providers().contains(&ProviderKind::Tcp) {
-        return;
-    }
-    let host = HostProcess::start(ProviderKind::Tcp);
     for polling in [PollingMode::Event, PollingMode::Busy, PollingMode::SharedCq(1)] {
-        let session = Session::builder()
-            .provider(ProviderKind::Tcp)
-            .operation_timeout(Duration::from_secs(120))
-            .polling(polling)
-            .connect(&host.address)
-            .unwrap();
+        let Some((host, session)) = host_over_tcp(|session| session.polling(polling)) else { return };
         let base = base(&session);
         host.stop();
         let before = session.stats();
@@ -120,23 +117,13 @@ fn a_shorter_timeout_counts_although_a_poller_sleeps() {
         let outcome = block_on(hasty.start_write(at(base, 64), vec![1; 8]));
         assert_eq!(outcome.unwrap_err().error, RequestError::Timeout(hasty.timeout()));
         assert!(began.elapsed() < Duration::from_secs(20), "{polling}: {:?}", began.elapsed());
-        host.go_on();
     }
 }
 
 /// The window is full of a request with a longer timeout, which goes on.
 #[test]
 fn a_shorter_timeout_counts_although_the_request_waits_for_room() {
-    if !providers().contains(&ProviderKind::Tcp) {
-        return;
-    }
-    let host = HostProcess::start(ProviderKind::Tcp);
-    let session = Session::builder()
-        .provider(ProviderKind::Tcp)
-        .operation_timeout(Duration::from_secs(120))
-        .window_bytes(4096)
-        .connect(&host.address)
-        .unwrap();
+    let Some((host, session)) = host_over_tcp(|session| session.window_bytes(4096)) else { return };
     let base = base(&session);
     host.stop();
     let slow = session.start_write(base, vec![1; 4096]);
@@ -154,19 +141,40 @@ fn a_shorter_timeout_counts_although_the_request_waits_for_room() {
     assert_eq!((session.stats().lane_failures, session.in_flight().0), (0, 0));
 }
 
+/// All lanes of a silent host are down, and it gives no new queue pair. Catches a request that
+/// waits for a lane until the session ends.
+#[test]
+fn a_timeout_counts_although_no_lane_is_up() {
+    for polling in [PollingMode::Event, PollingMode::SharedCq(1)] {
+        let slow_to_replace = |session: SessionBuilder| {
+            session.queue_pairs(2).polling(polling).connect_timeout(Duration::from_secs(60))
+        };
+        let Some((host, session)) = host_over_tcp(slow_to_replace) else { return };
+        let base = base(&session);
+        let hasty = session.with_timeout(Duration::from_millis(200));
+        let late = RequestError::Timeout(hasty.timeout());
+        host.stop();
+        let began = Instant::now();
+        // A large request goes to the next lane.
+        for place in [base, at(base, 1 << 19)] {
+            assert_eq!(hasty.write(place, &[1; 32 << 10]), Err(late.clone()));
+        }
+        assert_eq!(session.stats().lane_failures, 2);
+        let outcome = block_on(hasty.start_write(at(base, 1 << 20), vec![1; 8]));
+        assert_eq!(outcome.unwrap_err().error, late);
+        let (send, receive) = mpsc::channel();
+        hasty.read_then(at(base, 1 << 20), vec![0; 8], move |outcome| send.send(outcome.map(drop)).unwrap());
+        assert_eq!(receive.recv().unwrap().map_err(RequestError::from), Err(late));
+        assert!(began.elapsed() < Duration::from_secs(30), "{polling}: {:?}", began.elapsed());
+        assert!(session.is_connected(), "the session waits for its queue pairs");
+    }
+}
+
 /// As for one-sided requests: the thread `rdmabox-calls` sleeps.
 #[test]
 fn a_shorter_timeout_counts_although_the_poller_of_calls_sleeps() {
-    if !providers().contains(&ProviderKind::Tcp) {
-        return;
-    }
-    let host = HostProcess::start(ProviderKind::Tcp);
-    let session = Session::builder()
-        .provider(ProviderKind::Tcp)
-        .operation_timeout(Duration::from_secs(120))
-        .polling(PollingMode::Event)
-        .connect(&host.address)
-        .unwrap();
+    let event = |session: SessionBuilder| session.polling(PollingMode::Event);
+    let Some((host, session)) = host_over_tcp(event) else { return };
     host.stop();
     let sleeps = session.stats().sleeps;
     let slow = session.call_async(b"abc".to_vec());

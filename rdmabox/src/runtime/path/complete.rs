@@ -200,6 +200,9 @@ impl Runtime {
     pub(crate) fn finish_all(&self, finished: &mut Finished) {
         let now = now();
         let Finished { wrs, members } = finished;
+        if wrs.iter().any(|(_, status)| *status == WcStatus::Success) {
+            self.silence.end(now);
+        }
         for (wr, status) in wrs.drain(..) {
             let count = wr.members;
             self.finish(wr, status, now, members.drain(..count));

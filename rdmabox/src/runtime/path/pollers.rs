@@ -2,7 +2,8 @@
 //!
 //! Blocking callers poll for themselves. A callback, a task that awaits, or a shared completion
 //! queue (SCQ(M) of the paper) starts the queue's poller. The poller polls while requests are
-//! outstanding there, and parks otherwise.
+//! outstanding there, and parks otherwise. While no lane is up, it ends the requests that wait for
+//! one for too long.
 //!
 //! # Concurrency
 //! Any thread may wake a poller. `wanted` is set after a post and cleared before the last check,
@@ -13,12 +14,13 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     runtime::{
+        lane::Lane,
         poller_state::PollerState,
         queue::{Pending, READ, WRITE},
         state::Runtime,
         wait::{CqWaiter, Ticket},
     },
-    sync::{atomic::Ordering, current, now, park, spawn},
+    sync::{atomic::Ordering, current, now, park, park_timeout, spawn},
     verbs::WorkCompletion,
 };
 
@@ -57,16 +59,22 @@ impl Runtime {
     }
 
     /// Wakes the pollers of all busy completion queues, if started requests are unfinished. A
-    /// request may be waiting for room that started requests hold.
+    /// request may be waiting for room that started requests hold. Wakes one poller if no lane is
+    /// up, so that it ends overdue requests.
     pub(crate) fn wake_pollers_for_started(&self) {
         if self.queued.load(Ordering::SeqCst) == 0 {
             return;
         }
         for cq_index in 0..self.cq_waiters.len() {
-            if !self.pollers[cq_index].is_idle(cq_index) {
+            if !self.pollers[cq_index].is_idle(cq_index) || cq_index == 0 && self.has_no_lane() {
                 self.wake_poller(cq_index);
             }
         }
+    }
+
+    /// Returns true if no lane is up, so that no request can be posted.
+    fn has_no_lane(&self) -> bool {
+        self.lanes.iter().all(Lane::is_down)
     }
 
     fn run_poller(&self, index: usize, poller: &Arc<PollerState>) {
@@ -76,7 +84,13 @@ impl Runtime {
         let dispatch = |wcs: &[WorkCompletion]| self.dispatch(wcs);
         while !self.stopping.load(Ordering::SeqCst) {
             if !poller.wanted.load(Ordering::SeqCst) {
-                park();
+                // A request that is posted later wakes the poller of its lane.
+                if self.has_no_lane() && self.queued.load(Ordering::SeqCst) > 0 {
+                    park_timeout(self.shortest_timeout.check_interval());
+                    self.end_overdue_backlog();
+                } else {
+                    park();
+                }
                 continue;
             }
             poller.interruption.clear();
@@ -129,8 +143,7 @@ impl Runtime {
     /// Only a silent peer counts: while requests complete, a long queue is no failure.
     pub(crate) fn end_overdue_backlog(&self) {
         let now = now();
-        let silent_since = self.lanes.iter().filter_map(|lane| lane.queue.lock().oldest_post()).max();
-        let Some(silence) = silent_since.map(|since| now.saturating_duration_since(since)) else { return };
+        let silence = self.silence.length(now);
         if silence < self.shortest_timeout.get() {
             return;
         }
