@@ -103,10 +103,12 @@ pub enum RequestError {
     /// session goes on. [`RemAccessErr`](WcStatus::RemAccessErr) means that the host refused the
     /// request, which had no effect. The error of a list names no step.
     ///
-    /// Requests that were merged into one work request share its error, because the device names
-    /// no part. So this error may be due to an adjacent request of another thread that goes beyond
-    /// the exported range. Check ranges with [`RemoteMr`](crate::RemoteMr), or use
-    /// [`BatchMode::Single`](crate::BatchMode::Single) in sessions that cannot.
+    /// The error is due to this request alone. Requests that were merged into one work request are
+    /// repeated alone if the host or this side's device refuses it, and each gets its own outcome.
+    /// A WRITE stores its bytes again then. If this side's device refused the merged one, the first
+    /// attempt may have stored them, so a WRITE to which other parties react belongs in a list
+    /// ([why](Self#repeating-a-write-that-publishes)). Lists and atomics are never merged, and
+    /// never repeated.
     #[error("{0}")]
     Completion(WcStatus),
     /// Another request on the same queue pair failed. It is unknown whether this request took

@@ -14,7 +14,7 @@ use std::{fmt, str::FromStr};
 
 pub(crate) use overlap::ranges_overlap;
 pub(crate) use overlap::{InFlight, InFlightHandle};
-pub(crate) use plan::{Item, Plan, PlanLimits, plan};
+pub(crate) use plan::{Item, Plan, PlanLimits, part_addresses, plan};
 
 /// Default limit of a merged work request in bytes. At this length the cost of a work request is
 /// small against the cost of its data, a block of the pre-registered pool can still hold it, and

@@ -253,5 +253,10 @@ pub(crate) fn plan(items: &[Item], limits: &PlanLimits, out: &mut Plan) {
     out.flush(items, limits);
 }
 
+/// Returns the remote addresses of the requests in a work request at `remote`, by their lengths.
+pub(crate) fn part_addresses(remote: RemoteAddr, lengths: &[u64]) -> impl Iterator<Item = RemoteAddr> {
+    lengths.iter().scan(remote, |next, len| Some(std::mem::replace(next, next.at(*len))))
+}
+
 #[cfg(test)]
 mod tests;

@@ -24,7 +24,7 @@ use crate::{
         Mutex, ReaderLock, TryMutex,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
-    verbs::{DirectOp, MrHandle, QpState, QueuePair, WcStatus},
+    verbs::{DirectOp, MrHandle, QpState, QueuePair, RemoteAddr, WcStatus},
 };
 
 /// Requests in use on a lane from which on small requests prefer another lane.
@@ -61,6 +61,11 @@ pub(crate) struct PostedWr {
     /// Bytes that the request occupies in the admission window.
     pub admitted: u64,
     pub in_flight: Option<InFlightHandle>,
+    /// First remote byte of a merged READ or WRITE, whose members can be repeated alone.
+    pub merged_at: Option<RemoteAddr>,
+    /// True if it repeats a part of a refused work request (`path::submit::repeats`).
+    pub is_repeat: bool,
+    /// Time from which the operation timeout counts: that of the post. Earlier for a repetition.
     pub posted_at: Instant,
 }
 
@@ -146,16 +151,14 @@ impl LaneQueue {
         self.members.iter().any(|member| Arc::ptr_eq(&member.ticket, ticket))
     }
 
-    /// Returns the timeout that a request has exceeded. No request has a timeout below `shortest`.
-    pub(crate) fn overdue(&self, now: Instant, shortest: Duration) -> Option<Duration> {
-        let waited = |wr: &PostedWr| now.saturating_duration_since(wr.posted_at);
+    /// Returns the timeout that a request has exceeded.
+    pub(crate) fn overdue(&self, now: Instant) -> Option<Duration> {
         let mut members = self.members.iter();
-        // The requests are in the order of their posts.
-        self.posted.iter().take_while(|wr| waited(wr) >= shortest).find_map(|wr| {
+        // In no order of time, because a repetition counts from its first post.
+        self.posted.iter().find_map(|wr| {
+            let waited = now.saturating_duration_since(wr.posted_at);
             let timeouts = members.by_ref().take(wr.members).map(|member| member.ticket.timeout());
-            timeouts
-                .filter(|timeout| waited(wr) >= *timeout)
-                .fold(None, |first, timeout| first.or(Some(timeout)))
+            timeouts.filter(|timeout| waited >= *timeout).fold(None, |first, timeout| first.or(Some(timeout)))
         })
     }
 
@@ -375,6 +378,8 @@ mod tests {
             len: 1,
             admitted: 0,
             in_flight: None,
+            merged_at: None,
+            is_repeat: false,
             posted_at: Instant::now(),
         }
     }
@@ -423,6 +428,26 @@ mod tests {
             assert_eq!(finished.wrs[2].1, WcStatus::WrFlushErr);
             queue.flush(&mut finished);
             assert_eq!((finished.wrs.len(), queue.next()), (3, 3));
+        });
+    }
+
+    /// A repetition counts from its first post. Catches a check that stops at the first request
+    /// that has time.
+    #[test]
+    fn an_overdue_request_is_found_behind_a_younger_one() {
+        let data = [0u8; 8];
+        crate::memory::scope(|scope| {
+            let mut queue = LaneQueue::default();
+            let (now, timeout) = (Instant::now(), Duration::from_secs(5));
+            let mut push = |seconds| {
+                let ticket = Ticket::of_this_thread_within(1, timeout);
+                let member = Member { loan: scope.lend(&data), ticket };
+                let posted_at = now - Duration::from_secs(seconds);
+                queue.push(PostedWr { members: 1, posted_at, ..entry() }, std::iter::once(member));
+                queue.overdue(now)
+            };
+            assert_eq!([1, 4, 5, 2].map(&mut push), [None, None, Some(timeout), Some(timeout)]);
+            queue.flush(&mut Finished::default());
         });
     }
 

@@ -85,6 +85,8 @@ pub(crate) struct Runtime {
     pub(super) signal_interval: u32,
     pub(super) writes: Mutex<InFlight>,
     pub(super) directions: [Direction; 2],
+    /// True while a part of a refused work request is posted again, by direction.
+    pub(super) repeating: [AtomicBool; 2],
     /// Serializes the check and the reservation of lane room and admission window. Without it, both
     /// directions could fail on each other's short-lived reservations, and no completion would
     /// retry them. Also decides which direction may take room while both wait for it.
@@ -167,6 +169,7 @@ impl Runtime {
             signal_interval: init.signal_interval,
             writes: Mutex::new(InFlight::new()),
             directions: Default::default(),
+            repeating: Default::default(),
             gate: Mutex::new(Turns::default()),
             last_lane: AtomicUsize::new(0),
             dead: AtomicBool::new(false),

@@ -186,6 +186,9 @@ counters! {
     bytes_written,
     /// Requests that were merged into another request's work request.
     merged,
+    /// Requests that were posted again alone, because the work request that they were merged into
+    /// was refused.
+    repeated,
     /// Started requests that waited in the merge queue, to leave together with others.
     gathered,
     /// Work requests posted.

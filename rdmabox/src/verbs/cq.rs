@@ -66,6 +66,16 @@ impl WcStatus {
         .unwrap_or(GeneralErr)
     }
 
+    /// Returns true if this side or the peer refused the request for its own sake: for a key, a
+    /// range, a right or a length. The same request fails again, and others may succeed.
+    pub(crate) fn is_refusal(self) -> bool {
+        use WcStatus::*;
+        match self {
+            LocLenErr | LocQpOpErr | LocProtErr | RemInvReqErr | RemAccessErr | RemOpErr => true,
+            Success | WrFlushErr | RetryExcErr | RnrRetryExcErr | GeneralErr => false,
+        }
+    }
+
     /// Returns the numeric code of `enum ibv_wc_status`.
     pub fn code(self) -> u32 {
         self as u32

@@ -29,6 +29,7 @@ mod on_the_spot;
 mod pending_calls;
 mod plugs;
 mod refused_calls;
+mod refused_parts;
 mod remote_mr;
 mod session;
 mod started;

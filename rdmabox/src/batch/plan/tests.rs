@@ -363,6 +363,10 @@ proptest! {
                 end += member.len;
             }
             prop_assert_eq!(end, wr.remote.addr + wr.len);
+            // Each part of a refused work request is repeated where its caller asked for.
+            let lengths: Vec<u64> = members.iter().map(|member| member.len).collect();
+            let parts: Vec<RemoteAddr> = part_addresses(wr.remote, &lengths).collect();
+            prop_assert_eq!(parts, members.iter().map(|member| member.remote).collect::<Vec<_>>());
             let stageable = members.iter().all(|member| member.stageable);
             prop_assert_eq!(wr.staged, stageable && wr.len != 0 && wr.len <= limits.stage_threshold);
             let sges: u32 = members.iter().map(|member| member.sges).sum();

@@ -170,7 +170,7 @@ impl<B> Started<B> {
         &self.runtime
     }
 
-    pub(super) fn ticket(&self) -> &Arc<Ticket> {
+    pub(in crate::runtime::path) fn ticket(&self) -> &Arc<Ticket> {
         &self.ticket
     }
 

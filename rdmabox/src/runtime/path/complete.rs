@@ -1,13 +1,15 @@
 //! The way from completions to callers: waits, dispatches completions, and ends the data path.
 //!
 //! A completed work request releases its resources and then completes a part of each member's
-//! ticket.
+//! ticket. The members of a merged one that was refused are repeated alone instead
+//! (`path::submit::repeats`).
 //!
 //! # Concurrency
 //! Runs on callers' threads and on pollers. A lane's queue is locked to take requests out of it.
 //! Memory is released and owners are notified without any lock, except for the leader lock of
 //! `cq_wait`. Then `dispatch` posts what the merge queues still hold: under the leader it tries the
-//! combiners, and takes the locks of a post below them.
+//! combiners, and takes the locks of a post below them. It blocks for a combiner's lock only to
+//! queue the parts of a refused request.
 
 use std::{
     sync::Arc,
@@ -203,17 +205,21 @@ impl Runtime {
         if wrs.iter().any(|(_, status)| *status == WcStatus::Success) {
             self.silence.end(now);
         }
-        for (wr, status) in wrs.drain(..) {
-            let count = wr.members;
-            self.finish(wr, status, now, members.drain(..count));
+        for (mut wr, status) in wrs.drain(..) {
+            let mut own = members.drain(..wr.members);
+            wr.registrations.clear();
+            self.lanes[wr.lane].vacate(1);
+            let repeated = self.repeat_if_refused(&wr, status, &mut own);
+            self.release(&mut wr, status, now);
+            if !repeated {
+                self.finish(wr, status, now, own);
+            }
         }
     }
 
-    fn finish(&self, wr: PostedWr, status: WcStatus, now: Instant, members: impl Iterator<Item = Member>) {
-        let PostedWr { lane, registrations, staging, kind, len, admitted, in_flight, posted_at, .. } = wr;
-        let lane = &self.lanes[lane];
-        lane.vacate(1);
-        drop(registrations);
+    /// Returns the room of a finished work request, and the range that it has in flight.
+    fn release(&self, wr: &mut PostedWr, status: WcStatus, now: Instant) {
+        let PostedWr { lane, kind, len, admitted, is_repeat, posted_at, .. } = *wr;
         let ok = status == WcStatus::Success;
         if ok {
             match kind {
@@ -221,15 +227,30 @@ impl Runtime {
                 Kind::Write => self.stats.bytes_written.add(len),
                 Kind::Atomic => {}
             }
+        }
+        // The time of a repetition counts from its first post.
+        if ok && !is_repeat {
             self.admission.complete(admitted, now.saturating_duration_since(posted_at));
         } else {
             self.admission.release(admitted);
         }
+        let in_flight = wr.in_flight.take();
+        let lane = &self.lanes[lane];
         if let Some(write) =
             if ok { in_flight } else { in_flight.and_then(|write| lane.hold_failed_write(write)) }
         {
             self.writes.lock().remove(write);
         }
+        if is_repeat {
+            self.end_repeat(kind);
+        }
+    }
+
+    /// Completes the parts of a work request.
+    fn finish(&self, wr: PostedWr, status: WcStatus, now: Instant, members: impl Iterator<Item = Member>) {
+        let PostedWr { lane, staging, kind, len, .. } = wr;
+        let lane = &self.lanes[lane];
+        let ok = status == WcStatus::Success;
         if ok && kind != Kind::Write && staging.is_some() {
             self.pd.copied(len);
         }

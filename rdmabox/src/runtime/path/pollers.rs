@@ -16,7 +16,7 @@ use crate::{
     runtime::{
         lane::Lane,
         poller_state::PollerState,
-        queue::{Pending, READ, WRITE},
+        queue::{READ, WRITE},
         state::Runtime,
         wait::{CqWaiter, Ticket},
     },
@@ -129,7 +129,7 @@ impl Runtime {
     pub(crate) fn fail_overdue_lanes(&self, cq_index: usize) {
         for (index, lane) in self.lanes.iter().enumerate().filter(|(_, lane)| lane.cq_index == cq_index) {
             let queue = lane.queue.lock();
-            let overdue = queue.overdue(now(), self.shortest_timeout.get());
+            let overdue = queue.overdue(now());
             let generation = lane.generation();
             drop(queue);
             if let Some(timeout) = overdue {
@@ -151,7 +151,7 @@ impl Runtime {
         for direction in [READ, WRITE] {
             self.directions[direction].with(|guard| {
                 guard.collect(|combiner| &mut combiner.backlog);
-                for Pending { ticket, .. } in &guard.state().backlog {
+                for ticket in guard.state().tickets() {
                     let waited = silence.min(now.saturating_duration_since(ticket.started()));
                     let is_ownerless = ticket.is_detached() && !ticket.has_thread();
                     if is_ownerless && waited >= ticket.timeout() {

@@ -13,12 +13,12 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::{
-    batch::Plan,
+    batch::{InFlightHandle, Plan},
     mapping::Memory,
     memory::{Loan, PreMrBuf, PreMrPool},
     runtime::{
         lane::{Kind, Member, PostedWr, wr_id},
-        queue::{Batch, FenceTracker, GroupOp, Pending, Ready, Request},
+        queue::{Batch, FenceTracker, GroupOp, Pending, Ready, Repeat, Request},
         state::Runtime,
         wait::Ticket,
     },
@@ -34,7 +34,16 @@ struct WrParts {
     len: u64,
     admitted: u64,
     staged: bool,
-    change: Option<(RemoteAddr, u64)>,
+    in_flight: Option<InFlightHandle>,
+    merged_at: Option<RemoteAddr>,
+}
+
+/// Returns the operation of a READ or WRITE, and its kind.
+fn one_sided(write: bool, remote: RemoteAddr) -> (SendOp, Kind) {
+    match write {
+        true => (SendOp::Write { remote, imm: None }, Kind::Write),
+        false => (SendOp::Read { remote }, Kind::Read),
+    }
 }
 
 impl Batch {
@@ -56,12 +65,9 @@ impl Batch {
                 let Request::Single { loan, .. } = request else { return None };
                 Some(Member { loan, ticket })
             }));
-            runtime.stats.merged.add((batch.members.len() - first).saturating_sub(1) as u64);
-            let (op, kind) = if write {
-                (SendOp::Write { remote: wr.remote, imm: None }, Kind::Write)
-            } else {
-                (SendOp::Read { remote: wr.remote }, Kind::Read)
-            };
+            let merged = (batch.members.len() - first).saturating_sub(1);
+            runtime.stats.merged.add(merged as u64);
+            let (op, kind) = one_sided(write, wr.remote);
             let parts = WrParts {
                 op,
                 kind,
@@ -69,9 +75,28 @@ impl Batch {
                 len: wr.len,
                 admitted: wr.len,
                 staged: wr.staged,
-                change: write.then_some((wr.remote, wr.len)),
+                in_flight: write.then(|| runtime.writes.lock().insert(wr.remote, wr.len)),
+                merged_at: (merged > 0).then_some(wr.remote),
             };
             batch.add(runtime, parts, first);
+        }
+        batch
+    }
+
+    /// Builds a batch of one part of a refused work request.
+    pub(crate) fn repeat(runtime: &Runtime, lane: usize, write: bool, repeat: Repeat) -> Box<Batch> {
+        let mut batch = runtime.batch_pool.take();
+        (batch.lane, batch.chain) = (lane, 1);
+        let Repeat { remote, loan, ticket, in_flight, posted_at } = repeat;
+        let len = loan.len() as u64;
+        let staged = len <= runtime.limits.stage_threshold && runtime.is_stageable(&loan);
+        batch.members.push(Member { loan, ticket });
+        let (op, kind) = one_sided(write, remote);
+        let flags = SendFlags::empty();
+        let parts = WrParts { op, kind, flags, len, admitted: len, staged, in_flight, merged_at: None };
+        batch.add(runtime, parts, 0);
+        for Ready { posted, .. } in &mut batch.ready {
+            (posted.is_repeat, posted.posted_at) = (true, posted_at);
         }
         batch
     }
@@ -103,14 +128,17 @@ impl Batch {
             let first = batch.members.len();
             batch.members.push(Member { loan: step.loan, ticket: Arc::clone(ticket) });
             let admitted = if index == last { admitted } else { 0 };
-            batch.add(runtime, WrParts { op: step.op, kind, flags, len, admitted, staged, change }, first);
+            let in_flight = change.map(|(remote, len)| runtime.writes.lock().insert(remote, len));
+            let op = step.op;
+            let parts = WrParts { op, kind, flags, len, admitted, staged, in_flight, merged_at: None };
+            batch.add(runtime, parts, first);
         }
         batch
     }
 
     /// Adds a work request with the members from `first_member` on.
     fn add(&mut self, runtime: &Runtime, parts: WrParts, first_member: usize) {
-        let WrParts { op, kind, flags, len, admitted, staged, change } = parts;
+        let WrParts { op, kind, flags, len, admitted, staged, in_flight, merged_at } = parts;
         let members = &self.members[first_member..];
         let mut posted = PostedWr {
             lane: self.lane,
@@ -120,7 +148,9 @@ impl Batch {
             kind,
             len,
             admitted,
-            in_flight: change.map(|(remote, len)| runtime.writes.lock().insert(remote, len)),
+            in_flight,
+            merged_at,
+            is_repeat: false,
             posted_at: now(),
         };
         let first = self.sges.len();

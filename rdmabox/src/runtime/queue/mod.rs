@@ -15,5 +15,5 @@ pub(crate) use self::gathering::Gathering;
 pub(crate) use self::idle_parts::IdleParts;
 pub(crate) use self::merge_queue::{CombinerGuard, MergeQueue};
 pub(crate) use self::object_pool::ObjectPool;
-pub(crate) use self::request::{Combiner, Direction, GroupOp, Pending, READ, Request, WRITE};
+pub(crate) use self::request::{Combiner, Direction, GroupOp, Pending, READ, Repeat, Request, WRITE};
 pub(crate) use self::shift::Shift;

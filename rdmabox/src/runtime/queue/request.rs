@@ -3,15 +3,16 @@
 //! # Concurrency
 //! Plain values; the merge queue has the locks.
 
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use smallvec::SmallVec;
 
 use super::MergeQueue;
 use crate::{
-    batch::{Item, Plan},
+    batch::{InFlight, InFlightHandle, Item, Plan},
     memory::Loan,
     runtime::wait::Ticket,
+    sync::Mutex,
     verbs::{RemoteAddr, SendOp},
 };
 
@@ -59,11 +60,25 @@ impl Pending {
     }
 }
 
+/// A part of a merged work request that was refused. It is repeated alone.
+#[derive(Debug)]
+pub(crate) struct Repeat {
+    pub remote: RemoteAddr,
+    pub loan: Loan,
+    pub ticket: Arc<Ticket>,
+    /// Range of a WRITE. It stays in flight, so that no later overlapping write overtakes the part.
+    pub in_flight: Option<InFlightHandle>,
+    /// Time of the first post.
+    pub posted_at: Instant,
+}
+
 /// Working storage of a combiner, reused.
 #[derive(Debug, Default)]
 pub(crate) struct Combiner {
     /// Requests taken from the queue and not posted yet, in order of arrival.
     pub(crate) backlog: Vec<Pending>,
+    /// Parts of refused work requests that are not posted again yet. They go before the backlog.
+    pub(crate) repeats: VecDeque<Repeat>,
     pub(crate) items: Vec<Item>,
     pub(crate) plan: Plan,
     pub(crate) taken: Vec<bool>,
@@ -71,6 +86,42 @@ pub(crate) struct Combiner {
     pub(crate) kept: Vec<Pending>,
     /// True if the last attempt ended because a lane or the window had no room.
     pub(crate) waits: bool,
+}
+
+impl Combiner {
+    /// Returns true if no request waits to be posted.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.backlog.is_empty() && self.repeats.is_empty()
+    }
+
+    /// Returns the tickets of the requests that wait to be posted.
+    pub(crate) fn tickets(&self) -> impl Iterator<Item = &Arc<Ticket>> {
+        let repeats = self.repeats.iter().map(|repeat| &repeat.ticket);
+        repeats.chain(self.backlog.iter().map(|pending| &pending.ticket))
+    }
+
+    /// Takes the requests out whose tickets `is_taken` accepts. Removes the ranges of repeated
+    /// WRITEs from `writes`.
+    pub(crate) fn take(
+        &mut self,
+        writes: &Mutex<InFlight>,
+        is_taken: impl Fn(&Arc<Ticket>) -> bool,
+    ) -> Vec<Pending> {
+        let backlog = std::mem::take(&mut self.backlog);
+        let (mut taken, backlog) = backlog.into_iter().partition(|pending| is_taken(&pending.ticket));
+        self.backlog = backlog;
+        let repeats = std::mem::take(&mut self.repeats);
+        let (own, others): (VecDeque<_>, _) =
+            repeats.into_iter().partition(|repeat| is_taken(&repeat.ticket));
+        self.repeats = others;
+        taken.extend(own.into_iter().map(|Repeat { remote, loan, ticket, in_flight, .. }| {
+            if let Some(write) = in_flight {
+                writes.lock().remove(write);
+            }
+            Pending { request: Request::Single { remote, loan }, ticket }
+        }));
+        taken
+    }
 }
 
 /// The merge queue of one direction.

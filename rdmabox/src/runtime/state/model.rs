@@ -18,7 +18,7 @@ use crate::{
     provider::soft::SoftDevice,
     runtime::{GroupOp, Started, Until, WaitedBy, wait::cq_wait::model::ModelCq},
     sync::{JoinHandle, Thread, current, model::check, park, spawn},
-    verbs::{Device, PostError, QpCaps, RecvWr, Rendezvous, SendFlags, SendOp, SendWr, VerbsError},
+    verbs::{Device, SendFlags, SendOp, SendWr, StubQp, WcStatus},
 };
 
 /// The card's treatment of posted requests.
@@ -29,53 +29,8 @@ enum Card {
     Executes,
     /// Loses requests.
     Loses,
-}
-
-#[derive(Debug)]
-struct ModelQp {
-    cq: Arc<ModelCq>,
-    card: Card,
-    failed: AtomicBool,
-}
-
-impl crate::verbs::Sealed for ModelQp {}
-
-impl QueuePair for ModelQp {
-    fn qp_num(&self) -> u32 {
-        1
-    }
-
-    fn state(&self) -> QpState {
-        if self.failed.load(Ordering::SeqCst) { QpState::Err } else { QpState::Rts }
-    }
-
-    fn caps(&self) -> QpCaps {
-        QpCaps { max_send_wr: PLACES as u32, ..QpCaps::default() }
-    }
-
-    fn connect(&self, _: Rendezvous, _: Duration) -> Result<(), VerbsError> {
-        unreachable!("a model's queue pairs are connected")
-    }
-
-    fn post_send(&self, list: &[SendWr<'_>]) -> Result<(), PostError> {
-        if self.card != Card::Loses {
-            let signaled = list.iter().filter(|wr| wr.flags.contains(SendFlags::SIGNALED));
-            signaled.for_each(|wr| self.cq.push(wr.wr_id));
-        }
-        Ok(())
-    }
-
-    fn post_recv(&self, _: &[RecvWr<'_>]) -> Result<(), PostError> {
-        unreachable!("the runtime receives nothing")
-    }
-
-    fn to_error(&self) {
-        self.failed.store(true, Ordering::SeqCst);
-    }
-
-    fn executes_at_post(&self) -> bool {
-        self.card == Card::Executes
-    }
+    /// Completes requests, and refuses those that were merged.
+    Refuses,
 }
 
 /// A session whose peer always provides a new, working queue pair.
@@ -100,7 +55,20 @@ impl Link for ModelLink {
 }
 
 fn queue_pair(cq: &Arc<ModelCq>, card: Card) -> Arc<dyn QueuePair> {
-    Arc::new(ModelQp { cq: Arc::clone(cq), card, failed: AtomicBool::new(false) })
+    let cq = Arc::clone(cq);
+    let post = move |list: &[SendWr<'_>]| {
+        let is_refused = |wr: &SendWr<'_>| card == Card::Refuses && wr.sges.len() > 1;
+        if let Some(refused) = list.iter().find(|wr| is_refused(wr)) {
+            cq.push(refused.wr_id, WcStatus::RemAccessErr);
+        } else if card != Card::Loses {
+            let signaled = list.iter().filter(|wr| wr.flags.contains(SendFlags::SIGNALED));
+            signaled.for_each(|wr| cq.push(wr.wr_id, WcStatus::Success));
+        }
+        Ok(())
+    };
+    let mut qp = StubQp::new(post).places(PLACES);
+    qp.executes_at_post = card == Card::Executes;
+    Arc::new(qp)
 }
 
 /// Objects that every model needs and none changes, made once.
@@ -192,6 +160,14 @@ fn list(runtime: &Runtime) -> Result<(), RequestError> {
             loan: scope.lend(&DATA),
         };
         runtime.run_group((0..PLACES as u64).map(step).collect(), runtime.timeout)
+    })
+}
+
+/// Makes a blocking write of two adjacent parts, which merge.
+fn write_two(runtime: &Runtime) -> Result<(), RequestError> {
+    scope(|scope| {
+        let parts = [0, 8].map(|at| (remote(0).at(at), scope.lend(&DATA)));
+        runtime.run(true, 2, parts.into_iter(), runtime.timeout)
     })
 }
 
@@ -430,6 +406,25 @@ fn a_poller_serves_callers() {
         runtime.fail();
         runtime.join_pollers();
         assert_idle(&runtime);
+    });
+}
+
+/// A merged request is refused, and its parts are repeated alone. Another caller comes meanwhile,
+/// and may be flushed with the lane. Catches a part that no thread posts again: its lane was down,
+/// or another part was under way.
+#[test]
+fn the_parts_of_a_refused_request_end() {
+    check(Some(1), || {
+        let runtime = runtime_with(Card::Refuses, PollingMode::EventBatch, NEVER, 16);
+        let merger = caller(&runtime, |runtime| assert_eq!(write_two(runtime), Ok(())));
+        let writer = caller(&runtime, |runtime| {
+            let ended = write(runtime, 1);
+            assert!(matches!(ended, Ok(()) | Err(RequestError::Flushed)), "{ended:?}");
+        });
+        join([merger, writer]);
+        runtime.fail();
+        assert_idle(&runtime);
+        assert!(runtime.directions[1].with(|guard| guard.state().is_empty()));
     });
 }
 

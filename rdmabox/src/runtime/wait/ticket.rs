@@ -231,6 +231,20 @@ impl Ticket {
         (notice, all)
     }
 
+    /// Takes back the count of a request that was posted on completion queue `cq` and will be
+    /// posted again. Returns the notification to deliver.
+    pub(crate) fn unpost(&self, cq: usize) -> Notice {
+        let settled = self.posted[cq].fetch_sub(1, Ordering::AcqRel) == 1;
+        if settled
+            && !self.is_owned_by_current_thread()
+            && let Owner::Thread(thread) = &*self.owner.lock()
+        {
+            // The thread may wait for completions of `cq`.
+            return Notice::Unpark(thread.clone());
+        }
+        Notice::Nothing
+    }
+
     /// Returns the outcome of a finished ticket.
     pub(crate) fn result(&self) -> Result<(), RequestError> {
         if !self.failed.load(Ordering::Acquire) {

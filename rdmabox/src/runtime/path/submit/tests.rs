@@ -6,7 +6,7 @@ use std::{
     collections::VecDeque,
     sync::{
         OnceLock, Weak,
-        mpsc::{Sender, channel},
+        mpsc::{Receiver, Sender, channel},
     },
     thread,
     time::{Duration, Instant},
@@ -22,16 +22,16 @@ use crate::{
     provider::soft::SoftDevice,
     runtime::{Link, RuntimeInit, Started, WaitedBy},
     verbs::{
-        Access, CompletionQueue, Device, PostError, Progress, ProtectionDomain, QpCaps, QpInit, QpState,
-        QueuePair, RecvWr, Rendezvous, SendWr, VerbsError, WorkCompletion,
+        Access, CompletionQueue, Device, Progress, ProtectionDomain, QpCaps, QpInit, QueuePair, SendWr,
+        StubQp, WcStatus, WorkCompletion,
     },
 };
 
-/// The link of a runtime that never posts.
+/// A link that replaces a queue pair when the test gives it another one.
 #[derive(Debug)]
-struct NoLink;
+struct TestLink(parking_lot::Mutex<Receiver<Arc<dyn QueuePair>>>);
 
-impl Link for NoLink {
+impl Link for TestLink {
     fn is_gone(&self) -> bool {
         false
     }
@@ -42,7 +42,7 @@ impl Link for NoLink {
         _: &Arc<dyn CompletionQueue>,
         _: Instant,
     ) -> Result<Arc<dyn QueuePair>, String> {
-        unreachable!("no lane fails")
+        self.0.lock().recv().map_err(|e| e.to_string())
     }
 
     fn hang_up(&self) {}
@@ -51,27 +51,32 @@ impl Link for NoLink {
 const DEPTH: u32 = 32;
 
 fn runtime(lanes: usize) -> Arc<Runtime> {
-    let device = SoftDevice::new().unwrap();
-    let pd = device.alloc_pd().unwrap();
-    let cq = device.create_cq(64).unwrap();
+    let (pd, cq) = device();
     let queue_pair = || {
         let caps = QpCaps { max_send_wr: DEPTH, ..QpCaps::default() };
         let (send_cq, recv_cq) = (Arc::clone(&cq), Arc::clone(&cq));
         pd.create_qp(QpInit { send_cq, recv_cq, caps, progress: Progress::Caller, maps: true }).unwrap()
     };
-    runtime_on((0..lanes).map(|_| queue_pair()).collect(), pd, cq)
+    runtime_on((0..lanes).map(|_| queue_pair()).collect(), (pd, cq)).0
 }
 
+/// Returns a protection domain and a completion queue in software.
+fn device() -> (Arc<dyn ProtectionDomain>, Arc<dyn CompletionQueue>) {
+    let device = SoftDevice::new().unwrap();
+    (device.alloc_pd().unwrap(), device.create_cq(64).unwrap())
+}
+
+/// Returns a runtime, and a sender of queue pairs that replace failed ones.
 fn runtime_on(
     lanes: Vec<Arc<dyn QueuePair>>,
-    pd: Arc<dyn ProtectionDomain>,
-    cq: Arc<dyn CompletionQueue>,
-) -> Arc<Runtime> {
+    (pd, cq): (Arc<dyn ProtectionDomain>, Arc<dyn CompletionQueue>),
+) -> (Arc<Runtime>, Sender<Arc<dyn QueuePair>>) {
+    let (replace, replacements) = channel();
     let memory = Arc::new(Memory::private(4096).unwrap());
-    Runtime::new(RuntimeInit {
+    let runtime = Runtime::new(RuntimeInit {
         cqs: vec![cq],
         lanes,
-        link: Box::new(NoLink),
+        link: Box::new(TestLink(parking_lot::Mutex::new(replacements))),
         pool_mr: pd.register(&memory, 0, 4096, Access::LOCAL_WRITE).unwrap(),
         pool: PreMrPool::new(memory, 4096),
         registrations: Arc::new(RegistrationCache::new(Arc::clone(&pd), RegistrationLimits::default())),
@@ -88,7 +93,8 @@ fn runtime_on(
         retry: Retry::Fixed(0),
         timeout: Duration::from_secs(10),
         mend_timeout: Duration::from_secs(10),
-    })
+    });
+    (runtime, replace)
 }
 
 /// Returns the lanes chosen for `times` batches of `count` work requests.
@@ -182,49 +188,20 @@ fn a_lane_with_a_posting_thread_is_chosen_last() {
     drop(posting);
 }
 
-/// A queue pair that completes nothing. During each post a further request is started, as if
-/// another thread had come.
-#[derive(Debug)]
-struct BusyQp {
-    runtime: OnceLock<Weak<Runtime>>,
-    posters: Sender<thread::ThreadId>,
-}
-
-impl crate::verbs::Sealed for BusyQp {}
-
-impl QueuePair for BusyQp {
-    fn qp_num(&self) -> u32 {
-        1
-    }
-
-    fn state(&self) -> QpState {
-        QpState::Rts
-    }
-
-    fn caps(&self) -> QpCaps {
-        QpCaps { max_send_wr: 1 << 20, ..QpCaps::default() }
-    }
-
-    fn connect(&self, _: Rendezvous, _: Duration) -> Result<(), VerbsError> {
-        unreachable!("it is connected")
-    }
-
-    fn post_send(&self, list: &[SendWr<'_>]) -> Result<(), PostError> {
+/// Returns a queue pair that completes nothing, and reports the posting threads. During each post a
+/// further request is started on the runtime in `cell`, as if another thread had come.
+fn busy_qp(cell: Arc<OnceLock<Weak<Runtime>>>, posters: Sender<thread::ThreadId>) -> Arc<dyn QueuePair> {
+    let post = move |list: &[SendWr<'_>]| {
         // It goes on until the test has seen another thread.
-        if self.posters.send(thread::current().id()).is_ok()
-            && let Some(runtime) = self.runtime.get().and_then(Weak::upgrade)
+        if posters.send(thread::current().id()).is_ok()
+            && let Some(runtime) = cell.get().and_then(Weak::upgrade)
         {
             thread::sleep(Duration::from_micros(50));
             start(&runtime, list[0].wr_id + 1);
         }
         Ok(())
-    }
-
-    fn post_recv(&self, _: &[RecvWr<'_>]) -> Result<(), PostError> {
-        unreachable!("nothing is received")
-    }
-
-    fn to_error(&self) {}
+    };
+    Arc::new(StubQp::new(post).places(1 << 20))
 }
 
 /// Starts a write that is too long to be left in the queue. No two writes are adjacent.
@@ -242,12 +219,10 @@ fn start(runtime: &Arc<Runtime>, number: u64) {
 /// posts.
 #[test]
 fn a_combiner_is_relieved() {
-    let device = SoftDevice::new().unwrap();
-    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
     let (posters, seen) = channel();
-    let qp = Arc::new(BusyQp { runtime: OnceLock::new(), posters });
-    let runtime = runtime_on(vec![Arc::clone(&qp) as Arc<dyn QueuePair>], pd, cq);
-    qp.runtime.set(Arc::downgrade(&runtime)).unwrap();
+    let cell = Arc::new(OnceLock::new());
+    let (runtime, _) = runtime_on(vec![busy_qp(Arc::clone(&cell), posters)], device());
+    cell.set(Arc::downgrade(&runtime)).unwrap();
     start(&runtime, 0);
     // This thread is back, and another one posts.
     let posters: Vec<_> = seen.iter().take_while(|poster| *poster == thread::current().id()).collect();
@@ -256,58 +231,66 @@ fn a_combiner_is_relieved() {
     runtime.fail();
 }
 
-/// Places in the send queue of [`SlowQp`].
+/// Places in the send queue of a [`Slow`] lane.
 const PLACES: usize = 4;
 
-/// A queue pair whose requests complete when the test says so.
-#[derive(Debug, Default)]
-struct SlowQp(parking_lot::Mutex<VecDeque<(u64, SendOp)>>);
-
-impl crate::verbs::Sealed for SlowQp {}
-
-impl QueuePair for SlowQp {
-    fn qp_num(&self) -> u32 {
-        1
-    }
-
-    fn state(&self) -> QpState {
-        QpState::Rts
-    }
-
-    fn caps(&self) -> QpCaps {
-        QpCaps { max_send_wr: PLACES as u32, ..QpCaps::default() }
-    }
-
-    fn connect(&self, _: Rendezvous, _: Duration) -> Result<(), VerbsError> {
-        unreachable!("it is connected")
-    }
-
-    fn post_send(&self, list: &[SendWr<'_>]) -> Result<(), PostError> {
-        self.0.lock().extend(list.iter().map(|wr| (wr.wr_id, wr.op)));
-        Ok(())
-    }
-
-    fn post_recv(&self, _: &[RecvWr<'_>]) -> Result<(), PostError> {
-        unreachable!("nothing is received")
-    }
-
-    fn to_error(&self) {}
-}
-
-/// A runtime with one lane on a [`SlowQp`].
-struct Slow {
-    runtime: Arc<Runtime>,
-    qp: Arc<SlowQp>,
+/// A runtime whose requests complete when the test says so.
+pub(super) struct Slow {
+    pub(super) runtime: Arc<Runtime>,
+    /// The posted requests of all lanes.
+    posted: Arc<parking_lot::Mutex<VecDeque<(u64, SendOp)>>>,
+    replace: Sender<Arc<dyn QueuePair>>,
     started: Cell<u64>,
 }
 
 impl Slow {
     fn new() -> Slow {
-        let device = SoftDevice::new().unwrap();
-        let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
-        let qp = Arc::new(SlowQp::default());
-        let runtime = runtime_on(vec![Arc::clone(&qp) as Arc<dyn QueuePair>], pd, cq);
-        Slow { runtime, qp, started: Cell::new(0) }
+        Slow::with_lanes(1)
+    }
+
+    pub(super) fn with_lanes(lanes: usize) -> Slow {
+        let posted = Arc::default();
+        let lanes = (0..lanes).map(|_| Slow::queue_pair(&posted)).collect();
+        let (runtime, replace) = runtime_on(lanes, device());
+        Slow { runtime, posted, replace, started: Cell::new(0) }
+    }
+
+    /// Returns a queue pair that records its posts.
+    fn queue_pair(posted: &Arc<parking_lot::Mutex<VecDeque<(u64, SendOp)>>>) -> Arc<dyn QueuePair> {
+        let record = Arc::clone(posted);
+        let post = move |list: &[SendWr<'_>]| {
+            record.lock().extend(list.iter().map(|wr| (wr.wr_id, wr.op)));
+            Ok(())
+        };
+        Arc::new(StubQp::new(post).places(PLACES))
+    }
+
+    /// Replaces the queue pair of a lane that is down, and waits for that.
+    pub(super) fn replace_one(&self) {
+        let rebuilt = self.runtime.stats.lane_rebuilds.get();
+        self.replace.send(Slow::queue_pair(&self.posted)).unwrap();
+        while self.runtime.stats.lane_rebuilds.get() == rebuilt {
+            thread::yield_now();
+        }
+    }
+
+    /// Waits until the posted requests have these remote addresses. The thread that has replaced a
+    /// queue pair posts them.
+    pub(super) fn await_posted(&self, addresses: &[u64]) {
+        let began = Instant::now();
+        while self.posted_to() != addresses {
+            assert!(began.elapsed() < Duration::from_secs(30), "{:?}", self.posted_to());
+            thread::yield_now();
+        }
+    }
+
+    /// Returns the remote addresses of the posted requests.
+    pub(super) fn posted_to(&self) -> Vec<u64> {
+        let address = |(_, op): &(u64, SendOp)| match op {
+            SendOp::Write { remote, .. } | SendOp::Read { remote } => remote.addr,
+            other => panic!("{other:?}"),
+        };
+        self.posted.lock().iter().map(address).collect()
     }
 
     /// Returns an address that is adjacent to no other one.
@@ -339,15 +322,20 @@ impl Slow {
 
     /// Returns the number of posted WRITEs and READs that are not complete.
     fn posted(&self) -> (usize, usize) {
-        let posted = self.qp.0.lock();
+        let posted = self.posted.lock();
         let writes = posted.iter().filter(|(_, op)| matches!(op, SendOp::Write { .. })).count();
         (writes, posted.len() - writes)
     }
 
     /// Completes the oldest posted request.
     fn complete_one(&self) {
-        let (wr_id, _) = self.qp.0.lock().pop_front().unwrap();
-        self.runtime.dispatch(&[WorkCompletion { wr_id, ..WorkCompletion::EMPTY }]);
+        self.complete(WcStatus::Success);
+    }
+
+    /// Completes the oldest posted request with a status.
+    pub(super) fn complete(&self, status: WcStatus) {
+        let (wr_id, _) = self.posted.lock().pop_front().unwrap();
+        self.runtime.dispatch(&[WorkCompletion { wr_id, status, ..WorkCompletion::EMPTY }]);
     }
 }
 

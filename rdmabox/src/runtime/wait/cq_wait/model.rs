@@ -5,7 +5,10 @@ use std::{collections::VecDeque, sync::LazyLock};
 use loom::sync::Notify;
 
 use super::*;
-use crate::sync::model::{check, go};
+use crate::{
+    sync::model::{check, go},
+    verbs::WcStatus,
+};
 
 /// A modelled completion queue. An event or a wake ends a wait on it.
 #[derive(Debug)]
@@ -16,7 +19,7 @@ pub(in crate::runtime) struct ModelCq {
 
 #[derive(Debug, Default)]
 struct Ring {
-    completed: VecDeque<u64>,
+    completed: VecDeque<(u64, WcStatus)>,
     armed: bool,
 }
 
@@ -26,9 +29,9 @@ impl ModelCq {
     }
 
     /// Completes a work request.
-    pub(in crate::runtime) fn push(&self, wr_id: u64) {
+    pub(in crate::runtime) fn push(&self, wr_id: u64, status: WcStatus) {
         let mut ring = self.ring.lock();
-        ring.completed.push_back(wr_id);
+        ring.completed.push_back((wr_id, status));
         let armed = std::mem::take(&mut ring.armed);
         drop(ring);
         if armed {
@@ -43,8 +46,8 @@ impl CompletionQueue for ModelCq {
     fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize, VerbsError> {
         let completed = &mut self.ring.lock().completed;
         let count = completed.len().min(out.len());
-        for (place, wr_id) in out.iter_mut().zip(completed.drain(..count)) {
-            *place = WorkCompletion { wr_id, ..WorkCompletion::EMPTY };
+        for (place, (wr_id, status)) in out.iter_mut().zip(completed.drain(..count)) {
+            *place = WorkCompletion { wr_id, status, ..WorkCompletion::EMPTY };
         }
         Ok(count)
     }
@@ -138,7 +141,7 @@ fn all_waiters_are_served(waiting: usize) {
     let run = |shared: Arc<Shared>| {
         move || {
             let (ticket, wr_id) = shared.post();
-            shared.cq.push(wr_id);
+            shared.cq.push(wr_id, WcStatus::Success);
             shared.wait_done(&ticket);
         }
     };
@@ -169,13 +172,13 @@ fn late_completions_reach_all_waiters() {
             let shared = Arc::clone(&shared);
             move || {
                 let (ticket, wr_id) = shared.post();
-                shared.cq.push(wr_id);
+                shared.cq.push(wr_id, WcStatus::Success);
                 shared.wait_done(&ticket);
             }
         });
         let card = go({
             let shared = Arc::clone(&shared);
-            move || shared.cq.push(first)
+            move || shared.cq.push(first, WcStatus::Success)
         });
         shared.wait_done(&own);
         [other, card].into_iter().for_each(|thread| thread.join().unwrap());
@@ -195,7 +198,7 @@ fn a_leader_that_times_out_passes_the_token() {
             let shared = Arc::clone(&shared);
             move || {
                 let (ticket, wr_id) = shared.post();
-                shared.cq.push(wr_id);
+                shared.cq.push(wr_id, WcStatus::Success);
                 shared.wait_done(&ticket);
             }
         });
@@ -238,7 +241,7 @@ fn poll_until_empty_leaves_no_waiter_parked() {
             move || {
                 let dispatch = |wcs: &[WorkCompletion]| wcs.iter().for_each(|wc| shared.finish(wc.wr_id));
                 shared.cq_waiters.poll_until_empty(shared.stats, &dispatch);
-                shared.cq.push(wr_id);
+                shared.cq.push(wr_id, WcStatus::Success);
             }
         });
         shared.wait_done(&own);
@@ -259,7 +262,7 @@ fn an_expected_waiter_is_woken() {
             move || {
                 own.posted_on(0);
                 shared.tickets.lock().push(Arc::clone(&own));
-                shared.cq.push(0);
+                shared.cq.push(0, WcStatus::Success);
                 shared.cq_waiters.register_expected(&own);
             }
         });

@@ -4,14 +4,17 @@
 //! combines. The combiner plans all queued requests, admits as many as the window allows, and
 //! posts them as one chain. Requests that have to wait stay in the queue and can still be merged.
 //! They wait for room, which is places of a lane and bytes of the window, or for an overlapping
-//! write in flight. Only small started requests may wait for their neighbours (`gather`). The
-//! oldest request is posted first, and directions that wait for room take turns, so none starves.
-//! An ordered list gets all of its places at once, so it holds none while it waits. A thread
-//! combines for others for a [`Shift`], then another one takes over.
+//! write in flight. Parts of a refused work request go first (`repeats`). Only small started
+//! requests may wait for their neighbours (`gather`). The oldest request is posted first, and
+//! directions that wait for room take turns, so none starves. An ordered list gets all of its
+//! places at once, so it holds none while it waits. A thread combines for others for a [`Shift`],
+//! then another one takes over.
 //!
 //! # Concurrency
 //! Called from any thread. Lock order: a direction's combiner, then the gate or a lane's queue.
 //! The locks of the merge queue, the writes in flight and the tickets are leaves.
+
+mod repeats;
 
 use std::{sync::Arc, time::Duration};
 
@@ -46,6 +49,22 @@ struct Attempt {
     /// True if it has to wait for an overlapping write, at least with a part.
     waits_for_overlap: bool,
     batch: Option<Box<Batch>>,
+}
+
+/// The room that a list or a single request got, all of it or nothing.
+struct Reserved {
+    lane: Option<usize>,
+    waits_for_window: bool,
+    /// True if the turn to take room has passed to the other direction.
+    passed: bool,
+}
+
+impl Reserved {
+    /// Returns the attempt that got the room, without its batch.
+    fn attempt(&self) -> Attempt {
+        let Reserved { waits_for_window, passed, .. } = *self;
+        Attempt { asked: true, passed, waits_for_window, ..Attempt::default() }
+    }
 }
 
 /// The room that the first work requests of a plan got.
@@ -150,7 +169,7 @@ impl Runtime {
             self.directions[next].flush(|guard| {
                 guard.collect(|combiner| &mut combiner.backlog);
                 if self.is_dead() {
-                    let failed = std::mem::take(&mut guard.state().backlog);
+                    let failed = guard.state().take(&self.writes, |_| true);
                     guard.unlocked(|| self.fail_pending(failed, &RequestError::Disconnected));
                     passed |= self.leave_window(next, guard.state());
                 } else if !self.ends_shift(next, &mut shift) {
@@ -170,12 +189,7 @@ impl Runtime {
         for direction in [READ, WRITE] {
             let withdrawn = self.directions[direction].with(|guard| {
                 guard.collect(|combiner| &mut combiner.backlog);
-                let backlog = &mut guard.state().backlog;
-                let (own, others) = std::mem::take(backlog)
-                    .into_iter()
-                    .partition(|pending| Arc::ptr_eq(&pending.ticket, ticket));
-                *backlog = others;
-                own
+                guard.state().take(&self.writes, |other| Arc::ptr_eq(other, ticket))
             });
             self.fail_pending(withdrawn, &RequestError::Timeout(ticket.timeout()));
             self.flush(direction);
@@ -204,7 +218,7 @@ impl Runtime {
     ) -> bool {
         let mut passed = false;
         loop {
-            if guard.state().backlog.is_empty() {
+            if guard.state().is_empty() {
                 guard.end_stall();
                 return passed | self.leave_window(direction, guard.state());
             }
@@ -220,8 +234,8 @@ impl Runtime {
             let Some(batch) = attempt.batch else {
                 // Started requests without a waiting thread may hold the room. Pollers have to
                 // complete them.
-                let awaited = |pending: &Pending| pending.ticket.has_thread() || pending.ticket.is_detached();
-                if guard.state().backlog.iter().any(awaited) {
+                let awaited = |ticket: &Arc<Ticket>| ticket.has_thread() || ticket.is_detached();
+                if guard.state().tickets().any(awaited) {
                     guard.unlocked(|| self.wake_pollers_for_started());
                 }
                 return passed;
@@ -232,10 +246,9 @@ impl Runtime {
                 self.post(batch);
             }
             guard.collect(|combiner| &mut combiner.backlog);
-            if shift.count_post(now) && !guard.state().backlog.is_empty() {
+            if shift.count_post(now) && !guard.state().is_empty() {
                 // A thread that waits for its own requests gains nothing.
-                let own = |pending: &Pending| pending.ticket.is_owned_by_current_thread();
-                if guard.state().backlog.iter().any(own) {
+                if guard.state().tickets().any(|ticket| ticket.is_owned_by_current_thread()) {
                     *shift = Shift::default();
                 } else if self.ends_shift(direction, shift) {
                     return passed;
@@ -262,10 +275,14 @@ impl Runtime {
         if combiner.waits && !self.gate.lock().may_take(direction) {
             return Attempt { waits_for_window: true, ..Attempt::default() };
         }
-        let attempt = match &combiner.backlog[0].request {
-            Request::Group(_) => self.take_group(direction, combiner),
-            Request::Single { .. } => self.take_singles(direction, combiner),
-        };
+        let attempt = self.take_repeat(direction, combiner).unwrap_or_else(|| {
+            match combiner.backlog.first().map(|pending| &pending.request) {
+                Some(Request::Group(_)) => self.take_group(direction, combiner),
+                Some(Request::Single { .. }) => self.take_singles(direction, combiner),
+                // A repetition waits for the one that is under way.
+                None => Attempt::default(),
+            }
+        });
         // A direction that waits for something else must not keep the room for itself.
         let passed = if attempt.asked { attempt.passed } else { self.leave_window(direction, combiner) };
         Attempt { passed, ..attempt }
@@ -297,26 +314,34 @@ impl Runtime {
         }
         let bytes: u64 = ops.iter().map(|op| op.loan.len() as u64).sum();
         let count = ops.len();
-        let (admitted, waits_for_window, passed) = {
-            let mut turns = self.gate.lock();
-            // All places of the list at once. Two lists never hold a part each.
-            let lane = self.lane_with_room(count, bytes <= SMALL);
-            let admitted = lane.filter(|_| turns.may_take(direction) && self.admission.try_admit(bytes));
-            if let Some(lane) = admitted {
-                self.lanes[lane].note_size(bytes <= SMALL);
-                self.lanes[lane].reserve(count);
-            }
-            combiner.waits = admitted.is_none();
-            let passed = turns.end_attempt(direction, admitted.is_some(), admitted.is_none());
-            (admitted, lane.is_some() && admitted.is_none(), passed)
-        };
-        let Some(lane) = admitted else {
-            return Attempt { asked: true, passed, waits_for_window, ..Attempt::default() };
-        };
+        // All places of the list at once. Two lists never hold a part each.
+        let lane = || self.lane_with_room(count, bytes <= SMALL);
+        let reserved = self.reserve(direction, combiner, (count, bytes), lane);
+        let Some(lane) = reserved.lane else { return reserved.attempt() };
         let Pending { request, ticket } = combiner.backlog.remove(0);
         let Request::Group(ops) = request else { return Attempt::default() };
         let batch = Batch::group(self, lane, ops, &ticket, bytes);
-        Attempt { asked: true, passed, batch: Some(batch), ..Attempt::default() }
+        Attempt { batch: Some(batch), ..reserved.attempt() }
+    }
+
+    /// Reserves `count` places of the lane that `choose` chooses, and `bytes` of the window.
+    fn reserve(
+        &self,
+        direction: usize,
+        combiner: &mut Combiner,
+        (count, bytes): (usize, u64),
+        choose: impl FnOnce() -> Option<usize>,
+    ) -> Reserved {
+        let mut turns = self.gate.lock();
+        let chosen = choose();
+        let lane = chosen.filter(|_| turns.may_take(direction) && self.admission.try_admit(bytes));
+        if let Some(lane) = lane {
+            self.lanes[lane].note_size(bytes <= SMALL);
+            self.lanes[lane].reserve(count);
+        }
+        combiner.waits = lane.is_none();
+        let passed = turns.end_attempt(direction, lane.is_some(), lane.is_none());
+        Reserved { lane, waits_for_window: chosen.is_some() && lane.is_none(), passed }
     }
 
     /// Reserves room on a lane and in the admission window for the first work requests of a plan.
