@@ -27,7 +27,7 @@ use crate::{
     admission::{Admission, AdmissionPolicy, StaticWindow},
     auth::{Key, Secret},
     mapping::Memory,
-    memory::{self, PreMrPool, PreMrThreshold, RegistrationCache, RegistrationLimits},
+    memory::{self, PreMrPool, RegistrationCache, RegistrationLimits},
     polling::{PollingMode, Retry},
     provider::{rdma, soft::SoftDevice},
     rpc::{FetchClient, QUEUE_DEPTH, RpcClient},
@@ -299,10 +299,10 @@ impl<'a> Setup<'a> {
         let mr = self.connector.pd.register(&memory, 0, POOL_BYTES as u64, Access::LOCAL_WRITE);
         let mr = mr.map_err(|e| self.failed(e))?;
         let pool = PreMrPool::new(memory, POOL_BLOCK);
-        let threshold = match self.options.pre_mr_threshold {
-            PreMrThreshold::Bytes(bytes) => bytes,
-            PreMrThreshold::Auto => memory::calibrate(&*self.connector.pd, &pool),
-        };
+        let is_card = self.connector.provider() == ProviderKind::Rdma;
+        let card = is_card.then_some(self.device.attr().name.as_str());
+        let measure = || memory::calibrate(&*self.connector.pd, &pool);
+        let threshold = self.options.pre_mr_threshold.in_force(card, measure);
         Ok(StagingPool { pool, mr, threshold })
     }
 

@@ -113,7 +113,8 @@ pub struct SessionOptions {
     pub batch: BatchMode,
     /// Maximum bytes of a work request that is copied through pre-registered memory (preMR). For a
     /// longer work request the caller's buffer is registered (dynMR). At most 1 MiB counts, the
-    /// largest block of the pool. Default: 4096 bytes ([`PreMrThreshold::Bytes`]).
+    /// largest block of the pool. Default: [`PreMrThreshold::ByProvider`], which is 4096 bytes over
+    /// shared memory and TCP, and measured over RDMA.
     pub pre_mr_threshold: PreMrThreshold,
     /// How threads wait for completions. Default: [`PollingMode::Adaptive`].
     pub polling: PollingMode,
@@ -254,8 +255,7 @@ impl Default for SessionOptions {
             max_merge_bytes: DEFAULT_MAX_MERGE,
             admission: None,
             batch: BatchMode::Hybrid,
-            // On the software device, registering costs about as much as copying this many bytes.
-            pre_mr_threshold: PreMrThreshold::Bytes(4096),
+            pre_mr_threshold: PreMrThreshold::ByProvider,
             polling: PollingMode::Adaptive,
             max_retry: None,
             engine_look: ENGINE_LOOK,
