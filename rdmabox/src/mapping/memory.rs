@@ -9,6 +9,7 @@
 //! exclusively while a pin is added or removed.
 
 use std::{
+    alloc::{Layout, handle_alloc_error},
     ffi::CString,
     fmt,
     fs::{File, Metadata},
@@ -91,6 +92,14 @@ impl Memory {
     /// for peers over a network, but not for peers that map it.
     pub fn private(len: usize) -> Result<Memory, MemoryError> {
         map(None, len, true)
+    }
+
+    /// Maps whole pages of zeroed private memory for `len` bytes. Aborts the process if memory is
+    /// exhausted, as any allocation does.
+    pub(crate) fn private_or_abort(len: usize) -> Memory {
+        let len = len.next_multiple_of(page_size());
+        Memory::private(len)
+            .unwrap_or_else(|_| handle_alloc_error(Layout::array::<u8>(len).unwrap_or(Layout::new::<u8>())))
     }
 
     /// Creates zeroed shareable memory: a memfd called `name` whose size is sealed.

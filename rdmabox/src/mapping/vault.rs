@@ -7,11 +7,11 @@
 //! # Concurrency
 //! Any thread may use it. Creating and dropping a short secret locks the list of free slots.
 
-use std::{alloc::Layout, fmt};
+use std::fmt;
 
 use parking_lot::Mutex;
 
-use super::memory::{Memory, page_size};
+use super::memory::Memory;
 
 /// Size of a slot in bytes: the longest secret of a key.
 const SLOT: usize = 64;
@@ -99,10 +99,8 @@ fn take_slot() -> Slot {
 }
 
 fn mapping(len: usize) -> Memory {
-    let len = len.next_multiple_of(page_size());
-    let Ok(memory) = Memory::private(len) else {
-        std::alloc::handle_alloc_error(Layout::array::<u8>(len).unwrap_or(Layout::new::<u8>()))
-    };
+    let memory = Memory::private_or_abort(len);
+    let len = memory.len();
     // SAFETY: the range is the mapping. A limit (RLIMIT_MEMLOCK) leaves it unlocked, which harms
     // nothing else.
     unsafe { libc::mlock(memory.ptr(0).cast(), len) };

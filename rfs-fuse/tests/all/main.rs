@@ -56,6 +56,7 @@ mod locking {
 
 /// Users, keys, TLS and exports.
 mod access {
+    mod dump;
     mod exports;
     mod keys;
     mod local_users;

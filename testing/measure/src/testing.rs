@@ -1,7 +1,9 @@
 //! Helpers for the tests of the benchmark programs. They panic on unexpected input.
 
 use std::{
-    fs,
+    fs::{self, File},
+    io,
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
     process::Child,
     thread,
@@ -27,6 +29,41 @@ pub fn other_processes() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten();
     let numbers = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()?.parse().ok());
     numbers.filter(|pid| *pid != std::process::id())
+}
+
+/// Returns the contents of the mappings of a process that the kernel writes into a core dump
+/// (core(5)): writable mappings without the flag `dd`. Leaves out pages of zeros. Needs the right
+/// to read the process's memory.
+pub fn dumped(pid: u32) -> io::Result<Vec<u8>> {
+    const ZEROS: [u8; 4096] = [0; 4096];
+    let maps = fs::read_to_string(format!("/proc/{pid}/smaps"))?;
+    let memory = File::open(format!("/proc/{pid}/mem"))?;
+    let (mut range, mut all) = (None, Vec::new());
+    for line in maps.lines() {
+        let mut words = line.split_whitespace();
+        let first = words.next().unwrap_or_default();
+        if let Some((start, end)) = first.split_once('-').filter(|_| !first.ends_with(':')) {
+            let [start, end] = [start, end].map(|digits| u64::from_str_radix(digits, 16).unwrap_or_default());
+            let is_writable = words.next().is_some_and(|rights| rights.contains('w'));
+            range = is_writable.then_some((start, end));
+        } else if first == "VmFlags:"
+            && !words.any(|flag| flag == "dd")
+            && let Some((start, end)) = range
+        {
+            let mut bytes = vec![0; (end - start) as usize];
+            // The page may be unmapped by now.
+            if memory.read_exact_at(&mut bytes, start).is_ok() {
+                let touched = bytes.chunks(4096).filter(|page| *page != &ZEROS[..page.len()]);
+                all.extend(touched.flatten());
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Returns true if `memory` contains the bytes.
+pub fn contains(memory: &[u8], wanted: &[u8]) -> bool {
+    memory.windows(wanted.len()).any(|window| window == wanted)
 }
 
 /// Polls until `done` returns true. Panics after one minute or if `child` ends.

@@ -2,11 +2,12 @@
 //! read it.
 
 use std::{
-    fs::{self, File, Permissions},
-    os::unix::fs::{FileExt, PermissionsExt},
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
     process::Command,
 };
 
+use measure::testing::{contains, dumped};
 use rdmabox::{Address, Key, ProviderKind, Session};
 use rfs_proto::{Reply, Request};
 
@@ -15,40 +16,7 @@ use crate::common::{
     program::{self, Running, place, read},
 };
 
-const ZEROS: [u8; 4096] = [0; 4096];
 const SECRET: &str = "31415926535897932384626433832795028841971693993751058209749445923";
-
-/// Returns the contents of the mappings that the kernel writes into a core dump (core(5)):
-/// writable mappings without the flag `dd`.
-fn dumped(pid: u32) -> Vec<u8> {
-    let maps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
-    let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
-    let (mut range, mut all) = (None, Vec::new());
-    for line in maps.lines() {
-        let mut words = line.split_whitespace();
-        let first = words.next().unwrap();
-        if let Some((start, end)) = first.split_once('-').filter(|_| !first.ends_with(':')) {
-            let number = |digits| u64::from_str_radix(digits, 16).unwrap();
-            range = words.next().unwrap().contains('w').then(|| (number(start), number(end)));
-        } else if first == "VmFlags:"
-            && !words.any(|flag| flag == "dd")
-            && let Some((start, end)) = range
-        {
-            let mut bytes = vec![0; (end - start) as usize];
-            // The page may be unmapped by now.
-            if memory.read_exact_at(&mut bytes, start).is_ok() {
-                // Skips pages that are zero: the search is slow.
-                let touched = bytes.chunks(4096).filter(|page| *page != &ZEROS[..page.len()]);
-                all.extend(touched.flatten());
-            }
-        }
-    }
-    all
-}
-
-fn contains(memory: &[u8], wanted: &[u8]) -> bool {
-    memory.windows(wanted.len()).any(|window| window == wanted)
-}
 
 #[test]
 fn a_core_dump_has_neither_files_nor_keys() {
@@ -87,7 +55,7 @@ fn a_core_dump_has_neither_files_nor_keys() {
     let size = rfs_proto::Attr { size: len, ..attr };
     assert_eq!(read(&client, &size), marker);
 
-    let memory = dumped(server.0.id());
+    let memory = dumped(server.0.id()).unwrap();
     assert!(memory.len() > 100_000, "{} bytes are not all", memory.len());
     let bytes: Vec<u8> =
         (0..32).map(|at| u8::from_str_radix(&secret[2 * at..2 * at + 2], 16).unwrap()).collect();

@@ -5,18 +5,18 @@
 //! system call instead of one or two per frame. A short read means the socket is drained, which
 //! saves the extra `recvmsg` that would return EAGAIN. Buffered bytes are copied once more, which
 //! costs less than a system call for small payloads. Large payloads go mostly straight to their
-//! destination.
+//! destination. The buffer is a mapping of its own, which core dumps leave out.
 //!
 //! # Concurrency
 //! No locks. The buffer belongs to the receiver of one queue pair.
 
-use crate::mapping::IoVec;
+use crate::mapping::{IoVec, Memory};
 
 /// Buffer size in bytes for large payloads: twenty headers, or a call with a few hundred bytes.
 /// More bytes would mostly be payload, which is better read straight into its destination.
 const SMALL_BUFFER: usize = 1024;
 /// Buffer size in bytes for small payloads, which holds the frames of a burst. A queue pair that
-/// has received small payloads keeps a buffer of this size.
+/// has received small payloads fills this size.
 const LARGE_BUFFER: usize = 32 * 1024;
 /// Maximum length in bytes of a small payload. Copying it takes a fraction of the microsecond
 /// that a system call takes.
@@ -26,8 +26,8 @@ const MIN_SMALL_ROW: u32 = 4;
 
 #[derive(Debug)]
 pub(crate) struct RecvBuffer {
-    /// Storage, grown to the largest size that was needed.
-    bytes: Box<[u8]>,
+    /// [`LARGE_BUFFER`] bytes. Pages come with their first use.
+    memory: Memory,
     /// Number of consecutive small payloads.
     small_row: u32,
     /// Size of the next read in bytes.
@@ -41,7 +41,7 @@ pub(crate) struct RecvBuffer {
 impl RecvBuffer {
     pub(crate) fn new() -> RecvBuffer {
         RecvBuffer {
-            bytes: vec![0; SMALL_BUFFER].into(),
+            memory: Memory::private_or_abort(LARGE_BUFFER),
             small_row: 0,
             read_size: SMALL_BUFFER,
             taken: 0,
@@ -67,15 +67,12 @@ impl RecvBuffer {
     /// Returns the target for further bytes. The buffer must be empty.
     pub(crate) fn vector(&mut self) -> IoVec {
         debug_assert!(self.is_empty(), "they would be overwritten");
-        if self.bytes.len() < self.read_size {
-            self.bytes = vec![0; self.read_size].into();
-        }
-        IoVec::new(self.bytes.as_mut_ptr(), self.read_size)
+        IoVec::new(self.memory.ptr(0), self.read_size)
     }
 
     /// Records that `count` bytes were read; `last` if the socket was then empty.
     pub(crate) fn filled(&mut self, count: usize, last: bool) {
-        debug_assert!(count <= self.bytes.len());
+        debug_assert!(count <= LARGE_BUFFER);
         (self.taken, self.end, self.last) = (0, count, last);
     }
 
@@ -85,7 +82,10 @@ impl RecvBuffer {
 
     /// Returns the unread bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes[self.taken..self.end]
+        self.memory.check(self.taken, self.end - self.taken);
+        // SAFETY: the range is mapped while `self` exists. The kernel writes to it only through
+        // `vector`, whose `&mut self` ends the slice.
+        unsafe { std::slice::from_raw_parts(self.memory.ptr(self.taken), self.end - self.taken) }
     }
 
     /// Consumes the first `count` unread bytes.
@@ -124,15 +124,5 @@ mod tests {
             [8192, 0, 8193, 0, 1].map(&mut size_after),
             [LARGE_BUFFER, LARGE_BUFFER, SMALL_BUFFER, SMALL_BUFFER, SMALL_BUFFER]
         );
-    }
-
-    #[test]
-    fn the_storage_grows_to_the_largest_size_needed() {
-        let mut buffer = RecvBuffer::new();
-        assert_eq!((buffer.vector().len(), buffer.bytes.len()), (SMALL_BUFFER, SMALL_BUFFER));
-        (0..MIN_SMALL_ROW).for_each(|_| buffer.adapt_to(1));
-        assert_eq!((buffer.vector().len(), buffer.bytes.len()), (LARGE_BUFFER, LARGE_BUFFER));
-        buffer.adapt_to(1 << 20);
-        assert_eq!((buffer.vector().len(), buffer.bytes.len()), (SMALL_BUFFER, LARGE_BUFFER));
     }
 }
