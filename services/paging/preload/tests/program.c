@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -326,9 +327,44 @@ static void small(void) {
     free(line);
 }
 
+/* A child of fork has no small blocks of its parent. Other memory must not come to lie there. */
+static void small_blocks_of_the_parent(void) {
+    char *block = malloc(1000);
+    char *page = (char *)((uintptr_t)block & ~(uintptr_t)(PAGE - 1));
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(20);
+        /* The kernel takes an address that is free. */
+        void *there = (void *)syscall(SYS_mmap, page, 300 << 10, PROT_READ | PROT_WRITE,
+                                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        assert(there != MAP_FAILED && there != page);
+        for (int n = 0; n < 50; n++) {
+            unsigned char *memory = malloc(300 << 10);
+            memset(memory, n + 1, 300 << 10);
+            memory = realloc(memory, 600 << 10);
+            for (size_t at = 0; at < 300 << 10; at++) assert(memory[at] == n + 1);
+            if (n % 2) free(memory);
+        }
+        free(block);
+        pid_t grandchild = fork();
+        if (grandchild == 0) _exit(0);
+        int status;
+        assert(waitpid(grandchild, &status, 0) == grandchild && status == 0);
+        _exit(0);
+    }
+    int status;
+    assert(waitpid(child, &status, 0) == child && status == 0);
+    free(block);
+}
+
 int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "small") == 0) {
         small();
+        puts("ok");
+        return 0;
+    }
+    if (argc > 1 && strcmp(argv[1], "small-forks") == 0) {
+        small_blocks_of_the_parent();
         puts("ok");
         return 0;
     }

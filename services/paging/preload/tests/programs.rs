@@ -94,6 +94,19 @@ fn a_program_forks_while_its_threads_allocate() {
 }
 
 #[test]
+fn no_memory_of_a_child_of_fork_takes_the_place_of_small_blocks() {
+    if not_run("gcc") {
+        return;
+    }
+    let fixture = Fixture::new();
+    let mut command = fixture.command(&compile(&fixture));
+    let output = command.arg("small-forks").env("RFS_PAGING_SMALL", "268435456").output();
+    let output = output.expect("the program");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "ok", "{output:?}");
+}
+
+#[test]
 fn small_allocations_are_paged_if_the_settings_say_so() {
     if not_run("gcc") {
         return;

@@ -17,7 +17,9 @@ mod slabs;
 
 use std::{
     cell::Cell,
+    io,
     mem::ManuallyDrop,
+    ops::Range,
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -26,11 +28,12 @@ use std::{
 
 pub(crate) use self::classes::MAX as MAX_SMALL;
 use self::{callers::Caller, classes::Class, slabs::Slabs};
-use crate::{state, threads};
+use crate::{state, sys, threads};
 
 /// Length of the arena to make; zero if small allocations are not paged.
 static CAPACITY: AtomicUsize = AtomicUsize::new(0);
-/// The addresses of the arena; zero if there is none. A child of `fork` keeps those of its parent.
+/// The addresses of the arena; zero if there is none. A child of `fork` keeps those of its parent,
+/// where it has a mapping without access.
 static START: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
 static SLABS: Mutex<Slabs> = Mutex::new(Slabs::new());
@@ -123,5 +126,24 @@ pub(crate) extern "C" fn after_fork_in_parent() {
 /// Releases the lock in the child, which cannot use the arena. It may still free blocks there.
 pub(crate) extern "C" fn after_fork_in_child() {
     CAPACITY.store(0, Ordering::Relaxed);
+    let start = START.load(Ordering::Acquire);
+    if start != 0 {
+        reserve(start..END.load(Ordering::Relaxed));
+    }
     after_fork_in_parent();
+}
+
+/// Takes the addresses of the arena in a child of `fork`, where they are free. Otherwise another
+/// mapping could come to lie there, and `free` would take its memory for small blocks.
+fn reserve(range: Range<usize>) {
+    let protection = libc::PROT_NONE as usize;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    let arguments = [range.start, range.len(), protection, flags as usize, usize::MAX, 0];
+    // SAFETY: The mapping replaces no other one, and no access to it is possible.
+    let found = unsafe { sys::address_call(libc::SYS_mmap, arguments) };
+    // A child of a child has the mapping already.
+    if found == libc::MAP_FAILED && sys::errno() != libc::EEXIST {
+        eprintln!("rfs-paging: a child of fork cannot reserve addresses: {}", io::Error::last_os_error());
+        std::process::abort();
+    }
 }
