@@ -70,21 +70,29 @@ impl Engine {
         self.wake(address);
     }
 
-    /// Forgets the bytes of pages.
+    /// Forgets the bytes of pages. After an error some lost pages stay lost.
     pub(super) fn discard(&mut self, start: usize, pages: Range<usize>) -> io::Result<()> {
         self.finish_writes();
         let has_poison = self.uffd.has_poison();
         let Some(region) = self.regions.get_mut(&start) else { return Ok(()) };
         // SAFETY: The caller of the command gives the bytes up.
         unsafe { memory::discard(region.address(pages.start), pages.len() * PAGE)? };
+        let mut outcome = Ok(());
         for page in pages {
             // Without UFFDIO_POISON another mapping stands where a lost page was.
-            if has_poison || !region.get(page).is_lost() {
-                region.update(page, Page::discard);
+            if !has_poison && region.get(page).is_lost() {
+                let address = region.address(page);
+                // SAFETY: as above.
+                let again = unsafe { memory::map_again(address, PAGE) };
+                if let Err(error) = again.and_then(|()| self.uffd.register(address, PAGE)) {
+                    outcome = Err(error);
+                    continue;
+                }
             }
+            region.update(page, Page::discard);
         }
         self.settle();
-        Ok(())
+        outcome
     }
 
     /// Ends a region. The caller has no use of it any more, and unmaps it.

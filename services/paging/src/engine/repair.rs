@@ -27,7 +27,7 @@ use crate::{
 
 /// Longest pause between two steps while faults wait.
 const STEP_INTERVAL: Duration = Duration::from_millis(20);
-/// Pause after a lack of memory.
+/// Pause after a pass over the groups in which memory was lacking.
 const NO_ROOM_PAUSE: Duration = Duration::from_secs(2);
 
 /// The repair of all groups since a loss.
@@ -35,6 +35,8 @@ const NO_ROOM_PAUSE: Duration = Duration::from_secs(2);
 pub(super) struct Repair {
     /// The first page of the next group to look at.
     at: PageId,
+    /// A group of this pass over the groups found no room.
+    has_skipped: bool,
     /// Chunks that other servers have got.
     chunks: u64,
     /// No step before this time.
@@ -58,7 +60,8 @@ impl Engine {
     pub(super) fn begin_repair(&mut self) {
         if self.servers.wanted() > self.layout.data() {
             let at = PageId::default();
-            self.repair = Some(Repair { at, chunks: 0, pause: None, last: Instant::now() });
+            let (has_skipped, pause, last) = (false, None, Instant::now());
+            self.repair = Some(Repair { at, has_skipped, chunks: 0, pause, last });
         } else {
             self.repair = None;
         }
@@ -86,17 +89,27 @@ impl Engine {
         // which begins the repair anew.
         self.finish_writes();
         let Some(mut repair) = self.repair.take() else { return };
-        let Some(at) = self.next_bare(repair.at) else {
-            return self.events.report(PagerEvent::Repaired { chunks: repair.chunks });
-        };
         repair.pause = None;
+        let Some(at) = self.next_bare(repair.at) else {
+            if !repair.has_skipped {
+                return self.events.report(PagerEvent::Repaired { chunks: repair.chunks });
+            }
+            (repair.at, repair.has_skipped) = (PageId::default(), false);
+            repair.pause = Some(now + NO_ROOM_PAUSE);
+            self.repair = Some(repair);
+            return;
+        };
         repair.at = at;
         match self.repair_group(at) {
             Ok(()) => {
                 add(&self.counters.repaired_chunks, 1);
                 repair.chunks += 1;
             }
-            Err(Failure::NoRoom) => repair.pause = Some(now + NO_ROOM_PAUSE),
+            // The next group may have its members at other servers.
+            Err(Failure::NoRoom) => {
+                repair.at.page += self.layout.group_pages();
+                repair.has_skipped = true;
+            }
             // The loss begins the repair anew.
             Err(Failure::Server(server, error)) => return self.lose_server(server, error),
             Err(Failure::Restarted) => return,

@@ -25,12 +25,17 @@ struct World {
 
 impl World {
     fn new(redundancy: Redundancy, servers: usize, pages: usize) -> World {
-        let listen = |_| {
+        World::with_memory(redundancy, &vec![8; servers], pages)
+    }
+
+    /// Makes a world whose servers have that many chunks.
+    fn with_memory(redundancy: Redundancy, chunks: &[u64], pages: usize) -> World {
+        let listen = |chunks: &u64| {
             let address = "127.0.0.1:0".parse().expect("an address");
-            let options = LenderOptions::new(8 << 20).allow_without_keys(true);
+            let options = LenderOptions::new(chunks << 20).allow_without_keys(true);
             Lender::listen(&[address], &options).expect("a lender")
         };
-        let lenders: Vec<Lender> = (0..servers).map(listen).collect();
+        let lenders: Vec<Lender> = chunks.iter().map(listen).collect();
         let addresses: Vec<Address> = lenders.iter().map(|lender| lender.addresses()[0].clone()).collect();
         let layout = Layout::new(redundancy);
         let mut options = SessionOptions::default();
@@ -266,4 +271,40 @@ fn with_too_many_losses_the_pages_of_other_servers_stay() {
     world.repair();
     (0..12).for_each(|page| assert_eq!(world.load(page), 50 + page as u64));
     assert_eq!(world.lost(), 7);
+}
+
+#[test]
+fn the_repair_goes_on_after_a_group_without_room() {
+    // The first group is at servers 0 and 1, and the second one at 2 and 0. Server 2 is full then.
+    let mut world = World::with_memory(Redundancy::Mirror, &[8, 8, 1], 512);
+    world.store_all_and_write_out(|page| page as u64);
+    world.lose(0);
+    // Each group and the end of the pass.
+    (0..3).for_each(|_| world.engine.continue_repair(true));
+    assert_eq!(world.engine.counters.snapshot().repaired_chunks, 1);
+    assert!(world.engine.repair.is_some(), "the first group has one copy");
+    world.lose(2);
+    (256..512).for_each(|page| assert_eq!(world.load(page), page as u64));
+    assert_eq!(world.lost(), 0);
+}
+
+#[test]
+fn a_lost_page_is_usable_after_a_discard() {
+    for has_poison in [true, false] {
+        let mut world = World::new(Redundancy::None, 2, 300);
+        if !has_poison {
+            world.engine.uffd.forget_poison();
+        }
+        world.store_all_and_write_out(|page| page as u64);
+        // The first group is at server 0.
+        world.lose(0);
+        assert_eq!(world.lost(), 256);
+        world.engine.poison(world.at(3));
+        world.engine.discard(world.start, 0..10).expect("no error");
+        world.store(3, 77);
+        world.start_write_out(&[3]);
+        world.engine.finish_writes();
+        assert!(!world.is_resident(3));
+        assert_eq!((world.load(3), world.load(299)), (77, 299));
+    }
 }

@@ -14,21 +14,43 @@ pub(crate) fn map(len: usize) -> io::Result<usize> {
     // SAFETY: The kernel chooses an address that no mapping uses.
     let start =
         unsafe { mmap_anonymous(ptr::null_mut(), len, prot, MapFlags::PRIVATE | MapFlags::NORESERVE)? };
-    let advise = |advice| {
-        // SAFETY: The range was mapped above, and has no contents yet.
-        unsafe { madvise(start, len, advice) }
-    };
-    let advised = match advise(Advice::LinuxNoHugepage) {
-        // A kernel without huge pages has none to keep away.
-        Err(rustix::io::Errno::INVAL) => Ok(()),
-        other => other,
-    };
-    if let Err(error) = advised.and_then(|()| advise(Advice::LinuxDontFork)) {
+    // SAFETY: The range was mapped above, and has no contents yet.
+    if let Err(error) = unsafe { advise(start, len) } {
         // SAFETY: No reference to the range exists yet.
         unsafe { munmap(start, len)? };
-        return Err(error.into());
+        return Err(error);
     }
     Ok(start as usize)
+}
+
+/// Maps a part of a region anew, as [`map`] does.
+///
+/// # Safety
+/// The part belongs to a region, and its bytes are not needed.
+pub(crate) unsafe fn map_again(start: usize, len: usize) -> io::Result<()> {
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+    let start = start as *mut c_void;
+    // SAFETY: as the caller promises.
+    unsafe {
+        mmap_anonymous(start, len, prot, flags)?;
+        advise(start, len)
+    }
+}
+
+/// Keeps huge pages and children of `fork` away from a range.
+///
+/// # Safety
+/// The range is mapped and has no contents.
+unsafe fn advise(start: *mut c_void, len: usize) -> io::Result<()> {
+    // SAFETY: as the caller promises.
+    match unsafe { madvise(start, len, Advice::LinuxNoHugepage) } {
+        // A kernel without huge pages has none to keep away.
+        Ok(()) | Err(rustix::io::Errno::INVAL) => {}
+        Err(error) => return Err(error.into()),
+    }
+    // SAFETY: as the caller promises.
+    unsafe { madvise(start, len, Advice::LinuxDontFork) }.map_err(io::Error::from)
 }
 
 /// Unmaps a region.

@@ -139,6 +139,12 @@ impl Uffd {
         self.has_poison
     }
 
+    /// Behaves as on a kernel without `UFFDIO_POISON`.
+    #[cfg(test)]
+    pub(crate) fn forget_poison(&mut self) {
+        self.has_poison = false;
+    }
+
     /// Reports faults in a range from now on.
     pub(crate) fn register(&self, start: usize, len: usize) -> io::Result<()> {
         let mode = u64::from(UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_WP);

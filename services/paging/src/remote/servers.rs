@@ -180,14 +180,16 @@ impl Servers {
     }
 
     /// Gets a chunk for a missing member of a group whose other members are at `holders`. Takes one
-    /// of these only if `may_share` is set and no other server is left.
+    /// of these only if `may_share` is set and no other server is left: a full one may have room
+    /// later, and two members at one server would be lost together.
     pub(crate) fn place_member(
         &mut self,
         holders: &[usize],
         may_share: bool,
     ) -> Placement<Member<LentChunk>> {
         let mut candidates = self.candidates(holders);
-        if candidates.is_empty() && may_share {
+        let is_other = |index: &usize| !self.servers[*index].is_lost && !holders.contains(index);
+        if may_share && !(0..self.servers.len()).any(|index| is_other(&index)) {
             candidates = self.candidates(&[]);
         }
         for index in candidates {
@@ -290,6 +292,17 @@ mod tests {
         drop(first);
         assert!(matches!(servers.place_group(), Placement::NoRoom), "no call");
         assert!(matches!(servers.place_member(&[], false), Placement::Failed(0, _)));
+    }
+
+    #[test]
+    fn a_full_server_does_not_put_two_members_of_a_group_at_another_one() {
+        let lenders: Vec<Lender> = (0..3).map(|_| listen(8 << 20)).collect();
+        let mut servers = connect_all(&lenders, Redundancy::Coded { data: 2, parity: 1 });
+        servers.lose(0);
+        servers.servers[2].full_until = Some(Instant::now() + Duration::from_secs(60));
+        assert!(matches!(servers.place_member(&[1], true), Placement::NoRoom));
+        servers.lose(2);
+        assert!(matches!(servers.place_member(&[1], true), Placement::Placed(Member { server: 1, .. })));
     }
 
     #[test]
