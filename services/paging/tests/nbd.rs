@@ -246,6 +246,20 @@ fn bad_input_ends_its_connection_only() {
 }
 
 #[test]
+fn a_server_ends_also_without_its_socket() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("nbd.sock");
+    let fixture = Fixture::start(Redundancy::None, &format!("unix:{}", socket.display()));
+    let client = Client::ready(fixture.server.address());
+    std::fs::remove_file(&socket).expect("removed");
+    let other = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
+    drop(fixture.server);
+    client.expect_end();
+    assert!(UnixStream::connect(&socket).is_ok(), "the socket of another server stays");
+    drop(other);
+}
+
+#[test]
 fn qemu_finds_its_bytes() {
     if Command::new("qemu-io").arg("--version").output().is_err() {
         println!("not run: qemu-io (qemu-utils) is not installed");

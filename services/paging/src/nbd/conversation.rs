@@ -211,7 +211,7 @@ impl Conversation {
             _ if !has_known_flags => refuse(errors::INVALID),
             // All completed writes are where they stay.
             Command::Flush => refuse(0),
-            Command::Read if len > MAX_TRANSFER => refuse(errors::OVERFLOW),
+            Command::Read if len > MAX_TRANSFER => refuse(errors::INVALID),
             Command::Read | Command::Trim if !is_inside => refuse(errors::INVALID),
             Command::Write | Command::WriteZeroes if !is_inside => refuse(errors::NO_SPACE),
             Command::Read => Step::effect(Effect::Read { cookie, offset, len }),
@@ -341,11 +341,13 @@ mod tests {
             (0, 3, 0, 0, 0),
             (0, 0, end, 11, errors::INVALID),
             (0, 0, u64::MAX, 1, errors::INVALID),
-            (0, 0, 0, u32::MAX, errors::OVERFLOW),
+            (0, 0, 0, u32::MAX, errors::INVALID),
             (0, 4, end, 11, errors::INVALID),
             (0, 6, end, 11, errors::NO_SPACE),
             (0, 5, 0, 1, errors::INVALID),
             (4, 0, 0, 1, errors::INVALID),
+            (2, 0, 0, 1, errors::INVALID),
+            (2, 4, 0, 1, errors::INVALID),
         ];
         for (flags, command, offset, len, error) in refusals {
             let step = conversation.advance(&request(flags, command, offset, len)).expect("a reply");

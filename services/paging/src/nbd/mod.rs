@@ -9,7 +9,9 @@
 mod conversation;
 mod memory;
 mod protocol;
+mod room;
 mod server;
+mod socket;
 
 pub use conversation::{Conversation, Effect, Step};
 pub use protocol::NbdError;

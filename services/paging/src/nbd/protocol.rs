@@ -21,9 +21,10 @@ pub(super) const NO_ZEROES: u16 = 2;
 /// Flags of the export: flags are there, FLUSH, FUA, TRIM, WRITE_ZEROES, several connections.
 const TRANSMISSION_FLAGS: u16 = 1 | 1 << 2 | 1 << 3 | 1 << 5 | 1 << 6 | 1 << 8;
 
-/// Flags of requests: the reply waits for stable storage, and WRITE_ZEROES makes no hole. Both
-/// change nothing here.
-const REQUEST_FLAGS: u16 = 1 | 1 << 1;
+/// Flag of all requests: the reply waits for stable storage. It changes nothing here.
+const FUA: u16 = 1;
+/// Flag of WRITE_ZEROES: the bytes keep their space. Here they do not, as with TRIM.
+const NO_HOLE: u16 = 1 << 1;
 
 /// Longest data of an option, in bytes. The longest name has 4096.
 pub(super) const MAX_OPTION: u32 = 64 << 10;
@@ -59,7 +60,6 @@ pub(super) mod errors {
     pub(crate) const IO: u32 = 5;
     pub(crate) const INVALID: u32 = 22;
     pub(crate) const NO_SPACE: u32 = 28;
-    pub(crate) const OVERFLOW: u32 = 75;
 }
 
 /// Why a connection cannot go on. The server closes it.
@@ -183,7 +183,8 @@ pub(super) fn request(bytes: &[u8]) -> Result<Request, NbdError> {
         6 => Command::WriteZeroes,
         _ => Command::Unknown,
     };
-    let has_known_flags = u16_at(bytes, 4) & !REQUEST_FLAGS == 0;
+    let known = if command == Command::WriteZeroes { FUA | NO_HOLE } else { FUA };
+    let has_known_flags = u16_at(bytes, 4) & !known == 0;
     let (cookie, offset, len) = (u64_at(bytes, 8), u64_at(bytes, 16), u32_at(bytes, 24));
     if command == Command::Write && len > MAX_TRANSFER {
         return Err(NbdError::WriteLength(len));

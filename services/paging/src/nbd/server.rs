@@ -6,13 +6,9 @@
 //! the list of connections is a leaf.
 
 use std::{
-    fmt, fs,
+    fmt,
     io::{self, Read, Write},
-    net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs},
-    os::unix::{
-        fs::PermissionsExt,
-        net::{UnixListener, UnixStream},
-    },
+    net::{TcpListener, ToSocketAddrs},
     path::PathBuf,
     str::FromStr,
     sync::{
@@ -29,6 +25,8 @@ use super::{
     conversation::{Conversation, Effect},
     memory::{Scratch, SharedMemory},
     protocol::NbdError,
+    room::{Room, SHORT},
+    socket::{Listener, SocketFile, Stream},
 };
 use crate::memory::PagedMemory;
 
@@ -38,6 +36,10 @@ const MAX_CONNECTIONS: usize = 64;
 const PIECE: usize = 256 << 10;
 /// How long a client may take for a part of the negotiation.
 const NEGOTIATION_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a client may take to send the next bytes of a long request.
+const PAYLOAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a client may take to receive the next bytes of a reply.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pause after an error of accept, for example if there are no descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -77,7 +79,9 @@ pub enum NbdServerError {
 pub struct NbdServer {
     address: NbdAddress,
     shared: Arc<Shared>,
+    listener: Arc<Listener>,
     acceptor: Option<JoinHandle<()>>,
+    _file: Option<SocketFile>,
 }
 
 #[derive(Debug)]
@@ -86,17 +90,7 @@ struct Shared {
     memory: SharedMemory,
     stops: AtomicBool,
     connections: Mutex<Vec<(u64, Stream)>>,
-}
-
-enum Listener {
-    Unix(UnixListener),
-    Tcp(TcpListener),
-}
-
-#[derive(Debug)]
-enum Stream {
-    Unix(UnixStream),
-    Tcp(TcpStream),
+    room: Room,
 }
 
 /// Why a connection ended early.
@@ -119,10 +113,10 @@ impl NbdServer {
         memory: PagedMemory,
     ) -> Result<NbdServer, NbdServerError> {
         let failed = |source| NbdServerError::Listen { address: address.clone(), source };
-        let (listener, address) = match address {
+        let (listener, file, address) = match address {
             NbdAddress::Unix(path) => {
-                let listener = bind_unix(path).map_err(failed)?;
-                (Listener::Unix(listener), address.clone())
+                let (listener, file) = Listener::unix(path).map_err(failed)?;
+                (listener, Some(file), address.clone())
             }
             NbdAddress::Tcp(text) => {
                 let all: Vec<_> = text.to_socket_addrs().map_err(failed)?.collect();
@@ -131,7 +125,7 @@ impl NbdServer {
                 }
                 let listener = TcpListener::bind(&*all).map_err(failed)?;
                 let bound = listener.local_addr().map_err(failed)?;
-                (Listener::Tcp(listener), NbdAddress::Tcp(bound.to_string()))
+                (Listener::Tcp(listener), None, NbdAddress::Tcp(bound.to_string()))
             }
         };
         let shared = Arc::new(Shared {
@@ -139,12 +133,15 @@ impl NbdServer {
             memory: SharedMemory::new(memory),
             stops: AtomicBool::new(false),
             connections: Mutex::default(),
+            room: Room::new(),
         });
-        let accepting = Arc::clone(&shared);
+        let listener = Arc::new(listener);
+        let (accepting, waits) = (Arc::clone(&shared), Arc::clone(&listener));
         let acceptor = thread::Builder::new().name("nbd-accept".into());
-        let acceptor = acceptor.spawn(move || accept(&listener, &accepting));
+        let acceptor = acceptor.spawn(move || accept(&waits, &accepting));
         let failed = |source| NbdServerError::Listen { address: address.clone(), source };
-        Ok(NbdServer { acceptor: Some(acceptor.map_err(failed)?), address, shared })
+        let acceptor = Some(acceptor.map_err(failed)?);
+        Ok(NbdServer { acceptor, address, shared, listener, _file: file })
     }
 
     /// The address, with the port that was chosen.
@@ -159,31 +156,11 @@ impl Drop for NbdServer {
         for (_, stream) in self.shared.connections.lock().iter() {
             stream.shutdown();
         }
-        // A connection ends the wait of accept.
-        match &self.address {
-            NbdAddress::Unix(path) => drop(UnixStream::connect(path)),
-            NbdAddress::Tcp(address) => drop(TcpStream::connect(address)),
-        }
+        self.listener.stop();
         if let Some(acceptor) = self.acceptor.take() {
             acceptor.join().ok();
         }
-        if let NbdAddress::Unix(path) = &self.address {
-            fs::remove_file(path).ok();
-        }
     }
-}
-
-/// Makes a Unix socket. Replaces one that no process listens at.
-fn bind_unix(path: &PathBuf) -> io::Result<UnixListener> {
-    let listener = match UnixListener::bind(path) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse && UnixStream::connect(path).is_err() => {
-            fs::remove_file(path)?;
-            UnixListener::bind(path)?
-        }
-        outcome => outcome?,
-    };
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
 }
 
 /// Accepts connections until the server ends. Waits for the ends of their threads.
@@ -234,38 +211,66 @@ fn start(number: u64, mut stream: Stream, shared: &Arc<Shared>) -> io::Result<Jo
 /// Serves a connection until its end.
 fn converse(stream: &mut Stream, shared: &Shared) -> Result<(), ConnectionError> {
     let mut conversation = Conversation::new(&shared.name, shared.memory.len() as u64);
-    stream.set_timeout(Some(NEGOTIATION_TIMEOUT))?;
+    stream.set_read_timeout(Some(NEGOTIATION_TIMEOUT))?;
+    stream.set_write_timeout(REPLY_TIMEOUT)?;
     stream.write_all(&Conversation::greeting())?;
     let (mut bytes, scratch) = (Vec::new(), Scratch::new()?);
     loop {
+        // A client that stops in a long request would keep the room of others.
+        let room = shared.room.take(conversation.needed());
+        if room.is_some() {
+            stream.set_read_timeout(Some(PAYLOAD_TIMEOUT))?;
+        }
         if !fill(stream, &mut bytes, conversation.needed())? {
             return Ok(());
         }
         let was_transmitting = conversation.is_transmitting();
         let step = conversation.advance(&bytes)?;
-        if conversation.is_transmitting() && !was_transmitting {
-            stream.set_timeout(None)?;
+        if room.is_some() || conversation.is_transmitting() && !was_transmitting {
+            stream.set_read_timeout(None)?;
         }
         stream.write_all(&step.send)?;
-        match step.effect {
-            Effect::None => {}
-            Effect::Close => return Ok(()),
-            Effect::Read { cookie, offset, len } => {
-                bytes.clear();
-                bytes.resize(len as usize, 0);
-                let is_done = is_done(shared.memory.read(&scratch, offset, &mut bytes));
-                stream.write_all(&Conversation::reply(cookie, is_done))?;
-                // An error has no data.
-                stream.write_all(if is_done { &bytes } else { &[] })?;
-            }
-            Effect::Write { cookie, offset } => {
-                let outcome = shared.memory.write(&scratch, offset, &bytes);
-                stream.write_all(&Conversation::reply(cookie, is_done(outcome)))?;
-            }
-            Effect::Zero { cookie, offset, len } => {
-                let outcome = shared.memory.zero(&scratch, offset, len);
-                stream.write_all(&Conversation::reply(cookie, is_done(outcome)))?;
-            }
+        if step.effect == Effect::Close {
+            return Ok(());
+        }
+        carry_out(step.effect, stream, &mut bytes, &scratch, shared)?;
+        // Before the room is given up.
+        bytes.clear();
+        bytes.shrink_to(SHORT);
+        drop(room);
+    }
+}
+
+/// Carries a request out, and sends the reply. `bytes` has the bytes of a WRITE.
+fn carry_out(
+    effect: Effect,
+    stream: &mut Stream,
+    bytes: &mut Vec<u8>,
+    scratch: &Scratch,
+    shared: &Shared,
+) -> io::Result<()> {
+    match effect {
+        Effect::None | Effect::Close => Ok(()),
+        Effect::Read { cookie, offset, len } => {
+            let _room = shared.room.take(len as usize);
+            bytes.clear();
+            bytes.resize(len as usize, 0);
+            let is_done = is_done(shared.memory.read(scratch, offset, bytes));
+            stream.write_all(&Conversation::reply(cookie, is_done))?;
+            // An error has no data.
+            let sent = stream.write_all(if is_done { bytes } else { &[] });
+            // Before the room is given up.
+            bytes.clear();
+            bytes.shrink_to(SHORT);
+            sent
+        }
+        Effect::Write { cookie, offset } => {
+            let outcome = shared.memory.write(scratch, offset, bytes);
+            stream.write_all(&Conversation::reply(cookie, is_done(outcome)))
+        }
+        Effect::Zero { cookie, offset, len } => {
+            let outcome = shared.memory.zero(scratch, offset, len);
+            stream.write_all(&Conversation::reply(cookie, is_done(outcome)))
         }
     }
 }
@@ -296,65 +301,6 @@ fn is_done(outcome: io::Result<()>) -> bool {
         log::error!("an access to paged memory failed: {error}");
     }
     outcome.is_ok()
-}
-
-impl Listener {
-    fn accept(&self) -> io::Result<Stream> {
-        match self {
-            Listener::Unix(listener) => Ok(Stream::Unix(listener.accept()?.0)),
-            Listener::Tcp(listener) => {
-                let (stream, _) = listener.accept()?;
-                stream.set_nodelay(true)?;
-                Ok(Stream::Tcp(stream))
-            }
-        }
-    }
-}
-
-impl Stream {
-    fn try_clone(&self) -> io::Result<Stream> {
-        Ok(match self {
-            Stream::Unix(stream) => Stream::Unix(stream.try_clone()?),
-            Stream::Tcp(stream) => Stream::Tcp(stream.try_clone()?),
-        })
-    }
-
-    fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        match self {
-            Stream::Unix(stream) => stream.set_read_timeout(timeout),
-            Stream::Tcp(stream) => stream.set_read_timeout(timeout),
-        }
-    }
-
-    fn shutdown(&self) {
-        // Fails if the client has closed the connection.
-        let _ = match self {
-            Stream::Unix(stream) => stream.shutdown(Shutdown::Both),
-            Stream::Tcp(stream) => stream.shutdown(Shutdown::Both),
-        };
-    }
-}
-
-impl Read for Stream {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Stream::Unix(stream) => stream.read(bytes),
-            Stream::Tcp(stream) => stream.read(bytes),
-        }
-    }
-}
-
-impl Write for Stream {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Stream::Unix(stream) => stream.write(bytes),
-            Stream::Tcp(stream) => stream.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 impl fmt::Display for NbdAddress {
