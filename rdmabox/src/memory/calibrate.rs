@@ -74,7 +74,6 @@ fn measure(pd: &dyn ProtectionDomain, pool: &Arc<PreMrPool>) -> Vec<Measured> {
             let copied = nanos(|| {
                 let block = pool.acquire(bytes.len())?;
                 block.write(0, bytes);
-                pd.copied(measured.bytes);
                 Some(())
             });
             measured.copy = measured.copy.min(copied.unwrap_or(u64::MAX));

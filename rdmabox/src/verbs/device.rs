@@ -94,6 +94,7 @@ pub trait ProtectionDomain: super::Sealed + Send + Sync + std::fmt::Debug {
     /// Notes that the caller has copied `bytes` to or from registered memory of this domain for a
     /// request. A device that models the cost of copies makes the calling thread wait for it; other
     /// devices do nothing.
+    #[cfg(feature = "model")]
     fn copied(&self, bytes: u64) {
         let _ = bytes;
     }

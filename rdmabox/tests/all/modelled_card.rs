@@ -77,18 +77,20 @@ fn a_request_above_the_threshold_is_registered_and_not_copied() {
     }
 }
 
-/// `auto` measures the modelled costs: RDMAbox, Fig. 5(b).
+/// `auto` is the threshold of the card's constants: RDMAbox, Fig. 5(b).
 #[test]
 fn the_automatic_threshold_is_that_of_the_card() {
-    let mut fixture = Fixture::new(ProviderKind::Shm);
-    let card = card(Timing::Dilated(20));
-    fixture.options.card = Some(Arc::clone(&card));
-    fixture.options.pre_mr_threshold = PreMrThreshold::Auto;
-    let session = fixture.connect();
-    let place = base(&session);
-    for (len, expected) in [(512 << 10, (1, 0)), ((1 << 20) + 1, (0, 1))] {
-        let found = counts(&card, || session.write(place, &vec![1; len]).unwrap());
-        assert_eq!((found.copies, found.registrations), expected, "{len}");
+    for timing in [Timing::Counts, Timing::Dilated(20)] {
+        let mut fixture = Fixture::new(ProviderKind::Shm);
+        let card = card(timing);
+        fixture.options.card = Some(Arc::clone(&card));
+        fixture.options.pre_mr_threshold = PreMrThreshold::Auto;
+        let session = fixture.connect();
+        let place = base(&session);
+        for (len, expected) in [(924 << 10, (1, 0)), ((924 << 10) + 1, (0, 1))] {
+            let found = counts(&card, || session.write(place, &vec![1; len]).unwrap());
+            assert_eq!((found.copies, found.registrations), expected, "{timing:?} {len}");
+        }
     }
 }
 

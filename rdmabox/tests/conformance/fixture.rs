@@ -186,7 +186,8 @@ impl Setup {
         let device: Arc<dyn Device> = match self.config.provider {
             Provider::Shm | Provider::Tcp | Provider::Tls => SoftDevice::new().expect("device"),
             Provider::ModelShm | Provider::ModelTcp => {
-                let card = ModelledCard::new(CardParameters::cx3(), Timing::Dilated(1));
+                // A completion is later than the switch of a thread.
+                let card = ModelledCard::new(CardParameters::cx3(), Timing::Dilated(50));
                 Arc::new(ModelDevice::new(SoftDevice::new().expect("device"), card))
             }
             Provider::Rdma => rdma::open(&RdmaOptions::default()).expect("device"),

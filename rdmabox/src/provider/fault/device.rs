@@ -86,6 +86,7 @@ impl ProtectionDomain for FaultPd {
         unsafe { self.inner.register_borrowed(addr, length, access) }
     }
 
+    #[cfg(feature = "model")]
     fn copied(&self, bytes: u64) {
         self.inner.copied(bytes);
     }

@@ -19,7 +19,8 @@ use std::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Timing {
-    /// No cost takes time, and completions are there when they are polled. Counters are exact.
+    /// No cost takes time, and the card processes a list as soon as it is posted. All
+    /// [`CardCounters`](super::CardCounters) but `interrupts` depend on the posts alone.
     Counts,
     /// A nanosecond of model time takes this number of nanoseconds, at least 1.
     Dilated(u32),

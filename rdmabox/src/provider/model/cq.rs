@@ -6,7 +6,8 @@
 //!
 //! # Concurrency
 //! As for any completion queue. `state` is locked while the inner queue is polled; `Line::held`
-//! or the card's lock is taken inside. No thread sleeps with a lock.
+//! or the card's lock is taken inside. A thread pays its modelled time without a lock of this
+//! module. The runtime has its own: a post sleeps with the lock of its queue pair's lane.
 
 use std::{
     collections::VecDeque,
@@ -17,7 +18,7 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
-use super::{ModelledCard, qp::Line};
+use super::{ModelledCard, card::Card, qp::Line};
 use crate::verbs::{CompletionQueue, VerbsError, WcOpcode, WcStatus, WorkCompletion};
 
 /// Maximum number of completions per poll of the inner queue.
@@ -42,6 +43,8 @@ struct Arrived {
     sequence: Option<u64>,
     /// Number of the completion in this queue.
     number: u64,
+    /// Model time at which this queue had it.
+    seen: u64,
     wc: WorkCompletion,
 }
 
@@ -82,7 +85,7 @@ impl Waiting {
     }
 
     /// Assigns a completion of the inner queue to its request.
-    fn arrive(&mut self, wc: WorkCompletion, number: u64) {
+    fn arrive(&mut self, wc: WorkCompletion, number: u64, seen: u64) {
         let is_send = !matches!(wc.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm);
         let mut sequence = None;
         if let Some(line) = self.line.upgrade() {
@@ -93,12 +96,12 @@ impl Waiting {
                 sequence = held.completed();
             }
         }
-        self.completions.push_back(Arrived { sequence, number, wc });
+        self.completions.push_back(Arrived { sequence, number, seen, wc });
     }
 }
 
 impl State {
-    fn arrive(&mut self, wc: WorkCompletion) {
+    fn arrive(&mut self, wc: WorkCompletion, seen: u64) {
         let at = self.queue_pairs.iter().position(|waiting| waiting.qp_num == wc.qp_num);
         let at = at.unwrap_or_else(|| {
             // Its queue pair only receives here.
@@ -110,7 +113,7 @@ impl State {
             self.queue_pairs.len() - 1
         });
         self.arrived += 1;
-        self.queue_pairs[at].arrive(wc, self.arrived);
+        self.queue_pairs[at].arrive(wc, self.arrived, seen);
     }
 
     /// Returns the queue pairs that still exist.
@@ -148,7 +151,10 @@ impl ModelCq {
         loop {
             match self.inner.poll(&mut some) {
                 Ok(0) => return Ok(()),
-                Ok(count) => some[..count].iter().for_each(|wc| state.arrive(*wc)),
+                Ok(count) => {
+                    let seen = self.card.clock.now();
+                    some[..count].iter().for_each(|wc| state.arrive(*wc, seen));
+                }
                 Err(VerbsError::CqOverrun) => {
                     state.overrun = true;
                     return Ok(());
@@ -158,46 +164,39 @@ impl ModelCq {
         }
     }
 
-    /// Takes the completions that the card has reported. Returns their number, and the model time
-    /// of the last one.
+    /// Takes the completions that the card has reported, oldest first over all queue pairs. Returns
+    /// their number, and the model time of the last one.
     fn take(&self, state: &mut State, out: &mut [WorkCompletion]) -> (usize, u64) {
         let (mut count, mut last) = (0, 0);
         // The last handle of a queue pair locks the card, so handles outlive the guard.
         let lines = state.lines();
-        let mut polled: SmallVec<[(usize, u64); 4]> = SmallVec::new();
+        let mut polled: SmallVec<[Option<u64>; 4]> = SmallVec::from_elem(None, lines.len());
         let mut card = self.card.advanced();
-        for (index, (waiting, line)) in state.queue_pairs.iter_mut().zip(&lines).enumerate() {
-            let mut until = None;
-            while count < out.len()
-                && let Some(arrived) = waiting.completions.front()
-            {
-                let mut fires = fires(state.armed, arrived, None);
-                if let (Some(sequence), Some(line)) = (arrived.sequence, line) {
-                    let Some(at) = card.completion(line.key, sequence) else { break };
-                    fires = self::fires(state.armed, arrived, Some(at));
-                    last = last.max(at);
-                    until = Some(sequence);
-                }
-                if fires {
-                    // The event goes to the next wait, although the completion was polled.
-                    (state.armed, state.event) = (None, true);
-                    card.counters.interrupts += 1;
-                }
-                out[count] = arrived.wc;
-                count += 1;
-                waiting.completions.pop_front();
+        let fronts = state.queue_pairs.iter().zip(&lines).map(|(waiting, line)| front(waiting, line, &card));
+        let mut fronts: SmallVec<[Option<Front>; 4]> = fronts.collect();
+        while count < out.len()
+            && let Some(index) = oldest(&fronts)
+            && let Some(arrived) = state.queue_pairs[index].completions.pop_front()
+        {
+            let at = fronts[index].and_then(|front| front.reported);
+            if let Some(at) = at {
+                last = last.max(at);
+                polled[index] = arrived.sequence;
             }
-            if let (Some(sequence), Some(line)) = (until, line) {
-                card.forget(line.key, sequence);
-                polled.push((index, sequence));
+            if fires(state.armed, &arrived, at) {
+                // The event goes to the next wait, although the completion was polled.
+                (state.armed, state.event) = (None, true);
+                card.counters.interrupts += 1;
             }
+            out[count] = arrived.wc;
+            count += 1;
+            fronts[index] = front(&state.queue_pairs[index], &lines[index], &card);
         }
+        let polled =
+            polled.iter().zip(&lines).filter_map(|(sequence, line)| Some(((*sequence)?, line.as_ref()?)));
+        polled.clone().for_each(|(sequence, line)| card.forget(line.key, sequence));
         drop(card);
-        for (index, sequence) in polled {
-            if let Some(line) = &lines[index] {
-                line.held.lock().polled(sequence);
-            }
-        }
+        polled.for_each(|(sequence, line)| line.held.lock().polled(sequence));
         (count, last)
     }
 
@@ -243,6 +242,31 @@ enum Ready {
     Nothing,
 }
 
+/// The first completion of a queue pair that can be polled.
+#[derive(Clone, Copy, Debug)]
+struct Front {
+    /// Model time of the card's report; `None` if the card does not report it.
+    reported: Option<u64>,
+    /// Model time of the completion, and its number: the order of a poll.
+    order: (u64, u64),
+}
+
+/// Returns the first completion of a queue pair, unless the card has yet to report it.
+fn front(waiting: &Waiting, line: &Option<Arc<Line>>, card: &Card) -> Option<Front> {
+    let arrived = waiting.completions.front()?;
+    let reported = match (arrived.sequence, line) {
+        (Some(sequence), Some(line)) => Some(card.completion(line.key, sequence)?),
+        _ => None,
+    };
+    Some(Front { reported, order: (reported.unwrap_or(arrived.seen), arrived.number) })
+}
+
+/// Returns the queue pair with the oldest completion, so that none starves.
+fn oldest(fronts: &[Option<Front>]) -> Option<usize> {
+    let some = fronts.iter().enumerate().filter_map(|(index, front)| Some((front.as_ref()?.order, index)));
+    some.min().map(|(_, index)| index)
+}
+
 /// Returns true if a completion that the card reported at `at` causes the requested event: the card
 /// or the inner device had it after the request.
 fn fires(armed: Option<Armed>, arrived: &Arrived, at: Option<u64>) -> bool {
@@ -279,7 +303,7 @@ impl CompletionQueue for ModelCq {
 
     fn wait(&self, timeout: Option<Duration>) -> Result<bool, VerbsError> {
         let deadline = timeout.map(|timeout| Instant::now() + timeout.min(Duration::from_secs(365 * 86_400)));
-        let mut slept = false;
+        let (mut slept, began) = (false, self.card.clock.thread_now());
         loop {
             let mut state = self.state.lock();
             self.drain(&mut state)?;
@@ -298,13 +322,15 @@ impl CompletionQueue for ModelCq {
                     state.armed = None;
                     self.card.card().counters.interrupts += 1;
                     drop(state);
-                    self.interrupt(at, slept);
+                    // Its time is the later one of the event and its own before the wait.
+                    self.interrupt(at.max(began), slept);
                     return Ok(true);
                 }
                 _ if left.is_some_and(|left| left.is_zero()) => return Ok(false),
                 Ready::NotBefore(at) => {
                     let next = self.card.clock.instant(at).saturating_duration_since(now).clamp(STEP, NAP);
                     self.wakes.wait_for(&mut state, left.map_or(next, |left| left.min(next)));
+                    slept = true;
                 }
                 Ready::Nothing => {
                     self.inner.arm()?;
@@ -316,9 +342,9 @@ impl CompletionQueue for ModelCq {
                     if is_idle && !self.inner.wait(left)? {
                         return Ok(false);
                     }
+                    slept |= is_idle;
                 }
             }
-            slept = true;
         }
     }
 
@@ -330,5 +356,18 @@ impl CompletionQueue for ModelCq {
 
     fn depth(&self) -> usize {
         self.inner.depth()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_completion_of_all_queue_pairs_is_first() {
+        let at = |time, number| Some(Front { reported: Some(time), order: (time, number) });
+        assert_eq!(oldest(&[at(50, 1), None, at(40, 3), at(40, 2)]), Some(3));
+        assert_eq!(oldest(&[at(u64::MAX, 4), at(u64::MAX, 3)]), Some(1));
+        assert_eq!(oldest(&[None, None]), None);
     }
 }

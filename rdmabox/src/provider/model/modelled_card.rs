@@ -8,7 +8,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::{
-    card::{Card, CardCounters, copy_ns, registration_ns},
+    card::{Card, CardCounters, CardRequest, QpKey, copy_ns, registration_ns, threshold},
     clock::{Clock, Timing},
     parameters::CardParameters,
 };
@@ -77,6 +77,11 @@ impl ModelledCard {
         Duration::from_nanos(self.parameters.values.host.request_ns)
     }
 
+    /// Returns the threshold between preMR and dynMR that the card's constants give.
+    pub(crate) fn pre_mr_threshold(&self) -> u64 {
+        threshold(&self.parameters.values)
+    }
+
     /// Returns the card, without the events that are due.
     pub(super) fn card(&self) -> MutexGuard<'_, Card> {
         self.card.lock()
@@ -88,6 +93,16 @@ impl ModelledCard {
         let mut card = self.card.lock();
         card.advance(now);
         card
+    }
+
+    /// Passes a list to the card. Without time the card processes it at once, so that counts do not
+    /// depend on polling.
+    pub(super) fn posted(&self, at: u64, qp: QpKey, list: &[CardRequest]) {
+        let mut card = self.card.lock();
+        card.post(at, qp, list);
+        if self.clock.timing() == Timing::Counts {
+            card.advance(u64::MAX);
+        }
     }
 
     /// Counts a copy of `bytes`, and makes the calling thread work for it.

@@ -72,7 +72,7 @@ impl ModelQp {
         let requests: Vec<CardRequest> = fits[..taken].iter().map(card_request).collect();
         let card = &self.line.card;
         let at = card.clock.thread_now();
-        card.card().post(at, self.line.key, &requests);
+        card.posted(at, self.line.key, &requests);
         posted?;
         if fits.len() < list.len() {
             return Err(PostError { posted: taken, reason: PostErrorReason::QueueFull { depth } });

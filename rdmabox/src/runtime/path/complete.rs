@@ -248,11 +248,12 @@ impl Runtime {
 
     /// Completes the parts of a work request.
     fn finish(&self, wr: PostedWr, status: WcStatus, now: Instant, members: impl Iterator<Item = Member>) {
-        let PostedWr { lane, staging, kind, len, .. } = wr;
+        let PostedWr { lane, staging, kind, .. } = wr;
         let lane = &self.lanes[lane];
         let ok = status == WcStatus::Success;
+        #[cfg(feature = "model")]
         if ok && kind != Kind::Write && staging.is_some() {
-            self.pd.copied(len);
+            self.pd.copied(wr.len);
         }
         let mut at = 0;
         for Member { mut loan, ticket } in members {

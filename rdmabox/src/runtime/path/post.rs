@@ -189,6 +189,7 @@ impl Batch {
                         }
                         at += member.loan.len();
                     }
+                    #[cfg(feature = "model")]
                     if kind == Kind::Write {
                         runtime.pd.copied(len);
                     }

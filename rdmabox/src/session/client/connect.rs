@@ -301,7 +301,13 @@ impl<'a> Setup<'a> {
         let pool = PreMrPool::new(memory, POOL_BLOCK);
         let is_card = self.connector.provider() == ProviderKind::Rdma;
         let card = is_card.then_some(self.device.attr().name.as_str());
-        let measure = || memory::calibrate(&*self.connector.pd, &pool);
+        let measure = || {
+            #[cfg(feature = "model")]
+            if let Some(card) = &self.options.card {
+                return card.pre_mr_threshold();
+            }
+            memory::calibrate(&*self.connector.pd, &pool)
+        };
         let threshold = self.options.pre_mr_threshold.in_force(card, measure);
         Ok(StagingPool { pool, mr, threshold })
     }

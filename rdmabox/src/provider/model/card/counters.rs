@@ -1,7 +1,9 @@
 //! What the card has counted.
 
-/// Counts of a card since it was made. They do not depend on time in
-/// [`Timing::Counts`](crate::provider::model::Timing::Counts).
+/// Counts of a card since it was made. With
+/// [`Timing::Counts`](crate::provider::model::Timing::Counts) the card processes a list as soon as
+/// it is posted. So the counts depend on the posts alone, except for `interrupts`, which depends on
+/// when a thread polls. `work_request_misses` and `in_flight_peak` then see one list at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CardCounters {
@@ -40,18 +42,18 @@ impl CardCounters {
     #[must_use]
     pub fn since(&self, earlier: &CardCounters) -> CardCounters {
         CardCounters {
-            doorbells: self.doorbells - earlier.doorbells,
-            work_requests: self.work_requests - earlier.work_requests,
-            fetches: self.fetches - earlier.fetches,
-            work_request_misses: self.work_request_misses - earlier.work_request_misses,
-            context_misses: self.context_misses - earlier.context_misses,
-            translation_misses: self.translation_misses - earlier.translation_misses,
-            completions: self.completions - earlier.completions,
-            interrupts: self.interrupts - earlier.interrupts,
-            registrations: self.registrations - earlier.registrations,
-            copies: self.copies - earlier.copies,
-            copied_bytes: self.copied_bytes - earlier.copied_bytes,
-            busy_ns: self.busy_ns - earlier.busy_ns,
+            doorbells: self.doorbells.saturating_sub(earlier.doorbells),
+            work_requests: self.work_requests.saturating_sub(earlier.work_requests),
+            fetches: self.fetches.saturating_sub(earlier.fetches),
+            work_request_misses: self.work_request_misses.saturating_sub(earlier.work_request_misses),
+            context_misses: self.context_misses.saturating_sub(earlier.context_misses),
+            translation_misses: self.translation_misses.saturating_sub(earlier.translation_misses),
+            completions: self.completions.saturating_sub(earlier.completions),
+            interrupts: self.interrupts.saturating_sub(earlier.interrupts),
+            registrations: self.registrations.saturating_sub(earlier.registrations),
+            copies: self.copies.saturating_sub(earlier.copies),
+            copied_bytes: self.copied_bytes.saturating_sub(earlier.copied_bytes),
+            busy_ns: self.busy_ns.saturating_sub(earlier.busy_ns),
             in_flight_peak: self.in_flight_peak,
         }
     }

@@ -5,6 +5,8 @@ use std::cmp::Ordering;
 /// The steps of a work request, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
+    /// The doorbell of a list.
+    Doorbell,
     /// The unit of its queue pair.
     Unit,
     /// The part that all units share, and that sends.
@@ -26,6 +28,7 @@ pub(super) struct Event {
     pub(super) at: u64,
     /// Orders events of the same time.
     pub(super) number: u64,
+    /// The request, or the list of a doorbell.
     pub(super) job: usize,
     pub(super) step: Step,
 }

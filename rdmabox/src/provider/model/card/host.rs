@@ -17,6 +17,19 @@ pub(crate) fn registration_ns(values: &Values, bytes: u64) -> u64 {
     values.registration.request_ns + values.registration.page_ns * bytes.div_ceil(PAGE)
 }
 
+/// Most pages for which a threshold is sought: 256 MiB.
+const MOST_PAGES: u64 = 65_536;
+
+/// Returns the largest size in whole pages for which a copy is cheaper than a registration: 0 if
+/// none is, and `u64::MAX` if all are.
+pub(crate) fn threshold(values: &Values) -> u64 {
+    let copies = |pages: &u64| copy_ns(values, pages * PAGE) < registration_ns(values, pages * PAGE);
+    match (1..=MOST_PAGES).rev().find(copies) {
+        Some(MOST_PAGES) => u64::MAX,
+        pages => pages.unwrap_or(0) * PAGE,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -30,5 +43,6 @@ mod tests {
         let first = (4..=1024).step_by(4).find(|kib| registers(*kib));
         assert_eq!(first, Some(928));
         assert!((928..=4096).step_by(4).all(registers));
+        assert_eq!(threshold(&values), 924 << 10);
     }
 }

@@ -23,6 +23,7 @@ mod work_requests;
 use std::collections::BinaryHeap;
 
 use slab::Slab;
+use smallvec::SmallVec;
 
 pub use self::counters::CardCounters;
 use self::{
@@ -34,7 +35,7 @@ use self::{
     work_requests::WorkRequestCache,
 };
 pub(crate) use self::{
-    host::{copy_ns, registration_ns},
+    host::{copy_ns, registration_ns, threshold},
     request::{CardRequest, Direction},
 };
 use super::parameters::Values;
@@ -73,6 +74,8 @@ pub(crate) struct Card {
     /// Number of events so far; orders events of the same time.
     next_event: u64,
     jobs: Slab<Job>,
+    /// The jobs of lists whose doorbell the card has not decoded.
+    lists: Slab<SmallVec<[usize; 4]>>,
     queue_pairs: Slab<CardQp>,
     peers: Vec<PeerCard>,
     fetches: Stage,
@@ -83,7 +86,7 @@ pub(crate) struct Card {
     wire_out: Stage,
     wire_in: Stage,
     work_requests: WorkRequestCache,
-    contexts: Lru<usize>,
+    contexts: Lru<u64>,
     pub(crate) counters: CardCounters,
 }
 
@@ -95,6 +98,7 @@ impl Card {
             events: BinaryHeap::new(),
             next_event: 0,
             jobs: Slab::new(),
+            lists: Slab::new(),
             queue_pairs: Slab::new(),
             peers: Vec::new(),
             fetches: Stage::default(),
@@ -120,8 +124,9 @@ impl Card {
     /// Adds a queue pair and binds it to a unit, in turn.
     pub(crate) fn add_queue_pair(&mut self, peer: PeerKey) -> QpKey {
         let unit = self.bound % self.units.len();
+        let context = self.bound as u64;
         self.bound += 1;
-        QpKey(self.queue_pairs.insert(CardQp::new(unit, peer)))
+        QpKey(self.queue_pairs.insert(CardQp::new(context, unit, peer)))
     }
 
     /// Removes a queue pair. The card still processes its requests, for no owner.
@@ -160,22 +165,16 @@ impl Card {
             return;
         }
         let at = at.max(self.time);
-        let (fetch, doorbell) = (&self.values.fetch, &self.values.doorbell);
-        let (latency, each) = (fetch.latency_ns, fetch.request_ns);
-        // The requester decodes doorbells as well.
-        let rung = self.requester.serve(at, doorbell.card_ns);
         self.counters.doorbells += 1;
         self.counters.work_requests += list.len() as u64;
         self.counters.fetches += list.len() as u64 - 1;
-        for (index, request) in list.iter().enumerate() {
+        let jobs = list.iter().map(|request| {
             let sequence = self.queue_pairs[qp.0].post();
-            let job = self.jobs.insert(Job { qp, sequence, request: *request });
-            let arrived = match index {
-                0 => rung,
-                _ => self.fetches.serve(rung, each) + latency,
-            };
-            self.schedule(arrived, job, Step::Unit);
-        }
+            self.jobs.insert(Job { qp, sequence, request: *request })
+        });
+        let jobs = jobs.collect();
+        let list = self.lists.insert(jobs);
+        self.schedule(at, list, Step::Doorbell);
         self.counters.in_flight_peak = self.counters.in_flight_peak.max(self.in_flight());
     }
 
@@ -208,6 +207,7 @@ impl Card {
 
     fn process(&mut self, Event { at, job, step, .. }: Event) {
         match step {
+            Step::Doorbell => self.ring(at, job),
             Step::Unit => self.enter_unit(at, job),
             Step::Requester => self.enter_requester(at, job),
             Step::Wire => self.enter_wire(at, job),
@@ -217,10 +217,21 @@ impl Card {
         }
     }
 
+    /// The requester decodes a doorbell, and the list's other requests are fetched.
+    fn ring(&mut self, at: u64, list: usize) {
+        let rung = self.requester.serve(at, self.values.doorbell.card_ns);
+        for (index, job) in self.lists.remove(list).into_iter().enumerate() {
+            let arrived = match index {
+                0 => rung,
+                _ => self.fetches.serve(rung, self.values.fetch.request_ns) + self.values.fetch.latency_ns,
+            };
+            self.schedule(arrived, job, Step::Unit);
+        }
+    }
+
     fn enter_unit(&mut self, at: u64, job: usize) {
-        let qp = self.jobs[job].qp;
-        let unit = self.queue_pairs[qp.0].unit;
-        let misses = self.contexts.misses(qp.0);
+        let CardQp { unit, context, .. } = self.queue_pairs[self.jobs[job].qp.0];
+        let misses = self.contexts.misses(context);
         self.counters.context_misses += u64::from(misses);
         let context = if misses { self.values.context_cache.miss_ns } else { 0 };
         let (fetch, missed) = self.work_requests.miss(self.jobs.len() as u64);

@@ -9,6 +9,8 @@ use super::PeerKey;
 /// A queue pair on the card.
 #[derive(Debug)]
 pub(super) struct CardQp {
+    /// Number of its context, which no later queue pair has.
+    pub(super) context: u64,
     pub(super) unit: usize,
     pub(super) peer: PeerKey,
     pub(super) is_removed: bool,
@@ -22,8 +24,8 @@ pub(super) struct CardQp {
 }
 
 impl CardQp {
-    pub(super) fn new(unit: usize, peer: PeerKey) -> CardQp {
-        CardQp { unit, peer, is_removed: false, first: 0, times: VecDeque::new(), done: (0, 0) }
+    pub(super) fn new(context: u64, unit: usize, peer: PeerKey) -> CardQp {
+        CardQp { context, unit, peer, is_removed: false, first: 0, times: VecDeque::new(), done: (0, 0) }
     }
 
     /// Adds a request. Returns its sequence number.

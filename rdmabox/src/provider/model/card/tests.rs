@@ -58,7 +58,7 @@ fn closed_loop(threads: u64, depth: u64, queue_pairs: usize, window: u64) -> f64
     count as f64 * 1e9 / card.time() as f64
 }
 
-const THREADS: [u64; 7] = [1, 2, 4, 7, 8, 12, 16];
+const THREADS: [u64; 12] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16];
 
 fn curve(queue_pairs: usize, window: u64) -> Vec<f64> {
     THREADS.iter().map(|threads| closed_loop(*threads, 16, queue_pairs, window)).collect()
@@ -79,13 +79,16 @@ fn one_queue_pair_has_its_peak_at_four_threads_and_falls() {
     assert!((0.6..0.9).contains(&last), "{curve:?}");
 }
 
-/// RDMAbox, Fig. 8: a prediction, except for the host's time per request.
+/// RDMAbox, Fig. 8. The paper has its peak at 7 threads. The model is at 8, and less than 1 % below
+/// it at 7, where the host's time per request ends to be the limit.
 #[test]
 fn four_queue_pairs_have_a_later_and_higher_peak_which_a_window_keeps() {
     let (one, four) = (curve(1, u64::MAX), curve(4, u64::MAX));
     let window = curve(4, 7 * 16);
     eprintln!("four queue pairs: {four:.0?}, with a window: {window:.0?}");
-    assert!((7..=8).contains(&peak(&four).0), "{four:?}");
+    assert_eq!(peak(&four).0, 8, "{four:?}");
+    let seven = THREADS.iter().position(|threads| *threads == 7).unwrap();
+    assert!(four[seven] > 0.99 * peak(&four).1, "{four:?}");
     assert!(peak(&four).1 > 1.4 * peak(&one).1, "{four:?} {one:?}");
     assert!(four.last().unwrap() < &(0.9 * peak(&four).1), "{four:?}");
     assert!(window.last().unwrap() > &(0.97 * peak(&four).1), "{window:?}");
@@ -118,31 +121,49 @@ fn the_card_issues_two_million_small_requests() {
     assert!((2.05..=2.15).contains(&measured), "{measured}");
 }
 
-/// FaRM, Fig. 4: the responder's rate falls to a fourth when its translations do not fit.
-#[test]
-fn translations_that_do_not_fit_cost_three_more_times() {
-    let service = |area: u64| {
-        let mut card = card();
-        let peer = card.add_peer();
-        let qp = card.add_queue_pair(peer);
-        let pages = area / 4096;
-        for round in 0..2 {
-            let before = card.counters.translation_misses;
-            for number in 0..pages {
-                let remote = Some(number * 4096);
-                card.post(card.time(), qp, &[CardRequest { direction: Direction::In, remote, ..write(64) }]);
-                card.advance(u64::MAX);
-            }
-            if round == 1 {
-                let misses = (card.counters.translation_misses - before) / pages;
-                let values = &card.values;
-                return values.responder.request_ns + misses * values.translation_cache.miss_ns;
-            }
-        }
-        unreachable!("two rounds")
+/// The responder's millions of READs per second, if nothing else limits them. The pages of `area`
+/// bytes are read at random.
+fn responder(area: u64) -> f64 {
+    let mut values = CardParameters::cx3().values;
+    (values.units.request_ns, values.requester.request_ns, values.doorbell.card_ns) = (0, 0, 0);
+    (values.context_cache.miss_ns, values.work_request_cache.miss_ns) = (0, 0);
+    let mut card = Card::new(values);
+    let peer = card.add_peer();
+    let qp = card.add_queue_pair(peer);
+    let (pages, mut random) = (area / PAGE, 1_u64);
+    let read = |card: &mut Card, page: u64| {
+        let request = CardRequest { direction: Direction::In, remote: Some(page * PAGE), ..write(32) };
+        card.post(card.time(), qp, &[request]);
     };
-    assert_eq!(service(16 << 20), 89);
-    assert_eq!(service(17 << 20), 4 * 89);
+    (0..pages).for_each(|page| read(&mut card, page));
+    card.advance(u64::MAX);
+    let (began, count) = (card.time(), 40_000);
+    for _ in 0..count {
+        // Numerical Recipes' generator; its upper bits are random enough.
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        read(&mut card, (random >> 33) % pages);
+    }
+    card.advance(u64::MAX);
+    count as f64 * 1000.0 / (card.time() - began) as f64
+}
+
+/// RFP, Fig. 1(b).
+#[test]
+fn the_responder_takes_eleven_million_small_requests() {
+    let measured = responder(1 << 20);
+    assert!((11.0..=11.3).contains(&measured), "{measured}");
+}
+
+/// FaRM, Fig. 4, has random READs. With them the cache loses its effect by and by: a fourth of the
+/// rate is the limit for memory that is much larger than the cache.
+#[test]
+fn translations_that_do_not_fit_cost_up_to_three_more_times() {
+    let fits = responder(16 << 20);
+    let rates = [24, 64, 1024].map(|mib| responder(mib << 20) / fits);
+    assert!((11.0..=11.3).contains(&fits), "{fits}");
+    // A third, three fourths and 63 of 64 pages are missing.
+    let expected = [1.0 / 2.0, 1.0 / 3.25, 1.0 / 3.95];
+    assert!(rates.iter().zip(expected).all(|(rate, is)| (rate - is).abs() < 0.02), "{rates:?}");
 }
 
 #[test]
@@ -156,6 +177,38 @@ fn a_list_rings_once_and_all_but_its_first_request_are_fetched() {
     card.advance(u64::MAX);
     let CardCounters { doorbells, work_requests, fetches, completions, .. } = card.counters;
     assert_eq!((doorbells, work_requests, fetches, completions), (2, 6, 4, 6));
+}
+
+/// A doorbell waits for the requester behind the requests that arrive before it.
+#[test]
+fn a_doorbell_does_not_overtake_earlier_requests() {
+    // The posts come in the order of time, or the later one first.
+    let times = |late_first: bool| {
+        let mut card = card();
+        let peer = card.add_peer();
+        let qps = [card.add_queue_pair(peer), card.add_queue_pair(peer)];
+        let posts = [(100, qps[0]), (50_000, qps[1])];
+        for number in if late_first { [1, 0] } else { [0, 1] } {
+            let (at, qp) = posts[number];
+            card.post(at, qp, &[write(64); 3]);
+        }
+        card.advance(u64::MAX);
+        qps.map(|qp| card.completion(qp, 2))
+    };
+    assert_eq!(times(true), times(false));
+}
+
+#[test]
+fn a_new_queue_pair_has_no_cached_context() {
+    let mut card = card();
+    let peer = card.add_peer();
+    for expected in 1..4 {
+        let qp = card.add_queue_pair(peer);
+        card.post(card.time(), qp, &[write(64)]);
+        card.advance(u64::MAX);
+        card.remove_queue_pair(qp);
+        assert_eq!(card.counters.context_misses, expected);
+    }
 }
 
 #[test]

@@ -23,7 +23,7 @@ pub enum Basis {
     Measured,
     /// Computed from published figures.
     Derived,
-    /// Chosen so that one figure of a paper comes out.
+    /// Chosen so that figures of a paper come out.
     Fitted,
     /// Typical of the hardware, without a publication.
     Assumed,
@@ -55,9 +55,14 @@ pub enum ParameterError {
         /// The reason.
         source: std::io::Error,
     },
-    /// The file is not TOML.
-    #[error("not a TOML file: {0}")]
-    Syntax(String),
+    /// The text is not TOML.
+    #[error("{file} is not TOML: {fault}")]
+    Syntax {
+        /// The path, or "the text".
+        file: String,
+        /// The fault and its place.
+        fault: String,
+    },
     /// A constant is missing, unknown or invalid.
     #[error("{key} = {value}: {next}")]
     Invalid {
@@ -148,7 +153,7 @@ impl CardParameters {
         }
         let text = std::fs::read_to_string(Path::new(card))
             .map_err(|source| ParameterError::Read { path: card.into(), source })?;
-        CardParameters::parse(&text)
+        CardParameters::read(card, &text)
     }
 
     /// Reads the text of a file.
@@ -156,7 +161,12 @@ impl CardParameters {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn parse(text: &str) -> Result<CardParameters, ParameterError> {
-        let mut tables = Tables::parse(text)?;
+        CardParameters::read("the text", text)
+    }
+
+    /// Reads the text of `file`.
+    fn read(file: &str, text: &str) -> Result<CardParameters, ParameterError> {
+        let mut tables = Tables::parse(file, text)?;
         let values = Values::read(&mut tables)?;
         let (name, constants) = tables.finish()?;
         Ok(CardParameters { name, constants, values })
@@ -195,6 +205,7 @@ mod tests {
             [
                 "work_request_cache.entries",
                 "work_request_cache.miss_ns",
+                "units.count",
                 "units.request_ns",
                 "registration.request_ns",
                 "host.request_ns"
@@ -218,11 +229,17 @@ mod tests {
             ("name = \"cx3\"", "", "name = nothing: add"),
             ("[copy]", "[copy]\nsize = 3", "copy.size = 3: remove it"),
             ("[copy]", "[copies]\n[copy]", "copies = {}: remove it"),
-            ("[copy]", "[copy", "not a TOML file: "),
+            ("[copy]", "[copy", "the text is not TOML: "),
+            ("value = 374,", "value = 374, unit = \"ns\",", "requester.request_ns.unit = \"ns\": remove it"),
         ] {
             let text = refusal(from, to);
             assert!(text.contains(says), "{text:?} lacks {says:?}");
         }
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("mine.toml");
+        std::fs::write(&path, "[copy").expect("a file");
+        let fault = CardParameters::open(path.to_str().expect("text")).expect_err("a fault").to_string();
+        assert!(fault.starts_with(path.to_str().expect("text")), "{fault}");
         let missing = CardParameters::open("/nonexistent/card.toml").expect_err("no file").to_string();
         assert!(missing.contains("/nonexistent/card.toml") && missing.contains("cx3"), "{missing}");
     }

@@ -19,9 +19,10 @@ fn invalid(key: &str, value: impl ToString, next: impl Into<String>) -> Paramete
 }
 
 impl Tables {
-    pub(super) fn parse(text: &str) -> Result<Tables, ParameterError> {
+    pub(super) fn parse(file: &str, text: &str) -> Result<Tables, ParameterError> {
         let left = text.parse().map_err(|e: toml::de::Error| {
-            ParameterError::Syntax(e.to_string().split_whitespace().collect::<Vec<_>>().join(" "))
+            let fault = e.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+            ParameterError::Syntax { file: file.into(), fault }
         })?;
         Ok(Tables { left, constants: Vec::new() })
     }
@@ -37,6 +38,12 @@ impl Tables {
         let missing = || invalid(&name, "nothing", "add { value = N, basis = \"...\", source = \"...\" }");
         let entry = self.left.get_mut(table).and_then(Value::as_table_mut).and_then(|t| t.remove(key));
         let entry = entry.ok_or_else(missing)?;
+        const PARTS: [&str; 3] = ["value", "basis", "source"];
+        let mut parts = entry.as_table().into_iter().flatten();
+        if let Some((part, value)) = parts.find(|(part, _)| !PARTS.contains(&part.as_str())) {
+            let part = format!("{name}.{part}");
+            return Err(invalid(&part, value, "remove it: an entry has value, basis and source"));
+        }
         let text = |part: &str| entry.get(part).and_then(Value::as_str).unwrap_or_default().to_owned();
         let value = match entry.get("value") {
             Some(Value::Integer(value)) => *value,
