@@ -11,6 +11,9 @@ use crate::{
     sweep::settings::{self, Settings},
 };
 
+/// The dilation of a modelled card unless the command line has one.
+const DILATION: u32 = 200;
+
 /// Measures rdmabox in the shape of perftest: one-sided READs, WRITEs and compare-and-swaps, and
 /// calls.
 ///
@@ -129,9 +132,10 @@ pub struct RunArgs {
     pub out: Option<PathBuf>,
 
     /// Nanoseconds of this machine for a nanosecond of a modelled card. A larger value repeats
-    /// better and takes longer; --duration and --warmup are times of this machine
-    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub dilation: u32,
+    /// better and takes longer; --duration and --warmup are times of this machine. 0: the card only
+    /// counts, and all times are this machine's [default: 200]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub dilation: Option<u32>,
 
     /// The RDMA device of this process, and of servers that it starts.
     #[command(flatten)]
@@ -141,7 +145,13 @@ pub struct RunArgs {
 impl RunArgs {
     /// Returns the modelled card, if one is selected.
     pub fn model(&self) -> Result<Option<Model>> {
-        self.rdma.device.as_deref().map_or(Ok(None), |device| Model::of_device(device, self.dilation))
+        let device = self.rdma.device.as_deref();
+        let dilation = self.dilation.unwrap_or(DILATION);
+        let model = device.map_or(Ok(None), |device| Model::of_device(device, dilation))?;
+        if model.is_none() && self.dilation.is_some() {
+            return Err(Error::usage("--dilation is for a modelled card: give --device model:cx3 as well"));
+        }
+        Ok(model)
     }
 }
 

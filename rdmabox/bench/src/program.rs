@@ -21,6 +21,7 @@ use crate::{
     Error, Result,
     cli::{self, Request, RunArgs, Serve},
     experiment,
+    load::model::Model,
     report::{self, Entry, Report, metric::Metric, table},
     servers::{
         fleet::{Fleet, Source},
@@ -114,6 +115,9 @@ fn run_experiment(
 ) -> Result<Report> {
     let rounds = args.run.rounds.unwrap_or(if args.quick { 1 } else { 3 });
     let model = args.run.model()?;
+    if model.as_ref().is_some_and(|model| !model.is_timed()) && experiment.name != "table1" {
+        return Err(Error::usage(format!("{} needs model time: give a --dilation above 0", experiment.name)));
+    }
     let matrix = experiment.matrix(settings, args.quick, &args.run.connect, model.as_ref())?;
     let title = experiment.title(&matrix, model.as_ref());
     let mut report = measure(matrix, title, rounds, &args.run)?;
@@ -141,8 +145,8 @@ fn measure(matrix: Matrix, title: String, rounds: u32, args: &RunArgs) -> Result
     if model.is_some() && uses_rdma {
         return Err(Error::usage("a modelled card works over shm or tcp: leave --provider rdma out"));
     }
-    let described =
-        model.as_ref().map(|model| format!("{}, dilation {}", model.parameters().name(), model.dilation()));
+    check_pauses(&matrix, model.as_ref())?;
+    let described = model.as_ref().map(Model::summary);
     let mut fleet = Fleet::new(source, matrix.area(), args.rdma.options()).with_model(model);
     let measured = runner::run(&matrix, rounds, &mut fleet, &interrupt)?;
     fleet.stop()?;
@@ -162,6 +166,17 @@ fn measure(matrix: Matrix, title: String, rounds: u32, args: &RunArgs) -> Result
         columns: Vec::new(),
         panels: Vec::new(),
     })
+}
+
+/// Checks the options of a modelled card's time.
+fn check_pauses(matrix: &Matrix, model: Option<&Model>) -> Result<()> {
+    match model {
+        Some(model) => matrix.cases.iter().try_for_each(|case| model.check(&case.load)),
+        None if matrix.cases.iter().any(|case| case.load.think.is_some()) => {
+            Err(Error::usage("--think is for a modelled card: give --device model:cx3 as well"))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Checks before the measurement that the results can be written.
@@ -205,6 +220,11 @@ fn publish(report: &Report, args: &RunArgs, stem: &str) -> Result<()> {
 
 /// Serves until a signal arrives.
 fn serve(args: &Serve) -> Result<()> {
+    if let Some(device) = args.rdma.device.as_deref().filter(|device| device.starts_with("model:")) {
+        return Err(Error::usage(format!(
+            "--device {device}: a server has no modelled card; give it to the program that measures"
+        )));
+    }
     let mut signals =
         Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(measure::Error::io("signal handler"))?;
     let listen = match args.listen.as_slice() {

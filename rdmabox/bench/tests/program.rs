@@ -234,16 +234,38 @@ fn an_experiment_on_a_modelled_card_prints_the_papers_values() {
     }
     let own: Value = serde_json::from_slice(&fs::read(world.0.path().join("own.json")).unwrap()).unwrap();
     assert_eq!(own["model"], "cx3, dilation 20");
-    for row in own["experiment"]["rows"].as_array().unwrap() {
-        // Merging depends on the threads; chaining never changes the number of work requests.
-        if row["what"].as_str().unwrap().contains("doorbell over single") && row["paper"] != "fewer" {
-            assert_eq!(row["model"], "1.00", "{row}");
-        }
+    // Merging depends on the threads; chaining never changes the number of work requests.
+    let rows = own["experiment"]["rows"].as_array().unwrap().iter();
+    let chained =
+        |row: &&Value| row["what"].as_str().unwrap().contains("work requests, doorbell over single");
+    let chained: Vec<&Value> = rows.filter(chained).collect();
+    // READs and WRITEs, each with two limits of a list.
+    assert_eq!(chained.len(), 4, "{own}");
+    for row in chained {
+        assert_eq!((&row["model"], &row["shape"]), (&"1.00".into(), &"in_range".into()), "{row}");
     }
     for result in own["results"].as_array().unwrap() {
         let counters = &result["rounds"][0]["counters"];
-        assert!(counters["card_work_requests"].as_u64() >= counters["work_requests"].as_u64(), "{counters}");
+        let count = |name: &str| counters[name].as_u64().unwrap();
+        assert!(count("work_requests") > 0, "{counters}");
+        assert!(count("card_work_requests") >= count("work_requests"), "{counters}");
     }
+    world.assert_clean();
+}
+
+#[test]
+fn a_card_without_time_counts() {
+    let world = World::new();
+    let args =
+        "write --device model:cx3 --dilation 0 --submit vectored --mode doorbell --depth 10 --threads 1";
+    let report = world.json(&format!("{args} --ops 300 --warmup 0 --direct off"));
+    assert!(report["model"].as_str().unwrap().contains("counts only"), "{}", report["model"]);
+    let counters = &report["results"][0]["rounds"][0]["counters"];
+    assert_eq!((&counters["work_requests"], &counters["doorbells"]), (&300.into(), &30.into()));
+    // The card also has the session's own requests.
+    assert!(counters["card_doorbells"].as_u64().unwrap() >= 30, "{counters}");
+    let refused = world.run("experiment fig1 --device model:cx3 --dilation 0", 2);
+    assert!(text(&refused.stderr).contains("needs model time"));
     world.assert_clean();
 }
 
@@ -318,6 +340,12 @@ fn bad_input_gets_one_line_and_starts_nothing() {
         ("read --area 90000t", "are available"),
         ("read --device model:cx9", "--device model:cx9: cannot read cx9"),
         ("read --device model:cx3 --provider rdma", "works over shm or tcp"),
+        ("read --dilation 100", "--dilation is for a modelled card"),
+        ("experiment fig2 --think 1us", "--think is for a modelled card"),
+        ("write --sweep think=1us,2us", "--think is for a modelled card"),
+        ("read --device model:cx3 --think 24h", "takes 17280000s of this machine"),
+        ("serve --device model:cx3", "a server has no modelled card"),
+        ("serve --device model:nonsense --listen rdma:127.0.0.1:0", "a server has no modelled card"),
         ("serve --memory 90000t", "are available"),
     ] {
         let output = world.run(args, 2);

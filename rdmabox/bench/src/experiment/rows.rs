@@ -1,25 +1,78 @@
 //! The results of the modelled card beside the paper's. No I/O, no locks, no clock.
+//!
+//! Where the paper has a range, a value is in it, has its direction only, or does not hold. A
+//! direction counts beyond [`NOISE`]. A missing value holds nothing.
 
-use crate::report::{Entry, Report, Row, metric::Metric};
+use std::ops::RangeInclusive;
 
-/// Relative noise that a comparison allows.
+use crate::report::{
+    Basis, Entry, Report, Row, Shape,
+    metric::{Metric, show_change},
+};
+
+/// Relative noise of a comparison.
 const NOISE: f64 = 0.03;
+/// Relative difference of values that are about the same.
+const SAME: f64 = 0.05;
 
-fn row(what: impl Into<String>, paper: &str, model: String, basis: &'static str, holds: bool) -> Row {
-    Row { what: what.into(), paper: paper.into(), model, basis, holds }
+/// What the paper says about a ratio.
+#[derive(Clone, Copy, Debug)]
+enum Claim {
+    More,
+    Less,
+    NotLess,
+    NotMore,
+    Same,
+    /// The ratio lies between two values of the paper.
+    Within(f64, f64),
 }
 
-fn predicted(what: impl Into<String>, paper: &str, model: String, holds: bool) -> Row {
-    row(what, paper, model, "predicted", holds)
+impl Claim {
+    fn of(self, ratio: f64) -> Shape {
+        let (more, less) = (ratio > 1.0 + NOISE, ratio < 1.0 - NOISE);
+        match self {
+            Claim::More => Shape::if_true(more),
+            Claim::Less => Shape::if_true(less),
+            Claim::NotLess => Shape::if_true(ratio >= 1.0 - NOISE),
+            Claim::NotMore => Shape::if_true(ratio <= 1.0 + NOISE),
+            Claim::Same => Shape::if_true((ratio - 1.0).abs() <= SAME),
+            Claim::Within(low, high) if RangeInclusive::new(low, high).contains(&ratio) => Shape::InRange,
+            Claim::Within(low, high) if (low > 1.0 && more) || (high < 1.0 && less) => Shape::DirectionOnly,
+            Claim::Within(..) => Shape::Fails,
+        }
+    }
+
+    /// Returns the claim of a single number: the noise is its range.
+    fn about(ratio: f64) -> Claim {
+        Claim::Within(ratio * (1.0 - NOISE), ratio * (1.0 + NOISE))
+    }
+
+    fn text(self) -> String {
+        match self {
+            Claim::More => "more".into(),
+            Claim::Less => "less".into(),
+            Claim::NotLess => "not less".into(),
+            Claim::NotMore => "no more".into(),
+            Claim::Same => "about the same".into(),
+            Claim::Within(low, high) => {
+                format!("{:+.1} to {:+.1} %", (low - 1.0) * 100.0, (high - 1.0) * 100.0)
+            }
+        }
+    }
 }
 
-fn calibrated(what: impl Into<String>, paper: &str, model: String, holds: bool) -> Row {
-    row(what, paper, model, "calibrated", holds)
+fn row(what: impl Into<String>, paper: impl Into<String>, model: String, basis: Basis, shape: Shape) -> Row {
+    Row { what: what.into(), paper: paper.into(), model, basis, shape }
 }
 
-/// Returns a relative change as a percentage.
-fn percent(ratio: f64) -> String {
-    format!("{:+.1} %", (ratio - 1.0) * 100.0)
+/// Returns the row of a ratio.
+fn compared(what: impl Into<String>, claim: Claim, ratio: f64, basis: Basis) -> Row {
+    row(what, claim.text(), show_change(ratio), basis, claim.of(ratio))
+}
+
+/// Returns the row of an experiment without the entries that it needs.
+fn nothing(what: &str) -> Vec<Row> {
+    vec![row(what, "", "no such results".into(), Basis::Predicted, Shape::Fails)]
 }
 
 fn value(report: &Report, place: &[&str], metric: Metric) -> f64 {
@@ -30,12 +83,26 @@ fn ratio(report: &Report, metric: Metric, of: &[&str], over: &[&str]) -> f64 {
     value(report, of, metric) / value(report, over, metric)
 }
 
-/// The threads and the IOPS of a line's best entry, and the last entry.
+/// A line's best entry, and its last entry.
 struct Peak<'a> {
     threads: &'a str,
     iops: f64,
     mean: f64,
+    best: &'a Entry,
     last: &'a Entry,
+}
+
+impl Peak<'_> {
+    /// Returns the bytes that the load keeps in flight at the peak.
+    fn in_flight(&self) -> u64 {
+        let load = &self.best.options;
+        u64::from(load.threads) * u64::from(load.depth) * load.size
+    }
+
+    fn at(&self, what: &str, paper: &str) -> Row {
+        let shape = Shape::if_true(self.threads == paper);
+        row(what, paper, self.threads.into(), Basis::Calibrated, shape)
+    }
 }
 
 fn iops(entry: &Entry) -> f64 {
@@ -46,18 +113,19 @@ fn peak<'a>(report: &'a Report, line: &[&str]) -> Option<Peak<'a>> {
     let entries = report.line(line);
     let best = entries.iter().copied().max_by(|a, b| iops(a).total_cmp(&iops(b)))?;
     let (threads, last) = (best.coordinates.first()?.as_str(), *entries.last()?);
-    Some(Peak { threads, iops: iops(best), mean: best.get(Metric::Mean).unwrap_or(f64::NAN), last })
+    Some(Peak { threads, iops: iops(best), mean: best.get(Metric::Mean).unwrap_or(f64::NAN), best, last })
 }
 
 /// Threads at the peak, and how far IOPS fall behind it.
 pub(super) fn fig1(report: &Report) -> Vec<Row> {
-    let Some(peak) = peak(report, &[]) else { return Vec::new() };
+    let Some(peak) = peak(report, &[]) else { return nothing("threads at the peak") };
     let last = iops(peak.last) / peak.iops;
     let latency = peak.last.get(Metric::Mean).unwrap_or(f64::NAN) / peak.mean;
+    let what = "mean latency with 16 threads over the peak's";
     vec![
-        calibrated("threads at the peak", "4", peak.threads.into(), peak.threads == "4"),
-        calibrated("IOPS with 16 threads over the peak", "less", percent(last), last < 1.0 - NOISE),
-        predicted("mean latency with 16 threads over the peak's", "more", percent(latency), latency > 1.0),
+        peak.at("threads at the peak", "4"),
+        compared("IOPS with 16 threads over the peak", Claim::Less, last, Basis::Calibrated),
+        compared(what, Claim::More, latency, Basis::Predicted),
     ]
 }
 
@@ -68,29 +136,35 @@ pub(super) fn fig8(report: &Report) -> Vec<Row> {
     let Some([one, one_window, four, four_window, hybrid, hybrid_window]) =
         peaks.and_then(|peaks| <[Peak<'_>; 6]>::try_from(peaks).ok())
     else {
-        return Vec::new();
+        return nothing("threads at the peak");
     };
-    let later = matches!(four.threads, "7" | "8");
+    let used = four_window.best.options.window;
+    let model = format!("{}; {} at this run's peak", used, byte_size::show(four.in_flight()));
+    let over = "4 QPs over 1 QP: best IOPS";
     let mut rows = vec![
-        calibrated("1 QP: threads at the peak", "4", one.threads.into(), one.threads == "4"),
-        calibrated("4 QPs: threads at the peak", "7", four.threads.into(), later),
-        predicted("4 QPs over 1 QP: best IOPS", "more", percent(four.iops / one.iops), four.iops > one.iops),
+        one.at("1 QP: threads at the peak", "4"),
+        four.at("4 QPs: threads at the peak", "7"),
+        compared(over, Claim::More, four.iops / one.iops, Basis::Calibrated),
+        row("4 QPs: window", "7 MB", model, Basis::Chosen, Shape::Differs),
     ];
-    let pairs = [("1 QP, single", one, one_window), ("4 QPs, single", four, four_window)];
-    for (name, without, with) in pairs {
+    let all = [
+        ("1 QP, single", one, one_window),
+        ("4 QPs, single", four, four_window),
+        ("4 QPs, hybrid", hybrid, hybrid_window),
+    ];
+    for (name, without, with) in all {
         let kept = iops(with.last) / without.iops;
         let what = format!("{name}: IOPS with 16 threads and the window over the peak without");
-        rows.push(predicted(what, "not less", percent(kept), kept > 1.0 - NOISE));
+        rows.push(compared(what, Claim::NotLess, kept, Basis::Chosen));
+        // The paper has one number, without the setting that it compares with.
         let best = with.iops / without.iops;
         let what = format!("{name}: best IOPS with the window over without");
-        rows.push(predicted(what, "up to +29.9 %", percent(best), best > 1.0 - NOISE));
+        let shape = Claim::about(1.299).of(best);
+        rows.push(row(what, "+29.9 %", show_change(best), Basis::Chosen, shape));
+        let most = iops(with.last) / iops(without.last);
+        let what = format!("{name}: IOPS with 16 threads, with the window over without");
+        rows.push(compared(what, Claim::More, most, Basis::Chosen));
     }
-    let best = hybrid_window.iops / hybrid.iops;
-    let what = "4 QPs, hybrid: best IOPS with the window over without";
-    rows.push(predicted(what, "up to +29.9 %", percent(best), best > 1.0 - NOISE));
-    let all = iops(hybrid_window.last) / iops(hybrid.last);
-    let what = "4 QPs, hybrid: IOPS with 16 threads, with the window over without";
-    rows.push(predicted(what, "more", percent(all), all > 1.0 - NOISE));
     rows
 }
 
@@ -107,20 +181,20 @@ pub(super) fn fig5(report: &Report) -> Vec<Row> {
         (below < 0.0 && above >= 0.0).then(|| bytes(pair[0]) + part * (bytes(pair[1]) - bytes(pair[0])))
     });
     let text = crossing.map_or("none".into(), |at| format!("{:.0} KiB", at / 1024.0));
-    let holds = crossing.is_some_and(|at| (at / 1024.0 / 928.0 - 1.0).abs() <= 2.0 * NOISE);
-    vec![calibrated("registering is cheaper from", "928 KB", text, holds)]
+    let near = crossing.is_some_and(|at| (at / 1024.0 / 928.0 - 1.0).abs() <= NOISE);
+    let shape = if near { Shape::InRange } else { Shape::Fails };
+    vec![row("registering is cheaper from", "928 KB", text, Basis::Calibrated, shape)]
 }
 
 /// Compares batching modes on every line.
-fn modes(report: &Report, metric: Metric, pairs: &[(&str, &str, &str)], more_is_better: bool) -> Vec<Row> {
+fn modes(report: &Report, metric: Metric, pairs: &[(&str, &str, Claim)]) -> Vec<Row> {
     let mut rows = Vec::new();
     for line in report.labels_of_lines() {
         let place = |mode| std::iter::once(mode).chain(line.iter().copied()).collect::<Vec<_>>();
-        for (mode, over, paper) in pairs {
+        for (mode, over, claim) in pairs {
             let change = ratio(report, metric, &place(mode), &place(over));
-            let holds = if more_is_better { change > 1.0 - NOISE } else { change < 1.0 + NOISE };
             let what = format!("{}: {mode} over {over}, {}", line.join(", "), metric.title());
-            rows.push(predicted(what, paper, percent(change), holds));
+            rows.push(compared(what, *claim, change, Basis::Predicted));
         }
     }
     rows
@@ -129,56 +203,55 @@ fn modes(report: &Report, metric: Metric, pairs: &[(&str, &str, &str)], more_is_
 /// Throughput of the batching modes.
 pub(super) fn fig6(report: &Report) -> Vec<Row> {
     let pairs = [
-        ("merge", "single", "+11.2 to +24.4 %"),
-        ("hybrid", "single", "+15.7 to +47.7 %"),
-        ("hybrid", "doorbell", "+7.5 to +22.2 %"),
-        ("hybrid", "merge", "not less"),
+        ("merge", "single", Claim::Within(1.112, 1.244)),
+        ("hybrid", "single", Claim::Within(1.157, 1.477)),
+        ("hybrid", "doorbell", Claim::Within(1.075, 1.222)),
+        ("hybrid", "merge", Claim::NotLess),
+        ("merge", "doorbell", Claim::NotLess),
     ];
-    modes(report, Metric::OpsPerSecond, &pairs, true)
+    modes(report, Metric::OpsPerSecond, &pairs)
 }
 
 /// 99th percentiles of the batching modes.
 pub(super) fn fig7(report: &Report) -> Vec<Row> {
-    let pairs = [("merge", "single", "no more"), ("hybrid", "single", "no more")];
-    modes(report, Metric::P99, &pairs, false)
+    let pairs = [("merge", "single", Claim::NotMore), ("hybrid", "single", Claim::NotMore)];
+    modes(report, Metric::P99, &pairs)
 }
 
 /// Compares adaptive polling with the others at each value of the x axis.
-fn adaptive(report: &Report, few: &[&str]) -> Vec<Row> {
+fn adaptive(report: &Report, few: &[&str], basis: Basis) -> Vec<Row> {
     let name = report.dimensions.first().cloned().unwrap_or_default();
     let mut rows = Vec::new();
     for x in report.labels(0) {
         let over = |mode, metric| ratio(report, metric, &[x, "adaptive"], &[x, mode]);
-        let busy = over("busy", Metric::OpsPerSecond);
-        let (paper, least) = if few.contains(&x) { ("about the same", 0.95) } else { ("more", 1.0 + NOISE) };
+        let claim = if few.contains(&x) { Claim::Same } else { Claim::More };
         let what = format!("{name} {x}: adaptive over busy, IOPS");
-        rows.push(predicted(what, paper, percent(busy), busy >= least));
+        rows.push(compared(what, claim, over("busy", Metric::OpsPerSecond), basis));
         for mode in ["event-batch", "hybrid"] {
-            let change = over(mode, Metric::OpsPerSecond);
             let what = format!("{name} {x}: adaptive over {mode}, IOPS");
-            rows.push(predicted(what, "not less", percent(change), change > 1.0 - NOISE));
+            rows.push(compared(what, Claim::NotLess, over(mode, Metric::OpsPerSecond), basis));
         }
         let (own, batch) = (
             value(report, &[x, "adaptive"], Metric::InterruptsPerOp),
             value(report, &[x, "event-batch"], Metric::InterruptsPerOp),
         );
         let what = format!("{name} {x}: interrupts per request, adaptive and event-batch");
-        rows.push(predicted(what, "fewer", format!("{own:.3} and {batch:.3}"), own < batch));
-        let cpu = over("busy", Metric::CardCpuPerOp);
+        let shape = Claim::Less.of(own / batch);
+        rows.push(row(what, "fewer", format!("{own:.3} and {batch:.3}"), basis, shape));
         let what = format!("{name} {x}: adaptive over busy, processor time per request");
-        rows.push(predicted(what, "less", percent(cpu), cpu < 1.0 + NOISE));
+        rows.push(compared(what, Claim::Less, over("busy", Metric::CardCpuPerOp), basis));
     }
     rows
 }
 
 /// Polling modes under bursts.
 pub(super) fn fig2(report: &Report) -> Vec<Row> {
-    adaptive(report, &["small", "medium", "large"])
+    adaptive(report, &["small", "medium", "large"], Basis::Predicted)
 }
 
 /// Polling modes by peers. Up to four polling threads do not affect the paper's program.
 pub(super) fn fig9(report: &Report) -> Vec<Row> {
-    adaptive(report, &["1", "2", "4"])
+    adaptive(report, &["1", "2", "4"], Basis::Chosen)
 }
 
 /// Work requests of each mode, per request.
@@ -186,20 +259,28 @@ pub(super) fn table1(report: &Report) -> Vec<Row> {
     let mut rows = Vec::new();
     for line in report.labels_of_lines() {
         let papers = match line.first() {
-            Some(&"read") => [("merge", "0.87 (preMR), 0.83"), ("hybrid", "0.83"), ("doorbell", "1.00")],
-            _ => [("merge", "0.88 (preMR), 0.92"), ("hybrid", "0.92"), ("doorbell", "1.01")],
+            Some(&"read") => [
+                ("merge", "0.87 (preMR), 0.83", Claim::Within(0.83, 0.87)),
+                ("hybrid", "0.83", Claim::about(0.83)),
+                ("doorbell", "1.00", Claim::about(1.0)),
+            ],
+            _ => [
+                ("merge", "0.88 (preMR), 0.92", Claim::Within(0.88, 0.92)),
+                ("hybrid", "0.92", Claim::about(0.92)),
+                ("doorbell", "1.01", Claim::about(1.01)),
+            ],
         };
         let place = |mode| std::iter::once(mode).chain(line.iter().copied()).collect::<Vec<_>>();
-        for (mode, paper) in papers {
+        for (mode, paper, claim) in papers {
             let change = ratio(report, Metric::WorkRequestsPerOp, &place(mode), &place("single"));
-            let holds = if mode == "doorbell" { (change - 1.0).abs() < 0.001 } else { change < 1.0 };
             let what = format!("{}: work requests, {mode} over single", line.join(", "));
-            rows.push(predicted(what, paper, format!("{change:.2}"), holds));
+            rows.push(row(what, paper, format!("{change:.2}"), Basis::Predicted, claim.of(change)));
         }
         for mode in ["doorbell", "hybrid"] {
             let change = ratio(report, Metric::DoorbellsPerOp, &place(mode), &place("single"));
             let what = format!("{}: doorbells, {mode} over single", line.join(", "));
-            rows.push(predicted(what, "fewer", format!("{change:.2}"), change < 1.0));
+            let shape = Claim::Less.of(change);
+            rows.push(row(what, "fewer", format!("{change:.2}"), Basis::Predicted, shape));
         }
     }
     rows
@@ -217,14 +298,48 @@ mod tests {
         report.results.retain(|entry| entry.coordinates[1] == "single");
         report.results.iter_mut().for_each(|entry| entry.coordinates.truncate(1));
         let rows = fig1(&report);
-        assert_eq!((rows[0].model.as_str(), rows[0].holds), ("2", false));
-        assert_eq!((rows[1].model.as_str(), rows[1].holds), ("+0.0 %", false));
-        assert_eq!(rows[0].basis, "calibrated");
+        assert_eq!((rows[0].model.as_str(), rows[0].shape), ("2", Shape::Fails));
+        assert_eq!((rows[1].model.as_str(), rows[1].shape), ("+0.0 %", Shape::Fails));
+        assert_eq!(rows[0].basis, Basis::Calibrated);
     }
 
     #[test]
-    fn a_missing_mode_holds_nothing() {
-        let rows = fig6(&example());
-        assert!(!rows.is_empty() && rows.iter().all(|row| !row.holds));
+    fn a_missing_mode_or_line_holds_nothing() {
+        let mut report = example();
+        let mut rows = fig6(&report);
+        rows.extend(fig8(&report));
+        report.results.clear();
+        rows.extend([fig1(&report), fig5(&report)].concat());
+        assert!(rows.len() > 6 && rows.iter().all(|row| row.shape == Shape::Fails), "{rows:?}");
+    }
+
+    #[test]
+    fn a_direction_counts_beyond_the_noise_and_a_range_is_a_range() {
+        let range = Claim::Within(1.112, 1.244);
+        for (claim, ratio, shape) in [
+            (range, 1.2, Shape::InRange),
+            (range, 1.5, Shape::DirectionOnly),
+            (range, 1.031, Shape::DirectionOnly),
+            (range, 1.029, Shape::Fails),
+            (range, 0.98, Shape::Fails),
+            (range, f64::NAN, Shape::Fails),
+            (Claim::Within(0.83, 0.87), 0.96, Shape::DirectionOnly),
+            (Claim::Within(0.83, 0.87), 0.98, Shape::Fails),
+            (Claim::More, 1.02, Shape::Fails),
+            (Claim::More, 1.04, Shape::Holds),
+            (Claim::Less, 0.98, Shape::Fails),
+            (Claim::Less, 0.96, Shape::Holds),
+            (Claim::NotLess, 0.96, Shape::Fails),
+            (Claim::NotMore, 1.04, Shape::Fails),
+            (Claim::Same, 1.06, Shape::Fails),
+            (Claim::Same, 0.96, Shape::Holds),
+            (Claim::about(1.299), 1.067, Shape::DirectionOnly),
+            (Claim::about(1.0), 1.0, Shape::InRange),
+            (Claim::about(1.0), 1.2, Shape::Fails),
+            (Claim::about(1.0), 0.8, Shape::Fails),
+        ] {
+            assert_eq!(claim.of(ratio), shape, "{claim:?} {ratio}");
+        }
+        assert_eq!(range.text(), "+11.2 to +24.4 %");
     }
 }

@@ -162,7 +162,8 @@ impl Metric {
     pub fn of(self, sample: &Sample) -> Option<f64> {
         let per_second = |value: f64| statistics::ratio(value, sample.seconds);
         let per_op = |value: f64| statistics::ratio(value, sample.ops as f64);
-        let cpu = |usage: &Usage| per_second(usage.cpu().as_secs_f64() * 100.0);
+        // Processor time is this machine's, also with a modelled card.
+        let cpu = |usage: &Usage| statistics::ratio(usage.cpu().as_secs_f64() * 100.0, sample.host_seconds);
         let counter = |name: &str| sample.counters.get(name).map(|value| *value as f64);
         let one_sided =
             |name: &str| counter(name).filter(|_| counter("work_requests").is_some_and(|n| n > 0.0));
@@ -208,6 +209,11 @@ impl Metric {
     }
 }
 
+/// Formats a ratio as a relative change in percent.
+pub fn show_change(ratio: f64) -> String {
+    format!("{:+.1} %", (ratio - 1.0) * 100.0)
+}
+
 /// Formats a number with three or four significant digits.
 pub fn show(value: Option<f64>) -> String {
     match value {
@@ -232,6 +238,7 @@ pub(crate) mod tests {
             ops,
             bytes: ops << 12,
             seconds: 0.5,
+            host_seconds: 0.5,
             latency: Latency { mean_us: 2.0, p50_us: 1.0, p99_us: 3.0, p999_us: 4.0, max_us: 5.0 },
             client: Usage {
                 user_us: 150_000,
@@ -276,6 +283,14 @@ pub(crate) mod tests {
         ] {
             assert_eq!(metric.of(&sample), value, "{metric:?}");
         }
+    }
+
+    #[test]
+    fn processor_time_is_the_machines_and_rates_are_the_models() {
+        let mut sample = sample(1000);
+        sample.host_seconds = 100.0 * sample.seconds;
+        assert_eq!(Metric::ClientCpu.of(&sample), Some(0.5));
+        assert_eq!(Metric::OpsPerSecond.of(&sample), Some(2000.0));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::{Result, load::Load, run::Sample, sweep::runner::Measured};
 use metric::Metric;
-pub use row::Row;
+pub use row::{Basis, Row, Shape};
 
 /// Version of the JSON format.
 pub const FORMAT: u32 = 1;
@@ -24,7 +24,8 @@ pub const FORMAT: u32 = 1;
 /// Note in the output of software providers.
 const SOFTWARE: &str = "software provider: shapes are reported, no figure of RDMA hardware is claimed";
 /// Note in the output of a modelled card.
-const MODEL: &str = "a modelled card: times and rates are the model's, and no card was measured";
+const MODEL: &str = "a modelled card: times and rates are the model's, processor time and switches are this machine's, and no \
+                     card was measured";
 /// Note in the output of devices.
 const DEVICE: &str =
     "an RDMA device; if it is Soft-RoCE, processors do its work, and no figure of hardware is claimed";

@@ -11,8 +11,65 @@ pub struct Row {
     pub paper: String,
     /// The value of this run.
     pub model: String,
-    /// "calibrated" if constants were chosen for it, else "predicted".
-    pub basis: &'static str,
-    /// Whether the shape holds.
-    pub holds: bool,
+    /// What the agreement can prove.
+    pub basis: Basis,
+    /// How far the model agrees with the paper.
+    pub shape: Shape,
+}
+
+/// What an agreement can prove.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Basis {
+    /// Neither constants nor the load were selected for it.
+    Predicted,
+    /// Constants were fitted to it, so agreement proves little.
+    Calibrated,
+    /// The load was selected so that the effect can appear.
+    Chosen,
+}
+
+/// How far the model agrees with the paper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shape {
+    /// The paper has a direction or a count, and the model has it too.
+    Holds,
+    /// The paper has a number or a range, and the model's value lies in it.
+    InRange,
+    /// The paper has a number or a range. The model has its direction, beyond the noise.
+    DirectionOnly,
+    /// The run uses another value than the paper.
+    Differs,
+    /// The model does not agree, or has no value.
+    Fails,
+}
+
+impl Basis {
+    /// Returns the text in tables.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Predicted => "predicted",
+            Self::Calibrated => "calibrated",
+            Self::Chosen => "load chosen",
+        }
+    }
+}
+
+impl Shape {
+    /// Returns the text in tables.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Holds => "holds",
+            Self::InRange => "in range",
+            Self::DirectionOnly => "direction only",
+            Self::Differs => "differs",
+            Self::Fails => "DOES NOT HOLD",
+        }
+    }
+
+    /// Returns [`Holds`](Self::Holds) or [`Fails`](Self::Fails).
+    pub fn if_true(holds: bool) -> Shape {
+        if holds { Shape::Holds } else { Shape::Fails }
+    }
 }

@@ -1,6 +1,7 @@
 //! Tables for terminals, which are also Markdown. No I/O, no locks, no clock.
 
 use comfy_table::{Cell, CellAlignment, Table, presets::ASCII_MARKDOWN};
+use measure::statistics;
 
 use super::{
     Entry, Report, Row,
@@ -40,7 +41,7 @@ pub fn render(report: &Report) -> String {
             if let Some(entry) = entries.first() {
                 text.push_str(&format!("first of the combinations: {}\n", entry.options.summary()));
             }
-            text.push_str(&format!("\n{}\n", matrix(report)));
+            text.push_str(&format!("\n{}\n{}", matrix(report), spreads(report)));
         }
     }
     if let Some(about) = &report.experiment {
@@ -68,7 +69,7 @@ pub fn page(reports: &[Report]) -> String {
             "Card {model}; medians of {} rounds; commit {}:\n\n",
             report.rounds, report.commit
         ));
-        text.push_str(&format!("{}\n\n", matrix(report)));
+        text.push_str(&format!("{}\n{}\n", matrix(report), spreads(report)));
     }
     text
 }
@@ -77,9 +78,8 @@ pub fn page(reports: &[Report]) -> String {
 fn beside_paper(rows: &[Row]) -> Table {
     let mut table = new_table();
     table.set_header(["quantity", "paper", "model", "basis", "shape"]);
-    for Row { what, paper, model, basis, holds } in rows {
-        let shape = if *holds { "holds" } else { "DOES NOT HOLD" };
-        table.add_row([what.as_str(), paper, model, basis, shape]);
+    for Row { what, paper, model, basis, shape } in rows {
+        table.add_row([what.as_str(), paper, model, basis.text(), shape.text()]);
     }
     table
 }
@@ -102,6 +102,27 @@ fn matrix(report: &Report) -> Table {
         table.add_row(entry.coordinates.iter().cloned().chain(values).chain(spread).map(right));
     }
     table
+}
+
+/// Spread of the rounds above which a comparison within the noise proves nothing.
+const NOISE: f64 = 0.03;
+
+/// Says how well the rounds repeat; nothing for one round.
+fn spreads(report: &Report) -> String {
+    let mut all: Vec<f64> = report.results.iter().filter_map(|entry| entry.spread).collect();
+    all.sort_unstable_by(f64::total_cmp);
+    let (Some(middle), Some(largest)) = (all.get(all.len() / 2), all.last()) else { return String::new() };
+    if report.rounds < 2 {
+        return String::new();
+    }
+    let above = all.iter().filter(|spread| **spread > NOISE).count();
+    let warning =
+        if above > 0 { format!("; spread above 3 % in {above} of {}", all.len()) } else { String::new() };
+    format!(
+        "\nspread of the IOPS of a combination: median {:.1} %, largest {:.1} %{warning}\n",
+        middle * 100.0,
+        largest * 100.0
+    )
 }
 
 /// Returns the detailed output of one combination.
@@ -160,7 +181,7 @@ fn processes(sample: &Sample) -> Table {
         table.add_row(
             [
                 name.to_owned(),
-                show((sample.seconds > 0.0).then(|| usage.cpu().as_secs_f64() / sample.seconds * 100.0)),
+                show(statistics::ratio(usage.cpu().as_secs_f64() * 100.0, sample.host_seconds)),
                 format!("{:.3}", user_us as f64 / 1e6),
                 format!("{:.3}", system_us as f64 / 1e6),
                 per_op((user_us + system_us) as f64),
@@ -222,8 +243,18 @@ mod tests {
         assert!(text.contains("| threads |       mode | IOPS | p99 us | spread |"), "{text}");
         assert!(text.contains("|       2 | hybrid <b> | 8000 |   3.00 |    0 % |"), "{text}");
         assert!(!text.contains("server CPU"), "{text}");
+        assert!(text.contains("median 0.0 %, largest 0.0 %\n"), "{text}");
         assert!(text.starts_with("rdmabox-bench: a <title> on software providers\nA CPU, 2 cores"), "{text}");
         assert!(text.contains("The paper: something\n\nHere (software provider"), "{text}");
+    }
+
+    #[test]
+    fn rounds_that_do_not_repeat_are_counted() {
+        let mut report = example();
+        report.results[1].spread = Some(0.031);
+        assert!(spreads(&report).ends_with("largest 3.1 %; spread above 3 % in 1 of 4\n"));
+        report.rounds = 1;
+        assert_eq!(spreads(&report), "");
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub struct Sample {
     pub bytes: u64,
     /// Seconds from the start until the last thread was done; of model time with a modelled card.
     pub seconds: f64,
+    /// The same in this machine's time.
+    pub host_seconds: f64,
     /// Latency of single requests.
     pub latency: Latency,
     /// Usage of this process without its main thread, which only waits. Includes servers that run
@@ -186,6 +188,32 @@ fn conduct(
     let server = server_usage(shared.targets)?.minus(server_before);
     swapped += record.swapped;
     let bytes = load.size + load.reply.unwrap_or(0);
+    let dilation = shared.card.as_ref().map_or(1, |(_, model)| model.dilation());
+    let host_seconds = (ended - began).as_secs_f64();
+    let sample = Sample {
+        ops: record.ops,
+        bytes: record.ops * bytes,
+        seconds: host_seconds / f64::from(dilation),
+        host_seconds,
+        latency: record.latency(),
+        client,
+        server: (!in_process).then_some(server),
+        swapped: (load.op == OpKind::Cas).then_some(record.swapped),
+        gaps: load.burst.map(|_| record.gaps),
+        counters: counters(&runtime, card_before, card_after),
+        chain_lengths: runtime.chain_lengths,
+        runtime_latency: runtime_latency(&runtime, dilation),
+        in_flight_peak: peaks.max().unwrap_or(0),
+    };
+    Ok((sample, swapped))
+}
+
+/// Returns the counters of the runtime, and of the modelled card if there is one.
+fn counters(
+    runtime: &StatsSnapshot,
+    card_before: Option<CardCounters>,
+    card_after: Option<CardCounters>,
+) -> BTreeMap<String, u64> {
     let mut counters: BTreeMap<String, u64> =
         runtime.counters().map(|(name, value)| (name.to_owned(), value)).collect();
     if let (Some(after), Some(before)) = (card_after, card_before) {
@@ -193,22 +221,7 @@ fn conduct(
         let named = after.since(&before).named();
         counters.extend(named.map(|(name, value)| (format!("card_{name}"), value)));
     }
-    let dilation = shared.card.as_ref().map_or(1, |(_, model)| model.dilation());
-    let sample = Sample {
-        ops: record.ops,
-        bytes: record.ops * bytes,
-        seconds: (ended - began).as_secs_f64() / f64::from(dilation),
-        latency: record.latency(),
-        client,
-        server: (!in_process).then_some(server),
-        swapped: (load.op == OpKind::Cas).then_some(record.swapped),
-        gaps: load.burst.map(|_| record.gaps),
-        counters,
-        chain_lengths: runtime.chain_lengths,
-        runtime_latency: runtime_latency(&runtime),
-        in_flight_peak: peaks.max().unwrap_or(0),
-    };
-    Ok((sample, swapped))
+    counters
 }
 
 /// Returns the counts of the modelled card, if there is one.
@@ -216,14 +229,15 @@ fn card_counters(shared: &Shared<'_>) -> Option<CardCounters> {
     shared.card.as_ref().map(|(card, _)| card.counters())
 }
 
-fn runtime_latency(stats: &StatsSnapshot) -> BTreeMap<&'static str, RuntimeLatency> {
+fn runtime_latency(stats: &StatsSnapshot, dilation: u32) -> BTreeMap<&'static str, RuntimeLatency> {
     let kinds = [
         ("read", &stats.read_latency),
         ("write", &stats.write_latency),
         ("atomic", &stats.atomic_latency),
         ("call", &stats.call_latency),
     ];
-    kinds.into_iter().filter_map(|(kind, histogram)| Some((kind, RuntimeLatency::of(histogram)?))).collect()
+    let summary = |histogram| RuntimeLatency::of(histogram, dilation);
+    kinds.into_iter().filter_map(|(kind, histogram)| Some((kind, summary(histogram)?))).collect()
 }
 
 /// Waits for one event of every worker. Sets the stop flag at the end of the phase's time.

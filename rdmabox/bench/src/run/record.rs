@@ -145,9 +145,9 @@ pub struct RuntimeLatency {
 }
 
 impl RuntimeLatency {
-    /// Summarizes a histogram; `None` if it is empty.
-    pub fn of(histogram: &rdmabox::stats::Histogram) -> Option<RuntimeLatency> {
-        let us = |latency: Duration| latency.as_nanos() as f64 / 1000.0;
+    /// Summarizes a histogram of times that are divided by `dilation`; `None` if it is empty.
+    pub fn of(histogram: &rdmabox::stats::Histogram, dilation: u32) -> Option<RuntimeLatency> {
+        let us = |latency: Duration| latency.as_nanos() as f64 / 1000.0 / f64::from(dilation.max(1));
         let at = |percent| us(histogram.percentile(percent));
         let latency = Latency {
             mean_us: us(histogram.mean()),
@@ -182,10 +182,13 @@ mod tests {
 
     #[test]
     fn latencies_of_the_runtime_are_summarized() {
-        assert_eq!(RuntimeLatency::of(&rdmabox::stats::Histogram::default()), None);
+        assert_eq!(RuntimeLatency::of(&rdmabox::stats::Histogram::default(), 1), None);
         let durations = [10; 99].into_iter().chain([14]).map(Duration::from_nanos);
         let latency = Latency { mean_us: 0.010, p50_us: 0.010, p99_us: 0.010, p999_us: 0.014, max_us: 0.014 };
-        assert_eq!(RuntimeLatency::of(&durations.collect()), Some(RuntimeLatency { count: 100, latency }));
+        let histogram = durations.collect();
+        assert_eq!(RuntimeLatency::of(&histogram, 1), Some(RuntimeLatency { count: 100, latency }));
+        let of_model = RuntimeLatency::of(&histogram, 10).map(|summary| summary.latency.p50_us);
+        assert_eq!(of_model, Some(0.001));
     }
 
     #[test]

@@ -144,6 +144,19 @@ fn run(
     }
 }
 
+/// Longest pause in this machine's time without a look at the stop flag.
+const PIECE: Duration = Duration::from_millis(100);
+
+/// Passes `time` in pieces of at most `longest`, until it is over or `stopped`.
+fn pieces(time: Duration, longest: Duration, stopped: impl Fn() -> bool, mut pass: impl FnMut(Duration)) {
+    let mut left = time;
+    while !left.is_zero() && !stopped() {
+        let piece = left.min(longest.max(Duration::from_nanos(1)));
+        pass(piece);
+        left -= piece;
+    }
+}
+
 struct Worker<'a, R> {
     shared: &'a Shared<'a>,
     thread: u64,
@@ -195,7 +208,7 @@ impl<'a, R: Requests> Worker<'a, R> {
             if burst != u64::MAX {
                 self.requests.finish(&mut self.record)?;
                 if left > 0 && !gap.is_zero() {
-                    std::thread::sleep(match &self.shared.card {
+                    self.pause(match &self.shared.card {
                         Some((_, model)) => model.dilated(gap),
                         None => gap,
                     });
@@ -208,9 +221,11 @@ impl<'a, R: Requests> Worker<'a, R> {
 
     fn submit(&mut self, count: u64) -> Result<(), RequestError> {
         let stride = self.shared.load.stride();
-        if let Some((card, _)) = &self.shared.card {
+        if let Some((card, model)) = &self.shared.card {
             let work = self.shared.load.think.unwrap_or_else(|| card.request_cost());
-            (0..count).for_each(|_| card.spend(work));
+            for _ in 0..count {
+                pieces(work, PIECE / model.dilation(), || self.stopped(), |piece| card.spend(piece));
+            }
         }
         let places = &mut self.places[self.peer];
         self.offsets.clear();
@@ -220,7 +235,30 @@ impl<'a, R: Requests> Worker<'a, R> {
         Ok(())
     }
 
+    /// Sleeps, unless the stop flag ends the phase.
+    fn pause(&self, time: Duration) {
+        pieces(time, PIECE, || self.stopped(), std::thread::sleep);
+    }
+
     fn stopped(&self) -> bool {
         self.shared.stop.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn a_long_pause_ends_at_the_stop_flag() {
+        let passed = Cell::new(Duration::ZERO);
+        let pass = |piece| passed.set(passed.get() + piece);
+        pieces(Duration::from_millis(250), PIECE, || false, pass);
+        assert_eq!(passed.replace(Duration::ZERO), Duration::from_millis(250));
+        let hour = Duration::from_secs(3600);
+        pieces(hour, PIECE, || passed.get() >= Duration::from_secs(1), pass);
+        assert_eq!(passed.get(), Duration::from_secs(1));
     }
 }
