@@ -17,7 +17,7 @@ use super::{
     error::{RunError, os},
     events::{Event, Events},
     greeting::announce,
-    unmount::{MountEnd, NO_WATCHDOG, Served, UNMOUNT_LIMIT, undo, wait_and_unmount},
+    unmount::{MountEnd, NO_WATCHDOG, Served, UNMOUNT_LIMIT, WhenBusy, undo, wait_and_unmount},
 };
 use crate::{
     cli::{Args, IoUring},
@@ -143,11 +143,9 @@ fn serve_mounted<F: Filesystem>(
     // The session owns the file system now, and drops it at its end.
     drop(started);
     log::debug!("requests come over {}", if serving.is_some() { "io_uring" } else { "/dev/fuse" });
-    if let Err(e) = announce(args, mounted, client.map(|served| served.client)) {
-        undo(mounted);
-        return Err(e);
-    }
-    let over = wait_and_unmount(mounted, &events, client, restart_watchdog)?;
+    announce(args, mounted, client.map(|served| served.client)).inspect_err(|_| undo(mounted))?;
+    let when_busy = if args.for_swap { WhenBusy::Stay } else { WhenBusy::Detach };
+    let over = wait_and_unmount(mounted, &events, client, when_busy, restart_watchdog)?;
     if let (MountEnd::Ended, Some(serving)) = (over, serving) {
         serving.join(UNMOUNT_LIMIT);
     }

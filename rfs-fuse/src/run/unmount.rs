@@ -54,6 +54,21 @@ pub(super) enum MountEnd {
     Detached,
 }
 
+/// What a signal does to a mount that is busy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WhenBusy {
+    /// The mount is detached.
+    Detach,
+    /// The mount stays: it has a swap area, and its end would destroy the pages there.
+    Stay,
+}
+
+/// What ends the wait of a mount.
+enum Wait {
+    End(MountEnd),
+    Signal(i32),
+}
+
 /// Waits for the event that ends a mount, and unmounts if the mount is still in the tree.
 ///
 /// # Errors
@@ -62,6 +77,7 @@ pub(super) fn wait_and_unmount(
     mounted: &Mounted,
     events: &mpsc::Receiver<Event>,
     client: Option<Served<'_>>,
+    when_busy: WhenBusy,
     mut restart_watchdog: impl FnMut() -> Option<io::Result<()>>,
 ) -> Result<MountEnd, RunError> {
     let ending = Arc::<AtomicBool>::default();
@@ -69,11 +85,70 @@ pub(super) fn wait_and_unmount(
         let (begun, mounted) = (Arc::clone(&ending), mounted.clone());
         losses.count_if(move || begun.load(Ordering::Relaxed) || !mounted.is_mounted());
     }
-    let signal = loop {
+    loop {
+        let signal = match wait(mounted, events, client, &ending, &mut restart_watchdog)? {
+            Wait::End(end) => return Ok(end),
+            Wait::Signal(signal) => signal,
+        };
+        log::info!("signal {signal}: unmounting {}", mounted.path().display());
+        if when_busy == WhenBusy::Detach {
+            notify_manager(NotifyState::Stopping);
+            ending.store(true, Ordering::Relaxed);
+        }
+        let mount = mounted.clone();
+        let outcome = within(UNMOUNT_LIMIT, move || mount.unmount());
+        if matches!(outcome, Some(Ok(Unmounted::Clean))) {
+            // The session ends when the kernel closes the connection.
+            let end = Instant::now() + UNMOUNT_LIMIT;
+            while let Ok(Event::Signal(_) | Event::WatchdogEnded | Event::Failed(_)) =
+                events.recv_timeout(end.saturating_duration_since(Instant::now()))
+            {}
+            return Ok(MountEnd::Ended);
+        }
+        if when_busy == WhenBusy::Detach {
+            return detach(mounted, client, outcome);
+        }
+        log::warn!(
+            "{} stays, because a swap area is in use there: end it with `rfs-paging swapoff`",
+            mounted.path().display()
+        );
+    }
+}
+
+/// Detaches a mount that could not be unmounted.
+fn detach(
+    mounted: &Mounted,
+    client: Option<Served<'_>>,
+    outcome: Option<io::Result<Unmounted>>,
+) -> Result<MountEnd, RunError> {
+    match outcome {
+        Some(Ok(Unmounted::Clean)) => {}
+        Some(Ok(Unmounted::Busy)) => log::warn!(
+            "{} is busy: detached; calls on files that are still open there fail from now on",
+            mounted.path().display()
+        ),
+        Some(Err(e)) => log::warn!("cannot unmount {}: {e}: detached", mounted.path().display()),
+        None => log::warn!("cannot unmount {} within {UNMOUNT_LIMIT:?}: detached", mounted.path().display()),
+    }
+    let written = write_back(mounted.path(), client);
+    mounted.detach().map_err(|source| RunError::Unmount { path: mounted.path().to_owned(), source })?;
+    written?;
+    Ok(MountEnd::Detached)
+}
+
+/// Waits for a signal or for an event that ends the mount. Sets `ending` when it unmounts.
+fn wait(
+    mounted: &Mounted,
+    events: &mpsc::Receiver<Event>,
+    client: Option<Served<'_>>,
+    ending: &AtomicBool,
+    restart_watchdog: &mut impl FnMut() -> Option<io::Result<()>>,
+) -> Result<Wait, RunError> {
+    loop {
         match events.recv() {
-            Ok(Event::Ended(Ok(()))) => return Ok(MountEnd::Ended),
+            Ok(Event::Ended(Ok(()))) => return Ok(Wait::End(MountEnd::Ended)),
             Ok(Event::Ended(Err(why))) if is_unmount(&why, mounted.is_mounted()) => {
-                return Ok(MountEnd::Ended);
+                return Ok(Wait::End(MountEnd::Ended));
             }
             Ok(Event::Ended(Err(why))) => {
                 undo(mounted);
@@ -93,35 +168,11 @@ pub(super) fn wait_and_unmount(
                 Some(Ok(())) => log::warn!("the watchdog of this mount was killed: started another one"),
                 None => {}
             },
-            Ok(Event::Signal(signal)) => break signal,
+            Ok(Event::Signal(signal)) => return Ok(Wait::Signal(signal)),
             // The thread `signals` has a sender as long as this process runs.
             Err(mpsc::RecvError) => return Err(RunError::Ended("all threads have ended".into())),
         }
-    };
-    log::info!("signal {signal}: unmounting {}", mounted.path().display());
-    notify_manager(NotifyState::Stopping);
-    ending.store(true, Ordering::Relaxed);
-    let mount = mounted.clone();
-    match within(UNMOUNT_LIMIT, move || mount.unmount()) {
-        Some(Ok(Unmounted::Clean)) => {
-            // The session ends when the kernel closes the connection.
-            let end = Instant::now() + UNMOUNT_LIMIT;
-            while let Ok(Event::Signal(_) | Event::WatchdogEnded | Event::Failed(_)) =
-                events.recv_timeout(end.saturating_duration_since(Instant::now()))
-            {}
-            return Ok(MountEnd::Ended);
-        }
-        Some(Ok(Unmounted::Busy)) => log::warn!(
-            "{} is busy: detached; calls on files that are still open there fail from now on",
-            mounted.path().display()
-        ),
-        Some(Err(e)) => log::warn!("cannot unmount {}: {e}: detached", mounted.path().display()),
-        None => log::warn!("cannot unmount {} within {UNMOUNT_LIMIT:?}: detached", mounted.path().display()),
     }
-    let written = write_back(mounted.path(), client);
-    mounted.detach().map_err(|source| RunError::Unmount { path: mounted.path().to_owned(), source })?;
-    written?;
-    Ok(MountEnd::Detached)
 }
 
 /// Returns true if a session failed with `error` because of an unmount. fuser itself handles
@@ -186,7 +237,7 @@ mod tests {
         let (_directory, mounted) = unmounted();
         let (send, events) = mpsc::channel();
         send.send(Event::Failed("thread x panicked: flaw".into())).expect("sent");
-        let outcome = wait_and_unmount(&mounted, &events, None, || None);
+        let outcome = wait_and_unmount(&mounted, &events, None, WhenBusy::Detach, || None);
         let error = outcome.expect_err("an error").to_string();
         assert_eq!(error, "unmounted after a failure: thread x panicked: flaw");
     }

@@ -1,7 +1,7 @@
 //! A program whose memory cgroup is smaller than its memory swaps to an rfs-server.
 //!
 //! One test, because `rfs-paging swapoff` ends all areas of the machine. RFS_SWAP_SECONDS makes it
-//! longer.
+//! longer. With RFS_REQUIRE_PAGING_TOOLS a test that cannot run fails.
 
 use std::{
     fs,
@@ -135,9 +135,9 @@ impl Fixture {
                 word.expect("a device").to_owned()
             });
         }
-        // The pipe stays open for later lines.
-        std::mem::forget(lines);
-        let folder = PathBuf::from(format!("/run/rfs-paging/swap-{}", child.0.id()));
+        // The area ends in order also if its output is closed.
+        drop(lines);
+        let folder = folder(&child).expect("a folder");
         (child, device.expect("a device"), folder)
     }
 }
@@ -147,6 +147,14 @@ fn rest(child: &mut Running) -> String {
     let mut text = String::new();
     child.0.stderr.take().expect("a pipe").read_to_string(&mut text).expect("text");
     text
+}
+
+/// Returns the folder of a process' area.
+fn folder(child: &Running) -> Option<PathBuf> {
+    let start = format!("swap-{}-", child.0.id());
+    let entries = fs::read_dir("/run/rfs-paging").ok()?;
+    let mut paths = entries.map(|entry| entry.expect("an entry").path());
+    paths.find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&start)))
 }
 
 fn is_swap(device: &str) -> bool {
@@ -210,6 +218,12 @@ fn fill_more_than_the_cgroup_holds() {
     println!("SWAPPED {}", swap.trim().trim_end_matches(" kB"));
 }
 
+/// Says that the test, or a part of it, cannot run here. Where it must run, it fails.
+fn not_run(why: &str) {
+    assert!(std::env::var_os("RFS_REQUIRE_PAGING_TOOLS").is_none(), "not run: {why}");
+    println!("not run: {why}");
+}
+
 /// Says why the test cannot run here.
 fn obstacle() -> Option<String> {
     // SAFETY: The call has no arguments.
@@ -232,20 +246,19 @@ fn obstacle() -> Option<String> {
 #[test]
 fn a_program_in_a_small_cgroup_swaps_to_a_server() {
     if let Some(obstacle) = obstacle() {
-        println!("not run: {obstacle}");
+        not_run(&obstacle);
         return;
     }
     let fixture = Fixture::start();
 
     // More than the server has: an error, and nothing is left.
     let (mut child, _lines) = fixture.swapon("1g");
-    let folder = PathBuf::from(format!("/run/rfs-paging/swap-{}", child.0.id()));
     assert_eq!(child.0.wait().expect("its end").code(), Some(1));
     let text = rest(&mut child);
     assert!(text.contains("rfs-paging: cannot reserve space at the server for"), "{text}");
-    check_undone(None, &folder);
+    assert_eq!(folder(&child), None);
 
-    let (mut child, device, folder) = fixture.area();
+    let (mut child, device, area_folder) = fixture.area();
     match Cgroup::make() {
         Some(cgroup) => {
             let text = in_the_cgroup(&cgroup);
@@ -254,31 +267,40 @@ fn a_program_in_a_small_cgroup_swaps_to_a_server() {
             println!("{} MiB of {} were swapped out", swapped >> 10, MEMORY / MIB);
             assert!(swapped << 10 > MEMORY / 2, "{text}");
         }
-        None => println!("not run: a program in a cgroup, because there is no memory controller"),
+        None => not_run("a program in a cgroup, because there is no memory controller"),
     }
-    send(&child, libc::SIGTERM);
+    // A service manager sends the signal to all processes of a service.
+    let fuse = Command::new("pkill").args(["-TERM", "-P", &child.0.id().to_string()]).status();
+    assert!(fuse.expect("pkill").success());
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(is_swap(&device) && matches!(child.0.try_wait(), Ok(None)), "the area stays");
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("a list");
+    assert!(mounts.contains(area_folder.to_str().expect("text")), "{mounts}");
+    send(&child, libc::SIGHUP);
     assert!(child.0.wait().expect("its end").success(), "{}", rest(&mut child));
-    check_undone(Some(&device), &folder);
+    check_undone(Some(&device), &area_folder);
 
     // A process that runs, and one that was killed.
-    let (mut child, device, folder) = fixture.area();
+    let (mut child, device, area_folder) = fixture.area();
     let output = swapoff();
     assert!(output.status.success(), "{output:?}");
     assert!(child.0.wait().expect("its end").success());
-    check_undone(Some(&device), &folder);
-    let (mut child, device, folder) = fixture.area();
+    check_undone(Some(&device), &area_folder);
+    let (mut child, device, area_folder) = fixture.area();
     send(&child, libc::SIGKILL);
     child.0.wait().expect("its end");
     assert!(is_swap(&device));
     let output = swapoff();
     assert!(output.status.success(), "{output:?}");
-    check_undone(Some(&device), &folder);
+    check_undone(Some(&device), &area_folder);
     assert_eq!(swapoff().status.code(), Some(1), "there is no area");
 
     // The mount ends: so does the area.
-    let (mut child, device, folder) = fixture.area();
+    let (mut child, device, area_folder) = fixture.area();
     let processes = Command::new("pkill").args(["-KILL", "-P", &child.0.id().to_string()]).status();
     assert!(processes.expect("pkill").success());
-    assert_eq!(child.0.wait().expect("its end").code(), Some(1), "{}", rest(&mut child));
-    check_undone(Some(&device), &folder);
+    assert_eq!(child.0.wait().expect("its end").code(), Some(1));
+    let text = rest(&mut child);
+    assert!(text.contains("the file is rfs-paging-swap-"), "{text}");
+    check_undone(Some(&device), &area_folder);
 }

@@ -6,7 +6,7 @@
 use std::{
     ffi::CString,
     fs::{self, DirBuilder, File, OpenOptions},
-    io::{self, Write},
+    io,
     os::unix::{
         ffi::OsStrExt,
         fs::{DirBuilderExt, FileExt, OpenOptionsExt},
@@ -21,6 +21,7 @@ use super::{
     header::{PAGE, header},
     loop_device,
     mount::{Mount, PAUSE},
+    output::{say, warn},
 };
 use crate::cli::SwapOptions;
 
@@ -40,6 +41,32 @@ pub(super) struct Area {
     mount: Mount,
 }
 
+/// Makes the folder of a new area. Nothing is left after an error.
+///
+/// Returns the lock that shows other processes that this one runs.
+pub(super) fn begin(folder: &Path) -> Result<File, SwapError> {
+    make_folder(folder.parent().unwrap_or(folder), true)?;
+    make_folder(folder, false)?;
+    match lock(folder) {
+        Ok(Some(lock)) => Ok(lock),
+        outcome => {
+            fs::remove_dir(folder).ok();
+            let error = outcome.err().unwrap_or_else(|| io::ErrorKind::WouldBlock.into());
+            Err(os("lock", folder)(error))
+        }
+    }
+}
+
+/// Takes the lock of an area's folder. `None` if the process of the area runs.
+pub(super) fn lock(folder: &Path) -> io::Result<Option<File>> {
+    let file = File::open(folder)?;
+    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
 impl Area {
     /// Makes an area in an empty `folder`, and prints each step. After an error or a stop the
     /// caller undoes the steps.
@@ -51,23 +78,20 @@ impl Area {
         let size = options.size / PAGE as u64 * PAGE as u64;
         let first = header(size).ok_or(SwapError::Size(options.size))?;
         let point = folder.join(MOUNT);
-        // The number of a process that was killed may come again, with an area in its folder.
-        make_folder(folder.parent().unwrap_or(folder), true)?;
-        make_folder(folder, false)?;
         make_folder(&point, false)?;
         let mount = Mount::start(&point, options, is_stopped)?;
-        println!(
+        say(format_args!(
             "mounted {} on {} (rfs-fuse {}, memory locked)",
             options.server,
             point.display(),
             mount.process()
-        );
+        ));
         let path = point.join(file_name(folder));
         let file = reserve(&path, size, &first)?;
-        println!("reserved {} in {}", byte_size::show(size), path.display());
+        say(format_args!("reserved {} in {}", byte_size::show(size), path.display()));
         let device =
             loop_device::attach(&file, PAGE as u32).map_err(os("attach a loop device to", &point))?;
-        println!("attached {} with direct I/O", device.display());
+        say(format_args!("attached {} with direct I/O", device.display()));
         if is_stopped() {
             return Err(SwapError::Stopped);
         }
@@ -96,7 +120,13 @@ fn make_folder(path: &Path, exists: bool) -> Result<(), SwapError> {
     DirBuilder::new().recursive(exists).mode(0o700).create(path).map_err(os("mkdir", path))
 }
 
-/// Name of an area's file. It differs from the names of all other areas of this machine.
+/// Says how to remove a file from a server.
+fn how_to_remove(file: &str) -> String {
+    format!("the file is {file}: mount the export with rfs-fuse, and remove it there")
+}
+
+/// Name of an area's file. It has a random number, as the folder: the server may have areas of
+/// other machines.
 fn file_name(folder: &Path) -> String {
     let name = folder.file_name().unwrap_or_default();
     format!("rfs-paging-{}", name.to_string_lossy())
@@ -122,21 +152,26 @@ fn reserve(path: &Path, size: u64, first: &[u8; PAGE]) -> Result<File, SwapError
 pub(super) fn undo(folder: &Path) -> Result<(), SwapError> {
     let file = file_name(folder);
     let devices = loop_device::devices_of(&file).map_err(os("list devices in", "/sys/block"))?;
+    let had_device = !devices.is_empty();
     for device in devices {
         if is_swap(&device).map_err(os("read", "/proc/swaps"))? {
             swapoff(&device).map_err(os("swapoff", &device))?;
-            println!("ended swapping to {}", device.display());
+            say(format_args!("ended swapping to {}", device.display()));
         }
         loop_device::detach(&device).map_err(os("detach", &device))?;
         let is_there = || loop_device::devices_of(&file).is_ok_and(|left| left.contains(&device));
         wait_until(|| !is_there()).map_err(os("detach", &device))?;
-        println!("detached {}", device.display());
+        say(format_args!("detached {}", device.display()));
     }
     let (point, failure) = (folder.join(MOUNT), folder.join(FAILURE));
-    if is_mounted(&point) {
+    let was_mounted = is_mounted(&point);
+    if was_mounted {
         match fs::remove_file(point.join(&file)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                eprintln!("rfs-paging: the server may keep the file of the area: {error}");
+                warn(format_args!(
+                    "the server may keep the file of the area: {error}; {}",
+                    how_to_remove(&file)
+                ));
             }
             _ => {}
         }
@@ -152,7 +187,10 @@ pub(super) fn undo(folder: &Path) -> Result<(), SwapError> {
         })
         .and(last)
         .map_err(os("umount", &point))?;
-        println!("unmounted {}", point.display());
+        say(format_args!("unmounted {}", point.display()));
+    }
+    if had_device && !was_mounted {
+        warn(format_args!("the server keeps the file of the area; {}", how_to_remove(&file)));
     }
     let absent = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
     fs::remove_file(failure).ok();
@@ -162,7 +200,6 @@ pub(super) fn undo(folder: &Path) -> Result<(), SwapError> {
             _ => {}
         }
     }
-    io::stdout().flush().ok();
     Ok(())
 }
 
@@ -198,8 +235,14 @@ fn swapon(device: &Path, flags: i32) -> io::Result<()> {
 
 fn swapoff(device: &Path) -> io::Result<()> {
     let path = CString::new(device.as_os_str().as_bytes())?;
-    // SAFETY: As for `swapon`.
-    result(unsafe { libc::swapoff(path.as_ptr()) })
+    loop {
+        // SAFETY: As for `swapon`.
+        match result(unsafe { libc::swapoff(path.as_ptr()) }) {
+            // Each signal ends the call, and half of the pages may be back.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            outcome => return outcome,
+        }
+    }
 }
 
 fn umount(point: &Path) -> io::Result<()> {
