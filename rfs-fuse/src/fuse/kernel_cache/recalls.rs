@@ -258,7 +258,7 @@ impl RecallHandler for Receiver {
         let apart = |recall: &&Recall| matches!(recall, Recall::Layout { .. } | Recall::Unlinked { .. });
         let kept = recalls.iter().filter(|recall| !apart(recall));
         let mut jobs: Vec<Arc<Job>> = kept.map(job).collect();
-        // What cannot block goes first: one worker does all of it.
+        // A drop that blocks must not block those that cannot: these go first.
         jobs.sort_by_key(|job| job.takes_locks());
         if jobs.is_empty() {
             return;
@@ -269,8 +269,7 @@ impl RecallHandler for Receiver {
         let patient = jobs.iter().any(|job| job.confirms_locks() || job.is_of_a_write());
         let at_most = |under_way: &ChangesInFlight| (under_way.count() > 0 || patient).then_some(GRACE);
         self.0.client.caching.changes().wait_until(at_most, |under_way| {
-            // A drop may block until a change in flight ends. It must not block those behind it.
-            self.0.start_workers(if under_way.count() > 0 { WORKERS } else { 1 });
+            self.0.start_worker();
             if ended.replace(under_way.ended()) != Some(under_way.ended()) {
                 since = Instant::now();
             }
@@ -312,25 +311,22 @@ impl Shared {
     /// Queues a job without waiting for it.
     fn start(self: &Arc<Self>, job: Job) {
         self.queue.lock().jobs.push_back(Arc::new(job));
-        self.start_workers(1);
+        self.start_worker();
     }
 
-    /// Wakes or starts a worker for each queued job, at most `at_most`.
-    fn start_workers(self: &Arc<Self>, at_most: usize) {
+    /// Wakes a worker, or starts one, if a job is queued.
+    fn start_worker(self: &Arc<Self>) {
         let mut queue = self.queue.lock();
-        let needed = queue.jobs.len().min(at_most);
-        let woken = needed.min(queue.idle);
-        for _ in 0..woken {
-            self.work.notify_one();
+        if queue.jobs.is_empty() {
+            return;
         }
-        for _ in woken..needed {
-            if queue.workers.len() == WORKERS || queue.stop {
-                return;
-            }
+        if queue.idle > 0 {
+            self.work.notify_one();
+        } else if queue.workers.len() < WORKERS && !queue.stop {
             let shared = Arc::clone(self);
             match thread::Builder::new().name("dropping".into()).spawn(move || shared.work()) {
                 Ok(worker) => queue.workers.push(worker),
-                Err(e) => return log::error!("cannot start a thread to drop what was recalled: {e}"),
+                Err(e) => log::error!("cannot start a thread to drop what was recalled: {e}"),
             }
         }
     }
