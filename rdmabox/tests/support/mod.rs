@@ -18,8 +18,8 @@ use std::{
 use parking_lot::Mutex;
 use rdmabox::{
     Access, Address, CallError, Export, Failed, Fencing, Host, HostHandle, Limits, Memory, Peer,
-    ProviderKind, RemoteAddr, Reply, RequestError, Service, Session, SessionOptions, WcStatus,
-    stats::StatsSnapshot,
+    PreMrThreshold, ProviderKind, RemoteAddr, Reply, RequestError, Service, Session, SessionOptions,
+    WcStatus, stats::StatsSnapshot,
 };
 
 pub const LEN: usize = 4 << 20;
@@ -115,6 +115,9 @@ impl Fixture {
         let own = running.addresses().iter().find(|address| address.provider() == provider);
         let address = own.unwrap().clone();
         let mut options = Session::builder().provider(provider).into_options();
+        // Tests count copies and registrations, and an RDMA device would measure a threshold of its
+        // own.
+        options.pre_mr_threshold = PreMrThreshold::Bytes(4096);
         if provider == ProviderKind::Rdma {
             // Where it is tested, processors are emulated and slow.
             options.connect_timeout = Duration::from_secs(60);
