@@ -1,6 +1,6 @@
 //! Completion queues.
 
-use std::{os::fd::BorrowedFd, time::Duration};
+use std::{any::Any, os::fd::BorrowedFd, sync::Arc, time::Duration};
 
 use super::error::VerbsError;
 
@@ -168,4 +168,13 @@ pub trait CompletionQueue: super::Sealed + std::any::Any + Send + Sync + std::fm
 
     /// Returns the number of completions that the queue can hold.
     fn depth(&self) -> usize;
+}
+
+/// Returns a completion queue as the type of the provider that made it.
+///
+/// # Errors
+/// [`VerbsError::Foreign`] if another provider made it.
+pub(crate) fn own_cq<C: CompletionQueue>(cq: Arc<dyn CompletionQueue>) -> Result<Arc<C>, VerbsError> {
+    let any: Arc<dyn Any + Send + Sync> = cq;
+    any.downcast().map_err(|_| VerbsError::Foreign("the completion queue"))
 }

@@ -36,6 +36,7 @@ mod sealed {
 pub(crate) use sealed::Sealed;
 
 pub use atomic_op::{AtomicOp, AtomicOps};
+pub(crate) use cq::own_cq;
 pub use cq::{CompletionQueue, WcOpcode, WcStatus, WorkCompletion};
 pub use device::{AtomicScope, Device, DeviceAttr, ProtectionDomain};
 pub use error::{PostError, PostErrorReason, VerbsError};

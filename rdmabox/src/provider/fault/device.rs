@@ -1,13 +1,13 @@
 //! Devices and protection domains whose objects inject faults.
 
-use std::{any::Any, io, sync::Arc};
+use std::{io, sync::Arc};
 
 use super::{cq::FaultCq, plan::Plan, qp::FaultQp};
 use crate::{
     mapping::Memory,
     verbs::{
         Access, AtomicOps, CompletionQueue, Device, DeviceAttr, MrHandle, ProtectionDomain, QpInit,
-        QueuePair, VerbsError,
+        QueuePair, VerbsError, own_cq,
     },
 };
 
@@ -55,11 +55,6 @@ struct FaultPd {
     atomic_ops: AtomicOps,
 }
 
-fn own(cq: Arc<dyn CompletionQueue>) -> Result<Arc<FaultCq>, VerbsError> {
-    let any: Arc<dyn Any + Send + Sync> = cq;
-    any.downcast().map_err(|_| VerbsError::Foreign("the completion queue"))
-}
-
 impl crate::verbs::Sealed for FaultPd {}
 
 impl ProtectionDomain for FaultPd {
@@ -94,7 +89,7 @@ impl ProtectionDomain for FaultPd {
     fn create_qp(&self, init: QpInit) -> Result<Arc<dyn QueuePair>, VerbsError> {
         // Queue pairs for calls receive messages.
         let has_faults = self.plan.faults().calls || init.caps.max_recv_wr <= 1;
-        let (send_cq, recv_cq) = (own(init.send_cq)?, own(init.recv_cq)?);
+        let (send_cq, recv_cq) = (own_cq::<FaultCq>(init.send_cq)?, own_cq::<FaultCq>(init.recv_cq)?);
         let mut inner = QpInit { send_cq: send_cq.inner(), recv_cq: recv_cq.inner(), ..init };
         if has_faults && self.plan.faults().places > 0 {
             inner.caps.max_send_wr = self.plan.faults().places;

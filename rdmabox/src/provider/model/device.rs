@@ -3,14 +3,14 @@
 //! # Concurrency
 //! As the wrapped objects. A registration makes the calling thread wait, without a lock.
 
-use std::{any::Any, sync::Arc};
+use std::sync::Arc;
 
 use super::{ModelledCard, card::PeerKey, cq::ModelCq, qp::ModelQp};
 use crate::{
     mapping::Memory,
     verbs::{
         Access, CompletionQueue, Device, DeviceAttr, MrHandle, ProtectionDomain, QpInit, QueuePair,
-        VerbsError,
+        VerbsError, own_cq,
     },
 };
 
@@ -58,11 +58,6 @@ struct ModelPd {
     peer: PeerKey,
 }
 
-fn own(cq: Arc<dyn CompletionQueue>) -> Result<Arc<ModelCq>, VerbsError> {
-    let any: Arc<dyn Any + Send + Sync> = cq;
-    any.downcast().map_err(|_| VerbsError::Foreign("the completion queue"))
-}
-
 impl crate::verbs::Sealed for ModelPd {}
 
 impl ProtectionDomain for ModelPd {
@@ -94,7 +89,7 @@ impl ProtectionDomain for ModelPd {
     }
 
     fn create_qp(&self, init: QpInit) -> Result<Arc<dyn QueuePair>, VerbsError> {
-        let (send_cq, recv_cq) = (own(init.send_cq)?, own(init.recv_cq)?);
+        let (send_cq, recv_cq) = (own_cq::<ModelCq>(init.send_cq)?, own_cq::<ModelCq>(init.recv_cq)?);
         let inner = QpInit { send_cq: send_cq.inner(), recv_cq: recv_cq.inner(), ..init };
         let inner = self.inner.create_qp(inner)?;
         Ok(Arc::new(ModelQp::new(inner, Arc::clone(&self.card), self.peer, send_cq)))

@@ -1,7 +1,6 @@
 //! Protection domains and memory regions.
 
 use std::{
-    any::Any,
     collections::HashMap,
     sync::{
         Arc, Weak,
@@ -17,7 +16,8 @@ use crate::{
     mapping::{Memory, Pin},
     provider::ibverbs::raw::{RawMr, RawPd},
     verbs::{
-        Access, CompletionQueue, MemoryRegion, MrHandle, ProtectionDomain, QpInit, QueuePair, Sge, VerbsError,
+        Access, CompletionQueue, MemoryRegion, MrHandle, ProtectionDomain, QpInit, QueuePair, Sge,
+        VerbsError, own_cq,
     },
 };
 
@@ -169,8 +169,7 @@ impl ProtectionDomain for IbvPd {
 
     fn create_qp(&self, init: QpInit) -> Result<Arc<dyn QueuePair>, VerbsError> {
         let own = |cq: Arc<dyn CompletionQueue>| -> Result<Arc<IbvCq>, VerbsError> {
-            let any: Arc<dyn Any + Send + Sync> = cq;
-            let cq: Arc<IbvCq> = any.downcast().map_err(|_| VerbsError::Foreign("the completion queue"))?;
+            let cq = own_cq::<IbvCq>(cq)?;
             match Arc::ptr_eq(cq.core(), &self.core) {
                 true => Ok(cq),
                 false => Err(VerbsError::Foreign("the completion queue")),

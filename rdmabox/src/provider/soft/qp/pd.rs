@@ -4,7 +4,6 @@
 //! Any thread may use it. `sharing` is held while handles and fences are sent.
 
 use std::{
-    any::Any,
     collections::HashMap,
     os::fd::OwnedFd,
     sync::{Arc, Weak, atomic::Ordering},
@@ -24,8 +23,7 @@ use crate::{
         wire::{FLAG_PLACED, Header, Opcode},
     },
     verbs::{
-        Access, CompletionQueue, MemoryRegion, MrHandle, Progress, ProtectionDomain, QpInit, QueuePair,
-        VerbsError,
+        Access, MemoryRegion, MrHandle, Progress, ProtectionDomain, QpInit, QueuePair, VerbsError, own_cq,
     },
 };
 
@@ -282,11 +280,8 @@ impl ProtectionDomain for SoftPd {
 
 impl SoftPd {
     pub(crate) fn create_soft_qp(&self, init: QpInit) -> Result<Arc<SoftQp>, VerbsError> {
-        let soft = |cq: Arc<dyn CompletionQueue>| -> Result<Arc<SoftCq<SoftQp>>, VerbsError> {
-            let any: Arc<dyn Any + Send + Sync> = cq;
-            any.downcast().map_err(|_| VerbsError::Foreign("the completion queue"))
-        };
-        let (send_cq, recv_cq) = (soft(init.send_cq)?, soft(init.recv_cq)?);
+        let send_cq = own_cq::<SoftCq<SoftQp>>(init.send_cq)?;
+        let recv_cq = own_cq::<SoftCq<SoftQp>>(init.recv_cq)?;
         let caps = init.caps;
         limit("send queue depth", caps.max_send_wr.into(), MAX_QP_WR.into())?;
         limit("receive queue depth", caps.max_recv_wr.into(), MAX_QP_WR.into())?;
