@@ -17,7 +17,7 @@ use super::{
     model::State,
     operation::{Op, Outcome},
     program::{Program, Task},
-    serialization::{Call, Mismatch, serialize},
+    serialization::{Call, Mismatch, Names, serialize},
     view::View,
     worker::Worker,
 };
@@ -83,6 +83,8 @@ struct Checked {
     outcome: std::result::Result<State, Mismatch>,
     /// True if the tree was read more than once.
     is_late: bool,
+    /// Whether names were current.
+    names: Names,
 }
 
 /// The result of a run.
@@ -94,6 +96,8 @@ pub(crate) struct Run {
     pub(crate) undecided: usize,
     /// Rounds after which a mount showed an earlier name at first.
     pub(crate) late: usize,
+    /// Rounds in which a call used an earlier name.
+    pub(crate) earlier: usize,
     pub(crate) failure: Option<Failure>,
 }
 
@@ -139,6 +143,7 @@ impl<'a> Field<'a> {
             let calls = self.perform(&round.stages, kill, &mut workers, (&name, &mut run))?;
             let checked = self.check(&state, &calls, &killed, (&name, &workers));
             run.late += usize::from(checked.is_late);
+            run.earlier += usize::from(checked.names == Names::Earlier);
             match checked.outcome {
                 Ok(next) => state = next,
                 Err(Mismatch::Undecided) => {
@@ -258,32 +263,35 @@ impl<'a> Field<'a> {
         let take = || -> Vec<View> { self.points.iter().enumerate().map(view).collect() };
         let give_up = Instant::now() + DROP_LIMIT;
         let first = take();
-        let mut outcome = compare(start, calls, &first, killed);
-        let mut is_late = false;
-        while matches!(outcome, Err(Mismatch::Wrong(_))) && Instant::now() < give_up {
-            is_late = true;
+        let mut checked = compare(start, calls, &first, killed);
+        while matches!(checked.outcome, Err(Mismatch::Wrong(_))) && Instant::now() < give_up {
             thread::sleep(Duration::from_millis(1));
             let now = take();
             let change = first.iter().zip(&now).find_map(|(first, now)| first.change(now));
-            outcome = match change {
-                Some(change) => return Checked { outcome: Err(Mismatch::Wrong(change)), is_late },
-                None => compare(start, calls, &now, killed),
-            };
+            if let Some(change) = change {
+                let outcome = Err(Mismatch::Wrong(change));
+                return Checked { outcome, is_late: true, names: Names::Current };
+            }
+            checked = Checked { is_late: true, ..compare(start, calls, &now, killed) };
         }
-        Checked { outcome, is_late }
+        checked
     }
 }
 
 /// Compares what all mounts show with the model.
-fn compare(
-    start: &State,
-    calls: &[Call],
-    views: &[View],
-    killed: &[usize],
-) -> std::result::Result<State, Mismatch> {
-    match views[1..].iter().find_map(|other| views[0].disagreement(other)) {
-        Some(difference) => Err(Mismatch::Wrong(difference)),
-        None => serialize(start, calls, views, killed),
+fn compare(start: &State, calls: &[Call], views: &[View], killed: &[usize]) -> Checked {
+    let checked = |outcome, names| Checked { outcome, is_late: false, names };
+    if let Some(difference) = views[1..].iter().find_map(|other| views[0].disagreement(other)) {
+        return checked(Err(Mismatch::Wrong(difference)), Names::Current);
+    }
+    let current = serialize(start, calls, views, killed, Names::Current);
+    if !matches!(current, Err(Mismatch::Wrong(_))) {
+        return checked(current, Names::Current);
+    }
+    match serialize(start, calls, views, killed, Names::Earlier) {
+        // The reason without earlier names is easier to understand.
+        Err(Mismatch::Wrong(_)) => checked(current, Names::Current),
+        outcome => checked(outcome, Names::Earlier),
     }
 }
 

@@ -103,6 +103,7 @@ struct Total {
     kills: usize,
     undecided: usize,
     late: usize,
+    earlier: usize,
     failed: Option<String>,
 }
 
@@ -130,6 +131,7 @@ pub(crate) fn run(plan: &Plan, options: &Options) -> Result<Report> {
         total.kills += run.kills;
         total.undecided += run.undecided;
         total.late += run.late;
+        total.earlier += run.earlier;
         if let Some(failure) = run.failure {
             println!("seed {seed}, round {}: {}", failure.round, failure.reason);
             show(&failure);
@@ -156,6 +158,12 @@ fn report(about: String, total: &Total) -> Report {
         total.late,
         "at most 5 %",
         total.late * 20 <= total.rounds,
+    );
+    report.check(
+        "rounds with a call by an earlier name",
+        total.earlier,
+        "at most 5 %",
+        total.earlier * 20 <= total.rounds,
     );
     report.check("runs that could not be decided", total.undecided, "none", total.undecided == 0);
     let failed = total.failed.clone().unwrap_or_else(|| "0".into());

@@ -96,6 +96,30 @@ impl Op {
         }
     }
 
+    /// Returns true for an operation that changes anything on the server.
+    fn is_change(&self) -> bool {
+        match self {
+            Op::Open { how, .. } => how.write || how.create,
+            Op::Chmod { .. } | Op::Chown { .. } | Op::SetAttribute { .. } | Op::Allocate { .. } => true,
+            _ => self.changes_names() || self.changes_size(),
+        }
+    }
+
+    /// Returns true if the kernel may hold the lock of a directory over this operation. `is_long`:
+    /// the operation took so long that its mount waits for none of its own changes.
+    pub(crate) fn delays_drops(&self, directory: Path, is_long: bool) -> bool {
+        let holds = |path: Path| path.split_once('/').map_or(".", |(up, _)| up) == directory;
+        let held = match *self {
+            Op::Rename { from, to, .. } => holds(from) || holds(to),
+            Op::Link { to, .. } => holds(to),
+            Op::Unlink { path } | Op::Mkdir { path } | Op::Rmdir { path } => holds(path),
+            Op::Open { path, how, .. } => how.create && holds(path),
+            Op::Chmod { path, .. } | Op::Chown { path, .. } | Op::SetAttribute { path } => path == directory,
+            _ => false,
+        };
+        held || is_long && self.is_change()
+    }
+
     /// Returns true for an operation that may change the size of a file.
     pub(crate) fn changes_size(&self) -> bool {
         match self {

@@ -10,13 +10,17 @@
 use std::{collections::HashMap, rc::Rc};
 
 use super::{
-    model::{Act, Resolved, State},
+    model::{Act, Resolved, State, Walk},
     operation::{Op, Outcome, Runs},
     view::{View, Where},
 };
 
 /// States that a search may visit. A round that needs more is undecided.
 const MOST_STATES: usize = 300_000;
+/// Nanoseconds after which a mount acknowledges a recall although none of its changes has ended.
+const GRACE: u64 = 50_000_000;
+/// Nanoseconds in which a mount drops a recalled name after its own change.
+const DROP_LIMIT: u64 = 1_000_000_000;
 /// All last components of paths.
 const LEAVES: [&str; 7] = ["a", "b", "c", "d", "e", "x", "y"];
 
@@ -86,8 +90,19 @@ impl Elements {
     }
 }
 
+/// Whether mounts may use names that other mounts have changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Names {
+    /// All names are current.
+    Current,
+    /// Beside its own change of a directory, a mount may use a name there as it was. So says
+    /// docs/semantics/between-mounts.md, "Changes at the same moment".
+    Earlier,
+}
+
 struct Search<'a> {
     calls: &'a [Call],
+    names: Names,
     views: &'a [View],
     /// Workers whose client was killed at the end.
     killed: &'a [usize],
@@ -114,8 +129,9 @@ pub(crate) fn serialize(
     calls: &[Call],
     views: &[View],
     killed: &[usize],
+    names: Names,
 ) -> Result<State, Mismatch> {
-    let mut search = Search::new(calls, views, killed);
+    let mut search = Search::new(calls, views, killed, names);
     search.explore(start, &mut vec![Phase::Waiting; calls.len()]);
     search.verdict()
 }
@@ -153,7 +169,7 @@ fn fits(model: &Outcome, call: &Call, resized: bool) -> bool {
 }
 
 impl<'a> Search<'a> {
-    fn new(calls: &'a [Call], views: &'a [View], killed: &'a [usize]) -> Search<'a> {
+    fn new(calls: &'a [Call], views: &'a [View], killed: &'a [usize], names: Names) -> Search<'a> {
         let others = |call: &'a Call, test: fn(&Op) -> bool| {
             calls.iter().any(|other| other.id != call.id && overlap(call, other) && test(&other.op))
         };
@@ -184,6 +200,7 @@ impl<'a> Search<'a> {
             of_calls: of_calls.collect(),
             of_views: views.iter().map(of_view).collect(),
             calls,
+            names,
             views,
             killed,
             resized,
@@ -254,59 +271,124 @@ impl<'a> Search<'a> {
 
     /// Performs the next step of one call, if it is possible, and explores from there.
     fn advance(&mut self, state: &State, progress: &mut Vec<Phase>, index: usize) -> bool {
-        let (call, phase) = (&self.calls[index], progress[index]);
-        let act = Act {
+        match progress[index] {
+            Phase::Ended => false,
+            Phase::Begun(found) => {
+                self.skip(state, progress, index) | self.finish(state, progress, index, found)
+            }
+            Phase::Waiting if self.before[index].iter().any(|&other| progress[other] != Phase::Ended) => {
+                false
+            }
+            Phase::Waiting => {
+                let mut explained = self.skip(state, progress, index);
+                let mut next = state.clone();
+                let found = next.resolve(self.act(index));
+                self.note_names(state, &mut next, index, found);
+                explained |= self.begin(&next, progress, index, found);
+                if self.names == Names::Earlier {
+                    let ways = state.resolve_by_earlier_names(self.act(index), self.walk(index));
+                    for way in ways.into_iter().filter(|way| *way != found) {
+                        explained |= self.begin(state, progress, index, way);
+                    }
+                }
+                explained
+            }
+        }
+    }
+
+    fn act(&self, index: usize) -> Act<'a> {
+        let calls = self.calls;
+        let call = &calls[index];
+        Act {
             worker: call.worker,
             id: call.id,
             op: &call.op,
             seen: &call.outcome,
             resized: self.resized[index],
             paged: call.paged,
+        }
+    }
+
+    fn walk(&self, index: usize) -> Walk {
+        Walk { mount: self.calls[index].mount, from: self.calls[index].from }
+    }
+
+    /// Notes the names that a step of a call has changed, for mounts that may drop them late.
+    fn note_names(&self, before: &State, after: &mut State, index: usize, found: Resolved) {
+        if self.names == Names::Current {
+            return;
+        }
+        let (calls, change) = (self.calls, &self.calls[index]);
+        after.note_own_change(before, change.mount, &change.op, found);
+        let mounts = calls.iter().map(|call| call.mount).filter(|&mount| mount != change.mount);
+        let drops = |mount, directory| {
+            let delays = |own: &&Call| {
+                let is_long = own.to.saturating_sub(own.from) >= GRACE;
+                own.mount == mount && overlap(own, change) && own.op.delays_drops(directory, is_long)
+            };
+            let last = calls.iter().filter(delays).map(|own| own.to).max();
+            last.map(|last| last.saturating_add(DROP_LIMIT))
         };
+        after.note_earlier_names(before, mounts, drops);
+    }
+
+    /// Explores from a call that has walked its paths, before or after its second step.
+    fn begin(&mut self, state: &State, progress: &mut Vec<Phase>, index: usize, found: Resolved) -> bool {
+        if !self.split[index] {
+            return self.finish(state, progress, index, found);
+        }
+        let phase = std::mem::replace(&mut progress[index], Phase::Begun(found));
+        let explained = self.explore(state, progress);
+        progress[index] = phase;
+        explained
+    }
+
+    /// Explores from a call of which nothing more happens. Its client was killed.
+    fn skip(&mut self, state: &State, progress: &mut Vec<Phase>, index: usize) -> bool {
+        if self.calls[index].outcome != Outcome::Unknown {
+            return false;
+        }
+        let phase = std::mem::replace(&mut progress[index], Phase::Ended);
+        let explained = self.explore(state, progress);
+        progress[index] = phase;
+        explained
+    }
+
+    /// Performs the last step of a call, and explores from there.
+    fn finish(&mut self, state: &State, progress: &mut Vec<Phase>, index: usize, found: Resolved) -> bool {
+        let call = &self.calls[index];
         let mut next = state.clone();
-        let found = match phase {
-            Phase::Ended => return false,
-            Phase::Begun(found) => found,
-            Phase::Waiting if self.before[index].iter().any(|&other| progress[other] != Phase::Ended) => {
-                return false;
-            }
-            Phase::Waiting => next.resolve(act),
-        };
-        let mut explained = false;
-        if call.outcome == Outcome::Unknown {
-            // Nothing more of it happens.
-            progress[index] = Phase::Ended;
-            explained |= self.explore(state, progress);
-            progress[index] = phase;
-        }
-        if phase == Phase::Waiting && self.split[index] {
-            progress[index] = Phase::Begun(found);
-            explained |= self.explore(&next, progress);
-            progress[index] = phase;
-            return explained;
-        }
-        let outcome = next.perform(act, found);
+        let outcome = next.perform(self.act(index), found);
         if call.outcome != Outcome::Unknown && !fits(&outcome, call, self.resized[index]) {
             self.note_farthest(progress, || format!("operation {} has to give {outcome:?}", call.id));
-            return explained;
+            return false;
         }
-        progress[index] = Phase::Ended;
-        if self.explore(&next, progress) {
-            explained = true;
-            match (&call.outcome, &outcome) {
-                (Outcome::Bytes(seen), Outcome::Bytes(model)) if call.checked => {
-                    // A read through pages looks at the size again for each page.
-                    let length = seen.len() == model.len() || (call.paged && self.resized[index]);
-                    let byte = |at: usize| model.get(at).copied().unwrap_or(0);
-                    self.of_calls[index].explain(|at| seen.get(at).map_or(length, |&seen| seen == byte(at)));
-                }
-                (Outcome::Names(seen), Outcome::Names(model)) => self.of_calls[index]
-                    .explain(|leaf| seen.contains(LEAVES[leaf]) == model.contains(LEAVES[leaf])),
-                _ => {}
-            }
+        self.note_names(state, &mut next, index, found);
+        let phase = std::mem::replace(&mut progress[index], Phase::Ended);
+        let explained = self.explore(&next, progress);
+        if explained {
+            self.explain(state, index, found, &outcome);
         }
         progress[index] = phase;
         explained
+    }
+
+    /// Notes the bytes and names of an answer that an order explains.
+    fn explain(&mut self, state: &State, index: usize, found: Resolved, outcome: &Outcome) {
+        let (call, walk) = (&self.calls[index], self.walk(index));
+        match (&call.outcome, outcome) {
+            (Outcome::Bytes(seen), Outcome::Bytes(model)) if call.checked => {
+                // A read through pages looks at the size again for each page.
+                let length = seen.len() == model.len() || (call.paged && self.resized[index]);
+                let byte = |at: usize| model.get(at).copied().unwrap_or(0);
+                self.of_calls[index].explain(|at| seen.get(at).map_or(length, |&seen| seen == byte(at)));
+            }
+            (Outcome::Names(seen), Outcome::Names(model)) => self.of_calls[index].explain(|leaf| {
+                let (leaf, listed) = (LEAVES[leaf], seen.contains(LEAVES[leaf]));
+                listed == model.contains(leaf) || state.may_list_as_it_was(found, leaf, walk, listed)
+            }),
+            _ => {}
+        }
     }
 
     fn note_farthest(&mut self, progress: &[Phase], reason: impl FnOnce() -> String) {
@@ -321,6 +403,7 @@ impl<'a> Search<'a> {
         let mut state = state.clone();
         self.killed.iter().for_each(|&worker| state.close_all(worker));
         state.collect();
+        state.earlier.clear();
         if let Some(difference) = self.views.iter().find_map(|view| view.difference(&state)) {
             self.farthest = (self.calls.len(), difference);
             return false;

@@ -5,6 +5,7 @@
 //! [`State::perform`] acts on what the walk found. No I/O, no locks, no clock.
 
 mod data;
+mod earlier;
 mod locks;
 mod names;
 
@@ -12,6 +13,7 @@ use std::{collections::BTreeMap, fmt, rc::Rc};
 
 use libc::{EBADF, ENOENT};
 
+pub(crate) use self::earlier::{Earlier, Walk};
 use super::operation::{Attr, LOCKED, Lock, Op, Outcome, Path, Runs};
 
 /// Number of an object: of the operation that made it, so that the order of operations does not
@@ -51,6 +53,8 @@ pub(crate) struct State {
     pub(crate) inodes: BTreeMap<Id, Inode>,
     pub(crate) names: BTreeMap<(Id, &'static str), Id>,
     pub(crate) handles: BTreeMap<Handle, Open>,
+    /// Names that mounts may still use as they were. Empty between rounds.
+    pub(crate) earlier: Vec<Earlier>,
 }
 
 /// The end of a path: its directory, its last component, and the object that the walk found
@@ -122,7 +126,8 @@ impl State {
     /// Returns a tree that has nothing but its directory.
     pub(crate) fn empty() -> State {
         let root = Inode { directory: true, bytes: Rc::default(), mode: 0o755, owner: 0, attribute: None };
-        State { inodes: [(ROOT, root)].into(), names: BTreeMap::new(), handles: BTreeMap::new() }
+        let inodes = [(ROOT, root)].into();
+        State { inodes, names: BTreeMap::new(), handles: BTreeMap::new(), earlier: Vec::new() }
     }
 
     /// Returns the attributes of an object.

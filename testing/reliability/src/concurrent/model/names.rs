@@ -39,6 +39,8 @@ impl State {
     pub(super) fn perform_on_names(&mut self, act: Act<'_>, found: Resolved) -> Step<Outcome> {
         let Some(place) = found.first else { return Ok(Outcome::Nothing) };
         match *act.op {
+            // The kernel asks for no removal of a name that it takes for absent.
+            Op::Unlink { .. } | Op::Rmdir { .. } if place.target.is_none() => Err(ENOENT),
             Op::Unlink { .. } => self.unlink(place),
             Op::Mkdir { .. } => {
                 self.free_name(place)?;
@@ -116,6 +118,11 @@ impl State {
         match (from.target, seen) {
             (None, _) => return Err(ENOENT),
             (Some(id), Outcome::Done) if before == Some(id) && how != Renaming::NoReplace => {
+                return Ok(Outcome::Done);
+            }
+            // The kernel does not ask for the other name of an exchange.
+            (Some(_), _) if how == Renaming::Exchange && to.target.is_none() => return Err(ENOENT),
+            (Some(_), Outcome::Done) if how == Renaming::Exchange && to.target == from.target => {
                 return Ok(Outcome::Done);
             }
             (Some(_), Outcome::Failed(EEXIST)) if before.is_some() && how == Renaming::NoReplace => {

@@ -1,6 +1,6 @@
 use super::{
     super::{
-        operation::{How, Outcome, bytes},
+        operation::{How, Outcome, Renaming, bytes},
         view::{Object, View},
     },
     *,
@@ -9,6 +9,10 @@ use super::{
 /// Builds rounds by hand: operations with their times and answers.
 fn call(id: u64, worker: usize, (from, to): (u64, u64), op: Op, outcome: Outcome) -> Call {
     Call { worker, mount: worker, id, op, from, to, outcome, checked: true, paged: false }
+}
+
+fn serialize(start: &State, calls: &[Call], views: &[View], killed: &[usize]) -> Result<State, Mismatch> {
+    super::serialize(start, calls, views, killed, Names::Current)
 }
 
 /// Returns a state in which two workers have the file "a" open; it is empty.
@@ -147,7 +151,7 @@ fn one_of_two_that_create_exclusively_succeeds() {
 fn a_listing_shows_names_that_come_and_go_or_not_and_all_others() {
     let mut start = opened();
     start.names.insert((0, "b"), 1);
-    let rename = Op::Rename { from: "a", to: "c", how: super::super::operation::Renaming::Replace };
+    let rename = Op::Rename { from: "a", to: "c", how: Renaming::Replace };
     let listed = |names: &[&str]| Outcome::Names(names.iter().map(|name| (*name).to_owned()).collect());
     let round = |names: &[&str]| {
         [
@@ -191,4 +195,64 @@ fn the_size_between_the_two_requests_of_a_buffered_write_is_seen() {
     serialize(&start, &round(true, 4096), &[], &[]).unwrap();
     assert!(serialize(&start, &round(false, 4096), &[], &[]).is_err());
     assert!(serialize(&start, &round(true, 4100), &[], &[]).is_err());
+}
+
+/// Returns true if a round fits. A mount renames "a" to "c"; the call `own` is of the other mount.
+fn fits_beside(own: (Op, (u64, u64)), last: Op, (from, seen): (u64, Outcome), names: Names) -> bool {
+    let rename = Op::Rename { from: "a", to: "c", how: Renaming::Replace };
+    let calls = [
+        call(3, 1, (10, 20), rename, Outcome::Done),
+        call(4, 0, own.1, own.0, Outcome::Done),
+        call(5, 0, (from, from + 5), last, seen),
+    ];
+    super::serialize(&opened(), &calls, &[], &[], names).is_ok()
+}
+
+#[test]
+fn a_mount_may_use_a_name_as_it_was_after_its_own_change_of_the_directory() {
+    let (mkdir, stat) = (Op::Mkdir { path: "d" }, Op::StatName { path: "a" });
+    let attr = Outcome::Attr(opened().attr(1));
+    let fits = |own, from, names| fits_beside(own, stat, (from, attr.clone()), names);
+    assert!(fits((mkdir, (5, 30)), 31, Names::Earlier));
+    assert!(!fits((mkdir, (5, 30)), 31, Names::Current));
+    assert!(!fits((mkdir, (5, 9)), 31, Names::Earlier), "no change of its own at that time");
+    assert!(!fits((mkdir, (5, 30)), 31 + DROP_LIMIT, Names::Earlier), "the name is dropped by then");
+    let chmod = Op::Chmod { path: ".", mode: 0o755 };
+    assert!(fits((chmod, (5, 30)), 31, Names::Earlier), "the kernel holds the directory, too");
+    let chmod = Op::Chmod { path: "c", mode: 0o644 };
+    assert!(!fits((chmod, (15, 30)), 31, Names::Earlier), "another object");
+    assert!(fits((chmod, (15, 30 + GRACE)), 31 + GRACE, Names::Earlier), "a change that ends late");
+    // Absent names are cached, too.
+    let absent = Outcome::Failed(libc::ENOENT);
+    let fits = |last| fits_beside((mkdir, (5, 30)), last, (31, absent.clone()), Names::Earlier);
+    assert!(fits(Op::StatName { path: "c" }) && fits(Op::Unlink { path: "c" }));
+    assert!(!fits(Op::StatName { path: "d" }), "its own change");
+    assert!(fits(Op::Rename { from: "c", to: "b", how: Renaming::Replace }));
+    assert!(fits(Op::Link { from: "a", to: "b" }), "the name that is not there");
+}
+
+#[test]
+fn the_kernel_asks_for_a_name_that_it_is_about_to_make() {
+    let mkdir = (Op::Mkdir { path: "d" }, (5, 30));
+    let fits = |last, seen| fits_beside(mkdir, last, (31, seen), Names::Earlier);
+    let exists = Outcome::Failed(libc::EEXIST);
+    let link = Op::Link { from: "c", to: "a" };
+    assert!(fits(link, Outcome::Done) && !fits(link, exists.clone()));
+    let how = How { write: true, create: true, exclusive: true, ..How::default() };
+    let create = Op::Open { slot: 2, path: "a", how };
+    assert!(fits(create, Outcome::Done) && !fits(create, exists));
+    let create = Op::Open { slot: 2, path: "c", how: How { exclusive: false, ..how } };
+    assert!(fits(create, Outcome::Done), "the file is opened, not made a second time");
+}
+
+#[test]
+fn a_listing_may_show_a_name_as_it_was() {
+    let mkdir = (Op::Mkdir { path: "d" }, (5, 30));
+    let listed = |names: &[&str]| Outcome::Names(names.iter().map(|name| (*name).to_owned()).collect());
+    let fits = |seen: &[&str], names| fits_beside(mkdir, Op::List { path: "." }, (31, listed(seen)), names);
+    assert!(fits(&["c", "d"], Names::Current));
+    for late in [&["a", "d"][..], &["a", "c", "d"], &["d"]] {
+        assert!(fits(late, Names::Earlier) && !fits(late, Names::Current), "{late:?}");
+    }
+    assert!(!fits(&["c"], Names::Earlier) && !fits(&["b", "c", "d"], Names::Earlier));
 }
