@@ -77,6 +77,7 @@ mod sessions {
 /// The program, and what a mount supports.
 mod mount {
     mod affinity;
+    mod failure;
     mod mount8;
     mod mount_errors;
     mod private_server;

@@ -61,6 +61,59 @@ pub fn dumped(pid: u32) -> io::Result<Vec<u8>> {
     Ok(all)
 }
 
+/// Returns the thread of a process with a name, if there is one.
+pub fn thread_named(pid: u32, name: &str) -> Option<i32> {
+    let mut threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
+    let found = threads.find(|thread| {
+        fs::read_to_string(thread.path().join("comm")).is_ok_and(|comm| comm.trim_end() == name)
+    });
+    found?.file_name().to_str()?.parse().ok()
+}
+
+/// A system call in which threads of the programs sleep.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SleepingCall {
+    /// epoll_wait(2), which fails with EINVAL.
+    EpollWait,
+    /// read(2), which fails with EIO.
+    Read,
+}
+
+/// Makes a system call fail in a thread of another process that sleeps there. Returns false if the
+/// thread does not sleep there now. Needs the right to trace the process.
+#[cfg(target_arch = "x86_64")]
+pub fn fail_sleeping_call(thread: i32, sleeping: SleepingCall) -> io::Result<bool> {
+    use nix::{
+        libc,
+        sys::{
+            ptrace,
+            wait::{WaitPidFlag, waitpid},
+        },
+        unistd::Pid,
+    };
+
+    // The kernel's number for a call that it repeats after a signal. No header has it.
+    const ERESTARTSYS: i32 = 512;
+    let (number, interrupted, error) = match sleeping {
+        SleepingCall::EpollWait => (libc::SYS_epoll_wait, libc::EINTR, libc::EINVAL),
+        SleepingCall::Read => (libc::SYS_read, ERESTARTSYS, libc::EIO),
+    };
+    let thread = Pid::from_raw(thread);
+    ptrace::attach(thread)?;
+    // The stop interrupts the call.
+    waitpid(thread, Some(WaitPidFlag::__WALL))?;
+    let mut registers = ptrace::getregs(thread)?;
+    let result = registers.rax.cast_signed();
+    let sleeps = registers.orig_rax.cast_signed() == number && result == i64::from(-interrupted);
+    if sleeps {
+        registers.rax = i64::from(-error).cast_unsigned();
+        ptrace::setregs(thread, registers)?;
+    }
+    ptrace::detach(thread, None)?;
+    Ok(sleeps)
+}
+
 /// Returns true if `memory` contains the bytes.
 pub fn contains(memory: &[u8], wanted: &[u8]) -> bool {
     memory.windows(wanted.len()).any(|window| window == wanted)

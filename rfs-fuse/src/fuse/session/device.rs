@@ -20,8 +20,8 @@ use fuser::{
     WriteFlags,
 };
 
-use super::{Filesystem, Lock, LockedBy, lock_flags::LockFlags};
-use crate::fuse::affinity::{Placement, RequestLog};
+use super::{Filesystem, Lock, LockedBy, core_dump, lock_flags::LockFlags, thread_end};
+use crate::fuse::affinity::{Placement, RequestLog, Unanswered};
 
 /// Result of the negotiation with the kernel.
 #[derive(Debug)]
@@ -44,6 +44,7 @@ pub struct Device<F> {
     wants_ring: bool,
     request_log: RequestLog,
     lock_flags: LockFlags,
+    device: Arc<OwnedFd>,
 }
 
 impl<F> Device<F> {
@@ -56,7 +57,14 @@ impl<F> Device<F> {
             wants_ring: ring,
             request_log: placement.request_log(device),
             lock_flags: LockFlags::new(),
+            device: Arc::clone(device),
         }
+    }
+
+    /// Records a request of a caller, and watches the session thread from its first request on.
+    fn record(&self, caller: u32, bytes: usize) -> Unanswered {
+        thread_end::watch(&self.device);
+        self.request_log.record(caller, bytes)
     }
 
     /// Returns the place where the result of the negotiation will be.
@@ -75,11 +83,13 @@ impl<F> Device<F> {
 }
 
 /// Defines methods that only forward their arguments. `moves` is the number of data bytes in the
-/// request or the reply, if it can be large.
+/// request or the reply, if it can be large. `hides` are bytes of the request that a core dump must
+/// not contain.
 macro_rules! forward {
-    ($($method:ident($($argument:ident: $type:ty),*; $reply:ty) => ($($passed:expr),*) $(moves $bytes:expr)?;)*) => {$(
+    ($($method:ident($($argument:ident: $type:ty),*; $reply:ty) => ($($passed:expr),*) $(moves $bytes:expr)? $(, hides $data:ident)?;)*) => {$(
         fn $method(&self, request: &fuser::Request, $($argument: $type,)* reply: $reply) {
-            let unanswered = self.request_log.record(request.pid(), 0 $(+ $bytes)?);
+            let unanswered = self.record(request.pid(), 0 $(+ $bytes)?);
+            $(core_dump::exclude($data);)?
             match self.inner() {
                 Some(inner) => {
                     let _turn = inner.threads().map(|threads| threads.begin(false));
@@ -104,7 +114,7 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
     }
 
     fn forget(&self, request: &fuser::Request, ino: INodeNo, nlookup: u64) {
-        self.request_log.record(request.pid(), 0);
+        self.record(request.pid(), 0);
         if let Some(inner) = self.inner() {
             let _turn = inner.threads().map(|threads| threads.begin(false));
             inner.forget(&request.into(), ino, nlookup);
@@ -123,7 +133,7 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
         pid: u32,
         reply: ReplyLock,
     ) {
-        let unanswered = self.request_log.record(request.pid(), 0);
+        let unanswered = self.record(request.pid(), 0);
         let Some(inner) = self.inner() else { return reply.error(Errno::EIO) };
         let _turn = inner.threads().map(|threads| threads.begin(false));
         let by = self.locked_by(request, handle, owner);
@@ -143,7 +153,7 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
         sleep: bool,
         reply: ReplyEmpty,
     ) {
-        let unanswered = self.request_log.record(request.pid(), 0);
+        let unanswered = self.record(request.pid(), 0);
         let Some(inner) = self.inner() else { return reply.error(Errno::EIO) };
         let _turn = inner.threads().map(|threads| threads.begin(false));
         let by = self.locked_by(request, handle, owner);
@@ -167,7 +177,7 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        let unanswered = self.request_log.record(request.pid(), 0);
+        let unanswered = self.record(request.pid(), 0);
         let Some(inner) = self.inner() else { return reply.error(Errno::EIO) };
         inner.will_release();
         let _turn = inner.threads().map(|threads| threads.begin(false));
@@ -201,7 +211,7 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
         write(
             ino: INodeNo, handle: FileHandle, offset: u64, data: &[u8], write_flags: WriteFlags, flags: OpenFlags,
             _owner: Option<LockOwner>; ReplyWrite
-        ) => (ino, handle, offset, data, write_flags, flags) moves data.len();
+        ) => (ino, handle, offset, data, write_flags, flags) moves data.len(), hides data;
         flush(ino: INodeNo, handle: FileHandle, owner: LockOwner; ReplyEmpty) => (ino, handle, owner);
         fsync(ino: INodeNo, handle: FileHandle, _datasync: bool; ReplyEmpty) => (ino, handle);
         opendir(ino: INodeNo, flags: OpenFlags; ReplyOpen) => (ino, flags);
@@ -211,7 +221,7 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
         fsyncdir(ino: INodeNo, _handle: FileHandle, _datasync: bool; ReplyEmpty) => (ino);
         statfs(_ino: INodeNo; ReplyStatfs) => ();
         setxattr(ino: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32; ReplyEmpty)
-            => (ino, name, value, flags) moves value.len();
+            => (ino, name, value, flags) moves value.len(), hides value;
         getxattr(ino: INodeNo, name: &OsStr, size: u32; ReplyXattr) => (ino, name, size);
         listxattr(ino: INodeNo, size: u32; ReplyXattr) => (ino, size);
         removexattr(ino: INodeNo, name: &OsStr; ReplyEmpty) => (ino, name);

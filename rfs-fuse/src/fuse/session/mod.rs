@@ -7,10 +7,12 @@
 //! # Concurrency
 //! Several session threads call the [`Filesystem`]. Any thread may send a reply.
 
+mod core_dump;
 mod device;
 mod lock_flags;
 mod reply;
 mod ring;
+mod thread_end;
 pub(super) mod threads;
 
 use std::{ffi::OsStr, path::Path, time::SystemTime};
