@@ -31,7 +31,7 @@ use crate::{
     remote::{
         Mapped, Remote, address::RegionBounds, checksums::Checksums, clock::ServerClock, records::Records,
     },
-    steps::{
+    requests::{
         cache_rules::CacheRules, calls::Calls, file_times::FileTimes, layouts::Layouts,
         record_reader::RecordReader,
     },
@@ -68,8 +68,8 @@ pub(crate) struct Attachment {
 /// One session with one server. Each job has its own struct, and a field here.
 ///
 /// The structs share what they need by references, which are cloned once, when the client is made.
-/// A struct refers to lower ones only: `metadata` and `io` to `steps`, and `steps` to the session,
-/// the inodes and the cache.
+/// A struct refers to lower ones only: `metadata` and `io` to `requests`, and `requests` to the
+/// session, the inodes and the cache.
 #[derive(Debug)]
 pub struct Client {
     /// What this client and its caller may cache.

@@ -22,8 +22,8 @@ mod io;
 mod metadata;
 mod recalls;
 mod remote;
+mod requests;
 mod session;
-mod steps;
 #[cfg(test)]
 mod tests;
 mod transfers;
@@ -61,9 +61,9 @@ pub use remote::{
     address::{Epoch, Place, Region},
     operation::{Op, ReadDone, Transfer, WriteDone},
 };
+pub use requests::{cache_rules::CacheRules, recall_guard::RecallGuard};
 pub use session::{
     detach::DetachParams,
     options::{AttachError, AttachOptions},
 };
-pub use steps::{cache_rules::CacheRules, recall_guard::RecallGuard};
 pub use transfers::in_flight::QueueHint;

@@ -34,7 +34,7 @@ use rfs_proto::{ROOT_INO, RegionRef, RenameFlags, Reply, Request, VERSION, recor
 use rfs_server::{
     clock::SystemClock,
     dispatch::{Dispatcher, Outcome, RecoveredState, Root},
-    durable::{Log, NonzeroBitmap},
+    memory_object::{Log, NonzeroBitmap},
     sessions::Regions,
     space::{Space, Zeroing},
 };

@@ -21,7 +21,7 @@ use rfs_server::{
     ExportConfig,
     clock::SystemClock,
     dispatch::{Dispatcher, Outcome, RecoveredState, Root},
-    durable::{Object, ObjectStore},
+    memory_object::{Object, ObjectStore},
     sessions::Regions,
     space::Zeroing,
 };

@@ -9,9 +9,9 @@
 //! - [`program`]: options, signals and messages of the program.
 //! - [`server`] checks a [`Config`], builds all parts, and runs the threads beside requests.
 //! - [`service`] receives requests from rdmabox, and attaches a session to the export of its key.
-//! - [`persist`] keeps snapshots on a disk.
+//! - [`snapshots`] keeps snapshots on a disk.
 //! - [`dispatch`] executes requests, and restores a file system for them.
-//! - [`durable`] keeps a file system in files that outlive the server.
+//! - [`memory_object`] keeps a file system in files that outlive the server.
 //! - [`session`] has the attached sessions and their rights, open files and stored replies. It also
 //!   has the mounts that reconnect.
 //! - [`coherence`] has cache holders, recalls, and replies that wait for acknowledgements.
@@ -22,14 +22,14 @@
 
 pub mod coherence;
 pub mod dispatch;
-pub mod durable;
 pub mod locks;
+pub mod memory_object;
 pub mod metadata;
-pub mod persist;
 pub mod program;
 pub mod server;
 pub mod service;
 pub mod session;
+pub mod snapshots;
 pub mod space;
 
 pub use metadata::{clock, namespace};

@@ -31,7 +31,7 @@ use crate::{
         operation::{LIST, Op, Ops},
         records::{Glimpse, RawRecord},
     },
-    steps::{
+    requests::{
         TRIES,
         file_times::FileTimes,
         layouts::{Layouts, WriteParts},

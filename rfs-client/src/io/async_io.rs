@@ -41,7 +41,7 @@ use crate::{
         address::{Epoch, Place},
         operation::Transfer,
     },
-    steps::{file_times::FileTimes, layouts::Layouts},
+    requests::{file_times::FileTimes, layouts::Layouts},
     transfers::{
         Transfers,
         in_flight::{InFlightGuard, QueueHint},

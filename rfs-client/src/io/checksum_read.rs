@@ -36,7 +36,7 @@ use crate::{
     },
     io::buffer::room,
     remote::{Mapped, Remote, address::Epoch, checksums::Checksums, records::Glimpse},
-    steps::{
+    requests::{
         TRIES,
         layouts::Layouts,
         record_reader::{ReadParts, RecordReader},

@@ -23,7 +23,7 @@ use crate::{
     error::ClientError,
     inode::Inode,
     remote::{Remote, address::Epoch, records::Glimpse},
-    steps::{
+    requests::{
         TRIES,
         calls::{Calls, wrong_kind},
         layouts::Layouts,

@@ -20,7 +20,7 @@ use crate::{
     inode::{Inode, layout::Piece, table::InodeTable},
     io::{buffer::room, checksum_read::CheckedReads},
     remote::{Mapped, Remote, address::Epoch},
-    steps::{
+    requests::{
         TRIES,
         file_times::FileTimes,
         layouts::Layouts,

@@ -12,7 +12,7 @@ use crate::{
     error::ClientError,
     inode::{Inode, layout::Piece, size::LookStart, table::InodeTable},
     remote::Remote,
-    steps::{
+    requests::{
         TRIES,
         calls::{Calls, attr_of, wrong_kind},
         layouts::Layouts,

@@ -27,7 +27,7 @@ use crate::{
         operation::{LIST, Op, Ops},
         records::RawRecord,
     },
-    steps::{
+    requests::{
         TRIES,
         file_times::FileTimes,
         layouts::{Layouts, WriteParts},

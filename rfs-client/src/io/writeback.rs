@@ -17,7 +17,7 @@ use crate::{
         operation::Op,
         records::{RawRecord, Seen},
     },
-    steps::{layouts::Layouts, record_reader::RecordReader},
+    requests::{layouts::Layouts, record_reader::RecordReader},
 };
 
 /// Returns the write time, if `changes` sets nothing else. 0 stands for no time in a record.

@@ -12,7 +12,7 @@ use crate::{
     inode::{Inode, access::AccessTimes, table::InodeTable},
     metadata::attributes::Attributes,
     remote::clock::ServerClock,
-    steps::{cache_rules::CacheRules, calls::Calls},
+    requests::{cache_rules::CacheRules, calls::Calls},
 };
 
 /// Longest interval in which the kernel's times of written files do not advance.

@@ -12,7 +12,7 @@ use crate::{
     error::ClientError,
     inode::{Inode, table::InodeTable},
     remote::Remote,
-    steps::{
+    requests::{
         cache_rules::CacheRules,
         calls::{Calls, attr_of},
         layouts::Layouts,

@@ -9,7 +9,7 @@ use rfs_proto::{Reply, Request, ServerStats, StatFs, Verified};
 
 use crate::{
     error::ClientError,
-    steps::calls::{Calls, wrong_kind},
+    requests::calls::{Calls, wrong_kind},
 };
 
 /// Queries about the whole export.

@@ -25,7 +25,7 @@ use crate::{
     },
     metadata::open::OpenFiles,
     remote::{CallOptions, Remote, ReplyWait},
-    steps::{
+    requests::{
         cache_rules::CacheRules,
         calls::{Calls, wrong_kind},
     },

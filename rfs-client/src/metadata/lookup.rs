@@ -15,7 +15,7 @@ use crate::{
     error::ClientError,
     inode::table::InodeTable,
     metadata::{names::check_name, readdir::Directories},
-    steps::{
+    requests::{
         cache_rules::CacheRules,
         calls::{Calls, wrong_kind},
     },

@@ -13,7 +13,7 @@ use rfs_proto::{Attr, Errno, MAX_NAME, MAX_SYMLINK, Owner, RenameFlags, Reply, R
 use crate::{
     error::ClientError,
     inode::table::InodeTable,
-    steps::{
+    requests::{
         cache_rules::CacheRules,
         calls::{Calls, wrong_kind},
     },

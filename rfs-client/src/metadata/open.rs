@@ -23,7 +23,7 @@ use crate::{
         names::{Creator, check_name},
     },
     remote::Remote,
-    steps::{
+    requests::{
         TRIES,
         cache_rules::CacheRules,
         calls::{Calls, wrong_kind},

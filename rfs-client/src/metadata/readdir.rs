@@ -11,7 +11,7 @@ use crate::{
     cache::dir_names::ListingId,
     error::ClientError,
     inode::table::InodeTable,
-    steps::{
+    requests::{
         cache_rules::CacheRules,
         calls::{Calls, wrong_kind},
     },

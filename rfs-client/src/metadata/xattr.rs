@@ -17,7 +17,7 @@ use rfs_proto::{
 use crate::{
     error::ClientError,
     metadata::attributes::Attributes,
-    steps::{
+    requests::{
         TRIES,
         calls::{Calls, wrong_kind},
     },

@@ -1,8 +1,8 @@
 //! Recalls: the client asks the server for them, obeys them, and has the caller obey them.
 //!
 //! # Concurrency
-//! One thread in [`Recalls::obey`]. Takes the recall log exclusively; `steps::cache_rules` has the
-//! locks under it.
+//! One thread in [`Recalls::obey`]. Takes the recall log exclusively; `requests::cache_rules` has
+//! the locks under it.
 
 pub(crate) mod pages;
 pub(crate) mod unlinked;
@@ -17,7 +17,7 @@ use crate::{
     inode::{orphans::ANNOUNCEMENT, table::InodeTable},
     recalls::unlinked::UnlinkedInodes,
     remote::{CallOptions, Remote, ReplyWait},
-    steps::{
+    requests::{
         cache_rules::CacheRules,
         calls::{Calls, wrong_kind},
         layouts::Layouts,

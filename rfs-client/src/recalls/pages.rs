@@ -16,7 +16,7 @@ use crate::{
     cache::{changes::Effect, recall_log::RequestTime},
     error::ClientError,
     inode::table::InodeTable,
-    steps::{cache_rules::CacheRules, calls::Calls},
+    requests::{cache_rules::CacheRules, calls::Calls},
 };
 
 /// Makes sure that no mount caches pages that the server would not recall.

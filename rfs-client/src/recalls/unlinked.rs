@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rfs_proto::Request;
 
-use crate::{error::ClientError, inode::table::InodeTable, steps::calls::Calls};
+use crate::{error::ClientError, inode::table::InodeTable, requests::calls::Calls};
 
 /// Reports forgotten unlinked inodes to the server.
 #[derive(Debug)]

@@ -31,8 +31,8 @@ use crate::{
         orphans::ANNOUNCEMENT,
     },
     remote::{CallOptions, Remote, ReplyWait, address::Epoch, messages::call_on},
+    requests::cache_rules::CacheRules,
     session::reconnect::reconnect_thread::Reclaimer,
-    steps::cache_rules::CacheRules,
 };
 
 /// The client's state to reclaim.

@@ -17,7 +17,7 @@ use crate::{
 use rfs_client::{AccessTimes, AttachOptions, DetachParams};
 
 /// Time to wait for a mount that has just ended, if the server still has its session.
-const PRIOR_MOUNT_LIMIT: Duration = Duration::from_secs(1);
+const PREVIOUS_MOUNT_LIMIT: Duration = Duration::from_secs(1);
 
 /// Default time for which a server holds a call back while it waits for another client.
 pub(super) const DEFAULT_RECALL_TIMEOUT: Duration = Duration::from_secs(8);
@@ -94,7 +94,7 @@ impl Args {
             caches: keeps,
             exclusive: writeback,
             needs_checksums: self.checksum,
-            busy_timeout: PRIOR_MOUNT_LIMIT,
+            busy_timeout: PREVIOUS_MOUNT_LIMIT,
             reconnects: !self.no_return,
             access_times: self.access_times(self.noatime),
             directory_access_times: self.access_times(self.noatime || self.nodiratime),

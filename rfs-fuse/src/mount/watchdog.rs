@@ -50,9 +50,9 @@ const LEAVING: u8 = b',';
 const DETACH: &str = "RFS_DETACH";
 /// Time limit for the detach request.
 const DETACH_LIMIT: Duration = Duration::from_secs(10);
-/// Time to wait for the watchdog of an earlier mount on the same directory. A watchdog that takes
+/// Time to wait for the watchdog of a previous mount on the same directory. A watchdog that takes
 /// longer hangs.
-const EARLIER_WATCHDOG_LIMIT: Duration = Duration::from_secs(3);
+const PREVIOUS_WATCHDOG_LIMIT: Duration = Duration::from_secs(3);
 /// Number of consecutive lives shorter than `SHORT_LIFE` after which the watchdog is not
 /// restarted.
 const SHORT_LIVES: u32 = 8;
@@ -67,15 +67,15 @@ pub(crate) struct CoveredDirectory {
 }
 
 impl CoveredDirectory {
-    /// Locks a directory before a mount there, once the watchdog of an earlier mount has released
+    /// Locks a directory before a mount there, once the watchdog of a previous mount has released
     /// it. Leaves the directory unlocked if this user cannot lock it.
     ///
     /// # Errors
-    /// The directory stays locked: an earlier watchdog hangs, or another process is mounting there.
+    /// The directory stays locked: a previous watchdog hangs, or another process is mounting there.
     pub(crate) fn lock(point: &Path) -> Result<CoveredDirectory, MountError> {
         let place = rustix::fs::open(point, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
         let Ok(directory) = File::open(point) else { return Ok(CoveredDirectory { place, locked: None }) };
-        let end = Instant::now() + EARLIER_WATCHDOG_LIMIT;
+        let end = Instant::now() + PREVIOUS_WATCHDOG_LIMIT;
         loop {
             match lock_now(&directory) {
                 Ok(()) => return Ok(CoveredDirectory { place, locked: Some(directory) }),

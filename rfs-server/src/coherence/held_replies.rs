@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::recall_queue::Need;
 
 #[derive(Debug)]
-struct HeldReply<P> {
+struct Held<P> {
     /// Number of recalls that are not acknowledged.
     open: usize,
     held: P,
@@ -19,7 +19,7 @@ struct HeldReply<P> {
 #[derive(Debug)]
 pub struct HeldReplies<P> {
     last: u64,
-    replies: HashMap<u64, HeldReply<P>>,
+    replies: HashMap<u64, Held<P>>,
     /// Held replies by session and position of the recall.
     by_session: HashMap<u64, BTreeMap<u64, Vec<u64>>>,
 }
@@ -38,7 +38,7 @@ impl<P> HeldReplies<P> {
         for need in needs {
             self.by_session.entry(need.session).or_default().entry(need.place).or_default().push(self.last);
         }
-        self.replies.insert(self.last, HeldReply { open: needs.len(), held });
+        self.replies.insert(self.last, Held { open: needs.len(), held });
     }
 
     /// Processes a session's acknowledgement of its recalls before position `first`. Returns the

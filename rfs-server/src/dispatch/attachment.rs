@@ -59,7 +59,7 @@ impl Attachments<'_> {
             self.log.ended(ended);
         }
         self.recalls.drop_caches(session);
-        self.store.prior_sessions.end(session);
+        self.store.previous_sessions.end(session);
         self.grants.end(session);
         self.store.each_shard(|meta| {
             let shard = meta.namespace.inodes_mut().only();

@@ -25,7 +25,7 @@ use super::{
     grants::GrantDelivery,
     persistence::{
         log_upkeep::LogUpkeep,
-        prior_sessions::PriorMounts,
+        previous_mounts::PreviousMounts,
         recovery::{Damage, RecoveredState, recover},
         session_log::SessionLog,
         snapshot::SnapshotSource,
@@ -79,7 +79,7 @@ pub struct Dispatcher {
     pub(super) memory: (Identity, u64),
     /// Sessions of previous servers that do not reconnect, while their clients may still access
     /// memory.
-    orphaned: Mutex<Vec<u64>>,
+    abandoned: Mutex<Vec<u64>>,
 }
 
 impl std::fmt::Debug for Dispatcher {
@@ -120,9 +120,9 @@ impl Dispatcher {
     }
 
     fn over(export: ExportState, clock: Arc<dyn Clock>, started: i64) -> Dispatcher {
-        let ExportState { store, sessions, orphaned } = export;
+        let ExportState { store, sessions, abandoned } = export;
         let (counters, memory) = (Counters::default(), (Identity([0; 16]), 1));
-        Dispatcher { store, sessions, counters, clock, started, memory, orphaned }
+        Dispatcher { store, sessions, counters, clock, started, memory, abandoned }
     }
 
     /// Sets the alarm to ring when a recall is queued.
@@ -172,7 +172,7 @@ impl Dispatcher {
 
     /// Returns the job that begins, attaches and ends sessions.
     pub fn attachments(&self) -> Attachments<'_> {
-        let Dispatcher { store, sessions, orphaned, memory, .. } = self;
+        let Dispatcher { store, sessions, abandoned, memory, .. } = self;
         Attachments {
             store,
             sessions,
@@ -180,7 +180,7 @@ impl Dispatcher {
             memory: *memory,
             recalls: self.recalls(),
             grants: self.grants(),
-            log: SessionLog { store, sessions, orphaned },
+            log: SessionLog { store, sessions, abandoned },
         }
     }
 
@@ -195,12 +195,12 @@ impl Dispatcher {
 
     /// Returns the job that keeps the log short and complete.
     pub fn log_upkeep(&self) -> LogUpkeep<'_> {
-        LogUpkeep { store: &self.store, sessions: &self.sessions, orphaned: &self.orphaned }
+        LogUpkeep { store: &self.store, sessions: &self.sessions, abandoned: &self.abandoned }
     }
 
     /// Returns the sessions of the previous server.
-    pub fn prior_mounts(&self) -> PriorMounts<'_> {
-        PriorMounts { store: &self.store, sessions: &self.sessions, orphaned: &self.orphaned }
+    pub fn previous_mounts(&self) -> PreviousMounts<'_> {
+        PreviousMounts { store: &self.store, sessions: &self.sessions, abandoned: &self.abandoned }
     }
 
     /// Returns the state that a snapshot reads.
@@ -382,7 +382,7 @@ impl Dispatcher {
     /// session is attached, and no client of a previous server is left.
     pub(crate) fn idle_since(&self) -> Option<u64> {
         let stats = self.stats();
-        (stats.sessions == 0 && !self.store.space.has_prior_sessions())
+        (stats.sessions == 0 && !self.store.space.has_previous_sessions())
             .then(|| stats.calls.iter().map(|(_, count)| count).sum())
     }
 

@@ -34,7 +34,7 @@ pub use attachment::Attachments;
 pub use dispatcher::Dispatcher;
 pub use persistence::{
     log_upkeep::LogUpkeep,
-    prior_sessions::{Awaited, PriorMounts},
+    previous_mounts::{Awaited, PreviousMounts},
     recovery::{Damage, RecoveredState},
 };
 pub use recalls::RecallDelivery;

@@ -123,7 +123,7 @@ impl RecallDelivery<'_> {
             }
             session.asks_for_recalls();
             if session.is_restored() {
-                self.store.prior_sessions.asks(session.id());
+                self.store.previous_sessions.asks(session.id());
             }
         });
         if session.is_restored() {

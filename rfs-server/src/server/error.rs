@@ -7,8 +7,8 @@ use rdmabox::{Address, HostError, KeyFileError, MemoryError, tls::TlsError};
 use super::{export_config::MIN_MEMORY, memory_limits::Bound};
 use crate::{
     dispatch::Damage,
-    durable::{object::ObjectError, ownership::OwnershipError},
-    persist::{directory::PersistError, restore::RestoreError, snapshotter::LastSnapshotError},
+    memory_object::{object::ObjectError, ownership::OwnershipError},
+    snapshots::{directory::PersistError, restore::RestoreError, snapshotter::LastSnapshotError},
 };
 
 /// Reason why a server did not start. Everything is undone.

@@ -21,11 +21,11 @@ use super::{
 use crate::{
     coherence::alarm::Alarm,
     dispatch::{Dispatcher, RecoveredState},
-    durable::{object::Object, prior_clients::PriorClients},
+    memory_object::{object::Object, previous_clients::PreviousClients},
     metadata::root::Root,
-    persist::{directory::Snapshots, restore::restore},
     service::{DEFAULT_LEASE, ExportRegions, ServedExport},
     session::access_mode::AccessMode,
+    snapshots::{directory::Snapshots, restore::restore},
     space::{account::Space, bytes::Bytes, zeroer::Zeroer},
 };
 
@@ -98,13 +98,13 @@ impl BuiltExport {
         Ok(BuiltExport { lent, space, arena, object })
     }
 
-    /// Starts the threads of the export. `all`: the dispatchers of all exports. `prior_clients`:
+    /// Starts the threads of the export. `all`: the dispatchers of all exports. `previous_clients`:
     /// the clients of previous servers that may still write.
     pub(super) fn work(
         &self,
         config: &Config,
         all: &Arc<[Arc<Dispatcher>]>,
-        prior_clients: &Arc<PriorClients>,
+        previous_clients: &Arc<PreviousClients>,
     ) -> Result<Export, StartError> {
         if let Some(object) = &self.object {
             object.begin();
@@ -115,7 +115,7 @@ impl BuiltExport {
             LogCompactor::start(
                 &self.lent.dispatcher,
                 deadline,
-                Arc::clone(prior_clients),
+                Arc::clone(previous_clients),
                 config.fencing.kill,
             )
             .map_err(StartError::Thread)

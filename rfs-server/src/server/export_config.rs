@@ -7,7 +7,7 @@
 
 use rfs_proto::{BLOCK, checksum, record};
 
-use crate::{durable::header::Shape, metadata::root::Root};
+use crate::{memory_object::header::Shape, metadata::root::Root};
 
 /// Minimum size of an export in bytes.
 pub const MIN_MEMORY: u64 = 1 << 20;

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{dispatch::Dispatcher, durable::prior_clients::PriorClients};
+use crate::{dispatch::Dispatcher, memory_object::previous_clients::PreviousClients};
 
 /// Pause after a failed compaction.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -28,17 +28,17 @@ pub(crate) struct LogCompactor {
 
 impl LogCompactor {
     /// Starts the thread. The quarantine for sessions that do not reconnect ends at `deadline`, or
-    /// as soon afterwards as no client of a previous server (`prior_clients`) is left. Kills these
-    /// clients then if `kill` is set.
+    /// as soon afterwards as no client of a previous server (`previous_clients`) is left. Kills
+    /// these clients then if `kill` is set.
     pub(crate) fn start(
         dispatcher: &Arc<Dispatcher>,
         deadline: Instant,
-        prior_clients: Arc<PriorClients>,
+        previous_clients: Arc<PreviousClients>,
         kill: bool,
     ) -> io::Result<LogCompactor> {
         let watched = Arc::clone(dispatcher);
-        let deadline = watched.prior_mounts().has_orphaned().then_some(deadline);
-        let over = move || prior_clients.ends(kill);
+        let deadline = watched.previous_mounts().has_abandoned().then_some(deadline);
+        let over = move || previous_clients.ends(kill);
         let thread = std::thread::Builder::new()
             .name("rfs-compactor".into())
             .spawn(move || work(&watched, deadline, &over))?;

@@ -37,14 +37,10 @@ use rfs_proto::{ServerStats, StatFs};
 use crate::{
     coherence::alarm::Alarm,
     dispatch::stats,
-    durable::{
+    memory_object::{
         object::{Object, ObjectStore},
         ownership::{self, OwnershipError},
-        prior_clients::PriorClients,
-    },
-    persist::{
-        directory::{Directory, Snapshots},
-        snapshotter::{Job, Snapshotter},
+        previous_clients::PreviousClients,
     },
     service::{
         FileService,
@@ -52,6 +48,10 @@ use crate::{
         session_reaper::{ReaperSignal, SessionReaper},
     },
     session::access_mode::AccessMode,
+    snapshots::{
+        directory::{SnapshotDirectory, Snapshots},
+        snapshotter::{Job, Snapshotter},
+    },
 };
 pub use config::Config;
 pub use error::{ShutdownError, StartError};
@@ -81,7 +81,7 @@ pub struct Server {
     /// reference to the tethers: the drop of the last one removes those that no client holds.
     _store: Option<ObjectStore>,
     /// Locks the snapshot directory.
-    _snapshots: Option<Directory>,
+    _snapshots: Option<SnapshotDirectory>,
     /// Key file and current keys.
     keys: Option<(PathBuf, Arc<Keys>)>,
     tls: Option<Arc<TlsServer>>,
@@ -98,12 +98,13 @@ impl Server {
         if store.is_none() {
             check_memory(&config, memory_limits::available_memory())?;
         }
-        let directory = config.persist.as_ref().map(|persist| Directory::open(&persist.dir)).transpose()?;
+        let directory =
+            config.persist.as_ref().map(|persist| SnapshotDirectory::open(&persist.dir)).transpose()?;
         let asked = config.exports();
         let names: Vec<&str> = asked.iter().map(|export| export.name.as_str()).collect();
         let book = config.keys.as_ref().map(|path| keys::read(path, &names)).transpose()?;
         let tls = config.tls.clone().map(TlsServer::load).transpose()?.map(Arc::new);
-        let (host, prior_clients) = configure_host(&config, store.as_ref())?;
+        let (host, previous_clients) = configure_host(&config, store.as_ref())?;
         let alarm = Arc::<Alarm>::default();
         // All memory is mapped before it is touched and before there are sockets.
         let mut domains = HashMap::new();
@@ -127,14 +128,14 @@ impl Server {
         let (mut exports, mut lent) = (Vec::new(), Vec::new());
         let all: Arc<[_]> = made.iter().map(|made| Arc::clone(&made.lent.dispatcher)).collect();
         for made in made {
-            exports.push(made.work(&config, &all, &prior_clients)?);
+            exports.push(made.work(&config, &all, &previous_clients)?);
             lent.push(made.lent);
         }
         let reaper_signal = Arc::<ReaperSignal>::default();
         let service = FileService::new(lent, keys.clone()).waiting(
             config.fencing,
             Arc::clone(&reaper_signal),
-            prior_clients,
+            previous_clients,
         );
         let service = Arc::new(service);
         let host = secure_host(host, keys.as_ref(), tls.as_ref());
@@ -271,7 +272,7 @@ impl Server {
 fn configure_host(
     config: &Config,
     store: Option<&ObjectStore>,
-) -> Result<(Host, Arc<PriorClients>), StartError> {
+) -> Result<(Host, Arc<PreviousClients>), StartError> {
     let host = Host::new()?.rdma(config.rdma.clone()).fencing(config.fencing).engine_look(config.look);
     let host = host.any_local_user(config.allow_without_keys).allow_mixed_atomics(config.allow_mixed_atomics);
     let mut limits = Limits::default();
@@ -281,7 +282,7 @@ fn configure_host(
         Some(store) => {
             let tethers = Arc::clone(store.tethers());
             let host = host.tether(move |process| tethers.descriptor(process.as_ref()));
-            (host, Arc::clone(store.prior_clients()))
+            (host, Arc::clone(store.previous_clients()))
         }
         None => (host, Arc::default()),
     })
@@ -311,7 +312,7 @@ fn open_sources(
     config: &Config,
     exports: &[ExportConfig],
     store: Option<&ObjectStore>,
-    directory: Option<&Directory>,
+    directory: Option<&SnapshotDirectory>,
 ) -> Result<Vec<ExportSource>, StartError> {
     let keep = config.persist.as_ref().map_or(0, |persist| persist.keep);
     let mut found = Vec::new();

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::{log_compactor::LogCompactor, prefault::Prefaulter};
-use crate::{dispatch::Dispatcher, durable::object::Object, space::zeroer::Zeroer};
+use crate::{dispatch::Dispatcher, memory_object::object::Object, space::zeroer::Zeroer};
 
 /// An export and its threads.
 #[derive(Debug)]

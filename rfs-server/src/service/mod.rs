@@ -30,7 +30,7 @@ use rfs_proto::{
 use crate::{
     coherence::run_clock,
     dispatch::{Dispatcher, Outcome, Sender},
-    durable::prior_clients::PriorClients,
+    memory_object::previous_clients::PreviousClients,
     session::{
         access_mode::AccessMode,
         mount_registry::{Arrival, Attached, Mounts},
@@ -154,9 +154,9 @@ pub struct FileService {
     /// Rung when a mount has lost its connection.
     reaper_signal: Arc<ReaperSignal>,
     /// Clients of previous servers that may still write to memory.
-    prior_clients: Arc<PriorClients>,
+    previous_clients: Arc<PreviousClients>,
     /// The time until which mounts of the previous server may reconnect.
-    before_until: Instant,
+    reconnect_until: Instant,
     /// Whether the server then kills clients that still map memory of a previous server.
     kill: bool,
     /// Ends connections; set once the host listens.
@@ -169,7 +169,7 @@ impl FileService {
     pub fn new(exports: Vec<ServedExport>, keys: Option<Arc<Keys>>) -> FileService {
         let (sessions, keyed, mounts) = (RwLock::default(), Mutex::default(), Mutex::default());
         let (grace, reaper_signal, ender) = (None, Arc::default(), OnceLock::new());
-        let (prior_clients, before_until, kill) = (Arc::default(), run_clock::now(), false);
+        let (previous_clients, reconnect_until, kill) = (Arc::default(), run_clock::now(), false);
         FileService {
             exports,
             keys,
@@ -178,8 +178,8 @@ impl FileService {
             mounts,
             grace,
             reaper_signal,
-            prior_clients,
-            before_until,
+            previous_clients,
+            reconnect_until,
             kill,
             ender,
         }
@@ -193,18 +193,18 @@ impl FileService {
         self,
         fencing: Fencing,
         reaper_signal: Arc<ReaperSignal>,
-        prior_clients: Arc<PriorClients>,
+        previous_clients: Arc<PreviousClients>,
     ) -> FileService {
-        let before_until = run_clock::now() + fencing.lease.unwrap_or(DEFAULT_LEASE);
+        let reconnect_until = run_clock::now() + fencing.lease.unwrap_or(DEFAULT_LEASE);
         let service = FileService {
             grace: fencing.lease,
             reaper_signal,
-            prior_clients,
-            before_until,
+            previous_clients,
+            reconnect_until,
             kill: fencing.kill,
             ..self
         };
-        service.await_prior_mounts();
+        service.await_previous_mounts();
         service
     }
 

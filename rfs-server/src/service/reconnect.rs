@@ -24,9 +24,9 @@ impl FileService {
     /// Decides about a connection that presents a mount identity.
     pub(super) fn arrival(&self, peer: &Peer, mount: Option<Identity>, wanted: Attached) -> Arrival {
         let Some(mount) = mount else { return Arrival::New };
-        let let_go = match self.prior_clients.is_held() {
+        let let_go = match self.previous_clients.is_held() {
             false => true,
-            true => match peer.process().and_then(|process| self.prior_clients.is_held_by(process.id())) {
+            true => match peer.process().and_then(|process| self.previous_clients.is_held_by(process.id())) {
                 // The requests that the client sent to the previous server are not over.
                 Some(true) => return Arrival::Doomed,
                 Some(false) => true,
@@ -49,15 +49,15 @@ impl FileService {
     }
 
     /// Registers the mounts that were attached to the previous server.
-    pub(super) fn await_prior_mounts(&self) {
-        let until = self.before_until;
+    pub(super) fn await_previous_mounts(&self) {
+        let until = self.reconnect_until;
         for (export, lent) in self.exports.iter().enumerate() {
             for Awaited { session, mount, credentials: Credentials { key, rights } } in
-                lent.dispatcher.prior_mounts().awaited()
+                lent.dispatcher.previous_mounts().awaited()
             {
                 let claim = Claim { mount, key, export, rights };
                 // A statement of its own, so that the lock is released before the session ends.
-                let left = self.mounts.lock().register_prior(claim, session, until);
+                let left = self.mounts.lock().register_previous(claim, session, until);
                 if let Some(left) = left {
                     self.exports[left.export].dispatcher.attachments().ended(left.session);
                 }
@@ -152,8 +152,8 @@ impl DisconnectedMounts for FileService {
     fn give_up(&self, now: Instant) -> Option<Instant> {
         // Not under the lock of the mounts, because this may take long. A mount that becomes due
         // meanwhile is handled next time.
-        let of_before = self.mounts.lock().has_overdue_prior(now);
-        let let_go = of_before && self.prior_clients.ends(self.kill && now >= self.before_until);
+        let is_previous = self.mounts.lock().has_overdue_previous(now);
+        let let_go = is_previous && self.previous_clients.ends(self.kill && now >= self.reconnect_until);
         let over = self.mounts.lock().overdue(now, !let_go);
         for Attached { export, session, .. } in over {
             log::info!("session {session}: its mount has not come back");

@@ -25,7 +25,7 @@ pub struct KeptReply {
 
 impl KeptReply {
     /// Creates the outcome of a reply that the previous server has logged.
-    pub(crate) fn of_before(reply: Reply) -> KeptReply {
+    pub(crate) fn of_previous(reply: Reply) -> KeptReply {
         KeptReply { reply, needs: Vec::new(), before: true }
     }
 }

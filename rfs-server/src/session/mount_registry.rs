@@ -75,7 +75,7 @@ struct Mount {
     until: Option<Instant>,
     process: Option<PeerProcess>,
     /// The mount attached to a previous server, and may still write as a client of it.
-    is_prior: bool,
+    is_previous: bool,
     /// The session ends as soon as possible.
     is_doomed: bool,
 }
@@ -106,7 +106,7 @@ impl Mounts {
         if mount.claim != claim {
             return Arrival::Refused;
         }
-        mount.is_prior &= !let_go;
+        mount.is_previous &= !let_go;
         match mount.peer {
             Some(before) if before == peer => Arrival::Refused,
             Some(before) => Arrival::Ending(before),
@@ -130,7 +130,7 @@ impl Mounts {
                 peer: Some(peer),
                 until: None,
                 process,
-                is_prior: false,
+                is_previous: false,
                 is_doomed: false,
             }
         });
@@ -138,14 +138,14 @@ impl Mounts {
 
     /// Registers a mount of a previous server, with a deadline for its reconnect. Returns the
     /// mount's older session, if that had not ended completely; the caller ends it.
-    pub fn register_prior(&mut self, claim: Claim, session: u64, until: Instant) -> Option<Attached> {
+    pub fn register_previous(&mut self, claim: Claim, session: u64, until: Instant) -> Option<Attached> {
         let mount = Mount {
             claim,
             session,
             peer: None,
             until: Some(until),
             process: None,
-            is_prior: true,
+            is_previous: true,
             is_doomed: false,
         };
         Some(self.mounts.insert(claim.mount, mount)?.attached())
@@ -190,7 +190,7 @@ impl Mounts {
     /// session, because [`overdue`](Self::overdue) will return it.
     pub fn forget(&mut self, peer: u64, now: Instant) -> bool {
         let Some(identity) = self.peers.remove(&peer) else { return false };
-        match self.mounts.get_mut(&identity).filter(|mount| mount.is_prior) {
+        match self.mounts.get_mut(&identity).filter(|mount| mount.is_previous) {
             Some(mount) => (mount.peer, mount.until, mount.is_doomed) = (None, Some(now), true),
             None => drop(self.mounts.remove(&identity)),
         }
@@ -200,7 +200,7 @@ impl Mounts {
     /// Removes the mount of a connection that still exists: the mount does not reconnect.
     pub fn detach(&mut self, peer: u64) {
         let Some(identity) = self.peers.get(&peer) else { return };
-        match self.mounts.get_mut(identity).filter(|mount| mount.is_prior) {
+        match self.mounts.get_mut(identity).filter(|mount| mount.is_previous) {
             Some(mount) => mount.is_doomed = true,
             None => {
                 self.mounts.remove(identity);
@@ -218,15 +218,15 @@ impl Mounts {
     }
 
     /// Returns true if the deadline of a mount of a previous server has passed.
-    pub fn has_overdue_prior(&self, now: Instant) -> bool {
-        self.mounts.values().any(|mount| mount.is_prior && mount.is_due(now))
+    pub fn has_overdue_previous(&self, now: Instant) -> bool {
+        self.mounts.values().any(|mount| mount.is_previous && mount.is_due(now))
     }
 
     /// Removes and returns the mounts whose deadline has passed or whose process has ended. While a
     /// client `holds_on` to a previous server's memory, skips the mounts of that server: the client
     /// may be one of them.
     pub fn overdue(&mut self, now: Instant, holds_on: bool) -> Vec<Attached> {
-        let is_over = |mount: &Mount| mount.is_due(now) && !(mount.is_prior && holds_on);
+        let is_over = |mount: &Mount| mount.is_due(now) && !(mount.is_previous && holds_on);
         self.mounts.extract_if(|_, mount| is_over(mount)).map(|(_, mount)| mount.attached()).collect()
     }
 
@@ -283,9 +283,9 @@ mod tests {
         let (mut mounts, now) = (Mounts::default(), Instant::now());
         let until = now + Duration::from_secs(1);
         let session = |session| Attached { export: 0, rights: AccessMode::Write, session };
-        assert_eq!(mounts.register_prior(claim(1), 5, until), None);
-        assert_eq!(mounts.register_prior(claim(1), 6, until), Some(session(5)));
-        assert_eq!(mounts.register_prior(claim(2), 7, until), None);
+        assert_eq!(mounts.register_previous(claim(1), 5, until), None);
+        assert_eq!(mounts.register_previous(claim(1), 6, until), Some(session(5)));
+        assert_eq!(mounts.register_previous(claim(2), 7, until), None);
         assert_eq!(mounts.deadline(now), Some(until));
         assert_eq!(mounts.claim(claim(1), 1, true), Arrival::Back(session(6)));
         mounts.set_process(1, None);
@@ -298,13 +298,13 @@ mod tests {
         let until = now + Duration::from_secs(1);
         let session = |session| Attached { export: 0, rights: AccessMode::Write, session };
         for mount in 1..=3 {
-            assert_eq!(mounts.register_prior(claim(mount), mount.into(), until), None);
+            assert_eq!(mounts.register_previous(claim(mount), mount.into(), until), None);
         }
         mounts.register(claim(4), 4, 4, None);
         assert!(mounts.disconnect(4, until));
         assert_eq!(mounts.claim(claim(3), 5, true), Arrival::Back(session(3)));
         assert!(mounts.disconnect(5, until), "it is one of now from here on");
-        assert!(!mounts.has_overdue_prior(now) && mounts.has_overdue_prior(until));
+        assert!(!mounts.has_overdue_previous(now) && mounts.has_overdue_previous(until));
         let mut over = mounts.overdue(until, true);
         over.sort_by_key(|over| over.session);
         assert_eq!(over, [session(3), session(4)]);
@@ -315,7 +315,7 @@ mod tests {
         assert!(mounts.give_up(0, 2, now));
         assert_eq!((mounts.overdue(until, true), mounts.claim(claim(2), 7, true)), (vec![], Arrival::Doomed));
         assert_eq!(mounts.overdue(until, false), [session(2)]);
-        assert!(!mounts.has_overdue_prior(until));
+        assert!(!mounts.has_overdue_previous(until));
     }
 
     /// Over TCP the server cannot see whether a mount has released the memory that it had mapped.
@@ -325,7 +325,7 @@ mod tests {
         let session = Attached { export: 0, rights: AccessMode::Write, session: 5 };
         let there = || {
             let mut mounts = Mounts::default();
-            assert_eq!(mounts.register_prior(claim(1), 5, now), None);
+            assert_eq!(mounts.register_previous(claim(1), 5, now), None);
             assert_eq!(mounts.claim(claim(1), 1, false), Arrival::Back(session));
             mounts
         };

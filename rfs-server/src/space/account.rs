@@ -23,7 +23,7 @@ use super::{
     alloc::{Arena, Short, Totals, Want, range::Range},
     bytes::{Bad, Bytes},
     nonzero_bitmap::NonzeroBitmap,
-    quarantine::{ORPHANED_SESSIONS, QuarantinedRange, SNAPSHOT},
+    quarantine::{ABANDONED_SESSIONS, QuarantinedRange, SNAPSHOT},
 };
 
 /// Most bytes that a thread zeroes before it takes the lock again.
@@ -56,7 +56,7 @@ pub(super) struct Account {
     pub(super) arena: Arena,
     pub(super) stop: bool,
     /// Sessions of previous servers may reach space that files release.
-    has_prior_sessions: bool,
+    has_previous_sessions: bool,
     /// Space that a snapshot has still to copy.
     pub(super) held: Option<Held>,
     /// The bitmap of nonzero blocks, if the next server needs it.
@@ -87,29 +87,29 @@ impl Space {
         Space::over(
             bytes,
             mode,
-            Account { arena, stop: false, has_prior_sessions: false, held: None, dirt: None },
+            Account { arena, stop: false, has_previous_sessions: false, held: None, dirt: None },
         )
     }
 
     /// Returns an arena over memory that a previous server used, or that was restored.
     ///
     /// `used` is the space of files, in order. `given_up` is quarantined for reconnecting sessions.
-    /// If `dirt` is `None`, all other space is zero. `has_prior_sessions` quarantines all unzeroed
-    /// and released space for previous sessions until [`Space::end_prior_sessions`].
+    /// If `dirt` is `None`, all other space is zero. `has_previous_sessions` quarantines all
+    /// unzeroed and released space for previous sessions until [`Space::end_previous_sessions`].
     pub fn kept(
         bytes: Bytes,
         mode: Zeroing,
         used: Vec<Range>,
         given_up: Vec<QuarantinedRange>,
         dirt: Option<NonzeroBitmap>,
-        has_prior_sessions: bool,
+        has_previous_sessions: bool,
     ) -> Space {
         let len = bytes.len();
         let mut arena = Arena::taken(len);
-        let holders: &[u64] = if has_prior_sessions { &[ORPHANED_SESSIONS] } else { &[] };
+        let holders: &[u64] = if has_previous_sessions { &[ABANDONED_SESSIONS] } else { &[] };
         let mut taken = used;
         for QuarantinedRange { range, ino, holders: mut all } in given_up {
-            all.extend(has_prior_sessions.then_some(ORPHANED_SESSIONS));
+            all.extend(has_previous_sessions.then_some(ABANDONED_SESSIONS));
             arena.quarantine((ino, 0), range, &all);
             taken.push(range);
         }
@@ -128,7 +128,7 @@ impl Space {
             at = range.end();
         }
         let space =
-            Space::over(bytes, mode, Account { arena, stop: false, has_prior_sessions, held: None, dirt });
+            Space::over(bytes, mode, Account { arena, stop: false, has_previous_sessions, held: None, dirt });
         space.change(|_| {});
         space
     }
@@ -178,14 +178,14 @@ impl Space {
     }
 
     /// Returns true if sessions of previous servers may still reach space.
-    pub fn has_prior_sessions(&self) -> bool {
-        self.account.lock().has_prior_sessions
+    pub fn has_previous_sessions(&self) -> bool {
+        self.account.lock().has_previous_sessions
     }
 
     /// Ends the quarantine for previous sessions. The caller then calls [`Space::tidy`].
-    pub fn end_prior_sessions(&self) {
-        self.account.lock().has_prior_sessions = false;
-        self.change(|arena| arena.session_ended(ORPHANED_SESSIONS));
+    pub fn end_previous_sessions(&self) {
+        self.account.lock().has_previous_sessions = false;
+        self.change(|arena| arena.session_ended(ABANDONED_SESSIONS));
     }
 
     /// Takes back space of an inode that `holders` can reach by layouts before this generation. The
@@ -197,7 +197,7 @@ impl Space {
         self.change_account(|account| {
             for &range in ranges {
                 let mut all = holders.to_vec();
-                all.extend(account.has_prior_sessions.then_some(ORPHANED_SESSIONS));
+                all.extend(account.has_previous_sessions.then_some(ABANDONED_SESSIONS));
                 if let Some(held) = account.held.as_mut().filter(|held| range.end() > held.from) {
                     all.push(SNAPSHOT);
                     held.waits.insert((range.end(), range.start), ino);
@@ -229,7 +229,7 @@ impl Space {
             let account = self.account.lock();
             // A snapshot ends with its server. The next server determines itself what sessions
             // without reconnection can reach.
-            let told = |holder| holder != SNAPSHOT && holder != ORPHANED_SESSIONS;
+            let told = |holder| holder != SNAPSHOT && holder != ABANDONED_SESSIONS;
             let (ranges, holders) = account.arena.quarantined(ino, told);
             if !holders.is_empty() {
                 tell(ino, &ranges, &holders)?;

@@ -7,7 +7,7 @@ use super::alloc::range::Range;
 
 /// Quarantine holder for the sessions of previous servers that do not reconnect: one holder for all
 /// of them. No session has this number.
-pub(crate) const ORPHANED_SESSIONS: u64 = u64::MAX;
+pub(crate) const ABANDONED_SESSIONS: u64 = u64::MAX;
 
 /// Quarantine holder of the snapshot that is being copied. No session has this number.
 pub(super) const SNAPSHOT: u64 = u64::MAX - 1;

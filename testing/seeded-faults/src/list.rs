@@ -133,7 +133,7 @@ faults! {
             "a reply is logged under the sequence number of the previous request"
         GivenUpForgotten "given-up-forgotten"
             "the next server allocates space that sessions can still write to"
-        FormerForgotten "former-forgotten"
+        PreviousForgotten "previous-forgotten"
             "a starting server ignores clients that still map the previous server's memory"
         LogRoomUnlimited "log-room-unlimited"
             "a session may open files until its state fills the log"

@@ -300,7 +300,7 @@ fn replayed_and_reflected_messages_prove_nothing() {
     });
     assert!(client.is_ok() && host.unwrap().is_some());
     let before = before.into_inner().unwrap();
-    // Replays single messages of an earlier session, and everything that its client sent.
+    // Replays single messages of a previous session, and everything that its client sent.
     for replayed in [&[0][..], &[1], &[2], &[3], &[4], &[0, 2], &[1, 3, 4]] {
         let (client, host) = through(&key, Some(&key.secret), |number, seen| {
             if replayed.contains(&number) { before[number].clone() } else { unchanged(number, seen) }

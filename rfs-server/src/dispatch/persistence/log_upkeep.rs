@@ -13,9 +13,9 @@ use crate::{
         state::{export::ExportState, shards::SHARDS, store::Store},
         transaction::{locked_inodes::Plan, view::ReadView},
     },
-    durable::log::Full,
+    memory_object::log::Full,
     session::registry::Sessions,
-    space::quarantine::ORPHANED_SESSIONS,
+    space::quarantine::ABANDONED_SESSIONS,
 };
 
 /// Keeps the log short and complete.
@@ -24,16 +24,16 @@ pub struct LogUpkeep<'a> {
     pub(in crate::dispatch) store: &'a Store,
     pub(in crate::dispatch) sessions: &'a Sessions,
     /// Sessions of previous servers that do not reconnect.
-    pub(in crate::dispatch) orphaned: &'a Mutex<Vec<u64>>,
+    pub(in crate::dispatch) abandoned: &'a Mutex<Vec<u64>>,
 }
 
 impl<'a> LogUpkeep<'a> {
     pub(in crate::dispatch) fn of(export: &'a ExportState) -> LogUpkeep<'a> {
-        LogUpkeep { store: &export.store, sessions: &export.sessions, orphaned: &export.orphaned }
+        LogUpkeep { store: &export.store, sessions: &export.sessions, abandoned: &export.abandoned }
     }
 
     fn session_log(self) -> SessionLog<'a> {
-        SessionLog { store: self.store, sessions: self.sessions, orphaned: self.orphaned }
+        SessionLog { store: self.store, sessions: self.sessions, abandoned: self.abandoned }
     }
 
     /// Rewrites a log that is long or incomplete. A `restored` memory needs a complete log.
@@ -55,11 +55,11 @@ impl<'a> LogUpkeep<'a> {
     /// Records that sessions of previous servers that do not reconnect cannot reach memory any
     /// more. Releases their space and open files.
     pub fn before_is_over(self) {
-        self.session_log().orphans_ended();
-        self.store.space.end_prior_sessions();
+        self.session_log().end_abandoned();
+        self.store.space.end_previous_sessions();
         self.store.each_shard(|meta| {
-            for (ino, last) in meta.namespace.inodes_mut().only().open_files.end_session(ORPHANED_SESSIONS) {
-                meta.lease_ended(ORPHANED_SESSIONS, ino, last);
+            for (ino, last) in meta.namespace.inodes_mut().only().open_files.end_session(ABANDONED_SESSIONS) {
+                meta.lease_ended(ABANDONED_SESSIONS, ino, last);
             }
         });
         self.store.space.tidy();
@@ -88,7 +88,7 @@ impl<'a> LogUpkeep<'a> {
         let mut open = false;
         self.store.each_shard(|meta| open |= !meta.namespace.inodes_mut().only().open_files.is_empty());
         !open
-            && !self.store.space.has_prior_sessions()
+            && !self.store.space.has_previous_sessions()
             && !self.store.journal.as_ref().is_some_and(|journal| journal.is_behind())
     }
 

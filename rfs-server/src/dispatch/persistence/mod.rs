@@ -4,7 +4,7 @@
 //! See each module.
 
 pub(super) mod log_upkeep;
-pub(super) mod prior_sessions;
+pub(super) mod previous_mounts;
 pub(super) mod recovery;
 pub(super) mod session_log;
 pub(super) mod snapshot;

@@ -4,7 +4,7 @@
 //! rest of the arena is free. A request that a killed server did not answer is there as a whole
 //! or not at all. Bytes and sizes may be there in part, as after a write.
 //!
-//! Sessions of mounts that reconnect are restored from the log (`prior_sessions`). Clients of
+//! Sessions of mounts that reconnect are restored from the log (`session_replay`). Clients of
 //! other sessions may still write to memory that they have mapped. Until
 //! [`LogUpkeep::before_is_over`], space that is given up stays in quarantine, and unlinked inodes
 //! stay.
@@ -19,18 +19,18 @@ use rfs_proto::{BLOCK, Errno, FileKind, ROOT_INO};
 
 use crate::{
     dispatch::{
-        persistence::{log_upkeep::LogUpkeep, prior_sessions::PriorMounts},
+        persistence::{log_upkeep::LogUpkeep, previous_mounts::PreviousMounts},
         state::{export::ExportState, journal::Journal, shards::Shards, store::Store},
         transaction::{locked_inodes::Plan, view::WriteView},
     },
-    durable::{
+    locks::Locks,
+    memory_object::{
         log::{Full, Log},
         object::{Object, ObjectError},
         op::Op,
-        prior_sessions::{PriorSessions, ReconnectingMount, RemainingSessions, Session},
         replay::{NoTree, State},
+        session_replay::{ReconnectingMount, RemainingSessions, ReplayedSession, SessionReplay},
     },
-    locks::Locks,
     metadata::{
         attr_table::Table,
         id_map::ByNumber,
@@ -43,7 +43,7 @@ use crate::{
         bytes::{Bytes, Settled},
         file_extents::block_up,
         nonzero_bitmap::NonzeroBitmap,
-        quarantine::ORPHANED_SESSIONS,
+        quarantine::ABANDONED_SESSIONS,
     },
 };
 
@@ -148,14 +148,14 @@ pub(in crate::dispatch) fn recover(
         give_up(&cut, &inodes, &mut sessions, journal.as_ref())?;
         used = extents(&inodes, bytes.len())?;
     }
-    let RemainingSessions { returning, orphaned, locks, given_up } =
+    let RemainingSessions { reconnecting, abandoned, locks, given_up } =
         sessions.present(&used, |ino| inodes.get(&ino).is_some_and(|inode| inode.kind == FileKind::Regular));
     if let Some(beyond) = given_up.last().filter(|given| given.range.end() > bytes.len()) {
         return Err(Damage::Extents(beyond.ino));
     }
-    take_over(&mut inodes, &table, starts, (&returning, &locks));
+    take_over(&mut inodes, &table, starts, (&reconnecting, &locks));
     let xattrs = inodes.values().map(Inode::xattr_bytes).sum();
-    let before = !orphaned.is_empty();
+    let before = !abandoned.is_empty();
     let space = Arc::new(Space::kept(bytes, mode, used, given_up, dirt, before));
     let journal = journal.map(|journal| (journal, locks));
     let store = Store::new(Shards::filled(inodes, last_ino), table, space, journal);
@@ -163,13 +163,13 @@ pub(in crate::dispatch) fn recover(
     // A session may have had the file open, and its client may still be writing through mapped
     // memory.
     for &ino in &held {
-        let open = |meta: &mut WriteView<'_>| meta.open_files_mut(ino).open(ORPHANED_SESSIONS, ino);
+        let open = |meta: &mut WriteView<'_>| meta.open_files_mut(ino).open(ABANDONED_SESSIONS, ino);
         store.transact(Plan::new(&[ino]), None, open);
     }
     let export = ExportState::new(store);
-    let mounts = PriorMounts::of(&export);
-    mounts.restore_all(returning, &unlinked, last_ino)?;
-    mounts.set_orphaned(orphaned)?;
+    let mounts = PreviousMounts::of(&export);
+    mounts.restore_all(reconnecting, &unlinked, last_ino)?;
+    mounts.set_abandoned(abandoned)?;
     let upkeep = LogUpkeep::of(&export);
     upkeep.rewrite_at_start(restored)?;
     if !before {
@@ -235,7 +235,7 @@ fn close_all(inodes: &mut ByNumber<Inode>, table: &Table, bytes: &Bytes, clean: 
 fn give_up(
     cut: &[(u64, Lost)],
     inodes: &ByNumber<Inode>,
-    sessions: &mut PriorSessions,
+    sessions: &mut SessionReplay,
     journal: Option<&Journal>,
 ) -> Result<(), Damage> {
     for (ino, lost) in cut {
@@ -257,10 +257,10 @@ fn take_over(
     inodes: &mut ByNumber<Inode>,
     table: &Table,
     starts: u64,
-    (returning, locks): (&[(u64, ReconnectingMount, Session)], &Locks),
+    (reconnecting, locks): (&[(u64, ReconnectingMount, ReplayedSession)], &Locks),
 ) {
     let open: HashSet<(u64, u64)> =
-        returning.iter().flat_map(|(id, _, has)| has.opens.keys().map(|&ino| (*id, ino))).collect();
+        reconnecting.iter().flat_map(|(id, _, has)| has.opens.keys().map(|&ino| (*id, ino))).collect();
     let locked: HashSet<u64> = locks.locked_inodes().collect();
     for (&ino, inode) in inodes {
         // Higher than any value that a previous server can have reached.

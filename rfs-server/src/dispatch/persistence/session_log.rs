@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::{
     dispatch::state::{journal::Journal, store::Store},
-    durable::{
+    memory_object::{
         log::Full,
         op::{Mount, Op},
     },
@@ -33,7 +33,7 @@ pub(in crate::dispatch) struct SessionLog<'a> {
     pub(in crate::dispatch) store: &'a Store,
     pub(in crate::dispatch) sessions: &'a Sessions,
     /// Sessions of previous servers that do not reconnect.
-    pub(in crate::dispatch) orphaned: &'a Mutex<Vec<u64>>,
+    pub(in crate::dispatch) abandoned: &'a Mutex<Vec<u64>>,
 }
 
 impl SessionLog<'_> {
@@ -70,10 +70,10 @@ impl SessionLog<'_> {
     }
 
     /// Logs that the sessions of previous servers cannot reach memory any more.
-    pub(in crate::dispatch) fn orphans_ended(self) {
+    pub(in crate::dispatch) fn end_abandoned(self) {
         let Some(journal) = &self.store.journal else { return };
         let _one = journal.sessions.lock();
-        for session in std::mem::take(&mut *self.orphaned.lock()) {
+        for session in std::mem::take(&mut *self.abandoned.lock()) {
             if let Err(full) = journal.tell(&Op::Left(session)) {
                 log::warn!("{full}: the next server will wait for session {session}, which has ended");
             }
@@ -84,7 +84,7 @@ impl SessionLog<'_> {
     pub(in crate::dispatch) fn describe(self, journal: &Journal) -> Result<(), Full> {
         {
             let _one = journal.sessions.lock();
-            journal.describe_ops(self.orphaned.lock().iter().map(|&session| Op::Orphaned(session)))?;
+            journal.describe_ops(self.abandoned.lock().iter().map(|&session| Op::Abandoned(session)))?;
             for session in self.sessions.all().into_iter().filter(|session| session.has_attached()) {
                 describe_one(&session, &mut |op| journal.describe_ops([op]))?;
             }
@@ -105,7 +105,7 @@ impl SessionLog<'_> {
 
 fn describe_one(session: &Session, tell: &mut impl FnMut(Op<'_>) -> Result<(), Full>) -> Result<(), Full> {
     let (id, options) = (session.id(), session.options());
-    let Some(mount) = options.mount else { return tell(Op::Orphaned(id)) };
+    let Some(mount) = options.mount else { return tell(Op::Abandoned(id)) };
     let credentials = session.credentials();
     let key = credentials.key.map(|key| key.to_string());
     tell(Op::Session(

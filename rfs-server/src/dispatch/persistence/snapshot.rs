@@ -19,7 +19,7 @@ use crate::{
         },
         transaction::{locked_inodes::Plan, view::ReadView},
     },
-    durable::op::{self, Op},
+    memory_object::op::{self, Op},
     metadata::attr_table::{ChangeInProgress, ClientFields},
     space::{alloc::range::Range, bytes::Bytes, hold::Hold},
 };

@@ -6,7 +6,7 @@
 use rfs_proto::Extent;
 
 use crate::{
-    durable::{
+    memory_object::{
         op::{self, Op},
         replay,
     },

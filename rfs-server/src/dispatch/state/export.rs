@@ -1,7 +1,7 @@
 //! The state of an export: its metadata and its sessions.
 //!
 //! # Concurrency
-//! As the dispatcher. The list of orphaned sessions has a lock of its own, which is held over the
+//! As the dispatcher. The list of abandoned sessions has a lock of its own, which is held over the
 //! log's lock.
 
 use parking_lot::Mutex;
@@ -15,12 +15,12 @@ pub(in crate::dispatch) struct ExportState {
     pub(in crate::dispatch) sessions: Sessions,
     /// Sessions of previous servers that do not reconnect, while their clients may still access
     /// memory.
-    pub(in crate::dispatch) orphaned: Mutex<Vec<u64>>,
+    pub(in crate::dispatch) abandoned: Mutex<Vec<u64>>,
 }
 
 impl ExportState {
     /// Creates the state of an export without sessions.
     pub(in crate::dispatch) fn new(store: Store) -> ExportState {
-        ExportState { store, sessions: Sessions::default(), orphaned: Mutex::default() }
+        ExportState { store, sessions: Sessions::default(), abandoned: Mutex::default() }
     }
 }

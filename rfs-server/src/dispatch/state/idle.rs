@@ -2,7 +2,7 @@
 //!
 //! An unlinked inode that no session has open is idle: it stays for the sessions that may use its
 //! number. [`Idle`] counts these inodes and their space, which the totals report as free.
-//! [`PriorSessions`] lists the sessions of the previous server. The log does not record which
+//! [`PreviousSessions`] lists the sessions of the previous server. The log does not record which
 //! inodes they know, so each of them holds every inode from before this start.
 //!
 //! # Concurrency
@@ -46,7 +46,7 @@ impl Idle {
 
 /// Sessions of the previous server.
 #[derive(Debug, Default)]
-pub(in crate::dispatch) struct PriorSessions {
+pub(in crate::dispatch) struct PreviousSessions {
     any: AtomicBool,
     /// Each session, with whether it has asked this server for recalls. A session that has asked
     /// has received all unlinked inodes.
@@ -54,7 +54,7 @@ pub(in crate::dispatch) struct PriorSessions {
     last_ino: AtomicU64,
 }
 
-impl PriorSessions {
+impl PreviousSessions {
     /// Adds a session, which may know inodes up to `last_ino`.
     pub(in crate::dispatch) fn add(&self, session: u64, last_ino: u64) {
         self.sessions.write().push((session, false));
@@ -65,14 +65,14 @@ impl PriorSessions {
     /// Removes a session that has ended.
     pub(in crate::dispatch) fn end(&self, session: u64) {
         if self.any.load(Ordering::Acquire) {
-            self.sessions.write().retain(|&(prior, _)| prior != session);
+            self.sessions.write().retain(|&(previous, _)| previous != session);
         }
     }
 
     /// Records that a session asks for recalls: from now on it receives unlinked inodes at once.
     pub(in crate::dispatch) fn asks(&self, session: u64) {
         let mut sessions = self.sessions.write();
-        sessions.iter_mut().filter(|(prior, _)| *prior == session).for_each(|(_, asks)| *asks = true);
+        sessions.iter_mut().filter(|(previous, _)| *previous == session).for_each(|(_, asks)| *asks = true);
     }
 
     /// Returns true for a session of the previous server that has not asked for recalls yet.

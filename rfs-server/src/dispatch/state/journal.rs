@@ -16,11 +16,11 @@ use seeded_faults::seeded;
 
 use super::describe::{CHUNK, describe_one};
 use crate::{
-    durable::{
+    locks::held::Locked,
+    memory_object::{
         log::{Full, Log},
         op::{self, Op},
     },
-    locks::held::Locked,
     metadata::namespace::inode::Inode,
     session::{log_quota::LogQuota, open_files::OpenFiles, registry::Session},
 };

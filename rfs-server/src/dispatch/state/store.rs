@@ -12,7 +12,7 @@ use rfs_proto::Errno;
 
 use super::{
     change_log::ChangeLog,
-    idle::{Idle, PriorSessions},
+    idle::{Idle, PreviousSessions},
     journal::{Journal, LoggedReply},
     lock_order::{Guard, Ordered, Rank},
     outcome::Sender,
@@ -22,8 +22,8 @@ use super::{
 };
 use crate::{
     coherence::alarm::Alarm,
-    durable::op::Op,
     locks::{Answer, Locks, grant_queue::Grants},
+    memory_object::op::Op,
     metadata::attr_table::Table,
     session::{log_quota::LogQuota, registry::Session},
     space::account::Space,
@@ -48,7 +48,7 @@ pub(crate) struct Store {
     /// Unlinked inodes that no session has open.
     pub(in crate::dispatch) idle: Idle,
     /// Sessions of the previous server, which may use any inode that existed then.
-    pub(in crate::dispatch) prior_sessions: PriorSessions,
+    pub(in crate::dispatch) previous_sessions: PreviousSessions,
     /// Memory of all extended attributes, in bytes.
     pub(in crate::dispatch) xattrs: Quota,
     pub(in crate::dispatch) alarm: Arc<Alarm>,
@@ -83,7 +83,7 @@ impl Store {
             table,
             space,
             idle: Idle::default(),
-            prior_sessions: PriorSessions::default(),
+            previous_sessions: PreviousSessions::default(),
             xattrs: Quota::default(),
             alarm: Arc::default(),
         }

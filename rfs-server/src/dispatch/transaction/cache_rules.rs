@@ -221,8 +221,8 @@ impl WriteView<'_> {
         for holder in names {
             self.recall(holder, Recall::Names { ino });
         }
-        let earlier = self.store.prior_sessions.holders_of(ino);
-        holders.extend(earlier.into_iter().filter(|earlier| !holders.contains(earlier)).collect::<Vec<_>>());
+        let previous = self.store.previous_sessions.holders_of(ino);
+        holders.extend(previous.into_iter().filter(|session| !holders.contains(session)).collect::<Vec<_>>());
         seeded!(OrphanFreed => holders.clear());
         holders.retain(|holder| *holder == session || self.tell_unlinked(*holder, ino));
         self.unlinked = holders.contains(&session).then_some(ino);
@@ -236,8 +236,8 @@ impl WriteView<'_> {
     /// does.
     fn tell_unlinked(&mut self, holder: u64, ino: u64) -> bool {
         let recall = Recall::Unlinked { ino };
-        let prior = &self.store.prior_sessions;
-        let queued = self.pending.locked(|state| match prior.has_not_asked(holder) {
+        let previous = &self.store.previous_sessions;
+        let queued = self.pending.locked(|state| match previous.has_not_asked(holder) {
             true => None,
             false => Some(state.recalls.push(holder, recall, run_clock::now()).is_some()),
         });

@@ -16,7 +16,7 @@ use crate::{
         journal::{self, Journal, LoggedReply},
         shards::Writing,
     },
-    durable::{
+    memory_object::{
         log::Full,
         op::{self, Op},
         replay,

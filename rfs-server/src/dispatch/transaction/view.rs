@@ -27,8 +27,8 @@ use crate::{
         shards::{Mode, Reading, Writing},
         store::Store,
     },
-    durable::log::Full,
     locks::Locks,
+    memory_object::log::Full,
     metadata::{
         attr_table::{ClientFields, Table},
         namespace::{

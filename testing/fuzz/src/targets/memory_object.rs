@@ -17,7 +17,7 @@ use rfs_server::{
     bytes::Bytes,
     clock::ManualClock,
     dispatch::{Dispatcher, Outcome, RecoveredState, Root},
-    durable::{
+    memory_object::{
         Header, Log, NonzeroBitmap,
         header::PAGE,
         op::{self, Op},
@@ -133,7 +133,7 @@ fn start_servers(log: &Arc<Memory>) -> u64 {
 /// inodes.
 fn send_requests(bench: &Bench) {
     let all = bench.dispatcher();
-    for (at, awaited) in all.prior_mounts().awaited().into_iter().enumerate() {
+    for (at, awaited) in all.previous_mounts().awaited().into_iter().enumerate() {
         match at % 2 {
             0 => drop(all.attachments().resume(awaited.session, regions(&bench.arena, &bench.table))),
             _ => all.attachments().ended(awaited.session),
@@ -228,7 +228,7 @@ fn segments(log: &Memory) -> [Vec<u8>; 2] {
 
 /// Returns whole header pages.
 pub(super) fn header_seeds() -> Vec<Vec<u8>> {
-    use rfs_server::durable::Shape;
+    use rfs_server::memory_object::Shape;
     let page = memory(PAGE);
     let shape = Shape { arena: 1 << 20, inodes: 64, checked: true };
     let header = Header { shape, segment: 4096, identity: 5, knows_sessions: true, starts: 1, clean: false };

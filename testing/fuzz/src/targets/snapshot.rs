@@ -10,7 +10,7 @@ use rfs_server::{
     bytes::Bytes,
     clock::ManualClock,
     dispatch::{Dispatcher, RecoveredState, Root},
-    persist::{
+    snapshots::{
         Contents,
         format::{Frames, Header, Kind, Reader},
         restore::restore,

@@ -61,8 +61,8 @@ fn only_mounts_that_reconnect_send_exactly_once_requests() {
 #[test]
 fn a_repeated_request_waits_for_the_same_recalls() {
     let f = fixture(64, 16);
-    let (client, keeper) = (mount(&f, 1), f.attached(2, true));
-    assert_eq!(keeper.ask(Request::Lookup { parent: ROOT_INO, name: b"d" }), Reply::Error(Errno::ENOENT));
+    let (client, holder) = (mount(&f, 1), f.attached(2, true));
+    assert_eq!(holder.ask(Request::Lookup { parent: ROOT_INO, name: b"d" }), Reply::Error(Errno::ENOENT));
     let make = Request::Mkdir { parent: ROOT_INO, name: b"d", perm: 0o700, umask: 0, uid: 0, gid: 0 };
     // Repeats the request. The result receives the deferred reply.
     let again = || match f.dispatcher.handle_once(client.id, (3, 9), make) {
@@ -76,8 +76,8 @@ fn a_repeated_request_waits_for_the_same_recalls() {
     drop(f.dispatcher.handle_once(client.id, (3, 9), make));
     let reply = again();
     assert!(reply.try_recv().is_err());
-    let Reply::Recalls(recalls) = keeper.ask(Request::Recalls { done: 0 }) else { panic!() };
-    drop(keeper.start(Request::Recalls { done: recalls.number }));
+    let Reply::Recalls(recalls) = holder.ask(Request::Recalls { done: 0 }) else { panic!() };
+    drop(holder.start(Request::Recalls { done: recalls.number }));
     let told = reply.try_recv().unwrap();
     assert!(matches!(told, Reply::Attr(_)));
     // The recall is acknowledged, so a repetition does not wait.

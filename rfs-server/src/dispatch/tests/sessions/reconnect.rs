@@ -76,7 +76,7 @@ fn files_stay_open_and_go_with_the_last_close() {
         one.unlink("f");
         let (object, f) = killed(&object, &f, 2, anew);
         let one = back(&f, 1);
-        assert!(!f.dispatcher.prior_mounts().has_orphaned());
+        assert!(!f.dispatcher.previous_mounts().has_abandoned());
         assert_eq!(one.layout(Request::Layout { ino, offset: 0 }).extents.len(), 1);
         one.close(ino);
         let (_object, f) = killed(&object, &f, 3, anew);
@@ -99,15 +99,15 @@ fn a_session_that_is_given_up_leaves_nothing() {
     one.ask(lock(ino, 5, LockKind::Exclusive, None));
     one.unlink("f");
     let (object, f) = killed(&object, &f, 2, false);
-    let [awaited] = f.dispatcher.prior_mounts().awaited()[..] else {
-        panic!("{:?}", f.dispatcher.prior_mounts().awaited())
+    let [awaited] = f.dispatcher.previous_mounts().awaited()[..] else {
+        panic!("{:?}", f.dispatcher.previous_mounts().awaited())
     };
     assert_eq!((awaited.session, awaited.mount), (1, Identity([1; 16])));
     f.dispatcher.attachments().ended(1);
     assert_eq!((f.free_blocks(), f.free_inodes()), free);
     let (_object, f) = killed(&object, &f, 3, false);
-    assert_eq!(f.dispatcher.prior_mounts().awaited(), []);
-    assert!(!f.dispatcher.prior_mounts().has_orphaned());
+    assert_eq!(f.dispatcher.previous_mounts().awaited(), []);
+    assert!(!f.dispatcher.previous_mounts().has_abandoned());
     assert_eq!((f.free_blocks(), f.free_inodes()), free);
 }
 
@@ -119,17 +119,17 @@ fn space_stays_in_quarantine_while_sessions_that_do_not_reconnect_may_write() {
     let ino = stranger.create("f").attr.ino;
     stranger.allocate(ino, 0, 3 * B);
     let (object, f) = killed(&object, &f, 2, true);
-    assert!(f.dispatcher.prior_mounts().has_orphaned());
+    assert!(f.dispatcher.previous_mounts().has_abandoned());
     let free = f.free_blocks();
     attach(&f, 1, false).unlink("f");
     assert_eq!(f.free_blocks(), free, "a client may be writing there");
     // The next server waits for that client, too.
     let (object, f) = killed(&object, &f, 3, true);
-    assert!(f.dispatcher.prior_mounts().has_orphaned());
+    assert!(f.dispatcher.previous_mounts().has_abandoned());
     f.dispatcher.log_upkeep().before_is_over();
     assert_eq!(f.free_blocks(), free + 3);
     let (_object, f) = killed(&object, &f, 4, false);
-    assert!(!f.dispatcher.prior_mounts().has_orphaned());
+    assert!(!f.dispatcher.previous_mounts().has_abandoned());
     assert_eq!(f.free_blocks(), free + 3);
 }
 

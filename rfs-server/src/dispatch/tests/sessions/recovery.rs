@@ -15,7 +15,7 @@ use crate::{
         tests::model::{Path, Step, path, perform, step, walk},
         transaction::view::ReadView,
     },
-    durable::{log::Log, replay::State},
+    memory_object::{log::Log, replay::State},
     space::nonzero_bitmap::NonzeroBitmap,
 };
 
@@ -180,83 +180,8 @@ impl World {
     pub(super) fn act(&self, act: &Act) {
         let writes = self.writes.get().wrapping_add(1).max(1);
         self.writes.set(writes);
-        let client = self.client();
-        let find = |path: &Path| walk(&client, path).ok();
         match act {
-            Act::Names(step) => drop(perform(&client, step)),
-            Act::Write(path, at, len) => {
-                let Some(ino) = find(path) else { return };
-                let Reply::Opened(opened) = client.ask(Request::Open { ino, write: true }) else { return };
-                if let Reply::Layout(_) = client.ask(Request::Allocate { ino, offset: *at, len: *len }) {
-                    let layout = client.layout(Request::Layout { ino, offset: 0 });
-                    let byte = if self.tagged { ino as u8 } else { writes };
-                    let data = vec![byte; *len as usize];
-                    client.write(&opened.attr, &layout, *at, &data, self.fixture.clock.now());
-                }
-                client.close(ino);
-            }
-            Act::Truncate(path, size) => {
-                if let Some(ino) = find(path) {
-                    let changes = SetAttr { size: Some(*size), ..SetAttr::default() };
-                    client.ask(Request::SetAttr { ino, changes });
-                }
-            }
-            Act::Space(path, offset, len, flags) => {
-                let Some(ino) = find(path) else { return };
-                if let Reply::Opened(_) = client.ask(Request::Open { ino, write: true }) {
-                    client.ask(Request::Fallocate { ino, offset: *offset, len: *len, flags: *flags });
-                    client.close(ino);
-                }
-            }
-            Act::Chmod(path, perm) => {
-                if let Some(ino) = find(path) {
-                    let changes = SetAttr { perm: Some(*perm), uid: Some(*perm), ..SetAttr::default() };
-                    client.ask(Request::SetAttr { ino, changes });
-                }
-            }
-            Act::Times(path, time) => {
-                if let Some(ino) = find(path) {
-                    let at = Some(SetTime::At(*time));
-                    let changes = SetAttr { atime: at, mtime: at, ..SetAttr::default() };
-                    client.ask(Request::SetAttr { ino, changes });
-                }
-            }
-            Act::Accessed(path, at) => {
-                if let Some(ino) = find(path) {
-                    client.ask(Request::Accessed { ino, at: *at });
-                }
-            }
-            Act::SetXattr(path, name, len) => {
-                if let Some(ino) = find(path) {
-                    let full = [(1u16, 7u16), (4, 5), (0x10, 5), (0x20, 1)];
-                    let entry = |(tag, perm): (u16, u16)| {
-                        [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &[0xff; 4]].concat()
-                    };
-                    let acl = [vec![2, 0, 0, 0], full.map(entry).concat()].concat();
-                    let value = if *name == ACL { acl } else { vec![writes; *len] };
-                    client.ask(Request::SetXattr {
-                        ino,
-                        name: name.as_bytes(),
-                        value: &value,
-                        how: XattrSet::Any,
-                        continued: false,
-                        drop_sgid: false,
-                        only_if: None,
-                    });
-                }
-            }
-            Act::RemoveXattr(path, name) => {
-                if let Some(ino) = find(path) {
-                    client.ask(Request::RemoveXattr { ino, name: name.as_bytes(), only_if: None });
-                }
-            }
-            Act::Hold(path) => {
-                if let Some(ino) = find(path) {
-                    let holder = Client { fixture: &self.fixture, id: 2 };
-                    holder.ask(Request::Open { ino, write: true });
-                    holder.ask(Request::Allocate { ino, offset: 0, len: 3 * B });
-                }
-            }
+            Act::Names(step) => drop(perform(&self.client(), step)),
             Act::LetGo => {
                 self.fixture.dispatcher.attachments().ended(2);
                 self.fixture.client(2);
@@ -267,7 +192,81 @@ impl World {
                     journal.log().exchange();
                 }
             }
+            Act::Write(path, ..)
+            | Act::Truncate(path, _)
+            | Act::Space(path, ..)
+            | Act::Chmod(path, _)
+            | Act::Times(path, _)
+            | Act::Accessed(path, _)
+            | Act::SetXattr(path, ..)
+            | Act::RemoveXattr(path, _)
+            | Act::Hold(path) => {
+                if let Ok(ino) = walk(&self.client(), path) {
+                    self.act_on(ino, act, writes);
+                }
+            }
         }
+    }
+
+    /// Acts on an inode; `writes` is the byte to write.
+    fn act_on(&self, ino: u64, act: &Act, writes: u8) {
+        let client = self.client();
+        let set = |changes| drop(client.ask(Request::SetAttr { ino, changes }));
+        match *act {
+            Act::Write(_, at, len) => self.write(ino, at, len, writes),
+            Act::Truncate(_, size) => set(SetAttr { size: Some(size), ..SetAttr::default() }),
+            Act::Space(_, offset, len, flags) => {
+                if let Reply::Opened(_) = client.ask(Request::Open { ino, write: true }) {
+                    client.ask(Request::Fallocate { ino, offset, len, flags });
+                    client.close(ino);
+                }
+            }
+            Act::Chmod(_, perm) => set(SetAttr { perm: Some(perm), uid: Some(perm), ..SetAttr::default() }),
+            Act::Times(_, time) => {
+                let at = Some(SetTime::At(time));
+                set(SetAttr { atime: at, mtime: at, ..SetAttr::default() });
+            }
+            Act::Accessed(_, at) => drop(client.ask(Request::Accessed { ino, at })),
+            Act::SetXattr(_, name, len) => self.set_xattr(ino, name, &vec![writes; len]),
+            Act::RemoveXattr(_, name) => {
+                client.ask(Request::RemoveXattr { ino, name: name.as_bytes(), only_if: None });
+            }
+            Act::Hold(_) => {
+                let holder = Client { fixture: &self.fixture, id: 2 };
+                holder.ask(Request::Open { ino, write: true });
+                holder.ask(Request::Allocate { ino, offset: 0, len: 3 * B });
+            }
+            Act::Names(_) | Act::LetGo | Act::Anew | Act::Begin => panic!("{act:?} has no inode"),
+        }
+    }
+
+    fn write(&self, ino: u64, at: u64, len: u64, byte: u8) {
+        let client = self.client();
+        let Reply::Opened(opened) = client.ask(Request::Open { ino, write: true }) else { return };
+        if let Reply::Layout(_) = client.ask(Request::Allocate { ino, offset: at, len }) {
+            let layout = client.layout(Request::Layout { ino, offset: 0 });
+            let byte = if self.tagged { ino as u8 } else { byte };
+            let data = vec![byte; len as usize];
+            client.write(&opened.attr, &layout, at, &data, self.fixture.clock.now());
+        }
+        client.close(ino);
+    }
+
+    /// Sets an extended attribute. An ACL has a valid value in place of `value`.
+    fn set_xattr(&self, ino: u64, name: &str, value: &[u8]) {
+        let full = [(1u16, 7u16), (4, 5), (0x10, 5), (0x20, 1)];
+        let entry =
+            |(tag, perm): (u16, u16)| [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &[0xff; 4]].concat();
+        let acl = [vec![2, 0, 0, 0], full.map(entry).concat()].concat();
+        self.client().ask(Request::SetXattr {
+            ino,
+            name: name.as_bytes(),
+            value: if name == ACL { &acl } else { value },
+            how: XattrSet::Any,
+            continued: false,
+            drop_sgid: false,
+            only_if: None,
+        });
     }
 
     /// Returns all visible state, by path.

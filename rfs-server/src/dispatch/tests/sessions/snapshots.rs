@@ -14,11 +14,11 @@ use super::{
 };
 use crate::{
     dispatch::transaction::view::ReadView,
-    durable::{
+    memory_object::{
         log::Log,
         op::{self, Op},
     },
-    persist::{
+    snapshots::{
         format::{Frames, Header, Kind, ReadError, Reader},
         read::Contents,
         restore::{RestoreError, restore},

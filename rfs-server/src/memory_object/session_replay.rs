@@ -1,6 +1,6 @@
 //! Replays the sessions of the previous server from the log. No I/O, no locks, no clock.
 //!
-//! [`PriorSessions`] applies the session operations of the log in order; [`PriorSessions::present`]
+//! [`SessionReplay`] applies the session operations of the log in order; [`SessionReplay::present`]
 //! returns the sessions, locks and quarantined space that are left at its end. A session number is
 //! never reused. So operations about an ended session have no effect. An operation that precedes
 //! the description of its session is kept until the description follows.
@@ -24,7 +24,7 @@ pub enum SessionKind {
     /// A session of a mount that reconnects.
     Mount(ReconnectingMount),
     /// A session that cannot reconnect.
-    Orphaned,
+    Abandoned,
 }
 
 /// A mount that reconnects.
@@ -44,7 +44,7 @@ pub struct ReconnectingMount {
 
 /// The state of one session.
 #[derive(Clone, Debug, Default)]
-pub struct Session {
+pub struct ReplayedSession {
     /// `None` while the log has no description of the session, only operations about it.
     kind: Option<SessionKind>,
     /// Open count and write access, by inode.
@@ -57,8 +57,8 @@ pub struct Session {
 
 /// The replayed sessions, with their locks and the space in quarantine.
 #[derive(Debug, Default)]
-pub struct PriorSessions {
-    sessions: BTreeMap<u64, Session>,
+pub struct SessionReplay {
+    sessions: BTreeMap<u64, ReplayedSession>,
     locks: Locks,
     given_up: Quarantine,
 }
@@ -102,17 +102,17 @@ impl Quarantine {
 #[derive(Debug, Default)]
 pub struct RemainingSessions {
     /// Sessions of mounts that reconnect.
-    pub returning: Vec<(u64, ReconnectingMount, Session)>,
+    pub reconnecting: Vec<(u64, ReconnectingMount, ReplayedSession)>,
     /// Sessions that cannot reconnect.
-    pub orphaned: Vec<u64>,
+    pub abandoned: Vec<u64>,
     /// Locks of the sessions that reconnect.
     pub locks: Locks,
     /// Space that a reconnecting session can still reach, by first byte.
     pub given_up: Vec<QuarantinedRange>,
 }
 
-impl PriorSessions {
-    fn of(&mut self, session: u64) -> &mut Session {
+impl SessionReplay {
+    fn of(&mut self, session: u64) -> &mut ReplayedSession {
         self.sessions.entry(session).or_default()
     }
 
@@ -120,14 +120,14 @@ impl PriorSessions {
     /// reconnect.
     pub fn attach(&mut self, session: u64, mount: &Mount<'_>) {
         let &Mount { version, mount, key, writes, keeps, alone } = mount;
-        let returning = ReconnectingMount { mount, key: key.map(String::from), writes, keeps, alone };
-        let kind = if version == VERSION { SessionKind::Mount(returning) } else { SessionKind::Orphaned };
+        let reconnecting = ReconnectingMount { mount, key: key.map(String::from), writes, keeps, alone };
+        let kind = if version == VERSION { SessionKind::Mount(reconnecting) } else { SessionKind::Abandoned };
         self.of(session).kind = Some(kind);
     }
 
     /// Records an attached session that cannot reconnect.
-    pub fn attach_orphaned(&mut self, session: u64) {
-        self.of(session).kind = Some(SessionKind::Orphaned);
+    pub fn attach_abandoned(&mut self, session: u64) {
+        self.of(session).kind = Some(SessionKind::Abandoned);
     }
 
     /// Records the end of a session.
@@ -179,7 +179,8 @@ impl PriorSessions {
     /// Returns the sessions that can reach an inode's space. These include all sessions without
     /// reconnection, because the log does not record their open files.
     pub fn sessions_reaching(&self, ino: u64) -> Vec<u64> {
-        let may = |has: &Session| has.opens.contains_key(&ino) || has.kind == Some(SessionKind::Orphaned);
+        let may =
+            |has: &ReplayedSession| has.opens.contains_key(&ino) || has.kind == Some(SessionKind::Abandoned);
         self.sessions.iter().filter(|(_, has)| may(has)).map(|(&session, _)| session).collect()
     }
 
@@ -222,14 +223,14 @@ impl PriorSessions {
         for (session, mut has) in self.sessions {
             has.opens.retain(|&ino, _| is_there(ino));
             match has.kind.take() {
-                Some(SessionKind::Mount(mount)) => present.returning.push((session, mount, has)),
-                Some(SessionKind::Orphaned) => present.orphaned.push(session),
+                Some(SessionKind::Mount(mount)) => present.reconnecting.push((session, mount, has)),
+                Some(SessionKind::Abandoned) => present.abandoned.push(session),
                 None => {}
             }
         }
         let open = |session: u64, ino: u64| {
-            let found = present.returning.binary_search_by_key(&session, |(session, ..)| *session);
-            found.is_ok_and(|at| present.returning[at].2.opens.contains_key(&ino))
+            let found = present.reconnecting.binary_search_by_key(&session, |(session, ..)| *session);
+            found.is_ok_and(|at| present.reconnecting[at].2.opens.contains_key(&ino))
         };
         self.locks.retain(open);
         present.locks = self.locks;
@@ -260,14 +261,14 @@ mod tests {
 
     #[test]
     fn replay_yields_the_remaining_sessions() {
-        let mut sessions = PriorSessions::default();
+        let mut sessions = SessionReplay::default();
         // An operation about a session may precede its description, or follow its end.
         sessions.open(1, 7, (2, true));
         sessions.turn(1, (3, 5), b"five").unwrap();
         sessions.turn(1, (3, 4), b"four").unwrap();
         sessions.attach(1, &mount(VERSION));
         sessions.attach(2, &mount(VERSION + 1));
-        sessions.attach_orphaned(3);
+        sessions.attach_abandoned(3);
         sessions.attach(4, &mount(VERSION));
         sessions.end(4);
         sessions.open(4, 7, (1, false));
@@ -276,17 +277,17 @@ mod tests {
         sessions.open(1, 9, (1, false));
         sessions.part(1, b"part");
         let present = sessions.present(&[], |ino| ino != 9);
-        let [(1, returning, session)] = &present.returning[..] else { panic!("{present:?}") };
-        assert_eq!((returning.mount, returning.key.as_deref()), (Identity([5; 16]), Some("k")));
+        let [(1, reconnecting, session)] = &present.reconnecting[..] else { panic!("{present:?}") };
+        assert_eq!((reconnecting.mount, reconnecting.key.as_deref()), (Identity([5; 16]), Some("k")));
         assert_eq!(session.opens, [(7, (2, true))].into());
         assert_eq!(session.turns, [(3, (5, b"five".to_vec()))].into());
         assert_eq!(session.part, b"part");
-        assert_eq!(present.orphaned, [2, 3]);
+        assert_eq!(present.abandoned, [2, 3]);
     }
 
     #[test]
     fn invalid_operations_are_rejected() {
-        let mut sessions = PriorSessions::default();
+        let mut sessions = SessionReplay::default();
         assert_eq!(sessions.turn(1, (SLOTS, 1), b""), Err(LogError::Nonsense));
         assert_eq!(sessions.turn(1, (0, 0), b""), Err(LogError::Nonsense));
         assert_eq!(sessions.give_up(1, &[(u64::MAX, 2)], &[1]), Err(LogError::Nonsense));
@@ -294,9 +295,9 @@ mod tests {
 
     #[test]
     fn space_is_quarantined_while_a_session_with_the_inode_open_reaches_it() {
-        let mut sessions = PriorSessions::default();
+        let mut sessions = SessionReplay::default();
         sessions.attach(1, &mount(VERSION));
-        sessions.attach_orphaned(2);
+        sessions.attach_abandoned(2);
         sessions.open(1, 7, (1, true));
         sessions.give_up(7, &[(0, 8 * B), (20 * B, B)], &[1]).unwrap();
         sessions.give_up(8, &[(10 * B, B)], &[1]).unwrap();
@@ -317,7 +318,7 @@ mod tests {
     /// session has the inode open again.
     #[test]
     fn a_session_that_reopens_an_inode_does_not_hold_its_earlier_quarantine() {
-        let mut sessions = PriorSessions::default();
+        let mut sessions = SessionReplay::default();
         for session in [1, 2] {
             sessions.attach(session, &mount(VERSION));
             sessions.open(session, 7, (1, true));

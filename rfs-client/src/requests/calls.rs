@@ -20,7 +20,7 @@ use crate::{
         address::Epoch,
         messages::{call_in, start_on},
     },
-    steps::cache_rules::CacheRules,
+    requests::cache_rules::CacheRules,
 };
 
 pub(crate) fn wrong_kind<T>() -> Result<T, ClientError> {

@@ -3,7 +3,7 @@
 //! A client of this host writes to mapped memory with its own processor, also after the server has
 //! ended. So each connection that maps memory holds the write end of a FIFO of its own, until none
 //! of its requests can access the memory ([`Host::tether`](rdmabox::Host::tether)). The next server
-//! asks the kernel whether a FIFO has a writer ([`PriorClients`]): a stopped
+//! asks the kernel whether a FIFO has a writer ([`PreviousClients`]): a stopped
 //! client cannot be missed, because it need not answer. A client can close its own write end, but
 //! not that of another client. The name of a FIFO says which process connected.
 //!
@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use rdmabox::ConnectedProcess;
 use rustix::fs::{CWD, FileType, FlockOperation, FsWord, Mode, OFlags, flock, fstat, fstatfs, mknodat};
 
-use super::{ownership, prior_clients::PriorClients};
+use super::{ownership, previous_clients::PreviousClients};
 
 /// Prefix of the directories of FIFOs, before their number. No export's directory has a name with a
 /// dot.
@@ -80,7 +80,7 @@ impl Tethers {
     ///
     /// # Errors
     /// The file system has no FIFOs, or a client of an older version holds on.
-    pub fn make(directory: &Path) -> io::Result<(Tethers, PriorClients)> {
+    pub fn make(directory: &Path) -> io::Result<(Tethers, PreviousClients)> {
         let mut numbers = Vec::new();
         for entry in fs::read_dir(directory)? {
             let name = entry?.file_name();
@@ -105,7 +105,7 @@ impl Tethers {
         let trial = path.join("trial");
         create_fifo(&trial)?;
         fs::remove_file(&trial)?;
-        Ok((Tethers { directory: path, issued: Mutex::default() }, PriorClients::new(left)))
+        Ok((Tethers { directory: path, issued: Mutex::default() }, PreviousClients::new(left)))
     }
 
     /// Creates a FIFO and returns its write end, for a connection of `process`. `None` stands for a
@@ -315,8 +315,8 @@ mod tests {
     #[test]
     fn no_file_is_left_when_no_client_holds_a_tether() {
         let directory = tempfile::tempdir().unwrap();
-        let (tethers, former) = Tethers::make(directory.path()).unwrap();
-        assert!(!former.is_held() && former.ends(true));
+        let (tethers, previous) = Tethers::make(directory.path()).unwrap();
+        assert!(!previous.is_held() && previous.ends(true));
         assert_eq!(names(directory.path()), ["clients.1"]);
         let copy = tethers.descriptor(None).unwrap();
         drop((copy, tethers));
@@ -331,23 +331,23 @@ mod tests {
         let copy = first.descriptor(Some(&connected(own))).unwrap();
         drop(first);
         assert_eq!(names(directory.path()), ["clients.1"]);
-        let (second, former) = Tethers::make(directory.path()).unwrap();
-        assert!(former.is_held());
-        assert_eq!(former.is_held_by(own), Some(true));
+        let (second, previous) = Tethers::make(directory.path()).unwrap();
+        assert!(previous.is_held());
+        assert_eq!(previous.is_held_by(own), Some(true));
         // The server never kills itself.
-        assert!(!former.ends(true) && !former.ends(false) && former.is_held());
+        assert!(!previous.ends(true) && !previous.ends(false) && previous.is_held());
         // And the next server waits for clients of both.
         let later = second.descriptor(None).unwrap();
-        drop((second, former));
-        let (_third, former) = Tethers::make(directory.path()).unwrap();
+        drop((second, previous));
+        let (_third, previous) = Tethers::make(directory.path()).unwrap();
         assert_eq!(names(directory.path()), ["clients.1", "clients.2", "clients.3"]);
-        assert_eq!(former.is_held_by(own), Some(true));
+        assert_eq!(previous.is_held_by(own), Some(true));
         drop(copy);
-        assert!(former.is_held());
-        assert_eq!(former.is_held_by(own), Some(true), "the tether has no name, but is open here");
+        assert!(previous.is_held());
+        assert_eq!(previous.is_held_by(own), Some(true), "the tether has no name, but is open here");
         assert_eq!(names(directory.path()), ["clients.2", "clients.3"]);
         drop(later);
-        assert!(!former.is_held());
+        assert!(!previous.is_held());
         assert_eq!(names(directory.path()), ["clients.3"]);
     }
 
@@ -364,10 +364,10 @@ mod tests {
         let _reader = open_reader(&path).unwrap();
         rustix::io::write(&hostile, &[1; 60_000]).unwrap();
         drop(hostile);
-        let (_second, former) = Tethers::make(directory.path()).unwrap();
-        assert!(former.is_held());
+        let (_second, previous) = Tethers::make(directory.path()).unwrap();
+        assert!(previous.is_held());
         drop(honest);
-        assert!(!former.is_held());
+        assert!(!previous.is_held());
     }
 
     #[test]
@@ -380,32 +380,32 @@ mod tests {
         }
         assert!(names(&tethers.directory).len() <= 2 + usize::try_from(SWEEP_INTERVAL).unwrap());
         drop(tethers);
-        let (_next, former) = Tethers::make(directory.path()).unwrap();
-        assert!(former.is_held());
+        let (_next, previous) = Tethers::make(directory.path()).unwrap();
+        assert!(previous.is_held());
         drop(kept);
-        assert!(!former.is_held());
+        assert!(!previous.is_held());
     }
 
     #[test]
     fn the_holder_of_a_tether_is_killed_and_no_other_process() {
         let directory = tempfile::tempdir().unwrap();
         let (first, _) = Tethers::make(directory.path()).unwrap();
-        let mut of_before = holder(&first);
+        let mut of_previous = holder(&first);
         drop(first);
-        let (second, former) = Tethers::make(directory.path()).unwrap();
+        let (second, previous) = Tethers::make(directory.path()).unwrap();
         let mut of_now = holder(&second);
         assert_eq!(
-            [&of_before, &of_now].map(|child| former.is_held_by(pid_of(child))),
+            [&of_previous, &of_now].map(|child| previous.is_held_by(pid_of(child))),
             [Some(true), Some(false)]
         );
-        assert!(!former.ends(false));
-        assert!(of_before.try_wait().unwrap().is_none(), "it may live");
-        while former.is_held() {
-            former.ends(true);
+        assert!(!previous.ends(false));
+        assert!(of_previous.try_wait().unwrap().is_none(), "it may live");
+        while previous.is_held() {
+            previous.ends(true);
             std::thread::sleep(Duration::from_millis(20));
         }
-        assert_eq!(of_before.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
-        assert!(former.ends(true));
+        assert_eq!(of_previous.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
+        assert!(previous.ends(true));
         assert!(of_now.try_wait().unwrap().is_none());
         of_now.kill().unwrap();
         of_now.wait().unwrap();
@@ -419,11 +419,11 @@ mod tests {
         let tether = first.descriptor(Some(&connected(pid_of(&named)))).unwrap();
         let mut heir = Command::new("sleep").arg("1000").stdout(Stdio::from(tether)).spawn().unwrap();
         drop(first);
-        let (_second, former) = Tethers::make(directory.path()).unwrap();
+        let (_second, previous) = Tethers::make(directory.path()).unwrap();
         // Not waited for at first: it may be killed, but it is no holder any more.
         named.kill().unwrap();
         for round in 0.. {
-            if former.ends(true) {
+            if previous.ends(true) {
                 break;
             }
             assert!(round < 300, "the heir lives");
@@ -442,8 +442,8 @@ mod tests {
         let held: Vec<OwnedFd> = (0..3 * SWEEP_INTERVAL).map(|_| first.descriptor(None).unwrap()).collect();
         assert_eq!(count(), before + held.len());
         drop(first);
-        let (_second, former) = Tethers::make(directory.path()).unwrap();
-        assert!(former.is_held());
+        let (_second, previous) = Tethers::make(directory.path()).unwrap();
+        assert!(previous.is_held());
         assert_eq!(count(), before + held.len());
     }
 
@@ -473,8 +473,8 @@ mod tests {
         let refused = Tethers::make(directory.path()).unwrap_err().to_string();
         assert!(refused.contains("clients.7: held by a client of an older rfs-server"), "{refused}");
         drop(lock);
-        let (tethers, former) = Tethers::make(directory.path()).unwrap();
-        assert!(!former.is_held());
+        let (tethers, previous) = Tethers::make(directory.path()).unwrap();
+        assert!(!previous.is_held());
         assert_eq!(names(directory.path()), ["clients.8"]);
         drop(tethers);
     }

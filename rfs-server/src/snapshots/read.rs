@@ -10,7 +10,7 @@ use rfs_proto::{BLOCK, Extent, MAX_FILE_SIZE, record};
 pub use super::format::ReadError;
 use super::format::{Header, Kind, Reader};
 use crate::{
-    durable::{
+    memory_object::{
         op::{self, Op},
         replay::State,
     },

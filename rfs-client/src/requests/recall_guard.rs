@@ -13,7 +13,7 @@ use crate::{
     cache::listing::ListingUse,
     cache::recall_log::{RecallLog, RequestTime},
     inode::Inode,
-    steps::cache_rules::CacheRules,
+    requests::cache_rules::CacheRules,
 };
 
 /// A guard that holds recalls off. No recall is noted while it exists.

@@ -7,8 +7,8 @@
 //! is sent. It is also in the log before the space or records that it releases are used again.
 //! docs/design/formats.md has the formats.
 //!
-//! Bottom up: [`op`], [`log`], [`replay`] with [`prior_sessions`] (sessions), [`header`],
-//! [`object`], [`tethers`] and [`prior_clients`]. `dispatch::state::journal` writes the
+//! Bottom up: [`op`], [`log`], [`replay`] with [`session_replay`] (sessions), [`header`],
+//! [`object`], [`tethers`] and [`previous_clients`]. `dispatch::state::journal` writes the
 //! operations, `dispatch::persistence::recovery` applies them. [`ownership`] checks the owners of
 //! files.
 //!
@@ -21,15 +21,15 @@ pub mod log;
 pub mod object;
 pub mod op;
 pub mod ownership;
-pub mod prior_clients;
-pub mod prior_sessions;
+pub mod previous_clients;
 pub mod replay;
 mod reservation;
+pub mod session_replay;
 pub mod tethers;
 
 pub use crate::space::NonzeroBitmap;
 pub use header::{Header, Shape};
 pub use log::Log;
 pub use object::{Object, ObjectError, ObjectStore};
-pub use prior_clients::PriorClients;
+pub use previous_clients::PreviousClients;
 pub use tethers::Tethers;

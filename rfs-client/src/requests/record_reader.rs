@@ -17,7 +17,7 @@ use crate::{
         operation::{LIST, Op, Ops},
         records::{Glimpse, RawRecord, Records, Seen},
     },
-    steps::calls::Calls,
+    requests::calls::Calls,
 };
 
 /// Parts of one read, with their destinations.

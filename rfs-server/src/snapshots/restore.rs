@@ -11,7 +11,7 @@ use rfs_proto::FileKind;
 
 use super::{format::ReadError, read::Contents};
 use crate::{
-    durable::replay::State,
+    memory_object::replay::State,
     metadata::{attr_table::Table, namespace::inode::Body},
     space::{alloc::range::Range, bytes::Bytes, nonzero_bitmap::NonzeroBitmap},
 };

@@ -27,7 +27,7 @@ use super::{
     format::Header,
     write::{Progress, snapshot},
 };
-use crate::{dispatch::Dispatcher, durable::header::Shape};
+use crate::{dispatch::Dispatcher, memory_object::header::Shape};
 
 /// Nice value of the thread (nice(2)).
 const NICE: i32 = 10;

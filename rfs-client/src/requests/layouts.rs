@@ -23,7 +23,7 @@ use crate::{
         address::{Epoch, Place, RegionBounds},
         records::Glimpse,
     },
-    steps::{
+    requests::{
         TRIES,
         calls::{Calls, wrong_kind},
         record_reader::RecordReader,

@@ -20,6 +20,6 @@ pub mod restore;
 pub mod snapshotter;
 pub mod write;
 
-pub use directory::{Directory, PersistError};
+pub use directory::{PersistError, SnapshotDirectory};
 pub use format::ReadError;
 pub use read::Contents;

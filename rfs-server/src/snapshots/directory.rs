@@ -19,7 +19,7 @@ use super::{
     format::{Header, ReadError, Reader},
     read::Contents,
 };
-use crate::durable::{
+use crate::memory_object::{
     object::{ObjectError, file_name, lock_directory, make_directory},
     ownership::{self, OwnershipError},
 };
@@ -67,7 +67,7 @@ pub enum PersistError {
 
 /// Creates a directory with mode 0700 if only its last component is missing, and syncs its name to
 /// the disk; otherwise a crash could lose its contents. Also syncs an existing directory, because
-/// an earlier server may have crashed before the sync.
+/// a previous server may have crashed before the sync.
 fn make_lasting_directory(path: &Path) -> Result<(), PersistError> {
     let was_there = path.is_dir();
     make_directory(path).map_err(os(path))?;
@@ -98,16 +98,16 @@ fn ownership(path: &Path) -> impl FnOnce(OwnershipError) -> PersistError {
 
 /// The locked directory with the snapshots of a server's exports.
 #[derive(Debug)]
-pub struct Directory {
+pub struct SnapshotDirectory {
     path: PathBuf,
     _lock: File,
 }
 
-impl Directory {
+impl SnapshotDirectory {
     /// Locks a directory. Creates it with mode 0700 if only its last component is missing.
-    pub fn open(path: &Path) -> Result<Directory, PersistError> {
+    pub fn open(path: &Path) -> Result<SnapshotDirectory, PersistError> {
         make_lasting_directory(path)?;
-        Ok(Directory { path: path.to_owned(), _lock: lock_directory(path)? })
+        Ok(SnapshotDirectory { path: path.to_owned(), _lock: lock_directory(path)? })
     }
 
     /// Returns the snapshots of an export, of which `keep` complete ones are kept. Removes
@@ -306,12 +306,12 @@ mod tests {
 
     use super::*;
     use crate::{
-        durable::{
+        memory_object::{
             op::{self, Op},
             replay,
         },
         metadata::namespace::inode::{Inode, New},
-        persist::format::{Frames, Kind},
+        snapshots::format::{Frames, Kind},
     };
 
     const HEADER: Header = Header { arena: 1 << 20, inodes: 7, identity: 5, number: 0, time: 0 };
@@ -347,9 +347,9 @@ mod tests {
     #[test]
     fn the_newest_complete_snapshot_is_used_and_surplus_ones_are_removed() {
         let directory = tempfile::tempdir().unwrap();
-        let root = Directory::open(directory.path()).unwrap();
+        let root = SnapshotDirectory::open(directory.path()).unwrap();
         assert!(matches!(
-            Directory::open(directory.path()),
+            SnapshotDirectory::open(directory.path()),
             Err(PersistError::Directory(ObjectError::Busy { .. }))
         ));
         let mut snapshots = root.export("a/b", 2).unwrap();
@@ -374,7 +374,7 @@ mod tests {
     #[test]
     fn unfinished_snapshots_are_removed() {
         let directory = tempfile::tempdir().unwrap();
-        let root = Directory::open(directory.path()).unwrap();
+        let root = SnapshotDirectory::open(directory.path()).unwrap();
         let mut snapshots = root.export("x", 2).unwrap();
         let (_, mut out) = snapshots.begin().unwrap();
         out.write_all(b"something").unwrap();
@@ -393,7 +393,7 @@ mod tests {
     #[test]
     fn a_snapshot_of_another_version_is_not_skipped() {
         let directory = tempfile::tempdir().unwrap();
-        let root = Directory::open(directory.path()).unwrap();
+        let root = SnapshotDirectory::open(directory.path()).unwrap();
         let mut snapshots = root.export("x", 2).unwrap();
         make(&snapshots);
         make(&snapshots);

@@ -20,10 +20,10 @@ use crate::{
         state::{export::ExportState, store::Store},
         transaction::{locked_inodes::Plan, view::WriteView},
     },
-    durable::{
+    memory_object::{
         log::Full,
         op::Op,
-        prior_sessions::{ReconnectingMount, Session},
+        session_replay::{ReconnectingMount, ReplayedSession},
     },
     session::{
         access_mode::AccessMode,
@@ -31,7 +31,7 @@ use crate::{
         log_quota::{OPEN_BYTES, SESSION_BYTES, SLOT_BYTES},
         registry::{self, AttachOptions, Credentials, Sessions},
     },
-    space::quarantine::ORPHANED_SESSIONS,
+    space::quarantine::ABANDONED_SESSIONS,
 };
 
 /// A mount that was attached to the previous server, and that the server waits for.
@@ -47,29 +47,29 @@ pub struct Awaited {
 
 /// Restores the sessions of the previous server.
 #[derive(Clone, Copy)]
-pub struct PriorMounts<'a> {
+pub struct PreviousMounts<'a> {
     pub(in crate::dispatch) store: &'a Store,
     pub(in crate::dispatch) sessions: &'a Sessions,
     /// Sessions of previous servers that do not reconnect.
-    pub(in crate::dispatch) orphaned: &'a Mutex<Vec<u64>>,
+    pub(in crate::dispatch) abandoned: &'a Mutex<Vec<u64>>,
 }
 
-impl<'a> PriorMounts<'a> {
-    pub(in crate::dispatch) fn of(export: &'a ExportState) -> PriorMounts<'a> {
-        PriorMounts { store: &export.store, sessions: &export.sessions, orphaned: &export.orphaned }
+impl<'a> PreviousMounts<'a> {
+    pub(in crate::dispatch) fn of(export: &'a ExportState) -> PreviousMounts<'a> {
+        PreviousMounts { store: &export.store, sessions: &export.sessions, abandoned: &export.abandoned }
     }
 
     /// Restores the sessions of mounts that reconnect. All of them may use the `unlinked` inodes.
     pub(in crate::dispatch) fn restore_all(
         self,
-        returning: Vec<(u64, ReconnectingMount, Session)>,
+        reconnecting: Vec<(u64, ReconnectingMount, ReplayedSession)>,
         unlinked: &[u64],
         last_ino: u64,
     ) -> Result<(), Damage> {
-        let sessions: Vec<u64> = returning.iter().map(|&(id, ..)| id).collect();
-        for (id, mount, has) in returning {
+        let sessions: Vec<u64> = reconnecting.iter().map(|&(id, ..)| id).collect();
+        for (id, mount, has) in reconnecting {
             self.restore(id, mount, has)?;
-            self.store.prior_sessions.add(id, last_ino);
+            self.store.previous_sessions.add(id, last_ino);
         }
         for &ino in unlinked {
             let restore = |meta: &mut WriteView<'_>| meta.restore_orphan(ino, &sessions);
@@ -79,8 +79,8 @@ impl<'a> PriorMounts<'a> {
     }
 
     /// Restores a session and all its state but its locks.
-    fn restore(self, id: u64, returning: ReconnectingMount, has: Session) -> Result<(), Damage> {
-        let ReconnectingMount { mount, key, writes, keeps, alone } = returning;
+    fn restore(self, id: u64, reconnecting: ReconnectingMount, has: ReplayedSession) -> Result<(), Damage> {
+        let ReconnectingMount { mount, key, writes, keeps, alone } = reconnecting;
         let damage = || Damage::Session(id);
         let key = key.map(|key| key.parse()).transpose().map_err(|_| damage())?;
         let rights = if writes { AccessMode::Write } else { AccessMode::Read };
@@ -98,7 +98,7 @@ impl<'a> PriorMounts<'a> {
         *session.part() = has.part;
         for (slot, (sequence, logged)) in has.turns {
             let reply = decode_reply(&logged).map_err(|_| damage())?;
-            session.replies().restore(slot, sequence, KeptReply::of_before(reply), logged);
+            session.replies().restore(slot, sequence, KeptReply::of_previous(reply), logged);
         }
         for (ino, open) in has.opens {
             let restore = |meta: &mut WriteView<'_>| meta.open_files_mut(ino).restore(id, ino, open);
@@ -127,19 +127,19 @@ impl<'a> PriorMounts<'a> {
     }
 
     /// Sets the sessions of previous servers that do not reconnect.
-    pub(in crate::dispatch) fn set_orphaned(self, orphaned: Vec<u64>) -> Result<(), Full> {
+    pub(in crate::dispatch) fn set_abandoned(self, abandoned: Vec<u64>) -> Result<(), Full> {
         if let Some(journal) = &self.store.journal
-            && orphaned.contains(&ORPHANED_SESSIONS)
+            && abandoned.contains(&ABANDONED_SESSIONS)
         {
             // The log has an old version, which does not record them.
-            journal.tell(&Op::Orphaned(ORPHANED_SESSIONS))?;
+            journal.tell(&Op::Abandoned(ABANDONED_SESSIONS))?;
         }
-        *self.orphaned.lock() = orphaned;
+        *self.abandoned.lock() = abandoned;
         Ok(())
     }
 
     /// Returns whether sessions of previous servers that do not reconnect may still access memory.
-    pub fn has_orphaned(self) -> bool {
-        !self.orphaned.lock().is_empty()
+    pub fn has_abandoned(self) -> bool {
+        !self.abandoned.lock().is_empty()
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     error::ClientError,
     inode::{Inode, access::AccessTimes, write_times::WriteTimes},
     remote::clock::ServerClock,
-    steps::record_reader::RecordReader,
+    requests::record_reader::RecordReader,
 };
 
 /// Notes and publishes the times of this client's reads and writes of files.

@@ -23,7 +23,7 @@ use crate::{
     },
     error::ClientError,
     inode::{Inode, aliases::CachedName, arrival::Arrival, table::InodeTable},
-    steps::recall_guard::RecallGuard,
+    requests::recall_guard::RecallGuard,
 };
 
 /// The rules of the caches of this client and its caller: what recalls and changes void.

@@ -93,7 +93,7 @@ pub enum Op<'a> {
     /// Session of a mount that can reconnect.
     Session(u64, #[serde(borrow)] Mount<'a>),
     /// Session that cannot reconnect.
-    Orphaned(u64),
+    Abandoned(u64),
     /// Session that has ended.
     Left(u64),
     /// Session, inode, open count and write access. A count of 0 also means that the session has no
@@ -172,7 +172,7 @@ mod tests {
                 Op::Extents(a, (b, a), extents), Op::Xattr(b, &bytes, Some(serde_bytes::Bytes::new(&bytes))),
                 Op::Xattr(b, &bytes, None), Op::Counters(a, slot), Op::Complete,
                 Op::Session(a, Mount { version: perm, mount: Identity([7; 16]), key: Some("k"), writes: true, keeps: false, alone: true }),
-                Op::Orphaned(a), Op::Left(b), Op::Open(a, b, a, true), Op::Turn(b, slot, a, &bytes), Op::Part(a, &bytes),
+                Op::Abandoned(a), Op::Left(b), Op::Open(a, b, a, true), Op::Turn(b, slot, a, &bytes), Op::Part(a, &bytes),
                 Op::Lock(a, Locked {
                     owner: (a, b), class: LockClass::Flock, kind: LockKind::Shared, range: LockRange::ALL, pid: gid,
                 }),

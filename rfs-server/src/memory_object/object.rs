@@ -18,16 +18,16 @@ use rfs_proto::{checksum, record};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
 use super::{
-    header::{Header, HeaderError, PAGE, Shape, Turn},
+    header::{Header, HeaderError, HeaderNumber, PAGE, Shape},
     log::{Log, LogError},
     op::Op,
     ownership::{self, OwnershipError},
-    prior_clients::PriorClients,
+    previous_clients::PreviousClients,
     replay::State,
     reservation,
     tethers::Tethers,
 };
-use crate::space::{nonzero_bitmap::NonzeroBitmap, quarantine::ORPHANED_SESSIONS};
+use crate::space::{nonzero_bitmap::NonzeroBitmap, quarantine::ABANDONED_SESSIONS};
 
 const STATE: &str = "state";
 const ARENA: &str = "arena";
@@ -143,7 +143,7 @@ pub struct ObjectStore {
     path: PathBuf,
     /// Dropped before the lock, unless the host still uses it.
     tethers: Arc<Tethers>,
-    prior_clients: Arc<PriorClients>,
+    previous_clients: Arc<PreviousClients>,
     _lock: File,
 }
 
@@ -151,12 +151,12 @@ impl ObjectStore {
     /// Locks a directory. Creates it with mode 0700 if only its last component is missing.
     pub fn open(path: &Path) -> Result<ObjectStore, ObjectError> {
         let lock = lock_directory(path)?;
-        let (tethers, prior_clients) =
+        let (tethers, previous_clients) =
             Tethers::make(path).map_err(os(path, "creating the tethers of clients"))?;
         Ok(ObjectStore {
             path: path.to_owned(),
             tethers: Arc::new(tethers),
-            prior_clients: Arc::new(prior_clients),
+            previous_clients: Arc::new(previous_clients),
             _lock: lock,
         })
     }
@@ -172,8 +172,8 @@ impl ObjectStore {
     }
 
     /// Returns the clients of previous servers that may still write.
-    pub fn prior_clients(&self) -> &Arc<PriorClients> {
-        &self.prior_clients
+    pub fn previous_clients(&self) -> &Arc<PreviousClients> {
+        &self.previous_clients
     }
 
     /// Returns the object of an export; creates it if it is missing. An object that no server has
@@ -286,7 +286,7 @@ pub struct Object {
     /// Memory of checksum words, for an export with checksums.
     pub sums: Option<Arc<Memory>>,
     state: Arc<Memory>,
-    header: Mutex<(Header, Turn)>,
+    header: Mutex<(Header, HeaderNumber)>,
     /// Bytes that a start reserves.
     pub len: u64,
     /// Bytes of `len` that the file system has already allocated.
@@ -313,7 +313,7 @@ impl Object {
             return Err(ObjectError::Header { path: name, source: HeaderError::Foreign });
         }
         let state = mapped(file)?;
-        let (header, turn) =
+        let (header, number) =
             Header::read(&state).map_err(|source| ObjectError::Header { path: name, source })?;
         if header.shape != shape {
             return Err(ObjectError::Shape { path, there: header.shape, asked: shape });
@@ -336,7 +336,7 @@ impl Object {
         }
         let (arena, table) = (mapped(opened(ARENA)?)?, mapped(opened(TABLE)?)?);
         let sums = header.shape.checked.then(|| opened(SUMS).and_then(mapped)).transpose()?;
-        Ok(Object { path, arena, table, sums, state, header: Mutex::new((header, turn)), len, present })
+        Ok(Object { path, arena, table, sums, state, header: Mutex::new((header, number)), len, present })
     }
 
     /// Returns the directory.
@@ -417,7 +417,7 @@ impl Object {
         let log = Log::open(memory, offset, len, |op: Op<'_>| state.apply(op))
             .map_err(|source| ObjectError::Log { path: self.path.join(STATE), source })?;
         if !header.knows_sessions && !header.clean {
-            state.sessions.attach_orphaned(ORPHANED_SESSIONS);
+            state.sessions.attach_abandoned(ABANDONED_SESSIONS);
         }
         Ok((log, Some(state)))
     }

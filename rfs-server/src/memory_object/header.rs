@@ -71,29 +71,29 @@ pub enum HeaderError {
 
 /// Sequence number of a header; its parity selects the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn(u64);
+pub struct HeaderNumber(u64);
 
 impl Header {
     /// Returns the newest header and its sequence number.
     ///
     /// # Errors
     /// Neither copy is a complete header of a supported version.
-    pub fn read(memory: &Memory) -> Result<(Header, Turn), HeaderError> {
+    pub fn read(memory: &Memory) -> Result<(Header, HeaderNumber), HeaderError> {
         let read = PLACES.map(|at| Header::read_at(memory, at));
-        let newest = read.iter().filter_map(|place| place.ok()).max_by_key(|(_, turn)| turn.0);
+        let newest = read.iter().filter_map(|place| place.ok()).max_by_key(|(_, number)| number.0);
         // `make` writes the first copy, so its error describes the page.
         newest.ok_or(read[0].err().unwrap_or(HeaderError::Damaged))
     }
 
     /// Writes the header after `last`, or as the first header of a new object. Returns its sequence
     /// number.
-    pub fn write(&self, memory: &Memory, last: Option<Turn>) -> Turn {
-        let turn = last.map_or(0, |turn| turn.0 + 1);
+    pub fn write(&self, memory: &Memory, last: Option<HeaderNumber>) -> HeaderNumber {
+        let number = last.map_or(0, |number| number.0 + 1);
         let identity = [self.identity as u64, (self.identity >> 64) as u64];
         let fields = [
             MAGIC,
             if self.shape.checked { VERSION } else { 2 },
-            turn,
+            number,
             self.shape.arena,
             u64::from(self.shape.inodes),
             self.segment,
@@ -103,7 +103,7 @@ impl Header {
             u64::from(self.clean),
             u64::from(self.shape.checked),
         ];
-        let at = PLACES[(turn % 2) as usize];
+        let at = PLACES[(number % 2) as usize];
         let mut place = [0u64; WORDS];
         place[..fields.len()].copy_from_slice(&fields);
         place[WORDS - 1] = hash(place[..WORDS - 1].iter().copied());
@@ -113,10 +113,10 @@ impl Header {
         // The checksum is invalid until all other words are stored.
         store(WORDS - 1, 0);
         place.iter().enumerate().for_each(|(word, &value)| store(word, value));
-        Turn(turn)
+        HeaderNumber(number)
     }
 
-    fn read_at(memory: &Memory, at: usize) -> Result<(Header, Turn), HeaderError> {
+    fn read_at(memory: &Memory, at: usize) -> Result<(Header, HeaderNumber), HeaderError> {
         let mut raw = [0; 8 * WORDS];
         memory.read(at, &mut raw);
         let all: Vec<u64> = words(&raw).collect();
@@ -138,7 +138,7 @@ impl Header {
             starts: all[8],
             clean: all[9] == 1,
         };
-        Ok((header, Turn(all[2])))
+        Ok((header, HeaderNumber(all[2])))
     }
 }
 
@@ -159,11 +159,11 @@ mod tests {
     fn the_newest_header_is_read() {
         let memory = Memory::private(PAGE).unwrap();
         assert_eq!(Header::read(&memory), Err(HeaderError::Foreign));
-        let mut turn = HEADER.write(&memory, None);
+        let mut number = HEADER.write(&memory, None);
         for starts in 1..5 {
             let (read, last) = Header::read(&memory).unwrap();
-            assert_eq!((read, last), (Header { starts: starts - 1, clean: starts == 1, ..HEADER }, turn));
-            turn = Header { starts, clean: false, ..HEADER }.write(&memory, Some(last));
+            assert_eq!((read, last), (Header { starts: starts - 1, clean: starts == 1, ..HEADER }, number));
+            number = Header { starts, clean: false, ..HEADER }.write(&memory, Some(last));
         }
     }
 
@@ -186,12 +186,12 @@ mod tests {
     #[test]
     fn the_first_version_is_read() {
         let memory = Memory::private(PAGE).unwrap();
-        let turn = HEADER.write(&memory, None);
+        let number = HEADER.write(&memory, None);
         let mut words: Vec<u64> = (0..WORDS).map(|word| memory.load_u64(8 * word)).collect();
         words[1] = 1;
         words[WORDS - 1] = hash(words[..WORDS - 1].iter().copied());
         words.iter().enumerate().for_each(|(at, word)| memory.write(8 * at, &word.to_le_bytes()));
-        assert_eq!(Header::read(&memory), Ok((Header { knows_sessions: false, ..HEADER }, turn)));
+        assert_eq!(Header::read(&memory), Ok((Header { knows_sessions: false, ..HEADER }, number)));
     }
 
     #[test]

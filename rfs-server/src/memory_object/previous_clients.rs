@@ -26,7 +26,7 @@ const KILL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Clients of previous servers that may still access memory.
 #[derive(Debug, Default)]
-pub struct PriorClients {
+pub struct PreviousClients {
     tethers: Mutex<Vec<Tether>>,
     reported: Mutex<Reported>,
 }
@@ -39,9 +39,9 @@ struct Reported {
     is_stuck: bool,
 }
 
-impl PriorClients {
-    pub(super) fn new(tethers: Vec<Tether>) -> PriorClients {
-        PriorClients { tethers: Mutex::new(tethers), reported: Mutex::default() }
+impl PreviousClients {
+    pub(super) fn new(tethers: Vec<Tether>) -> PreviousClients {
+        PreviousClients { tethers: Mutex::new(tethers), reported: Mutex::default() }
     }
 
     /// Returns true if a client of a previous server may still access memory.
@@ -54,7 +54,7 @@ impl PriorClients {
             }
             is_held
         });
-        !tethers.is_empty() && !seeded!(FormerForgotten)
+        !tethers.is_empty() && !seeded!(PreviousForgotten)
     }
 
     /// Returns whether a process is among these clients; `None` if that cannot be known.

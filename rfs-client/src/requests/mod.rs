@@ -1,4 +1,4 @@
-//! The steps that several operations share: calls, cache rules, records, layouts, times.
+//! Requests to the server that several operations make, and the rules for caching the replies.
 //!
 //! Each struct does one job and has the fields that the job needs. A struct refers to structs that
 //! stand before it in this list: [`CacheRules`](cache_rules::CacheRules), [`Calls`](calls::Calls),

@@ -11,7 +11,7 @@ use rfs_proto::ROOT_INO;
 use super::{
     log::LogError,
     op::{Attributes, Content, Op},
-    prior_sessions::PriorSessions,
+    session_replay::SessionReplay,
 };
 use crate::{
     metadata::{
@@ -35,7 +35,7 @@ pub struct State {
     /// End of the records of the table that were ever in use.
     pub slots: u32,
     /// Sessions and their state.
-    pub sessions: PriorSessions,
+    pub sessions: SessionReplay,
 }
 
 /// Reason why the directories form no tree.
@@ -63,7 +63,7 @@ impl State {
     pub fn apply(&mut self, op: Op<'_>) -> Result<(), LogError> {
         match op {
             Op::Inode(ino, attributes) => self.set(ino, &attributes)?,
-            // `PriorSessions::present` drops open counts of inodes that do not exist.
+            // `SessionReplay::present` drops open counts of inodes that do not exist.
             Op::Gone(ino) => drop(self.inodes.remove(&ino)),
             Op::Name(directory, name, entry) => {
                 let directory = self.inodes.get_mut(&directory).map(|inode| &mut inode.body);
@@ -97,7 +97,7 @@ impl State {
             }
             Op::Complete => {}
             Op::Session(session, mount) => self.sessions.attach(session, &mount),
-            Op::Orphaned(session) => self.sessions.attach_orphaned(session),
+            Op::Abandoned(session) => self.sessions.attach_abandoned(session),
             Op::Left(session) => self.sessions.end(session),
             Op::Open(session, ino, times, writes) => self.sessions.open(session, ino, (times, writes)),
             Op::Lock(ino, locked) => self.sessions.lock(ino, &locked),
