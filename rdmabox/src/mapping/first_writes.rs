@@ -21,7 +21,10 @@ use std::{
 use rustix::process::{Resource, getrlimit};
 use zerocopy::FromZeros;
 
-use super::memory::{Memory, RESIDENCY, page_size};
+use super::{
+    memory::Memory,
+    page::{RESIDENCY, page_size},
+};
 
 /// Bytes tracked together, and mapped by one read fault: the kernel's default
 /// `fault_around_bytes`.

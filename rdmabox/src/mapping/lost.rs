@@ -21,7 +21,7 @@ use std::{
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::memory::page_size;
+use super::page::page_size;
 use crate::failure;
 
 /// Maximum number of watched mappings. Further mappings are not protected.

@@ -5,24 +5,21 @@
 //! new bytes, as with any remote memory, but do no other harm.
 //!
 //! # Concurrency
-//! Any thread may call any method. `pins` is held shared while pages are discarded and
-//! exclusively while a pin is added or removed.
+//! Any thread may call any method. `pages` has the use of the lock `pins`.
+
+pub(super) mod pages;
 
 use std::{
     alloc::{Layout, handle_alloc_error},
     ffi::CString,
     fmt,
     fs::{File, Metadata},
-    io,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
         unix::fs::MetadataExt,
     },
     ptr::NonNull,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use parking_lot::RwLock;
@@ -30,11 +27,10 @@ use parking_lot::RwLock;
 use super::{
     error::{MemoryError, os},
     first_writes::FirstWrites,
-    lost, restricted,
+    lost,
+    page::page_size,
+    restricted,
 };
-
-/// Maximum number of pages per `mincore` call.
-pub(crate) const RESIDENCY: usize = 256;
 
 /// Smallest mapping in bytes for which huge pages are requested.
 pub(crate) const HUGE: usize = 2 << 20;
@@ -258,100 +254,6 @@ impl Memory {
         unsafe { std::ptr::write_bytes(self.base.as_ptr().add(offset), 0, len) }
     }
 
-    /// Zeroes a range without allocating pages that are not present: those read as zero already.
-    ///
-    /// # Panics
-    /// See [`zero`](Self::zero).
-    pub fn zero_present(&self, offset: usize, len: usize) {
-        let Some(fd) = &self.fd else { return self.zero(offset, len) };
-        self.check(offset, len);
-        let next_data = |from: usize| {
-            // SAFETY: plain lseek; no code uses this descriptor's file position.
-            let found = unsafe { libc::lseek(fd.as_raw_fd(), from as libc::off_t, libc::SEEK_DATA) };
-            usize::try_from(found).ok()
-        };
-        let (end, page) = (offset + len, page_size());
-        let mut residency = [0; RESIDENCY];
-        let mut at = offset;
-        while at < end {
-            let residency = &mut residency[..(end.div_ceil(page) - at / page).min(RESIDENCY)];
-            self.residency(at / page, residency);
-            for alike in residency.chunk_by(|a, b| a == b) {
-                let stop = ((at / page + alike.len()) * page).min(end);
-                if alike[0] != 0 {
-                    self.zero(at, stop - at);
-                    at = stop;
-                }
-                // A page that is not resident may be swapped out. The loop advances page by page,
-                // because SEEK_HOLE would also scan every present page behind the range.
-                while at < stop {
-                    let start = match next_data(at) {
-                        Some(start) => start.min(stop),
-                        // No data behind `at`.
-                        None if io::Error::last_os_error().raw_os_error() == Some(libc::ENXIO) => stop,
-                        // The file system does not support SEEK_DATA.
-                        None => at,
-                    };
-                    let next = (start / page + 1).saturating_mul(page).min(stop);
-                    self.zero(start, next - start);
-                    at = next;
-                }
-            }
-        }
-    }
-
-    /// Writes 1 for each resident page and 0 for each other page, starting at page number `first`.
-    /// If mincore fails, every page counts as not resident. If the file belongs to another user,
-    /// the kernel reports every page as resident.
-    pub(crate) fn residency(&self, first: usize, out: &mut [u8]) {
-        let page = page_size();
-        // SAFETY: the pages belong to this mapping, and `out` has a byte for each.
-        let asked = unsafe {
-            libc::mincore(self.base.as_ptr().add(first * page).cast(), out.len() * page, out.as_mut_ptr())
-        };
-        // The other bits are reserved.
-        out.iter_mut().for_each(|byte| *byte = if asked == 0 { *byte & 1 } else { 0 });
-    }
-
-    /// Returns the pages that lie completely inside a range to the system; they read as zero
-    /// afterwards. Partial pages at the ends are zeroed. Private or pinned memory keeps its pages
-    /// and is zeroed.
-    pub fn discard(&self, offset: usize, len: usize) -> Result<(), MemoryError> {
-        self.check(offset, len);
-        // Held until the pages are released, so that no page gets pinned in between.
-        let pins = self.pins.read();
-        let Some(fd) = self.fd.as_ref().filter(|_| *pins == 0) else {
-            self.zero_present(offset, len);
-            return Ok(());
-        };
-        let page = page_size();
-        let (start, end) = (offset.next_multiple_of(page), (offset + len) / page * page);
-        if start >= end {
-            self.zero(offset, len);
-            return Ok(());
-        }
-        self.zero(offset, start - offset);
-        self.zero(end, offset + len - end);
-        // SAFETY: plain fallocate on an open descriptor.
-        let done = unsafe {
-            libc::fallocate(
-                fd.as_raw_fd(),
-                libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
-                start as libc::off_t,
-                (end - start) as libc::off_t,
-            )
-        };
-        if done < 0 { Err(os("fallocate(PUNCH_HOLE)")) } else { Ok(()) }
-    }
-
-    /// Maps the pages of a range before their use. A failure is harmless, because the first access
-    /// maps them.
-    pub fn populate(&self, offset: usize, len: usize) {
-        if let Err(e) = populate(self, offset, len) {
-            log::debug!("populating {len} bytes of memory failed: {e}");
-        }
-    }
-
     /// Returns the aligned 8-byte word at `offset` for atomic access by any thread, process or
     /// device.
     ///
@@ -432,50 +334,11 @@ impl Memory {
     }
 }
 
-/// Keeps the pages of a memory in place for a device that uses their physical addresses. After a
-/// page was discarded, the device and the processors would access different pages. The pin also
-/// keeps the memory mapped.
-#[derive(Debug)]
-pub(crate) struct Pin(Arc<Memory>);
-
-impl Pin {
-    #[cfg_attr(not(feature = "ibverbs"), allow(dead_code))] // Software devices have no physical addresses.
-    pub(crate) fn new(memory: &Arc<Memory>) -> Pin {
-        *memory.pins.write() += 1;
-        Pin(Arc::clone(memory))
-    }
-}
-
-impl Drop for Pin {
-    fn drop(&mut self) {
-        *self.0.pins.write() -= 1;
-    }
-}
-
 impl Drop for Memory {
     fn drop(&mut self) {
         lost::remove(self.base.as_ptr().addr());
         // SAFETY: `base` and `len` come from mmap, and no borrow can exist any more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
-    }
-}
-
-/// Maps the pages of a range, for writing if the mapping is writable.
-///
-/// # Errors
-/// The error of madvise: the system has too little memory, or does not support the advice.
-pub(crate) fn populate(memory: &Memory, offset: usize, len: usize) -> io::Result<()> {
-    const MADV_POPULATE_READ: i32 = 22;
-    const MADV_POPULATE_WRITE: i32 = 23;
-    memory.check(offset, len);
-    let page = page_size();
-    let start = offset / page * page;
-    let end = (offset + len).next_multiple_of(page).min(memory.len.next_multiple_of(page));
-    let advice = if memory.writable { MADV_POPULATE_WRITE } else { MADV_POPULATE_READ };
-    // SAFETY: the range lies inside this mapping; the advice changes no contents.
-    match unsafe { libc::madvise(memory.base.as_ptr().add(start).cast(), end - start, advice) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -534,158 +397,5 @@ fn is_memory(fd: &OwnedFd) -> bool {
     rustix::fs::fstatfs(fd).is_ok_and(|system| system.f_type == TMPFS_MAGIC)
 }
 
-pub(crate) fn page_size() -> usize {
-    // SAFETY: sysconf has no preconditions.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(size).unwrap_or(4096)
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn present(memory: &Memory) -> u64 {
-        use std::os::unix::fs::MetadataExt;
-        File::from(memory.peer_fd(true).unwrap()).metadata().unwrap().blocks() * 512
-    }
-
-    /// Returns the kernel's flags of the mapping.
-    fn flags(memory: &Memory) -> String {
-        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let start = format!("{:x}-", memory.addr());
-        let mut of_it = maps.lines().skip_while(|line| !line.starts_with(&start));
-        of_it.find_map(|line| line.strip_prefix("VmFlags: ")).unwrap().to_owned()
-    }
-
-    #[test]
-    fn huge_pages_are_requested_for_large_shared_memory() {
-        if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
-            eprintln!("not run: this kernel has no transparent huge pages");
-            return;
-        }
-        let asks = |memory: &Memory| flags(memory).split(' ').any(|flag| flag == "hg");
-        assert!(asks(&Memory::shared("test", HUGE).unwrap()));
-        assert!(!asks(&Memory::shared("test", HUGE - page_size()).unwrap()));
-        assert!(!asks(&Memory::private(2 * HUGE).unwrap()), "private buffers use small pages");
-    }
-
-    #[test]
-    fn no_memory_is_part_of_a_core_dump() {
-        let hidden = |memory: &Memory| flags(memory).split(' ').any(|flag| flag == "dd");
-        let shared = Memory::shared("test", 2 * HUGE).unwrap();
-        assert!(hidden(&shared));
-        assert!(hidden(&Memory::private(4096).unwrap()));
-        let view = Memory::from_peer(shared.peer_fd(true).unwrap(), 2 * HUGE, true).unwrap();
-        assert!(hidden(&view));
-        let file = tempfile::tempfile().unwrap();
-        file.set_len(8192).unwrap();
-        assert!(hidden(&Memory::of_file(file).unwrap()));
-    }
-
-    #[test]
-    fn zeroing_present_pages_allocates_no_pages() {
-        let page = page_size();
-        let memory = Memory::shared("test", 64 * page).unwrap();
-        memory.write(3 * page, &vec![1; 2 * page]);
-        memory.write(10 * page, &vec![1; page]);
-        memory.write(20 * page, &[1]);
-        let before = present(&memory);
-        memory.zero_present(3 * page + 5, 10 * page);
-        assert_eq!(present(&memory), before);
-        let mut all = vec![0; 64 * page];
-        memory.read(0, &mut all);
-        let left: Vec<usize> = (0..all.len()).filter(|i| all[*i] != 0).collect();
-        assert_eq!(left, [3 * page, 3 * page + 1, 3 * page + 2, 3 * page + 3, 3 * page + 4, 20 * page]);
-        memory.zero_present(0, 64 * page);
-        memory.read(0, &mut all);
-        assert!(all.iter().all(|byte| *byte == 0));
-        Memory::private(page).unwrap().zero_present(0, page);
-        // More pages than one mincore call covers, with both ends inside pages.
-        let pages = 3 * RESIDENCY;
-        let memory = Memory::shared("test", pages * page).unwrap();
-        let touched = [0, 1, RESIDENCY - 1, RESIDENCY, 2 * RESIDENCY + 7, pages - 1];
-        for at in touched {
-            memory.write(at * page, &vec![1; page]);
-        }
-        memory.zero_present(page - 1, (pages - 1) * page);
-        assert_eq!(present(&memory), (touched.len() * page) as u64);
-        let mut all = vec![0; pages * page];
-        memory.read(0, &mut all);
-        for (i, byte) in all.iter().enumerate() {
-            assert_eq!(*byte == 1, i < page - 1 || i >= pages * page - 1, "byte {i}");
-        }
-    }
-
-    #[test]
-    fn discarded_pages_read_as_zero_and_return_to_the_system() {
-        let page = page_size();
-        let memory = Memory::shared("test", 8 * page).unwrap();
-        memory.write(0, &vec![1; 8 * page]);
-        memory.discard(page / 2, 3 * page).unwrap();
-        assert_eq!(present(&memory), 6 * page as u64);
-        let mut all = vec![0; 8 * page];
-        memory.read(0, &mut all);
-        for (i, byte) in all.iter().enumerate() {
-            assert_eq!(*byte == 0, (page / 2..page / 2 + 3 * page).contains(&i), "byte {i}");
-        }
-    }
-
-    #[test]
-    fn pinned_memory_keeps_its_pages() {
-        let page = page_size();
-        let memory = Arc::new(Memory::shared("test", 8 * page).unwrap());
-        memory.write(0, &vec![1; 4 * page]);
-        let pins = [Pin::new(&memory), Pin::new(&memory)];
-        for pin in pins {
-            memory.discard(page, 2 * page).unwrap();
-            assert_eq!(present(&memory), 4 * page as u64);
-            // The read covers only present pages, because a read would allocate the others.
-            let mut all = vec![0; 4 * page];
-            memory.read(0, &mut all);
-            assert!(
-                all.iter().enumerate().all(|(i, byte)| *byte == u8::from(i / page == 0 || i / page == 3))
-            );
-            drop(pin);
-        }
-        memory.discard(page, 2 * page).unwrap();
-        assert_eq!(present(&memory), 2 * page as u64);
-    }
-
-    #[test]
-    fn bytes_of_a_file_outlive_the_mapping() {
-        let file = tempfile::tempfile().unwrap();
-        assert!(Memory::of_file(file.try_clone().unwrap()).is_err(), "no bytes");
-        file.set_len(8192).unwrap();
-        Memory::of_file(file.try_clone().unwrap()).unwrap().write(5000, b"kept");
-        let again = Memory::of_file(file).unwrap();
-        let mut bytes = [0; 4];
-        again.read(5000, &mut bytes);
-        assert_eq!((again.len(), &bytes), (8192, b"kept"));
-        again.zero_present(0, 8192);
-        again.read(5000, &mut bytes);
-        assert_eq!(bytes, [0; 4]);
-    }
-
-    #[test]
-    fn memory_that_a_peer_can_shrink_is_rejected() {
-        let memory = Memory::shared("test", 4096).unwrap();
-        let fd = memory.peer_fd(false).unwrap();
-        assert!(Memory::from_peer(memory.peer_fd(true).unwrap(), 8192, true).is_err());
-        let mode = std::os::unix::fs::PermissionsExt::mode(
-            &File::from(fd.try_clone().unwrap()).metadata().unwrap().permissions(),
-        );
-        assert_eq!(mode & 0o777, 0o400, "must not be reopened for writing");
-        let view = Memory::from_peer(fd, 4096, false).unwrap();
-        memory.write(7, b"x");
-        let mut byte = [0];
-        view.read(7, &mut byte);
-        assert_eq!(byte, *b"x");
-        let file = tempfile::tempfile().unwrap();
-        file.set_len(4096).unwrap();
-        let handed = || file.try_clone().unwrap().into();
-        assert!(Memory::from_peer(handed(), 4096, false).is_ok(), "only the owner may write");
-        file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o620)).unwrap();
-        assert!(Memory::from_peer(handed(), 4096, false).is_err());
-        assert!(Memory::from_peer(memory.peer_fd(false).unwrap(), 4096, true).is_err());
-    }
-}
+mod tests;

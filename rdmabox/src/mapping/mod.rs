@@ -12,6 +12,7 @@ mod first_writes;
 mod io_vec;
 mod lost;
 mod memory;
+mod page;
 mod reserve;
 mod restricted;
 mod vault;
@@ -20,7 +21,7 @@ pub use self::error::MemoryError;
 pub(crate) use self::io_vec::IoVec;
 pub use self::lost::{is_lost, survive};
 pub use self::memory::Memory;
-#[cfg(feature = "ibverbs")]
-pub(crate) use self::memory::Pin;
 pub(crate) use self::memory::copy;
+#[cfg(feature = "ibverbs")]
+pub(crate) use self::memory::pages::Pin;
 pub(crate) use self::vault::Hidden;

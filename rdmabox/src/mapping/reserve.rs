@@ -11,7 +11,7 @@ use std::{io, os::fd::AsRawFd};
 
 use super::{
     error::MemoryError,
-    memory::{HUGE, Memory, populate},
+    memory::{HUGE, Memory, pages::populate},
 };
 
 /// Bytes per call. A signal interrupts a step, and the retry repeats only this step.

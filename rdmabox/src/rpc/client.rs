@@ -9,9 +9,11 @@
 
 mod blocking_call;
 mod call_all;
+mod fetched_call;
 mod parked_call;
 mod pending_call;
 mod pipelined_call;
+mod replies;
 
 use std::{
     sync::{
@@ -30,15 +32,15 @@ use self::pending_call::PendingCalls;
 use self::pipelined_call::StartedCalls;
 pub use self::{blocking_call::Cancel, pipelined_call::StartedReply};
 use super::{
-    fetch::{FetchClient, Stage},
-    message::{CALL_SLOTS, Header, Kind, MAX_CALL, Messages, SEND_ID, rejection},
+    fetch::FetchClient,
+    message::{CALL_SLOTS, Header, Kind, MAX_CALL, Messages},
 };
 use crate::{
     error::RequestError,
     polling::{PollingMode, Retry},
-    runtime::{CqWaiters, Notice, ShortestTimeout, Ticket, WaitOutcome},
+    runtime::{CqWaiters, ShortestTimeout, Ticket, WaitOutcome},
     stats::Stats,
-    verbs::{CompletionQueue, ProtectionDomain, QueuePair, VerbsError, WcStatus, WorkCompletion},
+    verbs::{CompletionQueue, ProtectionDomain, QueuePair, VerbsError, WorkCompletion},
 };
 
 /// The recipient of the reply in a slot.
@@ -380,16 +382,6 @@ impl RpcClient {
         ticket
     }
 
-    /// Lends the caller's buffer to a slot whose call a message is going to answer, so that a slot
-    /// answered by message for the first time needs no new buffer. If the message has come, the
-    /// slot has the reply.
-    fn lend(&self, slot: usize, reply: &mut Vec<u8>) {
-        let mut entry = self.slots[slot].lock();
-        if entry.owner.is_some() {
-            std::mem::swap(&mut entry.reply, reply);
-        }
-    }
-
     /// Polls until the ticket is done. At the deadline the session fails, which completes the
     /// ticket.
     fn wait_for(&self, ticket: &Arc<Ticket>, deadline: Deadline) -> Result<(), RequestError> {
@@ -414,82 +406,6 @@ impl RpcClient {
         }
     }
 
-    /// Makes a call by fetching. If the answer takes long, rings the host and waits for a message.
-    fn call_by_fetch(
-        &self,
-        fetch: &FetchClient,
-        slot: usize,
-        request: &[u8],
-        reply: &mut Vec<u8>,
-        deadline: Deadline,
-    ) -> Result<CallOutcome, RequestError> {
-        let ticket = self.begin_call(slot, 0, None);
-        if self.is_dead() {
-            // The slot was filled too late to be failed with the others.
-            self.fail();
-        }
-        let stage = fetch.call(slot, request, reply, &self.stats, || ticket.is_done());
-        let answered = match stage {
-            Ok(Stage::Answered) => Ok(()),
-            Ok(Stage::Unanswered) => Err(RequestError::Unanswered),
-            Ok(Stage::Rejected) => Err(rejection(reply)),
-            Ok(Stage::Ring { number }) => {
-                self.stats.calls_rung.inc();
-                self.lend(slot, reply);
-                self.send_or_fail(Header { slot, kind: Kind::Ring, number }, &[]);
-                return self.take_message(fetch, slot, &ticket, reply, deadline);
-            }
-            Ok(Stage::Ended) => return self.take_message(fetch, slot, &ticket, reply, deadline),
-            Ok(Stage::Malformed | Stage::Parked { .. }) => {
-                log::warn!("the peer wrote a malformed answer: closing the session");
-                self.fail();
-                Err(RequestError::Disconnected)
-            }
-            Err(e) => {
-                self.fail();
-                Err(if matches!(e, RequestError::Timeout(_)) { e } else { RequestError::Disconnected })
-            }
-        };
-        let owner = self.slots[slot].lock().owner.take();
-        if let Some(Owner::Caller(owner)) = owner {
-            self.stats.calls_fetched.inc();
-            self.stats.call_latency.record(owner.started().elapsed());
-            self.notify(&owner, Ok(()));
-        }
-        // The failing session may have completed the ticket first.
-        let settled = self.wait_for(&ticket, deadline);
-        answered.and(settled).map(|()| CallOutcome::Reply)
-    }
-
-    /// Waits for the message that answers a call by fetching.
-    fn take_message(
-        &self,
-        fetch: &FetchClient,
-        slot: usize,
-        ticket: &Arc<Ticket>,
-        reply: &mut Vec<u8>,
-        deadline: Deadline,
-    ) -> Result<CallOutcome, RequestError> {
-        self.wait_for(ticket, deadline)?;
-        let in_memory = {
-            let mut entry = self.slots[slot].lock();
-            std::mem::swap(&mut entry.reply, reply);
-            entry.in_memory
-        };
-        if !in_memory {
-            return Ok(CallOutcome::Reply);
-        }
-        match fetch.take(slot, reply, &self.stats) {
-            Ok(Stage::Answered) => Ok(CallOutcome::Reply),
-            Ok(Stage::Unanswered) => Err(RequestError::Unanswered),
-            Ok(Stage::Rejected) => Err(rejection(reply)),
-            _ => {
-                self.fail();
-                Err(RequestError::Disconnected)
-            }
-        }
-    }
-
     /// Sends the request of a call whose slot is filled.
     fn send_or_fail(&self, header: Header, request: &[u8]) {
         if self.is_dead() {
@@ -507,137 +423,6 @@ impl RpcClient {
                 self.fail();
             }
         }
-    }
-
-    fn dispatch(&self, wcs: &[WorkCompletion]) {
-        for wc in wcs {
-            if wc.status != WcStatus::Success {
-                self.fail();
-            } else if wc.wr_id != SEND_ID {
-                self.on_reply(wc);
-            }
-        }
-    }
-
-    fn on_reply(&self, wc: &WorkCompletion) {
-        let owner = self.messages.header_of(wc).and_then(|header| {
-            let mut entry = self.slots[header.slot].lock();
-            // Only a numbered call can be deferred.
-            if header.kind == Kind::Deferred && (header.number == 0 || header.number != entry.number) {
-                return None;
-            }
-            let in_memory = header.kind == Kind::InMemory;
-            if header.kind == Kind::Ring || in_memory && self.fetch.is_none() {
-                return None;
-            }
-            let owner = entry.owner.take_if(|owner| match owner {
-                Owner::Caller(_) | Owner::Rung => true,
-                Owner::Started | Owner::Pending(_) => !in_memory,
-                Owner::Parked => false,
-            })?;
-            entry.deferred = header.kind == Kind::Deferred;
-            entry.in_memory = in_memory;
-            // The caller swaps this buffer with its own, so that buffers are reused.
-            self.messages.take(wc, &mut entry.reply);
-            let result = match header.kind {
-                Kind::Unanswered => Err(RequestError::Unanswered),
-                Kind::Rejected => Err(rejection(&entry.reply)),
-                Kind::Plain | Kind::Deferred | Kind::InMemory | Kind::Ring => Ok(()),
-            };
-            Some((owner, header.slot, result))
-        });
-        let Some((owner, slot, result)) = owner else {
-            log::warn!("the peer answered a call that is not in flight: closing the session");
-            self.fail();
-            return;
-        };
-        if let Err(e) = self.messages.post_recv(wc.wr_id as usize) {
-            log::debug!("receive: {e}");
-            self.fail();
-        }
-        match owner {
-            Owner::Caller(ticket) => {
-                self.stats.call_latency.record(ticket.started().elapsed());
-                self.notify(&ticket, result);
-            }
-            Owner::Pending(call) => self.finish_pending(slot, &call, result),
-            Owner::Started | Owner::Parked | Owner::Rung => {
-                // No thread sleeps on the completion queue while this thread polls it, so no wake
-                // is needed.
-                self.finish_started(slot, result);
-            }
-        }
-    }
-
-    /// Reports the reply to a started call, from its slot or from memory. Returns true if a waiter
-    /// was notified.
-    fn finish_started(&self, slot: usize, mut result: Result<(), RequestError>) -> bool {
-        let (mut bytes, in_memory) = {
-            let mut entry = self.slots[slot].lock();
-            (std::mem::take(&mut entry.reply), entry.in_memory)
-        };
-        if in_memory && let Some(fetch) = &self.fetch {
-            result = match fetch.take(slot, &mut bytes, &self.stats) {
-                Ok(Stage::Answered) => Ok(()),
-                Ok(Stage::Unanswered) => Err(RequestError::Unanswered),
-                Ok(Stage::Rejected) => Err(rejection(&bytes)),
-                _ => {
-                    self.fail();
-                    Err(RequestError::Disconnected)
-                }
-            };
-        }
-        self.started.report(result.map(|()| &bytes[..]));
-        self.slots[slot].lock().reply = bytes;
-        // Released before another started call can take the slot.
-        let told = self.started.end(slot);
-        self.give_slot(slot);
-        told.iter().for_each(|waiter| self.notify(waiter, Ok(())));
-        !told.is_empty()
-    }
-
-    /// Completes a ticket and wakes its owner. All owners are blocked threads.
-    fn notify(&self, owner: &Ticket, result: Result<(), RequestError>) {
-        if let (Notice::Unpark(thread), _) = owner.complete_one(Some(CQ_INDEX), result) {
-            self.stats.wakeups.inc();
-            thread.unpark();
-        }
-    }
-
-    /// Fails the session's calls, now and later.
-    pub(crate) fn fail(&self) {
-        {
-            // A thread that looks for a slot either sees this flag or is already waiting and is
-            // notified below.
-            let _free = self.free.lock();
-            self.dead.store(true, Ordering::Release);
-        }
-        self.messages.qp.to_error();
-        if let Some(fetch) = &self.fetch {
-            fetch.fail();
-        }
-        for (slot, entry) in self.slots.iter().enumerate() {
-            let owner = entry.lock().owner.take();
-            match owner {
-                Some(Owner::Pending(call)) => {
-                    self.finish_pending(slot, &call, Err(RequestError::Disconnected))
-                }
-                Some(Owner::Caller(ticket)) => self.notify(&ticket, Err(RequestError::Disconnected)),
-                Some(Owner::Started | Owner::Parked | Owner::Rung) => {
-                    self.started.report(Err(RequestError::Disconnected))
-                }
-                None => {}
-            }
-        }
-        self.started.fail().iter().for_each(|waiter| self.notify(waiter, Err(RequestError::Disconnected)));
-        self.freed.notify_all();
-        self.fail_queued();
-        self.stop_call_poller();
-        if let Some(waiting) = self.waiting.get() {
-            waiting.fail();
-        }
-        // The tickets of sleeping threads have been completed above.
-        self.cq_waiters.wake();
     }
 }
 

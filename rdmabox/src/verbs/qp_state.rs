@@ -17,3 +17,17 @@ pub enum QpState {
     /// [`WcStatus::WrFlushErr`](super::WcStatus::WrFlushErr).
     Err,
 }
+
+impl QpState {
+    /// Returns the state with this number, as of `state as u8`. Other numbers count as `Err`.
+    #[inline]
+    pub(crate) fn of(number: u8) -> QpState {
+        match number {
+            n if n == QpState::Reset as u8 => QpState::Reset,
+            n if n == QpState::Init as u8 => QpState::Init,
+            n if n == QpState::Rtr as u8 => QpState::Rtr,
+            n if n == QpState::Rts as u8 => QpState::Rts,
+            _ => QpState::Err,
+        }
+    }
+}

@@ -13,6 +13,9 @@
 //! Any thread may call any method. Lock order: `drained`, `changing`, `sends` or `recvs`, a
 //! completion queue's lock.
 
+mod attributes;
+mod checks;
+
 use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::{
@@ -22,10 +25,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibverbs_sys::{
-    ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_cap,
-    ibv_qp_init_attr, ibv_qp_state, ibv_qp_type,
-};
+use ibverbs_sys::{ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_state};
 use parking_lot::Mutex;
 use socket2::SockRef;
 
@@ -40,7 +40,7 @@ use super::{
 };
 use crate::{
     provider::ibverbs::{
-        connection::{Endpoint, Exchange, Local, Path},
+        connection::{Endpoint, Exchange, Local},
         discovery::{Gid, select},
         raw::RawQp,
     },
@@ -49,18 +49,6 @@ use crate::{
         VerbsError, WcStatus,
     },
 };
-
-/// Retransmission timeout exponent: 4.096 us times 2 to the power of this value, 268 ms.
-const ACK_TIMEOUT: u8 = 16;
-/// Number of retransmissions; the device gives up after two seconds. A peer that ends is noticed
-/// earlier by its stream. The maximum is 7, with which Soft-RoCE may retry forever.
-const RETRY_COUNT: u8 = 6;
-/// Code of the delay that a peer waits if it finds no receive here: 655 ms.
-const RNR_TIMER: u8 = 0;
-/// Number of retries if the peer has no receive: four seconds in total. 7 means forever.
-const RNR_RETRY_COUNT: u8 = 6;
-/// Maximum number of routers on the path.
-const HOP_LIMIT: u8 = 64;
 
 /// Maximum time for a device to flush its queues. A working device needs microseconds.
 const MAX_DRAIN: Duration = Duration::from_secs(5);
@@ -93,13 +81,6 @@ pub(crate) struct IbvQp {
     pd: Arc<IbvPd>,
 }
 
-fn limit(what: &'static str, asked: u32, limit: u32) -> Result<(), VerbsError> {
-    if asked <= limit {
-        return Ok(());
-    }
-    Err(VerbsError::Limit { what, asked: asked.into(), limit: limit.into() })
-}
-
 impl IbvQp {
     pub(crate) fn new(
         pd: Arc<IbvPd>,
@@ -108,39 +89,11 @@ impl IbvQp {
         caps: QpCaps,
     ) -> Result<Arc<IbvQp>, VerbsError> {
         let core = Arc::clone(pd.core());
-        let attr = core.attr();
-        limit("send queue depth", caps.max_send_wr, attr.max_qp_wr)?;
-        limit("receive queue depth", caps.max_recv_wr, attr.max_qp_wr)?;
-        limit("send scatter/gather elements", caps.max_send_sge, attr.max_sge)?;
-        limit("receive scatter/gather elements", caps.max_recv_sge, attr.max_sge)?;
-        limit("inline data", caps.max_inline_data, attr.max_inline_data)?;
-        let cap = ibv_qp_cap {
-            // One more slot each, for the marker.
-            max_send_wr: caps.max_send_wr + 1,
-            max_recv_wr: caps.max_recv_wr + 1,
-            max_send_sge: caps.max_send_sge.max(1),
-            max_recv_sge: caps.max_recv_sge.max(1),
-            max_inline_data: caps.max_inline_data,
-        };
-        let init = ibv_qp_init_attr { cap, qp_type: ibv_qp_type::IBV_QPT_RC, ..ibv_qp_init_attr::default() };
-        let raw = RawQp::new(pd.raw(), send_cq.raw(), recv_cq.raw(), init)
+        checks::check_caps(caps, core.attr())?;
+        let raw = RawQp::new(pd.raw(), send_cq.raw(), recv_cq.raw(), attributes::create(caps))
             .map_err(|e| VerbsError::os("ibv_create_qp", e))?;
-        use ibverbs_sys::ibv_access_flags as access;
-        let remote = access::IBV_ACCESS_REMOTE_WRITE.0
-            | access::IBV_ACCESS_REMOTE_READ.0
-            | access::IBV_ACCESS_REMOTE_ATOMIC.0;
-        let attr = ibv_qp_attr {
-            qp_state: ibv_qp_state::IBV_QPS_INIT,
-            port_num: core.port().number,
-            // The regions define the peer's access.
-            qp_access_flags: access::IBV_ACCESS_LOCAL_WRITE.0 | remote,
-            ..no_attr()
-        };
-        raw.modify(
-            attr,
-            mask::IBV_QP_STATE | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT | mask::IBV_QP_ACCESS_FLAGS,
-        )
-        .map_err(|e| VerbsError::os("ibv_modify_qp to Init", e))?;
+        let (attr, which) = attributes::init(core.port().number);
+        raw.modify(attr, which).map_err(|e| VerbsError::os("ibv_modify_qp to Init", e))?;
         let num = core.number();
         let send_ring = Arc::new(Ring::new(num, false, caps.max_send_wr));
         let recv_ring = Arc::new(Ring::new(num, true, caps.max_recv_wr));
@@ -190,8 +143,8 @@ impl IbvQp {
     }
 
     fn to_err_on_device(&self) {
-        let attr = ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_ERR, ..no_attr() };
-        if let Err(e) = self.raw.modify(attr, mask::IBV_QP_STATE) {
+        let (attr, which) = attributes::state(ibv_qp_state::IBV_QPS_ERR);
+        if let Err(e) = self.raw.modify(attr, which) {
             log::error!("queue pair {}: ibv_modify_qp to Err: {e}", self.num);
         }
     }
@@ -231,8 +184,8 @@ impl IbvQp {
         );
         self.is_stuck.store(true, Ordering::Release);
         self.pd.set_stuck();
-        let attr = ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_RESET, ..no_attr() };
-        if let Err(e) = self.raw.modify(attr, mask::IBV_QP_STATE) {
+        let (attr, which) = attributes::state(ibv_qp_state::IBV_QPS_RESET);
+        if let Err(e) = self.raw.modify(attr, which) {
             log::error!("queue pair {}: ibv_modify_qp to Reset: {e}", self.num);
         }
     }
@@ -306,40 +259,12 @@ impl IbvQp {
                 port.number
             ))
         };
-        let (attr, which) = receive_attr(&path, port.number);
+        let (attr, which) = attributes::receive(&path, port.number);
         self.step(QpState::Init, QpState::Rtr, attr, which, explain)?;
-        let (attr, which) = send_attr(&path);
+        let (attr, which) = attributes::send(&path);
         self.step(QpState::Rtr, QpState::Rts, attr, which, |e| VerbsError::os("ibv_modify_qp to Rts", e))?;
         // Neither side sends before both can receive.
         exchange.wait_ready()
-    }
-
-    fn refuses(&self, room: u32, wr: &SendWr<'_>) -> Option<PostErrorReason> {
-        let caps = &self.caps;
-        if room == 0 {
-            return Some(PostErrorReason::QueueFull { depth: caps.max_send_wr });
-        }
-        let (asked, limit) = (wr.sges.len(), caps.max_send_sge);
-        if asked > limit as usize {
-            return Some(PostErrorReason::TooManySges { asked, limit });
-        }
-        let asked = wr.byte_len();
-        if asked > self.max_msg_sz {
-            return Some(PostErrorReason::TooLong { asked, limit: self.max_msg_sz });
-        }
-        if let Some(bytes) = wr.inline {
-            let asked = bytes.len() as u64;
-            let allowed = matches!(wr.op, SendOp::Send { .. } | SendOp::Write { .. }) && wr.sges.is_empty();
-            let limit = if allowed { caps.max_inline_data } else { 0 };
-            if !allowed || asked > u64::from(limit) {
-                return Some(PostErrorReason::Inline { asked, limit });
-            }
-        }
-        if let SendOp::FetchOp { op, .. } = wr.op {
-            // The specification has no such operation.
-            return Some(PostErrorReason::Unsupported(op));
-        }
-        (wr.op.is_atomic() && (wr.sges.len() != 1 || asked != 8)).then_some(PostErrorReason::AtomicShape)
     }
 
     /// Returns the status with which a request must fail that the device cannot receive unchanged.
@@ -355,14 +280,6 @@ impl IbvQp {
             (true, false) => Some(WcStatus::RemInvReqErr),
             (true, true) => None,
         }
-    }
-
-    fn refuses_recv(&self, room: u32, wr: &RecvWr<'_>) -> Option<PostErrorReason> {
-        if room == 0 {
-            return Some(PostErrorReason::QueueFull { depth: self.caps.max_recv_wr });
-        }
-        let (asked, limit) = (wr.sges.len(), self.caps.max_recv_sge);
-        (asked > limit as usize).then_some(PostErrorReason::TooManySges { asked, limit })
     }
 
     /// Returns the result of a post from the device's result and the reason for a refusal.
@@ -385,7 +302,8 @@ impl IbvQp {
         self.drain();
         let _sends = self.sends.lock();
         for (posted, wr) in list.iter().enumerate() {
-            if let Some(reason) = self.refuses(self.send_ring.room(), wr) {
+            if let Some(reason) = checks::refuse_send(&self.caps, self.max_msg_sz, self.send_ring.room(), wr)
+            {
                 return Err(PostError { posted, reason });
             }
             flush(&self.send_cq, self.send_place, &self.send_ring, wr.wr_id);
@@ -397,7 +315,7 @@ impl IbvQp {
         self.drain();
         let _recvs = self.recvs.lock();
         for (posted, wr) in list.iter().enumerate() {
-            if let Some(reason) = self.refuses_recv(self.recv_ring.room(), wr) {
+            if let Some(reason) = checks::refuse_recv(&self.caps, self.recv_ring.room(), wr) {
                 return Err(PostError { posted, reason });
             }
             flush(&self.recv_cq, self.recv_place, &self.recv_ring, wr.wr_id);
@@ -430,63 +348,6 @@ fn fd_of(stream: &Rendezvous) -> BorrowedFd<'_> {
     }
 }
 
-fn no_attr() -> ibv_qp_attr {
-    // SAFETY: the structure consists of integers and unions of integers, for which zero is valid.
-    unsafe { std::mem::zeroed() }
-}
-
-/// Returns the attributes for receiving over `path`.
-fn receive_attr(path: &Path, port: u8) -> (ibv_qp_attr, mask) {
-    let mut ah_attr = ibv_ah_attr { dlid: path.dlid, port_num: port, ..no_attr().ah_attr };
-    if let Some((gid, index)) = path.global {
-        ah_attr.is_global = 1;
-        ah_attr.grh = ibv_global_route {
-            dgid: ibv_gid { raw: gid },
-            sgid_index: index,
-            hop_limit: HOP_LIMIT,
-            ..no_attr().ah_attr.grh
-        };
-    }
-    let attr = ibv_qp_attr {
-        qp_state: ibv_qp_state::IBV_QPS_RTR,
-        path_mtu: path.mtu,
-        dest_qp_num: path.remote_qp_num,
-        rq_psn: path.remote_psn,
-        max_dest_rd_atomic: path.max_dest_rd_atomic,
-        min_rnr_timer: RNR_TIMER,
-        ah_attr,
-        ..no_attr()
-    };
-    let which = mask::IBV_QP_STATE
-        | mask::IBV_QP_AV
-        | mask::IBV_QP_PATH_MTU
-        | mask::IBV_QP_DEST_QPN
-        | mask::IBV_QP_RQ_PSN
-        | mask::IBV_QP_MAX_DEST_RD_ATOMIC
-        | mask::IBV_QP_MIN_RNR_TIMER;
-    (attr, which)
-}
-
-/// Returns the additional attributes for sending over `path`.
-fn send_attr(path: &Path) -> (ibv_qp_attr, mask) {
-    let attr = ibv_qp_attr {
-        qp_state: ibv_qp_state::IBV_QPS_RTS,
-        sq_psn: path.local_psn,
-        timeout: ACK_TIMEOUT,
-        retry_cnt: RETRY_COUNT,
-        rnr_retry: RNR_RETRY_COUNT,
-        max_rd_atomic: path.max_rd_atomic,
-        ..no_attr()
-    };
-    let which = mask::IBV_QP_STATE
-        | mask::IBV_QP_SQ_PSN
-        | mask::IBV_QP_TIMEOUT
-        | mask::IBV_QP_RETRY_CNT
-        | mask::IBV_QP_RNR_RETRY
-        | mask::IBV_QP_MAX_QP_RD_ATOMIC;
-    (attr, which)
-}
-
 impl WatchedQp for IbvQp {
     fn fail(&self, why: &str) {
         let _changing = self.changing.lock();
@@ -511,13 +372,7 @@ impl QueuePair for IbvQp {
     }
 
     fn state(&self) -> QpState {
-        match self.state.load(Ordering::Acquire) {
-            s if s == QpState::Reset as u8 => QpState::Reset,
-            s if s == QpState::Init as u8 => QpState::Init,
-            s if s == QpState::Rtr as u8 => QpState::Rtr,
-            s if s == QpState::Rts as u8 => QpState::Rts,
-            _ => QpState::Err,
-        }
+        QpState::of(self.state.load(Ordering::Acquire))
     }
 
     fn caps(&self) -> QpCaps {
@@ -584,7 +439,7 @@ impl QueuePair for IbvQp {
         let (first, room) = (self.send_ring.next(), self.send_ring.room());
         let mut refused = None;
         for (wr, index) in list.iter().zip(0..) {
-            refused = self.refuses(room - index, wr);
+            refused = checks::refuse_send(&self.caps, self.max_msg_sz, room - index, wr);
             if refused.is_some() {
                 break;
             }
@@ -623,7 +478,7 @@ impl QueuePair for IbvQp {
         let (first, room) = (self.recv_ring.next(), self.recv_ring.room());
         let mut refused = None;
         for (wr, index) in list.iter().zip(0..) {
-            refused = self.refuses_recv(room - index, wr);
+            refused = checks::refuse_recv(&self.caps, room - index, wr);
             if refused.is_some() {
                 break;
             }

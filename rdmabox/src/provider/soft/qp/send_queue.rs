@@ -6,8 +6,14 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, atomic::Ordering},
+    ops::{Deref, DerefMut},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
+
+use parking_lot::MutexGuard;
 
 use super::request::{Entry, Held, Pieces};
 use crate::{
@@ -330,4 +336,40 @@ impl<M: Member> Drop for SendQueue<M> {
 
 fn expects_response(opcode: WcOpcode) -> bool {
     matches!(opcode, WcOpcode::RdmaRead | WcOpcode::CompSwap | WcOpcode::FetchAdd | WcOpcode::FetchOp)
+}
+
+/// The locked send queue. Unlocking it updates `idle`.
+pub(crate) struct LockedSendQueue<'a, M: Member> {
+    queue: MutexGuard<'a, SendQueue<M>>,
+    idle: &'a AtomicBool,
+}
+
+impl<'a, M: Member> LockedSendQueue<'a, M> {
+    pub(crate) fn new(queue: MutexGuard<'a, SendQueue<M>>, idle: &'a AtomicBool) -> LockedSendQueue<'a, M> {
+        LockedSendQueue { queue, idle }
+    }
+}
+
+impl<M: Member> Deref for LockedSendQueue<'_, M> {
+    type Target = SendQueue<M>;
+
+    fn deref(&self) -> &SendQueue<M> {
+        &self.queue
+    }
+}
+
+impl<M: Member> DerefMut for LockedSendQueue<'_, M> {
+    fn deref_mut(&mut self) -> &mut SendQueue<M> {
+        &mut self.queue
+    }
+}
+
+impl<M: Member> Drop for LockedSendQueue<'_, M> {
+    fn drop(&mut self) {
+        // The lock is still held, so the flag is correct before a completion becomes visible.
+        let idle = self.queue.is_idle();
+        if self.idle.load(Ordering::Relaxed) != idle {
+            self.idle.store(idle, Ordering::Release);
+        }
+    }
 }

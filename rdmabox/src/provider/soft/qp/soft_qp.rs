@@ -6,44 +6,39 @@
 //! of the send queue, and `tx` while it sends. Requests hold the peer's memory shared while they
 //! execute. Arriving handles and the end of the queue pair hold it exclusively, under `rx`.
 
+mod handshake;
+mod interface;
+
 use std::{
     collections::VecDeque,
-    ops::{Deref, DerefMut},
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
 };
 
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
-use zerocopy::{FromZeros, IntoBytes};
 
 use super::{
-    link::{HANDLE_WAIT, Link},
+    link::Link,
     pd::SoftPd,
-    request::{Posted, PostedRecv},
+    request::PostedRecv,
     rx_state::{Rx, TakenRecv},
-    send_queue::SendQueue,
+    send_queue::{LockedSendQueue, SendQueue},
     tx::Tx,
 };
 use crate::{
     provider::soft::{
         completion::{Interest, Member, PollSet, SoftCq},
         limits::MAX_QP_WR,
-        memory::{PeerMemory, Refused, Region, Regions},
-        stream::{ConnectedProcess, Socket},
-        wire::{Header, Hello, MAGIC, MAPS_NOTHING, NO_MEMORY, Opcode, VERSION},
+        memory::{Region, Regions},
+        stream::ConnectedProcess,
+        wire::{Header, NO_MEMORY, Opcode},
     },
-    verbs::{
-        Access, DirectOp, PostError, PostErrorReason, QpCaps, QpState, QueuePair, RecvWr, RemoteAddr,
-        Rendezvous, SendWr, VerbsError, WcOpcode, WcStatus, WorkCompletion,
-    },
+    verbs::{QpCaps, QpState, QueuePair, WcOpcode, WcStatus, WorkCompletion},
 };
 
-/// Maximum number of reads of data that the peer sent before it disconnected.
-const MAX_FINAL_READS: usize = 64;
 /// Returns the maximum number of answers that may wait for the socket before the queue pair stops
 /// taking requests. `own` is the maximum number of its own outstanding requests.
 ///
@@ -55,36 +50,6 @@ pub(crate) fn max_answers(own: u32) -> usize {
         ..=1 => 128,
         2..=256 => 256 + 64,
         _ => MAX_QP_WR as usize + 64,
-    }
-}
-
-/// The locked send queue. Unlocking it updates `idle`.
-pub(crate) struct LockedSendQueue<'a> {
-    queue: MutexGuard<'a, SendQueue<SoftQp>>,
-    idle: &'a AtomicBool,
-}
-
-impl Deref for LockedSendQueue<'_> {
-    type Target = SendQueue<SoftQp>;
-
-    fn deref(&self) -> &SendQueue<SoftQp> {
-        &self.queue
-    }
-}
-
-impl DerefMut for LockedSendQueue<'_> {
-    fn deref_mut(&mut self) -> &mut SendQueue<SoftQp> {
-        &mut self.queue
-    }
-}
-
-impl Drop for LockedSendQueue<'_> {
-    fn drop(&mut self) {
-        // The lock is still held, so the flag is correct before a completion becomes visible.
-        let idle = self.queue.is_idle();
-        if self.idle.load(Ordering::Relaxed) != idle {
-            self.idle.store(idle, Ordering::Release);
-        }
     }
 }
 
@@ -165,8 +130,8 @@ impl SoftQp {
         self.link.get()
     }
 
-    pub(crate) fn sq(&self) -> LockedSendQueue<'_> {
-        LockedSendQueue { queue: self.sq.lock(), idle: &self.idle }
+    pub(crate) fn sq(&self) -> LockedSendQueue<'_, SoftQp> {
+        LockedSendQueue::new(self.sq.lock(), &self.idle)
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -426,49 +391,6 @@ impl SoftQp {
             self.enter_error(&mut rx, WcStatus::WrFlushErr, false);
         }
     }
-
-    fn handshake(&self, stream: Rendezvous, timeout: Duration) -> Result<Link, VerbsError> {
-        // A deadline beyond the clock's range means no limit.
-        let deadline = Instant::now().checked_add(timeout);
-        // A side that maps nothing refuses descriptors.
-        let socket = Socket::new(stream, timeout, self.maps)?;
-        let table = self.pd.table_for_peer(socket.is_unix())?;
-        let hello = Hello {
-            magic: MAGIC,
-            version: VERSION.into(),
-            flags: (if self.maps { 0 } else { MAPS_NOTHING }).into(),
-            qp_num: self.num.into(),
-            table_len: table.as_ref().map_or(0, |(_, len)| *len as u64).into(),
-        };
-        socket.send_all(hello.as_bytes(), table.as_ref().map(|(fd, _)| std::os::fd::AsFd::as_fd(fd)))?;
-        let mut theirs = Hello::new_zeroed();
-        let mut fds = Vec::new();
-        socket.receive_exact(theirs.as_mut_bytes(), &mut fds, deadline)?;
-        if theirs.magic != MAGIC {
-            return Err(VerbsError::Protocol("no rdmabox queue pair at the other end".into()));
-        }
-        if theirs.version.get() != VERSION {
-            let theirs = theirs.version.get();
-            return Err(VerbsError::Protocol(format!("it has version {theirs}, this side has {VERSION}")));
-        }
-        let table = fds.pop().filter(|_| theirs.table_len.get() > 0);
-        let shares = match self.maps {
-            true => table.is_some(),
-            false => socket.is_unix() && theirs.table_len.get() > 0 && theirs.flags.get() & MAPS_NOTHING == 0,
-        };
-        let peer = match table.filter(|_| self.maps) {
-            Some(fd) => {
-                let len = usize::try_from(theirs.table_len.get())
-                    .map_err(|_| VerbsError::Protocol("table too long".into()))?;
-                Some(
-                    PeerMemory::new(fd, len, self.pd.peer_mappings())
-                        .map_err(|e| VerbsError::Protocol(e.to_string()))?,
-                )
-            }
-            None => None,
-        };
-        Ok(Link { socket: socket.into_nonblocking()?, peer, shares })
-    }
 }
 
 impl Member for SoftQp {
@@ -488,190 +410,6 @@ impl Member for SoftQp {
 
     fn fail(&self) {
         self.to_error();
-    }
-}
-
-impl crate::verbs::Sealed for SoftQp {}
-
-impl QueuePair for SoftQp {
-    fn qp_num(&self) -> u32 {
-        self.num
-    }
-
-    fn state(&self) -> QpState {
-        match self.state.load(Ordering::Acquire) {
-            s if s == QpState::Reset as u8 => QpState::Reset,
-            s if s == QpState::Init as u8 => QpState::Init,
-            s if s == QpState::Rtr as u8 => QpState::Rtr,
-            s if s == QpState::Rts as u8 => QpState::Rts,
-            _ => QpState::Err,
-        }
-    }
-
-    fn caps(&self) -> QpCaps {
-        self.caps
-    }
-
-    fn connect(&self, stream: Rendezvous, timeout: Duration) -> Result<(), VerbsError> {
-        let (init, rtr) = (QpState::Init as u8, QpState::Rtr as u8);
-        if self.state.compare_exchange(init, rtr, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            return Err(VerbsError::State { is: self.state(), needs: QpState::Init });
-        }
-        let link = match self.handshake(stream, timeout) {
-            Ok(link) => link,
-            Err(e) => {
-                self.to_error();
-                return Err(e);
-            }
-        };
-        let (fd, shares) = (link.socket.raw_fd(), link.shares);
-        if self.link.set(link).is_err() {
-            return Err(VerbsError::State { is: self.state(), needs: QpState::Init });
-        }
-        let rts = QpState::Rts as u8;
-        if self.state.compare_exchange(rtr, rts, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            return Err(VerbsError::State { is: self.state(), needs: QpState::Rtr });
-        }
-        for set in &self.sets {
-            if let Err(e) = set.add(self.num, fd, self.me.clone()) {
-                self.to_error();
-                return Err(e);
-            }
-        }
-        if self.state() == QpState::Err {
-            // The queue pair failed before it joined the sets, so no other thread removes it.
-            self.leave_sets();
-            return Err(VerbsError::PeerGone);
-        }
-        if shares {
-            self.pd.share_with(&self.me);
-        }
-        self.update_interest();
-        if let Some(link) = self.link.get() {
-            // Handles bytes that arrived with the last bytes of the handshake.
-            self.request_poll(link, false);
-        }
-        Ok(())
-    }
-
-    fn post_send(&self, list: &[SendWr<'_>]) -> Result<(), PostError> {
-        let Posted { count: posted, refused, framed, failed } = self.post_list(list);
-        if framed && let Some(link) = self.link.get() {
-            if !self.send_pending(link) {
-                // Reads the data that the peer sent before it disconnected, then fails.
-                link.socket.shutdown();
-                let mut rx = self.rx.lock();
-                for _ in 0..MAX_FINAL_READS {
-                    if !rx.pump(self, link) {
-                        break;
-                    }
-                }
-                self.enter_error(&mut rx, WcStatus::RetryExcErr, false);
-            }
-            if self.tx_waits.load(Ordering::Acquire) {
-                self.update_interest();
-            }
-        }
-        if failed {
-            self.enter_error(&mut self.rx.lock(), WcStatus::WrFlushErr, false);
-        }
-        match refused {
-            Some(reason) => Err(PostError { posted, reason }),
-            None => Ok(()),
-        }
-    }
-
-    fn post_recv(&self, list: &[RecvWr<'_>]) -> Result<(), PostError> {
-        let mut waiting = false;
-        let mut result = Ok(());
-        for (posted, wr) in list.iter().enumerate() {
-            let (asked, limit) = (wr.sges.len(), self.caps.max_recv_sge);
-            if asked > limit as usize {
-                let reason = PostErrorReason::TooManySges { asked, limit };
-                result = Err(PostError { posted, reason });
-                break;
-            }
-            let mut rq = self.rq.lock();
-            match self.state() {
-                QpState::Reset => {
-                    result = Err(PostError { posted, reason: PostErrorReason::State(QpState::Reset) });
-                    break;
-                }
-                QpState::Err => {
-                    drop(rq);
-                    self.flush_recv(wr.wr_id);
-                    continue;
-                }
-                _ => {}
-            }
-            let depth = self.caps.max_recv_wr;
-            if rq.len() >= depth as usize {
-                result = Err(PostError { posted, reason: PostErrorReason::QueueFull { depth } });
-                break;
-            }
-            rq.push_back(PostedRecv { wr_id: wr.wr_id, sges: SmallVec::from_slice(wr.sges) });
-            waiting |= self.rnr.swap(false, Ordering::AcqRel);
-        }
-        if waiting && let Some(link) = self.link.get() {
-            // A message was waiting for this receive. A thread that holds the lock may have checked
-            // before the receive was posted.
-            let mut rx = self.rx.lock();
-            rx.pump(self, link);
-            let holds_input = rx.holds_input();
-            drop(rx);
-            self.update_interest();
-            self.request_poll(link, holds_input);
-        }
-        result
-    }
-
-    fn to_error(&self) {
-        self.enter_error(&mut self.rx.lock(), WcStatus::WrFlushErr, false);
-    }
-
-    fn is_fenced(&self) -> bool {
-        self.fenced.load(Ordering::Acquire) >= self.fences.load(Ordering::Acquire)
-    }
-
-    fn execute_now(&self, op: &mut DirectOp<'_>) -> Option<Result<(), WcStatus>> {
-        let status = self.execute_direct(op)?;
-        if status == WcStatus::Success {
-            return Some(Ok(()));
-        }
-        self.to_error();
-        Some(Err(status))
-    }
-
-    fn executes_at_post(&self) -> bool {
-        self.link.get().is_some_and(|link| link.peer.is_some())
-    }
-
-    fn map_remote(
-        &self,
-        remote: RemoteAddr,
-        len: u64,
-        needs: Access,
-    ) -> Option<(Arc<crate::mapping::Memory>, usize)> {
-        if self.state() != QpState::Rts {
-            return None;
-        }
-        let peer = self.link.get()?.peer.as_ref()?;
-        let give_up = Instant::now() + HANDLE_WAIT;
-        loop {
-            let found =
-                peer.execute().locate(remote, len, needs).map(|(memory, at)| (Arc::clone(memory), at));
-            match found {
-                Ok(found) => return Some(found),
-                Err(Refused::Access) => return None,
-                // The region exists, so the handle of its memory must be in transit.
-                Err(Refused::NotMapped) if Instant::now() > give_up => return None,
-                Err(Refused::NotMapped) => {
-                    if !self.progress() {
-                        std::thread::yield_now();
-                    }
-                }
-            }
-        }
     }
 }
 
