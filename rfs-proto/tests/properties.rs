@@ -60,78 +60,85 @@ fn layout() -> impl Strategy<Value = Layout> {
     })
 }
 
-fn reply() -> impl Strategy<Value = Reply> {
+fn attached() -> impl Strategy<Value = Attached> {
     let region = || (number(), number(), small()).prop_map(|(addr, len, rkey)| RegionRef { addr, len, rkey });
-    let entry = (number(), vec(any::<u8>(), 0..256), attr()).prop_map(|(cookie, name, attr)| DirEntry {
-        cookie,
-        name,
-        attr,
-    });
+    let regions = (region(), region(), prop::option::of(region()));
+    let flags = any::<[bool; 3]>();
+    (regions, any::<i64>(), number(), identity(), number(), flags).prop_map(
+        |((arena, table, sums), now, session, memory, starts, [read_only, resumed, confined])| Attached {
+            arena,
+            table,
+            sums,
+            now,
+            session,
+            read_only,
+            memory,
+            starts,
+            resumed,
+            confined,
+        },
+    )
+}
+
+fn dir_page() -> impl Strategy<Value = DirPage> {
+    let name = vec(any::<u8>(), 0..256);
+    let entry = (number(), name, attr()).prop_map(|(cookie, name, attr)| DirEntry { cookie, name, attr });
+    (vec(entry, 0..10), number(), any::<bool>()).prop_map(|(entries, parent, end)| DirPage {
+        entries,
+        parent,
+        end,
+    })
+}
+
+/// Generates replies about the server and its sessions.
+fn server_reply() -> impl Strategy<Value = Reply> {
     prop_oneof![
-        any::<u16>().prop_map(|n| Reply::Error(Errno(n))),
-        Just(Reply::Done),
-        (
-            (region(), region(), prop::option::of(region())),
-            any::<i64>(),
-            number(),
-            any::<bool>(),
-            identity(),
-            number(),
-            any::<bool>(),
-            any::<bool>()
-        )
-            .prop_map(
-                |((arena, table, sums), now, session, read_only, memory, starts, resumed, confined)| {
-                    Reply::Attached(Attached {
-                        arena,
-                        table,
-                        sums,
-                        now,
-                        session,
-                        read_only,
-                        memory,
-                        starts,
-                        resumed,
-                        confined,
-                    })
-                }
-            ),
-        attr().prop_map(Reply::Attr),
-        (attr(), layout()).prop_map(|(attr, layout)| Reply::Opened(Opened { attr, layout })),
-        layout().prop_map(Reply::Layout),
-        vec(any::<u8>(), 0..5000).prop_map(Reply::Target),
-        (vec(entry, 0..10), number(), any::<bool>()).prop_map(|(entries, parent, end)| Reply::Dir(DirPage {
-            entries,
-            parent,
-            end
-        })),
+        attached().prop_map(Reply::Attached),
         (number(), number(), number(), number()).prop_map(|(blocks, blocks_free, inodes, inodes_free)| {
             Reply::StatFs(StatFs { blocks, blocks_free, inodes, inodes_free })
         }),
         (vec((".{0,20}", number()), 0..10), number(), number()).prop_map(|(calls, sessions, uptime_secs)| {
             Reply::Stats(ServerStats { calls, sessions, uptime_secs })
         }),
-        (number(), small(), vec(any::<u8>(), 0..5000))
-            .prop_map(|(version, len, bytes)| Reply::Value(Value { version, len, bytes })),
-        (number(), attr()).prop_map(|(bytes, attr)| Reply::Copied(Copied { bytes, attr })),
-        (number(), any::<bool>()).prop_map(|(visits, alone)| Reply::Locked(Locked { visits, alone })),
-        prop::option::of((any::<bool>(), number(), number(), small())).prop_map(|held| Reply::Conflict(
-            held.map(|(exclusive, first, last, pid)| HeldLock {
-                exclusive,
-                range: LockRange { first, last },
-                pid
-            })
-        )),
         (number(), vec(recall(), 0..10))
             .prop_map(|(number, recalls)| Reply::Recalls(Recalls { number, recalls })),
         (number(), any::<bool>()).prop_map(|(sessions, alone)| Reply::InUse(InUse { sessions, alone })),
-        Just(Reply::Waits),
-        vec(granted(), 0..10).prop_map(Reply::Grants),
         Just(Reply::Ending),
-        Just(Reply::AskAgain),
-        number().prop_map(Reply::Unlinked),
         (number(), prop::option::of((number(), number())), vec(bad_block(), 0..5))
             .prop_map(|(blocks, next, bad)| Reply::Verified(Verified { blocks, next, bad })),
+    ]
+}
+
+/// Generates replies about locks.
+fn lock_reply() -> impl Strategy<Value = Reply> {
+    let held = (any::<bool>(), number(), number(), small()).prop_map(|(exclusive, first, last, pid)| {
+        HeldLock { exclusive, range: LockRange { first, last }, pid }
+    });
+    prop_oneof![
+        (number(), any::<bool>()).prop_map(|(visits, alone)| Reply::Locked(Locked { visits, alone })),
+        prop::option::of(held).prop_map(Reply::Conflict),
+        Just(Reply::Waits),
+        vec(granted(), 0..10).prop_map(Reply::Grants),
+        Just(Reply::AskAgain),
+    ]
+}
+
+/// Generates all kinds of replies with about the same weight.
+fn reply() -> impl Strategy<Value = Reply> {
+    prop_oneof![
+        7 => server_reply(),
+        5 => lock_reply(),
+        1 => any::<u16>().prop_map(|n| Reply::Error(Errno(n))),
+        1 => Just(Reply::Done),
+        1 => attr().prop_map(Reply::Attr),
+        1 => (attr(), layout()).prop_map(|(attr, layout)| Reply::Opened(Opened { attr, layout })),
+        1 => layout().prop_map(Reply::Layout),
+        1 => vec(any::<u8>(), 0..5000).prop_map(Reply::Target),
+        1 => dir_page().prop_map(Reply::Dir),
+        1 => (number(), small(), vec(any::<u8>(), 0..5000))
+            .prop_map(|(version, len, bytes)| Reply::Value(Value { version, len, bytes })),
+        1 => (number(), attr()).prop_map(|(bytes, attr)| Reply::Copied(Copied { bytes, attr })),
+        1 => number().prop_map(Reply::Unlinked),
     ]
 }
 
@@ -222,30 +229,47 @@ fn parts() -> impl Strategy<Value = Parts> {
 }
 
 fn requests(parts: &Parts) -> Vec<Request<'_>> {
+    [session_requests(parts), name_requests(parts), file_requests(parts), lock_requests(parts)].concat()
+}
+
+/// Returns requests on the session, on recalls and on the server.
+fn session_requests(parts: &Parts) -> Vec<Request<'_>> {
+    let (ino, offset, len) = parts.numbers;
+    let (slot, client, exclusive) = (parts.smalls.0, &parts.client, parts.exclusive);
+    let bytes = parts.names.1.as_slice();
+    vec![
+        Request::Attach {
+            version: slot,
+            client,
+            export: client,
+            keeps: exclusive,
+            alone: !exclusive,
+            mount: exclusive.then_some(Identity([slot as u8; 16])),
+        },
+        Request::StatFs,
+        Request::Stats,
+        Request::Recalls { done: offset },
+        Request::Once { slot, sequence: len, request: bytes },
+        Request::Detach,
+        Request::Verify { ino, offset },
+        Request::ReturnNames { ino },
+        Request::Forget { inos: bytes },
+        Request::HoldPages { ino },
+        Request::DropPages { ino },
+    ]
+}
+
+/// Returns requests on names.
+fn name_requests(parts: &Parts) -> Vec<Request<'_>> {
     let (ino, offset, len) = parts.numbers;
     let (perm, uid, gid, rdev) = parts.smalls;
     let (name, target) = (parts.names.0.as_slice(), parts.names.1.as_slice());
-    let (parent, exclusive, changes) = (offset, parts.exclusive, parts.changes);
+    let (parent, exclusive) = (offset, parts.exclusive);
     let flags = RenameFlags::from_bits_retain(rdev);
     let whiteout = exclusive.then_some(Owner { uid, gid });
-    let class = [LockClass::Record, LockClass::Flock][uid as usize % 2];
-    let kind = [LockKind::Shared, LockKind::Exclusive, LockKind::Unlock][gid as usize % 3];
-    let range = LockRange { first: offset, last: len };
-    let growth = [Growth::Stay, Growth::Reach, Growth::From(len)][uid as usize % 3];
     let (moved, replaced) = (exclusive.then_some(ino), (!exclusive).then_some(len));
-    let how = [XattrSet::Any, XattrSet::Create, XattrSet::Replace][uid as usize % 3];
     vec![
-        Request::Attach {
-            version: perm,
-            client: &parts.client,
-            export: &parts.client,
-            keeps: parts.exclusive,
-            alone: !parts.exclusive,
-            mount: parts.exclusive.then_some(Identity([perm as u8; 16])),
-        },
         Request::Lookup { parent, name },
-        Request::GetAttr { ino },
-        Request::SetAttr { ino, changes },
         Request::Mknod { parent, name, mode: perm, umask: gid, rdev, uid, gid },
         Request::Create { parent, name, perm, umask: rdev, uid, gid, exclusive },
         Request::Mkdir { parent, name, perm, umask: rdev, uid, gid },
@@ -255,45 +279,60 @@ fn requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::Unlink { parent, name },
         Request::Rmdir { parent, name },
         Request::Rename { parent, name, new_parent: ino, new_name: target, flags, whiteout, moved, replaced },
+        Request::ReadDir { ino, cookie: offset, max_entries: uid },
+        Request::LookupAhead { parent, name, max_entries: uid },
+    ]
+}
+
+/// Returns requests on the attributes and the bytes of a file.
+fn file_requests(parts: &Parts) -> Vec<Request<'_>> {
+    let (ino, offset, len) = parts.numbers;
+    let (check, uid, gid, _) = parts.smalls;
+    let (name, data) = (parts.names.0.as_slice(), parts.names.1.as_slice());
+    let exclusive = parts.exclusive;
+    let growth = [Growth::Stay, Growth::Reach, Growth::From(len)][uid as usize % 3];
+    let how = [XattrSet::Any, XattrSet::Create, XattrSet::Replace][uid as usize % 3];
+    vec![
+        Request::GetAttr { ino },
+        Request::SetAttr { ino, changes: parts.changes },
+        Request::Accessed { ino, at: offset as i64 },
         Request::Open { ino, write: exclusive },
         Request::Close { ino },
         Request::Layout { ino, offset },
         Request::Allocate { ino, offset, len },
-        Request::ReadDir { ino, cookie: offset, max_entries: uid },
-        Request::StatFs,
-        Request::Stats,
         Request::GetXattr { ino, name, offset: uid },
         Request::SetXattr {
             ino,
             name,
-            value: target,
+            value: data,
             how,
             continued: exclusive,
             drop_sgid: !exclusive,
             only_if: exclusive.then_some(ExpectedOwner { uid, gid: None }),
         },
-        Request::XattrPart { value: target },
+        Request::XattrPart { value: data },
         Request::ListXattr { ino, offset: gid },
         Request::RemoveXattr { ino, name, only_if: None },
         Request::Fallocate { ino, offset, len, flags: FallocateFlags::from_bits_retain(uid) },
-        Request::Copy { from: ino, from_offset: offset, to: parent, to_offset: len, len: ino },
-        Request::Lock { ino, owner: offset, class, kind, range, pid: gid, ticket: exclusive.then_some(len) },
+        Request::Copy { from: ino, from_offset: offset, to: offset, to_offset: len, len: ino },
+        Request::Write { ino, offset, check, growth, data },
+    ]
+}
+
+/// Returns requests on locks.
+fn lock_requests(parts: &Parts) -> Vec<Request<'_>> {
+    let (ino, owner, len) = parts.numbers;
+    let ((_, uid, pid, _), exclusive) = (parts.smalls, parts.exclusive);
+    let class = [LockClass::Record, LockClass::Flock][uid as usize % 2];
+    let kind = [LockKind::Shared, LockKind::Exclusive, LockKind::Unlock][pid as usize % 3];
+    let range = LockRange { first: owner, last: len };
+    vec![
+        Request::Lock { ino, owner, class, kind, range, pid, ticket: exclusive.then_some(len) },
         Request::StopWaiting { ticket: len },
-        Request::TestLock { ino, owner: offset, class, exclusive, range },
-        Request::LookupAhead { parent, name, max_entries: uid },
-        Request::Recalls { done: offset },
-        Request::Accessed { ino, at: offset as i64 },
+        Request::TestLock { ino, owner, class, exclusive, range },
         Request::Grants,
         Request::Insist { ticket: len },
-        Request::Once { slot: perm, sequence: len, request: target },
-        Request::Detach,
-        Request::Write { ino, offset, check: perm, growth, data: target },
-        Request::Verify { ino, offset },
-        Request::ReturnNames { ino },
         Request::ConfirmLocks { ino },
-        Request::Forget { inos: target },
-        Request::HoldPages { ino },
-        Request::DropPages { ino },
     ]
 }
 

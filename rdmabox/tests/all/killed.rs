@@ -82,6 +82,72 @@ fn callbacks_until_the_end(session: &Arc<Session>, base: RemoteAddr, ends: &Arc<
     started.iter().count()
 }
 
+fn writes_until_the_end(session: &Session, base: RemoteAddr, ends: &Ends) -> usize {
+    let data = vec![1; 2 * BLOCK];
+    until_the_end(ends, || session.write(base, &data))
+}
+
+fn reads_until_the_end(session: &Session, base: RemoteAddr, ends: &Ends) -> usize {
+    let mut out = vec![0; 2 * BLOCK];
+    until_the_end(ends, || session.read(at(base, 2 * BLOCK), &mut out))
+}
+
+fn lists_until_the_end(session: &Session, base: RemoteAddr, ends: &Ends) -> usize {
+    let (data, mut old) = (vec![2; 10_000], 0);
+    until_the_end(ends, || {
+        session.execute(&mut [
+            Op::Write { remote: at(base, 5 * BLOCK), data: &data },
+            Op::FetchAdd { remote: at(base, 6 * BLOCK), add: 1, old: &mut old },
+        ])
+    })
+}
+
+fn calls_until_the_end(session: &Session, ends: &Ends) -> usize {
+    let mut reply = Vec::new();
+    until_the_end(ends, || session.call(b"any", &mut reply))
+}
+
+fn futures_until_the_end(session: &Session, base: RemoteAddr, ends: &Ends) -> usize {
+    let mut buf = vec![4; BLOCK];
+    until_the_end(ends, || {
+        let remote = at(base, 7 * BLOCK);
+        let write = session.start_write(remote, std::mem::take(&mut buf));
+        let (result, back) = split(block_on(write));
+        assert_eq!(back.len(), BLOCK, "the buffer has come back");
+        buf = back;
+        result
+    })
+}
+
+/// Makes requests of all kinds, and kills the host once each kind has had more than `least`
+/// replies.
+/// Returns the number of requests of each kind, and the moment of the kill.
+fn kill_under_load(
+    host: HostProcess,
+    session: &Arc<Session>,
+    ends: &[Arc<Ends>; 6],
+    least: usize,
+) -> ([usize; 6], Instant) {
+    let base = base(session);
+    let [writes, reads, lists, calls, futures, called] = ends;
+    thread::scope(|scope| {
+        let threads = [
+            scope.spawn(|| writes_until_the_end(session, base, writes)),
+            scope.spawn(|| reads_until_the_end(session, base, reads)),
+            scope.spawn(|| lists_until_the_end(session, base, lists)),
+            scope.spawn(|| calls_until_the_end(session, calls)),
+            scope.spawn(|| futures_until_the_end(session, base, futures)),
+            scope.spawn(|| callbacks_until_the_end(session, base, called)),
+        ];
+        while ends.iter().any(|ends| ends.done.load(Ordering::SeqCst) <= least) {
+            thread::yield_now();
+        }
+        host.kill();
+        let killed = Instant::now();
+        (threads.map(|thread| thread.join().unwrap()), killed)
+    })
+}
+
 #[test]
 fn every_request_ends_once_and_before_its_time_is_over() {
     for provider in providers() {
@@ -93,54 +159,9 @@ fn every_request_ends_once_and_before_its_time_is_over() {
                 .connect_timeout(TIMEOUT)
                 .connect(&host.address)
                 .unwrap();
-            let base = base(&session);
             let ends: [Arc<Ends>; 6] = Default::default();
-            let [writes, reads, lists, calls, futures, called] = &ends;
-            let (session, begun) = (&session, Instant::now());
-            let (made, killed) = thread::scope(|scope| {
-                let threads = [
-                    scope.spawn(|| {
-                        let data = vec![1; 2 * BLOCK];
-                        until_the_end(writes, || session.write(base, &data))
-                    }),
-                    scope.spawn(|| {
-                        let mut out = vec![0; 2 * BLOCK];
-                        until_the_end(reads, || session.read(at(base, 2 * BLOCK), &mut out))
-                    }),
-                    scope.spawn(|| {
-                        let (data, mut old) = (vec![2; 10_000], 0);
-                        until_the_end(lists, || {
-                            session.execute(&mut [
-                                Op::Write { remote: at(base, 5 * BLOCK), data: &data },
-                                Op::FetchAdd { remote: at(base, 6 * BLOCK), add: 1, old: &mut old },
-                            ])
-                        })
-                    }),
-                    scope.spawn(|| {
-                        let mut reply = Vec::new();
-                        until_the_end(calls, || session.call(b"any", &mut reply))
-                    }),
-                    scope.spawn(|| {
-                        let mut buf = vec![4; BLOCK];
-                        until_the_end(futures, || {
-                            let remote = at(base, 7 * BLOCK);
-                            let write = session.start_write(remote, std::mem::take(&mut buf));
-                            let (result, back) = split(block_on(write));
-                            assert_eq!(back.len(), BLOCK, "the buffer has come back");
-                            buf = back;
-                            result
-                        })
-                    }),
-                    scope.spawn(|| callbacks_until_the_end(session, base, called)),
-                ];
-                // Waits until every thread has had replies.
-                while ends.iter().any(|ends| ends.done.load(Ordering::SeqCst) <= 3 * round) {
-                    thread::yield_now();
-                }
-                host.kill();
-                let killed = Instant::now();
-                (threads.map(|thread| thread.join().unwrap()), killed)
-            });
+            let begun = Instant::now();
+            let (made, killed) = kill_under_load(host, &session, &ends, 3 * round);
             assert!(killed.elapsed() < TIMEOUT, "{provider}: {:?}", killed.elapsed());
             let ended = ends.each_ref().map(|ends| ends.all());
             assert_eq!(ended, made, "{provider}: requests that ended, and that were made");

@@ -140,105 +140,153 @@ fn owner(number: usize) -> Owner {
     (number as u64 / 2, number as u64)
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+/// One request to both: its number, the owner's index, the inode and the range.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    number: u64,
+    who: usize,
+    ino: usize,
+    first: usize,
+    last: usize,
+}
 
-    #[test]
-    fn agrees_with_the_model(steps in prop::collection::vec(
-        (step(), 0..OWNERS, 0..INODES, 0..BYTES, 1..=BYTES, any::<prop::sample::Index>()), 1..80,
-    )) {
-        let (mut locks, mut model) = (Locks::default(), Model::default());
-        let mut open: BTreeMap<Ticket, ()> = BTreeMap::new();
-        for (number, (step, who, ino, first, len, index)) in steps.into_iter().enumerate() {
-            let (last, number) = ((first + len - 1).min(BYTES - 1), number as u64);
-            let range = LockRange { first: first as u64, last: last as u64 };
-            let wish = LockRequest { owner: owner(who), class: LockClass::Record, range, pid: 0 };
-            let asked = |exclusive| Waiting {
-                ticket: (owner(who).0, number), ino, owner: who, first, last, exclusive, insists: false,
-            };
-            let mut refused = Vec::new();
-            let waiting = (!model.list.is_empty()).then(|| index.index(model.list.len()));
-            match step {
-                Step::Set { kind: LockKind::Unlock, .. } => {
-                    prop_assert_eq!(locks.set(ino as u64, wish, LockKind::Unlock, None), Ok(LockOutcome::Done));
-                    model.set(&asked(false), None);
-                }
-                Step::Set { kind, waits } => {
-                    let w = asked(kind == LockKind::Exclusive);
-                    let got = locks.set(ino as u64, wish, kind, waits.then_some(number));
-                    let expected = match waits {
-                        false if model.holders(&w).contains(&true) => Err(Errno::EAGAIN),
-                        true if !model.can(&w, &model.list) => match model.circle(&w) {
-                            true => Err(Errno::EDEADLK),
-                            false => Ok(LockOutcome::Waits),
-                        },
-                        _ => Ok(LockOutcome::Done),
-                    };
-                    prop_assert_eq!(got, expected, "{:?}", w);
-                    match got {
-                        Ok(LockOutcome::Done) => refused = model.take(&w),
-                        Ok(LockOutcome::Waits) => {
-                            model.list.push(w);
-                            open.insert(w.ticket, ());
-                        }
-                        Err(_) => {}
-                    }
-                }
-                Step::Stop => if let Some(at) = waiting {
-                    let ticket = model.list.remove(at).ticket;
-                    prop_assert!(locks.stop_waiting(ticket) && !locks.stop_waiting(ticket));
-                    open.remove(&ticket);
-                },
-                Step::Insist => if let Some(at) = waiting {
-                    model.list[at].insists = true;
-                    prop_assert!(locks.insist(model.list[at].ticket));
-                },
-                Step::Close => {
-                    let session = owner(who).0;
-                    locks.closed(session, ino as u64);
-                    let gone = |w: &Waiting| w.ticket.0 == session && w.ino == ino;
-                    let told: Vec<Answer> = locks.answers.iter().copied().take_while(|a| a.outcome.is_err()).collect();
-                    let expected: Vec<Ticket> = model.list.iter().filter(|w| gone(w)).map(|w| w.ticket).collect();
-                    prop_assert_eq!(told.iter().map(|a| a.ticket).collect::<Vec<_>>(), expected.clone());
-                    locks.answers.drain(..told.len());
-                    open.retain(|ticket, ()| !expected.contains(ticket));
-                    model.list.retain(|w| !gone(w));
-                    for number in (0..OWNERS).filter(|&number| owner(number).0 == session) {
-                        model.table[ino].iter_mut().for_each(|byte| byte[number] = None);
-                    }
+impl Asked {
+    fn request(self) -> LockRequest {
+        let range = LockRange { first: self.first as u64, last: self.last as u64 };
+        LockRequest { owner: owner(self.who), class: LockClass::Record, range, pid: 0 }
+    }
+
+    fn waiting(self, exclusive: bool) -> Waiting {
+        let Asked { number, who, ino, first, last } = self;
+        Waiting { ticket: (owner(who).0, number), ino, owner: who, first, last, exclusive, insists: false }
+    }
+}
+
+/// The locks beside the model, and the tickets of the waiters without an answer.
+#[derive(Default)]
+struct Compared {
+    locks: Locks,
+    model: Model,
+    open: BTreeMap<Ticket, ()>,
+}
+
+impl Compared {
+    /// Performs a step with both. Returns the answers that it gives to waiters of the model.
+    fn perform(
+        &mut self,
+        step: &Step,
+        asked: Asked,
+        waiting: Option<usize>,
+    ) -> Result<Answers, TestCaseError> {
+        let mut refused = Vec::new();
+        match *step {
+            Step::Set { kind: LockKind::Unlock, .. } => {
+                let got = self.locks.set(asked.ino as u64, asked.request(), LockKind::Unlock, None);
+                prop_assert_eq!(got, Ok(LockOutcome::Done));
+                self.model.set(&asked.waiting(false), None);
+            }
+            Step::Set { kind, waits } => refused = self.lock(asked, kind, waits)?,
+            Step::Stop => {
+                if let Some(at) = waiting {
+                    let ticket = self.model.list.remove(at).ticket;
+                    prop_assert!(self.locks.stop_waiting(ticket) && !self.locks.stop_waiting(ticket));
+                    self.open.remove(&ticket);
                 }
             }
-            let mut answers: Vec<_> = locks.take_answers().iter().map(|a| (a.ticket, a.outcome)).collect();
-            let mut expected = model.settle();
-            expected.extend(refused);
-            answers.sort_by_key(|(ticket, _)| *ticket);
-            expected.sort_by_key(|(ticket, _)| *ticket);
-            prop_assert_eq!(&answers, &expected);
-            for (ticket, _) in answers {
-                prop_assert!(open.remove(&ticket).is_some(), "answered once");
+            Step::Insist => {
+                if let Some(at) = waiting {
+                    self.model.list[at].insists = true;
+                    prop_assert!(self.locks.insist(self.model.list[at].ticket));
+                }
             }
-            prop_assert_eq!(open.len(), model.list.len());
-            for (ino, bytes) in model.table.iter().enumerate() {
-                for (at, owners) in bytes.iter().enumerate() {
-                    prop_assert!(owners.iter().flatten().count() <= 1 || !owners.contains(&Some(true)));
-                    let probe = |number: usize| LockRequest {
-                        owner: owner(number), class: LockClass::Record,
-                        range: LockRange { first: at as u64, last: at as u64 }, pid: 0,
-                    };
-                    for number in 0..OWNERS {
-                        let others = owners.iter().enumerate().any(|(other, held)| other != number && held.is_some());
-                        prop_assert_eq!(locks.conflict(ino as u64, probe(number), true).is_some(), others);
-                    }
+            Step::Close => self.close(asked)?,
+        }
+        Ok(refused)
+    }
+
+    /// Requests a lock. Returns the waiters that the model refuses because of it.
+    fn lock(&mut self, asked: Asked, kind: LockKind, waits: bool) -> Result<Answers, TestCaseError> {
+        let w = asked.waiting(kind == LockKind::Exclusive);
+        let got = self.locks.set(asked.ino as u64, asked.request(), kind, waits.then_some(asked.number));
+        let model = &mut self.model;
+        let expected = match waits {
+            false if model.holders(&w).contains(&true) => Err(Errno::EAGAIN),
+            true if !model.can(&w, &model.list) => match model.circle(&w) {
+                true => Err(Errno::EDEADLK),
+                false => Ok(LockOutcome::Waits),
+            },
+            _ => Ok(LockOutcome::Done),
+        };
+        prop_assert_eq!(got, expected, "{:?}", w);
+        match got {
+            Ok(LockOutcome::Done) => return Ok(model.take(&w)),
+            Ok(LockOutcome::Waits) => {
+                model.list.push(w);
+                self.open.insert(w.ticket, ());
+            }
+            Err(_) => {}
+        }
+        Ok(Vec::new())
+    }
+
+    /// Closes the inode for the session of the owner: its waiters there get errors.
+    fn close(&mut self, asked: Asked) -> Result<(), TestCaseError> {
+        let Asked { who, ino, .. } = asked;
+        let (session, Compared { locks, model, open }) = (owner(who).0, self);
+        locks.closed(session, ino as u64);
+        let gone = |w: &Waiting| w.ticket.0 == session && w.ino == ino;
+        let told: Vec<Answer> = locks.answers.iter().copied().take_while(|a| a.outcome.is_err()).collect();
+        let expected: Vec<Ticket> = model.list.iter().filter(|w| gone(w)).map(|w| w.ticket).collect();
+        prop_assert_eq!(told.iter().map(|a| a.ticket).collect::<Vec<_>>(), expected.clone());
+        locks.answers.drain(..told.len());
+        open.retain(|ticket, ()| !expected.contains(ticket));
+        model.list.retain(|w| !gone(w));
+        for number in (0..OWNERS).filter(|&number| owner(number).0 == session) {
+            model.table[ino].iter_mut().for_each(|byte| byte[number] = None);
+        }
+        Ok(())
+    }
+
+    /// Compares the answers to waiters. The model has `refused` some of them already.
+    fn compare_answers(&mut self, refused: Answers) -> Result<(), TestCaseError> {
+        let mut answers: Vec<_> = self.locks.take_answers().iter().map(|a| (a.ticket, a.outcome)).collect();
+        let mut expected = self.model.settle();
+        expected.extend(refused);
+        answers.sort_by_key(|(ticket, _)| *ticket);
+        expected.sort_by_key(|(ticket, _)| *ticket);
+        prop_assert_eq!(&answers, &expected);
+        for (ticket, _) in answers {
+            prop_assert!(self.open.remove(&ticket).is_some(), "answered once");
+        }
+        prop_assert_eq!(self.open.len(), self.model.list.len());
+        Ok(())
+    }
+
+    /// Compares the conflicts of each owner at each byte.
+    fn compare_bytes(&self) -> Result<(), TestCaseError> {
+        for (ino, bytes) in self.model.table.iter().enumerate() {
+            for (at, owners) in bytes.iter().enumerate() {
+                prop_assert!(owners.iter().flatten().count() <= 1 || !owners.contains(&Some(true)));
+                for who in 0..OWNERS {
+                    let probe = Asked { number: 0, who, ino, first: at, last: at }.request();
+                    let others =
+                        owners.iter().enumerate().any(|(other, held)| other != who && held.is_some());
+                    prop_assert_eq!(self.locks.conflict(ino as u64, probe, true).is_some(), others);
                 }
             }
         }
-        // When all holders unlock, all waiters are granted.
+        Ok(())
+    }
+
+    /// Unlocks everything for all owners. Then all waiters are granted.
+    fn unlock_all(&mut self) -> Result<(), TestCaseError> {
+        let Compared { locks, open, .. } = self;
         for _ in 0..=open.len() {
-            for number in 0..OWNERS as u64 {
+            for number in 0..OWNERS {
                 for ino in 0..INODES as u64 {
-                    let wish = LockRequest {
-                        owner: owner(number as usize), class: LockClass::Record, range: LockRange::ALL, pid: 0,
-                    };
+                    let all = LockRange::ALL;
+                    let wish =
+                        LockRequest { owner: owner(number), class: LockClass::Record, range: all, pid: 0 };
                     locks.set(ino, wish, LockKind::Unlock, None).unwrap();
                 }
             }
@@ -247,9 +295,38 @@ proptest! {
             }
         }
         prop_assert!(open.is_empty() && locks.tickets.is_empty() && locks.by_owner.is_empty());
+        Ok(())
+    }
+
+    /// Closes all files. Then no state is left.
+    fn close_all(&mut self) -> Result<(), TestCaseError> {
+        let locks = &mut self.locks;
         for session in 0..2 {
             (0..INODES as u64).for_each(|ino| locks.closed(session, ino));
         }
         prop_assert!(locks.files.is_empty() && locks.counts.is_empty() && locks.holding.is_empty());
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn agrees_with_the_model(steps in prop::collection::vec(
+        (step(), 0..OWNERS, 0..INODES, 0..BYTES, 1..=BYTES, any::<prop::sample::Index>()), 1..80,
+    )) {
+        let mut both = Compared::default();
+        for (number, (step, who, ino, first, len, index)) in steps.into_iter().enumerate() {
+            let last = (first + len - 1).min(BYTES - 1);
+            let asked = Asked { number: number as u64, who, ino, first, last };
+            let waiters = both.model.list.len();
+            let waiting = (waiters > 0).then(|| index.index(waiters));
+            let refused = both.perform(&step, asked, waiting)?;
+            both.compare_answers(refused)?;
+            both.compare_bytes()?;
+        }
+        both.unlock_all()?;
+        both.close_all()?;
     }
 }

@@ -21,9 +21,9 @@ mod memory {
     mod dump;
     mod limits;
     mod ownership;
-    mod persist;
     mod reserve;
     mod restart;
+    mod snapshots;
     mod truncation;
 }
 

@@ -1,8 +1,11 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use proptest::prelude::*;
 
-use crate::cache::dir_names::*;
+use crate::cache::{
+    dir_names::*,
+    recall_log::{Moment, RecallLog},
+};
 
 const DIR: u64 = 7;
 
@@ -128,95 +131,155 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-proptest! {
+/// A lookup in flight: the name, whether the server found it, and when it began.
+struct InFlight {
+    name: u8,
+    found: bool,
+    mark: Mark,
+    since: Moment,
+}
+
+/// This client's change of a name. `done`: the server has carried it out, with or without effect.
+struct OwnChange {
+    name: u8,
+    make: bool,
+    done: Option<bool>,
+    since: Moment,
+}
+
+/// A page of a listing: the listing, the cookies before and at its end, and its names.
+struct Page {
+    id: ListingId,
+    from: u64,
+    to: u64,
+    names: Vec<[u8; 1]>,
+    end: bool,
+}
+
+/// The names at the server. Names keep their cookies, and new ones come last.
+#[derive(Default)]
+struct Truth {
+    names: Vec<(u64, u8)>,
+    cookies: u64,
+}
+
+impl Truth {
+    fn has(&self, name: u8) -> bool {
+        self.names.iter().any(|(_, n)| *n == name)
+    }
+
+    /// Makes or removes a name. Returns true if that changes anything.
+    fn set(&mut self, name: u8, make: bool) -> bool {
+        if make == self.has(name) {
+            return false;
+        }
+        if make {
+            self.cookies += 1;
+            self.names.push((self.cookies, name));
+        } else {
+            self.names.retain(|(_, n)| *n != name);
+        }
+        true
+    }
+}
+
+/// A client's names beside the names at the server, and all that is in flight between them.
+#[derive(Default)]
+struct World {
+    d: DirNames,
+    recalled: RecallLog,
+    truth: Truth,
+    lookups: Vec<InFlight>,
+    change: Option<OwnChange>,
+    recalls: VecDeque<u8>,
+    page: Option<Page>,
+}
+
+impl World {
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Ask(name) if !self.d.is_absent(DIR, &[name]) => {
+                let (mark, since) = (self.d.mark(), self.recalled.now());
+                self.lookups.push(InFlight { name, found: self.truth.has(name), mark, since });
+            }
+            Step::Answer if !self.lookups.is_empty() => {
+                let InFlight { name, found, mark, since } = self.lookups.remove(0);
+                if !found {
+                    self.d.missed(DIR, &[name], mark, self.recalled.name(since, DIR, &[name]));
+                }
+            }
+            Step::Delay if !self.lookups.is_empty() => self.lookups.rotate_left(1),
+            Step::Other(name, make) if self.truth.set(name, make) => self.recalls.push_back(name),
+            Step::Recall => {
+                if let Some(name) = self.recalls.pop_front() {
+                    self.recalled.note(rfs_proto::Recall::Name { parent: DIR, name: vec![name] });
+                    self.d.recalled(DIR, &[name]);
+                }
+            }
+            Step::Begin(..) | Step::Server | Step::End => self.change(step),
+            Step::Page | Step::Listed => self.list(step),
+            _ => {}
+        }
+    }
+
+    /// A step of this client's own change.
+    fn change(&mut self, step: &Step) {
+        match (step, &mut self.change) {
+            (&Step::Begin(name, make), None) => {
+                self.d.begins(DIR, &[name]);
+                self.change = Some(OwnChange { name, make, done: None, since: self.recalled.now() });
+            }
+            (Step::Server, Some(change)) if change.done.is_none() => {
+                change.done = Some(self.truth.set(change.name, change.make));
+            }
+            (Step::End, &mut Some(OwnChange { name, make, done: Some(done), since })) => {
+                let gone = done && !make && !self.recalled.name(since, DIR, &[name]);
+                self.d.ended(DIR, &[name], gone);
+                self.change = None;
+            }
+            _ => {}
+        }
+    }
+
+    /// A step of a listing, whose pages have two names each.
+    fn list(&mut self, step: &Step) {
+        match (step, self.page.take()) {
+            (Step::Page, None) => {
+                if let Some((id, from)) = self.d.lists(DIR, 0) {
+                    let names = &self.truth.names;
+                    let page: Vec<(u64, u8)> =
+                        names.iter().copied().filter(|(cookie, _)| *cookie > from).take(2).collect();
+                    let to = page.last().map_or(from, |(cookie, _)| *cookie);
+                    let end = names.iter().all(|(cookie, _)| *cookie <= to);
+                    let names = page.iter().map(|(_, name)| [*name]).collect();
+                    self.page = Some(Page { id, from, to, names, end });
+                }
+            }
+            (Step::Listed, Some(Page { id, from, to, names, end })) => {
+                self.d.listed((DIR, id), (from, to), names.iter().map(|name| &name[..]), end);
+            }
+            (_, page) => self.page = page,
+        }
+    }
+
     /// While no change and no recall is in flight, a name that is said to be absent is absent.
+    fn check(&self) -> Result<(), TestCaseError> {
+        let changing = self.change.iter().map(|change| change.name);
+        let unsettled: BTreeSet<u8> = self.recalls.iter().copied().chain(changing).collect();
+        for name in (0..6).filter(|name| !unsettled.contains(name)) {
+            prop_assert!(!self.d.is_absent(DIR, &[name]) || !self.truth.has(name), "{name} exists");
+        }
+        Ok(())
+    }
+}
+
+proptest! {
     #[test]
     fn absent_names_do_not_exist(steps in steps()) {
-        let mut d = DirNames::default();
-        let mut recalled = crate::cache::recall_log::RecallLog::default();
-        // The names at the server. Names keep their cookies, and new ones come last.
-        let mut truth: Vec<(u64, u8)> = Vec::new();
-        let mut cookies = 0;
-        let set = |truth: &mut Vec<(u64, u8)>, name: u8, make: bool, cookies: &mut u64| {
-            if make != truth.iter().any(|(_, n)| *n == name) {
-                if make {
-                    *cookies += 1;
-                    truth.push((*cookies, name));
-                } else {
-                    truth.retain(|(_, n)| *n != name);
-                }
-                true
-            } else {
-                false
-            }
-        };
-        let mut lookups = Vec::new();
-        let mut change: Option<(u8, bool, Option<bool>, crate::cache::recall_log::Moment)> = None;
-        let mut recalls = std::collections::VecDeque::new();
-        let mut page = None;
-        for step in steps {
-            match step {
-                Step::Ask(name) if !d.is_absent(DIR, &[name]) => {
-                    let found = truth.iter().any(|(_, n)| *n == name);
-                    lookups.push((name, found, d.mark(), recalled.now()));
-                }
-                Step::Answer if !lookups.is_empty() => {
-                    let (name, found, mark, since) = lookups.remove(0);
-                    if !found {
-                        d.missed(DIR, &[name], mark, recalled.name(since, DIR, &[name]));
-                    }
-                }
-                Step::Delay if !lookups.is_empty() => lookups.rotate_left(1),
-                Step::Begin(name, make) if change.is_none() => {
-                    d.begins(DIR, &[name]);
-                    change = Some((name, make, None, recalled.now()));
-                }
-                Step::Server => {
-                    if let Some((name, make, done @ None, _)) = &mut change {
-                        *done = Some(set(&mut truth, *name, *make, &mut cookies));
-                    }
-                }
-                Step::End => {
-                    if let Some((name, make, Some(done), since)) = change {
-                        let gone = done && !make && !recalled.name(since, DIR, &[name]);
-                        d.ended(DIR, &[name], gone);
-                        change = None;
-                    }
-                }
-                Step::Other(name, make) if set(&mut truth, name, make, &mut cookies) => {
-                    recalls.push_back(name);
-                }
-                Step::Recall => {
-                    if let Some(name) = recalls.pop_front() {
-                        recalled.note(rfs_proto::Recall::Name { parent: DIR, name: vec![name] });
-                        d.recalled(DIR, &[name]);
-                    }
-                }
-                Step::Page if page.is_none() => {
-                    if let Some((id, from)) = d.lists(DIR, 0) {
-                        let names: Vec<(u64, u8)> =
-                            truth.iter().copied().filter(|(cookie, _)| *cookie > from).take(2).collect();
-                        let to = names.last().map_or(from, |(cookie, _)| *cookie);
-                        let end = truth.iter().all(|(cookie, _)| *cookie <= to);
-                        page = Some((id, from, to, names, end));
-                    }
-                }
-                Step::Listed => {
-                    if let Some((id, from, to, names, end)) = page.take() {
-                        let names: Vec<[u8; 1]> = names.iter().map(|(_, name)| [*name]).collect();
-                        d.listed((DIR, id), (from, to), names.iter().map(|name| &name[..]), end);
-                    }
-                }
-                _ => {}
-            }
-            let unsettled: BTreeSet<u8> =
-                recalls.iter().copied().chain(change.iter().map(|(name, ..)| *name)).collect();
-            for name in (0..6).filter(|name| !unsettled.contains(name)) {
-                prop_assert!(
-                    !d.is_absent(DIR, &[name]) || !truth.iter().any(|(_, n)| *n == name),
-                    "{name} exists"
-                );
-            }
+        let mut world = World::default();
+        for step in &steps {
+            world.step(step);
+            world.check()?;
         }
     }
 }

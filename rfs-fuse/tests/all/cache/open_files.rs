@@ -8,11 +8,13 @@ use std::{
 };
 
 use crate::common::{
-    Lender, Mount, combinations, pairs, pattern,
+    Lender, Mount,
+    bytes::{copy_within, put},
+    combinations, pairs, pattern,
     random::{Random, seed},
 };
 use rustix::{
-    fs::{FallocateFlags, SeekFrom, copy_file_range, fallocate, seek},
+    fs::{FallocateFlags, SeekFrom, fallocate, seek},
     io::Errno,
 };
 
@@ -127,16 +129,6 @@ struct Shared {
     coherent: bool,
 }
 
-fn put(model: &mut Vec<u8>, at: usize, bytes: &[u8]) {
-    if bytes.is_empty() {
-        return;
-    }
-    if model.len() < at + bytes.len() {
-        model.resize(at + bytes.len(), 0);
-    }
-    model[at..at + bytes.len()].copy_from_slice(bytes);
-}
-
 impl Shared {
     fn new(mounts: [&Mount; 2], coherent: bool) -> Shared {
         let paths = mounts.map(|mount| mount.path("file"));
@@ -193,18 +185,9 @@ impl Shared {
                 // The kernel bounds a copy by the size that it knows, so query the size first, as
                 // copy programs do.
                 assert_eq!(file.metadata().expect("attributes").len(), size as u64);
-                let (mut from, mut to) = (random.below(size as u64), at);
-                let source = from as usize;
-                match copy_file_range(file, Some(&mut from), file, Some(&mut to), len as usize) {
-                    Ok(count) => {
-                        assert_eq!(count, (len as usize).min(size - source));
-                        let bytes = self.model[source..source + count].to_vec();
-                        put(&mut self.model, offset, &bytes);
-                    }
-                    // The ranges overlap or are empty.
-                    Err(e) => assert_eq!(e, Errno::INVAL),
-                }
-                format!("copy {source} {at} {len}")
+                let from = random.below(size as u64);
+                copy_within(file, &mut self.model, (from, at), len);
+                format!("copy {from} {at} {len}")
             }
             9 => {
                 self.seek(by, at);

@@ -1,6 +1,7 @@
 //! Servers in this process, and real mounts. A test fails if the environment does not support it.
 
 pub(crate) mod aio;
+pub(crate) mod bytes;
 pub(crate) mod fuse_trace;
 pub(crate) mod locking;
 pub(crate) mod mapped;

@@ -9,30 +9,18 @@ use std::{
 };
 
 use crate::common::{
-    Lender, Mount, combinations, pattern, providers,
+    Lender, Mount,
+    bytes::{copy_within, put},
+    combinations, pattern, providers,
     random::{Random, seed},
 };
-use rustix::{
-    fs::{FallocateFlags, copy_file_range, fallocate},
-    io::Errno,
-};
+use rustix::fs::{FallocateFlags, fallocate};
 
 const LONGEST: u64 = 300_000;
 const STEPS: u32 = 1500;
 
 fn open(path: &Path, append: bool) -> File {
     OpenOptions::new().read(true).write(!append).append(append).open(path).expect("opened")
-}
-
-/// Writes to the model. An empty write does not extend the file.
-fn put(model: &mut Vec<u8>, at: usize, bytes: &[u8]) {
-    if bytes.is_empty() {
-        return;
-    }
-    if model.len() < at + bytes.len() {
-        model.resize(at + bytes.len(), 0);
-    }
-    model[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
 /// Runs one step on the file and on the model.
@@ -83,17 +71,7 @@ fn step(random: &mut Random, path: &Path, model: &mut Vec<u8>) -> &'static str {
             // The kernel bounds a copy by the size that it knows, so query the size first, as copy
             // programs do.
             assert_eq!(file.metadata().expect("attributes").len(), size as u64);
-            let (mut from, mut to) = (random.below(size as u64), at);
-            let (source, target) = (from as usize, offset);
-            match copy_file_range(&file, Some(&mut from), &file, Some(&mut to), len as usize) {
-                Ok(count) => {
-                    assert_eq!(count, (len as usize).min(size - source));
-                    let bytes = model[source..source + count].to_vec();
-                    put(model, target, &bytes);
-                }
-                // The ranges overlap or are empty.
-                Err(e) => assert_eq!(e, Errno::INVAL),
-            }
+            copy_within(&file, model, (random.below(size as u64), at), len);
             "copy"
         }
         _ => {

@@ -3,7 +3,10 @@
 use std::{
     fs::{File, OpenOptions},
     io::{self, Write},
-    os::unix::fs::{FileExt, OpenOptionsExt},
+    os::unix::{
+        fs::{FileExt, OpenOptionsExt},
+        process::ExitStatusExt,
+    },
     path::Path,
     sync::atomic::{AtomicUsize, Ordering},
     thread,
@@ -15,6 +18,7 @@ use rdmabox::Fencing;
 use rfs_server::Config;
 use rustix::{
     fs::{FlockOperation, OFlags, flock},
+    io::Errno,
     process::{Pid, Signal, WaitId, WaitIdOptions, waitid},
 };
 
@@ -72,38 +76,79 @@ fn has_ended(process: Pid) -> bool {
     waitid(WaitId::Pid(process), options).expect("its process").is_some()
 }
 
-fn held_still(over: Over) {
-    let lender = Lender::with(MEMORY as u64, |config| {
-        config.fencing = Fencing::new(LEASE, true);
-    });
-    let mut held = lender.mount(over, &[]);
-    let other = lender.mount(over, &[]);
+/// Writes [`OLD`] bytes to a new file, which stays open.
+fn write_old(held: &Mount) -> File {
     let old = direct(&held.path("old"));
     for block in 0..OLD / MIB {
         old.write_all_at(&vec![ITS; MIB], (block * MIB) as u64).expect("written");
     }
+    old
+}
+
+/// Writes to a file until no space is left. Returns the number of bytes, and the error.
+fn fill(new: &mut File) -> (usize, io::Error) {
+    let mut len = 0;
+    loop {
+        match new.write(&vec![OURS; MIB]) {
+            Ok(count) => len += count,
+            Err(e) => return (len, e),
+        }
+    }
+}
+
+/// Writes blocks of the file in turn until a write fails.
+fn write_until_it_fails(old: &File, count: &AtomicUsize, first: usize) -> io::Error {
+    let data = vec![ITS; MIB];
+    until_it_fails(count, first, |at| old.write_at(&data, at))
+}
+
+/// Reads blocks of the file in turn until a read fails. They never have other bytes.
+fn read_until_it_fails(old: &File, count: &AtomicUsize, first: usize) -> io::Error {
+    let mut back = vec![0; MIB];
+    until_it_fails(count, first, |at| {
+        let len = old.read_at(&mut back, at)?;
+        assert!(back[..len].iter().all(|byte| *byte == ITS), "another file's bytes");
+        Ok(len)
+    })
+}
+
+/// Returns the errors of a resumed mount's requests: over shared memory the server has `killed` it.
+/// Otherwise it has reconnected and finds the file removed.
+fn errors_of_resumed(killed: bool) -> &'static [Errno] {
+    match killed {
+        true => &crate::common::KILLED,
+        false => &[Errno::STALE, Errno::IO],
+    }
+}
+
+/// Unmounts, or checks that the server has `killed` the mount.
+fn end(mut held: Mount, killed: bool) {
+    match killed {
+        true => assert_eq!(held.wait().0.signal(), Some(Signal::KILL.as_raw())),
+        false => held.unmount(),
+    }
+}
+
+fn held_still(over: Over) {
+    let lender = Lender::with(MEMORY as u64, |config| {
+        config.fencing = Fencing::new(LEASE, true);
+    });
+    let held = lender.mount(over, &[]);
+    let other = lender.mount(over, &[]);
+    let old = write_old(&held);
     let locked = File::create(held.path("locked")).expect("created");
     flock(&locked, FlockOperation::LockExclusive).expect("locked");
     let free = lender.free_blocks();
 
     let counts = [const { AtomicUsize::new(0) }; 4];
-    let data = vec![ITS; MIB];
+    let killed = over == Over::Shm;
     thread::scope(|scope| {
-        let (old, counts, data) = (&old, &counts, &data);
+        let (old, counts) = (&old, &counts);
         let _held = KilledOnPanic(&held);
-        let writers = [0, 1].map(|first| {
-            scope.spawn(move || until_it_fails(&counts[first], first, |at| old.write_at(data, at)))
-        });
-        let readers = [0, 1].map(|first| {
-            scope.spawn(move || {
-                let mut back = vec![0; MIB];
-                until_it_fails(&counts[2 + first], first, |at| {
-                    let len = old.read_at(&mut back, at)?;
-                    assert!(back[..len].iter().all(|byte| *byte == ITS), "another file's bytes");
-                    Ok(len)
-                })
-            })
-        });
+        let writers =
+            [0, 1].map(|first| scope.spawn(move || write_until_it_fails(old, &counts[first], first)));
+        let readers =
+            [0, 1].map(|first| scope.spawn(move || read_until_it_fails(old, &counts[2 + first], first)));
         // All threads are in the middle of their work.
         assert!(eventually(|| counts.iter().all(|count| count.load(Ordering::SeqCst) > 20)));
         stop(held.pid());
@@ -114,37 +159,19 @@ fn held_still(over: Over) {
         flock(&lock, FlockOperation::LockExclusive).expect("locked");
         assert!(eventually(|| lender.free_blocks() >= free + (OLD / 4096) as u64));
         let mut new = direct(&other.path("new"));
-        let mut len = 0;
-        let full = loop {
-            match new.write(&vec![OURS; MIB]) {
-                Ok(count) => len += count,
-                Err(e) => break e,
-            }
-        };
+        let (len, full) = fill(&mut new);
         assert_eq!(full.kind(), io::ErrorKind::StorageFull, "{full}");
         // The new file thus covers all of the freed space.
         assert!(len + MIB >= MEMORY, "{len}");
 
         held.signal(Signal::CONT);
         for thread in writers.into_iter().chain(readers) {
-            use rustix::io::Errno;
-            let expected: &[Errno] = match over {
-                Over::Shm => &crate::common::KILLED,
-                // The mount has reconnected and finds the file removed.
-                _ => &[Errno::STALE, Errno::IO],
-            };
-            assert_is_one_of(&thread.join().expect("no panic"), expected);
+            assert_is_one_of(&thread.join().expect("no panic"), errors_of_resumed(killed));
         }
         assert_is_whole(&new, len);
     });
     drop((old, locked));
-    match over {
-        Over::Shm => {
-            use std::os::unix::process::ExitStatusExt;
-            assert_eq!(held.wait().0.signal(), Some(Signal::KILL.as_raw()));
-        }
-        _ => held.unmount(),
-    }
+    end(held, killed);
     other.unmount();
 }
 
@@ -170,16 +197,13 @@ fn a_straggler_is_kept(goes_on: bool) {
     // Started in advance: starting a program later would close inherited descriptors of the stopped
     // mount, and block.
     let clocks = [0; 2].map(|_| lender.mount(Over::Tcp, &[]));
-    let old = direct(&held.path("old"));
-    (0..OLD / MIB)
-        .for_each(|block| old.write_all_at(&vec![ITS; MIB], (block * MIB) as u64).expect("written"));
+    let old = write_old(&held);
     let free = lender.free_blocks();
-    let (count, data) = (AtomicUsize::new(0), vec![ITS; MIB]);
+    let count = AtomicUsize::new(0);
     thread::scope(|scope| {
-        let (old, count, data) = (&old, &count, &data);
+        let (old, count) = (&old, &count);
         let _held = KilledOnPanic(&held);
-        let writers = [0, 1]
-            .map(|first| scope.spawn(move || until_it_fails(count, first, |at| old.write_at(data, at))));
+        let writers = [0, 1].map(|first| scope.spawn(move || write_until_it_fails(old, count, first)));
         assert!(eventually(|| count.load(Ordering::SeqCst) > 20));
         stop(held.pid());
         std::fs::remove_file(other.path("old")).expect("removed");
@@ -195,26 +219,14 @@ fn a_straggler_is_kept(goes_on: bool) {
         assert_eq!(lender.free_blocks(), free, "its space is not reused");
         // The other mount takes all of the remaining space.
         let mut new = direct(&other.path("new"));
-        let mut len = 0;
-        let take_all = |new: &mut File, len: &mut usize| {
-            while let Ok(count) = new.write(&vec![OURS; MIB]) {
-                *len += count;
-            }
-        };
-        take_all(&mut new, &mut len);
+        let (mut len, _) = fill(&mut new);
         held.signal(if goes_on { Signal::CONT } else { Signal::KILL });
         // The stopped mount has released the memory, or has ended.
         assert!(eventually(|| lender.free_blocks() >= (OLD / 4096) as u64));
-        take_all(&mut new, &mut len);
+        len += fill(&mut new).0;
         assert!(len + MIB >= MEMORY, "the new file covers all of its space: {len}");
-        use rustix::io::Errno;
-        let expected: &[Errno] = match goes_on {
-            // The file has been removed.
-            true => &[Errno::STALE, Errno::IO],
-            false => &crate::common::KILLED,
-        };
         for writer in writers {
-            assert_is_one_of(&writer.join().expect("no panic"), expected);
+            assert_is_one_of(&writer.join().expect("no panic"), errors_of_resumed(!goes_on));
         }
         assert_is_whole(&new, len);
     });
@@ -249,7 +261,7 @@ fn assert_is_whole(new: &File, len: usize) {
 }
 
 #[track_caller]
-fn assert_is_one_of(error: &io::Error, expected: &[rustix::io::Errno]) {
+fn assert_is_one_of(error: &io::Error, expected: &[Errno]) {
     let told = error.raw_os_error();
     assert!(expected.iter().any(|errno| Some(errno.raw_os_error()) == told), "{error}");
 }
@@ -263,19 +275,14 @@ fn held_still_over_a_restart(kill: bool) {
         config.fencing = Fencing::new(LEASE, kill);
     };
     let lender = Lender::with(MEMORY as u64, configure);
-    let mut held = lender.mount(Over::Shm, &[]);
+    let held = lender.mount(Over::Shm, &[]);
     let other = lender.mount(Over::Shm, &[]);
-    let old = direct(&held.path("old"));
-    (0..OLD / MIB)
-        .for_each(|block| old.write_all_at(&vec![ITS; MIB], (block * MIB) as u64).expect("written"));
+    let old = write_old(&held);
     let count = AtomicUsize::new(0);
-    let data = vec![ITS; MIB];
-    let process = held.pid();
     let lender = thread::scope(|scope| {
-        let (old, count, data) = (&old, &count, &data);
+        let (old, count) = (&old, &count);
         let _held = KilledOnPanic(&held);
-        let writers = [0, 1]
-            .map(|first| scope.spawn(move || until_it_fails(count, first, |at| old.write_at(data, at))));
+        let writers = [0, 1].map(|first| scope.spawn(move || write_until_it_fails(old, count, first)));
         assert!(eventually(|| count.load(Ordering::SeqCst) > 20));
         stop(held.pid());
         let lender = lender.again(MEMORY as u64, configure);
@@ -285,38 +292,14 @@ fn held_still_over_a_restart(kill: bool) {
         std::fs::remove_file(other.path("old")).expect("removed");
         // Otherwise the stopped mount could open the file again when it resumes.
         assert!(eventually(|| lender.handled("forget") > forgets), "the other mount gives the file up");
-        if kill {
-            assert!(eventually(|| has_ended(process)), "the server kills it to remove its mapping");
-            assert!(eventually(|| lender.free_blocks() >= (OLD / 4096) as u64));
-        }
         let mut new = direct(&other.path("new"));
-        let mut len = 0;
-        let full = loop {
-            match new.write(&vec![OURS; MIB]) {
-                Ok(count) => len += count,
-                Err(e) => break e,
-            }
+        let len = match kill {
+            true => fill_after_kill(&lender, &held, &mut new),
+            false => fill_before_and_after_resume(&lender, &held, &mut new),
         };
-        assert_eq!(full.kind(), io::ErrorKind::StorageFull, "{full}");
-        if kill {
-            assert!(len + MIB >= MEMORY, "the new file covers all of its space: {len}");
-        } else {
-            assert!(!has_ended(process) && len <= MEMORY - OLD, "its space is not reused: {len}");
-            held.signal(Signal::CONT);
-            // The mount releases the memory, and finds the file removed.
-            assert!(eventually(|| lender.free_blocks() >= (OLD / 4096) as u64));
-            while let Ok(count) = new.write(&vec![OURS; MIB]) {
-                len += count;
-            }
-            assert!(len + MIB >= MEMORY, "{len}");
-        }
-        use rustix::io::Errno;
-        let expected: &[Errno] = match kill {
-            true => &crate::common::KILLED,
-            false => &[Errno::STALE, Errno::IO],
-        };
+        assert!(len + MIB >= MEMORY, "the new file covers all of its space: {len}");
         for thread in writers {
-            assert_is_one_of(&thread.join().expect("no panic"), expected);
+            assert_is_one_of(&thread.join().expect("no panic"), errors_of_resumed(kill));
         }
         assert_is_whole(&new, len);
         drop(new);
@@ -324,14 +307,29 @@ fn held_still_over_a_restart(kill: bool) {
         lender
     });
     drop(old);
-    match kill {
-        true => {
-            use std::os::unix::process::ExitStatusExt;
-            assert_eq!(held.wait().0.signal(), Some(Signal::KILL.as_raw()));
-        }
-        false => held.unmount(),
-    }
+    end(held, kill);
     drop(lender);
+}
+
+/// Fills a file once the server has killed the stopped mount to remove its mapping. Returns the
+/// number of bytes.
+fn fill_after_kill(lender: &Lender, held: &Mount, new: &mut File) -> usize {
+    assert!(eventually(|| has_ended(held.pid())), "the server kills it to remove its mapping");
+    assert!(eventually(|| lender.free_blocks() >= (OLD / 4096) as u64));
+    let (len, full) = fill(new);
+    assert_eq!(full.kind(), io::ErrorKind::StorageFull, "{full}");
+    len
+}
+
+/// Fills a file while the stopped mount holds its space, and again after it has resumed: the mount
+/// releases the memory, and finds the file removed. Returns the number of bytes.
+fn fill_before_and_after_resume(lender: &Lender, held: &Mount, new: &mut File) -> usize {
+    let (len, full) = fill(new);
+    assert_eq!(full.kind(), io::ErrorKind::StorageFull, "{full}");
+    assert!(!has_ended(held.pid()) && len <= MEMORY - OLD, "its space is not reused: {len}");
+    held.signal(Signal::CONT);
+    assert!(eventually(|| lender.free_blocks() >= (OLD / 4096) as u64));
+    len + fill(new).0
 }
 
 #[test]

@@ -2,11 +2,10 @@
 //! notice nothing.
 
 use std::{
-    collections::BTreeMap,
-    fs::{self, File, OpenOptions},
-    io::{ErrorKind, Write},
+    fs::{self, File},
+    io::Write,
     os::unix::fs::FileExt,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -15,6 +14,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+mod model;
+
 use crate::common::{
     Lender, Mount, Over, directory, eventually,
     mapped::Mapped,
@@ -22,13 +23,14 @@ use crate::common::{
     proxy::Proxy,
     random::{Random, seed},
 };
+use model::{Model, check, step};
+use rfs_server::Config;
 use rustix::{
     fs::{FallocateFlags, FlockOperation, copy_file_range, fallocate, flock},
     io::Errno,
 };
 
 const MEMORY: u64 = 64 << 20;
-const NAMES: u64 = 12;
 /// Minimum number of times that connections are cut.
 const CUTS: u64 = 8;
 
@@ -44,121 +46,6 @@ fn mount(proxy: &Proxy, options: &[&str]) -> (Mount, tempfile::TempDir) {
 
 fn lender() -> Lender {
     Lender::with(MEMORY, |config| config.fencing.lease = Some(Duration::from_secs(60)))
-}
-
-/// Expected content of a directory: names, the file of each name, and the bytes of each file.
-#[derive(Default)]
-struct Model {
-    names: BTreeMap<String, usize>,
-    files: Vec<Vec<u8>>,
-}
-
-impl Model {
-    fn links(&self, file: usize) -> u64 {
-        self.names.values().filter(|number| **number == file).count() as u64
-    }
-}
-
-/// Runs one step in the directory and on the model.
-fn step(random: &mut Random, dir: &Path, model: &mut Model) -> String {
-    let [one, two] = [(); 2].map(|()| format!("n{}", random.below(NAMES)));
-    let path = |name: &str| dir.join(name);
-    let known = model.names.get(&one).copied();
-    match random.below(8) {
-        0 | 1 => {
-            let made = OpenOptions::new().write(true).create_new(true).open(path(&one));
-            match (made, known) {
-                (Ok(file), None) => {
-                    let bytes = pattern(random.below(20_000) as usize, random.below(1 << 20));
-                    file.write_all_at(&bytes, 0).expect("written");
-                    model.files.push(bytes);
-                    model.names.insert(one.clone(), model.files.len() - 1);
-                }
-                (Err(e), Some(_)) => assert_eq!(e.kind(), ErrorKind::AlreadyExists),
-                (made, known) => panic!("{one} should be {known:?}: {made:?}"),
-            }
-            format!("create {one}")
-        }
-        2 => {
-            match (fs::remove_file(path(&one)), known) {
-                (Ok(()), Some(_)) => drop(model.names.remove(&one)),
-                (Err(e), None) => assert_eq!(e.kind(), ErrorKind::NotFound),
-                (removed, known) => panic!("{one} should be {known:?}: {removed:?}"),
-            }
-            format!("remove {one}")
-        }
-        3 => {
-            match (fs::rename(path(&one), path(&two)), known) {
-                (Ok(()), Some(file)) => {
-                    // Renaming one link of a file over another one changes nothing.
-                    if model.names.get(&two) != Some(&file) {
-                        model.names.remove(&one);
-                        model.names.insert(two.clone(), file);
-                    }
-                }
-                (Err(e), None) => assert_eq!(e.kind(), ErrorKind::NotFound),
-                (renamed, known) => panic!("{one} should be {known:?}: {renamed:?}"),
-            }
-            format!("rename {one} {two}")
-        }
-        4 => {
-            match (fs::hard_link(path(&one), path(&two)), known, model.names.contains_key(&two)) {
-                (Ok(()), Some(file), false) => drop(model.names.insert(two.clone(), file)),
-                (Err(e), Some(_), true) => assert_eq!(e.kind(), ErrorKind::AlreadyExists),
-                (Err(e), None, _) => {
-                    assert!(matches!(e.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists), "{e}")
-                }
-                (linked, known, there) => panic!("{one} {known:?}, {two} {there}: {linked:?}"),
-            }
-            format!("link {one} {two}")
-        }
-        5 => {
-            if let Some(file) = known {
-                let bytes = pattern(random.below(9000) as usize + 1, random.below(1 << 20));
-                let mut open = OpenOptions::new().append(true).open(path(&one)).expect("opened");
-                open.write_all(&bytes).expect("appended");
-                model.files[file].extend_from_slice(&bytes);
-            }
-            format!("append {one}")
-        }
-        6 => {
-            if let Some(file) = known {
-                let open = OpenOptions::new().read(true).write(true).open(path(&one)).expect("opened");
-                flock(&open, FlockOperation::LockExclusive).expect("locked");
-                let (at, bytes) = (random.below(40_000), pattern(3000, random.below(1 << 20)));
-                open.write_all_at(&bytes, at).expect("written");
-                flock(&open, FlockOperation::Unlock).expect("unlocked");
-                let (at, model) = (at as usize, &mut model.files[file]);
-                if model.len() < at + bytes.len() {
-                    model.resize(at + bytes.len(), 0);
-                }
-                model[at..at + bytes.len()].copy_from_slice(&bytes);
-            }
-            format!("write {one}")
-        }
-        _ => {
-            if let Some(file) = known {
-                let len = random.below(30_000);
-                OpenOptions::new().write(true).open(path(&one)).expect("opened").set_len(len).expect("cut");
-                model.files[file].resize(len as usize, 0);
-            }
-            format!("truncate {one}")
-        }
-    }
-}
-
-fn check(dir: &Path, model: &Model) {
-    use std::os::unix::fs::MetadataExt;
-    let mut names: Vec<String> = fs::read_dir(dir)
-        .expect("listed")
-        .map(|entry| entry.expect("entry").file_name().into_string().expect("text"))
-        .collect();
-    names.sort();
-    assert_eq!(names, model.names.keys().cloned().collect::<Vec<_>>());
-    for (name, &file) in &model.names {
-        assert!(fs::read(dir.join(name)).expect("read") == model.files[file], "bytes of {name}");
-        assert_eq!(fs::metadata(dir.join(name)).expect("attributes").nlink(), model.links(file), "{name}");
-    }
 }
 
 /// Runs steps until `is_enough`.
@@ -350,50 +237,101 @@ fn delayed_operations_continue() {
     through.unmount();
 }
 
+/// Options of a server whose leases and recalls end soon.
+fn short_lease(config: &mut Config) {
+    config.fencing.lease = Some(Duration::from_millis(1500));
+    config.recall_timeout = Some(Duration::from_millis(700));
+}
+
+/// Open files of a mount that stays away.
+struct OpenFiles {
+    stays: File,
+    /// Locked by the mount.
+    locked: File,
+    /// `locked` again, with a failed attempt to lock, which leaves nothing that could be lost.
+    tried: File,
+    removed: File,
+}
+
+impl OpenFiles {
+    fn new(through: &Mount) -> OpenFiles {
+        let create = |name: &str| {
+            let file = File::create_new(through.path(name)).expect("made");
+            file.write_all_at(&pattern(100_000, 5), 0).expect("written");
+            file
+        };
+        let [stays, locked, removed] = ["stays", "locked", "removed"].map(create);
+        flock(&locked, FlockOperation::LockExclusive).expect("locked");
+        let tried = File::open(through.path("locked")).expect("opened");
+        assert_eq!(flock(&tried, FlockOperation::NonBlockingLockExclusive), Err(Errno::AGAIN));
+        OpenFiles { stays, locked, tried, removed }
+    }
+
+    /// Checks that the files have their new content, and that a file whose lock was lost returns
+    /// errors.
+    fn check(&self) {
+        let OpenFiles { stays, locked, tried, removed } = self;
+        let mut bytes = vec![0; 50_000];
+        stays.read_exact_at(&mut bytes, 0).expect("read");
+        assert!(bytes == pattern(50_000, 6));
+        stays.write_all_at(&pattern(2000, 7), 100).expect("written");
+        stays.read_exact_at(&mut bytes[..2100], 0).expect("read");
+        assert!(bytes[100..2100] == pattern(2000, 7));
+        let errno = |e: std::io::Error| e.raw_os_error();
+        assert_eq!(locked.read_at(&mut bytes, 0).map_err(errno), Err(Some(5)));
+        assert_eq!(locked.write_at(b"x", 0).map_err(errno), Err(Some(5)));
+        // The errors include changes of size and space, and copies in both directions.
+        assert_eq!(locked.set_len(5).map_err(errno), Err(Some(5)));
+        assert_eq!(fallocate(locked, FallocateFlags::empty(), 0, 200_000), Err(Errno::IO));
+        for (from, to) in [(locked, stays), (stays, locked)] {
+            // The kernel may fall back to reading and writing, which also fail.
+            assert_eq!(copy_file_range(from, Some(&mut 0), to, Some(&mut 0), 10), Err(Errno::IO));
+        }
+        assert_eq!(tried.read_at(&mut bytes[..1000], 0).map_err(errno), Ok(1000));
+        assert!(bytes[..1000] == pattern(100_000, 5)[..1000]);
+        assert_eq!(removed.write_at(b"x", 0).map_err(errno), Err(Some(116)));
+    }
+}
+
+/// Makes a directory whose names and files the mount then has cached.
+fn make_cached_directory(through: &Mount) {
+    fs::create_dir(through.path("dir")).expect("made");
+    fs::write(through.path("dir/old"), b"old").expect("written");
+    fs::write(through.path("dir/same"), b"same").expect("written");
+    assert_eq!(fs::read(through.path("dir/old")).expect("read"), b"old");
+    fs::read_dir(through.path("dir")).expect("listed").for_each(|entry| drop(entry.expect("entry")));
+}
+
+/// Changes the files and the directory through another mount.
+fn change_all(lender: &Lender) {
+    let beside = lender.mount(Over::Tcp, &[]);
+    fs::remove_file(beside.path("removed")).expect("removed");
+    fs::rename(beside.path("dir/old"), beside.path("dir/new")).expect("renamed");
+    fs::write(beside.path("dir/same"), b"changed").expect("written");
+    // The space of the mount's files is used by other files now.
+    fs::write(beside.path("stays"), pattern(50_000, 6)).expect("written");
+    fs::write(beside.path("full"), pattern(1 << 20, 9)).expect("written");
+    let lock = File::open(beside.path("locked")).expect("opened");
+    flock(&lock, FlockOperation::LockExclusive).expect("its lock is free");
+    drop(lock);
+    beside.unmount();
+}
+
 /// A mount that stays away for longer than its lease loses its session, and finds the changes of
 /// other mounts.
 #[test]
 fn a_mount_away_longer_than_its_lease_starts_a_new_session() {
     for options in [&[][..], &["--cache", "none"][..]] {
-        let lender = Lender::with(MEMORY, |config| {
-            config.fencing.lease = Some(Duration::from_millis(1500));
-            config.recall_timeout = Some(Duration::from_millis(700));
-        });
+        let lender = Lender::with(MEMORY, short_lease);
         let proxy = Proxy::to(lender.address(Over::Tcp));
         let (through, _dir) = mount(&proxy, options);
-        let create = |name: &str| {
-            File::options().read(true).write(true).create(true).truncate(true).open(through.path(name))
-        };
-        let [stays, locked, removed] = ["stays", "locked", "removed"].map(|name| create(name).expect("made"));
-        for file in [&stays, &locked, &removed] {
-            file.write_all_at(&pattern(100_000, 5), 0).expect("written");
-        }
-        flock(&locked, FlockOperation::LockExclusive).expect("locked");
-        // A failed attempt to lock leaves nothing that could be lost.
-        let tried = File::open(through.path("locked")).expect("opened");
-        assert_eq!(flock(&tried, FlockOperation::NonBlockingLockExclusive), Err(Errno::AGAIN));
-        fs::create_dir(through.path("dir")).expect("made");
-        fs::write(through.path("dir/old"), b"old").expect("written");
-        fs::write(through.path("dir/same"), b"same").expect("written");
-        assert_eq!(fs::read(through.path("dir/old")).expect("read"), b"old");
-        fs::read_dir(through.path("dir")).expect("listed").for_each(|entry| drop(entry.expect("entry")));
+        let open = OpenFiles::new(&through);
+        make_cached_directory(&through);
 
         proxy.close(true);
         proxy.cut();
         assert!(eventually(|| lender.server.stats().sessions == 0));
-        {
-            let beside = lender.mount(Over::Tcp, &[]);
-            fs::remove_file(beside.path("removed")).expect("removed");
-            fs::rename(beside.path("dir/old"), beside.path("dir/new")).expect("renamed");
-            fs::write(beside.path("dir/same"), b"changed").expect("written");
-            // The space of the mount's files is used by other files now.
-            fs::write(beside.path("stays"), pattern(50_000, 6)).expect("written");
-            fs::write(beside.path("full"), pattern(1 << 20, 9)).expect("written");
-            let lock = File::open(beside.path("locked")).expect("opened");
-            flock(&lock, FlockOperation::LockExclusive).expect("its lock is free");
-            drop(lock);
-            beside.unmount();
-        }
+        change_all(&lender);
         proxy.close(false);
 
         // Requests during the absence may have failed. From now on the mount sees the current
@@ -402,27 +340,8 @@ fn a_mount_away_longer_than_its_lease_starts_a_new_session() {
         assert!(eventually(|| fs::metadata(through.path("dir/old")).is_err()));
         assert_eq!(fs::read(through.path("dir/new")).expect("read"), b"old");
         assert_eq!(fs::read(through.path("dir/same")).expect("read"), b"changed");
-        let mut bytes = vec![0; 50_000];
-        stays.read_exact_at(&mut bytes, 0).expect("read");
-        assert!(bytes == pattern(50_000, 6));
-        stays.write_all_at(&pattern(2000, 7), 100).expect("written");
-        stays.read_exact_at(&mut bytes[..2100], 0).expect("read");
-        assert!(bytes[100..2100] == pattern(2000, 7));
-        // A file whose lock was lost returns errors.
-        let errno = |e: std::io::Error| e.raw_os_error();
-        assert_eq!(locked.read_at(&mut bytes, 0).map_err(errno), Err(Some(5)));
-        assert_eq!(locked.write_at(b"x", 0).map_err(errno), Err(Some(5)));
-        // The errors include changes of size and space, and copies in both directions.
-        assert_eq!(locked.set_len(5).map_err(errno), Err(Some(5)));
-        assert_eq!(fallocate(&locked, FallocateFlags::empty(), 0, 200_000), Err(Errno::IO));
-        for (from, to) in [(&locked, &stays), (&stays, &locked)] {
-            // The kernel may fall back to reading and writing, which also fail.
-            assert_eq!(copy_file_range(from, Some(&mut 0), to, Some(&mut 0), 10), Err(Errno::IO));
-        }
-        assert_eq!(tried.read_at(&mut bytes[..1000], 0).map_err(errno), Ok(1000));
-        assert!(bytes[..1000] == pattern(100_000, 5)[..1000]);
-        assert_eq!(removed.write_at(b"x", 0).map_err(errno), Err(Some(116)));
-        drop((stays, locked, tried, removed));
+        open.check();
+        drop(open);
         let again = File::options().read(true).write(true).open(through.path("locked")).expect("opened");
         flock(&again, FlockOperation::LockExclusive).expect("locked");
         again.write_all_at(b"x", 0).expect("written");
@@ -442,8 +361,7 @@ fn a_waiting_write_fails_if_its_lock_is_lost() {
     let kept = [&[][..], &["--cache", "none"][..]];
     for (options, checksum) in kept.into_iter().flat_map(|options| [(options, false), (options, true)]) {
         let lender = Lender::with(MEMORY, |config| {
-            config.fencing.lease = Some(Duration::from_millis(1500));
-            config.recall_timeout = Some(Duration::from_millis(700));
+            short_lease(config);
             config.checksum = checksum;
         });
         let proxy = Proxy::to(lender.address(Over::Tcp));

@@ -132,39 +132,40 @@ impl Model {
     }
 }
 
+/// Allocates, and checks the outcome and the granted ranges.
+fn allocate(arena: &mut Arena, model: &mut Model, wants: Vec<(u64, u64, Option<u64>)>) {
+    let wants: Vec<Want> = wants.into_iter().map(|(need, ahead, hint)| Want { need, ahead, hint }).collect();
+    let need: u64 = wants.iter().map(|w| w.need).sum();
+    let clean = model.count(|c| *c == Cell::Clean);
+    let dirty = model.count(|c| matches!(c, Cell::Dirty | Cell::Zeroing));
+    let before = model.clean_runs();
+    let granted = match arena.allocate(&wants) {
+        Err(Short::Full) => return assert!(need > clean + dirty),
+        Err(Short::Dirty) => return assert!(need > clean && need <= clean + dirty),
+        Ok(granted) => granted,
+    };
+    assert_eq!(granted.len(), wants.len());
+    let first = &wants[0];
+    if let (Some(at), true) = (first.hint, first.need > 0)
+        && model.cells[at as usize] == Cell::Clean
+    {
+        assert_eq!(granted[0][0].start, at, "the hint was free");
+    } else if before.iter().any(|run| run.len >= first.need + first.ahead) && first.need > 0 {
+        assert_eq!(granted[0].len(), 1, "one piece would have done");
+    }
+    for (ranges, want) in granted.into_iter().zip(&wants) {
+        let got: u64 = ranges.iter().map(|r| r.len).sum();
+        assert!(got >= want.need && got <= want.need + want.ahead);
+        for range in ranges {
+            model.paint(range, &Cell::Clean, &Cell::Used);
+            model.used.push(range);
+        }
+    }
+}
+
 fn apply(arena: &mut Arena, model: &mut Model, step: Step) {
     match step {
-        Step::Allocate { wants } => {
-            let wants: Vec<Want> =
-                wants.into_iter().map(|(need, ahead, hint)| Want { need, ahead, hint }).collect();
-            let need: u64 = wants.iter().map(|w| w.need).sum();
-            let clean = model.count(|c| *c == Cell::Clean);
-            let dirty = model.count(|c| matches!(c, Cell::Dirty | Cell::Zeroing));
-            let before = model.clean_runs();
-            match arena.allocate(&wants) {
-                Err(Short::Full) => assert!(need > clean + dirty),
-                Err(Short::Dirty) => assert!(need > clean && need <= clean + dirty),
-                Ok(granted) => {
-                    assert_eq!(granted.len(), wants.len());
-                    let first = &wants[0];
-                    if let (Some(at), true) = (first.hint, first.need > 0)
-                        && model.cells[at as usize] == Cell::Clean
-                    {
-                        assert_eq!(granted[0][0].start, at, "the hint was free");
-                    } else if before.iter().any(|run| run.len >= first.need + first.ahead) && first.need > 0 {
-                        assert_eq!(granted[0].len(), 1, "one piece would have done");
-                    }
-                    for (ranges, want) in granted.into_iter().zip(&wants) {
-                        let got: u64 = ranges.iter().map(|r| r.len).sum();
-                        assert!(got >= want.need && got <= want.need + want.ahead);
-                        for range in ranges {
-                            model.paint(range, &Cell::Clean, &Cell::Used);
-                            model.used.push(range);
-                        }
-                    }
-                }
-            }
-        }
+        Step::Allocate { wants } => allocate(arena, model, wants),
         Step::Free { pick, mut holders, ino } => {
             if model.used.is_empty() {
                 return;

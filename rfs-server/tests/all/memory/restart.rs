@@ -231,62 +231,75 @@ fn mounts_resume_after_an_orderly_end() {
     mounts_go_on("TERM", ProviderKind::Shm);
 }
 
-/// The program is killed while several sessions make, rename and remove files. All answered
-/// changes are there.
+fn unlink(name: &str) -> Request<'_> {
+    Request::Unlink { parent: ROOT_INO, name: name.as_bytes() }
+}
+
+/// Makes and removes files until the server is killed. Returns the names that are left, and the
+/// name of the last request, whose outcome is unknown.
+fn make_and_remove(client: &Client, prefix: &str) -> (Vec<String>, String) {
+    let ends = |act: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).is_err();
+    let mut there = Vec::new();
+    for number in 0.. {
+        let name = format!("{prefix}-{number}");
+        let is_kept = number % 3 == 0;
+        let killed = ends(&|| {
+            let attr = client.create(name.as_bytes()).attr;
+            ask(&client.session, Request::Close { ino: attr.ino });
+            if !is_kept {
+                ask(&client.session, unlink(&name));
+            }
+        });
+        if killed {
+            return (there, name);
+        }
+        if is_kept {
+            there.push(name);
+        }
+        // Leaves room for the files of all rounds.
+        if there.len() > 40 {
+            let name = there.remove(0);
+            if ends(&|| drop(ask(&client.session, unlink(&name)))) {
+                return (there, name);
+            }
+        }
+    }
+    unreachable!()
+}
+
+/// Kills a server while sessions make and remove files. Returns for each session the names that are
+/// left, and the name whose state is unknown.
+fn kill_under_load(program: &Program, round: usize) -> (Vec<Vec<String>>, Vec<String>) {
+    const SESSIONS: usize = 4;
+    let attached_all = Barrier::new(SESSIONS + 1);
+    let work = |at: usize| {
+        let client = program.connect(ProviderKind::Shm);
+        attached_all.wait();
+        make_and_remove(&client, &format!("{round}-{at}"))
+    };
+    std::thread::scope(|scope| {
+        let work = &work;
+        let workers: Vec<_> = (0..SESSIONS).map(|at| scope.spawn(move || work(at))).collect();
+        attached_all.wait();
+        let begin = Instant::now();
+        while begin.elapsed().as_millis() < 200 {
+            std::thread::yield_now();
+        }
+        let pid = program.child.0.id().to_string();
+        assert!(Command::new("kill").args(["-s", "KILL", &pid]).status().unwrap().success());
+        workers.into_iter().map(|worker| worker.join().unwrap()).unzip()
+    })
+}
+
+/// The program is killed while several sessions make and remove files. All answered changes are
+/// there.
 #[test]
 fn killed_under_load() {
-    const SESSIONS: usize = 4;
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let directory = directory.path();
     for round in 0..4usize {
         let program = Program::start(directory, &SIZE);
-        let attached_all = Barrier::new(SESSIONS + 1);
-        let work = |at: usize| {
-            let session = Session::builder().provider(ProviderKind::Shm).connect(&program.address).unwrap();
-            let Reply::Attached(attached) = attach(&session, "", false) else { panic!("not attached") };
-            let client = Client { session, attached };
-            attached_all.wait();
-            let mut there = Vec::new();
-            // Until the server is killed. The outcome of the last request is unknown.
-            for number in 0.. {
-                let name = format!("{round}-{at}-{number}");
-                let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                    let attr = client.create(name.as_bytes()).attr;
-                    ask(&client.session, Request::Close { ino: attr.ino });
-                    if number % 3 > 0 {
-                        ask(&client.session, Request::Unlink { parent: ROOT_INO, name: name.as_bytes() });
-                    }
-                }));
-                match made {
-                    Ok(()) if number % 3 == 0 => there.push(name),
-                    Ok(()) => {}
-                    Err(_) => return (there, name),
-                }
-                // Leaves room for the files of all rounds.
-                if there.len() > 40 {
-                    let name = there.remove(0);
-                    let removed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                        ask(&client.session, Request::Unlink { parent: ROOT_INO, name: name.as_bytes() });
-                    }));
-                    if removed.is_err() {
-                        return (there, name);
-                    }
-                }
-            }
-            unreachable!()
-        };
-        let (there, unknown): (Vec<_>, Vec<_>) = std::thread::scope(|scope| {
-            let work = &work;
-            let workers: Vec<_> = (0..SESSIONS).map(|at| scope.spawn(move || work(at))).collect();
-            attached_all.wait();
-            let begin = Instant::now();
-            while begin.elapsed().as_millis() < 200 {
-                std::thread::yield_now();
-            }
-            let pid = program.child.0.id().to_string();
-            assert!(Command::new("kill").args(["-s", "KILL", &pid]).status().unwrap().success());
-            workers.into_iter().map(|worker| worker.join().unwrap()).unzip()
-        });
+        let (there, unknown) = kill_under_load(&program, round);
         drop(program);
         let program = Program::start(directory, &SIZE);
         let client = program.connect(ProviderKind::Shm);
@@ -304,7 +317,7 @@ fn killed_under_load() {
         let here = names.iter().filter(|name| !unknown.contains(name)).count();
         assert_eq!(here, expected, "{names:?}");
         for name in names {
-            client.ask(Request::Unlink { parent: ROOT_INO, name: name.as_bytes() });
+            client.ask(unlink(&name));
         }
         program.end("KILL");
     }

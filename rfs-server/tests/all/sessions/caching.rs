@@ -33,12 +33,12 @@ fn a_change_waits_until_the_cache_holder_acknowledges() {
     let directory = tempfile::tempdir().unwrap();
     let server = start_with(&directory, patient);
     for provider in PROVIDERS {
-        let (keeper, other) = (connect(&server, provider, true), connect(&server, provider, false));
+        let (holder, other) = (connect(&server, provider, true), connect(&server, provider, false));
         let file = name(provider);
-        keeper.ask(Request::Lookup { parent: ROOT_INO, name: &file });
+        holder.ask(Request::Lookup { parent: ROOT_INO, name: &file });
         let (cancel, (changed, was_changed)) = (Cancel::new(), mpsc::channel());
         thread::scope(|scope| {
-            let asked = scope.spawn(|| recalls(&keeper, 0, &cancel));
+            let asked = scope.spawn(|| recalls(&holder, 0, &cancel));
             scope.spawn(|| {
                 other.create(&file);
                 changed.send(()).unwrap();
@@ -47,11 +47,11 @@ fn a_change_waits_until_the_cache_holder_acknowledges() {
             let expected = Recall::Name { parent: ROOT_INO, name: file.clone() };
             assert_eq!(told, Recalls { number: 1, recalls: vec![expected] });
             // The change is made, but its reply is deferred.
-            assert!(matches!(keeper.ask(Request::Lookup { parent: ROOT_INO, name: &file }), Reply::Attr(_)));
+            assert!(matches!(holder.ask(Request::Lookup { parent: ROOT_INO, name: &file }), Reply::Attr(_)));
             assert_eq!(was_changed.try_recv(), Err(mpsc::TryRecvError::Empty));
             let done = told.number;
-            let (keeper, cancel) = (&keeper, &cancel);
-            let asked = scope.spawn(move || recalls(keeper, done, cancel));
+            let (holder, cancel) = (&holder, &cancel);
+            let asked = scope.spawn(move || recalls(holder, done, cancel));
             was_changed.recv().unwrap();
             cancel.cancel();
             assert_eq!(asked.join().unwrap(), None);
@@ -65,14 +65,14 @@ fn a_change_does_not_wait_for_a_session_that_has_ended() {
     // Only the end of the session ends the wait.
     let server = start_with(&directory, patient);
     for provider in PROVIDERS {
-        let (keeper, other) = (connect(&server, provider, true), connect(&server, provider, false));
-        keeper.ask(Request::Lookup { parent: ROOT_INO, name: b"x" });
+        let (holder, other) = (connect(&server, provider, true), connect(&server, provider, false));
+        holder.ask(Request::Lookup { parent: ROOT_INO, name: b"x" });
         thread::scope(|scope| {
             let made = scope.spawn(|| other.create(&name(provider)));
             // The request is in progress when the session gets the recall.
-            let told = recalls(&keeper, 0, &Cancel::new()).unwrap();
+            let told = recalls(&holder, 0, &Cancel::new()).unwrap();
             assert_eq!(told.recalls.len(), 1);
-            keeper.session.close(std::time::Duration::ZERO);
+            holder.session.close(std::time::Duration::ZERO);
             made.join().unwrap();
         });
     }

@@ -120,6 +120,112 @@ fn a_key_is_for_its_export() {
     }
 }
 
+/// A file with a block of space.
+struct File {
+    ino: u64,
+    /// Offset of the block in the arena.
+    at: u64,
+    /// Offset of the file's record in the table.
+    of_record: u64,
+}
+
+impl File {
+    fn allocate(client: &Client, attr: &rfs_proto::Attr) -> File {
+        let ino = attr.ino;
+        let Reply::Layout(layout) = client.ask(Request::Allocate { ino, offset: 0, len: 4096 }) else {
+            panic!("no space")
+        };
+        File { ino, at: layout.extents[0].arena, of_record: u64::from(attr.slot) * record::LEN as u64 }
+    }
+}
+
+/// Returns a request that sets an extended attribute.
+fn set_xattr(ino: u64, name: &[u8]) -> Request<'_> {
+    Request::SetXattr {
+        ino,
+        name,
+        value: b"x",
+        how: XattrSet::Any,
+        continued: false,
+        drop_sgid: false,
+        only_if: None,
+    }
+}
+
+/// Returns a request that renames a file in the root directory.
+fn rename<'a>(name: &'a [u8], new_name: &'a [u8]) -> Request<'a> {
+    Request::Rename {
+        parent: ROOT_INO,
+        name,
+        new_parent: ROOT_INO,
+        new_name,
+        flags: RenameFlags::empty(),
+        whiteout: None,
+        moved: None,
+        replaced: None,
+    }
+}
+
+/// Checks that a client looks up, opens, locks and reads a file with the bytes "written!".
+fn reads(reader: &Client, name: &[u8], file: &File) {
+    let is = |request, wanted: fn(&Reply) -> bool| {
+        let reply = reader.ask(request);
+        assert!(wanted(&reply), "{reply:?}");
+    };
+    let ino = file.ino;
+    is(Request::Lookup { parent: ROOT_INO, name }, |reply| matches!(reply, Reply::Attr(_)));
+    is(Request::Open { ino, write: false }, |reply| matches!(reply, Reply::Opened(_)));
+    let (range, class) = (LockRange { first: 0, last: 7 }, LockClass::Record);
+    let lock = Request::Lock { ino, owner: 1, class, kind: LockKind::Shared, range, pid: 1, ticket: None };
+    is(lock, |reply| matches!(reply, Reply::Locked(_)));
+    let mut bytes = [0; 8];
+    reader.session.read(place(&reader.attached.arena, file.at), &mut bytes).unwrap();
+    assert_eq!(&bytes, b"written!");
+    reader.session.read(place(&reader.attached.table, file.of_record), &mut bytes).unwrap();
+}
+
+/// Returns a request of each kind that changes something. The file has this name.
+fn changes(ino: u64, name: &[u8]) -> Vec<Request<'_>> {
+    let (parent, perm, umask, uid, gid, rdev) = (ROOT_INO, 0o644, 0, 0, 0, 0);
+    let new = &b"new"[..];
+    vec![
+        Request::SetAttr { ino, changes: SetAttr { size: Some(0), ..SetAttr::default() } },
+        Request::Mknod { parent, name: new, mode: 0o100_644, umask, rdev, uid, gid },
+        Request::Create { parent, name: new, perm, umask, uid, gid, exclusive: false },
+        Request::Create { parent, name, perm, umask, uid, gid, exclusive: false },
+        Request::Mkdir { parent, name: new, perm, umask, uid, gid },
+        Request::Symlink { parent, name: new, target: b"x", uid, gid },
+        Request::Link { ino, parent, name: new },
+        Request::Unlink { parent, name },
+        Request::Rmdir { parent, name },
+        rename(name, new),
+        Request::Open { ino, write: true },
+        Request::Allocate { ino, offset: 0, len: 1 << 20 },
+        set_xattr(ino, b"user.a"),
+        Request::XattrPart { value: b"x" },
+        Request::RemoveXattr { ino, name: b"user.a", only_if: None },
+        Request::Fallocate { ino, offset: 0, len: 4096, flags: FallocateFlags::ZERO_RANGE },
+        Request::Copy { from: ino, from_offset: 0, to: ino, to_offset: 4096, len: 1 },
+    ]
+}
+
+/// Checks that a reader may not write one-sidedly, with its own regions nor with those of a writer.
+fn writes_are_refused(reader: &Client, writer: &Client, file: &File) {
+    let size = place(&reader.attached.table, file.of_record + record::SIZE as u64);
+    let data = place(&reader.attached.arena, file.at);
+    refused(reader.session.write(data, b"tampered"));
+    refused(reader.session.write(size, &9u64.to_le_bytes()));
+    refused(reader.session.compare_swap(size, 0, 9));
+    refused(reader.session.fetch_add(size, 9));
+    for region in [writer.attached.arena, writer.attached.table] {
+        refused(reader.session.write(place(&region, 0), &[1; 8]));
+        refused(reader.session.read(place(&region, 0), &mut [0; 8]));
+    }
+    if let Some((memory, _)) = reader.session.map(data, 8) {
+        assert!(!memory.is_writable());
+    }
+}
+
 #[test]
 fn a_read_only_session_cannot_change_anything() {
     let f = Fixture::new(&all_keys());
@@ -129,93 +235,24 @@ fn a_read_only_session_cannot_change_anything() {
         let reader = f.connect(provider, key("reader", 2), "");
         assert!(reader.attached.read_only && !writer.attached.read_only);
         let name = common::name(provider);
-        let opened = writer.create(&name);
-        let (ino, slot) = (opened.attr.ino, opened.attr.slot);
-        let Reply::Layout(layout) = writer.ask(Request::Allocate { ino, offset: 0, len: 4096 }) else {
-            panic!("no space")
-        };
-        let at = layout.extents[0].arena;
-        writer.session.write(place(&writer.attached.arena, at), b"written!").unwrap();
+        let file = File::allocate(&writer, &writer.create(&name).attr);
+        let data = place(&writer.attached.arena, file.at);
+        writer.session.write(data, b"written!").unwrap();
 
-        // It may look up, read and lock.
-        let is = |request, wanted: fn(&Reply) -> bool| {
-            let reply = reader.ask(request);
-            assert!(wanted(&reply), "{reply:?}");
-        };
-        is(Request::Lookup { parent: ROOT_INO, name: &name }, |reply| matches!(reply, Reply::Attr(_)));
-        is(Request::Open { ino, write: false }, |reply| matches!(reply, Reply::Opened(_)));
-        let (range, class) = (LockRange { first: 0, last: 7 }, LockClass::Record);
-        let lock =
-            Request::Lock { ino, owner: 1, class, kind: LockKind::Shared, range, pid: 1, ticket: None };
-        is(lock, |reply| matches!(reply, Reply::Locked(_)));
-        let mut bytes = [0; 8];
-        reader.session.read(place(&reader.attached.arena, at), &mut bytes).unwrap();
-        assert_eq!(&bytes, b"written!");
-        let of_record = u64::from(slot) * record::LEN as u64;
-        reader.session.read(place(&reader.attached.table, of_record), &mut bytes).unwrap();
-
-        // It may not send these requests.
-        let (parent, perm, umask, uid, gid, rdev) = (ROOT_INO, 0o644, 0, 0, 0, 0);
-        let (name, new) = (&name[..], &b"new"[..]);
-        let open = Request::Open { ino, write: true };
-        for request in [
-            Request::SetAttr { ino, changes: SetAttr { size: Some(0), ..SetAttr::default() } },
-            Request::Mknod { parent, name: new, mode: 0o100_644, umask, rdev, uid, gid },
-            Request::Create { parent, name: new, perm, umask, uid, gid, exclusive: false },
-            Request::Create { parent, name, perm, umask, uid, gid, exclusive: false },
-            Request::Mkdir { parent, name: new, perm, umask, uid, gid },
-            Request::Symlink { parent, name: new, target: b"x", uid, gid },
-            Request::Link { ino, parent, name: new },
-            Request::Unlink { parent, name },
-            Request::Rmdir { parent, name },
-            Request::Rename {
-                parent,
-                name,
-                new_parent: parent,
-                new_name: new,
-                flags: RenameFlags::empty(),
-                whiteout: None,
-                moved: None,
-                replaced: None,
-            },
-            open,
-            Request::Allocate { ino, offset: 0, len: 1 << 20 },
-            Request::SetXattr {
-                ino,
-                name: b"user.a",
-                value: b"x",
-                how: XattrSet::Any,
-                continued: false,
-                drop_sgid: false,
-                only_if: None,
-            },
-            Request::XattrPart { value: b"x" },
-            Request::RemoveXattr { ino, name: b"user.a", only_if: None },
-            Request::Fallocate { ino, offset: 0, len: 4096, flags: FallocateFlags::ZERO_RANGE },
-            Request::Copy { from: ino, from_offset: 0, to: ino, to_offset: 4096, len: 1 },
-        ] {
+        reads(&reader, &name, &file);
+        for request in changes(file.ino, &name) {
             assert_eq!(reader.ask(request), Reply::Error(Errno::EROFS), "{request:?}");
         }
-        // It may not write one-sidedly, with its own regions nor with those of a writer.
-        let size = place(&reader.attached.table, of_record + record::SIZE as u64);
-        let data = place(&reader.attached.arena, at);
-        refused(reader.session.write(data, b"tampered"));
-        refused(reader.session.write(size, &9u64.to_le_bytes()));
-        refused(reader.session.compare_swap(size, 0, 9));
-        refused(reader.session.fetch_add(size, 9));
-        for region in [writer.attached.arena, writer.attached.table] {
-            refused(reader.session.write(place(&region, 0), &[1; 8]));
-            refused(reader.session.read(place(&region, 0), &mut bytes));
-        }
-        if let Some((memory, _)) = reader.session.map(data, 8) {
-            assert!(!memory.is_writable());
-        }
-        writer.session.read(place(&writer.attached.arena, at), &mut bytes).unwrap();
+        writes_are_refused(&reader, &writer, &file);
+
+        let mut bytes = [0; 8];
+        writer.session.read(data, &mut bytes).unwrap();
         assert_eq!(&bytes, b"written!");
-        let Reply::Attr(attr) = writer.ask(Request::GetAttr { ino }) else { panic!("gone") };
+        let Reply::Attr(attr) = writer.ask(Request::GetAttr { ino: file.ino }) else { panic!("gone") };
         assert_eq!(attr.size, 0);
-        // It may still send permitted requests.
-        is(Request::StatFs, |reply| matches!(reply, Reply::StatFs(_)));
+        // The reader may still send permitted requests.
+        let reply = reader.ask(Request::StatFs);
+        assert!(matches!(reply, Reply::StatFs(_)), "{reply:?}");
     }
 }
 
@@ -320,6 +357,80 @@ fn a_revoked_key_ends_the_process_that_has_memory_mapped() {
     assert_eq!(count(), last);
 }
 
+/// Creates a file with space.
+fn make(writer: &Client, perm: u32, name: &[u8]) -> File {
+    let made = Request::Create { parent: ROOT_INO, name, perm, umask: 0, uid: 0, gid: 0, exclusive: true };
+    let Reply::Opened(opened) = writer.ask(made) else { panic!("not made") };
+    File::allocate(writer, &opened.attr)
+}
+
+/// Checks that a squashed client may not send a request.
+fn denied(client: &Client, request: Request<'_>) {
+    let reply = client.ask(request);
+    assert!(matches!(reply, Reply::Error(Errno::EPERM | Errno::EACCES)), "{request:?}: {reply:?}");
+}
+
+/// Returns requests that only root, or the owner of a file, may send. The file `ino` with this name
+/// is private to root; all users may read the `public` one.
+fn privileged(ino: u64, name: &[u8], public: u64, (uid, gid): (u32, u32)) -> Vec<Request<'_>> {
+    let (parent, new) = (ROOT_INO, &b"new"[..]);
+    let set = |ino, changes| Request::SetAttr { ino, changes };
+    let none = SetAttr::default();
+    vec![
+        Request::Open { ino, write: false },
+        Request::Open { ino: public, write: true },
+        Request::Unlink { parent, name },
+        Request::Create { parent, name: new, perm: 0o4755, umask: 0, uid: 0, gid: 0, exclusive: true },
+        Request::Mkdir { parent, name: new, perm: 0o755, umask: 0, uid: 0, gid: 0 },
+        Request::Mknod { parent, name: new, mode: 0o020_666, umask: 0, rdev: 259, uid: 0, gid: 0 },
+        Request::Symlink { parent, name: new, target: b"x", uid: 0, gid: 0 },
+        Request::Link { ino, parent, name: new },
+        rename(name, new),
+        set(public, SetAttr { size: Some(0), ..none }),
+        set(public, SetAttr { perm: Some(0o4777), ..none }),
+        set(public, SetAttr { uid: Some(uid), gid: Some(gid), ..none }),
+        set(ino, SetAttr { perm: Some(0o666), ..none }),
+        set_xattr(public, b"user.a"),
+        set_xattr(public, b"trusted.a"),
+        set_xattr(public, b"security.capability"),
+        Request::Verify { ino: 0, offset: 0 },
+    ]
+}
+
+/// Checks that a squashed client cannot write a file that it has open to read, and no file of root
+/// one-sidedly: sizes and times of all files are in the table.
+fn cannot_write(client: &Client, writer: &Client, public: u64, file: &File) {
+    assert!(matches!(client.ask(Request::Open { ino: public, write: false }), Reply::Opened(_)));
+    denied(client, Request::Allocate { ino: public, offset: 0, len: 4096 });
+    let flags = FallocateFlags::ZERO_RANGE;
+    denied(client, Request::Fallocate { ino: public, offset: 0, len: 4096, flags });
+    let (check, growth) = (rfs_proto::checksum::check_data(b"x"), rfs_proto::Growth::Reach);
+    denied(client, Request::Write { ino: public, offset: 0, check, growth, data: b"x" });
+    for region in [client.attached.arena, writer.attached.arena] {
+        refused(client.session.write(place(&region, file.at), b"tampered"));
+    }
+    for region in [client.attached.table, writer.attached.table] {
+        refused(client.session.write(place(&region, file.of_record + record::SIZE as u64), &[0; 8]));
+        refused(client.session.compare_swap(place(&region, file.of_record), 0, 9));
+    }
+}
+
+/// Checks a squashed client in a sticky directory where all users may make names: a new file
+/// belongs to the user of the key, and the `public` file of root cannot be removed.
+fn makes_only_own_files(client: &Client, new: &[u8], owner: (u32, u32), public: &[u8]) {
+    let (parent, perm) = (ROOT_INO, 0o4755);
+    let made = Request::Create { parent, name: new, perm, umask: 0, uid: 0, gid: 0, exclusive: true };
+    let Reply::Opened(opened) = client.ask(made) else { panic!("not made") };
+    assert_eq!((opened.attr.uid, opened.attr.gid), owner);
+    let ino = opened.attr.ino;
+    for (uid, gid) in [(Some(0), None), (None, Some(0)), (Some(1001), None)] {
+        let changes = SetAttr { uid, gid, ..SetAttr::default() };
+        assert_eq!(client.ask(Request::SetAttr { ino, changes }), Reply::Error(Errno::EPERM));
+    }
+    assert_eq!(client.ask(Request::Unlink { parent, name: public }), Reply::Error(Errno::EPERM));
+    assert!(matches!(client.ask(Request::Unlink { parent, name: new }), Reply::Done));
+}
+
 /// A client that sends any request of the protocol, as root of its host can.
 #[test]
 fn a_squashed_client_is_never_root() {
@@ -328,135 +439,33 @@ fn a_squashed_client_is_never_root() {
         line("box", 2, "home", "rw squash=root uid=500 gid=501"),
         line("user", 3, "home", "rw squash=all uid=1000 gid=1000"),
     ];
+    let keys = [("box", 2, (500, 501)), ("user", 3, (1000, 1000))];
     let f = Fixture::new(&lines);
     for provider in providers() {
         let writer = f.connect(provider, key("writer", 1), "");
-        let make = |perm, uid, name: &[u8]| {
-            let made =
-                Request::Create { parent: ROOT_INO, name, perm, umask: 0, uid, gid: uid, exclusive: true };
-            let Reply::Opened(opened) = writer.ask(made) else { panic!("not made") };
-            let Reply::Layout(layout) =
-                writer.ask(Request::Allocate { ino: opened.attr.ino, offset: 0, len: 4096 })
-            else {
-                panic!("no space")
-            };
-            (opened.attr.ino, layout.extents[0].arena, u64::from(opened.attr.slot) * record::LEN as u64)
-        };
         let name = common::name(provider);
-        let (ino, at, of_record) = make(0o600, 0, &name);
-        let (public, ..) = make(0o755, 0, &[&name[..], b"-public"].concat());
+        let public_name = [&name[..], b"-public"].concat();
+        let file = make(&writer, 0o600, &name);
+        let public = make(&writer, 0o755, &public_name).ino;
+        let set_perm = |perm| {
+            let changes = SetAttr { perm: Some(perm), ..SetAttr::default() };
+            assert!(matches!(writer.ask(Request::SetAttr { ino: ROOT_INO, changes }), Reply::Attr(_)));
+        };
         // The export's root directory belongs to root, and others may not write to it.
-        for (client, uid, gid) in [
-            (f.connect(provider, key("box", 2), ""), 500, 501),
-            (f.connect(provider, key("user", 3), ""), 1000, 1000),
-        ] {
+        for (id, secret, user) in keys {
+            let client = f.connect(provider, key(id, secret), "");
             assert!(client.attached.confined && !client.attached.read_only && !writer.attached.confined);
-            let denied = |request| {
-                let reply = client.ask(request);
-                assert!(
-                    matches!(reply, Reply::Error(Errno::EPERM | Errno::EACCES)),
-                    "{request:?}: {reply:?}"
-                );
-            };
-            let (parent, new) = (ROOT_INO, &b"new"[..]);
-            let set = |ino, changes| Request::SetAttr { ino, changes };
-            let none = SetAttr::default();
-            let xattr = |name| Request::SetXattr {
-                ino: public,
-                name,
-                value: b"x",
-                how: XattrSet::Any,
-                continued: false,
-                drop_sgid: false,
-                only_if: None,
-            };
-            for request in [
-                Request::Open { ino, write: false },
-                Request::Open { ino: public, write: true },
-                Request::Unlink { parent, name: &name },
-                Request::Create {
-                    parent,
-                    name: new,
-                    perm: 0o4755,
-                    umask: 0,
-                    uid: 0,
-                    gid: 0,
-                    exclusive: true,
-                },
-                Request::Mkdir { parent, name: new, perm: 0o755, umask: 0, uid: 0, gid: 0 },
-                Request::Mknod { parent, name: new, mode: 0o020_666, umask: 0, rdev: 259, uid: 0, gid: 0 },
-                Request::Symlink { parent, name: new, target: b"x", uid: 0, gid: 0 },
-                Request::Link { ino, parent, name: new },
-                Request::Rename {
-                    parent,
-                    name: &name,
-                    new_parent: parent,
-                    new_name: new,
-                    flags: RenameFlags::empty(),
-                    whiteout: None,
-                    moved: None,
-                    replaced: None,
-                },
-                set(public, SetAttr { size: Some(0), ..none }),
-                set(public, SetAttr { perm: Some(0o4777), ..none }),
-                set(public, SetAttr { uid: Some(uid), gid: Some(gid), ..none }),
-                set(ino, SetAttr { perm: Some(0o666), ..none }),
-                xattr(b"user.a"),
-                xattr(b"trusted.a"),
-                xattr(b"security.capability"),
-                Request::Verify { ino: 0, offset: 0 },
-            ] {
-                denied(request);
-            }
-            // A file that is open to read cannot be written in other ways.
-            assert!(matches!(client.ask(Request::Open { ino: public, write: false }), Reply::Opened(_)));
-            denied(Request::Allocate { ino: public, offset: 0, len: 4096 });
-            denied(Request::Fallocate {
-                ino: public,
-                offset: 0,
-                len: 4096,
-                flags: FallocateFlags::ZERO_RANGE,
-            });
-            let (check, growth) = (rfs_proto::checksum::check_data(b"x"), rfs_proto::Growth::Reach);
-            denied(Request::Write { ino: public, offset: 0, check, growth, data: b"x" });
-            // Nor one-sidedly: sizes and times of all files are in the table.
-            for region in [client.attached.arena, writer.attached.arena] {
-                refused(client.session.write(place(&region, at), b"tampered"));
-            }
-            for region in [client.attached.table, writer.attached.table] {
-                refused(client.session.write(place(&region, of_record + record::SIZE as u64), &[0; 8]));
-                refused(client.session.compare_swap(place(&region, of_record), 0, 9));
-            }
+            privileged(file.ino, &name, public, user)
+                .into_iter()
+                .for_each(|request| denied(&client, request));
+            cannot_write(&client, &writer, public, &file);
         }
-        // Where all users may make names, the new files belong to the user of the key.
-        let open = SetAttr { perm: Some(0o1777), ..SetAttr::default() };
-        assert!(matches!(writer.ask(Request::SetAttr { ino: ROOT_INO, changes: open }), Reply::Attr(_)));
-        for (name_of_key, secret, owner) in [("box", 2, (500, 501)), ("user", 3, (1000, 1000))] {
-            let client = f.connect(provider, key(name_of_key, secret), "");
-            let new = [&name[..], name_of_key.as_bytes()].concat();
-            let made = Request::Create {
-                parent: ROOT_INO,
-                name: &new,
-                perm: 0o4755,
-                umask: 0,
-                uid: 0,
-                gid: 0,
-                exclusive: true,
-            };
-            let Reply::Opened(opened) = client.ask(made) else { panic!("not made") };
-            assert_eq!((opened.attr.uid, opened.attr.gid), owner);
-            let ino = opened.attr.ino;
-            for (uid, gid) in [(Some(0), None), (None, Some(0)), (Some(1001), None)] {
-                let changes = SetAttr { uid, gid, ..SetAttr::default() };
-                assert_eq!(client.ask(Request::SetAttr { ino, changes }), Reply::Error(Errno::EPERM));
-            }
-            // A file of another user in a sticky directory cannot be removed.
-            let public = [&name[..], b"-public"].concat();
-            let theirs = Request::Unlink { parent: ROOT_INO, name: &public };
-            assert_eq!(client.ask(theirs), Reply::Error(Errno::EPERM));
-            assert!(matches!(client.ask(Request::Unlink { parent: ROOT_INO, name: &new }), Reply::Done));
+        set_perm(0o1777);
+        for (id, secret, owner) in keys {
+            let client = f.connect(provider, key(id, secret), "");
+            let new = [&name[..], id.as_bytes()].concat();
+            makes_only_own_files(&client, &new, owner, &public_name);
         }
-        let closed = SetAttr { perm: Some(0o755), ..SetAttr::default() };
-        assert!(matches!(writer.ask(Request::SetAttr { ino: ROOT_INO, changes: closed }), Reply::Attr(_)));
+        set_perm(0o755);
     }
 }

@@ -30,7 +30,7 @@ fn attach(session: &Session, mount: u8) -> Reply {
     ask(session, attach)
 }
 
-/// Attaches as that mount, as soon as its earlier session allows it.
+/// Attaches as that mount, as soon as its previous session allows it.
 fn mount(server: &Server, provider: ProviderKind, number: u8) -> Client {
     let session = session(server, provider);
     let give_up = Instant::now() + PATIENCE;
@@ -75,8 +75,8 @@ fn a_mount_that_reconnects_finds_its_state() {
         let ino = made.attr.ino;
         assert!(matches!(ask(&one.session, lock(ino)), Reply::Locked(_)));
         assert_eq!(ask(&one.session, Request::Unlink { parent: ROOT_INO, name: b"a" }), Reply::Done);
-        // In round 0 the earlier session is still there and is ended for the new one. In round 1 it
-        // has ended.
+        // In round 0 the previous session is still there and is ended for the new one. In round 1
+        // it has ended.
         let mut before = one;
         for round in 0..2 {
             if round == 1 {

@@ -151,17 +151,13 @@ fn damage(path: &Path) {
 
 const SIZE: [&str; 3] = ["--memory=16M", "--inodes=1000", "--persist-every=none"];
 
-#[test]
-fn a_snapshot_restores_everything_into_new_memory() {
-    let directory = tempfile::tempdir().unwrap();
-    let directory = directory.path();
-    let mut program = Program::start(directory, &SIZE);
-    let client = program.connect("");
-    let first = client.attached.memory;
-    let plain = make(&client, "plain", &data(1, 1_500_000));
-    let sparse = make(&client, "sparse", b"begin");
+/// Makes a file of each kind, with two names, holes and an extended attribute; and an open file
+/// without a name.
+fn make_all_kinds(client: &Client) {
+    let plain = make(client, "plain", &data(1, 1_500_000));
+    let sparse = make(client, "sparse", b"begin");
     client.ask(Request::Open { ino: sparse.ino, write: true });
-    write(&client, &sparse, 3 << 20, b"end");
+    write(client, &sparse, 3 << 20, b"end");
     client.ask(Request::Close { ino: sparse.ino });
     client.ask(Request::Link { ino: plain.ino, parent: ROOT_INO, name: b"again" });
     let set = Request::SetXattr {
@@ -177,10 +173,42 @@ fn a_snapshot_restores_everything_into_new_memory() {
     let (uid, gid) = (5, 6);
     client.ask(Request::Symlink { parent: ROOT_INO, name: b"link", target: b"to/here", uid, gid });
     client.ask(Request::Mkdir { parent: ROOT_INO, name: b"sub", perm: 0o750, umask: 0, uid, gid });
-    // Open, and without a name.
     let gone = client.create(b"gone").attr;
-    write(&client, &gone, 0, b"unnamed");
+    write(client, &gone, 0, b"unnamed");
     client.ask(Request::Unlink { parent: ROOT_INO, name: b"gone" });
+}
+
+/// The attributes that a snapshot keeps.
+fn kept(attr: &Attr) -> impl PartialEq + std::fmt::Debug + use<> {
+    let Attr { ino, kind, perm, nlink, uid, gid, size, mtime, blocks, .. } = *attr;
+    (ino, kind, perm, nlink, uid, gid, size, mtime, blocks)
+}
+
+/// Checks the files of [`make_all_kinds`] in new memory.
+fn check_all_kinds(client: &Client, expected: &BTreeMap<String, (Attr, Vec<u8>)>) {
+    let found = files(client);
+    assert_eq!(found.len(), 5);
+    for (name, (attr, bytes)) in expected {
+        let (now, data) = &found[name];
+        assert_eq!((kept(now), data), (kept(attr), bytes), "{name}");
+    }
+    assert_eq!((found["again"].0.ino, found["plain"].0.nlink), (found["plain"].0.ino, 2));
+    assert!(found["sparse"].0.blocks * 512 < 1 << 20);
+    let xattr = Request::GetXattr { ino: found["plain"].0.ino, name: b"user.a", offset: 0 };
+    let Reply::Value(Value { bytes, .. }) = client.ask(xattr) else { panic!("no value") };
+    assert_eq!(bytes, b"value");
+    let target = client.ask(Request::Readlink { ino: found["link"].0.ino });
+    assert_eq!(target, Reply::Target(b"to/here".to_vec()));
+}
+
+#[test]
+fn a_snapshot_restores_everything_into_new_memory() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let mut program = Program::start(directory, &SIZE);
+    let client = program.connect("");
+    let first = client.attached.memory;
+    make_all_kinds(&client);
     let expected = files(&client);
     program.snapshot("snapshot 1:");
     make(&client, "later", b"not in it");
@@ -189,37 +217,7 @@ fn a_snapshot_restores_everything_into_new_memory() {
     let program = Program::start(directory, &SIZE);
     let client = program.connect("");
     assert_ne!(client.attached.memory, first, "the memory is new");
-    let found = files(&client);
-    assert_eq!(found.len(), 5);
-    for (name, (attr, bytes)) in &expected {
-        let (now, data) = &found[name];
-        let shown = |attr: &Attr| {
-            (
-                attr.ino,
-                attr.kind,
-                attr.perm,
-                attr.nlink,
-                attr.uid,
-                attr.gid,
-                attr.size,
-                attr.mtime,
-                attr.blocks,
-            )
-        };
-        assert_eq!((shown(now), data), (shown(attr), bytes), "{name}");
-    }
-    assert_eq!((found["again"].0.ino, found["plain"].0.nlink), (found["plain"].0.ino, 2));
-    assert!(found["sparse"].0.blocks * 512 < 1 << 20);
-    let Reply::Value(Value { bytes, .. }) =
-        client.ask(Request::GetXattr { ino: plain.ino, name: b"user.a", offset: 0 })
-    else {
-        panic!("no value")
-    };
-    assert_eq!(bytes, b"value");
-    assert_eq!(
-        client.ask(Request::Readlink { ino: found["link"].0.ino }),
-        Reply::Target(b"to/here".to_vec())
-    );
+    check_all_kinds(&client, &expected);
     // The last snapshot contains later changes.
     make(&client, "more", b"more");
     let said = program.end("TERM");
