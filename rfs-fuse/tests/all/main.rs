@@ -56,10 +56,12 @@ mod locking {
 
 /// Users, keys, TLS and exports.
 mod access {
+    mod actors;
     mod dump;
     mod exports;
     mod keys;
     mod local_users;
+    mod owner_changes;
     mod squash;
     mod tls;
     mod users;
@@ -78,6 +80,8 @@ mod sessions {
 mod mount {
     mod affinity;
     mod failure;
+    mod io_uring;
+    mod lost_server;
     mod mount8;
     mod mount_errors;
     mod private_server;

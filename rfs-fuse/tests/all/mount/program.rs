@@ -2,36 +2,34 @@
 
 use std::{
     fs::{self, File},
-    io::{self, BufRead, BufReader, Read, Write},
+    io::{Read, Write},
     net::TcpListener,
     os::unix::{
         fs::{FileExt, PermissionsExt},
         net::UnixDatagram,
         process::CommandExt,
     },
-    path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
-    sync::mpsc,
+    path::Path,
+    process::{Command, Output, Stdio},
     thread,
-    time::Duration,
 };
 
 use crate::common::{
-    Lender, Mount, NOBODY, Over, directory, eventually, exit_of, is_mounted, mapped::Mapped, pattern,
-    program, providers, test_process,
+    Lender, Mount, NOBODY, Over, directory, eventually, is_mounted, mapped::Mapped, pattern, program,
+    providers,
 };
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 
 const MIB: u64 = 1 << 20;
 
 /// Runs the program to its failure. The test runner ends a start that hangs.
-fn run_to_failure(command: &mut Command) -> Output {
+pub(super) fn run_to_failure(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).output().expect("rfs-fuse runs")
 }
 
 /// Asserts the exit code, one line on stderr with all of `words`, and nothing on stdout.
 #[track_caller]
-fn assert_fails(out: &Output, code: i32, words: &[&str]) {
+pub(super) fn assert_fails(out: &Output, code: i32, words: &[&str]) {
     let said = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(code), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
@@ -120,117 +118,6 @@ fn a_listener_that_is_no_server_is_refused() {
     assert_fails(&out, 1, &[&address]);
     std::net::TcpStream::connect(&address).expect("connected").shutdown(std::net::Shutdown::Both).ok();
     babbler.join().expect("babbler");
-}
-
-/// If the kernel offers io_uring and no option disables it. `ci/ring` enables it in the kernel.
-#[test]
-fn requests_come_over_io_uring_if_the_kernel_offers_it() {
-    crate::common::require_fuse();
-    let switch = fs::read_to_string(SWITCH);
-    let offered = switch.is_ok_and(|value| value.trim() == "Y");
-    assert!(offered || std::env::var_os("RFS_TEST_RING").is_none(), "the kernel does not offer it");
-    for (options, way) in [
-        (&["--null"][..], if offered { "io_uring" } else { "/dev/fuse" }),
-        (&["--null", "--no-io-uring"], "/dev/fuse"),
-        // The kernel would accept this size without checking that the longest extended attribute
-        // fits.
-        (&["--null", "--max-write", "64K"], "/dev/fuse"),
-    ] {
-        let point = directory();
-        let mut command = program();
-        command.args(options).arg(point.path()).env("RUST_LOG", "debug");
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started");
-        let mut out = BufReader::new(child.stdout.take().expect("piped"));
-        out.read_line(&mut String::new()).expect("it is mounted");
-        fs::write(point.path().join("file"), b"bytes").expect("written");
-        assert_eq!(fs::read(point.path().join("file")).expect("read"), b"bytes");
-        rustix::process::kill_process(Pid::from_child(&child), Signal::INT).expect("signal sent");
-        let mut said = String::new();
-        child.stderr.take().expect("piped").read_to_string(&mut said).expect("text");
-        assert_eq!(exit_of(&mut child).code(), Some(0), "{said}");
-        assert!(said.contains(&format!("requests come over {way}\n")), "{said}");
-    }
-}
-
-/// The kernel's switch for FUSE over io_uring.
-const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
-
-/// Runs a mount with `--null --io-uring=on` to its failure, after `prepare` in a mount namespace
-/// of its own.
-fn insist_on_a_ring(prepare: &str) -> Output {
-    let point = directory();
-    let script = format!("{prepare} && exec \"$0\" --null --io-uring=on \"$1\"");
-    let mut command = Command::new("unshare");
-    command.args(["-m", "sh", "-c", &script, env!("CARGO_BIN_EXE_rfs-fuse")]).arg(point.path());
-    let out = run_to_failure(&mut command);
-    assert!(!is_mounted(point.path()));
-    out
-}
-
-#[test]
-fn io_uring_on_fails_with_the_next_step_if_it_cannot_be_enabled() {
-    crate::common::require_fuse();
-    let missing = insist_on_a_ring("mount -t tmpfs none /sys/module/fuse/parameters");
-    assert_fails(&missing, 1, &[SWITCH, "Linux 6.14", "--io-uring=auto"]);
-    let Ok(value) = fs::read_to_string(SWITCH) else {
-        return eprintln!("not run further: the kernel has no {SWITCH}");
-    };
-    if value.trim() == "Y" {
-        return eprintln!("not run further: FUSE over io_uring is on");
-    }
-    let fake = tempfile::NamedTempFile::new().expect("a file");
-    fs::write(&fake, "N\n").expect("written");
-    let fake_path = fake.path().display();
-    let refused =
-        insist_on_a_ring(&format!("mount --bind {fake_path} {SWITCH} && mount -o remount,bind,ro {SWITCH}"));
-    assert_fails(&refused, 1, &["cannot switch on", "Read-only", &format!("echo Y >{SWITCH}")]);
-    // The kernel ignores this file.
-    let out = insist_on_a_ring(&format!("mount --bind {fake_path} {SWITCH}"));
-    let said = String::from_utf8_lossy(&out.stderr);
-    assert_eq!(out.status.code(), Some(1), "{said}");
-    assert_eq!(fs::read_to_string(&fake).expect("read"), "Y\n", "{said}");
-    for words in ["is on now", "rfs-fuse: --io-uring=on: no FUSE over io_uring: the kernel does not agree"] {
-        assert!(said.contains(words), "{said}");
-    }
-}
-
-/// Runs without other tests, because it changes a setting of the kernel (`ci/nextest.toml`).
-#[test]
-fn io_uring_on_switches_it_on() {
-    if std::env::var_os("RFS_TEST_RING").is_none() {
-        return eprintln!("not run: RFS_TEST_RING is not set; ci/ring sets it");
-    }
-    crate::common::require_fuse();
-    let before = fs::read_to_string(SWITCH).expect("the kernel has FUSE over io_uring");
-    let _restore = Restore(&before);
-    for (option, switched) in [("--io-uring=on", true), ("-oio_uring", false)] {
-        if switched {
-            fs::write(SWITCH, "N\n").expect("written");
-        }
-        let point = directory();
-        let mut command = program();
-        command.args(["--null", option]).arg(point.path()).env("RUST_LOG", "debug");
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started");
-        let mut out = BufReader::new(child.stdout.take().expect("piped"));
-        out.read_line(&mut String::new()).expect("it is mounted");
-        assert_eq!(fs::read_to_string(SWITCH).expect("read").trim(), "Y");
-        fs::write(point.path().join("file"), b"bytes").expect("written");
-        rustix::process::kill_process(Pid::from_child(&child), Signal::INT).expect("signal sent");
-        let mut said = String::new();
-        child.stderr.take().expect("piped").read_to_string(&mut said).expect("text");
-        assert_eq!(exit_of(&mut child).code(), Some(0), "{said}");
-        assert!(said.contains("requests come over io_uring\n"), "{said}");
-        assert_eq!(said.contains(&format!("is on now: {SWITCH} is Y")), switched, "{said}");
-    }
-}
-
-/// Restores the setting when dropped.
-struct Restore<'a>(&'a str);
-
-impl Drop for Restore<'_> {
-    fn drop(&mut self) {
-        fs::write(SWITCH, self.0).ok();
-    }
 }
 
 #[test]
@@ -452,209 +339,6 @@ fn the_null_file_system_keeps_bytes_while_it_is_mounted() {
         fs::remove_dir(mount.path("d")).expect("removed");
         assert!(!mount.path("file").exists());
         mount.unmount();
-    }
-}
-
-/// Not a test: the server process of the tests below, which is this program started again.
-#[test]
-#[ignore = "a helper process of other tests"]
-fn server_process() {
-    if std::env::var_os("RFS_TEST_SERVER").is_none() {
-        return;
-    }
-    let lender = Lender::new(16 * MIB);
-    println!("\nserving {} {}", lender.address(Over::Shm), lender.address(Over::Tcp));
-    io::stdout().flush().expect("stdout");
-    // Waits until the test closes the input.
-    io::stdin().read_to_end(&mut Vec::new()).ok();
-}
-
-struct ServerProcess {
-    child: Child,
-    addresses: Vec<String>,
-}
-
-impl ServerProcess {
-    fn start() -> ServerProcess {
-        let mut child = test_process(module_path!(), "server_process")
-            .arg("--ignored")
-            .env("RFS_TEST_SERVER", "1")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a server process");
-        let out = BufReader::new(child.stdout.take().expect("piped"));
-        let line = out.lines().map_while(Result::ok).find(|line| line.starts_with("serving "));
-        let line = line.expect("a server that starts");
-        ServerProcess { child, addresses: line.split(' ').skip(1).map(str::to_owned).collect() }
-    }
-
-    fn address(&self, over: Over) -> &str {
-        &self.addresses[usize::from(over == Over::Tcp)]
-    }
-
-    fn pid(&self) -> Pid {
-        Pid::from_child(&self.child)
-    }
-
-    fn signal(&self, signal: Signal) {
-        rustix::process::kill_process(self.pid(), signal).expect("signal");
-    }
-}
-
-impl Drop for ServerProcess {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-        // A killed server cannot remove its directory.
-        if let Some(socket) = self.addresses[0].strip_prefix("unix:") {
-            PathBuf::from(socket).parent().map(|dir| fs::remove_dir_all(dir).ok());
-        }
-    }
-}
-
-/// Runs `f` on a thread. Returns its result if it ends within `limit`.
-fn within<T: Send + 'static>(limit: Duration, f: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    let (done, wait) = mpsc::channel();
-    thread::spawn(move || done.send(f()));
-    wait.recv_timeout(limit).ok()
-}
-
-type Operation = Box<dyn FnOnce() -> io::Result<()> + Send>;
-
-/// Returns one operation of every kind.
-fn operations(mount: &Mount, file: &File) -> Vec<(&'static str, Operation)> {
-    let (path, point) = (mount.path("file"), mount.point.clone());
-    let file = file.try_clone().expect("dup");
-    vec![
-        ("read", {
-            let file = file.try_clone().expect("dup");
-            Box::new(move || file.read_at(&mut [0; 4096], 8192).map(drop))
-        }),
-        ("write", {
-            let file = file.try_clone().expect("dup");
-            Box::new(move || file.write_at(b"x", 0).map(drop))
-        }),
-        ("fstat", Box::new(move || file.metadata().map(drop))),
-        ("open", Box::new(move || File::open(path).map(drop))),
-        ("create", {
-            let path = mount.path("new");
-            Box::new(move || File::create(path).map(drop))
-        }),
-        ("mkdir", {
-            let path = mount.path("dir");
-            Box::new(move || fs::create_dir(path))
-        }),
-        ("readdir", Box::new(move || fs::read_dir(point)?.next().map_or(Ok(()), |e| e.map(drop)))),
-    ]
-}
-
-/// Runs every operation on a mount whose server is gone or silent.
-fn every_operation(mount: &Mount, file: File, limit: Duration) -> Vec<(&'static str, Option<i32>)> {
-    operations(mount, &file)
-        .into_iter()
-        .map(|(name, run)| {
-            let result = within(limit, run).unwrap_or_else(|| panic!("{name} hangs"));
-            (name, result.err().and_then(|e| e.raw_os_error()))
-        })
-        .collect()
-}
-
-/// Creates a file of three blocks. The kernel caches nothing of this mount.
-fn uncached_file(mount: &Mount) -> File {
-    let path = mount.path("file");
-    fs::write(&path, pattern(3 * 4096, 1)).expect("written");
-    File::options().read(true).write(true).open(path).expect("opened")
-}
-
-#[test]
-fn a_killed_server_is_an_errno_and_not_a_hang() {
-    crate::common::require_fuse();
-    for over in providers() {
-        let mut server = ServerProcess::start();
-        let point = directory();
-        let options = ["--cache", "none", "--timeout", "5"];
-        let mount = Mount::start(server.address(over), point.path(), &options);
-        let file = uncached_file(&mount);
-        server.signal(Signal::KILL);
-        exit_of(&mut server.child);
-        for (name, errno) in every_operation(&mount, file, Duration::from_secs(10)) {
-            assert_eq!(errno, Some(rustix::io::Errno::HOSTDOWN.raw_os_error()), "{name} over {over:?}");
-        }
-        mount.unmount();
-    }
-}
-
-/// Options of a mount that waits for half a second, and the maximum time of an operation on it.
-/// The semantics allow twice `--timeout` and `--connect-timeout`; a busy machine takes longer.
-const IMPATIENT: [&str; 6] = ["--cache", "none", "--timeout", "0.5", "--connect-timeout", "0.5"];
-const MAX_OPERATION_TIME: Duration = Duration::from_millis(3 * 500 + 4000);
-
-#[test]
-fn the_first_operation_on_a_silent_server_fails_in_time() {
-    crate::common::require_fuse();
-    for over in providers() {
-        let server = ServerProcess::start();
-        let start = |_| {
-            let point = directory();
-            let mount = Mount::start(server.address(over), point.path(), &IMPATIENT);
-            let file = uncached_file(&mount);
-            (mount, file, point)
-        };
-        // A new mount for each operation, because operations after a loss fail at once.
-        let first = start(0);
-        let mut mounts = vec![first];
-        mounts.extend((1..operations(&mounts[0].0, &mounts[0].1).len()).map(start));
-        crate::common::stop(server.pid());
-        let waits: Vec<_> = mounts
-            .iter()
-            .enumerate()
-            .map(|(at, (mount, file, _))| {
-                let (name, run) = operations(mount, file).swap_remove(at);
-                (name, thread::spawn(move || within(MAX_OPERATION_TIME, run)))
-            })
-            .collect();
-        for (name, wait) in waits {
-            let result =
-                wait.join().expect("no panic").unwrap_or_else(|| panic!("{name} over {over:?} hangs"));
-            let errno = result.err().and_then(|e| e.raw_os_error());
-            // With mapped memory, operations on allocated space need no server.
-            if !(["read", "write", "fstat"].contains(&name) && errno.is_none()) {
-                // The error depends on the step that detects the loss.
-                let told = [rustix::io::Errno::TIMEDOUT, rustix::io::Errno::HOSTDOWN];
-                let told = told.map(|errno| Some(errno.raw_os_error()));
-                assert!(told.contains(&errno), "{name} over {over:?}: {errno:?}");
-            }
-        }
-        for (mount, file, _point) in mounts {
-            drop(file);
-            mount.unmount();
-        }
-        server.signal(Signal::CONT);
-    }
-}
-
-#[test]
-fn a_silent_server_is_an_errno_and_not_a_hang() {
-    crate::common::require_fuse();
-    for over in providers() {
-        let server = ServerProcess::start();
-        let point = directory();
-        let mount = Mount::start(server.address(over), point.path(), &IMPATIENT);
-        let file = uncached_file(&mount);
-        crate::common::stop(server.pid());
-        let first = within(MAX_OPERATION_TIME, {
-            let path = mount.path("dir");
-            move || fs::create_dir(path)
-        });
-        let first = first.expect("mkdir hangs").expect_err("the server does not answer").raw_os_error();
-        assert_eq!(first, Some(rustix::io::Errno::TIMEDOUT.raw_os_error()), "over {over:?}");
-        // The session has ended by now.
-        for (name, errno) in every_operation(&mount, file, MAX_OPERATION_TIME) {
-            assert!(errno.is_some(), "{name} over {over:?} worked");
-        }
-        mount.unmount();
-        server.signal(Signal::CONT);
     }
 }
 

@@ -4,52 +4,6 @@ use rfs_proto::{FallocateFlags, FileKind, Recall, Recalls, SetTime, XattrSet};
 
 use super::*;
 
-impl Client<'_> {
-    fn keep(&self, request: Request<'_>) -> bool {
-        let attr = match self.ask(request) {
-            Reply::Attr(attr) => attr,
-            Reply::Opened(opened) => opened.attr,
-            other => panic!("{request:?}: {other:?}"),
-        };
-        attr.marks.contains(Marks::KEEP)
-    }
-
-    fn recalls(&self, done: u64) -> mpsc::Receiver<Reply> {
-        self.start(Request::Recalls { done })
-    }
-}
-
-fn ahead(name: &str) -> Request<'_> {
-    Request::LookupAhead { parent: ROOT_INO, name: name.as_bytes(), max_entries: 9 }
-}
-
-fn told(receiver: &mpsc::Receiver<Reply>) -> Recalls {
-    match receiver.try_recv() {
-        Ok(Reply::Recalls(recalls)) => recalls,
-        other => panic!("{other:?}"),
-    }
-}
-
-fn name(parent: u64, name: &str) -> Recall {
-    Recall::Name { parent, name: name.into() }
-}
-
-fn attr(ino: u64) -> Recall {
-    Recall::Attr { ino }
-}
-
-fn owner(ino: u64) -> Recall {
-    Recall::Owner { ino }
-}
-
-fn pages(ino: u64) -> Recall {
-    Recall::Pages { ino }
-}
-
-fn names(ino: u64) -> Recall {
-    Recall::Names { ino }
-}
-
 const A: u64 = 2;
 const OTHER: u64 = 3;
 const A_FILE: u64 = 4;
@@ -60,7 +14,7 @@ const B_FILE: u64 = 7;
 /// Makes directories "a" with "file", "other" and "dir", and "b" with "file". Session 1 caches
 /// all of them. Session 2 has the files of "a" open to read.
 fn tree(fixture: &Fixture) -> [Client<'_>; 2] {
-    let (keeper, other) = (fixture.attached(1, true), fixture.attached(2, true));
+    let (holder, other) = (fixture.attached(1, true), fixture.attached(2, true));
     let ino = |made: Attr, expected| assert_eq!(made.ino, expected);
     ino(other.mkdir(ROOT_INO, "a"), A);
     ino(other.mkdir(ROOT_INO, "b"), OTHER);
@@ -79,15 +33,11 @@ fn tree(fixture: &Fixture) -> [Client<'_>; 2] {
         other.opened(Request::Open { ino, write: false });
     }
     for directory in [ROOT_INO, A, OTHER, A_DIR] {
-        assert!(keeper.keep(Request::GetAttr { ino: directory }));
-        let page = keeper.page(directory, 0, 100);
+        assert!(holder.keep(Request::GetAttr { ino: directory }));
+        let page = holder.page(directory, 0, 100);
         assert!(page.entries.iter().all(|entry| entry.attr.marks.contains(Marks::KEEP)));
     }
-    [keeper, other]
-}
-
-fn set(ino: u64, changes: SetAttr) -> Request<'static> {
-    Request::SetAttr { ino, changes }
+    [holder, other]
 }
 
 fn mkdir(parent: u64, name: &'static [u8]) -> Request<'static> {
@@ -102,8 +52,8 @@ fn move_(from: (u64, &'static str), to: (u64, &'static str)) -> Request<'static>
 fn assert_recalls(changes: &[(Request<'_>, &[Recall])]) {
     for &(request, expected) in changes {
         let fixture = fixture(64, 32);
-        let [keeper, other] = tree(&fixture);
-        let asked = keeper.recalls(0);
+        let [holder, other] = tree(&fixture);
+        let asked = holder.recalls(0);
         let changed = other.start(request);
         if expected.is_empty() {
             changed.try_recv().unwrap_or_else(|_| panic!("{request:?} waits"));
@@ -122,7 +72,7 @@ fn assert_recalls(changes: &[(Request<'_>, &[Recall])]) {
         sorted(&mut recalls);
         sorted(&mut expected);
         assert_eq!(recalls, expected, "{request:?}");
-        let asked = keeper.recalls(1);
+        let asked = holder.recalls(1);
         let reply = changed.try_recv().unwrap();
         assert!(!matches!(reply, Reply::Error(_)), "{request:?}: {reply:?}");
         assert!(asked.try_recv().is_err());
@@ -235,17 +185,17 @@ fn a_request_that_changes_nothing_causes_no_recall() {
 #[test]
 fn a_change_of_a_single_cache_holder_causes_no_recall_and_no_wait() {
     let fixture = fixture(64, 32);
-    let [keeper, other] = tree(&fixture);
+    let [holder, other] = tree(&fixture);
     let asked = other.recalls(0);
     // Session 2 made all of these names, and caches them.
-    let changed = keeper.start(create(A_DIR, "new", true));
+    let changed = holder.start(create(A_DIR, "new", true));
     assert_eq!(told(&asked), Recalls { number: 1, recalls: vec![attr(A_DIR)] }, "it looked at no name there");
     let asked = other.recalls(1);
     assert!(matches!(changed.try_recv(), Ok(Reply::Opened(_))));
-    keeper.close(8);
-    assert!(keeper.start(Request::Unlink { parent: A_DIR, name: b"new" }).try_recv().is_ok());
+    holder.close(8);
+    assert!(holder.start(Request::Unlink { parent: A_DIR, name: b"new" }).try_recv().is_ok());
     assert!(asked.try_recv().is_err());
-    let changed = keeper.start(create(A, "new", true));
+    let changed = holder.start(create(A, "new", true));
     assert_eq!(told(&asked), Recalls { number: 2, recalls: vec![name(A, "new")] });
     assert!(changed.try_recv().is_err());
     other.recalls(2);
@@ -255,28 +205,28 @@ fn a_change_of_a_single_cache_holder_causes_no_recall_and_no_wait() {
 #[test]
 fn names_that_were_returned_are_recalled_once_and_then_no_more() {
     let fixture = fixture(64, 32);
-    let [keeper, other] = tree(&fixture);
-    let asked = keeper.recalls(0);
-    assert_eq!(keeper.ask(Request::ReturnNames { ino: A }), Reply::Done);
+    let [holder, other] = tree(&fixture);
+    let asked = holder.recalls(0);
+    assert_eq!(holder.ask(Request::ReturnNames { ino: A }), Reply::Done);
     assert_eq!(told(&asked), Recalls { number: 1, recalls: vec![names(A)] });
     // A change waits until the session has dropped the names.
     let changed = other.start(create(A, "new", true));
     assert!(changed.try_recv().is_err());
-    let asked = keeper.recalls(1);
+    let asked = holder.recalls(1);
     assert_eq!(told(&asked), Recalls { number: 2, recalls: vec![attr(A)] }, "the directory's own are kept");
-    keeper.recalls(2);
+    holder.recalls(2);
     assert!(matches!(changed.try_recv(), Ok(Reply::Opened(_))));
     assert!(other.start(Request::Unlink { parent: A, name: b"new" }).try_recv().is_ok());
     // A session that caches no names has none to return.
-    assert_eq!(keeper.ask(Request::ReturnNames { ino: A }), Reply::Done);
-    assert_eq!(keeper.ask(Request::ReturnNames { ino: 1 << 40 }), Reply::Done);
+    assert_eq!(holder.ask(Request::ReturnNames { ino: A }), Reply::Done);
+    assert_eq!(holder.ask(Request::ReturnNames { ino: 1 << 40 }), Reply::Done);
 }
 
 /// The attributes with the reply do not make the session a cache holder.
 #[test]
 fn a_session_that_changes_a_name_gets_the_cached_directory_with_the_reply() {
     let fixture = fixture(64, 32);
-    let (keeper, other, plain) = (fixture.attached(1, true), fixture.attached(2, true), fixture.client(3));
+    let (holder, other, plain) = (fixture.attached(1, true), fixture.attached(2, true), fixture.client(3));
     let mkdir = |parent, name| Request::Mkdir { parent, name, perm: 0o755, umask: 0, uid: 0, gid: 0 };
     let dir = plain.attr(mkdir(ROOT_INO, b"d")).ino;
     let after = |client: &Client<'_>, request: &Request<'_>| {
@@ -284,23 +234,23 @@ fn a_session_that_changes_a_name_gets_the_cached_directory_with_the_reply() {
         fixture.dispatcher.directory_after(client.id, request)
     };
     let unlink = Request::Unlink { parent: dir, name: b"f" };
-    assert_eq!(after(&keeper, &create(dir, "g", true)), None, "it has never asked");
-    assert!(keeper.keep(Request::GetAttr { ino: dir }));
-    let made = after(&keeper, &create(dir, "f", true)).expect("it is cached");
+    assert_eq!(after(&holder, &create(dir, "g", true)), None, "it has never asked");
+    assert!(holder.keep(Request::GetAttr { ino: dir }));
+    let made = after(&holder, &create(dir, "f", true)).expect("it is cached");
     assert_eq!((made.ino, made.marks), (dir, Marks::KEEP));
-    let unlinked = after(&keeper, &unlink).expect("it is cached");
-    assert_eq!(keeper.ask(Request::GetAttr { ino: dir }), Reply::Attr(unlinked));
+    let unlinked = after(&holder, &unlink).expect("it is cached");
+    assert_eq!(holder.ask(Request::GetAttr { ino: dir }), Reply::Attr(unlinked));
     assert!(made.ctime < unlinked.ctime, "each is of its moment");
-    assert_eq!(after(&keeper, &mkdir(dir, b"sub")).map(|attr| attr.nlink), Some(3));
-    assert_eq!(after(&keeper, &Request::GetAttr { ino: dir }), None, "that changes nothing");
+    assert_eq!(after(&holder, &mkdir(dir, b"sub")).map(|attr| attr.nlink), Some(3));
+    assert_eq!(after(&holder, &Request::GetAttr { ino: dir }), None, "that changes nothing");
     let rename = rename((dir, "g"), (dir, "h"), RenameFlags::empty());
-    assert_eq!(after(&keeper, &rename), None, "two directories");
+    assert_eq!(after(&holder, &rename), None, "two directories");
     // Another session changes the directory, so the attributes are recalled.
-    let asked = keeper.recalls(0);
+    let asked = holder.recalls(0);
     other.start(create(dir, "other", true));
     assert_eq!(told(&asked).recalls.len(), 1);
-    keeper.recalls(1);
-    assert_eq!(fixture.dispatcher.directory_after(keeper.id, &unlink), None, "recalled");
+    holder.recalls(1);
+    assert_eq!(fixture.dispatcher.directory_after(holder.id, &unlink), None, "recalled");
     plain.ask(Request::GetAttr { ino: dir });
     assert_eq!(fixture.dispatcher.directory_after(plain.id, &unlink), None, "it does not cache");
     assert_eq!(fixture.dispatcher.directory_after(9, &unlink), None, "no such session");
@@ -309,7 +259,7 @@ fn a_session_that_changes_a_name_gets_the_cached_directory_with_the_reply() {
 #[test]
 fn a_session_without_a_cache_gets_no_recalls_and_no_marks() {
     let fixture = fixture(64, 32);
-    let (plain, keeper) = (fixture.client(1), fixture.attached(2, true));
+    let (plain, holder) = (fixture.client(1), fixture.attached(2, true));
     assert!(!plain.keep(create(ROOT_INO, "f", true)));
     // Its first reply is empty: the session receives layout recalls from now on.
     assert_eq!(
@@ -318,9 +268,9 @@ fn a_session_without_a_cache_gets_no_recalls_and_no_marks() {
     );
     let told_nothing = plain.recalls(0);
     plain.page(ROOT_INO, 0, 10);
-    keeper.done(rename((ROOT_INO, "f"), (ROOT_INO, "g"), RenameFlags::empty()));
+    holder.done(rename((ROOT_INO, "f"), (ROOT_INO, "g"), RenameFlags::empty()));
     // Its changes are recalled from other sessions.
-    let asked = keeper.recalls(0);
+    let asked = holder.recalls(0);
     let changed = plain.start(Request::Unlink { parent: ROOT_INO, name: b"g" });
     assert_eq!(told(&asked).recalls, [name(ROOT_INO, "g")]);
     assert!(changed.try_recv().is_err());
@@ -417,129 +367,6 @@ fn attributes_are_cached_while_no_other_session_writes() {
 }
 
 #[test]
-fn a_change_waits_for_all_cache_holders_that_have_not_ended() {
-    let fixture = fixture(64, 32);
-    let [one, two, three] = [1, 2, 3].map(|id| fixture.attached(id, true));
-    for client in [&one, &two, &three] {
-        client.page(ROOT_INO, 0, 1);
-    }
-    let (one_asked, two_asked) = (one.recalls(0), two.recalls(0));
-    let made = three.start(create(ROOT_INO, "f", true));
-    let more = three.start(create(ROOT_INO, "g", true));
-    assert_eq!(told(&one_asked).recalls, [name(ROOT_INO, "f")]);
-    assert_eq!(told(&two_asked).recalls, [name(ROOT_INO, "f")]);
-    // Recalls that came meanwhile are in the next reply.
-    let one_asked = one.recalls(1);
-    assert_eq!(told(&one_asked), Recalls { number: 2, recalls: vec![name(ROOT_INO, "g")] });
-    assert!(made.try_recv().is_err());
-    fixture.dispatcher.attachments().ended(2);
-    assert!(matches!(made.try_recv(), Ok(Reply::Opened(_))));
-    assert!(more.try_recv().is_err());
-    fixture.dispatcher.attachments().ended(1);
-    assert!(matches!(more.try_recv(), Ok(Reply::Opened(_))));
-    // No session caches anything any more.
-    three.create("h");
-}
-
-/// A session with an open recall is no cache holder any more, but may still use the old state.
-#[test]
-fn a_change_waits_for_recalls_that_an_earlier_one_caused() {
-    let fixture = fixture(64, 32);
-    let keeper = fixture.attached(1, true);
-    let (two, three) = (fixture.client(2), fixture.client(3));
-    let ino = keeper.opened(create(ROOT_INO, "f", true)).attr.ino;
-    keeper.close(ino);
-    assert!(keeper.keep(Request::GetAttr { ino }));
-    let asked = keeper.recalls(0);
-    let chmod = |perm| set(ino, SetAttr { perm: Some(perm), ..SetAttr::default() });
-    let (first, second) = (two.start(chmod(0o600)), three.start(chmod(0o640)));
-    assert!(first.try_recv().is_err() && second.try_recv().is_err());
-    assert_eq!(told(&asked).recalls, [attr(ino)], "once");
-    keeper.recalls(1);
-    assert!(
-        matches!(first.try_recv(), Ok(Reply::Attr(_))) && matches!(second.try_recv(), Ok(Reply::Attr(_)))
-    );
-}
-
-#[test]
-fn two_sessions_that_change_the_same_directory_do_not_deadlock() {
-    let fixture = fixture(64, 32);
-    let (one, two) = (fixture.attached(1, true), fixture.attached(2, true));
-    one.page(ROOT_INO, 0, 1);
-    two.page(ROOT_INO, 0, 1);
-    let (one_asked, two_asked) = (one.recalls(0), two.recalls(0));
-    let (one_made, two_made) =
-        (one.start(create(ROOT_INO, "f", true)), two.start(create(ROOT_INO, "g", true)));
-    assert!(one_made.try_recv().is_err() && two_made.try_recv().is_err());
-    assert_eq!(told(&one_asked).recalls, [name(ROOT_INO, "g")]);
-    assert_eq!(told(&two_asked).recalls, [name(ROOT_INO, "f")]);
-    one.recalls(1);
-    assert!(two_made.try_recv().is_ok() && one_made.try_recv().is_err());
-    two.recalls(1);
-    assert!(one_made.try_recv().is_ok());
-}
-
-#[test]
-fn asking_for_recalls() {
-    let fixture = fixture(64, 32);
-    let (keeper, other) = (fixture.attached(1, true), fixture.client(2));
-    keeper.page(ROOT_INO, 0, 1);
-    assert_eq!(keeper.error(Request::Recalls { done: 1 }), Errno::EPROTO);
-    // A second request for recalls replaces the first.
-    let (first, second) = (keeper.recalls(0), keeper.recalls(0));
-    assert_eq!(first.try_recv(), Ok(Reply::Error(Errno::EINTR)));
-    let made = other.start(create(ROOT_INO, "f", true));
-    assert_eq!(told(&second), Recalls { number: 1, recalls: vec![name(ROOT_INO, "f")] });
-    // The session has not acknowledged the reply, so the recall is sent again.
-    let again = keeper.recalls(0);
-    assert_eq!(told(&again), Recalls { number: 2, recalls: vec![name(ROOT_INO, "f")] });
-    assert!(made.try_recv().is_err());
-    let last = keeper.recalls(2);
-    assert!(made.try_recv().is_ok());
-    // The end of the session ends the request.
-    fixture.dispatcher.attachments().ended(1);
-    assert_eq!(last.try_recv(), Ok(Reply::Error(Errno::EPROTO)));
-    assert_eq!(keeper.error(Request::Recalls { done: 2 }), Errno::EPROTO);
-}
-
-#[test]
-fn a_session_that_does_not_acknowledge_is_detached() {
-    let fixture = fixture(64, 32);
-    let [one, two] = [1, 2].map(|id| fixture.attached(id, true));
-    let writer = fixture.client(3);
-    let hour = Duration::from_secs(3600);
-    one.page(ROOT_INO, 0, 1);
-    one.opened(create(ROOT_INO, "open", true));
-    two.page(ROOT_INO, 0, 1);
-    assert_eq!(fixture.dispatcher.recalls().deadline(hour), None);
-    let two_asked = two.recalls(0);
-    let before = Instant::now();
-    let made = writer.start(create(ROOT_INO, "f", true));
-    let after = Instant::now();
-    let deadline = fixture.dispatcher.recalls().deadline(hour).unwrap();
-    assert!((before + hour..=after + hour).contains(&deadline));
-    assert_eq!(told(&two_asked).recalls, [name(ROOT_INO, "f")]);
-    two.recalls(1);
-    assert_eq!(fixture.dispatcher.recalls().give_up(hour, deadline - Duration::from_nanos(1)), []);
-    // Session 1 has not asked for recalls.
-    assert_eq!(fixture.dispatcher.recalls().give_up(hour, deadline), [1]);
-    assert!(matches!(made.try_recv(), Ok(Reply::Opened(_))));
-    assert_eq!(fixture.dispatcher.recalls().deadline(hour), None);
-    assert_eq!(one.error(lookup(ROOT_INO, "f")), Errno::EPROTO);
-    assert_eq!(one.error(Request::Recalls { done: 0 }), Errno::EPROTO);
-    // Its open files stay until it has ended.
-    let free = fixture.free_inodes();
-    let removed = writer.start(Request::Unlink { parent: ROOT_INO, name: b"open" });
-    assert_eq!(fixture.free_inodes(), free);
-    fixture.dispatcher.attachments().ended(1);
-    assert_eq!(fixture.free_inodes(), free + 1);
-    // Session 2 still caches names.
-    assert!(removed.try_recv().is_err());
-    assert_eq!(fixture.dispatcher.recalls().give_up(hour, deadline + hour), [2]);
-    assert_eq!(removed.try_recv(), Ok(Reply::Done));
-}
-
-#[test]
 fn names_are_cached_from_the_first_lookup_even_if_absent() {
     let looks: [fn(&Client<'_>); 7] = [
         |client| assert_eq!(client.error(ahead("f")), Errno::ENOENT),
@@ -555,20 +382,20 @@ fn names_are_cached_from_the_first_lookup_even_if_absent() {
     ];
     for (at, look) in looks.into_iter().enumerate() {
         let fixture = fixture(64, 32);
-        let (keeper, other) = (fixture.attached(1, true), fixture.client(2));
+        let (holder, other) = (fixture.attached(1, true), fixture.client(2));
         let there = other.create("there").attr.ino;
         other.close(there);
-        look(&keeper);
-        let asked = keeper.recalls(0);
+        look(&holder);
+        let asked = holder.recalls(0);
         let made = other.start(create(ROOT_INO, "f", true));
         assert_eq!(told(&asked).recalls, [name(ROOT_INO, "f")], "{at}");
         assert!(made.try_recv().is_err());
     }
     // A session that has read only the attributes of a directory caches no names.
     let fixture = fixture(64, 32);
-    let (keeper, other) = (fixture.attached(1, true), fixture.client(2));
-    assert!(keeper.keep(Request::GetAttr { ino: ROOT_INO }));
-    let asked = keeper.recalls(0);
+    let (holder, other) = (fixture.attached(1, true), fixture.client(2));
+    assert!(holder.keep(Request::GetAttr { ino: ROOT_INO }));
+    let asked = holder.recalls(0);
     drop(other.start(create(ROOT_INO, "f", true)));
     assert_eq!(told(&asked).recalls, [attr(ROOT_INO)]);
 }
@@ -596,8 +423,8 @@ fn space_that_comes_back_with_the_last_close_is_recalled() {
 #[test]
 fn a_session_that_has_seen_the_owner_gets_a_recall_when_it_changes() {
     let fixture = fixture(64, 100);
-    let (keeper, other) = (fixture.attached(1, true), fixture.client(1000));
-    let Reply::Opened(opened) = keeper.ask(create(ROOT_INO, "file", true)) else { panic!("no file") };
+    let (holder, other) = (fixture.attached(1, true), fixture.client(1000));
+    let Reply::Opened(opened) = holder.ask(create(ROOT_INO, "file", true)) else { panic!("no file") };
     let ino = opened.attr.ino;
     let belong = |uid| {
         let changes = SetAttr { uid: Some(uid), ..SetAttr::default() };
@@ -607,13 +434,13 @@ fn a_session_that_has_seen_the_owner_gets_a_recall_when_it_changes() {
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let punch = Request::Fallocate { ino, offset: 0, len: 9, flags: punch };
     let copy = Request::Copy { from: ino, from_offset: 0, to: ino, to_offset: 4096, len: 1 };
-    let mut recalls = keeper.recalls(0);
+    let mut recalls = holder.recalls(0);
     for (done, change) in (1..).zip([None, Some(fallocate), Some(punch), Some(copy)]) {
-        let changed = change.map(|change| keeper.ask(change));
+        let changed = change.map(|change| holder.ask(change));
         assert!(!matches!(changed, Some(Reply::Error(_))), "{changed:?}");
         let waits = belong(done as u32);
         assert_eq!(told(&recalls).recalls, [owner(ino)], "{done}");
-        recalls = keeper.recalls(done);
+        recalls = holder.recalls(done);
         assert!(matches!(waits.try_recv(), Ok(Reply::Attr(_))));
     }
 }
@@ -674,111 +501,4 @@ fn the_tail_is_swept_when_a_session_ends() {
     let mut expected = vec![1; 100];
     expected.resize(B as usize, 0);
     assert!(two.read(&layout, 0, B) == expected);
-}
-
-/// Attaches two sessions that cache. The first has a file open to read, and both have asked for
-/// recalls.
-fn read_here_and_written_there(fixture: &Fixture) -> [Client<'_>; 2] {
-    let [reader, writer] = [1, 2].map(|id| fixture.attached(id, true));
-    assert_eq!(writer.create("file").attr.ino, FILE);
-    writer.close(FILE);
-    assert!(reader.keep(Request::Open { ino: FILE, write: false }));
-    [reader, writer]
-}
-
-const FILE: u64 = 2;
-
-fn written(ino: u64) -> Recall {
-    Recall::Written { ino }
-}
-
-#[test]
-fn a_write_waits_until_pages_that_others_hold_are_dropped() {
-    let fixture = fixture(64, 16);
-    let [reader, writer] = read_here_and_written_there(&fixture);
-    let asked = reader.recalls(0);
-    let opening = writer.start(Request::Open { ino: FILE, write: true });
-    assert_eq!(told(&asked), Recalls { number: 1, recalls: vec![pages(FILE)] });
-    let asked = reader.recalls(1);
-    let Ok(Reply::Opened(opened)) = opening.try_recv() else { panic!("not opened") };
-    assert!(opened.attr.marks.contains(Marks::SHARED | Marks::KEEP));
-    // The reader holds no pages.
-    assert!(writer.attr(Request::DropPages { ino: FILE }).marks.contains(Marks::SHARED));
-    let mut asked = asked;
-    for number in 2..4 {
-        reader.done(Request::HoldPages { ino: FILE });
-        let wrote = writer.start(Request::DropPages { ino: FILE });
-        assert_eq!(told(&asked), Recalls { number, recalls: vec![written(FILE)] });
-        assert!(wrote.try_recv().is_err(), "it waits");
-        // The next write waits, too, although no session holds pages any more.
-        let next = writer.start(Request::DropPages { ino: FILE });
-        assert!(next.try_recv().is_err());
-        asked = reader.recalls(number);
-        assert!([wrote, next].iter().all(|reply| matches!(reply.try_recv(), Ok(Reply::Attr(_)))));
-        writer.attr(Request::DropPages { ino: FILE });
-    }
-    reader.close(FILE);
-    writer.close(FILE);
-}
-
-#[test]
-fn pages_outlast_attributes_and_go_with_the_last_close() {
-    let fixture = fixture(64, 16);
-    let [reader, writer] = read_here_and_written_there(&fixture);
-    let asked = reader.recalls(0);
-    let perm = SetAttr { perm: Some(0o600), ..SetAttr::default() };
-    let changed = writer.start(Request::SetAttr { ino: FILE, changes: perm });
-    assert_eq!(told(&asked), Recalls { number: 1, recalls: vec![attr(FILE)] });
-    let asked = reader.recalls(1);
-    assert!(matches!(changed.try_recv(), Ok(Reply::Attr(_))));
-    let opening = writer.start(Request::Open { ino: FILE, write: true });
-    assert_eq!(told(&asked), Recalls { number: 2, recalls: vec![pages(FILE)] });
-    let asked = reader.recalls(2);
-    assert!(matches!(opening.try_recv(), Ok(Reply::Opened(_))));
-    reader.done(Request::HoldPages { ino: FILE });
-    reader.close(FILE);
-    writer.attr(Request::DropPages { ino: FILE });
-    // Only a session that has the file open can hold pages.
-    reader.done(Request::HoldPages { ino: FILE });
-    writer.attr(Request::DropPages { ino: FILE });
-    assert!(asked.try_recv().is_err());
-}
-
-#[test]
-fn only_a_writer_has_pages_dropped_and_waits_for_no_other_recalls() {
-    let fixture = fixture(64, 16);
-    let [reader, writer] = read_here_and_written_there(&fixture);
-    assert_eq!(reader.error(Request::DropPages { ino: FILE }), Errno::EBADF);
-    assert_eq!(writer.error(Request::DropPages { ino: FILE }), Errno::EBADF);
-    let asked = reader.recalls(0);
-    drop(writer.start(Request::Open { ino: FILE, write: true }));
-    assert_eq!(told(&asked).recalls, [pages(FILE)]);
-    let asked = reader.recalls(1);
-    // The reader caches the attributes of the directory.
-    assert!(reader.keep(Request::GetAttr { ino: ROOT_INO }));
-    let linked = writer.start(Request::Link { ino: FILE, parent: ROOT_INO, name: b"other" });
-    assert!(!told(&asked).recalls.is_empty() && linked.try_recv().is_err());
-    writer.attr(Request::DropPages { ino: FILE });
-    drop(reader.recalls(2));
-    assert!(linked.try_recv().is_ok());
-}
-
-#[test]
-fn an_open_tells_whether_others_have_the_file_open() {
-    let fixture = fixture(64, 16);
-    let (one, two) = (fixture.attached(1, false), fixture.attached(2, true));
-    let made = one.create("file");
-    assert!(!made.attr.marks.contains(Marks::SHARED));
-    let read = two.opened(Request::Open { ino: FILE, write: false });
-    assert!(!read.attr.marks.intersects(Marks::SHARED | Marks::KEEP), "it only reads beside a writer");
-    let wrote = two.opened(Request::Open { ino: FILE, write: true });
-    assert!(wrote.attr.marks.contains(Marks::SHARED));
-    two.close(FILE);
-    two.close(FILE);
-    one.close(FILE);
-    assert!(!one.opened(Request::Open { ino: FILE, write: true }).attr.marks.contains(Marks::SHARED));
-    // A session that has ended is not waited for.
-    two.opened(Request::Open { ino: FILE, write: false });
-    fixture.dispatcher.attachments().ended(2);
-    assert!(!one.attr(Request::DropPages { ino: FILE }).marks.contains(Marks::SHARED));
 }

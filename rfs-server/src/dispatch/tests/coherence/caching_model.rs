@@ -237,9 +237,39 @@ impl<'a> CachingSession<'a> {
     }
 }
 
+/// Returns the request of a step on an inode that it names by number.
+fn inode_request(step: &Step, Inos { first, second }: Inos) -> Request<'static> {
+    let set = |changes| Request::SetAttr { ino: first, changes };
+    match *step {
+        Step::GetAttr(_) => Request::GetAttr { ino: first },
+        Step::ReadDir(_) => Request::ReadDir { ino: first, cookie: 0, max_entries: 9 },
+        Step::Open(_, write) => Request::Open { ino: first, write },
+        Step::Close(_) => Request::Close { ino: first },
+        Step::Truncate(_, size) => set(SetAttr { size: Some(size), ..SetAttr::default() }),
+        Step::Chmod(_, perm) => set(SetAttr { perm: Some(perm), ..SetAttr::default() }),
+        Step::Chown(_, uid) => set(SetAttr { uid: Some(uid), ..SetAttr::default() }),
+        Step::SetXattr(_) => Request::SetXattr {
+            ino: first,
+            name: b"user.x",
+            value: b"v",
+            how: XattrSet::Any,
+            continued: false,
+            drop_sgid: false,
+            only_if: None,
+        },
+        Step::RemoveXattr(_) => Request::RemoveXattr { ino: first, name: b"user.x", only_if: None },
+        Step::Fallocate(_, len) => {
+            Request::Fallocate { ino: first, offset: 0, len, flags: FallocateFlags::empty() }
+        }
+        Step::Allocate(_, len) => Request::Allocate { ino: first, offset: 0, len },
+        Step::Copy(..) => Request::Copy { from: first, from_offset: 0, to: second, to_offset: 0, len: 9000 },
+        ref other => panic!("{other:?} is no request on an inode"),
+    }
+}
+
 struct World<'a> {
     fixture: &'a Fixture,
-    keepers: Vec<CachingSession<'a>>,
+    holders: Vec<CachingSession<'a>>,
     /// A session that caches nothing, and so knows the truth.
     oracle: Client<'a>,
     inos: Vec<u64>,
@@ -297,19 +327,23 @@ impl World<'_> {
 
     fn perform(&mut self, who: usize, step: &Step) {
         let inos = self.inos(step);
-        let Inos { first, second } = inos;
+        match *step {
+            Step::Pump => {
+                self.holders[who].pump();
+                self.deliver();
+            }
+            Step::End => self.end(who),
+            Step::Forget(any) => self.holders[who].forget(any),
+            Step::Write(_, len) => self.write(who, inos.first, len),
+            _ => self.ask(who, step, inos),
+        }
+    }
+
+    /// Returns the request of a step on names, or `None` if the step is another one.
+    fn name_request(&self, step: &Step, Inos { first, second }: Inos) -> Option<Request<'static>> {
         let (perm, umask, uid, gid) = (0o755, 0, 0, 0);
         let request = match *step {
-            Step::Pump => {
-                self.keepers[who].pump();
-                return self.deliver();
-            }
-            Step::End => return self.end(who),
-            Step::Forget(any) => return self.keepers[who].forget(any),
-            Step::Write(_, len) => return self.write(who, first, len),
             Step::Lookup(_, name) => lookup(first, name),
-            Step::GetAttr(_) => Request::GetAttr { ino: first },
-            Step::ReadDir(_) => Request::ReadDir { ino: first, cookie: 0, max_entries: 9 },
             Step::Create(_, name) => create(first, name, false),
             Step::Mkdir(_, name) => {
                 Request::Mkdir { parent: first, name: name.as_bytes(), perm, umask, uid, gid }
@@ -324,36 +358,13 @@ impl World<'_> {
                 }
             }
             Step::Rename(_, from, _, to, flags) => rename_as((first, from), (second, to), flags),
-            Step::Open(_, write) => Request::Open { ino: first, write },
-            Step::Close(_) => Request::Close { ino: first },
-            Step::Truncate(_, size) => {
-                Request::SetAttr { ino: first, changes: SetAttr { size: Some(size), ..SetAttr::default() } }
-            }
-            Step::Chmod(_, perm) => {
-                Request::SetAttr { ino: first, changes: SetAttr { perm: Some(perm), ..SetAttr::default() } }
-            }
-            Step::Chown(_, uid) => {
-                Request::SetAttr { ino: first, changes: SetAttr { uid: Some(uid), ..SetAttr::default() } }
-            }
-            Step::SetXattr(_) => Request::SetXattr {
-                ino: first,
-                name: b"user.x",
-                value: b"v",
-                how: XattrSet::Any,
-                continued: false,
-                drop_sgid: false,
-                only_if: None,
-            },
-            Step::RemoveXattr(_) => Request::RemoveXattr { ino: first, name: b"user.x", only_if: None },
-            Step::Fallocate(_, len) => {
-                Request::Fallocate { ino: first, offset: 0, len, flags: FallocateFlags::empty() }
-            }
-            Step::Allocate(_, len) => Request::Allocate { ino: first, offset: 0, len },
-            Step::Copy(..) => {
-                Request::Copy { from: first, from_offset: 0, to: second, to_offset: 0, len: 9000 }
-            }
+            _ => return None,
         };
-        // The inodes that the request itself may change: the session knows their new state.
+        Some(request)
+    }
+
+    /// Returns the inodes that the request itself may change: the session knows their new state.
+    fn own_inodes(&self, step: &Step, Inos { first, second }: Inos) -> BTreeSet<u64> {
         let mut own = BTreeSet::from([first, second]);
         if let Step::Remove(_, name) | Step::Rename(_, name, ..) = step {
             own.extend(self.look(first, name));
@@ -361,20 +372,33 @@ impl World<'_> {
         if let Step::Rename(_, _, _, name, _) = step {
             own.extend(self.look(second, name));
         }
-        let before = self.stat(first);
-        let keeper = &mut self.keepers[who];
-        keeper.requests += 1;
-        let reply = keeper.client.start(request);
-        keeper.asked.push(PendingRequest {
+        own
+    }
+
+    /// Sends the request of a step. The change is made, even if the reply is deferred.
+    fn ask(&mut self, who: usize, step: &Step, inos: Inos) {
+        let request = self.name_request(step, inos).unwrap_or_else(|| inode_request(step, inos));
+        let own = self.own_inodes(step, inos);
+        let before = self.stat(inos.first);
+        let holder = &mut self.holders[who];
+        holder.requests += 1;
+        let reply = holder.client.start(request);
+        holder.asked.push(PendingRequest {
             reply,
             step: step.clone(),
             inos,
-            at: (keeper.taken, keeper.requests),
+            at: (holder.taken, holder.requests),
         });
         // A close does not wait for sessions that cache the attributes of before, with the space
         // ahead of need.
-        self.unawaited |= matches!(step, Step::Close(_)) && self.stat(first) != before;
-        // The change is made, even if the reply is deferred.
+        self.unawaited |= matches!(step, Step::Close(_)) && self.stat(inos.first) != before;
+        self.count_opens(who, step, inos.first);
+        self.know_own(who, step, inos, &own);
+        self.deliver();
+    }
+
+    /// Records the inode that a step has made, and the files that the session has open.
+    fn count_opens(&mut self, who: usize, step: &Step, first: u64) {
         let made = match *step {
             Step::Create(_, name) | Step::Mkdir(_, name) => self.look(first, name),
             _ => Some(first),
@@ -388,7 +412,7 @@ impl World<'_> {
             Step::Open(_, write) => Some((first, write)),
             _ => None,
         };
-        let open = &mut self.keepers[who].open;
+        let open = &mut self.holders[who].open;
         if let Some((ino, write)) = opened.filter(|_| is_file) {
             let (count, writes) = open.get(&ino).copied().unwrap_or_default();
             open.insert(ino, (count + 1, writes || write));
@@ -399,14 +423,12 @@ impl World<'_> {
                 _ => open.insert(first, (count - 1, writes)),
             };
         }
-        self.know_own(who, step, inos, &own);
-        self.deliver();
     }
 
     /// Caches the state that a session knows from its own change.
     fn know_own(&mut self, who: usize, step: &Step, inos: Inos, own: &BTreeSet<u64>) {
         let truth: Vec<(u64, Option<Attr>)> = own.iter().map(|&ino| (ino, self.stat(ino))).collect();
-        let keys: Vec<(u64, Vec<u8>)> = self.keepers[who].names.keys().cloned().collect();
+        let keys: Vec<(u64, Vec<u8>)> = self.holders[who].names.keys().cloned().collect();
         let Inos { first, second } = inos;
         let mine = |parent: u64, name: &[u8]| match step {
             Step::Create(_, n) | Step::Mkdir(_, n) | Step::Remove(_, n) => {
@@ -422,19 +444,19 @@ impl World<'_> {
         };
         for (parent, name) in keys.into_iter().filter(|(parent, name)| mine(*parent, name)) {
             let ino = self.look(parent, std::str::from_utf8(&name).unwrap());
-            self.keepers[who].names.insert((parent, name), ino);
+            self.holders[who].names.insert((parent, name), ino);
         }
         for (ino, attr) in truth {
-            let keeper = &mut self.keepers[who];
+            let holder = &mut self.holders[who];
             match attr {
                 None => {
-                    keeper.attrs.remove(&ino);
-                    keeper.owners.remove(&ino);
-                    keeper.names.retain(|(parent, _), _| *parent != ino);
+                    holder.attrs.remove(&ino);
+                    holder.owners.remove(&ino);
+                    holder.names.retain(|(parent, _), _| *parent != ino);
                 }
                 Some(attr) => {
-                    keeper.attrs.entry(ino).and_modify(|kept| *kept = attr);
-                    keeper.owners.entry(ino).and_modify(|owner| *owner = (attr.uid, attr.gid));
+                    holder.attrs.entry(ino).and_modify(|kept| *kept = attr);
+                    holder.owners.entry(ino).and_modify(|owner| *owner = (attr.uid, attr.gid));
                 }
             }
         }
@@ -443,9 +465,9 @@ impl World<'_> {
     /// Writes as a client does: it raises the size one-sidedly, and no session is told.
     fn write(&mut self, who: usize, ino: u64, len: u64) {
         if let Some(attr) = self.stat(ino)
-            && self.keepers[who].open.get(&ino).is_some_and(|(_, writes)| *writes)
+            && self.holders[who].open.get(&ino).is_some_and(|(_, writes)| *writes)
         {
-            self.keepers[who].requests += 1;
+            self.holders[who].requests += 1;
             let at = attr.slot as usize * record::LEN;
             let now = self.fixture.clock.now();
             self.fixture.table.atomic_u64(at + record::SIZE).fetch_max(len, Ordering::SeqCst);
@@ -456,24 +478,24 @@ impl World<'_> {
 
     fn end(&mut self, who: usize) {
         self.unawaited = true;
-        self.fixture.dispatcher.attachments().ended(self.keepers[who].client.id);
+        self.fixture.dispatcher.attachments().ended(self.holders[who].client.id);
         self.last_session += 1;
-        self.keepers[who] = CachingSession::new(self.fixture, self.last_session);
+        self.holders[who] = CachingSession::new(self.fixture, self.last_session);
         self.deliver();
     }
 
     /// Takes the replies that have come.
     fn deliver(&mut self) {
-        for keeper in &mut self.keepers {
-            for one in std::mem::take(&mut keeper.asked) {
+        for holder in &mut self.holders {
+            for one in std::mem::take(&mut holder.asked) {
                 let reply = one.reply.try_recv();
-                reply.iter().for_each(|reply| keeper.hear(reply));
+                reply.iter().for_each(|reply| holder.hear(reply));
                 match reply {
                     // The session does not cache a reply if a recall or another change of its own
                     // came in between.
-                    Ok(_) if one.at != (keeper.taken, keeper.requests) => {}
-                    Ok(reply) => keeper.learn(&one.step, one.inos, &reply),
-                    Err(mpsc::TryRecvError::Empty) => keeper.asked.push(one),
+                    Ok(_) if one.at != (holder.taken, holder.requests) => {}
+                    Ok(reply) => holder.learn(&one.step, one.inos, &reply),
+                    Err(mpsc::TryRecvError::Empty) => holder.asked.push(one),
                     Err(mpsc::TryRecvError::Disconnected) => panic!("given up: {:?}", one.step),
                 }
             }
@@ -482,40 +504,40 @@ impl World<'_> {
 
     /// Makes each session forget its unlinked inodes and close its files.
     fn forget_all(&mut self) {
-        for keeper in &mut self.keepers {
-            while !keeper.unlinked.is_empty() {
-                keeper.forget(0);
+        for holder in &mut self.holders {
+            while !holder.unlinked.is_empty() {
+                holder.forget(0);
             }
-            for (ino, (count, _)) in std::mem::take(&mut keeper.open) {
-                (0..count).for_each(|_| keeper.client.close(ino));
+            for (ino, (count, _)) in std::mem::take(&mut holder.open) {
+                (0..count).for_each(|_| holder.client.close(ino));
             }
         }
     }
 
     /// Checks that the caches are valid where they have to be.
     fn check(&mut self) {
-        let none_waits = self.keepers.iter().all(|keeper| keeper.asked.is_empty());
-        for keeper in &self.keepers {
+        let none_waits = self.holders.iter().all(|holder| holder.asked.is_empty());
+        for holder in &self.holders {
             // An inode exists for each session that knows it, even without a name.
-            keeper.told.iter().for_each(|&ino| assert!(self.stat(ino).is_some(), "inode {ino} is gone"));
+            holder.told.iter().for_each(|&ino| assert!(self.stat(ino).is_some(), "inode {ino} is gone"));
         }
-        for who in 0..self.keepers.len() {
-            if self.keepers[who].has_recalls() && (self.unawaited || !none_waits) {
+        for who in 0..self.holders.len() {
+            if self.holders[who].has_recalls() && (self.unawaited || !none_waits) {
                 continue;
             }
             // A session may ask for an unlinked inode that it does not know. It does not learn that
             // the inode is gone.
             let exists = |ino: u64| self.stat(ino).is_some();
             for ((parent, name), ino) in
-                self.keepers[who].names.iter().filter(|((parent, _), _)| exists(*parent))
+                self.holders[who].names.iter().filter(|((parent, _), _)| exists(*parent))
             {
                 let name = std::str::from_utf8(name).unwrap();
                 assert_eq!(self.look(*parent, name), *ino, "{name:?} of {parent}");
             }
-            for (ino, attr) in &self.keepers[who].attrs {
+            for (ino, attr) in &self.holders[who].attrs {
                 assert!(self.stat(*ino).is_none_or(|is| is == *attr), "{attr:?}");
             }
-            for (ino, owner) in &self.keepers[who].owners {
+            for (ino, owner) in &self.holders[who].owners {
                 // A session does not learn that an inode is gone unless it caches more than the
                 // owner.
                 let is = self.stat(*ino).map(|attr| (attr.uid, attr.gid));
@@ -536,20 +558,20 @@ proptest! {
         if in_order_only {
             fixture.dispatcher.store.shards.lock_in_order_only();
         }
-        let keepers = [1, 2, 3].map(|id| CachingSession::new(&fixture, id)).into();
+        let holders = [1, 2, 3].map(|id| CachingSession::new(&fixture, id)).into();
         let oracle = fixture.client(1000);
         let mut world =
-            World { fixture: &fixture, keepers, oracle, inos: vec![ROOT_INO], last_session: 3, unawaited: false };
+            World { fixture: &fixture, holders, oracle, inos: vec![ROOT_INO], last_session: 3, unawaited: false };
         for (who, step) in &steps {
             world.perform(*who, step);
             world.check();
         }
         // In the end no session waits, and all caches are valid.
-        while world.keepers.iter_mut().any(CachingSession::has_recalls) {
-            world.keepers.iter_mut().for_each(CachingSession::pump);
+        while world.holders.iter_mut().any(CachingSession::has_recalls) {
+            world.holders.iter_mut().for_each(CachingSession::pump);
         }
         world.deliver();
-        prop_assert!(world.keepers.iter().all(|keeper| keeper.asked.is_empty()));
+        prop_assert!(world.holders.iter().all(|holder| holder.asked.is_empty()));
         world.check();
         world.forget_all();
         let store = &world.fixture.dispatcher.store;
