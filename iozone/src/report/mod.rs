@@ -98,7 +98,6 @@ pub fn show_rounds(rounds: u32) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::machine::Congestion;
 
     #[test]
     fn a_published_command_names_no_directory_of_this_machine() {
@@ -114,14 +113,7 @@ pub(crate) mod tests {
         Setting {
             began: "2024-01-02T03:04:05Z".into(),
             commit: "0123456789ab".into(),
-            machine: Machine {
-                cpu: "A CPU".into(),
-                cores: 2,
-                kernel: "6.1.0".into(),
-                os: "Debian 12".into(),
-                memory: 24 << 30,
-                congestion: Congestion { system: "cubic".into(), rfs: "cubic".into() },
-            },
+            machine: Machine::example(),
         }
     }
 

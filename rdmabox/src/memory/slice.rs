@@ -5,10 +5,11 @@
 
 use std::{
     fmt,
-    ops::{Bound, Deref, DerefMut, Range, RangeBounds},
+    ops::{Deref, DerefMut, Range, RangeBounds},
 };
 
 use super::{RecvBuf, SendBuf};
+use crate::verbs::offsets;
 
 /// A part of a buffer, for a started request of that part only. It owns the whole buffer, which
 /// [`into_inner`](Self::into_inner) gives back. It dereferences to the bytes of the part.
@@ -51,18 +52,11 @@ impl<B: SendBuf> Slice<B> {
     /// slice.
     pub fn new(buf: B, range: impl RangeBounds<usize>) -> Slice<B> {
         let len = buf.bytes().len();
-        let start = match range.start_bound() {
-            Bound::Included(start) => Some(*start),
-            Bound::Excluded(start) => start.checked_add(1),
-            Bound::Unbounded => Some(0),
-        };
-        let end = match range.end_bound() {
-            Bound::Included(last) => last.checked_add(1),
-            Bound::Excluded(end) => Some(*end),
-            Bound::Unbounded => Some(len),
-        };
-        match (start, end) {
-            (Some(start), Some(end)) if start <= end && end <= len => Slice { buf, range: start..end },
+        let bounds = (range.start_bound().map(|at| *at as u64), range.end_bound().map(|at| *at as u64));
+        match offsets(&bounds, len as u64) {
+            (Some(start), Some(end)) if start <= end && end <= len as u64 => {
+                Slice { buf, range: start as usize..end as usize }
+            }
             _ => panic!(
                 "range {:?}..{:?} outside of a buffer of {len} bytes",
                 range.start_bound(),
@@ -125,7 +119,7 @@ impl<B: fmt::Debug> fmt::Debug for Slice<B> {
 
 #[cfg(test)]
 mod tests {
-    use std::{panic::catch_unwind, sync::Arc};
+    use std::{ops::Bound, panic::catch_unwind, sync::Arc};
 
     use super::*;
 

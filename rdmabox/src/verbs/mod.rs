@@ -43,6 +43,7 @@ pub use error::{PostError, PostErrorReason, VerbsError};
 pub use mr::{Access, MemoryRegion, MrHandle};
 pub use qp::{Progress, QpCaps, QpInit, QueuePair, Rendezvous};
 pub use qp_state::QpState;
+pub(crate) use remote_mr::offsets;
 pub use remote_mr::{RemoteMr, RemoteMrError};
 #[cfg(test)]
 pub(crate) use stub_qp::StubQp;

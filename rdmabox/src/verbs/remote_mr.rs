@@ -161,7 +161,7 @@ impl RemoteMr {
     /// [`RemoteMrError::OutOfBounds`] if the part is not inside this range, or ends before it
     /// starts.
     pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<RemoteMr, RemoteMrError> {
-        let (start, end) = self.bounds(&range);
+        let (start, end) = offsets(&range, self.len);
         let len = end.and_then(|end| end.checked_sub(start?));
         match (start, len) {
             (Some(start), Some(len)) => Ok(RemoteMr { base: self.address(start, len)?, len, ..*self }),
@@ -270,22 +270,22 @@ impl RemoteMr {
         let addr = end.and_then(|_| self.base.addr.checked_add(offset)).ok_or(outside)?;
         Ok(RemoteAddr { addr, ..self.base })
     }
+}
 
-    /// Returns the first offset and the offset behind the last one; `None` beyond the largest
-    /// offset.
-    fn bounds(&self, range: &impl RangeBounds<u64>) -> (Option<u64>, Option<u64>) {
-        let start = match range.start_bound() {
-            Bound::Included(start) => Some(*start),
-            Bound::Excluded(start) => start.checked_add(1),
-            Bound::Unbounded => Some(0),
-        };
-        let end = match range.end_bound() {
-            Bound::Included(last) => last.checked_add(1),
-            Bound::Excluded(end) => Some(*end),
-            Bound::Unbounded => Some(self.len),
-        };
-        (start, end)
-    }
+/// Returns the first offset of a range of `len` bytes and the offset behind its last one; `None`
+/// beyond the largest offset.
+pub(crate) fn offsets(range: &impl RangeBounds<u64>, len: u64) -> (Option<u64>, Option<u64>) {
+    let start = match range.start_bound() {
+        Bound::Included(start) => Some(*start),
+        Bound::Excluded(start) => start.checked_add(1),
+        Bound::Unbounded => Some(0),
+    };
+    let end = match range.end_bound() {
+        Bound::Included(last) => last.checked_add(1),
+        Bound::Excluded(end) => Some(*end),
+        Bound::Unbounded => Some(len),
+    };
+    (start, end)
 }
 
 /// Splits the first `N` bytes off; the caller has checked the length.

@@ -62,6 +62,18 @@ impl Congestion {
 }
 
 impl Machine {
+    /// Returns a description for tests of reports.
+    pub fn example() -> Self {
+        Self {
+            cpu: "A CPU".into(),
+            cores: 2,
+            kernel: "6.1.0".into(),
+            os: "Debian 12".into(),
+            memory: 24 << 30,
+            congestion: Congestion { system: "cubic".into(), rfs: "cubic".into() },
+        }
+    }
+
     /// Describes the machine that runs this process.
     pub fn here() -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
@@ -162,15 +174,8 @@ mod tests {
 
     #[test]
     fn the_summary_is_one_line() {
-        let machine = Machine {
-            cpu: "Some CPU".into(),
-            cores: 2,
-            kernel: "6.1.0".into(),
-            os: "Debian 12".into(),
-            memory: 24 * byte_size::GIB,
-            congestion: Congestion { system: "cubic".into(), rfs: "cubic".into() },
-        };
-        assert_eq!(machine.summary(), "Some CPU, 2 cores, 24 GiB, Linux 6.1.0, Debian 12, TCP cubic");
+        let machine = Machine::example();
+        assert_eq!(machine.summary(), "A CPU, 2 cores, 24 GiB, Linux 6.1.0, Debian 12, TCP cubic");
     }
 
     #[test]

@@ -112,6 +112,22 @@ const BUSY_PROGRAM: Options = &[
     ("think", "30us"),
 ];
 
+const FIG1: OnCard = OnCard {
+    base: PLAIN,
+    dimensions: || vec![threads()],
+    columns: BY_THREADS,
+    panels: &[Metric::OpsPerSecond, Metric::Mean],
+    rows: fig1,
+};
+
+const FIG2: OnCard = OnCard {
+    base: BURSTS,
+    dimensions: || vec![bursts(), polling()],
+    columns: POLLING,
+    panels: &[Metric::OpsPerSecond, Metric::CardCpuPerOp, Metric::InterruptsPerOp],
+    rows: fig2,
+};
+
 const FIG5: OnCard = OnCard {
     base: &[
         ("provider", "shm"),
@@ -130,6 +146,24 @@ const FIG5: OnCard = OnCard {
     panels: &[Metric::Mean],
     rows: fig5,
 };
+
+const FIG6: OnCard = OnCard {
+    base: BATCHING,
+    dimensions: batching,
+    columns: BATCHED,
+    panels: &[Metric::OpsPerSecond, Metric::WorkRequestsPerOp],
+    rows: fig6,
+};
+
+/// The latencies of Fig. 6.
+const FIG7: OnCard = OnCard { panels: &[Metric::P99, Metric::P50], rows: fig7, ..FIG6 };
+
+/// Fig. 1 with more queue pairs, merging and windows.
+const FIG8: OnCard = OnCard { dimensions: || vec![threads(), settings()], rows: fig8, ..FIG1 };
+
+/// Fig. 2 with a busy program and more peers.
+const FIG9: OnCard =
+    OnCard { base: BUSY_PROGRAM, dimensions: || vec![peers(), polling()], rows: fig9, ..FIG2 };
 
 const TABLE1: OnCard = OnCard {
     base: BATCHING,
@@ -153,49 +187,13 @@ const TABLE1: OnCard = OnCard {
 /// Returns the experiment of the given name on a modelled card.
 pub(super) fn on_card(name: &str) -> Option<OnCard> {
     let experiment = match name {
-        "fig1" => OnCard {
-            base: PLAIN,
-            dimensions: || vec![threads()],
-            columns: BY_THREADS,
-            panels: &[Metric::OpsPerSecond, Metric::Mean],
-            rows: fig1,
-        },
-        "fig2" => OnCard {
-            base: BURSTS,
-            dimensions: || vec![bursts(), polling()],
-            columns: POLLING,
-            panels: &[Metric::OpsPerSecond, Metric::CardCpuPerOp, Metric::InterruptsPerOp],
-            rows: fig2,
-        },
+        "fig1" => FIG1,
+        "fig2" => FIG2,
         "fig5" => FIG5,
-        "fig6" => OnCard {
-            base: BATCHING,
-            dimensions: batching,
-            columns: BATCHED,
-            panels: &[Metric::OpsPerSecond, Metric::WorkRequestsPerOp],
-            rows: fig6,
-        },
-        "fig7" => OnCard {
-            base: BATCHING,
-            dimensions: batching,
-            columns: BATCHED,
-            panels: &[Metric::P99, Metric::P50],
-            rows: fig7,
-        },
-        "fig8" => OnCard {
-            base: PLAIN,
-            dimensions: || vec![threads(), settings()],
-            columns: BY_THREADS,
-            panels: &[Metric::OpsPerSecond, Metric::Mean],
-            rows: fig8,
-        },
-        "fig9" => OnCard {
-            base: BUSY_PROGRAM,
-            dimensions: || vec![peers(), polling()],
-            columns: POLLING,
-            panels: &[Metric::OpsPerSecond, Metric::CardCpuPerOp, Metric::InterruptsPerOp],
-            rows: fig9,
-        },
+        "fig6" => FIG6,
+        "fig7" => FIG7,
+        "fig8" => FIG8,
+        "fig9" => FIG9,
         "table1" => TABLE1,
         _ => return None,
     };

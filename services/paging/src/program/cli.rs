@@ -5,7 +5,7 @@
 
 use std::{ffi::OsString, path::PathBuf};
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use rdmabox::Address;
 use rfs_paging::{Redundancy, nbd::NbdAddress};
 
@@ -61,24 +61,32 @@ pub(crate) enum Command {
     Nbd(NbdOptions),
 }
 
+/// Options of a pager: its local memory, and its lenders.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PagerArgs {
+    /// Local memory for pages, such as 256m
+    #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero)]
+    pub(crate) local: u64,
+    /// Address of a lender; repeatable
+    #[arg(long, value_name = "ADDRESS", required = true)]
+    pub(crate) server: Vec<Address>,
+    /// Protection from the loss of lenders: "none", "mirror", or such as "4+2" for a code of 4
+    /// pages and 2 parity pages, at 6 lenders
+    #[arg(long, value_name = "KIND", default_value_t = Redundancy::None)]
+    pub(crate) redundancy: Redundancy,
+    /// File with the key for the lenders
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
+}
+
 /// Options of `rfs-paging nbd`.
 #[derive(Clone, Debug, Parser)]
 pub(crate) struct NbdOptions {
     /// Size of the block device, such as 8g. Blocks of zeros take no memory of lenders
     #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero)]
     pub(crate) size: u64,
-    /// Local memory for blocks, such as 64m
-    #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero)]
-    pub(crate) local: u64,
-    /// Address of a lender; repeatable
-    #[arg(long, value_name = "ADDRESS", required = true)]
-    pub(crate) server: Vec<Address>,
-    /// Protection from the loss of lenders: "none", "mirror", or such as "4+2"
-    #[arg(long, value_name = "KIND", default_value_t = Redundancy::None)]
-    pub(crate) redundancy: Redundancy,
-    /// File with the key for the lenders
-    #[arg(long, value_name = "FILE")]
-    pub(crate) key: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) pager: PagerArgs,
     /// Where clients connect: unix:/PATH, which only this user may use, or a loopback address
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: NbdAddress,
@@ -117,16 +125,8 @@ pub(crate) struct SwapOptions {
 /// that it starts are not paged.
 #[derive(Clone, Debug, Parser)]
 pub(crate) struct RunOptions {
-    /// Local memory for paged allocations, such as 256m
-    #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero)]
-    pub(crate) local: u64,
-    /// Address of a lender; repeatable
-    #[arg(long, value_name = "ADDRESS", required = true)]
-    pub(crate) server: Vec<Address>,
-    /// Protection from the loss of lenders: "none", "mirror", or such as "4+2" for a code of 4
-    /// pages and 2 parity pages, at 6 lenders
-    #[arg(long, value_name = "KIND", default_value_t = Redundancy::None)]
-    pub(crate) redundancy: Redundancy,
+    #[command(flatten)]
+    pub(crate) pager: PagerArgs,
     /// Longest block that sequential faults read; 4k reads nothing ahead
     #[arg(long, value_name = "SIZE", default_value = "128k", value_parser = byte_size::parse_nonzero)]
     pub(crate) read_ahead: u64,
@@ -136,9 +136,6 @@ pub(crate) struct RunOptions {
     /// Page small allocations as well, in this much address space, such as 64g
     #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero)]
     pub(crate) small: Option<u64>,
-    /// File with the key for the lenders
-    #[arg(long, value_name = "FILE")]
-    pub(crate) key: Option<PathBuf>,
     /// Print the counters on standard error when the program ends
     #[arg(long)]
     pub(crate) stats: bool,
@@ -163,8 +160,8 @@ mod tests {
                      -- ls -l --stats";
         let cli = Cli::try_parse_from(words.split_whitespace()).expect("valid");
         let Command::Run(options) = cli.command else { panic!("{cli:?}") };
-        assert_eq!((options.local, options.server.len(), options.stats), (256 << 20, 2, false));
-        assert_eq!(options.redundancy, Redundancy::Mirror);
+        assert_eq!((options.pager.local, options.pager.server.len(), options.stats), (256 << 20, 2, false));
+        assert_eq!(options.pager.redundancy, Redundancy::Mirror);
         assert_eq!(options.program, ["ls", "-l", "--stats"]);
     }
 }

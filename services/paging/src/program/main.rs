@@ -13,9 +13,9 @@ use std::{
 
 use clap::Parser;
 use rdmabox::{Address, Key, SessionOptions};
-use rfs_paging::{Lender, LenderOptions, lender_status};
+use rfs_paging::{Lender, LenderOptions, PagerOptions, lender_status};
 
-use self::cli::{Cli, Command};
+use self::cli::{Cli, Command, PagerArgs};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -57,6 +57,12 @@ fn session_options(key: Option<&Path>) -> Result<SessionOptions, Box<dyn Error>>
     let mut options = SessionOptions::default();
     options.key = key.map(Key::load).transpose()?;
     Ok(options)
+}
+
+/// Returns the options of a pager from the command line.
+fn pager_options(options: &PagerArgs) -> Result<PagerOptions, Box<dyn Error>> {
+    let session = session_options(options.key.as_deref())?;
+    Ok(PagerOptions::new(options.local).redundancy(options.redundancy).session(session))
 }
 
 fn status(address: &Address, key: Option<PathBuf>) -> Result<(), Box<dyn Error>> {

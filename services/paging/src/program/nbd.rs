@@ -5,7 +5,7 @@
 
 use std::error::Error;
 
-use rfs_paging::{PagerOptions, RemotePager, nbd::NbdServer};
+use rfs_paging::{RemotePager, nbd::NbdServer};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::cli::NbdOptions;
@@ -13,9 +13,7 @@ use crate::cli::NbdOptions;
 /// Serves until a signal comes.
 pub(crate) fn serve(options: &NbdOptions) -> Result<(), Box<dyn Error>> {
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
-    let pager = PagerOptions::new(options.local).redundancy(options.redundancy);
-    let pager = pager.session(super::session_options(options.key.as_deref())?);
-    let pager = RemotePager::connect(&options.server, pager)?;
+    let pager = RemotePager::connect(&options.pager.server, super::pager_options(&options.pager)?)?;
     let memory = pager.map(usize::try_from(options.size)?)?;
     let server = NbdServer::listen(&options.listen, &options.name, memory)?;
     println!("ready: serving {} at {}", byte_size::show(options.size), server.address());

@@ -11,7 +11,7 @@ use std::{
     process::Command,
 };
 
-use rfs_paging::{PagerOptions, RemotePager};
+use rfs_paging::RemotePager;
 
 use super::cli::RunOptions;
 
@@ -52,20 +52,19 @@ fn library_beside(program: &Path) -> Result<PathBuf, String> {
 
 /// Makes a pager with the options and drops it, so that errors come before the program runs.
 fn check(options: &RunOptions) -> Result<(), Box<dyn Error>> {
-    let pager =
-        PagerOptions::new(options.local).redundancy(options.redundancy).read_ahead(options.read_ahead);
-    let pager = pager.session(super::session_options(options.key.as_deref())?);
-    RemotePager::connect(&options.server, pager)?;
+    let pager = super::pager_options(&options.pager)?.read_ahead(options.read_ahead);
+    RemotePager::connect(&options.pager.server, pager)?;
     Ok(())
 }
 
 /// The variables that configure the preload library (`settings.rs` of `rfs-paging-preload`).
 fn environment(options: &RunOptions) -> Vec<(&'static str, OsString)> {
-    let servers: Vec<String> = options.server.iter().map(ToString::to_string).collect();
+    let pager = &options.pager;
+    let servers: Vec<String> = pager.server.iter().map(ToString::to_string).collect();
     let mut variables = vec![
-        ("RFS_PAGING_LOCAL", options.local.to_string().into()),
+        ("RFS_PAGING_LOCAL", pager.local.to_string().into()),
         ("RFS_PAGING_SERVERS", servers.join(",").into()),
-        ("RFS_PAGING_REDUNDANCY", options.redundancy.to_string().into()),
+        ("RFS_PAGING_REDUNDANCY", pager.redundancy.to_string().into()),
         ("RFS_PAGING_READ_AHEAD", options.read_ahead.to_string().into()),
         ("RFS_PAGING_MIN_SIZE", options.min_size.to_string().into()),
         ("RFS_PAGING_STATS", OsString::from(if options.stats { "1" } else { "0" })),
@@ -73,7 +72,7 @@ fn environment(options: &RunOptions) -> Vec<(&'static str, OsString)> {
     if let Some(small) = options.small {
         variables.push(("RFS_PAGING_SMALL", small.to_string().into()));
     }
-    if let Some(key) = &options.key {
+    if let Some(key) = &pager.key {
         variables.push(("RFS_PAGING_KEY", key.into()));
     }
     variables

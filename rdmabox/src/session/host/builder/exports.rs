@@ -5,7 +5,7 @@
 //! `Inner::releasing`, one at a time, and holds neither while it waits.
 
 use std::{
-    ops::{Bound, RangeBounds},
+    ops::RangeBounds,
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
@@ -25,7 +25,7 @@ use crate::{
             state::{Inner, mixed_atomics},
         },
     },
-    verbs::{Access, VerbsError},
+    verbs::{Access, VerbsError, offsets},
 };
 
 /// Time limit for local clients to finish their requests on withdrawn memory.
@@ -183,17 +183,9 @@ impl Inner {
 /// Returns offset and length of a part of a memory. A part that does not exist has a length that
 /// no memory has.
 pub(super) fn part(memory: &Memory, range: &impl RangeBounds<u64>) -> (u64, u64) {
-    let start = match range.start_bound() {
-        Bound::Included(start) => *start,
-        Bound::Excluded(start) => start.saturating_add(1),
-        Bound::Unbounded => 0,
-    };
-    let end = match range.end_bound() {
-        Bound::Included(last) => last.saturating_add(1),
-        Bound::Excluded(end) => *end,
-        Bound::Unbounded => memory.len() as u64,
-    };
-    (start, end.checked_sub(start).unwrap_or(u64::MAX))
+    let (start, end) = offsets(range, memory.len() as u64);
+    let start = start.unwrap_or(u64::MAX);
+    (start, end.unwrap_or(u64::MAX).checked_sub(start).unwrap_or(u64::MAX))
 }
 
 /// Registers an export with the RDMA device, which pins its pages.
