@@ -32,7 +32,7 @@ use crate::verbs::{AtomicOp, RemoteMrError, WcStatus};
 /// taken the job and changed the mark. The repetition would publish the job twice. Publish such
 /// records in this way:
 ///
-/// 1. Claim a place by a compare-and-swap that stores a unique value. No other party changes a
+/// 1. Claim a place by a compare-and-swap that stores a unique value. No other client changes a
 ///    claim.
 /// 2. Write the record, then publish it by a compare-and-swap from the claim to the new mark, in
 ///    one list ([`Session::execute`](crate::Session::execute)).
@@ -41,8 +41,26 @@ use crate::verbs::{AtomicOp, RemoteMrError, WcStatus};
 ///    because one list is on one queue pair.
 /// 4. If the word still holds the claim, nothing was published: repeat the list. Otherwise it was.
 ///
-/// The fence needs a step of the failed list that changes the word. It is void after
-/// [`Disconnected`](Self::Disconnected), because it is a request of the same session.
+/// The fence needs a step of the failed list that changes the word. It takes up to one more
+/// [`operation_timeout`](crate::SessionOptions::operation_timeout).
+///
+/// | the fence | what is known of the failed request | next |
+/// |-|-|-|
+/// | succeeds | the failed request has ended. The word tells whether it took effect | as in step 4 |
+/// | fails, and is [retryable](Self::is_retryable) | nothing | repeat the fence. It succeeds, or the session ends |
+/// | fails otherwise | nothing, also if the error of the fence has a known outcome | below |
+///
+/// No fence follows after [`Disconnected`](Self::Disconnected), because a fence is a request of the
+/// same session. After it the program needs the host:
+///
+/// - The host frees the claims of a lost client, in
+///   [`Service::disconnected`](crate::Service::disconnected). Only then no request of that client
+///   takes effect any more. Without a lease ([`Fencing`](crate::Fencing)), a client that is stopped
+///   or cut off keeps its claims for ever.
+/// - A client that reconnects asks the host whether its publication took effect. The host can
+///   answer when `disconnected` has run for the old session.
+///
+/// The [guide](crate::guide#claims-and-lost-clients) has the whole program.
 ///
 /// Tickets that parties share have no such fence: a fetch-and-add with an unknown outcome may leave
 /// a ticket that no party uses. Use a compare-and-swap to a unique value there.
@@ -57,7 +75,11 @@ use crate::verbs::{AtomicOp, RemoteMrError, WcStatus};
 /// ```
 /// use rdmabox::{MemoryServer, RemoteAddr, RequestError, Session, SessionOptions};
 ///
-/// /// Adds `amount` to `word` once. Only this session changes `word`, which holds `before`.
+/// /// Adds `amount`, which is not zero, to `word` once. Only this session changes `word`, which
+/// /// holds `before`.
+/// ///
+/// /// If this returns an error, it is unknown whether it added: do not call it again with the
+/// /// same `before`. The error may be that of the fence, so its `outcome_unknown` is no help.
 /// fn add_once(
 ///     session: &Session,
 ///     word: RemoteAddr,
@@ -66,13 +88,14 @@ use crate::verbs::{AtomicOp, RemoteMrError, WcStatus};
 /// ) -> Result<(), RequestError> {
 ///     loop {
 ///         match session.fetch_add(word, amount) {
-///             Err(e) if e.is_retryable() && e.outcome_unknown() => {}
+///             Err(e) if e.is_retryable() => {}
 ///             known => return known.map(drop),
 ///         }
-///         // Adding zero can be repeated in any case.
+///         // The fence. Adding zero can be repeated in any case. The loop ends: if the host
+///         // does not answer, the session ends, and the error is not retryable.
 ///         let now = loop {
 ///             match session.fetch_add(word, 0) {
-///                 Err(RequestError::Flushed) => {}
+///                 Err(e) if e.is_retryable() => {}
 ///                 other => break other?,
 ///             }
 ///         };
@@ -88,14 +111,22 @@ use crate::verbs::{AtomicOp, RemoteMrError, WcStatus};
 /// let word = MemoryServer::locate(&session)?.base();
 /// add_once(&session, word, 0, 5)?;
 /// assert_eq!(session.fetch_add(word, 0), Ok(5));
+/// // The host is gone: the loop ends with the session.
+/// drop(host);
+/// assert_eq!(add_once(&session, word, 5, 5), Err(RequestError::Disconnected));
 /// # Ok(())
 /// # }
 /// ```
 ///
+/// After such an error, read the word in a new session, as soon as the host has called
+/// [`disconnected`](crate::Service::disconnected) for the old session.
+///
 /// A compare-and-swap needs no word of its own if each new value is unique, for example if it
-/// contains the session's number and a counter. A repetition that finds the new value in the word
-/// then shows that the first attempt took effect. Other sessions must not replace the value before
-/// its writer has seen it.
+/// contains a number that belongs to the session and a counter of the session. A new value needs a
+/// new count, and a repetition of an attempt keeps the count. The client has no number of its
+/// session: the service hands it [`Peer::id`](crate::Peer::id) in a reply. A repetition that finds
+/// the new value in the word then shows that the first attempt took effect. Other sessions must not
+/// replace the value before its writer has seen it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
@@ -115,22 +146,39 @@ pub enum RequestError {
     /// effect. A READ or WRITE can be repeated on the same session.
     #[error("flushed: another request on the same queue pair failed")]
     Flushed,
-    /// The operation timeout expired. It is unknown whether the request took effect. After a call
-    /// the session is closed.
+    /// The operation timeout expired. It is unknown whether the request took effect, and it may
+    /// still take effect. After a call the session is closed.
     ///
     /// After another request its queue pair is replaced, and the session goes on if the peer still
     /// answers. Otherwise the session ends after
     /// [`connect_timeout`](crate::SessionOptions::connect_timeout), at the latest. So a `Timeout`
     /// can be [retryable](Self::is_retryable) although
     /// [`is_connected`](crate::Session::is_connected) is false already.
-    #[error("no completion within {0:?}")]
+    #[error("no completion within {0:?}: it is unknown whether the request took effect")]
     Timeout(Duration),
-    /// The session has ended: this side closed it ([`Session::close`](crate::Session::close)), a
-    /// call failed, the peer is gone, or a queue pair could not be replaced. It is unknown whether
-    /// an outstanding request took effect. A request made afterwards had no effect, but the error
-    /// does not tell which of both it is: treat the outcome as unknown. Connect a new session
+    /// The session has ended. It is unknown whether an outstanding request took effect. A request
+    /// made afterwards had no effect, but the error does not tell which of both it is: treat the
+    /// outcome as unknown. Connect a new session
     /// ([`Session::reconnect`](crate::Session::reconnect)).
-    #[error("the session has ended: this side closed it, or the peer is gone")]
+    ///
+    /// The error has no cause, because this side often cannot know it. The log of the host names
+    /// it for the causes of the host ([Log](crate#log)). The causes are:
+    ///
+    /// - this side closed the session ([`Session::close`](crate::Session::close));
+    /// - a call had no reply within its timeout;
+    /// - a queue pair could not be replaced within
+    ///   [`connect_timeout`](crate::SessionOptions::connect_timeout);
+    /// - the host stopped: its [`HostHandle`](crate::HostHandle) was dropped;
+    /// - the host ended the session: by a [`SessionTerminator`](crate::SessionTerminator), because
+    ///   its lease expired ([`Fencing`](crate::Fencing)), or because the client did not release
+    ///   withdrawn memory;
+    /// - the service panicked, answered with
+    ///   [`CallError::EndSession`](crate::CallError::EndSession), or with more than 64 KiB;
+    /// - the process of the host ended: it was killed, or it lost a page of its memory
+    ///   ([`memory::survive`](crate::memory::survive));
+    /// - the network is down, or this side sent what the host takes for a violation of the
+    ///   protocol.
+    #[error("the session has ended: this side or the host ended it, or the peer is gone; connect again")]
     Disconnected,
     /// The service gave up the call without a reply. The service defines the effects of such a
     /// call; the session goes on.

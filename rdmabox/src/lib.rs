@@ -37,10 +37,12 @@
 //! | question | page |
 //! |-|-|
 //! | which requests are there, and which form suits my program | [`guide`], [`Session`] |
-//! | how do I lend memory, and serve calls | [`MemoryServer`], [`Host`], [`Service`] |
+//! | how do I lend memory, and serve calls | [`MemoryServer`], [`Host`], [`Service`], [a host as a program](guide#a-host-as-a-program) |
 //! | which option does what, and which counter shows it | [`guide`](guide#options), [`SessionOptions`], [`StatsSnapshot`] |
 //! | how do I copy much data without a copy or a registration per request | [`guide`](guide#bulk-copies), [`Buffer`] |
-//! | what does `Ok` promise, and what is known after an error | [`guide`], [`RequestError`] |
+//! | what does `Ok` promise, and what is known after an error | [`guide`](guide#guarantees), [`RequestError`] |
+//! | what becomes of the claims of a client that dies | [`guide`](guide#claims-and-lost-clients) |
+//! | what happens if the memory is larger than the machine's | [`guide`](guide#memory-that-runs-out) |
 //! | how do I authenticate and encrypt | [`Key`], [`tls`] |
 //! | how do I use queue pairs myself | [`verbs`], [`provider`] |
 //!
@@ -109,6 +111,27 @@
 //! | [`Export`] | later requests are refused; [`HostHandle::withdraw`] also waits for those under way | no |
 //! | [`HostHandle`] | stops the host, and ends the sessions of its clients | until its threads have ended |
 //! | [`Memory`] | unmaps it, when no export and no request uses it any more | no |
+//!
+//! # Log
+//!
+//! Where a page says that a host or a session logs something, it goes to the crate [`log`], with
+//! targets that begin with `rdmabox`. A program without a logger sees nothing of it. For example,
+//! `env_logger::init()` at the start of `main`, and `RUST_LOG=rdmabox=info` in the environment,
+//! print it to the standard error. `warn` and `error` have the reasons for which a host ends a
+//! session, and `info` has its begin and end. A panic of a service or a callback also goes to the
+//! panic hook of the process, which prints it if the program has not replaced it.
+//!
+//! [`log`]: https://docs.rs/log
+//!
+//! # Signals
+//!
+//! The crate handles no signal, unless the program calls [`memory::survive`] (SIGBUS). A handler of
+//! the program that returns interrupts no wait and no request of this crate. The default action of
+//! SIGTERM and SIGINT ends the process, which is no orderly stop of a host: its clients get
+//! [`RequestError::Disconnected`], but [`Service::disconnected`] is not called, and the file of a
+//! Unix socket remains (the next host at the same path replaces it). For an orderly stop, wait for
+//! the signal, then drop the [`HostHandle`]:
+//! [A host as a program](guide#a-host-as-a-program).
 //!
 //! # Safety
 //!

@@ -44,14 +44,20 @@ static PAGE: AtomicUsize = AtomicUsize::new(4096);
 /// Disposition of SIGBUS before `survive`.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Returns true if a page of shared memory has been lost. The contents of shared memory are not
-/// trustworthy from then on.
+/// Returns true if a page of shared memory has been lost, and the process has
+/// [survived](survive) that. The contents of shared memory are not trustworthy from then on: a
+/// request that returned `Ok` may have stored its bytes in a page that only this process sees.
 pub fn is_lost() -> bool {
     LOST.load(Ordering::Acquire)
 }
 
 /// Keeps this process alive when a page of shared memory is lost, and reports the loss as a
 /// failure ([`failure::watch`]). SIGBUS keeps its previous disposition until the first call.
+///
+/// A lost page becomes a private page of zeros of this process, in a host as well as in a client.
+/// Requests on it return `Ok`, so check [`is_lost`]. To lose no page, a host calls
+/// [`Memory::reserve`](crate::Memory::reserve):
+/// [Memory that runs out](crate::guide#memory-that-runs-out).
 ///
 /// # Errors
 /// The error of creating the reporting thread or its descriptor, or of installing the handler.

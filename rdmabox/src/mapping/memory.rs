@@ -25,7 +25,7 @@ use std::{
 use parking_lot::RwLock;
 
 use super::{
-    error::{MemoryError, os},
+    error::{MAX_NAME, MemoryError, os},
     first_writes::FirstWrites,
     lost,
     page::page_size,
@@ -86,6 +86,13 @@ impl fmt::Debug for Memory {
 impl Memory {
     /// Maps zeroed anonymous private memory. It can be the local side of any request and a target
     /// for peers over a network, but not for peers that map it.
+    ///
+    /// The kernel provides each page at its first use, so a length that the machine does not have
+    /// is no error here ([why](crate::guide#memory-that-runs-out)).
+    ///
+    /// # Errors
+    /// [`MemoryError::InvalidLength`] for no bytes. [`MemoryError::Os`] if the address space of the
+    /// process has no room for the mapping.
     pub fn private(len: usize) -> Result<Memory, MemoryError> {
         map(None, len, true)
     }
@@ -98,9 +105,25 @@ impl Memory {
             .unwrap_or_else(|_| handle_alloc_error(Layout::array::<u8>(len).unwrap_or(Layout::new::<u8>())))
     }
 
-    /// Creates zeroed shareable memory: a memfd called `name` whose size is sealed.
+    /// Creates zeroed shareable memory: a memfd called `name` whose size is sealed. The name is for
+    /// people, in `/proc/PID/maps`. Several memories can have one name.
+    ///
+    /// The kernel provides each page at its first use, so a length that the machine does not have
+    /// is no error here. Without a free page, the process that uses it is killed:
+    /// [`reserve`](Self::reserve) takes all pages beforehand
+    /// ([Memory that runs out](crate::guide#memory-that-runs-out)).
+    ///
+    /// # Errors
+    /// [`MemoryError::InvalidLength`] for no bytes. [`MemoryError::InvalidName`] for a name of more
+    /// than 249 bytes, or with a NUL byte. [`MemoryError::Os`] if the process has no descriptors or
+    /// no address space left.
     pub fn shared(name: &str, len: usize) -> Result<Memory, MemoryError> {
-        let name = CString::new(name).map_err(|_| MemoryError::BadHandle("name contains a NUL byte"))?;
+        check_len(len as u64)?;
+        let invalid = || MemoryError::InvalidName { name: name.into() };
+        if name.len() > MAX_NAME {
+            return Err(invalid());
+        }
+        let name = CString::new(name).map_err(|_| invalid())?;
         // SAFETY: `name` is a NUL-terminated string that outlives the call.
         let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
         if fd < 0 {
@@ -133,10 +156,18 @@ impl Memory {
     /// A process that may write to the file could truncate it; an access beyond its end then raises
     /// SIGBUS. So only its owner should be able to write to the file. Peers cannot truncate it
     /// through their descriptor if the kernel has Landlock with truncation (Linux 6.2).
+    ///
+    /// A sparse file on a full file system raises SIGBUS as well, in the process that first uses a
+    /// page: in a local client over shared memory, and in the host over TCP. Call
+    /// [`reserve`](Self::reserve) before you export the memory
+    /// ([Memory that runs out](crate::guide#memory-that-runs-out)).
+    ///
+    /// # Errors
+    /// [`MemoryError::InvalidLength`] for an empty file. [`MemoryError::Os`] if the file cannot be
+    /// mapped for reading and writing.
     pub fn of_file(file: File) -> Result<Memory, MemoryError> {
         let len = file.metadata().map_err(|source| MemoryError::Os { what: "fstat", source })?.len();
-        let len =
-            usize::try_from(len).map_err(|_| MemoryError::BadHandle("longer than the address space"))?;
+        let len = check_len(len)?;
         let for_peers = restricted::reopen(file.as_fd());
         let mut memory = map(Some(file.into()), len, true)?;
         memory.for_peers = for_peers
@@ -154,7 +185,14 @@ impl Memory {
     /// SIGBUS. So only users that could kill this process anyway may be able to truncate it. The
     /// descriptor must be a memfd that is sealed against shrinking, or a file of this user or root
     /// that no other user may write to.
+    ///
+    /// # Errors
+    /// [`MemoryError::BadHandle`] if the descriptor is not as announced, or `len` is zero.
+    /// [`MemoryError::Os`] if it cannot be mapped.
     pub fn from_peer(fd: OwnedFd, len: usize, writable: bool) -> Result<Memory, MemoryError> {
+        if len == 0 {
+            return Err(MemoryError::BadHandle("no bytes to map"));
+        }
         let file = File::from(fd);
         let meta = file.metadata().map_err(|source| MemoryError::Os { what: "fstat", source })?;
         // SAFETY: plain fcntl on an open descriptor.
@@ -257,6 +295,14 @@ impl Memory {
     /// Returns the aligned 8-byte word at `offset` for atomic access by any thread, process or
     /// device.
     ///
+    /// To see what a client published by a list or an atomic, load the word with
+    /// [`Acquire`](Ordering::Acquire), as [`load_u64`](Self::load_u64) does, and read the data
+    /// afterwards. To publish data to clients, write the data, then store the word with
+    /// [`Release`](Ordering::Release). A compare-and-swap or another change does both with
+    /// [`AcqRel`](Ordering::AcqRel). A `Relaxed` access pairs with nothing. The atomics of clients
+    /// are atomic with these if the scope is [`Global`](crate::verbs::AtomicScope::Global)
+    /// ([`HostHandle::atomic_scope`](crate::HostHandle::atomic_scope)).
+    ///
     /// # Panics
     /// If the word lies outside the mapping or is not aligned, or if the mapping is read-only.
     pub fn atomic_u64(&self, offset: usize) -> &AtomicU64 {
@@ -352,6 +398,14 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
 }
 
+/// Returns the length of a mapping if it is one.
+fn check_len(len: u64) -> Result<usize, MemoryError> {
+    match usize::try_from(len) {
+        Ok(valid) if (1..=i64::MAX as usize).contains(&valid) => Ok(valid),
+        _ => Err(MemoryError::InvalidLength { len }),
+    }
+}
+
 /// Returns true for a file that only this user or root can change.
 fn is_trusted_owner(meta: &Metadata) -> bool {
     let own = rustix::process::geteuid().as_raw();
@@ -359,9 +413,7 @@ fn is_trusted_owner(meta: &Metadata) -> bool {
 }
 
 fn map(fd: Option<OwnedFd>, len: usize, writable: bool) -> Result<Memory, MemoryError> {
-    if len == 0 {
-        return Err(MemoryError::BadHandle("no bytes to map"));
-    }
+    check_len(len as u64)?;
     let prot = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
     let (flags, raw) = match &fd {
         Some(fd) => (libc::MAP_SHARED, fd.as_raw_fd()),

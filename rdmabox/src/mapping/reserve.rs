@@ -19,12 +19,13 @@ const STEP: usize = 64 << 20;
 
 impl Memory {
     /// Reserves all pages of shareable memory, so that no later access lacks a page. Pages stay
-    /// unallocated if the kernel can guarantee them without an allocation.
+    /// unallocated if the kernel can guarantee them without an allocation. Private memory has
+    /// nothing to reserve: the call succeeds and does nothing.
     ///
     /// # Errors
-    /// `StorageFull` or `OutOfMemory` if the file system or the system has too little space,
-    /// `Unsupported` if the file system cannot reserve space. Pages reserved before the error stay
-    /// reserved.
+    /// [`MemoryError::Os`] with the kind `StorageFull` or `OutOfMemory` if the file system or the
+    /// system has too little space, `Unsupported` if the file system cannot reserve space. Pages
+    /// reserved before the error stay reserved.
     pub fn reserve(&self) -> Result<(), MemoryError> {
         self.reserve_range(0, self.len())
     }

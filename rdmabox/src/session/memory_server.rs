@@ -43,8 +43,15 @@ impl MemoryServer {
     /// Starts a host that exports `len` zeroed bytes at these addresses: [`Host::new`],
     /// [`Host::export`] and [`Host::listen`] in one.
     ///
+    /// The pages are not reserved: a length that the machine does not have is no error here. If the
+    /// kernel cannot provide a page at its first use, it kills this process or a local client
+    /// ([Memory that runs out](crate::guide#memory-that-runs-out)).
+    ///
+    /// Without addresses the host runs, and no client can reach it.
+    ///
     /// # Errors
-    /// As for these; a retry is safe.
+    /// As for these, and [`MemoryError::InvalidLength`](crate::MemoryError::InvalidLength) in
+    /// [`HostError::Memory`] for no bytes. A retry is safe.
     pub fn listen(addresses: &[Address], len: usize) -> Result<HostHandle, HostError> {
         let host = Host::new()?;
         let memory = Memory::shared("rdmabox-lent", len)?;

@@ -8,6 +8,7 @@ use std::{
 };
 
 use rdmabox::{Address, HostHandle, MemoryServer, Session, SessionOptions};
+use rustix::process::{Pid, Signal, kill_process};
 
 const PROVIDERS: [&str; 2] = ["shared memory", "TCP"];
 
@@ -77,6 +78,23 @@ impl Drop for Serving {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// A host that the default action of SIGTERM ends leaves its socket behind, and reports a signal.
+#[test]
+fn lend_stops_in_order_on_a_signal() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let dir = tempfile::tempdir().unwrap();
+        let [Address::Unix(socket), _] = addresses(&dir) else { unreachable!("the first is a socket") };
+        let args = [socket.to_str().unwrap()];
+        let mut host = Serving::start("lend", &args, "lending 16777216 bytes at ");
+        let session = Session::connect(&host.address.parse().unwrap(), &SessionOptions::default()).unwrap();
+        kill_process(Pid::from_child(&host.child), signal).unwrap();
+        let ended = host.child.wait().unwrap();
+        assert!(ended.success(), "{signal:?}: {ended}");
+        assert!(!socket.exists(), "{signal:?}");
+        drop(session);
     }
 }
 

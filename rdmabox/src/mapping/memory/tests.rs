@@ -28,6 +28,30 @@ fn huge_pages_are_requested_for_large_shared_memory() {
     assert!(!asks(&Memory::private(2 * HUGE).unwrap()), "private buffers use small pages");
 }
 
+/// A caller's mistake is not the fault of a peer, and the message says which value is valid.
+#[test]
+fn invalid_lengths_and_names_are_named() {
+    let said = |made: Result<Memory, MemoryError>| made.unwrap_err().to_string();
+    let length =
+        |len| format!("invalid length of memory, {len} bytes: choose at least 1 byte, and fewer than 2^63");
+    let empty = tempfile::tempfile().unwrap();
+    for made in [Memory::shared("test", 0), Memory::private(0), Memory::of_file(empty)] {
+        assert_eq!(said(made), length(0));
+    }
+    for made in [Memory::shared("test", usize::MAX), Memory::private(usize::MAX)] {
+        assert_eq!(said(made), length(usize::MAX));
+    }
+    let name =
+        |name: &str| format!("invalid name of memory, {name:?}: choose at most 249 bytes, and no NUL byte");
+    let longest = "x".repeat(249);
+    assert!(Memory::shared(&longest, 1).is_ok());
+    for wrong in ["a\0b", &format!("{longest}x")] {
+        assert_eq!(said(Memory::shared(wrong, 1)), name(wrong));
+    }
+    let peers = Memory::shared("test", 1).unwrap().peer_fd(true).unwrap();
+    assert!(matches!(Memory::from_peer(peers, 0, true), Err(MemoryError::BadHandle(_))));
+}
+
 #[test]
 fn no_memory_is_part_of_a_core_dump() {
     let hidden = |memory: &Memory| flags(memory).split(' ').any(|flag| flag == "dd");

@@ -104,7 +104,7 @@ pub(crate) fn establish(
     let setup = Setup::new(&address, options, deadline, (answer.token, secret))?;
     let provider = setup.connector.provider();
     let rpc = setup.connect_calls()?;
-    let caps = setup.data_caps();
+    let caps = setup.data_caps()?;
     let (cqs, lanes) = setup.connect_lanes(caps)?;
     let fetch =
         answer.fetch.map(|base| -> Result<_, ConnectError> { Ok((base, setup.connect_fetch(caps)?)) });
@@ -255,13 +255,21 @@ impl<'a> Setup<'a> {
     }
 
     /// Returns the capabilities of data queue pairs.
-    fn data_caps(&self) -> QpCaps {
+    ///
+    /// # Errors
+    /// [`ConnectError::InvalidOption`] if `max_inline` is more than the device has.
+    fn data_caps(&self) -> Result<QpCaps, ConnectError> {
         let mut caps = QpCaps { max_recv_wr: 1, ..QpCaps::default() }.within(self.device.attr());
         if self.options.max_inline != QpCaps::default().max_inline_data {
             // An explicitly requested size is an error if the device has less.
+            let limit = self.device.attr().max_inline_data;
+            if self.options.max_inline > limit {
+                let expected = format!("choose 0 to {limit} bytes, the limit of the device");
+                return Err(ConnectError::option("max_inline", self.options.max_inline, expected));
+            }
             caps.max_inline_data = self.options.max_inline;
         }
-        caps
+        Ok(caps)
     }
 
     /// Connects the data queue pairs.

@@ -82,8 +82,9 @@ impl CallsBy {
 #[non_exhaustive]
 pub struct SessionOptions {
     /// The required provider. `None`: the provider of the address, or shared memory if a TCP
-    /// address belongs to this machine. A required provider fails rather than fall back. Default:
-    /// `None`.
+    /// address belongs to this machine. A required provider fails rather than fall back. It must be
+    /// that of the address: `Shm` needs the path of the Unix socket, and fails with a TCP address,
+    /// also if its host has a Unix socket that `None` would use. Default: `None`.
     pub provider: Option<ProviderKind>,
     /// The RDMA device, for `rdma:` addresses. Default: the first device with an active port.
     pub rdma: RdmaOptions,
@@ -101,8 +102,9 @@ pub struct SessionOptions {
     /// is then the only one in flight. READs and WRITEs that wait for room take turns.
     /// At least 1. Default: 7 MiB (7,340,032).
     pub window_bytes: u64,
-    /// Maximum bytes of a merged work request, at least a page of 4 KiB. Requests are not merged
-    /// beyond it: pieces of this length never merge. A longer request is not split. With several
+    /// Maximum bytes of a merged work request. Less than a page of 4 KiB counts as a page; to merge
+    /// nothing, choose [`BatchMode::Single`]. Requests are not merged beyond the maximum: pieces of
+    /// this length never merge. A longer request is not split. With several
     /// queue pairs it also bounds the bytes of a list of work requests: a longer run is spread over
     /// the queue pairs. Default: 1 MiB.
     pub max_merge_bytes: u64,
@@ -124,15 +126,16 @@ pub struct SessionOptions {
     pub max_retry: Option<u32>,
     /// Maximum time that the TCP engine polls before it blocks, while that succeeds and no other
     /// thread wants its core. Waking the engine costs tens of microseconds per request; polling
-    /// occupies its core. Zero: it blocks at once. No effect over other providers. No counter of
-    /// the session shows it, because the engine's thread is not part of one session: compare the
-    /// latency and the CPU time of the process. Default: 400 µs.
+    /// occupies its core. Zero: it blocks at once. Any duration is valid. No effect over other
+    /// providers. No counter of the session shows it, because the engine's thread is not part of
+    /// one session: compare the latency and the CPU time of the process. Default: 400 µs.
     pub engine_look: Duration,
     /// Signals every n-th work request of a chain; the last one is always signaled. 0: only the
     /// last one. Default: 0.
     pub signal_interval: u32,
-    /// Maximum bytes of a WRITE that travels inside its work request. 0: none. Default: 220, or the
-    /// device's limit if that is lower. Any other value above the device's limit is refused.
+    /// Maximum bytes of a WRITE that travels inside its work request. 0: none. The limit is that of
+    /// the device: 1024 over shared memory and TCP. Default: 220, or the device's limit if that is
+    /// lower. Any other value above the device's limit is refused.
     pub max_inline: u32,
     /// Executes a request on the calling thread if the provider maps the host's memory and the
     /// request is the only one of its caller, as each started request is. It uses no queue, work
@@ -149,15 +152,16 @@ pub struct SessionOptions {
     /// Bytes of the READ that fetches a reply, including 24 bytes of framing. A longer reply takes
     /// one more READ. 24 to 65,560. No effect with mapped memory. Default: 1024.
     pub fetch_size: usize,
-    /// Maximum duration of a request, more than zero and at most a day. It counts from the start of
+    /// Maximum duration of a request, more than zero. More than a day counts as a day, and
+    /// [`Session::options`](crate::Session::options) shows it. It counts from the start of
     /// a blocking request. For a transfer it counts from the call of
     /// [`Transfer::wait`](crate::Transfer::wait), and for the waits with a limit from the first of
     /// them. After a timeout the runtime discards the request's queue pair. The memory of the
     /// requests on it is free again, and it is unknown whether they took effect. Default: 10 s.
     pub operation_timeout: Duration,
-    /// Maximum duration of connecting, and of replacing a broken queue pair, more than zero and at
-    /// most a day. A session whose queue pair cannot be replaced in this time ends, also if its
-    /// other queue pairs work. Default: 4 s.
+    /// Maximum duration of connecting, and of replacing a broken queue pair, more than zero. More
+    /// than a day counts as a day. A session whose queue pair cannot be replaced in this time ends,
+    /// also if its other queue pairs work. Default: 4 s.
     pub connect_timeout: Duration,
     /// Faults to inject, for tests (feature `faults`). Sessions with the same plan share its state.
     /// Default: `None`.
@@ -186,7 +190,7 @@ impl SessionOptions {
     pub(crate) fn check(&self) -> Result<(), ConnectError> {
         let fetch_sizes = FETCH_FRAMING..=FETCH_FRAMING + MAX_CALL;
         let positive = |option, timeout: Duration| match timeout.is_zero() {
-            true => Err(ConnectError::option(option, "0 s", "choose more than zero, up to a day")),
+            true => Err(ConnectError::option(option, "0 s", "choose more than zero")),
             false => Ok(()),
         };
         if !(1..=MAX_QUEUE_PAIRS).contains(&self.queue_pairs) {
@@ -298,7 +302,7 @@ mod tests {
             let expected = format!("fetch_size = {size}: choose 24 to 65560 bytes");
             assert_eq!(refusal(|options| options.fetch_size = size), expected);
         }
-        let zero = "_timeout = 0 s: choose more than zero, up to a day";
+        let zero = "_timeout = 0 s: choose more than zero";
         let said = refusal(|options| options.operation_timeout = Duration::ZERO);
         assert_eq!(said, format!("operation{zero}"));
         assert_eq!(refusal(|options| options.connect_timeout = Duration::ZERO), format!("connect{zero}"));

@@ -158,6 +158,10 @@ impl Session {
     /// Returns another handle of the session, whose requests have the operation timeout `timeout`.
     /// Use it for a deadline per request. The handle costs no connection and no thread.
     ///
+    /// Any timeout is valid: more than a day counts as a day. With zero, a request succeeds only if
+    /// it is done when it is made, as on mapped memory. Every other request fails with
+    /// [`RequestError::Timeout`](crate::RequestError::Timeout), and a call ends the session.
+    ///
     /// The timeout applies to blocking and to started requests, and to calls. An expired timeout
     /// has the same consequences as with the session's own operation timeout. A request that is
     /// posted breaks its queue pair, because its memory must be free: requests behind it there fail
@@ -323,6 +327,9 @@ impl Session {
     /// Outside of a callback, this first waits for [started](Self::start_call) calls, at most for
     /// `limit` and for the operation timeout. With a `limit` of zero it does not wait. To learn
     /// whether they were answered, call [`finish_calls`](Self::finish_calls) before.
+    ///
+    /// A single request cannot be cancelled, because the device has its memory until the queue pair
+    /// is gone. `close(Duration::ZERO)` gives the buffers of all requests back at once.
     pub fn close(&self, limit: Duration) {
         if !in_callback() && !self.shared.rpc.is_dead() && !limit.is_zero() {
             // Callers that need the outcome have called `finish_calls` themselves.

@@ -45,8 +45,9 @@ pub trait Service: Send + Sync + 'static {
     /// correct client sends. The host logs the reason.
     ///
     /// # Panics
-    /// A panic ends the session of `peer`, and the host logs its message. Other sessions and the
-    /// threads of the host go on, so the state of the service must tolerate a panic.
+    /// A panic ends the session of `peer`, and the host logs its message ([Log](crate#log)). Other
+    /// sessions and the threads of the host go on, so the state of the service must tolerate a
+    /// panic.
     fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), CallError>;
 
     /// Handles the end of a session, once for each successful `connected`. No call of the session
@@ -56,6 +57,10 @@ pub trait Service: Send + Sync + 'static {
     /// after the client has reported the end of its last request, or after its process has ended
     /// ([`Fencing`](crate::Fencing)). Only a host that stops does not wait ([`Peer::clings`]). A
     /// client that keeps memory from [`Session::map`](crate::Session::map) can still read it.
+    ///
+    /// Without a lease it is never called for a client that is stopped or cut off. This is the
+    /// place to free what the client had claimed in memory:
+    /// [Claims and lost clients](crate::guide#claims-and-lost-clients).
     fn disconnected(&self, peer: &Peer) {
         let _ = peer;
     }
@@ -95,7 +100,10 @@ impl PeerProcess {
 }
 
 impl Peer {
-    /// Returns the number of the session, unique while the host runs.
+    /// Returns the number of the session, at least 1. It is unique while the host runs: all threads
+    /// and handles of the session have the same, and a reconnected session has another. A
+    /// restarted host counts from 1 again. The client has no method for it: hand it over in a
+    /// reply.
     pub fn id(&self) -> u64 {
         self.id
     }

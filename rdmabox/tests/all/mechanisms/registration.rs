@@ -163,6 +163,10 @@ fn inline_data_has_its_own_limit() {
             assert_eq!(submit(&session, false, &[base], len).inline_bytes, 0);
         }
         f.options.max_inline = most + 1;
-        assert!(Session::connect(&f.address, &f.options).is_err());
+        // The error names the option, not only the device.
+        let refused = Session::connect(&f.address, &f.options).unwrap_err().to_string();
+        let expected =
+            format!("max_inline = {}: choose 0 to {most} bytes, the limit of the device", most + 1);
+        assert_eq!(refused, expected);
     });
 }
