@@ -69,16 +69,23 @@ impl Replica {
 struct Register {
     /// The copies that have every version.
     replicas: Vec<Replica>,
+    /// The newest version that this register has returned or stored.
+    floor: u64,
 }
 
 impl Register {
     fn open(addresses: &[Address]) -> Result<Register, Box<dyn Error>> {
-        Ok(Register { replicas: addresses.iter().map(Replica::open).collect::<Result<_, _>>()? })
+        Ok(Register { replicas: addresses.iter().map(Replica::open).collect::<Result<_, _>>()?, floor: 0 })
     }
 
     /// Returns version and value of the newest copy. A host that cannot be reached is left out.
-    fn read(&self) -> Option<(u64, Vec<u8>)> {
-        self.replicas.iter().filter_map(|replica| replica.read().ok()).max_by_key(|(version, _)| *version)
+    /// `None` if no host is left that has the newest version seen so far: a copy that missed a
+    /// write stays behind, and is the newest one when the other host dies.
+    fn read(&mut self) -> Option<(u64, Vec<u8>)> {
+        let copies = self.replicas.iter().filter_map(|replica| replica.read().ok());
+        let newest = copies.max_by_key(|(version, _)| *version).filter(|newest| newest.0 >= self.floor)?;
+        self.floor = newest.0;
+        Some(newest)
     }
 
     /// Stores a value on all hosts at once. Returns the number of copies.
@@ -102,6 +109,9 @@ impl Register {
                 outcome => outcome.is_ok(),
             })
         });
+        if !self.replicas.is_empty() {
+            self.floor = version;
+        }
         self.replicas.len()
     }
 }
@@ -113,7 +123,7 @@ fn value_of(version: u64) -> Vec<u8> {
 
 /// Writes in this thread while another one reads. Returns the last version.
 fn run(addresses: &[Address]) -> Result<u64, Box<dyn Error>> {
-    let (mut writer, reader) = (Register::open(addresses)?, Register::open(addresses)?);
+    let (mut writer, mut reader) = (Register::open(addresses)?, Register::open(addresses)?);
     // The hosts may hold a register of an earlier run.
     let first = reader.read().ok_or("no host answers")?.0 + 1;
     let last = first + WRITES - 1;
@@ -150,10 +160,15 @@ fn main() -> Result<(), Box<dyn Error>> {
             let (one, two) = (listen()?, listen()?);
             let addresses = [one.addresses()[0].clone(), two.addresses()[0].clone()];
             let last = run(&addresses)?;
-            let mut register = Register::open(&addresses)?;
+            let (mut register, mut reader) = (Register::open(&addresses)?, Register::open(&addresses)?);
+            // The copy on the second host misses a write.
+            Register::open(&addresses[..1])?.write(last + 1, &value_of(last + 1));
+            assert_eq!(reader.read(), Some((last + 1, value_of(last + 1))));
             drop(one);
-            assert_eq!(register.write(last + 1, &value_of(last + 1)), 1);
-            assert_eq!(register.read(), Some((last + 1, value_of(last + 1))));
+            // A reader that has seen the write takes no older version for the newest one.
+            assert_eq!(reader.read(), None);
+            assert_eq!(register.write(last + 2, &value_of(last + 2)), 1);
+            assert_eq!(register.read(), Some((last + 2, value_of(last + 2))));
             println!("one host stopped: the next write has 1 copy, and is read back");
             Ok(())
         }

@@ -165,7 +165,30 @@ pub use memory::{Buffer, Memory, MemoryError, OwnedOp, PreMrThreshold, RecvBuf, 
 pub use session::*;
 
 #[doc = include_str!("../GUIDE.md")]
-pub mod guide {}
+pub mod guide {
+    /// Includes the text of an example, which a test builds and runs.
+    macro_rules! example {
+        ($($name:ident: $summary:literal,)*) => {
+            $(
+                #[doc = $summary]
+                ///
+                /// The file is
+                #[doc = concat!("`examples/", stringify!($name), ".rs`:")]
+                ///
+                /// ```ignore
+                #[doc = include_str!(concat!("../examples/", stringify!($name), ".rs"))]
+                /// ```
+                pub mod $name {}
+            )*
+        };
+    }
+
+    example! {
+        kv_cache: "The example of a cache whose server runs no code for a get.",
+        replicated_register: "The example of a register with a copy on each of two hosts.",
+        work_queue: "The example of a queue of many producers and many workers.",
+    }
+}
 
 // Tests the example of the README.
 #[cfg(doctest)]

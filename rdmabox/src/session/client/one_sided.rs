@@ -173,7 +173,7 @@ impl Session {
 
     /// Makes several writes in one submission, so that they can merge and chain. Overlapping writes
     /// take effect in the given order. Other writes are unordered: the runtime sorts them by
-    /// address.
+    /// address. Without parts it succeeds.
     ///
     /// # Errors
     /// As for [`write`](Self::write). Returns the first error.
@@ -189,7 +189,7 @@ impl Session {
         })
     }
 
-    /// Makes several reads in one submission.
+    /// Makes several reads in one submission. Without parts it succeeds.
     ///
     /// # Errors
     /// As for [`read`](Self::read). Returns the first error.
@@ -296,7 +296,7 @@ impl Session {
     /// other bytes. A list must therefore not release a lock behind a READ that the lock protects.
     ///
     /// No step depends on the value that another one returns. The steps behind a compare-and-swap
-    /// run also if it finds another value than `compare`.
+    /// run also if it finds another value than `compare`. An empty list succeeds.
     ///
     /// A READ or WRITE of an aligned 8-byte word is one whole access, as in
     /// [`load_u64`](Self::load_u64). So a list can publish data:

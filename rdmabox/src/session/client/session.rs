@@ -158,9 +158,10 @@ impl Session {
     /// Returns another handle of the session, whose requests have the operation timeout `timeout`.
     /// Use it for a deadline per request. The handle costs no connection and no thread.
     ///
-    /// Any timeout is valid: more than a day counts as a day. With zero, a request succeeds only if
-    /// it is done when it is made, as on mapped memory. Every other request fails with
-    /// [`RequestError::Timeout`](crate::RequestError::Timeout), and a call ends the session.
+    /// Any timeout is valid: more than a day counts as a day. With zero, a request is made all the
+    /// same. It succeeds if its completion is found before the first look at the clock, as on
+    /// mapped memory, and fails with [`RequestError::Timeout`](crate::RequestError::Timeout)
+    /// otherwise.
     ///
     /// The timeout applies to blocking and to started requests, and to calls. An expired timeout
     /// has the same consequences as with the session's own operation timeout. A request that is
@@ -264,7 +265,8 @@ impl Session {
 
     /// Returns a buffer of `len` bytes, at most 1 MiB, in the session's registered pool (8 MiB).
     /// `None` for a longer one, or if the pool has no free block of that length: a block has a
-    /// power of two of bytes, at least 4 KiB. The buffer holds bytes of its last user.
+    /// power of two of bytes, at least 4 KiB. The buffer holds bytes of its last user. A buffer of
+    /// no bytes has a block, too.
     ///
     /// Short requests are copied through the rest of the pool. Without a free block they register
     /// their memory ([`pool_misses`](StatsSnapshot::pool_misses)), so keep few such buffers.
@@ -272,8 +274,8 @@ impl Session {
         self.shared.runtime.pooled(len)
     }
 
-    /// Allocates a zeroed buffer of `len` bytes, of any length, in memory of its own. The buffer is
-    /// registered once, in this call. Its requests find the registration in a cache
+    /// Allocates a zeroed buffer of `len` bytes, of any length (also zero), in memory of its own.
+    /// The buffer is registered once, in this call. Its requests find the registration in a cache
     /// ([`cache_hits`](StatsSnapshot::cache_hits)). Over shared memory and TCP the system takes its
     /// pages only when they are first used.
     ///

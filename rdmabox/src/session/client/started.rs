@@ -86,6 +86,12 @@ impl Session {
 
     /// Starts a write. The thread that finds the completion runs `done` with the outcome, which
     /// always has the buffer. `done` must be quick and must not block. It may start requests.
+    ///
+    /// # Panics
+    /// This method does not panic. A panic of `done` is contained: the thread that runs it, the
+    /// session and the other callbacks go on, and the crate logs its message as an error
+    /// ([Log](crate#log)). What `done` owned is dropped, so the program may wait for a callback
+    /// that never reports. The same holds for the callbacks of all other requests.
     pub fn write_then<B: SendBuf>(
         &self,
         remote: RemoteAddr,
@@ -96,7 +102,7 @@ impl Session {
     }
 
     /// Starts a read and runs `done` with the outcome, which always has the buffer, as
-    /// [`write_then`](Self::write_then).
+    /// [`write_then`](Self::write_then). A panic of `done` is contained.
     pub fn read_then<B: RecvBuf>(
         &self,
         remote: RemoteAddr,

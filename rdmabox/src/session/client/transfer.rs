@@ -42,9 +42,13 @@ use crate::{
 ///
 /// Each transfer that is waited for ends. A thread waits at most for the operation timeout. A
 /// transfer that is awaited, dropped, or has a callback fails at most one and a half operation
-/// timeouts after it was posted. It then fails with [`RequestError::Timeout`] in all cases, and its
+/// timeouts after it was posted: a polling thread ends it, which looks for overdue requests every
+/// half operation timeout. It then fails with [`RequestError::Timeout`] in all cases, and its
 /// queue pair is replaced. While it waits for room, it fails after that time if no request of the
 /// session completes meanwhile.
+///
+/// A single transfer cannot be cancelled. [`Session::close`](crate::Session::close) with
+/// [`Duration::ZERO`] ends all transfers of the session, and their buffers come back.
 ///
 /// ```
 /// use std::time::Duration;
@@ -65,6 +69,49 @@ use crate::{
 ///     }
 /// };
 /// assert_eq!(zeros, [0; 8]);
+/// // The outcome was returned: another wait would panic.
+/// assert!(read.is_done() && read.is_taken());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A queue of transfers, each with a deadline of the program. The wait gives the outcome once, so
+/// the queue forgets a transfer when it has its outcome, also if that is an error:
+///
+/// ```
+/// use std::time::{Duration, Instant};
+/// use rdmabox::{MemoryServer, Session, Transfer};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let host = MemoryServer::listen(&["127.0.0.1:0".parse()?], 1 << 20)?;
+/// # let session = Session::builder().connect(&host.addresses()[0])?;
+/// # let memory = MemoryServer::locate(&session)?;
+/// let mut queue: Vec<(Instant, Transfer<Vec<u8>>)> = Vec::new();
+/// for place in 0..8 {
+///     let write = session.start_write(memory.for_write(place * 4096, 4096)?, vec![1; 4096]);
+///     queue.push((Instant::now() + Duration::from_secs(1), write));
+/// }
+/// let (mut written, mut failed, mut late) = (0, 0, 0);
+/// while !queue.is_empty() {
+///     queue.retain_mut(|(deadline, write)| match write.wait_timeout(Duration::from_millis(1)) {
+///         Some(Ok(_buffer)) => {
+///             written += 1;
+///             false
+///         }
+///         Some(Err(failure)) => {
+///             eprintln!("{failure}");
+///             failed += 1;
+///             false
+///         }
+///         // Dropped after its deadline: it goes on, and may still take effect.
+///         None if Instant::now() > *deadline => {
+///             late += 1;
+///             false
+///         }
+///         None => true,
+///     });
+/// }
+/// assert_eq!((written, failed, late), (8, 0, 0));
 /// # Ok(())
 /// # }
 /// ```
@@ -109,11 +156,18 @@ impl<B: Send + 'static> Transfer<B> {
     /// Over TCP only a thread that waits, for this or another request, finds completions.
     ///
     /// A transfer whose outcome was returned is done as well; a wait for it panics.
+    /// [`is_taken`](Self::is_taken) tells both apart.
     pub fn is_done(&self) -> bool {
         match &self.state {
             State::UnderWay(started) => started.is_done(),
             State::Done(_) | State::Failed(_) | State::Over => true,
         }
+    }
+
+    /// Returns true if the outcome was returned, by [`wait_timeout`](Self::wait_timeout) or to a
+    /// task. Every further wait for the transfer panics.
+    pub fn is_taken(&self) -> bool {
+        matches!(self.state, State::Over)
     }
 
     /// Blocks until the transfer is done, at most for the operation timeout from this call on, also
@@ -129,7 +183,9 @@ impl<B: Send + 'static> Transfer<B> {
     /// A transfer that [is done](Self::is_done) can be waited for anywhere.
     ///
     /// # Panics
-    /// If the outcome was returned before, by [`wait_timeout`](Self::wait_timeout) or to a task.
+    /// If the outcome was returned before, by [`wait_timeout`](Self::wait_timeout) or to a task
+    /// ([`is_taken`](Self::is_taken)).
+    #[track_caller]
     pub fn wait(mut self) -> Result<B, Failed<B>> {
         if in_callback() && !self.is_done() {
             let error = RequestError::Invalid(NO_WAIT_IN_A_CALLBACK.into());
@@ -150,7 +206,10 @@ impl<B: Send + 'static> Transfer<B> {
     /// Returns the [`Failed`] transfer with its buffer, as [`wait`](Self::wait) does.
     ///
     /// # Panics
-    /// If the outcome was returned before, by this method or to a task.
+    /// If the outcome was returned before, by this method or to a task
+    /// ([`is_taken`](Self::is_taken)). An outcome is also a failure: after `Some(Err(_))`, drop the
+    /// transfer.
+    #[track_caller]
     pub fn wait_timeout(&mut self, limit: Duration) -> Option<Result<B, Failed<B>>> {
         if in_callback() && !self.is_done() {
             return None;
@@ -192,12 +251,13 @@ impl<B> State<B> {
     /// # Panics
     /// If the outcome was returned before.
     #[inline]
+    #[track_caller]
     fn outcome(self, end: impl FnOnce(Started<B>) -> Ended<B>) -> Result<B, Failed<B>> {
         match self {
             State::UnderWay(started) => outcome(end(started)),
             State::Done(buf) => Ok(buf),
             State::Failed(failed) => Err(failed),
-            State::Over => panic!("the outcome of a transfer is given once"),
+            State::Over => panic!("the outcome of a transfer is given once, and was returned before"),
         }
     }
 }

@@ -24,8 +24,9 @@ use crate::{
 /// started or woken for it.
 ///
 /// Returns the outcome of each list, in the order of `lists`. One list that fails does not affect
-/// the others. The example `replicated_register` makes the lists for any number of sessions, and
-/// goes on after the failure of one.
+/// the others. The example [`replicated_register`](crate::guide::replicated_register) makes the
+/// lists for any number of sessions, and goes on after the failure of one. Without lists the vector
+/// is empty, and an empty list succeeds.
 ///
 /// # Errors
 /// Each outcome is as for [`Session::execute`]. A list that is not done within the operation

@@ -94,7 +94,7 @@ impl Session {
     }
 
     /// Starts a [`compare_swap`](Self::compare_swap) and runs `done` with the old value, as
-    /// [`write_then`](Self::write_then).
+    /// [`write_then`](Self::write_then). A panic of `done` is contained.
     pub fn compare_swap_then(
         &self,
         remote: RemoteAddr,
@@ -106,7 +106,7 @@ impl Session {
     }
 
     /// Starts a [`fetch_add`](Self::fetch_add) and runs `done` with the old value, as
-    /// [`write_then`](Self::write_then).
+    /// [`write_then`](Self::write_then). A panic of `done` is contained.
     pub fn fetch_add_then(
         &self,
         remote: RemoteAddr,
@@ -117,7 +117,7 @@ impl Session {
     }
 
     /// Starts a [`fetch_op`](Self::fetch_op) and runs `done` with the old value, as
-    /// [`write_then`](Self::write_then).
+    /// [`write_then`](Self::write_then). A panic of `done` is contained.
     pub fn fetch_op_then(
         &self,
         remote: RemoteAddr,
@@ -128,7 +128,7 @@ impl Session {
     }
 
     /// Starts a [`load_u64`](Self::load_u64) and runs `done` with the word, as
-    /// [`write_then`](Self::write_then).
+    /// [`write_then`](Self::write_then). A panic of `done` is contained.
     pub fn load_u64_then(
         &self,
         remote: RemoteAddr,

@@ -71,7 +71,8 @@ impl Session {
         Transfer::new(Started::new(Arc::clone(&self.shared.runtime), ticket, lent))
     }
 
-    /// Starts an ordered list and runs `done` with it, as [`write_then`](Self::write_then).
+    /// Starts an ordered list and runs `done` with it, as [`write_then`](Self::write_then). A panic
+    /// of `done` is contained. An empty list succeeds.
     pub fn execute_then<B: RecvBuf>(
         &self,
         ops: Vec<OwnedOp<B>>,
