@@ -161,7 +161,7 @@ mod sync;
 pub mod tls;
 pub mod verbs;
 
-pub use memory::{Buffer, Memory, MemoryError, OwnedOp, PreMrThreshold, RecvBuf, SendBuf, Slice};
+pub use memory::{Buffer, CallerMr, Memory, MemoryError, OwnedOp, PreMrThreshold, RecvBuf, SendBuf, Slice};
 pub use session::*;
 
 #[doc = include_str!("../GUIDE.md")]

@@ -144,6 +144,12 @@ impl Admission {
         self.in_flight.load(Ordering::Acquire)
     }
 
+    /// Returns the free part of the window in bytes. A hint: other threads may take it, and a
+    /// policy may admit less.
+    pub(crate) fn free(&self) -> u64 {
+        self.policy.window().saturating_sub(self.in_flight())
+    }
+
     /// Returns the maximum number of bytes in flight so far, in whole pages.
     pub(crate) fn peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)

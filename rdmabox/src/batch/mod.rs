@@ -1,7 +1,8 @@
 //! Batching: combines requests into work requests, and work requests into doorbells.
 //!
-//! [`plan()`] turns requests into work requests. [`InFlight`] holds the remote ranges of
-//! outstanding requests. Nothing here posts, copies, waits, or allocates in steady state.
+//! [`plan()`] turns requests into work requests. [`OpenLanes`] says how many of them one lane
+//! takes. [`InFlight`] holds the remote ranges of outstanding requests. Nothing here posts, copies,
+//! waits, or allocates in steady state.
 //!
 //! # Concurrency
 //! No I/O, no locks, no clock. The thread that drains a merge queue owns its state and passes it
@@ -9,12 +10,14 @@
 
 mod overlap;
 mod plan;
+mod spread;
 
 use std::{fmt, str::FromStr};
 
 pub(crate) use overlap::ranges_overlap;
 pub(crate) use overlap::{InFlight, InFlightHandle};
-pub(crate) use plan::{Item, Plan, PlanLimits, part_addresses, plan};
+pub(crate) use plan::{Item, Plan, PlanLimits, PlannedWr, part_addresses, plan};
+pub(crate) use spread::{LEAST_SHARE, OpenLanes};
 
 /// Default limit of a merged work request in bytes. At this length the cost of a work request is
 /// small against the cost of its data, a block of the pre-registered pool can still hold it, and

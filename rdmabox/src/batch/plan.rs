@@ -68,6 +68,8 @@ pub(crate) struct Plan {
     pub(crate) members: Vec<u32>,
     /// Maximum number of work requests per doorbell, at least one after planning.
     pub(crate) chain: usize,
+    /// True if requests overlap, as far as merging has looked.
+    pub(crate) has_overlaps: bool,
     /// Items of the current segment by ascending address; empty between calls.
     order: Vec<u32>,
 }
@@ -80,6 +82,7 @@ impl Plan {
             wrs: Vec::with_capacity(items),
             members: Vec::with_capacity(items),
             chain: 1,
+            has_overlaps: false,
             order: Vec::with_capacity(items),
         }
     }
@@ -89,6 +92,7 @@ impl Plan {
         self.wrs.clear();
         self.members.clear();
         self.order.clear();
+        self.has_overlaps = false;
     }
 
     /// Moves the work request of the first item to the front, so that it is posted before requests
@@ -245,6 +249,7 @@ pub(crate) fn plan(items: &[Item], limits: &PlanLimits, out: &mut Plan) {
         match out.place(items, Span::new(item.remote, item.len)) {
             Some(position) => out.order.insert(position, index),
             None => {
+                out.has_overlaps = true;
                 out.flush(items, limits);
                 out.order.push(index);
             }

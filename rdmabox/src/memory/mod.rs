@@ -4,6 +4,7 @@
 
 mod buffer;
 mod calibrate;
+mod caller_mr;
 mod loan;
 mod own_buf;
 mod owned_op;
@@ -15,6 +16,7 @@ mod threshold;
 
 pub use buffer::Buffer;
 pub(crate) use calibrate::calibrate;
+pub use caller_mr::CallerMr;
 pub(crate) use loan::{Lent, Loan, LoanCount, Scope, scope};
 pub(crate) use own_buf::OwnBuf;
 pub use owned_op::OwnedOp;

@@ -5,7 +5,8 @@
 //! are not cached: a cache that is given an address cannot detect that its pages were unmapped
 //! and replaced (by `free`, `munmap`, `mremap`, `madvise`, or copy-on-write after `fork`). The
 //! card would then access stale pinned pages. The `Arc<Memory>` of an entry excludes this,
-//! because the address range stays mapped while the entry exists.
+//! because the address range stays mapped while the entry exists. An entry on loan
+//! ([`RegistrationCache::lend`]) exists only during a call whose caller vouches for the memory.
 //!
 //! # Concurrency
 //! Any thread may use the cache. A lookup holds `entries` shared, a change exclusively.
@@ -60,17 +61,16 @@ pub(crate) struct RegistrationCache {
 
 #[derive(Debug)]
 struct Entry {
-    memory: Arc<Memory>,
+    addr: u64,
+    bytes: u64,
+    /// Keeps the memory mapped. `None` for memory on loan, which its caller keeps.
+    _memory: Option<Arc<Memory>>,
     access: Access,
     handle: MrHandle,
     last_used: AtomicU64,
 }
 
 impl Entry {
-    fn bytes(&self) -> u64 {
-        self.memory.len() as u64
-    }
-
     /// Returns true while the handle is held outside the cache. Reliable under the write lock:
     /// otherwise a new handle can only be cloned from a handle that is already held outside.
     fn in_use(&self) -> bool {
@@ -162,12 +162,12 @@ impl RegistrationCache {
             return None;
         }
         let entries = self.entries.read();
-        let behind = entries.sorted.partition_point(|entry| entry.memory.addr() <= addr);
+        let behind = entries.sorted.partition_point(|entry| entry.addr <= addr);
         // Only the last memory that begins at or before `addr` can cover it.
-        let base = entries.sorted[..behind].last()?.memory.addr();
-        let mut same = entries.sorted[..behind].iter().rev().take_while(|entry| entry.memory.addr() == base);
+        let base = entries.sorted[..behind].last()?.addr;
+        let mut same = entries.sorted[..behind].iter().rev().take_while(|entry| entry.addr == base);
         let entry = same.find(|entry| {
-            let covered = (addr - base).checked_add(len).is_some_and(|end| end <= entry.bytes());
+            let covered = (addr - base).checked_add(len).is_some_and(|end| end <= entry.bytes);
             covered && suits(entry)
         })?;
         entry.last_used.store(self.tick(), Ordering::Relaxed);
@@ -198,7 +198,9 @@ impl RegistrationCache {
         let (_, at) = entries.range_of(memory.addr());
         entries.bytes += bytes;
         let entry = Entry {
-            memory: Arc::clone(memory),
+            addr: memory.addr(),
+            bytes,
+            _memory: Some(Arc::clone(memory)),
             access,
             handle: Arc::clone(&handle),
             last_used: AtomicU64::new(self.tick()),
@@ -207,19 +209,58 @@ impl RegistrationCache {
         self.count.store(entries.sorted.len(), Ordering::Release);
         handle
     }
+
+    /// Lets requests find a registration of memory that the cache does not own, until the return
+    /// value is dropped. The caller holds another handle, so that the entry is never evicted.
+    pub(crate) fn lend<'a>(&'a self, handle: &'a MrHandle) -> LentEntry<'a> {
+        let (addr, bytes) = (handle.addr(), handle.length());
+        let mut entries = self.entries.write();
+        let (_, at) = entries.range_of(addr);
+        entries.bytes += bytes;
+        let entry = Entry {
+            addr,
+            bytes,
+            _memory: None,
+            access: handle.access(),
+            handle: Arc::clone(handle),
+            last_used: AtomicU64::new(self.tick()),
+        };
+        entries.sorted.insert(at, entry);
+        self.count.store(entries.sorted.len(), Ordering::Release);
+        LentEntry { cache: self, handle }
+    }
+}
+
+/// An entry of memory that its caller keeps. Dropping it removes the entry.
+#[derive(Debug)]
+pub(crate) struct LentEntry<'a> {
+    cache: &'a RegistrationCache,
+    handle: &'a MrHandle,
+}
+
+impl Drop for LentEntry<'_> {
+    fn drop(&mut self) {
+        let mut entries = self.cache.entries.write();
+        let (start, end) = entries.range_of(self.handle.addr());
+        // Another thread may have lent the same registration: either entry serves both.
+        if let Some(at) = (start..end).find(|at| Arc::ptr_eq(&entries.sorted[*at].handle, self.handle)) {
+            entries.remove(at);
+        }
+        self.cache.count.store(entries.sorted.len(), Ordering::Release);
+    }
 }
 
 impl Entries {
     /// Returns the index range of the entries of the memory at `addr`.
     fn range_of(&self, addr: u64) -> (usize, usize) {
-        let start = self.sorted.partition_point(|entry| entry.memory.addr() < addr);
-        let end = self.sorted.partition_point(|entry| entry.memory.addr() <= addr);
+        let start = self.sorted.partition_point(|entry| entry.addr < addr);
+        let end = self.sorted.partition_point(|entry| entry.addr <= addr);
         (start, end)
     }
 
     fn remove(&mut self, at: usize) -> Entry {
         let entry = self.sorted.remove(at);
-        self.bytes -= entry.bytes();
+        self.bytes -= entry.bytes;
         entry
     }
 
@@ -230,7 +271,7 @@ impl Entries {
             count < limits.entries && held.checked_add(bytes).is_some_and(|total| total <= limits.bytes)
         };
         let busy = self.sorted.iter().filter(|entry| entry.in_use());
-        let (busy_count, busy_bytes) = busy.fold((0, 0), |(n, sum), entry| (n + 1, sum + entry.bytes()));
+        let (busy_count, busy_bytes) = busy.fold((0, 0), |(n, sum), entry| (n + 1, sum + entry.bytes));
         if !fits(busy_count, busy_bytes) {
             return false;
         }

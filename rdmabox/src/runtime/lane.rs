@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 
 use super::wait::Ticket;
 use crate::{
-    batch::InFlightHandle,
+    batch::{InFlightHandle, LEAST_SHARE},
     memory::{Loan, PreMrBuf},
     stats::LaneStats,
     sync::{
@@ -26,9 +26,6 @@ use crate::{
     },
     verbs::{DirectOp, MrHandle, QpState, QueuePair, RemoteAddr, WcStatus},
 };
-
-/// Requests in use on a lane from which on small requests prefer another lane.
-const SMALL_REQUESTS_PER_LANE: usize = 16;
 
 /// One caller's part of a work request.
 #[derive(Debug)]
@@ -265,6 +262,12 @@ impl Lane {
         if self.is_down() { 0 } else { self.depth.saturating_sub(self.used.load(Ordering::Acquire)) }
     }
 
+    /// Returns the number of outstanding requests, or `None` if no further one can be posted. As
+    /// reliable as [`room`](Self::room).
+    pub(crate) fn outstanding(&self) -> Option<usize> {
+        (self.room() > 0).then(|| self.used.load(Ordering::Relaxed))
+    }
+
     /// Returns true if no request is posted here or about to be.
     pub(crate) fn is_idle(&self) -> bool {
         self.used.load(Ordering::SeqCst) == 0
@@ -273,8 +276,7 @@ impl Lane {
     /// Returns true if a small request would wait neither behind a large one nor behind many.
     pub(crate) fn takes_small(&self) -> bool {
         self.is_idle()
-            || !self.has_large.load(Ordering::Relaxed)
-                && self.used.load(Ordering::Relaxed) < SMALL_REQUESTS_PER_LANE
+            || !self.has_large.load(Ordering::Relaxed) && self.used.load(Ordering::Relaxed) < LEAST_SHARE
     }
 
     /// Returns true if small requests are posted here, and no large one before them.

@@ -16,7 +16,7 @@ use crate::{
     admission::{ADMISSION_PAGE, Admission, Turns},
     batch::{BatchMode, InFlight, PlanLimits},
     mapping::Memory,
-    memory::{Buffer, OwnBuf, PreMrPool, RegistrationCache},
+    memory::{Buffer, CallerMr, OwnBuf, PreMrPool, RegistrationCache},
     polling::{PollingMode, Retry},
     stats::{LaneStats, Stats},
     sync::{
@@ -237,6 +237,23 @@ impl Runtime {
     pub(crate) fn allocate(&self, len: usize) -> Result<Buffer, VerbsError> {
         self.stats.registrations.inc();
         OwnBuf::new(len, &self.registrations).map(Buffer::from)
+    }
+
+    /// Registers memory of a caller for WRITEs from there. The caller keeps the registration.
+    ///
+    /// # Safety
+    /// As for [`Session::register`](crate::Session::register).
+    pub(crate) unsafe fn register(&self, addr: u64, len: u64) -> Result<CallerMr, VerbsError> {
+        self.stats.registrations.inc();
+        // With the right to write, so that pages that were never written get their final place now.
+        // SAFETY: the caller's promise. Requests use the registration only while it is on loan.
+        let handle = unsafe { self.pd.register_borrowed(addr, len, Access::LOCAL_WRITE) }?;
+        Ok(CallerMr::new(handle, &self.registrations))
+    }
+
+    /// Returns true if `mr` is a registration of this session that covers the bytes.
+    pub(crate) fn has_registered(&self, mr: &CallerMr, bytes: &[u8]) -> bool {
+        mr.covers(&self.registrations, bytes)
     }
 
     /// Returns the staging threshold in force, in bytes.

@@ -75,9 +75,10 @@ pub trait ProtectionDomain: super::Sealed + Send + Sync + std::fmt::Debug {
     /// Registers memory that the caller does not own, for local use only.
     ///
     /// # Safety
-    /// `addr..addr+length` must stay valid for reads (and, with [`Access::LOCAL_WRITE`], for
-    /// writes) until the handle is dropped and every request that uses it has completed. Until then
-    /// no code may access the bytes in a way that conflicts with an outstanding request.
+    /// Whenever a request uses the handle, `addr..addr+length` must be valid for reads (and, with
+    /// [`Access::LOCAL_WRITE`], for writes), and the same memory as at the registration. It must
+    /// stay so until the request has completed. Until then no code may access the bytes in a way
+    /// that conflicts with the request.
     unsafe fn register_borrowed(
         &self,
         addr: u64,

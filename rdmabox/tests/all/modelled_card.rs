@@ -8,7 +8,7 @@ use std::{
 };
 
 use rdmabox::{
-    BatchMode, PreMrThreshold, ProviderKind, Session,
+    BatchMode, PollingMode, PreMrThreshold, ProviderKind, Session,
     provider::model::{CardCounters, CardParameters, ModelledCard, Timing},
 };
 
@@ -138,6 +138,59 @@ fn a_request_takes_at_least_its_dilated_time() {
     session.write(place, &[1; 4096]).unwrap();
     // A unit, both ways on the wire, and the bytes: 1160 + 2 * 300 + 600 ns.
     assert!(began.elapsed() >= Duration::from_millis(23), "{:?}", began.elapsed());
+}
+
+/// On a card no completion is there at the first poll, so each wait of an event mode sleeps.
+/// Catches a MAX_RETRY of 0 that polls more than event mode, and an event mode that polls.
+#[test]
+fn no_retries_sleep_as_often_as_event_mode() {
+    const OPS: u64 = 20;
+    let counted = |polling: PollingMode, max_retry: Option<u32>| {
+        let mut fixture = Fixture::new(ProviderKind::Shm);
+        // A request takes 25 ms. 120 polls take 72 ms.
+        fixture.options.card = Some(card(Timing::Dilated(10_000)));
+        (fixture.options.polling, fixture.options.max_retry) = (polling, max_retry);
+        let session = fixture.connect();
+        let place = base(&session);
+        let before = session.stats();
+        (0..OPS).for_each(|_| session.write(place, &[1; 4096]).unwrap());
+        let took = session.stats().since(&before);
+        assert_eq!(took.completions, OPS);
+        (took.sleeps, took.empty_polls)
+    };
+    let (none, none_polls) = counted(PollingMode::Adaptive, Some(0));
+    let (event, event_polls) = counted(PollingMode::Event, None);
+    let (many, many_polls) = counted(PollingMode::Adaptive, Some(120));
+    // A pause of the machine may hide a sleep.
+    for (sleeps, polls) in [(none, none_polls), (event, event_polls)] {
+        assert!((OPS - 2..=OPS).contains(&sleeps), "{none} and {event} sleeps for {OPS} requests");
+        assert!((2 * sleeps..=2 * OPS).contains(&polls), "{polls} empty polls for {sleeps} sleeps");
+    }
+    assert_eq!(many, 0, "an adaptive budget of 120 polls covers each request");
+    assert!(many_polls > 2 * none_polls, "{many_polls} and {none_polls} empty polls");
+}
+
+/// Catches a batch that keeps one unit of the card busy and leaves three idle.
+#[test]
+fn a_large_batch_rings_a_doorbell_on_each_queue_pair() {
+    for provider in BELOW {
+        let mut fixture = Fixture::new(provider);
+        let card = card(Timing::Counts);
+        fixture.options.card = Some(Arc::clone(&card));
+        let session = fixture.connect();
+        let place = base(&session);
+        let data = pattern(512, 1);
+        for (count, lanes) in [(16, 1), (31, 1), (64, 4), (192, 4)] {
+            let parts: Vec<_> = (0..count).map(|i| (at(place, i * 1024), &data[..])).collect();
+            let found = counts(&card, || session.write_vectored(&parts).unwrap());
+            let count = count as u64;
+            assert_eq!(
+                (found.doorbells, found.work_requests, found.fetches),
+                (lanes, count, count - lanes),
+                "{provider}"
+            );
+        }
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! A session after its attach: it knows the regions, and translates places to their addresses.
 //!
+//! Large writes from a thread's receive buffer use its registration ([`with_registration`]).
+//!
 //! # Concurrency
 //! Any number of threads. No locks.
 
@@ -13,6 +15,7 @@ use crate::remote::{
     CallOptions, Remote, ReplyWait, Status,
     address::{Epoch, Place, Region, Regions},
     operation::{LIST, Op, Transfer},
+    receive_buffer::with_registration,
 };
 
 /// A session and its names of the server's memory. It ignores epochs: all its places are of one.
@@ -91,12 +94,15 @@ impl Remote for AttachedSession {
     }
 
     fn write(&self, parts: &[(Place, &[u8])]) -> Result<(), RequestError> {
-        if let [(place, data)] = parts {
-            return self.session.write(self.regions.address(*place), data);
-        }
-        let mut there: SmallVec<[(RemoteAddr, &[u8]); LIST]> = SmallVec::new();
-        there.extend(parts.iter().map(|(place, data)| (self.regions.address(*place), *data)));
-        self.session.write_vectored(&there)
+        let first = parts.first().map_or(&[][..], |(_, data)| *data);
+        with_registration(&self.session, first, || {
+            if let [(place, data)] = parts {
+                return self.session.write(self.regions.address(*place), data);
+            }
+            let mut there: SmallVec<[(RemoteAddr, &[u8]); LIST]> = SmallVec::new();
+            there.extend(parts.iter().map(|(place, data)| (self.regions.address(*place), *data)));
+            self.session.write_vectored(&there)
+        })
     }
 
     fn read(&self, parts: &mut [(Place, &mut [u8])]) -> Result<(), RequestError> {
@@ -109,9 +115,11 @@ impl Remote for AttachedSession {
     }
 
     fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
+        let first =
+            ops.iter().find_map(|op| if let Op::Write { data, .. } = op { Some(*data) } else { None });
         let mut there: SmallVec<[rdmabox::Op<'_>; LIST]> = SmallVec::new();
         there.extend(ops.iter_mut().map(|op| self.translate(op)));
-        self.session.execute(&mut there)
+        with_registration(&self.session, first.unwrap_or(&[]), || self.session.execute(&mut there))
     }
 
     fn start(&self, transfers: Vec<Transfer>, until: Option<Until>) {

@@ -17,6 +17,7 @@ pub(crate) mod clock;
 pub(crate) mod idempotent;
 pub(crate) mod messages;
 pub(crate) mod operation;
+pub(crate) mod receive_buffer;
 pub(crate) mod records;
 
 use std::{fmt, sync::Arc};

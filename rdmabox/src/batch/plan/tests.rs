@@ -131,6 +131,7 @@ fn overlapping_requests_keep_their_order() {
     assert_eq!(plan.members, [1, 0, 2, 3]);
     assert_eq!(plan.wrs.len(), 2);
     assert_eq!(plan.wrs[1].remote.addr, PAGE);
+    assert!(plan.has_overlaps && !planned(&disjoint(4), &limits(BatchMode::Hybrid)).has_overlaps);
 }
 
 #[test]

@@ -168,6 +168,32 @@ fn memory_that_does_not_fit_is_registered_without_the_cache() {
     assert_eq!((cache.len(), cache.bytes()), (1, 3 * PAGE as u64));
 }
 
+/// Catches a registration of a caller's memory that requests find after the call that vouches for
+/// it.
+#[test]
+fn memory_on_loan_is_found_until_the_loan_ends() {
+    let (pd, cache) = cache(1 << 20, 2);
+    let (own, other) = (memory(2), memory(1));
+    assert!(!hit(&cache, &other));
+    let handle = pd.register(&own, 0, own.len() as u64, LOCAL).unwrap();
+    let found = || cache.find(own.addr() + 100, PAGE as u64, LOCAL).is_some();
+    assert!(!found());
+    {
+        let _first = cache.lend(&handle);
+        {
+            let _second = cache.lend(&handle);
+            assert!(found());
+        }
+        assert!(found(), "the end of one loan leaves the other");
+        // The loan takes a place, and is not evicted.
+        let more: Vec<_> = (0..3).map(|_| memory(1)).collect();
+        more.iter().for_each(|memory| assert!(!hit(&cache, memory)));
+        assert!(found());
+    }
+    assert!(!found());
+    assert_eq!(cache.find(own.addr(), 1, Access::empty()).map(|handle| handle.addr()), None);
+}
+
 #[test]
 fn forgotten_memory_is_unmapped() {
     let (pd, cache) = cache(16, 4);

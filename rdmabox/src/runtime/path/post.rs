@@ -8,7 +8,7 @@
 //! Runs on the combiner's thread. It takes the lane's queue, then the queue pair's reader lock.
 //! Refused requests are finished without locks.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use smallvec::SmallVec;
 
@@ -47,18 +47,18 @@ fn one_sided(write: bool, remote: RemoteAddr) -> (SendOp, Kind) {
 }
 
 impl Batch {
-    /// Builds a batch of the first `count` work requests of a plan.
+    /// Builds a batch of work requests of a plan, and takes their requests out of `picked`.
     pub(crate) fn singles(
         runtime: &Runtime,
         lane: usize,
         write: bool,
         plan: &Plan,
-        count: usize,
+        wrs: Range<usize>,
         picked: &mut [Option<Pending>],
     ) -> Box<Batch> {
         let mut batch = runtime.batch_pool.take();
         (batch.lane, batch.chain) = (lane, plan.chain);
-        for wr in &plan.wrs[..count] {
+        for wr in &plan.wrs[wrs] {
             let first = batch.members.len();
             batch.members.extend(plan.members_of(wr).iter().filter_map(|index| {
                 let Pending { request, ticket } = picked[*index as usize].take()?;

@@ -81,9 +81,9 @@ pub(crate) struct Combiner {
     pub(crate) repeats: VecDeque<Repeat>,
     pub(crate) items: Vec<Item>,
     pub(crate) plan: Plan,
-    pub(crate) taken: Vec<bool>,
+    /// Planned requests that are off the backlog; empty between calls.
     pub(crate) picked: Vec<Option<Pending>>,
-    pub(crate) kept: Vec<Pending>,
+    kept: Vec<Pending>,
     /// True if the last attempt ended because a lane or the window had no room.
     pub(crate) waits: bool,
 }
@@ -92,6 +92,16 @@ impl Combiner {
     /// Returns true if no request waits to be posted.
     pub(crate) fn is_empty(&self) -> bool {
         self.backlog.is_empty() && self.repeats.is_empty()
+    }
+
+    /// Returns the planned requests that were not posted to the head of the backlog.
+    pub(crate) fn put_back(&mut self) {
+        let Combiner { backlog, picked, kept, .. } = self;
+        kept.extend(picked.drain(..).flatten());
+        if !kept.is_empty() {
+            kept.append(backlog);
+            std::mem::swap(kept, backlog);
+        }
     }
 
     /// Returns the tickets of the requests that wait to be posted.

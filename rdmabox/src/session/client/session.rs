@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     mapping::Memory,
-    memory::Buffer,
+    memory::{Buffer, CallerMr},
     rpc::RpcClient,
     runtime::{Runtime, in_callback},
     session::{
@@ -287,6 +287,37 @@ impl Session {
     /// another registration. A retry is safe.
     pub fn allocate(&self, len: usize) -> Result<Buffer, VerbsError> {
         self.shared.runtime.allocate(len)
+    }
+
+    /// Registers memory of the caller once, for many WRITEs from there
+    /// ([`with_registration`](Self::with_registration)). Use it for a buffer that another library
+    /// owns; [`allocate`](Self::allocate) is the safe way for one's own. It counts as one of the
+    /// [`registrations`](StatsSnapshot::registrations). Over RDMA it pins the pages.
+    ///
+    /// # Safety
+    /// The `len` bytes at `start` must be mapped, readable and writable. No request writes there.
+    /// Whenever [`with_registration`](Self::with_registration) gets the result and bytes in this
+    /// range, the whole range must be the memory that was registered here. So the memory may be
+    /// freed before the registration ends, if no bytes in its place are passed with it.
+    ///
+    /// # Errors
+    /// [`VerbsError::Limit`] if the device has no room for another registration, [`VerbsError::Os`]
+    /// if the system does not pin the pages. A retry is safe.
+    pub unsafe fn register(&self, start: *mut u8, len: usize) -> Result<CallerMr, VerbsError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.shared.runtime.register(start as u64, len as u64) }
+    }
+
+    /// Runs `work`, which WRITEs `bytes` or parts of them. They are neither copied nor registered
+    /// (`cache_hits`, `registered_bytes`), if `mr` covers `bytes` and is a
+    /// [registration](Self::register) of this session. Otherwise they are ordinary memory.
+    pub fn with_registration<R>(&self, mr: &CallerMr, bytes: &[u8], work: impl FnOnce() -> R) -> R {
+        if self.has_registered(mr, bytes) { mr.lend(work) } else { work() }
+    }
+
+    /// Returns true if `mr` is a registration of this session that covers `bytes`.
+    pub fn has_registered(&self, mr: &CallerMr, bytes: &[u8]) -> bool {
+        self.shared.runtime.has_registered(mr, bytes)
     }
 
     /// Returns the host's memory in place: the mapping, and the offset of `remote` in it in bytes.

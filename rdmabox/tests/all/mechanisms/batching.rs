@@ -1,11 +1,11 @@
 //! Tests of merging and chaining.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use parking_lot::Mutex;
 use rdmabox::{
-    Access, BatchMode, CallError, CallsBy, Export, Memory, Peer, RemoteAddr, Reply, Service, Session,
-    stats::StatsSnapshot,
+    Access, BatchMode, CallError, CallsBy, Export, Memory, Peer, ProviderKind, RemoteAddr, Reply, Service,
+    Session, stats::StatsSnapshot,
 };
 
 use super::{offsets, on_four_threads, requests_doorbells_merged, submit};
@@ -81,6 +81,110 @@ fn a_long_run_is_cut_and_spread_over_the_queue_pairs() {
                 let posted: Vec<_> = lanes.iter().map(|lane| (lane.work_requests, lane.bytes)).collect();
                 assert_eq!(posted, vec![(per_lane, per_lane << 16); queue_pairs]);
             }
+        }
+    });
+}
+
+/// Submits requests that do not merge over four queue pairs. Returns the doorbells and the work
+/// requests of each lane.
+fn spread(f: &Fixture, write: bool, count: usize) -> (u64, Vec<u64>) {
+    let session = f.connect();
+    let base = base(&session);
+    let took = submit(&session, write, &offsets(base, (0..count).map(|i| i * 1024)), 512);
+    assert_eq!((took.work_requests, took.merged), (count as u64, 0));
+    let lanes = session.lanes();
+    assert_eq!(lanes.iter().map(|lane| lane.bytes).sum::<u64>(), 512 * count as u64);
+    (took.doorbells, lanes.iter().map(|lane| lane.work_requests).collect())
+}
+
+/// Catches a batch that leaves three of four queue pairs idle, and a small one that is cut.
+#[test]
+fn a_large_batch_is_spread_over_the_queue_pairs() {
+    on_each_that_posts(|mut f| {
+        let executes = f.address.provider() == ProviderKind::Shm;
+        for write in [true, false] {
+            for small in [2, 16, 31] {
+                let (doorbells, mut lanes) = spread(&f, write, small);
+                lanes.sort_unstable();
+                assert_eq!((doorbells, lanes), (1, vec![0, 0, 0, small as u64]), "{write}");
+            }
+            for (count, shares) in [(32, [0, 0, 16, 16]), (64, [16; 4]), (200, [50; 4])] {
+                let (doorbells, mut lanes) = spread(&f, write, count);
+                lanes.sort_unstable();
+                if executes {
+                    // Nothing could work on several queue pairs at once.
+                    assert_eq!(lanes, [0, 0, 0, count as u64], "{write}");
+                } else {
+                    let used = shares.iter().filter(|share| **share > 0).count();
+                    assert_eq!((doorbells, &lanes[..]), (used as u64, &shares[..]), "{write}");
+                }
+            }
+        }
+        f.options.queue_pairs = 1;
+        assert_eq!(spread(&f, true, 100), (1, vec![100]));
+    });
+}
+
+/// The window admits 64 of the work requests at first. Catches shares of a batch that counts those
+/// that wait.
+#[test]
+fn requests_that_wait_for_the_window_leave_no_lane_idle() {
+    on_each_that_posts(|mut f| {
+        if f.address.provider() == ProviderKind::Shm {
+            return;
+        }
+        f.options.window_bytes = 64 * 4096;
+        let session = f.connect();
+        let base = base(&session);
+        let own = Arc::clone(&session);
+        let (send, receive) = mpsc::channel();
+        session.write_then(base, vec![0; 8], move |outcome| {
+            outcome.unwrap();
+            // In a callback nothing is polled, so all places stay taken.
+            let lanes = || own.lanes().iter().map(|lane| lane.work_requests).collect::<Vec<_>>();
+            let before = lanes();
+            let writes: Vec<_> = own
+                .together(|| (0..200).map(|i| own.start_write(at(base, i * 8192), vec![1; 4096])).collect());
+            let posted = lanes().iter().zip(&before).map(|(now, before)| now - before).collect();
+            send.send((posted, writes)).unwrap();
+        });
+        let (posted, writes): (Vec<u64>, Vec<_>) = receive.recv().unwrap();
+        assert_eq!(posted, [16; 4]);
+        writes.into_iter().for_each(|write| drop(write.wait().unwrap()));
+    });
+}
+
+/// Overlapping writes of one submission take effect in order, on whichever lanes they travel.
+/// Catches shares of a batch that overtake each other.
+#[test]
+fn overlapping_requests_of_a_large_batch_keep_their_order() {
+    const PART: usize = 1024;
+    on_each_that_posts(|mut f| {
+        let executes = f.address.provider() == ProviderKind::Shm;
+        for &batch in BatchMode::ALL {
+            f.options.batch = batch;
+            let session = f.connect();
+            let base = base(&session);
+            for round in 0..10 {
+                // Each write covers the second half of the write 40 places before it.
+                let data: Vec<Vec<u8>> = (0..160).map(|i| pattern(PART, round + i)).collect();
+                let place = |i: usize| i % 40 * 4 * PART + i / 40 * PART / 2;
+                let parts: Vec<_> =
+                    data.iter().enumerate().map(|(i, data)| (at(base, place(i)), &data[..])).collect();
+                session.write_vectored(&parts).unwrap();
+                let mut expected = vec![0; 160 * PART];
+                for (i, data) in data.iter().enumerate() {
+                    expected[place(i)..place(i) + PART].copy_from_slice(data);
+                }
+                for start in (0..40).map(place) {
+                    let mut found = vec![0; PART * 5 / 2];
+                    f.memory.read(start, &mut found);
+                    assert!(found == expected[start..start + found.len()], "{batch} {round} {start}");
+                }
+            }
+            // Only merging looks for overlaps. Then the batch stays on one lane, and none waits.
+            let waits = session.stats().overlap_waits > 0;
+            assert_eq!(waits, !executes && !matches!(batch, BatchMode::Merge | BatchMode::Hybrid), "{batch}");
         }
     });
 }
@@ -200,7 +304,11 @@ fn merges_and_chains_keep_to_the_limits_of_the_device() {
             // 30 elements a work request: 30 + 30 + 4 parts that are not gathered by copying.
             let took = submit(&session, write, &offsets(base, (0..64).map(|i| i * 512)), 512);
             assert_eq!(requests_doorbells_merged(&took), (3, 1, 61));
-            // Half a queue of 256 a doorbell, and a queue's worth a queue pair.
+        }
+        // Half a queue of 256 a doorbell, and a queue's worth a queue pair.
+        f.options.queue_pairs = 1;
+        let session = f.connect();
+        for write in [true, false] {
             let took = submit(&session, write, &offsets(base, (0..300).map(|i| i * 1024)), 512);
             assert_eq!(requests_doorbells_merged(&took), (300, 3, 0));
             assert_eq!((took.chains, took.chain_length_sum), (3, 300));

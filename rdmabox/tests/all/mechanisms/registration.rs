@@ -95,6 +95,42 @@ fn a_buffer_of_another_session_is_ordinary_memory_and_outlives_its_session() {
     });
 }
 
+/// Catches a registration of the caller that its requests do not find, that others find later, or
+/// that another session takes for its own.
+#[test]
+fn memory_of_a_caller_is_registered_once() {
+    const LEN: usize = 1 << 18;
+    on_each_that_posts(|mut f| {
+        f.options.max_inline = 0;
+        let (session, other) = (f.connect(), f.connect());
+        let (base, mut bytes) = (base(&session), pattern(LEN, 1));
+        let before = session.stats();
+        // SAFETY: the bytes live to the end of the test.
+        let mr = unsafe { session.register(bytes.as_mut_ptr(), LEN) }.unwrap();
+        assert!(session.has_registered(&mr, &bytes) && !other.has_registered(&mr, &bytes));
+        assert!(!session.has_registered(&mr, &pattern(8, 1)));
+        for part in [&bytes[..], &bytes[100..5000], &bytes[LEN - 8..]] {
+            session.with_registration(&mr, part, || session.write(base, part)).unwrap();
+            let mut found = vec![0; part.len()];
+            f.memory.read(0, &mut found);
+            assert!(found == part);
+        }
+        let took = session.stats().since(&before);
+        let sent = (LEN + 4900 + 8) as u64;
+        assert_eq!((took.registrations, took.cache_hits, took.registered_bytes), (1, 3, sent));
+        assert_eq!((took.pre_mr_bytes, took.dyn_mr_bytes), (0, 0));
+        // Outside of the call, and for a READ, it is ordinary memory.
+        session.write(base, &bytes).unwrap();
+        let mut out = vec![0; LEN];
+        session.with_registration(&mr, &bytes, || session.read(base, &mut out)).unwrap();
+        assert!(out == bytes);
+        // For another session as well.
+        other.with_registration(&mr, &bytes, || other.write(base, &bytes)).unwrap();
+        assert_eq!(session.stats().since(&before).dyn_mr_bytes, 2 * LEN as u64);
+        assert_eq!((other.stats().dyn_mr_bytes, other.stats().cache_hits), (LEN as u64, 0));
+    });
+}
+
 #[test]
 fn short_requests_beside_registered_memory_are_still_copied() {
     on_each_that_posts(|mut f| {

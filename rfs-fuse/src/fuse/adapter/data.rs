@@ -1,7 +1,7 @@
 //! Reads, writes, allocation and copies.
 //!
-//! This crate has `unsafe` code here, in `affinity::sched`, in `descriptors` and in
-//! `session::ring`.
+//! This crate has `unsafe` code here, in `affinity::sched`, in `descriptors`, in `session::device`
+//! and in `session::ring`.
 //!
 //! # Concurrency
 //! Session threads, and threads that complete asynchronous reads and writes. Takes the lock of

@@ -1,5 +1,7 @@
 //! Requests over `/dev/fuse`: adapts a [`Filesystem`] to fuser's trait.
 //!
+//! Announces the receive buffer of fuser's threads to the client, which registers it once.
+//!
 //! # Concurrency
 //! fuser's session threads. The first request of a thread takes the lock of the list in
 //! [`threads`](super::threads), for a moment.
@@ -20,8 +22,13 @@ use fuser::{
     WriteFlags,
 };
 
+use rfs_client::announce_receive_buffer;
+
 use super::{Filesystem, Lock, LockedBy, core_dump, lock_flags::LockFlags, thread_end};
 use crate::fuse::affinity::{Placement, RequestLog, Unanswered};
+
+/// Bytes of fuser's receive buffer from the beginning of a WRITE's data on, at least.
+const RECEIVE_BUFFER: usize = 16 << 20;
 
 /// Result of the negotiation with the kernel.
 #[derive(Debug)]
@@ -167,6 +174,38 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
         );
     }
 
+    fn write(
+        &self,
+        request: &fuser::Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let unanswered = self.record(request.pid(), data.len());
+        core_dump::exclude(data);
+        let Some(inner) = self.inner() else { return reply.error(Errno::EIO) };
+        // SAFETY: fuser (its version is fixed in Cargo.toml) receives all requests of a thread in
+        // one buffer of `RECEIVE_BUFFER` bytes and a page, from the beginning to the end of its
+        // loop. The headers before the data of a WRITE are shorter than that page.
+        unsafe { announce_receive_buffer(data.as_ptr().cast_mut(), RECEIVE_BUFFER) };
+        let _turn = inner.threads().map(|threads| threads.begin(false));
+        inner.write(
+            &request.into(),
+            ino,
+            handle,
+            offset,
+            data,
+            write_flags,
+            flags,
+            (reply, unanswered).into(),
+        );
+    }
+
     fn release(
         &self,
         request: &fuser::Request,
@@ -208,10 +247,6 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
             ino: INodeNo, handle: FileHandle, offset: u64, size: u32, flags: OpenFlags, _owner: Option<LockOwner>;
             ReplyData
         ) => (ino, handle, (offset, size), flags) moves size as usize;
-        write(
-            ino: INodeNo, handle: FileHandle, offset: u64, data: &[u8], write_flags: WriteFlags, flags: OpenFlags,
-            _owner: Option<LockOwner>; ReplyWrite
-        ) => (ino, handle, offset, data, write_flags, flags) moves data.len(), hides data;
         flush(ino: INodeNo, handle: FileHandle, owner: LockOwner; ReplyEmpty) => (ino, handle, owner);
         fsync(ino: INodeNo, handle: FileHandle, _datasync: bool; ReplyEmpty) => (ino, handle);
         opendir(ino: INodeNo, flags: OpenFlags; ReplyOpen) => (ino, flags);

@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use crate::common::{Lender, Mount, Over, pattern, providers};
+use crate::common::{Lender, Mount, Over, aio::Aio, checked, pattern, providers};
 use rustix::fs::OFlags;
 
 const MIB: u64 = 1 << 20;
@@ -87,5 +87,90 @@ fn parts_of_a_write_that_meet_go_in_one_request() {
         assert_eq!(counted("single"), 0, "over {over:?}");
         let met = |_| counted("hybrid") > 0;
         assert!((0..TRIES).any(met), "no two parts have met over {over:?}");
+    }
+}
+
+/// Requests that the kernel offers at once, and their length.
+const BLOCKS: usize = 64;
+const BLOCK: usize = 4096;
+const ROUNDS: usize = 40;
+
+/// Runs a load of adjacent requests on a mount with default options: [`ROUNDS`] times [`BLOCKS`]
+/// asynchronous requests of [`BLOCK`] bytes. Returns the number of requests of `counter`, and of
+/// merged ones.
+fn load_by_default(over: Over, counter: &str, load: impl Fn(&Aio, &File, &mut [u8])) -> (u64, u64) {
+    let lender = Lender::new(64 * MIB);
+    let mount = lender.mount(over, &["--stats-on-exit"]);
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).custom_flags(OFlags::DIRECT.bits() as i32);
+    let file: File = options.open(mount.path("file")).expect("opened");
+    // Page-aligned, as O_DIRECT requires.
+    let mut memory = pattern((BLOCKS + 1) * BLOCK, 3);
+    let start = memory.as_ptr().align_offset(BLOCK);
+    let bytes = &mut memory[start..start + BLOCKS * BLOCK];
+    // The kernel makes requests concurrently only inside the file.
+    file.write_all_at(bytes, 0).expect("written");
+    let aio = Aio::new(BLOCKS);
+    (0..ROUNDS).for_each(|_| load(&aio, &file, bytes));
+    drop(file);
+    let [requests, merged] = mount.counted([counter, "merged"]);
+    eprintln!("{counter} {requests}, merged {merged} over {over:?}");
+    assert!(requests >= (ROUNDS * BLOCKS) as u64, "{requests}");
+    (requests, merged)
+}
+
+/// A mount with default options has two session threads. It keeps more small requests under way, so
+/// neighbours meet. Catches a mount that blocks a thread for each request: then at most two
+/// requests are under way, and no work request carries more than two.
+#[test]
+fn a_default_mount_merges_adjacent_requests() {
+    if checked() {
+        return eprintln!("not run: with checksums the server makes the writes");
+    }
+    // Over shared memory a mount copies by itself and posts nothing.
+    for over in providers().into_iter().filter(|over| *over != Over::Shm) {
+        let writes = |_| {
+            let write = |aio: &Aio, file: &File, bytes: &mut [u8]| aio.write(file, bytes, BLOCK);
+            load_by_default(over, "write_requests", write)
+        };
+        let reads = |_| {
+            let read = |aio: &Aio, file: &File, bytes: &mut [u8]| aio.read(file, bytes, BLOCK);
+            load_by_default(over, "read_requests", read)
+        };
+        // More than two requests in each work request, on average.
+        let many = |(requests, merged): (u64, u64)| merged > requests / 2;
+        assert!((0..TRIES).map(writes).any(many), "writes do not merge over {over:?}");
+        assert!((0..TRIES).map(reads).any(many), "reads do not merge over {over:?}");
+    }
+}
+
+/// Number of large writes of the test below.
+const LARGE: u64 = 64;
+
+/// Catches a mount that copies or registers the receive buffer for each large WRITE. It registers
+/// the buffer of each of its two threads once, or twice if a shorter write came first.
+#[test]
+fn large_writes_leave_from_the_registered_receive_buffer() {
+    if checked() {
+        return eprintln!("not run: with checksums the server makes the writes");
+    }
+    for over in providers().into_iter().filter(|over| *over != Over::Shm) {
+        let lender = Lender::new(64 * MIB);
+        let mount = lender.mount(over, &["--stats-on-exit"]);
+        let file = File::create(mount.path("file")).expect("created");
+        let bytes = pattern(MIB as usize, 7);
+        // The first ones extend the file.
+        (0..LARGE).for_each(|at| file.write_all_at(&bytes, at % 8 * MIB).expect("written"));
+        drop(file);
+        assert!(fs::read(mount.path("file")).expect("read")[7 * MIB as usize..] == bytes);
+        let names = ["registrations", "registered_bytes", "pre_mr_bytes", "dyn_mr_bytes", "bytes_written"];
+        let [registrations, registered, copied, dynamic, written] = mount.counted(names);
+        eprintln!(
+            "{registrations} registrations, {registered} bytes, {dynamic} and {copied} others over {over:?}"
+        );
+        assert!(registered >= LARGE * MIB && written >= LARGE * MIB, "over {over:?}");
+        // Of the reads only.
+        assert!(dynamic + copied <= 9 * MIB, "over {over:?}");
+        assert!(registrations <= 4 + dynamic / (64 << 10), "over {over:?}");
     }
 }

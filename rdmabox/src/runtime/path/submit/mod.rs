@@ -2,26 +2,26 @@
 //!
 //! A thread appends its requests to the merge queue of their direction, and one of the threads
 //! combines. The combiner plans all queued requests, admits as many as the window allows, and
-//! posts them as one chain. Requests that have to wait stay in the queue and can still be merged.
-//! They wait for room, which is places of a lane and bytes of the window, or for an overlapping
-//! write in flight. Parts of a refused work request go first (`repeats`). Only small started
-//! requests may wait for their neighbours (`gather`). The oldest request is posted first, and
-//! directions that wait for room take turns, so none starves. An ordered list gets all of its
-//! places at once, so it holds none while it waits. A thread combines for others for a [`Shift`],
-//! then another one takes over.
+//! posts them as one chain, or a large batch as a chain for each lane (`singles`). Requests
+//! that have to wait stay in the queue and can still be merged. They wait for room, which is places
+//! of a lane and bytes of the window, or for an overlapping write in flight. Parts of a refused
+//! work request go first (`repeats`). Only small started requests may wait for their neighbours
+//! (`gather`). The oldest request is posted first, and directions that wait for room take turns, so
+//! none starves. An ordered list gets all of its places at once, so it holds none while it waits.
+//! A thread combines for others for a [`Shift`], then another one takes over.
 //!
 //! # Concurrency
 //! Called from any thread. Lock order: a direction's combiner, then the gate or a lane's queue.
 //! The locks of the merge queue, the writes in flight and the tickets are leaves.
 
 mod repeats;
+mod singles;
 
 use std::{sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 
 use crate::{
-    batch::{Item, PlanLimits},
     error::RequestError,
     memory::Loan,
     runtime::{
@@ -65,15 +65,6 @@ impl Reserved {
         let Reserved { waits_for_window, passed, .. } = *self;
         Attempt { asked: true, passed, waits_for_window, ..Attempt::default() }
     }
-}
-
-/// The room that the first work requests of a plan got.
-struct Admitted {
-    /// Number of work requests.
-    count: usize,
-    waits_for_window: bool,
-    /// True if the turn to take room has passed to the other direction.
-    passed: bool,
 }
 
 impl Runtime {
@@ -342,119 +333,6 @@ impl Runtime {
         combiner.waits = lane.is_none();
         let passed = turns.end_attempt(direction, lane.is_some(), lane.is_none());
         Reserved { lane, waits_for_window: chosen.is_some() && lane.is_none(), passed }
-    }
-
-    /// Reserves room on a lane and in the admission window for the first work requests of a plan.
-    #[inline]
-    fn admit(&self, direction: usize, lane: usize, combiner: &mut Combiner, small: bool) -> Admitted {
-        let lane = &self.lanes[lane];
-        // The rest of a long run goes to the next lanes.
-        let most = if self.lanes.len() > 1 { self.limits.max_merge } else { u64::MAX };
-        let (mut admitted, mut bytes, mut cut) = (0, 0u64, false);
-        let mut turns = self.gate.lock();
-        let mut waits = !turns.may_take(direction);
-        let room = if waits { 0 } else { lane.room() };
-        for wr in combiner.plan.wrs.iter().take(room) {
-            bytes = bytes.saturating_add(wr.len);
-            cut = admitted > 0 && bytes > most;
-            if cut {
-                break;
-            }
-            if !self.admission.try_admit(wr.len) {
-                waits = true;
-                break;
-            }
-            admitted += 1;
-        }
-        let waits_for_window = waits;
-        // Another thread may have taken the places since the choice of the lane.
-        waits |= room == 0;
-        if admitted > 0 {
-            lane.note_size(small && !cut);
-        }
-        lane.reserve(admitted);
-        combiner.waits = waits;
-        Admitted {
-            count: admitted,
-            waits_for_window,
-            passed: turns.end_attempt(direction, admitted > 0, waits),
-        }
-    }
-
-    /// Takes singles off the head of the backlog, as far as window, lanes and writes in flight
-    /// allow.
-    fn take_singles(&self, direction: usize, combiner: &mut Combiner) -> Attempt {
-        let write = direction == WRITE;
-        let mut waits_for_overlap = false;
-        combiner.items.clear();
-        let small = combiner.backlog.iter().all(|pending| match &pending.request {
-            Request::Single { loan, .. } => loan.len() as u64 <= SMALL,
-            Request::Group(_) => true,
-        });
-        let Some(lane) = self.lane_with_room(1, small) else {
-            combiner.waits = true;
-            let passed = self.gate.lock().end_attempt(direction, false, true);
-            return Attempt { asked: true, passed, ..Attempt::default() };
-        };
-        // More requests cannot be posted now. The rest is planned in a later round.
-        let most = self.lanes[lane].room().max(1).saturating_mul(self.limits.max_sge.max(1) as usize);
-        {
-            let writes = self.writes.lock();
-            for pending in combiner.backlog.iter().take(most) {
-                let Request::Single { remote, loan } = &pending.request else { break };
-                let len = loan.len() as u64;
-                if write && writes.overlaps(*remote, len) {
-                    // Later writes may not overtake this one: they might overlap it.
-                    waits_for_overlap = true;
-                    break;
-                }
-                combiner.items.push(Item {
-                    remote: *remote,
-                    len,
-                    sges: 1,
-                    stageable: self.is_stageable(loan),
-                });
-            }
-        }
-        if combiner.items.is_empty() {
-            return Attempt { waits_for_overlap, ..Attempt::default() };
-        }
-        let max_merge = self.limits.max_merge.min(self.admission.max_merge());
-        crate::batch::plan(&combiner.items, &PlanLimits { max_merge, ..self.limits }, &mut combiner.plan);
-        // Requests with lower addresses may keep coming.
-        combiner.plan.oldest_first();
-        let Admitted { count, waits_for_window, passed } = self.admit(direction, lane, combiner, small);
-        let batch = (count > 0).then(|| self.take_planned(lane, write, count, combiner));
-        Attempt { asked: true, passed, waits_for_window, waits_for_overlap, batch }
-    }
-
-    /// Takes the requests of the first `admitted` work requests of the plan off the backlog.
-    fn take_planned(&self, lane: usize, write: bool, admitted: usize, combiner: &mut Combiner) -> Box<Batch> {
-        let planned = combiner.items.len();
-        combiner.taken.clear();
-        combiner.taken.resize(planned, false);
-        for wr in &combiner.plan.wrs[..admitted] {
-            for member in combiner.plan.members_of(wr) {
-                combiner.taken[*member as usize] = true;
-            }
-        }
-        let Combiner { backlog, taken, picked, kept, plan, .. } = combiner;
-        for (taken, pending) in taken.iter().zip(backlog.drain(..planned)) {
-            if *taken {
-                picked.push(Some(pending));
-            } else {
-                picked.push(None);
-                kept.push(pending);
-            }
-        }
-        if !kept.is_empty() {
-            // The kept requests return to the head of the queue.
-            kept.append(backlog);
-            std::mem::swap(kept, backlog);
-        }
-        let batch = Batch::singles(self, lane, write, plan, admitted, picked);
-        picked.clear();
-        batch
     }
 
     /// Chooses a lane with room for `count` requests, round robin. Prefers lanes that no thread is

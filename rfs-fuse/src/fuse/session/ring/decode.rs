@@ -160,6 +160,7 @@ fn perform(fs: &impl Filesystem, incoming: &Incoming<'_>, slot: Slot) -> Option<
             let data = incoming.payload.get(..op.size as usize)?;
             let how = WriteFlags::from_bits_retain(op.read_write_flags);
             let flags = OpenFlags(op.flags as i32);
+            slot.announce_payload();
             fs.write(request, ino, FileHandle(op.fh), op.offset, data, how, flags, slot.into());
         }
         opcode::STATFS => fs.statfs(request, slot.into()),

@@ -87,6 +87,11 @@ impl Entry {
         unsafe { std::slice::from_raw_parts_mut(self.payload.as_ptr(), len.min(self.payload_len)) }
     }
 
+    /// Returns the address of the payload.
+    pub(super) fn payload_start(&self) -> *mut u8 {
+        self.payload.as_ptr()
+    }
+
     /// Returns the maximum length of a payload.
     pub(super) fn payload_len(&self) -> usize {
         self.payload_len

@@ -11,6 +11,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use rfs_client::announce_receive_buffer;
 use rustix::{
     event::{EventfdFlags, eventfd},
     io::Errno,
@@ -131,6 +132,13 @@ impl Slot {
 
     pub(in crate::fuse::session) fn other_requests(&self) -> OtherRequests {
         self.other_requests
+    }
+
+    /// Announces the memory of the payload to the client, which keeps it registered.
+    pub(super) fn announce_payload(&self) {
+        let (start, len) = (self.memory.payload_start(), self.memory.payload_len());
+        // SAFETY: the memory of an entry is never unmapped.
+        unsafe { announce_receive_buffer(start, len) };
     }
 
     fn send(&mut self, errno: i32, payload: Payload) {
