@@ -21,11 +21,13 @@ fn a_transfer_that_ends_in_time_returns_its_outcome() {
         let mut read = session.start_read(base, vec![0; 8]);
         assert_eq!(read.wait_timeout(Duration::MAX), Some(Ok(vec![1; 8])));
         let mut refused = session.start_write(outside(base), vec![2; 8]);
+        assert!(!refused.is_taken(), "done, perhaps, but not returned");
         let Some(Err(Failed { error, buffer, .. })) = refused.wait_timeout(NEVER) else {
             panic!("not refused")
         };
         assert!(matches!(error, RequestError::Completion(_)), "{error:?}");
         assert_eq!(buffer, Some(vec![2; 8]));
+        assert!(refused.is_taken(), "a failure is an outcome, too");
     });
 }
 
