@@ -189,7 +189,7 @@ impl Runtime {
     /// Returns true if the rest of a plan may go to another lane: posting does not execute, and no
     /// planned write has to follow another one.
     fn may_go_on(&self, direction: usize, plan: &Plan) -> bool {
-        let is_ordered = plan.has_overlaps || !self.limits.mode.merges();
-        !self.executes_at_post && !(direction == WRITE && is_ordered)
+        let may_overlap = plan.has_overlaps || !self.limits.mode.merges();
+        !(self.executes_at_post || direction == WRITE && may_overlap)
     }
 }
