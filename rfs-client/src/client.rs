@@ -29,7 +29,8 @@ use crate::{
     },
     recalls::{Recalls, pages::PageHolds},
     remote::{
-        Mapped, Remote, address::RegionBounds, checksums::Checksums, clock::ServerClock, records::Records,
+        Mapped, Remote, Status, address::RegionBounds, checksums::Checksums, clock::ServerClock,
+        records::Records,
     },
     requests::{
         cache_rules::CacheRules, calls::Calls, file_times::FileTimes, layouts::Layouts,
@@ -213,6 +214,21 @@ impl Client {
     /// Returns the session's counters by name.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.calls.remote.status().counters
+    }
+
+    /// Returns the state of the session, with its counters and latencies. Waits for no request.
+    pub fn status(&self) -> Status {
+        self.calls.remote.status()
+    }
+
+    /// Returns how often the server has lost the state of this mount.
+    pub fn state_losses(&self) -> u64 {
+        self.calls.remote.epochs().newest.0.into()
+    }
+
+    /// Returns true if the export has checksums.
+    pub fn has_checksums(&self) -> bool {
+        self.has_checksums
     }
 
     /// Returns the number of referenced inodes.

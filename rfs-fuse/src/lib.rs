@@ -14,3 +14,4 @@ pub mod null;
 mod private_server;
 pub mod run;
 mod scrub;
+mod status;

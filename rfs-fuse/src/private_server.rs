@@ -221,12 +221,12 @@ fn serve(memory: u64, parent: u64, socket: PathBuf) -> Result<(), String> {
     if u64::from(actual) != parent {
         return Err("the mount's process has ended".into());
     }
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
+    rfs_status::log_count::init("warn");
     let directory = socket.parent().map(Path::to_owned);
     let mut config = Config::new(memory);
     config.name = "private".into();
     config.listen = vec![Address::Unix(socket)];
-    let outcome = rfs_server::run::serve(config);
+    let outcome = rfs_server::run::serve(config, None);
     // The mount's process removes the directory. If it was killed, the server does.
     if let Some(directory) = directory {
         std::fs::remove_dir(directory).ok();

@@ -9,6 +9,7 @@
 
 mod attr;
 pub mod checksum;
+mod client_description;
 mod codec;
 mod errno;
 mod extent;
@@ -18,6 +19,7 @@ mod message;
 pub mod record;
 
 pub use attr::{Attr, ExpectedOwner, FileKind, Marks, Owner, SetAttr, SetTime, StatFs};
+pub use client_description::ClientDescription;
 pub use codec::{
     DecodeError, attach_version, decode_reply, decode_reply_with, decode_request, encode_reply,
     encode_reply_with, encode_request,

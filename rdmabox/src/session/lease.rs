@@ -65,12 +65,14 @@ pub(super) enum End {
 /// A stopped host or a suspended machine cannot receive, and delayed bytes may take a while to
 /// arrive after it resumes. The lease is therefore split into several reads, and any pause of the
 /// host counts as only one of them.
-pub(super) fn watch(control: &mut Stream, lease: Option<Duration>) -> End {
+///
+/// `heard` runs whenever bytes of the client have arrived.
+pub(super) fn watch(control: &mut Stream, lease: Option<Duration>, heard: impl Fn()) -> End {
     let lease = lease.filter(|_| !seeded!(LeaseNotExpired));
     if control.set_timeout(lease.map(|lease| lease / READS)).is_err() {
         return End::Closed;
     }
-    end_of(|renewals| control.read(renewals))
+    end_of(|renewals| control.read(renewals).inspect(|_| heard()))
 }
 
 fn end_of(mut listen: impl FnMut(&mut [u8]) -> io::Result<usize>) -> End {
@@ -110,10 +112,16 @@ mod tests {
         let (mut client, mut host) = pair();
         // Earlier bytes count as one renewal, regardless of their number.
         client.write_all(&[0; 200]).unwrap();
-        assert_eq!(watch(&mut host, Some(Duration::from_millis(1))), End::Expired);
+        let heard = std::cell::Cell::new(0);
+        assert_eq!(
+            watch(&mut host, Some(Duration::from_millis(1)), || heard.set(heard.get() + 1)),
+            End::Expired
+        );
+        // Four reads of at most 64 bytes.
+        assert_eq!(heard.get(), 4);
         drop(client);
-        assert_eq!(watch(&mut host, Some(LONG)), End::Closed);
-        assert_eq!(watch(&mut host, None), End::Closed);
+        assert_eq!(watch(&mut host, Some(LONG), || {}), End::Closed);
+        assert_eq!(watch(&mut host, None, || {}), End::Closed);
     }
 
     /// A host that resumes sees an expired timer before it sees the pending bytes.

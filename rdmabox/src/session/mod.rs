@@ -30,7 +30,7 @@ pub use self::{
         across, wait_all, wait_any,
     },
     error::{ConnectError, HostError},
-    host::{Export, Fencing, Host, HostHandle, Peer, PeerProcess, Service, SessionTerminator},
+    host::{Export, Fencing, Heartbeat, Host, HostHandle, Peer, PeerProcess, Service, SessionTerminator},
     memory_server::MemoryServer,
 };
 

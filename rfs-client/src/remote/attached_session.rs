@@ -141,10 +141,18 @@ impl Remote for AttachedSession {
     }
 
     fn status(&self) -> Status {
+        let stats = self.session.stats();
         Status {
             is_connected: self.session.is_connected(),
+            lost_since: None,
             transport: self.session.description(),
-            counters: self.session.stats().counters().collect(),
+            counters: stats.counters().collect(),
+            latencies: vec![
+                ("read", stats.read_latency),
+                ("write", stats.write_latency),
+                ("atomic", stats.atomic_latency),
+                ("call", stats.call_latency),
+            ],
         }
     }
 

@@ -20,9 +20,9 @@ pub(crate) mod operation;
 pub(crate) mod receive_buffer;
 pub(crate) mod records;
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Instant};
 
-use rdmabox::{Cancel, Memory, RequestError, Until};
+use rdmabox::{Cancel, Memory, RequestError, Until, stats::Histogram};
 
 use crate::remote::{
     address::{Epoch, Place, Region, RegionBounds},
@@ -76,10 +76,14 @@ pub struct Epochs {
 pub struct Status {
     /// False once the session has ended and no reconnect follows.
     pub is_connected: bool,
+    /// Time of the loss of the session, while a reconnect is in progress.
+    pub lost_since: Option<Instant>,
     /// Description of the transport.
     pub transport: String,
     /// Counters by name.
     pub counters: Vec<(&'static str, u64)>,
+    /// Latencies by kind of request: read, write, atomic and call.
+    pub latencies: Vec<(&'static str, Histogram)>,
 }
 
 /// Calls and one-sided operations on one peer. [`rdmabox::Session`] documents each.

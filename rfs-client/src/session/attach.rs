@@ -64,7 +64,7 @@ impl Client {
         let mount = if attach.reconnects { Some(random_identity()?) } else { None };
         let limits = Limits { mount, wait_limit: options.operation_timeout };
         let call = |request: &[u8], reply: &mut Vec<u8>| session.call(request, reply);
-        let attached = attach_session(call, attach, mount, attach.busy_timeout);
+        let attached = attach_session(call, session.description(), attach, mount, attach.busy_timeout);
         let address = address.clone();
         let attached = attached.and_then(|reply| {
             let first: Arc<dyn Remote> =
@@ -110,7 +110,7 @@ impl Client {
     ) -> Result<Client, ClientError> {
         let limits = Limits { mount: None, wait_limit };
         let call = |request: &[u8], reply: &mut Vec<u8>| remote.call(request, reply, CallOptions::default());
-        attach_session(call, options, None, options.busy_timeout)
+        attach_session(call, remote.status().transport, options, None, options.busy_timeout)
             .and_then(|reply| attached_client(Arc::clone(&remote), options, reply, limits))
             .inspect_err(|_| remote.close())
     }

@@ -111,7 +111,8 @@ impl DetachParams {
         };
         let attach = AttachOptions { export: self.export.clone(), ..AttachOptions::default() };
         let call = |request: &[u8], reply: &mut Vec<u8>| session.call(request, reply);
-        if attach_session(call, &attach, Some(self.mount), SESSION_END_TIMEOUT).is_ok() {
+        let transport = session.description();
+        if attach_session(call, transport, &attach, Some(self.mount), SESSION_END_TIMEOUT).is_ok() {
             // No caller depends on the reply.
             let _ = exchange(&Request::Detach, call);
         }

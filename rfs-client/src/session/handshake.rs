@@ -9,7 +9,7 @@ use std::{
 };
 
 use rdmabox::RequestError;
-use rfs_proto::{Attached, Errno, Identity, Reply, Request, VERSION};
+use rfs_proto::{Attached, ClientDescription, Errno, Identity, Reply, Request, VERSION};
 
 use crate::{
     error::ClientError,
@@ -36,15 +36,23 @@ pub(crate) struct AttachReply {
 
 /// Attaches over a connected session, on which `call` makes a call. Retries for up to
 /// `busy_timeout` while other sessions keep it out, or the mount's previous session still ends.
+/// `transport` describes the session.
 pub(crate) fn attach_session(
     call: impl Fn(&[u8], &mut Vec<u8>) -> Result<(), RequestError>,
-    AttachOptions { export, caches, exclusive, .. }: &AttachOptions,
+    transport: String,
+    AttachOptions { export, caches, exclusive, mount_point, .. }: &AttachOptions,
     mount: Option<Identity>,
     busy_timeout: Duration,
 ) -> Result<AttachReply, ClientError> {
-    let name = format!("rfs-fuse {}, process {}", env!("CARGO_PKG_VERSION"), std::process::id());
-    let request =
-        Request::Attach { version: VERSION, client: &name, export, keeps: *caches, alone: *exclusive, mount };
+    let client = description(mount_point.clone(), transport).to_text();
+    let request = Request::Attach {
+        version: VERSION,
+        client: &client,
+        export,
+        keeps: *caches,
+        alone: *exclusive,
+        mount,
+    };
     let give_up = Instant::now() + busy_timeout;
     loop {
         let sent = local_now();
@@ -66,4 +74,22 @@ pub(crate) fn attach_session(
             _ => return Err(ClientError::Protocol("the reply to Attach is of the wrong kind")),
         }
     }
+}
+
+/// Describes this process to the server.
+fn description(mount_point: String, transport: String) -> ClientDescription {
+    ClientDescription {
+        program: format!("rfs-fuse {}", env!("CARGO_PKG_VERSION")),
+        pid: Some(std::process::id()),
+        host: host_name(),
+        user: Some(rustix::process::geteuid().as_raw()),
+        mount_point,
+        transport,
+    }
+}
+
+/// Returns the name of this host; empty if the kernel does not tell it.
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim_end().to_owned()
 }

@@ -26,6 +26,8 @@ pub struct AttachOptions {
     /// True if the client reconnects after a loss of the session. Operations wait meanwhile, within
     /// their usual limits.
     pub reconnects: bool,
+    /// The directory that the caller serves, for the server's status; empty if there is none.
+    pub mount_point: String,
 }
 
 /// The reason why there is no client.

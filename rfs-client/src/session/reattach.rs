@@ -97,7 +97,8 @@ impl SessionFactory for Reattacher {
         let session = Session::connect(&self.address, &self.options);
         let session = session.map_err(|e| ConnectFailure::Retry(e.to_string()))?;
         let call = |request: &[u8], reply: &mut Vec<u8>| session.call(request, reply);
-        match attach_session(call, &self.attach, Some(self.mount), SESSION_END_TIMEOUT) {
+        match attach_session(call, session.description(), &self.attach, Some(self.mount), SESSION_END_TIMEOUT)
+        {
             // The caller has cached changes that it has not written back. Other mounts may have
             // changed the files since, so the two states do not fit together.
             Ok(AttachReply { attached, .. }) if self.attach.exclusive && !attached.resumed => {
@@ -134,7 +135,7 @@ mod tests {
             encode_reply(reply, out);
             Ok(())
         };
-        let outcome = attach_session(call, &AttachOptions::default(), None, Duration::ZERO);
+        let outcome = attach_session(call, String::new(), &AttachOptions::default(), None, Duration::ZERO);
         let address = "unix:/s".parse().unwrap();
         (failure_of(&address, &outcome.err().unwrap()), calls.get())
     }

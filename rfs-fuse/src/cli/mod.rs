@@ -11,6 +11,7 @@ mod values;
 
 use std::{
     ffi::{OsStr, OsString},
+    net::SocketAddr,
     path::PathBuf,
     str::FromStr,
     time::Duration,
@@ -36,6 +37,7 @@ Examples:
   rfs-fuse --key /etc/rfs/key rdma:10.0.0.7:7441 /mnt
                                            carry data over an RDMA device of each side
   rfs-fuse scrub /run/rfs/rfs.sock         verify the files of a server with --checksum
+  rfs-fuse status /mnt                     what a running mount does (--watch: again and again)
   fusermount3 -u /mnt                      unmount (SIGTERM and Ctrl-C do so, too)
 
 An address is unix:/path/to/socket, tcp:host:port or rdma:host:port. /path/to/socket and host:port mean the first two.
@@ -215,6 +217,12 @@ pub struct Args {
     /// Fail all operations once the session with the server is lost, instead of reconnecting
     #[arg(long, help_heading = "Session")]
     no_return: bool,
+
+    /// Serve metrics for Prometheus at http://ADDRESS/metrics, such as 127.0.0.1:9431. Port 0
+    /// selects a free port, which `rfs-fuse status` tells. Every program that reaches the address
+    /// can read them
+    #[arg(long, value_name = "ADDRESS", value_parser = rfs_status::metrics::parse_address)]
+    pub(crate) metrics: Option<SocketAddr>,
 
     /// Print the session's counters as JSON at the end
     #[arg(long, help_heading = "Session")]

@@ -73,6 +73,16 @@ impl Args {
         }
     }
 
+    /// Returns the name of the cache mode.
+    pub(crate) fn cache_name(&self) -> &'static str {
+        match self.cache {
+            _ if self.direct_io => "none",
+            Cache::Auto => "auto",
+            Cache::None => "none",
+            Cache::Writeback => "writeback",
+        }
+    }
+
     /// Returns a warning for the user if the timeouts contradict each other. A call may take long
     /// because the server waits for other clients to acknowledge a recall. Such a call must not
     /// time out.
@@ -98,6 +108,7 @@ impl Args {
             reconnects: !self.no_return,
             access_times: self.access_times(self.noatime),
             directory_access_times: self.access_times(self.noatime || self.nodiratime),
+            mount_point: String::new(),
         }
     }
 

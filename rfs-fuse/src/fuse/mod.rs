@@ -23,5 +23,6 @@ pub use adapter::Adapter;
 pub use affinity::Placement;
 pub use kernel::{Kernel, KernelLink};
 pub use kernel_cache::losses::{Losses, UnreportedLosses};
+pub use locks::{LockWait, LockWaits};
 pub use session::*;
 pub use settings::{FOREVER, IO_BLOCK, Settings};

@@ -7,8 +7,8 @@
 //! # Concurrency
 //! The main thread, and threads of [`within`]. Takes no locks.
 
-mod abort;
 mod check;
+pub(crate) mod connection;
 mod deadline;
 mod error;
 mod helper;
@@ -16,7 +16,7 @@ mod mounted;
 mod options;
 mod probe;
 mod refusal;
-mod table;
+pub(crate) mod table;
 mod watchdog;
 
 use std::{
@@ -33,6 +33,7 @@ pub use check::mount_point;
 pub use deadline::within;
 pub use error::{DEVICE, MountError};
 pub use helper::helper;
+pub(crate) use mounted::control;
 pub use mounted::{Mounted, Unmounted};
 pub use options::{Flags, MountOptions};
 pub use probe::{ProbeAction, look};

@@ -3,6 +3,8 @@
 //! # Concurrency
 //! The main thread, and threads of `deadline`. Takes no locks.
 
+pub(crate) mod control;
+
 use std::{
     io,
     path::{Path, PathBuf},
@@ -44,6 +46,11 @@ impl Mounted {
     /// Returns the mount's device number as `major:minor`, as in `/sys/class/bdi`.
     pub fn device(&self) -> Option<&str> {
         self.device.as_deref()
+    }
+
+    /// Returns the path of the control socket, on which this process answers questions.
+    pub fn control_path(&self) -> Option<PathBuf> {
+        self.device.as_deref().map(control::own_path)
     }
 
     /// Returns true while this mount is the topmost one on its directory.

@@ -11,17 +11,24 @@ use std::{
 
 /// One mount of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     /// Device number, `major:minor`.
-    pub(super) device: String,
-    pub(super) path: PathBuf,
-    pub(super) fs_type: String,
+    pub(crate) device: String,
+    pub(crate) path: PathBuf,
+    pub(crate) fs_type: String,
+    /// The user that mounted, for a FUSE file system.
+    pub(crate) user: Option<u32>,
 }
 
 /// Returns the topmost mount on `path`, if `path` is a mount point.
-pub(super) fn topmost(path: &Path) -> Option<Entry> {
-    let table = std::fs::read("/proc/self/mountinfo").ok()?;
-    parse(&table).filter(|entry| entry.path == path).last()
+pub(crate) fn topmost(path: &Path) -> Option<Entry> {
+    all().into_iter().rfind(|entry| entry.path == path)
+}
+
+/// Returns all mounts, in the order of the table. Asks no file system.
+pub(crate) fn all() -> Vec<Entry> {
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    parse(&table).collect()
 }
 
 fn parse(table: &[u8]) -> impl Iterator<Item = Entry> {
@@ -29,10 +36,17 @@ fn parse(table: &[u8]) -> impl Iterator<Item = Entry> {
         let mut fields = line.split(|b| *b == b' ');
         let device = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
         let path = unescape(fields.nth(1)?);
-        let fs_type = fields.skip_while(|field| *field != b"-").nth(1)?;
-        let fs_type = String::from_utf8_lossy(fs_type).into_owned();
-        Some(Entry { device, path, fs_type })
+        let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
+        let fs_type = String::from_utf8_lossy(rest.next()?).into_owned();
+        let user = rest.nth(1).and_then(user_of);
+        Some(Entry { device, path, fs_type, user })
     })
+}
+
+/// Returns the user of the options of a FUSE file system.
+fn user_of(options: &[u8]) -> Option<u32> {
+    let options = std::str::from_utf8(options).ok()?;
+    options.split(',').find_map(|option| option.strip_prefix("user_id=")).and_then(|user| user.parse().ok())
 }
 
 /// Decodes the kernel's octal escapes of space, tab, newline and backslash.
@@ -67,10 +81,15 @@ mod tests {
         let table = b"22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
             80 22 0:45 / /tmp/a\\040b rw,nosuid shared:2 master:1 - fuse.rfs-fuse tcp:h:1 rw,user_id=0\n\nrubbish\n";
         let entries: Vec<Entry> = parse(table).collect();
-        assert_eq!(entries.len(), 2);
+        assert_eq!((entries.len(), entries[0].user), (2, None));
         assert_eq!(
             entries[1],
-            Entry { device: "0:45".into(), path: "/tmp/a b".into(), fs_type: "fuse.rfs-fuse".into() }
+            Entry {
+                device: "0:45".into(),
+                path: "/tmp/a b".into(),
+                fs_type: "fuse.rfs-fuse".into(),
+                user: Some(0)
+            }
         );
     }
 

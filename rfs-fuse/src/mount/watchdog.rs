@@ -35,7 +35,7 @@ use rustix::{
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
-use super::{abort::Abort, error::MountError, mounted::Mounted};
+use super::{connection::abort::Abort, error::MountError, mounted::Mounted};
 use rfs_client::DetachParams;
 
 /// Name of the watchdog process. Its first argument is `MARK`, which no user gives.
@@ -295,6 +295,10 @@ fn watch(parsed: &ParsedArguments) -> io::Result<()> {
         detach.inspect(DetachParams::detach);
         done_sending.send(())
     })?;
+    if let Some(path) = parsed.mounted.control_path() {
+        // The killed process has left its control socket, unless it had none.
+        std::fs::remove_file(path).ok();
+    }
     let done = match parsed.after_kill {
         AfterKill::Unmount => parsed.mounted.detach_by_force(),
         AfterKill::Leave => Ok(()),

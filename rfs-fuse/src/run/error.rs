@@ -11,6 +11,7 @@ use crate::{
     private_server,
 };
 use rfs_client::AttachError;
+use rfs_status::metrics::EndpointError;
 
 /// An error that ends the program.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +50,8 @@ pub(super) enum RunError {
     Unmount { path: PathBuf, source: io::Error },
     #[error(transparent)]
     WriteBack(#[from] WriteBackError),
+    #[error(transparent)]
+    Metrics(#[from] EndpointError),
     #[error(transparent)]
     Lost(#[from] UnreportedLosses),
 }

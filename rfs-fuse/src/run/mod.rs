@@ -45,8 +45,10 @@ use crate::{
     null::NullFs,
     private_server::{self, Log, PrivateServer},
     scrub,
+    status::{ObservedMount, command},
 };
-use rfs_client::Client;
+use rfs_client::{AttachOptions, Client};
+use rfs_status::metrics::BoundEndpoint;
 
 /// Time that connecting and attaching may take beyond the timeout for connecting.
 const ATTACH_SLACK: Duration = Duration::from_millis(500);
@@ -88,6 +90,9 @@ fn run_as_rfs_fuse(arguments: &[OsString]) -> u8 {
     if let Some(arguments) = scrub::own_arguments(arguments) {
         return scrub::main(arguments);
     }
+    if let Some(arguments) = command::own_arguments(arguments) {
+        return command::main(arguments);
+    }
     let args = match Args::try_parse_from(arguments) {
         Ok(args) => args,
         Err(e) => {
@@ -99,7 +104,7 @@ fn run_as_rfs_fuse(arguments: &[OsString]) -> u8 {
     // With io_uring, the kernel rejects fuser's replies to INTERRUPT, and fuser would log each
     // rejection.
     let filter = if takes_ring(&args) { "info,fuser=error,fuser::reply=off" } else { "info,fuser=error" };
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(filter)).init();
+    rfs_status::log_count::init(filter);
     if args.daemon && !args.detached {
         return match daemon::launch(arguments, args.quiet) {
             Ok(code) => u8::try_from(code).unwrap_or(1),
@@ -163,13 +168,14 @@ fn mount_served(args: &Args) -> Result<(), RunError> {
     }
     // From here on a signal is an event, so no signal leaves a mount behind.
     let events = listen_for_signals()?;
+    let metrics = args.metrics.map(BoundEndpoint::bind).transpose()?;
     let ring = prepare_ring(args)?;
     // The threads of a ring are bound to the cores of the callers already.
     let follows = !args.no_follow && ring.is_none();
     let place = |several| if follows { Placement::follow(several) } else { Placement::none() };
     let Some(address) = address else {
         let placement = place(false);
-        let threads = Threads { placement: &placement, ring };
+        let threads = Threads { placement: &placement, ring, metrics };
         let outcome = serve(args, &point, NullFs::new(args.settings()), threads, None, events);
         if args.stats_on_exit {
             report_counters(None, &placement, args.detached);
@@ -178,18 +184,24 @@ fn mount_served(args: &Args) -> Result<(), RunError> {
     };
     let client = {
         let options = Session::builder().options(args.session_options()).key(key).tls(tls).into_options();
-        let (address, attach) = (address.clone(), args.attach_options());
+        let (address, mount_point) = (address.clone(), point.to_string_lossy().into_owned());
+        let attach = AttachOptions { mount_point, ..args.attach_options() };
         let limit = options.connect_timeout + attach.busy_timeout + ATTACH_SLACK;
         within(limit, move || Client::connect(&address, &options, &attach))
     };
     let client = Arc::new(client.ok_or(RunError::Silent(address))??);
     let placement = place(!client.is_mapped());
-    let threads = Threads { placement: &placement, ring };
+    let threads = Threads { placement: &placement, ring, metrics };
     let link = KernelLink::default();
     let adapter =
         Adapter::new(client.clone(), args.settings(), link.clone()).map_err(os("cannot start a thread"))?;
     let losses = adapter.losses();
-    let served = Served { client: &client, link: &link, losses: &losses };
+    let observed = ObservedMount {
+        client: Arc::clone(&client),
+        requests: adapter.request_counts(),
+        locks: adapter.lock_waits(),
+    };
+    let served = Served { client: &client, link: &link, losses: &losses, observed: &observed };
     let outcome = serve(args, &point, adapter, threads, Some(served), events);
     if args.stats_on_exit {
         report_counters(Some(&client), &placement, args.detached);

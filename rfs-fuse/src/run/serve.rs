@@ -9,6 +9,7 @@ use std::{
     path::Path,
     sync::{Arc, mpsc},
     thread,
+    time::Instant,
 };
 
 use fuser::{Config, Session, SessionACL};
@@ -21,14 +22,18 @@ use super::{
 };
 use crate::{
     cli::{Args, IoUring},
-    fuse::{Device, Filesystem, Placement, Ring},
+    fuse::{Device, Filesystem, Placement, Ring, Serving, Started},
     mount::{self, AfterKill, CoveredDirectory, Mounted, Watchdog},
+    status::{Answers, MountFacts, StatusSource},
 };
+use rfs_status::metrics::BoundEndpoint;
 
 /// The resources of the threads that serve the kernel.
 pub(super) struct Threads<'a> {
     pub(super) placement: &'a Placement,
     pub(super) ring: Option<Ring>,
+    /// The address of the metrics.
+    pub(super) metrics: Option<BoundEndpoint>,
 }
 
 /// Mounts, prints the greeting, serves until an event ends the mount, and unmounts.
@@ -85,7 +90,7 @@ fn start_watchdog(
 
 fn serve_mounted<F: Filesystem>(
     args: &Args,
-    (filesystem, Threads { placement, ring }): (F, Threads<'_>),
+    (filesystem, Threads { placement, ring, metrics }): (F, Threads<'_>),
     client: Option<Served<'_>>,
     (device, mounted): (OwnedFd, &Mounted),
     (send, events): Events,
@@ -125,29 +130,66 @@ fn serve_mounted<F: Filesystem>(
             os("cannot start a thread")(e)
         })?;
     // The session has answered no request yet: the ring starts first.
-    let serving = match (started.get().filter(|agreed| agreed.ring), ring) {
-        (Some(agreed), Some(ring)) => {
-            let failed = move |e| drop(send.send(Event::Ended(Err(e))));
-            ring.start(&agreed.filesystem, &own, mounted.path().to_owned(), failed).map(Some)
-        }
-        _ if args.io_uring() == IoUring::On => Err(io::Error::other("the kernel does not agree to it")),
-        _ => Ok(None),
-    };
-    let serving = match serving {
-        Err(e) if args.io_uring() == IoUring::On => {
-            undo(mounted);
-            return Err(RunError::Ring(e));
-        }
-        serving => serving.inspect_err(|e| log::warn!("no FUSE over io_uring: {e}")).ok().flatten(),
-    };
+    let serving = start_ring(args, (&started, ring), &own, mounted, send)?;
     // The session owns the file system now, and drops it at its end.
     drop(started);
     log::debug!("requests come over {}", if serving.is_some() { "io_uring" } else { "/dev/fuse" });
+    let uses_ring = serving.is_some();
+    let answers =
+        answer_questions(args, mounted, client, (metrics, uses_ring)).inspect_err(|_| undo(mounted))?;
     announce(args, mounted, client.map(|served| served.client)).inspect_err(|_| undo(mounted))?;
     let when_busy = if args.for_swap { WhenBusy::Stay } else { WhenBusy::Detach };
     let over = wait_and_unmount(mounted, &events, client, when_busy, restart_watchdog)?;
+    // Before the mount point can have another mount.
+    drop(answers);
     if let (MountEnd::Ended, Some(serving)) = (over, serving) {
         serving.join(UNMOUNT_LIMIT);
     }
     Ok(over)
+}
+
+/// Starts the threads of a ring, if the kernel has agreed to one. Unmounts if there has to be a
+/// ring, and there is none.
+fn start_ring<F: Filesystem>(
+    args: &Args,
+    (started, ring): (&Started<F>, Option<Ring>),
+    device: &Arc<OwnedFd>,
+    mounted: &Mounted,
+    send: mpsc::Sender<Event>,
+) -> Result<Option<Serving>, RunError> {
+    let serving = match (started.get().filter(|agreed| agreed.ring), ring) {
+        (Some(agreed), Some(ring)) => {
+            let failed = move |e| drop(send.send(Event::Ended(Err(e))));
+            ring.start(&agreed.filesystem, device, mounted.path().to_owned(), failed).map(Some)
+        }
+        _ if args.io_uring() == IoUring::On => Err(io::Error::other("the kernel does not agree to it")),
+        _ => Ok(None),
+    };
+    match serving {
+        Err(e) if args.io_uring() == IoUring::On => {
+            undo(mounted);
+            Err(RunError::Ring(e))
+        }
+        serving => Ok(serving.inspect_err(|e| log::warn!("no FUSE over io_uring: {e}")).ok().flatten()),
+    }
+}
+
+/// Starts to answer questions about the mount.
+fn answer_questions(
+    args: &Args,
+    mounted: &Mounted,
+    client: Option<Served<'_>>,
+    (metrics, io_uring): (Option<BoundEndpoint>, bool),
+) -> Result<Answers, RunError> {
+    let facts = MountFacts {
+        mount_point: mounted.path().to_string_lossy().into_owned(),
+        source: args.source(),
+        device: mounted.device().unwrap_or_default().to_owned(),
+        read_only: args.read_only || client.is_some_and(|served| served.client.is_read_only()),
+        cache: args.cache_name(),
+        io_uring,
+    };
+    let observed = client.map(|served| served.observed.clone());
+    let source = StatusSource { start: Instant::now(), facts, observed, metrics_address: None };
+    Ok(Answers::start(source, mounted.control_path().as_deref(), metrics)?)
 }

@@ -28,6 +28,7 @@ use super::{
 use crate::{
     fuse::{KernelLink, Losses},
     mount::{self, Mounted, ProbeAction, Unmounted, within},
+    status::ObservedMount,
 };
 use rfs_client::Client;
 
@@ -43,6 +44,7 @@ pub(super) struct Served<'a> {
     pub(super) client: &'a Arc<Client>,
     pub(super) link: &'a KernelLink,
     pub(super) losses: &'a Arc<Losses>,
+    pub(super) observed: &'a ObservedMount,
 }
 
 /// How a mount ended.

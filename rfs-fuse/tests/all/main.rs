@@ -86,5 +86,6 @@ mod mount {
     mod mount_errors;
     mod private_server;
     mod program;
+    mod status;
     mod unsupported;
 }

@@ -18,7 +18,8 @@ pub enum Request<'a> {
     Attach {
         /// The client's [`VERSION`](crate::VERSION).
         version: u32,
-        /// Description of the client for the server's log.
+        /// Description of the client for the server's log and status: the text of a
+        /// [`ClientDescription`](crate::ClientDescription).
         client: &'a str,
         /// Name of the export. The empty name selects the first export. ENOENT if no export has the
         /// name.

@@ -59,6 +59,16 @@ impl<P> HeldReplies<P> {
         self.release(done)
     }
 
+    /// Returns the number of replies.
+    pub fn len(&self) -> usize {
+        self.replies.len()
+    }
+
+    /// Returns how many replies wait for recalls of a session. A reply counts once for each recall.
+    pub fn waiting_for(&self, session: u64) -> usize {
+        self.by_session.get(&session).map_or(0, |places| places.values().map(Vec::len).sum())
+    }
+
     /// Returns true if no reply is held.
     pub fn is_empty(&self) -> bool {
         self.replies.is_empty() && self.by_session.is_empty()
@@ -94,6 +104,7 @@ mod tests {
         replies.hold(&[need(1, 0), need(1, 1), need(2, 0)], 'a');
         replies.hold(&[need(1, 0)], 'b');
         replies.hold(&[need(2, 7)], 'c');
+        assert_eq!((replies.len(), replies.waiting_for(1), replies.waiting_for(3)), (3, 3, 0));
         assert_eq!(replies.acknowledged(1, 0), []);
         assert_eq!(replies.acknowledged(1, 1), ['b']);
         assert_eq!(replies.acknowledged(2, 5), []);

@@ -253,6 +253,14 @@ impl<A> Queues<A> {
         }
     }
 
+    /// Returns the sessions that have not acknowledged recalls that requests may wait for. Each has
+    /// the number of its recalls, and the time of the first such recall.
+    pub fn unacknowledged(&self) -> impl Iterator<Item = (u64, usize, Instant)> {
+        self.queues.iter().filter_map(|(&session, queue)| {
+            queue.oldest_awaited().map(|since| (session, queue.recalls.len(), since))
+        })
+    }
+
     /// Returns the time when the first session misses the recall timeout.
     pub fn deadline(&self, timeout: Duration) -> Option<Instant> {
         let oldest = self.queues.values().filter_map(Queue::oldest_awaited);
@@ -364,7 +372,7 @@ mod tests {
         queues.push(2, attr(5), start);
         queues.push(2, attr(6), start + 3 * second);
         assert_eq!(queues.deadline(second), Some(start + second));
-        assert_eq!(queues.overdue(second, start), []);
+        assert!(queues.overdue(second, start).is_empty());
         assert_eq!(queues.overdue(second, start + second), [2]);
         queues.next(2);
         // A recall that was sent is not acknowledged.

@@ -39,7 +39,7 @@ use super::{
         shards::Shards,
         store::Store,
     },
-    stats::{Counters, request_name},
+    stats::{Activity, Counters, Scrubs, request_name},
     transaction::{call::Call, permission},
 };
 use crate::{
@@ -73,6 +73,7 @@ pub struct Dispatcher {
     pub(super) store: Store,
     pub(super) sessions: Sessions,
     pub(super) counters: Counters,
+    scrubs: Scrubs,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) started: i64,
     /// Identity of the memory, and the number of servers that have served it.
@@ -121,8 +122,9 @@ impl Dispatcher {
 
     fn over(export: ExportState, clock: Arc<dyn Clock>, started: i64) -> Dispatcher {
         let ExportState { store, sessions, abandoned } = export;
-        let (counters, memory) = (Counters::default(), (Identity([0; 16]), 1));
-        Dispatcher { store, sessions, counters, clock, started, memory, abandoned }
+        let (counters, scrubs) = (Counters::default(), Scrubs::default());
+        let memory = (Identity([0; 16]), 1);
+        Dispatcher { store, sessions, counters, scrubs, clock, started, memory, abandoned }
     }
 
     /// Sets the alarm to ring when a recall is queued.
@@ -220,6 +222,11 @@ impl Dispatcher {
         };
         // Counted last: a counted request is a completed request.
         self.counters.count(session, &request);
+        if let (Request::Verify { ino, offset }, Ok(Outcome::Now(Reply::Verified(part)))) =
+            (&request, &outcome)
+        {
+            self.scrubs.record(session, (*ino, *offset), part);
+        }
         outcome.unwrap_or_else(|errno| {
             log::trace!("session {session}: {}: {errno}", request_name(&request));
             Outcome::Now(Reply::Error(errno))
@@ -244,6 +251,12 @@ impl Dispatcher {
             sessions: self.sessions.attached(),
             uptime_secs: u64::try_from(elapsed / 1_000_000_000).unwrap_or(0),
         }
+    }
+
+    /// Returns what sessions wait for, and the figures of the status. Takes short locks only: none
+    /// that a thread holds over a request.
+    pub fn activity(&self) -> Activity {
+        Activity::now(&self.store, &self.sessions, self.scrubs.newest())
     }
 
     /// Returns the number of requests handled so far, without those that carry data.
@@ -271,6 +284,7 @@ impl Dispatcher {
     fn answer(&self, session: u64, request: Request<'_>, number: Option<Number>) -> Result<Outcome, Errno> {
         let asker =
             self.sessions.get(session).filter(|session| session.is_attached()).ok_or(Errno::EPROTO)?;
+        asker.count_request();
         let journal = self.store.journal.as_ref();
         if journal.is_some_and(|journal| journal.refuses(&request)) {
             return Err(Errno::ENOSPC);

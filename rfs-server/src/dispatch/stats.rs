@@ -5,9 +5,15 @@
 //! # Concurrency
 //! Any thread; relaxed atomics. A snapshot of the counters need not be consistent.
 
+mod activity;
+mod scrubs;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rfs_proto::{Request, ServerStats};
+
+pub use activity::{Activity, HeldBack, LockWait, SessionActivity};
+pub use scrubs::{Scrub, Scrubs};
 
 use super::request_table::{NAMES, carries_data, index};
 

@@ -41,6 +41,12 @@ impl Lock {
         if self.exclusive { LockKind::Exclusive } else { LockKind::Shared }
     }
 
+    /// Returns the lock as other modules see it.
+    pub(super) fn describe(&self) -> Locked {
+        let Lock { owner, class, range, pid, .. } = *self;
+        Locked { owner, class, kind: self.kind(), range, pid }
+    }
+
     /// Returns true if this lock, once granted, replaces a part of the lock `held` of its owner.
     fn replaces(&self, held: &Lock) -> bool {
         (held.owner, held.class) == (self.owner, self.class) && held.range.overlaps(&self.range)

@@ -216,6 +216,28 @@ impl Locks {
         Some((found.owner.0, HeldLock { exclusive: found.exclusive, range: found.range, pid: found.pid }))
     }
 
+    /// Returns up to `limit` requests that wait, in no order. Each has its inode and the first
+    /// conflicting lock; `None` if it queues behind another request.
+    pub fn waiting(&self, limit: usize) -> Vec<(u64, Locked, Option<Locked>)> {
+        let waiter = |(ticket, ino): (&Ticket, &u64)| {
+            let file = self.file(*ino)?;
+            let waiter = file.queue.iter().find(|waiter| waiter.ticket() == *ticket)?;
+            let holder = file.held.conflicting(&waiter.wanted).next().map(Lock::describe);
+            Some((*ino, waiter.wanted.describe(), holder))
+        };
+        self.tickets.iter().filter_map(waiter).take(limit).collect()
+    }
+
+    /// Returns the numbers of held locks and of requests that wait.
+    pub fn totals(&self) -> (usize, usize) {
+        (self.total - self.tickets.len(), self.tickets.len())
+    }
+
+    /// Returns the number of locks and waiting requests of a session.
+    pub fn of_session(&self, session: u64) -> usize {
+        self.count(session)
+    }
+
     /// Returns the sessions that hold locks on an inode.
     pub fn holders(&self, ino: u64) -> Vec<u64> {
         let held = self.file(ino).into_iter().flat_map(|file| file.held.iter());

@@ -3,7 +3,7 @@
 //! # Concurrency
 //! Plain values.
 
-use std::{path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::Parser;
 use rdmabox::{Address, Fencing, tls::TlsServerFiles};
@@ -50,7 +50,10 @@ use crate::{
         Files that survive a restart of the server, but not of the machine:\n      \
             rfs-server --memory 4G --memory-dir /dev/shm/rfs\n  \
         With snapshots that survive a restart of the machine (kill -USR1 makes one at once):\n      \
-            rfs-server --memory 4G --memory-dir /dev/shm/rfs --persist /var/lib/rfs\n\n\
+            rfs-server --memory 4G --memory-dir /dev/shm/rfs --persist /var/lib/rfs\n  \
+        What a running server does, once or every 2 seconds:\n      \
+            rfs-server status\n      \
+            rfs-server status --watch\n\n\
         When clients can connect, the server prints its addresses, one per line, and then a line that \
         begins with \"ready:\". Exit status: 0 after SIGTERM or SIGINT, 1 if the server cannot start, 2 for an \
         invalid command line. Log lines on standard error report clients that connect and disconnect; \
@@ -201,6 +204,11 @@ pub struct Cli {
     /// any program on a machine that reaches an address, can then read and write every file as root
     #[arg(long, conflicts_with = "keys")]
     pub allow_without_keys: bool,
+
+    /// Serve metrics for Prometheus at http://ADDRESS/metrics, such as 127.0.0.1:9430. Port 0
+    /// selects a free port. Every program that reaches the address can read them
+    #[arg(long, value_name = "ADDRESS", value_parser = rfs_status::metrics::parse_address)]
+    pub metrics: Option<SocketAddr>,
 
     /// Listen on rdma: addresses beside others although the atomics of the RDMA device are not
     /// atomic with those of the processor. An export must then not be mounted over RDMA and over

@@ -4,7 +4,9 @@
 //! The main thread. It blocks on signals while the threads of the server work.
 
 use std::{
+    ffi::OsString,
     io::{self, Write},
+    net::SocketAddr,
     process::ExitCode,
     sync::{Arc, OnceLock},
     time::Duration,
@@ -13,6 +15,7 @@ use std::{
 use clap::Parser;
 use rdmabox::Secret;
 use rfs_proto::{BLOCK, StatFs};
+use rfs_status::{log_count, metrics::BoundEndpoint};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use signal_hook::{
@@ -20,7 +23,10 @@ use signal_hook::{
     iterator::{Handle, Signals},
 };
 
-use super::cli::Cli;
+use super::{
+    cli::Cli,
+    status::{self, Answers},
+};
 use crate::{
     server::{Server, config::Config},
     service::keys::NewKey,
@@ -31,6 +37,10 @@ const END_AFTER_FAILURE: Duration = Duration::from_secs(10);
 
 /// Runs the program with the command line of this process.
 pub fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    if let Some(arguments) = status::own_arguments(&arguments) {
+        return status::main(arguments);
+    }
     let cli = Cli::parse();
     if let Some(key) = &cli.new_key {
         return match print_key(key, &mut io::stdout().lock()) {
@@ -41,9 +51,10 @@ pub fn main() -> ExitCode {
             }
         };
     }
+    let metrics = cli.metrics;
     let config = cli.into_config();
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
-    match serve(config) {
+    log_count::init("info");
+    match serve(config, metrics) {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
             eprintln!("rfs-server: {reason}");
@@ -61,11 +72,12 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Serves until a stop signal, or until an essential thread fails.
+/// Serves until a stop signal, or until an essential thread fails. Serves metrics at the address
+/// `metrics`, too.
 ///
 /// # Errors
 /// The server did not start, failed, or did not stop in order.
-pub fn serve(config: Config) -> Result<(), String> {
+pub fn serve(config: Config, metrics: Option<SocketAddr>) -> Result<(), String> {
     raise_descriptor_limit();
     let mut wanted = vec![SIGTERM, SIGINT];
     if config.keys.is_some() || config.tls.is_some() || is_service() {
@@ -79,8 +91,11 @@ pub fn serve(config: Config) -> Result<(), String> {
     let failure = Arc::<OnceLock<String>>::default();
     watch_threads(&failure, signals.handle());
     rdmabox::memory::survive().map_err(|e| format!("cannot prepare for lost memory: {e}"))?;
+    // First, because the start of a server takes time.
+    let metrics = metrics.map(BoundEndpoint::bind).transpose().map_err(|e| e.to_string())?;
     let server = Server::start(config).map_err(|e| e.to_string())?;
-    if let Err(e) = announce(&server, &mut io::stdout().lock()) {
+    let answers = Answers::start(&server, metrics).map_err(|e| e.to_string())?;
+    if let Err(e) = announce(&server, answers.metrics_address(), &mut io::stdout().lock()) {
         // The program that started the server may have closed the pipe; serve nevertheless.
         log::debug!("cannot write to standard output: {e}");
     }
@@ -95,6 +110,7 @@ pub fn serve(config: Config) -> Result<(), String> {
         }
     }
     tell_manager(NotifyState::Stopping);
+    drop(answers);
     for signal in [SIGTERM, SIGINT] {
         signal_hook::flag::register(signal, server.hurry())
             .map_err(|e| format!("cannot handle signals: {e}"))?;
@@ -153,9 +169,12 @@ fn print_key(key: &NewKey, out: &mut impl Write) -> io::Result<()> {
     out.flush()
 }
 
-fn announce(server: &Server, out: &mut impl Write) -> io::Result<()> {
+fn announce(server: &Server, metrics: Option<SocketAddr>, out: &mut impl Write) -> io::Result<()> {
     for address in server.addresses() {
         writeln!(out, "listening on {address}")?;
+    }
+    if let Some(address) = metrics {
+        writeln!(out, "metrics at http://{address}/metrics")?;
     }
     let show = |totals: &StatFs| {
         let (bytes, inodes) = (totals.blocks * BLOCK, totals.inodes);

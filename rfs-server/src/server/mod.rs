@@ -16,6 +16,7 @@ pub mod memory_limits;
 pub mod prefault;
 mod recall_timeout;
 mod running_export;
+pub mod status;
 
 use std::{
     collections::HashMap,
@@ -25,7 +26,7 @@ use std::{
     path::PathBuf,
     sync::{Arc, atomic::AtomicBool, mpsc},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rdmabox::{
@@ -50,6 +51,7 @@ use crate::{
     session::access_mode::AccessMode,
     snapshots::{
         directory::{SnapshotDirectory, Snapshots},
+        record::SnapshotRecord,
         snapshotter::{Job, Snapshotter},
     },
 };
@@ -61,6 +63,8 @@ use memory_limits::Bound;
 pub use prefault::Prefault;
 use recall_timeout::RecallTimeout;
 use running_export::Export;
+use status::ObservedExport;
+pub use status::{ServerStatus, StatusSource};
 
 /// Memory object and snapshots of an export, if there are any.
 type ExportSource = (Option<Arc<Object>>, Option<Snapshots>);
@@ -85,6 +89,9 @@ pub struct Server {
     /// Key file and current keys.
     keys: Option<(PathBuf, Arc<Keys>)>,
     tls: Option<Arc<TlsServer>>,
+    start: Instant,
+    /// What became of the snapshots of each export that has some.
+    snapshot_records: HashMap<String, SnapshotRecord>,
 }
 
 impl Server {
@@ -109,8 +116,7 @@ impl Server {
         // All memory is mapped before it is touched and before there are sockets.
         let mut domains = HashMap::new();
         let found = open_sources(&config, &asked, store.as_ref(), directory.as_ref())?;
-        let mut made = Vec::new();
-        let mut jobs = Vec::new();
+        let (mut made, mut jobs) = (Vec::new(), Vec::new());
         for ((at, export), (object, mut snapshots)) in asked.iter().enumerate().zip(found) {
             let own = if book.is_some() { keyed_domains(&host)? } else { HashMap::new() };
             let from = Sources { object, snapshots: snapshots.as_mut() };
@@ -145,6 +151,7 @@ impl Server {
             SessionReaper::start(reaper_signal, Arc::downgrade(&service)).map_err(StartError::Thread)?;
         let recall_timeout = start_recall_timeout(&config, alarm, &exports, &service)?;
         let keys = config.keys.clone().zip(keys);
+        let snapshot_records = jobs.iter().map(|job| (job.name.clone(), job.record())).collect();
         let snapshotter = config.persist.as_ref().map(|persist| Snapshotter::start(jobs, persist.every));
         Ok(Server {
             running,
@@ -158,7 +165,25 @@ impl Server {
             _snapshots: directory,
             keys,
             tls,
+            start: Instant::now(),
+            snapshot_records,
         })
+    }
+
+    /// Returns where the status of the server comes from. Any thread may ask it. Drop it before the
+    /// server shuts down, because it keeps the memory of the exports.
+    pub fn status_source(&self) -> StatusSource {
+        let observed = |export: &Export| ObservedExport {
+            name: export.name.clone(),
+            dispatcher: Arc::clone(&export.dispatcher),
+            snapshots: self.snapshot_records.get(&export.name).cloned(),
+        };
+        StatusSource {
+            start: self.start,
+            addresses: self.addresses().iter().map(Address::to_string).collect(),
+            exports: self.exports.iter().map(observed).collect(),
+            service: Arc::clone(&self.service),
+        }
     }
 
     /// Reads the certificates again, for new connections. Returns false for a server without

@@ -8,6 +8,7 @@
 //! rdmabox calls from several threads at once. No lock is held while messages are decoded,
 //! handled or encoded.
 
+mod clients;
 pub mod keys;
 mod reconnect;
 pub mod session_reaper;
@@ -33,6 +34,7 @@ use crate::{
     memory_object::previous_clients::PreviousClients,
     session::{
         access_mode::AccessMode,
+        client_table::ClientTable,
         mount_registry::{Arrival, Attached, Mounts},
         registry::{Credentials, Regions},
         squash::Squash,
@@ -161,6 +163,8 @@ pub struct FileService {
     kill: bool,
     /// Ends connections; set once the host listens.
     ender: OnceLock<SessionTerminator>,
+    /// The clients of sessions, for the status.
+    clients: Mutex<ClientTable>,
 }
 
 impl FileService {
@@ -182,6 +186,7 @@ impl FileService {
             reconnect_until,
             kill,
             ender,
+            clients: Mutex::default(),
         }
     }
 
@@ -294,19 +299,19 @@ impl FileService {
             log::warn!("{peer}: the client uses protocol version {version}, the server {VERSION}");
             return refuse(Errno::EPROTONOSUPPORT);
         }
-        let Request::Attach { client, export: name, mount, .. } = decode(request)? else {
+        let Request::Attach { client: description, export: name, mount, .. } = decode(request)? else {
             return refuse(Errno::EPROTO);
         };
         let wanted = match self.allowed(peer, name) {
             Ok(wanted) => wanted,
             Err(errno) => {
-                log::warn!("{peer}: {client:?} refused for export {name:?}: {errno}");
+                log::warn!("{peer}: {description:?} refused for export {name:?}: {errno}");
                 return refuse(errno);
             }
         };
         let wanted = match self.arrival(peer, mount, wanted) {
             Arrival::New => wanted,
-            Arrival::Back(before) => return Ok(self.resume_mount(peer, before)),
+            Arrival::Back(before) => return Ok(self.resume_mount(peer, before, description)),
             Arrival::Refused => return refuse(Errno::EACCES),
             Arrival::Doomed => return Ok(Route::Reply(Reply::Ending)),
             Arrival::Ending(before) => {
@@ -323,6 +328,7 @@ impl FileService {
             let regions = export.regions(peer, reach(wanted.rights, squash));
             export.dispatcher.attachments().began_as(wanted.session, regions, credentials);
             export.dispatcher.attachments().squash(wanted.session, squash);
+            self.attach_client(peer, wanted, description);
         });
         match attached {
             Some(attached) => Ok(Route::Export(&self.exports[attached.export], attached)),

@@ -59,7 +59,7 @@ impl FileService {
                 // A statement of its own, so that the lock is released before the session ends.
                 let left = self.mounts.lock().register_previous(claim, session, until);
                 if let Some(left) = left {
-                    self.exports[left.export].dispatcher.attachments().ended(left.session);
+                    self.finish_session(left.export, left.session);
                 }
                 self.reaper_signal.left();
             }
@@ -68,7 +68,7 @@ impl FileService {
 
     /// Gives a mount its session back. The reply is an error if the session was given up at this
     /// moment.
-    pub(super) fn resume_mount(&self, peer: &Peer, before: Attached) -> Route<'_> {
+    pub(super) fn resume_mount(&self, peer: &Peer, before: Attached, description: &str) -> Route<'_> {
         let export = &self.exports[before.export];
         if self.sessions.write().choose(peer.id(), before, || {}) != Some(before) {
             // This connection has ended already; the thread that ended it did not know the mount.
@@ -78,6 +78,7 @@ impl FileService {
             return Route::Reply(Reply::Error(Errno::EPROTO));
         }
         log::info!("{peer}: session {} resumed", before.session);
+        self.attach_client(peer, before, description);
         self.mounts.lock().set_process(peer.id(), peer.process());
         let squash = self.squash(peer);
         export.dispatcher.attachments().squash(before.session, squash);
@@ -110,6 +111,7 @@ impl FileService {
             && self.mount_disconnected(peer)
         {
             dispatcher.recalls().disconnect(session);
+            self.lose_client(peer, attached);
             let grace = self.grace.unwrap_or_default();
             return log::info!("{peer}: session {session} disconnected; kept for {grace:?}");
         }
@@ -121,7 +123,7 @@ impl FileService {
         let waits = self.mounts.lock().forget(peer.id(), run_clock::now());
         match waits {
             true => self.give_up_now(),
-            false => self.exports[export].dispatcher.attachments().ended(session),
+            false => self.finish_session(export, session),
         }
     }
 
@@ -157,7 +159,7 @@ impl DisconnectedMounts for FileService {
         let over = self.mounts.lock().overdue(now, !let_go);
         for Attached { export, session, .. } in over {
             log::info!("session {session}: its mount has not come back");
-            self.exports[export].dispatcher.attachments().ended(session);
+            self.finish_session(export, session);
         }
         self.mounts.lock().deadline(now)
     }

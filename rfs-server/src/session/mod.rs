@@ -4,6 +4,7 @@
 //! [`registry`] is for any thread. The other values belong to a lock of their users.
 
 pub mod access_mode;
+pub mod client_table;
 pub mod kept_reply;
 pub mod log_quota;
 pub mod mount_registry;

@@ -10,7 +10,7 @@
 
 use std::sync::{
     Arc, OnceLock,
-    atomic::{AtomicBool, AtomicU8, Ordering},
+    atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
 };
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -111,6 +111,8 @@ pub struct Session {
     /// mapping.
     squash: Mutex<Squash>,
     is_squashed: AtomicBool,
+    /// Number of requests so far, for the status.
+    requests: AtomicU64,
 }
 
 impl Session {
@@ -165,6 +167,16 @@ impl Session {
     /// Returns the stored replies of exactly-once requests. The caller holds the lock briefly.
     pub fn replies(&self) -> MutexGuard<'_, Replies<KeptReply>> {
         self.replies.lock()
+    }
+
+    /// Counts a request.
+    pub fn count_request(&self) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of requests so far, without those for recalls and grants.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
     }
 
     /// Returns key and access rights.
@@ -263,6 +275,7 @@ impl Sessions {
             log_quota,
             squash,
             is_squashed,
+            requests: AtomicU64::new(0),
         };
         let session = Arc::new(session);
         self.stripe(id).write().insert(id, Arc::clone(&session));

@@ -16,6 +16,7 @@
 pub mod directory;
 pub mod format;
 pub mod read;
+pub mod record;
 pub mod restore;
 pub mod snapshotter;
 pub mod write;

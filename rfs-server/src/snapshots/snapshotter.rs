@@ -25,6 +25,7 @@ use rfs_proto::Identity;
 use super::{
     directory::{PersistError, Snapshots},
     format::Header,
+    record::SnapshotRecord,
     write::{Progress, snapshot},
 };
 use crate::{dispatch::Dispatcher, memory_object::header::Shape};
@@ -85,12 +86,22 @@ pub struct Job {
     pub snapshots: Snapshots,
     /// Idle mark of the dispatcher at the last snapshot; equal marks mean no change since.
     idle_since: Option<u64>,
+    /// What became of the snapshots.
+    record: SnapshotRecord,
 }
 
 impl Job {
     /// Returns a job without a known last snapshot.
     pub fn new(name: String, dispatcher: Arc<Dispatcher>, shape: Shape, snapshots: Snapshots) -> Job {
-        Job { name, dispatcher, shape, snapshots, idle_since: None }
+        // An unreadable directory makes the next snapshot fail, which the record then says.
+        let newest = snapshots.newest_header().ok().flatten().map(|header| (header.number, header.time));
+        let record = SnapshotRecord::of_previous(newest);
+        Job { name, dispatcher, shape, snapshots, idle_since: None, record }
+    }
+
+    /// Returns what became of the snapshots, for the time to come, too.
+    pub fn record(&self) -> SnapshotRecord {
+        self.record.clone()
     }
 
     /// Returns true if nothing can have changed since the last snapshot.
@@ -102,6 +113,7 @@ impl Job {
     fn make(&mut self, mut go_on: impl FnMut(Progress) -> io::Result<()>) -> Result<(), SnapshotError> {
         let begin = Instant::now();
         let idle_since = self.dispatcher.idle_since();
+        self.record.begin();
         // A snapshot that is dropped removes its file, so that the next one starts afresh.
         let made = contain(|| self.try_make(&mut go_on));
         let outcome = made.unwrap_or_else(|panic| Err(SnapshotError::Panic(panic)));
@@ -110,11 +122,16 @@ impl Job {
                 let took = begin.elapsed();
                 log::info!("{}: snapshot {number}: {} after {took:.1?}", self.name, byte_size::show(*bytes));
                 self.idle_since = idle_since;
+                self.record.complete(*number, *bytes);
             }
             Err(e) if e.is_interruption() => {
                 log::info!("{}: snapshot aborted, earlier snapshots stay: {e}", self.name);
+                self.record.give_up(None);
             }
-            Err(e) => log::error!("{}: snapshot failed, earlier snapshots stay: {e}", self.name),
+            Err(e) => {
+                log::error!("{}: snapshot failed, earlier snapshots stay: {e}", self.name);
+                self.record.give_up(Some(e.to_string()));
+            }
         }
         outcome.map(drop)
     }

@@ -31,5 +31,6 @@ mod memory {
 mod program {
     mod failure;
     mod output;
+    mod status;
     mod tls;
 }

@@ -13,6 +13,6 @@ mod stack;
 mod state;
 
 pub use self::builder::{Host, HostHandle};
-pub use self::peer::{Export, Peer, PeerProcess, Service};
+pub use self::peer::{Export, Heartbeat, Peer, PeerProcess, Service};
 pub use self::session_terminator::SessionTerminator;
 pub use self::state::Fencing;

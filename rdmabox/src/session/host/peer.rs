@@ -8,8 +8,9 @@ use std::{
     ops::Range,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use crate::{
@@ -81,6 +82,43 @@ pub struct Peer {
     pub(crate) clings: AtomicBool,
     /// The client's process, if it maps memory.
     pub(crate) process: Option<Arc<ConnectedProcess>>,
+    pub(crate) heartbeat: Heartbeat,
+}
+
+/// How long ago a client renewed its lease. It outlives the session, and then stands still.
+#[derive(Clone, Debug)]
+pub struct Heartbeat(Arc<Beats>);
+
+#[derive(Debug)]
+struct Beats {
+    begin: Instant,
+    /// Milliseconds from `begin` to the last renewal.
+    last: AtomicU64,
+}
+
+impl Heartbeat {
+    pub(crate) fn new() -> Heartbeat {
+        Heartbeat(Arc::new(Beats { begin: Instant::now(), last: AtomicU64::new(0) }))
+    }
+
+    /// Records a renewal.
+    pub(crate) fn beat(&self) {
+        let since = u64::try_from(self.0.begin.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.0.last.store(since, Ordering::Relaxed);
+    }
+
+    /// Returns the time since the last renewal, or since the connection if there was none. Clients
+    /// renew three times per lease. Without a lease ([`Fencing`](crate::Fencing)) there are no
+    /// renewals.
+    pub fn age(&self) -> Duration {
+        let last = Duration::from_millis(self.0.last.load(Ordering::Relaxed));
+        self.0.begin.elapsed().saturating_sub(last)
+    }
+
+    /// Returns the time since the connection.
+    pub fn connected(&self) -> Duration {
+        self.0.begin.elapsed()
+    }
 }
 
 /// The process of a peer on this host.
@@ -134,6 +172,17 @@ impl Peer {
     /// memory.
     pub fn process(&self) -> Option<PeerProcess> {
         self.process.clone().map(PeerProcess)
+    }
+
+    /// Returns a handle that tells how long the peer has been silent.
+    pub fn heartbeat(&self) -> Heartbeat {
+        self.heartbeat.clone()
+    }
+
+    /// Returns the network address of the peer as `provider:address:port`, or `this host` for a
+    /// Unix socket.
+    pub fn address(&self) -> &str {
+        &self.name
     }
 
     /// Describes the peer, for people.
@@ -228,5 +277,24 @@ impl Export {
     /// Returns the rights of the peers.
     pub fn access(&self) -> Access {
         self.0.access
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_heartbeat_ages_until_the_next_renewal() {
+        let heartbeat = Heartbeat::new();
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(heartbeat.age() >= Duration::from_millis(5));
+        let other = heartbeat.clone();
+        let before = heartbeat.connected();
+        heartbeat.beat();
+        std::thread::sleep(Duration::from_millis(2));
+        // The renewal counts for all clones. Ages have a resolution of a millisecond.
+        assert!(other.age() + before <= other.connected() + Duration::from_millis(1));
+        assert!(other.age() >= Duration::from_millis(2));
     }
 }

@@ -9,7 +9,7 @@
 
 use super::{
     host_session::{HostSession, guarded},
-    peer::Peer,
+    peer::{Heartbeat, Peer},
     pending_connections::PendingConnection,
     queue_pairs::{ClosedQueuePairs, HostQueuePairs, Role},
     stack::Stack,
@@ -130,6 +130,7 @@ impl HostSession {
                 expired: AtomicBool::new(false),
                 clings: AtomicBool::new(false),
                 process: process.clone(),
+                heartbeat: Heartbeat::new(),
             },
             secret,
             service: Arc::clone(&inner.service),
@@ -202,7 +203,8 @@ pub(crate) fn serve(
     if made.is_ok() {
         log::info!("{}: connected", session.peer);
         let greeted = handshake::send_answer(&mut control, &Answer { ok: true, ..Answer::default() });
-        if greeted.is_ok() && lease::watch(&mut control, inner.fencing.lease) == End::Expired {
+        let beat = || session.peer.heartbeat.beat();
+        if greeted.is_ok() && lease::watch(&mut control, inner.fencing.lease, beat) == End::Expired {
             log::warn!("{}: ending: its lease has expired", session.peer);
             session.peer.expired.store(true, Ordering::Release);
             // A client that resumes later must notice the end.

@@ -202,7 +202,12 @@ impl Remote for ReconnectingSession {
 
     fn status(&self) -> Status {
         let mut status = self.link.read().remote.status();
-        status.is_connected = !self.is_over();
+        let phase = self.state.lock().clone();
+        status.is_connected = phase != Phase::Over;
+        status.lost_since = match phase {
+            Phase::Down(since) => Some(since),
+            Phase::Up | Phase::Over => None,
+        };
         status.counters.push(("returns", self.reconnects.load(Ordering::Relaxed)));
         status
     }

@@ -86,6 +86,7 @@ impl Remote for Fake {
             is_connected: self.connected.load(Ordering::Relaxed),
             transport: "a fake".into(),
             counters: vec![("calls", self.calls())],
+            ..Status::default()
         }
     }
 }

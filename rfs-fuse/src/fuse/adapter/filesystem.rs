@@ -19,7 +19,7 @@ use crate::fuse::{
     session::{
         Filesystem, Lock, LockedBy, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
         ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
-        Request, threads::Threads,
+        Request, RequestCounts, threads::Threads,
     },
 };
 use rfs_client::{ClientError, LockOutcome, LockRequest};
@@ -34,6 +34,10 @@ fn lock_request(ino: INodeNo, by: LockedBy, lock: Lock) -> Option<LockRequest> {
 impl Filesystem for Adapter {
     fn threads(&self) -> Option<&Threads> {
         Some(self.kernel.barrier().threads())
+    }
+
+    fn counts(&self) -> Option<&RequestCounts> {
+        Some(&self.counts)
     }
 
     fn will_release(&self) {

@@ -33,9 +33,9 @@ use super::{
         handles::Handles, lifetimes::Lifetimes, losses::Losses, pages::Pages, recalls::Recalls,
         remote_pages::RemotePages,
     },
-    locks::Locks,
+    locks::{LockWaits, Locks},
     process,
-    session::Request,
+    session::{Request, RequestCounts},
     settings::Settings,
 };
 use rfs_client::{Client, Creator};
@@ -59,6 +59,7 @@ pub struct Adapter {
     /// True if the kernel can map files that it reads and writes around its pages. Older kernels
     /// refuse shared mappings of such files, so files of several mounts go through pages there.
     maps_around: bool,
+    counts: Arc<RequestCounts>,
 }
 
 impl Adapter {
@@ -77,12 +78,23 @@ impl Adapter {
             losses: Arc::default(),
             remote_pages: Arc::new(RemotePages::new(client.clone())),
             maps_around: false,
+            counts: Arc::default(),
             client,
             lifetimes: Lifetimes::new(&settings),
             settings,
             kernel,
             recalls,
         })
+    }
+
+    /// Returns the counters of the kernel's requests.
+    pub fn request_counts(&self) -> Arc<RequestCounts> {
+        Arc::clone(&self.counts)
+    }
+
+    /// Returns what lists the lock requests that wait.
+    pub fn lock_waits(&self) -> LockWaits {
+        self.locks.waits()
     }
 
     /// Returns the record of data that the kernel could not write back.

@@ -15,6 +15,7 @@ mod confirmation;
 mod grants;
 mod shared;
 mod signals;
+mod waits;
 
 use std::{
     io,
@@ -26,6 +27,7 @@ use fuser::Errno;
 use rdmabox::Cancel;
 
 pub(super) use self::confirmation::RefusedLock;
+pub use self::waits::{LockWait, LockWaits};
 use self::{
     confirmation::Confirmer,
     shared::{Shared, State, Waiter},
@@ -60,6 +62,11 @@ impl Locks {
             poller: Background::new("locks"),
             grants: Background::new("grants"),
         }
+    }
+
+    /// Returns what lists the requests that wait.
+    pub(super) fn waits(&self) -> LockWaits {
+        LockWaits::new(&self.shared)
     }
 
     /// Requests a lock that may block. The reply follows when the lock is granted.

@@ -24,7 +24,7 @@ use fuser::{
 
 use rfs_client::announce_receive_buffer;
 
-use super::{Filesystem, Lock, LockedBy, core_dump, lock_flags::LockFlags, thread_end};
+use super::{Filesystem, Lock, LockedBy, RequestKind, core_dump, lock_flags::LockFlags, thread_end};
 use crate::fuse::affinity::{Placement, RequestLog, Unanswered};
 
 /// Bytes of fuser's receive buffer from the beginning of a WRITE's data on, at least.
@@ -89,6 +89,13 @@ impl<F> Device<F> {
     }
 }
 
+/// Counts a request.
+fn count(filesystem: &impl Filesystem, kind: RequestKind) {
+    if let Some(counts) = filesystem.counts() {
+        counts.count(kind);
+    }
+}
+
 /// Defines methods that only forward their arguments. `moves` is the number of data bytes in the
 /// request or the reply, if it can be large. `hides` are bytes of the request that a core dump must
 /// not contain.
@@ -99,6 +106,7 @@ macro_rules! forward {
             $(core_dump::exclude($data);)?
             match self.inner() {
                 Some(inner) => {
+                    count(inner, const { RequestKind::named(stringify!($method)) });
                     let _turn = inner.threads().map(|threads| threads.begin(false));
                     inner.$method(&request.into(), $($passed,)* (reply, unanswered).into());
                 }
@@ -123,6 +131,7 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
     fn forget(&self, request: &fuser::Request, ino: INodeNo, nlookup: u64) {
         self.record(request.pid(), 0);
         if let Some(inner) = self.inner() {
+            count(inner, const { RequestKind::named("forget") });
             let _turn = inner.threads().map(|threads| threads.begin(false));
             inner.forget(&request.into(), ino, nlookup);
         }
@@ -142,6 +151,7 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
     ) {
         let unanswered = self.record(request.pid(), 0);
         let Some(inner) = self.inner() else { return reply.error(Errno::EIO) };
+        count(inner, const { RequestKind::named("getlk") });
         let _turn = inner.threads().map(|threads| threads.begin(false));
         let by = self.locked_by(request, handle, owner);
         inner.getlk(&request.into(), ino, by, Lock { start, end, typ, pid }, (reply, unanswered).into());
@@ -162,6 +172,7 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
     ) {
         let unanswered = self.record(request.pid(), 0);
         let Some(inner) = self.inner() else { return reply.error(Errno::EIO) };
+        count(inner, const { RequestKind::named("setlk") });
         let _turn = inner.threads().map(|threads| threads.begin(false));
         let by = self.locked_by(request, handle, owner);
         inner.setlk(
@@ -189,6 +200,7 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
         let unanswered = self.record(request.pid(), data.len());
         core_dump::exclude(data);
         let Some(inner) = self.inner() else { return reply.error(Errno::EIO) };
+        count(inner, const { RequestKind::named("write") });
         // SAFETY: fuser (its version is fixed in Cargo.toml) receives all requests of a thread in
         // one buffer of `RECEIVE_BUFFER` bytes and a page, from the beginning to the end of its
         // loop. The headers before the data of a WRITE are shorter than that page.
@@ -218,6 +230,7 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
     ) {
         let unanswered = self.record(request.pid(), 0);
         let Some(inner) = self.inner() else { return reply.error(Errno::EIO) };
+        count(inner, const { RequestKind::named("release") });
         inner.will_release();
         let _turn = inner.threads().map(|threads| threads.begin(false));
         inner.release(&request.into(), ino, handle, (reply, unanswered).into());

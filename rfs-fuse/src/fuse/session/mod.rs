@@ -11,6 +11,7 @@ mod core_dump;
 mod device;
 mod lock_flags;
 mod reply;
+mod request_counts;
 mod ring;
 mod thread_end;
 pub(super) mod threads;
@@ -29,8 +30,11 @@ pub use self::{
         ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
         ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
     },
+    request_counts::RequestCounts,
     ring::{OtherRequests, Ring, Serving, SwitchError},
 };
+
+pub(crate) use self::request_counts::RequestKind;
 
 /// The caller of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +106,11 @@ pub struct Lock {
 pub trait Filesystem: Send + Sync + 'static {
     /// Returns the record of begun requests that session threads keep, if the file system needs it.
     fn threads(&self) -> Option<&threads::Threads> {
+        None
+    }
+
+    /// Returns the counters of requests, if the file system has some.
+    fn counts(&self) -> Option<&RequestCounts> {
         None
     }
 

@@ -98,6 +98,11 @@ impl Store {
         locks
     }
 
+    /// Reads the file locks. The reader holds the lock for a moment.
+    pub(in crate::dispatch) fn look_at_locks<T>(&self, look: impl FnOnce(&Locks) -> T) -> T {
+        look(&self.locks.lock())
+    }
+
     /// Changes file locks, and logs the changes.
     pub(in crate::dispatch) fn change_locks<T>(&self, change: impl FnOnce(&mut Locks) -> T) -> T {
         let mut locks = self.locks();

@@ -38,7 +38,7 @@ fn failing_server() {
         panic!("a flaw");
     };
     failing.spawn(fails).unwrap();
-    let outcome = serve(config(directory));
+    let outcome = serve(config(directory), None);
     std::process::exit(if outcome.is_err_and(|e| e.contains("rfs-doomed panicked")) { 77 } else { 1 });
 }
 

@@ -23,7 +23,7 @@ use super::{
     },
     slot::{List, Slot},
 };
-use crate::fuse::session::{Filesystem, Lock, LockedBy, Request};
+use crate::fuse::session::{Filesystem, Lock, LockedBy, Request, RequestKind};
 
 /// `enum fuse_opcode`: the requests that arrive over a ring.
 mod opcode {
@@ -141,6 +141,9 @@ pub(super) fn dispatch(filesystem: &impl Filesystem, incoming: &Incoming<'_>, sl
 fn perform(fs: &impl Filesystem, incoming: &Incoming<'_>, slot: Slot) -> Option<()> {
     let InHeader { opcode, nodeid, uid, gid, pid, unique, .. } = incoming.header;
     let (ino, request) = (INodeNo(nodeid), &Request { uid, gid, pid, unique });
+    if let Some(counts) = fs.counts() {
+        counts.count(RequestKind::of_opcode(opcode));
+    }
     match opcode {
         opcode::LOOKUP => fs.lookup(request, ino, incoming.only_name()?, slot.into()),
         opcode::GETATTR => fs.getattr(request, ino, slot.into()),

@@ -1,0 +1,52 @@
+//! The side of a mount that answers questions about itself: a control socket, and an address of
+//! metrics.
+//!
+//! # Concurrency
+//! The thread `status` answers on the socket, `metrics` on the address. Both sleep in between.
+
+use std::{path::Path, sync::Arc};
+
+use rfs_status::{
+    control::{ControlSocket, STATUS},
+    metrics::{BoundEndpoint, Endpoint, EndpointError},
+};
+
+use super::StatusSource;
+use crate::mount::control;
+
+/// What answers questions about a running mount. Dropping it removes the control socket.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    _control: Option<ControlSocket>,
+    _endpoint: Option<Endpoint>,
+}
+
+impl Answers {
+    /// Starts to answer. A mount without a control socket works; it logs the reason.
+    ///
+    /// # Errors
+    /// The metrics cannot be served.
+    pub(crate) fn start(
+        source: StatusSource,
+        path: Option<&Path>,
+        metrics: Option<BoundEndpoint>,
+    ) -> Result<Answers, EndpointError> {
+        let metrics_address = metrics.as_ref().map(|bound| bound.address().to_string());
+        let source = Arc::new(StatusSource { metrics_address, ..source });
+        let for_metrics = Arc::clone(&source);
+        let collect = move || for_metrics.status().metrics();
+        let endpoint = metrics.map(|bound| bound.serve(collect)).transpose()?;
+        let control = path.and_then(|path| start_control(path, source));
+        Ok(Answers { _control: control, _endpoint: endpoint })
+    }
+}
+
+fn start_control(path: &Path, source: Arc<StatusSource>) -> Option<ControlSocket> {
+    control::make_directory(path);
+    let answer = move |question: &str| match question {
+        STATUS => serde_json::to_string(&source.status()).ok(),
+        _ => None,
+    };
+    let control = ControlSocket::start(path, "status", answer);
+    control.inspect_err(|e| log::warn!("rfs-fuse status cannot ask this mount: {e}")).ok()
+}

@@ -1,0 +1,214 @@
+//! Collects the status of a running server.
+//!
+//! # Concurrency
+//! Any thread. Takes short locks, one after the other, and none that a thread holds while it waits
+//! for a client.
+
+use std::{
+    os::unix::fs::MetadataExt,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use rdmabox::PeerProcess;
+use rfs_proto::{BLOCK, LockClass, LockKind, VERSION};
+use rfs_status::{log_count, process::ProcessStatus};
+
+use super::{
+    ExportStatus, LockWaitStatus, ScrubStatus, ServerStatus, SessionState, SessionStatus, SnapshotStatus,
+};
+use crate::{
+    dispatch::{
+        Dispatcher,
+        stats::{Activity, HeldBack, LockWait, Scrub, SessionActivity},
+    },
+    service::FileService,
+    session::{access_mode::AccessMode, client_table::SessionClient},
+    snapshots::record::{NewestSnapshot, SnapshotHistory, SnapshotRecord},
+};
+
+/// An export as the status sees it.
+#[derive(Debug)]
+pub(in crate::server) struct ObservedExport {
+    pub(in crate::server) name: String,
+    pub(in crate::server) dispatcher: Arc<Dispatcher>,
+    pub(in crate::server) snapshots: Option<SnapshotRecord>,
+}
+
+/// Where the status of a server comes from. Drop it before the server shuts down.
+#[derive(Debug)]
+pub struct StatusSource {
+    pub(in crate::server) start: Instant,
+    pub(in crate::server) addresses: Vec<String>,
+    pub(in crate::server) exports: Vec<ObservedExport>,
+    pub(in crate::server) service: Arc<FileService>,
+}
+
+impl StatusSource {
+    /// Returns the current status.
+    pub fn status(&self) -> ServerStatus {
+        let mut status = ServerStatus {
+            version: env!("CARGO_PKG_VERSION").into(),
+            protocol: VERSION,
+            process: ProcessStatus::now(self.start),
+            addresses: self.addresses.clone(),
+            log: log_count::counts(),
+            ..ServerStatus::default()
+        };
+        for (at, export) in self.exports.iter().enumerate() {
+            let activity = export.dispatcher.activity();
+            let clients = self.service.clients_of(at);
+            status.exports.push(export.status(&activity));
+            let held_back = |session: &SessionActivity| {
+                activity.held_back.iter().find(|held| held.session == session.session)
+            };
+            let session = |session: &SessionActivity| {
+                session_status(&export.name, session, clients.get(&session.session), held_back(session))
+            };
+            let mut sessions: Vec<_> = activity.sessions.iter().map(session).collect();
+            sessions.sort_by_key(|session| session.session);
+            status.sessions.extend(sessions);
+            status.lock_waits.extend(activity.waits.iter().map(|wait| lock_wait(&export.name, wait)));
+        }
+        status
+    }
+}
+
+impl ObservedExport {
+    fn status(&self, activity: &Activity) -> ExportStatus {
+        let totals = self.dispatcher.statfs();
+        let count = |count: usize| count as u64;
+        ExportStatus {
+            name: self.name.clone(),
+            size_bytes: totals.blocks * BLOCK,
+            free_bytes: totals.blocks_free * BLOCK,
+            quarantined_bytes: activity.space.quarantined,
+            dirty_bytes: activity.space.dirty,
+            inodes: totals.inodes,
+            free_inodes: totals.inodes_free,
+            idle_inodes: self.dispatcher.idle_inodes(),
+            sessions: count(activity.sessions.len()),
+            requests: self.dispatcher.stats().calls.into_iter().collect(),
+            locks: count(activity.locks.0),
+            waiting_locks: count(activity.locks.1),
+            waiting_recalls: count(activity.held_replies),
+            snapshots: self.snapshots.as_ref().map(|record| snapshots(record.history())),
+            scrub: activity.scrub.map(scrub),
+        }
+    }
+}
+
+fn session_status(
+    export: &str,
+    activity: &SessionActivity,
+    client: Option<&SessionClient>,
+    held_back: Option<&HeldBack>,
+) -> SessionStatus {
+    let options = activity.options;
+    let cache = match (options.keeps, options.alone) {
+        (_, true) => "writeback",
+        (true, false) => "auto",
+        (false, false) => "none",
+    };
+    let status = SessionStatus {
+        export: export.to_owned(),
+        session: activity.session,
+        state: SessionState::Restored,
+        cache: cache.into(),
+        read_only: activity.credentials.rights == AccessMode::Read,
+        key: activity.credentials.key.map(|key| key.to_string()),
+        squash: Some(activity.squash.to_string().trim().to_owned()).filter(|squash| !squash.is_empty()),
+        requests: activity.requests,
+        locks: activity.locks as u64,
+        recalls: held_back.map_or(0, |held| held.recalls as u64),
+        oldest_recall_seconds: held_back.map(|held| held.oldest.as_secs_f64()),
+        holds_back: held_back.map_or(0, |held| held.replies as u64),
+        ..SessionStatus::default()
+    };
+    match client {
+        Some(client) => with_client(status, client),
+        None => status,
+    }
+}
+
+/// Adds what is known of the client of a session.
+fn with_client(status: SessionStatus, client: &SessionClient) -> SessionStatus {
+    let SessionClient { connection, description, lost } = client;
+    let filled = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+    let process = connection.process.as_ref();
+    // The kernel knows better than the client.
+    let pid = process.and_then(|process| u32::try_from(process.id()).ok());
+    let is_connected = lost.is_none();
+    let heartbeat = &connection.heartbeat;
+    let since = |age: Duration| is_connected.then_some(age.as_secs_f64());
+    SessionStatus {
+        state: if is_connected { SessionState::Connected } else { SessionState::Disconnected },
+        host: filled(&description.host).unwrap_or_else(|| connection.address.clone()),
+        address: connection.address.clone(),
+        pid: pid.or(description.pid),
+        user: process.and_then(user_of).or(description.user),
+        mount_point: filled(&description.mount_point),
+        program: description.program.clone(),
+        provider: connection.provider.to_string(),
+        transport: filled(&description.transport),
+        connected_seconds: since(heartbeat.connected()),
+        silent_seconds: since(heartbeat.age()),
+        disconnected_seconds: lost.map(|lost| lost.elapsed().as_secs_f64()),
+        ..status
+    }
+}
+
+/// Returns the user of a process that has not ended, if `/proc` shows it.
+fn user_of(process: &PeerProcess) -> Option<u32> {
+    let user = std::fs::metadata(format!("/proc/{}", process.id())).ok()?.uid();
+    (!process.has_ended()).then_some(user)
+}
+
+fn lock_wait(export: &str, LockWait { ino, wanted, holder }: &LockWait) -> LockWaitStatus {
+    let class = match wanted.class {
+        LockClass::Record => "record",
+        LockClass::Flock => "flock",
+    };
+    LockWaitStatus {
+        export: export.to_owned(),
+        inode: *ino,
+        session: wanted.owner.0,
+        pid: wanted.pid,
+        exclusive: wanted.kind == LockKind::Exclusive,
+        class: class.into(),
+        first: wanted.range.first,
+        last: wanted.range.last,
+        holder_session: holder.map(|holder| holder.owner.0),
+        holder_pid: holder.map(|holder| holder.pid),
+    }
+}
+
+fn snapshots(history: SnapshotHistory) -> SnapshotStatus {
+    let age = |time: SystemTime| time.elapsed().unwrap_or_default().as_secs_f64();
+    let NewestSnapshot { bytes, took, .. } = history.newest.unwrap_or(NewestSnapshot {
+        number: 0,
+        time: SystemTime::now(),
+        bytes: 0,
+        took: Duration::ZERO,
+    });
+    SnapshotStatus {
+        newest: history.newest.map(|newest| newest.number),
+        age_seconds: history.newest.map(|newest| age(newest.time)),
+        size_bytes: bytes,
+        took_seconds: took.as_secs_f64(),
+        running_seconds: history.running_since.map(age),
+        made: history.made,
+        failed: history.failed,
+        failure: history.failure,
+    }
+}
+
+fn scrub(Scrub { begin, last, blocks, bad, is_complete }: Scrub) -> ScrubStatus {
+    ScrubStatus {
+        age_seconds: last.elapsed().as_secs_f64(),
+        took_seconds: last.duration_since(begin).as_secs_f64(),
+        compared_bytes: blocks * BLOCK,
+        bad_blocks: bad,
+        complete: is_complete,
+    }
+}

@@ -1,0 +1,19 @@
+//! How a running program of rfs answers questions about itself.
+//!
+//! A program answers on a control socket ([`control`]), and on an HTTP address ([`metrics`]). Both
+//! answers come from one struct, which the program collects from atomics and short locks: a session
+//! that hangs delays no answer. [`text`] has tables for people, and [`watch`] repeats them.
+//! [`process`], [`latency`] and [`log_count`] are parts that the structs of all programs share.
+//!
+//! # Concurrency
+//! Each control socket and each metrics address has a thread that blocks in `accept`. An idle
+//! program wakes up for neither.
+#![forbid(unsafe_code)]
+
+pub mod control;
+pub mod latency;
+pub mod log_count;
+pub mod metrics;
+pub mod process;
+pub mod text;
+pub mod watch;
