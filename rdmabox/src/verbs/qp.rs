@@ -5,10 +5,10 @@ use std::{net::TcpStream, os::unix::net::UnixStream, sync::Arc};
 use super::{
     DeviceAttr,
     cq::{CompletionQueue, WcStatus},
-    error::{PostError, VerbsError},
+    error::{PostError, PostErrorReason, VerbsError},
     mr::Access,
     qp_state::QpState,
-    wr::{DirectOp, RecvWr, RemoteAddr, SendWr},
+    wr::{DirectOp, RecvWr, RemoteAddr, SendOp, SendWr},
 };
 use crate::{mapping::Memory, tls::TlsStream};
 
@@ -46,6 +46,32 @@ impl QpCaps {
             max_recv_sge: self.max_recv_sge.min(attr.max_sge),
             max_inline_data: self.max_inline_data.min(attr.max_inline_data),
         }
+    }
+
+    /// Returns the reason to refuse a send for its size or its number of elements. `has_room` tells
+    /// whether a slot of the queue is free. `max_msg_sz` is the device's limit of a message.
+    #[inline]
+    pub(crate) fn refuse_send(
+        &self,
+        has_room: bool,
+        max_msg_sz: u64,
+        wr: &SendWr<'_>,
+    ) -> Option<PostErrorReason> {
+        if !has_room {
+            return Some(PostErrorReason::QueueFull { depth: self.max_send_wr });
+        }
+        let (asked, limit) = (wr.sges.len(), self.max_send_sge);
+        if asked > limit as usize {
+            return Some(PostErrorReason::TooManySges { asked, limit });
+        }
+        let asked = wr.byte_len();
+        if asked > max_msg_sz {
+            return Some(PostErrorReason::TooLong { asked, limit: max_msg_sz });
+        }
+        let asked = wr.inline?.len() as u64;
+        let allowed = matches!(wr.op, SendOp::Send { .. } | SendOp::Write { .. }) && wr.sges.is_empty();
+        let limit = if allowed { self.max_inline_data } else { 0 };
+        (!allowed || asked > u64::from(limit)).then_some(PostErrorReason::Inline { asked, limit })
     }
 }
 

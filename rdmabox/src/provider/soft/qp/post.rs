@@ -257,30 +257,11 @@ impl SoftQp {
     /// Returns the reason if a device would refuse the request at the post.
     fn refuses(&self, sq: &SendQueue<SoftQp>, wr: &SendWr<'_>) -> Option<PostErrorReason> {
         let caps = self.caps();
-        if sq.slots_in_use() >= caps.max_send_wr {
-            return Some(PostErrorReason::QueueFull { depth: caps.max_send_wr });
-        }
-        let (asked, limit) = (wr.sges.len(), caps.max_send_sge);
-        if asked > limit as usize {
-            return Some(PostErrorReason::TooManySges { asked, limit });
-        }
-        let len = wr.byte_len();
-        if len > MAX_MESSAGE {
-            return Some(PostErrorReason::TooLong { asked: len, limit: MAX_MESSAGE });
-        }
-        if let Some(bytes) = wr.inline {
-            let asked = bytes.len() as u64;
-            let allowed = matches!(wr.op, SendOp::Send { .. } | SendOp::Write { .. }) && wr.sges.is_empty();
-            let limit = if allowed { caps.max_inline_data } else { 0 };
-            if !allowed || asked > u64::from(limit) {
-                return Some(PostErrorReason::Inline { asked, limit });
-            }
-        }
-        let atomic = wr.op.is_atomic();
-        if atomic && (wr.sges.len() != 1 || len != 8) {
-            return Some(PostErrorReason::AtomicShape);
-        }
-        None
+        let has_room = sq.slots_in_use() < caps.max_send_wr;
+        caps.refuse_send(has_room, MAX_MESSAGE, wr).or_else(|| {
+            let is_malformed = wr.op.is_atomic() && (wr.sges.len() != 1 || wr.byte_len() != 8);
+            is_malformed.then_some(PostErrorReason::AtomicShape)
+        })
     }
 }
 

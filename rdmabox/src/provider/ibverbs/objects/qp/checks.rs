@@ -28,30 +28,12 @@ pub(super) fn refuse_send(
     room: u32,
     wr: &SendWr<'_>,
 ) -> Option<PostErrorReason> {
-    if room == 0 {
-        return Some(PostErrorReason::QueueFull { depth: caps.max_send_wr });
-    }
-    let (asked, limit) = (wr.sges.len(), caps.max_send_sge);
-    if asked > limit as usize {
-        return Some(PostErrorReason::TooManySges { asked, limit });
-    }
-    let asked = wr.byte_len();
-    if asked > max_msg_sz {
-        return Some(PostErrorReason::TooLong { asked, limit: max_msg_sz });
-    }
-    if let Some(bytes) = wr.inline {
-        let asked = bytes.len() as u64;
-        let allowed = matches!(wr.op, SendOp::Send { .. } | SendOp::Write { .. }) && wr.sges.is_empty();
-        let limit = if allowed { caps.max_inline_data } else { 0 };
-        if !allowed || asked > u64::from(limit) {
-            return Some(PostErrorReason::Inline { asked, limit });
-        }
-    }
-    if let SendOp::FetchOp { op, .. } = wr.op {
+    caps.refuse_send(room > 0, max_msg_sz, wr).or_else(|| match wr.op {
         // The specification has no such operation.
-        return Some(PostErrorReason::Unsupported(op));
-    }
-    (wr.op.is_atomic() && (wr.sges.len() != 1 || asked != 8)).then_some(PostErrorReason::AtomicShape)
+        SendOp::FetchOp { op, .. } => Some(PostErrorReason::Unsupported(op)),
+        _ => (wr.op.is_atomic() && (wr.sges.len() != 1 || wr.byte_len() != 8))
+            .then_some(PostErrorReason::AtomicShape),
+    })
 }
 
 /// Returns the reason to refuse a receive, if `room` slots of the queue are free.
