@@ -1,7 +1,9 @@
 //! The pre-registered pool (preMR): buffers from one memory that is registered once.
 //!
 //! [`PreMrPool`] is a buddy allocator over blocks of at least 4 KiB. It allocates its tables when
-//! it is created, so acquiring and releasing a buffer allocate nothing. It does not register the
+//! it is created, so acquiring and releasing a buffer allocate nothing. A few released blocks of
+//! each size stay as they are, so that the next buffer of that size need not split a larger one.
+//! They join their buddies as soon as a size runs out. The pool does not register the
 //! memory and knows no keys: the code that registers the memory uses the addresses of the
 //! buffers. If the pool is exhausted, `acquire` returns `None` and never waits.
 //!
@@ -15,6 +17,10 @@ use crate::sync::Mutex;
 
 /// Smallest block in bytes.
 const MIN_BLOCK: usize = 4096;
+
+/// Number of spare blocks of the smallest size. A size has half as many as the next smaller one,
+/// but at least one.
+const MOST_SPARE: usize = 16;
 
 /// Marks the absence of a block.
 const NONE: u32 = u32::MAX;
@@ -153,10 +159,15 @@ fn order_of(len: usize) -> u8 {
     (len.max(1).div_ceil(MIN_BLOCK).next_power_of_two().trailing_zeros()) as u8
 }
 
+/// Returns the number of spare blocks of an order.
+fn most_spare(order: u8) -> usize {
+    (MOST_SPARE >> order).max(1)
+}
+
 /// State of a smallest block within the larger blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Inside a larger block, or unused.
+    /// Inside a larger block, unused, or the first of a spare block.
     Inner,
     /// First of a free block of this order.
     Free(u8),
@@ -165,13 +176,16 @@ enum State {
 }
 
 /// The allocator, in units of the smallest block. Free blocks of one order form a doubly linked
-/// list through tables that are indexed by block.
+/// list through tables that are indexed by block. Spare blocks are free, but in no list.
 #[derive(Debug)]
 struct Buddies {
     state: Vec<State>,
     next: Vec<u32>,
     prev: Vec<u32>,
     heads: Vec<u32>,
+    /// Spare blocks of each order, allocated for the most that it may have.
+    spare: Vec<Vec<u32>>,
+    /// Number of smallest blocks that are free, spare ones included.
     free_blocks: u32,
 }
 
@@ -182,6 +196,7 @@ impl Buddies {
             next: vec![NONE; blocks as usize],
             prev: vec![NONE; blocks as usize],
             heads: vec![NONE; usize::from(max_order) + 1],
+            spare: (0..=max_order).map(|order| Vec::with_capacity(most_spare(order))).collect(),
             free_blocks: blocks,
         };
         // Adds the largest aligned blocks from the end, so that the list starts with the lowest
@@ -196,6 +211,28 @@ impl Buddies {
     }
 
     fn acquire(&mut self, order: u8) -> Option<u32> {
+        let block = match self.spare[usize::from(order)].pop().or_else(|| self.split(order)) {
+            Some(block) => block,
+            None => {
+                self.join_spares();
+                self.split(order)?
+            }
+        };
+        self.state[block as usize] = State::Taken(order);
+        self.free_blocks -= 1 << order;
+        Some(block)
+    }
+
+    fn release(&mut self, block: u32, order: u8) {
+        debug_assert_eq!(self.state[block as usize], State::Taken(order));
+        self.state[block as usize] = State::Inner;
+        self.free_blocks += 1 << order;
+        let spare = &mut self.spare[usize::from(order)];
+        if spare.len() < most_spare(order) { spare.push(block) } else { self.join(block, order) }
+    }
+
+    /// Takes a block out of the smallest free block that contains it.
+    fn split(&mut self, order: u8) -> Option<u32> {
         let mut from = (order..self.heads.len() as u8).find(|&o| self.heads[usize::from(o)] != NONE)?;
         let block = self.heads[usize::from(from)];
         self.unlink(block, from);
@@ -203,15 +240,11 @@ impl Buddies {
             from -= 1;
             self.push(block + (1 << from), from);
         }
-        self.state[block as usize] = State::Taken(order);
-        self.free_blocks -= 1 << order;
         Some(block)
     }
 
-    fn release(&mut self, mut block: u32, mut order: u8) {
-        debug_assert_eq!(self.state[block as usize], State::Taken(order));
-        self.state[block as usize] = State::Inner;
-        self.free_blocks += 1 << order;
+    /// Joins a free block with its free buddies, and lists it.
+    fn join(&mut self, mut block: u32, mut order: u8) {
         while usize::from(order) + 1 < self.heads.len() {
             let buddy = block ^ (1 << order);
             if self.state.get(buddy as usize) != Some(&State::Free(order)) {
@@ -222,6 +255,15 @@ impl Buddies {
             order += 1;
         }
         self.push(block, order);
+    }
+
+    #[cold]
+    fn join_spares(&mut self) {
+        for order in 0..self.spare.len() as u8 {
+            while let Some(block) = self.spare[usize::from(order)].pop() {
+                self.join(block, order);
+            }
+        }
     }
 
     fn push(&mut self, block: u32, order: u8) {
