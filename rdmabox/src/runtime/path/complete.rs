@@ -31,10 +31,11 @@ use crate::{
 };
 
 impl Runtime {
-    /// Waits for a ticket that the calling thread owns. On a timeout it fails the lanes that hold
-    /// requests of the ticket, so that their memory is free. It withdraws the unposted requests.
+    /// Waits for a ticket that the calling thread owns, until its timeout. Then it fails the lanes
+    /// that hold requests of the ticket, so that their memory is free. It withdraws the unposted
+    /// requests.
     pub(crate) fn wait(&self, ticket: &Arc<Ticket>) -> Result<(), RequestError> {
-        match self.wait_until(ticket, now() + ticket.timeout()) {
+        match self.wait_until(ticket, ticket.started() + ticket.timeout()) {
             true => ticket.result(),
             false => self.time_out(ticket),
         }

@@ -8,7 +8,7 @@
 //! Runs on the combiner's thread. It takes the lane's queue, then the queue pair's reader lock.
 //! Refused requests are finished without locks.
 
-use std::{ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc, time::Instant};
 
 use smallvec::SmallVec;
 
@@ -36,6 +36,7 @@ struct WrParts {
     staged: bool,
     in_flight: Option<InFlightHandle>,
     merged_at: Option<RemoteAddr>,
+    posted_at: Instant,
 }
 
 /// Returns the operation of a READ or WRITE, and its kind.
@@ -58,6 +59,7 @@ impl Batch {
     ) -> Box<Batch> {
         let mut batch = runtime.batch_pool.take();
         (batch.lane, batch.chain) = (lane, plan.chain);
+        let posted_at = now();
         for wr in &plan.wrs[wrs] {
             let first = batch.members.len();
             batch.members.extend(plan.members_of(wr).iter().filter_map(|index| {
@@ -77,6 +79,7 @@ impl Batch {
                 staged: wr.staged,
                 in_flight: write.then(|| runtime.writes.lock().insert(wr.remote, wr.len)),
                 merged_at: (merged > 0).then_some(wr.remote),
+                posted_at,
             };
             batch.add(runtime, parts, first);
         }
@@ -93,10 +96,11 @@ impl Batch {
         batch.members.push(Member { loan, ticket });
         let (op, kind) = one_sided(write, remote);
         let flags = SendFlags::empty();
-        let parts = WrParts { op, kind, flags, len, admitted: len, staged, in_flight, merged_at: None };
+        let parts =
+            WrParts { op, kind, flags, len, admitted: len, staged, in_flight, merged_at: None, posted_at };
         batch.add(runtime, parts, 0);
         for Ready { posted, .. } in &mut batch.ready {
-            (posted.is_repeat, posted.posted_at) = (true, posted_at);
+            posted.is_repeat = true;
         }
         batch
     }
@@ -113,6 +117,7 @@ impl Batch {
         (batch.lane, batch.chain) = (lane, ops.len());
         // The list was admitted as a whole. Its last step carries the admitted bytes.
         let last = ops.len() - 1;
+        let posted_at = now();
         let mut fetched = FenceTracker::default();
         for (index, step) in ops.into_iter().enumerate() {
             let change = step.changes();
@@ -130,7 +135,8 @@ impl Batch {
             let admitted = if index == last { admitted } else { 0 };
             let in_flight = change.map(|(remote, len)| runtime.writes.lock().insert(remote, len));
             let op = step.op;
-            let parts = WrParts { op, kind, flags, len, admitted, staged, in_flight, merged_at: None };
+            let parts =
+                WrParts { op, kind, flags, len, admitted, staged, in_flight, merged_at: None, posted_at };
             batch.add(runtime, parts, first);
         }
         batch
@@ -138,7 +144,7 @@ impl Batch {
 
     /// Adds a work request with the members from `first_member` on.
     fn add(&mut self, runtime: &Runtime, parts: WrParts, first_member: usize) {
-        let WrParts { op, kind, flags, len, admitted, staged, in_flight, merged_at } = parts;
+        let WrParts { op, kind, flags, len, admitted, staged, in_flight, merged_at, posted_at } = parts;
         let members = &self.members[first_member..];
         let mut posted = PostedWr {
             lane: self.lane,
@@ -151,7 +157,7 @@ impl Batch {
             in_flight,
             merged_at,
             is_repeat: false,
-            posted_at: now(),
+            posted_at,
         };
         let first = self.sges.len();
         let inline = kind == Kind::Write && members.len() == 1 && len <= u64::from(runtime.max_inline);

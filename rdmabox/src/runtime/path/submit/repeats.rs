@@ -26,7 +26,7 @@ use crate::{
         state::Runtime,
     },
     sync::{atomic::Ordering, now},
-    verbs::WcStatus,
+    verbs::{RemoteAddr, WcStatus},
 };
 
 /// Returns the time from which the timeout of a repetition counts: that of its first post, but at
@@ -52,11 +52,18 @@ impl Runtime {
         status: WcStatus,
         members: &mut impl Iterator<Item = Member>,
     ) -> bool {
-        let Some(remote) = wr.merged_at.filter(|_| status.is_refusal() && !self.is_dead()) else {
-            return false;
-        };
+        let refused = wr.merged_at.filter(|_| status.is_refusal() && !self.is_dead());
+        if let Some(remote) = refused {
+            log::debug!("lane {}: {status}: {} merged requests are repeated alone", wr.lane, wr.members);
+            self.repeat(wr, remote, members);
+        }
+        refused.is_some()
+    }
+
+    /// Queues the parts of a work request again. `remote` is the place of the first part.
+    #[cold]
+    fn repeat(&self, wr: &PostedWr, remote: RemoteAddr, members: &mut impl Iterator<Item = Member>) {
         let members: SmallVec<[Member; 32]> = members.collect();
-        log::debug!("lane {}: {status}: {} merged requests are repeated alone", wr.lane, members.len());
         self.stats.repeated.add(members.len() as u64);
         let cq_index = self.lanes[wr.lane].cq_index;
         for Member { ticket, .. } in &members {
@@ -75,7 +82,6 @@ impl Runtime {
             guard.state().repeats.extend(repeats);
             guard.begin_stall();
         });
-        true
     }
 
     /// Notes that a repetition has ended. The caller has to [`resume`](Self::resume) afterwards.

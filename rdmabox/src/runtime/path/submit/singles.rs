@@ -136,11 +136,11 @@ impl Runtime {
     /// if one of them has to wait for a write in flight.
     fn list_items(&self, direction: usize, most: usize, combiner: &mut Combiner) -> bool {
         combiner.items.clear();
-        let writes = self.writes.lock();
+        let writes = (direction == WRITE).then(|| self.writes.lock());
         for pending in combiner.backlog.iter().take(most) {
             let Request::Single { remote, loan } = &pending.request else { break };
             let len = loan.len() as u64;
-            if direction == WRITE && writes.overlaps(*remote, len) {
+            if writes.as_ref().is_some_and(|writes| writes.overlaps(*remote, len)) {
                 // Later writes may not overtake this one: they might overlap it.
                 return true;
             }
