@@ -96,17 +96,26 @@ fn count(filesystem: &impl Filesystem, kind: RequestKind) {
     }
 }
 
+/// Announces the receive buffer of the calling thread, from the payload of a WRITE on.
+fn announce(payload: &[u8]) {
+    // SAFETY: fuser (its version is fixed in Cargo.toml) receives all requests of a thread in one
+    // buffer of `RECEIVE_BUFFER` bytes and a page, from the beginning to the end of its loop. The
+    // headers before the data of a WRITE are shorter than that page.
+    unsafe { announce_receive_buffer(payload.as_ptr().cast_mut(), RECEIVE_BUFFER) };
+}
+
 /// Defines methods that only forward their arguments. `moves` is the number of data bytes in the
 /// request or the reply, if it can be large. `hides` are bytes of the request that a core dump must
-/// not contain.
+/// not contain. `announces` is the payload of a WRITE, in the receive buffer of the thread.
 macro_rules! forward {
-    ($($method:ident($($argument:ident: $type:ty),*; $reply:ty) => ($($passed:expr),*) $(moves $bytes:expr)? $(, hides $data:ident)?;)*) => {$(
+    ($($method:ident($($argument:ident: $type:ty),*; $reply:ty) => ($($passed:expr),*) $(moves $bytes:expr)? $(, hides $data:ident)? $(, announces $payload:ident)?;)*) => {$(
         fn $method(&self, request: &fuser::Request, $($argument: $type,)* reply: $reply) {
             let unanswered = self.record(request.pid(), 0 $(+ $bytes)?);
             $(core_dump::exclude($data);)?
             match self.inner() {
                 Some(inner) => {
                     count(inner, const { RequestKind::named(stringify!($method)) });
+                    $(announce($payload);)?
                     let _turn = inner.threads().map(|threads| threads.begin(false));
                     inner.$method(&request.into(), $($passed,)* (reply, unanswered).into());
                 }
@@ -185,39 +194,6 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
         );
     }
 
-    fn write(
-        &self,
-        request: &fuser::Request,
-        ino: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        data: &[u8],
-        write_flags: WriteFlags,
-        flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        let unanswered = self.record(request.pid(), data.len());
-        core_dump::exclude(data);
-        let Some(inner) = self.inner() else { return reply.error(Errno::EIO) };
-        count(inner, const { RequestKind::named("write") });
-        // SAFETY: fuser (its version is fixed in Cargo.toml) receives all requests of a thread in
-        // one buffer of `RECEIVE_BUFFER` bytes and a page, from the beginning to the end of its
-        // loop. The headers before the data of a WRITE are shorter than that page.
-        unsafe { announce_receive_buffer(data.as_ptr().cast_mut(), RECEIVE_BUFFER) };
-        let _turn = inner.threads().map(|threads| threads.begin(false));
-        inner.write(
-            &request.into(),
-            ino,
-            handle,
-            offset,
-            data,
-            write_flags,
-            flags,
-            (reply, unanswered).into(),
-        );
-    }
-
     fn release(
         &self,
         request: &fuser::Request,
@@ -260,6 +236,10 @@ impl<F: Filesystem> fuser::Filesystem for Device<F> {
             ino: INodeNo, handle: FileHandle, offset: u64, size: u32, flags: OpenFlags, _owner: Option<LockOwner>;
             ReplyData
         ) => (ino, handle, (offset, size), flags) moves size as usize;
+        write(
+            ino: INodeNo, handle: FileHandle, offset: u64, data: &[u8], write_flags: WriteFlags, flags: OpenFlags,
+            _owner: Option<LockOwner>; ReplyWrite
+        ) => (ino, handle, offset, data, write_flags, flags) moves data.len(), hides data, announces data;
         flush(ino: INodeNo, handle: FileHandle, owner: LockOwner; ReplyEmpty) => (ino, handle, owner);
         fsync(ino: INodeNo, handle: FileHandle, _datasync: bool; ReplyEmpty) => (ino, handle);
         opendir(ino: INodeNo, flags: OpenFlags; ReplyOpen) => (ino, flags);
