@@ -71,7 +71,7 @@ pub fn thread_named(pid: u32, name: &str) -> Option<i32> {
 }
 
 /// A system call in which threads of the programs sleep.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", feature = "ptrace"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SleepingCall {
     /// epoll_wait(2), which fails with EINVAL.
@@ -82,7 +82,7 @@ pub enum SleepingCall {
 
 /// Makes a system call fail in a thread of another process that sleeps there. Returns false if the
 /// thread does not sleep there now. Needs the right to trace the process.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", feature = "ptrace"))]
 pub fn fail_sleeping_call(thread: i32, sleeping: SleepingCall) -> io::Result<bool> {
     use nix::{
         libc,
