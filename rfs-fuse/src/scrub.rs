@@ -20,13 +20,11 @@ use rdmabox::{
 };
 use rfs_proto::{BLOCK, BadBlock, Verified};
 
-use crate::cli::{Connection, UsageError};
+use crate::cli::{Connection, USAGE, UsageError, parse};
 use rfs_client::{AttachError, AttachOptions, Client, ClientError};
 
 /// Exit code if a block is bad.
 const BAD: u8 = 1;
-/// Exit code for an invalid command line.
-const USAGE: u8 = 2;
 /// Exit code if the scrub did not reach its end.
 const FAILED: u8 = 3;
 
@@ -102,13 +100,9 @@ pub(crate) fn own_arguments(arguments: &[OsString]) -> Option<&[OsString]> {
 
 /// Runs a scrub and returns the exit code.
 pub(crate) fn main(arguments: &[OsString]) -> u8 {
-    let args = match ScrubArgs::try_parse_from(arguments) {
+    let args = match parse::<ScrubArgs>(arguments) {
         Ok(args) => args,
-        Err(e) => {
-            // Help goes to stdout. If stdout is closed, the error has no place to go.
-            e.print().ok();
-            return u8::try_from(e.exit_code()).unwrap_or(USAGE);
-        }
+        Err(code) => return code,
     };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
     match run(args, &mut io::stdout().lock()) {

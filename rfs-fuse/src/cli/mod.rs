@@ -2,10 +2,11 @@
 //!
 //! [`Args`] is the parsed command line. Options of the connection to the server are in
 //! `connection`. `options` derives the options of each component from it: of the mount, of the
-//! session, of the attach call and of the kernel. No I/O, no locks, no clock.
+//! session, of the attach call and of the kernel. No locks, no clock. Only `parse` does I/O: it prints.
 
 mod connection;
 mod options;
+mod parse;
 mod usage;
 mod values;
 
@@ -20,8 +21,11 @@ use std::{
 use clap::Parser;
 use rdmabox::{Address, BatchMode, CallsBy, PollingMode, PreMrThreshold, tls::TlsClientFiles};
 
-pub(crate) use self::connection::Connection;
 use self::values::{Cache, cache, io_uring, kernel_size, parsed, seconds, subtype, timeout};
+pub(crate) use self::{
+    connection::Connection,
+    parse::{USAGE, parse},
+};
 pub use self::{usage::UsageError, values::IoUring};
 
 const EXAMPLES: &str = "\

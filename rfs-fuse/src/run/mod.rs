@@ -37,7 +37,7 @@ use self::{
     unmount::Served,
 };
 use crate::{
-    cli::Args,
+    cli::{Args, USAGE, parse},
     daemon,
     fuse::{Adapter, KernelLink, Placement},
     mount::{self, within},
@@ -93,13 +93,9 @@ fn run_as_rfs_fuse(arguments: &[OsString]) -> u8 {
     if let Some(arguments) = command::own_arguments(arguments) {
         return command::main(arguments);
     }
-    let args = match Args::try_parse_from(arguments) {
+    let args = match parse::<Args>(arguments) {
         Ok(args) => args,
-        Err(e) => {
-            // Help goes to stdout. If stdout is closed, the error has no place to go.
-            e.print().ok();
-            return u8::try_from(e.exit_code()).unwrap_or(USAGE);
-        }
+        Err(code) => return code,
     };
     // With io_uring, the kernel rejects fuser's replies to INTERRUPT, and fuser would log each
     // rejection.
@@ -116,9 +112,6 @@ fn run_as_rfs_fuse(arguments: &[OsString]) -> u8 {
         Err(e) => fail(&e),
     }
 }
-
-/// Exit code for an invalid command line.
-const USAGE: u8 = 2;
 
 fn fail(error: &RunError) -> u8 {
     let code = if matches!(error, RunError::Usage(_)) { USAGE } else { 1 };

@@ -19,16 +19,17 @@ use rfs_status::{
 };
 
 use super::MountStatus;
-use crate::mount::{
-    control,
-    table::{self, Entry},
-    within,
+use crate::{
+    cli::parse,
+    mount::{
+        control,
+        table::{self, Entry},
+        within,
+    },
 };
 
 /// Exit code if a mount has not answered.
 const FAILED: u8 = 1;
-/// Exit code for an invalid command line.
-const USAGE: u8 = 2;
 /// Limit of the time to resolve the name of a directory: a mount on the way may hang.
 const RESOLVE_LIMIT: Duration = Duration::from_secs(2);
 /// Beginning of the type of a FUSE mount in the mount table.
@@ -65,13 +66,9 @@ pub(crate) fn own_arguments(arguments: &[OsString]) -> Option<&[OsString]> {
 
 /// Asks mounts, and prints their answers. Returns the exit code.
 pub(crate) fn main(arguments: &[OsString]) -> u8 {
-    let args = match StatusArgs::try_parse_from(join_interval(arguments)) {
+    let args = match parse::<StatusArgs>(join_interval(arguments)) {
         Ok(args) => args,
-        Err(e) => {
-            // Help goes to stdout. If stdout is closed, the error has no place to go.
-            e.print().ok();
-            return u8::try_from(e.exit_code()).unwrap_or(USAGE);
-        }
+        Err(code) => return code,
     };
     match &args.directory {
         Some(directory) => show_one(directory, &args.show),
