@@ -1,54 +1,42 @@
 //! Tables and figures for people. No I/O, no locks, no clock.
 
-use std::fmt::{self, Write};
+use std::fmt;
+
+use comfy_table::{CellAlignment, presets::NOTHING};
 
 /// A table with aligned columns. Columns whose header begins with `>` are right-aligned.
 #[derive(Clone, Debug)]
-pub struct Table {
-    header: Vec<&'static str>,
-    rows: Vec<Vec<String>>,
-}
+pub struct Table(comfy_table::Table);
 
 impl Table {
     /// Creates a table without rows.
     pub fn new(header: &[&'static str]) -> Table {
-        Table { header: header.to_vec(), rows: Vec::new() }
+        let mut table = comfy_table::Table::new();
+        table.load_preset(NOTHING).set_header(header.iter().map(|title| title.trim_start_matches('>')));
+        for (title, column) in header.iter().zip(table.column_iter_mut()) {
+            column.set_padding((0, 2));
+            if title.starts_with('>') {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        Table(table)
     }
 
     /// Adds a row. Missing cells are empty. Control characters of cells are escaped, because a
     /// terminal would obey them.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().map(|cell| printable(&cell)).collect());
+        self.0.add_row(cells.into_iter().map(|cell| printable(&cell)));
     }
 
     /// Returns true if the table has no row.
     pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
+        self.0.row_count() == 0
     }
 }
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let titles: Vec<&str> = self.header.iter().map(|title| title.trim_start_matches('>')).collect();
-        let width = |at: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count());
-            cells.max().unwrap_or(0).max(titles[at].chars().count())
-        };
-        let widths: Vec<usize> = (0..titles.len()).map(width).collect();
-        let line = |f: &mut fmt::Formatter<'_>, cells: &[&str]| {
-            let mut text = String::new();
-            for (at, width) in widths.iter().copied().enumerate() {
-                let cell = cells.get(at).copied().unwrap_or_default();
-                let gap = if at == 0 { "" } else { "  " };
-                match self.header[at].starts_with('>') {
-                    true => write!(text, "{gap}{cell:>width$}")?,
-                    false => write!(text, "{gap}{cell:<width$}")?,
-                }
-            }
-            writeln!(f, "{}", text.trim_end())
-        };
-        line(f, &titles)?;
-        self.rows.iter().try_for_each(|row| line(f, &row.iter().map(String::as_str).collect::<Vec<_>>()))
+        writeln!(f, "{}", self.0.trim_fmt())
     }
 }
 
