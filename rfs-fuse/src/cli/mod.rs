@@ -2,7 +2,8 @@
 //!
 //! [`Args`] is the parsed command line. Options of the connection to the server are in
 //! `connection`. `options` derives the options of each component from it: of the mount, of the
-//! session, of the attach call and of the kernel. No locks, no clock. Only `parse` does I/O: it prints.
+//! session, of the attach call and of the kernel. No locks, no clock. Only `parse` does I/O: it
+//! prints.
 
 mod connection;
 mod options;
