@@ -12,6 +12,7 @@ use rfs_proto::{Identity, ROOT_INO};
 
 use crate::{
     cache::Cache,
+    error::ClientError,
     inode::{access::AccessTimes, table::InodeTable},
     io::{
         append::{AppendMode, Appends},
@@ -186,6 +187,15 @@ impl Client {
     /// Returns false once the session has ended. Every operation fails then.
     pub fn is_connected(&self) -> bool {
         self.calls.is_connected()
+    }
+
+    /// Blocks until there is a session, if a reconnect is in progress. Callers that answer from a
+    /// cache call it first.
+    ///
+    /// # Errors
+    /// Disconnected if there is no session in time.
+    pub fn ready(&self) -> Result<(), ClientError> {
+        Ok(self.calls.remote.ready()?)
     }
 
     /// Returns the identity of this mount, if it reconnects. A process with the identity can act as

@@ -41,6 +41,7 @@ pub use io::{
     async_io::{AsyncIo, PreparedWrite},
     read::{ReadData, Reads},
     space::{Seek, Space},
+    view::View,
     write::Writes,
     writeback::WriteBack,
 };

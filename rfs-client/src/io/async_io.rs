@@ -117,8 +117,26 @@ impl AsyncIo {
         if !self.can_be_async(len) {
             return Err(answer);
         }
-        let issued_epoch = self.remote.epochs().in_use;
         let Some(next) = self.transfers.queue_hint(next) else { return Err(answer) };
+        self.start_read_alone(ino, offset, len, next, answer)
+    }
+
+    /// Starts a read as [`start_read`](Self::start_read), also if it is the only request in flight.
+    pub fn start_read_alone<A>(
+        self: &Arc<Self>,
+        ino: u64,
+        offset: u64,
+        len: usize,
+        next: QueueHint,
+        answer: A,
+    ) -> Result<(), A>
+    where
+        A: FnOnce(Result<ReadData<'_>, ClientError>) + Send + 'static,
+    {
+        if !self.can_be_async(len) {
+            return Err(answer);
+        }
+        let issued_epoch = self.remote.epochs().in_use;
         let Some(inode) = self.inodes.get(ino) else { return Err(answer) };
         let (Some(shared), Some(places)) = (inode.io.try_read(), inode.layout_users.try_read()) else {
             return Err(answer);
@@ -170,6 +188,28 @@ impl AsyncIo {
         data: &'a [u8],
         next: impl FnOnce() -> QueueHint,
     ) -> Option<PreparedWrite<'a>> {
+        self.prepare_write_if(ino, offset, data, || self.transfers.queue_hint(next))
+    }
+
+    /// Prepares a write as [`prepare_write`](Self::prepare_write), also if it is the only request
+    /// in flight.
+    pub fn prepare_write_alone<'a>(
+        self: &'a Arc<Self>,
+        ino: u64,
+        offset: u64,
+        data: &'a [u8],
+        next: QueueHint,
+    ) -> Option<PreparedWrite<'a>> {
+        self.prepare_write_if(ino, offset, data, || Some(next))
+    }
+
+    fn prepare_write_if<'a>(
+        self: &'a Arc<Self>,
+        ino: u64,
+        offset: u64,
+        data: &'a [u8],
+        next: impl FnOnce() -> Option<QueueHint>,
+    ) -> Option<PreparedWrite<'a>> {
         if !self.can_be_async(data.len()) {
             return None;
         }
@@ -182,7 +222,7 @@ impl AsyncIo {
         if !self.is_inside(&inode, known, inode.layout.read().id(), (offset, data.len())) {
             return None;
         }
-        let next = self.transfers.queue_hint(next)?;
+        let next = next()?;
         let (place, layout) = match self.layouts.targets(&inode, offset, data) {
             Ok(Some((parts, layout))) if parts.len() == 1 => (parts[0].0, layout),
             _ => return None,

@@ -7,5 +7,6 @@ pub(crate) mod checksum_read;
 pub(crate) mod checksum_write;
 pub(crate) mod read;
 pub(crate) mod space;
+pub(crate) mod view;
 pub(crate) mod write;
 pub(crate) mod writeback;

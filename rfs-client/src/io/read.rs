@@ -9,7 +9,10 @@
 //! Session threads. Takes the inode's locks in the order `io` (shared), `layout_users` (shared),
 //! `layout_calls`; `size` and `layout` for moments.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    ops::Range,
+    sync::{Arc, atomic::Ordering},
+};
 
 use rdmabox::Memory;
 use rfs_proto::Errno;
@@ -18,7 +21,7 @@ use smallvec::SmallVec;
 use crate::{
     error::ClientError,
     inode::{Inode, layout::Piece, table::InodeTable},
-    io::{buffer::room, checksum_read::CheckedReads},
+    io::{buffer::ReadTarget, checksum_read::CheckedReads},
     remote::{Mapped, Remote, address::Epoch},
     requests::{
         TRIES,
@@ -45,19 +48,27 @@ pub enum ReadData<'a> {
     Bytes(&'a [u8]),
 }
 
+/// Where the bytes of a read are.
+enum Found<'a> {
+    /// In mapped memory: the mapping, the offset of the first byte, and the number of bytes.
+    Mapped(&'a Memory, usize, usize),
+    /// In this range of the target.
+    Placed(Range<usize>),
+}
+
 /// Reads open files, and blocks until the bytes are here.
 #[derive(Debug)]
 pub struct Reads {
     remote: Arc<dyn Remote>,
-    inodes: Arc<InodeTable>,
-    records: Arc<RecordReader>,
-    layouts: Arc<Layouts>,
-    times: Arc<FileTimes>,
+    pub(super) inodes: Arc<InodeTable>,
+    pub(super) records: Arc<RecordReader>,
+    pub(super) layouts: Arc<Layouts>,
+    pub(super) times: Arc<FileTimes>,
     transfers: Arc<Transfers>,
     /// Local mapping of the arena, if the provider maps it.
-    arena_map: Option<Mapped>,
+    pub(super) arena_map: Option<Mapped>,
     /// Reads with checksums, if the export has them.
-    checked: Option<CheckedReads>,
+    pub(super) checked: Option<CheckedReads>,
 }
 
 impl Reads {
@@ -95,6 +106,20 @@ impl Reads {
         self.read_issued_in(self.remote.epochs().in_use, (ino, offset, len), buffer, sink)
     }
 
+    /// Reads as [`read`](Self::read), into a buffer. Returns the number of bytes, which is less
+    /// than the buffer's length only at the end of the file.
+    pub fn read_into(&self, ino: u64, offset: u64, out: &mut [u8]) -> Result<usize, ClientError> {
+        let (epoch, len) = (self.remote.epochs().in_use, out.len());
+        let mut target = out;
+        self.find(epoch, (ino, offset, len), &mut target, |found, target| match found {
+            Found::Mapped(memory, offset, len) => {
+                memory.read(offset, target.room(len));
+                len
+            }
+            Found::Placed(range) => range.len(),
+        })
+    }
+
     /// Reads as [`read`](Self::read). The caller issued the read in `issued_epoch`, which may have
     /// ended.
     pub(crate) fn read_issued_in<R>(
@@ -103,6 +128,20 @@ impl Reads {
         (ino, offset, len): (u64, u64, usize),
         buffer: &mut Vec<u8>,
         sink: impl FnOnce(ReadData<'_>) -> R,
+    ) -> Result<R, ClientError> {
+        self.find(issued_epoch, (ino, offset, len), buffer, |found, buffer| match found {
+            Found::Mapped(memory, offset, len) => sink(ReadData::Mapped { memory, offset, len }),
+            Found::Placed(range) => sink(ReadData::Bytes(&buffer[range])),
+        })
+    }
+
+    /// Finds or fetches the bytes of a read, and calls `sink` while the file keeps its space.
+    fn find<T: ReadTarget, R>(
+        &self,
+        issued_epoch: Epoch,
+        (ino, offset, len): (u64, u64, usize),
+        target: &mut T,
+        sink: impl FnOnce(Found<'_>, &mut T) -> R,
     ) -> Result<R, ClientError> {
         let inode = self.inodes.opened(ino)?;
         let _shared = inode.io.read();
@@ -115,9 +154,9 @@ impl Reads {
         let counted = (!self.records.is_mapped()).then(|| self.transfers.count());
         let end = offset.saturating_add(len as u64);
         if let Some(checked) = &self.checked {
-            let bytes = checked.read(&inode, issued_epoch, (offset, end), buffer)?;
+            let range = read_checked(checked, &inode, issued_epoch, (offset, end), target)?;
             drop(counted);
-            return Ok(sink(ReadData::Bytes(&buffer[bytes])));
+            return Ok(sink(Found::Placed(range), target));
         }
         for attempt in 1..=TRIES {
             let _places = inode.layout_users.read();
@@ -130,42 +169,39 @@ impl Reads {
                     continue;
                 }
                 let len = end.min(now.size).saturating_sub(offset);
-                return self.read_mapped(&inode, map, offset, len, buffer, sink);
+                let found = self.find_mapped(&inode, map, offset, len, target)?;
+                return Ok(sink(found, target));
             }
             let last = attempt == TRIES;
             if let Some(len) = self.layouts.retry_in_new_epoch(&inode, issued_epoch, || {
-                self.read_remote(&inode, offset, end, buffer, last)
+                self.read_remote(&inode, offset, end, target, last)
             })? {
                 drop(counted);
-                return Ok(sink(ReadData::Bytes(&buffer[..len])));
+                return Ok(sink(Found::Placed(0..len), target));
             }
         }
         Err(ClientError::Unstable)
     }
 
-    fn read_mapped<R>(
+    /// Finds `len` bytes in mapped memory. Copies them if they are in several pieces.
+    fn find_mapped<'m>(
         &self,
         inode: &Inode,
-        map: &Mapped,
+        map: &'m Mapped,
         offset: u64,
         len: u64,
-        buffer: &mut Vec<u8>,
-        sink: impl FnOnce(ReadData<'_>) -> R,
-    ) -> Result<R, ClientError> {
+        target: &mut impl ReadTarget,
+    ) -> Result<Found<'m>, ClientError> {
         if len == 0 {
-            return Ok(sink(ReadData::Bytes(&[])));
+            return Ok(Found::Placed(0..0));
         }
         let (pieces, _) = self.layouts.readable(inode, offset, len)?;
         // Layouts lie inside the arena (checked), and the arena is mapped whole.
         let place = |arena: u64| map.offset + arena as usize;
         if let [Piece::Data { arena, len }] = pieces[..] {
-            return Ok(sink(ReadData::Mapped {
-                memory: &map.memory,
-                offset: place(arena),
-                len: len as usize,
-            }));
+            return Ok(Found::Mapped(&map.memory, place(arena), len as usize));
         }
-        let mut rest = room(buffer, len as usize);
+        let mut rest = target.room(len as usize);
         for piece in &pieces {
             let (out, behind) = rest.split_at_mut(piece.len() as usize);
             match *piece {
@@ -174,17 +210,17 @@ impl Reads {
             }
             rest = behind;
         }
-        Ok(sink(ReadData::Bytes(&buffer[..len as usize])))
+        Ok(Found::Placed(0..len as usize))
     }
 
-    /// Reads over a network into the beginning of `buffer`. Returns `None` to begin anew. With
+    /// Reads over a network into the beginning of `target`. Returns `None` to begin anew. With
     /// `accept`, takes an end of file that may have moved during the read.
     fn read_remote(
         &self,
         inode: &Inode,
         offset: u64,
         end: u64,
-        buffer: &mut Vec<u8>,
+        target: &mut impl ReadTarget,
         accept: bool,
     ) -> Result<Option<usize>, ClientError> {
         let start = self.records.before_look();
@@ -196,7 +232,7 @@ impl Reads {
             _ => self.layouts.readable(inode, offset, len)?,
         };
         let mut parts = ReadParts::new();
-        let mut rest = room(buffer, len as usize);
+        let mut rest = target.room(len as usize);
         for piece in &pieces {
             let (out, behind) = rest.split_at_mut(piece.len() as usize);
             match *piece {
@@ -223,4 +259,23 @@ impl Reads {
         }
         Ok(Some(len.min(now.size.saturating_sub(offset)) as usize))
     }
+}
+
+/// Reads with checksums. Returns the range of the bytes in the target.
+fn read_checked(
+    checked: &CheckedReads,
+    inode: &Inode,
+    issued_epoch: Epoch,
+    range: (u64, u64),
+    target: &mut impl ReadTarget,
+) -> Result<Range<usize>, ClientError> {
+    if let Some(buffer) = target.growing() {
+        return checked.read(inode, issued_epoch, range, buffer);
+    }
+    // Whole blocks are verified, which may be more than the target has room for.
+    let mut buffer = Vec::new();
+    let bytes = checked.read(inode, issued_epoch, range, &mut buffer)?;
+    let len = bytes.len();
+    target.room(len).copy_from_slice(&buffer[bytes]);
+    Ok(0..len)
 }

@@ -1,0 +1,251 @@
+//! Measures native files beside tmpfs, memcpy, a bare socket and a FUSE mount.
+//!
+//! Each row has two sides. They run in turn, five times each, and the row has their medians and the
+//! ratio. `ci/native-figures` starts what it needs.
+//!
+//!     figures SOCKET TCP_ADDRESS [MOUNT]
+//!
+//! SOCKET and TCP_ADDRESS are those of a server, and MOUNT is a mount of it over TCP.
+
+use std::{
+    error::Error,
+    fs::{File, OpenOptions},
+    hint::black_box,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    os::{fd::AsRawFd, unix::fs::FileExt, unix::fs::OpenOptionsExt},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use io_uring::{IoUring, opcode, types};
+use rdmabox::Memory;
+use rfs_native::{Mount, MountOptions};
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+const ROUNDS: usize = 5;
+const SMALL: usize = 4 << 10;
+const LARGE: usize = 1 << 20;
+const FILE: u64 = 64 << 20;
+const DEPTH: u64 = 16;
+
+/// A side of a row: does one operation, or several, at a block of the file.
+type Side<'s> = Box<dyn FnMut(u64) -> Outcome<()> + 's>;
+
+/// Returns the time of one operation.
+fn time(side: &mut Side<'_>, operations: u64, blocks: u64) -> Outcome<Duration> {
+    // A fixed sequence that looks random: both sides use the same blocks.
+    let (mut state, begin) = (12345_u64, Instant::now());
+    for _ in 0..operations {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        side((state >> 33) % blocks)?;
+    }
+    Ok(begin.elapsed() / u32::try_from(operations)?)
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}
+
+/// Measures two sides in turn, and prints a row. `wanted` is the ratio to reach.
+fn row(
+    name: &str,
+    wanted: f64,
+    operations: u64,
+    blocks: u64,
+    [mut native, mut other]: [Side<'_>; 2],
+) -> Outcome<()> {
+    let mut times = [Vec::new(), Vec::new()];
+    for _ in 0..=ROUNDS {
+        times[0].push(time(&mut native, operations, blocks)?);
+        times[1].push(time(&mut other, operations, blocks)?);
+    }
+    // The first round warms up.
+    let [native, other] = times.map(|times| median(times[1..].to_vec()));
+    let ratio = other.as_secs_f64() / native.as_secs_f64();
+    let micros = |time: Duration| time.as_secs_f64() * 1e6;
+    println!("{name:<44} {:>10.2} {:>10.2} {ratio:>7.2} {wanted:>7.2}", micros(native), micros(other));
+    Ok(())
+}
+
+/// A file on tmpfs without a name.
+fn tmpfs() -> Outcome<File> {
+    let path = Path::new("/dev/shm").join(format!("rfs-figures-{}", std::process::id()));
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+    std::fs::remove_file(&path)?;
+    let block = vec![1; LARGE];
+    for at in 0..FILE / LARGE as u64 {
+        file.write_all_at(&block, at * LARGE as u64)?;
+    }
+    Ok(file)
+}
+
+fn filled(mount: &Mount, name: &str) -> Outcome<rfs_native::File> {
+    let file = mount.create(name)?;
+    let block = vec![1; LARGE];
+    for at in 0..FILE / LARGE as u64 {
+        file.write_all_at(&block, at * LARGE as u64)?;
+    }
+    Ok(file)
+}
+
+fn shared_memory(mount: &Mount) -> Outcome<()> {
+    let (file, tmpfs) = (filled(mount, "figures-shm")?, tmpfs()?);
+    let memory = Memory::shared("figures", FILE as usize)?;
+    memory.write(0, &vec![1; FILE as usize]);
+    for (len, name, operations, least) in [(SMALL, "4 KiB", 200_000, 3.0), (LARGE, "1 MiB", 1000, 1.5)] {
+        let (blocks, at) = (FILE / len as u64, |block: u64| block * len as u64);
+        let [mut a, mut b] = [vec![0; len], vec![0; len]];
+        let read = |mut out: Vec<u8>| {
+            let file = file.clone();
+            move |block| Ok(file.read_exact_at(black_box(&mut out), at(block))?)
+        };
+        row(
+            &format!("shm read {name}: native, pread of tmpfs"),
+            least,
+            operations,
+            blocks,
+            [
+                Box::new(read(a.clone())),
+                Box::new(|block| Ok(tmpfs.read_exact_at(black_box(&mut b), at(block))?)),
+            ],
+        )?;
+        row(
+            &format!("shm write {name}: native, pwrite of tmpfs"),
+            least,
+            operations,
+            blocks,
+            [
+                Box::new(|block| Ok(file.write_all_at(black_box(&a), at(block))?)),
+                Box::new(|block| Ok(tmpfs.write_all_at(black_box(&a), at(block))?)),
+            ],
+        )?;
+        let copy = |block: u64| {
+            memory.read(at(block) as usize, black_box(&mut a));
+            Ok(())
+        };
+        row(
+            &format!("shm read {name}: native, memcpy"),
+            0.9,
+            operations,
+            blocks,
+            [Box::new(read(vec![0; len])), Box::new(copy)],
+        )?;
+        let data = vec![2; len];
+        row(
+            &format!("shm write {name}: native, memcpy"),
+            0.9,
+            operations,
+            blocks,
+            [
+                Box::new(|block| Ok(file.write_all_at(black_box(&data), at(block))?)),
+                Box::new(|block| {
+                    memory.write(at(block) as usize, black_box(&data));
+                    Ok(())
+                }),
+            ],
+        )?;
+    }
+    mount.remove_file("figures-shm")?;
+    Ok(())
+}
+
+/// Answers each request of 64 bytes with 4 KiB.
+fn answer(listener: &TcpListener) -> std::io::Result<()> {
+    let (mut stream, _) = listener.accept()?;
+    stream.set_nodelay(true)?;
+    let (mut request, reply) = ([0; 64], [1; SMALL]);
+    loop {
+        stream.read_exact(&mut request)?;
+        stream.write_all(&reply)?;
+    }
+}
+
+fn tcp(mount: &Mount, point: Option<&Path>) -> Outcome<()> {
+    let file = filled(mount, "figures-tcp")?;
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let mut stream = TcpStream::connect(listener.local_addr()?)?;
+    stream.set_nodelay(true)?;
+    std::thread::spawn(move || answer(&listener));
+    let blocks = FILE / SMALL as u64;
+    let [mut a, mut b] = [vec![0; SMALL], vec![0; SMALL]];
+    row(
+        "tcp read 4 KiB, one at a time: native, socket",
+        1.0 / 1.3,
+        10_000,
+        blocks,
+        [
+            Box::new(|block| Ok(file.read_exact_at(&mut a, block * SMALL as u64)?)),
+            Box::new(|_| {
+                stream.write_all(&[0; 64])?;
+                Ok(stream.read_exact(&mut b)?)
+            }),
+        ],
+    )?;
+    if let Some(point) = point {
+        let direct =
+            OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(point.join("figures-tcp"))?;
+        let mut ring = IoUring::new(DEPTH as u32 * 2)?;
+        let mut buffers = vec![Aligned([0; SMALL]); DEPTH as usize];
+        row(
+            "tcp 16 reads of 4 KiB, depth 16: native, mount",
+            3.0,
+            1000,
+            blocks - DEPTH * 64,
+            [
+                Box::new(|block| many(&file, block)),
+                Box::new(|block| many_through(&direct, &mut ring, &mut buffers, block)),
+            ],
+        )?;
+    }
+    mount.remove_file("figures-tcp")?;
+    Ok(())
+}
+
+#[derive(Clone)]
+#[repr(align(4096))]
+struct Aligned([u8; SMALL]);
+
+/// Returns the offset of one of sixteen reads, which are not adjacent.
+fn offset(block: u64, at: u64) -> u64 {
+    (block + at * 64) * SMALL as u64
+}
+
+fn many(file: &rfs_native::File, block: u64) -> Outcome<()> {
+    for read in file.start_reads((0..DEPTH).map(|at| (offset(block, at), SMALL))) {
+        black_box(read.wait()?);
+    }
+    Ok(())
+}
+
+fn many_through(file: &File, ring: &mut IoUring, buffers: &mut [Aligned], block: u64) -> Outcome<()> {
+    for (at, buffer) in buffers.iter_mut().enumerate() {
+        let read = opcode::Read::new(types::Fd(file.as_raw_fd()), buffer.0.as_mut_ptr(), SMALL as u32);
+        let entry = read.offset(offset(block, at as u64)).build();
+        // SAFETY: the buffers and the file live until all completions are here, below.
+        unsafe { ring.submission().push(&entry)? };
+    }
+    ring.submit_and_wait(buffers.len())?;
+    for completion in ring.completion() {
+        if completion.result() != SMALL as i32 {
+            return Err(format!("a read of the mount: {}", completion.result()).into());
+        }
+    }
+    Ok(())
+}
+
+fn main() -> Outcome<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (socket, address, point) = match &arguments[..] {
+        [socket, address] => (socket, address, None),
+        [socket, address, point] => (socket, address, Some(Path::new(point))),
+        _ => return Err("usage: figures SOCKET TCP_ADDRESS [MOUNT]".into()),
+    };
+    println!("{:<44} {:>10} {:>10} {:>7} {:>7}", "", "native/us", "other/us", "ratio", "wanted");
+    let shm = MountOptions { provider: Some(rfs_native::ProviderKind::Shm), ..MountOptions::default() };
+    shared_memory(&Mount::connect(socket, &shm)?)?;
+    let over_tcp = MountOptions { provider: Some(rfs_native::ProviderKind::Tcp), ..MountOptions::default() };
+    tcp(&Mount::connect(address, &over_tcp)?, point)
+}

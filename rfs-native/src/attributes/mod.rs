@@ -1,0 +1,4 @@
+//! Attributes of inodes: their form for callers, and permitted changes.
+
+pub(crate) mod change;
+pub(crate) mod stat;

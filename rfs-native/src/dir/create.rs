@@ -1,0 +1,116 @@
+//! Calls that make names: directories, links, special files.
+
+use std::{os::unix::ffi::OsStrExt, path::Path, sync::Arc};
+
+use rfs_client::ClientError;
+use rfs_proto::{Attr, Errno, FileKind};
+use smallvec::SmallVec;
+
+use super::{Dir, between};
+use crate::{
+    access::permission::{READ, WRITE, may_link},
+    cache::nodes::Node,
+    error::{Result, at},
+    path::walk::{End, Follow},
+};
+
+impl Dir {
+    /// Walks to a name that is to be made.
+    ///
+    /// # Errors
+    /// EEXIST if it exists; ENOENT if a slash follows, unless that is permitted.
+    fn new_name(
+        &self,
+        path: &Path,
+        may_end_with_slash: bool,
+    ) -> std::result::Result<(Arc<Node>, SmallVec<[u8; 32]>), ClientError> {
+        match self.walk().find_end(path.as_os_str().as_bytes(), Follow::Never)? {
+            End::Here(_) | End::Entry { node: Some(_), .. } => Err(Errno::EEXIST.into()),
+            End::Entry { slash: true, .. } if !may_end_with_slash => Err(Errno::ENOENT.into()),
+            End::Entry { parent, name, .. } => Ok((parent, name)),
+        }
+    }
+
+    /// Makes a name with an inode.
+    fn make(
+        &self,
+        call: &'static str,
+        path: &Path,
+        make: impl FnOnce(u64, &[u8]) -> std::result::Result<Attr, ClientError>,
+    ) -> Result<()> {
+        let made = || {
+            let (parent, name) = self.new_name(path, call == "make_dir")?;
+            self.check_change(&parent)?;
+            self.core.make_name(&parent, &name, || make(parent.ino, &name)).map(|_| ())
+        };
+        made().map_err(at(call, path))
+    }
+
+    /// Creates a directory with these permission bits, less the umask.
+    ///
+    /// # Errors
+    /// EEXIST if the path exists.
+    pub fn make_dir(&self, path: impl AsRef<Path>, perm: u32) -> Result<()> {
+        self.make("make_dir", path.as_ref(), |parent, name| {
+            self.core.client.names.mkdir(parent, name, perm & 0o1777, self.creator())
+        })
+    }
+
+    /// Creates a symbolic link at `path` with a target of 1 to 4095 bytes.
+    ///
+    /// # Errors
+    /// EEXIST if the path exists.
+    pub fn symlink(&self, target: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<()> {
+        let target = target.as_ref().as_os_str().as_bytes();
+        self.make("symlink", path.as_ref(), |parent, name| {
+            self.core.client.names.symlink(parent, name, target, self.creator())
+        })
+    }
+
+    /// Creates a file, fifo, socket or device node with these permission bits, less the umask.
+    ///
+    /// # Errors
+    /// EEXIST if the path exists, EPERM if a user other than root makes a device node, EINVAL for a
+    /// directory or a symbolic link.
+    pub fn make_node(&self, path: impl AsRef<Path>, kind: FileKind, perm: u32, rdev: u32) -> Result<()> {
+        let path = path.as_ref();
+        let refusal = match kind {
+            FileKind::Directory | FileKind::Symlink => Some(Errno::EINVAL),
+            FileKind::CharDevice | FileKind::BlockDevice if !self.user.is_root() => Some(Errno::EPERM),
+            _ => None,
+        };
+        if let Some(errno) = refusal {
+            return Err(at("make_node", path)(errno.into()));
+        }
+        let mode = kind.mode_bits() | perm & 0o7777;
+        self.make("make_node", path, |parent, name| {
+            self.core.client.names.mknod(parent, name, mode, rdev, self.creator())
+        })
+    }
+
+    /// Creates a hard link at `to`. A symbolic link at `from` is linked itself.
+    ///
+    /// # Errors
+    /// EPERM for a directory. Also EPERM if the user neither owns the file nor may read and write
+    /// it, as on a kernel with `fs.protected_hardlinks`.
+    pub fn link(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+        let (from, to) = (from.as_ref(), to.as_ref());
+        let link = || {
+            let node = self.node_at(from, Follow::No)?;
+            let (parent, name) = self.new_name(to, false)?;
+            if !self.user.is_root() {
+                let may_use = node.permits(&self.user, READ | WRITE)?;
+                if !may_link(&self.user, &node.attr()?, may_use) {
+                    return Err(Errno::EPERM.into());
+                }
+            }
+            self.check_change(&parent)?;
+            if node.is_directory() {
+                return Err(Errno::EPERM.into());
+            }
+            let make = || self.core.client.names.link(node.ino, parent.ino, &name);
+            self.core.make_name(&parent, &name, make).map(|_| ())
+        };
+        link().map_err(between("link", from, to))
+    }
+}

@@ -1,0 +1,138 @@
+//! Opening and creating of files.
+
+use std::{os::unix::ffi::OsStrExt, path::Path, sync::Arc};
+
+use rfs_client::{ClientError, RequestTime};
+use rfs_proto::{Attr, Errno, FileKind};
+
+use super::Dir;
+use crate::{
+    access::permission::{READ, WRITE},
+    attributes::change::new_size,
+    cache::nodes::Node,
+    error::{Result, at},
+    file::{File, open::OpenOptions},
+    path::walk::{ELOOP, End, Follow},
+};
+
+/// Number of attempts to open or create a name that another mount keeps creating and removing.
+const TRIES: u32 = 1000;
+
+impl OpenOptions {
+    /// Opens a file at a path in a directory.
+    ///
+    /// # Errors
+    /// ENOENT if the path names nothing and is not to be created. EACCES without permission. EISDIR
+    /// for a directory, ELOOP for a link that is not followed, ENXIO for a special file. EINVAL for
+    /// options that make no sense together.
+    pub fn open(&self, dir: &Dir, path: impl AsRef<Path>) -> Result<File> {
+        let path = path.as_ref();
+        self.open_at(dir, path.as_os_str().as_bytes()).map_err(at("open", path))
+    }
+
+    fn open_at(&self, dir: &Dir, path: &[u8]) -> std::result::Result<File, ClientError> {
+        let creates = self.create || self.create_new;
+        if !self.read && !self.is_to_write() || (creates || self.truncate) && !self.is_to_write() {
+            return Err(Errno::EINVAL.into());
+        }
+        let follow = match self.follow && !self.create_new {
+            true if creates => Follow::Create,
+            true => Follow::Yes,
+            false if creates => Follow::Never,
+            false => Follow::No,
+        };
+        for _ in 0..TRIES {
+            let (parent, name, node) = match dir.walk().find_end(path, follow)? {
+                End::Here(_) if self.create_new => return Err(Errno::EEXIST.into()),
+                End::Here(_) => return Err(Errno::EISDIR.into()),
+                End::Entry { slash: true, .. } if creates => return Err(Errno::EISDIR.into()),
+                End::Entry { parent, name, node, .. } => (parent, name, node),
+            };
+            let opened = match node {
+                Some(_) if self.create_new => return Err(Errno::EEXIST.into()),
+                Some(node) => self.open_node(dir, node),
+                None if creates => self.create_name(dir, &parent, &name),
+                None => return Err(Errno::ENOENT.into()),
+            };
+            match opened {
+                // Another mount has removed the file, or has created it.
+                Err(ClientError::Errno(Errno::ENOENT | Errno::ESTALE)) if creates => {
+                    dir.core.names.remove(parent.ino, &name);
+                }
+                Err(ClientError::Errno(Errno::EEXIST)) if !self.create_new => {}
+                Err(ClientError::Errno(Errno::ESTALE)) => return Err(Errno::ENOENT.into()),
+                opened => return opened,
+            }
+        }
+        Err(Errno::EBUSY.into())
+    }
+
+    /// Opens an existing file.
+    fn open_node(&self, dir: &Dir, node: Arc<Node>) -> std::result::Result<File, ClientError> {
+        match node.kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Errno::EISDIR.into()),
+            FileKind::Symlink => return Err(ELOOP.into()),
+            _ => return Err(Errno::ENXIO.into()),
+        }
+        let bit = |set: bool, bit: u32| if set { bit } else { 0 };
+        node.check(&dir.user, bit(self.read, READ) | bit(self.is_to_write(), WRITE))?;
+        if self.is_to_write() && dir.core.client.is_read_only() {
+            return Err(Errno::EROFS.into());
+        }
+        let since = dir.core.client.caching.since();
+        if self.is_to_write() {
+            node.begin_writes();
+        }
+        let opened = dir.core.client.files.open(node.ino, self.is_to_write());
+        let attr = match opened {
+            Ok(attr) => attr,
+            Err(e) => {
+                if self.is_to_write() {
+                    node.end_writes();
+                }
+                return Err(e);
+            }
+        };
+        let file = self.opened(dir, node, since, &attr);
+        if self.truncate {
+            let changes = new_size(&dir.user, &attr, 0);
+            dir.core.client.attributes.setattr(file.ino(), &changes)?;
+        }
+        Ok(file)
+    }
+
+    /// Creates a file with a name that does not exist.
+    fn create_name(
+        &self,
+        dir: &Dir,
+        parent: &Arc<Node>,
+        name: &[u8],
+    ) -> std::result::Result<File, ClientError> {
+        dir.check_change(parent)?;
+        let core = &dir.core;
+        let (perm, by) = (self.mode & 0o7777, dir.creator());
+        let since = core.client.caching.since();
+        // Always exclusive: the user may create the file, but may not be permitted to open one.
+        let create = || core.client.files.create(parent.ino, name, perm, by, true);
+        let (node, attr) = core.make_name(parent, name, create)?;
+        node.begin_writes();
+        if !self.is_to_write() {
+            return Err(Errno::EINVAL.into());
+        }
+        Ok(self.opened(dir, node, since, &attr))
+    }
+
+    /// Returns the file of an open that the client has made.
+    fn opened(&self, dir: &Dir, node: Arc<Node>, since: RequestTime, attr: &Attr) -> File {
+        let client = &dir.core.client;
+        match self.is_to_write() {
+            true => node.saw(attr),
+            false => node.learn(since, attr),
+        }
+        if self.read && self.count_reads {
+            client.access_times.will_read(attr, false, false);
+        }
+        File::opened((&dir.core, &dir.user), node, self)
+    }
+}

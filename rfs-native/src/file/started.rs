@@ -1,0 +1,264 @@
+//! Started reads and writes: they end while the thread does other work.
+//!
+//! Over a network, a small request inside the file is started in the session, and the thread that
+//! finds its completion ends it. In mapped memory a request takes less time than a hand-over, and
+//! is done at once. Any other request goes to a worker.
+//!
+//! # Concurrency
+//! Any thread starts and waits. The session's polling threads and the workers complete.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+use parking_lot::{Condvar, Mutex};
+use rfs_client::{ClientError, QueueHint, ReadData};
+
+use super::{File, OpenFile};
+use crate::{
+    access::permission::{SGID, SUID},
+    error::{Error, Result, on},
+};
+
+/// A request in flight. It is a future, and a thread can [wait](Started::wait) for it. If it is
+/// dropped, the request ends all the same.
+#[derive(Debug)]
+#[must_use = "the outcome of a started request is in here"]
+pub struct Started<T> {
+    slot: Arc<Slot<T>>,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    state: Mutex<State<T>>,
+    done: Condvar,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    outcome: Option<Result<T>>,
+    waker: Option<Waker>,
+}
+
+impl<T> Started<T> {
+    fn new() -> (Started<T>, Completion<T>) {
+        let state = Mutex::new(State { outcome: None, waker: None });
+        let slot = Arc::new(Slot { state, done: Condvar::new() });
+        (Started { slot: Arc::clone(&slot) }, Completion(slot))
+    }
+
+    /// Blocks until the request has ended.
+    ///
+    /// # Errors
+    /// As the call that blocks.
+    pub fn wait(self) -> Result<T> {
+        let mut state = self.slot.state.lock();
+        loop {
+            if let Some(outcome) = state.outcome.take() {
+                return outcome;
+            }
+            self.slot.done.wait(&mut state);
+        }
+    }
+
+    /// Returns true if the request has ended.
+    pub fn is_done(&self) -> bool {
+        self.slot.state.lock().outcome.is_some()
+    }
+}
+
+impl<T> Future for Started<T> {
+    type Output = Result<T>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        let mut state = self.slot.state.lock();
+        match state.outcome.take() {
+            Some(outcome) => Poll::Ready(outcome),
+            None => {
+                state.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// The other end of a [`Started`].
+struct Completion<T>(Arc<Slot<T>>);
+
+impl<T> Completion<T> {
+    fn complete(self, outcome: Result<T>) {
+        let waker = {
+            let mut state = self.0.state.lock();
+            state.outcome = Some(outcome);
+            state.waker.take()
+        };
+        self.0.done.notify_all();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+fn bytes_of(data: ReadData<'_>) -> Vec<u8> {
+    match data {
+        ReadData::Bytes(bytes) => bytes.to_vec(),
+        ReadData::Mapped { memory, offset, len } => {
+            let mut bytes = vec![0; len];
+            memory.read(offset, &mut bytes);
+            bytes
+        }
+    }
+}
+
+impl OpenFile {
+    /// Starts a read. `more` tells that another request follows at once.
+    fn start_read(
+        self: &Arc<Self>,
+        (offset, len): (u64, usize),
+        more: bool,
+        answer: impl FnOnce(Result<Vec<u8>>) + Send + 'static,
+    ) {
+        let ino = self.node.ino;
+        if let Err(e) = self.check_read() {
+            return answer(Err(on("read", ino)(e)));
+        }
+        let done = move |data: std::result::Result<ReadData<'_>, ClientError>| {
+            answer(data.map(bytes_of).map_err(on("read", ino)));
+        };
+        let next = if more { QueueHint::Waits } else { QueueHint::Unknown };
+        self.was_read();
+        let done = match self.core.client.async_io.start_read_alone(ino, offset, len, next, done) {
+            Ok(()) => return,
+            Err(done) => done,
+        };
+        let file = Arc::clone(self);
+        let read = move || {
+            let mut bytes = vec![0; len];
+            match file.read_some(&mut bytes, offset) {
+                Ok(read) => done(Ok(ReadData::Bytes(&bytes[..read]))),
+                Err(e) => done(Err(e)),
+            }
+        };
+        self.run(read);
+    }
+
+    /// Starts a write of all bytes. `more` is as for a read.
+    fn start_write(
+        self: &Arc<Self>,
+        offset: u64,
+        data: Vec<u8>,
+        more: bool,
+        answer: impl FnOnce(Result<()>) + Send + 'static,
+    ) {
+        let (client, ino) = (&self.core.client, self.node.ino);
+        if let Err(e) = self.check_write() {
+            return answer(Err(on("write", ino)(e)));
+        }
+        let next = if more { QueueHint::Waits } else { QueueHint::Unknown };
+        if self.only_stores()
+            && let Some(prepared) = client.async_io.prepare_write_alone(ino, offset, &data, next)
+        {
+            return prepared.start(move |written| answer(written.map_err(on("write", ino))));
+        }
+        let file = File { inner: Arc::clone(self) };
+        self.run(move || answer(file.write_all_at(&data, offset)));
+    }
+
+    /// Returns true if nothing has to follow the bytes of a write.
+    fn only_stores(&self) -> bool {
+        let is_plain = self.node.rights().is_ok_and(|rights| {
+            !rights.has_capability && (self.user.is_root() || rights.perm & (SUID | SGID) == 0)
+        });
+        is_plain && !self.core.client.pages.is_shared(self.node.ino)
+    }
+
+    /// Runs a request at once in mapped memory, and else on a worker.
+    fn run(&self, request: impl FnOnce() + Send + 'static) {
+        match self.core.client.is_mapped() {
+            true => request(),
+            false => self.core.workers.run(Box::new(request)),
+        }
+    }
+}
+
+impl File {
+    /// Starts a read of up to `len` bytes at an offset.
+    ///
+    /// # Errors
+    /// The request has those of [`read_at`](Self::read_at).
+    pub fn start_read(&self, offset: u64, len: usize) -> Started<Vec<u8>> {
+        let (started, completion) = Started::new();
+        self.inner.start_read((offset, len), false, |read| completion.complete(read));
+        started
+    }
+
+    /// Starts several reads, and sends them together.
+    ///
+    /// # Errors
+    /// Each request has those of [`read_at`](Self::read_at).
+    pub fn start_reads(&self, ranges: impl IntoIterator<Item = (u64, usize)>) -> Vec<Started<Vec<u8>>> {
+        let mut ranges = ranges.into_iter().peekable();
+        let mut all = Vec::new();
+        while let Some(range) = ranges.next() {
+            let (started, completion) = Started::new();
+            let more = ranges.peek().is_some();
+            self.inner.start_read(range, more, |read| completion.complete(read));
+            all.push(started);
+        }
+        all
+    }
+
+    /// Starts a read, and runs `done` with its outcome: on this thread, or on one that must not
+    /// block. `done` must be short, and must not drop the last clone of a file.
+    ///
+    /// With `more`, the caller starts another request at once, and the session may send both
+    /// together.
+    pub fn start_read_with(
+        &self,
+        (offset, len): (u64, usize),
+        more: bool,
+        done: impl FnOnce(std::result::Result<Vec<u8>, Error>) + Send + 'static,
+    ) {
+        self.inner.start_read((offset, len), more, done);
+    }
+
+    /// Starts a write of all bytes at an offset. They are visible to all mounts when it has ended.
+    ///
+    /// # Errors
+    /// The request has those of [`write_all_at`](Self::write_all_at).
+    pub fn start_write(&self, offset: u64, data: Vec<u8>) -> Started<()> {
+        let (started, completion) = Started::new();
+        self.inner.start_write(offset, data, false, |written| completion.complete(written));
+        started
+    }
+
+    /// Starts several writes, and sends them together. Writes that overlap leave the bytes of any
+    /// of them.
+    ///
+    /// # Errors
+    /// Each request has those of [`write_all_at`](Self::write_all_at).
+    pub fn start_writes(&self, writes: impl IntoIterator<Item = (u64, Vec<u8>)>) -> Vec<Started<()>> {
+        let mut writes = writes.into_iter().peekable();
+        let mut all = Vec::new();
+        while let Some((offset, data)) = writes.next() {
+            let (started, completion) = Started::new();
+            let more = writes.peek().is_some();
+            self.inner.start_write(offset, data, more, |written| completion.complete(written));
+            all.push(started);
+        }
+        all
+    }
+
+    /// Starts a write, and runs `done` as [`start_read_with`](Self::start_read_with).
+    pub fn start_write_with(
+        &self,
+        offset: u64,
+        data: Vec<u8>,
+        more: bool,
+        done: impl FnOnce(std::result::Result<(), Error>) + Send + 'static,
+    ) {
+        self.inner.start_write(offset, data, more, done);
+    }
+}

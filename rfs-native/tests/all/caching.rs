@@ -1,0 +1,117 @@
+//! Cached names and attributes: they cost no call, and are never stale.
+
+use rdmabox::ProviderKind;
+use rfs_native::{Mount, OpenOptions};
+
+use crate::common::*;
+
+#[test]
+fn a_cached_path_costs_no_call() {
+    for provider in PROVIDERS {
+        let lender = Lender::new(64 << 20);
+        let mount = lender.mount(provider);
+        mount.make_dirs("a/b").unwrap();
+        mount.write("a/b/f", "x").unwrap();
+        mount.stat("a/b/f").unwrap();
+        mount.stat("a/b/f").unwrap();
+        assert_eq!(errno(mount.stat("a/b/g")), ENOENT);
+        let file = mount.open("a/b/f").unwrap();
+        let before = calls(&mount);
+        for _ in 0..100 {
+            assert_eq!(mount.stat("a/b/f").unwrap().size, 1);
+            assert_eq!(errno(mount.stat("a/b/g")), ENOENT);
+            mount.open("a/b/f").unwrap();
+        }
+        assert_eq!(calls(&mount), before, "{provider}");
+        drop(file);
+        assert!(mount.usage().names >= 3);
+    }
+}
+
+#[test]
+fn a_cached_stat_over_tcp_costs_no_request_at_all() {
+    let lender = Lender::new(64 << 20);
+    let mount = lender.mount(ProviderKind::Tcp);
+    mount.write("f", "x").unwrap();
+    mount.stat("f").unwrap();
+    mount.stat("f").unwrap();
+    let posted = |mount: &Mount| -> Vec<(&'static str, u64)> { mount.counters() };
+    let before = posted(&mount);
+    for _ in 0..100 {
+        mount.stat("f").unwrap();
+    }
+    let sent = |counters: &[(&'static str, u64)]| -> u64 {
+        counters
+            .iter()
+            .filter(|(name, _)| matches!(*name, "calls" | "reads" | "writes"))
+            .map(|(_, n)| n)
+            .sum()
+    };
+    assert_eq!(sent(&posted(&mount)), sent(&before), "{before:?}");
+}
+
+#[test]
+fn a_change_of_the_other_mount_shows_at_once() {
+    with_two_mounts(|one, two| {
+        two.write("f", "1").unwrap();
+        for round in 0..50 {
+            assert_eq!(one.stat("f").unwrap().size, 1, "{round}");
+            two.remove_file("f").unwrap();
+            assert_eq!(errno(one.stat("f")), ENOENT, "{round}");
+            two.make_dir("f", 0o700).unwrap();
+            assert!(one.stat("f").unwrap().is_dir());
+            two.set_mode("f", 0o711).unwrap();
+            assert_eq!(one.stat("f").unwrap().perm, 0o711);
+            one.remove_dir("f").unwrap();
+            assert_eq!(errno(two.stat("f")), ENOENT);
+            two.write("g", "22").unwrap();
+            two.rename("g", "f").unwrap();
+            assert_eq!((one.stat("f").unwrap().size, errno(one.stat("g"))), (2, ENOENT));
+            let file = two.open_with("f", OpenOptions::new().write(true)).unwrap();
+            file.set_len(1).unwrap();
+            assert_eq!(one.stat("f").unwrap().size, 1);
+            file.append(b"x").unwrap();
+            assert_eq!(one.stat("f").unwrap().size, 2);
+            file.set_len(1).unwrap();
+        }
+    });
+}
+
+#[test]
+fn own_changes_show_at_once_beside_lookups() {
+    for provider in PROVIDERS {
+        let lender = Lender::new(64 << 20);
+        let mount = lender.mount(provider);
+        std::thread::scope(|scope| {
+            let changes = scope.spawn(|| {
+                for round in 0..300 {
+                    mount.write("f", vec![0; round % 7]).unwrap();
+                    assert_eq!(mount.stat("f").unwrap().size, (round % 7) as u64);
+                    mount.rename("f", "g").unwrap();
+                    assert_eq!(errno(mount.stat("f")), ENOENT, "{round}");
+                    assert_eq!(mount.stat("g").unwrap().size, (round % 7) as u64);
+                    mount.remove_file("g").unwrap();
+                    assert_eq!(errno(mount.stat("g")), ENOENT, "{round}");
+                }
+            });
+            while !changes.is_finished() {
+                mount.stat("f").ok();
+                mount.stat("g").ok();
+            }
+        });
+    }
+}
+
+#[test]
+fn a_small_cache_forgets_names_and_inodes() {
+    let lender = Lender::new(64 << 20);
+    let mount = lender.mount_with(ProviderKind::Shm, |options| options.cached_names = 640);
+    for at in 0..3000 {
+        mount.write(format!("file {at}"), "x").unwrap();
+    }
+    let usage = mount.usage();
+    assert!(usage.names <= 640 && usage.inodes <= 700, "{usage:?}");
+    let uncached = lender.mount_with(ProviderKind::Shm, |options| options.caches = false);
+    uncached.stat("file 1").unwrap();
+    assert_eq!(uncached.usage().names, 0);
+}

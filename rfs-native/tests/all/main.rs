@@ -1,0 +1,11 @@
+//! Native mounts of a server in the test's process, over every provider of this machine.
+
+mod caching;
+mod common;
+mod data;
+mod differential;
+mod failures;
+mod names;
+mod permissions;
+mod started;
+mod views;
