@@ -1,7 +1,12 @@
 #![doc = include_str!("../README.md")]
 
+pub mod client;
+pub mod protocol;
+pub mod server;
 pub mod store;
 
-pub use self::store::{
-    Counters, Delta, MAX_KEY, MAX_VALUE, Store, StoreError, StoreMode, StoreOptions, StoreOutcome,
+pub use self::{
+    client::{Client, ClientError, ClientOptions, ItemInfo, Put},
+    server::{Server, ServerError, ServerOptions},
+    store::{Counters, Delta, MAX_KEY, MAX_VALUE, Store, StoreError, StoreMode, StoreOptions, StoreOutcome},
 };

@@ -1,0 +1,117 @@
+//! Command line of `jakiro-server`. It parses options and starts nothing.
+//!
+//! # Concurrency
+//! Plain values.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use jakiro::{MAX_VALUE, StoreOptions};
+use rdmabox::Address;
+
+/// Serves a key-value cache from the memory of this machine, until SIGTERM or Ctrl-C.
+///
+/// Prints the addresses, one per line, and then a line that begins with "ready:". The items end
+/// with the program. A full cache evicts the items whose last use is the longest ago.
+#[derive(Debug, Parser)]
+#[command(
+    name = "jakiro-server",
+    version,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+    #[command(flatten)]
+    pub(crate) serve: Option<ServeArgs>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Shows the counters of a running server.
+    Status(StatusArgs),
+}
+
+/// Options of a server.
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Memory for items, such as 64m or 4g, taken at the start. Each thread needs 2.1 MiB, or less
+    /// with a smaller --max-value
+    #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero)]
+    pub(crate) memory: u64,
+    /// Address to listen at, such as 10.0.0.7:7460 or unix:/run/jakiro.sock; repeatable. Thread I
+    /// of the server listens at port 7460 + I, and at /run/jakiro.sock.I
+    #[arg(long, value_name = "ADDRESS", required = true)]
+    pub(crate) listen: Vec<Address>,
+    /// Number of threads, each with a partition of the keys, 1 to 64 [default: the processors]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    threads: Option<u16>,
+    /// Longest value, at most 1m
+    #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero, default_value = "1m")]
+    max_value: u64,
+    /// Most clients at a time, 1 to 10000
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub(crate) clients: usize,
+    /// File with a key of clients, repeatable: a name, a space, and a secret in hexadecimal digits,
+    /// with mode 600. `rfs-server --new-key NAME` makes one
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key: Vec<PathBuf>,
+    /// Serve every program that reaches a network address, and every user of this machine
+    #[arg(long, conflicts_with = "key")]
+    pub(crate) allow_without_keys: bool,
+}
+
+impl ServeArgs {
+    /// Returns the number of threads.
+    pub(crate) fn threads(&self) -> usize {
+        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.threads.map_or_else(processors, usize::from).min(StoreOptions::MAX_PARTITIONS)
+    }
+
+    /// Returns the limit for values. The store refuses a limit that is too large.
+    pub(crate) fn max_value(&self) -> usize {
+        usize::try_from(self.max_value).unwrap_or(MAX_VALUE + 1)
+    }
+}
+
+/// Options of `jakiro-server status`.
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// Address of the server
+    pub(crate) address: Address,
+    /// File with the key for the server
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+        let parse = |text: &str| Cli::try_parse_from(text.split_whitespace());
+        let cli =
+            parse("jakiro-server --memory 64m --listen /run/a --listen h:1 --threads 3").expect("valid");
+        let serve = cli.serve.expect("options");
+        assert_eq!((serve.memory, serve.listen.len(), serve.threads()), (64 << 20, 2, 3));
+        assert_eq!(serve.max_value(), MAX_VALUE);
+        assert!(matches!(
+            parse("jakiro-server status h:1").expect("valid").command,
+            Some(Command::Status(_))
+        ));
+    }
+
+    #[test]
+    fn what_is_missing_or_wrong_is_named() {
+        let refusal = |text: &str| Cli::try_parse_from(text.split_whitespace()).unwrap_err().to_string();
+        assert!(refusal("jakiro-server --listen /run/a").contains("--memory"));
+        assert!(refusal("jakiro-server --memory 1g").contains("--listen"));
+        assert!(refusal("jakiro-server --memory 1q --listen /a").contains("1q"));
+        assert!(refusal("jakiro-server --memory 1g --listen /a --threads 65").contains("65"));
+    }
+}

@@ -1,0 +1,56 @@
+//! `jakiro-server`: see `jakiro-server --help`.
+
+mod cli;
+mod memory;
+mod status;
+
+use std::{error::Error, process::ExitCode};
+
+use clap::Parser;
+use jakiro::{Server, ServerOptions, StoreOptions};
+use rdmabox::Key;
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    iterator::Signals,
+};
+
+use self::cli::{Cli, Command, ServeArgs};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
+    let outcome = match (cli.command, cli.serve) {
+        (Some(Command::Status(args)), _) => status::show(&args),
+        (None, Some(args)) => serve(&args),
+        (None, None) => Err("--memory and --listen are missing: see --help".into()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("jakiro-server: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Serves until a signal comes.
+fn serve(args: &ServeArgs) -> Result<(), Box<dyn Error>> {
+    // Before the server starts: from here on, no signal ends the process.
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    memory::check(args.memory)?;
+    let keys = args.key.iter().map(|path| Key::load(path)).collect::<Result<_, _>>()?;
+    let store = StoreOptions::new(args.memory).partitions(args.threads()).max_value(args.max_value());
+    let options = ServerOptions::new(store)
+        .keys(keys)
+        .allow_without_keys(args.allow_without_keys)
+        .clients(args.clients);
+    let server = Server::listen(&args.listen, &options)?;
+    server.addresses().iter().for_each(|address| println!("{address}"));
+    let (memory, partitions) = (byte_size::show(args.memory), server.store().partitions());
+    println!("ready: {memory} in {partitions} partitions");
+    signals.forever().next();
+    let counters = server.store().counters();
+    drop(server);
+    println!("stopped: {} items, {} gets, {} stores", counters.items, counters.gets(), counters.stores);
+    Ok(())
+}

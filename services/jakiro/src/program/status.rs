@@ -1,0 +1,37 @@
+//! `jakiro-server status`: the counters of a running server.
+//!
+//! # Concurrency
+//! One thread.
+
+use std::error::Error;
+
+use jakiro::{Client, ClientOptions, Counters};
+use rdmabox::Key;
+
+use super::cli::StatusArgs;
+
+/// Prints each counter on a line.
+pub(crate) fn show(args: &StatusArgs) -> Result<(), Box<dyn Error>> {
+    let mut options = ClientOptions::default();
+    options.session.key = args.key.as_deref().map(Key::load).transpose()?;
+    let counters = Client::connect(&args.address, &options)?.counters()?;
+    print!("{}", lines(&counters));
+    Ok(())
+}
+
+fn lines(counters: &Counters) -> String {
+    let values = counters.values();
+    Counters::NAMES.iter().zip(values).map(|(name, value)| format!("{name:16}{value:>16}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_counter_has_a_line() {
+        let text = lines(&Counters::default());
+        assert_eq!(text.lines().count(), Counters::NAMES.len());
+        assert!(text.lines().all(|line| line.ends_with(" 0")));
+    }
+}

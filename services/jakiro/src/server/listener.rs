@@ -1,0 +1,180 @@
+//! The hosts of a server, and their service.
+//!
+//! The hosts of the later partitions listen first. So the address of a partition is known when a
+//! client reaches the first one.
+//!
+//! # Concurrency
+//! One thread of each host makes its calls. Threads of sessions report their end.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, OnceLock},
+};
+
+use rdmabox::{
+    Address, CallError, Domain, Grant, Host, HostHandle, Key, Limits, Peer, Reply, Service, tls::TlsServer,
+};
+
+use super::{addresses::partition_address, error::ServerError, executor::Executor};
+use crate::{
+    protocol::{Hello, MAX_ADDRESSES, Request},
+    store::{Store, StoreOptions},
+};
+
+/// Options of a server.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ServerOptions {
+    /// Memory and partitions.
+    pub store: StoreOptions,
+    /// Keys of clients.
+    pub keys: Vec<Key>,
+    /// Serves every program that reaches a network address, and every user of this machine, if
+    /// there are no keys.
+    pub allow_without_keys: bool,
+    /// TLS for streams over TCP.
+    pub tls: Option<Arc<TlsServer>>,
+    /// Maximum number of clients.
+    pub clients: usize,
+}
+
+impl ServerOptions {
+    /// Serves a store to programs of this user and of root on this machine, through Unix sockets.
+    pub fn new(store: StoreOptions) -> ServerOptions {
+        let clients = Limits::default().sessions;
+        ServerOptions { store, keys: Vec::new(), allow_without_keys: false, tls: None, clients }
+    }
+
+    /// Sets the keys of clients.
+    #[must_use]
+    pub fn keys(self, keys: Vec<Key>) -> ServerOptions {
+        ServerOptions { keys, ..self }
+    }
+
+    /// Permits network addresses without keys.
+    #[must_use]
+    pub fn allow_without_keys(self, allow: bool) -> ServerOptions {
+        ServerOptions { allow_without_keys: allow, ..self }
+    }
+
+    /// Sets TLS for streams over TCP.
+    #[must_use]
+    pub fn tls(self, tls: Arc<TlsServer>) -> ServerOptions {
+        ServerOptions { tls: Some(tls), ..self }
+    }
+
+    /// Sets the maximum number of clients.
+    #[must_use]
+    pub fn clients(self, clients: usize) -> ServerOptions {
+        ServerOptions { clients, ..self }
+    }
+}
+
+/// A store that this process serves, until it is dropped.
+#[derive(Debug)]
+pub struct Server {
+    /// The first host stops first: no client finds a part of the partitions.
+    hosts: Vec<HostHandle>,
+    store: Arc<Store>,
+}
+
+impl Server {
+    /// Starts to serve an empty store. Partition `i` listens at the given ports plus `i`, and at
+    /// the given Unix sockets with the suffix `.i`. With port 0 each has a free port.
+    ///
+    /// # Errors
+    /// As [`ServerError`] says; nothing is left behind.
+    pub fn listen(addresses: &[Address], options: &ServerOptions) -> Result<Server, ServerError> {
+        if !(1..=MAX_ADDRESSES).contains(&addresses.len()) {
+            return Err(ServerError::Addresses(addresses.len()));
+        }
+        let is_open = |address: &&Address| !matches!(address, Address::Unix(_));
+        let needs_keys = options.keys.is_empty() && !options.allow_without_keys;
+        if let Some(address) = addresses.iter().find(is_open).filter(|_| needs_keys) {
+            return Err(ServerError::WithoutKeys(address.clone()));
+        }
+        let store = Arc::new(Store::new(&options.store)?);
+        let known = Arc::new(OnceLock::new());
+        let mut hosts = Vec::new();
+        for index in (0..store.partitions()).rev() {
+            let own = addresses
+                .iter()
+                .map(|first| partition_address(first, index).ok_or_else(|| ServerError::Ports(first.clone())))
+                .collect::<Result<Vec<_>, _>>()?;
+            let executor = Executor::new(Arc::clone(&store), index);
+            let service =
+                PartitionService { executor, index, store: Arc::clone(&store), known: Arc::clone(&known) };
+            hosts.push(host(options)?.listen(&own, Arc::new(service))?);
+        }
+        hosts.reverse();
+        let text = |host: &HostHandle| host.addresses().iter().map(Address::to_string).collect();
+        let _ = known.set(hosts.iter().map(text).collect());
+        Ok(Server { hosts, store })
+    }
+
+    /// Returns the addresses of the first partition, at which clients connect. Port 0 is replaced
+    /// by the actual port.
+    pub fn addresses(&self) -> &[Address] {
+        self.hosts[0].addresses()
+    }
+
+    /// Returns the store.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+}
+
+/// Makes a host of one partition.
+fn host(options: &ServerOptions) -> Result<Host, ServerError> {
+    let mut limits = Limits::default();
+    // The thread owns the partition: no other thread executes calls.
+    limits.call_threads = Some(1);
+    limits.sessions = options.clients;
+    let mut host = Host::new()?.limits(limits).any_local_user(options.allow_without_keys);
+    if let Some(tls) = &options.tls {
+        host = host.tls(Arc::clone(tls));
+    }
+    if !options.keys.is_empty() {
+        let grant = |key: &Key| (key.id, Grant::new(key.secret.clone(), Domain::default()));
+        let keys: HashMap<_, _> = options.keys.iter().map(grant).collect();
+        host = host.keys(Arc::new(keys));
+    }
+    Ok(host)
+}
+
+/// The service of one partition.
+struct PartitionService {
+    executor: Executor,
+    index: usize,
+    store: Arc<Store>,
+    /// The addresses of all partitions, once all listen.
+    known: Arc<OnceLock<Vec<Vec<String>>>>,
+}
+
+impl PartitionService {
+    fn hello(&self) -> Hello {
+        Hello {
+            seed: self.store.seed(),
+            max_value: self.store.max_value() as u32,
+            partition: self.index as u16,
+            addresses: self.known.wait().clone(),
+        }
+    }
+}
+
+impl Service for PartitionService {
+    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), CallError> {
+        match Request::decode(request) {
+            Ok(Request::Hello) => {
+                self.hello().encode(reply);
+                Ok(())
+            }
+            Ok(request) => self.executor.execute(peer.id(), &request, reply),
+            Err(error) => Err(error.to_string().into()),
+        }
+    }
+
+    fn disconnected(&self, peer: &Peer) {
+        self.executor.end_session(peer.id());
+    }
+}
