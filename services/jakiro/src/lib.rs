@@ -10,3 +10,8 @@ pub use self::{
     server::{Server, ServerError, ServerOptions},
     store::{Counters, Delta, MAX_KEY, MAX_VALUE, Store, StoreError, StoreMode, StoreOptions, StoreOutcome},
 };
+
+// Tests the examples of the guide.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/user/jakiro.md")]
+struct Guide;

@@ -41,8 +41,8 @@ impl ClientOptions {
         self
     }
 
-    /// Sets the bytes of a reply that the first READ fetches: the value, 1 byte of status, up to 12
-    /// bytes of flags and version, and 24 bytes of framing.
+    /// Sets the bytes of a reply that the first READ fetches: the value and 1 byte of status (up to
+    /// 13 with flags and version), rounded up to 8 bytes, and 24 bytes of framing.
     #[must_use]
     pub fn fetch_size(mut self, fetch_size: usize) -> ClientOptions {
         self.session.fetch_size = fetch_size;

@@ -9,10 +9,12 @@
 use std::{
     collections::HashMap,
     sync::{Arc, OnceLock},
+    time::Duration,
 };
 
 use rdmabox::{
-    Address, CallError, Domain, Grant, Host, HostHandle, Key, Limits, Peer, Reply, Service, tls::TlsServer,
+    Address, CallError, Domain, Fencing, Grant, Host, HostHandle, Key, Limits, Peer, Reply, Service,
+    tls::TlsServer,
 };
 
 use super::{addresses::partition_address, error::ServerError, executor::Executor};
@@ -20,6 +22,9 @@ use crate::{
     protocol::{Hello, MAX_ADDRESSES, Request},
     store::{Store, StoreOptions},
 };
+
+/// Time after which the session of a silent client ends, with the transfers that hold memory.
+const LEASE: Duration = Duration::from_secs(30);
 
 /// Options of a server.
 #[derive(Clone, Debug)]
@@ -96,19 +101,12 @@ impl Server {
         let store = Arc::new(Store::new(&options.store)?);
         let known = Arc::new(OnceLock::new());
         let mut hosts = Vec::new();
-        for index in (0..store.partitions()).rev() {
-            let own = addresses
-                .iter()
-                .map(|first| partition_address(first, index).ok_or_else(|| ServerError::Ports(first.clone())))
-                .collect::<Result<Vec<_>, _>>()?;
-            let executor = Executor::new(Arc::clone(&store), index);
-            let service =
-                PartitionService { executor, index, store: Arc::clone(&store), known: Arc::clone(&known) };
-            hosts.push(host(options)?.listen(&own, Arc::new(service))?);
-        }
-        hosts.reverse();
+        let started = start(addresses, options, &store, &known, &mut hosts);
+        // A client that has reached a partition already gets an answer, also after a failure.
         let text = |host: &HostHandle| host.addresses().iter().map(Address::to_string).collect();
-        let _ = known.set(hosts.iter().map(text).collect());
+        let _ = known.set(if started.is_ok() { hosts.iter().rev().map(text).collect() } else { Vec::new() });
+        started?;
+        hosts.reverse();
         Ok(Server { hosts, store })
     }
 
@@ -124,13 +122,40 @@ impl Server {
     }
 }
 
+/// The addresses of all partitions, once all listen.
+type Known = Arc<OnceLock<Vec<Vec<String>>>>;
+
+/// Starts the host of each partition, the last one first, and adds it to `hosts`.
+fn start(
+    addresses: &[Address],
+    options: &ServerOptions,
+    store: &Arc<Store>,
+    known: &Known,
+    hosts: &mut Vec<HostHandle>,
+) -> Result<(), ServerError> {
+    for index in (0..store.partitions()).rev() {
+        let address = |first: &Address| {
+            partition_address(first, index).ok_or_else(|| ServerError::Ports(first.clone()))
+        };
+        let own = addresses.iter().map(address).collect::<Result<Vec<_>, _>>()?;
+        let (store, known) = (Arc::clone(store), Arc::clone(known));
+        let service =
+            PartitionService { executor: Executor::new(Arc::clone(&store), index), index, store, known };
+        hosts.push(host(options)?.listen(&own, Arc::new(service))?);
+    }
+    Ok(())
+}
+
 /// Makes a host of one partition.
 fn host(options: &ServerOptions) -> Result<Host, ServerError> {
     let mut limits = Limits::default();
     // The thread owns the partition: no other thread executes calls.
     limits.call_threads = Some(1);
     limits.sessions = options.clients;
-    let mut host = Host::new()?.limits(limits).any_local_user(options.allow_without_keys);
+    let mut host = Host::new()?
+        .limits(limits)
+        .fencing(Fencing::new(LEASE, false))
+        .any_local_user(options.allow_without_keys);
     if let Some(tls) = &options.tls {
         host = host.tls(Arc::clone(tls));
     }
@@ -147,8 +172,7 @@ struct PartitionService {
     executor: Executor,
     index: usize,
     store: Arc<Store>,
-    /// The addresses of all partitions, once all listen.
-    known: Arc<OnceLock<Vec<Vec<String>>>>,
+    known: Known,
 }
 
 impl PartitionService {

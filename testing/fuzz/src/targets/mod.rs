@@ -4,6 +4,7 @@ mod client;
 mod dispatcher;
 mod frames;
 mod host;
+mod jakiro;
 mod memory_object;
 mod nbd;
 mod proto;
@@ -89,6 +90,18 @@ pub const ALL: &[Target] = &[
         about: "requests to a block device of rfs-paging nbd",
         run: nbd::conversation,
         seeds: nbd::conversation_seeds,
+    },
+    Target {
+        name: "jakiro-replies",
+        about: "replies to a client of the key-value store",
+        run: jakiro::replies,
+        seeds: jakiro::replies_seeds,
+    },
+    Target {
+        name: "jakiro-requests",
+        about: "requests of four sessions to the key-value store",
+        run: jakiro::requests,
+        seeds: jakiro::requests_seeds,
     },
     Target {
         name: "frames",

@@ -1,0 +1,84 @@
+//! The result of a run: rates and latencies.
+//!
+//! # Concurrency
+//! Plain values.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+/// Longest latency that is told from others: one minute.
+const LONGEST_NS: u64 = 60_000_000_000;
+
+/// What was counted in a run, of the machine or of a simulation.
+#[derive(Clone, Debug)]
+pub(crate) struct Sample {
+    latencies: Histogram<u64>,
+    fetches: u64,
+    duration: Duration,
+}
+
+impl Sample {
+    pub(crate) fn new() -> Sample {
+        let latencies = Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("bounds that fit");
+        Sample { latencies, fetches: 0, duration: Duration::ZERO }
+    }
+
+    /// Records a request.
+    pub(crate) fn record(&mut self, latency: Duration) {
+        self.latencies.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(LONGEST_NS));
+    }
+
+    /// Records READs of replies.
+    pub(crate) fn fetched(&mut self, fetches: u64) {
+        self.fetches += fetches;
+    }
+
+    /// Adds the requests of another thread.
+    pub(crate) fn add(&mut self, other: &Sample) {
+        self.latencies += &other.latencies;
+        self.fetches += other.fetches;
+    }
+
+    /// Sets the length of the run.
+    pub(crate) fn took(&mut self, duration: Duration) {
+        self.duration = duration;
+    }
+
+    /// Returns the requests per second of all threads.
+    pub(crate) fn rate(&self) -> f64 {
+        self.latencies.len() as f64 / self.duration.as_secs_f64()
+    }
+
+    /// Returns a percentile of the latencies in microseconds.
+    pub(crate) fn percentile(&self, percent: f64) -> f64 {
+        self.latencies.value_at_percentile(percent) as f64 / 1000.0
+    }
+
+    /// Returns the mean latency in microseconds.
+    pub(crate) fn mean(&self) -> f64 {
+        self.latencies.mean() / 1000.0
+    }
+
+    /// Returns the READs of replies per request.
+    pub(crate) fn fetches(&self) -> f64 {
+        self.fetches as f64 / self.latencies.len().max(1) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_and_latencies_are_those_of_all_threads() {
+        let (mut sum, mut other) = (Sample::new(), Sample::new());
+        (1..=100).for_each(|i| other.record(Duration::from_micros(i)));
+        other.fetched(150);
+        sum.add(&other);
+        sum.add(&other);
+        sum.took(Duration::from_secs(2));
+        assert_eq!((sum.rate(), sum.fetches()), (100.0, 1.5));
+        assert!((49.0..51.1).contains(&sum.percentile(50.0)) && (50.0..51.0).contains(&sum.mean()));
+    }
+}
