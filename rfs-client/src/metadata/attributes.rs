@@ -148,7 +148,11 @@ impl Attributes {
     /// Returns the permission bits and marks of an inode. They are current if records are mapped;
     /// else they are those that the caller was [`told`](Self::told) last.
     pub fn privileges(&self, ino: u64) -> Result<(u32, Marks), ClientError> {
-        let told = self.inodes.get(ino).and_then(|inode| inode.told_attrs.last());
+        let inode = self.inodes.get(ino);
+        if let Some(read) = inode.as_deref().and_then(|inode| self.records.privileges(inode)) {
+            return Ok(read);
+        }
+        let told = inode.and_then(|inode| inode.told_attrs.last());
         match told {
             Some(told) if !self.records.is_mapped() => Ok((told.perm, told.marks)),
             _ => self.getattr(ino).map(|attr| (attr.perm, attr.marks)),

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use rfs_proto::{Attr, record};
+use rfs_proto::{Attr, Marks, record};
 
 use crate::{
     error::ClientError,
@@ -17,6 +17,9 @@ use crate::{
         address::{Epoch, Place, Region, RegionBounds},
     },
 };
+
+const _: () = assert!(record::MODE.is_multiple_of(8) && record::RDEV.is_multiple_of(8));
+const _: () = assert!(record::MARKS == record::RDEV + 4 && cfg!(target_endian = "little"));
 
 /// Reads of one record before giving up.
 const TRIES: usize = 16;
@@ -119,6 +122,28 @@ impl Records {
             };
             if word(record::VERSION) == version {
                 return Some(glimpse);
+            }
+        }
+        None
+    }
+
+    /// Reads mode and marks of a mapped record. Returns `None` as [`glimpse`](Self::glimpse).
+    pub(crate) fn privileges(&self, ino: u64, slot: u32) -> Option<(u32, Marks)> {
+        let (map, base) = self.mapped(slot)?;
+        let word = |field| map.memory.load_u64(base + field);
+        for _ in 0..TRIES {
+            let version = word(record::VERSION);
+            if !version.is_multiple_of(2) {
+                std::hint::spin_loop();
+                continue;
+            }
+            if word(record::INO) != ino {
+                return None;
+            }
+            // The mode is the first half of its word, and the marks are the second half of theirs.
+            let (mode, marks) = (word(record::MODE) as u32, (word(record::RDEV) >> 32) as u32);
+            if word(record::VERSION) == version {
+                return Some((mode & 0o7777, Marks::from_bits_truncate(marks)));
             }
         }
         None

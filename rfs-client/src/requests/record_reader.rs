@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use rfs_proto::{Request, record};
+use rfs_proto::{Marks, Request, record};
 use smallvec::SmallVec;
 
 use crate::{
@@ -41,6 +41,11 @@ impl RecordReader {
     /// Returns true if records are mapped here.
     pub(crate) fn is_mapped(&self) -> bool {
         self.table.is_mapped()
+    }
+
+    /// Reads mode and marks of a mapped record. Returns `None` if it is not mapped, or unreadable.
+    pub(crate) fn privileges(&self, inode: &Inode) -> Option<(u32, Marks)> {
+        self.table.privileges(inode.ino, inode.slot()?)
     }
 
     /// Publishes the time of a write.

@@ -173,9 +173,11 @@ impl Node {
     /// are those of the last attributes that were not recalled.
     pub(crate) fn rights(&self) -> Result<Rights, ClientError> {
         let client = &self.nodes.client;
-        if let Some(rights) =
-            Rights::decode(self.rights.load(Ordering::Acquire)).filter(|_| !client.is_mapped())
-        {
+        if client.is_mapped() {
+            let (perm, marks) = client.attributes.privileges(self.ino)?;
+            return Ok(Rights { perm, has_capability: marks.contains(Marks::CAPABILITY) });
+        }
+        if let Some(rights) = Rights::decode(self.rights.load(Ordering::Acquire)) {
             return Ok(rights);
         }
         let attr = client.attributes.getattr(self.ino)?;
