@@ -1,7 +1,8 @@
 //! Measures native files beside tmpfs, memcpy, a bare socket and a FUSE mount.
 //!
 //! Each row has two sides. They run in turn, five times each, and the row has their medians and the
-//! ratio. `ci/native-figures` starts what it needs.
+//! ratio. Rows of shared memory have the processor time of the thread, which waits for no other.
+//! `ci/native-figures` starts the server and the mount.
 //!
 //!     figures SOCKET TCP_ADDRESS [MOUNT]
 //!
@@ -15,7 +16,7 @@ use std::{
     net::{TcpListener, TcpStream},
     os::{fd::AsRawFd, unix::fs::FileExt, unix::fs::OpenOptionsExt},
     path::Path,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use io_uring::{IoUring, opcode, types};
@@ -33,15 +34,36 @@ const DEPTH: u64 = 16;
 /// A side of a row: does one operation, or several, at a block of the file.
 type Side<'s> = Box<dyn FnMut(u64) -> Outcome<()> + 's>;
 
+/// The time that a row compares.
+#[derive(Clone, Copy)]
+enum Clock {
+    /// Processor time of this thread, for sides that wait for no other thread. Other programs
+    /// disturb it less.
+    Processor,
+    Elapsed,
+}
+
+impl Clock {
+    fn now(self) -> Duration {
+        let clock = match self {
+            Clock::Processor => rustix::time::ClockId::ThreadCPUTime,
+            Clock::Elapsed => rustix::time::ClockId::Monotonic,
+        };
+        let now = rustix::time::clock_gettime(clock);
+        // Neither clock is negative.
+        Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+    }
+}
+
 /// Returns the time of one operation.
-fn time(side: &mut Side<'_>, operations: u64, blocks: u64) -> Outcome<Duration> {
+fn time(side: &mut Side<'_>, clock: Clock, operations: u64, blocks: u64) -> Outcome<Duration> {
     // A fixed sequence that looks random: both sides use the same blocks.
-    let (mut state, begin) = (12345_u64, Instant::now());
+    let (mut state, begin) = (12345_u64, clock.now());
     for _ in 0..operations {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         side((state >> 33) % blocks)?;
     }
-    Ok(begin.elapsed() / u32::try_from(operations)?)
+    Ok((clock.now() - begin) / u32::try_from(operations)?)
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {
@@ -53,14 +75,13 @@ fn median(mut times: Vec<Duration>) -> Duration {
 fn row(
     name: &str,
     wanted: f64,
-    operations: u64,
-    blocks: u64,
+    (clock, operations, blocks): (Clock, u64, u64),
     [mut native, mut other]: [Side<'_>; 2],
 ) -> Outcome<()> {
     let mut times = [Vec::new(), Vec::new()];
     for _ in 0..=ROUNDS {
-        times[0].push(time(&mut native, operations, blocks)?);
-        times[1].push(time(&mut other, operations, blocks)?);
+        times[0].push(time(&mut native, clock, operations, blocks)?);
+        times[1].push(time(&mut other, clock, operations, blocks)?);
     }
     // The first round warms up.
     let [native, other] = times.map(|times| median(times[1..].to_vec()));
@@ -105,8 +126,7 @@ fn shared_memory(mount: &Mount) -> Outcome<()> {
         row(
             &format!("shm read {name}: native, pread of tmpfs"),
             least,
-            operations,
-            blocks,
+            (Clock::Processor, operations, blocks),
             [
                 Box::new(read(a.clone())),
                 Box::new(|block| Ok(tmpfs.read_exact_at(black_box(&mut b), at(block))?)),
@@ -115,8 +135,7 @@ fn shared_memory(mount: &Mount) -> Outcome<()> {
         row(
             &format!("shm write {name}: native, pwrite of tmpfs"),
             least,
-            operations,
-            blocks,
+            (Clock::Processor, operations, blocks),
             [
                 Box::new(|block| Ok(file.write_all_at(black_box(&a), at(block))?)),
                 Box::new(|block| Ok(tmpfs.write_all_at(black_box(&a), at(block))?)),
@@ -129,16 +148,14 @@ fn shared_memory(mount: &Mount) -> Outcome<()> {
         row(
             &format!("shm read {name}: native, memcpy"),
             0.9,
-            operations,
-            blocks,
+            (Clock::Processor, operations, blocks),
             [Box::new(read(vec![0; len])), Box::new(copy)],
         )?;
         let data = vec![2; len];
         row(
             &format!("shm write {name}: native, memcpy"),
             0.9,
-            operations,
-            blocks,
+            (Clock::Processor, operations, blocks),
             [
                 Box::new(|block| Ok(file.write_all_at(black_box(&data), at(block))?)),
                 Box::new(|block| {
@@ -174,8 +191,7 @@ fn tcp(mount: &Mount, point: Option<&Path>) -> Outcome<()> {
     row(
         "tcp read 4 KiB, one at a time: native, socket",
         1.0 / 1.3,
-        10_000,
-        blocks,
+        (Clock::Elapsed, 10_000, blocks),
         [
             Box::new(|block| Ok(file.read_exact_at(&mut a, block * SMALL as u64)?)),
             Box::new(|_| {
@@ -192,8 +208,7 @@ fn tcp(mount: &Mount, point: Option<&Path>) -> Outcome<()> {
         row(
             "tcp 16 reads of 4 KiB, depth 16: native, mount",
             3.0,
-            1000,
-            blocks - DEPTH * 64,
+            (Clock::Elapsed, 1000, blocks - DEPTH * 64),
             [
                 Box::new(|block| many(&file, block)),
                 Box::new(|block| many_through(&direct, &mut ring, &mut buffers, block)),
