@@ -9,7 +9,7 @@ use super::Dir;
 use crate::{
     access::permission::{READ, WRITE},
     attributes::change::new_size,
-    cache::nodes::Node,
+    cache::nodes::{Node, OwnChanges},
     error::{Result, at},
     file::{File, open::OpenOptions},
     path::walk::{ELOOP, End, Follow},
@@ -80,7 +80,7 @@ impl OpenOptions {
         if self.is_to_write() && dir.core.client.is_read_only() {
             return Err(Errno::EROFS.into());
         }
-        let since = dir.core.client.caching.since();
+        let (since, changes) = (dir.core.client.caching.since(), node.own_changes());
         if self.is_to_write() {
             node.begin_writes();
         }
@@ -94,7 +94,7 @@ impl OpenOptions {
                 return Err(e);
             }
         };
-        let file = self.opened(dir, node, since, &attr);
+        let file = self.opened(dir, node, (since, changes), &attr);
         if self.truncate {
             let changes = new_size(&dir.user, &attr, 0);
             dir.core.client.attributes.setattr(file.ino(), &changes)?;
@@ -112,7 +112,7 @@ impl OpenOptions {
         dir.check_change(parent)?;
         let core = &dir.core;
         let (perm, by) = (self.mode & 0o7777, dir.creator());
-        let since = core.client.caching.since();
+        let (since, changes) = (core.client.caching.since(), core.nodes.own_changes());
         // Always exclusive: the user may create the file, but may not be permitted to open one.
         let create = || core.client.files.create(parent.ino, name, perm, by, true);
         let (node, attr) = core.make_name(parent, name, create)?;
@@ -120,15 +120,21 @@ impl OpenOptions {
         if !self.is_to_write() {
             return Err(Errno::EINVAL.into());
         }
-        Ok(self.opened(dir, node, since, &attr))
+        Ok(self.opened(dir, node, (since, changes), &attr))
     }
 
     /// Returns the file of an open that the client has made.
-    fn opened(&self, dir: &Dir, node: Arc<Node>, since: RequestTime, attr: &Attr) -> File {
+    fn opened(
+        &self,
+        dir: &Dir,
+        node: Arc<Node>,
+        (since, changes): (RequestTime, OwnChanges),
+        attr: &Attr,
+    ) -> File {
         let client = &dir.core.client;
         match self.is_to_write() {
             true => node.saw(attr),
-            false => node.learn(since, attr),
+            false => node.learn(since, changes, attr),
         }
         if self.read && self.count_reads {
             client.access_times.will_read(attr, false, false);

@@ -69,6 +69,7 @@ impl Core {
         }
         let caching = &self.client.caching;
         let (mark, since, arrival) = (self.names.mark(parent.ino), caching.since(), caching.arrival());
+        let changes = self.nodes.own_changes();
         let attr = match self.client.lookups.lookup(parent.ino, name) {
             Ok(attr) => attr,
             // A removed directory is empty.
@@ -76,7 +77,7 @@ impl Core {
             Err(e) => return Err(e),
         };
         let node = self.nodes.adopt(attr.ino, attr.kind);
-        node.learn(since, &attr);
+        node.learn(since, changes, &attr);
         {
             let guard = caching.hold_recalls();
             if guard.may_cache_named_inode(since, parent.ino, name, &attr) {
