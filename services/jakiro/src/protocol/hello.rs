@@ -10,7 +10,11 @@ use super::{
 use crate::store::StoreOptions;
 
 /// Maximum number of addresses at which a server listens.
-pub const MAX_ADDRESSES: usize = 16;
+pub const MAX_ADDRESSES: usize = 8;
+/// Maximum length of the text of an address, in bytes: the addresses of all partitions fit a reply.
+pub const MAX_ADDRESS: usize = 120;
+const _: () =
+    assert!(StoreOptions::MAX_PARTITIONS * MAX_ADDRESSES * (1 + MAX_ADDRESS) + 64 <= rdmabox::MAX_CALL);
 
 /// The description of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]

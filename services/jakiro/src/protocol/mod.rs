@@ -15,7 +15,7 @@ mod request;
 mod status;
 
 pub use self::{
-    hello::{Hello, MAX_ADDRESSES},
+    hello::{Hello, MAX_ADDRESS, MAX_ADDRESSES},
     reply::{Entries, Entry, ValueReply},
     request::{Request, StoreRequest, VERSION},
     status::{DecodeError, Status},

@@ -24,8 +24,11 @@ pub enum ServerError {
     #[error("{0}: partitions use ports one after the other, up to 65535: choose a lower port")]
     Ports(Address),
     /// No address, or too many.
-    #[error("{0} addresses: choose 1 to 16")]
+    #[error("{0} addresses: choose 1 to 8")]
     Addresses(usize),
+    /// The address of a partition is too long for the protocol.
+    #[error("{0} has more than 120 bytes: choose a shorter path or name")]
+    LongAddress(Address),
     /// A host could not listen.
     #[error(transparent)]
     Host(#[from] HostError),
@@ -40,6 +43,7 @@ impl ServerError {
             ServerError::Ports(_) => 3,
             ServerError::Addresses(_) => 4,
             ServerError::Host(_) => 5,
+            ServerError::LongAddress(_) => 6,
         }
     }
 }

@@ -19,7 +19,7 @@ use rdmabox::{
 
 use super::{addresses::partition_address, error::ServerError, executor::Executor};
 use crate::{
-    protocol::{Hello, MAX_ADDRESSES, Request},
+    protocol::{Hello, MAX_ADDRESS, MAX_ADDRESSES, Request},
     store::{Store, StoreOptions},
 };
 
@@ -138,6 +138,9 @@ fn start(
             partition_address(first, index).ok_or_else(|| ServerError::Ports(first.clone()))
         };
         let own = addresses.iter().map(address).collect::<Result<Vec<_>, _>>()?;
+        if let Some(long) = own.iter().find(|address| address.to_string().len() > MAX_ADDRESS) {
+            return Err(ServerError::LongAddress(long.clone()));
+        }
         let (store, known) = (Arc::clone(store), Arc::clone(known));
         let service =
             PartitionService { executor: Executor::new(Arc::clone(&store), index), index, store, known };
