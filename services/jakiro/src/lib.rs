@@ -4,6 +4,7 @@ pub mod client;
 pub mod protocol;
 pub mod server;
 pub mod store;
+pub mod text;
 
 pub use self::{
     client::{Client, ClientError, ClientOptions, ItemInfo, Put},

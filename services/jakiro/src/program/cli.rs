@@ -9,6 +9,9 @@ use clap::{Args, Parser, Subcommand};
 use jakiro::{MAX_VALUE, StoreOptions};
 use rdmabox::Address;
 
+/// Most threads for clients of the text protocol, unless an option says otherwise.
+const MAX_TEXT_THREADS: usize = 4;
+
 /// Serves a key-value cache from the memory of this machine, until SIGTERM or Ctrl-C.
 ///
 /// Prints the addresses, one per line, and then a line that begins with "ready:". The items end
@@ -60,6 +63,19 @@ pub(crate) struct ServeArgs {
     /// Serve every program that reaches a network address, and every user of this machine
     #[arg(long, conflicts_with = "key")]
     pub(crate) allow_without_keys: bool,
+    /// Address for clients of the memcached text protocol, such as 127.0.0.1:11211. The protocol
+    /// has no keys: every program that reaches the address can read and change all items
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) text: Option<String>,
+    /// Permit an address of --text that other machines reach
+    #[arg(long, requires = "text")]
+    pub(crate) text_allow_anyone: bool,
+    /// Number of threads for clients of --text [default: as --threads, at most 4]
+    #[arg(long, value_name = "N", requires = "text", value_parser = clap::value_parser!(u16).range(1..=64))]
+    text_threads: Option<u16>,
+    /// Most connections of --text at a time
+    #[arg(long, value_name = "N", requires = "text", default_value_t = 1024)]
+    pub(crate) text_connections: usize,
 }
 
 impl ServeArgs {
@@ -67,6 +83,11 @@ impl ServeArgs {
     pub(crate) fn threads(&self) -> usize {
         let processors = || std::thread::available_parallelism().map_or(1, usize::from);
         self.threads.map_or_else(processors, usize::from).min(StoreOptions::MAX_PARTITIONS)
+    }
+
+    /// Returns the number of threads for clients of the text protocol.
+    pub(crate) fn text_threads(&self) -> usize {
+        self.text_threads.map_or_else(|| self.threads().min(MAX_TEXT_THREADS), usize::from)
     }
 
     /// Returns the limit for values. The store refuses a limit that is too large.
@@ -100,6 +121,10 @@ mod tests {
         let serve = cli.serve.expect("options");
         assert_eq!((serve.memory, serve.listen.len(), serve.threads()), (64 << 20, 2, 3));
         assert_eq!(serve.max_value(), MAX_VALUE);
+        assert_eq!((&serve.text, serve.text_threads(), serve.text_connections), (&None, 3, 1024));
+        let text = "jakiro-server --memory 64m --listen /a --text [::1]:0 --threads 9";
+        let serve = parse(text).expect("valid").serve.expect("options");
+        assert_eq!((serve.text.as_deref(), serve.text_threads()), (Some("[::1]:0"), 4));
         assert!(matches!(
             parse("jakiro-server status h:1").expect("valid").command,
             Some(Command::Status(_))
@@ -113,5 +138,8 @@ mod tests {
         assert!(refusal("jakiro-server --memory 1g").contains("--listen"));
         assert!(refusal("jakiro-server --memory 1q --listen /a").contains("1q"));
         assert!(refusal("jakiro-server --memory 1g --listen /a --threads 65").contains("65"));
+        assert!(
+            refusal("jakiro-server --memory 1g --listen /a --text-allow-anyone").contains("--text <ADDRESS>")
+        );
     }
 }

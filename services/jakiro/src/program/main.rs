@@ -4,10 +4,13 @@ mod cli;
 mod memory;
 mod status;
 
-use std::{error::Error, process::ExitCode};
+use std::{error::Error, process::ExitCode, sync::Arc};
 
 use clap::Parser;
-use jakiro::{Server, ServerOptions, StoreOptions};
+use jakiro::{
+    Server, ServerOptions, Store, StoreOptions,
+    text::{TextOptions, TextServer, TextServerError},
+};
 use rdmabox::Key;
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
@@ -45,12 +48,25 @@ fn serve(args: &ServeArgs) -> Result<(), Box<dyn Error>> {
         .allow_without_keys(args.allow_without_keys)
         .clients(args.clients);
     let server = Server::listen(&args.listen, &options)?;
+    let text = serve_text(args, server.store())?;
     server.addresses().iter().for_each(|address| println!("{address}"));
+    text.iter().for_each(|text| println!("text {}", text.address()));
     let (memory, partitions) = (byte_size::show(args.memory), server.store().partitions());
     println!("ready: {memory} in {partitions} partitions");
     signals.forever().next();
     let counters = server.store().counters();
+    drop(text);
     drop(server);
     println!("stopped: {} items, {} gets, {} stores", counters.items, counters.gets(), counters.stores);
     Ok(())
+}
+
+/// Starts the server of the text protocol, if there is an address for it.
+fn serve_text(args: &ServeArgs, store: &Arc<Store>) -> Result<Option<TextServer>, TextServerError> {
+    let Some(address) = &args.text else { return Ok(None) };
+    let options = TextOptions::default()
+        .allow_anyone(args.text_allow_anyone)
+        .workers(args.text_threads())
+        .max_connections(args.text_connections);
+    TextServer::listen(address, &options, Arc::clone(store)).map(Some)
 }

@@ -87,6 +87,8 @@ impl Local {
 pub struct Program {
     pub child: Child,
     pub address: Address,
+    /// The address of the text protocol.
+    pub text: Option<String>,
     pub output: BufReader<ChildStdout>,
 }
 
@@ -102,8 +104,13 @@ impl Program {
             .expect("the program");
         let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
         let address = read_line(&mut output).parse().expect("an address");
-        assert!(read_line(&mut output).starts_with("ready:"));
-        Program { child, address, output }
+        let mut line = read_line(&mut output);
+        let text = line.strip_prefix("text ").map(str::to_owned);
+        if text.is_some() {
+            line = read_line(&mut output);
+        }
+        assert!(line.starts_with("ready:"), "{line}");
+        Program { child, address, text, output }
     }
 
     pub fn kill(&mut self) {

@@ -5,6 +5,7 @@ mod dispatcher;
 mod frames;
 mod host;
 mod jakiro;
+mod memcached;
 mod memory_object;
 mod nbd;
 mod proto;
@@ -102,6 +103,12 @@ pub const ALL: &[Target] = &[
         about: "requests of four sessions to the key-value store",
         run: jakiro::requests,
         seeds: jakiro::requests_seeds,
+    },
+    Target {
+        name: "memcached",
+        about: "commands of the memcached text protocol",
+        run: memcached::commands,
+        seeds: memcached::commands_seeds,
     },
     Target {
         name: "frames",
