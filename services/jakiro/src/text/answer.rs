@@ -46,12 +46,12 @@ fn execute(
 ) -> Outcome {
     match *request {
         Request::Get { expires, .. } => {
-            let item = match expires {
-                None => partition.get(key, now),
-                Some(expires) => partition.get_and_touch(key, expires, now),
-            };
-            if let Some(item) = item {
+            if let Some(item) = partition.get(key, now) {
                 write_value(output, key.bytes(), &item, has_version);
+            }
+            // The answer has the value also if the new time is over.
+            if let Some(expires) = expires {
+                partition.touch(key, expires, now);
             }
             Outcome::Value
         }
@@ -142,6 +142,11 @@ mod tests {
             (line, count, "NOT_FOUND\r\n"),
             (line, put(StoreMode::Set, b"a\r\nb"), "STORED\r\n"),
             (value(false), get, "VALUE key 7 4\r\na\r\nb\r\n"),
+            (
+                value(false),
+                Request::Get { key: b"key", expires: Some(u64::MAX) },
+                "VALUE key 7 4\r\na\r\nb\r\n",
+            ),
             (value(true), get, "VALUE key 7 4 1\r\na\r\nb\r\n"),
             (line, count, "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n"),
             (line, put(StoreMode::Add, b"x"), "NOT_STORED\r\n"),
@@ -151,6 +156,9 @@ mod tests {
             (line, count, "10\r\n"),
             (Step::Instead("other\r\n"), Request::Delete { key: b"key" }, "other\r\n"),
             (value(true), get, ""),
+            (line, put(StoreMode::Set, b"x"), "STORED\r\n"),
+            (value(false), Request::Get { key: b"key", expires: Some(0) }, "VALUE key 7 1\r\nx\r\n"),
+            (value(false), get, ""),
         ] {
             let mut output = Vec::new();
             write(&store, step, &request, &mut output);

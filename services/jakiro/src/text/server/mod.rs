@@ -8,6 +8,7 @@
 
 mod acceptor;
 mod batch;
+mod busy_poll;
 mod connection;
 mod connections;
 mod mailbox;

@@ -95,7 +95,7 @@ fn lines_have_a_longest_length() {
     let end = owned(Command::Stray(Some(Fault::LineLength)));
     for line in ["x".repeat(MAX_LINE + 1), format!("set{}", " ".repeat(MAX_LINE)), " ".repeat(MAX_LINE + 9)] {
         for text in [line.clone(), line + "\r\nversion\r\n"] {
-            assert_eq!(commands(&[text.as_bytes()], MAX_VALUE).0, [end.clone()], "{text}");
+            assert_eq!(commands(&[text.as_bytes()], MAX_VALUE).0, std::slice::from_ref(&end), "{text}");
         }
     }
     let keys = format!("get{}\n", " k".repeat((MAX_GET_LINE - 3) / 2));

@@ -241,7 +241,7 @@ fn memcached_gives_the_same_answers() {
         return;
     };
     let server = start(&TextOptions::default());
-    for seed in 0..40 {
+    for seed in 0..20 {
         let peer = (0..600).find_map(|_| {
             thread::sleep(Duration::from_millis(if socket.exists() { 0 } else { 50 }));
             UnixStream::connect(&socket).ok()
