@@ -12,19 +12,22 @@ fn commands(pieces: &[&[u8]], max_value: usize) -> (Vec<Owned>, Vec<u8>) {
     let (mut parser, mut input, mut found) = (Parser::default(), Vec::new(), Vec::new());
     for piece in pieces {
         input.extend_from_slice(piece);
+        let mut at = 0;
         loop {
-            let Progress { used, outcome } = parser.next(&input, max_value);
-            assert!(used <= input.len());
-            let needed = outcome.as_ref().err().copied();
-            if let Ok(command) = outcome {
-                found.push(Owned(format!("{command:?}")));
-            }
-            input.drain(..used);
-            if let Some(needed) = needed {
-                assert!(needed > input.len(), "{needed} bytes are needed, and {} are here", input.len());
-                break;
+            let rest = &input[at..];
+            let Progress { used, outcome } = parser.next(rest, max_value);
+            assert!(used <= rest.len());
+            at += used;
+            match outcome {
+                Ok(command) => found.push(owned(command)),
+                Err(needed) => {
+                    let left = input.len() - at;
+                    assert!(needed > left, "{needed} bytes are needed, and {left} are here");
+                    break;
+                }
             }
         }
+        input.drain(..at);
     }
     (found, input)
 }
