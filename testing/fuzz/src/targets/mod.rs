@@ -5,7 +5,6 @@ mod dispatcher;
 mod frames;
 mod host;
 mod jakiro;
-mod memcached;
 mod memory_object;
 mod nbd;
 mod proto;
@@ -107,8 +106,8 @@ pub const ALL: &[Target] = &[
     Target {
         name: "memcached",
         about: "commands of the memcached text protocol",
-        run: memcached::commands,
-        seeds: memcached::commands_seeds,
+        run: jakiro::memcached::commands,
+        seeds: jakiro::memcached::commands_seeds,
     },
     Target {
         name: "frames",

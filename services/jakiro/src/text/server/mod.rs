@@ -8,7 +8,6 @@
 
 mod acceptor;
 mod batch;
-mod busy_poll;
 mod connection;
 mod connections;
 mod mailbox;

@@ -14,7 +14,6 @@ use rustix::event::epoll::Event;
 
 use super::{
     batch::{Batch, Settled},
-    busy_poll::BusyPoll,
     connections::{BELL, Connections},
     mailbox::Mailbox,
     shared::Shared,
@@ -32,7 +31,6 @@ pub(super) struct Worker {
     settled: Vec<Settled>,
     /// Connections with input that the last exchange has left.
     again: Vec<usize>,
-    busy_poll: BusyPoll,
 }
 
 impl Worker {
@@ -45,7 +43,6 @@ impl Worker {
             batch: Batch::new(),
             settled: Vec::new(),
             again: Vec::new(),
-            busy_poll: BusyPoll::default(),
         })
     }
 
@@ -53,31 +50,12 @@ impl Worker {
     pub(super) fn run(mut self) {
         let mut events = Vec::with_capacity(MAX_EVENTS);
         while !self.shared.stops() {
-            if let Err(error) = self.wait(&mut events) {
+            if let Err(error) = self.connections.wait(&mut events, self.again.is_empty()) {
                 log::error!("a thread of the text protocol ends: it cannot wait for events: {error}");
                 return;
             }
             self.round(&events);
         }
-    }
-
-    /// Waits for events, unless the last round has left input.
-    fn wait(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
-        if !self.again.is_empty() {
-            return self.connections.wait(events, false);
-        }
-        let looks = self.busy_poll.looks();
-        for _ in 0..looks {
-            self.connections.wait(events, false)?;
-            if !events.is_empty() {
-                self.busy_poll.note(true);
-                return Ok(());
-            }
-        }
-        if looks > 0 {
-            self.busy_poll.note(false);
-        }
-        self.connections.wait(events, true)
     }
 
     /// Serves the connections of events, and those that the last round has left.

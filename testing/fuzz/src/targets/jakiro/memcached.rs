@@ -7,7 +7,7 @@ use jakiro::{
 
 /// Runs an input: two bytes that select the length of pieces and of values, and the bytes of a
 /// client. The commands must not depend on the pieces.
-pub(super) fn commands(bytes: &[u8]) {
+pub(in crate::targets) fn commands(bytes: &[u8]) {
     let Some((&[piece, max_value], input)) = bytes.split_first_chunk() else { return };
     let max_value = if max_value > 200 { MAX_VALUE } else { max_value.into() };
     let whole = parse(input, input.len().max(1), max_value);
@@ -57,7 +57,7 @@ fn check(command: &Command<'_>, max_value: usize) {
 }
 
 /// Returns valid conversations.
-pub(super) fn commands_seeds() -> Vec<Vec<u8>> {
+pub(in crate::targets) fn commands_seeds() -> Vec<Vec<u8>> {
     let conversations: [&[u8]; 6] = [
         b"set key 5 0 4\r\na\r\nb\r\nget key other\r\ngets key\r\n",
         b"add key 0 100 1 noreply\r\nx\r\ncas key 0 -1 2 18446744073709551615\r\nxy\r\n",

@@ -1,5 +1,7 @@
 //! Fuzzes the requests to a key-value store, and the replies to its clients.
 
+pub(super) mod memcached;
+
 use std::sync::Arc;
 
 use jakiro::{
