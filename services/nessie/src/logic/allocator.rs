@@ -65,16 +65,24 @@ impl Allocator {
     /// # Errors
     /// [`Shortage`] if there is none.
     pub(crate) fn take(&mut self, now: u64, head: impl Fn(u32) -> u64) -> Result<u32, Shortage> {
+        if let Some(shortage) = self.check(now, head) {
+            return Err(shortage);
+        }
+        let offset = self.unused.pop().expect("checked");
+        *self.state(offset) = State::Held { is_released: false };
+        Ok(offset)
+    }
+
+    /// Returns why there is no unused entry, or `None` if there is one.
+    pub(crate) fn check(&mut self, now: u64, head: impl Fn(u32) -> u64) -> Option<Shortage> {
         self.ripen(now);
         if self.unused.is_empty() {
             self.collect(now, head);
             self.ripen(now);
         }
-        let Some(offset) = self.unused.pop() else {
-            return Err(self.waiting.front().map_or(Shortage::Full, |(ready, _)| Shortage::Until(*ready)));
-        };
-        *self.state(offset) = State::Held { is_released: false };
-        Ok(offset)
+        let waiting = self.waiting.front();
+        let shortage = waiting.map_or(Shortage::Full, |(ready, _)| Shortage::Until(*ready));
+        self.unused.is_empty().then_some(shortage)
     }
 
     fn ripen(&mut self, now: u64) {

@@ -36,7 +36,8 @@ pub(crate) struct Context<'a> {
     pub(crate) placement: &'a dyn Placement,
     /// Longest path of migrations.
     pub(crate) max_depth: u8,
-    /// Number of pauses that a PUT grants an unfinished PUT of its key before it replaces the entry.
+    /// Number of pauses that a PUT grants an unfinished PUT of its key before it replaces the
+    /// entry.
     pub(crate) patience: u16,
     pub(crate) rules: Rules,
 }

@@ -11,6 +11,8 @@ use super::error::DecodeError;
 
 /// Format of entries, which every entry names.
 const FORMAT: u16 = 1;
+/// Format of an entry that stands for no value.
+const TOMBSTONE: u16 = 0x8001;
 const VALUE_LEN: usize = 8;
 const KEY_LEN: usize = 12;
 const FORMAT_AT: usize = 14;
@@ -57,11 +59,23 @@ impl Entry {
     /// # Panics
     /// If the key exceeds 64 KiB or the value 4 GiB.
     pub(crate) fn new(key: &[u8], value: &[u8]) -> Entry {
+        Entry::with_format(FORMAT, key, value)
+    }
+
+    /// Returns an entry that says that the key has no value.
+    ///
+    /// # Panics
+    /// If the key exceeds 64 KiB.
+    pub(crate) fn tombstone(key: &[u8]) -> Entry {
+        Entry::with_format(TOMBSTONE, key, b"")
+    }
+
+    fn with_format(format: u16, key: &[u8], value: &[u8]) -> Entry {
         let mut bytes = Vec::with_capacity(KEY + key.len() + value.len());
         bytes.extend_from_slice(&[0; VALUE_LEN]);
         bytes.extend_from_slice(&u32::try_from(value.len()).expect("checked length").to_le_bytes());
         bytes.extend_from_slice(&u16::try_from(key.len()).expect("checked length").to_le_bytes());
-        bytes.extend_from_slice(&FORMAT.to_le_bytes());
+        bytes.extend_from_slice(&format.to_le_bytes());
         bytes.extend_from_slice(key);
         bytes.extend_from_slice(value);
         Entry { bytes: bytes.into(), key_len: key.len(), value_len: value.len(), is_valid: false }
@@ -76,7 +90,7 @@ impl Entry {
             return Err(DecodeError::Lengths { key: 0, value: 0, room: 0 });
         };
         let found = u16::from_le_bytes([bytes[FORMAT_AT], bytes[FORMAT_AT + 1]]);
-        if found != FORMAT {
+        if found != FORMAT && found != TOMBSTONE {
             return Err(DecodeError::Format { expected: FORMAT, found });
         }
         let value_len = u32::from_le_bytes(bytes[VALUE_LEN..KEY_LEN].try_into().expect("4 bytes")) as usize;
@@ -94,6 +108,10 @@ impl Entry {
 
     pub(crate) fn value(&self) -> &[u8] {
         &self.bytes[KEY + self.key_len..KEY + self.key_len + self.value_len]
+    }
+
+    pub(crate) fn is_tombstone(&self) -> bool {
+        self.bytes[FORMAT_AT..KEY] == TOMBSTONE.to_le_bytes()
     }
 
     pub(crate) fn is_valid(&self) -> bool {

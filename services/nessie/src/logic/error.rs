@@ -9,6 +9,14 @@ pub enum DecodeError {
         /// The word.
         word: u64,
     },
+    /// A word of an index refers to an entry that does not exist.
+    #[error("index word refers to entry {offset} of node {table}, which has no such entry")]
+    Reference {
+        /// Number of the node.
+        table: u16,
+        /// Number of the entry.
+        offset: u32,
+    },
     /// A data entry has another format.
     #[error("data entry of format {found}, not {expected}: the node runs another version")]
     Format {

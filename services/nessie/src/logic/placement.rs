@@ -1,7 +1,8 @@
 //! Where keys are: the slots of a key, by rank, and its filter.
 //!
 //! [`Placement`] maps a key to its [`Place`]. [`Hashed`] is the placement of real nodes: N hash
-//! functions over the slots of all nodes. Slots of one key are distinct.
+//! functions over the slots of all nodes. Slots of one key are distinct, and on distinct nodes as
+//! far as there are nodes. So the loss of a node takes as few slots of a key as possible.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -62,10 +63,11 @@ impl Placement for Hashed {
         while slots.len() < self.ways {
             seed += 1;
             // The high half of the product spreads evenly for any number of slots.
-            let number = (u128::from(xxh3_64_with_seed(key, seed)) * u128::from(total) >> 64) as u64;
+            let number = ((u128::from(xxh3_64_with_seed(key, seed)) * u128::from(total)) >> 64) as u64;
             let node = self.nodes[(number / u64::from(self.slots)) as usize];
             let slot = Slot { node, number: (number % u64::from(self.slots)) as u32 };
-            if !slots.contains(&slot) {
+            let is_new_node = !slots.iter().any(|taken: &Slot| taken.node == slot.node);
+            if is_new_node || slots.len() >= self.nodes.len() && !slots.contains(&slot) {
                 slots.push(slot);
             }
         }
@@ -79,6 +81,8 @@ impl Placement for Hashed {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -99,6 +103,8 @@ mod tests {
                 prop_assert!(nodes.contains(&slot.node) && slot.number < slots);
                 prop_assert!(!place.slots[..at].contains(slot));
             }
+            let used: HashSet<u16> = place.slots.iter().map(|slot| slot.node).collect();
+            prop_assert_eq!(used.len(), ways.min(nodes.len()));
             prop_assert_eq!(&place, &hashed.place(&key));
         }
     }

@@ -73,6 +73,8 @@ pub(crate) enum Step<T> {
 pub(crate) enum Failure {
     /// All slots of the key are in use, and no path of migrations frees one.
     IndexFull,
+    /// All slots of the key are on lost nodes.
+    NoSlot,
     /// This node's data table has no unused entry.
     DataFull,
     /// Another program has written the bytes.

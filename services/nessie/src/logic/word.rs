@@ -2,8 +2,8 @@
 //!
 //! A word has 15 bits for the data table, 32 for the offset, 16 for the version and one watermark,
 //! from the highest bit on. [`Fields`] says how the 15 bits divide into filter and table number.
-//! Offset zero is an empty slot. A slot that was cleared keeps the name of a removed entry, with the
-//! highest bit of the offset set. So no word of a slot returns until that entry is used again.
+//! Offset zero is an empty slot. A slot that was cleared keeps the name of a removed entry, with
+//! the highest bit of the offset set. So no word of a slot returns until that entry is used again.
 
 use super::error::DecodeError;
 
@@ -54,6 +54,7 @@ impl Fields {
         Fields { names_cleared: false, ..self }
     }
 
+    #[cfg(test)]
     pub(crate) fn filter_bits(self) -> u32 {
         self.filter_bits
     }

@@ -119,12 +119,13 @@ impl Operation {
             Operation::Put(put, value) => done(put.step(cx, answer), |result| match result {
                 Ok(Put::Stored) => Outcome::Event(Event::Put(*value)),
                 Ok(Put::Superseded) => unreachable!("only repairs end so"),
-                Err(Failure::IndexFull | Failure::DataFull) => Outcome::Nothing,
+                Err(Failure::IndexFull | Failure::NoSlot | Failure::DataFull) => Outcome::Nothing,
                 Err(Failure::Decode(e)) => panic!("{e}"),
             }),
-            Operation::Delete(delete) => done(delete.step(cx, answer), |result| {
-                result.expect("no failure");
-                Outcome::Event(Event::Delete)
+            Operation::Delete(delete) => done(delete.step(cx, answer), |result| match result {
+                Ok(()) => Outcome::Event(Event::Delete),
+                Err(Failure::Decode(e)) => panic!("{e}"),
+                Err(_) => Outcome::Nothing,
             }),
             Operation::Migrate(migrate, _) => done(migrate.step(cx, answer), |_: Migrated| Outcome::Internal),
             Operation::Repair(repair) => done(repair.step(cx, answer), |()| Outcome::Internal),
@@ -135,13 +136,14 @@ impl Operation {
     pub(super) fn leftover(self, cx: &Context<'_>, is_issued: bool) -> Option<Leftover> {
         match self {
             Operation::Put(put, _) => put.leftover(cx, is_issued),
-            Operation::Repair(repair) => Some(repair.leftover()),
+            Operation::Repair(repair) => Some(repair.leftover(cx, is_issued)),
             Operation::Migrate(migrate, order) => {
                 let left = migrate.unfinished(cx, is_issued)?;
                 let place = cx.placement.place(order.entry.key());
                 Some(Leftover::of_move(left, order.entry, place))
             }
-            Operation::Get(_) | Operation::Delete(_) => None,
+            Operation::Delete(delete) => delete.leftover(cx, is_issued),
+            Operation::Get(_) => None,
         }
     }
 }

@@ -334,7 +334,8 @@ fn histories_until_fault(change: impl Fn(&mut Plan)) -> Option<u64> {
 
 #[test]
 fn random_histories_find_faults() {
-    let faults: [(&str, fn(&mut Plan)); 4] = [
+    type Fault = (&'static str, fn(&mut Plan));
+    let faults: [Fault; 4] = [
         ("get_verifies", |plan| plan.rules.get_verifies = false),
         ("delete_verifies", |plan| plan.rules.delete_verifies = false),
         ("put_verifies", |plan| plan.rules.put_verifies = false),

@@ -1,8 +1,8 @@
 //! GET: returns the value of a key.
 //!
 //! A GET reads the slots from the highest rank to the lowest, and returns the first valid entry of
-//! the key. If it finds none, it reads all words a second time. Two equal readings prove that at one
-//! moment no slot had a valid entry of the key.
+//! the key. If it finds none, it reads all words a second time. Two equal readings prove that at
+//! one moment no slot had a valid entry of the key.
 
 use crate::logic::{
     context::Context,
@@ -61,6 +61,9 @@ impl Get {
                         Err(e) => return Step::Done(Err(e.into())),
                         Ok(ScanStep::Issue(verb)) => return Step::Issue(verb),
                         Ok(ScanStep::Slot(rank)) => match &self.scan.seen[rank] {
+                            Seen::Mine(found) if found.entry.is_valid() && found.entry.is_tombstone() => {
+                                return Step::Done(Ok(Got::NotFound));
+                            }
                             Seen::Mine(found) if found.entry.is_valid() => {
                                 return Step::Done(Ok(Got::Found(found.entry.clone())));
                             }

@@ -1,9 +1,9 @@
 //! MIGRATE: moves the entry of a slot to another slot of its key.
 //!
 //! A MIGRATE copies the entry to this node's data table, refers the destination to the copy, and
-//! clears the source. The copy becomes valid when the source is clear. If another client changed the
-//! source first, the MIGRATE clears the destination again. An entry that is not valid does not move:
-//! its PUT is not done, or a MIGRATE that may still be undone has made it.
+//! clears the source. The copy becomes valid when the source is clear. If another client changed
+//! the source first, the MIGRATE clears the destination again. An entry that is not valid does not
+//! move: its PUT is not done, or a MIGRATE that may still be undone has made it.
 
 use crate::logic::{
     context::Context,

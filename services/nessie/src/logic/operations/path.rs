@@ -1,8 +1,8 @@
 //! Finds a path of migrations that frees a slot.
 //!
 //! The search begins at the occupied slots of a key. It reads the key of each entry, and the other
-//! slots of that key, breadth first. It ends at an empty slot, or at the limits of depth and number.
-//! The path is a list of moves; the one beside the empty slot comes first.
+//! slots of that key, breadth first. It ends at an empty slot, or at the limits of depth and
+//! number. The path is a list of moves; the one beside the empty slot comes first.
 
 use crate::logic::{
     context::Context,

@@ -111,11 +111,6 @@ impl Scan {
         self.seen.iter_mut().for_each(|seen| *seen = Seen::Unread);
     }
 
-    /// Reads the last slot once more.
-    pub(crate) fn repeat(&mut self) {
-        self.done -= 1;
-    }
-
     fn rank(&self) -> usize {
         match self.order {
             Order::Down => self.done,

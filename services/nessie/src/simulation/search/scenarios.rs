@@ -102,6 +102,14 @@ fn delete_against_migrate() {
 }
 
 #[test]
+fn delete_against_put() {
+    // One effect: a DELETE does not remove the second value if a GET has seen the first gone.
+    passes("two PUTs", two_slots(&[], &[&[put(2), get(), put(3), get()], &[delete()]]));
+    passes("a PUT that replaces", two_slots(&[put(1)], &[&[put(2), get(), put(3), get()], &[delete()]]));
+    passes("a gap above", two_slots(&low(), &[&[put(2), get()], &[delete()], &[get()]]));
+}
+
+#[test]
 fn put_against_put() {
     passes("new", two_slots(&[], &[&[put(2)], &[put(3)], &[get()]]));
     passes("replaced", two_slots(&[put(1)], &[&[put(2)], &[put(3)], &[get()]]));

@@ -2,11 +2,11 @@
 //!
 //! A PUT stores its entry in this node's data table, and refers a slot to it: the slot that has the
 //! key, or an empty one. Then it clears the slots of lower rank that have the key. Two equal
-//! readings of all slots prove that the key is nowhere else, and the entry becomes valid. So at most
-//! one valid entry of a key is referred to, and it has the current value.
+//! readings of all slots prove that the key is nowhere else, and the entry becomes valid. So at
+//! most one valid entry of a key is referred to, and it has the current value.
 //!
-//! A PUT never clears its own slot without an entry of the key at a higher rank. So an entry that it
-//! has replaced leaves no gap in which the key seems absent.
+//! A PUT never clears its own slot without an entry of the key at a higher rank. So an entry that
+//! it has replaced leaves no gap in which the key seems absent.
 
 mod repair;
 mod room;
@@ -20,7 +20,7 @@ use crate::logic::{
     context::Context,
     entry::Entry,
     operations::scan::{Order, Scan, ScanStep, Seen},
-    placement::Place,
+    placement::{Place, Slot},
     verb::{Answer, Failure, Step, Stored, Verb},
     word::Word,
 };
@@ -37,7 +37,7 @@ pub(crate) struct Inserted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Put {
     Stored,
-    /// Another client replaced the entry before it was valid. Only a repair ends so.
+    /// Another client replaced the entry before it was valid. Only repairs and tombstones end so.
     Superseded,
 }
 
@@ -58,7 +58,6 @@ enum Phase {
         rank: usize,
         new: Word,
         removed: Option<Stored>,
-        is_own: bool,
     },
     SecondLook,
     Validate,
@@ -86,6 +85,20 @@ pub(crate) struct PutMachine {
 impl PutMachine {
     pub(crate) fn new(cx: &Context<'_>, key: &[u8], value: &[u8]) -> PutMachine {
         PutMachine::with(cx, Entry::new(key, value), cx.placement.place(key), None)
+    }
+
+    /// Replaces the entry of a key by a tombstone. Ends with [`Put::Superseded`] if there is none.
+    pub(crate) fn tombstone(cx: &Context<'_>, key: &[u8]) -> PutMachine {
+        let mut put = PutMachine::with(cx, Entry::tombstone(key), cx.placement.place(key), None);
+        // The DELETE has waited already.
+        put.patience = 0;
+        put
+    }
+
+    /// Returns the reference to the stored entry.
+    pub(crate) fn reference(&self) -> Option<(Slot, Word, Stored)> {
+        let own = self.inserted?;
+        Some((self.place.slots[own.rank], own.word, own.stored))
     }
 
     fn with(cx: &Context<'_>, entry: Entry, place: Place, inserted: Option<Inserted>) -> PutMachine {
@@ -131,16 +144,18 @@ impl PutMachine {
                     self.spare = Some(stored);
                     self.rescan(cx)
                 }
+                // An entry that is inserted stays until it is valid, or replaced.
+                _ if self.inserted.is_some() => Ok(self.pause()),
                 _ => Err(Err(Failure::DataFull)),
             },
             Phase::Scan => self.look(cx, answer),
             Phase::Pause => self.rescan(cx),
             Phase::Insert { inserted, replaced } => self.inserted(cx, answer, inserted, replaced),
-            Phase::Clear { rank, new, removed, is_own } => match answer {
+            Phase::Clear { rank, new, removed } => match answer {
                 Answer::Swapped(old) if Some(old) == self.scan.seen[rank].word() || old == new => {
                     self.scan.seen[rank] = Seen::Empty(new);
                     self.removed.extend(removed);
-                    if is_own { Err(Ok(Put::Superseded)) } else { Ok(self.clear_lower(cx)) }
+                    Ok(self.clear_lower(cx))
                 }
                 _ => self.rescan(cx),
             },
@@ -164,6 +179,11 @@ impl PutMachine {
     fn store(&mut self) -> Verb {
         self.phase = Phase::Store;
         Verb::Store(self.entry.clone())
+    }
+
+    fn pause(&mut self) -> Verb {
+        self.phase = Phase::Pause;
+        Verb::Pause
     }
 
     fn validate(&mut self) -> Verb {
@@ -196,13 +216,12 @@ impl PutMachine {
         match (self.inserted, top) {
             (None, _) if self.is_repair => Err(Ok(Put::Superseded)),
             (Some(own), Some(top)) if own.rank == top || !cx.rules.put_moves_up => Ok(self.clear_lower(cx)),
-            (Some(own), _) if self.is_repair => Ok(self.clear(cx, own.rank, true)),
             (_, Some(top)) if self.patience > 0 && self.scan.seen[top].unfinished().is_some() => {
                 self.patience -= 1;
-                self.phase = Phase::Pause;
-                Ok(Verb::Pause)
+                Ok(self.pause())
             }
             (_, Some(rank)) => Ok(self.insert(cx, rank)),
+            (_, None) if self.entry.is_tombstone() => Err(Ok(Put::Superseded)),
             (_, None) => match self.scan.seen.iter().position(|seen| matches!(seen, Seen::Empty(_))) {
                 Some(rank) => Ok(self.insert(cx, rank)),
                 None => self.make_room(cx),
@@ -251,7 +270,7 @@ impl PutMachine {
         let own = self.inserted.expect("an entry is inserted").rank;
         let is_match = |rank: &usize| matches!(self.scan.seen[*rank], Seen::Mine(_) | Seen::LostEntry(..));
         if let Some(rank) = (own + 1..self.scan.seen.len()).find(is_match) {
-            return self.clear(cx, rank, false);
+            return self.clear(cx, rank);
         }
         if !cx.rules.put_verifies {
             return self.validate();
@@ -260,18 +279,21 @@ impl PutMachine {
         self.scan.second_look(&self.place, None)
     }
 
-    fn clear(&mut self, cx: &Context<'_>, rank: usize, is_own: bool) -> Verb {
+    fn clear(&mut self, cx: &Context<'_>, rank: usize) -> Verb {
         let (word, named, removed) = match &self.scan.seen[rank] {
             Seen::Mine(found) => (found.word, found.at, Some(found.stored())),
             Seen::LostEntry(word, at) => (*word, *at, None),
             seen => unreachable!("no entry of the key: {seen:?}"),
         };
         let new = word.clear(cx.fields(), named);
-        self.phase = Phase::Clear { rank, new, removed, is_own };
+        self.phase = Phase::Clear { rank, new, removed };
         Verb::Swap { slot: self.place.slots[rank], expected: word, new }
     }
 
     fn make_room(&mut self, cx: &Context<'_>) -> Result<Verb, Outcome> {
+        if self.scan.seen.iter().all(|seen| *seen == Seen::LostSlot) {
+            return Err(Err(Failure::NoSlot));
+        }
         let mut room = Room::new(cx, &self.place, self.scan.seen.iter().map(Seen::word));
         match room.step(cx, Answer::None) {
             Step::Issue(verb) => {

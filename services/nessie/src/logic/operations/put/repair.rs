@@ -1,8 +1,8 @@
 //! Finishes or undoes a PUT that could not end in time.
 //!
 //! A PUT that fails after its first CAS may leave an entry that is not valid, at which readers of
-//! the key wait. [`Leftover`] holds what such a PUT leaves, and [`Repair`] removes it: it makes the
-//! entry valid, unless another client has replaced it. The outcome of the PUT stays unknown.
+//! the key wait. [`Leftover`] holds what such a PUT leaves, and [`Repair`] goes on with the PUT:
+//! it makes the entry valid, unless another client has replaced it. The outcome stays unknown.
 
 use smallvec::SmallVec;
 
@@ -63,6 +63,8 @@ impl PutMachine {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum RepairPhase {
     Begin,
+    /// A CAS that changes nothing. Behind it no earlier CAS of this node takes effect on the slot.
+    PutFence,
     Put(Box<PutMachine>),
     /// The CAS that reads the source of a move, behind every earlier CAS of this node.
     Fence,
@@ -83,9 +85,18 @@ impl Repair {
         Repair { left, phase: RepairPhase::Begin }
     }
 
-    /// Returns what a repair leaves that was given up. Every step of it can be repeated.
-    pub(crate) fn leftover(self) -> Leftover {
-        self.left
+    /// Returns what remains of a repair that is given up. Its other steps can be repeated.
+    pub(crate) fn leftover(self, cx: &Context<'_>, is_issued: bool) -> Leftover {
+        let mut left = self.left;
+        if let RepairPhase::Put(put) = self.phase {
+            // It may have replaced the entry by a fresh one.
+            left.inserted.remove(0);
+            if let Some(inner) = put.leftover(cx, is_issued) {
+                left.inserted.insert_many(0, inner.inserted);
+                left.removed.extend(inner.removed);
+            }
+        }
+        left
     }
 
     pub(crate) fn step(&mut self, cx: &Context<'_>, mut answer: Answer) -> Step<()> {
@@ -94,9 +105,13 @@ impl Repair {
             match std::mem::replace(&mut self.phase, RepairPhase::Begin) {
                 RepairPhase::Begin | RepairPhase::Release => match self.next(cx) {
                     Some(verb) => return Step::Issue(verb),
-                    None if matches!(self.phase, RepairPhase::Put(_)) => {}
                     None => return Step::Done(()),
                 },
+                RepairPhase::PutFence => {
+                    let own = self.left.inserted[0];
+                    let (entry, place) = (self.left.entry.clone(), self.left.place.clone());
+                    self.phase = RepairPhase::Put(Box::new(PutMachine::with(cx, entry, place, Some(own))));
+                }
                 RepairPhase::Put(mut put) => {
                     if let Step::Issue(verb) = put.step(cx, given) {
                         self.phase = RepairPhase::Put(put);
@@ -128,9 +143,9 @@ impl Repair {
 
     fn next(&mut self, cx: &Context<'_>) -> Option<Verb> {
         if let Some(own) = self.left.inserted.first() {
-            let put = PutMachine::with(cx, self.left.entry.clone(), self.left.place.clone(), Some(*own));
-            self.phase = RepairPhase::Put(Box::new(put));
-            return None;
+            self.phase = RepairPhase::PutFence;
+            let slot = self.left.place.slots[own.rank];
+            return Some(Verb::Swap { slot, expected: own.word, new: own.word });
         }
         if let Some(left) = &self.left.unfinished {
             return Some(match left.clear {

@@ -1,0 +1,5 @@
+//! The other nodes: sessions to them, leases, and which of them are lost.
+
+pub(crate) mod membership;
+pub(crate) mod peer;
+pub(crate) mod watch;

@@ -1,0 +1,66 @@
+//! The host of a node: its addresses, its keys, and the two exports of its memory.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, OnceLock, Weak,
+        mpsc::{Receiver, channel},
+    },
+};
+
+use rdmabox::{Access, Address, Grant, Host, HostHandle, PendingReply};
+
+use super::{
+    memory::table::OwnTable,
+    options::NodeOptions,
+    service::{Command, Execute, NodeService},
+    stats::Counters,
+};
+use crate::error::NessieError;
+
+/// Commands of local programs, and where their replies go.
+pub(super) type Commands = Receiver<(Command, PendingReply)>;
+/// Where a node puts the store that executes commands.
+pub(super) type Executor = Arc<OnceLock<Weak<dyn Execute>>>;
+
+/// Starts the host of a node.
+///
+/// # Errors
+/// [`NessieError::Host`] and [`NessieError::InvalidOption`]; nothing is left behind.
+pub(super) fn listen(
+    options: &NodeOptions,
+    table: &OwnTable,
+    counters: &Arc<Counters>,
+) -> Result<(HostHandle, Commands, Executor), NessieError> {
+    let listed = options.members.address(options.id).expect("checked").clone();
+    let addresses = if options.listen.is_empty() { vec![listed] } else { options.listen.clone() };
+    let is_open = |address: &&Address| !matches!(address, Address::Unix(_));
+    if options.key.is_none()
+        && !options.allow_without_keys
+        && let Some(address) = addresses.iter().find(is_open)
+    {
+        return Err(NessieError::InvalidOption(format!(
+            "{address} is a network address, and without a key every program that reaches it can read \
+             and write the store: give --key, or --allow-without-keys"
+        )));
+    }
+    let mut host = Host::new()?.any_local_user(options.allow_without_keys);
+    let export = host.export(&table.memory, Access::REMOTE_ALL)?;
+    let mut keyed = None;
+    if let Some(key) = &options.key {
+        let domain = host.domain()?;
+        keyed = Some(host.export_in(domain, &table.memory, Access::REMOTE_ALL)?);
+        let grant = Grant::new(key.secret.clone(), domain);
+        host = host.keys(Arc::new(HashMap::from([(key.id, grant)])));
+    }
+    let (sender, commands) = channel();
+    let executor = Executor::default();
+    let service = NodeService {
+        export,
+        keyed,
+        counters: counters.clone(),
+        commands: sender,
+        server_driven: options.server_driven.then(|| executor.clone()),
+    };
+    Ok((host.listen(&addresses, Arc::new(service))?, commands, executor))
+}

@@ -1,0 +1,210 @@
+//! The operations of a node, with their checks and counters.
+//!
+//! # Concurrency
+//! Any number of threads may call it.
+
+use std::{fmt::Write, ops::Deref, sync::Arc, thread, time::Duration};
+
+use rdmabox::PendingReply;
+
+use super::{
+    cluster::membership::Membership,
+    driver::{Aborted, Driver},
+    options::NodeOptions,
+    service::{Command, Execute},
+    stats::Counters,
+};
+use crate::{
+    error::NessieError,
+    logic::{
+        allocator::Shortage,
+        entry::Entry,
+        operations::{
+            delete::Delete,
+            get::{Get, Got},
+            put::PutMachine,
+        },
+        verb::Failure,
+    },
+};
+
+/// How often a PUT waits for entries that may be used again soon.
+const PUT_ATTEMPTS: usize = 4;
+
+/// A value of a GET, which dereferences to its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value(Entry);
+
+impl Deref for Value {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.0.value()
+    }
+}
+
+impl From<Failure> for NessieError {
+    fn from(failure: Failure) -> NessieError {
+        match failure {
+            Failure::IndexFull => NessieError::IndexFull,
+            Failure::NoSlot => NessieError::NoSlot,
+            Failure::DataFull => NessieError::DataFull,
+            Failure::Decode(e) => NessieError::Decode(e),
+        }
+    }
+}
+
+/// What a node does for its callers.
+pub(super) struct Store {
+    pub(super) driver: Driver,
+    pub(super) options: NodeOptions,
+    pub(super) counters: Arc<Counters>,
+    pub(super) membership: Arc<Membership>,
+}
+
+impl Store {
+    fn check_key(&self, key: &[u8]) -> Result<(), NessieError> {
+        let (len, max) = (key.len(), self.options.max_key);
+        if len > max {
+            return Err(NessieError::TooLong { what: "key", len, max, option: "--max-key" });
+        }
+        Ok(())
+    }
+
+    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Value>, NessieError> {
+        self.check_key(key)?;
+        let mut get = Get::new(&self.driver.context(), key);
+        let mut run = self.driver.run();
+        let got = self.driver.drive(&mut run, |cx, answer| get.step(cx, answer)).map_err(|e| e.error)??;
+        Counters::add(&self.counters.gets);
+        match got {
+            Got::Found(entry) => Ok(Some(Value(entry))),
+            Got::NotFound => Ok(None),
+            Got::Lost => Err(NessieError::Lost),
+        }
+    }
+
+    pub(super) fn delete(&self, key: &[u8]) -> Result<(), NessieError> {
+        self.check_key(key)?;
+        for _ in 1..PUT_ATTEMPTS {
+            match self.delete_once(key) {
+                // A tombstone needs an entry.
+                Err(NessieError::DataFull) => self.wait_for_entry()?,
+                other => return other,
+            }
+        }
+        self.delete_once(key)
+    }
+
+    fn delete_once(&self, key: &[u8]) -> Result<(), NessieError> {
+        let mut delete = Delete::new(&self.driver.context(), key);
+        let mut run = self.driver.run();
+        match self.driver.drive(&mut run, |cx, answer| delete.step(cx, answer)) {
+            Ok(outcome) => {
+                self.driver.table.end_hold(&run.held);
+                outcome?;
+                Counters::add(&self.counters.deletes);
+                Ok(())
+            }
+            Err(Aborted { error, is_issued }) => {
+                self.driver.keep(delete.leftover(&self.driver.context(), is_issued), run, is_issued);
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn put(&self, key: &[u8], value: &[u8]) -> Result<(), NessieError> {
+        self.check_key(key)?;
+        let (len, max) = (value.len(), self.options.max_value);
+        if len > max {
+            return Err(NessieError::TooLong { what: "value", len, max, option: "--max-value" });
+        }
+        for _ in 1..PUT_ATTEMPTS {
+            match self.put_once(key, value) {
+                Err(NessieError::DataFull) => self.wait_for_entry()?,
+                other => return other,
+            }
+        }
+        self.put_once(key, value)
+    }
+
+    fn put_once(&self, key: &[u8], value: &[u8]) -> Result<(), NessieError> {
+        let mut put = PutMachine::new(&self.driver.context(), key, value);
+        let mut run = self.driver.run();
+        match self.driver.drive(&mut run, |cx, answer| put.step(cx, answer)) {
+            Ok(outcome) => {
+                self.driver.table.end_hold(&run.held);
+                outcome?;
+                Counters::add(&self.counters.puts);
+                Ok(())
+            }
+            Err(Aborted { error, is_issued }) => {
+                self.driver.keep(put.leftover(&self.driver.context(), is_issued), run, is_issued);
+                Err(error)
+            }
+        }
+    }
+
+    /// Waits for an entry that may be used again soon, or looks for entries without a reference.
+    fn wait_for_entry(&self) -> Result<(), NessieError> {
+        match self.driver.table.shortage() {
+            None => {}
+            Some(Shortage::Until(nanos)) => thread::sleep(Duration::from_nanos(nanos)),
+            Some(Shortage::Full) if self.driver.sweep(self.options.slots())? == 0 => {
+                return Err(NessieError::DataFull);
+            }
+            Some(Shortage::Full) => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn status(&self) -> String {
+        let mut text = String::new();
+        let (unused, waiting, all) = self.driver.table.counts();
+        let state = match self.membership.check() {
+            Ok(()) => "serves".to_string(),
+            Err(e) => e.to_string(),
+        };
+        let _ = writeln!(text, "node {}: {state}", self.options.id);
+        let _ = writeln!(text, "index: {} slots, {} ways", self.options.slots(), self.options.ways);
+        let _ = writeln!(text, "data: {all} entries, {unused} unused, {waiting} waiting");
+        let _ = writeln!(text, "repairs waiting: {}", self.driver.pending());
+        for peer in &*self.driver.peers {
+            let state = match (peer.is_lost(), peer.link()) {
+                (true, _) => "lost".into(),
+                (false, Some(link)) => format!("connected: {}", link.session.description()),
+                (false, None) => format!("not connected: {}", peer.fault()),
+            };
+            let _ = writeln!(text, "peer {} {}: {state}", peer.node, peer.address);
+        }
+        for (name, value) in self.counters.snapshot().rows() {
+            let _ = writeln!(text, "{name} {value}");
+        }
+        text
+    }
+
+    /// Executes commands of local programs until the service ends.
+    pub(super) fn serve(&self, commands: impl IntoIterator<Item = (Command, PendingReply)>) {
+        for (command, reply) in commands {
+            match self.execute(command) {
+                Ok(bytes) => reply.answer(&bytes),
+                Err(reason) => reply.reject(&reason),
+            }
+        }
+    }
+}
+
+impl Execute for Store {
+    fn execute(&self, command: Command) -> Result<Vec<u8>, String> {
+        let outcome = match command {
+            Command::Get(key) => self.get(&key).map(|value| match value {
+                Some(value) => [b"+", &*value].concat(),
+                None => b"-".to_vec(),
+            }),
+            Command::Put(key, value) => self.put(&key, &value).map(|()| Vec::new()),
+            Command::Delete(key) => self.delete(&key).map(|()| Vec::new()),
+            Command::Status => Ok(self.status().into_bytes()),
+        };
+        outcome.map_err(|e| e.to_string())
+    }
+}

@@ -1,0 +1,36 @@
+//! The experiments, each with a table.
+
+mod hogs;
+mod locality;
+mod sizes;
+mod zipf;
+
+use std::error::Error;
+
+use comfy_table::{Table, presets::ASCII_MARKDOWN};
+
+use crate::cli::{Cli, Figure};
+
+/// Measures a figure, and prints its table.
+pub(crate) fn run(figure: Figure, cli: &Cli) -> Result<(), Box<dyn Error>> {
+    match figure {
+        Figure::Sizes => sizes::run(cli),
+        Figure::Hogs => hogs::hogs(cli),
+        Figure::Compute => hogs::compute(cli),
+        Figure::Locality => locality::locality(cli),
+        Figure::Filter => locality::filter(cli),
+        Figure::Zipf => zipf::run(cli),
+    }
+}
+
+fn table(title: &str, header: &[&str]) -> Table {
+    println!("\n{title}");
+    let mut table = Table::new();
+    table.load_preset(ASCII_MARKDOWN).set_header(header.iter().copied());
+    table
+}
+
+/// Thousands of operations per second.
+fn thousands(rate: f64) -> String {
+    format!("{:.1}", rate / 1000.0)
+}

@@ -1,0 +1,36 @@
+//! `nessie-bench`: see `nessie-bench --help`.
+
+mod children;
+mod cli;
+mod figures;
+mod load;
+
+use std::{error::Error, process::ExitCode};
+
+use clap::Parser;
+
+use self::cli::{Cli, Figure, Role};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(&cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("nessie-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<(), Box<dyn Error>> {
+    match &cli.role {
+        Some(Role::Hog { processor }) => children::hog(*processor),
+        Some(Role::Serve(serve)) => children::serve(serve),
+        None => {
+            for figure in if cli.figure.is_empty() { Figure::ALL.to_vec() } else { cli.figure.clone() } {
+                figures::run(figure, cli)?;
+            }
+            Ok(())
+        }
+    }
+}

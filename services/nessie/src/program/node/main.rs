@@ -1,0 +1,68 @@
+//! `nessie-node`: see `nessie-node --help`.
+
+mod cli;
+
+use std::{io::Write, process::ExitCode, time::Duration};
+
+use clap::Parser;
+use nessie::{Members, NessieError, Node, NodeOptions};
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    iterator::Signals,
+};
+
+use self::cli::Cli;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
+    match run(&cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("nessie-node: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn options(cli: &Cli) -> Result<NodeOptions, NessieError> {
+    let mut options = NodeOptions::new(cli.id, Members::load(&cli.nodes)?);
+    options.listen = cli.listen.clone();
+    options.key = cli.key.as_deref().map(rdmabox::Key::load).transpose().map_err(|e| {
+        let path = cli.key.as_deref().unwrap_or_else(|| std::path::Path::new("")).display();
+        NessieError::InvalidOption(format!("key {path}: {e}"))
+    })?;
+    options.allow_without_keys = cli.allow_without_keys;
+    options.index_bytes = cli.index;
+    options.data_bytes = cli.data;
+    options.ways = cli.ways;
+    options.max_key = cli.max_key as usize;
+    options.max_value = cli.max_value as usize;
+    options.filter_bits = cli.filter_bits;
+    options.cache_entries = cli.cache;
+    options.max_depth = cli.depth;
+    options.reuse_delay = Duration::from_millis(cli.reuse_delay_ms);
+    options.lease = Duration::from_millis(cli.lease_ms);
+    options.patience = Duration::from_millis(cli.patience_ms);
+    Ok(options)
+}
+
+/// Prints a line. A reader that is gone does not end the node.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+fn run(cli: &Cli) -> Result<(), NessieError> {
+    let options = options(cli)?;
+    let mut signals =
+        Signals::new([SIGINT, SIGTERM]).map_err(|e| NessieError::Host(format!("signals: {e}")))?;
+    let node = Node::start(options)?;
+    node.addresses().iter().for_each(|address| say(&address.to_string()));
+    match node.wait(Duration::from_secs(cli.wait_s)) {
+        Ok(()) => say(&format!("ready: node {}", cli.id)),
+        Err(e @ NessieError::Condemned { .. }) => return Err(e),
+        Err(e) => say(&format!("waiting: {e}")),
+    }
+    signals.forever().next();
+    Ok(())
+}
