@@ -1,0 +1,57 @@
+//! Names of stores, chunks and clients.
+//!
+//! The owner of the pool (for example RStore's master) assigns the numbers of stores and clients.
+//! A store assigns the numbers of its chunks, and uses none of them twice while it runs.
+//!
+//! # Concurrency
+//! Plain values.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A store of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct StoreId(pub u16);
+
+/// A client of a pool. No number is used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ClientId(pub u64);
+
+/// A chunk of memory at a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ChunkId {
+    /// The store that has the memory.
+    pub store: StoreId,
+    /// Number of the chunk at its store.
+    pub number: u32,
+}
+
+/// A random number that tells one run of a store from the next run at the same address.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Incarnation(pub u128);
+
+impl fmt::Debug for Incarnation {
+    // The number also authenticates the owner of the pool to its stores.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Incarnation({:08x}..)", (self.0 >> 96) as u32)
+    }
+}
+
+impl fmt::Display for StoreId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "store {}", self.0)
+    }
+}
+
+impl fmt::Display for ClientId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "client {}", self.0)
+    }
+}
+
+impl fmt::Display for ChunkId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "chunk {} of {}", self.number, self.store)
+    }
+}

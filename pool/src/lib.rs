@@ -1,0 +1,16 @@
+#![doc = include_str!("../README.md")]
+
+mod account;
+mod client;
+mod ids;
+mod message;
+mod round_robin;
+mod store;
+pub mod wire;
+
+pub use account::{Account, Shortage};
+pub use client::{Link, LinkError, Piece, Stores, TransferError, read, read_parts, write};
+pub use ids::{ChunkId, ClientId, Incarnation, StoreId};
+pub use message::{Introduction, Order, OrderError, Outcome, StoreAnswer, StoreReport, StoreRequest};
+pub use round_robin::turns;
+pub use store::{Store, StoreError, StoreOptions};

@@ -1,0 +1,197 @@
+//! Calls to a store, and their encoding.
+//!
+//! The owner of the pool sends orders: prepare, discard and mark chunks, end a client's access. A
+//! client introduces itself, then asks where chunks are. Both are calls of rdmabox. Reads and
+//! writes are no calls: they run no code of the store.
+//!
+//! # Concurrency
+//! Plain values.
+
+use rdmabox::RemoteMr;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    ids::{ClientId, Incarnation, StoreId},
+    wire::{self, Magic},
+};
+
+/// Prefix of calls to a store.
+const MAGIC: Magic = *b"rfspool1";
+/// Most chunks in one message, so that a reply fits into a call of rdmabox.
+pub(crate) const MAX_CHUNKS: usize = 2048;
+
+/// A call to a store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StoreRequest {
+    /// The caller owns the pool: it knows the number that the store gave to the owner alone.
+    Lead(Incarnation),
+    /// A client says its name before it asks for chunks.
+    Introduce(Introduction),
+    /// Asks for the addresses of chunks, for this session.
+    Locate(Vec<u32>),
+    /// An order of the owner.
+    Order(Order),
+    /// Asks for the numbers of the store.
+    Report,
+}
+
+/// A client's introduction to a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Introduction {
+    /// The store that the client means. Another store at the same address refuses it.
+    pub store: StoreId,
+    /// The client.
+    pub client: ClientId,
+    /// The client's epoch. A store refuses an epoch that a [`Order::Fence`] has ended.
+    pub epoch: u32,
+}
+
+/// An order of the pool's owner to a store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Order {
+    /// Take the number in the pool. The answer lists the chunks that the store has.
+    Join(StoreId),
+    /// Allocate and register chunks. All or none.
+    Prepare {
+        /// Number of chunks.
+        count: u32,
+        /// Length of a chunk in bytes, without its mark.
+        bytes: u64,
+    },
+    /// Return the memory of chunks to the system.
+    Discard(Vec<u32>),
+    /// Store a value in the mark of each chunk.
+    Mark {
+        /// The chunks.
+        chunks: Vec<u32>,
+        /// The value.
+        value: u64,
+    },
+    /// End the access of a client, up to and including an epoch. The answer comes when no request
+    /// of the client can reach memory of the store.
+    Fence {
+        /// The client.
+        client: ClientId,
+        /// The last epoch that ends.
+        epoch: u32,
+    },
+}
+
+/// The effect of an order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// The chunks of the store, for [`Order::Join`] and [`Order::Prepare`].
+    Chunks(Vec<u32>),
+    /// The order is done.
+    Done,
+    /// The order had no effect.
+    Failed(OrderError),
+}
+
+/// Why an order had no effect.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum OrderError {
+    /// The machine has no memory for the chunks.
+    #[error("no memory: {0}")]
+    NoMemory(String),
+    /// The store lends no more than its capacity.
+    #[error("the store lends at most {0} bytes")]
+    Capacity(u64),
+    /// The store has no chunk of this number.
+    #[error("the store has no chunk {0}")]
+    NoChunk(u32),
+}
+
+/// Numbers of a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreReport {
+    /// Chunks that the store has prepared and not discarded.
+    pub chunks: u32,
+    /// Registrations since the start. It stays the same when a chunk is used again.
+    pub registrations: u64,
+    /// Clients that have introduced themselves and are connected.
+    pub clients: u32,
+}
+
+/// The reply of a store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StoreAnswer {
+    /// A `Lead` or an `Introduce` was accepted.
+    Welcome,
+    /// The epoch has ended, or the store is another one.
+    Refused(String),
+    /// The bytes of a [`RemoteMr`] for each chunk, in the order of the request.
+    Located(Vec<[u8; RemoteMr::ENCODED_LEN]>),
+    /// The store has no chunk of this number.
+    NoChunk(u32),
+    /// The effect of an order.
+    Outcome(Outcome),
+    /// Numbers of the store.
+    Report(StoreReport),
+}
+
+impl StoreRequest {
+    /// Appends the encoded call to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        wire::encode(&MAGIC, self, out);
+    }
+
+    /// Decodes a call; `None` if the bytes are no call of this version.
+    pub fn decode(bytes: &[u8]) -> Option<StoreRequest> {
+        wire::decode(&MAGIC, bytes)
+    }
+}
+
+impl StoreAnswer {
+    /// Appends the encoded reply to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        wire::encode(&MAGIC, self, out);
+    }
+
+    /// Decodes a reply; `None` if the bytes are no reply of this version.
+    pub fn decode(bytes: &[u8]) -> Option<StoreAnswer> {
+        wire::decode(&MAGIC, bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn messages_round_trip() {
+        let introduction = Introduction { store: StoreId(3), client: ClientId(9), epoch: 2 };
+        let requests = [
+            StoreRequest::Lead(Incarnation(7)),
+            StoreRequest::Introduce(introduction),
+            StoreRequest::Locate(vec![0, 70_000]),
+            StoreRequest::Order(Order::Prepare { count: 4, bytes: 1 << 26 }),
+            StoreRequest::Order(Order::Fence { client: ClientId(1), epoch: 0 }),
+        ];
+        for request in requests {
+            let mut bytes = Vec::new();
+            request.encode(&mut bytes);
+            assert_eq!(StoreRequest::decode(&bytes), Some(request));
+            bytes.push(0);
+            assert_eq!(StoreRequest::decode(&bytes), None, "a longer message");
+        }
+    }
+
+    #[test]
+    fn a_full_reply_fits_into_a_call() {
+        let mut bytes = Vec::new();
+        StoreAnswer::Located(vec![[0xff; RemoteMr::ENCODED_LEN]; MAX_CHUNKS]).encode(&mut bytes);
+        assert!(bytes.len() <= 64 << 10, "{} bytes", bytes.len());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_decoded_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let with_magic = [&MAGIC[..], &bytes].concat();
+            let _ = (StoreRequest::decode(&with_magic), StoreAnswer::decode(&with_magic));
+            let _ = StoreRequest::decode(&bytes);
+        }
+    }
+}

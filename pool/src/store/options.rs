@@ -1,0 +1,75 @@
+//! Settings of a store, and the errors of its start.
+//!
+//! # Concurrency
+//! Plain values.
+
+use std::{collections::HashMap, io, sync::Arc, time::Duration};
+
+use rdmabox::{Address, Domain, Fencing, Grant, Host, HostError, Key};
+
+use crate::ids::Incarnation;
+
+/// Settings of a store.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct StoreOptions {
+    /// Most bytes that the store lends, without the marks of chunks.
+    pub capacity: u64,
+    /// Keys of clients and of the owner. Each key reaches all chunks.
+    pub keys: Vec<Key>,
+    /// Serves every program that reaches a network address, if there are no keys.
+    pub allow_without_keys: bool,
+    /// Kills a local client that keeps memory mapped 3 seconds after its access was ended. Without
+    /// it, the store waits until the process of the client ends.
+    pub kill: bool,
+    /// The random number of this run.
+    pub incarnation: Incarnation,
+}
+
+impl StoreOptions {
+    /// Returns the settings of a store of this user and of root on this machine, without keys.
+    pub fn new(capacity: u64, incarnation: Incarnation) -> StoreOptions {
+        StoreOptions { capacity, keys: Vec::new(), allow_without_keys: false, kill: false, incarnation }
+    }
+
+    /// Refuses network addresses without keys.
+    pub(super) fn check(&self, addresses: &[Address]) -> Result<(), StoreError> {
+        let is_open = |address: &&Address| !matches!(address, Address::Unix(_));
+        let needs_keys = self.keys.is_empty() && !self.allow_without_keys;
+        match addresses.iter().find(is_open).filter(|_| needs_keys) {
+            Some(address) => Err(StoreError::WithoutKeys(address.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the host, and the domain of its chunks.
+    pub(super) fn host(&self) -> Result<(Host, Domain), HostError> {
+        let fencing = Fencing::new(None::<Duration>, self.kill);
+        let host = Host::new()?.any_local_user(self.allow_without_keys).fencing(fencing);
+        if self.keys.is_empty() {
+            return Ok((host, Domain::default()));
+        }
+        let domain = host.domain()?;
+        let grant = |key: &Key| (key.id, Grant::new(key.secret.clone(), domain));
+        let keys: HashMap<_, _> = self.keys.iter().map(grant).collect();
+        Ok((host.keys(Arc::new(keys)), domain))
+    }
+}
+
+/// Why a store did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// A network address, and no keys.
+    #[error(
+        "{0} is a network address, and without keys every program that reaches it can read and write the lent \
+         memory: give keys, or allow it"
+    )]
+    WithoutKeys(Address),
+    /// The host could not listen.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// The system started no thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+}

@@ -1,0 +1,200 @@
+//! The service of a store's host.
+//!
+//! Calls of clients are answered at once. Orders go to the worker, and their replies are deferred.
+//! Only a session that led with the store's incarnation may order.
+//!
+//! # Concurrency
+//! Threads of the host, and the worker. `state` and `orders` are never held together, and neither
+//! is held while memory is allocated or freed.
+
+use std::{collections::HashSet, sync::OnceLock};
+
+use parking_lot::Mutex;
+use rdmabox::{CallError, Peer, PendingReply, Reply, Service, SessionTerminator};
+
+use super::{chunks::Chunks, options::StoreOptions, orders::Orders, visitors::Visitors};
+use crate::{
+    ids::{Incarnation, StoreId},
+    message::{Introduction, MAX_CHUNKS, Order, OrderError, Outcome, StoreAnswer, StoreReport, StoreRequest},
+};
+
+/// The state of a store.
+#[derive(Debug)]
+pub(super) struct Lending {
+    incarnation: Incarnation,
+    ender: OnceLock<SessionTerminator>,
+    orders: Mutex<Option<Orders>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    id: Option<StoreId>,
+    /// `None` until the host listens.
+    chunks: Option<Chunks>,
+    visitors: Visitors,
+    /// Sessions of the owner.
+    leaders: HashSet<u64>,
+}
+
+impl Lending {
+    pub(super) fn new(options: &StoreOptions, orders: Orders) -> Lending {
+        Lending {
+            incarnation: options.incarnation,
+            ender: OnceLock::new(),
+            orders: Mutex::new(Some(orders)),
+            state: Mutex::default(),
+        }
+    }
+
+    pub(super) fn begin(&self, ender: SessionTerminator) {
+        // Called once.
+        let _ = self.ender.set(ender);
+    }
+
+    pub(super) fn lend(&self, chunks: Chunks) {
+        self.state.lock().chunks = Some(chunks);
+    }
+
+    /// Takes no further orders.
+    pub(super) fn stop(&self) {
+        self.orders.lock().take();
+    }
+
+    pub(super) fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    pub(super) fn report(&self) -> StoreReport {
+        let state = self.state.lock();
+        let chunks = state.chunks.as_ref();
+        StoreReport {
+            chunks: chunks.map_or(0, Chunks::len),
+            registrations: chunks.map_or(0, Chunks::registrations),
+            clients: state.visitors.len(),
+        }
+    }
+
+    fn introduce(&self, peer: &Peer, introduction: Introduction) -> StoreAnswer {
+        let mut state = self.state.lock();
+        if state.id != Some(introduction.store) {
+            return StoreAnswer::Refused(format!("this is not {}", introduction.store));
+        }
+        match state.visitors.enter(peer.id(), introduction.client, introduction.epoch) {
+            true => StoreAnswer::Welcome,
+            false => StoreAnswer::Refused(format!(
+                "the access of {} in epoch {} has ended: ask the master for the present epoch",
+                introduction.client, introduction.epoch
+            )),
+        }
+    }
+
+    fn locate(&self, peer: &Peer, numbers: &[u32]) -> Result<StoreAnswer, CallError> {
+        let state = self.state.lock();
+        if !state.visitors.contains(peer.id()) {
+            return Err("a client introduces itself before it asks for chunks".into());
+        }
+        if numbers.len() > MAX_CHUNKS {
+            return Err(CallError::EndSession(format!("asked for {} chunks at once", numbers.len())));
+        }
+        let Some(chunks) = &state.chunks else { return Err("the store is starting".into()) };
+        Ok(match chunks.locate(peer, numbers) {
+            Ok(located) => StoreAnswer::Located(located),
+            Err(number) => StoreAnswer::NoChunk(number),
+        })
+    }
+
+    /// Passes an order to the worker.
+    fn order(&self, peer: &Peer, order: Order, reply: &mut Reply<'_>) -> Result<(), CallError> {
+        if !self.state.lock().leaders.contains(&peer.id()) {
+            return Err("only the owner of the pool gives orders".into());
+        }
+        let orders = self.orders.lock();
+        let sender = orders.as_ref().ok_or("the store is stopping")?;
+        sender.send((order, reply.defer())).map_err(|_| CallError::from("the store has stopped"))
+    }
+
+    /// Executes an order on the thread of the worker.
+    pub(super) fn execute(&self, order: Order, reply: PendingReply) {
+        let outcome = match order {
+            Order::Join(id) => {
+                let mut state = self.state.lock();
+                state.id = Some(id);
+                Ok(Outcome::Chunks(state.chunks.as_ref().map(Chunks::numbers).unwrap_or_default()))
+            }
+            Order::Prepare { count, bytes } => self.prepare(count, bytes).map(Outcome::Chunks),
+            Order::Discard(numbers) => {
+                let removed = self.state.lock().chunks.as_mut().map(|chunks| chunks.remove(&numbers));
+                drop(removed);
+                Ok(Outcome::Done)
+            }
+            Order::Mark { chunks: numbers, value } => {
+                let marked = self.state.lock().chunks.as_ref().map(|chunks| chunks.mark(&numbers, value));
+                marked.transpose().map(|_| Outcome::Done)
+            }
+            Order::Fence { client, epoch } => {
+                let fenced = self.state.lock().visitors.fence(client, epoch, reply);
+                match fenced {
+                    Ok(sessions) => self.end(&sessions),
+                    Err(reply) => answer(reply, Outcome::Done),
+                }
+                return;
+            }
+        };
+        answer(reply, outcome.unwrap_or_else(Outcome::Failed));
+    }
+
+    fn prepare(&self, count: u32, bytes: u64) -> Result<Vec<u32>, OrderError> {
+        let starting = || OrderError::NoMemory("the store is starting".into());
+        let maker = self.state.lock().chunks.as_ref().ok_or_else(starting)?.maker(count, bytes)?;
+        // One worker: no other order changes the number of chunks meanwhile.
+        let made = maker.make(count, bytes)?;
+        Ok(self.state.lock().chunks.as_mut().ok_or_else(starting)?.enter(made))
+    }
+
+    /// Ends sessions. Their fences are answered in `disconnected`.
+    fn end(&self, sessions: &[u64]) {
+        let Some(ender) = self.ender.get() else { return };
+        for session in sessions {
+            // False: the session is ending already.
+            ender.end(*session, "the master ended the client's access");
+        }
+    }
+}
+
+fn answer(reply: PendingReply, outcome: Outcome) {
+    let mut bytes = Vec::new();
+    StoreAnswer::Outcome(outcome).encode(&mut bytes);
+    reply.answer(&bytes);
+}
+
+impl Service for Lending {
+    fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), CallError> {
+        let answer = match StoreRequest::decode(request) {
+            Some(StoreRequest::Lead(incarnation)) if incarnation == self.incarnation => {
+                self.state.lock().leaders.insert(peer.id());
+                StoreAnswer::Welcome
+            }
+            Some(StoreRequest::Lead(_)) => StoreAnswer::Refused("another store runs here".into()),
+            Some(StoreRequest::Introduce(introduction)) => self.introduce(peer, introduction),
+            Some(StoreRequest::Locate(numbers)) => self.locate(peer, &numbers)?,
+            Some(StoreRequest::Order(order)) => return self.order(peer, order, reply),
+            Some(StoreRequest::Report) => StoreAnswer::Report(self.report()),
+            None => return Err("not a call of this version of the pool".into()),
+        };
+        answer.encode(reply);
+        Ok(())
+    }
+
+    fn disconnected(&self, peer: &Peer) {
+        if peer.clings() {
+            // The host stops, and the client may still write. Fences stay without an answer.
+            return;
+        }
+        let mut state = self.state.lock();
+        state.leaders.remove(&peer.id());
+        let done = state.visitors.leave(peer.id());
+        drop(state);
+        done.into_iter().for_each(|reply| answer(reply, Outcome::Done));
+    }
+}
