@@ -1,0 +1,200 @@
+//! Stores: they register, get orders, vanish and come back.
+//!
+//! A store that the master cannot reach keeps its chunks for the grace time. A reservation that
+//! waits for it fails at once, and the other orders wait. A store that comes back in the same run
+//! has its chunks; chunks that it prepared for a failed reservation become free.
+//!
+//! # Concurrency
+//! No I/O, no locks, no clock.
+
+use std::collections::BTreeSet;
+
+use pool::{ChunkId, Order, Outcome, StoreId};
+
+use super::{
+    io::Output,
+    state::{LinkState, Machine, PendingOrder, Purpose, StoreState},
+};
+use crate::{
+    proto::{Answer, StoreCard},
+    refusal::Refusal,
+};
+
+impl Machine {
+    pub(super) fn register(&mut self, call: u64, card: StoreCard) {
+        let answer = match self.enter_store(&card) {
+            Ok(store) => {
+                let StoreCard { address, incarnation, .. } = card;
+                self.outputs.push(Output::Connect { store, address, incarnation });
+                Answer::Registered(store)
+            }
+            Err(refusal) => Answer::Refused(refusal),
+        };
+        self.reply(call, None, answer);
+    }
+
+    fn enter_store(&mut self, card: &StoreCard) -> Result<StoreId, Refusal> {
+        let capacity = card.capacity / self.settings.chunk_bytes;
+        if capacity == 0 {
+            let reason = format!("it lends {} bytes, less than a chunk", card.capacity);
+            return Err(Refusal::InvalidStore(reason));
+        }
+        if card.address.is_empty() || card.address.len() > 512 {
+            return Err(Refusal::InvalidStore("its address has 1 to 512 bytes".into()));
+        }
+        // A new run at the address ends the run before.
+        let is_former =
+            |state: &StoreState| state.address == card.address && state.incarnation != card.incarnation;
+        let former: Vec<_> =
+            self.stores.iter().filter(|(_, state)| is_former(state)).map(|(id, _)| *id).collect();
+        former.into_iter().for_each(|store| self.lose_store(store));
+        let known = self.stores.iter().find(|(_, state)| state.incarnation == card.incarnation);
+        let store = match known.map(|(id, _)| *id) {
+            Some(store) => {
+                self.store_gone(store);
+                store
+            }
+            None => StoreId(self.last_store.checked_add(1).ok_or(Refusal::TooManyStores)?),
+        };
+        self.last_store = self.last_store.max(store.0);
+        let (address, incarnation) = (card.address.clone(), card.incarnation);
+        let link = LinkState::Down(self.now);
+        self.stores.insert(store, StoreState { address, incarnation, capacity, link });
+        // No room until it is ready.
+        self.account.add_store(store, 0);
+        Ok(store)
+    }
+
+    /// The master can give orders to a store. Orders that waited for it go out.
+    pub(super) fn store_ready(&mut self, store: StoreId, chunks: &[u32]) {
+        let known = self.account.chunks().filter(|(chunk, _)| chunk.store == store).count();
+        let Some(state) = self.stores.get_mut(&store) else { return };
+        let (capacity, listed) = (state.capacity, chunks.iter().copied().collect::<BTreeSet<u32>>());
+        let held: BTreeSet<u32> = self
+            .account
+            .chunks()
+            .filter(|(chunk, _)| chunk.store == store)
+            .map(|(chunk, _)| chunk.number)
+            .collect();
+        if known == 0 && self.orders.values().all(|order| order.store != store) && !listed.is_empty() {
+            // Chunks of another master, whose clients may use them.
+            log::error!("{store}: {}", Refusal::StrangeChunks(listed.len() as u64));
+            self.lose_store(store);
+            return;
+        }
+        if !held.is_subset(&listed) {
+            log::error!("{store} has lost chunks in one run, and is not used any more");
+            self.lose_store(store);
+            return;
+        }
+        state.link = LinkState::Up;
+        self.account.add_store(store, capacity);
+        let discarded: BTreeSet<u32> = self
+            .orders
+            .values()
+            .filter(|order| order.store == store)
+            .filter_map(|order| if let Order::Discard(numbers) = &order.order { Some(numbers) } else { None })
+            .flatten()
+            .copied()
+            .collect();
+        let extra: Vec<u32> = listed
+            .into_iter()
+            .filter(|number| !held.contains(number) && !discarded.contains(number))
+            .collect();
+        self.account.enter(store, &extra);
+        let waiting = self.orders.iter().filter(|(_, order)| order.store == store);
+        let waiting: Vec<_> = waiting.map(|(number, order)| (*number, order.order.clone())).collect();
+        for (number, order) in waiting {
+            self.outputs.push(Output::Order { store, number, order });
+        }
+    }
+
+    /// The master cannot give orders to a store for now.
+    pub(super) fn store_gone(&mut self, store: StoreId) {
+        let now = self.now;
+        let Some(state) = self.stores.get_mut(&store) else { return };
+        if state.link == LinkState::Up {
+            state.link = LinkState::Down(now);
+        }
+        self.account.add_store(store, 0);
+        // Reservations do not wait for a store that may never come back.
+        for (number, order) in self.orders_of(store) {
+            if matches!(order.purpose, Purpose::Reservation(_)) {
+                self.orders.remove(&number);
+                self.settle(order, Outcome::Done);
+            }
+        }
+    }
+
+    /// Stores and clients have to come back within the grace time.
+    pub(super) fn restart(&mut self) {
+        let stores: Vec<_> = self.stores.keys().copied().collect();
+        for store in stores {
+            self.store_gone(store);
+            if let Some(state) = self.stores.get_mut(&store) {
+                state.link = LinkState::Down(self.now);
+            }
+        }
+        let clients: Vec<_> = self.clients.keys().copied().collect();
+        clients.into_iter().for_each(|client| self.client_gone(client));
+    }
+
+    /// Stores that were down for longer than `grace` milliseconds.
+    pub(super) fn lost_stores(&self, now: u64, grace: u64) -> impl Iterator<Item = StoreId> {
+        let is_lost = move |state: &StoreState| matches!(state.link, LinkState::Down(since) if now.saturating_sub(since) >= grace);
+        self.stores.iter().filter(move |(_, state)| is_lost(state)).map(|(id, _)| *id)
+    }
+
+    pub(super) fn lose_stores(&mut self) {
+        let lost: Vec<_> = self.lost_stores(self.now, self.settings.grace_millis).collect();
+        lost.into_iter().for_each(|store| self.lose_store(store));
+    }
+
+    /// Gives a store up, with its chunks. Regions that had some stay until they are freed.
+    fn lose_store(&mut self, store: StoreId) {
+        if self.stores.remove(&store).is_none() {
+            return;
+        }
+        self.outputs.push(Output::Disconnect(store));
+        for (number, order) in self.orders_of(store) {
+            self.orders.remove(&number);
+            self.settle(order, Outcome::Done);
+        }
+        self.account.remove_store(store);
+        let is_here = |chunk: &ChunkId| chunk.store == store;
+        for namespace in self.namespaces.values_mut() {
+            namespace.reserved.retain(|chunk| !is_here(chunk));
+        }
+        self.reservations.values_mut().for_each(|waiting| waiting.chunks.retain(|chunk| !is_here(chunk)));
+        self.fences.values_mut().for_each(|fence| fence.chunks.retain(|chunk| !is_here(chunk)));
+    }
+
+    fn orders_of(&self, store: StoreId) -> Vec<(u64, PendingOrder)> {
+        let of_store = self.orders.iter().filter(|(_, order)| order.store == store);
+        of_store.map(|(number, order)| (*number, order.clone())).collect()
+    }
+
+    /// A store has answered.
+    pub(super) fn order_done(&mut self, number: u64, outcome: Outcome) {
+        // An order of a store that vanished was settled then.
+        if let Some(order) = self.orders.remove(&number) {
+            self.settle(order, outcome);
+        }
+    }
+
+    /// Applies an outcome. A store that is lost has the outcome `Done`: nothing reaches it any
+    /// more.
+    fn settle(&mut self, order: PendingOrder, outcome: Outcome) {
+        let PendingOrder { store, order, purpose } = order;
+        match purpose {
+            Purpose::Reservation(number) => {
+                let count = if let Order::Prepare { count, .. } = order { count } else { 0 };
+                self.prepared(number, store, count, outcome);
+            }
+            Purpose::Discard(count) => self.account.unprepared(store, count),
+            Purpose::Mark => {}
+            Purpose::EndClient(client) => self.finish_client(client, Some(store)),
+            Purpose::EndLease(number) => self.finish_fence(number, Some(store)),
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The cost of reserve, alloc and map, cold and cached (the paper's Figures 3 and 4).
+//!
+//! # Concurrency
+//! One thread.
+
+use std::{
+    error::Error,
+    time::{Duration, Instant},
+};
+
+use rstore::AllocFlags;
+
+use super::{pool::Pool, table};
+
+/// Times of the calls.
+struct Times {
+    reserve: Duration,
+    alloc: Duration,
+    map: Duration,
+}
+
+/// The time of one call.
+type Column = fn(&Times) -> Duration;
+
+pub(super) fn measure(pool: &Pool, bytes: u64) -> Result<(), Box<dyn Error>> {
+    let client = pool.client()?;
+    let run = |name: &str| -> Result<Times, rstore::Error> {
+        let namespace = client.create(name)?;
+        let begun = Instant::now();
+        namespace.reserve(bytes)?;
+        let reserve = begun.elapsed();
+        let begun = Instant::now();
+        let region = namespace.alloc(bytes, AllocFlags::InPlace)?;
+        let alloc = begun.elapsed();
+        let begun = Instant::now();
+        let mapping = region.map_all()?;
+        let map = begun.elapsed();
+        drop(mapping);
+        region.free()?;
+        namespace.delete()?;
+        Ok(Times { reserve, alloc, map })
+    };
+    let cold = run("cold")?;
+    let mut cached: Vec<Times> = Vec::new();
+    for round in 0..21 {
+        cached.push(run(&format!("cached {round}"))?);
+    }
+    let median = |of: Column| {
+        let mut times: Vec<Duration> = cached.iter().map(of).collect();
+        times.sort();
+        times[times.len() / 2]
+    };
+    println!("## Control path: {} on 4 stores\n", byte_size::show(bytes));
+    println!("Paper: cached reserve and map are three orders of magnitude below cold ones (IV-B).\n");
+    let mut table = table(&["call", "cold us", "cached us", "cold / cached"]);
+    let columns: [(&str, Column); 3] =
+        [("reserve", |t| t.reserve), ("alloc", |t| t.alloc), ("map", |t| t.map)];
+    for (name, of) in columns {
+        let (cold, cached) = (of(&cold).as_secs_f64() * 1e6, median(of).as_secs_f64() * 1e6);
+        table.add_row([
+            name.into(),
+            format!("{cold:.0}"),
+            format!("{cached:.1}"),
+            format!("{:.0}", cold / cached),
+        ]);
+    }
+    println!("{table}\n");
+    Ok(())
+}

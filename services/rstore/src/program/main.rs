@@ -1,0 +1,33 @@
+//! `rstore`: see `rstore --help`.
+
+mod cli;
+mod figures;
+mod jobs;
+mod serve;
+mod show;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use self::cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
+    let outcome = match cli.command {
+        Command::Master(options) => serve::master(&options),
+        Command::Store(options) => serve::store(&options),
+        Command::Status(options) => show::status(&options),
+        Command::Sort(options) => jobs::sort(&options),
+        Command::Rank(options) => jobs::rank(&options),
+        Command::Figures(options) => figures::run(&options),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("rstore: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
