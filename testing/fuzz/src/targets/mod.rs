@@ -4,10 +4,9 @@ mod client;
 mod dispatcher;
 mod frames;
 mod host;
-mod jakiro;
 mod memory_object;
-mod nbd;
 mod proto;
+mod services;
 mod snapshot;
 mod tamper;
 mod text;
@@ -88,26 +87,50 @@ pub const ALL: &[Target] = &[
     Target {
         name: "nbd",
         about: "requests to a block device of rfs-paging nbd",
-        run: nbd::conversation,
-        seeds: nbd::conversation_seeds,
+        run: services::nbd::conversation,
+        seeds: services::nbd::conversation_seeds,
     },
     Target {
         name: "jakiro-replies",
         about: "replies to a client of the key-value store",
-        run: jakiro::replies,
-        seeds: jakiro::replies_seeds,
+        run: services::jakiro::replies,
+        seeds: services::jakiro::replies_seeds,
     },
     Target {
         name: "jakiro-requests",
         about: "requests of four sessions to the key-value store",
-        run: jakiro::requests,
-        seeds: jakiro::requests_seeds,
+        run: services::jakiro::requests,
+        seeds: services::jakiro::requests_seeds,
     },
     Target {
         name: "memcached",
         about: "commands of the memcached text protocol",
-        run: jakiro::memcached::commands,
-        seeds: jakiro::memcached::commands_seeds,
+        run: services::jakiro::memcached::commands,
+        seeds: services::jakiro::memcached::commands_seeds,
+    },
+    Target {
+        name: "nessie-decoders",
+        about: "words, entries, lists of nodes and commands of Nessie",
+        run: nessie::fuzzing::decoders,
+        seeds: nessie::fuzzing::decoders_seeds,
+    },
+    Target {
+        name: "nessie-operations",
+        about: "operations of Nessie on any answers",
+        run: nessie::fuzzing::operations,
+        seeds: nessie::fuzzing::operations_seeds,
+    },
+    Target {
+        name: "rstore-calls",
+        about: "calls to stores and to the master of RStore",
+        run: services::rstore::calls,
+        seeds: services::rstore::calls_seeds,
+    },
+    Target {
+        name: "rstore-log",
+        about: "the log of the master of RStore",
+        run: services::rstore::log,
+        seeds: services::rstore::log_seeds,
     },
     Target {
         name: "frames",

@@ -1,6 +1,6 @@
 //! Fuzzes the requests to a key-value store, and the replies to its clients.
 
-pub(super) mod memcached;
+pub(in crate::targets) mod memcached;
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ const MAX_REPLY: usize = rdmabox::MAX_CALL;
 
 /// Runs an input: requests of several sessions. Each has two bytes of length and one of its
 /// session in front.
-pub(super) fn requests(bytes: &[u8]) {
+pub(in crate::targets) fn requests(bytes: &[u8]) {
     let mut options = StoreOptions::new(1 << 20).max_value(MAX_VALUE);
     options.seed = Some(0);
     let store = Arc::new(Store::new(&options).expect("sizes that fit"));
@@ -65,7 +65,7 @@ fn check(request: &Request<'_>, reply: &mut Vec<u8>) {
 }
 
 /// Returns conversations with all requests.
-pub(super) fn requests_seeds() -> Vec<Vec<u8>> {
+pub(in crate::targets) fn requests_seeds() -> Vec<Vec<u8>> {
     let change = |mode| StoreRequest { mode, flags: 7, time_to_live: Some(1000) };
     let key = b"key";
     let store = |mode, value| Request::Store { change: change(mode), key, value };
@@ -110,7 +110,7 @@ fn frame(request: &Request<'_>) -> Vec<u8> {
 }
 
 /// Runs an input: a reply of a server.
-pub(super) fn replies(bytes: &[u8]) {
+pub(in crate::targets) fn replies(bytes: &[u8]) {
     let mut value = bytes.to_vec();
     if ValueReply::take(&mut value).is_ok() {
         assert!(value.len() < bytes.len());
@@ -126,7 +126,7 @@ pub(super) fn replies(bytes: &[u8]) {
 }
 
 /// Returns a reply of each kind.
-pub(super) fn replies_seeds() -> Vec<Vec<u8>> {
+pub(in crate::targets) fn replies_seeds() -> Vec<Vec<u8>> {
     let mut value = b"value".to_vec();
     ValueReply { status: Status::Done, flags: 1, version: Some(2), transfer: Some((3, 4)) }
         .encode(&mut value);

@@ -8,7 +8,7 @@ const SIZE: u64 = 1 << 20;
 const MAX_NEEDED: usize = 32 << 20;
 
 /// Runs an input: all bytes that a client sends. Ranges of the memory have to be in the export.
-pub(super) fn conversation(bytes: &[u8]) {
+pub(in crate::targets) fn conversation(bytes: &[u8]) {
     let mut conversation = Conversation::new("memory", SIZE);
     let mut rest = bytes;
     while let Some((now, later)) = rest.split_at_checked(conversation.needed()) {
@@ -28,7 +28,7 @@ pub(super) fn conversation(bytes: &[u8]) {
 }
 
 /// Returns valid conversations.
-pub(super) fn conversation_seeds() -> Vec<Vec<u8>> {
+pub(in crate::targets) fn conversation_seeds() -> Vec<Vec<u8>> {
     let option = |number: u32, data: &[u8]| {
         [b"IHAVEOPT", &number.to_be_bytes()[..], &(data.len() as u32).to_be_bytes(), data].concat()
     };

@@ -1,0 +1,5 @@
+//! Targets of the services on rdmabox.
+
+pub(super) mod jakiro;
+pub(super) mod nbd;
+pub(super) mod rstore;
