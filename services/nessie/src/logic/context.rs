@@ -17,6 +17,8 @@ pub(crate) struct Rules {
     pub(crate) migrate_reverts: bool,
     /// A PUT that finds its key in a slot of higher rank replaces that entry.
     pub(crate) put_moves_up: bool,
+    /// A PUT reads the slot of its own entry after the slots of lower rank, which it then clears.
+    pub(crate) put_scans_up: bool,
 }
 
 impl Rules {
@@ -27,6 +29,7 @@ impl Rules {
         migrate_needs_valid: true,
         migrate_reverts: true,
         put_moves_up: true,
+        put_scans_up: true,
     };
 }
 

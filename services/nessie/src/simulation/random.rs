@@ -321,6 +321,18 @@ fn ten_thousand_random_histories_are_linearizable() {
     (0..setting("NESSIE_HISTORIES").unwrap_or(10_000)).for_each(run_seed);
 }
 
+#[test]
+fn a_put_keeps_the_value_that_replaced_its_own() {
+    let find_fault = |put_scans_up| {
+        let mut rng = Rng::with_seed(12835151759919071750);
+        let mut plan = Plan::random(&mut rng);
+        plan.rules.put_scans_up = put_scans_up;
+        check(plan, rng)
+    };
+    assert!(find_fault(false).is_some(), "the seed shows the fault of a scan from high to low");
+    assert_eq!(find_fault(true), None);
+}
+
 /// Returns the number of histories after which a fault of the protocol shows.
 fn histories_until_fault(change: impl Fn(&mut Plan)) -> Option<u64> {
     (0..100_000).find(|seed| {

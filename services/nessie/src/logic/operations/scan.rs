@@ -66,9 +66,9 @@ impl Seen {
 /// Order in which a scan reads the slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Order {
-    /// From the highest rank to the lowest: GET and PUT.
+    /// From the highest rank to the lowest: GET.
     Down,
-    /// From the lowest rank to the highest: DELETE.
+    /// From the lowest rank to the highest: PUT and DELETE.
     Up,
 }
 

@@ -133,6 +133,20 @@ fn a_slot_that_becomes_free() {
     passes("a PUT and a GET", two_slots(&full, &[&[put(2), get()], clear, &[get()]]));
 }
 
+/// A PUT reads its own entry, which another PUT then replaces. A MIGRATE carries the new entry to
+/// the slot that the first PUT reads next. The other key makes the first PUT read again.
+fn replaced_and_moved() -> Scenario {
+    let occupied = [Task::Do(Order::Put(OTHER, 9))];
+    let client = [Task::Do(Order::Delete(OTHER)), put(3), migrate(0, 1), get()];
+    let table = table(&[&[0, 1], &[1, 2]], Fields::new(2, 3));
+    Scenario { table, ..two_slots(&occupied, &[&[put(2)], &client]) }
+}
+
+#[test]
+fn a_put_whose_replacement_moves_down() {
+    passes("one MIGRATE", replaced_and_moved());
+}
+
 #[test]
 fn a_put_that_migrates_another_key() {
     // Both slots of the key are taken, and each entry in them has another slot.
@@ -166,6 +180,8 @@ fn the_search_finds_the_faults_of_other_protocols() {
     let two = || two_slots(&occupied, &[&[put(2), get()], &[Task::Do(Order::Delete(OTHER))], &[put(3)]]);
     fails("a PUT without second look", with_rules(two(), |rules| rules.put_verifies = false));
     fails("a PUT that stays below another", with_rules(two(), |rules| rules.put_moves_up = false));
+    let moved = with_rules(replaced_and_moved(), |rules| rules.put_scans_up = false);
+    fails("a PUT that reads its own slot first", moved);
 }
 
 #[test]

@@ -7,6 +7,10 @@
 //!
 //! A PUT never clears its own slot without an entry of the key at a higher rank. So an entry that
 //! it has replaced leaves no gap in which the key seems absent.
+//!
+//! A PUT reads its own slot after those of lower rank. So an entry that it clears was there while
+//! its own was above. In the other order another PUT may replace the own entry, and a MIGRATE may
+//! carry that valid entry down to the slot that the first PUT then clears.
 
 mod repair;
 mod room;
@@ -104,7 +108,7 @@ impl PutMachine {
     fn with(cx: &Context<'_>, entry: Entry, place: Place, inserted: Option<Inserted>) -> PutMachine {
         PutMachine {
             entry,
-            scan: Scan::new(Order::Down, &place),
+            scan: Scan::new(if cx.rules.put_scans_up { Order::Up } else { Order::Down }, &place),
             place,
             phase: if inserted.is_some() { Phase::Scan } else { Phase::Begin },
             spare: None,
