@@ -220,7 +220,14 @@ impl Simulation {
         let step = if is_broken { None } else { Some(run.operation.step(&cx, answer)) };
         let is_late = self.plan.is_bounded && self.now > run.called + self.plan.limit;
         match step {
-            Some(Step::Done(outcome)) => self.end(at, run, Some(outcome)),
+            Some(Step::Done(outcome)) => {
+                // As in the driver, a result that comes late is none.
+                if is_late {
+                    let left = run.operation.clone().leftover(&cx, true);
+                    self.clients[at].leftovers.extend(left);
+                }
+                self.end(at, run, Some(outcome));
+            }
             Some(Step::Issue(verb)) if !is_late => {
                 let mut held = std::mem::take(&mut run.held);
                 run.under_way = self.issue(at, verb, &mut held);
@@ -331,6 +338,11 @@ fn a_put_keeps_the_value_that_replaced_its_own() {
     };
     assert!(find_fault(false).is_some(), "the seed shows the fault of a scan from high to low");
     assert_eq!(find_fault(true), None);
+}
+
+#[test]
+fn the_repair_of_a_put_leaves_a_valid_entry_alone() {
+    run_seed(7807115023151911172);
 }
 
 /// Returns the number of histories after which a fault of the protocol shows.

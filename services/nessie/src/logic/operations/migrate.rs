@@ -155,6 +155,8 @@ impl Migrate {
             Phase::Refer | Phase::Revert => ClearState::NotIssued,
             Phase::ClearSource if is_issued => ClearState::Unknown,
             Phase::ClearSource => ClearState::NotIssued,
+            // A store to own memory does not fail.
+            Phase::Validate if is_issued => return None,
             Phase::Validate => ClearState::Done,
             Phase::Begin | Phase::Store | Phase::Release(_) => return None,
         };

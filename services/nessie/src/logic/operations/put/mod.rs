@@ -129,12 +129,9 @@ impl PutMachine {
     /// Releases one entry after the other, then ends.
     fn finish(&mut self, outcome: Outcome) -> Step<Outcome> {
         self.removed.extend(self.spare.take());
-        let next = self.removed.pop();
-        match next {
-            Some(entry) => {
-                self.phase = Phase::Finish(outcome);
-                Step::Issue(Verb::Release(entry))
-            }
+        self.phase = Phase::Finish(outcome.clone());
+        match self.removed.pop() {
+            Some(entry) => Step::Issue(Verb::Release(entry)),
             None => Step::Done(outcome),
         }
     }

@@ -50,6 +50,9 @@ impl PutMachine {
                 removed.extend(self.spare);
             }
             Phase::Finish(_) => is_done = true,
+            // A store to own memory does not fail. A repair would clear the copy that a MIGRATE
+            // makes of the valid entry, and then the MIGRATE clears the entry.
+            Phase::Validate if is_issued => is_done = true,
             _ => removed.extend(self.spare),
         }
         inserted.extend(self.inserted.filter(|_| !is_done));
@@ -88,6 +91,9 @@ impl Repair {
     /// Returns what remains of a repair that is given up. Its other steps can be repeated.
     pub(crate) fn leftover(self, cx: &Context<'_>, is_issued: bool) -> Leftover {
         let mut left = self.left;
+        if is_issued && matches!(self.phase, RepairPhase::Validate) {
+            left.unfinished = None;
+        }
         if let RepairPhase::Put(put) = self.phase {
             // It may have replaced the entry by a fresh one.
             left.inserted.remove(0);
