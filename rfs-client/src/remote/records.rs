@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use rdmabox::Memory;
 use rfs_proto::{Attr, Marks, record};
 
 use crate::{
@@ -70,6 +71,18 @@ impl Seen {
     }
 }
 
+/// A record in mapped memory.
+struct MappedRecord<'m> {
+    memory: &'m Memory,
+    base: usize,
+}
+
+impl MappedRecord<'_> {
+    fn word(&self, field: usize) -> u64 {
+        self.memory.load_u64(self.base + field)
+    }
+}
+
 impl Records {
     /// Creates the view of a table of `len` bytes.
     pub(crate) fn new(remote: Arc<dyn Remote>, len: u64) -> Records {
@@ -104,46 +117,38 @@ impl Records {
     /// Reads a mapped record, with or without a session. Returns `None` if it is not mapped, being
     /// changed, or another inode's.
     pub(crate) fn glimpse(&self, ino: u64, slot: u32) -> Option<Glimpse> {
-        let (map, base) = self.mapped(slot)?;
-        let word = |field| map.memory.load_u64(base + field);
-        for _ in 0..TRIES {
-            let version = word(record::VERSION);
-            if !version.is_multiple_of(2) {
-                std::hint::spin_loop();
-                continue;
-            }
-            if word(record::INO) != ino {
-                return None;
-            }
-            let glimpse = Glimpse {
-                size: word(record::SIZE),
-                generation: word(record::LAYOUT_GENERATION),
-                allocated: Some(word(record::BLOCKS)),
-            };
-            if word(record::VERSION) == version {
-                return Some(glimpse);
-            }
-        }
-        None
+        self.read_mapped(ino, slot, |mapped| Glimpse {
+            size: mapped.word(record::SIZE),
+            generation: mapped.word(record::LAYOUT_GENERATION),
+            allocated: Some(mapped.word(record::BLOCKS)),
+        })
     }
 
     /// Reads mode and marks of a mapped record. Returns `None` as [`glimpse`](Self::glimpse).
     pub(crate) fn privileges(&self, ino: u64, slot: u32) -> Option<(u32, Marks)> {
+        // The mode is the first half of its word, and the marks are the second half of theirs.
+        let words =
+            self.read_mapped(ino, slot, |mapped| (mapped.word(record::MODE), mapped.word(record::RDEV)));
+        words.map(|(mode, marks)| (mode as u32 & 0o7777, Marks::from_bits_truncate((marks >> 32) as u32)))
+    }
+
+    /// Reads fields of one version of a mapped record.
+    #[inline]
+    fn read_mapped<T>(&self, ino: u64, slot: u32, read: impl Fn(&MappedRecord<'_>) -> T) -> Option<T> {
         let (map, base) = self.mapped(slot)?;
-        let word = |field| map.memory.load_u64(base + field);
+        let mapped = MappedRecord { memory: &map.memory, base };
         for _ in 0..TRIES {
-            let version = word(record::VERSION);
+            let version = mapped.word(record::VERSION);
             if !version.is_multiple_of(2) {
                 std::hint::spin_loop();
                 continue;
             }
-            if word(record::INO) != ino {
+            if mapped.word(record::INO) != ino {
                 return None;
             }
-            // The mode is the first half of its word, and the marks are the second half of theirs.
-            let (mode, marks) = (word(record::MODE) as u32, (word(record::RDEV) >> 32) as u32);
-            if word(record::VERSION) == version {
-                return Some((mode & 0o7777, Marks::from_bits_truncate(marks)));
+            let fields = read(&mapped);
+            if mapped.word(record::VERSION) == version {
+                return Some(fields);
             }
         }
         None
