@@ -68,22 +68,26 @@ pub unsafe extern "C" fn rfs_pwrite(
     }) as isize
 }
 
-/// Returns the buffers of a call.
+/// Returns the buffers of a call, as `convert` makes them.
 ///
 /// # Safety
 /// `count` buffers at `parts` are valid.
-unsafe fn buffers<'a>(parts: *const iovec, count: usize) -> Result<&'a [iovec], Failure> {
+unsafe fn buffers<B>(
+    parts: *const iovec,
+    count: usize,
+    convert: impl Fn(&iovec) -> Result<B, Failure>,
+) -> Result<Vec<B>, Failure> {
     if count > MOST_BUFFERS {
         return Err(Failure::new(libc::EINVAL, "more than 1024 buffers"));
     }
     if count == 0 {
-        return Ok(&[]);
+        return Ok(Vec::new());
     }
     if parts.is_null() {
         return Err(Failure::new(libc::EFAULT, "the list of buffers is NULL"));
     }
     // SAFETY: the caller vouches for the pointer.
-    Ok(unsafe { std::slice::from_raw_parts(parts, count) })
+    unsafe { std::slice::from_raw_parts(parts, count) }.iter().map(convert).collect()
 }
 
 /// Reads bytes at an offset into `count` buffers, one after the other.
@@ -100,12 +104,10 @@ pub unsafe extern "C" fn rfs_preadv(
     offset: u64,
 ) -> isize {
     answer(|| {
-        // SAFETY: the caller vouches for the pointers.
-        let (file, parts) = unsafe { (handle(file)?, buffers(parts, count)?) };
         // SAFETY: the caller vouches for the buffers.
-        let part = |part: &iovec| unsafe { room(part.iov_base.cast(), part.iov_len) };
-        let parts: Result<Vec<_>, Failure> = parts.iter().map(part).collect();
-        let mut parts: Vec<_> = parts?.into_iter().map(IoSliceMut::new).collect();
+        let part = |part: &iovec| unsafe { room(part.iov_base.cast(), part.iov_len) }.map(IoSliceMut::new);
+        // SAFETY: the caller vouches for the pointers.
+        let (file, mut parts) = unsafe { (handle(file)?, buffers(parts, count, part)?) };
         Ok(file.0.read_vectored_at(&mut parts, offset)? as i64)
     }) as isize
 }
@@ -124,12 +126,10 @@ pub unsafe extern "C" fn rfs_pwritev(
     offset: u64,
 ) -> isize {
     answer(|| {
-        // SAFETY: the caller vouches for the pointers.
-        let (file, parts) = unsafe { (handle(file)?, buffers(parts, count)?) };
         // SAFETY: the caller vouches for the buffers.
-        let part = |part: &iovec| unsafe { bytes(part.iov_base.cast(), part.iov_len) };
-        let parts: Result<Vec<_>, Failure> = parts.iter().map(part).collect();
-        let parts: Vec<_> = parts?.into_iter().map(IoSlice::new).collect();
+        let part = |part: &iovec| unsafe { bytes(part.iov_base.cast(), part.iov_len) }.map(IoSlice::new);
+        // SAFETY: the caller vouches for the pointers.
+        let (file, parts) = unsafe { (handle(file)?, buffers(parts, count, part)?) };
         Ok(file.0.write_vectored_at(&parts, offset)? as i64)
     }) as isize
 }
