@@ -153,6 +153,13 @@ impl CacheRules {
         outcome
     }
 
+    /// Notes that this client has changed attributes of an inode other than by
+    /// [`change`](Self::change), such as by writing. Attributes that were requested before may not
+    /// be cached.
+    pub fn changed(&self, ino: u64) {
+        self.cache.changed.lock().note(Recall::Attr { ino });
+    }
+
     /// Returns the changes of this client in flight.
     pub fn changes(&self) -> &Changes {
         &self.cache.changes

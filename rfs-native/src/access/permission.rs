@@ -54,7 +54,7 @@ pub(crate) fn check_sticky(user: &Credentials, dir: &Attr, attr: &Attr) -> Resul
 
 /// Returns true if permission bits lend a program the rights of the file's owner or group.
 pub(crate) fn lends_rights(perm: u32) -> bool {
-    perm & SUID != 0 || perm & (SGID | GROUP_EXEC) == SGID | GROUP_EXEC
+    perm & SUID != 0 || lends_group(perm)
 }
 
 /// Returns true if a user may make a hard link to an inode, given whether the user may read and
@@ -68,6 +68,18 @@ pub(crate) fn may_link(user: &Credentials, attr: &Attr, may_read_and_write: bool
 /// the group keep set-group-ID.
 pub(crate) fn permitted_mode(user: &Credentials, perm: u32, gid: u32) -> u32 {
     if user.is_root() || user.in_group(gid) { perm } else { perm & !SGID }
+}
+
+/// Returns true if a new file with these permission bits lends the rights of its group, so that
+/// [`new_file_mode`] has to know its directory.
+pub(crate) fn lends_group(perm: u32) -> bool {
+    perm & (SGID | GROUP_EXEC) == SGID | GROUP_EXEC
+}
+
+/// Returns the permission bits of a new file. In a directory that passes its group on, only members
+/// of the group make an executable set-group-ID file. The rule is that of kernels.
+pub(crate) fn new_file_mode(user: &Credentials, perm: u32, dir: &Attr) -> u32 {
+    if lends_group(perm) && dir.perm & SGID != 0 { permitted_mode(user, perm, dir.gid) } else { perm }
 }
 
 /// Checks a change of owner and group.
@@ -121,6 +133,20 @@ pub(crate) mod tests {
         assert!(!may(3, 9, READ));
         let closed = attr(FileKind::Regular, 0o077, 1, 2);
         assert!(!permits(&Credentials::new(1, 2), &closed, None, READ), "the owner is no other");
+    }
+
+    #[test]
+    fn only_members_make_executables_of_the_group_of_a_directory() {
+        let dir = attr(FileKind::Directory, 0o2777, 0, 7);
+        let mode = |user: &Credentials, perm| new_file_mode(user, perm, &dir);
+        let (stranger, member) = (Credentials::new(5, 5), Credentials::new(5, 7));
+        assert_eq!(
+            [mode(&stranger, 0o2755), mode(&stranger, 0o2745), mode(&stranger, 0o755)],
+            [0o755, 0o2745, 0o755]
+        );
+        assert_eq!([mode(&member, 0o2755), mode(&Credentials::new(0, 0), 0o2755)], [0o2755; 2]);
+        let plain = attr(FileKind::Directory, 0o777, 0, 7);
+        assert_eq!(new_file_mode(&stranger, 0o2755, &plain), 0o2755, "the file gets the user's group");
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub(crate) fn change_attr(
         let owner = ExpectedOwner { uid: attr.uid, gid: Some(attr.gid) };
         let only_if = (!user.is_root()).then_some(owner);
         let changed = core.client.attributes.setattr(node.ino, &SetAttr { only_if, ..changes });
-        node.forget_attr();
+        node.changed();
         match changed {
             Err(ClientError::Errno(Errno::EPERM)) if !user.is_root() => {}
             changed => return changed,

@@ -2,8 +2,8 @@
 //!
 //! A [`Node`] has one reference of the client, which it returns when it is dropped. It caches
 //! attributes that the server recalls, except while this mount has the file open for writing:
-//! writes change them without a message. Nor does it cache attributes that were requested before a
-//! change of this mount has ended, because the server recalls nothing from the changing mount.
+//! writes change them without a message. The server recalls nothing from the mount that changes, so
+//! a node notes own changes with the client.
 //!
 //! # Concurrency
 //! Any thread. The table's lock and a node's lock are held briefly, and not over a call. A node's
@@ -11,7 +11,7 @@
 
 use std::sync::{
     Arc, OnceLock, Weak,
-    atomic::{AtomicU32, AtomicU64, Ordering},
+    atomic::{AtomicU32, Ordering},
 };
 
 use parking_lot::Mutex;
@@ -30,17 +30,6 @@ use crate::access::{
 pub(crate) struct Nodes {
     pub(crate) client: Arc<Client>,
     live: Mutex<FxHashMap<u64, Weak<Node>>>,
-    /// Number of changes that this mount has made, of all inodes.
-    changes: AtomicU64,
-}
-
-/// Number of changes that this mount had made when it requested attributes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum OwnChanges {
-    /// Those of the inode.
-    OfNode(u64),
-    /// Those of all inodes, because the inode of a name was not known.
-    OfMount(u64),
 }
 
 /// Attributes that the server recalls before they change.
@@ -51,8 +40,6 @@ struct Known {
     acl: Option<Option<Arc<Acl>>>,
     /// Number of opens for writing by this mount.
     writers: u32,
-    /// Number of changes that this mount has made.
-    changes: u64,
 }
 
 /// Permission bits and marks that a write may have to clear.
@@ -97,7 +84,7 @@ pub(crate) struct Node {
 
 impl Nodes {
     pub(crate) fn new(client: Arc<Client>) -> Nodes {
-        Nodes { client, live: Mutex::default(), changes: AtomicU64::new(0) }
+        Nodes { client, live: Mutex::default() }
     }
 
     /// Returns the root directory.
@@ -122,16 +109,11 @@ impl Nodes {
     }
 
     /// Drops the attributes of an inode, which the server has recalled.
-    pub(crate) fn recall_attr(&self, ino: u64) {
+    pub(crate) fn forget_attr(&self, ino: u64) {
         let node = self.live.lock().get(&ino).and_then(Weak::upgrade);
         if let Some(node) = node {
-            node.drop_attr(&mut node.known.lock());
+            node.forget_attr();
         }
-    }
-
-    /// Returns the number of own changes, to note before a lookup.
-    pub(crate) fn own_changes(&self) -> OwnChanges {
-        OwnChanges::OfMount(self.changes.load(Ordering::SeqCst))
     }
 
     /// Returns the number of nodes.
@@ -155,60 +137,39 @@ impl Drop for Node {
 impl Node {
     /// Returns current attributes: cached ones, or those of the server.
     pub(crate) fn attr(&self) -> Result<Attr, ClientError> {
+        if let Some(attr) = self.known.lock().attr {
+            self.nodes.client.ready()?;
+            return Ok(attr);
+        }
         let client = &self.nodes.client;
-        let changes = {
-            let known = self.known.lock();
-            if let Some(attr) = known.attr {
-                drop(known);
-                client.ready()?;
-                return Ok(attr);
-            }
-            OwnChanges::OfNode(known.changes)
-        };
         let since = client.caching.since();
         let attr = client.attributes.getattr(self.ino)?;
-        self.learn(since, changes, &attr);
+        self.learn(since, &attr);
         Ok(attr)
     }
 
-    /// Returns the number of own changes, to note before a request of attributes.
-    pub(crate) fn own_changes(&self) -> OwnChanges {
-        OwnChanges::OfNode(self.known.lock().changes)
-    }
-
-    /// Caches attributes that were requested at `since` and after `changes`, if they may be cached.
-    pub(crate) fn learn(&self, since: rfs_client::RequestTime, changes: OwnChanges, attr: &Attr) {
+    /// Caches attributes that were requested at `since`, if they may be cached.
+    pub(crate) fn learn(&self, since: rfs_client::RequestTime, attr: &Attr) {
         let guard = self.nodes.client.caching.hold_recalls();
         let mut known = self.known.lock();
-        let is_unchanged = match changes {
-            OwnChanges::OfNode(before) => before == known.changes,
-            OwnChanges::OfMount(before) => before == self.nodes.changes.load(Ordering::SeqCst),
-        };
-        if !is_unchanged {
-            return;
-        }
-        self.saw(attr);
         if known.writers == 0 && guard.may_cache(since, attr) {
+            self.saw(attr);
             known.attr = Some(*attr);
         }
     }
 
-    /// Notes that this mount has changed the inode: drops the cached attributes, and keeps those
+    /// Notes that this mount has changed the inode. Drops the cached attributes, and keeps those
     /// out that are requested already.
+    pub(crate) fn changed(&self) {
+        self.nodes.client.caching.changed(self.ino);
+        self.forget_attr();
+    }
+
+    /// Drops the cached attributes, because of a recall or a change of names that the client knows.
     pub(crate) fn forget_attr(&self) {
         let mut known = self.known.lock();
-        self.count_change(&mut known);
-        self.drop_attr(&mut known);
-    }
-
-    fn drop_attr(&self, known: &mut Known) {
         (known.attr, known.acl) = (None, None);
         self.rights.store(UNKNOWN, Ordering::Release);
-    }
-
-    fn count_change(&self, known: &mut Known) {
-        known.changes += 1;
-        self.nodes.changes.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Notes attributes that the server has just returned.
@@ -234,16 +195,16 @@ impl Node {
 
     /// Notes that this mount opens the file for writing. From now on no attributes are cached.
     pub(crate) fn begin_writes(&self) {
+        self.nodes.client.caching.changed(self.ino);
         let mut known = self.known.lock();
-        self.count_change(&mut known);
         known.writers += 1;
         (known.attr, known.acl) = (None, None);
     }
 
     /// Notes that this mount has closed the file, which it had open for writing.
     pub(crate) fn end_writes(&self) {
+        self.nodes.client.caching.changed(self.ino);
         let mut known = self.known.lock();
-        self.count_change(&mut known);
         known.writers = known.writers.saturating_sub(1);
         known.attr = None;
     }

@@ -36,12 +36,12 @@ impl Dir {
         &self,
         call: &'static str,
         path: &Path,
-        make: impl FnOnce(u64, &[u8]) -> std::result::Result<Attr, ClientError>,
+        make: impl FnOnce(&Node, &[u8]) -> std::result::Result<Attr, ClientError>,
     ) -> Result<()> {
         let made = || {
             let (parent, name) = self.new_name(path, call == "make_dir")?;
             self.check_change(&parent)?;
-            self.core.make_name(&parent, &name, || make(parent.ino, &name)).map(|_| ())
+            self.core.make_name(&parent, &name, || make(&parent, &name)).map(|_| ())
         };
         made().map_err(at(call, path))
     }
@@ -52,7 +52,7 @@ impl Dir {
     /// EEXIST if the path exists.
     pub fn make_dir(&self, path: impl AsRef<Path>, perm: u32) -> Result<()> {
         self.make("make_dir", path.as_ref(), |parent, name| {
-            self.core.client.names.mkdir(parent, name, perm & 0o1777, self.creator())
+            self.core.client.names.mkdir(parent.ino, name, perm & 0o1777, self.creator())
         })
     }
 
@@ -63,7 +63,7 @@ impl Dir {
     pub fn symlink(&self, target: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<()> {
         let target = target.as_ref().as_os_str().as_bytes();
         self.make("symlink", path.as_ref(), |parent, name| {
-            self.core.client.names.symlink(parent, name, target, self.creator())
+            self.core.client.names.symlink(parent.ino, name, target, self.creator())
         })
     }
 
@@ -82,9 +82,9 @@ impl Dir {
         if let Some(errno) = refusal {
             return Err(at("make_node", path)(errno.into()));
         }
-        let mode = kind.mode_bits() | perm & 0o7777;
         self.make("make_node", path, |parent, name| {
-            self.core.client.names.mknod(parent, name, mode, rdev, self.creator())
+            let mode = kind.mode_bits() | self.new_file_mode(parent, perm)?;
+            self.core.client.names.mknod(parent.ino, name, mode, rdev, self.creator())
         })
     }
 

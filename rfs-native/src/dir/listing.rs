@@ -64,7 +64,7 @@ impl Dir {
         self.node.check(&self.user, READ)?;
         let attr = self.core.client.attributes.getattr(self.node.ino)?;
         if self.core.client.access_times.reads_directory(&attr)? {
-            self.node.forget_attr();
+            self.node.changed();
         }
         Ok(Entries { dir: self.clone(), page: Vec::new().into_iter(), cookie: 0, is_done: false })
     }

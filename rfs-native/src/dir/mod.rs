@@ -26,7 +26,7 @@ pub use self::{
 use crate::{
     access::{
         credentials::Credentials,
-        permission::{SEARCH, WRITE},
+        permission::{SEARCH, WRITE, lends_group, new_file_mode},
     },
     cache::nodes::Node,
     error::{Error, Result, at},
@@ -68,6 +68,12 @@ impl Dir {
     /// Checks that the user may change names of a directory.
     pub(crate) fn check_change(&self, parent: &Node) -> std::result::Result<(), ClientError> {
         parent.check(&self.user, WRITE | SEARCH)
+    }
+
+    /// Returns the permission bits of a file that the user creates in a directory.
+    pub(crate) fn new_file_mode(&self, parent: &Node, perm: u32) -> std::result::Result<u32, ClientError> {
+        let perm = perm & 0o7777;
+        if lends_group(perm) { Ok(new_file_mode(&self.user, perm, &parent.attr()?)) } else { Ok(perm) }
     }
 
     /// Opens a file for reading.

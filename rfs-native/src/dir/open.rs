@@ -2,14 +2,14 @@
 
 use std::{os::unix::ffi::OsStrExt, path::Path, sync::Arc};
 
-use rfs_client::{ClientError, RequestTime};
+use rfs_client::ClientError;
 use rfs_proto::{Attr, Errno, FileKind};
 
 use super::Dir;
 use crate::{
     access::permission::{READ, WRITE},
     attributes::change::new_size,
-    cache::nodes::{Node, OwnChanges},
+    cache::nodes::Node,
     error::{Result, at},
     file::{File, open::OpenOptions},
     path::walk::{ELOOP, End, Follow},
@@ -32,7 +32,7 @@ impl OpenOptions {
 
     fn open_at(&self, dir: &Dir, path: &[u8]) -> std::result::Result<File, ClientError> {
         let creates = self.create || self.create_new;
-        if !self.read && !self.is_to_write() || (creates || self.truncate) && !self.is_to_write() {
+        if !self.is_to_write() && (!self.read || creates || self.truncate) {
             return Err(Errno::EINVAL.into());
         }
         let follow = match self.follow && !self.create_new {
@@ -80,7 +80,7 @@ impl OpenOptions {
         if self.is_to_write() && dir.core.client.is_read_only() {
             return Err(Errno::EROFS.into());
         }
-        let (since, changes) = (dir.core.client.caching.since(), node.own_changes());
+        let since = dir.core.client.caching.since();
         if self.is_to_write() {
             node.begin_writes();
         }
@@ -94,7 +94,11 @@ impl OpenOptions {
                 return Err(e);
             }
         };
-        let file = self.opened(dir, node, (since, changes), &attr);
+        match self.is_to_write() {
+            true => node.saw(&attr),
+            false => node.learn(since, &attr),
+        }
+        let file = self.opened(dir, node, &attr);
         if self.truncate {
             let changes = new_size(&dir.user, &attr, 0);
             dir.core.client.attributes.setattr(file.ino(), &changes)?;
@@ -111,31 +115,19 @@ impl OpenOptions {
     ) -> std::result::Result<File, ClientError> {
         dir.check_change(parent)?;
         let core = &dir.core;
-        let (perm, by) = (self.mode & 0o7777, dir.creator());
-        let (since, changes) = (core.client.caching.since(), core.nodes.own_changes());
+        let (perm, by) = (dir.new_file_mode(parent, self.mode)?, dir.creator());
         // Always exclusive: the user may create the file, but may not be permitted to open one.
         let create = || core.client.files.create(parent.ino, name, perm, by, true);
         let (node, attr) = core.make_name(parent, name, create)?;
+        // A file is created to be written.
         node.begin_writes();
-        if !self.is_to_write() {
-            return Err(Errno::EINVAL.into());
-        }
-        Ok(self.opened(dir, node, (since, changes), &attr))
+        node.saw(&attr);
+        Ok(self.opened(dir, node, &attr))
     }
 
     /// Returns the file of an open that the client has made.
-    fn opened(
-        &self,
-        dir: &Dir,
-        node: Arc<Node>,
-        (since, changes): (RequestTime, OwnChanges),
-        attr: &Attr,
-    ) -> File {
+    fn opened(&self, dir: &Dir, node: Arc<Node>, attr: &Attr) -> File {
         let client = &dir.core.client;
-        match self.is_to_write() {
-            true => node.saw(attr),
-            false => node.learn(since, changes, attr),
-        }
         if self.read && self.count_reads {
             client.access_times.will_read(attr, false, false);
         }

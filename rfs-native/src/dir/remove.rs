@@ -70,7 +70,7 @@ impl Dir {
         };
         change.remove(parent.ino, &name);
         parent.forget_attr();
-        node.forget_attr();
+        node.changed();
         removed
     }
 }

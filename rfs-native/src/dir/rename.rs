@@ -117,7 +117,7 @@ impl Dir {
         for side in [&old, &new] {
             change.remove(side.parent.ino, &side.name);
             side.parent.forget_attr();
-            side.node.iter().for_each(|node| node.forget_attr());
+            side.node.iter().for_each(|node| node.changed());
         }
         renamed
     }

@@ -2,16 +2,17 @@
 
 use std::path::{Component, Path};
 
+use rfs_proto::Errno;
+
 use super::Dir;
 use crate::{
     error::{Result, at},
     file::open::OpenOptions,
+    path::walk::Follow,
 };
 
 /// Permission bits of new directories, before the umask.
 const DIRECTORY: u32 = 0o777;
-/// Linux EEXIST, EISDIR.
-const EEXIST: i32 = 17;
 
 impl Dir {
     /// Returns all bytes of a file.
@@ -58,7 +59,7 @@ impl Dir {
                 continue;
             }
             match self.make_dir(&sofar, DIRECTORY) {
-                Err(e) if e.errno() == EEXIST => {}
+                Err(e) if e.errno() == i32::from(Errno::EEXIST.0) => {}
                 made => made?,
             }
         }
@@ -72,11 +73,13 @@ impl Dir {
     /// ENOTEMPTY if another thread or mount adds names meanwhile.
     pub fn remove_tree(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        if !self.stat_link(path)?.is_dir() {
+        let node = self.node_at(path, Follow::No).map_err(at("remove_tree", path))?;
+        if !node.is_directory() {
             return self.remove_file(path);
         }
-        let dir = self.dir_at(path).map_err(at("remove_tree", path))?;
-        for entry in self.list(path)? {
+        // By its node: another thread may replace the path by a link.
+        let dir = Dir { node, ..self.clone() };
+        for entry in dir.entries()?.collect::<Result<Vec<_>>>()? {
             match entry.stat().is_dir() {
                 true => dir.remove_tree(entry.name())?,
                 false => dir.remove_file(entry.name())?,

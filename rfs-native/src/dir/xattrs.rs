@@ -97,7 +97,7 @@ impl Dir {
             let only_if = self.expected_owner(name);
             let set =
                 self.core.client.xattrs.set_xattr(node.ino, name, value, XattrSet::Any, drop_sgid, only_if);
-            node.forget_attr();
+            node.changed();
             set
         };
         set().map_err(at("set_xattr", path))
@@ -113,7 +113,7 @@ impl Dir {
             let node = self.node_at(path, Follow::Yes)?;
             self.check_xattr(&node, name, true)?;
             let removed = self.core.client.xattrs.remove_xattr(node.ino, name, self.expected_owner(name));
-            node.forget_attr();
+            node.changed();
             match removed {
                 // The file has no ACL, which is the result that the caller wants.
                 Err(ClientError::Errno(Errno::ENODATA)) if name.starts_with(acl::ANY) => Ok(()),

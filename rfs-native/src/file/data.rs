@@ -53,7 +53,7 @@ impl OpenFile {
         let Rights { perm, has_capability } = self.node.rights()?;
         if has_capability {
             client.xattrs.drop_capability(ino)?;
-            self.node.forget_attr();
+            self.node.changed();
         }
         if self.user.is_root() || perm & (SUID | SGID) == 0 {
             return Ok(());
@@ -69,7 +69,7 @@ impl OpenFile {
             let changes = SetAttr { perm: Some(attr.perm & !SGID), ..SetAttr::default() };
             attr = client.attributes.setattr(ino, &changes)?;
         }
-        self.node.forget_attr();
+        self.node.changed();
         self.node.saw(&attr);
         Ok(())
     }

@@ -110,7 +110,7 @@ impl OpenFile {
     /// Notes a read: the first one may change the access time.
     pub(crate) fn was_read(&self) {
         if self.is_unread.load(Ordering::Relaxed) && self.is_unread.swap(false, Ordering::Relaxed) {
-            self.node.forget_attr();
+            self.node.changed();
         }
     }
 
@@ -130,7 +130,7 @@ impl OpenFile {
         let closed = client.files.close(ino);
         match self.writes {
             true => self.node.end_writes(),
-            false => self.node.forget_attr(),
+            false => self.node.changed(),
         }
         closed.and(unlocked)
     }

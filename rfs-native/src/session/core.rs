@@ -69,7 +69,6 @@ impl Core {
         }
         let caching = &self.client.caching;
         let (mark, since, arrival) = (self.names.mark(parent.ino), caching.since(), caching.arrival());
-        let changes = self.nodes.own_changes();
         let attr = match self.client.lookups.lookup(parent.ino, name) {
             Ok(attr) => attr,
             // A removed directory is empty.
@@ -77,7 +76,7 @@ impl Core {
             Err(e) => return Err(e),
         };
         let node = self.nodes.adopt(attr.ino, attr.kind);
-        node.learn(since, changes, &attr);
+        node.learn(since, &attr);
         {
             let guard = caching.hold_recalls();
             if guard.may_cache_named_inode(since, parent.ino, name, &attr) {
@@ -110,7 +109,7 @@ impl Core {
             }
         };
         let node = self.nodes.adopt(attr.ino, attr.kind);
-        node.forget_attr();
+        node.changed();
         {
             let guard = caching.hold_recalls();
             match guard.may_cache_named_inode(since, parent.ino, name, &attr) {

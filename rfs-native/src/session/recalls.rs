@@ -41,17 +41,17 @@ impl Caches {
         match recall {
             Recall::Name { parent, name } => {
                 self.drop_name(*parent, name);
-                self.nodes.recall_attr(*parent);
+                self.nodes.forget_attr(*parent);
             }
             Recall::Names { ino } => {
                 self.names.remove_directory(*ino);
                 for name in self.client.caching.names_in(*ino) {
                     self.client.caching.dropped_name(*ino, &name);
                 }
-                self.nodes.recall_attr(*ino);
+                self.nodes.forget_attr(*ino);
             }
             Recall::Attr { ino } | Recall::Pages { ino } | Recall::Owner { ino } => {
-                self.nodes.recall_attr(*ino);
+                self.nodes.forget_attr(*ino);
             }
             Recall::Locks { ino } => self.wait_for_unlocks(*ino),
             // This mount has no pages. The client handles layouts and unlinked inodes. `All` comes

@@ -1,6 +1,6 @@
 //! Permission checks of users that are not root.
 
-use rfs_native::{Credentials, Mount, OpenOptions, SetTime, Times};
+use rfs_native::{Credentials, FileKind, Mount, OpenOptions, SetTime, Times};
 
 use crate::common::*;
 
@@ -76,6 +76,27 @@ fn a_write_clears_set_user_id() {
         user.set_mode("program", 0o4755).unwrap();
         file.append(b"y").unwrap();
         assert_eq!(mount.stat("program").unwrap().perm, 0o755);
+    });
+}
+
+#[test]
+fn a_stranger_makes_no_executable_of_a_group() {
+    with_mounts(|mount| {
+        let (user, _) = users(mount);
+        mount.make_dir("shared", 0o777).unwrap();
+        mount.set_owner("shared", None, Some(OTHER)).unwrap();
+        mount.set_mode("shared", 0o2777).unwrap();
+        let create = |user: &Mount, path: &str| {
+            let file = user.open_with(path, OpenOptions::new().write(true).create_new(true).mode(0o2755));
+            file.unwrap().close().unwrap();
+            mount.stat(path).unwrap()
+        };
+        let stat = create(&user, "shared/f");
+        assert_eq!((stat.gid, stat.perm), (OTHER, 0o755));
+        user.make_node("shared/node", FileKind::Regular, 0o2755, 0).unwrap();
+        assert_eq!(mount.stat("shared/node").unwrap().perm, 0o755);
+        let member = Credentials { groups: vec![OTHER], ..Credentials::new(USER, USER) };
+        assert_eq!(create(&mount.as_user(member), "shared/g").perm, 0o2755);
     });
 }
 
