@@ -42,6 +42,7 @@ mod cache {
     mod exclusive_use;
     mod idle_mount;
     mod listings;
+    mod native_mount;
     mod open_files;
     mod recalls;
     mod two_mounts;

@@ -1,75 +1,25 @@
-//! A FUSE mount and native mounts of one server see each other's changes. Needs root and
-//! `/dev/fuse`.
+//! A FUSE mount and native mounts of one server see each other's changes.
 
 use std::{
     fs::{self, File},
-    io::{BufRead, BufReader, ErrorKind},
+    io::ErrorKind,
     os::unix::fs::{FileExt, MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
 };
 
-use rdmabox::{Address, ProviderKind};
-use rfs_native::{LockMode, Mount, MountOptions, OpenOptions, RenameMode};
-use rfs_server::{Config, Server};
+use rfs_native::{LockMode, Mount as NativeMount, MountOptions, OpenOptions, RenameMode};
 
-/// A FUSE mount, which ends with this value.
-struct FuseMount {
-    child: Child,
-    point: PathBuf,
-}
-
-impl FuseMount {
-    fn new(address: &Address, point: &Path, options: &[&str]) -> FuseMount {
-        assert!(Path::new("/dev/fuse").exists(), "this test mounts, and there is no /dev/fuse here");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_rfs-fuse"));
-        command.args(options).arg(address.to_string()).arg(point).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("rfs-fuse starts");
-        let mut greeting = String::new();
-        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut greeting).expect("UTF-8");
-        assert!(!greeting.is_empty(), "no mount");
-        FuseMount { child, point: point.to_owned() }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.point.join(name)
-    }
-}
-
-impl Drop for FuseMount {
-    fn drop(&mut self) {
-        rustix::process::kill_process(
-            rustix::process::Pid::from_child(&self.child),
-            rustix::process::Signal::INT,
-        )
-        .expect("signal sent");
-        self.child.wait().expect("the mount ends");
-    }
-}
+use crate::common::{Lender, Mount, Over};
 
 /// Runs a test with a FUSE mount and a native one, over both providers and in two cache modes.
-fn beside(test: impl Fn(&FuseMount, &Mount)) {
-    for (provider, cache) in
-        [(ProviderKind::Shm, "auto"), (ProviderKind::Tcp, "auto"), (ProviderKind::Shm, "none")]
-    {
-        let dir = tempfile::tempdir().expect("directory");
-        fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).expect("mode");
-        let mut config = Config::new(64 << 20);
-        config.listen = vec![
-            Address::Unix(dir.path().join("socket")),
-            Address::Tcp { host: "127.0.0.1".into(), port: 0 },
-        ];
-        config.allow_without_keys = true;
-        let server = Server::start(config).expect("server");
-        let of_provider = |address: &&Address| address.provider() == provider;
-        let address = server.addresses().iter().find(of_provider).expect("an address");
-        let point = dir.path().join("mount");
-        fs::create_dir(&point).expect("mount point");
-        let options = ["--provider", &provider.to_string(), "--cache", cache];
-        let fuse = FuseMount::new(address, &point, &options);
-        let options = MountOptions { provider: Some(provider), ..MountOptions::default() };
-        let native = Mount::connect_to(address, &options).expect("mounted");
+fn beside(test: impl Fn(&Mount, &NativeMount)) {
+    for (over, cache) in [(Over::Shm, "auto"), (Over::Tcp, "auto"), (Over::Shm, "none")] {
+        let lender = Lender::new(64 << 20);
+        let fuse = lender.mount(over, &["--cache", cache]);
+        let options = MountOptions { provider: Some(over), ..MountOptions::default() };
+        let native = NativeMount::connect(&lender.address(over), &options).expect("mounted");
         test(&fuse, &native);
+        fuse.unmount();
     }
 }
 
