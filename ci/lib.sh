@@ -151,6 +151,34 @@ target_dir() {
     esac
 }
 
+# Returns success if a child runs. A zombie counts as ended.
+alive() {
+    [[ -n $1 && -e /proc/$1/stat ]] && ! grep -qs '^State:[[:space:]]*Z' "/proc/$1/status"
+}
+
+# Waits up to 20 s for a condition while a child lives.
+wait_for() {
+    local pid=$1 name=$2 tries
+    shift 2
+    for ((tries = 0; tries < 400; tries++)); do
+        "$@" && return 0
+        alive "$pid" || die "$name ended before it was ready"
+        sleep 0.05
+    done
+    die "$name was not ready after 20 s"
+}
+
+# start_local_server PROGRAM MEMORY DIR: starts a server at DIR/socket and at a TCP port, without
+# keys. Sets server to its process and tcp_address to HOST:PORT. Its output is in DIR/server.log.
+start_local_server() {
+    "$1" --memory "$2" --listen "$3/socket" --listen tcp:127.0.0.1:0 --allow-without-keys \
+        >"$3/server.log" 2>&1 </dev/null &
+    server=$!
+    wait_for "$server" rfs-server grep -qs '^ready:' "$3/server.log"
+    # shellcheck disable=SC2034  # for the caller
+    tcp_address=$(sed -n 's/^listening on tcp://p' "$3/server.log" | head -n 1)
+}
+
 # Prints the path of a tool that ci/setup builds: its own copy, or one in PATH, or only its name.
 tool_path() {
     local own
