@@ -96,6 +96,10 @@ fn counters_times_to_live_and_flushes_work() {
         assert_eq!(value(&client, b"short"), None);
         let mut bytes = Vec::new();
         assert!(client.get_and_touch(b"saved", Some(soon), &mut bytes).unwrap().is_some());
+        client.put(b"over", b"last").unwrap();
+        assert!(client.get_and_touch(b"over", Some(Duration::ZERO), &mut bytes).unwrap().is_some());
+        assert_eq!(bytes, b"last", "also if the new time is over");
+        assert!(!client.get(b"over", &mut bytes).unwrap());
         sleep(Duration::from_millis(80));
         assert_eq!(value(&client, b"saved"), None);
 

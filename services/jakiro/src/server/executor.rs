@@ -50,8 +50,10 @@ impl Executor {
             Request::GetAndTouch { time_to_live, key } => {
                 let expires = self.expires(time_to_live);
                 self.on_key(key, |partition, key, now| {
+                    let ending = self.get(session, partition, key, now, true, reply);
+                    // Behind the lookup: the reply has the value also if the new time is over.
                     partition.touch(key, expires, now);
-                    self.get(session, partition, key, now, true, reply)
+                    ending
                 })?
             }
             Request::GetMany { keys } => self.get_many(keys, reply)?,

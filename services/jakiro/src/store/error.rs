@@ -3,7 +3,7 @@
 //! # Concurrency
 //! Plain values.
 
-/// Why a store did not change an item. The code is that of the protocol.
+/// Why a store did not change an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[repr(u8)]
@@ -21,15 +21,8 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Returns the code of the protocol.
+    /// Returns a number for each kind of error.
     pub fn code(self) -> u8 {
         self as u8
-    }
-
-    /// Returns the error of a code.
-    pub fn of_code(code: u8) -> Option<StoreError> {
-        [StoreError::ValueTooLong, StoreError::Full, StoreError::NotANumber]
-            .into_iter()
-            .find(|error| error.code() == code)
     }
 }

@@ -12,10 +12,12 @@ mod counters;
 mod error;
 mod key;
 mod memory;
+mod number;
 mod partition;
 mod shared;
 mod transfer;
 
+pub(crate) use self::number::parse_u64;
 pub use self::{
     change::{Change, Delta, StoreMode, StoreOutcome},
     counters::Counters,

@@ -13,6 +13,7 @@ use super::{
     error::StoreError,
     key::Key,
     memory::{BlockId, Item, Items, Limits, NEVER, SizeError},
+    number::parse_u64,
 };
 
 /// Maximum length of a number with padding, in bytes.
@@ -66,10 +67,16 @@ impl Partition {
         Some(self.items.view(item))
     }
 
-    /// Sets the time at which an item expires. Returns the item, or `None` if there is none.
+    /// Sets the time at which an item expires. Returns the item, or `None` if there is none. Returns
+    /// the item also if the new time is over.
     pub fn get_and_touch(&mut self, key: &Key<'_>, expires: u64, now: u64) -> Option<Item<'_>> {
-        self.touch(key, expires, now);
-        self.get(key, now)
+        let Some(item) = self.find_counted(key, now) else {
+            self.counters.touch_misses += 1;
+            return None;
+        };
+        self.counters.touch_hits += 1;
+        self.items.head_mut(item).expires = expires;
+        Some(self.items.view(item))
     }
 
     /// Sets the time at which an item expires. Returns false if there is no live item. The version
@@ -155,8 +162,7 @@ impl Partition {
         let head = self.items.head(item);
         let change = Change { mode: StoreMode::Set, flags: head.flags, expires: head.expires };
         self.items.unlink(item);
-        let mut digits = [0; MAX_NUMBER];
-        self.insert(key, &change, write_number(number, &mut digits), now)?;
+        self.insert(key, &change, itoa::Buffer::new().format(number).as_bytes(), now)?;
         Ok(Some(number))
     }
 
@@ -341,30 +347,6 @@ impl Partition {
             bytes[at..at + piece.len()].copy_from_slice(piece);
             at += piece.len();
         }
-        parse_number(bytes[..at].trim_ascii_end()).ok_or(StoreError::NotANumber)
-    }
-}
-
-/// Returns the number of 1 to 20 decimal digits.
-fn parse_number(digits: &[u8]) -> Option<u64> {
-    if digits.is_empty() {
-        return None;
-    }
-    digits.iter().try_fold(0_u64, |number, digit| {
-        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
-        number.checked_mul(10)?.checked_add(digit)
-    })
-}
-
-/// Writes the decimal digits of a number to the end of `room`, and returns them.
-fn write_number(mut number: u64, room: &mut [u8; MAX_NUMBER]) -> &[u8] {
-    let mut at = room.len();
-    loop {
-        at -= 1;
-        room[at] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            return &room[at..];
-        }
+        parse_u64(bytes[..at].trim_ascii_end()).ok_or(StoreError::NotANumber)
     }
 }

@@ -46,12 +46,12 @@ fn execute(
 ) -> Outcome {
     match *request {
         Request::Get { expires, .. } => {
-            if let Some(item) = partition.get(key, now) {
+            let item = match expires {
+                Some(expires) => partition.get_and_touch(key, expires, now),
+                None => partition.get(key, now),
+            };
+            if let Some(item) = item {
                 write_value(output, key.bytes(), &item, has_version);
-            }
-            // The answer has the value also if the new time is over.
-            if let Some(expires) = expires {
-                partition.touch(key, expires, now);
             }
             Outcome::Value
         }

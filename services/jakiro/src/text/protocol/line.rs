@@ -8,9 +8,9 @@
 
 use super::{
     command::{Command, Fault, Retrieval},
-    number::{parse_i64, parse_u32, parse_u64},
+    number::{parse_i64, parse_u32},
 };
-use crate::store::{Delta, MAX_KEY, StoreMode};
+use crate::store::{Delta, MAX_KEY, StoreMode, parse_u64};
 
 /// Words of the longest command, `cas` with `noreply`.
 const MAX_WORDS: usize = 7;

@@ -6,19 +6,7 @@
 //! # Concurrency
 //! Pure functions.
 
-/// Parses digits. `None` for other bytes, for no digit, and from 2^64 on.
-pub(super) fn parse_u64(digits: &[u8]) -> Option<u64> {
-    if digits.is_empty() {
-        return None;
-    }
-    digits.iter().try_fold(0_u64, |number, byte| {
-        let digit = byte.wrapping_sub(b'0');
-        if digit > 9 {
-            return None;
-        }
-        number.checked_mul(10)?.checked_add(digit.into())
-    })
-}
+use crate::store::parse_u64;
 
 /// Parses digits of a number below 2^32.
 pub(super) fn parse_u32(digits: &[u8]) -> Option<u32> {
