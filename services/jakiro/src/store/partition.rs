@@ -67,8 +67,8 @@ impl Partition {
         Some(self.items.view(item))
     }
 
-    /// Sets the time at which an item expires. Returns the item, or `None` if there is none. Returns
-    /// the item also if the new time is over.
+    /// Sets the time at which an item expires, and returns the item even if that time is over.
+    /// Returns `None` if there is no item.
     pub fn get_and_touch(&mut self, key: &Key<'_>, expires: u64, now: u64) -> Option<Item<'_>> {
         let Some(item) = self.find_counted(key, now) else {
             self.counters.touch_misses += 1;

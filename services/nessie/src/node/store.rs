@@ -3,7 +3,13 @@
 //! # Concurrency
 //! Any number of threads may call it.
 
-use std::{fmt::Write, ops::Deref, sync::Arc, thread, time::Duration};
+use std::{
+    fmt::Write,
+    ops::Deref,
+    sync::{Arc, atomic::AtomicU64},
+    thread,
+    time::Duration,
+};
 
 use rdmabox::PendingReply;
 
@@ -18,18 +24,19 @@ use crate::{
     error::NessieError,
     logic::{
         allocator::Shortage,
+        context::Context,
         entry::Entry,
         operations::{
             delete::Delete,
             get::{Get, Got},
-            put::PutMachine,
+            put::{Leftover, PutMachine},
         },
-        verb::Failure,
+        verb::{Answer, Failure, Step},
     },
 };
 
-/// How often a PUT waits for entries that may be used again soon.
-const PUT_ATTEMPTS: usize = 4;
+/// Attempts of an operation that waits for entries that may be used again soon.
+const ATTEMPTS: usize = 4;
 
 /// A value of a GET, which dereferences to its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,31 +93,8 @@ impl Store {
 
     pub(super) fn delete(&self, key: &[u8]) -> Result<(), NessieError> {
         self.check_key(key)?;
-        for _ in 1..PUT_ATTEMPTS {
-            match self.delete_once(key) {
-                // A tombstone needs an entry.
-                Err(NessieError::DataFull) => self.wait_for_entry()?,
-                other => return other,
-            }
-        }
-        self.delete_once(key)
-    }
-
-    fn delete_once(&self, key: &[u8]) -> Result<(), NessieError> {
-        let mut delete = Delete::new(&self.driver.context(), key);
-        let mut run = self.driver.run();
-        match self.driver.drive(&mut run, |cx, answer| delete.step(cx, answer)) {
-            Ok(outcome) => {
-                self.driver.table.end_hold(&run.held);
-                outcome?;
-                Counters::add(&self.counters.deletes);
-                Ok(())
-            }
-            Err(Aborted { error, is_issued }) => {
-                self.driver.keep(delete.leftover(&self.driver.context(), is_issued), run, is_issued);
-                Err(error)
-            }
-        }
+        let begin = |cx: &Context<'_>| Delete::new(cx, key);
+        self.change(&self.counters.deletes, begin, Delete::step, Delete::leftover)
     }
 
     pub(super) fn put(&self, key: &[u8], value: &[u8]) -> Result<(), NessieError> {
@@ -119,30 +103,42 @@ impl Store {
         if len > max {
             return Err(NessieError::TooLong { what: "value", len, max, option: "--max-value" });
         }
-        for _ in 1..PUT_ATTEMPTS {
-            match self.put_once(key, value) {
+        let begin = |cx: &Context<'_>| PutMachine::new(cx, key, value);
+        self.change(&self.counters.puts, begin, PutMachine::step, PutMachine::leftover)
+    }
+
+    /// Runs an operation that changes the index. Repeats it while no entry is free: a tombstone of
+    /// a DELETE needs an entry, too.
+    fn change<M, T>(
+        &self,
+        counter: &AtomicU64,
+        begin: impl Fn(&Context<'_>) -> M,
+        step: impl Fn(&mut M, &Context<'_>, Answer) -> Step<Result<T, Failure>>,
+        leftover: impl Fn(M, &Context<'_>, bool) -> Option<Leftover>,
+    ) -> Result<(), NessieError> {
+        let attempt = || {
+            let mut machine = begin(&self.driver.context());
+            let mut run = self.driver.run();
+            match self.driver.drive(&mut run, |cx, answer| step(&mut machine, cx, answer)) {
+                Ok(outcome) => {
+                    self.driver.table.end_hold(&run.held);
+                    outcome?;
+                    Counters::add(counter);
+                    Ok(())
+                }
+                Err(Aborted { error, is_issued }) => {
+                    self.driver.keep(leftover(machine, &self.driver.context(), is_issued), run, is_issued);
+                    Err(error)
+                }
+            }
+        };
+        for _ in 1..ATTEMPTS {
+            match attempt() {
                 Err(NessieError::DataFull) => self.wait_for_entry()?,
                 other => return other,
             }
         }
-        self.put_once(key, value)
-    }
-
-    fn put_once(&self, key: &[u8], value: &[u8]) -> Result<(), NessieError> {
-        let mut put = PutMachine::new(&self.driver.context(), key, value);
-        let mut run = self.driver.run();
-        match self.driver.drive(&mut run, |cx, answer| put.step(cx, answer)) {
-            Ok(outcome) => {
-                self.driver.table.end_hold(&run.held);
-                outcome?;
-                Counters::add(&self.counters.puts);
-                Ok(())
-            }
-            Err(Aborted { error, is_issued }) => {
-                self.driver.keep(put.leftover(&self.driver.context(), is_issued), run, is_issued);
-                Err(error)
-            }
-        }
+        attempt()
     }
 
     /// Waits for an entry that may be used again soon, or looks for entries without a reference.

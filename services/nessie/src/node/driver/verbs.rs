@@ -160,18 +160,19 @@ impl Driver {
         let missing = DecodeError::Reference { table: at.table, offset: at.offset };
         // There are more table numbers than nodes.
         let Some(peer) = self.peers.get(usize::from(at.table)) else { return Err(missing.into()) };
+        let is_own = at.table == self.node;
+        if !is_own && let Some(copy) = self.cache.get(slot, word, run.begun.checked_sub(self.limit)) {
+            Counters::add(&self.counters.cache_hits);
+            return Ok(Answer::Entry(copy));
+        }
         let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, self.stride).collect();
         let out = Arc::get_mut(&mut bytes).expect("not shared yet");
-        if at.table == self.node {
+        if is_own {
             Counters::add(&self.counters.own_entries);
             if !self.table.read(at.offset, out) {
                 return Err(missing.into());
             }
             return Ok(Answer::Entry(Entry::decode(bytes)?));
-        }
-        if let Some(copy) = self.cache.get(slot, word, run.begun.checked_sub(self.limit)) {
-            Counters::add(&self.counters.cache_hits);
-            return Ok(Answer::Entry(copy));
         }
         Counters::add(&self.counters.remote_entries);
         let read = self.request(run, peer, |link| match link.entry(at.offset) {
