@@ -101,6 +101,8 @@ pub(crate) struct Runtime {
     /// True if posting executes the request. Combiners then post outside their lock, so that
     /// several threads copy in parallel.
     pub(super) executes_at_post: bool,
+    /// True if a large batch is spread over the lanes, because they work side by side.
+    pub(super) spreads: bool,
     pub(super) batch_pool: ObjectPool<Batch>,
     pub(super) finished_pool: ObjectPool<Finished>,
     /// Tickets and loan counts of finished started requests, kept for reuse.
@@ -129,6 +131,7 @@ impl Runtime {
     pub(crate) fn new(init: RuntimeInit) -> Arc<Runtime> {
         let caps = init.lanes.first().map(|qp| qp.caps()).unwrap_or_default();
         let executes_at_post = init.lanes.iter().all(|qp| qp.executes_at_post());
+        let spreads = !executes_at_post && init.lanes.iter().all(|qp| qp.works_beside_others());
         let queues = init.cqs.len().max(1);
         let lanes = init.lanes.into_iter().take(MAX_LANES).enumerate();
         let lanes: Arc<[Lane]> = lanes.map(|(index, qp)| Lane::new(qp, index % queues)).collect();
@@ -178,6 +181,7 @@ impl Runtime {
             shortest_timeout: ShortestTimeout::new(init.timeout),
             mend_timeout: init.mend_timeout,
             executes_at_post,
+            spreads,
             batch_pool: ObjectPool::default(),
             finished_pool: ObjectPool::default(),
             idle_parts: IdleParts::default(),

@@ -194,6 +194,12 @@ pub trait QueuePair: super::Sealed + Send + Sync + std::fmt::Debug {
         false
     }
 
+    /// Returns true if the device processes the requests of this queue pair beside those of others.
+    /// A large batch is then spread over several queue pairs.
+    fn works_beside_others(&self) -> bool {
+        true
+    }
+
     /// Executes one request immediately if the peer's memory is mapped. The request takes no send
     /// queue slot, has no completion, and needs no staging copy, because `op` names the caller's
     /// own memory. Several threads may execute requests in parallel.

@@ -108,6 +108,10 @@ impl QueuePair for FaultQp {
         self.inner.executes_at_post()
     }
 
+    fn works_beside_others(&self) -> bool {
+        self.inner.works_beside_others()
+    }
+
     fn execute_now(&self, op: &mut DirectOp<'_>) -> Option<Result<(), WcStatus>> {
         if let DirectOp::FetchOp { op, .. } = op
             && !self.atomic_ops.contains(op.kind())

@@ -5,7 +5,9 @@ use std::sync::{Arc, mpsc};
 use parking_lot::Mutex;
 use rdmabox::{
     Access, BatchMode, CallError, CallsBy, Export, Memory, Peer, ProviderKind, RemoteAddr, Reply, Service,
-    Session, stats::StatsSnapshot,
+    Session,
+    provider::model::{CardParameters, ModelledCard, Timing},
+    stats::StatsSnapshot,
 };
 
 use super::{offsets, on_four_threads, requests_doorbells_merged, submit};
@@ -85,6 +87,17 @@ fn a_long_run_is_cut_and_spread_over_the_queue_pairs() {
     });
 }
 
+/// Runs a test over devices whose queue pairs work side by side: RDMA devices, and a modelled card
+/// over each other provider.
+fn on_each_that_spreads(test: impl Fn(Fixture)) {
+    on_each_that_posts(|mut f| {
+        if f.address.provider() != ProviderKind::Rdma {
+            f.options.card = Some(ModelledCard::new(CardParameters::cx3(), Timing::Counts));
+        }
+        test(f);
+    });
+}
+
 /// Submits requests that do not merge over four queue pairs. Returns the doorbells and the work
 /// requests of each lane.
 fn spread(f: &Fixture, write: bool, count: usize) -> (u64, Vec<u64>) {
@@ -100,8 +113,7 @@ fn spread(f: &Fixture, write: bool, count: usize) -> (u64, Vec<u64>) {
 /// Catches a batch that leaves three of four queue pairs idle, and a small one that is cut.
 #[test]
 fn a_large_batch_is_spread_over_the_queue_pairs() {
-    on_each_that_posts(|mut f| {
-        let executes = f.address.provider() == ProviderKind::Shm;
+    on_each_that_spreads(|mut f| {
         for write in [true, false] {
             for small in [2, 16, 31] {
                 let (doorbells, mut lanes) = spread(&f, write, small);
@@ -111,13 +123,8 @@ fn a_large_batch_is_spread_over_the_queue_pairs() {
             for (count, shares) in [(32, [0, 0, 16, 16]), (64, [16; 4]), (200, [50; 4])] {
                 let (doorbells, mut lanes) = spread(&f, write, count);
                 lanes.sort_unstable();
-                if executes {
-                    // Nothing could work on several queue pairs at once.
-                    assert_eq!(lanes, [0, 0, 0, count as u64], "{write}");
-                } else {
-                    let used = shares.iter().filter(|share| **share > 0).count();
-                    assert_eq!((doorbells, &lanes[..]), (used as u64, &shares[..]), "{write}");
-                }
+                let used = shares.iter().filter(|share| **share > 0).count();
+                assert_eq!((doorbells, &lanes[..]), (used as u64, &shares[..]), "{write}");
             }
         }
         f.options.queue_pairs = 1;
@@ -125,14 +132,26 @@ fn a_large_batch_is_spread_over_the_queue_pairs() {
     });
 }
 
+/// Catches a batch that wakes the peer once for each lane, though a thread does all the work.
+#[test]
+fn a_large_batch_stays_together_where_nothing_works_beside_it() {
+    on_each_that_posts(|f| {
+        if f.address.provider() == ProviderKind::Rdma {
+            return;
+        }
+        for (write, count) in [(true, 32), (false, 32), (true, 100), (false, 100)] {
+            let (doorbells, mut lanes) = spread(&f, write, count);
+            lanes.sort_unstable();
+            assert_eq!((doorbells, lanes), (1, vec![0, 0, 0, count as u64]), "{write}");
+        }
+    });
+}
+
 /// The window admits 64 of the work requests at first. Catches shares of a batch that counts those
 /// that wait.
 #[test]
 fn requests_that_wait_for_the_window_leave_no_lane_idle() {
-    on_each_that_posts(|mut f| {
-        if f.address.provider() == ProviderKind::Shm {
-            return;
-        }
+    on_each_that_spreads(|mut f| {
         f.options.window_bytes = 64 * 4096;
         let session = f.connect();
         let base = base(&session);
@@ -159,8 +178,7 @@ fn requests_that_wait_for_the_window_leave_no_lane_idle() {
 #[test]
 fn overlapping_requests_of_a_large_batch_keep_their_order() {
     const PART: usize = 1024;
-    on_each_that_posts(|mut f| {
-        let executes = f.address.provider() == ProviderKind::Shm;
+    on_each_that_spreads(|mut f| {
         for &batch in BatchMode::ALL {
             f.options.batch = batch;
             let session = f.connect();
@@ -184,7 +202,7 @@ fn overlapping_requests_of_a_large_batch_keep_their_order() {
             }
             // Only merging looks for overlaps. Then the batch stays on one lane, and none waits.
             let waits = session.stats().overlap_waits > 0;
-            assert_eq!(waits, !executes && !matches!(batch, BatchMode::Merge | BatchMode::Hybrid), "{batch}");
+            assert_eq!(waits, !matches!(batch, BatchMode::Merge | BatchMode::Hybrid), "{batch}");
         }
     });
 }

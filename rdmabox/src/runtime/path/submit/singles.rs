@@ -79,9 +79,8 @@ impl Runtime {
     /// a large batch is spread over the lanes. Called under the gate.
     fn share_of(&self, direction: usize, lane: &Lane, plan: &Plan, first: usize) -> usize {
         let wrs = &plan.wrs[first..];
-        // Where posting executes, no card could work on several queue pairs at once. Overlapping
-        // writes need not wait for each other on one lane.
-        let stays = self.executes_at_post || direction == WRITE && plan.has_overlaps;
+        // Overlapping writes need not wait for each other on one lane.
+        let stays = !self.spreads || direction == WRITE && plan.has_overlaps;
         if stays || self.lanes.len() == 1 || wrs.len() < 2 * LEAST_SHARE {
             return wrs.len();
         }

@@ -178,6 +178,12 @@ impl QueuePair for SoftQp {
         self.link.get().is_some_and(|link| link.peer.is_some())
     }
 
+    /// The posting thread copies mapped memory, or writes to a socket. More sockets would cost the
+    /// same writes, and the peer more reads.
+    fn works_beside_others(&self) -> bool {
+        false
+    }
+
     fn map_remote(&self, remote: RemoteAddr, len: u64, needs: Access) -> Option<(Arc<Memory>, usize)> {
         if self.state() != QpState::Rts {
             return None;
