@@ -3,7 +3,11 @@
 use std::{
     future::Future,
     pin::pin,
-    sync::{Arc, mpsc},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     task::{Context, Waker},
     thread,
     time::{Duration, Instant},
@@ -11,7 +15,8 @@ use std::{
 
 use futures::executor::block_on;
 use rdmabox::{
-    Op, OwnedOp, PollingMode, ProviderKind, RequestError, Session, SessionBuilder, across, wait_all,
+    Op, OwnedOp, PollingMode, ProviderKind, RemoteAddr, RequestError, Session, SessionBuilder, across,
+    wait_all,
 };
 
 use crate::support::{at, base, on_each_provider, process::HostProcess, providers};
@@ -168,6 +173,62 @@ fn a_timeout_counts_although_no_lane_is_up() {
         assert!(began.elapsed() < Duration::from_secs(30), "{polling}: {:?}", began.elapsed());
         assert!(session.is_connected(), "the session waits for its queue pairs");
     }
+}
+
+/// Adds to a word once, as the documentation of [`RequestError`] does. Returns the number of
+/// attempts with an unknown outcome.
+fn add_once(session: &Session, word: RemoteAddr, before: u64, amount: u64) -> u64 {
+    let mut unknown = 0;
+    loop {
+        match session.fetch_add(word, amount) {
+            Err(e) if e.is_retryable() => unknown += u64::from(e.outcome_unknown()),
+            known => {
+                known.unwrap();
+                return unknown;
+            }
+        }
+        let now = loop {
+            match session.fetch_add(word, 0) {
+                Err(e) if e.is_retryable() => {}
+                other => break other.unwrap(),
+            }
+        };
+        if now != before {
+            return unknown;
+        }
+    }
+}
+
+/// Additions time out at a host that is stopped again and again. Catches one that the host makes
+/// after the client has repeated it.
+#[test]
+fn additions_at_a_host_that_stops_are_made_once() {
+    const STOPS: u64 = 12;
+    let patient = |session: SessionBuilder| session.queue_pairs(2).connect_timeout(Duration::from_secs(60));
+    let Some((host, session)) = host_over_tcp(patient) else { return };
+    let word = base(&session);
+    let hasty = session.with_timeout(Duration::from_millis(50));
+    let ended = AtomicBool::new(false);
+    let (count, unknown) = thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..STOPS {
+                host.stop();
+                thread::sleep(Duration::from_millis(120));
+                host.go_on();
+                thread::sleep(Duration::from_millis(60));
+            }
+            ended.store(true, Ordering::SeqCst);
+        });
+        let (mut count, mut unknown) = (0, 0);
+        while !ended.load(Ordering::SeqCst) {
+            unknown += add_once(&hasty, word, 5 * count, 5);
+            count += 1;
+        }
+        (count, unknown)
+    });
+    eprintln!("{count} additions, {unknown} attempts with an unknown outcome");
+    assert!(unknown > 0, "the host was stopped between them");
+    assert_eq!(session.fetch_add(word, 0), Ok(5 * count));
 }
 
 /// As for one-sided requests: the thread `rdmabox-calls` sleeps.
