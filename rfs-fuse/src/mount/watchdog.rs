@@ -31,9 +31,9 @@ use std::{
 use rustix::{
     event::{PollFd, PollFlags, poll},
     fs::{FlockOperation, Mode, OFlags},
-    process::Signal,
+    process::{Pid, Signal, getppid},
 };
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use super::{connection::abort::Abort, error::MountError, mounted::Mounted};
 use rfs_client::DetachParams;
@@ -268,17 +268,18 @@ pub(super) fn run_if_asked() -> Option<u8> {
 
 fn watch(parsed: &ParsedArguments) -> io::Result<()> {
     rustix::thread::set_name(c"rfs-watchdog").ok();
+    let parent = getppid();
     let (mut signalled, by_signal) = UnixStream::pair()?;
     signal_hook::low_level::pipe::register(SIGUSR1, by_signal)?;
     // A service manager sends these signals to both processes. The main process handles them, and
     // then sends `DISMISSED` or `LEAVING`.
-    for signal in [SIGTERM, SIGINT, SIGHUP] {
+    for signal in [SIGTERM, SIGINT, SIGHUP, SIGUSR2] {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
     }
     rustix::process::set_parent_process_death_signal(Some(Signal::USR1))?;
     // Opened while the mount exists. The open file stays usable when the mount has left the tree.
     let abort = parsed.mounted.device.as_deref().ok_or(io::ErrorKind::NotFound.into()).and_then(Abort::of);
-    let messages = listen(&mut signalled)?;
+    let messages = listen(parent, &mut signalled)?;
     if messages.contains(&DISMISSED) {
         return Ok(());
     }
@@ -312,9 +313,10 @@ fn watch(parsed: &ParsedArguments) -> io::Result<()> {
 }
 
 /// Blocks until the main process ends, and returns its messages.
-fn listen(signalled: &mut UnixStream) -> io::Result<Vec<u8>> {
+fn listen(parent: Option<Pid>, signalled: &mut UnixStream) -> io::Result<Vec<u8>> {
     let pipe = io::stdin();
     rustix::io::ioctl_fionbio(&pipe, true)?;
+    signalled.set_nonblocking(true)?;
     let (mut pipe, mut messages) = (pipe.lock(), Vec::new());
     loop {
         let ready = {
@@ -331,8 +333,16 @@ fn listen(signalled: &mut UnixStream) -> io::Result<Vec<u8>> {
             Ok(_) => true,
             Err(e) => e.kind() != io::ErrorKind::WouldBlock,
         };
-        if over || !ready.is_empty() {
+        if over {
             return Ok(messages);
+        }
+        if !ready.is_empty() {
+            // Another process may have sent the signal.
+            if getppid() != parent {
+                return Ok(messages);
+            }
+            // One byte for each signal.
+            while signalled.read(&mut [0; 16]).is_ok_and(|len| len > 0) {}
         }
     }
 }

@@ -6,8 +6,9 @@
 use std::{io, sync::mpsc, thread};
 
 use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGTERM},
+    consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2},
     iterator::Signals,
+    low_level::signal_name,
 };
 
 use super::error::{RunError, os};
@@ -26,7 +27,8 @@ pub(super) enum Event {
 /// The sender and the receiver of events.
 pub(super) type Events = (mpsc::Sender<Event>, mpsc::Receiver<Event>);
 
-/// Makes an event of each signal and of each failure of a thread.
+/// Makes an event of each signal that unmounts, and of each failure of a thread. Other signals only
+/// leave a message.
 ///
 /// # Errors
 /// The errors of the operating system.
@@ -39,13 +41,16 @@ pub(super) fn listen_for_signals() -> Result<Events, RunError> {
         failed.send(Event::Failed(what.to_owned())).ok();
     });
     rdmabox::memory::survive().map_err(os("cannot prepare for lost memory"))?;
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(os("cannot handle signals"))?;
+    let mut signals =
+        Signals::new([SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2]).map_err(os("cannot handle signals"))?;
     let to = send.clone();
     thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
             for signal in signals.forever() {
-                if to.send(Event::Signal(signal)).is_err() {
+                if [SIGUSR1, SIGUSR2].contains(&signal) {
+                    log::info!("{} has no effect", signal_name(signal).unwrap_or("a signal"));
+                } else if to.send(Event::Signal(signal)).is_err() {
                     return;
                 }
             }

@@ -19,8 +19,9 @@ use rfs_status::{log_count, metrics::BoundEndpoint};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1},
+    consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2},
     iterator::{Handle, Signals},
+    low_level::signal_name,
 };
 
 use super::{
@@ -79,15 +80,9 @@ fn raise_descriptor_limit() {
 /// The server did not start, failed, or did not stop in order.
 pub fn serve(config: Config, metrics: Option<SocketAddr>) -> Result<(), String> {
     raise_descriptor_limit();
-    let mut wanted = vec![SIGTERM, SIGINT];
-    if config.keys.is_some() || config.tls.is_some() || is_service() {
-        // Otherwise the signal has its default effect.
-        wanted.push(SIGHUP);
-    }
-    if config.persist.is_some() {
-        wanted.push(SIGUSR1);
-    }
-    let mut signals = Signals::new(wanted).map_err(|e| format!("cannot handle signals: {e}"))?;
+    // In every mode: the default effect of each of them would end the server with all files.
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2])
+        .map_err(|e| format!("cannot handle signals: {e}"))?;
     let failure = Arc::<OnceLock<String>>::default();
     watch_threads(&failure, signals.handle());
     rdmabox::memory::survive().map_err(|e| format!("cannot prepare for lost memory: {e}"))?;
@@ -103,10 +98,16 @@ pub fn serve(config: Config, metrics: Option<SocketAddr>) -> Result<(), String> 
     for signal in signals.forever() {
         match signal {
             SIGUSR1 => {
-                server.snapshot();
+                if !server.snapshot() {
+                    log::warn!("SIGUSR1: no snapshot, because the server runs without --persist");
+                }
             }
+            SIGUSR2 => log::info!("SIGUSR2 has no effect"),
             SIGHUP => reload(&server),
-            _ => break,
+            signal => {
+                log::info!("{}: the server stops", signal_name(signal).unwrap_or("a signal"));
+                break;
+            }
         }
     }
     tell_manager(NotifyState::Stopping);
@@ -139,7 +140,7 @@ fn watch_threads(failure: &Arc<OnceLock<String>>, signals: Handle) {
 fn reload(server: &Server) {
     match server.reload_keys() {
         Ok(Some(count)) => log::info!("reloaded {count} keys"),
-        Ok(None) => log::info!("SIGHUP: there is no key file to reload"),
+        Ok(None) => log::info!("SIGHUP: the server has no key file to reload"),
         Err(e) => log::error!("the keys stay as they were: {e}"),
     }
     match server.reload_certificates() {
@@ -147,11 +148,6 @@ fn reload(server: &Server) {
         Ok(false) => {}
         Err(e) => log::error!("the certificates stay as they were: {e}"),
     }
-}
-
-/// Returns true if a service manager expects notifications (sd_notify(3)).
-fn is_service() -> bool {
-    std::env::var_os("NOTIFY_SOCKET").is_some()
 }
 
 /// Notifies the service manager, if there is one.

@@ -14,6 +14,7 @@ use std::{
 
 use crate::common::{
     Lender, Mount, NOBODY, OpenDevice, Over, directory, eventually, exit_of, is_mounted, locking::open,
+    providers,
 };
 use rustix::{
     fs::{FlockOperation, flock},
@@ -237,6 +238,28 @@ fn a_stuck_thread_does_not_keep_a_mount_that_gets_a_signal() {
         assert!(!is_mounted(&mount.point));
         assert!(eventually(|| test_kill_process(watchdog_pid).is_err()), "the watchdog ends, too");
     });
+}
+
+/// A signal for both processes of a mount, from a user or a script. Catches a watchdog that takes
+/// any SIGUSR1 for the end of its mount.
+#[test]
+fn signals_without_a_purpose_leave_a_mount_as_it_is() {
+    for over in providers() {
+        let lender = Lender::new(16 * MIB);
+        let mount = lender.mount(over, &[]);
+        fs::write(mount.path("file"), b"x").expect("written");
+        let watchdog = watchdog(&mount);
+        for signal in [Signal::USR1, Signal::USR2, Signal::PIPE] {
+            mount.signal(signal);
+            kill_process(watchdog, signal).expect("signal sent");
+        }
+        assert_eq!(fs::read(mount.path("file")).expect("read"), b"x");
+        // The watchdog would have ended the connection by now.
+        std::thread::sleep(Duration::from_millis(200));
+        fs::write(mount.path("other"), b"y").expect("written");
+        assert_eq!(watchdog_of(&mount), Some(watchdog));
+        mount.unmount();
+    }
 }
 
 /// Kills a mount and its watchdog, so that neither reacts to the other's end.

@@ -125,9 +125,29 @@ fn serves_and_stops(signal: &str) {
     works(&tcp.parse().unwrap());
     let (status, log) = server.signal(signal);
     assert_eq!(status, Some(0), "{log}");
-    // The log has the sessions, and no warnings.
-    assert!(log.lines().all(|line| line.contains(" INFO ") && line.contains("session")), "{log}");
+    // The log has the sessions and the signal, and no warnings.
+    let (end, sessions): (Vec<_>, Vec<_>) = log.lines().partition(|line| line.contains("the server stops"));
+    assert!(sessions.iter().all(|line| line.contains(" INFO ") && line.contains("session")), "{log}");
+    assert!(end.len() == 1 && end[0].contains(&format!("SIG{signal}: ")), "{log}");
     assert!(!socket.exists());
+}
+
+/// Without keys, certificates, --persist and a service manager. Catches a signal that ends the
+/// server with all files.
+#[test]
+fn signals_without_a_purpose_leave_the_server_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let address = format!("unix:{}", directory.path().join("rfs.sock").display());
+    let server = Running::start(&["--memory=4M", "--listen", &address]);
+    for signal in ["HUP", "USR1", "USR2", "PIPE"] {
+        server.tell(signal);
+        works(&address.parse().unwrap());
+    }
+    let (status, log) = server.signal("TERM");
+    assert_eq!(status, Some(0), "{log}");
+    for said in ["no key file to reload", "runs without --persist", "SIGUSR2 has no effect"] {
+        assert!(log.contains(said), "{said}: {log}");
+    }
 }
 
 /// A service reports when it is ready and when it stops. SIGHUP makes it read its keys again, and
