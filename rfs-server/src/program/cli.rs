@@ -182,9 +182,14 @@ pub struct Cli {
     #[arg(long, value_name = "N", default_value_t = DEFAULT_SESSIONS_PER_KEY)]
     pub sessions_per_key: usize,
 
-    /// Make a key, print the lines for the key files of server and client, and exit
+    /// Make a key, and exit. Adds a line to the file of --keys, and writes the client's file
+    /// --key-file. Prints the line of each file that is not given
     #[arg(long, value_name = "NAME[,export=NAME][,ro][,squash=root|all][,uid=N][,gid=N]", value_parser = NewKey::parse)]
     pub new_key: Option<NewKey>,
+
+    /// The client's key file, which --new-key creates with mode 600
+    #[arg(long, value_name = "FILE", requires = "new_key")]
+    pub key_file: Option<PathBuf>,
 
     /// Use TLS 1.3 over TCP, and nothing else, with the certificate in this file (PEM, followed by
     /// intermediate certificates). SIGHUP reloads it. Excludes rdma: addresses, whose traffic

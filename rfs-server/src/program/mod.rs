@@ -4,5 +4,6 @@
 //! See each module.
 
 pub mod cli;
+mod new_key;
 pub mod run;
 pub mod status;

@@ -13,7 +13,6 @@ use std::{
 };
 
 use clap::Parser;
-use rdmabox::Secret;
 use rfs_proto::{BLOCK, StatFs};
 use rfs_status::{log_count, metrics::BoundEndpoint};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -26,12 +25,10 @@ use signal_hook::{
 
 use super::{
     cli::Cli,
+    new_key::{self, KeyFiles},
     status::{self, Answers},
 };
-use crate::{
-    server::{Server, config::Config},
-    service::keys::NewKey,
-};
+use crate::server::{Server, config::Config};
 
 /// Time for sessions to end after a thread of the server has failed.
 const END_AFTER_FAILURE: Duration = Duration::from_secs(10);
@@ -44,7 +41,8 @@ pub fn main() -> ExitCode {
     }
     let cli = Cli::parse();
     if let Some(key) = &cli.new_key {
-        return match print_key(key, &mut io::stdout().lock()) {
+        let files = KeyFiles { server: cli.keys.as_deref(), client: cli.key_file.as_deref() };
+        return match new_key::make(key, files, &mut io::stdout().lock()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(e) => {
                 eprintln!("rfs-server: {e}");
@@ -155,14 +153,6 @@ fn tell_manager(news: NotifyState<'_>) {
     if let Err(e) = sd_notify::notify(&[news]) {
         log::warn!("cannot notify the service manager: {e}");
     }
-}
-
-/// Makes a key, and prints the lines for the two key files.
-fn print_key(key: &NewKey, out: &mut impl Write) -> io::Result<()> {
-    let [server, client] = key.lines(&Secret::random()?);
-    writeln!(out, "# a line of the server's file, of mode 600: rfs-server --keys FILE\n{}", *server)?;
-    writeln!(out, "# the client's file, of mode 600: rfs-fuse --key FILE\n{}", *client)?;
-    out.flush()
 }
 
 fn announce(server: &Server, metrics: Option<SocketAddr>, out: &mut impl Write) -> io::Result<()> {
