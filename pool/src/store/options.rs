@@ -3,7 +3,7 @@
 //! # Concurrency
 //! Plain values.
 
-use std::{collections::HashMap, io, sync::Arc, time::Duration};
+use std::{io, time::Duration};
 
 use rdmabox::{Address, Domain, Fencing, Grant, Host, HostError, Key};
 
@@ -34,9 +34,8 @@ impl StoreOptions {
 
     /// Refuses network addresses without keys.
     pub(super) fn check(&self, addresses: &[Address]) -> Result<(), StoreError> {
-        let is_open = |address: &&Address| !matches!(address, Address::Unix(_));
         let needs_keys = self.keys.is_empty() && !self.allow_without_keys;
-        match addresses.iter().find(is_open).filter(|_| needs_keys) {
+        match addresses.iter().find(|address| needs_keys && address.is_network()) {
             Some(address) => Err(StoreError::WithoutKeys(address.clone())),
             None => Ok(()),
         }
@@ -50,9 +49,7 @@ impl StoreOptions {
             return Ok((host, Domain::default()));
         }
         let domain = host.domain()?;
-        let grant = |key: &Key| (key.id, Grant::new(key.secret.clone(), domain));
-        let keys: HashMap<_, _> = self.keys.iter().map(grant).collect();
-        Ok((host.keys(Arc::new(keys)), domain))
+        Ok((host.keys(Grant::keyring(&self.keys, domain)), domain))
     }
 }
 

@@ -3,9 +3,9 @@
 //! # Concurrency
 //! The threads of new connections query a keyring concurrently. A query must not block for long.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use super::key::{KeyId, Secret};
+use super::key::{Key, KeyId, Secret};
 
 /// A protection domain of a host. Its sessions can access only its exports, regardless of the
 /// rkeys in their requests. [`Host::domain`](crate::Host::domain) creates a domain. Sessions
@@ -27,6 +27,12 @@ impl Grant {
     /// Returns the rights of a key with this secret, in this domain.
     pub fn new(secret: Secret, domain: Domain) -> Grant {
         Grant { secret, domain }
+    }
+
+    /// Returns a keyring of these keys. The sessions of all of them are in this domain.
+    pub fn keyring(keys: &[Key], domain: Domain) -> Arc<dyn Keyring> {
+        let grant = |key: &Key| (key.id, Grant::new(key.secret.clone(), domain));
+        Arc::new(keys.iter().map(grant).collect::<HashMap<_, _>>())
     }
 }
 

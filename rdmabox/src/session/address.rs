@@ -15,6 +15,7 @@ use std::{fmt, path::PathBuf, str::FromStr};
 /// let port: Address = "[::1]:7450".parse()?;
 /// assert_eq!((socket.provider(), port.provider()), (ProviderKind::Shm, ProviderKind::Tcp));
 /// assert_eq!(port.to_string(), "tcp:[::1]:7450");
+/// assert!(port.is_network() && !socket.is_network());
 /// # Ok::<(), rdmabox::AddressError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -51,6 +52,12 @@ impl Address {
             Address::Tcp { .. } => ProviderKind::Tcp,
             Address::Rdma { .. } => ProviderKind::Rdma,
         }
+    }
+
+    /// Returns true if programs of other machines may reach the address, and the kernel cannot
+    /// report their user.
+    pub fn is_network(&self) -> bool {
+        !matches!(self, Address::Unix(_))
     }
 }
 

@@ -7,7 +7,6 @@
 //! One thread of each host makes its calls. Threads of sessions report their end.
 
 use std::{
-    collections::HashMap,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -93,9 +92,8 @@ impl Server {
         if !(1..=MAX_ADDRESSES).contains(&addresses.len()) {
             return Err(ServerError::Addresses(addresses.len()));
         }
-        let is_open = |address: &&Address| !matches!(address, Address::Unix(_));
         let needs_keys = options.keys.is_empty() && !options.allow_without_keys;
-        if let Some(address) = addresses.iter().find(is_open).filter(|_| needs_keys) {
+        if let Some(address) = addresses.iter().find(|address| needs_keys && address.is_network()) {
             return Err(ServerError::WithoutKeys(address.clone()));
         }
         let store = Arc::new(Store::new(&options.store)?);
@@ -163,9 +161,7 @@ fn host(options: &ServerOptions) -> Result<Host, ServerError> {
         host = host.tls(Arc::clone(tls));
     }
     if !options.keys.is_empty() {
-        let grant = |key: &Key| (key.id, Grant::new(key.secret.clone(), Domain::default()));
-        let keys: HashMap<_, _> = options.keys.iter().map(grant).collect();
-        host = host.keys(Arc::new(keys));
+        host = host.keys(Grant::keyring(&options.keys, Domain::default()));
     }
     Ok(host)
 }

@@ -1,14 +1,11 @@
 //! The host of a node: its addresses, its keys, and the two exports of its memory.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc, OnceLock, Weak,
-        mpsc::{Receiver, channel},
-    },
+use std::sync::{
+    Arc, OnceLock, Weak,
+    mpsc::{Receiver, channel},
 };
 
-use rdmabox::{Access, Address, Grant, Host, HostHandle, PendingReply};
+use rdmabox::{Access, Grant, Host, HostHandle, PendingReply};
 
 use super::{
     memory::table::OwnTable,
@@ -34,11 +31,8 @@ pub(super) fn listen(
 ) -> Result<(HostHandle, Commands, Executor), NessieError> {
     let listed = options.members.address(options.id).expect("checked").clone();
     let addresses = if options.listen.is_empty() { vec![listed] } else { options.listen.clone() };
-    let is_open = |address: &&Address| !matches!(address, Address::Unix(_));
-    if options.key.is_none()
-        && !options.allow_without_keys
-        && let Some(address) = addresses.iter().find(is_open)
-    {
+    let needs_key = options.key.is_none() && !options.allow_without_keys;
+    if let Some(address) = addresses.iter().find(|address| needs_key && address.is_network()) {
         return Err(NessieError::InvalidOption(format!(
             "{address} is a network address, and without a key every program that reaches it can read \
              and write the store: give --key, or --allow-without-keys"
@@ -50,8 +44,7 @@ pub(super) fn listen(
     if let Some(key) = &options.key {
         let domain = host.domain()?;
         keyed = Some(host.export_in(domain, &table.memory, Access::REMOTE_ALL)?);
-        let grant = Grant::new(key.secret.clone(), domain);
-        host = host.keys(Arc::new(HashMap::from([(key.id, grant)])));
+        host = host.keys(Grant::keyring(std::slice::from_ref(key), domain));
     }
     let (sender, commands) = channel();
     let executor = Executor::default();

@@ -7,7 +7,7 @@
 //! # Concurrency
 //! Threads of the host call [`Service`]. One lock guards the allocator; no call blocks under it.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rdmabox::{
@@ -110,9 +110,8 @@ impl Lender {
         if chunks == 0 {
             return Err(wrong());
         }
-        let is_open = |address: &&Address| !matches!(address, Address::Unix(_));
         let needs_keys = options.keys.is_empty() && !options.allow_without_keys;
-        if let Some(address) = addresses.iter().find(is_open).filter(|_| needs_keys) {
+        if let Some(address) = addresses.iter().find(|address| needs_keys && address.is_network()) {
             return Err(LenderError::WithoutKeys(address.clone()));
         }
         let mut host = Host::new()?.any_local_user(options.allow_without_keys);
@@ -126,9 +125,7 @@ impl Lender {
         if !options.keys.is_empty() {
             let domain = host.domain()?;
             keyed = Some(host.export_in(domain, &memory, access)?);
-            let grant = |key: &Key| (key.id, Grant::new(key.secret.clone(), domain));
-            let keys: HashMap<_, _> = options.keys.iter().map(grant).collect();
-            host = host.keys(Arc::new(keys));
+            host = host.keys(Grant::keyring(&options.keys, domain));
         }
         let lending = Arc::new(Lending { export, keyed, allocator: Mutex::new(Allocator::new(chunks)) });
         let host = host.listen(addresses, Arc::clone(&lending) as Arc<dyn Service>)?;

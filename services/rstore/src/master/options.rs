@@ -3,7 +3,7 @@
 //! # Concurrency
 //! Plain values.
 
-use std::{collections::HashMap, io, path::PathBuf, sync::Arc, time::Duration};
+use std::{io, path::PathBuf, time::Duration};
 
 use rdmabox::{Address, Domain, Fencing, Grant, Host, HostError, Key, SessionOptions};
 
@@ -46,9 +46,8 @@ impl MasterOptions {
         if bytes == 0 || !bytes.is_multiple_of(4096) || bytes > 1 << 40 {
             return Err(MasterError::Chunk(bytes));
         }
-        let is_open = |address: &&Address| !matches!(address, Address::Unix(_));
         let needs_keys = self.keys.is_empty() && !self.allow_without_keys;
-        match addresses.iter().find(is_open).filter(|_| needs_keys) {
+        match addresses.iter().find(|address| needs_keys && address.is_network()) {
             Some(address) => Err(MasterError::WithoutKeys(address.clone())),
             None => Ok(()),
         }
@@ -57,9 +56,10 @@ impl MasterOptions {
     pub(super) fn host(&self) -> Result<Host, HostError> {
         let host =
             Host::new()?.any_local_user(self.allow_without_keys).fencing(Fencing::new(self.silence, false));
-        let grant = |key: &Key| (key.id, Grant::new(key.secret.clone(), Domain::default()));
-        let keys: HashMap<_, _> = self.keys.iter().map(grant).collect();
-        Ok(if keys.is_empty() { host } else { host.keys(Arc::new(keys)) })
+        match &self.keys[..] {
+            [] => Ok(host),
+            keys => Ok(host.keys(Grant::keyring(keys, Domain::default()))),
+        }
     }
 }
 
