@@ -7,6 +7,7 @@
 //! # Concurrency
 //! Any thread may use a mapping. Each submodule documents its own locks.
 
+mod available;
 mod error;
 mod first_writes;
 mod io_vec;
@@ -17,6 +18,7 @@ mod reserve;
 mod restricted;
 mod vault;
 
+pub use self::available::{MemoryBound, available_memory};
 pub use self::error::MemoryError;
 pub(crate) use self::io_vec::IoVec;
 pub use self::lost::{is_lost, survive};

@@ -26,4 +26,4 @@ pub use send_buf::{RecvBuf, SendBuf};
 pub use slice::Slice;
 pub use threshold::{PreMrThreshold, ThresholdError};
 
-pub use crate::mapping::{Memory, MemoryError, is_lost, survive};
+pub use crate::mapping::{Memory, MemoryBound, MemoryError, available_memory, is_lost, survive};

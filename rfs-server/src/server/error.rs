@@ -2,9 +2,9 @@
 
 use std::{fmt, io, path::PathBuf, time::Duration};
 
-use rdmabox::{Address, HostError, KeyFileError, MemoryError, tls::TlsError};
+use rdmabox::{Address, HostError, KeyFileError, MemoryError, memory::MemoryBound, tls::TlsError};
 
-use super::{export_config::MIN_MEMORY, memory_limits::Bound};
+use super::export_config::MIN_MEMORY;
 use crate::{
     dispatch::Damage,
     memory_object::{object::ObjectError, ownership::OwnershipError},
@@ -79,7 +79,7 @@ pub enum StartError {
         /// Bytes needed.
         asked: u64,
         /// The exhausted resource.
-        bound: Bound,
+        bound: MemoryBound,
     },
     /// The space of the memory object cannot be reserved.
     #[error("--memory-dir {path}: {source}: {}", reserve_step(source), path = .path.display())]

@@ -6,7 +6,10 @@
 
 use std::{collections::HashMap, io, path::Path, sync::Arc, time::Instant};
 
-use rdmabox::{Access, Domain, Host, HostError, Memory};
+use rdmabox::{
+    Access, Domain, Host, HostError, Memory,
+    memory::{MemoryBound, available_memory},
+};
 use rfs_proto::Identity;
 
 use super::{
@@ -14,7 +17,6 @@ use super::{
     error::StartError,
     export_config::ExportConfig,
     log_compactor::LogCompactor,
-    memory_limits::{self, Bound},
     prefault::{Prefault, Prefaulter},
     running_export::Export,
 };
@@ -224,10 +226,10 @@ pub(super) fn reserve(path: &Path, objects: &[&Object]) -> Result<(), StartError
     let mut bounds = Vec::new();
     if let Ok(there) = rustix::fs::statvfs(path) {
         let bytes = there.f_bavail.saturating_mul(there.f_frsize);
-        bounds.push(Bound { bytes, what: format!("space in --memory-dir {}", path.display()) });
+        bounds.push(MemoryBound { bytes, what: format!("space in --memory-dir {}", path.display()) });
     }
     if is_memory(path) {
-        bounds.extend(memory_limits::available_memory());
+        bounds.extend(available_memory());
     }
     if let Some(bound) =
         bounds.into_iter().filter(|bound| bound.bytes < asked).min_by_key(|bound| bound.bytes)
@@ -258,6 +260,6 @@ fn random() -> Result<[u8; 16], StartError> {
 fn in_memory(bytes: u64) -> Result<usize, StartError> {
     usize::try_from(bytes).map_err(|_| StartError::NotEnough {
         asked: bytes,
-        bound: Bound { bytes: usize::MAX as u64, what: "the address space".into() },
+        bound: MemoryBound { bytes: usize::MAX as u64, what: "the address space".into() },
     })
 }

@@ -12,7 +12,6 @@ mod error;
 mod export_builder;
 pub mod export_config;
 mod log_compactor;
-pub mod memory_limits;
 pub mod prefault;
 mod recall_timeout;
 mod running_export;
@@ -31,6 +30,7 @@ use std::{
 
 use rdmabox::{
     Address, Domain, Host, HostError, HostHandle, KeyFileError, Limits,
+    memory::{MemoryBound, available_memory},
     tls::{TlsError, TlsServer},
 };
 use rfs_proto::{ServerStats, StatFs};
@@ -59,7 +59,6 @@ pub use config::Config;
 pub use error::{ShutdownError, StartError};
 use export_builder::{BuiltExport, Sources, reserve};
 pub use export_config::ExportConfig;
-use memory_limits::Bound;
 pub use prefault::Prefault;
 use recall_timeout::RecallTimeout;
 use running_export::Export;
@@ -103,7 +102,7 @@ impl Server {
         config.check()?;
         let store = config.memory_dir.as_deref().map(ObjectStore::open).transpose()?;
         if store.is_none() {
-            check_memory(&config, memory_limits::available_memory())?;
+            check_memory(&config, available_memory())?;
         }
         let directory =
             config.persist.as_ref().map(|persist| SnapshotDirectory::open(&persist.dir)).transpose()?;
@@ -386,7 +385,7 @@ fn within(limit: Option<Duration>, end: impl FnOnce() + Send + 'static) -> bool 
     started.is_ok() && wait.recv_timeout(limit).is_ok()
 }
 
-fn check_memory(config: &Config, bound: Option<Bound>) -> Result<(), StartError> {
+fn check_memory(config: &Config, bound: Option<MemoryBound>) -> Result<(), StartError> {
     let each = |export: &ExportConfig| {
         let sums = if config.checksum { export.sums_len() } else { 0 };
         export.arena_len().saturating_add(export.table_len()).saturating_add(sums)
@@ -422,7 +421,7 @@ mod tests {
     #[test]
     fn memory_is_counted_with_the_table() {
         let config = Config { inodes: Some(8), ..Config::new(1 << 20) };
-        let bound = |bytes| Some(Bound { bytes, what: "the purse".into() });
+        let bound = |bytes| Some(MemoryBound { bytes, what: "the purse".into() });
         let needed = (1 << 20) + 8 * 128;
         assert!(check_memory(&config, None).is_ok());
         assert!(check_memory(&config, bound(needed)).is_ok());

@@ -3,7 +3,7 @@
 //! # Concurrency
 //! The main thread starts servers and loads, one at a time.
 
-use std::{path::Path, time::Duration};
+use std::{io::Write, path::Path, time::Duration};
 
 use clap::ValueEnum;
 use rdmabox::{ProviderKind, provider::model::CardParameters};
@@ -68,7 +68,8 @@ fn on_cards(
     let server_threads = args.server_threads.map_or(CARD_SERVER_THREADS, usize::from);
     let load = Figure::Fig5.points(&systems, &[], 1, args.keys)[0].load;
     let server_ns = args.server_ns.unwrap_or_else(|| measure_server_ns(&load));
-    println!("card {}: {server_threads} server threads, {server_ns} ns of each for a request\n", card.name());
+    let name = card.name();
+    say(&format!("card {name}: {server_threads} server threads, {server_ns} ns of each for a request\n"));
     let plan = Plan { card, server_threads, server_ns, requests: args.requests };
     for figure in figures {
         let from = outcomes.len();
@@ -76,9 +77,14 @@ fn on_cards(
             let sample = simulate(&plan, &point);
             outcomes.extend(Outcome::of_rounds(device, &point, vec![sample]));
         }
-        println!("{}", Table(&outcomes[from..]).text());
+        say(&Table(&outcomes[from..]).text());
     }
     Ok(())
+}
+
+/// Prints a line. Without a reader, the figures are still measured and written.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 fn on_this_machine(
@@ -109,7 +115,7 @@ fn on_this_machine(
     let from = outcomes.len();
     let of = |(point, samples)| Outcome::of_rounds(&provider.to_string(), point, samples);
     outcomes.extend(points.iter().zip(rounds).filter_map(of));
-    println!("{}", Table(&outcomes[from..]).text());
+    say(&Table(&outcomes[from..]).text());
     Ok(())
 }
 

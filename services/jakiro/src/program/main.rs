@@ -4,7 +4,7 @@ mod cli;
 mod memory;
 mod status;
 
-use std::{error::Error, process::ExitCode, sync::Arc};
+use std::{error::Error, io::Write, process::ExitCode, sync::Arc};
 
 use clap::Parser;
 use jakiro::{
@@ -36,6 +36,11 @@ fn main() -> ExitCode {
     }
 }
 
+/// Prints a line. A reader that is gone does not end the server.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
 /// Serves until a signal comes.
 fn serve(args: &ServeArgs) -> Result<(), Box<dyn Error>> {
     // Before the server starts: from here on, no signal ends the process.
@@ -49,15 +54,16 @@ fn serve(args: &ServeArgs) -> Result<(), Box<dyn Error>> {
         .clients(args.clients);
     let server = Server::listen(&args.listen, &options)?;
     let text = serve_text(args, server.store())?;
-    server.addresses().iter().for_each(|address| println!("{address}"));
-    text.iter().for_each(|text| println!("text {}", text.address()));
+    server.addresses().iter().for_each(|address| say(&address.to_string()));
+    text.iter().for_each(|text| say(&format!("text {}", text.address())));
     let (memory, partitions) = (byte_size::show(args.memory), server.store().partitions());
-    println!("ready: {memory} in {partitions} partitions");
+    say(&format!("ready: {memory} in {partitions} partitions"));
     signals.forever().next();
     let counters = server.store().counters();
     drop(text);
     drop(server);
-    println!("stopped: {} items, {} gets, {} stores", counters.items, counters.gets(), counters.stores);
+    let (items, gets, stores) = (counters.items, counters.gets(), counters.stores);
+    say(&format!("stopped: {items} items, {gets} gets, {stores} stores"));
     Ok(())
 }
 

@@ -5,24 +5,23 @@
 
 use std::error::Error;
 
-/// Refuses more memory than the machine has available, before the kernel kills a process for it.
+use rdmabox::memory::{MemoryBound, available_memory};
+
+/// Refuses more memory than is available, before the kernel kills a process for it.
 pub(crate) fn check(wanted: u64) -> Result<(), Box<dyn Error>> {
-    let text = std::fs::read_to_string("/proc/meminfo")?;
-    match available(&text) {
-        Some(available) if wanted > available => Err(format!(
-            "--memory {}: this machine has {} available; choose less",
+    check_against(wanted, available_memory())
+}
+
+fn check_against(wanted: u64, bound: Option<MemoryBound>) -> Result<(), Box<dyn Error>> {
+    match bound {
+        Some(MemoryBound { bytes, what }) if wanted > bytes => Err(format!(
+            "--memory {}: only {} of {what} is available; choose less",
             byte_size::show(wanted),
-            byte_size::show(available)
+            byte_size::show(bytes)
         )
         .into()),
         _ => Ok(()),
     }
-}
-
-/// Returns the available bytes of `/proc/meminfo`.
-fn available(text: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -30,9 +29,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_available_memory_is_found() {
-        assert_eq!(available("MemTotal:  9 kB\nMemAvailable:    1024 kB\n"), Some(1 << 20));
-        assert_eq!(available("MemTotal:  9 kB\n"), None);
+    fn the_limit_that_is_in_the_way_is_named() {
+        let bound = |bytes| Some(MemoryBound { bytes, what: "the memory limit of control group /a".into() });
+        assert!(check_against(1 << 20, bound(1 << 20)).is_ok());
+        let error = check_against(2 << 20, bound(1 << 20)).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "--memory 2 MiB: only 1 MiB of the memory limit of control group /a is available; choose less"
+        );
         assert!(check(1).is_ok());
         assert!(check(u64::MAX).unwrap_err().to_string().contains("choose less"));
     }

@@ -3,7 +3,10 @@
 //! # Concurrency
 //! One thread.
 
-use std::error::Error;
+use std::{
+    error::Error,
+    io::{ErrorKind, Write},
+};
 
 use jakiro::{Client, ClientOptions, Counters};
 use rdmabox::Key;
@@ -15,8 +18,11 @@ pub(crate) fn show(args: &StatusArgs) -> Result<(), Box<dyn Error>> {
     let mut options = ClientOptions::default();
     options.session.key = args.key.as_deref().map(Key::load).transpose()?;
     let counters = Client::connect(&args.address, &options)?.counters()?;
-    print!("{}", lines(&counters));
-    Ok(())
+    match std::io::stdout().write_all(lines(&counters).as_bytes()) {
+        // The reader of the output has seen enough.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        outcome => Ok(outcome?),
+    }
 }
 
 fn lines(counters: &Counters) -> String {

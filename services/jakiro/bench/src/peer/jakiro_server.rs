@@ -7,7 +7,7 @@
 //! Each client thread has a client of its own.
 
 use std::{
-    io::{BufRead, BufReader, Read},
+    io::{BufRead, BufReader, Read, Write},
     process::{Child, Command, Stdio},
 };
 
@@ -92,7 +92,8 @@ pub(crate) fn serve(address: &Address, memory: u64, threads: usize) -> Result<()
     let options = ServerOptions::new(store).allow_without_keys(true);
     let server = jakiro::Server::listen(std::slice::from_ref(address), &options)
         .map_err(|error| Error::peer("jakiro", &error))?;
-    println!("{}", server.addresses()[0]);
+    // The benchmark may have ended: then the standard input has, too.
+    let _ = writeln!(std::io::stdout(), "{}", server.addresses()[0]);
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     Ok(())
 }
