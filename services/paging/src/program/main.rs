@@ -7,6 +7,7 @@ mod swap;
 
 use std::{
     error::Error,
+    io::Write,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -39,15 +40,20 @@ fn main() -> ExitCode {
     }
 }
 
+/// Prints a line. A reader that is gone does not end the program.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
 fn lend(memory: u64, listen: &[Address], keys: &[PathBuf], open: bool) -> Result<(), Box<dyn Error>> {
     let keys = keys.iter().map(|path| Key::load(path)).collect::<Result<_, _>>()?;
     let options = LenderOptions::new(memory).keys(keys).allow_without_keys(open);
     let signals = [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM];
     let mut signals = signal_hook::iterator::Signals::new(signals)?;
     let lender = Lender::listen(listen, &options)?;
-    lender.addresses().iter().for_each(|address| println!("{address}"));
+    lender.addresses().iter().for_each(|address| say(&address.to_string()));
     let status = lender.status();
-    println!("ready: lending {}", byte_size::show(u64::from(status.chunks) * status.chunk_bytes));
+    say(&format!("ready: lending {}", byte_size::show(u64::from(status.chunks) * status.chunk_bytes)));
     signals.forever().next();
     Ok(())
 }
@@ -68,9 +74,9 @@ fn pager_options(options: &PagerArgs) -> Result<PagerOptions, Box<dyn Error>> {
 fn status(address: &Address, key: Option<PathBuf>) -> Result<(), Box<dyn Error>> {
     let status = lender_status(address, &session_options(key.as_deref())?)?;
     let size = |chunks: u32| byte_size::show(u64::from(chunks) * status.chunk_bytes);
-    println!("{} of {} lent", size(status.chunks - status.free_chunks), size(status.chunks));
+    say(&format!("{} of {} lent", size(status.chunks - status.free_chunks), size(status.chunks)));
     for (session, chunks) in &status.borrowers {
-        println!("session {session}: {}", size(*chunks));
+        say(&format!("session {session}: {}", size(*chunks)));
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ pub(crate) fn serve(options: &NbdOptions) -> Result<(), Box<dyn Error>> {
     let pager = RemotePager::connect(&options.pager.server, super::pager_options(&options.pager)?)?;
     let memory = pager.map(usize::try_from(options.size)?)?;
     let server = NbdServer::listen(&options.listen, &options.name, memory)?;
-    println!("ready: serving {} at {}", byte_size::show(options.size), server.address());
+    super::say(&format!("ready: serving {} at {}", byte_size::show(options.size), server.address()));
     signals.forever().next();
     Ok(())
 }
