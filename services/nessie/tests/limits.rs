@@ -6,7 +6,7 @@ use std::{collections::HashMap, process::Command as Process, time::Duration};
 
 use nessie::{NessieError, Node};
 use proptest::prelude::*;
-use rdmabox::ProviderKind;
+use rdmabox::{ProviderKind, Session};
 
 use support::{Deployment, LONG, eventually};
 
@@ -50,6 +50,28 @@ fn memory_stays_within_what_was_given() {
     }
     let (_, _, all) = node.entries();
     assert_eq!(all, 10);
+}
+
+#[test]
+fn a_value_that_no_reply_has_room_for_is_refused_and_the_session_goes_on() {
+    let (deployment, node) = one_node(|options| {
+        options.max_value = 128 << 10;
+        options.data_bytes = 4 << 20;
+    });
+    let largest = vec![1; rdmabox::MAX_CALL - 1];
+    eventually(|| node.put(b"fits", &largest));
+    eventually(|| node.put(b"long", &vec![2; rdmabox::MAX_CALL]));
+    assert_eq!(eventually(|| node.get(b"long")).map(|value| value.len()), Some(rdmabox::MAX_CALL));
+    let session = Session::builder().provider(ProviderKind::Shm).connect(deployment.address(0));
+    let session = session.expect("a session");
+    let mut reply = Vec::new();
+    let get = |key: &[u8]| nessie::Command::Get(key.to_vec()).encode();
+    match session.call(&get(b"long"), &mut reply) {
+        Err(rdmabox::RequestError::Rejected { reason }) => assert!(reason.contains("65537"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+    session.call(&get(b"fits"), &mut reply).expect("the session goes on");
+    assert_eq!(reply[1..], largest);
 }
 
 #[test]

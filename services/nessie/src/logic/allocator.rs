@@ -65,7 +65,11 @@ impl Allocator {
     /// # Errors
     /// [`Shortage`] if there is none.
     pub(crate) fn take(&mut self, now: u64, head: impl Fn(u32) -> u64) -> Result<u32, Shortage> {
-        if let Some(shortage) = self.check(now, head) {
+        self.ripen(now);
+        if self.unused.is_empty() {
+            self.collect(now, head);
+        }
+        if let Some(shortage) = self.shortage(now) {
             return Err(shortage);
         }
         let offset = self.unused.pop().expect("checked");
@@ -73,13 +77,10 @@ impl Allocator {
         Ok(offset)
     }
 
-    /// Returns why there is no unused entry, or `None` if there is one.
-    pub(crate) fn check(&mut self, now: u64, head: impl Fn(u32) -> u64) -> Option<Shortage> {
+    /// Returns why there is no unused entry, or `None` if there is one. It does not look at heads:
+    /// [`take`](Self::take) has done so.
+    pub(crate) fn shortage(&mut self, now: u64) -> Option<Shortage> {
         self.ripen(now);
-        if self.unused.is_empty() {
-            self.collect(now, head);
-            self.ripen(now);
-        }
         let waiting = self.waiting.front();
         let shortage = waiting.map_or(Shortage::Full, |(ready, _)| Shortage::Until(*ready));
         self.unused.is_empty().then_some(shortage)

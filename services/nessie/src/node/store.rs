@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use rdmabox::PendingReply;
+use rdmabox::{MAX_CALL, PendingReply};
 
 use super::{
     cluster::membership::Membership,
@@ -201,6 +201,13 @@ impl Execute for Store {
             Command::Delete(key) => self.delete(&key).map(|()| Vec::new()),
             Command::Status => Ok(self.status().into_bytes()),
         };
-        outcome.map_err(|e| e.to_string())
+        match outcome {
+            // A longer reply would end the session.
+            Ok(bytes) if bytes.len() > MAX_CALL => Err(format!(
+                "the reply has {} bytes, and a call has at most {MAX_CALL}: use a node in the program",
+                bytes.len()
+            )),
+            outcome => outcome.map_err(|e| e.to_string()),
+        }
     }
 }

@@ -176,11 +176,11 @@ impl OwnTable {
         self.allocator.lock().counts()
     }
 
-    /// Returns why there is no unused entry, or `None` if there is one. `Until` becomes the time
-    /// that remains, in nanoseconds.
+    /// Returns why [`put`](Self::put) has found no unused entry, or `None` if there is one now.
+    /// `Until` becomes the time that remains, in nanoseconds.
     pub(crate) fn shortage(&self) -> Option<Shortage> {
         let now = self.now();
-        match self.allocator.lock().check(now, |offset| self.head(offset)) {
+        match self.allocator.lock().shortage(now) {
             Some(Shortage::Until(ready)) => Some(Shortage::Until(ready.saturating_sub(now))),
             other => other,
         }

@@ -3,7 +3,7 @@
 use std::{
     error::Error,
     hint::black_box,
-    io::{BufRead, BufReader, Read},
+    io::{BufRead, BufReader, Read, Write, stdout},
     path::PathBuf,
     process::{Child, Command, Stdio},
     sync::Arc,
@@ -12,20 +12,39 @@ use std::{
 
 use nessie::{Members, Node, NodeOptions};
 use rdmabox::{Address, Session};
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::cli::{Cli, Over, Serve};
 
-/// Pins the calling thread, and threads that it starts, to a processor. Fails on no machine.
-pub(crate) fn pin(processor: usize) {
+/// A thread that is pinned, until this is dropped.
+pub(crate) struct Pinned {
+    before: Option<CpuSet>,
+}
+
+/// Pins the calling thread, and threads that it starts meanwhile, to a processor. Fails on no
+/// machine.
+pub(crate) fn pin(processor: usize) -> Pinned {
+    let before = sched_getaffinity(None).ok();
     let mut set = CpuSet::new();
     set.set(processor % std::thread::available_parallelism().map_or(1, usize::from));
     let _ = sched_setaffinity(None, &set);
+    Pinned { before }
 }
 
-/// Computes until it is killed.
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // The processors may have gone meanwhile.
+        let _ = self.before.map(|before| sched_setaffinity(None, &before));
+    }
+}
+
+/// Computes until the standard input ends, so that it does not outlive the benchmark.
 pub(crate) fn hog(processor: usize) -> Result<(), Box<dyn Error>> {
-    pin(processor);
+    let _pinned = pin(processor);
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(0);
+    });
     let mut state = 1u64;
     loop {
         state = black_box(state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
@@ -53,11 +72,9 @@ pub(crate) fn options(serve: &Serve) -> Result<NodeOptions, Box<dyn Error>> {
 
 /// Runs a node until the standard input ends.
 pub(crate) fn serve(serve: &Serve) -> Result<(), Box<dyn Error>> {
-    if let Some(processor) = serve.processor {
-        pin(processor);
-    }
+    let _pinned = serve.processor.map(pin);
     let node = Node::start(options(serve)?)?;
-    println!("{}", node.addresses()[0]);
+    writeln!(stdout(), "{}", node.addresses()[0])?;
     std::io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
 }
@@ -75,7 +92,7 @@ impl Drop for Process {
 /// Starts processes that compute on processor 1.
 pub(crate) fn hogs(count: usize) -> Result<Vec<Process>, Box<dyn Error>> {
     let start = |_| -> Result<Process, Box<dyn Error>> {
-        Ok(Process(Command::new(std::env::current_exe()?).args(["hog", "1"]).spawn()?))
+        Ok(Process(Command::new(std::env::current_exe()?).args(["hog", "1"]).stdin(Stdio::piped()).spawn()?))
     };
     (0..count).map(start).collect()
 }
@@ -163,5 +180,19 @@ impl Deployment {
             return Err(format!("node {node} has not started").into());
         }
         Ok(process)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_pinned_for_a_figure_only() {
+        let before = sched_getaffinity(None).expect("the processors");
+        let pinned = pin(0);
+        assert_eq!(sched_getaffinity(None).expect("the processors").count(), 1);
+        drop(pinned);
+        assert!(sched_getaffinity(None).expect("the processors") == before);
     }
 }

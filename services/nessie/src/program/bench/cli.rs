@@ -80,7 +80,7 @@ impl Figure {
 /// Processes that the benchmark starts.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Role {
-    /// Computes until it is killed
+    /// Computes until its standard input ends
     #[command(hide = true)]
     Hog { processor: usize },
     /// Runs a node until its standard input ends

@@ -5,7 +5,11 @@ mod cli;
 mod figures;
 mod load;
 
-use std::{error::Error, process::ExitCode};
+use std::{
+    error::Error,
+    io::{self, ErrorKind},
+    process::ExitCode,
+};
 
 use clap::Parser;
 
@@ -15,6 +19,10 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     match run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
+        // The reader of the output has seen enough.
+        Err(error) if error.downcast_ref().is_some_and(|e: &io::Error| e.kind() == ErrorKind::BrokenPipe) => {
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             eprintln!("nessie-bench: {error}");
             ExitCode::FAILURE

@@ -2,7 +2,7 @@
 
 use std::{
     error::Error,
-    io::{Read, Write},
+    io::{self, ErrorKind, Read, Write},
     path::PathBuf,
     process::ExitCode,
 };
@@ -53,6 +53,10 @@ enum Action {
 fn main() -> ExitCode {
     match run(Cli::parse()) {
         Ok(code) => code,
+        // The reader of the output has seen enough.
+        Err(error) if error.downcast_ref().is_some_and(|e: &io::Error| e.kind() == ErrorKind::BrokenPipe) => {
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             eprintln!("nessie: {error}");
             ExitCode::from(2)

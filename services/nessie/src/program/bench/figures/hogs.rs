@@ -1,12 +1,16 @@
 //! Figures 2, 7 and 8: throughput while processors compute something else.
 
-use std::{error::Error, time::Duration};
+use std::{
+    error::Error,
+    io::{Write, stdout},
+    time::Duration,
+};
 
 use nessie::{Node, ServerDriven};
 
 use super::{table, thousands};
 use crate::{
-    children::{Deployment, Process, hogs as start_hogs, pin},
+    children::{Deployment, Pinned, Process, hogs as start_hogs, pin},
     cli::Cli,
     load::{Keys, Load, Store, fill},
 };
@@ -19,11 +23,12 @@ struct Pair {
     twin: ServerDriven,
     _servers: Vec<Process>,
     _deployments: Vec<Deployment>,
+    _pinned: Pinned,
 }
 
 impl Pair {
     fn start(cli: &Cli) -> Result<Pair, Box<dyn Error>> {
-        pin(0);
+        let pinned = pin(0);
         let value = vec![7; cli.value];
         let deployment = Deployment::new(cli, 2)?;
         let server = deployment.spawn(1)?;
@@ -49,6 +54,7 @@ impl Pair {
             twin,
             _servers: vec![server, twin_server],
             _deployments: vec![deployment, twin_deployment],
+            _pinned: pinned,
         })
     }
 }
@@ -65,7 +71,7 @@ pub(super) fn hogs(cli: &Cli) -> Result<(), Box<dyn Error>> {
         "Figures 2 and 7: thousands of operations per second beside processes that compute on the \
          server's processor",
         &["hogs", "Nessie, GETs", "NessieSD, GETs", "Nessie, 90 % GETs", "NessieSD, 90 % GETs"],
-    );
+    )?;
     for count in 0..=cli.hogs {
         let _hogs = start_hogs(count)?;
         std::thread::sleep(Duration::from_millis(50));
@@ -76,7 +82,7 @@ pub(super) fn hogs(cli: &Cli) -> Result<(), Box<dyn Error>> {
         }
         rows.add_row(row);
     }
-    println!("{rows}");
+    writeln!(stdout(), "{rows}")?;
     Ok(())
 }
 
@@ -87,13 +93,13 @@ pub(super) fn compute(cli: &Cli) -> Result<(), Box<dyn Error>> {
     let mut rows = table(
         "Figure 8: thousands of operations per second, 90 % GETs, with computation in the client",
         &["rounds between operations", "Nessie", "NessieSD"],
-    );
+    )?;
     for rounds in [0, 1000, 10_000, 100_000] {
         let mut row = vec![rounds.to_string()];
         let stores: [&dyn Store; 2] = [&pair.client, &pair.twin];
         row.extend(load(cli, 900, rounds).compare(stores, time)?.map(thousands));
         rows.add_row(row);
     }
-    println!("{rows}");
+    writeln!(stdout(), "{rows}")?;
     Ok(())
 }

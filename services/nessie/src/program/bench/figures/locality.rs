@@ -1,6 +1,11 @@
 //! Figures 9 and 10: accesses to an own working set, and filter bits.
 
-use std::{error::Error, thread, time::Duration};
+use std::{
+    error::Error,
+    io::{Write, stdout},
+    thread,
+    time::Duration,
+};
 
 use nessie::{Node, NodeStats};
 
@@ -61,7 +66,7 @@ pub(super) fn locality(cli: &Cli) -> Result<(), Box<dyn Error>> {
     let mut rows = table(
         "Figure 9: thousands of operations per second of three nodes, by the share of the working set",
         &["% of working set", "100 % GETs", "entries from own table", "90 % GETs", "50 % GETs"],
-    );
+    )?;
     for percent in [0, 20, 40, 60, 80] {
         let mut row = vec![percent.to_string()];
         for gets in [1000, 900, 500] {
@@ -76,7 +81,7 @@ pub(super) fn locality(cli: &Cli) -> Result<(), Box<dyn Error>> {
         }
         rows.add_row(row);
     }
-    println!("{rows}");
+    writeln!(stdout(), "{rows}")?;
     Ok(())
 }
 
@@ -85,13 +90,13 @@ pub(super) fn filter(cli: &Cli) -> Result<(), Box<dyn Error>> {
     let mut rows = table(
         "Figure 10: filter bits, 90 % GETs, three nodes",
         &["filter bits", "thousands of operations per second", "entries read per operation"],
-    );
+    )?;
     for bits in [0, 1, 3, 7, 11] {
         let (_deployment, nodes) = start(cli, bits)?;
         let (rate, grown, operations) = run(cli, &nodes, 900, 0)?;
         let entries = (grown.own_entries + grown.remote_entries) as f64 / operations;
         rows.add_row([bits.to_string(), thousands(rate), format!("{entries:.3}")]);
     }
-    println!("{rows}");
+    writeln!(stdout(), "{rows}")?;
     Ok(())
 }

@@ -5,7 +5,10 @@ mod locality;
 mod sizes;
 mod zipf;
 
-use std::error::Error;
+use std::{
+    error::Error,
+    io::{self, Write, stdout},
+};
 
 use comfy_table::{Table, presets::ASCII_MARKDOWN};
 
@@ -23,11 +26,12 @@ pub(crate) fn run(figure: Figure, cli: &Cli) -> Result<(), Box<dyn Error>> {
     }
 }
 
-fn table(title: &str, header: &[&str]) -> Table {
-    println!("\n{title}");
+/// Prints the title of a table, and begins the table.
+fn table(title: &str, header: &[&str]) -> io::Result<Table> {
+    writeln!(stdout(), "\n{title}")?;
     let mut table = Table::new();
     table.load_preset(ASCII_MARKDOWN).set_header(header.iter().copied());
-    table
+    Ok(table)
 }
 
 /// Thousands of operations per second.

@@ -2,6 +2,7 @@
 
 use std::{
     error::Error,
+    io::{Write, stdout},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -17,11 +18,11 @@ use crate::{
 };
 
 pub(super) fn run(cli: &Cli) -> Result<(), Box<dyn Error>> {
-    pin(0);
+    let _pinned = pin(0);
     let mut rows = table(
         "Figure 1: thousands of requests per second of one client thread, by bytes",
         &["bytes", "READ", "call (server-driven GET)", "READ / call"],
-    );
+    )?;
     let time = Duration::from_millis(cli.cell_ms);
     for bytes in [8, 64, 256, 1024, 4096, 8192] {
         let cli_of_size = Cli { value: bytes, keys: 64, ..copy(cli) };
@@ -40,7 +41,7 @@ pub(super) fn run(cli: &Cli) -> Result<(), Box<dyn Error>> {
             format!("{:.1}", reads / calls),
         ]);
     }
-    println!("{rows}");
+    writeln!(stdout(), "{rows}")?;
     Ok(())
 }
 

@@ -1,6 +1,10 @@
 //! Figure 11: Zipf-distributed keys, with and without a cache, against NessieSD.
 
-use std::{error::Error, time::Duration};
+use std::{
+    error::Error,
+    io::{Write, stdout},
+    time::Duration,
+};
 
 use nessie::{Node, ServerDriven};
 
@@ -23,12 +27,12 @@ fn start(cli: &Cli, cache: usize) -> Result<(Deployment, Vec<Node>), Box<dyn Err
 }
 
 pub(super) fn run(cli: &Cli) -> Result<(), Box<dyn Error>> {
-    pin(0);
+    let _pinned = pin(0);
     let time = Duration::from_millis(cli.cell_ms);
     let mut rows = table(
         "Figure 11: thousands of operations per second of one client, Zipf-distributed keys",
         &["exponent", "% GETs", "Nessie", "with a cache of 1 %", "cache hits", "NessieSD"],
-    );
+    )?;
     for exponent in [0.7, 0.9] {
         for gets in [1000, 999, 900] {
             let keys = Keys::zipf(cli.keys, exponent);
@@ -55,6 +59,6 @@ pub(super) fn run(cli: &Cli) -> Result<(), Box<dyn Error>> {
             ]);
         }
     }
-    println!("{rows}");
+    writeln!(stdout(), "{rows}")?;
     Ok(())
 }
