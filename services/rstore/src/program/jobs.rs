@@ -3,7 +3,11 @@
 //! # Concurrency
 //! One thread, which the library gives workers.
 
-use std::{error::Error, time::Instant};
+use std::{
+    error::Error,
+    io::{Write, stdout},
+    time::Instant,
+};
 
 use rstore::{
     ClientOptions,
@@ -34,14 +38,15 @@ pub(crate) fn sort(options: &SortOptions) -> Result<(), Box<dyn Error>> {
         return Err(format!("the output is not the sorted input: {report:?}").into());
     }
     let bytes = report.output.records * RECORD_BYTES as u64;
-    println!(
+    writeln!(
+        stdout(),
         "{} in {:.2?}: classification {:.2?}, assembly and sort {:.2?}; {} records, valid",
         byte_size::show(bytes),
         report.time(),
         report.classification,
         report.assembly,
         report.output.records
-    );
+    )?;
     Ok(())
 }
 
@@ -57,11 +62,12 @@ pub(crate) fn rank(options: &RankOptions) -> Result<(), Box<dyn Error>> {
     if report.ranks != local {
         return Err("the ranks differ from those of one process".into());
     }
-    println!(
+    writeln!(
+        stdout(),
         "{} vertices, {} edges, {steps} supersteps: {:.2?} with {workers} workers, {time:.2?} in one process; equal ranks",
         graph.vertices(),
         graph.edges(),
         report.time
-    );
+    )?;
     Ok(())
 }

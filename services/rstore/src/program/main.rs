@@ -6,7 +6,10 @@ mod jobs;
 mod serve;
 mod show;
 
-use std::process::ExitCode;
+use std::{
+    io::{self, ErrorKind},
+    process::ExitCode,
+};
 
 use clap::Parser;
 
@@ -25,6 +28,10 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
+        // The reader of the output has seen enough.
+        Err(error) if error.downcast_ref().is_some_and(|e: &io::Error| e.kind() == ErrorKind::BrokenPipe) => {
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             eprintln!("rstore: {error}");
             ExitCode::FAILURE

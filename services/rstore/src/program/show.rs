@@ -3,7 +3,10 @@
 //! # Concurrency
 //! One thread.
 
-use std::error::Error;
+use std::{
+    error::Error,
+    io::{Write, stdout},
+};
 
 use comfy_table::{Table, presets::ASCII_MARKDOWN};
 use rdmabox::{Key, SessionOptions};
@@ -35,9 +38,10 @@ pub(crate) fn status(options: &StatusOptions) -> Result<(), Box<dyn Error>> {
             size(store.free),
         ]);
     }
-    println!("{table}");
+    writeln!(stdout(), "{table}")?;
     let chunks = status.chunks;
-    println!(
+    writeln!(
+        stdout(),
         "chunks of {}: {} free, {} reserved, {} bound, {} leased, {} fenced",
         byte_size::show(status.chunk_bytes),
         chunks.free,
@@ -45,10 +49,14 @@ pub(crate) fn status(options: &StatusOptions) -> Result<(), Box<dyn Error>> {
         chunks.bound,
         chunks.leased,
         chunks.fenced
-    );
-    println!(
+    )?;
+    writeln!(
+        stdout(),
         "{} namespaces, {} regions, {} clients, {} references",
-        status.namespaces, status.regions, status.clients, status.references
-    );
+        status.namespaces,
+        status.regions,
+        status.clients,
+        status.references
+    )?;
     Ok(())
 }

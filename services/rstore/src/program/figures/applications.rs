@@ -3,7 +3,11 @@
 //! # Concurrency
 //! The library gives each worker a thread.
 
-use std::{error::Error, time::Instant};
+use std::{
+    error::Error,
+    io::{Write, stdout},
+    time::Instant,
+};
 
 use rstore::{
     graph::{Csr, page_rank, page_rank_locally, rmat},
@@ -13,8 +17,11 @@ use rstore::{
 use super::{pool::Pool, table};
 
 pub(super) fn sort(pool: &Pool, records: u64) -> Result<(), Box<dyn Error>> {
-    println!("## RSort: {records} records of {RECORD_BYTES} bytes for each worker\n");
-    println!("Paper: linear weak scaling; 1.9 to 5.4 times as fast as a local parallel sort (V-C).\n");
+    writeln!(stdout(), "## RSort: {records} records of {RECORD_BYTES} bytes for each worker\n")?;
+    writeln!(
+        stdout(),
+        "Paper: linear weak scaling; 1.9 to 5.4 times as fast as a local parallel sort (V-C).\n"
+    )?;
     let mut table = table(&["workers", "MiB", "phase 1 s", "phase 2 s", "sum s", "local sort s", "valid"]);
     for workers in [1, 2, 4] {
         let job = SortJob {
@@ -41,14 +48,21 @@ pub(super) fn sort(pool: &Pool, records: u64) -> Result<(), Box<dyn Error>> {
             return Err(format!("the output is not the sorted input: {report:?}").into());
         }
     }
-    println!("{table}\n");
+    writeln!(stdout(), "{table}\n")?;
     Ok(())
 }
 
 pub(super) fn rank(pool: &Pool, scale: u32, supersteps: u32) -> Result<(), Box<dyn Error>> {
     let graph = Csr::new(1 << scale, &rmat(scale, 16, 1));
-    println!("## PageRank: 2^{scale} vertices, {} edges, {supersteps} supersteps\n", graph.edges());
-    println!("Paper: 2.6 and 4.2 times as fast as GraphLab and GraphX, which are not run here (V-B).\n");
+    writeln!(
+        stdout(),
+        "## PageRank: 2^{scale} vertices, {} edges, {supersteps} supersteps\n",
+        graph.edges()
+    )?;
+    writeln!(
+        stdout(),
+        "Paper: 2.6 and 4.2 times as fast as GraphLab and GraphX, which are not run here (V-B).\n"
+    )?;
     let begun = Instant::now();
     let local = page_rank_locally(&graph, supersteps);
     let one = begun.elapsed().as_secs_f64();
@@ -75,6 +89,6 @@ pub(super) fn rank(pool: &Pool, scale: u32, supersteps: u32) -> Result<(), Box<d
             return Err("the ranks differ from those of one process".into());
         }
     }
-    println!("{table}");
+    writeln!(stdout(), "{table}")?;
     Ok(())
 }

@@ -3,17 +3,15 @@
 //! # Concurrency
 //! One thread.
 
-use std::{error::Error, time::Instant};
+use std::{
+    error::Error,
+    io::{Write, stdout},
+    time::Instant,
+};
 
 use rstore::AllocFlags;
 
-use super::{pool::Pool, table};
-
-/// Median of times in microseconds.
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
-}
+use super::{median, pool::Pool, table};
 
 /// Compares reads of a mapping with READs of its session, in turn.
 pub(super) fn latency(pool: &Pool, rounds: usize) -> Result<(), Box<dyn Error>> {
@@ -22,8 +20,8 @@ pub(super) fn latency(pool: &Pool, rounds: usize) -> Result<(), Box<dyn Error>> 
     let region = namespace.alloc_reserved(1 << 20, AllocFlags::InPlace)?;
     let mut mapping = region.map_all()?;
     let (session, remote) = mapping.locate(0)?;
-    println!("## Small reads\n");
-    println!("Paper: 12 us for 8 bytes, where the network has 9.6 us: 1.25 times (IV-C).\n");
+    writeln!(stdout(), "## Small reads\n")?;
+    writeln!(stdout(), "Paper: 12 us for 8 bytes, where the network has 9.6 us: 1.25 times (IV-C).\n")?;
     let mut table = table(&["bytes", "READ us", "RStore read us", "ratio"]);
     for bytes in [8, 64, 512, 1024, 4096] {
         let (mut raw, mut own) = (Vec::new(), Vec::new());
@@ -44,7 +42,7 @@ pub(super) fn latency(pool: &Pool, rounds: usize) -> Result<(), Box<dyn Error>> 
             format!("{:.2}", own / raw),
         ]);
     }
-    println!("{table}\n");
+    writeln!(stdout(), "{table}\n")?;
     drop(mapping);
     region.free()?;
     Ok(namespace.delete()?)
@@ -55,11 +53,12 @@ pub(super) fn bandwidth(pool: &Pool, rounds: usize) -> Result<Vec<(u64, f64)>, B
     let client = pool.client()?;
     let namespace = client.create("bandwidth")?;
     let chunk = client.chunk_bytes();
-    println!("## Bandwidth of one client over 4 stores, chunks of {}\n", byte_size::show(chunk));
-    println!(
+    writeln!(stdout(), "## Bandwidth of one client over 4 stores, chunks of {}\n", byte_size::show(chunk))?;
+    writeln!(
+        stdout(),
         "Paper: the rate grows up to one chunk for each card, falls when chunks divide unevenly, and rises \
          again (Figure 6).\n"
-    );
+    )?;
     let mut table = table(&["bytes", "chunks", "stores", "read MiB/s"]);
     let mut points = Vec::new();
     for halves in [1, 2, 3, 4, 6, 8, 9, 10, 12, 14, 16, 18, 24, 32] {
@@ -81,7 +80,7 @@ pub(super) fn bandwidth(pool: &Pool, rounds: usize) -> Result<Vec<(u64, f64)>, B
         region.free()?;
         namespace.release(bytes)?;
     }
-    println!("{table}\n");
+    writeln!(stdout(), "{table}\n")?;
     namespace.delete()?;
     Ok(points)
 }

@@ -9,12 +9,21 @@ mod data;
 mod pool;
 mod setup;
 
-use std::error::Error;
+use std::{
+    error::Error,
+    io::{Write, stdout},
+};
 
 use comfy_table::{Table, presets::ASCII_MARKDOWN};
 
 use self::pool::Pool;
 use super::cli::FiguresOptions;
+
+/// Returns the median of times, of which there is at least one.
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
 
 /// Makes a table with a header.
 fn table(header: &[&str]) -> Table {
@@ -26,7 +35,7 @@ fn table(header: &[&str]) -> Table {
 pub(crate) fn run(options: &FiguresOptions) -> Result<(), Box<dyn Error>> {
     let provider = if options.tcp { "TCP over loopback" } else { "shared memory" };
     let cores = std::thread::available_parallelism()?;
-    println!("RStore on one machine with {cores} cores, over {provider}\n");
+    writeln!(stdout(), "RStore on one machine with {cores} cores, over {provider}\n")?;
     let mib = 1 << 20;
     let (chunk, memory) = if options.quick { (mib, 64 * mib) } else { (16 * mib, 512 * mib) };
     let data_pool = Pool::start(options.tcp, 4, chunk, memory)?;

@@ -5,12 +5,13 @@
 
 use std::{
     error::Error,
+    io::{Write, stdout},
     time::{Duration, Instant},
 };
 
 use rstore::AllocFlags;
 
-use super::{pool::Pool, table};
+use super::{median, pool::Pool, table};
 
 /// Times of the calls.
 struct Times {
@@ -45,18 +46,17 @@ pub(super) fn measure(pool: &Pool, bytes: u64) -> Result<(), Box<dyn Error>> {
     for round in 0..21 {
         cached.push(run(&format!("cached {round}"))?);
     }
-    let median = |of: Column| {
-        let mut times: Vec<Duration> = cached.iter().map(of).collect();
-        times.sort();
-        times[times.len() / 2]
-    };
-    println!("## Control path: {} on 4 stores\n", byte_size::show(bytes));
-    println!("Paper: cached reserve and map are three orders of magnitude below cold ones (IV-B).\n");
+    let micros = |time: Duration| time.as_secs_f64() * 1e6;
+    writeln!(stdout(), "## Control path: {} on 4 stores\n", byte_size::show(bytes))?;
+    writeln!(
+        stdout(),
+        "Paper: cached reserve and map are three orders of magnitude below cold ones (IV-B).\n"
+    )?;
     let mut table = table(&["call", "cold us", "cached us", "cold / cached"]);
     let columns: [(&str, Column); 3] =
         [("reserve", |t| t.reserve), ("alloc", |t| t.alloc), ("map", |t| t.map)];
     for (name, of) in columns {
-        let (cold, cached) = (of(&cold).as_secs_f64() * 1e6, median(of).as_secs_f64() * 1e6);
+        let (cold, cached) = (micros(of(&cold)), median(cached.iter().map(|t| micros(of(t))).collect()));
         table.add_row([
             name.into(),
             format!("{cold:.0}"),
@@ -64,6 +64,6 @@ pub(super) fn measure(pool: &Pool, bytes: u64) -> Result<(), Box<dyn Error>> {
             format!("{:.0}", cold / cached),
         ]);
     }
-    println!("{table}\n");
+    writeln!(stdout(), "{table}\n")?;
     Ok(())
 }
