@@ -14,6 +14,6 @@ pub mod sort;
 pub use barrier::{Coordinator, Worker};
 pub use client::{AllocFlags, Client, ClientOptions, Mapping, Namespace, Region, Update, master_status};
 pub use error::Error;
-pub use master::{LogError, Master, MasterError, MasterOptions, restore_log};
+pub use master::{LogError, Master, MasterError, MasterOptions, repair_checksums, restore_log};
 pub use node::{NodeOptions, StoreNode};
 pub use refusal::Refusal;

@@ -1,22 +1,34 @@
 //! The log of a master: a snapshot of its state, then its inputs.
 //!
-//! A record is its length, its checksum and its bytes. The first record is a [`Machine`], and the
-//! others are times with [`Input`]s. An incomplete last record, from a crash, is dropped. Damage
-//! before it refuses the start. A start writes the restored state as a new file, which replaces the
-//! old one in one step.
+//! A record is its length, a checksum of the length, a checksum of its bytes, and its bytes. The
+//! first record is a [`Machine`], and the others are times with [`Input`]s. An incomplete last
+//! record, from a crash, is dropped. Damage before it refuses the start. A start writes the
+//! restored state as a new file, which replaces the old one in one step. So does the first input
+//! after a failed write.
+//!
+//! A master locks `LOG.lock` before it reads or writes anything. The lock is in a file of its own,
+//! as the file of the log is replaced.
 //!
 //! # Concurrency
 //! One owner, under the lock of the master.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, OpenOptions},
     io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
 };
 
 use crate::machine::{Input, Machine, Settings};
 
-const MAGIC: &[u8; 8] = b"rstorel1";
+const MAGIC: &[u8; 8] = b"rstorel2";
+/// Length of a record without its bytes.
+const HEAD: usize = 12;
 /// Longest record that is read.
 const MAX_RECORD: usize = 1 << 30;
 /// Inputs after which the log is written anew.
@@ -34,6 +46,9 @@ pub enum LogError {
         /// The reason.
         source: io::Error,
     },
+    /// Another master has the log.
+    #[error("{0} is the log of a master that is running: end that master first, or give another --log")]
+    InUse(PathBuf),
     /// The file is no log of this version.
     #[error("{0} is no log of this version of the master: use its version, or start with a new log")]
     Format(PathBuf),
@@ -67,28 +82,46 @@ pub(super) struct Log {
     path: PathBuf,
     file: File,
     inputs: u64,
+    /// Holds the lock until it is closed.
+    _lock: File,
 }
 
 impl Log {
     /// Opens or makes the log. Returns the restored machine.
     pub(super) fn open(path: &Path, settings: &Settings) -> Result<(Log, Machine), LogError> {
         let io = |source| LogError::Io { path: path.to_owned(), source };
-        let machine = match fs::read(path) {
+        // One lock for all names of the file. A rename does not replace a link to it.
+        let resolved = match fs::canonicalize(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
+            resolved => resolved.map_err(io)?,
+        };
+        let lock = create(&beside(&resolved, "lock")).map_err(io)?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => return Err(LogError::InUse(path.to_owned())),
+            outcome => outcome.map_err(|error| io(error.into()))?,
+        }
+        let machine = match fs::read(&resolved) {
             Ok(bytes) => restore(path, &bytes, settings)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Machine::new(settings.clone()),
             Err(error) => return Err(io(error)),
         };
-        let file = write_new(path, &machine).map_err(io)?;
-        Ok((Log { path: path.to_owned(), file, inputs: 0 }, machine))
+        let file = write_new(&resolved, &machine).map_err(io)?;
+        Ok((Log { path: resolved, file, inputs: 0, _lock: lock }, machine))
     }
 
     /// Appends an input, before it is applied to `machine`.
+    ///
+    /// # Errors
+    /// The input is not in the log. The next call writes a new file, without what this call has
+    /// left of the input.
     pub(super) fn append(&mut self, now: u64, input: &Input, machine: &Machine) -> io::Result<()> {
         if self.inputs >= MAX_INPUTS {
             (self.file, self.inputs) = (write_new(&self.path, machine)?, 0);
         }
-        self.inputs += 1;
-        self.file.write_all(&record(&postcard::to_stdvec(&(now, input)).map_err(io::Error::other)?))
+        let bytes = postcard::to_stdvec(&(now, input)).map_err(io::Error::other)?;
+        let outcome = self.file.write_all(&record(&bytes));
+        self.inputs = if outcome.is_ok() { self.inputs + 1 } else { MAX_INPUTS };
+        outcome
     }
 }
 
@@ -100,20 +133,62 @@ pub fn restore_log(bytes: &[u8], settings: &Settings) -> Result<Machine, LogErro
     restore(Path::new("log"), bytes, settings)
 }
 
-fn record(bytes: &[u8]) -> Vec<u8> {
-    let mut record = (bytes.len() as u32).to_le_bytes().to_vec();
-    record.extend(crc32c::crc32c(bytes).to_le_bytes());
-    record.extend(bytes);
-    record
+/// Makes all checksums of a log right, so that a test reaches the code behind them. The last record
+/// gets the length that is left.
+pub fn repair_checksums(bytes: &mut [u8]) {
+    let Some((magic, mut rest)) = bytes.split_first_chunk_mut() else { return };
+    *magic = *MAGIC;
+    while let Some((head, after)) = rest.split_first_chunk_mut::<HEAD>() {
+        let len = (u32::from_le_bytes(words(head)[0]) as usize).min(after.len());
+        let (body, later) = after.split_at_mut(len);
+        *head = head_of(body);
+        rest = later;
+    }
 }
 
+/// Returns the path with a further extension.
+fn beside(path: &Path, extension: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(extension);
+    name.into()
+}
+
+/// Opens or makes a file that only this user can read: it has the numbers that prove clients and
+/// the owner of the stores.
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+/// Returns the length, its checksum and the checksum of the bytes.
+fn head_of(bytes: &[u8]) -> [u8; HEAD] {
+    let len = (bytes.len() as u32).to_le_bytes();
+    let (of_len, of_bytes) = (crc32c::crc32c(&len).to_le_bytes(), crc32c::crc32c(bytes).to_le_bytes());
+    let mut head = [0; HEAD];
+    head.as_chunks_mut().0.copy_from_slice(&[len, of_len, of_bytes]);
+    head
+}
+
+fn words(head: &[u8; HEAD]) -> &[[u8; 4]] {
+    head.as_chunks().0
+}
+
+fn record(bytes: &[u8]) -> Vec<u8> {
+    [&head_of(bytes), bytes].concat()
+}
+
+/// Writes a log with one snapshot, which replaces the log at `path`.
 fn write_new(path: &Path, machine: &Machine) -> io::Result<File> {
-    let new = path.with_extension("new");
-    let mut file = File::create(&new)?;
+    let new = beside(path, "new");
+    // It may be left from a master that crashed. The lock of the log covers it.
+    let mut file = create(&new)?;
+    file.set_len(0)?;
     file.write_all(MAGIC)?;
     file.write_all(&record(&postcard::to_stdvec(machine).map_err(io::Error::other)?))?;
     file.sync_all()?;
     fs::rename(&new, path)?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
     Ok(file)
 }
 
@@ -126,14 +201,14 @@ enum Next<'a> {
 }
 
 fn next<'a>(rest: &mut &'a [u8]) -> Next<'a> {
-    let Some((head, after)) = rest.split_first_chunk::<8>() else { return Next::Incomplete };
-    let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    let (len, sum) = (word(0) as usize, word(4));
-    if len > MAX_RECORD {
+    let Some((head, after)) = rest.split_first_chunk::<HEAD>() else { return Next::Incomplete };
+    let [len, of_len, of_bytes] = [0, 1, 2].map(|at| u32::from_le_bytes(words(head)[at]));
+    // A wrong length could hide all records after it.
+    if crc32c::crc32c(&len.to_le_bytes()) != of_len || len as usize > MAX_RECORD {
         return Next::Damaged;
     }
-    let Some((bytes, later)) = after.split_at_checked(len) else { return Next::Incomplete };
-    if crc32c::crc32c(bytes) != sum {
+    let Some((bytes, later)) = after.split_at_checked(len as usize) else { return Next::Incomplete };
+    if crc32c::crc32c(bytes) != of_bytes {
         return if later.is_empty() { Next::Incomplete } else { Next::Damaged };
     }
     *rest = later;
@@ -151,6 +226,13 @@ fn restore(path: &Path, bytes: &[u8], settings: &Settings) -> Result<Machine, Lo
     if found != wanted {
         return Err(LogError::Chunks { path: path.to_owned(), found, wanted });
     }
+    let check = |machine: &Machine, rest: &[u8]| {
+        machine.check().map_err(|fault| {
+            log::error!("{}: {fault}", path.display());
+            damaged(rest)
+        })
+    };
+    check(&machine, start)?;
     loop {
         let before = rest;
         match next(&mut rest) {
@@ -163,10 +245,7 @@ fn restore(path: &Path, bytes: &[u8], settings: &Settings) -> Result<Machine, Lo
         }
     }
     machine.set_times(settings);
-    machine.check().map_err(|fault| {
-        log::error!("{}: {fault}", path.display());
-        damaged(rest)
-    })?;
+    check(&machine, rest)?;
     Ok(machine)
 }
 
@@ -208,20 +287,76 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_and_every_flipped_byte_is_a_state_of_before_or_an_error() {
-        let (_dir, path, _) = written();
+    fn every_cut_is_a_state_of_before_and_every_flipped_byte_before_the_last_record_an_error() {
+        let (_dir, path, machine) = written();
         let bytes = fs::read(&path).expect("the log");
         let settings = Settings::default();
-        for cut in 0..bytes.len() {
-            if let Ok(machine) = restore(&path, &bytes[..cut], &settings) {
-                assert!(machine.status().namespaces <= 2);
-            }
-            let mut flipped = bytes.clone();
-            flipped[cut] ^= 0x40;
-            if let Ok(machine) = restore(&path, &flipped, &settings) {
-                assert!(machine.status().namespaces <= 2);
-            }
+        let mut last = bytes.len() - HEAD;
+        while record(&bytes[last + HEAD..]) != bytes[last..] {
+            last -= 1;
         }
+        for at in 0..bytes.len() {
+            let cut = restore(&path, &bytes[..at], &settings);
+            assert!(cut.is_err() || at > MAGIC.len() + HEAD);
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 0x40;
+            let flipped = restore(&path, &flipped, &settings);
+            // A damaged last record may be from a crash, unless it has a wrong length.
+            assert_eq!(flipped.is_ok(), at >= last + 8, "byte {at} of {}, {last}", bytes.len());
+            assert_ne!(flipped.ok(), Some(machine.clone()));
+        }
+    }
+
+    #[test]
+    fn a_second_master_is_refused_and_changes_nothing() {
+        let (dir, path, machine) = written();
+        let (mut log, _) = Log::open(&path, &Settings::default()).expect("the log");
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).expect("a link");
+        for name in [&path, &link] {
+            let refused = Log::open(name, &Settings::default()).expect_err("a second master");
+            assert!(matches!(refused, LogError::InUse(_)), "{refused}");
+            let text = refused.to_string();
+            assert!(text.contains(&name.display().to_string()) && text.contains("--log"), "{text}");
+        }
+        let input = Input::Tick;
+        log.append(9, &input, &machine).expect("a write");
+        drop(log);
+        let (_, restored) = Log::open(&link, &Settings::default()).expect("the log");
+        assert_eq!(restored.now(), 9);
+        assert!(link.is_symlink());
+    }
+
+    #[test]
+    fn files_beside_the_log_are_not_touched_and_others_cannot_read_it() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().expect("a folder");
+        let (one, two, other) =
+            (dir.path().join("log.1"), dir.path().join("log.2"), dir.path().join("log.new"));
+        fs::write(&other, "other").expect("a file");
+        let open = |path: &Path| Log::open(path, &Settings::default()).expect("a log");
+        let _logs = (open(&one), open(&two));
+        assert_eq!(fs::read(&other).expect("the file"), b"other");
+        let mode = fs::metadata(&one).expect("the log").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_failed_write_leaves_no_torn_record() {
+        let (_dir, path, mut machine) = written();
+        let (mut log, _) = Log::open(&path, &Settings::default()).expect("the log");
+        log.append(10, &Input::Tick, &machine).expect("a write");
+        machine.apply(10, Input::Tick);
+        // A part of a record, as a full disk leaves it. Then the disk is full.
+        log.file.write_all(&record(&[7; 100])[..50]).expect("a write");
+        let full = OpenOptions::new().write(true).open("/dev/full").expect("the device");
+        log.file = full;
+        assert!(log.append(11, &Input::Tick, &machine).is_err());
+        log.append(12, &Input::Tick, &machine).expect("there is space again");
+        machine.apply(12, Input::Tick);
+        drop(log);
+        let (_, restored) = Log::open(&path, &Settings::default()).expect("the log");
+        assert_eq!(restored, machine);
     }
 
     #[test]

@@ -23,7 +23,7 @@ use rdmabox::{Address, HostHandle, Service};
 
 use self::{engine::Engine, links::Links, service::Desk};
 pub use self::{
-    log::{LogError, restore_log},
+    log::{LogError, repair_checksums, restore_log},
     options::{MasterError, MasterOptions},
 };
 use crate::{machine::Input, proto::Status};
