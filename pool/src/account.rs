@@ -42,7 +42,7 @@ struct Shelf<U> {
 
 impl<U> Shelf<U> {
     fn room(&self) -> u64 {
-        self.capacity.saturating_sub(self.chunks.len() as u64 + self.changing)
+        self.capacity.saturating_sub((self.chunks.len() as u64).saturating_add(self.changing))
     }
 }
 
@@ -73,6 +73,20 @@ impl<U> Account<U> {
     pub fn remove_store(&mut self, store: StoreId) -> Vec<(ChunkId, Option<U>)> {
         let chunks = self.stores.remove(&store).map(|shelf| shelf.chunks).unwrap_or_default();
         chunks.into_iter().map(|(number, used)| (ChunkId { store, number }, used)).collect()
+    }
+
+    /// Number of chunks that a store prepares or discards at the moment.
+    pub fn changing(&self, store: StoreId) -> u64 {
+        self.stores.get(&store).map_or(0, |shelf| shelf.changing)
+    }
+
+    /// Returns true if the free chunks are those without a use: for an account that was read from a
+    /// file.
+    pub fn is_consistent(&self) -> bool {
+        let is_free = |(number, used): (&u32, &Option<U>)| used.is_none().then_some(*number);
+        self.stores
+            .values()
+            .all(|shelf| shelf.chunks.iter().filter_map(is_free).eq(shelf.free.iter().copied()))
     }
 
     /// Number of chunks that the stores could prepare in addition.
@@ -287,6 +301,7 @@ mod tests {
                 let all = account.chunks().count() as u64;
                 prop_assert_eq!(all, account.free() + used.len() as u64);
                 prop_assert_eq!(account.room() + all, 18);
+                prop_assert!(account.is_consistent());
                 prop_assert!(used.iter().all(|chunk| account.use_of(*chunk) == Some(&7)));
             }
         }

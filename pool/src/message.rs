@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ids::{ClientId, Incarnation, StoreId},
-    wire::{self, Magic},
+    wire::Message,
 };
 
 /// Prefix of calls to a store.
-const MAGIC: Magic = *b"rfspool1";
+const MAGIC: [u8; 8] = *b"rfspool2";
 /// Most chunks in one message, so that a reply fits into a call of rdmabox.
 pub(crate) const MAX_CHUNKS: usize = 2048;
 
@@ -49,8 +49,14 @@ pub struct Introduction {
 /// An order of the pool's owner to a store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
-    /// Take the number in the pool. The answer lists the chunks that the store has.
+    /// Take the number in the pool.
     Join(StoreId),
+    /// List the chunks that the store has, from a number on, in ascending order. A list has at most
+    /// 2,048 chunks; an empty list is the end.
+    List {
+        /// The first number.
+        from: u32,
+    },
     /// Allocate and register chunks. All or none.
     Prepare {
         /// Number of chunks.
@@ -80,7 +86,7 @@ pub enum Order {
 /// The effect of an order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// The chunks of the store, for [`Order::Join`] and [`Order::Prepare`].
+    /// Chunks of the store, for [`Order::List`] and [`Order::Prepare`].
     Chunks(Vec<u32>),
     /// The order is done.
     Done,
@@ -130,28 +136,12 @@ pub enum StoreAnswer {
     Report(StoreReport),
 }
 
-impl StoreRequest {
-    /// Appends the encoded call to `out`.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        wire::encode(&MAGIC, self, out);
-    }
-
-    /// Decodes a call; `None` if the bytes are no call of this version.
-    pub fn decode(bytes: &[u8]) -> Option<StoreRequest> {
-        wire::decode(&MAGIC, bytes)
-    }
+impl Message for StoreRequest {
+    const MAGIC: [u8; 8] = MAGIC;
 }
 
-impl StoreAnswer {
-    /// Appends the encoded reply to `out`.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        wire::encode(&MAGIC, self, out);
-    }
-
-    /// Decodes a reply; `None` if the bytes are no reply of this version.
-    pub fn decode(bytes: &[u8]) -> Option<StoreAnswer> {
-        wire::decode(&MAGIC, bytes)
-    }
+impl Message for StoreAnswer {
+    const MAGIC: [u8; 8] = MAGIC;
 }
 
 #[cfg(test)]
@@ -171,8 +161,7 @@ mod tests {
             StoreRequest::Order(Order::Fence { client: ClientId(1), epoch: 0 }),
         ];
         for request in requests {
-            let mut bytes = Vec::new();
-            request.encode(&mut bytes);
+            let mut bytes = request.to_bytes();
             assert_eq!(StoreRequest::decode(&bytes), Some(request));
             bytes.push(0);
             assert_eq!(StoreRequest::decode(&bytes), None, "a longer message");
@@ -181,9 +170,12 @@ mod tests {
 
     #[test]
     fn a_full_reply_fits_into_a_call() {
-        let mut bytes = Vec::new();
-        StoreAnswer::Located(vec![[0xff; RemoteMr::ENCODED_LEN]; MAX_CHUNKS]).encode(&mut bytes);
-        assert!(bytes.len() <= 64 << 10, "{} bytes", bytes.len());
+        let located = StoreAnswer::Located(vec![[0xff; RemoteMr::ENCODED_LEN]; MAX_CHUNKS]);
+        let listed = StoreAnswer::Outcome(Outcome::Chunks(vec![u32::MAX; MAX_CHUNKS]));
+        for full in [located, listed] {
+            let len = full.to_bytes().len();
+            assert!(len <= rdmabox::MAX_CALL, "{len} bytes");
+        }
     }
 
     proptest! {

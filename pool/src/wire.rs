@@ -6,23 +6,37 @@
 //! # Concurrency
 //! Plain values.
 
-use serde::{Deserialize, Serialize};
+use serde::{Serialize, de::DeserializeOwned};
 
-/// Prefix of every message. The last byte is the version.
-pub type Magic = [u8; 8];
+/// A call or a reply.
+pub trait Message: Serialize + DeserializeOwned {
+    /// Prefix of every message of the service. The last byte is the version.
+    const MAGIC: [u8; 8];
 
-/// Appends a message with its magic number to `out`.
-///
-/// # Panics
-/// If the message has a value that postcard cannot encode, such as a sequence of unknown length.
-pub fn encode(magic: &Magic, message: &impl Serialize, out: &mut Vec<u8>) {
-    out.extend_from_slice(magic);
-    let bytes = std::mem::take(out);
-    *out = postcard::to_extend(message, bytes).expect("postcard encodes plain values");
-}
+    /// Appends the encoded message to `out`.
+    ///
+    /// # Panics
+    /// If the message has a value that postcard cannot encode, such as a sequence of unknown
+    /// length.
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&Self::MAGIC);
+        let bytes = std::mem::take(out);
+        *out = postcard::to_extend(self, bytes).expect("postcard encodes plain values");
+    }
 
-/// Decodes a message; `None` if the bytes are no message of this service and version.
-pub fn decode<'a, T: Deserialize<'a>>(magic: &Magic, bytes: &'a [u8]) -> Option<T> {
-    let (message, rest) = postcard::take_from_bytes(bytes.strip_prefix(magic)?).ok()?;
-    rest.is_empty().then_some(message)
+    /// Returns the encoded message.
+    ///
+    /// # Panics
+    /// As for [`encode`](Self::encode).
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.encode(&mut bytes);
+        bytes
+    }
+
+    /// Decodes a message; `None` if the bytes are no message of this service and version.
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (message, rest) = postcard::take_from_bytes(bytes.strip_prefix(&Self::MAGIC)?).ok()?;
+        rest.is_empty().then_some(message)
+    }
 }

@@ -2,7 +2,7 @@
 
 use pool::{
     ChunkId, ClientId, Incarnation, LinkError, Order, OrderError, Outcome, Piece, Store, StoreAnswer,
-    StoreId, StoreOptions, StoreRequest, Stores,
+    StoreId, StoreOptions, StoreRequest, Stores, wire::Message,
 };
 use rdmabox::{Address, ProviderKind, Session, SessionOptions};
 
@@ -19,12 +19,16 @@ struct Owner {
 
 impl Owner {
     fn start(provider: ProviderKind) -> Owner {
+        Owner::start_with(provider, 8 * CHUNK)
+    }
+
+    fn start_with(provider: ProviderKind, capacity: u64) -> Owner {
         let dir = tempfile::tempdir().expect("a folder");
         let address = match provider {
             ProviderKind::Shm => Address::Unix(dir.path().join("store.sock")),
             _ => "127.0.0.1:0".parse().expect("an address"),
         };
-        let mut options = StoreOptions::new(8 * CHUNK, SECRET);
+        let mut options = StoreOptions::new(capacity, SECRET);
         options.allow_without_keys = true;
         let store = Store::listen(&[address], &options).expect("a store");
         let mut options = SessionOptions::default();
@@ -32,14 +36,13 @@ impl Owner {
         let session = Session::connect(&store.addresses()[0], &options).expect("a session");
         let owner = Owner { store, session, options, _dir: dir };
         assert_eq!(owner.call(&StoreRequest::Lead(SECRET)), StoreAnswer::Welcome);
-        assert_eq!(owner.order(Order::Join(ID)), Outcome::Chunks(vec![]));
+        assert_eq!(owner.order(Order::Join(ID)), Outcome::Done);
         owner
     }
 
     fn call(&self, request: &StoreRequest) -> StoreAnswer {
-        let (mut bytes, mut reply) = (Vec::new(), Vec::new());
-        request.encode(&mut bytes);
-        self.session.call(&bytes, &mut reply).expect("a reply");
+        let mut reply = Vec::new();
+        self.session.call(&request.to_bytes(), &mut reply).expect("a reply");
         StoreAnswer::decode(&reply).expect("a reply of the pool")
     }
 
@@ -112,9 +115,8 @@ fn only_the_owner_orders_and_only_known_clients_locate() {
     on_all_providers(|owner| {
         let stranger = Session::connect(&owner.store.addresses()[0], &owner.options).expect("a session");
         let refused = |request: StoreRequest| {
-            let (mut bytes, mut reply) = (Vec::new(), Vec::new());
-            request.encode(&mut bytes);
-            match stranger.call(&bytes, &mut reply) {
+            let mut reply = Vec::new();
+            match stranger.call(&request.to_bytes(), &mut reply) {
                 Ok(()) => matches!(StoreAnswer::decode(&reply), Some(StoreAnswer::Refused(_))),
                 Err(error) => matches!(error, rdmabox::RequestError::Rejected { .. }),
             }
@@ -145,5 +147,41 @@ fn a_fence_ends_the_access_of_one_client_for_its_epoch() {
         assert!(matches!(error, LinkError::Refused { .. }), "{error}");
         assert_eq!(owner.client(1, 1).link(&ids(&[0])).expect("a new epoch").len(), 1);
         assert_eq!(owner.order(Order::Fence { client: ClientId(7), epoch: 0 }), Outcome::Done);
+    });
+}
+
+#[test]
+fn all_chunks_are_listed_in_pages() {
+    // More than one reply can have.
+    const COUNT: u32 = 4000;
+    let owner = Owner::start_with(ProviderKind::Shm, u64::from(COUNT) * 4096);
+    for _ in 0..5 {
+        let outcome = owner.order(Order::Prepare { count: COUNT / 5, bytes: 4096 });
+        assert!(matches!(outcome, Outcome::Chunks(_)), "{outcome:?}");
+    }
+    owner.order(Order::Discard(vec![0, 2048, 3999]));
+    let (mut from, mut listed) = (0, Vec::new());
+    loop {
+        let Outcome::Chunks(page) = owner.order(Order::List { from }) else { panic!("no list") };
+        let Some(last) = page.last() else { break };
+        from = last + 1;
+        listed.extend(page);
+    }
+    let expected: Vec<u32> = (0..COUNT).filter(|number| ![0, 2048, 3999].contains(number)).collect();
+    assert!(listed == expected, "{} chunks are listed", listed.len());
+}
+
+#[test]
+fn a_former_owner_gives_no_orders() {
+    on_all_providers(|owner| {
+        let next = Session::connect(&owner.store.addresses()[0], &owner.options).expect("a session");
+        let mut reply = Vec::new();
+        next.call(&StoreRequest::Lead(SECRET).to_bytes(), &mut reply).expect("a reply");
+        assert_eq!(StoreAnswer::decode(&reply), Some(StoreAnswer::Welcome));
+        let order = StoreRequest::Order(Order::Prepare { count: 1, bytes: CHUNK }).to_bytes();
+        let refused = owner.session.call(&order, &mut reply);
+        assert!(matches!(refused, Err(rdmabox::RequestError::Rejected { .. })), "{refused:?}");
+        next.call(&order, &mut reply).expect("a reply");
+        assert_eq!(owner.store.report().chunks, 1);
     });
 }

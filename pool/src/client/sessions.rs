@@ -20,6 +20,7 @@ use rdmabox::{Address, ConnectError, RemoteMr, RequestError, Session, SessionOpt
 use crate::{
     ids::{ChunkId, ClientId, StoreId},
     message::{Introduction, MAX_CHUNKS, StoreAnswer, StoreRequest},
+    wire::Message,
 };
 
 /// A chunk as a session reaches it.
@@ -158,16 +159,6 @@ impl Stores {
         }
         chunks.iter().map(|chunk| found.get(chunk).cloned().ok_or(LinkError::NoChunk(*chunk))).collect()
     }
-
-    /// Drops the addresses of chunks that do not exist any more.
-    pub fn forget(&self, chunks: &[ChunkId]) {
-        for chunk in chunks {
-            let entry = self.stores.lock().get(&chunk.store).cloned();
-            if let Some(entry) = entry {
-                entry.lock().located.remove(&chunk.number);
-            }
-        }
-    }
 }
 
 impl StoreSession {
@@ -214,9 +205,8 @@ impl StoreSession {
 }
 
 fn call(store: StoreId, session: &Session, request: &StoreRequest) -> Result<StoreAnswer, LinkError> {
-    let (mut bytes, mut reply) = (Vec::new(), Vec::new());
-    request.encode(&mut bytes);
-    session.call(&bytes, &mut reply).map_err(|source| LinkError::Call { store, source })?;
+    let mut reply = Vec::new();
+    session.call(&request.to_bytes(), &mut reply).map_err(|source| LinkError::Call { store, source })?;
     StoreAnswer::decode(&reply).ok_or_else(|| LinkError::Call {
         store,
         source: RequestError::Invalid("the host is no store of this version".into()),

@@ -14,7 +14,7 @@ use std::{
 
 use rdmabox::{Access, Domain, Export, HostHandle, Memory, Peer, RemoteMr};
 
-use crate::message::OrderError;
+use crate::message::{MAX_CHUNKS, OrderError};
 
 /// Length of the page with the mark.
 const MARK_PAGE: usize = 4096;
@@ -116,8 +116,9 @@ impl Chunks {
         numbers.iter().map(|number| Ok(peer.remote_mr(&of(number)?.export).to_le_bytes())).collect()
     }
 
-    pub(super) fn numbers(&self) -> Vec<u32> {
-        self.chunks.keys().copied().collect()
+    /// Returns the numbers of chunks from `from` on, as many as fit into one message.
+    pub(super) fn list(&self, from: u32) -> Vec<u32> {
+        self.chunks.range(from..).map(|(number, _)| *number).take(MAX_CHUNKS).collect()
     }
 
     pub(super) fn len(&self) -> u32 {

@@ -1,13 +1,14 @@
 //! The service of a store's host.
 //!
 //! Calls of clients are answered at once. Orders go to the worker, and their replies are deferred.
-//! Only a session that led with the store's incarnation may order.
+//! Only the last session that led with the store's incarnation may order: a former owner cannot
+//! interfere with its successor.
 //!
 //! # Concurrency
 //! Threads of the host, and the worker. `state` and `orders` are never held together, and neither
 //! is held while memory is allocated or freed.
 
-use std::{collections::HashSet, sync::OnceLock};
+use std::sync::OnceLock;
 
 use parking_lot::Mutex;
 use rdmabox::{CallError, Peer, PendingReply, Reply, Service, SessionTerminator};
@@ -16,6 +17,7 @@ use super::{chunks::Chunks, options::StoreOptions, orders::Orders, visitors::Vis
 use crate::{
     ids::{Incarnation, StoreId},
     message::{Introduction, MAX_CHUNKS, Order, OrderError, Outcome, StoreAnswer, StoreReport, StoreRequest},
+    wire::Message,
 };
 
 /// The state of a store.
@@ -33,8 +35,8 @@ struct State {
     /// `None` until the host listens.
     chunks: Option<Chunks>,
     visitors: Visitors,
-    /// Sessions of the owner.
-    leaders: HashSet<u64>,
+    /// The session of the owner.
+    leader: Option<u64>,
 }
 
 impl Lending {
@@ -106,7 +108,7 @@ impl Lending {
 
     /// Passes an order to the worker.
     fn order(&self, peer: &Peer, order: Order, reply: &mut Reply<'_>) -> Result<(), CallError> {
-        if !self.state.lock().leaders.contains(&peer.id()) {
+        if self.state.lock().leader != Some(peer.id()) {
             return Err("only the owner of the pool gives orders".into());
         }
         let orders = self.orders.lock();
@@ -118,9 +120,13 @@ impl Lending {
     pub(super) fn execute(&self, order: Order, reply: PendingReply) {
         let outcome = match order {
             Order::Join(id) => {
-                let mut state = self.state.lock();
-                state.id = Some(id);
-                Ok(Outcome::Chunks(state.chunks.as_ref().map(Chunks::numbers).unwrap_or_default()))
+                self.state.lock().id = Some(id);
+                Ok(Outcome::Done)
+            }
+            Order::List { from } => {
+                let state = self.state.lock();
+                let listed = state.chunks.as_ref().map(|chunks| chunks.list(from));
+                Ok(Outcome::Chunks(listed.unwrap_or_default()))
             }
             Order::Prepare { count, bytes } => self.prepare(count, bytes).map(Outcome::Chunks),
             Order::Discard(numbers) => {
@@ -163,16 +169,14 @@ impl Lending {
 }
 
 fn answer(reply: PendingReply, outcome: Outcome) {
-    let mut bytes = Vec::new();
-    StoreAnswer::Outcome(outcome).encode(&mut bytes);
-    reply.answer(&bytes);
+    reply.answer(&StoreAnswer::Outcome(outcome).to_bytes());
 }
 
 impl Service for Lending {
     fn call(&self, peer: &Peer, request: &[u8], reply: &mut Reply<'_>) -> Result<(), CallError> {
         let answer = match StoreRequest::decode(request) {
             Some(StoreRequest::Lead(incarnation)) if incarnation == self.incarnation => {
-                self.state.lock().leaders.insert(peer.id());
+                self.state.lock().leader = Some(peer.id());
                 StoreAnswer::Welcome
             }
             Some(StoreRequest::Lead(_)) => StoreAnswer::Refused("another store runs here".into()),
@@ -192,7 +196,7 @@ impl Service for Lending {
             return;
         }
         let mut state = self.state.lock();
-        state.leaders.remove(&peer.id());
+        state.leader.take_if(|leader| *leader == peer.id());
         let done = state.visitors.leave(peer.id());
         drop(state);
         done.into_iter().for_each(|reply| answer(reply, Outcome::Done));

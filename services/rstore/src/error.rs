@@ -57,12 +57,23 @@ pub enum Error {
     /// The region is changed by updates only.
     #[error("the region is copy-on-write: change it with an update")]
     CopyOnWrite,
-    /// A worker of a barrier reported an error.
-    #[error("worker {0} reported an error")]
+    /// A worker of a barrier failed, or left before the phase.
+    #[error("worker {0} failed")]
     WorkerFailed(usize),
     /// The parties of a barrier did not arrive in time.
     #[error("the barrier was not reached within {0:?}")]
     BarrierTimeout(std::time::Duration),
+    /// The client of a worker is lost, so the worker does not reach the barrier any more.
+    #[error("worker {0} is lost: its client has ended, or was disconnected for longer than the grace time")]
+    WorkerLost(usize),
+    /// The client of the coordinator is lost, so no further phase starts.
+    #[error(
+        "the coordinator is lost: its client has ended, or was disconnected for longer than the grace time"
+    )]
+    CoordinatorLost,
+    /// The coordinator has ended the barrier, usually after the failure of another worker.
+    #[error("the coordinator has ended the barrier")]
+    BarrierEnded,
 }
 
 impl Error {
@@ -81,6 +92,9 @@ impl Error {
             Error::CopyOnWrite => 108,
             Error::WorkerFailed(_) => 109,
             Error::BarrierTimeout(_) => 110,
+            Error::WorkerLost(_) => 111,
+            Error::CoordinatorLost => 112,
+            Error::BarrierEnded => 113,
         }
     }
 }

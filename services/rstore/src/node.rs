@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use pool::{Incarnation, Store, StoreError, StoreOptions, StoreReport};
+use pool::{Incarnation, Store, StoreError, StoreOptions, StoreReport, wire::Message};
 use rdmabox::{Address, Session, SessionOptions};
 
 use crate::{
@@ -135,9 +135,9 @@ impl Registration {
 
     fn register(&self) -> Result<Arc<Session>, String> {
         let session = Session::connect(&self.master, &self.options).map_err(|error| error.to_string())?;
-        let (mut bytes, mut reply) = (Vec::new(), Vec::new());
-        Request::Register(self.card.clone()).encode(&mut bytes);
-        session.call(&bytes, &mut reply).map_err(|error| error.to_string())?;
+        let mut reply = Vec::new();
+        let request = Request::Register(self.card.clone()).to_bytes();
+        session.call(&request, &mut reply).map_err(|error| error.to_string())?;
         match Reply::decode(&reply).map(|reply| reply.answer) {
             Some(Answer::Registered(store)) => {
                 log::info!("registered at {} as {store}", self.master);

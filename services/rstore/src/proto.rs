@@ -6,16 +6,13 @@
 //! # Concurrency
 //! Plain values.
 
-use pool::{
-    ChunkId, ClientId, Incarnation, StoreId,
-    wire::{self, Magic},
-};
+use pool::{ChunkId, ClientId, Incarnation, StoreId, wire::Message};
 use serde::{Deserialize, Serialize};
 
 use crate::refusal::Refusal;
 
 /// Prefix of calls to the master.
-const MAGIC: Magic = *b"rstorem1";
+const MAGIC: [u8; 8] = *b"rstorem2";
 /// Most chunks in one reply.
 pub const PAGE_CHUNKS: usize = 4096;
 /// Longest name of a namespace in bytes.
@@ -122,6 +119,8 @@ pub enum Request {
     Register(StoreCard),
     /// Asks for the state of the master.
     Status,
+    /// Asks which of these clients are lost, or have ended.
+    Lost(Vec<ClientId>),
 }
 
 /// A region, as the master describes it to a client.
@@ -235,6 +234,8 @@ pub enum Answer {
     Registered(StoreId),
     /// The state of the master.
     Status(Box<Status>),
+    /// Clients that are lost or have ended.
+    Lost(Vec<ClientId>),
     /// The call had no effect.
     Refused(Refusal),
 }
@@ -248,28 +249,12 @@ pub struct Reply {
     pub answer: Answer,
 }
 
-impl Request {
-    /// Appends the encoded call to `out`.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        wire::encode(&MAGIC, self, out);
-    }
-
-    /// Decodes a call; `None` if the bytes are no call of this version.
-    pub fn decode(bytes: &[u8]) -> Option<Request> {
-        wire::decode(&MAGIC, bytes)
-    }
+impl Message for Request {
+    const MAGIC: [u8; 8] = MAGIC;
 }
 
-impl Reply {
-    /// Appends the encoded reply to `out`.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        wire::encode(&MAGIC, self, out);
-    }
-
-    /// Decodes a reply; `None` if the bytes are no reply of this version.
-    pub fn decode(bytes: &[u8]) -> Option<Reply> {
-        wire::decode(&MAGIC, bytes)
-    }
+impl Message for Reply {
+    const MAGIC: [u8; 8] = MAGIC;
 }
 
 #[cfg(test)]
@@ -282,10 +267,9 @@ mod tests {
     fn a_page_of_places_fits_into_a_call() {
         let chunk = ChunkId { store: StoreId(u16::MAX), number: u32::MAX };
         let stores = (0..512).map(|n| (StoreId(n), "unix:/run/rstore/store-000.sock".into())).collect();
-        let mut bytes = Vec::new();
-        Reply { epoch: u32::MAX, answer: Answer::Places(vec![chunk; PAGE_CHUNKS], stores) }
-            .encode(&mut bytes);
-        assert!(bytes.len() <= 64 << 10, "{} bytes", bytes.len());
+        let answer = Answer::Places(vec![chunk; PAGE_CHUNKS], stores);
+        let bytes = Reply { epoch: u32::MAX, answer }.to_bytes();
+        assert!(bytes.len() <= rdmabox::MAX_CALL, "{} bytes", bytes.len());
         assert!(Reply::decode(&bytes).is_some());
     }
 

@@ -70,3 +70,25 @@ fn explored_paths_are_shortest_paths() {
     store.delete(&client).expect("no other handle");
     pool.wait_free();
 }
+
+#[test]
+fn a_store_that_dies_ends_the_job() {
+    let graph = small();
+    for provider in PROVIDERS {
+        let mut pool = Pool::start(provider, 2, 64, &[]);
+        let (master, options) = (pool.master_address.clone(), pool.client_options());
+        let failed = std::thread::scope(|scope| {
+            // More supersteps than a test has time for.
+            let job = scope.spawn(|| page_rank(&master, &options, "g", &graph, 3, 1_000_000));
+            pool.wait("the job has begun", |status| status.clients == 4);
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            pool.stores.remove(0).kill();
+            job.join().expect("no panic").expect_err("a store is gone")
+        });
+        let is_expected = matches!(
+            failed,
+            Error::Transfer(_) | Error::Link(_) | Error::Refused(_) | Error::WorkerFailed(_)
+        );
+        assert!(is_expected, "{failed}");
+    }
+}

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use rstore::{AllocFlags, Client, ClientOptions, Error, Refusal};
+use rstore::{AllocFlags, Client, ClientOptions, Coordinator, Error, Namespace, Refusal, Worker};
 
 use self::support::{CHUNK, PROVIDERS, Pool, die_with_test, wait_for};
 
@@ -52,8 +52,17 @@ fn the_client_of_other_tests() {
     let is_tcp = std::env::var("RSTORE_PROVIDER").as_deref() == Ok("Tcp");
     options.session.provider = Some(if is_tcp { PROVIDERS[1] } else { PROVIDERS[0] });
     let client = Client::connect(&master, options).expect("a client");
-    let namespace = client.create("lost").expect("a namespace");
-    let kept = reach(&state, &namespace);
+    let kept: Box<dyn std::any::Any> = match state.as_str() {
+        "coordinator" => {
+            let namespace = client.create("barrier").expect("a namespace");
+            Box::new(Coordinator::new(&namespace, 1).expect("a barrier"))
+        }
+        "worker" => {
+            let namespace = client.join("barrier").expect("the namespace");
+            Box::new(Worker::join(&namespace, namespace.first_address(), 0).expect("a worker"))
+        }
+        state => reach(state, &client.create("lost").expect("a namespace")),
+    };
     println!("state reached");
     std::thread::sleep(Duration::from_secs(3600));
     drop(kept);
@@ -221,4 +230,97 @@ fn a_store_that_vanishes_during_a_reservation_fails_it_without_a_leak() {
             pool.wait_free();
         }
     }
+}
+
+#[test]
+fn the_others_at_a_barrier_learn_of_a_member_that_dies() {
+    // Without the master they would wait for an hour.
+    const HOUR: Duration = Duration::from_secs(3600);
+    for provider in PROVIDERS {
+        let pool = Pool::start(provider, 1, 4, SHORT);
+        let namespace = pool.client().create("barrier").expect("a namespace");
+        let mut coordinator = Coordinator::new(&namespace, 1).expect("a barrier");
+        let mut worker = LostClient::start(&pool, "worker");
+        coordinator.start().expect("a write");
+        worker.kill();
+        let lost = coordinator.wait(HOUR);
+        assert!(matches!(lost, Err(Error::WorkerLost(0))), "{lost:?}");
+        drop(coordinator);
+        namespace.delete().expect("no reference");
+
+        let mut coordinator = LostClient::start(&pool, "coordinator");
+        let namespace = pool.client().join("barrier").expect("the namespace");
+        let mut worker = Worker::join(&namespace, namespace.first_address(), 0).expect("a worker");
+        coordinator.kill();
+        let lost = worker.wait(HOUR);
+        assert!(matches!(lost, Err(Error::CoordinatorLost)), "{lost:?}");
+    }
+}
+
+#[test]
+fn a_master_serves_again_when_its_disk_has_space() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = dir.path().join("log").display().to_string();
+    // 64 KiB in units of 512 bytes.
+    // Over TCP: the limit also holds for shared memory.
+    let mut pool = Pool::start_limited(PROVIDERS[1], 1, 4, &["--log", &log, "--grace", "60000"], 128);
+    let client = pool.client();
+    let mut failures = 0;
+    for round in 0..3000 {
+        match client.create(&format!("n{round}")).and_then(Namespace::delete) {
+            Ok(()) => {}
+            Err(Error::Refused(Refusal::Log(_))) => {
+                failures += 1;
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            // The namespace of a refused deletion.
+            Err(other) => panic!("{other}"),
+        }
+        if failures > 0 && round % 50 == 0 && client.create("last").is_ok() {
+            break;
+        }
+    }
+    assert!(failures > 0, "the limit was not reached");
+    client.join("last").expect("the master serves again");
+    pool.master.as_mut().expect("a master").kill();
+    pool.start_master();
+    wait_for("the client comes back", || client.join("last").ok());
+}
+
+#[test]
+fn a_second_master_is_refused_and_the_first_one_goes_on() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = dir.path().join("log").display().to_string();
+    let mut pool = Pool::start(PROVIDERS[0], 1, 4, &["--log", &log, "--grace", "60000"]);
+    let client = pool.client();
+    client.create("one").expect("a namespace");
+    let listen = format!("unix:{}", dir.path().join("second").display());
+    let second = Command::new(env!("CARGO_BIN_EXE_rstore"))
+        .args(["master", "--listen", &listen, "--chunk", &CHUNK.to_string(), "--log", &log])
+        .output()
+        .expect("the program");
+    let text = String::from_utf8_lossy(&second.stderr);
+    assert!(!second.status.success() && text.contains(&log) && text.contains("end that master"), "{text}");
+    client.create("two").expect("a namespace");
+    pool.master.as_mut().expect("a master").kill();
+    pool.start_master();
+    wait_for("the client comes back", || client.join("one").ok());
+    client.join("two").expect("the namespace");
+}
+
+#[test]
+fn a_store_with_many_chunks_comes_back_to_a_restarted_master() {
+    // More than one message lists.
+    const CHUNKS: u64 = 4000;
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = dir.path().join("log").display().to_string();
+    let options = ["--log", &log, "--grace", "60000", "--chunk", "4096"];
+    let mut pool = Pool::start(PROVIDERS[0], 1, CHUNKS.div_ceil(CHUNK / 4096), &options);
+    let client = pool.client();
+    let namespace = client.create("many").expect("a namespace");
+    namespace.reserve(CHUNKS * 4096).expect("memory");
+    pool.master.as_mut().expect("a master").kill();
+    pool.start_master();
+    pool.wait("the store comes back", |status| status.stores.iter().any(|store| store.up));
+    assert_eq!(pool.status().chunks.reserved, CHUNKS);
 }

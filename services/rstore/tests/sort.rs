@@ -2,7 +2,10 @@
 
 mod support;
 
-use rstore::sort::{SortJob, sort, sort_locally};
+use rstore::{
+    Error, Refusal,
+    sort::{SortJob, sort, sort_locally},
+};
 
 use self::support::{PROVIDERS, Pool};
 
@@ -24,4 +27,14 @@ fn sorted_output_has_all_records_and_leaves_nothing() {
             pool.wait_free();
         }
     }
+}
+
+#[test]
+fn a_worker_that_fails_ends_the_job() {
+    // The input of both workers and the barrier take all of the memory, so the classification
+    // fails.
+    let pool = Pool::start(PROVIDERS[0], 1, 5, &[]);
+    let job = SortJob { name: "job".into(), workers: 2, records_per_worker: 1000, ranges_per_worker: 2 };
+    let failed = sort(&pool.master_address, &pool.client_options(), &job).expect_err("no memory");
+    assert!(matches!(failed, Error::Refused(Refusal::NotEnoughMemory { .. })), "{failed}");
 }

@@ -1,15 +1,12 @@
-//! Copy-on-write regions and barriers, with several clients.
+//! Copy-on-write regions with several clients.
 
 mod support;
 
-use std::{
-    sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
-};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use rstore::{AllocFlags, Coordinator, Error, Refusal, Worker};
+use rstore::{AllocFlags, Error, Refusal};
 
-use self::support::{CHUNK, LIMIT, PROVIDERS, Pool};
+use self::support::{CHUNK, PROVIDERS, Pool};
 
 const LEN: u64 = 3 * CHUNK;
 
@@ -62,8 +59,12 @@ fn a_slow_writer_loses_its_lease_and_cannot_harm_the_next_one() {
         let pool = Pool::start(provider, 2, 8, &["--lease", "5000"]);
         let (slow, next) = (pool.client(), pool.client());
         let namespace = slow.create("a").expect("a namespace");
-        namespace.reserve(6 * CHUNK).expect("memory");
+        namespace.reserve(9 * CHUNK).expect("memory");
         let region = namespace.alloc(LEN, AllocFlags::CopyOnWrite).expect("a region");
+        let mut first = region.update(0..3).expect("a lease");
+        first.write(0, &vec![0; LEN as usize]).expect("a write");
+        let region = first.commit().expect("a version");
+        let mut kept = region.map_all().expect("a mapping");
         let mut late = region.update(0..3).expect("a lease");
         // In time, or on a very slow machine too late.
         let _ = late.write(0, &[1; 100]);
@@ -79,7 +80,10 @@ fn a_slow_writer_loses_its_lease_and_cannot_harm_the_next_one() {
         assert!(matches!(refused, Err(Error::Refused(Refusal::LeaseExpired))), "{refused:?}");
         let mut mapping = newest.map_all().expect("a mapping");
         assert!(mapping.read(0..LEN).expect("a read").iter().all(|byte| *byte == 2));
-        // The slow client goes on in its next epoch.
+        // The slow client goes on in its next epoch, also with mappings of before.
+        support::wait_for("the session ends", || kept.read(0..LEN).err());
+        kept.relink().expect("links in the next epoch");
+        assert!(kept.read(0..LEN).expect("a read").iter().all(|byte| *byte == 0));
         let mut mapping = region.newest().expect("a version").map_all().expect("a mapping");
         assert!(mapping.read(0..LEN).expect("a read").iter().all(|byte| *byte == 2));
     }
@@ -119,44 +123,5 @@ fn readers_never_see_a_mixed_version() {
             }
             done.store(true, Ordering::Relaxed);
         });
-    }
-}
-
-#[test]
-fn workers_run_in_phases() {
-    const WORKERS: usize = 3;
-    for provider in PROVIDERS {
-        let pool = Pool::start(provider, 2, 4, &[]);
-        let namespace = pool.client().create("barrier").expect("a namespace");
-        let mut coordinator = Coordinator::new(&namespace, WORKERS).expect("a barrier");
-        let (address, pool) = (coordinator.address(), &pool);
-        std::thread::scope(|scope| {
-            for number in 0..WORKERS {
-                scope.spawn(move || {
-                    let namespace = pool.client().join("barrier").expect("the namespace");
-                    let mut worker = Worker::join(&namespace, address, number).expect("a worker");
-                    for phase in 1..=200_u8 {
-                        let data = worker.wait(LIMIT).expect("a phase");
-                        assert_eq!(data[..2], [phase, number as u8]);
-                        worker.finish(phase < 200 || number != 1).expect("a write");
-                    }
-                });
-            }
-            for phase in 1..=200 {
-                for number in 0..WORKERS {
-                    coordinator.assign(number, &[phase, number as u8]).expect("a write");
-                }
-                match coordinator.run(LIMIT) {
-                    Ok(()) => assert!(phase < 200),
-                    Err(Error::WorkerFailed(1)) => assert_eq!(phase, 200),
-                    Err(other) => panic!("{other}"),
-                }
-            }
-        });
-        coordinator.start().expect("a write");
-        let outcome = coordinator.wait(Duration::from_millis(50));
-        assert!(matches!(outcome, Err(Error::BarrierTimeout(_))), "{outcome:?}");
-        let outcome = coordinator.assign(WORKERS, b"x");
-        assert!(matches!(outcome, Err(Error::OutOfBounds { .. })));
     }
 }

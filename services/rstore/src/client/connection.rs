@@ -12,13 +12,13 @@ use std::sync::{
 };
 
 use parking_lot::Mutex;
-use pool::{StoreId, Stores};
+use pool::{ClientId, StoreId, Stores, wire::Message};
 use rdmabox::{Address, Cancel, ConnectError, RequestError, Session, SessionOptions};
 
 use super::buffers::Buffers;
 use crate::{
     error::Error,
-    proto::{Answer, Reply, Request, Resume, Status, Welcome},
+    proto::{Answer, LeaseInfo, PAGE_CHUNKS, RegionInfo, Reply, Request, Resume, Status, Welcome},
 };
 
 /// Settings of a client.
@@ -73,6 +73,16 @@ impl Connection {
         })
     }
 
+    /// The number of this client.
+    pub(super) fn client(&self) -> ClientId {
+        self.resume.client
+    }
+
+    /// The last epoch that the master has told.
+    pub(super) fn epoch(&self) -> u32 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
     /// Number of calls that were made to the master.
     pub(super) fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
@@ -80,16 +90,37 @@ impl Connection {
 
     /// Makes a call to the master. A refusal is an error.
     pub(super) fn call(&self, request: &Request) -> Result<Answer, Error> {
+        self.call_in_epoch(request).map(|(answer, _)| answer)
+    }
+
+    /// Makes a call to the master. Returns the answer, and the epoch in which the master gave it.
+    pub(super) fn call_in_epoch(&self, request: &Request) -> Result<(Answer, u32), Error> {
         let session = self.session()?;
-        let unsent = std::mem::take(&mut *self.unsent.lock());
-        for late in unsent {
-            // A reference to a region that is gone is no failure.
-            self.send(&session, &late)?;
-        }
+        self.send_late_calls(&session)?;
         match self.send(&session, request)? {
-            Answer::Refused(refusal) => Err(refusal.into()),
-            answer => Ok(answer),
+            Reply { answer: Answer::Refused(refusal), .. } => Err(refusal.into()),
+            Reply { answer, epoch } => Ok((answer, epoch)),
         }
+    }
+
+    fn send_late_calls(&self, session: &Session) -> Result<(), Error> {
+        loop {
+            let Some(late) = self.unsent.lock().pop() else { return Ok(()) };
+            // A reference to a region that is gone is no failure.
+            self.send(session, &late)?;
+        }
+    }
+
+    /// Returns the clients of a list that are lost or have ended.
+    pub(super) fn lost(&self, clients: Vec<ClientId>) -> Result<Vec<ClientId>, Error> {
+        let mut lost = Vec::new();
+        for part in clients.chunks(PAGE_CHUNKS) {
+            match self.call(&Request::Lost(part.to_vec()))? {
+                Answer::Lost(clients) => lost.extend(clients),
+                other => return Err(unexpected(&other)),
+            }
+        }
+        Ok(lost)
     }
 
     /// Makes a call without a result that matters, such as the drop of a reference. It is made
@@ -105,15 +136,22 @@ impl Connection {
         }
     }
 
-    fn send(&self, session: &Session, request: &Request) -> Result<Answer, Error> {
-        let (mut bytes, mut reply) = (Vec::new(), Vec::new());
-        request.encode(&mut bytes);
+    /// Sends a call. Learns what the reply says of stores.
+    fn send(&self, session: &Session, request: &Request) -> Result<Reply, Error> {
+        let mut reply = Vec::new();
         self.calls.fetch_add(1, Ordering::Relaxed);
         // A reservation takes as long as the stores need.
-        session.call_waiting(&bytes, &mut reply, &Cancel::new()).map_err(Error::MasterLost)?;
+        session.call_waiting(&request.to_bytes(), &mut reply, &Cancel::new()).map_err(Error::MasterLost)?;
         let reply = decode(&reply)?;
+        // Before sessions of the epoch can begin: see `Update::new`.
         self.epoch.fetch_max(reply.epoch, Ordering::AcqRel);
-        Ok(reply.answer)
+        if let Answer::Region(RegionInfo { stores, .. })
+        | Answer::Lease(LeaseInfo { stores, .. })
+        | Answer::Places(_, stores) = &reply.answer
+        {
+            self.learn(stores, reply.epoch)?;
+        }
+        Ok(reply)
     }
 
     /// Returns the session, or a new one under the old name.
@@ -127,9 +165,8 @@ impl Connection {
         Ok(Arc::clone(&session))
     }
 
-    /// Learns addresses of stores.
-    pub(super) fn learn(&self, stores: &[(StoreId, String)]) -> Result<(), Error> {
-        let epoch = self.epoch.load(Ordering::Acquire);
+    /// Learns addresses of stores, as they are in an epoch.
+    fn learn(&self, stores: &[(StoreId, String)], epoch: u32) -> Result<(), Error> {
         for (store, address) in stores {
             let address: Address =
                 address.parse().map_err(|error| Error::Protocol(format!("{store}: {error}")))?;
@@ -145,18 +182,15 @@ impl Drop for Connection {
         self.stores.close();
         let session = self.session.get_mut();
         if session.is_connected() {
-            let mut bytes = Vec::new();
-            Request::Goodbye.encode(&mut bytes);
             // Otherwise the client ends with its grace time.
-            let _ = session.call(&bytes, &mut Vec::new());
+            let _ = session.call(&Request::Goodbye.to_bytes(), &mut Vec::new());
         }
     }
 }
 
 fn hello(session: &Session, resume: Option<Resume>) -> Result<Welcome, Error> {
-    let (mut bytes, mut reply) = (Vec::new(), Vec::new());
-    Request::Hello(resume).encode(&mut bytes);
-    session.call(&bytes, &mut reply).map_err(|error| match error {
+    let mut reply = Vec::new();
+    session.call(&Request::Hello(resume).to_bytes(), &mut reply).map_err(|error| match error {
         RequestError::Rejected { reason } => Error::Protocol(reason),
         error => Error::MasterLost(error),
     })?;
@@ -181,9 +215,8 @@ pub(super) fn unexpected(answer: &Answer) -> Error {
 /// As [`Error`] says. A retry is safe.
 pub fn master_status(master: &Address, options: &SessionOptions) -> Result<Status, Error> {
     let session = Session::connect(master, options).map_err(|error: ConnectError| Error::Connect(error))?;
-    let (mut bytes, mut reply) = (Vec::new(), Vec::new());
-    Request::Status.encode(&mut bytes);
-    session.call(&bytes, &mut reply).map_err(Error::MasterLost)?;
+    let mut reply = Vec::new();
+    session.call(&Request::Status.to_bytes(), &mut reply).map_err(Error::MasterLost)?;
     match decode(&reply)?.answer {
         Answer::Status(status) => Ok(*status),
         other => Err(unexpected(&other)),

@@ -7,7 +7,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use pool::ChunkId;
+use pool::{ChunkId, ClientId, Link, LinkError};
 
 use super::connection::{Connection, unexpected};
 use crate::{
@@ -35,20 +35,13 @@ pub(super) struct Handle {
 impl Region {
     /// Makes a handle, and fetches the places that were not in the reply.
     pub(super) fn new(connection: Arc<Connection>, info: RegionInfo) -> Result<Region, Error> {
-        connection.learn(&info.stores)?;
         let RegionInfo { region: id, bytes, copy_on_write, version, chunks, .. } = info;
         let mut handle =
             Handle { connection, id, bytes, copy_on_write, version, chunks, has_reference: true };
         let wanted = bytes.div_ceil(handle.connection.chunk_bytes);
         while (handle.chunks.len() as u64) < wanted {
-            let request = Request::Places { region: id, version, from: handle.chunks.len() as u32 };
-            match handle.connection.call(&request)? {
-                Answer::Places(places, stores) if !places.is_empty() => {
-                    handle.connection.learn(&stores)?;
-                    handle.chunks.extend(places);
-                }
-                other => return Err(unexpected(&other)),
-            }
+            let places = handle.places(handle.chunks.len())?;
+            handle.chunks.extend(places);
         }
         if handle.chunks.len() as u64 != wanted {
             return Err(Error::Protocol(format!("{} chunks for {bytes} bytes", handle.chunks.len())));
@@ -76,6 +69,16 @@ impl Region {
         self.0.version
     }
 
+    /// The client that has the handle.
+    pub(crate) fn client(&self) -> ClientId {
+        self.0.connection.client()
+    }
+
+    /// Returns the clients of a list that are lost or have ended.
+    pub(crate) fn lost(&self, clients: Vec<ClientId>) -> Result<Vec<ClientId>, Error> {
+        self.0.connection.lost(clients)
+    }
+
     /// Number of stores that have bytes of the region.
     pub fn stores(&self) -> usize {
         let stores: std::collections::BTreeSet<_> = self.0.chunks.iter().map(|chunk| chunk.store).collect();
@@ -84,6 +87,32 @@ impl Region {
 }
 
 impl Handle {
+    /// Asks the master for a page of places. The connection learns the addresses of their stores,
+    /// and the epoch of the client.
+    fn places(&self, from: usize) -> Result<Vec<ChunkId>, Error> {
+        let request = Request::Places { region: self.id, version: self.version, from: from as u32 };
+        match self.connection.call(&request)? {
+            Answer::Places(places, _) if !places.is_empty() => Ok(places),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Returns links to chunks, by their indices. A client whose access was ended gets links in its
+    /// present epoch.
+    pub(super) fn link(&self, indices: Range<usize>) -> Result<Vec<Link>, Error> {
+        let chunks = &self.chunks[indices.clone()];
+        match self.connection.stores.link(chunks) {
+            Err(LinkError::Refused { .. }) => {
+                let mut at = indices.start;
+                while at < indices.end {
+                    at += self.places(at)?.len();
+                }
+                Ok(self.connection.stores.link(chunks)?)
+            }
+            outcome => Ok(outcome?),
+        }
+    }
+
     /// Checks that a range is inside `limit` bytes.
     pub(super) fn check(range: &Range<u64>, limit: u64, object: &'static str) -> Result<(), Error> {
         match range.start <= range.end && range.end <= limit {

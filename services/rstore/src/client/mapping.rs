@@ -142,10 +142,11 @@ impl Mapping {
         Ok((Arc::clone(piece.link.session()), remote))
     }
 
-    /// Connects again after a store has ended this client's sessions.
+    /// Connects again after a store has ended this client's sessions. Asks the master only if the
+    /// store refuses the client's epoch.
     ///
     /// # Errors
-    /// [`Error::Link`]. A retry is safe.
+    /// [`Error::Link`], and reasons of the master. A retry is safe.
     pub fn relink(&mut self) -> Result<(), Error> {
         self.view.relink()
     }

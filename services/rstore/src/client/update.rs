@@ -21,9 +21,11 @@ use super::{
 use crate::{
     error::Error,
     proto::{Answer, LeaseInfo, Request},
+    refusal::Refusal,
 };
 
-/// New chunks for a part of a region. The drop gives them back, unless they were committed.
+/// New chunks for a part of a region. The drop gives them back, unless they were committed. After a
+/// failed write they come back with the end of the lease.
 #[derive(Debug)]
 pub struct Update {
     region: Region,
@@ -32,6 +34,8 @@ pub struct Update {
     links: Vec<Link>,
     /// Length of the part in bytes.
     len: u64,
+    /// A failed write may still have its effect, until the fence of the lease.
+    is_uncertain: bool,
 }
 
 impl Update {
@@ -39,21 +43,24 @@ impl Update {
         let handle = &region.0;
         let begun = Instant::now();
         let count = chunks.end.saturating_sub(chunks.start);
-        let answer =
-            handle.connection.call(&Request::Lease { region: handle.id, first: chunks.start, count })?;
-        let Answer::Lease(LeaseInfo { lease, chunks: places, stores, millis }) = answer else {
+        let request = Request::Lease { region: handle.id, first: chunks.start, count };
+        let (answer, epoch) = handle.connection.call_in_epoch(&request)?;
+        let Answer::Lease(LeaseInfo { lease, chunks: places, millis, .. }) = answer else {
             return Err(unexpected(&answer));
         };
         let chunk = handle.connection.chunk_bytes;
         let start = u64::from(chunks.start) * chunk;
         let len = (u64::from(count) * chunk).min(handle.bytes.saturating_sub(start));
         let end = begun + Duration::from_millis(millis);
-        let mut update = Update { region, lease: Some(lease), end, links: Vec::new(), len };
-        // The sessions are those of this moment: a fence ends them, and the update never gets
-        // others.
+        let mut update =
+            Update { region, lease: Some(lease), end, links: Vec::new(), len, is_uncertain: false };
         let connection = &update.region.0.connection;
-        connection.learn(&stores)?;
         update.links = connection.stores.link(&places)?;
+        // The fence of the lease ends the epoch in which it was given. In a later epoch the lease
+        // may have ended, and the links would still reach its chunks.
+        if connection.epoch() != epoch {
+            return Err(Refusal::LeaseExpired.into());
+        }
         Ok(update)
     }
 
@@ -88,7 +95,9 @@ impl Update {
             at += len;
             pieces.push(Piece { link, offset, len: len as usize });
         }
-        Ok(pool::write(&pieces, data)?)
+        let outcome = pool::write(&pieces, data);
+        self.is_uncertain |= outcome.as_ref().is_err_and(|failed| failed.error.outcome_unknown());
+        Ok(outcome?)
     }
 
     /// Publishes the chunks as the newest version, and returns a handle of it.
@@ -98,7 +107,7 @@ impl Update {
     /// keeps its last version. [`Error::MasterLost`] if the outcome is not known.
     pub fn commit(mut self) -> Result<Region, Error> {
         let handle = &self.region.0;
-        let Some(lease) = self.lease else { return Err(crate::Refusal::LeaseExpired.into()) };
+        let Some(lease) = self.lease else { return Err(Refusal::LeaseExpired.into()) };
         let answer = handle.connection.call(&Request::Commit(handle.id, lease))?;
         let connection = Arc::clone(&handle.connection);
         self.lease = None;
@@ -111,7 +120,7 @@ impl Update {
 
 impl Drop for Update {
     fn drop(&mut self) {
-        if let Some(lease) = self.lease.take() {
+        if let Some(lease) = self.lease.take().filter(|_| !self.is_uncertain) {
             // An ended lease is refused, which is as well.
             self.region.0.connection.call_sometime(Request::Abort(self.region.0.id, lease));
         }

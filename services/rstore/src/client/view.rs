@@ -37,7 +37,7 @@ impl View {
         }
         let chunk = handle.connection.chunk_bytes;
         let indices = (range.start / chunk) as usize..((range.end - 1) / chunk) as usize + 1;
-        let links = handle.connection.stores.link(&handle.chunks[indices.clone()])?;
+        let links = handle.link(indices.clone())?;
         let start = range.start % chunk;
         Ok(View { region, links, start, len, chunk, indices })
     }
@@ -49,8 +49,7 @@ impl View {
 
     /// Gets links of the present sessions.
     pub(super) fn relink(&mut self) -> Result<(), Error> {
-        let handle = &self.region.0;
-        self.links = handle.connection.stores.link(&handle.chunks[self.indices.clone()])?;
+        self.links = self.region.0.link(self.indices.clone())?;
         Ok(())
     }
 

@@ -1,7 +1,8 @@
 //! PageRank in supersteps, on partitions that are threads with clients of their own.
 //!
 //! In a superstep a partition reads its messages, computes the ranks of its vertices, writes them
-//! to the namespace of ranks, and sends messages for the next superstep. The barrier ends it.
+//! to the namespace of ranks, and sends messages for the next superstep. The barrier ends it. A
+//! partition that fails drops its side of the barrier, which ends the others.
 //!
 //! # Concurrency
 //! One thread for each partition, and the coordinator.
@@ -22,7 +23,7 @@ use super::{
     rank,
 };
 use crate::{
-    barrier::{Coordinator, Worker},
+    barrier::{Coordinator, Worker, outcome},
     client::{AllocFlags, Client, ClientOptions, Region},
     error::Error,
 };
@@ -47,7 +48,6 @@ struct Plan {
     name: String,
     ranges: Vec<Range<u32>>,
     places: Places,
-    barrier: u64,
     supersteps: u32,
     vertices: u32,
 }
@@ -76,30 +76,42 @@ pub fn page_rank(
     let mail = make("mail", places.len())?;
     let ranks = make("ranks", u64::from(graph.vertices().max(1)) * RANK)?;
     let barrier = client.create(&format!("{name}/barrier"))?;
-    let mut coordinator = Coordinator::new(&barrier, workers)?;
-    let (name_of, vertices) = (name.to_owned(), graph.vertices());
-    let plan = Plan { name: name_of, ranges, places, barrier: coordinator.address(), supersteps, vertices };
-    let time = thread::scope(|scope| {
+    let coordinator = Coordinator::new(&barrier, workers)?;
+    // All have joined before the first phase, so that a failure ends the waits of the others.
+    let mut parties = Vec::new();
+    for number in 0..workers {
+        let client = Client::connect(master, options.clone())?;
+        let namespace = client.join(&format!("{name}/barrier"))?;
+        let worker = Worker::join(&namespace, coordinator.address(), number)?;
+        parties.push((client, worker));
+    }
+    let vertices = graph.vertices();
+    let plan = Plan { name: name.to_owned(), ranges, places, supersteps, vertices };
+    let (time, _) = thread::scope(|scope| {
         let plan = &plan;
-        let run = |own| move || Partition::open(master, options, plan, own)?.run(plan);
-        let threads: Vec<_> = (0..workers).map(|own| scope.spawn(run(own))).collect();
-        let time = coordinate(&mut coordinator, supersteps);
-        let mut outcomes = threads.into_iter().map(|thread| thread.join().expect("no panic"));
-        outcomes.find_map(Result::err).map_or(time, Err)
+        let spawn = |(own, (client, worker))| {
+            scope.spawn(move || -> Result<(), Error> {
+                Partition::open(&client, worker, plan, own)?.run(plan)
+            })
+        };
+        let threads: Vec<_> = parties.into_iter().enumerate().map(spawn).collect();
+        let time = coordinate(coordinator, supersteps);
+        outcome(time, threads.into_iter().map(|thread| thread.join().expect("no panic")).collect())
     })?;
     let mut mapping = ranks.map_all()?;
     let len = mapping.len();
     let found = mapping.read(0..len)?.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
     let found = found.take(vertices as usize).collect();
-    drop((mapping, ranks, mail, coordinator));
+    drop((mapping, ranks, mail));
     barrier.delete()?;
     ["mail", "ranks"].into_iter().try_for_each(|kind| client.join(&format!("{name}/{kind}"))?.delete())?;
     store.delete(&client)?;
     Ok(PageRankReport { ranks: found, time })
 }
 
-/// Runs the first messages, then the supersteps. Returns the time of the latter.
-fn coordinate(coordinator: &mut Coordinator, supersteps: u32) -> Result<Duration, Error> {
+/// Runs the first messages, then the supersteps. Returns the time of the latter. The drop of the
+/// coordinator ends the waits of the workers after a failure.
+fn coordinate(mut coordinator: Coordinator, supersteps: u32) -> Result<Duration, Error> {
     coordinator.run(LIMIT)?;
     let begun = Instant::now();
     (0..supersteps).try_for_each(|_| coordinator.run(LIMIT))?;
@@ -133,14 +145,12 @@ struct Partition {
 
 impl Partition {
     /// Loads the vertices and edges of a partition, in one read each.
-    fn open(master: &Address, options: &ClientOptions, plan: &Plan, own: usize) -> Result<Partition, Error> {
-        let client = Client::connect(master, options.clone())?;
-        let graph = GraphStore::open(&client, &plan.name)?;
+    fn open(client: &Client, worker: Worker, plan: &Plan, own: usize) -> Result<Partition, Error> {
+        let graph = GraphStore::open(client, &plan.name)?;
         let region = |kind: &str| {
             let namespace = client.join(&format!("{}/{kind}", plan.name))?;
             namespace.open(namespace.first_address(), 1)
         };
-        let worker = Worker::join(&client.join(&format!("{}/barrier", plan.name))?, plan.barrier, own)?;
         let mailbox = Mailbox::new(&region("mail")?, plan.places.clone(), own)?;
         let range = plan.ranges[own].clone();
         let (mut degrees, mut loaded) = (Vec::new(), Vec::new());
@@ -165,9 +175,8 @@ impl Partition {
         let mut ranks = vec![rank::first(plan.vertices); self.range.len()];
         for step in 0..=plan.supersteps {
             self.worker.wait(LIMIT)?;
-            let outcome = self.step(plan, step, &mut ranks);
-            self.worker.finish(outcome.is_ok())?;
-            outcome?;
+            self.step(plan, step, &mut ranks)?;
+            self.worker.finish(true)?;
         }
         Ok(())
     }

@@ -24,9 +24,10 @@ impl Machine {
             Input::Call { call, client, request } => self.call(call, client, request),
             Input::ClientGone(client) => self.client_gone(client),
             Input::Register { call, card } => self.register(call, card),
-            Input::StoreReady { store, chunks } => self.store_ready(store, &chunks),
+            Input::StoreReady { store, link, chunks } => self.store_ready(store, link, &chunks),
             Input::StoreGone(store) => self.store_gone(store),
-            Input::OrderDone { order, outcome } => self.order_done(order, outcome),
+            Input::LinkLost { store, link } => self.link_lost(store, link),
+            Input::OrderDone { link, order, outcome } => self.order_done(link, order, outcome),
             Input::Restart => self.restart(),
             Input::Tick => {}
         }
@@ -76,7 +77,9 @@ impl Machine {
             Request::Commit(region, lease) => self.commit(client, region, lease).map(Some),
             Request::Abort(region, lease) => self.abort(client, region, lease).map(Some),
             // The driver has inputs of their own for them.
-            Request::Hello(_) | Request::Register(_) | Request::Status => Err(Refusal::NoHello),
+            Request::Hello(_) | Request::Register(_) | Request::Status | Request::Lost(_) => {
+                Err(Refusal::NoHello)
+            }
         };
         if let Some(answer) = outcome.unwrap_or_else(|refusal| Some(Answer::Refused(refusal))) {
             self.reply(call, Some(client), answer);
@@ -105,7 +108,7 @@ impl Machine {
             StoreStatus {
                 store: id.0,
                 address: state.map(|state| state.address.clone()).unwrap_or_default(),
-                up: state.is_some_and(|state| state.link == super::state::LinkState::Up),
+                up: state.is_some_and(|state| state.state == super::state::LinkState::Up),
                 capacity,
                 prepared,
                 free,

@@ -41,6 +41,11 @@ impl Machine {
         self.reply(call, Some(resume.client), Answer::Welcome(Welcome { resume, chunk_bytes }));
     }
 
+    /// Returns true if the client is here, or may come back.
+    pub fn is_known(&self, id: ClientId) -> bool {
+        self.clients.get(&id).is_some_and(|client| !matches!(client.presence, Presence::Ending(_)))
+    }
+
     pub(super) fn client_gone(&mut self, id: ClientId) {
         let now = self.now;
         let Some(client) = self.clients.get_mut(&id) else { return };

@@ -5,10 +5,15 @@
 
 use std::collections::BTreeMap;
 
-use pool::ChunkId;
+use pool::{ChunkId, ClientId, Order, StoreId};
 
-use super::state::{Machine, Presence, Use};
-use crate::proto::RegionId;
+use super::state::{Machine, PendingOrder, Presence, Purpose, Use};
+use crate::proto::{NamespaceId, RegionId};
+
+/// Limit of the numbers that the master gives: more than it gives in a thousand years.
+const MAX_NUMBER: u64 = 1 << 62;
+/// Limit of the references of one client to one version.
+const MAX_REFERENCES: u64 = 1 << 32;
 
 impl Machine {
     /// Checks the invariants of [the module](super). A master checks the state that its log gives.
@@ -16,6 +21,75 @@ impl Machine {
     /// # Errors
     /// The invariant that does not hold.
     pub fn check(&self) -> Result<(), String> {
+        self.check_numbers()?;
+        self.check_orders()?;
+        self.check_uses()?;
+        self.check_regions()
+    }
+
+    /// Checks that no number was given twice, and that there are numbers for a long time.
+    fn check_numbers(&self) -> Result<(), String> {
+        let regions = || self.namespaces.values().flat_map(|namespace| namespace.regions.values());
+        let used = [
+            self.clients.keys().map(|client| client.0).max(),
+            self.namespaces.keys().map(|namespace| namespace.0).max(),
+            self.reservations.keys().copied().max(),
+            self.fences.keys().copied().max(),
+            self.orders.keys().copied().max(),
+            self.stores.values().map(|store| store.link).max(),
+            regions().flat_map(|region| region.versions.keys().copied()).max(),
+            regions().filter_map(|region| region.lease.as_ref()).map(|lease| lease.number).max(),
+        ];
+        let last = used.into_iter().flatten().max().unwrap_or(0);
+        if last > self.last_number || self.last_number > MAX_NUMBER {
+            return Err(format!("number {last} is used, and {} was the last", self.last_number));
+        }
+        let is_named = |(name, id): (&String, &NamespaceId)| {
+            self.namespaces.get(id).is_some_and(|namespace| namespace.name == *name)
+        };
+        if self.names.len() != self.namespaces.len() || !self.names.iter().all(is_named) {
+            return Err("the names are not those of the namespaces".into());
+        }
+        Ok(())
+    }
+
+    /// Checks that each order in the account and in the reservations is outstanding.
+    fn check_orders(&self) -> Result<(), String> {
+        let mut changing: BTreeMap<StoreId, u64> = BTreeMap::new();
+        let mut outstanding: BTreeMap<u64, u64> = BTreeMap::new();
+        for PendingOrder { store, order, purpose } in self.orders.values() {
+            match (purpose, order) {
+                (Purpose::Reservation(number), Order::Prepare { count, .. }) => {
+                    *outstanding.entry(*number).or_default() += 1;
+                    *changing.entry(*store).or_default() += u64::from(*count);
+                }
+                (Purpose::Discard(count), Order::Discard(numbers)) if *count as usize == numbers.len() => {
+                    *changing.entry(*store).or_default() += u64::from(*count);
+                }
+                (Purpose::Mark, Order::Mark { .. }) => {}
+                (Purpose::EndClient(_) | Purpose::EndLease(_), Order::Fence { .. }) => {}
+                other => return Err(format!("an order has another purpose: {other:?}")),
+            }
+        }
+        let waiting = self.reservations.iter().map(|(number, waiting)| (*number, waiting.outstanding));
+        if !waiting.eq(outstanding) {
+            return Err("the reservations wait for other orders than there are".into());
+        }
+        for (store, ..) in self.account.stores() {
+            let (of_account, of_orders) =
+                (self.account.changing(store), changing.remove(&store).unwrap_or(0));
+            if of_account != of_orders {
+                return Err(format!("{store} changes {of_orders} chunks, and its account has {of_account}"));
+            }
+        }
+        match changing.is_empty() && self.account.is_consistent() {
+            true => Ok(()),
+            false => Err("the account has other chunks or stores than there are".into()),
+        }
+    }
+
+    /// Checks that each chunk has the use that its owner says.
+    fn check_uses(&self) -> Result<(), String> {
         let mut uses: BTreeMap<ChunkId, Use> = BTreeMap::new();
         let mut enter = |chunk: ChunkId, used: Use| {
             if !self.account.contains(chunk) {
@@ -58,7 +132,7 @@ impl Machine {
                 return Err(format!("{chunk} is {used:?}, and its owner says {:?}", uses.get(&chunk)));
             }
         }
-        self.check_regions()
+        Ok(())
     }
 
     fn check_regions(&self) -> Result<(), String> {
@@ -75,14 +149,20 @@ impl Machine {
                     if version.references.is_empty() && *number != region.newest {
                         return Err(format!("version {number} is old and has no reference"));
                     }
-                    if let Some((client, _)) =
-                        version.references.iter().find(|(id, n)| **n == 0 || !self.clients.contains_key(id))
-                    {
+                    let is_wrong = |(id, count): &(&ClientId, &u64)| {
+                        **count == 0 || **count > MAX_REFERENCES || !self.clients.contains_key(id)
+                    };
+                    if let Some((client, _)) = version.references.iter().find(is_wrong) {
                         return Err(format!("{client} has no valid reference to version {number}"));
                     }
                 }
-                if let Some(lease) = region.lease.as_ref().filter(|l| !self.clients.contains_key(&l.client)) {
-                    return Err(format!("{} is gone and has a lease", lease.client));
+                if let Some(lease) = &region.lease {
+                    if !self.clients.contains_key(&lease.client) {
+                        return Err(format!("{} is gone and has a lease", lease.client));
+                    }
+                    if u64::from(lease.first) + lease.chunks.len() as u64 > chunks {
+                        return Err(format!("lease {} is not in its region", lease.number));
+                    }
                 }
             }
         }

@@ -28,7 +28,8 @@ impl Default for Settings {
     }
 }
 
-/// An event for the machine. `call` names the call that gets a reply.
+/// An event for the machine. `call` names the call that gets a reply. An event of a link that
+/// another link has replaced has no effect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Input {
     /// A client connects. `nonce` is random.
@@ -62,13 +63,24 @@ pub enum Input {
     StoreReady {
         /// The store.
         store: StoreId,
+        /// Number of the link.
+        link: u64,
         /// Its chunks.
         chunks: Vec<u32>,
     },
-    /// The master cannot give orders to a store.
+    /// The session in which a store has registered has ended.
     StoreGone(StoreId),
+    /// The master cannot give orders to a store.
+    LinkLost {
+        /// The store.
+        store: StoreId,
+        /// Number of the link.
+        link: u64,
+    },
     /// A store has answered an order.
     OrderDone {
+        /// Number of the link.
+        link: u64,
         /// Number of the order.
         order: u64,
         /// Its effect.
@@ -93,10 +105,12 @@ pub enum Output {
         /// The answer.
         answer: Answer,
     },
-    /// Connect to a store, and report that it is ready or gone.
+    /// Connect to a store in place of an earlier link, and report that it is ready or lost.
     Connect {
         /// The store.
         store: StoreId,
+        /// Number of the link.
+        link: u64,
         /// Its address.
         address: String,
         /// The number of its run.
@@ -111,6 +125,7 @@ pub enum Output {
         /// The order.
         order: Order,
     },
-    /// A store is lost, or refused: end the connection to it.
+    /// A store is lost or refused, or its link is: end the connections to it. A store that runs
+    /// registers again.
     Disconnect(StoreId),
 }

@@ -31,6 +31,9 @@ impl Machine {
     }
 
     pub(super) fn join(&self, name: &str) -> Result<Answer, Refusal> {
+        if name.len() > MAX_NAME {
+            return Err(Refusal::InvalidName);
+        }
         let id = self.names.get(name).ok_or_else(|| Refusal::NoSuchNamespace(name.to_owned()))?;
         Ok(Answer::Namespace(*id))
     }

@@ -54,7 +54,11 @@ pub(super) struct StoreState {
     pub(super) address: String,
     pub(super) incarnation: Incarnation,
     pub(super) capacity: u64,
-    pub(super) link: LinkState,
+    pub(super) state: LinkState,
+    /// Number of the link that was asked for last.
+    pub(super) link: u64,
+    /// It was ready before in this run, so all chunks that it has are this master's.
+    pub(super) is_own: bool,
 }
 
 /// Whether a store gets orders.
@@ -201,7 +205,7 @@ impl Machine {
     /// Gives an order, now or when the store is up.
     pub(super) fn order(&mut self, store: StoreId, order: Order, purpose: Purpose) {
         let number = self.number();
-        if self.stores.get(&store).is_some_and(|store| store.link == LinkState::Up) {
+        if self.stores.get(&store).is_some_and(|store| store.state == LinkState::Up) {
             self.outputs.push(Output::Order { store, number, order: order.clone() });
         }
         self.orders.insert(number, PendingOrder { store, order, purpose });

@@ -23,9 +23,9 @@ use crate::{
 impl Machine {
     pub(super) fn register(&mut self, call: u64, card: StoreCard) {
         let answer = match self.enter_store(&card) {
-            Ok(store) => {
+            Ok((store, link)) => {
                 let StoreCard { address, incarnation, .. } = card;
-                self.outputs.push(Output::Connect { store, address, incarnation });
+                self.outputs.push(Output::Connect { store, link, address, incarnation });
                 Answer::Registered(store)
             }
             Err(refusal) => Answer::Refused(refusal),
@@ -33,7 +33,7 @@ impl Machine {
         self.reply(call, None, answer);
     }
 
-    fn enter_store(&mut self, card: &StoreCard) -> Result<StoreId, Refusal> {
+    fn enter_store(&mut self, card: &StoreCard) -> Result<(StoreId, u64), Refusal> {
         let capacity = card.capacity / self.settings.chunk_bytes;
         if capacity == 0 {
             let reason = format!("it lends {} bytes, less than a chunk", card.capacity);
@@ -42,58 +42,62 @@ impl Machine {
         if card.address.is_empty() || card.address.len() > 512 {
             return Err(Refusal::InvalidStore("its address has 1 to 512 bytes".into()));
         }
-        // A new run at the address ends the run before.
+        // A new run at the address ends the run before, but never a store that still runs.
         let is_former =
             |state: &StoreState| state.address == card.address && state.incarnation != card.incarnation;
         let former: Vec<_> =
             self.stores.iter().filter(|(_, state)| is_former(state)).map(|(id, _)| *id).collect();
+        if let Some(store) = former.iter().find(|store| self.stores[*store].state == LinkState::Up) {
+            let reason = format!("{store} is up at {}: give each store an address of its own", card.address);
+            return Err(Refusal::InvalidStore(reason));
+        }
         former.into_iter().for_each(|store| self.lose_store(store));
         let known = self.stores.iter().find(|(_, state)| state.incarnation == card.incarnation);
-        let store = match known.map(|(id, _)| *id) {
-            Some(store) => {
+        let (store, is_own) = match known.map(|(id, state)| (*id, state.is_own)) {
+            Some((store, is_own)) => {
                 self.store_gone(store);
-                store
+                (store, is_own)
             }
-            None => StoreId(self.last_store.checked_add(1).ok_or(Refusal::TooManyStores)?),
+            None => (StoreId(self.last_store.checked_add(1).ok_or(Refusal::TooManyStores)?), false),
         };
         self.last_store = self.last_store.max(store.0);
         let (address, incarnation) = (card.address.clone(), card.incarnation);
-        let link = LinkState::Down(self.now);
-        self.stores.insert(store, StoreState { address, incarnation, capacity, link });
+        let (state, link) = (LinkState::Down(self.now), self.number());
+        self.stores.insert(store, StoreState { address, incarnation, capacity, state, link, is_own });
         // No room until it is ready.
         self.account.add_store(store, 0);
-        Ok(store)
+        Ok((store, link))
     }
 
     /// The master can give orders to a store. Orders that waited for it go out.
-    pub(super) fn store_ready(&mut self, store: StoreId, chunks: &[u32]) {
-        let known = self.account.chunks().filter(|(chunk, _)| chunk.store == store).count();
-        let Some(state) = self.stores.get_mut(&store) else { return };
+    pub(super) fn store_ready(&mut self, store: StoreId, link: u64, chunks: &[u32]) {
+        let Some(state) = self.stores.get_mut(&store).filter(|state| state.link == link) else { return };
         let (capacity, listed) = (state.capacity, chunks.iter().copied().collect::<BTreeSet<u32>>());
+        if !state.is_own && !listed.is_empty() {
+            // Chunks of another master, whose clients may use them.
+            log::error!("{store}: {}", Refusal::StrangeChunks(listed.len() as u64));
+            self.lose_store(store);
+            return;
+        }
         let held: BTreeSet<u32> = self
             .account
             .chunks()
             .filter(|(chunk, _)| chunk.store == store)
             .map(|(chunk, _)| chunk.number)
             .collect();
-        if known == 0 && self.orders.values().all(|order| order.store != store) && !listed.is_empty() {
-            // Chunks of another master, whose clients may use them.
-            log::error!("{store}: {}", Refusal::StrangeChunks(listed.len() as u64));
-            self.lose_store(store);
-            return;
-        }
         if !held.is_subset(&listed) {
             log::error!("{store} has lost chunks in one run, and is not used any more");
             self.lose_store(store);
             return;
         }
-        state.link = LinkState::Up;
+        (state.state, state.is_own) = (LinkState::Up, true);
         self.account.add_store(store, capacity);
-        let discarded: BTreeSet<u32> = self
-            .orders
-            .values()
-            .filter(|order| order.store == store)
-            .filter_map(|order| if let Order::Discard(numbers) = &order.order { Some(numbers) } else { None })
+        let waiting = self.orders_of(store);
+        let discarded: BTreeSet<u32> = waiting
+            .iter()
+            .filter_map(
+                |(_, order)| if let Order::Discard(numbers) = &order.order { Some(numbers) } else { None },
+            )
             .flatten()
             .copied()
             .collect();
@@ -102,10 +106,16 @@ impl Machine {
             .filter(|number| !held.contains(number) && !discarded.contains(number))
             .collect();
         self.account.enter(store, &extra);
-        let waiting = self.orders.iter().filter(|(_, order)| order.store == store);
-        let waiting: Vec<_> = waiting.map(|(number, order)| (*number, order.order.clone())).collect();
-        for (number, order) in waiting {
+        for (number, PendingOrder { order, .. }) in waiting {
             self.outputs.push(Output::Order { store, number, order });
+        }
+    }
+
+    /// The link to a store has failed. The store registers again, and gets another link.
+    pub(super) fn link_lost(&mut self, store: StoreId, link: u64) {
+        if self.stores.get(&store).is_some_and(|state| state.link == link) {
+            self.store_gone(store);
+            self.outputs.push(Output::Disconnect(store));
         }
     }
 
@@ -113,8 +123,8 @@ impl Machine {
     pub(super) fn store_gone(&mut self, store: StoreId) {
         let now = self.now;
         let Some(state) = self.stores.get_mut(&store) else { return };
-        if state.link == LinkState::Up {
-            state.link = LinkState::Down(now);
+        if state.state == LinkState::Up {
+            state.state = LinkState::Down(now);
         }
         self.account.add_store(store, 0);
         // Reservations do not wait for a store that may never come back.
@@ -132,7 +142,7 @@ impl Machine {
         for store in stores {
             self.store_gone(store);
             if let Some(state) = self.stores.get_mut(&store) {
-                state.link = LinkState::Down(self.now);
+                state.state = LinkState::Down(self.now);
             }
         }
         let clients: Vec<_> = self.clients.keys().copied().collect();
@@ -141,7 +151,7 @@ impl Machine {
 
     /// Stores that were down for longer than `grace` milliseconds.
     pub(super) fn lost_stores(&self, now: u64, grace: u64) -> impl Iterator<Item = StoreId> {
-        let is_lost = move |state: &StoreState| matches!(state.link, LinkState::Down(since) if now.saturating_sub(since) >= grace);
+        let is_lost = move |state: &StoreState| matches!(state.state, LinkState::Down(since) if now.saturating_sub(since) >= grace);
         self.stores.iter().filter(move |(_, state)| is_lost(state)).map(|(id, _)| *id)
     }
 
@@ -175,9 +185,13 @@ impl Machine {
     }
 
     /// A store has answered.
-    pub(super) fn order_done(&mut self, number: u64, outcome: Outcome) {
+    pub(super) fn order_done(&mut self, link: u64, number: u64, outcome: Outcome) {
         // An order of a store that vanished was settled then.
-        if let Some(order) = self.orders.remove(&number) {
+        let Some(order) = self.orders.get(&number) else { return };
+        // The next link gives the order again.
+        if self.stores.get(&order.store).is_some_and(|state| state.link == link)
+            && let Some(order) = self.orders.remove(&number)
+        {
             self.settle(order, outcome);
         }
     }

@@ -40,6 +40,8 @@ struct World {
     orders: BTreeMap<StoreId, VecDeque<(u64, Order)>>,
     /// Chunks of each store that runs.
     stores: BTreeMap<StoreId, BTreeSet<u32>>,
+    /// Number of the last link of each store.
+    links: BTreeMap<StoreId, u64>,
     next_chunk: u32,
     fenced: BTreeMap<(StoreId, ClientId), u32>,
     clients: Vec<Resume>,
@@ -64,6 +66,7 @@ impl World {
             answers: BTreeMap::new(),
             orders: BTreeMap::new(),
             stores: BTreeMap::new(),
+            links: BTreeMap::new(),
             next_chunk: 0,
             fenced: BTreeMap::new(),
             clients: Vec::new(),
@@ -87,11 +90,16 @@ impl World {
                 Output::Order { store, number, order } => {
                     self.orders.entry(store).or_default().push_back((number, order));
                 }
-                Output::Connect { store, .. } => _ = self.stores.entry(store).or_default(),
+                Output::Connect { store, link, .. } => {
+                    self.stores.entry(store).or_default();
+                    self.links.insert(store, link);
+                }
                 Output::Disconnect(store) => {
-                    self.stores.remove(&store);
                     self.orders.remove(&store);
-                    self.lost_store = true;
+                    if !self.machine.stores.contains_key(&store) {
+                        self.stores.remove(&store);
+                        self.lost_store = true;
+                    }
                 }
             }
         }
@@ -118,7 +126,7 @@ impl World {
         self.orders.remove(&store);
         let chunks = self.stores.get(&store).map(|chunks| chunks.iter().copied().collect());
         if let Some(chunks) = chunks {
-            self.apply(Input::StoreReady { store, chunks });
+            self.apply(Input::StoreReady { store, link: self.links[&store], chunks });
         }
     }
 
@@ -177,9 +185,9 @@ impl World {
                 *last = epoch.max(*last);
                 Outcome::Done
             }
-            Order::Mark { .. } | Order::Join(_) => Outcome::Done,
+            Order::Mark { .. } | Order::Join(_) | Order::List { .. } => Outcome::Done,
         };
-        self.apply(Input::OrderDone { order: number, outcome });
+        self.apply(Input::OrderDone { link: self.links[&store], order: number, outcome });
     }
 
     /// A writer writes a chunk, if no store has fenced it. It knows nothing of the master's state.
@@ -290,6 +298,19 @@ impl World {
                 let store = self.store(n);
                 self.apply(Input::StoreGone(store));
             }
+            Step::LinkLost(n, age) => {
+                let store = self.store(n);
+                let link = self.links.get(&store).copied().unwrap_or(0).saturating_sub(u64::from(age));
+                self.apply(Input::LinkLost { store, link });
+            }
+            Step::Stale(n) => {
+                let store = self.store(n);
+                let link = self.links.get(&store).copied().unwrap_or(0).saturating_sub(1);
+                self.apply(Input::StoreReady { store, link, chunks: vec![7] });
+                let orders = self.orders.get(&store).into_iter().flatten();
+                let order = orders.map(|(number, _)| *number).next().unwrap_or(0);
+                self.apply(Input::OrderDone { link, order, outcome: Outcome::Done });
+            }
             Step::Register(number) => self.register(u128::from(number % 4)),
             Step::Restart => {
                 let bytes = postcard::to_stdvec(&self.machine).expect("plain values");
@@ -370,6 +391,10 @@ enum Step {
     Resume(u8),
     Hello,
     StoreGone(u8),
+    /// The link fails, or one of before.
+    LinkLost(u8, u8),
+    /// A link of before is ready, and answers.
+    Stale(u8),
     Register(u8),
     Restart,
 }
@@ -395,6 +420,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => n.clone().prop_map(Step::Resume),
         1 => Just(Step::Hello),
         1 => (1..4_u8).prop_map(Step::StoreGone),
+        1 => (1..4_u8, 0..2_u8).prop_map(|(n, age)| Step::LinkLost(n, age)),
+        1 => (1..4_u8).prop_map(Step::Stale),
         1 => n.prop_map(Step::Register),
         1 => Just(Step::Restart),
     ]
@@ -461,4 +488,85 @@ fn sizes_that_no_pool_has_are_refused_without_an_effect() {
     );
     assert_eq!(refused(&mut world, Request::CreateNamespace(String::new())), Refusal::InvalidName);
     assert_eq!(world.machine, before);
+}
+
+/// A world with one namespace, and the orders of a reservation of three chunks outstanding.
+fn reserving() -> (World, ClientId, NamespaceId) {
+    let mut world = World::new();
+    let client = world.clients[0].client;
+    let Some(Answer::Namespace(id)) = world.call(client, Request::CreateNamespace("a".into())) else {
+        panic!("no namespace")
+    };
+    assert_eq!(world.call(client, Request::Reserve(id, 3 * CHUNK)), None);
+    (world, client, id)
+}
+
+#[test]
+fn a_reservation_succeeds_after_an_interrupted_first_one() {
+    let (mut world, client, id) = reserving();
+    let call = world.calls;
+    // The stores prepare the chunks, and their answers are lost.
+    for store in world.stores.keys().copied().collect::<Vec<_>>() {
+        let chunk = world.next_chunk;
+        world.next_chunk += 1;
+        world.stores.get_mut(&store).expect("a store").insert(chunk);
+        world.orders.remove(&store);
+        world.apply(Input::StoreGone(store));
+    }
+    assert!(matches!(world.answers.remove(&call), Some(Answer::Refused(Refusal::StoreLost(_)))));
+    (0..3).for_each(|number| world.register(number));
+    assert_eq!(world.machine.status().chunks.free, 3, "the chunks are this master's");
+    assert_eq!(world.call(client, Request::Reserve(id, 3 * CHUNK)), Some(Answer::Done));
+}
+
+#[test]
+fn chunks_of_another_master_are_not_used() {
+    let mut world = World::new();
+    let card = StoreCard { address: "x".into(), incarnation: Incarnation(77), capacity: CAPACITY * CHUNK };
+    world.apply(Input::Register { call: 1, card });
+    let (store, link) = world.links.last_key_value().map(|(store, link)| (*store, *link)).expect("a link");
+    // An order that waits for the store does not make its chunks known.
+    let client = world.clients[0].client;
+    world.call(client, Request::Goodbye);
+    world.apply(Input::StoreReady { store, link, chunks: vec![1, 2] });
+    assert!(!world.machine.stores.contains_key(&store));
+    assert_eq!(world.machine.status().chunks.free, 0);
+}
+
+#[test]
+fn a_store_whose_link_is_lost_registers_again_and_keeps_its_chunks() {
+    let (mut world, client, id) = reserving();
+    world.execute_all();
+    let store = world.store(0);
+    let link = world.links[&store];
+    let outputs = world.machine.apply(world.now, Input::LinkLost { store, link });
+    assert_eq!(outputs, [Output::Disconnect(store)], "its sessions end, so that it registers");
+    world.register(0);
+    assert!(world.links[&store] > link, "the store has another link under its old number");
+    let alloc = Request::Alloc { namespace: id, bytes: 3 * CHUNK, copy_on_write: false };
+    assert!(matches!(world.call(client, alloc), Some(Answer::Region(_))));
+    // What the link of before still says has no effect.
+    let machine = world.machine.clone();
+    world.apply(Input::LinkLost { store, link });
+    world.apply(Input::StoreReady { store, link, chunks: Vec::new() });
+    assert_eq!(world.machine, machine);
+}
+
+#[test]
+fn a_store_does_not_take_the_address_of_one_that_is_up() {
+    let mut world = World::new();
+    let register = |world: &mut World| {
+        let address = "store-0".into();
+        let card = StoreCard { address, incarnation: Incarnation(77), capacity: CAPACITY * CHUNK };
+        world.apply(Input::Register { call: 1, card });
+        world.answers.remove(&1)
+    };
+    let refused = register(&mut world);
+    assert!(matches!(refused, Some(Answer::Refused(Refusal::InvalidStore(_)))), "{refused:?}");
+    assert_eq!(world.machine.stores.len(), 3);
+    // The next run of the same store.
+    let store = world.store(0);
+    world.apply(Input::StoreGone(store));
+    assert!(matches!(register(&mut world), Some(Answer::Registered(_))));
+    assert!(!world.machine.stores.contains_key(&store));
 }

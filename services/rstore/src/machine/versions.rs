@@ -48,7 +48,8 @@ impl Machine {
         let chunks = self.pick(id.namespace, u64::from(count))?;
         let number = self.number();
         chunks.iter().for_each(|chunk| self.account.set_use(*chunk, Use::Leased(id, number)));
-        let (stores, millis) = (self.addresses(&chunks), self.settings.lease_millis);
+        // A lease that ends with its call would have the epoch after its fence.
+        let (stores, millis) = (self.addresses(&chunks), self.settings.lease_millis.max(1));
         let end = self.now.saturating_add(millis);
         self.region(id)?.lease = Some(Lease { number, client, first, chunks: chunks.clone(), end });
         Ok(Answer::Lease(LeaseInfo { lease: number, chunks, stores, millis }))
@@ -129,7 +130,8 @@ impl Machine {
     /// Marks chunks that a newer version has replaced.
     fn mark(&mut self, chunks: &[ChunkId], value: u64) {
         let mut of_stores: BTreeMap<StoreId, Vec<u32>> = BTreeMap::new();
-        for chunk in chunks {
+        // A replaced chunk may have been lost with its store.
+        for chunk in chunks.iter().filter(|chunk| self.account.contains(**chunk)) {
             of_stores.entry(chunk.store).or_default().push(chunk.number);
         }
         for (store, chunks) in of_stores {

@@ -1,11 +1,18 @@
 //! The machine with its log and its clock, and where its outputs go.
 //!
+//! An input is in the log before it is applied. If the log cannot be written, calls are refused.
+//! Events, which cannot be refused, wait in their order until the log can be written again.
+//!
 //! # Concurrency
 //! One owner, under the lock of the desk.
 
-use std::{collections::HashMap, sync::mpsc::Sender, time::Instant};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::mpsc::Sender,
+    time::{Duration, Instant},
+};
 
-use pool::{ClientId, Incarnation, Order, StoreId};
+use pool::{ClientId, wire::Message};
 use rdmabox::PendingReply;
 
 use super::{
@@ -18,19 +25,18 @@ use crate::{
     refusal::Refusal,
 };
 
-/// A task for the thread of the links.
-#[derive(Debug)]
-pub(super) enum LinkTask {
-    Connect(StoreId, String, Incarnation),
-    Order(StoreId, u64, Order),
-    Disconnect(StoreId),
-}
+/// Time between attempts to write a log after a failure.
+const RETRY: Duration = Duration::from_millis(500);
 
 /// The machine and its surroundings.
 #[derive(Debug)]
 pub(super) struct Engine {
     machine: Machine,
     log: Option<Log>,
+    /// Time of the next attempt to write the log, and the last failure.
+    blocked: Option<(Instant, String)>,
+    /// Events that are not in the log yet.
+    events: VecDeque<Input>,
     /// Time of the machine when this process began.
     base: u64,
     begun: Instant,
@@ -39,19 +45,29 @@ pub(super) struct Engine {
     /// Numbers of calls begin at a random number, so they differ from those of an earlier process.
     last_call: u64,
     calls: u64,
-    tasks: Sender<LinkTask>,
+    outputs: Sender<Output>,
 }
 
 impl Engine {
-    pub(super) fn open(options: &MasterOptions, tasks: Sender<LinkTask>) -> Result<Engine, MasterError> {
+    pub(super) fn open(options: &MasterOptions, outputs: Sender<Output>) -> Result<Engine, MasterError> {
         let opened = options.log.as_deref().map(|path| Log::open(path, &options.settings));
         let (log, machine) = match opened.transpose()? {
             Some((log, machine)) => (Some(log), machine),
             None => (None, Machine::new(options.settings.clone())),
         };
         let last_call = getrandom::u64().map_err(MasterError::Random)? >> 1;
-        let (base, begun) = (machine.now(), Instant::now());
-        Ok(Engine { machine, log, base, begun, waiting: HashMap::new(), last_call, calls: 0, tasks })
+        Ok(Engine {
+            base: machine.now(),
+            machine,
+            log,
+            blocked: None,
+            events: VecDeque::new(),
+            begun: Instant::now(),
+            waiting: HashMap::new(),
+            last_call,
+            calls: 0,
+            outputs,
+        })
     }
 
     fn now(&self) -> u64 {
@@ -65,14 +81,59 @@ impl Engine {
         self.last_call
     }
 
-    /// Applies an input. Returns the reply to the call `number`, if there is one now.
-    pub(super) fn apply(&mut self, number: u64, input: Input) -> Option<Reply> {
+    /// Applies a call. Returns its reply, if there is one now.
+    pub(super) fn call(&mut self, number: u64, input: Input) -> Option<Reply> {
+        match self.catch_up().and_then(|()| self.apply(number, input).map_err(|(_, reason)| reason)) {
+            Ok(reply) => reply,
+            Err(reason) => Some(Reply { epoch: 0, answer: Answer::Refused(Refusal::Log(reason)) }),
+        }
+    }
+
+    /// Applies an event, as soon as it can be written to the log.
+    pub(super) fn event(&mut self, input: Input) {
+        self.events.push_back(input);
+        // The failure is logged once for each attempt to write.
+        let _ = self.catch_up();
+    }
+
+    /// Lets time pass.
+    pub(super) fn tick(&mut self) {
+        if !self.events.is_empty() {
+            let _ = self.catch_up();
+        } else if self.machine.is_due(self.now()) {
+            self.event(Input::Tick);
+        }
+    }
+
+    fn catch_up(&mut self) -> Result<(), String> {
+        while let Some(input) = self.events.pop_front() {
+            if let Err((input, reason)) = self.apply(0, input) {
+                self.events.push_front(input);
+                return Err(reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes an input to the log and applies it. Returns the reply to the call `number`, if there
+    /// is one now.
+    ///
+    /// # Errors
+    /// The input, which had no effect, and the reason.
+    fn apply(&mut self, number: u64, input: Input) -> Result<Option<Reply>, (Input, String)> {
         let now = self.now();
-        if let Some(log) = &mut self.log
-            && let Err(error) = log.append(now, &input, &self.machine)
-        {
-            ::log::error!("the input is not applied, as the log cannot be written: {error}");
-            return Some(Reply { epoch: 0, answer: Answer::Refused(Refusal::Log(error.to_string())) });
+        if let Some(log) = &mut self.log {
+            if let Some((until, reason)) = &self.blocked
+                && Instant::now() < *until
+            {
+                return Err((input, reason.clone()));
+            }
+            if let Err(error) = log.append(now, &input, &self.machine) {
+                ::log::error!("an input is not applied, as the log cannot be written: {error}");
+                self.blocked = Some((Instant::now() + RETRY, error.to_string()));
+                return Err((input, error.to_string()));
+            }
+            self.blocked = None;
         }
         let mut own = None;
         for output in self.machine.apply(now, input) {
@@ -81,29 +142,17 @@ impl Engine {
                     let epoch = client.map_or(0, |client| self.machine.epoch(client));
                     let reply = Reply { epoch, answer };
                     match self.waiting.remove(&call) {
-                        Some(waiting) => {
-                            let mut bytes = Vec::new();
-                            reply.encode(&mut bytes);
-                            waiting.answer(&bytes);
-                        }
+                        Some(waiting) => waiting.answer(&reply.to_bytes()),
                         None if call == number => own = Some(reply),
                         // A call of an earlier process.
                         None => {}
                     }
                 }
-                Output::Connect { store, address, incarnation } => {
-                    self.task(LinkTask::Connect(store, address, incarnation));
-                }
-                Output::Order { store, number, order } => self.task(LinkTask::Order(store, number, order)),
-                Output::Disconnect(store) => self.task(LinkTask::Disconnect(store)),
+                // The receiver ends with the master.
+                output => _ = self.outputs.send(output),
             }
         }
-        own
-    }
-
-    fn task(&self, task: LinkTask) {
-        // The receiver ends with the master.
-        let _ = self.tasks.send(task);
+        Ok(own)
     }
 
     /// Keeps a call whose reply waits for stores.
@@ -111,12 +160,14 @@ impl Engine {
         self.waiting.insert(number, reply);
     }
 
-    pub(super) fn is_due(&self) -> bool {
-        self.machine.is_due(self.now())
-    }
-
     pub(super) fn epoch(&self, client: ClientId) -> u32 {
         self.machine.epoch(client)
+    }
+
+    /// Returns the clients of a list that the master does not know, or whose access it ends.
+    pub(super) fn lost(&self, mut clients: Vec<ClientId>) -> Vec<ClientId> {
+        clients.retain(|client| !self.machine.is_known(*client));
+        clients
     }
 
     pub(super) fn status(&self) -> Status {

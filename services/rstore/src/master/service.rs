@@ -6,7 +6,7 @@
 use std::{collections::HashMap, sync::OnceLock};
 
 use parking_lot::Mutex;
-use pool::{ClientId, StoreId};
+use pool::{ClientId, StoreId, wire::Message};
 use rdmabox::{CallError, Peer, Reply as CallReply, Service, SessionTerminator};
 
 use super::engine::Engine;
@@ -47,10 +47,10 @@ impl Desk {
         self.state.lock().engine.take();
     }
 
-    /// Applies an input that is no call.
+    /// Applies an event.
     pub(super) fn feed(&self, input: Input) {
         if let Some(engine) = &mut self.state.lock().engine {
-            engine.apply(0, input);
+            engine.event(input);
         }
     }
 
@@ -58,9 +58,7 @@ impl Desk {
     pub(super) fn tick(&self) -> bool {
         let mut state = self.state.lock();
         let Some(engine) = &mut state.engine else { return false };
-        if engine.is_due() {
-            engine.apply(0, Input::Tick);
-        }
+        engine.tick();
         true
     }
 
@@ -87,11 +85,10 @@ impl Desk {
         let State { engine, clients, stores } = &mut *state;
         let Some(engine) = engine else { return refused(Refusal::UnknownClient) };
         let call = engine.number();
+        let read = |answer| Some(Reply { epoch: 0, answer });
         let input = match request {
-            Request::Status => {
-                let status = Box::new(engine.status());
-                return Some(Reply { epoch: 0, answer: Answer::Status(status) });
-            }
+            Request::Status => return read(Answer::Status(Box::new(engine.status()))),
+            Request::Lost(clients) => return read(Answer::Lost(engine.lost(clients))),
             Request::Hello(resume) => {
                 let mut nonce = [0; 16];
                 if let Err(error) = getrandom::fill(&mut nonce) {
@@ -105,13 +102,26 @@ impl Desk {
                 Input::Call { call, client, request }
             }
         };
-        let Some(answer) = engine.apply(call, input) else {
+        let Some(answer) = engine.call(call, input) else {
             engine.wait(call, reply.defer());
             return None;
         };
         match &answer.answer {
-            Answer::Welcome(welcome) => _ = clients.insert(peer.id(), welcome.resume.client),
-            Answer::Registered(store) => _ = stores.insert(peer.id(), *store),
+            Answer::Welcome(welcome) => {
+                let client = welcome.resume.client;
+                if let Some(former) = clients.insert(peer.id(), client)
+                    && has_no_session(clients, &former)
+                {
+                    engine.event(Input::ClientGone(former));
+                }
+            }
+            Answer::Registered(store) => {
+                if let Some(former) = stores.insert(peer.id(), *store)
+                    && has_no_session(stores, &former)
+                {
+                    engine.event(Input::StoreGone(former));
+                }
+            }
             _ => {}
         }
         Some(match clients.get(&peer.id()) {
@@ -137,14 +147,18 @@ impl Service for Desk {
         let State { engine, clients, stores } = &mut *state;
         let Some(engine) = engine else { return };
         if let Some(client) = clients.remove(&peer.id())
-            && !clients.values().any(|other| *other == client)
+            && has_no_session(clients, &client)
         {
-            engine.apply(0, Input::ClientGone(client));
+            engine.event(Input::ClientGone(client));
         }
         if let Some(store) = stores.remove(&peer.id())
-            && !stores.values().any(|other| *other == store)
+            && has_no_session(stores, &store)
         {
-            engine.apply(0, Input::StoreGone(store));
+            engine.event(Input::StoreGone(store));
         }
     }
+}
+
+fn has_no_session<T: PartialEq>(sessions: &HashMap<u64, T>, of: &T) -> bool {
+    !sessions.values().any(|other| other == of)
 }

@@ -12,7 +12,7 @@ use rdmabox::Address;
 
 use super::{records::Digest, worker::Share};
 use crate::{
-    barrier::{Coordinator, Worker},
+    barrier::{Coordinator, Worker, outcome},
     client::{Client, ClientOptions},
     error::Error,
 };
@@ -66,9 +66,16 @@ impl SortReport {
 /// As [`Error`] says. Namespaces of the job may be left.
 pub fn sort(master: &Address, options: &ClientOptions, job: &SortJob) -> Result<SortReport, Error> {
     let client = Client::connect(master, options.clone())?;
-    let namespace = client.create(&format!("{}/barrier", job.name))?;
-    let mut coordinator = Coordinator::new(&namespace, job.workers)?;
-    let address = coordinator.address();
+    let name = format!("{}/barrier", job.name);
+    let namespace = client.create(&name)?;
+    let coordinator = Coordinator::new(&namespace, job.workers)?;
+    // All have joined before the first phase, so that a failure ends the waits of the others.
+    let mut parties = Vec::new();
+    for number in 0..job.workers {
+        let client = Client::connect(master, options.clone())?;
+        let worker = Worker::join(&client.join(&name)?, coordinator.address(), number)?;
+        parties.push((client, worker));
+    }
     let share = |worker| Share {
         job: job.name.clone(),
         worker,
@@ -76,48 +83,36 @@ pub fn sort(master: &Address, options: &ClientOptions, job: &SortJob) -> Result<
         records: job.records_per_worker,
         buckets: job.workers * job.ranges_per_worker,
     };
-    let report = thread::scope(|scope| {
-        let run_worker = |share: Share| {
-            let client = Client::connect(master, options.clone())?;
-            let namespace = client.join(&format!("{}/barrier", share.job))?;
-            let mut worker = Worker::join(&namespace, address, share.worker)?;
-            let mut input = Digest::default();
-            for phase in 0..4 {
-                worker.wait(LIMIT)?;
-                let outcome = match phase {
-                    0 => share.generate(&client).map(|digest| input = digest),
-                    1 => share.classify(&client),
-                    2 => share.assemble(&client),
-                    _ => share.clean(&client),
-                };
-                worker.finish(outcome.is_ok())?;
-                outcome?;
-            }
-            Ok(input)
-        };
-        let workers: Vec<_> =
-            (0..job.workers).map(|worker| scope.spawn(move || run_worker(share(worker)))).collect();
-        let report = coordinate(&client, &mut coordinator, &share(0));
-        let mut input = Digest::default();
-        let mut failure = None;
-        for worker in workers {
-            match worker.join().expect("no panic") {
-                Ok(digest) => input.merge(digest),
-                // The reason of a worker says more than the barrier.
-                Err(error) => failure = failure.or(Some(error)),
-            }
-        }
-        match failure {
-            Some(error) => Err(error),
-            None => report.map(|report| SortReport { input, ..report }),
-        }
+    let (report, inputs) = thread::scope(|scope| {
+        let spawn = |(number, (client, worker))| scope.spawn(move || work(&share(number), &client, worker));
+        let workers: Vec<_> = parties.into_iter().enumerate().map(spawn).collect();
+        let report = coordinate(&client, coordinator, &share(0));
+        outcome(report, workers.into_iter().map(|worker| worker.join().expect("no panic")).collect())
     })?;
-    drop(coordinator);
     namespace.delete()?;
-    Ok(report)
+    let mut input = Digest::default();
+    inputs.into_iter().for_each(|of_worker| input.merge(of_worker));
+    Ok(SortReport { input, ..report })
 }
 
-fn coordinate(client: &Client, coordinator: &mut Coordinator, any: &Share) -> Result<SortReport, Error> {
+/// Runs a worker. Returns the digest of its input.
+fn work(share: &Share, client: &Client, mut worker: Worker) -> Result<Digest, Error> {
+    let mut input = Digest::default();
+    for phase in 0..4 {
+        worker.wait(LIMIT)?;
+        match phase {
+            0 => input = share.generate(client)?,
+            1 => share.classify(client)?,
+            2 => share.assemble(client)?,
+            _ => share.clean(client)?,
+        }
+        worker.finish(true)?;
+    }
+    Ok(input)
+}
+
+/// Runs the phases. The drop of the coordinator ends the waits of the workers after a failure.
+fn coordinate(client: &Client, mut coordinator: Coordinator, any: &Share) -> Result<SortReport, Error> {
     let mut timed = || {
         let begun = Instant::now();
         coordinator.run(LIMIT).map(|()| begun.elapsed())

@@ -27,8 +27,13 @@ pub struct Program {
 }
 
 impl Program {
-    fn start(arguments: &[String]) -> Program {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_rstore"));
+    /// Starts the program. Its files have at most `limit` blocks of 512 bytes.
+    fn start(arguments: &[String], limit: Option<u64>) -> Program {
+        let program = env!("CARGO_BIN_EXE_rstore");
+        let mut command = Command::new(if limit.is_some() { "sh" } else { program });
+        if let Some(blocks) = limit {
+            command.args(["-c", &format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$@\""), "sh", program]);
+        }
         command.args(arguments).env("RUST_LOG", "warn").stdout(Stdio::piped());
         die_with_test(&mut command);
         let mut child = command.spawn().expect("the program");
@@ -76,11 +81,34 @@ pub struct Pool {
     next: u32,
     chunks: u64,
     options: Vec<String>,
+    /// Longest file of the next master, in blocks of 512 bytes.
+    limit: Option<u64>,
 }
 
 impl Pool {
     /// Starts a master and stores of `chunks` chunks each, and waits until they are ready.
     pub fn start(provider: ProviderKind, stores: usize, chunks: u64, options: &[&str]) -> Pool {
+        Pool::start_with(provider, stores, chunks, options, None)
+    }
+
+    /// Starts a pool whose first master writes files of at most `limit` blocks of 512 bytes.
+    pub fn start_limited(
+        provider: ProviderKind,
+        stores: usize,
+        chunks: u64,
+        options: &[&str],
+        limit: u64,
+    ) -> Pool {
+        Pool::start_with(provider, stores, chunks, options, Some(limit))
+    }
+
+    fn start_with(
+        provider: ProviderKind,
+        stores: usize,
+        chunks: u64,
+        options: &[&str],
+        limit: Option<u64>,
+    ) -> Pool {
         let dir = tempfile::tempdir().expect("a folder");
         let options = options.iter().map(ToString::to_string).collect();
         let address = "127.0.0.1:0".parse().expect("an address");
@@ -93,6 +121,7 @@ impl Pool {
             next: 0,
             chunks,
             options,
+            limit,
         };
         pool.start_master();
         (0..stores).for_each(|_| pool.add_store());
@@ -117,11 +146,12 @@ impl Pool {
             address => address.to_string(),
         };
         let mut arguments: Vec<String> =
-            ["master", "--listen", &listen, "--chunk", &CHUNK.to_string(), "--allow-without-keys"]
-                .map(str::to_owned)
-                .into();
+            ["master", "--listen", &listen, "--allow-without-keys"].map(str::to_owned).into();
+        if !self.options.iter().any(|option| option == "--chunk") {
+            arguments.extend(["--chunk".into(), CHUNK.to_string()]);
+        }
         arguments.extend(self.options.iter().cloned());
-        let master = Program::start(&arguments);
+        let master = Program::start(&arguments, self.limit.take());
         self.master_address = master.address.clone();
         self.master = Some(master);
     }
@@ -132,7 +162,7 @@ impl Pool {
         let arguments = ["store", "--master", &master, "--memory", &memory, "--listen", &listen];
         let mut arguments: Vec<String> = arguments.map(str::to_owned).into();
         arguments.push("--allow-without-keys".into());
-        self.stores.push(Program::start(&arguments));
+        self.stores.push(Program::start(&arguments, None));
     }
 
     pub fn client_options(&self) -> ClientOptions {
