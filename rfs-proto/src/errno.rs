@@ -53,6 +53,7 @@ errnos! {
     ENOLCK = 37 "no locks available",
     ENOSYS = 38 "not implemented",
     ENOTEMPTY = 39 "directory not empty",
+    ELOOP = 40 "too many symbolic links",
     EPROTO = 71 "protocol error",
     EBADMSG = 74 "data corrupted in transit",
     ENODATA = 61 "no such attribute",
@@ -60,6 +61,8 @@ errnos! {
     EPROTONOSUPPORT = 93 "protocol version not supported",
     EOPNOTSUPP = 95 "operation not supported",
     ETIMEDOUT = 110 "timed out",
+    EHOSTDOWN = 112 "host is down",
+    EHOSTUNREACH = 113 "no route to host",
     ESTALE = 116 "stale file handle",
 }
 

@@ -16,6 +16,7 @@ mod extent;
 mod identity;
 mod lock;
 mod message;
+mod posix;
 pub mod record;
 
 pub use attr::{Attr, ExpectedOwner, FileKind, Marks, Owner, SetAttr, SetTime, StatFs};
@@ -32,6 +33,7 @@ pub use message::{
     Attached, BadBlock, Copied, DirEntry, DirPage, FallocateFlags, Growth, InUse, Layout, Opened, Recall,
     Recalls, RenameFlags, Reply, Request, ServerStats, Value, Verified, XattrSet,
 };
+pub use posix::{acl, mode, xattr};
 
 /// Version of the protocol. Both peers must have the same version.
 pub const VERSION: u32 = 14;

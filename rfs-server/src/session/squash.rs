@@ -10,18 +10,9 @@
 
 use std::fmt;
 
-use rfs_proto::{Errno, Owner};
+use rfs_proto::{Errno, Owner, mode::SGID};
 
 use crate::metadata::namespace::inode::Inode;
-
-/// Permission to read.
-pub const READ: u32 = 4;
-/// Permission to write.
-pub const WRITE: u32 = 2;
-/// Permission to search a directory, or to execute.
-pub const SEARCH: u32 = 1;
-
-const SETGID: u32 = 0o2000;
 
 /// The user that takes the place of root if the key names none.
 pub const NOBODY: Owner = Owner { uid: 65534, gid: 65534 };
@@ -140,7 +131,8 @@ impl Squash {
         }
     }
 
-    /// Checks permissions of an inode: [`READ`], [`WRITE`], [`SEARCH`] and sums of them.
+    /// Checks permissions of an inode: [`READ`](rfs_proto::mode::READ) and sums of such
+    /// bits.
     pub fn permits(self, inode: &Inode, wanted: u32) -> bool {
         let acl = inode.xattrs.as_ref().and_then(|xattrs| xattrs.access.as_ref());
         let class = |shift: u32| inode.perm >> shift & wanted == wanted;
@@ -151,7 +143,9 @@ impl Squash {
             (Squash::Root(_), None) => class(0) || (self.is_in(inode.gid) && class(3)),
             (Squash::Root(_), Some(acl)) => acl.permits_some_user(inode.gid, wanted),
             (Squash::All(owner), _) if inode.uid == owner.uid => class(6),
-            (Squash::All(owner), Some(acl)) => acl.permits(owner, inode.gid, wanted),
+            (Squash::All(owner), Some(acl)) => {
+                acl.permits(owner.uid, |gid| gid == owner.gid, inode.gid, wanted)
+            }
             (Squash::All(owner), None) if inode.gid == owner.gid => class(3),
             (Squash::All(_), None) => class(0),
         }
@@ -159,7 +153,7 @@ impl Squash {
 
     /// Returns the permission bits that the session may give to an inode of this group.
     pub fn permissions(self, perm: u32, gid: u32, is_directory: bool) -> u32 {
-        if is_directory || self.is_in(gid) { perm } else { perm & !SETGID }
+        if is_directory || self.is_in(gid) { perm } else { perm & !SGID }
     }
 
     /// Checks a change of owner. An owner may give away only the group.
@@ -178,7 +172,10 @@ impl Squash {
 
 #[cfg(test)]
 mod tests {
-    use rfs_proto::FileKind;
+    use rfs_proto::{
+        FileKind,
+        mode::{READ, SEARCH, WRITE},
+    };
 
     use super::*;
     use crate::metadata::namespace::inode::New;

@@ -1,11 +1,11 @@
 //! Requests about extended attributes and ACLs.
 //!
-//! The rules are in `namespace::xattr` and `namespace::acl`. This module adds records and limits.
+//! The rules are in `namespace::xattr` and `rfs_proto::acl`. This module adds records and limits.
 //!
 //! # Concurrency
 //! As the dispatcher.
 
-use rfs_proto::{BLOCK, Errno, Reply, Request, Value, XATTR_PART, XattrSet};
+use rfs_proto::{BLOCK, Errno, Reply, Request, Value, XATTR_PART, XattrSet, mode::SGID};
 use seeded_faults::seeded;
 
 use crate::{
@@ -21,8 +21,6 @@ use crate::{
 /// `LEAST` bytes.
 const SHARE: u64 = 16;
 const LEAST: u64 = 1 << 20;
-
-const SETGID: u32 = 0o2000;
 
 impl Call<'_> {
     pub(in crate::dispatch) fn answer_xattr(
@@ -125,7 +123,7 @@ impl WriteView<'_> {
         }
         let set = inode.set_xattr(name, value);
         if drop_sgid && set.is_ok() && name == XattrName::Access {
-            inode.perm &= !SETGID;
+            inode.perm &= !SGID;
         }
         let reply = set.and_then(|()| self.xattrs_changed(ino, before, now));
         self.xattrs.give_back(len);

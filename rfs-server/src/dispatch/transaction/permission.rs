@@ -7,7 +7,10 @@
 //! # Concurrency
 //! Belongs to a transaction, as `view`.
 
-use rfs_proto::{Errno, FileKind, Owner, Request, SetAttr, SetTime};
+use rfs_proto::{
+    Errno, FileKind, Owner, Request, SetAttr, SetTime,
+    mode::{READ, SEARCH, SGID, STICKY, SUID, WRITE},
+};
 
 use super::{
     locked_inodes::Stop,
@@ -20,11 +23,8 @@ use crate::{
         names::Place,
         xattr::XattrName,
     },
-    session::squash::{READ, SEARCH, Squash, WRITE},
+    session::squash::Squash,
 };
-
-const STICKY: u32 = 0o1000;
-const SETID: u32 = 0o6000;
 
 fn denied(allowed: bool) -> Result<(), Errno> {
     if allowed { Ok(()) } else { Err(Errno::EACCES) }
@@ -197,7 +197,7 @@ impl<M: Mode> View<'_, M> {
     /// Checks a new name for an inode, as a kernel does with `protected_hardlinks`.
     pub(in crate::dispatch) fn may_link(&self, ino: u64) -> Result<(), Errno> {
         self.may(ino, |squash, inode| {
-            let plain = inode.kind == FileKind::Regular && inode.perm & SETID == 0;
+            let plain = inode.kind == FileKind::Regular && inode.perm & (SUID | SGID) == 0;
             forbidden(squash.owns(inode) || (plain && squash.permits(inode, READ | WRITE)))
         })
     }

@@ -3,19 +3,19 @@
 //! # Concurrency
 //! None; the caller holds the inode's shard lock.
 
-use rfs_proto::{Attr, Errno, ExpectedOwner, FileKind, Marks, Owner, record::Space};
+use rfs_proto::{
+    Attr, Errno, ExpectedOwner, FileKind, Marks, Owner,
+    acl::Acl,
+    mode::{GROUP_EXEC, SGID, SUID},
+    record::Space,
+};
 use seeded_faults::seeded;
 
 use super::{
-    acl::Acl,
     directory::Directory,
     xattr::{XattrName, Xattrs},
 };
 use crate::space::file_extents::FileMap;
-
-const SETUID: u32 = 0o4000;
-const SETGID: u32 = 0o2000;
-const GROUP_EXEC: u32 = 0o0010;
 
 /// Size that a directory shows.
 const DIRECTORY_SIZE: u64 = 4096;
@@ -130,7 +130,7 @@ impl Inode {
 
     /// Returns the group of a new entry of this directory for a caller of group `gid`.
     pub fn group_of_new(&self, gid: u32) -> u32 {
-        if self.perm & SETGID != 0 { self.gid } else { gid }
+        if self.perm & SGID != 0 { self.gid } else { gid }
     }
 
     /// Returns the server's attributes. Size and blocks of a regular file are 0 here.
@@ -257,9 +257,9 @@ impl Inode {
         if self.is_directory() {
             return;
         }
-        self.perm &= !SETUID;
+        self.perm &= !SUID;
         if self.perm & GROUP_EXEC != 0 && !seeded!(SetgidKept) {
-            self.perm &= !SETGID;
+            self.perm &= !SGID;
         }
         if let Some(xattrs) = &mut self.xattrs {
             xattrs.drop_capabilities();

@@ -8,7 +8,6 @@
 //! # Concurrency
 //! None; an operation has exclusive access to its inodes ([`Inodes`]).
 
-pub mod acl;
 pub mod directory;
 pub mod inode;
 pub mod inodes;
@@ -18,18 +17,14 @@ mod rename;
 mod tests;
 pub mod xattr;
 
-use rfs_proto::{Errno, FileKind};
+use rfs_proto::{Errno, FileKind, mode::SGID};
 use seeded_faults::seeded;
 
-pub use acl::Acl;
 pub use directory::Directory;
 pub use inode::{Body, Inode, New};
 pub use inodes::{Inodes, InodesMut};
 pub use names::{Effects, Place, check_name};
 pub use xattr::{XattrName, Xattrs};
-
-/// Set-group-ID bit: new entries of such a directory get its group.
-const SETGID: u32 = 0o2000;
 
 /// Maximum number of links of an inode.
 pub const MAX_LINKS: u32 = i32::MAX as u32;
@@ -151,10 +146,10 @@ impl<I: InodesMut> Namespace<I> {
         let ino = self.inodes.fresh()?;
         let directory = self.get(parent)?;
         let mut child = Inode::new(new, parent, now);
-        if directory.perm & SETGID != 0 {
+        if directory.perm & SGID != 0 {
             child.gid = directory.gid;
             if child.is_directory() {
-                child.perm |= SETGID;
+                child.perm |= SGID;
             }
         }
         let default = directory.xattrs.as_ref().and_then(|xattrs| xattrs.default.as_ref());

@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 
-use rfs_proto::{Owner, ROOT_INO, RenameFlags};
+use rfs_proto::{Owner, ROOT_INO, RenameFlags, acl::Acl};
 
 use super::*;
 

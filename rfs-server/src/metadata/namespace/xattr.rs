@@ -8,16 +8,12 @@
 
 use std::collections::BTreeMap;
 
-use rfs_proto::{Errno, FileKind, MAX_XATTR_NAME, MAX_XATTR_VALUE, Marks, XattrSet};
+use rfs_proto::{
+    Errno, FileKind, MAX_XATTR_NAME, MAX_XATTR_VALUE, Marks, XattrSet,
+    acl::Acl,
+    xattr::{ACCESS_ACL, CAPABILITY, DEFAULT_ACL, SECURITY, TRUSTED, USER},
+};
 use seeded_faults::seeded;
-
-use super::acl::Acl;
-
-/// Names of the ACLs.
-const ACCESS: &[u8] = b"system.posix_acl_access";
-const DEFAULT: &[u8] = b"system.posix_acl_default";
-/// Name of a program's capabilities, which a write to the program removes.
-const CAPABILITY: &[u8] = b"security.capability";
 
 /// Bytes of memory of an attribute besides its name and value.
 const OVERHEAD: u64 = 64;
@@ -44,12 +40,11 @@ impl XattrName<'_> {
             return Err(Errno::ERANGE);
         }
         match name {
-            ACCESS => return Ok(XattrName::Access),
-            DEFAULT => return Ok(XattrName::Default),
+            ACCESS_ACL => return Ok(XattrName::Access),
+            DEFAULT_ACL => return Ok(XattrName::Default),
             _ => {}
         }
-        let spaces: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
-        match spaces.into_iter().find_map(|space| name.strip_prefix(space)) {
+        match [USER, TRUSTED, SECURITY].into_iter().find_map(|space| name.strip_prefix(space)) {
             Some(b"") => Err(Errno::EINVAL),
             Some(rest) if rest.contains(&0) => Err(Errno::EINVAL),
             Some(_) => Ok(XattrName::Plain(name)),
@@ -64,7 +59,7 @@ impl XattrName<'_> {
     pub fn check_kind(self, kind: FileKind) -> Result<(), Errno> {
         match self {
             XattrName::Plain(name)
-                if name.starts_with(b"user.") && !matches!(kind, FileKind::Regular | FileKind::Directory) =>
+                if name.starts_with(USER) && !matches!(kind, FileKind::Regular | FileKind::Directory) =>
             {
                 Err(Errno::EPERM)
             }
@@ -116,7 +111,7 @@ impl Xattrs {
     /// Returns all names, each followed by a NUL.
     pub fn names(&self) -> Vec<u8> {
         let plain = self.plain.keys().map(|name| &**name);
-        let lists = [self.access.as_ref().map(|_| ACCESS), self.default.as_ref().map(|_| DEFAULT)];
+        let lists = [self.access.as_ref().map(|_| ACCESS_ACL), self.default.as_ref().map(|_| DEFAULT_ACL)];
         let mut names = Vec::new();
         for name in lists.into_iter().flatten().chain(plain) {
             names.extend_from_slice(name);
@@ -155,7 +150,7 @@ impl Xattrs {
     /// set.
     fn names_len(&self) -> usize {
         let plain: usize = self.plain.keys().map(|name| name.len() + 1).sum();
-        plain + ACCESS.len() + DEFAULT.len() + 2
+        plain + ACCESS_ACL.len() + DEFAULT_ACL.len() + 2
     }
 
     /// Returns the names that were added, changed or removed since the last call.
@@ -193,7 +188,7 @@ impl Xattrs {
     pub fn change_mode(&mut self, perm: u32) {
         if let Some(access) = &mut self.access {
             access.change_mode(perm);
-            self.touch(ACCESS);
+            self.touch(ACCESS_ACL);
         }
     }
 
@@ -212,11 +207,11 @@ impl Xattrs {
             XattrName::Plain(_) => {}
             XattrName::Access => {
                 self.access = acl;
-                self.touch(ACCESS);
+                self.touch(ACCESS_ACL);
             }
             XattrName::Default => {
                 self.default = acl;
-                self.touch(DEFAULT);
+                self.touch(DEFAULT_ACL);
             }
         }
     }
@@ -234,8 +229,8 @@ impl Xattrs {
         }
         match name {
             XattrName::Plain(name) => self.touch(name),
-            XattrName::Access => self.touch(ACCESS),
-            XattrName::Default => self.touch(DEFAULT),
+            XattrName::Access => self.touch(ACCESS_ACL),
+            XattrName::Default => self.touch(DEFAULT_ACL),
         }
         Ok(())
     }
@@ -268,8 +263,8 @@ mod tests {
             (&b"user.x"[..], Ok(XattrName::Plain(b"user.x"))),
             (b"trusted.x", Ok(XattrName::Plain(b"trusted.x"))),
             (b"security.capability", Ok(XattrName::Plain(b"security.capability"))),
-            (ACCESS, Ok(XattrName::Access)),
-            (DEFAULT, Ok(XattrName::Default)),
+            (ACCESS_ACL, Ok(XattrName::Access)),
+            (DEFAULT_ACL, Ok(XattrName::Default)),
             (b"user.", Err(Errno::EINVAL)),
             (b"user.a\0b", Err(Errno::EINVAL)),
             (b"user", Err(Errno::EOPNOTSUPP)),

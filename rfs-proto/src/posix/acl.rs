@@ -1,12 +1,9 @@
 //! POSIX access control lists: encoding as extended attributes, and relation to permission bits.
 //!
-//! The rules are those of POSIX.1e draft 17 as implemented by Linux (acl(5)). Clients' kernels
-//! check access; the server checks only for keys with a squash. No I/O, no locks, no clock.
-//!
-//! # Concurrency
-//! Plain values.
+//! The rules are those of POSIX.1e draft 17 as implemented by Linux (acl(5)). No I/O, no locks, no
+//! clock.
 
-use rfs_proto::{Errno, Owner};
+use crate::Errno;
 
 /// Version of the encoding: a header of four bytes, then eight for each entry, little-endian.
 const VERSION: u32 = 2;
@@ -81,16 +78,16 @@ impl Acl {
         class(USER_OBJ) << 6 | group << 3 | class(OTHER)
     }
 
-    /// Returns true if a user that is not the owner, and is a member of one group, has these
-    /// permissions of an inode of group `gid`.
-    pub fn permits(&self, user: Owner, gid: u32, wanted: u32) -> bool {
-        let named = |entry: &&Entry| entry.tag == USER && entry.id == user.uid;
+    /// Returns true if a user that is not the owner has all of the `wanted` permissions of an inode
+    /// of group `gid`. `is_member` tells whether the user is in a group.
+    pub fn permits(&self, uid: u32, is_member: impl Fn(u32) -> bool, gid: u32, wanted: u32) -> bool {
+        let named = |entry: &&Entry| entry.tag == USER && entry.id == uid;
         if let Some(entry) = self.0.iter().find(named) {
             return self.masked(entry) & wanted == wanted;
         }
         let group = |entry: &&Entry| match entry.tag {
-            GROUP_OBJ => gid == user.gid,
-            GROUP => entry.id == user.gid,
+            GROUP_OBJ => is_member(gid),
+            GROUP => is_member(entry.id),
             _ => false,
         };
         let mut groups = self.0.iter().filter(group).peekable();
@@ -234,6 +231,27 @@ mod tests {
         for bytes in [&good[..3], &good[..good.len() - 1], &[1, 0, 0, 0], &[]] {
             assert_eq!(Acl::decode(bytes), Err(Errno::EINVAL));
         }
+    }
+
+    #[test]
+    fn the_first_kind_of_entry_that_matches_decides() {
+        let acl = acl(&[
+            (USER_OBJ, 7, NO_ID),
+            (USER, 6, 5),
+            (GROUP_OBJ, 4, NO_ID),
+            (GROUP, 2, 9),
+            (MASK, 6, NO_ID),
+            (OTHER, 1, NO_ID),
+        ]);
+        let permits = |uid, groups: &[u32], wanted| acl.permits(uid, |gid| groups.contains(&gid), 3, wanted);
+        assert!(permits(5, &[1], 6), "the named user");
+        assert!(!permits(5, &[1], 1), "not behind the mask");
+        assert!(permits(6, &[3], 4), "the group");
+        assert!(!permits(6, &[3], 2));
+        assert!(permits(6, &[9], 2), "the named group");
+        assert!(!permits(6, &[9], 1), "members get nothing as others");
+        assert!(permits(6, &[8], 1), "others, without the mask");
+        assert!(permits(6, &[3, 9], 4) && permits(6, &[3, 9], 2) && !permits(6, &[3, 9], 6));
     }
 
     #[test]
