@@ -26,7 +26,7 @@ use crate::{
     },
     metadata::{
         access_times::AccessReports, attributes::Attributes, export::Export, locks::Locks, lookup::Lookups,
-        names::Names, open::OpenFiles, readdir::Directories, xattr::Xattrs,
+        names::Names, open::OpenFiles, privileges::Privileges, readdir::Directories, xattr::Xattrs,
     },
     recalls::{Recalls, pages::PageHolds},
     remote::{
@@ -90,6 +90,8 @@ pub struct Client {
     pub attributes: Arc<Attributes>,
     /// Extended attributes.
     pub xattrs: Xattrs,
+    /// Rights that files lend, and that changes of their contents end.
+    pub privileges: Privileges,
     /// Reads that change access times.
     pub access_times: Arc<AccessReports>,
     /// Files to open, create and close.
@@ -157,6 +159,7 @@ impl Client {
             lookups: Lookups::new(&calls, &directories),
             names: Names::new(&calls),
             xattrs: Xattrs::new(&calls, &attributes),
+            privileges: Privileges::new(&calls, &attributes),
             appends: Appends::new(&layouts, &times, &writes, mode, &session, wait_limit),
             async_io: Arc::new(AsyncIo::new(&layouts, &times, &transfers, &reads, &writes)),
             write_back: WriteBack::new(&layouts, &writes, confined),

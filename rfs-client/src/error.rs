@@ -19,9 +19,6 @@
 use rdmabox::{RequestError, WcStatus};
 use rfs_proto::{DecodeError, Errno, InUse, VERSION};
 
-/// Linux EHOSTDOWN: the peer is gone.
-const EHOSTDOWN: Errno = Errno(112);
-
 /// A failed client operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientError {
@@ -116,7 +113,7 @@ pub fn errno_of_request(error: &RequestError) -> Errno {
     match error {
         RequestError::Completion(status) => errno_of_completion(*status),
         RequestError::Timeout(_) => Errno::ETIMEDOUT,
-        RequestError::Disconnected => EHOSTDOWN,
+        RequestError::Disconnected => Errno::EHOSTDOWN,
         RequestError::Cancelled => Errno::EINTR,
         RequestError::Flushed
         | RequestError::Unanswered
@@ -131,7 +128,7 @@ pub fn errno_of_request(error: &RequestError) -> Errno {
 /// Returns the error number of a completion status.
 pub fn errno_of_completion(status: WcStatus) -> Errno {
     match status {
-        WcStatus::WrFlushErr | WcStatus::RetryExcErr => EHOSTDOWN,
+        WcStatus::WrFlushErr | WcStatus::RetryExcErr => Errno::EHOSTDOWN,
         WcStatus::RnrRetryExcErr => Errno::ETIMEDOUT,
         WcStatus::Success
         | WcStatus::LocLenErr
@@ -157,8 +154,8 @@ mod tests {
         let table = [
             (ClientError::Errno(Errno::ENOSPC), Errno::ENOSPC),
             (RequestError::Timeout(std::time::Duration::from_secs(1)).into(), Errno::ETIMEDOUT),
-            (RequestError::Disconnected.into(), EHOSTDOWN),
-            (RequestError::Completion(WcStatus::WrFlushErr).into(), EHOSTDOWN),
+            (RequestError::Disconnected.into(), Errno::EHOSTDOWN),
+            (RequestError::Completion(WcStatus::WrFlushErr).into(), Errno::EHOSTDOWN),
             (RequestError::Completion(WcStatus::RemAccessErr).into(), Errno::EIO),
             (RequestError::Flushed.into(), Errno::EIO),
             (RequestError::Invalid("x".into()).into(), Errno::EIO),

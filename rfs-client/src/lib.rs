@@ -38,7 +38,7 @@ pub use error::{ClientError, errno_of_completion, errno_of_request};
 pub use inode::{access::AccessTimes, aliases::CachedName, arrival::Arrival};
 pub use io::{
     append::Appends,
-    async_io::{AsyncIo, PreparedWrite},
+    async_io::{AsyncIo, PreparedRead, PreparedWrite},
     read::{ReadData, Reads},
     space::{Seek, Space},
     view::View,
@@ -49,10 +49,12 @@ pub use metadata::{
     access_times::AccessReports,
     attributes::Attributes,
     export::Export,
+    lent_rights::{LentRights, Loss},
     locks::{LockOutcome, LockRequest, Locks},
     lookup::Lookups,
     names::{Creator, Names},
     open::OpenFiles,
+    privileges::Privileges,
     readdir::Directories,
     xattr::Xattrs,
 };

@@ -5,9 +5,6 @@ use std::{fmt, io, path::Path};
 use rfs_client::{AttachError, ClientError};
 use rfs_proto::Errno;
 
-/// Linux EHOSTUNREACH: the server cannot be reached.
-const EHOSTUNREACH: i32 = 113;
-
 /// The outcome of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -102,7 +99,7 @@ impl ConnectError {
                 AttachError::Export { .. } => Errno::ENOENT,
                 AttachError::NotAlone { .. } | AttachError::Taken { .. } => Errno::EBUSY,
                 AttachError::Unchecked { .. } => Errno::EOPNOTSUPP,
-                AttachError::Connect(_) | AttachError::Random(_) => return EHOSTUNREACH,
+                AttachError::Connect(_) | AttachError::Random(_) => Errno::EHOSTUNREACH,
             },
         };
         errno.0.into()

@@ -69,7 +69,7 @@ impl Mount {
     /// As [`connect`](Self::connect).
     pub fn connect_to(address: &Address, options: &MountOptions) -> std::result::Result<Mount, ConnectError> {
         let core = Arc::new(Core::connect(address, options)?);
-        let (user, node) = (Arc::new(options.user.clone()), core.nodes.root());
+        let (user, node) = (Arc::new(options.user.clone()), Arc::clone(&core.root));
         Ok(Mount { root: Dir { core, user, node } })
     }
 

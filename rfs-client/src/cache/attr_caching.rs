@@ -5,11 +5,11 @@
 //! make them cacheable. The server refuses that while another client writes to the file. If other
 //! clients keep changing the inode, recalls follow at once. In both cases the calls become rarer.
 //!
-//! While the attributes are cacheable, their marks are known without a read.
+//! While the attributes are cacheable, their permission bits and marks are known without a read.
 
 use std::time::{Duration, Instant};
 
-use rfs_proto::Marks;
+use rfs_proto::{Attr, Marks};
 
 /// Maximum number of reads between two calls.
 const MAX_READS_BETWEEN_CALLS: u32 = 64;
@@ -21,8 +21,8 @@ const LONG_ENOUGH: Duration = Duration::from_millis(250);
 pub(crate) struct AttrCaching {
     /// Time since which the attributes are cacheable.
     kept: Option<Instant>,
-    /// Marks of the attributes, if they are certain.
-    marks: Option<Marks>,
+    /// Permission bits and marks, if they are certain.
+    certain: Option<(u32, Marks)>,
     /// Number of reads since the last call.
     looks: u32,
     /// Number of reads before the next call.
@@ -41,30 +41,30 @@ impl AttrCaching {
             self.back_off();
         }
         self.kept = if kept { self.kept.or(Some(now)) } else { None };
-        self.marks = None;
+        self.certain = None;
         self.looks = 0;
     }
 
-    /// Notes the marks of cacheable attributes that have not changed since the request.
-    pub(crate) fn learn(&mut self, marks: Marks) {
+    /// Notes cacheable attributes that have not changed since the request.
+    pub(crate) fn learn(&mut self, attr: &Attr) {
         if self.is_cacheable() {
-            self.marks = Some(marks - Marks::KEEP);
+            self.certain = Some((attr.perm, attr.marks - Marks::KEEP - Marks::SHARED));
         }
     }
 
-    /// Returns the marks, if they are certain.
-    pub(crate) fn marks(self) -> Option<Marks> {
-        self.marks
+    /// Returns the permission bits and the marks, if they are certain.
+    pub(crate) fn certain(self) -> Option<(u32, Marks)> {
+        self.certain
     }
 
     /// Notes that this client has changed the inode.
     pub(crate) fn changed(&mut self) {
-        self.marks = None;
+        self.certain = None;
     }
 
     /// Notes that the attributes were recalled.
     pub(crate) fn recalled(&mut self, now: Instant) {
-        self.marks = None;
+        self.certain = None;
         if let Some(since) = self.kept.take() {
             if now.duration_since(since) >= LONG_ENOUGH {
                 self.pause = 0;
@@ -90,7 +90,27 @@ impl AttrCaching {
 
 #[cfg(test)]
 mod tests {
+    use rfs_proto::FileKind;
+
     use super::*;
+
+    const ATTR: Attr = Attr {
+        ino: 5,
+        kind: FileKind::Regular,
+        perm: 0,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        blocks: 0,
+        atime: 0,
+        mtime: 0,
+        ctime: 0,
+        layout_generation: 0,
+        slot: 0,
+        marks: Marks::empty(),
+    };
 
     fn calls(attr_caching: &mut AttrCaching, looks: u32, answer: bool, now: Instant) -> u32 {
         let mut calls = 0;
@@ -114,19 +134,20 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_known_until_something_changes() {
+    fn bits_and_marks_are_known_until_something_changes() {
         let (mut attr_caching, now) = (AttrCaching::default(), Instant::now());
-        attr_caching.learn(Marks::XATTRS);
-        assert_eq!(attr_caching.marks(), None, "not kept");
+        let attr = Attr { perm: 0o4755, marks: Marks::XATTRS | Marks::KEEP, ..ATTR };
+        attr_caching.learn(&attr);
+        assert_eq!(attr_caching.certain(), None, "not kept");
         type End = fn(&mut AttrCaching, Instant);
         let ends: [End; 3] = [|l, _| l.changed(), |l, now| l.recalled(now), |l, now| l.answered(false, now)];
         for end in ends {
             attr_caching.answered(true, now);
-            assert_eq!(attr_caching.marks(), None, "not known yet");
-            attr_caching.learn(Marks::XATTRS | Marks::KEEP);
-            assert_eq!(attr_caching.marks(), Some(Marks::XATTRS));
+            assert_eq!(attr_caching.certain(), None, "not known yet");
+            attr_caching.learn(&attr);
+            assert_eq!(attr_caching.certain(), Some((0o4755, Marks::XATTRS)));
             end(&mut attr_caching, now);
-            assert_eq!(attr_caching.marks(), None);
+            assert_eq!(attr_caching.certain(), None);
         }
     }
 

@@ -14,8 +14,8 @@ pub(crate) struct VisibleAttrs {
     size: u64,
     mtime: i64,
     pub(crate) ctime: i64,
-    pub(crate) perm: u32,
-    pub(crate) marks: Marks,
+    perm: u32,
+    marks: Marks,
 }
 
 impl VisibleAttrs {

@@ -118,64 +118,50 @@ impl AsyncIo {
             return Err(answer);
         }
         let Some(next) = self.transfers.queue_hint(next) else { return Err(answer) };
-        self.start_read_alone(ino, offset, len, next, answer)
+        match self.prepare_read_alone(ino, offset, len) {
+            Some(read) => {
+                read.start(next, answer);
+                Ok(())
+            }
+            None => Err(answer),
+        }
     }
 
-    /// Starts a read as [`start_read`](Self::start_read), also if it is the only request in flight.
-    pub fn start_read_alone<A>(
+    /// Prepares a read, also if it is the only request in flight. Returns `None` if the caller
+    /// should block instead, or the read needs more than bytes.
+    pub fn prepare_read_alone(
         self: &Arc<Self>,
         ino: u64,
         offset: u64,
         len: usize,
-        next: QueueHint,
-        answer: A,
-    ) -> Result<(), A>
-    where
-        A: FnOnce(Result<ReadData<'_>, ClientError>) + Send + 'static,
-    {
+    ) -> Option<PreparedRead<'_>> {
         if !self.can_be_async(len) {
-            return Err(answer);
+            return None;
         }
         let issued_epoch = self.remote.epochs().in_use;
-        let Some(inode) = self.inodes.get(ino) else { return Err(answer) };
-        let (Some(shared), Some(places)) = (inode.io.try_read(), inode.layout_users.try_read()) else {
-            return Err(answer);
-        };
+        let inode = self.inodes.get(ino)?;
+        let (shared, places) = (inode.io.try_read()?, inode.layout_users.try_read()?);
         let known = *inode.size.lock();
         if !self.is_inside(&inode, known, inode.layout.read().id(), (offset, len)) {
-            return Err(answer);
+            return None;
         }
         // If this fails, the caller makes the read again and reports the error.
         let place = match self.layouts.readable(&inode, offset, len as u64) {
             Ok((pieces, layout)) if self.is_inside(&inode, known, layout, (offset, len)) => {
                 match pieces[..] {
-                    [Piece::Data { arena, len }] => self.layouts.place(layout.epoch, arena, len),
-                    _ => return Err(answer),
+                    [Piece::Data { arena, len }] => self.layouts.place(layout.epoch, arena, len).ok()?,
+                    _ => return None,
                 }
             }
-            _ => return Err(answer),
+            _ => return None,
         };
-        let Ok(place) = place else { return Err(answer) };
         self.times.was_read(&inode);
         let (started, counted) = (StartedGuard::new(&inode), self.transfers.count());
         // From here on the count protects the extents, also while this thread serves other threads'
         // requests.
         drop((shared, places));
-        let (io, params) = (Arc::downgrade(self), ReadParams { ino, offset, len, issued_epoch });
-        let done = move |got: Result<&[u8], rdmabox::RequestError>| {
-            // The bytes are here. The caller may issue its next read at once, and that read is
-            // alone.
-            drop((started, counted));
-            match got {
-                Ok(bytes) => answer(Ok(ReadData::Bytes(bytes))),
-                Err(e) => retry_read(&io, params, e.into(), answer),
-            }
-            if let Some(io) = io.upgrade() {
-                io.transfers.completed(&*io.remote);
-            }
-        };
-        self.transfers.start(&*self.remote, Transfer::Read(place, len, Box::new(done)), next);
-        Ok(())
+        let params = ReadParams { ino, offset, len, issued_epoch };
+        Some(PreparedRead { io: self, params, place, started, counted })
     }
 
     /// Prepares a write that replies when its bytes are in place. Returns `None` if the caller
@@ -256,6 +242,41 @@ impl AsyncIo {
         len > 0
             && inode.open.load(Ordering::Acquire)
             && known.reaches(layout, end, self.inodes.recalls().now())
+    }
+}
+
+/// A read that is ready to start.
+#[derive(Debug)]
+pub struct PreparedRead<'a> {
+    io: &'a Arc<AsyncIo>,
+    params: ReadParams,
+    place: Place,
+    started: StartedGuard,
+    counted: InFlightGuard,
+}
+
+impl PreparedRead<'_> {
+    /// Starts the read. The polling thread runs `answer` with the bytes, and `answer` must not
+    /// block. If there is no other work, this thread may poll meanwhile.
+    pub fn start<A>(self, next: QueueHint, answer: A)
+    where
+        A: FnOnce(Result<ReadData<'_>, ClientError>) + Send + 'static,
+    {
+        let PreparedRead { io, params, place, started, counted } = self;
+        let (weak, len) = (Arc::downgrade(io), params.len);
+        let done = move |got: Result<&[u8], RequestError>| {
+            // The bytes are here. The caller may issue its next read at once, and that read is
+            // alone.
+            drop((started, counted));
+            match got {
+                Ok(bytes) => answer(Ok(ReadData::Bytes(bytes))),
+                Err(e) => retry_read(&weak, params, e.into(), answer),
+            }
+            if let Some(io) = weak.upgrade() {
+                io.transfers.completed(&*io.remote);
+            }
+        };
+        io.transfers.start(&*io.remote, Transfer::Read(place, len, Box::new(done)), next);
     }
 }
 

@@ -60,8 +60,8 @@ impl Attributes {
 
     /// Returns an inode's marks, from the cache if it has them.
     pub(crate) fn marks(&self, ino: u64) -> Result<Marks, ClientError> {
-        let known = self.inodes.get(ino).and_then(|inode| inode.attr_caching.lock().marks());
-        known.map_or_else(|| self.getattr(ino).map(|attr| attr.marks), Ok)
+        let known = self.inodes.get(ino).and_then(|inode| inode.attr_caching.lock().certain());
+        known.map_or_else(|| self.getattr(ino).map(|attr| attr.marks), |(_, marks)| Ok(marks))
     }
 
     /// Returns a referenced inode's attributes, by a call or one-sidedly.
@@ -85,7 +85,7 @@ impl Attributes {
             // The attributes were cacheable before the read. They still are, unless something was
             // recalled meanwhile; the caller checks that.
             Some(seen) if kept => {
-                self.caching.hold_recalls().learn(since, inode, seen.attr.marks);
+                self.caching.hold_recalls().learn(since, inode, &seen.attr);
                 Attr { marks: seen.attr.marks | Marks::KEEP, ..seen.attr }
             }
             Some(seen) => seen.attr,
@@ -145,18 +145,19 @@ impl Attributes {
         self.inodes.get(ino).is_some_and(|inode| inode.told_attrs.others_were_told(thread))
     }
 
-    /// Returns the permission bits and marks of an inode. They are current if records are mapped;
-    /// else they are those that the caller was [`told`](Self::told) last.
-    pub fn privileges(&self, ino: u64) -> Result<(u32, Marks), ClientError> {
-        let inode = self.inodes.get(ino);
-        if let Some(read) = inode.as_deref().and_then(|inode| self.records.privileges(inode)) {
-            return Ok(read);
+    /// Returns the current permission bits and marks of an inode. Makes no request if the record is
+    /// mapped, or while the server would recall the attributes.
+    pub(crate) fn bits(&self, ino: u64) -> Result<(u32, Marks), ClientError> {
+        if let Some(inode) = self.inodes.get(ino) {
+            if let Some(read) = self.records.privileges(&inode) {
+                return Ok(read);
+            }
+            let certain = inode.attr_caching.lock().certain();
+            if let Some(certain) = certain.filter(|_| !self.records.is_mapped()) {
+                return Ok(certain);
+            }
         }
-        let told = inode.and_then(|inode| inode.told_attrs.last());
-        match told {
-            Some(told) if !self.records.is_mapped() => Ok((told.perm, told.marks)),
-            _ => self.getattr(ino).map(|attr| (attr.perm, attr.marks)),
-        }
+        self.getattr(ino).map(|attr| (attr.perm, attr.marks))
     }
 
     /// Notes that the caller has dropped the attributes that it was told.

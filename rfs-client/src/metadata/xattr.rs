@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rfs_proto::{
-    Errno, ExpectedOwner, MAX_XATTR_NAME, MAX_XATTR_VALUE, Marks, Reply, Request, Value, XATTR_PART, XattrSet,
+    Errno, ExpectedOwner, MAX_XATTR_NAME, MAX_XATTR_VALUE, Marks, Reply, Request, Value, XATTR_PART,
+    XattrSet, xattr,
 };
 
 use crate::{
@@ -22,9 +23,6 @@ use crate::{
         calls::{Calls, wrong_kind},
     },
 };
-
-/// Capabilities of a program. The kernel looks for them when a file is written.
-const CAPABILITY: &[u8] = b"security.capability";
 
 fn check_name(name: &[u8]) -> Result<(), ClientError> {
     if (1..=MAX_XATTR_NAME).contains(&name.len()) { Ok(()) } else { Err(Errno::ERANGE.into()) }
@@ -51,7 +49,7 @@ impl Xattrs {
     /// ENODATA if there is none.
     pub fn get_xattr(&self, ino: u64, name: &[u8]) -> Result<Vec<u8>, ClientError> {
         check_name(name)?;
-        let needed = if name == CAPABILITY { Marks::CAPABILITY } else { Marks::XATTRS };
+        let needed = if name == xattr::CAPABILITY { Marks::CAPABILITY } else { Marks::XATTRS };
         if !self.attributes.marks(ino)?.contains(needed) {
             return Err(Errno::ENODATA.into());
         }
@@ -109,14 +107,6 @@ impl Xattrs {
         let removed = self.calls.call_done(&Request::RemoveXattr { ino, name, only_if });
         self.attributes.forget_told(ino);
         removed
-    }
-
-    /// Removes the capabilities of a program that was written.
-    pub fn drop_capability(&self, ino: u64) -> Result<(), ClientError> {
-        match self.remove_xattr(ino, CAPABILITY, None) {
-            Err(ClientError::Errno(Errno::ENODATA)) => Ok(()),
-            outcome => outcome,
-        }
     }
 
     /// Reads a whole value in parts. Begins anew if the value changes in between.

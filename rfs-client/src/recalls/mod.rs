@@ -162,6 +162,14 @@ impl Recalls {
         let _ = self.caching.cache.names.0.set(Box::new(drop_names));
     }
 
+    /// Notes that this mount uses names of a directory, although it has not asked for the
+    /// directory's attributes. The mount keeps the names.
+    pub fn uses_names(&self, dir: u64) {
+        if let Some(inode) = self.inodes.get(dir) {
+            inode.interest.used();
+        }
+    }
+
     /// Returns the names of a directory to the server, unless this mount has used the directory
     /// meanwhile. The caller has dropped the names before.
     ///

@@ -97,7 +97,7 @@ impl CacheRules {
         if !guard.may_cache(as_of, &attr) {
             return None;
         }
-        guard.learn(since, inode, attr.marks);
+        guard.learn(since, inode, &attr);
         Some(attr)
     }
 

@@ -86,18 +86,18 @@ impl<'c> RecallGuard<'c> {
             if !kept {
                 inode.pages.recalled();
             }
-            self.learn(since, inode, attr.marks);
+            self.learn(since, inode, attr);
         }
     }
 
-    /// Learns the marks of attributes that were requested at `since`.
-    pub(crate) fn learn(&self, since: RequestTime, inode: &Inode, marks: Marks) {
-        // Held, so that a change that ends meanwhile voids the marks.
+    /// Learns permission bits and marks of attributes that were requested at `since`.
+    pub(crate) fn learn(&self, since: RequestTime, inode: &Inode, attr: &Attr) {
+        // Held, so that a change that ends meanwhile voids them.
         let mut attr_caching = inode.attr_caching.lock();
         if !self.rules.cache.changed.lock().attr(since.changed, inode.ino)
             && !self.recall_log.attr(since.recalled, inode.ino)
         {
-            attr_caching.learn(marks);
+            attr_caching.learn(attr);
         }
     }
 

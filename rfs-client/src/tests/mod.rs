@@ -13,7 +13,7 @@ use rdmabox::RequestError;
 use rfs_proto::{Attr, BLOCK, Errno, SetAttr, SetTime};
 
 use crate::{
-    AttachOptions, Client, ClientError, Creator, ReadData,
+    AttachOptions, Client, ClientError, Creator, LentRights, ReadData,
     tests::fake::{Fake, Interceptor, OpKind},
 };
 
@@ -448,7 +448,7 @@ fn attributes_are_compared_with_those_the_caller_was_told() {
     a.writes.write(ino, 0, b"x").expect("written");
     let attr = b.files.open(ino, true).expect("opened");
     assert!(b.attributes.differs_from_told(&attr));
-    assert_eq!(b.attributes.privileges(ino), Ok((0o644, rfs_proto::Marks::empty())));
+    assert_eq!(b.privileges.of(ino), Ok(LentRights::new(0o644, rfs_proto::Marks::empty())));
 }
 
 #[test]

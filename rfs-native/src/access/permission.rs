@@ -3,21 +3,13 @@
 //! The server trusts its clients, unless their key has a squash. So this library checks mode,
 //! owner and ACL. No I/O, no locks, no clock.
 
-use rfs_proto::{Attr, Errno, FileKind};
+use rfs_proto::{
+    Attr, Errno, FileKind,
+    acl::Acl,
+    mode::{SEARCH, SGID, STICKY, lends_group, lends_rights},
+};
 
-use super::{acl::Acl, credentials::Credentials};
-
-/// Permission to read.
-pub(crate) const READ: u32 = 4;
-/// Permission to write.
-pub(crate) const WRITE: u32 = 2;
-/// Permission to search a directory, or to execute.
-pub(crate) const SEARCH: u32 = 1;
-
-pub(crate) const SUID: u32 = 0o4000;
-pub(crate) const SGID: u32 = 0o2000;
-pub(crate) const STICKY: u32 = 0o1000;
-pub(crate) const GROUP_EXEC: u32 = 0o0010;
+use super::credentials::Credentials;
 
 /// Returns true if a user has all of the `wanted` permissions of an inode.
 pub(crate) fn permits(user: &Credentials, attr: &Attr, acl: Option<&Acl>, wanted: u32) -> bool {
@@ -29,7 +21,9 @@ pub(crate) fn permits(user: &Credentials, attr: &Attr, acl: Option<&Acl>, wanted
     match acl {
         _ if user.uid == attr.uid => has(6),
         // Without permissions of the group there is no mask that permits anything.
-        Some(acl) if attr.perm & 0o070 != 0 => acl.permits(user, attr.gid, wanted),
+        Some(acl) if attr.perm & 0o070 != 0 => {
+            acl.permits(user.uid, |gid| user.in_group(gid), attr.gid, wanted)
+        }
         _ if user.in_group(attr.gid) => has(3),
         _ => has(0),
     }
@@ -52,11 +46,6 @@ pub(crate) fn check_sticky(user: &Credentials, dir: &Attr, attr: &Attr) -> Resul
     if may { Ok(()) } else { Err(Errno::EPERM) }
 }
 
-/// Returns true if permission bits lend a program the rights of the file's owner or group.
-pub(crate) fn lends_rights(perm: u32) -> bool {
-    perm & SUID != 0 || lends_group(perm)
-}
-
 /// Returns true if a user may make a hard link to an inode, given whether the user may read and
 /// write it. The rule is that of a kernel with `fs.protected_hardlinks`.
 pub(crate) fn may_link(user: &Credentials, attr: &Attr, may_read_and_write: bool) -> bool {
@@ -68,12 +57,6 @@ pub(crate) fn may_link(user: &Credentials, attr: &Attr, may_read_and_write: bool
 /// the group keep set-group-ID.
 pub(crate) fn permitted_mode(user: &Credentials, perm: u32, gid: u32) -> u32 {
     if user.is_root() || user.in_group(gid) { perm } else { perm & !SGID }
-}
-
-/// Returns true if a new file with these permission bits lends the rights of its group, so that
-/// [`new_file_mode`] has to know its directory.
-pub(crate) fn lends_group(perm: u32) -> bool {
-    perm & (SGID | GROUP_EXEC) == SGID | GROUP_EXEC
 }
 
 /// Returns the permission bits of a new file. In a directory that passes its group on, only members
@@ -100,7 +83,10 @@ pub(crate) fn check_chown(
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use rfs_proto::Marks;
+    use rfs_proto::{
+        Marks,
+        mode::{READ, WRITE},
+    };
 
     use super::*;
 

@@ -9,11 +9,7 @@
 use rfs_client::ClientError;
 use rfs_proto::{Attr, Errno, ExpectedOwner, SetAttr};
 
-use crate::{
-    access::{credentials::Credentials, permission::lends_rights},
-    cache::nodes::Node,
-    session::core::Core,
-};
+use crate::{access::credentials::Credentials, cache::nodes::Node, session::core::Core};
 
 /// Number of attempts to change an inode whose owner keeps changing.
 const TRIES: u32 = 10;
@@ -42,18 +38,4 @@ pub(crate) fn change_attr(
         }
     }
     Err(Errno::EPERM.into())
-}
-
-/// Returns the changes of a new length: a user other than root also clears set-user-ID.
-pub(crate) fn new_size(user: &Credentials, attr: &Attr, size: u64) -> SetAttr {
-    let drop_privileges = !user.is_root() && lends_rights(attr.perm);
-    SetAttr { size: Some(size), drop_privileges, ..SetAttr::default() }
-}
-
-/// Checks the length of a file.
-///
-/// # Errors
-/// EINVAL beyond 2^63-1.
-pub(crate) fn check_size(size: u64) -> Result<(), Errno> {
-    if size <= rfs_proto::MAX_FILE_SIZE { Ok(()) } else { Err(Errno::EINVAL) }
 }

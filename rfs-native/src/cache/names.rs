@@ -2,21 +2,25 @@
 //!
 //! A name is added only under a guard that holds recalls off, and only if no own change of names in
 //! its shard was in flight since the lookup began. So a name that a recall or an own change has
-//! removed does not come back. Names that were not used since the last sweep go first.
+//! removed does not come back. A full shard drops the names that were not used since its last
+//! sweep.
+//!
+//! The shards divide names, not directories, so that one directory can use the whole cache.
 //!
 //! # Concurrency
 //! Any thread. A shard's lock is held briefly and over no other lock. Nodes are dropped without it.
 
-use std::sync::Arc;
+use std::{hash::BuildHasher, sync::Arc};
 
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use smallvec::SmallVec;
 
 use crate::cache::nodes::Node;
 
-/// Number of shards, a power of two.
-const SHARDS: usize = 64;
+/// Number of shards is 2 to this power.
+const SHARD_BITS: u32 = 6;
+const SHARDS: usize = 1 << SHARD_BITS;
 
 type Name = SmallVec<[u8; 24]>;
 
@@ -56,22 +60,23 @@ impl NameCache {
         NameCache { shards, limit: limit.div_ceil(SHARDS) }
     }
 
-    fn shard(&self, parent: u64) -> &Mutex<Shard> {
-        let hash = parent.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        &self.shards[hash as usize % SHARDS]
+    fn shard(&self, parent: u64, name: &[u8]) -> &Mutex<Shard> {
+        let hash = FxBuildHasher.hash_one((parent, name));
+        // The tables inside of a shard use other bits.
+        &self.shards[(hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SHARD_BITS)) as usize]
     }
 
     /// Returns the inode of a name.
     pub(crate) fn get(&self, parent: u64, name: &[u8]) -> Option<Arc<Node>> {
-        let mut shard = self.shard(parent).lock();
+        let mut shard = self.shard(parent, name).lock();
         let entry = shard.directories.get_mut(&parent)?.get_mut(name)?;
         entry.used = true;
         Some(Arc::clone(&entry.node))
     }
 
-    /// Returns the state to note before a lookup in a directory.
-    pub(crate) fn mark(&self, parent: u64) -> Mark {
-        let shard = self.shard(parent).lock();
+    /// Returns the state to note before the lookup of a name.
+    pub(crate) fn mark(&self, parent: u64, name: &[u8]) -> Mark {
+        let shard = self.shard(parent, name).lock();
         Mark((shard.in_flight == 0).then_some(shard.begun))
     }
 
@@ -81,7 +86,7 @@ impl NameCache {
             return;
         }
         let mut dropped = Vec::new();
-        let mut shard = self.shard(parent).lock();
+        let mut shard = self.shard(parent, name).lock();
         if mark.0 != Some(shard.begun) || shard.in_flight > 0 {
             return;
         }
@@ -92,12 +97,12 @@ impl NameCache {
         drop(shard);
     }
 
-    /// Begins a change of names in directories. Until the returned value is dropped, no lookup adds
-    /// names there.
-    pub(crate) fn change<'c>(&'c self, parents: &[u64]) -> NameChange<'c> {
+    /// Begins a change of names, each with its directory. Until the returned value is dropped, no
+    /// lookup adds these names.
+    pub(crate) fn change<'c>(&'c self, names: &[(u64, &[u8])]) -> NameChange<'c> {
         let mut shards: SmallVec<[(&'c Mutex<Shard>, u64); 2]> = SmallVec::new();
-        for parent in parents {
-            let shard = self.shard(*parent);
+        for (parent, name) in names {
+            let shard = self.shard(*parent, name);
             if shards.iter().all(|(other, _)| !std::ptr::eq(*other, shard)) {
                 let mut locked = shard.lock();
                 locked.begun += 1;
@@ -110,17 +115,19 @@ impl NameCache {
 
     /// Removes a name.
     pub(crate) fn remove(&self, parent: u64, name: &[u8]) {
-        let removed = self.shard(parent).lock().take(parent, name);
+        let removed = self.shard(parent, name).lock().take(parent, name);
         drop(removed);
     }
 
     /// Removes all names of a directory.
     pub(crate) fn remove_directory(&self, parent: u64) {
-        let mut shard = self.shard(parent).lock();
-        let removed = shard.directories.remove(&parent);
-        shard.len -= removed.as_ref().map_or(0, FxHashMap::len);
-        drop(shard);
-        drop(removed);
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let removed = shard.directories.remove(&parent);
+            shard.len -= removed.as_ref().map_or(0, FxHashMap::len);
+            drop(shard);
+            drop(removed);
+        }
     }
 
     /// Removes all names.
@@ -198,7 +205,7 @@ impl NameChange<'_> {
             return;
         }
         let mut dropped = Vec::new();
-        let mut shard = self.cache.shard(parent).lock();
+        let mut shard = self.cache.shard(parent, name).lock();
         let is_alone = shard.in_flight == 1 && self.shards.iter().any(|(_, begun)| *begun == shard.begun);
         if is_alone {
             if shard.len >= self.cache.limit {

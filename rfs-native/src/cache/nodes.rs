@@ -11,19 +11,15 @@
 
 use std::sync::{
     Arc, OnceLock, Weak,
-    atomic::{AtomicU32, Ordering},
+    atomic::{AtomicBool, Ordering},
 };
 
 use parking_lot::Mutex;
 use rfs_client::{Client, ClientError};
-use rfs_proto::{Attr, Errno, FileKind, Marks, ROOT_INO};
+use rfs_proto::{Attr, Errno, FileKind, Marks, ROOT_INO, acl::Acl, xattr};
 use rustc_hash::FxHashMap;
 
-use crate::access::{
-    acl::{self, Acl},
-    credentials::Credentials,
-    permission::permits,
-};
+use crate::access::{credentials::Credentials, permission::permits};
 
 /// The nodes of a mount, by inode number.
 #[derive(Debug)]
@@ -42,33 +38,6 @@ struct Known {
     writers: u32,
 }
 
-/// Permission bits and marks that a write may have to clear.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rights {
-    /// Permission bits (07777).
-    pub(crate) perm: u32,
-    /// True if the file has the attribute security.capability.
-    pub(crate) has_capability: bool,
-}
-
-/// No rights are known.
-const UNKNOWN: u32 = u32::MAX;
-const CAPABILITY: u32 = 1 << 16;
-
-impl Rights {
-    fn of(attr: &Attr) -> Rights {
-        Rights { perm: attr.perm & 0o7777, has_capability: attr.marks.contains(Marks::CAPABILITY) }
-    }
-
-    fn encode(self) -> u32 {
-        self.perm | if self.has_capability { CAPABILITY } else { 0 }
-    }
-
-    fn decode(word: u32) -> Option<Rights> {
-        (word != UNKNOWN).then_some(Rights { perm: word & 0o7777, has_capability: word & CAPABILITY != 0 })
-    }
-}
-
 /// An inode that this mount refers to.
 #[derive(Debug)]
 pub(crate) struct Node {
@@ -76,8 +45,8 @@ pub(crate) struct Node {
     pub(crate) kind: FileKind,
     nodes: Arc<Nodes>,
     known: Mutex<Known>,
-    /// Rights that the file lends, as of the last attributes: see [`Rights`].
-    rights: AtomicU32,
+    /// True if a name of the directory was recalled since the last [use](Node::note_use).
+    recalled: AtomicBool,
     /// Target of a symbolic link, which never changes.
     target: OnceLock<Box<[u8]>>,
 }
@@ -101,9 +70,8 @@ impl Nodes {
             self.client.lookups.forget(ino, 1);
             return node;
         }
-        let (known, target) = (Mutex::default(), OnceLock::new());
-        let rights = AtomicU32::new(UNKNOWN);
-        let node = Arc::new(Node { ino, kind, nodes: Arc::clone(self), known, rights, target });
+        let (known, recalled, target) = (Mutex::default(), AtomicBool::new(false), OnceLock::new());
+        let node = Arc::new(Node { ino, kind, nodes: Arc::clone(self), known, recalled, target });
         live.insert(ino, Arc::downgrade(&node));
         node
     }
@@ -112,6 +80,15 @@ impl Nodes {
     pub(crate) fn forget_attr(&self, ino: u64) {
         let node = self.live.lock().get(&ino).and_then(Weak::upgrade);
         if let Some(node) = node {
+            node.forget_attr();
+        }
+    }
+
+    /// Drops the attributes of a directory, one of whose names the server has recalled.
+    pub(crate) fn name_recalled(&self, dir: u64) {
+        let node = self.live.lock().get(&dir).and_then(Weak::upgrade);
+        if let Some(node) = node {
+            node.recalled.store(true, Ordering::Relaxed);
             node.forget_attr();
         }
     }
@@ -153,7 +130,6 @@ impl Node {
         let guard = self.nodes.client.caching.hold_recalls();
         let mut known = self.known.lock();
         if known.writers == 0 && guard.may_cache(since, attr) {
-            self.saw(attr);
             known.attr = Some(*attr);
         }
     }
@@ -169,28 +145,13 @@ impl Node {
     pub(crate) fn forget_attr(&self) {
         let mut known = self.known.lock();
         (known.attr, known.acl) = (None, None);
-        self.rights.store(UNKNOWN, Ordering::Release);
     }
 
-    /// Notes attributes that the server has just returned.
-    pub(crate) fn saw(&self, attr: &Attr) {
-        self.rights.store(Rights::of(attr).encode(), Ordering::Release);
-    }
-
-    /// Returns the rights that the file lends. They are current if records are mapped. Else they
-    /// are those of the last attributes that were not recalled.
-    pub(crate) fn rights(&self) -> Result<Rights, ClientError> {
-        let client = &self.nodes.client;
-        if client.is_mapped() {
-            let (perm, marks) = client.attributes.privileges(self.ino)?;
-            return Ok(Rights { perm, has_capability: marks.contains(Marks::CAPABILITY) });
+    /// Notes that this mount uses the directory, and keeps its names.
+    pub(crate) fn note_use(&self) {
+        if self.recalled.load(Ordering::Relaxed) && self.recalled.swap(false, Ordering::Relaxed) {
+            self.nodes.client.recalls.uses_names(self.ino);
         }
-        if let Some(rights) = Rights::decode(self.rights.load(Ordering::Acquire)) {
-            return Ok(rights);
-        }
-        let attr = client.attributes.getattr(self.ino)?;
-        self.saw(&attr);
-        Ok(Rights::of(&attr))
     }
 
     /// Notes that this mount opens the file for writing. From now on no attributes are cached.
@@ -217,8 +178,11 @@ impl Node {
         if let Some(acl) = &self.known.lock().acl {
             return Ok(acl.clone());
         }
-        let acl = match self.nodes.client.xattrs.get_xattr(self.ino, acl::ACCESS) {
-            Ok(value) => Acl::decode(&value).map(Arc::new),
+        let acl = match self.nodes.client.xattrs.get_xattr(self.ino, xattr::ACCESS_ACL) {
+            Ok(value) => {
+                let invalid = |_| ClientError::Protocol("an invalid access list");
+                Acl::decode(&value).map_err(invalid)?.map(Arc::new)
+            }
             Err(ClientError::Errno(Errno::ENODATA)) => None,
             Err(e) => return Err(e),
         };

@@ -2,16 +2,20 @@
 //!
 //! Only the owner may change mode, owner, group and given times.
 
-use std::{path::Path, time::SystemTime};
+use std::{cell::Cell, path::Path, time::SystemTime};
 
-use rfs_client::ClientError;
-use rfs_proto::{Attr, Errno, FileKind, SetAttr};
+use rfs_client::{ClientError, LentRights, Loss};
+use rfs_proto::{
+    Attr, Errno, FileKind, SetAttr,
+    mode::{READ, SEARCH, WRITE, lends_rights},
+};
 
 use super::Dir;
 use crate::{
-    access::permission::{READ, SEARCH, WRITE, check_chown, check_owner, lends_rights, permitted_mode},
+    access::permission::{check_chown, check_owner, permitted_mode},
     attributes::{
-        change::{change_attr, check_size, new_size},
+        change::change_attr,
+        contents::{check_size, end_loss, set_size_if},
         stat::Stat,
     },
     cache::nodes::Node,
@@ -127,30 +131,45 @@ impl Dir {
         })
     }
 
-    /// Sets owner and group; `None` keeps one. Follows a symbolic link. Clears set-user-ID and
-    /// set-group-ID of a file.
+    /// Sets owner and group; `None` keeps one. Follows a symbolic link. Clears set-user-ID,
+    /// set-group-ID and security.capability of a file, as a change of its contents does.
     ///
     /// # Errors
     /// EPERM if the user is not root, unless the owner gives the file to one of its own groups.
     pub fn set_owner(&self, path: impl AsRef<Path>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-        self.change("set_owner", (path.as_ref(), Follow::Yes), |node, attr| {
-            // Such a call also clears set-user-ID if it names neither owner nor group.
-            let drop_privileges =
-                (uid, gid) == (None, None) && !node.is_directory() && lends_rights(attr.perm);
-            match drop_privileges {
-                true => check_owner(&self.user, attr)?,
-                false => check_chown(&self.user, attr, uid, gid)?,
-            }
-            Ok(SetAttr { uid, gid, drop_privileges, ..SetAttr::default() })
-        })
+        let path = path.as_ref();
+        let set = || {
+            let node = self.node_at(path, Follow::Yes)?;
+            let nothing = (uid, gid) == (None, None);
+            let before = Cell::new(None);
+            change_attr(&self.core, &self.user, &node, |attr| {
+                before.set(Some(*attr));
+                // Such a call also clears set-user-ID if it names neither owner nor group.
+                let drop_privileges = nothing && !node.is_directory() && lends_rights(attr.perm);
+                match drop_privileges {
+                    true => check_owner(&self.user, attr)?,
+                    false => check_chown(&self.user, attr, uid, gid)?,
+                }
+                Ok(SetAttr { uid, gid, drop_privileges, ..SetAttr::default() })
+            })?;
+            let Some(before) = before.get().filter(|_| !node.is_directory()) else { return Ok(()) };
+            // The server has cleared the bits that do not depend on the group.
+            let loss = LentRights::new(before.perm, before.marks).loss(self.user.is_root());
+            let loss = Loss { ids: false, capability: loss.capability && nothing, ..loss };
+            end_loss(&self.core, &node, loss, |_| self.user.in_group(before.gid))
+        };
+        set().map_err(at("set_owner", path))
     }
 
-    /// Sets times. Follows a symbolic link.
+    /// Sets times. Follows a symbolic link. Does nothing if both times are [`SetTime::Keep`].
     ///
     /// # Errors
     /// EPERM if the user is neither root nor the owner. If both times are [`SetTime::Now`],
     /// permission to write is enough, and its lack is EACCES.
     pub fn set_times(&self, path: impl AsRef<Path>, times: Times) -> Result<()> {
+        if times == Times::default() {
+            return Ok(());
+        }
         self.change("set_times", (path.as_ref(), Follow::Yes), |node, attr| {
             let Times { accessed, modified } = times;
             let both_now = (accessed, modified) == (SetTime::Now, SetTime::Now);
@@ -168,15 +187,19 @@ impl Dir {
     /// # Errors
     /// EISDIR for a directory, EINVAL for a special file, EACCES without permission to write.
     pub fn set_len(&self, path: impl AsRef<Path>, size: u64) -> Result<()> {
-        self.change("set_len", (path.as_ref(), Follow::Yes), |node, attr| {
+        let path = path.as_ref();
+        let set = || {
+            let node = self.node_at(path, Follow::Yes)?;
             match node.kind {
                 FileKind::Regular => {}
                 FileKind::Directory => return Err(Errno::EISDIR.into()),
                 _ => return Err(Errno::EINVAL.into()),
             }
-            node.check(&self.user, WRITE)?;
-            check_size(size)?;
-            Ok(new_size(&self.user, attr, size))
-        })
+            set_size_if(&self.core, &self.user, &node, size, || {
+                node.check(&self.user, WRITE)?;
+                Ok(check_size(size)?)
+            })
+        };
+        set().map_err(at("set_len", path))
     }
 }

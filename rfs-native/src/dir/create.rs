@@ -3,15 +3,21 @@
 use std::{os::unix::ffi::OsStrExt, path::Path, sync::Arc};
 
 use rfs_client::ClientError;
-use rfs_proto::{Attr, Errno, FileKind};
+use rfs_proto::{
+    Attr, Errno, FileKind,
+    mode::{READ, WRITE},
+};
 use smallvec::SmallVec;
 
 use super::{Dir, between};
 use crate::{
-    access::permission::{READ, WRITE, may_link},
+    access::permission::may_link,
     cache::nodes::Node,
     error::{Result, at},
-    path::walk::{End, Follow},
+    path::{
+        components::check_path,
+        walk::{End, Follow},
+    },
 };
 
 impl Dir {
@@ -61,8 +67,9 @@ impl Dir {
     /// # Errors
     /// EEXIST if the path exists.
     pub fn symlink(&self, target: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<()> {
-        let target = target.as_ref().as_os_str().as_bytes();
-        self.make("symlink", path.as_ref(), |parent, name| {
+        let (target, path) = (target.as_ref().as_os_str().as_bytes(), path.as_ref());
+        check_path(target).map_err(|e| at("symlink", path)(e.into()))?;
+        self.make("symlink", path, |parent, name| {
             self.core.client.names.symlink(parent.ino, name, target, self.creator())
         })
     }
@@ -74,15 +81,13 @@ impl Dir {
     /// directory or a symbolic link.
     pub fn make_node(&self, path: impl AsRef<Path>, kind: FileKind, perm: u32, rdev: u32) -> Result<()> {
         let path = path.as_ref();
-        let refusal = match kind {
-            FileKind::Directory | FileKind::Symlink => Some(Errno::EINVAL),
-            FileKind::CharDevice | FileKind::BlockDevice if !self.user.is_root() => Some(Errno::EPERM),
-            _ => None,
-        };
-        if let Some(errno) = refusal {
-            return Err(at("make_node", path)(errno.into()));
+        if matches!(kind, FileKind::Directory | FileKind::Symlink) {
+            return Err(at("make_node", path)(Errno::EINVAL.into()));
         }
         self.make("make_node", path, |parent, name| {
+            if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) && !self.user.is_root() {
+                return Err(Errno::EPERM.into());
+            }
             let mode = kind.mode_bits() | self.new_file_mode(parent, perm)?;
             self.core.client.names.mknod(parent.ino, name, mode, rdev, self.creator())
         })

@@ -8,11 +8,10 @@ use std::{
 };
 
 use rfs_client::ClientError;
-use rfs_proto::DirEntry;
+use rfs_proto::{DirEntry, MAX_NAME, mode::READ};
 
 use super::Dir;
 use crate::{
-    access::permission::READ,
     attributes::stat::Stat,
     error::{Result, at, on},
 };
@@ -92,6 +91,9 @@ impl Entries {
         loop {
             if let Some(DirEntry { cookie, name, attr }) = self.page.next() {
                 self.cookie = cookie;
+                if !is_name(&name) {
+                    return Err(ClientError::Protocol("an invalid name in a directory"));
+                }
                 let name = OsString::from_vec(name);
                 return Ok(Some(Entry { name, stat: Stat::of(&attr) }));
             }
@@ -106,6 +108,14 @@ impl Entries {
     }
 }
 
+/// Returns true if a name names an entry of its own directory. A program may join names to paths,
+/// also to local ones.
+fn is_name(name: &[u8]) -> bool {
+    (1..=MAX_NAME).contains(&name.len())
+        && !matches!(name, b"." | b"..")
+        && !name.iter().any(|byte| matches!(byte, b'/' | 0))
+}
+
 impl Iterator for Entries {
     type Item = Result<Entry>;
 
@@ -114,5 +124,20 @@ impl Iterator for Entries {
         // After an error there is nothing more.
         self.is_done |= next.is_err();
         next.transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_does_not_leave_its_directory() {
+        for name in [&b"a"[..], b"...", b".a", &[b'n'; 255]] {
+            assert!(is_name(name), "{name:?}");
+        }
+        for name in [&b""[..], b".", b"..", b"a/b", b"../a", b"/", b"a\0", &[b'n'; 256]] {
+            assert!(!is_name(name), "{name:?}");
+        }
     }
 }

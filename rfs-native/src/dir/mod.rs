@@ -16,7 +16,10 @@ use std::{
 };
 
 use rfs_client::{ClientError, Creator};
-use rfs_proto::Errno;
+use rfs_proto::{
+    Errno,
+    mode::{SEARCH, WRITE, lends_group},
+};
 
 pub use self::{
     attributes::{SetTime, Times},
@@ -24,10 +27,7 @@ pub use self::{
     rename::RenameMode,
 };
 use crate::{
-    access::{
-        credentials::Credentials,
-        permission::{SEARCH, WRITE, lends_group, new_file_mode},
-    },
+    access::{credentials::Credentials, permission::new_file_mode},
     cache::nodes::Node,
     error::{Error, Result, at},
     file::{File, open::OpenOptions},

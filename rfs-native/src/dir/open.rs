@@ -3,16 +3,17 @@
 use std::{os::unix::ffi::OsStrExt, path::Path, sync::Arc};
 
 use rfs_client::ClientError;
-use rfs_proto::{Attr, Errno, FileKind};
+use rfs_proto::{
+    Attr, Errno, FileKind,
+    mode::{READ, WRITE},
+};
 
 use super::Dir;
 use crate::{
-    access::permission::{READ, WRITE},
-    attributes::change::new_size,
     cache::nodes::Node,
     error::{Result, at},
     file::{File, open::OpenOptions},
-    path::walk::{ELOOP, End, Follow},
+    path::walk::{End, Follow},
 };
 
 /// Number of attempts to open or create a name that another mount keeps creating and removing.
@@ -23,8 +24,8 @@ impl OpenOptions {
     ///
     /// # Errors
     /// ENOENT if the path names nothing and is not to be created. EACCES without permission. EISDIR
-    /// for a directory, ELOOP for a link that is not followed, ENXIO for a special file. EINVAL for
-    /// options that make no sense together.
+    /// for a directory, ELOOP for a link that is not followed, ENXIO for a special file. EINVAL if
+    /// the file is to be neither read nor written.
     pub fn open(&self, dir: &Dir, path: impl AsRef<Path>) -> Result<File> {
         let path = path.as_ref();
         self.open_at(dir, path.as_os_str().as_bytes()).map_err(at("open", path))
@@ -32,7 +33,7 @@ impl OpenOptions {
 
     fn open_at(&self, dir: &Dir, path: &[u8]) -> std::result::Result<File, ClientError> {
         let creates = self.create || self.create_new;
-        if !self.is_to_write() && (!self.read || creates || self.truncate) {
+        if !self.read && !self.is_to_write() {
             return Err(Errno::EINVAL.into());
         }
         let follow = match self.follow && !self.create_new {
@@ -72,14 +73,15 @@ impl OpenOptions {
         match node.kind {
             FileKind::Regular => {}
             FileKind::Directory => return Err(Errno::EISDIR.into()),
-            FileKind::Symlink => return Err(ELOOP.into()),
+            FileKind::Symlink => return Err(Errno::ELOOP.into()),
             _ => return Err(Errno::ENXIO.into()),
         }
-        let bit = |set: bool, bit: u32| if set { bit } else { 0 };
-        node.check(&dir.user, bit(self.read, READ) | bit(self.is_to_write(), WRITE))?;
-        if self.is_to_write() && dir.core.client.is_read_only() {
+        let (bit, changes) =
+            (|set: bool, bit: u32| if set { bit } else { 0 }, self.is_to_write() || self.truncate);
+        if changes && dir.core.client.is_read_only() {
             return Err(Errno::EROFS.into());
         }
+        node.check(&dir.user, bit(self.read, READ) | bit(changes, WRITE))?;
         let since = dir.core.client.caching.since();
         if self.is_to_write() {
             node.begin_writes();
@@ -94,14 +96,12 @@ impl OpenOptions {
                 return Err(e);
             }
         };
-        match self.is_to_write() {
-            true => node.saw(&attr),
-            false => node.learn(since, &attr),
+        if !self.is_to_write() {
+            node.learn(since, &attr);
         }
         let file = self.opened(dir, node, &attr);
         if self.truncate {
-            let changes = new_size(&dir.user, &attr, 0);
-            dir.core.client.attributes.setattr(file.ino(), &changes)?;
+            file.inner.truncate()?;
         }
         Ok(file)
     }
@@ -119,9 +119,9 @@ impl OpenOptions {
         // Always exclusive: the user may create the file, but may not be permitted to open one.
         let create = || core.client.files.create(parent.ino, name, perm, by, true);
         let (node, attr) = core.make_name(parent, name, create)?;
-        // A file is created to be written.
-        node.begin_writes();
-        node.saw(&attr);
+        if self.is_to_write() {
+            node.begin_writes();
+        }
         Ok(self.opened(dir, node, &attr))
     }
 

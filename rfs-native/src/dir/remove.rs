@@ -63,7 +63,7 @@ impl Dir {
         }
         self.check_removal(&parent, &node)?;
         wrong_kind.map_or(Ok(()), Err)?;
-        let change = self.core.change_names(&[parent.ino]);
+        let change = self.core.change_names(&[(parent.ino, &name)]);
         let removed = match is_dir {
             true => self.core.client.names.rmdir(parent.ino, &name),
             false => self.core.client.names.unlink(parent.ino, &name),

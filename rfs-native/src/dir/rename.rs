@@ -3,16 +3,10 @@
 use std::{os::unix::ffi::OsStrExt, path::Path, sync::Arc};
 
 use rfs_client::ClientError;
-use rfs_proto::{Errno, RenameFlags};
-use smallvec::SmallVec;
+use rfs_proto::{Errno, RenameFlags, mode::WRITE};
 
 use super::{Dir, between};
-use crate::{
-    access::permission::WRITE,
-    cache::nodes::Node,
-    error::Result,
-    path::walk::{End, Follow},
-};
+use crate::{cache::nodes::Node, error::Result, path::walk::Name};
 
 /// Number of attempts to rename while another mount changes one of the names.
 const TRIES: u32 = 100;
@@ -27,28 +21,6 @@ pub enum RenameMode {
     NoReplace,
     /// The two names are exchanged.
     Exchange,
-}
-
-/// One of the two names.
-struct Side {
-    parent: Arc<Node>,
-    name: Vec<u8>,
-    slash: bool,
-    node: Option<Arc<Node>>,
-    /// The directories above.
-    above: SmallVec<[u64; 8]>,
-}
-
-impl Side {
-    /// Returns the name at the end of a walk, unless the path ends with `.`, `..` or the root.
-    fn of(end: End) -> Option<Side> {
-        match end {
-            End::Here(_) => None,
-            End::Entry { parent, name, slash, node, above } => {
-                Some(Side { parent, name: name.to_vec(), slash, node, above })
-            }
-        }
-    }
 }
 
 impl Dir {
@@ -81,56 +53,59 @@ impl Dir {
         Err(Errno::EBUSY.into())
     }
 
-    fn end(&self, path: &Path) -> std::result::Result<End, ClientError> {
-        self.walk().find_end(path.as_os_str().as_bytes(), Follow::Never)
-    }
-
     fn rename_once(&self, from: &Path, to: &Path, mode: RenameMode) -> std::result::Result<(), ClientError> {
-        let (old, new) = (self.end(from)?, self.end(to)?);
-        let old = Side::of(old).ok_or(Errno::EBUSY)?;
+        let name = |path: &Path| self.walk().find_name(path.as_os_str().as_bytes());
+        let (old, new) = (name(from)?, name(to)?);
         let no_name = if mode == RenameMode::NoReplace { Errno::EEXIST } else { Errno::EBUSY };
-        let new = Side::of(new).ok_or(no_name)?;
-        let moved = old.node.as_ref().ok_or(Errno::ENOENT)?;
+        let (old, new) = (old.ok_or(Errno::EBUSY)?, new.ok_or(no_name)?);
+        let moved = &old.find(&self.core)?.ok_or(Errno::ENOENT)?;
+        let replaced = new.find(&self.core)?;
+        // A user may be forbidden to replace a file that another mount makes meanwhile.
+        let is_new = mode == RenameMode::Replace && replaced.is_none() && !self.user.is_root();
         let flags = match mode {
+            RenameMode::Replace if is_new => RenameFlags::NOREPLACE,
             RenameMode::Replace => RenameFlags::empty(),
             RenameMode::NoReplace => RenameFlags::NOREPLACE,
             RenameMode::Exchange => RenameFlags::EXCHANGE,
         };
-        check_names(&old, &new, moved, mode)?;
-        if new.node.as_ref().is_some_and(|node| node.ino == moved.ino) {
+        check_names(&old, &new, (moved, replaced.as_deref()), mode)?;
+        if replaced.as_ref().is_some_and(|node| node.ino == moved.ino) {
             // Both names are of one inode.
             return Ok(());
         }
-        self.check_rename(&old, &new, moved, mode)?;
+        self.check_rename(&old, &new, (moved, replaced.as_deref()), mode)?;
         // Permissions hold for these inodes. The server refuses the rename if a name stands for
         // another inode by now.
-        let expected =
-            |node: &Option<Arc<Node>>| node.as_ref().filter(|_| !self.user.is_root()).map(|node| node.ino);
-        let change = self.core.change_names(&[old.parent.ino, new.parent.ino]);
+        let expected = |node: &Arc<Node>| (!self.user.is_root()).then_some(node.ino);
+        let change = self.core.change_names(&[(old.parent.ino, &old.name), (new.parent.ino, &new.name)]);
         let renamed = self.core.client.names.rename(
             (old.parent.ino, &old.name),
             (new.parent.ino, &new.name),
             flags,
             None,
-            (expected(&old.node), expected(&new.node)),
+            (expected(moved), replaced.as_ref().and_then(expected)),
         );
         for side in [&old, &new] {
             change.remove(side.parent.ino, &side.name);
             side.parent.forget_attr();
-            side.node.iter().for_each(|node| node.changed());
         }
-        renamed
+        moved.changed();
+        replaced.iter().for_each(|node| node.changed());
+        match renamed {
+            Err(ClientError::Errno(Errno::EEXIST)) if is_new => Err(Errno::ESTALE.into()),
+            renamed => renamed,
+        }
     }
 
     fn check_rename(
         &self,
-        old: &Side,
-        new: &Side,
-        moved: &Node,
+        old: &Name,
+        new: &Name,
+        (moved, replaced): (&Node, Option<&Node>),
         mode: RenameMode,
     ) -> std::result::Result<(), ClientError> {
         self.check_removal(&old.parent, moved)?;
-        match &new.node {
+        match replaced {
             Some(replaced) => {
                 self.check_removal(&new.parent, replaced)?;
                 match (moved.is_directory(), replaced.is_directory()) {
@@ -146,7 +121,7 @@ impl Dir {
             return Ok(());
         }
         // A move changes `..` of a directory.
-        let exchanged = new.node.as_deref().filter(|_| mode == RenameMode::Exchange);
+        let exchanged = replaced.filter(|_| mode == RenameMode::Exchange);
         for node in [Some(moved), exchanged].into_iter().flatten() {
             if node.is_directory() {
                 node.check(&self.user, WRITE)?;
@@ -157,8 +132,13 @@ impl Dir {
 }
 
 /// Checks the two names, before permissions.
-fn check_names(old: &Side, new: &Side, moved: &Node, mode: RenameMode) -> std::result::Result<(), Errno> {
-    match &new.node {
+fn check_names(
+    old: &Name,
+    new: &Name,
+    (moved, replaced): (&Node, Option<&Node>),
+    mode: RenameMode,
+) -> std::result::Result<(), Errno> {
+    match replaced {
         Some(_) if mode == RenameMode::NoReplace => return Err(Errno::EEXIST),
         None if mode == RenameMode::Exchange => return Err(Errno::ENOENT),
         Some(node) if mode == RenameMode::Exchange && new.slash && !node.is_directory() => {
@@ -174,7 +154,7 @@ fn check_names(old: &Side, new: &Side, moved: &Node, mode: RenameMode) -> std::r
     if new.above.contains(&moved.ino) {
         return Err(Errno::EINVAL);
     }
-    match &new.node {
+    match replaced {
         Some(node) if old.above.contains(&node.ino) => match mode {
             RenameMode::Exchange => Err(Errno::EINVAL),
             _ => Err(Errno::ENOTEMPTY),

@@ -1,10 +1,15 @@
 //! Calls about whole files and trees.
 
-use std::path::{Component, Path};
+use std::{
+    ffi::OsString,
+    path::{Component, Path},
+    vec,
+};
 
+use rfs_client::ClientError;
 use rfs_proto::Errno;
 
-use super::Dir;
+use super::{Dir, Entry};
 use crate::{
     error::{Result, at},
     file::open::OpenOptions,
@@ -21,14 +26,16 @@ impl Dir {
     /// As [`open`](Self::open) and [`File::read_at`](crate::File::read_at).
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let file = self.open(path)?;
-        let mut bytes = vec![0; usize::try_from(file.stat()?.size).unwrap_or(usize::MAX)];
-        let mut len = file.read_full_at(&mut bytes, 0)?;
+        let size = usize::try_from(file.stat()?.size).unwrap_or(usize::MAX);
+        let mut bytes = file.read_up_to(0, size)?;
         // The file may have grown since.
-        while len == bytes.len() && len > 0 {
-            bytes.resize(len + (64 << 10), 0);
-            len += file.read_full_at(&mut bytes[len..], len as u64)?;
+        while !bytes.is_empty() {
+            let more = file.read_up_to(bytes.len() as u64, 64 << 10)?;
+            if more.is_empty() {
+                break;
+            }
+            bytes.extend(more);
         }
-        bytes.truncate(len);
         Ok(bytes)
     }
 
@@ -77,14 +84,60 @@ impl Dir {
         if !node.is_directory() {
             return self.remove_file(path);
         }
-        // By its node: another thread may replace the path by a link.
-        let dir = Dir { node, ..self.clone() };
-        for entry in dir.entries()?.collect::<Result<Vec<_>>>()? {
-            match entry.stat().is_dir() {
-                true => dir.remove_tree(entry.name())?,
-                false => dir.remove_file(entry.name())?,
+        // A tree may be deeper than this thread's stack.
+        let mut levels = vec![Level::of(Dir { node, ..self.clone() }, OsString::new())?];
+        while let Some(level) = levels.last_mut() {
+            match level.entries.next() {
+                Some(entry) => {
+                    if let Some(below) = level.remove(&entry)? {
+                        levels.push(below);
+                    }
+                }
+                None => {
+                    let done = levels.pop();
+                    if let (Some(done), Some(above)) = (done, levels.last()) {
+                        gone(above.dir.remove_dir(&done.name))?;
+                    }
+                }
             }
         }
         self.remove_dir(path)
     }
+}
+
+/// A directory whose entries are being removed.
+struct Level {
+    dir: Dir,
+    /// The directory's name in the directory above.
+    name: OsString,
+    entries: vec::IntoIter<Entry>,
+}
+
+impl Level {
+    fn of(dir: Dir, name: OsString) -> Result<Level> {
+        let entries = dir.entries()?.collect::<Result<Vec<_>>>()?.into_iter();
+        Ok(Level { dir, name, entries })
+    }
+
+    /// Removes an entry, unless it is a directory, which is returned.
+    fn remove(&self, entry: &Entry) -> Result<Option<Level>> {
+        if !entry.stat().is_dir() {
+            return gone(self.dir.remove_file(entry.name())).map(|()| None);
+        }
+        let name = Path::new(entry.name());
+        // By its node: another thread may replace the name by a link.
+        match self.dir.node_at(name, Follow::No) {
+            Ok(node) if node.is_directory() => {
+                Level::of(Dir { node, ..self.dir.clone() }, entry.name().to_owned()).map(Some)
+            }
+            Ok(_) => gone(self.dir.remove_file(name)).map(|()| None),
+            Err(ClientError::Errno(Errno::ENOENT)) => Ok(None),
+            Err(e) => Err(at("remove_tree", name)(e)),
+        }
+    }
+}
+
+/// Returns the outcome of a removal. A name that is gone already is removed.
+fn gone(removed: Result<()>) -> Result<()> {
+    removed.or_else(|e| if *e.reason() == ClientError::Errno(Errno::ENOENT) { Ok(()) } else { Err(e) })
 }

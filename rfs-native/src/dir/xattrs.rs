@@ -7,37 +7,37 @@ use std::{
 };
 
 use rfs_client::ClientError;
-use rfs_proto::{Errno, ExpectedOwner, FileKind, XattrSet};
+use rfs_proto::{
+    Errno, ExpectedOwner, FileKind, MAX_XATTR_NAME, XattrSet,
+    mode::{READ, STICKY, WRITE},
+    xattr,
+};
 
 use super::Dir;
 use crate::{
-    access::{
-        acl,
-        permission::{READ, STICKY, WRITE, check_owner},
-    },
+    access::permission::check_owner,
     cache::nodes::Node,
     error::{Result, at},
     path::walk::Follow,
 };
 
-const USER: &[u8] = b"user.";
-const TRUSTED: &[u8] = b"trusted.";
-const SECURITY: &[u8] = b"security.";
-
 impl Dir {
     /// Checks that the user may read or change an extended attribute.
     fn check_xattr(&self, node: &Node, name: &[u8], changes: bool) -> std::result::Result<(), ClientError> {
+        if !(1..=MAX_XATTR_NAME).contains(&name.len()) {
+            return Err(Errno::ERANGE.into());
+        }
         let absent = if changes { Errno::EPERM } else { Errno::ENODATA };
-        if name.starts_with(TRUSTED) {
+        if name.starts_with(xattr::TRUSTED) {
             return if self.user.is_root() { Ok(()) } else { Err(absent.into()) };
         }
-        if name.starts_with(SECURITY) {
+        if name.starts_with(xattr::SECURITY) {
             return if self.user.is_root() || !changes { Ok(()) } else { Err(Errno::EPERM.into()) };
         }
-        if name.starts_with(acl::ANY) {
+        if name.starts_with(xattr::ANY_ACL) {
             return if changes { Ok(check_owner(&self.user, &node.attr()?)?) } else { Ok(()) };
         }
-        if !name.starts_with(USER) {
+        if !name.starts_with(xattr::USER) {
             return Err(Errno::EOPNOTSUPP.into());
         }
         if !matches!(node.kind, FileKind::Regular | FileKind::Directory) {
@@ -75,7 +75,8 @@ impl Dir {
             self.core.client.xattrs.list_xattr(node.ino)
         };
         let names = list().map_err(at("xattrs", path))?;
-        let shown = |name: &&[u8]| !name.is_empty() && (self.user.is_root() || !name.starts_with(TRUSTED));
+        let shown =
+            |name: &&[u8]| !name.is_empty() && (self.user.is_root() || !name.starts_with(xattr::TRUSTED));
         Ok(names
             .split(|byte| *byte == 0)
             .filter(shown)
@@ -93,7 +94,8 @@ impl Dir {
             let node = self.node_at(path, Follow::Yes)?;
             self.check_xattr(&node, name, true)?;
             let attr = node.attr()?;
-            let drop_sgid = name == acl::ACCESS && !self.user.is_root() && !self.user.in_group(attr.gid);
+            let drop_sgid =
+                name == xattr::ACCESS_ACL && !self.user.is_root() && !self.user.in_group(attr.gid);
             let only_if = self.expected_owner(name);
             let set =
                 self.core.client.xattrs.set_xattr(node.ino, name, value, XattrSet::Any, drop_sgid, only_if);
@@ -116,7 +118,7 @@ impl Dir {
             node.changed();
             match removed {
                 // The file has no ACL, which is the result that the caller wants.
-                Err(ClientError::Errno(Errno::ENODATA)) if name.starts_with(acl::ANY) => Ok(()),
+                Err(ClientError::Errno(Errno::ENODATA)) if name.starts_with(xattr::ANY_ACL) => Ok(()),
                 removed => removed,
             }
         };
@@ -125,7 +127,7 @@ impl Dir {
 
     /// Returns the owner that a change of an ACL assumes.
     fn expected_owner(&self, name: &[u8]) -> Option<ExpectedOwner> {
-        let is_checked = name.starts_with(acl::ANY) && !self.user.is_root();
+        let is_checked = name.starts_with(xattr::ANY_ACL) && !self.user.is_root();
         is_checked.then_some(ExpectedOwner { uid: self.user.uid, gid: None })
     }
 }

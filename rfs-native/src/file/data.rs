@@ -4,12 +4,11 @@
 //! each write of any mount that returned before the read began.
 
 use rfs_client::ClientError;
-use rfs_proto::{Errno, SetAttr};
+use rfs_proto::Errno;
 
 use super::{File, OpenFile};
 use crate::{
-    access::permission::{GROUP_EXEC, SGID, SUID, lends_rights},
-    cache::nodes::Rights,
+    attributes::contents::end_rights,
     error::{Error, Result, on},
 };
 
@@ -26,6 +25,9 @@ impl OpenFile {
 
     fn write_some(&self, data: &[u8], offset: u64) -> std::result::Result<usize, ClientError> {
         self.check_write()?;
+        if data.is_empty() {
+            return Ok(0);
+        }
         let data = &data[..data.len().min(MAX_OPERATION)];
         let written = self.core.client.writes.write_some(self.node.ino, offset, data)?;
         self.finish_write()?;
@@ -36,7 +38,7 @@ impl OpenFile {
     /// lends, and has other mounts drop their pages.
     pub(super) fn finish_write(&self) -> std::result::Result<(), ClientError> {
         let (client, ino) = (&self.core.client, self.node.ino);
-        self.drop_privileges()?;
+        end_rights(&self.core, &self.user, &self.node)?;
         if client.pages.is_shared(ino) {
             match client.pages.drop_others_pages(ino) {
                 // The file is closed by now, so no page has to be dropped.
@@ -44,33 +46,6 @@ impl OpenFile {
                 dropped => dropped?,
             }
         }
-        Ok(())
-    }
-
-    /// Clears capabilities of a written file, and set-user-ID and set-group-ID unless root writes.
-    pub(super) fn drop_privileges(&self) -> std::result::Result<(), ClientError> {
-        let (client, ino) = (&self.core.client, self.node.ino);
-        let Rights { perm, has_capability } = self.node.rights()?;
-        if has_capability {
-            client.xattrs.drop_capability(ino)?;
-            self.node.changed();
-        }
-        if self.user.is_root() || perm & (SUID | SGID) == 0 {
-            return Ok(());
-        }
-        let mut attr = match lends_rights(perm) {
-            true => {
-                let changes = SetAttr { drop_privileges: true, ..SetAttr::default() };
-                client.attributes.setattr(ino, &changes)?
-            }
-            false => client.attributes.getattr(ino)?,
-        };
-        if attr.perm & (SGID | GROUP_EXEC) == SGID && !self.user.in_group(attr.gid) {
-            let changes = SetAttr { perm: Some(attr.perm & !SGID), ..SetAttr::default() };
-            attr = client.attributes.setattr(ino, &changes)?;
-        }
-        self.node.changed();
-        self.node.saw(&attr);
         Ok(())
     }
 
@@ -114,6 +89,28 @@ impl File {
             }
         }
         Ok(len)
+    }
+
+    /// Returns up to `len` bytes at an offset. The length of the file bounds the memory of a long
+    /// read.
+    ///
+    /// # Errors
+    /// As [`read_at`](Self::read_at); ENOMEM if the memory of this process cannot hold the bytes.
+    pub(crate) fn read_up_to(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
+        self.inner.check_read().map_err(self.failed("read"))?;
+        let len = match len {
+            0..=MAX_OPERATION => len,
+            _ => {
+                let rest = self.stat()?.size.saturating_sub(offset);
+                len.min(usize::try_from(rest).unwrap_or(usize::MAX))
+            }
+        };
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(len).map_err(|_| self.failed("read")(Errno::ENOMEM.into()))?;
+        bytes.resize(len, 0);
+        let read = self.read_full_at(&mut bytes, offset)?;
+        bytes.truncate(read);
+        Ok(bytes)
     }
 
     /// Reads exactly so many bytes at an offset.

@@ -2,7 +2,9 @@
 
 /// Permission bits of new files, before the umask.
 const FILE: u32 = 0o666;
-/// How to open a file. The names are those of [`std::fs::OpenOptions`].
+
+/// How to open a file. The names are those of [`std::fs::OpenOptions`], the effects those
+/// of open(2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenOptions {
     pub(crate) read: bool,
@@ -57,13 +59,14 @@ impl OpenOptions {
         self
     }
 
-    /// Cuts the file to no bytes.
+    /// Cuts the file to no bytes. Needs permission to write, also if the file is opened for reading
+    /// only.
     pub fn truncate(&mut self, truncate: bool) -> &mut OpenOptions {
         self.truncate = truncate;
         self
     }
 
-    /// Creates the file if it does not exist.
+    /// Creates the file if it does not exist, also if the file is opened for reading only.
     pub fn create(&mut self, create: bool) -> &mut OpenOptions {
         self.create = create;
         self

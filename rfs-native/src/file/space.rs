@@ -5,7 +5,7 @@ use rfs_proto::{Errno, FallocateFlags};
 
 use super::{File, OpenFile};
 use crate::{
-    attributes::change::{change_attr, check_size, new_size},
+    attributes::contents::{check_size, end_rights, set_size},
     error::{Result, on},
 };
 
@@ -18,7 +18,7 @@ impl OpenFile {
     ) -> std::result::Result<(), ClientError> {
         self.check_write()?;
         self.core.client.space.fallocate(self.node.ino, offset, len, flags)?;
-        self.drop_privileges()
+        end_rights(&self.core, &self.user, &self.node)
     }
 
     fn seek(&self, offset: u64, what: Seek) -> std::result::Result<Option<u64>, ClientError> {
@@ -33,8 +33,12 @@ impl OpenFile {
     fn set_len(&self, size: u64) -> std::result::Result<(), ClientError> {
         self.check_write()?;
         check_size(size)?;
-        change_attr(&self.core, &self.user, &self.node, |attr| Ok(new_size(&self.user, attr, size)))
-            .map(|_| ())
+        set_size(&self.core, &self.user, &self.node, size)
+    }
+
+    /// Cuts the file to no bytes, after an open that may do so.
+    pub(crate) fn truncate(&self) -> std::result::Result<(), ClientError> {
+        set_size(&self.core, &self.user, &self.node, 0)
     }
 
     fn copy_to(
@@ -50,7 +54,7 @@ impl OpenFile {
         }
         let (from, into) = ((self.node.ino, offset), (to.node.ino, to_offset));
         let copied = self.core.client.space.copy(from, into, len)?;
-        to.drop_privileges()?;
+        end_rights(&to.core, &to.user, &to.node)?;
         Ok(copied)
     }
 }

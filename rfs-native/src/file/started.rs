@@ -14,13 +14,11 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
-use rfs_client::{ClientError, QueueHint, ReadData};
+use rdmabox::RequestError;
+use rfs_client::{QueueHint, ReadData};
 
 use super::{File, OpenFile};
-use crate::{
-    access::permission::{SGID, SUID},
-    error::{Error, Result, on},
-};
+use crate::error::{Error, Result, on};
 
 /// A request in flight. It is a future, and a thread can [wait](Started::wait) for it. If it is
 /// dropped, the request ends all the same.
@@ -39,14 +37,15 @@ struct Slot<T> {
 #[derive(Debug)]
 struct State<T> {
     outcome: Option<Result<T>>,
+    is_ended: bool,
     waker: Option<Waker>,
 }
 
 impl<T> Started<T> {
-    fn new() -> (Started<T>, Completion<T>) {
-        let state = Mutex::new(State { outcome: None, waker: None });
+    fn new(ino: u64) -> (Started<T>, Completion<T>) {
+        let state = Mutex::new(State { outcome: None, is_ended: false, waker: None });
         let slot = Arc::new(Slot { state, done: Condvar::new() });
-        (Started { slot: Arc::clone(&slot) }, Completion(slot))
+        (Started { slot: Arc::clone(&slot) }, Completion { slot, ino })
     }
 
     /// Blocks until the request has ended.
@@ -85,19 +84,37 @@ impl<T> Future for Started<T> {
 }
 
 /// The other end of a [`Started`].
-struct Completion<T>(Arc<Slot<T>>);
+struct Completion<T> {
+    slot: Arc<Slot<T>>,
+    ino: u64,
+}
 
 impl<T> Completion<T> {
     fn complete(self, outcome: Result<T>) {
+        self.end(outcome);
+    }
+
+    /// Ends the request, once.
+    fn end(&self, outcome: Result<T>) {
         let waker = {
-            let mut state = self.0.state.lock();
-            state.outcome = Some(outcome);
+            let mut state = self.slot.state.lock();
+            if state.is_ended {
+                return;
+            }
+            (state.outcome, state.is_ended) = (Some(outcome), true);
             state.waker.take()
         };
-        self.0.done.notify_all();
+        self.slot.done.notify_all();
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+}
+
+impl<T> Drop for Completion<T> {
+    fn drop(&mut self) {
+        // A request without an answer ends, too: a thread may wait for it.
+        self.end(Err(on("started request", self.ino)(RequestError::Disconnected.into())));
     }
 }
 
@@ -124,24 +141,13 @@ impl OpenFile {
         if let Err(e) = self.check_read() {
             return answer(Err(on("read", ino)(e)));
         }
-        let done = move |data: std::result::Result<ReadData<'_>, ClientError>| {
-            answer(data.map(bytes_of).map_err(on("read", ino)));
-        };
         let next = if more { QueueHint::Waits } else { QueueHint::Unknown };
         self.was_read();
-        let done = match self.core.client.async_io.start_read_alone(ino, offset, len, next, done) {
-            Ok(()) => return,
-            Err(done) => done,
-        };
-        let file = Arc::clone(self);
-        let read = move || {
-            let mut bytes = vec![0; len];
-            match file.read_some(&mut bytes, offset) {
-                Ok(read) => done(Ok(ReadData::Bytes(&bytes[..read]))),
-                Err(e) => done(Err(e)),
-            }
-        };
-        self.run(read);
+        if let Some(prepared) = self.core.client.async_io.prepare_read_alone(ino, offset, len) {
+            return prepared.start(next, move |data| answer(data.map(bytes_of).map_err(on("read", ino))));
+        }
+        let file = File { inner: Arc::clone(self) };
+        self.run(move || answer(file.read_up_to(offset, len)));
     }
 
     /// Starts a write of all bytes. `more` is as for a read.
@@ -168,10 +174,10 @@ impl OpenFile {
 
     /// Returns true if nothing has to follow the bytes of a write.
     fn only_stores(&self) -> bool {
-        let is_plain = self.node.rights().is_ok_and(|rights| {
-            !rights.has_capability && (self.user.is_root() || rights.perm & (SUID | SGID) == 0)
-        });
-        is_plain && !self.core.client.pages.is_shared(self.node.ino)
+        let (client, ino) = (&self.core.client, self.node.ino);
+        let keeps =
+            client.privileges.of(ino).is_ok_and(|rights| rights.loss(self.user.is_root()).is_nothing());
+        keeps && !client.pages.is_shared(ino)
     }
 
     /// Runs a request at once in mapped memory, and else on a worker.
@@ -189,7 +195,7 @@ impl File {
     /// # Errors
     /// The request has those of [`read_at`](Self::read_at).
     pub fn start_read(&self, offset: u64, len: usize) -> Started<Vec<u8>> {
-        let (started, completion) = Started::new();
+        let (started, completion) = Started::new(self.ino());
         self.inner.start_read((offset, len), false, |read| completion.complete(read));
         started
     }
@@ -202,7 +208,7 @@ impl File {
         let mut ranges = ranges.into_iter().peekable();
         let mut all = Vec::new();
         while let Some(range) = ranges.next() {
-            let (started, completion) = Started::new();
+            let (started, completion) = Started::new(self.ino());
             let more = ranges.peek().is_some();
             self.inner.start_read(range, more, |read| completion.complete(read));
             all.push(started);
@@ -229,7 +235,7 @@ impl File {
     /// # Errors
     /// The request has those of [`write_all_at`](Self::write_all_at).
     pub fn start_write(&self, offset: u64, data: Vec<u8>) -> Started<()> {
-        let (started, completion) = Started::new();
+        let (started, completion) = Started::new(self.ino());
         self.inner.start_write(offset, data, false, |written| completion.complete(written));
         started
     }
@@ -243,7 +249,7 @@ impl File {
         let mut writes = writes.into_iter().peekable();
         let mut all = Vec::new();
         while let Some((offset, data)) = writes.next() {
-            let (started, completion) = Started::new();
+            let (started, completion) = Started::new(self.ino());
             let more = writes.peek().is_some();
             self.inner.start_write(offset, data, more, |written| completion.complete(written));
             all.push(started);

@@ -34,30 +34,24 @@ impl File {
     /// # Errors
     /// As [`read_at`](Self::read_at).
     pub fn view(&self, offset: u64, len: usize) -> Result<View> {
-        let bytes = self.find(offset, len).map_err(on("view", self.ino()))?;
+        let bytes = match self.in_place(offset, len).map_err(on("view", self.ino()))? {
+            Some(view) => Bytes::InPlace(view),
+            None => Bytes::Copy(self.read_up_to(offset, len)?.into()),
+        };
         Ok(View { bytes, _file: self.clone() })
     }
 
-    fn find(&self, offset: u64, len: usize) -> std::result::Result<Bytes, ClientError> {
+    fn in_place(
+        &self,
+        offset: u64,
+        len: usize,
+    ) -> std::result::Result<Option<rfs_client::View>, ClientError> {
         self.inner.check_read()?;
-        let reads = &self.inner.core.client.reads;
-        if let Some(view) = reads.view(self.ino(), offset, len)? {
+        let view = self.inner.core.client.reads.view(self.ino(), offset, len)?;
+        if view.is_some() {
             self.inner.was_read();
-            return Ok(Bytes::InPlace(view));
         }
-        // The end of the file bounds the copy, which `len` may exceed by far.
-        let size = self.inner.node.attr()?.size;
-        let mut out = vec![0; len.min(usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX))];
-        let mut at = 0;
-        while at < out.len() {
-            let end = out.len().min(at + super::data::MAX_OPERATION);
-            match self.inner.read_some(&mut out[at..end], offset + at as u64)? {
-                0 => break,
-                read => at += read,
-            }
-        }
-        out.truncate(at);
-        Ok(Bytes::Copy(out.into()))
+        Ok(view)
     }
 }
 

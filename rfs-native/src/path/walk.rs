@@ -10,11 +10,11 @@
 use std::sync::Arc;
 
 use rfs_client::ClientError;
-use rfs_proto::{Errno, FileKind, ROOT_INO};
+use rfs_proto::{Errno, FileKind, ROOT_INO, mode::SEARCH};
 use smallvec::{SmallVec, smallvec};
 
 use crate::{
-    access::{credentials::Credentials, permission::SEARCH},
+    access::credentials::Credentials,
     cache::nodes::Node,
     path::components::{Components, check_name, check_path},
     session::core::Core,
@@ -54,14 +54,26 @@ pub(crate) enum End {
     /// A directory that the path does not name.
     Here(Arc<Node>),
     /// A name in a directory, and the inode that it stands for, if it exists.
-    Entry {
-        parent: Arc<Node>,
-        name: SmallVec<[u8; 32]>,
-        slash: bool,
-        node: Option<Arc<Node>>,
-        /// Numbers of the directories that the walk came through, with the parent.
-        above: SmallVec<[u64; 8]>,
-    },
+    Entry { parent: Arc<Node>, name: SmallVec<[u8; 32]>, slash: bool, node: Option<Arc<Node>> },
+}
+
+/// A name at the end of a path, which is not looked up yet.
+#[derive(Debug)]
+pub(crate) struct Name {
+    pub(crate) parent: Arc<Node>,
+    pub(crate) name: SmallVec<[u8; 32]>,
+    /// True if a slash follows.
+    pub(crate) slash: bool,
+    /// Numbers of the directories that the walk came through, with the parent.
+    pub(crate) above: SmallVec<[u64; 8]>,
+}
+
+impl Name {
+    /// Returns the inode of the name, if the name exists.
+    pub(crate) fn find(&self, core: &Core) -> Result<Option<Arc<Node>>, ClientError> {
+        check_name(&self.name)?;
+        core.lookup(&self.parent, &self.name)
+    }
 }
 
 /// A walk in progress.
@@ -89,7 +101,7 @@ impl<'c> Walk<'c> {
     fn reach_last<'p>(&mut self, path: &'p [u8]) -> Result<Last<'p>, ClientError> {
         check_path(path)?;
         if path[0] == b'/' {
-            self.directories = smallvec![self.core.nodes.root()];
+            self.directories = smallvec![Arc::clone(&self.core.root)];
         }
         let mut components = Components::of(path);
         while let Some((name, is_last)) = components.next() {
@@ -139,7 +151,16 @@ impl<'c> Walk<'c> {
 
     fn count_link(&mut self) -> Result<(), ClientError> {
         self.links += 1;
-        if self.links > MAX_LINKS { Err(ELOOP.into()) } else { Ok(()) }
+        if self.links > MAX_LINKS { Err(Errno::ELOOP.into()) } else { Ok(()) }
+    }
+
+    /// Walks to the directory of the last component. Returns `None` if the path ends with `.`, `..`
+    /// or the root.
+    pub(crate) fn find_name(mut self, path: &[u8]) -> Result<Option<Name>, ClientError> {
+        let Last::Name { name, slash } = self.reach_last(path)? else { return Ok(None) };
+        let (parent, name) = (Arc::clone(self.here()), SmallVec::from_slice(name));
+        let above = self.directories.iter().map(|node| node.ino).collect();
+        Ok(Some(Name { parent, name, slash, above }))
     }
 
     /// Walks to the end of a path.
@@ -168,8 +189,7 @@ impl<'c> Walk<'c> {
             Some(node) if slash && !node.is_directory() && checks_slash => Err(Errno::ENOTDIR.into()),
             node => {
                 let (parent, name) = (Arc::clone(self.here()), SmallVec::from_slice(name));
-                let above = self.directories.iter().map(|node| node.ino).collect();
-                Ok(End::Entry { parent, name, slash, node, above })
+                Ok(End::Entry { parent, name, slash, node })
             }
         }
     }
@@ -185,6 +205,3 @@ impl<'c> Walk<'c> {
         }
     }
 }
-
-/// ELOOP, which the protocol does not use.
-pub(crate) const ELOOP: Errno = Errno(40);

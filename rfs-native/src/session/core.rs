@@ -21,16 +21,22 @@ use crate::{
         nodes::{Node, Nodes},
     },
     error::ConnectError,
-    session::{options::MountOptions, recalls::RecallThread, workers::Workers},
+    session::{
+        options::MountOptions,
+        recalls::{Caches, RecallThread},
+        workers::Workers,
+    },
 };
 
 /// The shared part of a mount.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) client: Arc<Client>,
+    /// The root directory, so that an absolute path begins without a look into the table.
+    pub(crate) root: Arc<Node>,
     pub(crate) nodes: Arc<Nodes>,
     pub(crate) names: Arc<NameCache>,
-    pub(crate) workers: Workers,
+    pub(crate) workers: Arc<Workers>,
     recalls: RecallThread,
     next_handle: AtomicU64,
 }
@@ -47,9 +53,16 @@ impl Core {
             client.recalls.announce().map_err(ConnectError::Announce)?;
             let nodes = Arc::new(Nodes::new(Arc::clone(&client)));
             let names = Arc::new(NameCache::new(cached_names));
-            let recalls = RecallThread::start(&client, &names, &nodes).map_err(ConnectError::Thread)?;
-            let (workers, next_handle) = (Workers::default(), AtomicU64::new(1));
-            Ok(Core { client: Arc::clone(&client), nodes, names, workers, recalls, next_handle })
+            let (root, workers) = (nodes.root(), Arc::<Workers>::default());
+            let caches = Caches {
+                client: Arc::clone(&client),
+                names: Arc::clone(&names),
+                nodes: Arc::clone(&nodes),
+                workers: Arc::clone(&workers),
+            };
+            let recalls = RecallThread::start(caches).map_err(ConnectError::Thread)?;
+            let next_handle = AtomicU64::new(1);
+            Ok(Core { client: Arc::clone(&client), root, nodes, names, workers, recalls, next_handle })
         };
         start().inspect_err(|_| client.close_session())
     }
@@ -64,11 +77,12 @@ impl Core {
     /// # Errors
     /// The error of a call to the server.
     pub(crate) fn lookup(&self, parent: &Node, name: &[u8]) -> Result<Option<Arc<Node>>, ClientError> {
+        parent.note_use();
         if let Some(node) = self.names.get(parent.ino, name) {
             return Ok(Some(node));
         }
         let caching = &self.client.caching;
-        let (mark, since, arrival) = (self.names.mark(parent.ino), caching.since(), caching.arrival());
+        let (mark, since, arrival) = (self.names.mark(parent.ino, name), caching.since(), caching.arrival());
         let attr = match self.client.lookups.lookup(parent.ino, name) {
             Ok(attr) => attr,
             // A removed directory is empty.
@@ -98,7 +112,7 @@ impl Core {
     ) -> Result<(Arc<Node>, Attr), ClientError> {
         let caching = &self.client.caching;
         let (since, arrival) = (caching.since(), caching.arrival());
-        let change = self.names.change(&[parent.ino]);
+        let change = self.names.change(&[(parent.ino, name)]);
         let made = make();
         parent.forget_attr();
         let attr = match made {
@@ -121,9 +135,9 @@ impl Core {
         Ok((node, attr))
     }
 
-    /// Begins a change of names in these directories.
-    pub(crate) fn change_names(&self, parents: &[u64]) -> NameChange<'_> {
-        self.names.change(parents)
+    /// Begins a change of names, each with its directory.
+    pub(crate) fn change_names(&self, names: &[(u64, &[u8])]) -> NameChange<'_> {
+        self.names.change(names)
     }
 }
 

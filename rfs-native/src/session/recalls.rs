@@ -3,8 +3,11 @@
 //! The server lets a change of another mount return only after this mount has dropped its state. No
 //! drop waits for a request of this mount, so two mounts cannot wait for each other.
 //!
+//! If this mount does not use a directory while several of its names are recalled, the mount
+//! returns the names to the server. Later changes there cost nothing more.
+//!
 //! # Concurrency
-//! One thread, `rfs-recalls`. Takes the locks of the caches, each briefly.
+//! One thread, `rfs-recalls`. Takes the locks of the caches, each briefly. Workers return names.
 
 use std::{
     io,
@@ -18,17 +21,22 @@ use rdmabox::Cancel;
 use rfs_client::{Client, RecallHandler};
 use rfs_proto::Recall;
 
-use crate::cache::{names::NameCache, nodes::Nodes};
+use crate::{
+    cache::{names::NameCache, nodes::Nodes},
+    session::workers::Workers,
+};
 
 /// Longest wait for unlocks in progress, before a recall of locks is acknowledged.
 const UNLOCK_LIMIT: Duration = Duration::from_secs(2);
 const UNLOCK_PAUSE: Duration = Duration::from_micros(100);
 
 /// The caches that obey recalls.
-struct Caches {
-    client: Arc<Client>,
-    names: Arc<NameCache>,
-    nodes: Arc<Nodes>,
+pub(crate) struct Caches {
+    pub(crate) client: Arc<Client>,
+    pub(crate) names: Arc<NameCache>,
+    pub(crate) nodes: Arc<Nodes>,
+    /// Threads that return names to the server.
+    pub(crate) workers: Arc<Workers>,
 }
 
 impl Caches {
@@ -41,13 +49,10 @@ impl Caches {
         match recall {
             Recall::Name { parent, name } => {
                 self.drop_name(*parent, name);
-                self.nodes.forget_attr(*parent);
+                self.nodes.name_recalled(*parent);
             }
             Recall::Names { ino } => {
-                self.names.remove_directory(*ino);
-                for name in self.client.caching.names_in(*ino) {
-                    self.client.caching.dropped_name(*ino, &name);
-                }
+                drop_names(&self.client, &self.names, *ino);
                 self.nodes.forget_attr(*ino);
             }
             Recall::Attr { ino } | Recall::Pages { ino } | Recall::Owner { ino } => {
@@ -72,6 +77,28 @@ impl RecallHandler for Caches {
     fn drop_all(&self, recalls: &[Recall]) {
         recalls.iter().for_each(|recall| self.obey(recall));
     }
+
+    fn return_names(&self, dir: u64) {
+        let (client, names) = (Arc::clone(&self.client), Arc::clone(&self.names));
+        // The server may answer only after this thread has obeyed other recalls.
+        let returned = self.workers.offer(Box::new(move || {
+            drop_names(&client, &names, dir);
+            if let Err(e) = client.recalls.return_names(dir) {
+                log::debug!("the names of directory {dir} are recalled one by one: {e}");
+            }
+        }));
+        if returned.is_err() {
+            log::debug!("no thread returns the names of directory {dir}");
+        }
+    }
+}
+
+/// Drops all cached names of a directory.
+fn drop_names(client: &Client, names: &NameCache, dir: u64) {
+    names.remove_directory(dir);
+    for name in client.caching.names_in(dir) {
+        client.caching.dropped_name(dir, &name);
+    }
 }
 
 /// The thread that obeys recalls. Dropping this ends it.
@@ -83,11 +110,8 @@ pub(crate) struct RecallThread {
 
 impl RecallThread {
     /// Starts to obey recalls. The caller has announced the mount to the server.
-    pub(crate) fn start(
-        client: &Arc<Client>,
-        names: &Arc<NameCache>,
-        nodes: &Arc<Nodes>,
-    ) -> io::Result<RecallThread> {
+    pub(crate) fn start(caches: Caches) -> io::Result<RecallThread> {
+        let Caches { client, names, .. } = &caches;
         let all_names = Arc::clone(names);
         client.recalls.drop_names_by(move || all_names.clear());
         let (unlinked_names, weak) = (Arc::clone(names), Arc::downgrade(client));
@@ -98,8 +122,6 @@ impl RecallThread {
                 client.caching.dropped_name(parent, &name);
             }
         });
-        let caches =
-            Caches { client: Arc::clone(client), names: Arc::clone(names), nodes: Arc::clone(nodes) };
         let cancel = Cancel::new();
         let until = cancel.clone();
         let thread = thread::Builder::new().name("rfs-recalls".into()).spawn(move || {

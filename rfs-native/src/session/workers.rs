@@ -5,7 +5,13 @@
 //! # Concurrency
 //! Any thread adds. One lock over the queue, which is not held during a request.
 
-use std::{collections::VecDeque, fmt, sync::Arc, thread};
+use std::{
+    collections::VecDeque,
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    thread,
+};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -42,22 +48,27 @@ impl fmt::Debug for Workers {
 impl Workers {
     /// Runs a request on a thread. Runs it on this thread if the system has none.
     pub(crate) fn run(&self, job: Job) {
+        if let Err(job) = self.offer(job) {
+            job();
+        }
+    }
+
+    /// Runs a request on a thread. Returns the request if the system has none.
+    pub(crate) fn offer(&self, job: Job) -> Result<(), Job> {
         let mut queue = self.0.queue.lock();
         let needs_thread = queue.jobs.len() >= queue.idle && queue.threads < MOST;
         if needs_thread {
             let shared = Arc::clone(&self.0);
             match thread::Builder::new().name("rfs-started".into()).spawn(move || shared.run()) {
                 Ok(_) => queue.threads += 1,
-                Err(_) if queue.threads == 0 => {
-                    drop(queue);
-                    return job();
-                }
+                Err(_) if queue.threads == 0 => return Err(job),
                 Err(_) => {}
             }
         }
         queue.jobs.push_back(job);
         drop(queue);
         self.0.work.notify_one();
+        Ok(())
     }
 }
 
@@ -79,7 +90,10 @@ impl Shared {
 
     fn run(&self) {
         while let Some(job) = self.next() {
-            job();
+            // The caller's part of a request may panic, and other requests need the thread.
+            if catch_unwind(AssertUnwindSafe(job)).is_err() {
+                log::error!("a started request has panicked");
+            }
         }
     }
 }

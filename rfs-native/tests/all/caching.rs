@@ -1,7 +1,7 @@
 //! Cached names and attributes: they cost no call, and are never stale.
 
 use rdmabox::ProviderKind;
-use rfs_native::{Mount, OpenOptions};
+use rfs_native::{Credentials, FileKind, Mount, OpenOptions};
 
 use crate::common::*;
 
@@ -101,6 +101,94 @@ fn own_changes_show_at_once_beside_lookups() {
                 mount.stat("g").ok();
             }
         });
+    }
+}
+
+#[test]
+fn one_directory_uses_most_of_the_cache() {
+    const FILES: usize = 3500;
+    for provider in PROVIDERS {
+        let lender = Lender::new(64 << 20);
+        let mount = lender.mount_with(provider, |options| options.cached_names = 4096);
+        lender.mount(ProviderKind::Shm).make_dir("d", 0o755).unwrap();
+        for at in 0..FILES {
+            mount.make_node(format!("d/{at}"), FileKind::Regular, 0o644, 0).unwrap();
+        }
+        let usage = mount.usage();
+        assert!(usage.names > FILES * 9 / 10 && usage.names <= 4096 + 64, "{usage:?}");
+        mount.remove_tree("d").unwrap();
+        assert!(mount.usage().names < 10);
+    }
+}
+
+/// Returns the number of requests of a kind that the server has handled.
+fn handled(lender: &Lender, kind: &str) -> u64 {
+    let calls = lender.server.stats().calls;
+    calls.iter().find(|(name, _)| name == kind).map(|(_, count)| *count).expect("a kind of request")
+}
+
+#[test]
+fn names_that_only_other_mounts_use_are_returned() {
+    const FILES: u32 = 100;
+    for (one, two) in [(ProviderKind::Shm, ProviderKind::Tcp), (ProviderKind::Tcp, ProviderKind::Shm)] {
+        let lender = Lender::new(64 << 20);
+        let (here, there) = (lender.mount(one), lender.mount(two));
+        here.make_dirs("d/below").unwrap();
+        for name in ["old", "replaced", "stays"] {
+            here.write(format!("d/{name}"), name).unwrap();
+        }
+        for name in ["old", "replaced", "stays", "below"] {
+            there.stat(format!("d/{name}")).unwrap();
+        }
+        assert_eq!(errno(there.stat("d/absent")), ENOENT);
+        let deadline = std::time::Instant::now() + PATIENCE;
+        let mut made = 0;
+        while handled(&lender, "returnnames") == 0 {
+            assert!(std::time::Instant::now() < deadline, "after {made} recalls");
+            here.write(format!("d/file{made}"), "").unwrap();
+            made += 1;
+        }
+        // Waits for the last recall, which recalls all names.
+        here.write("d/last", "").unwrap();
+        let before = handled(&lender, "recalls");
+        for number in 0..FILES {
+            here.write(format!("d/more{number}"), "").unwrap();
+        }
+        for number in 0..FILES {
+            here.remove_file(format!("d/more{number}")).unwrap();
+        }
+        assert_eq!(handled(&lender, "recalls") - before, 0, "recalls for {FILES} files");
+        // Names that the mount uses again are recalled again.
+        here.remove_file("d/old").unwrap();
+        here.rename("d/stays", "d/replaced").unwrap();
+        here.remove_dir("d/below").unwrap();
+        here.write("d/absent", "new").unwrap();
+        assert_eq!(["d/old", "d/stays", "d/below"].map(|path| errno(there.stat(path))), [ENOENT; 3]);
+        assert_eq!(
+            (there.read("d/absent").unwrap(), there.read("d/replaced").unwrap()),
+            (b"new".into(), b"stays".into())
+        );
+        here.remove_file("d/absent").unwrap();
+        assert_eq!(errno(there.stat("d/absent")), ENOENT);
+    }
+}
+
+#[test]
+fn names_that_are_used_here_stay() {
+    for provider in PROVIDERS {
+        let lender = Lender::new(64 << 20);
+        let (here, there) = (lender.mount(ProviderKind::Shm), lender.mount(provider));
+        here.make_dir("d", 0o777).unwrap();
+        here.write("d/file", "").unwrap();
+        let user = there.as_user(Credentials::new(1001, 1001));
+        for number in 0..100 {
+            here.write(format!("d/file{number}"), "").unwrap();
+            if number % 4 == 0 {
+                // Root needs no attributes of the directory.
+                if number % 8 == 0 { &there } else { &user }.stat("d/file").unwrap();
+            }
+        }
+        assert_eq!(handled(&lender, "returnnames"), 0);
     }
 }
 

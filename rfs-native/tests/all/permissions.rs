@@ -1,6 +1,7 @@
 //! Permission checks of users that are not root.
 
-use rfs_native::{Credentials, FileKind, Mount, OpenOptions, SetTime, Times};
+use rdmabox::ProviderKind;
+use rfs_native::{Credentials, File, FileKind, Mount, OpenOptions, SetTime, Times};
 
 use crate::common::*;
 
@@ -76,6 +77,109 @@ fn a_write_clears_set_user_id() {
         user.set_mode("program", 0o4755).unwrap();
         file.append(b"y").unwrap();
         assert_eq!(mount.stat("program").unwrap().perm, 0o755);
+    });
+}
+
+/// Returns the value of a capability of a program.
+fn capability() -> Vec<u8> {
+    [&[0, 0, 0, 2, 0, 0x20][..], &[0; 14]].concat()
+}
+
+#[test]
+fn each_change_of_contents_ends_lent_rights() {
+    type Change = fn(&Mount);
+    let changes: [(&str, Change); 7] = [
+        ("truncate", |user| user.set_len("f", 1).unwrap()),
+        ("open to cut", |user| {
+            drop(user.open_with("f", OpenOptions::new().write(true).truncate(true)).unwrap())
+        }),
+        ("ftruncate", |user| opened(user).set_len(1).unwrap()),
+        ("write", |user| opened(user).write_all_at(b"y", 0).unwrap()),
+        ("append", |user| assert!(opened(user).append(b"y").unwrap() > 0)),
+        ("allocate", |user| opened(user).allocate(0, 10_000).unwrap()),
+        ("copy", |user| assert_eq!(opened(user).copy_to(0, &opened(user), 100, 1).unwrap(), 1)),
+    ];
+    with_mounts(|root| {
+        root.write("f", [7; 50]).unwrap();
+        root.set_owner("f", Some(USER), Some(OTHER)).unwrap();
+        let (user, other) = users(root);
+        let member = root.as_user(Credentials { groups: vec![OTHER], ..Credentials::new(USER, USER) });
+        for (name, change) in changes {
+            // Permission bits and the bits that the user, a member of the group, and root leave.
+            for (perm, of_user, of_member) in [
+                (0o6777, 0o777, 0o777),
+                (0o2767, 0o767, 0o2767),
+                (0o4767, 0o767, 0o767),
+                (0o767, 0o767, 0o767),
+            ] {
+                for (changer, expected) in
+                    [(&user, of_user), (&member, of_member), (&other, of_member), (root, perm)]
+                {
+                    root.set_mode("f", perm).unwrap();
+                    root.set_xattr("f", "security.capability", &capability()).unwrap();
+                    change(changer);
+                    assert_eq!(root.stat("f").unwrap().perm, expected, "{name} of {perm:o}");
+                    assert_eq!(errno(root.xattr("f", "security.capability")), 61, "{name} of {perm:o}");
+                }
+            }
+        }
+        root.set_mode("f", 0o6777).unwrap();
+        assert_eq!(opened(&user).write_at(b"", 0).unwrap(), 0);
+        assert_eq!(root.stat("f").unwrap().perm, 0o6777, "nothing was written");
+    });
+}
+
+fn opened(user: &Mount) -> File {
+    user.open_with("f", OpenOptions::new().read(true).write(true)).unwrap()
+}
+
+#[test]
+fn a_write_clears_what_another_mount_has_just_set() {
+    let pairs = [(ProviderKind::Tcp, true), (ProviderKind::Tcp, false), (ProviderKind::Shm, true)];
+    for (provider, caches) in pairs {
+        let lender = Lender::new(64 << 20);
+        let (one, two) =
+            (lender.mount(provider), lender.mount_with(provider, |options| options.caches = caches));
+        one.write("f", "x").unwrap();
+        one.set_owner("f", Some(USER), Some(USER)).unwrap();
+        // Two mounts write, so the server recalls no attributes.
+        let (_here, there) = (opened(&one), opened(&users(&two).0));
+        for round in 0..20 {
+            there.write_all_at(b"x", 0).unwrap();
+            one.set_mode("f", 0o4755).unwrap();
+            there.write_all_at(b"y", 0).unwrap();
+            assert_eq!(one.stat("f").unwrap().perm, 0o755, "{provider} {caches} {round}");
+            one.set_mode("f", 0o4755).unwrap();
+            there.start_write(0, b"z".to_vec()).wait().unwrap();
+            assert_eq!(one.stat("f").unwrap().perm, 0o755, "{provider} {caches} {round}");
+        }
+    }
+}
+
+#[test]
+fn an_open_for_reading_creates_and_cuts() {
+    with_mounts(|root| {
+        let (user, other) = users(root);
+        let file = user.open_with("f", OpenOptions::new().read(true).create(true).mode(0o444)).unwrap();
+        assert_eq!(root.stat("f").unwrap().perm, 0o444);
+        assert_eq!((file.read_at(&mut [0; 4], 0).unwrap(), errno(file.write_at(b"x", 0))), (0, EBADF));
+        file.close().unwrap();
+        root.write("f", "bytes").unwrap();
+        user.open_with("f", OpenOptions::new().read(true).create(true)).unwrap();
+        assert_eq!(root.read("f").unwrap(), b"bytes", "it exists");
+        assert_eq!(errno(user.open_with("f", OpenOptions::new().read(true).create_new(true))), EEXIST);
+        let cuts = |user: &Mount| user.open_with("f", OpenOptions::new().read(true).truncate(true));
+        assert_eq!(errno(cuts(&other)), EACCES);
+        user.set_mode("f", 0o644).unwrap();
+        cuts(&user).unwrap();
+        assert_eq!(root.stat("f").unwrap().size, 0);
+        // The attributes of a file that was opened for reading only are cached.
+        root.stat("f").unwrap();
+        let before = calls(root);
+        for _ in 0..100 {
+            root.stat("f").unwrap();
+        }
+        assert!(calls(root) < before + 10);
     });
 }
 

@@ -54,6 +54,39 @@ fn started_requests_may_be_long_or_grow_the_file() {
 }
 
 #[test]
+fn a_read_of_any_length_ends() {
+    with_mounts(|mount| {
+        let file = mount.create("f").unwrap();
+        file.write_all_at(b"bytes", 10).unwrap();
+        assert_eq!(file.start_read(10, usize::MAX).wait().unwrap(), b"bytes");
+        assert_eq!(file.start_read(u64::MAX, usize::MAX).wait().unwrap(), b"");
+        assert_eq!(file.start_read(12, 1 << 40).wait().unwrap(), b"tes");
+        assert_eq!(file.view(10, usize::MAX).unwrap().to_vec(), b"bytes");
+        // A hole that no memory can hold.
+        mount.set_len("f", (1 << 62) + 5).unwrap();
+        assert_eq!(errno(file.start_read(0, usize::MAX).wait()), ENOMEM);
+        assert_eq!(errno(file.view(0, usize::MAX)), ENOMEM);
+        assert_eq!(errno(mount.read("f")), ENOMEM);
+        assert_eq!(file.start_read(1 << 62, usize::MAX).wait().unwrap(), [0; 5]);
+    });
+}
+
+#[test]
+fn a_panic_of_a_caller_ends_only_its_request() {
+    let lender = Lender::new(64 << 20);
+    let mount = lender.mount(ProviderKind::Tcp);
+    let file = mount.create("f").unwrap();
+    file.write_all_at(&[1; 100 << 10], 0).unwrap();
+    for _ in 0..20 {
+        // A long read runs on a worker.
+        file.start_read_with((0, 64 << 10), false, |_| panic!("of the caller"));
+    }
+    for _ in 0..20 {
+        assert_eq!(file.start_read(1, 64 << 10).wait().unwrap().len(), 64 << 10);
+    }
+}
+
+#[test]
 fn started_requests_end_with_the_session() {
     for provider in [ProviderKind::Shm, ProviderKind::Tcp] {
         let lender = Lender::new(16 << 20);

@@ -6,7 +6,7 @@
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
 
 use fuser::{Errno, FileHandle, INodeNo};
-use rfs_proto::SetAttr;
+use rfs_proto::{SetAttr, xattr};
 
 use super::{Adapter, in_group, is_privileged};
 use crate::fuse::{
@@ -14,10 +14,6 @@ use crate::fuse::{
     session::{ReplyAttr, ReplyEmpty, ReplyXattr, Request},
 };
 use rfs_client::ClientError;
-
-/// The only extended attribute that changes the mode.
-const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
-const ANY_ACL: &[u8] = b"system.posix_acl_";
 
 impl Adapter {
     pub(super) fn change_attributes(
@@ -40,7 +36,10 @@ impl Adapter {
         };
         let changed = written.unwrap_or_else(|| self.set_attr(request, ino.0, changes));
         let changed = changed.and_then(|attr| match changes.drop_privileges {
-            true => Ok(self.drop_sgid_of_other_group(&attr, request)?.unwrap_or(attr)),
+            true => {
+                let is_member = |group| in_group(request, group);
+                Ok(self.client.privileges.drop_foreign_group(&attr, is_member)?.unwrap_or(attr))
+            }
             false => Ok(attr),
         });
         self.answer_attr(
@@ -61,13 +60,14 @@ impl Adapter {
         reply: ReplyEmpty,
     ) {
         let Some(how) = convert::xattr_set(flags) else { return reply.error(Errno::EINVAL) };
-        // Only an ACL needs this. The kernel has a flag for it, which fuser does not pass on.
-        let drop_sgid = name.as_bytes() == ACCESS_ACL
+        // Only the access ACL changes the mode, and needs this. The kernel has a flag for it, which
+        // fuser does not pass on.
+        let drop_sgid = name.as_bytes() == xattr::ACCESS_ACL
             && !is_privileged(request)
             && self.client.attributes.getattr(ino.0).is_ok_and(|attr| !in_group(request, attr.gid));
         let set =
             |only_if| self.client.xattrs.set_xattr(ino.0, name.as_bytes(), value, how, drop_sgid, only_if);
-        let set = match name.as_bytes().starts_with(ANY_ACL) {
+        let set = match name.as_bytes().starts_with(xattr::ANY_ACL) {
             true => self.change_acl(request, set),
             false => set(None),
         };
@@ -91,7 +91,7 @@ impl Adapter {
     pub(super) fn list_xattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         let names = self.client.xattrs.list_xattr(ino.0).map(|names| {
             // As on local file systems, only root sees names of this namespace.
-            let shown = |name: &&[u8]| is_privileged(request) || !name.starts_with(b"trusted.");
+            let shown = |name: &&[u8]| is_privileged(request) || !name.starts_with(xattr::TRUSTED);
             names.split_inclusive(|byte| *byte == 0).filter(shown).collect::<Vec<_>>().concat()
         });
         self.answer_value("listxattr", names, size, reply);
@@ -100,7 +100,7 @@ impl Adapter {
     /// Removes an extended attribute.
     pub(super) fn remove_xattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let remove = |only_if| self.client.xattrs.remove_xattr(ino.0, name.as_bytes(), only_if);
-        let removed = match name.as_bytes().starts_with(ANY_ACL) {
+        let removed = match name.as_bytes().starts_with(xattr::ANY_ACL) {
             true => match self.change_acl(request, remove) {
                 // The file has no ACL, which is the result that the caller wants.
                 Err(ClientError::Errno(rfs_proto::Errno::ENODATA)) => Ok(()),

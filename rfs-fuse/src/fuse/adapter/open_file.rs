@@ -4,7 +4,7 @@
 //! Session threads. Takes the locks of `Handles` and `Retries`, one at a time.
 
 use fuser::{FileHandle, FopenFlags};
-use rfs_proto::{Attr, Marks, SetAttr};
+use rfs_proto::Attr;
 use rustix::fs::OFlags;
 
 use super::{Adapter, in_group, retries::Intent};
@@ -13,16 +13,6 @@ use crate::fuse::{
     session::Request,
 };
 use rfs_client::{ClientError, Creator, RecallGuard, RequestTime};
-
-const SUID: u32 = 0o4000;
-pub(super) const SGID: u32 = 0o2000;
-const GROUP_EXEC: u32 = 0o0010;
-
-/// Returns true if permission bits lend a program the rights of the file's owner or group. A
-/// write, or a change of owner, clears them.
-pub(super) fn lends_rights(perm: u32) -> bool {
-    perm & SUID != 0 || perm & (SGID | GROUP_EXEC) == SGID | GROUP_EXEC
-}
 
 impl Adapter {
     /// Returns a handle for a file that was opened with `flags`, and the kernel's flags for it.
@@ -129,45 +119,24 @@ impl Adapter {
     /// Returns true if a file may have a capability that a write has to clear. Kernels ask this
     /// before a write, too.
     pub(super) fn may_have_capability(&self, ino: u64) -> bool {
-        self.client.attributes.privileges(ino).map_or(true, |(_, marks)| marks.contains(Marks::CAPABILITY))
+        self.client.privileges.of(ino).map_or(true, |rights| rights.has_capability)
     }
 
     /// Clears rights of a written file: suid and sgid if the writer `by` has no right to leave
     /// them, and capabilities if the write bypassed the page cache. For cached writes, the kernel
     /// clears capabilities.
     pub(super) fn drop_privileges(&self, ino: u64, by: Option<&Request>) -> Result<(), ClientError> {
-        let (perm, marks) = self.client.attributes.privileges(ino)?;
-        let by = by.filter(|_| perm & (SUID | SGID) != 0);
-        let mut changed = None;
-        if by.is_some() && lends_rights(perm) {
-            let changes = SetAttr { drop_privileges: true, ..SetAttr::default() };
-            changed = Some(self.client.attributes.setattr(ino, &changes)?);
-        } else if marks.contains(Marks::CAPABILITY) {
-            self.client.xattrs.drop_capability(ino)?;
+        let privileges = &self.client.privileges;
+        let loss = privileges.of(ino)?.loss(by.is_none());
+        if loss.is_nothing() {
+            return Ok(());
         }
-        if let Some(by) = by {
-            let attr = changed.map_or_else(|| self.client.attributes.getattr(ino), Ok)?;
-            changed = self.drop_sgid_of_other_group(&attr, by)?.or(changed);
-        }
-        if let Some(attr) = changed {
+        let is_member = |group| by.is_none_or(|by| in_group(by, group));
+        if let Some(attr) = privileges.end(ino, loss, is_member)? {
             self.refresh(&attr);
             self.client.attributes.told(&attr, 0);
         }
         Ok(())
-    }
-
-    /// Clears sgid of a file whose group may not execute it, unless `by` is in the group. Returns
-    /// the new attributes if they have changed.
-    pub(super) fn drop_sgid_of_other_group(
-        &self,
-        attr: &Attr,
-        by: &Request,
-    ) -> Result<Option<Attr>, ClientError> {
-        if attr.perm & (SGID | GROUP_EXEC) != SGID || in_group(by, attr.gid) {
-            return Ok(None);
-        }
-        let changes = SetAttr { perm: Some(attr.perm & !SGID), ..SetAttr::default() };
-        self.client.attributes.setattr(attr.ino, &changes).map(Some)
     }
 }
 

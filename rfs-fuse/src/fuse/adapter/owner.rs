@@ -13,12 +13,12 @@
 //! # Concurrency
 //! Session threads. Takes no locks.
 
-use rfs_proto::{Attr, Errno, ExpectedOwner, FileKind, SetAttr, SetTime};
-
-use super::{
-    Adapter, in_group, is_privileged,
-    open_file::{SGID, lends_rights},
+use rfs_proto::{
+    Attr, Errno, ExpectedOwner, FileKind, SetAttr, SetTime,
+    mode::{SGID, lends_rights},
 };
+
+use super::{Adapter, in_group, is_privileged};
 use crate::fuse::{
     process::{self, Capability},
     session::Request,

@@ -107,6 +107,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) const ENOENT: i32 = 2;
 pub(crate) const EBADF: i32 = 9;
+pub(crate) const ENOMEM: i32 = 12;
 pub(crate) const EACCES: i32 = 13;
 pub(crate) const EEXIST: i32 = 17;
 pub(crate) const ENOTDIR: i32 = 20;

@@ -9,9 +9,12 @@ use std::{
     },
 };
 
-use rfs_native::{Credentials, RenameMode};
+use rfs_native::{Credentials, RenameMode, SetTime};
 use rustix::{
-    fs::{AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Uid},
+    fs::{
+        Access as Bits, AtFlags, CWD, FallocateFlags, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Timespec,
+        Timestamps, UTIME_NOW, UTIME_OMIT, Uid, XattrFlags,
+    },
     io::Errno,
 };
 use tempfile::TempDir;
@@ -61,6 +64,15 @@ fn split(path: &str) -> (&str, &str) {
     }
 }
 
+/// Checks a whole path, as the kernel does before it looks at the path's parts.
+fn check(path: &str) -> Result<()> {
+    match path.len() {
+        0 => Err(Errno::NOENT),
+        1..4096 => Ok(()),
+        _ => Err(Errno::NAMETOOLONG),
+    }
+}
+
 impl Local {
     pub(crate) fn new() -> Local {
         let dir = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
@@ -80,9 +92,11 @@ impl Local {
     }
 
     fn parent<'p>(&self, path: &'p str) -> Result<(OwnedFd, &'p str)> {
+        check(path)?;
         let (dir, name) = split(path);
         if name.trim_matches('/').is_empty() {
-            return Ok((self.open_in_root("/", OFlags::PATH, 0)?, "."));
+            // Any root has the kernel's answers: no call changes its name.
+            return Ok((self.open_in_root("/", OFlags::PATH, 0)?, "/"));
         }
         let dir = self.open_in_root(dir, OFlags::PATH | OFlags::DIRECTORY, 0)?;
         // The kernel checks the right to search a directory before it reads the next path.
@@ -118,6 +132,7 @@ impl Local {
                 let flags = flags_of(opening);
                 let follow = flags & OFlags::NOFOLLOW;
                 if !opening.write
+                    && !opening.create
                     && self.open_in_root(path, OFlags::PATH | OFlags::DIRECTORY | follow, 0).is_ok()
                 {
                     // A native mount opens no directory as a file.
@@ -143,6 +158,8 @@ impl Local {
             Append(file, data) => {
                 let file = &self.files[*file];
                 let end = file.metadata().map_err(io_errno)?.size();
+                // A write of no bytes needs the right to write, too.
+                file.write_at(&[], end).map_err(io_errno)?;
                 file.write_all_at(data, end).map_err(io_errno)?;
                 Ok(Outcome::Number(end))
             }
@@ -157,6 +174,12 @@ impl Local {
                 let file = self.open_in_root(path, OFlags::WRONLY, 0)?;
                 done(rustix::fs::ftruncate(file, *len))
             }
+            Allocate(file, offset, len) => done(self.allocate(*file, FallocateFlags::empty(), *offset, *len)),
+            PunchHole(file, offset, len) => {
+                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                done(self.allocate(*file, flags, *offset, *len))
+            }
+            GetXattr(path, name) => self.xattr(path, name).map(Outcome::Bytes),
             List(path) => self.list(path).map(Outcome::Names),
             Tree => {
                 let mut tree = BTreeMap::new();
@@ -165,6 +188,17 @@ impl Local {
             }
             names => self.change_names(names),
         }
+    }
+
+    fn allocate(&self, file: usize, flags: FallocateFlags, offset: u64, len: u64) -> Result<()> {
+        rustix::fs::fallocate(&self.files[file], flags, offset, len)
+    }
+
+    fn xattr(&self, path: &str, name: &str) -> Result<Vec<u8>> {
+        let (node, mut value) = (self.node(path, true)?, vec![0; 100]);
+        let len = rustix::fs::getxattr(magic(&node), name, &mut value)?;
+        value.truncate(len);
+        Ok(value)
     }
 
     fn change_names(&self, operation: &Operation) -> Result<Outcome> {
@@ -188,6 +222,7 @@ impl Local {
                 rustix::fs::linkat(CWD, magic(&node), to, new, AtFlags::SYMLINK_FOLLOW)
             }
             Symlink(target, path) => {
+                check(target)?;
                 let (dir, name) = self.parent(path)?;
                 rustix::fs::symlinkat(target.as_str(), dir, name)
             }
@@ -200,6 +235,13 @@ impl Local {
             }
             Rename(from, to, mode) => {
                 let ((from, old), (to, new)) = (self.parent(from)?, self.parent(to)?);
+                // The root of the process is on another file system.
+                match (old, new) {
+                    ("/", _) => return Err(Errno::BUSY),
+                    (_, "/") if *mode == RenameMode::NoReplace => return Err(Errno::EXIST),
+                    (_, "/") => return Err(Errno::BUSY),
+                    _ => {}
+                }
                 let flags = match mode {
                     RenameMode::Replace => RenameFlags::empty(),
                     RenameMode::NoReplace => RenameFlags::NOREPLACE,
@@ -207,6 +249,14 @@ impl Local {
                 };
                 rustix::fs::renameat_with(from, old, to, new, flags)
             }
+            other => return self.change_attributes(other),
+        };
+        changed.map(|()| Outcome::Done)
+    }
+
+    fn change_attributes(&self, operation: &Operation) -> Result<Outcome> {
+        use Operation::*;
+        let changed = match operation {
             SetMode(path, perm) => {
                 let node = self.node(path, true)?;
                 rustix::fs::chmodat(CWD, magic(&node), Mode::from_raw_mode(*perm), AtFlags::empty())
@@ -216,7 +266,25 @@ impl Local {
                 let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
                 rustix::fs::chownat(CWD, magic(&node), uid, gid, AtFlags::empty())
             }
-            other => unreachable!("{other:?} changes no names"),
+            // The kernel does not look at the path then.
+            SetTimes(_, SetTime::Keep, SetTime::Keep) => Ok(()),
+            SetTimes(path, accessed, modified) => {
+                let node = self.node(path, true)?;
+                let times = Timestamps { last_access: time(*accessed), last_modification: time(*modified) };
+                rustix::fs::utimensat(CWD, magic(&node), &times, AtFlags::empty())
+            }
+            Access(path, wanted) => {
+                let node = self.node(path, true)?;
+                let bits = [Bits::READ_OK, Bits::WRITE_OK, Bits::EXEC_OK];
+                let wanted = bits.into_iter().zip(wanted).filter(|(_, wanted)| **wanted).map(|(bit, _)| bit);
+                rustix::fs::accessat(CWD, magic(&node), wanted.collect(), AtFlags::EACCESS)
+            }
+            SetXattr(path, name, value) => {
+                let node = self.node(path, true)?;
+                rustix::fs::setxattr(magic(&node), *name, value, XattrFlags::empty())
+            }
+            RemoveXattr(path, name) => rustix::fs::removexattr(magic(&self.node(path, true)?), *name),
+            other => unreachable!("{other:?} changes no attributes"),
         };
         changed.map(|()| Outcome::Done)
     }
@@ -269,6 +337,14 @@ fn io_errno(error: std::io::Error) -> Errno {
 fn magic(node: &OwnedFd) -> String {
     use std::os::fd::AsRawFd;
     format!("/proc/self/fd/{}", node.as_raw_fd())
+}
+
+fn time(time: SetTime) -> Timespec {
+    match time {
+        SetTime::Keep => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        SetTime::Now => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        SetTime::At(time) => Timespec { tv_sec: time / 1_000_000_000, tv_nsec: time % 1_000_000_000 },
+    }
 }
 
 fn flags_of(opening: &Opening) -> OFlags {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rfs_native::{Error, File, Mount, OpenOptions, RenameMode, Stat};
+use rfs_native::{Error, File, Mount, OpenOptions, RenameMode, SetTime, Stat, Times};
 
 /// Operations on open files that exist at a time, at most.
 const MAX_FILES: usize = 6;
@@ -39,6 +39,14 @@ pub(crate) enum Operation {
     Rename(String, String, RenameMode),
     SetMode(String, u32),
     SetOwner(String, Option<u32>, Option<u32>),
+    SetTimes(String, SetTime, SetTime),
+    /// Whether the user may read, write, and execute or search.
+    Access(String, [bool; 3]),
+    SetXattr(String, &'static str, Vec<u8>),
+    GetXattr(String, &'static str),
+    RemoveXattr(String, &'static str),
+    Allocate(usize, u64, u64),
+    PunchHole(usize, u64, u64),
     List(String),
     /// All paths with their attributes and contents.
     Tree,
@@ -75,22 +83,44 @@ pub(crate) struct Paths(());
 impl Paths {
     fn any(&mut self, random: &mut fastrand::Rng) -> String {
         const NAMES: [&str; 6] = ["a", "b", "c", "d", ".", ".."];
+        const ENDS: [&str; 6] = ["/", "//", "/.", "/..", "/./", "/../"];
+        if random.u8(..30) == 0 {
+            return Paths::odd(random);
+        }
         let mut path = String::new();
         if random.u8(..8) == 0 {
             path.push('/');
         }
         for at in 0..random.usize(1..4) {
             if at > 0 {
-                path.push('/');
+                path.push_str(if random.u8(..16) == 0 { "//" } else { "/" });
             }
             let names = if random.u8(..4) == 0 { &NAMES[..] } else { &NAMES[..4] };
             path.push_str(names[random.usize(..names.len())]);
         }
-        if random.u8(..12) == 0 {
-            path.push('/');
+        if random.u8(..8) == 0 {
+            path.push_str(ENDS[random.usize(..ENDS.len())]);
         }
         path
     }
+
+    /// Returns a path at a limit, or a name at one.
+    fn odd(random: &mut fastrand::Rng) -> String {
+        match random.u8(..7) {
+            0 => String::new(),
+            1 => "/".into(),
+            2 => "n".repeat(255),
+            3 => format!("a/{}", "n".repeat(256)),
+            4 => format!("{}/a", "n".repeat(256)),
+            5 => format!("{}a", "./".repeat(2047)),
+            _ => format!("{}ab", "./".repeat(2047)),
+        }
+    }
+}
+
+/// The capability CAP_NET_RAW of a program.
+fn capability() -> Vec<u8> {
+    [&[0, 0, 0, 2, 0, 0x20][..], &[0; 14]].concat()
 }
 
 impl Operation {
@@ -101,9 +131,11 @@ impl Operation {
         }
         let mut path = || paths.any(random);
         let (one, two) = (path(), path());
-        let perm =
-            [0o755, 0o777, 0o644, 0o700, 0o070, 0o007, 0o4755, 0o2755, 0o2777, 0o6711][random.usize(..10)];
-        match random.u8(..18) {
+        const PERMS: [u32; 13] = [
+            0o755, 0o777, 0o644, 0o700, 0o070, 0o007, 0o4755, 0o2755, 0o2777, 0o6711, 0o2666, 0o6666, 0o2767,
+        ];
+        let perm = PERMS[random.usize(..PERMS.len())];
+        match random.u8(..22) {
             0..5 if files < MAX_FILES => Operation::Open(one, Opening::any(random), perm & 0o777),
             0..5 => Operation::Close(random.usize(..files)),
             5 => Operation::Stat(one, random.bool()),
@@ -129,22 +161,42 @@ impl Operation {
                     Operation::SetOwner(one, uid, gid)
                 }
             },
+            17 | 18 => Operation::on_xattr(random, one),
+            19 => {
+                let times = [SetTime::Keep, SetTime::Now, SetTime::At(1_000_000_000)];
+                Operation::SetTimes(one, times[random.usize(..3)], times[random.usize(..3)])
+            }
+            20 => Operation::Access(one, [random.bool(), random.bool(), random.bool()]),
             _ => Operation::List(one),
+        }
+    }
+
+    fn on_xattr(random: &mut fastrand::Rng, path: String) -> Operation {
+        const NAMES: [&str; 4] = ["security.capability", "security.capability", "user.a", "trusted.a"];
+        let name = NAMES[random.usize(..4)];
+        match random.u8(..4) {
+            0 | 1 if name == "security.capability" => Operation::SetXattr(path, name, capability()),
+            0 | 1 => Operation::SetXattr(path, name, vec![random.u8(..); random.usize(1..50)]),
+            2 => Operation::GetXattr(path, name),
+            _ => Operation::RemoveXattr(path, name),
         }
     }
 
     fn on_file(random: &mut fastrand::Rng, file: usize) -> Operation {
         let bytes = |random: &mut fastrand::Rng| {
-            let (len, byte) = (random.usize(1..9000), random.u8(1..));
+            let len = if random.u8(..8) == 0 { 0 } else { random.usize(1..9000) };
+            let byte = random.u8(1..);
             (0..len).map(|at| byte.wrapping_add((at / 7) as u8)).collect()
         };
         let offset = random.u64(..40_000);
-        match random.u8(..10) {
-            0..3 => Operation::ReadAt(file, offset, random.usize(..20_000)),
-            3..6 => Operation::WriteAt(file, offset, bytes(random)),
+        match random.u8(..12) {
+            0..2 => Operation::ReadAt(file, offset, random.usize(..20_000)),
+            2 => Operation::Allocate(file, offset, random.u64(1..20_000)),
+            3 => Operation::PunchHole(file, offset, random.u64(1..20_000)),
+            4..6 => Operation::WriteAt(file, offset, bytes(random)),
             6 => Operation::Append(file, bytes(random)),
-            7 => Operation::SetFileLen(file, offset),
-            8 => Operation::StatFile(file),
+            7 | 8 => Operation::SetFileLen(file, offset),
+            9 | 10 => Operation::StatFile(file),
             _ => Operation::Close(file),
         }
     }
@@ -154,7 +206,7 @@ impl Operation {
         use Operation::*;
         match self {
             Close(file) | ReadAt(file, ..) | WriteAt(file, ..) | Append(file, _) => Some(*file),
-            SetFileLen(file, _) | StatFile(file) => Some(*file),
+            SetFileLen(file, _) | StatFile(file) | Allocate(file, ..) | PunchHole(file, ..) => Some(*file),
             _ => None,
         }
     }
@@ -197,6 +249,15 @@ impl Operation {
             Rename(from, to, mode) => done(mount.rename_with(from, to, *mode)),
             SetMode(path, perm) => done(mount.set_mode(path, *perm)),
             SetOwner(path, uid, gid) => done(mount.set_owner(path, *uid, *gid)),
+            SetTimes(path, accessed, modified) => {
+                done(mount.set_times(path, Times { accessed: *accessed, modified: *modified }))
+            }
+            Access(path, [read, write, execute]) => done(mount.access(path, *read, *write, *execute)),
+            SetXattr(path, name, value) => done(mount.set_xattr(path, name, value)),
+            GetXattr(path, name) => mount.xattr(path, name).map(Outcome::Bytes),
+            RemoveXattr(path, name) => done(mount.remove_xattr(path, name)),
+            Allocate(file, offset, len) => done(files[*file].allocate(*offset, *len)),
+            PunchHole(file, offset, len) => done(files[*file].punch_hole(*offset, *len)),
             List(path) => {
                 let entries = mount.list(path)?;
                 let mut names: Vec<String> =
@@ -216,13 +277,13 @@ impl Operation {
 impl Opening {
     fn any(random: &mut fastrand::Rng) -> Opening {
         let (read, write) = [(true, false), (false, true), (true, true)][random.usize(..3)];
-        let create = write && random.bool();
+        let create = random.u8(..if write { 2 } else { 6 }) == 0;
         Opening {
             read,
             write,
             create,
             create_new: create && random.u8(..4) == 0,
-            truncate: write && random.u8(..4) == 0,
+            truncate: random.u8(..if write { 4 } else { 12 }) == 0,
             follow: random.u8(..4) > 0,
         }
     }
