@@ -139,7 +139,21 @@ int main(int count, char **arguments)
         return 1;
     }
     must(rfs_close(file), "rfs_close");
+    must(rfs_open(mount, "tour/empty", O_RDONLY | O_CREAT | O_EXCL, 0600, &file), "rfs_open");
+    if (rfs_pwrite(file, "x", 1, 0) != -EBADF) {
+        fprintf(stderr, "a file that is open for reading was written\n");
+        return 1;
+    }
+    must(rfs_close(file), "rfs_close");
+    must(rfs_setxattr(mount, "tour/empty", "user.a", "1", 1), "rfs_setxattr");
+    char names[16];
+    if (rfs_listxattr(mount, "tour/empty", names, sizeof names) != 7 || strcmp(names, "user.a") != 0 ||
+        rfs_listxattr(mount, "tour/empty", names, 6) != -ERANGE) {
+        fprintf(stderr, "the extended attributes have other names\n");
+        return 1;
+    }
     list(mount, "tour");
+    must(rfs_unlink(mount, "tour/empty"), "rfs_unlink");
 
     if (rfs_stat(mount, "tour/nothing", &stat) != -ENOENT || rfs_stat(NULL, "x", &stat) != -EFAULT) {
         fprintf(stderr, "an error has another number: %s\n", rfs_error());

@@ -490,9 +490,9 @@ int32_t rfs_open(const rfs_mount *mount,
 rfs_options *rfs_options_new(void);
 
 /**
- * Sets an option: "export", "key", "tls-ca", "name", "uid", "gid", "umask" (octal), "provider"
- * (shm, tcp, rdma), "timeout" and "connect-timeout" (seconds), "cache", "reconnect" and "atime"
- * (yes or no).
+ * Sets an option: "export", "key", "tls-ca", "name", "uid", "gid", "groups" (with commas), "umask"
+ * (octal), "provider" (shm, tcp, rdma), "timeout" and "connect-timeout" (seconds), "cache",
+ * "reconnect" and "atime" (yes or no). "uid" removes the groups.
  *
  * Returns 0, or -EINVAL for an unknown option or a bad value.
  *
@@ -663,6 +663,16 @@ ptrdiff_t rfs_getxattr(const rfs_mount *mount,
                        const char *attribute,
                        void *out,
                        size_t len);
+
+/**
+ * Returns the names of the extended attributes in `out`, each followed by a NUL. With `len` 0,
+ * returns their length only.
+ *
+ * Returns the number of bytes or a negative error number: -ERANGE if `out` is too short.
+ *
+ * The pointers are valid, and `out` has `len` bytes.
+ */
+ptrdiff_t rfs_listxattr(const rfs_mount *mount, const char *name, char *out, size_t len);
 
 /**
  * Sets an extended attribute.

@@ -56,6 +56,10 @@ fn set(options: &mut MountOptions, name: &str, value: &CStr) -> Result<(), Failu
             options.user = Credentials { uid: number(value)?, groups: Vec::new(), ..options.user.clone() }
         }
         "gid" => options.user.gid = number(value)?,
+        "groups" => {
+            let groups = value.split(',').filter(|group| !group.is_empty()).map(number);
+            options.user.groups = groups.collect::<Result<_, _>>()?;
+        }
         "umask" => {
             let invalid = |e| Failure::new(libc::EINVAL, format!("{value:?} is no octal number: {e}"));
             options.user.umask = u32::from_str_radix(value, 8).map_err(invalid)? & 0o777;
@@ -82,9 +86,9 @@ pub extern "C" fn rfs_options_new() -> *mut rfs_options {
     Box::into_raw(Box::new(rfs_options(Mutex::new(MountOptions::default()))))
 }
 
-/// Sets an option: "export", "key", "tls-ca", "name", "uid", "gid", "umask" (octal), "provider"
-/// (shm, tcp, rdma), "timeout" and "connect-timeout" (seconds), "cache", "reconnect" and "atime"
-/// (yes or no).
+/// Sets an option: "export", "key", "tls-ca", "name", "uid", "gid", "groups" (with commas), "umask"
+/// (octal), "provider" (shm, tcp, rdma), "timeout" and "connect-timeout" (seconds), "cache",
+/// "reconnect" and "atime" (yes or no). "uid" removes the groups.
 ///
 /// Returns 0, or -EINVAL for an unknown option or a bad value.
 ///
@@ -113,4 +117,19 @@ pub unsafe extern "C" fn rfs_options_set(
 pub unsafe extern "C" fn rfs_options_free(options: *mut rfs_options) {
     // SAFETY: the caller vouches for the pointer.
     drop(unsafe { take(options) });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_have_groups() {
+        let mut options = MountOptions::for_user(Credentials::new(0, 0));
+        let mut set = |name: &str, value: &CStr| set(&mut options, name, value).is_ok();
+        assert!(set("uid", c"1000") && set("gid", c"100") && set("groups", c"4,24"));
+        assert!(!set("groups", c"4,x") && !set("uid", c"-1") && !set("nothing", c""));
+        assert_eq!((options.user.uid, options.user.gid, &options.user.groups[..]), (1000, 100, &[4, 24][..]));
+        assert!(super::set(&mut options, "groups", c"").is_ok() && options.user.groups.is_empty());
+    }
 }
