@@ -116,6 +116,30 @@ def test_calls_are_those_of_os(mount):
     assert mount.space()[1] < mount.space()[0]
 
 
+def test_queries_of_a_path_are_one_stat(mount, monkeypatch):
+    mount.makedirs("d")
+    mount.write_bytes("f", b"1")
+    for link, target in (("dangling", "nothing"), ("circle", "circle"), ("through", "f/x")):
+        mount.symlink(target, link)
+    stats = []
+    monkeypatch.setattr(rfs.Mount, "stat", counted(rfs.Mount.stat, stats))
+    for path, kinds in {"d": (True, False), "f": (False, True), "nothing": (False, False)}.items():
+        assert (mount.isdir(path), mount.isfile(path)) == kinds
+    assert len(stats) == 6
+    for link in ("dangling", "circle", "through"):
+        assert not mount.exists(link) and not mount.isdir(link) and not mount.isfile(link)
+    kinds = {entry.name: (entry.is_dir(), entry.is_file()) for entry in mount.scandir()}
+    assert kinds["d"] == (True, False) and kinds["circle"] == kinds["dangling"] == (False, False)
+
+
+def counted(call, calls):
+    def count(*arguments, **options):
+        calls.append(arguments)
+        return call(*arguments, **options)
+
+    return count
+
+
 def test_locks_exclude_other_files(mount):
     with mount.open("f", "wb", buffering=0) as one, mount.open("f", "r+b", buffering=0) as two:
         assert one.file.lock()

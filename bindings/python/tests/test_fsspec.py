@@ -39,6 +39,28 @@ class TestPipe(abstract.AbstractPipeTests, RfsFixtures):
     pass
 
 
+def test_listings_have_links_that_lead_nowhere(server):
+    fs = RfsFileSystem(server.socket)
+    fs.makedirs("/links/dir")
+    fs.pipe_file("/links/file", b"12")
+    targets = {"dangling": "nothing", "circle": "circle", "through": "file/x", "good": "file", "todir": "dir"}
+    for name, target in targets.items():
+        fs.mount.symlink(target, f"/links/{name}")
+    listed = {entry["name"].rpartition("/")[2]: entry for entry in fs.ls("/links")}
+    assert set(listed) == {"dir", "file", *targets}
+    kinds = {name: listed[name]["type"] for name in targets}
+    assert kinds == {"dangling": "link", "circle": "link", "through": "link", "good": "file", "todir": "directory"}
+    assert listed["circle"]["destination"] == "circle" and listed["good"]["size"] == 2
+    for name in ("dangling", "circle"):
+        assert [entry["type"] for entry in fs.ls(f"/links/{name}")] == ["link"]
+    assert fs.ls("/links/good", detail=False) == ["/links/good"]
+    with pytest.raises(FileNotFoundError):
+        fs.ls("/links/absent")
+    with pytest.raises(FileExistsError):
+        fs.mkdir("/links/dir")
+    fs.rm("/links", recursive=True)
+
+
 def test_urls_name_server_and_path(server):
     url = f"rfs://{server.tcp}/urls/file"
     with fsspec.open(url, "wb") as file:

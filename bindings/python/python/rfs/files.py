@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 from . import _rfs
 
+#: Error numbers of paths that name nothing, such as a circle of symbolic links.
+ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
+
 #: Size in bytes of the buffer of buffered files.
 BUFFER = 1 << 20
 
@@ -65,8 +68,10 @@ class DirEntry:
     def _is(self, kind, follow_symlinks):
         try:
             return kind(self.stat(follow_symlinks=follow_symlinks).st_mode)
-        except FileNotFoundError:
-            return False
+        except OSError as error:
+            if error.errno in ABSENT:
+                return False
+            raise
 
     def is_dir(self, *, follow_symlinks=True):
         """Returns True for a directory."""
@@ -236,19 +241,23 @@ class Mount:
 
     def exists(self, path):
         """Returns True if the path names something."""
+        return self._is(lambda mode: True, path)
+
+    def _is(self, kind, path):
         try:
-            self.stat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        return True
+            return kind(self.stat(path).st_mode)
+        except OSError as error:
+            if error.errno in ABSENT:
+                return False
+            raise
 
     def isdir(self, path):
         """Returns True if the path names a directory."""
-        return self.exists(path) and modes.S_ISDIR(self.stat(path).st_mode)
+        return self._is(modes.S_ISDIR, path)
 
     def isfile(self, path):
         """Returns True if the path names a regular file."""
-        return self.exists(path) and modes.S_ISREG(self.stat(path).st_mode)
+        return self._is(modes.S_ISREG, path)
 
     def listdir(self, path="/"):
         """Returns the names in a directory."""

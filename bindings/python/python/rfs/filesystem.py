@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from fsspec import AbstractFileSystem
 from fsspec.utils import stringify_path
 
-from .files import connect
+from .files import ABSENT, connect
 
 _KINDS = {modes.S_IFDIR: "directory", modes.S_IFREG: "file", modes.S_IFLNK: "link"}
 
@@ -58,10 +58,11 @@ class RfsFileSystem(AbstractFileSystem):
         entry.update(uid=stat.st_uid, gid=stat.st_gid, nlink=stat.st_nlink)
         entry.update(mtime=stat.st_mtime, created=stat.st_ctime, islink=kind == "link")
         if kind == "link":
-            entry["destination"] = self.mount.readlink(path)
             try:
+                entry["destination"] = self.mount.readlink(path)
                 target = self.mount.stat(path)
-            except FileNotFoundError:
+            except OSError:
+                # The link leads nowhere, or to a place that the user may not see, or is removed.
                 return entry
             entry["size"], entry["type"] = target.st_size, _KINDS.get(modes.S_IFMT(target.st_mode), "other")
         return entry
@@ -72,20 +73,22 @@ class RfsFileSystem(AbstractFileSystem):
 
     def ls(self, path, detail=True, **kwargs):
         path = self._strip_protocol(path)
-        own = self.info(path)
-        if own["type"] == "directory":
-            prefix = path.rstrip("/")
-            entries = [self._entry(f"{prefix}/{entry.name}", entry.stat(follow_symlinks=False)) for entry in self.mount.scandir(path)]
+        prefix = path.rstrip("/")
+        try:
+            found = self.mount.scandir(path)
+        except OSError as error:
+            if error.errno not in ABSENT:
+                raise
+            # A file, or a link that leads nowhere.
+            entries = [self.info(path)]
         else:
-            entries = [own]
+            entries = [self._entry(f"{prefix}/{entry.name}", entry.stat(follow_symlinks=False)) for entry in found]
         return entries if detail else [entry["name"] for entry in entries]
 
     def mkdir(self, path, create_parents=True, **kwargs):
         path = self._strip_protocol(path)
-        if self.mount.exists(path):
-            raise FileExistsError(path)
         if create_parents:
-            self.mount.makedirs(path, exist_ok=True)
+            self.mount.makedirs(path)
         else:
             self.mount.mkdir(path)
 
