@@ -4,7 +4,7 @@ mod cli;
 mod memory;
 mod status;
 
-use std::{error::Error, io::Write, process::ExitCode, sync::Arc};
+use std::{error::Error, process::ExitCode, sync::Arc};
 
 use clap::Parser;
 use jakiro::{
@@ -12,10 +12,7 @@ use jakiro::{
     text::{TextOptions, TextServer, TextServerError},
 };
 use rdmabox::Key;
-use signal_hook::{
-    consts::{SIGINT, SIGTERM},
-    iterator::Signals,
-};
+use service_program::{StopSignals, say};
 
 use self::cli::{Cli, Command, ServeArgs};
 
@@ -36,15 +33,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints a line. A reader that is gone does not end the server.
-fn say(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{line}");
-}
-
 /// Serves until a signal comes.
 fn serve(args: &ServeArgs) -> Result<(), Box<dyn Error>> {
-    // Before the server starts: from here on, no signal ends the process.
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let stop = StopSignals::take()?;
     memory::check(args.memory)?;
     let keys = args.key.iter().map(|path| Key::load(path)).collect::<Result<_, _>>()?;
     let store = StoreOptions::new(args.memory).partitions(args.threads()).max_value(args.max_value());
@@ -58,7 +49,7 @@ fn serve(args: &ServeArgs) -> Result<(), Box<dyn Error>> {
     text.iter().for_each(|text| say(&format!("text {}", text.address())));
     let (memory, partitions) = (byte_size::show(args.memory), server.store().partitions());
     say(&format!("ready: {memory} in {partitions} partitions"));
-    signals.forever().next();
+    stop.wait();
     let counters = server.store().counters();
     drop(text);
     drop(server);

@@ -7,7 +7,6 @@ mod swap;
 
 use std::{
     error::Error,
-    io::Write,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -15,6 +14,7 @@ use std::{
 use clap::Parser;
 use rdmabox::{Address, Key, SessionOptions};
 use rfs_paging::{Lender, LenderOptions, PagerOptions, lender_status};
+use service_program::{StopSignals, say};
 
 use self::cli::{Cli, Command, PagerArgs};
 
@@ -40,21 +40,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints a line. A reader that is gone does not end the program.
-fn say(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{line}");
-}
-
 fn lend(memory: u64, listen: &[Address], keys: &[PathBuf], open: bool) -> Result<(), Box<dyn Error>> {
     let keys = keys.iter().map(|path| Key::load(path)).collect::<Result<_, _>>()?;
     let options = LenderOptions::new(memory).keys(keys).allow_without_keys(open);
-    let signals = [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM];
-    let mut signals = signal_hook::iterator::Signals::new(signals)?;
+    let stop = StopSignals::take()?;
     let lender = Lender::listen(listen, &options)?;
     lender.addresses().iter().for_each(|address| say(&address.to_string()));
     let status = lender.status();
     say(&format!("ready: lending {}", byte_size::show(u64::from(status.chunks) * status.chunk_bytes)));
-    signals.forever().next();
+    stop.wait();
     Ok(())
 }
 

@@ -6,17 +6,17 @@
 use std::error::Error;
 
 use rfs_paging::{RemotePager, nbd::NbdServer};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use service_program::{StopSignals, say};
 
 use crate::cli::NbdOptions;
 
 /// Serves until a signal comes.
 pub(crate) fn serve(options: &NbdOptions) -> Result<(), Box<dyn Error>> {
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
+    let stop = StopSignals::take()?;
     let pager = RemotePager::connect(&options.pager.server, super::pager_options(&options.pager)?)?;
     let memory = pager.map(usize::try_from(options.size)?)?;
     let server = NbdServer::listen(&options.listen, &options.name, memory)?;
-    super::say(&format!("ready: serving {} at {}", byte_size::show(options.size), server.address()));
-    signals.forever().next();
+    say(&format!("ready: serving {} at {}", byte_size::show(options.size), server.address()));
+    stop.wait();
     Ok(())
 }

@@ -83,8 +83,8 @@ impl Engine {
 
     /// Applies a call. Returns its reply, if there is one now.
     pub(super) fn call(&mut self, number: u64, input: Input) -> Option<Reply> {
-        match self.catch_up().and_then(|()| self.apply(number, input).map_err(|(_, reason)| reason)) {
-            Ok(reply) => reply,
+        match self.catch_up().and_then(|()| self.record(&input)) {
+            Ok(now) => self.apply(now, number, input),
             Err(reason) => Some(Reply { epoch: 0, answer: Answer::Refused(Refusal::Log(reason)) }),
         }
     }
@@ -107,34 +107,41 @@ impl Engine {
 
     fn catch_up(&mut self) -> Result<(), String> {
         while let Some(input) = self.events.pop_front() {
-            if let Err((input, reason)) = self.apply(0, input) {
-                self.events.push_front(input);
-                return Err(reason);
+            match self.record(&input) {
+                Ok(now) => _ = self.apply(now, 0, input),
+                Err(reason) => {
+                    self.events.push_front(input);
+                    return Err(reason);
+                }
             }
         }
         Ok(())
     }
 
-    /// Writes an input to the log and applies it. Returns the reply to the call `number`, if there
-    /// is one now.
+    /// Writes an input to the log. Returns the time at which to apply it.
     ///
     /// # Errors
-    /// The input, which had no effect, and the reason.
-    fn apply(&mut self, number: u64, input: Input) -> Result<Option<Reply>, (Input, String)> {
+    /// The reason why the input may not be applied.
+    fn record(&mut self, input: &Input) -> Result<u64, String> {
         let now = self.now();
         if let Some(log) = &mut self.log {
             if let Some((until, reason)) = &self.blocked
                 && Instant::now() < *until
             {
-                return Err((input, reason.clone()));
+                return Err(reason.clone());
             }
-            if let Err(error) = log.append(now, &input, &self.machine) {
+            if let Err(error) = log.append(now, input, &self.machine) {
                 ::log::error!("an input is not applied, as the log cannot be written: {error}");
                 self.blocked = Some((Instant::now() + RETRY, error.to_string()));
-                return Err((input, error.to_string()));
+                return Err(error.to_string());
             }
             self.blocked = None;
         }
+        Ok(now)
+    }
+
+    /// Applies an input of the log. Returns the reply to the call `number`, if there is one now.
+    fn apply(&mut self, now: u64, number: u64, input: Input) -> Option<Reply> {
         let mut own = None;
         for output in self.machine.apply(now, input) {
             match output {
@@ -152,7 +159,7 @@ impl Engine {
                 output => _ = self.outputs.send(output),
             }
         }
-        Ok(own)
+        own
     }
 
     /// Keeps a call whose reply waits for stores.

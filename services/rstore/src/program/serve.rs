@@ -3,14 +3,11 @@
 //! # Concurrency
 //! One thread, which waits for a signal.
 
-use std::{error::Error, io::Write, path::PathBuf};
+use std::{error::Error, path::PathBuf};
 
 use rdmabox::{Address, Key, SessionOptions};
 use rstore::{Master, MasterOptions, NodeOptions, StoreNode, machine::Settings};
-use signal_hook::{
-    consts::{SIGINT, SIGTERM},
-    iterator::Signals,
-};
+use service_program::{StopSignals, say};
 
 use super::cli;
 
@@ -25,16 +22,14 @@ fn session(keys: &[Key]) -> SessionOptions {
 }
 
 /// Prints where a program listens, and waits for a signal.
-fn run(mut signals: Signals, addresses: &[Address], ready: &str) {
-    let mut out = std::io::stdout().lock();
-    // A closed output is no reason to end.
-    let _ = addresses.iter().try_for_each(|address| writeln!(out, "{address}"));
-    let _ = writeln!(out, "ready: {ready}");
-    signals.forever().next();
+fn run(stop: StopSignals, addresses: &[Address], ready: &str) {
+    addresses.iter().for_each(|address| say(&address.to_string()));
+    say(&format!("ready: {ready}"));
+    stop.wait();
 }
 
 pub(crate) fn master(options: &cli::MasterOptions) -> Result<(), Box<dyn Error>> {
-    let signals = Signals::new([SIGINT, SIGTERM])?;
+    let stop = StopSignals::take()?;
     let mut settings = Settings::default();
     settings.chunk_bytes = options.chunk;
     settings.cache_chunks = options.cache.map_or(u64::MAX, |bytes| bytes / options.chunk);
@@ -46,12 +41,12 @@ pub(crate) fn master(options: &cli::MasterOptions) -> Result<(), Box<dyn Error>>
     of_master.allow_without_keys = options.peers.allow_without_keys;
     of_master.log = options.log.clone();
     let master = Master::listen(&options.peers.listen, &of_master)?;
-    run(signals, master.addresses(), &format!("chunks of {}", byte_size::show(options.chunk)));
+    run(stop, master.addresses(), &format!("chunks of {}", byte_size::show(options.chunk)));
     Ok(())
 }
 
 pub(crate) fn store(options: &cli::StoreOptions) -> Result<(), Box<dyn Error>> {
-    let signals = Signals::new([SIGINT, SIGTERM])?;
+    let stop = StopSignals::take()?;
     rdmabox::memory::survive()?;
     let mut node = NodeOptions::new(options.master.clone(), options.memory)?;
     node.advertise = options.advertise.clone();
@@ -60,6 +55,6 @@ pub(crate) fn store(options: &cli::StoreOptions) -> Result<(), Box<dyn Error>> {
     node.store.allow_without_keys = options.peers.allow_without_keys;
     node.store.kill = options.kill;
     let store = StoreNode::start(&options.peers.listen, &node)?;
-    run(signals, store.addresses(), &format!("lends up to {}", byte_size::show(options.memory)));
+    run(stop, store.addresses(), &format!("lends up to {}", byte_size::show(options.memory)));
     Ok(())
 }

@@ -2,14 +2,11 @@
 
 mod cli;
 
-use std::{io::Write, process::ExitCode, time::Duration};
+use std::{process::ExitCode, time::Duration};
 
 use clap::Parser;
 use nessie::{Members, NessieError, Node, NodeOptions};
-use signal_hook::{
-    consts::{SIGINT, SIGTERM},
-    iterator::Signals,
-};
+use service_program::{StopSignals, say};
 
 use self::cli::Cli;
 
@@ -47,15 +44,9 @@ fn options(cli: &Cli) -> Result<NodeOptions, NessieError> {
     Ok(options)
 }
 
-/// Prints a line. A reader that is gone does not end the node.
-fn say(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{line}");
-}
-
 fn run(cli: &Cli) -> Result<(), NessieError> {
     let options = options(cli)?;
-    let mut signals =
-        Signals::new([SIGINT, SIGTERM]).map_err(|e| NessieError::Host(format!("signals: {e}")))?;
+    let stop = StopSignals::take().map_err(|e| NessieError::Host(format!("signals: {e}")))?;
     let node = Node::start(options)?;
     node.addresses().iter().for_each(|address| say(&address.to_string()));
     match node.wait(Duration::from_secs(cli.wait_s)) {
@@ -63,6 +54,6 @@ fn run(cli: &Cli) -> Result<(), NessieError> {
         Err(e @ NessieError::Condemned { .. }) => return Err(e),
         Err(e) => say(&format!("waiting: {e}")),
     }
-    signals.forever().next();
+    stop.wait();
     Ok(())
 }
