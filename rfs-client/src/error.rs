@@ -69,10 +69,13 @@ pub enum ClientError {
     InUse(InUse),
     /// The server has another version of the protocol.
     #[error(
-        "the server has another version of the protocol than this program ({VERSION}): install the same release on \
-         both hosts; the server's log has both versions"
+        "the server has protocol version {server}, this program {VERSION}: upgrade {}",
+        if .server < &VERSION { "the server" } else { "this program" }
     )]
-    Version,
+    Version {
+        /// Version of the server.
+        server: u32,
+    },
     /// The export has no checksums, and the caller requires them.
     #[error("the server's memory has no checksums")]
     Unchecked,
@@ -93,7 +96,7 @@ impl ClientError {
                 | DecodeError::Trailing(_)
                 | DecodeError::Malformed,
             ) => Errno::EPROTO,
-            ClientError::Protocol(_) | ClientError::Version => Errno::EPROTO,
+            ClientError::Protocol(_) | ClientError::Version { .. } => Errno::EPROTO,
             ClientError::Unstable | ClientError::Bad { .. } => Errno::EIO,
             ClientError::Appending(_) | ClientError::BeingWritten { .. } => Errno::ETIMEDOUT,
             ClientError::InUse(_) => Errno::EBUSY,
@@ -162,7 +165,7 @@ mod tests {
             (RequestError::Unsupported(AtomicOp::Max(1)).into(), Errno::EOPNOTSUPP),
             (DecodeError::Malformed.into(), Errno::EPROTO),
             (ClientError::Protocol("x"), Errno::EPROTO),
-            (ClientError::Version, Errno::EPROTO),
+            (ClientError::Version { server: VERSION + 1 }, Errno::EPROTO),
             (ClientError::Unstable, Errno::EIO),
             (ClientError::Bad { ino: 1, offset: 0, arena: 0, expected: 1, found: 2 }, Errno::EIO),
             (ClientError::Appending(3), Errno::ETIMEDOUT),

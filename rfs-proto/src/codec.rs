@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Attr, MAX_MESSAGE, Reply, Request};
+use crate::{Attr, Errno, MAX_MESSAGE, Reply, Request, VERSION};
 
 /// The reason why bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -64,6 +64,21 @@ pub fn decode_request(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
 pub fn attach_version(bytes: &[u8]) -> Option<u32> {
     match postcard::take_from_bytes::<(u32, u32)>(bytes) {
         Ok(((0, version), _)) => Some(version),
+        _ => None,
+    }
+}
+
+/// Encodes the reply to an `Attach` of another version into `out`, replacing its contents. It is an
+/// error, and behind it the version of the server. All versions have the same bytes.
+pub fn encode_version_refusal(out: &mut Vec<u8>) {
+    encode(&Reply::Error(Errno::EPROTONOSUPPORT), out);
+    append(&VERSION, out);
+}
+
+/// Returns the version of the server if the reply is that to an `Attach` of another version.
+pub fn refused_by_version(reply: &[u8]) -> Option<u32> {
+    match take(reply) {
+        Ok((Reply::Error(Errno::EPROTONOSUPPORT), rest)) => decode(rest).ok(),
         _ => None,
     }
 }

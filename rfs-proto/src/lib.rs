@@ -23,7 +23,7 @@ pub use attr::{Attr, ExpectedOwner, FileKind, Marks, Owner, SetAttr, SetTime, St
 pub use client_description::ClientDescription;
 pub use codec::{
     DecodeError, attach_version, decode_reply, decode_reply_with, decode_request, encode_reply,
-    encode_reply_with, encode_request,
+    encode_reply_with, encode_request, encode_version_refusal, refused_by_version,
 };
 pub use errno::Errno;
 pub use extent::{Extent, RegionRef};
@@ -80,3 +80,8 @@ pub const MAX_FILE_SIZE: u64 = i64::MAX as u64;
 
 /// Inode number of the root directory.
 pub const ROOT_INO: u64 = 1;
+
+// Runs the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

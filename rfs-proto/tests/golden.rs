@@ -6,7 +6,7 @@ mod support;
 
 use rfs_proto::{
     DecodeError, MAX_MESSAGE, Reply, attach_version, decode_reply, decode_reply_with, decode_request,
-    encode_reply, encode_reply_with, encode_request,
+    encode_reply, encode_reply_with, encode_request, encode_version_refusal, refused_by_version,
 };
 use support::{attr, replies, requests, unhex};
 
@@ -91,6 +91,27 @@ fn the_version_of_an_attach_of_any_version_is_readable() {
         ("", None),
     ] {
         assert_eq!(attach_version(&unhex(hex)), version, "{hex}");
+    }
+}
+
+#[test]
+fn the_refusal_of_another_version_names_the_version_of_the_server() {
+    let mut out = vec![1, 2, 3];
+    encode_version_refusal(&mut out);
+    let hex = "00 5d 0e";
+    assert_eq!(out, unhex(hex));
+    assert_documented(hex);
+    for (hex, version) in [
+        (hex, Some(14)),
+        ("00 5d 8101", Some(129)),
+        ("00 5d", None),
+        ("00 5d 80", None),
+        ("00 5d 0e 00", None),
+        ("00 1c 0e", None),
+        ("01", None),
+        ("", None),
+    ] {
+        assert_eq!(refused_by_version(&unhex(hex)), version, "{hex}");
     }
 }
 

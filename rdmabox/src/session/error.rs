@@ -61,7 +61,10 @@ pub enum ConnectError {
         source: Option<io::Error>,
     },
     /// Host and client have different versions of the protocol.
-    #[error("{address}: host has protocol version {host}, this is {client}")]
+    #[error(
+        "{address}: the host has version {host} of the runtime's protocol, this program {client}: upgrade {}",
+        if .host < .client { "the host" } else { "this program" }
+    )]
     Version {
         /// Address of the host.
         address: Address,
@@ -245,8 +248,12 @@ mod tests {
         let option = ConnectError::option("queue_pairs", 0, "choose 1 to 16");
         assert_eq!(option.to_string(), "queue_pairs = 0: choose 1 to 16");
         assert!(option.source().is_none());
-        let version = ConnectError::Version { address: address.clone(), host: 4, client: 5 };
-        assert_eq!(version.to_string(), "tcp:host:1: host has protocol version 4, this is 5");
+        for (host, client, older) in [(4, 5, "the host"), (6, 5, "this program")] {
+            let version = ConnectError::Version { address: address.clone(), host, client };
+            let both =
+                format!("the host has version {host} of the runtime's protocol, this program {client}");
+            assert_eq!(version.to_string(), format!("tcp:host:1: {both}: upgrade {older}"));
+        }
         let refused = |source| ConnectError::Authentication {
             address: address.clone(),
             reason: "the server does not take the key a".into(),

@@ -4,12 +4,13 @@
 //! The calling thread.
 
 use std::{
+    cell::Cell,
     thread,
     time::{Duration, Instant},
 };
 
 use rdmabox::RequestError;
-use rfs_proto::{Attached, ClientDescription, Errno, Identity, Reply, Request, VERSION};
+use rfs_proto::{Attached, ClientDescription, Errno, Identity, Reply, Request, VERSION, refused_by_version};
 
 use crate::{
     error::ClientError,
@@ -56,10 +57,15 @@ pub(crate) fn attach_session(
     let give_up = Instant::now() + busy_timeout;
     loop {
         let sent = local_now();
-        let reply = exchange(&request, &call).map_err(|e| match e {
-            ClientError::Errno(Errno::EPROTONOSUPPORT) => ClientError::Version,
-            other => other,
+        let refused_by = Cell::new(None);
+        let reply = exchange(&request, |request, reply| {
+            call(request, reply)?;
+            refused_by.set(refused_by_version(reply));
+            Ok(())
         });
+        if let Some(server) = refused_by.get() {
+            return Err(ClientError::Version { server });
+        }
         match reply?.0 {
             Reply::InUse(_) | Reply::Ending if Instant::now() < give_up => thread::sleep(PAUSE),
             Reply::Attached(attached) if !Regions::of(&attached).are_addressable() => {

@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use rdmabox::{Address, Session, SessionOptions};
+use rdmabox::{Address, ConnectError, Session, SessionOptions};
 use rfs_proto::{Attached, Identity};
 
 use crate::{
@@ -78,7 +78,7 @@ impl Reattacher {
 fn failure_of(address: &Address, error: &ClientError) -> ConnectFailure {
     let why = format!("{address}: cannot attach: {error}");
     match error {
-        ClientError::InUse(_) | ClientError::Version => ConnectFailure::Final(why),
+        ClientError::InUse(_) | ClientError::Version { .. } => ConnectFailure::Final(why),
         ClientError::Errno(_)
         | ClientError::Request(_)
         | ClientError::Decode(_)
@@ -95,7 +95,10 @@ impl SessionFactory for Reattacher {
     fn connect(&self) -> Result<(Arc<dyn Remote>, Attached), ConnectFailure> {
         self.reload_certificates();
         let session = Session::connect(&self.address, &self.options);
-        let session = session.map_err(|e| ConnectFailure::Retry(e.to_string()))?;
+        let session = session.map_err(|e| match e {
+            ConnectError::Version { .. } => ConnectFailure::Final(e.to_string()),
+            _ => ConnectFailure::Retry(e.to_string()),
+        })?;
         let call = |request: &[u8], reply: &mut Vec<u8>| session.call(request, reply);
         match attach_session(call, session.description(), &self.attach, Some(self.mount), SESSION_END_TIMEOUT)
         {
@@ -129,10 +132,17 @@ mod tests {
     /// Returns the failure of an attach to a server that answers with `reply`, and the number of
     /// its answers.
     fn refused(reply: &Reply) -> (ConnectFailure, u32) {
+        let mut bytes = Vec::new();
+        encode_reply(reply, &mut bytes);
+        refused_with(&bytes)
+    }
+
+    fn refused_with(bytes: &[u8]) -> (ConnectFailure, u32) {
         let calls = Cell::new(0);
         let call = |_: &[u8], out: &mut Vec<u8>| {
             calls.set(calls.get() + 1);
-            encode_reply(reply, out);
+            out.clear();
+            out.extend_from_slice(bytes);
             Ok(())
         };
         let outcome = attach_session(call, String::new(), &AttachOptions::default(), None, Duration::ZERO);
@@ -142,16 +152,14 @@ mod tests {
 
     #[test]
     fn a_server_of_another_version_is_not_asked_again() {
-        let (failure, calls) = refused(&Reply::Error(Errno::EPROTONOSUPPORT));
-        let ConnectFailure::Final(why) = failure else { panic!("{failure:?}") };
-        assert_eq!(
-            why,
-            format!(
-                "unix:/s: cannot attach: the server has another version of the protocol than this program ({VERSION}): \
-                 install the same release on both hosts; the server's log has both versions"
-            )
-        );
-        assert_eq!(calls, 1);
+        // The error, and the version as one byte.
+        for (version, older) in [(VERSION + 1, "this program"), (VERSION - 1, "the server")] {
+            let (failure, calls) = refused_with(&[0, 93, u8::try_from(version).unwrap()]);
+            let ConnectFailure::Final(why) = failure else { panic!("{failure:?}") };
+            let both = format!("the server has protocol version {version}, this program {VERSION}");
+            assert_eq!(why, format!("unix:/s: cannot attach: {both}: upgrade {older}"));
+            assert_eq!(calls, 1);
+        }
     }
 
     #[test]

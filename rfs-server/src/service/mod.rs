@@ -25,7 +25,7 @@ use rdmabox::{
 };
 use rfs_proto::{
     Errno, MAX_MESSAGE, RegionRef, Reply, Request, VERSION, attach_version, decode_request, encode_reply,
-    encode_reply_with,
+    encode_reply_with, encode_version_refusal,
 };
 
 use crate::{
@@ -109,6 +109,8 @@ enum Route<'a> {
     Export(&'a ServedExport, Attached),
     /// The request only gets this reply.
     Reply(Reply),
+    /// The client has another version of the protocol.
+    OtherVersion,
 }
 
 /// The export of each connection; `None` before its first request. Connections that have ended
@@ -296,8 +298,11 @@ impl FileService {
         if let Some(version) = attach_version(request)
             && version != VERSION
         {
-            log::warn!("{peer}: the client uses protocol version {version}, the server {VERSION}");
-            return refuse(Errno::EPROTONOSUPPORT);
+            let older = if version < VERSION { "client" } else { "server" };
+            log::warn!(
+                "{peer}: the client has protocol version {version}, the server {VERSION}: upgrade the {older}"
+            );
+            return Ok(Route::OtherVersion);
         }
         let Request::Attach { client: description, export: name, mount, .. } = decode(request)? else {
             return refuse(Errno::EPROTO);
@@ -353,6 +358,7 @@ impl FileService {
                 })?;
             }
             Route::Reply(answer) => encode(&answer, reply),
+            Route::OtherVersion => encode_version_refusal(reply),
         }
         Ok(())
     }

@@ -151,7 +151,10 @@ impl RawPreamble {
         }
         if self.version.get() != VERSION {
             let version = self.version.get();
-            let text = format!("client has protocol version {version}, this is {VERSION}");
+            let older = if version < VERSION { "client" } else { "host" };
+            let text = format!(
+                "the client has protocol version {version}, this host {VERSION}: upgrade the {older}"
+            );
             return Err(io::Error::new(io::ErrorKind::Unsupported, text));
         }
         Ok(())

@@ -113,7 +113,8 @@ fn other_protocols_and_truncated_preambles_are_refused() {
     }
     // The first bytes of another version suffice to recognize it.
     let old = [&good[..8], &4u32.to_le_bytes(), &[0; 4]].concat();
-    assert!(heard(&old).unwrap_err().to_string().contains("client has protocol version 4, this is 5"));
+    let error = heard(&old).unwrap_err().to_string();
+    assert!(error.contains("client has protocol version 4, this host 5: upgrade the client"), "{error}");
 }
 
 #[test]
