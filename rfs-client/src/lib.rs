@@ -71,3 +71,8 @@ pub use session::{
     options::{AttachError, AttachOptions},
 };
 pub use transfers::in_flight::QueueHint;
+
+// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -13,9 +13,8 @@ use std::{
     time::Duration,
 };
 
-use seeded_faults::seeded;
-
 use super::stream::Stream;
+use crate::failure::seeded::seeded;
 
 /// Renewals per lease: two late renewals do not lose it.
 const RENEWALS: u32 = 3;
@@ -68,7 +67,7 @@ pub(super) enum End {
 ///
 /// `heard` runs whenever bytes of the client have arrived.
 pub(super) fn watch(control: &mut Stream, lease: Option<Duration>, heard: impl Fn()) -> End {
-    let lease = lease.filter(|_| !seeded!(LeaseNotExpired));
+    let lease = lease.filter(|_| !seeded!("lease-not-expired"));
     if control.set_timeout(lease.map(|lease| lease / READS)).is_err() {
         return End::Closed;
     }

@@ -177,4 +177,28 @@ mod tests {
         assert_eq!(Fault::named(""), None);
         assert!(Fault::ALL.len() >= 20);
     }
+
+    /// rdmabox marks places by names, because it depends on no crate of this tree.
+    #[test]
+    fn the_faults_of_the_runtime_have_places() {
+        use std::{collections::BTreeSet, fs, path::PathBuf};
+
+        let (mut folders, mut places) =
+            (vec![PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../rdmabox/src")], BTreeSet::new());
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                    continue;
+                }
+                let text = fs::read_to_string(path).unwrap();
+                let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+                let marks = code.flat_map(|line| line.split("seeded!(\"").skip(1));
+                places.extend(marks.filter_map(|mark| Some(mark.split_once('"')?.0.to_owned())));
+            }
+        }
+        let listed = Fault::ALL.iter().filter(|fault| fault.home() == Home::Runtime);
+        assert_eq!(places, listed.map(|fault| fault.name().to_owned()).collect());
+    }
 }

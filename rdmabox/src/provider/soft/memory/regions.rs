@@ -13,9 +13,9 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use seeded_faults::seeded;
 
 use crate::{
+    failure::seeded::seeded,
     mapping::Memory,
     verbs::{Access, Sge},
 };
@@ -54,7 +54,7 @@ impl Region {
     /// Returns a pointer to `len` bytes at `addr` if they lie inside the region.
     pub(crate) fn resolve(&self, addr: u64, len: u64) -> Option<*mut u8> {
         let offset = addr.checked_sub(self.addr)?;
-        let length = self.length + u64::from(seeded!(RangeUnchecked));
+        let length = self.length + u64::from(seeded!("range-unchecked"));
         (offset.checked_add(len)? <= length).then_some(addr as *mut u8)
     }
 
@@ -131,7 +131,7 @@ impl Slot {
 
 impl Slots {
     fn get(&self, key: u32) -> Option<&Arc<Region>> {
-        let named = |region: &&Arc<Region>| region.key == key || seeded!(KeyUnchecked);
+        let named = |region: &&Arc<Region>| region.key == key || seeded!("key-unchecked");
         self.slots.get(index(key))?.region.as_ref().filter(named)
     }
 }
@@ -196,7 +196,7 @@ impl Regions {
     pub(crate) fn remote(&self, key: u32, addr: u64, len: u64, needs: Access) -> Option<Piece> {
         let slots = self.remote.read();
         let region = slots.get(key)?;
-        let allowed = region.access.contains(needs) || seeded!(RightsUnchecked);
+        let allowed = region.access.contains(needs) || seeded!("rights-unchecked");
         allowed.then(|| Piece::new(region, addr, len))?
     }
 

@@ -2,8 +2,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use seeded_faults::seeded;
-
 use super::{
     link::Link,
     request::Pieces,
@@ -12,6 +10,7 @@ use super::{
     soft_qp::SoftQp,
 };
 use crate::{
+    failure::seeded::seeded,
     provider::soft::{
         limits::MAX_MESSAGE,
         memory::{Atomic, Piece, peer_memory as direct},
@@ -169,7 +168,7 @@ impl SoftQp {
         if len > 0 {
             let (key, addr) = (header.rkey.get(), header.addr.get());
             let at = |addr| self.regions().remote(key, addr, u64::from(len), Access::REMOTE_WRITE);
-            let misplaced = seeded!(WriteMisplaced, at(addr.wrapping_add(64)), None);
+            let misplaced = seeded!("write-misplaced", at(addr.wrapping_add(64)), None);
             match misplaced.or_else(|| at(addr)) {
                 Some(piece) => pieces.push(piece),
                 None => return Action::Refuse { msn, status: WcStatus::RemAccessErr },
@@ -239,7 +238,7 @@ impl SoftQp {
         };
         let mut response = Header::new(Opcode::AtomicResponse, msn);
         let old = direct::apply(word(&piece), op);
-        response.arg0 = seeded!(OldValueLost, word(&piece).load(Ordering::SeqCst), old).into();
+        response.arg0 = seeded!("old-value-lost", word(&piece).load(Ordering::SeqCst), old).into();
         self.tx().answer(&response);
         Action::Next
     }

@@ -9,7 +9,6 @@
 //! The thread that makes progress holds the queue pair's `rx` lock. `Rx` takes `sq`, `tx` and
 //! `rq` under it.
 
-use seeded_faults::seeded;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
@@ -19,6 +18,7 @@ use super::{
     soft_qp::SoftQp,
 };
 use crate::{
+    failure::seeded::seeded,
     mapping::IoVec,
     provider::soft::wire::{HEADER_LEN, Header, Opcode},
     verbs::WcStatus,
@@ -196,7 +196,7 @@ impl Rx {
                     self.state = State::Header;
                     self.landed(qp, link, landing);
                 } else {
-                    seeded!(CompletedEarly => self.acknowledge_early(&mut landing));
+                    seeded!("completed-early" => self.acknowledge_early(&mut landing));
                     self.state = State::Payload(landing);
                 }
                 Step::Moved

@@ -8,6 +8,8 @@
 //! Any thread may call it. The handler runs on the failing thread and must not wait for another
 //! thread.
 
+pub(crate) mod seeded;
+
 use std::{
     any::Any,
     cell::Cell,
