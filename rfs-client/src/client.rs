@@ -155,7 +155,7 @@ impl Client {
         let writes = Arc::new(Writes::new(&layouts, &times, &transfers, by_server));
         Client {
             recalls: Recalls::new(&calls, &layouts),
-            pages: PageHolds::new(&calls),
+            pages: PageHolds::new(&calls, &records),
             lookups: Lookups::new(&calls, &directories),
             names: Names::new(&calls),
             xattrs: Xattrs::new(&calls, &attributes),

@@ -7,7 +7,10 @@
 //! # Concurrency
 //! Session threads. A hold is taken under the lock of the recall log.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::{
+    Arc,
+    atomic::{Ordering, fence},
+};
 
 use rfs_proto::{Marks, Request};
 
@@ -16,7 +19,7 @@ use crate::{
     cache::{changes::Effect, recall_log::RequestTime},
     error::ClientError,
     inode::table::InodeTable,
-    requests::{cache_rules::CacheRules, calls::Calls},
+    requests::{cache_rules::CacheRules, calls::Calls, record_reader::RecordReader},
 };
 
 /// Makes sure that no mount caches pages that the server would not recall.
@@ -25,12 +28,13 @@ pub struct PageHolds {
     calls: Arc<Calls>,
     caching: Arc<CacheRules>,
     inodes: Arc<InodeTable>,
+    records: Arc<RecordReader>,
 }
 
 impl PageHolds {
-    pub(crate) fn new(calls: &Arc<Calls>) -> PageHolds {
+    pub(crate) fn new(calls: &Arc<Calls>, records: &Arc<RecordReader>) -> PageHolds {
         let (caching, inodes) = (Arc::clone(&calls.caching), Arc::clone(&calls.caching.inodes));
-        PageHolds { calls: Arc::clone(calls), caching, inodes }
+        PageHolds { calls: Arc::clone(calls), caching, inodes, records: Arc::clone(records) }
     }
 
     /// Returns true if the server would not recall pages of a file that are about to be cached. The
@@ -66,6 +70,18 @@ impl PageHolds {
     pub fn is_shared(&self, ino: u64) -> bool {
         self.inodes.sharing().shared.load(Ordering::SeqCst) > 0
             && self.inodes.get(ino).is_some_and(|inode| !inode.shared.seen().is_multiple_of(2))
+    }
+
+    /// Returns true if other mounts may cache pages of a file from before a write that has placed
+    /// its bytes. A mapped record tells it without a call.
+    pub fn are_cached_elsewhere(&self, ino: u64) -> bool {
+        if !self.is_shared(ino) {
+            return false;
+        }
+        // The bytes are visible before the look. A mount that the look misses reads them.
+        fence(Ordering::SeqCst);
+        let privileges = self.inodes.get(ino).and_then(|inode| self.records.privileges(&inode));
+        privileges.is_none_or(|(_, marks)| marks.contains(Marks::PAGES))
     }
 
     /// Blocks until no other mount caches pages older than the writes before this call.

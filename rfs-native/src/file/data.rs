@@ -39,7 +39,7 @@ impl OpenFile {
     pub(super) fn finish_write(&self) -> std::result::Result<(), ClientError> {
         let (client, ino) = (&self.core.client, self.node.ino);
         end_rights(&self.core, &self.user, &self.node)?;
-        if client.pages.is_shared(ino) {
+        if client.pages.are_cached_elsewhere(ino) {
             match client.pages.drop_others_pages(ino) {
                 // The file is closed by now, so no page has to be dropped.
                 Err(ClientError::Errno(e)) => log::debug!("pages of inode {ino} stay: {e}"),

@@ -63,7 +63,7 @@ fn attachment_requests() -> Vec<(&'static str, Request<'static>)> {
             Request::Attach { version: 1, client: "c", export: "e", keeps: true, alone: false, mount: None },
         ),
         (
-            "00 0e 00 00 00 01 01 000102030405060708090a0b0c0d0eff",
+            "00 0f 00 00 00 01 01 000102030405060708090a0b0c0d0eff",
             Request::Attach {
                 version: 14,
                 client: "",

@@ -169,6 +169,12 @@ impl CacheHolders {
         holders.iter().any(|holder| holder.session() == session && holder.keeps(part))
     }
 
+    /// Returns true if any session may cache a part of an inode.
+    pub fn has_any(&mut self, ino: u64, part: Part) -> bool {
+        let holders = self.0.get_mut(&ino).map(List::as_mut_slice).unwrap_or_default();
+        holders.iter().any(|holder| holder.keeps(part))
+    }
+
     /// Registers a session as holder of a part of an inode.
     pub fn add(&mut self, session: u64, ino: u64, part: Part) {
         self.add_all(session, ino, [part]);

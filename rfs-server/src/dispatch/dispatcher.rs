@@ -359,7 +359,7 @@ impl Dispatcher {
                 Ok(Reply::Done)
             }
             Request::HoldPages { ino } => {
-                call.look(&[ino], |look| look.cache_pages(session, ino));
+                call.locked(&[ino], |meta| meta.hold_pages(session, ino));
                 Ok(Reply::Done)
             }
             Request::DropPages { ino } => {

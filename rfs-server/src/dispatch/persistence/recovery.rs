@@ -267,8 +267,10 @@ fn take_over(
         inode.layout_generation = starts << 32;
         inode.visits = starts << 32;
         inode.was_locked = locked.contains(&ino);
+        // Sessions of the previous server may cache pages.
+        inode.pages_held = true;
         // A session that was appending and that reconnects continues.
-        table.take_over(&inode.attr(ino), &inode.space(), |session| open.contains(&(session, ino)));
+        table.take_over(&inode.record_attr(ino), &inode.space(), |session| open.contains(&(session, ino)));
     }
 }
 

@@ -245,7 +245,7 @@ impl WriteView<'_> {
             inode.mtime = now;
         }
         inode.mtime = changes.mtime.map_or(inode.mtime, time);
-        let (attr, space) = (inode.attr(ino), inode.space());
+        let (attr, space) = (inode.record_attr(ino), inode.space());
         let belongs_to_another = (attr.uid, attr.gid) != before;
         self.xattrs.give_back(xattr_bytes);
         if changes.size.is_some() && self.store.journal.is_some() {

@@ -264,7 +264,7 @@ impl WriteView<'_> {
         let inode = self.namespace.get_mut(ino)?;
         inode.mtime = now;
         inode.ctime = now;
-        let (attr, space) = (inode.attr(ino), inode.space());
+        let (attr, space) = (inode.record_attr(ino), inode.space());
         self.table.publish_times(&attr, &space);
         self.uncached_attrs(session, ino)
     }

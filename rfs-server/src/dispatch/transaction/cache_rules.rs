@@ -116,6 +116,28 @@ impl WriteView<'_> {
         if self.open_files_mut(ino).will_write(session, ino) {
             self.opens_changed(session, ino);
             self.pages_changed(session, ino);
+            self.note_dropped_pages(ino);
+        }
+    }
+
+    /// Lets a session cache pages of an inode that others may have open for writing. The record
+    /// tells them before the session reads any page.
+    pub(in crate::dispatch) fn hold_pages(&mut self, session: u64, ino: u64) {
+        self.cache_pages(session, ino);
+        self.note_pages(ino, true);
+    }
+
+    /// Notes whether sessions may cache pages of an inode after recalls. A session that has not
+    /// acknowledged its recall still may: the next `DropPages` finds out.
+    fn note_dropped_pages(&mut self, ino: u64) {
+        let may_hold = !self.needs.is_empty() || self.cache_holders(ino).has_any(ino, Part::Pages);
+        self.note_pages(ino, may_hold);
+    }
+
+    fn note_pages(&mut self, ino: u64, held: bool) {
+        let inode = self.namespace.inodes_mut().unlogged_mut(ino);
+        if inode.is_ok_and(|inode| std::mem::replace(&mut inode.pages_held, held) != held) {
+            self.publish(ino);
         }
     }
 
@@ -171,6 +193,7 @@ impl WriteView<'_> {
             return Err(Errno::EBADF);
         }
         self.pages_written(session, ino);
+        self.note_dropped_pages(ino);
         let mut attr = self.uncached_attrs(session, ino)?;
         self.mark_shared(session, &mut attr);
         Ok(attr)

@@ -235,14 +235,14 @@ impl WriteView<'_> {
     /// Publishes the server's fields of an inode's record. Does nothing for an inode that is gone.
     pub(in crate::dispatch) fn publish(&self, ino: u64) {
         if let Ok(inode) = self.namespace.get(ino) {
-            self.table.publish(&inode.attr(ino), &inode.space());
+            self.table.publish(&inode.record_attr(ino), &inode.space());
         }
     }
 
     /// Publishes the whole record of a new inode.
     pub(in crate::dispatch) fn publish_new(&self, ino: u64) {
         if let Ok(inode) = self.namespace.get(ino) {
-            self.table.publish_all(&inode.attr(ino), &inode.space());
+            self.table.publish_all(&inode.record_attr(ino), &inode.space());
         }
     }
 

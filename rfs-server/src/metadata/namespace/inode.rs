@@ -89,6 +89,8 @@ pub struct Inode {
     pub layout_generation: u64,
     /// The inode has been locked at least once.
     pub was_locked: bool,
+    /// Sessions may cache pages of the file, while any session has it open for writing.
+    pub pages_held: bool,
     /// Session that last opened, resized or locked the inode.
     pub visitor: u64,
     /// Number of changes of `visitor`.
@@ -116,6 +118,7 @@ impl Inode {
             slot: new.slot,
             layout_generation: 0,
             was_locked: false,
+            pages_held: false,
             visitor: 0,
             visits: 0,
             xattrs: None,
@@ -157,6 +160,13 @@ impl Inode {
             slot: self.slot,
             marks: self.xattrs.as_ref().map_or_else(Marks::empty, |xattrs| xattrs.marks()),
         }
+    }
+
+    /// Returns the attributes of the inode's record.
+    pub fn record_attr(&self, ino: u64) -> Attr {
+        let mut attr = self.attr(ino);
+        attr.marks.set(Marks::PAGES, self.pages_held);
+        attr
     }
 
     /// Returns the space of a regular file.

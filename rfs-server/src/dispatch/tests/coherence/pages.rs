@@ -108,3 +108,37 @@ fn an_open_tells_whether_others_have_the_file_open() {
     fixture.dispatcher.attachments().ended(2);
     assert!(!one.attr(Request::DropPages { ino: FILE }).marks.contains(Marks::SHARED));
 }
+
+/// Catches a writer that does not drop pages of another session, because the record says that there
+/// are none.
+#[test]
+fn the_record_says_whether_sessions_may_cache_pages() {
+    let fixture = fixture(64, 16);
+    let [reader, writer, other] = [1, 2, 3].map(|id| fixture.attached(id, id < 3));
+    assert_eq!(reader.create("file").attr.ino, FILE);
+    let may_hold = || {
+        let attr = other.attr(Request::GetAttr { ino: FILE });
+        assert!(!attr.marks.contains(Marks::PAGES), "only the record has the mark");
+        other.record(&attr).expect("a valid record").marks.contains(Marks::PAGES)
+    };
+    let asked = reader.recalls(0);
+    let opening = writer.start(Request::Open { ino: FILE, write: true });
+    assert_eq!(told(&asked), Recalls { number: 1, recalls: vec![pages(FILE)] });
+    assert!(may_hold(), "the recall is not acknowledged");
+    let mut asked = reader.recalls(1);
+    assert!(matches!(opening.try_recv(), Ok(Reply::Opened(_))));
+    assert!(may_hold(), "no write has looked since");
+    writer.attr(Request::DropPages { ino: FILE });
+    assert!(!may_hold());
+    for number in 2..4 {
+        reader.done(Request::HoldPages { ino: FILE });
+        assert!(may_hold());
+        let wrote = writer.start(Request::DropPages { ino: FILE });
+        assert_eq!(told(&asked), Recalls { number, recalls: vec![written(FILE)] });
+        assert!(may_hold(), "the recall is not acknowledged");
+        asked = reader.recalls(number);
+        assert!(matches!(wrote.try_recv(), Ok(Reply::Attr(_))));
+        writer.attr(Request::DropPages { ino: FILE });
+        assert!(!may_hold());
+    }
+}
