@@ -48,6 +48,8 @@ pub(crate) struct Attachment {
     pub(crate) session: u64,
     /// Identity of this mount at the server, if the client reconnects.
     pub(crate) mount: Option<Identity>,
+    /// Identity of the export's memory.
+    pub(crate) memory: Identity,
     pub(crate) arena: RegionBounds,
     /// Length of the table of records in bytes.
     pub(crate) table_len: u64,
@@ -117,6 +119,7 @@ pub struct Client {
     /// Number of the session at the server.
     pub(crate) session: Arc<AtomicU64>,
     mount: Option<Identity>,
+    memory: Identity,
     is_read_only: bool,
     has_checksums: bool,
 }
@@ -124,7 +127,7 @@ pub struct Client {
 impl Client {
     /// Creates the client of an attached session.
     pub(crate) fn new(attachment: Attachment) -> Client {
-        let Attachment { remote, clock, mount, arena, sums, .. } = attachment;
+        let Attachment { remote, clock, mount, memory, arena, sums, .. } = attachment;
         let Attachment { read_only, confined, exclusive, wait_limit, .. } = attachment;
         let inodes = Arc::<InodeTable>::default();
         // The root directory is referenced without a lookup.
@@ -177,6 +180,7 @@ impl Client {
             records,
             session,
             mount,
+            memory,
             is_read_only: read_only,
             has_checksums,
         }
@@ -205,6 +209,11 @@ impl Client {
     /// the mount.
     pub fn mount(&self) -> Option<Identity> {
         self.mount
+    }
+
+    /// Returns the identity of the export's memory. Sessions with the same memory share its inodes.
+    pub fn memory(&self) -> Identity {
+        self.memory
     }
 
     /// Returns true if the session is read-only for all users: every change fails with EROFS.

@@ -76,5 +76,5 @@ pub use file::{Cursor, File, LockMode, OpenOptions, Started, View};
 pub use mount::{Mount, Space, Usage};
 pub use rdmabox::{Address, Memory, ProviderKind, tls::TlsClientFiles};
 pub use rfs_client::{AccessTimes, ClientError};
-pub use rfs_proto::{Errno, FileKind};
+pub use rfs_proto::{Errno, FileKind, Identity};
 pub use session::options::MountOptions;

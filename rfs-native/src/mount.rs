@@ -4,7 +4,7 @@ use std::{fmt, ops::Deref, sync::Arc};
 
 use rdmabox::Address;
 use rfs_client::{Client, ClientError};
-use rfs_proto::BLOCK;
+use rfs_proto::{BLOCK, Identity};
 
 use crate::{
     access::credentials::Credentials,
@@ -120,6 +120,11 @@ impl Mount {
     /// Returns true if every change fails with EROFS, because of the key.
     pub fn is_read_only(&self) -> bool {
         self.client().is_read_only()
+    }
+
+    /// Returns the identity of the export's memory. Mounts with the same memory share its inodes.
+    pub fn memory(&self) -> Identity {
+        self.client().memory()
     }
 
     /// Describes the transport, for users.

@@ -123,7 +123,7 @@ fn attached_client(
     AttachReply { attached, clock }: AttachReply,
     Limits { mount, wait_limit }: Limits,
 ) -> Result<Client, ClientError> {
-    let Attached { arena, table, sums, session, read_only, confined, .. } = attached;
+    let Attached { arena, table, sums, session, read_only, confined, memory, .. } = attached;
     if !table.addr.is_multiple_of(8) || table.len < record::LEN as u64 {
         return Err(ClientError::Protocol("an attribute table that is not aligned, or empty"));
     }
@@ -142,6 +142,7 @@ fn attached_client(
         clock,
         session,
         mount,
+        memory,
         arena,
         table_len: table.len,
         sums,

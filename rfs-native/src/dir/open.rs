@@ -11,7 +11,7 @@ use rfs_proto::{
 use super::Dir;
 use crate::{
     cache::nodes::Node,
-    error::{Result, at},
+    error::{Result, at, on},
     file::{File, open::OpenOptions},
     path::walk::{End, Follow},
 };
@@ -29,6 +29,32 @@ impl OpenOptions {
     pub fn open(&self, dir: &Dir, path: impl AsRef<Path>) -> Result<File> {
         let path = path.as_ref();
         self.open_at(dir, path.as_os_str().as_bytes()).map_err(at("open", path))
+    }
+
+    /// Opens a regular file by the number of its inode, and checks no permissions. The caller knows
+    /// the file from another mount, which has checked them.
+    ///
+    /// # Errors
+    /// ENOENT if the file has no name any more. EINVAL for options that create or truncate a file,
+    /// or open it for nothing. Otherwise as [`open`](Self::open).
+    pub fn open_number(&self, mount: &Dir, ino: u64) -> Result<File> {
+        self.open_node_of(mount, ino).map_err(on("open_number", ino))
+    }
+
+    fn open_node_of(&self, dir: &Dir, ino: u64) -> std::result::Result<File, ClientError> {
+        let opens_for_nothing = !self.read && !self.is_to_write();
+        if opens_for_nothing || self.create || self.create_new || self.truncate {
+            return Err(Errno::EINVAL.into());
+        }
+        let core = &dir.core;
+        let caching = &core.client.caching;
+        let (since, arrival) = (caching.since(), caching.arrival());
+        let attr = core.client.lookups.lookup_number(ino)?;
+        let node = core.nodes.adopt(attr.ino, attr.kind);
+        node.learn(since, &attr);
+        // The inode may be removed from here on, and it is known then.
+        drop(arrival);
+        self.open_permitted(dir, node)
     }
 
     fn open_at(&self, dir: &Dir, path: &[u8]) -> std::result::Result<File, ClientError> {
@@ -70,18 +96,22 @@ impl OpenOptions {
 
     /// Opens an existing file.
     fn open_node(&self, dir: &Dir, node: Arc<Node>) -> std::result::Result<File, ClientError> {
-        match node.kind {
-            FileKind::Regular => {}
-            FileKind::Directory => return Err(Errno::EISDIR.into()),
-            FileKind::Symlink => return Err(Errno::ELOOP.into()),
-            _ => return Err(Errno::ENXIO.into()),
-        }
-        let (bit, changes) =
-            (|set: bool, bit: u32| if set { bit } else { 0 }, self.is_to_write() || self.truncate);
+        check_kind(&node)?;
+        let bit = |set: bool, bit: u32| if set { bit } else { 0 };
+        let changes = self.is_to_write() || self.truncate;
         if changes && dir.core.client.is_read_only() {
             return Err(Errno::EROFS.into());
         }
         node.check(&dir.user, bit(self.read, READ) | bit(changes, WRITE))?;
+        self.open_permitted(dir, node)
+    }
+
+    /// Opens an existing file that the user may open.
+    fn open_permitted(&self, dir: &Dir, node: Arc<Node>) -> std::result::Result<File, ClientError> {
+        check_kind(&node)?;
+        if self.is_to_write() && dir.core.client.is_read_only() {
+            return Err(Errno::EROFS.into());
+        }
         let since = dir.core.client.caching.since();
         if self.is_to_write() {
             node.begin_writes();
@@ -132,5 +162,18 @@ impl OpenOptions {
             client.access_times.will_read(attr, false, false);
         }
         File::opened((&dir.core, &dir.user), node, self)
+    }
+}
+
+/// Checks that an inode is a regular file.
+///
+/// # Errors
+/// EISDIR for a directory, ELOOP for a symbolic link, ENXIO for a special file.
+fn check_kind(node: &Node) -> std::result::Result<(), Errno> {
+    match node.kind {
+        FileKind::Regular => Ok(()),
+        FileKind::Directory => Err(Errno::EISDIR),
+        FileKind::Symlink => Err(Errno::ELOOP),
+        _ => Err(Errno::ENXIO),
     }
 }

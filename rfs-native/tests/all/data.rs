@@ -198,3 +198,26 @@ fn locks_exclude_each_other_on_all_mounts() {
         assert_eq!(one.read("n").unwrap(), 150_u64.to_le_bytes());
     });
 }
+
+/// Catches an open by number that names another file, or that keeps no file without a name.
+#[test]
+fn a_file_is_opened_by_the_number_of_its_inode() {
+    with_two_mounts(|one, two| {
+        assert_eq!(one.memory(), two.memory());
+        one.write("f", "bytes").unwrap();
+        one.make_dir("d", 0o755).unwrap();
+        let (file, dir) = (one.stat("f").unwrap().ino, one.stat("d").unwrap().ino);
+        let mut options = OpenOptions::new();
+        let opened = options.read(true).write(true).open_number(two, file).unwrap();
+        one.rename("f", "g").unwrap();
+        one.remove_file("g").unwrap();
+        let mut out = [0; 5];
+        assert_eq!(opened.read_at(&mut out, 0).unwrap(), 5);
+        assert_eq!(opened.write_at(b"BYTES", 0).unwrap(), 5);
+        assert_eq!(&out, b"bytes");
+        assert_eq!(errno(options.open_number(one, file)), ENOENT);
+        assert_eq!(errno(options.open_number(two, dir)), EISDIR);
+        assert_eq!(errno(OpenOptions::new().open_number(two, file)), EINVAL);
+        assert_eq!(errno(options.create(true).open_number(two, file)), EINVAL);
+    });
+}
