@@ -3,7 +3,8 @@
 //! A program answers on a control socket ([`control`]), and on an HTTP address ([`metrics`]). Both
 //! answers come from one struct, which the program collects from atomics and short locks: a session
 //! that hangs delays no answer. [`text`] has tables for people, and [`watch`] repeats them.
-//! [`process`], [`latency`] and [`log_count`] are parts that the structs of all programs share.
+//! [`mounts`] finds the control sockets of mounts. [`process`], [`latency`] and [`log_count`] are
+//! parts that the structs of all programs share.
 //!
 //! # Concurrency
 //! Each control socket and each metrics address has a thread that blocks in `accept`. An idle
@@ -14,6 +15,7 @@ pub mod control;
 pub mod latency;
 pub mod log_count;
 pub mod metrics;
+pub mod mounts;
 pub mod process;
 pub mod text;
 pub mod watch;

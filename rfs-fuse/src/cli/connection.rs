@@ -70,6 +70,11 @@ impl Connection {
         options
     }
 
+    /// Returns true if an option selects an RDMA device, its port or its address.
+    pub(crate) fn has_device_options(&self) -> bool {
+        self.device.is_some() || self.port.is_some() || self.gid_index.is_some()
+    }
+
     /// Returns the TLS files, or `None` without `--tls-ca`.
     ///
     /// # Errors

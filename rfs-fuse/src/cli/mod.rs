@@ -89,6 +89,11 @@ pub struct Args {
     #[arg(long)]
     pub read_only: bool,
 
+    /// Let programs of this user and of root that run with librfs_preload.so read and write file
+    /// data without the kernel. The mount tells them the server's address and the path of the key
+    #[arg(long, conflicts_with = "null")]
+    pub(crate) preload: bool,
+
     /// Leave a dead mount in place if this process is killed. Calls there fail with ENOTCONN until
     /// it is unmounted, so no program writes to the directory below by mistake [default: unmount
     /// it]

@@ -1,13 +1,17 @@
 //! The options of each component, from the command line. No I/O, no locks, no clock.
 
-use std::time::Duration;
+use std::{
+    path::{Path, PathBuf, absolute},
+    time::Duration,
+};
 
-use rdmabox::{Session, SessionOptions};
+use rdmabox::{Address, Session, SessionOptions};
 use rfs_proto::Identity;
 
 use super::{
     Args,
     connection::Connection,
+    usage::UsageError,
     values::{Cache, IoUring},
 };
 use crate::{
@@ -15,6 +19,7 @@ use crate::{
     mount::{Flags, MountOptions},
 };
 use rfs_client::{AccessTimes, AttachOptions, DetachParams};
+use rfs_status::mounts::access::{ServerAccess, TlsFiles};
 
 /// Time to wait for a mount that has just ended, if the server still has its session.
 const PREVIOUS_MOUNT_LIMIT: Duration = Duration::from_secs(1);
@@ -120,6 +125,47 @@ impl Args {
         Some(DetachParams { address, provider, export, key, tls, mount })
     }
 
+    /// Returns what a program needs for a session beside that of this mount, with the same rights.
+    ///
+    /// # Errors
+    /// The reason why the mount gives no access.
+    pub(crate) fn server_access(&self, memory: Identity) -> Result<ServerAccess, String> {
+        if !self.preload {
+            return Err("this mount was started without --preload".into());
+        }
+        if self.settings().writeback {
+            return Err("with --cache writeback this mount has the export to itself".into());
+        }
+        if self.connection.has_device_options() {
+            return Err("programs do not get the options of an RDMA device".into());
+        }
+        let no_server = |e: UsageError| e.to_string();
+        let address = self.address().map_err(no_server)?.ok_or("this mount has no server")?;
+        let address = match address {
+            Address::Unix(path) => Address::Unix(from_anywhere(&path)),
+            address => address,
+        };
+        let tls = self.tls().map_err(no_server)?.map(|files| TlsFiles {
+            ca: from_anywhere(&files.ca),
+            name: files.name,
+            own: files.own.map(|(certificate, key)| (from_anywhere(&certificate), from_anywhere(&key))),
+        });
+        let access_times = match self.access_times(self.noatime) {
+            AccessTimes::Never => "never",
+            AccessTimes::Relative => "relative",
+            AccessTimes::Always => "always",
+        };
+        Ok(ServerAccess {
+            address: address.to_string(),
+            provider: self.connection.provider.map(|provider| provider.to_string()),
+            export: self.connection.export.clone(),
+            memory: memory.to_string(),
+            key: self.connection.key.as_deref().map(from_anywhere),
+            tls,
+            access_times: access_times.into(),
+        })
+    }
+
     /// Returns which reads update access times. On a read-only mount no read does.
     fn access_times(&self, never: bool) -> AccessTimes {
         match never || self.read_only {
@@ -165,4 +211,9 @@ impl Args {
         }
         options
     }
+}
+
+/// Returns a path that does not depend on the current directory.
+fn from_anywhere(path: &Path) -> PathBuf {
+    absolute(path).unwrap_or_else(|_| path.to_owned())
 }

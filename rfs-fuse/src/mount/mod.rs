@@ -16,7 +16,6 @@ mod mounted;
 mod options;
 mod probe;
 mod refusal;
-pub(crate) mod table;
 mod watchdog;
 
 use std::{
@@ -33,10 +32,10 @@ pub use check::mount_point;
 pub use deadline::within;
 pub use error::{DEVICE, MountError};
 pub use helper::helper;
-pub(crate) use mounted::control;
 pub use mounted::{Mounted, Unmounted};
 pub use options::{Flags, MountOptions};
 pub use probe::{ProbeAction, look};
+pub(crate) use rfs_status::mounts::{sockets as control, table};
 pub(crate) use watchdog::{AfterKill, CoveredDirectory, Watchdog};
 
 /// Runs a helper process of this module and returns its exit code, if this process was started as

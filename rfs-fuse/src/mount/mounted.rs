@@ -3,8 +3,6 @@
 //! # Concurrency
 //! The main thread, and threads of `deadline`. Takes no locks.
 
-pub(crate) mod control;
-
 use std::{
     io,
     path::{Path, PathBuf},
@@ -12,7 +10,7 @@ use std::{
 
 use rustix::mount::UnmountFlags;
 
-use super::{helper, table};
+use super::{control, helper, table};
 
 /// A mount of this process.
 #[derive(Clone, Debug)]

@@ -191,5 +191,9 @@ fn answer_questions(
     };
     let observed = client.map(|served| served.observed.clone());
     let source = StatusSource { start: Instant::now(), facts, observed, metrics_address: None };
-    Ok(Answers::start(source, mounted.control_path().as_deref(), metrics)?)
+    let access = match client {
+        Some(served) => args.server_access(served.client.memory()),
+        None => Err("this mount has no server".into()),
+    };
+    Ok(Answers::start(source, (mounted.control_path().as_deref(), access), metrics)?)
 }

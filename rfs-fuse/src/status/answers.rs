@@ -9,6 +9,7 @@ use std::{path::Path, sync::Arc};
 use rfs_status::{
     control::{ControlSocket, STATUS},
     metrics::{BoundEndpoint, Endpoint, EndpointError},
+    mounts::access::{ACCESS, ServerAccess},
 };
 
 use super::StatusSource;
@@ -22,13 +23,14 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// Starts to answer. A mount without a control socket works; it logs the reason.
+    /// Starts to answer. `access` is the server, or the reason why programs do not get it. A mount
+    /// without a control socket works; it logs the reason.
     ///
     /// # Errors
     /// The metrics cannot be served.
     pub(crate) fn start(
         source: StatusSource,
-        path: Option<&Path>,
+        (path, access): (Option<&Path>, Result<ServerAccess, String>),
         metrics: Option<BoundEndpoint>,
     ) -> Result<Answers, EndpointError> {
         let metrics_address = metrics.as_ref().map(|bound| bound.address().to_string());
@@ -36,15 +38,23 @@ impl Answers {
         let for_metrics = Arc::clone(&source);
         let collect = move || for_metrics.status().metrics();
         let endpoint = metrics.map(|bound| bound.serve(collect)).transpose()?;
-        let control = path.and_then(|path| start_control(path, source));
+        let control = path.and_then(|path| start_control(path, source, access));
         Ok(Answers { _control: control, _endpoint: endpoint })
     }
 }
 
-fn start_control(path: &Path, source: Arc<StatusSource>) -> Option<ControlSocket> {
+fn start_control(
+    path: &Path,
+    source: Arc<StatusSource>,
+    access: Result<ServerAccess, String>,
+) -> Option<ControlSocket> {
     control::make_directory(path);
     let answer = move |question: &str| match question {
         STATUS => serde_json::to_string(&source.status()).ok(),
+        ACCESS => match &access {
+            Ok(access) => serde_json::to_string(access).ok(),
+            Err(reason) => Some(serde_json::json!({ "error": reason }).to_string()),
+        },
         _ => None,
     };
     let control = ControlSocket::start(path, "status", answer);

@@ -19,7 +19,7 @@ use rustix::fs::Access;
 const OF_ROOT: &str = "/run/rfs-fuse";
 
 /// Returns the path for a mount of this process with a device number.
-pub(crate) fn own_path(device: &str) -> PathBuf {
+pub fn own_path(device: &str) -> PathBuf {
     let user = rustix::process::geteuid().as_raw();
     let is_writable = |path: &str| rustix::fs::access(path, Access::WRITE_OK).is_ok();
     match runtime_directory() {
@@ -30,7 +30,7 @@ pub(crate) fn own_path(device: &str) -> PathBuf {
 }
 
 /// Makes the directory of the sockets of root, if this process is the first to need it.
-pub(crate) fn make_directory(path: &Path) {
+pub fn make_directory(path: &Path) {
     if path.parent() == Some(Path::new(OF_ROOT)) {
         // A failure shows when the socket is made.
         DirBuilder::new().mode(0o755).create(OF_ROOT).ok();
@@ -38,7 +38,7 @@ pub(crate) fn make_directory(path: &Path) {
 }
 
 /// Returns the paths that a mount of `user` with a device number may have.
-pub(crate) fn paths(user: u32, device: &str) -> Vec<PathBuf> {
+pub fn paths(user: u32, device: &str) -> Vec<PathBuf> {
     if user == 0 {
         return vec![Path::new(OF_ROOT).join(format!("mount-{device}")), in_tmp(user, device)];
     }

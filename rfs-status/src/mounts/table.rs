@@ -11,22 +11,24 @@ use std::{
 
 /// One mount of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub struct Entry {
     /// Device number, `major:minor`.
-    pub(crate) device: String,
-    pub(crate) path: PathBuf,
-    pub(crate) fs_type: String,
+    pub device: String,
+    /// Directory of the mount.
+    pub path: PathBuf,
+    /// Type, such as `fuse.rfs-fuse`.
+    pub fs_type: String,
     /// The user that mounted, for a FUSE file system.
-    pub(crate) user: Option<u32>,
+    pub user: Option<u32>,
 }
 
 /// Returns the topmost mount on `path`, if `path` is a mount point.
-pub(crate) fn topmost(path: &Path) -> Option<Entry> {
+pub fn topmost(path: &Path) -> Option<Entry> {
     all().into_iter().rfind(|entry| entry.path == path)
 }
 
 /// Returns all mounts, in the order of the table. Asks no file system.
-pub(crate) fn all() -> Vec<Entry> {
+pub fn all() -> Vec<Entry> {
     let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     parse(&table).collect()
 }
