@@ -1,0 +1,170 @@
+//! Calls that copy, close and change descriptors.
+//!
+//! # Concurrency
+//! Any thread.
+
+use std::ffi::{c_int, c_uint};
+
+use super::export;
+use crate::{
+    carry::sequential::synchronized, counts::Reason, guard, next, next::DESCRIPTORS, process,
+    session::protected,
+};
+
+export! { close | __close: fn(fd: c_int) -> c_int => close_one; }
+export! { close_range: fn(first: c_uint, last: c_uint, flags: c_int) -> c_int => close_several; }
+export! { closefrom: fn(first: c_int) -> () => close_from; }
+export! { dup: fn(fd: c_int) -> c_int => copy; }
+export! { dup2 | __dup2: fn(fd: c_int, new: c_int) -> c_int => copy_to; }
+export! { dup3: fn(fd: c_int, new: c_int, flags: c_int) -> c_int => copy_to_with; }
+export! { fcntl | fcntl64 | __fcntl: fn(fd: c_int, command: c_int, arg: usize) -> c_int => change; }
+
+/// Forgets a descriptor. Closes the file at the server with its last descriptor.
+fn forget(fd: c_int) {
+    if process::find(fd).is_none() || !process::is_owner() {
+        return;
+    }
+    let _inside = guard::enter();
+    drop(process::state().and_then(|state| state.table.remove(fd)));
+}
+
+/// Gives a copy of a descriptor the same description.
+fn copied(fd: c_int, new: c_int) -> c_int {
+    if new < 0 || new == fd || !process::is_owner() {
+        return new;
+    }
+    let Some(state) = process::state() else { return new };
+    let _inside = guard::enter();
+    match state.table.get(fd) {
+        Some(description) => drop(state.table.set(new, description)),
+        None => drop(state.table.remove(new)),
+    }
+    new
+}
+
+/// # Safety
+/// As for `close` of libc.
+unsafe fn close_one(fd: c_int) -> c_int {
+    forget(fd);
+    if protected::contains(fd) && !guard::is_inside() && process::is_owner() {
+        process::end_sessions();
+        if protected_was_closed(fd) {
+            return next::fail(libc::EBADF);
+        }
+    }
+    // SAFETY: as the caller promises.
+    unsafe { next::close(fd) }
+}
+
+/// Returns true if a session has closed its descriptor. It was not the program's.
+fn protected_was_closed(fd: c_int) -> bool {
+    // SAFETY: the call reads the flags of a number, which may be closed.
+    unsafe { next::fcntl64(fd, libc::F_GETFD, 0) < 0 }
+}
+
+/// # Safety
+/// As for `close_range` of libc.
+unsafe fn close_several(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 && process::is_owner() {
+        forget_range(first, last);
+    }
+    // SAFETY: as the caller promises.
+    unsafe { next::close_range(first, last, flags) }
+}
+
+fn forget_range(first: c_uint, last: c_uint) {
+    let Some(state) = process::state() else { return };
+    if protected::any_in(first, last) {
+        process::end_sessions();
+    }
+    let end = (last as usize).saturating_add(1).min(DESCRIPTORS);
+    for (fd, _) in state.table.entries(first as usize..end) {
+        forget(fd);
+    }
+}
+
+/// # Safety
+/// As for `closefrom` of libc.
+unsafe fn close_from(first: c_int) {
+    if process::is_owner() {
+        forget_range(c_uint::try_from(first).unwrap_or(0), c_uint::MAX);
+    }
+    // SAFETY: as the caller promises.
+    unsafe { next::closefrom(first) }
+}
+
+/// # Safety
+/// As for `dup` of libc.
+unsafe fn copy(fd: c_int) -> c_int {
+    // SAFETY: as the caller promises.
+    let new = unsafe { next::dup(fd) };
+    if (0..=2).contains(&new) {
+        super::streams::leave_to_kernel(fd);
+    }
+    copied(fd, new)
+}
+
+/// # Safety
+/// As for `dup2` of libc.
+unsafe fn copy_to(fd: c_int, new: c_int) -> c_int {
+    before_copy(fd, new);
+    // SAFETY: as the caller promises.
+    copied(fd, unsafe { next::dup2(fd, new) })
+}
+
+/// # Safety
+/// As for `dup3` of libc.
+unsafe fn copy_to_with(fd: c_int, new: c_int, flags: c_int) -> c_int {
+    before_copy(fd, new);
+    // SAFETY: as the caller promises.
+    copied(fd, unsafe { next::dup3(fd, new, flags) })
+}
+
+/// Prepares a copy to a given number. A stream of libc may use the number.
+fn before_copy(fd: c_int, new: c_int) {
+    if protected::contains(new) && !guard::is_inside() && process::is_owner() {
+        process::end_sessions();
+    }
+    if fd == new || process::find(fd).is_none() || process::find(new).is_some() {
+        return;
+    }
+    // SAFETY: the call reads the flags of a number, which may be closed.
+    if new <= 2 || unsafe { next::fcntl64(new, libc::F_GETFD, 0) } >= 0 {
+        super::streams::leave_to_kernel(fd);
+    }
+}
+
+/// # Safety
+/// As for `fcntl` of libc.
+unsafe fn change(fd: c_int, command: c_int, arg: usize) -> c_int {
+    // SAFETY: as the caller promises.
+    let kernel = || unsafe { next::fcntl64(fd, command, arg) };
+    if process::find(fd).is_none() {
+        return kernel();
+    }
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+            let new = kernel();
+            if (0..=2).contains(&new) {
+                super::streams::leave_to_kernel(fd);
+            }
+            copied(fd, new)
+        }
+        libc::F_SETFL => {
+            if let Some(description) = process::get(fd)
+                && (arg as c_int & libc::O_APPEND != 0) != description.access.appends
+            {
+                process::hand_back(fd, &description, Reason::Flags);
+            }
+            kernel()
+        }
+        // A range may begin at the offset.
+        libc::F_GETLK | libc::F_SETLK | libc::F_OFD_GETLK | libc::F_OFD_SETLK => synchronized(fd, kernel),
+        libc::F_SETLKW | libc::F_OFD_SETLKW => {
+            // The lock may be waited for, and the wait must not keep other threads from the offset.
+            synchronized(fd, || ());
+            kernel()
+        }
+        _ => kernel(),
+    }
+}

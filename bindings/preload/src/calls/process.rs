@@ -1,0 +1,163 @@
+//! Calls that start programs and processes, or hand descriptors to them.
+//!
+//! Offsets are in the kernel before another process may use them. `fork` is in the module `start`:
+//! libc tells the library of each.
+//!
+//! # Concurrency
+//! Any thread.
+
+use std::{
+    ffi::{c_char, c_int, c_uint, c_void},
+    mem::size_of,
+};
+
+use libc::{cmsghdr, mmsghdr, msghdr, pid_t, ssize_t};
+
+use super::export;
+use crate::{next, process};
+
+type Args = *const *const c_char;
+
+macro_rules! before_program {
+    ($($name:ident as $next:ident($($arg:ident: $type:ty),*);)*) => {$(
+        /// Gives all offsets back, and becomes another program.
+        ///
+        /// # Safety
+        /// As for the function of libc.
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
+            process::give_offsets_back();
+            // SAFETY: as the caller promises.
+            unsafe { next::$next($($arg),*) }
+        }
+    )*};
+}
+
+before_program! {
+    execve as execve(path: *const c_char, args: Args, environment: Args);
+    execv as execv(path: *const c_char, args: Args);
+    execvp as execvp(path: *const c_char, args: Args);
+    execvpe as execvpe(path: *const c_char, args: Args, environment: Args);
+    fexecve as fexecve(fd: c_int, args: Args, environment: Args);
+    execveat as execveat(dir: c_int, path: *const c_char, args: Args, environment: Args, flags: c_int);
+}
+
+export! {
+    posix_spawn: fn(
+        pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, args: Args,
+        environment: Args
+    ) -> c_int => spawn;
+}
+export! {
+    posix_spawnp: fn(
+        pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, args: Args,
+        environment: Args
+    ) -> c_int => spawn_by_path;
+}
+export! { system: fn(command: *const c_char) -> c_int => run_command; }
+export! { popen: fn(command: *const c_char, mode: *const c_char) -> *mut c_void => open_command; }
+export! { sendmsg: fn(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t => send; }
+export! {
+    sendmmsg: fn(socket: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int => send_several;
+}
+
+/// # Safety
+/// As for `posix_spawn` of libc.
+unsafe fn spawn(
+    pid: *mut pid_t,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    args: Args,
+    environment: Args,
+) -> c_int {
+    let _gate = process::begin_process();
+    // SAFETY: as the caller promises.
+    unsafe { next::posix_spawn(pid, path, actions, attributes, args, environment) }
+}
+
+/// # Safety
+/// As for `posix_spawnp` of libc.
+unsafe fn spawn_by_path(
+    pid: *mut pid_t,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    args: Args,
+    environment: Args,
+) -> c_int {
+    let _gate = process::begin_process();
+    // SAFETY: as the caller promises.
+    unsafe { next::posix_spawnp(pid, path, actions, attributes, args, environment) }
+}
+
+/// # Safety
+/// As for `system` of libc.
+unsafe fn run_command(command: *const c_char) -> c_int {
+    process::give_offsets_back();
+    // SAFETY: as the caller promises.
+    unsafe { next::system(command) }
+}
+
+/// # Safety
+/// As for `popen` of libc.
+unsafe fn open_command(command: *const c_char, mode: *const c_char) -> *mut c_void {
+    let _gate = process::begin_process();
+    // SAFETY: as the caller promises.
+    unsafe { next::popen(command, mode) }
+}
+
+/// # Safety
+/// As for `sendmsg` of libc.
+unsafe fn send(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: as the caller promises.
+    unsafe { give_back_sent(message) };
+    // SAFETY: as the caller promises.
+    unsafe { next::sendmsg(socket, message, flags) }
+}
+
+/// # Safety
+/// As for `sendmmsg` of libc.
+unsafe fn send_several(socket: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+    if process::state().is_some() {
+        for at in 0..count as usize {
+            // SAFETY: as the caller promises.
+            unsafe { give_back_sent(&raw const (*messages.add(at)).msg_hdr) };
+        }
+    }
+    // SAFETY: as the caller promises.
+    unsafe { next::sendmmsg(socket, messages, count, flags) }
+}
+
+/// Gives the offsets of descriptors back that a message hands to another process.
+///
+/// # Safety
+/// The message is valid, or null.
+unsafe fn give_back_sent(message: *const msghdr) {
+    // SAFETY: as the caller promises.
+    let has_control = !message.is_null() && unsafe { !(*message).msg_control.is_null() };
+    if !has_control || process::state().is_none() {
+        return;
+    }
+    // SAFETY: as the caller promises.
+    let mut header: *mut cmsghdr = unsafe { libc::CMSG_FIRSTHDR(message) };
+    while !header.is_null() {
+        // SAFETY: the macros of libc stay inside the message.
+        unsafe {
+            if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
+                let data = libc::CMSG_DATA(header).cast::<c_int>();
+                let len = (*header).cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+                for at in 0..len / size_of::<c_int>() {
+                    give_back(data.add(at).read_unaligned());
+                }
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
+}
+
+fn give_back(fd: c_int) {
+    if let Some(description) = process::get(fd) {
+        process::give_offset_back(fd, &description);
+    }
+}

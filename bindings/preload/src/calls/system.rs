@@ -1,0 +1,151 @@
+//! System calls without a function of their own, and limits.
+//!
+//! # Concurrency
+//! Any thread.
+
+use std::ffi::{c_int, c_long, c_uint, c_void};
+
+use libc::{pid_t, rlimit, size_t};
+
+use super::export;
+use crate::{next, process};
+
+export! {
+    syscall:
+    fn(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long => call;
+}
+#[allow(non_snake_case, reason = "the name is libc's")]
+mod fork {
+    use super::{super::export, copy_process, pid_t};
+
+    export! { _Fork: fn() -> pid_t => copy_process; }
+}
+export! { setrlimit | setrlimit64: fn(resource: c_uint, limit: *const rlimit) -> c_int => set_limit; }
+export! {
+    prlimit | prlimit64:
+    fn(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int => change_limit;
+}
+export! {
+    io_uring_queue_init:
+    fn(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int => make_ring;
+}
+export! {
+    io_uring_queue_init_params:
+    fn(entries: c_uint, ring: *mut c_void, params: *mut c_void) -> c_int => make_ring_with;
+}
+export! {
+    io_uring_queue_init_mem:
+    fn(entries: c_uint, ring: *mut c_void, params: *mut c_void, memory: *mut c_void, len: size_t)
+    -> c_int => make_ring_in;
+}
+
+/// System calls that use the offset of a descriptor, or its number, in their first argument.
+const OF_FIRST: [c_long; 14] = [
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_lseek,
+    libc::SYS_preadv2,
+    libc::SYS_pwritev2,
+    libc::SYS_fcntl,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_close,
+    libc::SYS_mmap,
+    libc::SYS_splice,
+    libc::SYS_execveat,
+];
+
+/// # Safety
+/// As for `syscall` of libc.
+unsafe fn call(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
+    if process::state().is_some() && !crate::guard::is_inside() {
+        before_call(number, [a, b, c, d, e]);
+    }
+    // SAFETY: as the caller promises.
+    unsafe { next::syscall(number, a, b, c, d, e, f) }
+}
+
+fn before_call(number: c_long, args: [usize; 5]) {
+    match number {
+        libc::SYS_io_uring_setup => process::keep_offsets_out(),
+        libc::SYS_clone | libc::SYS_clone3 => process::turn_off(),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork | libc::SYS_vfork => process::turn_off(),
+        libc::SYS_execve => process::give_offsets_back(),
+        libc::SYS_close_range => process::turn_off(),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_dup2 => leave(&args[..2]),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_sendfile => leave(&args[..2]),
+        libc::SYS_copy_file_range => leave(&[args[0], args[2]]),
+        libc::SYS_dup3 => leave(&args[..2]),
+        libc::SYS_mmap => leave(&args[4..]),
+        number if OF_FIRST.contains(&number) => leave(&args[..1]),
+        _ => {}
+    }
+}
+
+/// Leaves descriptors to the kernel that the program uses by plain system calls.
+fn leave(fds: &[usize]) {
+    for fd in fds {
+        super::streams::leave_to_kernel(*fd as c_int);
+    }
+}
+
+/// # Safety
+/// As for `_Fork` of libc.
+unsafe fn copy_process() -> pid_t {
+    process::turn_off();
+    // SAFETY: as the caller promises.
+    unsafe { next::_Fork() }
+}
+
+/// # Safety
+/// As for `setrlimit` of libc.
+unsafe fn set_limit(resource: c_uint, limit: *const rlimit) -> c_int {
+    // SAFETY: as the caller promises.
+    let outcome = unsafe { next::setrlimit64(resource, limit) };
+    process::read_limit();
+    outcome
+}
+
+/// # Safety
+/// As for `prlimit` of libc.
+unsafe fn change_limit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int {
+    // SAFETY: as the caller promises.
+    let outcome = unsafe { next::prlimit64(pid, resource, new, old) };
+    process::read_limit();
+    outcome
+}
+
+/// # Safety
+/// As for the function of liburing.
+unsafe fn make_ring(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int {
+    process::keep_offsets_out();
+    // SAFETY: as the caller promises.
+    unsafe { next::io_uring_queue_init(entries, ring, flags) }
+}
+
+/// # Safety
+/// As for the function of liburing.
+unsafe fn make_ring_with(entries: c_uint, ring: *mut c_void, params: *mut c_void) -> c_int {
+    process::keep_offsets_out();
+    // SAFETY: as the caller promises.
+    unsafe { next::io_uring_queue_init_params(entries, ring, params) }
+}
+
+/// # Safety
+/// As for the function of liburing.
+unsafe fn make_ring_in(
+    entries: c_uint,
+    ring: *mut c_void,
+    params: *mut c_void,
+    memory: *mut c_void,
+    len: size_t,
+) -> c_int {
+    process::keep_offsets_out();
+    // SAFETY: as the caller promises.
+    unsafe { next::io_uring_queue_init_mem(entries, ring, params, memory, len) }
+}

@@ -1,0 +1,5 @@
+//! Mounts of rfs-fuse that this process has files of.
+
+pub(crate) mod id;
+pub(crate) mod known;
+pub(crate) mod site;
