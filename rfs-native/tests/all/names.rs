@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use rfs_native::{FileKind, OpenOptions, RenameMode};
+use rdmabox::ProviderKind;
+use rfs_native::{Credentials, FileKind, OpenOptions, RenameMode};
 
 use crate::common::*;
 
@@ -83,6 +84,35 @@ fn names_are_made_and_removed_once() {
         assert_eq!(errno(mount.open("fifo")), 6, "ENXIO");
         mount.remove_tree("d").unwrap();
         assert!(!mount.exists("d").unwrap());
+    });
+}
+
+#[test]
+fn a_tree_of_any_depth_is_removed() {
+    let lender = Lender::new(64 << 20);
+    let mount = lender.mount(ProviderKind::Shm);
+    let mut dir = mount.root().clone();
+    for _ in 0..6000 {
+        dir.make_dir("d", 0o755).unwrap();
+        dir = dir.open_dir("d").unwrap();
+    }
+    dir.write("f", "x").unwrap();
+    mount.remove_tree("d").unwrap();
+    assert!(mount.list("/").unwrap().is_empty());
+}
+
+#[test]
+fn errors_come_in_the_order_of_the_kernel() {
+    with_mounts(|mount| {
+        mount.write("f", "x").unwrap();
+        let user = mount.as_user(Credentials::new(1001, 1001));
+        let device = |path: &str| errno(user.make_node(path, FileKind::CharDevice, 0o600, 0));
+        assert_eq!([device("f"), device("x/y"), device("new")], [EEXIST, ENOENT, EPERM]);
+        assert_eq!([errno(mount.symlink("", "f")), errno(mount.symlink("x", "f"))], [ENOENT, EEXIST]);
+        assert_eq!(errno(mount.symlink("x".repeat(4096), "f")), ENAMETOOLONG);
+        assert_eq!(errno(mount.rename("absent", "n".repeat(256))), ENOENT);
+        assert_eq!(errno(mount.rename("f", "n".repeat(256))), ENAMETOOLONG);
+        assert_eq!(errno(mount.xattr("f", "")), 34, "ERANGE");
     });
 }
 
