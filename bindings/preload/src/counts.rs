@@ -49,6 +49,7 @@ named! {
         NoName = "the file has no name any more, or cannot be opened",
         Mapped = "the file is mapped",
         Stream = "a stream uses the descriptor",
+        Direct = "a plain system call uses the descriptor",
         Flags = "fcntl changed O_APPEND",
         Shared = "another process shares the offset",
         Lost = "the session was lost",

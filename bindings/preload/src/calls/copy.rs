@@ -109,7 +109,7 @@ fn send(out: c_int, start: u64, len: usize, read: impl Fn(&mut [u8], u64) -> Out
 
 /// # Safety
 /// As for `copy_file_range` of libc.
-unsafe fn copy_range(
+pub(super) unsafe fn copy_range(
     from: c_int,
     from_offset: *mut off_t,
     to: c_int,

@@ -7,8 +7,8 @@ use std::ffi::{c_int, c_long, c_uint, c_void};
 
 use libc::{pid_t, rlimit, size_t};
 
-use super::export;
-use crate::{next, process};
+use super::{copy::copy_range, export};
+use crate::{counts::Reason, guard, next, process};
 
 export! {
     syscall:
@@ -60,7 +60,11 @@ const OF_FIRST: [c_long; 14] = [
 /// # Safety
 /// As for `syscall` of libc.
 unsafe fn call(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
-    if process::state().is_some() && !crate::guard::is_inside() {
+    if process::state().is_some() && !guard::is_inside() {
+        if number == libc::SYS_copy_file_range {
+            // SAFETY: as the caller promises.
+            return unsafe { copy_range(a as c_int, b as _, c as c_int, d as _, e, f as c_uint) } as c_long;
+        }
         before_call(number, [a, b, c, d, e]);
     }
     // SAFETY: as the caller promises.
@@ -79,7 +83,6 @@ fn before_call(number: c_long, args: [usize; 5]) {
         libc::SYS_dup2 => leave(&args[..2]),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_sendfile => leave(&args[..2]),
-        libc::SYS_copy_file_range => leave(&[args[0], args[2]]),
         libc::SYS_dup3 => leave(&args[..2]),
         libc::SYS_mmap => leave(&args[4..]),
         number if OF_FIRST.contains(&number) => leave(&args[..1]),
@@ -90,7 +93,9 @@ fn before_call(number: c_long, args: [usize; 5]) {
 /// Leaves descriptors to the kernel that the program uses by plain system calls.
 fn leave(fds: &[usize]) {
     for fd in fds {
-        super::streams::leave_to_kernel(*fd as c_int);
+        if let Some(description) = process::get(*fd as c_int) {
+            process::hand_back(*fd as c_int, &description, Reason::Direct);
+        }
     }
 }
 

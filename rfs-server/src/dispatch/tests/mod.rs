@@ -237,8 +237,14 @@ impl Client<'_> {
         (offset..offset + len).map(byte).collect()
     }
 
-    /// Returns the attributes as a one-sided READ of the record finds them.
+    /// Returns the attributes as a one-sided READ of the record finds them, without the mark that
+    /// replies do not have.
     fn record(&self, attr: &Attr) -> Option<Attr> {
+        self.whole_record(attr).map(|attr| Attr { marks: attr.marks - Marks::PAGES, ..attr })
+    }
+
+    /// Returns the attributes as a one-sided READ of the record finds them.
+    fn whole_record(&self, attr: &Attr) -> Option<Attr> {
         let mut raw = [0; record::LEN];
         self.fixture.table.read(attr.slot as usize * record::LEN, &mut raw);
         record::decode(&raw, attr.ino, attr.slot)

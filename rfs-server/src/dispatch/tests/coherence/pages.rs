@@ -119,7 +119,7 @@ fn the_record_says_whether_sessions_may_cache_pages() {
     let may_hold = || {
         let attr = other.attr(Request::GetAttr { ino: FILE });
         assert!(!attr.marks.contains(Marks::PAGES), "only the record has the mark");
-        other.record(&attr).expect("a valid record").marks.contains(Marks::PAGES)
+        other.whole_record(&attr).expect("a valid record").marks.contains(Marks::PAGES)
     };
     let asked = reader.recalls(0);
     let opening = writer.start(Request::Open { ino: FILE, write: true });
