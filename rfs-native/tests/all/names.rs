@@ -92,7 +92,7 @@ fn a_tree_of_any_depth_is_removed() {
     let lender = Lender::new(64 << 20);
     let mount = lender.mount(ProviderKind::Shm);
     let mut dir = mount.root().clone();
-    for _ in 0..6000 {
+    for _ in 0..3000 {
         dir.make_dir("d", 0o755).unwrap();
         dir = dir.open_dir("d").unwrap();
     }
