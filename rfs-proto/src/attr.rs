@@ -97,8 +97,8 @@ bitflags::bitflags! {
         /// [`Request::DropPages`](crate::Request::DropPages) after each write until its last close.
         /// Only in replies to an open for writing, never in a record.
         const SHARED = 8;
-        /// Sessions may cache pages of the file, while any session has it open for writing. A writer
-        /// that finds the mark clear after it has placed its bytes need not send
+        /// Sessions may cache pages of the file, while a session has it open for writing. Each
+        /// writer looks at the mark after its bytes are in place. If the mark is clear, it sends no
         /// [`Request::DropPages`](crate::Request::DropPages). Only in a record, never in a reply.
         const PAGES = 16;
     }

@@ -9,8 +9,7 @@
 use std::cell::Cell;
 
 thread_local! {
-    /// 0 outside, 1 inside, or the address of the position whose lock the thread holds.
-    static INSIDE: Cell<usize> = const { Cell::new(0) };
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Ends the stay inside the library when it is dropped.
@@ -19,43 +18,33 @@ pub(crate) struct Inside(());
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        INSIDE.set(0);
+        INSIDE.set(false);
     }
 }
 
 /// Enters the library. Returns `None` if this thread is inside already.
 #[inline]
 pub(crate) fn enter() -> Option<Inside> {
-    let is_outside = INSIDE.get() == 0;
+    let is_outside = !INSIDE.get();
     is_outside.then(|| {
-        INSIDE.set(1);
+        INSIDE.set(true);
         Inside(())
     })
 }
 
 /// Keeps this thread inside the library for good.
 pub(crate) fn stay() {
-    INSIDE.set(1);
+    INSIDE.set(true);
 }
 
 /// Returns true if this thread is inside the library.
 pub(crate) fn is_inside() -> bool {
-    INSIDE.get() != 0
+    INSIDE.get()
 }
 
-/// Notes the position whose lock this thread holds. Returns the state before, for [`restore`].
-pub(crate) fn set_position(address: usize) -> usize {
-    INSIDE.replace(address)
-}
-
-/// Restores the state before [`set_position`].
-pub(crate) fn restore(before: usize) {
-    INSIDE.set(before);
-}
-
-/// Returns true if this thread holds the lock of the position at this address.
-pub(crate) fn holds(address: usize) -> bool {
-    INSIDE.get() == address
+/// Returns a number of this thread, which no other living thread has. It is not 0.
+pub(crate) fn thread() -> usize {
+    INSIDE.with(|inside| std::ptr::from_ref(inside) as usize)
 }
 
 #[cfg(test)]
@@ -66,13 +55,11 @@ mod tests {
     fn a_thread_enters_once() {
         let inside = enter().expect("outside");
         assert!(enter().is_none());
-        let before = set_position(64);
-        assert!(holds(64) && !holds(128));
-        restore(before);
-        assert!(is_inside() && !holds(64));
+        assert!(is_inside());
         drop(inside);
-        let before = set_position(64);
-        restore(before);
         assert!(!is_inside() && enter().is_some());
+        let here = thread();
+        assert!(here != 0 && here == thread());
+        assert_ne!(std::thread::spawn(thread).join().expect("a number"), here);
     }
 }

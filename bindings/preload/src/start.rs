@@ -20,7 +20,7 @@ const MODE: &str = "RFS_PRELOAD";
 const AFTER: &str = "RFS_PRELOAD_AFTER";
 
 /// Least number of the descriptor for the report.
-const REPORT_FD: i32 = 900;
+const REPORT_FD: i32 = 1000;
 
 /// A copy of standard error, because many programs close it at their end.
 static REPORT: AtomicI32 = AtomicI32::new(-1);

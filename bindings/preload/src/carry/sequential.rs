@@ -33,8 +33,8 @@ pub(crate) fn carry(
     let Some(description) = &*found else { return kernel() };
     let Some(inside) = guard::enter() else { return interrupted(fd, description, kernel) };
     let held = description.position.hold();
-    let (opened, at) = match take_over(fd, description, &held, &inside) {
-        Taken::Offset(opened, at) => (opened, at),
+    let opened = match take_over(fd, description, &held, &inside) {
+        Taken::Library(opened) => opened,
         Taken::Kernel => return leave(call, kernel),
         Taken::Refused(reason) => {
             drop(held);
@@ -42,13 +42,8 @@ pub(crate) fn carry(
             return leave(call, kernel);
         }
     };
-    if reserve > 0 {
-        held.set(at.saturating_add(reserve as u64).min(i64::MAX as u64));
-    }
-    let from = match held.place() {
-        Place::Library(from) => from,
-        Place::Fresh | Place::Kernel => at,
-    };
+    let Some(at) = held.reserve(reserve as u64) else { return leave(call, kernel) };
+    let from = at.saturating_add(reserve as u64).min(i64::MAX as u64);
     match catch(|| work(&opened.file, description, at)).unwrap_or(Err(Failed::AskKernel)) {
         Ok((len, behind)) => {
             if let Some(distance) = held.advance(from, behind) {
@@ -74,7 +69,7 @@ pub(crate) fn carry(
 
 /// Whether the library does a call at the offset.
 enum Taken<'d> {
-    Offset(&'d Opened, u64),
+    Library(&'d Opened),
     Kernel,
     Refused(crate::counts::Reason),
 }
@@ -89,7 +84,7 @@ fn take_over<'d>(
     match held.place() {
         Place::Kernel => Taken::Kernel,
         // The offset was taken over after the file was opened.
-        Place::Library(at) => description.opened().map_or(Taken::Kernel, |opened| Taken::Offset(opened, at)),
+        Place::Library(_) => description.opened().map_or(Taken::Kernel, Taken::Library),
         Place::Fresh => {
             let opened = match description.opened() {
                 Some(opened) => opened,
@@ -107,7 +102,15 @@ fn take_over<'d>(
             let at = unsafe { next::lseek64(fd, 0, libc::SEEK_CUR) };
             let Ok(at) = u64::try_from(at) else { return Taken::Kernel };
             held.set(at);
-            Taken::Offset(opened, at)
+            // A signal handler may have moved the kernel's offset before it saw the library's.
+            // SAFETY: the descriptor is open, or the call fails.
+            let again = unsafe { next::lseek64(fd, 0, libc::SEEK_CUR) };
+            if let (Ok(again), Place::Library(now)) = (u64::try_from(again), held.place())
+                && again != now
+            {
+                held.set(again);
+            }
+            Taken::Library(opened)
         }
     }
 }

@@ -8,12 +8,18 @@
 //! The lock orders reads and writes at the offset, as the kernel's lock does. A signal handler that
 //! interrupts the holder does not wait for it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::{Mutex, MutexGuard};
+use std::{
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    thread,
+    time::Duration,
+};
 
 use crate::guard;
 
+/// Looks at a held lock before the thread yields, and again before it sleeps.
+const SPINS: u32 = 100;
+/// Pause between later looks.
+const PAUSE: Duration = Duration::from_micros(50);
 const FRESH: u64 = u64::MAX;
 const KERNEL: u64 = u64::MAX - 1;
 
@@ -31,37 +37,45 @@ pub(crate) enum Place {
 /// The offset of a description.
 #[derive(Debug)]
 pub(crate) struct Position {
-    lock: Mutex<()>,
+    /// The thread that holds the lock, or 0. The lock and its holder are one word, so a signal
+    /// handler always knows whether it has interrupted the holder.
+    holder: AtomicUsize,
     place: AtomicU64,
 }
 
 /// The lock of a position.
 pub(crate) struct Held<'p> {
     position: &'p Position,
-    before: usize,
-    // Absent in a signal handler that has interrupted the holder.
-    _lock: Option<MutexGuard<'p, ()>>,
+    /// False in a signal handler that has interrupted the holder.
+    releases: bool,
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        guard::restore(self.before);
+        if self.releases {
+            self.position.holder.store(0, Ordering::Release);
+        }
     }
 }
 
 impl Position {
     pub(crate) fn new() -> Position {
-        Position { lock: Mutex::new(()), place: AtomicU64::new(FRESH) }
+        Position { holder: AtomicUsize::new(0), place: AtomicU64::new(FRESH) }
     }
 
-    fn address(&self) -> usize {
-        std::ptr::from_ref(self) as usize
-    }
-
-    /// Takes the lock.
+    /// Takes the lock. Threads seldom share an offset, so a waiting thread only looks again.
     pub(crate) fn hold(&self) -> Held<'_> {
-        let _lock = if guard::holds(self.address()) { None } else { Some(self.lock.lock()) };
-        Held { position: self, before: guard::set_position(self.address()), _lock }
+        let thread = guard::thread();
+        for attempt in 0_u32.. {
+            match self.holder.compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(holder) if holder == thread => return Held { position: self, releases: false },
+                Err(_) if attempt < SPINS => std::hint::spin_loop(),
+                Err(_) if attempt < 2 * SPINS => thread::yield_now(),
+                Err(_) => thread::sleep(PAUSE),
+            }
+        }
+        Held { position: self, releases: true }
     }
 
     /// Returns where the offset is.
@@ -84,6 +98,13 @@ impl Held<'_> {
     pub(crate) fn set(&self, offset: u64) {
         debug_assert!(offset < KERNEL);
         self.position.place.store(offset, Ordering::Release);
+    }
+
+    /// Moves the offset on by `len`, before a write. Returns the offset before, or `None` if the
+    /// kernel has it.
+    pub(crate) fn reserve(&self, len: u64) -> Option<u64> {
+        let end = |offset: u64| (offset < KERNEL).then(|| offset.saturating_add(len).min(i64::MAX as u64));
+        self.position.place.fetch_update(Ordering::AcqRel, Ordering::Acquire, end).ok()
     }
 
     /// Leaves the offset to the kernel for good. Returns the offset that the kernel has to get.
@@ -141,5 +162,8 @@ mod tests {
         drop(handler);
         assert_eq!(held.advance(5, 15), None);
         assert_eq!(held.place(), Place::Library(16));
+        // A write behind that of the handler.
+        assert_eq!(held.reserve(10), Some(16));
+        assert_eq!(held.place(), Place::Library(26));
     }
 }
