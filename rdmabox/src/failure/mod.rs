@@ -109,7 +109,7 @@ mod tests {
         builder.spawn(|| panic!("on purpose, {}", 3)).unwrap().join().unwrap_err();
         assert_eq!(failures.recv().unwrap(), "stopped on purpose");
         let failure = failures.recv().unwrap();
-        assert!(failure.starts_with("thread worker panicked at rdmabox/src/failure.rs"), "{failure}");
+        assert!(failure.starts_with("thread worker panicked at rdmabox/src/failure/"), "{failure}");
         assert!(failure.ends_with(": on purpose, 3"), "{failure}");
         assert!(failures.try_recv().is_err());
     }
