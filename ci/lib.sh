@@ -133,6 +133,8 @@ install_iozone() {
     command -v iozone >/dev/null
 }
 
+# Looks for cargo, and sets the commit that --version of the programs prints. All scripts set it, so
+# that no script links the programs again.
 require_cargo() {
     local environment=${CARGO_HOME:-$HOME/.cargo}/env
     if ! command -v cargo >/dev/null && [[ -r $environment ]]; then
@@ -140,6 +142,12 @@ require_cargo() {
         source "$environment"
     fi
     command -v cargo >/dev/null || die "no cargo: install a Rust toolchain (1.88 or later) first"
+    # shellcheck disable=SC2154  # the sourcing script sets root
+    if RFS_COMMIT=$(git -C "$root" describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null); then
+        export RFS_COMMIT
+    else
+        unset RFS_COMMIT
+    fi
 }
 
 # Prints the directory of cargo's output for this tree.

@@ -3,11 +3,18 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use iozone::plan::Cli;
+use program_version::Build;
+
+/// The build that `--version` prints.
+const BUILD: Build = Build {
+    version: env!("CARGO_PKG_VERSION"),
+    commit: option_env!("RFS_COMMIT"),
+    protocols: &[("runtime protocol", rdmabox::PROTOCOL)],
+};
 
 fn main() -> ExitCode {
-    match Cli::parse().command.perform() {
+    match BUILD.parse::<Cli>().command.perform() {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(err) => {

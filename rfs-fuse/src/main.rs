@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    rfs_fuse::run::main()
+    rfs_fuse::run::main(option_env!("RFS_COMMIT"))
 }

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use rdmabox::{
     Address, Key, KeyFileError, Session,
     tls::{TlsClient, TlsError},
@@ -91,6 +91,11 @@ impl Outcome {
         self.bad = self.bad.saturating_add(part.bad.len() as u64);
         Ok(())
     }
+}
+
+/// Returns the command line of the command.
+pub(crate) fn command_line() -> clap::Command {
+    ScrubArgs::command().name("scrub")
 }
 
 /// Returns the arguments of a scrub if the command line asks for one.

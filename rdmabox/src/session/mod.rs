@@ -30,6 +30,7 @@ pub use self::{
         across, wait_all, wait_any,
     },
     error::{ConnectError, HostError},
+    handshake::VERSION as PROTOCOL,
     host::{Export, Fencing, Heartbeat, Host, HostHandle, Peer, PeerProcess, Service, SessionTerminator},
     memory_server::MemoryServer,
 };

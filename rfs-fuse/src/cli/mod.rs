@@ -25,7 +25,7 @@ use rdmabox::{Address, BatchMode, CallsBy, PollingMode, PreMrThreshold, tls::Tls
 use self::values::{Cache, cache, io_uring, kernel_size, parsed, seconds, subtype, timeout};
 pub(crate) use self::{
     connection::Connection,
-    parse::{USAGE, parse},
+    parse::{USAGE, or_print, parse},
 };
 pub use self::{usage::UsageError, values::IoUring};
 
@@ -50,7 +50,10 @@ Sizes are numbers of bytes, or of powers of 1024: 64k, 1.5m, 4g.
 A mount is busy while a program has files open there. SIGTERM then detaches it at once and says so.
 
 For mount(8) and /etc/fstab, link it as /sbin/mount.fuse.rfs: mount -t fuse.rfs /run/rfs/rfs.sock /mnt -o ro,attr_timeout=5
-Options of -o are those above without the dashes, and the options of mount(8).";
+Options of -o are those above without the dashes, and the options of mount(8).
+
+Exit status: 0 after an orderly unmount (with --daemon: once the mount answers), 1 after a failure, 2 for an invalid
+command line. As a helper of mount(8): 0, 32 for a failed mount, 1 for an invalid command line.";
 
 /// Mounts the memory of an rfs-server as a file system.
 #[derive(Clone, Debug, Parser)]

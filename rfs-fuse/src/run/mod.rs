@@ -26,6 +26,7 @@ use std::{
 };
 
 use clap::{CommandFactory, Parser};
+use program_version::Build;
 use rdmabox::{Key, Session, tls::TlsClient};
 
 use self::{
@@ -37,7 +38,7 @@ use self::{
     unmount::Served,
 };
 use crate::{
-    cli::{Args, USAGE, parse},
+    cli::{Args, USAGE, or_print},
     daemon,
     fuse::{Adapter, KernelLink, Placement},
     mount::{self, within},
@@ -52,8 +53,16 @@ use rfs_status::metrics::BoundEndpoint;
 
 /// Time that connecting and attaching may take beyond the timeout for connecting.
 const ATTACH_SLACK: Duration = Duration::from_millis(500);
-/// Runs the program. Its name selects the command line of rfs-fuse or of a mount helper.
-pub fn main() -> ExitCode {
+
+/// Returns the command line with all commands, for manual pages and completions. The program parses
+/// `scrub` and `status` before it parses its own options.
+pub fn command() -> clap::Command {
+    Args::command().subcommands([scrub::command_line(), command::command_line()])
+}
+
+/// Runs the program. Its name selects the command line of rfs-fuse or of a mount helper. `commit`
+/// names its sources.
+pub fn main(commit: Option<&'static str>) -> ExitCode {
     if let Some(code) = mount::asked().or_else(private_server::run_if_asked) {
         return ExitCode::from(code);
     }
@@ -63,10 +72,14 @@ pub fn main() -> ExitCode {
             option.get_long() == Some(name) || option.get_all_aliases().unwrap_or_default().contains(&name)
         })
     };
+    let protocols = &[("protocol", rfs_proto::VERSION), ("runtime protocol", rdmabox::PROTOCOL)];
+    let build = Build { version: env!("CARGO_PKG_VERSION"), commit, protocols };
     match mount8::parse(std::env::args_os(), &known) {
-        Ok(Invocation::Plain(arguments)) => ExitCode::from(run_as_rfs_fuse(&arguments)),
+        Ok(Invocation::Plain(arguments)) => ExitCode::from(run_as_rfs_fuse(build, &arguments)),
         Ok(Invocation::Nothing) => ExitCode::SUCCESS,
-        Ok(Invocation::Mount(arguments)) => ExitCode::from(mount8::exit_code(run_as_rfs_fuse(&arguments))),
+        Ok(Invocation::Mount(arguments)) => {
+            ExitCode::from(mount8::exit_code(run_as_rfs_fuse(build, &arguments)))
+        }
         Ok(Invocation::Remount { point, arguments }) => {
             ExitCode::from(mount8::exit_code(remount(Path::new(&point), &arguments)))
         }
@@ -86,14 +99,14 @@ fn remount(point: &Path, arguments: &[OsString]) -> u8 {
 }
 
 /// Runs the program with rfs-fuse's own arguments, and returns the exit code.
-fn run_as_rfs_fuse(arguments: &[OsString]) -> u8 {
+fn run_as_rfs_fuse(build: Build, arguments: &[OsString]) -> u8 {
     if let Some(arguments) = scrub::own_arguments(arguments) {
         return scrub::main(arguments);
     }
     if let Some(arguments) = command::own_arguments(arguments) {
         return command::main(arguments);
     }
-    let args = match parse::<Args>(arguments) {
+    let args = match or_print(build.try_parse_from::<Args>(arguments)) {
         Ok(args) => args,
         Err(code) => return code,
     };

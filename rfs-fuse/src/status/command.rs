@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use rfs_status::{
     control::{ASK_LIMIT, AskError, STATUS, ask},
     watch::{ShowOptions, join_interval, show},
@@ -42,7 +42,6 @@ const FUSE: &str = "fuse.";
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "rfs-fuse status",
-    version,
     max_term_width = 110,
     after_help = "Exit status: 0 if all mounts have answered, 1 if not, 2 for an invalid command line."
 )]
@@ -57,6 +56,11 @@ struct StatusArgs {
 
     #[command(flatten)]
     show: ShowOptions,
+}
+
+/// Returns the command line of the command.
+pub(crate) fn command_line() -> clap::Command {
+    StatusArgs::command().name("status")
 }
 
 /// Returns the arguments of the command if the command line asks for it.

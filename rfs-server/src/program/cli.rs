@@ -55,9 +55,9 @@ use crate::{
             rfs-server status\n      \
             rfs-server status --watch\n\n\
         When clients can connect, the server prints its addresses, one per line, and then a line that \
-        begins with \"ready:\". Exit status: 0 after SIGTERM or SIGINT, 1 if the server cannot start, 2 for an \
-        invalid command line. Log lines on standard error report clients that connect and disconnect; \
-        RUST_LOG=warn suppresses them."
+        begins with \"ready:\". Log lines on standard error report clients that connect and disconnect; \
+        RUST_LOG=warn suppresses them.\n\n\
+        Exit status: 0 after SIGTERM or SIGINT, 1 if the server cannot start or fails, 2 for an invalid command line."
 )]
 pub struct Cli {
     /// Size of the memory for files: a number of bytes, or of powers of 1024 such as 512m, 4g, 1.5t

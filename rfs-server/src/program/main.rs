@@ -4,5 +4,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    rfs_server::run::main()
+    rfs_server::run::main(option_env!("RFS_COMMIT"))
 }

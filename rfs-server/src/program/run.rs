@@ -12,8 +12,9 @@ use std::{
     time::Duration,
 };
 
-use clap::Parser;
-use rfs_proto::{BLOCK, StatFs};
+use clap::CommandFactory;
+use program_version::Build;
+use rfs_proto::{BLOCK, StatFs, VERSION};
 use rfs_status::{log_count, metrics::BoundEndpoint};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
@@ -33,13 +34,20 @@ use crate::server::{Server, config::Config};
 /// Time for sessions to end after a thread of the server has failed.
 const END_AFTER_FAILURE: Duration = Duration::from_secs(10);
 
-/// Runs the program with the command line of this process.
-pub fn main() -> ExitCode {
+/// Returns the command line with all commands, for manual pages and completions. The program parses
+/// `status` before it parses its own options.
+pub fn command() -> clap::Command {
+    Cli::command().subcommand(status::command())
+}
+
+/// Runs the program with the command line of this process. `commit` names its sources.
+pub fn main(commit: Option<&'static str>) -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     if let Some(arguments) = status::own_arguments(&arguments) {
         return status::main(arguments);
     }
-    let cli = Cli::parse();
+    let protocols = &[("protocol", VERSION), ("runtime protocol", rdmabox::PROTOCOL)];
+    let cli = Build { version: env!("CARGO_PKG_VERSION"), commit, protocols }.parse::<Cli>();
     if let Some(key) = &cli.new_key {
         let files = KeyFiles { server: cli.keys.as_deref(), client: cli.key_file.as_deref() };
         return match new_key::make(key, files, &mut io::stdout().lock()) {

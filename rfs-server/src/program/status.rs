@@ -18,7 +18,7 @@ use std::{
     sync::Arc,
 };
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use rdmabox::Address;
 use rfs_status::{
     control::{ASK_LIMIT, ControlSocket, STATUS, ask},
@@ -37,7 +37,6 @@ const ENDING: &str = ".status";
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "rfs-server status",
-    version,
     max_term_width = 110,
     after_help = "Exit status: 0 if the server has answered, 1 if not, 2 for an invalid command line."
 )]
@@ -49,6 +48,11 @@ struct StatusCli {
 
     #[command(flatten)]
     show: ShowOptions,
+}
+
+/// Returns the command line of the command.
+pub(super) fn command() -> clap::Command {
+    StatusCli::command().name("status")
 }
 
 /// Returns the arguments of the command if the command line asks for it.

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 pub mod client;
+mod program;
 pub mod protocol;
 pub mod server;
 pub mod store;
@@ -8,6 +9,7 @@ pub mod text;
 
 pub use self::{
     client::{Client, ClientError, ClientOptions, ItemInfo, Put},
+    program::cli,
     server::{Server, ServerError, ServerOptions},
     store::{Counters, Delta, MAX_KEY, MAX_VALUE, Store, StoreError, StoreMode, StoreOptions, StoreOutcome},
 };

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+pub mod cli;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]

@@ -9,13 +9,15 @@ mod memory;
 pub mod nbd;
 mod options;
 mod pager;
+mod program;
 mod remote;
 
 pub use engine::stats::PagerStats;
 pub use error::{PagerEvent, PagingError};
-pub use lender::{Lender, LenderError, LenderOptions, LenderStatus};
+pub use lender::{Lender, LenderError, LenderOptions, LenderStatus, PROTOCOL};
 pub use logic::redundancy::{ParseRedundancyError, Redundancy};
 pub use memory::PagedMemory;
 pub use options::PagerOptions;
 pub use pager::RemotePager;
+pub use program::cli;
 pub use remote::lender_status;

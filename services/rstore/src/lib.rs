@@ -7,6 +7,7 @@ pub mod graph;
 pub mod machine;
 mod master;
 mod node;
+mod program;
 pub mod proto;
 mod refusal;
 pub mod sort;
@@ -16,4 +17,5 @@ pub use client::{AllocFlags, Client, ClientOptions, Mapping, Namespace, Region, 
 pub use error::Error;
 pub use master::{LogError, Master, MasterError, MasterOptions, repair_checksums, restore_log};
 pub use node::{NodeOptions, StoreNode};
+pub use program::cli;
 pub use refusal::Refusal;

@@ -35,7 +35,8 @@ pub(crate) use message::{Answer, receive_answer, send_answer};
 pub(crate) use preamble::{Preamble, Purpose, receive_preamble};
 
 const MAGIC: [u8; 8] = *b"rdmabxS\x01";
-pub(crate) const VERSION: u32 = 5;
+/// Version of the protocol of sessions. Host and client must have the same version.
+pub const VERSION: u32 = 5;
 
 /// Time limit for each answer, for one queue pair, and for all queue pairs of a new session.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(5);

@@ -351,6 +351,8 @@ fn help_and_version() {
     for word in ["Examples:", "rfs-server --memory 4G", "--allow-without-keys", "Exit status:"] {
         assert!(text.contains(word), "{word:?} is not in the help");
     }
-    let version = output(&["--version"]);
-    assert_eq!(version.stdout, format!("rfs-server {}\n", env!("CARGO_PKG_VERSION")).into_bytes());
+    let version = String::from_utf8(output(&["--version"]).stdout).unwrap();
+    assert!(version.starts_with(concat!("rfs-server ", env!("CARGO_PKG_VERSION"), " (commit ")), "{version}");
+    let protocols = format!("protocol {}, runtime protocol {})\n", rfs_proto::VERSION, rdmabox::PROTOCOL);
+    assert!(version.ends_with(&protocols), "{version}");
 }

@@ -11,10 +11,17 @@ mod simulation;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use program_version::Build;
+
+/// The build that `--version` prints.
+const BUILD: Build = Build {
+    version: env!("CARGO_PKG_VERSION"),
+    commit: option_env!("RFS_COMMIT"),
+    protocols: &[("protocol", jakiro::protocol::VERSION as u32), ("runtime protocol", rdmabox::PROTOCOL)],
+};
 
 fn main() -> ExitCode {
-    match program::run(cli::Cli::parse()) {
+    match program::run(BUILD.parse::<cli::Cli>()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("jakiro-bench: {error}");

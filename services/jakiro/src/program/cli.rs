@@ -6,8 +6,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use jakiro::{MAX_VALUE, StoreOptions};
 use rdmabox::Address;
+
+use crate::{MAX_VALUE, StoreOptions};
 
 /// Most threads for clients of the text protocol, unless an option says otherwise.
 const MAX_TEXT_THREADS: usize = 4;
@@ -23,30 +24,33 @@ const MAX_TEXT_THREADS: usize = 4;
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true
 )]
-pub(crate) struct Cli {
+pub struct Cli {
+    /// The command.
     #[command(subcommand)]
-    pub(crate) command: Option<Command>,
+    pub command: Option<Command>,
+    /// Options of a server, if there is no command.
     #[command(flatten)]
-    pub(crate) serve: Option<ServeArgs>,
+    pub serve: Option<ServeArgs>,
 }
 
+/// Commands of the program.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub enum Command {
     /// Shows the counters of a running server.
     Status(StatusArgs),
 }
 
 /// Options of a server.
 #[derive(Debug, Args)]
-pub(crate) struct ServeArgs {
+pub struct ServeArgs {
     /// Memory for items, such as 64m or 4g, taken at the start. Each thread needs 2.1 MiB, or less
     /// with a smaller --max-value
     #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero)]
-    pub(crate) memory: u64,
+    pub memory: u64,
     /// Address to listen at, such as 10.0.0.7:7460 or unix:/run/jakiro.sock; repeatable. Thread I
     /// of the server listens at port 7460 + I, and at /run/jakiro.sock.I
     #[arg(long, value_name = "ADDRESS", required = true)]
-    pub(crate) listen: Vec<Address>,
+    pub listen: Vec<Address>,
     /// Number of threads, each with a partition of the keys, 1 to 64 [default: the processors]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: Option<u16>,
@@ -55,55 +59,55 @@ pub(crate) struct ServeArgs {
     max_value: u64,
     /// Most clients at a time, 1 to 10000
     #[arg(long, value_name = "N", default_value_t = 1000)]
-    pub(crate) clients: usize,
+    pub clients: usize,
     /// File with a key of clients, repeatable: a name, a space, and a secret in hexadecimal digits,
     /// with mode 600. `rfs-server --new-key NAME` makes one
     #[arg(long, value_name = "FILE")]
-    pub(crate) key: Vec<PathBuf>,
+    pub key: Vec<PathBuf>,
     /// Serve every program that reaches a network address, and every user of this machine
     #[arg(long, conflicts_with = "key")]
-    pub(crate) allow_without_keys: bool,
+    pub allow_without_keys: bool,
     /// Address for clients of the memcached text protocol, such as 127.0.0.1:11211. The protocol
     /// has no keys: every program that reaches the address can read and change all items
     #[arg(long, value_name = "ADDRESS")]
-    pub(crate) text: Option<String>,
+    pub text: Option<String>,
     /// Permit an address of --text that other machines reach
     #[arg(long, requires = "text")]
-    pub(crate) text_allow_anyone: bool,
+    pub text_allow_anyone: bool,
     /// Number of threads for clients of --text [default: as --threads, at most 4]
     #[arg(long, value_name = "N", requires = "text", value_parser = clap::value_parser!(u16).range(1..=64))]
     text_threads: Option<u16>,
     /// Most connections of --text at a time
     #[arg(long, value_name = "N", requires = "text", default_value_t = 1024)]
-    pub(crate) text_connections: usize,
+    pub text_connections: usize,
 }
 
 impl ServeArgs {
     /// Returns the number of threads.
-    pub(crate) fn threads(&self) -> usize {
+    pub fn threads(&self) -> usize {
         let processors = || std::thread::available_parallelism().map_or(1, usize::from);
         self.threads.map_or_else(processors, usize::from).min(StoreOptions::MAX_PARTITIONS)
     }
 
     /// Returns the number of threads for clients of the text protocol.
-    pub(crate) fn text_threads(&self) -> usize {
+    pub fn text_threads(&self) -> usize {
         self.text_threads.map_or_else(|| self.threads().min(MAX_TEXT_THREADS), usize::from)
     }
 
     /// Returns the limit for values. The store refuses a limit that is too large.
-    pub(crate) fn max_value(&self) -> usize {
+    pub fn max_value(&self) -> usize {
         usize::try_from(self.max_value).unwrap_or(MAX_VALUE + 1)
     }
 }
 
 /// Options of `jakiro-server status`.
 #[derive(Debug, Args)]
-pub(crate) struct StatusArgs {
+pub struct StatusArgs {
     /// Address of the server
-    pub(crate) address: Address,
+    pub address: Address,
     /// File with the key for the server
     #[arg(long, value_name = "FILE")]
-    pub(crate) key: Option<PathBuf>,
+    pub key: Option<PathBuf>,
 }
 
 #[cfg(test)]

@@ -1,23 +1,29 @@
 //! `jakiro-server`: see `jakiro-server --help`.
 
-mod cli;
 mod memory;
 mod status;
 
 use std::{error::Error, process::ExitCode, sync::Arc};
 
-use clap::Parser;
 use jakiro::{
     Server, ServerOptions, Store, StoreOptions,
+    cli::{Cli, Command, ServeArgs},
+    protocol,
     text::{TextOptions, TextServer, TextServerError},
 };
+use program_version::Build;
 use rdmabox::Key;
 use service_program::{StopSignals, say};
 
-use self::cli::{Cli, Command, ServeArgs};
+/// The build that `--version` prints.
+const BUILD: Build = Build {
+    version: env!("CARGO_PKG_VERSION"),
+    commit: option_env!("RFS_COMMIT"),
+    protocols: &[("protocol", protocol::VERSION as u32), ("runtime protocol", rdmabox::PROTOCOL)],
+};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = BUILD.parse::<Cli>();
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
     let outcome = match (cli.command, cli.serve) {
         (Some(Command::Status(args)), _) => status::show(&args),

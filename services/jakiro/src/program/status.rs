@@ -11,7 +11,7 @@ use std::{
 use jakiro::{Client, ClientOptions, Counters};
 use rdmabox::Key;
 
-use super::cli::StatusArgs;
+use jakiro::cli::StatusArgs;
 
 /// Prints each counter on a line.
 pub(crate) fn show(args: &StatusArgs) -> Result<(), Box<dyn Error>> {

@@ -11,5 +11,5 @@ mod allocator;
 pub(crate) mod protocol;
 mod service;
 
-pub use protocol::LenderStatus;
+pub use protocol::{LenderStatus, PROTOCOL};
 pub use service::{Lender, LenderError, LenderOptions};

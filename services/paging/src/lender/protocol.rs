@@ -13,6 +13,9 @@ use serde::{Deserialize, Serialize};
 /// Prefix of every request and reply. The last byte is the version.
 const MAGIC: [u8; 8] = *b"rfspage1";
 
+/// Version of the protocol between pagers and lenders.
+pub const PROTOCOL: u32 = (MAGIC[7] - b'0') as u32;
+
 /// A request of a pager.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Request {

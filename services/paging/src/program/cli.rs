@@ -7,18 +7,21 @@ use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 use rdmabox::Address;
-use rfs_paging::{Redundancy, nbd::NbdAddress};
+
+use crate::{Redundancy, nbd::NbdAddress};
 
 /// Lends memory to pagers, shows what is lent, and runs programs with paged memory.
 #[derive(Debug, Parser)]
 #[command(name = "rfs-paging", version)]
-pub(crate) struct Cli {
+pub struct Cli {
+    /// The command.
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub command: Command,
 }
 
+/// Commands of the program.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub enum Command {
     /// Lends memory of this machine until SIGTERM or Ctrl-C.
     ///
     /// Prints the addresses, one per line, and then a line that begins with "ready:". A network
@@ -63,59 +66,60 @@ pub(crate) enum Command {
 
 /// Options of a pager: its local memory, and its lenders.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct PagerArgs {
+pub struct PagerArgs {
     /// Local memory for pages, such as 256m
     #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero)]
-    pub(crate) local: u64,
+    pub local: u64,
     /// Address of a lender; repeatable
     #[arg(long, value_name = "ADDRESS", required = true)]
-    pub(crate) server: Vec<Address>,
+    pub server: Vec<Address>,
     /// Protection from the loss of lenders: "none", "mirror", or such as "4+2" for a code of 4
     /// pages and 2 parity pages, at 6 lenders
     #[arg(long, value_name = "KIND", default_value_t = Redundancy::None)]
-    pub(crate) redundancy: Redundancy,
+    pub redundancy: Redundancy,
     /// File with the key for the lenders
     #[arg(long, value_name = "FILE")]
-    pub(crate) key: Option<PathBuf>,
+    pub key: Option<PathBuf>,
 }
 
 /// Options of `rfs-paging nbd`.
 #[derive(Clone, Debug, Parser)]
-pub(crate) struct NbdOptions {
+pub struct NbdOptions {
     /// Size of the block device, such as 8g. Blocks of zeros take no memory of lenders
     #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero)]
-    pub(crate) size: u64,
+    pub size: u64,
+    /// Local memory and lenders.
     #[command(flatten)]
-    pub(crate) pager: PagerArgs,
+    pub pager: PagerArgs,
     /// Where clients connect: unix:/PATH, which only this user may use, or a loopback address
     #[arg(long, value_name = "ADDRESS")]
-    pub(crate) listen: NbdAddress,
+    pub listen: NbdAddress,
     /// Name of the export
     #[arg(long, value_name = "NAME", default_value = "rfs-paging")]
-    pub(crate) name: String,
+    pub name: String,
 }
 
 /// Options of `rfs-paging swapon`.
 #[derive(Clone, Debug, Parser)]
-pub(crate) struct SwapOptions {
+pub struct SwapOptions {
     /// Size of the area, such as 8g, which the server reserves at once
     #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero)]
-    pub(crate) size: u64,
+    pub size: u64,
     /// Address of the rfs-server
     #[arg(long, value_name = "ADDRESS")]
-    pub(crate) server: Address,
+    pub server: Address,
     /// File with the key for the server
     #[arg(long, value_name = "FILE")]
-    pub(crate) key: Option<PathBuf>,
+    pub key: Option<PathBuf>,
     /// Priority of the area, 0 to 32767: the kernel uses areas of higher priority first
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i16).range(0..))]
-    pub(crate) priority: Option<i16>,
+    pub priority: Option<i16>,
     /// The program rfs-fuse, if it is not beside this program
     #[arg(long, value_name = "FILE")]
-    pub(crate) fuse: Option<PathBuf>,
+    pub fuse: Option<PathBuf>,
     /// More options for rfs-fuse, such as --export
     #[arg(last = true, value_name = "OPTIONS")]
-    pub(crate) fuse_options: Vec<OsString>,
+    pub fuse_options: Vec<OsString>,
 }
 
 /// Options of `rfs-paging run`.
@@ -124,27 +128,28 @@ pub(crate) struct SwapOptions {
 /// makes through libc. Other memory stays local. The program must be linked dynamically. Programs
 /// that it starts are not paged.
 #[derive(Clone, Debug, Parser)]
-pub(crate) struct RunOptions {
+pub struct RunOptions {
+    /// Local memory and lenders.
     #[command(flatten)]
-    pub(crate) pager: PagerArgs,
+    pub pager: PagerArgs,
     /// Longest block that sequential faults read; 4k reads nothing ahead
     #[arg(long, value_name = "SIZE", default_value = "128k", value_parser = byte_size::parse_nonzero)]
-    pub(crate) read_ahead: u64,
+    pub read_ahead: u64,
     /// Length from which allocations are paged, at least 64k
     #[arg(long, value_name = "SIZE", default_value = "1m", value_parser = byte_size::parse_nonzero)]
-    pub(crate) min_size: u64,
+    pub min_size: u64,
     /// Page small allocations as well, in this much address space, such as 64g
     #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero)]
-    pub(crate) small: Option<u64>,
+    pub small: Option<u64>,
     /// Print the counters on standard error when the program ends
     #[arg(long)]
-    pub(crate) stats: bool,
+    pub stats: bool,
     /// The preload library, if it is not beside this program
     #[arg(long, value_name = "FILE")]
-    pub(crate) library: Option<PathBuf>,
+    pub library: Option<PathBuf>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
-    pub(crate) program: Vec<OsString>,
+    pub program: Vec<OsString>,
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! `rfs-paging`: see `rfs-paging --help`.
 
-mod cli;
 mod nbd;
 mod run;
 mod swap;
@@ -11,15 +10,24 @@ use std::{
     process::ExitCode,
 };
 
-use clap::Parser;
+use program_version::Build;
 use rdmabox::{Address, Key, SessionOptions};
-use rfs_paging::{Lender, LenderOptions, PagerOptions, lender_status};
+use rfs_paging::{
+    Lender, LenderOptions, PROTOCOL, PagerOptions,
+    cli::{Cli, Command, PagerArgs},
+    lender_status,
+};
 use service_program::{StopSignals, say};
 
-use self::cli::{Cli, Command, PagerArgs};
+/// The build that `--version` prints.
+const BUILD: Build = Build {
+    version: env!("CARGO_PKG_VERSION"),
+    commit: option_env!("RFS_COMMIT"),
+    protocols: &[("protocol", PROTOCOL), ("runtime protocol", rdmabox::PROTOCOL)],
+};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = BUILD.parse::<Cli>();
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
     let outcome = match cli.command {
         Command::Lend { memory, listen, key, allow_without_keys } => {

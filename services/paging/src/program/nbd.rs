@@ -8,7 +8,7 @@ use std::error::Error;
 use rfs_paging::{RemotePager, nbd::NbdServer};
 use service_program::{StopSignals, say};
 
-use crate::cli::NbdOptions;
+use rfs_paging::cli::NbdOptions;
 
 /// Serves until a signal comes.
 pub(crate) fn serve(options: &NbdOptions) -> Result<(), Box<dyn Error>> {

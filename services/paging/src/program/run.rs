@@ -13,7 +13,7 @@ use std::{
 
 use rfs_paging::RemotePager;
 
-use super::cli::RunOptions;
+use rfs_paging::cli::RunOptions;
 
 /// Least address space for small allocations: each of 52 lengths of blocks needs 1 MiB.
 const MIN_SMALL: u64 = 64 << 20;
@@ -23,7 +23,7 @@ const LIBRARY: &str = "librfs_paging_preload.so";
 pub(crate) fn run(options: RunOptions) -> Result<(), Box<dyn Error>> {
     let library = match &options.library {
         Some(path) => path.clone(),
-        None => library_beside(&std::env::current_exe()?)?,
+        None => find_library(&std::env::current_exe()?)?,
     };
     let library = library.canonicalize().map_err(|error| format!("{}: {error}", library.display()))?;
     if library.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte)) {
@@ -40,13 +40,13 @@ pub(crate) fn run(options: RunOptions) -> Result<(), Box<dyn Error>> {
     Err(format!("{}: {error}", program.display()).into())
 }
 
-/// Finds the library in the folder of this program.
-fn library_beside(program: &Path) -> Result<PathBuf, String> {
-    let path = program.with_file_name(LIBRARY);
-    if path.exists() {
-        Ok(path)
-    } else {
-        Err(format!("{} is missing: build rfs-paging-preload, or give --library", path.display()))
+/// Finds the library in the folder of this program, or in `../lib/rfs` as packages have it.
+fn find_library(program: &Path) -> Result<PathBuf, String> {
+    let beside = program.with_file_name(LIBRARY);
+    let packaged = program.with_file_name("../lib/rfs").join(LIBRARY);
+    match [&beside, &packaged].into_iter().find(|path| path.exists()) {
+        Some(path) => Ok(path.clone()),
+        None => Err(format!("{} is missing: build rfs-paging-preload, or give --library", beside.display())),
     }
 }
 

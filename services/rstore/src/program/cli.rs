@@ -20,13 +20,15 @@ use rdmabox::Address;
 ///   rstore sort unix:/tmp/master.sock --records 100000
 #[derive(Debug, Parser)]
 #[command(name = "rstore", version, verbatim_doc_comment)]
-pub(crate) struct Cli {
+pub struct Cli {
+    /// The command.
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub command: Command,
 }
 
+/// Commands of the program.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub enum Command {
     /// Runs the master until SIGTERM or Ctrl-C.
     ///
     /// Prints its addresses, one per line, and then a line that begins with "ready:".
@@ -52,116 +54,120 @@ pub(crate) enum Command {
 
 /// Options of `rstore sort`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct SortOptions {
+pub struct SortOptions {
+    /// The master.
     #[command(flatten)]
-    pub(crate) master: StatusOptions,
+    pub master: StatusOptions,
     /// Workers, each a thread with a client of its own
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub(crate) workers: u16,
+    pub workers: u16,
     /// Records of 100 bytes for each worker
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
-    pub(crate) records: u64,
+    pub records: u64,
     /// Key ranges for each worker
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub(crate) ranges: u16,
+    pub ranges: u16,
 }
 
 /// Options of `rstore rank`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct RankOptions {
+pub struct RankOptions {
+    /// The master.
     #[command(flatten)]
-    pub(crate) master: StatusOptions,
+    pub master: StatusOptions,
     /// Partitions, each a thread with a client of its own
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub(crate) workers: u16,
+    pub workers: u16,
     /// The graph has 2^N vertices, and 16 edges for each
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=26))]
-    pub(crate) scale: u32,
+    pub scale: u32,
     /// Supersteps
     #[arg(long, value_name = "N", default_value_t = 32)]
-    pub(crate) supersteps: u32,
+    pub supersteps: u32,
 }
 
 /// Options of `rstore figures`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct FiguresOptions {
+pub struct FiguresOptions {
     /// Use TCP over loopback instead of shared memory
     #[arg(long)]
-    pub(crate) tcp: bool,
+    pub tcp: bool,
     /// Smaller loads, to see that everything runs
     #[arg(long)]
-    pub(crate) quick: bool,
+    pub quick: bool,
     /// Write the chart of the bandwidth to this file (SVG)
     #[arg(long, value_name = "FILE")]
-    pub(crate) chart: Option<PathBuf>,
+    pub chart: Option<PathBuf>,
 }
 
 /// Options for peers.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct PeerOptions {
+pub struct PeerOptions {
     /// Address to listen at, such as 10.0.0.7:7460 or unix:/run/rstore.sock; repeatable
     #[arg(long, value_name = "ADDRESS", required = true)]
-    pub(crate) listen: Vec<Address>,
+    pub listen: Vec<Address>,
     /// File with a key, repeatable: a name, a space, and a secret in hexadecimal digits, with mode
     /// 600. `rfs-server --new-key NAME` makes one. The first is also shown to other programs of the
     /// pool
     #[arg(long, value_name = "FILE")]
-    pub(crate) key: Vec<PathBuf>,
+    pub key: Vec<PathBuf>,
     /// Serve every program that reaches a network address, and every user of this machine
     #[arg(long, conflicts_with = "key")]
-    pub(crate) allow_without_keys: bool,
+    pub allow_without_keys: bool,
 }
 
 /// Options of `rstore master`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct MasterOptions {
+pub struct MasterOptions {
+    /// Options for peers.
     #[command(flatten)]
-    pub(crate) peers: PeerOptions,
+    pub peers: PeerOptions,
     /// Length of a chunk, a multiple of 4 KiB
     #[arg(long, value_name = "SIZE", default_value = "64m", value_parser = byte_size::parse_nonzero)]
-    pub(crate) chunk: u64,
+    pub chunk: u64,
     /// Free memory that stays prepared for later reservations [default: all]
     #[arg(long, value_name = "SIZE", value_parser = byte_size::parse)]
-    pub(crate) cache: Option<u64>,
+    pub cache: Option<u64>,
     /// File of the log. A master that restarts with it goes on where it was; without it, clients
     /// keep what they have mapped and nothing else
     #[arg(long, value_name = "FILE")]
-    pub(crate) log: Option<PathBuf>,
+    pub log: Option<PathBuf>,
     /// Milliseconds of the lease of a writer to a copy-on-write region
     #[arg(long, value_name = "MS", default_value_t = 10_000)]
-    pub(crate) lease: u64,
+    pub lease: u64,
     /// Milliseconds that a disconnected client or store may take to come back
     #[arg(long, value_name = "MS", default_value_t = 5_000)]
-    pub(crate) grace: u64,
+    pub grace: u64,
 }
 
 /// Options of `rstore store`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct StoreOptions {
+pub struct StoreOptions {
+    /// Options for peers.
     #[command(flatten)]
-    pub(crate) peers: PeerOptions,
+    pub peers: PeerOptions,
     /// Address of the master
     #[arg(long, value_name = "ADDRESS")]
-    pub(crate) master: Address,
+    pub master: Address,
     /// Most bytes to lend, such as 512m or 4g
     #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero)]
-    pub(crate) memory: u64,
+    pub memory: u64,
     /// Address for clients, if it is not the first address to listen at
     #[arg(long, value_name = "ADDRESS")]
-    pub(crate) advertise: Option<Address>,
+    pub advertise: Option<Address>,
     /// Kill a lost local client that keeps memory mapped, instead of waiting for its end
     #[arg(long)]
-    pub(crate) kill: bool,
+    pub kill: bool,
 }
 
 /// Options of `rstore status`.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct StatusOptions {
+pub struct StatusOptions {
     /// Address of the master
-    pub(crate) master: Address,
+    pub master: Address,
     /// File with the key for the master
     #[arg(long, value_name = "FILE")]
-    pub(crate) key: Option<PathBuf>,
+    pub key: Option<PathBuf>,
 }
 
 #[cfg(test)]

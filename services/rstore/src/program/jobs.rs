@@ -11,14 +11,12 @@ use std::{
 
 use rstore::{
     ClientOptions,
+    cli::{RankOptions, SortOptions, StatusOptions},
     graph::{Csr, page_rank, page_rank_locally, rmat},
     sort::{RECORD_BYTES, SortJob},
 };
 
-use super::{
-    cli::{RankOptions, SortOptions, StatusOptions},
-    show,
-};
+use super::show;
 
 fn client(options: &StatusOptions) -> Result<ClientOptions, Box<dyn Error>> {
     let mut client = ClientOptions::default();

@@ -1,6 +1,5 @@
 //! `rstore`: see `rstore --help`.
 
-mod cli;
 mod figures;
 mod jobs;
 mod serve;
@@ -11,12 +10,18 @@ use std::{
     process::ExitCode,
 };
 
-use clap::Parser;
+use program_version::Build;
+use rstore::cli::{Cli, Command};
 
-use self::cli::{Cli, Command};
+/// The build that `--version` prints.
+const BUILD: Build = Build {
+    version: env!("CARGO_PKG_VERSION"),
+    commit: option_env!("RFS_COMMIT"),
+    protocols: &[("runtime protocol", rdmabox::PROTOCOL)],
+};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = BUILD.parse::<Cli>();
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
     let outcome = match cli.command {
         Command::Master(options) => serve::master(&options),

@@ -6,10 +6,8 @@
 use std::{error::Error, path::PathBuf};
 
 use rdmabox::{Address, Key, SessionOptions};
-use rstore::{Master, MasterOptions, NodeOptions, StoreNode, machine::Settings};
+use rstore::{Master, MasterOptions, NodeOptions, StoreNode, cli, machine::Settings};
 use service_program::{StopSignals, say};
-
-use super::cli;
 
 fn keys(paths: &[PathBuf]) -> Result<Vec<Key>, Box<dyn Error>> {
     Ok(paths.iter().map(|path| Key::load(path)).collect::<Result<_, _>>()?)

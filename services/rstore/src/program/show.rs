@@ -11,7 +11,7 @@ use std::{
 use comfy_table::{Table, presets::ASCII_MARKDOWN};
 use rdmabox::{Key, SessionOptions};
 
-use super::cli::StatusOptions;
+use rstore::cli::StatusOptions;
 
 /// Options of sessions with the key of the command line.
 pub(crate) fn session(options: &StatusOptions) -> Result<SessionOptions, Box<dyn Error>> {

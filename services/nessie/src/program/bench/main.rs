@@ -11,12 +11,19 @@ use std::{
     process::ExitCode,
 };
 
-use clap::Parser;
+use program_version::Build;
 
 use self::cli::{Cli, Figure, Role};
 
+/// The build that `--version` prints.
+const BUILD: Build = Build {
+    version: env!("CARGO_PKG_VERSION"),
+    commit: option_env!("RFS_COMMIT"),
+    protocols: &[("runtime protocol", rdmabox::PROTOCOL)],
+};
+
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = BUILD.parse::<Cli>();
     match run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of the output has seen enough.

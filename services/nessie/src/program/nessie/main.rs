@@ -3,55 +3,25 @@
 use std::{
     error::Error,
     io::{self, ErrorKind, Read, Write},
-    path::PathBuf,
     process::ExitCode,
 };
 
-use clap::{Parser, Subcommand};
-use nessie::Command;
-use rdmabox::{Address, Key, RequestError, Session};
+use nessie::{
+    Command,
+    cli::client::{Action, Cli},
+};
+use program_version::Build;
+use rdmabox::{Key, RequestError, Session};
 
-/// Reads and writes keys through a node, and shows the state of the node.
-///
-/// The node acts as a client for this command. Exit code 1 means that the key has no value.
-#[derive(Debug, Parser)]
-#[command(name = "nessie", version)]
-struct Cli {
-    /// Address of a node, such as 10.0.0.7:7460 or unix:/run/nessie.sock
-    #[arg(long, value_name = "ADDRESS")]
-    node: Address,
-    /// File with the key of the nodes
-    #[arg(long, value_name = "FILE")]
-    key: Option<PathBuf>,
-    #[command(subcommand)]
-    action: Action,
-}
-
-#[derive(Debug, Subcommand)]
-enum Action {
-    /// Prints the value of a key
-    Get {
-        /// Key
-        key: String,
-    },
-    /// Stores a value
-    Put {
-        /// Key
-        key: String,
-        /// Value; "-" reads it from the standard input
-        value: String,
-    },
-    /// Removes the value of a key
-    Delete {
-        /// Key
-        key: String,
-    },
-    /// Prints the state and the counters of the node
-    Status,
-}
+/// The build that `--version` prints.
+const BUILD: Build = Build {
+    version: env!("CARGO_PKG_VERSION"),
+    commit: option_env!("RFS_COMMIT"),
+    protocols: &[("runtime protocol", rdmabox::PROTOCOL)],
+};
 
 fn main() -> ExitCode {
-    match run(Cli::parse()) {
+    match run(BUILD.parse::<Cli>()) {
         Ok(code) => code,
         // The reader of the output has seen enough.
         Err(error) if error.downcast_ref().is_some_and(|e: &io::Error| e.kind() == ErrorKind::BrokenPipe) => {

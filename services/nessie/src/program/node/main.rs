@@ -1,17 +1,20 @@
 //! `nessie-node`: see `nessie-node --help`.
 
-mod cli;
-
 use std::{process::ExitCode, time::Duration};
 
-use clap::Parser;
-use nessie::{Members, NessieError, Node, NodeOptions};
+use nessie::{Members, NessieError, Node, NodeOptions, cli::node::Cli};
+use program_version::Build;
 use service_program::{StopSignals, say};
 
-use self::cli::Cli;
+/// The build that `--version` prints.
+const BUILD: Build = Build {
+    version: env!("CARGO_PKG_VERSION"),
+    commit: option_env!("RFS_COMMIT"),
+    protocols: &[("runtime protocol", rdmabox::PROTOCOL)],
+};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = BUILD.parse::<Cli>();
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
     match run(&cli) {
         Ok(()) => ExitCode::SUCCESS,

@@ -23,7 +23,7 @@ use super::{
     mount::{Mount, PAUSE},
     output::{say, warn},
 };
-use crate::cli::SwapOptions;
+use rfs_paging::cli::SwapOptions;
 
 /// File in the folder of an area with the reason why the area could not be ended.
 pub(super) const FAILURE: &str = "failure";

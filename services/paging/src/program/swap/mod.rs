@@ -32,7 +32,7 @@ use self::{
     mount::PAUSE,
     output::{say, warn},
 };
-use crate::cli::SwapOptions;
+use rfs_paging::cli::SwapOptions;
 
 /// Where the folders of areas are.
 const FOLDER: &str = "/run/rfs-paging";

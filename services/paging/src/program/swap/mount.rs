@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::error::{SwapError, os};
-use crate::cli::SwapOptions;
+use rfs_paging::cli::SwapOptions;
 
 const PROGRAM: &str = "rfs-fuse";
 /// Pause between two looks at another process.

@@ -17,7 +17,7 @@ use std::{
 use comfy_table::{Table, presets::ASCII_MARKDOWN};
 
 use self::pool::Pool;
-use super::cli::FiguresOptions;
+use rstore::cli::FiguresOptions;
 
 /// Returns the median of times, of which there is at least one.
 fn median(mut times: Vec<f64>) -> f64 {

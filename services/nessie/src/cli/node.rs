@@ -1,4 +1,7 @@
-//! Command line of `nessie-node`.
+//! Command line of `nessie-node`. It parses options and starts nothing.
+//!
+//! # Concurrency
+//! Plain values.
 
 use std::path::PathBuf;
 
@@ -12,57 +15,57 @@ use rdmabox::Address;
 /// when it ends. All nodes need the same options, but for --id, --listen, --data and --cache.
 #[derive(Debug, Parser)]
 #[command(name = "nessie-node", version)]
-pub(crate) struct Cli {
+pub struct Cli {
     /// File with the nodes: a line with number and address for each, such as "0 10.0.0.7:7460"
     #[arg(long, value_name = "FILE")]
-    pub(crate) nodes: PathBuf,
+    pub nodes: PathBuf,
     /// Number of this node in the file
     #[arg(long, value_name = "N")]
-    pub(crate) id: u16,
+    pub id: u16,
     /// Bytes of this node's part of the index, such as 1m: 8 for each slot
     #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero)]
-    pub(crate) index: u64,
+    pub index: u64,
     /// Bytes of this node's data table, such as 64m
     #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero)]
-    pub(crate) data: u64,
+    pub data: u64,
     /// Address to listen at, repeatable [default: the address in the file]
     #[arg(long, value_name = "ADDRESS")]
-    pub(crate) listen: Vec<Address>,
+    pub listen: Vec<Address>,
     /// File with the key of all nodes: a name, a space, and a secret in hexadecimal digits, with
     /// mode 600. `rfs-server --new-key NAME` makes one
     #[arg(long, value_name = "FILE")]
-    pub(crate) key: Option<PathBuf>,
+    pub key: Option<PathBuf>,
     /// Serve every program that reaches a network address, and every user of this machine
     #[arg(long, conflicts_with = "key")]
-    pub(crate) allow_without_keys: bool,
+    pub allow_without_keys: bool,
     /// Longest key
     #[arg(long, value_name = "SIZE", default_value = "64", value_parser = byte_size::parse_nonzero)]
-    pub(crate) max_key: u64,
+    pub max_key: u64,
     /// Longest value
     #[arg(long, value_name = "SIZE", default_value = "1024", value_parser = byte_size::parse_nonzero)]
-    pub(crate) max_value: u64,
+    pub max_value: u64,
     /// Slots that a key can be in: 2 to 4
     #[arg(long, value_name = "N", default_value_t = 3)]
-    pub(crate) ways: usize,
+    pub ways: usize,
     /// Most filter bits of an index word
     #[arg(long, value_name = "N", default_value_t = 15)]
-    pub(crate) filter_bits: u32,
+    pub filter_bits: u32,
     /// Entries of other nodes to cache
     #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) cache: usize,
+    pub cache: usize,
     /// Longest path of migrations
     #[arg(long, value_name = "N", default_value_t = 5)]
-    pub(crate) depth: u8,
+    pub depth: u8,
     /// Milliseconds until an entry is used again. Operations that take longer than 7/8 of it fail
     #[arg(long, value_name = "MS", default_value_t = 2000)]
-    pub(crate) reuse_delay_ms: u64,
+    pub reuse_delay_ms: u64,
     /// Milliseconds that a node serves without an answer of a majority
     #[arg(long, value_name = "MS", default_value_t = 2000)]
-    pub(crate) lease_ms: u64,
+    pub lease_ms: u64,
     /// Milliseconds until a node that does not answer is given up
     #[arg(long, value_name = "MS", default_value_t = 3000)]
-    pub(crate) patience_ms: u64,
+    pub patience_ms: u64,
     /// Seconds to wait for the other nodes before the line "waiting:"
     #[arg(long, value_name = "S", default_value_t = 60)]
-    pub(crate) wait_s: u64,
+    pub wait_s: u64,
 }

@@ -1,0 +1,7 @@
+//! Command lines of the programs.
+//!
+//! # Concurrency
+//! Plain values.
+
+pub mod client;
+pub mod node;
