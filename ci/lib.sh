@@ -150,6 +150,19 @@ require_cargo() {
     fi
 }
 
+# Builds the programs of the tests in release mode: one selection of packages for all scripts, so
+# that nothing is built twice.
+build_release() {
+    # shellcheck disable=SC2154  # the sourcing script sets root
+    (cd "$root" && cargo build --release --locked --quiet -p rfs-server -p rfs-fuse -p iozone -p reliability)
+}
+
+# Prints the version of the programs.
+workspace_version() {
+    # shellcheck disable=SC2154  # the sourcing script sets root
+    sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$root/Cargo.toml"
+}
+
 # Prints the directory of cargo's output for this tree.
 target_dir() {
     local dir=${CARGO_TARGET_DIR:-target}
