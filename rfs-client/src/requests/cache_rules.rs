@@ -154,7 +154,7 @@ impl CacheRules {
     }
 
     /// Notes that this client has changed attributes of an inode other than by
-    /// [`change`](Self::change), such as by writing. Attributes that were requested before may not
+    /// `change`, such as by writing. Attributes that were requested before may not
     /// be cached.
     pub fn changed(&self, ino: u64) {
         self.cache.changed.lock().note(Recall::Attr { ino });

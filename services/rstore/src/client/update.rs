@@ -103,7 +103,8 @@ impl Update {
     /// Publishes the chunks as the newest version, and returns a handle of it.
     ///
     /// # Errors
-    /// [`Refusal::LeaseExpired`] if the lease has ended: the region keeps its last version. [`Error::MasterLost`] if the outcome is not known.
+    /// [`Refusal::LeaseExpired`] if the lease has ended: the region keeps its last version.
+    /// [`Error::MasterLost`] if the outcome is not known.
     pub fn commit(mut self) -> Result<Region, Error> {
         let handle = &self.region.0;
         let Some(lease) = self.lease else { return Err(Refusal::LeaseExpired.into()) };
