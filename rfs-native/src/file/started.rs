@@ -159,11 +159,14 @@ impl OpenFile {
         answer: impl FnOnce(Result<()>) + Send + 'static,
     ) {
         let (client, ino) = (&self.core.client, self.node.ino);
+        let only_stores = self.writes && self.only_stores();
+        // After all that may wait for the server: a lock that is lost meanwhile does not guard the
+        // write any more.
         if let Err(e) = self.check_write() {
             return answer(Err(on("write", ino)(e)));
         }
         let next = if more { QueueHint::Waits } else { QueueHint::Unknown };
-        if self.only_stores()
+        if only_stores
             && let Some(prepared) = client.async_io.prepare_write_alone(ino, offset, &data, next)
         {
             return prepared.start(move |written| answer(written.map_err(on("write", ino))));

@@ -106,9 +106,6 @@ impl Adapter {
         (write_flags, flags): (WriteFlags, OpenFlags),
         reply: ReplyWrite,
     ) {
-        if let Err(e) = self.client.locks.check_locks(ino.0, handle.0) {
-            return reply.error(self.errno("write", &e));
-        }
         let handle = Handle(handle.0);
         // A write from the page cache carries changes of mapped memory. Its offset is final, even
         // with O_APPEND.
@@ -134,7 +131,13 @@ impl Adapter {
         let len = data.len() as u32;
         let write = WriteRequest { ino: ino.0, handle, unique, offset, len, path, o_direct, shared };
         let unprivileged = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        if self.only_stores(&write, unprivileged)
+        let only_stores = self.only_stores(&write, unprivileged);
+        // After all that may wait for the server: a lock that is lost meanwhile does not guard the
+        // write any more.
+        if let Err(e) = self.client.locks.check_locks(ino.0, handle.0) {
+            return reply.error(self.errno("write", &e));
+        }
+        if only_stores
             && let Some(started) = self
                 .client
                 .async_io
