@@ -98,11 +98,11 @@ fn the_version_of_an_attach_of_any_version_is_readable() {
 fn the_refusal_of_another_version_names_the_version_of_the_server() {
     let mut out = vec![1, 2, 3];
     encode_version_refusal(&mut out);
-    let hex = "00 5d 0e";
+    let hex = "00 5d 0f";
     assert_eq!(out, unhex(hex));
     assert_documented(hex);
     for (hex, version) in [
-        (hex, Some(14)),
+        (hex, Some(15)),
         ("00 5d 8101", Some(129)),
         ("00 5d", None),
         ("00 5d 80", None),

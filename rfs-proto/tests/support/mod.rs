@@ -65,7 +65,7 @@ fn attachment_requests() -> Vec<(&'static str, Request<'static>)> {
         (
             "00 0f 00 00 00 01 01 000102030405060708090a0b0c0d0eff",
             Request::Attach {
-                version: 14,
+                version: 15,
                 client: "",
                 export: "",
                 keeps: false,
