@@ -166,9 +166,7 @@ impl OpenFile {
             return answer(Err(on("write", ino)(e)));
         }
         let next = if more { QueueHint::Waits } else { QueueHint::Unknown };
-        if only_stores
-            && let Some(prepared) = client.async_io.prepare_write_alone(ino, offset, &data, next)
-        {
+        if only_stores && let Some(prepared) = client.async_io.prepare_write_alone(ino, offset, &data, next) {
             return prepared.start(move |written| answer(written.map_err(on("write", ino))));
         }
         let file = File { inner: Arc::clone(self) };

@@ -397,6 +397,9 @@ fn a_mount_killed_with_its_watchdog_stays_dead_until_the_next_mount() {
         assert!(eventually(|| is_dead(point.path())));
         assert_eq!(error_of(file.set_len(1)), Some(rustix::io::Errno::NOTCONN.raw_os_error()));
         let lock = || flock(&there, FlockOperation::NonBlockingLockExclusive).is_ok();
+        // The server hears of the end of the connection. Until then it asks the holder, and ends
+        // its session after the recall timeout.
+        std::thread::sleep(Duration::from_secs(1));
         assert!(over == Over::Shm || !lock(), "the server cannot know over {over:?}");
         assert!(eventually(lock), "its lease is over");
         assert!(is_mounted(point.path()), "no process has cleaned up");
