@@ -85,49 +85,29 @@ fn found(next: &Next) -> *const c_void {
     found
 }
 
-extern "C" fn before_execl() -> *const c_void {
-    static NEXT: Next = Next::new(c"execl");
-    process::give_offsets_back();
-    found(&NEXT)
+/// Defines a hook, which runs before a function of libc.
+macro_rules! hook {
+    ($hook:ident($($arg:ident: $type:ty),*), $name:literal => $before:expr) => {
+        extern "C" fn $hook($($arg: $type),*) -> *const c_void {
+            static NEXT: Next = Next::new($name);
+            $before;
+            found(&NEXT)
+        }
+    };
 }
 
-extern "C" fn before_execlp() -> *const c_void {
-    static NEXT: Next = Next::new(c"execlp");
-    process::give_offsets_back();
-    found(&NEXT)
-}
+hook! { before_execl(), c"execl" => process::give_offsets_back() }
+hook! { before_execlp(), c"execlp" => process::give_offsets_back() }
+hook! { before_execle(), c"execle" => process::give_offsets_back() }
+// The child has descriptors of its own, and the memory of its parent.
+hook! { before_vfork(), c"vfork" => process::give_offsets_back() }
+hook! { before_clone(_function: usize, _stack: usize, flags: usize), c"clone" => before_flags(flags) }
+hook! { before_dprintf(fd: c_int), c"dprintf" => leave_to_kernel(fd) }
+hook! { before_checked_dprintf(fd: c_int), c"__dprintf_chk" => leave_to_kernel(fd) }
 
-extern "C" fn before_execle() -> *const c_void {
-    static NEXT: Next = Next::new(c"execle");
-    process::give_offsets_back();
-    found(&NEXT)
-}
-
-/// The child has descriptors of its own, and the memory of its parent.
-extern "C" fn before_vfork() -> *const c_void {
-    static NEXT: Next = Next::new(c"vfork");
-    process::give_offsets_back();
-    found(&NEXT)
-}
-
-/// `clone` of libc: function, stack, flags.
-extern "C" fn before_clone(_: usize, _: usize, flags: usize) -> *const c_void {
-    static NEXT: Next = Next::new(c"clone");
+fn before_flags(flags: usize) {
     match flags & libc::CLONE_VM as usize {
         0 => process::turn_off(),
         _ => process::give_offsets_back(),
     }
-    found(&NEXT)
-}
-
-extern "C" fn before_dprintf(fd: c_int) -> *const c_void {
-    static NEXT: Next = Next::new(c"dprintf");
-    leave_to_kernel(fd);
-    found(&NEXT)
-}
-
-extern "C" fn before_checked_dprintf(fd: c_int) -> *const c_void {
-    static NEXT: Next = Next::new(c"__dprintf_chk");
-    leave_to_kernel(fd);
-    found(&NEXT)
 }

@@ -153,9 +153,8 @@ impl CacheRules {
         outcome
     }
 
-    /// Notes that this client has changed attributes of an inode other than by
-    /// `change`, such as by writing. Attributes that were requested before may not
-    /// be cached.
+    /// Notes that this client has changed attributes of an inode other than by `change`, such as by
+    /// writing. Attributes that were requested before may not be cached.
     pub fn changed(&self, ino: u64) {
         self.cache.changed.lock().note(Recall::Attr { ino });
     }

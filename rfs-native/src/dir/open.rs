@@ -54,6 +54,7 @@ impl OpenOptions {
         node.learn(since, &attr);
         // The inode may be removed from here on, and it is known then.
         drop(arrival);
+        self.check_openable(dir, &node)?;
         self.open_permitted(dir, node)
     }
 
@@ -96,22 +97,34 @@ impl OpenOptions {
 
     /// Opens an existing file.
     fn open_node(&self, dir: &Dir, node: Arc<Node>) -> std::result::Result<File, ClientError> {
-        check_kind(&node)?;
+        self.check_openable(dir, &node)?;
         let bit = |set: bool, bit: u32| if set { bit } else { 0 };
-        let changes = self.is_to_write() || self.truncate;
-        if changes && dir.core.client.is_read_only() {
-            return Err(Errno::EROFS.into());
-        }
-        node.check(&dir.user, bit(self.read, READ) | bit(changes, WRITE))?;
+        node.check(&dir.user, bit(self.read, READ) | bit(self.changes(), WRITE))?;
         self.open_permitted(dir, node)
+    }
+
+    /// Checks that a file can be opened in this way, by any user.
+    ///
+    /// # Errors
+    /// EISDIR for a directory, ELOOP for a symbolic link, ENXIO for a special file. EROFS if the
+    /// open changes the file, and the mount is read-only.
+    fn check_openable(&self, dir: &Dir, node: &Node) -> std::result::Result<(), Errno> {
+        match node.kind {
+            FileKind::Regular if self.changes() && dir.core.client.is_read_only() => Err(Errno::EROFS),
+            FileKind::Regular => Ok(()),
+            FileKind::Directory => Err(Errno::EISDIR),
+            FileKind::Symlink => Err(Errno::ELOOP),
+            _ => Err(Errno::ENXIO),
+        }
+    }
+
+    /// Returns true if the open changes the file, or is to change it.
+    fn changes(&self) -> bool {
+        self.is_to_write() || self.truncate
     }
 
     /// Opens an existing file that the user may open.
     fn open_permitted(&self, dir: &Dir, node: Arc<Node>) -> std::result::Result<File, ClientError> {
-        check_kind(&node)?;
-        if self.is_to_write() && dir.core.client.is_read_only() {
-            return Err(Errno::EROFS.into());
-        }
         let since = dir.core.client.caching.since();
         if self.is_to_write() {
             node.begin_writes();
@@ -162,18 +175,5 @@ impl OpenOptions {
             client.access_times.will_read(attr, false, false);
         }
         File::opened((&dir.core, &dir.user), node, self)
-    }
-}
-
-/// Checks that an inode is a regular file.
-///
-/// # Errors
-/// EISDIR for a directory, ELOOP for a symbolic link, ENXIO for a special file.
-fn check_kind(node: &Node) -> std::result::Result<(), Errno> {
-    match node.kind {
-        FileKind::Regular => Ok(()),
-        FileKind::Directory => Err(Errno::EISDIR),
-        FileKind::Symlink => Err(Errno::ELOOP),
-        _ => Err(Errno::ENXIO),
     }
 }

@@ -107,34 +107,26 @@ fn send(out: c_int, start: u64, len: usize, read: impl Fn(&mut [u8], u64) -> Out
     })
 }
 
-/// # Safety
-/// As for `copy_file_range` of libc.
-pub(super) unsafe fn copy_range(
-    from: c_int,
-    from_offset: *mut off_t,
-    to: c_int,
-    to_offset: *mut off_t,
-    len: size_t,
-    flags: c_uint,
-) -> ssize_t {
-    leave_offset(from, from_offset.is_null());
-    leave_offset(to, to_offset.is_null());
-    // SAFETY: as the caller promises.
-    unsafe { next::copy_file_range(from, from_offset, to, to_offset, len, flags) }
+/// Defines a copy by the kernel, which learns the offsets that it uses.
+macro_rules! copy_by_kernel {
+    ($name:ident, $next:ident) => {
+        /// # Safety
+        /// As for the function of libc.
+        pub(super) unsafe fn $name(
+            from: c_int,
+            from_offset: *mut off_t,
+            to: c_int,
+            to_offset: *mut off_t,
+            len: size_t,
+            flags: c_uint,
+        ) -> ssize_t {
+            leave_offset(from, from_offset.is_null());
+            leave_offset(to, to_offset.is_null());
+            // SAFETY: as the caller promises.
+            unsafe { next::$next(from, from_offset, to, to_offset, len, flags) }
+        }
+    };
 }
 
-/// # Safety
-/// As for `splice` of libc.
-unsafe fn splice_pages(
-    from: c_int,
-    from_offset: *mut off_t,
-    to: c_int,
-    to_offset: *mut off_t,
-    len: size_t,
-    flags: c_uint,
-) -> ssize_t {
-    leave_offset(from, from_offset.is_null());
-    leave_offset(to, to_offset.is_null());
-    // SAFETY: as the caller promises.
-    unsafe { next::splice(from, from_offset, to, to_offset, len, flags) }
-}
+copy_by_kernel! { copy_range, copy_file_range }
+copy_by_kernel! { splice_pages, splice }

@@ -18,93 +18,45 @@ use crate::{next, process};
 
 type Args = *const *const c_char;
 
-macro_rules! before_program {
-    ($($name:ident as $next:ident($($arg:ident: $type:ty),*);)*) => {$(
-        /// Gives all offsets back, and becomes another program.
-        ///
+/// Exports functions that run a statement, and then are libc's.
+macro_rules! after {
+    ($before:stmt => $($name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {$(
         /// # Safety
         /// As for the function of libc.
         #[cfg_attr(not(test), unsafe(no_mangle))]
-        pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
-            process::give_offsets_back();
+        pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $out {
+            $before
             // SAFETY: as the caller promises.
-            unsafe { next::$next($($arg),*) }
+            unsafe { next::$name($($arg),*) }
         }
     )*};
 }
 
-before_program! {
-    execve as execve(path: *const c_char, args: Args, environment: Args);
-    execv as execv(path: *const c_char, args: Args);
-    execvp as execvp(path: *const c_char, args: Args);
-    execvpe as execvpe(path: *const c_char, args: Args, environment: Args);
-    fexecve as fexecve(fd: c_int, args: Args, environment: Args);
-    execveat as execveat(dir: c_int, path: *const c_char, args: Args, environment: Args, flags: c_int);
+after! { process::give_offsets_back() =>
+    execve(path: *const c_char, args: Args, environment: Args) -> c_int;
+    execv(path: *const c_char, args: Args) -> c_int;
+    execvp(path: *const c_char, args: Args) -> c_int;
+    execvpe(path: *const c_char, args: Args, environment: Args) -> c_int;
+    fexecve(fd: c_int, args: Args, environment: Args) -> c_int;
+    execveat(dir: c_int, path: *const c_char, args: Args, environment: Args, flags: c_int) -> c_int;
+    system(command: *const c_char) -> c_int;
 }
 
-export! {
-    posix_spawn: fn(
+after! { let _gate = process::begin_process() =>
+    posix_spawn(
         pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, args: Args,
         environment: Args
-    ) -> c_int => spawn;
-}
-export! {
-    posix_spawnp: fn(
+    ) -> c_int;
+    posix_spawnp(
         pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, args: Args,
         environment: Args
-    ) -> c_int => spawn_by_path;
+    ) -> c_int;
+    popen(command: *const c_char, mode: *const c_char) -> *mut c_void;
 }
-export! { system: fn(command: *const c_char) -> c_int => run_command; }
-export! { popen: fn(command: *const c_char, mode: *const c_char) -> *mut c_void => open_command; }
+
 export! { sendmsg: fn(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t => send; }
 export! {
     sendmmsg: fn(socket: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int => send_several;
-}
-
-/// # Safety
-/// As for `posix_spawn` of libc.
-unsafe fn spawn(
-    pid: *mut pid_t,
-    path: *const c_char,
-    actions: *const c_void,
-    attributes: *const c_void,
-    args: Args,
-    environment: Args,
-) -> c_int {
-    let _gate = process::begin_process();
-    // SAFETY: as the caller promises.
-    unsafe { next::posix_spawn(pid, path, actions, attributes, args, environment) }
-}
-
-/// # Safety
-/// As for `posix_spawnp` of libc.
-unsafe fn spawn_by_path(
-    pid: *mut pid_t,
-    path: *const c_char,
-    actions: *const c_void,
-    attributes: *const c_void,
-    args: Args,
-    environment: Args,
-) -> c_int {
-    let _gate = process::begin_process();
-    // SAFETY: as the caller promises.
-    unsafe { next::posix_spawnp(pid, path, actions, attributes, args, environment) }
-}
-
-/// # Safety
-/// As for `system` of libc.
-unsafe fn run_command(command: *const c_char) -> c_int {
-    process::give_offsets_back();
-    // SAFETY: as the caller promises.
-    unsafe { next::system(command) }
-}
-
-/// # Safety
-/// As for `popen` of libc.
-unsafe fn open_command(command: *const c_char, mode: *const c_char) -> *mut c_void {
-    let _gate = process::begin_process();
-    // SAFETY: as the caller promises.
-    unsafe { next::popen(command, mode) }
 }
 
 /// # Safety
