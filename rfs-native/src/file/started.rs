@@ -176,9 +176,9 @@ impl OpenFile {
     /// Returns true if nothing has to follow the bytes of a write.
     fn only_stores(&self) -> bool {
         let (client, ino) = (&self.core.client, self.node.ino);
-        let keeps =
-            client.privileges.of(ino).is_ok_and(|rights| rights.loss(self.user.is_root()).is_nothing());
-        keeps && !client.pages.is_shared(ino)
+        // The second check may ask the server.
+        !client.pages.is_shared(ino)
+            && client.privileges.of(ino).is_ok_and(|rights| rights.loss(self.user.is_root()).is_nothing())
     }
 
     /// Runs a request at once in mapped memory, and else on a worker.
