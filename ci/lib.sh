@@ -157,6 +157,20 @@ build_release() {
     (cd "$root" && cargo build --release --locked --quiet -p rfs-server -p rfs-fuse -p iozone -p reliability)
 }
 
+# build_preload PROFILE: builds the programs and the preload library. In release mode by itself, so
+# that the programs stay as build_release has built them.
+build_preload() {
+    # shellcheck disable=SC2154  # the sourcing script sets root
+    (
+        cd "$root"
+        if [[ $1 == release ]]; then
+            build_release && cargo build --release --locked --quiet -p rfs-preload
+        else
+            cargo build --profile "$1" --locked --quiet -p rfs-server -p rfs-fuse -p rfs-preload
+        fi
+    )
+}
+
 # Prints the version of the programs.
 workspace_version() {
     # shellcheck disable=SC2154  # the sourcing script sets root
