@@ -9,9 +9,9 @@
 
 use std::time::{Duration, Instant};
 
-/// Length of a shift, after the first clock read. Long against the wake-up of another thread, short
-/// against a timeout.
-const LENGTH: Duration = Duration::from_millis(1);
+/// Length of a shift, after the first clock read. Long against the wake-up of another thread, which
+/// each hand-over costs, and short against a timeout.
+const LENGTH: Duration = Duration::from_millis(5);
 /// Posts between two clock reads. Few combiners come this far, and the others read no clock.
 const POSTS_PER_CLOCK_READ: u32 = 4;
 
@@ -55,8 +55,8 @@ mod tests {
 
     #[test]
     fn a_shift_has_a_length() {
-        assert_eq!(posts_of_a_shift(Duration::from_micros(10)), 104);
-        assert_eq!(posts_of_a_shift(Duration::from_micros(1)), 1004);
+        assert_eq!(posts_of_a_shift(Duration::from_micros(10)), 504);
+        assert_eq!(posts_of_a_shift(Duration::from_micros(1)), 5004);
     }
 
     #[test]
