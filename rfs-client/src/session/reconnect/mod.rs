@@ -91,6 +91,8 @@ enum AllowedEpoch {
 struct StartedCall {
     number: SlotSeq,
     envelope: Vec<u8>,
+    /// False while the starting thread may still send it. The call keeps its slot until then.
+    is_sent: bool,
 }
 
 /// A remote that reconnects. See the module documentation.

@@ -86,13 +86,26 @@ impl ReconnectingSession {
         let mut envelope = Vec::new();
         encode_envelope(number, request, &mut envelope);
         // The call is on the list before it is sent: a reconnect repeats it from there.
-        self.started.lock().push(StartedCall { number, envelope: envelope.clone() });
+        let started = StartedCall { number, envelope: envelope.clone(), is_sent: false };
+        self.started.lock().push(started);
         let options = CallOptions { wait: ReplyWait::None, ..CallOptions::default() };
-        let send = |remote: &dyn Remote| remote.call(&envelope, &mut Vec::new(), options);
-        match self.call_until(deadline, AllowedEpoch::First, send) {
+        let send = |remote: &dyn Remote| match self.is_started(number) {
+            true => remote.call(&envelope, &mut Vec::new(), options),
+            // The call was for an epoch that has ended. Another request may have its slot.
+            false => Ok(()),
+        };
+        let outcome = self.call_until(deadline, AllowedEpoch::First, send);
+        let mut started = self.started.lock();
+        started.iter_mut().filter(|call| call.number == number).for_each(|call| call.is_sent = true);
+        drop(started);
+        match outcome {
             Err(RequestError::Disconnected | RequestError::Timeout(_)) if !self.is_over() => Ok(()),
             outcome => outcome,
         }
+    }
+
+    fn is_started(&self, number: SlotSeq) -> bool {
+        self.started.lock().iter().any(|call| call.number == number)
     }
 
     fn is_over(&self) -> bool {
@@ -138,7 +151,8 @@ impl Remote for ReconnectingSession {
     }
 
     fn finish_calls(&self) -> Result<(), RequestError> {
-        let known: Vec<SlotSeq> = self.started.lock().iter().map(|started| started.number).collect();
+        let sent = |call: &StartedCall| call.is_sent.then_some(call.number);
+        let known: Vec<SlotSeq> = self.started.lock().iter().filter_map(sent).collect();
         let deadline = Instant::now() + self.timeout;
         self.call_until(deadline, AllowedEpoch::Any, |remote| remote.finish_calls())?;
         let mut done = Vec::new();

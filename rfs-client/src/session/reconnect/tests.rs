@@ -59,6 +59,18 @@ struct Server {
     /// True if the server has lost its memory.
     empty: AtomicBool,
     detached: AtomicBool,
+    /// Runs before the server sees the next started call.
+    before_started_call: Mutex<Option<Hook>>,
+    /// Runs before the next session is made.
+    before_session: Mutex<Option<Hook>>,
+}
+
+type Hook = Box<dyn FnOnce() + Send>;
+
+/// Runs a hook without its lock.
+fn run_hook(hook: &Mutex<Option<Hook>>) {
+    let hook = hook.lock().take();
+    hook.into_iter().for_each(|hook| hook());
 }
 
 impl Server {
@@ -150,7 +162,10 @@ impl Remote for Connection {
     ) -> Result<(), RequestError> {
         self.apply_fate(|| match options.wait {
             ReplyWait::Cancellable(_) => {}
-            ReplyWait::None => self.server.carry_out(request),
+            ReplyWait::None => {
+                run_hook(&self.server.before_started_call);
+                self.server.carry_out(request)
+            }
             ReplyWait::Bounded => {
                 self.server.carry_out(request);
                 *reply = request.to_vec();
@@ -194,6 +209,7 @@ impl Connections {
 
 impl SessionFactory for Connections {
     fn connect(&self) -> Result<(Arc<dyn Remote>, Attached), ConnectFailure> {
+        run_hook(&self.0.before_session);
         let resumed = !self.0.forgets.swap(false, Ordering::SeqCst);
         Ok((self.connection(), self.0.attached(resumed)))
     }
@@ -262,6 +278,54 @@ proptest! {
         prop_assert_eq!(effects, expected);
         remote.close();
     }
+}
+
+/// A call that is started but not yet sent keeps its slot while another thread finishes calls.
+#[test]
+fn an_unsent_call_keeps_its_slot() {
+    let server = Arc::new(Server::default());
+    let remote = reconnecting(&server);
+    let [first, second] = [7, 8].map(|ino| bytes(&Request::Close { ino }));
+    let (other, request) = (Arc::clone(&remote), second.clone());
+    *server.before_started_call.lock() = Some(Box::new(move || {
+        assert_eq!(other.finish_calls(), Ok(()));
+        assert_eq!(other.call(&request, &mut Vec::new(), STARTED), Ok(()));
+    }));
+    assert_eq!(remote.call(&first, &mut Vec::new(), STARTED), Ok(()));
+    assert_eq!(remote.finish_calls(), Ok(()));
+    assert!(remote.started.lock().is_empty());
+    assert_eq!(*server.effects.lock(), [second, first]);
+    remote.close();
+}
+
+/// A call that is started between two epochs is not sent: it concerns an open file of the old one.
+#[test]
+fn a_call_that_waits_for_a_session_ends_with_its_epoch() {
+    let server = Arc::new(Server::default());
+    let remote = reconnecting(&server);
+    remote.set_reclaimer(Box::new(EpochRecorder(Arc::default())));
+    let (go_on, wait) = std::sync::mpsc::channel::<()>();
+    *server.before_session.lock() = Some(Box::new(move || wait.recv().unwrap()));
+    server.forgets.store(true, Ordering::SeqCst);
+    *server.fates.lock() = vec![Fate::Lost];
+    thread::scope(|scope| {
+        scope.spawn(|| remote.ready());
+        while remote.status().lost_since.is_none() {
+            thread::yield_now();
+        }
+        let close = bytes(&Request::Close { ino: 7 });
+        let starting = scope.spawn(|| remote.call(&close, &mut Vec::new(), STARTED));
+        while remote.started.lock().is_empty() {
+            thread::yield_now();
+        }
+        go_on.send(()).unwrap();
+        assert_eq!(starting.join().unwrap(), Ok(()));
+    });
+    assert_eq!(remote.epochs().newest, Epoch(1));
+    let unlink = bytes(&Request::Unlink { parent: 1, name: b"a" });
+    assert_eq!(remote.call(&unlink, &mut Vec::new(), ONCE), Ok(()));
+    assert_eq!(*server.effects.lock(), [unlink]);
+    remote.close();
 }
 
 #[test]
