@@ -111,7 +111,7 @@ impl Connection {
         }
     }
 
-    /// Returns the clients of a list that are lost or have ended.
+    /// Returns the clients of a list that reach no store and hold no reference any more.
     pub(super) fn lost(&self, clients: Vec<ClientId>) -> Result<Vec<ClientId>, Error> {
         let mut lost = Vec::new();
         for part in clients.chunks(PAGE_CHUNKS) {

@@ -74,7 +74,7 @@ impl Region {
         self.0.connection.client()
     }
 
-    /// Returns the clients of a list that are lost or have ended.
+    /// Returns the clients of a list that reach no store and hold no reference any more.
     pub(crate) fn lost(&self, clients: Vec<ClientId>) -> Result<Vec<ClientId>, Error> {
         self.0.connection.lost(clients)
     }

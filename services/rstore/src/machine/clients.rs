@@ -41,9 +41,9 @@ impl Machine {
         self.reply(call, Some(resume.client), Answer::Welcome(Welcome { resume, chunk_bytes }));
     }
 
-    /// Returns true if the client is here, or may come back.
-    pub fn is_known(&self, id: ClientId) -> bool {
-        self.clients.get(&id).is_some_and(|client| !matches!(client.presence, Presence::Ending(_)))
+    /// Returns true if the client has ended or is lost. It reaches no store, and has no reference.
+    pub fn is_gone(&self, id: ClientId) -> bool {
+        !self.clients.contains_key(&id)
     }
 
     pub(super) fn client_gone(&mut self, id: ClientId) {

@@ -171,9 +171,9 @@ impl Engine {
         self.machine.epoch(client)
     }
 
-    /// Returns the clients of a list that the master does not know, or whose access it ends.
+    /// Returns the clients of a list that reach no store and hold no reference any more.
     pub(super) fn lost(&self, mut clients: Vec<ClientId>) -> Vec<ClientId> {
-        clients.retain(|client| !self.machine.is_known(*client));
+        clients.retain(|client| self.machine.is_gone(*client));
         clients
     }
 
