@@ -308,12 +308,12 @@ fn a_call_that_waits_for_a_session_ends_with_its_epoch() {
     *server.before_session.lock() = Some(Box::new(move || wait.recv().unwrap()));
     server.forgets.store(true, Ordering::SeqCst);
     *server.fates.lock() = vec![Fate::Lost];
+    let close = bytes(&Request::Close { ino: 7 });
     thread::scope(|scope| {
-        scope.spawn(|| remote.ready());
+        scope.spawn(|| remote.write(&[(place(0, 0), b"x")]));
         while remote.status().lost_since.is_none() {
             thread::yield_now();
         }
-        let close = bytes(&Request::Close { ino: 7 });
         let starting = scope.spawn(|| remote.call(&close, &mut Vec::new(), STARTED));
         while remote.started.lock().is_empty() {
             thread::yield_now();
