@@ -83,6 +83,23 @@ pub(crate) fn errno() -> c_int {
     unsafe { *libc::__errno_location() }
 }
 
+/// Sets `errno` back when it is dropped. Work of the library after the kernel's call must not
+/// change the error number that the program sees.
+#[derive(Debug)]
+pub(crate) struct KeptErrno(c_int);
+
+impl KeptErrno {
+    pub(crate) fn new() -> KeptErrno {
+        KeptErrno(errno())
+    }
+}
+
+impl Drop for KeptErrno {
+    fn drop(&mut self) {
+        fail::<()>(self.0);
+    }
+}
+
 macro_rules! next {
     ($($(#[$attribute:meta])* $name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {$(
         $(#[$attribute])*

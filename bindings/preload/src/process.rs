@@ -149,10 +149,9 @@ pub(crate) fn site_of(fd: c_int) -> Option<(Arc<Site>, u64)> {
 /// Has the kernel ask the mount for the size of a file, which the library may have changed. Some
 /// calls rely on the size that the kernel knows.
 pub(crate) fn refresh_size(fd: c_int) {
-    let (mut stat, errno) = (MaybeUninit::uninit(), next::errno());
+    let (mut stat, _errno) = (MaybeUninit::uninit(), next::KeptErrno::new());
     // SAFETY: the result has room.
     unsafe { next::fstat64(fd, stat.as_mut_ptr()) };
-    next::fail::<()>(errno);
 }
 
 /// Gives the offset of a description to the kernel for good.
@@ -170,6 +169,7 @@ pub(crate) fn give_offset_back(fd: c_int, description: &Description) {
 
 /// Leaves a description to the kernel for good.
 pub(crate) fn hand_back(fd: c_int, description: &Arc<Description>, reason: Reason) {
+    let _errno = next::KeptErrno::new();
     let Some(state) = state() else { return };
     COUNTS.handed_back(reason);
     let held = description.position.hold();

@@ -17,6 +17,7 @@ use super::{
 use crate::{
     fuse::{FOREVER, Settings},
     mount::{Flags, MountOptions},
+    status::AccessOffer,
 };
 use rfs_client::{AccessTimes, AttachOptions, DetachParams};
 use rfs_status::mounts::access::{ServerAccess, TlsFiles};
@@ -129,7 +130,7 @@ impl Args {
     ///
     /// # Errors
     /// The reason why the mount gives no access.
-    pub(crate) fn server_access(&self, memory: Identity) -> Result<ServerAccess, String> {
+    pub(crate) fn server_access(&self, memory: Identity) -> Result<AccessOffer, String> {
         if !self.preload {
             return Err("this mount was started without --preload".into());
         }
@@ -145,25 +146,35 @@ impl Args {
             Address::Unix(path) => Address::Unix(from_anywhere(&path)),
             address => address,
         };
-        let tls = self.tls().map_err(no_server)?.map(|files| TlsFiles {
-            ca: from_anywhere(&files.ca),
-            name: files.name,
-            own: files.own.map(|(certificate, key)| (from_anywhere(&certificate), from_anywhere(&key))),
+        let mut files = Vec::new();
+        let mut hand_out = |path: &Path| {
+            files.push(from_anywhere(path));
+            files.len() - 1
+        };
+        let key = self.connection.key.as_deref().map(&mut hand_out);
+        let tls = self.tls().map_err(no_server)?.map(|tls| TlsFiles {
+            ca: hand_out(&tls.ca),
+            name: tls.name,
+            own: tls.own.map(|(certificate, key)| (hand_out(&certificate), hand_out(&key))),
         });
         let access_times = match self.access_times(self.noatime) {
             AccessTimes::Never => "never",
             AccessTimes::Relative => "relative",
             AccessTimes::Always => "always",
         };
-        Ok(ServerAccess {
+        let SessionOptions { operation_timeout, connect_timeout, .. } = self.session_options();
+        let access = ServerAccess {
             address: address.to_string(),
             provider: self.connection.provider.map(|provider| provider.to_string()),
             export: self.connection.export.clone(),
             memory: memory.to_string(),
-            key: self.connection.key.as_deref().map(from_anywhere),
+            key,
             tls,
             access_times: access_times.into(),
-        })
+            timeout_ms: u64::try_from(operation_timeout.as_millis()).unwrap_or(u64::MAX),
+            connect_timeout_ms: u64::try_from(connect_timeout.as_millis()).unwrap_or(u64::MAX),
+        };
+        Ok(AccessOffer { access, files })
     }
 
     /// Returns which reads update access times. On a read-only mount no read does.

@@ -7,12 +7,12 @@
 use std::{path::Path, sync::Arc};
 
 use rfs_status::{
-    control::{ControlSocket, STATUS},
+    control::{Answer, ControlSocket, STATUS},
     metrics::{BoundEndpoint, Endpoint, EndpointError},
-    mounts::access::{ACCESS, ServerAccess},
+    mounts::access::ACCESS,
 };
 
-use super::StatusSource;
+use super::{AccessOffer, StatusSource};
 use crate::mount::control;
 
 /// What answers questions about a running mount. Dropping it removes the control socket.
@@ -30,7 +30,7 @@ impl Answers {
     /// The metrics cannot be served.
     pub(crate) fn start(
         source: StatusSource,
-        (path, access): (Option<&Path>, Result<ServerAccess, String>),
+        (path, access): (Option<&Path>, Result<AccessOffer, String>),
         metrics: Option<BoundEndpoint>,
     ) -> Result<Answers, EndpointError> {
         let metrics_address = metrics.as_ref().map(|bound| bound.address().to_string());
@@ -46,15 +46,15 @@ impl Answers {
 fn start_control(
     path: &Path,
     source: Arc<StatusSource>,
-    access: Result<ServerAccess, String>,
+    access: Result<AccessOffer, String>,
 ) -> Option<ControlSocket> {
     control::make_directory(path);
     let answer = move |question: &str| match question {
-        STATUS => serde_json::to_string(&source.status()).ok(),
-        ACCESS => match &access {
-            Ok(access) => serde_json::to_string(access).ok(),
-            Err(reason) => Some(serde_json::json!({ "error": reason }).to_string()),
-        },
+        STATUS => serde_json::to_string(&source.status()).ok().map(Answer::from),
+        ACCESS => {
+            let answer = access.as_ref().map_err(String::clone).and_then(AccessOffer::answer);
+            Some(answer.unwrap_or_else(|e| serde_json::json!({ "error": e }).to_string().into()))
+        }
         _ => None,
     };
     let control = ControlSocket::start(path, "status", answer);

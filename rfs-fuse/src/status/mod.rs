@@ -3,8 +3,9 @@
 //! [`MountStatus`] is a plain value. `collect` makes it from a running mount, `table` renders it
 //! for people, and `metrics` for Prometheus. Its JSON form is what `rfs-fuse status --json` prints:
 //! names of fields stay, new ones may come. `command` is `rfs-fuse status`, and `answers` the side
-//! of the mount.
+//! of the mount. `access` is for programs that use the server themselves.
 
+mod access;
 mod answers;
 mod collect;
 pub(crate) mod command;
@@ -17,6 +18,7 @@ use rfs_status::{latency::Latency, log_count::LogCounts, process::ProcessStatus}
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::{
+    access::AccessOffer,
     answers::Answers,
     collect::{MountFacts, ObservedMount, StatusSource},
 };

@@ -4,7 +4,7 @@
 //! The calling thread, within the limit that it gives. No locks.
 
 use std::{
-    io::{self, Read, Write},
+    io::{self, Write},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -12,6 +12,8 @@ use std::{
 
 use rustix::net::sockopt::socket_peercred;
 use socket2::{Domain, SockAddr, Socket, Type};
+
+use super::answer::{Answer, receive};
 
 /// Time within which a program that works answers.
 pub const ASK_LIMIT: Duration = Duration::from_secs(5);
@@ -97,6 +99,14 @@ fn next_step(pid: i32, is_stopped: bool) -> String {
 /// # Errors
 /// There is no answer within `limit`, or it is a refusal.
 pub fn ask(path: &Path, question: &str, limit: Duration) -> Result<String, AskError> {
+    ask_for_files(path, question, limit).map(|answer| answer.document)
+}
+
+/// Asks as [`ask`], and returns the descriptors as well that come with the document.
+///
+/// # Errors
+/// As [`ask`].
+pub fn ask_for_files(path: &Path, question: &str, limit: Duration) -> Result<Answer, AskError> {
     let deadline = Instant::now() + limit;
     let own = || path.to_owned();
     let stream = connect(path, limit).map_err(|source| match source.kind() {
@@ -119,8 +129,8 @@ pub fn ask(path: &Path, question: &str, limit: Duration) -> Result<String, AskEr
         }
         _ => AskError::Io { path: own(), source },
     })?;
-    let document: serde_json::Value =
-        serde_json::from_str(&answer).map_err(|e| AskError::Malformed { path: own(), why: e.to_string() })?;
+    let document: serde_json::Value = serde_json::from_str(&answer.document)
+        .map_err(|e| AskError::Malformed { path: own(), why: e.to_string() })?;
     match document.get("error").and_then(serde_json::Value::as_str) {
         Some(reason) => Err(AskError::Refused { path: own(), reason: reason.to_owned() }),
         None => Ok(answer),
@@ -136,17 +146,17 @@ pub(super) fn connect(path: &Path, limit: Duration) -> io::Result<UnixStream> {
     Ok(socket.into())
 }
 
-fn exchange(mut stream: &UnixStream, question: &str, deadline: Instant) -> io::Result<String> {
+fn exchange(mut stream: &UnixStream, question: &str, deadline: Instant) -> io::Result<Answer> {
     // The program may refuse, and close the stream, before it reads the question.
     let asked = writeln!(stream, "{question}");
-    let (mut answer, mut chunk) = (Vec::new(), vec![0; 64 << 10]);
+    let (mut answer, mut files, mut chunk) = (Vec::new(), Vec::new(), vec![0; 64 << 10]);
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
         stream.set_read_timeout(Some(left))?;
-        match stream.read(&mut chunk) {
+        match receive(stream, &mut chunk, &mut files) {
             Ok(0) if answer.is_empty() => {
                 return Err(asked.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into()));
             }
@@ -161,7 +171,8 @@ fn exchange(mut stream: &UnixStream, question: &str, deadline: Instant) -> io::R
             return Err(io::Error::other("the answer is too long"));
         }
     }
-    String::from_utf8(answer).map_err(|_| io::Error::other("the answer is not text"))
+    let document = String::from_utf8(answer).map_err(|_| io::Error::other("the answer is not text"))?;
+    Ok(Answer { document, files })
 }
 
 /// Returns true if a signal has stopped a process.
@@ -172,7 +183,7 @@ fn is_stopped(pid: i32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixListener;
+    use std::{io::Read, os::unix::net::UnixListener};
 
     use super::*;
 

@@ -26,6 +26,8 @@ use rustix::{
     process::geteuid,
 };
 
+use super::answer::Answer;
+
 /// Limit of the wait for a question, and of each wait for room to answer.
 const LIMIT: Duration = Duration::from_secs(1);
 /// Maximum length of a question in bytes.
@@ -69,15 +71,15 @@ pub struct ControlSocket {
 
 impl ControlSocket {
     /// Makes the socket, and starts its thread `name`. `answer` returns a JSON document for a
-    /// question, or `None` if it does not know the question. The socket file of a dead program is
-    /// replaced.
+    /// question, or an [`Answer`], or `None` if it does not know the question. The socket file of a
+    /// dead program is replaced.
     ///
     /// # Errors
     /// The path is in use, or the system refuses a socket or a thread.
-    pub fn start(
+    pub fn start<A: Into<Answer>>(
         path: &Path,
         name: &str,
-        answer: impl Fn(&str) -> Option<String> + Send + 'static,
+        answer: impl Fn(&str) -> Option<A> + Send + 'static,
     ) -> Result<ControlSocket, ControlError> {
         let listener = bind_at(path)?;
         let failed = |source| ControlError::Bind { path: path.to_owned(), source };
@@ -143,7 +145,7 @@ fn remove_stale(path: &Path) -> Result<(), ControlError> {
     }
 }
 
-fn serve(listener: &UnixListener, answer: impl Fn(&str) -> Option<String>) {
+fn serve<A: Into<Answer>>(listener: &UnixListener, answer: impl Fn(&str) -> Option<A>) {
     loop {
         match listener.accept() {
             Ok((stream, _)) => {
@@ -162,7 +164,7 @@ fn serve(listener: &UnixListener, answer: impl Fn(&str) -> Option<String>) {
 }
 
 /// Answers one connection.
-fn reply(mut stream: UnixStream, answer: impl Fn(&str) -> Option<String>) -> io::Result<()> {
+fn reply<A: Into<Answer>>(mut stream: UnixStream, answer: impl Fn(&str) -> Option<A>) -> io::Result<()> {
     stream.set_read_timeout(Some(LIMIT))?;
     stream.set_write_timeout(Some(LIMIT))?;
     let asker = socket_peercred(&stream)?.uid;
@@ -171,13 +173,12 @@ fn reply(mut stream: UnixStream, answer: impl Fn(&str) -> Option<String>) -> io:
         return stream.write_all(error(&format!("only root and user {own} may ask this program")).as_bytes());
     }
     let question = read_question(&mut stream)?;
-    let document = catch_unwind(AssertUnwindSafe(|| answer(&question)));
-    let document = match document {
-        Ok(Some(document)) => document,
-        Ok(None) => error(&format!("this version does not know the question {question:?}")),
-        Err(_) => error("the program failed to answer: its log has the reason"),
+    let answer: Answer = match catch_unwind(AssertUnwindSafe(|| answer(&question))) {
+        Ok(Some(answer)) => answer.into(),
+        Ok(None) => error(&format!("this version does not know the question {question:?}")).into(),
+        Err(_) => error("the program failed to answer: its log has the reason").into(),
     };
-    stream.write_all(document.as_bytes())
+    answer.send(&stream)
 }
 
 /// Reads the line of a question, which arrives in one piece. Its end may be missing.
@@ -198,7 +199,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::{
-        super::{ASK_LIMIT, AskError, STATUS, ask},
+        super::{ASK_LIMIT, AskError, STATUS, ask, ask_for_files},
         *,
     };
 
@@ -263,6 +264,24 @@ mod tests {
         let _socket = start(&path);
         let _silent = UnixStream::connect(&path).unwrap();
         assert!(ask(&path, STATUS, ASK_LIMIT).is_ok());
+    }
+
+    /// Catches an answer whose descriptors do not arrive, or stay open in the program.
+    #[test]
+    fn descriptors_come_with_an_answer() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, file) = (directory.path().join("control"), directory.path().join("file"));
+        fs::write(&file, "contents").unwrap();
+        let open = move |_: &str| {
+            let files = vec![fs::File::open(&file).unwrap().into()];
+            Some(Answer { document: format!("{:?}", "x".repeat(1 << 20)), files })
+        };
+        let _socket = ControlSocket::start(&path, "test", open).unwrap();
+        let mut answer = ask_for_files(&path, "file", ASK_LIMIT).unwrap();
+        assert_eq!((answer.document.len(), answer.files.len()), ((1 << 20) + 2, 1));
+        let mut contents = String::new();
+        fs::File::from(answer.files.remove(0)).read_to_string(&mut contents).unwrap();
+        assert_eq!(contents, "contents");
     }
 
     #[test]

@@ -110,7 +110,9 @@ impl Description {
 
 impl Drop for Description {
     fn drop(&mut self) {
-        // The last file of a session closes the session's descriptors.
+        // The last file of a session closes the session's descriptors, often at the end of a call
+        // that has failed.
+        let _errno = next::KeptErrno::new();
         let _inside = guard::enter();
         catch(|| drop(self.opened.take()));
     }

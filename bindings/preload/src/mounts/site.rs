@@ -8,7 +8,8 @@
 
 use std::{
     collections::HashSet,
-    os::fd::RawFd,
+    mem::MaybeUninit,
+    os::fd::{AsRawFd, OwnedFd, RawFd},
     path::PathBuf,
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
@@ -18,11 +19,11 @@ use parking_lot::Mutex;
 use rfs_native::{AccessTimes, Credentials, Mount, MountOptions, TlsClientFiles};
 use rfs_status::{
     control,
-    mounts::access::{ACCESS, ServerAccess},
+    mounts::access::{ACCESS, ServerAccess, TlsFiles},
 };
 
 use super::id::MountId;
-use crate::{session::protected, session::signals};
+use crate::{next, session::protected, session::signals};
 
 /// Limits of the wait for the mount's answer, and for the server.
 const ASK_LIMIT: Duration = Duration::from_secs(1);
@@ -99,9 +100,10 @@ impl Site {
     }
 
     fn connect(&self) -> Result<Session, String> {
-        let answer = control::ask(&self.socket, ACCESS, ASK_LIMIT).map_err(|e| e.to_string())?;
-        let access: ServerAccess = serde_json::from_str(&answer).map_err(|e| e.to_string())?;
-        let options = options_of(&access)?;
+        let answer = control::ask_for_files(&self.socket, ACCESS, ASK_LIMIT).map_err(|e| e.to_string())?;
+        let access: ServerAccess = serde_json::from_str(&answer.document).map_err(|e| e.to_string())?;
+        // The session reads the files when it connects, and never again.
+        let options = options_of(&access, &answer.files)?;
         let uid = options.user.uid;
         // The threads of the session must not run the program's signal handlers.
         let mount = signals::without(|| Mount::connect(&access.address, &options));
@@ -150,8 +152,8 @@ fn open_descriptors() -> HashSet<RawFd> {
     all.into_iter().filter(|fd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } >= 0).collect()
 }
 
-/// Returns the options of a session as the mount describes it.
-fn options_of(access: &ServerAccess) -> Result<MountOptions, String> {
+/// Returns the options of a session as the mount describes it. `files` came with the description.
+fn options_of(access: &ServerAccess, files: &[OwnedFd]) -> Result<MountOptions, String> {
     let provider = access.provider.as_deref().map(str::parse).transpose();
     let access_times = match access.access_times.as_str() {
         "never" => AccessTimes::Never,
@@ -159,25 +161,39 @@ fn options_of(access: &ServerAccess) -> Result<MountOptions, String> {
         "relative" => AccessTimes::Relative,
         other => return Err(format!("unknown access times {other:?}")),
     };
-    let tls = access.tls.as_ref().map(|files| {
-        let mut tls = TlsClientFiles::new(&files.ca);
+    let path = |at: usize| path_of(files.get(at).ok_or("a file is missing")?);
+    let tls = |files: &TlsFiles| -> Result<TlsClientFiles, String> {
+        let mut tls = TlsClientFiles::new(path(files.ca)?);
         tls.name.clone_from(&files.name);
-        tls.own.clone_from(&files.own);
-        tls
-    });
+        tls.own = files.own.map(|(own, key)| Ok::<_, String>((path(own)?, path(key)?))).transpose()?;
+        Ok(tls)
+    };
     Ok(MountOptions {
         export: access.export.clone(),
         user: Credentials::of_process(),
-        key: access.key.clone(),
-        tls,
+        key: access.key.map(path).transpose()?,
+        tls: access.tls.as_ref().map(tls).transpose()?,
         provider: provider
             .map_err(|e: <rfs_native::ProviderKind as std::str::FromStr>::Err| e.to_string())?,
         access_times,
         reconnects: false,
-        connect_timeout: CONNECT_LIMIT,
+        connect_timeout: Duration::from_millis(access.connect_timeout_ms).min(CONNECT_LIMIT),
+        timeout: Duration::from_millis(access.timeout_ms),
         name: "preload".into(),
         ..MountOptions::default()
     })
+}
+
+/// Returns a path of an open file. To open a file of another type could wait for ever.
+fn path_of(file: &OwnedFd) -> Result<PathBuf, String> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the result has room.
+    let outcome = unsafe { next::fstat64(file.as_raw_fd(), stat.as_mut_ptr()) };
+    // SAFETY: the call has filled the result.
+    match outcome == 0 && unsafe { stat.assume_init() }.st_mode & libc::S_IFMT == libc::S_IFREG {
+        true => Ok(format!("/proc/self/fd/{}", file.as_raw_fd()).into()),
+        false => Err("the mount gives something else than a file".into()),
+    }
 }
 
 #[cfg(test)]
@@ -190,19 +206,31 @@ mod tests {
             provider: Some("tcp".into()),
             export: "home".into(),
             memory: String::new(),
-            key: Some("/etc/rfs/key".into()),
-            tls: None,
+            key: Some(1),
+            tls: Some(TlsFiles { ca: 0, name: Some("server".into()), own: None }),
             access_times: "never".into(),
+            timeout_ms: 3000,
+            connect_timeout_ms: 9000,
         }
     }
 
     #[test]
     fn the_session_is_as_the_mount_says() {
-        let options = options_of(&access()).expect("valid");
+        let open = |_| std::fs::File::open("/etc/passwd").expect("a file").into();
+        let files: [OwnedFd; 2] = std::array::from_fn(open);
+        let options = options_of(&access(), &files).expect("valid");
         assert_eq!((options.export.as_str(), options.reconnects), ("home", false));
         assert_eq!(options.provider, Some(rfs_native::ProviderKind::Tcp));
-        assert_eq!((options.access_times, options.key), (AccessTimes::Never, Some("/etc/rfs/key".into())));
-        assert!(options_of(&ServerAccess { provider: Some("x".into()), ..access() }).is_err());
-        assert!(options_of(&ServerAccess { access_times: "x".into(), ..access() }).is_err());
+        assert_eq!(options.access_times, AccessTimes::Never);
+        assert_eq!((options.timeout, options.connect_timeout), (Duration::from_secs(3), CONNECT_LIMIT));
+        assert_eq!(options.key, Some(format!("/proc/self/fd/{}", files[1].as_raw_fd()).into()));
+        let tls = options.tls.expect("as the mount says");
+        assert_eq!(tls.ca, PathBuf::from(format!("/proc/self/fd/{}", files[0].as_raw_fd())));
+        let refused = |access: ServerAccess| options_of(&access, &files).is_err();
+        assert!(refused(ServerAccess { provider: Some("x".into()), ..access() }));
+        assert!(refused(ServerAccess { access_times: "x".into(), ..access() }));
+        assert!(refused(ServerAccess { key: Some(2), ..access() }), "no such file");
+        let pipe = std::io::pipe().expect("a pipe").0.into();
+        assert!(options_of(&ServerAccess { key: Some(0), tls: None, ..access() }, &[pipe]).is_err());
     }
 }
