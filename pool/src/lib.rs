@@ -4,13 +4,17 @@ mod account;
 mod client;
 mod ids;
 mod message;
+mod owner;
 mod round_robin;
 mod store;
+mod ticket;
 pub mod wire;
 
 pub use account::{Account, Shortage};
 pub use client::{Link, LinkError, Piece, Stores, TransferError, read, read_parts, write};
 pub use ids::{ChunkId, ClientId, Incarnation, StoreId};
 pub use message::{Introduction, Order, OrderError, Outcome, StoreAnswer, StoreReport, StoreRequest};
+pub use owner::{OwnedStore, OwnerError};
 pub use round_robin::turns;
 pub use store::{Store, StoreError, StoreOptions};
+pub use ticket::Ticket;

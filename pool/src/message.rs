@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Prefix of calls to a store.
-const MAGIC: [u8; 8] = *b"rfspool2";
+const MAGIC: [u8; 8] = *b"rfspool3";
 /// Most chunks in one message, so that a reply fits into a call of rdmabox.
 pub(crate) const MAX_CHUNKS: usize = 2048;
 
@@ -33,6 +33,12 @@ pub enum StoreRequest {
     Order(Order),
     /// Asks for the numbers of the store.
     Report,
+    /// The caller owns the pool: it has the key of the pool. A higher epoch than before begins
+    /// anew: all chunks are discarded, and the access of all clients ends.
+    Own {
+        /// Epoch of the owner. A store refuses a lower epoch than the highest that it has seen.
+        epoch: u64,
+    },
 }
 
 /// A client's introduction to a store.
@@ -81,6 +87,15 @@ pub enum Order {
         /// The last epoch that ends.
         epoch: u32,
     },
+    /// Zero a range of a chunk.
+    Zero {
+        /// The chunk.
+        chunk: u32,
+        /// First byte.
+        offset: u64,
+        /// Number of bytes.
+        len: u64,
+    },
 }
 
 /// The effect of an order.
@@ -106,6 +121,9 @@ pub enum OrderError {
     /// The store has no chunk of this number.
     #[error("the store has no chunk {0}")]
     NoChunk(u32),
+    /// The range is not inside the chunk.
+    #[error("the range is not inside the chunk")]
+    OutOfBounds,
 }
 
 /// Numbers of a store.
@@ -134,6 +152,13 @@ pub enum StoreAnswer {
     Outcome(Outcome),
     /// Numbers of the store.
     Report(StoreReport),
+    /// An `Own` was accepted.
+    Owned {
+        /// The number of this run of the store.
+        incarnation: Incarnation,
+        /// Most bytes that the store lends.
+        capacity: u64,
+    },
 }
 
 impl Message for StoreRequest {

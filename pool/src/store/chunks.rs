@@ -12,9 +12,13 @@ use std::{
     sync::{Arc, Weak, atomic::Ordering},
 };
 
-use rdmabox::{Access, Domain, Export, HostHandle, Memory, Peer, RemoteMr};
+use rdmabox::{Access, Export, HostHandle, Memory, Peer, RemoteMr};
 
-use crate::message::{MAX_CHUNKS, OrderError};
+use super::options::Domains;
+use crate::{
+    message::{MAX_CHUNKS, OrderError},
+    ticket::Ticket,
+};
 
 /// Length of the page with the mark.
 const MARK_PAGE: usize = 4096;
@@ -33,6 +37,8 @@ pub(super) struct Chunks {
 #[derive(Debug)]
 pub(super) struct Chunk {
     export: Export,
+    /// The same memory for clients that may only read, if there can be some.
+    read_only: Option<Export>,
     /// Offset of the mark.
     mark: usize,
 }
@@ -41,7 +47,7 @@ pub(super) struct Chunk {
 #[derive(Clone, Debug)]
 pub(super) struct ChunkMaker {
     host: Weak<HostHandle>,
-    domain: Domain,
+    domains: Domains,
 }
 
 impl ChunkMaker {
@@ -58,16 +64,20 @@ impl ChunkMaker {
             memory.reserve().map_err(|error| none(error.to_string()))?;
             let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
             let memory = Arc::new(memory);
-            let export = host.export_range(self.domain, &memory, .., access);
-            chunks.push(Chunk { export: export.map_err(|error| none(error.to_string()))?, mark });
+            let lend = |domain, access| {
+                host.export_range(domain, &memory, .., access).map_err(|error| none(error.to_string()))
+            };
+            let export = lend(self.domains.write, access)?;
+            let read_only = self.domains.read.map(|domain| lend(domain, Access::REMOTE_READ)).transpose()?;
+            chunks.push(Chunk { export, read_only, mark });
         }
         Ok(chunks)
     }
 }
 
 impl Chunks {
-    pub(super) fn new(host: Weak<HostHandle>, domain: Domain, capacity: u64) -> Chunks {
-        let maker = ChunkMaker { host, domain };
+    pub(super) fn new(host: Weak<HostHandle>, domains: Domains, capacity: u64) -> Chunks {
+        let maker = ChunkMaker { host, domains };
         Chunks { maker, capacity, next: 0, registrations: 0, chunks: BTreeMap::new() }
     }
 
@@ -106,14 +116,34 @@ impl Chunks {
         Ok(())
     }
 
+    /// Removes all chunks, whose memory is free when the result is dropped.
+    pub(super) fn clear(&mut self) -> Vec<Chunk> {
+        std::mem::take(&mut self.chunks).into_values().collect()
+    }
+
+    /// Returns the memory of a chunk, if the range lies inside.
+    pub(super) fn range(&self, number: u32, offset: u64, len: u64) -> Result<Arc<Memory>, OrderError> {
+        let chunk = self.chunks.get(&number).ok_or(OrderError::NoChunk(number))?;
+        let inside = offset.checked_add(len).is_some_and(|end| end <= chunk.mark as u64);
+        inside.then(|| Arc::clone(chunk.export.memory())).ok_or(OrderError::OutOfBounds)
+    }
+
     /// Returns where the chunks are for a peer, or the number of one that does not exist.
     pub(super) fn locate(
         &self,
         peer: &Peer,
         numbers: &[u32],
     ) -> Result<Vec<[u8; RemoteMr::ENCODED_LEN]>, u32> {
-        let of = |number: &u32| self.chunks.get(number).ok_or(*number);
-        numbers.iter().map(|number| Ok(peer.remote_mr(&of(number)?.export).to_le_bytes())).collect()
+        let reads_only = peer.key().and_then(Ticket::of).is_some_and(|ticket| !ticket.may_write);
+        let of = |number: &u32| {
+            let chunk = self.chunks.get(number)?;
+            if reads_only { chunk.read_only.as_ref() } else { Some(&chunk.export) }
+        };
+        let located = |number: &u32| {
+            let export = of(number).ok_or(*number)?;
+            Ok::<_, u32>(peer.remote_mr(export).to_le_bytes())
+        };
+        numbers.iter().map(located).collect()
     }
 
     /// Returns the numbers of chunks from `from` on, as many as fit into one message.

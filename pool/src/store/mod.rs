@@ -40,12 +40,12 @@ impl Store {
     /// As [`StoreError`] says; nothing is left behind. A retry is safe.
     pub fn listen(addresses: &[Address], options: &StoreOptions) -> Result<Store, StoreError> {
         options.check(addresses)?;
-        let (host, domain) = options.host()?;
+        let (host, domains) = options.host()?;
         let (worker, orders) = Worker::new();
         let lending = Arc::new(Lending::new(options, orders));
         let host = Arc::new(host.listen(addresses, Arc::clone(&lending) as Arc<dyn Service>)?);
         lending.begin(host.ender());
-        let chunks = Chunks::new(Arc::downgrade(&host), domain, options.capacity);
+        let chunks = Chunks::new(Arc::downgrade(&host), domains, options.capacity);
         lending.lend(chunks);
         let worker = worker.start(Arc::downgrade(&lending)).map_err(StoreError::Thread)?;
         Ok(Store { lending, worker: Some(worker), host: Some(host) })

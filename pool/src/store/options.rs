@@ -3,11 +3,11 @@
 //! # Concurrency
 //! Plain values.
 
-use std::{io, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use rdmabox::{Address, Domain, Fencing, Grant, Host, HostError, Key};
 
-use crate::ids::Incarnation;
+use crate::{ids::Incarnation, ticket::PoolKeys};
 
 /// Settings of a store.
 #[derive(Clone, Debug)]
@@ -17,6 +17,9 @@ pub struct StoreOptions {
     pub capacity: u64,
     /// Keys of clients and of the owner. Each key reaches all chunks.
     pub keys: Vec<Key>,
+    /// Key of the pool. The owner has it, and takes the store over with it. Clients have tickets
+    /// ([`Ticket`](crate::Ticket)), and introduce themselves as their ticket says. Excludes `keys`.
+    pub pool_key: Option<Key>,
     /// Serves every program that reaches a network address, if there are no keys.
     pub allow_without_keys: bool,
     /// Kills a local client that keeps memory mapped 3 seconds after its access was ended. Without
@@ -29,28 +32,52 @@ pub struct StoreOptions {
 impl StoreOptions {
     /// Returns the settings of a store of this user and of root on this machine, without keys.
     pub fn new(capacity: u64, incarnation: Incarnation) -> StoreOptions {
-        StoreOptions { capacity, keys: Vec::new(), allow_without_keys: false, kill: false, incarnation }
+        StoreOptions {
+            capacity,
+            keys: Vec::new(),
+            pool_key: None,
+            allow_without_keys: false,
+            kill: false,
+            incarnation,
+        }
     }
 
     /// Refuses network addresses without keys.
     pub(super) fn check(&self, addresses: &[Address]) -> Result<(), StoreError> {
-        let needs_keys = self.keys.is_empty() && !self.allow_without_keys;
+        let has_keys = !self.keys.is_empty() || self.pool_key.is_some();
+        let needs_keys = !has_keys && !self.allow_without_keys;
         match addresses.iter().find(|address| needs_keys && address.is_network()) {
             Some(address) => Err(StoreError::WithoutKeys(address.clone())),
             None => Ok(()),
         }
     }
 
-    /// Makes the host, and the domain of its chunks.
-    pub(super) fn host(&self) -> Result<(Host, Domain), HostError> {
+    /// Makes the host, and the domains of its chunks.
+    pub(super) fn host(&self) -> Result<(Host, Domains), HostError> {
         let fencing = Fencing::new(None::<Duration>, self.kill);
         let host = Host::new()?.any_local_user(self.allow_without_keys).fencing(fencing);
+        if let Some(pool) = &self.pool_key {
+            let domain = host.domain()?;
+            let read_only = host.domain()?;
+            let keys = PoolKeys { pool: pool.clone(), domain, read_only };
+            return Ok((host.keys(Arc::new(keys)), Domains { write: domain, read: Some(read_only) }));
+        }
         if self.keys.is_empty() {
-            return Ok((host, Domain::default()));
+            return Ok((host, Domains { write: Domain::default(), read: None }));
         }
         let domain = host.domain()?;
-        Ok((host.keys(Grant::keyring(&self.keys, domain)), domain))
+        let domains = Domains { write: domain, read: None };
+        Ok((host.keys(Grant::keyring(&self.keys, domain)), domains))
     }
+}
+
+/// The domains that chunks are registered in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Domains {
+    /// Of clients that may write.
+    pub(super) write: Domain,
+    /// Of clients that may only read, if there can be some.
+    pub(super) read: Option<Domain>,
 }
 
 /// Why a store did not start.

@@ -11,12 +11,13 @@
 use std::sync::OnceLock;
 
 use parking_lot::Mutex;
-use rdmabox::{CallError, Peer, PendingReply, Reply, Service, SessionTerminator};
+use rdmabox::{CallError, KeyId, Peer, PendingReply, Reply, Service, SessionTerminator};
 
 use super::{chunks::Chunks, options::StoreOptions, orders::Orders, visitors::Visitors};
 use crate::{
     ids::{Incarnation, StoreId},
     message::{Introduction, MAX_CHUNKS, Order, OrderError, Outcome, StoreAnswer, StoreReport, StoreRequest},
+    ticket::Ticket,
     wire::Message,
 };
 
@@ -24,6 +25,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Lending {
     incarnation: Incarnation,
+    capacity: u64,
+    pool_key: Option<KeyId>,
     ender: OnceLock<SessionTerminator>,
     orders: Mutex<Option<Orders>>,
     state: Mutex<State>,
@@ -37,12 +40,16 @@ struct State {
     visitors: Visitors,
     /// The session of the owner.
     leader: Option<u64>,
+    /// The epoch of the owner that has the key of the pool.
+    epoch: u64,
 }
 
 impl Lending {
     pub(super) fn new(options: &StoreOptions, orders: Orders) -> Lending {
         Lending {
             incarnation: options.incarnation,
+            capacity: options.capacity,
+            pool_key: options.pool_key.as_ref().map(|key| key.id),
             ender: OnceLock::new(),
             orders: Mutex::new(Some(orders)),
             state: Mutex::default(),
@@ -77,8 +84,38 @@ impl Lending {
         }
     }
 
+    /// Makes the caller the owner of the store.
+    fn own(&self, peer: &Peer, epoch: u64) -> StoreAnswer {
+        if self.pool_key.is_none() || peer.key() != self.pool_key.as_ref() {
+            return StoreAnswer::Refused("only a program with the key of the pool owns its stores".into());
+        }
+        let mut state = self.state.lock();
+        if epoch < state.epoch {
+            return StoreAnswer::Refused("a later server uses this store".into());
+        }
+        let (mut ended, mut discarded) = (Vec::new(), Vec::new());
+        if epoch > state.epoch {
+            if state.leader.is_some() {
+                return StoreAnswer::Refused("another server uses this store".into());
+            }
+            (state.epoch, state.id) = (epoch, None);
+            ended = state.visitors.begin_anew();
+            discarded = state.chunks.as_mut().map(Chunks::clear).unwrap_or_default();
+        }
+        state.leader = Some(peer.id());
+        drop(state);
+        self.end(&ended);
+        drop(discarded);
+        StoreAnswer::Owned { incarnation: self.incarnation, capacity: self.capacity }
+    }
+
     fn introduce(&self, peer: &Peer, introduction: Introduction) -> StoreAnswer {
         let mut state = self.state.lock();
+        let admits = |ticket: Ticket| (ticket.client, ticket.epoch) == (introduction.client, state.epoch);
+        if self.pool_key.is_some() && !peer.key().and_then(Ticket::of).is_some_and(admits) {
+            let reason = format!("no ticket for {} at this time", introduction.client);
+            return StoreAnswer::Refused(reason);
+        }
         if state.id != Some(introduction.store) {
             return StoreAnswer::Refused(format!("this is not {}", introduction.store));
         }
@@ -93,7 +130,7 @@ impl Lending {
 
     fn locate(&self, peer: &Peer, numbers: &[u32]) -> Result<StoreAnswer, CallError> {
         let state = self.state.lock();
-        if !state.visitors.contains(peer.id()) {
+        if !state.visitors.contains(peer.id()) && state.leader != Some(peer.id()) {
             return Err("a client introduces itself before it asks for chunks".into());
         }
         if numbers.len() > MAX_CHUNKS {
@@ -138,6 +175,7 @@ impl Lending {
                 let marked = self.state.lock().chunks.as_ref().map(|chunks| chunks.mark(&numbers, value));
                 marked.transpose().map(|_| Outcome::Done)
             }
+            Order::Zero { chunk, offset, len } => self.zero(chunk, offset, len).map(|()| Outcome::Done),
             Order::Fence { client, epoch } => {
                 let fenced = self.state.lock().visitors.fence(client, epoch, reply);
                 match fenced {
@@ -156,6 +194,14 @@ impl Lending {
         // One worker: no other order changes the number of chunks meanwhile.
         let made = maker.make(count, bytes)?;
         Ok(self.state.lock().chunks.as_mut().ok_or_else(starting)?.enter(made))
+    }
+
+    fn zero(&self, chunk: u32, offset: u64, len: u64) -> Result<(), OrderError> {
+        let starting = || OrderError::NoMemory("the store is starting".into());
+        let memory = self.state.lock().chunks.as_ref().ok_or_else(starting)?.range(chunk, offset, len)?;
+        // The range lies inside the memory, whose length is a `usize`.
+        memory.zero_present(offset as usize, len as usize);
+        Ok(())
     }
 
     /// Ends sessions. Their fences are answered in `disconnected`.
@@ -180,6 +226,7 @@ impl Service for Lending {
                 StoreAnswer::Welcome
             }
             Some(StoreRequest::Lead(_)) => StoreAnswer::Refused("another store runs here".into()),
+            Some(StoreRequest::Own { epoch }) => self.own(peer, epoch),
             Some(StoreRequest::Introduce(introduction)) => self.introduce(peer, introduction),
             Some(StoreRequest::Locate(numbers)) => self.locate(peer, &numbers)?,
             Some(StoreRequest::Order(order)) => return self.order(peer, order, reply),

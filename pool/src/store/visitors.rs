@@ -69,6 +69,12 @@ impl<R> Visitors<R> {
         Ok(list)
     }
 
+    /// Forgets all clients, and which epochs have ended. Returns their sessions, to end them.
+    pub(super) fn begin_anew(&mut self) -> Vec<u64> {
+        self.ended.clear();
+        self.sessions.drain().map(|(session, _)| session).collect()
+    }
+
     /// Removes a session that can reach nothing any more. Returns the replies of the fences that
     /// waited for it alone.
     pub(super) fn leave(&mut self, session: u64) -> Vec<R> {

@@ -185,7 +185,7 @@ impl World {
                 *last = epoch.max(*last);
                 Outcome::Done
             }
-            Order::Mark { .. } | Order::Join(_) | Order::List { .. } => Outcome::Done,
+            Order::Mark { .. } | Order::Join(_) | Order::List { .. } | Order::Zero { .. } => Outcome::Done,
         };
         self.apply(Input::OrderDone { link: self.links[&store], order: number, outcome });
     }
