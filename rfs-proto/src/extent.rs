@@ -1,4 +1,4 @@
-//! Locations of file data: regions of server memory, and extents in the arena.
+//! Locations of file data: regions of server memory, places in the memory of stores, and extents.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,13 +13,14 @@ pub struct RegionRef {
     pub rkey: u32,
 }
 
-/// A range of a file that is contiguous in the arena. All fields are multiples of
+/// A range of a file that is contiguous in the memory of one store. All fields are multiples of
 /// [`BLOCK`](crate::BLOCK).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extent {
     /// Offset of the first byte in the file.
     pub file: u64,
-    /// Offset of the first byte in the arena.
+    /// Place of the first byte: the number of a [`DataPlace`]. In the server's
+    /// own arena it is the offset.
     pub arena: u64,
     /// Length in bytes.
     pub len: u64,
@@ -29,5 +30,52 @@ impl Extent {
     /// Returns the offset, in the file, of the first byte after the extent.
     pub fn file_end(&self) -> u64 {
         self.file + self.len
+    }
+}
+
+/// Bits of the number that have the offset. The upper bits have the store.
+const OFFSET_BITS: u32 = 48;
+
+/// A place of file data. Store 0 is the server's own arena, so a place in it is the same number as
+/// its offset. Other stores are processes that lend their memory to the server.
+///
+/// An [`Extent`] names the place of its first byte, and lies wholly in one store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DataPlace(u64);
+
+impl DataPlace {
+    /// Number of bytes that one store can have.
+    pub const STORE_LEN: u64 = 1 << OFFSET_BITS;
+
+    /// Returns the place at an offset of a store. Returns `None` if no store has that offset.
+    pub fn new(store: u16, offset: u64) -> Option<DataPlace> {
+        (offset < Self::STORE_LEN).then_some(DataPlace(u64::from(store) << OFFSET_BITS | offset))
+    }
+
+    /// Returns the place that a message or an extent names.
+    pub fn from_number(number: u64) -> DataPlace {
+        DataPlace(number)
+    }
+
+    /// Returns the number that messages and extents have.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
+    /// Returns the store.
+    pub fn store(self) -> u16 {
+        // The shift leaves 16 bits.
+        (self.0 >> OFFSET_BITS) as u16
+    }
+
+    /// Returns the offset in the memory of the store.
+    pub fn offset(self) -> u64 {
+        self.0 % Self::STORE_LEN
+    }
+
+    /// Returns the offset of the first byte behind `len` bytes. Returns `None` if they reach beyond
+    /// the numbers of the store.
+    pub fn end(self, len: u64) -> Option<u64> {
+        self.offset().checked_add(len).filter(|end| *end <= Self::STORE_LEN)
     }
 }

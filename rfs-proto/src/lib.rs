@@ -26,7 +26,7 @@ pub use codec::{
     encode_reply_with, encode_request, encode_version_refusal, refused_by_version,
 };
 pub use errno::Errno;
-pub use extent::{Extent, RegionRef};
+pub use extent::{DataPlace, Extent, RegionRef};
 pub use identity::Identity;
 pub use lock::{Granted, HeldLock, LockClass, LockKind, LockRange, Locked};
 pub use message::{

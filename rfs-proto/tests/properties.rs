@@ -8,7 +8,7 @@ mod entry;
 
 use proptest::{collection::vec, prelude::*};
 use rfs_proto::{
-    Attached, Attr, BadBlock, Copied, DirEntry, DirPage, Errno, ExpectedOwner, Extent, FallocateFlags,
+    Attached, Attr, BadBlock, Copied, DataPlace, DirEntry, DirPage, Errno, ExpectedOwner, Extent, FallocateFlags,
     FileKind, Granted, Growth, HeldLock, Identity, InUse, Layout, LockClass, LockKind, LockRange, Locked,
     MAX_MESSAGE, Marks, Opened, Owner, Recall, Recalls, RegionRef, RenameFlags, Reply, Request, ServerStats,
     SetAttr, SetTime, StatFs, Value, Verified, XattrSet, decode_reply, decode_request, encode_reply,
@@ -354,6 +354,27 @@ proptest! {
         prop_assert_eq!(decode_reply(&bytes), Ok(reply));
     }
 
+    /// Each number is one place and each place one number. A range that ends inside the numbers of
+    /// a store has no number of another store.
+    #[test]
+    fn places_are_numbers(number in number(), store in any::<u16>(), len in number()) {
+        let place = DataPlace::from_number(number);
+        prop_assert_eq!(DataPlace::new(place.store(), place.offset()), Some(place));
+        prop_assert_eq!(place.number(), number);
+        prop_assert_eq!(DataPlace::new(store, number).is_some(), number < DataPlace::STORE_LEN);
+        if let Some(other) = DataPlace::new(store, number) {
+            prop_assert_eq!((other.store(), other.offset()), (store, number));
+        }
+        match place.end(len) {
+            Some(end) if len > 0 => {
+                let last = DataPlace::from_number(number + (len - 1));
+                prop_assert_eq!((last.store(), last.offset() + 1), (place.store(), end));
+            }
+            Some(end) => prop_assert_eq!(end, place.offset()),
+            None => prop_assert!(len > DataPlace::STORE_LEN - place.offset()),
+        }
+    }
+
     #[test]
     fn arbitrary_bytes_do_not_panic(bytes in vec(any::<u8>(), 0..400)) {
         entry::check(&bytes);
@@ -451,4 +472,12 @@ fn errors_show_name_and_meaning() {
     assert_eq!(Errno::ENOSPC.to_string(), "no space left (ENOSPC)");
     assert_eq!(Errno(9999).to_string(), "error number 9999");
     assert_eq!(format!("{:?} {:?}", Errno::ESTALE, Errno(9999)), "ESTALE errno 9999");
+}
+
+#[test]
+fn places_of_the_servers_own_arena_are_offsets() {
+    for offset in [0, 4096, DataPlace::STORE_LEN - 4096] {
+        assert_eq!(DataPlace::new(0, offset).map(DataPlace::number), Some(offset));
+    }
+    assert_eq!(DataPlace::new(3, 7).map(DataPlace::number), Some(3 << 48 | 7));
 }

@@ -3,7 +3,7 @@
 //! Below [`LayoutCache::known_to`] the cache holds the server's extents. While the layout
 //! generation stays the same, the server only adds extents; it moves and removes none.
 
-use rfs_proto::{BLOCK, Extent, Layout};
+use rfs_proto::{BLOCK, DataPlace, Extent, Layout};
 use smallvec::SmallVec;
 
 use crate::{
@@ -14,9 +14,9 @@ use crate::{
 /// A part of a file range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
-    /// Bytes at offset `arena` of the arena.
+    /// Bytes at `arena`, in the memory of one store.
     Data {
-        /// Offset of the first byte in the arena.
+        /// Place of the first byte: the number of a [`DataPlace`].
         arena: u64,
         /// Length in bytes.
         len: u64,
@@ -34,6 +34,11 @@ impl Piece {
             Piece::Data { len, .. } | Piece::Hole { len } => len,
         }
     }
+}
+
+/// Returns true if the place of a piece is in the server's own arena.
+pub(crate) fn is_in_arena(place: u64) -> bool {
+    DataPlace::from_number(place).store() == 0
 }
 
 /// Usually one or two pieces.
@@ -58,7 +63,7 @@ pub(crate) struct LayoutCache {
 }
 
 /// Checks a layout of the server: extents are whole blocks, sorted, not overlapping, inside the
-/// arena.
+/// arena or inside the numbers of one store.
 pub(crate) fn validate(layout: &Layout, arena_len: u64) -> Result<(), &'static str> {
     let mut end = 0;
     for e in &layout.extents {
@@ -66,14 +71,14 @@ pub(crate) fn validate(layout: &Layout, arena_len: u64) -> Result<(), &'static s
         if e.len == 0 || !aligned {
             return Err("an extent that is empty or not made of blocks");
         }
-        let (Some(file_end), Some(arena_end)) = (e.file.checked_add(e.len), e.arena.checked_add(e.len))
-        else {
+        let place = DataPlace::from_number(e.arena);
+        let (Some(file_end), Some(end_in_store)) = (e.file.checked_add(e.len), place.end(e.len)) else {
             return Err("an extent past the end of numbers");
         };
         if e.file < end {
             return Err("extents that overlap or are not sorted");
         }
-        if arena_end > arena_len {
+        if is_in_arena(e.arena) && end_in_store > arena_len {
             return Err("an extent outside the arena");
         }
         end = file_end;
@@ -338,7 +343,14 @@ mod tests {
     fn an_invalid_layout_is_rejected() {
         let arena = 100 * B;
         assert_eq!(validate(&layout(&[extent(0, 99, 1)], true), arena), Ok(()));
+        let in_store = |offset, len| Extent {
+            arena: DataPlace::new(1, offset).expect("a place").number(),
+            ..extent(0, 0, len)
+        };
+        let last = DataPlace::STORE_LEN - B;
+        assert_eq!(validate(&layout(&[in_store(last, 1)], true), arena), Ok(()));
         for bad in [
+            layout(&[in_store(last, 2)], true),
             layout(&[extent(0, 99, 2)], true),
             layout(&[extent(0, 0, 0)], true),
             layout(&[extent(4, 0, 1), extent(0, 5, 1)], true),

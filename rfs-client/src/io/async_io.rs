@@ -27,7 +27,7 @@ use crate::{
     error::ClientError,
     inode::{
         Inode,
-        layout::Piece,
+        layout::{Piece, is_in_arena},
         size::{KnownSize, LayoutId},
         started::StartedGuard,
         table::InodeTable,
@@ -149,7 +149,10 @@ impl AsyncIo {
         let place = match self.layouts.readable(&inode, offset, len as u64) {
             Ok((pieces, layout)) if self.is_inside(&inode, known, layout, (offset, len)) => {
                 match pieces[..] {
-                    [Piece::Data { arena, len }] => self.layouts.place(layout.epoch, arena, len).ok()?,
+                    // A request for a store blocks.
+                    [Piece::Data { arena, len }] if is_in_arena(arena) => {
+                        self.layouts.place(layout.epoch, arena, len).ok()?
+                    }
                     _ => return None,
                 }
             }
@@ -210,7 +213,7 @@ impl AsyncIo {
         }
         let next = next()?;
         let (place, layout) = match self.layouts.targets(&inode, offset, data) {
-            Ok(Some((parts, layout))) if parts.len() == 1 => (parts[0].0, layout),
+            Ok(Some((parts, layout))) if parts.len() == 1 && parts[0].0.store() == 0 => (parts[0].0, layout),
             _ => return None,
         };
         if !self.is_inside(&inode, known, layout, (offset, data.len())) {

@@ -30,7 +30,7 @@ use crate::{
     error::ClientError,
     inode::{
         Inode,
-        layout::Piece,
+        layout::{Piece, is_in_arena},
         size::{LayoutId, LookStart},
         table::InodeTable,
     },
@@ -252,7 +252,8 @@ impl CheckedReads {
         for piece in pieces {
             let len = piece.len() as usize;
             match piece {
-                Piece::Data { arena, .. } => runs.push(Run { arena, at, len }),
+                Piece::Data { arena, .. } if is_in_arena(arena) => runs.push(Run { arena, at, len }),
+                Piece::Data { .. } => return Err(ClientError::Protocol("checksums of a store")),
                 Piece::Hole { .. } => buffer[at..at + len].fill(0),
             }
             at += len;

@@ -20,7 +20,11 @@ use smallvec::SmallVec;
 
 use crate::{
     error::ClientError,
-    inode::{Inode, layout::Piece, table::InodeTable},
+    inode::{
+        Inode,
+        layout::{Piece, is_in_arena},
+        table::InodeTable,
+    },
     io::{buffer::ReadTarget, checksum_read::CheckedReads},
     remote::{Mapped, Remote, address::Epoch},
     requests::{
@@ -183,7 +187,8 @@ impl Reads {
         Err(ClientError::Unstable)
     }
 
-    /// Finds `len` bytes in mapped memory. Copies them if they are in several pieces.
+    /// Finds `len` bytes in mapped memory. Copies them if they are in several pieces, or in stores,
+    /// whose memory is not mapped here.
     fn find_mapped<'m>(
         &self,
         inode: &Inode,
@@ -195,20 +200,29 @@ impl Reads {
         if len == 0 {
             return Ok(Found::Placed(0..0));
         }
-        let (pieces, _) = self.layouts.readable(inode, offset, len)?;
+        let (pieces, layout) = self.layouts.readable(inode, offset, len)?;
         // Layouts lie inside the arena (checked), and the arena is mapped whole.
         let place = |arena: u64| map.offset + arena as usize;
-        if let [Piece::Data { arena, len }] = pieces[..] {
+        if let [Piece::Data { arena, len }] = pieces[..]
+            && is_in_arena(arena)
+        {
             return Ok(Found::Mapped(&map.memory, place(arena), len as usize));
         }
         let mut rest = target.room(len as usize);
+        let mut parts = ReadParts::new();
         for piece in &pieces {
             let (out, behind) = rest.split_at_mut(piece.len() as usize);
             match *piece {
-                Piece::Data { arena, .. } => map.memory.read(place(arena), out),
+                Piece::Data { arena, .. } if is_in_arena(arena) => map.memory.read(place(arena), out),
+                Piece::Data { arena, len } => {
+                    parts.push((self.layouts.place(layout.epoch, arena, len)?, out));
+                }
                 Piece::Hole { .. } => out.fill(0),
             }
             rest = behind;
+        }
+        if !parts.is_empty() {
+            self.remote.read(&mut parts)?;
         }
         Ok(Found::Placed(0..len as usize))
     }

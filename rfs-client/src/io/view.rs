@@ -14,7 +14,10 @@ use rfs_proto::Errno;
 
 use crate::{
     error::ClientError,
-    inode::{layout::Piece, started::StartedGuard},
+    inode::{
+        layout::{Piece, is_in_arena},
+        started::StartedGuard,
+    },
     io::read::Reads,
     requests::TRIES,
 };
@@ -54,7 +57,7 @@ impl View {
 impl Reads {
     /// Returns a view of up to `len` bytes at `offset` of an open file. Past the end there are
     /// fewer bytes. Returns `None` if no mapping has all of them in one piece: the memory is not
-    /// mapped, has checksums, or the range has holes or several pieces.
+    /// mapped, has checksums, or the range has holes, several pieces, or a piece in a store.
     pub fn view(&self, ino: u64, offset: u64, len: usize) -> Result<Option<View>, ClientError> {
         let Some(map) = self.arena_map.as_ref().filter(|_| self.records.is_mapped()) else {
             return Ok(None);
@@ -81,6 +84,9 @@ impl Reads {
             }
             let (pieces, _) = self.layouts.readable(&inode, offset, len)?;
             let [Piece::Data { arena, len }] = pieces[..] else { return Ok(None) };
+            if !is_in_arena(arena) {
+                return Ok(None);
+            }
             // Layouts lie inside the arena (checked), and the arena is mapped whole.
             let offset = map.offset + arena as usize;
             let memory = Arc::clone(&map.memory);

@@ -4,7 +4,7 @@
 //! session uses, because each session may name the same memory with other addresses and keys.
 
 use rdmabox::RemoteAddr;
-use rfs_proto::{Attached, RegionRef};
+use rfs_proto::{Attached, DataPlace, RegionRef};
 
 /// The number of times that the server has lost the state of this mount. A later epoch compares
 /// greater.
@@ -30,8 +30,19 @@ pub struct Place {
     pub epoch: Epoch,
     /// The region.
     pub region: Region,
-    /// Offset in the region, in bytes.
+    /// Offset in the region, in bytes. In the arena it is the number of a [`DataPlace`], which also
+    /// names the store.
     pub offset: u64,
+}
+
+impl Place {
+    /// Returns the store that has the memory: 0 for the server itself.
+    pub fn store(self) -> u16 {
+        match self.region {
+            Region::Arena => DataPlace::from_number(self.offset).store(),
+            Region::Table | Region::Sums => 0,
+        }
+    }
 }
 
 /// A region with its length. It makes the places in the region.
@@ -43,10 +54,15 @@ pub(crate) struct RegionBounds {
 }
 
 impl RegionBounds {
-    /// Returns the place of `len` bytes at `offset`. Returns `None` if they are not all inside.
+    /// Returns the place of `len` bytes at `offset`. Returns `None` if they are not all inside. The
+    /// session to a store checks the bounds of its memory.
     pub(crate) fn place(&self, epoch: Epoch, offset: u64, len: u64) -> Option<Place> {
-        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
-        inside.then_some(Place { epoch, region: self.region, offset })
+        let place = Place { epoch, region: self.region, offset };
+        let inside = match place.store() {
+            0 => offset.checked_add(len).is_some_and(|end| end <= self.len),
+            _ => DataPlace::from_number(offset).end(len).is_some(),
+        };
+        inside.then_some(place)
     }
 }
 
@@ -127,6 +143,21 @@ mod tests {
         for (offset, len) in [(0, 0x1001), (0xff9, 8), (0x1000, 1), (u64::MAX, 2), (2, u64::MAX)] {
             assert_eq!(bounds.place(Epoch(2), offset, len), None, "{len} bytes at {offset}");
         }
+    }
+
+    #[test]
+    fn a_place_in_a_store_does_not_reach_into_the_next_store() {
+        let arena = RegionBounds { region: Region::Arena, len: 0x1000 };
+        let number = |offset| DataPlace::new(2, offset).expect("a place").number();
+        let place = arena.place(Epoch(1), number(0x7000), 0x1000).expect("a place");
+        assert_eq!((place.store(), place.offset), (2, number(0x7000)));
+        let last = DataPlace::STORE_LEN - 0x1000;
+        assert!(arena.place(Epoch(1), number(last), 0x1000).is_some());
+        assert!(arena.place(Epoch(1), number(last), 0x1001).is_none());
+        assert!(arena.place(Epoch(1), 0x1000, 1).is_none(), "the server's own arena has a length");
+        // Records are in the server's own memory only.
+        let table = RegionBounds { region: Region::Table, len: u64::MAX };
+        assert_eq!(table.place(Epoch(1), number(0), 8).map(Place::store), Some(0));
     }
 
     #[test]

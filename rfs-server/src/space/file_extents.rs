@@ -99,6 +99,16 @@ impl FileMap {
         pieces
     }
 
+    /// Returns the pieces of a range that [`FileMap::punch`] keeps: parts of the first and the last
+    /// block.
+    pub fn edges(&self, offset: u64, end: u64) -> Vec<(u64, Option<u64>, u64)> {
+        let (from, to) = (block_up(offset), end / BLOCK * BLOCK);
+        if from >= to {
+            return self.pieces(offset, end);
+        }
+        [self.pieces(offset, from), self.pieces(to, end)].concat()
+    }
+
     /// Removes the whole blocks in `offset..end`. Returns their space.
     pub fn punch(&mut self, offset: u64, end: u64) -> Vec<Range> {
         let (from, to) = (block_up(offset), end / BLOCK * BLOCK);
@@ -265,7 +275,7 @@ impl FileMap {
 
     fn want(&self, from: u64, to: u64, before: Option<Extent>) -> Want {
         let hint = before.filter(|extent| extent.file_end() == from).map(|extent| extent.arena + extent.len);
-        Want { need: to - from, ahead: 0, hint }
+        Want { need: to - from, ahead: 0, hint, file: from }
     }
 
     /// Returns the space to allocate ahead of need: none at first, then the size of the file,
@@ -328,11 +338,13 @@ mod tests {
     #[test]
     fn wants_the_holes() {
         let map = map(&[(2, 10, 2), (6, 20, 1)]);
-        let want =
-            |need: u64, hint: Option<u64>| Want { need: need * B, ahead: 0, hint: hint.map(|h| h * B) };
-        assert_eq!(map.wants(0, 7 * B, 0, 0), vec![(0, want(2, None)), (4 * B, want(2, Some(12)))]);
-        assert_eq!(map.wants(3 * B + 1, 4 * B + 1, 0, 0), vec![(4 * B, want(1, Some(12)))]);
-        assert_eq!(map.wants(5 * B, 5 * B + 1, 0, 0), vec![(5 * B, want(1, None))]);
+        let want = |file: u64, need: u64, hint: Option<u64>| {
+            let want = Want { need: need * B, ahead: 0, hint: hint.map(|h| h * B), file: file * B };
+            (file * B, want)
+        };
+        assert_eq!(map.wants(0, 7 * B, 0, 0), vec![want(0, 2, None), want(4, 2, Some(12))]);
+        assert_eq!(map.wants(3 * B + 1, 4 * B + 1, 0, 0), vec![want(4, 1, Some(12))]);
+        assert_eq!(map.wants(5 * B, 5 * B + 1, 0, 0), vec![want(5, 1, None)]);
         assert_eq!(map.wants(2 * B, 4 * B, 0, 0), vec![]);
         assert_eq!(map.wants(9 * B, 9 * B, 0, 0), vec![]);
     }

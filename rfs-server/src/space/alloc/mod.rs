@@ -1,4 +1,7 @@
-//! Allocator of the arena: the state of every byte in `0..len`. No I/O, no locks, no clock.
+//! Allocator of the arena and of stores: the state of every byte. No I/O, no locks, no clock.
+//!
+//! The server's own arena has the places `0..len`. A store has the places that begin with its
+//! number ([`DataPlace`]).
 //!
 //! A byte is in use, clean (free and zero), dirty (free, to be zeroed), being zeroed, or
 //! quarantined (free, but sessions may still write to it). Only clean space is allocated. All
@@ -8,16 +11,20 @@
 //! # Concurrency
 //! None; the caller holds a lock.
 
+mod clean;
 mod free;
 pub mod range;
+#[cfg(test)]
+mod store_tests;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
+use rfs_proto::DataPlace;
 use seeded_faults::seeded;
 
-pub(crate) use free::FreeMap;
+use clean::CleanSpace;
 pub use range::Range;
 
 /// A request for space that will be contiguous in a file.
@@ -29,6 +36,8 @@ pub struct Want {
     pub ahead: u64,
     /// Preferred first byte, which continues the file's preceding extent.
     pub hint: Option<u64>,
+    /// Offset in the file of the first byte. It decides which store has the turn.
+    pub file: u64,
 }
 
 /// Reason why nothing was allocated.
@@ -40,10 +49,10 @@ pub enum Short {
     Full,
 }
 
-/// Sums over the arena, in bytes.
+/// Sums over the arena and the stores that can be reached, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Size of the arena.
+    /// Size of the arena and of all stores.
     pub len: u64,
     /// Free and zero.
     pub clean: u64,
@@ -73,7 +82,7 @@ struct Quarantined {
 #[derive(Debug)]
 pub struct Arena {
     len: u64,
-    clean: FreeMap,
+    clean: CleanSpace,
     dirty: VecDeque<Range>,
     dirty_bytes: u64,
     zeroing: u64,
@@ -85,7 +94,7 @@ pub struct Arena {
 impl Arena {
     /// Returns an allocator of `len` clean bytes.
     pub fn new(len: u64) -> Arena {
-        let mut clean = FreeMap::default();
+        let mut clean = CleanSpace::default();
         clean.insert(Range { start: 0, len });
         Arena {
             len,
@@ -101,7 +110,34 @@ impl Arena {
     /// Returns an allocator of `len` bytes that are in use. The caller adds free space with
     /// [`Arena::add_clean`], [`Arena::free`] and [`Arena::quarantine`].
     pub fn taken(len: u64) -> Arena {
-        Arena { clean: FreeMap::default(), ..Arena::new(len) }
+        Arena { clean: CleanSpace::default(), ..Arena::new(len) }
+    }
+
+    /// Adds a store of `len` clean bytes. Files are cut at multiples of `unit`, and stores take
+    /// turns. The unit of the last store counts for all. Returns false, without a change, if there
+    /// are no such places.
+    pub fn add_store(&mut self, store: u16, len: u64, unit: u64) -> bool {
+        let known = self.clean.by_store().any(|(other, ..)| other == store);
+        // A store that has all of its numbers would touch the next store.
+        let Some(first) = DataPlace::new(store, 0).filter(|_| !known && unit > 0) else { return false };
+        if len >= DataPlace::STORE_LEN {
+            return false;
+        }
+        self.clean.add_store(store, unit);
+        self.clean.insert(Range { start: first.number(), len });
+        self.len += len;
+        true
+    }
+
+    /// Sets whether space of a store is handed out. Its free space counts only if it is.
+    pub fn set_open(&mut self, store: u16, is_open: bool) {
+        self.clean.set_open(store, is_open);
+    }
+
+    /// Returns the clean bytes of each store, the server's own arena first, and whether they are
+    /// handed out.
+    pub fn clean_by_store(&self) -> Vec<(u16, u64, bool)> {
+        self.clean.by_store().collect()
     }
 
     /// Adds a range that is free and zero.
@@ -168,38 +204,11 @@ impl Arena {
         let mut granted = Vec::with_capacity(wants.len());
         for want in wants {
             let ahead = want.ahead.min(spare);
-            let (ranges, extra) = self.grant(want.need, ahead, want.hint);
+            let (ranges, extra) = self.clean.grant(want, ahead);
             spare -= extra;
             granted.push(ranges);
         }
         Ok(granted)
-    }
-
-    /// Takes `need` bytes, which must be available, and up to `ahead` more behind them. Returns the
-    /// ranges and the number of additional bytes.
-    fn grant(&mut self, need: u64, ahead: u64, hint: Option<u64>) -> (Vec<Range>, u64) {
-        let mut ranges: Vec<Range> = Vec::new();
-        let mut missing = need;
-        let mut more = ahead;
-        let mut hint = hint;
-        while missing > 0 {
-            let whole = missing + more;
-            let Some(range) = hint
-                .take()
-                .and_then(|at| self.clean.take_at(at, whole))
-                .or_else(|| self.clean.take_best(whole))
-            else {
-                break; // Not reached: the caller saw that there is enough.
-            };
-            let needed = range.len.min(missing);
-            missing -= needed;
-            more -= range.len - needed;
-            match ranges.last_mut() {
-                Some(last) if last.end() == range.start => last.len += range.len,
-                _ => ranges.push(range),
-            }
-        }
-        (ranges, ahead - more)
     }
 
     /// Takes back space that no session can reach.
@@ -315,6 +324,13 @@ impl Arena {
         self.dirty_bytes -= taken.len;
         self.zeroing += taken.len;
         Some(taken)
+    }
+
+    /// Puts aside a range from [`Arena::take_dirty`] that could not be zeroed, until
+    /// [`Arena::session_ended`] of the holder.
+    pub fn not_zeroed(&mut self, range: Range, holder: u64) {
+        self.zeroing -= range.len;
+        self.quarantine((0, 0), range, &[holder]);
     }
 
     /// Adds a range from [`Arena::take_dirty`] that is zero now.

@@ -1,0 +1,179 @@
+//! The allocator over the server's own arena and two stores, against a set of bytes.
+
+use std::collections::HashSet;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const UNIT: u64 = 10;
+const LEN: [u64; 3] = [60, 100, 40];
+
+fn arena() -> Arena {
+    let mut arena = Arena::new(LEN[0]);
+    assert!(arena.add_store(1, LEN[1], UNIT) && arena.add_store(2, LEN[2], UNIT));
+    arena
+}
+
+fn place(store: u16, offset: u64) -> u64 {
+    DataPlace::new(store, offset).expect("a place").number()
+}
+
+fn want(file: u64, need: u64) -> Want {
+    Want { need, ahead: 0, hint: None, file }
+}
+
+/// Store, offset and length of each range.
+fn shown(ranges: &[Range]) -> Vec<(u16, u64, u64)> {
+    let split = |range: &Range| {
+        let place = DataPlace::from_number(range.start);
+        (place.store(), place.offset(), range.len)
+    };
+    ranges.iter().map(split).collect()
+}
+
+fn granted(arena: &mut Arena, want: Want) -> Vec<(u16, u64, u64)> {
+    shown(&arena.allocate(&[want]).expect("space")[0])
+}
+
+#[test]
+fn stores_take_turns_piece_by_piece() {
+    let mut arena = arena();
+    assert_eq!(granted(&mut arena, want(0, 7)), [(0, 0, 7)], "a small file");
+    assert_eq!(granted(&mut arena, want(0, 32)), [(0, 7, 10), (1, 0, 10), (2, 0, 10), (0, 17, 2)]);
+    // The file grows: its piece goes on, then the next store has its turn.
+    let more = Want { hint: Some(19), ..want(32, 18) };
+    assert_eq!(granted(&mut arena, more), [(0, 19, 8), (1, 10, 10)]);
+    // At the beginning of a piece the hint does not count.
+    let next = Want { hint: Some(place(1, 20)), ahead: 15, ..want(50, 5) };
+    assert_eq!(granted(&mut arena, next), [(2, 10, 10), (0, 27, 10)], "space ahead of need, too");
+}
+
+#[test]
+fn a_full_or_closed_store_is_passed_over() {
+    let mut arena = arena();
+    arena.set_open(1, false);
+    assert_eq!(arena.totals().clean, 100);
+    assert_eq!(granted(&mut arena, want(10, 10)), [(2, 0, 10)]);
+    let hint = Want { hint: Some(place(1, 5)), ..want(15, 5) };
+    assert_eq!(granted(&mut arena, hint), [(2, 10, 5)], "not even where the file goes on");
+    assert_eq!(granted(&mut arena, want(0, 85)).iter().map(|range| range.2).sum::<u64>(), 85);
+    assert_eq!(arena.allocate(&[want(0, 1)]), Err(Short::Full));
+    arena.set_open(1, true);
+    assert_eq!(granted(&mut arena, want(0, 12)), [(1, 0, 12)]);
+    assert_eq!(arena.clean_by_store(), [(0, 0, true), (1, 88, true), (2, 0, true)]);
+}
+
+#[test]
+fn stores_whose_places_would_touch_others_are_refused() {
+    let mut arena = Arena::new(10);
+    let add = |arena: &mut Arena, store, len, unit| arena.add_store(store, len, unit);
+    assert!(!add(&mut arena, 0, 10, UNIT), "the server's own arena");
+    assert!(!add(&mut arena, 1, DataPlace::STORE_LEN, UNIT) && !add(&mut arena, 1, 10, 0));
+    assert!(add(&mut arena, 1, 10, UNIT) && !add(&mut arena, 1, 10, UNIT));
+    assert_eq!(arena.totals().len, 20);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Allocate { file: u64, need: u64, ahead: u64 },
+    Free { pick: usize, holder: Option<u64> },
+    SessionEnded(u64),
+    SetOpen { store: u16, is_open: bool },
+    TakeDirty { max: u64 },
+    Zeroed { pick: usize, done: bool },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        5 => (0..200u64, 1..60u64, 0..40u64)
+            .prop_map(|(file, need, ahead)| Step::Allocate { file, need, ahead }),
+        4 => (any::<usize>(), proptest::option::of(1..4u64))
+            .prop_map(|(pick, holder)| Step::Free { pick, holder }),
+        2 => (1..5u64).prop_map(Step::SessionEnded),
+        1 => (1..3u16, any::<bool>()).prop_map(|(store, is_open)| Step::SetOpen { store, is_open }),
+        3 => (1..50u64).prop_map(|max| Step::TakeDirty { max }),
+        3 => (any::<usize>(), any::<bool>()).prop_map(|(pick, done)| Step::Zeroed { pick, done }),
+    ]
+}
+
+/// What files have, with the ranges that are being zeroed, and which stores are open.
+struct Model {
+    used: Vec<Range>,
+    zeroing: Vec<Range>,
+    bytes: HashSet<u64>,
+    is_open: [bool; 3],
+}
+
+fn allocate(arena: &mut Arena, model: &mut Model, want: Want) {
+    let before = arena.totals();
+    let ranges = match arena.allocate(&[want]) {
+        Err(Short::Full) => return assert!(want.need > before.available()),
+        Err(Short::Dirty) => return assert!(want.need > before.clean && want.need <= before.available()),
+        Ok(granted) => granted.concat(),
+    };
+    let got: u64 = ranges.iter().map(|range| range.len).sum();
+    assert!(got >= want.need && got <= want.need + want.ahead, "{got} bytes for {want:?}");
+    for range in ranges {
+        let [(store, offset, len)] = shown(&[range])[..] else { unreachable!("one range") };
+        assert!(offset + len <= LEN[usize::from(store)], "{range:?} ends in another store");
+        assert!(model.is_open[usize::from(store)], "{range:?} is in a closed store");
+        for byte in range.start..range.end() {
+            assert!(model.bytes.insert(byte), "byte {byte:#x} has two owners");
+        }
+        model.used.push(range);
+    }
+}
+
+fn apply(arena: &mut Arena, model: &mut Model, step: Step) {
+    match step {
+        Step::Allocate { file, need, ahead } => {
+            allocate(arena, model, Want { need, ahead, hint: None, file });
+        }
+        Step::Free { pick, holder } if !model.used.is_empty() => {
+            let range = model.used.swap_remove(pick % model.used.len());
+            arena.quarantine((1, 1), range, holder.as_slice());
+        }
+        Step::SessionEnded(session) => arena.session_ended(session),
+        Step::SetOpen { store, is_open } => {
+            arena.set_open(store, is_open);
+            model.is_open[usize::from(store)] = is_open;
+        }
+        Step::TakeDirty { max } => model.zeroing.extend(arena.take_dirty(max)),
+        Step::Zeroed { pick, done } if !model.zeroing.is_empty() => {
+            let range = model.zeroing.swap_remove(pick % model.zeroing.len());
+            match done {
+                true => {
+                    (range.start..range.end()).for_each(|byte| assert!(model.bytes.remove(&byte)));
+                    arena.zeroed(range);
+                }
+                false => arena.not_zeroed(range, 4),
+            }
+        }
+        Step::Free { .. } | Step::Zeroed { .. } => {}
+    }
+}
+
+proptest! {
+    /// A byte has one owner from its allocation until it was zeroed, lies in the store that it was
+    /// granted from, and comes from an open store. In the end all space is clean.
+    #[test]
+    fn no_byte_has_two_owners(steps in proptest::collection::vec(step(), 1..150)) {
+        let mut arena = arena();
+        let mut model = Model { used: vec![], zeroing: vec![], bytes: HashSet::new(), is_open: [true; 3] };
+        for step in steps {
+            apply(&mut arena, &mut model, step);
+            let owned = model.bytes.len() as u64;
+            let clean: u64 = arena.clean_by_store().iter().map(|(_, bytes, _)| bytes).sum();
+            prop_assert_eq!(clean + owned, LEN.iter().sum::<u64>());
+        }
+        model.used.drain(..).for_each(|range| arena.free(range));
+        (1..5).for_each(|session| arena.session_ended(session));
+        model.zeroing.drain(..).for_each(|range| arena.zeroed(range));
+        while let Some(range) = arena.take_dirty(7) {
+            arena.zeroed(range);
+        }
+        let whole = LEN.iter().zip(0..).map(|(&len, store)| Range { start: place(store, 0), len });
+        prop_assert_eq!(arena.clean.ranges().collect::<Vec<_>>(), whole.collect::<Vec<_>>());
+    }
+}
