@@ -31,12 +31,12 @@ pub use identity::Identity;
 pub use lock::{Granted, HeldLock, LockClass, LockKind, LockRange, Locked};
 pub use message::{
     Attached, BadBlock, Copied, DirEntry, DirPage, FallocateFlags, Growth, InUse, Layout, Opened, Recall,
-    Recalls, RenameFlags, Reply, Request, ServerStats, Value, Verified, XattrSet,
+    Recalls, RenameFlags, Reply, Request, ServerStats, StoreAccess, Value, Verified, XattrSet,
 };
 pub use posix::{acl, mode, xattr};
 
 /// Version of the protocol. Both peers must have the same version.
-pub const VERSION: u32 = 15;
+pub const VERSION: u32 = 16;
 
 /// Unit of space allocation, in bytes.
 pub const BLOCK: u64 = 4096;

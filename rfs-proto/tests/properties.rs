@@ -8,11 +8,11 @@ mod entry;
 
 use proptest::{collection::vec, prelude::*};
 use rfs_proto::{
-    Attached, Attr, BadBlock, Copied, DataPlace, DirEntry, DirPage, Errno, ExpectedOwner, Extent, FallocateFlags,
-    FileKind, Granted, Growth, HeldLock, Identity, InUse, Layout, LockClass, LockKind, LockRange, Locked,
-    MAX_MESSAGE, Marks, Opened, Owner, Recall, Recalls, RegionRef, RenameFlags, Reply, Request, ServerStats,
-    SetAttr, SetTime, StatFs, Value, Verified, XattrSet, decode_reply, decode_request, encode_reply,
-    encode_request, record,
+    Attached, Attr, BadBlock, Copied, DataPlace, DirEntry, DirPage, Errno, ExpectedOwner, Extent,
+    FallocateFlags, FileKind, Granted, Growth, HeldLock, Identity, InUse, Layout, LockClass, LockKind,
+    LockRange, Locked, MAX_MESSAGE, Marks, Opened, Owner, Recall, Recalls, RegionRef, RenameFlags, Reply,
+    Request, ServerStats, SetAttr, SetTime, StatFs, StoreAccess, Value, Verified, XattrSet, decode_reply,
+    decode_request, encode_reply, encode_request, record,
 };
 
 /// Generates numbers of all lengths.
@@ -139,6 +139,11 @@ fn reply() -> impl Strategy<Value = Reply> {
             .prop_map(|(version, len, bytes)| Reply::Value(Value { version, len, bytes })),
         1 => (number(), attr()).prop_map(|(bytes, attr)| Reply::Copied(Copied { bytes, attr })),
         1 => number().prop_map(Reply::Unlinked),
+        1 => (".{0,20}", small(), number(), ".{0,20}", vec(any::<u8>(), 0..64)).prop_map(
+            |(address, chunk, client, ticket, secret)| {
+                Reply::Store(StoreAccess { address, chunk, client, ticket, secret })
+            }
+        ),
     ]
 }
 
@@ -256,6 +261,7 @@ fn session_requests(parts: &Parts) -> Vec<Request<'_>> {
         Request::Forget { inos: bytes },
         Request::HoldPages { ino },
         Request::DropPages { ino },
+        Request::ReachStore { store: slot as u16 },
     ]
 }
 

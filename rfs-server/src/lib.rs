@@ -34,7 +34,9 @@ pub mod space;
 
 pub use metadata::{clock, namespace};
 pub use program::{cli, run};
-pub use server::{Config, ExportConfig, Prefault, Server, StartError, config, export_config as export};
+pub use server::{
+    Config, ExportConfig, Prefault, Server, StartError, config, export_config as export, stores::StoresConfig,
+};
 pub use service::keys;
 pub use session::{access_mode, registry as sessions};
 pub use space::{alloc, bytes};

@@ -85,7 +85,8 @@ impl<'r> Effect<'r> {
             | Request::ReturnNames { .. }
             | Request::Forget { .. }
             | Request::HoldPages { .. }
-            | Request::DropPages { .. } => return None,
+            | Request::DropPages { .. }
+            | Request::ReachStore { .. } => return None,
         };
         let ino = match *request {
             Request::SetAttr { ino, .. }

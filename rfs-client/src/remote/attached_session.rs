@@ -16,6 +16,7 @@ use crate::remote::{
     address::{Epoch, Place, Region, Regions},
     operation::{LIST, Op, Transfer},
     receive_buffer::with_registration,
+    stores::{Move, StoreLinks},
 };
 
 /// A session and its names of the server's memory. It ignores epochs: all its places are of one.
@@ -23,11 +24,14 @@ use crate::remote::{
 pub(crate) struct AttachedSession {
     session: Arc<Session>,
     regions: Regions,
+    /// Sessions to stores, which have the places that the server does not have.
+    stores: StoreLinks,
 }
 
 impl AttachedSession {
     pub(crate) fn new(session: Arc<Session>, attached: &Attached) -> AttachedSession {
-        AttachedSession { session, regions: Regions::of(attached) }
+        let stores = StoreLinks::new(Arc::clone(&session));
+        AttachedSession { session, regions: Regions::of(attached), stores }
     }
 
     fn translate<'a>(&self, op: &'a mut Op<'_>) -> rdmabox::Op<'a> {
@@ -41,7 +45,35 @@ impl AttachedSession {
         }
     }
 
+    /// Moves the data of a list that lies in stores. Returns the steps at the server.
+    ///
+    /// They come later: a list reads its data before the record, and writes it before it raises the
+    /// size.
+    fn move_stored<'o, 'd>(
+        &self,
+        ops: &'o mut [Op<'d>],
+    ) -> Result<SmallVec<[&'o mut Op<'d>; LIST]>, RequestError> {
+        let (mut own, mut stored) = (SmallVec::new(), Vec::new());
+        for op in ops {
+            match op {
+                op if op.place().store() == 0 => own.push(op),
+                Op::Write { place, data } => stored.push(Move::Write(*place, data)),
+                Op::Read { place, out } => stored.push(Move::Read(*place, out)),
+                // A word of a record is at the server.
+                Op::CompareSwap { .. } => {
+                    return Err(RequestError::Invalid("a compare-and-swap in a store".into()));
+                }
+            }
+        }
+        self.stores.run(&mut stored, |place| self.regions.address(place))?;
+        Ok(own)
+    }
+
     fn start_one(&self, transfer: Transfer) {
+        if transfer.place().store() != 0 {
+            // Callers block for data of stores.
+            return transfer.fail(RequestError::Invalid("a started request for a store".into()));
+        }
         let remote = self.regions.address(transfer.place());
         match transfer {
             // The session's own buffers come first; the heap serves when they are used up.
@@ -94,6 +126,10 @@ impl Remote for AttachedSession {
     }
 
     fn write(&self, parts: &[(Place, &[u8])]) -> Result<(), RequestError> {
+        if parts.iter().any(|(place, _)| place.store() != 0) {
+            let mut moves: Vec<_> = parts.iter().map(|(place, data)| Move::Write(*place, data)).collect();
+            return self.stores.run(&mut moves, |place| self.regions.address(place));
+        }
         let first = parts.first().map_or(&[][..], |(_, data)| *data);
         with_registration(&self.session, first, || {
             if let [(place, data)] = parts {
@@ -106,6 +142,10 @@ impl Remote for AttachedSession {
     }
 
     fn read(&self, parts: &mut [(Place, &mut [u8])]) -> Result<(), RequestError> {
+        if parts.iter().any(|(place, _)| place.store() != 0) {
+            let mut moves: Vec<_> = parts.iter_mut().map(|(place, out)| Move::Read(*place, out)).collect();
+            return self.stores.run(&mut moves, |place| self.regions.address(place));
+        }
         if let [(place, out)] = parts {
             return self.session.read(self.regions.address(*place), out);
         }
@@ -115,6 +155,12 @@ impl Remote for AttachedSession {
     }
 
     fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError> {
+        if ops.iter().any(|op| op.place().store() != 0) {
+            let own = self.move_stored(ops)?;
+            let mut there: SmallVec<[rdmabox::Op<'_>; LIST]> = SmallVec::new();
+            there.extend(own.into_iter().map(|op| self.translate(op)));
+            return if there.is_empty() { Ok(()) } else { self.session.execute(&mut there) };
+        }
         let first =
             ops.iter().find_map(|op| if let Op::Write { data, .. } = op { Some(*data) } else { None });
         let mut there: SmallVec<[rdmabox::Op<'_>; LIST]> = SmallVec::new();
@@ -157,6 +203,7 @@ impl Remote for AttachedSession {
     }
 
     fn close(&self) {
+        self.stores.close();
         self.session.close(self.session.options().operation_timeout);
     }
 }

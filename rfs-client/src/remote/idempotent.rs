@@ -32,6 +32,7 @@ pub(crate) fn is_idempotent(request: &Request<'_>) -> bool {
         | Request::Forget { .. }
         | Request::HoldPages { .. }
         | Request::DropPages { .. }
+        | Request::ReachStore { .. }
         | Request::Detach => true,
         Request::SetAttr { .. }
         | Request::Mknod { .. }

@@ -19,6 +19,7 @@ pub(crate) mod messages;
 pub(crate) mod operation;
 pub(crate) mod receive_buffer;
 pub(crate) mod records;
+mod stores;
 
 use std::{fmt, sync::Arc, time::Instant};
 

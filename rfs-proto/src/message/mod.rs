@@ -8,6 +8,7 @@ mod request;
 pub use options::{FallocateFlags, Growth, RenameFlags, XattrSet};
 pub use recall::{Recall, Recalls};
 pub use reply::{
-    Attached, BadBlock, Copied, DirEntry, DirPage, InUse, Layout, Opened, Reply, ServerStats, Value, Verified,
+    Attached, BadBlock, Copied, DirEntry, DirPage, InUse, Layout, Opened, Reply, ServerStats, StoreAccess,
+    Value, Verified,
 };
 pub use request::Request;

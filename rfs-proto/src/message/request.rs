@@ -464,6 +464,12 @@ pub enum Request<'a> {
         /// Inode.
         ino: u64,
     },
+    /// Asks how the session reaches a store of a [`DataPlace`](crate::DataPlace). ENXIO if the
+    /// export has no such store. → `Store`
+    ReachStore {
+        /// Number of the store.
+        store: u16,
+    },
 }
 
 impl Request<'_> {

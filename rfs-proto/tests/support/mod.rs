@@ -4,7 +4,7 @@ use rfs_proto::{
     Attached, Attr, BadBlock, Copied, DirEntry, DirPage, Errno, ExpectedOwner, Extent, FallocateFlags,
     FileKind, Granted, Growth, HeldLock, Identity, InUse, Layout, LockClass, LockKind, LockRange, Locked,
     Marks, Opened, Owner, Recall, Recalls, RegionRef, RenameFlags, Reply, Request, ServerStats, SetAttr,
-    SetTime, StatFs, Value, Verified, XattrSet,
+    SetTime, StatFs, StoreAccess, Value, Verified, XattrSet,
 };
 
 /// Returns attributes that use every field.
@@ -244,12 +244,13 @@ fn session_requests() -> Vec<(&'static str, Request<'static>)> {
         ),
         ("2a ac02", Request::HoldPages { ino: 300 }),
         ("2b 05", Request::DropPages { ino: 5 }),
+        ("2c 03", Request::ReachStore { store: 3 }),
     ]
 }
 
 /// Returns every reply with its bytes in hexadecimal, as the protocol document shows them.
 pub(crate) fn replies() -> Vec<(&'static str, Reply)> {
-    let parts = [file_replies(), session_replies()];
+    let parts = [file_replies(), session_replies(), vec![store_reply()]];
     parts.into_iter().flatten().collect()
 }
 
@@ -370,6 +371,13 @@ fn session_replies() -> Vec<(&'static str, Reply)> {
         ),
         ("15 ac02", Reply::Unlinked(300)),
     ]
+}
+
+/// The way to a store.
+fn store_reply() -> (&'static str, Reply) {
+    let (address, ticket) = ("unix:/s".into(), "t-1-2".into());
+    let access = StoreAccess { address, chunk: 7, client: 300, ticket, secret: vec![0, 0xff] };
+    ("16 07 756e69783a2f73 07 ac02 05 742d312d32 02 00ff", Reply::Store(access))
 }
 
 /// Parses hexadecimal digits with blanks between them.

@@ -46,7 +46,7 @@ use crate::{
     coherence::alarm::Alarm,
     metadata::{attr_table::Table, clock::Clock, root::Root},
     session::{
-        access_mode::changes,
+        access_mode::{AccessMode, changes},
         registry::{AttachOptions, NO_SESSION, Sessions},
     },
     space::{
@@ -343,6 +343,7 @@ impl Dispatcher {
             Request::Detach => Ok(Reply::Done),
             Request::StatFs => Ok(Reply::StatFs(self.statfs())),
             Request::Stats => Ok(Reply::Stats(self.stats())),
+            Request::ReachStore { store } => self.reach_store(session, store),
             Request::GetXattr { .. }
             | Request::SetXattr { .. }
             | Request::XattrPart { .. }
@@ -374,6 +375,14 @@ impl Dispatcher {
             | Request::Accessed { .. } => call.answer_data(session, request),
             _ => call.answer_names(session, request),
         }
+    }
+
+    /// Admits a session to a store.
+    fn reach_store(&self, session: u64, store: u16) -> Result<Reply, Errno> {
+        let asker = self.sessions.get(session).ok_or(Errno::EPROTO)?;
+        let may_write = asker.credentials().rights == AccessMode::Write && asker.squash().is_none();
+        let lent = self.store.space.lent().ok_or(Errno::ENXIO)?;
+        lent.admit(store, session, may_write).map(Reply::Store).ok_or(Errno::ENXIO)
     }
 
     /// Returns the session number of a connection. No session of a previous server has it.

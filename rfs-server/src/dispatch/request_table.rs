@@ -96,6 +96,7 @@ requests! {
     Forget:        "forget",       Names, AtOnce;
     HoldPages:     "holdpages",    Names, Waits;
     DropPages:     "droppages",    Names, Waits;
+    ReachStore:    "reachstore",   Names, Waits;
 }
 
 /// Returns true if the requests at this position carry or check data.

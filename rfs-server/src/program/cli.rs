@@ -14,6 +14,7 @@ use crate::{
         config::{Config, DEFAULT_SESSIONS_PER_KEY, Persist},
         export_config::{ExportArg, ExportConfig, parse_mode, parse_name},
         prefault::Prefault,
+        stores::StoresConfig,
     },
     service::keys::NewKey,
 };
@@ -49,6 +50,10 @@ use crate::{
             rfs-server --memory 4G --prefault\n  \
         Files that survive a restart of the server, but not of the machine:\n      \
             rfs-server --memory 4G --memory-dir /dev/shm/rfs\n  \
+        Memory of two machines for one file system (pool.key has a line: a name and a secret):\n      \
+            b$ rfs-server --store --memory 16G --listen tcp:10.0.0.8:7450 --pool-key pool.key\n      \
+            a$ rfs-server --memory 16G --listen tcp:10.0.0.7:7440 --keys /etc/rfs/keys \\\n        \
+                --store-at tcp:10.0.0.8:7450 --pool-key pool.key\n  \
         With snapshots that survive a restart of the machine (kill -USR1 makes one at once):\n      \
             rfs-server --memory 4G --memory-dir /dev/shm/rfs --persist /var/lib/rfs\n  \
         What a running server does, once or every 2 seconds:\n      \
@@ -100,6 +105,28 @@ pub struct Cli {
     #[arg(long = "export", value_name = "NAME=SIZE[,inodes=N][,root-mode=MODE]", value_parser = ExportArg::parse,
         conflicts_with_all = ["memory", "inodes", "name", "root_mode"])]
     pub exports: Vec<ExportArg>,
+
+    /// Lend the memory to a pool instead of serving files: an rfs-server that names the address in
+    /// --store-at uses it. The store keeps no names, and its memory is lost when it ends. Needs
+    /// --memory and --pool-key
+    #[arg(long, requires_all = ["memory", "pool_key"], conflicts_with_all = ["store_at", "memory_dir", "checksum",
+        "persist", "exports", "keys", "allow_without_keys", "tls_cert", "metrics", "inodes"])]
+    pub store: bool,
+
+    /// Use the memory of these stores, too: addresses of running `rfs-server --store`, separated by
+    /// commas. Clients connect to them under the same addresses. Large files are cut into pieces,
+    /// and the stores take turns. Data of a store that ends is lost
+    #[arg(long, value_name = "ADDRESS,...", value_delimiter = ',', requires = "pool_key")]
+    pub store_at: Vec<Address>,
+
+    /// File with the key of the pool, of mode 600: a name and a secret in hexadecimal digits. All
+    /// stores of a pool and its server have the same key. Clients do not need it
+    #[arg(long, value_name = "FILE")]
+    pub pool_key: Option<PathBuf>,
+
+    /// Length of the pieces of a file that stores take in turn: a multiple of 4096 bytes
+    #[arg(long, value_name = "SIZE", value_parser = byte_size::parse, default_value = "1m", requires = "store_at")]
+    pub stripe_unit: u64,
 
     /// Address to listen on: unix:/path, tcp:host:port or rdma:host:port; may be repeated. Port 0
     /// selects a free port.
@@ -238,6 +265,7 @@ fn parse_every(text: &str) -> Result<Every, String> {
 impl Cli {
     /// Returns the configuration that the options describe.
     pub fn into_config(self) -> Config {
+        let has_stores = !self.store_at.is_empty();
         let mut config = Config::new(self.memory.unwrap_or(0));
         if !self.listen.is_empty() {
             config.listen = self.listen;
@@ -253,6 +281,9 @@ impl Cli {
         config.checksum = self.checksum;
         let (every, keep) = (self.persist_every.0, self.persist_keep.into());
         config.persist = self.persist.map(|dir| Persist { dir, every, keep });
+        let (addresses, unit) = (self.store_at, self.stripe_unit);
+        let stores = |key| StoresConfig { addresses, key, unit };
+        config.stores = self.pool_key.filter(|_| has_stores).map(stores);
         config.name = self.name;
         config.root.perm = self.root_mode;
         let root = config.root;

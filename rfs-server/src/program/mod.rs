@@ -7,3 +7,4 @@ pub mod cli;
 mod new_key;
 pub mod run;
 pub mod status;
+mod store;

@@ -28,6 +28,7 @@ use super::{
     cli::Cli,
     new_key::{self, KeyFiles},
     status::{self, Answers},
+    store::{self, StoreArguments},
 };
 use crate::server::{Server, config::Config};
 
@@ -58,10 +59,16 @@ pub fn main(commit: Option<&'static str>) -> ExitCode {
             }
         };
     }
-    let metrics = cli.metrics;
-    let config = cli.into_config();
     log_count::init("info");
-    match serve(config, metrics) {
+    let lends = cli.store;
+    let (metrics, kill) = (cli.metrics, !cli.keep_stragglers);
+    let (memory, key) = (cli.memory.unwrap_or_default(), cli.pool_key.clone());
+    let config = cli.into_config();
+    let outcome = match key.filter(|_| lends) {
+        Some(key) => store::serve(StoreArguments { memory, listen: config.listen, key, kill }),
+        None => serve(config, metrics),
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
             eprintln!("rfs-server: {reason}");

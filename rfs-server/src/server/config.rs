@@ -6,11 +6,13 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use rdmabox::{Address, Fencing, RdmaOptions, provider::soft::ENGINE_LOOK, tls::TlsServerFiles};
+use rfs_proto::BLOCK;
 
 use super::{
     error::StartError,
     export_config::{ExportConfig, MIN_MEMORY},
     prefault::Prefault,
+    stores::StoresConfig,
 };
 use crate::{
     metadata::{
@@ -72,6 +74,8 @@ pub struct Config {
     /// The exports; if empty, one export of `memory`, `inodes`, `name` and `root`. Clients that
     /// name no export get the first.
     pub exports: Vec<ExportConfig>,
+    /// Stores of the single export. `None`: the server uses its own memory only.
+    pub stores: Option<StoresConfig>,
     /// Addresses to listen on.
     pub listen: Vec<Address>,
     /// Device of RDMA addresses.
@@ -132,6 +136,7 @@ impl Config {
             checksum: false,
             persist: None,
             exports: Vec::new(),
+            stores: None,
             listen: default_listen(),
             rdma: RdmaOptions::default(),
             keys: None,
@@ -208,6 +213,30 @@ impl Config {
         if self.tls.is_some() {
             self.check_tls()?;
         }
+        self.check_stores()
+    }
+
+    /// Rejects what a pool of stores cannot do.
+    fn check_stores(&self) -> Result<(), StartError> {
+        let Some(stores) = &self.stores else { return Ok(()) };
+        let cannot = [
+            (self.memory_dir.is_some(), "--memory-dir"),
+            (self.persist.is_some(), "--persist"),
+            (self.checksum, "--checksum"),
+            (self.exports.len() > 1, "several --export"),
+            (self.tls.is_some(), "--tls-cert"),
+        ];
+        if let Some((_, option)) = cannot.into_iter().find(|(is_given, _)| *is_given) {
+            return Err(StartError::NotWithStores { option });
+        }
+        if stores.unit == 0 || !stores.unit.is_multiple_of(BLOCK) {
+            return Err(StartError::StripeUnit { unit: stores.unit });
+        }
+        for (at, address) in stores.addresses.iter().enumerate() {
+            if stores.addresses[..at].contains(address) {
+                return Err(StartError::StoreTwice { address: address.clone() });
+            }
+        }
         Ok(())
     }
 
@@ -264,7 +293,7 @@ fn default_socket(uid: u32, run_writable: bool, runtime_dir: Option<PathBuf>) ->
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::stores::DEFAULT_STRIPE_UNIT, *};
 
     fn tcp(host: &str) -> Address {
         Address::Tcp { host: host.into(), port: 7440 }
@@ -308,6 +337,31 @@ mod tests {
         let listen = default_listen();
         assert!(matches!(&listen[..], [Address::Unix(_)]), "{listen:?}");
         assert!(Config::new(MIN_MEMORY).check().is_ok());
+    }
+
+    #[test]
+    fn a_pool_refuses_what_it_cannot_do() {
+        let stores = |unit| StoresConfig { addresses: vec![tcp("store")], key: "/key".into(), unit };
+        let config = || Config { stores: Some(stores(DEFAULT_STRIPE_UNIT)), ..Config::new(MIN_MEMORY) };
+        assert!(config().check().is_ok());
+        let persist = Some(Persist::new("/p".into()));
+        for (config, expected) in [
+            (Config { memory_dir: Some("/m".into()), ..config() }, "--memory-dir"),
+            (Config { persist, ..config() }, "--persist"),
+            (Config { checksum: true, ..config() }, "--checksum"),
+        ] {
+            match config.check() {
+                Err(StartError::NotWithStores { option }) => assert_eq!(option, expected),
+                other => panic!("{expected}: {other:?}"),
+            }
+        }
+        for unit in [0, 1, BLOCK + 1] {
+            let refused = Config { stores: Some(stores(unit)), ..config() }.check();
+            assert!(matches!(refused, Err(StartError::StripeUnit { .. })), "{unit}");
+        }
+        let twice = StoresConfig { addresses: vec![tcp("a"), tcp("b"), tcp("a")], ..stores(BLOCK) };
+        let refused = Config { stores: Some(twice), ..config() }.check();
+        assert!(matches!(refused, Err(StartError::StoreTwice { .. })));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::{fmt, io, path::PathBuf, time::Duration};
 
 use rdmabox::{Address, HostError, KeyFileError, MemoryError, memory::MemoryBound, tls::TlsError};
 
-use super::export_config::MIN_MEMORY;
+use super::{export_config::MIN_MEMORY, stores::StoresError};
 use crate::{
     dispatch::Damage,
     memory_object::{object::ObjectError, ownership::OwnershipError},
@@ -100,6 +100,27 @@ pub enum StartError {
         /// The damage.
         source: Damage,
     },
+    /// A pool of stores cannot do what an option asks for.
+    #[error("{option} cannot be used with --store-at: a pool of stores does not support it")]
+    NotWithStores {
+        /// The option.
+        option: &'static str,
+    },
+    /// Files cannot be cut at multiples of this number.
+    #[error("--stripe-unit {unit}: give a multiple of 4096")]
+    StripeUnit {
+        /// The number.
+        unit: u64,
+    },
+    /// The same store twice.
+    #[error("--store-at: {address} is given twice")]
+    StoreTwice {
+        /// The address.
+        address: Address,
+    },
+    /// The stores cannot be used.
+    #[error(transparent)]
+    Stores(#[from] StoresError),
     /// Memory objects and snapshots have the same directory.
     #[error("--memory-dir and --persist need a directory each")]
     SameDirectory,

@@ -19,6 +19,7 @@ use super::{
     log_compactor::LogCompactor,
     prefault::{Prefault, Prefaulter},
     running_export::Export,
+    stores::{PoolStores, StoreWatch, StoresError},
 };
 use crate::{
     coherence::alarm::Alarm,
@@ -35,6 +36,8 @@ use crate::{
 pub(super) struct Sources<'a> {
     pub(super) object: Option<Arc<Object>>,
     pub(super) snapshots: Option<&'a mut Snapshots>,
+    /// Stores that lend memory to the export.
+    pub(super) stores: Option<Arc<PoolStores>>,
 }
 
 /// An export whose memory is mapped.
@@ -43,6 +46,7 @@ pub(super) struct BuiltExport {
     space: Arc<Space>,
     arena: Arc<Memory>,
     object: Option<Arc<Object>>,
+    stores: Option<Arc<PoolStores>>,
 }
 
 impl BuiltExport {
@@ -61,7 +65,7 @@ impl BuiltExport {
             }
             Ok(Arc::new(memory))
         };
-        let Sources { object, snapshots } = from;
+        let Sources { object, snapshots, stores } = from;
         let (arena, table) = match &object {
             Some(object) => (Arc::clone(&object.arena), Arc::clone(&object.table)),
             None => (memory("arena", export.arena_len())?, memory("table", export.table_len())?),
@@ -85,7 +89,7 @@ impl BuiltExport {
             (_, Some(dispatcher)) => dispatcher,
             (Some(object), None) => take_over(object, config, export.root)?,
             (None, None) => {
-                let space = Arc::new(Space::new(bytes.clone(), config.zeroing));
+                let space = Arc::new(new_space(bytes, stores.as_ref(), config)?);
                 // The table has a slot for the root; the configuration was checked.
                 Dispatcher::new(space, table, export.root, clock)
                     .map_err(|_| StartError::NoInodes)?
@@ -97,7 +101,7 @@ impl BuiltExport {
         let space = Arc::clone(dispatcher.space());
         let (name, dispatcher) = (export.name.clone(), Arc::new(dispatcher));
         let lent = ServedExport { name, dispatcher, open, keyed };
-        Ok(BuiltExport { lent, space, arena, object })
+        Ok(BuiltExport { lent, space, arena, object, stores })
     }
 
     /// Starts the threads of the export. `all`: the dispatchers of all exports. `previous_clients`:
@@ -122,16 +126,28 @@ impl BuiltExport {
             )
             .map_err(StartError::Thread)
         };
+        let watch = self.stores.as_ref().map(|stores| StoreWatch::start(stores, &self.space));
         Ok(Export {
             log_compactor: self.object.as_ref().map(|_| log_compactor()).transpose()?,
             object: self.object.clone(),
             name: self.lent.name.clone(),
             _zeroer: Zeroer::start(&self.space).map_err(StartError::Thread)?,
+            _store_watch: watch.transpose().map_err(StartError::Thread)?,
             _prefaulter: Prefaulter::start(&self.arena, config.prefault, Arc::clone(all))
                 .map_err(StartError::Thread)?,
             dispatcher: Arc::clone(&self.lent.dispatcher),
         })
     }
+}
+
+/// Returns the space of a new file system: the arena, and the stores if there are any.
+fn new_space(bytes: Bytes, stores: Option<&Arc<PoolStores>>, config: &Config) -> Result<Space, StoresError> {
+    let space = Space::new(bytes, config.zeroing);
+    let Some((stores, of)) = stores.zip(config.stores.as_ref()) else { return Ok(space) };
+    // The lengths were checked when the stores joined.
+    let unusable = || StoresError::Len { address: of.addresses[0].clone(), len: 0 };
+    let lent = Arc::<PoolStores>::clone(stores);
+    space.with_stores(lent, stores.lengths(), of.unit).ok_or_else(unusable)
 }
 
 /// Registers arena, table and checksums in a domain, with the rights that its sessions have.

@@ -16,6 +16,7 @@ pub mod prefault;
 mod recall_timeout;
 mod running_export;
 pub mod status;
+pub mod stores;
 
 use std::{
     collections::HashMap,
@@ -64,6 +65,7 @@ use recall_timeout::RecallTimeout;
 use running_export::Export;
 use status::ObservedExport;
 pub use status::{ServerStatus, StatusSource};
+use stores::PoolStores;
 
 /// Memory object and snapshots of an export, if there are any.
 type ExportSource = (Option<Arc<Object>>, Option<Snapshots>);
@@ -111,6 +113,7 @@ impl Server {
         let book = config.keys.as_ref().map(|path| keys::read(path, &names)).transpose()?;
         let tls = config.tls.clone().map(TlsServer::load).transpose()?.map(Arc::new);
         let (host, previous_clients) = configure_host(&config, store.as_ref())?;
+        let stores = config.stores.as_ref().map(PoolStores::join).transpose()?.map(Arc::new);
         let alarm = Arc::<Alarm>::default();
         // All memory is mapped before it is touched and before there are sockets.
         let mut domains = HashMap::new();
@@ -118,7 +121,7 @@ impl Server {
         let (mut made, mut jobs) = (Vec::new(), Vec::new());
         for ((at, export), (object, mut snapshots)) in asked.iter().enumerate().zip(found) {
             let own = if book.is_some() { keyed_domains(&host)? } else { HashMap::new() };
-            let from = Sources { object, snapshots: snapshots.as_mut() };
+            let from = Sources { object, snapshots: snapshots.as_mut(), stores: stores.clone() };
             let new = BuiltExport::new(&host, export, &own, (&config, from), &alarm)?;
             let (name, dispatcher) = (export.name.clone(), Arc::clone(&new.lent.dispatcher));
             jobs.extend(
@@ -149,7 +152,6 @@ impl Server {
         let session_reaper =
             SessionReaper::start(reaper_signal, Arc::downgrade(&service)).map_err(StartError::Thread)?;
         let recall_timeout = start_recall_timeout(&config, alarm, &exports, &service)?;
-        let keys = config.keys.clone().zip(keys);
         let snapshot_records = jobs.iter().map(|job| (job.name.clone(), job.record())).collect();
         let snapshotter = config.persist.as_ref().map(|persist| Snapshotter::start(jobs, persist.every));
         Ok(Server {
@@ -162,7 +164,7 @@ impl Server {
             service,
             _store: store,
             _snapshots: directory,
-            keys,
+            keys: config.keys.clone().zip(keys),
             tls,
             start: Instant::now(),
             snapshot_records,

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{log_compactor::LogCompactor, prefault::Prefaulter};
+use super::{log_compactor::LogCompactor, prefault::Prefaulter, stores::StoreWatch};
 use crate::{dispatch::Dispatcher, memory_object::object::Object, space::zeroer::Zeroer};
 
 /// An export and its threads.
@@ -14,6 +14,7 @@ pub(super) struct Export {
     pub(super) name: String,
     pub(super) _prefaulter: Prefaulter,
     pub(super) _zeroer: Zeroer,
+    pub(super) _store_watch: Option<StoreWatch>,
     pub(super) log_compactor: Option<LogCompactor>,
     pub(super) object: Option<Arc<Object>>,
     pub(super) dispatcher: Arc<Dispatcher>,

@@ -4,7 +4,12 @@
 //! As the service. The lock of the table is held for single calls, and no other lock is taken under
 //! it.
 
-use std::{collections::HashMap, time::Instant};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use rdmabox::Peer;
 use rfs_proto::ClientDescription;
@@ -14,6 +19,9 @@ use crate::session::{
     client_table::{Connection, SessionClient},
     mount_registry::Attached,
 };
+
+/// Pause between two attempts to fence a session at stores.
+const FENCE_PAUSE: Duration = Duration::from_millis(500);
 
 impl FileService {
     /// Records the client of a session that attaches or is resumed.
@@ -36,10 +44,27 @@ impl FileService {
         self.clients.lock().lose(export, session, peer.id(), Instant::now());
     }
 
-    /// Ends a session whose connection has ended.
+    /// Ends a session whose connection has ended. If it may reach stores, it ends when it cannot
+    /// reach them any more.
     pub(super) fn finish_session(&self, export: usize, session: u64) {
-        self.exports[export].dispatcher.attachments().ended(session);
         self.clients.lock().end(export, session);
+        let dispatcher = &self.exports[export].dispatcher;
+        if !dispatcher.space().lent().is_some_and(|lent| lent.is_admitted(session)) {
+            return dispatcher.attachments().ended(session);
+        }
+        let weak = Arc::downgrade(dispatcher);
+        let fence = move || {
+            while let Some(dispatcher) = weak.upgrade() {
+                if dispatcher.space().lent().is_none_or(|lent| lent.fence(session)) {
+                    return dispatcher.attachments().ended(session);
+                }
+                drop(dispatcher);
+                thread::sleep(FENCE_PAUSE);
+            }
+        };
+        if let Err(e) = thread::Builder::new().name("rfs-fence".into()).spawn(fence) {
+            log::error!("session {session} keeps its files open, because no thread can fence it: {e}");
+        }
     }
 
     /// Returns the clients of an export by session.

@@ -96,6 +96,7 @@ pub(crate) fn changes(request: &Request<'_>) -> bool {
         | Request::Forget { .. }
         | Request::HoldPages { .. }
         | Request::DropPages { .. }
+        | Request::ReachStore { .. }
         | Request::Recalls { .. } => false,
     }
 }

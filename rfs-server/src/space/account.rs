@@ -12,7 +12,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use parking_lot::{Condvar, Mutex};
@@ -21,9 +24,10 @@ use seeded_faults::seeded;
 
 use super::{
     alloc::{Arena, Short, Totals, Want, range::Range},
-    bytes::{Bad, Bytes},
+    bytes::Bytes,
+    lent::{LentMemory, StoreFailure, Unusable},
     nonzero_bitmap::NonzeroBitmap,
-    quarantine::{ABANDONED_SESSIONS, QuarantinedRange, SNAPSHOT},
+    quarantine::{ABANDONED_SESSIONS, QuarantinedRange, SNAPSHOT, unreachable},
 };
 
 /// Most bytes that a thread zeroes before it takes the lock again.
@@ -76,6 +80,8 @@ pub struct Space {
     /// Signals that space became clean.
     clean: Condvar,
     bytes: Bytes,
+    /// Memory of stores, if there are any.
+    pub(super) lent: Option<Arc<dyn LentMemory>>,
     pub(super) mode: Zeroing,
 }
 
@@ -141,8 +147,28 @@ impl Space {
             dirt: Condvar::new(),
             clean: Condvar::new(),
             bytes,
+            lent: None,
             mode,
         }
+    }
+
+    /// Adds memory of stores, which is zero: the number and the length of each. Files are cut at
+    /// multiples of `unit`, and the stores take turns.
+    ///
+    /// Returns `None` if a store has no such places.
+    #[must_use]
+    pub fn with_stores(
+        mut self,
+        lent: Arc<dyn LentMemory>,
+        stores: impl IntoIterator<Item = (u16, u64)>,
+        unit: u64,
+    ) -> Option<Space> {
+        let arena = &mut self.account.get_mut().arena;
+        if !stores.into_iter().all(|(store, len)| arena.add_store(store, len, unit)) {
+            return None;
+        }
+        self.lent = Some(lent);
+        Some(self)
     }
 
     /// Returns the sums of the allocator.
@@ -273,27 +299,14 @@ impl Space {
         }
     }
 
-    /// Zeroes a range that is in use, such as the rest of the last block behind the end of a file.
-    pub fn zero(&self, range: Range) {
-        self.bytes.zero(range);
-    }
-
     /// Copies between ranges that are in use, through `buffer`.
     ///
     /// # Errors
-    /// A block of either range is bad.
-    pub fn copy(&self, from: Range, to: u64, buffer: &mut Vec<u8>) -> Result<(), Bad> {
+    /// A block of either range is bad, or a store cannot be reached.
+    pub fn copy(&self, from: Range, to: u64, buffer: &mut Vec<u8>) -> Result<(), Unusable> {
         let start = seeded!(CopyMisplaced, from.start.saturating_sub(BLOCK), from.start);
-        self.bytes.read(Range { start, ..from }, buffer)?;
-        self.bytes.write(to, buffer, false)
-    }
-
-    /// Writes to a range that is in use; see [`Bytes::write`].
-    ///
-    /// # Errors
-    /// A block is bad.
-    pub fn write(&self, place: u64, data: &[u8], is_nothing: bool) -> Result<(), Bad> {
-        self.bytes.write(place, data, is_nothing)
+        self.read(Range { start, ..from }, buffer)?;
+        self.write(to, buffer, false)
     }
 
     /// Zeroes dirty space: on this thread if it is little, else on the background thread.
@@ -324,7 +337,11 @@ impl Space {
     /// Zeroes up to [`CHUNK`] dirty bytes. Returns false if there were none.
     fn zero_one(&self) -> bool {
         let Some(range) = self.change(|arena| arena.take_dirty(CHUNK)) else { return false };
-        seeded!(FreedNotZeroed, (), self.zero(range));
+        if let Err(StoreFailure(store)) = seeded!(FreedNotZeroed, Ok(()), self.zero(range)) {
+            self.change_account(|account| account.arena.not_zeroed(range, unreachable(store)));
+            self.clean.notify_all();
+            return true;
+        }
         self.change_account(|account| {
             if let Some(dirt) = &account.dirt {
                 dirt.set(range, false);

@@ -2,7 +2,8 @@
 //!
 //! Bottom up: [`alloc`] decides which range is free, [`bytes`] reads and writes the arena,
 //! [`file_extents`] maps a file to ranges, and [`account`] has the allocator together with the
-//! bytes. [`hold`] keeps released space for a snapshot; [`zeroer`] zeroes it.
+//! bytes. [`hold`] keeps released space for a snapshot; [`zeroer`] zeroes it. [`lent`] is the
+//! memory of stores.
 //!
 //! # Concurrency
 //! See each module; `account` has the lock.
@@ -12,6 +13,7 @@ pub mod alloc;
 pub mod bytes;
 pub mod file_extents;
 pub mod hold;
+pub mod lent;
 pub mod nonzero_bitmap;
 pub mod quarantine;
 #[cfg(test)]

@@ -16,6 +16,12 @@ pub(super) const SNAPSHOT: u64 = u64::MAX - 1;
 /// this number.
 pub(crate) const UNLOGGED: u64 = u64::MAX - 2;
 
+/// Returns the quarantine holder of space that could not be zeroed, because its store could not be
+/// reached. No session has this number.
+pub(super) fn unreachable(store: u16) -> u64 {
+    UNLOGGED - 1 - u64::from(store)
+}
+
 /// Space that an inode released while a session could still reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuarantinedRange {

@@ -26,7 +26,7 @@ use crate::{
         },
     },
     metadata::namespace::inode::Inode,
-    space::{alloc::range::Range, bytes::Bad},
+    space::{alloc::range::Range, bytes::Bad, lent::Unusable},
 };
 
 /// The most blocks that one request compares.
@@ -300,7 +300,7 @@ impl WriteView<'_> {
             let Some((part, rest)) = data.split_at_checked(len as usize) else { return Ok(false) };
             data = rest;
             let Some(start) = place else { continue };
-            if self.space.bytes().read(Range { start, len }, &mut there).is_err() || there != part {
+            if self.space.read(Range { start, len }, &mut there).is_err() || there != part {
                 return Ok(false);
             }
         }
@@ -364,7 +364,10 @@ impl WriteView<'_> {
                 return Err(Errno::EIO);
             };
             let is_nothing = rest.is_empty() && end >= size;
-            self.space.write(place, part, is_nothing).map_err(|bad| self.bad(ino, bad))?;
+            self.space.write(place, part, is_nothing).map_err(|error| match error {
+                Unusable::Bad(bad) => self.bad(ino, bad),
+                Unusable::Store(_) => Errno::EIO,
+            })?;
             data = rest;
         }
         if growth != Growth::Stay {

@@ -288,11 +288,15 @@ impl WriteView<'_> {
         let map = self.file(ino)?;
         // A session that has asked for space may be writing there.
         let asked = map.needed_to().max(old);
-        if size < old || map.kept_to() > 0 {
-            self.cut(session, ino, size, 0)?;
-        } else if size > asked && map.end() > block_up(asked) {
+        let cut_to = match size < old || map.kept_to() > 0 {
+            true => Some(size),
             // Space that was given ahead of need becomes a hole; otherwise it would count as data.
-            self.cut(session, ino, asked, 0)?;
+            false => (size > asked && map.end() > block_up(asked)).then_some(asked),
+        };
+        if let Some(Err(errno)) = cut_to.map(|to| self.cut(session, ino, to, 0)) {
+            // A store does not answer: the file stays as long as it was.
+            self.table.set_size(slot, old);
+            return Err(errno);
         }
         if size < old {
             self.size_fell(session, ino, generation)?;

@@ -17,7 +17,7 @@ use crate::{
             view::{View, WriteView},
         },
     },
-    space::{alloc::range::Range, bytes::Bad},
+    space::{alloc::range::Range, bytes::Bad, lent::Unusable},
 };
 
 /// Bytes that one transaction zeroes or copies at most.
@@ -201,12 +201,18 @@ impl WriteView<'_> {
         let slot = self.namespace.get(ino)?.slot;
         let size = self.table.size(slot);
         self.table.begin(slot);
-        let map = self.file_mut(ino)?;
+        let map = self.file(ino)?;
         // Space that was given ahead of need goes, too, if the hole reaches it.
         let to = if end >= size && map.kept_to() <= end { u64::MAX } else { end };
-        let given_up = map.punch(offset, to);
-        let edges = seeded!(HoleKeepsEdges, Vec::new(), map.pieces(offset, end));
-        self.give_up(session, ino, &given_up, &edges)?;
+        let edges = seeded!(HoleKeepsEdges, Vec::new(), map.edges(offset, end));
+        // First, because a store may not answer: then nothing has changed but zeroes.
+        let zeroed = self.zero_pieces(&edges);
+        if zeroed.is_err() {
+            self.publish(ino);
+        }
+        let zeroed = zeroed?;
+        let given_up = self.file_mut(ino)?.punch(offset, to);
+        self.give_up(session, ino, &given_up, zeroed)?;
         self.pages_written(session, ino);
         self.changed_by_server(session, ino, now)
     }
@@ -217,7 +223,7 @@ impl WriteView<'_> {
         self.may_write(ino)?;
         for (_, place, len) in self.file(ino)?.pieces(offset, end) {
             if let Some(start) = place {
-                self.space.zero(Range { start, len });
+                self.space.zero(Range { start, len }).map_err(|_| Errno::EIO)?;
             }
         }
         Ok(())
@@ -293,9 +299,14 @@ impl WriteView<'_> {
                 match (from, to) {
                     (Some(start), Some(to)) => {
                         let copied = self.space.copy(Range { start, len }, to, buffer);
-                        copied.map_err(|bad| self.bad_of_two((step.from.0, step.to.0), bad))?;
+                        copied.map_err(|error| match error {
+                            Unusable::Bad(bad) => self.bad_of_two((step.from.0, step.to.0), bad),
+                            Unusable::Store(_) => Errno::EIO,
+                        })?;
                     }
-                    (None, Some(start)) => self.space.zero(Range { start, len }),
+                    (None, Some(start)) => {
+                        self.space.zero(Range { start, len }).map_err(|_| Errno::EIO)?;
+                    }
                     (_, None) => {}
                 }
                 from = from.map(|from| from + len);

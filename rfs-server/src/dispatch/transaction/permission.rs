@@ -70,7 +70,8 @@ pub(in crate::dispatch) fn may_ask(squash: Squash, request: &Request<'_>) -> Res
         | Request::StopWaiting { .. }
         | Request::Insist { .. }
         | Request::Close { .. }
-        | Request::Forget { .. } => Ok(()),
+        | Request::Forget { .. }
+        | Request::ReachStore { .. } => Ok(()),
         // Their transactions check them.
         Request::Lookup { .. }
         | Request::LookupAhead { .. }

@@ -342,8 +342,10 @@ impl WriteView<'_> {
         let map = self.file(ino)?;
         let keep = block_up(size).max(keep);
         let rest = seeded!(TailNotZeroed, Vec::new(), map.pieces(size, keep));
-        let given_up = if map.reaches_beyond(keep) { self.file_mut(ino)?.cut(keep) } else { Vec::new() };
-        self.give_up(session, ino, &given_up, &rest)
+        let reaches_beyond = map.reaches_beyond(keep);
+        let zeroed = self.zero_pieces(&rest)?;
+        let given_up = if reaches_beyond { self.file_mut(ino)?.cut(keep) } else { Vec::new() };
+        self.give_up(session, ino, &given_up, zeroed)
     }
 
     /// Remembers the record of a file that is about to be cut or removed, if a snapshot needs it.
@@ -354,22 +356,30 @@ impl WriteView<'_> {
         }
     }
 
-    /// Gives up ranges that a file lost, and zeroes pieces that it keeps.
+    /// Zeroes pieces of a file. Returns true if there were any.
+    ///
+    /// # Errors
+    /// EIO if a store does not answer. Some of the pieces may be zero.
+    pub(in crate::dispatch) fn zero_pieces(&self, pieces: &[(u64, Option<u64>, u64)]) -> Result<bool, Errno> {
+        let mut any = false;
+        for &(_, place, len) in pieces {
+            if let Some(start) = place {
+                self.space.zero(Range { start, len }).map_err(|_| Errno::EIO)?;
+                any = true;
+            }
+        }
+        Ok(any)
+    }
+
+    /// Gives up ranges that a file lost. `zeroed` says that pieces which it keeps were zeroed.
     pub(in crate::dispatch) fn give_up(
         &mut self,
         session: u64,
         ino: u64,
         given_up: &[Range],
-        zeroed: &[(u64, Option<u64>, u64)],
+        zeroed: bool,
     ) -> Result<(), Errno> {
-        let mut changed = !given_up.is_empty();
-        for &(_, place, len) in zeroed {
-            if let Some(start) = place {
-                self.space.zero(Range { start, len });
-                changed = true;
-            }
-        }
-        if !changed {
+        if given_up.is_empty() && !zeroed {
             return Ok(());
         }
         // Even if no space goes: another session may have been writing to the bytes that were
@@ -424,10 +434,11 @@ impl WriteView<'_> {
         let pieces = self.file(ino).map(|map| map.pieces(size, block_up(size))).unwrap_or_default();
         let places = pieces.into_iter().filter_map(|(_, place, len)| Some(Range { start: place?, len }));
         let dirty: SmallVec<[Range; 1]> =
-            places.filter(|range| !self.space.bytes().is_zero(*range)).collect();
+            places.filter(|range| self.space.is_zero(*range) == Ok(false)).collect();
         if let (false, Ok(inode)) = (dirty.is_empty(), self.namespace.inodes_mut().unlogged_mut(ino)) {
             inode.layout_generation += 1;
-            dirty.iter().for_each(|range| self.space.zero(*range));
+            // A store that does not answer now gets no late write of a session, either.
+            dirty.iter().for_each(|range| _ = self.space.zero(*range));
         }
         self.publish(ino);
     }
