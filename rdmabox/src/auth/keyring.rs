@@ -88,6 +88,12 @@ pub struct Limits {
     /// Number of threads that serve the calls of all sessions, per kind of device: from 1 to 64.
     /// `None`: the number of processors, from 2 to 4. Default: `None`.
     pub call_threads: Option<usize>,
+    /// Minimum time for which a thread polls the call memory of a session after its last call, up
+    /// to a day, if the client fetches replies ([`CallsBy::Fetch`](crate::CallsBy::Fetch)). The
+    /// thread takes all of a processor meanwhile. A client that calls at longer intervals has to
+    /// send a message with each call, which the host answers by message. `None`: as long as polling
+    /// has found calls lately, at most 0.1 ms. Default: `None`.
+    pub call_poll: Option<Duration>,
 }
 
 /// A limit that is out of its range.
@@ -116,6 +122,7 @@ impl Limits {
             (self.sessions_per_key >= 1, "sessions_per_key", "at least 1"),
             ((1..=Self::MAX_QUEUE_PAIRS).contains(&self.queue_pairs), "queue_pairs", "1 to 16"),
             (self.call_threads.is_none_or(|n| (1..=64).contains(&n)), "call_threads", "1 to 64"),
+            (self.call_poll.is_none_or(|time| time <= day), "call_poll", "up to a day"),
         ];
         match checks.into_iter().find(|(valid, ..)| !valid) {
             Some((_, name, range)) => Err(LimitsError { name, range }),
@@ -152,6 +159,7 @@ impl Default for Limits {
             sessions_per_key: 250,
             queue_pairs: Self::MAX_QUEUE_PAIRS,
             call_threads: None,
+            call_poll: None,
         }
     }
 }
@@ -176,6 +184,7 @@ mod tests {
             ("queue_pairs", Limits { queue_pairs: 17, ..good }),
             ("call_threads", Limits { call_threads: Some(0), ..good }),
             ("call_threads", Limits { call_threads: Some(65), ..good }),
+            ("call_poll", Limits { call_poll: Some(2 * day), ..good }),
         ];
         for (name, limits) in bad {
             assert_eq!(limits.check().map_err(|e| e.name), Err(name), "{limits:?}");

@@ -64,12 +64,12 @@ pub fn call_slots(mut bytes: &[u8]) {
             }
             ANSWER => {
                 let kinds = [AnswerKind::Plain, AnswerKind::Unanswered, AnswerKind::Rejected];
-                slots.answer(slot, kinds[usize::from(*what) / 5 % 3], &[*what; 9]);
+                slots.answer(slot, kinds[usize::from(*what) / 5 % 3], &[*what; 9]).expect("no writer");
                 running[slot] = false;
                 continue;
             }
             PUT_OFF.. => {
-                slots.defer(slot);
+                slots.defer(slot).expect("no writer");
                 continue;
             }
         };

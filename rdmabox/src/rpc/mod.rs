@@ -21,12 +21,12 @@ mod server;
 pub(crate) use self::fetch::MEMORY as CALL_MEMORY;
 pub(crate) use self::{
     client::{CallState, RpcClient, WaitingCalls},
-    fetch::{FetchClient, HostSlots, OneSided},
+    fetch::{FetchClient, FetchSize, HostSlots, OneSided, PollTime, ReplyMemory, ReplyWriter, WRITER_DEPTH},
     message::{LATE_DEPTH, QUEUE_DEPTH},
     server::{Handler, LateReplies, Reason, RpcServer},
 };
 pub use self::{
     client::{Cancel, StartedReply},
     message::MAX_CALL,
-    server::{Answer, CallError, PendingReply, Reply},
+    server::{Answer, AnswerCounts, CallError, PendingReply, Reply},
 };

@@ -36,11 +36,12 @@ use self::{
     fetch_endpoint::{FetchState, ServeMessages},
 };
 use super::{
-    fetch::{HostSlots, SessionPoller},
+    fetch::{HostSlots, PollTime, SessionPoller},
     message::{CALL_SLOTS, Header, Kind, LATE_SLOTS, MAX_CALL, Messages, SEND_ID},
 };
 use crate::{
     polling::Spin,
+    stats::Counter,
     verbs::{CompletionQueue, ProtectionDomain, QueuePair, VerbsError, WcStatus, WorkCompletion},
 };
 
@@ -79,11 +80,58 @@ pub(crate) struct Endpoint {
     fetched: Option<FetchState>,
     /// The session has ended, and nothing is sent any more.
     over: AtomicBool,
+    answers: Arc<AnswerCounters>,
+}
+
+/// Counters of the answers of a call server.
+#[derive(Debug, Default)]
+struct AnswerCounters {
+    messages: Counter,
+    in_memory: Counter,
+    written: Counter,
+}
+
+/// Counts of the answers that a host has given to calls
+/// ([`HostHandle::answers`](crate::HostHandle::answers)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AnswerCounts {
+    /// Messages that the host has sent: replies, and notes that a reply is deferred or is in
+    /// memory.
+    pub messages: u64,
+    /// Replies that the host has written to its own memory, without a request to a device.
+    pub in_memory: u64,
+    /// Replies that the host has WRITTEN to memory of the client.
+    pub written: u64,
+}
+
+impl std::ops::Add for AnswerCounts {
+    type Output = AnswerCounts;
+
+    fn add(self, other: AnswerCounts) -> AnswerCounts {
+        AnswerCounts {
+            messages: self.messages + other.messages,
+            in_memory: self.in_memory + other.in_memory,
+            written: self.written + other.written,
+        }
+    }
 }
 
 impl std::fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Endpoint").field("messages", &self.messages).finish_non_exhaustive()
+    }
+}
+
+impl std::ops::Sub for AnswerCounts {
+    type Output = AnswerCounts;
+
+    fn sub(self, earlier: AnswerCounts) -> AnswerCounts {
+        AnswerCounts {
+            messages: self.messages - earlier.messages,
+            in_memory: self.in_memory - earlier.in_memory,
+            written: self.written - earlier.written,
+        }
     }
 }
 
@@ -96,6 +144,8 @@ struct Shared {
     endpoints: RwLock<HashMap<u32, Arc<Endpoint>>>,
     /// Sessions whose request memory is polled.
     watch: SessionPoller<Endpoint>,
+    poll_time: PollTime,
+    answers: Arc<AnswerCounters>,
     stop: AtomicBool,
 }
 
@@ -106,13 +156,20 @@ pub(crate) struct RpcServer {
 }
 
 impl RpcServer {
-    pub(crate) fn start(cq: Arc<dyn CompletionQueue>, threads: usize) -> std::io::Result<RpcServer> {
+    /// Starts the threads. `poll_time` is that of sessions whose clients fetch.
+    pub(crate) fn start(
+        cq: Arc<dyn CompletionQueue>,
+        threads: usize,
+        poll_time: PollTime,
+    ) -> std::io::Result<RpcServer> {
         let shared = Arc::new(Shared {
             cq,
             handoff: PollerHandoff::default(),
             spin: Mutex::default(),
             endpoints: RwLock::default(),
             watch: SessionPoller::default(),
+            poll_time,
+            answers: Arc::default(),
             stop: AtomicBool::new(false),
         });
         let mut server = RpcServer { shared, threads: Vec::new() };
@@ -124,6 +181,12 @@ impl RpcServer {
             server.threads.push(thread);
         }
         Ok(server)
+    }
+
+    /// Returns the counts of answers.
+    pub(crate) fn answers(&self) -> AnswerCounts {
+        let AnswerCounters { messages, in_memory, written } = &*self.shared.answers;
+        AnswerCounts { messages: messages.get(), in_memory: in_memory.get(), written: written.get() }
     }
 
     pub(crate) fn cq(&self) -> &Arc<dyn CompletionQueue> {
@@ -170,8 +233,16 @@ impl RpcServer {
     ) -> Arc<Messages> {
         let number = messages.qp.qp_num();
         let messages = Arc::new(messages);
-        let (fetched, over) = (slots.map(FetchState::new), AtomicBool::new(false));
-        let endpoint = Endpoint { role, messages: Arc::clone(&messages), handler, late, fetched, over };
+        let fetched = slots.map(|slots| FetchState::new(slots, self.shared.poll_time));
+        let endpoint = Endpoint {
+            role,
+            messages: Arc::clone(&messages),
+            handler,
+            late,
+            fetched,
+            over: AtomicBool::new(false),
+            answers: Arc::clone(&self.shared.answers),
+        };
         self.shared.endpoints.write().insert(number, Arc::new(endpoint));
         messages
     }
@@ -373,6 +444,7 @@ impl Endpoint {
 
     fn reply(&self, header: Header, bytes: &[u8]) -> Result<(), String> {
         check_length(bytes)?;
+        self.answers.messages.inc();
         self.messages.send(header, bytes).map(drop).map_err(|e| e.to_string())
     }
 
@@ -396,7 +468,10 @@ impl Endpoint {
             // discarded here.
             _ if self.over.load(Ordering::Acquire) => Ok(()),
             0 => self.reply(Header { kind, ..call }, bytes),
-            number => check_length(bytes).and_then(|()| self.late.send(number, kind, bytes)),
+            number => check_length(bytes).and_then(|()| {
+                self.answers.messages.inc();
+                self.late.send(number, kind, bytes)
+            }),
         };
         if let Err(reason) = sent {
             self.handler.end(Reason::Misbehaved(&reason));

@@ -50,7 +50,7 @@ pub use crate::{
         rdma::{RdmaError, RdmaOptions},
         soft::ConnectedProcess,
     },
-    rpc::{Answer, CallError, Cancel, MAX_CALL, PendingReply, Reply, StartedReply},
+    rpc::{Answer, AnswerCounts, CallError, Cancel, MAX_CALL, PendingReply, Reply, StartedReply},
     runtime::Until,
     stats::StatsSnapshot,
     verbs::{Access, AtomicOp, AtomicOps, AtomicScope, RemoteAddr, RemoteMr, RemoteMrError, WcStatus},

@@ -257,6 +257,10 @@ counters! {
     /// Fetches of replies: READs including those that came too early, or replies taken from mapped
     /// memory.
     fetches,
+    /// READs among `fetches` that came before the reply, and found none.
+    fetches_early,
+    /// Requests of calls by fetching: WRITEs, or copies to mapped memory.
+    call_writes,
     /// Requests and calls that failed.
     errors,
 }

@@ -83,7 +83,10 @@ impl RpcClient {
             return Ok(CallOutcome::Reply);
         }
         match fetch.take(slot, reply, &self.stats) {
-            Ok(Stage::Answered) => Ok(CallOutcome::Reply),
+            Ok(Stage::Answered) => {
+                self.stats.calls_fetched.inc();
+                Ok(CallOutcome::Reply)
+            }
             Ok(Stage::Unanswered) => Err(RequestError::Unanswered),
             Ok(Stage::Rejected) => Err(rejection(reply)),
             _ => {

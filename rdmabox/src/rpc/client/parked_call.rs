@@ -79,7 +79,7 @@ impl RpcClient {
             self.fail();
             return;
         }
-        match fetch.park(slot, request) {
+        match fetch.park(slot, request, &self.stats) {
             Ok(Stage::Ring { number }) => {
                 self.expect_message(slot, &mut self.slots[slot].lock());
                 self.ring(slot, number);

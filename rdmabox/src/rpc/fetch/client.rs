@@ -4,10 +4,12 @@
 //! # Concurrency
 //! Called from any thread. Each slot's lock is used by the owner of the call slot.
 
+use std::time::{Duration, Instant};
+
 use parking_lot::Mutex;
 
 use super::{
-    PollBudget, layout,
+    FetchSize, PollBudget, ReadDelay, ReplyMemory, layout,
     layout::Kind,
     session_poller::fence_after_request,
     slot_access::{OneSided, PollResult, SlotAccess},
@@ -25,6 +27,8 @@ const POLLS_PER_ROUND: u32 = 64;
 /// Limits before the host is rung: rounds on mapped memory, or READs.
 const MAX_ROUNDS: u32 = 32;
 const MAX_READS: u32 = 4;
+/// Limit of rounds on memory of this side. They include the way over the network.
+const MAX_OWN_ROUNDS: u32 = 256;
 
 #[derive(Debug, Default)]
 struct Slot {
@@ -39,6 +43,8 @@ struct Slot {
 pub(crate) struct FetchClient {
     access: SlotAccess,
     budget: PollBudget,
+    /// Time from the end of the WRITE to the first READ.
+    delay: ReadDelay,
     /// Each entry is used by the thread that owns the call slot.
     slots: [Mutex<Slot>; CALL_SLOTS],
 }
@@ -64,18 +70,29 @@ pub(crate) enum Stage {
 
 impl FetchClient {
     /// `base` is the address of the memory at the host. `maps` permits a mapping of it.
-    /// `fetch_size` is the length of the first READ of an answer, in bytes.
+    /// `fetch_size` is the length of the first READ of an answer.
     pub(crate) fn new(
         one_sided: Box<dyn OneSided>,
         base: RemoteAddr,
-        fetch_size: usize,
+        fetch_size: FetchSize,
         maps: bool,
     ) -> FetchClient {
         FetchClient {
             access: SlotAccess::new(one_sided, base, fetch_size, maps),
             budget: PollBudget::new(if maps { MAX_ROUNDS } else { MAX_READS }),
+            delay: ReadDelay::default(),
             slots: Default::default(),
         }
+    }
+
+    /// Has the host WRITE answers to this memory.
+    ///
+    /// # Errors
+    /// The host was not told.
+    pub(crate) fn write_replies_to(mut self, replies: ReplyMemory) -> Result<FetchClient, RequestError> {
+        self.access.write_replies_to(replies)?;
+        self.budget = PollBudget::new(MAX_OWN_ROUNDS);
+        Ok(self)
     }
 
     /// Makes a call in `slot`, which the caller owns. Polls for the answer until the budget is
@@ -92,18 +109,29 @@ impl FetchClient {
         let Slot { number, scratch } = &mut *entry;
         *number = layout::next(*number);
         self.access.put(slot, *number, request, scratch)?;
-        let is_mapped = self.access.mapped().is_some();
-        if is_mapped {
+        stats.call_writes.inc();
+        if self.access.mapped().is_some() {
             fence_after_request();
             self.access.publish_core();
         }
-        let (limit, polls) = (self.budget.limit(), if is_mapped { POLLS_PER_ROUND } else { 1 });
+        let is_local = self.access.polls_locally();
+        if !is_local {
+            pause(self.delay.delay());
+        }
+        let (limit, polls) = (self.budget.limit(), if is_local { POLLS_PER_ROUND } else { 1 });
         for round in 0..limit {
             for poll in 0..polls {
                 match self.access.poll(slot, *number, reply, scratch, stats)? {
                     PollResult::Answer(kind) => {
                         if round > 0 {
                             self.budget.record_hit(round);
+                        } else if !is_local {
+                            // A host that answers so soon has not become slow: it lacked a
+                            // processor when its last answer was late.
+                            self.budget.record_hit(MAX_READS / 2);
+                        }
+                        if !is_local && kind != Kind::Deferred {
+                            self.delay.record(round > 0);
                         }
                         return Ok(stage(kind, *number));
                     }
@@ -119,8 +147,10 @@ impl FetchClient {
             if is_done() {
                 return Ok(Stage::Ended);
             }
-            if is_mapped {
+            if is_local {
                 yield_now();
+            } else if round + 1 < limit {
+                pause(self.delay.delay());
             }
         }
         self.budget.record_miss();
@@ -134,11 +164,12 @@ impl FetchClient {
 
     /// Writes the request of a call in `slot`, which the caller owns, without polling. Returns
     /// [`Ring`](Stage::Ring) if the host is asleep, otherwise [`Parked`](Stage::Parked).
-    pub(crate) fn park(&self, slot: usize, request: &[u8]) -> Result<Stage, RequestError> {
+    pub(crate) fn park(&self, slot: usize, request: &[u8], stats: &Stats) -> Result<Stage, RequestError> {
         let mut entry = self.slots[slot].lock();
         let Slot { number, scratch } = &mut *entry;
         *number = layout::next(*number);
         self.access.put(slot, *number, request, scratch)?;
+        stats.call_writes.inc();
         fence_after_request();
         self.access.publish_core();
         let asleep = self.access.is_asleep(slot);
@@ -169,10 +200,12 @@ impl FetchClient {
         reply: &mut Vec<u8>,
         stats: &Stats,
     ) -> Result<Stage, RequestError> {
-        match self.poll(slot, reply, stats)? {
-            answered @ (Stage::Answered | Stage::Unanswered | Stage::Rejected) => Ok(answered),
-            _ => Ok(Stage::Malformed),
-        }
+        let mut entry = self.slots[slot].lock();
+        let Slot { number, scratch } = &mut *entry;
+        Ok(match self.access.take(slot, *number, reply, scratch, stats)? {
+            PollResult::Answer(kind) if kind != Kind::Deferred => stage(kind, *number),
+            _ => Stage::Malformed,
+        })
     }
 
     #[cfg(all(test, not(loom)))]
@@ -183,6 +216,17 @@ impl FetchClient {
     /// Fails one-sided requests from now on.
     pub(crate) fn fail(&self) {
         self.access.fail();
+    }
+}
+
+/// Lets other threads run for a while.
+fn pause(time: Duration) {
+    if time.is_zero() {
+        return;
+    }
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        yield_now();
     }
 }
 

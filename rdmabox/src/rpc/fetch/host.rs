@@ -11,17 +11,20 @@
 //! has a leaf lock.
 
 use std::sync::{
-    Arc,
+    Arc, OnceLock,
     atomic::{AtomicU32, Ordering, fence},
 };
 
 use parking_lot::Mutex;
 
-use super::layout::{self, Head, Kind, RecordState, WORD};
+use super::{
+    layout::{self, Head, Kind, RecordState, WORD},
+    reply_memory::{ReplyWriter, reply_addr},
+};
 use crate::{
     mapping::Memory,
     rpc::message::{CALL_SLOTS, memory_error},
-    verbs::{Access, MrHandle, ProtectionDomain, RemoteAddr, VerbsError},
+    verbs::{Access, MrHandle, ProtectionDomain, RemoteAddr, Sge, VerbsError},
 };
 
 /// The state of a slot's call.
@@ -62,6 +65,18 @@ pub(crate) struct HostSlots {
     /// True if aligned words of the client are never seen torn.
     whole_words: bool,
     slots: [Slot; CALL_SLOTS],
+    writer: OnceLock<ReplyWriter>,
+}
+
+/// The way of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::rpc) enum AnswerWay {
+    /// Written to memory of the host.
+    Memory,
+    /// Also WRITTEN to memory of the client.
+    Write,
+    /// Not given: the client waits for a message.
+    Message,
 }
 
 impl HostSlots {
@@ -73,7 +88,13 @@ impl HostSlots {
         let memory = Arc::new(Memory::shared("rdmabox-calls", layout::MEMORY).map_err(memory_error)?);
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let region = pd.register(&memory, 0, memory.len() as u64, access)?;
-        Ok(HostSlots { memory, region, whole_words, slots: Default::default() })
+        let (slots, writer) = (Default::default(), OnceLock::new());
+        Ok(HostSlots { memory, region, whole_words, slots, writer })
+    }
+
+    /// Lets answers reach the memory of a client that has published it.
+    pub(crate) fn set_writer(&self, writer: ReplyWriter) {
+        let _ = self.writer.set(writer);
     }
 
     /// Returns the memory's address for the client.
@@ -177,24 +198,52 @@ impl HostSlots {
         }
     }
 
-    /// Writes the answer to the call in `slot` to memory. Returns true, without writing, if the
-    /// client waits for a message.
-    pub(in crate::rpc) fn answer(&self, slot: usize, kind: Kind, bytes: &[u8]) -> bool {
-        let mut state = self.slots[slot].state.lock();
-        let rung = *state == State::Rung;
-        if !rung {
-            self.write(slot, kind, bytes);
+    /// Writes the answer to the call in `slot` to memory, unless the client waits for a message.
+    ///
+    /// # Errors
+    /// The WRITE to the memory of the client failed: the session has to end.
+    pub(in crate::rpc) fn answer(&self, slot: usize, kind: Kind, bytes: &[u8]) -> Result<AnswerWay, String> {
+        {
+            let mut state = self.slots[slot].state.lock();
+            let rung = *state == State::Rung;
+            if !rung {
+                self.write(slot, kind, bytes);
+            }
+            *state = State::Idle;
+            if rung {
+                return Ok(AnswerWay::Message);
+            }
         }
-        *state = State::Idle;
-        rung
+        self.send(slot, bytes.len())
     }
 
     /// Marks the reply in `slot` as deferred, so that a polling client rings.
-    pub(in crate::rpc) fn defer(&self, slot: usize) {
-        let state = self.slots[slot].state.lock();
-        if *state == State::Running {
+    ///
+    /// # Errors
+    /// As for [`answer`](Self::answer).
+    pub(in crate::rpc) fn defer(&self, slot: usize) -> Result<(), String> {
+        {
+            let state = self.slots[slot].state.lock();
+            if *state != State::Running {
+                return Ok(());
+            }
             self.write(slot, Kind::Deferred, &[]);
         }
+        self.send(slot, 0).map(drop)
+    }
+
+    /// WRITEs an answer of `len` bytes to the memory of the client, if the client has some.
+    fn send(&self, slot: usize, len: usize) -> Result<AnswerWay, String> {
+        let Some(writer) = self.writer.get() else { return Ok(AnswerWay::Memory) };
+        let words = [layout::REPLY_ADDR, layout::REPLY_KEY].map(|at| self.memory.load_u64(at));
+        let Some(remote) = reply_addr(words) else { return Ok(AnswerWay::Memory) };
+        let sge = Sge {
+            addr: self.region.addr() + layout::answer(slot) as u64,
+            length: layout::record(len) as u32,
+            lkey: self.region.lkey(),
+        };
+        writer.write(sge, remote.at(layout::own_answer(slot) as u64))?;
+        Ok(AnswerWay::Write)
     }
 
     /// Writes `bytes` in the place of a client's request.

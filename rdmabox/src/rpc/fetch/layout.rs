@@ -6,7 +6,9 @@
 //! counts as complete only if its tail matches.
 //!
 //! A word in front of a slot's answer tells whether the host polls, so that a READ of the answer
-//! includes it. A client that has mapped the memory publishes its core behind the first request.
+//! includes it. A client that has mapped the memory publishes its core behind the first request. A
+//! client that wants replies WRITTEN to its own memory publishes where that is behind the core. Its
+//! memory has one answer for each slot, at the same distances.
 //!
 //! # Concurrency
 //! No I/O, no locks, no clock.
@@ -24,7 +26,15 @@ pub(crate) const MEMORY: usize = 2 * CALL_SLOTS * SLOT_STRIDE;
 /// Offset of the word in which a client on this host publishes the core of its last call, plus
 /// one. 0 means unknown.
 pub(super) const CORE: usize = request(0) + record(MAX_CALL);
-const _: () = assert!(CORE + WORD <= SLOT_STRIDE);
+/// Offset of the address, and of the key behind it, of the client's memory for answers. A key with
+/// [`HAS_KEY`] is valid.
+pub(super) const REPLY_ADDR: usize = CORE + WORD;
+pub(super) const REPLY_KEY: usize = REPLY_ADDR + WORD;
+const _: () = assert!(REPLY_KEY + WORD <= SLOT_STRIDE);
+/// Bit of the word at [`REPLY_KEY`], whose lower 32 bits are the key.
+pub(super) const HAS_KEY: u64 = 1 << 32;
+/// Length of a client's memory for answers, in bytes.
+pub(super) const REPLY_MEMORY: usize = CALL_SLOTS * SLOT_STRIDE;
 
 /// Sleep word while the host does not poll: the client has to ring. The initial value.
 pub(super) const ASLEEP: u64 = 0;
@@ -44,6 +54,11 @@ pub(super) const fn sleep_word(slot: usize) -> usize {
 /// Returns the offset of a slot's answer.
 pub(super) const fn answer(slot: usize) -> usize {
     sleep_word(slot) + WORD
+}
+
+/// Returns the offset of a slot's answer in the client's memory.
+pub(super) const fn own_answer(slot: usize) -> usize {
+    slot * SLOT_STRIDE
 }
 
 /// Returns the offset of the tail in a record of `len` bytes.

@@ -1,7 +1,8 @@
 //! Polls the request memory of sessions, and puts idle sessions to sleep.
 //!
 //! A session is awake while a thread of the host polls its requests. At most one thread polls,
-//! from the first ring until all sessions are asleep.
+//! from the first ring until all sessions are asleep. For how long a session without requests stays
+//! awake is learnt, or a limit of the host ([`PollTime`]).
 //!
 //! To put a session to sleep the host marks it asleep, executes a fence, and polls its requests
 //! once more. A client writes its request, executes a fence ([`fence_after_request`]), and reads
@@ -12,7 +13,10 @@
 //! Runs on the threads of the call server. `polled` is held by the polling thread; `new_sessions`
 //! is a leaf.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::PollBudget;
 use crate::sync::{
@@ -65,24 +69,32 @@ pub(crate) trait PolledSession {
     }
 }
 
+/// The time for which a session without requests is polled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum PollTime {
+    /// As long as that has paid lately, at most [`MAX_IDLE_ROUNDS`].
+    #[default]
+    Learned,
+    AtLeast(Duration),
+}
+
 /// Poll state of a session.
 #[derive(Debug)]
 pub(crate) struct PollState {
     /// The session is polled, or about to be.
     awake: AtomicBool,
+    poll_time: PollTime,
     /// Idle rounds that the session may use.
     budget: PollBudget,
     /// Rounds since the last request.
     idle_rounds: AtomicU32,
+    /// Time of the first of these rounds behind the budget, if the host has set a time.
+    idle_since: Mutex<Option<Instant>>,
 }
 
 impl Default for PollState {
     fn default() -> Self {
-        PollState {
-            awake: AtomicBool::new(false),
-            budget: PollBudget::new(MAX_IDLE_ROUNDS),
-            idle_rounds: AtomicU32::new(0),
-        }
+        PollState::new(PollTime::Learned)
     }
 }
 
@@ -177,7 +189,7 @@ fn wake<T: PolledSession>(session: &Arc<T>) -> bool {
     if poll_state.awake.swap(true, Ordering::SeqCst) {
         return false;
     }
-    poll_state.idle_rounds.store(0, Ordering::Relaxed);
+    poll_state.restart();
     session.mark(true);
     true
 }
@@ -198,20 +210,44 @@ fn stays_awake<T: PolledSession>(session: &Arc<T>, work: &mut T::Work) -> bool {
 }
 
 impl PollState {
+    pub(crate) fn new(poll_time: PollTime) -> PollState {
+        PollState {
+            awake: AtomicBool::new(false),
+            poll_time,
+            budget: PollBudget::new(MAX_IDLE_ROUNDS),
+            idle_rounds: AtomicU32::new(0),
+            idle_since: Mutex::new(None),
+        }
+    }
+
     /// Records that a round found requests.
     fn served(&self) {
         let idle_rounds = self.idle_rounds.load(Ordering::Relaxed);
         if idle_rounds > 0 {
             self.budget.record_hit(idle_rounds - 1);
-            self.idle_rounds.store(0, Ordering::Relaxed);
+            self.restart();
         }
     }
 
     /// Counts a round. Returns true if the budget permits another one. The first round is free.
     fn has_budget(&self) -> bool {
-        let idle_rounds = self.idle_rounds.load(Ordering::Relaxed) + 1;
+        let idle_rounds = self.idle_rounds.load(Ordering::Relaxed).saturating_add(1);
         self.idle_rounds.store(idle_rounds, Ordering::Relaxed);
-        idle_rounds <= self.budget.limit()
+        idle_rounds <= self.budget.limit() || self.has_time()
+    }
+
+    /// Returns true if the host has set a time, and it is not over.
+    fn has_time(&self) -> bool {
+        let PollTime::AtLeast(time) = self.poll_time else { return false };
+        self.idle_since.lock().get_or_insert_with(Instant::now).elapsed() < time
+    }
+
+    /// Counts rounds and time from now on.
+    fn restart(&self) {
+        self.idle_rounds.store(0, Ordering::Relaxed);
+        if self.poll_time != PollTime::Learned {
+            *self.idle_since.lock() = None;
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! A client's access to its memory at the host, by mapping or by WRITE and READ.
+//! A client's access to its memory at the host, by mapping or by WRITE and READ, or by WRITEs of
+//! both sides.
 //!
 //! # Concurrency
 //! Called from any thread; no locks.
@@ -8,13 +9,20 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use super::layout::{self, Head, Kind, RecordState, WORD};
+use super::{
+    FetchSize,
+    layout::{self, Head, Kind, RecordState, WORD},
+    reply_memory::ReplyMemory,
+};
 use crate::{
     error::RequestError,
     mapping::Memory,
     stats::Stats,
     verbs::{Access, RemoteAddr},
 };
+
+/// Bytes of the longest answer with its sleep word.
+const MAX_READ: usize = WORD + layout::record(crate::MAX_CALL);
 
 /// One-sided requests on a session's memory for calls by fetching.
 pub(crate) trait OneSided: Send + Sync + fmt::Debug {
@@ -44,23 +52,36 @@ pub(super) enum PollResult {
 pub(super) struct SlotAccess {
     one_sided: Box<dyn OneSided>,
     base: RemoteAddr,
-    /// Length of the first READ, in bytes.
-    fetch_size: usize,
+    /// Length of the first READ.
+    fetch_size: FetchSize,
     /// The memory may be mapped.
     maps: bool,
     mapped: OnceLock<(Arc<Memory>, usize)>,
+    /// Memory of this side to which the host WRITEs answers.
+    replies: Option<ReplyMemory>,
 }
 
 impl SlotAccess {
     pub(super) fn new(
         one_sided: Box<dyn OneSided>,
         base: RemoteAddr,
-        fetch_size: usize,
+        fetch_size: FetchSize,
         maps: bool,
     ) -> SlotAccess {
-        // A READ includes at least a head, and nothing of the next slot.
-        let fetch_size = fetch_size.clamp(2 * WORD, WORD + layout::record(crate::MAX_CALL));
-        SlotAccess { one_sided, base, fetch_size, maps, mapped: OnceLock::new() }
+        SlotAccess { one_sided, base, fetch_size, maps, mapped: OnceLock::new(), replies: None }
+    }
+
+    /// Has the host WRITE answers to this memory.
+    pub(super) fn write_replies_to(&mut self, replies: ReplyMemory) -> Result<(), RequestError> {
+        let words = replies.words().map(u64::to_ne_bytes).concat();
+        self.one_sided.write(self.base.at(layout::REPLY_ADDR as u64), &words)?;
+        self.replies = Some(replies);
+        Ok(())
+    }
+
+    /// Returns true if polls for answers read memory of this machine.
+    pub(super) fn polls_locally(&self) -> bool {
+        self.replies.is_some() || self.mapped().is_some()
     }
 
     /// Returns the mapping. Until the provider has it, requests go by WRITE and READ.
@@ -133,9 +154,32 @@ impl SlotAccess {
         scratch: &mut Vec<u8>,
         stats: &Stats,
     ) -> Result<PollResult, RequestError> {
+        if let Some(ReplyMemory { memory, .. }) = &self.replies {
+            return Ok(match poll_record(memory, layout::own_answer(slot), number, reply) {
+                // A part of the head may have arrived. If no more comes, the client rings.
+                None | Some(PollResult::Malformed) => PollResult::Pending { asleep: false },
+                Some(found) => found,
+            });
+        }
         match self.mapped() {
             Some((memory, start)) => Ok(poll_mapped(memory, *start, slot, number, reply, stats)),
             None => self.poll_by_read(slot, number, reply, scratch, stats),
+        }
+    }
+
+    /// Takes the answer from the memory of the host, which has reported it.
+    pub(super) fn take(
+        &self,
+        slot: usize,
+        number: u32,
+        reply: &mut Vec<u8>,
+        scratch: &mut Vec<u8>,
+        stats: &Stats,
+    ) -> Result<PollResult, RequestError> {
+        match self.replies {
+            // The WRITE may still be under way.
+            Some(_) => self.poll_by_read(slot, number, reply, scratch, stats),
+            None => self.poll(slot, number, reply, scratch, stats),
         }
     }
 
@@ -148,17 +192,20 @@ impl SlotAccess {
         stats: &Stats,
     ) -> Result<PollResult, RequestError> {
         let at = self.base.at(layout::sleep_word(slot) as u64);
-        scratch.resize(self.fetch_size, 0);
+        // A READ includes at least a head, and nothing of the next slot.
+        scratch.resize(self.fetch_size.bytes().clamp(2 * WORD, MAX_READ), 0);
         self.one_sided.read(at, scratch)?;
         stats.fetches.inc();
         let asleep = word(scratch, 0) == layout::ASLEEP;
         let first = word(scratch, WORD);
         if first as u32 != number {
+            stats.fetches_early.inc();
             return Ok(PollResult::Pending { asleep });
         }
         let Some(head) = Head::of(first) else { return Ok(PollResult::Malformed) };
         let whole = WORD + layout::record(head.len);
-        if whole > scratch.len() {
+        let is_long = whole > scratch.len();
+        if is_long {
             // Reads the rest of the record.
             let fetched = scratch.len();
             scratch.resize(whole, 0);
@@ -167,8 +214,10 @@ impl SlotAccess {
         }
         let bytes = &scratch[2 * WORD..2 * WORD + head.len];
         if word(scratch, WORD + layout::tail(head.len)) != head.tail(bytes) {
+            stats.fetches_early.add(1 + u64::from(is_long));
             return Ok(PollResult::Pending { asleep });
         }
+        self.fetch_size.record(whole, MAX_READ);
         reply.clear();
         reply.extend_from_slice(bytes);
         Ok(PollResult::Answer(head.kind))
@@ -194,10 +243,22 @@ fn poll_mapped(
     reply: &mut Vec<u8>,
     stats: &Stats,
 ) -> PollResult {
-    let at = start + layout::answer(slot);
+    match poll_record(memory, start + layout::answer(slot), number, reply) {
+        Some(PollResult::Answer(kind)) => {
+            stats.fetches.inc();
+            PollResult::Answer(kind)
+        }
+        Some(other) => other,
+        None => PollResult::Pending { asleep: is_asleep(memory, start, slot) },
+    }
+}
+
+/// Polls a record in memory of this machine. Returns `None` if it is that of another call.
+#[inline]
+fn poll_record(memory: &Memory, at: usize, number: u32, reply: &mut Vec<u8>) -> Option<PollResult> {
     let first = memory.load_u64(at);
     if first as u32 != number {
-        return PollResult::Pending { asleep: is_asleep(memory, start, slot) };
+        return None;
     }
     // Records of other calls were excluded above, so any other number will do.
     let is_whole = |head: Head| {
@@ -206,12 +267,9 @@ fn poll_mapped(
         memory.read(at + WORD, reply);
         head.tail(reply) == tail
     };
-    match layout::classify(first, !number, number, is_whole) {
-        RecordState::Complete(head) => {
-            stats.fetches.inc();
-            PollResult::Answer(head.kind)
-        }
+    Some(match layout::classify(first, !number, number, is_whole) {
+        RecordState::Complete(head) => PollResult::Answer(head.kind),
         RecordState::Partial(_) => PollResult::Pending { asleep: false },
         RecordState::Nothing | RecordState::Malformed => PollResult::Malformed,
-    }
+    })
 }

@@ -6,8 +6,9 @@ use parking_lot::Mutex;
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 
 use super::{
+    FetchSize,
     client::{FetchClient, Stage},
-    host::{HostSlots, RingAction},
+    host::{AnswerWay, HostSlots, RingAction},
     layout::{self, Head, Kind, WORD},
     slot_access::OneSided,
 };
@@ -80,7 +81,8 @@ impl Bench {
         let slots = Arc::new(HostSlots::new(&*pd, true).unwrap());
         let base = slots.remote_addr();
         let direct = Arc::new(Direct { slots, host: Mutex::new(Box::new(host)), made: Mutex::default() });
-        let client = FetchClient::new(Box::new(Arc::clone(&direct)), base, FETCH_SIZE, maps);
+        let client =
+            FetchClient::new(Box::new(Arc::clone(&direct)), base, FetchSize::new(FETCH_SIZE, true), maps);
         Bench { direct, client, stats: Stats::default() }
     }
 
@@ -107,7 +109,11 @@ fn prompt(slots: &HostSlots) {
     for slot in 0..CALL_SLOTS {
         if slots.take(slot, &mut request).unwrap() {
             request.reverse();
-            assert!(!slots.answer(slot, Kind::Plain, &request), "the client has not rung");
+            assert_eq!(
+                slots.answer(slot, Kind::Plain, &request),
+                Ok(AnswerWay::Memory),
+                "the client has not rung"
+            );
         }
     }
 }
@@ -134,21 +140,21 @@ fn a_call_may_be_parked_in_mapped_memory() {
     };
     assert!(bench.client.is_mapped());
     bench.slots().mark(false);
-    assert_eq!(bench.client.park(3, b"abc"), Ok(Stage::Ring { number: 1 }));
+    assert_eq!(bench.client.park(3, b"abc", &bench.stats), Ok(Stage::Ring { number: 1 }));
     prompt(bench.slots());
     assert_eq!(poll(), (Stage::Answered, b"cba".to_vec()));
-    assert_eq!(bench.client.park(3, b"def"), Ok(Stage::Parked { number: 2 }));
+    assert_eq!(bench.client.park(3, b"def", &bench.stats), Ok(Stage::Parked { number: 2 }));
     // The previous answer does not count.
     assert_eq!(poll(), (Stage::Parked { number: 2 }, b"old".to_vec()));
     let mut request = Vec::new();
     assert!(bench.slots().take(3, &mut request).unwrap());
-    bench.slots().defer(3);
+    bench.slots().defer(3).unwrap();
     assert_eq!(poll().0, Stage::Ring { number: 2 });
     assert_eq!(bench.slots().ring(3, 2, &mut request), Ok(RingAction::Wait));
-    assert!(bench.slots().answer(3, Kind::Plain, b""), "a message is waited for");
-    assert_eq!(bench.client.park(3, b"ghi"), Ok(Stage::Parked { number: 3 }));
+    assert_eq!(bench.slots().answer(3, Kind::Plain, b""), Ok(AnswerWay::Message), "a message is waited for");
+    assert_eq!(bench.client.park(3, b"ghi", &bench.stats), Ok(Stage::Parked { number: 3 }));
     assert!(bench.slots().take(3, &mut request).unwrap());
-    assert!(!bench.slots().answer(3, Kind::Unanswered, b""));
+    assert_eq!(bench.slots().answer(3, Kind::Unanswered, b""), Ok(AnswerWay::Memory));
     assert_eq!(poll(), (Stage::Unanswered, vec![]));
     assert!(!Bench::new(false, |_| {}).client.is_mapped());
 }
@@ -228,7 +234,7 @@ fn a_sleeping_host_is_rung_after_one_poll() {
         assert_eq!(bench.slots().ring(2, 1, &mut request), Ok(RingAction::Take));
         assert_eq!(request, b"abc");
         // The answer goes out as a message.
-        assert!(bench.slots().answer(2, Kind::Plain, b"cba"));
+        assert_eq!(bench.slots().answer(2, Kind::Plain, b"cba"), Ok(AnswerWay::Message));
         assert_eq!(bench.call(2, b"").0, Stage::Ring { number: 2 });
     }
 }
@@ -242,7 +248,7 @@ fn a_host_that_takes_its_time_is_rung_and_answers_with_a_message() {
     assert_eq!(bench.call(5, b"abc").0, Stage::Ring { number: 1 });
     assert_eq!(bench.made(), (1, 4), "the whole budget");
     assert_eq!(bench.slots().ring(5, 1, &mut Vec::new()), Ok(RingAction::Wait));
-    assert!(bench.slots().answer(5, Kind::Plain, b"cba"));
+    assert_eq!(bench.slots().answer(5, Kind::Plain, b"cba"), Ok(AnswerWay::Message));
     // The budget has shrunk.
     assert_eq!(bench.call(5, b"abc").0, Stage::Ring { number: 2 });
     assert_eq!(bench.made(), (1, 2));
@@ -264,16 +270,16 @@ fn a_deferred_reply_is_not_polled_for() {
     let bench = Bench::new(false, |slots| {
         slots.mark(true);
         if slots.take(1, &mut Vec::new()).unwrap() {
-            slots.defer(1);
+            slots.defer(1).unwrap();
         }
     });
     assert_eq!(bench.call(1, b"abc").0, Stage::Ring { number: 1 });
     assert_eq!(bench.made(), (1, 1));
     assert_eq!(bench.slots().ring(1, 1, &mut Vec::new()), Ok(RingAction::Wait));
-    assert!(bench.slots().answer(1, Kind::Plain, b"late"));
+    assert_eq!(bench.slots().answer(1, Kind::Plain, b"late"), Ok(AnswerWay::Message));
     assert_eq!(bench.call(1, b"abc").0, Stage::Ring { number: 2 });
     // The answer may precede the ring.
-    assert!(!bench.slots().answer(1, Kind::Unanswered, b""));
+    assert_eq!(bench.slots().answer(1, Kind::Unanswered, b""), Ok(AnswerWay::Memory));
     assert_eq!(bench.slots().ring(1, 2, &mut Vec::new()), Ok(RingAction::Answered));
     assert_eq!(bench.client.take(1, &mut Vec::new(), &bench.stats), Ok(Stage::Unanswered));
 }
@@ -353,7 +359,7 @@ fn changes_of_a_request_during_its_call_have_no_effect() {
     bench.slots().memory.write(0, &[0xff; 64]);
     assert_eq!(bench.slots().take(0, &mut Vec::new()), Ok(false));
     assert_eq!(request, b"abc");
-    assert!(!bench.slots().answer(0, Kind::Plain, &request));
+    assert_eq!(bench.slots().answer(0, Kind::Plain, &request), Ok(AnswerWay::Memory));
 }
 
 #[test]

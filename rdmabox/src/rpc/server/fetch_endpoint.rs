@@ -15,7 +15,10 @@ use super::{
 };
 use crate::{
     rpc::{
-        fetch::{BetweenRounds, HostSlots, Kind as AnswerKind, PollState, PolledSession, RingAction},
+        fetch::{
+            AnswerWay, BetweenRounds, HostSlots, Kind as AnswerKind, PollState, PollTime, PolledSession,
+            RingAction,
+        },
         message::{CALL_SLOTS, Header, Kind},
     },
     verbs::WorkCompletion,
@@ -29,8 +32,8 @@ pub(super) struct FetchState {
 }
 
 impl FetchState {
-    pub(super) fn new(slots: Arc<HostSlots>) -> FetchState {
-        FetchState { slots, poll_state: PollState::default() }
+    pub(super) fn new(slots: Arc<HostSlots>, poll_time: PollTime) -> FetchState {
+        FetchState { slots, poll_state: PollState::new(poll_time) }
     }
 }
 
@@ -57,7 +60,9 @@ impl Endpoint {
         worker: &mut WorkerState,
     ) -> Result<(), String> {
         let make_later = || {
-            fetched.slots.defer(slot);
+            if let Err(reason) = fetched.slots.defer(slot) {
+                self.handler.end(Reason::Misbehaved(&reason));
+            }
             self.deferred_fetch_reply(slot)
         };
         let mut reply = Reply::new(&mut worker.reply, &make_later);
@@ -78,12 +83,13 @@ impl Endpoint {
             Answer::Rejected(_) => AnswerKind::Rejected,
             Answer::Dropped => AnswerKind::Unanswered,
         };
-        match &self.fetched {
-            Some(fetched) if fetched.slots.answer(slot, in_memory, bytes) => {
-                self.reply(Header { kind, ..Header::plain(slot) }, bytes)
-            }
-            _ => Ok(()),
+        let Some(fetched) = &self.fetched else { return Ok(()) };
+        match fetched.slots.answer(slot, in_memory, bytes)? {
+            AnswerWay::Message => self.reply(Header { kind, ..Header::plain(slot) }, bytes)?,
+            AnswerWay::Write => self.answers.written.inc(),
+            AnswerWay::Memory => self.answers.in_memory.inc(),
         }
+        Ok(())
     }
 
     /// Returns the handle that answers the call in `slot`.

@@ -15,7 +15,7 @@ use std::{
 
 use super::{
     deferred_qp::DeferredReplyQp,
-    options::SessionOptions,
+    options::{CallsBy, SessionOptions},
     qp_connector::{QpConnector, handshake_failed},
     session::Shared,
 };
@@ -30,7 +30,7 @@ use crate::{
     memory::{self, PreMrPool, RegistrationCache, RegistrationLimits},
     polling::{PollingMode, Retry},
     provider::{rdma, soft::SoftDevice},
-    rpc::{FetchClient, QUEUE_DEPTH, RpcClient},
+    rpc::{FetchClient, FetchSize, QUEUE_DEPTH, ReplyMemory, RpcClient},
     runtime::{Link, Runtime, RuntimeInit},
     session::{
         address::{Address, ProviderKind},
@@ -295,7 +295,14 @@ impl<'a> Setup<'a> {
         // The index after the queue pair for deferred replies.
         let index = qp_index(self.options.queue_pairs) + 1;
         let cq = self.device.create_cq(queue_depth(caps)).map_err(|e| self.failed(e))?;
-        let qp = self.connector.queue_pair(index, Arc::clone(&cq), caps, self.deadline)?;
+        let qp = match self.options.calls {
+            // WRITEs of the host arrive while no thread polls for completions.
+            CallsBy::Write => {
+                let (progress, cq) = (Progress::Engine, Arc::clone(&cq));
+                self.connector.queue_pair_moved_by(progress, index, cq, caps, self.deadline)?
+            }
+            _ => self.connector.queue_pair(index, Arc::clone(&cq), caps, self.deadline)?,
+        };
         Ok((qp, cq))
     }
 
@@ -338,7 +345,15 @@ impl<'a> Setup<'a> {
         });
         let lane = lane.map_err(|e| self.failed(e))?;
         let maps = self.connector.provider() == ProviderKind::Shm && self.options.maps_memory();
-        Ok(FetchClient::new(Box::new(lane), base, self.options.fetch_size, maps))
+        let fetch_size = FetchSize::new(self.options.fetch_size, !self.options.adapt_fetch_size);
+        let client = FetchClient::new(Box::new(lane), base, fetch_size, maps);
+        if maps || self.options.calls != CallsBy::Write {
+            return Ok(client);
+        }
+        let replies = ReplyMemory::new(&*self.connector.pd).map_err(|e| self.failed(e))?;
+        client
+            .write_replies_to(replies)
+            .map_err(|e| self.failed(VerbsError::os("reply memory", std::io::Error::other(e.to_string()))))
     }
 
     /// Creates the runtime of the session's data requests.

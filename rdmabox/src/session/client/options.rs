@@ -32,14 +32,23 @@ pub enum CallsBy {
     /// after the last call. It sends messages only if a reply is slow. A host without memory for it
     /// falls back to `Reply`.
     Fetch,
+    /// The host WRITEs each reply to memory of the client, which polls it (the server-reply way of
+    /// the RFP paper). Requests travel as with `Fetch`. For comparisons: the host posts a request
+    /// for each reply. Over shared memory that is mapped, as `Fetch`, because the host's copy
+    /// reaches the client.
+    Write,
     /// `Fetch` if the provider maps the host's memory, otherwise `Reply`.
     #[default]
     Auto,
 }
 
 /// The names of the [`CallsBy`] variants.
-const CALLS_BY: [(CallsBy, &str); 3] =
-    [(CallsBy::Reply, "reply"), (CallsBy::Fetch, "fetch"), (CallsBy::Auto, "auto")];
+const CALLS_BY: [(CallsBy, &str); 4] = [
+    (CallsBy::Reply, "reply"),
+    (CallsBy::Fetch, "fetch"),
+    (CallsBy::Write, "write"),
+    (CallsBy::Auto, "auto"),
+];
 
 impl fmt::Display for CallsBy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -58,15 +67,15 @@ impl FromStr for CallsBy {
 
 /// Error of a string that names no [`CallsBy`] variant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid way of answering calls '{0}': expected reply, fetch or auto")]
+#[error("invalid way of answering calls '{0}': expected reply, fetch, write or auto")]
 pub struct CallsByError(String);
 
 impl CallsBy {
-    /// Returns true if replies are fetched over this provider.
+    /// Returns true if requests are written to call memory over this provider.
     pub(crate) fn fetches(self, provider: ProviderKind) -> bool {
         match self {
             CallsBy::Reply => false,
-            CallsBy::Fetch => true,
+            CallsBy::Fetch | CallsBy::Write => true,
             // Over TCP two round trips cost more than one message in each direction.
             CallsBy::Auto => provider == ProviderKind::Shm,
         }
@@ -153,6 +162,9 @@ pub struct SessionOptions {
     /// Bytes of the READ that fetches a reply, including 24 bytes of framing. A longer reply takes
     /// one more READ. 24 to 65,560. No effect with mapped memory. Default: 1024.
     pub fetch_size: usize,
+    /// Learns the length of the READ from the lengths of replies, and starts with
+    /// [`fetch_size`](Self::fetch_size). Default: true.
+    pub adapt_fetch_size: bool,
     /// Maximum duration of a request, more than zero. More than a day counts as a day, and
     /// [`Session::options`](crate::Session::options) shows it. It counts from the start of
     /// a blocking request. For a transfer it counts from the call of
@@ -224,7 +236,7 @@ impl SessionOptions {
 const TCP_MAX_RETRY: u32 = 500;
 
 /// Large enough for the replies of a service with small answers. Small against the cost of a READ
-/// over TCP.
+/// over TCP. Most sessions learn a better one.
 const DEFAULT_FETCH_SIZE: usize = 1024;
 
 impl SessionOptions {
@@ -270,6 +282,7 @@ impl Default for SessionOptions {
             started_reply: None,
             calls: CallsBy::Auto,
             fetch_size: DEFAULT_FETCH_SIZE,
+            adapt_fetch_size: true,
             operation_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(4),
             #[cfg(feature = "faults")]

@@ -93,14 +93,31 @@ impl QpConnector {
         caps: QpCaps,
         deadline: Instant,
     ) -> Result<Arc<dyn QueuePair>, ConnectError> {
+        let progress = self.progress();
+        self.queue_pair_moved_by(progress, index, cq, caps, deadline)
+    }
+
+    /// Returns the thread that moves the bytes of queue pairs whose peer makes no requests.
+    fn progress(&self) -> Progress {
         // Over TCP the waiting caller moves the bytes. With mapped memory the socket only signals
         // the peer's end, which the engine must notice even if no thread polls.
-        let progress = match self.provider() {
+        match self.provider() {
             ProviderKind::Shm => Progress::Engine,
             ProviderKind::Tcp => Progress::Caller,
             // The device moves the bytes.
             ProviderKind::Rdma => Progress::Engine,
-        };
+        }
+    }
+
+    /// Makes and connects a queue pair whose bytes a given thread moves.
+    pub(crate) fn queue_pair_moved_by(
+        &self,
+        progress: Progress,
+        index: usize,
+        cq: Arc<dyn CompletionQueue>,
+        caps: QpCaps,
+        deadline: Instant,
+    ) -> Result<Arc<dyn QueuePair>, ConnectError> {
         let init = QpInit { send_cq: Arc::clone(&cq), recv_cq: cq, caps, progress, maps: true };
         let qp = self.pd.create_qp(init).map_err(|e| self.failed(e))?;
         self.connect(&*qp, index, deadline)?;

@@ -42,6 +42,7 @@ use crate::{
         rdma::{self, RdmaOptions},
         soft::{ConnectedProcess, SoftDevice},
     },
+    rpc::AnswerCounts,
     session::{
         address::{Address, ProviderKind},
         error::HostError,
@@ -404,6 +405,12 @@ impl HostHandle {
     /// host does not listen for the provider.
     pub fn atomic_scope(&self, provider: ProviderKind) -> AtomicScope {
         self.inner.atomic_scope(provider)
+    }
+
+    /// Returns the counts of the answers to calls, of all sessions so far.
+    pub fn answers(&self) -> AnswerCounts {
+        let stacks = std::iter::once(&self.inner.soft).chain(&self.inner.rdma);
+        stacks.map(|stack| stack.rpc.answers()).fold(AnswerCounts::default(), |sum, stack| sum + stack)
     }
 
     /// Returns a handle that ends single sessions. Any number of threads may have a clone.

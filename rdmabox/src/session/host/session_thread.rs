@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     auth::{Domain, Grant, KeyId, Transcript},
-    rpc::{Handler, LATE_DEPTH, QUEUE_DEPTH, Reason},
+    rpc::{Handler, LATE_DEPTH, QUEUE_DEPTH, Reason, ReplyWriter, WRITER_DEPTH},
     session::{
         address::ProviderKind,
         fetch_qp::FetchMemory,
@@ -336,10 +336,15 @@ fn queue_pair(
 ) -> Result<Arc<dyn QueuePair>, VerbsError> {
     let stack = inner.stack(session.peer.provider);
     let Stack { device, rpc, .. } = stack;
+    let written;
     let (depth, cq, progress) = match role {
         Role::Calls => (QUEUE_DEPTH, rpc.cq(), Progress::Caller),
         Role::DeferredReplies => (LATE_DEPTH, rpc.cq(), Progress::Caller),
-        Role::Data | Role::Fetch => (1, &session.sink, Progress::Engine),
+        Role::Data => (1, &session.sink, Progress::Engine),
+        Role::Fetch => {
+            written = device.create_cq(2 * WRITER_DEPTH as usize)?;
+            (WRITER_DEPTH, &written, Progress::Engine)
+        }
     };
     let pd = match &session.fetch {
         Some(fetch) if role == Role::Fetch => Arc::clone(&fetch.pd),
@@ -347,7 +352,8 @@ fn queue_pair(
     };
     let caps = QpCaps { max_send_wr: depth, max_recv_wr: depth, ..QpCaps::default() }.within(device.attr());
     let (send_cq, recv_cq) = (Arc::clone(cq), Arc::clone(cq));
-    // A host makes no one-sided requests, so it maps no memory of its clients.
+    // A host makes no one-sided requests but WRITEs of replies to clients that ask for them, so it
+    // maps no memory of its clients.
     let qp = pd.create_qp(QpInit { send_cq, recv_cq, caps, progress, maps: false })?;
     let handler = || Arc::<HostSession>::clone(session) as Arc<dyn Handler>;
     let deferred = || Arc::clone(&session.deferred);
@@ -357,7 +363,13 @@ fn queue_pair(
             rpc.add(&*pd, Arc::clone(&qp), handler(), deferred(), slots)?;
         }
         Role::DeferredReplies => rpc.add_late(&*pd, Arc::clone(&qp), handler(), deferred())?,
-        Role::Data | Role::Fetch => {}
+        Role::Data => {}
+        Role::Fetch => {
+            let writer = ReplyWriter::new(Arc::clone(&qp), Arc::clone(cq));
+            if let Some(fetch) = &session.fetch {
+                fetch.slots.set_writer(writer);
+            }
+        }
     }
     Ok(qp)
 }

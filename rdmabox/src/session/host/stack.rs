@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 
 use crate::{
     auth::{Domain, Limits},
-    rpc::{LATE_DEPTH, QUEUE_DEPTH, RpcServer},
+    rpc::{LATE_DEPTH, PollTime, QUEUE_DEPTH, RpcServer},
     session::error::HostError,
     verbs::{Device, ProtectionDomain, VerbsError},
 };
@@ -37,8 +37,9 @@ impl Stack {
         let each = 2 * (QUEUE_DEPTH + LATE_DEPTH) as usize;
         let depth = ((limits.sessions + 8) * each).min(device.attr().max_cqe as usize);
         let max_sessions = (depth / each).saturating_sub(8).min(limits.sessions);
-        let rpc =
-            RpcServer::start(device.create_cq(depth)?, limits.call_threads()).map_err(HostError::Thread)?;
+        let poll_time = limits.call_poll.map_or(PollTime::Learned, PollTime::AtLeast);
+        let rpc = RpcServer::start(device.create_cq(depth)?, limits.call_threads(), poll_time)
+            .map_err(HostError::Thread)?;
         Ok(Stack { device, pds: RwLock::new(pds), rpc, admitted: AtomicUsize::new(0), max_sessions })
     }
 

@@ -25,7 +25,7 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Serves a store for a run, until the standard input ends
     #[command(hide = true)]
-    Serve { address: Address, memory: u64, threads: usize },
+    Serve { address: Address, memory: u64, threads: usize, poll_ms: u32 },
 }
 
 /// Options of `jakiro-bench run`.
@@ -50,6 +50,9 @@ pub(crate) struct RunArgs {
     /// Threads of the server, each with a partition [default: 1; on cards 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) server_threads: Option<u16>,
+    /// Milliseconds for which a thread of the server polls for the next fetched request
+    #[arg(long, value_name = "MS", default_value_t = 10)]
+    pub(crate) poll_ms: u32,
     /// Number of keys, at least 2
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(2..=100_000_000))]
     pub(crate) keys: u64,

@@ -28,7 +28,9 @@ const HERE_AT: usize = 2;
 /// Runs a command.
 pub(crate) fn run(cli: Cli) -> Result<(), Error> {
     let args = match cli.command {
-        Command::Serve { address, memory, threads } => return serve(&address, memory, threads),
+        Command::Serve { address, memory, threads, poll_ms } => {
+            return serve(&address, memory, threads, Duration::from_millis(poll_ms.into()));
+        }
         Command::Run(args) => args,
     };
     let figures = match args.figures.is_empty() {
@@ -64,7 +66,7 @@ fn on_cards(
 ) -> Result<(), Error> {
     let card = device.strip_prefix("model:").ok_or_else(|| Error::Device(device.into()))?;
     let card = CardParameters::open(card)?;
-    let systems = [System::Jakiro, System::ServerReply];
+    let systems = [System::Jakiro, System::ServerReply, System::ServerWrite];
     let server_threads = args.server_threads.map_or(CARD_SERVER_THREADS, usize::from);
     let load = Figure::Fig5.points(&systems, &[], 1, args.keys)[0].load;
     let server_ns = args.server_ns.unwrap_or_else(|| measure_server_ns(&load));
@@ -93,7 +95,7 @@ fn on_this_machine(
     args: &RunArgs,
     outcomes: &mut Vec<Outcome>,
 ) -> Result<(), Error> {
-    let mut systems = vec![System::Jakiro, System::ServerReply];
+    let mut systems = vec![System::Jakiro, System::ServerReply, System::ServerWrite];
     // memcached has its own protocol over TCP only.
     if provider == ProviderKind::Tcp && memcached_program().is_some() {
         systems.push(System::Memcached);
@@ -130,6 +132,7 @@ fn server_of(provider: ProviderKind, point: &Point, args: &RunArgs) -> Result<Bo
         server_threads: args.server_threads.map_or(1, usize::from),
         fetch_size: point.fetch_size,
         memory,
+        poll_ms: args.poll_ms,
     })
 }
 

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use rdmabox::{Address, RequestError, Session, SessionOptions};
+use rdmabox::{Address, CallsBy, ProviderKind, RequestError, Session, SessionOptions};
 
 use super::{error::ClientError, keyspace::Keyspace};
 use crate::{
@@ -37,8 +37,19 @@ pub(super) fn connect(address: &Address, options: &SessionOptions) -> Result<Key
 }
 
 fn open(address: &Address, options: &SessionOptions) -> Result<Arc<Session>, ClientError> {
-    Session::connect(address, options)
+    let mut options = options.clone();
+    options.calls = calls(address.provider(), options.calls);
+    Session::connect(address, &options)
         .map_err(|source| ClientError::Connect { address: address.clone(), source })
+}
+
+/// Returns how replies come over a provider. With many clients the card of a server that sends its
+/// replies is the limit, and fetched replies leave it free.
+fn calls(provider: ProviderKind, chosen: CallsBy) -> CallsBy {
+    match (provider, chosen) {
+        (ProviderKind::Rdma, CallsBy::Auto) => CallsBy::Fetch,
+        (_, chosen) => chosen,
+    }
 }
 
 /// Asks a partition for the description of its store.
@@ -108,6 +119,15 @@ mod tests {
             .to_vec()
         };
         Hello { seed: 0, max_value: 1, partition, addresses: (0..3).map(of).collect() }
+    }
+
+    #[test]
+    fn replies_are_fetched_over_cards_unless_it_is_told_otherwise() {
+        assert_eq!(calls(ProviderKind::Rdma, CallsBy::Auto), CallsBy::Fetch);
+        assert_eq!(calls(ProviderKind::Rdma, CallsBy::Reply), CallsBy::Reply);
+        // The session fetches over mapped memory.
+        assert_eq!(calls(ProviderKind::Shm, CallsBy::Auto), CallsBy::Auto);
+        assert_eq!(calls(ProviderKind::Tcp, CallsBy::Auto), CallsBy::Auto);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! # Concurrency
 //! Plain values.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
 use rdmabox::Address;
@@ -60,6 +60,10 @@ pub struct ServeArgs {
     /// Most clients at a time, 1 to 10000
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub clients: usize,
+    /// Milliseconds for which a thread polls for the next request of a client that fetches replies,
+    /// at most a day. It takes all of a processor meanwhile [default: learnt, at most 0.1 ms]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(..=86_400_000))]
+    poll_ms: Option<u32>,
     /// File with a key of clients, repeatable: a name, a space, and a secret in hexadecimal digits,
     /// with mode 600. `rfs-server --new-key NAME` makes one
     #[arg(long, value_name = "FILE")]
@@ -87,6 +91,11 @@ impl ServeArgs {
     pub fn threads(&self) -> usize {
         let processors = || std::thread::available_parallelism().map_or(1, usize::from);
         self.threads.map_or_else(processors, usize::from).min(StoreOptions::MAX_PARTITIONS)
+    }
+
+    /// Returns the time for which threads poll.
+    pub fn poll(&self) -> Option<Duration> {
+        self.poll_ms.map(|millis| Duration::from_millis(millis.into()))
     }
 
     /// Returns the number of threads for clients of the text protocol.
@@ -142,6 +151,7 @@ mod tests {
         assert!(refusal("jakiro-server --memory 1g").contains("--listen"));
         assert!(refusal("jakiro-server --memory 1q --listen /a").contains("1q"));
         assert!(refusal("jakiro-server --memory 1g --listen /a --threads 65").contains("65"));
+        assert!(refusal("jakiro-server --memory 1g --listen /a --poll-ms 86400001").contains("86400000"));
         assert!(
             refusal("jakiro-server --memory 1g --listen /a --text-allow-anyone").contains("--text <ADDRESS>")
         );

@@ -48,7 +48,8 @@ fn serve(args: &ServeArgs) -> Result<(), Box<dyn Error>> {
     let options = ServerOptions::new(store)
         .keys(keys)
         .allow_without_keys(args.allow_without_keys)
-        .clients(args.clients);
+        .clients(args.clients)
+        .poll(args.poll());
     let server = Server::listen(&args.listen, &options)?;
     let text = serve_text(args, server.store())?;
     server.addresses().iter().for_each(|address| say(&address.to_string()));

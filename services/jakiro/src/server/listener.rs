@@ -12,8 +12,8 @@ use std::{
 };
 
 use rdmabox::{
-    Address, CallError, Domain, Fencing, Grant, Host, HostHandle, Key, Limits, Peer, Reply, Service,
-    tls::TlsServer,
+    Address, AnswerCounts, CallError, Domain, Fencing, Grant, Host, HostHandle, Key, Limits, Peer, Reply,
+    Service, tls::TlsServer,
 };
 
 use super::{addresses::partition_address, error::ServerError, executor::Executor};
@@ -40,13 +40,16 @@ pub struct ServerOptions {
     pub tls: Option<Arc<TlsServer>>,
     /// Maximum number of clients.
     pub clients: usize,
+    /// Minimum time for which a thread polls for the next request of a client that fetches replies.
+    /// `None`: as long as polling has found requests lately, at most 0.1 ms.
+    pub poll: Option<Duration>,
 }
 
 impl ServerOptions {
     /// Serves a store to programs of this user and of root on this machine, through Unix sockets.
     pub fn new(store: StoreOptions) -> ServerOptions {
         let clients = Limits::default().sessions;
-        ServerOptions { store, keys: Vec::new(), allow_without_keys: false, tls: None, clients }
+        ServerOptions { store, keys: Vec::new(), allow_without_keys: false, tls: None, clients, poll: None }
     }
 
     /// Sets the keys of clients.
@@ -71,6 +74,12 @@ impl ServerOptions {
     #[must_use]
     pub fn clients(self, clients: usize) -> ServerOptions {
         ServerOptions { clients, ..self }
+    }
+
+    /// Sets the time for which threads poll for requests.
+    #[must_use]
+    pub fn poll(self, poll: Option<Duration>) -> ServerOptions {
+        ServerOptions { poll, ..self }
     }
 }
 
@@ -114,6 +123,11 @@ impl Server {
         self.hosts[0].addresses()
     }
 
+    /// Returns the counts of the answers to requests, of all partitions.
+    pub fn answers(&self) -> AnswerCounts {
+        self.hosts.iter().map(HostHandle::answers).fold(AnswerCounts::default(), |sum, host| sum + host)
+    }
+
     /// Returns the store.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
@@ -153,6 +167,7 @@ fn host(options: &ServerOptions) -> Result<Host, ServerError> {
     // The thread owns the partition: no other thread executes calls.
     limits.call_threads = Some(1);
     limits.sessions = options.clients;
+    limits.call_poll = options.poll;
     let mut host = Host::new()?
         .limits(limits)
         .fencing(Fencing::new(LEASE, false))

@@ -85,6 +85,7 @@ impl SessionBuilder {
         started_reply: impl Into<Option<StartedReply>> => Into::into,
         calls: CallsBy,
         fetch_size: usize,
+        adapt_fetch_size: bool,
         operation_timeout: Duration,
         connect_timeout: Duration,
         #[cfg(feature = "faults")]

@@ -19,8 +19,10 @@ pub(crate) struct Outcome {
     /// Percentiles of the latency in microseconds.
     pub(crate) latencies: [f64; PERCENTS.len()],
     pub(crate) mean_us: f64,
-    /// READs of replies per request.
-    pub(crate) fetches: f64,
+    /// READs per fetched reply that did not come too early.
+    pub(crate) reads_per_reply: f64,
+    /// READs per request that came too early.
+    pub(crate) early_reads: f64,
 }
 
 /// The percentiles of Fig. 5.
@@ -37,7 +39,8 @@ impl Outcome {
             rate: sample.rate(),
             latencies: PERCENTS.map(|percent| sample.percentile(percent)),
             mean_us: sample.mean(),
-            fetches: sample.fetches(),
+            reads_per_reply: sample.reads_per_reply(),
+            early_reads: sample.early_reads(),
         })
     }
 
@@ -97,7 +100,9 @@ impl Table<'_> {
         // A figure of one system has nothing to compare.
         let compares = lines.iter().any(|line| line == System::ServerReply.name());
         header.extend(compares.then(|| "fetched / sent".to_owned()));
-        header.push(format!("READs per request, {}", lines[0]));
+        let compares_writes = lines.iter().any(|line| line == System::ServerWrite.name());
+        header.extend(compares_writes.then(|| "fetched / written".to_owned()));
+        header.extend(["READs per reply", "early READs"].map(|what| format!("{what}, {}", lines[0])));
         table.set_header(header);
         for place in places {
             let mut row = vec![place.to_owned()];
@@ -105,9 +110,15 @@ impl Table<'_> {
                 at(place, line).map_or_else(String::new, |found| format!("{:.1}", found.rate / 1000.0))
             }));
             let of = |system: System| at(place, system.name()).map(|found| found.rate);
-            let ratio = of(System::Jakiro).zip(of(System::ServerReply)).map(|(fetch, reply)| fetch / reply);
-            row.extend(compares.then(|| ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"))));
-            row.push(at(place, &lines[0]).map_or_else(String::new, |found| format!("{:.2}", found.fetches)));
+            let ratio = |other: System| {
+                let ratio = of(System::Jakiro).zip(of(other)).map(|(fetched, other)| fetched / other);
+                ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"))
+            };
+            row.extend(compares.then(|| ratio(System::ServerReply)));
+            row.extend(compares_writes.then(|| ratio(System::ServerWrite)));
+            let cells =
+                |of: &Outcome| [of.reads_per_reply, of.early_reads].map(|value| format!("{value:.3}"));
+            row.extend(at(place, &lines[0]).map_or_else(Default::default, cells));
             table.add_row(row);
         }
     }

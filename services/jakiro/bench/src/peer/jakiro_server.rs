@@ -9,12 +9,14 @@
 use std::{
     io::{BufRead, BufReader, Read, Write},
     process::{Child, Command, Stdio},
+    sync::Arc,
+    time::Duration,
 };
 
 use jakiro::{Client, ClientOptions, ServerOptions, StoreOptions};
-use rdmabox::{Address, ProviderKind};
+use rdmabox::{Address, ProviderKind, Session};
 
-use super::{Connection, Server, Setting};
+use super::{Connection, Fetches, Server, Setting};
 use crate::error::Error;
 
 /// A server process.
@@ -39,6 +41,7 @@ impl JakiroServer {
         let mut child = Command::new(program)
             .arg("serve")
             .args([address.to_string(), setting.memory.to_string(), setting.server_threads.to_string()])
+            .arg(setting.poll_ms.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -49,6 +52,8 @@ impl JakiroServer {
         let mut options =
             ClientOptions::default().calls(setting.system.calls()).fetch_size(setting.fetch_size);
         options.session.provider = Some(setting.provider);
+        // The figures have fixed lengths.
+        options.session.adapt_fetch_size = false;
         // The server is dropped, and the child with it, if it has printed no address.
         let mut server = JakiroServer { child, address, options };
         server.address = line.trim().parse().map_err(|_| failed(&"the server did not start"))?;
@@ -81,15 +86,20 @@ impl Connection for JakiroClient {
         Ok(self.0.put(key, value)?)
     }
 
-    fn fetches(&self) -> u64 {
-        self.0.sessions().iter().map(|session| session.stats().fetches).sum()
+    fn fetches(&self) -> Fetches {
+        let of = |session: &Arc<Session>| {
+            let stats = session.stats();
+            let reads = stats.fetches - stats.fetches_early;
+            Fetches { replies: stats.calls_fetched, reads, early: stats.fetches_early }
+        };
+        self.0.sessions().iter().map(of).fold(Fetches::default(), |sum, session| sum + session)
     }
 }
 
 /// Serves a store until the standard input ends. Prints the address.
-pub(crate) fn serve(address: &Address, memory: u64, threads: usize) -> Result<(), Error> {
+pub(crate) fn serve(address: &Address, memory: u64, threads: usize, poll: Duration) -> Result<(), Error> {
     let store = StoreOptions::new(memory).partitions(threads);
-    let options = ServerOptions::new(store).allow_without_keys(true);
+    let options = ServerOptions::new(store).allow_without_keys(true).poll(Some(poll));
     let server = jakiro::Server::listen(std::slice::from_ref(address), &options)
         .map_err(|error| Error::peer("jakiro", &error))?;
     // The benchmark may have ended: then the standard input has, too.

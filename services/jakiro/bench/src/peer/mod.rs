@@ -22,6 +22,8 @@ pub(crate) enum System {
     Jakiro,
     /// The store, which sends replies.
     ServerReply,
+    /// The store, which WRITEs replies to memory of the client.
+    ServerWrite,
     /// memcached over its own protocol.
     Memcached,
 }
@@ -31,12 +33,17 @@ impl System {
         match self {
             System::Jakiro => "jakiro",
             System::ServerReply => "server-reply",
+            System::ServerWrite => "server-write",
             System::Memcached => "memcached",
         }
     }
 
     pub(crate) fn calls(self) -> CallsBy {
-        if self == System::Jakiro { CallsBy::Fetch } else { CallsBy::Reply }
+        match self {
+            System::Jakiro => CallsBy::Fetch,
+            System::ServerWrite => CallsBy::Write,
+            System::ServerReply | System::Memcached => CallsBy::Reply,
+        }
     }
 }
 
@@ -49,6 +56,8 @@ pub(crate) struct Setting {
     /// Bytes of the first READ of a reply.
     pub(crate) fetch_size: usize,
     pub(crate) memory: u64,
+    /// Milliseconds for which the server polls for requests.
+    pub(crate) poll_ms: u32,
 }
 
 /// Longest time until a server is ready.
@@ -60,6 +69,41 @@ pub(crate) trait Server {
     fn connect(&self) -> Result<Box<dyn Connection>, Error>;
 }
 
+/// Counts of a client whose replies are fetched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fetches {
+    /// Replies that were fetched. Others came as messages, because the server was slow.
+    pub(crate) replies: u64,
+    /// READs that found their reply, or the rest of a long one.
+    pub(crate) reads: u64,
+    /// READs that came before the reply.
+    pub(crate) early: u64,
+}
+
+impl std::ops::Add for Fetches {
+    type Output = Fetches;
+
+    fn add(self, other: Fetches) -> Fetches {
+        Fetches {
+            replies: self.replies + other.replies,
+            reads: self.reads + other.reads,
+            early: self.early + other.early,
+        }
+    }
+}
+
+impl std::ops::Sub for Fetches {
+    type Output = Fetches;
+
+    fn sub(self, earlier: Fetches) -> Fetches {
+        Fetches {
+            replies: self.replies - earlier.replies,
+            reads: self.reads - earlier.reads,
+            early: self.early - earlier.early,
+        }
+    }
+}
+
 /// A client of one thread.
 pub(crate) trait Connection: Send {
     /// Gets a value. Returns false if there is none.
@@ -67,15 +111,17 @@ pub(crate) trait Connection: Send {
     /// Stores a value.
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error>;
     /// Returns the READs of replies so far.
-    fn fetches(&self) -> u64 {
-        0
+    fn fetches(&self) -> Fetches {
+        Fetches::default()
     }
 }
 
 /// Starts a server.
 pub(crate) fn start(setting: &Setting) -> Result<Box<dyn Server>, Error> {
     match setting.system {
-        System::Jakiro | System::ServerReply => Ok(Box::new(JakiroServer::start(setting)?)),
+        System::Jakiro | System::ServerReply | System::ServerWrite => {
+            Ok(Box::new(JakiroServer::start(setting)?))
+        }
         System::Memcached => Ok(Box::new(Memcached::start(setting)?)),
     }
 }

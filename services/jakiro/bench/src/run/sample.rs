@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
+use crate::peer::Fetches;
+
 /// Longest latency that is told from others: one minute.
 const LONGEST_NS: u64 = 60_000_000_000;
 
@@ -14,14 +16,14 @@ const LONGEST_NS: u64 = 60_000_000_000;
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
     latencies: Histogram<u64>,
-    fetches: u64,
+    fetches: Fetches,
     duration: Duration,
 }
 
 impl Sample {
     pub(crate) fn new() -> Sample {
         let latencies = Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("bounds that fit");
-        Sample { latencies, fetches: 0, duration: Duration::ZERO }
+        Sample { latencies, fetches: Fetches::default(), duration: Duration::ZERO }
     }
 
     /// Records a request.
@@ -30,14 +32,14 @@ impl Sample {
     }
 
     /// Records READs of replies.
-    pub(crate) fn fetched(&mut self, fetches: u64) {
-        self.fetches += fetches;
+    pub(crate) fn fetched(&mut self, fetches: Fetches) {
+        self.fetches = self.fetches + fetches;
     }
 
     /// Adds the requests of another thread.
     pub(crate) fn add(&mut self, other: &Sample) {
         self.latencies += &other.latencies;
-        self.fetches += other.fetches;
+        self.fetches = self.fetches + other.fetches;
     }
 
     /// Sets the length of the run.
@@ -60,9 +62,15 @@ impl Sample {
         self.latencies.mean() / 1000.0
     }
 
-    /// Returns the READs of replies per request.
-    pub(crate) fn fetches(&self) -> f64 {
-        self.fetches as f64 / self.latencies.len().max(1) as f64
+    /// Returns the READs per fetched reply that did not come too early: one, and one more for a
+    /// reply behind the fetch size. 0 if no reply was fetched.
+    pub(crate) fn reads_per_reply(&self) -> f64 {
+        self.fetches.reads as f64 / self.fetches.replies.max(1) as f64
+    }
+
+    /// Returns the READs per request that came too early.
+    pub(crate) fn early_reads(&self) -> f64 {
+        self.fetches.early as f64 / self.latencies.len().max(1) as f64
     }
 }
 
@@ -74,11 +82,11 @@ mod tests {
     fn rates_and_latencies_are_those_of_all_threads() {
         let (mut sum, mut other) = (Sample::new(), Sample::new());
         (1..=100).for_each(|i| other.record(Duration::from_micros(i)));
-        other.fetched(150);
+        other.fetched(Fetches { replies: 100, reads: 150, early: 3 });
         sum.add(&other);
         sum.add(&other);
         sum.took(Duration::from_secs(2));
-        assert_eq!((sum.rate(), sum.fetches()), (100.0, 1.5));
+        assert_eq!((sum.rate(), sum.reads_per_reply(), sum.early_reads()), (100.0, 1.5, 0.03));
         assert!((49.0..51.1).contains(&sum.percentile(50.0)) && (50.0..51.0).contains(&sum.mean()));
     }
 }

@@ -24,16 +24,26 @@ use self::{
     network::Network,
     store::ServedStore,
 };
-use crate::{figure::Point, load::Requests, peer::System, run::Sample};
+use crate::{
+    figure::Point,
+    load::Requests,
+    peer::{Fetches, System},
+    run::Sample,
+};
 
 /// Client machines of the paper.
 const MACHINES: usize = 7;
-/// Bytes of framing around a request, a reply and a message.
-const REQUEST_FRAMING: usize = 16;
+/// Bytes of framing around a record, a fetched reply and a message.
+const RECORD_FRAMING: usize = 16;
 const REPLY_FRAMING: usize = 24;
 const MESSAGE_HEADER: usize = 8;
 /// A part of the requests is not measured, because the queues are still empty.
 const WARM_UP: u64 = 10;
+
+/// Returns the bytes of a request in memory of the server, and of a reply in memory of the client.
+fn record(len: usize) -> usize {
+    RECORD_FRAMING + len.next_multiple_of(8)
+}
 
 /// The parts of a simulation that the command line selects.
 #[derive(Clone, Debug)]
@@ -148,8 +158,8 @@ impl Simulation<'_> {
         (client.began, client.is_executed) = (at, false);
         (client.partition, client.request_len, client.reply_len) = (call.partition, call.request, call.reply);
         let bytes = match self.point.system {
-            System::Jakiro => REQUEST_FRAMING + call.request.next_multiple_of(8),
-            _ => MESSAGE_HEADER + call.request,
+            System::Jakiro | System::ServerWrite => record(call.request),
+            System::ServerReply | System::Memcached => MESSAGE_HEADER + call.request,
         };
         self.post(at, number, Wire::Out(bytes), Event::Arrived(number));
     }
@@ -173,7 +183,14 @@ impl Simulation<'_> {
         let fetches = self.point.system == System::Jakiro;
         match event {
             Event::Arrived(number) => {
-                let sends = if fetches { 0 } else { self.constants.post_ns() + self.constants.poll_ns() };
+                let sends = match self.point.system {
+                    System::Jakiro => 0,
+                    // The thread finds the request in memory.
+                    System::ServerWrite => self.constants.post_ns(),
+                    System::ServerReply | System::Memcached => {
+                        self.constants.post_ns() + self.constants.poll_ns()
+                    }
+                };
                 let thread = self.threads[self.clients[number].partition];
                 self.network.work(at, thread, self.plan.server_ns + sends, Event::Executed(number));
                 if fetches {
@@ -186,7 +203,11 @@ impl Simulation<'_> {
             Event::Written(number) => self.read(at + self.constants.poll_ns(), number),
             Event::Executed(number) if fetches => self.clients[number].is_executed = true,
             Event::Executed(number) => {
-                let bytes = MESSAGE_HEADER + self.clients[number].reply_len;
+                let reply = self.clients[number].reply_len;
+                let bytes = match self.point.system {
+                    System::ServerWrite => record(reply),
+                    _ => MESSAGE_HEADER + reply,
+                };
                 let machine = &self.machines[self.clients[number].machine];
                 let hops = self.server.request(machine, number, Wire::Out(bytes), &self.constants);
                 self.network.send(at, hops, Event::Done(number));
@@ -195,11 +216,17 @@ impl Simulation<'_> {
                 let is_found = self.clients[number].is_executed;
                 self.complete(at, number, self.point.fetch_size, Event::Read(number, is_found));
             }
-            Event::Read(number, false) => self.read(at + self.constants.poll_ns(), number),
+            Event::Read(number, false) => {
+                self.count(Fetches { replies: 0, reads: 0, early: 1 });
+                self.read(at + self.constants.poll_ns(), number);
+            }
             Event::Read(number, true) => match self.rest(number) {
-                0 => self.finish(at, number),
+                0 => {
+                    self.count(Fetches { replies: 1, reads: 1, early: 0 });
+                    self.finish(at, number);
+                }
                 _ => {
-                    self.sample_fetch();
+                    self.count(Fetches { replies: 1, reads: 2, early: 0 });
                     self.post(at + self.constants.poll_ns(), number, Wire::In, Event::ReadingRest(number));
                 }
             },
@@ -218,13 +245,12 @@ impl Simulation<'_> {
 
     /// Reads the begin of a reply.
     fn read(&mut self, at: u64, number: usize) {
-        self.sample_fetch();
         self.post(at, number, Wire::In, Event::Reading(number));
     }
 
-    fn sample_fetch(&mut self) {
+    fn count(&mut self, fetches: Fetches) {
         if self.is_measured() {
-            self.sample.fetched(1);
+            self.sample.fetched(fetches);
         }
     }
 
