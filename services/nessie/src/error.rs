@@ -94,6 +94,35 @@ pub enum NessieError {
     /// The host could not be started.
     #[error("cannot lend memory: {0}")]
     Host(String),
+    /// The seed does not answer.
+    #[error("cannot join through {seed}: {reason}; name another node of the list")]
+    Seed {
+        /// Address of the seed.
+        seed: String,
+        /// Why.
+        reason: String,
+    },
+    /// The seed refused the node that joins.
+    #[error("the seed refused this node: {0}")]
+    Refused(String),
+    /// A listed node cannot leave, because it has a part of the index.
+    #[error("node {node} is in the list and has a part of the index: only nodes that joined can leave")]
+    Listed {
+        /// Number of this node.
+        node: u16,
+    },
+    /// A node that leaves stores no values.
+    #[error("node {node} leaves, and stores no values: use another node")]
+    Leaving {
+        /// Number of the node.
+        node: u16,
+    },
+    /// The values of a node that leaves found no place at other nodes.
+    #[error("{left} values cannot be moved: the tables of the other nodes or the slots of the keys are full")]
+    Stays {
+        /// Number of these values.
+        left: usize,
+    },
     /// A local node refused or failed a command.
     #[error("{0}")]
     Command(String),
@@ -119,6 +148,11 @@ impl NessieError {
             NessieError::Host(_) => 14,
             NessieError::Command(_) => 15,
             NessieError::NoSlot => 16,
+            NessieError::Seed { .. } => 17,
+            NessieError::Refused(_) => 18,
+            NessieError::Listed { .. } => 19,
+            NessieError::Leaving { .. } => 20,
+            NessieError::Stays { .. } => 21,
         }
     }
 

@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
+use rdmabox::Address;
+
 use crate::{
     logic::{
         context::{Context, Rules},
         entry::{self, Entry},
-        operations::{delete::Delete, get::Get, put::PutMachine},
+        operations::{adopt::Adopt, delete::Delete, get::Get, put::PutMachine},
         placement::Hashed,
         verb::{Answer, PerSlot, Step, Stored, Verb},
         word::{EntryRef, Fields, Word},
     },
-    node::{Command, Members, NodeOptions, read_control_block},
+    node::{Command, JoinRequest, Members, NodeOptions, Roster, read_control_block},
 };
 
 const KEY: &[u8] = b"key";
@@ -21,7 +23,8 @@ fn options() -> NodeOptions {
     NodeOptions::new(0, Members::parse("0 127.0.0.1:1\n1 127.0.0.1:2").expect("a list"))
 }
 
-/// Decodes the input as a word, a data entry, a control block, a list of nodes and a command.
+/// Decodes the input as a word, a data entry, a control block, a list of nodes, a command, and as
+/// the messages of a node that joins.
 pub fn decoders(bytes: &[u8]) {
     if let Some(word) = bytes.first_chunk::<8>() {
         for tables in [1, 3, 64, 1 << 15] {
@@ -36,6 +39,14 @@ pub fn decoders(bytes: &[u8]) {
     if let Some(command) = Command::decode(bytes) {
         assert_eq!(command.encode(), bytes);
     }
+    // An address may be written in several ways.
+    if let Some(request) = JoinRequest::decode(bytes) {
+        assert_eq!(JoinRequest::decode(&request.encode()), Some(request));
+    }
+    if let Some(roster) = Roster::decode(bytes) {
+        assert_eq!(Roster::decode(&roster.encode()).as_ref(), Some(&roster));
+        let _ = roster.options().and_then(|options| options.check());
+    }
 }
 
 fn stored_entry() -> Vec<u8> {
@@ -44,6 +55,10 @@ fn stored_entry() -> Vec<u8> {
     bytes.resize(entry::stride(KEY.len(), VALUE.len()) - 8, 0);
     bytes.extend_from_slice(&entry::tail(true).to_le_bytes());
     bytes
+}
+
+fn node(number: u16) -> Address {
+    options().members.address(number).expect("in the list").clone()
 }
 
 /// Returns valid inputs of [`decoders`].
@@ -56,6 +71,10 @@ pub fn decoders_seeds() -> Vec<Vec<u8>> {
         Command::Put(KEY.to_vec(), VALUE.to_vec()).encode(),
         Command::Get(KEY.to_vec()).encode(),
         Command::Status.encode(),
+        Command::Adopt(KEY.to_vec(), 1).encode(),
+        JoinRequest::Claim { incarnation: 7 }.encode(),
+        JoinRequest::Announce { number: 2, incarnation: 7, address: node(1) }.encode(),
+        Roster::new(2, &options(), vec![(0, node(0)), (1, node(1))]).encode(),
     ]
 }
 
@@ -114,7 +133,7 @@ fn drive<T>(bytes: &[u8], cx: &Context<'_>, mut step: impl FnMut(&Context<'_>, A
     }
 }
 
-/// Runs a GET, a PUT and a DELETE on memory that answers with the input.
+/// Runs a GET, a PUT, a DELETE and an ADOPT on memory that answers with the input.
 pub fn operations(bytes: &[u8]) {
     let placement = Hashed::new(&[0, 1], 8, 3, Fields::new(2, 3));
     let cx = Context { placement: &placement, max_depth: 3, patience: 1, rules: Rules::SAFE };
@@ -126,6 +145,9 @@ pub fn operations(bytes: &[u8]) {
     let mut delete = Delete::new(&cx, KEY);
     drive(bytes, &cx, |cx, answer| delete.step(cx, answer));
     let _ = delete.leftover(&cx, true);
+    let mut adopt = Adopt::new(&cx, KEY, 1);
+    drive(bytes, &cx, |cx, answer| adopt.step(cx, answer));
+    let _ = adopt.leftover(&cx, true);
 }
 
 /// Returns answers of empty slots, and of slots with an entry of the key.

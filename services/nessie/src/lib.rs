@@ -13,7 +13,7 @@ mod simulation;
 
 pub use error::NessieError;
 pub use logic::error::DecodeError;
-pub use node::{Command, MAX_NODES, Members, Node, NodeOptions, NodeStats, Value};
+pub use node::{Command, JoinOptions, MAX_NODES, Members, Node, NodeOptions, NodeStats, Value};
 pub use server_driven::ServerDriven;
 
 // Compiles the code of the user's page.

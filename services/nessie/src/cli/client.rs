@@ -47,4 +47,6 @@ pub enum Action {
     },
     /// Prints the state and the counters of the node
     Status,
+    /// Moves the values of a node that joined to other nodes, and gives the node up
+    Leave,
 }

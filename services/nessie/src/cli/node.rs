@@ -12,19 +12,33 @@ use rdmabox::Address;
 ///
 /// The node lends memory to all nodes and is a client of all nodes. It prints its addresses, then a
 /// line that begins with "ready:" when all nodes of the list have answered. Its values are lost
-/// when it ends. All nodes need the same options, but for --id, --listen, --data and --cache.
+/// when it ends, unless it joined and left (`nessie leave`). All nodes need the same options, but
+/// for --id, --listen, --data and --cache.
 #[derive(Debug, Parser)]
 #[command(name = "nessie-node", version)]
 pub struct Cli {
     /// File with the nodes: a line with number and address for each, such as "0 10.0.0.7:7460"
-    #[arg(long, value_name = "FILE")]
-    pub nodes: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "join", requires_all = ["id", "index"])]
+    pub nodes: Option<PathBuf>,
     /// Number of this node in the file
     #[arg(long, value_name = "N")]
-    pub id: u16,
+    pub id: Option<u16>,
     /// Bytes of this node's part of the index, such as 1m: 8 for each slot
     #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero)]
-    pub index: u64,
+    pub index: Option<u64>,
+    /// Join through this node of a running store, in place of a file of nodes. The node gets a
+    /// number and the options of the store, has no part of the index, and can leave
+    #[arg(
+        long, value_name = "ADDRESS", requires = "listen",
+        conflicts_with_all = [
+            "nodes", "id", "index", "spare", "max_key", "max_value", "ways", "filter_bits", "depth",
+            "reuse_delay_ms", "lease_ms", "patience_ms",
+        ],
+    )]
+    pub join: Option<Address>,
+    /// Numbers for nodes that join, which no node has twice. With the list at most 64
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub spare: u16,
     /// Bytes of this node's data table, such as 64m
     #[arg(long, value_name = "SIZE", value_parser = byte_size::parse_nonzero)]
     pub data: u64,

@@ -5,7 +5,7 @@ use std::sync::{
     mpsc::{Receiver, channel},
 };
 
-use rdmabox::{Access, Grant, Host, HostHandle, PendingReply};
+use rdmabox::{Access, Address, Grant, Host, HostHandle, PendingReply};
 
 use super::{
     memory::table::OwnTable,
@@ -17,7 +17,7 @@ use crate::error::NessieError;
 
 /// Commands of local programs, and where their replies go.
 pub(super) type Commands = Receiver<(Command, PendingReply)>;
-/// Where a node puts the store that executes commands.
+/// Where a node puts the store that executes requests.
 pub(super) type Executor = Arc<OnceLock<Weak<dyn Execute>>>;
 
 /// Starts the host of a node.
@@ -29,8 +29,9 @@ pub(super) fn listen(
     table: &OwnTable,
     counters: &Arc<Counters>,
 ) -> Result<(HostHandle, Commands, Executor), NessieError> {
-    let listed = options.members.address(options.id).expect("checked").clone();
-    let addresses = if options.listen.is_empty() { vec![listed] } else { options.listen.clone() };
+    let listed = options.members.address(options.id).into_iter();
+    let addresses: Vec<Address> =
+        if options.listen.is_empty() { listed.cloned().collect() } else { options.listen.clone() };
     let needs_key = options.key.is_none() && !options.allow_without_keys;
     if let Some(address) = addresses.iter().find(|address| needs_key && address.is_network()) {
         return Err(NessieError::InvalidOption(format!(
@@ -53,7 +54,8 @@ pub(super) fn listen(
         keyed,
         counters: counters.clone(),
         commands: sender,
-        server_driven: options.server_driven.then(|| executor.clone()),
+        executor: executor.clone(),
+        server_driven: options.server_driven,
     };
     Ok((host.listen(&addresses, Arc::new(service))?, commands, executor))
 }

@@ -1,8 +1,8 @@
 //! A node: it lends memory, and is a client of all nodes.
 
-mod cache;
 mod cluster;
 mod driver;
+mod enrollment;
 mod listen;
 mod members;
 mod memory;
@@ -12,6 +12,9 @@ mod start;
 mod stats;
 mod store;
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use cluster::roster::{JoinRequest, Roster};
+pub use enrollment::JoinOptions;
 pub use members::{MAX_NODES, Members};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use memory::control::read_control_block;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rdmabox::{Address, Key, ProviderKind};
 
-use super::members::Members;
+use super::members::{MAX_NODES, Members};
 use crate::{
     error::NessieError,
     logic::{entry, word::MAX_OFFSET},
@@ -16,9 +16,11 @@ use crate::{
 pub struct NodeOptions {
     /// Number of this node in the list.
     pub id: u16,
-    /// All nodes.
+    /// The listed nodes: all nodes that have a part of the index.
     pub members: Members,
-    /// Addresses to listen at; empty for the address in the list.
+    /// Numbers behind the list, for nodes that join. List and spare numbers are at most 64.
+    pub spare: u16,
+    /// Addresses to listen at; empty for the address in the list. A node that joins needs one.
     pub listen: Vec<Address>,
     /// Provider of sessions; `None` takes the best that an address offers.
     pub provider: Option<ProviderKind>,
@@ -60,6 +62,7 @@ impl NodeOptions {
         NodeOptions {
             id,
             members,
+            spare: 0,
             listen: Vec::new(),
             provider: None,
             key: None,
@@ -96,6 +99,16 @@ impl NodeOptions {
         (self.data_bytes / self.stride() as u64).try_into().unwrap_or(u32::MAX)
     }
 
+    /// Returns the number of data tables, of listed nodes and of nodes that may join.
+    pub(crate) fn tables(&self) -> usize {
+        self.members.count() + usize::from(self.spare)
+    }
+
+    /// Returns true if this node has a part of the index.
+    pub(crate) fn is_listed(&self) -> bool {
+        usize::from(self.id) < self.members.count()
+    }
+
     /// Time that an operation may take.
     pub(crate) fn limit(&self) -> Duration {
         self.reuse_delay - self.reuse_delay / 8
@@ -105,11 +118,21 @@ impl NodeOptions {
     /// [`NessieError::InvalidOption`] names the option and its limits.
     pub(crate) fn check(&self) -> Result<(), NessieError> {
         let wrong = |reason: String| Err(NessieError::InvalidOption(reason));
-        if self.members.address(self.id).is_none() {
+        if self.tables() > MAX_NODES {
+            let count = self.members.count();
+            return wrong(format!("spare = {}: {count} nodes are listed, and 64 are the most", self.spare));
+        }
+        if usize::from(self.id) >= self.tables() {
             return wrong(format!("node {}: the list has nodes 0 to {}", self.id, self.members.count() - 1));
+        }
+        if !self.is_listed() && self.listen.is_empty() {
+            return wrong(format!("node {}: a node that joins needs an address to listen at", self.id));
         }
         if self.server_driven && self.members.count() > 1 {
             return wrong("server-driven: the list of such a node has one node, the node itself".into());
+        }
+        if self.server_driven && self.spare > 0 {
+            return wrong("server-driven: no node can join".into());
         }
         if !(2..=4).contains(&self.ways) {
             return wrong(format!("ways = {}: choose 2 to 4", self.ways));

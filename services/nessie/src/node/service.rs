@@ -10,7 +10,10 @@ use std::sync::{Arc, OnceLock, Weak, mpsc::Sender};
 
 use rdmabox::{CallError, Export, Peer, PendingReply, Reply, Service};
 
-use super::{cluster::peer::WHERE, stats::Counters};
+use super::{
+    cluster::{peer::WHERE, roster::JoinRequest},
+    stats::Counters,
+};
 
 /// A command of a local program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,12 +26,22 @@ pub enum Command {
     Delete(Vec<u8>),
     /// Returns the state of the node as text.
     Status,
+    /// Moves the value of a key from the table of this node to that of the asked one.
+    Adopt(Vec<u8>, u16),
+    /// Moves all values of a joined node to other nodes, and gives the node up.
+    Leave,
 }
 
 impl Command {
     /// Encodes a command: a letter, the length of the key, key and value.
     pub fn encode(&self) -> Vec<u8> {
+        let number;
         let (letter, key, value): (u8, &[u8], &[u8]) = match self {
+            Command::Adopt(key, from) => {
+                number = from.to_le_bytes();
+                (b'a', key, &number)
+            }
+            Command::Leave => (b'l', &[], &[]),
             Command::Get(key) => (b'g', key, &[]),
             Command::Put(key, value) => (b'p', key, value),
             Command::Delete(key) => (b'd', key, &[]),
@@ -51,6 +64,8 @@ impl Command {
             (b'p', _) => Some(Command::Put(key.to_vec(), value.to_vec())),
             (b'd', true) => Some(Command::Delete(key.to_vec())),
             (b's', true) if key.is_empty() => Some(Command::Status),
+            (b'l', true) if key.is_empty() => Some(Command::Leave),
+            (b'a', false) => Some(Command::Adopt(key.to_vec(), u16::from_le_bytes(value.try_into().ok()?))),
             _ => None,
         }
     }
@@ -60,6 +75,8 @@ impl Command {
 pub(super) trait Execute: Send + Sync {
     /// Returns the reply, or the reason of the failure.
     fn execute(&self, command: Command) -> Result<Vec<u8>, String>;
+    /// Returns the roster for a node that joins, or the reason of the refusal.
+    fn admit(&self, request: &JoinRequest) -> Result<Vec<u8>, String>;
 }
 
 /// The service of a node.
@@ -70,8 +87,15 @@ pub(super) struct NodeService {
     pub(super) keyed: Option<Export>,
     pub(super) counters: Arc<Counters>,
     pub(super) commands: Sender<(Command, PendingReply)>,
-    /// Executes commands on the threads of the host, if the node serves a server-driven store.
-    pub(super) server_driven: Option<Arc<OnceLock<Weak<dyn Execute>>>>,
+    pub(super) executor: Arc<OnceLock<Weak<dyn Execute>>>,
+    /// The threads of the host execute commands: the node serves a server-driven store.
+    pub(super) server_driven: bool,
+}
+
+impl NodeService {
+    fn store(&self) -> Result<Arc<dyn Execute>, CallError> {
+        self.executor.get().and_then(Weak::upgrade).ok_or(CallError::from("the node starts or stops"))
+    }
 }
 
 impl Service for NodeService {
@@ -82,11 +106,15 @@ impl Service for NodeService {
             reply.extend_from_slice(&peer.remote_mr(export).to_le_bytes());
             return Ok(());
         }
+        if let Some(joining) = JoinRequest::decode(request) {
+            let bytes = self.store()?.admit(&joining).map_err(CallError::Rejected)?;
+            reply.extend_from_slice(&bytes);
+            return Ok(());
+        }
         let command = Command::decode(request).ok_or("unknown request")?;
         Counters::add(&self.counters.commands);
-        if let Some(executor) = &self.server_driven {
-            let store = executor.get().and_then(Weak::upgrade).ok_or("the node starts or stops")?;
-            let bytes = store.execute(command).map_err(CallError::Rejected)?;
+        if self.server_driven {
+            let bytes = self.store()?.execute(command).map_err(CallError::Rejected)?;
             reply.extend_from_slice(&bytes);
             return Ok(());
         }
@@ -104,7 +132,9 @@ mod tests {
         #[test]
         fn a_command_round_trips(key: Vec<u8>, value: Vec<u8>) {
             let put = Command::Put(key.clone(), value);
-            for command in [Command::Get(key.clone()), put, Command::Delete(key), Command::Status] {
+            let adopt = Command::Adopt(key.clone(), 7);
+            let others = [Command::Delete(key.clone()), Command::Status, Command::Leave, adopt];
+            for command in [Command::Get(key), put].into_iter().chain(others) {
                 prop_assert_eq!(Command::decode(&command.encode()), Some(command));
             }
         }

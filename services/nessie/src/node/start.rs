@@ -4,7 +4,7 @@
 //! Any number of threads may call the methods of a node.
 
 use std::{
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, atomic::AtomicBool},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -18,6 +18,7 @@ use super::{
         watch::{Stop, Watch},
     },
     driver::Driver,
+    enrollment::{JoinOptions, claim},
     listen::listen,
     memory::table::OwnTable,
     options::NodeOptions,
@@ -52,18 +53,33 @@ impl Node {
     /// # Errors
     /// [`NessieError::InvalidOption`], [`NessieError::Host`] and [`NessieError::Atomics`].
     pub fn start(options: NodeOptions) -> Result<Node, NessieError> {
+        Node::start_as(options, random_incarnation()?)
+    }
+
+    /// Starts a node that is not in the list. A seed, which is any listed node, gives it a number
+    /// and the sizes of the deployment. The node has a data table and no part of the index.
+    ///
+    /// # Errors
+    /// [`NessieError::Refused`] tells why the seed has no number, and [`NessieError::Seed`] that it
+    /// does not answer. Others as for [`start`](Self::start).
+    pub fn join(seed: &Address, options: &JoinOptions) -> Result<Node, NessieError> {
+        let incarnation = random_incarnation()?;
+        Node::start_as(claim(seed, options, incarnation)?, incarnation)
+    }
+
+    fn start_as(options: NodeOptions, incarnation: u64) -> Result<Node, NessieError> {
         options.check()?;
         let counters = Arc::new(Counters::default());
-        let incarnation = getrandom::u64().map_err(|e| NessieError::Host(format!("getrandom: {e}")))? | 1;
         let table =
             OwnTable::new(&options, incarnation).map_err(|e| NessieError::Host(format!("memory: {e}")))?;
         let table = Arc::new(table);
         let (host, commands, executor) = listen(&options, &table, &counters)?;
         let addresses = host.addresses().to_vec();
         table.open();
-        let peers: Arc<[Peer]> = (0..options.members.count() as u16)
-            .map(|node| Peer::new(node, options.members.address(node).expect("in the list").clone()))
+        let peers: Arc<[Peer]> = (0..options.tables() as u16)
+            .map(|node| Peer::new(node, options.members.address(node).cloned()))
             .collect();
+        peers[usize::from(options.id)].set_address(&addresses[0]);
         // The node's own link goes to where it listens.
         let own_link = Link::connect(options.id, &addresses[0], &options, &table.header)?;
         own_link.check_atomics(options.id, &own_link)?;
@@ -73,7 +89,13 @@ impl Node {
         let driver =
             Driver::new(&options, peers.clone(), table.clone(), membership.clone(), counters.clone());
         let (stored_options, members) = (options.clone(), membership.clone());
-        let inner = Arc::new(Store { driver, options: stored_options, counters, membership: members });
+        let inner = Arc::new(Store {
+            driver,
+            options: stored_options,
+            counters,
+            membership: members,
+            is_leaving: AtomicBool::new(false),
+        });
         let weak: Weak<dyn Execute> = Arc::<Store>::downgrade(&inner);
         let _ = executor.set(weak);
         let stop = Arc::new(Stop::default());
@@ -87,6 +109,7 @@ impl Node {
                 table: table.clone(),
                 membership: membership.clone(),
                 stop: stop.clone(),
+                address: addresses[0].clone(),
             };
             threads.push(spawn(&format!("nessie-peer-{at}"), move || watch.run())?);
         }
@@ -113,8 +136,9 @@ impl Node {
     pub fn wait(&self, timeout: Duration) -> Result<(), NessieError> {
         let deadline = Instant::now() + timeout;
         loop {
-            let missing =
-                self.inner.driver.peers.iter().find(|peer| !peer.is_lost() && peer.link().is_none());
+            let is_missing =
+                |peer: &&Peer| peer.address().is_some() && !peer.is_lost() && peer.link().is_none();
+            let missing = self.inner.driver.peers.iter().find(is_missing);
             let fault = match (missing, self.inner.membership.check()) {
                 (None, Ok(())) => return Ok(()),
                 (_, Err(e @ NessieError::Condemned { .. })) => return Err(e),
@@ -154,6 +178,21 @@ impl Node {
         self.inner.delete(key)
     }
 
+    /// Moves the values of this joined node to other nodes, and gives the node up. Blocks until all
+    /// values are moved. From then on all operations of the node fail.
+    ///
+    /// # Errors
+    /// [`NessieError::Listed`]: a listed node cannot leave. Others tell why a value could not be
+    /// moved: the node still has it, and stores no new values. A retry is safe.
+    pub fn leave(&self) -> Result<(), NessieError> {
+        self.inner.leave()
+    }
+
+    /// Returns the number of this node.
+    pub fn number(&self) -> u16 {
+        self.inner.options.id
+    }
+
     /// Returns the counters of the node.
     pub fn stats(&self) -> NodeStats {
         self.inner.counters.snapshot()
@@ -180,6 +219,10 @@ impl Drop for Node {
             let _ = thread.join();
         });
     }
+}
+
+fn random_incarnation() -> Result<u64, NessieError> {
+    Ok(getrandom::u64().map_err(|e| NessieError::Host(format!("getrandom: {e}")))? | 1)
 }
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, NessieError> {

@@ -65,6 +65,8 @@ counters! {
     swept,
     /// Calls that code of this node answered for others: each asks for the memory's address.
     calls,
+    /// Values that this node took over from nodes that leave.
+    adopted,
     /// Commands of local programs, which this node executed as a client.
     commands,
 }

@@ -6,7 +6,10 @@
 use std::{
     fmt::Write,
     ops::Deref,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -14,7 +17,7 @@ use std::{
 use rdmabox::{MAX_CALL, PendingReply};
 
 use super::{
-    cluster::membership::Membership,
+    cluster::{membership::Membership, roster::JoinRequest},
     driver::{Aborted, Driver},
     options::NodeOptions,
     service::{Command, Execute},
@@ -67,6 +70,8 @@ pub(super) struct Store {
     pub(super) options: NodeOptions,
     pub(super) counters: Arc<Counters>,
     pub(super) membership: Arc<Membership>,
+    /// This node stores no new values.
+    pub(super) is_leaving: AtomicBool,
 }
 
 impl Store {
@@ -117,6 +122,9 @@ impl Store {
         leftover: impl Fn(M, &Context<'_>, bool) -> Option<Leftover>,
     ) -> Result<(), NessieError> {
         let attempt = || {
+            if self.is_leaving.load(Ordering::SeqCst) {
+                return Err(NessieError::Leaving { node: self.options.id });
+            }
             let mut machine = begin(&self.driver.context());
             let mut run = self.driver.run();
             match self.driver.drive(&mut run, |cx, answer| step(&mut machine, cx, answer)) {
@@ -171,7 +179,8 @@ impl Store {
                 (false, Some(link)) => format!("connected: {}", link.session.description()),
                 (false, None) => format!("not connected: {}", peer.fault()),
             };
-            let _ = writeln!(text, "peer {} {}: {state}", peer.node, peer.address);
+            let Some(address) = peer.address() else { continue };
+            let _ = writeln!(text, "peer {} {address}: {state}", peer.node);
         }
         for (name, value) in self.counters.snapshot().rows() {
             let _ = writeln!(text, "{name} {value}");
@@ -180,11 +189,21 @@ impl Store {
     }
 
     /// Executes commands of local programs until the service ends.
-    pub(super) fn serve(&self, commands: impl IntoIterator<Item = (Command, PendingReply)>) {
+    pub(super) fn serve(self: &Arc<Self>, commands: impl IntoIterator<Item = (Command, PendingReply)>) {
+        let answer = |store: &Store, command: Command, reply: PendingReply| match store.execute(command) {
+            Ok(bytes) => reply.answer(&bytes),
+            Err(reason) => reply.reject(&reason),
+        };
         for (command, reply) in commands {
-            match self.execute(command) {
-                Ok(bytes) => reply.answer(&bytes),
-                Err(reason) => reply.reject(&reason),
+            if command != Command::Leave {
+                answer(self, command, reply);
+                continue;
+            }
+            // It takes long, and other nodes may leave meanwhile.
+            let store = Arc::clone(self);
+            let leave = move || answer(&store, command, reply);
+            if let Err(e) = thread::Builder::new().name("nessie-leave".into()).spawn(leave) {
+                log::error!("cannot start a thread: {e}");
             }
         }
     }
@@ -200,6 +219,10 @@ impl Execute for Store {
             Command::Put(key, value) => self.put(&key, &value).map(|()| Vec::new()),
             Command::Delete(key) => self.delete(&key).map(|()| Vec::new()),
             Command::Status => Ok(self.status().into_bytes()),
+            Command::Adopt(key, from) => {
+                self.check_key(&key).and_then(|()| self.adopt(&key, from)).map(|_| Vec::new())
+            }
+            Command::Leave => self.leave().map(|()| Vec::new()),
         };
         match outcome {
             // A longer reply would end the session.
@@ -209,5 +232,12 @@ impl Execute for Store {
             )),
             outcome => outcome.map_err(|e| e.to_string()),
         }
+    }
+
+    fn admit(&self, request: &JoinRequest) -> Result<Vec<u8>, String> {
+        self.admit_node(request).map(|roster| roster.encode()).map_err(|e| match e {
+            NessieError::Refused(reason) => reason,
+            other => other.to_string(),
+        })
     }
 }

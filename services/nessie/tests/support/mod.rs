@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nessie::{Command, Members, NessieError, Node, NodeOptions};
+use nessie::{Command, JoinOptions, Members, NessieError, Node, NodeOptions};
 use rdmabox::{Address, ProviderKind, RequestError, Session};
 
 use history::{Event, Record, is_linearizable};
@@ -30,6 +30,8 @@ pub struct Deployment {
     pub members: Members,
     pub provider: ProviderKind,
     pub index_bytes: u64,
+    /// Numbers for nodes that join.
+    pub spare: u16,
 }
 
 impl Deployment {
@@ -49,7 +51,8 @@ impl Deployment {
         }
         let file = dir.path().join("nodes");
         std::fs::write(&file, &text).expect("a file");
-        Deployment { members: Members::load(&file).expect("a list"), dir, provider, index_bytes: 64 * 8 }
+        let members = Members::load(&file).expect("a list");
+        Deployment { members, dir, provider, index_bytes: 64 * 8, spare: 0 }
     }
 
     pub fn file(&self) -> PathBuf {
@@ -65,6 +68,7 @@ impl Deployment {
         let mut options = NodeOptions::new(node, self.members.clone());
         options.provider = Some(self.provider);
         options.index_bytes = self.index_bytes;
+        options.spare = self.spare;
         options.data_bytes = 64 << 10;
         options.allow_without_keys = true;
         options.max_key = 16;
@@ -75,6 +79,21 @@ impl Deployment {
 
     pub fn start(&self, node: u16) -> Node {
         Node::start(self.options(node)).expect("a node")
+    }
+
+    /// Starts a node that joins through node `seed`.
+    pub fn join(&self, seed: u16, name: &str) -> Result<Node, NessieError> {
+        let listen = match self.provider {
+            ProviderKind::Tcp => {
+                TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().map(|at| at.to_string())
+            }
+            _ => Ok(format!("unix:{}", self.dir.path().join(name).display())),
+        };
+        let mut options = JoinOptions::new(listen.expect("an address").parse().expect("an address"));
+        options.provider = Some(self.provider);
+        options.data_bytes = 64 << 10;
+        options.allow_without_keys = true;
+        Node::join(self.address(seed), &options)
     }
 
     /// Starts a node in a process of its own, with the same options.
@@ -94,6 +113,7 @@ impl NodeProcess {
         let mut child = Process::new(env!("CARGO_BIN_EXE_nessie-node"))
             .args(["--nodes", &deployment.file().display().to_string(), "--id", &node.to_string()])
             .args(["--index", &deployment.index_bytes.to_string()])
+            .args(["--spare", &deployment.spare.to_string()])
             .args(["--data", "64k", "--max-key", "16", "--max-value", "64"])
             .args(["--patience-ms", "1000", "--wait-s", "0", "--allow-without-keys"])
             .stdout(Stdio::piped())

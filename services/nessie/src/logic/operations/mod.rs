@@ -1,5 +1,6 @@
 //! The operations on keys, and the parts that they share.
 
+pub(crate) mod adopt;
 pub(crate) mod delete;
 pub(crate) mod get;
 pub(crate) mod migrate;

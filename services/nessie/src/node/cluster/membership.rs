@@ -1,10 +1,11 @@
 //! Which nodes serve: leases, and the agreement that a node is lost.
 //!
-//! Each node has a word with a bit for every node that is given up. A node serves for `lease` after
-//! the start of its last READ of these words at a majority of the nodes. To give a node up, another
-//! one sets its bit at a majority, and waits for `lease` and a quarter. Then every node that serves
-//! knows of it, the given up one included. Only then does the node count as lost, so that a PUT can
-//! replace its keys: no client still reads the old values.
+//! Each listed node has a word with a bit for every node that is given up. A node serves for
+//! `lease` after the start of its last READ of these words at a majority of the listed nodes. To
+//! give a node up, another one sets its bit at a majority, and waits for `lease` and a quarter.
+//! Then every node that serves knows of it, the given up one included. Only then does the node
+//! count as lost, so that a PUT can replace its keys: no client still reads the old values. Nodes
+//! that joined obey these words, and have no part in the agreement.
 //!
 //! # Concurrency
 //! Operations load two atomics. The thread of each peer stores what it has read, and calls
@@ -30,6 +31,8 @@ use crate::{
 pub(crate) struct Membership {
     own: u16,
     peers: Arc<[Peer]>,
+    /// Number of the listed nodes. They come first, and are the ones that agree.
+    listed: usize,
     table: Arc<OwnTable>,
     majority: usize,
     lease: Duration,
@@ -47,6 +50,7 @@ impl Membership {
     pub(crate) fn new(options: &NodeOptions, peers: Arc<[Peer]>, table: Arc<OwnTable>) -> Membership {
         let membership = Membership {
             own: options.id,
+            listed: options.members.count(),
             peers,
             table,
             majority: options.members.majority(),
@@ -73,7 +77,7 @@ impl Membership {
             return Err(NessieError::Condemned { node: self.own });
         }
         if self.now() > self.serves_until.load(Ordering::Acquire) {
-            return Err(NessieError::NoMajority { needed: self.majority, nodes: self.peers.len() });
+            return Err(NessieError::NoMajority { needed: self.majority, nodes: self.listed });
         }
         Ok(())
     }
@@ -90,6 +94,21 @@ impl Membership {
         }
     }
 
+    /// Gives this node up.
+    pub(crate) fn resign(&self) {
+        self.condemned.fetch_or(1 << self.own, Ordering::AcqRel);
+    }
+
+    /// Returns true if a majority knows that this node is given up.
+    pub(crate) fn is_resigned(&self) -> bool {
+        let knows = |peer: &&Peer| peer.condemned.load(Ordering::Acquire) & 1 << self.own != 0;
+        self.voters().iter().filter(knows).count() >= self.majority
+    }
+
+    fn voters(&self) -> &[Peer] {
+        &self.peers[..self.listed]
+    }
+
     /// Stops this node, because its number belongs to another process.
     pub(crate) fn stop(&self) {
         self.is_condemned.store(true, Ordering::Release);
@@ -97,7 +116,7 @@ impl Membership {
 
     /// Draws the consequences of what the peers' threads have read.
     pub(crate) fn update(&self) {
-        let others = || self.peers.iter().filter(|peer| peer.node != self.own);
+        let others = || self.voters().iter().filter(|peer| peer.node != self.own);
         let own_bits = self.table.condemned();
         let seen = others().fold(own_bits, |bits, peer| bits | peer.condemned.load(Ordering::Acquire));
         let condemned = self.condemned.fetch_or(seen, Ordering::AcqRel) | seen;
@@ -106,7 +125,8 @@ impl Membership {
         }
         let mut answers: Vec<u64> = others().map(|peer| peer.last_answer.load(Ordering::Acquire)).collect();
         answers.sort_unstable_by(|one, two| two.cmp(one));
-        let until = match self.majority - 1 {
+        let is_voter = usize::from(self.own) < self.listed;
+        let until = match self.majority - usize::from(is_voter) {
             0 => u64::MAX,
             needed => match answers[needed - 1] {
                 0 => 0,
@@ -127,7 +147,7 @@ impl Membership {
                 true => own_bits & bit != 0,
                 false => other.condemned.load(Ordering::Acquire) & bit != 0,
             };
-            if self.peers.iter().filter(has_bit).count() < self.majority {
+            if self.voters().iter().filter(has_bit).count() < self.majority {
                 continue;
             }
             let since = *agreed[usize::from(peer.node)].get_or_insert(now);

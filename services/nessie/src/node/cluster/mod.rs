@@ -2,4 +2,5 @@
 
 pub(crate) mod membership;
 pub(crate) mod peer;
+pub(crate) mod roster;
 pub(crate) mod watch;

@@ -5,7 +5,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -109,6 +109,13 @@ impl Link {
         Ok(old == 0 || old == incarnation)
     }
 
+    /// Makes a call.
+    pub(crate) fn call(&self, node: u16, request: &[u8]) -> Result<Vec<u8>, NessieError> {
+        let mut reply = Vec::new();
+        self.session.call(request, &mut reply).map_err(|e| failed(node, &e))?;
+        Ok(reply)
+    }
+
     /// Returns an error if atomics over this link and over the node's own link do not match.
     pub(crate) fn check_atomics(&self, node: u16, own: &Link) -> Result<(), NessieError> {
         if atomics_match(self.session.atomic_scope(), own.session.provider()) {
@@ -130,7 +137,8 @@ fn atomics_match(scope: AtomicScope, own: ProviderKind) -> bool {
 /// A node of the list.
 pub(crate) struct Peer {
     pub(crate) node: u16,
-    pub(crate) address: Address,
+    /// Unknown for a number that no node has joined with.
+    address: OnceLock<Address>,
     link: RwLock<Option<Arc<Link>>>,
     is_lost: AtomicBool,
     /// Start of the last READ of its condemned word that succeeded, in nanoseconds.
@@ -142,15 +150,27 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(crate) fn new(node: u16, address: Address) -> Peer {
+    pub(crate) fn new(node: u16, address: Option<Address>) -> Peer {
         Peer {
             node,
-            address,
+            address: address.map_or_else(OnceLock::new, OnceLock::from),
             link: RwLock::new(None),
             is_lost: AtomicBool::new(false),
             last_answer: AtomicU64::new(0),
             condemned: AtomicU64::new(0),
             fault: RwLock::new("not connected yet".into()),
+        }
+    }
+
+    /// Returns the address, or `None` if no node has joined with this number.
+    pub(crate) fn address(&self) -> Option<&Address> {
+        self.address.get()
+    }
+
+    /// Sets the address of a joined node. It stays: a number has one process.
+    pub(crate) fn set_address(&self, address: &Address) {
+        if self.address.set(address.clone()).is_ok() {
+            log::info!("node {} is at {address}", self.node);
         }
     }
 

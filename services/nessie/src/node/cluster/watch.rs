@@ -9,11 +9,12 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
-use rdmabox::RequestError;
+use rdmabox::{Address, RequestError};
 
 use super::{
     membership::Membership,
     peer::{Link, Peer},
+    roster::{JoinRequest, Roster},
 };
 use crate::{
     error::NessieError,
@@ -55,6 +56,8 @@ pub(crate) struct Watch {
     pub(crate) table: Arc<OwnTable>,
     pub(crate) membership: Arc<Membership>,
     pub(crate) stop: Arc<Stop>,
+    /// Where this node listens.
+    pub(crate) address: Address,
 }
 
 impl Watch {
@@ -64,10 +67,15 @@ impl Watch {
 
     /// Runs until the node stops.
     pub(crate) fn run(&self) {
-        let mut last = None;
+        let mut last: Option<Instant> = None;
         let mut incarnation = None;
         loop {
-            if !self.peer().is_lost() {
+            let is_known = self.peer().address().is_some();
+            if is_known && usize::from(self.peer().node) >= self.options.members.count() {
+                // It has announced itself, so its silence counts from now on.
+                last = last.or_else(|| Some(Instant::now()));
+            }
+            if is_known && !self.peer().is_lost() {
                 match self.look(&mut incarnation) {
                     Ok(()) => last = Some(Instant::now()),
                     Err(e) => {
@@ -100,7 +108,8 @@ impl Watch {
         let link = match peer.link() {
             Some(link) => link,
             None => {
-                let link = Link::connect(peer.node, &peer.address, &self.options, &self.table.header)?;
+                let address = peer.address().ok_or_else(|| peer.unreachable())?;
+                let link = Link::connect(peer.node, address, &self.options, &self.table.header)?;
                 link.check_atomics(peer.node, &self.own_link)?;
                 if incarnation.is_some_and(|known| known != link.incarnation) {
                     // Another process with the same number: the memory of the first one is gone.
@@ -115,6 +124,7 @@ impl Watch {
                     self.membership.stop();
                     return Err(NessieError::Condemned { node: self.options.id });
                 }
+                self.announce(&link)?;
                 Arc::new(link)
             }
         };
@@ -124,6 +134,25 @@ impl Watch {
         peer.last_answer.store(begun, Ordering::Release);
         *incarnation = Some(link.incarnation);
         peer.set_link(link);
+        Ok(())
+    }
+
+    /// Tells a peer where this node is, if the node has joined, and learns of other joined nodes.
+    fn announce(&self, link: &Link) -> Result<(), NessieError> {
+        let (number, incarnation) = (self.options.id, self.table.header.incarnation());
+        if self.options.is_listed() {
+            return Ok(());
+        }
+        let address = self.address.clone();
+        let request = JoinRequest::Announce { number, incarnation, address };
+        let reply = link.call(self.peer().node, &request.encode())?;
+        let roster = Roster::decode(&reply).ok_or_else(|| NessieError::Mismatch {
+            node: self.peer().node,
+            reason: "its list of nodes is malformed".into(),
+        })?;
+        for (node, address) in &roster.nodes {
+            self.peers.get(usize::from(*node)).iter().for_each(|peer| peer.set_address(address));
+        }
         Ok(())
     }
 

@@ -7,6 +7,7 @@
 //! # Concurrency
 //! Any number of threads drive operations at the same time. No lock is held during I/O.
 
+mod cache;
 mod repair;
 mod sweep;
 mod verbs;
@@ -20,7 +21,6 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::{
-    cache::Cache,
     cluster::{membership::Membership, peer::Peer},
     memory::table::OwnTable,
     options::NodeOptions,
@@ -36,6 +36,7 @@ use crate::{
     },
 };
 
+use cache::Cache;
 use repair::Pending;
 
 /// Pauses that a PUT grants an unfinished PUT of its key.
@@ -64,6 +65,8 @@ pub(super) struct Driver {
     pub(super) membership: Arc<Membership>,
     pub(super) counters: Arc<Counters>,
     pub(super) node: u16,
+    /// Number of the nodes that have a part of the index. They come first.
+    listed: usize,
     cache: Cache,
     stride: usize,
     limit: Duration,
@@ -80,7 +83,7 @@ impl Driver {
         counters: Arc<Counters>,
     ) -> Driver {
         let nodes: Vec<u16> = (0..options.members.count() as u16).collect();
-        let fields = Fields::new(nodes.len() as u32, options.filter_bits);
+        let fields = Fields::new(options.tables() as u32, options.filter_bits);
         Driver {
             placement: Hashed::new(&nodes, options.slots(), options.ways, fields),
             peers,
@@ -88,6 +91,7 @@ impl Driver {
             membership,
             counters,
             node: options.id,
+            listed: options.members.count(),
             cache: Cache::new(options.cache_entries),
             stride: options.stride(),
             limit: options.limit(),

@@ -28,7 +28,7 @@ impl Driver {
     pub(in crate::node) fn sweep(&self, slots: u32) -> Result<usize, NessieError> {
         // With their lives: an entry that is used again meanwhile is another one.
         let mut unnamed: HashMap<u32, u64> = self.table.used().into_iter().collect();
-        for peer in self.peers.iter().filter(|peer| !peer.is_lost()) {
+        for peer in self.peers[..self.listed].iter().filter(|peer| !peer.is_lost()) {
             let link = peer.link().ok_or_else(|| peer.unreachable())?;
             for first in (0..slots).step_by(BATCH as usize) {
                 let count = BATCH.min(slots - first);

@@ -12,7 +12,7 @@ use crate::{
 /// Bytes of the block.
 pub(crate) const CONTROL_LEN: usize = 4096;
 /// "nessie", and the version of the layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"nessie\x00\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"nessie\x00\x02");
 /// Words that a peer reads when it connects.
 pub(crate) const HEADER_WORDS: usize = 6;
 /// Byte offset of the number of the process.
@@ -42,7 +42,10 @@ impl Header {
                 pair(options.id.into(), options.ways as u64) | (options.max_key as u64) << 40,
                 pair(options.slots().into(), options.max_value as u64),
                 pair(millis(options.reuse_delay), millis(options.lease)),
-                pair(options.filter_bits.into(), options.members.count() as u64),
+                pair(
+                    options.filter_bits.into(),
+                    options.members.count() as u64 | u64::from(options.spare) << 16,
+                ),
                 incarnation,
             ],
         }
@@ -71,7 +74,7 @@ impl Header {
         if words[1] as u32 != u32::from(node) {
             return differ(format!("it is node {}: the lists of nodes differ", words[1] as u32));
         }
-        let fields: [(&str, usize, u32, u32); 8] = [
+        let fields: [(&str, usize, u32, u32); 9] = [
             ("ways", 1, 32, 8),
             ("max-key", 1, 40, 24),
             ("index slots", 2, 0, 32),
@@ -79,7 +82,8 @@ impl Header {
             ("reuse-delay in ms", 3, 0, 32),
             ("lease in ms", 3, 32, 32),
             ("filter-bits", 4, 0, 32),
-            ("nodes", 4, 32, 32),
+            ("nodes", 4, 32, 16),
+            ("spare nodes", 4, 48, 16),
         ];
         for (name, word, shift, bits) in fields {
             let field = |words: &[u64; HEADER_WORDS]| words[word] >> shift & ((1 << bits) - 1);
@@ -142,9 +146,9 @@ mod tests {
         assert_eq!(reason(&other), "control block: index slots 10, here 131072");
         assert_eq!(reason(&options(0)), "control block: it is node 0: the lists of nodes differ");
         let mut words = *Header::new(&options(1), 6).words();
-        words[0] ^= 3 << 56;
+        words[0] ^= 1 << 56;
         let found = Header::decode(words, &own, 1).unwrap_err().to_string();
-        assert_eq!(found, "control block: layout version 2, here 1");
+        assert_eq!(found, "control block: layout version 3, here 2");
     }
 
     proptest! {

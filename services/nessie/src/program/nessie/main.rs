@@ -11,7 +11,7 @@ use nessie::{
     cli::client::{Action, Cli},
 };
 use program_version::Build;
-use rdmabox::{Key, RequestError, Session};
+use rdmabox::{Cancel, Key, RequestError, Session};
 
 /// The build that `--version` prints.
 const BUILD: Build = Build {
@@ -45,11 +45,17 @@ fn run(cli: Cli) -> Result<ExitCode, Box<dyn Error>> {
         Action::Put { key, value } => Command::Put(key.into(), value.into()),
         Action::Delete { key } => Command::Delete(key.into()),
         Action::Status => Command::Status,
+        Action::Leave => Command::Leave,
     };
     let key = cli.key.as_deref().map(Key::load).transpose()?;
     let session = Session::builder().key(key).connect(&cli.node).map_err(|e| format!("{}: {e}", cli.node))?;
     let mut reply = Vec::new();
-    session.call(&command.encode(), &mut reply).map_err(|e| match e {
+    let called = match command {
+        // Takes as long as there are values.
+        Command::Leave => session.call_waiting(&command.encode(), &mut reply, &Cancel::new()),
+        _ => session.call(&command.encode(), &mut reply),
+    };
+    called.map_err(|e| match e {
         RequestError::Rejected { reason } => reason,
         other => format!("{}: {other}", cli.node),
     })?;

@@ -1,9 +1,10 @@
 //! `nessie-node`: see `nessie-node --help`.
 
-use std::{process::ExitCode, time::Duration};
+use std::{path::Path, process::ExitCode, time::Duration};
 
-use nessie::{Members, NessieError, Node, NodeOptions, cli::node::Cli};
+use nessie::{JoinOptions, Members, NessieError, Node, NodeOptions, cli::node::Cli};
 use program_version::Build;
+use rdmabox::Key;
 use service_program::{StopSignals, say};
 
 /// The build that `--version` prints.
@@ -26,14 +27,14 @@ fn main() -> ExitCode {
 }
 
 fn options(cli: &Cli) -> Result<NodeOptions, NessieError> {
-    let mut options = NodeOptions::new(cli.id, Members::load(&cli.nodes)?);
+    // The command line has required these three.
+    let (nodes, id) = (cli.nodes.as_deref().unwrap_or_else(|| Path::new("")), cli.id.unwrap_or(0));
+    let mut options = NodeOptions::new(id, Members::load(nodes)?);
     options.listen = cli.listen.clone();
-    options.key = cli.key.as_deref().map(rdmabox::Key::load).transpose().map_err(|e| {
-        let path = cli.key.as_deref().unwrap_or_else(|| std::path::Path::new("")).display();
-        NessieError::InvalidOption(format!("key {path}: {e}"))
-    })?;
+    options.spare = cli.spare;
+    options.key = key(cli)?;
     options.allow_without_keys = cli.allow_without_keys;
-    options.index_bytes = cli.index;
+    options.index_bytes = cli.index.unwrap_or(0);
     options.data_bytes = cli.data;
     options.ways = cli.ways;
     options.max_key = cli.max_key as usize;
@@ -47,13 +48,31 @@ fn options(cli: &Cli) -> Result<NodeOptions, NessieError> {
     Ok(options)
 }
 
+fn key(cli: &Cli) -> Result<Option<Key>, NessieError> {
+    cli.key.as_deref().map(Key::load).transpose().map_err(|e| {
+        let path = cli.key.as_deref().unwrap_or_else(|| Path::new("")).display();
+        NessieError::InvalidOption(format!("key {path}: {e}"))
+    })
+}
+
+fn start(cli: &Cli) -> Result<Node, NessieError> {
+    let Some(seed) = &cli.join else { return Node::start(options(cli)?) };
+    let listen =
+        cli.listen.first().ok_or_else(|| NessieError::InvalidOption("--join needs --listen".into()))?;
+    let mut options = JoinOptions::new(listen.clone());
+    options.key = key(cli)?;
+    options.allow_without_keys = cli.allow_without_keys;
+    options.data_bytes = cli.data;
+    options.cache_entries = cli.cache;
+    Node::join(seed, &options)
+}
+
 fn run(cli: &Cli) -> Result<(), NessieError> {
-    let options = options(cli)?;
     let stop = StopSignals::take().map_err(|e| NessieError::Host(format!("signals: {e}")))?;
-    let node = Node::start(options)?;
+    let node = start(cli)?;
     node.addresses().iter().for_each(|address| say(&address.to_string()));
     match node.wait(Duration::from_secs(cli.wait_s)) {
-        Ok(()) => say(&format!("ready: node {}", cli.id)),
+        Ok(()) => say(&format!("ready: node {}", node.number())),
         Err(e @ NessieError::Condemned { .. }) => return Err(e),
         Err(e) => say(&format!("waiting: {e}")),
     }

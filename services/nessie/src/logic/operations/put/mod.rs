@@ -16,8 +16,8 @@ mod repair;
 mod room;
 
 pub(crate) use repair::{Leftover, Repair};
+pub(super) use room::Room;
 
-use room::Room;
 use smallvec::SmallVec;
 
 use crate::logic::{

@@ -27,7 +27,6 @@ pub(crate) struct Leftover {
 
 impl Leftover {
     /// Returns what remains of a MIGRATE by itself.
-    #[cfg(test)]
     pub(crate) fn of_move(unfinished: UnfinishedMove, entry: Entry, place: Place) -> Leftover {
         let (inserted, removed) = (SmallVec::new(), SmallVec::new());
         Leftover { entry, place, inserted, unfinished: Some(unfinished), removed }

@@ -17,20 +17,28 @@ enum Phase {
 
 /// The state of a search and of the migrations that follow.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Room {
+pub(in crate::logic::operations) struct Room {
     phase: Phase,
     /// Moves that are to be made, the last one first.
     moves: Vec<Move>,
 }
 
 impl Room {
-    pub(super) fn new(cx: &Context<'_>, place: &Place, words: impl Iterator<Item = Option<Word>>) -> Room {
+    pub(in crate::logic::operations) fn new(
+        cx: &Context<'_>,
+        place: &Place,
+        words: impl Iterator<Item = Option<Word>>,
+    ) -> Room {
         Room { phase: Phase::Search(PathSearch::new(cx, place, words)), moves: Vec::new() }
     }
 
     /// Makes one step. It also ends with `Ok` if another client interfered: the slots are to be
     /// read again.
-    pub(super) fn step(&mut self, cx: &Context<'_>, mut answer: Answer) -> Step<Result<(), Failure>> {
+    pub(in crate::logic::operations) fn step(
+        &mut self,
+        cx: &Context<'_>,
+        mut answer: Answer,
+    ) -> Step<Result<(), Failure>> {
         loop {
             let given = std::mem::replace(&mut answer, Answer::None);
             match &mut self.phase {
@@ -62,7 +70,11 @@ impl Room {
         }
     }
 
-    pub(super) fn unfinished(&self, cx: &Context<'_>, is_issued: bool) -> Option<UnfinishedMove> {
+    pub(in crate::logic::operations) fn unfinished(
+        &self,
+        cx: &Context<'_>,
+        is_issued: bool,
+    ) -> Option<UnfinishedMove> {
         match &self.phase {
             Phase::Search(_) => None,
             Phase::Move(migrate) => migrate.unfinished(cx, is_issued),
