@@ -1,6 +1,14 @@
 //! Attached sessions that send mutated messages.
 
-use std::{io, sync::Arc, thread, time::Duration};
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
 
 use fastrand::Rng;
 use rdmabox::{CallsBy, ConnectError, ProviderKind, RequestError, Session};
@@ -15,6 +23,8 @@ const UNREADABLE: usize = 11;
 /// Number of concurrent members. A message that does not decode costs a session, and a member
 /// spends most of that time waiting.
 pub const AT_A_TIME: u64 = 4;
+/// Time between two lines of progress.
+const PROGRESS: Duration = Duration::from_secs(10);
 /// Number of attempts to connect. Strangers may occupy all pending connections for a moment.
 const ATTEMPTS: usize = 20;
 
@@ -108,17 +118,34 @@ impl Members {
 }
 
 pub(super) fn run(flood: &Flood) -> Result<Members, Failure> {
+    let sent = &AtomicU64::new(0);
     thread::scope(|scope| {
         let members: Vec<_> =
-            (0..AT_A_TIME).map(|number| scope.spawn(move || run_one(flood, number))).collect();
-        members
+            (0..AT_A_TIME).map(|number| scope.spawn(move || run_one(flood, number, sent))).collect();
+        let progress = scope.spawn(|| show_progress(sent, flood.messages));
+        let all = members
             .into_iter()
-            .try_fold(Members::default(), |all, member| Ok(all.and(member.join().expect("no panic")?)))
+            .try_fold(Members::default(), |all, member| Ok(all.and(member.join().expect("no panic")?)));
+        // Also after a failure.
+        sent.store(flood.messages, Ordering::Relaxed);
+        progress.thread().unpark();
+        all
     })
 }
 
+/// Prints the number of sent messages to standard error until all are sent.
+fn show_progress(sent: &AtomicU64, messages: u64) {
+    loop {
+        thread::park_timeout(PROGRESS);
+        match sent.load(Ordering::Relaxed) {
+            done if done >= messages => return,
+            done => eprintln!("rfs-flood: {done} of {messages} messages are sent"),
+        }
+    }
+}
+
 /// Runs one member: sends its share of the messages, with a seed of its own.
-fn run_one(flood: &Flood, member: u64) -> Result<Members, Failure> {
+fn run_one(flood: &Flood, member: u64, sent: &AtomicU64) -> Result<Members, Failure> {
     let messages = flood.messages / AT_A_TIME + u64::from(member < flood.messages % AT_A_TIME);
     let seed = flood.seed ^ member << 48;
     let seeds = targets::find("message").map_or_else(Vec::new, |target| (target.seeds)());
@@ -139,6 +166,7 @@ fn run_one(flood: &Flood, member: u64) -> Result<Members, Failure> {
             }
         };
         did.messages += 1;
+        sent.fetch_add(1, Ordering::Relaxed);
         match (member.call(&message, &mut reply), readable) {
             (Ok(()), true) => {
                 match decode_reply(&reply) {
