@@ -77,7 +77,7 @@ mod tests {
 
     fn run(threads: u32) -> Run<'static> {
         let limit = Duration::from_secs(1);
-        Run { dir: Path::new("/m"), record: 65536, file_size: 1 << 20, threads, limit }
+        Run { dir: Path::new("/m"), record: 65536, file_size: 1 << 20, threads, limit, library: None }
     }
 
     #[test]

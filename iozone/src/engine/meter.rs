@@ -1,6 +1,6 @@
 //! Measures one job with IOzone or fio, and the processor time of the target's programs.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use super::{
     Engine, Run,
@@ -28,6 +28,8 @@ pub struct Instruments<'a> {
     pub fio_ms: u32,
     /// Time limit for one run of a program.
     pub limit: Duration,
+    /// A library for LD_PRELOAD of the engine.
+    pub library: Option<&'a Path>,
 }
 
 impl Meter for Instruments<'_> {
@@ -51,7 +53,8 @@ impl Instruments<'_> {
     fn iozone(&self, record: u64, site: &Site<'_>) -> Result<Outcome<Column, Reading>> {
         let programs = Programs::of(&site.running.processes());
         let dir = site.running.mountpoint();
-        let run = Run { dir, record, file_size: self.size, threads: self.threads, limit: self.limit };
+        let (file_size, threads, limit) = (self.size, self.threads, self.limit);
+        let run = Run { dir, record, file_size, threads, limit, library: self.library };
         // Processor time after each number of completed phases.
         let mut marks = vec![(0, programs.cpu_s())];
         let note = |done: usize| site.note(Phase::ALL.get(done).map_or("stopping", |phase| phase.name()));

@@ -46,6 +46,8 @@ pub struct Run<'a> {
     pub threads: u32,
     /// Time limit of the run.
     pub limit: Duration,
+    /// A library for LD_PRELOAD of the program.
+    pub library: Option<&'a Path>,
 }
 
 impl Run<'_> {
@@ -59,7 +61,9 @@ impl Run<'_> {
         parse: impl Fn(&str) -> std::result::Result<Sample, String>,
     ) -> Result<Outcome> {
         memory::have_at_hand(size::peak(self.file_size, self.threads), interrupt)?;
-        let mut child = Guarded::spawn(command, self.dir)?;
+        let preloaded = self.library.map(|library| preloaded(library, command));
+        let line = preloaded.as_ref().map_or(line, Invocation::line);
+        let mut child = Guarded::spawn(preloaded.as_ref().unwrap_or(command), self.dir)?;
         let raw = child.wait_success(interrupt, self.limit, |text| phases_done(phases(text)))?;
         let sample = parse(&raw).map_err(|what| Error::Parse { program: command.name.clone(), what })?;
         Ok(Outcome { sample, command: line, raw })
@@ -68,6 +72,13 @@ impl Run<'_> {
     fn file_names(&self) -> Vec<String> {
         (0..self.threads.max(1)).map(|n| self.dir.join(format!("iozone-{n}")).display().to_string()).collect()
     }
+}
+
+/// Returns a command with a library for LD_PRELOAD.
+fn preloaded(library: &Path, command: &Invocation) -> Invocation {
+    let variable = format!("LD_PRELOAD={}", library.display());
+    let name = command.name.clone();
+    Invocation { name, ..Invocation::new("env").arg(variable).arg(&command.program).args(&command.args) }
 }
 
 /// Result of a run: measurements and output.
@@ -104,5 +115,18 @@ pub fn choose(kind: EngineKind) -> Result<Box<dyn Engine>> {
         (EngineKind::Builtin, _) | (EngineKind::Auto, Err(_)) => Ok(Box::new(builtin::Builtin)),
         (_, Ok(engine)) => Ok(Box::new(engine)),
         (EngineKind::Iozone, Err(err)) => Err(err),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_is_loaded_into_the_program_alone() {
+        let command = Invocation::new("/usr/bin/iozone").arg("-e");
+        let preloaded = preloaded(Path::new("/lib/x.so"), &command);
+        assert_eq!(preloaded.line(), "env LD_PRELOAD=/lib/x.so /usr/bin/iozone -e");
+        assert_eq!(preloaded.name, "iozone");
     }
 }

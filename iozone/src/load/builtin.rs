@@ -38,11 +38,17 @@ pub struct Job {
     files: Vec<PathBuf>,
 }
 
-/// Runs all phases and prints a line for each. Removes the files at the end in any case.
-pub fn work(job: &Job, out: &mut impl Write) -> Result<()> {
-    if job.record == 0 || !job.file_size.is_multiple_of(job.record as u64) {
+/// Returns an error unless a file has whole records.
+pub(super) fn check(record: usize, file_size: u64) -> Result<()> {
+    if record == 0 || !file_size.is_multiple_of(record as u64) {
         return Err(Error::Usage("the file size must be a multiple of the record size".into()));
     }
+    Ok(())
+}
+
+/// Runs all phases and prints a line for each. Removes the files at the end in any case.
+pub fn work(job: &Job, out: &mut impl Write) -> Result<()> {
+    check(job.record, job.file_size)?;
     let result = phases(job, out);
     for file in &job.files {
         // A failure to remove is either a missing file or has the cause that is already returned.
@@ -52,14 +58,24 @@ pub fn work(job: &Job, out: &mut impl Write) -> Result<()> {
 }
 
 fn phases(job: &Job, out: &mut impl Write) -> Result<()> {
+    let one =
+        |phase, file: &PathBuf, barrier: &Barrier| one(phase, job, file, barrier).map_err(Error::io(file));
+    run_phases(&job.files, one, out)
+}
+
+/// Runs all phases, each with a thread per file, and prints a line for each. `one` runs a phase on
+/// a file, waits at the barrier before the timed part, and returns the throughput in KiB/s.
+pub(super) fn run_phases<F: Sync>(
+    files: &[F],
+    one: impl Fn(Phase, &F, &Barrier) -> Result<f64> + Sync,
+    out: &mut impl Write,
+) -> Result<()> {
+    let one = &one;
     for phase in Phase::ALL {
-        let barrier = &Barrier::new(job.files.len());
+        let barrier = &Barrier::new(files.len());
         let sum = thread::scope(|scope| {
-            let threads: Vec<_> = job
-                .files
-                .iter()
-                .map(|file| scope.spawn(move || one(phase, job, file, barrier).map_err(Error::io(file))))
-                .collect();
+            let threads: Vec<_> =
+                files.iter().map(|file| scope.spawn(move || one(phase, file, barrier))).collect();
             let mut sum = 0.0;
             for thread in threads {
                 sum += thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
@@ -93,7 +109,7 @@ fn one(phase: Phase, job: &Job, path: &Path, barrier: &Barrier) -> io::Result<f6
 }
 
 fn prepare(phase: Phase, job: &Job, path: &Path) -> io::Result<(File, Vec<u8>, Vec<u64>)> {
-    let mut buffer: Vec<u8> = (0..job.record).map(|i| (i.wrapping_mul(31) >> 3) as u8).collect();
+    let mut buffer = contents(job.record);
     let mut open = OpenOptions::new();
     let mut file = match phase {
         Phase::Write => {
@@ -110,12 +126,22 @@ fn prepare(phase: Phase, job: &Job, path: &Path) -> io::Result<(File, Vec<u8>, V
         file.read_exact(&mut buffer)?;
         file.seek(SeekFrom::Start(0))?;
     }
-    let record = job.record as u64;
-    let mut offsets: Vec<u64> = (0..job.file_size / record).map(|n| n * record).collect();
+    Ok((file, buffer, offsets(phase, job.record, job.file_size)))
+}
+
+/// Returns the bytes that a phase writes.
+pub(super) fn contents(record: usize) -> Vec<u8> {
+    (0..record).map(|i| (i.wrapping_mul(31) >> 3) as u8).collect()
+}
+
+/// Returns the offsets of the records in the order of a phase.
+pub(super) fn offsets(phase: Phase, record: usize, file_size: u64) -> Vec<u64> {
+    let record = record as u64;
+    let mut offsets: Vec<u64> = (0..file_size / record).map(|n| n * record).collect();
     if matches!(phase, Phase::RandomRead | Phase::RandomWrite) {
         shuffle(&mut offsets);
     }
-    Ok((file, buffer, offsets))
+    offsets
 }
 
 /// A fixed permutation (Fisher-Yates over a 64-bit xorshift), the same in every run.

@@ -7,6 +7,7 @@ pub mod files;
 pub mod latency;
 pub mod memory;
 pub mod names;
+pub mod native;
 mod pattern;
 pub mod together;
 
@@ -27,6 +28,8 @@ use crate::{
 pub enum Load {
     /// Run the access patterns of IOzone on files and print a line per phase.
     Builtin(builtin::Job),
+    /// Run the access patterns of IOzone in the native API and print a line per phase.
+    Native(native::Job),
     /// Read or write files, and print the results.
     Data(data::Work),
     /// Create, look up and remove files in one directory, and print the results.
@@ -40,6 +43,7 @@ impl Load {
     pub fn perform(&self, out: &mut impl Write) -> Result<()> {
         match self {
             Load::Builtin(job) => builtin::work(job, out),
+            Load::Native(job) => native::work(job, out),
             Load::Data(work) => data::work(work, out),
             Load::Names(work) => names::work(work, out),
             Load::Files(work) => files::work(work, out),

@@ -6,6 +6,7 @@
 pub mod compare;
 pub mod fresh;
 pub mod names;
+pub mod native;
 pub mod run;
 pub mod scaling;
 
@@ -40,7 +41,7 @@ pub enum Command {
     /// random read, random write; flush time counts), prints one table per provider, writes JSON
     /// and an SVG chart, and leaves no process, mount or file behind.
     #[command(
-        after_help = "Other plans: iozone/run --compare, --scaling, --fresh, --names; --help after one \
+        after_help = "Other plans: iozone/run --compare, --scaling, --fresh, --names, --native; --help after one \
                             lists its options"
     )]
     Run(run::Options),
@@ -71,6 +72,12 @@ pub enum Command {
     /// against requirements. Leaves no process, mount or file behind. GlusterFS must be installed
     /// and needs root.
     Names(names::Options),
+    /// Measure access without the kernel: the native API and the preload library, beside mounts and
+    /// tmpfs.
+    ///
+    /// Prints one table per provider with ratios; writes JSON, a chart and a log; and leaves no
+    /// process, mount or file behind.
+    Native(native::Options),
     /// Create a load; a plan starts it as a child process.
     #[command(hide = true, subcommand)]
     Load(Load),
@@ -85,6 +92,7 @@ impl Command {
             Command::Scaling(options) => options.perform(),
             Command::Fresh(options) => options.perform(),
             Command::Names(options) => options.perform(),
+            Command::Native(options) => options.perform(),
             Command::Load(load) => load.perform(&mut stdout()).map(|()| true),
         }
     }

@@ -54,6 +54,7 @@ impl Options {
             threads: 1,
             fio_ms: extent.fio_ms,
             limit: self.common.timeout(300),
+            library: None,
         };
         let plan = Plan {
             tests: sorted(entrants.iter().flat_map(|entrant| entrant.tests.iter().copied())),

@@ -114,6 +114,7 @@ impl Options {
             threads: self.threads,
             fio_ms: 0,
             limit: self.common.timeout(600),
+            library: None,
         };
         let measured = harness::run(&plan, &instruments, &interrupt)?;
         let targets: Vec<TargetInfo> = measured.targets.iter().map(TargetInfo::from).collect();
