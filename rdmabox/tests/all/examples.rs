@@ -280,10 +280,13 @@ fn call_rate_prints_a_row_for_each_combination() {
         .iter()
         .map(|line| {
             let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-            let ["", provider, answers, polling, threads, pause, rate, cpu, ""] = cells[..] else {
+            let ["", provider, answers, polling, threads, pause, rate, cpu, reads, early, rung, ""] =
+                cells[..]
+            else {
                 panic!("{line:?}")
             };
-            assert!(number(rate) > 0.0 && number(cpu) >= 0.0, "{line:?}");
+            assert!(number(rate) > 0.0, "{line:?}");
+            assert!([cpu, reads, early, rung].into_iter().all(|cell| number(cell) >= 0.0), "{line:?}");
             format!("{provider} {polling} {answers} {threads} {pause}")
         })
         .collect();
