@@ -79,9 +79,15 @@ fn count_calls(fixture: &Fixture, session: &Session, calls: usize) -> (StatsSnap
         session.call(&number.to_be_bytes(), &mut reply).unwrap();
         assert_eq!(reply, number.to_le_bytes());
     }
-    let (client, host) = (session.stats().since(&client_before), host.answers() - host_before);
+    let client = session.stats().since(&client_before);
+    // The host counts a reply after it has sent it.
+    let (mut answers, give_up) = (host.answers() - host_before, Instant::now() + Duration::from_secs(10));
+    while answers.in_memory + answers.written + answers.messages < calls as u64 && Instant::now() < give_up {
+        std::thread::yield_now();
+        answers = host.answers() - host_before;
+    }
     println!(
-        "{:?}, card: {}: {calls} calls, {} WRITEs, {} READs, {} of them early, {} messages; {host:?}",
+        "{:?}, card: {}: {calls} calls, {} WRITEs, {} READs, {} of them early, {} messages; {answers:?}",
         fixture.options.provider,
         fixture.options.card.is_some(),
         client.call_writes,
@@ -89,7 +95,7 @@ fn count_calls(fixture: &Fixture, session: &Session, calls: usize) -> (StatsSnap
         client.fetches_early,
         client.call_messages,
     );
-    (client, host)
+    (client, answers)
 }
 
 /// Returns how long threads of hosts of this process were ready and had no processor.
