@@ -1,9 +1,10 @@
-//! The load of the built-in engine in the native API: the phases of [`builtin`] without a mount.
+//! The load of the built-in engine in the native API: the phases of [`builtin`](super::builtin)
+//! without a mount.
 //!
 //! Each thread has a file in a session that all threads share. A record is one call.
 //!
 //! # Concurrency
-//! As [`builtin`].
+//! As [`builtin`](super::builtin).
 
 use std::{io::Write, sync::Barrier, time::Instant};
 
