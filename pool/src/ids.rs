@@ -6,7 +6,7 @@
 //! # Concurrency
 //! Plain values.
 
-use std::fmt;
+use std::{fmt, io};
 
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,18 @@ pub struct ChunkId {
 /// A random number that tells one run of a store from the next run at the same address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Incarnation(pub u128);
+
+impl Incarnation {
+    /// Returns a random number.
+    ///
+    /// # Errors
+    /// The system has no random numbers.
+    pub fn random() -> io::Result<Incarnation> {
+        let mut number = [0; 16];
+        getrandom::fill(&mut number).map_err(|error| io::Error::other(error.to_string()))?;
+        Ok(Incarnation(u128::from_le_bytes(number)))
+    }
+}
 
 impl fmt::Debug for Incarnation {
     // The number also authenticates the owner of the pool to its stores.

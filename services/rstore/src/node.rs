@@ -55,9 +55,7 @@ impl NodeOptions {
     /// # Errors
     /// The system has no random numbers.
     pub fn new(master: Address, capacity: u64) -> io::Result<NodeOptions> {
-        let mut number = [0; 16];
-        getrandom::fill(&mut number).map_err(|error| io::Error::other(error.to_string()))?;
-        let store = StoreOptions::new(capacity, Incarnation(u128::from_le_bytes(number)));
+        let store = StoreOptions::new(capacity, Incarnation::random()?);
         Ok(NodeOptions { master, advertise: None, store, session: SessionOptions::default() })
     }
 }

@@ -150,6 +150,29 @@ fn signals_without_a_purpose_leave_the_server_as_it_is() {
     }
 }
 
+/// Catches a signal that ends a store with all data that it lends.
+#[test]
+fn signals_without_a_purpose_leave_a_store_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let key = directory.path().join("pool.key");
+    fs::write(&key, format!("pool {}\n", "ab".repeat(32))).unwrap();
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    let address = format!("unix:{}", directory.path().join("store.sock").display());
+    let store = Running::start(&[
+        "--store",
+        "--memory=4M",
+        "--listen",
+        &address,
+        "--pool-key",
+        key.to_str().unwrap(),
+    ]);
+    assert_eq!(store.lines, [format!("listening on {address}"), "ready: lending 4 MiB to a pool".into()]);
+    ["HUP", "USR1", "USR2", "PIPE"].into_iter().for_each(|signal| store.tell(signal));
+    let (status, log) = store.signal("TERM");
+    assert_eq!(status, Some(0), "{log}");
+    assert!(log.contains("the store stops"), "{log}");
+}
+
 /// A service reports when it is ready and when it stops. SIGHUP makes it read its keys again, and
 /// never ends it.
 #[test]
