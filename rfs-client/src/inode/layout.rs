@@ -221,6 +221,15 @@ impl LayoutCache {
         out
     }
 
+    /// Returns the place of a range that lies in one extent of the server's arena. Returns `None` if
+    /// it does not, or if the layout has another generation.
+    pub(crate) fn one_place(&self, generation: u64, offset: u64, len: u64) -> Option<u64> {
+        let extent = self.extents.get(self.first_after(offset))?;
+        let inside = extent.file <= offset && offset.checked_add(len)? <= extent.file_end();
+        let place = extent.arena + offset.checked_sub(extent.file)?;
+        (inside && generation == self.generation && is_in_arena(place)).then_some(place)
+    }
+
     /// Returns the index of the first extent that ends after `offset`.
     fn first_after(&self, offset: u64) -> usize {
         self.extents.partition_point(|e| e.file_end() <= offset)
@@ -300,6 +309,7 @@ mod tests {
         );
         assert!(c.covers(B + 5, 2 * B - 5));
         assert!(!c.covers(B + 5, 2 * B - 4));
+        assert_eq!(c.one_place(c.generation(), u64::MAX, 1), None);
         assert!(!c.covers(0, B + 1));
     }
 
@@ -387,6 +397,12 @@ mod tests {
                 pos += piece.len();
             }
             prop_assert_eq!(pos, offset + len);
+            let one = match c.pieces(offset, len)[..] {
+                [Piece::Data { arena, .. }] => Some(arena),
+                _ => None,
+            };
+            prop_assert_eq!(c.one_place(c.generation(), offset, len), one);
+            prop_assert_eq!(c.one_place(c.generation() + 1, offset, len), None);
             let full = (offset / B..=(offset + len - 1) / B).all(|b| at(b * B).is_some());
             prop_assert_eq!(c.covers(offset, len), full);
         }
