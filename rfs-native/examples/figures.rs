@@ -5,22 +5,27 @@
 //! `ci/native-figures` starts the server and the mount.
 //!
 //!     figures SOCKET TCP_ADDRESS [MOUNT]
+//!     figures lend                          lends memory until standard input ends
+//!     figures read SOCKET PATH COUNT        prints the time of one read of 1 MiB, in nanoseconds
 //!
-//! SOCKET and TCP_ADDRESS are those of a server, and MOUNT is a mount of it over TCP.
+//! SOCKET and TCP_ADDRESS are those of a server, and MOUNT is a mount of it over TCP. The program
+//! starts itself with `lend`, for the rows of a bare session. `bindings/python/figures.py` starts it
+//! with `read`.
 
 use std::{
     error::Error,
     fs::{File, OpenOptions},
     hint::black_box,
-    io::{Read, Write},
+    io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
     os::{fd::AsRawFd, unix::fs::FileExt, unix::fs::OpenOptionsExt},
     path::Path,
-    time::Duration,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
 };
 
 use io_uring::{IoUring, opcode, types};
-use rdmabox::Memory;
+use rdmabox::{Memory, MemoryServer, Session};
 use rfs_native::{Mount, MountOptions};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -176,6 +181,77 @@ fn shared_memory(mount: &Mount) -> Outcome<()> {
     Ok(())
 }
 
+/// Lends as much memory as the file has, without files. Prints the address.
+fn lend() -> Outcome<()> {
+    let host = MemoryServer::listen(&["127.0.0.1:0".parse()?], FILE as usize)?;
+    println!("{}", host.addresses()[0]);
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
+}
+
+/// A child process that lends memory.
+struct Lender {
+    process: Child,
+    address: rdmabox::Address,
+}
+
+impl Lender {
+    fn start() -> Outcome<Lender> {
+        let mut command = Command::new(std::env::current_exe()?);
+        let mut process = command.arg("lend").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().ok_or("no output")?).read_line(&mut line)?;
+        Ok(Lender { process, address: line.trim().parse()? })
+    }
+}
+
+impl Drop for Lender {
+    fn drop(&mut self) {
+        drop(self.process.stdin.take());
+        let _ = self.process.wait();
+    }
+}
+
+/// Large reads and writes of a file beside those of a bare session.
+fn tcp_large(file: &rfs_native::File) -> Outcome<()> {
+    let lender = Lender::start()?;
+    let session = Session::builder().connect(&lender.address)?;
+    let memory = MemoryServer::locate(&session)?;
+    let [mut a, mut b] = [vec![1; LARGE], vec![1; LARGE]];
+    let (count, at) = ((Clock::Elapsed, 300, FILE / LARGE as u64), |block: u64| block * LARGE as u64);
+    row(
+        "tcp read 1 MiB: native, bare session",
+        0.95,
+        count,
+        [
+            Box::new(|block| Ok(file.read_exact_at(&mut a, at(block))?)),
+            Box::new(|block| Ok(session.read(memory.for_read(at(block), LARGE)?, &mut b)?)),
+        ],
+    )?;
+    row(
+        "tcp write 1 MiB: native, bare session",
+        0.95,
+        count,
+        [
+            Box::new(|block| Ok(file.write_all_at(&a, at(block))?)),
+            Box::new(|block| Ok(session.write(memory.for_write(at(block), LARGE)?, &b)?)),
+        ],
+    )
+}
+
+/// Prints the time of one read of 1 MiB.
+fn read(socket: &str, path: &str, count: u64) -> Outcome<()> {
+    let options = MountOptions { provider: Some(rfs_native::ProviderKind::Shm), ..MountOptions::default() };
+    let file = Mount::connect(socket, &options)?.open(path)?;
+    let (blocks, mut out) = (file.stat()?.size / LARGE as u64, vec![0; LARGE]);
+    let begin = Instant::now();
+    for block in 0..count {
+        file.read_exact_at(black_box(&mut out), block % blocks * LARGE as u64)?;
+    }
+    println!("{}", begin.elapsed().as_nanos() / u128::from(count));
+    Ok(())
+}
+
 /// Answers each request of 64 bytes with 4 KiB.
 fn answer(listener: &TcpListener) -> std::io::Result<()> {
     let (mut stream, _) = listener.accept()?;
@@ -207,6 +283,7 @@ fn tcp(mount: &Mount, point: Option<&Path>) -> Outcome<()> {
             }),
         ],
     )?;
+    tcp_large(&file)?;
     if let Some(point) = point {
         let direct =
             OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(point.join("figures-tcp"))?;
@@ -261,6 +338,8 @@ fn many_through(file: &File, ring: &mut IoUring, buffers: &mut [Aligned], block:
 fn main() -> Outcome<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (socket, address, point) = match &arguments[..] {
+        [verb] if verb == "lend" => return lend(),
+        [verb, socket, path, count] if verb == "read" => return read(socket, path, count.parse()?),
         [socket, address] => (socket, address, None),
         [socket, address, point] => (socket, address, Some(Path::new(point))),
         _ => return Err("usage: figures SOCKET TCP_ADDRESS [MOUNT]".into()),
