@@ -4,12 +4,12 @@
 //! ratio. Rows of shared memory have the processor time of the thread, which waits for no other.
 //! `ci/native-figures` starts the server and the mount.
 //!
-//!     figures SOCKET TCP_ADDRESS [MOUNT]
+//!     figures SOCKET TCP_ADDRESS [MOUNT [NULL]]
 //!     figures lend                          lends memory until standard input ends
 //!     figures read SOCKET PATH COUNT        prints the time of one read of 1 MiB, in nanoseconds
 //!
-//! SOCKET and TCP_ADDRESS are those of a server, and MOUNT is a mount of it over TCP. The program
-//! starts itself with `lend`, for the rows of a bare session. `bindings/python/figures.py` starts it
+//! SOCKET and TCP_ADDRESS are those of a server, MOUNT is a mount of it over TCP, and NULL a mount of
+//! the null FUSE file system, whose files are opened for O_DIRECT. The program starts itself with `lend`, for the rows of a bare session. `bindings/python/figures.py` starts it
 //! with `read`.
 
 use std::{
@@ -118,7 +118,41 @@ fn filled(mount: &Mount, name: &str) -> Outcome<rfs_native::File> {
     Ok(file)
 }
 
-fn shared_memory(mount: &Mount) -> Outcome<()> {
+/// Small reads and writes of a file beside those of a FUSE file system that only copies.
+fn beside_null(file: &rfs_native::File, null: &Path) -> Outcome<()> {
+    let path = null.join("figures");
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).custom_flags(libc::O_DIRECT);
+    let direct = options.open(&path)?;
+    direct.set_len(FILE)?;
+    let (count, at) = ((Clock::Elapsed, 20_000, FILE / SMALL as u64), |block: u64| block * SMALL as u64);
+    let (mut own, mut buffer) = (vec![1; SMALL], Box::new(Aligned([1; SMALL])));
+    for block in 0..FILE / SMALL as u64 {
+        direct.write_all_at(&buffer.0, at(block))?;
+    }
+    row(
+        "shm read 4 KiB in 64 MiB: native, null FUSE",
+        20.0,
+        count,
+        [
+            Box::new(|block| Ok(file.read_exact_at(black_box(&mut own), at(block))?)),
+            Box::new(|block| Ok(direct.read_exact_at(black_box(&mut buffer.0), at(block))?)),
+        ],
+    )?;
+    row(
+        "shm write 4 KiB in 64 MiB: native, null FUSE",
+        20.0,
+        count,
+        [
+            Box::new(|block| Ok(file.write_all_at(black_box(&own), at(block))?)),
+            Box::new(|block| Ok(direct.write_all_at(black_box(&buffer.0), at(block))?)),
+        ],
+    )?;
+    std::fs::remove_file(path)?;
+    Ok(())
+}
+
+fn shared_memory(mount: &Mount, null: Option<&Path>) -> Outcome<()> {
     let (file, tmpfs) = (filled(mount, "figures-shm")?, tmpfs()?);
     let memory = Memory::shared("figures", FILE as usize)?;
     memory.write(0, &vec![1; FILE as usize]);
@@ -176,6 +210,9 @@ fn shared_memory(mount: &Mount) -> Outcome<()> {
                 }),
             ],
         )?;
+    }
+    if let Some(null) = null {
+        beside_null(&file, null)?;
     }
     mount.remove_file("figures-shm")?;
     Ok(())
@@ -337,16 +374,17 @@ fn many_through(file: &File, ring: &mut IoUring, buffers: &mut [Aligned], block:
 
 fn main() -> Outcome<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let (socket, address, point) = match &arguments[..] {
+    let (socket, address, [point, null]) = match &arguments[..] {
         [verb] if verb == "lend" => return lend(),
         [verb, socket, path, count] if verb == "read" => return read(socket, path, count.parse()?),
-        [socket, address] => (socket, address, None),
-        [socket, address, point] => (socket, address, Some(Path::new(point))),
-        _ => return Err("usage: figures SOCKET TCP_ADDRESS [MOUNT]".into()),
+        [socket, address] => (socket, address, [None, None]),
+        [socket, address, point] => (socket, address, [Some(Path::new(point)), None]),
+        [socket, address, point, null] => (socket, address, [point, null].map(|path| Some(Path::new(path)))),
+        _ => return Err("usage: figures SOCKET TCP_ADDRESS [MOUNT [NULL]]".into()),
     };
     println!("{:<48} {:>10} {:>10} {:>7} {:>7}", "", "native/us", "other/us", "ratio", "wanted");
     let shm = MountOptions { provider: Some(rfs_native::ProviderKind::Shm), ..MountOptions::default() };
-    shared_memory(&Mount::connect(socket, &shm)?)?;
+    shared_memory(&Mount::connect(socket, &shm)?, null)?;
     let over_tcp = MountOptions { provider: Some(rfs_native::ProviderKind::Tcp), ..MountOptions::default() };
     tcp(&Mount::connect(address, &over_tcp)?, point)
 }
