@@ -243,6 +243,12 @@ impl Client {
         self.calls.remote.status()
     }
 
+    /// Has `hear` run with the reason once no session can follow the lost one: the server came back
+    /// without its memory, for example. It runs at once if that is so already.
+    pub fn watch_final_loss(&self, hear: impl FnOnce(&str) + Send + 'static) {
+        self.calls.remote.watch_final_loss(Box::new(hear));
+    }
+
     /// Returns how often the server has lost the state of this mount.
     pub fn state_losses(&self) -> u64 {
         self.calls.remote.epochs().newest.0.into()

@@ -191,6 +191,7 @@ impl Remote for AttachedSession {
         Status {
             is_connected: self.session.is_connected(),
             lost_since: None,
+            final_loss: None,
             transport: self.session.description(),
             counters: stats.counters().collect(),
             latencies: vec![

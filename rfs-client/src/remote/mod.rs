@@ -79,6 +79,8 @@ pub struct Status {
     pub is_connected: bool,
     /// Time of the loss of the session, while a reconnect is in progress.
     pub lost_since: Option<Instant>,
+    /// Reason why no reconnect can follow, if the server is the cause.
+    pub final_loss: Option<String>,
     /// Description of the transport.
     pub transport: String,
     /// Counters by name.
@@ -86,6 +88,9 @@ pub struct Status {
     /// Latencies by kind of request: read, write, atomic and call.
     pub latencies: Vec<(&'static str, Histogram)>,
 }
+
+/// Function that hears why no session can follow a lost one.
+pub(crate) type LossWatcher = Box<dyn FnOnce(&str) + Send>;
 
 /// Calls and one-sided operations on one peer. [`rdmabox::Session`] documents each.
 ///
@@ -169,6 +174,10 @@ pub trait Remote: Send + Sync + fmt::Debug {
 
     /// Returns the state of the remote.
     fn status(&self) -> Status;
+
+    /// Has `hear` run once no session can follow the lost one. A remote with a single session never
+    /// calls it.
+    fn watch_final_loss(&self, _hear: LossWatcher) {}
 
     /// Ends the session.
     fn close(&self) {}

@@ -27,7 +27,10 @@ pub(crate) use self::{
     connection::Connection,
     parse::{USAGE, or_print, parse},
 };
-pub use self::{usage::UsageError, values::IoUring};
+pub use self::{
+    usage::UsageError,
+    values::{IoUring, LostServer},
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -53,7 +56,8 @@ For mount(8) and /etc/fstab, link it as /sbin/mount.fuse.rfs: mount -t fuse.rfs 
 Options of -o are those above without the dashes, and the options of mount(8).
 
 Exit status: 0 after an orderly unmount (with --daemon: once the mount answers), 1 after a failure, 2 for an invalid
-command line. As a helper of mount(8): 0, 32 for a failed mount, 1 for an invalid command line.";
+command line, 3 if no session with the server is possible any more (--lost-server end).
+As a helper of mount(8): 0, 32 for a failed mount, 1 for an invalid command line.";
 
 /// Mounts the memory of an rfs-server as a file system.
 #[derive(Clone, Debug, Parser)]
@@ -227,9 +231,23 @@ pub struct Args {
     #[arg(long, help_heading = "Session")]
     checksum: bool,
 
-    /// Fail all operations once the session with the server is lost, instead of reconnecting
+    /// Fail all operations once the session with the server is lost, instead of reconnecting. The
+    /// mount stays in place
     #[arg(long, help_heading = "Session")]
     no_return: bool,
+
+    /// What to do once no session can follow the lost one, because the server came back without its
+    /// memory, for example. end: unmount, and end with status 3. remount: unmount, and mount the
+    /// server's new export. stay: leave the mount, where every operation fails [default: end, with
+    /// --for-swap stay]
+    #[arg(
+        long,
+        value_name = "end|remount|stay",
+        value_enum,
+        hide_possible_values = true,
+        help_heading = "Session"
+    )]
+    lost_server: Option<LostServer>,
 
     /// Serve metrics for Prometheus at http://ADDRESS/metrics, such as 127.0.0.1:9431. Port 0
     /// selects a free port, which `rfs-fuse status` tells. Every program that reaches the address

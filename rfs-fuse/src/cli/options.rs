@@ -12,7 +12,7 @@ use super::{
     Args,
     connection::Connection,
     usage::UsageError,
-    values::{Cache, IoUring},
+    values::{Cache, IoUring, LostServer},
 };
 use crate::{
     fuse::{FOREVER, Settings},
@@ -57,6 +57,13 @@ impl Args {
     /// Returns the number of session threads.
     pub fn threads(&self) -> usize {
         self.threads.into()
+    }
+
+    /// Returns what happens once no session with the server is possible any more. A mount with a
+    /// swap area stays, because the kernel needs it until `swapoff`.
+    pub fn lost_server(&self) -> LostServer {
+        let default = if self.for_swap { LostServer::Stay } else { LostServer::End };
+        self.lost_server.unwrap_or(default)
     }
 
     /// Returns whether requests arrive over io_uring.

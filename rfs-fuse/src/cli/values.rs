@@ -42,6 +42,17 @@ pub(super) fn io_uring(text: &str) -> Result<IoUring, String> {
     }
 }
 
+/// What happens to a mount once no session with its server can follow the lost one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum LostServer {
+    /// Unmount, and end the program with a status of its own.
+    End,
+    /// Unmount, and mount what the server has now.
+    Remount,
+    /// Leave the mount in place. Every operation fails.
+    Stay,
+}
+
 pub(super) fn parsed<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|e: T::Err| e.to_string())
 }

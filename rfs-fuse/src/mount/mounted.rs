@@ -10,7 +10,7 @@ use std::{
 
 use rustix::mount::UnmountFlags;
 
-use super::{control, helper, table};
+use super::{connection::abort::Abort, control, helper, table};
 
 /// A mount of this process.
 #[derive(Clone, Debug)]
@@ -87,6 +87,15 @@ impl Mounted {
             return helper::unmount(&self.path, true).map_err(io::Error::other);
         }
         Ok(rustix::mount::unmount(&self.path, UnmountFlags::DETACH)?)
+    }
+
+    /// Aborts the connection with the kernel: calls that wait for a reply fail, and all later ones.
+    ///
+    /// # Errors
+    /// This user may not, or the connection has ended.
+    pub(crate) fn abort(&self) -> io::Result<()> {
+        let device = self.device.as_deref().ok_or(io::ErrorKind::NotFound)?;
+        Abort::of(device)?.abort()
     }
 
     /// Takes the mount out of the tree. As root, also fails calls that wait for a reply.

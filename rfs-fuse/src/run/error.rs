@@ -46,6 +46,8 @@ pub(super) enum RunError {
     Ended(String),
     #[error("unmounted after a failure: {0}")]
     Failed(String),
+    #[error("{}: unmounted, because no session with the server can follow the lost one: {reason}", path.display())]
+    ServerLost { path: PathBuf, reason: String },
     #[error("cannot unmount {}: {source}", path.display())]
     Unmount { path: PathBuf, source: io::Error },
     #[error(transparent)]

@@ -22,6 +22,8 @@ pub(super) enum Event {
     WatchdogEnded,
     /// A thread has failed. The mount ends.
     Failed(String),
+    /// No session with the server can follow the lost one, for this reason.
+    ServerLost(String),
 }
 
 /// The sender and the receiver of events.

@@ -11,6 +11,7 @@ mod error;
 mod events;
 mod greeting;
 mod report;
+mod restart;
 mod ring;
 mod serve;
 mod service_manager;
@@ -33,12 +34,13 @@ use self::{
     error::{RunError, os},
     events::listen_for_signals,
     report::report_counters,
+    restart::Restart,
     ring::{prepare_ring, takes_ring},
     serve::{Threads, serve},
     unmount::Served,
 };
 use crate::{
-    cli::{Args, USAGE, or_print},
+    cli::{Args, LostServer, USAGE, or_print},
     daemon,
     fuse::{Adapter, KernelLink, Placement},
     mount::{self, within},
@@ -53,6 +55,9 @@ use rfs_status::metrics::BoundEndpoint;
 
 /// Time that connecting and attaching may take beyond the timeout for connecting.
 const ATTACH_SLACK: Duration = Duration::from_millis(500);
+
+/// Exit code of a mount that ended because no session with its server is possible any more.
+const SERVER_LOST: u8 = 3;
 
 /// Returns the command line with all commands, for manual pages and completions. The program parses
 /// `scrub` and `status` before it parses its own options.
@@ -120,14 +125,23 @@ fn run_as_rfs_fuse(build: Build, arguments: &[OsString]) -> u8 {
             Err(e) => fail(&RunError::Os { what: "cannot go to the background", source: e }),
         };
     }
+    let restart = Restart::prepare(arguments);
     match run(&args) {
         Ok(()) => 0,
+        Err(e @ RunError::ServerLost { .. }) if args.lost_server() == LostServer::Remount => {
+            let Err(why) = restart.run();
+            fail(&e) | print_error(&format!("cannot mount again: {why}"), 1)
+        }
         Err(e) => fail(&e),
     }
 }
 
 fn fail(error: &RunError) -> u8 {
-    let code = if matches!(error, RunError::Usage(_)) { USAGE } else { 1 };
+    let code = match error {
+        RunError::Usage(_) => USAGE,
+        RunError::ServerLost { .. } => SERVER_LOST,
+        _ => 1,
+    };
     print_error(&error.to_string(), code)
 }
 

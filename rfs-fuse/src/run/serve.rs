@@ -18,10 +18,10 @@ use super::{
     error::{RunError, os},
     events::{Event, Events},
     greeting::announce,
-    unmount::{MountEnd, NO_WATCHDOG, Served, UNMOUNT_LIMIT, WhenBusy, undo, wait_and_unmount},
+    unmount::{EndRules, MountEnd, NO_WATCHDOG, Served, UNMOUNT_LIMIT, WhenBusy, undo, wait_and_unmount},
 };
 use crate::{
-    cli::{Args, IoUring},
+    cli::{Args, IoUring, LostServer},
     fuse::{Device, Filesystem, Placement, Ring, Serving, Started},
     mount::{self, AfterKill, CoveredDirectory, Mounted, Watchdog},
     status::{Answers, MountFacts, StatusSource},
@@ -62,6 +62,10 @@ pub(super) fn serve<F: Filesystem>(
     if let Some(watchdog) = watchdog {
         match outcome {
             Ok(MountEnd::Ended) => watchdog.dismiss(),
+            // The next mount of this process has a watchdog of its own.
+            Err(RunError::ServerLost { .. }) if args.lost_server() == LostServer::Remount => {
+                watchdog.dismiss();
+            }
             // A notification thread that the kernel blocks can keep this process from ending.
             Ok(MountEnd::Detached) | Err(_) => watchdog.leave(),
         }
@@ -101,7 +105,12 @@ fn serve_mounted<F: Filesystem>(
     config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(args.threads());
     config.clone_fd = args.threads() > 1;
-    if let Some(Served { link, .. }) = client {
+    if let Some(Served { client, link, .. }) = client {
+        let lost = send.clone();
+        client.watch_final_loss(move |reason| {
+            // Fails only if the main thread has stopped listening.
+            lost.send(Event::ServerLost(reason.to_owned())).ok();
+        });
         link.mounted_on(mounted.path().to_owned(), ring.is_some());
         link.connect(device.as_fd()).map_err(|e| {
             undo(mounted);
@@ -139,7 +148,8 @@ fn serve_mounted<F: Filesystem>(
         answer_questions(args, mounted, client, (metrics, uses_ring)).inspect_err(|_| undo(mounted))?;
     announce(args, mounted, client.map(|served| served.client)).inspect_err(|_| undo(mounted))?;
     let when_busy = if args.for_swap { WhenBusy::Stay } else { WhenBusy::Detach };
-    let over = wait_and_unmount(mounted, &events, client, when_busy, restart_watchdog)?;
+    let rules = EndRules { when_busy, lost_server: args.lost_server() };
+    let over = wait_and_unmount(mounted, &events, client, rules, restart_watchdog)?;
     // Before the mount point can have another mount.
     drop(answers);
     if let (MountEnd::Ended, Some(serving)) = (over, serving) {

@@ -26,6 +26,7 @@ use super::{
     service_manager::notify_manager,
 };
 use crate::{
+    cli::LostServer,
     fuse::{KernelLink, Losses},
     mount::{self, Mounted, ProbeAction, Unmounted, within},
     status::ObservedMount,
@@ -65,10 +66,18 @@ pub(super) enum WhenBusy {
     Stay,
 }
 
+/// What a mount does in two cases.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EndRules {
+    pub(super) when_busy: WhenBusy,
+    pub(super) lost_server: LostServer,
+}
+
 /// What ends the wait of a mount.
 enum Wait {
     End(MountEnd),
     Signal(i32),
+    ServerLost(String),
 }
 
 /// Waits for the event that ends a mount, and unmounts if the mount is still in the tree.
@@ -79,7 +88,7 @@ pub(super) fn wait_and_unmount(
     mounted: &Mounted,
     events: &mpsc::Receiver<Event>,
     client: Option<Served<'_>>,
-    when_busy: WhenBusy,
+    EndRules { when_busy, lost_server }: EndRules,
     mut restart_watchdog: impl FnMut() -> Option<io::Result<()>>,
 ) -> Result<MountEnd, RunError> {
     let ending = Arc::<AtomicBool>::default();
@@ -91,6 +100,8 @@ pub(super) fn wait_and_unmount(
         let signal = match wait(mounted, events, client, &ending, &mut restart_watchdog)? {
             Wait::End(end) => return Ok(end),
             Wait::Signal(signal) => signal,
+            Wait::ServerLost(_) if lost_server == LostServer::Stay => continue,
+            Wait::ServerLost(reason) => return Err(leave_lost_server(mounted, lost_server, reason)),
         };
         log::info!("signal {signal}: unmounting {}", mounted.path().display());
         if when_busy == WhenBusy::Detach {
@@ -102,7 +113,7 @@ pub(super) fn wait_and_unmount(
         if matches!(outcome, Some(Ok(Unmounted::Clean))) {
             // The session ends when the kernel closes the connection.
             let end = Instant::now() + UNMOUNT_LIMIT;
-            while let Ok(Event::Signal(_) | Event::WatchdogEnded | Event::Failed(_)) =
+            while let Ok(Event::Signal(_) | Event::WatchdogEnded | Event::Failed(_) | Event::ServerLost(_)) =
                 events.recv_timeout(end.saturating_duration_since(Instant::now()))
             {}
             return Ok(MountEnd::Ended);
@@ -115,6 +126,22 @@ pub(super) fn wait_and_unmount(
             mounted.path().display()
         );
     }
+}
+
+/// Takes a mount out of the tree whose operations all fail. Nothing can be written back.
+fn leave_lost_server(mounted: &Mounted, lost_server: LostServer, reason: String) -> RunError {
+    let path = mounted.path().to_owned();
+    if lost_server == LostServer::Remount {
+        log::warn!("unmounting {}, to mount the server's new export", path.display());
+    } else {
+        log::error!("unmounting {}, because of --lost-server end", path.display());
+        notify_manager(NotifyState::Stopping);
+    }
+    undo(mounted);
+    if let Err(e) = mounted.abort() {
+        log::debug!("calls that wait for a reply end with this process: {e}");
+    }
+    RunError::ServerLost { path, reason }
 }
 
 /// Detaches a mount that could not be unmounted.
@@ -171,6 +198,7 @@ fn wait(
                 None => {}
             },
             Ok(Event::Signal(signal)) => return Ok(Wait::Signal(signal)),
+            Ok(Event::ServerLost(reason)) => return Ok(Wait::ServerLost(reason)),
             // The thread `signals` has a sender as long as this process runs.
             Err(mpsc::RecvError) => return Err(RunError::Ended("all threads have ended".into())),
         }
@@ -239,7 +267,8 @@ mod tests {
         let (_directory, mounted) = unmounted();
         let (send, events) = mpsc::channel();
         send.send(Event::Failed("thread x panicked: flaw".into())).expect("sent");
-        let outcome = wait_and_unmount(&mounted, &events, None, WhenBusy::Detach, || None);
+        let rules = EndRules { when_busy: WhenBusy::Detach, lost_server: LostServer::End };
+        let outcome = wait_and_unmount(&mounted, &events, None, rules, || None);
         let error = outcome.expect_err("an error").to_string();
         assert_eq!(error, "unmounted after a failure: thread x panicked: flaw");
     }

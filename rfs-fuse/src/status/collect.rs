@@ -83,7 +83,7 @@ fn waiting_requests(device: &str) -> Option<u64> {
 }
 
 fn session(client: &Client) -> SessionStatus {
-    let Status { is_connected, lost_since, transport, counters, latencies } = client.status();
+    let Status { is_connected, lost_since, final_loss, transport, counters, latencies } = client.status();
     let state = match (is_connected, lost_since) {
         (false, _) => SessionState::Ended,
         (true, Some(_)) => SessionState::Reconnecting,
@@ -96,6 +96,7 @@ fn session(client: &Client) -> SessionStatus {
     };
     SessionStatus {
         state,
+        final_loss,
         lost_seconds: lost_since.map(|since| since.elapsed().as_secs_f64()),
         transport,
         mapped: client.is_mapped(),

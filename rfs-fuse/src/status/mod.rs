@@ -70,6 +70,8 @@ pub(crate) struct MountStatus {
 pub(crate) struct SessionStatus {
     /// Whether there is a session.
     pub(crate) state: SessionState,
+    /// Why no session can follow the lost one, if the server is the cause.
+    pub(crate) final_loss: Option<String>,
     /// Time since the loss of the session, while the mount reconnects.
     pub(crate) lost_seconds: Option<f64>,
     /// Transport, and why it is this one.

@@ -165,7 +165,10 @@ fn describe(session: &SessionStatus) -> String {
     let state = match (session.state, session.lost_seconds) {
         (SessionState::Connected, _) => "connected".into(),
         (SessionState::Reconnecting, lost) => format!("RECONNECTING for {}", duration(lost.unwrap_or(0.0))),
-        (SessionState::Ended, _) => "SESSION LOST: every operation fails".into(),
+        (SessionState::Ended, _) => match &session.final_loss {
+            Some(reason) => format!("SESSION LOST, every operation fails, because {}", printable(reason)),
+            None => "SESSION LOST: every operation fails".into(),
+        },
     };
     let mut text = format!("{state}: {}", printable(&session.transport));
     if session.checksums {
@@ -241,7 +244,10 @@ mod tests {
             "{text}"
         );
         status.session.as_mut().unwrap().state = SessionState::Ended;
-        assert!(status.render(None).contains("every operation fails"));
+        assert!(status.render(None).contains("SESSION LOST: every operation fails"));
+        status.session.as_mut().unwrap().final_loss = Some("the server is another one".into());
+        let text = status.render(None);
+        assert!(text.contains("every operation fails, because the server is another one"), "{text}");
         let error = Some("process 7 does not answer".to_owned());
         let silent = MountStatus { mount_point: "/mnt".into(), error, ..MountStatus::default() };
         assert_eq!(silent.render(Some(&status)), "/mnt: process 7 does not answer\n");

@@ -82,6 +82,7 @@ mod mount {
     mod affinity;
     mod failure;
     mod io_uring;
+    mod lost_memory;
     mod lost_server;
     mod mount8;
     mod mount_errors;

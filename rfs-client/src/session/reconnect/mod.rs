@@ -14,6 +14,7 @@
 //! One thread makes sessions. Other threads use the current session, and wait at most one
 //! operation timeout for the next. `started`, `slots` and `state` are held briefly, never nested.
 
+pub(crate) mod final_loss;
 pub(crate) mod reconnect_thread;
 mod remote;
 mod request_slots;
@@ -35,6 +36,7 @@ use rdmabox::{Cancel, RequestError, WcStatus};
 use rfs_proto::{Attached, Identity, SLOTS};
 use rustix::time::{ClockId, clock_gettime};
 
+use final_loss::FinalLoss;
 use reconnect_thread::{Reclaimer, SessionFactory};
 use request_slots::{RequestSlots, SlotSeq};
 
@@ -123,6 +125,7 @@ pub(super) struct ReconnectingSession {
     repeats: AtomicU64,
     /// Number of reconnects.
     reconnects: AtomicU64,
+    final_loss: FinalLoss,
 }
 
 /// Returns the time of a monotonic clock.
@@ -167,6 +170,7 @@ impl ReconnectingSession {
             started: Mutex::default(),
             repeats: AtomicU64::new(0),
             reconnects: AtomicU64::new(0),
+            final_loss: FinalLoss::default(),
         });
         let makes_sessions = Arc::clone(&reconnecting);
         thread::Builder::new().name("reconnect".into()).spawn(move || makes_sessions.run())?;

@@ -107,6 +107,8 @@ impl ReconnectingSession {
                 Ok(link) => return self.publish(link, began),
                 Err(ConnectFailure::Final(why)) => {
                     log::error!("cannot reconnect, all operations fail until a new mount: {why}");
+                    // First, so that no operation fails without a known reason.
+                    self.final_loss.record(&why);
                     self.end();
                     return false;
                 }

@@ -15,7 +15,7 @@ use rfs_proto::{Request, encode_request};
 
 use crate::{
     remote::{
-        CallOptions, Epochs, Remote, ReplyWait, Status,
+        CallOptions, Epochs, LossWatcher, Remote, ReplyWait, Status,
         address::{Epoch, Place, Region},
         operation::{Op, Transfer},
     },
@@ -229,8 +229,13 @@ impl Remote for ReconnectingSession {
             Phase::Down(since) => Some(since),
             Phase::Up | Phase::Over => None,
         };
+        status.final_loss = self.final_loss.reason();
         status.counters.push(("returns", self.reconnects.load(Ordering::Relaxed)));
         status
+    }
+
+    fn watch_final_loss(&self, hear: LossWatcher) {
+        self.final_loss.watch(hear);
     }
 
     fn close(&self) {

@@ -449,9 +449,14 @@ fn a_request_of_one_epoch_is_not_carried_out_in_another() {
 fn the_remote_ends_if_the_memory_is_another_one() {
     let server = Arc::new(Server::default());
     let remote = reconnecting(&server);
+    let (send, heard) = std::sync::mpsc::channel();
+    remote.watch_final_loss(Box::new(move |reason| send.send(reason.to_owned()).unwrap()));
     server.empty.store(true, Ordering::SeqCst);
     *server.fates.lock() = vec![Fate::Lost];
     assert_eq!(remote.call(&bytes(&Request::StatFs), &mut Vec::new(), ANY), Err(RequestError::Disconnected));
+    let reason = "the server was restarted and has lost its memory";
+    assert_eq!(heard.recv().as_deref(), Ok(reason));
+    assert_eq!(remote.status().final_loss.as_deref(), Some(reason));
     assert!(!remote.status().is_connected);
     assert_eq!(remote.ready(), Err(RequestError::Disconnected));
     assert_eq!(

@@ -4,6 +4,7 @@
 //! Any thread that answers a request. Takes no locks.
 
 use std::{
+    collections::BTreeSet,
     ffi::OsStr,
     os::unix::ffi::OsStrExt,
     sync::{
@@ -13,6 +14,7 @@ use std::{
 };
 
 use fuser::{Errno, INodeNo};
+use parking_lot::Mutex;
 use rfs_proto::Attr;
 
 use super::Adapter;
@@ -22,28 +24,57 @@ use crate::fuse::{
     kernel_cache::lifetimes::NameQuery,
     session::{ReplyAttr, ReplyEmpty, ReplyEntry, ReplyWrite, ReplyXattr, Request},
 };
-use rfs_client::{ClientError, RequestTime};
+use rfs_client::{Client, ClientError, RequestTime};
 
-/// Returns the error number for the kernel. Logs errors other than an ordinary refusal.
-/// `failure_logged` is set once the failure of a session is logged.
-pub(super) fn errno(failure_logged: &AtomicBool, what: &str, error: &ClientError) -> Errno {
-    match error {
-        ClientError::Errno(_) => {}
-        ClientError::Request(_) => {
-            if !failure_logged.swap(true, Ordering::Relaxed) {
+/// Logs the errors of requests. Failures of the session are logged once. After its final loss each
+/// kind of operation is logged once more, with the reason.
+#[derive(Debug)]
+pub(super) struct FailureLog {
+    client: Arc<Client>,
+    is_logged: AtomicBool,
+    /// Kinds of operations that are logged since the final loss.
+    kinds: Mutex<BTreeSet<String>>,
+}
+
+impl FailureLog {
+    pub(super) fn new(client: Arc<Client>) -> FailureLog {
+        FailureLog { client, is_logged: AtomicBool::new(false), kinds: Mutex::default() }
+    }
+
+    /// Returns the error number for the kernel. Logs errors other than an ordinary refusal.
+    pub(super) fn errno(&self, what: &str, error: &ClientError) -> Errno {
+        match error {
+            ClientError::Errno(_) => {}
+            ClientError::Request(_) => self.log_session_failure(what, error),
+            _ => log::error!("{what}: {error}"),
+        }
+        convert::errno(error.errno())
+    }
+
+    fn log_session_failure(&self, what: &str, error: &ClientError) {
+        if self.client.is_connected() {
+            if !self.is_logged.swap(true, Ordering::Relaxed) {
                 log::error!("{what}: {error}; further failures of the session are not logged");
             }
+            return;
         }
-        _ => log::error!("{what}: {error}"),
+        // Nearly all of the operations that fail are of a kind that is logged.
+        if self.kinds.lock().contains(what) {
+            return;
+        }
+        let reason = self.client.status().final_loss;
+        if self.kinds.lock().insert(what.to_owned()) {
+            let reason = reason.unwrap_or_else(|| error.to_string());
+            log::error!("{what} fails until a new mount: {reason}; this is logged once for {what}");
+        }
     }
-    convert::errno(error.errno())
 }
 
 impl Adapter {
     /// Returns the error number for the kernel. Logs errors other than an ordinary refusal, and the
     /// failure of a session once.
     pub(super) fn errno(&self, what: &str, error: &ClientError) -> Errno {
-        errno(&self.failure_logged, what, error)
+        self.failures.errno(what, error)
     }
 
     /// Like [`errno`](Self::errno), for an operation on an inode. A missing inode is ESTALE, which
@@ -173,12 +204,12 @@ impl Adapter {
     /// Returns the function that answers a write whose bytes are in place. For a `shared` inode it
     /// answers once other mounts have dropped their pages.
     pub(super) fn write_answer(&self, ino: u64, shared: bool) -> impl FnOnce(ReplyWrite, u32) + Send + use<> {
-        let waits = shared.then(|| (Arc::clone(&self.remote_pages), Arc::clone(&self.failure_logged)));
+        let waits = shared.then(|| (Arc::clone(&self.remote_pages), Arc::clone(&self.failures)));
         move |reply, len| match waits {
             None => reply.written(len),
-            Some((pages, failure_logged)) => pages.drop_then(ino, move |dropped| match dropped {
+            Some((pages, failures)) => pages.drop_then(ino, move |dropped| match dropped {
                 Ok(()) => reply.written(len),
-                Err(e) => reply.error(errno(&failure_logged, "write", &e)),
+                Err(e) => reply.error(failures.errno("write", &e)),
             }),
         }
     }

@@ -14,7 +14,7 @@ use rfs_proto::FallocateFlags;
 use rustix::fs::OFlags;
 
 use super::{
-    Adapter, answers, is_privileged,
+    Adapter, is_privileged,
     write_completion::{WritePath, WriteRequest},
 };
 use crate::fuse::{
@@ -72,11 +72,11 @@ impl Adapter {
         if let Err(e) = self.client.locks.check_locks(ino.0, handle.0).and_then(|()| self.hold_pages(ino.0)) {
             return reply.error(self.errno("read", &e));
         }
-        let failure_logged = Arc::clone(&self.failure_logged);
+        let failures = Arc::clone(&self.failures);
         let others = reply.other_requests();
         let answer = move |data: Result<ReadData<'_>, ClientError>| match data {
             Ok(data) => send(reply, data),
-            Err(e) => reply.error(answers::errno(&failure_logged, "read", &e)),
+            Err(e) => reply.error(failures.errno("read", &e)),
         };
         let next = || self.kernel.next(others);
         let Err(answer) = self.client.async_io.start_read(ino.0, offset, size as usize, next, answer) else {

@@ -21,12 +21,9 @@ mod owner;
 mod retries;
 mod write_completion;
 
-use std::{
-    io,
-    sync::{Arc, atomic::AtomicBool},
-};
+use std::{io, sync::Arc};
 
-use self::{labels::Labels, retries::Retries};
+use self::{answers::FailureLog, labels::Labels, retries::Retries};
 use super::{
     kernel::KernelLink,
     kernel_cache::{
@@ -52,7 +49,7 @@ pub struct Adapter {
     pages: Arc<Pages>,
     labels: Labels,
     retries: Retries,
-    failure_logged: Arc<AtomicBool>,
+    failures: Arc<FailureLog>,
     losses: Arc<Losses>,
     recalls: Recalls,
     remote_pages: Arc<RemotePages>,
@@ -74,7 +71,7 @@ impl Adapter {
             pages: Arc::new(Pages::new(kernel.clone())),
             labels: Labels::here(),
             retries: Retries::default(),
-            failure_logged: Arc::default(),
+            failures: Arc::new(FailureLog::new(client.clone())),
             losses: Arc::default(),
             remote_pages: Arc::new(RemotePages::new(client.clone())),
             maps_around: false,

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{Adapter, answers};
+use super::Adapter;
 use crate::fuse::{
     kernel_cache::{handles::Handle, pages::PageDrop},
     session::ReplyWrite,
@@ -48,7 +48,7 @@ impl Adapter {
         reply: ReplyWrite,
     ) -> impl FnOnce(Result<(), ClientError>) + Send + use<> {
         let WriteRequest { ino, handle, offset, len, o_direct, shared, .. } = write;
-        let failure_logged = Arc::clone(&self.failure_logged);
+        let failures = Arc::clone(&self.failures);
         let around = o_direct.then(|| (Arc::clone(&self.handles), Arc::clone(&self.pages)));
         let answer = self.write_answer(ino, shared);
         move |written| match (written, around) {
@@ -59,7 +59,7 @@ impl Adapter {
                 pages.drop_and_answer(range, move || answer(reply, len));
             }
             (Ok(()), _) => answer(reply, len),
-            (Err(e), _) => reply.error(answers::errno(&failure_logged, "write", &e)),
+            (Err(e), _) => reply.error(failures.errno("write", &e)),
         }
     }
 

@@ -5,7 +5,7 @@
 //! does nothing, even if a later mount has the same number.
 //!
 //! # Concurrency
-//! The watchdog's main thread. Takes no locks.
+//! The main threads of a mount and of its watchdog. Takes no locks.
 
 use std::{
     fs::File,

@@ -24,23 +24,36 @@ fn server_process() {
     if std::env::var_os("RFS_TEST_SERVER").is_none() {
         return;
     }
-    let lender = Lender::new(16 * MIB);
+    let listen = std::env::var("RFS_TEST_LISTEN").unwrap_or_default();
+    let listen: Vec<_> =
+        listen.split_whitespace().map(|address| address.parse().expect("an address")).collect();
+    let lender = Lender::with(16 * MIB, |config| {
+        if !listen.is_empty() {
+            config.listen = listen;
+        }
+    });
     println!("\nserving {} {}", lender.address(Over::Shm), lender.address(Over::Tcp));
     io::stdout().flush().expect("stdout");
     // Waits until the test closes the input.
     io::stdin().read_to_end(&mut Vec::new()).ok();
 }
 
-struct ServerProcess {
+pub(super) struct ServerProcess {
     child: Child,
     addresses: Vec<String>,
 }
 
 impl ServerProcess {
-    fn start() -> ServerProcess {
+    pub(super) fn start() -> ServerProcess {
+        ServerProcess::listening(&[])
+    }
+
+    /// Starts a server on these addresses, or on new ones.
+    fn listening(addresses: &[String]) -> ServerProcess {
         let mut child = test_process(module_path!(), "server_process")
             .arg("--ignored")
             .env("RFS_TEST_SERVER", "1")
+            .env("RFS_TEST_LISTEN", addresses.join(" "))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -51,7 +64,15 @@ impl ServerProcess {
         ServerProcess { child, addresses: line.split(' ').skip(1).map(str::to_owned).collect() }
     }
 
-    fn address(&self, over: Over) -> &str {
+    /// Kills the server, and starts another one on the same addresses.
+    pub(super) fn killed_and_started_anew(mut self) -> ServerProcess {
+        self.signal(Signal::KILL);
+        exit_of(&mut self.child);
+        let addresses = std::mem::take(&mut self.addresses);
+        ServerProcess::listening(&addresses)
+    }
+
+    pub(super) fn address(&self, over: Over) -> &str {
         &self.addresses[usize::from(over == Over::Tcp)]
     }
 
@@ -69,7 +90,7 @@ impl Drop for ServerProcess {
         self.child.kill().ok();
         self.child.wait().ok();
         // A killed server cannot remove its directory.
-        if let Some(socket) = self.addresses[0].strip_prefix("unix:") {
+        if let Some(socket) = self.addresses.first().and_then(|first| first.strip_prefix("unix:")) {
             PathBuf::from(socket).parent().map(|dir| fs::remove_dir_all(dir).ok());
         }
     }

@@ -421,7 +421,7 @@ fn a_waiting_write_fails_if_its_lock_is_lost() {
 fn a_server_that_lost_its_memory_is_not_taken_for_an_empty_one() {
     let lender = lender();
     let proxy = Proxy::to(lender.address(Over::Tcp));
-    let (mut through, _dir) = mount(&proxy, &[]);
+    let (mut through, _dir) = mount(&proxy, &["--lost-server", "stay"]);
     fs::write(through.path("a"), b"a").expect("written");
     let address = lender.address(Over::Tcp);
     drop(lender);
@@ -446,7 +446,8 @@ fn a_server_that_lost_its_memory_is_not_taken_for_an_empty_one() {
 fn an_exclusive_mount_away_longer_than_its_lease_fails() {
     let lender = Lender::with(MEMORY, |config| config.fencing.lease = Some(Duration::from_millis(1500)));
     let proxy = Proxy::to(lender.address(Over::Tcp));
-    let (mut through, _dir) = mount(&proxy, &["--cache", "writeback", "--timeout", "5"]);
+    let options = ["--cache", "writeback", "--timeout", "5", "--lost-server", "stay"];
+    let (mut through, _dir) = mount(&proxy, &options);
     fs::write(through.path("file"), pattern(100_000, 1)).expect("written");
     let file = File::options().read(true).write(true).open(through.path("file")).expect("opened");
     let map = File::options().read(true).write(true).open(through.path("file")).expect("opened");
