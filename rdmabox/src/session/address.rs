@@ -6,7 +6,7 @@
 use std::{fmt, path::PathBuf, str::FromStr};
 
 /// Address to listen on or to connect to: `unix:/path`, `tcp:host:port`, `rdma:host:port`, or
-/// short `/path` and `host:port`. An IPv6 address stands in brackets.
+/// short `/path`, `./path`, `../path` and `host:port`. An IPv6 address stands in brackets.
 ///
 /// ```
 /// use rdmabox::{Address, ProviderKind};
@@ -78,7 +78,8 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Address, AddressError> {
         let wrong = || AddressError { text: text.into() };
-        if let Some(path) = text.strip_prefix("unix:").or_else(|| text.starts_with('/').then_some(text)) {
+        let is_path = ["/", "./", "../"].iter().any(|begin| text.starts_with(begin));
+        if let Some(path) = text.strip_prefix("unix:").or_else(|| is_path.then_some(text)) {
             return if path.is_empty() { Err(wrong()) } else { Ok(Address::Unix(path.into())) };
         }
         let (rest, is_rdma) = match text.strip_prefix("rdma:") {

@@ -1,9 +1,9 @@
 //! Options of a connection to a server, shared by a mount and by `rfs-fuse scrub`.
 //!
 //! [`Connection`] has the address's provider, the RDMA device, the key, the TLS files and the
-//! export. No I/O, no locks, no clock.
+//! export. No locks, no clock. The only I/O asks for the current directory.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use rdmabox::{Address, ProviderKind, RdmaOptions, tls::TlsClientFiles};
@@ -70,6 +70,14 @@ impl Connection {
         options
     }
 
+    /// Makes the paths of files independent of the current directory.
+    pub(crate) fn make_paths_absolute(&mut self) {
+        let Connection { key, tls_ca, tls_cert, tls_key, .. } = self;
+        for path in [key, tls_ca, tls_cert, tls_key].into_iter().flatten() {
+            *path = from_anywhere(path);
+        }
+    }
+
     /// Returns true if an option selects an RDMA device, its port or its address.
     pub(crate) fn has_device_options(&self) -> bool {
         self.device.is_some() || self.port.is_some() || self.gid_index.is_some()
@@ -95,4 +103,9 @@ impl Connection {
             Some(_) => Err(UsageError::Tls("only TCP can be encrypted")),
         }
     }
+}
+
+/// Returns a path that does not depend on the current directory.
+pub(crate) fn from_anywhere(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }

@@ -2,8 +2,8 @@
 //!
 //! [`Args`] is the parsed command line. Options of the connection to the server are in
 //! `connection`. `options` derives the options of each component from it: of the mount, of the
-//! session, of the attach call and of the kernel. No locks, no clock. Only `parse` does I/O: it
-//! prints.
+//! session, of the attach call and of the kernel. No locks, no clock. `parse` prints, and relative
+//! paths need the current directory.
 
 mod connection;
 mod options;
@@ -24,7 +24,7 @@ use rdmabox::{Address, BatchMode, CallsBy, PollingMode, PreMrThreshold, tls::Tls
 
 use self::values::{Cache, cache, io_uring, kernel_size, parsed, seconds, subtype, timeout};
 pub(crate) use self::{
-    connection::Connection,
+    connection::{Connection, from_anywhere},
     parse::{USAGE, or_print, parse},
 };
 pub use self::{
@@ -48,7 +48,8 @@ Examples:
   rfs-fuse status /mnt                     what a running mount does (--watch: again and again)
   fusermount3 -u /mnt                      unmount (SIGTERM and Ctrl-C do so, too)
 
-An address is unix:/path/to/socket, tcp:host:port or rdma:host:port. /path/to/socket and host:port mean the first two.
+An address is unix:/path/to/socket, tcp:host:port or rdma:host:port. /path/to/socket, ./socket and host:port mean
+the first two.
 Sizes are numbers of bytes, or of powers of 1024: 64k, 1.5m, 4g.
 A mount is busy while a program has files open there. SIGTERM then detaches it at once and says so.
 
@@ -356,6 +357,23 @@ impl Args {
             )));
         };
         address.parse().map(Some).map_err(|e: <Address as FromStr>::Err| UsageError::Address(e.to_string()))
+    }
+
+    /// Returns the same arguments with absolute paths of the server's socket and of all files. A
+    /// process in the background leaves its directory, and may need them long after.
+    pub(crate) fn with_absolute_paths(mut self) -> Args {
+        self.connection.make_paths_absolute();
+        if let Some(path) = &mut self.log_file {
+            *path = from_anywhere(path);
+        }
+        // An invalid address is refused later.
+        if let [address, _] = &mut self.paths[..]
+            && let Some(Ok(Address::Unix(path))) = address.to_str().map(str::parse)
+            && path.is_relative()
+        {
+            *address = from_anywhere(&path).into_os_string();
+        }
+        self
     }
 
     /// Returns the same arguments for a mount of the private server at `address`.

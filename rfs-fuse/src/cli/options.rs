@@ -1,11 +1,8 @@
 //! The options of each component, from the command line. No I/O, no locks, no clock.
 
-use std::{
-    path::{Path, PathBuf, absolute},
-    time::Duration,
-};
+use std::{path::Path, time::Duration};
 
-use rdmabox::{Address, Session, SessionOptions};
+use rdmabox::{Session, SessionOptions};
 use rfs_proto::Identity;
 
 use super::{
@@ -149,13 +146,9 @@ impl Args {
         }
         let no_server = |e: UsageError| e.to_string();
         let address = self.address().map_err(no_server)?.ok_or("this mount has no server")?;
-        let address = match address {
-            Address::Unix(path) => Address::Unix(from_anywhere(&path)),
-            address => address,
-        };
         let mut files = Vec::new();
         let mut hand_out = |path: &Path| {
-            files.push(from_anywhere(path));
+            files.push(path.to_owned());
             files.len() - 1
         };
         let key = self.connection.key.as_deref().map(&mut hand_out);
@@ -229,9 +222,4 @@ impl Args {
         }
         options
     }
-}
-
-/// Returns a path that does not depend on the current directory.
-fn from_anywhere(path: &Path) -> PathBuf {
-    absolute(path).unwrap_or_else(|_| path.to_owned())
 }

@@ -112,7 +112,7 @@ fn run_as_rfs_fuse(build: Build, arguments: &[OsString]) -> u8 {
         return command::main(arguments);
     }
     let args = match or_print(build.try_parse_from::<Args>(arguments)) {
-        Ok(args) => args,
+        Ok(args) => args.with_absolute_paths(),
         Err(code) => return code,
     };
     // With io_uring, the kernel rejects fuser's replies to INTERRUPT, and fuser would log each

@@ -1,4 +1,5 @@
-//! Command line of the server. It parses options and starts nothing.
+//! Command line of the server. It parses options and starts nothing. Relative paths of sockets need
+//! the current directory.
 //!
 //! # Concurrency
 //! Plain values.
@@ -268,7 +269,7 @@ impl Cli {
         let has_stores = !self.store_at.is_empty();
         let mut config = Config::new(self.memory.unwrap_or(0));
         if !self.listen.is_empty() {
-            config.listen = self.listen;
+            config.listen = self.listen.into_iter().map(from_anywhere).collect();
         }
         config.rdma.device = self.device;
         (config.rdma.port, config.rdma.gid_index) = (self.port, self.gid_index);
@@ -304,6 +305,15 @@ impl Cli {
         config.allow_without_keys = self.allow_without_keys;
         config.allow_mixed_atomics = self.allow_mixed_atomics;
         config
+    }
+}
+
+/// Returns an address that does not depend on the current directory: clients and `status` use it,
+/// too.
+fn from_anywhere(address: Address) -> Address {
+    match address {
+        Address::Unix(path) => Address::Unix(std::path::absolute(&path).unwrap_or(path)),
+        address => address,
     }
 }
 
@@ -373,6 +383,20 @@ mod tests {
         assert_eq!(plain.effective_recall_timeout(), crate::server::config::DEFAULT_RECALL_TIMEOUT);
         assert!(Cli::try_parse_from(["rfs-server"]).is_err());
         assert!(Cli::try_parse_from(["rfs-server", "--memory=1G", "--inodes=0"]).is_err());
+    }
+
+    #[test]
+    fn sockets_get_absolute_paths() {
+        let parse = |address: &str| {
+            let cli = Cli::try_parse_from(["rfs-server", "--memory=1G", "--listen", address]).unwrap();
+            cli.into_config().listen.remove(0)
+        };
+        let here = std::env::current_dir().unwrap();
+        for address in ["./x.sock", "unix:x.sock", "unix:./x.sock"] {
+            assert_eq!(parse(address), Address::Unix(here.join("x.sock")), "{address}");
+        }
+        assert_eq!(parse("/run/x.sock"), Address::Unix("/run/x.sock".into()));
+        assert_eq!(parse("h:1"), Address::Tcp { host: "h".into(), port: 1 });
     }
 
     #[test]

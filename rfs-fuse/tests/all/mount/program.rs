@@ -254,6 +254,41 @@ fn the_background_mount_answers_when_the_command_returns() {
     }
 }
 
+/// A process in the background leaves its directory, and needs the socket when it reconnects or
+/// mounts again.
+#[test]
+fn relative_paths_of_a_background_mount_stay_valid() {
+    let memory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    for (memory_dir, expected) in [(Some(memory.path().to_owned()), "kept"), (None, "missing")] {
+        let lender = Lender::with(16 * MIB, |config| config.memory_dir.clone_from(&memory_dir));
+        let place = lender.dir.path().to_owned();
+        fs::create_dir(place.join("point")).expect("created");
+        let out = program()
+            .current_dir(&place)
+            .args(["--daemon", "--log-file", "log", "--lost-server", "remount", "./socket", "point"])
+            .output()
+            .expect("rfs-fuse runs");
+        assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
+        let (point, socket) = (place.join("point"), place.join("socket"));
+        let greeting = String::from_utf8_lossy(&out.stdout).into_owned();
+        assert!(greeting.contains(&format!("{} is mounted", socket.display())), "{greeting}");
+        fs::write(point.join("file"), "kept").expect("written");
+        let lender = lender.again(16 * MIB, |config| config.memory_dir = memory_dir);
+        let contents = || match fs::read_to_string(point.join("file")) {
+            Ok(contents) => contents,
+            // The directory below a mount that is gone is empty, too.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound && is_mounted(&point) => "missing".into(),
+            Err(e) => e.to_string(),
+        };
+        let log = || fs::read_to_string(place.join("log")).expect("log");
+        assert!(eventually(|| contents() == expected), "{}: {}", contents(), log());
+        let done = Command::new("fusermount3").arg("-u").arg(&point).status().expect("fusermount3");
+        assert!(done.success());
+        assert!(eventually(|| processes(&place) == 0), "{}", log());
+        drop(lender);
+    }
+}
+
 #[test]
 fn an_ordinary_user_mounts_through_fusermount3() {
     crate::common::require_fuse();
