@@ -16,6 +16,9 @@ use std::{fmt, path::PathBuf, str::FromStr};
 /// assert_eq!((socket.provider(), port.provider()), (ProviderKind::Shm, ProviderKind::Tcp));
 /// assert_eq!(port.to_string(), "tcp:[::1]:7450");
 /// assert!(port.is_network() && !socket.is_network());
+/// // Without a prefix, a relative path begins with a dot.
+/// let near: Address = "./counter.sock".parse()?;
+/// assert_eq!(near, "unix:./counter.sock".parse()?);
 /// # Ok::<(), rdmabox::AddressError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -23,8 +26,9 @@ use std::{fmt, path::PathBuf, str::FromStr};
 pub enum Address {
     /// A Unix socket, for peers on this host. Their memory can be mapped.
     ///
-    /// The path has at most 107 bytes. A host makes the file with the mode that its umask leaves:
-    /// clients need the right to write to it. The host removes the file when it stops. A host that
+    /// The path has at most 107 bytes. A host makes the file with the mode that its umask leaves,
+    /// unless [`Host::socket_permissions`](crate::Host::socket_permissions) sets one: clients need
+    /// the right to write to it. The host removes the file when it stops. A host that
     /// was killed leaves it, and the next one of the same user replaces it. A live host's file is
     /// an error.
     Unix(PathBuf),

@@ -7,7 +7,7 @@
 use std::{path::Path, sync::Arc};
 
 use rfs_status::{
-    control::{Answer, ControlSocket, STATUS},
+    control::{Answer, ControlSocket, STATUS, SocketPermissions},
     metrics::{BoundEndpoint, Endpoint, EndpointError},
     mounts::access::ACCESS,
 };
@@ -57,6 +57,6 @@ fn start_control(
         }
         _ => None,
     };
-    let control = ControlSocket::start(path, "status", answer);
+    let control = ControlSocket::start(path, SocketPermissions::default(), "status", answer);
     control.inspect_err(|e| log::warn!("rfs-fuse status cannot ask this mount: {e}")).ok()
 }

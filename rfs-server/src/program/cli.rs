@@ -9,10 +9,11 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use clap::Parser;
 use rdmabox::{Address, Fencing, tls::TlsServerFiles};
 
+use super::socket_access::{parse_group, parse_mode as parse_socket_mode};
 use crate::{
     metadata::root::Root,
     server::{
-        config::{Config, DEFAULT_SESSIONS_PER_KEY, Persist},
+        config::{Config, DEFAULT_SESSIONS_PER_KEY, Persist, SocketPermissions},
         export_config::{ExportArg, ExportConfig, parse_mode, parse_name},
         prefault::Prefault,
         stores::StoresConfig,
@@ -111,7 +112,8 @@ pub struct Cli {
     /// --store-at uses it. The store keeps no names, and its memory is lost when it ends. Needs
     /// --memory and --pool-key
     #[arg(long, requires_all = ["memory", "pool_key"], conflicts_with_all = ["store_at", "memory_dir", "checksum",
-        "persist", "exports", "keys", "allow_without_keys", "tls_cert", "metrics", "inodes"])]
+        "persist", "exports", "keys", "allow_without_keys", "tls_cert", "metrics", "inodes", "socket_mode",
+        "socket_group"])]
     pub store: bool,
 
     /// Use the memory of these stores, too: addresses of running `rfs-server --store`, separated by
@@ -137,6 +139,19 @@ pub struct Cli {
     /// /tmp/rfs-UID.sock for other users.
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Vec<Address>,
+
+    /// Permissions of the server's Unix sockets, in octal, such as 0660: connecting needs the right
+    /// to write. Beyond its own user and root, a server without keys accepts other users only with
+    /// --allow-without-keys. With this option or --socket-group, the socket of `rfs-server status`
+    /// has the permissions, too, and answers every user that can connect [default: by the umask;
+    /// 0660 with --socket-group]
+    #[arg(long, value_name = "MODE", value_parser = parse_socket_mode)]
+    pub socket_mode: Option<u32>,
+
+    /// Group of the server's Unix sockets: a name or a number. Only root, or a user of the group,
+    /// can give them to it [default: the group of the server process]
+    #[arg(long, value_name = "GROUP", value_parser = parse_group)]
+    pub socket_group: Option<u32>,
 
     /// RDMA device for rdma: addresses, such as mlx5_0 or rxe0 [default: the first with an active
     /// port]
@@ -250,6 +265,9 @@ pub struct Cli {
     pub allow_mixed_atomics: bool,
 }
 
+/// Permissions of the Unix sockets of a server with `--socket-group`.
+const GROUP_MODE: u32 = 0o660;
+
 /// Interval between snapshots; `None` for no periodic snapshots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Every(Option<Duration>);
@@ -271,6 +289,9 @@ impl Cli {
         if !self.listen.is_empty() {
             config.listen = self.listen.into_iter().map(from_anywhere).collect();
         }
+        // A group that could not connect would be of no use.
+        let mode = self.socket_mode.or(self.socket_group.map(|_| GROUP_MODE));
+        config.socket = SocketPermissions { mode, group: self.socket_group };
         config.rdma.device = self.device;
         (config.rdma.port, config.rdma.gid_index) = (self.port, self.gid_index);
         let lease = Some(Duration::from_secs(self.lease.into()));

@@ -6,5 +6,6 @@
 pub mod cli;
 mod new_key;
 pub mod run;
+mod socket_access;
 pub mod status;
 mod store;

@@ -101,8 +101,9 @@ pub fn serve(config: Config, metrics: Option<SocketAddr>) -> Result<(), String> 
     rdmabox::memory::survive().map_err(|e| format!("cannot prepare for lost memory: {e}"))?;
     // First, because the start of a server takes time.
     let metrics = metrics.map(BoundEndpoint::bind).transpose().map_err(|e| e.to_string())?;
+    let socket = config.socket;
     let server = Server::start(config).map_err(|e| e.to_string())?;
-    let answers = Answers::start(&server, metrics).map_err(|e| e.to_string())?;
+    let answers = Answers::start(&server, socket, metrics).map_err(|e| e.to_string())?;
     if let Err(e) = announce(&server, answers.metrics_address(), &mut io::stdout().lock()) {
         // The program that started the server may have closed the pipe; serve nevertheless.
         log::debug!("cannot write to standard output: {e}");

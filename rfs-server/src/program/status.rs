@@ -21,7 +21,7 @@ use std::{
 use clap::{CommandFactory, Parser};
 use rdmabox::Address;
 use rfs_status::{
-    control::{ASK_LIMIT, ControlSocket, STATUS, ask},
+    control::{ASK_LIMIT, ControlSocket, STATUS, SocketPermissions, ask},
     metrics::{BoundEndpoint, Endpoint, EndpointError},
     watch::{ShowOptions, join_interval, show},
 };
@@ -33,7 +33,8 @@ const ENDING: &str = ".status";
 
 /// Shows what a running server does: exports, sessions, requests, and what waits for which client.
 ///
-/// The server answers root and its own user, on a control socket beside its Unix socket.
+/// The server answers root and its own user, on a control socket beside its Unix socket. With
+/// --socket-mode or --socket-group it answers every user that can connect.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "rfs-server status",
@@ -113,14 +114,18 @@ impl Answers {
     ///
     /// # Errors
     /// There is no thread for the metrics.
-    pub(super) fn start(server: &Server, metrics: Option<BoundEndpoint>) -> Result<Answers, EndpointError> {
+    pub(super) fn start(
+        server: &Server,
+        socket: SocketPermissions,
+        metrics: Option<BoundEndpoint>,
+    ) -> Result<Answers, EndpointError> {
         let source = Arc::new(server.status_source());
         let for_metrics = Arc::clone(&source);
         let collect = move || for_metrics.status().metrics();
         let endpoint = metrics.map(|bound| bound.serve(collect)).transpose()?;
         let unix = server.addresses().iter().find(|address| matches!(address, Address::Unix(_)));
         let address = unix.or_else(|| server.addresses().first());
-        let control = address.and_then(|address| start_control(&control_path(address), source));
+        let control = address.and_then(|address| start_control(&control_path(address), socket, source));
         Ok(Answers { _control: control, endpoint })
     }
 
@@ -130,7 +135,11 @@ impl Answers {
     }
 }
 
-fn start_control(path: &Path, source: Arc<crate::server::StatusSource>) -> Option<ControlSocket> {
+fn start_control(
+    path: &Path,
+    permissions: SocketPermissions,
+    source: Arc<crate::server::StatusSource>,
+) -> Option<ControlSocket> {
     if let Some(directory) = path.parent() {
         // A server without a Unix socket may be the first to use the directory.
         DirBuilder::new().mode(0o755).create(directory).ok();
@@ -139,7 +148,7 @@ fn start_control(path: &Path, source: Arc<crate::server::StatusSource>) -> Optio
         STATUS => serde_json::to_string(&source.status()).ok(),
         _ => None,
     };
-    let control = ControlSocket::start(path, "status", answer);
+    let control = ControlSocket::start(path, permissions, "status", answer);
     control.inspect_err(|e| log::warn!("rfs-server status cannot ask this server: {e}")).ok()
 }
 

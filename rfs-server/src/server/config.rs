@@ -57,6 +57,9 @@ impl Persist {
     }
 }
 
+/// Mode and group of the server's Unix sockets. `None`: by the umask, and the group of the process.
+pub use rfs_status::control::SocketPermissions;
+
 /// Configuration of a server.
 #[derive(Clone)]
 pub struct Config {
@@ -78,6 +81,8 @@ pub struct Config {
     pub stores: Option<StoresConfig>,
     /// Addresses to listen on.
     pub listen: Vec<Address>,
+    /// Permissions of Unix sockets.
+    pub socket: SocketPermissions,
     /// Device of RDMA addresses.
     pub rdma: RdmaOptions,
     /// Key file; [`keys`](crate::service::keys) has its format. Without it the server accepts only
@@ -138,6 +143,7 @@ impl Config {
             exports: Vec::new(),
             stores: None,
             listen: default_listen(),
+            socket: SocketPermissions::default(),
             rdma: RdmaOptions::default(),
             keys: None,
             sessions_per_key: DEFAULT_SESSIONS_PER_KEY,

@@ -303,7 +303,7 @@ fn configure_host(
     let host = host.any_local_user(config.allow_without_keys).allow_mixed_atomics(config.allow_mixed_atomics);
     let mut limits = Limits::default();
     limits.sessions_per_key = config.sessions_per_key;
-    let host = host.limits(limits);
+    let host = host.limits(limits).socket_permissions(config.socket.mode, config.socket.group);
     Ok(match store {
         Some(store) => {
             let tethers = Arc::clone(store.tethers());

@@ -8,7 +8,7 @@ use std::{
     fs,
     io::{self, Read, Write},
     os::unix::{
-        fs::{FileTypeExt, MetadataExt},
+        fs::{FileTypeExt, MetadataExt, PermissionsExt},
         net::{UnixListener, UnixStream},
     },
     panic::{AssertUnwindSafe, catch_unwind},
@@ -36,6 +36,22 @@ const MAX_QUESTION: usize = 64;
 const BACKLOG: i32 = 16;
 /// Pause after a failed `accept`, when the process has no descriptors left.
 const PAUSE: Duration = Duration::from_millis(200);
+
+/// Mode and group of the file of a Unix socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SocketPermissions {
+    /// Permissions. `None`: the default of the socket.
+    pub mode: Option<u32>,
+    /// Number of the group. `None`: the group of the process.
+    pub group: Option<u32>,
+}
+
+impl SocketPermissions {
+    /// Returns true if the file decides which users may ask, rather than the program.
+    fn decides(self) -> bool {
+        self != SocketPermissions::default()
+    }
+}
 
 /// A control socket cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -70,23 +86,27 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Makes the socket, and starts its thread `name`. `answer` returns a JSON document for a
-    /// question, or an [`Answer`], or `None` if it does not know the question. The socket file of a
-    /// dead program is replaced.
+    /// Makes the socket, and starts its thread `name`. By default its mode is 600, and it answers
+    /// root and its own user; with `permissions` it answers every user that can connect.
+    ///
+    /// `answer` returns a JSON document for a question, or an [`Answer`], or `None` if it does not
+    /// know the question. The socket file of a dead program is replaced.
     ///
     /// # Errors
     /// The path is in use, or the system refuses a socket or a thread.
     pub fn start<A: Into<Answer>>(
         path: &Path,
+        permissions: SocketPermissions,
         name: &str,
         answer: impl Fn(&str) -> Option<A> + Send + 'static,
     ) -> Result<ControlSocket, ControlError> {
-        let listener = bind_at(path)?;
+        let listener = bind_at(path, permissions)?;
         let failed = |source| ControlError::Bind { path: path.to_owned(), source };
         let own = listener.try_clone().map_err(failed)?;
         let mut socket =
             ControlSocket { path: path.to_owned(), file: identity(path), listener, thread: None };
-        let thread = std::thread::Builder::new().name(name.into()).spawn(move || serve(&own, answer));
+        let thread =
+            std::thread::Builder::new().name(name.into()).spawn(move || serve(&own, permissions, answer));
         socket.thread = Some(thread.map_err(ControlError::Thread)?);
         Ok(socket)
     }
@@ -117,8 +137,8 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     fs::symlink_metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }
 
-/// Makes a listening socket of mode 600.
-fn bind_at(path: &Path) -> Result<UnixListener, ControlError> {
+/// Makes a listening socket.
+fn bind_at(path: &Path, permissions: SocketPermissions) -> Result<UnixListener, ControlError> {
     let failed = |source: io::Error| ControlError::Bind { path: path.to_owned(), source };
     let address = SocketAddrUnix::new(path).map_err(|e| failed(e.into()))?;
     remove_stale(path)?;
@@ -127,8 +147,18 @@ fn bind_at(path: &Path) -> Result<UnixListener, ControlError> {
     // The file takes over the mode of the socket: no moment has a wider one.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(|e| failed(e.into()))?;
     bind(&socket, &address).map_err(|e| failed(e.into()))?;
+    permit(path, permissions).map_err(failed)?;
     listen(&socket, BACKLOG).map_err(|e| failed(e.into()))?;
     Ok(socket.into())
+}
+
+/// Gives the file of a socket, which accepts no connection yet, its group and mode.
+fn permit(path: &Path, SocketPermissions { mode, group }: SocketPermissions) -> io::Result<()> {
+    if group.is_some() {
+        std::os::unix::fs::lchown(path, None, group)?;
+    }
+    // After the group: chown(2) can clear bits of the mode.
+    mode.map_or(Ok(()), |mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)))
 }
 
 /// Removes the socket file of a program that has ended.
@@ -145,11 +175,15 @@ fn remove_stale(path: &Path) -> Result<(), ControlError> {
     }
 }
 
-fn serve<A: Into<Answer>>(listener: &UnixListener, answer: impl Fn(&str) -> Option<A>) {
+fn serve<A: Into<Answer>>(
+    listener: &UnixListener,
+    permissions: SocketPermissions,
+    answer: impl Fn(&str) -> Option<A>,
+) {
     loop {
         match listener.accept() {
             Ok((stream, _)) => {
-                if let Err(e) = reply(stream, &answer) {
+                if let Err(e) = reply(stream, permissions, &answer) {
                     log::debug!("a question on the control socket got no answer: {e}");
                 }
             }
@@ -164,11 +198,15 @@ fn serve<A: Into<Answer>>(listener: &UnixListener, answer: impl Fn(&str) -> Opti
 }
 
 /// Answers one connection.
-fn reply<A: Into<Answer>>(mut stream: UnixStream, answer: impl Fn(&str) -> Option<A>) -> io::Result<()> {
+fn reply<A: Into<Answer>>(
+    mut stream: UnixStream,
+    permissions: SocketPermissions,
+    answer: impl Fn(&str) -> Option<A>,
+) -> io::Result<()> {
     stream.set_read_timeout(Some(LIMIT))?;
     stream.set_write_timeout(Some(LIMIT))?;
     let asker = socket_peercred(&stream)?.uid;
-    if !asker.is_root() && asker != geteuid() {
+    if !permissions.decides() && !asker.is_root() && asker != geteuid() {
         let own = geteuid().as_raw();
         return stream.write_all(error(&format!("only root and user {own} may ask this program")).as_bytes());
     }
@@ -196,8 +234,6 @@ fn error(what: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::{
         super::{ASK_LIMIT, AskError, STATUS, ask, ask_for_files},
         *,
@@ -211,8 +247,12 @@ mod tests {
         }
     }
 
+    fn started(path: &Path) -> Result<ControlSocket, ControlError> {
+        ControlSocket::start(path, SocketPermissions::default(), "test", echo)
+    }
+
     fn start(path: &Path) -> ControlSocket {
-        ControlSocket::start(path, "test", echo).unwrap()
+        started(path).unwrap()
     }
 
     #[test]
@@ -240,7 +280,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("control");
         let first = start(&path);
-        assert!(matches!(ControlSocket::start(&path, "test", echo), Err(ControlError::InUse(_))));
+        assert!(matches!(started(&path), Err(ControlError::InUse(_))));
         drop(first);
         // As a killed program leaves it.
         drop(UnixListener::bind(&path).unwrap());
@@ -253,7 +293,7 @@ mod tests {
         assert!(ask(&path, STATUS, ASK_LIMIT).is_ok());
         drop(third);
         fs::write(&path, "a file").unwrap();
-        assert!(matches!(ControlSocket::start(&path, "test", echo), Err(ControlError::NoSocket(_))));
+        assert!(matches!(started(&path), Err(ControlError::NoSocket(_))));
     }
 
     /// Catches a thread that a silent client blocks.
@@ -276,7 +316,7 @@ mod tests {
             let files = vec![fs::File::open(&file).unwrap().into()];
             Some(Answer { document: format!("{:?}", "x".repeat(1 << 20)), files })
         };
-        let _socket = ControlSocket::start(&path, "test", open).unwrap();
+        let _socket = ControlSocket::start(&path, SocketPermissions::default(), "test", open).unwrap();
         let mut answer = ask_for_files(&path, "file", ASK_LIMIT).unwrap();
         assert_eq!((answer.document.len(), answer.files.len()), ((1 << 20) + 2, 1));
         let mut contents = String::new();
@@ -287,7 +327,7 @@ mod tests {
     #[test]
     fn a_path_that_is_too_long_is_an_error() {
         let path = PathBuf::from(format!("/tmp/{}", "x".repeat(200)));
-        let error = ControlSocket::start(&path, "test", echo).unwrap_err();
+        let error = started(&path).unwrap_err();
         assert!(matches!(error, ControlError::Bind { .. }), "{error}");
     }
 }

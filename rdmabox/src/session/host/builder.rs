@@ -28,7 +28,7 @@ use parking_lot::Mutex;
 
 use super::{
     accept,
-    listener::{Listener, ListenerHandle},
+    listener::{Listener, ListenerHandle, SocketPermissions},
     peer::{Export, Exported, Service},
     pending_connections::PendingConnections,
     session_terminator::SessionTerminator,
@@ -66,6 +66,7 @@ use crate::{
 /// | [`any_local_user`](Self::any_local_user) | false |
 /// | [`allow_mixed_atomics`](Self::allow_mixed_atomics) | false |
 /// | [`tls`](Self::tls) | none |
+/// | [`socket_permissions`](Self::socket_permissions) | by the umask, and the process's group |
 ///
 /// ```
 /// use std::sync::Arc;
@@ -97,6 +98,7 @@ pub struct Host {
     any_local_user: bool,
     allow_mixed_atomics: bool,
     tls: Option<Arc<TlsServer>>,
+    permissions: SocketPermissions,
     exports: Mutex<Vec<Weak<Exported>>>,
     /// Tells exports of this host from those of others.
     identity: Arc<()>,
@@ -127,6 +129,7 @@ impl Host {
             any_local_user: false,
             allow_mixed_atomics: false,
             tls: None,
+            permissions: SocketPermissions::default(),
             exports: Mutex::default(),
             identity: Arc::default(),
         })
@@ -211,6 +214,15 @@ impl Host {
     #[must_use]
     pub fn tls(self, tls: Arc<TlsServer>) -> Host {
         Host { tls: Some(tls), ..self }
+    }
+
+    /// Sets the mode and the group of the files of Unix sockets. A client needs the right to write
+    /// to the file. `None` leaves the mode to the umask, and the group to the process.
+    ///
+    /// [`listen`](Self::listen) fails if the process may not give a file to the group.
+    #[must_use]
+    pub fn socket_permissions(self, mode: Option<u32>, group: Option<u32>) -> Host {
+        Host { permissions: SocketPermissions { mode, group }, ..self }
     }
 
     /// Creates another protection domain, for the sessions of some [`Grant`](crate::Grant)s. A
@@ -325,7 +337,7 @@ impl Host {
                 let source = io::Error::new(io::ErrorKind::Unsupported, why);
                 return Err(HostError::Listen { address: address.clone(), source });
             }
-            let listener = Listener::bind(address)
+            let listener = Listener::bind(address, self.permissions)
                 .map_err(|source| HostError::Listen { address: address.clone(), source })?;
             listeners.push(listener);
         }

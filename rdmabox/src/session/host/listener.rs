@@ -9,16 +9,18 @@ use std::{
     io,
     net::TcpListener,
     os::unix::{
-        fs::{FileTypeExt, MetadataExt},
+        fs::{FileTypeExt, MetadataExt, PermissionsExt},
         net::UnixListener,
     },
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 
 use crate::{
     provider::soft::replace_bbr,
@@ -30,6 +32,50 @@ use crate::{
 
 /// Time limit for probing whether a host listens on a Unix socket.
 const PROBE: Duration = Duration::from_secs(1);
+
+/// Connections that may wait on a Unix socket to be accepted. `net.core.somaxconn` limits it, too.
+const BACKLOG: i32 = 4096;
+
+/// Mode and group of the files of Unix sockets. `None`: as the umask and the process's group have
+/// it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SocketPermissions {
+    pub(crate) mode: Option<u32>,
+    pub(crate) group: Option<u32>,
+}
+
+impl SocketPermissions {
+    /// Makes a listening socket. No client can connect before its file has the permissions.
+    fn bind(self, path: &Path) -> io::Result<UnixListener> {
+        if self == SocketPermissions::default() {
+            return UnixListener::bind(path);
+        }
+        let address = SocketAddrUnix::new(path)?;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        bind(&socket, &address)?;
+        self.apply(path).and_then(|()| Ok(listen(&socket, BACKLOG)?)).inspect_err(|_| {
+            // The error that ends the start is the one to report.
+            let _ = std::fs::remove_file(path);
+        })?;
+        Ok(socket.into())
+    }
+
+    fn apply(self, path: &Path) -> io::Result<()> {
+        let failed = |what: String| {
+            move |e: io::Error| io::Error::new(e.kind(), format!("cannot give the socket {what}: {e}"))
+        };
+        if let Some(group) = self.group {
+            let given = std::os::unix::fs::lchown(path, None, Some(group));
+            given.map_err(failed(format!("to group {group} (root, or a user of the group, can)")))?;
+        }
+        // After the group: chown(2) can clear bits of the mode.
+        if let Some(mode) = self.mode {
+            let set = std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode));
+            set.map_err(failed(format!("the mode {mode:o}")))?;
+        }
+        Ok(())
+    }
+}
 
 #[derive(Debug)]
 enum Socket {
@@ -91,8 +137,8 @@ impl ListenerHandle {
 
 impl Listener {
     /// Binds a listener. Replaces the socket file of a dead host. The socket file of a live host is
-    /// an error.
-    pub(crate) fn bind(address: &Address) -> io::Result<Listener> {
+    /// an error. The file of a Unix socket gets `permissions`.
+    pub(crate) fn bind(address: &Address, permissions: SocketPermissions) -> io::Result<Listener> {
         match address {
             Address::Tcp { host, port } => {
                 let (socket, host, port) = bind_tcp(host, *port)?;
@@ -129,7 +175,7 @@ impl Listener {
                         }
                     }
                 }
-                let socket = Socket::Unix(UnixListener::bind(path)?);
+                let socket = Socket::Unix(permissions.bind(path)?);
                 let file = SocketFile { path: path.clone(), removed: AtomicBool::new(false) };
                 Ok(Listener { socket, address: address.clone(), file: Some(Arc::new(file)) })
             }
@@ -180,16 +226,38 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
         let address = Address::Unix(path.clone());
-        let old = Listener::bind(&address).unwrap();
+        let bind = || Listener::bind(&address, SocketPermissions::default());
+        let old = bind().unwrap();
         let handle = old.handle().unwrap();
-        assert_eq!(Listener::bind(&address).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(bind().unwrap_err().kind(), io::ErrorKind::AddrInUse);
         handle.close();
         assert!(!path.exists());
-        let new = Listener::bind(&address).unwrap();
+        let new = bind().unwrap();
         // As when the accepting thread ends late.
         drop((old, handle));
         stream::connect_unix(&path, PROBE).unwrap();
         drop(new);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_socket_has_the_mode_and_group_that_were_asked_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let address = Address::Unix(path.clone());
+        let own = rustix::process::getegid().as_raw();
+        let permissions = SocketPermissions { mode: Some(0o626), group: Some(own) };
+        let listener = Listener::bind(&address, permissions).unwrap();
+        let meta = std::fs::metadata(&path).unwrap();
+        assert_eq!((meta.permissions().mode() & 0o7777, meta.gid()), (0o626, own));
+        stream::connect_unix(&path, PROBE).unwrap();
+        drop(listener);
+        // No group has this number. Only the kernel may refuse it, in the name of another user.
+        let permissions = SocketPermissions { group: Some(u32::MAX - 1), ..permissions };
+        match Listener::bind(&address, permissions) {
+            Ok(_) => assert!(rustix::process::geteuid().is_root()),
+            Err(e) => assert!(e.to_string().contains("group 4294967294"), "{e}"),
+        }
         assert!(!path.exists());
     }
 }

@@ -5,7 +5,10 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
-    os::unix::{fs::PermissionsExt, process::CommandExt},
+    os::unix::{
+        fs::{MetadataExt, PermissionsExt},
+        process::CommandExt,
+    },
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     sync::Arc,
@@ -293,6 +296,52 @@ fn another_user_is_refused() {
     let control = server.directory.path().join("socket.status");
     fs::set_permissions(control, PermissionsExt::from_mode(0o666)).unwrap();
     fails(&as_nobody(), &["only root and user 0 may ask this program"]);
+}
+
+/// Connects to a Unix socket as an ordinary user of this group. Returns true if the kernel permits
+/// it.
+fn connects(socket: &Path, group: u32) -> bool {
+    let script = "import socket, sys\nsocket.socket(socket.AF_UNIX).connect(sys.argv[1])";
+    let mut command = Command::new("python3");
+    command.args(["-c", script]).arg(socket).uid(NOBODY).gid(group).stderr(Stdio::null());
+    command.status().unwrap().success()
+}
+
+/// Catches sockets that a group cannot use, and sockets that others can use.
+#[test]
+fn a_group_uses_the_sockets_that_are_given_to_it() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("not run: only root starts programs as other users");
+    }
+    // Debian has a group `daemon`, of number 1.
+    let options = ["--memory", "4M", "--socket-mode", "0660", "--socket-group", "daemon"];
+    let server = Running::start(&[&options[..], &["--allow-without-keys"]].concat());
+    let status = server.socket().with_file_name("socket.status");
+    for path in [&server.socket(), &status] {
+        let meta = fs::metadata(path).unwrap();
+        assert_eq!((meta.permissions().mode() & 0o7777, meta.gid()), (0o660, 1), "{path:?}");
+        assert!(connects(path, 1) && !connects(path, NOBODY), "{path:?}");
+    }
+    // Every user may run it there.
+    let copy = server.directory.path().join("program");
+    fs::copy(env!("CARGO_BIN_EXE_rfs-server"), &copy).unwrap();
+    let ask = |group| {
+        let mut command = Command::new(&copy);
+        command.arg("status").arg(server.socket()).uid(NOBODY).gid(group).output().unwrap()
+    };
+    assert!(ask(1).status.success(), "{}", text(&ask(1)));
+    fails(&ask(NOBODY), &["ermission"]);
+    // Without a mode the group can connect.
+    let server = Running::start(&["--memory", "4M", "--socket-group", "1"]);
+    assert!(connects(&server.socket(), 1) && !connects(&server.socket(), NOBODY));
+}
+
+#[test]
+fn a_group_that_does_not_exist_is_refused() {
+    let output = program().args(["--memory", "1M", "--socket-group", "no-such-group"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("there is no group \"no-such-group\""), "{said}");
 }
 
 /// Catches a watch that asks once, and output that no parser reads.
