@@ -17,6 +17,7 @@ mod data {
     mod files;
     mod reads;
     mod space;
+    mod stores;
     mod writes;
 }
 

@@ -111,20 +111,27 @@ pub struct Cli {
     /// Lend the memory to a pool instead of serving files: an rfs-server that names the address in
     /// --store-at uses it. The store keeps no names, and its memory is lost when it ends. Needs
     /// --memory and --pool-key
-    #[arg(long, requires_all = ["memory", "pool_key"], conflicts_with_all = ["store_at", "memory_dir", "checksum",
-        "persist", "exports", "keys", "allow_without_keys", "tls_cert", "metrics", "inodes", "socket_mode",
-        "socket_group"])]
+    #[arg(long, group = "pool_use", requires_all = ["memory", "pool_key"], conflicts_with_all = ["store_at",
+        "memory_dir", "checksum", "persist", "exports", "keys", "allow_without_keys", "tls_cert", "metrics",
+        "inodes", "socket_mode", "socket_group"])]
     pub store: bool,
 
     /// Use the memory of these stores, too: addresses of running `rfs-server --store`, separated by
     /// commas. Clients connect to them under the same addresses. Large files are cut into pieces,
     /// and the stores take turns. Data of a store that ends is lost
-    #[arg(long, value_name = "ADDRESS,...", value_delimiter = ',', requires = "pool_key")]
+    #[arg(
+        long,
+        value_name = "ADDRESS,...",
+        value_delimiter = ',',
+        group = "pool_use",
+        requires = "pool_key"
+    )]
     pub store_at: Vec<Address>,
 
     /// File with the key of the pool, of mode 600: a name and a secret in hexadecimal digits. All
-    /// stores of a pool and its server have the same key. Clients do not need it
-    #[arg(long, value_name = "FILE")]
+    /// stores of a pool and its server have the same key. Clients do not need it. For --store and
+    /// --store-at
+    #[arg(long, value_name = "FILE", requires = "pool_use")]
     pub pool_key: Option<PathBuf>,
 
     /// Length of the pieces of a file that stores take in turn: a multiple of 4096 bytes
@@ -463,6 +470,23 @@ mod tests {
         for half in [&all[..1], &all[1..2], &all[2..], &all[1..]] {
             assert!(args(half).is_err(), "{half:?}");
         }
+    }
+
+    #[test]
+    fn a_pool_key_is_for_a_store_or_for_a_server_with_stores() {
+        let args = |rest: &[&str]| Cli::try_parse_from([&["rfs-server", "--memory=1G"], rest].concat());
+        let stores = |rest: &[&str]| args(rest).unwrap().into_config().stores;
+        let key = "--pool-key=/k";
+        assert!(args(&["--store", key]).unwrap().store);
+        let both = stores(&["--store-at=tcp:a:1,tcp:b:2", key, "--stripe-unit=8k"]).expect("stores");
+        assert_eq!((both.addresses.len(), both.unit, both.key), (2, 8192, PathBuf::from("/k")));
+        for wrong in
+            [&[key][..], &["--store"], &["--store-at=tcp:a:1"], &["--store", key, "--store-at=tcp:a:1"]]
+        {
+            assert!(args(wrong).is_err(), "{wrong:?}");
+        }
+        let error = args(&[key]).unwrap_err().to_string();
+        assert!(error.contains("--store") && error.contains("--store-at"), "{error}");
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub(crate) mod locking;
 pub(crate) mod mapped;
 pub(crate) mod proxy;
 pub(crate) mod random;
+pub(crate) mod stores;
 
 use std::{
     fs,

@@ -24,7 +24,7 @@ fn open(path: &Path, append: bool) -> File {
 }
 
 /// Runs one step on the file and on the model.
-fn step(random: &mut Random, path: &Path, model: &mut Vec<u8>) -> &'static str {
+pub(super) fn step(random: &mut Random, path: &Path, model: &mut Vec<u8>) -> &'static str {
     let at = random.below(LONGEST);
     // Mostly short, sometimes several pages.
     let len = if random.below(4) == 0 { random.below(100_000) } else { random.below(5000) } + 1;
@@ -108,7 +108,7 @@ fn check(random: &mut Random, path: &Path, model: &[u8]) {
     assert_eq!(wrong.map(|at| from + at), None, "of {}", model.len());
 }
 
-fn exercise(a: &Mount, b: &Mount, (seed, steps): (u64, u32)) {
+pub(super) fn exercise(a: &Mount, b: &Mount, (seed, steps): (u64, u32)) {
     let mut random = Random::new(seed);
     let mut model = Vec::new();
     File::create(a.path("file")).expect("created");

@@ -22,6 +22,7 @@ use crate::common::{
     pattern,
     proxy::Proxy,
     random::{Random, seed},
+    stores::Stores,
 };
 use model::{Model, check, step};
 use rfs_server::Config;
@@ -73,57 +74,71 @@ fn exercise(dir: PathBuf, seed: u64, is_enough: impl Fn(u32) -> bool) -> Model {
     model
 }
 
-/// Connections are cut at arbitrary bytes. Two programs in directories of their own notice
-/// nothing.
+/// Cuts connections at arbitrary bytes. Two programs in directories of their own notice nothing.
+fn cut_connections(lender: &Lender, options: &[&str], seed: u64) {
+    let proxy = Arc::new(Proxy::to(lender.address(Over::Tcp)));
+    let (through, _dir) = mount(&proxy, options);
+    let over = Arc::new(AtomicBool::new(false));
+    let cutter = {
+        let (proxy, over) = (Arc::clone(&proxy), Arc::clone(&over));
+        thread::spawn(move || {
+            let mut random = Random::new(seed);
+            while !over.load(Ordering::SeqCst) {
+                proxy.cut_after(random.below(120_000));
+                while proxy.will_cut() && !over.load(Ordering::SeqCst) {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                // Mostly long enough to reconnect.
+                thread::sleep(Duration::from_millis(random.below(120)));
+            }
+        })
+    };
+    let workers: Vec<_> = (0..2)
+        .map(|number| {
+            let dir = through.path(&format!("d{number}"));
+            fs::create_dir(&dir).expect("made");
+            let proxy = Arc::clone(&proxy);
+            thread::spawn(move || {
+                exercise(dir, seed.wrapping_add(number), |steps| steps >= 250 && proxy.cuts() >= CUTS)
+            })
+        })
+        .collect();
+    let models: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+    over.store(true, Ordering::SeqCst);
+    cutter.join().expect("cutter");
+    let models: Vec<Model> = models.into_iter().map(|model| model.expect("worker")).collect();
+    assert!(proxy.cuts() >= CUTS);
+    // Compares the view of this mount with the view of another one.
+    let beside = lender.mount(Over::Tcp, &[]);
+    for (number, model) in models.iter().enumerate() {
+        for mount in [&through, &beside] {
+            check(&mount.path(&format!("d{number}")), model);
+        }
+    }
+    beside.unmount();
+    through.unmount();
+    assert!(eventually(|| lender.server.stats().sessions == 0));
+}
+
 #[test]
 fn cut_connections_have_no_visible_effect() {
     let fresh = seed();
     for (options, seed) in [(&[][..], 42), (&["--cache", "none"][..], 43), (&[][..], fresh)] {
         eprintln!("seed {seed}, {options:?}");
-        let lender = lender();
-        let proxy = Arc::new(Proxy::to(lender.address(Over::Tcp)));
-        let (through, _dir) = mount(&proxy, options);
-        let over = Arc::new(AtomicBool::new(false));
-        let cutter = {
-            let (proxy, over) = (Arc::clone(&proxy), Arc::clone(&over));
-            thread::spawn(move || {
-                let mut random = Random::new(seed);
-                while !over.load(Ordering::SeqCst) {
-                    proxy.cut_after(random.below(120_000));
-                    while proxy.will_cut() && !over.load(Ordering::SeqCst) {
-                        thread::sleep(Duration::from_millis(1));
-                    }
-                    // Mostly long enough to reconnect.
-                    thread::sleep(Duration::from_millis(random.below(120)));
-                }
-            })
-        };
-        let workers: Vec<_> = (0..2)
-            .map(|number| {
-                let dir = through.path(&format!("d{number}"));
-                fs::create_dir(&dir).expect("made");
-                let proxy = Arc::clone(&proxy);
-                thread::spawn(move || {
-                    exercise(dir, seed.wrapping_add(number), |steps| steps >= 250 && proxy.cuts() >= CUTS)
-                })
-            })
-            .collect();
-        let models: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
-        over.store(true, Ordering::SeqCst);
-        cutter.join().expect("cutter");
-        let models: Vec<Model> = models.into_iter().map(|model| model.expect("worker")).collect();
-        assert!(proxy.cuts() >= CUTS);
-        // Compares the view of this mount with the view of another one.
-        let beside = lender.mount(Over::Tcp, &[]);
-        for (number, model) in models.iter().enumerate() {
-            for mount in [&through, &beside] {
-                check(&mount.path(&format!("d{number}")), model);
-            }
-        }
-        beside.unmount();
-        through.unmount();
-        assert!(eventually(|| lender.server.stats().sessions == 0));
+        cut_connections(&lender(), options, seed);
     }
+}
+
+/// The data of most files lies in stores, whose sessions go on meanwhile.
+#[test]
+fn cut_connections_to_the_server_have_no_visible_effect_over_stores() {
+    let stores = Stores::start(Over::Tcp, 2, MEMORY);
+    let lease = Some(Duration::from_secs(60));
+    let lender = stores.lender(MEMORY, rfs_proto::BLOCK, |config| config.fencing.lease = lease);
+    let seed = seed();
+    eprintln!("seed {seed}");
+    cut_connections(&lender, &[], seed);
+    assert!(eventually(|| stores.clients() == [0, 0]));
 }
 
 #[test]
