@@ -19,7 +19,7 @@ use rdmabox::{Address, ConnectError, RemoteMr, RequestError, Session, SessionOpt
 
 use crate::{
     ids::{ClientId, Incarnation, StoreId},
-    message::{Order, Outcome, StoreAnswer, StoreRequest},
+    message::{Order, Outcome, StoreAnswer, StoreReport, StoreRequest},
     wire::Message,
 };
 
@@ -153,6 +153,34 @@ impl OwnedStore {
     /// [`OwnerError`].
     pub fn check(&self) -> Result<(), OwnerError> {
         self.link().map(|_| ())
+    }
+
+    /// Asks the store for its numbers, and connects to it if necessary.
+    ///
+    /// # Errors
+    /// [`OwnerError`].
+    pub fn report(&self) -> Result<StoreReport, OwnerError> {
+        let (session, _) = self.link()?;
+        match self.call(&session, &StoreRequest::Report)? {
+            StoreAnswer::Report(report) => Ok(report),
+            other => Err(self.refused(format!("unexpected reply: {other:?}"))),
+        }
+    }
+
+    /// Returns the memory to the store, and leaves it. All later calls fail.
+    ///
+    /// # Errors
+    /// [`OwnerError`]. The store then keeps the memory until its next owner comes.
+    pub fn leave(&self) -> Result<(), OwnerError> {
+        let outcome = self
+            .link()
+            .and_then(|(session, _)| self.ordered(&session, Order::Discard(vec![self.chunk])).map(|_| ()));
+        let mut link = self.link.lock();
+        link.is_lost = true;
+        if let Some((session, _)) = link.session.take() {
+            session.close(Duration::ZERO);
+        }
+        outcome
     }
 
     /// Zeroes a range.

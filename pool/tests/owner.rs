@@ -191,6 +191,29 @@ fn the_next_owner_begins_anew() {
 }
 
 #[test]
+fn an_owner_that_leaves_returns_the_memory() {
+    on_all_providers(|site| {
+        let owner = site.join(5).expect("a store");
+        let client = site.client(1, ticket(1, 5));
+        let link = client.link(&chunk(&owner)).expect("a link").remove(0);
+        let report = owner.report().expect("numbers");
+        assert_eq!((report.chunks, report.clients), (1, 1));
+        owner.leave().expect("an order");
+        assert_eq!(site.store.report().chunks, 0);
+        assert!(matches!(owner.write(0, b"late"), Err(OwnerError::Lost { .. })));
+        assert!(owner.leave().is_err(), "it has left");
+        // The ticket of the earlier epoch is void for the next owner, and so is the session.
+        let next = site.join_after(6);
+        refused(&site.client(1, ticket(1, 5)), &chunk(&next));
+        // Mapped memory stays with the client, but it is no memory of the store.
+        let _ = pool::write(&[Piece { link: &link, offset: 0, len: 4 }], b"late");
+        let mut out = [1; 4];
+        next.read(0, &mut out).expect("a transfer");
+        assert_eq!(out, [0; 4]);
+    });
+}
+
+#[test]
 fn a_restarted_store_is_lost() {
     on_all_providers(|site| {
         let owner = site.join(5).expect("a store");

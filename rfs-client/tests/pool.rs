@@ -12,7 +12,10 @@ use proptest::prelude::*;
 use rdmabox::{Address, Key, ProviderKind, SessionOptions};
 use rfs_client::{AttachOptions, Client, ClientError, Creator};
 use rfs_proto::{BLOCK, Errno, FallocateFlags, ROOT_INO, SetAttr};
-use rfs_server::{Config, Server, StoresConfig};
+use rfs_server::{
+    Config, Server, StoresConfig,
+    server::status::pool::{StoreState, StoreStatus},
+};
 
 const MIB: u64 = 1 << 20;
 const BY: Creator = Creator { uid: 0, gid: 0, umask: 0 };
@@ -202,6 +205,46 @@ fn a_store_that_ends_fails_its_own_places_only() {
         assert_eq!(client.reads.read_into(large, 4096, &mut part).expect_err("lost").errno(), Errno::EIO);
         // What is left can be removed.
         truncate(&client, large, 0).expect("a truncation");
+    });
+}
+
+/// Returns the status of a store.
+fn status(site: &Site, number: u16) -> StoreStatus {
+    let pool = site.server().status_source().pool().expect("a pool");
+    pool.stores.into_iter().find(|store| store.number == number).expect("a store")
+}
+
+#[test]
+fn the_files_of_a_lost_store_are_reported() {
+    on_all_providers(2, BLOCK, |mut site| {
+        let client = site.client();
+        let directory = client.names.mkdir(ROOT_INO, b"deep", 0o755, BY).expect("a directory").ino;
+        let file = |parent, name: &str, len| {
+            let ino = client.files.create(parent, name.as_bytes(), 0o644, BY, true).expect("a file").ino;
+            client.writes.write(ino, 0, &pattern(len, 1)).expect("a write");
+            ino
+        };
+        file(ROOT_INO, "small", 100);
+        let large = file(directory, "large", 5 * 4096);
+        let unlinked = file(ROOT_INO, "unlinked", 2 * 4096);
+        client.names.unlink(ROOT_INO, b"unlinked").expect("unlinked");
+        let up = status(&site, 1);
+        assert_eq!((up.state, up.sessions, up.used_bytes), (StoreState::Up, 0, 3 * BLOCK), "not looked at");
+        eventually(|| (status(&site, 1).sessions == 1).then_some(()));
+        site.stores[0] = None;
+        eventually(|| (status(&site, 1).state == StoreState::Unreachable).then_some(()));
+        assert_eq!(status(&site, 1).lost, None, "it may come back");
+        let key = site.dir.path().join("pool.key");
+        site.stores[0] = Some(store(&site.addresses[0], &key, 4 * MIB, 99));
+        let lost = eventually(|| status(&site, 1).lost);
+        assert_eq!((status(&site, 1).state, status(&site, 2).state), (StoreState::Lost, StoreState::Up));
+        assert_eq!((lost.files, lost.bytes), (2, 3 * BLOCK));
+        let listed: Vec<_> = lost.listed.iter().map(|file| (file.inode, file.path.as_deref())).collect();
+        assert_eq!(listed, [(large, Some("/deep/large")), (unlinked, None)]);
+        // It is reported once, as of the loss.
+        client.names.unlink(directory, b"large").expect("unlinked");
+        thread::sleep(Duration::from_millis(1500));
+        assert_eq!(status(&site, 1).lost, Some(lost));
     });
 }
 

@@ -6,7 +6,9 @@
 use rfs_proto::{Attached, Errno, Identity, Reply, VERSION};
 
 use super::{
-    grants::GrantDelivery, persistence::session_log::SessionLog, recalls::RecallDelivery, state::store::Store,
+    delivery::{grants::GrantDelivery, recalls::RecallDelivery},
+    persistence::session_log::SessionLog,
+    state::store::Store,
 };
 use crate::{
     metadata::clock::Clock,

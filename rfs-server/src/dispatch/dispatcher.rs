@@ -21,8 +21,8 @@ use seeded_faults::seeded;
 
 use super::{
     attachment::Attachments,
+    delivery::{grants::GrantDelivery, recalls::RecallDelivery},
     exactly_once::ExactlyOnce,
-    grants::GrantDelivery,
     persistence::{
         log_upkeep::LogUpkeep,
         previous_mounts::PreviousMounts,
@@ -30,7 +30,7 @@ use super::{
         session_log::SessionLog,
         snapshot::SnapshotSource,
     },
-    recalls::RecallDelivery,
+    placement::Placement,
     request_table::is_answered_at_once,
     state::{
         export::ExportState,
@@ -203,6 +203,11 @@ impl Dispatcher {
     /// Returns the sessions of the previous server.
     pub fn previous_mounts(&self) -> PreviousMounts<'_> {
         PreviousMounts { store: &self.store, sessions: &self.sessions, abandoned: &self.abandoned }
+    }
+
+    /// Returns the job that looks at the places of files.
+    pub fn placement(&self) -> Placement<'_> {
+        Placement { store: &self.store }
     }
 
     /// Returns the state that a snapshot reads.

@@ -7,7 +7,7 @@
 use rfs_proto::{Errno, Reply, Request};
 
 use super::{
-    recalls::RecallDelivery,
+    delivery::recalls::RecallDelivery,
     request_table::may_wait,
     state::{
         journal::Number,

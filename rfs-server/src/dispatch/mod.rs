@@ -5,7 +5,8 @@
 //!   log; recalls and replies that wait.
 //! - `transaction`: locks inodes, changes them by a view, logs the changes, queues recalls.
 //! - `requests`: a function for each request on files and names.
-//! - `grants`, `recalls`: deliver grants, recalls, and the replies that wait for them.
+//! - `delivery`: delivers grants, recalls, and the replies that wait for them.
+//! - `placement`: finds the files that have data in a store.
 //! - `persistence`: restores an export from a log or a snapshot, and describes it for the next.
 //! - `request_table`: what each kind of request is called, carries and waits for.
 //! - `attachment`, `exactly_once`: sessions, and requests that take effect once.
@@ -16,11 +17,11 @@
 //! See [`Dispatcher`].
 
 mod attachment;
+mod delivery;
 mod dispatcher;
 mod exactly_once;
-mod grants;
 mod persistence;
-mod recalls;
+mod placement;
 mod request_table;
 mod requests;
 mod state;
@@ -31,13 +32,14 @@ mod transaction;
 
 pub use crate::metadata::root::Root;
 pub use attachment::Attachments;
+pub use delivery::recalls::RecallDelivery;
 pub use dispatcher::Dispatcher;
 pub use persistence::{
     log_upkeep::LogUpkeep,
     previous_mounts::{Awaited, PreviousMounts},
     recovery::{Damage, RecoveredState},
 };
-pub use recalls::RecallDelivery;
+pub use placement::{LostFile, LostFiles, Placement};
 pub use state::{
     change_log::SnapshotDelta,
     outcome::{HeldReply, Outcome, Sender},

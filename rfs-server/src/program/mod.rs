@@ -5,6 +5,7 @@
 
 pub mod cli;
 mod new_key;
+mod pool;
 pub mod run;
 mod socket_access;
 pub mod status;

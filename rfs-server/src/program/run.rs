@@ -27,6 +27,7 @@ use signal_hook::{
 use super::{
     cli::Cli,
     new_key::{self, KeyFiles},
+    pool,
     status::{self, Answers},
     store::{self, StoreArguments},
 };
@@ -36,9 +37,9 @@ use crate::server::{Server, config::Config};
 const END_AFTER_FAILURE: Duration = Duration::from_secs(10);
 
 /// Returns the command line with all commands, for manual pages and completions. The program parses
-/// `status` before it parses its own options.
+/// `status` and `pool` before it parses its own options.
 pub fn command() -> clap::Command {
-    Cli::command().subcommand(status::command())
+    Cli::command().subcommand(status::command()).subcommand(pool::command())
 }
 
 /// Runs the program with the command line of this process. `commit` names its sources.
@@ -46,6 +47,9 @@ pub fn main(commit: Option<&'static str>) -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     if let Some(arguments) = status::own_arguments(&arguments) {
         return status::main(arguments);
+    }
+    if let Some(arguments) = pool::own_arguments(&arguments) {
+        return pool::main(arguments);
     }
     let protocols = &[("protocol", VERSION), ("runtime protocol", rdmabox::PROTOCOL)];
     let cli = Build { version: env!("CARGO_PKG_VERSION"), commit, protocols }.parse::<Cli>();

@@ -26,8 +26,11 @@ use rfs_status::{
     watch::{ShowOptions, join_interval, show},
 };
 
+use super::pool;
 use crate::server::{Server, ServerStatus, config::default_listen};
 
+/// The question for the stores of a server.
+pub(super) const POOL: &str = "pool";
 /// Ending of the name of a control socket.
 const ENDING: &str = ".status";
 
@@ -82,7 +85,7 @@ pub(super) fn main(arguments: &[OsString]) -> ExitCode {
 }
 
 /// Returns the path of the control socket of a server by its address.
-fn control_path(address: &Address) -> PathBuf {
+pub(super) fn control_path(address: &Address) -> PathBuf {
     let named = |path: &Path, name: String| path.with_file_name(name);
     match address {
         Address::Unix(path) => {
@@ -146,6 +149,7 @@ fn start_control(
     }
     let answer = move |question: &str| match question {
         STATUS => serde_json::to_string(&source.status()).ok(),
+        POOL => Some(pool::answer(&source)),
         _ => None,
     };
     let control = ControlSocket::start(path, permissions, "status", answer);

@@ -126,13 +126,14 @@ impl BuiltExport {
             )
             .map_err(StartError::Thread)
         };
-        let watch = self.stores.as_ref().map(|stores| StoreWatch::start(stores, &self.space));
+        let watch = self.stores.as_ref().map(|stores| StoreWatch::start(stores, &self.lent.dispatcher));
         Ok(Export {
             log_compactor: self.object.as_ref().map(|_| log_compactor()).transpose()?,
             object: self.object.clone(),
             name: self.lent.name.clone(),
             _zeroer: Zeroer::start(&self.space).map_err(StartError::Thread)?,
             _store_watch: watch.transpose().map_err(StartError::Thread)?,
+            stores: self.stores.clone(),
             _prefaulter: Prefaulter::start(&self.arena, config.prefault, Arc::clone(all))
                 .map_err(StartError::Thread)?,
             dispatcher: Arc::clone(&self.lent.dispatcher),

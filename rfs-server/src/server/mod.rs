@@ -64,7 +64,7 @@ pub use prefault::Prefault;
 use recall_timeout::RecallTimeout;
 use running_export::Export;
 use status::ObservedExport;
-pub use status::{ServerStatus, StatusSource};
+pub use status::{PoolStatus, ServerStatus, StatusSource};
 use stores::PoolStores;
 
 /// Memory object and snapshots of an export, if there are any.
@@ -184,6 +184,7 @@ impl Server {
             addresses: self.addresses().iter().map(Address::to_string).collect(),
             exports: self.exports.iter().map(observed).collect(),
             service: Arc::clone(&self.service),
+            pool: self.exports.first().and_then(|export| export.stores.clone()),
         }
     }
 

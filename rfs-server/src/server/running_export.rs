@@ -5,7 +5,11 @@
 
 use std::sync::Arc;
 
-use super::{log_compactor::LogCompactor, prefault::Prefaulter, stores::StoreWatch};
+use super::{
+    log_compactor::LogCompactor,
+    prefault::Prefaulter,
+    stores::{PoolStores, StoreWatch},
+};
 use crate::{dispatch::Dispatcher, memory_object::object::Object, space::zeroer::Zeroer};
 
 /// An export and its threads.
@@ -15,6 +19,8 @@ pub(super) struct Export {
     pub(super) _prefaulter: Prefaulter,
     pub(super) _zeroer: Zeroer,
     pub(super) _store_watch: Option<StoreWatch>,
+    /// Stores that lend memory to the export.
+    pub(super) stores: Option<Arc<PoolStores>>,
     pub(super) log_compactor: Option<LogCompactor>,
     pub(super) object: Option<Arc<Object>>,
     pub(super) dispatcher: Arc<Dispatcher>,

@@ -23,7 +23,7 @@ use rfs_proto::{BLOCK, Recall};
 use seeded_faults::seeded;
 
 use super::{
-    alloc::{Arena, Short, Totals, Want, range::Range},
+    alloc::{Arena, Short, StoreUsage, Totals, Want, range::Range},
     bytes::Bytes,
     lent::{LentMemory, StoreFailure, Unusable},
     nonzero_bitmap::NonzeroBitmap,
@@ -174,6 +174,11 @@ impl Space {
     /// Returns the sums of the allocator.
     pub fn totals(&self) -> Totals {
         self.account.lock().arena.totals()
+    }
+
+    /// Returns the use of the server's own arena and of each store.
+    pub fn usage(&self) -> Vec<StoreUsage> {
+        self.account.lock().arena.usage()
     }
 
     /// Changes the allocator and updates the copies of its counts. Relaxed: a thread that must see

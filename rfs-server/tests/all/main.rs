@@ -31,6 +31,7 @@ mod memory {
 mod program {
     mod failure;
     mod output;
+    mod pool;
     mod status;
     mod tls;
 }

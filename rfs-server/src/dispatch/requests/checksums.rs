@@ -8,11 +8,10 @@
 //! releases the inode and starts again. A scrub locks a shard shared, for at most 1 MiB of
 //! blocks. So no block changes while it is compared.
 
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 
 use rfs_proto::{
-    BLOCK, BadBlock, Errno, Growth, MAX_FILE_SIZE, MAX_SHOWN_PATH, ROOT_INO, Reply, Request, Verified,
-    WRITE_PART, checksum::check_data,
+    BLOCK, BadBlock, Errno, Growth, MAX_FILE_SIZE, Reply, Request, Verified, WRITE_PART, checksum::check_data,
 };
 
 use super::data::Attempt;
@@ -37,8 +36,6 @@ const MAX_FILES: usize = 1024;
 const MAX_BAD_FILES: usize = 8;
 /// The most bad blocks in one reply, which has to fit a message with all paths.
 const MAX_BAD: usize = 64;
-/// The most directories in a path.
-const MAX_DEPTH: usize = 256;
 
 /// A write request.
 struct Write<'a> {
@@ -153,7 +150,7 @@ impl Call<'_> {
             (first, offset) = (0, 0);
         }
         let mut verified = progress.verified;
-        let paths = self.paths(verified.bad.iter().map(|bad| bad.ino));
+        let paths = self.store.paths(verified.bad.iter().map(|bad| bad.ino));
         for bad in &mut verified.bad {
             bad.path = paths.get(&bad.ino).cloned().unwrap_or_default();
             log::error!(
@@ -168,56 +165,9 @@ impl Call<'_> {
         }
         Ok(verified)
     }
-
-    /// Finds a path for each of these files that has one. Scans directories until each file has a
-    /// path.
-    fn paths(&self, files: impl Iterator<Item = u64>) -> HashMap<u64, Vec<u8>> {
-        let mut names: HashMap<u64, Option<(u64, Vec<u8>)>> = files.map(|ino| (ino, None)).collect();
-        for at in 0..SHARDS {
-            if names.values().all(Option::is_some) {
-                break;
-            }
-            self.store.transact(Plan::shard(at), Some(self.asker), |look: &mut ReadView<'_>| {
-                for (&directory, inode) in &look.namespace.inodes_mut().only().inodes {
-                    for (_, name, child) in inode.directory().into_iter().flat_map(|names| names.after(0)) {
-                        if let Some(found @ None) = names.get_mut(&child) {
-                            *found = Some((directory, name.to_vec()));
-                        }
-                    }
-                }
-            });
-        }
-        let path = |(ino, found): (u64, Option<(u64, Vec<u8>)>)| {
-            let (directory, name) = found?;
-            Some((ino, self.path(directory, name)?))
-        };
-        names.into_iter().filter_map(path).collect()
-    }
-
-    /// Returns the path of a name in a directory, or `None` if the directory is being removed.
-    fn path(&self, mut directory: u64, mut path: Vec<u8>) -> Option<Vec<u8>> {
-        path.insert(0, b'/');
-        for _ in 0..MAX_DEPTH {
-            if directory == ROOT_INO {
-                break;
-            }
-            let parent = self.look(&[directory], |look| Some(look.directory(directory)?.parent))?;
-            let name = self.look(&[parent], |look| {
-                let mut names = look.directory(parent)?.after(0);
-                names.find(|&(_, _, child)| child == directory).map(|(_, name, _)| name.to_vec())
-            })?;
-            path.splice(0..0, [b"/", &name[..]].concat());
-            directory = parent;
-        }
-        Some(path.split_off(path.len().saturating_sub(MAX_SHOWN_PATH)))
-    }
 }
 
 impl<M: Mode> View<'_, M> {
-    fn directory(&self, ino: u64) -> Option<&crate::metadata::namespace::directory::Directory> {
-        self.namespace.get(ino).ok().and_then(Inode::directory)
-    }
-
     /// Logs a bad block of a file. Returns the error for the request that found it.
     pub(in crate::dispatch) fn bad(&self, ino: u64, bad: Bad) -> Errno {
         let Bad { place, expected, found } = bad;

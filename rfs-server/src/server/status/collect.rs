@@ -15,13 +15,15 @@ use rfs_proto::{BLOCK, LockClass, LockKind, VERSION};
 use rfs_status::{log_count, process::ProcessStatus};
 
 use super::{
-    ExportStatus, LockWaitStatus, ScrubStatus, ServerStatus, SessionState, SessionStatus, SnapshotStatus,
+    ExportStatus, LockWaitStatus, PoolStatus, ScrubStatus, ServerStatus, SessionState, SessionStatus,
+    SnapshotStatus, collect_pool::pool_status,
 };
 use crate::{
     dispatch::{
         Dispatcher,
         stats::{Activity, HeldBack, LockWait, Scrub, SessionActivity},
     },
+    server::stores::PoolStores,
     service::FileService,
     session::{access_mode::AccessMode, client_table::SessionClient},
     snapshots::record::{NewestSnapshot, SnapshotHistory, SnapshotRecord},
@@ -42,6 +44,8 @@ pub struct StatusSource {
     pub(in crate::server) addresses: Vec<String>,
     pub(in crate::server) exports: Vec<ObservedExport>,
     pub(in crate::server) service: Arc<FileService>,
+    /// Stores of the first export.
+    pub(in crate::server) pool: Option<Arc<PoolStores>>,
 }
 
 impl StatusSource {
@@ -55,6 +59,7 @@ impl StatusSource {
             log: log_count::counts(),
             ..ServerStatus::default()
         };
+        status.pool = self.pool();
         for (at, export) in self.exports.iter().enumerate() {
             let activity = export.dispatcher.activity();
             let clients = self.service.clients_of(at);
@@ -71,6 +76,12 @@ impl StatusSource {
             status.lock_waits.extend(activity.waits.iter().map(|wait| lock_wait(&export.name, wait)));
         }
         status
+    }
+
+    /// Returns the stores, if the server has some.
+    pub fn pool(&self) -> Option<PoolStatus> {
+        let (pool, export) = (self.pool.as_ref()?, self.exports.first()?);
+        Some(pool_status(pool, &export.dispatcher.space().usage()))
     }
 }
 

@@ -20,6 +20,9 @@ impl ServerStatus {
         self.add_sessions(&mut metrics);
         self.add_snapshots(&mut metrics);
         self.add_scrubs(&mut metrics);
+        if let Some(pool) = &self.pool {
+            pool.add_metrics(&mut metrics);
+        }
         metrics.encode()
     }
 
@@ -124,7 +127,26 @@ impl ServerStatus {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::*;
+    use super::{
+        super::pool::{PoolStatus, StoreState, StoreStatus},
+        *,
+    };
+
+    #[test]
+    fn each_store_has_metrics() {
+        let store = StoreStatus { number: 1, address: "tcp:b:1".into(), ..StoreStatus::default() };
+        let down = StoreStatus { number: 2, state: StoreState::Unreachable, ..store.clone() };
+        let pool = PoolStatus { stores: vec![store, down], ..PoolStatus::default() };
+        let text = ServerStatus { pool: Some(pool), ..ServerStatus::default() }.metrics();
+        for line in [
+            "rfs_server_store_up{store=\"1\",address=\"tcp:b:1\"} 1\n",
+            "rfs_server_store_up{store=\"2\",address=\"tcp:b:1\"} 0\n",
+            "rfs_server_store_lost_files{store=\"1\",address=\"tcp:b:1\"} 0\n",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        assert!(!ServerStatus::default().metrics().contains("store_up"));
+    }
 
     #[test]
     fn metrics_have_a_row_for_each_export() {
@@ -164,7 +186,9 @@ mod tests {
             requests: BTreeMap::from([("lookup".into(), 1)]),
             ..ExportStatus::default()
         };
-        let text = ServerStatus { exports: vec![export], ..ServerStatus::default() }.metrics();
+        let pool = PoolStatus { stores: vec![StoreStatus::default()], ..PoolStatus::default() };
+        let status = ServerStatus { exports: vec![export], pool: Some(pool), ..ServerStatus::default() };
+        let text = status.metrics();
         let files = [
             include_str!("../../../monitoring/alerts.yml"),
             include_str!("../../../monitoring/dashboard.json"),

@@ -5,7 +5,9 @@
 //! prints: names of fields stay, new ones may come. No I/O, no locks, no clock.
 
 mod collect;
+mod collect_pool;
 mod metrics;
+pub mod pool;
 mod table;
 
 use std::collections::BTreeMap;
@@ -15,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use collect::ObservedExport;
 pub use collect::StatusSource;
+pub use pool::PoolStatus;
 
 /// The status of a server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -34,6 +37,8 @@ pub struct ServerStatus {
     pub sessions: Vec<SessionStatus>,
     /// Lock requests that wait, up to 100 of each export.
     pub lock_waits: Vec<LockWaitStatus>,
+    /// The stores, if the server has some.
+    pub pool: Option<PoolStatus>,
     /// Warnings and errors since the start.
     pub log: LogCounts,
 }

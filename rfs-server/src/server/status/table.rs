@@ -23,6 +23,9 @@ impl ServerStatus {
             }
         };
         part("Exports", self.exports_table());
+        if let Some(pool) = &self.pool {
+            part("Stores", pool.table());
+        }
         part("Sessions", self.sessions_table(before));
         part(&format!("Requests ({})", interval(self, before)), self.requests_table(before));
         part("Sessions that others wait for", self.recalls_table());

@@ -27,16 +27,27 @@ pub(crate) struct CleanSpace {
 #[derive(Debug)]
 struct Lent {
     store: u16,
+    /// Bytes that the store lends.
+    len: u64,
     free: FreeMap,
     /// False while the store cannot be reached: its space is not handed out.
     is_open: bool,
 }
 
 impl CleanSpace {
-    /// Adds a store without space. Stores take turns in the order in which they were added.
-    pub(super) fn add_store(&mut self, store: u16, unit: u64) {
+    /// Adds a store of `len` clean bytes from `first` on. Stores take turns in the order in which
+    /// they were added.
+    pub(super) fn add_store(&mut self, first: DataPlace, len: u64, unit: u64) {
         self.unit = unit;
-        self.lent.push(Lent { store, free: FreeMap::default(), is_open: true });
+        let mut free = FreeMap::default();
+        free.insert(Range { start: first.number(), len });
+        self.lent.push(Lent { store: first.store(), len, free, is_open: true });
+    }
+
+    /// Returns the number, the length and the clean bytes of each store, and whether they are
+    /// handed out.
+    pub(super) fn lent(&self) -> impl Iterator<Item = (u16, u64, u64, bool)> + '_ {
+        self.lent.iter().map(|lent| (lent.store, lent.len, lent.free.total(), lent.is_open))
     }
 
     /// Sets whether space of a store is handed out.

@@ -69,6 +69,30 @@ impl Totals {
     }
 }
 
+/// Use of the memory of one store, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreUsage {
+    /// Number of the store; 0 is the server's own arena.
+    pub store: u16,
+    /// Bytes that the store lends.
+    pub len: u64,
+    /// Free and zero.
+    pub clean: u64,
+    /// Free, to be zeroed. Bytes that are being zeroed count as used.
+    pub dirty: u64,
+    /// Free, but sessions can reach it.
+    pub quarantined: u64,
+    /// New data may go there.
+    pub is_open: bool,
+}
+
+impl StoreUsage {
+    /// Returns the bytes that files have.
+    pub fn used(&self) -> u64 {
+        self.len.saturating_sub(self.clean + self.dirty + self.quarantined)
+    }
+}
+
 #[derive(Debug)]
 struct Quarantined {
     range: Range,
@@ -123,10 +147,31 @@ impl Arena {
         if len >= DataPlace::STORE_LEN {
             return false;
         }
-        self.clean.add_store(store, unit);
-        self.clean.insert(Range { start: first.number(), len });
+        self.clean.add_store(first, len, unit);
         self.len += len;
         true
+    }
+
+    /// Returns the use of the server's own arena and of each store.
+    pub fn usage(&self) -> Vec<StoreUsage> {
+        let lent: Vec<_> = self.clean.lent().collect();
+        let own_clean = self.clean.by_store().next().map_or(0, |(_, clean, _)| clean);
+        let own_len = self.len - lent.iter().map(|(_, len, ..)| len).sum::<u64>();
+        let all = std::iter::once((0, own_len, own_clean, true)).chain(lent);
+        let of =
+            |(store, len, clean, is_open)| StoreUsage { store, len, clean, is_open, ..StoreUsage::default() };
+        let mut usage: Vec<StoreUsage> = all.map(of).collect();
+        let mut add = |range: &Range, is_dirty: bool| {
+            let store = DataPlace::from_number(range.start).store();
+            let Some(usage) = usage.iter_mut().find(|usage| usage.store == store) else { return };
+            match is_dirty {
+                true => usage.dirty += range.len,
+                false => usage.quarantined += range.len,
+            }
+        };
+        self.dirty.iter().for_each(|range| add(range, true));
+        self.quarantine.values().flat_map(BTreeMap::values).for_each(|entry| add(&entry.range, false));
+        usage
     }
 
     /// Sets whether space of a store is handed out. Its free space counts only if it is.

@@ -74,6 +74,24 @@ fn stores_whose_places_would_touch_others_are_refused() {
     assert_eq!(arena.totals().len, 20);
 }
 
+#[test]
+fn the_use_of_each_store_is_known() {
+    let mut arena = arena();
+    arena.set_open(2, false);
+    let used = arena.allocate(&[want(0, 30)]).expect("space").concat();
+    assert_eq!(shown(&used), [(0, 0, 10), (1, 0, 10), (0, 10, 10)]);
+    arena.free(used[0]);
+    arena.quarantine((1, 1), used[1], &[7]);
+    let usage = |store, len, clean| StoreUsage { store, len, clean, is_open: true, ..StoreUsage::default() };
+    let expected = [
+        StoreUsage { dirty: 10, ..usage(0, LEN[0], 40) },
+        StoreUsage { quarantined: 10, ..usage(1, LEN[1], 90) },
+        StoreUsage { is_open: false, ..usage(2, LEN[2], 40) },
+    ];
+    assert_eq!(arena.usage(), expected);
+    assert_eq!(expected.map(|usage| usage.used()), [10, 0, 0]);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Allocate { file: u64, need: u64, ahead: u64 },

@@ -7,26 +7,26 @@ use std::time::{Duration, Instant};
 
 use rfs_proto::{Errno, Recall, Recalls, Reply};
 
-use super::state::{
-    outcome::{DeferredReply, HeldReply, Outcome, Sender},
-    store::Store,
-};
 use crate::{
     coherence::{recall_queue::Need, run_clock},
+    dispatch::state::{
+        outcome::{DeferredReply, HeldReply, Outcome, Sender},
+        store::Store,
+    },
     session::registry::Sessions,
 };
 
 /// Delivers recalls, and the replies that wait for their acknowledgement.
 #[derive(Clone, Copy)]
 pub struct RecallDelivery<'a> {
-    pub(super) store: &'a Store,
-    pub(super) sessions: &'a Sessions,
+    pub(in crate::dispatch) store: &'a Store,
+    pub(in crate::dispatch) sessions: &'a Sessions,
 }
 
 impl RecallDelivery<'_> {
     /// Holds a reply until the recalls that it needs are acknowledged, or a request for recalls
     /// until there is one. Replies at once if that is so already.
-    pub(super) fn hold(self, held: DeferredReply, sender: Sender) {
+    pub(in crate::dispatch) fn hold(self, held: DeferredReply, sender: Sender) {
         let mut due = Vec::new();
         self.store.pending.locked(|state| match held {
             DeferredReply::Change(reply, mut needs, sweeps) => {
@@ -74,7 +74,7 @@ impl RecallDelivery<'_> {
         overdue
     }
 
-    pub(super) fn answer(self, session: u64, done: u64) -> Outcome {
+    pub(in crate::dispatch) fn answer(self, session: u64, done: u64) -> Outcome {
         let mut due = Vec::new();
         self.start(session);
         let outcome = self.store.pending.locked(|state| {
@@ -105,7 +105,7 @@ impl RecallDelivery<'_> {
     /// Starts recalls for a session, if they have not started. From now on the session receives
     /// layout recalls and unlinked inodes, even if it caches nothing. The end of the session takes
     /// the lock of the recalls after this.
-    pub(super) fn start(self, session: u64) {
+    pub(in crate::dispatch) fn start(self, session: u64) {
         let Some(session) = self.sessions.get(session).filter(|session| session.is_attached()) else {
             return;
         };
@@ -133,7 +133,7 @@ impl RecallDelivery<'_> {
 
     /// Queues the unlinked inodes that a session of the previous server may use. The session may
     /// receive an inode twice if it is unlinked at the same time.
-    pub(super) fn queue_unlinked(self, session: u64) {
+    pub(in crate::dispatch) fn queue_unlinked(self, session: u64) {
         let mut unlinked = Vec::new();
         self.store
             .each_shard(|meta| unlinked.extend(meta.namespace.inodes_mut().only().orphans.held_by(session)));
@@ -145,7 +145,7 @@ impl RecallDelivery<'_> {
     }
 
     /// Drops all cache state of a session that is marked as ended, so that no request waits for it.
-    pub(super) fn drop_caches(self, session: u64) {
+    pub(in crate::dispatch) fn drop_caches(self, session: u64) {
         let mut due = Vec::new();
         let kept = self.store.pending.locked(|state| state.drop_recalls(session, &mut due));
         if kept {
@@ -158,7 +158,7 @@ impl RecallDelivery<'_> {
 
     /// Handles the return of a mount to its session. Recalls everything from a session of the
     /// previous server, and makes it repeat its blocked lock requests.
-    pub(super) fn back_from_before(self, session: u64) {
+    pub(in crate::dispatch) fn back_from_before(self, session: u64) {
         if let Some(session) = self.sessions.get(session)
             && session.is_restored()
         {
@@ -169,7 +169,7 @@ impl RecallDelivery<'_> {
 
     /// Recalls everything from the sessions of the previous server, except for one session. Returns
     /// the recalls to wait for.
-    pub(super) fn recall_all_but(self, session: u64) -> Vec<Need> {
+    pub(in crate::dispatch) fn recall_all_but(self, session: u64) -> Vec<Need> {
         self.recall_all(|other| other != session);
         self.store.pending.open(session, |recall| *recall == Recall::All)
     }

@@ -6,14 +6,17 @@
 use rfs_proto::{Errno, Granted, Reply};
 use seeded_faults::seeded;
 
-use super::{
-    state::{
-        outcome::{DeferredReply, HeldReply, Outcome, Sender},
-        store::Store,
+use crate::{
+    dispatch::{
+        state::{
+            outcome::{DeferredReply, HeldReply, Outcome, Sender},
+            store::Store,
+        },
+        transaction::{locked_inodes::Plan, view::WriteView},
     },
-    transaction::{locked_inodes::Plan, view::WriteView},
+    locks::grant_queue::Grants,
+    session::registry::Sessions,
 };
-use crate::{locks::grant_queue::Grants, session::registry::Sessions};
 
 /// Returns the next grants for a session, if it asks for them and there are any.
 fn due_to(grants: &mut Grants<Sender>, session: u64) -> Option<(Sender, Reply)> {
@@ -22,14 +25,14 @@ fn due_to(grants: &mut Grants<Sender>, session: u64) -> Option<(Sender, Reply)> 
 
 /// Delivers the outcomes of blocked lock requests.
 #[derive(Clone, Copy)]
-pub(super) struct GrantDelivery<'a> {
-    pub(super) store: &'a Store,
-    pub(super) sessions: &'a Sessions,
+pub(in crate::dispatch) struct GrantDelivery<'a> {
+    pub(in crate::dispatch) store: &'a Store,
+    pub(in crate::dispatch) sessions: &'a Sessions,
 }
 
 impl GrantDelivery<'_> {
     /// Returns the next grants of a session, at once or when there are any.
-    pub(super) fn answer(self, session: u64) -> Outcome {
+    pub(in crate::dispatch) fn answer(self, session: u64) -> Outcome {
         if self.sessions.get(session).is_some_and(|session| session.take_ask_again()) {
             return Outcome::Now(Reply::AskAgain);
         }
@@ -40,7 +43,7 @@ impl GrantDelivery<'_> {
     }
 
     /// Sends the outcomes of blocked lock requests to their sessions.
-    pub(super) fn send(self) {
+    pub(in crate::dispatch) fn send(self) {
         for answer in self.store.take_answers() {
             let (session, ticket) = answer.ticket;
             let Some(waiter) = self.sessions.get(session) else { continue };
@@ -62,7 +65,7 @@ impl GrantDelivery<'_> {
     }
 
     /// Stores the request of a session for grants, and replies if there are any.
-    pub(super) fn wait(self, session: u64, sender: Sender) {
+    pub(in crate::dispatch) fn wait(self, session: u64, sender: Sender) {
         let asker = self.sessions.get(session);
         let mut due = Vec::new();
         {
@@ -79,7 +82,7 @@ impl GrantDelivery<'_> {
     }
 
     /// Drops the grants of a session that is marked as ended, and ends its request.
-    pub(super) fn end(self, session: u64) {
+    pub(in crate::dispatch) fn end(self, session: u64) {
         let asker = self.store.grants.lock().end(session);
         self.store.send(asker.map(|sender| (sender, Reply::Error(Errno::EPROTO))).into_iter().collect());
     }

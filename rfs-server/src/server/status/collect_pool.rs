@@ -1,0 +1,52 @@
+//! Collects the status of the stores.
+//!
+//! # Concurrency
+//! Any thread. No store is asked: the watch asks each once a second.
+
+use super::pool::{LostFileStatus, LostStatus, PoolStatus, StoreState, StoreStatus};
+use crate::{
+    dispatch::{LostFile, LostFiles},
+    server::stores::{PoolStore, PoolStores},
+    space::alloc::StoreUsage,
+};
+
+/// Returns the stores with their use of space.
+pub(super) fn pool_status(pool: &PoolStores, usage: &[StoreUsage]) -> PoolStatus {
+    let members = pool.members();
+    let of = |usage: &StoreUsage| {
+        let store = members.iter().find(|store| store.number() == usage.store);
+        status(usage, store.map(|store| &**store))
+    };
+    PoolStatus { stripe_unit_bytes: pool.unit(), stores: usage.iter().map(of).collect() }
+}
+
+fn status(usage: &StoreUsage, store: Option<&PoolStore>) -> StoreStatus {
+    StoreStatus {
+        number: usage.store,
+        address: store.map(|store| store.owned.address().to_string()).unwrap_or_default(),
+        state: store.map_or(StoreState::Up, state),
+        size_bytes: usage.len,
+        free_bytes: usage.clean + usage.dirty,
+        used_bytes: usage.used(),
+        quarantined_bytes: usage.quarantined,
+        sessions: store.map_or(0, |store| store.sessions().into()),
+        lost: store.and_then(|store| store.lost.get()).map(lost),
+    }
+}
+
+fn state(store: &PoolStore) -> StoreState {
+    match (store.is_lost(), store.is_up()) {
+        (true, _) => StoreState::Lost,
+        (false, true) => StoreState::Up,
+        (false, false) => StoreState::Unreachable,
+    }
+}
+
+fn lost(LostFiles { files, bytes, listed }: &LostFiles) -> LostStatus {
+    let file = |LostFile { ino, bytes, path }: &LostFile| LostFileStatus {
+        inode: *ino,
+        bytes: *bytes,
+        path: path.as_ref().map(|path| String::from_utf8_lossy(path).into_owned()),
+    };
+    LostStatus { files: *files, bytes: *bytes, listed: listed.iter().map(file).collect() }
+}

@@ -1,0 +1,214 @@
+//! The stores of a server in its status: values, table and metrics. No I/O, no locks, no clock.
+
+use std::fmt::Write;
+
+use rfs_status::{
+    metrics::Exposition,
+    text::{Table, percent},
+};
+use serde::{Deserialize, Serialize};
+
+/// Stores whose memory a server uses.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PoolStatus {
+    /// Length of the pieces of a file that stores take in turn.
+    pub stripe_unit_bytes: u64,
+    /// The server's own memory, which has the number 0, and the stores.
+    pub stores: Vec<StoreStatus>,
+}
+
+/// A store.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StoreStatus {
+    /// Number of the store.
+    pub number: u16,
+    /// Its address; empty for the server's own memory.
+    pub address: String,
+    /// Whether the server can use it.
+    pub state: StoreState,
+    /// Bytes that it lends.
+    pub size_bytes: u64,
+    /// Bytes without data, also those that have to be zeroed.
+    pub free_bytes: u64,
+    /// Bytes that files have there.
+    pub used_bytes: u64,
+    /// Freed bytes that a client may still reach.
+    pub quarantined_bytes: u64,
+    /// Sessions of clients at the store.
+    pub sessions: u64,
+    /// The files that have lost data, if the store has lost its memory.
+    pub lost: Option<LostStatus>,
+}
+
+/// Whether a server can use a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StoreState {
+    /// It is used.
+    #[default]
+    Up,
+    /// It does not answer. Its data gives errors until it does.
+    Unreachable,
+    /// It was restarted: its data is lost.
+    Lost,
+}
+
+impl StoreState {
+    fn name(self) -> &'static str {
+        match self {
+            StoreState::Up => "up",
+            StoreState::Unreachable => "unreachable",
+            StoreState::Lost => "lost",
+        }
+    }
+}
+
+/// Files with lost data, as of the loss.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LostStatus {
+    /// Number of files.
+    pub files: u64,
+    /// Bytes of their space that are lost.
+    pub bytes: u64,
+    /// The files with the lowest inode numbers, at most a thousand.
+    pub listed: Vec<LostFileStatus>,
+}
+
+/// A file with lost data.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LostFileStatus {
+    /// Inode number.
+    pub inode: u64,
+    /// Bytes of its space that are lost.
+    pub bytes: u64,
+    /// A path from the root directory on, or its end; none for a file without a name.
+    pub path: Option<String>,
+}
+
+/// The most files that a table shows. JSON has more.
+const MAX_SHOWN: usize = 20;
+
+impl PoolStatus {
+    /// Returns the tables of stores and of lost files.
+    pub fn render(&self) -> String {
+        let mut text = self.table().to_string();
+        for store in &self.stores {
+            let Some(lost) = store.lost.as_ref().filter(|lost| lost.files > 0) else { continue };
+            // Writing to a string cannot fail.
+            let _ = write!(text, "\nFiles with lost data in store {}\n{}", store.number, lost_table(lost));
+            if lost.files > MAX_SHOWN as u64 {
+                let more = lost.files - MAX_SHOWN as u64;
+                let _ = writeln!(text, "and {more} more files: --json lists up to a thousand");
+            }
+        }
+        text
+    }
+
+    /// Returns the table of stores.
+    pub(super) fn table(&self) -> Table {
+        let mut table = Table::new(&[
+            ">store",
+            "address",
+            "state",
+            ">size",
+            ">used",
+            ">fill",
+            ">free",
+            ">sessions",
+            ">lost files",
+        ]);
+        for store in &self.stores {
+            let is_own = store.number == 0;
+            table.row([
+                store.number.to_string(),
+                if is_own { "this server".into() } else { store.address.clone() },
+                store.state.name().into(),
+                byte_size::show(store.size_bytes),
+                byte_size::show(store.used_bytes),
+                percent(store.used_bytes, store.size_bytes),
+                byte_size::show(store.free_bytes),
+                if is_own { "-".into() } else { store.sessions.to_string() },
+                store.lost.as_ref().map_or_else(|| "-".into(), |lost| lost.files.to_string()),
+            ]);
+        }
+        table
+    }
+
+    /// Adds the metrics of the stores. A label has the number of a store, another one its address.
+    pub(super) fn add_metrics(&self, metrics: &mut Exposition) {
+        let labels: Vec<(String, &str)> =
+            self.stores.iter().map(|store| (store.number.to_string(), store.address.as_str())).collect();
+        let mut add = |name: &str, help: &str, value: fn(&StoreStatus) -> u64| {
+            let rows = labels.iter().zip(&self.stores);
+            let rows =
+                rows.map(|((number, address), store)| (vec![number.as_str(), *address], value(store) as f64));
+            metrics.gauges(name, help, &["store", "address"], rows);
+        };
+        add("store_size_bytes", "Bytes that a store lends.", |store| store.size_bytes);
+        add("store_used_bytes", "Bytes that files have in a store.", |store| store.used_bytes);
+        add("store_free_bytes", "Bytes of a store without data.", |store| store.free_bytes);
+        add("store_sessions", "Sessions of clients at a store.", |store| store.sessions);
+        add("store_up", "1 if the store answers, else 0.", |store| u64::from(store.state == StoreState::Up));
+        let help = "Files that had data in a store when its memory was lost.";
+        add("store_lost_files", help, |store| store.lost.as_ref().map_or(0, |lost| lost.files));
+    }
+}
+
+fn lost_table(lost: &LostStatus) -> Table {
+    let mut table = Table::new(&[">inode", ">lost", "path"]);
+    for file in lost.listed.iter().take(MAX_SHOWN) {
+        table.row([
+            file.inode.to_string(),
+            byte_size::show(file.bytes),
+            file.path.clone().unwrap_or_else(|| "-".into()),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(lost_files: u64) -> PoolStatus {
+        let listed = |inode| LostFileStatus { inode, bytes: 4096, path: Some(format!("/d/{inode}\u{1b}")) };
+        let lost =
+            LostStatus { files: lost_files, bytes: 4096, listed: (1..=lost_files).map(listed).collect() };
+        let own = StoreStatus { size_bytes: 1 << 30, free_bytes: 1 << 30, ..StoreStatus::default() };
+        let store = StoreStatus {
+            number: 1,
+            address: "tcp:b:7450".into(),
+            state: StoreState::Lost,
+            size_bytes: 1 << 30,
+            used_bytes: 1 << 29,
+            sessions: 3,
+            lost: Some(lost),
+            ..StoreStatus::default()
+        };
+        PoolStatus { stores: vec![own, store], ..PoolStatus::default() }
+    }
+
+    #[test]
+    fn tables_have_stores_and_lost_files() {
+        let text = pool(2).render();
+        for words in ["this server", "tcp:b:7450", "lost", "50 %", "Files with lost data in store 1"] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        assert!(text.contains("/d/2\\u{1b}"), "a terminal would obey: {text}");
+        assert!(!pool(0).render().contains("Files with lost data"));
+        let text = pool(25).render();
+        assert!(text.contains("/d/20") && !text.contains("/d/21"), "{text}");
+        assert!(text.contains("and 5 more files"), "{text}");
+    }
+
+    #[test]
+    fn json_is_read_back() {
+        let text = serde_json::to_string(&pool(1)).unwrap();
+        assert_eq!(serde_json::from_str::<PoolStatus>(&text).unwrap(), pool(1));
+        assert!(text.contains("\"state\":\"lost\""), "{text}");
+    }
+}

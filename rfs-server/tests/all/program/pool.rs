@@ -1,0 +1,127 @@
+//! `rfs-server pool` against running programs: a server, and stores that end and come back.
+
+use std::{
+    path::Path,
+    process::{Command, Output},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rfs_server::server::{
+    PoolStatus,
+    status::pool::{StoreState, StoreStatus},
+};
+
+use crate::common::program::{Running, piped};
+
+fn program(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rfs-server"));
+    command.args(arguments);
+    piped(&mut command);
+    command
+}
+
+/// A folder with the sockets and the key of a pool.
+struct Site(tempfile::TempDir);
+
+impl Site {
+    fn new() -> Site {
+        let site = Site(tempfile::tempdir().unwrap());
+        let key = site.path("pool.key");
+        std::fs::write(&key, "pool 00112233445566778899aabbccddeeff\n").unwrap();
+        std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        site
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).display().to_string()
+    }
+
+    fn address(&self, name: &str) -> String {
+        format!("unix:{}", self.path(name))
+    }
+
+    fn store(&self, name: &str) -> Running {
+        let (key, address) = (self.path("pool.key"), self.address(name));
+        Running::start(&mut program(&["--store", "--memory=2m", "--pool-key", &key, "--listen", &address]))
+    }
+
+    /// Starts a server with more options.
+    fn server(&self, options: &[&str]) -> Running {
+        let address = self.address("server");
+        let listen = ["--memory=4m", "--listen", &address];
+        Running::start(&mut program(&[&listen, options].concat()))
+    }
+
+    /// Runs `rfs-server pool` for the server.
+    fn pool(&self, arguments: &[&str]) -> Output {
+        let server = self.path("server");
+        program(&[&["pool"], arguments, &[&server]].concat()).output().unwrap()
+    }
+
+    fn stores(&self) -> Vec<StoreStatus> {
+        let output = self.pool(&["status", "--json"]);
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice::<PoolStatus>(&output.stdout).unwrap().stores
+    }
+
+    /// Waits until the stores are in these states. The server itself is the first.
+    fn eventually(&self, states: &[StoreState]) {
+        let give_up = Instant::now() + Duration::from_secs(60);
+        while self.stores().iter().map(|store| store.state).ne(states.iter().copied()) {
+            assert!(Instant::now() < give_up, "{:?}", self.stores());
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// Checks that a command fails with one line on stderr that contains these words.
+fn fails(output: &Output, words: &[&str]) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.starts_with("rfs-server pool: server at unix:/"), "{stderr}");
+    for word in words {
+        assert!(stderr.contains(word), "{word:?} is not in {stderr:?}");
+    }
+}
+
+#[test]
+fn the_state_of_each_store_is_shown() {
+    let site = Site::new();
+    let (first, second) = (site.store("s1"), site.store("s2"));
+    let at = format!("{},{}", site.address("s1"), site.address("s2"));
+    let _server = site.server(&["--store-at", &at, "--pool-key", &site.path("pool.key")]);
+    let stores = site.stores();
+    let shown: Vec<_> = stores.iter().map(|store| (store.number, store.size_bytes >> 20)).collect();
+    assert_eq!(shown, [(0, 4), (1, 2), (2, 2)]);
+    assert_eq!((stores[0].address.as_str(), &stores[2].address), ("", &site.address("s2")));
+    let table = text(&site.pool(&["status"]));
+    assert_eq!(table.lines().count(), 4, "{table}");
+    assert!(table.contains("this server") && table.contains(&site.address("s1")), "{table}");
+    let up = StoreState::Up;
+    site.eventually(&[up, up, up]);
+    drop(first);
+    site.eventually(&[up, StoreState::Unreachable, up]);
+    let _first = site.store("s1");
+    site.eventually(&[up, StoreState::Lost, up]);
+    drop(second);
+    // The status of the whole server has the stores, too.
+    let whole = program(&["status", &site.path("server")]).output().unwrap();
+    let whole = text(&whole);
+    assert!(whole.contains("\nStores\n") && whole.contains("lost"), "{whole}");
+}
+
+#[test]
+fn servers_without_stores_and_dead_servers_have_no_answer() {
+    let site = Site::new();
+    fails(&site.pool(&["status"]), &["no such control socket"]);
+    let _server = site.server(&[]);
+    fails(&site.pool(&["status"]), &["it has no stores", "--store-at"]);
+    assert!(Path::new(&site.path("server.status")).exists());
+    assert_eq!(program(&["pool", "nonsense"]).output().unwrap().status.code(), Some(2));
+}
