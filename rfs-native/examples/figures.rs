@@ -9,8 +9,8 @@
 //!     figures read SOCKET PATH COUNT        prints the time of one read of 1 MiB, in nanoseconds
 //!
 //! SOCKET and TCP_ADDRESS are those of a server, MOUNT is a mount of it over TCP, and NULL a mount
-//! of the null FUSE file system, whose files are opened for O_DIRECT. The program starts itself with
-//! `lend`, for the rows of a bare session. `bindings/python/figures.py` starts it with `read`.
+//! of the null FUSE file system, whose files are opened for O_DIRECT. The program starts itself
+//! with `lend`, for the rows of a bare session. `bindings/python/figures.py` starts it with `read`.
 
 use std::{
     error::Error,

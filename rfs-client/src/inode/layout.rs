@@ -221,8 +221,8 @@ impl LayoutCache {
         out
     }
 
-    /// Returns the place of a range that lies in one extent of the server's arena. Returns `None` if
-    /// it does not, or if the layout has another generation.
+    /// Returns the place of a range that lies in one extent of the server's arena. Returns `None`
+    /// for another range, or if the layout has another generation.
     pub(crate) fn one_place(&self, generation: u64, offset: u64, len: u64) -> Option<u64> {
         let extent = self.extents.get(self.first_after(offset))?;
         let inside = extent.file <= offset && offset.checked_add(len)? <= extent.file_end();
