@@ -10,8 +10,8 @@ import subprocess
 import sys
 import time
 
-import fsspec
 import rfs
+from rfs.filesystem import RfsFileSystem
 
 SIZE, BLOCK, ROUNDS, COUNT = 64 << 20, 1 << 20, 5, 2000
 
@@ -40,7 +40,7 @@ def cat_file(files):
 def row(name, own, other, wanted):
     """Prints a row, as the native example does."""
     own, other = (statistics.median(times[1:]) / 1000 for times in (own, other))
-    print(f"{name:<48} {own:>10.2f} {other:>10.2f} {other / own:>7.2f} {wanted:>7.2f}")
+    print(f"{name:<50} {own:>10.2f} {other:>10.2f} {other / own:>7.2f} {wanted:>7.2f}")
 
 
 def main():
@@ -48,7 +48,7 @@ def main():
     mount = rfs.connect(socket, provider="shm")
     with mount.open("/figures-python", "wb") as file:
         file.write(b"1" * SIZE)
-    files = fsspec.filesystem("rfs", server=socket, provider="shm", skip_instance_cache=True)
+    files = RfsFileSystem(socket, provider="shm")
     times = {"native": [], "readinto": [], "cat_file": []}
     with mount.open("/figures-python", "rb", buffering=0) as file:
         buffer = bytearray(BLOCK)

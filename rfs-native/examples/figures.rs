@@ -93,7 +93,7 @@ fn row(
     let [native, other] = times.map(|times| median(times[1..].to_vec()));
     let ratio = other.as_secs_f64() / native.as_secs_f64();
     let micros = |time: Duration| time.as_secs_f64() * 1e6;
-    println!("{name:<48} {:>10.2} {:>10.2} {ratio:>7.2} {wanted:>7.2}", micros(native), micros(other));
+    println!("{name:<50} {:>10.2} {:>10.2} {ratio:>7.2} {wanted:>7.2}", micros(native), micros(other));
     Ok(())
 }
 
@@ -382,7 +382,7 @@ fn main() -> Outcome<()> {
         [socket, address, point, null] => (socket, address, [point, null].map(|path| Some(Path::new(path)))),
         _ => return Err("usage: figures SOCKET TCP_ADDRESS [MOUNT [NULL]]".into()),
     };
-    println!("{:<48} {:>10} {:>10} {:>7} {:>7}", "", "native/us", "other/us", "ratio", "wanted");
+    println!("{:<50} {:>10} {:>10} {:>7} {:>7}", "", "native/us", "other/us", "ratio", "wanted");
     let shm = MountOptions { provider: Some(rfs_native::ProviderKind::Shm), ..MountOptions::default() };
     shared_memory(&Mount::connect(socket, &shm)?, null)?;
     let over_tcp = MountOptions { provider: Some(rfs_native::ProviderKind::Tcp), ..MountOptions::default() };

@@ -21,12 +21,12 @@ pub(crate) struct Pinned {
     before: Option<CpuSet>,
 }
 
-/// Pins the calling thread, and threads that it starts meanwhile, to a processor. Fails on no
-/// machine.
+/// Pins the calling thread, and threads and processes that it starts meanwhile, to a processor.
+/// Without that processor the thread is not pinned.
 pub(crate) fn pin(processor: usize) -> Pinned {
     let before = sched_getaffinity(None).ok();
     let mut set = CpuSet::new();
-    set.set(processor % std::thread::available_parallelism().map_or(1, usize::from));
+    set.set(processor);
     let _ = sched_setaffinity(None, &set);
     Pinned { before }
 }
@@ -186,6 +186,20 @@ impl Deployment {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The benchmark is pinned when it starts the servers and the hogs, which have another processor.
+    #[test]
+    fn a_pinned_thread_can_be_pinned_to_another_processor() {
+        let all = sched_getaffinity(None).expect("the processors");
+        if !all.is_set(0) || !all.is_set(1) {
+            println!("not run: this machine has one processor");
+            return;
+        }
+        let _first = pin(0);
+        let _second = pin(1);
+        let now = sched_getaffinity(None).expect("the processors");
+        assert!(now.is_set(1) && now.count() == 1);
+    }
 
     #[test]
     fn a_thread_is_pinned_for_a_figure_only() {
