@@ -6,7 +6,8 @@
 //!
 //!     figures SOCKET TCP_ADDRESS [MOUNT [NULL]]
 //!     figures lend                          lends memory until standard input ends
-//!     figures read SOCKET PATH COUNT        prints the time of one read of 1 MiB, in nanoseconds
+//!     figures read SOCKET PATH COUNT        prints the time of 1 MiB in nanoseconds, in reads of
+//!                                           1 MiB and in one read of the whole file
 //!
 //! SOCKET and TCP_ADDRESS are those of a server, MOUNT is a mount of it over TCP, and NULL a mount
 //! of the null FUSE file system, whose files are opened for O_DIRECT. The program starts itself
@@ -276,16 +277,21 @@ fn tcp_large(file: &rfs_native::File) -> Outcome<()> {
     )
 }
 
-/// Prints the time of one read of 1 MiB.
+/// Prints the time of one read of 1 MiB into the same buffer, and of 1 MiB of the whole file in new
+/// memory.
 fn read(socket: &str, path: &str, count: u64) -> Outcome<()> {
     let options = MountOptions { provider: Some(rfs_native::ProviderKind::Shm), ..MountOptions::default() };
-    let file = Mount::connect(socket, &options)?.open(path)?;
+    let mount = Mount::connect(socket, &options)?;
+    let file = mount.open(path)?;
     let (blocks, mut out) = (file.stat()?.size / LARGE as u64, vec![0; LARGE]);
     let begin = Instant::now();
     for block in 0..count {
         file.read_exact_at(black_box(&mut out), block % blocks * LARGE as u64)?;
     }
     println!("{}", begin.elapsed().as_nanos() / u128::from(count));
+    let begin = Instant::now();
+    black_box(mount.read(path)?);
+    println!("{}", begin.elapsed().as_nanos() / u128::from(blocks));
     Ok(())
 }
 

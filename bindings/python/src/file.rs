@@ -1,10 +1,11 @@
 //! Open files: reads into Python buffers, and writes from them.
 
-use std::sync::Mutex;
+use std::{ptr, sync::Mutex};
 
 use pyo3::{
     buffer::PyBuffer,
-    exceptions::{PyBufferError, PyValueError},
+    exceptions::{PyBufferError, PyMemoryError, PyValueError},
+    ffi,
     prelude::*,
     types::PyBytes,
 };
@@ -67,6 +68,31 @@ impl Bytes {
     }
 }
 
+/// Length in bytes from which the system is asked for huge pages. Memory of that length is new
+/// memory of the process, and without them each page of it costs more time than its bytes.
+const HUGE: usize = 4 << 20;
+const PAGE: usize = 4096;
+
+/// Returns a bytes object of zeros, and its memory.
+fn zeroed(py: Python<'_>, len: usize) -> PyResult<(Bound<'_, PyBytes>, Bytes)> {
+    let size = len.try_into().map_err(|_| PyMemoryError::new_err("more bytes than memory has"))?;
+    // SAFETY: a null pointer asks for a new object, which is returned without other references, or
+    // null with an exception set. Its memory has `len` bytes and is written before it is read.
+    unsafe {
+        let object = ffi::PyBytes_FromStringAndSize(ptr::null(), size);
+        let bytes = Bound::from_owned_ptr_or_err(py, object)?.cast_into_unchecked::<PyBytes>();
+        let start = ffi::PyBytes_AsString(bytes.as_ptr()).cast::<u8>();
+        if len >= HUGE {
+            let first = start.add(start.align_offset(PAGE));
+            let pages = (len - start.align_offset(PAGE)) / PAGE * PAGE;
+            // Only a hint: the system may have no huge pages.
+            let _ = rustix::mm::madvise(first.cast(), pages, rustix::mm::Advice::LinuxHugepage);
+        }
+        ptr::write_bytes(start, 0, len);
+        Ok((bytes, Bytes { start, len }))
+    }
+}
+
 impl File {
     pub(crate) fn new(file: rfs_native::File) -> File {
         File(Mutex::new(Some(file)))
@@ -101,13 +127,9 @@ impl File {
     fn pread<'py>(&self, py: Python<'py>, length: usize, offset: u64) -> PyResult<Bound<'py, PyBytes>> {
         let size = self.call(py, rfs_native::File::stat)?.size;
         let length = length.min(usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX));
-        let mut read = 0;
-        let bytes = PyBytes::new_with(py, length, |out| {
-            let mut bytes = Bytes { start: out.as_mut_ptr(), len: out.len() };
-            // SAFETY: `out` lives until the call has ended.
-            read = self.call(py, move |file| file.read_at(unsafe { bytes.room() }, offset))?;
-            Ok(())
-        })?;
+        let (bytes, mut memory) = zeroed(py, length)?;
+        // SAFETY: `bytes` lives until the call has ended, and no other code has it yet.
+        let read = self.call(py, move |file| file.read_at(unsafe { memory.room() }, offset))?;
         // The file may have become shorter.
         Ok(if read == length { bytes } else { PyBytes::new(py, &bytes.as_bytes()[..read]) })
     }
