@@ -42,7 +42,7 @@ pub use io::{
     read::{ReadData, Reads},
     space::{Seek, Space},
     view::View,
-    write::Writes,
+    write::{Writes, Written},
     writeback::WriteBack,
 };
 pub use metadata::{

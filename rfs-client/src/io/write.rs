@@ -10,9 +10,12 @@
 //! Session threads. Takes the inode's locks in the order `io` (shared), `layout_users` (shared),
 //! `layout_calls`; `size` and `layout` for moments.
 
-use std::sync::{
-    Arc,
-    atomic::{Ordering, fence},
+use std::{
+    cell::Cell,
+    sync::{
+        Arc,
+        atomic::{Ordering, fence},
+    },
 };
 
 use rfs_proto::{BLOCK, Errno, MAX_FILE_SIZE, record};
@@ -21,6 +24,7 @@ use crate::{
     error::ClientError,
     inode::{Inode, size::LayoutId, table::InodeTable},
     io::checksum_write::ServerWrites,
+    metadata::lent_rights::LentRights,
     remote::{
         Remote,
         address::Epoch,
@@ -43,6 +47,15 @@ fn fewer(offset: u64, len: usize) -> Option<usize> {
     let half = (offset.saturating_add(len as u64 / 2) / BLOCK * BLOCK).saturating_sub(offset);
     let fewer = usize::try_from(half.max(first)).ok()?;
     (fewer < len).then_some(fewer)
+}
+
+/// A write whose bytes are in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// Number of bytes.
+    pub len: usize,
+    /// The rights that the file lends after the write. `None` if the record is not mapped.
+    pub rights: Option<LentRights>,
 }
 
 /// Writes to open files, and blocks until the bytes are in place.
@@ -88,16 +101,22 @@ impl Writes {
     }
 
     /// Writes as [`write`](Self::write). If there is not enough space, writes a shorter first part.
-    /// Returns the number of bytes.
     ///
     /// # Errors
     /// ENOSPC if there is no space for the first block.
-    pub fn write_some(&self, ino: u64, offset: u64, data: &[u8]) -> Result<usize, ClientError> {
-        let mut len = data.len();
+    pub fn write_some(&self, ino: u64, offset: u64, data: &[u8]) -> Result<Written, ClientError> {
+        let (epoch, mut len, rights) = (self.remote.epochs().in_use, data.len(), Cell::new(None));
+        // The inode is at hand here, and after the write it would have to be found again.
+        let then = |inode: &Inode| {
+            self.times.stamp(inode)?;
+            let bits = self.records.privileges(inode);
+            rights.set(bits.map(|(perm, marks)| LentRights::new(perm, marks)));
+            Ok(())
+        };
         loop {
-            match self.write(ino, offset, &data[..len]) {
+            match self.write_then(epoch, (ino, offset), &data[..len], then) {
                 Err(ClientError::Errno(Errno::ENOSPC)) => len = fewer(offset, len).ok_or(Errno::ENOSPC)?,
-                written => return written.map(|()| len),
+                written => return written.map(|()| Written { len, rights: rights.get() }),
             }
         }
     }

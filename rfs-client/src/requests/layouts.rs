@@ -224,6 +224,11 @@ impl Layouts {
     ) -> Result<Option<(WriteParts<'d>, LayoutId)>, ClientError> {
         let layout = inode.layout.read();
         let mut parts = WriteParts::new();
+        // Most writes lie in one extent.
+        if let Some(place) = layout.one_place(layout.generation(), offset, data.len() as u64) {
+            parts.push((self.place(layout.epoch(), place, data.len() as u64)?, data));
+            return Ok(Some((parts, layout.id())));
+        }
         for piece in layout.pieces(offset, data.len() as u64) {
             let Piece::Data { arena, len } = piece else { return Ok(None) };
             let (part, rest) = data.split_at(len as usize);

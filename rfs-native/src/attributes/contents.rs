@@ -52,12 +52,19 @@ pub(crate) fn set_size_if(
     end(core, user, node, LentRights::new(attr.perm, attr.marks))
 }
 
-/// Ends the rights that a file lends, after a user has changed its contents.
+/// Ends the rights that a file lends, after a user has changed its contents. Asks for them if the
+/// caller does not know them.
 ///
 /// # Errors
 /// The error of a call to the server.
-pub(crate) fn end_rights(core: &Core, user: &Credentials, node: &Node) -> Result<(), ClientError> {
-    end(core, user, node, core.client.privileges.of(node.ino)?)
+pub(crate) fn end_rights(
+    core: &Core,
+    user: &Credentials,
+    node: &Node,
+    rights: Option<LentRights>,
+) -> Result<(), ClientError> {
+    let rights = rights.map_or_else(|| core.client.privileges.of(node.ino), Ok)?;
+    end(core, user, node, rights)
 }
 
 fn end(core: &Core, user: &Credentials, node: &Node, rights: LentRights) -> Result<(), ClientError> {

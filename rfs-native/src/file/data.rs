@@ -3,7 +3,7 @@
 //! Bytes go from the caller's buffer to the server's memory and back, without a cache. A read sees
 //! each write of any mount that returned before the read began.
 
-use rfs_client::ClientError;
+use rfs_client::{ClientError, LentRights};
 use rfs_proto::Errno;
 
 use super::{File, OpenFile};
@@ -30,15 +30,16 @@ impl OpenFile {
         }
         let data = &data[..data.len().min(MAX_OPERATION)];
         let written = self.core.client.writes.write_some(self.node.ino, offset, data)?;
-        self.finish_write()?;
-        Ok(written)
+        self.finish_write(written.rights)?;
+        Ok(written.len)
     }
 
     /// Does what has to follow the bytes of a write before it returns: clears rights that the file
-    /// lends, and has other mounts drop their pages.
-    pub(super) fn finish_write(&self) -> std::result::Result<(), ClientError> {
+    /// lends, and has other mounts drop their pages. `rights` are those after the write, if they are
+    /// known.
+    pub(super) fn finish_write(&self, rights: Option<LentRights>) -> std::result::Result<(), ClientError> {
         let (client, ino) = (&self.core.client, self.node.ino);
-        end_rights(&self.core, &self.user, &self.node)?;
+        end_rights(&self.core, &self.user, &self.node, rights)?;
         if client.pages.are_cached_elsewhere(ino) {
             match client.pages.drop_others_pages(ino) {
                 // The file is closed by now, so no page has to be dropped.
@@ -52,7 +53,7 @@ impl OpenFile {
     fn append_all(&self, data: &[u8]) -> std::result::Result<u64, ClientError> {
         self.check_write()?;
         let offset = self.core.client.appends.append(self.node.ino, data)?;
-        self.finish_write()?;
+        self.finish_write(None)?;
         Ok(offset)
     }
 }

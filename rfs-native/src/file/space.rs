@@ -18,7 +18,7 @@ impl OpenFile {
     ) -> std::result::Result<(), ClientError> {
         self.check_write()?;
         self.core.client.space.fallocate(self.node.ino, offset, len, flags)?;
-        end_rights(&self.core, &self.user, &self.node)
+        end_rights(&self.core, &self.user, &self.node, None)
     }
 
     fn seek(&self, offset: u64, what: Seek) -> std::result::Result<Option<u64>, ClientError> {
@@ -54,7 +54,7 @@ impl OpenFile {
         }
         let (from, into) = ((self.node.ino, offset), (to.node.ino, to_offset));
         let copied = self.core.client.space.copy(from, into, len)?;
-        end_rights(&to.core, &to.user, &to.node)?;
+        end_rights(&to.core, &to.user, &to.node, None)?;
         Ok(copied)
     }
 }

@@ -182,7 +182,7 @@ impl Adapter {
             // EIO if one part is short.
             self.client.writes.write(ino, offset, data).map(|()| (offset, len))
         } else {
-            self.client.writes.write_some(ino, offset, data).map(|bytes| (offset, bytes as u32))
+            self.client.writes.write_some(ino, offset, data).map(|written| (offset, written.len as u32))
         }
     }
 

@@ -187,7 +187,7 @@ impl Deployment {
 mod tests {
     use super::*;
 
-    /// The benchmark is pinned when it starts the servers and the hogs, which have another processor.
+    /// The benchmark is pinned when it starts the servers and the hogs, which have another one.
     #[test]
     fn a_pinned_thread_can_be_pinned_to_another_processor() {
         let all = sched_getaffinity(None).expect("the processors");
