@@ -3,6 +3,7 @@
 
 use std::{
     path::Path,
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -13,7 +14,7 @@ use rdmabox::{Address, Key, ProviderKind, SessionOptions};
 use rfs_client::{AttachOptions, Client, ClientError, Creator};
 use rfs_proto::{BLOCK, Errno, FallocateFlags, ROOT_INO, SetAttr};
 use rfs_server::{
-    Config, Server, StoresConfig,
+    Config, Membership, Server, StoresConfig,
     server::status::pool::{StoreState, StoreStatus},
 };
 
@@ -53,7 +54,7 @@ impl Site {
         let mut config = Config::new(4 * MIB);
         config.listen = vec![address("server".into())];
         config.allow_without_keys = true;
-        config.stores = Some(StoresConfig { addresses: addresses.clone(), key, unit });
+        config.stores = Some(StoresConfig { members: Membership::Addresses(addresses.clone()), key, unit });
         let server = Server::start(config).expect("a server");
         let stores = stores.into_iter().map(Some).collect();
         Site { server: Some(server), stores, addresses, provider, dir }
@@ -245,6 +246,66 @@ fn the_files_of_a_lost_store_are_reported() {
         client.names.unlink(directory, b"large").expect("unlinked");
         thread::sleep(Duration::from_millis(1500));
         assert_eq!(status(&site, 1).lost, Some(lost));
+    });
+}
+
+impl Site {
+    /// Starts another store, which is in no pool yet. Returns its address.
+    fn start_store(&mut self) -> Address {
+        let number = self.stores.len() + 1;
+        let address = match self.provider {
+            ProviderKind::Shm => Address::Unix(self.dir.path().join(format!("store{number}"))),
+            _ => "127.0.0.1:0".parse().expect("an address"),
+        };
+        let store = store(&address, &self.dir.path().join("pool.key"), 4 * MIB, number as u128);
+        let address = store.addresses()[0].clone();
+        self.stores.push(Some(store));
+        self.addresses.push(address.clone());
+        address
+    }
+}
+
+/// Writes files and reads them back until `over`. Returns the number of rounds.
+fn write_and_read(client: &Client, name: &str, over: &AtomicBool) -> u32 {
+    let ino = create(client, name);
+    (1_u32..)
+        .take_while(|round| {
+            let data = pattern(20 * 4096 + *round as usize, *round as u8);
+            truncate(client, ino, 0).expect("a truncation");
+            client.writes.write(ino, 0, &data).expect("a write");
+            assert!(read(client, ino) == data, "round {round}");
+            !over.load(Ordering::Relaxed)
+        })
+        .count() as u32
+}
+
+#[test]
+fn an_added_store_is_used_at_once_while_clients_work() {
+    on_all_providers(1, BLOCK, |mut site| {
+        let added = site.start_store();
+        let (over, clients) = (AtomicBool::new(false), [site.client(), site.client()]);
+        let before = site.free();
+        thread::scope(|scope| {
+            let workers = [0, 1].map(|number| {
+                let (client, over) = (&clients[number], &over);
+                scope.spawn(move || write_and_read(client, &format!("file{number}"), over))
+            });
+            thread::sleep(Duration::from_millis(200));
+            let source = site.server().status_source();
+            assert_eq!(source.add_store(&added), Ok(2));
+            let again = source.add_store(&added).expect_err("it is known");
+            assert!(again.contains("is store 2 of this pool already"), "{again}");
+            drop(source);
+            let last = Instant::now();
+            eventually(|| (status(&site, 2).sessions == 2 && status(&site, 2).used_bytes > 0).then_some(()));
+            assert!(last.elapsed() < Duration::from_secs(5), "{:?}", last.elapsed());
+            over.store(true, Ordering::Relaxed);
+            workers.into_iter().for_each(|worker| assert!(worker.join().expect("a worker") > 2));
+        });
+        let all = clients.iter().zip(["file0", "file1"]);
+        all.for_each(|(client, name)| client.names.unlink(ROOT_INO, name.as_bytes()).expect("unlinked"));
+        drop(clients);
+        eventually(|| (site.free() == before + 4 * MIB).then_some(()));
     });
 }
 

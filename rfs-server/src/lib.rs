@@ -35,7 +35,8 @@ pub mod space;
 pub use metadata::{clock, namespace};
 pub use program::{cli, run};
 pub use server::{
-    Config, ExportConfig, Prefault, Server, StartError, config, export_config as export, stores::StoresConfig,
+    Config, ExportConfig, Prefault, Server, StartError, config, export_config as export,
+    stores::{Membership, StoresConfig},
 };
 pub use service::keys;
 pub use session::{access_mode, registry as sessions};

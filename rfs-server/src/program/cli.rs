@@ -16,7 +16,7 @@ use crate::{
         config::{Config, DEFAULT_SESSIONS_PER_KEY, Persist, SocketPermissions},
         export_config::{ExportArg, ExportConfig, parse_mode, parse_name},
         prefault::Prefault,
-        stores::StoresConfig,
+        stores::{Membership, StoresConfig},
     },
     service::keys::NewKey,
 };
@@ -112,8 +112,8 @@ pub struct Cli {
     /// --store-at uses it. The store keeps no names, and its memory is lost when it ends. Needs
     /// --memory and --pool-key
     #[arg(long, group = "pool_use", requires_all = ["memory", "pool_key"], conflicts_with_all = ["store_at",
-        "memory_dir", "checksum", "persist", "exports", "keys", "allow_without_keys", "tls_cert", "metrics",
-        "inodes", "socket_mode", "socket_group"])]
+        "pool", "memory_dir", "checksum", "persist", "exports", "keys", "allow_without_keys", "tls_cert",
+        "metrics", "inodes", "socket_mode", "socket_group"])]
     pub store: bool,
 
     /// Use the memory of these stores, too: addresses of running `rfs-server --store`, separated by
@@ -128,14 +128,22 @@ pub struct Cli {
     )]
     pub store_at: Vec<Address>,
 
+    /// Use the memory of the stores in this file, too: the address of a store in each line. The
+    /// file may be empty. `rfs-server pool add` changes it. Only this user and root may be able to
+    /// change it
+    #[arg(long, value_name = "FILE", group = "pool_use", requires = "pool_key", conflicts_with = "store_at")]
+    pub pool: Option<PathBuf>,
+
     /// File with the key of the pool, of mode 600: a name and a secret in hexadecimal digits. All
-    /// stores of a pool and its server have the same key. Clients do not need it. For --store and
-    /// --store-at
+    /// stores of a pool and its server have the same key. Clients do not need it. For --store,
+    /// --store-at and --pool
     #[arg(long, value_name = "FILE", requires = "pool_use")]
     pub pool_key: Option<PathBuf>,
 
-    /// Length of the pieces of a file that stores take in turn: a multiple of 4096 bytes
-    #[arg(long, value_name = "SIZE", value_parser = byte_size::parse, default_value = "1m", requires = "store_at")]
+    /// Length of the pieces of a file that stores take in turn: a multiple of 4096 bytes. For
+    /// --store-at and --pool
+    #[arg(long, value_name = "SIZE", value_parser = byte_size::parse, default_value = "1m", requires = "pool_key",
+        conflicts_with = "store")]
     pub stripe_unit: u64,
 
     /// Address to listen on: unix:/path, tcp:host:port or rdma:host:port; may be repeated. Port 0
@@ -291,7 +299,6 @@ fn parse_every(text: &str) -> Result<Every, String> {
 impl Cli {
     /// Returns the configuration that the options describe.
     pub fn into_config(self) -> Config {
-        let has_stores = !self.store_at.is_empty();
         let mut config = Config::new(self.memory.unwrap_or(0));
         if !self.listen.is_empty() {
             config.listen = self.listen.into_iter().map(from_anywhere).collect();
@@ -310,9 +317,10 @@ impl Cli {
         config.checksum = self.checksum;
         let (every, keep) = (self.persist_every.0, self.persist_keep.into());
         config.persist = self.persist.map(|dir| Persist { dir, every, keep });
-        let (addresses, unit) = (self.store_at, self.stripe_unit);
-        let stores = |key| StoresConfig { addresses, key, unit };
-        config.stores = self.pool_key.filter(|_| has_stores).map(stores);
+        let at = Some(self.store_at).filter(|addresses| !addresses.is_empty()).map(Membership::Addresses);
+        let (members, unit) = (at.or(self.pool.map(Membership::File)), self.stripe_unit);
+        let stores = |(key, members)| StoresConfig { members, key, unit };
+        config.stores = self.pool_key.zip(members).map(stores);
         config.name = self.name;
         config.root.perm = self.root_mode;
         let root = config.root;
@@ -479,10 +487,19 @@ mod tests {
         let key = "--pool-key=/k";
         assert!(args(&["--store", key]).unwrap().store);
         let both = stores(&["--store-at=tcp:a:1,tcp:b:2", key, "--stripe-unit=8k"]).expect("stores");
-        assert_eq!((both.addresses.len(), both.unit, both.key), (2, 8192, PathBuf::from("/k")));
-        for wrong in
-            [&[key][..], &["--store"], &["--store-at=tcp:a:1"], &["--store", key, "--store-at=tcp:a:1"]]
-        {
+        assert_eq!((both.unit, both.key), (8192, PathBuf::from("/k")));
+        assert!(matches!(both.members, Membership::Addresses(addresses) if addresses.len() == 2));
+        let file = stores(&["--pool=/p", key]).expect("stores");
+        assert_eq!((file.members, file.unit), (Membership::File("/p".into()), 1 << 20));
+        for wrong in [
+            &[key][..],
+            &["--store"],
+            &["--store-at=tcp:a:1"],
+            &["--store", key, "--store-at=tcp:a:1"],
+            &["--pool=/p"],
+            &["--pool=/p", key, "--store-at=tcp:a:1"],
+            &["--pool=/p", key, "--store"],
+        ] {
             assert!(args(wrong).is_err(), "{wrong:?}");
         }
         let error = args(&[key]).unwrap_err().to_string();

@@ -149,8 +149,7 @@ fn start_control(
     }
     let answer = move |question: &str| match question {
         STATUS => serde_json::to_string(&source.status()).ok(),
-        POOL => Some(pool::answer(&source)),
-        _ => None,
+        other => pool::answer(&source, other),
     };
     let control = ControlSocket::start(path, permissions, "status", answer);
     control.inspect_err(|e| log::warn!("rfs-server status cannot ask this server: {e}")).ok()

@@ -12,7 +12,7 @@ use super::{
     error::StartError,
     export_config::{ExportConfig, MIN_MEMORY},
     prefault::Prefault,
-    stores::StoresConfig,
+    stores::{Membership, StoresConfig},
 };
 use crate::{
     metadata::{
@@ -238,8 +238,9 @@ impl Config {
         if stores.unit == 0 || !stores.unit.is_multiple_of(BLOCK) {
             return Err(StartError::StripeUnit { unit: stores.unit });
         }
-        for (at, address) in stores.addresses.iter().enumerate() {
-            if stores.addresses[..at].contains(address) {
+        let Membership::Addresses(addresses) = &stores.members else { return Ok(()) };
+        for (at, address) in addresses.iter().enumerate() {
+            if addresses[..at].contains(address) {
                 return Err(StartError::StoreTwice { address: address.clone() });
             }
         }
@@ -347,7 +348,8 @@ mod tests {
 
     #[test]
     fn a_pool_refuses_what_it_cannot_do() {
-        let stores = |unit| StoresConfig { addresses: vec![tcp("store")], key: "/key".into(), unit };
+        let at = |addresses| Membership::Addresses(addresses);
+        let stores = |unit| StoresConfig { members: at(vec![tcp("store")]), key: "/key".into(), unit };
         let config = || Config { stores: Some(stores(DEFAULT_STRIPE_UNIT)), ..Config::new(MIN_MEMORY) };
         assert!(config().check().is_ok());
         let persist = Some(Persist::new("/p".into()));
@@ -365,7 +367,7 @@ mod tests {
             let refused = Config { stores: Some(stores(unit)), ..config() }.check();
             assert!(matches!(refused, Err(StartError::StripeUnit { .. })), "{unit}");
         }
-        let twice = StoresConfig { addresses: vec![tcp("a"), tcp("b"), tcp("a")], ..stores(BLOCK) };
+        let twice = StoresConfig { members: at(vec![tcp("a"), tcp("b"), tcp("a")]), ..stores(BLOCK) };
         let refused = Config { stores: Some(twice), ..config() }.check();
         assert!(matches!(refused, Err(StartError::StoreTwice { .. })));
     }

@@ -145,9 +145,9 @@ impl BuiltExport {
 fn new_space(bytes: Bytes, stores: Option<&Arc<PoolStores>>, config: &Config) -> Result<Space, StoresError> {
     let space = Space::new(bytes, config.zeroing);
     let Some((stores, of)) = stores.zip(config.stores.as_ref()) else { return Ok(space) };
-    // The lengths were checked when the stores joined.
-    let unusable = || StoresError::Len { address: of.addresses[0].clone(), len: 0 };
     let lent = Arc::<PoolStores>::clone(stores);
+    // The lengths were checked when the stores joined.
+    let unusable = || StoresError::NoNumber;
     space.with_stores(lent, stores.lengths(), of.unit).ok_or_else(unusable)
 }
 

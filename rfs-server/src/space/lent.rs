@@ -156,6 +156,12 @@ impl Space {
         }
     }
 
+    /// Adds memory of a store, which is zero. Returns false, without a change, if the store has no
+    /// such places.
+    pub fn add_store(&self, store: u16, len: u64, unit: u64) -> bool {
+        self.change_account(|account| account.arena.add_store(store, len, unit))
+    }
+
     /// Hands out space of a store again, which can be reached.
     pub fn open_store(&self, store: u16) {
         self.change_account(|account| {

@@ -13,6 +13,7 @@ mod sessions {
     mod keys;
     mod mounts;
     mod providers;
+    mod stores;
 }
 
 /// The memory of a server: its files, snapshots, checksums, reservation, limits and ownership.

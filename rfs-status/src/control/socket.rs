@@ -31,7 +31,7 @@ use super::answer::Answer;
 /// Limit of the wait for a question, and of each wait for room to answer.
 const LIMIT: Duration = Duration::from_secs(1);
 /// Maximum length of a question in bytes.
-const MAX_QUESTION: usize = 64;
+const MAX_QUESTION: usize = 1024;
 /// Connections that wait for their answer.
 const BACKLOG: i32 = 16;
 /// Pause after a failed `accept`, when the process has no descriptors left.

@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
 use pool::{Incarnation, Store, StoreOptions};
 use rdmabox::{Address, Key};
-use rfs_server::{Config, StoresConfig};
+use rfs_server::{Config, Membership, StoresConfig};
 use tempfile::TempDir;
 
 use super::{Lender, Over, directory};
@@ -38,7 +38,7 @@ impl Stores {
     /// Starts a server that uses the stores, with pieces of `unit` bytes.
     pub(crate) fn lender(&self, memory: u64, unit: u64, configure: impl FnOnce(&mut Config)) -> Lender {
         let addresses = self.stores.iter().map(|store| store.addresses()[0].clone()).collect();
-        let stores = StoresConfig { addresses, key: self.key.clone(), unit };
+        let stores = StoresConfig { members: Membership::Addresses(addresses), key: self.key.clone(), unit };
         Lender::with(memory, |config| {
             // A server with stores has no checksums.
             config.checksum = false;

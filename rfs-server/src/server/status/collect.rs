@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use rdmabox::PeerProcess;
+use rdmabox::{Address, PeerProcess};
 use rfs_proto::{BLOCK, LockClass, LockKind, VERSION};
 use rfs_status::{log_count, process::ProcessStatus};
 
@@ -27,6 +27,7 @@ use crate::{
     service::FileService,
     session::{access_mode::AccessMode, client_table::SessionClient},
     snapshots::record::{NewestSnapshot, SnapshotHistory, SnapshotRecord},
+    space::account::Space,
 };
 
 /// An export as the status sees it.
@@ -36,6 +37,9 @@ pub(in crate::server) struct ObservedExport {
     pub(in crate::server) dispatcher: Arc<Dispatcher>,
     pub(in crate::server) snapshots: Option<SnapshotRecord>,
 }
+
+/// Answer of a server that cannot have stores.
+pub const NO_POOL: &str = "it has no stores: start it with --pool or --store-at";
 
 /// Where the status of a server comes from. Drop it before the server shuts down.
 #[derive(Debug)]
@@ -78,10 +82,23 @@ impl StatusSource {
         status
     }
 
+    /// Takes a store over, and makes its memory usable. Returns its number.
+    ///
+    /// # Errors
+    /// Why not, in words for people. The pool is as it was.
+    pub fn add_store(&self, address: &Address) -> Result<u16, String> {
+        let (pool, space) = self.pool_and_space().ok_or(NO_POOL)?;
+        pool.add(address, space).map_err(|error| error.to_string())
+    }
+
+    fn pool_and_space(&self) -> Option<(&PoolStores, &Space)> {
+        Some((self.pool.as_deref()?, self.exports.first()?.dispatcher.space()))
+    }
+
     /// Returns the stores, if the server has some.
     pub fn pool(&self) -> Option<PoolStatus> {
-        let (pool, export) = (self.pool.as_ref()?, self.exports.first()?);
-        Some(pool_status(pool, &export.dispatcher.space().usage()))
+        let (pool, space) = self.pool_and_space()?;
+        Some(pool_status(pool, &space.usage()))
     }
 }
 

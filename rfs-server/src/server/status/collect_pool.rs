@@ -17,7 +17,12 @@ pub(super) fn pool_status(pool: &PoolStores, usage: &[StoreUsage]) -> PoolStatus
         let store = members.iter().find(|store| store.number() == usage.store);
         status(usage, store.map(|store| &**store))
     };
-    PoolStatus { stripe_unit_bytes: pool.unit(), stores: usage.iter().map(of).collect() }
+    PoolStatus {
+        view: pool.view(),
+        file: pool.file().map(|path| path.display().to_string()),
+        stripe_unit_bytes: pool.unit(),
+        stores: usage.iter().map(of).collect(),
+    }
 }
 
 fn status(usage: &StoreUsage, store: Option<&PoolStore>) -> StoreStatus {

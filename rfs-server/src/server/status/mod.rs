@@ -16,7 +16,7 @@ use rfs_status::{log_count::LogCounts, process::ProcessStatus};
 use serde::{Deserialize, Serialize};
 
 pub(super) use collect::ObservedExport;
-pub use collect::StatusSource;
+pub use collect::{NO_POOL, StatusSource};
 pub use pool::PoolStatus;
 
 /// The status of a server.

@@ -12,6 +12,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PoolStatus {
+    /// Number of the last change of the pool.
+    pub view: u64,
+    /// The file that has the stores; none if the command line has them.
+    pub file: Option<String>,
     /// Length of the pieces of a file that stores take in turn.
     pub stripe_unit_bytes: u64,
     /// The server's own memory, which has the number 0, and the stores.

@@ -16,6 +16,8 @@ use crate::{dispatch::LostFiles, space::lent::StoreFailure};
 #[derive(Debug)]
 pub(in crate::server) struct PoolStore {
     pub(in crate::server) owned: OwnedStore,
+    /// Epoch of the tickets that it accepts.
+    pub(in crate::server) epoch: u64,
     /// False after a failure, until the store answers. The first failure is logged.
     is_up: AtomicBool,
     /// True once the store was found to have another incarnation. It never ends.
@@ -27,9 +29,10 @@ pub(in crate::server) struct PoolStore {
 }
 
 impl PoolStore {
-    pub(in crate::server) fn new(owned: OwnedStore) -> PoolStore {
+    pub(in crate::server) fn new(owned: OwnedStore, epoch: u64) -> PoolStore {
         PoolStore {
             owned,
+            epoch,
             is_up: AtomicBool::new(true),
             is_lost: AtomicBool::new(false),
             sessions: AtomicU32::new(0),

@@ -6,6 +6,7 @@
 
 mod lost_report;
 mod member;
+mod pool_file;
 mod pool_stores;
 mod watch;
 
@@ -15,17 +16,27 @@ use pool::OwnerError;
 use rdmabox::{Address, KeyFileError};
 
 pub(super) use member::PoolStore;
+pub use pool_file::PoolFileError;
 pub(super) use pool_stores::PoolStores;
 pub(super) use watch::StoreWatch;
 
 /// Default length of the pieces of a file that stores take in turn.
 pub const DEFAULT_STRIPE_UNIT: u64 = 1 << 20;
 
+/// Where it is written which stores there are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Membership {
+    /// On the command line: addresses of the stores, as the server and its clients reach them.
+    Addresses(Vec<Address>),
+    /// In this file, which changes with the pool.
+    File(PathBuf),
+}
+
 /// Stores whose memory the server uses in addition to its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoresConfig {
-    /// Addresses of the stores, as the server and its clients reach them.
-    pub addresses: Vec<Address>,
+    /// Which stores there are.
+    pub members: Membership,
     /// File with the key of the pool.
     pub key: PathBuf,
     /// Length of the pieces of a file that stores take in turn.
@@ -38,11 +49,25 @@ pub enum StoresError {
     /// The key file is missing, invalid, or accessible to other users.
     #[error(transparent)]
     Key(#[from] KeyFileError),
+    /// The pool file cannot be used.
+    #[error(transparent)]
+    File(#[from] PoolFileError),
     /// A store cannot be taken over.
-    #[error("--store-at: {0}")]
+    #[error("cannot take a store over: {0}")]
     Join(#[from] OwnerError),
+    /// The store is a store of the pool already.
+    #[error("{address} is store {number} of this pool already")]
+    Known {
+        /// The store.
+        address: Address,
+        /// Its number.
+        number: u16,
+    },
+    /// All numbers of stores are used.
+    #[error("this server has given a number to 65,535 stores: restart it")]
+    NoNumber,
     /// A store lends less than a block, or more than a place can name.
-    #[error("--store-at {address}: the store lends {len} bytes, which cannot be used")]
+    #[error("the store at {address} lends {len} bytes, which cannot be used")]
     Len {
         /// The store.
         address: Address,

@@ -8,6 +8,7 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
+    path::PathBuf,
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -17,8 +18,11 @@ use pool::{ClientId, OwnedStore, OwnerError, StoreId, Ticket};
 use rdmabox::{Address, Key, SessionOptions};
 use rfs_proto::{BLOCK, DataPlace, StoreAccess};
 
-use super::{StoresConfig, StoresError, member::PoolStore};
-use crate::space::lent::{LentMemory, StoreFailure};
+use super::{Membership, StoresConfig, StoresError, member::PoolStore, pool_file::PoolFile};
+use crate::space::{
+    account::Space,
+    lent::{LentMemory, StoreFailure},
+};
 
 /// Time for which the start waits for a store that is not there yet, or that has not noticed yet
 /// that the previous server has gone.
@@ -30,12 +34,44 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Stores that belong to this server.
 #[derive(Debug)]
 pub(in crate::server) struct PoolStores {
-    stores: RwLock<BTreeMap<u16, Arc<PoolStore>>>,
+    view: RwLock<View>,
+    /// Held while the pool changes.
+    change: Mutex<Change>,
     key: Key,
-    epoch: u64,
+    options: SessionOptions,
     unit: u64,
     /// Sessions that may reach stores.
     admitted: Mutex<HashSet<u64>>,
+}
+
+/// Which stores there are.
+#[derive(Debug)]
+struct View {
+    stores: BTreeMap<u16, Arc<PoolStore>>,
+    /// Raised by each change of the pool.
+    number: u64,
+}
+
+/// What a change of the pool needs.
+#[derive(Debug)]
+struct Change {
+    /// The file that has the stores, if there is one.
+    file: Option<PoolFile>,
+    /// The last number that a store got. No number is used twice.
+    last_number: u16,
+    last_epoch: u64,
+}
+
+impl Change {
+    /// Returns an epoch that is higher than that of each server before, and of each earlier store
+    /// of this one. The tickets of another epoch are void at the store that gets it.
+    fn epoch(&mut self) -> u64 {
+        // Milliseconds since 1970: a server that starts later has a higher epoch.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX) % (1 << 44);
+        self.last_epoch = now.max(self.last_epoch + 1);
+        self.last_epoch
+    }
 }
 
 impl PoolStores {
@@ -45,21 +81,77 @@ impl PoolStores {
         let mut options = SessionOptions::default();
         options.key = Some(key.clone());
         options.operation_timeout = REQUEST_TIMEOUT;
-        // Milliseconds since 1970: a server that starts later has a higher epoch.
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let epoch = u64::try_from(now.as_millis()).unwrap_or(u64::MAX) % (1 << 44);
-        let mut stores = BTreeMap::new();
-        for (number, address) in (1_u16..).zip(&config.addresses) {
-            let owned = join_one(StoreId(number), address, &options, epoch)?;
-            let (len, id) = (owned.len(), owned.id());
-            if !(BLOCK..DataPlace::STORE_LEN).contains(&len) {
-                return Err(StoresError::Len { address: address.clone(), len });
+        let (file, addresses) = match &config.members {
+            Membership::Addresses(addresses) => (None, addresses.clone()),
+            Membership::File(path) => {
+                let file = PoolFile::read(path)?;
+                let addresses = file.stores();
+                (Some(file), addresses)
             }
-            log::info!("{id} at {address} lends {}", byte_size::show(len));
-            stores.insert(number, Arc::new(PoolStore::new(owned)));
+        };
+        let number = file.as_ref().map_or(0, PoolFile::view);
+        let mut change = Change { file, last_number: 0, last_epoch: 0 };
+        let epoch = change.epoch();
+        let mut stores = BTreeMap::new();
+        for (number, address) in (1_u16..).zip(&addresses) {
+            stores.insert(number, Arc::new(join_one(StoreId(number), address, &options, epoch)?));
+            change.last_number = number;
         }
-        let stores = RwLock::new(stores);
-        Ok(PoolStores { stores, key, epoch, unit: config.unit, admitted: Mutex::default() })
+        Ok(PoolStores {
+            view: RwLock::new(View { stores, number }),
+            change: Mutex::new(change),
+            key,
+            options,
+            unit: config.unit,
+            admitted: Mutex::default(),
+        })
+    }
+
+    /// Takes a store over, and makes its memory usable at once. Returns its number.
+    ///
+    /// # Errors
+    /// The pool is as it was. A retry is safe.
+    pub(in crate::server) fn add(&self, address: &Address, space: &Space) -> Result<u16, StoresError> {
+        let mut change = self.change.lock();
+        let known = self.members().into_iter().find(|store| store.owned.address() == address);
+        if let Some(store) = known {
+            return Err(StoresError::Known { address: address.clone(), number: store.number() });
+        }
+        let number = change.last_number.checked_add(1).ok_or(StoresError::NoNumber)?;
+        // An epoch of its own: sessions that ended earlier have tickets of earlier epochs.
+        let epoch = change.epoch();
+        let store = Arc::new(join_one(StoreId(number), address, &self.options, epoch)?);
+        change.last_number = number;
+        let len = store.owned.len();
+        self.save(&mut change, |stores| stores.push(address.clone()))?;
+        let mut view = self.view.write();
+        view.stores.insert(number, store);
+        view.number += 1;
+        drop(view);
+        // The length was checked when the store joined, and the number is new.
+        if !space.add_store(number, len, self.unit) {
+            return Err(StoresError::Len { address: address.clone(), len });
+        }
+        Ok(number)
+    }
+
+    /// Writes the next view to the pool file, if there is one. `edit` changes the addresses.
+    fn save(&self, change: &mut Change, edit: impl FnOnce(&mut Vec<Address>)) -> Result<(), StoresError> {
+        let Some(file) = &mut change.file else { return Ok(()) };
+        let mut addresses: Vec<Address> =
+            self.members().iter().map(|store| store.owned.address().clone()).collect();
+        edit(&mut addresses);
+        Ok(file.write(&addresses, self.view() + 1)?)
+    }
+
+    /// Number of the last change of the pool.
+    pub(in crate::server) fn view(&self) -> u64 {
+        self.view.read().number
+    }
+
+    /// The file that has the stores, if there is one.
+    pub(in crate::server) fn file(&self) -> Option<PathBuf> {
+        self.change.lock().file.as_ref().map(|file| file.path().to_owned())
     }
 
     /// Number and length of each store.
@@ -74,11 +166,11 @@ impl PoolStores {
 
     /// The stores by number.
     pub(in crate::server) fn members(&self) -> Vec<Arc<PoolStore>> {
-        self.stores.read().values().cloned().collect()
+        self.view.read().stores.values().cloned().collect()
     }
 
     fn store(&self, number: u16) -> Result<Arc<PoolStore>, StoreFailure> {
-        self.stores.read().get(&number).cloned().ok_or(StoreFailure(number))
+        self.view.read().stores.get(&number).cloned().ok_or(StoreFailure(number))
     }
 }
 
@@ -88,14 +180,20 @@ fn join_one(
     address: &Address,
     options: &SessionOptions,
     epoch: u64,
-) -> Result<OwnedStore, OwnerError> {
+) -> Result<PoolStore, StoresError> {
     let give_up = Instant::now() + JOIN_TIMEOUT;
-    loop {
+    let owned = loop {
         match OwnedStore::join(id, address, options, epoch) {
             Err(_) if Instant::now() < give_up => std::thread::sleep(JOIN_PAUSE),
-            outcome => return outcome,
+            outcome => break outcome?,
         }
+    };
+    let len = owned.len();
+    if !(BLOCK..DataPlace::STORE_LEN).contains(&len) {
+        return Err(StoresError::Len { address: address.clone(), len });
     }
+    log::info!("{id} at {address} lends {}", byte_size::show(len));
+    Ok(PoolStore::new(owned, epoch))
 }
 
 impl LentMemory for PoolStores {
@@ -118,7 +216,7 @@ impl LentMemory for PoolStores {
         let store = self.store(store).ok()?;
         // First: the session is fenced from now on, also if the reply does not arrive.
         self.admitted.lock().insert(session);
-        let ticket = Ticket { client: ClientId(session), epoch: self.epoch, may_write };
+        let ticket = Ticket { client: ClientId(session), epoch: store.epoch, may_write };
         let key = ticket.key(&self.key);
         let digits = key.secret.to_hex();
         let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).unwrap_or_default();

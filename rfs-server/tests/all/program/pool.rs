@@ -12,7 +12,7 @@ use rfs_server::server::{
     status::pool::{StoreState, StoreStatus},
 };
 
-use crate::common::program::{Running, piped};
+use crate::common::program::{Running, piped, refuses};
 
 fn program(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rfs-server"));
@@ -116,12 +116,42 @@ fn the_state_of_each_store_is_shown() {
     assert!(whole.contains("\nStores\n") && whole.contains("lost"), "{whole}");
 }
 
+/// The pool file says which stores a server has, also the next one.
+#[test]
+fn stores_of_the_pool_file_are_those_of_the_next_server() {
+    let site = Site::new();
+    let (_first, _second) = (site.store("s1"), site.store("s2"));
+    let (file, key) = (site.path("pool"), site.path("pool.key"));
+    let options = ["--pool", &file, "--pool-key", &key];
+    let address = site.address("server");
+    let mut missing = program(&[&["--memory=4m", "--listen", &address], &options[..]].concat());
+    refuses(&mut missing, &["--pool", "no such file: create it"]);
+    std::fs::write(&file, "# stores\n").unwrap();
+    let server = site.server(&options);
+    assert_eq!(site.stores().len(), 1);
+    let added = site.pool(&["add", &site.address("s2")]);
+    assert_eq!(text(&added), format!("store 1 at {} is in use; {file} has it\n", site.address("s2")));
+    assert_eq!(text(&site.pool(&["add", &site.address("s1")])).lines().count(), 1);
+    fails(&site.pool(&["add", &site.address("s1")]), &["is store 2 of this pool already"]);
+    fails(&site.pool(&["add", &site.address("none")]), &["cannot take a store over", "none"]);
+    let [s1, s2] = ["s1", "s2"].map(|name| site.address(name));
+    let written = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(written, format!("view 2\n# stores\n{s2}\n{s1}\n"));
+    drop(server);
+    std::fs::remove_file(site.path("server.status")).unwrap();
+    let _server = site.server(&options);
+    let shown: Vec<_> = site.stores().into_iter().map(|store| store.address).collect();
+    assert_eq!(shown, [String::new(), s2, s1]);
+    let table = text(&site.pool(&["status"]));
+    assert!(table.contains("2 MiB"), "{table}");
+}
+
 #[test]
 fn servers_without_stores_and_dead_servers_have_no_answer() {
     let site = Site::new();
     fails(&site.pool(&["status"]), &["no such control socket"]);
     let _server = site.server(&[]);
-    fails(&site.pool(&["status"]), &["it has no stores", "--store-at"]);
+    fails(&site.pool(&["status"]), &["it has no stores", "--pool"]);
     assert!(Path::new(&site.path("server.status")).exists());
     assert_eq!(program(&["pool", "nonsense"]).output().unwrap().status.code(), Some(2));
 }
