@@ -317,7 +317,9 @@ impl Cli {
         config.checksum = self.checksum;
         let (every, keep) = (self.persist_every.0, self.persist_keep.into());
         config.persist = self.persist.map(|dir| Persist { dir, every, keep });
-        let at = Some(self.store_at).filter(|addresses| !addresses.is_empty()).map(Membership::Addresses);
+        // Clients get these addresses, too.
+        let store_at: Vec<Address> = self.store_at.into_iter().map(from_anywhere).collect();
+        let at = Some(store_at).filter(|addresses| !addresses.is_empty()).map(Membership::Addresses);
         let (members, unit) = (at.or(self.pool.map(Membership::File)), self.stripe_unit);
         let stores = |(key, members)| StoresConfig { members, key, unit };
         config.stores = self.pool_key.zip(members).map(stores);
