@@ -116,6 +116,16 @@ impl Header {
         HeaderNumber(number)
     }
 
+    /// Returns true if no server has started with the object. A damaged header does not count, and
+    /// neither does the older one beside it.
+    pub fn is_unused(memory: &Memory) -> bool {
+        let is_blank = |at: usize| (0..WORDS).all(|word| memory.load_u64(at + 8 * word) == 0);
+        let never_started =
+            |at: usize| Header::read_at(memory, at).is_ok_and(|(header, _)| header.starts == 0);
+        let [one, other] = PLACES;
+        (is_blank(one) && never_started(other)) || (is_blank(other) && never_started(one))
+    }
+
     fn read_at(memory: &Memory, at: usize) -> Result<(Header, HeaderNumber), HeaderError> {
         let mut raw = [0; 8 * WORDS];
         memory.read(at, &mut raw);
@@ -165,6 +175,21 @@ mod tests {
             assert_eq!((read, last), (Header { starts: starts - 1, clean: starts == 1, ..HEADER }, number));
             number = Header { starts, clean: false, ..HEADER }.write(&memory, Some(last));
         }
+    }
+
+    /// Catches a damaged header that makes a used object look unused: its files would be removed.
+    #[test]
+    fn an_object_is_unused_until_the_first_start() {
+        let memory = Memory::private(PAGE).unwrap();
+        assert!(!Header::is_unused(&memory));
+        let first = HEADER.write(&memory, None);
+        assert!(Header::is_unused(&memory));
+        Header { starts: 1, ..HEADER }.write(&memory, Some(first));
+        assert!(!Header::is_unused(&memory));
+        let damaged = PLACES[1] + 20;
+        memory.write(damaged, &[0xff]);
+        assert_eq!(Header::read(&memory).unwrap().0, HEADER);
+        assert!(!Header::is_unused(&memory));
     }
 
     #[test]

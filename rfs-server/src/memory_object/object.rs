@@ -141,6 +141,8 @@ fn ownership(path: &Path) -> impl FnOnce(OwnershipError) -> ObjectError {
 #[derive(Debug)]
 pub struct ObjectStore {
     path: PathBuf,
+    /// Objects that this server has made. They go with a start that is refused.
+    made: Mutex<Vec<PathBuf>>,
     /// Dropped before the lock, unless the host still uses it.
     tethers: Arc<Tethers>,
     previous_clients: Arc<PreviousClients>,
@@ -155,6 +157,7 @@ impl ObjectStore {
             Tethers::make(path).map_err(os(path, "creating the tethers of clients"))?;
         Ok(ObjectStore {
             path: path.to_owned(),
+            made: Mutex::default(),
             tethers: Arc::new(tethers),
             previous_clients: Arc::new(previous_clients),
             _lock: lock,
@@ -183,16 +186,64 @@ impl ObjectStore {
         // A dangling symbolic link exists, too.
         if path.is_symlink() || path.try_exists().map_err(os(&path, "stat"))? {
             ownership::open_directory(&path).map_err(ownership(&path))?;
-            let object = Object::open(path.clone(), shape)?;
-            if object.header().starts > 0 {
-                return Ok(object);
+            // With other options than these, too.
+            if !is_unused(&path) {
+                return Object::open(path, shape);
             }
-            drop(object);
             fs::remove_dir_all(&path).map_err(os(&path, "rmdir"))?;
         }
         make(&path, shape)?;
+        self.made.lock().push(path.clone());
         Object::open(path, shape)
     }
+
+    /// Keeps the objects that this server has made: clients may use them from now on.
+    pub fn keep(&self) {
+        self.made.lock().clear();
+    }
+
+    /// Returns the names of the directories of objects that a server has started with, sorted.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn names(&self) -> Result<Vec<String>, ObjectError> {
+        let listed = fs::read_dir(&self.path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+        let entries = listed.map_err(os(&self.path, "readdir"))?;
+        let mut names: Vec<String> = entries
+            .into_iter()
+            // Names with a dot belong to no export.
+            .filter_map(|entry| entry.file_name().into_string().ok().filter(|name| !name.contains('.')))
+            .filter(|name| self.path.join(name).is_dir() && !is_unused(&self.path.join(name)))
+            .collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+}
+
+impl Drop for ObjectStore {
+    /// Removes the objects of a start that was refused. The directory is still locked.
+    fn drop(&mut self) {
+        for path in self.made.lock().drain(..) {
+            match fs::remove_dir_all(&path) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                    log::warn!("{}: cannot remove the unused memory object: {e}", path.display());
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Returns true if no server has started with the object in a directory. Returns false if that
+/// cannot be told.
+fn is_unused(path: &Path) -> bool {
+    let state = path.join(STATE);
+    let Ok(file) = ownership::open_file(&state, OFlags::RDWR) else { return false };
+    if !file.metadata().is_ok_and(|meta| meta.len() >= PAGE as u64) {
+        return false;
+    }
+    let Ok(state) = Memory::of_file(file) else { return false };
+    Header::is_unused(&state)
 }
 
 /// Creates a directory with mode 0700 if only its last component is missing.
@@ -244,16 +295,24 @@ fn log_offset(shape: Shape) -> u64 {
     (PAGE as u64 + NonzeroBitmap::len_for(shape.arena)).next_multiple_of(PAGE as u64)
 }
 
-/// Creates an object under a temporary name and renames it when it is complete.
+/// Creates an object under a temporary name and renames it when it is complete. An error leaves
+/// nothing behind.
 fn make(path: &Path, shape: Shape) -> Result<(), ObjectError> {
     let new = path.with_extension("new");
-    match fs::remove_dir_all(&new) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(os(&new, "rmdir")(e)),
+    make_as(&new, path, shape).inspect_err(|_| {
+        // The error of the start is the one to report.
+        fs::remove_dir_all(&new).ok();
+    })
+}
+
+fn make_as(new: &Path, path: &Path, shape: Shape) -> Result<(), ObjectError> {
+    match fs::remove_dir_all(new) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(os(new, "rmdir")(e)),
         _ => {}
     }
-    fs::DirBuilder::new().mode(0o700).create(&new).map_err(os(&new, "mkdir"))?;
+    fs::DirBuilder::new().mode(0o700).create(new).map_err(os(new, "mkdir"))?;
     let mut identity = [0; 16];
-    getrandom::fill(&mut identity).map_err(|e| os(&new, "getrandom")(io::Error::other(e.to_string())))?;
+    getrandom::fill(&mut identity).map_err(|e| os(new, "getrandom")(io::Error::other(e.to_string())))?;
     let segment = Log::len_for(shape).next_multiple_of(PAGE as u64);
     for (name, len) in lengths(shape, segment) {
         let path = new.join(name);
@@ -272,7 +331,7 @@ fn make(path: &Path, shape: Shape) -> Result<(), ObjectError> {
                 .write(&memory, None);
         }
     }
-    fs::rename(&new, path).map_err(os(path, "rename"))
+    fs::rename(new, path).map_err(os(path, "rename"))
 }
 
 /// A mapped memory object.
@@ -344,9 +403,7 @@ impl Object {
         &self.path
     }
 
-    /// Allocates all space of the object in the file system, so that no page is missing later. On
-    /// failure, removes an object that no server has started with, so that its space is free for
-    /// others.
+    /// Allocates all space of the object in the file system, so that no page is missing later.
     ///
     /// # Errors
     /// The file system has too little space, or cannot allocate ahead.
@@ -358,17 +415,7 @@ impl Object {
         let parts = [&self.arena, &self.table].into_iter().chain(&self.sums).map(|memory| memory.reserve());
         let state = [(0, log + step), (log + segment, step)];
         let state = state.into_iter().map(|(offset, len)| self.state.reserve_range(offset, len));
-        let outcome: Result<(), MemoryError> = parts.chain(state).collect();
-        outcome.inspect_err(|_| self.remove_if_unused())
-    }
-
-    /// Removes the files if no server has started with them.
-    pub fn remove_if_unused(&self) {
-        if self.header().starts == 0
-            && let Err(e) = fs::remove_dir_all(&self.path)
-        {
-            log::warn!("{}: cannot remove the unused memory object: {e}", self.path.display());
-        }
+        parts.chain(state).collect()
     }
 
     /// Returns the current header.

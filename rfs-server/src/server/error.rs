@@ -89,6 +89,22 @@ pub enum StartError {
         /// The reason.
         source: MemoryError,
     },
+    /// An export is not in a directory, which has another export that is not asked for.
+    #[error(
+        "{option} {path}: no export {missing:?} is there, but {}: correct the name (--name, --export), serve all that \
+         are there, or move {} away to start empty",
+        list(.there), .path.join(.there.first().map_or("", String::as_str)).display(), path = .path.display()
+    )]
+    OtherNames {
+        /// The option that names the directory.
+        option: &'static str,
+        /// The directory.
+        path: PathBuf,
+        /// The export that is not there.
+        missing: String,
+        /// Exports that are there, and that no option names.
+        there: Vec<String>,
+    },
     /// A memory object cannot be used.
     #[error("--memory-dir {0}")]
     Object(#[from] ObjectError),
@@ -155,6 +171,11 @@ pub enum StartError {
     /// An address in use, or another network error.
     #[error(transparent)]
     Host(#[from] HostError),
+}
+
+/// Lists names for a message.
+fn list(names: &[String]) -> String {
+    names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the advice after a failed reservation.

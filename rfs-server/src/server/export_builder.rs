@@ -251,8 +251,6 @@ pub(super) fn reserve(path: &Path, objects: &[&Object]) -> Result<(), StartError
     if let Some(bound) =
         bounds.into_iter().filter(|bound| bound.bytes < asked).min_by_key(|bound| bound.bytes)
     {
-        // Objects that no server has started with are removed again.
-        objects.iter().for_each(|object| object.remove_if_unused());
         return Err(StartError::NotEnough { asked, bound });
     }
     for object in objects {

@@ -12,6 +12,7 @@ mod error;
 mod export_builder;
 pub mod export_config;
 mod log_compactor;
+mod new_directories;
 pub mod prefault;
 mod recall_timeout;
 mod running_export;
@@ -40,7 +41,7 @@ use crate::{
     coherence::alarm::Alarm,
     dispatch::stats,
     memory_object::{
-        object::{Object, ObjectStore},
+        object::{Object, ObjectStore, file_name},
         ownership::{self, OwnershipError},
         previous_clients::PreviousClients,
     },
@@ -60,6 +61,7 @@ pub use config::Config;
 pub use error::{ShutdownError, StartError};
 use export_builder::{BuiltExport, Sources, reserve};
 pub use export_config::ExportConfig;
+use new_directories::NewDirectories;
 pub use prefault::Prefault;
 use recall_timeout::RecallTimeout;
 use running_export::Export;
@@ -102,14 +104,10 @@ impl Server {
     /// The first check or step that failed; everything is undone.
     pub fn start(config: Config) -> Result<Server, StartError> {
         config.check()?;
-        let store = config.memory_dir.as_deref().map(ObjectStore::open).transpose()?;
-        if store.is_none() {
-            check_memory(&config, available_memory())?;
-        }
-        let directory =
-            config.persist.as_ref().map(|persist| SnapshotDirectory::open(&persist.dir)).transpose()?;
+        let new_directories = NewDirectories::before(&config);
         let asked = config.exports();
         let names: Vec<&str> = asked.iter().map(|export| export.name.as_str()).collect();
+        let (store, directory) = open_directories(&config, &names)?;
         let book = config.keys.as_ref().map(|path| keys::read(path, &names)).transpose()?;
         let tls = config.tls.clone().map(TlsServer::load).transpose()?.map(Arc::new);
         let (host, previous_clients) = configure_host(&config, store.as_ref())?;
@@ -149,6 +147,9 @@ impl Server {
         let host = secure_host(host, keys.as_ref(), tls.as_ref());
         let running = host.listen(&config.listen, Arc::<FileService>::clone(&service))?;
         service.set_ender(running.ender());
+        // Clients use the files from now on.
+        store.iter().for_each(ObjectStore::keep);
+        new_directories.keep();
         let session_reaper =
             SessionReaper::start(reaper_signal, Arc::downgrade(&service)).map_err(StartError::Thread)?;
         let recall_timeout = start_recall_timeout(&config, alarm, &exports, &service)?;
@@ -331,6 +332,51 @@ fn secure_host(host: Host, keys: Option<&Arc<Keys>>, tls: Option<&Arc<TlsServer>
 fn keyed_domains(host: &Host) -> Result<HashMap<AccessMode, Domain>, HostError> {
     let rights = [AccessMode::Read, AccessMode::Write].into_iter();
     rights.map(|rights| host.domain().map(|domain| (rights, domain))).collect()
+}
+
+/// Opens the directories of memory objects and of snapshots, and checks that they fit the exports.
+/// Without memory objects, checks that there is enough memory.
+fn open_directories(
+    config: &Config,
+    asked: &[&str],
+) -> Result<(Option<ObjectStore>, Option<SnapshotDirectory>), StartError> {
+    let store = config.memory_dir.as_deref().map(ObjectStore::open).transpose()?;
+    if store.is_none() {
+        check_memory(config, available_memory())?;
+    }
+    let open = |persist: &config::Persist| SnapshotDirectory::open(&persist.dir);
+    let snapshots = config.persist.as_ref().map(open).transpose()?;
+    check_names(config, asked, (store.as_ref(), snapshots.as_ref()))?;
+    Ok((store, snapshots))
+}
+
+/// Checks that the names of exports are no misspelt names of exports in the directories. A new name
+/// is refused if a directory has another one that is not asked for.
+fn check_names(
+    config: &Config,
+    asked: &[&str],
+    (store, snapshots): (Option<&ObjectStore>, Option<&SnapshotDirectory>),
+) -> Result<(), StartError> {
+    let check = |option, path: Option<&PathBuf>, there: Vec<String>| {
+        let is_there = |name: &&&str| there.contains(&file_name(name));
+        let is_asked = |name: &String| asked.iter().any(|asked| file_name(asked) == *name);
+        let missing = asked.iter().find(|name| !is_there(name)).map(|name| (*name).to_owned());
+        let left: Vec<String> = there.iter().filter(|name| !is_asked(name)).cloned().collect();
+        match (missing, path) {
+            (Some(missing), Some(path)) if !left.is_empty() => {
+                Err(StartError::OtherNames { option, path: path.clone(), missing, there: left })
+            }
+            _ => {
+                let unserved = |name| log::warn!("{option}: the export {name:?} is there, and not served");
+                left.iter().for_each(unserved);
+                Ok(())
+            }
+        }
+    };
+    let objects = store.map(ObjectStore::names).transpose()?.unwrap_or_default();
+    check("--memory-dir", config.memory_dir.as_ref(), objects)?;
+    let snapshots = snapshots.map(SnapshotDirectory::names).transpose()?.unwrap_or_default();
+    check("--persist", config.persist.as_ref().map(|persist| &persist.dir), snapshots)
 }
 
 /// Opens or creates the memory objects of all exports, and opens their snapshots. Also reserves the

@@ -110,6 +110,24 @@ impl SnapshotDirectory {
         Ok(SnapshotDirectory { path: path.to_owned(), _lock: lock_directory(path)? })
     }
 
+    /// Returns the names of the directories that have snapshots, sorted.
+    ///
+    /// # Errors
+    /// A directory cannot be read.
+    pub fn names(&self) -> Result<Vec<String>, PersistError> {
+        let listed = fs::read_dir(&self.path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+        let mut names = Vec::new();
+        for entry in listed.map_err(os(&self.path))? {
+            let (path, Ok(name)) = (entry.path(), entry.file_name().into_string()) else { continue };
+            let snapshots = Snapshots { path, keep: 0, torn: Vec::new() };
+            if snapshots.path.is_dir() && !snapshots.numbers()?.is_empty() {
+                names.push(name);
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
     /// Returns the snapshots of an export, of which `keep` complete ones are kept. Removes
     /// unfinished files.
     pub fn export(&self, export: &str, keep: usize) -> Result<Snapshots, PersistError> {

@@ -13,6 +13,7 @@ fn an_object_is_made_once_and_opened_again() {
         assert_eq!((object.header().starts, object.header().clean), (0, true));
         assert!(object.log().unwrap().1.is_none());
         object.begin();
+        store.keep();
         object.arena.write(5, b"x");
         object.header().identity
     };
@@ -35,7 +36,7 @@ fn an_object_is_made_once_and_opened_again() {
 fn an_object_of_another_shape_is_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let store = ObjectStore::open(directory.path()).unwrap();
-    store.object("a", SHAPE).unwrap();
+    store.object("a", SHAPE).unwrap().begin();
     let open = |shape| store.object("a", shape).map(drop);
     let others =
         [Shape { arena: 2 << 20, ..SHAPE }, Shape { inodes: 101, ..SHAPE }, Shape { checked: true, ..SHAPE }];
@@ -49,6 +50,7 @@ fn an_object_of_another_shape_is_left_alone() {
     assert!(matches!(open(SHAPE), Err(ObjectError::Length { there: 128, expected: 12_800, .. })));
     let mut damaged = state.clone();
     damaged[20] ^= 1;
+    damaged[PAGE / 2 + 20] ^= 1;
     fs::write(path.join(STATE), &damaged).unwrap();
     assert!(matches!(open(SHAPE), Err(ObjectError::Header { source: HeaderError::Damaged, .. })));
     assert_eq!(fs::read(path.join(STATE)).unwrap(), damaged);
@@ -58,6 +60,24 @@ fn an_object_of_another_shape_is_left_alone() {
     let missing = open(SHAPE).unwrap_err();
     assert!(!matches!(missing, ObjectError::Shape { .. } | ObjectError::Length { .. }), "{missing}");
     assert!(path.join(TABLE).exists(), "what is there is left alone");
+}
+
+/// Catches an object of a refused start that blocks every start with other options.
+#[test]
+fn an_object_that_no_server_has_used_gives_way() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = ObjectStore::open(directory.path()).unwrap();
+    store.object("a", SHAPE).unwrap();
+    store.object("used", SHAPE).unwrap().begin();
+    assert_eq!(store.names().unwrap(), ["used"]);
+    // As a killed server leaves it.
+    store.keep();
+    let other = Shape { inodes: 101, ..SHAPE };
+    assert_eq!(store.object("a", other).unwrap().header().shape, other);
+    store.object("used", other).unwrap_err();
+    // The end of a refused start.
+    drop(store);
+    assert!(!directory.path().join("a").exists() && directory.path().join("used").exists());
 }
 
 #[test]

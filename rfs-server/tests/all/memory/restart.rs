@@ -322,3 +322,72 @@ fn killed_under_load() {
         program.end("KILL");
     }
 }
+
+/// Returns the names in a directory, sorted.
+fn names(directory: &Path) -> Vec<String> {
+    let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
+    names.sort_unstable();
+    names
+}
+
+/// Catches files of a refused start, which block later starts with other options.
+#[test]
+fn a_refused_start_leaves_nothing_behind() {
+    let root = tempfile::tempdir_in("/dev/shm").unwrap();
+    let snapshots = root.path().join("snapshots");
+    let persist = format!("--persist={}", snapshots.display());
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = format!("--listen=tcp:{}", taken.local_addr().unwrap());
+    let reasons: [(&[&str], &str); 4] = [
+        // After the memory is there, and the file system in it.
+        (&["--memory=8M", &taken, "--allow-without-keys"], "in use"),
+        (&["--memory=8M", "--keys=/nowhere/keys"], "/nowhere/keys"),
+        (&["--memory=1000T", "--inodes=100"], "annot"),
+        (&["--memory=8M", "--listen=unix:/nowhere/at/all/sock"], "/nowhere/at"),
+    ];
+    for (options, word) in reasons {
+        refuses(root.path(), &[options, &[&persist]].concat(), &[word]);
+        assert_eq!(names(root.path()), [""; 0], "{options:?}");
+    }
+    // With files, which a refused start leaves as they were.
+    let program = Program::start(root.path(), &["--memory=4M", &persist]);
+    let client = program.connect(ProviderKind::Shm);
+    write(&client, b"file", &data(1, 5000));
+    drop(client);
+    program.end("TERM");
+    let before = (names(root.path()), names(&root.path().join("memory")), names(&snapshots));
+    refuses(root.path(), &["--memory=4M", &persist, &taken, "--allow-without-keys"], &["in use"]);
+    refuses(root.path(), &["--memory=8M", &persist], &["made with other options", "--memory 4194304"]);
+    let after = (names(root.path()), names(&root.path().join("memory")), names(&snapshots));
+    assert_eq!(before, after);
+    let program = Program::start(root.path(), &["--memory=4M", &persist]);
+    let client = program.connect(ProviderKind::Shm);
+    assert_eq!(read(&client, &lookup(&client, b"file")), data(1, 5000));
+    drop(client);
+    let said = program.end("TERM");
+    assert!(!said.contains("did not end in order"), "{said}");
+}
+
+/// Catches an empty file system in place of files, because of a typing error.
+#[test]
+fn a_misspelt_name_is_refused_with_the_names_that_are_there() {
+    let root = tempfile::tempdir_in("/dev/shm").unwrap();
+    Program::start(root.path(), &["--export=home=4M", "--export=scratch=4M"]).end("TERM");
+    let refused = ["no export \"hone\" is there, but \"home\"", "correct the name"];
+    refuses(root.path(), &["--export=hone=4M", "--export=scratch=4M"], &refused);
+    refuses(root.path(), &["--memory=4M"], &["no export \"rfs\" is there, but \"home\", \"scratch\""]);
+    // A part of the exports, and another one beside all of them.
+    let said = Program::start(root.path(), &["--export=home=4M"]).end("TERM");
+    assert!(said.contains("the export \"scratch\" is there, and not served"), "{said}");
+    let all = ["--export=home=4M", "--export=scratch=4M", "--export=new=4M"];
+    Program::start(root.path(), &all).end("TERM");
+    // Snapshots, without the memory.
+    let other = tempfile::tempdir_in("/dev/shm").unwrap();
+    let persist = format!("--persist={}", other.path().join("snapshots").display());
+    Program::start(other.path(), &["--memory=4M", "--name=one", &persist]).end("TERM");
+    fs::remove_dir_all(other.path().join("memory")).unwrap();
+    let refused = ["--persist", "no export \"two\" is there, but \"one\""];
+    refuses(other.path(), &["--memory=4M", "--name=two", &persist], &refused);
+    assert!(!other.path().join("memory").exists());
+}
