@@ -49,8 +49,8 @@ pub(crate) fn start_session() {
     rustix::process::setsid().ok();
 }
 
-/// Detaches the process from its terminal and from its working directory. Without a log file, log
-/// messages are discarded from now on.
+/// Detaches the process from its terminal and from its working directory. Without a log file,
+/// stderr leads nowhere from now on.
 pub(crate) fn detach(log_file: Option<&Path>) -> io::Result<()> {
     let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;

@@ -26,10 +26,13 @@ use std::{
 
 use rdmabox::{Address, failure};
 use rfs_server::Config;
+use rfs_status::logging::{self, LogFormat};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 /// First argument of a process that runs as the private server.
 const MARK: &str = "--private-server";
+/// Last argument of a private server that logs to the system's log.
+const SYSTEM_LOG: &str = "syslog";
 /// Prefix of the line by which the server reports that it cannot start.
 const FAILED: &str = "failed: ";
 /// Prefix of the line by which the server reports that clients can connect.
@@ -69,8 +72,8 @@ pub(crate) enum Log<'a> {
     Inherit,
     /// The end of a file.
     File(&'a Path),
-    /// None: the log is discarded.
-    Discard,
+    /// The system's log.
+    System,
 }
 
 /// A running server, and the directory of its socket.
@@ -111,7 +114,7 @@ impl PrivateServer {
             .process_group(0);
         match log {
             Log::Inherit => {}
-            Log::Discard => drop(command.stderr(Stdio::null())),
+            Log::System => drop(command.arg(SYSTEM_LOG).stderr(Stdio::null())),
             Log::File(path) => {
                 let file = File::options().append(true).create(true).open(path);
                 command.stderr(file.map_err(os("cannot open the log file"))?);
@@ -199,7 +202,8 @@ pub(crate) fn run_if_asked() -> Option<u8> {
     let mut number = || arguments.next()?.to_str()?.parse::<u64>().ok();
     let (memory, parent) = (number()?, number()?);
     let socket = PathBuf::from(arguments.next()?);
-    Some(match serve(memory, parent, socket) {
+    let logs_to_system = arguments.next().is_some_and(|last| last == SYSTEM_LOG);
+    Some(match serve(memory, parent, socket, logs_to_system) {
         Ok(()) => 0,
         Err(reason) => {
             // The parent process reads the line while it waits for the server. Later, the pipe is
@@ -212,7 +216,7 @@ pub(crate) fn run_if_asked() -> Option<u8> {
     })
 }
 
-fn serve(memory: u64, parent: u64, socket: PathBuf) -> Result<(), String> {
+fn serve(memory: u64, parent: u64, socket: PathBuf, logs_to_system: bool) -> Result<(), String> {
     let own_end = |e| format!("cannot follow the mount's process: {e}");
     rustix::thread::set_name(c"rfs-private").ok();
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).map_err(own_end)?;
@@ -221,7 +225,11 @@ fn serve(memory: u64, parent: u64, socket: PathBuf) -> Result<(), String> {
     if u64::from(actual) != parent {
         return Err("the mount's process has ended".into());
     }
-    rfs_status::log_count::init("warn");
+    logging::init("warn", LogFormat::Text);
+    if logs_to_system {
+        // Without a system's log there is no place for messages.
+        logging::log_to_syslog("rfs-private").ok();
+    }
     let directory = socket.parent().map(Path::to_owned);
     let mut config = Config::new(memory);
     config.name = "private".into();

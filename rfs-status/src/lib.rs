@@ -3,7 +3,7 @@
 //! A program answers on a control socket ([`control`]), and on an HTTP address ([`metrics`]). Both
 //! answers come from one struct, which the program collects from atomics and short locks: a session
 //! that hangs delays no answer. [`text`] has tables for people, and [`watch`] repeats them.
-//! [`mounts`] finds the control sockets of mounts. [`process`], [`latency`] and [`log_count`] are
+//! [`mounts`] finds the control sockets of mounts. [`process`], [`latency`] and [`logging`] are
 //! parts that the structs of all programs share.
 //!
 //! # Concurrency
@@ -13,7 +13,7 @@
 
 pub mod control;
 pub mod latency;
-pub mod log_count;
+pub mod logging;
 pub mod metrics;
 pub mod mounts;
 pub mod process;

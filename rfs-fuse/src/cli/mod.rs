@@ -14,13 +14,15 @@ mod values;
 use std::{
     ffi::{OsStr, OsString},
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     str::FromStr,
     time::Duration,
 };
 
 use clap::Parser;
 use rdmabox::{Address, BatchMode, CallsBy, PollingMode, PreMrThreshold, tls::TlsClientFiles};
+
+use rfs_status::logging::{LogFormat, SYSLOG};
 
 use self::values::{Cache, cache, io_uring, kernel_size, parsed, seconds, subtype, timeout};
 pub(crate) use self::{
@@ -89,9 +91,15 @@ pub struct Args {
     #[arg(long)]
     pub daemon: bool,
 
-    /// Append log messages to this file instead of writing them to stderr
+    /// Append log messages to this file instead of writing them to stderr, or with --daemon to the
+    /// system's log (syslog, journal)
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
+
+    /// Format of log lines. text: time, level, module and message. json: an object with these
+    /// fields in each line. Repeated warnings and errors are left out and counted
+    #[arg(long, value_name = "text|json", value_enum, hide_possible_values = true, default_value = "text")]
+    pub(crate) log_format: LogFormat,
 
     /// Refuse all changes through this mount
     #[arg(long)]
@@ -384,6 +392,12 @@ impl Args {
     /// Returns the files for TLS, or `None` without `--tls-ca`.
     pub fn tls(&self) -> Result<Option<TlsClientFiles>, UsageError> {
         self.connection.tls(self.address()?.as_ref())
+    }
+
+    /// Returns the file to which the log goes: that of `--log-file`, or the system's log in the
+    /// background. `None`: stderr.
+    pub(crate) fn log_path(&self) -> Option<&Path> {
+        self.log_file.as_deref().or(self.detached.then_some(Path::new(SYSLOG)))
     }
 
     /// Returns the directory to mount on.

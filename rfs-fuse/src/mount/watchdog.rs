@@ -37,6 +37,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use super::{connection::abort::Abort, error::MountError, mounted::Mounted};
 use rfs_client::DetachParams;
+use rfs_status::logging::{self, SYSLOG};
 
 /// Name of the watchdog process. Its first argument is `MARK`, which no user gives.
 const NAME: &str = "rfs-watchdog";
@@ -348,25 +349,25 @@ fn listen(parent: Option<Pid>, signalled: &mut UnixStream) -> io::Result<Vec<u8>
 }
 
 impl ParsedArguments {
-    /// Appends the outcome to the log file.
+    /// Appends the outcome to the log.
     fn report(&self, log: &Path, ended: &io::Result<()>, done: &io::Result<()>) -> io::Result<()> {
         let path = self.mounted.path.display();
-        let mut log = OpenOptions::new().append(true).create(true).open(log)?;
-        match (done, self.after_kill) {
-            (Ok(()), AfterKill::Unmount) => {
-                writeln!(log, "{NAME}: rfs-fuse was killed: {path} is unmounted")?
-            }
+        let mut lines = vec![match (done, self.after_kill) {
+            (Ok(()), AfterKill::Unmount) => format!("rfs-fuse was killed: {path} is unmounted"),
             (Ok(()), AfterKill::Leave) => {
-                writeln!(log, "{NAME}: rfs-fuse was killed: {path} stays mounted, and calls there fail")?;
+                format!("rfs-fuse was killed: {path} stays mounted, and calls there fail")
             }
-            (Err(e), _) => writeln!(log, "{NAME}: rfs-fuse was killed, and {path} cannot be unmounted: {e}")?,
+            (Err(e), _) => format!("rfs-fuse was killed, and {path} cannot be unmounted: {e}"),
+        }];
+        lines.extend(
+            ended.as_ref().err().map(|e| {
+                format!("cannot abort the connection, so calls that wait for a reply may hang: {e}")
+            }),
+        );
+        if log == Path::new(SYSLOG) {
+            return lines.iter().try_for_each(|line| logging::send(NAME, log::Level::Error, line));
         }
-        if let Err(e) = ended {
-            writeln!(
-                log,
-                "{NAME}: cannot abort the connection, so calls that wait for a reply may hang: {e}"
-            )?;
-        }
-        Ok(())
+        let mut log = OpenOptions::new().append(true).create(true).open(log)?;
+        lines.iter().try_for_each(|line| writeln!(log, "{NAME}: {line}"))
     }
 }

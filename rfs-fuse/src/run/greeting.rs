@@ -18,6 +18,7 @@ use crate::{
     mount::{self, Mounted, ProbeAction},
 };
 use rfs_client::Client;
+use rfs_status::logging;
 
 /// Waits until the mount answers, and prints the greeting.
 pub(super) fn announce(args: &Args, mounted: &Mounted, client: Option<&Arc<Client>>) -> Result<(), RunError> {
@@ -43,6 +44,10 @@ pub(super) fn announce(args: &Args, mounted: &Mounted, client: Option<&Arc<Clien
             .ok();
     }
     notify_manager(NotifyState::Ready);
+    if args.detached && args.log_file.is_none() {
+        // Without a system's log there is no place for messages.
+        logging::log_to_syslog("rfs-fuse").ok();
+    }
     if args.detached {
         daemon::detach(args.log_file.as_deref()).map_err(os("cannot go to the background"))?;
     } else if let Some(path) = &args.log_file {

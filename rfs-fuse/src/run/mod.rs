@@ -34,7 +34,7 @@ use self::{
     error::{RunError, os},
     events::listen_for_signals,
     report::report_counters,
-    restart::Restart,
+    restart::{Restart, resume_log},
     ring::{prepare_ring, takes_ring},
     serve::{Threads, serve},
     unmount::Served,
@@ -51,7 +51,7 @@ use crate::{
     status::{ObservedMount, command},
 };
 use rfs_client::{AttachOptions, Client};
-use rfs_status::metrics::BoundEndpoint;
+use rfs_status::{logging, metrics::BoundEndpoint};
 
 /// Time that connecting and attaching may take beyond the timeout for connecting.
 const ATTACH_SLACK: Duration = Duration::from_millis(500);
@@ -118,7 +118,8 @@ fn run_as_rfs_fuse(build: Build, arguments: &[OsString]) -> u8 {
     // With io_uring, the kernel rejects fuser's replies to INTERRUPT, and fuser would log each
     // rejection.
     let filter = if takes_ring(&args) { "info,fuser=error,fuser::reply=off" } else { "info,fuser=error" };
-    rfs_status::log_count::init(filter);
+    logging::init(filter, args.log_format);
+    resume_log();
     if args.daemon && !args.detached {
         return match daemon::launch(arguments, args.quiet) {
             Ok(code) => u8::try_from(code).unwrap_or(1),
@@ -146,6 +147,10 @@ fn fail(error: &RunError) -> u8 {
 }
 
 fn print_error(what: &str, code: u8) -> u8 {
+    // The stderr of a process in the background leads nowhere.
+    if logging::is_syslog() {
+        log::error!("{what}");
+    }
     eprintln!("rfs-fuse: {}", what.trim_end().replace('\n', " "));
     code
 }
@@ -162,7 +167,7 @@ fn run(args: &Args) -> Result<(), RunError> {
     mount_point(args)?;
     let log = match &args.log_file {
         Some(path) => Log::File(path),
-        None if args.detached => Log::Discard,
+        None if args.detached => Log::System,
         None => Log::Inherit,
     };
     let server = PrivateServer::start(memory, log)?;

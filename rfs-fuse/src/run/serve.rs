@@ -87,7 +87,7 @@ fn start_watchdog(
     let send = send.clone();
     // Fails only if the main thread has stopped listening.
     let ended = move || drop(send.send(Event::WatchdogEnded));
-    let log = args.log_file.as_deref();
+    let log = args.log_path();
     let started = Watchdog::start(mounted, covered, after_kill, log, detach.as_ref(), ended);
     started.inspect_err(|e| log::warn!("{NO_WATCHDOG}: {e}")).ok()
 }

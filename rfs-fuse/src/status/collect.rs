@@ -8,7 +8,7 @@ use std::{io, sync::Arc, time::Instant};
 
 use rfs_client::{Client, Status};
 use rfs_proto::{LockClass, VERSION};
-use rfs_status::{latency::Latency, log_count, process::ProcessStatus};
+use rfs_status::{latency::Latency, logging, process::ProcessStatus};
 use rustix::fs::OFlags;
 
 use super::{LockWaitStatus, MountStatus, SessionState, SessionStatus};
@@ -61,7 +61,7 @@ impl StatusSource {
             cache: cache.into(),
             io_uring,
             waiting_requests,
-            log: log_count::counts(),
+            log: logging::counts(),
             metrics_address: self.metrics_address.clone(),
             ..MountStatus::default()
         };

@@ -14,7 +14,7 @@ mod table;
 
 use std::collections::BTreeMap;
 
-use rfs_status::{latency::Latency, log_count::LogCounts, process::ProcessStatus};
+use rfs_status::{latency::Latency, logging::LogCounts, process::ProcessStatus};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::{

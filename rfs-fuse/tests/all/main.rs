@@ -83,6 +83,7 @@ mod mount {
     mod affinity;
     mod failure;
     mod io_uring;
+    mod log;
     mod lost_memory;
     mod lost_server;
     mod mount8;

@@ -8,6 +8,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::Parser;
 use rdmabox::{Address, Fencing, tls::TlsServerFiles};
+use rfs_status::logging::LogFormat;
 
 use super::socket_access::{parse_group, parse_mode as parse_socket_mode};
 use crate::{
@@ -272,6 +273,11 @@ pub struct Cli {
     /// selects a free port. Every program that reaches the address can read them
     #[arg(long, value_name = "ADDRESS", value_parser = rfs_status::metrics::parse_address)]
     pub metrics: Option<SocketAddr>,
+
+    /// Format of log lines. text: time, level, module and message. json: an object with these
+    /// fields in each line. Repeated warnings and errors are left out and counted
+    #[arg(long, value_name = "text|json", value_enum, hide_possible_values = true, default_value = "text")]
+    pub log_format: LogFormat,
 
     /// Listen on rdma: addresses beside others although the atomics of the RDMA device are not
     /// atomic with those of the processor. An export must then not be mounted over RDMA and over

@@ -15,7 +15,10 @@ use std::{
 use clap::CommandFactory;
 use program_version::Build;
 use rfs_proto::{BLOCK, StatFs, VERSION};
-use rfs_status::{log_count, metrics::BoundEndpoint};
+use rfs_status::{
+    logging::{self, SIGNAL},
+    metrics::BoundEndpoint,
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use signal_hook::{
@@ -63,7 +66,7 @@ pub fn main(commit: Option<&'static str>) -> ExitCode {
             }
         };
     }
-    log_count::init("info");
+    logging::init("info", cli.log_format);
     let lends = cli.store;
     let (metrics, kill) = (cli.metrics, !cli.keep_stragglers);
     let (memory, key) = (cli.memory.unwrap_or_default(), cli.pool_key.clone());
@@ -117,7 +120,7 @@ pub fn serve(config: Config, metrics: Option<SocketAddr>) -> Result<(), String> 
         match signal {
             SIGUSR1 => {
                 if !server.snapshot() {
-                    log::warn!("SIGUSR1: no snapshot, because the server runs without --persist");
+                    log::warn!(target: SIGNAL, "SIGUSR1: no snapshot, because the server runs without --persist");
                 }
             }
             SIGUSR2 => log::info!("SIGUSR2 has no effect"),
@@ -159,12 +162,12 @@ fn reload(server: &Server) {
     match server.reload_keys() {
         Ok(Some(count)) => log::info!("reloaded {count} keys"),
         Ok(None) => log::info!("SIGHUP: the server has no key file to reload"),
-        Err(e) => log::error!("the keys stay as they were: {e}"),
+        Err(e) => log::error!(target: SIGNAL, "the keys stay as they were: {e}"),
     }
     match server.reload_certificates() {
         Ok(true) => log::info!("reloaded the certificates"),
         Ok(false) => {}
-        Err(e) => log::error!("the certificates stay as they were: {e}"),
+        Err(e) => log::error!(target: SIGNAL, "the certificates stay as they were: {e}"),
     }
 }
 

@@ -13,6 +13,7 @@ use std::{
 
 use rdmabox::Peer;
 use rfs_proto::ClientDescription;
+use rfs_status::text::printable;
 
 use super::FileService;
 use crate::session::{
@@ -22,6 +23,18 @@ use crate::session::{
 
 /// Pause between two attempts to fence a session at stores.
 const FENCE_PAUSE: Duration = Duration::from_millis(500);
+
+/// Returns what a client says of itself, for the log.
+fn describe(client: &ClientDescription) -> String {
+    let ClientDescription { program, pid, host, user, mount_point, .. } = client;
+    let mut parts = vec![program.clone()];
+    parts.extend((!host.is_empty()).then(|| format!("host {host}")));
+    parts.extend(pid.map(|pid| format!("process {pid}")));
+    parts.extend(user.map(|user| format!("user {user}")));
+    parts.extend((!mount_point.is_empty()).then(|| format!("mounted on {mount_point}")));
+    // The text comes from the client.
+    printable(&parts.join(", "))
+}
 
 impl FileService {
     /// Records the client of a session that attaches or is resumed.
@@ -36,6 +49,8 @@ impl FileService {
         };
         let Attached { export, session, .. } = attached;
         let description = ClientDescription::parse(description);
+        let name = &self.exports[export].name;
+        log::info!("{peer}: attached to the export {name} as session {session}: {}", describe(&description));
         self.clients.lock().attach(export, session, connection, description);
     }
 

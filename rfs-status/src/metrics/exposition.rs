@@ -5,7 +5,7 @@ use prometheus::{
     proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType, Quantile, Summary},
 };
 
-use crate::{latency::Latency, log_count::LogCounts, process::ProcessStatus};
+use crate::{latency::Latency, logging::LogCounts, process::ProcessStatus};
 
 /// The values of labels of a row, and the row's value.
 pub type Row<'a> = (Vec<&'a str>, f64);

@@ -12,7 +12,7 @@ use std::{
 
 use rdmabox::{Address, PeerProcess};
 use rfs_proto::{BLOCK, LockClass, LockKind, VERSION};
-use rfs_status::{log_count, process::ProcessStatus};
+use rfs_status::{logging, process::ProcessStatus};
 
 use super::{
     ExportStatus, LockWaitStatus, PoolStatus, ScrubStatus, ServerStatus, SessionState, SessionStatus,
@@ -60,7 +60,7 @@ impl StatusSource {
             protocol: VERSION,
             process: ProcessStatus::now(self.start),
             addresses: self.addresses.clone(),
-            log: log_count::counts(),
+            log: logging::counts(),
             ..ServerStatus::default()
         };
         status.pool = self.pool();

@@ -12,7 +12,7 @@ mod table;
 
 use std::collections::BTreeMap;
 
-use rfs_status::{log_count::LogCounts, process::ProcessStatus};
+use rfs_status::{logging::LogCounts, process::ProcessStatus};
 use serde::{Deserialize, Serialize};
 
 pub(super) use collect::ObservedExport;

@@ -286,7 +286,7 @@ fn scrub(export: &ExportStatus) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use rfs_status::{log_count::LogCounts, process::ProcessStatus};
+    use rfs_status::{logging::LogCounts, process::ProcessStatus};
 
     use super::{
         super::{LockWaitStatus, ScrubStatus, SnapshotStatus},

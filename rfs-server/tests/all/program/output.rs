@@ -2,14 +2,14 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read, Write},
     os::unix::{fs::PermissionsExt, net::UnixDatagram},
     process::{Child, Command, Output, Stdio},
     thread,
 };
 
 use rdmabox::{Address, Key, ProviderKind, Session};
-use rfs_proto::{Reply, Request, VERSION, decode_reply, encode_request};
+use rfs_proto::{ClientDescription, Reply, Request, VERSION, decode_reply, encode_request};
 
 fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rfs-server"));
@@ -126,6 +126,7 @@ fn serves_and_stops(signal: &str) {
     let (status, log) = server.signal(signal);
     assert_eq!(status, Some(0), "{log}");
     // The log has the sessions and the signal, and no warnings.
+    assert!(log.contains("attached to the export rfs as session "), "{log}");
     let (end, sessions): (Vec<_>, Vec<_>) = log.lines().partition(|line| line.contains("the server stops"));
     assert!(sessions.iter().all(|line| line.contains(" INFO ") && line.contains("session")), "{log}");
     assert!(end.len() == 1 && end[0].contains(&format!("SIG{signal}: ")), "{log}");
@@ -378,4 +379,58 @@ fn help_and_version() {
     assert!(version.starts_with(concat!("rfs-server ", env!("CARGO_PKG_VERSION"), " (commit ")), "{version}");
     let protocols = format!("protocol {}, runtime protocol {})\n", rfs_proto::VERSION, rdmabox::PROTOCOL);
     assert!(version.ends_with(&protocols), "{version}");
+}
+
+/// Catches a log that a client without access fills, each time from another port.
+#[test]
+fn a_refusal_that_repeats_is_one_line() {
+    let server = Running::start(&["--memory=4M", "--listen", "tcp:127.0.0.1:0", "--allow-without-keys"]);
+    let tcp = server.lines[0].strip_prefix("listening on tcp:").unwrap().to_owned();
+    for _ in 0..20 {
+        let mut stream = std::net::TcpStream::connect(&tcp).unwrap();
+        stream.write_all(b"GET / HTTP/1.0\r\n\r\n and so on, up to the length of a preamble").unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        // Until the server has closed the connection.
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    let (status, log) = server.signal("TERM");
+    assert_eq!(status, Some(0), "{log}");
+    assert_eq!(log.matches("connection closed").count(), 1, "{log}");
+}
+
+/// A client is a person's program: the log says which, and where.
+#[test]
+fn the_log_names_the_client_of_a_session_as_json() {
+    let directory = tempfile::tempdir().unwrap();
+    let unix = format!("unix:{}", directory.path().join("rfs.sock").display());
+    let server = Running::start(&["--memory=4M", "--listen", &unix, "--log-format=json"]);
+    let client = ClientDescription {
+        program: "rfs-fuse 9.9".into(),
+        pid: Some(4711),
+        host: "node\u{1b}7".into(),
+        user: Some(1000),
+        mount_point: "/mnt/a".into(),
+        ..ClientDescription::default()
+    };
+    let session = Session::builder().connect(&unix.parse().unwrap()).unwrap();
+    let (client, export) = (client.to_text(), "");
+    let attach = Request::Attach {
+        version: VERSION,
+        client: &client,
+        export,
+        keeps: false,
+        alone: false,
+        mount: None,
+    };
+    let (mut request, mut reply) = (Vec::new(), Vec::new());
+    encode_request(&attach, &mut request);
+    session.call(&request, &mut reply).unwrap();
+    let (_, log) = server.signal("TERM");
+    let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let attached = lines.iter().find(|line| line["message"].as_str().unwrap().contains("attached to"));
+    let attached = attached.unwrap_or_else(|| panic!("{log}"));
+    let message = attached["message"].as_str().unwrap();
+    let expected = "rfs-fuse 9.9, host node\\u{1b}7, process 4711, user 1000, mounted on /mnt/a";
+    assert!(message.ends_with(expected), "{message}");
+    assert_eq!(attached["level"], "info");
 }

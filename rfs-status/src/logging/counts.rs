@@ -1,22 +1,15 @@
 //! Counts the warnings and errors that a program logs, and keeps the last error.
-//!
-//! [`init`] starts the logger of a program in place of `env_logger::Builder::init`. Errors and
-//! warnings count even if a filter keeps them out of the log.
-//!
-//! # Concurrency
-//! Any thread logs. The counters are atomics; the last error has a lock, which is held briefly.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::Instant,
 };
 
-use env_logger::Logger;
-use log::{Level, LevelFilter, Log, Metadata, Record};
+use log::Level;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-static COUNTS: Counts =
+pub(super) static COUNTS: Counts =
     Counts { errors: AtomicU64::new(0), warnings: AtomicU64::new(0), last: Mutex::new(None) };
 
 /// Maximum length of a kept message, in bytes.
@@ -44,14 +37,14 @@ pub struct LoggedError {
     pub text: String,
 }
 
-struct Counts {
+pub(super) struct Counts {
     errors: AtomicU64,
     warnings: AtomicU64,
     last: Mutex<Option<(Instant, String)>>,
 }
 
 impl Counts {
-    fn count(&self, level: Level, text: impl FnOnce() -> String) {
+    pub(super) fn count(&self, level: Level, text: impl FnOnce() -> String) {
         match level {
             Level::Error => {
                 self.errors.fetch_add(1, Ordering::Relaxed);
@@ -88,34 +81,6 @@ impl CharBoundary for String {
         let index = index.min(self.len());
         (0..=index).rev().find(|at| self.is_char_boundary(*at)).unwrap_or(0)
     }
-}
-
-/// A logger that counts.
-struct Counter(Logger);
-
-impl Log for Counter {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.level() <= Level::Warn || self.0.enabled(metadata)
-    }
-
-    fn log(&self, record: &Record<'_>) {
-        COUNTS.count(record.level(), || record.args().to_string());
-        self.0.log(record);
-    }
-
-    fn flush(&self) {
-        self.0.flush();
-    }
-}
-
-/// Starts the logger of the program. Without RUST_LOG, `filter` says which messages it writes.
-///
-/// # Panics
-/// If the program has a logger already.
-pub fn init(filter: &str) {
-    let logger = env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(filter)).build();
-    log::set_max_level(logger.filter().max(LevelFilter::Warn));
-    log::set_boxed_logger(Box::new(Counter(logger))).expect("the program starts one logger");
 }
 
 /// Returns the counts since the start.
