@@ -4,7 +4,7 @@
 //! answers come from one struct, which the program collects from atomics and short locks: a session
 //! that hangs delays no answer. [`text`] has tables for people, and [`watch`] repeats them.
 //! [`mounts`] finds the control sockets of mounts. [`process`], [`latency`] and [`logging`] are
-//! parts that the structs of all programs share.
+//! parts that all programs share, and [`expiry`] warns about certificates.
 //!
 //! # Concurrency
 //! Each control socket and each metrics address has a thread that blocks in `accept`. An idle
@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod control;
+pub mod expiry;
 pub mod latency;
 pub mod logging;
 pub mod metrics;

@@ -1,11 +1,17 @@
 //! The client side of TLS: trusted authorities and the client's certificate.
 
-use std::{fmt, net::TcpStream, path::PathBuf, sync::Arc, time::Instant};
+use std::{
+    fmt,
+    net::TcpStream,
+    path::PathBuf,
+    sync::Arc,
+    time::{Instant, SystemTime},
+};
 
 use parking_lot::RwLock;
 use rustls::{ClientConfig, ClientConnection, client::Resumption, pki_types::ServerName};
 
-use super::{TlsError, TlsStream, files, provider, stream::handshake, version};
+use super::{TlsError, TlsStream, files, provider, stream::handshake, validity, version};
 
 /// Paths of a client's certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +99,13 @@ impl TlsClient {
         let config = self.files.read()?;
         *self.config.write() = config;
         Ok(())
+    }
+
+    /// Returns the time at which the first of the client's own certificates expires. Servers refuse
+    /// an expired one. `None` without a certificate, or if it cannot be told.
+    pub fn expiry(&self) -> Option<SystemTime> {
+        let (certificate, _) = self.files.own.as_ref()?;
+        validity::earliest(&files::certificates(certificate).ok()?)
     }
 
     /// Performs the handshake with a server at `host`.

@@ -15,6 +15,7 @@ mod error;
 mod files;
 mod server;
 mod stream;
+mod validity;
 
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@ use std::{
     net::TcpStream,
     path::PathBuf,
     sync::Arc,
-    time::Instant,
+    time::{Instant, SystemTime},
 };
 
 use parking_lot::RwLock;
@@ -18,7 +18,7 @@ use rustls::{
 use super::{
     Channel, TlsError, files, provider,
     stream::{handshake, limit},
-    version,
+    validity, version,
 };
 
 /// Paths of a host's certificates.
@@ -102,6 +102,12 @@ impl TlsServer {
         let config = self.files.read()?;
         *self.config.write() = config;
         Ok(())
+    }
+
+    /// Returns the time at which the first of the files' certificates expires. Clients refuse an
+    /// expired one. `None` if it cannot be told.
+    pub fn expiry(&self) -> Option<SystemTime> {
+        validity::earliest(&files::certificates(&self.files.certificate).ok()?)
     }
 
     /// Performs the handshake with a client. It buffers no more than a handshake message.

@@ -23,7 +23,7 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use clap::{CommandFactory, Parser};
@@ -51,7 +51,7 @@ use crate::{
     status::{ObservedMount, command},
 };
 use rfs_client::{AttachOptions, Client};
-use rfs_status::{logging, metrics::BoundEndpoint};
+use rfs_status::{expiry, logging, metrics::BoundEndpoint};
 
 /// Time that connecting and attaching may take beyond the timeout for connecting.
 const ATTACH_SLACK: Duration = Duration::from_millis(500);
@@ -187,6 +187,11 @@ fn mount_served(args: &Args) -> Result<(), RunError> {
     let tls = args.tls()?;
     let key = args.connection.key.as_deref().map(Key::load).transpose()?;
     let tls = tls.as_ref().map(TlsClient::load).transpose()?;
+    if let Some(end) = tls.as_ref().and_then(TlsClient::expiry)
+        && let Some(warning) = expiry::warning("--tls-cert", end, SystemTime::now())
+    {
+        log::warn!("{warning}");
+    }
     let point = mount_point(args)?;
     if let Some(doubt) = args.doubt().filter(|_| address.is_some()) {
         log::warn!("{doubt}");

@@ -9,13 +9,14 @@ use std::{
     net::SocketAddr,
     process::ExitCode,
     sync::{Arc, OnceLock},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use clap::CommandFactory;
 use program_version::Build;
 use rfs_proto::{BLOCK, StatFs, VERSION};
 use rfs_status::{
+    expiry,
     logging::{self, SIGNAL},
     metrics::BoundEndpoint,
 };
@@ -110,6 +111,7 @@ pub fn serve(config: Config, metrics: Option<SocketAddr>) -> Result<(), String> 
     let metrics = metrics.map(BoundEndpoint::bind).transpose().map_err(|e| e.to_string())?;
     let socket = config.socket;
     let server = Server::start(config).map_err(|e| e.to_string())?;
+    warn_of_expiry(&server);
     let answers = Answers::start(&server, socket, metrics).map_err(|e| e.to_string())?;
     if let Err(e) = announce(&server, answers.metrics_address(), &mut io::stdout().lock()) {
         // The program that started the server may have closed the pipe; serve nevertheless.
@@ -165,9 +167,20 @@ fn reload(server: &Server) {
         Err(e) => log::error!(target: SIGNAL, "the keys stay as they were: {e}"),
     }
     match server.reload_certificates() {
-        Ok(true) => log::info!("reloaded the certificates"),
+        Ok(true) => {
+            log::info!("reloaded the certificates");
+            warn_of_expiry(server);
+        }
         Ok(false) => {}
         Err(e) => log::error!(target: SIGNAL, "the certificates stay as they were: {e}"),
+    }
+}
+
+/// Warns if the server's certificate has expired, or expires soon.
+fn warn_of_expiry(server: &Server) {
+    let expiry = server.certificate_expiry();
+    if let Some(warning) = expiry.and_then(|end| expiry::warning("--tls-cert", end, SystemTime::now())) {
+        log::warn!(target: SIGNAL, "{warning}");
     }
 }
 

@@ -247,6 +247,12 @@ pub(super) fn reserve(path: &Path, objects: &[&Object]) -> Result<(), StartError
     }
     if is_memory(path) {
         bounds.extend(available_memory());
+    } else {
+        log::warn!(
+            "--memory-dir {}: not on a tmpfs or hugetlbfs, so the kernel writes the memory to a disk: use a directory \
+             on a tmpfs, such as /dev/shm",
+            path.display()
+        );
     }
     if let Some(bound) =
         bounds.into_iter().filter(|bound| bound.bytes < asked).min_by_key(|bound| bound.bytes)
@@ -262,7 +268,9 @@ pub(super) fn reserve(path: &Path, objects: &[&Object]) -> Result<(), StartError
 /// Returns true if a file system keeps its files in memory.
 fn is_memory(path: &Path) -> bool {
     const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
-    rustix::fs::statfs(path).is_ok_and(|system| system.f_type == TMPFS_MAGIC)
+    const HUGETLBFS_MAGIC: rustix::fs::FsWord = 0x9584_58f6;
+    let magics = [TMPFS_MAGIC, HUGETLBFS_MAGIC];
+    rustix::fs::statfs(path).is_ok_and(|system| magics.contains(&system.f_type))
 }
 
 /// Returns a random identity.

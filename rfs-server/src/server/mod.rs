@@ -27,7 +27,7 @@ use std::{
     path::PathBuf,
     sync::{Arc, atomic::AtomicBool, mpsc},
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use rdmabox::{
@@ -196,6 +196,11 @@ impl Server {
     /// The certificates are unchanged.
     pub fn reload_certificates(&self) -> Result<bool, TlsError> {
         self.tls.as_ref().map_or(Ok(false), |tls| tls.reload().map(|()| true))
+    }
+
+    /// Returns the time at which the server's certificate expires. `None` without a certificate.
+    pub fn certificate_expiry(&self) -> Option<SystemTime> {
+        self.tls.as_ref()?.expiry()
     }
 
     /// Reads the key file again. Ends sessions whose key was removed or changed. Returns the number

@@ -369,6 +369,21 @@ fn a_refused_start_leaves_nothing_behind() {
     assert!(!said.contains("did not end in order"), "{said}");
 }
 
+#[test]
+fn a_memory_directory_on_a_disk_is_a_warning() {
+    let warning = "not on a tmpfs or hugetlbfs";
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let said = Program::start(memory.path(), &["--memory=4M"]).end("TERM");
+    assert!(!said.contains(warning), "{said}");
+    let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let on_tmpfs = Command::new("stat").args(["-f", "-c", "%T"]).arg(disk.path()).output().unwrap();
+    if on_tmpfs.stdout.starts_with(b"tmpfs") {
+        return eprintln!("not run: this tree is on a tmpfs");
+    }
+    let said = Program::start(disk.path(), &["--memory=4M"]).end("TERM");
+    assert!(said.contains(warning), "{said}");
+}
+
 /// Catches an empty file system in place of files, because of a typing error.
 #[test]
 fn a_misspelt_name_is_refused_with_the_names_that_are_there() {

@@ -78,10 +78,15 @@ impl Running {
     fn hang_up(&mut self) -> String {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-s", "HUP", &pid]).status().unwrap().success());
+        self.next_line(&["the certificates stay", "reloaded the certificates"])
+    }
+
+    /// Returns the next line of the log with one of these words.
+    fn next_line(&mut self, words: &[&str]) -> String {
         loop {
             let mut line = String::new();
             assert_ne!(self.log.read_line(&mut line).unwrap(), 0, "it has ended");
-            if line.contains("the certificates stay") || line.contains("reloaded the certificates") {
+            if words.iter().any(|word| line.contains(word)) {
                 return line;
             }
         }
@@ -116,4 +121,17 @@ fn sighup_reloads_the_certificates() {
     authority.sign("server", &["files.example"]);
     assert!(server.hang_up().contains("reloaded the certificates"));
     assert!(server.takes(&named("files.example")) && !server.takes(&named("localhost")));
+}
+
+/// Catches a certificate that ends without a word, at the start and after a renewal.
+#[test]
+fn an_expired_certificate_is_a_warning() {
+    let authority = Authority::new();
+    authority.sign_expired("server");
+    let mut server = Running::start(&authority);
+    let warning = "--tls-cert: the certificate expired";
+    assert!(server.next_line(&["certificate"]).contains(warning));
+    // The same certificate once more.
+    assert!(server.hang_up().contains("reloaded the certificates"));
+    assert!(server.next_line(&["certificate"]).contains(warning));
 }
