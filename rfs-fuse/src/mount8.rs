@@ -90,6 +90,10 @@ const IGNORED: &[&str] = &[
     "noiversion",
 ];
 
+/// Options that the kernel shows of a FUSE mount. mount(8) passes them on with `remount`, and they
+/// cannot change.
+const SHOWN_BY_KERNEL: &[&str] = &["user-id", "group-id", "rootmode", "fd", "max-read", "blksize"];
+
 /// Options of mount(8) that the helper takes.
 const KNOWN: &[&str] =
     &["ro", "suid", "dev", "noexec", "sync", "dirsync", "noatime", "nodiratime", "strictatime", "remount"];
@@ -205,10 +209,10 @@ impl Effects {
     }
 }
 
-/// Returns true if rfs-fuse knows the option. `-s` drops unknown options.
-fn is_known(argument: &OsStr, known: &dyn Fn(&str) -> bool) -> bool {
+/// Returns the name of an option among the arguments of rfs-fuse.
+fn name_of(argument: &OsStr) -> String {
     let text = argument.to_string_lossy();
-    known(text.split('=').next().unwrap_or_default().trim_start_matches('-'))
+    text.split('=').next().unwrap_or_default().trim_start_matches('-').to_owned()
 }
 
 /// A command line of mount(8), with the lists of options expanded.
@@ -277,9 +281,11 @@ impl MountLine {
         let of_its_own = ["--remount", "--suid", "--dev", "--allow-suid", "--allow-dev"];
         let sloppy = self.sloppy;
         self.options.retain(|argument| {
-            !of_its_own.iter().any(|own| argument == own) && (!sloppy || is_known(argument, known))
+            let name = name_of(argument);
+            let is_shown = remount && SHOWN_BY_KERNEL.contains(&name.as_str());
+            !of_its_own.iter().any(|own| argument == own) && !is_shown && (!sloppy || known(&name))
         });
-        match self.options.iter().find(|argument| !is_known(argument, known)) {
+        match self.options.iter().find(|argument| !known(&name_of(argument))) {
             Some(unknown) => {
                 let unknown = unknown.to_string_lossy();
                 Err(MountUsage::Option(unknown.trim_start_matches('-').to_owned()))
@@ -439,6 +445,12 @@ mod tests {
             parsed("mount.fuse.rfs a:1 /m -o remount,ro,nosuid"),
             Ok(Invocation::Remount { point, arguments })
         );
+        // As mount(8) asks for it, with what the mount table has.
+        let line = "mount.fuse.rfs a:1 /m -o ro,nosuid,nodev,relatime,remount,user_id=0,group_id=0,default_permissions";
+        let Ok(Invocation::Remount { arguments, .. }) = parsed(line) else { panic!("{:?}", parsed(line)) };
+        assert_eq!(arguments, words("rfs-fuse --read-only --subtype=rfs --quiet --daemon -- a:1 /m"));
+        let mount = parsed("mount.fuse.rfs a:1 /m -o user_id=0");
+        assert_eq!(mount, Err(MountUsage::Option("user-id=0".into())));
     }
 
     #[test]
@@ -449,11 +461,6 @@ mod tests {
         assert_eq!(parsed("mount.fuse.rfs a:1 /m -o"), Err(MountUsage::Value('o')));
         assert_eq!(parsed("mount.fuse.rfs a:1 /m -q"), Err(MountUsage::Unknown("-q".into())));
         assert_eq!(parsed("mount.fuse.rfs a:1 /m --x"), Err(MountUsage::Unknown("--x".into())));
-        let label = "context=system_u:object_r:tmp_t:s0";
-        assert_eq!(
-            parsed(&format!("mount.fuse.rfs a:1 /m -o ro,{label}")),
-            Err(MountUsage::Option(label.into()))
-        );
         assert_eq!(parsed("mount.fuse.rfs a:1 /m -N 7"), Err(MountUsage::Namespace));
     }
 

@@ -8,6 +8,7 @@
 mod connection;
 mod options;
 mod parse;
+mod security_labels;
 mod usage;
 mod values;
 
@@ -24,6 +25,7 @@ use rdmabox::{Address, BatchMode, CallsBy, PollingMode, PreMrThreshold, tls::Tls
 
 use rfs_status::logging::{LogFormat, SYSLOG};
 
+use self::security_labels::SecurityLabels;
 use self::values::{Cache, cache, io_uring, kernel_size, parsed, seconds, subtype, timeout};
 pub(crate) use self::{
     connection::{Connection, from_anywhere},
@@ -179,6 +181,9 @@ pub struct Args {
     /// Let only the mounting user use the mount (the default for users other than root)
     #[arg(long, overrides_with = "allow_other")]
     no_allow_other: bool,
+
+    #[command(flatten)]
+    labels: SecurityLabels,
 
     #[command(flatten)]
     pub(crate) connection: Connection,

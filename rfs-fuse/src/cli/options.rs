@@ -32,6 +32,7 @@ impl Args {
             source: self.source(),
             fs_type: format!("fuse.{}", self.subtype),
             allow_other: self.allow_other(),
+            labels: self.labels.for_kernel(),
             flags: Flags {
                 read_only: self.read_only,
                 noexec: self.noexec,

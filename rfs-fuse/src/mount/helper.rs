@@ -125,6 +125,7 @@ mod tests {
             source: "unix:/a,b\\c".into(),
             fs_type: "fuse.rfs-fuse".into(),
             allow_other: false,
+            labels: Vec::new(),
             flags: Flags { read_only: true, ..Flags::default() },
         };
         assert_eq!(

@@ -44,6 +44,9 @@ pub fn asked() -> Option<u8> {
     watchdog::run_if_asked().or_else(probe::run_if_asked)
 }
 
+/// Where the kernel has SELinux.
+const SELINUX: &str = "/sys/fs/selinux";
+
 /// Opens the FUSE device.
 fn open_device() -> Result<OwnedFd, MountError> {
     let failed = |why| MountError::Device { why };
@@ -106,6 +109,7 @@ fn mount_directly(fd: &OwnedFd, path: &Path, options: &MountOptions) -> Result<(
     if options.allow_other {
         data.push_str(",allow_other");
     }
+    data.push_str(&options.label_options(Path::new(SELINUX).exists()));
     let data = CString::new(data).map_err(|_| rustix::io::Errno::INVAL)?;
     let (source, fs_type) = (options.source.as_str(), options.fs_type.as_str());
     rustix::mount::mount(source, path, fs_type, options.flags.bits(), data.as_c_str())
