@@ -1,5 +1,9 @@
 //! `rfs-fuse status` and `--metrics`: figures of a running mount, and mounts that do not answer.
 
+#[path = "../../../../rfs-status/tests/support/prometheus.rs"]
+#[allow(unreachable_pub, reason = "the server's tests use it, too")]
+mod prometheus;
+
 use std::{
     fs,
     io::{Read, Write},
@@ -18,6 +22,7 @@ use crate::common::{
     Lender, Mount, NOBODY, Over, checked, directory, eventually, is_mounted, program, providers,
     proxy::Proxy, stop,
 };
+use prometheus::Prometheus;
 use rfs_server::server::status::SessionState;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -208,6 +213,13 @@ fn metrics_are_scraped() {
         assert!(answer.contains(line), "{line}: {answer}");
     }
     check_with_promtool(answer.split_once("\r\n\r\n").expect("a body").1);
+    match Prometheus::scrape(&address) {
+        Some(prometheus) => {
+            prometheus.wait_for("up", "\"1\"]");
+            prometheus.wait_for("rfs_mount_session_connected", "\"1\"]");
+        }
+        None => println!("not run: prometheus is not installed (ci/setup)"),
+    }
     let point = directory();
     let point = point.path().to_str().expect("UTF-8");
     for (bad, code, words) in [

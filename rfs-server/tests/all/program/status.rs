@@ -1,6 +1,10 @@
 //! `rfs-server status` and `--metrics`: figures of a running program, and programs that do not
 //! answer.
 
+#[path = "../../../../rfs-status/tests/support/prometheus.rs"]
+#[allow(unreachable_pub, reason = "the mount's tests use it, too")]
+mod prometheus;
+
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
@@ -23,6 +27,7 @@ use rfs_proto::{
 use rfs_server::server::ServerStatus;
 
 use crate::common::ask;
+use prometheus::Prometheus;
 
 const NOBODY: u32 = 65534;
 
@@ -411,6 +416,15 @@ fn metrics_are_scraped() {
         assert!(metrics.contains(line), "{line}: {metrics}");
     }
     check_with_promtool(&metrics);
+    match Prometheus::scrape(&address) {
+        Some(prometheus) => {
+            prometheus.wait_for("up", "\"1\"]");
+            let query = "rfs_server_requests_total%7Bkind=%22lookup%22%7D";
+            prometheus.wait_for(query, "\"kind\":\"lookup\"");
+            prometheus.wait_for(query, ",\"1\"]");
+        }
+        None => println!("not run: prometheus is not installed (ci/setup)"),
+    }
     // A second server is refused before it takes memory.
     let output = program().args(["--memory=4M", "--metrics", &address]).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
