@@ -33,6 +33,13 @@ impl Extent {
     }
 }
 
+/// Returns true if the server moves data of a file whose layout has this generation. Places of the
+/// layout can change without a recall that is awaited. So a session reads the record after each
+/// read and write, and repeats them if the generation is another one by then.
+pub fn moves(layout_generation: u64) -> bool {
+    layout_generation % 2 == 1
+}
+
 /// Bits of the number that have the offset. The upper bits have the store.
 const OFFSET_BITS: u32 = 48;
 

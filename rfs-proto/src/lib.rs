@@ -26,7 +26,7 @@ pub use codec::{
     encode_reply_with, encode_request, encode_version_refusal, refused_by_version,
 };
 pub use errno::Errno;
-pub use extent::{DataPlace, Extent, RegionRef};
+pub use extent::{DataPlace, Extent, RegionRef, moves};
 pub use identity::Identity;
 pub use lock::{Granted, HeldLock, LockClass, LockKind, LockRange, Locked};
 pub use message::{
@@ -36,7 +36,7 @@ pub use message::{
 pub use posix::{acl, mode, xattr};
 
 /// Version of the protocol. Both peers must have the same version.
-pub const VERSION: u32 = 16;
+pub const VERSION: u32 = 17;
 
 /// Unit of space allocation, in bytes.
 pub const BLOCK: u64 = 4096;

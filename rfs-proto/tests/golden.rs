@@ -98,7 +98,7 @@ fn the_version_of_an_attach_of_any_version_is_readable() {
 fn the_refusal_of_another_version_names_the_version_of_the_server() {
     let mut out = vec![1, 2, 3];
     encode_version_refusal(&mut out);
-    let hex = "00 5d 10";
+    let hex = "00 5d 11";
     assert_eq!(out, unhex(hex));
     assert_documented(hex);
     for (hex, version) in [

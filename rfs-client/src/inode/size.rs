@@ -4,6 +4,8 @@
 //! holds as long as the generation does. A new generation can lower the size. Before the server
 //! answers the call that shortened the file, it recalls the layout from every session that has
 //! the file open. A [`RecallPeriod`] says whether the server is known to do so for this client.
+//! While the server moves data of a file ([`rfs_proto::moves`]), no size counts as known: each
+//! operation reads the record, which shows whether its places were still right.
 //!
 //! # Concurrency
 //! An inode's lock protects its [`KnownSize`]. [`RecallPeriod`] is one atomic word.
@@ -74,7 +76,9 @@ impl KnownSize {
 
     /// Returns true if a file with this layout certainly has at least `end` bytes in this period.
     pub(crate) fn reaches(self, layout: LayoutId, end: u64, period: u64) -> bool {
-        self.period == period && period != NONE && self.layout == layout && end <= self.size
+        let is_known = self.period == period && period != NONE && self.layout == layout;
+        // While data moves, only the record says whether the places are still right.
+        is_known && end <= self.size && !rfs_proto::moves(layout.generation)
     }
 
     /// Takes in a size that was read. Ignores a read that began before the bound was voided.
@@ -107,8 +111,11 @@ mod tests {
 
     use super::*;
 
+    /// Generations of tests are those of files whose data does not move.
+    const G: u64 = 2;
+
     fn id(generation: u64) -> LayoutId {
-        LayoutId { epoch: Epoch(0), generation }
+        LayoutId { epoch: Epoch(0), generation: generation * G }
     }
 
     fn start(period: u64) -> LookStart {
@@ -118,25 +125,36 @@ mod tests {
     #[test]
     fn a_size_is_known_for_one_layout_and_one_period() {
         let mut known = KnownSize::default();
-        known.saw(start(1), 3, 100);
+        known.saw(start(1), 3 * G, 100);
         assert!(known.reaches(id(3), 100, 1));
         assert!(!known.reaches(id(3), 101, 1), "a bound, no more");
         assert!(!known.reaches(id(4), 100, 1) && !known.reaches(id(2), 100, 1));
         assert!(!known.reaches(id(3), 100, 3) && !known.reaches(id(3), 100, NONE));
         known.distrust();
         assert!(!known.reaches(id(3), 1, 1) && known.guess() == 100);
-        known.saw(start(NONE), 3, 200);
+        known.saw(start(NONE), 3 * G, 200);
         assert!(!known.reaches(id(3), 1, NONE), "nothing is recalled from this client");
+    }
+
+    #[test]
+    fn no_size_is_known_while_data_moves() {
+        let moves = LayoutId { epoch: Epoch(0), generation: 7 };
+        let mut known = KnownSize::default();
+        known.saw(start(1), moves.generation, 100);
+        assert!(!known.reaches(moves, 1, 1), "the places may change without a recall that is awaited");
+        assert_eq!(known.guess(), 100);
+        known.saw(start(1), 8, 100);
+        assert!(known.reaches(LayoutId { generation: 8, ..moves }, 1, 1));
     }
 
     #[test]
     fn a_read_from_before_a_recall_changes_nothing() {
         let mut known = KnownSize::default();
-        known.saw(start(1), 3, 100);
+        known.saw(start(1), 3 * G, 100);
         known.recalled(id(4));
-        known.saw(start(1), 3, 100);
+        known.saw(start(1), 3 * G, 100);
         assert!(!known.reaches(id(3), 1, 1) && !known.reaches(id(4), 1, 1));
-        known.saw(start(1), 4, 10);
+        known.saw(start(1), 4 * G, 10);
         assert!(known.reaches(id(4), 10, 1) && !known.reaches(id(4), 11, 1));
         known.recalled(id(4));
         assert!(known.reaches(id(4), 10, 1), "it was seen with that one");
@@ -203,7 +221,7 @@ mod tests {
                     Step::Begin => looks.push((start(period.now()), generation, size)),
                     Step::Finish(at) if at < looks.len() => {
                         let (start, generation, size) = looks.remove(at);
-                        known.saw(start, generation, size);
+                        known.saw(start, generation * G, size);
                     }
                     Step::Finish(_) => {}
                     Step::Distrust => known.distrust(),

@@ -57,6 +57,10 @@ use crate::{
             b$ rfs-server --store --memory 16G --listen tcp:10.0.0.8:7450 --pool-key pool.key\n      \
             a$ rfs-server --memory 16G --listen tcp:10.0.0.7:7440 --keys /etc/rfs/keys \\\n        \
                 --store-at tcp:10.0.0.8:7450 --pool-key pool.key\n  \
+        Stores of a running server: a table, one more, and one less:\n      \
+            rfs-server pool status\n      \
+            rfs-server pool add tcp:10.0.0.9:7450\n      \
+            rfs-server pool drain 1 && rfs-server pool remove 1\n  \
         With snapshots that survive a restart of the machine (kill -USR1 makes one at once):\n      \
             rfs-server --memory 4G --memory-dir /dev/shm/rfs --persist /var/lib/rfs\n  \
         What a running server does, once or every 2 seconds:\n      \
@@ -130,8 +134,8 @@ pub struct Cli {
     pub store_at: Vec<Address>,
 
     /// Use the memory of the stores in this file, too: the address of a store in each line. The
-    /// file may be empty. `rfs-server pool add` changes it. Only this user and root may be able to
-    /// change it
+    /// file may be empty. `rfs-server pool add` and `remove` change it. Only this user and root may
+    /// be able to change it
     #[arg(long, value_name = "FILE", group = "pool_use", requires = "pool_key", conflicts_with = "store_at")]
     pub pool: Option<PathBuf>,
 

@@ -3,7 +3,7 @@
 //! # Concurrency
 //! The main thread, and the thread `status` of a running server, which answers.
 
-use std::{ffi::OsString, fmt::Display, process::ExitCode, time::Duration};
+use std::{ffi::OsString, process::ExitCode, thread, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use rdmabox::Address;
@@ -14,10 +14,25 @@ use rfs_status::{
 use serde::{Deserialize, Serialize};
 
 use super::status::{POOL, control_path};
-use crate::server::{PoolStatus, StatusSource, config::default_listen, status::NO_POOL};
+use crate::server::{
+    PoolStatus, StatusSource,
+    config::default_listen,
+    status::{
+        NO_POOL,
+        pool::{StoreState, StoreStatus},
+    },
+};
 
 /// Begins the question to add a store. Its address follows.
 const ADD: &str = "pool add ";
+/// Begins the question to drain a store, whose name follows.
+const DRAIN: &str = "pool drain ";
+const STOP: &str = "pool stop ";
+const REMOVE: &str = "pool remove ";
+/// Begins the question to remove a store that will not come back.
+const GIVE_UP: &str = "pool lose ";
+/// Interval at which the progress of a drain is printed.
+const PROGRESS: Duration = Duration::from_secs(1);
 /// Limit of a change. The server may wait for a store.
 const CHANGE_LIMIT: Duration = Duration::from_secs(30);
 
@@ -62,6 +77,40 @@ enum PoolCommand {
         #[command(flatten)]
         server: ServerArgument,
     },
+    /// Moves the data of a store to the others while clients work, and shows the progress until the
+    /// store is empty. No new data goes to the store. Ctrl-C ends the display only; the server goes
+    /// on
+    Drain {
+        /// Number or address of the store
+        #[arg(value_name = "STORE")]
+        store: String,
+
+        #[command(flatten)]
+        server: ServerArgument,
+
+        /// Interrupt the drain: the rest of the data stays, and new data goes to the store again. A
+        /// later drain continues
+        #[arg(long)]
+        stop: bool,
+
+        /// Return at once. `pool status` shows the progress
+        #[arg(long, conflicts_with = "stop")]
+        no_wait: bool,
+    },
+    /// Takes a store without data out of the pool, and returns its memory
+    Remove {
+        /// Number or address of the store
+        #[arg(value_name = "STORE")]
+        store: String,
+
+        #[command(flatten)]
+        server: ServerArgument,
+
+        /// Remove a store that does not answer and will not come back. Its data is lost, and the
+        /// server's log lists the files. Sessions that wait for their end at the store end
+        #[arg(long)]
+        lost: bool,
+    },
 }
 
 /// Which server a command asks.
@@ -75,8 +124,8 @@ struct ServerArgument {
 
 impl ServerArgument {
     /// Returns the address; `None` if this user has no default.
-    fn address(self) -> Option<Address> {
-        self.address.or_else(|| default_listen().into_iter().next())
+    fn address(&self) -> Option<Address> {
+        self.address.clone().or_else(|| default_listen().into_iter().next())
     }
 }
 
@@ -98,8 +147,32 @@ pub(super) fn main(arguments: &[OsString]) -> ExitCode {
     };
     match command {
         PoolCommand::Status { server, show } => status(server, &show),
-        PoolCommand::Add { store, server } => change(server, &format!("{ADD}{store}")),
+        PoolCommand::Add { store, server } => ended(&server, change(&server, &format!("{ADD}{store}"))),
+        PoolCommand::Drain { store, server, stop, no_wait } => {
+            let changed = change(&server, &format!("{}{store}", if stop { STOP } else { DRAIN }));
+            let follows = !stop && !no_wait;
+            ended(&server, changed.and_then(|()| if follows { follow(&server, &store) } else { Ok(()) }))
+        }
+        PoolCommand::Remove { store, server, lost } => {
+            ended(&server, change(&server, &format!("{}{store}", if lost { GIVE_UP } else { REMOVE })))
+        }
     }
+}
+
+/// Returns the exit status of a command, and prints why it failed.
+fn ended(server: &ServerArgument, outcome: Result<(), String>) -> ExitCode {
+    let Err(reason) = outcome else { return ExitCode::SUCCESS };
+    match server.address() {
+        Some(address) => eprintln!("rfs-server pool: server at {address}: {reason}"),
+        None => eprintln!("rfs-server pool: {reason}"),
+    }
+    ExitCode::FAILURE
+}
+
+/// Asks a server.
+fn asked(server: &ServerArgument, question: &str, limit: Duration) -> Result<String, String> {
+    let address = server.address().ok_or("this user has no default socket: name the server's socket")?;
+    ask(&control_path(&address), question, limit).map_err(|e| e.to_string())
 }
 
 fn status(server: ServerArgument, options: &ShowOptions) -> ExitCode {
@@ -116,21 +189,32 @@ fn status(server: ServerArgument, options: &ShowOptions) -> ExitCode {
 }
 
 /// Has a server change its pool, and prints its answer.
-fn change(server: ServerArgument, question: &str) -> ExitCode {
-    let Some(address) = server.address() else { return ExitCode::FAILURE };
-    let failed = |reason: &dyn Display| {
-        eprintln!("rfs-server pool: server at {address}: {reason}");
-        ExitCode::FAILURE
-    };
-    match ask(&control_path(&address), question, CHANGE_LIMIT) {
-        Ok(document) => match serde_json::from_str::<Changed>(&document) {
-            Ok(Changed { done }) => {
-                println!("{done}");
-                ExitCode::SUCCESS
-            }
-            Err(e) => failed(&e),
-        },
-        Err(e) => failed(&e),
+fn change(server: &ServerArgument, question: &str) -> Result<(), String> {
+    let document = asked(server, question, CHANGE_LIMIT)?;
+    let Changed { done } = serde_json::from_str(&document).map_err(|e| e.to_string())?;
+    println!("{done}");
+    Ok(())
+}
+
+/// Prints the progress of a drain until the store is empty.
+fn follow(server: &ServerArgument, store: &str) -> Result<(), String> {
+    let mut shown = String::new();
+    loop {
+        let document = asked(server, POOL, ASK_LIMIT)?;
+        let pool: PoolStatus = serde_json::from_str(&document).map_err(|e| e.to_string())?;
+        let is = |status: &&StoreStatus| status.number.to_string() == store || status.address == store;
+        let status = pool.stores.iter().find(is).ok_or("the store is not in the pool any more")?;
+        let line = format!("store {}: {}", status.number, status.drain_line());
+        if line != shown {
+            println!("{line}");
+            shown = line;
+        }
+        match status.state {
+            StoreState::Empty => return Ok(()),
+            StoreState::Lost => return Err("the store has lost its memory".into()),
+            _ if status.drain.is_none() => return Err("the drain was stopped".into()),
+            _ => thread::sleep(PROGRESS),
+        }
     }
 }
 
@@ -140,8 +224,34 @@ pub(super) fn answer(source: &StatusSource, question: &str) -> Option<String> {
         let Some(pool) = source.pool() else { return Some(refusal(NO_POOL)) };
         return Some(serde_json::to_string(&pool).unwrap_or_else(|e| refusal(&e.to_string())));
     }
-    let address = question.strip_prefix(ADD)?;
-    Some(changed(add(source, address)))
+    type Change = fn(&StatusSource, &str) -> Result<String, String>;
+    let changes: [(&str, Change); 5] =
+        [(ADD, add), (DRAIN, drain), (STOP, stop), (REMOVE, remove), (GIVE_UP, give_up)];
+    let (argument, change) =
+        changes.iter().find_map(|(prefix, change)| Some((question.strip_prefix(prefix)?, change)))?;
+    Some(changed(change(source, argument)))
+}
+
+fn drain(source: &StatusSource, store: &str) -> Result<String, String> {
+    let (number, is_new) = source.drain_store(store, true)?;
+    let state = if is_new { "drains" } else { "drains already" };
+    Ok(format!("store {number} {state}: no new data goes there"))
+}
+
+fn stop(source: &StatusSource, store: &str) -> Result<String, String> {
+    let (number, was_on) = source.drain_store(store, false)?;
+    let state = if was_on { "drains no more" } else { "did not drain" };
+    Ok(format!("store {number} {state}: new data goes there"))
+}
+
+fn remove(source: &StatusSource, store: &str) -> Result<String, String> {
+    let number = source.remove_store(store)?;
+    Ok(format!("store {number} is removed"))
+}
+
+fn give_up(source: &StatusSource, store: &str) -> Result<String, String> {
+    let (number, files) = source.give_up_store(store)?;
+    Ok(format!("store {number} is removed; {files} files have lost data, which the server's log lists"))
 }
 
 fn add(source: &StatusSource, address: &str) -> Result<String, String> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{
     log_compactor::LogCompactor,
     prefault::Prefaulter,
-    stores::{PoolStores, StoreWatch},
+    stores::{Drainer, PoolStores, StoreWatch},
 };
 use crate::{dispatch::Dispatcher, memory_object::object::Object, space::zeroer::Zeroer};
 
@@ -19,6 +19,7 @@ pub(super) struct Export {
     pub(super) _prefaulter: Prefaulter,
     pub(super) _zeroer: Zeroer,
     pub(super) _store_watch: Option<StoreWatch>,
+    pub(super) _drainer: Option<Drainer>,
     /// Stores that lend memory to the export.
     pub(super) stores: Option<Arc<PoolStores>>,
     pub(super) log_compactor: Option<LogCompactor>,

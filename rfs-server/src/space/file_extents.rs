@@ -392,10 +392,27 @@ mod tests {
         assert_eq!(map, FileMap::default());
     }
 
+    /// Moves the first blocks of a range, at most `piece`, to the place `next`. Returns the next
+    /// place.
+    fn move_first(
+        map: &mut FileMap,
+        table: &mut [Option<u64>],
+        (at, len, piece): (u64, u64, u64),
+        next: u64,
+    ) -> u64 {
+        let Some(extent) = map.within(at * B, (at + len) * B).next() else { return next };
+        let (first, count) = (extent.file / B, piece.min(extent.len / B));
+        let given_up = map.punch(first * B, (first + count) * B);
+        assert_eq!(given_up, [Range { len: count * B, start: extent.arena }]);
+        map.insert(first * B, &[range(next, count)]);
+        (0..count).for_each(|i| table[(first + i) as usize] = Some(next + i));
+        next + count + 1
+    }
+
     proptest! {
-        /// Compares filling, punching and cutting with a plain table of blocks.
+        /// Compares filling, punching, cutting and moving with a plain table of blocks.
         #[test]
-        fn agrees_with_a_table(steps in proptest::collection::vec((0..3u8, 0..64u64, 1..16u64, 1..6u64), 1..60)) {
+        fn agrees_with_a_table(steps in proptest::collection::vec((0..4u8, 0..64u64, 1..16u64, 1..6u64), 1..60)) {
             let mut map = FileMap::default();
             let mut mirror = FileMap::default();
             let mut table: Vec<Option<u64>> = vec![None; 80];
@@ -422,6 +439,10 @@ mod tests {
                     let given_up: u64 = map.cut(at * B).iter().map(|r| r.len / B).sum();
                     let lost = table[at as usize..].iter_mut().filter_map(Option::take).count();
                     prop_assert_eq!(given_up, lost as u64);
+                    continue;
+                }
+                if what == 3 {
+                    next = move_first(&mut map, &mut table, (at, len, piece), next);
                     continue;
                 }
                 for (file, want) in map.wants(at * B, (at + len) * B, 0, 0) {

@@ -162,6 +162,22 @@ impl Space {
         self.change_account(|account| account.arena.add_store(store, len, unit))
     }
 
+    /// Hands out no space of a store while its data moves away, or hands it out again.
+    pub fn drain_store(&self, store: u16, drains: bool) {
+        self.change_account(|account| account.arena.set_drain(store, drains));
+    }
+
+    /// Removes a store all of whose space is free and zero. Returns false, without a change, if
+    /// some is not.
+    pub fn remove_store(&self, store: u16) -> bool {
+        self.change_account(|account| account.arena.remove_store(store))
+    }
+
+    /// Removes a store whose memory is lost. Files may still have space there.
+    pub fn forget_store(&self, store: u16) {
+        self.change_account(|account| account.arena.forget_store(store));
+    }
+
     /// Hands out space of a store again, which can be reached.
     pub fn open_store(&self, store: u16) {
         self.change_account(|account| {

@@ -129,7 +129,7 @@ impl Fake {
         let mut state = self.state.lock();
         let file = state.files.get_mut(&ino).expect("a file");
         self.fold(file);
-        file.attr.layout_generation += 1;
+        file.attr.layout_generation += 2;
         self.publish(file);
     }
 
@@ -231,7 +231,7 @@ impl Fake {
         if size < file.attr.size {
             let keep = size.next_multiple_of(BLOCK);
             file.extents.retain(|e| e.file < keep);
-            file.attr.layout_generation += 1;
+            file.attr.layout_generation += 2;
             file.attr.blocks = file.extents.len() as u64 * (BLOCK / 512);
             if let Some(last) = file.extents.iter().find(|e| e.file < size && size < e.file_end()) {
                 let at = last.arena + (size - last.file);
@@ -476,7 +476,7 @@ pub(crate) fn new_attr(ino: u64, perm: u32) -> Attr {
         atime: 1,
         mtime: 1,
         ctime: 1,
-        layout_generation: 1,
+        layout_generation: 2,
         slot: ino as u32,
         marks: Marks::empty(),
     }

@@ -1,15 +1,17 @@
-//! Which files have data in a store.
+//! Which files have data in a store, and how it moves to other stores.
 //!
 //! # Concurrency
 //! Any thread. A scan locks one shard after the other, so other requests go on.
 
 mod lost_files;
+mod moves;
 mod paths;
 
 use super::state::store::Store;
 pub use lost_files::{LostFile, LostFiles};
+pub use moves::Moved;
 
-/// Looks at the places of files.
+/// Looks at the places of files, and moves their data.
 #[derive(Clone, Copy)]
 pub struct Placement<'a> {
     pub(super) store: &'a Store,

@@ -386,8 +386,7 @@ impl WriteView<'_> {
         // zeroed.
         let inode = self.namespace.inodes_mut().unlogged_mut(ino)?;
         // Not logged: the next server starts with a higher generation.
-        inode.layout_generation += 1;
-        let of = (ino, inode.layout_generation);
+        let of = (ino, inode.raise_generation());
         if !given_up.is_empty() {
             let holders = self.open_files(ino).others(session, ino);
             self.freed.space.push(Ranges { of, ranges: given_up.to_vec(), holders });
@@ -406,7 +405,7 @@ impl WriteView<'_> {
     ) -> Result<(), Errno> {
         let inode = self.namespace.inodes_mut().unlogged_mut(ino)?;
         if inode.layout_generation == before {
-            inode.layout_generation += 1;
+            inode.raise_generation();
         }
         let of = (ino, inode.layout_generation);
         // A recall for the space recalls the layout already.
@@ -436,7 +435,7 @@ impl WriteView<'_> {
         let dirty: SmallVec<[Range; 1]> =
             places.filter(|range| self.space.is_zero(*range) == Ok(false)).collect();
         if let (false, Ok(inode)) = (dirty.is_empty(), self.namespace.inodes_mut().unlogged_mut(ino)) {
-            inode.layout_generation += 1;
+            inode.raise_generation();
             // A store that does not answer now gets no late write of a session, either.
             dirty.iter().for_each(|range| _ = self.space.zero(*range));
         }

@@ -85,7 +85,8 @@ pub struct Inode {
     pub ctime: i64,
     /// Index of its record in the attribute table.
     pub slot: u32,
-    /// Raised whenever the file loses extents.
+    /// Raised whenever the file loses extents. It is odd while data of the file moves
+    /// ([`rfs_proto::moves`]).
     pub layout_generation: u64,
     /// The inode has been locked at least once.
     pub was_locked: bool,
@@ -129,6 +130,26 @@ impl Inode {
                 _ => Body::Special,
             },
         }
+    }
+
+    /// Returns the next generation of the layout, which is the current one from now on. Data of the
+    /// file goes on to move, or does not.
+    pub fn raise_generation(&mut self) -> u64 {
+        self.layout_generation += 2;
+        self.layout_generation
+    }
+
+    /// Begins a new generation in which data of the file moves.
+    pub fn begin_move(&mut self) {
+        self.layout_generation += if rfs_proto::moves(self.layout_generation) { 2 } else { 1 };
+    }
+
+    /// Begins a new generation in which no data of the file moves. Returns false, without a change,
+    /// if none did.
+    pub fn end_move(&mut self) -> bool {
+        let moved = rfs_proto::moves(self.layout_generation);
+        self.layout_generation += u64::from(moved);
+        moved
     }
 
     /// Returns the group of a new entry of this directory for a caller of group `gid`.

@@ -91,6 +91,39 @@ impl StatusSource {
         pool.add(address, space).map_err(|error| error.to_string())
     }
 
+    /// Moves the data of a store away, or ends that. Returns its number, and false if that was so.
+    ///
+    /// # Errors
+    /// Why not, in words for people.
+    pub fn drain_store(&self, name: &str, is_on: bool) -> Result<(u16, bool), String> {
+        let (pool, space) = self.pool_and_space().ok_or(NO_POOL)?;
+        let number = pool.find(name).map_err(|error| error.to_string())?;
+        let changed = pool.drain(number, is_on, space).map_err(|error| error.to_string())?;
+        Ok((number, changed))
+    }
+
+    /// Removes a store without data. Returns its number.
+    ///
+    /// # Errors
+    /// Why not, in words for people. The pool is as it was.
+    pub fn remove_store(&self, name: &str) -> Result<u16, String> {
+        let (pool, space) = self.pool_and_space().ok_or(NO_POOL)?;
+        let number = pool.find(name).map_err(|error| error.to_string())?;
+        pool.remove(number, space).map(|()| number).map_err(|error| error.to_string())
+    }
+
+    /// Removes a store that will not come back, with its data. Returns its number, and the number
+    /// of files that have lost data.
+    ///
+    /// # Errors
+    /// Why not, in words for people. The pool is as it was.
+    pub fn give_up_store(&self, name: &str) -> Result<(u16, u64), String> {
+        let (pool, export) = self.pool.as_ref().zip(self.exports.first()).ok_or(NO_POOL)?;
+        let number = pool.find(name).map_err(|error| error.to_string())?;
+        let lost = pool.give_up(number, &export.dispatcher).map_err(|error| error.to_string())?;
+        Ok((number, lost.files))
+    }
+
     fn pool_and_space(&self) -> Option<(&PoolStores, &Space)> {
         Some((self.pool.as_deref()?, self.exports.first()?.dispatcher.space()))
     }

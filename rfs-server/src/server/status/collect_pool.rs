@@ -3,7 +3,7 @@
 //! # Concurrency
 //! Any thread. No store is asked: the watch asks each once a second.
 
-use super::pool::{LostFileStatus, LostStatus, PoolStatus, StoreState, StoreStatus};
+use super::pool::{DrainStatus, LostFileStatus, LostStatus, PoolStatus, StoreState, StoreStatus};
 use crate::{
     dispatch::{LostFile, LostFiles},
     server::stores::{PoolStore, PoolStores},
@@ -29,21 +29,29 @@ fn status(usage: &StoreUsage, store: Option<&PoolStore>) -> StoreStatus {
     StoreStatus {
         number: usage.store,
         address: store.map(|store| store.owned.address().to_string()).unwrap_or_default(),
-        state: store.map_or(StoreState::Up, state),
+        state: store.map_or(StoreState::Up, |store| state(store, usage)),
         size_bytes: usage.len,
         free_bytes: usage.clean + usage.dirty,
         used_bytes: usage.used(),
         quarantined_bytes: usage.quarantined,
+        dirty_bytes: usage.dirty,
+        drain: store.map(|store| store.drain.state()).filter(|drain| drain.is_on).map(|drain| DrainStatus {
+            moved_bytes: drain.moved,
+            left_bytes: usage.len - usage.clean,
+            waits_for: drain.waits,
+        }),
         sessions: store.map_or(0, |store| store.sessions().into()),
         lost: store.and_then(|store| store.lost.get()).map(lost),
     }
 }
 
-fn state(store: &PoolStore) -> StoreState {
-    match (store.is_lost(), store.is_up()) {
-        (true, _) => StoreState::Lost,
-        (false, true) => StoreState::Up,
-        (false, false) => StoreState::Unreachable,
+fn state(store: &PoolStore, usage: &StoreUsage) -> StoreState {
+    match (store.is_lost(), store.is_up(), store.drain.state().is_on) {
+        (true, ..) => StoreState::Lost,
+        (false, false, _) => StoreState::Unreachable,
+        (false, true, true) if usage.clean == usage.len => StoreState::Empty,
+        (false, true, true) => StoreState::Draining,
+        (false, true, false) => StoreState::Up,
     }
 }
 

@@ -42,8 +42,24 @@ pub struct StoreStatus {
     pub quarantined_bytes: u64,
     /// Sessions of clients at the store.
     pub sessions: u64,
+    /// Freed bytes that are not zero yet.
+    pub dirty_bytes: u64,
+    /// Progress of a drain that was begun.
+    pub drain: Option<DrainStatus>,
     /// The files that have lost data, if the store has lost its memory.
     pub lost: Option<LostStatus>,
+}
+
+/// Progress of a drain.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DrainStatus {
+    /// Bytes that were moved since the server started.
+    pub moved_bytes: u64,
+    /// Bytes that are still in use, or that a client may still reach.
+    pub left_bytes: u64,
+    /// Why it does not go on at the moment.
+    pub waits_for: Option<String>,
 }
 
 /// Whether a server can use a store.
@@ -57,6 +73,23 @@ pub enum StoreState {
     Unreachable,
     /// It was restarted: its data is lost.
     Lost,
+    /// Its data moves away.
+    Draining,
+    /// It has no data, and gets none.
+    Empty,
+}
+
+impl StoreStatus {
+    /// Returns the progress of a drain in words.
+    pub fn drain_line(&self) -> String {
+        let Some(drain) = &self.drain else { return "does not drain".into() };
+        let (moved, left) = (byte_size::show(drain.moved_bytes), byte_size::show(drain.left_bytes));
+        match (&drain.waits_for, drain.left_bytes) {
+            (_, 0) => format!("{moved} moved, empty"),
+            (Some(reason), _) => format!("{moved} moved, {left} left, waits: {reason}"),
+            (None, _) => format!("{moved} moved, {left} left"),
+        }
+    }
 }
 
 impl StoreState {
@@ -65,6 +98,8 @@ impl StoreState {
             StoreState::Up => "up",
             StoreState::Unreachable => "unreachable",
             StoreState::Lost => "lost",
+            StoreState::Draining => "draining",
+            StoreState::Empty => "empty",
         }
     }
 }
@@ -100,6 +135,10 @@ impl PoolStatus {
     /// Returns the tables of stores and of lost files.
     pub fn render(&self) -> String {
         let mut text = self.table().to_string();
+        for store in self.stores.iter().filter(|store| store.state == StoreState::Draining) {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "store {}: {}", store.number, store.drain_line());
+        }
         for store in &self.stores {
             let Some(lost) = store.lost.as_ref().filter(|lost| lost.files > 0) else { continue };
             // Writing to a string cannot fail.
@@ -156,7 +195,9 @@ impl PoolStatus {
         add("store_used_bytes", "Bytes that files have in a store.", |store| store.used_bytes);
         add("store_free_bytes", "Bytes of a store without data.", |store| store.free_bytes);
         add("store_sessions", "Sessions of clients at a store.", |store| store.sessions);
-        add("store_up", "1 if the store answers, else 0.", |store| u64::from(store.state == StoreState::Up));
+        add("store_up", "1 if the store answers, else 0.", |store| {
+            u64::from(!matches!(store.state, StoreState::Unreachable | StoreState::Lost))
+        });
         let help = "Files that had data in a store when its memory was lost.";
         add("store_lost_files", help, |store| store.lost.as_ref().map_or(0, |lost| lost.files));
     }

@@ -10,7 +10,11 @@ use std::sync::{
 
 use pool::{OwnedStore, OwnerError, StoreReport};
 
-use crate::{dispatch::LostFiles, space::lent::StoreFailure};
+use super::{drain::Drain, lost_report::report_lost};
+use crate::{
+    dispatch::{Dispatcher, LostFiles},
+    space::lent::StoreFailure,
+};
 
 /// A store of the pool.
 #[derive(Debug)]
@@ -22,6 +26,8 @@ pub(in crate::server) struct PoolStore {
     is_up: AtomicBool,
     /// True once the store was found to have another incarnation. It never ends.
     is_lost: AtomicBool,
+    /// Whether data moves away.
+    pub(in crate::server) drain: Drain,
     /// Sessions of clients at the store, when it last answered.
     sessions: AtomicU32,
     /// The files that had data there when the memory was found to be lost.
@@ -35,6 +41,7 @@ impl PoolStore {
             epoch,
             is_up: AtomicBool::new(true),
             is_lost: AtomicBool::new(false),
+            drain: Drain::default(),
             sessions: AtomicU32::new(0),
             lost: OnceLock::new(),
         }
@@ -63,6 +70,15 @@ impl PoolStore {
         let StoreReport { clients, .. } = report.unwrap_or_default();
         self.sessions.store(clients, Ordering::Relaxed);
         report.is_ok()
+    }
+
+    /// Returns the files that have lost data with the store. Logs them the first time.
+    pub(in crate::server) fn report_lost(&self, dispatcher: &Dispatcher) -> &LostFiles {
+        self.lost.get_or_init(|| {
+            let files = dispatcher.placement().files_in(self.number());
+            report_lost(self.owned.id(), self.owned.address(), &files);
+            files
+        })
     }
 
     /// Logs that the store answers, or why not, if that is news.

@@ -4,6 +4,8 @@
 //! # Concurrency
 //! See the modules. Locks of the members are held for moments, and none while a store is asked.
 
+mod drain;
+mod drainer;
 mod lost_report;
 mod member;
 mod pool_file;
@@ -15,6 +17,7 @@ use std::path::PathBuf;
 use pool::OwnerError;
 use rdmabox::{Address, KeyFileError};
 
+pub(super) use drainer::Drainer;
 pub(super) use member::PoolStore;
 pub use pool_file::PoolFileError;
 pub(super) use pool_stores::PoolStores;
@@ -63,6 +66,32 @@ pub enum StoresError {
         /// Its number.
         number: u16,
     },
+    /// The pool has no such store.
+    #[error("there is no store {0:?}: give the number or the address of a store of this pool")]
+    NoStore(String),
+    /// A store whose memory is lost has nothing to move.
+    #[error("store {0} has lost its memory: rfs-server pool remove {0} --lost")]
+    Lost(u16),
+    /// The store has data that would be lost.
+    #[error(
+        "store {number} has {} that are in use or that a client may still reach: drain it first \
+         (rfs-server pool drain {number}), and wait until it is empty", byte_size::show(*.bytes)
+    )]
+    InUse {
+        /// Number of the store.
+        number: u16,
+        /// Bytes that are not free.
+        bytes: u64,
+    },
+    /// The memory of a store that does not answer cannot be returned to it.
+    #[error(
+        "store {0} does not answer: wait for it, or give up the data that files may have there (--lost), if it \
+         will never come back"
+    )]
+    Silent(u16),
+    /// A store that answers is given up.
+    #[error("store {0} answers: drain it, and remove it without --lost")]
+    Answers(u16),
     /// All numbers of stores are used.
     #[error("this server has given a number to 65,535 stores: restart it")]
     NoNumber,

@@ -19,9 +19,12 @@ use rdmabox::{Address, Key, SessionOptions};
 use rfs_proto::{BLOCK, DataPlace, StoreAccess};
 
 use super::{Membership, StoresConfig, StoresError, member::PoolStore, pool_file::PoolFile};
-use crate::space::{
-    account::Space,
-    lent::{LentMemory, StoreFailure},
+use crate::{
+    dispatch::{Dispatcher, LostFiles},
+    space::{
+        account::Space,
+        lent::{LentMemory, StoreFailure},
+    },
 };
 
 /// Time for which the start waits for a store that is not there yet, or that has not noticed yet
@@ -133,6 +136,107 @@ impl PoolStores {
             return Err(StoresError::Len { address: address.clone(), len });
         }
         Ok(number)
+    }
+
+    /// Returns the number of a store that is named by its number or its address.
+    pub(in crate::server) fn find(&self, name: &str) -> Result<u16, StoresError> {
+        let is = |store: &Arc<PoolStore>| {
+            name.parse() == Ok(store.number()) || store.owned.address().to_string() == name
+        };
+        let found = self.members().iter().find(|store| is(store)).map(|store| store.number());
+        found.ok_or_else(|| StoresError::NoStore(name.into()))
+    }
+
+    /// Begins or ends a drain: no new data goes to the store, and its data moves away. Returns
+    /// false if that was so.
+    ///
+    /// # Errors
+    /// There is no such store, or its memory is lost.
+    pub(in crate::server) fn drain(
+        &self,
+        number: u16,
+        is_on: bool,
+        space: &Space,
+    ) -> Result<bool, StoresError> {
+        let _change = self.change.lock();
+        let store = self.store(number).map_err(|_| StoresError::NoStore(number.to_string()))?;
+        if is_on && store.is_lost() {
+            return Err(StoresError::Lost(number));
+        }
+        space.drain_store(number, is_on);
+        let changed = store.drain.set(is_on);
+        if changed {
+            self.view.write().number += 1;
+        }
+        Ok(changed)
+    }
+
+    /// Removes a store that has no data.
+    ///
+    /// # Errors
+    /// The store has data, or the pool file cannot be written. The pool is as it was.
+    pub(in crate::server) fn remove(&self, number: u16, space: &Space) -> Result<(), StoresError> {
+        let mut change = self.change.lock();
+        let store = self.store(number).map_err(|_| StoresError::NoStore(number.to_string()))?;
+        if store.is_lost() {
+            return Err(StoresError::Lost(number));
+        }
+        if !store.look() {
+            return Err(StoresError::Silent(number));
+        }
+        // No new data comes while the rest is looked at.
+        space.drain_store(number, true);
+        let in_use =
+            space.usage().iter().find(|usage| usage.store == number).map(|usage| usage.len - usage.clean);
+        let mut outcome = match in_use {
+            Some(0) => self.leave(&mut change, number),
+            bytes => Err(StoresError::InUse { number, bytes: bytes.unwrap_or(0) }),
+        };
+        if outcome.is_ok() && !space.remove_store(number) {
+            // Not reached: nothing takes space of a store that drains.
+            outcome = Err(StoresError::InUse { number, bytes: 0 });
+        }
+        if outcome.is_err() {
+            space.drain_store(number, store.drain.state().is_on);
+            return outcome;
+        }
+        if let Err(error) = store.owned.leave() {
+            log::warn!("{error}: it keeps its memory until another server takes it over");
+        }
+        Ok(())
+    }
+
+    /// Removes a store that will never come back, with the data that files have there. Sessions
+    /// that wait for their end at that store end without it.
+    ///
+    /// # Errors
+    /// The store answers, or the pool file cannot be written. The pool is as it was.
+    pub(in crate::server) fn give_up(
+        &self,
+        number: u16,
+        dispatcher: &Dispatcher,
+    ) -> Result<LostFiles, StoresError> {
+        let mut change = self.change.lock();
+        let store = self.store(number).map_err(|_| StoresError::NoStore(number.to_string()))?;
+        if !store.is_lost() && store.look() {
+            return Err(StoresError::Answers(number));
+        }
+        self.leave(&mut change, number)?;
+        dispatcher.space().forget_store(number);
+        let files = store.report_lost(dispatcher).clone();
+        // Requests that still use it fail.
+        let _ = store.owned.leave();
+        Ok(files)
+    }
+
+    /// Takes a store out of the view and the file.
+    fn leave(&self, change: &mut Change, number: u16) -> Result<(), StoresError> {
+        let store = self.store(number).map_err(|_| StoresError::NoStore(number.to_string()))?;
+        self.save(change, |addresses| addresses.retain(|address| address != store.owned.address()))?;
+        let mut view = self.view.write();
+        view.stores.remove(&number);
+        view.number += 1;
+        Ok(())
     }
 
     /// Writes the next view to the pool file, if there is one. `edit` changes the addresses.

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use super::{lost_report::report_lost, pool_stores::PoolStores};
+use super::pool_stores::PoolStores;
 use crate::dispatch::Dispatcher;
 
 /// Interval at which stores are looked at.
@@ -62,11 +62,8 @@ fn look(stores: &PoolStores, dispatcher: &Dispatcher) {
             true => dispatcher.space().open_store(store.number()),
             false => dispatcher.space().close_store(store.number()),
         }
-        if store.is_lost() && store.lost.get().is_none() {
-            let files = dispatcher.placement().files_in(store.number());
-            report_lost(store.owned.id(), store.owned.address(), &files);
-            // Only this thread sets it.
-            let _ = store.lost.set(files);
+        if store.is_lost() {
+            store.report_lost(dispatcher);
         }
     }
 }

@@ -32,6 +32,15 @@ struct Lent {
     free: FreeMap,
     /// False while the store cannot be reached: its space is not handed out.
     is_open: bool,
+    /// True while data moves away: its space is not handed out.
+    drains: bool,
+}
+
+impl Lent {
+    /// Returns true if space of the store is handed out.
+    fn gives(&self) -> bool {
+        self.is_open && !self.drains
+    }
 }
 
 impl CleanSpace {
@@ -41,13 +50,32 @@ impl CleanSpace {
         self.unit = unit;
         let mut free = FreeMap::default();
         free.insert(Range { start: first.number(), len });
-        self.lent.push(Lent { store: first.store(), len, free, is_open: true });
+        self.lent.push(Lent { store: first.store(), len, free, is_open: true, drains: false });
+    }
+
+    /// Sets whether data moves away from a store: its space is not handed out.
+    pub(super) fn set_drain(&mut self, store: u16, drains: bool) {
+        self.lent.iter_mut().filter(|lent| lent.store == store).for_each(|lent| lent.drains = drains);
+    }
+
+    /// Removes a store with its clean space. Returns its length; `None` if it is unknown.
+    pub(super) fn remove_store(&mut self, store: u16) -> Option<u64> {
+        let at = self.lent.iter().position(|lent| lent.store == store)?;
+        Some(self.lent.remove(at).len)
+    }
+
+    /// Returns true if the range lies in a store that was never added, or was removed.
+    pub(super) fn is_unknown(&self, range: Range) -> bool {
+        match DataPlace::from_number(range.start).store() {
+            0 => false,
+            store => self.lent.iter().all(|lent| lent.store != store),
+        }
     }
 
     /// Returns the number, the length and the clean bytes of each store, and whether they are
     /// handed out.
     pub(super) fn lent(&self) -> impl Iterator<Item = (u16, u64, u64, bool)> + '_ {
-        self.lent.iter().map(|lent| (lent.store, lent.len, lent.free.total(), lent.is_open))
+        self.lent.iter().map(|lent| (lent.store, lent.len, lent.free.total(), lent.gives()))
     }
 
     /// Sets whether space of a store is handed out.
@@ -57,14 +85,14 @@ impl CleanSpace {
 
     /// Returns the bytes that can be handed out.
     pub(super) fn total(&self) -> u64 {
-        let open = self.lent.iter().filter(|lent| lent.is_open);
+        let open = self.lent.iter().filter(|lent| lent.gives());
         self.own.total() + open.map(|lent| lent.free.total()).sum::<u64>()
     }
 
     /// Returns the clean bytes of each store, the server's own arena first, and whether they are
     /// handed out.
     pub(super) fn by_store(&self) -> impl Iterator<Item = (u16, u64, bool)> + '_ {
-        let lent = self.lent.iter().map(|lent| (lent.store, lent.free.total(), lent.is_open));
+        let lent = self.lent.iter().map(|lent| (lent.store, lent.free.total(), lent.gives()));
         std::iter::once((0, self.own.total(), true)).chain(lent)
     }
 
@@ -144,7 +172,7 @@ impl CleanSpace {
         let order = (turn..stores as usize).chain(0..turn);
         let has = |index: usize, bytes: u64| match index.checked_sub(1) {
             None => self.own.total() >= bytes,
-            Some(lent) => self.lent[lent].is_open && self.lent[lent].free.total() >= bytes,
+            Some(lent) => self.lent[lent].gives() && self.lent[lent].free.total() >= bytes,
         };
         let index = order.clone().find(|&index| has(index, len)).or_else(|| {
             let mut order = order;
@@ -160,7 +188,7 @@ impl CleanSpace {
         match DataPlace::from_number(place).store() {
             0 => self.own.take_at(place, len),
             store => {
-                let lent = self.lent.iter_mut().find(|lent| lent.store == store && lent.is_open)?;
+                let lent = self.lent.iter_mut().find(|lent| lent.store == store && lent.gives())?;
                 lent.free.take_at(place, len)
             }
         }

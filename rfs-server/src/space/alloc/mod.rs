@@ -152,6 +152,35 @@ impl Arena {
         true
     }
 
+    /// Sets whether data moves away from a store. Its free space does not count then.
+    pub fn set_drain(&mut self, store: u16, drains: bool) {
+        self.clean.set_drain(store, drains);
+    }
+
+    /// Removes a store all of whose space is clean. Returns false, without a change, if some is
+    /// not, or if there is no such store.
+    pub fn remove_store(&mut self, store: u16) -> bool {
+        let is_clean = |(number, len, clean, _)| number == store && len == clean;
+        self.clean.lent().any(is_clean) && self.forget_store(store)
+    }
+
+    /// Removes a store whose memory is lost. Files may still have space there, which is no space of
+    /// the arena from now on. Returns false if there is no such store.
+    pub fn forget_store(&mut self, store: u16) -> bool {
+        let Some(len) = self.clean.remove_store(store) else { return false };
+        self.len -= len;
+        let clean = &self.clean;
+        self.dirty.retain(|range| !clean.is_unknown(*range));
+        self.dirty_bytes = self.dirty.iter().map(|range| range.len).sum();
+        self.quarantine.retain(|_, list| {
+            list.retain(|_, entry| !clean.is_unknown(entry.range));
+            !list.is_empty()
+        });
+        let left = self.quarantine.values().flat_map(BTreeMap::values);
+        self.quarantined = left.map(|entry| entry.range.len).sum();
+        true
+    }
+
     /// Returns the use of the server's own arena and of each store.
     pub fn usage(&self) -> Vec<StoreUsage> {
         let lent: Vec<_> = self.clean.lent().collect();
@@ -258,7 +287,7 @@ impl Arena {
 
     /// Takes back space that no session can reach.
     pub fn free(&mut self, range: Range) {
-        if range.len > 0 {
+        if range.len > 0 && !self.clean.is_unknown(range) {
             self.dirty.push_back(range);
             self.dirty_bytes += range.len;
         }
@@ -270,7 +299,7 @@ impl Arena {
     pub fn quarantine(&mut self, (ino, generation): (u64, u64), range: Range, holders: &[u64]) {
         if holders.is_empty() || seeded!(QuarantineSkipped) {
             self.free(range);
-        } else if range.len > 0 {
+        } else if range.len > 0 && !self.clean.is_unknown(range) {
             self.quarantined += range.len;
             let entry = Quarantined { range, generation, holders: holders.to_vec() };
             self.quarantine.entry(ino).or_default().insert(range.start, entry);

@@ -98,6 +98,10 @@ enum Step {
     Free { pick: usize, holder: Option<u64> },
     SessionEnded(u64),
     SetOpen { store: u16, is_open: bool },
+    SetDrain { store: u16, drains: bool },
+    Remove { store: u16 },
+    Forget { store: u16 },
+    AddAgain,
     TakeDirty { max: u64 },
     Zeroed { pick: usize, done: bool },
 }
@@ -110,6 +114,10 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(pick, holder)| Step::Free { pick, holder }),
         2 => (1..5u64).prop_map(Step::SessionEnded),
         1 => (1..3u16, any::<bool>()).prop_map(|(store, is_open)| Step::SetOpen { store, is_open }),
+        1 => (1..3u16, any::<bool>()).prop_map(|(store, drains)| Step::SetDrain { store, drains }),
+        1 => (1..3u16).prop_map(|store| Step::Remove { store }),
+        1 => (1..8u16).prop_map(|store| Step::Forget { store }),
+        1 => Just(Step::AddAgain),
         3 => (1..50u64).prop_map(|max| Step::TakeDirty { max }),
         3 => (any::<usize>(), any::<bool>()).prop_map(|(pick, done)| Step::Zeroed { pick, done }),
     ]
@@ -120,7 +128,33 @@ struct Model {
     used: Vec<Range>,
     zeroing: Vec<Range>,
     bytes: HashSet<u64>,
-    is_open: [bool; 3],
+    /// Number and length of each store, and whether it is open and does not drain.
+    stores: Vec<(u16, u64, [bool; 2])>,
+    last: u16,
+}
+
+impl Model {
+    fn gives(&self, store: u16) -> bool {
+        let is = |(number, _, gives): &(u16, u64, [bool; 2])| *number == store && *gives == [true; 2];
+        store == 0 || self.stores.iter().any(is)
+    }
+
+    fn len_of(&self, store: u16) -> Option<u64> {
+        let of = |(number, len, _): &(u16, u64, [bool; 2])| (*number == store).then_some(*len);
+        if store == 0 { Some(LEN[0]) } else { self.stores.iter().find_map(of) }
+    }
+
+    fn set(&mut self, store: u16, which: usize, gives: bool) {
+        let of = self.stores.iter_mut().filter(|(number, ..)| *number == store);
+        of.for_each(|(_, _, state)| state[which] = gives);
+    }
+
+    /// A store has gone with all that files have there.
+    fn drop_store(&mut self, store: u16) {
+        self.stores.retain(|(number, ..)| *number != store);
+        let is_there = |start: u64| DataPlace::from_number(start).store() == store;
+        self.bytes.retain(|byte| !is_there(*byte));
+    }
 }
 
 fn allocate(arena: &mut Arena, model: &mut Model, want: Want) {
@@ -134,8 +168,9 @@ fn allocate(arena: &mut Arena, model: &mut Model, want: Want) {
     assert!(got >= want.need && got <= want.need + want.ahead, "{got} bytes for {want:?}");
     for range in ranges {
         let [(store, offset, len)] = shown(&[range])[..] else { unreachable!("one range") };
-        assert!(offset + len <= LEN[usize::from(store)], "{range:?} ends in another store");
-        assert!(model.is_open[usize::from(store)], "{range:?} is in a closed store");
+        let end = model.len_of(store).expect("a store of the pool");
+        assert!(offset + len <= end, "{range:?} ends in another store");
+        assert!(model.gives(store), "{range:?} is in a closed store");
         for byte in range.start..range.end() {
             assert!(model.bytes.insert(byte), "byte {byte:#x} has two owners");
         }
@@ -155,14 +190,38 @@ fn apply(arena: &mut Arena, model: &mut Model, step: Step) {
         Step::SessionEnded(session) => arena.session_ended(session),
         Step::SetOpen { store, is_open } => {
             arena.set_open(store, is_open);
-            model.is_open[usize::from(store)] = is_open;
+            model.set(store, 0, is_open);
+        }
+        Step::SetDrain { store, drains } => {
+            arena.set_drain(store, drains);
+            model.set(store, 1, !drains);
+        }
+        Step::Remove { store } => {
+            let is_free = model.bytes.iter().all(|byte| DataPlace::from_number(*byte).store() != store);
+            let is_known = model.stores.iter().any(|(number, ..)| *number == store);
+            assert_eq!(arena.remove_store(store), is_known && is_free, "{store}");
+            if is_known && is_free {
+                model.drop_store(store);
+            }
+        }
+        Step::Forget { store } => {
+            let is_known = model.stores.iter().any(|(number, ..)| *number == store);
+            assert_eq!(arena.forget_store(store), is_known);
+            model.drop_store(store);
+        }
+        Step::AddAgain => {
+            model.last += 1;
+            assert!(arena.add_store(model.last, 30, UNIT));
+            model.stores.push((model.last, 30, [true; 2]));
         }
         Step::TakeDirty { max } => model.zeroing.extend(arena.take_dirty(max)),
         Step::Zeroed { pick, done } if !model.zeroing.is_empty() => {
             let range = model.zeroing.swap_remove(pick % model.zeroing.len());
             match done {
                 true => {
-                    (range.start..range.end()).for_each(|byte| assert!(model.bytes.remove(&byte)));
+                    // The bytes of a store that has gone are no bytes of the model any more.
+                    let known = model.len_of(DataPlace::from_number(range.start).store()).is_some();
+                    (range.start..range.end()).for_each(|byte| assert_eq!(model.bytes.remove(&byte), known));
                     arena.zeroed(range);
                 }
                 false => arena.not_zeroed(range, 4),
@@ -178,12 +237,15 @@ proptest! {
     #[test]
     fn no_byte_has_two_owners(steps in proptest::collection::vec(step(), 1..150)) {
         let mut arena = arena();
-        let mut model = Model { used: vec![], zeroing: vec![], bytes: HashSet::new(), is_open: [true; 3] };
+        let stores = vec![(1, LEN[1], [true; 2]), (2, LEN[2], [true; 2])];
+        let (used, zeroing) = (vec![], vec![]);
+        let mut model = Model { used, zeroing, bytes: HashSet::new(), stores, last: 7 };
         for step in steps {
             apply(&mut arena, &mut model, step);
             let owned = model.bytes.len() as u64;
             let clean: u64 = arena.clean_by_store().iter().map(|(_, bytes, _)| bytes).sum();
-            prop_assert_eq!(clean + owned, LEN.iter().sum::<u64>());
+            let all = LEN[0] + model.stores.iter().map(|(_, len, _)| len).sum::<u64>();
+            prop_assert_eq!((clean + owned, arena.totals().len), (all, all));
         }
         model.used.drain(..).for_each(|range| arena.free(range));
         (1..5).for_each(|session| arena.session_ended(session));
@@ -191,7 +253,9 @@ proptest! {
         while let Some(range) = arena.take_dirty(7) {
             arena.zeroed(range);
         }
-        let whole = LEN.iter().zip(0..).map(|(&len, store)| Range { start: place(store, 0), len });
+        let own = Range { start: 0, len: LEN[0] };
+        let lent = model.stores.iter().map(|(store, len, _)| Range { start: place(*store, 0), len: *len });
+        let whole = std::iter::once(own).chain(lent);
         prop_assert_eq!(arena.clean.ranges().collect::<Vec<_>>(), whole.collect::<Vec<_>>());
     }
 }

@@ -147,6 +147,33 @@ fn stores_of_the_pool_file_are_those_of_the_next_server() {
 }
 
 #[test]
+fn stores_are_drained_and_removed_by_commands() {
+    let site = Site::new();
+    let (first, _second) = (site.store("s1"), site.store("s2"));
+    let file = site.path("pool");
+    let [s1, s2] = ["s1", "s2"].map(|name| site.address(name));
+    std::fs::write(&file, format!("{s1}\n{s2}\n")).unwrap();
+    let _server = site.server(&["--pool", &file, "--pool-key", &site.path("pool.key")]);
+    fails(&site.pool(&["drain", "7"]), &["there is no store \"7\""]);
+    fails(&site.pool(&["remove", "--lost", "2"]), &["store 2 answers"]);
+    let drained = text(&site.pool(&["drain", &s2]));
+    assert_eq!(drained, "store 2 drains: no new data goes there\nstore 2: 0 B moved, empty\n");
+    site.eventually(&[StoreState::Up, StoreState::Up, StoreState::Empty]);
+    let stopped = text(&site.pool(&["drain", "--stop", "2"]));
+    assert_eq!(stopped, "store 2 drains no more: new data goes there\n");
+    assert!(text(&site.pool(&["drain", "--stop", "2"])).contains("did not drain"));
+    assert_eq!(text(&site.pool(&["remove", "2"])), "store 2 is removed\n");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), format!("view 3\n{s1}\n"));
+    fails(&site.pool(&["remove", "2"]), &["there is no store \"2\""]);
+    drop(first);
+    site.eventually(&[StoreState::Up, StoreState::Unreachable]);
+    fails(&site.pool(&["remove", "1"]), &["store 1 does not answer", "--lost"]);
+    let removed = text(&site.pool(&["remove", "--lost", "1"]));
+    assert!(removed.starts_with("store 1 is removed; 0 files have lost data"), "{removed}");
+    assert_eq!((site.stores().len(), std::fs::read_to_string(&file).unwrap()), (1, "view 4\n".into()));
+}
+
+#[test]
 fn servers_without_stores_and_dead_servers_have_no_answer() {
     let site = Site::new();
     fails(&site.pool(&["status"]), &["no such control socket"]);

@@ -28,7 +28,7 @@ fn a_file_grows_contiguously() {
     client.close(file.ino);
     assert_eq!(fixture.free_blocks(), 4096 - 3);
     let opened = client.opened(Request::Open { ino: file.ino, write: true });
-    assert_eq!(opened.layout, Layout { generation: 1, extents: vec![extent(0, 0, 3)], complete: true });
+    assert_eq!(opened.layout, Layout { generation: 2, extents: vec![extent(0, 0, 3)], complete: true });
     assert_eq!(client.read(&opened.layout, 0, 9000), vec![7; 9000]);
     fixture.assert_free_space_is_zero(&[&opened.layout]);
 }
@@ -63,7 +63,7 @@ fn space_ahead_of_need_becomes_a_hole_when_the_file_grows() {
     // Not while the file stays within the requested space.
     assert_eq!(client.truncate(file.ino, 3 * B).layout_generation, 0);
     let attr = client.truncate(file.ino, 100 * B);
-    assert_eq!((attr.size, attr.blocks, attr.layout_generation), (100 * B, 24, 1));
+    assert_eq!((attr.size, attr.blocks, attr.layout_generation), (100 * B, 24, 2));
     let layout = client.layout(Request::Layout { ino: file.ino, offset: 0 });
     assert_eq!(layout.extents, [extent(0, 0, 3)]);
     assert_eq!(fixture.free_blocks(), 4096 - 3);
@@ -127,12 +127,12 @@ fn truncation() {
     fixture.clock.set(5000);
     let attr = client.truncate(file.ino, 2 * B + 100);
     assert_eq!((attr.size, attr.mtime, attr.ctime, attr.blocks), (2 * B + 100, 5000, 5000, 24));
-    assert_eq!(attr.layout_generation, 1);
+    assert_eq!(attr.layout_generation, 2);
     assert_eq!(fixture.free_blocks(), 61);
     // Growing again shows zeroes, from the exact byte on.
     fixture.clock.set(6000);
     let attr = client.truncate(file.ino, 10 * B);
-    assert_eq!((attr.size, attr.mtime, attr.blocks, attr.layout_generation), (10 * B, 6000, 24, 1));
+    assert_eq!((attr.size, attr.mtime, attr.blocks, attr.layout_generation), (10 * B, 6000, 24, 2));
     let layout = client.layout(Request::Layout { ino: file.ino, offset: 0 });
     let bytes = client.read(&layout, 0, 10 * B);
     assert!(bytes[..2 * B as usize + 100].iter().all(|&b| b == 9));
@@ -144,10 +144,10 @@ fn truncation() {
     // Truncation within a block only zeroes bytes.
     let attr = client.truncate(file.ino, 2 * B + 1);
     // A writer there must learn of it.
-    assert_eq!((attr.layout_generation, attr.blocks), (2, 24));
+    assert_eq!((attr.layout_generation, attr.blocks), (4, 24));
     assert_eq!(client.read(&layout, 2 * B, 3), [9, 0, 0]);
     let attr = client.truncate(file.ino, 0);
-    assert_eq!((attr.layout_generation, attr.blocks, fixture.free_blocks()), (3, 0, 64));
+    assert_eq!((attr.layout_generation, attr.blocks, fixture.free_blocks()), (6, 0, 64));
     fixture.assert_free_space_is_zero(&[]);
 }
 

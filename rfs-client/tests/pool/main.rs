@@ -1,117 +1,24 @@
 //! Files whose data lies in the server's own memory and in stores, over shared memory and TCP, with
 //! pieces of a block or two so that most operations cross a boundary.
 
+mod drain;
+mod site;
+mod steps;
+
 use std::{
-    path::Path,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
-use pool::{Incarnation, Store, StoreOptions};
 use proptest::prelude::*;
-use rdmabox::{Address, Key, ProviderKind, SessionOptions};
-use rfs_client::{AttachOptions, Client, ClientError, Creator};
-use rfs_proto::{BLOCK, Errno, FallocateFlags, ROOT_INO, SetAttr};
-use rfs_server::{
-    Config, Membership, Server, StoresConfig,
-    server::status::pool::{StoreState, StoreStatus},
-};
+use rdmabox::ProviderKind;
+use rfs_client::Client;
+use rfs_proto::{BLOCK, Errno, FallocateFlags, ROOT_INO};
+use rfs_server::server::status::pool::StoreState;
 
-const MIB: u64 = 1 << 20;
-const BY: Creator = Creator { uid: 0, gid: 0, umask: 0 };
-
-/// A server, its stores, and the folder of their sockets and of the key.
-struct Site {
-    server: Option<Server>,
-    stores: Vec<Option<Store>>,
-    addresses: Vec<Address>,
-    provider: ProviderKind,
-    dir: tempfile::TempDir,
-}
-
-fn store(address: &Address, key: &Path, memory: u64, run: u128) -> Store {
-    let mut options = StoreOptions::new(memory, Incarnation(run));
-    options.pool_key = Some(Key::load(key).expect("a key"));
-    Store::listen(std::slice::from_ref(address), &options).expect("a store")
-}
-
-impl Site {
-    fn start(provider: ProviderKind, count: usize, unit: u64) -> Site {
-        let dir = tempfile::tempdir().expect("a folder");
-        let key = dir.path().join("pool.key");
-        let secret = "00112233445566778899aabbccddeeff";
-        std::fs::write(&key, format!("pool {secret}\n")).expect("a key file");
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-        std::fs::set_permissions(&key, mode).expect("a mode");
-        let address = |name: String| match provider {
-            ProviderKind::Shm => Address::Unix(dir.path().join(name)),
-            _ => "127.0.0.1:0".parse().expect("an address"),
-        };
-        let of = |number: usize| store(&address(format!("store{number}")), &key, 4 * MIB, number as u128);
-        let stores: Vec<_> = (1..=count).map(of).collect();
-        let addresses: Vec<_> = stores.iter().map(|store| store.addresses()[0].clone()).collect();
-        let mut config = Config::new(4 * MIB);
-        config.listen = vec![address("server".into())];
-        config.allow_without_keys = true;
-        config.stores = Some(StoresConfig { members: Membership::Addresses(addresses.clone()), key, unit });
-        let server = Server::start(config).expect("a server");
-        let stores = stores.into_iter().map(Some).collect();
-        Site { server: Some(server), stores, addresses, provider, dir }
-    }
-
-    fn server(&self) -> &Server {
-        self.server.as_ref().expect("it runs")
-    }
-
-    fn client(&self) -> Client {
-        let mut options = SessionOptions::default();
-        options.provider = Some(self.provider);
-        let address = &self.server().addresses()[0];
-        Client::connect(address, &options, &AttachOptions::default()).expect("a client")
-    }
-
-    fn free(&self) -> u64 {
-        self.server().statfs().blocks_free * BLOCK
-    }
-}
-
-fn on_all_providers(count: usize, unit: u64, test: fn(Site)) {
-    [ProviderKind::Shm, ProviderKind::Tcp]
-        .into_iter()
-        .for_each(|provider| test(Site::start(provider, count, unit)));
-}
-
-/// Returns the first result of `look`, which may take a while.
-fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
-    let give_up = Instant::now() + Duration::from_secs(60);
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < give_up, "it does not happen");
-        thread::sleep(Duration::from_millis(50));
-    }
-}
-
-fn create(client: &Client, name: &str) -> u64 {
-    client.files.create(ROOT_INO, name.as_bytes(), 0o644, BY, true).expect("a file").ino
-}
-
-fn read(client: &Client, ino: u64) -> Vec<u8> {
-    let mut bytes = vec![0; client.attributes.getattr(ino).expect("attributes").size as usize + 1];
-    let len = client.reads.read_into(ino, 0, &mut bytes).expect("a read");
-    bytes.truncate(len);
-    bytes
-}
-
-fn pattern(len: usize, seed: u8) -> Vec<u8> {
-    (0..len).map(|at| (at / 97 + at) as u8 ^ seed).collect()
-}
-
-fn truncate(client: &Client, ino: u64, size: u64) -> Result<(), ClientError> {
-    client.attributes.setattr(ino, &SetAttr { size: Some(size), ..SetAttr::default() }).map(|_| ())
-}
+use site::{BY, MIB, Site, create, eventually, on_all_providers, pattern, read, status, store, truncate};
+use steps::{apply, step};
 
 #[test]
 fn a_file_is_spread_over_all_stores() {
@@ -209,12 +116,6 @@ fn a_store_that_ends_fails_its_own_places_only() {
     });
 }
 
-/// Returns the status of a store.
-fn status(site: &Site, number: u16) -> StoreStatus {
-    let pool = site.server().status_source().pool().expect("a pool");
-    pool.stores.into_iter().find(|store| store.number == number).expect("a store")
-}
-
 #[test]
 fn the_files_of_a_lost_store_are_reported() {
     on_all_providers(2, BLOCK, |mut site| {
@@ -247,22 +148,6 @@ fn the_files_of_a_lost_store_are_reported() {
         thread::sleep(Duration::from_millis(1500));
         assert_eq!(status(&site, 1).lost, Some(lost));
     });
-}
-
-impl Site {
-    /// Starts another store, which is in no pool yet. Returns its address.
-    fn start_store(&mut self) -> Address {
-        let number = self.stores.len() + 1;
-        let address = match self.provider {
-            ProviderKind::Shm => Address::Unix(self.dir.path().join(format!("store{number}"))),
-            _ => "127.0.0.1:0".parse().expect("an address"),
-        };
-        let store = store(&address, &self.dir.path().join("pool.key"), 4 * MIB, number as u128);
-        let address = store.addresses()[0].clone();
-        self.stores.push(Some(store));
-        self.addresses.push(address.clone());
-        address
-    }
 }
 
 /// Writes files and reads them back until `over`. Returns the number of rounds.
@@ -321,99 +206,6 @@ fn a_client_that_has_ended_reaches_no_store() {
         drop(client);
         eventually(|| (clients() == 0 && site.server().stats().sessions == 0).then_some(()));
     });
-}
-
-/// An operation on a file and on a copy in memory.
-#[derive(Clone, Debug)]
-enum Step {
-    Write(u64, usize, u8),
-    Append(usize, u8),
-    Truncate(u64),
-    Punch(u64, u64),
-    Zero(u64, u64),
-    Allocate(u64, u64),
-    Copy(u64, u64, u64),
-    Read(u64, usize),
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let (at, len) = (0..100_000_u64, 1..40_000_u64);
-    prop_oneof![
-        4 => (at.clone(), 1..40_000_usize, any::<u8>()).prop_map(|(at, len, seed)| Step::Write(at, len, seed)),
-        2 => (1..20_000_usize, any::<u8>()).prop_map(|(len, seed)| Step::Append(len, seed)),
-        2 => at.clone().prop_map(Step::Truncate),
-        2 => (at.clone(), len.clone()).prop_map(|(at, len)| Step::Punch(at, len)),
-        1 => (at.clone(), len.clone()).prop_map(|(at, len)| Step::Zero(at, len)),
-        1 => (at.clone(), len.clone()).prop_map(|(at, len)| Step::Allocate(at, len)),
-        1 => (at.clone(), at.clone(), len).prop_map(|(from, to, len)| Step::Copy(from, to, len)),
-        3 => (at, 1..40_000_usize).prop_map(|(at, len)| Step::Read(at, len)),
-    ]
-}
-
-fn grow(model: &mut Vec<u8>, end: u64) {
-    if model.len() < end as usize {
-        model.resize(end as usize, 0);
-    }
-}
-
-fn zero(model: &mut [u8], at: u64, len: u64) {
-    let end = model.len().min((at + len) as usize);
-    if let Some(part) = model.get_mut(at as usize..end) {
-        part.fill(0);
-    }
-}
-
-fn apply(client: &Client, ino: u64, model: &mut Vec<u8>, step: &Step) {
-    match *step {
-        Step::Write(at, len, seed) => {
-            client.writes.write(ino, at, &pattern(len, seed)).expect("a write");
-            grow(model, at + len as u64);
-            model[at as usize..][..len].copy_from_slice(&pattern(len, seed));
-        }
-        Step::Append(len, seed) => {
-            let at = client.appends.append(ino, &pattern(len, seed)).expect("an append");
-            assert_eq!(at, model.len() as u64);
-            model.extend(pattern(len, seed));
-        }
-        Step::Truncate(size) => {
-            truncate(client, ino, size).expect("a truncation");
-            model.resize(size as usize, 0);
-        }
-        Step::Punch(at, len) => {
-            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            client.space.fallocate(ino, at, len, flags).expect("a hole");
-            zero(model, at, len);
-        }
-        Step::Zero(at, len) => {
-            client.space.fallocate(ino, at, len, FallocateFlags::ZERO_RANGE).expect("zeroes");
-            grow(model, at + len);
-            zero(model, at, len);
-        }
-        Step::Allocate(at, len) => {
-            client.space.fallocate(ino, at, len, FallocateFlags::empty()).expect("space");
-            grow(model, at + len);
-        }
-        Step::Copy(from, to, len) => {
-            let overlaps = from < to + len && to < from + len;
-            if overlaps {
-                return;
-            }
-            let copied = client.space.copy((ino, from), (ino, to), len).expect("a copy");
-            let bytes = model.get(from as usize..).unwrap_or_default();
-            let bytes = bytes[..bytes.len().min(len as usize)].to_vec();
-            assert_eq!(copied, bytes.len() as u64);
-            if !bytes.is_empty() {
-                grow(model, to + copied);
-                model[to as usize..][..bytes.len()].copy_from_slice(&bytes);
-            }
-        }
-        Step::Read(at, len) => {
-            let mut out = vec![7; len];
-            let found = client.reads.read_into(ino, at, &mut out).expect("a read");
-            let expected = model.get(at as usize..).unwrap_or_default();
-            assert!(out[..found] == expected[..expected.len().min(len)], "{len} bytes at {at}");
-        }
-    }
 }
 
 #[test]

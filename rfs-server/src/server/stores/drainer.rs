@@ -1,0 +1,147 @@
+//! Moves data away from stores that drain.
+//!
+//! The thread takes the files of a store in groups. It tells all sessions that have a file open
+//! that its data will move, waits for their acknowledgements, and moves the data piece by piece.
+//! After each piece it waits for the acknowledgements again, so clients do not drown in recalls. A
+//! store that does not answer, or a pool without space, lets it wait and try again.
+//!
+//! # Concurrency
+//! One thread for a pool. Commands set the [`Drain`](super::drain::Drain) of a store. The thread
+//! reads it before each step.
+
+use std::{
+    io,
+    ops::ControlFlow,
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use super::{member::PoolStore, pool_stores::PoolStores};
+use crate::{
+    coherence::recall_queue::Need,
+    dispatch::{Dispatcher, Moved, Placement},
+};
+
+/// Interval at which the thread looks for stores that drain.
+const LOOK: Duration = Duration::from_millis(200);
+/// Pause before another attempt, when space is missing or a store does not answer.
+const RETRY: Duration = Duration::from_secs(1);
+/// Interval at which acknowledgements are looked for.
+const ACKNOWLEDGED: Duration = Duration::from_micros(500);
+/// Files whose sessions are told at once.
+const GROUP: usize = 32;
+
+/// The thread. Dropping it stops and joins the thread.
+#[derive(Debug)]
+pub(in crate::server) struct Drainer {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drainer {
+    /// Starts the thread.
+    pub(in crate::server) fn start(
+        stores: &Arc<PoolStores>,
+        dispatcher: &Arc<Dispatcher>,
+    ) -> io::Result<Drainer> {
+        let (stores, dispatcher) = (Arc::clone(stores), Arc::clone(dispatcher));
+        let (stop, stopped) = channel::<()>();
+        let work = move || {
+            let mut pause = LOOK;
+            while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                pause = LOOK;
+                for store in stores.members().iter().filter(|store| store.drain.is_on()) {
+                    let work = Work { dispatcher: &dispatcher, store, stopped: &stopped };
+                    if work.run().is_break() {
+                        pause = RETRY;
+                    }
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("rfs-drain".into()).spawn(work)?;
+        Ok(Drainer { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Drainer {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            log::error!("the thread that drains stores panicked");
+        }
+    }
+}
+
+/// One pass over the files of a store. A break ends it early.
+struct Work<'a> {
+    dispatcher: &'a Dispatcher,
+    store: &'a PoolStore,
+    stopped: &'a Receiver<()>,
+}
+
+impl Work<'_> {
+    fn placement(&self) -> Placement<'_> {
+        self.dispatcher.placement()
+    }
+
+    /// Returns true until the drain or the server ends.
+    fn goes_on(&self) -> bool {
+        self.store.drain.is_on() && self.stopped.try_recv() == Err(TryRecvError::Empty)
+    }
+
+    fn run(&self) -> ControlFlow<()> {
+        for group in self.placement().inodes_in(self.store.number()).chunks(GROUP) {
+            let needs = group.iter().flat_map(|&ino| self.placement().begin_move(ino)).collect();
+            let outcome = self.wait(needs);
+            let outcome = match outcome {
+                ControlFlow::Continue(()) => group.iter().try_for_each(|&ino| self.move_file(ino)),
+                stop => stop,
+            };
+            group.iter().for_each(|&ino| self.placement().end_move(ino));
+            outcome?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn move_file(&self, ino: u64) -> ControlFlow<()> {
+        let (number, mut buffer) = (self.store.number(), Vec::new());
+        loop {
+            if !self.goes_on() {
+                return ControlFlow::Break(());
+            }
+            match self.placement().move_piece(ino, number, &mut buffer) {
+                Moved::Bytes(bytes, needs) => {
+                    self.store.drain.moved(bytes);
+                    self.wait(needs)?;
+                }
+                Moved::Done => return ControlFlow::Continue(()),
+                Moved::NotClean => {}
+                Moved::Full => return self.pause("no other store has space".into()),
+                Moved::Unreachable(store) => return self.pause(format!("store {store} does not answer")),
+            }
+        }
+    }
+
+    fn pause(&self, reason: String) -> ControlFlow<()> {
+        self.store.drain.waits(reason);
+        ControlFlow::Break(())
+    }
+
+    /// Waits until sessions have acknowledged recalls. A session that does not loses them by the
+    /// recall timeout.
+    fn wait(&self, mut needs: Vec<Need>) -> ControlFlow<()> {
+        while !self.placement().are_acknowledged(&mut needs) {
+            if !self.goes_on() {
+                return ControlFlow::Break(());
+            }
+            std::thread::sleep(ACKNOWLEDGED);
+        }
+        ControlFlow::Continue(())
+    }
+}
