@@ -102,7 +102,7 @@ fn the_refusal_of_another_version_names_the_version_of_the_server() {
     assert_eq!(out, unhex(hex));
     assert_documented(hex);
     for (hex, version) in [
-        (hex, Some(16)),
+        (hex, Some(17)),
         ("00 5d 8101", Some(129)),
         ("00 5d", None),
         ("00 5d 80", None),

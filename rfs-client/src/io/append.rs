@@ -303,6 +303,8 @@ impl Appends {
         mut floor: u64,
         data: &[u8],
     ) -> Result<(), ClientError> {
+        // Over all attempts, as for a read.
+        let mut places = inode.layout_users.read();
         for _ in 0..TRIES {
             let now = self.records.look(inode)?;
             self.layouts.follow_generation(inode, now.generation)?;
@@ -310,10 +312,10 @@ impl Appends {
                 return Ok(());
             }
             floor = now.size;
-            let places = inode.layout_users.read();
             let Some((parts, layout)) = self.layouts.targets(inode, offset, data)? else {
                 drop(places);
                 self.layouts.allocate(inode, offset, data.len() as u64)?;
+                places = inode.layout_users.read();
                 continue;
             };
             inode.locks.check_guards(issued_epoch)?;

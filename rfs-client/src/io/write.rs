@@ -168,11 +168,13 @@ impl Writes {
         if let Some(by_server) = &self.by_server {
             return by_server.write(inode, issued_epoch, (offset, end), data);
         }
+        // Over all attempts, as for a read.
+        let mut places = inode.layout_users.read();
         for _ in 0..TRIES {
-            let places = inode.layout_users.read();
             let Some((parts, layout)) = self.layouts.targets(inode, offset, data)? else {
                 drop(places);
                 self.layouts.allocate(inode, offset, data.len() as u64)?;
+                places = inode.layout_users.read();
                 continue;
             };
             // The places may be of the next epoch, because space was requested or a record was

@@ -44,7 +44,8 @@ impl Site {
 fn exercise(client: &Client, name: &str, give_up: Instant) {
     let mut runner = TestRunner::default();
     for number in (0_u32..).take_while(|_| Instant::now() < give_up) {
-        let ino = create(client, &format!("{name}-{number}"));
+        let name = format!("{name}-{number}");
+        let ino = create(client, &name);
         let steps = proptest::collection::vec(step(), 20..60).new_tree(&mut runner).expect("steps").current();
         let mut model = Vec::new();
         for step in &steps {
@@ -53,6 +54,8 @@ fn exercise(client: &Client, name: &str, give_up: Instant) {
         assert!(read(client, ino) == model, "{name}, {steps:?}");
         truncate(client, ino, 0).expect("a truncation");
         client.files.close(ino).expect("a close");
+        // A server of this size has few inodes.
+        client.names.unlink(ROOT_INO, name.as_bytes()).expect("unlinked");
     }
 }
 
@@ -115,6 +118,32 @@ fn no_write_is_lost_and_no_read_is_stale_while_data_moves() {
             let found = &bytes[at * BLOCK as usize + 100..][..8];
             assert_eq!(found, written.load(Ordering::SeqCst).to_le_bytes(), "block {at}");
         }
+    });
+}
+
+/// A request that takes longer than the move of a piece ends all the same: the next piece waits for
+/// the client.
+#[test]
+fn long_requests_end_while_data_moves() {
+    on_all_providers(2, BLOCK, |site| {
+        let (client, over) = (site.mount(), AtomicBool::new(false));
+        let ino = create(&client, "file");
+        client.writes.write(ino, 0, &pattern(2 * MIB as usize, 0)).expect("a write");
+        thread::scope(|scope| {
+            let mover = scope.spawn(|| site.move_to_and_fro(&over));
+            let give_up = Instant::now() + Duration::from_secs(4);
+            let outcome =
+                (1..=u8::MAX).cycle().take_while(|_| Instant::now() < give_up).try_for_each(|seed| {
+                    let (data, mut found) = (pattern(MIB as usize, seed), vec![0; MIB as usize]);
+                    client.writes.write(ino, MIB / 2, &data)?;
+                    client.reads.read_into(ino, MIB / 2, &mut found)?;
+                    assert!(found == data, "another write's bytes");
+                    Ok::<_, rfs_client::ClientError>(())
+                });
+            over.store(true, Ordering::Relaxed);
+            outcome.expect("requests");
+            assert!(mover.join().expect("the mover") > 0);
+        });
     });
 }
 

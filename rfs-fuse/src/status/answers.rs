@@ -7,7 +7,7 @@
 use std::{path::Path, sync::Arc};
 
 use rfs_status::{
-    control::{Answer, ControlSocket, STATUS, SocketPermissions},
+    control::{Answer, Asker, ControlSocket, STATUS, SocketPermissions},
     metrics::{BoundEndpoint, Endpoint, EndpointError},
     mounts::access::ACCESS,
 };
@@ -49,7 +49,7 @@ fn start_control(
     access: Result<AccessOffer, String>,
 ) -> Option<ControlSocket> {
     control::make_directory(path);
-    let answer = move |question: &str| match question {
+    let answer = move |question: &str, _: Asker| match question {
         STATUS => serde_json::to_string(&source.status()).ok().map(Answer::from),
         ACCESS => {
             let answer = access.as_ref().map_err(String::clone).and_then(AccessOffer::answer);

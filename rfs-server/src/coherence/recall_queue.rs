@@ -196,6 +196,11 @@ impl<A> Queues<A> {
         self.queues.get(&need.session).is_some_and(|queue| queue.first <= need.place)
     }
 
+    /// Returns true while a session has a queue. A session that was given up has none.
+    pub fn has_queue(&self, session: u64) -> bool {
+        self.queues.contains_key(&session)
+    }
+
     /// Acknowledges all replies up to number `done`, and calls `each` with each recall that this
     /// completes. Recalls that were sent but not acknowledged are sent again. Returns the position
     /// of the first open recall.

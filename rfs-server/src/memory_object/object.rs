@@ -213,7 +213,9 @@ impl ObjectStore {
             .into_iter()
             // Names with a dot belong to no export.
             .filter_map(|entry| entry.file_name().into_string().ok().filter(|name| !name.contains('.')))
-            .filter(|name| self.path.join(name).is_dir() && !is_unused(&self.path.join(name)))
+            // A directory of another use has no state: lost+found, for example.
+            .filter(|name| self.path.join(name).join(STATE).exists())
+            .filter(|name| !is_unused(&self.path.join(name)))
             .collect();
         names.sort_unstable();
         Ok(names)

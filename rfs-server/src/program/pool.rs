@@ -8,7 +8,7 @@ use std::{ffi::OsString, process::ExitCode, thread, time::Duration};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use rdmabox::Address;
 use rfs_status::{
-    control::{ASK_LIMIT, ask},
+    control::{ASK_LIMIT, Asker, ask},
     watch::{ShowOptions, join_interval, show},
 };
 use serde::{Deserialize, Serialize};
@@ -45,7 +45,8 @@ struct Changed {
 
 /// Shows and changes the stores whose memory a running server uses.
 ///
-/// The server answers root and its own user, on a control socket beside its Unix socket.
+/// The server answers root and its own user, on a control socket beside its Unix socket. With
+/// --socket-mode or --socket-group it shows other users the status, but lets them change nothing.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "rfs-server pool",
@@ -211,7 +212,12 @@ fn follow(server: &ServerArgument, store: &str) -> Result<(), String> {
         }
         match status.state {
             StoreState::Empty => return Ok(()),
-            StoreState::Lost => return Err("the store has lost its memory".into()),
+            StoreState::Lost => {
+                let number = status.number;
+                return Err(format!(
+                    "store {number} has lost its memory: `rfs-server pool remove --lost {number}` gives its data up"
+                ));
+            }
             _ if status.drain.is_none() => return Err("the drain was stopped".into()),
             _ => thread::sleep(PROGRESS),
         }
@@ -219,7 +225,7 @@ fn follow(server: &ServerArgument, store: &str) -> Result<(), String> {
 }
 
 /// Answers a question about the pool of a running server. Returns `None` for another question.
-pub(super) fn answer(source: &StatusSource, question: &str) -> Option<String> {
+pub(super) fn answer(source: &StatusSource, question: &str, asker: Asker) -> Option<String> {
     if question == POOL {
         let Some(pool) = source.pool() else { return Some(refusal(NO_POOL)) };
         return Some(serde_json::to_string(&pool).unwrap_or_else(|e| refusal(&e.to_string())));
@@ -229,6 +235,9 @@ pub(super) fn answer(source: &StatusSource, question: &str) -> Option<String> {
         [(ADD, add), (DRAIN, drain), (STOP, stop), (REMOVE, remove), (GIVE_UP, give_up)];
     let (argument, change) =
         changes.iter().find_map(|(prefix, change)| Some((question.strip_prefix(prefix)?, change)))?;
+    if asker != Asker::Owner {
+        return Some(refusal("only root and the user of the server may change its pool"));
+    }
     Some(changed(change(source, argument)))
 }
 

@@ -21,7 +21,7 @@ use std::{
 use clap::{CommandFactory, Parser};
 use rdmabox::Address;
 use rfs_status::{
-    control::{ASK_LIMIT, ControlSocket, STATUS, SocketPermissions, ask},
+    control::{ASK_LIMIT, Asker, ControlSocket, STATUS, SocketPermissions, ask},
     metrics::{BoundEndpoint, Endpoint, EndpointError},
     watch::{ShowOptions, join_interval, show},
 };
@@ -147,9 +147,9 @@ fn start_control(
         // A server without a Unix socket may be the first to use the directory.
         DirBuilder::new().mode(0o755).create(directory).ok();
     }
-    let answer = move |question: &str| match question {
+    let answer = move |question: &str, asker: Asker| match question {
         STATUS => serde_json::to_string(&source.status()).ok(),
-        other => pool::answer(&source, other),
+        other => pool::answer(&source, other, asker),
     };
     let control = ControlSocket::start(path, permissions, "status", answer);
     control.inspect_err(|e| log::warn!("rfs-server status cannot ask this server: {e}")).ok()

@@ -13,7 +13,7 @@ mod socket;
 
 pub use answer::Answer;
 pub use ask::{ASK_LIMIT, AskError, ask, ask_for_files};
-pub use socket::{ControlError, ControlSocket, SocketPermissions};
+pub use socket::{Asker, ControlError, ControlSocket, SocketPermissions};
 
 /// The question for the status of a program.
 pub const STATUS: &str = "status";

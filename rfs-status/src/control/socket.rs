@@ -7,6 +7,7 @@
 use std::{
     fs,
     io::{self, Read, Write},
+    os::fd::AsRawFd,
     os::unix::{
         fs::{FileTypeExt, MetadataExt, PermissionsExt},
         net::{UnixListener, UnixStream},
@@ -18,7 +19,7 @@ use std::{
 };
 
 use rustix::{
-    fs::Mode,
+    fs::{Mode, OFlags},
     net::{
         AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
         sockopt::socket_peercred,
@@ -51,6 +52,15 @@ impl SocketPermissions {
     fn decides(self) -> bool {
         self != SocketPermissions::default()
     }
+}
+
+/// The user that asks a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asker {
+    /// Root, or the user of this program.
+    Owner,
+    /// Another user that the permissions of the socket's file admit.
+    Other,
 }
 
 /// A control socket cannot be made.
@@ -98,7 +108,7 @@ impl ControlSocket {
         path: &Path,
         permissions: SocketPermissions,
         name: &str,
-        answer: impl Fn(&str) -> Option<A> + Send + 'static,
+        answer: impl Fn(&str, Asker) -> Option<A> + Send + 'static,
     ) -> Result<ControlSocket, ControlError> {
         let listener = bind_at(path, permissions)?;
         let failed = |source| ControlError::Bind { path: path.to_owned(), source };
@@ -157,8 +167,15 @@ fn permit(path: &Path, SocketPermissions { mode, group }: SocketPermissions) -> 
     if group.is_some() {
         std::os::unix::fs::lchown(path, None, group)?;
     }
+    let Some(mode) = mode else { return Ok(()) };
+    // A symbolic link that took the socket's place meanwhile is not followed.
+    let file = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+    if !fs::metadata(&own)?.file_type().is_socket() {
+        return Err(io::Error::other("another file has taken the place of the socket"));
+    }
     // After the group: chown(2) can clear bits of the mode.
-    mode.map_or(Ok(()), |mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)))
+    fs::set_permissions(own, fs::Permissions::from_mode(mode))
 }
 
 /// Removes the socket file of a program that has ended.
@@ -178,7 +195,7 @@ fn remove_stale(path: &Path) -> Result<(), ControlError> {
 fn serve<A: Into<Answer>>(
     listener: &UnixListener,
     permissions: SocketPermissions,
-    answer: impl Fn(&str) -> Option<A>,
+    answer: impl Fn(&str, Asker) -> Option<A>,
 ) {
     loop {
         match listener.accept() {
@@ -201,17 +218,18 @@ fn serve<A: Into<Answer>>(
 fn reply<A: Into<Answer>>(
     mut stream: UnixStream,
     permissions: SocketPermissions,
-    answer: impl Fn(&str) -> Option<A>,
+    answer: impl Fn(&str, Asker) -> Option<A>,
 ) -> io::Result<()> {
     stream.set_read_timeout(Some(LIMIT))?;
     stream.set_write_timeout(Some(LIMIT))?;
-    let asker = socket_peercred(&stream)?.uid;
-    if !permissions.decides() && !asker.is_root() && asker != geteuid() {
+    let user = socket_peercred(&stream)?.uid;
+    let asker = if user.is_root() || user == geteuid() { Asker::Owner } else { Asker::Other };
+    if asker == Asker::Other && !permissions.decides() {
         let own = geteuid().as_raw();
         return stream.write_all(error(&format!("only root and user {own} may ask this program")).as_bytes());
     }
     let question = read_question(&mut stream)?;
-    let answer: Answer = match catch_unwind(AssertUnwindSafe(|| answer(&question))) {
+    let answer: Answer = match catch_unwind(AssertUnwindSafe(|| answer(&question, asker))) {
         Ok(Some(answer)) => answer.into(),
         Ok(None) => error(&format!("this version does not know the question {question:?}")).into(),
         Err(_) => error("the program failed to answer: its log has the reason").into(),
@@ -239,7 +257,7 @@ mod tests {
         *,
     };
 
-    fn echo(question: &str) -> Option<String> {
+    fn echo(question: &str, _: Asker) -> Option<String> {
         match question {
             "panic" => panic!("as the test asks"),
             "unknown" => None,
@@ -312,7 +330,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (path, file) = (directory.path().join("control"), directory.path().join("file"));
         fs::write(&file, "contents").unwrap();
-        let open = move |_: &str| {
+        let open = move |_: &str, _: Asker| {
             let files = vec![fs::File::open(&file).unwrap().into()];
             Some(Answer { document: format!("{:?}", "x".repeat(1 << 20)), files })
         };

@@ -8,9 +8,12 @@ use std::{
     fs::Metadata,
     io,
     net::TcpListener,
-    os::unix::{
-        fs::{FileTypeExt, MetadataExt, PermissionsExt},
-        net::UnixListener,
+    os::{
+        fd::AsRawFd,
+        unix::{
+            fs::{FileTypeExt, MetadataExt, PermissionsExt},
+            net::UnixListener,
+        },
     },
     path::{Path, PathBuf},
     sync::{
@@ -20,7 +23,10 @@ use std::{
     time::Duration,
 };
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+use rustix::{
+    fs::{Mode, OFlags},
+    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with},
+};
 
 use crate::{
     provider::soft::replace_bbr,
@@ -70,11 +76,22 @@ impl SocketPermissions {
         }
         // After the group: chown(2) can clear bits of the mode.
         if let Some(mode) = self.mode {
-            let set = std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode));
+            let set = set_socket_mode(path, mode);
             set.map_err(failed(format!("the mode {mode:o}")))?;
         }
         Ok(())
     }
+}
+
+/// Sets the permissions of a socket's file. Another user may replace a file in a directory of its
+/// own: a symbolic link is not followed.
+fn set_socket_mode(path: &Path, mode: u32) -> io::Result<()> {
+    let file = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+    if !std::fs::metadata(&own)?.file_type().is_socket() {
+        return Err(io::Error::other("another file has taken the place of the socket"));
+    }
+    std::fs::set_permissions(own, std::fs::Permissions::from_mode(mode))
 }
 
 #[derive(Debug)]

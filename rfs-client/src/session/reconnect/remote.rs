@@ -211,12 +211,11 @@ impl Remote for ReconnectingSession {
     }
 
     fn ready(&self) -> Result<(), RequestError> {
-        // Every access to mapped memory asks: without a clone of the link, and without a clock.
-        {
-            let link = self.link.read();
-            if !link.lost.load(Ordering::Acquire) && link.remote.ready().is_ok() {
-                return Ok(());
-            }
+        // Every access to mapped memory asks: without a clock. The link's lock is not held, because
+        // a session that fails now runs callbacks, which may take the lock.
+        let link = Arc::clone(&self.link.read());
+        if !link.lost.load(Ordering::Acquire) && link.remote.ready().is_ok() {
+            return Ok(());
         }
         self.repeat_until_done(|link| Ok(link.remote.ready()))
     }

@@ -78,9 +78,21 @@ impl Placement<'_> {
         self.store.transact(Plan::new(&[ino]), None, |meta: &mut WriteView<'_>| meta.begin_move(ino)).1
     }
 
-    /// Removes the recalls that are acknowledged. Returns true if none is left.
+    /// Removes the recalls that are acknowledged. Returns true if none is left. A session that was
+    /// given up counts until no store admits it: it may still write to the places that it knows.
     pub fn are_acknowledged(self, needs: &mut Vec<Need>) -> bool {
-        self.store.pending.locked(|state| needs.retain(|&need| state.recalls.is_open(need)));
+        let mut given_up = Vec::new();
+        self.store.pending.locked(|state| {
+            needs.retain(|&need| {
+                if !state.recalls.has_queue(need.session) {
+                    given_up.push(need);
+                }
+                state.recalls.is_open(need)
+            });
+        });
+        let lent = self.store.space.lent();
+        given_up.retain(|need| lent.is_some_and(|lent| lent.is_admitted(need.session)));
+        needs.append(&mut given_up);
         needs.is_empty()
     }
 

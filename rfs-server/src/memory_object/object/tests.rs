@@ -69,6 +69,8 @@ fn an_object_that_no_server_has_used_gives_way() {
     let store = ObjectStore::open(directory.path()).unwrap();
     store.object("a", SHAPE).unwrap();
     store.object("used", SHAPE).unwrap().begin();
+    // As at the root of a file system.
+    fs::create_dir(directory.path().join("lost+found")).unwrap();
     assert_eq!(store.names().unwrap(), ["used"]);
     // As a killed server leaves it.
     store.keep();

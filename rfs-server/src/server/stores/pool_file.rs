@@ -150,7 +150,12 @@ impl PoolFile {
             return Err(error);
         }
         let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+        // The file has the change by now, so a failure is no reason to undo it.
+        let synced = File::open(directory.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
+        if let Err(e) = synced {
+            log::warn!("{}: a crash of this machine may undo the last change: {e}", self.path.display());
+        }
+        Ok(())
     }
 
     fn text(&self) -> String {

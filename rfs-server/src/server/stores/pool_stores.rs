@@ -40,6 +40,8 @@ pub(in crate::server) struct PoolStores {
     view: RwLock<View>,
     /// Held while the pool changes.
     change: Mutex<Change>,
+    /// Path of the file that has the stores, if there is one.
+    file: Option<PathBuf>,
     key: Key,
     options: SessionOptions,
     unit: u64,
@@ -101,6 +103,7 @@ impl PoolStores {
             change.last_number = number;
         }
         Ok(PoolStores {
+            file: change.file.as_ref().map(|file| file.path().to_owned()),
             view: RwLock::new(View { stores, number }),
             change: Mutex::new(change),
             key,
@@ -221,6 +224,8 @@ impl PoolStores {
         if !store.is_lost() && store.look() {
             return Err(StoresError::Answers(number));
         }
+        // From now on no data gets space there. If the pool stays as it was, the watch undoes this.
+        dispatcher.space().close_store(number);
         self.leave(&mut change, number)?;
         dispatcher.space().forget_store(number);
         let files = store.report_lost(dispatcher).clone();
@@ -255,7 +260,12 @@ impl PoolStores {
 
     /// The file that has the stores, if there is one.
     pub(in crate::server) fn file(&self) -> Option<PathBuf> {
-        self.change.lock().file.as_ref().map(|file| file.path().to_owned())
+        self.file.clone()
+    }
+
+    /// Returns true while a store is in the view.
+    pub(super) fn has(&self, number: u16) -> bool {
+        self.view.read().stores.contains_key(&number)
     }
 
     /// Number and length of each store.

@@ -62,7 +62,8 @@ fn look(stores: &PoolStores, dispatcher: &Dispatcher) {
             true => dispatcher.space().open_store(store.number()),
             false => dispatcher.space().close_store(store.number()),
         }
-        if store.is_lost() {
+        // A store that was removed meanwhile is not lost.
+        if store.is_lost() && stores.has(store.number()) {
             store.report_lost(dispatcher);
         }
     }

@@ -330,10 +330,12 @@ fn a_group_uses_the_sockets_that_are_given_to_it() {
     // Every user may run it there.
     let copy = server.directory.path().join("program");
     fs::copy(env!("CARGO_BIN_EXE_rfs-server"), &copy).unwrap();
-    let ask = |group| {
+    let run = |words: &[&str], group| {
         let mut command = Command::new(&copy);
-        command.arg("status").arg(server.socket()).uid(NOBODY).gid(group).output().unwrap()
+        command.args(words).arg(server.socket()).uid(NOBODY).gid(group).output().unwrap()
     };
+    let ask = |group| run(&["status"], group);
+    fails(&run(&["pool", "drain", "1"], 1), &["only root and the user of the server may change its pool"]);
     assert!(ask(1).status.success(), "{}", text(&ask(1)));
     fails(&ask(NOBODY), &["ermission"]);
     // Without a mode the group can connect.
