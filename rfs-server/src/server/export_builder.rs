@@ -19,7 +19,7 @@ use super::{
     log_compactor::LogCompactor,
     prefault::{Prefault, Prefaulter},
     running_export::Export,
-    stores::{Drainer, PoolStores, StoreWatch, StoresError},
+    stores::{PoolStores, StoresError, start_drainer, start_watch},
 };
 use crate::{
     coherence::alarm::Alarm,
@@ -126,8 +126,8 @@ impl BuiltExport {
             )
             .map_err(StartError::Thread)
         };
-        let watch = self.stores.as_ref().map(|stores| StoreWatch::start(stores, &self.lent.dispatcher));
-        let drainer = self.stores.as_ref().map(|stores| Drainer::start(stores, &self.lent.dispatcher));
+        let watch = self.stores.as_ref().map(|stores| start_watch(stores, &self.lent.dispatcher));
+        let drainer = self.stores.as_ref().map(|stores| start_drainer(stores, &self.lent.dispatcher));
         Ok(Export {
             _drainer: drainer.transpose().map_err(StartError::Thread)?,
             log_compactor: self.object.as_ref().map(|_| log_compactor()).transpose()?,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{
     log_compactor::LogCompactor,
     prefault::Prefaulter,
-    stores::{Drainer, PoolStores, StoreWatch},
+    stores::{PoolStores, StoreThread},
 };
 use crate::{dispatch::Dispatcher, memory_object::object::Object, space::zeroer::Zeroer};
 
@@ -18,8 +18,8 @@ pub(super) struct Export {
     pub(super) name: String,
     pub(super) _prefaulter: Prefaulter,
     pub(super) _zeroer: Zeroer,
-    pub(super) _store_watch: Option<StoreWatch>,
-    pub(super) _drainer: Option<Drainer>,
+    pub(super) _store_watch: Option<StoreThread>,
+    pub(super) _drainer: Option<StoreThread>,
     /// Stores that lend memory to the export.
     pub(super) stores: Option<Arc<PoolStores>>,
     pub(super) log_compactor: Option<LogCompactor>,

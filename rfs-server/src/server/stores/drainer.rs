@@ -14,13 +14,12 @@ use std::{
     ops::ControlFlow,
     sync::{
         Arc,
-        mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel},
+        mpsc::{Receiver, RecvTimeoutError, TryRecvError},
     },
-    thread::JoinHandle,
     time::Duration,
 };
 
-use super::{member::PoolStore, pool_stores::PoolStores};
+use super::{member::PoolStore, pool_stores::PoolStores, store_thread::StoreThread};
 use crate::{
     coherence::recall_queue::Need,
     dispatch::{Dispatcher, Moved, Placement},
@@ -35,47 +34,24 @@ const ACKNOWLEDGED: Duration = Duration::from_micros(500);
 /// Files whose sessions are told at once.
 const GROUP: usize = 32;
 
-/// The thread. Dropping it stops and joins the thread.
-#[derive(Debug)]
-pub(in crate::server) struct Drainer {
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drainer {
-    /// Starts the thread.
-    pub(in crate::server) fn start(
-        stores: &Arc<PoolStores>,
-        dispatcher: &Arc<Dispatcher>,
-    ) -> io::Result<Drainer> {
-        let (stores, dispatcher) = (Arc::clone(stores), Arc::clone(dispatcher));
-        let (stop, stopped) = channel::<()>();
-        let work = move || {
-            let mut pause = LOOK;
-            while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-                pause = LOOK;
-                for store in stores.members().iter().filter(|store| store.drain.is_on()) {
-                    let work = Work { dispatcher: &dispatcher, store, stopped: &stopped };
-                    if work.run().is_break() {
-                        pause = RETRY;
-                    }
+/// Starts the thread.
+pub(in crate::server) fn start_drainer(
+    stores: &Arc<PoolStores>,
+    dispatcher: &Arc<Dispatcher>,
+) -> io::Result<StoreThread> {
+    let (stores, dispatcher) = (Arc::clone(stores), Arc::clone(dispatcher));
+    StoreThread::start("rfs-drain", "drains stores", move |stopped| {
+        let mut pause = LOOK;
+        while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+            pause = LOOK;
+            for store in stores.members().iter().filter(|store| store.drain.is_on()) {
+                let work = Work { dispatcher: &dispatcher, store, stopped };
+                if work.run().is_break() {
+                    pause = RETRY;
                 }
             }
-        };
-        let thread = std::thread::Builder::new().name("rfs-drain".into()).spawn(work)?;
-        Ok(Drainer { stop: Some(stop), thread: Some(thread) })
-    }
-}
-
-impl Drop for Drainer {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            log::error!("the thread that drains stores panicked");
         }
-    }
+    })
 }
 
 /// One pass over the files of a store. A break ends it early.

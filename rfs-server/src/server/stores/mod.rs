@@ -10,6 +10,7 @@ mod lost_report;
 mod member;
 mod pool_file;
 mod pool_stores;
+mod store_thread;
 mod watch;
 
 use std::path::PathBuf;
@@ -17,11 +18,12 @@ use std::path::PathBuf;
 use pool::OwnerError;
 use rdmabox::{Address, KeyFileError};
 
-pub(super) use drainer::Drainer;
+pub(super) use drainer::start_drainer;
 pub(super) use member::PoolStore;
 pub use pool_file::PoolFileError;
 pub(super) use pool_stores::PoolStores;
-pub(super) use watch::StoreWatch;
+pub(super) use store_thread::StoreThread;
+pub(super) use watch::start_watch;
 
 /// Default length of the pieces of a file that stores take in turn.
 pub const DEFAULT_STRIPE_UNIT: u64 = 1 << 20;

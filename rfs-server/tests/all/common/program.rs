@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, Output, Stdio},
 };
 
 use rdmabox::RemoteAddr;
@@ -13,6 +13,22 @@ use super::Client;
 /// Connects the output of the program to pipes.
 pub fn piped(command: &mut Command) {
     command.env_remove("RUST_LOG").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+}
+
+/// Returns the standard output of a program that has ended.
+pub fn text(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// Checks that a command fails with one line on stderr that begins and contains so.
+pub fn fails(output: &Output, start: &str, words: &[&str]) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.starts_with(start), "{stderr}");
+    for word in words {
+        assert!(stderr.contains(word), "{word:?} is not in {stderr:?}");
+    }
 }
 
 /// A running server. Dropping it kills the server.

@@ -12,7 +12,7 @@ use rfs_server::server::{
     status::pool::{StoreState, StoreStatus},
 };
 
-use crate::common::program::{Running, piped, refuses};
+use crate::common::program::{self, Running, piped, refuses, text};
 
 fn program(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rfs-server"));
@@ -75,19 +75,9 @@ impl Site {
     }
 }
 
-fn text(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
 /// Checks that a command fails with one line on stderr that contains these words.
 fn fails(output: &Output, words: &[&str]) {
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert_eq!(stderr.lines().count(), 1, "{stderr}");
-    assert!(stderr.starts_with("rfs-server pool: server at unix:/"), "{stderr}");
-    for word in words {
-        assert!(stderr.contains(word), "{word:?} is not in {stderr:?}");
-    }
+    program::fails(output, "rfs-server pool: server at unix:/", words);
 }
 
 #[test]

@@ -26,7 +26,10 @@ use rfs_proto::{
 };
 use rfs_server::server::ServerStatus;
 
-use crate::common::ask;
+use crate::common::{
+    ask,
+    program::{self, text},
+};
 use prometheus::Prometheus;
 
 const NOBODY: u32 = 65534;
@@ -122,19 +125,9 @@ fn lookup(session: &Session, name: &[u8]) {
     assert_eq!(ask(session, Request::Lookup { parent: ROOT_INO, name }), Reply::Error(Errno::ENOENT));
 }
 
-fn text(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
 /// Checks that a question fails, with one line on stderr that contains these words.
 fn fails(output: &Output, words: &[&str]) {
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert_eq!(stderr.lines().count(), 1, "{stderr}");
-    assert!(stderr.starts_with("rfs-server status: server at "), "{stderr}");
-    for word in words {
-        assert!(stderr.contains(word), "{word:?} is not in {stderr:?}");
-    }
+    program::fails(output, "rfs-server status: server at ", words);
 }
 
 /// Catches figures of other exports or sessions, and words of a client that are lost or trusted.
