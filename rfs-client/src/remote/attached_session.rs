@@ -45,7 +45,8 @@ impl AttachedSession {
         }
     }
 
-    /// Moves the data of a list that lies in stores. Returns the steps at the server.
+    /// Moves the data of a list, part of which lies in stores, everywhere at once. Returns the
+    /// steps on records, which are at the server.
     ///
     /// They come later: a list reads its data before the record, and writes it before it raises the
     /// size.
@@ -53,19 +54,19 @@ impl AttachedSession {
         &self,
         ops: &'o mut [Op<'d>],
     ) -> Result<SmallVec<[&'o mut Op<'d>; LIST]>, RequestError> {
-        let (mut own, mut stored) = (SmallVec::new(), Vec::new());
+        let (mut own, mut moved) = (SmallVec::new(), Vec::new());
         for op in ops {
             match op {
-                op if op.place().store() == 0 => own.push(op),
-                Op::Write { place, data } => stored.push(Move::Write(*place, data)),
-                Op::Read { place, out } => stored.push(Move::Read(*place, out)),
-                // A word of a record is at the server.
+                op if op.place().region != Region::Arena => own.push(op),
+                Op::Write { place, data } => moved.push(Move::Write(*place, data)),
+                Op::Read { place, out } => moved.push(Move::Read(*place, out)),
+                // The words of a record are in the table of the server.
                 Op::CompareSwap { .. } => {
-                    return Err(RequestError::Invalid("a compare-and-swap in a store".into()));
+                    return Err(RequestError::Invalid("a compare-and-swap of data".into()));
                 }
             }
         }
-        self.stores.run(&mut stored, |place| self.regions.address(place))?;
+        self.stores.run(&mut moved, |place| self.regions.address(place))?;
         Ok(own)
     }
 
