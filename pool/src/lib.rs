@@ -7,6 +7,7 @@ mod message;
 mod owner;
 mod round_robin;
 mod store;
+pub mod stripe;
 mod ticket;
 pub mod wire;
 

@@ -10,6 +10,7 @@
 //! # Concurrency
 //! None; the caller holds a lock.
 
+use pool::stripe;
 use rfs_proto::DataPlace;
 
 use super::{Want, free::FreeMap, range::Range};
@@ -134,7 +135,7 @@ impl CleanSpace {
         let (mut missing, mut more, mut at) = (want.need, ahead, want.file);
         let mut hint = want.hint;
         while missing > 0 || turns && more > 0 && want.need > 0 {
-            let piece = if turns { self.unit - at % self.unit } else { u64::MAX };
+            let piece = if turns { stripe::to_piece_end(at, self.unit) } else { u64::MAX };
             let whole = (missing + more).min(piece);
             let Some(range) = self.take(hint.take(), at, whole) else { break };
             at += range.len;
@@ -166,18 +167,12 @@ impl CleanSpace {
         {
             return Some(range);
         }
-        let stores = self.lent.len() as u64 + 1;
-        // The remainder is below the number of stores.
-        let turn = (at / self.unit % stores) as usize;
-        let order = (turn..stores as usize).chain(0..turn);
+        let stores = self.lent.len() + 1;
         let has = |index: usize, bytes: u64| match index.checked_sub(1) {
             None => self.own.total() >= bytes,
             Some(lent) => self.lent[lent].gives() && self.lent[lent].free.total() >= bytes,
         };
-        let index = order.clone().find(|&index| has(index, len)).or_else(|| {
-            let mut order = order;
-            order.find(|&index| has(index, 1))
-        })?;
+        let index = stripe::choose(stripe::turn(at, self.unit, stores), stores, len, has)?;
         match index.checked_sub(1) {
             None => self.own.take_best(len),
             Some(lent) => self.lent[lent].free.take_best(len),

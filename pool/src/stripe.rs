@@ -1,0 +1,70 @@
+//! The store of each piece of a file.
+//!
+//! A file is cut at multiples of a unit. The stores take turns piece by piece: piece `k` lies in
+//! store `k` modulo the number of stores, counted from the owner's own memory. If the store whose
+//! turn it is has too little room, the next one that has enough takes the piece.
+//!
+//! # Concurrency
+//! No I/O, no locks, no clock.
+
+/// Returns the number of bytes from `at` to the end of the piece. `unit` is not zero.
+pub fn to_piece_end(at: u64, unit: u64) -> u64 {
+    unit - at % unit
+}
+
+/// Returns the index of the store whose turn the piece at `at` is. `unit` and `stores` are not
+/// zero.
+pub fn turn(at: u64, unit: u64, stores: usize) -> usize {
+    // The remainder is below the number of stores.
+    (at / unit % stores as u64) as usize
+}
+
+/// Chooses one of `stores` stores for `len` bytes: from `turn` on, the first that has room for all
+/// of them, else the first that has room for one. `has` tells whether the store with an index has
+/// room for a number of bytes.
+pub fn choose(turn: usize, stores: usize, len: u64, has: impl Fn(usize, u64) -> bool) -> Option<usize> {
+    let order = || (turn..stores).chain(0..turn.min(stores));
+    order().find(|&index| has(index, len)).or_else(|| order().find(|&index| has(index, 1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn pieces_take_turns() {
+        let turns = |unit, stores| (0..5).map(|at| turn(at * 4096, unit, stores)).collect::<Vec<_>>();
+        assert_eq!(turns(4096, 3), [0, 1, 2, 0, 1]);
+        assert_eq!(turns(8192, 3), [0, 0, 1, 1, 2]);
+        assert_eq!(
+            (to_piece_end(0, 8192), to_piece_end(8191, 8192), to_piece_end(8192, 8192)),
+            (8192, 1, 8192)
+        );
+    }
+
+    #[test]
+    fn a_full_store_passes_its_turn_on() {
+        let room = [10, 3, 0, 7];
+        let chosen = |turn, len| choose(turn, 4, len, |index, bytes| room[index] >= bytes);
+        assert_eq!(
+            (chosen(0, 5), chosen(1, 5), chosen(2, 5), chosen(3, 8)),
+            (Some(0), Some(3), Some(3), Some(0))
+        );
+        // A part is better than nothing.
+        assert_eq!((chosen(1, 11), chosen(2, 11)), (Some(1), Some(3)));
+        assert_eq!(choose(1, 4, 1, |_, _| false), None);
+    }
+
+    proptest! {
+        /// Catches an order that leaves a store out.
+        #[test]
+        fn a_store_with_room_is_found(room in proptest::collection::vec(0..4_u64, 1..8), at in 0..64_u64) {
+            let turn = turn(at, 1, room.len());
+            let chosen = choose(turn, room.len(), 2, |index, bytes| room[index] >= bytes);
+            let most = room.iter().max().copied().unwrap_or(0);
+            prop_assert_eq!(chosen.map(|index| room[index].min(2)).unwrap_or(0), most.min(2));
+        }
+    }
+}
