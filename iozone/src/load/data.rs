@@ -21,10 +21,11 @@ use crate::{
     size::{KIB, MIB},
 };
 
-/// Bytes of a sequential request.
-const RECORD: u64 = MIB;
-/// Bytes of a random request. Memory addresses and file offsets of blocks are multiples of it.
-const BLOCK: usize = 4 * KIB as usize;
+/// Bytes of a sequential request, and of a random request for a record.
+pub const RECORD: u64 = MIB;
+/// Bytes of a small random request. Memory addresses and file offsets of blocks are multiples of
+/// it.
+pub const BLOCK: usize = 4 * KIB as usize;
 
 /// The task of a child.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
@@ -38,7 +39,7 @@ pub struct Work {
     /// Threads per file; sequential patterns divide the file among them.
     #[arg(long)]
     pub threads: u64,
-    /// Duration of random reads.
+    /// Duration of random requests, in milliseconds.
     #[arg(long)]
     pub ms: u64,
     /// The files.
@@ -103,10 +104,15 @@ impl Job {
     fn open(work: &Work, path: &Path, thread: u64, seed: u64, times: Times) -> io::Result<Self> {
         let file = match work.pattern {
             Pattern::Write => OpenOptions::new().write(true).create(true).truncate(false).open(path)?,
-            Pattern::RandomRead => direct(path)?,
+            Pattern::RandomRecordWrite => OpenOptions::new().write(true).open(path)?,
+            Pattern::RandomRead | Pattern::RandomRecordRead => direct(path)?,
             _ => File::open(path)?,
         };
-        let random = work.pattern == Pattern::RandomRead;
+        let (random, request) = match work.pattern {
+            Pattern::RandomRead => (true, BLOCK),
+            Pattern::RandomRecordRead | Pattern::RandomRecordWrite => (true, RECORD as usize),
+            _ => (false, RECORD as usize),
+        };
         let part = work.bytes / work.threads;
         Ok(Self {
             file,
@@ -116,13 +122,15 @@ impl Job {
             time: Duration::from_millis(work.ms),
             seed,
             times,
-            buffer: Buffer::new(if random { BLOCK } else { RECORD as usize }),
+            buffer: Buffer::new(request),
         })
     }
 
     fn run(mut self) -> io::Result<Times> {
         match self.pattern {
-            Pattern::RandomRead => self.at_random()?,
+            Pattern::RandomRead | Pattern::RandomRecordRead | Pattern::RandomRecordWrite => {
+                self.at_random()?;
+            }
             _ => self.in_order()?,
         }
         Ok(self.times)
@@ -142,7 +150,9 @@ impl Job {
     }
 
     fn at_random(&mut self) -> io::Result<()> {
-        let blocks = self.bytes / BLOCK as u64;
+        let write = self.pattern == Pattern::RandomRecordWrite;
+        let request = self.buffer.len as u64;
+        let requests = self.bytes / request;
         let start = Instant::now();
         let mut began = start;
         while began - start < self.time {
@@ -150,12 +160,16 @@ impl Job {
             self.seed ^= self.seed << 13;
             self.seed ^= self.seed >> 7;
             self.seed ^= self.seed << 17;
-            self.file.read_exact_at(self.buffer.bytes(), self.seed % blocks * BLOCK as u64)?;
+            let offset = self.seed % requests * request;
+            match write {
+                true => self.file.write_all_at(self.buffer.bytes(), offset)?,
+                false => self.file.read_exact_at(self.buffer.bytes(), offset)?,
+            }
             let ended = Instant::now();
             self.times.record(ended - began);
             began = ended;
         }
-        Ok(())
+        if write { self.file.sync_all() } else { Ok(()) }
     }
 }
 
@@ -206,13 +220,18 @@ mod tests {
     }
 
     #[test]
-    fn random_reads_end_at_the_time_limit() {
+    fn random_requests_end_at_the_time_limit() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");
         std::fs::write(&path, vec![1; 1 << 20]).unwrap();
-        let on = Work { pattern: Pattern::RandomRead, bytes: MIB, threads: 1, ms: 20, files: vec![path] };
-        let done = done(&on).unwrap();
-        assert!(done.seconds >= 0.02 && done.operations > 0, "{done:?}");
+        for pattern in [Pattern::RandomRead, Pattern::RandomRecordRead, Pattern::RandomRecordWrite] {
+            let on = Work { pattern, bytes: MIB, threads: 1, ms: 20, files: vec![path.clone()] };
+            let done = done(&on).unwrap();
+            assert!(done.seconds >= 0.02 && done.operations > 0, "{done:?}");
+            // Only writes change the file, and all of the record.
+            let first = if pattern == Pattern::RandomRecordWrite { 0xa5 } else { 1 };
+            assert!(std::fs::read(&path).unwrap().iter().all(|byte| *byte == first), "{pattern:?}");
+        }
     }
 
     #[test]

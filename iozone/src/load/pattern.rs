@@ -13,6 +13,10 @@ pub enum Pattern {
     Read,
     /// Random reads of 4 KiB blocks, with O_DIRECT.
     RandomRead,
+    /// Random reads in records of 1 MiB, with O_DIRECT.
+    RandomRecordRead,
+    /// Random writes in records of 1 MiB, and fsync.
+    RandomRecordWrite,
     /// `open` with `O_CREAT` and `O_EXCL`, and `close`.
     Create,
     /// `statx` with `AT_STATX_FORCE_SYNC`, which the kernel's cache may not answer.
@@ -28,6 +32,8 @@ impl Pattern {
             Self::Write => "sequential write",
             Self::Read => "uncached read",
             Self::RandomRead => "4 KiB random read, O_DIRECT",
+            Self::RandomRecordRead => "1 MiB random read, O_DIRECT",
+            Self::RandomRecordWrite => "1 MiB random write",
             Self::Create => "create",
             Self::Stat => "stat",
             Self::Unlink => "unlink",
@@ -37,7 +43,11 @@ impl Pattern {
     /// Returns the unit of the rate.
     pub fn unit(self) -> &'static str {
         match self {
-            Self::Write | Self::Read | Self::RandomRead => "MiB/s",
+            Self::Write
+            | Self::Read
+            | Self::RandomRead
+            | Self::RandomRecordRead
+            | Self::RandomRecordWrite => "MiB/s",
             Self::Create | Self::Stat | Self::Unlink => "files/s",
         }
     }

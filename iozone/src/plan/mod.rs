@@ -9,6 +9,7 @@ pub mod names;
 pub mod native;
 pub mod run;
 pub mod scaling;
+pub mod stores;
 
 use std::io::stdout;
 
@@ -41,8 +42,8 @@ pub enum Command {
     /// random read, random write; flush time counts), prints one table per provider, writes JSON
     /// and an SVG chart, and leaves no process, mount or file behind.
     #[command(
-        after_help = "Other plans: iozone/run --compare, --scaling, --fresh, --names, --native; --help after one \
-                            lists its options"
+        after_help = "Other plans: iozone/run --compare, --scaling, --scaling=stores, --fresh, --names, --native; \
+                            --help after one lists its options"
     )]
     Run(run::Options),
     /// Measure rfs, and compare it with its ceilings, other file systems, and rfs without its
@@ -58,6 +59,13 @@ pub enum Command {
     /// copies; reports points where a larger load has a lower rate; writes JSON with all rounds, a
     /// report and charts; and leaves no process, mount or file behind.
     Scaling(scaling::Options),
+    /// Measure how rfs scales with the number of stores, each with a link of a limited rate.
+    ///
+    /// Starts servers and stores in network namespaces, limits their links with HTB, and measures
+    /// one large file, several mounts, blocks of 4 KiB, and loopback without limits. Prints the
+    /// rates with their ratios to one store and the requirements; writes JSON with all rounds and a
+    /// chart; and leaves no process, mount or file behind. Needs root.
+    Stores(Box<stores::Options>),
     /// Measure the start of a server with much memory, and the cost of the first use of its memory.
     ///
     /// Each round starts a server and a mount, and writes a file five times: first to unused
@@ -90,6 +98,7 @@ impl Command {
             Command::Run(options) => options.perform(),
             Command::Compare(options) => options.perform(),
             Command::Scaling(options) => options.perform(),
+            Command::Stores(options) => options.perform(),
             Command::Fresh(options) => options.perform(),
             Command::Names(options) => options.perform(),
             Command::Native(options) => options.perform(),

@@ -9,6 +9,7 @@ mod moosefs;
 pub mod mount;
 mod mounted;
 mod peer;
+mod pool;
 mod rfs;
 mod sshfs;
 mod tmpfs;
@@ -16,6 +17,7 @@ mod workdir;
 
 pub use interface::{Process, Running, Setup, Side, Target};
 use peer::PeerTarget;
+pub use pool::{Pool, PoolSetup};
 pub use rfs::{Provider, Rfs};
 pub use tmpfs::Tmpfs;
 pub use workdir::WorkDir;

@@ -1,9 +1,11 @@
-//! Running programs of rfs: at most one server, and its mounts.
+//! Running programs of rfs: at most one server with its stores, and its mounts.
 
 use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
+
+use measure::network::Network;
 
 use super::{Process, Running, WorkDir, interface::with_dead, mount};
 use crate::{
@@ -55,6 +57,9 @@ impl Mount {
 pub(super) struct Started {
     mounts: Vec<Mount>,
     server: Option<Guarded>,
+    stores: Vec<Guarded>,
+    /// Network of all programs, if it is not that of this program.
+    network: Option<Network>,
     /// Address of the server. Without a server, the client processes hold the files.
     address: Option<String>,
     work: WorkDir,
@@ -64,7 +69,8 @@ pub(super) struct Started {
 impl Started {
     /// Returns a value without mounts; `address` is the address of an external server, if given.
     pub(super) fn new(work: WorkDir, address: Option<String>) -> Self {
-        Self { mounts: Vec::new(), server: None, address, work, commands: Vec::new() }
+        let (mounts, stores, commands) = (Vec::new(), Vec::new(), Vec::new());
+        Self { mounts, server: None, stores, network: None, address, work, commands }
     }
 
     /// Returns the working directory.
@@ -77,6 +83,22 @@ impl Started {
         self.server = Some(server);
         self.address = Some(address);
         self.commands.push(command);
+    }
+
+    /// Adds a store with its command line.
+    pub(super) fn lend(&mut self, store: Guarded, command: String) {
+        self.stores.push(store);
+        self.commands.push(command);
+    }
+
+    /// Keeps the network of the programs until they have ended.
+    pub(super) fn keep(&mut self, network: Network) {
+        self.network = Some(network);
+    }
+
+    /// Returns the network of the programs, if it is not that of this program.
+    pub(super) fn network(&self) -> Option<&Network> {
+        self.network.as_ref()
     }
 
     /// Mounts on a directory.
@@ -99,10 +121,14 @@ impl Started {
             said.push_str(&text);
         }
         let server = self.server.take().map_or(Ok(()), |mut server| server.stop());
+        let mut lent = Ok(());
+        for store in &mut self.stores {
+            lent = lent.and(store.stop());
+        }
         let removed = self.work.remove();
         // A mount of a process that hung disappears with the process, so the removal checks again.
         let unmounted = if removed.is_ok() { Ok(()) } else { unmounted };
-        unmounted.and(ended).and(server).and(removed).map(|()| said)
+        unmounted.and(ended).and(server).and(lent).and(removed).map(|()| said)
     }
 }
 
@@ -121,8 +147,8 @@ impl Running for Started {
 
     fn processes(&self) -> Vec<Process> {
         let clients = self.mounts.iter().filter_map(|mount| mount.fuse.as_ref());
-        let server = self.server.iter().map(|server| Process::Server(server.id()));
-        clients.map(|fuse| Process::Client(fuse.id())).chain(server).collect()
+        let servers = self.server.iter().chain(&self.stores).map(|server| Process::Server(server.id()));
+        clients.map(|fuse| Process::Client(fuse.id())).chain(servers).collect()
     }
 
     fn remount(&mut self, interrupt: &Interrupt) -> Result<bool> {
@@ -143,7 +169,7 @@ impl Running for Started {
 
     fn explain(&mut self, error: Error) -> Error {
         let clients = self.mounts.iter_mut().filter_map(|mount| mount.fuse.as_mut());
-        with_dead(error, clients.chain(&mut self.server))
+        with_dead(error, clients.chain(&mut self.server).chain(&mut self.stores))
     }
 
     fn stop(mut self: Box<Self>) -> Result<String> {

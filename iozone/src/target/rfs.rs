@@ -132,7 +132,7 @@ impl Rfs {
 }
 
 /// Returns the addresses of `listening on ADDRESS` lines, after a line that begins with `ready:`.
-fn ready(text: &str) -> Option<Vec<String>> {
+pub(super) fn ready(text: &str) -> Option<Vec<String>> {
     let end = text.lines().position(|line| line.starts_with("ready:"))?;
     Some(
         text.lines()
