@@ -31,7 +31,7 @@ impl<E: Ord> Events<E> {
     }
 
     /// Removes the next event, and returns it with its time.
-    pub fn next(&mut self) -> Option<(Nanos, E)> {
+    pub fn pop(&mut self) -> Option<(Nanos, E)> {
         self.heap.pop().map(|Reverse((at, _, event))| (at, event))
     }
 }
@@ -47,7 +47,7 @@ mod tests {
         for (at, event) in [(5, 'z'), (3, 'y'), (5, 'a'), (3, 'x')] {
             events.add(at, event);
         }
-        let all: Vec<_> = std::iter::from_fn(|| events.next()).collect();
+        let all: Vec<_> = std::iter::from_fn(|| events.pop()).collect();
         assert_eq!(all, [(3, 'y'), (3, 'x'), (5, 'z'), (5, 'a')]);
     }
 }

@@ -5,6 +5,9 @@ use crate::{
     placement::Placement,
 };
 
+/// Most pieces of all files together. Each takes two bytes of memory.
+pub const MOST_PIECES: u64 = 1 << 27;
+
 /// The rates of the machines.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
@@ -81,8 +84,10 @@ pub enum ModelError {
         /// Bytes of a request.
         request: u64,
     },
-    /// The stores have too many bytes for the model's numbers.
-    #[error("the files of {clients} clients with {file} bytes each are too many bytes")]
+    /// The files have more pieces than the memory of the simulator is for.
+    #[error(
+        "the files of {clients} clients with {file} bytes each have too many pieces: {MOST_PIECES} at most"
+    )]
     TooLarge {
         /// Number of clients.
         clients: usize,
@@ -115,10 +120,9 @@ impl Model {
         if shape.file < requests.bytes {
             return Err(ModelError::ShortFile { file: shape.file, request: requests.bytes });
         }
-        let all = shape.file.checked_next_multiple_of(shape.unit);
-        match all.and_then(|file| file.checked_mul(shape.clients as u64)) {
-            Some(_) => Ok(()),
-            None => Err(ModelError::TooLarge { clients: shape.clients, file: shape.file }),
+        match shape.file.div_ceil(shape.unit).checked_mul(shape.clients as u64) {
+            Some(..=MOST_PIECES) => Ok(()),
+            _ => Err(ModelError::TooLarge { clients: shape.clients, file: shape.file }),
         }
     }
 

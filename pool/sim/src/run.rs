@@ -95,7 +95,7 @@ pub fn run(model: &Model) -> Result<Outcome, ModelError> {
     model.check()?;
     let (space, files) = place(model)?;
     let mut run = Run::new(model, files);
-    while let Some((now, event)) = run.events.next() {
+    while let Some((now, event)) = run.events.pop() {
         if now > model.end {
             break;
         }

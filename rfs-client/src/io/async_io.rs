@@ -27,7 +27,7 @@ use crate::{
     error::ClientError,
     inode::{
         Inode,
-        layout::{Piece, is_in_arena},
+        layout::Piece,
         size::{KnownSize, LayoutId},
         started::StartedGuard,
         table::InodeTable,
@@ -149,9 +149,10 @@ impl AsyncIo {
         let place = match self.layouts.readable(&inode, offset, len as u64) {
             Ok((pieces, layout)) if self.is_inside(&inode, known, layout, (offset, len)) => {
                 match pieces[..] {
-                    // A request for a store blocks.
-                    [Piece::Data { arena, len }] if is_in_arena(arena) => {
-                        self.layouts.place(layout.epoch, arena, len).ok()?
+                    // The first request for a store makes a session, which blocks.
+                    [Piece::Data { arena, len }] => {
+                        let place = self.layouts.place(layout.epoch, arena, len).ok()?;
+                        self.remote.can_start(place).then_some(place)?
                     }
                     _ => return None,
                 }
@@ -213,7 +214,9 @@ impl AsyncIo {
         }
         let next = next()?;
         let (place, layout) = match self.layouts.targets(&inode, offset, data) {
-            Ok(Some((parts, layout))) if parts.len() == 1 && parts[0].0.store() == 0 => (parts[0].0, layout),
+            Ok(Some((parts, layout))) if parts.len() == 1 && self.remote.can_start(parts[0].0) => {
+                (parts[0].0, layout)
+            }
             _ => return None,
         };
         if !self.is_inside(&inode, known, layout, (offset, data.len())) {

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use crate::remote::{
     CallOptions, Remote, ReplyWait, Status,
     address::{Epoch, Place, Region, Regions},
-    operation::{LIST, Op, Transfer},
+    operation::{LIST, Op, Transfer, start_at},
     receive_buffer::with_registration,
     stores::{Move, StoreLinks},
 };
@@ -68,34 +68,6 @@ impl AttachedSession {
         }
         self.stores.run(&mut moved, |place| self.regions.address(place))?;
         Ok(own)
-    }
-
-    fn start_one(&self, transfer: Transfer) {
-        if transfer.place().store() != 0 {
-            // Callers block for data of stores.
-            return transfer.fail(RequestError::Invalid("a started request for a store".into()));
-        }
-        let remote = self.regions.address(transfer.place());
-        match transfer {
-            // The session's own buffers come first; the heap serves when they are used up.
-            Transfer::Read(_, len, done) => match self.session.buffer(len) {
-                Some(out) => self.session.read_then(remote, out, |outcome| match outcome {
-                    Ok(out) => done(Ok(&out)),
-                    Err(failed) => done(Err(failed.error)),
-                }),
-                None => self.session.read_then(remote, vec![0; len], |outcome| match outcome {
-                    Ok(out) => done(Ok(&out)),
-                    Err(failed) => done(Err(failed.error)),
-                }),
-            },
-            Transfer::Write(_, data, done) => {
-                self.session.write_then(remote, data, |outcome| match outcome {
-                    Ok(data) => done(Ok(()), data),
-                    // The buffer always comes back to a callback.
-                    Err(failed) => done(Err(failed.error), failed.buffer.unwrap_or_default()),
-                });
-            }
-        }
     }
 }
 
@@ -169,9 +141,21 @@ impl Remote for AttachedSession {
         with_registration(&self.session, first.unwrap_or(&[]), || self.session.execute(&mut there))
     }
 
-    fn start(&self, transfers: Vec<Transfer>, until: Option<Until>) {
-        let start_all =
-            || self.session.together(|| transfers.into_iter().for_each(|transfer| self.start_one(transfer)));
+    fn can_start(&self, place: Place) -> bool {
+        place.store() == 0 || self.stores.is_connected(place.store())
+    }
+
+    fn start(&self, mut transfers: Vec<Transfer>, until: Option<Until>) {
+        let stored: Vec<_> = transfers.extract_if(.., |transfer| transfer.place().store() != 0).collect();
+        self.stores.start(stored);
+        if transfers.is_empty() {
+            return;
+        }
+        let start_one = |transfer: Transfer| {
+            let remote = self.regions.address(transfer.place());
+            start_at(&self.session, remote, transfer);
+        };
+        let start_all = || self.session.together(|| transfers.into_iter().for_each(start_one));
         match until {
             None => start_all(),
             Some(until) => self.session.serve(until, start_all),

@@ -136,7 +136,13 @@ pub trait Remote: Send + Sync + fmt::Debug {
     /// Executes a list in order.
     fn execute(&self, ops: &mut [Op<'_>]) -> Result<(), RequestError>;
 
-    /// Starts reads and writes, in one batch.
+    /// Returns true if a transfer of this place can start without blocking.
+    fn can_start(&self, place: Place) -> bool {
+        place.store() == 0
+    }
+
+    /// Starts reads and writes, in one batch. A transfer that [cannot start](Self::can_start)
+    /// fails.
     ///
     /// With `until`, may then poll completions of all threads on this thread and run their
     /// callbacks. Polling ends when `until` holds, or after some milliseconds.

@@ -1,6 +1,6 @@
 //! One-sided operations on the server's memory: steps of a list, and started reads and writes.
 
-use rdmabox::RequestError;
+use rdmabox::{RemoteAddr, RequestError, Session};
 use smallvec::SmallVec;
 
 use crate::remote::address::Place;
@@ -81,6 +81,30 @@ impl Transfer {
         match self {
             Transfer::Read(_, _, done) => done(Err(error)),
             Transfer::Write(_, data, done) => done(Err(error), data),
+        }
+    }
+}
+
+/// Starts a transfer at an address of a session.
+pub(crate) fn start_at(session: &Session, remote: RemoteAddr, transfer: Transfer) {
+    match transfer {
+        // The session's own buffers come first; the heap serves when they are used up.
+        Transfer::Read(_, len, done) => match session.buffer(len) {
+            Some(out) => session.read_then(remote, out, |outcome| match outcome {
+                Ok(out) => done(Ok(&out)),
+                Err(failed) => done(Err(failed.error)),
+            }),
+            None => session.read_then(remote, vec![0; len], |outcome| match outcome {
+                Ok(out) => done(Ok(&out)),
+                Err(failed) => done(Err(failed.error)),
+            }),
+        },
+        Transfer::Write(_, data, done) => {
+            session.write_then(remote, data, |outcome| match outcome {
+                Ok(data) => done(Ok(()), data),
+                // The buffer always comes back to a callback.
+                Err(failed) => done(Err(failed.error), failed.buffer.unwrap_or_default()),
+            });
         }
     }
 }

@@ -25,7 +25,10 @@ use rdmabox::{
 use rfs_proto::{DataPlace, Reply, Request, StoreAccess, decode_reply, encode_request};
 use smallvec::SmallVec;
 
-use crate::remote::address::Place;
+use crate::remote::{
+    address::Place,
+    operation::{Transfer, start_at},
+};
 
 /// Most steps of a list for one session, below the depth of every queue pair.
 const MAX_STEPS: usize = 16;
@@ -148,6 +151,28 @@ impl StoreLinks {
             0 => Failure::Final(error),
             store => self.failed(store, &error),
         })
+    }
+
+    /// Returns true if there is a session to a store.
+    pub(crate) fn is_connected(&self, store: u16) -> bool {
+        self.links.read().get(&store).is_some_and(|link| link.session().is_connected())
+    }
+
+    /// Starts transfers, those of one store in one batch, without blocking. They fail if there is
+    /// no session to their store, or if the store has no such bytes.
+    pub(crate) fn start(&self, mut transfers: Vec<Transfer>) {
+        while let Some(store) = transfers.first().map(|transfer| transfer.place().store()) {
+            let batch: Vec<_> =
+                transfers.extract_if(.., |transfer| transfer.place().store() == store).collect();
+            // Callbacks may need the lock, so it is not held.
+            let link = self.links.read().get(&store).cloned();
+            match link.filter(|link| link.session().is_connected()) {
+                Some(link) => {
+                    link.session().together(|| batch.into_iter().for_each(|one| start_stored(&link, one)));
+                }
+                None => batch.into_iter().for_each(|transfer| transfer.fail(RequestError::Disconnected)),
+            }
+        }
     }
 
     /// Closes all sessions to stores.
@@ -278,6 +303,20 @@ fn store_step<'a>(step: &'a mut Move<'_>, link: &Link) -> Result<Step<'a>, Strin
             let remote = memory.for_read(offset, out.len()).map_err(|error| error.to_string())?;
             Ok(Step::Read { remote, out })
         }
+    }
+}
+
+/// Starts a transfer at a store. It fails if the store has no such bytes.
+fn start_stored(link: &Link, transfer: Transfer) {
+    let place = transfer.place();
+    let (memory, offset) = (link.memory(), DataPlace::from_number(place.offset).offset());
+    let remote = match &transfer {
+        Transfer::Read(_, len, _) => memory.for_read(offset, *len),
+        Transfer::Write(_, data, _) => memory.for_write(offset, data.len()),
+    };
+    match remote {
+        Ok(remote) => start_at(link.session(), remote, transfer),
+        Err(error) => transfer.fail(invalid(place.store(), &error.to_string())),
     }
 }
 

@@ -147,7 +147,7 @@ pub struct Cli {
 
     /// Length of the pieces of a file that stores take in turn: a multiple of 4096 bytes. For
     /// --store-at and --pool
-    #[arg(long, value_name = "SIZE", value_parser = byte_size::parse, default_value = "1m", requires = "pool_key",
+    #[arg(long, value_name = "SIZE", value_parser = byte_size::parse, default_value = "256k", requires = "pool_key",
         conflicts_with = "store")]
     pub stripe_unit: u64,
 

@@ -188,6 +188,11 @@ impl Remote for ReconnectingSession {
         })
     }
 
+    fn can_start(&self, place: Place) -> bool {
+        let link = Arc::clone(&self.link.read());
+        link.remote.can_start(place)
+    }
+
     /// Starts each transfer once. The caller repeats a failed one.
     fn start(&self, mut transfers: Vec<Transfer>, until: Option<Until>) {
         let link = Arc::clone(&self.link.read());

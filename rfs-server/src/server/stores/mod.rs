@@ -25,8 +25,9 @@ pub(super) use pool_stores::PoolStores;
 pub(super) use store_thread::StoreThread;
 pub(super) use watch::start_watch;
 
-/// Default length of the pieces of a file that stores take in turn.
-pub const DEFAULT_STRIPE_UNIT: u64 = 1 << 20;
+/// Default length of the pieces of a file that stores take in turn. The longest request of a mount
+/// has 1 MiB, so it reaches four stores at once.
+pub const DEFAULT_STRIPE_UNIT: u64 = 256 << 10;
 
 /// Where it is written which stores there are.
 #[derive(Clone, Debug, PartialEq, Eq)]
