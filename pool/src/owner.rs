@@ -235,7 +235,10 @@ impl OwnedStore {
             let reason = "the last attempt failed a moment ago".into();
             return Err(OwnerError::Unreachable { store, address, reason });
         }
-        link.session = None;
+        if let Some((before, _)) = link.session.take() {
+            // The store obeys the next session when this one has ended.
+            before.close(Duration::ZERO);
+        }
         let made = self.own().and_then(|(session, incarnation, _)| {
             if incarnation != self.incarnation {
                 link.is_lost = true;

@@ -1,84 +1,15 @@
 //! An owner with the key of the pool, and clients with tickets, over shared memory and TCP.
 
+mod support;
+
 use std::time::{Duration, Instant};
 
-use pool::{
-    ChunkId, ClientId, Incarnation, LinkError, OwnedStore, OwnerError, Piece, Store, StoreId, StoreOptions,
-    Stores, Ticket,
-};
-use rdmabox::{Address, Key, ProviderKind, Secret, SessionOptions};
-
-const ID: StoreId = StoreId(2);
-const LEN: u64 = 64 << 10;
-
-fn pool_key() -> Key {
-    Key { id: "pool".parse().expect("a name"), secret: Secret::new(&[7; 32]).expect("a secret") }
-}
-
-fn start(address: &Address, run: u128) -> Store {
-    let mut options = StoreOptions::new(LEN, Incarnation(run));
-    options.pool_key = Some(pool_key());
-    Store::listen(std::slice::from_ref(address), &options).expect("a store")
-}
-
-fn options(provider: ProviderKind, key: Key) -> SessionOptions {
-    let mut options = SessionOptions::default();
-    (options.provider, options.key) = (Some(provider), Some(key));
-    options
-}
-
-/// A store, and where it listens.
-struct Site {
-    store: Store,
-    address: Address,
-    provider: ProviderKind,
-    _dir: tempfile::TempDir,
-}
-
-impl Site {
-    fn new(provider: ProviderKind) -> Site {
-        let dir = tempfile::tempdir().expect("a folder");
-        let address = match provider {
-            ProviderKind::Shm => Address::Unix(dir.path().join("store.sock")),
-            _ => "127.0.0.1:0".parse().expect("an address"),
-        };
-        let store = start(&address, 1);
-        let address = store.addresses()[0].clone();
-        Site { store, address, provider, _dir: dir }
-    }
-
-    fn join(&self, epoch: u64) -> Result<OwnedStore, OwnerError> {
-        OwnedStore::join(ID, &self.address, &options(self.provider, pool_key()), epoch)
-    }
-
-    /// Joins as soon as the store knows that the previous owner has gone.
-    fn join_after(&self, epoch: u64) -> OwnedStore {
-        let give_up = Instant::now() + Duration::from_secs(20);
-        loop {
-            match self.join(epoch) {
-                Ok(store) => return store,
-                Err(error) => assert!(Instant::now() < give_up, "{error}"),
-            }
-        }
-    }
-
-    fn client(&self, client: u64, ticket: Ticket) -> Stores {
-        let stores = Stores::new(ClientId(client), options(self.provider, ticket.key(&pool_key())));
-        stores.set(ID, &self.address, 0);
-        stores
-    }
-}
-
-fn on_all_providers(test: fn(Site)) {
-    [ProviderKind::Shm, ProviderKind::Tcp].into_iter().for_each(|provider| test(Site::new(provider)));
-}
+use pool::{ChunkId, ClientId, LinkError, OwnedStore, OwnerError, Piece, Stores, Ticket};
+use rdmabox::Secret;
+use support::{ID, LEN, Site, on_all_providers, options, pool_key, start, ticket};
 
 fn chunk(owner: &OwnedStore) -> [ChunkId; 1] {
-    [ChunkId { store: ID, number: owner.chunk() }]
-}
-
-fn ticket(client: u64, epoch: u64) -> Ticket {
-    Ticket { client: ClientId(client), epoch, may_write: true }
+    support::chunk(owner.chunk())
 }
 
 fn refused(stores: &Stores, chunk: &[ChunkId]) -> String {
@@ -222,7 +153,7 @@ fn a_restarted_store_is_lost() {
         drop(store);
         let error = owner.write(0, b"data").expect_err("the store has ended");
         assert!(matches!(error, OwnerError::Unreachable { .. }), "{error}");
-        let _store = start(&address, 2);
+        let _store = start(&address, 2, |_| {});
         let give_up = Instant::now() + Duration::from_secs(20);
         loop {
             match owner.check() {

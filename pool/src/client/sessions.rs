@@ -171,6 +171,10 @@ impl StoreSession {
         if let Some(session) = self.session.as_ref().filter(|session| session.is_connected()) {
             return Ok(Arc::clone(session));
         }
+        if let Some(before) = self.session.take() {
+            // The store welcomes the next session when this one has ended.
+            before.close(Duration::ZERO);
+        }
         self.located.clear();
         let session = Session::connect(&self.address, options)
             .map_err(|source| LinkError::Connect { store, source })?;

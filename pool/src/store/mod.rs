@@ -13,6 +13,7 @@ mod options;
 mod orders;
 mod service;
 mod visitors;
+mod waits;
 
 use std::{
     sync::{Arc, Weak},

@@ -4,16 +4,25 @@
 //! Only the last session that led with the store's incarnation may order: a former owner cannot
 //! interfere with its successor.
 //!
+//! Invariant: a session of a client or of the owner is welcome only when all its earlier sessions
+//! have ended. So no WRITE of an earlier session lands after one of a later session.
+//!
 //! # Concurrency
 //! Threads of the host, and the worker. `state` and `orders` are never held together, and neither
-//! is held while memory is allocated or freed.
+//! is held while memory is allocated or freed, or while a deferred reply is given.
 
-use std::sync::OnceLock;
+use std::{collections::BTreeSet, sync::OnceLock};
 
 use parking_lot::Mutex;
 use rdmabox::{CallError, KeyId, Peer, PendingReply, Reply, Service, SessionTerminator};
 
-use super::{chunks::Chunks, options::StoreOptions, orders::Orders, visitors::Visitors};
+use super::{
+    chunks::Chunks,
+    options::StoreOptions,
+    orders::Orders,
+    visitors::{Refusal, Visitors},
+    waits::Waits,
+};
 use crate::{
     ids::{Incarnation, StoreId},
     message::{Introduction, MAX_CHUNKS, Order, OrderError, Outcome, StoreAnswer, StoreReport, StoreRequest},
@@ -38,8 +47,12 @@ struct State {
     /// `None` until the host listens.
     chunks: Option<Chunks>,
     visitors: Visitors,
+    /// Replies that wait for the end of sessions.
+    waits: Waits<(PendingReply, StoreAnswer)>,
     /// The session of the owner.
     leader: Option<u64>,
+    /// All sessions with the key of the pool that have owned the store and have not ended.
+    owners: BTreeSet<u64>,
     /// The epoch of the owner that has the key of the pool.
     epoch: u64,
 }
@@ -84,53 +97,78 @@ impl Lending {
         }
     }
 
-    /// Makes the caller the owner of the store.
-    fn own(&self, peer: &Peer, epoch: u64) -> StoreAnswer {
+    /// Makes the caller the owner of the store, once its earlier sessions have ended.
+    fn own(&self, peer: &Peer, epoch: u64, reply: &mut Reply<'_>) -> Option<StoreAnswer> {
+        let refused = |reason: &str| Some(StoreAnswer::Refused(reason.into()));
         if self.pool_key.is_none() || peer.key() != self.pool_key.as_ref() {
-            return StoreAnswer::Refused("only a program with the key of the pool owns its stores".into());
+            return refused("only a program with the key of the pool owns its stores");
         }
         let mut state = self.state.lock();
         if epoch < state.epoch {
-            return StoreAnswer::Refused("a later server uses this store".into());
+            return refused("a later server uses this store");
+        }
+        if epoch > state.epoch && !state.owners.is_empty() {
+            return refused("another server uses this store");
+        }
+        if state.owners.last().is_some_and(|last| *last > peer.id()) {
+            return refused("a later session of this server uses this store");
         }
         let (mut ended, mut discarded) = (Vec::new(), Vec::new());
         if epoch > state.epoch {
-            if state.leader.is_some() {
-                return StoreAnswer::Refused("another server uses this store".into());
-            }
             (state.epoch, state.id) = (epoch, None);
             ended = state.visitors.begin_anew();
             discarded = state.chunks.as_mut().map(Chunks::clear).unwrap_or_default();
         }
+        state.owners.insert(peer.id());
         state.leader = Some(peer.id());
+        let earlier: Vec<u64> = state.owners.iter().copied().filter(|owner| *owner != peer.id()).collect();
+        let owned = StoreAnswer::Owned { incarnation: self.incarnation, capacity: self.capacity };
+        let answer = state.welcome(peer, &earlier, owned, reply);
         drop(state);
-        self.end(&ended);
+        self.end(&ended, "another server has taken the store over");
+        self.end(&earlier, "the server has made another session");
         drop(discarded);
-        StoreAnswer::Owned { incarnation: self.incarnation, capacity: self.capacity }
+        answer
     }
 
-    fn introduce(&self, peer: &Peer, introduction: Introduction) -> StoreAnswer {
+    /// Welcomes a client, once its earlier sessions have ended.
+    fn introduce(
+        &self,
+        peer: &Peer,
+        introduction: Introduction,
+        reply: &mut Reply<'_>,
+    ) -> Option<StoreAnswer> {
+        let refused = |reason: String| Some(StoreAnswer::Refused(reason));
+        let Introduction { store, client, epoch } = introduction;
         let mut state = self.state.lock();
-        let admits = |ticket: Ticket| (ticket.client, ticket.epoch) == (introduction.client, state.epoch);
+        let admits = |ticket: Ticket| (ticket.client, ticket.epoch) == (client, state.epoch);
         if self.pool_key.is_some() && !peer.key().and_then(Ticket::of).is_some_and(admits) {
-            let reason = format!("no ticket for {} at this time", introduction.client);
-            return StoreAnswer::Refused(reason);
+            return refused(format!("no ticket for {client} at this time"));
         }
-        if state.id != Some(introduction.store) {
-            return StoreAnswer::Refused(format!("this is not {}", introduction.store));
+        if state.id != Some(store) {
+            return refused(format!("this is not {store}"));
         }
-        match state.visitors.enter(peer.id(), introduction.client, introduction.epoch) {
-            true => StoreAnswer::Welcome,
-            false => StoreAnswer::Refused(format!(
-                "the access of {} in epoch {} has ended: ask the master for the present epoch",
-                introduction.client, introduction.epoch
-            )),
-        }
+        let earlier = match state.visitors.enter(peer.id(), client, epoch) {
+            Ok(earlier) => earlier,
+            Err(Refusal::Ended) => {
+                return refused(format!(
+                    "the access of {client} in epoch {epoch} has ended: ask the master for the present epoch"
+                ));
+            }
+            Err(Refusal::Superseded) => return refused(format!("{client} has made a later session")),
+            Err(Refusal::Known) => return refused("the session has another client".into()),
+        };
+        let answer = state.welcome(peer, &earlier, StoreAnswer::Welcome, reply);
+        drop(state);
+        // The client has lost them, or it would not make another.
+        self.end(&earlier, "the client has made another session");
+        answer
     }
 
     fn locate(&self, peer: &Peer, numbers: &[u32]) -> Result<StoreAnswer, CallError> {
         let state = self.state.lock();
-        if !state.visitors.contains(peer.id()) && state.leader != Some(peer.id()) {
+        let is_known = state.visitors.contains(peer.id()) || state.leader == Some(peer.id());
+        if !is_known || state.waits.is_newcomer(peer.id()) {
             return Err("a client introduces itself before it asks for chunks".into());
         }
         if numbers.len() > MAX_CHUNKS {
@@ -145,7 +183,7 @@ impl Lending {
 
     /// Passes an order to the worker.
     fn order(&self, peer: &Peer, order: Order, reply: &mut Reply<'_>) -> Result<(), CallError> {
-        if self.state.lock().leader != Some(peer.id()) {
+        if !self.state.lock().is_led_by(peer.id()) {
             return Err("only the owner of the pool gives orders".into());
         }
         let orders = self.orders.lock();
@@ -177,15 +215,18 @@ impl Lending {
             }
             Order::Zero { chunk, offset, len } => self.zero(chunk, offset, len).map(|()| Outcome::Done),
             Order::Fence { client, epoch } => {
-                let fenced = self.state.lock().visitors.fence(client, epoch, reply);
-                match fenced {
-                    Ok(sessions) => self.end(&sessions),
-                    Err(reply) => answer(reply, Outcome::Done),
+                let mut state = self.state.lock();
+                let sessions = state.visitors.fence(client, epoch);
+                if !sessions.is_empty() {
+                    let done = StoreAnswer::Outcome(Outcome::Done);
+                    state.waits.add(&sessions, None, (reply, done));
+                    drop(state);
+                    return self.end(&sessions, "the master ended the client's access");
                 }
-                return;
+                Ok(Outcome::Done)
             }
         };
-        answer(reply, outcome.unwrap_or_else(Outcome::Failed));
+        answer(reply, &StoreAnswer::Outcome(outcome.unwrap_or_else(Outcome::Failed)));
     }
 
     fn prepare(&self, count: u32, bytes: u64) -> Result<Vec<u32>, OrderError> {
@@ -204,18 +245,40 @@ impl Lending {
         Ok(())
     }
 
-    /// Ends sessions. Their fences are answered in `disconnected`.
-    fn end(&self, sessions: &[u64]) {
+    /// Ends sessions. Replies that wait for their end are given in `disconnected`.
+    fn end(&self, sessions: &[u64], reason: &str) {
         let Some(ender) = self.ender.get() else { return };
         for session in sessions {
             // False: the session is ending already.
-            ender.end(*session, "the master ended the client's access");
+            ender.end(*session, reason);
         }
     }
 }
 
-fn answer(reply: PendingReply, outcome: Outcome) {
-    reply.answer(&StoreAnswer::Outcome(outcome).to_bytes());
+impl State {
+    /// Returns true if the session is the owner's, and all its earlier ones have ended.
+    fn is_led_by(&self, session: u64) -> bool {
+        self.leader == Some(session) && !self.waits.is_newcomer(session)
+    }
+
+    /// Returns the welcome of a session, or defers it until the earlier sessions have ended.
+    fn welcome(
+        &mut self,
+        peer: &Peer,
+        earlier: &[u64],
+        welcome: StoreAnswer,
+        reply: &mut Reply<'_>,
+    ) -> Option<StoreAnswer> {
+        if earlier.is_empty() {
+            return Some(welcome);
+        }
+        self.waits.add(earlier, Some(peer.id()), (reply.defer(), welcome));
+        None
+    }
+}
+
+fn answer(reply: PendingReply, answer: &StoreAnswer) {
+    reply.answer(&answer.to_bytes());
 }
 
 impl Service for Lending {
@@ -226,8 +289,14 @@ impl Service for Lending {
                 StoreAnswer::Welcome
             }
             Some(StoreRequest::Lead(_)) => StoreAnswer::Refused("another store runs here".into()),
-            Some(StoreRequest::Own { epoch }) => self.own(peer, epoch),
-            Some(StoreRequest::Introduce(introduction)) => self.introduce(peer, introduction),
+            Some(StoreRequest::Own { epoch }) => match self.own(peer, epoch, reply) {
+                Some(answer) => answer,
+                None => return Ok(()),
+            },
+            Some(StoreRequest::Introduce(introduction)) => match self.introduce(peer, introduction, reply) {
+                Some(answer) => answer,
+                None => return Ok(()),
+            },
             Some(StoreRequest::Locate(numbers)) => self.locate(peer, &numbers)?,
             Some(StoreRequest::Order(order)) => return self.order(peer, order, reply),
             Some(StoreRequest::Report) => StoreAnswer::Report(self.report()),
@@ -239,13 +308,15 @@ impl Service for Lending {
 
     fn disconnected(&self, peer: &Peer) {
         if peer.clings() {
-            // The host stops, and the client may still write. Fences stay without an answer.
+            // The host stops, and the client may still write. Replies that wait are never given.
             return;
         }
         let mut state = self.state.lock();
         state.leader.take_if(|leader| *leader == peer.id());
-        let done = state.visitors.leave(peer.id());
+        state.owners.remove(&peer.id());
+        state.visitors.leave(peer.id());
+        let released = state.waits.leave(peer.id());
         drop(state);
-        done.into_iter().for_each(|reply| answer(reply, Outcome::Done));
+        released.due.into_iter().for_each(|(reply, due)| answer(reply, &due));
     }
 }
