@@ -2,6 +2,7 @@
 //! pieces of a block or two so that most operations cross a boundary.
 
 mod drain;
+mod drain_sessions;
 mod site;
 mod steps;
 

@@ -41,6 +41,17 @@ impl Deref for Mount {
     }
 }
 
+impl Mount {
+    /// Starts to obey recalls for a client.
+    pub(crate) fn of(client: Client) -> Mount {
+        let (client, cancel) = (Arc::new(client), Arc::new(Cancel::new()));
+        let (obeys, until) = (Arc::clone(&client), Arc::clone(&cancel));
+        // An error is the end of the session.
+        let obey = move || drop(obeys.recalls.obey(&NoCache, &until));
+        Mount { client, cancel, thread: Some(thread::spawn(obey)) }
+    }
+}
+
 impl Drop for Mount {
     fn drop(&mut self) {
         self.cancel.cancel();
@@ -56,6 +67,12 @@ impl RecallHandler for NoCache {
     fn drop_all(&self, _: &[Recall]) {}
 }
 
+pub(crate) fn connect(provider: ProviderKind, address: &Address) -> Client {
+    let mut options = SessionOptions::default();
+    options.provider = Some(provider);
+    Client::connect(address, &options, &AttachOptions::default()).expect("a client")
+}
+
 pub(crate) fn store(address: &Address, key: &Path, memory: u64, run: u128) -> Store {
     let mut options = StoreOptions::new(memory, Incarnation(run));
     options.pool_key = Some(Key::load(key).expect("a key"));
@@ -64,6 +81,15 @@ pub(crate) fn store(address: &Address, key: &Path, memory: u64, run: u128) -> St
 
 impl Site {
     pub(crate) fn start(provider: ProviderKind, count: usize, unit: u64) -> Site {
+        Site::start_with(provider, count, unit, |_| {})
+    }
+
+    pub(crate) fn start_with(
+        provider: ProviderKind,
+        count: usize,
+        unit: u64,
+        edit: impl FnOnce(&mut Config),
+    ) -> Site {
         let dir = tempfile::tempdir().expect("a folder");
         let key = dir.path().join("pool.key");
         let secret = "00112233445566778899aabbccddeeff";
@@ -81,6 +107,7 @@ impl Site {
         config.listen = vec![address("server".into())];
         config.allow_without_keys = true;
         config.stores = Some(StoresConfig { members: Membership::Addresses(addresses.clone()), key, unit });
+        edit(&mut config);
         let server = Server::start(config).expect("a server");
         let stores = stores.into_iter().map(Some).collect();
         Site { server: Some(server), stores, addresses, provider, dir }
@@ -91,19 +118,12 @@ impl Site {
     }
 
     pub(crate) fn client(&self) -> Client {
-        let mut options = SessionOptions::default();
-        options.provider = Some(self.provider);
-        let address = &self.server().addresses()[0];
-        Client::connect(address, &options, &AttachOptions::default()).expect("a client")
+        connect(self.provider, &self.server().addresses()[0])
     }
 
     /// Returns a client that obeys recalls, as mounts do.
     pub(crate) fn mount(&self) -> Mount {
-        let (client, cancel) = (Arc::new(self.client()), Arc::new(Cancel::new()));
-        let (obeys, until) = (Arc::clone(&client), Arc::clone(&cancel));
-        // An error is the end of the session.
-        let obey = move || drop(obeys.recalls.obey(&NoCache, &until));
-        Mount { client, cancel, thread: Some(thread::spawn(obey)) }
+        Mount::of(self.client())
     }
 
     pub(crate) fn free(&self) -> u64 {

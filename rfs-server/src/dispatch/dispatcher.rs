@@ -207,7 +207,7 @@ impl Dispatcher {
 
     /// Returns the job that looks at the places of files.
     pub fn placement(&self) -> Placement<'_> {
-        Placement { store: &self.store }
+        Placement { store: &self.store, sessions: &self.sessions }
     }
 
     /// Returns the state that a snapshot reads.

@@ -11,7 +11,7 @@
 //! every request asks, and mostly none is.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -273,6 +273,12 @@ impl Space {
     /// generation of its layout without that space.
     pub fn quarantined_for(&self, session: u64) -> Vec<(u64, u64)> {
         self.account.lock().arena.quarantined_for(session)
+    }
+
+    /// Returns the holders of quarantined space of a store, each with an inode and the first
+    /// generation of its layout without that space.
+    pub fn holders_in(&self, store: u16) -> BTreeSet<(u64, u64, u64)> {
+        self.account.lock().arena.holders_in(store)
     }
 
     /// Ends the quarantine of an inode's space for a session. The caller then calls

@@ -6,8 +6,10 @@
 mod lost_files;
 mod moves;
 mod paths;
+mod silent_sessions;
 
 use super::state::store::Store;
+use crate::session::registry::Sessions;
 pub use lost_files::{LostFile, LostFiles};
 pub use moves::Moved;
 
@@ -15,4 +17,5 @@ pub use moves::Moved;
 #[derive(Clone, Copy)]
 pub struct Placement<'a> {
     pub(super) store: &'a Store,
+    pub(super) sessions: &'a Sessions,
 }

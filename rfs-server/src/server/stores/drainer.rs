@@ -72,7 +72,11 @@ impl Work<'_> {
     }
 
     fn run(&self) -> ControlFlow<()> {
-        for group in self.placement().inodes_in(self.store.number()).chunks(GROUP) {
+        let inodes = self.placement().inodes_in(self.store.number());
+        if inodes.is_empty() {
+            self.placement().recall_from_silent_sessions(self.store.number());
+        }
+        for group in inodes.chunks(GROUP) {
             let needs = group.iter().flat_map(|&ino| self.placement().begin_move(ino)).collect();
             let outcome = self.wait(needs);
             let outcome = match outcome {

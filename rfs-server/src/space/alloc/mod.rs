@@ -321,6 +321,19 @@ impl Arena {
         self.quarantine.iter().filter_map(of).filter(|&(_, generation)| generation > 0).collect()
     }
 
+    /// Returns the holders of quarantined space of a store, each with an inode and the first
+    /// generation of its layout without that space.
+    pub fn holders_in(&self, store: u16) -> BTreeSet<(u64, u64, u64)> {
+        let all =
+            self.quarantine.iter().flat_map(|(&ino, list)| list.values().map(move |entry| (ino, entry)));
+        let there = all.filter(|(_, entry)| DataPlace::from_number(entry.range.start).store() == store);
+        let of = |(ino, entry): (u64, &Quarantined)| {
+            let generation = entry.generation;
+            entry.holders.iter().map(move |&holder| (holder, ino, generation)).collect::<Vec<_>>()
+        };
+        there.flat_map(of).collect()
+    }
+
     /// Returns the quarantined space of an inode that holders with `count` can reach: its ranges,
     /// in order and merged, and all of these holders.
     pub fn quarantined(&self, ino: u64, count: impl Fn(u64) -> bool) -> (Vec<Range>, Vec<u64>) {
