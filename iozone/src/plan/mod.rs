@@ -4,6 +4,7 @@
 //! tables, JSON and charts. The [`harness`](crate::harness) runs them all.
 
 pub mod compare;
+pub mod figure;
 pub mod fresh;
 pub mod names;
 pub mod native;
@@ -42,8 +43,8 @@ pub enum Command {
     /// random read, random write; flush time counts), prints one table per provider, writes JSON
     /// and an SVG chart, and leaves no process, mount or file behind.
     #[command(
-        after_help = "Other plans: iozone/run --compare, --scaling, --scaling=stores, --fresh, --names, --native; \
-                            --help after one lists its options"
+        after_help = "Other plans: iozone/run --compare, --scaling, --scaling=stores, --fresh, --names, --native, \
+                            --figure 12; --help after one lists its options"
     )]
     Run(run::Options),
     /// Measure rfs, and compare it with its ceilings, other file systems, and rfs without its
@@ -86,6 +87,12 @@ pub enum Command {
     /// Prints one table per provider with ratios; writes JSON, a chart and a log; and leaves no
     /// process, mount or file behind.
     Native(native::Options),
+    /// Measure rfs with the switches of the systems in Fig. 12 of the RDMAbox paper.
+    ///
+    /// The systems are plain verbs, Accelio, UCX, libfabric, Octopus, GlusterFS and RDMAbox itself.
+    /// Prints one table per provider and phase, each row beside the gain that the paper claims;
+    /// writes JSON, a chart per provider and a log; and leaves no process, mount or file behind.
+    Figure(figure::Options),
     /// Create a load; a plan starts it as a child process.
     #[command(hide = true, subcommand)]
     Load(Load),
@@ -102,6 +109,7 @@ impl Command {
             Command::Fresh(options) => options.perform(),
             Command::Names(options) => options.perform(),
             Command::Native(options) => options.perform(),
+            Command::Figure(options) => options.perform(),
             Command::Load(load) => load.perform(&mut stdout()).map(|()| true),
         }
     }

@@ -27,11 +27,16 @@ const FOOT: f64 = 43.0;
 
 /// Returns the chart of a report.
 pub fn svg(report: &Report) -> String {
+    titled(report, "rfs: IOzone throughput by provider, beside its ceilings")
+}
+
+/// Returns the chart of a report with a title of its own.
+pub fn titled(report: &Report, title: &str) -> String {
     let panels = report.record_sizes.len() as f64;
     let head_height = HEAD + LEGEND_ROW * report.targets.len().div_ceil(2) as f64 + 8.0;
     let height = head_height + panels * PANEL + FOOT;
     let mut out = svg::begin(WIDTH, height);
-    head(&mut out, report);
+    head(&mut out, report, title);
     let colors = colors(&report.targets);
     for (n, &record) in report.record_sizes.iter().enumerate() {
         panel(&mut out, report, record, head_height + n as f64 * PANEL, &colors);
@@ -45,8 +50,7 @@ pub fn svg(report: &Report) -> String {
     svg::end(out)
 }
 
-fn head(out: &mut String, report: &Report) {
-    let title = "rfs: IOzone throughput by provider, beside its ceilings";
+fn head(out: &mut String, report: &Report, title: &str) {
     text(out, LEFT, 30.0, "start", "font-size=\"19\" font-weight=\"600\"", title);
     let grey = &format!("fill=\"{GREY}\"");
     text(out, LEFT, 50.0, "start", grey, &format!("{}, commit {}", report.describe(), report.setting.commit));

@@ -71,6 +71,14 @@ impl Report {
         self.entry(target, record_size, phase)?.ratio_to_null
     }
 
+    /// Returns the report of those targets only whose names begin with `prefix`.
+    pub fn only(&self, prefix: &str) -> Report {
+        let mut report = self.clone();
+        report.targets.retain(|info| info.name.starts_with(prefix));
+        report.results.retain(|entry| entry.target.starts_with(prefix));
+        report
+    }
+
     /// Returns true if the target was measured.
     pub fn has(&self, target: &str) -> bool {
         self.targets.iter().any(|info| info.name == target)
