@@ -17,7 +17,7 @@ pub use error::{PagerEvent, PagingError};
 pub use lender::{Lender, LenderError, LenderOptions, LenderStatus, PROTOCOL};
 pub use logic::redundancy::{ParseRedundancyError, Redundancy};
 pub use memory::PagedMemory;
-pub use options::PagerOptions;
+pub use options::{PagerOptions, ParseSwitchesError, Switches};
 pub use pager::RemotePager;
 pub use program::cli;
 pub use remote::lender_status;

@@ -3,9 +3,12 @@
 //! # Concurrency
 //! Plain values.
 
+mod switches;
+
 use std::{fmt, sync::Arc};
 
 use rdmabox::SessionOptions;
+pub use switches::{ParseSwitchesError, Switches};
 
 use crate::{
     error::{PagerEvent, PagingError},

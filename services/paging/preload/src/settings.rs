@@ -4,7 +4,7 @@
 //! Pure.
 
 use rdmabox::{Address, Key, Session};
-use rfs_paging::PagerOptions;
+use rfs_paging::{PagerOptions, Switches};
 
 /// Smallest value of [`MIN_SIZE`].
 const LEAST_MIN_SIZE: usize = 64 << 10;
@@ -23,6 +23,8 @@ pub(crate) const MIN_SIZE: &str = "RFS_PAGING_MIN_SIZE";
 pub(crate) const SMALL: &str = "RFS_PAGING_SMALL";
 /// Path of a file with the key for the servers.
 pub(crate) const KEY: &str = "RFS_PAGING_KEY";
+/// Switches of the runtime, such as `batch=single,queue-pairs=1`.
+pub(crate) const SWITCHES: &str = "RFS_PAGING_SWITCHES";
 /// `1` prints the counters when the program ends, but not when a child of `fork` does.
 pub(crate) const STATS: &str = "RFS_PAGING_STATS";
 
@@ -30,8 +32,8 @@ pub(crate) const STATS: &str = "RFS_PAGING_STATS";
 pub(crate) const PROCESS: &str = "RFS_PAGING_PROCESS";
 
 /// All variables.
-pub(crate) const ALL: [&str; 9] =
-    [LOCAL, SERVERS, REDUNDANCY, READ_AHEAD, MIN_SIZE, SMALL, KEY, STATS, PROCESS];
+pub(crate) const ALL: [&str; 10] =
+    [LOCAL, SERVERS, REDUNDANCY, READ_AHEAD, MIN_SIZE, SMALL, KEY, SWITCHES, STATS, PROCESS];
 
 /// What the variables say.
 #[derive(Debug)]
@@ -61,6 +63,10 @@ impl Settings {
         if let Some(path) = get(KEY) {
             let key = Key::load(path.as_ref()).map_err(|error| format!("{KEY}: {error}"))?;
             options.session = Session::builder().options(options.session).key(key).into_options();
+        }
+        if let Some(switches) = get(SWITCHES) {
+            let switches: Switches = switches.parse().map_err(|error| format!("{SWITCHES}: {error}"))?;
+            switches.apply(&mut options.session);
         }
         let servers = get(SERVERS).unwrap_or_default();
         let address = |text: &str| text.parse().map_err(|error| format!("{SERVERS}: {error}"));
@@ -113,9 +119,11 @@ mod tests {
             (MIN_SIZE, "1"),
             (READ_AHEAD, "4096"),
             (SMALL, "67108864"),
+            (SWITCHES, "queue-pairs=2"),
             (STATS, "1"),
         ]);
         let settings = settings.expect("valid").expect("a budget");
+        assert_eq!(settings.options.session.queue_pairs, 2);
         assert_eq!((settings.servers.len(), settings.min_size), (2, 64 << 10));
         assert_eq!(settings.options.redundancy, Redundancy::Coded { data: 2, parity: 1 });
         assert_eq!(settings.small, 64 << 20);

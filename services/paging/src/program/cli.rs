@@ -8,7 +8,7 @@ use std::{ffi::OsString, path::PathBuf};
 use clap::{Args, Parser, Subcommand};
 use rdmabox::Address;
 
-use crate::{Redundancy, nbd::NbdAddress};
+use crate::{Redundancy, Switches, nbd::NbdAddress};
 
 /// Lends memory to pagers, shows what is lent, and runs programs with paged memory.
 #[derive(Debug, Parser)]
@@ -80,6 +80,10 @@ pub struct PagerArgs {
     /// File with the key for the lenders
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
+    /// Switches of the runtime, such as batch=single,queue-pairs=1. There are provider, batch,
+    /// queue-pairs, window, pre-mr-threshold and polling
+    #[arg(long, value_name = "LIST", default_value_t = Switches::default(), hide_default_value = true)]
+    pub switches: Switches,
 }
 
 /// Options of `rfs-paging nbd`.
@@ -162,11 +166,12 @@ mod tests {
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
         let words = "rfs-paging run --local 256m --server unix:/x --server unix:/y --redundancy mirror \
-                     -- ls -l --stats";
+                     --switches batch=single,polling=busy -- ls -l --stats";
         let cli = Cli::try_parse_from(words.split_whitespace()).expect("valid");
         let Command::Run(options) = cli.command else { panic!("{cli:?}") };
         assert_eq!((options.pager.local, options.pager.server.len(), options.stats), (256 << 20, 2, false));
         assert_eq!(options.pager.redundancy, Redundancy::Mirror);
+        assert_eq!(options.pager.switches.to_string(), "batch=single,polling=busy");
         assert_eq!(options.program, ["ls", "-l", "--stats"]);
     }
 }

@@ -69,7 +69,8 @@ fn session_options(key: Option<&Path>) -> Result<SessionOptions, Box<dyn Error>>
 
 /// Returns the options of a pager from the command line.
 fn pager_options(options: &PagerArgs) -> Result<PagerOptions, Box<dyn Error>> {
-    let session = session_options(options.key.as_deref())?;
+    let mut session = session_options(options.key.as_deref())?;
+    options.switches.apply(&mut session);
     Ok(PagerOptions::new(options.local).redundancy(options.redundancy).session(session))
 }
 

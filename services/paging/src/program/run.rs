@@ -11,7 +11,7 @@ use std::{
     process::Command,
 };
 
-use rfs_paging::RemotePager;
+use rfs_paging::{RemotePager, Switches};
 
 use rfs_paging::cli::RunOptions;
 
@@ -71,6 +71,9 @@ fn environment(options: &RunOptions) -> Vec<(&'static str, OsString)> {
     ];
     if let Some(small) = options.small {
         variables.push(("RFS_PAGING_SMALL", small.to_string().into()));
+    }
+    if pager.switches != Switches::default() {
+        variables.push(("RFS_PAGING_SWITCHES", pager.switches.to_string().into()));
     }
     if let Some(key) = &pager.key {
         variables.push(("RFS_PAGING_KEY", key.into()));

@@ -1,0 +1,134 @@
+//! Switches of the runtime, as text such as `batch=single,queue-pairs=1`.
+//!
+//! The launcher hands them to the preload library in this form. A switch that is not named keeps
+//! the value of the session options.
+//!
+//! # Concurrency
+//! Plain values.
+
+use std::{fmt, str::FromStr};
+
+use rdmabox::{BatchMode, PollingMode, PreMrThreshold, ProviderKind, SessionOptions};
+
+/// Names of the switches, for messages.
+const NAMES: &str = "provider, batch, queue-pairs, window, pre-mr-threshold and polling";
+
+/// Switches of the runtime.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Switches {
+    /// The required provider.
+    pub provider: Option<ProviderKind>,
+    /// How requests are combined.
+    pub batch: Option<BatchMode>,
+    /// Number of data queue pairs.
+    pub queue_pairs: Option<usize>,
+    /// Maximum bytes in flight.
+    pub window: Option<u64>,
+    /// Maximum bytes that are copied through registered memory.
+    pub pre_mr_threshold: Option<PreMrThreshold>,
+    /// How threads wait for completions.
+    pub polling: Option<PollingMode>,
+}
+
+impl Switches {
+    /// Sets the named switches.
+    pub fn apply(&self, options: &mut SessionOptions) {
+        options.provider = self.provider.or(options.provider);
+        options.batch = self.batch.unwrap_or(options.batch);
+        options.queue_pairs = self.queue_pairs.unwrap_or(options.queue_pairs);
+        options.window_bytes = self.window.unwrap_or(options.window_bytes);
+        options.pre_mr_threshold = self.pre_mr_threshold.unwrap_or(options.pre_mr_threshold);
+        options.polling = self.polling.unwrap_or(options.polling);
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), ParseSwitchesError> {
+        let wrong = |error: &dyn fmt::Display| ParseSwitchesError(format!("{name}: {error}"));
+        match name {
+            "provider" => self.provider = Some(value.parse().map_err(|e| wrong(&e))?),
+            "batch" => self.batch = Some(value.parse().map_err(|e| wrong(&e))?),
+            "queue-pairs" => self.queue_pairs = Some(value.parse().map_err(|e| wrong(&e))?),
+            "window" => self.window = Some(byte_size::parse_nonzero(value).map_err(|e| wrong(&e))?),
+            "pre-mr-threshold" => self.pre_mr_threshold = Some(value.parse().map_err(|e| wrong(&e))?),
+            "polling" => self.polling = Some(value.parse().map_err(|e| wrong(&e))?),
+            _ => return Err(ParseSwitchesError(format!("{name:?} is no switch: expected {NAMES}"))),
+        }
+        Ok(())
+    }
+}
+
+/// A text is no list of [`Switches`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ParseSwitchesError(String);
+
+impl FromStr for Switches {
+    type Err = ParseSwitchesError;
+
+    /// Parses for example `batch=single,queue-pairs=1`. An empty text names no switch.
+    fn from_str(text: &str) -> Result<Switches, ParseSwitchesError> {
+        let mut switches = Switches::default();
+        for part in text.split(',').filter(|part| !part.is_empty()) {
+            let pair = part.split_once('=');
+            let (name, value) =
+                pair.ok_or_else(|| ParseSwitchesError(format!("{part:?} is not of the form NAME=VALUE")))?;
+            switches.set(name, value)?;
+        }
+        Ok(switches)
+    }
+}
+
+impl fmt::Display for Switches {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = |name: &str, value: Option<String>| value.map(|value| format!("{name}={value}"));
+        let all = [
+            named("provider", self.provider.map(|value| value.to_string())),
+            named("batch", self.batch.map(|value| value.to_string())),
+            named("queue-pairs", self.queue_pairs.map(|value| value.to_string())),
+            named("window", self.window.map(|value| value.to_string())),
+            named("pre-mr-threshold", self.pre_mr_threshold.map(|value| value.to_string())),
+            named("polling", self.polling.map(|value| value.to_string())),
+        ];
+        f.write_str(&all.into_iter().flatten().collect::<Vec<_>>().join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: &str =
+        "provider=tcp,batch=single,queue-pairs=1,window=7340032,pre-mr-threshold=4096,polling=busy";
+
+    /// Catches a switch that the launcher does not hand on, or hands on under another name.
+    #[test]
+    fn texts_round_trip() {
+        for text in ["", "batch=doorbell", ALL] {
+            let switches: Switches = text.parse().expect("valid");
+            assert_eq!(switches.to_string(), text);
+        }
+        let window = "window=7m".parse::<Switches>().expect("valid").window;
+        assert_eq!(window, Some(7 << 20));
+    }
+
+    /// Catches a switch that changes another option, or options that were not named.
+    #[test]
+    fn only_named_switches_change_the_options() {
+        let mut options = SessionOptions::default();
+        "queue-pairs=2".parse::<Switches>().expect("valid").apply(&mut options);
+        let default = SessionOptions::default();
+        assert_eq!(options.queue_pairs, 2);
+        assert_eq!((options.batch, options.window_bytes), (default.batch, default.window_bytes));
+        ALL.parse::<Switches>().expect("valid").apply(&mut options);
+        assert_eq!((options.provider, options.batch), (Some(ProviderKind::Tcp), BatchMode::Single));
+        assert_eq!((options.queue_pairs, options.polling), (1, PollingMode::Busy));
+        assert_eq!(options.pre_mr_threshold, PreMrThreshold::Bytes(4096));
+    }
+
+    #[test]
+    fn wrong_switches_are_refused() {
+        for wrong in ["batch", "batch=", "speed=9", "queue-pairs=-1", "window=0", "polling=never", "=1"] {
+            assert!(wrong.parse::<Switches>().is_err(), "{wrong}");
+        }
+    }
+}

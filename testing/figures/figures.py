@@ -1,0 +1,309 @@
+"""Fig. 10 and Fig. 11 of the RDMAbox paper: programs whose memory is paged by `rfs-paging run`.
+
+Usage: figures.py fig10|fig11 --bin DIRECTORY [options]; --help lists them. The paper limits
+programs to 50 % and 25 % of their memory, and compares RDMAbox with plain verbs. Here both are
+rfs-paging, with a profile of switches each. Fig. 10 has Redis under a load like YCSB's; Fig. 11 has
+the training of models. Rounds are interleaved, and the tables have medians.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import glob
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).parent
+MIB = 1 << 20
+
+# Section VI-A compares with plain verbs, and VI-B calls them single I/O without admission control;
+# Section V-A has hybrid batching and a window of about 7 MB, and V-B one queue pair per peer for
+# single I/O. Polling of plain verbs is not stated: busy polling is the fastest for one peer
+# (Fig. 9).
+PROFILES = {
+    "hybrid": "batch=hybrid,queue-pairs=4,polling=adaptive,window=7m",
+    "verb": "batch=single,queue-pairs=1,polling=busy,window=1g",
+}
+# Shares of writes (Section VI-A1).
+LOADS = {"ETC": 0.05, "SYS": 0.25}
+# The paper's largest gains over plain verbs, of all applications for latencies (Section VI-A1).
+REDIS_GAINS = {"ops_per_s": ("throughput", 4.72), "mean_us": ("mean latency", 6.47), "p99_us": ("p99", 68)}
+# Completion times of plain verbs over RDMAbox (Section VI-A2).
+MODEL_GAINS = {"logistic": 3.69, "boosting": 1.53, "kmeans": 2.62, "textrank": 6.44}
+NOISE = 0.03
+# Parts of the figures that no machine runs with this program.
+NOT_HERE = {
+    "fig10": "MongoDB and VoltDB are not measured: Debian has neither. Accelio is not measured: it is no switch "
+    "of the pager",
+    "fig11": "Accelio is not measured: it is no switch of the pager. The data are random, and not those of the paper",
+}
+# Programs most of whose memory is in small allocations.
+SMALL = {*LOADS, "textrank"}
+LENDER_END_S = 30
+
+
+class Refusal(Exception):
+    """What cannot run here, and why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A program, its local memory, and how its pages move."""
+
+    program: str
+    provider: str
+    share: int
+    profile: str
+
+
+@contextlib.contextmanager
+def lender(options, provider, scratch):
+    """Runs a lender. Yields its address."""
+    listen = {"tcp": "tcp:127.0.0.1:0", "shm": f"unix:{scratch}/lend-{provider}.sock"}[provider]
+    command = [options.paging, "lend", "--memory", options.memory, "--listen", listen, "--allow-without-keys"]
+    environment = os.environ | {"RUST_LOG": "warn"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        address = process.stdout.readline().strip()
+        if not process.stdout.readline().startswith("ready:"):
+            raise Refusal(f"no lender over {provider}: {' '.join(command)} ended")
+        yield address
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(LENDER_END_S)
+
+
+def paged(options, case, address, local, program):
+    """Returns the command of a program whose memory is paged."""
+    switches = PROFILES[case.profile] + (",provider=tcp" if case.provider == "tcp" else "")
+    command = [options.paging, "run", "--local", str(local), "--server", address, "--switches", switches, "--stats"]
+    small = ["--small", "16g"] if case.program in SMALL else []
+    return [*command, *small, "--", *program]
+
+
+def peak_resident(stderr):
+    """Returns the largest number of bytes in local memory, from the counters of a run."""
+    found = re.search(r"max_resident: (\d+)", stderr)
+    if not found:
+        raise Refusal(f"the program did not page:\n{stderr[-2000:]}")
+    return int(found[1]) * 4096
+
+
+def run_model(options, case, address, local):
+    """Trains a model once. Returns its result, and the bytes that it had in local memory."""
+    scale = str(options.scale)
+    program = ["textrank.py", scale] if case.program == "textrank" else ["learn.py", case.program, scale]
+    command = paged(options, case, address, local, [sys.executable, str(HERE / program[0]), *program[1:]])
+    one_thread = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    environment = os.environ | one_thread | {"PYTHONHASHSEED": "0"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=options.timeout, check=False)
+    if done.returncode:
+        raise Refusal(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout), peak_resident(done.stderr)
+
+
+def run_redis(options, case, address, local):
+    """Runs a load on Redis once. Returns its result, and the bytes that Redis had in local memory."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/redis.sock"
+        redis = ["redis-server", "--port", "0", "--save", "", "--unixsocket", path, "--dir", folder, "--loglevel", "warning"]
+        server = subprocess.Popen(
+            paged(options, case, address, local, redis), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            for _ in range(300):
+                if os.path.exists(path) or server.poll() is not None:
+                    break
+                time.sleep(0.1)
+            records = str(int(options.records * options.scale))
+            load = [sys.executable, str(HERE / "ycsb.py"), path, records, records, str(LOADS[case.program])]
+            done = subprocess.run(load, capture_output=True, text=True, timeout=options.timeout, check=False)
+        finally:
+            server.send_signal(signal.SIGTERM)
+            try:
+                _, stderr = server.communicate(timeout=60)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                _, stderr = server.communicate()
+    if done.returncode:
+        raise Refusal(f"the load {case.program} failed:\n{done.stderr[-1000:]}\n{stderr[-2000:]}")
+    return json.loads(done.stdout), peak_resident(stderr)
+
+
+def shape(gain, paper):
+    """Compares a gain with the paper's largest one."""
+    if gain <= 1 + NOISE:
+        return "DOES NOT HOLD"
+    return "in range" if gain <= paper else "direction only"
+
+
+def spread(values):
+    """Returns the difference of the largest and the smallest value, as text."""
+    return f"{(max(values) - min(values)) / statistics.median(values):.0%}" if len(values) > 1 else "-"
+
+
+def model_rows(results, options):
+    """Yields the rows of Fig. 11."""
+    yield "| model | provider | local | hybrid s | verb s | verb / hybrid | paper | shape | spread |"
+    for program, provider, share in places(options):
+        runs = {profile: results.get(Case(program, provider, share, profile), []) for profile in PROFILES}
+        seconds = {profile: [result["seconds"] for result in all_of] for profile, all_of in runs.items()}
+        if not all(seconds.values()):
+            continue
+        median = {profile: statistics.median(all_of) for profile, all_of in seconds.items()}
+        gain, paper = median["verb"] / median["hybrid"], MODEL_GAINS[program]
+        worst = "/".join(spread(all_of) for all_of in seconds.values())
+        yield (
+            f"| {program} | {provider} | {share} % | {median['hybrid']:.2f} | {median['verb']:.2f} | {gain:.2f} "
+            f"| up to {paper} | {shape(gain, paper)} | {worst} |"
+        )
+
+
+def redis_rows(results, options):
+    """Yields the rows of Fig. 10."""
+    yield "| load | provider | local | quantity | hybrid | verb | gain | paper | shape | spread |"
+    for program, provider, share in places(options):
+        runs = {profile: results.get(Case(program, provider, share, profile), []) for profile in PROFILES}
+        if not all(runs.values()):
+            continue
+        for key, (title, paper) in REDIS_GAINS.items():
+            values = {profile: [result[key] for result in all_of] for profile, all_of in runs.items()}
+            median = {profile: statistics.median(all_of) for profile, all_of in values.items()}
+            hybrid, verb = median["hybrid"], median["verb"]
+            gain = hybrid / verb if key == "ops_per_s" else verb / hybrid
+            worst = "/".join(spread(all_of) for all_of in values.values())
+            yield (
+                f"| {program} | {provider} | {share} % | {title} | {hybrid:.0f} | {verb:.0f} | {gain:.2f} "
+                f"| up to {paper} | {shape(gain, paper)} | {worst} |"
+            )
+
+
+def places(options):
+    """Yields each program with each provider and share of local memory."""
+    for program in options.programs:
+        for provider in options.providers:
+            for share in options.local:
+                yield program, provider, share
+
+
+def table(rows):
+    """Returns a table of Markdown."""
+    heading, *rest = rows
+    return "\n".join([heading, "|" + "-|" * (heading.count("|") - 1), *rest])
+
+
+def check(options):
+    """Refuses what cannot run here."""
+    if options.figure == "fig10" and not shutil.which("redis-server"):
+        raise Refusal("Fig. 10 needs redis-server: install Debian's package redis-server")
+    if options.figure == "fig11" and set(options.programs) - {"textrank"}:
+        try:
+            import sklearn  # noqa: F401
+        except ImportError:
+            raise Refusal("Fig. 11 needs scikit-learn: pip install scikit-learn, or --programs textrank") from None
+    if "model" in options.providers:
+        raise Refusal("the modelled card has a clock of its own: a program that runs by the machine's clock cannot use it")
+    if "rdma" in options.providers:
+        devices = "there is" if glob.glob("/sys/class/infiniband/*") else "there is no RDMA device here, nor"
+        raise Refusal(f"{devices} a lender for RDMA in this program: start one by hand, and use rfs-paging run")
+    for program in (options.paging, options.paging.with_name("librfs_paging_preload.so")):
+        if not program.exists():
+            raise Refusal(f"{program} is missing: cargo build --release -p rfs-paging -p rfs-paging-preload")
+
+
+def measure(options, scratch):
+    """Runs everything. Returns the results of each case, and the peak memory of each program."""
+    run = run_redis if options.figure == "fig10" else run_model
+    with contextlib.ExitStack() as stack:
+        servers = {p: stack.enter_context(lender(options, p, scratch)) for p in options.providers}
+        peaks, results = {}, {}
+        for program in options.programs:
+            case = Case(program, options.providers[0], 100, "hybrid")
+            result, peaks[program] = run(options, case, servers[case.provider], 1 << 40)
+            say(f"{program}: {peaks[program] / MIB:.0f} MiB, all local: {result}")
+        cases = [Case(*place, profile) for place in places(options) for profile in PROFILES]
+        for number in range(options.rounds):
+            # Every second round has the other order.
+            for case in cases if number % 2 == 0 else cases[::-1]:
+                local = max(peaks[case.program] * case.share // 100, MIB)
+                result, _ = run(options, case, servers[case.provider], local)
+                say(f"round {number + 1}: {case.program} {case.provider} {case.share} % {case.profile}: {result}")
+                results.setdefault(case, []).append(result)
+    return results, peaks
+
+
+def say(line):
+    """Prints a line of progress."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def numbers(text):
+    """Parses a list of shares."""
+    shares = [int(part) for part in text.split(",")]
+    if not all(0 < share < 100 for share in shares):
+        raise argparse.ArgumentTypeError("shares are 1 to 99 percent")
+    return shares
+
+
+def parse():
+    """Parses the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("figure", choices=["fig10", "fig11"])
+    parser.add_argument("--bin", type=pathlib.Path, required=True, help="folder of rfs-paging and its preload library")
+    parser.add_argument("--providers", type=lambda text: text.split(","), default=["tcp", "shm"], help="tcp, shm [both]")
+    parser.add_argument("--local", type=numbers, default=[50, 25], help="local memory in percent of the peak [50,25]")
+    parser.add_argument("--programs", type=lambda text: text.split(","), help="some of the programs [all]")
+    parser.add_argument("--rounds", type=int, help="interleaved rounds [3, with --quick 1]")
+    parser.add_argument("--scale", type=float, help="size of the data [1, with --quick 0.05]")
+    parser.add_argument("--records", type=int, default=300_000, help="records and queries of Redis [300000]")
+    parser.add_argument("--memory", default="4g", help="memory of the lender [4g]")
+    parser.add_argument("--timeout", type=int, default=1800, help="seconds for one run [1800]")
+    parser.add_argument("--quick", action="store_true", help="one small round: does it work here?")
+    parser.add_argument("--out", type=pathlib.Path, help="file for the results as JSON")
+    options = parser.parse_args()
+    known = list(LOADS if options.figure == "fig10" else MODEL_GAINS)
+    options.programs = options.programs or known
+    if set(options.programs) - set(known):
+        parser.error(f"programs of {options.figure} are {', '.join(known)}")
+    if set(options.providers) - {"tcp", "shm", "rdma", "model"}:
+        parser.error("providers are tcp and shm")
+    options.rounds = options.rounds or (1 if options.quick else 3)
+    options.scale = options.scale or (0.05 if options.quick else 1.0)
+    options.paging = options.bin / "rfs-paging"
+    return options
+
+
+def main():
+    """Measures a figure. Ends with status 2 if something cannot run here."""
+    options = parse()
+    try:
+        check(options)
+        before = os.getloadavg()[0]
+        with tempfile.TemporaryDirectory() as scratch:
+            results, peaks = measure(options, scratch)
+    except Refusal as refusal:
+        say(f"figures.py: {refusal}")
+        return 2
+    rounds = "1 round" if options.rounds == 1 else f"medians of {options.rounds} interleaved rounds"
+    load = f"load average {before:.1f} at the start and {os.getloadavg()[0]:.1f} at the end"
+    print(f"{options.figure}, scale {options.scale}, {rounds}, {os.cpu_count()} cores, {load}")
+    print("peak memory: " + ", ".join(f"{name} {peak / MIB:.0f} MiB" for name, peak in peaks.items()))
+    print(f"{NOT_HERE[options.figure]}.\n")
+    print(table(redis_rows(results, options) if options.figure == "fig10" else model_rows(results, options)))
+    if options.out:
+        data = [dataclasses.asdict(case) | {"rounds": rounds} for case, rounds in results.items()]
+        options.out.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
