@@ -106,7 +106,7 @@ impl Engine {
     }
 
     /// Frees the memory of pages, and notes it by `change`. Returns the number of pages.
-    fn drop_pages(&mut self, pages: &[PageId], change: fn(&mut Page)) -> usize {
+    pub(super) fn drop_pages(&mut self, pages: &[PageId], change: fn(&mut Page)) -> usize {
         let mut dropped = 0;
         for (start, run) in runs(pages) {
             let Some(region) = self.regions.get_mut(&start) else { continue };

@@ -3,6 +3,8 @@
 //! # Concurrency
 //! The test takes the place of the fault thread.
 
+mod random;
+
 use std::sync::Arc;
 
 use rdmabox::{Address, RequestError, SessionOptions};

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     const ALL: &str =
-        "provider=tcp,batch=single,queue-pairs=1,window=7340032,pre-mr-threshold=4096,polling=busy";
+        "provider=tcp,batch=single,queue-pairs=1,window=7340032,pre-mr-threshold=4k,polling=busy";
 
     /// Catches a switch that the launcher does not hand on, or hands on under another name.
     #[test]
