@@ -8,7 +8,7 @@ guest_host_packages=(cpio kmod qemu-system-x86 util-linux xz-utils)
 guest_cache=$(target_dir "$root")/rdma-vm
 # What is in the guest beside this machine's files and the kernel. Not installed here: some of these
 # start daemons.
-guest_packages=(busybox-static ibverbs-providers ibverbs-utils iproute2 jq kmod nfs-common nfs-kernel-server perftest procps)
+guest_packages=(busybox-static ibverbs-providers ibverbs-utils iproute2 jq kmod nbd-client nfs-common nfs-kernel-server perftest procps)
 # Needed before this machine's files are there; what comes later is loaded with modprobe.
 early_modules=(virtio_pci 9pnet_virtio 9p overlay)
 
